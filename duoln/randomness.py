@@ -7,10 +7,14 @@ arithmetic, and become floats by exact scaling, so no library version or device 
 from __future__ import annotations
 
 import hashlib
-from math import prod
+from math import inf, prod
+from typing import Any
 
 import numpy as np
 
+from duoln.core.arguments import Interval, check_integer, check_integers_in, check_number, described
+from duoln.core.miscalled import explained
+from duoln.errors import DtypeError
 from duoln.system.cores import in_threads
 
 Shape = tuple[int, ...]
@@ -21,31 +25,59 @@ _TOGETHER = 1 << 12
 """Threads get multiples of so many numbers: NumPy's vectors begin at the same ones for any number of threads."""
 _WORTH_THREADS, _PAIRS_WORTH_THREADS = 1 << 17, 1 << 15
 """Uniform numbers, and pairs of Gaussian ones, below which a second thread costs more than it saves."""
+_SCALED = 1 << 32
+"""Up to this bound integers are uniform numbers times it: no probability is wrong by more than 2^-21 of itself."""
+_LARGEST_SEED, _LARGEST_COUNT = (1 << 64) - 1, 1 << 62
+_SHARE = Interval("a number in [0, 1]", lambda x: 0 <= x <= 1)
 
 
 class Stream:
     """Random numbers that depend on the stream's name and on nothing else.
 
     Drawing advances the stream; two streams of one name draw the same numbers.
+
+    Raises:
+        DtypeError: the seed, epoch or step is no integer, or the name no text; a shape is no size or tuple of sizes.
+        ShapeError: one of these numbers, or a size, is below 0, or the seed above 2^64 - 1.
     """
 
+    @explained
     def __init__(self, seed: int, name: str, epoch: int = 0, step: int = 0) -> None:
-        self.seed, self.name, self.epoch, self.step = seed, name, epoch, step
-        digest = hashlib.sha256(f"{seed}/{name}/{epoch}/{step}".encode()).digest()
+        self.seed = check_integer("Stream", "seed", seed, 0, _LARGEST_SEED)
+        self.name = _check_name("Stream", name)
+        self.epoch = check_integer("Stream", "epoch", epoch, 0, _LARGEST_COUNT)
+        self.step = check_integer("Stream", "step", step, 0, _LARGEST_COUNT)
+        digest = hashlib.sha256(f"{self.seed}/{self.name}/{self.epoch}/{self.step}".encode()).digest()
         self._bits = np.random.Philox(key=np.frombuffer(digest[:16], dtype="<u8"))
 
+    @explained
     def child(self, name: str) -> Stream:
-        """A separate stream for a part; its numbers do not depend on the draws of other parts."""
-        return Stream(self.seed, f"{self.name}.{name}", self.epoch, self.step)
+        """A separate stream for a part; its numbers do not depend on the draws of other parts, nor of this stream."""
+        return Stream(self.seed, f"{self.name}.{_check_name('Stream.child', name)}", self.epoch, self.step)
 
-    def uniform(self, shape: Shape, low: float = 0.0, high: float = 1.0) -> np.ndarray:
-        """float64 values in [low, high), from 53 bits each."""
-        unit = np.empty(shape)
+    @explained
+    def uniform(self, shape: int | Shape, low: float = 0.0, high: float = 1.0) -> np.ndarray:
+        """float64 values in [low, high), from 53 bits each; `low` where both are equal.
+
+        Raises:
+            DtypeError: a bound is no number. UsageError: it is not finite, or `high` is below `low`, or their
+                difference is infinite.
+        """
+        unit = np.empty(_sizes("Stream.uniform", shape))
+        low = check_number("Stream.uniform", "low", low)
+        at_least_low = Interval(f"a number of at least low, {low}, and not further than float64 reaches",
+                                lambda x: 0 <= float(x) - low < inf)
+        high = check_number("Stream.uniform", "high", high, at_least_low)
         self._fill(unit.reshape(-1))
-        return unit if (low, high) == (0.0, 1.0) else np.asarray(low + (high - low) * unit)
+        if (low, high) == (0.0, 1.0):
+            return unit
+        # The sum may be rounded to `high`, which is no value of the interval.
+        return np.asarray(np.minimum(low + (high - low) * unit, np.nextafter(float(high), low)))
 
-    def gaussian(self, shape: Shape) -> np.ndarray:
+    @explained
+    def gaussian(self, shape: int | Shape) -> np.ndarray:
         """float64 values of a standard Gaussian, by the transform of Box and Muller."""
+        shape = _sizes("Stream.gaussian", shape)
         count = prod(shape)
         pairs = (count + 1) // 2
         u, v, both = self.uniform((pairs,)), self.uniform((pairs,)), np.empty((2, pairs))
@@ -62,18 +94,37 @@ class Stream:
             in_threads(pairs, _TOGETHER, transform)
         return both.reshape(-1)[:count].reshape(shape)
 
-    def integers(self, high: int, shape: Shape) -> np.ndarray:
-        """int64 values in 0 .. high - 1."""
-        array: np.ndarray = np.floor(self.uniform(shape, 0.0, high)).astype(np.int64)
-        return array
+    @explained
+    def integers(self, high: int, shape: int | Shape) -> np.ndarray:
+        """int64 values in 0 .. high - 1, all equally likely.
 
+        Above a bound of 2^32 a value comes from 64 bits, and bits that would make some values likelier are drawn again.
+
+        Raises:
+            DtypeError: `high` is no integer. ShapeError: it is not in 1 .. 2^63.
+        """
+        shape = _sizes("Stream.integers", shape)
+        high = check_integer("Stream.integers", "high", high, 1, 1 << 63)
+        if high <= _SCALED:
+            array: np.ndarray = np.floor(self.uniform(shape, 0.0, high)).astype(np.int64)
+            return array
+        count, last = prod(shape), np.uint64((1 << 64) // high * high - 1)
+        drawn = np.empty(0, np.uint64)
+        while drawn.size < count:
+            bits = self._raw(count - drawn.size)
+            drawn = np.concatenate((drawn, bits[bits <= last]))
+        return (drawn % np.uint64(high)).astype(np.int64).reshape(shape)
+
+    @explained
     def permutation(self, n: int) -> np.ndarray:
-        """0 .. n - 1 in random order, int64."""
-        return np.argsort(self._raw(n), kind="stable")
+        """0 .. n - 1 in random order, int64. Raises ShapeError for an `n` below 0."""
+        return np.argsort(self._raw(check_integer("Stream.permutation", "n", n, 0, _LARGEST_COUNT)), kind="stable")
 
-    def keep_mask(self, shape: Shape, keep: float) -> np.ndarray:
-        """float32 mask: 1 with probability `keep`, else 0."""
-        return (self.uniform(shape) < keep).astype(np.float32)
+    @explained
+    def keep_mask(self, shape: int | Shape, keep: float) -> np.ndarray:
+        """float32 mask: 1 with probability `keep`, else 0. Raises UsageError for a `keep` that is not in [0, 1]."""
+        keep = check_number("Stream.keep_mask", "keep", keep, _SHARE)
+        return (self.uniform(_sizes("Stream.keep_mask", shape)) < keep).astype(np.float32)
 
     def _fill(self, out: np.ndarray) -> None:
         """The next numbers of [0, 1), (bits >> 11) * 2^-53. Threads have copies of the counter, each at its place."""
@@ -97,3 +148,14 @@ class Stream:
 
     def _raw(self, n: int) -> np.ndarray:
         return np.asarray(self._bits.random_raw(n), dtype=np.uint64)
+
+
+def _check_name(function: str, name: Any) -> str:
+    if not isinstance(name, str):
+        raise DtypeError(f"[{function}] name: expected a text, found {described(name)}")
+    return name
+
+
+def _sizes(function: str, shape: Any) -> Shape:
+    sizes = shape if isinstance(shape, tuple | list) else (shape,)
+    return check_integers_in(function, "shape", sizes, 0, _LARGEST_COUNT)

@@ -20,7 +20,7 @@ TOPS = ("duoln", "kernels", "plugins", "examples")
 # A module imports what is above it in this table, to its left on the same line, or in its own folder.
 LAYERS = (
     ("errors", "system", "backends"),
-    ("tree", "randomness", "core"),
+    ("tree", "core", "randomness"),
     ("ops", "kernels"),
     ("nn", "optim", "data", "pictures"),
     ("tasks", "runtime", "runs", "distributed", "training", "paper", "bench", "testing", "doctor", "extend"),

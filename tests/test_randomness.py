@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from duoln.errors import CallError, DtypeError, ShapeError, UsageError
 from duoln.randomness import Stream
 from duoln.system import cores
+from duoln.testing import check_error
 
 
 def test_pinned_values():
@@ -70,3 +72,69 @@ def test_the_same_numbers_for_any_number_of_threads(monkeypatch):
         runs.append(drawn())
         np.testing.assert_array_equal(np.concatenate(runs[-1][:3]), (raw >> np.uint64(11)) * 2.0 ** -53)
     assert all(a.tobytes() == b.tobytes() for run in runs[1:] for a, b in zip(runs[0], run, strict=True))
+
+
+@pytest.mark.parametrize("high", [1, 2, 10, 12345, (1 << 32) - 1, 1 << 32])
+def test_small_bounds_keep_their_numbers(high):
+    """Batches of committed runs rest on them."""
+    np.testing.assert_array_equal(Stream(0, "i").integers(high, (50,)), np.floor(Stream(0, "i").uniform((50,), 0.0, high)))
+
+
+@pytest.mark.parametrize("high", [(1 << 32) + 1, 3 << 51, 1 << 53, (1 << 53) + 1, 1 << 60, 3 << 61, (1 << 63) - 1, 1 << 63])
+def test_every_integer_below_a_large_bound_is_as_likely(high):
+    drawn = Stream(0, "i").integers(high, (40, 250))
+    assert drawn.dtype == np.int64 and drawn.shape == (40, 250) and drawn.min() >= 0 and drawn.max() < high
+    for divisor in (2, 3, 128):
+        counts = np.bincount((drawn % divisor).reshape(-1), minlength=divisor)
+        expected = drawn.size / divisor
+        assert (abs(counts - expected) < 5 * np.sqrt(expected)).all(), divisor
+    counts, _ = np.histogram(drawn / high, bins=8, range=(0, 1))
+    assert (abs(counts - drawn.size / 8) < 5 * np.sqrt(drawn.size / 8)).all()
+
+
+def test_the_shapes_of_large_integers():
+    for shape in ((), (0,), (3, 0), 4, [2, 3]):
+        assert Stream(0, "i").integers(1 << 60, shape).shape == Stream(0, "i").gaussian(shape).shape == np.empty(shape).shape
+
+
+def test_equal_bounds_give_that_number():
+    assert Stream(0, "u").uniform((2,), 3.0, 3.0).tolist() == [3.0, 3.0]
+
+
+def test_a_bound_that_the_sum_is_rounded_to_is_not_drawn():
+    for low, high in ((1e6, 1e6 + 2.0 ** -33), (-(1 + 2.0 ** -52), -1.0), (0.0, 5e-324)):
+        drawn = Stream(0, "u").uniform((2000,), low, high)
+        assert drawn.min() >= low and drawn.max() < high
+
+
+BAD = {
+    "Stream, a seed that is no integer": (DtypeError, lambda s: Stream(1.0, "a"), "[Stream] seed"),
+    "Stream, a bool": (DtypeError, lambda s: Stream(True, "a"), "[Stream] seed"),
+    "Stream, a negative seed": (ShapeError, lambda s: Stream(-1, "a"), "[Stream] seed"),
+    "Stream, a name that is no text": (DtypeError, lambda s: Stream(0, 3), "[Stream] name"),
+    "Stream, an epoch of 0.5": (DtypeError, lambda s: Stream(0, "a", 0.5), "[Stream] epoch"),
+    "Stream, a step below 0": (ShapeError, lambda s: Stream(0, "a", step=-1), "[Stream] step"),
+    "Stream, no name": (CallError, lambda s: Stream(0), "[Stream]"),
+    "child": (DtypeError, lambda s: s.child(3), "[Stream.child] name"),
+    **{f"{name}, shape {shape!r}": (kind, lambda s, draw=draw, shape=shape: draw(s, shape), f"[Stream.{name}] shape")
+       for name, draw in (("uniform", lambda s, shape: s.uniform(shape)), ("gaussian", lambda s, shape: s.gaussian(shape)),
+                          ("integers", lambda s, shape: s.integers(3, shape)), ("keep_mask", lambda s, shape: s.keep_mask(shape, 0.5)))
+       for shape, kind in (((-1,), ShapeError), ((2.0,), DtypeError), (None, DtypeError), ("3", DtypeError), (True, DtypeError))},
+    "uniform, high below low": (UsageError, lambda s: s.uniform((2,), 1, 0), "[Stream.uniform] high"),
+    "uniform, NaN": (UsageError, lambda s: s.uniform((2,), float("nan"), 1.0), "[Stream.uniform] low"),
+    "uniform, infinity": (UsageError, lambda s: s.uniform((2,), 0.0, float("inf")), "[Stream.uniform] high"),
+    "uniform, a difference beyond float64": (UsageError, lambda s: s.uniform((2,), -1e308, 1e308), "[Stream.uniform] high"),
+    "uniform, a text": (DtypeError, lambda s: s.uniform((2,), "0", 1.0), "[Stream.uniform] low"),
+    **{f"integers, {high!r}": (kind, lambda s, high=high: s.integers(high, (2,)), "[Stream.integers] high")
+       for high, kind in ((0, ShapeError), (-5, ShapeError), ((1 << 63) + 1, ShapeError), (1 << 64, ShapeError), (2.0, DtypeError), (None, DtypeError))},
+    "permutation, -1": (ShapeError, lambda s: s.permutation(-1), "[Stream.permutation] n"),
+    "permutation, 2.0": (DtypeError, lambda s: s.permutation(2.0), "[Stream.permutation] n"),
+    **{f"keep_mask, {keep!r}": (kind, lambda s, keep=keep: s.keep_mask((2,), keep), "[Stream.keep_mask] keep")
+       for keep, kind in ((-0.1, UsageError), (1.5, UsageError), (float("nan"), UsageError), ("1", DtypeError), (True, DtypeError))},
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_arguments_are_refused(name):
+    kind, call, words = BAD[name]
+    check_error(kind, lambda: call(Stream(0, "a")), words, "expected", "found")

@@ -21,6 +21,7 @@ from duoln.errors import (
     OutputError,
     words_of,
 )
+from duoln.system.cores import start_thread
 from duoln.system.starting import EXIT_CODE, raise_on_interrupt
 from duoln.system.stopping import Interrupted
 
@@ -103,8 +104,8 @@ def leave(code: int) -> NoReturn:
         console.say(f"duoln: not waiting for what still runs in the background: {names}", style="yellow")
         os._exit(code)
 
-    if _others():
-        threading.Thread(target=end, daemon=True).start()
+    if _others() and start_thread(end, daemon=True) is None:
+        end()
     sys.exit(code)
 
 

@@ -29,6 +29,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
+import numpy as np
+
 from duoln.backends.protocol import NAMES, REALS, STORAGE, Backend
 from duoln.core.arguments import described, how_to_wrap, kind_name
 from duoln.core.miscalled import check_fit, is_of_call, wrong_call
@@ -263,6 +265,11 @@ class Op(Generic[P, R]):
         except TypeError as error:
             check_fit(error, f"[{self.name}] rule '{own.name}'", "forward", own.forward, len(natives), attrs)
             raise
+        except FloatingPointError:
+            # The program told NumPy to raise. A value too near 0 for its dtype is 0, as if it had not; all else is
+            # raised again. To set NumPy's state before every rule would take a tenth of the time of a small one.
+            with np.errstate(under="ignore"):
+                computed = rule.forward(backend, *natives, **attrs)
         if not isinstance(computed, tuple) or len(computed) != 2:
             raise UsageError(f"[{self.name}] rule '{rule.name}': expected the pair (value, what the gradient needs) of "
                              f"forward, found {described(computed)}")

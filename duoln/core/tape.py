@@ -9,6 +9,8 @@ from __future__ import annotations
 import operator
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from duoln.backends.protocol import STORAGE, Array, Backend
 from duoln.core.arguments import described
 from duoln.core.miscalled import check_fit
@@ -54,6 +56,7 @@ class Tape:
         self.closed = True
         self.records.clear()
 
+    @np.errstate(under="ignore")  # as `Op.apply`
     def backward(self, backend: Backend, seeds: dict[int, Array], keep: bool = False) -> list[Array | None]:
         """The gradient at every place, from the gradients of some outputs.
 

@@ -7,13 +7,14 @@ import os
 import secrets
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Iterator, MutableMapping, Sequence
 from pathlib import Path
 
 from duoln.distributed.place import COUNT, LAUNCHERS, LISTENER, MEETING, RANK, TOKEN
+from duoln.errors import RankError
 from duoln.system import processes
+from duoln.system.cores import start_thread
 from duoln.system.stopping import handed_on
 
 LIFELINE = "DUOLN_RANK_LIFELINE"
@@ -107,7 +108,11 @@ class Children:
 
 
 def end_with_launcher(environment: MutableMapping[str, str] = os.environ) -> None:
-    """In a rank that `Children.start` started: end as soon as the process that started it is gone."""
+    """In a rank that `Children.start` started: end as soon as the process that started it is gone.
+
+    Raises:
+        RankError: the system gives no thread that watches it.
+    """
     if LIFELINE not in environment:
         return
     lifeline = int(environment.pop(LIFELINE))
@@ -117,4 +122,6 @@ def end_with_launcher(environment: MutableMapping[str, str] = os.environ) -> Non
             pass
         os._exit(1)
 
-    threading.Thread(target=watch, daemon=True).start()
+    if start_thread(watch, daemon=True) is None:
+        raise RankError("[ranks] expected a thread that watches the launcher, found that the system gives this user no "
+                        "more; see `ulimit -u`")

@@ -22,10 +22,12 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from duoln.distributed.place import Place
 from duoln.errors import RankError, UsageError
+from duoln.system.cores import start_thread
 
 MEETING_SECONDS = 300.0
 """How long a rank waits for the others to be started."""
@@ -202,8 +204,9 @@ def _admit(listener: socket.socket, place: Place, library: str, tell: Callable[[
             except (TimeoutError, ConnectionAbortedError):
                 free.release()
             else:
-                threading.Thread(target=_hear, args=(connection, address, place.token, deadline, arrivals, free),
-                                 daemon=True).start()
+                hear = partial(_hear, connection, address, place.token, deadline, arrivals, free)
+                if start_thread(hear, daemon=True) is None:
+                    hear()  # until then nobody else is heard
         while not arrivals.empty():
             arrival = arrivals.get()
             if isinstance(arrival, str):

@@ -8,7 +8,8 @@ from duoln.nn.attention import MultiHeadAttention, TransformerBlock
 from duoln.nn.convolution import Conv1d, Conv2d
 from duoln.nn.layers import Embedding, Linear, Sequential, flatten
 from duoln.nn.module import Module, Params
-from duoln.nn.norm import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm, WeightNorm, with_population
+from duoln.nn.norm import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm, WeightNorm
+from duoln.nn.population import with_population
 from duoln.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, Recurrent, RecurrentCell, RNNCell
 
 __all__ = [

@@ -26,7 +26,8 @@ _NORMS: dict[str, type[LayerNorm] | type[RMSNorm]] = {"layer": LayerNorm, "rms":
 class MultiHeadAttention(Module):
     """Attention by several heads, each of which sees width / heads of the width (Vaswani et al. 2017, section 3.2.2).
 
-    One product makes the queries, keys and values of all heads, side by side in this order.
+    One product makes the queries, keys and values of all heads, side by side in this order. Its weight starts as one
+    matrix: Glorot's for `width` inputs and 3 `width` outputs.
 
     Shape:
         x (B, T, width), memory (B, S, width) or None, mask bool (B, S), or one with four axes that broadcasts to
@@ -144,10 +145,12 @@ class TransformerBlock(Module):
             self.attention_norm, self.hidden_norm = (_NORMS[kind](width, eps) for _ in range(2))
 
     def dropout_masks(self, rng: Stream, steps: int, batch: int) -> list[np.ndarray]:
-        """Masks for what the attention and the layers add: float32 (batch, steps, width), scaled to keep the mean."""
+        """Masks for what the attention and the layers add: float32 (batch, steps, width), scaled to keep the mean.
+
+        They are drawn from `rng` itself, which this advances: the next call has other masks.
+        """
         keep = np.float32(1 - self.dropout)
-        return [rng.child(name).keep_mask((batch, steps, self.width), float(keep)) / keep
-                for name in ("attention", "layers")]
+        return [rng.keep_mask((batch, steps, self.width), float(keep)) / keep for _ in range(2)]
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN, mask: Tensor | None = None,
                  dropout_masks: Sequence[Tensor] | None = None) -> Tensor:

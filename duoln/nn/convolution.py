@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
+
 from duoln import ops
 from duoln.core import Tensor
 from duoln.core.arguments import check_choice, check_flag, check_function, check_integer
@@ -16,7 +18,7 @@ from duoln.randomness import Stream
 
 
 class _Convolution(Module):
-    """What both convolutions share: their sizes, weights and bias."""
+    """What both convolutions share: their sizes, weights and bias. Each group starts as a convolution of its own."""
 
     def __init__(self, n_in: int, n_out: int, kernel: tuple[int, ...], groups: int, bias: bool,
                  weight_init: init.Initializer) -> None:
@@ -33,8 +35,9 @@ class _Convolution(Module):
         """The size along each axis."""
 
     def weights(self, rng: Stream) -> Params:
-        shape = (*self.kernel, self.n_in // self.groups, self.n_out)
-        params = {"weight": self.weight_init(rng.child("weight"), shape)}
+        shape = (*self.kernel, self.n_in // self.groups, self.n_out // self.groups)
+        own = rng.child("weight")
+        params = {"weight": np.concatenate([self.weight_init(own, shape) for _ in range(self.groups)], axis=-1)}
         if self.bias:
             params["bias"] = init.zeros(rng, (self.n_out,))
         return params
@@ -42,6 +45,8 @@ class _Convolution(Module):
 
 class Conv2d(_Convolution):
     """Two-dimensional convolution, channels last. Sizes, strides, padding, dilation, groups are those of `ops.conv2d`.
+
+    `weight_init` starts each group alone: it gets the shape (size, size, n_in / groups, n_out / groups).
 
     Shape:
         x (B, H, W, n_in) -> (B, H', W', n_out); parameters weight (size, size, n_in / groups, n_out), bias (n_out,).
@@ -66,6 +71,8 @@ class Conv2d(_Convolution):
 
 class Conv1d(_Convolution):
     """One-dimensional convolution, channels last. Size, stride, padding, dilation and groups are those of `ops.conv1d`.
+
+    `weight_init` starts each group alone: it gets the shape (size, n_in / groups, n_out / groups).
 
     Shape:
         x (B, T, n_in) -> (B, T', n_out); parameters weight (size, n_in / groups, n_out), bias (n_out,).

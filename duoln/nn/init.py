@@ -49,7 +49,7 @@ def constant(value: float) -> Initializer:
 
 @explained
 def uniform(scale: float) -> Initializer:
-    """Uniform in [-scale, scale)."""
+    """Uniform between -scale and scale."""
     check_number("uniform", "scale", scale, AT_LEAST_0)
     return Named(_uniform, scale)
 
@@ -98,11 +98,17 @@ def he(rng: Stream, shape: Shape) -> np.ndarray:
 
 @explained
 def orthogonal(rng: Stream, shape: Shape) -> np.ndarray:
-    """A matrix with orthonormal rows or columns, from the singular vectors of a Gaussian (Saxe et al. 2014)."""
+    """A matrix with orthonormal rows or columns (Saxe et al. 2014), all such matrices equally likely.
+
+    It is Q of a Gaussian's QR. LAPACK's signs are not random: Q times those of R's diagonal is (Mezzadri 2007, section
+    5).
+    """
     if len(shape) != 2:
         raise ShapeError(f"[init] expected a matrix for orthogonal, found shape {shape}")
-    left, _, right = np.linalg.svd(rng.gaussian(shape), full_matrices=False)
-    return (left if left.shape == shape else right).astype(np.float32)
+    rows, columns = shape
+    q, r = np.linalg.qr(rng.gaussian((max(shape), min(shape))))
+    q = q * np.copysign(1.0, np.diagonal(r))
+    return np.ascontiguousarray(q if rows >= columns else q.T, np.float32)
 
 
 GLOROT, ORTHOGONAL, UNIFORM = Named(glorot), Named(orthogonal), Named(_uniform, 0.1)

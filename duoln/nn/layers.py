@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from duoln import ops
 from duoln.core import Op, Tensor
 from duoln.core.arguments import check_choice, check_flag, check_function, check_integer
@@ -68,6 +70,7 @@ class Embedding(Module):
     def weights(self, rng: Stream) -> Params:
         table = self.table_init(rng.child("table"), (self.words, self.width))
         if self.padding_idx is not None:
+            table = np.array(table)  # the initialiser may return an array of the user's
             table[self.padding_idx] = 0.0
         return {"table": table}
 

@@ -33,7 +33,12 @@ class Module:
 
             def __call__(self, params, x):
                 return self.out(params["out"], ops.relu(self.hidden(params["hidden"], x)))
+
+    Attributes:
+        gathers: whether the layer normalises by statistics of its batch, which `with_population` is to gather.
     """
+
+    gathers: bool = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -52,6 +57,8 @@ class Module:
     @explained
     def init(self, rng: Stream | int | None = None) -> Params:
         """The initial parameters, as NumPy arrays. Each array has a random stream with its own name.
+
+        A stream is not advanced: two modules start alike from one stream, and differ from `rng.child(name)` for each.
 
         Args:
             rng: a stream, or a seed; a seed gives the parameters with which a run of that seed starts.

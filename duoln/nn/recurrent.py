@@ -23,11 +23,13 @@ from duoln.core.arguments import (
 )
 from duoln.core.pytorch_names import OF_RECURRENT, how_to_name
 from duoln.errors import ShapeError, UsageError
-from duoln.nn import init
+from duoln.nn import init, population
 from duoln.nn.layers import check_sizes
 from duoln.nn.module import NOT_GIVEN, Module, Params, branch, parameter, parameters
 from duoln.ops.common import check_tensors
 from duoln.ops.norm import EpsilonPlace, check_epsilon
+from duoln.ops.recurrent.formulas import Settings
+from duoln.ops.recurrent.sequences import check_cell, walk
 from duoln.ops.recurrent.variants import GATES, Cell, Norm, check_variant, has_bias, norm_shapes
 from duoln.randomness import Stream
 
@@ -102,6 +104,7 @@ class RecurrentCell(Module):
         self.gain, self.update_gate = gain, update_gate
         self.input_init, self.recurrent_init = input_init or init.UNIFORM, recurrent_init
         self.norm_names = tuple(norm_shapes(self.cell, norm, n_hidden))
+        self.gathers = norm == "batch"
 
     @property
     def state_names(self) -> tuple[str, ...]:
@@ -164,6 +167,9 @@ class RecurrentCell(Module):
         self._check_width(x)
         states = self._states(params, x.shape[0], states)
         w_x, w_h, bias, norms = self._arrays(params)
+        if self._has_population(params):
+            raise UsageError(f"[{self._name}] expected a sequence, because each of its time steps has a population's "
+                             "statistics of its own, found one time step; call cell.sequence(params, x)")
         new = self._step(x, *states, w_x, w_h, bias, norms, norm=self.norm, eps=self.eps, eps_place=self.eps_place)
         return new if isinstance(new, tuple) else (new,)
 
@@ -180,9 +186,44 @@ class RecurrentCell(Module):
         self._check_width(x)
         states = self._states(params, x.shape[1], states)
         w_x, w_h, bias, norms = self._arrays(params)
+        if self._has_population(params):
+            return self._by_population(params, x, states, mask, reverse)
         hidden, *last = self._sequence(x, *states, w_x, w_h, bias, mask, norms, norm=self.norm, eps=self.eps,
                                        eps_place=self.eps_place, reverse=reverse,
                                        gradient_limit=self.gradient_limit, **self.options)
+        return hidden, tuple(last)
+
+    def _has_population(self, params: Params) -> bool:
+        """Whether the parameters have statistics of a population, or these are to be gathered."""
+        return self.norm == "batch" and (population.is_gathering(params) or "mean_x" in params)
+
+    def _by_population(self, params: Params, x: Tensor, states: States, mask: Tensor | None,
+                       reverse: bool) -> tuple[Tensor, States]:
+        """A sequence by the statistics of a population; or by those of its batch, which are gathered."""
+        w_x, w_h, bias, norms = self._arrays(params)
+        check_cell(self.cell, self.norm, x, states, w_x, w_h, bias, norms, mask)
+        gathered: list[population.Statistics] = []
+        names = [name.removeprefix("gain_") for name in norms if name.startswith("gain_")]
+
+        def gather(x_gates: Tensor, h_proj: Tensor, new: States) -> None:
+            arrays, of_step = {"x": x_gates, "h": h_proj, "c": new[-1]}, population.Statistics()
+            for name in names:
+                _, mean, variance = ops.batch_norm(arrays[name], unbiased=True)
+                of_step |= {f"mean_{name}": mean.numpy(), f"variance_{name}": variance.numpy()}
+            gathered.append(of_step)
+
+        if population.is_gathering(params):
+            given, tell = dict[str, Tensor](), gather
+        else:
+            keys = [f"{kind}_{name}" for name in names for kind in ("mean", "variance")]
+            given, tell = dict(zip(keys, parameters(self._name, params, keys), strict=True)), None
+            x = x if mask is None else ops.where(ops.expand_dims(mask, axis=2), x, 0.0)
+        steps = min((len(a) for a in given.values()), default=1)
+        hidden, *last = walk(self.cell, x, states, w_x, w_h, bias, mask,
+                             lambda k: norms | {key: a[min(k, steps - 1)] for key, a in given.items()},
+                             Settings(self.norm, self.eps, self.eps_place), reverse, self.gradient_limit, tell)
+        if gathered:
+            population.gather(params, {key: np.stack([each[key] for each in gathered]) for key in gathered[0]})
         return hidden, tuple(last)
 
 
@@ -258,10 +299,13 @@ class Recurrent(Module):
         return {}  # the settings of the layer already describe its cells
 
     def dropout_masks(self, rng: Stream, steps: int, batch: int) -> list[np.ndarray]:
-        """Masks for the inputs of layers 2, 3, ...: float32 (steps, batch, width), scaled to keep the mean."""
+        """Masks for the inputs of layers 2, 3, ...: float32 (steps, batch, width), scaled to keep the mean.
+
+        They are drawn from `rng` itself, which this advances: the next call has other masks.
+        """
         shape = (steps, batch, len(self.directions) * self.n_hidden)
         keep = np.float32(1 - self.dropout)
-        return [rng.child(f"dropout{k}").keep_mask(shape, float(keep)) / keep for k in range(1, self.layers)]
+        return [rng.keep_mask(shape, float(keep)) / keep for _ in range(1, self.layers)]
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN, states: Sequence[States] | None = None,
                  mask: Tensor | None = None, dropout_masks: Sequence[Tensor] | None = None,

@@ -16,6 +16,7 @@ from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import AT_LEAST_0, check_choice, check_flag, check_number
 from duoln.errors import ShapeError
 from duoln.ops.common import check_float, check_given, normal_axes
+from duoln.ops.elementwise import sqrt
 from duoln.ops.shape import permute_dims, reshape
 
 EpsilonPlace = Literal["inside", "outside"]
@@ -207,20 +208,20 @@ def batch_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None
     """Batch normalisation over all axes but the last, with the statistics of this batch.
 
     Returns the normalised batch, and the mean and variance used for it. The variance divides by the number of rows,
-    or by one less with `unbiased` (the paper's choice at batch 4, section 6.6).
+    or by one less with `unbiased` (the paper's choice at batch 4, section 6.6). One row alone is refused: the result
+    would be the bias, and the gradient 0, whatever the row is.
 
     Shape:
         x (..., width), gain and bias (width,) or None -> like x, (width,), (width,).
 
     Raises:
-        ShapeError: the gain or bias has another size, or there are too few rows for a variance.
+        ShapeError: the gain or bias has another size, or there are fewer than 2 rows.
     """
     check_affine("batch_norm", x, gain, bias)
     eps, unbiased = check_number("batch_norm", "eps", eps, AT_LEAST_0), check_flag("batch_norm", "unbiased", unbiased)
     rows = prod(x.shape[:-1])
-    if x.ndim < 2 or rows < (2 if unbiased else 1):
-        raise ShapeError(f"[batch_norm] expected at least {2 if unbiased else 1} rows to normalise over, "
-                         f"found shape {x.shape}")
+    if x.ndim < 2 or rows < 2:
+        raise ShapeError(f"[batch_norm] expected at least 2 rows to normalise over, found shape {x.shape}")
     return batch_norm.apply(x, gain, bias, eps=eps, unbiased=unbiased)
 
 
@@ -259,6 +260,11 @@ def _batch_norm_vjp(be: Backend, saved: Any, gouts: tuple[Array | None, ...],
 
 
 batch_norm.add(Rule("composed", _batch_norm_forward, _batch_norm_vjp))
+
+
+def by_statistics(x: Tensor, gain: Tensor, mean: Tensor, variance: Tensor, eps: float) -> Tensor:
+    """Batch norm by a mean and a variance that are given; a bias is left to the caller."""
+    return ((x - mean) * (gain / sqrt(variance + eps))).astype(x.dtype)
 
 
 @op(like=(0,))

@@ -1,10 +1,11 @@
-"""How many threads work in this process, and work that they share."""
+"""How many threads work in this process, work that they share, and their start."""
 
 from __future__ import annotations
 
+import itertools
 import os
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 from duoln.errors import UsageError
@@ -32,17 +33,37 @@ def workers() -> int:
 
 
 def in_threads(count: int, multiple: int, work: Callable[[int, int], None]) -> None:
-    """Calls `work(first, last)` for a part of `range(count)` in each thread; parts begin at multiples of `multiple`.
+    """Calls `work(first, last)` for parts of `range(count)` in threads; parts begin at multiples of `multiple`.
 
     All threads but the caller's are started here and end here, which takes some tenths of a millisecond. It is for
-    work of NumPy's that lets other threads of Python run.
+    work of NumPy's that lets other threads of Python run. Where the system gives fewer threads, those that there are
+    do the work, the caller's alone if need be.
     """
     threads = min(workers(), max(count // multiple, 1))
     bounds = [count * k // threads // multiple * multiple for k in range(threads)] + [count]
-    if threads == 1:
-        work(0, count)
-        return
-    with ThreadPoolExecutor(threads - 1) as pool:
-        others = pool.map(work, bounds[1:-1], bounds[2:])
-        work(0, bounds[1])
-        list(others)  # raises what a thread raised
+    parts = iter(list(itertools.pairwise(bounds)))  # shared: a part belongs to the thread that takes it
+    failures: list[BaseException] = []
+
+    def take_parts() -> None:
+        try:
+            for first, last in parts:
+                work(first, last)
+        except BaseException as error:
+            failures.append(error)
+
+    others = [thread for _ in range(threads - 1) if (thread := start_thread(take_parts)) is not None]
+    take_parts()
+    for thread in others:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def start_thread(work: Callable[[], object], daemon: bool = False) -> threading.Thread | None:
+    """A thread that has begun `work`; None where the system gives no more threads, as under `ulimit -u`."""
+    thread = threading.Thread(target=work, daemon=daemon)
+    try:
+        thread.start()
+    except RuntimeError:
+        return None
+    return thread

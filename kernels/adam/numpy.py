@@ -25,11 +25,12 @@ def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays:
     old = [np.asarray(a) for a in (*params, *moments, *squares)]  # NumPy gives scalars, which cannot be written into
     in_place = donate and all(a.flags.writeable for a in old) and are_apart(old, gradients)
     new = old if in_place else [a.copy() for a in old]
-    for p, g, m, v in zip(new[:n], gradients, new[n:2 * n], new[2 * n:], strict=True):
-        scaled = g if scale is None else g * scale
-        np.add(beta1 * m, scaled, out=m)
-        np.add(beta2 * v, scaled * scaled, out=v)
-        np.subtract(p, rate * m / (np.sqrt(v) + eps), out=p)
+    with np.errstate(under="ignore"):  # an update in place must not begin again
+        for p, g, m, v in zip(new[:n], gradients, new[n:2 * n], new[2 * n:], strict=True):
+            scaled = g if scale is None else g * scale
+            np.add(beta1 * m, scaled, out=m)
+            np.add(beta2 * v, scaled * scaled, out=v)
+            np.subtract(p, rate * m / (np.sqrt(v) + eps), out=p)
     return (*new, norm), None
 
 

@@ -39,6 +39,7 @@ class Encoder(nn.Module):
 
     def __init__(self, cell: nn.LSTMCell, bias_twice: bool) -> None:
         self.cell, self.bias_twice = cell, bias_twice and cell.norm == "none"
+        cell.gathers = False  # that code evaluates by the statistics of the batch too
 
     def weights(self, rng: Stream) -> Params:
         return {"first": np.zeros(self.cell.n_hidden, np.float32)}

@@ -53,7 +53,7 @@ def test_shape_errors_begin_with_the_op_and_name_both_sides(be):
     check_error(ShapeError, lambda: b @ a, "[matmul]", "inner sizes")
     check_error(ShapeError, lambda: ops.linear(a, a), "[linear]", "(3, 4)")
     check_error(ShapeError, lambda: ops.layer_norm(a, b), "[layer_norm] last axis is 4, gain has 5")
-    check_error(ShapeError, lambda: ops.batch_norm(a[:0]), "[batch_norm]", "at least 1 row")
+    check_error(ShapeError, lambda: ops.batch_norm(a[:0]), "[batch_norm]", "at least 2 rows")
     check_error(ShapeError, lambda: ops.batch_norm(a[:1], unbiased=True), "at least 2 rows")
     check_error(ShapeError, lambda: ops.weight_norm(b, b), "[weight_norm]", "2 axes")
     check_error(ShapeError, lambda: ops.reshape(a, shape=(5, -1)), "[reshape]", "12 values")

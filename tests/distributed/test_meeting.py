@@ -30,6 +30,11 @@ def test_ranks_that_know_the_token_meet_and_exchange_values(size):
     close(met)
 
 
+def test_rank_0_hears_one_after_another_where_there_are_no_threads(monkeypatch):
+    monkeypatch.setattr(meeting_module, "start_thread", lambda work, daemon: None)
+    close(meet_all(places(3)))
+
+
 def silent(connection):
     """Sends nothing."""
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from duoln.core import Tensor
 from duoln.ops.elementwise import sigmoid, tanh
 from duoln.ops.index import getitem
-from duoln.ops.norm import EpsilonPlace, batch_norm, layer_norm
+from duoln.ops.norm import EpsilonPlace, batch_norm, by_statistics, layer_norm
 from duoln.ops.shape import concat, split
 
 
@@ -31,8 +31,12 @@ def _ln(x: Tensor, norms: Norms, name: str, s: Settings) -> Tensor:
     return layer_norm(x, norms[f"gain_{name}"], norms[f"bias_{name}"], eps=s.eps, eps_place=s.eps_place)
 
 
-def _bn(x: Tensor, gain: Tensor, s: Settings) -> Tensor:
-    return batch_norm(x, gain, eps=s.eps)[0]
+def _bn(x: Tensor, norms: Norms, name: str, s: Settings) -> Tensor:
+    """By the statistics of a population where `norms` has them, else by those of the batch."""
+    gain, mean = norms[f"gain_{name}"], norms.get(f"mean_{name}")
+    if mean is None:
+        return batch_norm(x, gain, eps=s.eps)[0]
+    return by_statistics(x, gain, mean, norms[f"variance_{name}"], s.eps)
 
 
 def _parts(x: Tensor, gates: int, first: int) -> tuple[Tensor, Tensor]:
@@ -88,7 +92,7 @@ def rnn_cell(x_gates: Tensor, h_proj: Tensor, bias: Tensor | None, norms: Norms,
         return tanh(x_gates + _ln(h_proj, norms, "h", s))
     if s.norm == "batch":
         assert bias is not None
-        return tanh(_bn(x_gates, norms["gain_x"], s) + _bn(h_proj, norms["gain_h"], s) + bias)
+        return tanh(_bn(x_gates, norms, "x", s) + _bn(h_proj, norms, "h", s) + bias)
     return tanh(x_gates + h_proj)
 
 
@@ -103,7 +107,7 @@ def lstm_cell(x_gates: Tensor, h_proj: Tensor, c: Tensor, bias: Tensor | None, n
         gates = x_gates + _ln(h_proj, norms, "h", s)
     elif s.norm == "batch":
         assert bias is not None
-        gates = _bn(x_gates, norms["gain_x"], s) + _bn(h_proj, norms["gain_h"], s) + bias
+        gates = _bn(x_gates, norms, "x", s) + _bn(h_proj, norms, "h", s) + bias
     else:
         gates = x_gates + h_proj
     f, i, o, g = split(gates, 4)
@@ -112,7 +116,7 @@ def lstm_cell(x_gates: Tensor, h_proj: Tensor, c: Tensor, bias: Tensor | None, n
     if s.norm in ("layer", "layer-theano", "layer-cell"):
         c_norm = _ln(c, norms, "c", s)  # the cell that the next time step reads is c itself
     elif s.norm == "batch":
-        c_norm = _bn(c, norms["gain_c"], s) + norms["bias_c"]
+        c_norm = _bn(c, norms, "c", s) + norms["bias_c"]
     return sigmoid(o) * tanh(c_norm), c
 
 
@@ -127,8 +131,8 @@ def gru_cell(x_gates: Tensor, h_proj: Tensor, h: Tensor, bias: Tensor | None, no
         h_gates = _gru_ln(h_proj, norms, "h", s)
     elif s.norm == "batch":
         assert bias is not None
-        x_gates = _bn(x_gates, norms["gain_x"], s) + bias
-        h_gates = _bn(h_proj, norms["gain_h"], s)
+        x_gates = _bn(x_gates, norms, "x", s) + bias
+        h_gates = _bn(h_proj, norms, "h", s)
     (x_zr, x_n), (h_zr, h_n) = _parts(x_gates, 3, 2), _parts(h_gates, 3, 2)
     if s.norm == "layer-per-gate":
         (gain_zr, gain_n), (bias_zr, bias_n) = _parts(norms["gain_h"], 3, 2), _parts(norms["bias_h"], 3, 2)

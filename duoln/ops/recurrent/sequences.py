@@ -15,7 +15,7 @@ within -limit .. limit (Graves 2013, section 2.1; see `clip_gradient`). A masked
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from duoln.core import Tensor, derived, op
@@ -118,18 +118,33 @@ def _together(hidden: dict[int, Tensor], h: Tensor) -> Tensor:
     return stack(*(hidden[t] for t in sorted(hidden)))
 
 
-def _walk(cell: str, x: Tensor, states: tuple[Tensor, ...], w_x: Tensor, w_h: Tensor, bias: Tensor | None,
-          mask: Tensor | None, *norm_arrays: Tensor, norm: str, eps: float, eps_place: EpsilonPlace,
-          reverse: bool, gradient_limit: float | None) -> tuple[Tensor, ...]:
-    """The composed rule: the formula of a cell, one time step after another."""
-    s, norms = Settings(norm, eps, eps_place), named(cell, norm, norm_arrays)
+def walk(cell: str, x: Tensor, states: tuple[Tensor, ...], w_x: Tensor, w_h: Tensor, bias: Tensor | None,
+         mask: Tensor | None, norms_at: Callable[[int], NormParameters], s: Settings, reverse: bool,
+         gradient_limit: float | None, tell: Callable[..., None] | None = None) -> tuple[Tensor, ...]:
+    """The formula of a cell, one time step after another: what the operators return.
+
+    `norms_at(k)` has the norms' parameters of the k-th time step of the walk. `tell(x_gates, h_proj, states)` gets the
+    products of each time step and the states that the formula makes of them.
+    """
     hidden: dict[int, Tensor] = {}
-    for t, x_gates, real in _time_steps(cell, x, w_x, bias, mask, norms, s, reverse):
+    for k, (t, x_gates, real) in enumerate(_time_steps(cell, x, w_x, bias, mask, norms_at(0), s, reverse)):
         seen = states if gradient_limit is None else tuple(clip_gradient(a, limit=gradient_limit) for a in states)
-        new = formulas.next_states(cell, x_gates, matmul(seen[0], w_h), seen, bias, norms, s)
+        h_proj = matmul(seen[0], w_h)
+        new = formulas.next_states(cell, x_gates, h_proj, seen, bias, norms_at(k), s)
+        if tell is not None:
+            tell(x_gates, h_proj, new)
         states = new if real is None else tuple(where(real, a, b) for a, b in zip(new, states, strict=True))
         hidden[t] = states[0]
     return _together(hidden, states[0]), *states
+
+
+def _walk(cell: str, x: Tensor, states: tuple[Tensor, ...], w_x: Tensor, w_h: Tensor, bias: Tensor | None,
+          mask: Tensor | None, *norm_arrays: Tensor, norm: str, eps: float, eps_place: EpsilonPlace,
+          reverse: bool, gradient_limit: float | None) -> tuple[Tensor, ...]:
+    """The composed rule."""
+    norms = named(cell, norm, norm_arrays)
+    return walk(cell, x, states, w_x, w_h, bias, mask, lambda k: norms, Settings(norm, eps, eps_place), reverse,
+                gradient_limit)
 
 
 def _lstm(x: Tensor, h: Tensor, c: Tensor, *rest: Tensor, remat: bool, **attrs: Any) -> tuple[Tensor, ...]:

@@ -1,0 +1,109 @@
+"""Batch norm by the statistics of a population, which layers gather from training batches.
+
+While statistics are gathered, the parameters of each such layer have an entry more, a number by which the layer finds
+where to put them. It is a tensor, so that a model may map its parameters, as one in bf16 does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+
+from duoln import tree
+from duoln.core import Tensor
+from duoln.core.arguments import described
+from duoln.core.miscalled import explained
+from duoln.errors import DtypeError, UsageError
+from duoln.nn.module import Module, Params, branch
+
+Statistics = dict[str, np.ndarray]
+"""Means and unbiased variances by the names that they have among the parameters."""
+
+_NUMBER = "gather"
+_gathered: ContextVar[list[list[Statistics]]] = ContextVar("gathered")
+"""For each layer the statistics of each batch."""
+
+
+def is_gathering(params: Params) -> bool:
+    """Whether a layer with these parameters has to gather statistics."""
+    return _NUMBER in params
+
+
+def gather(params: Params, of_batch: Statistics) -> None:
+    """Keep the statistics of a batch for the layer with these parameters."""
+    _gathered.get()[int(params[_NUMBER].numpy())].append(of_batch)
+
+
+@explained
+def with_population(model: Module, params: Params, batches: Iterable[Any],
+                    forward: Callable[[Params, Any], Any] | None = None) -> Params:
+    """Parameters with which every batch norm of the model normalises by the statistics of a population.
+
+    Runs the model over `batches` with batch statistics and adds to the parameters of each layer with batch norm the
+    mean of the batch means and of the unbiased batch variances (Ioffe and Szegedy 2015, algorithm 2). Statistics that
+    `params` has already are replaced. Returns `params` itself where the model has no batch norm.
+
+    Recurrent batch norm has statistics of each time step, counted from where the walk begins (Cooijmans et al. 2017,
+    section 3): those of a time step are the mean over the batches that have it, and a longer sequence goes on with the
+    last ones. Padding counts while they are gathered, as in training, and reaches nothing afterwards. A cell that is
+    called for one time step alone does not know which it is, and is refused.
+
+    Args:
+        model: the model. A layer of it takes part if its attribute `gathers` is set.
+        params: its parameters, as tensors.
+        batches: the inputs of `forward`; together a few hundred rows or more.
+        forward: `forward(params, batch)`; the model itself if None.
+
+    Raises:
+        ShapeError: a batch has one row and therefore no variance, or parameters are missing.
+        UsageError: there are no batches, or a recurrent cell with batch norm is called for one time step.
+    """
+    if not isinstance(model, Module):
+        raise DtypeError(f"[with_population] model: expected a Module, found {described(model)}")
+    layers = {path: module for path, module in model.modules() if module.gathers}
+    if not layers:
+        return params
+    gathering: Params = tree.map(lambda x: x, params)
+    result: Params = tree.map(lambda x: x, params)
+    for k, path in enumerate(layers):
+        own = _at(gathering, path)
+        backend = tree.leaves(own)[0].backend
+        own[_NUMBER] = Tensor(backend.asarray(np.int32(k)), backend)
+    gathered: list[list[Statistics]] = [[] for _ in layers]
+    token = _gathered.set(gathered)
+    try:
+        for batch in batches:
+            (forward or model)(gathering, batch)
+    finally:
+        _gathered.reset(token)
+    for (path, module), of_batches in zip(layers.items(), gathered, strict=True):
+        if not of_batches:
+            raise UsageError(f"[with_population] {type(module).__name__} at '{path}' saw no batch; "
+                             "expected at least one")
+        own = _at(result, path)
+        like = tree.leaves(own)[0]
+        for key in of_batches[0]:
+            mean = _mean([of_batch[key] for of_batch in of_batches])
+            own[key] = Tensor(like.backend.asarray(mean.astype(like.dtype)), like.backend)
+    return result
+
+
+def _mean(arrays: list[np.ndarray]) -> np.ndarray:
+    """The mean over batches, in float64; at each place of the first axis over those batches that are so long."""
+    longest = max(arrays, key=len)
+    total, count = np.zeros(longest.shape), np.zeros(len(longest))
+    for array in arrays:
+        total[:len(array)] += array
+        count[:len(array)] += 1
+    mean: np.ndarray = (total.T / count).T
+    return mean
+
+
+def _at(params: Params, path: str) -> Params:
+    own = params
+    for key in path.split(".") if path else ():
+        own = branch("with_population", own, key)
+    return own

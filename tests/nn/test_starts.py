@@ -1,0 +1,112 @@
+"""Where weights start: moments, signs and the independence of rows, for every initialiser; masks; the user's arrays."""
+
+from functools import partial
+from math import sqrt
+
+import numpy as np
+import pytest
+
+from duoln import nn
+from duoln.nn import init
+from duoln.randomness import Stream
+
+SIGMAS = 5
+"""The streams are fixed, so a start that is right stays within."""
+
+
+def _at_most(value, deviation, count, what):
+    """Whether the mean of `count` values of that deviation may be that far from 0."""
+    assert abs(value) <= SIGMAS * deviation / sqrt(count), (what, value, SIGMAS * deviation / sqrt(count))
+
+
+def _draws(start, shape, count):
+    return np.stack([start(Stream(k, "starts"), shape) for k in range(count)]).astype(np.float64)
+
+
+# Each start with a shape and the deviation of its entries.
+STARTS = {
+    "uniform": (init.uniform(0.3), (6, 4), 0.3 / sqrt(3)),
+    "gaussian": (init.gaussian(0.2), (6, 4), 0.2),
+    "glorot": (init.glorot, (6, 4), sqrt(2 / 10)),
+    "glorot of a convolution": (init.glorot, (2, 2, 3, 4), sqrt(2 / (12 + 16))),
+    "he": (init.he, (6, 4), sqrt(2 / 6)),
+    "he of a convolution": (init.he, (2, 2, 3, 4), sqrt(2 / 12)),
+    "orthogonal": (init.orthogonal, (4, 4), 1 / sqrt(4)),
+    "orthogonal, tall": (init.orthogonal, (6, 4), 1 / sqrt(6)),
+    "orthogonal, wide": (init.orthogonal, (4, 6), 1 / sqrt(6)),
+    "orthogonal, 2 x 2": (init.orthogonal, (2, 2), 1 / sqrt(2)),
+}
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_moments_signs_and_independence(name):
+    """The mean, square and sign of every entry, and the products of every two, over 2,000 draws."""
+    start, shape, deviation = STARTS[name]
+    count = 2000
+    entries = _draws(start, shape, count).reshape(count, -1) / deviation
+    spread = np.std(entries ** 2)  # of the squares, for the error of their mean
+    for role, values, sigma in (("mean", entries, 1.0), ("square", entries ** 2 - 1, spread), ("sign", np.sign(entries), 1.0)):
+        for k, mean in enumerate(values.mean(0)):
+            _at_most(mean, sigma, count, f"{role} of entry {k}")
+    products = entries.T @ entries / count
+    for i, j in zip(*np.triu_indices(entries.shape[1], 1), strict=True):
+        _at_most(products[i, j], np.std(entries[:, i] * entries[:, j]), count, f"entries {i} and {j}")
+
+
+@pytest.mark.parametrize("size", [2, 3, 8])
+def test_half_of_the_orthogonal_matrices_are_rotations(size):
+    count = 2000
+    signs = np.sign(np.linalg.det(_draws(init.orthogonal, (size, size), count)))
+    _at_most(signs.mean(), 1.0, count, "the determinant's sign")
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (5, 5), (7, 3), (3, 7)])
+def test_orthonormal(shape):
+    q = init.orthogonal(Stream(0, "q"), shape)
+    assert q.shape == shape and q.dtype == np.float32
+    small = q @ q.T if shape[0] <= shape[1] else q.T @ q
+    np.testing.assert_allclose(small, np.eye(min(shape)), atol=1e-6)
+
+
+@pytest.mark.parametrize("layer", [partial(nn.Conv2d, size=3), partial(nn.Conv1d, size=9)])
+@pytest.mark.parametrize("groups", [1, 4, 64])
+@pytest.mark.parametrize("start", [init.glorot, init.he])
+def test_a_group_of_a_convolution_starts_as_a_convolution_of_its_own(layer, groups, start):
+    """Glorot's bound for the fans of a group: 9 n / groups inputs, and as many outputs."""
+    weight = layer(64, 64, groups=groups, weight_init=start).init(0)["weight"]
+    fan = 9 * 64 // groups
+    assert weight.shape[-2:] == (64 // groups, 64)
+    if start is init.glorot:
+        bound = sqrt(6 / (2 * fan))
+        assert 0.9 * bound < np.abs(weight).max() <= bound * (1 + 1e-6)
+    else:
+        assert abs(weight.std() / sqrt(2 / fan) - 1) < SIGMAS / sqrt(2 * weight.size)
+    apart = np.split(weight, groups, axis=-1)
+    assert len({part.tobytes() for part in apart}) == groups
+
+
+def test_the_gates_of_a_cell_are_drawn_apart():
+    params = nn.LSTMCell(5, 5).init(0)
+    for name in ("w_x", "w_h"):
+        assert len({gate.tobytes() for gate in np.split(params[name], 4, axis=1)}) == 4
+
+
+def test_masks_are_new_at_every_step_and_in_every_block():
+    """The blocks of a model draw from one stream, one after another, and so do its steps."""
+    block, lstm = nn.TransformerBlock(4, 2, dropout=0.5), nn.LSTM(4, 4, layers=3, dropout=0.5)
+    rng, again = Stream(0, "dropout"), Stream(0, "dropout")
+
+    def drawn(stream):
+        return [mask for _ in range(3) for layer in (block, block, lstm, lstm) for mask in layer.dropout_masks(stream, 9, 7)]
+
+    masks = drawn(rng)
+    assert len({mask.tobytes() for mask in masks}) == len(masks) == 24
+    assert [mask.tobytes() for mask in drawn(again)] == [mask.tobytes() for mask in masks]
+    assert all(set(np.unique(mask)) == {0.0, 2.0} for mask in masks)
+
+
+def test_padding_leaves_the_array_of_the_initialiser_as_it_is():
+    table = np.ones((3, 2), np.float32)
+    table.flags.writeable = False
+    params = nn.Embedding(3, 2, table_init=lambda rng, shape: table, padding_idx=0).init(0)
+    assert params["table"].tolist() == [[0, 0], [1, 1], [1, 1]] and table.all()
