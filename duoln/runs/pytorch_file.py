@@ -77,10 +77,10 @@ def load_pytorch(path: str | Path, model: nn.Module, *, prefix: str = "", strict
             if place in turned:
                 arrays = to_ours(module, arrays, turned[place])
             try:
-                own = layer.ours(module, arrays)
-            except ValueError as error:
+                own = tree.map(partial(_stored, dtypes), layer.ours(module, arrays))
+            except (ValueError, DtypeError) as error:  # the sum of two biases may be beyond 16 bits
                 raise CheckpointError(f"{path}: {place or 'model'}: {error}") from error
-            _put(params, place, tree.map(partial(_stored, dtypes), own))
+            _put(params, place, own)
             rest -= {f"{begins}{name}" for name in (*shapes, *layer.unused)}
         if rest and strict:
             raise CheckpointError(f"{path}: expected the arrays of the model, found {min(rest)!r} of shape "

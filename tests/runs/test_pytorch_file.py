@@ -246,3 +246,8 @@ def test_models_and_parameters_that_do_not_fit(tmp_path):
     for kind, model, given, words in wrong:
         check_error(kind, lambda model=model, given=given: duoln.save_pytorch(tmp_path / "a", model, given), *words)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_biases_whose_sum_16_bits_do_not_hold(tmp_path):
+    arrays = {f"{name}_l0": np.full(shape, 6e4, np.float16) for name, shape in (("weight_ih", (5, 4)), ("weight_hh", (5, 5)), ("bias_ih", (5,)), ("bias_hh", (5,)))}
+    check_error(CheckpointError, lambda: duoln.load_pytorch(write(tmp_path / "a", arrays), nn.RNN(4, 5)), "120000", "65504")
