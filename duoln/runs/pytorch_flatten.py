@@ -13,9 +13,14 @@ import numpy as np
 from duoln import nn
 from duoln.core.arguments import check_integer, described
 from duoln.errors import DtypeError, UsageError
+from duoln.nn.recurrent import Recurrent, RecurrentCell
 from duoln.runs.pytorch_layers import LAYERS
 
 _NORMS = nn.LayerNorm, nn.RMSNorm, nn.BatchNorm
+_MIXING = nn.Linear, Recurrent, RecurrentCell
+"""Layers behind which features are no longer those of an image."""
+_OF_MIXING = "weight", "weight_ih", "weight_ih_l0", "weight_ih_l0_reverse"
+"""Their arrays that have a column for each feature."""
 
 
 def channels_of_flattened(name: str, model: nn.Module, given: Mapping[str, int] | None) -> dict[str, int]:
@@ -24,7 +29,8 @@ def channels_of_flattened(name: str, model: nn.Module, given: Mapping[str, int] 
     Within a Sequential, `nn.flatten` after a convolution shows such a layer. Elsewhere `given` names it.
 
     Raises:
-        UsageError: `given` names no layer that can be one, or a Linear layer after a convolution may be one.
+        UsageError: `given` names no layer that can be one, or a Linear or recurrent layer after a convolution may be
+            one.
     """
     if given is not None and not isinstance(given, Mapping):
         raise DtypeError(f"[{name}] flattened: expected numbers of channels by names of layers, found "
@@ -39,7 +45,7 @@ def channels_of_flattened(name: str, model: nn.Module, given: Mapping[str, int] 
         elif width and channels and width != channels and width % channels == 0:
             if is_flat:
                 result[place] = channels
-            elif isinstance(part, nn.Linear):
+            elif isinstance(part, _MIXING):
                 raise UsageError(
                     f"[{name}] {place}: expected to know if this layer takes a flattened image of {channels} "
                     f"channels, which PyTorch has in another order; write flattened={{{place!r}: {channels}}} if it "
@@ -50,10 +56,11 @@ def channels_of_flattened(name: str, model: nn.Module, given: Mapping[str, int] 
             channels, is_flat = part.n_out, False
         elif part is nn.flatten:
             is_flat = True
-        elif isinstance(part, nn.Linear):
+        elif isinstance(part, _MIXING):
             channels = 0
     if rest:
-        raise UsageError(f"[{name}] flattened: expected paths of Linear layers and norms, found {min(rest)!r}")
+        raise UsageError(f"[{name}] flattened: expected paths of Linear, recurrent and normalising layers, found "
+                         f"{min(rest)!r}")
     return result
 
 
@@ -68,8 +75,8 @@ def to_theirs(module: nn.Module, arrays: Mapping[str, np.ndarray], channels: int
 
 
 def _turned(module: nn.Module, arrays: Mapping[str, np.ndarray], first: int) -> dict[str, np.ndarray]:
-    """The features, which lie along the last axis as (first, rest), as (rest, first). A Linear's bias has none."""
-    return {name: x if isinstance(module, nn.Linear) and name == "bias" else
+    """The features, which lie along the last axis as (first, rest), as (rest, first)."""
+    return {name: x if isinstance(module, _MIXING) and name not in _OF_MIXING else
             x.reshape(*x.shape[:-1], first, -1).swapaxes(-1, -2).reshape(x.shape) for name, x in arrays.items()}
 
 
@@ -88,6 +95,7 @@ def _parts(module: nn.Module, place: str = "") -> Iterator[tuple[str, Any]]:
 
 def _width(part: Any) -> int:
     """The number of features that a layer takes along the last axis; 0 for a layer that has them in no order."""
-    if isinstance(part, nn.Linear):
-        return part.n_in
+    if isinstance(part, _MIXING):
+        width: int = part.n_in
+        return width
     return part.width if isinstance(part, _NORMS) and isinstance(part.width, int) else 0

@@ -134,6 +134,39 @@ class Own(nn.Module):
         return self.second(params["second"], self.first(params["first"], y))
 
 
+class Columns(nn.Module):
+    """Reads the columns of an image one after another, both ways."""
+
+    def __init__(self):
+        self.features, self.read = nn.Sequential(nn.Conv2d(2, 3, 3)), nn.LSTM(9, 4, layers=2, bidirectional=True)
+
+    def __call__(self, params, x):
+        y = ops.permute_dims(self.features(params["features"], x), axes=(2, 0, 1, 3))
+        return self.read(params["read"], y.reshape(y.shape[0], y.shape[1], 9))
+
+
+class TheirColumns(T.Module):
+    def __init__(self):
+        super().__init__()
+        self.features, self.read = T.Sequential(T.Conv2d(2, 3, 3)), T.LSTM(9, 4, num_layers=2, bidirectional=True)
+
+    def forward(self, x):
+        return self.read(self.features(x).permute(3, 0, 1, 2).flatten(2))
+
+
+def test_columns_of_an_image_are_put_in_order(be, write, tmp_path):
+    theirs, model, x = random_module(TheirColumns()), Columns(), x_of(2, 5, 6, 2)
+    path = write(theirs)
+    check_error(UsageError, lambda: duoln.load_pytorch(path, model), "read: ", "flattened={'read': 3}")
+    params = duoln.load_pytorch(path, model, flattened={"read": 3})
+    with torch.no_grad():
+        y = theirs(torch.from_numpy(np.moveaxis(x, -1, 1).copy()))[0].numpy()
+    np.testing.assert_allclose(our_outputs(model, params, x, be), y, atol=2e-6)
+    duoln.save_pytorch(tmp_path / "ours", model, params, flattened={"read": 3})
+    again = tensors.load_file(tmp_path / "ours")
+    assert all(torch.equal(again[key], value) for key, value in theirs.state_dict().items() if "read.bias" not in key)
+
+
 FLATTENED = {
     "a Sequential": (lambda: (*their_images(), T.Linear(18, 12), T.Linear(12, 5)), nn.Sequential(*our_images(), nn.Linear(18, 12), nn.Linear(12, 5)), x_of(2, 6, 8, 2), None),
     "as many out as in": (lambda: (*their_images(), T.Linear(18, 18)), nn.Sequential(*our_images(), nn.Linear(18, 18)), x_of(2, 6, 8, 2), None),
