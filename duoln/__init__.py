@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,8 +90,8 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(_LAZY[name]), name)
         globals()[name] = value
         return value
-    files = [Path(part) / file for part in __path__ for file in (name, f"{name}.py")]
-    if name.startswith("_") or any(file.exists() for file in files):  # Python imports a submodule after this error
+    # Python imports a submodule after this error, from a folder or a zip.
+    if name.startswith("_") or ("." not in name and find_spec(f"duoln.{name}") is not None):
         raise AttributeError(f"module 'duoln' has no attribute {name!r}", name=name, obj=None)
     names = importlib.import_module("duoln.core.pytorch_names")
     operators = importlib.import_module("duoln.ops").__all__

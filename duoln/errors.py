@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import copyreg
+from typing import Any
+
 
 class DuolnError(Exception):
     """Base of every error that duoln raises on purpose."""
 
     exit_code = 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The text and the attributes. Python would call the constructor with the text, which few constructors take,
+        and a process pool waits forever for an error that it cannot unpickle.
+        """
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
 
 def words_of(error: BaseException) -> str:

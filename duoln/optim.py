@@ -302,7 +302,7 @@ class ScaleByNorm:
 def clip_global_norm(limit: float) -> Clip:
     """Scale all gradients by one number, so that their common norm is at most `limit` (Pascanu et al. 2013)."""
     _check_limit("clip_global_norm", limit)
-    return scale_by_norm(lambda norm: _shrink(norm, limit))
+    return scale_by_norm(_Shrink(limit))
 
 
 @explained
@@ -315,18 +315,42 @@ def scale_by_norm(scale_of: Callable[[Tensor], Tensor]) -> Clip:
 def clip_each_norm(limit: float) -> Clip:
     """Scale each gradient separately, so that its norm is at most `limit` (order-embedding's `maxnorm`)."""
     _check_limit("clip_each_norm", limit)
-    return lambda gradients: tree.map(lambda g: g * _shrink(ops.sqrt(ops.sum(ops.square(g))), limit), gradients)
+    return _ClipEachNorm(limit)
 
 
 @explained
 def clip_value(limit: float) -> Clip:
     """Clip each entry of each gradient to -limit .. limit."""
     _check_limit("clip_value", limit)
-    return lambda gradients: tree.map(lambda g: ops.clip(g, -limit, limit), gradients)
+    return _ClipValue(limit)
 
 
-def _shrink(norm: Tensor, limit: float) -> Tensor:
-    return ops.minimum(limit / ops.maximum(norm, 1e-30), 1.0)
+# These are classes, not closures, so that an optimiser can be pickled, and equals its copy.
+
+@dataclass(frozen=True)
+class _Shrink:
+    """The number by which gradients of a norm are multiplied, so that their norm is at most `limit`."""
+
+    limit: float
+
+    def __call__(self, norm: Tensor) -> Tensor:
+        return ops.minimum(self.limit / ops.maximum(norm, 1e-30), 1.0)
+
+
+@dataclass(frozen=True)
+class _ClipEachNorm:
+    limit: float
+
+    def __call__(self, gradients: Params) -> Params:
+        return tree.map(lambda g: g * _Shrink(self.limit)(global_norm(g)), gradients)
+
+
+@dataclass(frozen=True)
+class _ClipValue:
+    limit: float
+
+    def __call__(self, gradients: Params) -> Params:
+        return tree.map(lambda g: ops.clip(g, -self.limit, self.limit), gradients)
 
 
 def _check_limit(name: str, limit: float) -> None:

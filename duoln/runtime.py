@@ -112,10 +112,10 @@ def _choose(name: str | None) -> tuple[Backend, str]:
 @explained
 def tensor(x: Any, backend: Backend | str | None = None, dtype: str | None = None,
            within: tuple[int, int] | None = None) -> Tensor:
-    """A tensor with the values of a NumPy array, nested lists or a number.
+    """A tensor with the values of a NumPy array, nested lists, a number, or a tensor of any backend.
 
     Python floats and lists of them become float32. Integers of any kind, also in arrays, become int32. Bools stay
-    bool. Arrays and NumPy scalars of float32 and float64 keep their dtype, if the backend has it. With `dtype`, floats
+    bool. Tensors, and arrays and NumPy scalars of floats, keep their dtype, if the backend has it. With `dtype`, floats
     are rounded to it; "float16" and "bfloat16" store values in 16 bits, and arithmetic with them is float32. No other
     conversion changes a value: a value that the dtype cannot hold raises an error.
 

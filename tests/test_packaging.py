@@ -176,6 +176,15 @@ def test_wheel_in_the_folder_of_another_project(installed, libraries, empty):
     _check(PLAIN, empty, empty, libraries)
 
 
+def test_wheel_that_is_not_unpacked(wheel, libraries, empty):
+    """A wheel is a zip, as the files of zipapp and PEX are."""
+    _check(PLAIN, wheel, empty, wheel, libraries)
+    code = ("import duoln; from duoln import tree, errors, core, nn, ops; assert all(hasattr(duoln, name) for name in duoln.__all__)\n"
+            "for name in ('nothing', 'no_grad', 'a.b', 'README'):\n    try: getattr(duoln, name)\n    except AttributeError as error: print(error)")
+    told = _run([*PLAIN, "-c", code], empty, wheel, libraries).splitlines()
+    assert len(told) == 4 and all("module 'duoln' has no attribute" in line for line in told) and "in duoln: only what runs inside" in told[1]
+
+
 def test_wheel_has_one_top_folder(wheel):
     with zipfile.ZipFile(wheel) as archive:
         tops = {name.split("/")[0] for name in archive.namelist()}

@@ -37,11 +37,29 @@ class Interval(NamedTuple):
     holds: Callable[[float], bool]
 
 
-NOT_NAN = Interval("a number", lambda x: not math.isnan(x))
+# These are functions with names, so that an interval can be pickled.
+
+def _is_number(x: float) -> bool:
+    return not math.isnan(x)
+
+
+def _is_at_least_0(x: float) -> bool:
+    return 0 <= x < math.inf
+
+
+def _is_above_0(x: float) -> bool:
+    return 0 < x < math.inf
+
+
+def _is_below_1(x: float) -> bool:
+    return 0 <= x < 1
+
+
+NOT_NAN = Interval("a number", _is_number)
 FINITE = Interval("a finite number", math.isfinite)
-AT_LEAST_0 = Interval("a finite number of at least 0", lambda x: 0 <= x < math.inf)
-ABOVE_0 = Interval("a finite number above 0", lambda x: 0 < x < math.inf)
-BELOW_1 = Interval("a number in [0, 1)", lambda x: 0 <= x < 1)
+AT_LEAST_0 = Interval("a finite number of at least 0", _is_at_least_0)
+ABOVE_0 = Interval("a finite number above 0", _is_above_0)
+BELOW_1 = Interval("a number in [0, 1)", _is_below_1)
 
 
 def described(value: Any) -> str:

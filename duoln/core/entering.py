@@ -30,7 +30,8 @@ def host_array(x: Any, backend: Backend, dtype: str | None) -> tuple[np.ndarray,
     """
     if dtype is None and type(x) is np.ndarray and x.dtype in _EVERYWHERE:
         return x, _EVERYWHERE[x.dtype]
-    values, dtype = _as_array(x), dtype_name(dtype)
+    dtype = dtype_name(dtype) or (x.dtype if isinstance(x, Tensor) else None)
+    values = x.numpy() if isinstance(x, Tensor) else _as_array(x)
     if dtype is not None and (not isinstance(dtype, str) or dtype not in backend.dtypes):
         raise DtypeError(f"[tensor] dtype: expected one of {', '.join(backend.dtypes)} on {backend.name}, "
                          f"found {dtype!r:.60}{did_you_mean(dtype, backend.dtypes)}")
@@ -45,9 +46,8 @@ def host_array(x: Any, backend: Backend, dtype: str | None) -> tuple[np.ndarray,
 
 
 def _as_array(x: Any) -> np.ndarray:
-    if isinstance(x, Tensor):
-        raise DtypeError("[tensor] expected numbers on the host, found a duoln.Tensor: it is one already")
-    if _holds_tensor(x):
+    if _holds(x, (Tensor, np.ma.MaskedArray)):
+        refuse_masked("tensor", x)
         raise DtypeError("[tensor] expected numbers on the host, found tensors in a list; put them together with "
                          "ops.stack")
     try:
@@ -61,8 +61,15 @@ def _as_array(x: Any) -> np.ndarray:
     return values
 
 
-def _holds_tensor(x: Any) -> bool:
-    return isinstance(x, list | tuple) and any(isinstance(v, Tensor) or _holds_tensor(v) for v in x)
+def _holds(x: Any, kinds: type | tuple[type, ...]) -> bool:
+    return isinstance(x, kinds) or (isinstance(x, list | tuple) and any(_holds(v, kinds) for v in x))
+
+
+def refuse_masked(name: str, x: Any) -> None:
+    """Raises DtypeError for a masked array of NumPy, also in a list: its hidden values would count."""
+    if _holds(x, np.ma.MaskedArray):
+        raise DtypeError(f"[{name}] expected an array without a mask, found numpy.ma.MaskedArray; give "
+                         "x.filled(value), and the mask as a tensor of its own")
 
 
 def _own_dtype(x: Any, values: np.ndarray, backend: Backend) -> str:
@@ -72,7 +79,7 @@ def _own_dtype(x: Any, values: np.ndarray, backend: Backend) -> str:
     name = values.dtype.name
     if name == "float64" and not isinstance(x, np.ndarray | np.generic):
         return "int32" if _whole(x) else "float32"
-    if name not in backend.dtypes or name in STORAGE:
+    if name not in backend.dtypes:
         actual = described(x) if values.dtype.kind == "O" and not values.ndim else _kind(values)
         raise DtypeError(f"[tensor] expected one of {', '.join(backend.dtypes)} on {backend.name}, found {actual}"
                          f"{'' if values.dtype.kind in _TEXTS else '; convert the array or pass dtype='}")

@@ -13,6 +13,7 @@ from typing import Any
 from duoln import tree
 from duoln.backends.protocol import REALS, Array
 from duoln.core.arguments import check_flag, check_function, described, how_to_wrap, name_of
+from duoln.core.made import Made
 from duoln.core.miscalled import explained
 from duoln.core.repeated import constant
 from duoln.core.tape import Tape
@@ -121,4 +122,4 @@ def value_and_grad(fn: Callable[..., Any], has_aux: bool = False) -> Callable[..
         return (value, tree.map(lambda x: Tensor(x.data, x.backend) if isinstance(x, Tensor) else x, aux)), gradients
 
     run.__name__ = run.__qualname__ = f"value_and_grad({name_of(fn)})"
-    return explained(run)
+    return Made(explained(run), value_and_grad, (fn, has_aux))

@@ -124,6 +124,10 @@ class Op(Generic[P, R]):
         """
         return self
 
+    def __reduce__(self) -> str:
+        """The name under which its module has it, as for a function: a copy, or what a pickle loads, is the op."""
+        return self.name
+
     def __repr__(self) -> str:
         return f"<op {self.name}>"
 

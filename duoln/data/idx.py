@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from duoln.core.miscalled import explained
-from duoln.data.bounded import Unpacked, opened
+from duoln.data.bounded import Unpacked, most_unpacked, opened
 from duoln.errors import DataError, DataFormatError
 
 _UINT8 = 0x08
@@ -72,9 +72,18 @@ def _read(path: Path, file: Unpacked) -> np.ndarray:
 
 @explained
 def write_idx(path: str | Path, array: np.ndarray) -> None:
-    """Write unsigned bytes as IDX, gzipped if the name ends in .gz."""
+    """Write unsigned bytes as IDX, gzipped if the name ends in .gz.
+
+    Raises:
+        DataError: another dtype or rank, or more bytes than `read_idx` takes of a file of that size.
+    """
     if array.dtype != np.uint8 or not 1 <= array.ndim <= 4:
         raise DataError(f"[write_idx] expected uint8 of 1 to 4 axes, found {array.dtype} of shape {array.shape}")
     content = struct.pack(f">BBBB{array.ndim}I", 0, 0, _UINT8, array.ndim, *array.shape) + array.tobytes()
     path = Path(path)
-    path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+    written = gzip.compress(content, mtime=0) if path.suffix == ".gz" else content
+    most = _MAX_BYTES if written is content else most_unpacked(len(written), _MAX_BYTES)
+    if len(content) > most:
+        raise DataError(f"[write_idx] expected at most {most} bytes, which read_idx takes of a file of {len(written)}, "
+                        f"found {len(content)}")
+    path.write_bytes(written)

@@ -14,12 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from duoln import tree
 from duoln.data.json_text import read_json
 from duoln.errors import CheckpointError, DataError
-from duoln.runs.tensor_file import in_bytes, opened_tensors
+from duoln.runs.tensor_file import Array, by_path, in_bytes, opened_tensors
 from duoln.system.filesystem import check_folder, check_regular, make_folder, remove, write_own
 
 FORMAT = 1
@@ -36,7 +34,7 @@ class Checkpoint(NamedTuple):
 
     path: Path
     step: int
-    arrays: dict[str, np.ndarray]
+    arrays: dict[str, Array]
     notes: dict[str, Any]
 
     @property
@@ -62,17 +60,19 @@ def save(folder: Path, step: int, arrays: Any, notes: Mapping[str, Any]) -> Path
     Args:
         folder: made if it is not there.
         step: how many updates were made.
-        arrays: a tree of NumPy arrays.
+        arrays: a tree of NumPy arrays or tensors.
         notes: anything JSON can hold; `best_step` names the step of the best checkpoint so far, which may be this one.
 
     Raises:
         CheckpointError: it cannot be written. Nothing older is lost.
+        ShapeError, DtypeError: it could not be read again: two arrays have one path, a name is "__metadata__", or there
+            are more than some 100,000.
     """
-    flat = {path: np.asarray(leaf, order="C") for path, leaf in tree.items(arrays)}
+    content = in_bytes("checkpoint", by_path("checkpoint", arrays), {"format": FORMAT, "step": step, **notes})
     make_folder(folder)
     check_folder(folder)
     path = step_path(folder, step)
-    write_own(path, in_bytes(flat, {"format": FORMAT, "step": step, **notes}))
+    write_own(path, content)
     remove_old(folder)
     return path
 
@@ -186,8 +186,7 @@ def load(path: Path) -> Checkpoint:
         CheckpointError: it is damaged, of another format, or not a duoln checkpoint.
     """
     with _opened(path) as (file, notes):
-        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        return Checkpoint(path, notes["step"], arrays, notes)
+        return Checkpoint(path, notes["step"], {name: file.array(name) for name in file.names}, notes)
 
 
 def _read_notes(path: Path) -> dict[str, Any]:
@@ -234,7 +233,7 @@ def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     return None, refused
 
 
-def restore(like: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+def restore(like: Any, arrays: Mapping[str, Array]) -> Any:
     """A tree of the form of `like` with the arrays of a checkpoint.
 
     Raises:
@@ -246,7 +245,7 @@ def restore(like: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         where = "missing from" if odd in expected else "unexpected in"
         raise CheckpointError(f"'{odd}' is {where} the checkpoint: it was made by another model or optimiser")
     for name, leaf in expected.items():
-        if arrays[name].shape != leaf.shape or arrays[name].dtype.name != leaf.dtype:
+        if arrays[name].shape != leaf.shape or str(arrays[name].dtype) != leaf.dtype:
             raise CheckpointError(f"'{name}': expected {leaf.dtype} of shape {leaf.shape}, "
                                   f"found {arrays[name].dtype} of shape {arrays[name].shape}")
     return tree.unflatten(like, [arrays[name] for name in expected])

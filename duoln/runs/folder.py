@@ -87,7 +87,7 @@ class RunFolder(Listener):
     def write_config(self, task: str, variant: str, config: Config, precision: str = "float32") -> None:
         """Write the settings of this run."""
         content = {"task": task, "variant": variant, "precision": precision, "config": dataclasses.asdict(config)}
-        write_own(self.path / CONFIG, (strictjson.dumps(content, indent=2) + "\n").encode())
+        write_json(self.path / CONFIG, content)
 
     def on_start(self, event: RunStart) -> None:
         self._first_step = event.first_step
@@ -126,7 +126,7 @@ class RunFolder(Listener):
         entry = {"event": "end", "status": status, **result}
         if status == "done":
             self._write(entry)
-            write_own(self.path / RESULT, (strictjson.dumps(dict(result), indent=2) + "\n").encode())
+            write_json(self.path / RESULT, result)
         else:
             with suppress(CheckpointError):  # the user must see why the run ended, and not this error
                 self._write(entry)
@@ -171,6 +171,18 @@ def _locked(path: Path) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON object that `read_json` reads.
+
+    Raises:
+        CheckpointError: it cannot be written, or is larger than a reader takes.
+    """
+    text = (strictjson.dumps(content, indent=2) + "\n").encode()
+    if len(text) > _MAX_JSON:
+        raise CheckpointError(f"{path}: expected an object of at most {_MAX_JSON} bytes, found {len(text)}")
+    write_own(path, text)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -13,17 +13,16 @@ from __future__ import annotations
 import csv
 import inspect
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from duoln.data import strictjson
 from duoln.data.bounded import opened
 from duoln.errors import CheckpointError, DataError, DataFormatError
 from duoln.runs.curve import Curve, check_entry, read_header
 from duoln.runs.dataset import read_dataset
-from duoln.runs.folder import CONFIG, RESULT, read_json
+from duoln.runs.folder import CONFIG, RESULT, read_json, write_json
 from duoln.runs.log import NAME as LOG
 from duoln.system.filesystem import make_folder, write_own
 from duoln.system.filesystem import remove as remove_file
@@ -48,11 +47,10 @@ def keep(run: Curve, folder: Path) -> list[Path]:
     facts = {"dataset": run.dataset._asdict(),
              "starts": [{key: start[key] for key in _OF_START if key in start} for start in run.starts]}
     make_folder(folder)
-    contents = {CONFIG: _json({"task": run.task, "variant": run.variant, "config": dict(run.config)}),
-                RESULT: _json({**result, **facts}), CURVES: _table(run)}
-    for name, text in contents.items():
-        write_own(folder / name, text.encode())
-    return [folder / name for name in contents]
+    write_json(folder / CONFIG, {"task": run.task, "variant": run.variant, "config": dict(run.config)})
+    write_json(folder / RESULT, {**result, **facts})
+    write_own(folder / CURVES, _table(run).encode())
+    return [folder / name for name in (CONFIG, RESULT, CURVES)]
 
 
 def check_ended(run: Curve) -> None:
@@ -103,10 +101,6 @@ def read(folder: Path) -> Curve:
         check_entry(where, entry)
     return Curve(folder, config["task"], config["variant"], config["config"], dataset, points, losses,
                  {"event": "end", "status": "done", **content}, starts)
-
-
-def _json(value: Mapping[str, Any]) -> str:
-    return strictjson.dumps(dict(value), indent=2) + "\n"
 
 
 def _table(run: Curve) -> str:

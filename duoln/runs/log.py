@@ -19,7 +19,7 @@ from duoln.errors import CheckpointError, DataError, DataFormatError
 from duoln.system.filesystem import open_to_append, write_all
 
 NAME = "log.jsonl"
-_LONGEST_LINE = 1 << 20
+_LONGEST_LINE = 1 << 22
 """The most bytes of an entry; an entry has some 200. A log may have any number of entries, because they are read one by
 one."""
 
@@ -56,13 +56,17 @@ class RunLog:
         """Write one line; a closed log ignores it.
 
         Raises:
-            CheckpointError: it cannot be written. The log is then as before, and closed.
+            CheckpointError: it cannot be written, and the log is closed; or it is longer than a reader takes. The log
+                is then as before.
         """
         if self._descriptor is None:
             return
-        end = os.fstat(self._descriptor).st_size
+        end, line = os.fstat(self._descriptor).st_size, (strictjson.dumps(entry) + "\n").encode()
+        if len(line) > _LONGEST_LINE:
+            raise CheckpointError(f"{self.path}: expected an entry of at most {_LONGEST_LINE} bytes, found "
+                                  f"{len(line)}: {line[:60]!r}")
         try:
-            write_all(self._descriptor, (strictjson.dumps(entry) + "\n").encode())
+            write_all(self._descriptor, line)
         except OSError as error:
             with suppress(OSError):  # if this fails too, the next opening removes the line
                 os.ftruncate(self._descriptor, end)

@@ -14,11 +14,10 @@ import numpy as np
 from duoln import tree
 from duoln.core import Tensor
 from duoln.core.arguments import described
+from duoln.core.entering import refuse_masked
 from duoln.core.miscalled import explained
-from duoln.data import strictjson
-from duoln.data.json_text import parse_json
-from duoln.errors import CheckpointError, DtypeError, ShapeError
-from duoln.runs.tensor_file import in_bytes, opened_tensors
+from duoln.errors import CheckpointError, DtypeError
+from duoln.runs.tensor_file import Array, by_path, check_name, in_bytes, opened_tensors
 from duoln.system.filesystem import write_atomically
 
 _KIND = "a file of duoln.save's parameters"
@@ -41,28 +40,26 @@ def save(path: str | Path, params: Any) -> None:
         params: a tree of dicts, lists and tuples, with tensors or NumPy arrays.
 
     Raises:
-        DtypeError: a leaf is no tensor and no array of numbers, or a dict has a name that is no text.
-        ShapeError: two arrays have one path, as in {"a.b": x, "a": {"b": y}}, or the tree is nested too deeply.
+        DtypeError: a leaf is no tensor and no array of numbers, has masked values, or a dict has a name that is no text
+            or is "__metadata__".
+        ShapeError: two arrays have one path, as in {"a.b": x, "a": {"b": y}}, or the tree is nested too deeply or too
+            large: more than some 100,000 arrays.
+        UsageError: the path ends as a file of another format does, such as .npz or .pt.
         GradientError: a tensor is part of a gradient that is still being computed.
         CheckpointError: the file cannot be written.
     """
+    path = Path(path)
+    check_name("save", path)
     form = _form_of(params)
-    arrays: dict[str, np.ndarray] = {}
-    for name, leaf in tree.items(params):
-        if name in arrays:
-            raise ShapeError(f"[save] expected one array for each path, found {name!r} twice")
-        arrays[name] = _array_of(name, leaf)
-    notes = {"format": _FORMAT, "parameters": form}
-    try:
-        parse_json(strictjson.dumps(notes).encode())
-    except ValueError as error:
-        raise ShapeError(f"[save] expected a tree that `load` can read, found one that is {error}") from error
-    write_atomically(Path(path), in_bytes(arrays, notes))
+    arrays = {name: _checked(name, leaf) for name, leaf in by_path("save", params).items()}
+    write_atomically(path, in_bytes("save", arrays, {"format": _FORMAT, "parameters": form}))
 
 
 @explained
 def load(path: str | Path) -> Any:
     """The parameters that `save` has written, as NumPy arrays: `duoln.to_tensors` makes tensors of them.
+
+    NumPy has no bfloat16: an array of that dtype is a tensor of the NumPy backend, which `to_tensors` takes too.
 
     Raises:
         CheckpointError: there is no such file, or `save` has not written it, or it is damaged.
@@ -76,21 +73,24 @@ def load(path: str | Path) -> Any:
         if notes["format"] != _FORMAT:
             raise CheckpointError(f"{path}: expected format {_FORMAT} of {_KIND}, found {notes['format']!r:.20}")
         like = _tree_of(notes["parameters"])
-        names, present = [name for name, _ in tree.items(like)], set(file.keys())
-        if odd := sorted(present.symmetric_difference(names)):
-            where = "in the file, not in its notes" if odd[0] in present else "missing"
+        names = [name for name, _ in tree.items(like)]
+        if odd := sorted(file.names.symmetric_difference(names)):
+            where = "in the file, not in its notes" if odd[0] in file.names else "missing"
             raise CheckpointError(f"{path}: expected the arrays of its notes, found that {odd[0]!r} is {where}")
-        return tree.unflatten(like, [file.get_tensor(name) for name in names])
+        return tree.unflatten(like, [file.array(name) for name in names])
 
 
-def _array_of(name: str, leaf: Any) -> np.ndarray:
+def _checked(name: str, leaf: Any) -> Array:
     if not isinstance(leaf, Tensor | np.ndarray | np.generic):
         raise DtypeError(f"[save] {name!r}: expected a tensor or an array, found {described(leaf)}; parameters are "
                          "what model.init(0) makes")
-    array = leaf.numpy() if isinstance(leaf, Tensor) else np.asarray(leaf)
+    if isinstance(leaf, Tensor):
+        return leaf
+    refuse_masked("save", leaf)
+    array = np.asarray(leaf)
     if array.dtype.name not in _DTYPES:
         raise DtypeError(f"[save] {name!r}: expected numbers or bools, found {array.dtype}")
-    return np.asarray(array, array.dtype.newbyteorder("="), order="C")
+    return array
 
 
 def _form_of(branch: Any) -> Any:

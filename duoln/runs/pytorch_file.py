@@ -5,96 +5,126 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from duoln import nn
-from duoln.backends.protocol import Shape
+from duoln import nn, tree
+from duoln.backends.protocol import STORAGE, Shape
 from duoln.core import Tensor
-from duoln.core.arguments import described
+from duoln.core.arguments import check_flag, described
+from duoln.core.entering import refuse_masked
 from duoln.core.miscalled import explained
 from duoln.errors import CheckpointError, DtypeError, ShapeError, UsageError
 from duoln.nn.module import Params, branch
+from duoln.runs.pytorch_flatten import channels_of_flattened, to_ours, to_theirs
 from duoln.runs.pytorch_layers import LAYERS, Layer, check_settings
-from duoln.runs.tensor_file import in_foreign_bytes, opened_foreign
+from duoln.runs.tensor_file import Array, TensorFile, check_name, in_foreign_bytes, opened_foreign
+from duoln.runtime import tensor
 from duoln.system.filesystem import write_atomically
 
 _KIND = "a state dict of PyTorch in safetensors"
-_FLOATS = {"F16": "float16", "F32": "float32", "F64": "float64"}
+_FLOATS = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 
 
 @explained
-def load_pytorch(path: str | Path, model: nn.Module) -> Params:
+def load_pytorch(path: str | Path, model: nn.Module, *, prefix: str = "", strict: bool = True,
+                 flattened: Mapping[str, int] | None = None) -> Params:
     """The parameters of a model, as NumPy arrays, from a state dict of a PyTorch model with the same names of layers.
 
         safetensors.torch.save_file(torch_model.state_dict(), "model.safetensors")      # there
         params = duoln.to_tensors(duoln.load_pytorch("model.safetensors", model))       # here
 
-    The file has the arrays alone; settings, such as the eps of a norm, are those of `model`.
+    The file has the arrays alone; settings, such as the eps of a norm, are those of `model`. A recurrent layer, norm or
+    block whose biases are not in the file (`bias=False` there) gets biases of 0. Batch norm gets the running statistics
+    as those of its population, see `nn.with_population`. Layers in 16 bits stay in 16 bits; NumPy has no bfloat16, so
+    arrays of that dtype are tensors of the NumPy backend.
 
     Args:
         path: the file.
         model: the module that the parameters are for; `nn.Sequential` numbers its layers as PyTorch's does.
+        prefix: what begins the names of the model's arrays in the file, such as "encoder."; others are not read.
+        strict: whether arrays that the model has not are an error; else they are not read.
+        flattened: for a layer that takes a flattened image, by its path, the channels of the image, because PyTorch has
+            its features in another order. `nn.flatten` within a Sequential needs no entry.
 
     Raises:
         CheckpointError: there is no such file, it is damaged, an array is missing or too many, or has another shape or
             no floats; the message names the array, and what was expected and found.
-        UsageError: the model has a layer that PyTorch has not.
+        UsageError: the model has a layer that PyTorch has not, or one that may take a flattened image.
     """
-    _check_model("load_pytorch", model)
-    layers = list(_layers("load_pytorch", model))
+    name = "load_pytorch"
+    _check_model(name, model)
+    check_flag(name, "strict", strict)
+    layers, turned = list(_layers(name, model)), channels_of_flattened(name, model, flattened)
     path = Path(path)
     params: Params = {}
     with opened_foreign(path, _KIND) as file:
-        present = set(file.keys())
+        rest = {key for key in file.names if key.startswith(prefix)}
         for place, module, layer in layers:
-            arrays = {}
-            for name, shape in layer.shapes(module).items():
-                key = f"{place}.{name}" if place else name
-                arrays[name] = _read(path, file, present, key, shape, type(module).__name__)
-                present.discard(key)
+            begins = f"{prefix}{place}." if place else prefix
+            shapes = layer.shapes(module)
+            biases = [] if hasattr(module, "bias") else [name for name in shapes if "bias" in name]
+            absent = [name for names in (biases, layer.optional)
+                      if not any(f"{begins}{name}" in rest for name in names) for name in names]
+            dtypes = {_check(path, file, rest, f"{begins}{name}", shape, type(module).__name__)
+                      for name, shape in shapes.items() if name not in absent}
+            arrays = {name: _in_float32(file.array(f"{begins}{name}")) for name in shapes if name not in absent}
+            arrays |= {name: np.zeros(shapes[name], np.float32) for name in absent if name in biases}
+            if place in turned:
+                arrays = to_ours(module, arrays, turned[place])
             try:
-                own = layer.ours(module, arrays)
-            except ValueError as error:
+                own = tree.map(partial(_stored, dtypes), layer.ours(module, arrays))
+            except (ValueError, DtypeError) as error:  # the sum of two biases may be beyond 16 bits
                 raise CheckpointError(f"{path}: {place or 'model'}: {error}") from error
             _put(params, place, own)
-        if present:
-            raise CheckpointError(f"{path}: expected the arrays of the model, found {min(present)!r} of shape "
-                                  f"{tuple(file.get_slice(min(present)).get_shape())} too")
+            rest -= {f"{begins}{name}" for name in (*shapes, *layer.unused)}
+        if rest and strict:
+            raise CheckpointError(f"{path}: expected the arrays of the model, found {min(rest)!r} of shape "
+                                  f"{file.shape(min(rest))} too; strict=False leaves it out")
     return _whole(model, params)
 
 
 @explained
-def save_pytorch(path: str | Path, model: nn.Module, params: Params) -> None:
+def save_pytorch(path: str | Path, model: nn.Module, params: Params, *, prefix: str = "",
+                 flattened: Mapping[str, int] | None = None) -> None:
     """Write the parameters of a model as a state dict of a PyTorch model with the same names of layers.
 
         duoln.save_pytorch("model.safetensors", model, params)                          # here
         torch_model.load_state_dict(safetensors.torch.load_file("model.safetensors"))   # there
 
-    The file is written aside and renamed: a kill leaves the old file or the new one.
+    The file is written aside and renamed: a kill leaves the old file or the new one. A recurrent layer, norm or block
+    has biases in it; load_state_dict(..., strict=False) leaves them out there. Batch norm has running statistics where
+    the parameters have those of a population. `prefix` and `flattened` are as in `load_pytorch`.
 
     Raises:
-        UsageError: the model has a layer that PyTorch has not.
+        UsageError: the model has a layer that PyTorch has not, or one that may take a flattened image, or the path ends
+            as a file of another format does, such as .pt.
         ShapeError: parameters are missing or have another shape. DtypeError: one is no tensor and no array of floats.
         CheckpointError: the file cannot be written.
     """
+    path = Path(path)
     _check_model("save_pytorch", model)
-    arrays: dict[str, np.ndarray] = {}
+    check_name("save_pytorch", path)
+    turned = channels_of_flattened("save_pytorch", model, flattened)
+    arrays: dict[str, Array] = {}
     for place, module, layer in _layers("save_pytorch", model):
         own = params
         for part in place.split(".") if place else ():
             own = branch("save_pytorch", own, part)
-        theirs = layer.theirs(module, _on_host(type(module).__name__, own))
+        begins, kind, dtypes = f"{prefix}{place}." if place else prefix, type(module).__name__, set[str]()
+        theirs = layer.theirs(module, _on_host(kind, own, dtypes))
         for name, shape in layer.shapes(module).items():
-            key = f"{place}.{name}" if place else name
-            if theirs[name].shape != shape:
-                raise ShapeError(f"[save_pytorch] {key!r}: expected shape {shape} for {type(module).__name__}, "
+            if name in theirs and theirs[name].shape != shape:
+                raise ShapeError(f"[save_pytorch] {begins + name!r}: expected shape {shape} for {kind}, "
                                  f"found {theirs[name].shape}")
-            arrays[key] = np.ascontiguousarray(theirs[name])
-    write_atomically(Path(path), in_foreign_bytes(arrays, {"format": "pt"}))
+        if place in turned:
+            theirs = to_theirs(module, theirs, turned[place])
+        arrays.update({f"{begins}{name}": _stored(dtypes, array) for name, array in theirs.items()})
+    write_atomically(path, in_foreign_bytes("save_pytorch", arrays, {"format": "pt"}))
 
 
 def _check_model(name: str, model: Any) -> None:
@@ -116,17 +146,33 @@ def _layers(name: str, module: nn.Module, place: str = "") -> Iterator[tuple[str
         yield from _layers(name, child, f"{place}.{key}" if place else key)
 
 
-def _read(path: Path, file: Any, present: set[str], key: str, shape: Shape, kind: str) -> np.ndarray:
-    if key not in present:
-        near = f"; it has {', '.join(sorted(present)[:5])}" if present else ""
+def _check(path: Path, file: TensorFile, rest: set[str], key: str, shape: Shape, kind: str) -> str:
+    """The dtype of an array. Raises CheckpointError for one that is missing, or is not what the layer takes."""
+    if key not in rest:
+        near = f"; it has {', '.join(sorted(rest)[:5])}" if rest else ""
+        if key.replace("in_proj_weight", "k_proj_weight") in rest:
+            near = ": the keys or values have a width of their own (kdim, vdim), which no layer here has"
         raise CheckpointError(f"{path}: {key!r}: expected shape {shape} for {kind}, found no such array{near}")
-    entry = file.get_slice(key)
-    if tuple(entry.get_shape()) != shape:
-        raise CheckpointError(f"{path}: {key!r}: expected shape {shape} for {kind}, found {tuple(entry.get_shape())}")
-    if entry.get_dtype() not in _FLOATS:
-        raise CheckpointError(f"{path}: {key!r}: expected {', '.join(_FLOATS.values())}, found {entry.get_dtype()}")
-    array: np.ndarray = file.get_tensor(key)
-    return array
+    if file.shape(key) != shape:
+        raise CheckpointError(f"{path}: {key!r}: expected shape {shape} for {kind}, found {file.shape(key)}")
+    if file.dtype(key) not in _FLOATS:
+        raise CheckpointError(f"{path}: {key!r}: expected {', '.join(_FLOATS.values())}, found {file.dtype(key)}")
+    return _FLOATS[file.dtype(key)]
+
+
+def _in_float32(x: Array) -> np.ndarray:
+    """An array, that of 16 bits in float32, which is exact."""
+    values = x.numpy() if isinstance(x, Tensor) else x
+    return values.astype(np.float32) if values.dtype == np.float16 else values
+
+
+def _stored(dtypes: set[str], x: np.ndarray) -> Array:
+    """An array of a layer whose arrays have these dtypes, in 16 bits if they all have."""
+    [dtype] = dtypes if len(dtypes) == 1 else ["float32"]
+    if dtype not in STORAGE:
+        return x
+    stored = tensor(x, "numpy", dtype)
+    return stored if dtype == "bfloat16" else stored.numpy()
 
 
 def _put(params: Params, place: str, own: Params) -> None:
@@ -142,18 +188,22 @@ def _whole(module: nn.Module, params: Params) -> Params:
     return {**own, **{key: _whole(child, params.get(key, {})) for key, child in children.items()}}
 
 
-def _on_host(kind: str, params: Any) -> Params:
-    """A layer's parameters as NumPy arrays; the branches of a recurrent layer's cells too."""
+def _on_host(kind: str, params: Any, dtypes: set[str]) -> Params:
+    """A layer's parameters as NumPy arrays, 16 bits in float32, and into `dtypes` their dtypes; the branches of a
+    recurrent layer's cells too.
+    """
     if not isinstance(params, dict):
         raise ShapeError(f"[save_pytorch] expected the parameters of {kind}, found {described(params)}")
     host: Params = {}
     for key, value in params.items():
         if isinstance(value, dict):
-            host[key] = _on_host(kind, value)
+            host[key] = _on_host(kind, value, dtypes)
             continue
-        array = value.numpy() if isinstance(value, Tensor) else value
-        if not isinstance(array, np.ndarray) or array.dtype.name not in _FLOATS.values():
+        refuse_masked("save_pytorch", value)
+        dtype = str(value.dtype) if isinstance(value, Tensor | np.ndarray) else described(value)
+        if dtype not in _FLOATS.values():
             raise DtypeError(f"[save_pytorch] {key!r} of {kind}: expected a tensor or an array of floats, "
-                             f"found {array.dtype if isinstance(array, np.ndarray) else described(value)}")
-        host[key] = array
+                             f"found {dtype}")
+        dtypes.add(dtype)
+        host[key] = _in_float32(value)
     return host

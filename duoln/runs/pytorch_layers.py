@@ -6,6 +6,7 @@ A layer's arrays hold the same numbers in both libraries, in another order:
 | --- | --- | --- |
 | Linear | weight (out, in), bias | weight (in, out), bias |
 | LayerNorm, GroupNorm, InstanceNorm, RMSNorm (no bias) | weight, bias | gain, bias |
+| BatchNorm | weight, bias, running_mean, running_var | gain, bias, mean, variance |
 | Embedding | weight | table |
 | Conv1d, Conv2d | weight (out, in / groups, ...), bias | weight (..., in / groups, out), bias |
 | MultiHeadAttention | in_proj_weight (3 width, width), in_proj_bias, out_proj | projection, out, as Linear |
@@ -45,6 +46,10 @@ class Layer(NamedTuple):
     """`ours(module, arrays)`: its parameters, from the arrays by these names."""
     theirs: Callable[[Any, Params], dict[str, np.ndarray]]
     """`theirs(module, params)`: the arrays by these names, from its parameters on the host."""
+    optional: tuple[str, ...] = ()
+    """The names of arrays that a file may have, or lack all together."""
+    unused: tuple[str, ...] = ()
+    """The names of what else PyTorch writes for it."""
 
 
 def check_settings(name: str, module: nn.Module, place: str) -> None:
@@ -180,6 +185,18 @@ def _of_norm(module: Any) -> dict[str, Shape]:
     return {name: module.shape for name, own in _OF_NORMS.items() if module.affine and own in module.names}
 
 
+_STATISTICS = {"running_mean": "mean", "running_var": "variance"}
+
+
+def _batch_norm_ours(module: nn.BatchNorm, arrays: Arrays) -> Params:
+    return {own: arrays[name] for name, own in {**_OF_NORMS, **_STATISTICS}.items() if name in arrays}
+
+
+def _batch_norm_theirs(module: nn.BatchNorm, params: Params) -> dict[str, np.ndarray]:
+    names = {**_OF_NORMS, **(_STATISTICS if "mean" in params else {})}
+    return {name: _array(module, params, own) for name, own in names.items()}
+
+
 class _Part(NamedTuple):
     """A layer inside another: its name in the file, which ends where the names of its arrays begin, and the layer."""
 
@@ -222,6 +239,8 @@ def _of_parts(parts: Callable[[Any], dict[str, _Part]]) -> Layer:
 LAYERS: dict[type[nn.Module], Layer] = {
     nn.Linear: _renamed(_SAME, lambda m: _with_bias(m, (m.n_out, m.n_in)), np.transpose, np.transpose),
     **dict.fromkeys((nn.LayerNorm, nn.GroupNorm, nn.InstanceNorm, nn.RMSNorm), _renamed(_OF_NORMS, _of_norm)),
+    nn.BatchNorm: Layer(lambda m: dict.fromkeys({**_OF_NORMS, **_STATISTICS}, (m.width,)), _batch_norm_ours,
+                        _batch_norm_theirs, optional=tuple(_STATISTICS), unused=("num_batches_tracked",)),
     nn.Embedding: _renamed({"weight": "table"}, lambda m: {"weight": (m.words, m.width)}),
     **dict.fromkeys((nn.Conv1d, nn.Conv2d), _renamed(
         _SAME, lambda m: _with_bias(m, (m.n_out, m.n_in // m.groups, *m.kernel)), _channels_last, _channels_first)),

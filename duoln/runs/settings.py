@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from duoln.data import strictjson
 from duoln.errors import CheckpointError, DataFormatError, UsageError
-from duoln.runs.folder import CONFIG, read_json
-from duoln.system.filesystem import check_regular, make_folder, write_own
+from duoln.runs.folder import CONFIG, read_json, write_json
+from duoln.system.filesystem import check_regular, make_folder
 from duoln.tasks.meanings import value_in_words
 from duoln.tasks.settings import check_config, convert, make_config
 from duoln.tasks.task import Config, Task
@@ -112,7 +111,7 @@ def write_command(folder: Path, command: Command) -> None:
         CheckpointError: the folder cannot be written.
     """
     make_folder(folder)
-    write_own(folder / COMMAND, (strictjson.dumps(command._asdict(), indent=2) + "\n").encode())
+    write_json(folder / COMMAND, command._asdict())
 
 
 def read_command(folder: Path) -> Command | None:

@@ -1,51 +1,162 @@
-"""Files in safetensors with notes in JSON. A reader limits the header and has one class of error for what is wrong."""
+"""Files in safetensors, with or without notes in JSON. A reader limits the header and has one class of error for what
+is wrong. A writer refuses what a reader would refuse.
+
+Arrays of bfloat16, which NumPy has not, are tensors of the NumPy backend; all others are NumPy arrays.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from duoln import tree
+from duoln.core import Tensor
 from duoln.data import strictjson
 from duoln.data.bounded import CONTENT_ERRORS, opened
 from duoln.data.json_text import parse_json
-from duoln.errors import CheckpointError, DataError
+from duoln.errors import CheckpointError, DataError, DtypeError, ShapeError, UsageError
+from duoln.runtime import backend, tensor
 
+Array = np.ndarray | Tensor
 NOTES = "duoln"
 """The key of the file's metadata under which the notes are."""
-_MAX_HEADER = 1 << 20
+_MAX_HEADER = 1 << 24
 """The most bytes of a header; each array takes some 100. The safetensors library accepts 100 million."""
+_RESERVED = "__metadata__"
+"""The name under which a header has its metadata."""
+_NARROW = "BF16"
+_OTHER_FORMATS = (".npz", ".npy", ".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".h5", ".json")
+"""What ends the names of other libraries' files of parameters."""
+_PICKLES = tuple(bytes((0x80, version)) for version in range(2, 6))
+_HEAD = 1 << 8
 
 
-def in_bytes(arrays: Mapping[str, np.ndarray], notes: Mapping[str, Any]) -> bytes:
-    """The content of a file with these arrays by name, and notes that JSON can hold."""
+def check_name(name: str, path: Path) -> None:
+    """Raises UsageError for a path that ends as a file of another format does."""
+    if path.suffix.lower() in _OTHER_FORMATS:
+        raise UsageError(f"[{name}] path: expected a name for a file in safetensors, such as "
+                         f"{path.with_suffix('.safetensors').name!r}, found {path.name!r}")
+
+
+def by_path(name: str, arrays: Any) -> dict[str, Any]:
+    """The leaves of a tree by their paths.
+
+    Raises:
+        ShapeError: two have one path, as in {"a.b": x, "a": {"b": y}}.
+    """
+    flat: dict[str, Any] = {}
+    for path, leaf in tree.items(arrays):
+        if path in flat:
+            raise ShapeError(f"[{name}] expected one array for each path, found {path!r} twice")
+        flat[path] = leaf
+    return flat
+
+
+def in_bytes(name: str, arrays: Mapping[str, Array], notes: Mapping[str, Any]) -> bytes:
+    """The content of a file with these arrays by name, and notes that JSON can hold.
+
+    Raises:
+        ShapeError: a reader would refuse the notes. The rest as `in_foreign_bytes`.
+    """
+    text = strictjson.dumps(dict(notes))
+    try:
+        parse_json(text.encode())
+    except ValueError as error:
+        raise ShapeError(f"[{name}] expected a tree that can be read again, found one that is {error}") from error
+    return in_foreign_bytes(name, arrays, {NOTES: text})
+
+
+def in_foreign_bytes(name: str, arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> bytes:
+    """The content of a file for other libraries: these arrays by name, and texts by name.
+
+    Raises:
+        DtypeError: a name that the format does not take. ShapeError: a header larger than a reader takes.
+        GradientError: a tensor is part of a gradient that is still being computed.
+    """
     import safetensors.numpy  # imported here and below, because only saving and loading need the package
 
-    return safetensors.numpy.save(dict(arrays), {NOTES: strictjson.dumps(dict(notes))})
+    if _RESERVED in arrays:
+        raise DtypeError(f"[{name}] expected another name than {_RESERVED!r}, which the format reserves")
+    narrow = {key for key, x in arrays.items() if isinstance(x, Tensor) and x.dtype == "bfloat16"}
+    try:
+        content = safetensors.numpy.save({key: _on_host(x, key in narrow) for key, x in arrays.items()}, dict(metadata))
+    except UnicodeEncodeError as error:
+        raise DtypeError(f"[{name}] expected names in Unicode, found {error.object!r:.60}") from error
+    begin = 8 + int.from_bytes(content[:8], "little")
+    if narrow:
+        # The library takes no bfloat16 from NumPy: it gets the bits, and the header names their dtype.
+        header = json.loads(content[8:begin])
+        for key in narrow:
+            header[key]["dtype"] = _NARROW
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)
+        content, begin = b"".join((len(text).to_bytes(8, "little"), text, content[begin:])), 8 + len(text)
+    if begin - 8 > _MAX_HEADER:
+        raise ShapeError(f"[{name}] expected names and notes that fit a header of {_MAX_HEADER} bytes, found "
+                         f"{len(arrays)} arrays with a header of {begin - 8}")
+    return content
 
 
-def in_foreign_bytes(arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> bytes:
-    """The content of a file for other libraries: these arrays by name, and texts by name."""
-    import safetensors.numpy
+def _on_host(x: Array, is_narrow: bool) -> np.ndarray:
+    if is_narrow:
+        x = tensor(x, "numpy").data  # that backend has the bits, as uint16
+    values = x.numpy() if isinstance(x, Tensor) else np.asarray(x)
+    return np.asarray(values, values.dtype.newbyteorder("="), order="C")
 
-    return safetensors.numpy.save(dict(arrays), dict(metadata))
+
+class TensorFile:
+    """An open file in safetensors; the library has checked its header."""
+
+    def __init__(self, path: Path, file: Any) -> None:
+        self._path, self._file = path, file
+        self.names: frozenset[str] = frozenset(file.keys())
+        self.metadata: dict[str, str] = file.metadata() or {}
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of an array."""
+        return tuple(self._file.get_slice(name).get_shape())
+
+    def dtype(self, name: str) -> str:
+        """The dtype of an array, as the format writes it: F32, BF16, I64."""
+        return str(self._file.get_slice(name).get_dtype())
+
+    def array(self, name: str) -> Array:
+        """An array; one of bfloat16 as a tensor of the NumPy backend."""
+        if self.dtype(name) != _NARROW:
+            values: np.ndarray = self._file.get_tensor(name)
+            return values
+        shape = self.shape(name)
+        data, header = self._header
+        bits = np.fromfile(self._path, "<u2", int(np.prod(shape, dtype=np.int64)),
+                           offset=data + header[name]["data_offsets"][0])
+        return Tensor(bits.reshape(shape).astype(np.uint16), backend("numpy"))
+
+    @cached_property
+    def _header(self) -> tuple[int, Any]:
+        """Where the data begins, and the header."""
+        with open(self._path, "rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            return 8 + size, parse_json(file.read(size))
 
 
 @contextmanager
-def opened_tensors(path: Path, kind: str) -> Iterator[tuple[Any, Any]]:
+def opened_tensors(path: Path, kind: str) -> Iterator[tuple[TensorFile, Any]]:
     """Open a file and read its notes; every error that they cause in the block is a CheckpointError.
 
     The arguments and errors are those of `opened_foreign`.
     """
     with opened_foreign(path, kind) as file:
-        yield file, strictjson.revive(parse_json((file.metadata() or {})[NOTES].encode()))
+        yield file, strictjson.revive(parse_json(file.metadata[NOTES].encode()))
 
 
 @contextmanager
-def opened_foreign(path: Path, kind: str) -> Iterator[Any]:
+def opened_foreign(path: Path, kind: str) -> Iterator[TensorFile]:
     """Open a file without notes; every error that it causes in the block is a CheckpointError.
 
     Args:
@@ -60,7 +171,7 @@ def opened_foreign(path: Path, kind: str) -> Iterator[Any]:
     _check_header(path, kind)
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
-            yield file
+            yield TensorFile(path, file)
     except MemoryError as error:
         raise CheckpointError(f"{path}: does not fit into the memory ({path.stat().st_size} bytes)") from error
     except (safetensors.SafetensorError, OSError, *CONTENT_ERRORS, TypeError, AttributeError) as error:
@@ -68,12 +179,26 @@ def opened_foreign(path: Path, kind: str) -> Iterator[Any]:
 
 
 def _check_header(path: Path, kind: str) -> None:
-    """Raises CheckpointError for anything but a regular file, or for a header that claims too many bytes."""
+    """Raises CheckpointError for anything but a regular file, for a file of PyTorch or NumPy, or for a header that
+    claims too many bytes.
+    """
     try:
         with opened(path, kind.rpartition(" ")[2]) as file:
-            size = int.from_bytes(file.read(8), "little")
+            head = file.read(_HEAD)
     except DataError as error:
         raise CheckpointError(str(error)) from error
+    size = int.from_bytes(head[:8], "little")
     if size > _MAX_HEADER:
-        raise CheckpointError(f"{path}: not {kind}: expected a header of at most {_MAX_HEADER} bytes, found a claim of "
-                              f"{size}")
+        raise CheckpointError(f"{path}: not {kind}: expected a header of at most {_MAX_HEADER} bytes, found "
+                              f"{_other_format(path, head) or f'a claim of {size}'}")
+
+
+def _other_format(path: Path, head: bytes) -> str:
+    """What a file is by its first bytes, with the line that writes it anew; empty for one that is not known."""
+    new = path.with_suffix(".safetensors").name
+    if head.startswith(b"PK\3\4") and b".npy" in head:
+        return f"an archive of NumPy; duoln.save({new!r}, dict(numpy.load({path.name!r}))) writes its arrays"
+    if head.startswith((b"PK\3\4", *_PICKLES)):
+        return ("a pickle of torch.save, which may run code when it is read; write in PyTorch: "
+                f"safetensors.torch.save_file(torch.load({path.name!r}, weights_only=True), {new!r})")
+    return ""

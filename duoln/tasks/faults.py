@@ -11,6 +11,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 from duoln import errors
@@ -58,24 +59,25 @@ def named(task: Task, owner: str) -> Task:
 
 def _named(call: Callable[..., Any], where: str, author: _Author) -> Callable[..., Any]:
     """A method of a task with a named error for each failure, and with checked results."""
+    return partial(_run, call, where, author)
+
+
+def _run(call: Callable[..., Any], where: str, author: _Author, /, *args: Any, **kwargs: Any) -> Any:
+    result = _call(author, where, lambda: checked(where, call(*args, **kwargs)))
     complete = _COMPLETE.get(where)
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        result = _call(author, where, lambda: checked(where, call(*args, **kwargs)))
-        return complete(result, author) if complete else result
-
-    return run
+    return complete(result, author) if complete else result
 
 
 def _complete_data(splits: Splits, author: _Author) -> Splits:
-    def train(step: int) -> Any:
-        return _call(author, "data", lambda: checked_batch(splits.train(step)))
+    return dataclasses.replace(splits, train=partial(_train, splits.train, author))
 
-    return dataclasses.replace(splits, train=train)
+
+def _train(train: Callable[[int], Any], author: _Author, step: int) -> Any:
+    return _call(author, "data", lambda: checked_batch(train(step)))
 
 
 def _complete_peer(build: Callable[..., Any], author: _Author) -> Callable[..., Any]:
-    return lambda *args: _call(author, "peer", build, *args)
+    return partial(_call, author, "peer", build)
 
 
 def _completing(where: str, *methods: str) -> Callable[[Any, _Author], Any]:
@@ -84,14 +86,10 @@ def _completing(where: str, *methods: str) -> Callable[[Any, _Author], Any]:
         result = _call(author, where, copy.copy, given)
         for method in methods:
             bound = _call(author, where, getattr, given, method)
-            vars(result)[method] = _bound(bound, author, where)
+            vars(result)[method] = partial(_call, author, where, bound)
         return result
 
     return complete
-
-
-def _bound(call: Callable[..., Any], author: _Author, where: str) -> Callable[..., Any]:
-    return lambda *args, **kwargs: _call(author, where, call, *args, **kwargs)
 
 
 _COMPLETE: dict[str, Callable[[Any, _Author], Any]] = {
@@ -99,7 +97,7 @@ _COMPLETE: dict[str, Callable[[Any, _Author], Any]] = {
     "optimizer": _completing("optimizer", "rate_at", "init", "update")}
 
 
-def _call(author: _Author, where: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _call(author: _Author, where: str, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """The result of a call of the task's code; the working folder is the same afterwards."""
     with staying():
         try:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from duoln.core.arguments import did_you_mean
 from duoln.core.miscalled import explained
 from duoln.data import strictjson
+from duoln.data.json_text import parse_json
 from duoln.errors import DuolnError, TaskError, UsageError, words_of
 from duoln.tasks.task import Config, Task
 
@@ -70,7 +71,7 @@ def _configured(task: Task, values: Mapping[str, Any]) -> Config:
     """The task's own class with some settings; it is written to the run's folder, so JSON must be able to hold it."""
     try:
         cfg = task.config(**values)
-        strictjson.dumps(dataclasses.asdict(cfg))
+        parse_json(strictjson.dumps(dataclasses.asdict(cfg)).encode())
     except (DuolnError, MemoryError, KeyboardInterrupt):
         raise
     except BaseException as error:
@@ -120,6 +121,7 @@ def convert(what: str, value: Any, kind: Any) -> Any:
         raise UsageError(f"{what}: settings of type {kind} cannot be set from outside")
     try:
         converted = kind(value)
+        str(converted).encode()  # bytes of a command line that are no UTF-8 are a ValueError
     except (TypeError, ValueError, OverflowError):
         raise UsageError(f"{what}: expected {kind.__name__}, found {value!r}") from None
     # A bool for a number, NaN, or a fraction for a whole number is an error of the user.

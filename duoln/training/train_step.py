@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from duoln.backends.protocol import Backend
+from duoln import tree
+from duoln.backends.protocol import STORAGE, Backend
 from duoln.core import Tensor, compile, value_and_grad
 from duoln.distributed.ranks import Ranks
+from duoln.errors import DtypeError
 from duoln.nn import Module
 from duoln.optim import Optimizer
 from duoln.randomness import Stream
@@ -57,8 +59,16 @@ def make_step(task: Task, model: Module, optimizer: Optimizer,
 
 
 def start_state(model: Module, optimizer: Optimizer, seed: int, backend: Backend) -> State:
-    """Parameters and slots before the first step; they have the same bits on every backend."""
+    """Parameters and slots before the first step; they have the same bits on every backend.
+
+    Raises:
+        DtypeError: a parameter has 16 bits. An update of it would have 32.
+    """
     params = to_tensors(model.init(Stream(seed, "init")), backend)
+    for path, leaf in tree.items(params):
+        if leaf.dtype in STORAGE:
+            raise DtypeError(f"[train] parameter {path!r}: expected weights that start in float32, found {leaf.dtype}; "
+                             "precision='bf16' stores a copy of them in 16 bits")
     return {"params": params, "slots": optimizer.init(params)}
 
 

@@ -101,7 +101,7 @@ class Trainer:
         started = time.perf_counter()
         batch = to_tensors(self._share(self.splits.train(self.step)), self.backend)
         rate = tensor(np.float32(self.optimizer.rate_at(self.step)), self.backend)
-        again = (tree.map(lambda t: t.numpy().copy(), self.state), batch, rate) if self._debug_nans else None
+        again = (to_tensors(self.state, "numpy"), batch, rate) if self._debug_nans else None
         try:
             state, figures = self._step(self.state, batch, rate)
             read = self.backend.end_step([t.data for t in tree.leaves(state)],
@@ -258,13 +258,12 @@ class Trainer:
             DivergedError: a parameter is not finite, so this state is of no use.
             CheckpointError: the checkpoint cannot be written.
         """
-        arrays = tree.map(lambda t: t.numpy(), self.state)
-        for name, array in tree.items(arrays):
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
+        for name, leaf in tree.items(self.state):
+            if not np.isfinite(leaf.numpy()).all():
                 raise DivergedError(f"'{name}' is no longer finite after step {self.step}")
         if best:
             self.best_step = self.step
-        return checkpoint.save(folder, self.step, arrays, {
+        return checkpoint.save(folder, self.step, self.state, {
             "task": self.task.name, "variant": self.variant, "config": dataclasses.asdict(self.cfg),
             "train_seconds": self.train_seconds, "evaluated": self.evaluated, "best": self.best,
             "best_step": self.best_step, "worse": self.worse, "backend": self.backend.name,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
-from duoln import ops, optim
+from duoln import Tensor, ops, optim
 
 Clip = Literal["paper", "norm", "none"]
 
@@ -15,8 +16,11 @@ def clip_as_published(limit: float) -> optim.Clip:
     It compares the norm n of all gradients with limit^2. If n is larger, it multiplies them by limit / sqrt(n), so that
     the norm becomes limit * sqrt(n). Otherwise nothing changes.
     """
-    return optim.scale_by_norm(
-        lambda norm: ops.where(norm > limit * limit, limit / ops.sqrt(ops.maximum(norm, limit * limit)), 1.0))
+    return optim.scale_by_norm(partial(_scale_as_published, limit))
+
+
+def _scale_as_published(limit: float, norm: Tensor) -> Tensor:
+    return ops.where(norm > limit * limit, limit / ops.sqrt(ops.maximum(norm, limit * limit)), 1.0)
 
 
 def make(clip: Clip, limit: float, learning_rate: float) -> optim.Adam:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 from duoln import Tensor, nn, ops, optim
@@ -91,15 +92,15 @@ def clip_each_array(limit: float) -> optim.Clip:
     Raises:
         UsageError: the limit is not finite or not above 0.
     """
-    clip = optim.clip_each_norm(limit)
+    return partial(_clip_authors, optim.clip_each_norm(limit))
 
-    def apart(array: Tensor) -> tuple[Tensor, Tensor]:
-        gates = array.shape[-1] // 3 * 2
-        return array[..., :gates], array[..., gates:]
 
-    def clip_authors(gradients: Params) -> Params:
-        cell = clip({name: apart(g) for name, g in gradients["sentence"].items()})
-        joined = {name: ops.concat(*parts, axis=-1) for name, parts in cell.items()}
-        return {name: joined if name == "sentence" else clip(g) for name, g in gradients.items()}
+def _clip_authors(clip: optim.Clip, gradients: Params) -> Params:
+    cell = clip({name: _apart(g) for name, g in gradients["sentence"].items()})
+    joined = {name: ops.concat(*parts, axis=-1) for name, parts in cell.items()}
+    return {name: joined if name == "sentence" else clip(g) for name, g in gradients.items()}
 
-    return clip_authors
+
+def _apart(array: Tensor) -> tuple[Tensor, Tensor]:
+    gates = array.shape[-1] // 3 * 2
+    return array[..., :gates], array[..., gates:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import sqrt
 
 
@@ -12,10 +13,11 @@ def inverse_root(rate: float, full: int, warm: bool) -> Callable[[int], float]:
     Before it the rate rises along a line (`warm`: Xiong et al. 2020, eq. 1 and Vaswani et al. 2017, section 5.3), or is
     `rate` from the first update on. With `full` 0 the rate is always `rate`.
     """
-    def at(step: int) -> float:
-        number = step + 1
-        if number <= full:
-            return rate * number / full if warm else rate
-        return rate * sqrt(full / number) if full else rate
+    return partial(_rate, rate, full, warm)
 
-    return at
+
+def _rate(rate: float, full: int, warm: bool, step: int) -> float:
+    number = step + 1
+    if number <= full:
+        return rate * number / full if warm else rate
+    return rate * sqrt(full / number) if full else rate

@@ -45,7 +45,8 @@ from duoln.plugins.order_embeddings.corpus import Words
 from duoln.plugins.skip_thoughts import corpus as books
 from duoln.plugins.skip_thoughts import sets, vectors
 from duoln.plugins.transformer.books import read_books as read_characters
-from duoln.runs import checkpoint, curves, folder, log, pytorch_file
+from duoln.runs import checkpoint, curves, folder, log, pytorch_file, tensor_file
+from duoln.runtime import tensor
 
 CAP = 200 << 20
 ROOT = Path(__file__).resolve().parents[2]
@@ -208,6 +209,14 @@ def _checkpoint(step, **notes):
 _MODEL = nn.Sequential(nn.Linear(2, 3), nn.GRU(3, 2))
 _STATE = safetensors.numpy.save({"0.weight": np.ones((3, 2), np.float32), "0.bias": np.ones(3, np.float32), **{
     f"1.{name}_l0": np.zeros((6, *rest), np.float32) for name, *rest in (("weight_ih", 3), ("weight_hh", 2), ("bias_ih",), ("bias_hh",))}})
+
+
+def _narrow(dtype):
+    """The state in 16 bits, with biases whose sum is beyond them."""
+    arrays = {key: np.full_like(value, 6e4 if "bias" in key else 1) for key, value in safetensors.numpy.load(_STATE).items()}
+    return tensor_file.in_foreign_bytes("hostile", {key: tensor(value, "numpy", dtype) for key, value in arrays.items()}, {})
+
+
 _CONFIG = json.dumps({"task": "t", "variant": "ln", "config": {"seed": 0, "batch_size": 128}}, indent=2).encode()
 _LOG = b"".join(json.dumps(line).encode() + b"\n" for line in [
     {"event": "start", "task": "t", "variant": "ln", "seed": 0, "dataset": {"name": "made", "provenance": "synthetic"}},
@@ -267,7 +276,7 @@ READERS = {
     "phones (TIMIT)": Reader(timit.read_phones, [b"0 2260 h#\n2260 4149 sh\n4149 5265 ix\n", b"0 1 q\n1 2 aa\n"], DATA),
     "checkpoint (safetensors)": Reader(checkpoint.load, [_checkpoint(3), _checkpoint(10**9, best=0.5)], (CheckpointError,)),
     "state dict of PyTorch (safetensors)": Reader(lambda p: pytorch_file.load_pytorch(p, _MODEL), [_STATE, safetensors.numpy.save(
-        {**safetensors.numpy.load(_STATE), "0.bias": np.full(3, np.nan, np.float16)})], (CheckpointError,)),
+        {**safetensors.numpy.load(_STATE), "0.bias": np.full(3, np.nan, np.float16)}), _narrow("float16"), _narrow("bfloat16")], (CheckpointError,)),
     "best.json": Reader(lambda p: checkpoint.named_best(p.parent), [
         b'{"file": "step-000000003.safetensors", "step": 3}\n', b'{"file": "../../etc/passwd", "step": 3}'], (), "best.json"),
     "config (JSON)": Reader(folder.read_json, [_CONFIG, b"{}"], RUN),

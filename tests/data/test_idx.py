@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from duoln.data import bounded, read_idx, write_idx
+from duoln.data import bounded, idx, read_idx, write_idx
 from duoln.errors import DataError, DataFormatError
 
 ENDINGS = ["idx", "idx.gz"]
@@ -309,3 +309,21 @@ def test_damaged_gzip_says_so(tmp_path):
     path.write_bytes(whole)
     error = _refusal(path)
     assert error.expected == "an undamaged gzip stream" and "CRC" in error.actual
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_what_the_reader_would_refuse_is_not_written(tmp_path, monkeypatch, ending):
+    """Zeros become a thousandth of their size, which is not believed of a file that may be hostile."""
+    monkeypatch.setattr(bounded, "SMALL", 5000)
+    monkeypatch.setattr(idx, "_MAX_BYTES", 100_000)
+    path, packed = tmp_path / f"file.{ending}", ending.endswith(".gz")
+    good, bad = (4991, 90_000) if packed else (99_992, 99_993)
+    for size in (good, bad) if packed else (90_000, good, bad):
+        array = np.zeros(size, np.uint8)
+        if size == bad:
+            with pytest.raises(DataError, match="read_idx takes"):
+                write_idx(path, array)
+            assert len(read_idx(path, 100_000)) == good
+        else:
+            write_idx(path, array)
+            assert np.array_equal(read_idx(path, 100_000), array)

@@ -6,6 +6,7 @@ import math
 import pytest
 
 from duoln.data import strictjson
+from duoln.data.json_text import parse_json
 
 NAN, INF = math.nan, math.inf
 
@@ -19,11 +20,17 @@ def _read(text):
 
 
 @pytest.mark.parametrize("value", [
-    1, 1.5, "x", None, True, [], {}, [1, [2.5]], {"a": {"b": [1, None]}}, "\x1b\x7f\u202e\ud800", 10 ** 400, -0.0])
+    1, 1.5, "x", None, True, [], {}, [1, [2.5]], {"a": {"b": [1, None]}}, "\x1b\x7f\u202e\U0001f600", 10 ** 400, -0.0])
 def test_what_json_knows_stays(value):
     assert _read(strictjson.dumps(value)) == value
     assert strictjson.revive(_read(strictjson.dumps(value))) == value
     assert strictjson.dumps(value).isascii() and strictjson.dumps(value).isprintable()
+
+
+@pytest.mark.parametrize("value", ["ab\ud800", ["\udcff"], {"\ud83d": 1}, {"a": ["x", {"b": "\ude00\ud83d"}]}])
+def test_half_characters_are_written_in_letters(value):
+    text = strictjson.dumps(value)
+    assert parse_json(text.encode()) == json.loads(json.dumps(value).replace("\\u", "\\\\u"))
 
 
 @pytest.mark.parametrize(("value", "text"), [
@@ -37,9 +44,17 @@ def test_what_is_not_finite_is_null_with_its_reason(value, text):
     assert _read(strictjson.dumps(value, indent=2)) == text
 
 
-@pytest.mark.parametrize("value", [{"a": NAN}, {"a": INF, "b": [{"c": -INF, "d": None}]}, [{"a": {"b": NAN}}]])
+@pytest.mark.parametrize("value", [{"a": NAN}, {"a": INF, "b": [{"c": -INF, "d": None}]}, [{"a": {"b": NAN}}],
+                                   {"a": [1.0, [NAN, None]], "b": (), "c": {"d": [INF]}}, {"not_finite": {"not_finite": {"a": [1]}}},
+                                   {"not_finite": {}}])
 def test_it_comes_back(value):
-    assert repr(strictjson.revive(_read(strictjson.dumps(value)))) == repr(value)
+    assert repr(strictjson.revive(_read(strictjson.dumps(value)))) == repr(value).replace("()", "[]")
+
+
+@pytest.mark.parametrize("value", [{"not_finite": 1, "a": NAN}, {"not_finite": {"a": "nan"}}, {"x": {"not_finite": {"a": "infinity"}, "a": None}}])
+def test_what_would_not_come_back_is_refused(value):
+    with pytest.raises(ValueError, match="'not_finite'"):
+        strictjson.dumps(value)
 
 
 @pytest.mark.parametrize("value", [{"not_finite": 3}, {"not_finite": {"a": "nan"}, "a": 1}, {"not_finite": {"a": 3}, "a": None},

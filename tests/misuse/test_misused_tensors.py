@@ -11,9 +11,10 @@ from duoln.errors import AxisIndexError, CompileError, DataError, DtypeError, Sh
 
 def test_values_that_are_no_numbers_or_do_not_fit(be):
     made = duoln.tensor([1.0, 2.0], be)
-    kinds = [2 ** 31, -2 ** 31 - 1, 2 ** 40, 2 ** 70, [1, 2 ** 40], np.array([2 ** 40]), np.uint32(2 ** 31), np.float16(1), np.ones(2, np.float16),
+    kinds = [2 ** 31, -2 ** 31 - 1, 2 ** 40, 2 ** 70, [1, 2 ** 40], np.array([2 ** 40]), np.uint32(2 ** 31), np.longdouble(1),
              1j, np.ones(2, complex), "a", ["a"], b"a", [1, "a"], None, [None], [1, None], object(), {}, {1}, np.array([None]), 1e300, [1e300],
-             np.datetime64("2020"), np.zeros(2, [("a", "i4")]), made, [made], lambda: 1]
+             np.datetime64("2020"), np.zeros(2, [("a", "i4")]), [made], lambda: 1,
+             np.ma.array([1.0, 2.0], mask=[0, 1]), [np.ma.array([1.0]), [2.0]], np.ma.array([1, 2])]
     rows = [("tensor", DtypeError, lambda v=v: duoln.tensor(v, be)) for v in kinds]
     rows += [("tensor", ShapeError, lambda v=v: duoln.tensor(v, be)) for v in ([[1], [1, 2]], [1, [2]], [[[1]], [2]])]
     rows += [("tensor", DtypeError, lambda v=v, d=d: duoln.tensor(v, be, dtype=d)) for v, d in [

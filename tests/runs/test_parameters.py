@@ -2,6 +2,7 @@
 
 import json
 import os
+import zipfile
 
 import numpy as np
 import pytest
@@ -9,8 +10,8 @@ import safetensors.numpy
 
 import duoln
 from duoln import nn, ops, tree
-from duoln.errors import CheckpointError, DtypeError, GradientError, ShapeError
-from duoln.runs import checkpoint
+from duoln.errors import CheckpointError, DtypeError, GradientError, ShapeError, UsageError
+from duoln.runs import checkpoint, tensor_file
 from duoln.testing import check_error
 
 TREES = {
@@ -106,3 +107,89 @@ def test_other_files(tmp_path):
     check_error(CheckpointError, lambda: duoln.load(path), "duoln.save", "a checkpoint of a run")
     duoln.save(path, {"x": np.ones(1)})
     check_error(CheckpointError, lambda: checkpoint.load(path), "not a duoln checkpoint")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_16_bits_come_back(dtype, be, tmp_path):
+    tensors = {"odd": duoln.tensor([[0.1, -2.5, float("nan")], [float("inf"), -0.0, 1e-7]], be, dtype=dtype), "none": duoln.tensor(np.ones((0, 3)), be, dtype=dtype),
+               "number": duoln.tensor(1.5, be, dtype=dtype), "wide": [duoln.tensor([1.0, 0.1], be)], "bits": np.arange(3, dtype=np.uint16)}
+    duoln.save(tmp_path / "a", tensors)
+    loaded = duoln.load(tmp_path / "a")
+    duoln.save(tmp_path / "b", loaded)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes() and loaded["bits"].dtype == np.uint16
+    again = duoln.to_tensors({key: loaded[key] for key in tensors if key != "bits"}, be)
+    for before, after in zip(tree.leaves({key: tensors[key] for key in again}), tree.leaves(again), strict=True):
+        assert (before.dtype, before.shape, before.backend) == (after.dtype, after.shape, after.backend)
+        np.testing.assert_array_equal(before.numpy(), after.numpy())
+
+
+@pytest.mark.peers
+def test_pytorch_reads_bfloat16(tmp_path):
+    torch = pytest.importorskip("torch")
+    import safetensors.torch
+
+    duoln.save(tmp_path / "a", {"w": duoln.tensor([[1.0, 0.1]], "numpy", dtype="bfloat16"), "x": duoln.tensor([2.0], "numpy")})
+    read = safetensors.torch.load_file(tmp_path / "a")
+    assert torch.equal(read["w"], torch.tensor([[1.0, 0.1]]).bfloat16()) and torch.equal(read["x"], torch.tensor([2.0]))
+
+
+def test_many_arrays_and_one_too_many(tmp_path, monkeypatch):
+    params = {f"layer {k} of a model with names of some length": np.full(2, k, np.float32) for k in range(10_000)}
+    duoln.save(tmp_path / "a", params)
+    assert _same(params, duoln.load(tmp_path / "a"))
+    path = checkpoint.save(tmp_path, 1, {"params": params}, {})
+    assert len(checkpoint.load(path).arrays) == 10_000
+    size = int.from_bytes((tmp_path / "a").read_bytes()[:8], "little")
+    monkeypatch.setattr(tensor_file, "_MAX_HEADER", size)
+    assert len(duoln.load(tmp_path / "a")) == 10_000
+    monkeypatch.setattr(tensor_file, "_MAX_HEADER", size - 1)
+    check_error(ShapeError, lambda: duoln.save(tmp_path / "b", params), "[save]", "10000 arrays")
+    check_error(CheckpointError, lambda: duoln.load(tmp_path / "a"), f"at most {size - 1} bytes")
+    monkeypatch.setattr(tensor_file, "_MAX_HEADER", size // 2)
+    check_error(ShapeError, lambda: checkpoint.save(tmp_path, 2, {"params": params}, {}), "[checkpoint]", "10000 arrays")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", path.name]
+
+
+NAMES = {"reserved": ({"__metadata__": np.ones(1)}, DtypeError, "'__metadata__'"), "half a character": ({"\ud800": np.ones(1)}, DtypeError, "ud800"),
+         "one path": ({"a.b": np.ones(1), "a": {"b": np.ones(1)}}, ShapeError, "'a.b' twice"), "lists and names": ({"a": [np.ones(1)], "a.0": np.ones(1)}, ShapeError, "'a.0' twice")}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_that_a_file_cannot_have(name, tmp_path):
+    arrays, kind, words = NAMES[name]
+    check_error(kind, lambda: duoln.save(tmp_path / "a", arrays), "[save]", words)
+    check_error(kind, lambda: checkpoint.save(tmp_path / "run", 1, arrays, {}), "[checkpoint]", words)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("names", [["not_finite"], ["not_finite", "x"], ["dict", "list"], ["", "a\0b", "ä", "a b"]])
+def test_names_that_a_file_can_have(names, tmp_path):
+    params = {name: {below: np.ones(1) for below in [*names, "not_finite"]} for name in names}
+    duoln.save(tmp_path / "a", params)
+    assert _same(params, duoln.load(tmp_path / "a"))
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".NPY", ".pt", ".pth", ".bin", ".pkl", ".h5"])
+def test_a_name_of_another_format_is_refused(suffix, tmp_path):
+    check_error(UsageError, lambda: duoln.save(tmp_path / f"p{suffix}", {"w": np.ones(1)}), "[save] path", "'p.safetensors'", f"p{suffix}")
+    check_error(UsageError, lambda: duoln.save_pytorch(tmp_path / f"p{suffix}", nn.Linear(1, 1), nn.Linear(1, 1).init(0)), "[save_pytorch] path")
+    assert list(tmp_path.iterdir()) == []
+    duoln.save(tmp_path / "model.v1.2", {"w": np.ones(1)})
+    assert duoln.load(tmp_path / "model.v1.2") == {"w": [1.0]}
+
+
+def test_files_of_numpy_and_pytorch_are_named(tmp_path):
+    np.savez(tmp_path / "p.npz", w=np.ones(1))
+    check_error(CheckpointError, lambda: duoln.load(tmp_path / "p.npz"), "duoln.save('p.safetensors', dict(numpy.load('p.npz')))")
+    with zipfile.ZipFile(tmp_path / "new", "w") as archive:
+        archive.writestr("model/data.pkl", b"\x80\x02}.")
+    for content in ((tmp_path / "new").read_bytes(), b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.", b"\x80\x04\x95\x1b" + b"\0" * 7 + b"}."):
+        (tmp_path / "p.pt").write_bytes(content)
+        for read in (lambda: duoln.load(tmp_path / "p.pt"), lambda: duoln.load_pytorch(tmp_path / "p.pt", nn.Linear(3, 2)), lambda: checkpoint.load(tmp_path / "p.pt")):
+            check_error(CheckpointError, read, "a pickle of torch.save", "safetensors.torch.save_file(torch.load('p.pt', weights_only=True), 'p.safetensors')")
+
+
+def test_masked_arrays_are_refused(tmp_path):
+    check_error(DtypeError, lambda: duoln.save(tmp_path / "a", {"w": np.ma.array([1.0, 2.0], mask=[0, 1])}), "[save]", "mask", "filled")
+    params = {**nn.LayerNorm(2).init(0), "bias": np.ma.array(np.ones(2, np.float32))}
+    check_error(DtypeError, lambda: duoln.save_pytorch(tmp_path / "a", nn.LayerNorm(2), params), "[save_pytorch]", "mask", "filled")

@@ -178,7 +178,7 @@ def test_wrong_files_are_refused_by_name(tmp_path):
         "missing": ({"hidden.weight": right["hidden.weight"]}, ["'hidden.bias'", "expected shape (3,) for Linear", "found no such array"]),
         "another name": ({"fc.weight": right["hidden.weight"], "fc.bias": right["hidden.bias"]}, ["'hidden.weight'", "it has fc.bias, fc.weight"]),
         "too many": ({**right, "norm.weight": np.ones(4, np.float32)}, ["'norm.weight'", "shape (4,)"]),
-        "integers": ({**right, "hidden.bias": np.ones(3, np.int64)}, ["'hidden.bias'", "expected float16, float32, float64", "found I64"]),
+        "integers": ({**right, "hidden.bias": np.ones(3, np.int64)}, ["'hidden.bias'", "expected float16, bfloat16, float32, float64", "found I64"]),
     }
     for arrays, words in cases.values():
         path = write(tmp_path / "a", arrays)
@@ -193,14 +193,26 @@ def test_damaged_files_are_refused(content, tmp_path):
     check_error(CheckpointError, lambda: duoln.load_pytorch(tmp_path / "none", nn.Linear(2, 3)), "none")
 
 
-def test_16_bit_floats_stay_and_bfloat16_is_named(tmp_path):
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["Linear", "LSTM", "Tagger", "TransformerBlock"])
+def test_16_bits_stay_both_ways(name, dtype, be, tmp_path):
     torch = pytest.importorskip("torch")
-    from safetensors.torch import save_file
+    from safetensors.torch import load_file, save_file
 
-    half = {"weight": np.ones((3, 2), np.float16), "bias": np.ones(3, np.float16)}
-    assert duoln.load_pytorch(write(tmp_path / "a", half), nn.Linear(2, 3))["weight"].dtype == np.float16
-    save_file({key: torch.ones(value.shape, dtype=torch.bfloat16) for key, value in half.items()}, tmp_path / "b")
-    check_error(CheckpointError, lambda: duoln.load_pytorch(tmp_path / "b", nn.Linear(2, 3)), "'weight'", "found BF16")
+    torch.manual_seed(0)
+    state, model = torch_module(name).to(getattr(torch, dtype)).state_dict(), MODELS[name]
+    state = {key: value * (0 if "bias_hh" in key else 1) for key, value in state.items()}  # two biases become their sum
+    save_file(state, tmp_path / "theirs")
+    params = duoln.to_tensors(duoln.load_pytorch(tmp_path / "theirs", model), be)
+    assert {leaf.dtype for leaf in tree.leaves(params)} == {dtype}
+    duoln.save_pytorch(tmp_path / "ours", model, params)
+    again = load_file(tmp_path / "ours")
+    assert again.keys() == state.keys() and all(torch.equal(again[key], value) and again[key].dtype == value.dtype for key, value in state.items())
+
+
+def test_half_of_a_layer_in_16_bits_is_read_in_32(tmp_path):
+    mixed = {"weight": np.ones((3, 2), np.float16), "bias": np.ones(3, np.float32)}
+    assert {a.dtype for a in duoln.load_pytorch(write(tmp_path / "a", mixed), nn.Linear(2, 3)).values()} == {np.dtype("float32")}
 
 
 def test_models_and_parameters_that_do_not_fit(tmp_path):
@@ -234,3 +246,8 @@ def test_models_and_parameters_that_do_not_fit(tmp_path):
     for kind, model, given, words in wrong:
         check_error(kind, lambda model=model, given=given: duoln.save_pytorch(tmp_path / "a", model, given), *words)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_biases_whose_sum_16_bits_do_not_hold(tmp_path):
+    arrays = {f"{name}_l0": np.full(shape, 6e4, np.float16) for name, shape in (("weight_ih", (5, 4)), ("weight_hh", (5, 5)), ("bias_ih", (5,)), ("bias_hh", (5,)))}
+    check_error(CheckpointError, lambda: duoln.load_pytorch(write(tmp_path / "a", arrays), nn.RNN(4, 5)), "120000", "65504")

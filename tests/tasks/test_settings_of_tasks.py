@@ -79,7 +79,7 @@ def test_a_value_is_read_by_its_fields_type(key, value, expected):
     ("count", None, "int"), ("count", [1], "int"), ("rate", "fast", "float"), ("rate", None, "float"),
     ("flag", "yes", "true or false"), ("flag", "True", "true or false"), ("flag", 2, "true or false"),
     ("flag", None, "true or false"), ("norm", "batch", "none, layer"), ("norm", None, "none, layer"),
-    ("rows", "1.5", "int"), ("rows", "all", "int"), ("rows", 0.5, "int")])
+    ("rows", "1.5", "int"), ("rows", "all", "int"), ("rows", 0.5, "int"), ("title", "caf\udce9", "str")])
 def test_a_value_that_does_not_fit(key, value, expected):
     check_error(UsageError, lambda: _config(**{key: value}), "[thing]", f"{key}: expected", expected, repr(value))
 

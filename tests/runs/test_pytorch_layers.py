@@ -1,0 +1,207 @@
+"""What public files of PyTorch have beside the plain layers: running statistics, no biases, prefixes, flattened images."""
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import duoln
+from duoln import nn, ops, tree
+from duoln.errors import CheckpointError, DtypeError, ShapeError, UsageError
+from duoln.testing import check_error
+
+torch = pytest.importorskip("torch")
+tensors = pytest.importorskip("safetensors.torch")
+pytestmark = pytest.mark.peers
+
+
+@pytest.fixture
+def write(tmp_path):
+    def written(module, prefix=""):
+        tensors.save_file({f"{prefix}{key}": value for key, value in module.state_dict().items()}, tmp_path / "theirs")
+        return tmp_path / "theirs"
+
+    return written
+
+
+def outputs(module, x, channels_first=False):
+    x = torch.from_numpy(np.moveaxis(x, -1, 1).copy() if channels_first else x)
+    with torch.no_grad():
+        y = module(x)
+    y = (y[0] if isinstance(y, tuple) else y).numpy()
+    return np.moveaxis(y, 1, -1) if channels_first and y.ndim == x.ndim else y
+
+
+def random_module(*layers):
+    """Their layers in a Sequential, or one alone, with parameters and statistics of which every value counts."""
+    torch.manual_seed(0)
+    module = layers[0] if len(layers) == 1 else torch.nn.Sequential(*layers)
+    with torch.no_grad():
+        for value in module.state_dict().values():
+            if value.is_floating_point():
+                value.copy_(torch.rand_like(value) - 0.3 if value.ndim > 1 else torch.rand_like(value) + 0.1)
+    return module.eval()
+
+
+def x_of(*shape):
+    return np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+
+
+def our_outputs(model, params, x, be):
+    y = model(duoln.to_tensors(params, be), duoln.tensor(x, be))
+    return (y[0] if isinstance(y, tuple) else y).numpy()
+
+
+T = torch.nn
+LACKING = {
+    "BatchNorm1d": (lambda: T.BatchNorm1d(4), nn.BatchNorm(4), x_of(6, 4)),
+    "BatchNorm1d without statistics": (lambda: T.BatchNorm1d(4, track_running_stats=False), nn.BatchNorm(4), x_of(6, 4)),
+    "LayerNorm": (lambda: T.LayerNorm(4, bias=False), nn.LayerNorm(4), x_of(6, 4)),
+    "RNN": (lambda: T.RNN(4, 5, bias=False), nn.RNN(4, 5), x_of(3, 2, 4)),
+    "LSTM": (lambda: T.LSTM(4, 5, bias=False), nn.LSTM(4, 5), x_of(3, 2, 4)),
+    "LSTM of two layers": (lambda: T.LSTM(4, 5, num_layers=2, bidirectional=True, bias=False), nn.LSTM(4, 5, layers=2, bidirectional=True), x_of(3, 2, 4)),
+    "GRU": (lambda: T.GRU(4, 5, bias=False), nn.GRU(4, 5), x_of(3, 2, 4)),
+    "GRU with the recurrent bias": (lambda: T.GRU(4, 5, bias=False), nn.GRU(4, 5, norm="recurrent-bias"), x_of(3, 2, 4)),
+    "TransformerBlock": (lambda: T.TransformerEncoderLayer(8, 2, 32, dropout=0.0, batch_first=True, bias=False), nn.TransformerBlock(8, 2, norm="post"), x_of(2, 3, 8)),
+}
+
+
+@pytest.mark.parametrize("name", LACKING)
+def test_what_a_layer_lacks_there(name, be, write, tmp_path):
+    make, model, x = LACKING[name]
+    theirs = random_module(make())
+    params = duoln.load_pytorch(write(theirs), model)
+    np.testing.assert_allclose(our_outputs(model, params, x, be), outputs(theirs, x), atol=2e-6)
+    duoln.save_pytorch(tmp_path / "ours", model, duoln.to_tensors(params, be))
+    second = make().eval()
+    missing, more = second.load_state_dict(tensors.load_file(tmp_path / "ours"), strict=False)
+    assert missing == [] and all("bias" in key for key in more)
+    np.testing.assert_allclose(outputs(second, x), outputs(theirs, x), atol=1e-6)
+    assert tree.map(np.shape, duoln.load_pytorch(tmp_path / "ours", model)) == tree.map(np.shape, params)
+
+
+def test_one_bias_of_two_is_missing(write, tmp_path):
+    state = {key: np.zeros(value.shape, np.float32) for key, value in T.LSTM(4, 5).state_dict().items() if key != "bias_hh_l0"}
+    (tmp_path / "a").write_bytes(safetensors.numpy.save(state))
+    check_error(CheckpointError, lambda: duoln.load_pytorch(tmp_path / "a", nn.LSTM(4, 5)), "'bias_hh_l0'", "no such array")
+    check_error(CheckpointError, lambda: duoln.load_pytorch(write(T.Linear(4, 5, bias=False)), nn.Linear(4, 5)), "'bias'", "no such array")
+
+
+def test_statistics_that_training_gathered_are_the_running_ones(be, tmp_path):
+    model, x = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm(4)), x_of(64, 3)
+    params = nn.with_population(model, duoln.to_tensors(model.init(0), be), [duoln.tensor(x, be)])
+    duoln.save_pytorch(tmp_path / "ours", model, params)
+    theirs = T.Sequential(T.Linear(3, 4), T.BatchNorm1d(4)).eval()
+    theirs.load_state_dict(tensors.load_file(tmp_path / "ours"))
+    np.testing.assert_allclose(outputs(theirs, x), our_outputs(model, duoln.load_pytorch(tmp_path / "ours", model), x, be), atol=2e-6)
+    theirs.train()
+    np.testing.assert_allclose(outputs(theirs, x), outputs(theirs.eval(), x), atol=0.05)
+
+
+def test_a_prefix_and_what_is_left_out(write, tmp_path):
+    theirs, model, x = random_module(T.Linear(4, 3), T.LayerNorm(3)), nn.Sequential(nn.Linear(4, 3)), x_of(2, 4)
+    path = write(theirs, "module.")
+    check_error(CheckpointError, lambda: duoln.load_pytorch(path, model), "'0.weight'", "it has module.0.bias")
+    check_error(CheckpointError, lambda: duoln.load_pytorch(path, model, prefix="module."), "'module.1.bias'", "strict=False")
+    params = duoln.load_pytorch(path, model, prefix="module.", strict=False)
+    np.testing.assert_allclose(our_outputs(model, params, x, "numpy"), outputs(theirs[0], x), atol=1e-6)
+    assert tree.map(np.shape, duoln.load_pytorch(path, nn.LayerNorm(3), prefix="module.1.")) == {"gain": (3,), "bias": (3,)}
+    check_error(CheckpointError, lambda: duoln.load_pytorch(path, nn.Linear(3, 3), prefix="module.1.", strict=False), "'module.1.weight'", "(3, 3)")
+    duoln.save_pytorch(tmp_path / "ours", model, params, prefix="module.")
+    assert sorted(safetensors.numpy.load_file(tmp_path / "ours")) == ["module.0.bias", "module.0.weight"]
+    check_error(DtypeError, lambda: duoln.load_pytorch(path, model, strict=1), "[load_pytorch] strict")
+
+
+def test_keys_of_another_width_are_named(write):
+    check_error(CheckpointError, lambda: duoln.load_pytorch(write(T.MultiheadAttention(8, 2, kdim=4)), nn.MultiHeadAttention(8, 2)), "kdim")
+
+
+def their_images():
+    return T.Conv2d(2, 3, 3), T.BatchNorm2d(3), T.ReLU(), T.MaxPool2d(2), T.Flatten()
+
+
+def our_images():
+    return nn.Conv2d(2, 3, 3), nn.BatchNorm(3), ops.relu, lambda x: ops.max_pool2d(x, size=2), nn.flatten
+
+
+class Own(nn.Module):
+    """Flattens in its own code."""
+
+    def __init__(self):
+        self.features, self.first, self.second = nn.Sequential(nn.Conv2d(2, 3, 3)), nn.Linear(36, 12), nn.Linear(12, 5)
+
+    def __call__(self, params, x):
+        y = nn.flatten(self.features(params["features"], x))
+        return self.second(params["second"], self.first(params["first"], y))
+
+
+class Columns(nn.Module):
+    """Reads the columns of an image one after another, both ways."""
+
+    def __init__(self):
+        self.features, self.read = nn.Sequential(nn.Conv2d(2, 3, 3)), nn.LSTM(9, 4, layers=2, bidirectional=True)
+
+    def __call__(self, params, x):
+        y = ops.permute_dims(self.features(params["features"], x), axes=(2, 0, 1, 3))
+        return self.read(params["read"], y.reshape(y.shape[0], y.shape[1], 9))
+
+
+class TheirColumns(T.Module):
+    def __init__(self):
+        super().__init__()
+        self.features, self.read = T.Sequential(T.Conv2d(2, 3, 3)), T.LSTM(9, 4, num_layers=2, bidirectional=True)
+
+    def forward(self, x):
+        return self.read(self.features(x).permute(3, 0, 1, 2).flatten(2))
+
+
+def test_columns_of_an_image_are_put_in_order(be, write, tmp_path):
+    theirs, model, x = random_module(TheirColumns()), Columns(), x_of(2, 5, 6, 2)
+    path = write(theirs)
+    check_error(UsageError, lambda: duoln.load_pytorch(path, model), "read: ", "flattened={'read': 3}")
+    params = duoln.load_pytorch(path, model, flattened={"read": 3})
+    with torch.no_grad():
+        y = theirs(torch.from_numpy(np.moveaxis(x, -1, 1).copy()))[0].numpy()
+    np.testing.assert_allclose(our_outputs(model, params, x, be), y, atol=2e-6)
+    duoln.save_pytorch(tmp_path / "ours", model, params, flattened={"read": 3})
+    again = tensors.load_file(tmp_path / "ours")
+    assert all(torch.equal(again[key], value) for key, value in theirs.state_dict().items() if "read.bias" not in key)
+
+
+FLATTENED = {
+    "a Sequential": (lambda: (*their_images(), T.Linear(18, 12), T.Linear(12, 5)), nn.Sequential(*our_images(), nn.Linear(18, 12), nn.Linear(12, 5)), x_of(2, 6, 8, 2), None),
+    "as many out as in": (lambda: (*their_images(), T.Linear(18, 18)), nn.Sequential(*our_images(), nn.Linear(18, 18)), x_of(2, 6, 8, 2), None),
+    "norms before the layer": (lambda: (*their_images(), T.LayerNorm(18), T.BatchNorm1d(18), T.Linear(18, 5)),
+                               nn.Sequential(*our_images(), nn.LayerNorm(18), nn.BatchNorm(18), nn.Linear(18, 5)), x_of(2, 6, 8, 2), None),
+    "in a Sequential of its own": (lambda: (T.Sequential(*their_images()), T.Linear(18, 5)), nn.Sequential(nn.Sequential(*our_images()), nn.Linear(18, 5)), x_of(2, 6, 8, 2), None),
+    "one row": (lambda: (T.Conv1d(2, 3, 2), T.Flatten(), T.Linear(12, 5)), nn.Sequential(nn.Conv1d(2, 3, 2), nn.flatten, nn.Linear(12, 5)), x_of(2, 5, 2), None),
+    "one position": (lambda: (T.Conv2d(2, 3, 4), T.Flatten(), T.Linear(3, 5)), nn.Sequential(nn.Conv2d(2, 3, 4), nn.flatten, nn.Linear(3, 5)), x_of(2, 4, 4, 2), None),
+    "a model's own code": (lambda: (T.Sequential(T.Conv2d(2, 3, 3)), T.Flatten(), T.Linear(36, 12), T.Linear(12, 5)), Own(), x_of(2, 5, 6, 2), {"first": 3}),
+}
+
+
+@pytest.mark.parametrize("name", FLATTENED)
+def test_a_flattened_image_is_put_in_order(name, be, tmp_path):
+    make, model, x, flattened = FLATTENED[name]
+    theirs = random_module(*make())
+    names = {"0": "features", "2": "first", "3": "second"} if name == "a model's own code" else {}
+    state = {".".join([names.get(key.partition(".")[0], key.partition(".")[0]), key.partition(".")[2]]): value for key, value in theirs.state_dict().items()}
+    tensors.save_file(state, tmp_path / "theirs")
+    params = duoln.load_pytorch(tmp_path / "theirs", model, flattened=flattened)
+    y = outputs(theirs, x, channels_first=True)
+    np.testing.assert_allclose(our_outputs(model, params, x, be), y, atol=1e-5 * np.abs(y).max())
+    duoln.save_pytorch(tmp_path / "ours", model, params, flattened=flattened)
+    again = tensors.load_file(tmp_path / "ours")
+    assert all(torch.equal(again[key], value) for key, value in state.items() if "num_batches" not in key)
+
+
+def test_a_layer_that_may_take_a_flattened_image_is_refused_with_the_line_to_write(tmp_path):
+    model = Own()
+    params = model.init(0)
+    for call in (lambda **more: duoln.load_pytorch(tmp_path / "a", model, **more), lambda **more: duoln.save_pytorch(tmp_path / "a", model, params, **more)):
+        check_error(UsageError, call, "first: ", "flattened={'first': 3}", "flattened={'first': 1}")
+        check_error(UsageError, lambda call=call: call(flattened={"first": 5}), "flattened['first']", "a divisor of 36")
+        check_error(UsageError, lambda call=call: call(flattened={"first": 3, "third": 3}), "flattened", "'third'")
+        check_error(DtypeError, lambda call=call: call(flattened=["first"]), "flattened", "list")
+        check_error(ShapeError, lambda call=call: call(flattened={"first": 0}), "flattened['first']")
+    duoln.save_pytorch(tmp_path / "a", model, params, flattened={"first": 1})
+    np.testing.assert_array_equal(safetensors.numpy.load_file(tmp_path / "a")["first.weight"], params["first"]["weight"].T)
