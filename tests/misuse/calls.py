@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from duoln import ops
-from duoln.core import Tensor
+from duoln.core.tensor import constant_tensor
 from duoln.ops.recurrent.variants import GATES, has_bias, norm_shapes
 
 
@@ -165,4 +165,4 @@ def run(call: Call, be: Any, tensors: list[Any] | None = None, **attrs: Any) -> 
 
 def as_tensor(array: np.ndarray | np.generic | None, be: Any) -> Any:
     """The array as a tensor; None stays."""
-    return None if array is None else Tensor(be.asarray(np.asarray(array)), be)
+    return None if array is None else constant_tensor(be.asarray(np.asarray(array)), be)
