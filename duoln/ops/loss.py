@@ -137,7 +137,7 @@ def _bce_forward(be: Backend, logits: Array, targets: Array) -> tuple[Array, Any
 
 def _bce_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, Array | None]:
     logits, targets = saved
-    dx = gout * (logistic(be, logits) - targets) if needs[0] else None
+    dx = gout * (logistic(be, logits)[0] - targets) if needs[0] else None
     return dx, (-gout * logits if needs[1] else None)
 
 
