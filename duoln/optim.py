@@ -314,7 +314,7 @@ def scale_by_norm(scale_of: Callable[[Tensor], Tensor]) -> Clip:
 def clip_each_norm(limit: float) -> Clip:
     """Scale each gradient separately, so that its norm is at most `limit` (order-embedding's `maxnorm`)."""
     _check_limit("clip_each_norm", limit)
-    return lambda gradients: tree.map(lambda g: g * _shrink(ops.sqrt(ops.sum(ops.square(g))), limit), gradients)
+    return lambda gradients: tree.map(lambda g: g * _shrink(ops.vector_norm(g), limit), gradients)
 
 
 @explained
@@ -325,7 +325,7 @@ def clip_value(limit: float) -> Clip:
 
 
 def _shrink(norm: Tensor, limit: float) -> Tensor:
-    return ops.minimum(limit / ops.maximum(norm, 1e-30), 1.0)
+    return limit / ops.maximum(norm, limit)
 
 
 def _check_limit(name: str, limit: float) -> None:

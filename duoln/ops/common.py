@@ -30,6 +30,23 @@ def unbroadcast(backend: Backend, gradient: Array, shape: Shape) -> Array:
     return backend.reshape(gradient, shape)
 
 
+def length_over(backend: Backend, x: Array, axes: tuple[int, ...]) -> Array:
+    """The Euclidean norm over axes, which stay with length 1. Values are divided by the greatest before they are squared:
+    the squares of large and small ones overflow and vanish.
+    """
+    if not prod(x.shape):
+        return backend.sum(x, axis=axes, keepdims=True)
+    greatest = backend.max(backend.abs(x), axis=axes, keepdims=True)
+    unit = scale_of(backend, greatest)
+    scaled = x / unit
+    return backend.sqrt(backend.sum(scaled * scaled, axis=axes, keepdims=True)) * unit
+
+
+def scale_of(backend: Backend, greatest: Array) -> Array:
+    """The divisors of values whose greatest sizes are given: 1 for 0, and for infinity and NaN, which so stay."""
+    return backend.where(backend.logical_and(backend.isfinite(greatest), greatest > 0.0), greatest, 1.0)
+
+
 def broadcast_shape(name: str, *shapes: Shape) -> Shape:
     """The shape that the arguments broadcast to.
 

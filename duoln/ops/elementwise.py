@@ -202,7 +202,7 @@ subtract = _binary("subtract", "x - y.", lambda be, x, y: x - y, lambda be, x, y
 multiply = _binary("multiply", "x * y.", lambda be, x, y: x * y, lambda be, x, y, g: g * y, lambda be, x, y, g: g * x,
                    ("y", "x"))
 divide = _binary("divide", "x / y.", lambda be, x, y: x / y, lambda be, x, y, g: g / y,
-                 lambda be, x, y, g: -g * x / (y * y), ("y", "xy"))
+                 lambda be, x, y, g: -(g / y) * (x / y), ("y", "xy"))  # the square of y would overflow
 maximum = _binary("maximum", "The greater; at a tie each gets half the gradient.",
                   lambda be, x, y: be.maximum(x, y) if not isinstance(x, int | float) else be.maximum(y, x),
                   lambda be, x, y, g: _chosen(be, x, y, g, lambda a, b: a > b),

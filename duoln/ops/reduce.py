@@ -14,10 +14,19 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import NOT_NAN, check_flag, check_number
 from duoln.core.miscalled import explained
+from duoln.core.tensor import stop_gradient
 from duoln.errors import DtypeError, ShapeError
-from duoln.ops.common import check_beside, check_float, check_tensors, normal_axes, normal_axis, only_axis
+from duoln.ops.common import (
+    check_beside,
+    check_float,
+    check_tensors,
+    length_over,
+    normal_axes,
+    normal_axis,
+    only_axis,
+)
 from duoln.ops.creation import zeros, zeros_like
-from duoln.ops.elementwise import abs, negative, pow, square, where
+from duoln.ops.elementwise import abs, logical_and, negative, pow, square, where
 from duoln.ops.shape import concat, reshape
 
 Axis = int | tuple[int, ...] | None
@@ -25,6 +34,10 @@ Axis = int | tuple[int, ...] | None
 
 def _kept(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
     return tuple(1 if i in axes else n for i, n in enumerate(shape))
+
+
+def _dropped(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
+    return tuple(n for i, n in enumerate(shape) if i not in axes)
 
 
 def _check_nonempty(name: str, x: Tensor, axes: tuple[int, ...]) -> None:
@@ -99,7 +112,7 @@ def _products_before(be: Backend, rows: Array) -> Array:
 
 def _prod_forward(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> tuple[Array, Any]:
     rows = _in_rows(be, x, axis)
-    shape = _kept(x.shape, axis) if keepdims else tuple(n for i, n in enumerate(x.shape) if i not in axis)
+    shape = _kept(x.shape, axis) if keepdims else _dropped(x.shape, axis)
     return be.reshape(_products_before(be, rows)[:, -1], shape), (x, axis)
 
 
@@ -151,7 +164,7 @@ def _centred(name: str, x: Tensor, axis: Axis, correction: float, keepdims: bool
 
 @op(like=(None,))
 def vector_norm(x: Tensor, axis: Axis = None, *, keepdims: bool = False, ord: float = 2) -> Tensor:
-    """The norm sum(|x|^ord)^(1 / ord) of the values along the axes as one vector; the gradient at the vector 0 is 0.
+    """The norm sum(|x|^ord)^(1 / ord) of the values along the axes as one vector; the gradient at 0 is 0.
 
     `ord` may be infinite, for the greatest or the smallest size, and 0, for the number of values that are not 0.
 
@@ -171,18 +184,34 @@ def vector_norm(x: Tensor, axis: Axis = None, *, keepdims: bool = False, ord: fl
         return sum(abs(x), axis=axes, keepdims=keepdims)
     if ord == 2:
         return vector_norm.apply(x, axis=axes, keepdims=keepdims)
-    total = sum(pow(abs(x), ord), axis=axes, keepdims=keepdims)
-    return where(total > 0.0, pow(where(total > 0.0, total, 1.0), 1.0 / ord), 0.0)
+    return _norm_of_order(abs(x), axes, keepdims, ord)
+
+
+def _norm_of_order(size: Tensor, axes: tuple[int, ...], keepdims: bool, ord: float) -> Tensor:
+    """Of sizes: the powers are those of their shares of the one whose power is the greatest, and no power is of 0, where
+    the slope may be infinite.
+    """
+    if not size.size:
+        return sum(size, axis=axes, keepdims=keepdims)
+    extreme = stop_gradient((max if ord > 0 else min).apply(size, axis=axes, keepdims=True))
+    unit = where(logical_and(extreme > 0.0, extreme < math.inf), extreme, 1.0)
+    share = size / unit
+    is_zero = share == 0.0
+    powers = where(is_zero, 0.0 if ord > 0 else 1.0, pow(where(is_zero, 1.0, share), ord))
+    is_none = extreme == 0.0
+    total = where(is_none, 1.0, sum(powers, axis=axes, keepdims=True))
+    norm = where(is_none, 0.0, pow(total, 1.0 / ord) * unit)
+    return norm if keepdims else reshape(norm, shape=_dropped(norm.shape, axes))
 
 
 def _norm_forward(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> tuple[Array, Any]:
-    kept = be.sqrt(be.sum(x * x, axis=axis, keepdims=True)) if axis else be.abs(x)
+    kept = length_over(be, x, axis) if axis else be.abs(x)
     return _drop(be, kept, axis, keepdims), (x, kept)
 
 
 def _norm_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
     x, kept = saved
-    return (x * (be.reshape(gout, kept.shape) / be.where(kept > 0, kept, 1.0)),)
+    return (x / be.where(kept == 0, 1.0, kept) * be.reshape(gout, kept.shape),)
 
 
 vector_norm.add(Rule("composed", _norm_forward, _norm_vjp))
@@ -229,7 +258,7 @@ def _min_forward(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -
 def _drop(be: Backend, kept: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
     if keepdims or not axis:
         return kept
-    return be.reshape(kept, tuple(n for i, n in enumerate(kept.shape) if i not in axis))
+    return be.reshape(kept, _dropped(kept.shape, axis))
 
 
 def _extreme_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:

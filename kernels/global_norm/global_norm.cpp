@@ -1,11 +1,12 @@
 // The common norm of all tensors of a model in one call.
 #include "blocks.h"
 
+// In double, which holds the squares of all floats.
 template <class T>
-static T squares(const T* x, index_t first, index_t last) {
-    T sum = 0;
+static double squares(const T* x, index_t first, index_t last) {
+    double sum = 0;
 #pragma omp simd reduction(+ : sum)
-    for (index_t k = first; k < last; ++k) sum += x[k] * x[k];
+    for (index_t k = first; k < last; ++k) sum += double(x[k]) * double(x[k]);
     return sum;
 }
 
