@@ -36,10 +36,14 @@ def length_over(backend: Backend, x: Array, axes: tuple[int, ...]) -> Array:
     """
     if not prod(x.shape):
         return backend.sum(x, axis=axes, keepdims=True)
-    greatest = backend.max(backend.abs(x), axis=axes, keepdims=True)
-    unit = scale_of(backend, greatest)
+    unit = scale_of(backend, greatest_size(backend, x, axes))
     scaled = x / unit
     return backend.sqrt(backend.sum(scaled * scaled, axis=axes, keepdims=True)) * unit
+
+
+def greatest_size(backend: Backend, x: Array, axes: tuple[int, ...]) -> Array:
+    """The greatest absolute value over axes, which stay with length 1, without an array of absolute values."""
+    return backend.maximum(backend.max(x, axis=axes, keepdims=True), -backend.min(x, axis=axes, keepdims=True))
 
 
 def scale_of(backend: Backend, greatest: Array) -> Array:

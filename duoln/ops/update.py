@@ -12,7 +12,7 @@ from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import AT_LEAST_0, BELOW_1, check_choice, check_flag, check_number
 from duoln.core.footprint import owner
 from duoln.errors import DtypeError, ShapeError, UsageError
-from duoln.ops.common import check_beside, check_float, scale_of
+from duoln.ops.common import check_beside, check_float, greatest_size, scale_of
 
 
 @op(like=(None,))
@@ -45,7 +45,7 @@ def _norm_forward(be: Backend, *arrays: Array) -> tuple[Array, Any]:
     greatest = be.zeros((1,), be.dtype(arrays[0]))
     for a in arrays:
         if prod(a.shape):
-            greatest = be.maximum(greatest, be.reshape(be.max(be.abs(a)), (1,)))
+            greatest = be.maximum(greatest, be.reshape(greatest_size(be, a, tuple(range(len(a.shape)))), (1,)))
     unit = scale_of(be, greatest)  # squares of large and small values overflow and vanish
     norm = norm_of(be, [a / unit for a in arrays]) * be.reshape(unit, ())
     return norm, (arrays, norm)
