@@ -107,8 +107,8 @@ def _gelu_forward(be: Backend, x: Array, approximate: GeluForm) -> tuple[Array, 
 
 def _gelu_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool], *, approximate: GeluForm) -> tuple[Array]:
     x, phi, of_slope = saved
+    x = be.minimum(x, -_ZERO_BELOW)
     if approximate == "tanh":
-        x = be.minimum(x, -_ZERO_BELOW)
         density = phi / of_slope * (2 * _SCALE + 6 * _SCALE * _CUBIC * (x * x))
     else:
         density = of_slope * (1 / math.sqrt(2 * math.pi))

@@ -141,6 +141,8 @@ def check_indices(name: str, role: str, x: Tensor, count: int, like: Tensor, low
         ShapeError: an index is out of range.
     """
     check_beside(name, role, x, "int32", like)
+    if not count and x.size:
+        raise ShapeError(f"[{name}] {role}: expected no indices into an axis of 0 entries, found {x.size}")
     repeated(_check_range, x.data, x.backend, name, role, low, count)
 
 

@@ -351,7 +351,7 @@ cumulative_sum.add(Rule("composed", _cumulative_forward, _cumulative_vjp))
 
 @op(like=(None,))
 def logsumexp(x: Tensor, axis: int = -1, *, keepdims: bool = False) -> Tensor:
-    """log(sum(exp(x))) along one axis, without overflow."""
+    """log(sum(exp(x))) along one axis, without overflow. That of -inf alone is -inf, and has a gradient of 0."""
     axis = _one_axis("logsumexp", x, axis, keepdims)
     return logsumexp.apply(x, axis=axis, keepdims=keepdims)
 
@@ -362,13 +362,15 @@ def _logsumexp_forward(be: Backend, x: Array, axis: int, keepdims: bool) -> tupl
     shift = be.where(be.isfinite(top), top, 0.0)
     powers = be.exp(x - shift)
     total = be.sum(powers, axis=axis, keepdims=True)
-    log_total = be.where(total > 0, be.log(be.where(total > 0, total, 1.0)), -math.inf)
-    return _drop(be, log_total + shift, (axis,), keepdims), (powers, total)
+    is_zero = total == 0
+    divisor = be.where(is_zero, 1.0, total)
+    log_total = be.where(is_zero, -math.inf, be.log(divisor))
+    return _drop(be, log_total + shift, (axis,), keepdims), (powers, divisor)
 
 
 def _logsumexp_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
-    powers, total = saved
-    return (powers * (be.reshape(gout, total.shape) / total),)
+    powers, divisor = saved
+    return (powers * (be.reshape(gout, divisor.shape) / divisor),)
 
 
 logsumexp.add(Rule("composed", _logsumexp_forward, _logsumexp_vjp))
