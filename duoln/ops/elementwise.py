@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
 
+import numpy as np
+
 from duoln.backends.protocol import REALS, Array, Backend
 from duoln.core import Op, Rule, Tensor, op
 from duoln.core.arguments import ABOVE_0, FINITE, NOT_NAN, check_number
@@ -249,27 +251,32 @@ def _slope_of_exponent(be: Backend, x: Array | float, y: Array, g: Array) -> Arr
     return g * (x ** y * log)
 
 
-pow.add(_broadcast_rule(lambda be, x, y: x ** y, _slope_of_base, _slope_of_exponent, ("xy", "xy")))
+def _power(be: Backend, x: Array | float, y: Array | float) -> Array:
+    if isinstance(y, float) and y == 0.5:  # NumPy takes the square root, which for -0 and -inf is another one
+        return cast(Array, be.where(x == -math.inf, math.inf, x) ** y + 0.0)
+    return cast(Array, x ** y)
 
 
-def _check_bools(name: str, x: Tensor, y: Tensor) -> None:
-    check_beside(name, "x", x, "bool", x)
-    check_beside(name, "y", y, "bool", x)
-    broadcast_shape(name, x.shape, y.shape)
+pow.add(_broadcast_rule(_power, _slope_of_base, _slope_of_exponent, ("xy", "xy")))
+
+
+def _bools(name: str, x: Operand, y: Operand) -> tuple[Operand, Operand]:
+    for role, value, other in (("x", x, y), ("y", y, x)):
+        if not isinstance(value, bool | np.bool_):
+            check_beside(name, role, cast(Tensor, value), "bool", cast(Tensor, other if isinstance(other, Tensor) else value))
+    return operands(name, x, y)
 
 
 @op
-def logical_and(x: Tensor, y: Tensor) -> Tensor:
-    """True where both of two bool tensors are True."""
-    _check_bools("logical_and", x, y)
-    return logical_and.apply(x, y)
+def logical_and(x: Operand, y: Operand) -> Tensor:
+    """True where both of two bool tensors are True; one of them may be True or False."""
+    return logical_and.apply(*_bools("logical_and", x, y))
 
 
 @op
-def logical_or(x: Tensor, y: Tensor) -> Tensor:
-    """True where at least one of two bool tensors is True."""
-    _check_bools("logical_or", x, y)
-    return logical_or.apply(x, y)
+def logical_or(x: Operand, y: Operand) -> Tensor:
+    """True where at least one of two bool tensors is True; one of them may be True or False."""
+    return logical_or.apply(*_bools("logical_or", x, y))
 
 
 @op

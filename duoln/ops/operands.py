@@ -6,6 +6,7 @@
 | divide, pow | float32, float64, float16, bfloat16 | that dtype |
 | equal, not_equal, less, less_equal, greater, greater_equal | any | bool |
 | where | any | that dtype |
+| logical_and, logical_or | bool | bool |
 
 Two tensors must have one dtype: nothing is promoted. Only float32 may stand beside float16 or bfloat16, whose values it
 holds exactly, and gives float32. A Python number takes the dtype of the tensor beside it, and a NumPy scalar counts as
@@ -42,7 +43,7 @@ _ARITHMETIC = ("add", "subtract", "multiply", "maximum", "minimum")
 _ANY_DTYPE = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "where")
 TENSORS: dict[str, frozenset[str]] = {
     **dict.fromkeys(_ARITHMETIC, frozenset({*REALS, "int32"})), **dict.fromkeys(("divide", "pow"), frozenset(REALS)),
-    **dict.fromkeys(_ANY_DTYPE, frozenset(DTYPES)),
+    **dict.fromkeys(_ANY_DTYPE, frozenset(DTYPES)), **dict.fromkeys(("logical_and", "logical_or"), frozenset({"bool"})),
 }
 """The dtypes of the tensors that an operator takes."""
 
