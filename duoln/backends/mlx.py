@@ -132,7 +132,7 @@ class MlxBackend(OnePerProcess):
         return mx.ones(shape, self._native(dtype))
 
     def full(self, shape: Shape, value: float, dtype: str = "float32") -> Array:
-        return mx.full(shape, value, self._native(dtype))
+        return mx.full(shape, self.asarray(value, dtype))  # with a number MLX chooses the dtype itself
 
     def arange(self, stop: int, dtype: str = "int32") -> Array:
         return mx.arange(stop, dtype=self._native(dtype))
