@@ -114,10 +114,10 @@ def tensor(x: Any, backend: Backend | str | None = None, dtype: str | None = Non
     """A tensor with the values of a NumPy array, nested lists or a number.
 
     Python floats and lists of them become float32. Integers of any kind, also in arrays, become int32. Bools stay
-    bool. Arrays of float32 and float64 keep their dtype, if the backend has it: NumPy's and its scalars, and all that NumPy
-    reads as arrays, such as PyTorch's tensors, `array.array` and memoryviews. With `dtype`, floats
-    are rounded to it; "float16" and "bfloat16" store values in 16 bits, and arithmetic with them is float32. No other
-    conversion changes a value: a value that the dtype cannot hold raises an error.
+    bool. Arrays of float32 and float64 keep their dtype, if the backend has it: NumPy's and its scalars, and all that
+    NumPy reads as arrays, such as PyTorch's tensors, `array.array` and memoryviews. With `dtype`, floats are rounded to
+    it; "float16" and "bfloat16" store values in 16 bits, and arithmetic with them is float32. No other conversion
+    changes a value: a value that the dtype cannot hold raises an error.
 
     Args:
         x: the values.

@@ -140,6 +140,10 @@ class MlxBackend(OnePerProcess):
     def astype(self, x: Array, dtype: str) -> Array:
         return (_single(x) if dtype in STORAGE else x).astype(self._native(dtype))
 
+    def exactly(self, *arrays: Array | int, name: str, compute: Callable[..., Array]) -> Array:
+        wide = compute(*(a if isinstance(a, int) else a.astype(mx.int64) for a in arrays))
+        return mx.clip(wide, -1 << 31, (1 << 31) - 1).astype(mx.int32)
+
     # Elementwise
     def abs(self, x: Array) -> Array:
         return mx.abs(x)
@@ -307,7 +311,7 @@ def _is_reduced(position: int, axis: Axis, ndim: int) -> bool:
 
 
 def _of_none(x: Array, axis: Axis, value: float) -> Array:
-    """In the place of an empty array one whose reduction is `value`: MLX 0.32.4 can hang on the CPU over an empty one."""
+    """In the place of an empty array one whose reduction is `value`: over an empty one MLX 0.32.4 can hang on the CPU."""
     return mx.full([max(n, 1) if _is_reduced(i, axis, x.ndim) else n for i, n in enumerate(x.shape)], value, x.dtype)
 
 

@@ -199,10 +199,22 @@ def _chosen(be: Backend, mine: Array, theirs: Array | float, g: Array, wins: Cal
     return be.where(wins(mine, theirs), g, be.where(mine == theirs, 0.5 * g, 0.0))
 
 
-add = _binary("add", "x + y.", lambda be, x, y: x + y, lambda be, x, y, g: g, lambda be, x, y, g: g)
-subtract = _binary("subtract", "x - y.", lambda be, x, y: x - y, lambda be, x, y, g: g, lambda be, x, y, g: -g)
-multiply = _binary("multiply", "x * y.", lambda be, x, y: x * y, lambda be, x, y, g: g * y, lambda be, x, y, g: g * x,
-                   ("y", "x"))
+def _whole(name: str, value: Callable[[Any, Any], Array]) -> Callable[[Backend, Any, Any], Array]:
+    """`value` of two arguments, which for int32 does not wrap round."""
+
+    def compute(be: Backend, x: Array | float, y: Array | float) -> Array:
+        if be.dtype(x if hasattr(x, "dtype") else y) == "int32":
+            return be.exactly(x, y, name=name, compute=value)
+        return value(x, y)
+
+    return compute
+
+
+add = _binary("add", "x + y.", _whole("add", lambda x, y: x + y), lambda be, x, y, g: g, lambda be, x, y, g: g)
+subtract = _binary("subtract", "x - y.", _whole("subtract", lambda x, y: x - y), lambda be, x, y, g: g,
+                   lambda be, x, y, g: -g)
+multiply = _binary("multiply", "x * y.", _whole("multiply", lambda x, y: x * y), lambda be, x, y, g: g * y,
+                   lambda be, x, y, g: g * x, ("y", "x"))
 divide = _binary("divide", "x / y.", lambda be, x, y: x / y, lambda be, x, y, g: g / y,
                  lambda be, x, y, g: -(g / y) * (x / y), ("y", "xy"))  # the square of y would overflow
 maximum = _binary("maximum", "The greater; at a tie each gets half the gradient.",
@@ -263,7 +275,8 @@ pow.add(_broadcast_rule(_power, _slope_of_base, _slope_of_exponent, ("xy", "xy")
 def _bools(name: str, x: Operand, y: Operand) -> tuple[Operand, Operand]:
     for role, value, other in (("x", x, y), ("y", y, x)):
         if not isinstance(value, bool | np.bool_):
-            check_beside(name, role, cast(Tensor, value), "bool", cast(Tensor, other if isinstance(other, Tensor) else value))
+            like = other if isinstance(other, Tensor) else value
+            check_beside(name, role, cast(Tensor, value), "bool", cast(Tensor, like))
     return operands(name, x, y)
 
 

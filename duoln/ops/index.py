@@ -142,7 +142,8 @@ def _getitem_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) ->
     if indices:
         dx = in_float32(be, gout, lambda g: be.reshape(_added_rows(be, g, (prod(shape),), key, 0), shape))
         return dx, *(None,) * indices
-    plain = tuple(k for k in (key if isinstance(key, tuple) else (key,)) if k is not None)  # a new axis is a 1 in a shape
+    # A new axis is a 1 in a shape.
+    plain = tuple(k for k in (key if isinstance(key, tuple) else (key,)) if k is not None)
     return (in_float32(be, gout, lambda g: _added_slice(be, be.zeros(shape, be.dtype(g)), plain, g)),)
 
 

@@ -59,7 +59,7 @@ def softmax_cross_entropy(logits: Tensor, labels: Tensor, ignore_index: int | No
 
 
 def _weighted(weight: Tensor, x: Tensor) -> Tensor:
-    """weight * x, where a weight of 0 takes out an infinity too."""
+    """The product with a weight; a weight of 0 takes out an infinity too."""
     return weight * where(logical_and(weight == 0.0, isinf(x)), 0.0, x)
 
 
@@ -201,7 +201,8 @@ def huber_loss(predictions: Tensor, targets: Tensor, *, delta: float = 1.0) -> T
 def kl_div(log_predictions: Tensor, targets: Tensor) -> Tensor:
     """What each entry adds to the divergence of targets from predictions: targets * (log(targets) - log_predictions).
 
-    A target of 0 adds 0 and has no gradient, one below 0 gives NaN. The sum over the classes is the Kullback-Leibler divergence, in nats.
+    A target of 0 adds 0 and has no gradient, one below 0 gives NaN. The sum over the classes is the Kullback-Leibler
+    divergence, in nats.
 
     Shape:
         log_predictions, as `log_softmax` gives them, and targets of one shape -> the same.

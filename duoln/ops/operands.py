@@ -19,6 +19,9 @@ a Python number. A NumPy array must be wrapped with `duoln.tensor` first:
 | int32 | an integer that int32 holds |
 | bool | True or False |
 
+Results of int32 do not wrap round. NumPy refuses one that int32 does not hold, by a DtypeError; a device, which would
+have to wait, gives the nearest number that int32 holds. The same is true of `sum` and `prod`.
+
 All other combinations raise a DtypeError that names the remedy. Tensors without axes follow the same rules. Among the
 reductions, `sum` keeps float32, float64 and int32, gives float32 for 16 bits, and counts bools in int32; `mean`, `max`,
 `min`, `logsumexp` and `softmax` need floats; `all` and `any` need bools. These rules hold on every backend. The

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from duoln.backends.protocol import Array, Backend
@@ -47,7 +48,11 @@ def _check_nonempty(name: str, x: Tensor, axes: tuple[int, ...]) -> None:
 
 @op(like=(None,))
 def sum(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-    """The sum of float or int32 values, or the number of True values."""
+    """The sum of float or int32 values, or the number of True values.
+
+    Raises:
+        DtypeError: on NumPy, int32 does not hold a sum; on a device it is then the nearest number that int32 holds.
+    """
     check_tensors("sum", x)
     axes = normal_axes("sum", axis, x.ndim)
     return sum.apply(x, axis=axes, keepdims=check_flag("sum", "keepdims", keepdims))
@@ -56,7 +61,13 @@ def sum(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
 def _sum_forward(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> tuple[Array, Any]:
     if not axis:
         return (be.astype(x, "int32") if be.dtype(x) == "bool" else x), (x.shape, axis)
+    if be.dtype(x) == "int32":
+        return _whole_sum(be, x, axis, keepdims), (x.shape, axis)
     return be.sum(x, axis=axis, keepdims=keepdims), (x.shape, axis)
+
+
+def _whole_sum(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
+    return be.exactly(x, name="sum", compute=partial(be.sum, axis=axis, keepdims=keepdims))
 
 
 def sum_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
@@ -89,7 +100,7 @@ def prod(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     The gradient of a value is the product of the others, so it is right at 0 too.
 
     Raises:
-        DtypeError: `x` holds bools.
+        DtypeError: `x` holds bools; on NumPy, int32 does not hold a product, see `sum`.
     """
     check_tensors("prod", x)
     if x.dtype == "bool":
@@ -113,7 +124,20 @@ def _products_before(be: Backend, rows: Array) -> Array:
 def _prod_forward(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> tuple[Array, Any]:
     rows = _in_rows(be, x, axis)
     shape = _kept(x.shape, axis) if keepdims else _dropped(x.shape, axis)
+    if be.dtype(x) == "int32" and rows.shape[1]:
+        return be.reshape(be.exactly(rows, name="prod", compute=partial(_whole_products, be)), shape), (x, axis)
     return be.reshape(_products_before(be, rows)[:, -1], shape), (x, axis)
+
+
+def _whole_products(be: Backend, rows: Array) -> Array:
+    """The products of rows of 64-bit integers, by halves. A number beyond int32 is kept as the next one beyond it: so no
+    product wraps round, and one with 0 is 0.
+    """
+    while (count := rows.shape[1]) > 1:
+        half = count // 2
+        products = be.maximum(be.minimum(rows[:, :half] * rows[:, half:2 * half], 1 << 31), -(1 << 31) - 1)
+        rows = be.concat([products, rows[:, 2 * half:]], axis=1)
+    return rows[:, 0]
 
 
 def _prod_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
@@ -188,8 +212,8 @@ def vector_norm(x: Tensor, axis: Axis = None, *, keepdims: bool = False, ord: fl
 
 
 def _norm_of_order(size: Tensor, axes: tuple[int, ...], keepdims: bool, ord: float) -> Tensor:
-    """Of sizes: the powers are those of their shares of the one whose power is the greatest, and no power is of 0, where
-    the slope may be infinite.
+    """Of sizes: powers are those of their shares of the one whose power is the greatest, and none is a power of 0, whose
+    slope may be infinite.
     """
     if not size.size:
         return sum(size, axis=axes, keepdims=keepdims)

@@ -7,7 +7,7 @@ from itertools import accumulate
 from math import prod
 from typing import Any
 
-from duoln.backends.protocol import REALS, Array, Backend
+from duoln.backends.protocol import Array, Backend
 from duoln.core import Op, Rule, Tensor, op
 from duoln.core.arguments import LARGEST, NOT_NAN, check_integer, check_integers_in, check_number, described
 from duoln.core.entering import check_held
