@@ -311,7 +311,7 @@ def _is_reduced(position: int, axis: Axis, ndim: int) -> bool:
 
 
 def _of_none(x: Array, axis: Axis, value: float) -> Array:
-    """In the place of an empty array one whose reduction is `value`: over an empty one MLX 0.32.4 can hang on the CPU."""
+    """In place of an empty array one whose reduction is `value`: over an empty one MLX 0.32.4 can hang on a CPU."""
     return mx.full([max(n, 1) if _is_reduced(i, axis, x.ndim) else n for i, n in enumerate(x.shape)], value, x.dtype)
 
 

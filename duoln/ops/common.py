@@ -31,8 +31,8 @@ def unbroadcast(backend: Backend, gradient: Array, shape: Shape) -> Array:
 
 
 def length_over(backend: Backend, x: Array, axes: tuple[int, ...]) -> Array:
-    """The Euclidean norm over axes, which stay with length 1. Values are divided by the greatest before they are squared,
-    because the squares of large ones overflow and those of small ones vanish.
+    """The Euclidean norm over axes, which stay with length 1. Values are divided by the greatest first, because the
+    squares of large ones overflow and those of small ones vanish.
     """
     if not prod(x.shape):
         return backend.sum(x, axis=axes, keepdims=True)

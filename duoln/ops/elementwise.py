@@ -273,9 +273,9 @@ pow.add(_broadcast_rule(_power, _slope_of_base, _slope_of_exponent, ("xy", "xy")
 
 
 def _bools(name: str, x: Operand, y: Operand) -> tuple[Operand, Operand]:
-    for role, value, other in (("x", x, y), ("y", y, x)):
+    for role, value, second in (("x", x, y), ("y", y, x)):
         if not isinstance(value, bool | np.bool_):
-            like = other if isinstance(other, Tensor) else value
+            like = second if isinstance(second, Tensor) else value
             check_beside(name, role, cast(Tensor, value), "bool", cast(Tensor, like))
     return operands(name, x, y)
 

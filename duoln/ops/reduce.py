@@ -130,8 +130,8 @@ def _prod_forward(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) 
 
 
 def _whole_products(be: Backend, rows: Array) -> Array:
-    """The products of rows of 64-bit integers, by halves. A number beyond int32 is kept as the next one beyond it: so no
-    product wraps round, and one with 0 is 0.
+    """The products of rows of 64-bit integers, by halves. A number beyond int32 is kept as the next one beyond it, so
+    that no product wraps round and one with 0 is 0.
     """
     while (count := rows.shape[1]) > 1:
         half = count // 2
@@ -212,8 +212,8 @@ def vector_norm(x: Tensor, axis: Axis = None, *, keepdims: bool = False, ord: fl
 
 
 def _norm_of_order(size: Tensor, axes: tuple[int, ...], keepdims: bool, ord: float) -> Tensor:
-    """Of sizes: powers are those of their shares of the one whose power is the greatest, and none is a power of 0, whose
-    slope may be infinite.
+    """Of sizes. Each is divided by the one with the greatest power, so that no power overflows. None is a power of 0,
+    whose slope may be infinite.
     """
     if not size.size:
         return sum(size, axis=axes, keepdims=keepdims)

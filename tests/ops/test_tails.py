@@ -28,9 +28,9 @@ def gelu(x):
 
 
 def gelu_by_tanh(x):
-    inner, slope = (math.sqrt(8 / math.pi) * term for term in (x + 0.044715 * x**3, 1 + 3 * 0.044715 * x * x))
+    argument, slope = (math.sqrt(8 / math.pi) * term for term in (x + 0.044715 * x**3, 1 + 3 * 0.044715 * x * x))
     with np.errstate(under="ignore"):
-        phi, rest = sigmoid(inner), sigmoid(-inner)
+        phi, rest = sigmoid(argument), sigmoid(-argument)
         return x * phi, phi * (1 + x * rest * slope), phi
 
 

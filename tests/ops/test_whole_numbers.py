@@ -16,14 +16,14 @@ def check(be, name, function, expected, *arrays):
     """`expected` is exact: a list of integers of any size."""
     call = lambda: function(*(duoln.tensor(np.array(a, np.int32), be) for a in arrays))  # noqa: E731
     exact = np.array(expected, object)
-    held = np.clip(exact, LEAST, MOST)
-    if be.name == "numpy" and (held != exact).any():
+    nearest = np.clip(exact, LEAST, MOST)
+    if be.name == "numpy" and (nearest != exact).any():
         with pytest.raises(DtypeError, match=rf"^\[{name}\] expected results that int32 holds, .* found -?\d+; convert to a float dtype"):
             call()
         return
     result = call()
     assert result.dtype == "int32"
-    np.testing.assert_array_equal(result.numpy(), np.array(held, np.int32))
+    np.testing.assert_array_equal(result.numpy(), np.array(nearest, np.int32))
 
 
 def test_sums(be):

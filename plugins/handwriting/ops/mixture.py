@@ -11,8 +11,8 @@ from duoln.extend import Array, Backend, Rule, Tensor, check_float, op
 
 _LOG_TWO_PI = log(2 * pi)
 _STEEPEST, _FARTHEST, _NARROWEST = 80.0, 1e9, 20.0
-"""Bounds on -s, on a and b, and on r: within them no product of the gradient is infinite, which times a share of 0 would
-be NaN. A component that is farther away has no share, and the correlation of a greater r is 1 in float32.
+"""Bounds on -s, on a and b, and on r. Within them no product of the gradient is infinite: times a share of 0 it would
+be NaN. A component farther away has no share, and the correlation of a greater r is 1 in float32.
 """
 
 
