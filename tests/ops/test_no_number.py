@@ -6,7 +6,7 @@ import pytest
 import duoln
 from duoln import ops
 from duoln.errors import ShapeError
-from duoln.plugins.handwriting.ops import mixture_density
+from duoln.plugins.handwriting.ops import mixture_density, soft_window
 
 INF, NAN = np.inf, np.nan
 
@@ -108,6 +108,29 @@ def test_a_far_component_has_no_gradient(be):
     assert np.isfinite(d_output).all() and np.isfinite(d_points).all()
     for column in (4, 8, 10):
         assert not d_output[:4, column].any()
+
+
+@pytest.mark.parametrize("number", [-1000, 100, 1000])
+def test_a_window_of_extreme_values(number, be):
+    for place in range(3):
+        raw = np.zeros((1, 3), np.float32)
+        raw[0, place] = number
+        kappa, characters = np.full((1, 1), 2, np.float32), np.ones((1, 4, 2), np.float32)
+        function = lambda *arrays: soft_window(*arrays)[0]  # noqa: E731
+        assert np.isfinite(value(function, be, raw, kappa, characters)).all()
+        assert all(np.isfinite(g).all() for g in gradients(function, be, raw, kappa, characters))
+
+
+@pytest.mark.parametrize("function", [
+    lambda x, labels: ops.softmax_cross_entropy(x, labels), lambda x, labels: ops.softmax_cross_entropy(x, labels, label_smoothing=0.1),
+    lambda x, labels: ops.linear_cross_entropy(x, ops.eye(3, backend=x.backend), ops.zeros(3, x.backend), labels),
+    lambda x, labels: ops.activated_linear(x, ops.eye(3, backend=x.backend), activation="relu")[:, 0],
+    lambda x, labels: ops.activated_linear(x, ops.eye(3, backend=x.backend), activation="tanh")[:, 0],
+    lambda x, labels: ops.layer_norm(x)[:, 0], lambda x, labels: ops.rms_norm(x)[:, 0]], ids=range(7))
+def test_a_row_with_nan_is_nan_and_the_next_is_not(function, be):
+    x = np.float32([[1, 2, NAN], [1, 2, 3], [NAN, 0, 1], [-1, NAN, -2]] * 5)
+    labels = tensor([0, 1, 2, 0] * 5, be, np.int32)
+    np.testing.assert_array_equal(np.isnan(value(lambda x: function(x, labels), be, x)), [True, False, True, True] * 5)
 
 
 def test_indices_that_are_none_and_tables_that_are_empty(be):
