@@ -334,7 +334,7 @@ class _Shrink:
     limit: float
 
     def __call__(self, norm: Tensor) -> Tensor:
-        return ops.minimum(self.limit / ops.maximum(norm, 1e-30), 1.0)
+        return self.limit / ops.maximum(norm, self.limit)
 
 
 @dataclass(frozen=True)
@@ -342,7 +342,7 @@ class _ClipEachNorm:
     limit: float
 
     def __call__(self, gradients: Params) -> Params:
-        return tree.map(lambda g: g * _Shrink(self.limit)(global_norm(g)), gradients)
+        return tree.map(lambda g: g * _Shrink(self.limit)(ops.vector_norm(g)), gradients)
 
 
 @dataclass(frozen=True)

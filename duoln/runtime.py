@@ -115,9 +115,10 @@ def tensor(x: Any, backend: Backend | str | None = None, dtype: str | None = Non
     """A tensor with the values of a NumPy array, nested lists, a number, or a tensor of any backend.
 
     Python floats and lists of them become float32. Integers of any kind, also in arrays, become int32. Bools stay
-    bool. Tensors, and arrays and NumPy scalars of floats, keep their dtype, if the backend has it. With `dtype`, floats
-    are rounded to it; "float16" and "bfloat16" store values in 16 bits, and arithmetic with them is float32. No other
-    conversion changes a value: a value that the dtype cannot hold raises an error.
+    bool. Tensors and arrays of floats keep their dtype, if the backend has it: NumPy's arrays and scalars, and all that
+    NumPy reads as arrays, such as PyTorch's tensors, `array.array` and memoryviews. With `dtype`, floats are rounded to
+    it; "float16" and "bfloat16" store values in 16 bits, and arithmetic with them is float32. No other conversion
+    changes a value: a value that the dtype cannot hold raises an error.
 
     Args:
         x: the values.

@@ -13,8 +13,8 @@ constexpr unsigned EVERY_LANE = 0xffffffffu;
 constexpr int WARP = 32;
 
 // Each of N values summed over the threads of a row; every thread gets the sums. All threads of a block must call it.
-template <int PER_ROW, int N>
-__device__ __forceinline__ void row_sum(float (&value)[N]) {
+template <int PER_ROW, int N, class T>
+__device__ __forceinline__ void row_sum(T (&value)[N]) {
     constexpr int LANES = PER_ROW < WARP ? PER_ROW : WARP;
 #pragma unroll
     for (int by = LANES / 2; by > 0; by /= 2)
@@ -22,9 +22,9 @@ __device__ __forceinline__ void row_sum(float (&value)[N]) {
         for (int n = 0; n < N; ++n) value[n] += __shfl_xor_sync(EVERY_LANE, value[n], by);
 }
 
-// The same across warps, through `shared`: N floats for each warp of the row.
-template <int PER_ROW, int N>
-__device__ __forceinline__ void block_sum(float (&value)[N], float* shared) {
+// The same across warps, through `shared`: N values for each warp of the row.
+template <int PER_ROW, int N, class T>
+__device__ __forceinline__ void block_sum(T (&value)[N], T* shared) {
     row_sum<PER_ROW>(value);
     if (PER_ROW <= WARP) return;
     __syncthreads();  // other threads may still read the last sums

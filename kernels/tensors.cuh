@@ -32,10 +32,10 @@ struct Chunk {
     }
 };
 
-// The sum over the threads of a block; each of them gets it.
-__device__ __forceinline__ float sum_of_block(float sum) {
-    __shared__ float shared[CHUNK_THREADS / WARP];
-    float of_block[1] = {sum};
+// The sum over the threads of a block; each of them gets it. Sums of squares are double, which holds the squares of all floats.
+__device__ __forceinline__ double sum_of_block(double sum) {
+    __shared__ double shared[CHUNK_THREADS / WARP];
+    double of_block[1] = {sum};
     block_sum<CHUNK_THREADS>(of_block, shared);
     return of_block[0];
 }

@@ -160,8 +160,7 @@ class MlxBackend(OnePerProcess):
         return mx.ones(shape, self._native(dtype))
 
     def full(self, shape: Shape, value: float, dtype: str = "float32") -> Array:
-        self.join()
-        return mx.full(shape, value, self._native(dtype))
+        return mx.full(shape, self.asarray(value, dtype))  # with a number MLX chooses the dtype itself
 
     def arange(self, stop: int, dtype: str = "int32") -> Array:
         self.join()
@@ -170,6 +169,10 @@ class MlxBackend(OnePerProcess):
     def astype(self, x: Array, dtype: str) -> Array:
         self.join()
         return (_single(x) if dtype in STORAGE else x).astype(self._native(dtype))
+
+    def exactly(self, *arrays: Array | int, name: str, compute: Callable[..., Array]) -> Array:
+        wide = compute(*(a if isinstance(a, int) else a.astype(mx.int64) for a in arrays))
+        return mx.clip(wide, -1 << 31, (1 << 31) - 1).astype(mx.int32)
 
     # Elementwise
     def abs(self, x: Array) -> Array:
@@ -191,7 +194,7 @@ class MlxBackend(OnePerProcess):
         return mx.sqrt(x)
 
     def sin(self, x: Array) -> Array:
-        return mx.sin(x)
+        return mx.where(x == 0, x, mx.sin(x))  # on a CPU MLX's sine of -0 is 0
 
     def cos(self, x: Array) -> Array:
         return mx.cos(x)
@@ -200,7 +203,7 @@ class MlxBackend(OnePerProcess):
         return mx.tanh(x)
 
     def sign(self, x: Array) -> Array:
-        return mx.sign(x)
+        return mx.where(mx.isnan(x), x, mx.sign(x))  # MLX's sign of NaN is 0
 
     def floor(self, x: Array) -> Array:
         return mx.floor(x)
@@ -231,8 +234,8 @@ class MlxBackend(OnePerProcess):
 
     # Reductions
     def sum(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
-        if not x.size:  # MLX 0.32.4 can hang on the CPU when it sums an empty array
-            x = mx.zeros([max(n, 1) if _is_reduced(i, axis, x.ndim) else n for i, n in enumerate(x.shape)], x.dtype)
+        if not x.size:
+            x = _of_none(x, axis, 0)
         axes = self._axes_of_a_long_chain(x, axis)
         return sum_over(mx, x, axes, keepdims, _LONG) if axes else mx.sum(x, axis=axis, keepdims=keepdims)
 
@@ -256,10 +259,10 @@ class MlxBackend(OnePerProcess):
         return mx.min(x, axis=axis, keepdims=keepdims)
 
     def all(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
-        return mx.all(x, axis=axis, keepdims=keepdims)
+        return mx.all(x if x.size else _of_none(x, axis, True), axis=axis, keepdims=keepdims)
 
     def any(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
-        return mx.any(x, axis=axis, keepdims=keepdims)
+        return mx.any(x if x.size else _of_none(x, axis, False), axis=axis, keepdims=keepdims)
 
     def argmax(self, x: Array, axis: int = -1) -> Array:
         return mx.argmax(x, axis=axis).astype(mx.int32)
@@ -297,13 +300,15 @@ class MlxBackend(OnePerProcess):
 
     # Indexing
     def take(self, x: Array, indices: Array, axis: int) -> Array:
+        if not (x.size and indices.size):  # from an empty array MLX refuses to take, or ends the process
+            return mx.zeros((*x.shape[:axis], *indices.shape, *x.shape[axis + 1:]), x.dtype)
         return mx.take(x, indices, axis=axis)
 
     def take_along_axis(self, x: Array, indices: Array, axis: int) -> Array:
-        return mx.take_along_axis(x, indices, axis=axis)
+        return mx.take_along_axis(x, indices, axis=axis) if indices.size else mx.zeros(indices.shape, x.dtype)
 
     def index_add(self, x: Array, indices: Array, values: Array) -> Array:
-        return x.at[indices].add(values)
+        return x.at[indices].add(values) if values.size else x
 
     def slice_add(self, x: Array, key: Any, values: Array) -> Array:
         return x.at[key].add(values)
@@ -338,6 +343,11 @@ def _is_of_a_trace(error: Exception) -> bool:
 
 def _is_reduced(position: int, axis: Axis, ndim: int) -> bool:
     return axis is None or position in [a % ndim for a in (axis if isinstance(axis, tuple) else (axis,))]
+
+
+def _of_none(x: Array, axis: Axis, value: float) -> Array:
+    """In place of an empty array one whose reduction is `value`: over an empty one MLX 0.32.4 can hang on a CPU."""
+    return mx.full([max(n, 1) if _is_reduced(i, axis, x.ndim) else n for i, n in enumerate(x.shape)], value, x.dtype)
 
 
 def create() -> MlxBackend:

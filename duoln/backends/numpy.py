@@ -16,9 +16,9 @@ import numpy as np
 
 from duoln.backends import storage
 from duoln.backends.long_sums import sum_over
-from duoln.backends.numpy_like import NumpyLikeBackend
+from duoln.backends.numpy_like import INT32, NumpyLikeBackend
 from duoln.backends.protocol import STORAGE, Array, Axis
-from duoln.errors import CompileError
+from duoln.errors import CompileError, DtypeError
 from duoln.system import host_memory, openblas
 
 # The numbers of mallopt's parameters in glibc's malloc.h.
@@ -65,6 +65,13 @@ class NumpyBackend(NumpyLikeBackend):
             bits: Array = x.view(_BITS[x.dtype])
             return (bits * condition).view(x.dtype)  # NumPy's where takes 16 times as long
         return super().where(condition, x, y)
+
+    def _narrowed(self, name: str, wide: Array) -> Array:
+        least, most = (int(wide.min()), int(wide.max())) if wide.size else (0, 0)
+        if least < INT32.min or most > INT32.max:
+            raise DtypeError(f"[{name}] expected results that int32 holds, {INT32.min} .. {INT32.max}, found "
+                             f"{most if most > INT32.max else least}; convert to a float dtype with astype")
+        return wide
 
     def sum(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
         axes = _axes_of_a_long_chain(x, axis)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -11,6 +11,8 @@ import numpy as np
 from duoln.backends import OnePerProcess, storage
 from duoln.backends.protocol import DTYPES, STORAGE, Array, Axis, Shape
 from duoln.errors import DtypeError
+
+INT32 = np.iinfo(np.int32)
 
 
 class NumpyLikeBackend(OnePerProcess):
@@ -79,6 +81,13 @@ class NumpyLikeBackend(OnePerProcess):
             return storage.bits_of(self.xp, x)
         with np.errstate(over="ignore", under="ignore"):  # rounding to infinity or 0 is no error
             return storage.single(self.xp, x).astype(native)
+
+    def exactly(self, *arrays: Array | int, name: str, compute: Callable[..., Array]) -> Array:
+        wide = compute(*(a if isinstance(a, int) else a.astype(np.int64) for a in arrays))
+        return self._narrowed(name, wide).astype(np.int32)
+
+    def _narrowed(self, name: str, wide: Array) -> Array:
+        return self.xp.minimum(self.xp.maximum(wide, INT32.min), INT32.max)
 
     # Elementwise
     def abs(self, x: Array) -> Array:

@@ -114,6 +114,13 @@ class Backend(Protocol):
     def astype(self, x: Array, dtype: str) -> Array:
         """The values in another dtype: rounded to nearest, to even at a tie, and once only."""
 
+    def exactly(self, *arrays: Array | int, name: str, compute: Callable[..., Array]) -> Array:
+        """`compute(*arrays)` of int32 arrays and integers, computed with 64 bits, as int32.
+
+        A result that int32 does not hold raises a DtypeError that names the operator; where that would wait for a
+        device, it is the nearest number that int32 holds.
+        """
+
     # Elementwise ---------------------------------------------------------------------------------
     def abs(self, x: Array) -> Array: ...
     def exp(self, x: Array) -> Array: ...

@@ -38,7 +38,7 @@ def host_array(x: Any, backend: Backend, dtype: str | None) -> tuple[np.ndarray,
     wanted = dtype or _own_dtype(x, values, backend)
     if wanted != "bfloat16" and values.dtype == wanted:
         return values, wanted
-    _check_values(values, wanted)
+    _check_values("[tensor]", values, wanted)
     if wanted in STORAGE:
         return values if values.dtype.kind == "f" else values.astype(np.float64), wanted
     with np.errstate(under="ignore"):
@@ -77,7 +77,7 @@ def _own_dtype(x: Any, values: np.ndarray, backend: Backend) -> str:
     if values.dtype.kind in "iu":
         return "int32"
     name = values.dtype.name
-    if name == "float64" and not isinstance(x, np.ndarray | np.generic):
+    if name == "float64" and isinstance(x, list | tuple | int | float) and not isinstance(x, np.generic):
         return "int32" if _whole(x) else "float32"
     if name not in backend.dtypes:
         actual = described(x) if values.dtype.kind == "O" and not values.ndim else _kind(values)
@@ -96,10 +96,16 @@ def _whole(x: Any) -> bool:
     return all(_whole(v) for v in x) if isinstance(x, list | tuple) and len(x) else isinstance(x, int)
 
 
-def _check_values(values: np.ndarray, wanted: str) -> None:
+def check_held(name: str, role: str, number: float, dtype: str) -> float:
+    """A number that a dtype holds; rounding does not count. Raises DtypeError for another one."""
+    _check_values(f"[{name}] {role}:", np.asarray(number, np.float64), dtype)
+    return number
+
+
+def _check_values(whose: str, values: np.ndarray, wanted: str) -> None:
     """Raises DtypeError for a value that the conversion would change; rounding does not count as a change."""
     if values.dtype.kind not in "biuf":
-        raise DtypeError(f"[tensor] expected real numbers, found {_kind(values)}")
+        raise DtypeError(f"{whose} expected real numbers, found {_kind(values)}")
     if wanted == "bool":
         bad, allowed = (values != 0) & (values != 1), "0 or 1 for dtype bool"
     elif wanted == "int32":
@@ -112,4 +118,4 @@ def _check_values(values: np.ndarray, wanted: str) -> None:
         limit = _LARGEST_BFLOAT16 if wanted == "bfloat16" else float(np.finfo(wanted).max)
         bad, allowed = np.isfinite(values) & (np.abs(values.astype(np.float64)) > limit), f"numbers up to {limit:.6g}"
     if bad.any():
-        raise DtypeError(f"[tensor] expected {allowed}, found {values.reshape(-1)[np.flatnonzero(bad)[0]]}")
+        raise DtypeError(f"{whose} expected {allowed}, found {values.reshape(-1)[np.flatnonzero(bad)[0]]}")

@@ -305,11 +305,17 @@ class Tensor:
     def __abs__(self) -> Tensor:
         return OPERATORS["abs"](self)
 
-    def __and__(self, other: Tensor) -> Tensor:
+    def __and__(self, other: Operand) -> Tensor:
         return OPERATORS["logical_and"](self, other)
 
-    def __or__(self, other: Tensor) -> Tensor:
+    def __rand__(self, other: Operand) -> Tensor:
+        return OPERATORS["logical_and"](other, self)
+
+    def __or__(self, other: Operand) -> Tensor:
         return OPERATORS["logical_or"](self, other)
+
+    def __ror__(self, other: Operand) -> Tensor:
+        return OPERATORS["logical_or"](other, self)
 
     def __invert__(self) -> Tensor:
         return OPERATORS["logical_not"](self)

@@ -24,7 +24,7 @@ _FAR = ((2.15311535474403846e-8, 5.64188496988670089e-1, 8.88314979438837594e0, 
          1.23033935479799725e3),
         (1.0, 1.57449261107098347e1, 1.17693950891312499e2, 5.37181101862009858e2, 1.62138957456669019e3,
          3.29079923573345963e3, 4.36261909014324716e3, 3.43936767414372164e3, 1.23033935480374942e3))
-_BORDER, _END = 0.5, 6.0
+_BORDER, _END = 0.5, 27.0
 
 
 @op
@@ -45,18 +45,32 @@ def _ratio(table: tuple[Sequence[float], Sequence[float]], x: Array) -> Array:
     return _polynomial(table[0], x) / _polynomial(table[1], x)
 
 
-def _erf(be: Backend, x: Array) -> Array:
-    size = be.abs(x)
-    near, far = be.minimum(size, _BORDER), be.minimum(size, _END)
-    of_far = 1.0 - be.exp(-far * far) * _ratio(_FAR, far)
-    return be.sign(x) * be.where(size < _BORDER, near * _ratio(_NEAR, near * near), of_far)
+def _bell(be: Backend, x: Array, width: float) -> Array:
+    """exp(-width x^2). The rounding of a large square would cost digits, so x is split: the square of its part in
+    multiples of 1/256 is exact.
+    """
+    size = be.minimum(be.abs(x), 2 * _END)
+    part = be.round(size * 256.0) * 0.00390625
+    return be.exp(-width * (part * part)) * be.exp(-width * ((size - part) * (size + part)))
 
 
-def _erf_vjp(be: Backend, x: Array, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
-    return (gout * (2 / math.sqrt(math.pi) * be.exp(-x * x)),)
+def _near_and_far(be: Backend, size: Array, bell: Array) -> tuple[Array, Array]:
+    """Of |x| and exp(-x^2): erf where |x| is below the border, and 1 - erf above it, with all its digits."""
+    near = be.minimum(size, _BORDER)
+    return near * _ratio(_NEAR, near * near), bell * _ratio(_FAR, be.minimum(size, _END))
 
 
-erf.add(Rule("composed", lambda be, x: (_erf(be, x), x), _erf_vjp))
+def _erf_forward(be: Backend, x: Array) -> tuple[Array, Array]:
+    size, bell = be.abs(x), _bell(be, x, 1.0)
+    near, rest = _near_and_far(be, size, bell)
+    return be.sign(x) * be.where(size < _BORDER, near, 1.0 - rest), bell
+
+
+def _erf_vjp(be: Backend, bell: Array, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
+    return (gout * (2 / math.sqrt(math.pi) * bell),)
+
+
+erf.add(Rule("composed", _erf_forward, _erf_vjp))
 
 
 @op
@@ -66,32 +80,38 @@ def gelu(x: Tensor, *, approximate: GeluForm = "none") -> Tensor:
     Args:
         x: the input.
         approximate: "none" computes Phi by the error function; "tanh" is the paper's approximation,
-            Phi(x) = (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2, which some published models have.
+            Phi(x) = (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2, which some published models have. Its small
+            values have the relative error of the cube's rounding, which grows with the cube.
     """
     check_float("gelu", x)
     return gelu.apply(x, approximate=check_choice("gelu", "approximate", approximate, get_args(GeluForm)))
 
 
 _SCALE, _CUBIC = math.sqrt(2 / math.pi), 0.044715
-
-
-def _phi(be: Backend, x: Array, approximate: GeluForm) -> Array:
-    if approximate == "tanh":
-        return 0.5 + 0.5 * be.tanh(_SCALE * (x + _CUBIC * (x * x * x)))
-    return 0.5 + 0.5 * _erf(be, x * math.sqrt(0.5))
+_ZERO_BELOW = -1e4
+"""Below it a distribution function is 0. The product of an infinite x and 0 would be NaN."""
 
 
 def _gelu_forward(be: Backend, x: Array, approximate: GeluForm) -> tuple[Array, Any]:
-    phi = _phi(be, x, approximate)
-    return x * phi, (x, phi)
+    x = be.maximum(x, _ZERO_BELOW)
+    if approximate == "tanh":  # (1 + tanh(u)) / 2 is the sigmoid of 2 u
+        phi, of_slope = logistic(be, 2 * _SCALE * (x + _CUBIC * (x * x * x)))
+    else:
+        of_slope = _bell(be, x, 0.5)
+        size = be.abs(x) * math.sqrt(0.5)
+        near, rest = _near_and_far(be, size, of_slope)
+        far = 0.5 * rest
+        phi = be.where(size < _BORDER, 0.5 + 0.5 * be.sign(x) * near, be.where(x < 0, far, 1.0 - far))
+    return x * phi, (x, phi, of_slope)
 
 
 def _gelu_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool], *, approximate: GeluForm) -> tuple[Array]:
-    x, phi = saved
+    x, phi, of_slope = saved
+    x = be.minimum(x, -_ZERO_BELOW)
     if approximate == "tanh":
-        density = 2.0 * phi * (1.0 - phi) * (_SCALE + 3 * _SCALE * _CUBIC * (x * x))
+        density = phi / of_slope * (2 * _SCALE + 6 * _SCALE * _CUBIC * (x * x))
     else:
-        density = be.exp(-0.5 * (x * x)) * (1 / math.sqrt(2 * math.pi))
+        density = of_slope * (1 / math.sqrt(2 * math.pi))
     return (gout * (phi + x * density),)
 
 
@@ -106,13 +126,14 @@ def silu(x: Tensor) -> Tensor:
 
 
 def _silu_forward(be: Backend, x: Array) -> tuple[Array, Any]:
-    gate = logistic(be, x)
-    return x * gate, (x, gate)
+    x = be.maximum(x, _ZERO_BELOW)
+    gate, whole = logistic(be, x)
+    return x * gate, (x, gate, whole)
 
 
 def _silu_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
-    x, gate = saved
-    return (gout * (gate + x * (gate * (1.0 - gate))),)
+    x, gate, whole = saved
+    return (gout * (gate + be.minimum(x, -_ZERO_BELOW) * (gate / whole)),)
 
 
 silu.add(Rule("composed", _silu_forward, _silu_vjp))
@@ -126,12 +147,11 @@ def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
 
 
 def _elu_forward(be: Backend, x: Array, alpha: float) -> tuple[Array, Any]:
-    y = be.where(x > 0, x, alpha * be.expm1(be.minimum(x, 0.0)))
-    return y, y
+    return be.where(x > 0, x, alpha * be.expm1(be.minimum(x, 0.0))), x
 
 
-def _elu_vjp(be: Backend, y: Array, gout: Array, needs: Sequence[bool], *, alpha: float) -> tuple[Array]:
-    return (be.where(y > 0, gout, gout * (y + alpha)),)
+def _elu_vjp(be: Backend, x: Array, gout: Array, needs: Sequence[bool], *, alpha: float) -> tuple[Array]:
+    return (be.where(x > 0, gout, gout * (alpha * be.exp(be.minimum(x, 0.0)))),)
 
 
 elu.add(Rule("composed", _elu_forward, _elu_vjp))

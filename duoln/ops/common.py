@@ -30,6 +30,27 @@ def unbroadcast(backend: Backend, gradient: Array, shape: Shape) -> Array:
     return backend.reshape(gradient, shape)
 
 
+def length_over(backend: Backend, x: Array, axes: tuple[int, ...]) -> Array:
+    """The Euclidean norm over axes, which stay with length 1. Values are divided by the greatest first, because the
+    squares of large ones overflow and those of small ones vanish.
+    """
+    if not prod(x.shape):
+        return backend.sum(x, axis=axes, keepdims=True)
+    unit = scale_of(backend, greatest_size(backend, x, axes))
+    scaled = x / unit
+    return backend.sqrt(backend.sum(scaled * scaled, axis=axes, keepdims=True)) * unit
+
+
+def greatest_size(backend: Backend, x: Array, axes: tuple[int, ...]) -> Array:
+    """The greatest absolute value over axes, which stay with length 1, without an array of absolute values."""
+    return backend.maximum(backend.max(x, axis=axes, keepdims=True), -backend.min(x, axis=axes, keepdims=True))
+
+
+def scale_of(backend: Backend, greatest: Array) -> Array:
+    """The divisors of values whose greatest sizes are given: 1 for 0, and for infinity and NaN, which so stay."""
+    return backend.where(backend.logical_and(backend.isfinite(greatest), greatest > 0.0), greatest, 1.0)
+
+
 def broadcast_shape(name: str, *shapes: Shape) -> Shape:
     """The shape that the arguments broadcast to.
 
@@ -120,6 +141,8 @@ def check_indices(name: str, role: str, x: Tensor, count: int, like: Tensor, low
         ShapeError: an index is out of range.
     """
     check_beside(name, role, x, "int32", like)
+    if not count and x.size:
+        raise ShapeError(f"[{name}] {role}: expected no indices into an axis of 0 entries, found {x.size}")
     repeated(_check_range, x.data, x.backend, name, role, low, count)
 
 

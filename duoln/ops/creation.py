@@ -9,6 +9,7 @@ import numpy as np
 from duoln.backends.protocol import REALS, Backend
 from duoln.core import Tensor
 from duoln.core.arguments import LARGEST, NOT_NAN, check_flag, check_integer, check_integers_in, check_number
+from duoln.core.entering import check_held
 from duoln.core.miscalled import explained
 from duoln.core.tensor import constant_tensor
 from duoln.errors import DtypeError, ShapeError
@@ -36,9 +37,13 @@ def ones(shape: int | tuple[int, ...], backend: Backend, dtype: str = "float32")
 
 @explained
 def full(shape: int | tuple[int, ...], fill_value: float, backend: Backend, dtype: str = "float32") -> Tensor:
-    """All `fill_value`. Raises as `zeros`."""
+    """All `fill_value`.
+
+    Raises:
+        DtypeError: the dtype cannot hold the value. The rest as `zeros`.
+    """
     sizes, dtype = _checked("full", shape, backend, dtype)
-    return constant_tensor(backend.full(sizes, check_number("full", "fill_value", fill_value, NOT_NAN), dtype), backend)
+    return constant_tensor(backend.full(sizes, _held("full", "fill_value", fill_value, dtype), dtype), backend)
 
 
 @explained
@@ -78,9 +83,9 @@ def ones_like(x: Tensor) -> Tensor:
 
 @explained
 def full_like(x: Tensor, fill_value: float) -> Tensor:
-    """All `fill_value`, of the shape, dtype and backend of `x`. Raises as `zeros`."""
+    """All `fill_value`, of the shape, dtype and backend of `x`. Raises as `full`."""
     check_tensors("full_like", x)
-    value = check_number("full_like", "fill_value", fill_value, NOT_NAN)
+    value = _held("full_like", "fill_value", fill_value, x.dtype)
     return constant_tensor(x.backend.full(x.shape, value, x.dtype), x.backend)
 
 
@@ -102,13 +107,20 @@ def eye(n_rows: int, n_cols: int | None = None, *, k: int = 0, backend: Backend,
 def linspace(start: float, stop: float, num: int, *, endpoint: bool = True, backend: Backend,
              dtype: str = "float32") -> Tensor:
     """Evenly spaced numbers from `start` on, `stop` among them if `endpoint` is set. Raises as `zeros`."""
-    first, last = (check_number("linspace", role, x) for role, x in (("start", start), ("stop", stop)))
     num = check_integer("linspace", "num", num, 0)
     endpoint = check_flag("linspace", "endpoint", endpoint)
     _, dtype = _checked("linspace", num, backend, dtype)
     if dtype not in REALS:
         raise DtypeError(f"[linspace] dtype: expected a float dtype, found {dtype}")
+    first, last = (check_held("linspace", role, check_number("linspace", role, x), dtype)
+                   for role, x in (("start", start), ("stop", stop)))
     return constant_tensor(backend.asarray(np.linspace(first, last, num, endpoint=endpoint), dtype), backend)
+
+
+def _held(name: str, role: str, value: Any, dtype: str) -> float:
+    """A number that is not NaN and that the dtype holds; True and False are for bool alone."""
+    number = float(value) if dtype == "bool" and isinstance(value, bool) else check_number(name, role, value, NOT_NAN)
+    return check_held(name, role, number, dtype)
 
 
 def _checked(name: str, shape: Any, backend: Any, dtype: str) -> tuple[tuple[int, ...], str]:

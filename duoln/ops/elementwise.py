@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
 
+import numpy as np
+
 from duoln.backends.protocol import REALS, Array, Backend
 from duoln.core import Op, Rule, Tensor, op
 from duoln.core.arguments import ABOVE_0, FINITE, NOT_NAN, check_number
@@ -24,14 +26,14 @@ Value = Callable[[Backend, Array], Array]
 Slope = Callable[..., Array]
 
 
-def _unary(name: str, doc: str, value: Value, keeps: Literal["x", "y", ""] = "", slope: Slope | None = None,
+def _unary(name: str, doc: str, value: Value, keeps: Literal["x", "y", "xy", ""] = "", slope: Slope | None = None,
            ) -> Op[[Tensor], Tensor]:
     """An op of one float tensor.
 
     Args:
         name, doc: name and docstring of the op.
         value: `y = value(be, x)`.
-        keeps: the value that the tape keeps, because the slope is computed from it: the input, the output or nothing.
+        keeps: what the tape keeps, because the slope is computed from it: the input, the output, both or nothing.
         slope: `slope(be, kept, gout)`, the gradient of x; None if there is no gradient.
     """
 
@@ -41,7 +43,7 @@ def _unary(name: str, doc: str, value: Value, keeps: Literal["x", "y", ""] = "",
 
     def forward(be: Backend, x: Array) -> tuple[Array, Any]:
         y = value(be, x)
-        return y, {"x": x, "y": y, "": None}[keeps]
+        return y, {"x": x, "y": y, "xy": (x, y), "": None}[keeps]
 
     def vjp(be: Backend, kept: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
         assert slope is not None
@@ -56,13 +58,29 @@ def _zero(be: Backend, kept: None, g: Array) -> Array:
     return be.zeros(g.shape, be.dtype(g))
 
 
-def logistic(be: Backend, x: Array) -> Array:
-    """1 / (1 + exp(-x)) of a native array, without overflow."""
-    return 0.5 * be.tanh(0.5 * x) + 0.5
+_ENOUGH = 88.0
+"""No power up to that of this number is infinite in float32."""
+
+
+def logistic(be: Backend, x: Array) -> tuple[Array, Array]:
+    """The sigmoid e^x / (1 + e^x) of a native array, and 1 + e^x, for a power without overflow.
+
+    In this form it keeps its digits where it is small, and divided by 1 + e^x it is its slope, also where it is near 1.
+    """
+    power = be.exp(be.minimum(x, _ENOUGH))
+    whole = power + 1.0
+    return power / whole, whole
 
 
 def _softplus(be: Backend, x: Array) -> Array:
     return be.maximum(x, 0.0) + be.log1p(be.exp(-be.abs(x)))
+
+
+def _tanh_slope(be: Backend, x: Array, g: Array) -> Array:
+    """1 / cosh(x)^2, which keeps the digits that 1 - tanh(x)^2 loses."""
+    power = be.exp(-2.0 * be.abs(x))
+    whole = power + 1.0
+    return g * (4.0 * power / (whole * whole))
 
 
 abs = _unary("abs", "Absolute value; the gradient at 0 is 0.", lambda be, x: be.abs(x),
@@ -71,7 +89,7 @@ ceil = _unary("ceil", "The smallest integer that is at least x; the gradient is 
               "", _zero)
 cos = _unary("cos", "Cosine.", lambda be, x: be.cos(x), "x", lambda be, x, g: -g * be.sin(x))
 exp = _unary("exp", "Exponential.", lambda be, x: be.exp(x), "y", lambda be, y, g: g * y)
-expm1 = _unary("expm1", "exp(x) - 1, exact near 0.", lambda be, x: be.expm1(x), "y", lambda be, y, g: g * (y + 1))
+expm1 = _unary("expm1", "exp(x) - 1, exact near 0.", lambda be, x: be.expm1(x), "x", lambda be, x, g: g * be.exp(x))
 floor = _unary("floor", "The greatest integer that is at most x; the gradient is 0.", lambda be, x: be.floor(x),
                "", _zero)
 log = _unary("log", "Natural logarithm.", lambda be, x: be.log(x), "x", lambda be, x, g: g / x)
@@ -81,21 +99,40 @@ relu = _unary("relu", "max(x, 0); the gradient at 0 is 0.", lambda be, x: be.max
               "y", lambda be, y, g: be.where(y > 0, g, 0.0))
 round = _unary("round", "The nearest integer, the even one at a tie; the gradient is 0.", lambda be, x: be.round(x),
                "", _zero)
-rsqrt = _unary("rsqrt", "1 / sqrt(x).", lambda be, x: 1.0 / be.sqrt(x), "y", lambda be, y, g: -0.5 * g * (y * y * y))
-sigmoid = _unary("sigmoid", "1 / (1 + exp(-x)), finite for every x.", logistic,
-                 "y", lambda be, y, g: g * (y * (1 - y)))
+rsqrt = _unary("rsqrt", "1 / sqrt(x).", lambda be, x: 1.0 / be.sqrt(x),
+               "xy", lambda be, xy, g: -0.5 * (g / xy[0] * xy[1]))  # the cube of the root would overflow
 sign = _unary("sign", "-1, 0 or 1; the gradient is 0.", lambda be, x: be.sign(x), "", _zero)
 sin = _unary("sin", "Sine.", lambda be, x: be.sin(x), "x", lambda be, x, g: g * be.cos(x))
 softplus = _unary("softplus", "log(1 + exp(x)), finite for every x.", _softplus,
-                  "x", lambda be, x, g: g * logistic(be, x))
+                  "x", lambda be, x, g: g * logistic(be, x)[0])
 sqrt = _unary("sqrt", "Square root.", lambda be, x: be.sqrt(x), "y", lambda be, y, g: 0.5 * g / y)
 square = _unary("square", "x * x.", lambda be, x: x * x, "x", lambda be, x, g: 2.0 * g * x)
-tanh = _unary("tanh", "Hyperbolic tangent.", lambda be, x: be.tanh(x), "y", lambda be, y, g: g * (1 - y * y))
+tanh = _unary("tanh", "Hyperbolic tangent.", lambda be, x: be.tanh(x), "x", _tanh_slope)
 isfinite = _unary("isfinite", "Whether each value is finite, as bool.", lambda be, x: be.isfinite(x))
 isinf = _unary("isinf", "Whether each value is infinite, as bool.",
                lambda be, x: be.abs(x) == math.inf)
 isnan = _unary("isnan", "Whether each value is NaN, as bool.",
                lambda be, x: be.logical_not(be.abs(x) <= math.inf))
+
+
+@op
+def sigmoid(x: Tensor) -> Tensor:
+    """1 / (1 + exp(-x)), finite for every x. Small values and slopes have all their digits."""
+    check_float("sigmoid", x)
+    return sigmoid.apply(x)
+
+
+def _sigmoid_vjp(be: Backend, saved: tuple[Array, Array], gout: Array, needs: Sequence[bool]) -> tuple[Array]:
+    y, whole = saved
+    return (gout * (y / whole),)
+
+
+def _sigmoid_forward(be: Backend, x: Array) -> tuple[Array, tuple[Array, Array]]:
+    y, whole = logistic(be, x)
+    return y, (y, whole)
+
+
+sigmoid.add(Rule("composed", _sigmoid_forward, _sigmoid_vjp))
 
 
 @op
@@ -162,12 +199,24 @@ def _chosen(be: Backend, mine: Array, theirs: Array | float, g: Array, wins: Cal
     return be.where(wins(mine, theirs), g, be.where(mine == theirs, 0.5 * g, 0.0))
 
 
-add = _binary("add", "x + y.", lambda be, x, y: x + y, lambda be, x, y, g: g, lambda be, x, y, g: g)
-subtract = _binary("subtract", "x - y.", lambda be, x, y: x - y, lambda be, x, y, g: g, lambda be, x, y, g: -g)
-multiply = _binary("multiply", "x * y.", lambda be, x, y: x * y, lambda be, x, y, g: g * y, lambda be, x, y, g: g * x,
-                   ("y", "x"))
+def _whole(name: str, value: Callable[[Any, Any], Array]) -> Callable[[Backend, Any, Any], Array]:
+    """`value` of two arguments, which for int32 does not wrap round."""
+
+    def compute(be: Backend, x: Array | float, y: Array | float) -> Array:
+        if be.dtype(x if hasattr(x, "dtype") else y) == "int32":
+            return be.exactly(x, y, name=name, compute=value)
+        return value(x, y)
+
+    return compute
+
+
+add = _binary("add", "x + y.", _whole("add", lambda x, y: x + y), lambda be, x, y, g: g, lambda be, x, y, g: g)
+subtract = _binary("subtract", "x - y.", _whole("subtract", lambda x, y: x - y), lambda be, x, y, g: g,
+                   lambda be, x, y, g: -g)
+multiply = _binary("multiply", "x * y.", _whole("multiply", lambda x, y: x * y), lambda be, x, y, g: g * y,
+                   lambda be, x, y, g: g * x, ("y", "x"))
 divide = _binary("divide", "x / y.", lambda be, x, y: x / y, lambda be, x, y, g: g / y,
-                 lambda be, x, y, g: -g * x / (y * y), ("y", "xy"))
+                 lambda be, x, y, g: -(g / y) * (x / y), ("y", "xy"))  # the square of y would overflow
 maximum = _binary("maximum", "The greater; at a tie each gets half the gradient.",
                   lambda be, x, y: be.maximum(x, y) if not isinstance(x, int | float) else be.maximum(y, x),
                   lambda be, x, y, g: _chosen(be, x, y, g, lambda a, b: a > b),
@@ -214,27 +263,33 @@ def _slope_of_exponent(be: Backend, x: Array | float, y: Array, g: Array) -> Arr
     return g * (x ** y * log)
 
 
-pow.add(_broadcast_rule(lambda be, x, y: x ** y, _slope_of_base, _slope_of_exponent, ("xy", "xy")))
+def _power(be: Backend, x: Array | float, y: Array | float) -> Array:
+    if isinstance(y, float) and y == 0.5:  # NumPy takes the square root, which for -0 and -inf is another one
+        return cast(Array, be.where(x == -math.inf, math.inf, x) ** y + 0.0)
+    return cast(Array, x ** y)
 
 
-def _check_bools(name: str, x: Tensor, y: Tensor) -> None:
-    check_beside(name, "x", x, "bool", x)
-    check_beside(name, "y", y, "bool", x)
-    broadcast_shape(name, x.shape, y.shape)
+pow.add(_broadcast_rule(_power, _slope_of_base, _slope_of_exponent, ("xy", "xy")))
+
+
+def _bools(name: str, x: Operand, y: Operand) -> tuple[Operand, Operand]:
+    for role, value, second in (("x", x, y), ("y", y, x)):
+        if not isinstance(value, bool | np.bool_):
+            like = second if isinstance(second, Tensor) else value
+            check_beside(name, role, cast(Tensor, value), "bool", cast(Tensor, like))
+    return operands(name, x, y)
 
 
 @op
-def logical_and(x: Tensor, y: Tensor) -> Tensor:
-    """True where both of two bool tensors are True."""
-    _check_bools("logical_and", x, y)
-    return logical_and.apply(x, y)
+def logical_and(x: Operand, y: Operand) -> Tensor:
+    """True where both of two bool tensors are True; one of them may be True or False."""
+    return logical_and.apply(*_bools("logical_and", x, y))
 
 
 @op
-def logical_or(x: Tensor, y: Tensor) -> Tensor:
-    """True where at least one of two bool tensors is True."""
-    _check_bools("logical_or", x, y)
-    return logical_or.apply(x, y)
+def logical_or(x: Operand, y: Operand) -> Tensor:
+    """True where at least one of two bool tensors is True; one of them may be True or False."""
+    return logical_or.apply(*_bools("logical_or", x, y))
 
 
 @op

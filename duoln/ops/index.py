@@ -142,7 +142,13 @@ def _getitem_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) ->
     if indices:
         dx = in_float32(be, gout, lambda g: be.reshape(_added_rows(be, g, (prod(shape),), key, 0), shape))
         return dx, *(None,) * indices
-    return (in_float32(be, gout, lambda g: be.slice_add(be.zeros(shape, be.dtype(g)), key, g)),)
+    # A new axis is a 1 in a shape.
+    plain = tuple(k for k in (key if isinstance(key, tuple) else (key,)) if k is not None)
+    return (in_float32(be, gout, lambda g: _added_slice(be, be.zeros(shape, be.dtype(g)), plain, g)),)
+
+
+def _added_slice(be: Backend, zeros: Array, key: tuple[Any, ...], gout: Array) -> Array:
+    return be.slice_add(zeros, key, be.reshape(gout, zeros[key].shape))
 
 
 getitem.add(Rule("composed", _getitem_forward, _getitem_vjp, stored=(0,)))

@@ -11,7 +11,7 @@ from duoln.core.arguments import ABOVE_0, BELOW_1, check_integer, check_number
 from duoln.core.miscalled import explained
 from duoln.errors import ShapeError
 from duoln.ops.common import check_beside, check_float, check_indices
-from duoln.ops.elementwise import abs, log, logistic, minimum, not_equal, square, where
+from duoln.ops.elementwise import abs, isinf, log, logical_and, logistic, minimum, not_equal, square, where
 from duoln.ops.index import take
 from duoln.ops.reduce import log_softmax, mean, sum
 from duoln.ops.shape import expand_dims
@@ -50,12 +50,17 @@ def softmax_cross_entropy(logits: Tensor, labels: Tensor, ignore_index: int | No
         logits, labels = where(expand_dims(counted, axis=-1), logits, 0.0), where(counted, labels, 0)
     losses = softmax_cross_entropy.apply(logits, labels)
     if weight is not None:
-        losses = losses * take.apply(weight, labels, axis=0)
+        losses = _weighted(take.apply(weight, labels, axis=0), losses)
     if share:
         of_all = log_softmax.apply(logits, axis=logits.ndim - 1)
-        even = mean(of_all if weight is None else of_all * weight, axis=-1)
+        even = mean(of_all if weight is None else _weighted(weight, of_all), axis=-1)
         losses = (1.0 - share) * losses - share * even
     return losses if counted is None else where(counted, losses, 0.0)
+
+
+def _weighted(weight: Tensor, x: Tensor) -> Tensor:
+    """The product with a weight; a weight of 0 takes out an infinity too."""
+    return weight * where(logical_and(weight == 0.0, isinf(x)), 0.0, x)
 
 
 def _check_weight(name: str, weight: Tensor | None, logits: Tensor) -> None:
@@ -66,6 +71,8 @@ def _check_weight(name: str, weight: Tensor | None, logits: Tensor) -> None:
 @explained
 def soft_cross_entropy(logits: Tensor, targets: Tensor, *, weight: Tensor | None = None) -> Tensor:
     """Cross-entropy of distributions over classes under softmax(logits), in nats: -sum(weight * targets * log p).
+
+    A class of target 0 adds 0, also where p is 0.
 
     Shape:
         logits and targets (..., classes), weight (classes,) -> (...).
@@ -79,7 +86,7 @@ def soft_cross_entropy(logits: Tensor, targets: Tensor, *, weight: Tensor | None
         raise ShapeError(f"[{name}] expected logits (..., classes), found {logits.shape}")
     _check_weight(name, weight, logits)
     of_all = log_softmax.apply(logits, axis=logits.ndim - 1)
-    return -sum(targets * (of_all if weight is None else of_all * weight), axis=-1)
+    return -sum(_weighted(targets if weight is None else targets * weight, of_all), axis=-1)
 
 
 def counted_rows(name: str, labels: Tensor, like: Tensor, classes: int, ignore_index: int | None) -> Tensor | None:
@@ -131,13 +138,15 @@ def bce_with_logits(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def _bce_forward(be: Backend, logits: Array, targets: Array) -> tuple[Array, Any]:
-    y = be.maximum(logits, 0.0) - logits * targets + be.log1p(be.exp(-be.abs(logits)))
+    size, share = be.abs(logits), be.where(logits > 0, 1.0 - targets, targets)
+    # max(x, 0) - x t: of an infinite logit that the target agrees with, 0 is left.
+    y = be.where(share == 0, 0.0, size * be.where(share == 0, 1.0, share)) + be.log1p(be.exp(-size))
     return y, (logits, targets)
 
 
 def _bce_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, Array | None]:
     logits, targets = saved
-    dx = gout * (logistic(be, logits) - targets) if needs[0] else None
+    dx = gout * (logistic(be, logits)[0] - targets) if needs[0] else None
     return dx, (-gout * logits if needs[1] else None)
 
 
@@ -192,7 +201,8 @@ def huber_loss(predictions: Tensor, targets: Tensor, *, delta: float = 1.0) -> T
 def kl_div(log_predictions: Tensor, targets: Tensor) -> Tensor:
     """What each entry adds to the divergence of targets from predictions: targets * (log(targets) - log_predictions).
 
-    A target of 0 adds 0 and has no gradient. The sum over the classes is the Kullback-Leibler divergence, in nats.
+    A target of 0 adds 0 and has no gradient, one below 0 gives NaN. The sum over the classes is the Kullback-Leibler
+    divergence, in nats.
 
     Shape:
         log_predictions, as `log_softmax` gives them, and targets of one shape -> the same.
@@ -201,6 +211,5 @@ def kl_div(log_predictions: Tensor, targets: Tensor) -> Tensor:
         ShapeError: the shapes differ.
     """
     _check_pair("kl_div", log_predictions, targets)
-    counted = targets > 0.0
-    each = targets * (log(where(counted, targets, 1.0)) - where(counted, log_predictions, 0.0))
-    return where(counted, each, 0.0)
+    is_zero = targets == 0.0
+    return targets * (log(where(is_zero, 1.0, targets)) - where(is_zero, 0.0, log_predictions))

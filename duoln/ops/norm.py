@@ -15,7 +15,7 @@ from duoln.backends.protocol import Array, Backend, Shape
 from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import AT_LEAST_0, check_choice, check_flag, check_number
 from duoln.errors import ShapeError
-from duoln.ops.common import check_float, check_given, normal_axes
+from duoln.ops.common import check_float, check_given, length_over, normal_axes
 from duoln.ops.elementwise import sqrt
 from duoln.ops.shape import permute_dims, reshape
 
@@ -271,6 +271,8 @@ def by_statistics(x: Tensor, gain: Tensor, mean: Tensor, variance: Tensor, eps: 
 def weight_norm(direction: Tensor, gain: Tensor) -> Tensor:
     """Weight normalisation: each output's weights are gain * v / |v| (Salimans and Kingma 2016, eq. 2).
 
+    A direction of zeros gives weights of 0, without a gradient.
+
     Shape:
         direction (..., out), gain (out,) -> like direction; the norm runs over all axes but the last.
 
@@ -285,15 +287,16 @@ def weight_norm(direction: Tensor, gain: Tensor) -> Tensor:
 
 
 def _weight_norm_forward(be: Backend, v: Array, gain: Array) -> tuple[Array, Any]:
-    length = be.sqrt(be.sum(v * v, axis=_row_axes(v)))
-    unit = v / length
+    length = be.reshape(length_over(be, v, _row_axes(v)), gain.shape)
+    unit = v / be.where(length == 0, 1.0, length)
     return unit * gain, (unit, length, gain)
 
 
 def _weight_norm_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
     unit, length, gain = saved
     along = be.sum(gout * unit, axis=_row_axes(unit))
-    return ((gout - unit * along) * (gain / length) if needs[0] else None, along if needs[1] else None)
+    reach = be.where(length == 0, 0.0, gain / be.where(length == 0, 1.0, length))
+    return ((gout - unit * along) * reach if needs[0] else None, along if needs[1] else None)
 
 
 weight_norm.add(Rule("composed", _weight_norm_forward, _weight_norm_vjp))

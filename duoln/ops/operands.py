@@ -6,6 +6,7 @@
 | divide, pow | float32, float64, float16, bfloat16 | that dtype |
 | equal, not_equal, less, less_equal, greater, greater_equal | any | bool |
 | where | any | that dtype |
+| logical_and, logical_or | bool | bool |
 
 Two tensors must have one dtype: nothing is promoted. Only float32 may stand beside float16 or bfloat16, whose values it
 holds exactly, and gives float32. A Python number takes the dtype of the tensor beside it, and a NumPy scalar counts as
@@ -17,6 +18,9 @@ a Python number. A NumPy array must be wrapped with `duoln.tensor` first:
 | float16, bfloat16 | as float32, in which the operator computes |
 | int32 | an integer that int32 holds |
 | bool | True or False |
+
+Results of int32 do not wrap round. NumPy refuses one that int32 does not hold, by a DtypeError; a device, which would
+have to wait, gives the nearest number that int32 holds. The same is true of `sum` and `prod`.
 
 All other combinations raise a DtypeError that names the remedy. Tensors without axes follow the same rules. Among the
 reductions, `sum` keeps float32, float64 and int32, gives float32 for 16 bits, and counts bools in int32; `mean`, `max`,
@@ -42,7 +46,7 @@ _ARITHMETIC = ("add", "subtract", "multiply", "maximum", "minimum")
 _ANY_DTYPE = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "where")
 TENSORS: dict[str, frozenset[str]] = {
     **dict.fromkeys(_ARITHMETIC, frozenset({*REALS, "int32"})), **dict.fromkeys(("divide", "pow"), frozenset(REALS)),
-    **dict.fromkeys(_ANY_DTYPE, frozenset(DTYPES)),
+    **dict.fromkeys(_ANY_DTYPE, frozenset(DTYPES)), **dict.fromkeys(("logical_and", "logical_or"), frozenset({"bool"})),
 }
 """The dtypes of the tensors that an operator takes."""
 

@@ -8,16 +8,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import NOT_NAN, check_flag, check_number
 from duoln.core.miscalled import explained
+from duoln.core.tensor import stop_gradient
 from duoln.errors import DtypeError, ShapeError
-from duoln.ops.common import check_beside, check_float, check_tensors, normal_axes, normal_axis, only_axis
+from duoln.ops.common import (
+    check_beside,
+    check_float,
+    check_tensors,
+    length_over,
+    normal_axes,
+    normal_axis,
+    only_axis,
+)
 from duoln.ops.creation import zeros, zeros_like
-from duoln.ops.elementwise import abs, negative, pow, square, where
+from duoln.ops.elementwise import abs, logical_and, negative, pow, square, where
 from duoln.ops.shape import concat, reshape
 
 Axis = int | tuple[int, ...] | None
@@ -27,6 +37,10 @@ def _kept(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
     return tuple(1 if i in axes else n for i, n in enumerate(shape))
 
 
+def _dropped(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
+    return tuple(n for i, n in enumerate(shape) if i not in axes)
+
+
 def _check_nonempty(name: str, x: Tensor, axes: tuple[int, ...]) -> None:
     if 0 in [x.shape[a] for a in axes]:
         raise ShapeError(f"[{name}] expected at least one value along axis {axes}, found shape {x.shape}")
@@ -34,7 +48,11 @@ def _check_nonempty(name: str, x: Tensor, axes: tuple[int, ...]) -> None:
 
 @op(like=(None,))
 def sum(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-    """The sum of float or int32 values, or the number of True values."""
+    """The sum of float or int32 values, or the number of True values.
+
+    Raises:
+        DtypeError: on NumPy, int32 does not hold a sum; on a device it is then the nearest number that int32 holds.
+    """
     check_tensors("sum", x)
     axes = normal_axes("sum", axis, x.ndim)
     return sum.apply(x, axis=axes, keepdims=check_flag("sum", "keepdims", keepdims))
@@ -43,7 +61,13 @@ def sum(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
 def _sum_forward(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> tuple[Array, Any]:
     if not axis:
         return (be.astype(x, "int32") if be.dtype(x) == "bool" else x), (x.shape, axis)
+    if be.dtype(x) == "int32":
+        return _whole_sum(be, x, axis, keepdims), (x.shape, axis)
     return be.sum(x, axis=axis, keepdims=keepdims), (x.shape, axis)
+
+
+def _whole_sum(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
+    return be.exactly(x, name="sum", compute=partial(be.sum, axis=axis, keepdims=keepdims))
 
 
 def sum_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
@@ -76,7 +100,7 @@ def prod(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     The gradient of a value is the product of the others, so it is right at 0 too.
 
     Raises:
-        DtypeError: `x` holds bools.
+        DtypeError: `x` holds bools; on NumPy, int32 does not hold a product, see `sum`.
     """
     check_tensors("prod", x)
     if x.dtype == "bool":
@@ -99,8 +123,21 @@ def _products_before(be: Backend, rows: Array) -> Array:
 
 def _prod_forward(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> tuple[Array, Any]:
     rows = _in_rows(be, x, axis)
-    shape = _kept(x.shape, axis) if keepdims else tuple(n for i, n in enumerate(x.shape) if i not in axis)
+    shape = _kept(x.shape, axis) if keepdims else _dropped(x.shape, axis)
+    if be.dtype(x) == "int32" and rows.shape[1]:
+        return be.reshape(be.exactly(rows, name="prod", compute=partial(_whole_products, be)), shape), (x, axis)
     return be.reshape(_products_before(be, rows)[:, -1], shape), (x, axis)
+
+
+def _whole_products(be: Backend, rows: Array) -> Array:
+    """The products of rows of 64-bit integers, by halves. A number beyond int32 is kept as the next one beyond it, so
+    that no product wraps round and one with 0 is 0.
+    """
+    while (count := rows.shape[1]) > 1:
+        half = count // 2
+        products = be.maximum(be.minimum(rows[:, :half] * rows[:, half:2 * half], 1 << 31), -(1 << 31) - 1)
+        rows = be.concat([products, rows[:, 2 * half:]], axis=1)
+    return rows[:, 0]
 
 
 def _prod_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
@@ -151,7 +188,7 @@ def _centred(name: str, x: Tensor, axis: Axis, correction: float, keepdims: bool
 
 @op(like=(None,))
 def vector_norm(x: Tensor, axis: Axis = None, *, keepdims: bool = False, ord: float = 2) -> Tensor:
-    """The norm sum(|x|^ord)^(1 / ord) of the values along the axes as one vector; the gradient at the vector 0 is 0.
+    """The norm sum(|x|^ord)^(1 / ord) of the values along the axes as one vector; the gradient at 0 is 0.
 
     `ord` may be infinite, for the greatest or the smallest size, and 0, for the number of values that are not 0.
 
@@ -171,18 +208,34 @@ def vector_norm(x: Tensor, axis: Axis = None, *, keepdims: bool = False, ord: fl
         return sum(abs(x), axis=axes, keepdims=keepdims)
     if ord == 2:
         return vector_norm.apply(x, axis=axes, keepdims=keepdims)
-    total = sum(pow(abs(x), ord), axis=axes, keepdims=keepdims)
-    return where(total > 0.0, pow(where(total > 0.0, total, 1.0), 1.0 / ord), 0.0)
+    return _norm_of_order(abs(x), axes, keepdims, ord)
+
+
+def _norm_of_order(size: Tensor, axes: tuple[int, ...], keepdims: bool, ord: float) -> Tensor:
+    """Of sizes. Each is divided by the one with the greatest power, so that no power overflows. None is a power of 0,
+    whose slope may be infinite.
+    """
+    if not size.size:
+        return sum(size, axis=axes, keepdims=keepdims)
+    extreme = stop_gradient((max if ord > 0 else min).apply(size, axis=axes, keepdims=True))
+    unit = where(logical_and(extreme > 0.0, extreme < math.inf), extreme, 1.0)
+    share = size / unit
+    is_zero = share == 0.0
+    powers = where(is_zero, 0.0 if ord > 0 else 1.0, pow(where(is_zero, 1.0, share), ord))
+    is_none = extreme == 0.0
+    total = where(is_none, 1.0, sum(powers, axis=axes, keepdims=True))
+    norm = where(is_none, 0.0, pow(total, 1.0 / ord) * unit)
+    return norm if keepdims else reshape(norm, shape=_dropped(norm.shape, axes))
 
 
 def _norm_forward(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> tuple[Array, Any]:
-    kept = be.sqrt(be.sum(x * x, axis=axis, keepdims=True)) if axis else be.abs(x)
+    kept = length_over(be, x, axis) if axis else be.abs(x)
     return _drop(be, kept, axis, keepdims), (x, kept)
 
 
 def _norm_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
     x, kept = saved
-    return (x * (be.reshape(gout, kept.shape) / be.where(kept > 0, kept, 1.0)),)
+    return (x / be.where(kept == 0, 1.0, kept) * be.reshape(gout, kept.shape),)
 
 
 vector_norm.add(Rule("composed", _norm_forward, _norm_vjp))
@@ -229,7 +282,7 @@ def _min_forward(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -
 def _drop(be: Backend, kept: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
     if keepdims or not axis:
         return kept
-    return be.reshape(kept, tuple(n for i, n in enumerate(kept.shape) if i not in axis))
+    return be.reshape(kept, _dropped(kept.shape, axis))
 
 
 def _extreme_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
@@ -322,7 +375,7 @@ cumulative_sum.add(Rule("composed", _cumulative_forward, _cumulative_vjp))
 
 @op(like=(None,))
 def logsumexp(x: Tensor, axis: int = -1, *, keepdims: bool = False) -> Tensor:
-    """log(sum(exp(x))) along one axis, without overflow."""
+    """log(sum(exp(x))) along one axis, without overflow. That of -inf alone is -inf, and has a gradient of 0."""
     axis = _one_axis("logsumexp", x, axis, keepdims)
     return logsumexp.apply(x, axis=axis, keepdims=keepdims)
 
@@ -333,13 +386,15 @@ def _logsumexp_forward(be: Backend, x: Array, axis: int, keepdims: bool) -> tupl
     shift = be.where(be.isfinite(top), top, 0.0)
     powers = be.exp(x - shift)
     total = be.sum(powers, axis=axis, keepdims=True)
-    log_total = be.where(total > 0, be.log(be.where(total > 0, total, 1.0)), -math.inf)
-    return _drop(be, log_total + shift, (axis,), keepdims), (powers, total)
+    is_zero = total == 0
+    divisor = be.where(is_zero, 1.0, total)
+    log_total = be.where(is_zero, -math.inf, be.log(divisor))
+    return _drop(be, log_total + shift, (axis,), keepdims), (powers, divisor)
 
 
 def _logsumexp_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
-    powers, total = saved
-    return (powers * (be.reshape(gout, total.shape) / total),)
+    powers, divisor = saved
+    return (powers * (be.reshape(gout, divisor.shape) / divisor),)
 
 
 logsumexp.add(Rule("composed", _logsumexp_forward, _logsumexp_vjp))

@@ -7,9 +7,10 @@ from itertools import accumulate
 from math import prod
 from typing import Any
 
-from duoln.backends.protocol import REALS, Array, Backend
+from duoln.backends.protocol import Array, Backend
 from duoln.core import Op, Rule, Tensor, op
 from duoln.core.arguments import LARGEST, NOT_NAN, check_integer, check_integers_in, check_number, described
+from duoln.core.entering import check_held
 from duoln.core.miscalled import explained
 from duoln.core.storage import EVERY, MIXED, in_float32
 from duoln.errors import DtypeError, ShapeError
@@ -416,9 +417,7 @@ def pad(x: Tensor, widths: tuple[tuple[int, int], ...], value: float = 0.0) -> T
     if len(pairs) != x.ndim or any(len(pair) != 2 for pair in pairs):
         raise ShapeError(f"[pad] expected {x.ndim} pairs of widths, found {widths}")
     check_room("pad", x.backend, tuple(n + before + after for n, (before, after) in zip(x.shape, pairs, strict=True)))
-    value = check_number("pad", "value", value, NOT_NAN)
-    if x.dtype not in REALS and not (-LARGEST <= value <= LARGEST and value == int(value)):
-        raise DtypeError(f"[pad] value: expected an integer beside a tensor of {x.dtype}, found {value}")
+    value = check_held("pad", "value", check_number("pad", "value", value, NOT_NAN), x.dtype)
     return pad.apply(x, widths=pairs, value=value)
 
 

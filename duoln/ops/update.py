@@ -12,7 +12,7 @@ from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import AT_LEAST_0, BELOW_1, check_choice, check_flag, check_number
 from duoln.core.footprint import owner
 from duoln.errors import DtypeError, ShapeError, UsageError
-from duoln.ops.common import check_beside, check_float
+from duoln.ops.common import check_beside, check_float, greatest_size, scale_of
 
 
 @op(like=(None,))
@@ -42,14 +42,20 @@ def norm_of(be: Backend, arrays: Sequence[Array]) -> Array:
 
 
 def _norm_forward(be: Backend, *arrays: Array) -> tuple[Array, Any]:
-    norm = norm_of(be, arrays)
+    greatest = be.zeros((1,), be.dtype(arrays[0]))
+    for a in arrays:
+        if prod(a.shape):
+            greatest = be.maximum(greatest, be.reshape(greatest_size(be, a, tuple(range(len(a.shape)))), (1,)))
+    unit = scale_of(be, greatest)  # squares of large and small values overflow and vanish
+    norm = norm_of(be, [a / unit for a in arrays]) * be.reshape(unit, ())
     return norm, (arrays, norm)
 
 
 def norm_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> list[Array | None]:
-    """Each array over the norm; of zeros alone there is no gradient, and the result is not a number."""
+    """Each array over the norm; of zeros alone the gradient is 0."""
     arrays, norm = saved
-    return [a * (gout / norm) if need else None for a, need in zip(arrays, needs, strict=True)]
+    divisor = be.where(norm == 0, 1.0, norm)
+    return [a / divisor * gout if need else None for a, need in zip(arrays, needs, strict=True)]
 
 
 global_norm.add(Rule("composed", _norm_forward, norm_vjp))

@@ -7,7 +7,7 @@ enum Role { P, G, M, V, NEW_P, NEW_M, NEW_V, ROLES };
 
 // Gives the sum of the gradient's squares.
 template <class T>
-static T update(T* const at[ROLES], index_t count, T rate, T eps, T scale, T beta1, T beta2) {
+static double update(T* const at[ROLES], index_t count, T rate, T eps, T scale, T beta1, T beta2) {
     const T *p = at[P], *g = at[G], *m = at[M], *v = at[V];
     T *new_p = at[NEW_P], *new_m = at[NEW_M], *new_v = at[NEW_V];
     T squares = 0;
@@ -20,7 +20,7 @@ static T update(T* const at[ROLES], index_t count, T rate, T eps, T scale, T bet
         new_v[k] = square;
         new_p[k] = p[k] - rate * moment / (std::sqrt(square) + eps);
     }
-    return squares;
+    return sum_of_squares(g, count, squares);
 }
 
 // The gradient of a matrix is an array, or a product of two arrays of few rows: left (rows, n) and right (rows, width). An array has

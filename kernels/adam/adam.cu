@@ -8,12 +8,12 @@
 
 extern "C" __global__ void __launch_bounds__(CHUNK_THREADS)
 adam_update(const Tensors tensors, const float* __restrict__ rate, const float* __restrict__ eps,
-            const float* __restrict__ scale, float* __restrict__ squares, float beta1, float beta2) {
+            const float* __restrict__ scale, double* __restrict__ squares, float beta1, float beta2) {
     const Chunk chunk(tensors);
     const float *p = chunk.of(tensors, 0), *g = chunk.of(tensors, 1), *m = chunk.of(tensors, 2), *v = chunk.of(tensors, 3);
     float *new_p = chunk.of(tensors, 4), *new_m = chunk.of(tensors, 5), *new_v = chunk.of(tensors, 6);
     const float by = scale ? *scale : 1.0f, r = *rate, e = *eps;
-    float sum = 0;
+    double sum = 0;
     for (int base = int(threadIdx.x); base < chunk.count; base += AT_ONCE * CHUNK_THREADS) {
         // All values are read before one is written: the new arrays may be the old ones, so the compiler keeps the order.
         float parameter[AT_ONCE], gradient[AT_ONCE], moment[AT_ONCE], square[AT_ONCE];
@@ -29,7 +29,7 @@ adam_update(const Tensors tensors, const float* __restrict__ rate, const float* 
             const int i = base + k * CHUNK_THREADS;
             if (i >= chunk.count) break;
             const float scaled = gradient[k] * by;
-            sum += gradient[k] * gradient[k];
+            sum += double(gradient[k]) * double(gradient[k]);
             moment[k] = beta1 * moment[k] + scaled;
             square[k] = beta2 * square[k] + scaled * scaled;
             new_m[i] = moment[k];

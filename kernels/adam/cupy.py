@@ -22,7 +22,7 @@ from duoln.ops.update import Correction, are_apart
 _FILE = "adam/adam.cu"
 
 _update = launch.Kernel(_FILE, "adam_update", "tensors: struct, rate: float32[0], eps: float32[0], "
-                        "scale: float32[0]?, squares: float32[1], beta1: float32, beta2: float32")
+                        "scale: float32[0]?, squares: float64[1], beta1: float32, beta2: float32")
 _rates = launch.Kernel(_FILE, "adam_rates", "rate: float32[0], updates: int32[0], scaled: float32[0], "
                        "corrected: float32[0], update: int32[0], log_beta1: float32, log_beta2: float32, "
                        "rate_by: float32, eps_by: float32, of_eps: int32")
@@ -39,7 +39,7 @@ def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays:
     out = kept if donate and are_apart(kept, arrays[n:2 * n]) else tuple(cupy.empty_like(a) for a in kept)
     every = (*arrays, *out)
     pieces = Tensors.of(*(every[k * n:(k + 1) * n] for k in range(ADAM["ROLES"])))
-    squares = partial_sums(pieces, rate)
+    squares = partial_sums(pieces)
     for piece in pieces:
         _update((piece.blocks,), (THREADS,), (piece.by_value, rate, eps, scale, squares[piece.first:], beta1, beta2),
                 ADAM)

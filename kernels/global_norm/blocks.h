@@ -5,6 +5,16 @@
 
 static const index_t BLOCK = 8192;
 
+// The sum of the squares of `count` values, which their own type added up to `sum`: again in double where that may have lost some.
+template <class T>
+static double sum_of_squares(const T* x, index_t count, T sum) {
+    if (sum > T(1e-25) && sum < T(1e37)) return sum;
+    double wide = 0;
+#pragma omp simd reduction(+ : wide)
+    for (index_t k = 0; k < count; ++k) wide += double(x[k]) * double(x[k]);
+    return wide;
+}
+
 // The root of the sum of work(tensor, first, last) over all blocks; `first` and `last` are values of one tensor.
 template <class Work>
 static double root_of_sums(const index_t* sizes, index_t tensors, int threads, const Work& work) {

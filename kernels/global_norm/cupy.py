@@ -18,8 +18,8 @@ from duoln.ops.update import norm_vjp
 
 _FILE = "global_norm/global_norm.cu"
 
-_sum_squares = launch.Kernel(_FILE, "sum_squares", "tensors: struct, squares: float32[1]")
-_root_of_sum = launch.Kernel(_FILE, "root_of_sum", "squares: float32[1], norm: float32[0], count: int32")
+_sum_squares = launch.Kernel(_FILE, "sum_squares", "tensors: struct, squares: float64[1]")
+_root_of_sum = launch.Kernel(_FILE, "root_of_sum", "squares: float64[1], norm: float32[0], count: int32")
 
 
 def unfit(*arrays: Array) -> str | None:
@@ -31,14 +31,14 @@ def unfit(*arrays: Array) -> str | None:
     return launch.too_large(*arrays) if any(a.size for a in arrays) else "there are no values"
 
 
-def partial_sums(pieces: Sequence[Tensors], like: Array) -> Array:
-    """Room for a sum of each block of these lists."""
-    return cupy.empty(sum(piece.blocks for piece in pieces), dtype=like.dtype)
+def partial_sums(pieces: Sequence[Tensors]) -> Array:
+    """Room for a sum of squares of each block of these lists."""
+    return cupy.empty(sum(piece.blocks for piece in pieces), dtype=np.float64)
 
 
 def root_of_sum(squares: Array) -> Array:
     """The root of the sum of (n,) numbers, 0-d."""
-    norm = cupy.empty((), dtype=squares.dtype)
+    norm = cupy.empty((), dtype=np.float32)
     _root_of_sum((1,), (THREADS,), (squares, norm, len(squares)), NORM)
     return norm
 
@@ -49,7 +49,7 @@ def _supports(be: Backend, *arrays: Array) -> str | None:
 
 def _forward(be: Backend, *arrays: Array) -> tuple[Array, Any]:
     pieces = Tensors.of(arrays)
-    squares = partial_sums(pieces, arrays[0])
+    squares = partial_sums(pieces)
     for piece in pieces:
         _sum_squares((piece.blocks,), (THREADS,), (piece.by_value, squares[piece.first:]), NORM)
     norm = root_of_sum(squares)

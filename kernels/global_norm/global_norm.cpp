@@ -2,11 +2,11 @@
 #include "blocks.h"
 
 template <class T>
-static T squares(const T* x, index_t first, index_t last) {
+static double squares(const T* x, index_t count) {
     T sum = 0;
 #pragma omp simd reduction(+ : sum)
-    for (index_t k = first; k < last; ++k) sum += x[k] * x[k];
-    return sum;
+    for (index_t k = 0; k < count; ++k) sum += x[k] * x[k];
+    return sum_of_squares(x, count, sum);
 }
 
 #define GLOBAL_NORM(T, NAME)                                                                                          \
@@ -14,7 +14,7 @@ static T squares(const T* x, index_t first, index_t last) {
                                        int32_t threads) {                                                             \
         guarded([&] {                                                                                                 \
             *norm = T(root_of_sums(sizes, tensors, threads, [=](index_t tensor, index_t first, index_t last) {        \
-                return squares(reinterpret_cast<const T*>(addresses[tensor]), first, last);                           \
+                return squares(reinterpret_cast<const T*>(addresses[tensor]) + first, last - first);                  \
             }));                                                                                                      \
         });                                                                                                           \
     }

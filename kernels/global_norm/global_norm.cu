@@ -2,21 +2,21 @@
 #include "../tensors.cuh"
 
 extern "C" __global__ void __launch_bounds__(CHUNK_THREADS)
-sum_squares(const Tensors tensors, float* __restrict__ squares) {
+sum_squares(const Tensors tensors, double* __restrict__ squares) {
     const Chunk chunk(tensors);
     const float* values = chunk.of(tensors, 0);
-    float sum = 0;
+    double sum = 0;
 #pragma unroll 4
-    for (int i = int(threadIdx.x); i < chunk.count; i += CHUNK_THREADS) sum += values[i] * values[i];
+    for (int i = int(threadIdx.x); i < chunk.count; i += CHUNK_THREADS) sum += double(values[i]) * double(values[i]);
     sum = sum_of_block(sum);
     if (threadIdx.x == 0) squares[blockIdx.x] = sum;
 }
 
 // One block adds all sums.
 extern "C" __global__ void __launch_bounds__(CHUNK_THREADS)
-root_of_sum(const float* __restrict__ squares, float* __restrict__ norm, int count) {
-    float sum = 0;
+root_of_sum(const double* __restrict__ squares, float* __restrict__ norm, int count) {
+    double sum = 0;
     for (int i = int(threadIdx.x); i < count; i += CHUNK_THREADS) sum += squares[i];
     sum = sum_of_block(sum);
-    if (threadIdx.x == 0) *norm = sqrtf(sum);
+    if (threadIdx.x == 0) *norm = float(sqrt(sum));
 }

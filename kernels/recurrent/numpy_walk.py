@@ -69,8 +69,9 @@ class _Saved(NamedTuple):
 
 
 def sigmoid(x: Array) -> Array:
-    """The logistic function; by tanh, because exp of a large value overflows."""
-    return 0.5 * np.tanh(0.5 * x) + 0.5
+    """The logistic function e^x / (1 + e^x), which keeps its digits where it is small."""
+    power: Array = np.exp(np.minimum(x, 88.0))  # the power of a larger value overflows
+    return power / (power + 1.0)
 
 
 def rule(name: str, make_cell: MakeCell, variants: Sequence[str]) -> Rule:

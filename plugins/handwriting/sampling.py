@@ -116,7 +116,7 @@ def write(model: Synthesis, params: Params, classes: np.ndarray, bias: float, se
 
 
 def draw_point(output: np.ndarray, bias: float, rng: Stream) -> np.ndarray:
-    """One point from the parameters of the mixture: float32 (3,)."""
+    """One point from the parameters of the mixture: float32 (3,). Raises DivergedError if it is beyond float32."""
     end, parts = output[0], output[1:].reshape(6, -1)
     logits, (m1, m2), (s1, s2), r = parts[0] * (1 + bias), parts[1:3], parts[3:5] - bias, parts[5]
     powers = np.exp(logits - logits.max())
@@ -124,7 +124,12 @@ def draw_point(output: np.ndarray, bias: float, rng: Stream) -> np.ndarray:
     k = min(k, len(powers) - 1)
     u, v = rng.gaussian((2,))
     rho = math.tanh(r[k])
-    x = m1[k] + math.exp(s1[k]) * u
-    y = m2[k] + math.exp(s2[k]) * (rho * u + math.sqrt(max(1 - rho * rho, 0.0)) * v)
-    up = float(rng.uniform(()) < 0.5 - 0.5 * math.tanh(0.5 * end))
-    return np.array([x, y, up], np.float32)
+    with np.errstate(over="ignore"):
+        x = m1[k] + np.exp(s1[k]) * u
+        y = m2[k] + np.exp(s2[k]) * (rho * u + math.sqrt(max(1 - rho * rho, 0.0)) * v)
+        up = float(rng.uniform(()) < 0.5 - 0.5 * math.tanh(0.5 * end))
+        point = np.array([x, y, up], np.float32)
+    if not np.isfinite(point).all():
+        raise DivergedError(f"[handwriting] expected a point that float32 holds, found log deviations of {s1[k]:.6g} "
+                            f"and {s2[k]:.6g}")
+    return point

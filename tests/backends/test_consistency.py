@@ -35,6 +35,7 @@ CALLS = {
     "all": [([B], {}), ([B], dict(axis=0))], "any": [([B], {}), ([B], dict(axis=0, keepdims=True))],
     "argmax": [([X], {}), ([X], dict(axis=0)), ([np.ones((2, 3), np.float32)], {})],
     "cumulative_sum": [([X], dict(axis=0)), ([X], dict(axis=-1)), ([I], dict(axis=1))],
+    "exactly": [([I, I], dict(name="add", compute=lambda x, y: x + y)), ([I], dict(name="multiply", compute=lambda x: x * 3))],
     "cumulative_prod": [([X], dict(axis=0)), ([X], dict(axis=-1)), ([I], dict(axis=1)), ([X[:0]], dict(axis=0))],
     "reshape": [([X], dict(shape=(3, 2))), ([X[:0]], dict(shape=(3, 0)))],
     "permute_dims": [([X], dict(axes=(1, 0)))],

@@ -70,7 +70,7 @@ CALLS: list[Call] = [
       for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum", "pow")),
     *(Call(name, ((floats(3, 4), "compared"), (floats(3, 4), "compared")))
       for name in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")),
-    *(Call(name, ((_BOOLS, "bool"), (_BOOLS, "bool"))) for name in ("logical_and", "logical_or")),
+    *(Call(name, ((_BOOLS, "paired bool"), (_BOOLS, "paired bool"))) for name in ("logical_and", "logical_or")),
     Call("logical_not", ((_BOOLS, "bool"),)),
     Call("where", ((_BOOLS, "bool"), (floats(2, 2), "compared"), (floats(2, 2), "compared"))),
     Call("astype", ((floats(2), "any"),), {"dtype": ("float32", "dtype")}),

@@ -75,7 +75,7 @@ _NUMBERS = ("float", "integer", "scalar")
 ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     # which of NO_TENSORS are right after all, and the dtypes that are wrong
     "float": ((), ("int32", "bool")), "fixed": ((), ("int32", "bool")), "optional": (("None",), ("int32", "bool")),
-    "absent": (("None",), ()), "any": ((), ()), "fixed any": ((), ()), "bool": ((), ("int32", "float32")),
+    "absent": (("None",), ()), "any": ((), ()), "fixed any": ((), ()), "bool": ((), ("int32", "float32")), "paired bool": (("bool",), ("int32", "float32")),
     **dict.fromkeys(("optional bool", "broadcast bool"), (("None",), ("int32", "float32"))), "ids": ((), ("float32", "bool")), "labels": ((), ("float32", "bool")),
     "fixed integer": ((), ("float32", "bool")),
     "joined": ((), ("int32", "bool")), "paired": (_NUMBERS, ("int32", "bool")), "compared": (_NUMBERS, ("int32", "bool")),

@@ -10,6 +10,10 @@ from duoln.errors import ShapeError
 from duoln.extend import Array, Backend, Rule, Tensor, check_float, op
 
 _LOG_TWO_PI = log(2 * pi)
+_STEEPEST, _FARTHEST, _NARROWEST = 80.0, 1e9, 20.0
+"""Bounds on -s, on a and b, and on r. Within them no product of the gradient is infinite: times a share of 0 it would
+be NaN. A component farther away has no share, and the correlation of a greater r is 1 in float32.
+"""
 
 
 @op(like=(None,))
@@ -42,6 +46,10 @@ def mixture_density(output: Tensor, points: Tensor) -> Tensor:
     return mixture_density.apply(output, points)
 
 
+def _within(be: Backend, x: Array, limit: float) -> Array:
+    return be.minimum(be.maximum(x, -limit), limit)
+
+
 def _softplus(be: Backend, x: Array) -> Array:
     return be.maximum(x, 0.0) + be.log1p(be.exp(-be.abs(x)))
 
@@ -49,10 +57,11 @@ def _softplus(be: Backend, x: Array) -> Array:
 def _forward(be: Backend, output: Array, points: Array) -> tuple[Array, Any]:
     count = output.shape[-1] // 6
     end, p, m1, m2, s1, s2, r = (output[..., 0], *(output[..., 1 + k * count:1 + (k + 1) * count] for k in range(6)))
-    inverse1, inverse2 = be.exp(-s1), be.exp(-s2)
-    a, b = (points[..., 0:1] - m1) * inverse1, (points[..., 1:2] - m2) * inverse2
+    inverse1, inverse2 = (be.exp(be.minimum(-s, _STEEPEST)) for s in (s1, s2))
+    a, b = (_within(be, d, _FARTHEST) for d in ((points[..., 0:1] - m1) * inverse1, (points[..., 1:2] - m2) * inverse2))
     minus, plus = a - b, a + b
-    up, down = be.exp(2.0 * r), be.exp(-2.0 * r)
+    narrow = _within(be, r, _NARROWEST)
+    up, down = be.exp(2.0 * narrow), be.exp(-2.0 * narrow)
     quadratic = 0.25 * (minus * minus * (1.0 + up) + plus * plus * (1.0 + down))
     shifted = p - be.max(p, axis=-1, keepdims=True)
     powers = be.exp(shifted)

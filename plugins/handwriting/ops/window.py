@@ -8,6 +8,8 @@ from typing import Any
 from duoln.errors import ShapeError
 from duoln.extend import AT_LEAST_0, Array, Backend, Rule, Tensor, check_float, check_number, op
 
+_MOST = 80.0
+
 
 @op(like=(0, 1, 0))
 def soft_window(raw: Tensor, kappa: Tensor, characters: Tensor, *, advance: float = 1.0,
@@ -36,7 +38,8 @@ def soft_window(raw: Tensor, kappa: Tensor, characters: Tensor, *, advance: floa
 def _forward(be: Backend, raw: Array, kappa: Array, characters: Array, advance: float) -> tuple[tuple[Array, ...], Any]:
     batch, count = kappa.shape
     positions = be.astype(be.arange(characters.shape[1]), be.dtype(raw)) + 1.0
-    powers = be.reshape(be.exp(raw), (batch, 3, count, 1))
+    # Beyond the bounds a power is 0 or infinite, and the product of both NaN.
+    powers = be.reshape(be.exp(be.minimum(be.maximum(raw, -_MOST), _MOST)), (batch, 3, count, 1))
     beta, step = powers[:, 1], advance * powers[:, 2, :, 0]
     new = kappa + step
     distance = be.reshape(new, (batch, count, 1)) - positions
