@@ -99,9 +99,8 @@ def _summed(be: Backend, key: Array, value: Array, mask: Array | None, causal: b
     if mask is None and not causal:
         return key, key, value
     is_finite = be.isfinite(value)
-    finite = be.where(is_finite, value, 0.0)
-    mark = be.sum(be.where(is_finite, finite * 0.0, nan), axis=-1, keepdims=True)  # 0 or NaN
-    return key + mark, be.where(be.isfinite(key), key, 0.0), finite
+    scored = be.where(be.all(is_finite, axis=-1, keepdims=True), key, nan)
+    return scored, be.where(be.isfinite(key), key, 0.0), be.where(is_finite, value, 0.0)
 
 
 def _scores(be: Backend, queries: Array, keys: Array, seen: Array | None) -> Array:
@@ -144,7 +143,8 @@ def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[A
     scored, summed, value = _summed(be, key, value, mask, causal)
     keys, values = _turned(be, scored), _turned(be, value)
     along = be.sum(gout * out, axis=-1, keepdims=True)
-    along = be.where(be.isfinite(along), along, 0.0)  # a weight is NaN itself where the query's result is
+    if mask is not None or causal:  # the weights of a query with a NaN are NaN themselves, but for those of hidden keys
+        along = be.where(be.isfinite(along), along, 0.0)
     d_query: list[Array] = []
     d_key = be.zeros(key.shape, be.dtype(key)) if needs[1] else None
     d_value = be.zeros(value.shape, be.dtype(value)) if needs[2] else None
