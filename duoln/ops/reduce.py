@@ -14,6 +14,7 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import NOT_NAN, check_flag, check_number
 from duoln.core.miscalled import explained
+from duoln.core.tensor import stop_gradient
 from duoln.errors import DtypeError, ShapeError
 from duoln.ops.common import check_beside, check_float, check_tensors, normal_axes, normal_axis, only_axis
 from duoln.ops.creation import zeros, zeros_like
@@ -146,7 +147,13 @@ def _centred(name: str, x: Tensor, axis: Axis, correction: float, keepdims: bool
     count = size - check_number(name, "correction", correction)
     if not count > 0:
         raise ShapeError(f"[{name}] expected more than {correction} values along axis {axes}, found {size}")
-    return x - mean(x, axis=axes, keepdims=True), axes, count
+    # The gradient through the means is 0, because the differences add up to 0. The rounding of a large mean leaves an
+    # offset, which a second subtraction of the mean removes; of equal values it leaves a rest.
+    differences = x
+    for _ in range(2):
+        differences = differences - mean(stop_gradient(differences), axis=axes, keepdims=True)
+    are_equal = max(x, axis=axes, keepdims=True) == min(x, axis=axes, keepdims=True)
+    return where(are_equal, 0.0, differences), axes, count
 
 
 @op(like=(None,))

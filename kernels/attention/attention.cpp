@@ -4,8 +4,6 @@
 // some keys, from what the forward kept of each query: its largest score, and the sum of the powers. What is computed at once
 // stays in the caches. One thread does all of a head's backward, in order, so the gradients have the same bits for any number
 // of threads.
-#include <algorithm>
-
 #include "../packing.h"
 #include "../rows.h"
 

@@ -1,6 +1,7 @@
 // Norms of rows, forward and backward: layer norm (Ba, Kiros, Hinton 2016, eq. 3) with the activation that follows it, and
 // RMS norm (Zhang, Sennrich 2019, eq. 4), which leaves the mean in. Both also take the sum of two rows.
 #include "../rows.h"
+#include "../squares.h"
 #include "../activation.h"
 #include "gradient.h"
 
@@ -64,7 +65,11 @@ static void normalise(const T* x, const T* residual, const T* gain, const T* bia
             means[row] = mean;
         }
         const T variance = squares.sum() / T(width) - mean.rest * mean.rest;
-        const T scale = T(1) / std::sqrt((variance > 0 || variance != variance ? variance : T(0)) + eps);
+        T scale = T(1) / std::sqrt((variance > 0 || variance != variance ? variance : T(0)) + eps);
+        if (!holds_square(variance, eps)) {
+            const auto value = [&](index_t k) { return CENTRED ? values[k] - mean.rounded - mean.rest : values[k]; };
+            scale = T(1 / std::sqrt(sum_of_squares(width, value) / width + eps));
+        }
         rstd[row] = scale;
         const RowNorm<CENTRED, T> norm(mean, scale);
         each_vector<T>(width, [&](index_t k, auto lanes, auto) {
