@@ -214,7 +214,7 @@ class BatchNorm(Module):
         gain, bias = parameter("BatchNorm", params, "gain"), parameter("BatchNorm", params, "bias")
         if "mean" in params:
             scale = gain / ops.sqrt(parameter("BatchNorm", params, "variance") + self.eps)
-            result: Tensor = x * scale + (bias - params["mean"] * scale)
+            result: Tensor = (x - params["mean"]) * scale + bias
             return result
         y, mean, variance = ops.batch_norm(x, gain, bias, eps=self.eps, unbiased=self.unbiased)
         if "gather" in params:
