@@ -55,10 +55,10 @@ def _mean_of_products(x: Array, y: Array) -> Array:
 def _rstd(centred: Array, eps: float) -> Array:
     """One over the deviation of each row, (rows, 1). Squares that the dtype cannot hold are computed in a wider one."""
     limits = np.finfo(centred.dtype)
-    with np.errstate(over="ignore", under="ignore"):
+    with np.errstate(over="ignore", under="ignore", divide="ignore"):
         variance = _mean_of_products(centred, centred) + eps
+        rstd: Array = 1 / np.sqrt(variance)
     far = ~((variance > limits.tiny / limits.eps) & (variance <= limits.max))[:, 0]
-    rstd: Array = 1 / np.sqrt(variance)
     if far.any():
         rstd[far] = 1 / np.sqrt((centred[far].astype(np.longdouble) ** 2).mean(axis=1, keepdims=True) + eps)
     return rstd

@@ -129,7 +129,7 @@ def test_equal_values_are_0_whatever_their_size_is(kind, value, be):
     x = tensor(place(np.full((64, 1000), value, np.float32)), be)
     for run in (nullcontext, composed_only):
         with run():
-            assert np.abs(norm(x).numpy()).max() <= 1e-5
+            assert np.abs(norm(x).numpy()).max() <= 1e-4
 
 
 @pytest.mark.parametrize("mean", [*MEANS, 1e5])
