@@ -1,20 +1,21 @@
 """Means and mean squares of values of any size, for the composed rules of the norms.
 
-A mean is subtracted twice, and values are multiplied by a power of two before they are squared. It changes no bit of the
-usual results; without it the squares of 1e20 are infinite and those of 1e-25 are 0.
+A mean is subtracted twice, and values are multiplied by a power of two before they are squared. It changes no bit of
+the usual results; without it the squares of 1e20 are infinite and those of 1e-25 are 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 from duoln.backends.protocol import Array, Backend
 
 LEAST_EPS = 1e-12
 """From this epsilon on, the squares of small values do not count beside it."""
 SCALE = 2.0**-40
-"""What values are multiplied by before they are squared, with such an epsilon. Below 1e31 / sqrt(n) their sum is finite."""
+"""What values are multiplied by before they are squared, with such an epsilon: the sum of n squares is finite for
+values below 1e31 / sqrt(n).
+"""
 _FAR = 2.0**30
 """With a smaller epsilon, mean sizes above this and below its reciprocal are brought near 1."""
 

@@ -15,8 +15,8 @@ from duoln import nn, ops, runtime, tensor, to_tensors, value_and_grad
 from duoln.core import composed_only
 from duoln.errors import ShapeError
 from duoln.randomness import Stream
-from duoln.training.norm_stats import _Moments
 from duoln.testing import check_error
+from duoln.training.norm_stats import _Moments
 
 MEANS = (0.0, 1e2, 1e3, 1e4)
 WIDTHS = (1, 7, 32, 33, 512, 1000, 4096, 8193)
