@@ -30,14 +30,15 @@ static void moments(const T* x, double* means, double* squares, T eps, const Lin
                 sum[k] += distance * distance;
             }
         });
+        const T least = least_sum(T(count_of(0)), eps);
         double *mean = means + block * lines.channels, *square = squares + block * lines.channels;
         for (index_t channel = 0; channel < lines.channels; ++channel) {
             double rows = 0, centre = 0, around = 0;
             for (index_t k = channel; k < lines.width() && k < values; k += lines.channels) {
                 const index_t count = count_of(k);
                 const double more = double(count), left = double(rest[k]) / more;
-                const auto distance = [&](index_t line) { return start_line[line * lines.width() + k] - start_line[k] - offset[k]; };
-                const double own = holds_square(sum[k] / T(count), eps) ? double(sum[k]) : double(sum_of_squares(count, distance));
+                const auto distance = [=](index_t line) { return start_line[line * lines.width() + k] - start_line[k] - offset[k]; };
+                const double own = holds_squares(sum[k], least) ? double(sum[k]) : double(sum_of_squares(count, distance));
                 const double away = double(start_line[k]) + double(offset[k]) + left - centre;
                 around += own - left * left * more + away * away * rows * more / (rows + more);
                 rows += more;
