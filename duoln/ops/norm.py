@@ -101,7 +101,8 @@ def layer_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None
     y = gain * (x - mean) / sqrt(var + eps) + bias, or / (sqrt(var) + eps) with `eps_place="outside"`; the
     variance divides by the width. It is computed in two passes, so that a large mean costs no accuracy. With an
     `activation` the result is relu(y) or tanh(y): the values of two operators, in one pass over memory. An `eps` of 0
-    is allowed; a row of equal values then has no spread to divide by and gives NaN.
+    is allowed; a row of equal values then has no spread to divide by and gives NaN. Values may be as large as
+    1e31 / sqrt(width).
 
     Shape:
         x (..., width), gain and bias (width,) or None -> like x. With several axes, `axis=(-3, -2, -1)` for images of

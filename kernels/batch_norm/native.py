@@ -50,7 +50,7 @@ def _statistics(rows: Array, divisor: int, eps: float, threads: int) -> tuple[Ar
     _moments(rows, means, squares, eps, count, width, threads)
     counts = np.full(len(means), channels.block_rows(width), np.float64)
     counts[-1] = count - counts[:-1].sum()
-    mean = means[0] + counts @ (means - means[0]) / count  # of equal values exactly their value
+    mean = counts @ means / count
     return mean, (squares.sum(axis=0) + counts @ (means - mean) ** 2) / divisor
 
 
