@@ -13,7 +13,7 @@ from types import ModuleType
 
 from duoln.backends.protocol import Array
 
-__all__ = ["sum_over"]
+__all__ = ["matmul_in_parts", "sum_over"]
 
 
 def sum_over(xp: ModuleType, x: Array, axes: Sequence[int], keepdims: bool, long: int) -> Array:
@@ -39,3 +39,14 @@ def _partial_sums(xp: ModuleType, x: Array, axis: int) -> Array:
     before = (slice(None),) * axis
     in_parts = xp.reshape(x[(*before, slice(parts * each))], (*x.shape[:axis], parts, each, *x.shape[axis + 1:]))
     return xp.concatenate([xp.sum(in_parts, axis=axis + 1), x[(*before, slice(parts * each, None))]], axis=axis)
+
+
+def matmul_in_parts(xp: ModuleType, x: Array, y: Array, most: int) -> Array:
+    """`x @ y`, of which at most so many products are added at a time."""
+    length = x.shape[-1]
+    if length <= most:
+        return xp.matmul(x, y)
+    total = xp.matmul(x[..., :most], y[..., :most, :])
+    for first in range(most, length, most):
+        total += xp.matmul(x[..., first:first + most], y[..., first:first + most, :])
+    return total

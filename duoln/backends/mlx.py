@@ -26,6 +26,9 @@ _NAMES = {native: name for name, native in _DTYPES.items()}
 
 _LONG = 64
 """Of so many values a sum is made in parts."""
+_LONG_PRODUCT = 1 << 12
+"""So many products are added in float64."""
+
 
 class MlxBackend(OnePerProcess):
     """Arrays are mlx.core.array. They are lazy: they are computed at `wait` or when they are read."""
@@ -268,10 +271,16 @@ class MlxBackend(OnePerProcess):
         return mx.argmax(x, axis=axis).astype(mx.int32)
 
     def cumulative_sum(self, x: Array, axis: int) -> Array:
-        return mx.cumsum(x, axis=axis)
+        return self._wide(x.dtype, lambda x: mx.cumsum(x, axis=axis), x)
 
     def cumulative_prod(self, x: Array, axis: int) -> Array:
-        return mx.cumprod(x, axis=axis)
+        return self._wide(x.dtype, lambda x: mx.cumprod(x, axis=axis), x)
+
+    def _wide(self, dtype: Any, run: Callable[..., Array], *arrays: Array) -> Array:
+        """`run(*arrays)`. A CPU goes through many values one after another: those of float32 are then float64."""
+        if self.on_gpu or dtype != mx.float32:
+            return run(*arrays)
+        return run(*(a.astype(mx.float64) for a in arrays)).astype(dtype)
 
     # Shape
     def reshape(self, x: Array, shape: Shape) -> Array:
@@ -308,7 +317,9 @@ class MlxBackend(OnePerProcess):
         return mx.take_along_axis(x, indices, axis=axis) if indices.size else mx.zeros(indices.shape, x.dtype)
 
     def index_add(self, x: Array, indices: Array, values: Array) -> Array:
-        return x.at[indices].add(values) if values.size else x
+        if not values.size:
+            return x
+        return self._wide(x.dtype, lambda x, values: x.at[indices].add(values), x, values)
 
     def slice_add(self, x: Array, key: Any, values: Array) -> Array:
         return x.at[key].add(values)
@@ -317,8 +328,8 @@ class MlxBackend(OnePerProcess):
     def matmul(self, x: Array, y: Array, dtype: str | None = None) -> Array:
         """The product. On a GPU MLX adds up the products of 16-bit values in float32 itself."""
         if x.dtype not in (mx.float16, mx.bfloat16) or (self.on_gpu and dtype is None):
-            return mx.matmul(x, y)
-        product = mx.matmul(x.astype(mx.float32), y.astype(mx.float32))
+            return self._wide(x.dtype, mx.matmul, x, y) if x.shape[-1] >= _LONG_PRODUCT else mx.matmul(x, y)
+        product = self.matmul(x.astype(mx.float32), y.astype(mx.float32))
         return product if dtype == "float32" else product.astype(x.dtype)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from duoln.backends import storage
-from duoln.backends.long_sums import sum_over
+from duoln.backends.long_sums import matmul_in_parts, sum_over
 from duoln.backends.numpy_like import INT32, NumpyLikeBackend
 from duoln.backends.protocol import STORAGE, Array, Axis
 from duoln.errors import CompileError, DtypeError
@@ -27,8 +27,10 @@ _KEEP_BYTES = 1 << 30
 
 _BITS = {np.dtype(np.float32): np.dtype(np.uint32), np.dtype(np.float64): np.dtype(np.uint64)}
 """The whole numbers that have as many bits as a float."""
-_LONG = 1 << 12
+_LONG = 1 << 8
 """Of so many values a sum is made in parts."""
+_LONG_PRODUCT = 1 << 14
+"""At most so many products are added by one call of BLAS."""
 
 _within_step: ContextVar[bool] = ContextVar("within_step", default=False)
 """Whether this thread is inside a compiled step."""
@@ -83,6 +85,17 @@ class NumpyBackend(NumpyLikeBackend):
             return super().mean(x, axis, keepdims)
         return sum_over(np, x, axes, keepdims, _LONG) / math.prod(x.shape[a] for a in axes)
 
+    def cumulative_sum(self, x: Array, axis: int) -> Array:
+        return np.cumsum(x, axis=axis, dtype=_wide(x.dtype)).astype(x.dtype, copy=False)
+
+    def cumulative_prod(self, x: Array, axis: int) -> Array:
+        return np.cumprod(x, axis=axis, dtype=_wide(x.dtype)).astype(x.dtype, copy=False)
+
+    def matmul(self, x: Array, y: Array, dtype: str | None = None) -> Array:
+        if x.dtype not in _BITS:
+            return super().matmul(x, y, dtype)
+        return matmul_in_parts(np, x, y, _LONG_PRODUCT)
+
     def stray_index(self, indices: Array, low: int, stop: int) -> int | None:
         """The largest index that is out of range, else the smallest one."""
         if not indices.size:
@@ -128,6 +141,11 @@ class NumpyBackend(NumpyLikeBackend):
             "blas_threads": str(openblas.threads() or "not OpenBLAS"),
             "keeps_freed_memory": "yes" if self._keeps_memory else "no",
         }
+
+
+def _wide(dtype: np.dtype) -> np.dtype:
+    """In what values are added or multiplied one after another: float64 for float32."""
+    return np.dtype(np.float64) if dtype == np.float32 else dtype
 
 
 def _axes_of_a_long_chain(x: Array, axis: Axis) -> tuple[int, ...]:

@@ -21,8 +21,8 @@ def additive_attention(query: Tensor, keys: Tensor, score_vector: Tensor, values
 
         weights = softmax over t of score_vector . tanh(query + keys_t);  context = sum over t of weights_t values_t
 
-    A time step where `mask` is False gets the weight 0. If `mask` is False in a whole row, all steps of the row get
-    the same weight.
+    A time step where `mask` is False gets the weight 0, whatever its key and value are. If `mask` is False in a whole
+    row, the weights and the context of the row are 0.
 
     Shape:
         query (B, A), keys (B, T, A), score_vector (A,), values (B, T, M), mask bool (B, T), T at least 1
@@ -47,11 +47,13 @@ def additive_attention(query: Tensor, keys: Tensor, score_vector: Tensor, values
 def _forward(be: Backend, query: Array, keys: Array, score_vector: Array, values: Array, mask: Array,
              ) -> tuple[tuple[Array, Array], Any]:
     rows, steps, width = keys.shape
+    # With the weight 0 a key or a value that is not finite would give NaN.
+    keys, values = (be.where(be.expand_dims(mask, 2), x, 0.0) for x in (keys, values))
     compared = be.tanh(keys + be.expand_dims(query, 1))
     scores = be.matmul(be.reshape(compared, (rows * steps, width)), be.reshape(score_vector, (width, 1)))
     scores = be.where(mask, be.reshape(scores, (rows, steps)), _NEVER)
     powers = be.exp(scores - be.max(scores, axis=1, keepdims=True))
-    weights = powers / be.sum(powers, axis=1, keepdims=True)
+    weights = be.where(mask, powers / be.sum(powers, axis=1, keepdims=True), 0.0)
     context = be.reshape(be.matmul(be.reshape(weights, (rows, 1, steps)), values), (rows, values.shape[2]))
     return (context, weights), (compared, score_vector, values, mask, weights)
 

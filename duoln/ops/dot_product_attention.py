@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import prod, sqrt
+from math import nan, prod, sqrt
 from typing import Any
 
 from duoln.backends.protocol import Array, Backend, Shape
@@ -27,7 +27,8 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, mask
     """softmax(scale * query @ key^T) @ value, over the keys that each query sees.
 
     The scores are computed for some queries at a time and computed again for the gradient: what is kept is two numbers
-    for each query. A query that sees no key gets 0.
+    for each query. A query that sees no key gets 0. A key that a query does not see changes nothing for it, even if the
+    key or its value is not finite; with a mask or `causal`, a query that sees a value that is not finite gets NaN.
 
     Args:
         query, key, value, mask: see Shape; a query sees the keys where `mask` is True.
@@ -89,6 +90,19 @@ def _seen(be: Backend, mask: Array | None, causal: bool, first: int, last: int, 
     return seen
 
 
+def _summed(be: Backend, key: Array, value: Array, mask: Array | None, causal: bool) -> tuple[Array, Array, Array]:
+    """Keys for the scores, and keys and values to be summed, where a key that a query does not see has the weight 0.
+
+    What is not finite would give NaN with this weight, so it is 0 in the sums. A value that is not finite makes the
+    scores of its key NaN instead, for the queries that see it.
+    """
+    if mask is None and not causal:
+        return key, key, value
+    is_finite = be.isfinite(value)
+    scored = be.where(be.all(is_finite, axis=-1, keepdims=True), key, nan)
+    return scored, be.where(be.isfinite(key), key, 0.0), be.where(is_finite, value, 0.0)
+
+
 def _scores(be: Backend, queries: Array, keys: Array, seen: Array | None) -> Array:
     scores = be.matmul(queries, keys)
     return scores if seen is None else be.where(seen, scores, _NEVER)
@@ -96,7 +110,8 @@ def _scores(be: Backend, queries: Array, keys: Array, seen: Array | None) -> Arr
 
 def _forward(be: Backend, query: Array, key: Array, value: Array, mask: Array | None, causal: bool,
              scale: float) -> tuple[Array, Any]:
-    keys = _turned(be, key)
+    scored, _, values = _summed(be, key, value, mask, causal)
+    keys = _turned(be, scored)
     outs, tops, totals = [], [], []
     for first, last in blocks_of(query.shape, key.shape[-2]):
         end = min(last, key.shape[-2]) if causal else key.shape[-2]
@@ -109,7 +124,7 @@ def _forward(be: Backend, query: Array, key: Array, value: Array, mask: Array | 
         total = be.sum(powers, axis=-1, keepdims=True)
         if mask is not None:
             total = be.where(total == 0, 1.0, total)
-        outs.append(be.matmul(powers, value[..., :end, :]) / total)
+        outs.append(be.matmul(powers, values[..., :end, :]) / total)
         tops.append(top)
         totals.append(total)
     if not outs:
@@ -125,8 +140,11 @@ def _joined(be: Backend, blocks: list[Array]) -> Array:
 
 def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
     query, key, value, mask, causal, scale, out, top, total = saved
+    scored, summed, value = _summed(be, key, value, mask, causal)
+    keys, values = _turned(be, scored), _turned(be, value)
     along = be.sum(gout * out, axis=-1, keepdims=True)
-    keys, values = _turned(be, key), _turned(be, value)
+    if mask is not None or causal:  # the weights of a query with a NaN are NaN themselves, but for those of hidden keys
+        along = be.where(be.isfinite(along), along, 0.0)
     d_query: list[Array] = []
     d_key = be.zeros(key.shape, be.dtype(key)) if needs[1] else None
     d_value = be.zeros(value.shape, be.dtype(value)) if needs[2] else None
@@ -144,7 +162,7 @@ def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[A
             continue
         d_scores = weights * (be.matmul(g, values[..., :end]) - along[..., first:last, :])
         if needs[0]:
-            d_query.append(be.matmul(d_scores, key[..., :end, :]) * scale)
+            d_query.append(be.matmul(d_scores, summed[..., :end, :]) * scale)
         if d_key is not None:
             d_key = _plus(be, d_key, end, be.matmul(_turned(be, d_scores), queries))
     if needs[0] and not d_query:

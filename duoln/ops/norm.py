@@ -17,6 +17,7 @@ from duoln.core.arguments import AT_LEAST_0, check_choice, check_flag, check_num
 from duoln.errors import ShapeError
 from duoln.ops.common import check_float, check_given, length_over, normal_axes
 from duoln.ops.elementwise import sqrt
+from duoln.ops.moments import centred, mean_square
 from duoln.ops.shape import permute_dims, reshape
 
 EpsilonPlace = Literal["inside", "outside"]
@@ -101,7 +102,8 @@ def layer_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None
     y = gain * (x - mean) / sqrt(var + eps) + bias, or / (sqrt(var) + eps) with `eps_place="outside"`; the
     variance divides by the width. It is computed in two passes, so that a large mean costs no accuracy. With an
     `activation` the result is relu(y) or tanh(y): the values of two operators, in one pass over memory. An `eps` of 0
-    is allowed; a row of equal values then has no spread to divide by and gives NaN.
+    is allowed; a row of equal values then has no spread to divide by and gives NaN. Values may be as large as
+    1e31 / sqrt(width).
 
     Shape:
         x (..., width), gain and bias (width,) or None -> like x. With several axes, `axis=(-3, -2, -1)` for images of
@@ -123,38 +125,33 @@ def layer_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None
 
 def layer_norm_forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float,
                         eps_place: EpsilonPlace, activation: Activation | None = None) -> tuple[Array, Any]:
-    centred = x - be.mean(x, axis=-1, keepdims=True)
-    # The rounding of a large mean leaves an offset, which a second subtraction of the mean removes.
-    centred = centred - be.mean(centred, axis=-1, keepdims=True)
-    if not eps:  # what rounding leaves of equal values would be normalised
-        low, high = be.min(x, axis=-1, keepdims=True), be.max(x, axis=-1, keepdims=True)
-        centred = be.where(low == high, 0.0, centred)
-    variance = be.mean(centred * centred, axis=-1, keepdims=True)
+    differences, _ = centred(be, x, (-1,), eps)
+    square, scale = mean_square(be, differences, (-1,), eps)
     if eps_place == "inside":
-        rstd = 1.0 / be.sqrt(variance + eps)
-        slope = rstd
+        rstd = scale / be.sqrt(square + eps * scale * scale)
+        xhat = unit = differences * rstd
     else:
-        sigma = be.sqrt(variance)
+        sigma = be.sqrt(square) / scale
         rstd = 1.0 / (sigma + eps)
+        xhat = differences * rstd
         # d sigma / d x is (x - mean) / (n sigma). Where sigma is 0 it is not defined, and the term is left out.
-        slope = be.where(sigma > 0, 1.0 / be.maximum(sigma, 1e-30), 0.0)
-    xhat = centred * rstd
+        unit = be.where(sigma > 0, differences / be.where(sigma > 0, sigma, 1.0), 0.0)
     y = xhat if gain is None else xhat * gain
     y = y if bias is None else y + bias
     if activation:
         y = be.maximum(y, 0.0) if activation == "relu" else be.tanh(y)
-    return y, (xhat, rstd, slope, centred, gain, activation, y if activation else None)
+    return y, (xhat, rstd, unit, gain, activation, y if activation else None)
 
 
 def layer_norm_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
-    xhat, rstd, slope, centred, gain, activation, y = saved
+    xhat, rstd, unit, gain, activation, y = saved
     if activation:
         gout = be.where(y > 0, gout, 0.0) if activation == "relu" else gout * (1.0 - y * y)
     dx = None
     if needs[0]:
         g = gout if gain is None else gout * gain
         along = be.mean(g * xhat, axis=-1, keepdims=True)
-        dx = rstd * (g - be.mean(g, axis=-1, keepdims=True)) - centred * (slope * along * rstd)
+        dx = rstd * (g - be.mean(g, axis=-1, keepdims=True) - unit * along)
     rows = _row_axes(gout)
     return (dx, be.sum(gout * xhat, axis=rows) if needs[1] else None,
             be.sum(gout, axis=rows) if needs[2] else None)
@@ -185,7 +182,8 @@ def rms_norm(x: Tensor, gain: Tensor | None = None, *, eps: float = 1e-5, axis: 
 
 
 def rms_norm_forward(be: Backend, x: Array, gain: Array | None, eps: float) -> tuple[Array, Any]:
-    rstd = 1.0 / be.sqrt(be.mean(x * x, axis=-1, keepdims=True) + eps)
+    square, scale = mean_square(be, x, (-1,), eps)
+    rstd = scale / be.sqrt(square + eps * scale * scale)
     xhat = x * rstd
     return xhat if gain is None else xhat * gain, (xhat, rstd, gain)
 
@@ -229,18 +227,18 @@ def _batch_norm_forward(be: Backend, x: Array, gain: Array | None, bias: Array |
                         unbiased: bool) -> tuple[tuple[Array, Array, Array], Any]:
     axes = _row_axes(x)
     divisor = prod(x.shape[:-1]) - unbiased
-    mean = be.mean(x, axis=axes)
-    centred = x - mean
-    variance = be.sum(centred * centred, axis=axes) * (1.0 / divisor)
-    rstd = 1.0 / be.sqrt(variance + eps)
-    xhat = centred * rstd
+    differences, mean = centred(be, x, axes, eps)
+    square, scale = mean_square(be, differences, axes, eps, divisor)
+    rstd = be.reshape(scale / be.sqrt(square + eps * scale * scale), x.shape[-1:])
+    xhat = differences * rstd
     y = xhat if gain is None else xhat * gain
-    return (y if bias is None else y + bias, mean, variance), (xhat, centred, rstd, gain, divisor)
+    mean, variance = (be.reshape(a, x.shape[-1:]) for a in (mean, square / scale / scale))
+    return (y if bias is None else y + bias, mean, variance), (xhat, differences, rstd, gain, divisor)
 
 
 def _batch_norm_vjp(be: Backend, saved: Any, gouts: tuple[Array | None, ...],
                     needs: Sequence[bool]) -> tuple[Array | None, ...]:
-    xhat, centred, rstd, gain, divisor = saved
+    xhat, differences, rstd, gain, divisor = saved
     gout, d_mean, d_variance = gouts
     axes = _row_axes(xhat)
     rows = prod(xhat.shape[:-1])
@@ -254,7 +252,7 @@ def _batch_norm_vjp(be: Backend, saved: Any, gouts: tuple[Array | None, ...],
         if d_mean is not None:
             dx = dx + d_mean * (1.0 / rows)
         if d_variance is not None:
-            dx = dx + centred * (d_variance * (2.0 / divisor))
+            dx = dx + differences * (d_variance * (2.0 / divisor))
     return (dx, be.sum(gout * xhat, axis=axes) if needs[1] else None,
             be.sum(gout, axis=axes) if needs[2] else None)
 

@@ -183,7 +183,14 @@ def _centred(name: str, x: Tensor, axis: Axis, correction: float, keepdims: bool
     count = size - check_number(name, "correction", correction)
     if not count > 0:
         raise ShapeError(f"[{name}] expected more than {correction} values along axis {axes}, found {size}")
-    return x - mean(x, axis=axes, keepdims=True), axes, count
+    # The gradient through the means is 0, because the differences add up to 0. The rounding of a large mean leaves an
+    # offset, which a second subtraction of the mean removes; of equal values it leaves a rest.
+    differences = x
+    for _ in range(2):
+        differences = differences - mean(stop_gradient(differences), axis=axes, keepdims=True)
+    are_equal = max(x, axis=axes, keepdims=True) == min(x, axis=axes, keepdims=True)
+    fixed = stop_gradient(x)
+    return where(are_equal, fixed - fixed, differences), axes, count  # 0, and NaN for infinities
 
 
 @op(like=(None,))

@@ -53,6 +53,8 @@ struct Attention {
     index_t size() const {
         return std::min(std::max(SCORES / key.steps, LEAST_QUERIES), MOST_QUERIES);
     }
+    // Whether there can be keys that a query does not see.
+    bool hides() const { return causal || mask.values; }
     // How many of the keys [first, first + count) a query sees at most; they are the first ones.
     index_t seen(index_t step, index_t first, index_t count) const {
         return causal ? std::min(std::max(step + 1 - first, index_t(0)), count) : count;
@@ -70,6 +72,18 @@ static void each_group(const Attention<T>& of, index_t first, index_t last, inde
     }
 }
 
+// Sets to 0 what is not finite; returns whether something is not. With the weight 0 of a key that a query does not see it would
+// give NaN.
+template <class T>
+static bool make_finite(T* values, index_t count) {
+    typename Vector<T>::type zeros[SUMS] = {};
+    each_vector<T>(count, [&](index_t k, auto lanes, auto n) { zeros[n] += lanes.load(values + k) * T(0); });
+    const T zero = total<T>((zeros[0] + zeros[1]) + (zeros[2] + zeros[3]));
+    if (zero == 0) return false;
+    std::replace_if(values, values + count, [](T x) { return !std::isfinite(x); }, T(0));
+    return true;
+}
+
 // Some rows of a head as the right side of products over these rows.
 template <class T>
 class OverRows {
@@ -79,6 +93,7 @@ class OverRows {
         count_ = count, width_ = of.width;
         pack_panels(of.at(first), of.distance, count, of.width, 0, panels_, packed_.data(), count * W);
     }
+    bool make_finite() { return ::make_finite(packed_.data(), count_ * panels_ * W); }
     // out[r] = or += the sum over the rows [first, last) of weights[r][row - first] * row.
     template <class Weights>
     void product(const Weights& weights, index_t rows, index_t first, index_t last, T* out, index_t distance, bool add) const {
@@ -95,9 +110,15 @@ class OverRows {
 template <class T>
 class ForKeys {
   public:
-    ForKeys(index_t most, index_t width) : width_(width), packed_(Panel<T>::count(most) * Panel<T>::width * width) {}
+    ForKeys(index_t most, index_t width) : width_(width), packed_(Panel<T>::count(most) * W * width) {}
     void pack(const Head<const T>& of, index_t first, index_t count) {
-        pack_transposed(of.at(first), of.distance, width_, count, 0, Panel<T>::count(count), packed_.data());
+        panels_ = Panel<T>::count(count);
+        pack_transposed(of.at(first), of.distance, width_, count, 0, panels_, packed_.data());
+    }
+    bool make_finite() { return ::make_finite(packed_.data(), panels_ * W * width_); }
+    // Makes all results of a row of the head NaN.
+    void spoil(index_t row) {
+        for (index_t k = 0; k < width_; ++k) packed_.data()[(row / W * width_ + k) * W + row % W] = std::numeric_limits<T>::quiet_NaN();
     }
     // out[r] = rows[r] * matrix, for the first `end` keys and what is left of their last panel.
     void product(const FromRows<T>& rows, index_t count, index_t end, T* out, index_t distance) const {
@@ -105,9 +126,19 @@ class ForKeys {
     }
 
   private:
-    index_t width_;
+    static constexpr index_t W = Panel<T>::width;
+    index_t width_, panels_ = 0;
     Aligned<T> packed_;
 };
+
+// Makes packed values finite. The scores of a key whose value was not finite become NaN, for the queries that see it.
+template <class T, class Values>
+static void make_values_finite(Values& values, const Head<const T>& from, index_t first, index_t count, ForKeys<T>& keys) {
+    if (!values.make_finite()) return;
+    for (index_t row = 0; row < count; ++row)
+        if (std::any_of(from.at(first + row), from.at(first + row) + from.width, [](T x) { return !std::isfinite(x); }))
+            keys.spoil(row);
+}
 
 // The scores of some queries, with room for whole panels.
 template <class T>
@@ -179,7 +210,7 @@ static void through_row(T* weights, T* gradients, index_t seen, index_t end, con
     if (share != share) {  // then all weights are NaN, but for the keys that a mask hides
         for (index_t k = 0; k < end; ++k) {
             weights[k] = k < seen && (!mask || mask[k]) ? share : T(0);
-            gradients[k] = k < seen ? weights[k] * (gradients[k] - along) * scale : T(0);
+            gradients[k] = weights[k] == 0 ? T(0) : share;
         }
         return;
     }
@@ -223,6 +254,7 @@ static void attend(const Attention<T>& of, const Heads<T>& out, T* tops, T* tota
             if (part == begin || first == 0) {
                 keys.pack(of.key.head(b, h), 0, of.key.steps);
                 values.pack(of.value.head(b, h), 0, of.key.steps);
+                if (of.hides()) make_values_finite(values, of.value.head(b, h), 0, of.key.steps, keys);
             }
             attend_block(of, b, h, first, std::min(first + size, steps), keys, values, scores, out.head(b, h),
                          tops + n * steps, totals + n * steps);
@@ -272,6 +304,10 @@ struct Backward {
             room.keys.pack(key, first_key, keys);
             room.values.pack(value, first_key, keys);
             room.over_keys.pack(key, first_key, keys);
+            if (of.hides()) {
+                make_values_finite(room.values, value, first_key, keys, room.keys);
+                room.over_keys.make_finite();
+            }
             index_t summed = 0;  // so many keys have gradients, to which those of further queries are added
             for (index_t first = 0; first < query.steps; first += room.most_queries) {
                 const index_t last = std::min(first + room.most_queries, query.steps), seen = see(last - 1);

@@ -1,10 +1,11 @@
 // Batch norm over rows of channels (Ioffe and Szegedy 2015), forward and backward.
 #include "../channels.h"
+#include "../squares.h"
 
 // The mean of each channel and the sum of its squared distances from it, for each block of rows. A block is centred in
 // two steps while it is in cache, by its first line and by the mean of what is left, so that a large mean costs no bits.
 template <class T>
-static void moments(const T* x, double* means, double* squares, const Lines& lines, index_t first, index_t last) {
+static void moments(const T* x, double* means, double* squares, T eps, const Lines& lines, index_t first, index_t last) {
     std::vector<T> offsets(lines.width()), rests(lines.width()), sums(lines.width());
     T *offset = offsets.data(), *rest = rests.data(), *sum = sums.data();
     for (index_t block = first; block < last; ++block) {
@@ -29,13 +30,17 @@ static void moments(const T* x, double* means, double* squares, const Lines& lin
                 sum[k] += distance * distance;
             }
         });
+        const T least = least_sum(T(count_of(0)), eps);
         double *mean = means + block * lines.channels, *square = squares + block * lines.channels;
         for (index_t channel = 0; channel < lines.channels; ++channel) {
             double rows = 0, centre = 0, around = 0;
             for (index_t k = channel; k < lines.width() && k < values; k += lines.channels) {
-                const double more = double(count_of(k)), left = double(rest[k]) / more;
+                const index_t count = count_of(k);
+                const double more = double(count), left = double(rest[k]) / more;
+                const auto distance = [=](index_t line) { return start_line[line * lines.width() + k] - start_line[k] - offset[k]; };
+                const double own = holds_squares(sum[k], least) ? double(sum[k]) : double(sum_of_squares(count, distance));
                 const double away = double(start_line[k]) + double(offset[k]) + left - centre;
-                around += double(sum[k]) - left * left * more + away * away * rows * more / (rows + more);
+                around += own - left * left * more + away * away * rows * more / (rows + more);
                 rows += more;
                 centre += away * more / rows;
             }
@@ -80,19 +85,19 @@ static void gradient_sums(const T* x, const T* dy, const T* mean, const T* mean_
     }
 }
 
-// dx = dy * scale + (x - mean) * direction + constant.
+// dx = dy * scale + (x - mean) * rstd * direction + constant.
 template <class T>
-static void image_gradient(const T* x, const T* dy, const T* mean, const T* mean_rest, const T* scale,
-                           const T* direction, const T* constant, T* dx, const Lines& lines, index_t first,
-                           index_t last) {
-    const std::vector<T> means = lines.along(mean), rests = lines.along(mean_rest), scales = lines.along(scale),
-                         directions = lines.along(direction), constants = lines.along(constant);
+static void image_gradient(const T* x, const T* dy, const T* mean, const T* mean_rest, const T* rstd,
+                           const T* scale, const T* direction, const T* constant, T* dx, const Lines& lines,
+                           index_t first, index_t last) {
+    const std::vector<T> means = lines.along(mean), rests = lines.along(mean_rest), rstds = lines.along(rstd),
+                         scales = lines.along(scale), directions = lines.along(direction), constants = lines.along(constant);
     lines.each(first, last, [&](index_t start, index_t count) {
         const T *in = x + start, *g = dy + start, *m = means.data(), *rest = rests.data();
-        const T *s = scales.data(), *d = directions.data(), *c = constants.data();
+        const T *r = rstds.data(), *s = scales.data(), *d = directions.data(), *c = constants.data();
         T* out = dx + start;
 #pragma omp simd
-        for (index_t k = 0; k < count; ++k) out[k] = g[k] * s[k] + ((in[k] - m[k] - rest[k]) * d[k] + c[k]);
+        for (index_t k = 0; k < count; ++k) out[k] = g[k] * s[k] + ((in[k] - m[k] - rest[k]) * r[k] * d[k] + c[k]);
     });
 }
 
@@ -101,10 +106,10 @@ static void image_gradient(const T* x, const T* dy, const T* mean, const T* mean
     in_parts(lines.blocks(), threads, [=](index_t first, index_t last) { CALL; })
 
 #define BATCH_NORM(T, NAME)                                                                                           \
-    extern "C" void batch_moments_##NAME(const T* x, double* means, double* squares, int64_t rows, int64_t channels,  \
-                                         int32_t threads) {                                                           \
+    extern "C" void batch_moments_##NAME(const T* x, double* means, double* squares, double eps, int64_t rows,        \
+                                         int64_t channels, int32_t threads) {                                         \
         guarded([&] {                                                                                                 \
-            OVER_BLOCKS(moments(x, means, squares, lines, first, last));                                              \
+            OVER_BLOCKS(moments(x, means, squares, T(eps), lines, first, last));                                      \
         });                                                                                                           \
     }                                                                                                                 \
     extern "C" void batch_normalise_##NAME(const T* x, const T* mean, const T* mean_rest, const T* scale,             \
@@ -121,10 +126,12 @@ static void image_gradient(const T* x, const T* dy, const T* mean, const T* mean
         });                                                                                                           \
     }                                                                                                                 \
     extern "C" void batch_image_gradient_##NAME(const T* x, const T* dy, const T* mean, const T* mean_rest,           \
-                                                const T* scale, const T* direction, const T* constant, T* dx,         \
-                                                int64_t rows, int64_t channels, int32_t threads) {                    \
+                                                const T* rstd, const T* scale, const T* direction,                    \
+                                                const T* constant, T* dx, int64_t rows, int64_t channels,             \
+                                                int32_t threads) {                                                    \
         guarded([&] {                                                                                                 \
-            OVER_BLOCKS(image_gradient(x, dy, mean, mean_rest, scale, direction, constant, dx, lines, first, last));  \
+            OVER_BLOCKS(image_gradient(x, dy, mean, mean_rest, rstd, scale, direction, constant, dx, lines, first,    \
+                                       last));                                                                        \
         });                                                                                                           \
     }
 ENTRIES(BATCH_NORM)

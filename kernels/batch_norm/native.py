@@ -15,15 +15,16 @@ from duoln.ops import batch_norm
 _FILE = "batch_norm/batch_norm.cpp"
 _SIZES = "rows: int64, channels: int64, threads: int32"
 
-_moments = native.Function(_FILE, "batch_moments", f"x: real[2], means: float64[2], squares: float64[2], {_SIZES}")
+_moments = native.Function(_FILE, "batch_moments", "x: real[2], means: float64[2], squares: float64[2], eps: float64, "
+                                                   f"{_SIZES}")
 _normalise = native.Function(_FILE, "batch_normalise", "x: real[2], mean: real[1], mean_rest: real[1], scale: real[1], "
                                                        f"bias: real[1]?, y: real[2], {_SIZES}")
 _gradient_sums = native.Function(_FILE, "batch_gradient_sums",
                                  "x: real[2], dy: real[2], mean: real[1], mean_rest: real[1], dy_parts: real[2], "
                                  f"along_parts: real[2], {_SIZES}")
 _image_gradient = native.Function(_FILE, "batch_image_gradient",
-                                  "x: real[2], dy: real[2], mean: real[1], mean_rest: real[1], scale: real[1], "
-                                  f"direction: real[1], constant: real[1], dx: real[2], {_SIZES}")
+                                  "x: real[2], dy: real[2], mean: real[1], mean_rest: real[1], rstd: real[1], "
+                                  f"scale: real[1], direction: real[1], constant: real[1], dx: real[2], {_SIZES}")
 
 
 class _Saved(NamedTuple):
@@ -42,11 +43,11 @@ def _supports(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps
     return native.failure(_FILE, x.dtype) if x.size else "there are no values"
 
 
-def _statistics(rows: Array, divisor: int, threads: int) -> tuple[Array, Array]:
+def _statistics(rows: Array, divisor: int, eps: float, threads: int) -> tuple[Array, Array]:
     """Mean and variance of each channel in float64, from those of the blocks."""
     count, width = rows.shape
     means, squares = (np.empty((channels.blocks(count, width), width)) for _ in range(2))
-    _moments(rows, means, squares, count, width, threads)
+    _moments(rows, means, squares, eps, count, width, threads)
     counts = np.full(len(means), channels.block_rows(width), np.float64)
     counts[-1] = count - counts[:-1].sum()
     mean = counts @ means / count
@@ -57,7 +58,7 @@ def _forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps:
              unbiased: bool) -> tuple[tuple[Array, Array, Array], _Saved]:
     rows = host.as_rows(x)
     divisor, threads = len(rows) - unbiased, native.threads_for(rows.nbytes)
-    exact_mean, variance = _statistics(rows, divisor, threads)
+    exact_mean, variance = _statistics(rows, divisor, eps, threads)
     mean = exact_mean.astype(x.dtype)
     mean_rest, rstd = (exact_mean - mean).astype(x.dtype), (1 / np.sqrt(variance + eps)).astype(x.dtype)
     y = host.empty_like(rows)
@@ -78,15 +79,15 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     dx = None
     if needs[0]:
         scale = rstd if gain is None else rstd * gain
-        # The variance depends on x along x - mean, and xhat is (x - mean) * rstd.
-        direction = -scale * d_gain * rstd / divisor
+        # The variance depends on x along x - mean, which is xhat / rstd.
+        direction = -scale * d_gain / divisor
         constant = -scale * d_bias / len(x)
         if d_variance is not None:
-            direction = direction + d_variance * (2 / divisor)
+            direction = direction + d_variance * (2 / divisor) / rstd
         if d_mean is not None:
             constant = constant + d_mean / len(x)
         dx = host.empty_like(x)
-        _image_gradient(x, dy, mean, mean_rest, scale, direction, constant, dx, *x.shape, threads)
+        _image_gradient(x, dy, mean, mean_rest, rstd, scale, direction, constant, dx, *x.shape, threads)
     return [None if dx is None else dx.reshape(shape),
             d_gain if needs[1] else None, d_bias if needs[2] else None]
 

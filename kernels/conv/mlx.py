@@ -21,6 +21,8 @@ from duoln.randomness import Stream
 _SIDE, _CHANNELS, _IMAGES = 32, 128, 4
 _POSITIONS = 200
 """Output positions at which the error is measured."""
+_MOST_POSITIONS = 1 << 16
+"""On a CPU, of the images."""
 _ALLOWED = float(np.finfo(np.float32).eps * np.sqrt(9 * _CHANNELS))
 """A sum of n products in float32, added one after another, has an error of about eps sqrt(n) / 5 of its own spread.
 
@@ -93,6 +95,8 @@ def _supports(be: Backend, x: Array, weight: Array, stride: Sizes = 1, padding: 
         return "its gradients of groups are not measured"
     if not x.size or not weight.size:
         return "there are no values"
+    if not be.on_gpu and x.size // x.shape[-1] > _MOST_POSITIONS:
+        return "a CPU adds the weight's gradient of many positions one after another"
     if x.dtype != mx.float32:
         return f"it was measured for float32, not for {x.dtype}"
     figure = accuracy()

@@ -1,6 +1,7 @@
 // Norms of rows, forward and backward: layer norm (Ba, Kiros, Hinton 2016, eq. 3) with the activation that follows it, and
 // RMS norm (Zhang, Sennrich 2019, eq. 4), which leaves the mean in. Both also take the sum of two rows.
 #include "../rows.h"
+#include "../squares.h"
 #include "../activation.h"
 #include "gradient.h"
 
@@ -23,6 +24,14 @@ struct RowNorm {
     RowNorm(Mean<T> mean, T rstd) : mean(vector{} + mean.rounded), rest(vector{} + mean.rest), rstd(vector{} + rstd) {}
     vector xhat(vector value) const { return (CENTRED ? value - mean - rest : value) * rstd; }
 };
+
+// One over the deviation of a row. It stands apart because the compiler makes slower loops of a longer function.
+template <bool CENTRED, class T>
+__attribute__((noinline)) static T rstd_of(T variance, T eps, const T* values, index_t width, Mean<T> mean) {
+    if (holds_squares(variance, least_sum(T(1), eps))) return T(1) / std::sqrt((variance > 0 ? variance : T(0)) + eps);
+    const auto value = [=](index_t k) { return CENTRED ? values[k] - mean.rounded - mean.rest : values[k]; };
+    return T(1 / std::sqrt(sum_of_squares(width, value) / width + eps));
+}
 
 // With a residual a row is the sum of x and residual: the walk that reads them writes it to `total`, where the next walks
 // find it in cache. The first walk claims the memory of the results, unless they go past the caches, and the last one fetches the
@@ -64,7 +73,7 @@ static void normalise(const T* x, const T* residual, const T* gain, const T* bia
             means[row] = mean;
         }
         const T variance = squares.sum() / T(width) - mean.rest * mean.rest;
-        const T scale = T(1) / std::sqrt((variance > 0 || variance != variance ? variance : T(0)) + eps);
+        const T scale = rstd_of<CENTRED>(variance, eps, values, width, mean);
         rstd[row] = scale;
         const RowNorm<CENTRED, T> norm(mean, scale);
         each_vector<T>(width, [&](index_t k, auto lanes, auto) {

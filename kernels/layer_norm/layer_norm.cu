@@ -38,10 +38,17 @@ layer_norm_forward(const storage_t* __restrict__ x, const storage_t* __restrict_
         mean[pass] = sum[0] / width;
         r.each(width, [&](float& value, int, int) { value -= mean[pass]; });
     }
+    float scale = SQUARE_SCALE;
+    if (eps < LEAST_EPS) {
+        sum[0] = 0;
+        r.each(width, [&](float& value, int, int) { sum[0] += fabsf(value); });
+        block_sum<THREADS>(sum, shared);
+        scale = square_scale(sum[0] / width);
+    }
     sum[0] = 0;
-    r.each(width, [&](float& value, int, int) { sum[0] += value * value; });
+    r.each(width, [&](float& value, int, int) { sum[0] += (value * scale) * (value * scale); });
     block_sum<THREADS>(sum, shared);
-    const float rstd = 1.0f / sqrtf(sum[0] / width + eps);
+    const float rstd = scale / sqrtf(sum[0] / width + eps * scale * scale);
 
     if (!inside) return;
 #pragma unroll

@@ -33,11 +33,19 @@ for (int row = threadgroup_position_in_grid.x; row < rows; row += threadgroups_p
         row_sum(sum, shared, t);
         for (int u = 0; u < UNITS; ++u) xhat[u] -= sum[0] / width;
     }
+    float scale = SQUARE_SCALE;
+    if (eps < LEAST_EPS) {
+        sum[0] = 0;
+        for (int u = 0; u < UNITS; ++u)
+            if (u * THREADS + t < width) sum[0] += fabs(xhat[u]);
+        row_sum(sum, shared, t);
+        scale = square_scale(sum[0] / width);
+    }
     sum[0] = 0;
     for (int u = 0; u < UNITS; ++u)
-        if (u * THREADS + t < width) sum[0] += xhat[u] * xhat[u];
+        if (u * THREADS + t < width) sum[0] += (xhat[u] * scale) * (xhat[u] * scale);
     row_sum(sum, shared, t);
-    const float rstd = 1.0f / sqrt(sum[0] / width + eps);
+    const float rstd = scale / sqrt(sum[0] / width + eps * scale * scale);
 
     float sums[1 + CENTRED] = {};
     for (int u = 0; u < UNITS; ++u) {

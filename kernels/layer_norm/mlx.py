@@ -17,6 +17,7 @@ from duoln.core.storage import in_float32
 from duoln.kernels import metal as metal_kernels
 from duoln.kernels.layer_norm import metal, mlx_fast
 from duoln.ops import layer_norm
+from duoln.ops.moments import LEAST_EPS, SCALE
 
 _ACTIVATIONS: dict[str | None, Callable[[Array], Array]] = {
     None: lambda y: y, "relu": lambda y: mx.maximum(y, 0.0), "tanh": mx.tanh}
@@ -29,7 +30,7 @@ def _composed(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps
     return y
 
 
-_GATE = mlx_fast.Gate("mx.fast.layer_norm", lambda x, eps: mx.fast.layer_norm(x, None, None, eps),
+_GATE = mlx_fast.Gate("mx.fast.layer_norm", lambda x, eps: _fast(x, None, None, eps, None),
                       lambda be, x, eps: _composed(be, x, None, None, eps), centred=True)
 
 
@@ -47,13 +48,13 @@ def normalised(be: Backend, x: Array, gain: Array | None, bias: Array | None, ep
 
     Without epsilon MLX normalises what rounding leaves of equal values.
     """
-    if eps and _GATE.inaccurate(be) is None:
+    if eps >= LEAST_EPS and _GATE.inaccurate(be) is None:
         return _fast(x, gain, bias, eps, activation)
     return _composed(be, x, gain, bias, eps, activation=activation)
 
 
 def _fast(x: Array, gain: Array | None, bias: Array | None, eps: float, activation: str | None) -> Array:
-    return _ACTIVATIONS[activation](mx.fast.layer_norm(x, gain, bias, eps))
+    return _ACTIVATIONS[activation](mx.fast.layer_norm(x * SCALE, gain, bias, eps * SCALE**2))
 
 
 def _fast_forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float, eps_place: str,
@@ -68,8 +69,8 @@ def _fast_vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) ->
 
 def _fast_supports(be: Backend, x: Array, *arrays: Array | None, eps: float, eps_place: str,
                    **unused: Any) -> str | None:
-    if not eps:
-        return "epsilon is 0"
+    if eps < LEAST_EPS:
+        return mlx_fast.TINY
     return "epsilon is outside the root" if eps_place != "inside" else _GATE.supports(be, x)
 
 

@@ -52,6 +52,18 @@ def _mean_of_products(x: Array, y: Array) -> Array:
     return sums[:, None] * (1 / width)
 
 
+def _rstd(centred: Array, eps: float) -> Array:
+    """One over the deviation of each row, (rows, 1). Squares that the dtype cannot hold are computed in a wider one."""
+    limits = np.finfo(centred.dtype)
+    with np.errstate(over="ignore", under="ignore", divide="ignore"):
+        variance = _mean_of_products(centred, centred) + eps
+        rstd: Array = 1 / np.sqrt(variance)
+    far = ~((variance > limits.tiny / limits.eps) & (variance <= limits.max))[:, 0]
+    if far.any():
+        rstd[far] = 1 / np.sqrt((centred[far].astype(np.longdouble) ** 2).mean(axis=1, keepdims=True) + eps)
+    return rstd
+
+
 def forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float,
             eps_place: str, activation: str | None = None) -> tuple[Array, _Saved]:
     """The normalised rows; it saves the rows before gain and bias, and their reciprocal deviations."""
@@ -60,7 +72,7 @@ def forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: 
     centred -= _mean(centred)  # the rest of a large mean, after rounding
     if not eps:
         centred[np.ptp(rows, axis=1) == 0] = 0  # rounding leaves a rest of equal values, which would be normalised
-    rstd = 1 / np.sqrt(_mean_of_products(centred, centred) + eps)
+    rstd = _rstd(centred, eps)
     xhat = centred * rstd
     y = xhat if gain is None else xhat * gain
     if bias is not None:

@@ -30,11 +30,15 @@ layer_norm_forward_wide(const storage_t* __restrict__ x, const storage_t* __rest
         for (int i = threadIdx.x; RESIDUAL && i < width; i += THREADS) total[start + i] = stored(value_at(i));
         const float mean = CENTRED ? sum_of_row(width, shared, value_at) / width : 0;
         const float residue = CENTRED ? sum_of_row(width, shared, [&](int i) { return value_at(i) - mean; }) / width : 0;
+        auto centred_at = [&](int i) { return value_at(i) - mean - residue; };
+        float scale = SQUARE_SCALE;
+        if (eps < LEAST_EPS)
+            scale = square_scale(sum_of_row(width, shared, [&](int i) { return fabsf(centred_at(i)); }) / width);
         const float squares = sum_of_row(width, shared, [&](int i) {
-            const float centred = value_at(i) - mean - residue;
-            return centred * centred;
+            const float scaled = centred_at(i) * scale;
+            return scaled * scaled;
         });
-        const float rstd = 1.0f / sqrtf(squares / width + eps);
+        const float rstd = scale / sqrtf(squares / width + eps * scale * scale);
         for (int i = threadIdx.x; i < width; i += THREADS) {
             float value = (value_at(i) - mean - residue) * rstd;
             if (gain) value *= gain[i];

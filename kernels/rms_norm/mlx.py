@@ -14,6 +14,7 @@ from duoln.kernels import metal as metal_kernels
 from duoln.kernels.layer_norm import metal, mlx_fast
 from duoln.kernels.layer_norm.variant import RMS
 from duoln.ops import rms_norm
+from duoln.ops.moments import LEAST_EPS, SCALE
 
 
 def _composed(be: Backend, x: Array, gain: Array | None, eps: float) -> Array:
@@ -21,7 +22,7 @@ def _composed(be: Backend, x: Array, gain: Array | None, eps: float) -> Array:
     return y
 
 
-_GATE = mlx_fast.Gate("mx.fast.rms_norm", lambda x, eps: mx.fast.rms_norm(x, None, eps),
+_GATE = mlx_fast.Gate("mx.fast.rms_norm", lambda x, eps: _fast(x, None, eps),
                       lambda be, x, eps: _composed(be, x, None, eps), centred=False)
 
 
@@ -33,20 +34,26 @@ class _Saved(NamedTuple):
 
 def normalised(be: Backend, x: Array, gain: Array | None, eps: float) -> Array:
     """Rows of float32, by MLX's kernel if it is accurate here, else by duoln's formula."""
-    return mx.fast.rms_norm(x, gain, eps) if _GATE.inaccurate(be) is None else _composed(be, x, gain, eps)
+    if eps >= LEAST_EPS and _GATE.inaccurate(be) is None:
+        return _fast(x, gain, eps)
+    return _composed(be, x, gain, eps)
+
+
+def _fast(x: Array, gain: Array | None, eps: float) -> Array:
+    return mx.fast.rms_norm(x * SCALE, gain, eps * SCALE**2)
 
 
 def _fast_forward(be: Backend, x: Array, gain: Array | None, eps: float) -> tuple[Array, _Saved]:
-    return mx.fast.rms_norm(x, gain, eps), _Saved(x, gain, eps)
+    return _fast(x, gain, eps), _Saved(x, gain, eps)
 
 
 def _fast_vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> list[Array | None]:
     *arrays, eps = saved
-    return mlx_fast.gradients(lambda x, gain: mx.fast.rms_norm(x, gain, eps), arrays, gout, needs)
+    return mlx_fast.gradients(lambda x, gain: _fast(x, gain, eps), arrays, gout, needs)
 
 
-def _fast_supports(be: Backend, x: Array, gain: Array | None, **unused: Any) -> str | None:
-    return _GATE.supports(be, x)
+def _fast_supports(be: Backend, x: Array, gain: Array | None, eps: float) -> str | None:
+    return mlx_fast.TINY if eps < LEAST_EPS else _GATE.supports(be, x)
 
 
 def _metal_forward(be: Backend, x: Array, gain: Array | None, eps: float) -> tuple[Array, _Saved]:

@@ -125,9 +125,7 @@ def _pairs(x: Tensor) -> Tensor:
 
 def normalise_over_time(x: Tensor, gain: Tensor, bias: Tensor, eps: float) -> Tensor:
     """Each value of each utterance, less its mean over the steps, by its deviation over them: (T, B, D)."""
-    centred = x - ops.mean(x, axis=0, keepdims=True)
-    variance = ops.mean(ops.square(centred), axis=0, keepdims=True)
-    return centred / ops.sqrt(variance + eps) * gain + bias
+    return ops.layer_norm(x, axis=0, eps=eps) * gain + bias
 
 
 def dropped(x: Tensor, batch: Batch, name: str) -> Tensor:

@@ -150,10 +150,11 @@ def _peak(arrays, causal):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_2048_steps_need_less_than_a_quarter_of_the_scores(causal, rng, numpy_backend):
+def test_2048_steps_need_less_than_a_third_of_the_scores(causal, rng, numpy_backend):
+    """Where a key may be hidden, the composed rule has finite copies of keys and values."""
     arrays = _arrays(rng, (1, 4), 2048, 2048, 64, 64)
     with composed_only():
-        assert _peak(arrays, causal) < 0.25
+        assert _peak(arrays, causal) < (0.34 if causal else 0.25)
     if native.reason() is None:
         assert _peak(arrays, causal) < 0.17
 

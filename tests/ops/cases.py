@@ -528,11 +528,11 @@ case("bce_with_logits", ops.bce_with_logits, lambda rng: [3 * rng.standard_norma
 
 # Attention
 def additive_attention_reference(query, keys, score_vector, values, mask):
-    """Bahdanau et al. 2015, one step after another; a row that is masked everywhere gives all steps the same weight."""
+    """Bahdanau et al. 2015, one step after another; a row that is masked everywhere gives 0."""
     (rows, steps, _), weights = keys.shape, np.zeros(mask.shape)
     for b in range(rows):
         powers = [np.exp(score_vector @ np.tanh(query[b] + keys[b, t])) if mask[b, t] else 0.0 for t in range(steps)]
-        weights[b] = np.array(powers) / sum(powers) if sum(powers) else 1 / steps
+        weights[b] = np.array(powers) / (sum(powers) or 1)
     return np.einsum("bt,btm->bm", weights, values), weights
 
 
