@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import warnings
 from collections.abc import Callable
@@ -47,11 +48,12 @@ class Compiled:
     """A compiled step: it is called as the step itself."""
 
     def __init__(self, step: Callable[..., Any]) -> None:
-        self.__wrapped__ = step  # what inspect.signature and help show
+        functools.update_wrapper(self, step)  # its name, its signature and its text
+        self._step = step
         self._of_forms: dict[str, dict[Any, _OfForm]] = {}
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        step = self.__wrapped__
+        step = self._step
         if named:
             raise CompileError(f"[compile] expected arguments by position, found {', '.join(named)} by name: a step "
                                "takes trees of tensors in one order")

@@ -2,6 +2,7 @@
 
 import contextvars
 import copy
+import inspect
 import pickle
 import threading
 import warnings
@@ -243,6 +244,16 @@ def test_a_compiled_step_is_not_pickled(be):
     compiled = duoln.compile(lambda x: x * 2.0)
     check_error(CompileError, lambda: pickle.dumps(compiled), "pickle the step itself")
     assert copy.deepcopy(compiled) is compiled
+
+
+def test_a_compiled_step_has_the_name_and_the_text_of_the_step(be):
+    @duoln.compile
+    def step(x):
+        """Twice x."""
+        return x * 2.0
+
+    assert (step.__name__, step.__doc__, str(inspect.signature(step))) == ("step", "Twice x.", "(x)")
+    assert duoln.compile(step)(_x(be, 2.0)).item() == duoln.compile(ops.exp)(_x(be, 0.0)).item() * 4.0
 
 
 def test_programs_do_not_grow_with_layouts(numpy_backend):
