@@ -22,6 +22,7 @@ from duoln.core.arguments import (
     ABOVE_0,
     AT_LEAST_0,
     BELOW_1,
+    EPSILON,
     check_choice,
     check_flag,
     check_function,
@@ -184,7 +185,7 @@ class RMSProp(Optimizer):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_number("RMSProp", "decay", self.decay, BELOW_1)
-        check_number("RMSProp", "eps", self.eps, AT_LEAST_0)
+        check_number("RMSProp", "eps", self.eps, EPSILON)
 
     @explained
     def init(self, params: Params) -> dict[str, Any]:
@@ -217,7 +218,7 @@ class Adam(Optimizer):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("Adam", "bias_correction", self.bias_correction, ("standard", "kiros2015"))
-        check_number("Adam", "eps", self.eps, AT_LEAST_0)
+        check_number("Adam", "eps", self.eps, EPSILON)
         for name, beta in (("beta1", self.beta1), ("beta2", self.beta2)):
             check_number("Adam", name, beta, BELOW_1)
 

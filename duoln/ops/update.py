@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
-from duoln.core.arguments import AT_LEAST_0, BELOW_1, check_choice, check_flag, check_number
+from duoln.core.arguments import AT_LEAST_0, BELOW_1, LARGEST, check_choice, check_flag, check_number
 from duoln.core.footprint import owner
 from duoln.errors import DtypeError, ShapeError, UsageError
 from duoln.ops.common import check_beside, check_float, greatest_size, scale_of
@@ -66,6 +66,8 @@ def adam_rates(rate: Tensor, updates: Tensor, *, beta1: float, beta2: float, eps
                bias_correction: str = "standard") -> tuple[Tensor, Tensor, Tensor]:
     """`rate` and `eps` of `adam_update` from the learning rate and the number of updates so far; that number plus 1.
 
+    The greatest number of int32 stays as it is: by then the correction has long been 1.
+
     Both include the factors 1 - beta of the moments and the bias correction (see `optim.Adam`), so that no pass over
     the parameters multiplies by them. It has no gradient.
 
@@ -110,7 +112,7 @@ class Correction(NamedTuple):
 
 
 def _rates_forward(be: Backend, rate: Array, updates: Array, **attrs: Any) -> tuple[tuple[Array, ...], Any]:
-    by, update = Correction.of(**attrs), updates + 1
+    by, update = Correction.of(**attrs), be.minimum(updates, LARGEST - 1) + 1
     t = be.astype(update, be.dtype(rate))
     root = be.sqrt(_one_minus_power(be, by.beta2, t))
     scaled = rate * root / _one_minus_power(be, by.beta1, t) * by.rate
