@@ -71,8 +71,10 @@ class Stream:
         self._fill(unit.reshape(-1))
         if (low, high) == (0.0, 1.0):
             return unit
+        unit *= high - low
+        unit += low
         # The sum may be rounded to `high`, which is no value of the interval.
-        return np.asarray(np.minimum(low + (high - low) * unit, np.nextafter(float(high), low)))
+        return np.minimum(unit, np.nextafter(float(high), low), out=unit)
 
     @explained
     def gaussian(self, shape: int | Shape) -> np.ndarray:

@@ -16,7 +16,7 @@ import numpy as np
 
 from duoln.backends import OnePerProcess, storage
 from duoln.backends.long_sums import sum_over
-from duoln.backends.protocol import DTYPES, STORAGE, Array, Axis, Shape
+from duoln.backends.protocol import DTYPES, READS_ON_HOST, STORAGE, Array, Axis, Shape
 from duoln.errors import BackendError, CompileError, DtypeError
 from duoln.system import host_memory
 
@@ -82,8 +82,7 @@ class MlxBackend(OnePerProcess):
         except (ValueError, RuntimeError) as error:
             if not _is_of_a_trace(error):
                 raise
-            raise CompileError("[compile] the step reads a value on the host; return it from the step "
-                               "instead") from error
+            raise CompileError(READS_ON_HOST) from error
 
     def begin(self, arrays: Sequence[Array]) -> None:
         self._check_process()

@@ -17,7 +17,7 @@ import numpy as np
 from duoln.backends import storage
 from duoln.backends.long_sums import matmul_in_parts, sum_over
 from duoln.backends.numpy_like import INT32, NumpyLikeBackend
-from duoln.backends.protocol import STORAGE, Array, Axis
+from duoln.backends.protocol import READS_ON_HOST, STORAGE, Array, Axis
 from duoln.errors import CompileError, DtypeError
 from duoln.system import host_memory, openblas
 
@@ -53,7 +53,7 @@ class NumpyBackend(NumpyLikeBackend):
 
     def to_numpy(self, x: Array) -> np.ndarray:
         if _within_step.get():
-            raise CompileError("[compile] the step reads a value on the host; return it from the step instead")
+            raise CompileError(READS_ON_HOST)
         return np.array(storage.float32_of(x) if x.dtype == storage.BITS else x)
 
     def maximum(self, x: Array, y: Array | float) -> Array:

@@ -36,6 +36,8 @@ STORAGE = ("float16", "bfloat16")
 REALS = (*FLOATS, *STORAGE)
 """The dtypes of values that may have a gradient."""
 DTYPES = (*FLOATS, "int32", "bool", *STORAGE)
+READS_ON_HOST = "[compile] the step reads a value on the host; return it from the step instead"
+"""The text of the CompileError for such a step."""
 
 
 class Backend(Protocol):

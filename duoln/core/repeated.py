@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, Protocol
 
+from duoln.backends.protocol import READS_ON_HOST
+from duoln.errors import CompileError
+
 
 class Recorder(Protocol):
     """The record of one call of a step."""
@@ -44,6 +47,17 @@ def constant(native: Any) -> Any:
     if record is not None:
         record.constant(native)
     return native
+
+
+def read_on_host(native: Any) -> None:
+    """Tell the steps that are being recorded that this thread reads a value on the host.
+
+    Raises:
+        CompileError: this thread runs such a step. What it does with the value would not be repeated.
+    """
+    if recorder.get() is not None:
+        raise CompileError(READS_ON_HOST)
+    used_elsewhere((native,))
 
 
 def used_elsewhere(natives: Sequence[Any]) -> None:

@@ -13,7 +13,7 @@ from duoln.backends.protocol import Array, Axis, Backend
 from duoln.core.arguments import described
 from duoln.core.miscalled import explained
 from duoln.core.pytorch_names import OF_TENSORS, is_missing, name_missing, refuse_operators
-from duoln.core.repeated import constant, repeated, used_elsewhere
+from duoln.core.repeated import constant, read_on_host, repeated
 from duoln.core.tape import Node
 from duoln.errors import CallError, CompileError, DtypeError, GradientError, GradientWarning, ShapeError
 
@@ -87,7 +87,7 @@ class Tensor:
 
     def _on_host(self, name: str) -> np.ndarray:
         """The values for the function `name`, which its error names."""
-        used_elsewhere((self.data,))
+        read_on_host(self.data)
         values = self.backend.to_numpy(self.data)
         if self._is_recorded():
             raise GradientError(f"[{name}] expected a tensor outside a gradient, found one of shape {self.shape} whose "
@@ -153,7 +153,7 @@ class Tensor:
         """As `item`, for the function `name`, which its error names."""
         if self.size != 1:
             raise ShapeError(f"[{name}] expected one value, found shape {self.shape}{advice}")
-        used_elsewhere((self.data,))
+        read_on_host(self.data)
         value: float | int | bool = self.backend.to_numpy(self.data).item()
         if name in _NUMBERS and self._is_recorded():
             warnings.warn(f"[{name}] found a tensor inside a gradient: the number is a constant, without a gradient. "

@@ -95,7 +95,7 @@ def _supports(be: Backend, x: Array, weight: Array, stride: Sizes = 1, padding: 
         return "its gradients of groups are not measured"
     if not x.size or not weight.size:
         return "there are no values"
-    if not be.on_gpu and x.size // x.shape[-1] > _MOST_POSITIONS:
+    if mx.default_device() == mx.Device(mx.cpu) and x.size // x.shape[-1] > _MOST_POSITIONS:
         return "a CPU adds the weight's gradient of many positions one after another"
     if x.dtype != mx.float32:
         return f"it was measured for float32, not for {x.dtype}"

@@ -149,9 +149,9 @@ def test_a_scalar_that_numpy_computed_is_not_frozen(numpy_backend):
 
 @pytest.mark.parametrize("read", [lambda x: x.numpy(), np.asarray, np.sum, float, lambda x: x.item(), lambda x: x.tolist(),
                                   pickle.dumps, lambda x: f"{x:.1f}", bool, round, lambda x: int(x)])
-def test_reading_is_refused(numpy_backend, read):
+def test_reading_is_refused(be, read):
     compiled = duoln.compile(lambda x: x * 2.0 if read(x) is None else x)
-    check_error(CompileError, lambda: compiled(_x(numpy_backend, 2.0)[0]), "host")
+    check_error(CompileError, lambda: compiled(_x(be, 2.0)[0]), "host")
 
 
 def test_a_context_within_a_step_hides_no_operator(numpy_backend):

@@ -86,6 +86,8 @@ KINDS = {
     "instance_norm": Kind(ops.instance_norm, lambda x: np.ascontiguousarray(x.reshape(16, 4, -1).transpose(0, 2, 1)),
                           lambda y, width: y.transpose(0, 2, 1).reshape(64, width)),
 }
+NORMALISED = [(kind, width) for kind in KINDS for width in WIDTHS if (kind, width) != ("batch_norm", 1)]
+"""Which norm of how many values; a batch of one row is refused."""
 
 
 def _formula(x, centres):
@@ -108,15 +110,13 @@ def _check(kind, be, x, extra):
         assert np.abs(rows(y, x.shape[1]) - exact).max() <= 2 * error + extra, f"float32 in NumPy has {error:.2e}"
 
 
-@pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("mean", MEANS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "width"), NORMALISED)
 def test_large_means(kind, mean, width, be, rng):
     _check(kind, be, (rng.standard_normal((64, width)) + mean).astype(np.float32), 4e-7)
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "width"), NORMALISED)
 def test_constant_rows(kind, width, be):
     x = np.repeat(np.tile(np.array([0.0, 1.0, -3.7, 1e4], np.float32), 16)[:, None], width, axis=1)
     _check(kind, be, x, 1e-6)
@@ -145,7 +145,8 @@ def test_variances_of_columns(rows, mean, be, rng):
             variances = (ops.var(placed, axis=0).numpy(), ops.std(placed, axis=0).numpy() ** 2, ops.batch_norm(placed)[2].numpy(),
                          population * ((rows - 1) / rows))
         for variance in variances:
-            np.testing.assert_allclose(variance, exact, rtol=4e-6)
+            # The stand-in for CuPy adds one row after another, which a device does not.
+            np.testing.assert_allclose(variance, exact, rtol=1e-5 if be.name == "cupy" else 4e-6)
     of_run = _Moments(0, 0.0, 0.0).with_values(x[:rows // 3]).with_values(x[rows // 3:])
     assert of_run.variance == pytest.approx(x.astype(np.float64).var(), rel=1e-12)
 
