@@ -33,21 +33,20 @@ def global_norm(*arrays: Tensor) -> Tensor:
 
 def norm_of(be: Backend, arrays: Sequence[Array]) -> Array:
     """The common norm of native arrays. A matrix product makes one pass over memory and needs no array of squares."""
-    total = None
-    for a in arrays:
-        size = prod(a.shape)
-        square = be.matmul(be.reshape(a, (1, size)), be.reshape(a, (size, 1)))
-        total = square if total is None else total + square
-    return be.sqrt(be.reshape(total, ()))
-
-
-def _norm_forward(be: Backend, *arrays: Array) -> tuple[Array, Any]:
     greatest = be.zeros((1,), be.dtype(arrays[0]))
     for a in arrays:
         if prod(a.shape):
             greatest = be.maximum(greatest, be.reshape(greatest_size(be, a, tuple(range(len(a.shape)))), (1,)))
-    unit = scale_of(be, greatest)  # squares of large and small values overflow and vanish
-    norm = norm_of(be, [a / unit for a in arrays]) * be.reshape(unit, ())
+    unit, total = scale_of(be, greatest), None  # squares of large and small values overflow and vanish
+    for a in arrays:
+        scaled, size = a / unit, prod(a.shape)
+        square = be.matmul(be.reshape(scaled, (1, size)), be.reshape(scaled, (size, 1)))
+        total = square if total is None else total + square
+    return be.reshape(be.sqrt(total), ()) * be.reshape(unit, ())
+
+
+def _norm_forward(be: Backend, *arrays: Array) -> tuple[Array, Any]:
+    norm = norm_of(be, arrays)
     return norm, (arrays, norm)
 
 
