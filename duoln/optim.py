@@ -22,6 +22,7 @@ from duoln.core.arguments import (
     ABOVE_0,
     AT_LEAST_0,
     BELOW_1,
+    EPSILON,
     check_choice,
     check_flag,
     check_function,
@@ -184,7 +185,7 @@ class RMSProp(Optimizer):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_number("RMSProp", "decay", self.decay, BELOW_1)
-        check_number("RMSProp", "eps", self.eps, AT_LEAST_0)
+        check_number("RMSProp", "eps", self.eps, EPSILON)
 
     @explained
     def init(self, params: Params) -> dict[str, Any]:
@@ -206,7 +207,8 @@ class Adam(Optimizer):
     experiments: it divides by 1 - 0.1^t and 1 - 0.001^t and does not correct epsilon, so that early updates are up to
     6.6 times larger than Adam's.
 
-    The slots m and v hold the moments divided by 1 - beta1 and 1 - beta2.
+    The slots m and v hold the moments divided by 1 - beta1 and 1 - beta2. A gradient beyond 1e19, whose square float32
+    does not hold, stops its parameter for good; a clip by the norm prevents that.
     """
 
     beta1: float = 0.9
@@ -217,7 +219,7 @@ class Adam(Optimizer):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("Adam", "bias_correction", self.bias_correction, ("standard", "kiros2015"))
-        check_number("Adam", "eps", self.eps, AT_LEAST_0)
+        check_number("Adam", "eps", self.eps, EPSILON)
         for name, beta in (("beta1", self.beta1), ("beta2", self.beta2)):
             check_number("Adam", name, beta, BELOW_1)
 
@@ -246,7 +248,7 @@ class Adam(Optimizer):
             # The pass over the gradients that updates the parameters adds up their squares too.
             return self._scaled_update(params, gradients, slots, checked, None)
         norm = global_norm(gradients)
-        return self._scaled_update(params, gradients, slots, checked, self.clip.scale_of(norm))
+        return (*self._scaled_update(params, gradients, slots, checked, self.clip.scale_of(norm))[:2], norm)
 
     def _scaled_update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
                        scale: Tensor | None) -> tuple[Params, dict[str, Any], Tensor]:

@@ -170,6 +170,10 @@ class MlxBackend(OnePerProcess):
 
     def astype(self, x: Array, dtype: str) -> Array:
         self.join()
+        if dtype == "int32" and mx.issubdtype(x.dtype, mx.floating):
+            wide = x if x.dtype == mx.float64 else x.astype(mx.float32)
+            return self.exactly(mx.where(mx.isnan(wide), 0.0, mx.clip(wide, -2.0 ** 31, 2.0 ** 31)), name="astype",
+                                compute=lambda whole: whole)
         return (_single(x) if dtype in STORAGE else x).astype(self._native(dtype))
 
     def exactly(self, *arrays: Array | int, name: str, compute: Callable[..., Array]) -> Array:

@@ -68,6 +68,14 @@ class NumpyBackend(NumpyLikeBackend):
             return (bits * condition).view(x.dtype)  # NumPy's where takes 16 times as long
         return super().where(condition, x, y)
 
+    def _whole(self, x: Array) -> Array:
+        # With NaN both are NaN, and so is in no interval.
+        least, most = (float(x.min()), float(x.max())) if x.size else (0.0, 0.0)
+        if not (least > INT32.min - 1 and most < INT32.max + 1):
+            raise DtypeError(f"[astype] expected values that int32 holds, {INT32.min} .. {INT32.max}, found "
+                             f"{least if least <= INT32.min - 1 else most:.9g}")
+        return x.astype(np.int32)
+
     def _narrowed(self, name: str, wide: Array) -> Array:
         least, most = (int(wide.min()), int(wide.max())) if wide.size else (0, 0)
         if least < INT32.min or most > INT32.max:

@@ -76,7 +76,7 @@ class NumpyLikeBackend(OnePerProcess):
         if x.dtype == storage.BITS:
             x = storage.float32_of(x)
         if dtype not in STORAGE:
-            return x.astype(native)
+            return self._whole(x) if dtype == "int32" and x.dtype.kind == "f" else x.astype(native)
         if native == storage.BITS:
             return storage.bits_of(self.xp, x)
         with np.errstate(over="ignore", under="ignore"):  # rounding to infinity or 0 is no error
@@ -85,6 +85,11 @@ class NumpyLikeBackend(OnePerProcess):
     def exactly(self, *arrays: Array | int, name: str, compute: Callable[..., Array]) -> Array:
         wide = compute(*(a if isinstance(a, int) else a.astype(np.int64) for a in arrays))
         return self._narrowed(name, wide).astype(np.int32)
+
+    def _whole(self, x: Array) -> Array:
+        """Floats without their fractions, as int32."""
+        near = self.xp.minimum(self.xp.maximum(x.astype(np.float64), INT32.min), INT32.max)
+        return self.xp.where(self.xp.isnan(near), 0.0, near).astype(np.int32)
 
     def _narrowed(self, name: str, wide: Array) -> Array:
         return self.xp.minimum(self.xp.maximum(wide, INT32.min), INT32.max)

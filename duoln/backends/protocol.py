@@ -114,7 +114,11 @@ class Backend(Protocol):
     def full(self, shape: Shape, value: float, dtype: str = "float32") -> Array: ...
     def arange(self, stop: int, dtype: str = "int32") -> Array: ...
     def astype(self, x: Array, dtype: str) -> Array:
-        """The values in another dtype: rounded to nearest, to even at a tie, and once only."""
+        """The values in another dtype: rounded to nearest, to even at a tie, and once only.
+
+        As int32, floats lose their fractions. NaN, infinity and what int32 does not hold raise a DtypeError; where that
+        would wait for a device, they are 0 and the nearest number that int32 holds.
+        """
 
     def exactly(self, *arrays: Array | int, name: str, compute: Callable[..., Array]) -> Array:
         """`compute(*arrays)` of int32 arrays and integers, computed with 64 bits, as int32.

@@ -51,6 +51,10 @@ def _is_above_0(x: float) -> bool:
     return 0 < x < math.inf
 
 
+def _is_epsilon(x: float) -> bool:
+    return 1e-30 <= x < math.inf
+
+
 def _is_below_1(x: float) -> bool:
     return 0 <= x < 1
 
@@ -59,6 +63,8 @@ NOT_NAN = Interval("a number", _is_number)
 FINITE = Interval("a finite number", math.isfinite)
 AT_LEAST_0 = Interval("a finite number of at least 0", _is_at_least_0)
 ABOVE_0 = Interval("a finite number above 0", _is_above_0)
+EPSILON = Interval("a finite number of at least 1e-30", _is_epsilon)
+"""What keeps 0 / 0 from being computed, with factors that an optimiser puts to it; in float32 1e-50 is 0."""
 BELOW_1 = Interval("a number in [0, 1)", _is_below_1)
 
 

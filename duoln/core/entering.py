@@ -57,7 +57,10 @@ def _as_array(x: Any) -> np.ndarray:
             raise ShapeError("[tensor] expected numbers in lists of equal lengths, found different lengths") from error
         raise DtypeError(f"[tensor] expected what NumPy reads as an array, found {described(x)}: {error}") from error
     if values.dtype == object and all(isinstance(v, int) for v in values.flat):
-        return values.astype(np.float64)  # integers beyond 64 bits
+        try:
+            return values.astype(np.float64)  # integers beyond 64 bits
+        except OverflowError:
+            raise DtypeError("[tensor] expected numbers within float64, found an integer beyond it") from None
     return values
 
 

@@ -46,6 +46,11 @@ def greatest_size(backend: Backend, x: Array, axes: tuple[int, ...]) -> Array:
     return backend.maximum(backend.max(x, axis=axes, keepdims=True), -backend.min(x, axis=axes, keepdims=True))
 
 
+def is_extreme(backend: Backend, x: Array, extreme: Array) -> Array:
+    """Where values are the greatest or smallest one, which is given; of values with a NaN among them, all are."""
+    return backend.logical_not(backend.logical_or(x < extreme, x > extreme))
+
+
 def scale_of(backend: Backend, greatest: Array) -> Array:
     """The divisors of values whose greatest sizes are given: 1 for 0, and for infinity and NaN, which so stay."""
     return backend.where(backend.logical_and(backend.isfinite(greatest), greatest > 0.0), greatest, 1.0)

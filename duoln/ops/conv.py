@@ -17,7 +17,7 @@ from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import check_choice, check_integer
 from duoln.core.miscalled import explained
 from duoln.errors import ShapeError
-from duoln.ops.common import check_float, check_room
+from duoln.ops.common import check_float, check_room, is_extreme
 from duoln.ops.linalg import transposed
 from duoln.ops.shape import pad, reshape
 
@@ -263,11 +263,11 @@ def _max_pool_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -
     x, y, windows = saved
     count = be.zeros(y.shape, be.dtype(y))
     for window in windows:
-        count = count + be.astype(x[window] == y, be.dtype(y))
+        count = count + be.astype(is_extreme(be, x[window], y), be.dtype(y))
     share = gout / count
     dx = be.zeros(x.shape, be.dtype(x))
     for window in windows:
-        dx = be.slice_add(dx, window, be.where(x[window] == y, share, 0.0))
+        dx = be.slice_add(dx, window, be.where(is_extreme(be, x[window], y), share, 0.0))
     return (dx,)
 
 

@@ -95,7 +95,7 @@ floor = _unary("floor", "The greatest integer that is at most x; the gradient is
 log = _unary("log", "Natural logarithm.", lambda be, x: be.log(x), "x", lambda be, x, g: g / x)
 log1p = _unary("log1p", "log(1 + x), exact near 0.", lambda be, x: be.log1p(x), "x", lambda be, x, g: g / (1 + x))
 negative = _unary("negative", "-x.", lambda be, x: -x, "", lambda be, kept, g: -g)
-relu = _unary("relu", "max(x, 0); the gradient at 0 is 0.", lambda be, x: be.maximum(x, 0.0),
+relu = _unary("relu", "max(x, 0); the gradient at 0 and at NaN is 0.", lambda be, x: be.maximum(x, 0.0),
               "y", lambda be, y, g: be.where(y > 0, g, 0.0))
 round = _unary("round", "The nearest integer, the even one at a tie; the gradient is 0.", lambda be, x: be.round(x),
                "", _zero)
@@ -195,8 +195,11 @@ def _broadcast_rule(value: Callable[[Backend, Any, Any], Array], slope_x: Slope 
 
 
 def _chosen(be: Backend, mine: Array, theirs: Array | float, g: Array, wins: Callable[[Any, Any], Array]) -> Array:
-    """The gradient of the argument that max or min has chosen; of two equal arguments each gets half."""
-    return be.where(wins(mine, theirs), g, be.where(mine == theirs, 0.5 * g, 0.0))
+    """The gradient of the argument that max or min has chosen; of two equal arguments each gets half.
+
+    Beside a NaN neither wins, and each gets all of it.
+    """
+    return be.where(wins(theirs, mine), 0.0, be.where(mine == theirs, 0.5 * g, g))
 
 
 def _whole(name: str, value: Callable[[Any, Any], Array]) -> Callable[[Backend, Any, Any], Array]:
@@ -217,11 +220,11 @@ multiply = _binary("multiply", "x * y.", _whole("multiply", lambda x, y: x * y),
                    lambda be, x, y, g: g * x, ("y", "x"))
 divide = _binary("divide", "x / y.", lambda be, x, y: x / y, lambda be, x, y, g: g / y,
                  lambda be, x, y, g: -(g / y) * (x / y), ("y", "xy"))  # the square of y would overflow
-maximum = _binary("maximum", "The greater; at a tie each gets half the gradient.",
+maximum = _binary("maximum", "The greater; at a tie each gets half the gradient, beside a NaN all of it.",
                   lambda be, x, y: be.maximum(x, y) if not isinstance(x, int | float) else be.maximum(y, x),
                   lambda be, x, y, g: _chosen(be, x, y, g, lambda a, b: a > b),
                   lambda be, x, y, g: _chosen(be, y, x, g, lambda a, b: a > b), ("xy", "xy"))
-minimum = _binary("minimum", "The smaller; at a tie each gets half the gradient.",
+minimum = _binary("minimum", "The smaller; at a tie each gets half the gradient, beside a NaN all of it.",
                   lambda be, x, y: be.minimum(x, y) if not isinstance(x, int | float) else be.minimum(y, x),
                   lambda be, x, y, g: _chosen(be, x, y, g, lambda a, b: a < b),
                   lambda be, x, y, g: _chosen(be, y, x, g, lambda a, b: a < b), ("xy", "xy"))
@@ -259,8 +262,10 @@ def _slope_of_base(be: Backend, x: Array, y: Array | float, g: Array) -> Array:
 
 def _slope_of_exponent(be: Backend, x: Array | float, y: Array, g: Array) -> Array:
     """Gradient x^y log(x) where x is above 0."""
-    log = math.log(x) if isinstance(x, int | float) else be.log(be.where(x > 0.0, x, 1.0))
-    return g * (x ** y * log)
+    if isinstance(x, int | float):
+        return g * (x ** y * math.log(x))
+    base = be.where(x <= 0.0, 1.0, x)  # 0 to a power below 0 is infinite, and 0 times that is not 0
+    return g * (base ** y * be.log(base))
 
 
 def _power(be: Backend, x: Array | float, y: Array | float) -> Array:
@@ -337,7 +342,11 @@ def _bound(role: str, x: Tensor, bound: Operand | None) -> Tensor | float | None
 
 @op
 def where(condition: Tensor, x: Operand, y: Operand) -> Tensor:
-    """`x` where the bool `condition` is True, else `y`; gradients flow to the chosen argument only."""
+    """`x` where the bool `condition` is True, else `y`; gradients flow to the chosen argument only.
+
+    The other one gets the gradient 0, which an operator before it multiplies by its slope: where that is infinite, as
+    log's at 0, the product is NaN. Choose before such an operator too: where(x > 0, log(where(x > 0, x, 1.0)), 0.0).
+    """
     x, y = operands("where", x, y)
     check_beside("where", "condition", condition, "bool", x if isinstance(x, Tensor) else cast(Tensor, y))
     broadcast_shape("where", *(a.shape for a in (condition, x, y) if isinstance(a, Tensor)))
@@ -361,7 +370,12 @@ where.add(Rule("composed", _where_forward, _where_vjp))
 
 @op
 def astype(x: Tensor, dtype: str) -> Tensor:
-    """The values as another dtype; a gradient flows between float dtypes only."""
+    """The values as another dtype; a gradient flows between float dtypes only. Floats lose their fractions in int32.
+
+    Raises:
+        DtypeError: the backend has no such dtype; on NumPy, int32 does not hold a value, as NaN. On a device that would
+            have to wait, NaN is then 0, and another value the nearest number that int32 holds.
+    """
     check_tensors("astype", x)
     dtype = check_dtype("astype", dtype, x.backend)
     if x.dtype == dtype:

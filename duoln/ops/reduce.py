@@ -21,6 +21,7 @@ from duoln.ops.common import (
     check_beside,
     check_float,
     check_tensors,
+    is_extreme,
     length_over,
     normal_axes,
     normal_axis,
@@ -294,9 +295,11 @@ def _drop(be: Backend, kept: Array, axis: tuple[int, ...], keepdims: bool) -> Ar
 
 def _extreme_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
     x, kept, axis = saved
-    chosen = be.astype(x == kept, be.dtype(x))
-    count = be.sum(chosen, axis=axis, keepdims=True) if axis else chosen
-    return (chosen * (be.reshape(gout, kept.shape) / count),)
+    chosen = is_extreme(be, x, kept)
+    share = be.reshape(gout, kept.shape)
+    if axis:
+        share = share / be.sum(be.astype(chosen, be.dtype(x)), axis=axis, keepdims=True)
+    return (be.where(chosen, share, 0.0),)
 
 
 max.add(Rule("composed", _max_forward, _extreme_vjp))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
-from duoln.core.arguments import AT_LEAST_0, BELOW_1, check_choice, check_flag, check_number
+from duoln.core.arguments import AT_LEAST_0, BELOW_1, LARGEST, check_choice, check_flag, check_number
 from duoln.core.footprint import owner
 from duoln.errors import DtypeError, ShapeError, UsageError
 from duoln.ops.common import check_beside, check_float, greatest_size, scale_of
@@ -33,21 +33,20 @@ def global_norm(*arrays: Tensor) -> Tensor:
 
 def norm_of(be: Backend, arrays: Sequence[Array]) -> Array:
     """The common norm of native arrays. A matrix product makes one pass over memory and needs no array of squares."""
-    total = None
-    for a in arrays:
-        size = prod(a.shape)
-        square = be.matmul(be.reshape(a, (1, size)), be.reshape(a, (size, 1)))
-        total = square if total is None else total + square
-    return be.sqrt(be.reshape(total, ()))
-
-
-def _norm_forward(be: Backend, *arrays: Array) -> tuple[Array, Any]:
     greatest = be.zeros((1,), be.dtype(arrays[0]))
     for a in arrays:
         if prod(a.shape):
             greatest = be.maximum(greatest, be.reshape(greatest_size(be, a, tuple(range(len(a.shape)))), (1,)))
-    unit = scale_of(be, greatest)  # squares of large and small values overflow and vanish
-    norm = norm_of(be, [a / unit for a in arrays]) * be.reshape(unit, ())
+    unit, total = scale_of(be, greatest), None  # squares of large and small values overflow and vanish
+    for a in arrays:
+        scaled, size = a / unit, prod(a.shape)
+        square = be.matmul(be.reshape(scaled, (1, size)), be.reshape(scaled, (size, 1)))
+        total = square if total is None else total + square
+    return be.reshape(be.sqrt(total), ()) * be.reshape(unit, ())
+
+
+def _norm_forward(be: Backend, *arrays: Array) -> tuple[Array, Any]:
+    norm = norm_of(be, arrays)
     return norm, (arrays, norm)
 
 
@@ -65,6 +64,8 @@ global_norm.add(Rule("composed", _norm_forward, norm_vjp))
 def adam_rates(rate: Tensor, updates: Tensor, *, beta1: float, beta2: float, eps: float,
                bias_correction: str = "standard") -> tuple[Tensor, Tensor, Tensor]:
     """`rate` and `eps` of `adam_update` from the learning rate and the number of updates so far; that number plus 1.
+
+    The greatest number of int32 stays as it is: by then the correction has long been 1.
 
     Both include the factors 1 - beta of the moments and the bias correction (see `optim.Adam`), so that no pass over
     the parameters multiplies by them. It has no gradient.
@@ -110,7 +111,7 @@ class Correction(NamedTuple):
 
 
 def _rates_forward(be: Backend, rate: Array, updates: Array, **attrs: Any) -> tuple[tuple[Array, ...], Any]:
-    by, update = Correction.of(**attrs), updates + 1
+    by, update = Correction.of(**attrs), be.minimum(updates, LARGEST - 1) + 1
     t = be.astype(update, be.dtype(rate))
     root = be.sqrt(_one_minus_power(be, by.beta2, t))
     scaled = rate * root / _one_minus_power(be, by.beta1, t) * by.rate

@@ -46,8 +46,9 @@ adam_update(const Tensors tensors, const float* __restrict__ rate, const float* 
 extern "C" __global__ void adam_rates(const float* __restrict__ rate, const int* __restrict__ updates,
                                       float* __restrict__ scaled, float* __restrict__ corrected, int* __restrict__ update,
                                       float log_beta1, float log_beta2, float rate_by, float eps_by, int of_eps) {
-    const float t = float(*updates + 1), root = sqrtf(-expm1f(t * log_beta2));
+    const int t_whole = min(*updates, 2147483646) + 1;  // the greatest int stays
+    const float t = float(t_whole), root = sqrtf(-expm1f(t * log_beta2));
     *scaled = *rate * root / -expm1f(t * log_beta1) * rate_by;
     *corrected = (of_eps ? root : 1.0f) * eps_by;
-    *update = *updates + 1;
+    *update = t_whole;
 }

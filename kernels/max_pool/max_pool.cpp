@@ -1,5 +1,6 @@
 // Max pooling of images with channels last, and its gradient, which equal greatest values share evenly.
 #include <algorithm>
+#include <cmath>
 
 #include "../native.h"
 
@@ -29,6 +30,10 @@ static void pool_row(const T* x, T* y, const Windows& w, index_t row) {
     }
 }
 
+// Nothing is less or greater than NaN, so that all values of its window share the gradient.
+template <class T>
+static bool is_greatest(T value, T greatest) { return !std::islessgreater(value, greatest); }
+
 template <int SIZE, class T>
 static void spread_row(const T* x, const T* y, const T* dy, T* dx, const Windows& w, index_t row) {
     const index_t size = SIZE ? SIZE : w.size;
@@ -39,12 +44,12 @@ static void spread_row(const T* x, const T* y, const T* dy, T* dx, const Windows
             T equal = 0;
             for (index_t i = 0; i < size; ++i)
                 for (index_t j = 0; j < size; ++j)
-                    equal += x[start + (i * w.width + j) * w.channels + c] == y[c] ? T(1) : T(0);
+                    equal += is_greatest(x[start + (i * w.width + j) * w.channels + c], y[c]) ? T(1) : T(0);
             const T share = dy[c] / equal;
             for (index_t i = 0; i < size; ++i)
                 for (index_t j = 0; j < size; ++j) {
                     const index_t pixel = start + (i * w.width + j) * w.channels + c;
-                    dx[pixel] += x[pixel] == y[c] ? share : T(0);
+                    dx[pixel] += is_greatest(x[pixel], y[c]) ? share : T(0);
                 }
         }
     }

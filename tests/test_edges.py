@@ -1,0 +1,439 @@
+"""Values, gradients, layers and updates at their edges: NaN and infinity, ties, zeros, one value, none, very many."""
+
+import math
+
+import numpy as np
+import pytest
+
+import duoln
+from duoln import nn, ops, optim, tree
+from duoln.errors import DtypeError, ShapeError, UsageError
+
+INF, NAN = math.inf, math.nan
+
+
+@pytest.fixture(autouse=True)
+def _silent():
+    """NumPy warns where infinity and NaN are computed, which here is wanted."""
+    with np.errstate(all="ignore"):
+        yield
+
+
+def _tensor(x, be, dtype=np.float32):
+    return duoln.tensor(np.asarray(x, dtype), be)
+
+
+def _gradients(fn, *arrays):
+    return [g.numpy() for g in duoln.value_and_grad(lambda p: ops.sum(fn(*p)))(list(arrays))[1]]
+
+
+def _same(actual, expected, rtol=1e-5, atol=1e-6):
+    actual = actual.numpy() if isinstance(actual, duoln.Tensor) else actual
+    np.testing.assert_allclose(actual, expected, rtol=rtol, atol=atol)
+
+
+def _finite(params):
+    return all(np.isfinite(leaf.numpy()).all() for leaf in tree.leaves(params))
+
+
+# Dtypes ---------------------------------------------------------------------------------------------
+
+_NEAREST = {NAN: 0, INF: 2**31 - 1, -INF: -2**31, 3e9: 2**31 - 1, -3e9: -2**31}
+
+
+@pytest.mark.parametrize("dtype, x", [(dtype, x) for dtype in ("float32", "bfloat16", "float16") for x in _NEAREST
+                                      if dtype != "float16" or not math.isfinite(x)])
+def test_a_float_that_int32_does_not_hold(be, dtype, x):
+    of_float = duoln.tensor([1.0, x, -2.7], be, dtype=dtype)
+    if be.name == "numpy":
+        with pytest.raises(DtypeError, match=r"\[astype\] expected values that int32 holds, .* found "):
+            of_float.astype("int32")
+    else:
+        assert of_float.astype("int32").numpy().tolist() == [1, _NEAREST[x], -2]
+
+
+def test_the_greatest_floats_that_int32_holds(be):
+    x = _tensor([2147483520.0, -2147483648.0, 0.9, -0.9], be)
+    assert x.astype("int32").numpy().tolist() == [2147483520, -2147483648, 0, 0]
+    assert ops.astype(_tensor(np.zeros((0, 2)), be), "int32").shape == (0, 2)
+
+
+def test_a_compiled_step_checks_floats_again(numpy_backend):
+    step = duoln.compile(lambda x: x.astype("int32"))
+    for value in (1.5, 2.5, 3.5):
+        assert step(_tensor([value], numpy_backend)).numpy() == int(value)
+    with pytest.raises(DtypeError, match="found nan"):
+        step(_tensor([NAN], numpy_backend))
+
+
+@pytest.mark.parametrize("x", [[NAN], np.array([NAN]), np.float32([INF]), np.array([3e9]), [1.5]])
+def test_no_tensor_of_int32_of_other_numbers(be, x):
+    with pytest.raises(DtypeError):
+        duoln.tensor(x, be, dtype="int32")
+
+
+@pytest.mark.parametrize("x", [10**400, [1, -10**400]])
+def test_an_integer_beyond_float64(be, x):
+    with pytest.raises(DtypeError, match=r"\[tensor\] expected numbers within float64"):
+        duoln.tensor(x, be)
+
+
+def test_memory_of_other_orders(be):
+    for x in (np.arange(3, dtype=">f4"), np.arange(3, dtype=">i4"), np.arange(3.0)[::-1][::-1], np.arange(6)[::2] / 2):
+        _same(duoln.tensor(x, be), [0, 1, 2])
+
+
+def test_a_numpy_number_on_the_left(be):
+    x = _tensor([1, 2], be)
+    for two in (np.float32(2), np.float64(2)):
+        _same(two * x, [2, 4])
+        _same(two - x, [1, 0])
+        _same(_gradients(lambda x, two=two: two / x, x)[0], [-2, -0.5])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_gradients_of_16_bits_do_not_stop_growing(be, dtype):
+    rows = _tensor(np.ones((3000, 2)), be).astype(dtype)
+
+    def loss(p):
+        narrow, total = p.astype(dtype), _tensor(0, be)
+        for _ in range(300):
+            total = total + narrow.astype("float32").sum()
+        return total + (rows * narrow).astype("float32").sum()
+
+    _same(duoln.value_and_grad(loss)(_tensor([1, 1], be))[1], [3300, 3300], rtol=1e-2)
+    many = _tensor(np.full(70000, 1.0), be).astype(dtype)
+    _same(ops.mean(many).astype("float32"), 1, rtol=1e-2)
+    _same(ops.mean(_tensor([60000] * 4, be).astype(dtype)).astype("float32"), 60000, rtol=1e-2)
+
+
+# Elementwise and reductions ---------------------------------------------------------------------------
+
+_SLOPES = {
+    "relu": (ops.relu, 0, 1), "sigmoid": (ops.sigmoid, 0, 0), "tanh": (ops.tanh, 0, 0), "erf": (ops.erf, 0, 0),
+    "softplus": (ops.softplus, 0, 1), "silu": (ops.silu, 0, 1), "gelu": (ops.gelu, 0, 1), "elu": (ops.elu, 0, 1),
+    "gelu, tanh": (lambda x: ops.gelu(x, approximate="tanh"), 0, 1),
+}
+
+
+@pytest.mark.parametrize("name", _SLOPES)
+def test_slopes_far_out(be, name):
+    fn, left, right = _SLOPES[name]
+    far = np.array([200, 1e13, 1e20, 3e38, INF], np.float32)
+    _same(_gradients(fn, _tensor(-far, be))[0], np.full(5, left))
+    _same(_gradients(fn, _tensor(far, be))[0], np.full(5, right))
+
+
+def test_activations_at_infinity(be):
+    x = _tensor([-INF, INF], be)
+    for fn in (ops.silu, ops.gelu, _SLOPES["gelu, tanh"][0], ops.softplus, ops.relu):
+        _same(fn(x), [0, INF])
+
+
+@pytest.mark.parametrize("count", [1, 7, 16, 33])
+def test_no_place_of_an_array_has_another_gradient(be, count):
+    for fn in (ops.elu, ops.silu, ops.gelu, ops.relu, ops.tanh, lambda x: ops.clip(x, -1.0, 1.0), lambda x: x ** 2.5,
+               lambda x: ops.leaky_relu(x, 0.1), ops.softplus):
+        for value in (NAN, INF, -INF, 1e-30, 0.0, 88.5, -87.5):
+            dx = _gradients(fn, _tensor(np.full(count, value), be))[0]
+            np.testing.assert_allclose(dx, np.full(count, dx[0]), rtol=3e-6)
+
+
+def test_powers_of_0(be):
+    x, y = _tensor([0, 0, 0, 0, 2], be), _tensor([-1, -0.5, 0, 3, 2], be)
+    dx, dy = _gradients(lambda x, y: x ** y, x, y)
+    _same(dy, [0, 0, 0, 0, 4 * math.log(2)])
+    _same(dx, [-INF, -INF, 0, 0, 4])
+    _same(_gradients(lambda y: _tensor([-2, NAN], be) ** y, _tensor([2, 2], be))[0], [0, NAN])
+
+
+def test_beside_a_nan_nothing_loses_its_gradient(be):
+    x, y = _tensor([NAN, 1, NAN, 1, 2], be), _tensor([1, NAN, NAN, 1, 1], be)
+    for fn, last in ((ops.maximum, [0.5, 1]), (ops.minimum, [0.5, 0])):
+        dx, dy = _gradients(fn, x, y)
+        _same(dx, [1, 1, 1, *last])
+        _same(dy, [1, 1, 1, last[0], 1 - last[1]])
+    for fn in (ops.max, ops.min):
+        _same(_gradients(lambda x, fn=fn: fn(x, axis=1), _tensor([[NAN, 1], [2, 2]], be))[0], [[0.5, 0.5], [0.5, 0.5]])
+
+
+@pytest.mark.parametrize("size, stride", [(2, 2), (3, 1), ((2, 2), (1, 2))])
+def test_a_window_with_nan_keeps_its_gradient(be, size, stride):
+    x = np.random.default_rng(0).standard_normal((2, 7, 7, 3)).astype(np.float32)
+    x[0, 3, 3, 1] = NAN
+    y = ops.max_pool2d(_tensor(x, be), size=size, stride=stride)
+    [dx] = _gradients(lambda x: ops.max_pool2d(x, size=size, stride=stride), _tensor(x, be))
+    assert np.isnan(y.numpy()[..., 1]).any() and not np.isnan(y.numpy()[..., 0]).any()
+    np.testing.assert_allclose(dx.sum(), y.size, rtol=1e-5)
+
+
+def test_a_row_with_nan_reaches_no_second_row(be):
+    x = np.random.default_rng(0).standard_normal((3, 33)).astype(np.float32)
+    for fn in (ops.softmax, ops.log_softmax, ops.logsumexp, ops.layer_norm, ops.rms_norm,
+               lambda x: ops.max(x, axis=-1), lambda x: ops.std(x, axis=-1), lambda x: ops.prod(x, axis=-1)):
+        broken = np.where(np.arange(3)[:, None] == 1, NAN, x)
+        y, dx = fn(_tensor(broken, be)).numpy(), _gradients(fn, _tensor(broken, be))[0]
+        assert np.isnan(y[1]).any()
+        np.testing.assert_array_equal(y[[0, 2]], fn(_tensor(x, be)).numpy()[[0, 2]])
+        np.testing.assert_array_equal(dx[[0, 2]], _gradients(fn, _tensor(x, be))[0][[0, 2]])
+
+
+def test_places_of_nan_and_of_equal_values(be):
+    x = _tensor([[1, NAN, 3], [NAN, NAN, 5], [2, 1, 2]], be)
+    assert ops.argmax(x, axis=1).numpy().tolist() == [1, 0, 0]
+    assert ops.argmin(x, axis=1).numpy().tolist() == [1, 0, 1]
+    _same(_gradients(ops.max, _tensor([1, 3, 3, 3], be))[0], [0, 1 / 3, 1 / 3, 1 / 3])
+
+
+def test_a_deviation_of_equal_values_and_a_product_with_zeros(be):
+    _same(_gradients(lambda x: ops.std(x, axis=-1), _tensor([[3, 3, 3]], be))[0], [[0, 0, 0]])
+    _same(_gradients(lambda x: ops.std(x, axis=-1), _tensor([[5]], be))[0], [[0]])
+    for x, expected in (([0, 2, 3], [6, 0, 0]), ([2, 3, 0], [0, 0, 6]), ([2, 0, 0, 3], [0, 0, 0, 0])):
+        _same(_gradients(ops.prod, _tensor(x, be))[0], expected)
+
+
+def test_choose_before_a_slope_that_is_infinite(be):
+    x = _tensor([0, 4, -1], be)
+    for fn, slope in ((ops.log, 0.25), (ops.sqrt, 0.25), (lambda x: x ** -0.5, -1 / 16)):
+        dx = _gradients(lambda x, fn=fn: ops.where(x > 0.0, fn(ops.where(x > 0.0, x, 1.0)), 0.0), x)[0]
+        _same(dx, [0, slope, 0])
+
+
+def test_rounding(be):
+    _same(ops.round(_tensor([0.5, 1.5, 2.5, -1.5, 8388609, INF], be)), [0, 2, 2, -2, 8388609, INF])
+
+
+# Shapes -----------------------------------------------------------------------------------------------
+
+def test_axes_of_length_0(be):
+    x, none = _tensor(np.ones((3, 1)), be), _tensor(np.ones((1, 0)), be)
+    for fn in (lambda x, y: x + y, lambda x, y: x * y, ops.matmul):
+        dx, dy = _gradients(fn, x, none)
+        _same(dx, np.zeros((3, 1)))
+        assert dy.shape == (1, 0)
+    for fn in (ops.softmax, ops.layer_norm, ops.cumulative_sum, lambda x: ops.pad(x, ((0, 0), (0, 0)))):
+        arguments = {"axis": 0} if fn is ops.cumulative_sum else {}
+        assert _gradients(lambda x, fn=fn, a=arguments: fn(x, **a), _tensor(np.ones((0, 3)), be))[0].shape == (0, 3)
+    with pytest.raises(ShapeError, match=r"\[max\] expected at least one value"):
+        ops.max(_tensor(np.ones((0, 3)), be), axis=0)
+
+
+@pytest.mark.parametrize("expression", ["iij->ij", "iij->i", "iij->", "iij,j->ij", "iij,jk->ik"])
+def test_a_letter_twice_in_einsum(be, expression):
+    x, second = np.arange(18.0).reshape(3, 3, 2), {"iij,j->ij": np.array([1.0, 2.0]), "iij,jk->ik": np.ones((2, 4))}
+    arrays = [x, *([second[expression]] if expression in second else [])]
+    _same(ops.einsum(expression, *[_tensor(a, be) for a in arrays]), np.einsum(expression, *arrays))
+    dx = _gradients(lambda *a: ops.einsum(expression, *a), *[_tensor(a, be) for a in arrays])[0]
+    assert (dx[~np.eye(3, dtype=bool)] == 0).all() and (dx[np.eye(3, dtype=bool)] != 0).all()
+
+
+@pytest.mark.parametrize("layer", [nn.RNN, nn.LSTM, nn.GRU])
+@pytest.mark.parametrize("norm", ["none", "layer"])
+@pytest.mark.parametrize("shape", [(0, 3, 4), (5, 0, 4), (0, 0, 4)])
+def test_sequences_of_no_step_or_no_example(be, layer, norm, shape):
+    model = layer(4, 6, norm=norm)
+    params = duoln.to_tensors(model.init(0), be)
+    y, gradients = duoln.value_and_grad(lambda p: model(p, _tensor(np.zeros(shape), be))[0].sum())(params)
+    assert float(y) == 0 and _finite(gradients)
+
+
+def test_images_of_no_example(be):
+    none, weight = _tensor(np.zeros((0, 5, 5, 2)), be), _tensor(np.ones((3, 3, 2, 4)), be)
+    dx, dweight = _gradients(ops.conv2d, none, weight)
+    assert dx.shape == (0, 5, 5, 2)
+    _same(dweight, np.zeros((3, 3, 2, 4)))
+    for fn in (ops.max_pool2d, ops.avg_pool2d):
+        assert _gradients(lambda x, fn=fn: fn(x, size=2), none)[0].shape == (0, 5, 5, 2)
+    with pytest.raises(ShapeError, match=r"\[conv2d\]"):
+        ops.conv2d(_tensor(np.ones((1, 5, 5, 2)), be), weight, dilation=3)
+
+
+@pytest.mark.parametrize("groups, stride, dilation, padding", [(4, 2, 1, 1), (2, 3, 2, 2), (4, 1, 2, 0)])
+def test_groups_with_strides(be, groups, stride, dilation, padding):
+    rng = np.random.default_rng(0)
+    x, weight = rng.standard_normal((2, 9, 8, 4)), rng.standard_normal((3, 3, 4 // groups, 8))
+    settings = {"stride": stride, "dilation": dilation, "padding": padding}
+    joined = ops.conv2d(_tensor(x, be), _tensor(weight, be), groups=groups, **settings)
+    of_joined = _gradients(lambda x, w: ops.conv2d(x, w, groups=groups, **settings) ** 2.0, _tensor(x, be),
+                           _tensor(weight, be))
+    each = [(x[..., k * 4 // groups:(k + 1) * 4 // groups], weight[..., k * 8 // groups:(k + 1) * 8 // groups])
+            for k in range(groups)]
+    apart = [[_tensor(a, be) for a in pair] for pair in each]
+    _same(joined, np.concatenate([ops.conv2d(*pair, **settings).numpy() for pair in apart], 3), 1e-4, 1e-4)
+    gradients = [_gradients(lambda x, w: ops.conv2d(x, w, **settings) ** 2.0, *pair) for pair in apart]
+    for k in range(2):
+        _same(of_joined[k], np.concatenate([pair[k] for pair in gradients], 3), 1e-4, 1e-3)
+
+
+# Losses and layers --------------------------------------------------------------------------------------
+
+def test_all_labels_ignored(be):
+    x, labels = _tensor(np.ones((3, 4)), be), _tensor([-1] * 3, be, np.int32)
+    for share in (0.0, 0.3):
+        value, dx = duoln.value_and_grad(lambda x, share=share: ops.softmax_cross_entropy(
+            x, labels, -1, label_smoothing=share).mean())(x)
+        assert float(value) == 0 and not dx.numpy().any()
+
+
+def test_a_class_of_weight_0_that_is_impossible(be):
+    x = _tensor([[0, 1, -INF], [0, 0, 0]], be)
+    losses = ops.softmax_cross_entropy(x, _tensor([2, 0], be, np.int32), weight=_tensor([1, 1, 0], be))
+    _same(losses, [0, math.log(3)])
+
+
+def test_smoothing_beside_weights_and_ignored_labels(be):
+    x = np.random.default_rng(0).standard_normal((4, 5)).astype(np.float32)
+    labels, weight, share = np.array([0, -1, 3, 4]), np.array([1, 2, 0, 4, 0.5]), 0.3
+    log_p = x - np.log(np.exp(x).sum(1, keepdims=True))
+    expected = [(1 - share) * -weight[k] * row[k] - share * (weight * row).mean() if k >= 0 else 0
+                for row, k in zip(log_p, labels, strict=True)]
+    _same(ops.softmax_cross_entropy(_tensor(x, be), _tensor(labels, be, np.int32), -1, weight=_tensor(weight, be),
+                                    label_smoothing=share), expected)
+
+
+def test_huber_at_delta_and_far_out(be):
+    x = _tensor([-INF, -1e30, -1, -0.5, 0, 0.5, 1, 1e30, INF], be)
+    _same(_gradients(lambda x: ops.huber_loss(x, ops.zeros_like(x)), x)[0], [-1, -1, -1, -0.5, 0, 0.5, 1, 1, 1])
+
+
+def test_queries_without_a_key(be):
+    layer = nn.MultiHeadAttention(4, 2)
+    params = duoln.to_tensors(layer.init(0), be)
+    x = _tensor(np.random.default_rng(0).standard_normal((2, 3, 4)), be)
+    mask = _tensor([[1, 1, 0], [0, 0, 0]], be, bool)
+    _, gradients = duoln.value_and_grad(lambda p: (layer(p, x, mask) ** 2.0).sum())(params)
+    assert _finite(gradients)
+
+
+def test_rows_that_are_taken_often_and_padding(be):
+    table, ids = _tensor(np.ones((4, 2)), be), _tensor([1, 1, 1, 0, -1, 2, 2], be, np.int32)
+    _same(_gradients(lambda t: ops.take(t, ids, axis=0), table)[0][:, 0], [1, 3, 2, 1])
+    repeated = _tensor(np.zeros(1000), be, np.int32)
+    _same(_gradients(lambda t: ops.embedding(t, repeated, padding_idx=0), table)[0], np.zeros((4, 2)))
+    _same(_gradients(lambda t: ops.embedding(t, repeated), table)[0][0], [1000, 1000])
+
+
+@pytest.mark.parametrize("layer", [nn.RNN, nn.LSTM, nn.GRU])
+def test_padding_changes_no_direction(be, layer):
+    model = layer(3, 4, layers=2, bidirectional=True)
+    params = duoln.to_tensors(model.init(0), be)
+    x = np.random.default_rng(1).standard_normal((5, 2, 3)).astype(np.float32)
+    y, states = model(params, _tensor(x, be), mask=_tensor(np.arange(5)[:, None] < [[3, 5]], be, bool))
+    alone, of_alone = model(params, _tensor(x[:3, :1], be))
+    _same(y.numpy()[:3, :1], alone.numpy(), atol=1e-5)
+    for padded, state in zip(tree.leaves(states), tree.leaves(of_alone), strict=True):
+        _same(padded.numpy()[:1], state.numpy(), atol=1e-5)
+
+
+# Gradients, steps and updates -----------------------------------------------------------------------------
+
+def test_ten_thousand_operators(be):
+    def chain(p):
+        for _ in range(10_000):
+            p = p + 1.0
+        return p
+
+    _same(_gradients(chain, _tensor([2], be))[0], [1])
+
+
+def test_an_argument_as_result(be):
+    step = duoln.compile(lambda x, y: (x, y * 2.0, ops.reshape(x, (1, 2)), x))
+    results = [step(_tensor([k, k + 1], be), _tensor([1], be)) for k in range(5)]
+    for k, (x, y, reshaped, again) in enumerate(results):
+        for same in (x, reshaped, again):
+            _same(same.numpy().ravel(), [k, k + 1])
+        _same(y, [2])
+
+
+def test_results_of_a_step_stay(be):
+    step = duoln.compile(lambda x: x + 1.0)
+    results = [step(_tensor([k], be)) for k in range(6)]
+    assert [float(y[0]) for y in results] == [1, 2, 3, 4, 5, 6]
+    assert not (step(_tensor([1], be)) == step(_tensor([2], be))).numpy()[0]
+
+
+def test_what_a_step_returns_beside_donated_parameters(be):
+    optimizer = optim.Adam(0.1, donate=True)
+
+    def update(params, slots):
+        _, gradients = duoln.value_and_grad(lambda p: (p["a"] ** 2.0).sum())(params)
+        params, slots = optimizer.update(params, gradients, slots, 0.1)
+        return params["a"] * 1.0, params, slots, params["a"] - params["a"]
+
+    step = duoln.compile(update)
+    starts = [{"a": _tensor([1, -2], be)} for _ in range(2)]
+    states = [(params, optimizer.init(params)) for params in starts]
+    kept = [[], []]
+    for _ in range(5):
+        for k, function in enumerate((update, step)):
+            copy, *states[k], zeros = function(*states[k])
+            kept[k].append(copy)
+            _same(zeros, [0, 0])
+    for plain, compiled in zip(*kept, strict=True):
+        _same(compiled, plain.numpy())
+
+
+def test_a_parameter_under_two_names(be):
+    shared = _tensor([1, 2], be)
+    for donate in (False, True):
+        params = {"a": shared, "b": shared}
+        _, gradients = duoln.value_and_grad(lambda p: (p["a"] * p["b"]).sum())(params)
+        optimizer = optim.Adam(0.1, donate=donate)
+        params, _ = optimizer.update(params, gradients, optimizer.init(params), 0.1)
+        for leaf in tree.leaves(params):
+            _same(leaf, [0.9, 1.9], rtol=1e-4)
+    _same(shared, [1, 2])
+
+
+@pytest.mark.parametrize("kind", [optim.Adam, optim.RMSProp])
+def test_an_epsilon_that_keeps_no_division_from_0(be, kind):
+    for eps in (0.0, 1e-50):
+        with pytest.raises(UsageError, match=rf"\[{kind.__name__}\] eps: expected a finite number of at least 1e-30"):
+            kind(0.1, eps=eps)
+    optimizer, params = kind(0.1, eps=1e-30), {"used": _tensor([1], be), "unused": _tensor([1, 2], be)}
+    slots = optimizer.init(params)
+    for _ in range(3):
+        _, gradients = duoln.value_and_grad(lambda p: p["used"].sum())(params)
+        params, slots = optimizer.update(params, gradients, slots, 0.1)
+    _same(params["unused"], [1, 2])
+    assert _finite(params)
+
+
+@pytest.mark.parametrize("count", [0, 2**24, 2**31 - 2, 2**31 - 1])
+def test_the_number_of_updates_does_not_wrap_round(be, count):
+    optimizer, params = optim.Adam(0.1), {"a": _tensor([1, 2], be)}
+    slots = optimizer.init(params)
+    slots["step"] = _tensor(count, be, np.int32)
+    params, slots = optimizer.update(params, {"a": _tensor([1, -3], be)}, slots, 0.1)
+    assert int(slots["step"]) == min(count + 1, 2**31 - 1) and _finite(params)
+
+
+def test_clips_of_nothing_and_of_infinity(be):
+    zeros, wild = {"a": _tensor([0, 0], be)}, {"a": _tensor([NAN, 1], be), "b": _tensor([1], be)}
+    for clip in (optim.clip_global_norm(1.0), optim.clip_each_norm(1.0), optim.clip_value(1.0)):
+        _same(clip(zeros)["a"], [0, 0])
+        assert np.isnan(clip(wild)["a"].numpy()[0])
+    _same(optim.clip_value(1.0)({"a": _tensor([INF, 2], be)})["a"], [1, 1])
+    for limit in (-1.0, 0.0, NAN):
+        with pytest.raises(UsageError):
+            optim.clip_global_norm(limit)
+
+
+@pytest.mark.parametrize("size", [1e20, 3e-25, 3e38])
+@pytest.mark.parametrize("clip", [None, optim.clip_global_norm(1.0)])
+def test_the_norm_beside_an_update(be, size, clip):
+    params, gradients = [_tensor([1, 2], be), _tensor(3, be)], [_tensor([0.6 * size, 0], be), _tensor(0.8 * size, be)]
+    for optimizer in (optim.Adam(0.1, clip=clip), optim.SGD(0.1, clip=clip)):
+        norm = optimizer.update_with_norm(params, gradients, optimizer.init(params), 0.1)[2]
+        _same(norm, size, atol=0)
+
+
+def test_nesterov_from_the_first_update(be):
+    optimizer, params = optim.SGD(0.1, momentum=0.9, nesterov=True), {"a": _tensor([1, -2], be)}
+    slots, p, velocity = optimizer.init(params), np.array([1.0, -2.0]), np.zeros(2)
+    for _ in range(3):
+        _, gradients = duoln.value_and_grad(lambda q: (q["a"] ** 2.0).sum())(params)
+        params, slots = optimizer.update(params, gradients, slots, 0.1)
+        velocity = 0.9 * velocity + 2 * p
+        p = p - 0.1 * (0.9 * velocity + 2 * p)
+    _same(params["a"], p)
