@@ -88,7 +88,7 @@ class MlxBackend(OnePerProcess):
         self._check_process()
         try:
             with self._evaluating:
-                mx.async_eval(list(arrays))  # type: ignore[no-untyped-call]
+                mx.async_eval(list(arrays))
         except (ValueError, RuntimeError) as error:
             if not _is_of_a_trace(error):
                 raise
