@@ -62,7 +62,8 @@ def extract(train: np.ndarray, others: list[np.ndarray], width: int, seed: int) 
     block = max(_PIXELS // (train.shape[1] * train.shape[2]), 1)
     raw = [np.concatenate([_describe(dictionary, images[i:i + block]) for i in range(0, len(images), block)])
            for images in (train, *others)]
-    mean, deviation = raw[0].mean(axis=0), raw[0].std(axis=0)
+    # NumPy adds one row after another: the sum of many in float32 drifts.
+    mean, deviation = (moment(axis=0, dtype=np.float64).astype(np.float32) for moment in (raw[0].mean, raw[0].std))
     deviation += _FLOOR * max(float(deviation.max()), 1e-6)
     return [((features - mean) / deviation).astype(np.float32) for features in raw]
 
@@ -75,7 +76,7 @@ def fit(images: np.ndarray, entries: int, seed: int) -> Dictionary:
     where = [rng.integers(n, (count,)) for n in (len(images), rows, columns)]
     windows = np.lib.stride_tricks.sliding_window_view(images, (PATCH, PATCH), axis=(1, 2))
     patches = _normalised(windows[tuple(where)].reshape(count, -1))
-    mean = patches.mean(axis=0)
+    mean = patches.mean(axis=0, dtype=np.float64).astype(np.float32)
     centred = (patches - mean).astype(np.float64)
     variances, directions = np.linalg.eigh(centred.T @ centred / count)
     scales = 1 / np.sqrt(np.maximum(variances, 0) + _WHITENING)
