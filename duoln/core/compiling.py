@@ -60,7 +60,7 @@ class Compiled:
         leaves: list[Any] = []
         given = form(args, leaves)
         backend = _backend_of(leaves, args, step)
-        if is_recording() or any([leaf._is_recorded() for leaf in leaves]):
+        if is_recording() or any([leaf.node is not None and leaf._is_recorded() for leaf in leaves]):
             return step(*args)  # the gradient around it records its operators
         of_forms = self._of_forms.setdefault(backend.name, {})
         if given not in of_forms:

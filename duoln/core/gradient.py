@@ -85,6 +85,7 @@ def value_and_grad(fn: Callable[..., Any], has_aux: bool = False) -> Callable[..
     `(value, gradients)`, or `((value, aux), gradients)`; gradients have the form, shapes and dtypes of
     `params`. A parameter that does not affect the value gets a gradient of zeros. Values that leave the call are not
     on the tape. Inside it NumPy's functions refuse tensors that need a gradient, and `float(x)` warns of a constant.
+    MLX computes when values are read; the call begins to compute its own, so a loop that reads none keeps one update.
 
     Raises:
         ShapeError: the value is not a scalar, or `has_aux` is set and the result is not a pair.

@@ -17,6 +17,8 @@ from duoln.core.program import Backward, Call, Forward, Instruction, Place, Pool
 from duoln.core.repeated import recorder, recordings
 from duoln.core.rule import Rule
 
+_IN_A_THREAD = "another thread computes with its values"
+
 
 class Recording:
     """The record of one call of a step. Values are known by their identity while they live.
@@ -80,13 +82,13 @@ class Recording:
         for x in natives:
             place = self._places.get(id(x))
             if place is not None and self._constants[place] is None:
-                self.obstacle = "another thread computes with its values"
+                self.obstacle = _IN_A_THREAD
 
     def _is_elsewhere(self) -> bool:
         """Whether another thread than that of the step runs this, in a copy of its context."""
         if threading.get_ident() == self._thread:
             return False
-        self.obstacle = "another thread computes with its values"
+        self.obstacle = _IN_A_THREAD
         return True
 
     # Places ---------------------------------------------------------------------------------------
