@@ -45,7 +45,8 @@ class Optimizer:
     """The base class: it has a learning rate, which is a number or a function of the step, and may clip gradients.
 
     With `donate`, `update` may overwrite its parameters and slots. A view of a parameter, such as a slice that a loss
-    returned beside its value, then holds the values after the update; `copy.deepcopy` of it keeps those before.
+    returned beside its value, then holds the values after the update; `copy.deepcopy` of it keeps those before. So does
+    a thread that saves parameters while training goes on.
     """
 
     learning_rate: float | Schedule

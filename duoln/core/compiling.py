@@ -6,6 +6,7 @@ import functools
 import inspect
 import warnings
 from collections.abc import Callable
+from types import MethodType
 from typing import Any, Never
 
 from duoln import tree
@@ -70,6 +71,9 @@ class Compiled:
             of_forms[given] = _OfForm(step, args, backend)
         return of_forms[given]([leaf.data for leaf in leaves])
 
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        return self if instance is None else MethodType(self, instance)  # as a function in a class
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Compiled:
         return self
 
@@ -92,6 +96,8 @@ class _OfForm:
     def __call__(self, natives: list[Array]) -> Any:
         results = self._native(*natives)
         backend = self._backend
+        if backend.lazy:  # as `value_and_grad`
+            backend.begin(results)
         return tree.unflatten(self._result, [Tensor(x, backend) for x in results])
 
     def _run(self, *natives: Array) -> list[Array]:

@@ -3,7 +3,8 @@
 Where the backend does not trace a step itself, most of the time of a small step goes to Python: checks of arguments,
 the choice of rules, the tape, the trees of the optimiser. For inputs of one form they lead to the same rules in the
 same order, because a step is pure. So the first two calls are recorded. If both ran the same rules on the same values,
-the calls that follow run these rules alone; if not, a CompileWarning says why, and every call runs the step itself.
+the calls that follow run these rules alone. If not, a third call is recorded, because the first one may have made what
+later ones find; if that differs too, a CompileWarning says why, and every call runs the step itself.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from duoln.errors import CompileWarning
 
 _MAX_LAYOUTS = 16
 """A step is recorded for so many layouts of its arrays; arrays in other layouts are copied."""
+_MOST_DIFFERENT = 2
+"""So many calls that differ from the one before are enough: the step is not repeated."""
 _CALLER = 4
 """How many frames above a warning the caller of the compiled step is."""
 
@@ -39,7 +42,8 @@ class Replay:
     def __init__(self, step: Callable[..., list[Array]], backend: Backend) -> None:
         self._backend = backend
         self._step: Callable[..., list[Array]] = backend.compile(step)
-        self._recorded: dict[Any, Program] = {}
+        self._recorded: dict[Any, tuple[Program, int]] = {}
+        """The last program of each layout, and how many calls differed from the one before."""
         self._proved: dict[Any, Callable[..., list[Array]]] = {}
         """What runs from the third call on, by the layout of the arrays."""
 
@@ -61,14 +65,18 @@ class Replay:
         record = Recording(self._backend, natives)
         with record.recording():
             results = self._step(*natives)
-        program, first = record.program(results), self._recorded.pop(layout, None)
-        obstacle = record.obstacle or (program and first and program.difference(first))
+        program, (first, differed) = record.program(results), self._recorded.pop(layout, (None, 0))
+        obstacle = record.obstacle
+        if program is not None and first is not None and (difference := program.difference(first)):
+            differed += 1
+            first = None  # the next call is compared with this one
+            obstacle = difference if differed == _MOST_DIFFERENT else None
         if obstacle:
             warnings.warn(f"a compiled step runs as it is: {obstacle}", CompileWarning, stacklevel=_CALLER)
         if program is None or obstacle:
             self._proved[layout] = self._step
         elif first is None:
-            self._recorded[layout] = program
+            self._recorded[layout] = program, differed
         else:
             self._proved[layout] = self._backend.repeat(keep_factors(program).run, program.unchanged)
         return results

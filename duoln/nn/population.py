@@ -51,6 +51,8 @@ def with_population(model: Module, params: Params, batches: Iterable[Any],
     last ones. Padding counts while they are gathered, as in training, and reaches nothing afterwards. A cell that is
     called for one time step alone does not know which it is, and is refused.
 
+    The statistics have no gradient, so an optimiser leaves them as they are.
+
     Args:
         model: the model. A layer of it takes part if its attribute `gathers` is set.
         params: its parameters, as tensors.
@@ -87,7 +89,7 @@ def with_population(model: Module, params: Params, batches: Iterable[Any],
         like = tree.leaves(own)[0]
         for key in of_batches[0]:
             mean = _mean([of_batch[key] for of_batch in of_batches])
-            own[key] = Tensor(like.backend.asarray(mean.astype(like.dtype)), like.backend)
+            own[key] = Tensor(like.backend.asarray(mean, like.dtype), like.backend)
     return result
 
 

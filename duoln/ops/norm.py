@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 from duoln.backends.protocol import Array, Backend, Shape
 from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import AT_LEAST_0, check_choice, check_flag, check_number
+from duoln.core.tensor import stop_gradient
 from duoln.errors import ShapeError
 from duoln.ops.common import check_float, check_given, length_over, normal_axes
 from duoln.ops.elementwise import sqrt
@@ -261,7 +262,8 @@ batch_norm.add(Rule("composed", _batch_norm_forward, _batch_norm_vjp))
 
 
 def by_statistics(x: Tensor, gain: Tensor, mean: Tensor, variance: Tensor, eps: float) -> Tensor:
-    """Batch norm by a mean and a variance that are given; a bias is left to the caller."""
+    """Batch norm by a mean and a variance that are given and have no gradient; a bias is left to the caller."""
+    mean, variance = stop_gradient(mean), stop_gradient(variance)
     return ((x - mean) * (gain / sqrt(variance + eps))).astype(x.dtype)
 
 

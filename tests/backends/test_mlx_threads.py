@@ -81,16 +81,20 @@ def test_a_thread_within_a_step_may_not_read(be):
     check_error(CompileError, lambda: duoln.compile(step)(duoln.tensor([1.0, 2.0], be)), "host")
 
 
-def test_a_loop_that_reads_nothing_leaves_little_to_compute(be):
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_loop_that_reads_nothing_leaves_little_to_compute(be, compiled):
     model, optimizer = nn.Linear(6, 3), optim.Adam(learning_rate=0.01)
     params = duoln.to_tensors(model.init(0), be)
     slots = optimizer.init(params)
     gradient = duoln.value_and_grad(lambda params, x: ops.mean(ops.square(model(params, x))))
-    pending = []
+    def step(params, slots, x, rate):
+        _, gradients = gradient(params, x)
+        return optimizer.update(params, gradients, slots, rate)
+
+    step, pending = duoln.compile(step) if compiled else step, []
     for k in range(40):
         x = duoln.tensor(np.full((4, 6), k, np.float32), be)
-        _, gradients = gradient(params, x)
-        params, slots = optimizer.update(params, gradients, slots, 0.01)
+        params, slots = step(params, slots, x, duoln.tensor(np.float32(0.01), be))
         pending.append(be.graph_size([t.data for t in tree.leaves((params, slots))]))
     assert pending[-1] <= pending[1]
 

@@ -171,6 +171,30 @@ def test_a_context_within_a_step_hides_no_operator(numpy_backend):
     assert ran == ["exp"] * 7  # two recordings, and five calls of the step itself
 
 
+def test_what_the_first_call_makes_and_later_ones_find_is_a_constant(be):
+    kept, calls = {}, []
+
+    def step(x):
+        calls.append(1)
+        if "table" not in kept:
+            kept["table"] = duoln.tensor([10.0, 20.0], x.backend)
+        return x * kept["table"]
+
+    compiled = duoln.compile(step)
+    for k in range(6):
+        assert compiled(_x(be, k, 1.0)).numpy().tolist() == [10.0 * k, 20.0]
+    assert len(calls) == (1 if be.lazy else 3)
+
+
+def test_a_method_is_told_that_its_object_is_no_tensor(be):
+    class Model:
+        @duoln.compile
+        def step(self, x):
+            return x
+
+    check_error(CompileError, lambda: Model().step(_x(be, 1.0)), "argument 'self'", "Model")
+
+
 # Threads inside a step --------------------------------------------------------------------------------
 
 def _in_thread(function, *args):

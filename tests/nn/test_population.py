@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import duoln
-from duoln import nn, ops, tree
+from duoln import nn, ops, optim, tree
 from duoln.errors import DtypeError, ShapeError, UsageError
 from duoln.testing import check_error, gradcheck
 
@@ -131,7 +131,9 @@ def test_gradients_and_their_limit(numpy_backend, rng):
                           for key, t in evaluated["forward0"].items()}}
     x = duoln.tensor(rng.standard_normal((4, 2, N_IN)), numpy_backend)
     free = nn.LSTM(N_IN, HIDDEN, "batch")
-    gradcheck(lambda *leaves: free(tree.unflatten(exact, list(leaves)), x)[0], *tree.leaves(exact))
+    own = exact["forward0"]
+    trained = {key: t for key, t in own.items() if not key.startswith(("mean", "variance"))}
+    gradcheck(lambda *leaves: free({"forward0": own | dict(zip(trained, leaves, strict=True))}, x)[0], *trained.values())
     loss = lambda p, layer: ops.sum(layer(p, x)[0])  # noqa: E731
     limited, plain = (duoln.value_and_grad(loss)(exact, each)[1]["forward0"]["w_h"].numpy() for each in (layer, free))
     assert not np.allclose(limited, plain, rtol=1e-3)
@@ -201,3 +203,29 @@ def test_one_row_is_refused(unbiased, be):
     for cell in CELLS.values():
         layer = cell(N_IN, HIDDEN, "batch")
         check_error(ShapeError, lambda layer=layer: layer(duoln.to_tensors(layer.init(0), be), ops.expand_dims(x, axis=0)), "[batch_norm]")
+
+
+@pytest.mark.parametrize("make", [lambda: nn.BatchNorm(3), lambda: nn.LSTM(3, 2, norm="batch")])
+def test_statistics_are_not_trained(be, make):
+    layer, x = make(), duoln.tensor(np.random.default_rng(0).standard_normal((5, 6, 3)).astype(np.float32), be)
+    params = nn.with_population(layer, duoln.to_tensors(layer.init(0), be), [x])
+
+    def loss(params, x):
+        y = layer(params, x)
+        return ops.sum(ops.square(y[0] if isinstance(y, tuple) else y))
+
+    optimizer = optim.Adam(0.1)
+    _, gradients = duoln.value_and_grad(loss)(params, x)
+    new, _ = optimizer.update(params, gradients, optimizer.init(params), 0.1)
+    moved = {path for (path, _), (a, b) in zip(tree.items(params), tree.zipped(params, new), strict=True)
+             if not np.array_equal(a.numpy(), b.numpy())}
+    statistics = {path for path, _ in tree.items(params) if path.split(".")[-1].split("_")[0] in ("mean", "variance")}
+    assert statistics and moved == {path for path, _ in tree.items(params)} - statistics
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_parameters_of_16_bits_have_statistics_of_16_bits(be, dtype):
+    layer, x = nn.BatchNorm(3), duoln.tensor(np.random.default_rng(0).standard_normal((8, 3)).astype(np.float32), be)
+    params = nn.with_population(layer, duoln.to_tensors(layer.init(0), be, dtype=dtype), [x])
+    assert params["mean"].dtype == params["variance"].dtype == dtype
+    np.testing.assert_allclose(params["mean"].numpy(), x.numpy().mean(axis=0), atol=1e-2)
