@@ -19,7 +19,7 @@ from duoln.core.miscalled import explained
 from duoln.core.tensor import constant_tensor
 from duoln.data.batches import check_pair, check_range
 from duoln.errors import BackendError, DtypeError, UsageError
-from duoln.kernels import host, native
+from duoln.kernels import host, native, proofs
 from duoln.nn.module import Module
 from duoln.system import switches
 
@@ -204,4 +204,6 @@ def _attach(loaded: Backend) -> None:
             if module in modules:
                 attach: Callable[[], None] = importlib.import_module(f"duoln.kernels.{folder}.{module}").attach
                 attach()
+    if loaded.name == "cupy" or getattr(loaded, "on_gpu", False):
+        loaded.proofs = proofs.Proofs(loaded)
     _attached.add(loaded.name)

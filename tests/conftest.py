@@ -27,6 +27,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda number, frame: None)
 
+os.environ["DUOLN_PROVE"] = "0"  # the tests themselves prove every rule; kernels/test_proofs.py is about the proof
 # Compiled kernels are kept from one run of the tests to the next.
 os.environ["DUOLN_KERNELS"] = str(Path(tempfile.gettempdir()) / f"duoln-test-kernels-{getpass.getuser()}")
 

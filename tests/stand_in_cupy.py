@@ -12,11 +12,17 @@ Where real CuPy may still differ. `DUOLN_TEST_BACKENDS=numpy,cupy pytest` runs t
     the width of numbers in a launch
     errors that come later, and memory that is reused while a kernel still runs: nothing here is asynchronous
 A stream that captures keeps what it is asked to do, see `stand_in_capture`.
+
+STAND_IN_FAULTS names kernels that go wrong, for tests of what happens then: "wrong=NAME hang=NAME end=NAME kill=NAME"
+computes a wrong value, never comes back, ends the context (every later call fails), or ends the process.
 """
 
 from __future__ import annotations
 
 import operator
+import os
+import signal
+import time
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -187,6 +193,7 @@ def _on_device(function: Any) -> Any:
 def _waiting(function: Any, what: str) -> Any:
     """A function that waits for the device, or copies between it and the host."""
     def call(*args: Any, **kwargs: Any) -> Any:
+        _check_context()
         if not any(isinstance(a, ndarray) for a in args) or what != "an upload":
             capture.refuse(what)
         return function(*args, **kwargs)
@@ -314,9 +321,38 @@ class _Function:
     def _launch(self, grid: tuple[int, ...], block: tuple[int, ...], given: list[Any], shared: int,
                 reachable: list[np.ndarray]) -> None:
         launches.append(self._name)
+        fault = _fault_of(self._name)
+        if fault == "hang":
+            time.sleep(3600)
+        if fault == "kill":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if fault == "end":
+            _ended.append(self._name)
+        _check_context()
         self._program.launch(self._name, grid, block, given, shared, len(launches), self._cooperative,
                              most_shared=self.max_dynamic_shared_size_bytes, most_cluster=self.most_cluster,
                              reachable=reachable)
+        if fault == "wrong":
+            declared = self._program.entries[self._name].parameters
+            written = next(a for p, a in zip(declared, given, strict=True)
+                           if isinstance(a, np.ndarray) and a.size and a.dtype.kind == "f" and not p.constant)
+            written.reshape(-1)[0] += 1
+
+
+_ended: list[str] = []
+"""The kernel that ended the context, if one has."""
+
+
+def _fault_of(kernel: str) -> str | None:
+    """What goes wrong in a kernel."""
+    asked = (entry.partition("=") for entry in os.environ.get("STAND_IN_FAULTS", "").split())
+    return next((kind for kind, _, name in asked if name == kernel), None)
+
+
+def _check_context() -> None:
+    """After an illegal address every call that needs the device fails."""
+    if _ended:
+        raise capture.CUDARuntimeError("cudaErrorIllegalAddress: an illegal memory access was encountered")
 
 
 def _in_tables(arguments: list[Any]) -> Iterator[np.ndarray]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from duoln.backends import OnePerProcess, storage
 from duoln.backends.long_sums import sum_over
-from duoln.backends.protocol import DTYPES, READS_ON_HOST, STORAGE, Array, Axis, Shape
+from duoln.backends.protocol import DTYPES, READS_ON_HOST, STORAGE, Array, Axis, Proofs, Shape
 from duoln.errors import BackendError, CompileError, DtypeError
 from duoln.system import host_memory
 
@@ -35,6 +35,7 @@ class MlxBackend(OnePerProcess):
 
     name = "mlx"
     lazy = True
+    proofs: Proofs | None = None
     queues = False
     narrow = frozenset([mx.float16, mx.bfloat16])
 

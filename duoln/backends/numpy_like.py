@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from duoln.backends import OnePerProcess, storage
-from duoln.backends.protocol import DTYPES, STORAGE, Array, Axis, Shape
+from duoln.backends.protocol import DTYPES, STORAGE, Array, Axis, Proofs, Shape
 from duoln.errors import DtypeError
 
 INT32 = np.iinfo(np.int32)
@@ -19,6 +19,7 @@ class NumpyLikeBackend(OnePerProcess):
     """All primitives except those that exchange data with the host; they use the module `xp`."""
 
     lazy = False
+    proofs: Proofs | None = None
     queues = False
 
     dtypes = DTYPES

@@ -15,7 +15,7 @@ makes a batch, see `duoln.data.check_range`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -40,6 +40,16 @@ READS_ON_HOST = "[compile] the step reads a value on the host; return it from th
 """The text of the CompileError for such a step."""
 
 
+class Proofs(Protocol):
+    """What is known of a backend's fused rules on this device; see `duoln.kernels.proofs`."""
+
+    def reason(self, op: str, rule: Any, arrays: Sequence[Array], attrs: Mapping[str, Any]) -> str | None:
+        """Why a rule of an operator must not run here; None if it may."""
+
+    def summary(self) -> dict[str, list[str]]:
+        """The rules that this process asked for, by what is known of them."""
+
+
 class Backend(Protocol):
     """One array library on one device. Every tensor has its backend; there is no hidden current backend."""
 
@@ -53,6 +63,8 @@ class Backend(Protocol):
     """Whether values are computed when they are read: `compile` then runs a function once, to see its operations."""
     queues: bool
     """Whether a device computes while the host goes on, so that figures are better read a step late."""
+    proofs: Proofs | None
+    """Of a device whose fused rules are proved before they are trusted; None where none need be."""
 
     # The edges -----------------------------------------------------------------------------------
     def asarray(self, host: Any, dtype: str | None = None) -> Array:

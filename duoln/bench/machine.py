@@ -16,7 +16,7 @@ from duoln.backends.protocol import Backend
 from duoln.system import openblas
 
 FLAGS = ("MLX_ENABLE_TF32", "CUPY_TF32", "OPENBLAS_CORETYPE", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
-         "DUOLN_THREADS", "DUOLN_RULES", "DUOLN_NATIVE", "DUOLN_CXX", "DUOLN_KERNELS", "DUOLN_MALLOPT",
+         "DUOLN_THREADS", "DUOLN_RULES", "DUOLN_PROVE", "DUOLN_NATIVE", "DUOLN_CXX", "DUOLN_KERNELS", "DUOLN_MALLOPT",
          "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
 """Environment variables that change arithmetic or its speed."""
 
@@ -42,11 +42,13 @@ def side() -> dict[str, Any]:
 
 
 def backend_facts(backend: Backend) -> dict[str, str]:
-    """A backend's name, its own description of its library and device, and how NumPy's rules are compiled."""
+    """A backend's name, its own description of its library and device, and how its rules are compiled or proved."""
     facts = {"name": backend.name, **backend.info()}
     if backend.name == "numpy":
         native = runtime.native_facts()
         facts |= {key: native[key] for key in ("rules", "compiler", "flags", "vector_bits", "reason") if key in native}
+    if backend.proofs is not None:
+        facts |= {f"rules {state}": ", ".join(names) for state, names in backend.proofs.summary().items()}
     return facts
 
 
@@ -65,9 +67,20 @@ def busy() -> str | None:
     return f"load {load:.1f} on {os.cpu_count()} cores: other work is running, or was a moment ago; times will be off"
 
 
+_COMMIT = ".commit"
+"""In a copy of a checkout without its `.git`: what `git describe --always --dirty --abbrev=40 --exclude '*'` writes."""
+_DIRTY = "-dirty"
+
+
 def git() -> dict[str, Any] | None:
-    """The commit that duoln runs from, and whether files differ from it; None outside a checkout of duoln."""
+    """The commit that duoln runs from, and whether files differ from it; None outside a checkout of duoln.
+
+    A copy of a checkout has it in the file `.commit`.
+    """
     root = Path(duoln.__file__).resolve().parents[1]
+    if (root / _COMMIT).is_file():
+        said = (root / _COMMIT).read_text(encoding="utf-8").strip()
+        return {"sha": said.removesuffix(_DIRTY), "dirty": said.endswith(_DIRTY)} if said else None
     if not (root / ".git").exists():
         return None
     sha = _git(root, "rev-parse", "HEAD")

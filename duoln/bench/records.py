@@ -7,7 +7,8 @@
     git           {"sha", "dirty"} where duoln runs from a checkout, else null
     time          UTC, ISO 8601
     backend       {"name", "library", "device", ...}: name, and everything that `Backend.info()` says; for numpy also
-                  "rules": "compiled" with "compiler", "flags" and "vector_bits", or "interpreted" with the "reason"
+                  "rules": "compiled" with "compiler", "flags" and "vector_bits", or "interpreted" with the "reason";
+                  for a GPU "rules proved", "rules trusted" and "rules set aside": those that the process used
     host          {"cpu", "cores", "ram" (bytes or null), "os", "python"}
     flags         environment variables that are set and change arithmetic or its speed
     copy_gbps     bandwidth of a plain copy on the same device, beyond its caches: read + written, 1e9 bytes a second

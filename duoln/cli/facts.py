@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import duoln
 from duoln.errors import UsageError
 
 if TYPE_CHECKING:
@@ -85,6 +86,8 @@ def _doctor(args: argparse.Namespace) -> int:
         for key, text in (("reason", b["reason"]), ("remedy", b["remedy"]), *b["info"].items()):
             if text:
                 console.put(f"  {key}: {text}")
+        for line in _of_proofs(facts["proofs"].get(b["name"], []), b["info"]):
+            console.put(f"  {line}")
     console.put(f"auto chooses {facts['choice']}")
     native = facts["native"]
     console.put(f"rules of numpy: {native['rules']}, " + (
@@ -108,6 +111,19 @@ def _doctor(args: argparse.Namespace) -> int:
     console.show(RowsTable("Plug-ins", ("plug-in", "from", "state"), plugins,
                            bad=[i for i, p in enumerate(facts["plugins"]) if p["reason"]]), data=True)
     return 0
+
+
+def _of_proofs(verdicts: list[dict[str, str]], info: dict[str, str]) -> Iterator[str]:
+    """How many rules were proved on this device, and all that is known of those that were set aside."""
+    wrong = [v for v in verdicts if v["state"] != "proved"]
+    if verdicts:
+        yield f"rules proved on this device: {len(verdicts) - len(wrong)}, set aside: {len(wrong)}"
+    for v in wrong:
+        yield f"set aside: {v['op']} '{v['rule']}' of {v['stored']}, case {v['case']}:"
+        yield from (f"  {line}" for line in v["reason"].splitlines())
+    if wrong:
+        yield f"please send us these lines with: duoln {duoln.__version__}, {', '.join(info.values())}"
+        yield "DUOLN_PROVE=again proves the rules once more"
 
 
 def _count(text: str) -> int:

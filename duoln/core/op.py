@@ -172,14 +172,18 @@ class Op(Generic[P, R]):
         return self._composed
 
     def _refusal(self, rule: Rule, backend: Backend, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str | None:
-        """The reason why the rule cannot run on these arrays; None if it can."""
-        if rule.supports is None:
+        """The reason why the rule cannot run on these arrays, or must not run on this device; None if it can."""
+        if rule.supports is not None:
+            try:
+                reason = rule.supports(backend, *arrays, **attrs)
+            except TypeError as error:
+                check_fit(error, f"[{self.name}] rule '{rule.name}'", "supports", rule.supports, len(arrays), attrs)
+                raise
+            if reason is not None:
+                return reason
+        if backend.proofs is None or (self._composed is not None and rule.name == self._composed.name):
             return None
-        try:
-            return rule.supports(backend, *arrays, **attrs)
-        except TypeError as error:
-            check_fit(error, f"[{self.name}] rule '{rule.name}'", "supports", rule.supports, len(arrays), attrs)
-            raise
+        return backend.proofs.reason(self.name, rule, arrays, attrs)
 
     def explain(self, *args: P.args, **kwargs: P.kwargs) -> list[tuple[str, str]]:
         """What a call with these arguments would run: pairs (rule, verdict) in the order of trial.

@@ -124,6 +124,8 @@ class RunFolder(Listener):
 
     def on_end(self, status: str, result: Mapping[str, Any]) -> None:
         entry = {"event": "end", "status": status, **result}
+        if self._backend.proofs is not None:
+            entry["rules"] = self._backend.proofs.summary()
         if status == "done":
             self._write(entry)
             write_json(self.path / RESULT, result)

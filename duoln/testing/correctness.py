@@ -1,73 +1,239 @@
-"""Whether every rule of a backend computes the right values: `duoln selftest`, with its kernels compiled ahead.
+"""Whether a device computes the right values, in processes that may hang or end: parts of the survey.
 
-    python -m duoln.testing.correctness --backend cupy --json selftest.json
+    python -m duoln.testing.correctness --backend cupy --what selftest --json selftest.json
+
+Several processes try one thing after the other. One that hangs, or after which the device does not answer, is replaced;
+the thing that it tried is named, and all others are tried.
 """
 
 from __future__ import annotations
 
 import os
+import queue
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from duoln import runtime
 from duoln.backends.protocol import Backend
 from duoln.bench import machine
 from duoln.bench.survey import device
 from duoln.bench.survey.compilation import compile_all, of_this_device
+from duoln.bench.survey.parts import REPEATS
 from duoln.bench.survey.program import options, save
+from duoln.kernels import proofs
 from duoln.kernels.case_table import RuleCase
-from duoln.testing import selftest
+from duoln.system import processes
+from duoln.system.worker import Worker, WorkerLostError
+from duoln.testing import graphs, ladder, selftest
 
 _SAVE_SECONDS = 2.0
+_START_SECONDS, _TRY_SECONDS, _GRAPH_SECONDS = 60.0, 20.0, 25.0
+_MOST_WORKERS = 8
+_RESERVE_SECONDS = 2.0
+"""Of a part, for its last record."""
 SMALL_VALUES = 1 << 17
 
 
+class Try(NamedTuple):
+    """One thing that a process tries."""
+
+    name: str
+    request: dict[str, Any]
+    seconds: float = _TRY_SECONDS
+    """It has hung if it says nothing for so long."""
+
+
+class Result(NamedTuple):
+    """What became of it."""
+
+    of: Try
+    answer: Any = None
+    lost: str = ""
+    """Why there is no answer."""
+    left_out: bool = False
+
+
+def tries(what: str, quick: bool) -> list[Try]:
+    """What a part tries, the most important first."""
+    if what == "ladder":
+        return [Try(name, {"kind": "rung", "name": name}, 8.0) for name in ladder.RUNGS]
+    if what == "graphs":
+        return [Try(task, {"kind": "graph", "task": task}, _GRAPH_SECONDS) for task in graphs.TASKS[:1 if quick else None]]
+    every = selftest.device_cases()
+    if what == "repeats":
+        names = [*(c.name for c in every if c.runs > 2), *map(str, selftest.cases(one_of_each=True))]
+        return [Try(name, {"kind": "case", "name": name, "repeats": 3 if quick else REPEATS})
+                for name in (names[-8:] if quick else names)]
+    names = [*(c.name for c in every if c.net or not quick), *map(str, selftest.cases(one_of_each=quick))]
+    return [Try(name, {"kind": "case", "name": name, "repeats": 2}) for name in names]
+
+
+def in_workers(wanted: Sequence[Try], backend: str, count: int, until: float, running: set[str]) -> Iterator[Result]:
+    """Try all of it, with some processes side by side.
+
+    Args:
+        wanted: what to try, in order.
+        backend: its name.
+        count: of processes.
+        until: by `time.monotonic()`; what has not begun then is left out.
+        running: holds the names of what is being tried.
+    """
+    waiting: queue.SimpleQueue[Try | None] = queue.SimpleQueue()
+    results: queue.SimpleQueue[Result] = queue.SimpleQueue()
+    for one in (*wanted, *[None] * count):
+        waiting.put(one)
+
+    def work() -> None:
+        worker: Worker | None = None
+        while (one := waiting.get()) is not None:
+            if time.monotonic() >= until:
+                results.put(Result(one, left_out=True))
+                continue
+            running.add(one.name)
+            try:
+                if worker is None:
+                    worker = Worker(processes.command("duoln.testing.prover", "--backend", backend), {"DUOLN_PROVE": "0"})
+                    worker.ready(_START_SECONDS)
+                answer = worker.ask(one.request, one.seconds)
+            except WorkerLostError as lost:
+                worker = None
+                results.put(Result(one, lost=f"{lost}, while it did: {lost.doing}"))
+            else:
+                results.put(Result(one, answer))
+                if has_ended(answer):
+                    worker.end()
+                    worker = None
+            running.discard(one.name)
+        if worker is not None:
+            worker.end()
+
+    for _ in range(count):
+        threading.Thread(target=work, daemon=True).start()
+    for _ in wanted:
+        yield results.get()
+
+
+def has_ended(answer: Any) -> bool:
+    """Whether the device no longer answers that process."""
+    return isinstance(answer, list) and any(outcome.get("ended") for outcome in answer)
+
+
+class Report:
+    """The record of a part, which is written again every few seconds."""
+
+    def __init__(self, facts: dict[str, Any], expected: int, file: Path) -> None:
+        self._facts, self._expected, self._file = facts, expected, file
+        self.outcomes: list[dict[str, Any]] = []
+        self.lines: dict[str, str] = {}
+        self.failures: list[str] = []
+        self.unknown: list[str] = []
+        """What was left out or gave no answer."""
+        self._saved = 0.0
+
+    def add(self, result: Result) -> None:
+        """Take one result, and say it in a line."""
+        name = result.of.name
+        if result.left_out:
+            self.unknown.append(name)
+        elif result.lost:
+            self.unknown.append(name)
+            self._fail(name, result.lost)
+        elif isinstance(result.answer, list):
+            self.outcomes += result.answer
+            for outcome in result.answer:
+                print(f"{name}: {outcome['words']}", flush=True)
+        elif result.answer["wrong"]:
+            self._fail(name, result.answer["wrong"])
+        else:
+            self.lines[name] = result.answer["words"]
+            print(f"{name}: {self.lines[name]}", flush=True)
+
+    def _fail(self, name: str, why: str) -> None:
+        self.failures.append(f"{name}: {why}")
+        print(f"FAILED {name}: {why}", flush=True)
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing was wrong so far."""
+        return not self.failures and all(outcome["passed"] for outcome in self.outcomes)
+
+    def save(self, running: Sequence[str], complete: bool = False) -> None:
+        """Write the file, if it is time."""
+        if complete or time.monotonic() - self._saved > _SAVE_SECONDS:
+            self._saved = time.monotonic()
+            left_out = len(self.unknown) - sum(f.partition(": ")[0] in self.unknown for f in self.failures)
+            save({**self._facts, "expected": self._expected, "complete": complete and not left_out,
+                  "left out": left_out, "running": sorted(running), "failures": self.failures,
+                  "lines": self.lines, "rules": [r._asdict() for r in selftest.by_rule(self.outcomes)]}, self._file)
+
+
+def measure(wanted: Sequence[Try], backend: str, workers: int, until: float, report: Report) -> bool:
+    """Try all of it, and write the record on the way; whether nothing was wrong."""
+    running: set[str] = set()
+    report.save([])
+    for result in in_workers(wanted, backend, workers, until, running):
+        report.add(result)
+        report.save(list(running))
+    report.save([], complete=True)
+    return report.good
+
+
+def verdicts(report: Report) -> list[proofs.Verdict]:
+    """What all cases say of each rule. Of an operator that hung, or whose cases were left out, nothing is known."""
+    unknown = {name.partition(" ")[0] for name in report.unknown}
+    found: dict[proofs.Key, proofs.Verdict] = {}
+    for outcome in report.outcomes:
+        key = outcome["op"], outcome["rule"], outcome["stored"], outcome["variant"]
+        if not outcome["passed"]:
+            found[key] = proofs.Verdict(*key, proofs.SET_ASIDE, outcome["words"], outcome["case"])
+        elif outcome["op"] not in unknown:
+            found.setdefault(key, proofs.Verdict(*key, proofs.PROVED))
+    texts = {(op.name, rule.name): proofs.text_of(rule) for op in operators().values() for rule in op.rules("cupy")}
+    return [v._replace(text=texts.get(v[:2], "")) for v in found.values()]
+
+
 def small_cases() -> list[RuleCase]:
-    """Of each operator and variant the largest case of few values: for tools under which a kernel takes long."""
+    """Of each operator, variant and rule the largest case of few values: for tools under which a kernel takes long."""
     few = [case for case in selftest.cases() if selftest.size_of(case) <= SMALL_VALUES]
     return selftest.largest_of_each(few)
 
 
-def measure(backend: Backend, chosen: Sequence[RuleCase], repeats: int, facts: dict[str, Any], file: Path) -> bool:
-    """Run the cases and write the file every few seconds; whether all passed."""
-    outcomes: list[selftest.Outcome] = []
-    saved = time.monotonic()
-
-    def content(complete: bool) -> dict[str, Any]:
-        reports = selftest.by_rule(outcomes)
-        return {**facts, "expected cases": len(chosen), "complete": complete, "rules": [r._asdict() for r in reports]}
-
-    save(content(False), file)
-    for outcome in selftest.run(backend, chosen, repeats):
-        outcomes.append(outcome)
-        if time.monotonic() - saved > _SAVE_SECONDS:
-            save(content(False), file)
-            saved = time.monotonic()
-    save(content(True), file)
-    return all(outcome.passed for outcome in outcomes)
+def _here(backend: Backend, report: Report) -> bool:
+    """A small case of each rule in this process."""
+    for case in small_cases():
+        report.add(Result(Try(str(case), {}), [o.as_record() for o in selftest.run(backend, [case], 1)]))
+        report.save([])
+    report.save([], complete=True)
+    return report.good
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Compile, compare, and write the file."""
-    parser = options("duoln.testing.correctness", "Every rule of a backend against float64.")
-    parser.add_argument("--one-of-each", action="store_true", help="the largest case of each operator and variant")
-    parser.add_argument("--small", action="store_true", help="a small case of each operator and variant")
+    parser = options("duoln.testing.correctness", __doc__.splitlines()[0])
+    parser.add_argument("--what", choices=("ladder", "selftest", "graphs", "repeats"), default="selftest")
+    parser.add_argument("--small", action="store_true", help="a small case of each rule, in this process")
     parser.add_argument("--no-pool", action="store_true", help="each array has memory of its own, for memcheck")
-    parser.add_argument("--repeats", type=int, default=2, metavar="N")
     args = parser.parse_args(argv)
+    until = time.monotonic() + args.seconds - _RESERVE_SECONDS
     backend = runtime.backend(args.backend)
     if args.no_pool:
         device.allocate_each_array()
     facts: dict[str, Any] = {"backend": machine.backend_facts(backend), "host": machine.host(), **machine.side()}
-    every = not (args.one_of_each or args.small or args.quick)
-    if every and backend.name == "cupy":
+    if args.small:
+        return 0 if _here(backend, Report(facts, len(small_cases()), args.json)) else 1
+    if args.what == "selftest" and backend.name == "cupy" and not args.quick:
         facts["compilation"] = compile_all(os.cpu_count() or 1, of_this_device())
         save(facts, args.json)
-    chosen = small_cases() if args.small else selftest.cases(args.one_of_each or args.quick)
-    good = measure(backend, chosen, args.repeats, facts, args.json)
+    wanted = tries(args.what, args.quick)
+    report = Report(facts, len(wanted), args.json)
+    workers = 1 if args.what == "ladder" else min(_MOST_WORKERS, max((os.cpu_count() or 1) // 2, 1))
+    good = measure(wanted, backend.name, workers, until, report)
+    if args.what == "selftest" and backend.proofs is not None:
+        proofs.keep(backend, verdicts(report))
     return 0 if good and not facts.get("compilation", {}).get("failures") else 1
 
 

@@ -18,7 +18,7 @@ SUMMARY, VERDICTS, PICTURE = "summary.md", "verdicts.json", "picture.png"
 SCHEMA = "duoln-survey/1"
 NOT_THERE = "not there"
 """The state of a part that this machine cannot run, and the key by which its JSON file gives the reason."""
-_WAITING = "not yet run"
+_WAITING, CUT_SHORT, LEFT_OUT = "not yet run", "cut short", "left out"
 _ABOUT = "survey.json"
 
 
@@ -28,15 +28,15 @@ class Outcome(NamedTuple):
     name: str
     what: str
     state: str
-    """"done", "FAILED", "not there", "interrupted" or "not yet run"."""
+    """"done", "FAILED", "not there", "cut short", "left out", "interrupted" or "not yet run"."""
     seconds: float = 0.0
     problem: str = ""
     """Why it failed, or why this machine cannot run it."""
 
     @property
     def good(self) -> bool:
-        """Whether nothing is wrong: a part that the machine cannot run is not wrong."""
-        return self.state in ("done", NOT_THERE)
+        """Whether nothing is wrong: a part is not, for which the machine is not made or the time was too short."""
+        return self.state in ("done", NOT_THERE, CUT_SHORT, LEFT_OUT)
 
 
 class Folder:

@@ -1,13 +1,13 @@
 """The parts of a survey: the command of each, and how long it may take.
 
 The order is that of importance: first whether the kernels are right, then what the device can do, then operators,
-recurrent layers and whole training steps. On a machine of 16 cores the limits add up to ten minutes.
+recurrent layers and whole training steps. On a machine of 16 cores the limits add up to nine minutes.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from duoln.system import processes
 _COMPILING_SECONDS = 400
 """Of one core, for all settings of the CUDA kernels: NVRTC needs 150 s for 491 of them on an AMD EPYC; the rest is for
 processes that start, and a reserve."""
-_REPEATS = 200
+REPEATS = 50
 
 
 class Part(NamedTuple):
@@ -28,6 +28,12 @@ class Part(NamedTuple):
     command: list[str]
     seconds: int
     """The time limit."""
+    environment: Mapping[str, str] = {}
+
+
+_OFFLINE = {"DUOLN_OFFLINE": "1", "PYTHONFAULTHANDLER": "1"}
+_PLAIN_REDUCTIONS = {**_OFFLINE, "CUPY_ACCELERATORS": ""}
+"""CuPy compiles a reduction by CUB for 2 s and a plain one for 0.1 s, of each operation and dtype."""
 
 
 def parts(backend: str, out: Path, quick: bool, cores: int) -> list[Part]:
@@ -39,27 +45,32 @@ def parts(backend: str, out: Path, quick: bool, cores: int) -> list[Part]:
         quick: tiny sizes.
         cores: of the machine; with fewer of them the kernels take longer to compile.
     """
-    def part(name: str, what: str, seconds: int, module: str, *words: str) -> Part:
+    def part(name: str, what: str, seconds: int, module: str, *words: str,
+             environment: Mapping[str, str] = _OFFLINE) -> Part:
         command = processes.command(module, "--backend", backend, "--json", str(out / f"{name}.json"), *words)
-        return Part(name, what, [*command, *(["--quick"] if quick else [])], seconds)
+        return Part(name, what, [*command, *(["--quick"] if quick else [])], seconds, environment)
 
-    survey, correctness = "duoln.bench.survey", "duoln.testing.correctness"
+    def tried(name: str, what: str, seconds: int) -> Part:
+        return part(name, what, seconds, "duoln.testing.correctness", "--what", name, environment=_PLAIN_REDUCTIONS)
+
+    survey = "duoln.bench.survey"
     torch = ["--peer", "torch"] if importlib.util.find_spec("torch") else []
     compiling = 20 + _COMPILING_SECONDS // max(cores, 1) if backend == "cupy" else 0
-    chosen = [
-        part("selftest", "every kernel compiled, and compared with float64", compiling + 75, correctness),
-        part("repeats", f"one case of each kind, {_REPEATS} times, equal to the bit", 50, correctness,
-             "--one-of-each", "--repeats", str(3 if quick else _REPEATS)),
-        part("ops", "norms and cross-entropy beside a copy", 105, f"{survey}.operators", *torch),
-        part("rnn", "LN-LSTM and LN-GRU beside PyTorch's loop, and its plain layers", 95, f"{survey}.cells", *torch),
-        part("steps", "whole training steps, eager and compiled", 95, f"{survey}.steps", *torch),
-        part("mnist", "one epoch of MNIST, digits made on the spot", 35, f"{survey}.epoch")]
-    if backend == "cupy":
-        chosen[1:1] = [part("sanitizer", "a small case of each kernel under compute-sanitizer", 60,
-                            f"{survey}.sanitizer")]
-        chosen[3:3] = [part("device", "memory, launches, exchanges between blocks, tensor cores", 40,
-                            f"{survey}.device")]
-    return chosen
+    correct = [
+        tried("ladder", "the simplest things first: launches, sums, products, graphs, clusters", 25),
+        tried("selftest", "every kernel compiled, and compared with float64", compiling + 65),
+        tried("graphs", "a step of every task: its graph against operator by operator", 30),
+        tried("repeats", f"walks and one case of each rule, {REPEATS} times, equal to the bit", 30)]
+    device = [part("device", "memory, launches, exchanges between blocks, tensor cores", 20, f"{survey}.device")]
+    times = [
+        part("ops", "norms and cross-entropy beside a copy", 70, f"{survey}.operators", *torch),
+        part("rnn", "LN-LSTM and LN-GRU beside PyTorch's loop, and its plain layers", 75, f"{survey}.cells", *torch),
+        part("steps", "whole training steps, eager and compiled", 70, f"{survey}.steps", *torch),
+        part("cpu", "a step of MNIST and an LN-LSTM on the CPU, by threads", 30, f"{survey}.cpu", *torch),
+        part("mnist", "one epoch of MNIST, digits made on the spot", 25, f"{survey}.epoch")]
+    sanitizer = [part("sanitizer", "a small case of each kernel under compute-sanitizer", 50, f"{survey}.sanitizer",
+                      environment=_PLAIN_REDUCTIONS)]
+    return [*correct, *device, *times, *sanitizer] if backend == "cupy" else [*correct, *times]
 
 
 def chosen_parts(everything: Sequence[Part], names: Sequence[str]) -> list[Part]:

@@ -14,12 +14,12 @@ from duoln.pictures.drawing import can_draw
 from duoln.system.filesystem import write_atomically
 
 
-def write_reports(folder: Folder) -> None:
+def write_reports(folder: Folder, with_picture: bool = False) -> None:
     """Write all of it anew, from the records that are there."""
     judged = verdicts.verdicts(folder.record) if folder.about["backend"] == "cupy" else []
     about = {**folder.about, "rule": verdicts.RULE, "verdicts": [v._asdict() for v in judged]}
     write_atomically(folder.path / VERDICTS, f"{strictjson.dumps(about, indent=1)}\n".encode())
-    drawn = can_draw() and draw(folder)
+    drawn = with_picture and can_draw() and draw(folder)
     write_atomically(folder.path / SUMMARY, summary(folder, judged, drawn).encode())
 
 

@@ -1,9 +1,9 @@
-"""Runs the parts of a survey, one after the other, into one folder.
+"""Runs the parts of a survey, one after the other, into one folder, within a number of seconds.
 
 Each part is a process of its own with a time limit, so the other parts run even if one fails, hangs or makes the device
 unusable. The folder gets, for each part, its JSON file and its output in `logs/`; `survey.json` says how each ended.
-`summary.md`, `verdicts.json` and the picture are made again after every part, from what is there: so a survey that
-is interrupted leaves a valid folder, and a part that is run alone joins those of before.
+`summary.md`, `verdicts.json` and the archive are made again after every part, from what is there: so a survey that
+is interrupted leaves all that it measured, and a part that is run alone joins those of before. The picture comes last.
 """
 
 from __future__ import annotations
@@ -12,66 +12,105 @@ import json
 import os
 import signal
 import subprocess
+import tarfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from duoln.bench.survey.folder import NOT_THERE, Folder, Outcome
+from duoln.bench.survey.folder import CUT_SHORT, LEFT_OUT, NOT_THERE, Folder, Outcome
 from duoln.bench.survey.parts import Part
 from duoln.bench.survey.report import write_reports
 from duoln.system import processes
 
 _LAST_LINES = 12
+_LEAST_SHARE = 1 / 3
+"""Of a part's seconds: with fewer of them left, it is left out."""
+_REPORT_SECONDS = 5.0
+"""Kept for the last report, the picture and the archive."""
 
 
-def survey(wanted: Sequence[Part], folder: Folder, say: Callable[[str], None]) -> bool:
+class Budget:
+    """The seconds that a survey may take, from now on."""
+
+    def __init__(self, seconds: float) -> None:
+        self._until = time.monotonic() + seconds - _REPORT_SECONDS
+
+    def limit(self, part: Part) -> float:
+        """The seconds that a part gets; 0 if it is left out."""
+        left = self._until - time.monotonic()
+        return 0.0 if left < _LEAST_SHARE * part.seconds else min(left, part.seconds)
+
+
+def survey(wanted: Sequence[Part], folder: Folder, say: Callable[[str], None], budget: Budget,
+           archive: Path | None = None) -> bool:
     """Run some parts; whether none of them failed.
 
     Args:
         wanted: the parts, in order.
         folder: where to; the outcomes of other parts in it stay.
         say: takes lines of progress.
+        budget: of all parts together.
+        archive: a file that gets the whole folder after every part.
 
     An interrupt ends the part that runs, and the folder says so.
     """
+    def tell(outcome: Outcome) -> None:
+        folder.add(outcome)
+        write_reports(folder)
+        if archive is not None:
+            pack(folder.path, archive)
+        say(f"  {outcome.state}{f' in {outcome.seconds:.0f} s' if outcome.seconds else ''}")
+
     folder.begin(wanted)
-    write_reports(folder)
     good = True
     for part in wanted:
         say(f"{part.name}: {part.what}")
+        limit = budget.limit(part)
         try:
-            outcome = run_part(part, folder)
+            outcome = run_part(part, folder, limit) if limit else Outcome(
+                part.name, part.what, LEFT_OUT, 0.0, f"too few of the {part.seconds} s that it may take were left")
         except BaseException:
-            folder.add(Outcome(part.name, part.what, "interrupted", 0.0, ""))
-            write_reports(folder)
+            tell(Outcome(part.name, part.what, "interrupted"))
             raise
-        folder.add(outcome)
-        write_reports(folder)
+        tell(outcome)
         good = good and outcome.good
-        say(f"  {outcome.state} in {outcome.seconds:.0f} s")
+    write_reports(folder, with_picture=True)
+    if archive is not None:
+        pack(folder.path, archive)
     return good
 
 
-def run_part(part: Part, folder: Folder) -> Outcome:
-    """Run one part. Its JSON file is in the folder afterwards, if there is one."""
+def pack(folder: Path, archive: Path) -> None:
+    """Write a folder into an archive; an interrupt leaves the archive of before."""
+    made = archive.with_name(f".{archive.name}.part")
+    with tarfile.open(made, "w:gz") as tar:
+        tar.add(folder, folder.name)
+    made.replace(archive)
+
+
+def run_part(part: Part, folder: Folder, limit: float) -> Outcome:
+    """Run one part for at most `limit` seconds. Its JSON file is in the folder afterwards, if there is one."""
     record, log = folder.record_path(part.name), folder.log_path(part.name)
     record.unlink(missing_ok=True)  # what an earlier run measured must not pass for this one's
     started = time.monotonic()
     with log.open("wb") as output:
-        process = subprocess.Popen(part.command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-                                   env=processes.environment(), start_new_session=True)
+        process = subprocess.Popen([*part.command, "--seconds", f"{limit:.0f}"], stdin=subprocess.DEVNULL,
+                                   stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+                                   env=processes.environment(part.environment))
         try:
-            code: int | None = process.wait(part.seconds)
+            code: int | None = process.wait(limit)
         except subprocess.TimeoutExpired:
             code = None
         finally:
             _end(process)
     seconds = time.monotonic() - started
-    problem = _problem(code, part.seconds, log, record)
+    problem = _problem(code, limit, log, record)
     reason = None if problem else _reason_why_not(record)
     state = "FAILED" if problem else NOT_THERE if reason else "done"
+    if code is None and limit < part.seconds:
+        state = CUT_SHORT
     return Outcome(part.name, part.what, state, seconds, problem or reason or "")
 
 
@@ -82,11 +121,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _problem(code: int | None, limit: int, log: Path, record: Path) -> str:
+def _problem(code: int | None, limit: float, log: Path, record: Path) -> str:
     """Why a part failed; empty if it did not."""
     last = "\n".join(log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-_LAST_LINES:])
     if code is None:
-        return f"stopped after {limit} s\n{last}".strip()
+        return f"stopped after {limit:.0f} s\n{last}".strip()
     if code:
         return f"exit code {code}\n{last}".strip()
     try:

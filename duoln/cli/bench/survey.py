@@ -11,7 +11,7 @@ from duoln import runtime
 from duoln.bench.survey.folder import PICTURE, SUMMARY, Folder
 from duoln.bench.survey.parts import chosen_parts, parts
 from duoln.bench.survey.picture import draw
-from duoln.bench.survey.running import survey
+from duoln.bench.survey.running import Budget, survey
 from duoln.cli import console
 from duoln.errors import UsageError
 from duoln.pictures.drawing import check_picture
@@ -26,6 +26,9 @@ def add_kind(kinds: Any) -> None:
                         help="cupy for an NVIDIA GPU (default), mlx for a Mac, numpy for a CPU")
     parser.add_argument("--part", action="append", default=[], metavar="NAME", dest="parts",
                         help="only this part; may be repeated (default all)")
+    parser.add_argument("--seconds", type=_seconds, default=540.0, metavar="N",
+                        help="for all of it (default 540): what is left shortens the later parts, or leaves them out")
+    parser.add_argument("--tar", type=Path, metavar="FILE", help="an archive of the folder, made anew after every part")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: whether it works, not how fast")
     parser.set_defaults(run=_survey)
     picture = kinds.add_parser("picture", help="draw the times of a survey that was measured without matplotlib")
@@ -38,9 +41,19 @@ def _survey(args: argparse.Namespace) -> int:
     wanted = chosen_parts(everything, args.parts)
     folder = Folder(args.out, args.backend, args.quick)
     runtime.backend(args.backend)  # an error, where it cannot be used: every part would fail
-    good = survey(wanted, folder, console.say)
+    good = survey(wanted, folder, console.say, Budget(args.seconds), args.tar)
     console.put((args.out / SUMMARY).read_text(encoding="utf-8"))
     return 0 if good else 1
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected a number of seconds above 0, found {text!r}")
+    return seconds
 
 
 def _picture(args: argparse.Namespace) -> int:

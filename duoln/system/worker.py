@@ -1,0 +1,150 @@
+"""A process that does work which may hang or end it: the caller learns what happened and starts another one.
+
+    worker = Worker(processes.command("duoln.testing.prover", "--backend", "cupy"))
+    answer = worker.ask({"kind": "case", "name": "take 20 of 7 x 3"}, seconds=20)
+
+Both sides write a line of JSON at a time. The worker's side, `serve`, says what it begins with `doing` before it begins.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from duoln.errors import DuolnError
+from duoln.system import processes
+
+_LAST_CHARACTERS = 4000
+"""Of what a process wrote on stderr before it ended."""
+
+
+class WorkerLostError(DuolnError):
+    """The worker gave no answer: it hung or it ended.
+
+    Attributes:
+        doing: what it had begun, in its own words.
+    """
+
+    def __init__(self, reason: str, doing: str) -> None:
+        super().__init__(reason)
+        self.doing = doing
+
+
+class Worker:
+    """A process that answers one request after the other.
+
+    Args:
+        command: the program; it calls `serve`.
+        environment: variables that it gets besides ours.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        self._errors = tempfile.TemporaryFile()
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+                                         env=processes.environment(environment), text=True, start_new_session=True)
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        self._doing = "to start"
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with suppress(ValueError):  # `end` has closed it
+            for line in self._process.stdout:
+                self._lines.put(line)
+        self._lines.put(None)
+
+    def ready(self, seconds: float) -> None:
+        """Wait until it can be asked. Raises as `ask`."""
+        self.ask({}, seconds)
+
+    def ask(self, request: Mapping[str, Any], seconds: float) -> Any:
+        """The answer to a request.
+
+        Args:
+            request: what `serve` gives to its function there.
+            seconds: how long the worker may say nothing; `doing` counts as a word.
+
+        Raises:
+            WorkerLostError: it hung or ended, and has been killed.
+        """
+        assert self._process.stdin is not None
+        with suppress(OSError):  # it has ended: what follows says why
+            self._process.stdin.write(json.dumps(dict(request)) + "\n")
+            self._process.stdin.flush()
+        until = time.monotonic() + seconds
+        while True:
+            try:
+                line = self._lines.get(timeout=max(until - time.monotonic(), 0.01))
+            except queue.Empty:
+                self.end()
+                raise WorkerLostError(f"hung: no answer in {seconds:.0f} s", self._doing) from None
+            if line is None:
+                raise WorkerLostError(self._how_it_ended(), self._doing)
+            said = json.loads(line)
+            if "answer" in said:
+                return said["answer"]
+            self._doing, until = said["doing"], time.monotonic() + seconds
+
+    def _how_it_ended(self) -> str:
+        code = self._process.wait()
+        self._errors.seek(0)
+        last = self._errors.read().decode(errors="replace").strip()[-_LAST_CHARACTERS:]
+        self.end()
+        ended = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return f"its process ended with {ended}" + (f":\n{last}" if last else "")
+
+    def end(self) -> None:
+        """Kill the process and those that it started."""
+        with suppress(ProcessLookupError):  # all of them have ended
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+class _Speech:
+    """The worker's side of the pipe. What libraries print goes to stderr."""
+
+    def __init__(self) -> None:
+        self._out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+        os.dup2(2, 1)
+        sys.stdout = sys.stderr
+
+    def say(self, **words: Any) -> None:
+        print(json.dumps(words), file=self._out, flush=True)
+
+
+def serve(begin: Callable[[], Callable[[dict[str, Any], Callable[[str], None]], Any]]) -> None:
+    """Answer requests until the caller is gone, even while one hangs.
+
+    Args:
+        begin: prepares, and gives the function from a request and `doing` to the answer.
+    """
+    speech = _Speech()
+    requests = _requests()
+    next(requests)  # of `ready`
+    answer = begin()
+    speech.say(answer=None)
+    for request in requests:
+        speech.say(answer=answer(request, lambda what: speech.say(doing=what)))
+
+
+def _requests() -> Iterator[dict[str, Any]]:
+    lines: queue.Queue[str] = queue.Queue()
+
+    def read() -> None:
+        for line in sys.stdin:
+            lines.put(line)
+        os._exit(0)  # the caller is gone, and the main thread may hang
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        yield json.loads(lines.get())
