@@ -25,10 +25,14 @@ class RuleCase(NamedTuple):
     length: int
     """The number of values in its longest sum; the tolerance grows with it."""
     misaligned: bool = False
-    """Whether the arrays begin 4 bytes after an aligned address."""
+    """Whether the arrays begin one value after an aligned address."""
+    stored: str = "float32"
+    """The dtype of the arrays that a rule takes as they are stored; the other ones are float32."""
+    roundings: int = 1
+    """How many roundings to `stored` follow each other in it at most; the tolerance grows with it, too."""
 
     def __str__(self) -> str:
-        return f"{self.op} {self.label}"
+        return f"{self.op} {self.label}" if self.stored == "float32" else f"{self.op} {self.stored} {self.label}"
 
 
 _WIDTHS = (1, 2, 7, 31, 32, 33, 64, 65, 100, 128, 129, 255, 256, 257, 500, 512, 513, 1000, 1024, 1025, 2047, 2048, 2050,
@@ -37,7 +41,9 @@ CELL_SIZES = ((1, 1, 1, 1), (3, 5, 3, 9), (2, 9, 2, 32), (2, 3, 2, 33), (2, 3, 1
                (1, 3, 2, 600), (2, 1, 1, 1100))
 """Time steps, rows, inputs, hidden units: one case for each launch plan of the cell kernels."""
 LONG_CELL_SIZES = ((1, 2, 1, 2100), (1, 1, 1, 4096))
-_VARIANTS = (("rnn", "none"), ("rnn", "layer"), ("lstm", "none"), ("lstm", "layer"), ("lstm", "layer-cell"),
+_OF_A_STEP = 3
+"""Roundings to 16 bits in a time step: both products, and the state."""
+VARIANTS = (("rnn", "none"), ("rnn", "layer"), ("lstm", "none"), ("lstm", "layer"), ("lstm", "layer-cell"),
              ("lstm", "layer-theano"), ("gru", "none"), ("gru", "layer"), ("gru", "layer-theano"))
 
 
@@ -59,40 +65,51 @@ def _eps(width: int) -> float:
 
 def _layer_norm() -> Iterator[RuleCase]:
     for width in _WIDTHS:
-        attrs = {"eps": _eps(width), "eps_place": "inside"}
         for rows in (1, 3, 70) if width <= 1025 else (1, 3):
-            rng = np.random.default_rng([width, rows])
-            x, gain, bias = _floats(rng, rows, width), _floats(rng, width), _floats(rng, width)
-            yield RuleCase("layer_norm", f"{rows} x {width}", (x, gain, bias), attrs, max(rows, width))
+            yield norm("layer_norm", (rows, width))
         for activation in ("relu", "tanh"):
-            x, gain, bias = _floats(rng, 4, width), _floats(rng, width), _floats(rng, width)
-            followed = {**attrs, "activation": activation}
-            yield RuleCase("layer_norm", f"4 x {width}, {activation}", (x, gain, bias), followed, max(4, width))
-        rng = np.random.default_rng(width)
-        x, gain = _floats(rng, 5, width) + np.float32(10), _floats(rng, width)
-        yield RuleCase("layer_norm", f"5 x {width}, mean 10, no bias, misaligned", (x, gain, None), attrs, 40 * width,
-                    misaligned=True)
-        yield RuleCase("layer_norm", f"2 x 2 x {width}, alone", (_floats(rng, 2, 2, width), None, None), attrs, width)
+            yield norm("layer_norm", (4, width), activation=activation)
+        yield norm("layer_norm", (5, width), mean=10, absent=("bias",), misaligned=True)
+        yield norm("layer_norm", (2, 2, width), absent=("gain", "bias"))
 
 
 def _norms_beside() -> Iterator[RuleCase]:
     """The norms that share the kernels of layer norm: its twin without a mean, and both of a sum."""
-    for op, summands, params in (("rms_norm", 1, 1), ("add_layer_norm", 2, 2), ("add_rms_norm", 2, 1)):
+    for op in ("rms_norm", "add_layer_norm", "add_rms_norm"):
         for width in _WIDTHS:
-            attrs = {"eps": _eps(width)}
             for rows in (3, 70) if width <= 1025 else (3,):
-                rng = np.random.default_rng([width, rows, summands])
-                shapes = [(rows, width)] * summands + [(width,)] * params
-                arrays = [_floats(rng, *shape) for shape in shapes]
-                yield RuleCase(op, f"{rows} x {width}", arrays, attrs, max(rows, width))
-            rng = np.random.default_rng([width, summands])
-            moved = [_floats(rng, 2, 2, width) + np.float32(10 / summands) for _ in range(summands)]
-            yield RuleCase(op, f"2 x 2 x {width}, mean 10, alone, misaligned", [*moved, *[None] * params], attrs,
-                           40 * width, misaligned=True)
+                yield norm(op, (rows, width))
+            yield norm(op, (2, 2, width), mean=10, absent=("gain", "bias"), misaligned=True)
+
+
+def norm(op: str, shape: Sequence[int], *, activation: str | None = None, mean: float = 0, absent: Sequence[str] = (),
+         misaligned: bool = False) -> RuleCase:
+    """One case of a norm over the last axis; `mean` is that of what it normalises, `absent` names gain or bias."""
+    width, summands = shape[-1], 2 if op.startswith("add_") else 1
+    rng = np.random.default_rng([*shape, summands])
+    rows = [_floats(rng, *shape) + np.float32(mean / summands) for _ in range(summands)]
+    parameters = [None if name in absent else _floats(rng, width)
+                  for name in (("gain", "bias") if op.endswith("layer_norm") else ("gain",))]
+    attrs: dict[str, Any] = {"eps": _eps(width)}
+    if op == "layer_norm":
+        attrs["eps_place"] = "inside"
+    if activation:
+        attrs["activation"] = activation
+    length = 40 * width if mean else max(prod(shape[:-1]), width)
+    label = norm_label(op, shape, activation=activation, mean=mean, absent=absent, misaligned=misaligned)
+    return RuleCase(op, label, (*rows, *parameters), attrs, length, misaligned)
+
+
+def norm_label(op: str, shape: Sequence[int], *, activation: str | None = None, mean: float = 0,
+               absent: Sequence[str] = (), misaligned: bool = False) -> str:
+    """The label of such a case."""
+    left = "alone" if len(absent) > 1 else f"no {absent[0]}" if absent else ""
+    return ", ".join(filter(None, (" x ".join(map(str, shape)), activation, f"mean {mean:g}" if mean else "", left,
+                                   "misaligned" if misaligned else "")))
 
 
 def _recurrent() -> Iterator[RuleCase]:
-    for cell, norm in _VARIANTS:
+    for cell, norm in VARIANTS:
         for sizes in CELL_SIZES:
             for masked, reverse in ((False, False), (True, True)):
                 yield recurrent(cell, norm, sizes, masked, reverse)
@@ -114,28 +131,45 @@ def recurrent(cell: str, norm: str, sizes: Sequence[int], masked: bool, reverse:
              "gradient_limit": gradient_limit}
     if cell == "lstm":
         attrs["remat"] = False
-    case = f"{norm} T{steps} B{batch} in{n_in} H{hidden}{' masked, reverse' if masked else ''}"
-    if gradient_limit is not None:
-        case += f" gradients within {gradient_limit}"
     inputs = (_floats(rng, steps, batch, n_in), *first, *weights, bias, mask, *norms)
-    return RuleCase(cell, case, inputs, attrs, 4 * steps * max(gates, batch))
+    label = recurrent_label(norm, sizes, masked, reverse, gradient_limit)
+    return RuleCase(cell, label, inputs, attrs, 4 * steps * max(gates, batch), roundings=_OF_A_STEP * steps)
+
+
+def recurrent_label(norm: str, sizes: Sequence[int], masked: bool, reverse: bool,
+                    gradient_limit: float | None = None) -> str:
+    """The label of such a case."""
+    kinds = ("masked" if masked else "", "reverse" if reverse else "",
+             "" if gradient_limit is None else f"gradients within {gradient_limit}")
+    return " ".join(filter(None, (norm, *(f"{name}{n}" for name, n in zip(("T", "B", "in", "H"), sizes, strict=True)),
+                                  ", ".join(filter(None, kinds)))))
 
 
 def _cells() -> Iterator[RuleCase]:
     for norm in ("none", "layer", "layer-cell", "layer-theano"):
         for batch, hidden in ((1, 1), (3, 9), (2, 33), (5, 70), (2, 600)):
-            rng = np.random.default_rng([batch, hidden])
-            inputs = (_floats(rng, batch, 4 * hidden), _floats(rng, batch, 4 * hidden), _floats(rng, batch, hidden),
-                      _floats(rng, 4 * hidden), *(_floats(rng, *s) for s in norm_shapes("lstm", norm, hidden).values()))
-            yield RuleCase("lstm_cell", f"{norm} B{batch} H{hidden}", inputs,
-                        {"norm": norm, "eps": _eps(hidden), "eps_place": "inside"}, 4 * hidden)
+            yield lstm_cell(norm, batch, hidden)
+
+
+def lstm_cell(norm: str, batch: int, hidden: int) -> RuleCase:
+    """One case of a single time step."""
+    rng = np.random.default_rng([batch, hidden])
+    inputs = (_floats(rng, batch, 4 * hidden), _floats(rng, batch, 4 * hidden), _floats(rng, batch, hidden),
+              _floats(rng, 4 * hidden), *(_floats(rng, *s) for s in norm_shapes("lstm", norm, hidden).values()))
+    return RuleCase("lstm_cell", f"{norm} B{batch} H{hidden}", inputs,
+                    {"norm": norm, "eps": _eps(hidden), "eps_place": "inside"}, 4 * hidden, roundings=_OF_A_STEP)
 
 
 def _cross_entropy() -> Iterator[RuleCase]:
     for shape in ((1, 1), (3, 2), (5, 10), (130, 10), (9, 1000), (3, 1024), (3, 1025), (2, 3, 33), (2, 20_000)):
-        rng = np.random.default_rng(shape)
-        labels = rng.integers(0, shape[-1], shape[:-1]).astype(np.int32)
-        yield RuleCase("softmax_cross_entropy", " x ".join(map(str, shape)), (5 * _floats(rng, *shape), labels), {},
+        yield cross_entropy(shape)
+
+
+def cross_entropy(shape: Sequence[int]) -> RuleCase:
+    """One case of logits (..., classes)."""
+    rng = np.random.default_rng(shape)
+    labels = rng.integers(0, shape[-1], shape[:-1]).astype(np.int32)
+    return RuleCase("softmax_cross_entropy", " x ".join(map(str, shape)), (5 * _floats(rng, *shape), labels), {},
                     shape[-1])
 
 
@@ -150,57 +184,82 @@ def _linear_cross_entropy() -> Iterator[RuleCase]:
 
 def _take() -> Iterator[RuleCase]:
     for words, width, taken in ((1, 1, (1,)), (7, 3, (20,)), (50, 300, (4, 9)), (9, 33, (2, 2, 2)), (3, 5, (200,))):
-        rng = np.random.default_rng([words, width])
-        indices = rng.integers(0, words, taken).astype(np.int32)
-        yield RuleCase("take", f"{prod(taken)} of {words} x {width}", (_floats(rng, words, width), indices),
-                       {"axis": 0}, prod(taken))
+        yield take(words, width, taken)
+
+
+def take(words: int, width: int, taken: Sequence[int]) -> RuleCase:
+    """One case of rows that are taken from a table (words, width)."""
+    rng = np.random.default_rng([words, width])
+    indices = rng.integers(0, words, taken).astype(np.int32)
+    return RuleCase("take", f"{prod(taken)} of {words} x {width}", (_floats(rng, words, width), indices),
+                    {"axis": 0}, prod(taken))
 
 
 def _linear() -> Iterator[RuleCase]:
-    for rows, n_in, n_out in ((1, 1, 65_536), (2, 257, 256), (3, 1000, 67), (4, 301, 1001), (4, 65_537, 1),
-                              (5, 1030, 70), (65, 513, 17), (300, 33, 50), (300, 1025, 3), (1025, 3, 257)):
-        rng = np.random.default_rng([rows, n_in, n_out])
-        inputs = _floats(rng, rows, n_in), _floats(rng, n_in, n_out) * np.float32(n_in ** -0.5), _floats(rng, n_out)
-        yield RuleCase("linear", f"{rows} x {n_in} x {n_out}", inputs, {}, max(n_in, n_out))
-        yield RuleCase("matmul", f"{rows} x {n_in} x {n_out}", inputs[:2], {}, max(n_in, n_out))
+    for sizes in ((1, 1, 65_536), (2, 257, 256), (3, 1000, 67), (4, 301, 1001), (4, 65_537, 1), (5, 1030, 70),
+                  (65, 513, 17), (300, 33, 50), (300, 1025, 3), (1025, 3, 257)):
+        whole = linear(*sizes)
+        yield whole
+        yield whole._replace(op="matmul", inputs=whole.inputs[:2])
         for activation in ("relu", "tanh"):
-            yield RuleCase("activated_linear", f"{rows} x {n_in} x {n_out}, {activation}", inputs,
-                           {"activation": activation}, max(n_in, n_out))
+            yield whole._replace(op="activated_linear", label=f"{whole.label}, {activation}",
+                                 attrs={"activation": activation})
 
 
-_MANY = (*[(5,)] * 56, *[(0,)] * 56, *[(2, 3)] * 10)
+def linear(rows: int, n_in: int, n_out: int) -> RuleCase:
+    """One case of `linear`."""
+    rng = np.random.default_rng([rows, n_in, n_out])
+    inputs = _floats(rng, rows, n_in), _floats(rng, n_in, n_out) * np.float32(n_in ** -0.5), _floats(rng, n_out)
+    return RuleCase("linear", f"{rows} x {n_in} x {n_out}", inputs, {}, max(n_in, n_out))
+
+
+MANY = (*[(5,)] * 56, *[(0,)] * 56, *[(2, 3)] * 10)
 """More tensors than a launch takes; the second launch would have no values."""
 
 
-def _listed(shapes: Sequence[tuple[int, ...]]) -> str:
-    return f"{len(shapes)} tensors" if shapes is _MANY else " and ".join(str(s) for s in shapes)
+def listed(shapes: Sequence[tuple[int, ...]]) -> str:
+    """These shapes in words."""
+    return f"{len(shapes)} tensors" if shapes is MANY else " and ".join(str(s) for s in shapes)
 
 
 def _adam() -> Iterator[RuleCase]:
-    for shapes in (((1,),), ((4095,), (4096,), (4097,)), ((3, 5), (), (20_001,)), ((0,), (7,)), _MANY):
-        rng = np.random.default_rng(len(shapes))
-        params, gradients, moments, squares = ([_floats(rng, *s) for s in shapes] for _ in range(4))
-        arrays = (*params, *gradients, *moments, *(np.abs(s) for s in squares))
-        rate, eps = np.array(0.1, np.float32), np.array(1e-3, np.float32)
-        longest = max(prod(s) for s in shapes)
-        for scale in (None, np.array(0.3, np.float32)):
-            yield RuleCase("adam_update", _listed(shapes) + ("" if scale is None else ", scaled"),
-                        (rate, eps, scale, *arrays), {"beta1": 0.9, "beta2": 0.999, "donate": False}, longest)
+    for shapes in (((1,),), ((4095,), (4096,), (4097,)), ((3, 5), (), (20_001,)), ((0,), (7,)), MANY):
+        for scaled in (False, True):
+            yield adam_update(shapes, scaled)
+
+
+def adam_update(shapes: Sequence[tuple[int, ...]], scaled: bool) -> RuleCase:
+    """One case of an update of tensors of these shapes."""
+    rng = np.random.default_rng(len(shapes))
+    params, gradients, moments, squares = ([_floats(rng, *s) for s in shapes] for _ in range(4))
+    rate, eps, scale = (np.array(value, np.float32) for value in (0.1, 1e-3, 0.3))
+    arrays = (rate, eps, scale if scaled else None, *params, *gradients, *moments, *(np.abs(s) for s in squares))
+    return RuleCase("adam_update", listed(shapes) + (", scaled" if scaled else ""), arrays,
+                    {"beta1": 0.9, "beta2": 0.999, "donate": False}, max(prod(s) for s in shapes))
 
 
 def _adam_rates() -> Iterator[RuleCase]:
     for beta1, bias_correction, updates in ((0.9, "standard", 0), (0.9, "kiros2015", 3), (0.0, "standard", 1),
                                             (0.5, "standard", 100_000)):
-        yield RuleCase("adam_rates", f"{bias_correction}, beta1 {beta1}, after {updates}",
-                       (np.array(0.1, np.float32), np.array(updates, np.int32)),
-                       {"beta1": beta1, "beta2": 0.999, "eps": 1e-8, "bias_correction": bias_correction}, 1)
+        yield adam_rates(beta1, bias_correction, updates)
+
+
+def adam_rates(beta1: float, bias_correction: str, updates: int) -> RuleCase:
+    """One case of the rates after so many updates."""
+    return RuleCase("adam_rates", f"{bias_correction}, beta1 {beta1}, after {updates}",
+                    (np.array(0.1, np.float32), np.array(updates, np.int32)),
+                    {"beta1": beta1, "beta2": 0.999, "eps": 1e-8, "bias_correction": bias_correction}, 1)
 
 
 def _norms() -> Iterator[RuleCase]:
-    for shapes in (((1,),), ((8191,), (8192, 1), (8193,)), ((3, 5), (), (0, 2), (20_001,)), _MANY):
-        rng = np.random.default_rng(len(shapes))
-        yield RuleCase("global_norm", _listed(shapes), [_floats(rng, *s) for s in shapes], {},
-                    max(prod(s) for s in shapes))
+    for shapes in (((1,),), ((8191,), (8192, 1), (8193,)), ((3, 5), (), (0, 2), (20_001,)), MANY):
+        yield global_norm(shapes)
+
+
+def global_norm(shapes: Sequence[tuple[int, ...]]) -> RuleCase:
+    """One case of the common norm of tensors of these shapes."""
+    rng = np.random.default_rng(len(shapes))
+    return RuleCase("global_norm", listed(shapes), [_floats(rng, *s) for s in shapes], {}, max(prod(s) for s in shapes))
 
 
 def _images() -> Iterator[RuleCase]:

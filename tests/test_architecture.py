@@ -166,20 +166,20 @@ def test_nothing_low_asks_duoln_itself():
 # Special rules ----------------------------------------------------------------------------------------
 
 def test_only_runtime_knows_kernels():
-    """And `extend`, of what every rule uses; bench and selftest, of their cases: shapes, formulas and arrays; and the
+    """And `extend`, of what every rule uses and its cases; bench and selftest, of their cases: shapes, formulas and arrays; and the
     survey, which compiles all settings, measures the device and judges the predictions.
     """
     def allowed(i):
         importer = unit_of(_module_of(i.file))
         cases = f"{i.module}.{i.name}".rstrip(".")
         if importer == "extend":
-            return i.module in {f"duoln.kernels.{name}" for name in ("host", "launch", "metal", "native")}
+            return i.module in {f"duoln.kernels.{name}" for name in ("case_table", "device_cases", "host", "launch", "metal", "native")}
         if i.file.startswith("duoln/bench/survey/") and re.fullmatch(
-                r"duoln\.kernels\.(settings|predictions|case_table|device_limits\.cuda|recurrent\.cuda_walk|launch)(\.\w+)?", cases):
+                r"duoln\.kernels\.(settings|predictions|case_table|device_cases|device_limits\.cuda|recurrent\.cuda_walk|launch)(\.\w+)?", cases):
             return True
         return importer in ("kernels", "runtime") or (
             importer in ("bench", "testing", "cli")
-            and re.fullmatch(r"duoln\.kernels\.(\w+\.cases|case_table|source)(\.\w+)?", cases))
+            and re.fullmatch(r"duoln\.kernels\.(\w+\.cases|case_table|device_cases|source)(\.\w+)?", cases))
 
     assert _listed(i for i in OURS if unit_of(i.module) == "kernels" and not allowed(i)) == []
 

@@ -141,8 +141,11 @@ def _selftest(args: argparse.Namespace) -> int:
 
     backend, why = choose(args.backend)
     console.say(why)
-    cases = selftest.cases(args.one_of_each)
-    reports = selftest.by_rule(selftest.run(backend, cases, args.repeats))
+    cases = selftest.cases(backend if args.one_of_each else None)
+    chosen: Iterable[RuleCase] = cases
+    if backend.proofs is not None and not args.one_of_each:
+        chosen = itertools.chain(cases, (planned.make() for planned in selftest.every_device_case()))
+    reports = selftest.by_rule(selftest.run(backend, chosen, args.repeats))
     failures = [line for r in reports for line in r.failures]
     facts = {"backend": machine.backend_facts(backend), "host": machine.host(), **machine.side()}
     if args.json:
@@ -155,6 +158,8 @@ def _selftest(args: argparse.Namespace) -> int:
                            [i for i, r in enumerate(reports) if r.failures], whole=range(6)), data=True)
     for line in failures:
         console.put(f"failed: {line}")
+    for line in (line for r in reports for line in r.near):
+        console.put(f"near: {line}")
     for key, value in {**facts["backend"], **facts["host"], "duoln": facts["duoln"], "flags": facts["flags"]}.items():
         console.put(f"{key}: {value}")
     return 1 if failures else 0

@@ -38,5 +38,10 @@ def duoln_rules() -> Sequence[tuple[Op[..., Any], Rule, str]]:  # type: ignore[e
 
 
 @hookspec
+def duoln_cases() -> Sequence[Any]:  # type: ignore[empty-body]
+    """An `extend.DeviceCase` for each path of the CUDA and Metal rules among these, to prove them on a device."""
+
+
+@hookspec
 def duoln_listeners() -> Sequence[Listener]:  # type: ignore[empty-body]
     """Listeners that get the events of every run."""

@@ -36,6 +36,8 @@ _ruled: list[Any] = []
 """The plug-ins whose rules are attached: once a process, however many registries are made."""
 _operators: list[Op[..., Any]] = []
 """The operators that these rules belong to."""
+_cases: list[Any] = []
+"""The cases that prove these rules on a device."""
 _CHECKOUT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
 
@@ -121,6 +123,7 @@ class Registry:
                     op.rules(backend)  # it raises where there is no composed rule to fall back on
                     op.add(rule, backend)
                     _operators.append(op)
+                _cases.extend(self._ask(plugin, "duoln_cases"))
                 _ruled.append(plugin)
             for task in tasks:
                 self._add(task, entry.name, distribution)
@@ -152,6 +155,11 @@ class Registry:
     def operators(self) -> list[Op[..., Any]]:
         """The operators for which plug-ins have brought rules, in this process."""
         return list(_operators)
+
+    @property
+    def cases(self) -> list[Any]:
+        """The `extend.DeviceCase`s that plug-ins have brought, in this process."""
+        return list(_cases)
 
     def listeners(self, say: Callable[[str], None]) -> list[Listener]:
         """The listeners of plug-ins. None of them can stop a run; one that fails becomes a `Broken` row.

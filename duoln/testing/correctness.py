@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from duoln import runtime
+from duoln import ops, runtime
 from duoln.backends.protocol import Backend
 from duoln.bench import machine
 from duoln.bench.survey import device
@@ -57,18 +57,18 @@ class Result(NamedTuple):
     left_out: bool = False
 
 
-def tries(what: str, quick: bool) -> list[Try]:
+def tries(what: str, backend: Backend, quick: bool) -> list[Try]:
     """What a part tries, the most important first."""
     if what == "ladder":
         return [Try(name, {"kind": "rung", "name": name}, 8.0) for name in ladder.RUNGS]
     if what == "graphs":
         return [Try(task, {"kind": "graph", "task": task}, _GRAPH_SECONDS) for task in graphs.TASKS[:1 if quick else None]]
-    every = selftest.device_cases()
+    every = selftest.every_device_case()
     if what == "repeats":
-        names = [*(c.name for c in every if c.runs > 2), *map(str, selftest.cases(one_of_each=True))]
+        names = [*(c.name for c in every if c.runs > 2), *map(str, selftest.cases(backend))]
         return [Try(name, {"kind": "case", "name": name, "repeats": 3 if quick else REPEATS})
                 for name in (names[-8:] if quick else names)]
-    names = [*(c.name for c in every if c.net or not quick), *map(str, selftest.cases(one_of_each=quick))]
+    names = [*(c.name for c in every if c.net or not quick), *map(str, selftest.cases(backend if quick else None))]
     return [Try(name, {"kind": "case", "name": name, "repeats": 2}) for name in names]
 
 
@@ -127,7 +127,7 @@ class Report:
 
     def __init__(self, facts: dict[str, Any], expected: int, file: Path) -> None:
         self._facts, self._expected, self._file = facts, expected, file
-        self.outcomes: list[dict[str, Any]] = []
+        self.outcomes: list[selftest.Outcome] = []
         self.lines: dict[str, str] = {}
         self.failures: list[str] = []
         self.unknown: list[str] = []
@@ -143,9 +143,10 @@ class Report:
             self.unknown.append(name)
             self._fail(name, result.lost)
         elif isinstance(result.answer, list):
-            self.outcomes += result.answer
-            for outcome in result.answer:
-                print(f"{name}: {outcome['words']}", flush=True)
+            for answer in result.answer:
+                outcome = selftest.Outcome(**{k: v for k, v in answer.items() if k != "ended"})
+                self.outcomes.append(outcome)
+                print(f"{name}, {outcome.rule}: {outcome.words}", flush=True)
         elif result.answer["wrong"]:
             self._fail(name, result.answer["wrong"])
         else:
@@ -159,7 +160,7 @@ class Report:
     @property
     def good(self) -> bool:
         """Whether nothing was wrong so far."""
-        return not self.failures and all(outcome["passed"] for outcome in self.outcomes)
+        return not self.failures and all(o.passed or o.near for o in self.outcomes)
 
     def save(self, running: Sequence[str], complete: bool = False) -> None:
         """Write the file, if it is time."""
@@ -183,29 +184,28 @@ def measure(wanted: Sequence[Try], backend: str, workers: int, until: float, rep
 
 
 def verdicts(report: Report) -> list[proofs.Verdict]:
-    """What all cases say of each rule. Of an operator that hung, or whose cases were left out, nothing is known."""
+    """What all cases say of each rule of the library's operators. Where one hung or was left out, nothing is known."""
     unknown = {name.partition(" ")[0] for name in report.unknown}
     found: dict[proofs.Key, proofs.Verdict] = {}
     for outcome in report.outcomes:
-        key = outcome["op"], outcome["rule"], outcome["stored"], outcome["variant"]
-        if not outcome["passed"]:
-            found[key] = proofs.Verdict(*key, proofs.SET_ASIDE, outcome["words"], outcome["case"])
-        elif outcome["op"] not in unknown:
+        key = outcome.op, outcome.rule, outcome.stored, outcome.variant
+        if not (outcome.passed or outcome.near):
+            found[key] = proofs.Verdict(*key, proofs.SET_ASIDE, outcome.words, outcome.case)
+        elif outcome.op not in unknown:
             found.setdefault(key, proofs.Verdict(*key, proofs.PROVED))
-    texts = {(op.name, rule.name): proofs.text_of(rule) for op in operators().values() for rule in op.rules("cupy")}
-    return [v._replace(text=texts.get(v[:2], "")) for v in found.values()]
+    return [v for v in found.values() if hasattr(ops, v.op)]
 
 
-def small_cases() -> list[RuleCase]:
+def small_cases(backend: Backend) -> list[RuleCase]:
     """Of each operator, variant and rule the largest case of few values: for tools under which a kernel takes long."""
     few = [case for case in selftest.cases() if selftest.size_of(case) <= SMALL_VALUES]
-    return selftest.largest_of_each(few)
+    return selftest.largest_of_each(few, backend)
 
 
 def _here(backend: Backend, report: Report) -> bool:
     """A small case of each rule in this process."""
-    for case in small_cases():
-        report.add(Result(Try(str(case), {}), [o.as_record() for o in selftest.run(backend, [case], 1)]))
+    for outcome in selftest.run(backend, small_cases(backend), 1):
+        report.add(Result(Try(outcome.case, {}), [outcome._asdict()]))
         report.save([])
     report.save([], complete=True)
     return report.good
@@ -224,11 +224,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         device.allocate_each_array()
     facts: dict[str, Any] = {"backend": machine.backend_facts(backend), "host": machine.host(), **machine.side()}
     if args.small:
-        return 0 if _here(backend, Report(facts, len(small_cases()), args.json)) else 1
+        return 0 if _here(backend, Report(facts, len(small_cases(backend)), args.json)) else 1
     if args.what == "selftest" and backend.name == "cupy" and not args.quick:
         facts["compilation"] = compile_all(os.cpu_count() or 1, of_this_device())
         save(facts, args.json)
-    wanted = tries(args.what, args.quick)
+    wanted = tries(args.what, backend, args.quick)
     report = Report(facts, len(wanted), args.json)
     workers = 1 if args.what == "ladder" else min(_MOST_WORKERS, max((os.cpu_count() or 1) // 2, 1))
     good = measure(wanted, backend.name, workers, until, report)

@@ -18,12 +18,11 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from duoln import ops, runtime
+from duoln import runtime
 from duoln.backends.protocol import Backend
-from duoln.core import Op
 from duoln.kernels.case_table import RuleCase
+from duoln.kernels.device_cases import DeviceCase
 from duoln.system import worker
-from duoln.tasks.registry import Registry
 from duoln.testing import graphs, ladder, selftest
 
 Doing = Callable[[str], None]
@@ -44,31 +43,29 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _rule(backend: Backend, request: dict[str, Any], doing: Doing) -> dict[str, Any] | None:
-    op = operators().get(request["op"])
-    rules = [] if op is None else [rule for rule in op.rules(backend.name) if rule.name == request["rule"]]
     tried = False
-    for planned in selftest.device_cases() if rules else ():
+    for planned in selftest.every_device_case():
         if not planned.net or (planned.op, planned.stored) != (request["op"], request["stored"]):
             continue
         case = planned.make()
-        if case.attrs.get("norm", "") != request["variant"] or rules[0] not in selftest.rules(case, backend):
+        if case.attrs.get("norm", "") != request["variant"]:
             continue
-        doing(planned.name)
-        tried = True
-        for outcome in selftest.run(backend, [case], 1, rules):
-            if not outcome.passed:
+        for rule in selftest.rules(case, backend):
+            if rule.name != request["rule"]:
+                continue
+            doing(planned.name)
+            tried = True
+            outcome = selftest.prove_or_say(case, backend, 1, rule)
+            if not (outcome.passed or outcome.near):
                 return {"case": planned.name, "reason": outcome.words, "ended": not answers(backend)}
     return None if tried else {"case": "", "reason": "no case proves it", "ended": False}
 
 
 def _case(backend: Backend, request: dict[str, Any], doing: Doing) -> list[dict[str, Any]]:
     case, outcomes = find_case(request["name"]), []
-    for rule in selftest.rules(case, backend):
-        doing(f"{case}, rule '{rule.name}'")
-        for outcome in selftest.run(backend, [case], request["repeats"], [rule]):
-            outcomes.append(outcome.as_record())
-        if outcome.problem and not answers(backend):
-            outcomes[-1]["ended"] = True
+    for outcome in selftest.run(backend, [case], request["repeats"], lambda case, rule: doing(f"{case} by {rule.name}")):
+        outcomes.append({**outcome._asdict(), "ended": bool(outcome.problem) and not answers(backend)})
+        if outcomes[-1]["ended"]:
             break
     return outcomes
 
@@ -95,16 +92,15 @@ _WAYS: dict[str, Callable[[Backend, dict[str, Any], Doing], Any]] = {
 
 
 @cache
-def operators() -> dict[str, Op[..., Any]]:
-    """Every operator by its name: the library's, and those of plug-ins."""
-    library = {name: op for name in ops.__all__ if isinstance(op := getattr(ops, name), Op)}
-    return {**library, **{op.name: op for op in Registry().operators}}
+def _tables() -> dict[str, DeviceCase | RuleCase]:
+    return {**{str(case): case for case in selftest.cases()},
+            **{case.name: case for case in selftest.every_device_case()}}
 
 
-@cache
 def find_case(name: str) -> RuleCase:
-    """A case of either table."""
-    raise NotImplementedError
+    """The case of that name, of either table."""
+    found = _tables()[name]
+    return found.make() if isinstance(found, DeviceCase) else found
 
 
 def answers(backend: Backend) -> bool:

@@ -1,9 +1,11 @@
 """DRAW on fixed-binarised MNIST: the paper's section 6.4 and figure 4."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from duoln.extend import Op, Rule
+from duoln.extend import DeviceCase, Op, Rule
 from duoln.plugins.draw.ops import filterbank, gaussian_latent, write_then_read
+from duoln.plugins.draw.ops.cases import device_cases
 from duoln.plugins.draw.ops.cuda import filterbank_on_cuda, glimpse_on_cuda, latent_on_cuda
 from duoln.plugins.draw.ops.native import write_then_read_compiled
 from duoln.plugins.draw.ops.native_latent import latent_compiled
@@ -25,3 +27,9 @@ def duoln_rules() -> list[tuple[Op[..., Any], Rule, str]]:
             (write_then_read, write_then_read_compiled, "numpy"), (gaussian_latent, latent_compiled, "numpy"),
             (write_then_read, glimpse_on_cuda, "cupy"), (filterbank, filterbank_on_cuda, "cupy"),
             (gaussian_latent, latent_on_cuda, "cupy")]
+
+
+@hookimpl
+def duoln_cases() -> Sequence[DeviceCase]:
+    """Those of the rules on CUDA."""
+    return device_cases()

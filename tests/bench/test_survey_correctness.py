@@ -27,17 +27,14 @@ def every_case():
     return selftest.cases()
 
 
-@pytest.fixture
-def small(every_case, monkeypatch):
-    monkeypatch.setattr(correctness.selftest, "cases", lambda: every_case)
-    return correctness.small_cases()
-
-
-def test_small_cases_are_of_every_operator_and_variant(every_case, small):
+@pytest.mark.skipif(sys.platform != "linux", reason="kernels run on the CPU under Linux only")
+def test_small_cases_are_of_every_operator_variant_and_rule(every_case, gpu, monkeypatch):
     def kinds(cases):
-        return {(case.op, case.attrs.get("norm")) for case in cases}
+        return {(case.op, case.attrs.get("norm"), rule.name) for case in cases for rule in selftest.rules(case, gpu)}
 
-    assert kinds(small) == kinds(every_case) and len(small) == len(kinds(small))
+    monkeypatch.setattr(correctness.selftest, "cases", lambda: every_case)
+    small = correctness.small_cases(gpu)
+    assert kinds(small) == kinds(every_case) and len(small) <= len(kinds(small))
     assert all(1 < selftest.size_of(case) <= correctness.SMALL_VALUES for case in small)
 
 
@@ -87,10 +84,10 @@ class _Outcomes:
             yield selftest.Outcome(case, "a rule", float(k), "output 0", True)
 
 
-def test_what_was_compared_is_kept_after_every_case(tmp_path, monkeypatch, small):
+def test_what_was_compared_is_kept_after_every_case(tmp_path, monkeypatch, every_case):
     file = tmp_path / "selftest.json"
     outcomes = _Outcomes(file, monkeypatch)
-    chosen = small[:3]
+    chosen = every_case[:3]
     assert not correctness.measure(None, chosen, 2, {"host": "here"}, file)  # the last error is above what is allowed
     assert [sum(rule["cases"] for rule in seen["rules"]) for seen in outcomes.seen] == [0, 1, 2]
     assert not any(seen["complete"] for seen in outcomes.seen)

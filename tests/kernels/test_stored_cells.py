@@ -30,7 +30,7 @@ LONG = [recurrent(cell, norm, (16, 3, 4, 9), masked, False) for cell, norm in ((
 """Many time steps, over which a state that is rounded at each of them would drift."""
 ORDINARY = ("T3 B5 in3 H9", "B3 H9")
 WIDE_ORDINARY = ("bfloat16 lstm layer T2 B2 in3 H1100 masked, reverse", "bfloat16 gru layer T2 B2 in3 H1100 masked, reverse",
-                 "float16 rnn layer T4 B3 in2 H33 gradients within 0.05", "bfloat16 gru layer T4 B3 in2 H33 gradients within 0.05")
+                 "float16 rnn layer T4 B3 in2 H33 reverse, gradients within 0.05", "bfloat16 gru layer T4 B3 in2 H33 reverse, gradients within 0.05")
 """Compiled in the ordinary suite: each text for few hidden units, and one of the wide ones."""
 
 
