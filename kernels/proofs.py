@@ -1,9 +1,9 @@
 """Proof of the fused rules of a GPU before they are trusted there.
 
 On a device that this installation has not seen, a rule is compared with float64 before its first use, in a process of
-its own with a time limit (`duoln.testing.prover`). So a kernel that is wrong, hangs, or ends its context costs its speed
-and nothing else: the rule is set aside, and the next one runs. Verdicts are kept in the cache folder; they are for one
-model of device, driver, library and text of the kernels.
+its own with a time limit (`duoln.testing.prover`). So a kernel that is wrong, hangs, or ends its context costs its
+speed and nothing else: the rule is set aside, and the next one runs. Verdicts are kept in the cache folder; they are for
+one model of device, driver, library and text of the kernels.
 
 DUOLN_PROVE=0 trusts every rule that has no verdict, DUOLN_PROVE=again makes them anew.
 """
@@ -85,9 +85,12 @@ class Proofs:
         self._lock = threading.Lock()
         self._known: dict[Key, Verdict] = {}
         """Verdicts that this process uses."""
+        self._kept: dict[Key, Verdict] | None = None
+        """Those of earlier processes, read at the first use."""
         self._worker: Worker | None = None
         self._idle: threading.Timer | None = None
         self._has_said = False
+        atexit.register(self._end)
 
     def reason(self, op: str, rule: Rule, arrays: Sequence[Array], attrs: Mapping[str, Any]) -> str | None:
         """Why a rule must not run here; None if it may. The first call for a rule and a dtype may take seconds."""
@@ -117,9 +120,10 @@ class Proofs:
         asked = os.environ.get("DUOLN_PROVE")
         if asked == "0":
             return Verdict(*key, TRUSTED, "DUOLN_PROVE is 0")
-        for kept in () if asked == "again" else read(self._backend):
-            if (kept[:4], kept.text) == (key, text):
-                return kept
+        if self._kept is None:
+            self._kept = {} if asked == "again" else {v[:4]: v for v in read(self._backend)}
+        if key in self._kept and self._kept[key].text == text:
+            return self._kept[key]
         verdict = self._prove(key)._replace(text=text)
         if verdict.state == SET_ASIDE:
             remarks.say(f"{verdict.name} is set aside on {self._backend.device}, the next rule runs: "
@@ -157,7 +161,6 @@ class Proofs:
             self._idle.cancel()
         if self._worker is None:
             self._worker = self._new_worker()
-            atexit.register(self._worker.end)
             try:
                 self._worker.ready(_START_SECONDS)
             except WorkerLostError:

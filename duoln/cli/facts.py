@@ -141,10 +141,7 @@ def _selftest(args: argparse.Namespace) -> int:
 
     backend, why = choose(args.backend)
     console.say(why)
-    cases = selftest.cases(backend if args.one_of_each else None)
-    chosen: Iterable[RuleCase] = cases
-    if backend.proofs is not None and not args.one_of_each:
-        chosen = itertools.chain(cases, (planned.make() for planned in selftest.every_device_case()))
+    chosen = selftest.chosen(backend, args.one_of_each)
     reports = selftest.by_rule(selftest.run(backend, chosen, args.repeats))
     failures = [line for r in reports for line in r.failures]
     facts = {"backend": machine.backend_facts(backend), "host": machine.host(), **machine.side()}

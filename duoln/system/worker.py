@@ -54,13 +54,13 @@ class Worker:
                                          env=processes.environment(environment), text=True, start_new_session=True)
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._doing = "to start"
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        with suppress(ValueError):  # `end` has closed it
-            for line in self._process.stdout:
-                self._lines.put(line)
+        for line in self._process.stdout:
+            self._lines.put(line)
         self._lines.put(None)
 
     def ready(self, seconds: float) -> None:
@@ -97,6 +97,7 @@ class Worker:
 
     def _how_it_ended(self) -> str:
         code = self._process.wait()
+        self._reader.join()
         self._errors.seek(0)
         last = self._errors.read().decode(errors="replace").strip()[-_LAST_CHARACTERS:]
         self.end()
@@ -105,9 +106,15 @@ class Worker:
 
     def end(self) -> None:
         """Kill the process and those that it started."""
+        if self._errors.closed:
+            return  # once: its number may be another process's by now
         with suppress(ProcessLookupError):  # all of them have ended
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        self._reader.join()
+        for pipe in (self._process.stdin, self._process.stdout, self._errors):
+            with suppress(OSError):  # what was not yet written has no reader
+                pipe.close()
 
 
 class _Speech:

@@ -13,7 +13,6 @@ import duoln
 from duoln import ops
 from duoln.backends.protocol import Backend
 from duoln.errors import KernelError
-from duoln.testing import selftest
 from duoln.testing.closeness import check_close, tolerance
 
 Rung = Callable[[Backend], str]
@@ -90,19 +89,6 @@ def _clusters(backend: Backend) -> str:
     from duoln.kernels.recurrent import cuda_walk
 
     return str(cuda_walk.device())
-
-
-def _case(words: str) -> Rung:
-    """A case of the table of devices whose name has these words, by every rule that takes it."""
-    def rung(backend: Backend) -> str:
-        planned = next(case for case in selftest.device_cases() if words in case.name)
-        outcomes = list(selftest.run(backend, [planned.make()], 2))
-        for outcome in outcomes:
-            if not outcome.passed:
-                raise KernelError(f"[ladder] {planned.name}: {outcome.words}")
-        return ", ".join(f"{o.rule}: {o.error:.2g} of what is allowed" for o in outcomes)
-
-    return rung
 
 
 RUNGS: dict[str, Rung] = {

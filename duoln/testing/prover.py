@@ -76,7 +76,8 @@ def _graph(backend: Backend, request: dict[str, Any], doing: Doing) -> dict[str,
         outcome = graphs.compare(backend, request["task"])
     except Exception:
         return {"words": "", "wrong": traceback.format_exc()}
-    return {"words": outcome.words, "wrong": "" if outcome.same else outcome.words}
+    words = f"{outcome.variant}, {outcome.updates} updates, {outcome.obstacle or 'repeated as one'}"
+    return {"words": words, "wrong": f"{words}: other bits: {'; '.join(outcome.differing)}" if outcome.differing else ""}
 
 
 def _rung(backend: Backend, request: dict[str, Any], doing: Doing) -> dict[str, str]:

@@ -254,6 +254,14 @@ def cases(one_of_each: Backend | None = None) -> list[RuleCase]:
     return everything if one_of_each is None else largest_of_each(everything, one_of_each)
 
 
+def chosen(backend: Backend, one_of_each: bool) -> Iterator[RuleCase]:
+    """The cases of `duoln selftest`, for a GPU those of a device too, or one of each."""
+    yield from cases(backend if one_of_each else None)
+    if backend.proofs is not None and not one_of_each:
+        for planned in every_device_case():
+            yield planned.make()
+
+
 def largest_of_each(chosen: Iterable[RuleCase], backend: Backend) -> list[RuleCase]:
     """The largest case of each operator, variant and rule of a backend among some cases."""
     largest: dict[tuple[str, Any, str], RuleCase] = {}

@@ -1,0 +1,194 @@
+"""Fused rules of a GPU are proved before they are trusted: verdicts, what is kept, and a whole run over broken kernels."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import GPU, PATIENCE, STAND_IN
+
+from duoln.core import Rule
+from duoln.kernels import proofs
+from duoln.system.worker import WorkerLostError
+
+ROOT = Path(__file__).parents[2]
+
+
+class Prover:
+    """In the place of a process that proves; it gives what it was made with, an error too."""
+
+    def __init__(self, *answers, start=None):
+        self.answers, self.start, self.asked, self.ended = list(answers), start, [], 0
+
+    def ready(self, seconds):
+        if self.start:
+            raise self.start
+
+    def ask(self, request, seconds):
+        self.asked.append(request)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def end(self):
+        self.ended += 1
+
+
+WRONG = {"case": "layer_norm 9 x 64", "reason": "output 0, 3 of what is allowed", "ended": False}
+HUNG = WorkerLostError("hung: no answer in 20 s", "layer_norm 5 x 33")
+
+
+@pytest.fixture
+def prove(numpy_backend, tmp_path, monkeypatch, capsys):
+    """A function: what the rule `fast` of an operator `op` may not do here, from the answers of a prover."""
+    monkeypatch.setenv("DUOLN_CACHE", str(tmp_path))
+    monkeypatch.delenv("DUOLN_PROVE")
+
+    def ask(prover, op="op", attrs=(), arrays=(np.ones(1, np.float32),)):
+        made = proofs.Proofs(numpy_backend, lambda: prover)
+        try:
+            return made.reason(op, Rule("fast", lambda: None), arrays, dict(attrs)), made
+        finally:
+            made._end_idle()
+            made._idle and made._idle.cancel()
+
+    return ask
+
+
+def test_a_rule_that_is_right_runs_and_is_proved_once(prove, capsys):
+    prover = Prover(None)
+    assert prove(prover)[0] is None
+    assert prover.asked == [{"kind": "rule", "op": "op", "rule": "fast", "stored": "float32", "variant": ""}]
+    assert capsys.readouterr().err.count("\n") == 1
+    nobody = Prover()  # has no answer left
+    reason, again = prove(nobody)
+    assert reason is None and nobody.asked == [] and again.summary() == {"proved": ["op 'fast'"]}
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("answer", "words", "case"), [
+    (WRONG, "output 0, 3 of what is allowed", "layer_norm 9 x 64"), (HUNG, "hung: no answer in 20 s", "layer_norm 5 x 33"),
+    ({**WRONG, "reason": "KernelError: no\na whole log", "ended": True}, "a whole log", "layer_norm 9 x 64")])
+def test_a_rule_that_is_wrong_is_set_aside_and_stays_so(answer, words, case, prove, numpy_backend, capsys):
+    for _ in range(2):
+        reason, made = prove(Prover(answer))
+        assert "set aside on this device" in reason and words in reason and made.summary() == {"set aside": ["op 'fast'"]}
+    said = capsys.readouterr().err
+    assert said.count("is set aside on") == 1 and case in said and "duoln doctor" in said
+    [kept] = proofs.read(numpy_backend)
+    assert (kept.state, kept.case) == ("set aside", case) and words in kept.reason
+
+
+def test_dtypes_and_variants_are_proved_apart(prove, numpy_backend):
+    prover = Prover(None, WRONG, None)
+    assert prove(prover)[0] is None
+    assert prove(prover, arrays=[numpy_backend.asarray(np.ones(2), "float16")])[0] is not None
+    assert prove(prover, attrs={"norm": "layer"})[0] is None
+    assert [(r["stored"], r["variant"]) for r in prover.asked] == [("float32", ""), ("float16", ""), ("float32", "layer")]
+    assert [v.name for v in proofs.read(numpy_backend)] == ["op 'fast'", "op 'fast' of float16", "op layer 'fast'"]
+
+
+def test_what_cannot_be_proved_is_trusted_and_not_kept(prove, numpy_backend, capsys):
+    lost = WorkerLostError("its process ended with exit code 1:\nno memory left", "to start")
+    for prover in (Prover(start=lost), Prover({"case": "", "reason": "no case proves it", "ended": False})):
+        reason, made = prove(prover)
+        assert reason is None and made.summary() == {"trusted": ["op 'fast'"]}
+    assert proofs.read(numpy_backend) == []
+    assert "is trusted without a proof" in capsys.readouterr().err
+
+
+def test_the_user_decides(prove, monkeypatch, numpy_backend):
+    prove(Prover(WRONG))
+    monkeypatch.setenv("DUOLN_PROVE", "0")
+    reason, made = prove(Prover())
+    assert reason is None and made.summary() == {"trusted": ["op 'fast'"]}
+    monkeypatch.setenv("DUOLN_PROVE", "again")
+    assert prove(Prover(None))[0] is None
+    assert [v.state for v in proofs.read(numpy_backend)] == ["proved"]
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"verdicts": [{"op": 1}]}', "\xff"])
+def test_a_file_that_cannot_be_read_is_made_anew(content, prove, numpy_backend):
+    prove(Prover(None))
+    [file] = proofs._folder().glob("*.json")
+    file.write_text(content)
+    prover = Prover(None)
+    assert prove(prover)[0] is None and prover.asked
+    assert len(proofs.read(numpy_backend)) == 1
+
+
+def test_verdicts_are_for_a_device_and_texts(prove, numpy_backend, monkeypatch):
+    prove(Prover(WRONG))
+    monkeypatch.setattr(proofs, "_fingerprint", lambda folder: "others")
+    assert prove(Prover(None))[0] is None
+    monkeypatch.setattr(type(numpy_backend), "info", lambda self: {"device": "another"})
+    assert prove(Prover(None))[0] is None
+    assert len(list(proofs._folder().glob("*.json"))) == 3
+
+
+def test_a_folder_that_cannot_be_written_costs_the_next_proof(prove, tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("DUOLN_CACHE", str(tmp_path / "file"))
+    assert prove(Prover(None))[0] is None
+    assert "cannot be kept" in capsys.readouterr().err
+
+
+# A first run on a device where kernels are wrong -------------------------------------------------------------------
+
+FIRST_RUN = f"""
+import sys
+sys.path.append({str(ROOT / 'tests')!r})
+import stand_in_cupy
+sys.modules["cupy"] = stand_in_cupy.make()
+"""
+TRAINING = """
+import json
+import duoln
+from duoln.kernels import proofs
+proofs._START_SECONDS, proofs._CASE_SECONDS = 600, 10
+run = duoln.train("mnist", "ln", preset="smoke", backend="cupy", epochs=1)
+from duoln import doctor
+print(json.dumps([run.losses["loss"].tolist(), duoln.backend("cupy").proofs.summary(), doctor.examine(with_ops=True)]))
+"""
+
+
+@pytest.fixture(scope="module")
+def compiled(gpu):
+    """The kernels of the cases that prove MNIST's rules, so that no limit is for a compiler."""
+    from duoln.testing import selftest
+
+    used = ("layer_norm", "linear", "softmax_cross_entropy", "adam_update", "adam_rates", "global_norm")
+    for case in selftest.every_device_case():
+        if case.net and case.op in used and case.stored == "float32":
+            assert all(o.passed for o in selftest.run(gpu, [case.make()], 1))
+
+
+def _trained(tmp_path, faults, **variables):
+    (tmp_path / "sitecustomize.py").write_text(FIRST_RUN)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]), "STAND_IN_FAULTS": faults,
+                   "DUOLN_CACHE": str(tmp_path / "cache"), **variables}
+    done = subprocess.run([sys.executable, "-c", TRAINING], capture_output=True, text=True, check=False, cwd=tmp_path,
+                          env={k: v for k, v in environment.items() if v}, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    return (*json.loads(done.stdout), done.stderr)
+
+
+@pytest.mark.skipif(GPU != STAND_IN or sys.platform != "linux", reason="kernels are broken on the CPU only")
+def test_a_first_run_over_a_wrong_a_hanging_and_a_context_ending_kernel(tmp_path, compiled):
+    right, _, _, _ = _trained(tmp_path, "", DUOLN_RULES="composed")
+    faults = "wrong=layer_norm_backward hang=cross_entropy_backward end=adam_update"
+    losses, rules, facts, said = _trained(tmp_path, faults, DUOLN_PROVE="")
+    np.testing.assert_allclose(losses, right, rtol=1e-4)
+    assert rules["set aside"] == ["layer_norm 'cuda row'", "softmax_cross_entropy 'cuda row'", "adam_update 'cuda one pass'"]
+    assert "linear 'cuda bias'" in rules["proved"] and "adam_rates 'cuda one launch'" in rules["proved"]
+    reasons = {v["op"]: v["reason"] for v in facts["proofs"]["cupy"] if v["state"] == "set aside"}
+    assert "of what is allowed" in reasons["layer_norm"] and "hung" in reasons["softmax_cross_entropy"]
+    assert "cudaErrorIllegalAddress" in reasons["adam_update"]
+    assert said.count("set aside") == 3 and said.count("proving the kernels") == 1
+    again, _, _, later = _trained(tmp_path, "", DUOLN_PROVE="")  # what was set aside stays so
+    np.testing.assert_array_equal(again, losses)
+    assert "set aside" not in later and "proving" not in later
