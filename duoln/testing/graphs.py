@@ -85,8 +85,8 @@ def compare(backend: Backend, task_name: str, updates: int = 6) -> GraphOutcome:
     obstacle = [str(w.message) for w in raised if issubclass(w.category, CompileWarning)]
     if backend.name == "cupy" and os.environ.get("DUOLN_GRAPH") == "0":
         obstacle.append("DUOLN_GRAPH is 0")
-    for other in (w for w in raised if not issubclass(w.category, CompileWarning)):
-        warnings.warn_explicit(other.message, other.category, other.filename, other.lineno)
+    for unrelated in (w for w in raised if not issubclass(w.category, CompileWarning)):
+        warnings.warn_explicit(unrelated.message, unrelated.category, unrelated.filename, unrelated.lineno)
     return GraphOutcome(task_name, variant, updates, "; ".join(obstacle),
                         [f"{path}, from update {update} on" for path, update in differing.items()], losses)
 
