@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import predictions_table
@@ -34,6 +35,23 @@ def test_what_is_counted_is_what_is_kept():
         counted = predictions.Counts(**entry)
         assert counted._replace(python_us=0) == kept[name]._replace(python_us=0), \
             "run: python tests/count_launches.py --write; python tests/predictions_table.py"
+
+
+def test_the_time_of_counting_is_not_booked_as_ours(monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    import count_launches
+
+    spent = [0.0]
+    monkeypatch.setattr(count_launches.time, "thread_time", lambda: spent[0])
+    counting = object.__new__(count_launches.Counting)
+    counting.asked, counting.outside, counting._inside = Counter(), 0.0, False
+
+    def takes(seconds, result):
+        spent[0] += seconds
+        return result
+
+    counted = counting._counted(lambda: takes(5.0, "library"), lambda: takes(1.0, "a result"))
+    assert counted() == "a result" and counting.asked == {"library": 1} and counting.outside == spent[0] == 6.0
 
 
 def test_the_survey_measures_what_decides_each_prediction(tmp_path):
