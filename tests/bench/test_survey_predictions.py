@@ -112,15 +112,18 @@ def _case(passes, seconds, side="duoln", **more):
 
 
 def test_figures_are_found_in_records():
-    record = {"cases": [_case("forward", 9e-5, event_seconds=5e-5), _case("forward+backward", 14e-5),
-                        _case("forward+backward", 28e-5, "torch")]}
+    record = {"cases": [_case("forward", 9e-5, event_seconds=5e-5), _case("forward+backward", 9e-5, event_seconds=14e-5),
+                        _case("forward+backward", 9e-5, "torch", event_seconds=28e-5),
+                        _case("forward+backward", 9e-5, "liger", no_event_seconds="RuntimeError: a wait")]}
     at = TIME.reading
     assert verdicts.measured(at, record) == pytest.approx(50)  # by the device's own clock
     assert verdicts.measured(at._replace(steps=10), record) == pytest.approx(5)
+    assert verdicts.measured(at._replace(part="rnn"), record) == pytest.approx(90)
     assert verdicts.measured(at._replace(figure="gradient us", passes=""), record) == pytest.approx(90)
     both = at._replace(figure="ratio", passes="forward+backward")
     assert verdicts.measured(both._replace(beside="torch"), record) == pytest.approx(0.5)
-    assert verdicts.measured(both._replace(beside="liger"), record) is None
+    assert verdicts.measured(both._replace(beside="liger"), record) is None  # its time by the host's clock decides nothing
+    assert verdicts.measured(at._replace(figure="gradient us", side="liger"), record) is None
     assert verdicts.measured(at._replace(shape=(8, 8)), record) is None and verdicts.measured(at, {}) is None
     limits = {"figures": {"copy GB/s": 3000.0, "exchange of 128 blocks by flags, us": "RuntimeError: no"}}
     assert verdicts.measured(RATE.reading, limits) == 3000.0
