@@ -3,9 +3,9 @@
 One run queues k launches and waits once at the end; a second run does the same with 2k. A sample is (t(2k) - t(k)) / k,
 so the costs that each run has once (the wait, an empty queue) cancel. This is true for a library that computes at once,
 for one that queues, and for a lazy one. CUDA can time itself and MLX cannot. Figures can be compared only if the same
-clock measured them, so this clock uses no timer of the device. A backend that can time its own device may offer
-`device_seconds(run)`: it calls `run`, waits for the device and returns the device's own seconds. They are reported in
-addition to the host's time and never replace it.
+clock measured them, so this clock uses no timer of the device. Where a library captures launches as a graph, the device
+times a graph of k launches by its own clock. This is the time of the device alone, because a graph runs no Python. It
+is reported in addition to the host's time and never replaces it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _MARGIN = 1.2
 _TRIES = 20
 
 Now = Callable[[], float]
-DeviceSeconds = Callable[[Callable[[], None]], float]
+DeviceSeconds = Callable[[], float]
+"""Launches a graph and waits for it; the seconds that the device needed."""
 
 
 class Chain(Protocol):
@@ -39,7 +40,6 @@ class Chain(Protocol):
     """Launches after which every buffer has been used."""
     most: int
     """How many launches may wait for the device at once."""
-    device_seconds: DeviceSeconds | None
 
     def launch(self, count: int) -> None:
         """Queue `count` launches, one after the other."""
@@ -47,12 +47,8 @@ class Chain(Protocol):
     def wait(self) -> None:
         """Wait until every queued launch is computed."""
 
-
-class Reading(NamedTuple):
-    """Seconds of one run: by the host's clock, and by the device's clock where there is one."""
-
-    wall: float
-    device: float | None
+    def capture(self, count: int) -> DeviceSeconds | None:
+        """A graph of `count` launches; None if the library has no graphs. What cannot be captured raises."""
 
 
 class Samples(NamedTuple):
@@ -65,21 +61,20 @@ class Samples(NamedTuple):
     seconds: list[float]
     """Seconds per launch, one sample for each turn."""
     device_seconds: list[float] | None
+    """The device's own seconds per launch, one sample for each turn; None without a graph."""
+    no_graph: str | None
+    """Why the launches cannot be captured; None if they are, or if the library has no graphs."""
     repeated: int
     """How many samples were repeated, because the run of 2k launches took no longer than that of k: another program
     ran."""
 
 
-def read(chain: Chain, count: int, now: Now = time.perf_counter) -> Reading:
-    """Time one run of `count` launches and one wait."""
-    device: float | None = None
+def read(chain: Chain, count: int, now: Now = time.perf_counter) -> float:
+    """The seconds of one run of `count` launches and one wait."""
     started = now()
-    if chain.device_seconds is None:
-        chain.launch(count)
-    else:
-        device = chain.device_seconds(lambda: chain.launch(count))
+    chain.launch(count)
     chain.wait()
-    return Reading(now() - started, device)
+    return now() - started
 
 
 def choose_launches(chain: Chain, now: Now = time.perf_counter) -> tuple[int, int]:
@@ -90,7 +85,7 @@ def choose_launches(chain: Chain, now: Now = time.perf_counter) -> tuple[int, in
     read(chain, chain.warmups, now)  # compiles, allocates, starts threads
     k, made = 1, chain.warmups
     while True:
-        seconds = read(chain, k, now).wall
+        seconds = read(chain, k, now)
         made += k
         if seconds >= SAMPLE_SECONDS or k == most:
             return k, made
@@ -106,6 +101,12 @@ class SlopeClock:
         self.launches, self.warmups = choose_launches(chain, now)
         self._seconds: list[float] = []
         self._device: list[float] = []
+        self._device_seconds: DeviceSeconds | None = None
+        self._no_graph: str | None = None
+        try:
+            self._device_seconds = chain.capture(self.launches)
+        except Exception as error:  # a library may raise anything; the launches are timed by the host's clock alone
+            self._no_graph = f"{type(error).__name__}: {error}"
         self._repeated = 0
 
     def take(self) -> None:
@@ -118,19 +119,21 @@ class SlopeClock:
         read(self._chain, max(k // 4, 1), self._now)  # the chain that ran before has left its own data in the caches
         for _ in range(_TRIES):
             once, twice = read(self._chain, k, self._now), read(self._chain, 2 * k, self._now)
-            if twice.wall > once.wall:
-                self._seconds.append((twice.wall - once.wall) / k)
-                if once.device is not None and twice.device is not None:
-                    self._device.append((twice.device - once.device) / k)
-                return
+            if twice > once:
+                self._seconds.append((twice - once) / k)
+                break
             self._repeated += 1
-        raise DuolnError(f"[bench] {2 * k} launches took no longer than {k}, {_TRIES} times in a row: the machine is "
-                         "too busy to time anything")
+        else:
+            raise DuolnError(f"[bench] {2 * k} launches took no longer than {k}, {_TRIES} times in a row: the machine "
+                             "is too busy to time anything")
+        if self._device_seconds is not None:
+            self._device.append(self._device_seconds() / k)
 
     @property
     def samples(self) -> Samples:
         """The samples so far."""
-        return Samples(self.launches, self.warmups, list(self._seconds), list(self._device) or None, self._repeated)
+        return Samples(self.launches, self.warmups, list(self._seconds), list(self._device) or None, self._no_graph,
+                       self._repeated)
 
 
 def take_turns(clocks: Sequence[SlopeClock], rounds: int) -> None:

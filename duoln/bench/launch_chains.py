@@ -68,7 +68,6 @@ class DuolnChain:
         self.most = 2 * MOST_LAUNCHES
         if self._lazy:
             self.most = max(RESULT_BYTES // ((2 if backward else 1) * 4 * shape[0] * shape[1]), 1)
-        self.device_seconds: DeviceSeconds | None = getattr(backend, "device_seconds", None)
 
     def launch(self, count: int) -> None:
         """Queue `count` launches, one after the other."""
@@ -89,4 +88,13 @@ class DuolnChain:
             self._results.clear()
         else:
             self._backend.wait(list(self._results[-1].values()))
+
+    def capture(self, count: int) -> DeviceSeconds | None:
+        """A graph of `count` launches, whose results are in memory of its own."""
+        device_seconds = getattr(self._backend, "device_seconds", None)
+        if device_seconds is None:
+            return None
+        seconds: DeviceSeconds = device_seconds(lambda: self.launch(count))
+        self._results.clear()  # the memory of the graph's results is the graph's
+        return seconds
 

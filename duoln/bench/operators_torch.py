@@ -79,7 +79,6 @@ class TorchChain:
         self.warmups = count if cold else 1
         self.most = 2 * MOST_LAUNCHES
         self._on_gpu = device == "cuda"
-        self.device_seconds: DeviceSeconds | None = _event_seconds if self._on_gpu else None
 
     def launch(self, count: int) -> None:
         """Run or queue `count` launches, one after the other."""
@@ -94,6 +93,20 @@ class TorchChain:
         """Wait until every queued launch is computed."""
         if self._on_gpu:
             self._torch.cuda.synchronize()
+
+    def capture(self, count: int) -> DeviceSeconds | None:
+        """A graph of `count` launches; None on the CPU.
+
+        PyTorch gives the gradient of a tensor on the stream of its first use, and keeps that while a result is alive
+        that was computed from it. So no result of before may live while another stream captures, nor one of this later.
+        """
+        if not self._on_gpu:
+            return None
+        self._results.clear()
+        try:
+            return _graph_seconds(lambda: self.launch(count))
+        finally:
+            self._results.clear()
 
 
 def _run(torch: Any, call: Call, subject: Subject, x: Any, tensors: Mapping[str, Any], gout: Any) -> dict[str, Any]:
@@ -157,15 +170,24 @@ def _tensors(arrays: Mapping[str, np.ndarray], device: str, tracked: Sequence[st
                                requires_grad=name in tracked) for name, a in arrays.items()}
 
 
-def _event_seconds(run: Callable[[], None]) -> float:
+def _graph_seconds(run: Callable[[], None]) -> DeviceSeconds:
+    """Capture what `run` queues; as `device_seconds` of our backend."""
     torch = _torch()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
     first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    first.record()
-    run()
-    last.record()
-    last.synchronize()
-    milliseconds: float = first.elapsed_time(last)
-    return milliseconds / 1e3
+
+    def seconds() -> float:
+        graph.replay()
+        first.record()
+        graph.replay()
+        last.record()
+        last.synchronize()
+        milliseconds: float = first.elapsed_time(last)
+        return milliseconds / 1e3
+
+    return seconds
 
 
 def check_installed() -> None:

@@ -36,7 +36,8 @@
                     composed rule or a peer
 
 A case may have more keys: `launches` (k of the slope), `repeated` (samples that were taken again), `event_seconds`
-and `event_samples` (the same runs by the device's own clock), `facts` (what a side's process ran with).
+and `event_samples` (a launch in a graph of k launches, by the device's own clock) or `no_event_seconds` (why there is
+no graph), `facts` (what a side's process ran with).
 `timings.jsonl` has one line for each case: all of the above but `cases` and `label` under `machine`, then `label`
 and the case's own keys.
 """

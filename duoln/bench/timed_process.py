@@ -2,8 +2,9 @@
 
     python -m duoln.bench.timed_process '{"kind": "train", "peer": null, ...}'
 
-prints one line of facts. For each line `N` on stdin it then makes N runs and prints their seconds as JSON. If an error
-ends it, the last line is {"error": its class, "message": its words}.
+prints a line when its libraries are loaded, and a line of facts when it can begin. For each line `N` on stdin it then
+makes N runs and prints their seconds as JSON. If an error ends it, the last line is {"error": its class, "message": its
+words}.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -39,8 +41,11 @@ def main() -> None:
 
 def _answer() -> None:
     asked: dict[str, Any] = json.loads(sys.argv[1])
-    work = {"rnn": prepare_recurrent, "attention": prepare_attention, "train": prepare_training,
-            "step": prepare_step}[asked["kind"]](asked)
+    prepare = {"rnn": prepare_recurrent, "attention": prepare_attention, "train": prepare_training,
+               "step": prepare_step}[asked["kind"]]
+    _load_libraries(asked)
+    print(json.dumps("imported"), flush=True)
+    work = prepare(asked)
     side = asked["peer"] or "duoln"
     facts = {"side": side, **work.facts, **machine.side(), "warmups": work.warmups, "checks": work.checks,
              "checked_updates": asked["kind"] not in ("rnn", "attention"), "peak_bytes": peak.above()}
@@ -54,6 +59,16 @@ def _answer() -> None:
             seconds.append(time.perf_counter() - started)
             k += 1
         print(json.dumps(seconds), flush=True)
+
+
+def _load_libraries(asked: dict[str, Any]) -> None:
+    """Load what takes seconds, PyTorch for its sides and the arrays' library with its device for ours."""
+    from duoln import runtime
+
+    if (asked["peer"] or "").startswith("torch"):
+        import_module("torch")
+    else:
+        runtime.choose(asked["backend"])
 
 
 def prepare_training(asked: dict[str, Any]) -> Work:

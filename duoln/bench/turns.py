@@ -20,6 +20,10 @@ from duoln.system import processes
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
 """The allocator settings of duoln's NumPy backend, as variables of glibc, so that a peer can have the same ones."""
 
+_LONGEST_TURN = 3600.0
+"""Seconds of the runs of a turn: of the largest tasks they are updates of minutes."""
+_LEAST_SECONDS = 1.0
+
 _TOLERANCE = 1e-3
 _LATER_TOLERANCE = 1e-2
 """Of the loss after two updates and more: networks multiply rounding, handwriting with 700 time steps to 3e-3."""
@@ -46,56 +50,72 @@ class Side:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env=processes.environment(entry.environment))
         self.samples: list[float] = []
+        self._imported = False
 
-    def ready(self, seconds: float | None = None) -> None:
-        """Wait until the process has prepared its work, and take what it says about itself.
+    def imported(self, seconds: float | None = None) -> None:
+        """Wait until the process has loaded its libraries, which takes the longer the more processes do so.
 
         Args:
             seconds: how long to wait; None for as long as it takes.
 
         Raises:
-            DuolnError: it cannot do the work, or takes longer. It has been ended then.
+            DuolnError: it has stopped, or takes longer. It has been ended then.
         """
-        late = threading.Event()
+        if not self._imported:
+            self._answer(seconds)
+            self._imported = True
 
-        def give_up() -> None:
-            late.set()
-            self._process.kill()
+    def ready(self, seconds: float | None = None) -> None:
+        """Wait until the process has prepared its work, and take what it says about itself. Arguments and errors are
+        those of `imported`.
+        """
+        self.imported(seconds)
+        self.facts = self._answer(seconds)
 
-        timer = threading.Timer(0.0 if seconds is None else max(seconds, 0.0), give_up)
-        if seconds is not None:
-            timer.start()
-        try:
-            self.facts = self._answer()
-        except DuolnError as error:
-            self.close()
-            if late.is_set():
-                raise DuolnError(f"[bench] {self.name} was not ready after its time") from error
-            raise
-        finally:
-            timer.cancel()
-
-    def runs(self, count: int) -> list[float]:
-        """Seconds of each of `count` runs."""
+    def runs(self, count: int, seconds: float) -> list[float]:
+        """The seconds of each of `count` runs, which together may take `seconds`; errors as those of `imported`."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{count}\n")
         self._process.stdin.flush()
-        seconds: list[float] = self._answer()
-        return seconds
+        taken: list[float] = self._answer(seconds)
+        return taken
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process has ended."""
+        return self._process.poll() is not None
 
     def close(self) -> None:
         """End the process."""
         self._process.kill()
         self._process.communicate()
 
-    def _answer(self) -> Any:
+    def _answer(self, seconds: float | None) -> Any:
+        """The next line of the process. At least one second is left to a process that has said it already."""
         assert self._process.stdout is not None and self._process.stderr is not None
-        line = self._process.stdout.readline()
+        late = threading.Event()
+
+        def give_up() -> None:
+            late.set()
+            self._process.kill()
+
+        timer = threading.Timer(max(seconds or 0.0, _LEAST_SECONDS), give_up)
+        if seconds is not None:
+            timer.start()
+        try:
+            line = self._process.stdout.readline()
+        finally:
+            timer.cancel()
+        if late.is_set():
+            self.close()
+            raise DuolnError(f"[bench] {self.name} gave no answer in its time")
         if not line:
             last = self._process.stderr.read().strip().splitlines()[-1:]
+            self.close()
             raise DuolnError(f"[bench] {self.name} stopped: {last[0] if last else 'no message'}")
         answer = json.loads(line)
         if isinstance(answer, dict) and "error" in answer:
+            self.close()
             raise self._error(answer["error"], answer["message"])
         return answer
 
@@ -128,15 +148,17 @@ def time_in_turns(entries: Sequence[Entry], rounds: int, runs: int) -> list[dict
             side.close()
 
 
-def take_turns(sides: Sequence[Side], rounds: int, runs: int) -> list[dict[str, Any]]:
-    """As `time_in_turns`, of sides that are ready."""
+def take_turns(sides: Sequence[Side], rounds: int, runs: int, seconds: float = _LONGEST_TURN) -> list[dict[str, Any]]:
+    """As `time_in_turns`, of sides that are ready. A turn that takes longer than `seconds` ends its side."""
+    for side in sides:
+        side.samples.clear()
     for side in sides[1:]:
         if side.checked:
             check_agreement(sides[0], side)
     for _ in range(rounds):
         for side in sides:
-            side.samples.append(spread(side.runs(runs))["median"])
-    rows = [{"name": s.name, "samples": s.samples, "facts": s.facts, **spread(s.samples)} for s in sides]
+            side.samples.append(spread(side.runs(runs, seconds))["median"])
+    rows = [{"name": s.name, "samples": list(s.samples), "facts": s.facts, **spread(s.samples)} for s in sides]
     for row in rows:
         row["ratio"] = ratio(rows[0], row)
     return rows

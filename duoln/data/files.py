@@ -83,7 +83,11 @@ def _download(resource: Resource, target: Path) -> Path:
         by_hand += f"; it is offered at {resource.urls[0]}"
     if os.environ.get("DUOLN_OFFLINE") == "1":
         raise DataMissingError(f"{resource.path}: not found, and DUOLN_OFFLINE=1 forbids a download; {by_hand}")
-    import pooch
+    try:
+        import pooch
+    except ImportError as error:
+        raise DataMissingError(f"{resource.path}: not found, and a download needs pooch ({error}): pip install pooch; "
+                               f"{by_hand}") from error
 
     failures = []
     for url in resource.urls:

@@ -153,16 +153,7 @@ class _Graph:
         """
         if not self._is_dense:
             raise KernelError("an argument does not lie in one piece")
-        stream, pool = self._room
-        with stream, cupy.cuda.using_allocator(pool.malloc):
-            cublas.handle()
-            stream.begin_capture()
-            try:
-                self._made = run(*self._fixed)
-            except BaseException:
-                _abandon(stream)
-                raise
-            self._graph = stream.end_capture()
+        self._graph, self._made = captured(*self._room, lambda: run(*self._fixed))
         place = {_place(self._fixed[k]): k for k in self._in_place}
         self._results = [(x, place.get(_place(x))) for x in self._made]
         """Each result with the number of the argument that it is, if it is one."""
@@ -181,6 +172,24 @@ class _Graph:
             x.data.copy_from_device_async(natives[k].data, x.nbytes)
         self._graph.launch()
         return [_copy(x) if k is None else natives[k] for x, k in self._results]
+
+
+def captured(stream: Any, pool: Any, run: Callable[[], Any]) -> tuple[Any, Any]:
+    """The graph of the work that `run` queues, and what `run` returns. The pool has to live as long as the graph.
+
+    Args:
+        stream: where the work is captured; one that does not wait for the default stream.
+        pool: gives the memory of all arrays that `run` makes.
+    """
+    with stream, cupy.cuda.using_allocator(pool.malloc):
+        cublas.handle()
+        stream.begin_capture()
+        try:
+            made = run()
+        except BaseException:
+            _abandon(stream)
+            raise
+        return stream.end_capture(), made
 
 
 def _place(x: Array) -> tuple[int, tuple[int, ...], tuple[int, ...], Any]:

@@ -13,7 +13,7 @@ class _Chain:
 
     def __init__(self, each, once=0.0, most=10**6, stalls=()):
         self.each, self.once, self.most, self.stalls = each, once, most, list(stalls)
-        self.warmups, self.device_seconds = 3, None
+        self.warmups, self.seconds_of_graph = 3, None
         self.time, self.launches = 0.0, []
 
     def now(self):
@@ -25,6 +25,9 @@ class _Chain:
 
     def wait(self):
         self.time += self.once + (self.stalls.pop(0) if self.stalls else 0.0)
+
+    def capture(self, count):
+        return self.seconds_of_graph and (lambda: self.seconds_of_graph(count))
 
 
 def test_what_a_run_costs_once_drops_out():
@@ -63,17 +66,25 @@ def test_a_clock_that_never_moves_is_an_error():
     check_error(DuolnError, SlopeClock(chain, chain.now).take, "launches took no longer than", "too busy")
 
 
-def test_the_devices_own_time_is_taken_of_the_same_runs():
+def test_the_devices_own_time_is_that_of_a_graph_of_as_many_launches():
     chain = _Chain(each=1e-3, once=5e-3)
+    chain.seconds_of_graph = lambda count: 0.25e-3 * count
+    one = SlopeClock(chain, chain.now)
+    take_turns([one], 2)
+    assert one.samples.seconds == pytest.approx([1e-3] * 2) and one.samples.device_seconds == pytest.approx([0.25e-3] * 2)
+    assert one.samples.no_graph is None
 
-    def device_seconds(run):
-        run()
-        return 0.25e-3 * chain.launches[-1] + 7.0
 
-    chain.device_seconds = device_seconds
+def test_launches_that_cannot_be_captured_have_a_reason_and_the_hosts_time():
+    class Refusing(_Chain):
+        def capture(self, count):
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    chain = Refusing(each=1e-3)
     one = SlopeClock(chain, chain.now)
     one.take()
-    assert one.samples.seconds == pytest.approx([1e-3]) and one.samples.device_seconds == pytest.approx([0.25e-3])
+    assert one.samples.seconds == pytest.approx([1e-3]) and one.samples.device_seconds is None
+    assert one.samples.no_graph == "RuntimeError: operation not permitted when stream is capturing"
 
 
 def test_sides_take_turns():

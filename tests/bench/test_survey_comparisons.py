@@ -1,11 +1,13 @@
 """Sides of several comparisons start together; one that a comparison can do without may be missing."""
 
+import json
 import sys
 
 import pytest
+from conftest import PATIENCE
 
-from duoln.bench import turns
-from duoln.bench.survey import cells, comparisons, steps
+from duoln.bench import timed_process, turns
+from duoln.bench.survey import cells, comparisons, cpu, steps
 from duoln.bench.survey.comparisons import Comparison, time_comparisons
 from duoln.bench.turns import Entry, Side
 from duoln.errors import DuolnError
@@ -20,8 +22,13 @@ class _Side:
     def __init__(self, entry):
         self.name, self.checked, self.samples = entry.name, entry.checked, []
         self.facts = {"checks": entry.asked.get("checks", [1.0]), "warmups": 0}
-        self._breaks = entry.asked.get("breaks", False)
+        self._breaks, self._hangs = (entry.asked.get(what, False) for what in ("breaks", "hangs"))
+        self.ended = False
         events.append(f"start {self.name}")
+
+    def imported(self, seconds):
+        assert seconds <= comparisons._IMPORT_SECONDS
+        events.append(f"imported {self.name}")
 
     def ready(self, seconds):
         assert seconds <= 50
@@ -29,12 +36,27 @@ class _Side:
         if self._breaks:
             raise DuolnError(f"[bench] {self.name} stopped")
 
-    def runs(self, count):
+    def runs(self, count, seconds):
         events.append(f"run {self.name}")
+        if self._hangs:
+            self.ended = True
+            raise DuolnError(f"[bench] {self.name} gave no answer in its time")
         return [2.0 if self.name.startswith("duoln") else 4.0] * count
 
     def close(self):
         events.append(f"close {self.name}")
+
+
+class _Timed(_Side):
+    """A side of which ours takes half the time with two threads."""
+
+    def __init__(self, entry):
+        super().__init__(entry)
+        self._threads = int(entry.environment["DUOLN_THREADS"])
+        self.facts["flags"] = {"DUOLN_THREADS": str(self._threads)}
+
+    def runs(self, count, seconds):
+        return [1.0 / self._threads if self.name.startswith("duoln") else 1.0] * count
 
 
 @pytest.fixture
@@ -42,11 +64,11 @@ def timed(monkeypatch):
     monkeypatch.setattr(comparisons, "Side", _Side)
     monkeypatch.setattr(comparisons.os, "cpu_count", lambda: 4)
     events.clear()
-    return lambda *wanted: list(time_comparisons(wanted, 1, 2, 50.0, lambda line: None))
+    return lambda *wanted: list(time_comparisons(wanted, 1, 2, 50.0))
 
 
 def _pair(k, **peer):
-    return Comparison(f"work {k}", [Entry(f"duoln {k}", {}), Entry(f"peer {k}", peer)], optional=[f"peer {k}"])
+    return Comparison(f"work {k}", [Entry(f"duoln {k}", {}), Entry(f"peer {k}", peer)], lambda row: {})
 
 
 def test_as_many_sides_start_together_as_there_are_cores(timed):
@@ -54,6 +76,7 @@ def test_as_many_sides_start_together_as_there_are_cores(timed):
     assert [event for event in events if event.startswith("start")][:4] == events[:4]
     assert events.index("run duoln 1") > events.index("ready peer 2")  # nothing prepares itself beside what is timed
     assert events.index("start duoln 3") > events.index("close peer 2")
+    assert events.index("ready duoln 1") > events.index("imported peer 2")  # patience begins when all have loaded their libraries
     assert [[row["ratio"] for row in t.rows] for t in results] == [[1.0, 0.5]] * 3 and not any(t.missing for t in results)
     assert sum(event.startswith("close") for event in events) == 6
 
@@ -64,7 +87,7 @@ def test_a_peer_that_cannot_run_is_missing_and_the_rest_is_timed(timed):
 
 
 def test_without_our_side_there_is_nothing_to_time(timed):
-    broken = Comparison("work 1", [Entry("duoln 1", {"breaks": True}), Entry("peer 1", {})], optional=["peer 1"])
+    broken = Comparison("work 1", [Entry("duoln 1", {"breaks": True}), Entry("peer 1", {})], lambda row: {})
     first, second = timed(broken, _pair("2"))
     assert not first.rows and first.missing == {"duoln 1": "[bench] duoln 1 stopped"}
     assert len(second.rows) == 2 and "run peer 1" not in events
@@ -75,20 +98,97 @@ def test_a_peer_that_computes_something_else_is_not_timed(timed):
     assert not result.rows and "do not compute the same thing" in result.missing["work 1"]
 
 
-def test_a_side_that_takes_too_long_is_ended(monkeypatch):
-    monkeypatch.setattr(turns.processes, "command", lambda *words: [sys.executable, "-c", "import time; time.sleep(3600)"])
-    side = Side(Entry("a compiler", {}))
-    check_error(DuolnError, lambda: side.ready(0.1), "a compiler was not ready after its time")
-    assert side._process.poll() is not None
+def test_a_peer_that_hangs_while_it_is_timed_is_missing_and_the_others_are_timed_again(timed):
+    [result] = timed(_pair("1", hangs=True))
+    assert [row["name"] for row in result.rows] == ["duoln 1"] and len(result.rows[0]["samples"]) == 1
+    assert result.missing == {"peer 1": "[bench] peer 1 gave no answer in its time"}
+
+
+LOADED, FACTS, SLEEPS = "print('\"imported\"', flush=True); ", "print('{}', flush=True); ", "import time; time.sleep(3600)"
+
+
+@pytest.fixture
+def side(monkeypatch):
+    """A side whose process runs a line of Python."""
+    monkeypatch.setattr(turns, "_LEAST_SECONDS", 0.1)
+    sides = []
+
+    def start(code):
+        monkeypatch.setattr(turns.processes, "command", lambda *words: [sys.executable, "-c", code])
+        sides.append(Side(Entry("a compiler", {})))
+        return sides[-1]
+
+    yield start
+    for one in sides:
+        one.close()
+
+
+@pytest.mark.parametrize(("code", "wait"), [
+    (SLEEPS, lambda side: side.imported(0.1)),
+    (LOADED + SLEEPS, lambda side: (side.imported(), side.ready(0.1))),
+    (LOADED + FACTS + SLEEPS, lambda side: (side.ready(), side.runs(1, 0.1)))], ids=["imports", "prepares", "runs"])
+def test_a_side_that_takes_too_long_is_ended(side, code, wait):
+    started = side(code)
+    check_error(DuolnError, lambda: wait(started), "a compiler gave no answer in its time")
+    assert started.ended
+
+
+def test_a_side_that_was_ready_in_time_is_not_ended_because_another_took_all_of_it(side, monkeypatch):
+    started = side(LOADED + FACTS + SLEEPS)
+    started.imported()
+    monkeypatch.setattr(turns, "_LEAST_SECONDS", float(PATIENCE))
+    started.ready(-5.0)
+    assert not started.ended
 
 
 def test_what_the_cells_and_steps_are_compared_with():
     def sides(comparison):
-        return [entry.name for entry in comparison.entries], list(comparison.optional)
+        return [entry.name for entry in comparison.entries]
 
-    names, optional = sides(cells.comparison(*cells.COMPILED, "cupy", ["torch"]))
-    assert names == ["duoln", "our products alone", "duoln, by steps", "torch loop", "torch.nn.LSTM, no norm", "torch loop, compiled"]
-    assert optional == names[1:] and cells.COMPILED in cells.WANTED
-    assert sides(cells.comparison("gru", cells.Shape(1, 2, 3, 4), False, "numpy", []))[0] == ["duoln", "our products alone"]
-    names, optional = sides(steps.comparison(steps.WANTED[0], "cupy", ["torch"]))
-    assert names == ["duoln, eager", "duoln, compiled", "torch", "torch, compiled"] and optional == names[1:]
+    assert sides(cells.comparison(*cells.COMPILED, "cupy", ["torch"])) == [
+        "duoln", "our products alone", "duoln, by steps", "torch loop", "torch.nn.LSTM, no norm", "torch loop, compiled"]
+    assert cells.COMPILED in cells.WANTED
+    assert sides(cells.comparison("gru", cells.Shape(1, 2, 3, 4), False, "numpy", [])) == ["duoln", "our products alone"]
+    mnist, *others = [sides(steps.comparison(step, "cupy", ["torch"])) for step in steps.WANTED]
+    assert mnist == ["duoln, eager", "duoln, compiled", "torch", "torch, compiled"]
+    assert others == [mnist[:3]] * 2  # the compiler of PyTorch takes minutes for DRAW
+
+
+@pytest.mark.parametrize("step", steps.WANTED, ids=lambda step: step.name)
+def test_the_steps_need_no_data_no_network_and_no_pooch(step, monkeypatch):
+    monkeypatch.setenv("DUOLN_OFFLINE", "1")
+    monkeypatch.setenv("DUOLN_DATA", "")
+    monkeypatch.setitem(sys.modules, "pooch", None)
+    [asked] = {str(entry.asked["settings"]): entry.asked for entry in steps.comparison(step, "cupy", []).entries}.values()
+    _, cfg, splits = timed_process.of_task(asked)
+    assert splits.dataset.provenance == "synthetic" and cfg.batch_size == step.batch and splits.train(0)
+
+
+def test_the_sides_with_each_number_of_threads():
+    base = steps.comparison(steps.WANTED[0], "numpy", ["torch"])
+    comparison = cpu.by_threads(base, [1, 4])
+    assert [entry.name for entry in comparison.entries] == [
+        "duoln, eager, 1 threads", "torch, 1 threads", "duoln, eager, 4 threads", "torch, 4 threads"]
+    assert [set(entry.environment.values()) for entry in comparison.entries] == [{"1"}, {"1"}, {"4"}, {"4"}]
+    assert all({"DUOLN_THREADS", "OMP_NUM_THREADS"} <= entry.environment.keys() for entry in comparison.entries)
+    assert comparison.case({"facts": {"flags": {"DUOLN_THREADS": "4"}}})["settings"]["threads"] == 4
+
+
+@pytest.mark.parametrize(("times", "threads"), [
+    ({1: 8.0, 2: 4.0, 4: 2.0, 8: 1.0}, 8),  # each doubling halves the time
+    ({1: 8.0, 2: 4.0, 4: 3.6, 8: 1.0}, 2),  # the second saves 0.4 of the 2 that it could
+    ({1: 8.0, 2: 7.0, 4: 6.9}, 2), ({1: 8.0, 2: 7.1, 4: 1.0}, 1), ({1: 8.0, 2: 9.0}, 1), ({1: 8.0}, 1)])
+def test_where_a_curve_bends(times, threads):
+    assert cpu.bend(times) == threads
+
+
+def test_the_record_of_threads_says_where_each_curve_bends(tmp_path, monkeypatch):
+    monkeypatch.setattr(comparisons, "Side", _Timed)
+    monkeypatch.setattr(cpu.cores, "workers", lambda: 2)
+    monkeypatch.setattr(comparisons.operators, "measure_copy", lambda backend: {"gbps": 10.0})
+    file = tmp_path / "cpu.json"
+    assert cpu.main(["--backend", "numpy", "--json", str(file), "--quick", "--peer", "torch"]) == 0
+    record = json.loads(file.read_text())
+    assert record["bends"] == {"mnist ln step, duoln, eager": 2, "mnist ln step, torch": 1,
+                               "lstm layer forward+backward, duoln": 2, "lstm layer forward+backward, torch loop": 1}
+    assert len(record["cases"]) == 8 and not record["missing"]

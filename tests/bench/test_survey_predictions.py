@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import predictions_table
@@ -34,6 +35,23 @@ def test_what_is_counted_is_what_is_kept():
         counted = predictions.Counts(**entry)
         assert counted._replace(python_us=0) == kept[name]._replace(python_us=0), \
             "run: python tests/count_launches.py --write; python tests/predictions_table.py"
+
+
+def test_the_time_of_counting_is_not_booked_as_ours(monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    import count_launches
+
+    spent = [0.0]
+    monkeypatch.setattr(count_launches.time, "thread_time", lambda: spent[0])
+    counting = object.__new__(count_launches.Counting)
+    counting.asked, counting.outside, counting._inside = Counter(), 0.0, False
+
+    def takes(seconds, result):
+        spent[0] += seconds
+        return result
+
+    counted = counting._counted(lambda: takes(5.0, "library"), lambda: takes(1.0, "a result"))
+    assert counted() == "a result" and counting.asked == {"library": 1} and counting.outside == spent[0] == 6.0
 
 
 def test_the_survey_measures_what_decides_each_prediction(tmp_path):
@@ -94,15 +112,18 @@ def _case(passes, seconds, side="duoln", **more):
 
 
 def test_figures_are_found_in_records():
-    record = {"cases": [_case("forward", 9e-5, event_seconds=5e-5), _case("forward+backward", 14e-5),
-                        _case("forward+backward", 28e-5, "torch")]}
+    record = {"cases": [_case("forward", 9e-5, event_seconds=5e-5), _case("forward+backward", 9e-5, event_seconds=14e-5),
+                        _case("forward+backward", 9e-5, "torch", event_seconds=28e-5),
+                        _case("forward+backward", 9e-5, "liger", no_event_seconds="RuntimeError: a wait")]}
     at = TIME.reading
     assert verdicts.measured(at, record) == pytest.approx(50)  # by the device's own clock
     assert verdicts.measured(at._replace(steps=10), record) == pytest.approx(5)
+    assert verdicts.measured(at._replace(part="rnn"), record) == pytest.approx(90)
     assert verdicts.measured(at._replace(figure="gradient us", passes=""), record) == pytest.approx(90)
     both = at._replace(figure="ratio", passes="forward+backward")
     assert verdicts.measured(both._replace(beside="torch"), record) == pytest.approx(0.5)
-    assert verdicts.measured(both._replace(beside="liger"), record) is None
+    assert verdicts.measured(both._replace(beside="liger"), record) is None  # its time by the host's clock decides nothing
+    assert verdicts.measured(at._replace(figure="gradient us", side="liger"), record) is None
     assert verdicts.measured(at._replace(shape=(8, 8)), record) is None and verdicts.measured(at, {}) is None
     limits = {"figures": {"copy GB/s": 3000.0, "exchange of 128 blocks by flags, us": "RuntimeError: no"}}
     assert verdicts.measured(RATE.reading, limits) == 3000.0

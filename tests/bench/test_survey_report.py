@@ -29,8 +29,8 @@ def surveyed(tmp_path):
     folder.begin([])
     forward, gradient = 52e-6 * 3000 / 4200, 2 * 98e-6 * 3000 / 4200
     cases = [_case("layer_norm", "forward", (4096, 4096), "duoln", forward, event_seconds=forward),
-             _case("layer_norm", "forward+backward", (4096, 4096), "duoln", forward + gradient),
-             _case("layer_norm", "forward+backward", (4096, 4096), "torch", (forward + gradient) / 0.3)]
+             _case("layer_norm", "forward+backward", (4096, 4096), "duoln", 1e-3, event_seconds=forward + gradient),
+             _case("layer_norm", "forward+backward", (4096, 4096), "torch", 1e-3, event_seconds=(forward + gradient) / 0.3)]
     [in_a_graph] = [p.value for p in predictions() if p.name == "mnist-graph"]
     steps = [_case("mnist ln", "step", (128,), side, seconds, ratio=1e-3 / seconds)
              for side, seconds in (("duoln, eager", 1e-3), ("duoln, compiled", 1e-6 * in_a_graph), ("torch", 9e-4))]

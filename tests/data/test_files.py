@@ -177,6 +177,12 @@ def test_no_network_names_every_mirror(cache, online):
     assert _files(cache) == []
 
 
+def test_without_pooch_nothing_is_downloaded_and_the_line_that_installs_it_is_said(cache, online, no_socket, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pooch", None)
+    check_error(DataMissingError, lambda: find(_resource("http://127.0.0.1:9/x")), NAME, "pip install pooch", DIGEST,
+                str(cache / NAME))
+
+
 def test_only_1_means_offline(cache, server, monkeypatch):
     monkeypatch.setenv("DUOLN_OFFLINE", "0")
     assert find(_resource(server.url + "good")).read_bytes() == CONTENT

@@ -6,24 +6,33 @@ beside a run that is timed.
 
 from __future__ import annotations
 
+import argparse
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from duoln.backends.protocol import Backend
+from duoln.bench import operators
+from duoln.bench.records import make_case, make_record, of_row
+from duoln.bench.survey.program import options, save
 from duoln.bench.turns import Entry, Side, take_turns
 from duoln.errors import DuolnError
 
 Rows = list[dict[str, Any]]
+_ROUNDS, _RUNS = 5, 2
+_IMPORT_SECONDS = 60.0
+"""For which all sides may load their libraries: the first time, from a disk that nobody has read, that takes long."""
+_TURN_SECONDS = 20.0
 
 
 class Comparison(NamedTuple):
-    """Our side and others."""
+    """Our side and others, which may be missing: what a peer's compiler cannot do is a result."""
 
     name: str
     entries: Sequence[Entry]
-    optional: Sequence[str] = ()
-    """The names of sides that may be missing: what a peer's compiler cannot do is a result."""
+    case: Callable[[Mapping[str, Any]], dict[str, Any]]
+    """What a row of `turns.time_in_turns` is in a record, beside its times."""
 
 
 class Timed(NamedTuple):
@@ -31,30 +40,56 @@ class Timed(NamedTuple):
 
     comparison: Comparison
     rows: Rows
-    """As `turns.time_in_turns` gives them; none if our side or one that is not optional failed."""
+    """As `turns.time_in_turns` gives them; none if our side failed."""
     missing: dict[str, str]
     """The reason for each side that did not run, by its name."""
 
 
-def time_comparisons(comparisons: Sequence[Comparison], rounds: int, runs: int, patience: float,
-                     say: Callable[[str], None]) -> Iterator[Timed]:
-    """Time each comparison, in turns between its sides.
+def with_peers(module: str, what: str, argv: Sequence[str] | None) -> argparse.Namespace:
+    """The options of a part that has peers."""
+    parser = options(module, what)
+    parser.add_argument("--peer", action="append", default=[], choices=("torch",))
+    return parser.parse_args(argv)
+
+
+def measure(args: argparse.Namespace, kind: str, backend: Backend, comparisons: Sequence[Comparison], patience: float,
+            **facts: Any) -> int:
+    """Time all comparisons and write the record after each; the exit code is 0 if our side of each of them ran.
 
     Args:
+        args: the options of the part.
+        kind: of the record.
+        backend: ours.
         comparisons: what to time.
-        rounds: turns of each side.
-        runs: runs in a turn.
         patience: seconds for which a side may prepare itself.
-        say: takes lines of progress.
+        facts: what the record has besides.
     """
+    copy_gbps = operators.measure_copy(backend)["gbps"]
+    made: Rows = []
+    missing: dict[str, str] = {}
+    good = True
+    for timed in time_comparisons(comparisons, 2 if args.quick else _ROUNDS, _RUNS, patience):
+        made += [make_case(copy_gbps=copy_gbps, runs=_RUNS, **timed.comparison.case(row), **of_row(row))
+                 for row in timed.rows]
+        missing |= {f"{timed.comparison.name}, {side}": why for side, why in timed.missing.items()}
+        good = good and bool(timed.rows)
+        save({**make_record(kind, backend, None, copy_gbps, made), **facts, "missing": missing}, args.json)
+    return 0 if good else 1
+
+
+def time_comparisons(comparisons: Sequence[Comparison], rounds: int, runs: int, patience: float) -> Iterator[Timed]:
+    """Time each comparison, in turns between its sides."""
     for group in _groups(comparisons, os.cpu_count() or 1):
-        say(f"starting {', '.join(comparison.name for comparison in group)}")
+        print(f"starting {', '.join(comparison.name for comparison in group)}", flush=True)
         started = [(comparison, [Side(entry) for entry in comparison.entries]) for comparison in group]
-        until = time.monotonic() + patience
+        missing: dict[Side, str] = {}
         try:
-            ready = [(comparison, *_ready(sides, until)) for comparison, sides in started]
-            for comparison, sides, missing in ready:
-                say(f"timing {comparison.name}")
+            for wait, seconds in ((Side.imported, _IMPORT_SECONDS), (Side.ready, patience)):
+                until = time.monotonic() + seconds
+                for _, sides in started:
+                    missing |= _given_up([side for side in sides if side not in missing], wait, until)
+            for comparison, sides in started:
+                print(f"timing {comparison.name}", flush=True)
                 yield _timed(comparison, sides, missing, rounds, runs)
         finally:
             for _, sides in started:
@@ -74,23 +109,27 @@ def _groups(comparisons: Sequence[Comparison], cores: int) -> Iterator[list[Comp
         yield group
 
 
-def _ready(sides: Sequence[Side], until: float) -> tuple[list[Side], dict[str, str]]:
-    """The sides that are ready at a time, and why others are not."""
-    able, missing = [], {}
+def _given_up(sides: Sequence[Side], wait: Callable[[Side, float], None], until: float) -> dict[Side, str]:
+    """The sides for which nobody waits any more, and why."""
+    missing = {}
     for side in sides:
         try:
-            side.ready(until - time.monotonic())
+            wait(side, until - time.monotonic())
         except DuolnError as error:
-            missing[side.name] = str(error)
-        else:
-            able.append(side)
-    return able, missing
+            missing[side] = str(error)
+    return missing
 
 
-def _timed(comparison: Comparison, sides: list[Side], missing: dict[str, str], rounds: int, runs: int) -> Timed:
-    if any(name not in comparison.optional for name in missing):
-        return Timed(comparison, [], missing)
+def _timed(comparison: Comparison, sides: Sequence[Side], missing: Mapping[Side, str], rounds: int, runs: int) -> Timed:
+    """What comes of a comparison. Where a side ends while it is timed, the others begin again without it."""
+    reasons = {side.name: missing[side] for side in sides if side in missing}
+    able = [side for side in sides if side not in missing]
+    if sides[0] in missing:
+        return Timed(comparison, [], reasons)
     try:
-        return Timed(comparison, take_turns(sides, rounds, runs), missing)
+        return Timed(comparison, take_turns(able, rounds, runs, _TURN_SECONDS), reasons)
     except DuolnError as error:
-        return Timed(comparison, [], {**missing, comparison.name: str(error)})
+        ended = {side: str(error) for side in able if side.ended}
+        if ended:
+            return _timed(comparison, sides, {**missing, **ended}, rounds, runs)
+        return Timed(comparison, [], {**reasons, comparison.name: str(error)})

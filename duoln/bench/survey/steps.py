@@ -6,19 +6,16 @@ Where a backend captures a compiled step as a graph, "duoln, compiled" is that g
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from duoln import runtime
-from duoln.bench import operators
-from duoln.bench.records import make_case, make_record, of_row
-from duoln.bench.survey.comparisons import Comparison, time_comparisons
-from duoln.bench.survey.program import options, save
+from duoln.bench.survey.comparisons import Comparison, measure, with_peers
 from duoln.bench.turns import Entry
 
 EAGER, COMPILED = "duoln, eager", "duoln, compiled"
 PEER, COMPILED_PEER = "torch", "torch, compiled"
-_ROUNDS, _RUNS, _PATIENCE = 5, 2, 60.0
+_PATIENCE = 60.0
 
 
 class Step(NamedTuple):
@@ -28,6 +25,7 @@ class Step(NamedTuple):
     variant: str
     batch: int
     preset: str = "paper"
+    settings: Mapping[str, Any] = {"source": "made"}
 
     @property
     def name(self) -> str:
@@ -35,42 +33,34 @@ class Step(NamedTuple):
         return f"{self.task} {self.variant}"
 
 
-WANTED = (Step("mnist", "ln", 128), Step("attentive_reader", "ln", 64), Step("draw", "ln", 128))
+WANTED = (Step("mnist", "ln", 128, settings={"source": "made", "rows": 2560}), Step("attentive_reader", "ln", 64),
+          Step("draw", "ln", 128))
 """Dense layers; an LSTM over a text, in both directions; 64 time steps of two cells with an attention around them."""
-_QUICK = (Step("mnist", "ln", 20, "smoke"),)
+COMPILED_BY_PEER = WANTED[0]
+"""What `torch.compile` compiles, too. It needs minutes for the unrolled time steps of the others."""
+QUICK = (Step("mnist", "ln", 20, "smoke"),)
 
 
 def comparison(step: Step, backend: str, peers: Sequence[str]) -> Comparison:
     """The sides of one step."""
     asked: dict[str, Any] = {
-        "kind": "step", "task": step.task, "variant": step.variant, "preset": step.preset,
-        "settings": {"batch_size": step.batch}, "backend": backend, "peer": None, "plugins": [step.task]}
+        "kind": "step", "task": step.task, "variant": step.variant, "preset": step.preset, "plugins": [step.task],
+        "settings": {"batch_size": step.batch, **step.settings}, "backend": backend, "peer": None}
     entries = [Entry(EAGER, {**asked, "form": "eager"}), Entry(COMPILED, {**asked, "form": "compiled"})]
     if "torch" in peers:
-        entries += [Entry(PEER, {**asked, "peer": "torch", "form": "eager"}),
-                    Entry(COMPILED_PEER, {**asked, "peer": "torch", "form": "compiled"})]
-    return Comparison(step.name, entries, optional=[entry.name for entry in entries[1:]])
+        entries.append(Entry(PEER, {**asked, "peer": "torch", "form": "eager"}))
+        if step == COMPILED_BY_PEER:
+            entries.append(Entry(COMPILED_PEER, {**asked, "peer": "torch", "form": "compiled"}))
+    return Comparison(step.name, entries, lambda row: {"op": step.name, "passes": "step", "shape": [step.batch],
+                                                       "settings": {"preset": step.preset, **step.settings}})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Time all steps, and write the record after each."""
-    parser = options("duoln.bench.survey.steps", __doc__.splitlines()[0])
-    parser.add_argument("--peer", action="append", default=[], choices=("torch",))
-    args = parser.parse_args(argv)
-    backend = runtime.backend(args.backend)
-    copy_gbps = operators.measure_copy(backend)["gbps"]
-    wanted = _QUICK if args.quick else WANTED
-    peers = [] if args.quick else args.peer
-    made: list[dict[str, Any]] = []
-    missing: dict[str, str] = {}
-    comparisons = [comparison(step, args.backend, peers) for step in wanted]
-    rounds = 2 if args.quick else _ROUNDS
-    for step, timed in zip(wanted, time_comparisons(comparisons, rounds, _RUNS, _PATIENCE, print), strict=True):
-        made += [make_case(op=step.name, passes="step", shape=[step.batch], settings={"preset": step.preset},
-                           copy_gbps=copy_gbps, runs=_RUNS, **of_row(row)) for row in timed.rows]
-        missing |= {f"{timed.comparison.name}, {side}": why for side, why in timed.missing.items()}
-        save({**make_record("train", backend, None, copy_gbps, made), "missing": missing}, args.json)
-    return 0 if len({case["op"] for case in made}) == len(wanted) else 1
+    args = with_peers("duoln.bench.survey.steps", __doc__.splitlines()[0], argv)
+    wanted = [comparison(step, args.backend, [] if args.quick else args.peer)
+              for step in (QUICK if args.quick else WANTED)]
+    return measure(args, "train", runtime.backend(args.backend), wanted, _PATIENCE)
 
 
 if __name__ == "__main__":
