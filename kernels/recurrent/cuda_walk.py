@@ -6,6 +6,7 @@ gates), and the walk; the gradient takes the walk, sums over the batch, and thre
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ from duoln.kernels.recurrent.plan import plan as plan_of_rows
 from duoln.ops.recurrent.variants import GATES
 
 _DIRECTIONS = ("forward", "backward")
+_SWITCH = "DUOLN_WALK"
+"""0: no walks; say: one that waits in vain prints for what (see cluster.cuh)."""
 _PARTS = {"lstm": 1, "gru": 2, "rnn": 1}
 """Norms of the gates of one source."""
 _statistics = launch.Kernel(
@@ -36,6 +39,8 @@ def supports(cell: str, of_steps: Callable[..., str | None]) -> Callable[..., st
     """The condition of a cell's walk: that of the rule by steps, and that the weights fit the device's clusters."""
 
     def reason(be: Backend, x: Array, h: Array, *arrays: Array | None, norm: str = "layer", **attrs: Any) -> str | None:
+        if os.environ.get(_SWITCH) == "0":
+            return f"{_SWITCH} is 0"
         refused = of_steps(be, x, h, *arrays, norm=norm, **attrs)
         if refused is not None:
             return refused
@@ -63,7 +68,8 @@ class ClusterWalk:
         """Launch with these arguments and the macros of the norms."""
         p = plan(self._cell, norm, self._direction, hidden, batch, device())
         assert isinstance(p, ClusterPlan), "supports() has asked"
-        self._kernel.bind((p.grid(batch),), (THREADS,), arguments, p.macros(**norms), p.shared, cluster=p.cluster)()
+        macros = p.macros(**norms, **({"SAY_WAITS": 1} if os.environ.get(_SWITCH) == "say" else {}))
+        self._kernel.bind((p.grid(batch),), (THREADS,), arguments, macros, p.shared, cluster=p.cluster)()
 
 
 def statistics(cell: str, x_proj: Array, w_h: Array, bias: Array | None, eps: float, x_stats: Array) -> Array:

@@ -162,5 +162,11 @@ def test_why_a_walk_cannot_run(on_clusters):
     assert _refusal(gpu, "gru", 5000) == "5000 hidden units are more than 4096"
 
 
+def test_walks_are_switched_off(on_clusters, monkeypatch):
+    gpu = on_clusters(None)
+    monkeypatch.setenv("DUOLN_WALK", "0")
+    assert _refusal(gpu, "lstm", 64) == "DUOLN_WALK is 0"
+
+
 def test_the_stand_in_has_no_clusters(gpu):
     assert _refusal(gpu, "rnn", 9) == "the device has no clusters of blocks"
