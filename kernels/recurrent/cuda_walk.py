@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import cupy
@@ -15,9 +16,10 @@ import cupy
 from duoln.backends.protocol import Array, Backend
 from duoln.kernels import launch
 from duoln.kernels.recurrent import cuda
-from duoln.kernels.recurrent.cluster_plan import THREADS, ClusterPlan, Device, plan
+from duoln.kernels.recurrent.cluster_plan import CLUSTERS, THREADS, ClusterPlan, Device, plan
 from duoln.kernels.recurrent.plan import plan as plan_of_rows
 from duoln.ops.recurrent.variants import GATES
+from duoln.system import clusters
 
 _DIRECTIONS = ("forward", "backward")
 _SWITCH = "DUOLN_WALK"
@@ -27,12 +29,30 @@ _PARTS = {"lstm": 1, "gru": 2, "rnn": 1}
 _statistics = launch.Kernel(
     "recurrent/row_statistics.cu", "row_statistics", "x_proj: float32[3], w_h: float32[2], bias: float32[1]?, "
     "x_stats: float32[3], w_stats: float32[3], rows: int32, hidden: int32, eps: float32")
+_probe = launch.Kernel("device_limits/memory.cu", "device_nothing", "count: int32")
 
 
 def device() -> Device:
     """The current device, as plans ask for it."""
+    return _device_of(launch.current_device())
+
+
+@cache
+def _device_of(number: int) -> Device:
     properties = launch.properties()
-    return Device.of(properties["major"], properties["multiProcessorCount"], properties["sharedMemPerBlockOptin"])
+    assumed = Device.of(properties["major"], properties["multiProcessorCount"], properties["sharedMemPerBlockOptin"])
+    if not any(assumed.active):
+        return assumed
+    try:
+        fitting = tuple(_active(n, assumed.shared) if assumed.clusters(n) else 0 for n in CLUSTERS)
+    except Exception as error:  # of the compiler, of CuPy or of the driver: the steps run without it
+        return Device.of(0, 0, assumed.shared)._replace(without=f"the driver does not say which clusters fit: {error}")
+    return assumed._replace(active=fitting)
+
+
+def _active(blocks: int, shared: int) -> int:
+    """Of a kernel that leaves a multiprocessor no room for a second block, as walks do."""
+    return clusters.most_active(_probe.ready({}, shared, blocks).kernel.ptr, blocks, THREADS, shared)
 
 
 def supports(cell: str, of_steps: Callable[..., str | None]) -> Callable[..., str | None]:
@@ -47,8 +67,8 @@ def supports(cell: str, of_steps: Callable[..., str | None]) -> Callable[..., st
         if be.dtype(x) != "float32":
             return f"the kernel is for float32, not {be.dtype(x)}"
         here, (batch, hidden) = device(), h.shape
-        if here.most_cluster == 0:
-            return "the device has no clusters of blocks"
+        if not any(here.active):
+            return here.without
         if any(plan(cell, norm, direction, hidden, batch, here) is None for direction in _DIRECTIONS):
             return f"the weights of {hidden} units do not fit the multiprocessors of a cluster"
         return None
