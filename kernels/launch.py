@@ -94,18 +94,24 @@ class Kernel:
         device = current_device()
         native = [self._checked(p, dtype, a, device)
                   for p, dtype, a in zip(self.parameters, self._dtypes, arguments, strict=True)]
-        function = self.compiled(macros or {})
-        self._ask(function, shared)
-        if cluster > _PORTABLE_CLUSTER:
-            cupy.cuda.driver.funcSetAttribute(function.kernel.ptr, _ANY_CLUSTER, 1)
+        function = self.ready(macros or {}, shared, cluster)
         place = None if varying is None else [p.name for p in self.parameters].index(varying)
         return Launch(f"[{self.entry}] {self.file}", function, grid, block, native, shared, place)
 
-    def _ask(self, function: Any, shared: int) -> None:
-        """Ask for dynamic shared memory: with what the source declares it may be more than a kernel has unasked."""
+    def ready(self, macros: Mapping[str, int], shared: int, cluster: int) -> Any:
+        """CuPy's function, after it has asked for dynamic shared memory (with what the source declares it may be more
+        than a kernel has unasked) and for clusters that not every device has.
+
+        Raises:
+            KernelError: the compiler fails. Exception: what CuPy raises where the driver refuses.
+        """
+        function = self.compiled(macros)
         if shared > self._asked.get(id(function), 0):
             function.max_dynamic_shared_size_bytes = shared
             self._asked[id(function)] = shared
+        if cluster > _PORTABLE_CLUSTER:
+            cupy.cuda.driver.funcSetAttribute(function.kernel.ptr, _ANY_CLUSTER, 1)
+        return function
 
     def compiled(self, macros: Mapping[str, int]) -> Any:
         """CuPy's function for these macros on the current device.

@@ -2,8 +2,8 @@
 
 On a device that this installation has not seen, a rule is compared with float64 before its first use, in a process of
 its own with a time limit (`duoln.testing.prover`). So a kernel that is wrong, hangs, or ends its context costs its
-speed and nothing else: the rule is set aside, and the next one runs. Verdicts are kept in the cache folder; they are for
-one model of device, driver, library and text of the kernels.
+speed and nothing else: the rule is set aside, and the next one runs. Verdicts are kept in the cache folder, for one
+model of device, driver, library and text of the kernels.
 
 DUOLN_PROVE=0 trusts every rule that has no verdict, DUOLN_PROVE=again makes them anew.
 """

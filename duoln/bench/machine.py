@@ -16,8 +16,8 @@ from duoln.backends.protocol import Backend
 from duoln.system import openblas
 
 FLAGS = ("MLX_ENABLE_TF32", "CUPY_TF32", "OPENBLAS_CORETYPE", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
-         "DUOLN_THREADS", "DUOLN_RULES", "DUOLN_PROVE", "DUOLN_NATIVE", "DUOLN_CXX", "DUOLN_KERNELS", "DUOLN_MALLOPT",
-         "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
+         "DUOLN_THREADS", "DUOLN_RULES", "DUOLN_PROVE", "DUOLN_WALK", "DUOLN_NATIVE", "DUOLN_CXX", "DUOLN_KERNELS",
+         "DUOLN_MALLOPT", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
 """Environment variables that change arithmetic or its speed."""
 
 _GIT_SECONDS = 10

@@ -8,7 +8,8 @@ from duoln.errors import UsageError
 
 _SWITCHES = ("DUOLN_NATIVE", "DUOLN_GRAPH", "DUOLN_MALLOPT", "DUOLN_OFFLINE", "DUOLN_STRICT_PLUGINS",
              "DUOLN_DISABLE_PLUGIN_AUTOLOAD", "DUOLN_TRACEBACK")
-_VALUES = {**dict.fromkeys(_SWITCHES, ("0", "1")), "DUOLN_RULES": ("composed",), "DUOLN_PROVE": ("0", "again")}
+_VALUES = {**dict.fromkeys(_SWITCHES, ("0", "1")), "DUOLN_RULES": ("composed",), "DUOLN_PROVE": ("0", "again"),
+           "DUOLN_WALK": ("0", "1", "say")}
 
 
 def check() -> None:

@@ -22,7 +22,7 @@ NOT_THERE = "not there"
 
 def _probe(backend: Backend) -> str:
     values = np.arange(1000, dtype=np.float32)
-    check_close(backend.to_numpy(backend.asarray(values) + 1.0), values.astype(np.float64) + 1, 0.0, "1 added to 1000 values")
+    check_close(backend.to_numpy(backend.asarray(values) + 1.0), values.astype(np.float64) + 1, 0.0, "1 added to 1,000")
     return backend.device
 
 
@@ -37,11 +37,12 @@ def _nothing(backend: Backend) -> str:
 
 
 def _sum(backend: Backend) -> str:
+    """The gradient of a bias, which is a kernel of ours."""
     x = np.random.default_rng(0).standard_normal((4099, 33)).astype(np.float32)
-    bias = duoln.tensor(np.zeros(33, np.float32), backend)
-    rows = duoln.tensor(x, backend)
-    _, gradient = duoln.value_and_grad(lambda b: ops.sum(ops.linear(rows, duoln.tensor(np.eye(33, dtype=np.float32), backend), b) * rows))(bias)
-    check_close(gradient.numpy(), x.astype(np.float64).sum(0), tolerance("float32", 4099), "sums of 33 columns")
+    one, rows = (duoln.tensor(a, backend) for a in (np.eye(33, dtype=np.float32), x))
+    gradient = duoln.value_and_grad(lambda bias: ops.sum(ops.linear(rows, one, bias) * rows))
+    _, found = gradient(duoln.tensor(np.zeros(33, np.float32), backend))
+    check_close(found.numpy(), x.astype(np.float64).sum(0), tolerance("float32", 4099), "sums of 33 columns")
     return "33 columns of 4,099 rows"
 
 
@@ -52,7 +53,8 @@ def _product(dtype: str) -> Rung:
         rng = np.random.default_rng(0)
         x, y = (backend.astype(backend.asarray(rng.standard_normal(shape)), dtype) for shape in ((130, 257), (257, 67)))
         exact = [backend.to_numpy(a).astype(np.float64) for a in (x, y)]
-        check_close(backend.to_numpy(backend.matmul(x, y)), exact[0] @ exact[1], tolerance(dtype, 257), f"130 x 257 x 67 in {dtype}")
+        found = backend.to_numpy(backend.matmul(x, y))
+        check_close(found, exact[0] @ exact[1], tolerance(dtype, 257), f"130 x 257 x 67 in {dtype}")
         return "130 x 257 x 67"
 
     return rung
@@ -79,7 +81,7 @@ def _graph(backend: Backend) -> str:
         given = values + np.float32(shift)
         plain = ops.tanh(duoln.tensor(given, backend) * 2.0 + 1.0).numpy()
         if not np.array_equal(step(duoln.tensor(given, backend)).numpy(), plain):
-            raise KernelError(f"[ladder] call {shift} of a graph of three launches: expected the bits of its operators, found others")
+            raise KernelError(f"[ladder] call {shift} of a graph: expected the bits of its operators, found others")
     return str(backend.info().get("compiled_steps", ""))
 
 

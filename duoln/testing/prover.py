@@ -63,7 +63,7 @@ def _rule(backend: Backend, request: dict[str, Any], doing: Doing) -> dict[str, 
 
 def _case(backend: Backend, request: dict[str, Any], doing: Doing) -> list[dict[str, Any]]:
     case, outcomes = find_case(request["name"]), []
-    for outcome in selftest.run(backend, [case], request["repeats"], lambda case, rule: doing(f"{case} by {rule.name}")):
+    for outcome in selftest.run(backend, [case], request["repeats"], lambda _, rule: doing(f"{case} by {rule.name}")):
         outcomes.append({**outcome._asdict(), "ended": bool(outcome.problem) and not answers(backend)})
         if outcomes[-1]["ended"]:
             break
@@ -77,7 +77,8 @@ def _graph(backend: Backend, request: dict[str, Any], doing: Doing) -> dict[str,
     except Exception:
         return {"words": "", "wrong": traceback.format_exc()}
     words = f"{outcome.variant}, {outcome.updates} updates, {outcome.obstacle or 'repeated as one'}"
-    return {"words": words, "wrong": f"{words}: other bits: {'; '.join(outcome.differing)}" if outcome.differing else ""}
+    wrong = "" if outcome.passed else f"{words}: other bits: {'; '.join(outcome.differing)}"
+    return {"words": words, "wrong": wrong}
 
 
 def _rung(backend: Backend, request: dict[str, Any], doing: Doing) -> dict[str, str]:

@@ -43,11 +43,40 @@ __device__ __forceinline__ void expect_at(Signal& signal, int bytes) {
                  ::"r"(shared_address(&signal)), "r"(bytes) : "memory");
 }
 
-__device__ __forceinline__ void wait_at(Signal& signal, int parity) {
+// Whether the phase of this parity has ended; the machine itself waits for a while before it says no.
+__device__ __forceinline__ bool has_come(Signal& signal, int parity) {
+    unsigned done;
     asm volatile("{\n.reg .pred done;\n"
-                 "again:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-                 "@!done bra again;\n}" ::"r"(shared_address(&signal)), "r"(parity) : "memory");
+                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, done;\n}" : "=r"(done) : "r"(shared_address(&signal)), "r"(parity) : "memory");
+    return done != 0;
 }
+
+// By the device's clock. It wraps after 4.3 seconds, but differences below that are right; 64 bits made a walk spill.
+__device__ __forceinline__ unsigned nanoseconds() {
+    unsigned now;
+    asm volatile("mov.u32 %0, %%globaltimer_lo;" : "=r"(now));
+    return now;
+}
+
+// Whoever waits longer than any exchange takes ends the launch with an error: a fault would keep the device for ever.
+// Macro SAY_WAITS: it prints first who waits for what.
+__device__ __forceinline__ void wait_at(Signal& signal, int parity) {
+    if (has_come(signal, parity)) return;
+    const unsigned begun = nanoseconds();
+    while (!has_come(signal, parity)) {
+        if (nanoseconds() - begun < 2000000000u) continue;
+#if SAY_WAITS
+        printf("block %d, thread %d: signal at %u has not come, parity %d\n", int(blockIdx.x), int(threadIdx.x),
+               shared_address(&signal), parity);
+#endif
+        __trap();
+    }
+}
+
+// Between reading or writing shared memory and a push that lets another block push there: pushes take a way of their own
+// to memory (the async proxy), for which a signal alone orders nothing.
+__device__ __forceinline__ void fence_pushes() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // `to` and `signal` are the caller's own; the value goes to the same places in block `rank`.
 __device__ __forceinline__ void push(float* to, float v, int rank, Signal& signal) {

@@ -15,7 +15,8 @@ from duoln.kernels.recurrent import cluster_model
 
 THREADS = cluster_model.THREADS
 _LANES = 32
-_CLUSTERS = (1, 2, 4, 8, 16)
+CLUSTERS = (1, 2, 4, 8, 16)
+"""Blocks of a cluster."""
 _PORTABLE = 8
 _ROWS = (1, 2, 4, 8)
 _MOST_EACH, _MOST_SLICES = 8, 8
@@ -35,20 +36,22 @@ _GROUP = 18
 class Device(NamedTuple):
     """What a plan asks of a device."""
 
-    multiprocessors: int
-    most_cluster: int
-    """Blocks of a cluster; 0 where there are no clusters."""
     shared: int
     """Bytes of shared memory that a block may ask for."""
+    active: tuple[int, ...]
+    """How many clusters of each size in CLUSTERS run at once; 0 where one does not fit."""
+    without: str = "the device has no clusters of blocks"
+    """The reason if no size fits."""
 
     @classmethod
     def of(cls, major: int, multiprocessors: int, shared: int) -> Device:
-        """The device of a compute capability (9 Hopper, 10 to 12 Blackwell)."""
-        return cls(multiprocessors, 0 if major < 9 else 16 if major < 12 else _PORTABLE, shared)
+        """What is assumed of a device of a compute capability (9 Hopper, 10 to 12 Blackwell), without asking one."""
+        most = 0 if major < 9 else 16 if major < 12 else _PORTABLE
+        return cls(shared, tuple(max(multiprocessors // _GROUP * (16 // n), 1) if n <= most else 0 for n in CLUSTERS))
 
     def clusters(self, blocks: int) -> int:
-        """How many clusters of so many blocks run at once, at least."""
-        return max(self.multiprocessors // _GROUP * (16 // blocks), 1)
+        """How many clusters of so many blocks run at once."""
+        return self.active[CLUSTERS.index(blocks)]
 
 
 class Cell(NamedTuple):
@@ -121,7 +124,7 @@ def plan(cell: str, norm: str, direction: str, hidden: int, batch: int, device: 
 
 
 def _plans(cell: Cell, direction: str, hidden: int, batch: int, device: Device) -> Iterator[ClusterPlan]:
-    for cluster in (c for c in _CLUSTERS if c <= device.most_cluster):
+    for cluster in filter(device.clusters, CLUSTERS):
         own = ceil(hidden / cluster)
         if ceil(hidden / own) < cluster:  # a block without units would send nothing: nobody would know what it has read
             continue

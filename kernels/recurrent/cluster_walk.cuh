@@ -181,6 +181,7 @@ __device__ __forceinline__ void tell(Told<N>& told, int use, const Place& p, con
     const int slot = slot_of(use);
     Signal& signal = told.signals[slot];
     if (threadIdx.x == 0) expect_at(signal, int(sizeof(told.values[0])));
+    fence_pushes();
     if (p.lane < CLUSTER) push_values(told.values[slot][p.rank][p.row], v, p.lane, signal);
     wait_at(signal, parity_of(use));
 }
@@ -224,6 +225,7 @@ __device__ __forceinline__ void begin(States<Cell>& states, const float* __restr
             states.values[slot][row][state] = known ? h[size_t(first + row) * HIDDEN + state] : 0;
     }
     if (threadIdx.x == 0) make_signal(states.signals[0]), make_signal(states.signals[1]);
+    fence_pushes();
 }
 
 // For the product of time step `t`; the first states are known.
@@ -237,6 +239,7 @@ template <class Cell>
 __device__ __forceinline__ void send(States<Cell>& states, int t, const Place& p, const float (&h)[UNITS]) {
     const int slot = slot_of(t);
     if (threadIdx.x == 0) expect_at(states.signals[slot], ROWS * HIDDEN * int(sizeof(float)));
+    fence_pushes();
     each_unit(p, [&](int u, int unit) {
 #pragma unroll 4
         for (int rank = 0; rank < CLUSTER; ++rank)
@@ -292,6 +295,7 @@ template <class Cell>
 __device__ __forceinline__ void make(Gradients<Cell>& d) {
     for (int i = threadIdx.x; i < 2 * ROWS * Backward<Cell>::STRIDE; i += THREADS) (&d.gates[0][0][0])[i] = 0;
     if (threadIdx.x == 0) make_signal(d.signals[0]), make_signal(d.signals[1]);
+    fence_pushes();
 }
 
 // d_h_proj of this lane's units, for the product.
@@ -311,6 +315,7 @@ __device__ __forceinline__ void distribute(Backward<Cell>& weights, Gradients<Ce
     if (!Backward<Cell>::works()) return;
     float sum[EACH][ROWS];
     weights.multiply(&d.gates[slot][0][0], sum);
+    fence_pushes();
 #pragma unroll
     for (int e = 0; e < EACH; ++e) {
         const int state = Backward<Cell>::output(e);

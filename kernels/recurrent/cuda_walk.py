@@ -6,7 +6,9 @@ gates), and the walk; the gradient takes the walk, sums over the batch, and thre
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import cupy
@@ -14,36 +16,59 @@ import cupy
 from duoln.backends.protocol import Array, Backend
 from duoln.kernels import launch
 from duoln.kernels.recurrent import cuda
-from duoln.kernels.recurrent.cluster_plan import THREADS, ClusterPlan, Device, plan
+from duoln.kernels.recurrent.cluster_plan import CLUSTERS, THREADS, ClusterPlan, Device, plan
 from duoln.kernels.recurrent.plan import plan as plan_of_rows
 from duoln.ops.recurrent.variants import GATES
+from duoln.system import clusters
 
 _DIRECTIONS = ("forward", "backward")
+_SWITCH = "DUOLN_WALK"
+"""0: no walks; say: one that waits in vain prints for what (see cluster.cuh)."""
 _PARTS = {"lstm": 1, "gru": 2, "rnn": 1}
 """Norms of the gates of one source."""
 _statistics = launch.Kernel(
     "recurrent/row_statistics.cu", "row_statistics", "x_proj: float32[3], w_h: float32[2], bias: float32[1]?, "
     "x_stats: float32[3], w_stats: float32[3], rows: int32, hidden: int32, eps: float32")
+_probe = launch.Kernel("device_limits/memory.cu", "device_nothing", "count: int32")
 
 
 def device() -> Device:
     """The current device, as plans ask for it."""
+    return _device_of(launch.current_device())
+
+
+@cache
+def _device_of(number: int) -> Device:
     properties = launch.properties()
-    return Device.of(properties["major"], properties["multiProcessorCount"], properties["sharedMemPerBlockOptin"])
+    assumed = Device.of(properties["major"], properties["multiProcessorCount"], properties["sharedMemPerBlockOptin"])
+    if not any(assumed.active):
+        return assumed
+    try:
+        fitting = tuple(_active(n, assumed.shared) if assumed.clusters(n) else 0 for n in CLUSTERS)
+    except Exception as error:  # of the compiler, of CuPy or of the driver: the steps run without it
+        return Device.of(0, 0, assumed.shared)._replace(without=f"the driver does not say which clusters fit: {error}")
+    return assumed._replace(active=fitting)
+
+
+def _active(blocks: int, shared: int) -> int:
+    """Of a kernel that leaves a multiprocessor no room for a second block, as walks do."""
+    return clusters.most_active(_probe.ready({}, shared, blocks).kernel.ptr, blocks, THREADS, shared)
 
 
 def supports(cell: str, of_steps: Callable[..., str | None]) -> Callable[..., str | None]:
     """The condition of a cell's walk: that of the rule by steps, and that the weights fit the device's clusters."""
 
     def reason(be: Backend, x: Array, h: Array, *arrays: Array | None, norm: str = "layer", **attrs: Any) -> str | None:
+        if os.environ.get(_SWITCH) == "0":
+            return f"{_SWITCH} is 0"
         refused = of_steps(be, x, h, *arrays, norm=norm, **attrs)
         if refused is not None:
             return refused
         if be.dtype(x) != "float32":
             return f"the kernel is for float32, not {be.dtype(x)}"
         here, (batch, hidden) = device(), h.shape
-        if here.most_cluster == 0:
-            return "the device has no clusters of blocks"
+        if not any(here.active):
+            return here.without
         if any(plan(cell, norm, direction, hidden, batch, here) is None for direction in _DIRECTIONS):
             return f"the weights of {hidden} units do not fit the multiprocessors of a cluster"
         return None
@@ -63,7 +88,8 @@ class ClusterWalk:
         """Launch with these arguments and the macros of the norms."""
         p = plan(self._cell, norm, self._direction, hidden, batch, device())
         assert isinstance(p, ClusterPlan), "supports() has asked"
-        self._kernel.bind((p.grid(batch),), (THREADS,), arguments, p.macros(**norms), p.shared, cluster=p.cluster)()
+        macros = p.macros(**norms, **({"SAY_WAITS": 1} if os.environ.get(_SWITCH) == "say" else {}))
+        self._kernel.bind((p.grid(batch),), (THREADS,), arguments, macros, p.shared, cluster=p.cluster)()
 
 
 def statistics(cell: str, x_proj: Array, w_h: Array, bias: Array | None, eps: float, x_stats: Array) -> Array:

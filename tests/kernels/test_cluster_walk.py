@@ -9,10 +9,11 @@ import walks_table
 from conftest import GPU, STAND_IN
 
 from duoln import ops
+from duoln.errors import KernelError
 from duoln.kernels.case_table import recurrent
 from duoln.kernels.recurrent import cluster_plan
 from duoln.kernels.recurrent.cluster_model import MHZ
-from duoln.kernels.recurrent.cluster_plan import CELLS, Device, plan
+from duoln.kernels.recurrent.cluster_plan import CELLS, CLUSTERS, Device, plan
 from duoln.testing import selftest
 
 pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="kernels run on the CPU under Linux only"),
@@ -35,15 +36,17 @@ def on_clusters(gpu, monkeypatch):
     """A function that makes all walks use clusters of so many blocks; None leaves them to the plan."""
     from duoln.kernels.recurrent import cuda_walk
 
-    monkeypatch.setattr(cuda_walk, "device", lambda: H100)
-
     def use(cluster):
-        monkeypatch.setattr(cluster_plan, "_CLUSTERS", (1, 2, 4, 8, 16) if cluster is None else (cluster,))
-        plan.cache_clear()
+        here = H100 if cluster is None else _with(cluster)
+        monkeypatch.setattr(cuda_walk, "device", lambda: here)
         return gpu
 
-    yield use
-    plan.cache_clear()
+    return use
+
+
+def _with(*sizes):
+    """An H100 where only clusters of these sizes fit."""
+    return H100._replace(active=tuple(n if size in sizes else 0 for size, n in zip(CLUSTERS, H100.active, strict=True)))
 
 
 def _cases(shapes):
@@ -124,7 +127,7 @@ def test_plans_fit_the_device(cell, norm, direction, device):
             if p is None:
                 continue
             assert (p.cluster - 1) * p.own < hidden <= p.cluster * p.own
-            assert p.cluster <= device.most_cluster and p.rows <= cluster_plan.THREADS // 32
+            assert device.clusters(p.cluster) and p.rows <= cluster_plan.THREADS // 32
             assert p.grid(batch) % p.cluster == 0 and p.grid(batch) * p.rows >= batch * p.cluster
             assert p.kept >= 4 and p.kept % 4 == 0 and p.shared < device.shared
 
@@ -144,6 +147,12 @@ def test_what_a_time_step_should_take():
     assert forward.cycles / MHZ <= 2.5 and backward.cycles / MHZ <= 5
 
 
+def test_clusters_that_do_not_fit_are_not_planned():
+    assert plan("lstm", "layer", "forward", 240, 32, H100).cluster == 8
+    assert plan("lstm", "layer", "forward", 240, 32, _with(1, 2, 4)).cluster == 4
+    assert plan("lstm", "layer", "forward", 240, 32, _with(1)) is None
+
+
 def test_who_has_no_clusters():
     assert plan("lstm", "layer", "forward", 64, 8, RTX_4090) is None
 
@@ -160,6 +169,46 @@ def test_why_a_walk_cannot_run(on_clusters):
     assert _refusal(gpu, "lstm", 64) is None
     assert _refusal(gpu, "lstm", 1024) == "the weights of 1024 units do not fit the multiprocessors of a cluster"
     assert _refusal(gpu, "gru", 5000) == "5000 hidden units are more than 4096"
+
+
+def test_walks_are_switched_off(on_clusters, monkeypatch):
+    gpu = on_clusters(None)
+    monkeypatch.setenv("DUOLN_WALK", "0")
+    assert _refusal(gpu, "lstm", 64) == "DUOLN_WALK is 0"
+
+
+def _asked(gpu, monkeypatch, answer):
+    """Why a walk cannot run on a Hopper whose driver gives this answer, and what it was asked."""
+    from duoln.kernels import launch
+    from duoln.kernels.recurrent import cuda_walk
+
+    asked = []
+    monkeypatch.setattr(launch, "properties", lambda: {"major": 9, "multiProcessorCount": 132, "sharedMemPerBlockOptin": 227 << 10})
+    monkeypatch.setattr(cuda_walk.clusters, "most_active", lambda function, *sizes: asked.append(sizes) or answer(*sizes))
+    cuda_walk._device_of.cache_clear()
+    try:
+        return [_refusal(gpu, "lstm", hidden) for hidden in (64, 400)], asked
+    finally:
+        cuda_walk._device_of.cache_clear()
+
+
+def test_the_driver_is_asked_once(gpu, monkeypatch):
+    refused, asked = _asked(gpu, monkeypatch, lambda blocks, threads, shared: 128 // blocks)
+    assert refused == [None, None]
+    assert asked == [(blocks, 256, 227 << 10) for blocks in CLUSTERS]
+
+
+def test_the_driver_refuses_large_clusters(gpu, monkeypatch):
+    refused, _ = _asked(gpu, monkeypatch, lambda blocks, threads, shared: 8 if blocks <= 4 else 0)
+    assert refused == [None, "the weights of 400 units do not fit the multiprocessors of a cluster"]
+
+
+def test_a_driver_that_does_not_answer(gpu, monkeypatch):
+    def fails(*sizes):
+        raise KernelError("libcuda.so.1: undefined symbol")
+
+    refused, asked = _asked(gpu, monkeypatch, fails)
+    assert refused == ["the driver does not say which clusters fit: libcuda.so.1: undefined symbol"] * 2 and len(asked) == 1
 
 
 def test_the_stand_in_has_no_clusters(gpu):

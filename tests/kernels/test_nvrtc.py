@@ -59,6 +59,12 @@ def test_walks(file, architecture, device):
     _check(file, [walk.macros for walk in walks(device) if walk.file == file], architecture)
 
 
+def test_a_walk_that_says_for_what_it_waits():
+    """The one with most registers."""
+    most = next(walk for walk in walks(WALK_DEVICES["sm_90"]) if walk.macros["HIDDEN"] == 512)
+    _check(most.file, [{**most.macros, "SAY_WAITS": 1}], "sm_90")
+
+
 def _check(file, settings, architecture):
     assert settings
     with ThreadPoolExecutor(2) as pool:

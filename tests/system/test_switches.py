@@ -12,7 +12,7 @@ from duoln.system import switches
 
 
 @pytest.mark.parametrize(("name", "value"), [("DUOLN_NATIVE", "no"), ("DUOLN_OFFLINE", "true"), ("DUOLN_GRAPH", "off"),
-                                             ("DUOLN_RULES", "interpreted"), ("DUOLN_TRACEBACK", "2")])
+                                             ("DUOLN_RULES", "interpreted"), ("DUOLN_TRACEBACK", "2"), ("DUOLN_WALK", "off")])
 def test_a_value_that_means_nothing(name, value, monkeypatch, capsys):
     monkeypatch.setenv(name, value)
     with pytest.raises(UsageError, match=f"{name}: expected .*, found '{value}'"):
