@@ -9,7 +9,6 @@ from typing import Any
 from duoln import backends, data, ops, runtime
 from duoln.core import Op, Rule
 from duoln.errors import DuolnError
-from duoln.kernels import proofs
 from duoln.system import openblas
 from duoln.tasks.registry import Registry
 
@@ -45,7 +44,7 @@ def examine(with_ops: bool = False, asked: Sequence[str] | None = None) -> dict[
         "plugins": [{"name": f.task.name, "distribution": f.distribution, "reason": ""}
                     for f in registry.tasks.values()] + [b._asdict() for b in registry.broken],
         "slow": [s._asdict() for s in registry.slow],
-        "proofs": {p.name: [v._asdict() for v in proofs.read(p.backend)] for p in probes
+        "proofs": {p.name: p.backend.proofs.kept() for p in probes
                    if p.backend is not None and p.backend.proofs is not None},
     }
     if with_ops:

@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from duoln.backends.protocol import Array, Backend
+from duoln.backends.protocol import PROVED, SET_ASIDE, TRUSTED, Array, Backend
 from duoln.core.rule import Rule
 from duoln.errors import CheckpointError
 from duoln.kernels import source
@@ -32,7 +32,6 @@ from duoln.system.cache import cache_folder
 from duoln.system.filesystem import make_folder, write_atomically
 from duoln.system.worker import Worker, WorkerLostError
 
-PROVED, SET_ASIDE, TRUSTED = "proved", "set aside", "trusted"
 _FLOAT32 = "float32"
 _START_SECONDS, _CASE_SECONDS = 60.0, 20.0
 """For the process to start, and for a case, whose kernels it compiles."""
@@ -121,7 +120,7 @@ class Proofs:
         if asked == "0":
             return Verdict(*key, TRUSTED, "DUOLN_PROVE is 0")
         if self._kept is None:
-            self._kept = {} if asked == "again" else {v[:4]: v for v in read(self._backend)}
+            self._kept = {} if asked == "again" else {v[:4]: v for v in self._read()}
         if key in self._kept and self._kept[key].text == text:
             return self._kept[key]
         verdict = self._prove(key)._replace(text=text)
@@ -129,7 +128,7 @@ class Proofs:
             remarks.say(f"{verdict.name} is set aside on {self._backend.device}, the next rule runs: "
                         f"{verdict.case}: {_first_line(verdict.reason)} (`duoln doctor` says more)")
         if verdict.state != TRUSTED:
-            keep(self._backend, [verdict])
+            self.learn([verdict._asdict()])
         return verdict
 
     def _prove(self, key: Key) -> Verdict:
@@ -182,6 +181,33 @@ class Proofs:
             self._worker.end()
             self._worker = None
 
+    # What is kept ---------------------------------------------------------------------------------
+    def kept(self) -> list[dict[str, str]]:
+        """All verdicts of earlier processes on this device, as plain data."""
+        return [verdict._asdict() for verdict in self._read()]
+
+    def learn(self, verdicts: Iterable[Mapping[str, str]]) -> None:
+        """Keep verdicts beside those that are there. Where they cannot be kept, the next process proves again."""
+        file = self._file()
+        every = {v[:4]: v for v in (*self._read(), *(Verdict(**verdict) for verdict in verdicts))}
+        content = {"device": _device_facts(self._backend), "verdicts": [v._asdict() for v in every.values()]}
+        try:
+            make_folder(file.parent)
+            write_atomically(file, json.dumps(content, indent=1).encode())
+        except CheckpointError as error:
+            remarks.say(f"the verdicts cannot be kept: {error}")
+
+    def _read(self) -> list[Verdict]:
+        try:
+            content: Mapping[str, Any] = json.loads(self._file().read_text(encoding="utf-8"))
+            return [Verdict(**entry) for entry in content["verdicts"]]
+        except (OSError, ValueError, KeyError, TypeError):
+            return []  # what cannot be read is proved again
+
+    def _file(self) -> Path:
+        facts = json.dumps(_device_facts(self._backend), sort_keys=True)
+        return _folder() / f"{hashlib.sha256(facts.encode()).hexdigest()[:16]}.json"
+
 
 def _prover(backend: str) -> Worker:
     return Worker(processes.command("duoln.testing.prover", "--backend", backend), {"DUOLN_PROVE": "0"})
@@ -189,34 +215,6 @@ def _prover(backend: str) -> Worker:
 
 def _first_line(text: str) -> str:
     return next(iter(text.splitlines()), "")
-
-
-# What is kept ----------------------------------------------------------------------------------------------------
-
-def read(backend: Backend) -> list[Verdict]:
-    """The verdicts that are kept for this device; none if the file is not there or cannot be read."""
-    try:
-        content: Mapping[str, Any] = json.loads(_file(backend).read_text(encoding="utf-8"))
-        return [Verdict(**entry) for entry in content["verdicts"]]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []  # what cannot be read is proved again
-
-
-def keep(backend: Backend, verdicts: Iterable[Verdict]) -> None:
-    """Keep verdicts beside those that are there. Where they cannot be kept, the next process proves again."""
-    file = _file(backend)
-    every = {v[:4]: v for v in (*read(backend), *verdicts)}
-    content = {"device": _device_facts(backend), "verdicts": [v._asdict() for v in every.values()]}
-    try:
-        make_folder(file.parent)
-        write_atomically(file, json.dumps(content, indent=1).encode())
-    except CheckpointError as error:
-        remarks.say(f"the verdicts cannot be kept: {error}")
-
-
-def _file(backend: Backend) -> Path:
-    facts = json.dumps(_device_facts(backend), sort_keys=True)
-    return _folder() / f"{hashlib.sha256(facts.encode()).hexdigest()[:16]}.json"
 
 
 def _folder() -> Path:

@@ -15,7 +15,7 @@ makes a batch, see `duoln.data.check_range`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -40,6 +40,10 @@ READS_ON_HOST = "[compile] the step reads a value on the host; return it from th
 """The text of the CompileError for such a step."""
 
 
+PROVED, SET_ASIDE, TRUSTED = "proved", "set aside", "trusted"
+"""What is known of a fused rule on a device."""
+
+
 class Proofs(Protocol):
     """What is known of a backend's fused rules on this device; see `duoln.kernels.proofs`."""
 
@@ -48,6 +52,12 @@ class Proofs(Protocol):
 
     def summary(self) -> dict[str, list[str]]:
         """The rules that this process asked for, by what is known of them."""
+
+    def kept(self) -> list[dict[str, str]]:
+        """All verdicts of earlier processes on this device, as plain data."""
+
+    def learn(self, verdicts: Iterable[Mapping[str, str]]) -> None:
+        """Keep verdicts for later processes."""
 
 
 class Backend(Protocol):

@@ -79,8 +79,8 @@ def git() -> dict[str, Any] | None:
     """
     root = Path(duoln.__file__).resolve().parents[1]
     if (root / _COMMIT).is_file():
-        said = (root / _COMMIT).read_text(encoding="utf-8").strip()
-        return {"sha": said.removesuffix(_DIRTY), "dirty": said.endswith(_DIRTY)} if said else None
+        commit = (root / _COMMIT).read_text(encoding="utf-8").strip()
+        return {"sha": commit.removesuffix(_DIRTY), "dirty": commit.endswith(_DIRTY)} if commit else None
     if not (root / ".git").exists():
         return None
     sha = _git(root, "rev-parse", "HEAD")

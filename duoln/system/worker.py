@@ -3,7 +3,7 @@
     worker = Worker(processes.command("duoln.testing.prover", "--backend", "cupy"))
     answer = worker.ask({"kind": "case", "name": "take 20 of 7 x 3"}, seconds=20)
 
-Both sides write a line of JSON at a time. The worker's side, `serve`, says what it begins with `doing` before it begins.
+Both sides write a line of JSON at a time. The worker's side, `serve`, says by `doing` what it is about to begin.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Worker:
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # `end` closes it
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
                                          env=processes.environment(environment), text=True, start_new_session=True)
         self._lines: queue.Queue[str | None] = queue.Queue()
@@ -90,10 +90,10 @@ class Worker:
                 raise WorkerLostError(f"hung: no answer in {seconds:.0f} s", self._doing) from None
             if line is None:
                 raise WorkerLostError(self._how_it_ended(), self._doing)
-            said = json.loads(line)
-            if "answer" in said:
-                return said["answer"]
-            self._doing, until = said["doing"], time.monotonic() + seconds
+            words = json.loads(line)
+            if "answer" in words:
+                return words["answer"]
+            self._doing, until = words["doing"], time.monotonic() + seconds
 
     def _how_it_ended(self) -> str:
         code = self._process.wait()

@@ -13,25 +13,24 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from duoln import ops, runtime
-from duoln.backends.protocol import Backend
+from duoln.backends.protocol import PROVED, SET_ASIDE, Backend
 from duoln.bench import machine
 from duoln.bench.survey import device
-from duoln.bench.survey.compilation import compile_all, of_this_device
 from duoln.bench.survey.parts import REPEATS
 from duoln.bench.survey.program import options, save
-from duoln.kernels import proofs
 from duoln.kernels.case_table import RuleCase
 from duoln.system import processes
 from duoln.system.worker import Worker, WorkerLostError
 from duoln.testing import graphs, ladder, selftest
+from duoln.testing.compilation import compile_all, of_this_device
 
 _SAVE_SECONDS = 2.0
-_START_SECONDS, _TRY_SECONDS, _GRAPH_SECONDS = 60.0, 20.0, 25.0
+_START_SECONDS, _TRY_SECONDS, _LADDER_SECONDS, _GRAPH_SECONDS = 60.0, 20.0, 8.0, 25.0
 _MOST_WORKERS = 8
 _RESERVE_SECONDS = 2.0
 """Of a part, for its last record."""
@@ -60,16 +59,21 @@ class Result(NamedTuple):
 def tries(what: str, backend: Backend, quick: bool) -> list[Try]:
     """What a part tries, the most important first."""
     if what == "ladder":
-        return [Try(name, {"kind": "rung", "name": name}, 8.0) for name in ladder.RUNGS]
+        first = [Try(name, {"kind": "ladder", "name": name}, _LADDER_SECONDS) for name in ladder.LADDER]
+        return [*first, *_of_cases([] if quick else ladder.CASES, 2, _LADDER_SECONDS)]
     if what == "graphs":
-        return [Try(task, {"kind": "graph", "task": task}, _GRAPH_SECONDS) for task in graphs.TASKS[:1 if quick else None]]
+        return [Try(task, {"kind": "graph", "task": task}, _GRAPH_SECONDS)
+                for task in graphs.TASKS[:1 if quick else None]]
     every = selftest.every_device_case()
     if what == "repeats":
         names = [*(c.name for c in every if c.runs > 2), *map(str, selftest.cases(backend))]
-        return [Try(name, {"kind": "case", "name": name, "repeats": 3 if quick else REPEATS})
-                for name in (names[-8:] if quick else names)]
+        return _of_cases(names[-8:] if quick else names, 3 if quick else REPEATS)
     names = [*(c.name for c in every if c.net or not quick), *map(str, selftest.cases(backend if quick else None))]
-    return [Try(name, {"kind": "case", "name": name, "repeats": 2}) for name in names]
+    return _of_cases(names, 2)
+
+
+def _of_cases(names: Iterable[str], repeats: int, seconds: float = _TRY_SECONDS) -> list[Try]:
+    return [Try(name, {"kind": "case", "name": name, "repeats": repeats}, seconds) for name in names]
 
 
 def in_workers(wanted: Sequence[Try], backend: str, count: int, until: float, running: set[str]) -> Iterator[Result]:
@@ -82,6 +86,7 @@ def in_workers(wanted: Sequence[Try], backend: str, count: int, until: float, ru
         until: by `time.monotonic()`; what has not begun then is left out.
         running: holds the names of what is being tried.
     """
+    command = processes.command("duoln.testing.prover", "--backend", backend)
     waiting: queue.SimpleQueue[Try | None] = queue.SimpleQueue()
     results: queue.SimpleQueue[Result] = queue.SimpleQueue()
     for one in (*wanted, *[None] * count):
@@ -96,7 +101,7 @@ def in_workers(wanted: Sequence[Try], backend: str, count: int, until: float, ru
             running.add(one.name)
             try:
                 if worker is None:
-                    worker = Worker(processes.command("duoln.testing.prover", "--backend", backend), {"DUOLN_PROVE": "0"})
+                    worker = Worker(command, {"DUOLN_PROVE": "0"})
                     worker.ready(_START_SECONDS)
                 answer = worker.ask(one.request, one.seconds)
             except WorkerLostError as lost:
@@ -183,17 +188,17 @@ def measure(wanted: Sequence[Try], backend: str, workers: int, until: float, rep
     return report.good
 
 
-def verdicts(report: Report) -> list[proofs.Verdict]:
+def verdicts(report: Report) -> list[dict[str, str]]:
     """What all cases say of each rule of the library's operators. Where one hung or was left out, nothing is known."""
     unknown = {name.partition(" ")[0] for name in report.unknown}
-    found: dict[proofs.Key, proofs.Verdict] = {}
-    for outcome in report.outcomes:
-        key = outcome.op, outcome.rule, outcome.stored, outcome.variant
-        if not (outcome.passed or outcome.near):
-            found[key] = proofs.Verdict(*key, proofs.SET_ASIDE, outcome.words, outcome.case)
-        elif outcome.op not in unknown:
-            found.setdefault(key, proofs.Verdict(*key, proofs.PROVED))
-    return [v for v in found.values() if hasattr(ops, v.op)]
+    rules: dict[tuple[str, ...], dict[str, str]] = {}
+    for o in report.outcomes:
+        of = {"op": o.op, "rule": o.rule, "stored": o.stored, "variant": o.variant}
+        if not (o.passed or o.near):
+            rules[tuple(of.values())] = {**of, "state": SET_ASIDE, "reason": o.words, "case": o.case}
+        elif o.op not in unknown and hasattr(ops, o.op):
+            rules.setdefault(tuple(of.values()), {**of, "state": PROVED})
+    return list(rules.values())
 
 
 def small_cases(backend: Backend) -> list[RuleCase]:
@@ -233,7 +238,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     workers = 1 if args.what == "ladder" else min(_MOST_WORKERS, max((os.cpu_count() or 1) // 2, 1))
     good = measure(wanted, backend.name, workers, until, report)
     if args.what == "selftest" and backend.proofs is not None:
-        proofs.keep(backend, verdicts(report))
+        backend.proofs.learn(verdicts(report))
     return 0 if good and not facts.get("compilation", {}).get("failures") else 1
 
 

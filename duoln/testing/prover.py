@@ -6,7 +6,7 @@ A request is an object with its kind:
     rule    an operator, a rule and a dtype: None, or the first of the rule's own cases that fails
     case    a case of the tables: what became of it by every rule that takes it
     graph   a task: its compiled step against its eager one
-    rung    a step of the ladder
+    ladder  the name of one of its checks
 """
 
 from __future__ import annotations
@@ -81,16 +81,16 @@ def _graph(backend: Backend, request: dict[str, Any], doing: Doing) -> dict[str,
     return {"words": words, "wrong": wrong}
 
 
-def _rung(backend: Backend, request: dict[str, Any], doing: Doing) -> dict[str, str]:
+def _ladder(backend: Backend, request: dict[str, Any], doing: Doing) -> dict[str, str]:
     doing(request["name"])
     try:
-        return {"words": ladder.RUNGS[request["name"]](backend), "wrong": ""}
+        return {"words": ladder.LADDER[request["name"]](backend), "wrong": ""}
     except Exception:
         return {"words": "", "wrong": traceback.format_exc()}
 
 
 _WAYS: dict[str, Callable[[Backend, dict[str, Any], Doing], Any]] = {
-    "rule": _rule, "case": _case, "graph": _graph, "rung": _rung}
+    "rule": _rule, "case": _case, "graph": _graph, "ladder": _ladder}
 
 
 @cache
@@ -101,8 +101,8 @@ def _tables() -> dict[str, DeviceCase | RuleCase]:
 
 def find_case(name: str) -> RuleCase:
     """The case of that name, of either table."""
-    found = _tables()[name]
-    return found.make() if isinstance(found, DeviceCase) else found
+    case = _tables()[name]
+    return case.make() if isinstance(case, DeviceCase) else case
 
 
 def answers(backend: Backend) -> bool:

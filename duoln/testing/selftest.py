@@ -64,8 +64,8 @@ class Outcome(NamedTuple):
     @property
     def words(self) -> str:
         """What is to say about it."""
-        said = self.problem or f"{self.worst}, {self.error:.3g} of what is allowed"
-        return said + ("" if self.repeats or self.problem else ", and two runs differ")
+        words = self.problem or f"{self.worst}, {self.error:.3g} of what is allowed"
+        return words + ("" if self.repeats or self.problem else ", and two runs differ")
 
     @classmethod
     def of(cls, case: RuleCase, rule: str, error: float, worst: str, repeats: bool, problem: str = "") -> Outcome:

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 
@@ -14,12 +15,16 @@ from conftest import GPU, PATIENCE, STAND_IN
 
 from duoln.bench.survey.folder import Folder, Outcome
 from duoln.bench.survey.parts import Part, chosen_parts, parts
-from duoln.bench.survey.running import run_part, survey
+from duoln.bench.survey.running import Budget, run_part, survey
 from duoln.cli import main
 from duoln.errors import RecordError, UsageError
 from duoln.testing import check_error
 
 ROOT = Path(__file__).parents[2]
+
+
+def _survey(wanted, folder, say=lambda line: None, seconds=10 * PATIENCE, archive=None):
+    return survey(wanted, folder, say, Budget(seconds), archive)
 
 
 def _python(name, code, seconds=PATIENCE):
@@ -37,7 +42,7 @@ def test_a_part_that_fails_hangs_or_talks_nonsense(tmp_path):
               _writing(folder.path, "keeps", {"figures": {"read GB/s": 7.5}}, "raise SystemExit(3)"),
               _writing(folder.path, "lacks", {"not there": "no such program here"}),
               _writing(folder.path, "works", {"figures": {"copy GB/s": 12.5}})]
-    assert not survey(wanted, folder, output.append)
+    assert not _survey(wanted, folder, output.append)
     assert {o.name: o.state for o in folder.outcomes} == {
         "breaks": "FAILED", "hangs": "FAILED", "silent": "FAILED", "dies": "FAILED", "keeps": "FAILED",
         "lacks": "not there", "works": "done"}
@@ -45,14 +50,14 @@ def test_a_part_that_fails_hangs_or_talks_nonsense(tmp_path):
     for words in ("no such device", "stopped after 1 s", "no JSON", "exit code -6", "copy GB/s: 12.5", "read GB/s: 7.5",
                   "no such program here"):
         assert words in text
-    assert survey(wanted[-2:], folder, output.append)
+    assert _survey(wanted[-2:], folder, output.append)
 
 
 def test_a_part_that_is_stopped_leaves_no_process(tmp_path):
     folder = Folder(tmp_path, "numpy")
     folder.begin([])
     child = "import subprocess, sys, time; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(3600)']); "
-    outcome = run_part(_python("hangs", f"{child} print(p.pid, flush=True); time.sleep(3600)", 3), folder)
+    outcome = run_part(_python("hangs", f"{child} print(p.pid, flush=True); time.sleep(3600)", 3), folder, 3)
     assert outcome.state == "FAILED"
     grandchild = int(folder.log_path("hangs").read_text())
     until = time.monotonic() + PATIENCE
@@ -70,9 +75,9 @@ def _runs(process):
 
 def test_parts_that_run_alone_join_those_of_before(tmp_path):
     one, two = (_writing(tmp_path, name, {"figures": {f"of {name}": 1}}) for name in ("one", "two"))
-    assert survey([one, two], Folder(tmp_path, "numpy"), lambda line: None)
+    assert _survey([one, two], Folder(tmp_path, "numpy"))
     again = _writing(tmp_path, "two", {"figures": {"of two": 2}}, "raise SystemExit('worse')")
-    assert not survey([again], Folder(tmp_path, "numpy"), lambda line: None)
+    assert not _survey([again], Folder(tmp_path, "numpy"))
     assert [(o.name, o.state) for o in Folder(tmp_path).outcomes] == [("one", "done"), ("two", "FAILED")]
     text = (tmp_path / "summary.md").read_text()
     assert "of one: 1" in text and "of two: 2" in text and "worse" in text
@@ -80,8 +85,8 @@ def test_parts_that_run_alone_join_those_of_before(tmp_path):
 
 def test_a_record_of_before_does_not_pass_for_this_ones(tmp_path):
     folder = Folder(tmp_path, "numpy")
-    survey([_writing(tmp_path, "one", {"figures": {"old": 1}})], folder, lambda line: None)
-    survey([_python("one", "pass")], folder, lambda line: None)
+    _survey([_writing(tmp_path, "one", {"figures": {"old": 1}})], folder)
+    _survey([_python("one", "pass")], folder)
     assert folder.outcomes[0].state == "FAILED" and "old" not in (tmp_path / "summary.md").read_text()
 
 
@@ -90,9 +95,10 @@ def test_an_interrupt_leaves_a_valid_folder(tmp_path):
     stops = _python("stops", "import os, signal, time; os.kill(os.getppid(), signal.SIGINT); time.sleep(3600)")
     waits = _python("waits", "pass")
     with pytest.raises(KeyboardInterrupt):
-        survey([_writing(tmp_path, "one", {"figures": {"of one": 1}}), stops, waits], folder, lambda line: None)
+        _survey([_writing(tmp_path, "one", {"figures": {"of one": 1}}), stops, waits], folder, archive=tmp_path.with_suffix(".tgz"))
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert [o.state for o in Folder(tmp_path).outcomes] == ["done", "interrupted", "not yet run"]
+    assert {"one.json", "survey.json"} <= _in(tmp_path.with_suffix(".tgz"))
     assert "of one: 1" in (tmp_path / "summary.md").read_text()
 
 
@@ -108,21 +114,57 @@ def test_a_folder_is_of_one_backend_and_one_size(tmp_path):
 
 
 def test_outcomes_that_are_good():
-    assert [Outcome("p", "", state).good for state in ("done", "not there", "FAILED", "interrupted", "not yet run")] == [
-        True, True, False, False, False]
+    states = ("done", "not there", "cut short", "left out", "FAILED", "interrupted", "not yet run")
+    assert [Outcome("p", "", state).good for state in states] == [True] * 4 + [False] * 3
 
 
-def test_the_parts_of_a_gpu_take_ten_minutes_at_most(tmp_path):
+def test_what_is_left_of_the_seconds_shortens_parts_or_leaves_them_out(tmp_path):
+    folder = Folder(tmp_path / "new", "numpy")
+    wanted = [_writing(folder.path, "quick", {"figures": {"of quick": 1}}),
+              _writing(folder.path, "long", {"figures": {"of long": 2}}, "import time; time.sleep(3600)")._replace(seconds=18),
+              _python("last", "raise SystemExit('it ran')", 30)]
+    started = time.monotonic()
+    lines = []
+    assert _survey([wanted[0]], folder) and _survey(wanted[1:], folder, lines.append, seconds=14)
+    assert time.monotonic() - started < PATIENCE / 2
+    assert {o.name: o.state for o in folder.outcomes} == {"quick": "done", "long": "cut short", "last": "left out"}
+    text = (folder.path / "summary.md").read_text()
+    assert "of long: 2" in text and "too few of the 30 s" in text
+    assert any("cut short" in line for line in lines) and any("left out" in line for line in lines)
+
+
+def test_parts_share_the_seconds():
+    part = _python("p", "", 100)
+    assert [Budget(s).limit(part) for s in (38, 5, 0.1)] == [0, 0, 0]
+    assert 30 < Budget(45).limit(part) <= 40 and Budget(900).limit(part) == 100
+
+
+def _in(archive):
+    with tarfile.open(archive) as tar:
+        return {name.partition("/")[2] for name in tar.getnames()}
+
+
+def test_the_archive_has_all_that_there_is_after_every_part(tmp_path):
+    folder, archive = Folder(tmp_path / "day", "numpy"), tmp_path / "day.tgz"
+    looks = _python("looks", f"import tarfile; print(*tarfile.open({str(archive)!r}).getnames())")
+    _survey([_writing(folder.path, "one", {"figures": {"of one": 1}}), looks], folder, archive=archive)
+    assert "day/one.json" in folder.log_path("looks").read_text()
+    assert _in(archive) == {"", *(p.relative_to(folder.path).as_posix() for p in folder.path.rglob("*"))}
+    assert {"summary.md", "survey.json", "one.json", "logs/looks.log"} <= _in(archive)
+
+
+def test_the_parts_of_a_gpu_take_nine_minutes_at_most(tmp_path):
     of_gpu = parts("cupy", tmp_path, False, 16)
-    assert [p.name for p in of_gpu] == ["selftest", "sanitizer", "repeats", "device", "ops", "rnn", "steps", "mnist"]
-    assert sum(p.seconds for p in of_gpu) <= 600
-    assert [p.name for p in parts("mlx", tmp_path, False, 8)] == ["selftest", "repeats", "ops", "rnn", "steps", "mnist"]
+    correct, times = ["ladder", "selftest", "graphs", "repeats"], ["ops", "rnn", "steps", "cpu", "mnist"]
+    assert [p.name for p in of_gpu] == [*correct, "device", *times, "sanitizer"]
+    assert sum(p.seconds for p in of_gpu) <= 540
+    assert [p.name for p in parts("mlx", tmp_path, False, 8)] == [*correct, *times]
 
 
-def test_the_first_part_has_time_to_compile_every_setting(tmp_path):
+def test_the_selftest_has_time_to_compile_every_setting(tmp_path):
     """491 settings take 150 s, on some machines twice that; with few cores, one after the other."""
     for cores in (1, 2, 8, 16):
-        assert parts("cupy", tmp_path, False, cores)[0].seconds >= 2 * 150 / cores + 60
+        assert parts("cupy", tmp_path, False, cores)[1].seconds >= 2 * 150 / cores + 60
 
 
 def test_parts_by_name(tmp_path):
@@ -174,7 +216,7 @@ from duoln.cli.bench import survey
 parts = survey.parts
 survey.parts = lambda *args: [part._replace(seconds={PATIENCE}) for part in parts(*args)]
 from duoln.cli import main
-raise SystemExit(main(["bench", "survey", "--out", {str(tmp_path / "day")!r}, "--quick", *{words!r}]))
+raise SystemExit(main(["bench", "survey", "--out", {str(tmp_path / "day")!r}, "--seconds", "{10 * PATIENCE}", "--quick", *{words!r}]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT,
                           env={**os.environ, "PYTHONPATH": str(tmp_path)})
@@ -186,7 +228,7 @@ raise SystemExit(main(["bench", "survey", "--out", {str(tmp_path / "day")!r}, "-
 def test_a_whole_survey_with_nothing_installed_but_numpy_pluggy_and_rich(tmp_path):
     """The machine with the GPU may lack other packages and a network."""
     text = _uninstalled(tmp_path, BARE, "--backend", "numpy")
-    for name in ("selftest", "repeats", "ops", "rnn", "steps", "mnist"):
+    for name in ("ladder", "selftest", "graphs", "repeats", "ops", "rnn", "steps", "cpu", "mnist"):
         assert json.loads((tmp_path / "day" / f"{name}.json").read_text())
     assert json.loads((tmp_path / "day" / "mnist.json").read_text())["last loss"] < 2.3
     assert re.search(r"layer_norm, (compiled|interpreted): \d+ cases, .*, repeats, 0 failed", text)

@@ -132,8 +132,8 @@ def test_figures_are_found_in_records():
 
 def test_failures_count_only_when_all_cases_ran():
     at, rules = Reading("selftest", "failures"), [{"failures": ["a", "b"]}, {"failures": []}]
-    assert verdicts.measured(at, {"complete": False, "rules": rules}) is None
-    assert verdicts.measured(at, {"complete": True, "rules": rules, "compilation": {"failures": ["c"]}}) == 3.0
+    assert verdicts.measured(at, {"complete": False, "rules": rules, "failures": []}) is None
+    assert verdicts.measured(at, {"complete": True, "rules": rules, "failures": ["d"], "compilation": {"failures": ["c"]}}) == 4.0
     assert verdicts.measured(Reading("selftest", "processor seconds"), {"compilation": {"processor seconds": 200.0}}) == 200.0
 
 

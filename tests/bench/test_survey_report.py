@@ -37,9 +37,10 @@ def surveyed(tmp_path):
     numpy = runtime.backend("numpy")
     compiled = {"settings": 76, "processes": 16, "seconds": 21.0, "processor seconds": 240.0, "slowest seconds": 4.1,
                 "slowest": "lstm/lstm.cu UNITS=4", "failures": []}
-    rule = {"op": "layer_norm", "rule": "cuda", "cases": 9, "error": 0.2, "worst": "", "repeats": True, "failures": []}
+    rule = {"op": "layer_norm", "rule": "cuda", "cases": 9, "error": 0.2, "worst": "", "repeats": True, "failures": [], "near": []}
+    tried = {"expected": 9, "left out": 0, "running": [], "failures": [], "lines": {"a product": "130 x 257 x 67"}}
     records = {"selftest": {"backend": DEVICE, "host": {"cores": 16}, "compilation": compiled, "complete": True,
-                            "expected cases": 9, "rules": [rule]},
+                            "rules": [rule], **tried},
                "sanitizer": {"program": "/cuda/bin/compute-sanitizer", "tools": {"racecheck": {"result": "0 hazards"}}},
                "device": {"backend": DEVICE, "figures": {"copy GB/s": 4200.0, "launch of our kernel, us": "RuntimeError: no"}},
                "ops": {**make_record("ops", numpy, None, 4200.0, cases), "missing": {"layer_norm, liger": "not installed"}},
@@ -69,14 +70,14 @@ def test_the_summary_has_a_verdict_for_each_prediction(surveyed):
 def test_a_picture_is_drawn_at_once_or_later(surveyed, monkeypatch, capsys):
     pytest.importorskip("matplotlib")
     monkeypatch.setattr("duoln.bench.survey.report.can_draw", lambda: False)
-    write_reports(surveyed)
+    write_reports(surveyed, with_picture=True)
     assert not (surveyed.path / "picture.png").exists()
     assert "`duoln bench picture day` draws the times" in (surveyed.path / "summary.md").read_text()
     assert main(["bench", "picture", str(surveyed.path)]) == 0
     assert capsys.readouterr().out.strip() == str(surveyed.path / "picture.png")
     assert (surveyed.path / "picture.png").read_bytes().startswith(b"\x89PNG")
     monkeypatch.undo()
-    write_reports(surveyed)
+    write_reports(surveyed, with_picture=True)
     assert "![times](picture.png)" in (surveyed.path / "summary.md").read_text()
 
 
@@ -88,10 +89,15 @@ def test_without_times_there_is_no_picture(tmp_path):
     check_error(UsageError, lambda: Folder(tmp_path / "none"), "no survey.json")
 
 
-def test_a_selftest_that_was_stopped_says_how_far_it_came(surveyed):
+def test_what_failed_is_whole_and_what_was_left_out_is_told(surveyed):
     record = surveyed.record("selftest")
-    surveyed.record_path("selftest").write_text(json.dumps({**record, "complete": False, "expected cases": 700}))
+    log = "add a: KernelError: it does not compile:\nline one of the log\nline two"
+    surveyed.record_path("selftest").write_text(json.dumps({
+        **record, "complete": False, "expected": 700, "left out": 691, "running": ["gru a case"], "failures": [log]}))
     write_reports(surveyed)
-    assert "stopped after 9 of 700 cases" in (surveyed.path / "summary.md").read_text()
+    text = (surveyed.path / "summary.md").read_text()
+    for words in ("left out: 691 of 700", "* failed: add a: KernelError: it does not compile:\n\n```\nline one of the log\nline two\n```",
+                  "stopped while it tried: gru a case", "a product: 130 x 257 x 67"):
+        assert words in text, words
     judged = {v["name"]: v["verdict"] for v in json.loads((surveyed.path / "verdicts.json").read_text())["verdicts"]}
     assert judged["failures"] == "not measured"

@@ -42,6 +42,10 @@ WRONG = {"case": "layer_norm 9 x 64", "reason": "output 0, 3 of what is allowed"
 HUNG = WorkerLostError("hung: no answer in 20 s", "layer_norm 5 x 33")
 
 
+def _kept(backend):
+    return [proofs.Verdict(**verdict) for verdict in proofs.Proofs(backend).kept()]
+
+
 @pytest.fixture
 def prove(numpy_backend, tmp_path, monkeypatch, capsys):
     """A function: what the rule `fast` of an operator `op` may not do here, from the answers of a prover."""
@@ -77,9 +81,9 @@ def test_a_rule_that_is_wrong_is_set_aside_and_stays_so(answer, words, case, pro
     for _ in range(2):
         reason, made = prove(Prover(answer))
         assert "set aside on this device" in reason and words in reason and made.summary() == {"set aside": ["op 'fast'"]}
-    said = capsys.readouterr().err
-    assert said.count("is set aside on") == 1 and case in said and "duoln doctor" in said
-    [kept] = proofs.read(numpy_backend)
+    stderr = capsys.readouterr().err
+    assert stderr.count("is set aside on") == 1 and case in stderr and "duoln doctor" in stderr
+    [kept] = _kept(numpy_backend)
     assert (kept.state, kept.case) == ("set aside", case) and words in kept.reason
 
 
@@ -89,7 +93,7 @@ def test_dtypes_and_variants_are_proved_apart(prove, numpy_backend):
     assert prove(prover, arrays=[numpy_backend.asarray(np.ones(2), "float16")])[0] is not None
     assert prove(prover, attrs={"norm": "layer"})[0] is None
     assert [(r["stored"], r["variant"]) for r in prover.asked] == [("float32", ""), ("float16", ""), ("float32", "layer")]
-    assert [v.name for v in proofs.read(numpy_backend)] == ["op 'fast'", "op 'fast' of float16", "op layer 'fast'"]
+    assert [v.name for v in _kept(numpy_backend)] == ["op 'fast'", "op 'fast' of float16", "op layer 'fast'"]
 
 
 def test_what_cannot_be_proved_is_trusted_and_not_kept(prove, numpy_backend, capsys):
@@ -97,7 +101,7 @@ def test_what_cannot_be_proved_is_trusted_and_not_kept(prove, numpy_backend, cap
     for prover in (Prover(start=lost), Prover({"case": "", "reason": "no case proves it", "ended": False})):
         reason, made = prove(prover)
         assert reason is None and made.summary() == {"trusted": ["op 'fast'"]}
-    assert proofs.read(numpy_backend) == []
+    assert _kept(numpy_backend) == []
     assert "is trusted without a proof" in capsys.readouterr().err
 
 
@@ -108,7 +112,7 @@ def test_the_user_decides(prove, monkeypatch, numpy_backend):
     assert reason is None and made.summary() == {"trusted": ["op 'fast'"]}
     monkeypatch.setenv("DUOLN_PROVE", "again")
     assert prove(Prover(None))[0] is None
-    assert [v.state for v in proofs.read(numpy_backend)] == ["proved"]
+    assert [v.state for v in _kept(numpy_backend)] == ["proved"]
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"verdicts": [{"op": 1}]}', "\xff"])
@@ -118,7 +122,7 @@ def test_a_file_that_cannot_be_read_is_made_anew(content, prove, numpy_backend):
     file.write_text(content)
     prover = Prover(None)
     assert prove(prover)[0] is None and prover.asked
-    assert len(proofs.read(numpy_backend)) == 1
+    assert len(_kept(numpy_backend)) == 1
 
 
 def test_verdicts_are_for_a_device_and_texts(prove, numpy_backend, monkeypatch):
@@ -181,14 +185,14 @@ def _trained(tmp_path, faults, **variables):
 def test_a_first_run_over_a_wrong_a_hanging_and_a_context_ending_kernel(tmp_path, compiled):
     right, _, _, _ = _trained(tmp_path, "", DUOLN_RULES="composed")
     faults = "wrong=layer_norm_backward hang=cross_entropy_backward end=adam_update"
-    losses, rules, facts, said = _trained(tmp_path, faults, DUOLN_PROVE="")
+    losses, rules, facts, stderr = _trained(tmp_path, faults, DUOLN_PROVE="")
     np.testing.assert_allclose(losses, right, rtol=1e-4)
     assert rules["set aside"] == ["layer_norm 'cuda row'", "softmax_cross_entropy 'cuda row'", "adam_update 'cuda one pass'"]
     assert "linear 'cuda bias'" in rules["proved"] and "adam_rates 'cuda one launch'" in rules["proved"]
     reasons = {v["op"]: v["reason"] for v in facts["proofs"]["cupy"] if v["state"] == "set aside"}
     assert "of what is allowed" in reasons["layer_norm"] and "hung" in reasons["softmax_cross_entropy"]
     assert "cudaErrorIllegalAddress" in reasons["adam_update"]
-    assert said.count("set aside") == 3 and said.count("proving the kernels") == 1
+    assert stderr.count("set aside") == 3 and stderr.count("proving the kernels") == 1
     again, _, _, later = _trained(tmp_path, "", DUOLN_PROVE="")  # what was set aside stays so
     np.testing.assert_array_equal(again, losses)
     assert "set aside" not in later and "proving" not in later

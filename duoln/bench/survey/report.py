@@ -76,13 +76,21 @@ def _of_rules(content: Mapping[str, Any]) -> list[str]:
                   f"{compiled['processor seconds']:.0f} s of work, the slowest {compiled['slowest seconds']:.1f} s "
                   f"({compiled['slowest']})",
                   *(f"* did not compile: {line}" for line in compiled["failures"])]
+    lines += [f"* {name}: {words}" for name, words in content["lines"].items()]
     lines += [f"* {r['op']}, {r['rule']}: {r['cases']} cases, error {r['error']:.2g} of what is allowed, "
               f"{'repeats' if r['repeats'] else 'DOES NOT REPEAT'}, {len(r['failures'])} failed"
               for r in content["rules"]]
-    ran = sum(r["cases"] for r in content["rules"])
-    if not content["complete"]:
-        lines.append(f"* stopped after {ran} of {content['expected cases']} cases")
-    return lines + [f"* failed: {line}" for r in content["rules"] for line in r["failures"]]
+    lines += [f"* near: {line}" for r in content["rules"] for line in r["near"]]
+    lines += [_failed(line) for line in (*content["failures"], *(f for r in content["rules"] for f in r["failures"]))]
+    if content["running"]:
+        lines.append(f"* stopped while it tried: {', '.join(content['running'])}")
+    return [*lines, f"* left out: {content['left out']} of {content['expected']}"] if content["left out"] else lines
+
+
+def _failed(line: str) -> str:
+    """Its first line; what follows, such as a compiler's log, as it was written."""
+    first, _, rest = line.partition("\n")
+    return f"* failed: {first}" + (f"\n\n```\n{rest}\n```\n" if rest else "")
 
 
 def _plain(value: Any) -> str:

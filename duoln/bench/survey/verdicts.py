@@ -105,7 +105,7 @@ def _of_selftest(figure: str, record: Record) -> float | None:
     if figure == "failures":
         if not record.get("complete"):
             return None
-        failed = sum(len(rule["failures"]) for rule in record["rules"])
+        failed = len(record["failures"]) + sum(len(rule["failures"]) for rule in record["rules"])
         return float(failed + len(record.get("compilation", {}).get("failures", [])))
     value = record.get("compilation", {}).get(figure)
     return value if _is_number(value) else None
