@@ -16,6 +16,7 @@ import inspect
 import json
 import os
 import platform
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
@@ -38,6 +39,7 @@ _START_SECONDS, _CASE_SECONDS = 60.0, 20.0
 _IDLE_SECONDS = 30.0
 """After which the process ends: it holds memory of the device."""
 _TEXTS = (".cu", ".cuh", ".h", ".metal", ".py")
+_OURS = "duoln.kernels."
 _FACTS = ("library", "device", "compute_capability", "driver")
 """Of what a backend says about itself."""
 
@@ -230,9 +232,9 @@ def _device_facts(backend: Backend) -> dict[str, str]:
 
 def text_of(rule: Rule) -> str:
     """Of what a plug-in's rule is made: a hash of the files of its folder. Empty for a rule of the library."""
-    own = inspect.getsourcefile(inspect.unwrap(rule.vjp or rule.forward))
-    is_ours = own is None or source.FOLDER in Path(own).resolve().parents
-    return "" if is_ours else _fingerprint(Path(own).parent)
+    module = inspect.unwrap(rule.vjp or rule.forward).__module__
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return "" if file is None or module.startswith(_OURS) else _fingerprint(Path(file).parent)
 
 
 @cache

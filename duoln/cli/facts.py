@@ -122,7 +122,8 @@ def _of_proofs(verdicts: list[dict[str, str]], info: dict[str, str]) -> Iterator
         yield f"set aside: {v['op']} '{v['rule']}' of {v['stored']}, case {v['case']}:"
         yield from (f"  {line}" for line in v["reason"].splitlines())
     if wrong:
-        yield f"please send us these lines with: duoln {duoln.__version__}, {', '.join(info.values())}"
+        yield (f"please send us these lines with: duoln {duoln.__version__}, "
+               + ", ".join(f"{key} {value}" for key, value in info.items()))
         yield "DUOLN_PROVE=again proves the rules once more"
 
 
