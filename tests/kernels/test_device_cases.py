@@ -8,7 +8,7 @@ from math import ceil, prod
 import numpy as np
 import pytest
 from conftest import GPU, STAND_IN
-from h100 import H100, h100  # noqa: F401
+from h100 import H100, use_h100
 
 from duoln import ops
 from duoln.kernels import case_table, device_cases
@@ -38,8 +38,16 @@ def made():
         return {case.name: case.make() for case in EVERY if case.build.__module__.startswith("duoln.kernels")}
 
 
+@pytest.fixture(scope="module")
+def boundaries():
+    """The table of boundaries, with zeros too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(case_table, "_floats", lambda rng, *shape: np.broadcast_to(np.float32(0), shape))
+        return rule_cases()
+
+
 def test_names_are_those_of_the_cases(made):
-    assert len({case.name for case in EVERY}) == len(EVERY) > 700
+    assert len({case.name for case in EVERY}) == len(EVERY) >= 600
     assert all(str(case) == name for name, case in made.items())
 
 
@@ -120,10 +128,10 @@ def test_each_block_takes_several_rows(made):
     assert all(entries - loops[op] <= {(16, 1), (32, 1)} for op in NORMS), {op: entries - loops[op] for op in NORMS}
 
 
-def test_every_setting_runs(made):
+def test_every_setting_runs(made, boundaries):
     """The tests compile each of them; with the table of boundaries these cases launch each."""
     ran = set()
-    for case in (*made.values(), *rule_cases()):
+    for case in (*made.values(), *boundaries):
         storage = {"STORAGE": STORAGE[case.stored]} if STORAGE[case.stored] else {}
         if case.op in NORMS:
             p = _plan(case)
@@ -135,3 +143,46 @@ def test_every_setting_runs(made):
             ran.add((f"{cell}/{'wide' if p == of_cells.WIDE else cell}.cu", *sorted(macros.items())))
     wanted = {(file, *sorted(macros.items())) for file, macros in every_setting() if file.partition("/")[0] in ("layer_norm", "lstm", "gru", "rnn")}
     assert len(wanted) > 300 and wanted - ran == set()
+
+
+# On the CPU -------------------------------------------------------------------------------------------------------
+
+ORDINARY = ("layer_norm float16 9 x 64", "layer_norm bfloat16 5 x 64, misaligned", "add_rms_norm bfloat16 5 x 33",
+            "lstm float16 layer T4 B5 in3 H33 masked, reverse", "gru bfloat16 none T4 B5 in3 H33 masked, reverse",
+            "rnn float16 layer T4 B5 in3 H33 masked, reverse", "lstm_cell bfloat16 layer-cell B3 H33",
+            "softmax_cross_entropy bfloat16 130 x 10", "take float16 20 of 7 x 3", "linear 2500 x 33 x 50",
+            "lstm layer T9 B3 in2 H130", "write_then_read B3 P28 read 5 write 2 draw")
+"""Of each kind one, of those that take about a second."""
+MOST_VALUES, MOST_WORK = 1 << 19, 50_000
+"""Of a case, and time steps times rows times units of a walk, that take seconds on the CPU."""
+
+
+def _is_quick(case):
+    if case.op in ("lstm", "gru", "rnn"):
+        steps, rows, _, hidden = case.arguments[2]
+        return steps * rows * hidden <= MOST_WORK
+    numbers = case.arguments[1][0] if case.op in NORMS else case.arguments
+    return prod(n for n in numbers if isinstance(n, int)) <= MOST_VALUES
+
+
+def _on_this_device():
+    for case in EVERY:
+        if GPU != STAND_IN or case.name in ORDINARY:
+            yield pytest.param(case, id=case.name)
+        elif _is_quick(case):
+            yield pytest.param(case, id=case.name, marks=pytest.mark.long)
+
+
+@pytest.mark.skipif(GPU == STAND_IN and sys.platform != "linux", reason="kernels run on the CPU under Linux only")
+@pytest.mark.parametrize("case", list(_on_this_device()))
+def test_case(case, gpu, monkeypatch):
+    """On a GPU all of them; on the CPU those that are quick, with the layouts of an H100."""
+    if GPU == STAND_IN:
+        use_h100(monkeypatch)
+    outcomes = list(selftest.run(gpu, [case.make()], case.runs if GPU != STAND_IN else 2))
+    assert outcomes and all(o.passed for o in outcomes), outcomes
+    assert any(o.rule.startswith("cuda") for o in outcomes)
+
+
+def test_the_ordinary_ones_are_there():
+    assert set(ORDINARY) <= {case.name for case in EVERY}

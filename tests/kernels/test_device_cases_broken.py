@@ -12,7 +12,7 @@ import pytest
 from broken_text import break_text
 from conftest import GPU, STAND_IN
 from every_case import every_case
-from h100 import h100  # noqa: F401
+from h100 import use_h100
 
 from duoln.testing import selftest
 
@@ -63,18 +63,20 @@ BY_NAME = {case.name: case for case in selftest.every_device_case()}
 
 
 @pytest.mark.parametrize("broken", [pytest.param(b, marks=pytest.mark.long if b.slow else ()) for b in BROKEN], ids=lambda b: b.what)
-def test_the_cases_for_a_device_fail(broken, h100, monkeypatch):
+def test_the_cases_for_a_device_fail(broken, gpu, monkeypatch):
+    use_h100(monkeypatch, broken.layout)
     in_text = break_text(monkeypatch, broken.old, broken.new)
-    [first, *_] = selftest.run(h100(broken.layout), [BY_NAME[broken.case].make()], repeats=1)
+    [first, *_] = selftest.run(gpu, [BY_NAME[broken.case].make()], repeats=1)
     assert any(in_text), "the text to break is not there any more"
     assert not first.passed
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda b: b.what)
-def test_the_cases_of_the_table_pass(broken, h100, monkeypatch):
+def test_the_cases_of_the_table_pass(broken, gpu, monkeypatch):
     """All of the same operator and variant; of DRAW's operators the table has none."""
-    gpu, case = h100(), BY_NAME[broken.case].make()
+    use_h100(monkeypatch)
+    case = BY_NAME[broken.case].make()
     break_text(monkeypatch, broken.old, broken.new)
     chosen = [c for c in every_case() if (c.op, c.attrs.get("norm")) == (case.op, case.attrs.get("norm"))]
     assert [str(o.case) for o in selftest.run(gpu, chosen, repeats=1) if not o.passed] == []
@@ -82,6 +84,7 @@ def test_the_cases_of_the_table_pass(broken, h100, monkeypatch):
 
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "layout"), sorted({(b.case, b.layout) for b in BROKEN}), ids=str)
-def test_the_sound_text_passes(name, layout, h100):
-    outcomes = list(selftest.run(h100(layout), [BY_NAME[name].make()]))
+def test_the_sound_text_passes(name, layout, gpu, monkeypatch):
+    use_h100(monkeypatch, layout)
+    outcomes = list(selftest.run(gpu, [BY_NAME[name].make()]))
     assert outcomes and all(o.passed for o in outcomes), outcomes
