@@ -77,9 +77,10 @@ def test_the_cases_of_the_table_pass(broken, gpu, monkeypatch):
     """All of the same operator and variant; of DRAW's operators the table has none."""
     use_h100(monkeypatch)
     case = BY_NAME[broken.case].make()
-    break_text(monkeypatch, broken.old, broken.new)
+    in_text = break_text(monkeypatch, broken.old, broken.new)
     chosen = [c for c in every_case() if (c.op, c.attrs.get("norm")) == (case.op, case.attrs.get("norm"))]
     assert [str(o.case) for o in selftest.run(gpu, chosen, repeats=1) if not o.passed] == []
+    assert any(in_text) == bool(chosen)
 
 
 @pytest.mark.long
