@@ -87,7 +87,9 @@ def norm(op: str, shape: Sequence[int], *, activation: str | None = None, mean: 
     """One case of a norm over the last axis; `mean` is that of what it normalises, `absent` names gain or bias."""
     width, summands = shape[-1], 2 if op.startswith("add_") else 1
     rng = np.random.default_rng([*shape, summands])
-    rows = [_floats(rng, *shape) + np.float32(mean / summands) for _ in range(summands)]
+    rows = [_floats(rng, *shape) for _ in range(summands)]
+    if mean:
+        rows = [x + np.float32(mean / summands) for x in rows]
     parameters = [None if name in absent else _floats(rng, width)
                   for name in (("gain", "bias") if op.endswith("layer_norm") else ("gain",))]
     attrs: dict[str, Any] = {"eps": _eps(width)}

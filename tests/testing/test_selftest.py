@@ -2,6 +2,7 @@
 
 import functools
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from duoln import cli, ops
 from duoln.core import Rule
 from duoln.testing import selftest, tolerance
 
-_one_of_each = functools.cache(selftest.cases)
+_one_of_each = functools.cache(lambda backend: selftest.largest_of_each(every_case(), backend))
 
 
 def test_every_rule_of_every_backend(be):
@@ -76,11 +77,86 @@ def test_a_rule_that_does_not_repeat(broken, numpy_backend):
 
 def test_a_rule_that_raises_does_not_end_the_test(broken, numpy_backend):
     def fail(*a, **k):
-        raise RuntimeError("no such kernel")
+        raise RuntimeError("no such kernel\nlayer_norm.cu(12): error: expected a ;")
 
     broken[0](forward=fail)
     [report] = selftest.by_rule(selftest.run(numpy_backend, every_case()[:2]))
-    assert report.rule == "bad" and report.cases == 2 and "RuntimeError: no such kernel" in report.failures[0]
+    assert report.rule == "bad" and report.cases == 2 and "RuntimeError: no such kernel\nlayer_norm.cu(12): error" in report.failures[0]
+
+
+def test_an_error_by_little_is_near(broken, numpy_backend):
+    """It is shown, and does not fail; twice what is allowed does."""
+    put, good = broken
+    proof = next(c for c in every_case() if c.op == "layer_norm" and c.length >= 500)
+    for factor, near in ((1.25, True), (2, False)):
+        by = np.float32(1 + factor * tolerance("float32", proof.length))
+        put(forward=lambda be, *a, by=by, **k: (good.forward(be, *a, **k)[0] * by, good.forward(be, *a, **k)[1]))
+        outcome = selftest.prove(proof, numpy_backend)
+        [report] = selftest.by_rule([outcome])
+        assert outcome.near == near and not outcome.passed
+        assert (len(report.near), len(report.failures)) == (near, not near) and str(proof) in (report.near + report.failures)[0]
+
+
+# Values of 16 bits ------------------------------------------------------------------------------------------------
+
+STORED = next(c for c in every_case() if str(c) == "layer_norm 3 x 33")._replace(stored="bfloat16")
+
+
+def test_a_case_in_16_bits_has_its_own_name():
+    assert str(STORED) == "layer_norm bfloat16 3 x 33"
+
+
+def test_no_rule_of_numpy_takes_16_bits_as_they_are(numpy_backend):
+    assert selftest.rules(STORED, numpy_backend) == []
+    with pytest.raises(LookupError, match="layer_norm bfloat16 3 x 33: expected a rule that takes bfloat16"):
+        selftest.prove(STORED, numpy_backend)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="kernels run on the CPU under Linux only")
+@pytest.mark.parametrize("stored", ["float16", "bfloat16"])
+def test_the_rule_and_its_reference_get_the_same_values(stored, gpu, monkeypatch):
+    """Rounded ones: with those that were not rounded the reference would be further away than is allowed of float32."""
+    [rule] = selftest.rules(STORED, gpu)
+    seen = {}
+
+    def forward(be, x, *a, **k):
+        seen[be.dtype(x)] = be.to_numpy(x).astype(np.float64)
+        return rule.forward(be, x, *a, **k)
+
+    composed = ops.layer_norm.rules("numpy")[-1]
+    monkeypatch.setattr(ops.layer_norm, "_composed", Rule("composed", lambda be, x, *a, **k: (seen.update(exact=x), composed.forward(be, x, *a, **k))[1], composed.vjp))
+    assert selftest.prove(STORED._replace(stored=stored), gpu, rule=Rule("bad", forward, rule.vjp, stored=rule.stored)).passed
+    np.testing.assert_array_equal(seen[stored], seen["exact"])
+    assert not np.array_equal(seen[stored], STORED.inputs[0].astype(np.float64))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="kernels run on the CPU under Linux only")
+@pytest.mark.parametrize("name", ["layer_norm 70 x 33", "lstm layer T3 B5 in3 H9 masked, reverse", "adam_rates standard, beta1 0.9, after 0"])
+def test_a_large_case_has_its_reference_on_the_device(name, gpu, monkeypatch):
+    """The same errors, and a rule that is wrong is seen."""
+    proof = next(c for c in every_case() if str(c) == name)
+    of_host = selftest.prove(proof, gpu)
+    where = []
+    values = selftest._results
+    monkeypatch.setattr(selftest, "_results", lambda be, *a: (where.append(be.name), values(be, *a))[1])
+    monkeypatch.setattr(selftest, "_MANY", 0)
+    of_device = selftest.prove(proof, gpu)
+    assert set(where) == {"cupy"} and of_device.passed
+    assert abs(of_device.error - of_host.error) <= 1e-3 * of_host.error
+    rule = selftest.rules(proof, gpu)[0]
+
+    def wrong(be, *a, **k):
+        out, saved = rule.forward(be, *a, **k)
+        return (tuple(o * 2 for o in out) if isinstance(out, tuple) else out * 2), saved
+
+    assert not selftest.prove(proof, gpu, rule=Rule("bad", wrong, rule.vjp)).passed
+
+
+def test_the_operator_of_a_case():
+    draw = next(c for c in selftest.every_device_case() if c.op == "write_then_read")
+    assert selftest.operator(STORED) is ops.layer_norm and selftest.operator(draw).name == "write_then_read"
+    with pytest.raises(LookupError, match="found 'no_such'"):
+        selftest.operator(STORED._replace(op="no_such"))
 
 
 @pytest.fixture
