@@ -131,6 +131,18 @@ else:
 """
 
 
+def test_the_sanitizer_checks_our_kernels_alone():
+    every, shared = (set(sanitizer.kernels(tool)) for tool in ("memcheck", "racecheck"))
+    assert {"layer_norm_backward", "lstm_walk_forward", "glimpse_forward", "sum_columns"} < shared < every
+    assert every - shared == {"take_backward", "latent_forward", "latent_backward"}  # each thread works alone
+    in_texts = sum(path.read_text().count("__global__") for folder in ("kernels", "plugins") for path in (ROOT / folder).rglob("*.cu")
+                   if path.parent.name != "device_limits")
+    assert len(every) == in_texts
+    words = sanitizer.command("compute-sanitizer", "racecheck", "cupy", Path("record.json"))
+    assert {word for before, word in zip(words, words[1:], strict=False) if before == "--kernel-regex"} == {
+        f"kns={name}" for name in shared}
+
+
 def test_what_the_sanitizer_finds_fails_the_part(tmp_path, monkeypatch):
     (tmp_path / "compute-sanitizer").write_text(FAKE.format(python=sys.executable))
     (tmp_path / "compute-sanitizer").chmod(0o755)
