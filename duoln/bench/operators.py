@@ -133,7 +133,7 @@ def _our_side(plan: Plan, backend: Backend, inputs: agreement.Values, ours: agre
         agreement.check_rule(f"{plan.name}, rule '{rule}'", plan.subject, backend, inputs, ours, plan.backward)
     return Side("duoln", DuolnChain(plan.subject, backend, inputs, plan.cache, plan.backward), {
         "rule": rule, "source": plan.subject.source(rule),
-        "max_error": agreement.max_error(plan.subject, inputs, ours, plan.backward)})
+        "max_error": agreement.max_error(plan.subject, backend, inputs, ours, plan.backward)})
 
 
 def _peer_side(plan: Plan, backend: Backend, inputs: agreement.Values, ours: agreement.Values, peer: str) -> Side:
@@ -144,7 +144,7 @@ def _peer_side(plan: Plan, backend: Backend, inputs: agreement.Values, ours: agr
     agreement.check_agreement(f"{plan.name}, {peer}", theirs, ours, "duoln",
                               agreement.allowed(plan.shape))
     return Side(peer, operators_torch.TorchChain(plan.subject, inputs, plan.cache, plan.backward, device, peer), {
-        "max_error": agreement.max_error(plan.subject, inputs, theirs, plan.backward),
+        "max_error": agreement.max_error(plan.subject, backend, inputs, theirs, plan.backward),
         "facts": operators_torch.facts(device)})
 
 

@@ -29,8 +29,8 @@
       gbps          bytes / median, 1e9 bytes a second, or null
       fraction_of_copy           gbps / copy_gbps, or null
       flops, gflops              floating-point operations, and 1e9 of them a second, or null
-      max_error     largest difference from the composed rule in float64 on NumPy, over values and gradients, relative
-                    to the largest value of each; null where it was not measured
+      max_error     largest difference from the composed rule in float64 on NumPy, beside CuPy on CuPy, over values and
+                    gradients, relative to the largest value of each; null where it was not measured
       source        sha256 over the source files of the rule, in `kernels/OP/`, and shared headers; null for a
                     composed rule or a peer
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -139,8 +140,7 @@ def test_the_sanitizer_checks_our_kernels_alone():
                    if path.parent.name != "device_limits")
     assert len(every) == in_texts
     words = sanitizer.command("compute-sanitizer", "racecheck", "cupy", Path("record.json"))
-    assert {word for before, word in zip(words, words[1:], strict=False) if before == "--kernel-regex"} == {
-        f"kns={name}" for name in shared}
+    assert {word for before, word in pairwise(words) if before == "--kernel-regex"} == {f"kns={name}" for name in shared}
 
 
 def test_what_the_sanitizer_finds_fails_the_part(tmp_path, monkeypatch):
