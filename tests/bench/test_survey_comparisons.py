@@ -6,9 +6,9 @@ import sys
 import pytest
 from conftest import PATIENCE
 
-from duoln.bench import timed_process, turns
-from duoln.bench.survey import cells, comparisons, cpu, steps
-from duoln.bench.survey.comparisons import Comparison, time_comparisons
+from duoln.bench import comparisons, operators, timed_process, turns
+from duoln.bench.comparisons import Comparison, time_comparisons
+from duoln.bench.survey import cells, cpu, steps
 from duoln.bench.turns import Entry, Side
 from duoln.errors import DuolnError
 from duoln.testing import check_error
@@ -185,7 +185,7 @@ def test_where_a_curve_bends(times, threads):
 def test_the_record_of_threads_says_where_each_curve_bends(tmp_path, monkeypatch):
     monkeypatch.setattr(comparisons, "Side", _Timed)
     monkeypatch.setattr(cpu.cores, "workers", lambda: 2)
-    monkeypatch.setattr(comparisons.operators, "measure_copy", lambda backend: {"gbps": 10.0})
+    monkeypatch.setattr(operators, "measure_copy", lambda backend: {"gbps": 10.0})
     file = tmp_path / "cpu.json"
     assert cpu.main(["--backend", "numpy", "--json", str(file), "--quick", "--peer", "torch"]) == 0
     record = json.loads(file.read_text())

@@ -53,7 +53,8 @@ def parts(backend: str, out: Path, quick: bool, cores: int) -> list[Part]:
         part("ops", "norms and cross-entropy beside a copy", 105, f"{survey}.operators", *torch),
         part("rnn", "LN-LSTM and LN-GRU beside PyTorch's loop, and its plain layers", 95, f"{survey}.cells", *torch),
         part("steps", "whole training steps, eager and compiled", 95, f"{survey}.steps", *torch),
-        part("mnist", "one epoch of MNIST, digits made on the spot", 35, f"{survey}.epoch")]
+        part("mnist", "one epoch of MNIST, digits made on the spot", 35, "duoln.bench.epoch",
+             "--task", "mnist", "--variant", "ln", "--set", "source=made")]
     if backend == "cupy":
         chosen[1:1] = [part("sanitizer", "a small case of each kernel under compute-sanitizer", 60,
                             f"{survey}.sanitizer")]

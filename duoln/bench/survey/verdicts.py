@@ -1,9 +1,4 @@
-"""A verdict for every prediction of `kernels/predictions.py`, from the records of a survey.
-
-The rule: the ratio of what was measured to what was predicted decides. Within the prediction's factor, either way, it
-holds; beyond, the device is faster or slower than predicted. Times that memory bounds are predicted for an H100 and
-scaled by what this device copies; shares of a data sheet are of this device's; the others are compared as they are.
-"""
+"""A verdict for every prediction of `kernels/predictions.py`, from the records of a survey, by RULE."""
 
 from __future__ import annotations
 
@@ -13,9 +8,10 @@ from typing import Any, NamedTuple
 from duoln.kernels.predictions import COPY_GBPS, SHEETS, Prediction, Reading, predictions
 
 HOLDS, FASTER, SLOWER, UNMEASURED = "holds", "faster", "slower", "not measured"
-RULE = ("Measured over predicted decides: within the prediction's factor it holds. Times bound by memory are predicted "
-        "for an H100 and scaled by the copy of this device; shares of the data sheet are of this device's; the others "
-        "are compared as they are for an H100.")
+RULE = ("Measured over predicted decides: within the prediction's factor it holds. Times of operators and walks are those "
+        "of a graph on the device; other times are the host's, with Python. Times bound by memory are predicted for an "
+        "H100 and scaled by the copy of this device; shares of the data sheet are of this device's; the others are "
+        "compared as they are for an H100.")
 
 Record = Mapping[str, Any]
 ReadRecord = Callable[[str], Record]
