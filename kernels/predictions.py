@@ -40,8 +40,9 @@ class Reading(NamedTuple):
     part: str
     """The part of the survey: its record is `PART.json`."""
     figure: str
-    """"us": the time of a case. "gradient us": that of forward + backward less that of forward. "ratio": the time of a
-    case over that of `beside`. Otherwise the name of a figure, or its beginning."""
+    """"us": the time of a case, of a layer or a step the host's; "device us": its device's. "gradient us": that
+    of forward + backward less that of forward. "ratio": the time of a case over that of `beside`. Otherwise the name of
+    a figure, or its beginning."""
     op: str = ""
     passes: str = ""
     shape: Shape = ()
@@ -214,9 +215,9 @@ def _cells() -> list[Prediction]:
         _by_steps("lstm", small, "forward+backward", max(both.host_us, 22),
                   f"the device needs 9 + 13 us, the host {both}"),
         _by_steps("lstm-middle", middle, "forward+backward", max(both.host_us, 22), "the same"),
-        _lstm("lstm-large", large, "forward+backward", max(both.host_us, kernels + outside),
+        _lstm("lstm-large", large, "forward+backward", kernels + outside,
               f"too large for a walk; the device needs {kernels} us, and {outside} us of products outside the time "
-              "loop; the host as before"),
+              "loop"),
         Prediction("lstm-torch", f"LN-LSTM forward + backward, {small}, over PyTorch's loop", round(walk / 470, 3),
                    "times", "470 us a time step of the loop, all launches", beside._replace(beside="torch loop"), 2.0),
         Prediction("lstm-cudnn", "the same over cuDNN's plain LSTM", round(walk / 26, 2), "times",
@@ -233,13 +234,13 @@ def _walk_us(shape: Shape, backward: bool) -> float:
 
 def _lstm(name: str, shape: Shape, passes: str, microseconds: float, because: str) -> Prediction:
     return Prediction(name, f"LN-LSTM {passes.replace('+', ' + ')}, {shape}, a time step", float(f"{microseconds:.2g}"),
-                      "us", because, Reading("rnn", "us", "lstm layer", passes, shape, steps=shape[0]))
+                      "us", because, Reading("rnn", "device us", "lstm layer", passes, shape, steps=shape[0]))
 
 
 def _by_steps(name: str, shape: Shape, passes: str, microseconds: float, because: str) -> Prediction:
     walk = _lstm(name, shape, passes, microseconds, because)
     return walk._replace(what=f"the same by steps, {passes.replace('+', ' + ')}, {shape}",
-                         reading=walk.reading._replace(side="duoln, by steps"))
+                         reading=walk.reading._replace(figure="us", side="duoln, by steps"))
 
 
 def _steps() -> list[Prediction]:

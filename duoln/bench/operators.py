@@ -115,14 +115,11 @@ def measure(plan: Plan, backend: Backend, peers: Sequence[str], rounds: int,
     for side, one in zip(sides, clocks, strict=True):
         taken = one.samples
         speed = copy_gbps or moved / float(np.median(taken.seconds)) / 1e9
-        events: dict[str, Any] = {} if taken.no_graph is None else {"no_event_seconds": taken.no_graph}
-        if taken.device_seconds is not None:
-            events = {"event_seconds": float(np.median(taken.device_seconds)), "event_samples": taken.device_seconds}
         cases.append(make_case(
             op=plan.subject.name, passes=passes(plan.backward), shape=plan.shape, side=side.name,
             samples=taken.seconds, clock_name=clock.NAME, cache=plan.cache, warmups=taken.warmups, copy_gbps=speed,
             moved=moved, flops=plan.subject.flops(rows, width, plan.backward) or None, launches=taken.launches,
-            repeated=taken.repeated, **events, **side.facts))
+            repeated=taken.repeated, **clock.events(taken.device_seconds, taken.no_graph), **side.facts))
     return cases
 
 

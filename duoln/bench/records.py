@@ -72,6 +72,8 @@ class Work(NamedTuple):
     first: int = 0
     """The number of the first timed run."""
     warmups: int = 0
+    capture: Callable[[], clock.DeviceSeconds | None] = lambda: None
+    """Captures a run as a graph, whose time is the device's own."""
 
 
 def spread(samples: Sequence[float]) -> dict[str, float]:
@@ -127,7 +129,7 @@ def make_case(*, op: str, passes: str, shape: Sequence[int], side: str, samples:
 def of_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """What a case takes from a row of `turns.time_in_turns`."""
     return {"side": row["name"], "samples": row["samples"], "clock_name": "wall_run", "cache": "running",
-            "warmups": row["facts"]["warmups"], "ratio": row["ratio"], "facts": row["facts"]}
+            "warmups": row["facts"]["warmups"], "ratio": row["ratio"], "facts": row["facts"], **row["events"]}
 
 
 def make_record(kind: str, backend: Backend, label: str | None, copy_gbps: float,
