@@ -19,9 +19,12 @@ SHEETS = {"H100": {"GB/s": 3350.0, "bf16": 989.0, "tf32": 495.0},
           "H200": {"GB/s": 4800.0, "bf16": 989.0, "tf32": 495.0}}
 """Data sheets: memory, and TFLOP/s of dense products on tensor cores."""
 
-LAUNCH_US, PRODUCT_US, LIBRARY_US, GRAPH_US, COPY_US, UPLOAD_US, WAIT_US = 4.0, 5.0, 8.0, 10.0, 3.0, 15.0, 10.0
-"""What a call takes on the host beside our own Python: a RawKernel, a call of cuBLAS, one of CuPy's own kernels, a
-graph, a copy between arrays, an array from the host, and a wait or a value that is read."""
+COSTS = {
+    "ours": (4.0, "launch of ours", "launches of ours"), "products": (5.0, "product", "products"),
+    "library": (8.0, "launch of CuPy's own", "launches of CuPy's own"), "graphs": (10.0, "graph", "graphs"),
+    "copies": (3.0, "copy", "copies"), "uploads": (15.0, "upload", "uploads"), "waits": (10.0, "wait", "waits")}
+"""What a call of CuPy takes on the host beside our own Python, estimated in us, and the words for one and for several.
+An upload is an array from the host; a value that is read is a wait."""
 H100 = Device.of(9, 132, 227 << 10)
 PRODUCTS_TFLOPS = 40.0
 """What cuBLAS does in float32 with products of a whole sequence."""
@@ -37,8 +40,9 @@ class Reading(NamedTuple):
     part: str
     """The part of the survey: its record is `PART.json`."""
     figure: str
-    """"us": the time of a case. "gradient us": that of forward + backward less that of forward. "ratio": the time of a
-    case over that of `beside`. Otherwise the name of a figure, or its beginning."""
+    """"us": the time of a case, of a layer or a step the host's; "device us": its device's. "gradient us": that
+    of forward + backward less that of forward. "ratio": the time of a case over that of `beside`. Otherwise the name of
+    a figure, or its beginning."""
     op: str = ""
     passes: str = ""
     shape: Shape = ()
@@ -67,38 +71,26 @@ class Prediction(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """What one training step, or one time step of it, asks of CuPy."""
+    """What one training step, or one time step of it, asks of CuPy, by the names of COSTS."""
 
     ours: float
-    """Launches of our kernels."""
     products: float
     library: float
-    """Launches of CuPy's own kernels."""
     graphs: float
-    """Launches of a graph."""
     copies: float
-    """Copies from array to array."""
     uploads: float
     waits: float
     python_us: float
     """Time of our own Python, measured with kernels that do nothing."""
 
     @property
-    def launches(self) -> float:
-        """Kernels of every kind and graphs; a product is one, although cuBLAS may launch two."""
-        return self.ours + self.products + self.library + self.graphs
-
-    @property
     def host_us(self) -> float:
         """The time that the host takes: it is what a step takes, if the device is faster."""
-        return (self.python_us + LAUNCH_US * self.ours + PRODUCT_US * self.products + LIBRARY_US * self.library
-                + GRAPH_US * self.graphs + COPY_US * self.copies + UPLOAD_US * self.uploads + WAIT_US * self.waits)
+        return self.python_us + sum(us * getattr(self, name) for name, (us, _, _) in COSTS.items())
 
     def __str__(self) -> str:
-        words = (("ours", "launch of ours", "launches of ours"), ("products", "product", "products"),
-                 ("library", "launch of CuPy's own", "launches of CuPy's own"), ("graphs", "graph", "graphs"),
-                 ("copies", "copy", "copies"), ("uploads", "upload", "uploads"), ("waits", "wait", "waits"))
-        asked = [f"{n:g} {one if n == 1 else many}" for name, one, many in words if (n := getattr(self, name))]
+        asked = [f"{n:g} {one if n == 1 else several}"
+                 for name, (_, one, several) in COSTS.items() if (n := getattr(self, name))]
         return ", ".join([*asked, f"{self.python_us:.0f} us of Python"])
 
 
@@ -136,7 +128,7 @@ def _device() -> list[Prediction]:
         _limit("copy", "a plain copy, read + written", 0.9, "GB/s", "3.0 of 3.35 TB/s, published", "copy GB/s", 1.1,
                "GB/s"),
         _limit("launch", "a launch of our kernel from Python", 6, "us",
-               f"{LAUNCH_US:g} us of CuPy, and our checks of one argument", "launch of our kernel"),
+               f"{COSTS['ours'][0]:g} us of CuPy, and our checks of one argument", "launch of our kernel"),
         _limit("graph", "the same in a graph", 1.3, "us", "published for an H100", "the same in a graph"),
         _limit("product", "a product 64 x 256 x 1024 from Python", 12, "us", "bound by the host",
                "product 64 x 256 x 1024"),
@@ -223,9 +215,9 @@ def _cells() -> list[Prediction]:
         _by_steps("lstm", small, "forward+backward", max(both.host_us, 22),
                   f"the device needs 9 + 13 us, the host {both}"),
         _by_steps("lstm-middle", middle, "forward+backward", max(both.host_us, 22), "the same"),
-        _lstm("lstm-large", large, "forward+backward", max(both.host_us, kernels + outside),
+        _lstm("lstm-large", large, "forward+backward", kernels + outside,
               f"too large for a walk; the device needs {kernels} us, and {outside} us of products outside the time "
-              "loop; the host as before"),
+              "loop"),
         Prediction("lstm-torch", f"LN-LSTM forward + backward, {small}, over PyTorch's loop", round(walk / 470, 3),
                    "times", "470 us a time step of the loop, all launches", beside._replace(beside="torch loop"), 2.0),
         Prediction("lstm-cudnn", "the same over cuDNN's plain LSTM", round(walk / 26, 2), "times",
@@ -242,13 +234,13 @@ def _walk_us(shape: Shape, backward: bool) -> float:
 
 def _lstm(name: str, shape: Shape, passes: str, microseconds: float, because: str) -> Prediction:
     return Prediction(name, f"LN-LSTM {passes.replace('+', ' + ')}, {shape}, a time step", float(f"{microseconds:.2g}"),
-                      "us", because, Reading("rnn", "us", "lstm layer", passes, shape, steps=shape[0]))
+                      "us", because, Reading("rnn", "device us", "lstm layer", passes, shape, steps=shape[0]))
 
 
 def _by_steps(name: str, shape: Shape, passes: str, microseconds: float, because: str) -> Prediction:
     walk = _lstm(name, shape, passes, microseconds, because)
     return walk._replace(what=f"the same by steps, {passes.replace('+', ' + ')}, {shape}",
-                         reading=walk.reading._replace(side="duoln, by steps"))
+                         reading=walk.reading._replace(figure="us", side="duoln, by steps"))
 
 
 def _steps() -> list[Prediction]:
@@ -284,9 +276,8 @@ def table() -> str:
         of_sheet = " of the data sheet's" if p.scale in ("GB/s", "bf16", "tf32") else ""
         scaled = ", by the device's copy" if p.scale == "copy" else ""
         lines.append(f"| {p.what} | {p.value:g}{of_sheet} {p.unit}{scaled} | {p.within:g} | {p.because} |")
-    lines += ["", f"CuPy's own time on the host, estimated: {LAUNCH_US:g} us a launch, {PRODUCT_US:g} for a "
-                  f"product, {LIBRARY_US:g} for its own kernels, {GRAPH_US:g} for a graph, {COPY_US:g} for a copy, "
-                  f"{UPLOAD_US:g} for an upload, {WAIT_US:g} for a wait."]
+    costs = ", ".join(f"{one} {us:g}" for us, one, _ in COSTS.values())
+    lines += ["", f"CuPy's own time on the host, estimated in us: {costs}."]
     return "\n".join(lines) + "\n"
 
 

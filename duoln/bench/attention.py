@@ -45,12 +45,12 @@ def prepare(asked: dict[str, Any]) -> Work:
         return _ours(backend.name, arrays, causal, backward)
     import_module(asked["peer"])  # its libraries are no part of the peak
     from duoln.bench import attention_torch
-    from duoln.bench.operators_torch import device_for
+    from duoln.bench.operators_torch import device_for, wait_after
 
     peak.begin()
     device = device_for(backend.name)
-    run, out, gradients, facts = attention_torch.build(asked["form"], arrays, causal, backward, device)
-    return Work(lambda k: run(), checks(out, gradients), facts, warmups=2)
+    queue, out, gradients, facts = attention_torch.build(asked["form"], arrays, causal, backward, device)
+    return Work(lambda k: wait_after(queue, device), checks(out, gradients), facts, warmups=2)
 
 
 def _ours(backend_name: str, arrays: dict[str, np.ndarray], causal: bool, backward: bool) -> Work:

@@ -12,7 +12,7 @@ from duoln.bench.recurrent_torch import Built, weighted
 
 
 def build(form: str, arrays: Mapping[str, np.ndarray], causal: bool, backward: bool, device: str) -> Built:
-    """A function that runs the peer once; its output and gradients; and facts about the library.
+    """A function that queues a run of the peer; its output and gradients; and facts about the library.
 
     Args:
         form: "own" for `scaled_dot_product_attention`, "written out" for softmax(q @ k^T) @ v.

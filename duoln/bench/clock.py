@@ -14,7 +14,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from math import ceil
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from duoln.errors import DuolnError
 
@@ -101,12 +101,7 @@ class SlopeClock:
         self.launches, self.warmups = choose_launches(chain, now)
         self._seconds: list[float] = []
         self._device: list[float] = []
-        self._device_seconds: DeviceSeconds | None = None
-        self._no_graph: str | None = None
-        try:
-            self._device_seconds = chain.capture(self.launches)
-        except Exception as error:  # a library may raise anything; the launches are timed by the host's clock alone
-            self._no_graph = f"{type(error).__name__}: {error}"
+        self._device_seconds, self._no_graph = captured(lambda: chain.capture(self.launches))
         self._repeated = 0
 
     def take(self) -> None:
@@ -141,6 +136,21 @@ def take_turns(clocks: Sequence[SlopeClock], rounds: int) -> None:
     for _ in range(rounds):
         for clock in clocks:
             clock.take()
+
+
+def captured(capture: Callable[[], DeviceSeconds | None]) -> tuple[DeviceSeconds | None, str | None]:
+    """What a capture gives, and why it failed: a library may raise anything; then the host's clock alone remains."""
+    try:
+        return capture(), None
+    except Exception as error:
+        return None, f"{type(error).__name__}: {error}"
+
+
+def events(samples: Sequence[float] | None, no_graph: str | None) -> dict[str, Any]:
+    """The keys of a case that the device's own seconds give, or the reason why there are none."""
+    if no_graph is not None:
+        return {"no_event_seconds": no_graph}
+    return {"event_seconds": statistics.median(samples), "event_samples": list(samples)} if samples else {}
 
 
 def deviation(samples: Sequence[float]) -> float:

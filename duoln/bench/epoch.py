@@ -2,7 +2,8 @@
 
     python -m duoln.bench.epoch --task mnist --variant ln --backend cupy --set source=made
 
-prints one JSON object. Nothing is written, so it needs no package for checkpoints or downloads.
+prints one JSON object, or writes it to the file that `--json` names. No run folder is written, so it needs no package
+for checkpoints or downloads.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from duoln import runtime
 from duoln.backends.protocol import Backend
 from duoln.data import strictjson
+from duoln.system.filesystem import write_atomically
 from duoln.tasks import make_config, parse_settings
 from duoln.tasks.registry import find_task
 from duoln.training.trainer import Trainer
@@ -46,10 +49,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--variant", required=True)
     parser.add_argument("--preset", metavar="NAME")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings")
+    parser.add_argument("--quick", action="store_const", const="smoke", dest="preset", help="the preset smoke")
     parser.add_argument("--backend", choices=runtime.CHOICES)
+    parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args(argv)
     backend = runtime.backend(args.backend)
-    print(strictjson.dumps(measure(args.task, args.variant, args.preset, args.settings, backend)))
+    text = strictjson.dumps(measure(args.task, args.variant, args.preset, args.settings, backend))
+    if args.json is None:
+        print(text)
+    else:
+        write_atomically(args.json, f"{text}\n".encode())
     return 0
 
 

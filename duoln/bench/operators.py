@@ -115,14 +115,11 @@ def measure(plan: Plan, backend: Backend, peers: Sequence[str], rounds: int,
     for side, one in zip(sides, clocks, strict=True):
         taken = one.samples
         speed = copy_gbps or moved / float(np.median(taken.seconds)) / 1e9
-        events: dict[str, Any] = {} if taken.no_graph is None else {"no_event_seconds": taken.no_graph}
-        if taken.device_seconds is not None:
-            events = {"event_seconds": float(np.median(taken.device_seconds)), "event_samples": taken.device_seconds}
         cases.append(make_case(
             op=plan.subject.name, passes=passes(plan.backward), shape=plan.shape, side=side.name,
             samples=taken.seconds, clock_name=clock.NAME, cache=plan.cache, warmups=taken.warmups, copy_gbps=speed,
             moved=moved, flops=plan.subject.flops(rows, width, plan.backward) or None, launches=taken.launches,
-            repeated=taken.repeated, **events, **side.facts))
+            repeated=taken.repeated, **clock.events(taken.device_seconds, taken.no_graph), **side.facts))
     return cases
 
 
@@ -133,7 +130,7 @@ def _our_side(plan: Plan, backend: Backend, inputs: agreement.Values, ours: agre
         agreement.check_rule(f"{plan.name}, rule '{rule}'", plan.subject, backend, inputs, ours, plan.backward)
     return Side("duoln", DuolnChain(plan.subject, backend, inputs, plan.cache, plan.backward), {
         "rule": rule, "source": plan.subject.source(rule),
-        "max_error": agreement.max_error(plan.subject, inputs, ours, plan.backward)})
+        "max_error": agreement.max_error(plan.subject, backend, inputs, ours, plan.backward)})
 
 
 def _peer_side(plan: Plan, backend: Backend, inputs: agreement.Values, ours: agreement.Values, peer: str) -> Side:
@@ -144,7 +141,7 @@ def _peer_side(plan: Plan, backend: Backend, inputs: agreement.Values, ours: agr
     agreement.check_agreement(f"{plan.name}, {peer}", theirs, ours, "duoln",
                               agreement.allowed(plan.shape))
     return Side(peer, operators_torch.TorchChain(plan.subject, inputs, plan.cache, plan.backward, device, peer), {
-        "max_error": agreement.max_error(plan.subject, inputs, theirs, plan.backward),
+        "max_error": agreement.max_error(plan.subject, backend, inputs, theirs, plan.backward),
         "facts": operators_torch.facts(device)})
 
 

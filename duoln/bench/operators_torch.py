@@ -104,7 +104,7 @@ class TorchChain:
             return None
         self._results.clear()
         try:
-            return _graph_seconds(lambda: self.launch(count))
+            return graph_seconds(lambda: self.launch(count))
         finally:
             self._results.clear()
 
@@ -170,7 +170,7 @@ def _tensors(arrays: Mapping[str, np.ndarray], device: str, tracked: Sequence[st
                                requires_grad=name in tracked) for name, a in arrays.items()}
 
 
-def _graph_seconds(run: Callable[[], None]) -> DeviceSeconds:
+def graph_seconds(run: Callable[[], None]) -> DeviceSeconds:
     """Capture what `run` queues; as `device_seconds` of our backend."""
     torch = _torch()
     graph = torch.cuda.CUDAGraph()
@@ -188,6 +188,13 @@ def _graph_seconds(run: Callable[[], None]) -> DeviceSeconds:
         return milliseconds / 1e3
 
     return seconds
+
+
+def wait_after(queue: Callable[[], None], device: str) -> None:
+    """Queue work, and wait for it."""
+    queue()
+    if device == "cuda":
+        _torch().cuda.synchronize()
 
 
 def check_installed() -> None:

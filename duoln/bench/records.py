@@ -30,8 +30,8 @@
       gbps          bytes / median, 1e9 bytes a second, or null
       fraction_of_copy           gbps / copy_gbps, or null
       flops, gflops              floating-point operations, and 1e9 of them a second, or null
-      max_error     largest difference from the composed rule in float64 on NumPy, over values and gradients, relative
-                    to the largest value of each; null where it was not measured
+      max_error     largest difference from the composed rule in float64 on NumPy, beside CuPy on CuPy, over values and
+                    gradients, relative to the largest value of each; null where it was not measured
       source        sha256 over the source files of the rule, in `kernels/OP/`, and shared headers; null for a
                     composed rule or a peer
 
@@ -73,6 +73,8 @@ class Work(NamedTuple):
     first: int = 0
     """The number of the first timed run."""
     warmups: int = 0
+    capture: Callable[[], clock.DeviceSeconds | None] = lambda: None
+    """Captures a run as a graph, whose time is the device's own."""
 
 
 def spread(samples: Sequence[float]) -> dict[str, float]:
@@ -128,7 +130,7 @@ def make_case(*, op: str, passes: str, shape: Sequence[int], side: str, samples:
 def of_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """What a case takes from a row of `turns.time_in_turns`."""
     return {"side": row["name"], "samples": row["samples"], "clock_name": "wall_run", "cache": "running",
-            "warmups": row["facts"]["warmups"], "ratio": row["ratio"], "facts": row["facts"]}
+            "warmups": row["facts"]["warmups"], "ratio": row["ratio"], "facts": row["facts"], **row["events"]}
 
 
 def make_record(kind: str, backend: Backend, label: str | None, copy_gbps: float,

@@ -5,7 +5,7 @@ A run is forward, or forward and the gradients of everything (input, states, wei
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from duoln.bench import machine, peak
+from duoln.bench.clock import DeviceSeconds
 from duoln.bench.records import Work, source_hash
 from duoln.bench.turns import Entry, with_allocators
 from duoln.kernels.recurrent import cases
@@ -64,11 +65,12 @@ def prepare(asked: dict[str, Any]) -> Work:
             _prefer(cell, backend.name, asked["rule"])
         return _ours(cell, norm, backward, asked["backend"], arrays)
     from duoln.bench import recurrent_torch
-    from duoln.bench.operators_torch import device_for
+    from duoln.bench.operators_torch import device_for, graph_seconds, wait_after
 
     device = device_for(backend.name)
-    run, out, gradients, facts = recurrent_torch.build(cell, norm, asked["form"], arrays, backward, device)
-    return Work(lambda k: run(), checks(out, gradients), facts, warmups=2)
+    queue, out, gradients, facts = recurrent_torch.build(cell, norm, asked["form"], arrays, backward, device)
+    return Work(lambda k: wait_after(queue, device), checks(out, gradients), facts, warmups=2,
+                capture=lambda: graph_seconds(queue) if device == "cuda" else None)
 
 
 def _prefer(cell: str, backend: str, name: str) -> None:
@@ -120,13 +122,19 @@ def _ours(cell: str, norm: str, backward: bool, backend_name: str | None, arrays
 
     gradient = duoln.value_and_grad(lambda p: ops.sum(forward(p) * weights))
 
+    def queue() -> Any:
+        return gradient(params) if backward else forward(params)
+
     def run(k: int) -> None:
-        done = gradient(params) if backward else forward(params)
-        backend.wait([t.data for t in tree.leaves(done)])
+        backend.wait([t.data for t in tree.leaves(queue())])
+
+    def capture() -> DeviceSeconds | None:
+        device_seconds: Callable[..., DeviceSeconds] | None = getattr(backend, "device_seconds", None)
+        return None if device_seconds is None else device_seconds(queue)
 
     gradients = {k: g.numpy() for k, g in gradient(params)[1].items()} if backward else {}
     facts = {"backend": machine.backend_facts(backend), "rule": rule_of(cell, norm, params)}
-    return Work(run, checks(forward(params).numpy(), gradients), facts, warmups=2 if backward else 1)
+    return Work(run, checks(forward(params).numpy(), gradients), facts, warmups=2 if backward else 1, capture=capture)
 
 
 def rule_of(cell: str, norm: str, params: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ Built = tuple[Callable[[], None], np.ndarray, dict[str, np.ndarray], dict[str, s
 
 
 def build(cell: str, norm: str, form: str, arrays: Mapping[str, np.ndarray], backward: bool, device: str) -> Built:
-    """A function that runs the peer once; its output and gradients; and facts about the library.
+    """A function that queues a run of the peer; its output and gradients; and facts about the library.
 
     Args:
         cell: "lstm" or "gru".
@@ -48,7 +48,7 @@ def weighted(make: Callable[[Mapping[str, Any]], Callable[[], Any]], arrays: Map
     weights = torch.tensor(arrays["weights"], device=device)
     forward = make(tensors)
 
-    def run() -> None:
+    def queue() -> None:
         if backward:
             for t in tensors.values():
                 t.grad = None
@@ -56,12 +56,10 @@ def weighted(make: Callable[[Mapping[str, Any]], Callable[[], Any]], arrays: Map
         else:
             with torch.no_grad():
                 forward()
-        if device == "cuda":
-            torch.cuda.synchronize()
 
-    run()
+    queue()
     gradients = {k: t.grad.cpu().numpy() for k, t in tensors.items() if t.grad is not None}
-    return run, forward().detach().cpu().numpy(), gradients, facts(device)
+    return queue, forward().detach().cpu().numpy(), gradients, facts(device)
 
 
 def _plain(torch: Any, cell: str, p: Mapping[str, Any]) -> Callable[[], Any]:

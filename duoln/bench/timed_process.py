@@ -3,8 +3,8 @@
     python -m duoln.bench.timed_process '{"kind": "train", "peer": null, ...}'
 
 prints a line when its libraries are loaded, and a line of facts when it can begin. For each line `N` on stdin it then
-makes N runs and prints their seconds as JSON. If an error ends it, the last line is {"error": its class, "message": its
-words}.
+makes N runs and prints as JSON their seconds, and the device's own seconds of a run in a graph, or null. If an error
+ends it, the last line is {"error": its class, "message": its words}.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from duoln import tree
-from duoln.bench import machine, peak
+from duoln.bench import clock, machine, peak
 from duoln.bench.attention import prepare as prepare_attention
 from duoln.bench.records import Work
 from duoln.bench.recurrent import prepare as prepare_recurrent
@@ -46,9 +46,11 @@ def _answer() -> None:
     _load_libraries(asked)
     print(json.dumps("imported"), flush=True)
     work = prepare(asked)
+    device_seconds, no_graph = clock.captured(work.capture)
     side = asked["peer"] or "duoln"
     facts = {"side": side, **work.facts, **machine.side(), "warmups": work.warmups, "checks": work.checks,
-             "checked_updates": asked["kind"] not in ("rnn", "attention"), "peak_bytes": peak.above()}
+             "checked_updates": asked["kind"] not in ("rnn", "attention"), "peak_bytes": peak.above(),
+             "no_graph": no_graph}
     print(json.dumps(facts), flush=True)
     k = work.first
     for line in sys.stdin:
@@ -58,7 +60,7 @@ def _answer() -> None:
             work.run(k)
             seconds.append(time.perf_counter() - started)
             k += 1
-        print(json.dumps(seconds), flush=True)
+        print(json.dumps([seconds, device_seconds and device_seconds()]), flush=True)
 
 
 def _load_libraries(asked: dict[str, Any]) -> None:

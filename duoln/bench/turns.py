@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from duoln import errors
+from duoln.bench.clock import events
 from duoln.bench.records import ratio, spread
 from duoln.errors import DuolnError, MemoryExhaustedError
 from duoln.system import processes
@@ -50,6 +51,7 @@ class Side:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env=processes.environment(entry.environment))
         self.samples: list[float] = []
+        self.device_samples: list[float] = []
         self._imported = False
 
     def imported(self, seconds: float | None = None) -> None:
@@ -77,7 +79,10 @@ class Side:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{count}\n")
         self._process.stdin.flush()
-        taken: list[float] = self._answer(seconds)
+        taken: list[float]
+        taken, device_seconds = self._answer(seconds)
+        if device_seconds is not None:
+            self.device_samples.append(device_seconds)
         return taken
 
     @property
@@ -152,13 +157,15 @@ def take_turns(sides: Sequence[Side], rounds: int, runs: int, seconds: float = _
     """As `time_in_turns`, of sides that are ready. A turn that takes longer than `seconds` ends its side."""
     for side in sides:
         side.samples.clear()
+        side.device_samples.clear()
     for side in sides[1:]:
         if side.checked:
             check_agreement(sides[0], side)
     for _ in range(rounds):
         for side in sides:
             side.samples.append(spread(side.runs(runs, seconds))["median"])
-    rows = [{"name": s.name, "samples": list(s.samples), "facts": s.facts, **spread(s.samples)} for s in sides]
+    rows = [{"name": s.name, "samples": list(s.samples), "facts": s.facts, **spread(s.samples),
+             "events": events(s.device_samples, s.facts.get("no_graph"))} for s in sides]
     for row in rows:
         row["ratio"] = ratio(rows[0], row)
     return rows

@@ -18,7 +18,7 @@ from duoln.kernels import source
 from duoln.kernels.case_table import CELL_SIZES
 from duoln.kernels.settings import Macros, every_setting, walks
 
-_ENTRY = re.compile(r'extern "C" __global__ void (?:[A-Z_]+\s+|__\w+__\([^)]*\)\s+)?(\w+)\(')
+ENTRY = re.compile(r'extern "C" __global__ void (?:[A-Z_]+\s+|__\w+__\([^)]*\)\s+)?(\w+)\(')
 
 
 class Compiled(NamedTuple):
@@ -37,7 +37,7 @@ def entry_of(file: str) -> str:
     Raises:
         LookupError: the text has none.
     """
-    match = _ENTRY.search(source.text(file))
+    match = ENTRY.search(source.text(file))
     if match is None:
         raise LookupError(f"[compilation] {file}: expected a kernel, found none")
     return match.group(1)

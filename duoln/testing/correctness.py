@@ -220,6 +220,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Compile, compare, and write the file."""
     parser = options("duoln.testing.correctness", __doc__.splitlines()[0])
     parser.add_argument("--what", choices=("ladder", "selftest", "graphs", "repeats"), default="selftest")
+    parser.add_argument("--seconds", type=float, default=float("inf"), metavar="N",
+                        help="what has not begun by then is left out")
     parser.add_argument("--small", action="store_true", help="a small case of each rule, in this process")
     parser.add_argument("--no-pool", action="store_true", help="each array has memory of its own, for memcheck")
     args = parser.parse_args(argv)

@@ -8,7 +8,9 @@ import pytest
 import stand_in_capture
 from conftest import GPU, STAND_IN
 
-from duoln.bench import operators, operators_torch
+import duoln
+from duoln import runtime
+from duoln.bench import clock, operators, operators_torch, recurrent
 from duoln.bench.launch_chains import DuolnChain
 from duoln.bench.operators import Plan
 from duoln.bench.subjects import SUBJECTS
@@ -81,6 +83,17 @@ def test_what_cannot_be_captured_has_a_reason_and_no_time_of_the_device(gpu, mon
 
 
 @over_stand_in
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_layer_has_the_devices_time_of_a_run(gpu, ticking, monkeypatch, backward):
+    monkeypatch.setattr(runtime, "choose", lambda name: (gpu, "named"))
+    monkeypatch.setattr(duoln, "backend", lambda name: gpu)
+    work = recurrent.prepare({"cell": "lstm", "norm": "layer", "shape": [3, 2, 4, 8], "backward": backward,
+                              "backend": "cupy", "peer": None})
+    seconds, why = clock.captured(work.capture)
+    assert why is None and [seconds(), seconds()] == [1.0, 1.0]
+
+
+@over_stand_in
 def test_graphs_that_are_switched_off_are_a_reason(gpu, monkeypatch):
     monkeypatch.setenv("DUOLN_GRAPH", "0")
     check_error(KernelError, lambda: gpu.device_seconds(lambda: None), "DUOLN_GRAPH is 0")
@@ -111,7 +124,7 @@ def test_pytorch_captures_a_graph_and_times_its_second_launch(monkeypatch):
 
     cuda = SimpleNamespace(Event=Event, CUDAGraph=lambda: SimpleNamespace(replay=lambda: done.append("replay")), graph=graph)
     monkeypatch.setattr(operators_torch, "_torch", lambda: SimpleNamespace(cuda=cuda))
-    assert operators_torch._graph_seconds(lambda: done.append("run"))() == 0.005
+    assert operators_torch.graph_seconds(lambda: done.append("run"))() == 0.005
 
 
 @pytest.mark.peers
@@ -130,7 +143,7 @@ def test_no_result_of_pytorch_lives_while_another_stream_captures(monkeypatch, f
             raise RuntimeError("operation not permitted when stream is capturing")
         return lambda: 2.0
 
-    monkeypatch.setattr(operators_torch, "_graph_seconds", capture)
+    monkeypatch.setattr(operators_torch, "graph_seconds", capture)
     with pytest.raises(RuntimeError) if fails else contextlib.nullcontext():
         assert chain.capture(2)() == 2.0
     assert not chain._results

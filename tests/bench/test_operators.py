@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from duoln import ops
+from duoln import ops, runtime
 from duoln.backends.numpy import NumpyBackend
 from duoln.bench import agreement, clock, launch_chains, operators, operators_torch, subjects
 from duoln.bench.launch_chains import DuolnChain, Rotation, cache_for
@@ -67,14 +67,25 @@ def test_the_error_is_that_of_all_rows_and_all_arrays(numpy_backend, monkeypatch
     monkeypatch.setattr(agreement, "_CHUNK_VALUES", 14)  # two rows at a time
     inputs = LAYER_NORM.inputs((5, 7))
     arrays = agreement.compute(LAYER_NORM, numpy_backend, inputs, True)
-    assert agreement.max_error(LAYER_NORM, inputs, arrays, True) < 1e-6
+    assert agreement.max_error(LAYER_NORM, numpy_backend, inputs, arrays, True) < 1e-6
     for name, place in (("value", (4, 6)), ("x", (0, 0)), ("gain", 3), ("bias", 0)):
         spoilt = {**arrays, name: arrays[name].copy()}
         spoilt[name][place] += 0.5
-        error = agreement.max_error(LAYER_NORM, inputs, spoilt, True)
+        error = agreement.max_error(LAYER_NORM, numpy_backend, inputs, spoilt, True)
         assert error == pytest.approx(0.5 / np.max(np.abs(arrays[name])), rel=1e-3)
         spoilt[name][place] = np.nan
-        assert agreement.max_error(LAYER_NORM, inputs, spoilt, True) == np.inf
+        assert agreement.max_error(LAYER_NORM, numpy_backend, inputs, spoilt, True) == np.inf
+
+
+@pytest.mark.parametrize("subject", [LAYER_NORM, CROSS_ENTROPY, *BESIDE], ids=lambda s: s.name)
+def test_a_device_computes_the_float64_that_numpy_computes(gpu, subject):
+    inputs = subject.inputs((5, 7))
+    [(place, exact)], [(of_all, expected)] = (list(agreement._exact(subject, backend, inputs, True))
+                                              for backend in (gpu, runtime.backend("numpy")))
+    assert place == of_all == slice(0, 5) and exact.keys() == expected.keys()
+    for name, values in exact.items():
+        assert values.dtype == np.float64
+        np.testing.assert_allclose(values, expected[name], rtol=1e-12, atol=1e-12)
 
 
 def test_the_copy_is_one(be):

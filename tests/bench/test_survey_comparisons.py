@@ -6,9 +6,9 @@ import sys
 import pytest
 from conftest import PATIENCE
 
-from duoln.bench import timed_process, turns
-from duoln.bench.survey import cells, comparisons, cpu, steps
-from duoln.bench.survey.comparisons import Comparison, time_comparisons
+from duoln.bench import comparisons, operators, timed_process, turns
+from duoln.bench.comparisons import Comparison, time_comparisons
+from duoln.bench.survey import cells, cpu, steps
 from duoln.bench.turns import Entry, Side
 from duoln.errors import DuolnError
 from duoln.testing import check_error
@@ -20,7 +20,7 @@ class _Side:
     """A side in the place of a process: it says when it starts, is ready and is closed."""
 
     def __init__(self, entry):
-        self.name, self.checked, self.samples = entry.name, entry.checked, []
+        self.name, self.checked, self.samples, self.device_samples = entry.name, entry.checked, [], []
         self.facts = {"checks": entry.asked.get("checks", [1.0]), "warmups": 0}
         self._breaks, self._hangs = (entry.asked.get(what, False) for what in ("breaks", "hangs"))
         self.ended = False
@@ -133,6 +133,18 @@ def test_a_side_that_takes_too_long_is_ended(side, code, wait):
     assert started.ended
 
 
+@pytest.mark.parametrize(("facts", "device", "events"), [
+    ({"checks": [], "no_graph": None}, 0.25, {"event_seconds": 0.25, "event_samples": [0.25, 0.25]}),
+    ({"checks": [], "no_graph": "KernelError: none"}, None, {"no_event_seconds": "KernelError: none"}),
+    ({"checks": [], "no_graph": None}, None, {})])
+def test_a_row_has_the_devices_own_seconds_or_why_not(side, facts, device, events):
+    answer = json.dumps([[1.5, 1.5], device])
+    started = side(f"{LOADED}print({json.dumps(facts)!r}, flush=True)\nwhile input(): print({answer!r}, flush=True)")
+    started.ready()
+    [row] = turns.take_turns([started], 2, 2)
+    assert row["samples"] == [1.5, 1.5] and row["events"] == events
+
+
 def test_a_side_that_was_ready_in_time_is_not_ended_because_another_took_all_of_it(side, monkeypatch):
     started = side(LOADED + FACTS + SLEEPS)
     started.imported()
@@ -185,7 +197,7 @@ def test_where_a_curve_bends(times, threads):
 def test_the_record_of_threads_says_where_each_curve_bends(tmp_path, monkeypatch):
     monkeypatch.setattr(comparisons, "Side", _Timed)
     monkeypatch.setattr(cpu.cores, "workers", lambda: 2)
-    monkeypatch.setattr(comparisons.operators, "measure_copy", lambda backend: {"gbps": 10.0})
+    monkeypatch.setattr(operators, "measure_copy", lambda backend: {"gbps": 10.0})
     file = tmp_path / "cpu.json"
     assert cpu.main(["--backend", "numpy", "--json", str(file), "--quick", "--peer", "torch"]) == 0
     record = json.loads(file.read_text())

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -181,6 +182,17 @@ else:
     print("========= Error: Device not supported")
     sys.exit(1)
 """
+
+
+def test_the_sanitizer_checks_our_kernels_alone():
+    every, shared = (set(sanitizer.kernels(tool)) for tool in ("memcheck", "racecheck"))
+    assert {"layer_norm_backward", "lstm_walk_forward", "glimpse_forward", "sum_columns"} < shared < every
+    assert every - shared == {"take_backward", "latent_forward", "latent_backward"}  # each thread works alone
+    in_texts = sum(path.read_text().count("__global__") for folder in ("kernels", "plugins") for path in (ROOT / folder).rglob("*.cu")
+                   if path.parent.name != "device_limits")
+    assert len(every) == in_texts
+    words = sanitizer.command("compute-sanitizer", "racecheck", "cupy", Path("record.json"))
+    assert {word for before, word in pairwise(words) if before == "--kernel-regex"} == {f"kns={name}" for name in shared}
 
 
 def test_what_the_sanitizer_finds_fails_the_part(tmp_path, monkeypatch):

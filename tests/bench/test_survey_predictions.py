@@ -119,6 +119,7 @@ def test_figures_are_found_in_records():
     assert verdicts.measured(at, record) == pytest.approx(50)  # by the device's own clock
     assert verdicts.measured(at._replace(steps=10), record) == pytest.approx(5)
     assert verdicts.measured(at._replace(part="rnn"), record) == pytest.approx(90)
+    assert verdicts.measured(at._replace(part="rnn", figure="device us"), record) == pytest.approx(50)
     assert verdicts.measured(at._replace(figure="gradient us", passes=""), record) == pytest.approx(90)
     both = at._replace(figure="ratio", passes="forward+backward")
     assert verdicts.measured(both._replace(beside="torch"), record) == pytest.approx(0.5)

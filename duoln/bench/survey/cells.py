@@ -8,7 +8,8 @@ from typing import Any
 
 from duoln import runtime
 from duoln.bench import limits, operators, recurrent
-from duoln.bench.survey.comparisons import Comparison, measure, with_peers
+from duoln.bench.comparisons import Comparison
+from duoln.bench.survey.comparisons import measure, with_peers
 from duoln.bench.turns import Entry
 from duoln.kernels.recurrent import cases
 from duoln.kernels.recurrent.cases import Shape

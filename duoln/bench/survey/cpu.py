@@ -13,8 +13,9 @@ from itertools import pairwise
 from typing import Any
 
 from duoln import runtime
+from duoln.bench.comparisons import Comparison
 from duoln.bench.survey import cells, steps
-from duoln.bench.survey.comparisons import Comparison, measure, with_peers
+from duoln.bench.survey.comparisons import measure, with_peers
 from duoln.bench.survey.program import save
 from duoln.system import cores
 

@@ -31,6 +31,8 @@ class Part(NamedTuple):
     environment: Mapping[str, str] = {}
 
 
+LIMIT = "the seconds that it gets"
+"""In a command, the number of them."""
 _OFFLINE = {"DUOLN_OFFLINE": "1", "PYTHONFAULTHANDLER": "1"}
 _PLAIN_REDUCTIONS = {**_OFFLINE, "CUPY_ACCELERATORS": ""}
 """CuPy compiles a reduction by CUB for 2 s and a plain one for 0.1 s, of each operation and dtype."""
@@ -51,7 +53,8 @@ def parts(backend: str, out: Path, quick: bool, cores: int) -> list[Part]:
         return Part(name, what, [*command, *(["--quick"] if quick else [])], seconds, environment)
 
     def tried(name: str, what: str, seconds: int) -> Part:
-        return part(name, what, seconds, "duoln.testing.correctness", "--what", name, environment=_PLAIN_REDUCTIONS)
+        return part(name, what, seconds, "duoln.testing.correctness", "--what", name, "--seconds", LIMIT,
+                    environment=_PLAIN_REDUCTIONS)
 
     survey = "duoln.bench.survey"
     torch = ["--peer", "torch"] if importlib.util.find_spec("torch") else []
@@ -67,7 +70,8 @@ def parts(backend: str, out: Path, quick: bool, cores: int) -> list[Part]:
         part("rnn", "LN-LSTM and LN-GRU beside PyTorch's loop, and its plain layers", 75, f"{survey}.cells", *torch),
         part("steps", "whole training steps, eager and compiled", 70, f"{survey}.steps", *torch),
         part("cpu", "a step of MNIST and an LN-LSTM on the CPU, by threads", 30, f"{survey}.cpu", *torch),
-        part("mnist", "one epoch of MNIST, digits made on the spot", 25, f"{survey}.epoch")]
+        part("mnist", "one epoch of MNIST, digits made on the spot", 25, "duoln.bench.epoch",
+             "--task", "mnist", "--variant", "ln", "--set", "source=made")]
     sanitizer = [part("sanitizer", "a small case of each kernel under compute-sanitizer", 50, f"{survey}.sanitizer",
                       environment=_PLAIN_REDUCTIONS)]
     return [*correct, *device, *times, *sanitizer] if backend == "cupy" else [*correct, *times]

@@ -20,7 +20,6 @@ def options(module: str, what: str) -> argparse.ArgumentParser:
     parser.add_argument("--backend", required=True)
     parser.add_argument("--json", type=Path, required=True, metavar="FILE")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: whether it works, not how fast")
-    parser.add_argument("--seconds", type=float, default=float("inf"), metavar="N", help="it is ended after them")
     return parser
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from duoln.bench.survey.folder import CUT_SHORT, LEFT_OUT, NOT_THERE, Folder, Outcome
-from duoln.bench.survey.parts import Part
+from duoln.bench.survey.parts import LIMIT, Part
 from duoln.bench.survey.report import write_reports
 from duoln.system import processes
 
@@ -96,9 +96,9 @@ def run_part(part: Part, folder: Folder, limit: float) -> Outcome:
     record.unlink(missing_ok=True)  # what an earlier run measured must not pass for this one's
     started = time.monotonic()
     with log.open("wb") as output:
-        process = subprocess.Popen([*part.command, "--seconds", f"{limit:.0f}"], stdin=subprocess.DEVNULL,
-                                   stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
-                                   env=processes.environment(part.environment))
+        command = [f"{limit:.0f}" if word == LIMIT else word for word in part.command]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                                   env=processes.environment(part.environment), start_new_session=True)
         try:
             code: int | None = process.wait(limit)
         except subprocess.TimeoutExpired:

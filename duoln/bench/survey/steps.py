@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from duoln import runtime
-from duoln.bench.survey.comparisons import Comparison, measure, with_peers
+from duoln.bench.comparisons import Comparison
+from duoln.bench.survey.comparisons import measure, with_peers
 from duoln.bench.turns import Entry
 
 EAGER, COMPILED = "duoln, eager", "duoln, compiled"

@@ -1,9 +1,4 @@
-"""A verdict for every prediction of `kernels/predictions.py`, from the records of a survey.
-
-The rule: the ratio of what was measured to what was predicted decides. Within the prediction's factor, either way, it
-holds; beyond, the device is faster or slower than predicted. Times that memory bounds are predicted for an H100 and
-scaled by what this device copies; shares of a data sheet are of this device's; the others are compared as they are.
-"""
+"""A verdict for every prediction of `kernels/predictions.py`, from the records of a survey, by RULE."""
 
 from __future__ import annotations
 
@@ -13,7 +8,8 @@ from typing import Any, NamedTuple
 from duoln.kernels.predictions import COPY_GBPS, SHEETS, Prediction, Reading, predictions
 
 HOLDS, FASTER, SLOWER, UNMEASURED = "holds", "faster", "slower", "not measured"
-RULE = ("Measured over predicted decides: within the prediction's factor it holds. Times bound by memory are predicted "
+RULE = ("Measured over predicted decides: within the prediction's factor it holds. Times of operators and walks are "
+        "those of a graph on the device; other times are the host's, with Python. Times bound by memory are predicted "
         "for an H100 and scaled by the copy of this device; shares of the data sheet are of this device's; the others "
         "are compared as they are for an H100.")
 
@@ -68,7 +64,7 @@ def measured(reading: Reading, record: Record) -> float | None:
                          for passes in ("forward+backward", "forward"))
         return None if both is None or forward is None or both <= forward else both - forward
     ours = _microseconds(reading, record)
-    if reading.figure == "us" or ours is None:
+    if reading.figure in ("us", "device us") or ours is None:
         return ours
     theirs = _microseconds(reading._replace(side=reading.beside), record)
     return None if theirs is None else ours / theirs
@@ -112,8 +108,8 @@ def _of_selftest(figure: str, record: Record) -> float | None:
 
 
 def _microseconds(reading: Reading, record: Record) -> float | None:
-    """The time of a case; of an operator by the device's own clock alone, because the host's says what Python takes."""
-    key = "event_seconds" if reading.part == "ops" else "median"
+    """The time of a case; where the device's own decides, the host's does not stand for it: that is Python's time."""
+    key = "event_seconds" if reading.part == "ops" or reading.figure == "device us" else "median"
     for case in record.get("cases", []):
         if (case["op"], case["pass"], tuple(case["shape"]), case["side"]) == (
                 reading.op, reading.passes, reading.shape, reading.side):
