@@ -12,13 +12,13 @@ extern "C" __global__ void __launch_bounds__(SUM_THREADS)
 sum_columns(const storage_t* __restrict__ x, const storage_t* __restrict__ y, float* __restrict__ sums, int rows,
             int width, int rows_of_group) {
     __shared__ float shared[WARPS][COLUMNS];
-    const int column = int(blockIdx.x * COLUMNS + threadIdx.x), first = int(blockIdx.y) * rows_of_group;
-    const int last = min(first + rows_of_group, rows);
+    const int column = int(blockIdx.x * COLUMNS + threadIdx.x);
+    const unsigned first = blockIdx.y * unsigned(rows_of_group), last = min(first + rows_of_group, unsigned(rows));
     const storage_t* from = blockIdx.z ? y : x;
     float sum = 0;
     if (column < width)
 #pragma unroll 4
-        for (int row = first + int(threadIdx.y); row < last; row += ROWS_AT_ONCE)
+        for (unsigned row = first + threadIdx.y; row < last; row += ROWS_AT_ONCE)
             sum += loaded(from[size_t(row) * width + column]);
 #pragma unroll
     for (int by = COLUMNS; by < WARP; by *= 2) sum += __shfl_xor_sync(EVERY_LANE, sum, by);

@@ -227,6 +227,14 @@ _sum_columns = stored_kernels("columns.cu", "sum_columns", "x: storage[2], y: st
 _COLUMNS, _ROWS_AT_ONCE = 8, 64
 _MOST_ROWS, _ROWS_OF_GROUP = 2048, 1024
 """With more rows, groups of them are added up first, so that enough blocks work."""
+_MOST_GROUPS = 65_535
+"""The second number of a grid is not larger."""
+
+
+def groups_of(rows: int) -> tuple[int, int]:
+    """How many rows are added up at once, and how many such groups there are."""
+    group = max(_ROWS_OF_GROUP, -(-rows // _MOST_GROUPS)) if rows > _MOST_ROWS else max(rows, 1)
+    return group, max(-(-rows // group), 1)
 
 
 def sum_columns(x: Any, y: Any = None) -> tuple[Any, Any]:
@@ -237,10 +245,10 @@ def sum_columns(x: Any, y: Any = None) -> tuple[Any, Any]:
         y: the second one, of the same dtype; if it is None, so is the second result.
     """
     rows, width = x.shape
-    group = _ROWS_OF_GROUP if rows > _MOST_ROWS else max(rows, 1)
-    grid = -(-width // _COLUMNS), max(-(-rows // group), 1), 1 if y is None else 2
+    group, groups = groups_of(rows)
+    grid = -(-width // _COLUMNS), groups, 1 if y is None else 2
     sums = cupy.empty((grid[2], grid[1], width), dtype=np.float32)
     _sum_columns[x.dtype](grid, (_COLUMNS, _ROWS_AT_ONCE), (x, y, sums, rows, width, group), storage_macro(x))
-    if grid[1] > 1:
+    if groups > 1:
         return sum_columns(sums[0], None if y is None else sums[1])
     return sums[0, 0], None if y is None else sums[1, 0]

@@ -12,7 +12,8 @@ Inputs of dtype `storage` are of float32, float16 or bfloat16, all alike; `STORA
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+import threading
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -23,8 +24,9 @@ from duoln.kernels import source
 from duoln.kernels.signature import Parameter, parameters
 
 MOST_THREADS = 512
-"""Of a threadgroup. A pipeline allows fewer than Metal's 1,024 where a kernel uses many registers; MLX would tell it
-only when the result is computed, too late for another rule."""
+"""Of a threadgroup. A pipeline allows fewer than Metal's 1,024 where a kernel uses many registers."""
+_SURE_THREADS = 256
+"""That every pipeline should allow; more are tried (see `Layouts`)."""
 _DTYPES = {"float32": mx.float32, "int32": mx.int32, "bool": mx.bool_}
 _STORED = "storage"
 STORAGES = {mx.float32: 0, mx.float16: 1, mx.bfloat16: 2}
@@ -103,3 +105,60 @@ class Kernel:
             raise KernelError(f"[{self.name}] {expected.name}: expected {wanted}, found {given.dtype} of "
                               f"{given.ndim} dimensions")
         return given
+
+
+class Layouts:
+    """Threads of a row and values of a thread, by the width of a row, as the device's pipelines allow them.
+
+    MLX tells that a pipeline allows fewer threads only when a result is computed, too late for another rule. So a
+    layout of many threads runs once, on zeros, when it is first asked for; if it fails, half the threads have twice
+    the values.
+
+    Args:
+        ladder: threads and values, which hold rows up to their product; the first that is wide enough is wanted.
+        run: the results of the kernels that have these layouts, for one row of zeros of a width and a kind. It asks for
+            the layout itself.
+    """
+
+    def __init__(self, ladder: Sequence[tuple[int, int]], run: Callable[..., list[Array]]) -> None:
+        self._ladder, self._run = ladder, run
+        self._refused: dict[tuple[Any, ...], str | None] = {}
+        """What was tried, with the error of MLX."""
+        self._trying = threading.RLock()
+
+    def plan(self, width: int, *kind: Any) -> tuple[int, int]:
+        """Threads, and values of each, for rows of this width and kind.
+
+        Raises:
+            KernelError: the device's pipelines allow none.
+        """
+        layout, reason = self._first(width, kind)
+        if reason is not None:
+            raise KernelError(reason)
+        return layout
+
+    def refusal(self, width: int, *kind: Any) -> str | None:
+        """The reason why the device's pipelines allow no layout; None if they allow one."""
+        return self._first(width, kind)[1]
+
+    def _first(self, width: int, kind: tuple[Any, ...]) -> tuple[tuple[int, int], str | None]:
+        threads, values = next(layout for layout in self._ladder if width <= layout[0] * layout[1])
+        with self._trying:
+            reason = self._tried(threads, values, width, kind)
+            while reason is not None and threads > _SURE_THREADS:
+                threads, values = threads // 2, values * 2
+                reason = self._tried(threads, values, width, kind)
+        return (threads, values), reason
+
+    def _tried(self, threads: int, values: int, width: int, kind: tuple[Any, ...]) -> str | None:
+        key = (threads, values, *kind)
+        if threads <= _SURE_THREADS and (threads, values) in self._ladder:
+            return None
+        if key not in self._refused:
+            self._refused[key] = None  # the run asks for this layout again
+            try:
+                with mx.stream(mx.new_stream(mx.default_device())):  # no lock of the backend's stream is needed
+                    mx.eval(self._run(width, *kind))
+            except Exception as error:  # whatever it is, another layout or another rule runs
+                self._refused[key] = f"{threads} threads with {values} values each cannot run here: {error}"
+        return self._refused[key]

@@ -24,6 +24,8 @@ TENSORS = {"CHUNK": 4096, "MOST": 56}
 """Of kernels that read all tensors of a model."""
 ADAM = {**TENSORS, "ROLES": 7}
 NORM = {**TENSORS, "ROLES": 1}
+PUSHES = tuple({"CLUSTER": 16, "THREADS": 256, "WIDTH": width} for width in (4, 8, 16, 1024))
+"""Bytes of a push, in the largest clusters; the last is one copy for each block."""
 
 _CELL = [{"NORM_GATES": 0}, {"NORM_GATES": 1}]
 _LSTM = [{"NORM_GATES": 0, "NORM_CELL": 0}, {"NORM_GATES": 0, "NORM_CELL": 1}, {"NORM_GATES": 1, "NORM_CELL": 1}]
@@ -78,5 +80,5 @@ def every_setting() -> list[tuple[str, Macros]]:
         "recurrent/row_statistics.cu": [{**m, "CELL_GATES": gates} for gates in GATES.values()
                                         for m in recurrent.every_setting([{}])],
         "take/take.cu": list(STORED), "device_limits/memory.cu": [{}], "device_limits/exchange.cu": [{}],
-        "device_limits/products.cu": [{}]}
+        "device_limits/products.cu": [{}], "device_limits/push.cu": list(PUSHES)}
     return [(file, macros) for file, every in sources.items() for macros in every]

@@ -76,6 +76,7 @@ class Repeated:
     def __call__(self, *natives: Array) -> list[Array]:
         if self._obstacle is not None:
             return self._run(*natives)
+        self._graphs = [graph for graph in self._graphs if graph.has_its_memory()]
         for graph in self._graphs:
             moved = graph.moved(natives)
             if not moved:
@@ -154,11 +155,18 @@ class _Graph:
         if not self._is_dense:
             raise KernelError("an argument does not lie in one piece")
         self._graph, self._made = captured(*self._room, lambda: run(*self._fixed))
+        self._pool_bytes = self._room.pool.total_bytes()
         place = {_place(self._fixed[k]): k for k in self._in_place}
         self._results = [(x, place.get(_place(x))) for x in self._made]
         """Each result with the number of the argument that it is, if it is one."""
         self._addresses = [self._fixed[k].data.ptr for k in self._in_place]
         self._copied = [(k, x) for k, x in enumerate(self._fixed) if k not in self._in_place and x.nbytes]
+
+    def has_its_memory(self) -> bool:
+        """Whether the pool has given none back. Where the device has no more memory, CuPy gives back what arrays do not
+        use, and so what a graph writes in between; it may belong to another array then.
+        """
+        return self._room.pool.total_bytes() >= self._pool_bytes
 
     def moved(self, natives: Sequence[Array]) -> set[int]:
         """The numbers of the arguments that are at other addresses than those of the graph; none if it is for these."""

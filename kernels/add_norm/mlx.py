@@ -7,7 +7,7 @@ Of 16 bits the rules keep x and residual, because rows are normalised before the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from duoln.backends.protocol import STORAGE, Array, Backend
 from duoln.core import Rule
@@ -68,11 +68,12 @@ def _rms_vjp(be: Backend, saved: _Saved, gouts: _Gouts, needs: Sequence[bool]) -
     return _backward(RMS, saved, gouts, (*needs, False))[:3]
 
 
-def _supports(be: Backend, x: Array, *arrays: Array | None, **unused: Any) -> str | None:
-    return metal_kernels.missing() or metal.supports(x)
+def _supports(norm: Norm) -> Callable[..., str | None]:
+    return lambda be, x, *arrays, **unused: metal_kernels.missing() or metal.supports(x, norm)
 
 
 def attach() -> None:
     """Add the rules to `add_layer_norm` and `add_rms_norm`."""
-    add_layer_norm.add(Rule("metal gradient", _layer_forward, _layer_vjp, _supports, stored=(0, 1)), backend="mlx")
-    add_rms_norm.add(Rule("metal gradient", _rms_forward, _rms_vjp, _supports, stored=(0, 1)), backend="mlx")
+    for op, norm, forward, vjp in ((add_layer_norm, LAYER, _layer_forward, _layer_vjp),
+                                   (add_rms_norm, RMS, _rms_forward, _rms_vjp)):
+        op.add(Rule("metal gradient", forward, vjp, _supports(norm), stored=(0, 1)), backend="mlx")

@@ -11,10 +11,13 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import cupy
 
 from duoln.kernels import launch
+from duoln.kernels.settings import PUSHES
 
 MIB = 256
 """Size of each buffer: more than any L2 cache."""
@@ -31,6 +34,7 @@ _by_counter = launch.Kernel("device_limits/exchange.cu", "exchange_by_counter", 
 _by_flags = launch.Kernel("device_limits/exchange.cu", "exchange_by_flags", "flags: uint32[1], rounds: int32")
 _in_cluster = launch.Kernel("device_limits/exchange.cu", "exchange_in_cluster", "heard: uint32[1], rounds: int32")
 _told_in_cluster = launch.Kernel("device_limits/exchange.cu", "tell_in_cluster", "heard: uint32[1], rounds: int32")
+_push = launch.Kernel("device_limits/push.cu", "push_in_cluster", "heard: uint32[1], rounds: int32")
 _gather_near = launch.Kernel("device_limits/exchange.cu", "gather_in_cluster", "never: float32[1], rounds: int32")
 _gather_far = launch.Kernel("device_limits/exchange.cu", "gather_from_memory",
                             "x: float32[1], never: float32[1], rounds: int32")
@@ -49,8 +53,8 @@ _FLOPS = {"bf16": 2 * 16 * 8 * 16, "tf32": 2 * 16 * 8 * 8}
 def figures(mib: int = MIB, rounds: int = 9, launches: int = 200) -> Iterator[tuple[str, float | str]]:
     """Figures by name, the unit in the name: medians over `rounds`, from the slope over k and 2 k launches."""
     ways: dict[str, Callable[[], float]] = {
-        **_memory(mib, rounds, max(launches // 20, 1)), **_steps(rounds, launches), **_exchanges(rounds),
-        **_gathers(rounds), **_products(rounds)}
+        **_memory(mib, rounds, max(launches // 20, 1)), **_steps(rounds, launches), **_products(rounds),
+        **_gathers(rounds), **_exchanges(rounds), **_pushes(rounds)}  # what may end the context comes last
     yield "multiprocessors", launch.multiprocessors()
     for name, figure in ways.items():
         try:
@@ -108,31 +112,23 @@ def _steps(rounds: int, launches: int) -> dict[str, Callable[[], float]]:
 def _exchanges(rounds: int) -> dict[str, Callable[[], float]]:
     blocks = min(_EXCHANGING, launch.multiprocessors())
 
-    def per_round(kernel: launch.Kernel, grid: int, slots: int) -> float:
-        """Microseconds of one exchange, from the slope over exchanges within a launch."""
-        def seconds(count: int) -> float:
-            signals = cupy.zeros(slots, dtype="uint32")
-            stream = cupy.cuda.get_current_stream()
-            stream.synchronize()
-            started = time.perf_counter()
-            kernel((grid,), (_EXCHANGING,), (signals, count))
-            stream.synchronize()
-            return time.perf_counter() - started
+    def us(kernel: launch.Kernel, grid: int, slots: int) -> float:
+        return 1e6 * _per_round(lambda signals, n: kernel((grid,), (_EXCHANGING,), (signals, n)), slots, rounds)
 
-        seconds(_ROUNDS)
-        return 1e6 * statistics.median((seconds(2 * _ROUNDS) - seconds(_ROUNDS)) / _ROUNDS for _ in range(rounds))
+    return {f"exchange of {blocks} blocks by a counter, us": lambda: us(_by_counter, blocks, 1),
+            f"exchange of {blocks} blocks by flags, us": lambda: us(_by_flags, blocks, blocks),
+            f"exchange in a cluster of {_CLUSTER}, us": lambda: us(_in_cluster, _CLUSTER, _CLUSTER),
+            f"push and wait in a cluster of {_CLUSTER}, us": lambda: us(_told_in_cluster, _CLUSTER, _CLUSTER)}
 
-    def in_cluster(kernel: launch.Kernel) -> float:
-        heard = cupy.zeros(_CLUSTER, dtype="uint32")
-        kernel((_CLUSTER,), (_EXCHANGING,), (heard, 3))
-        if int(heard[0]) != 3:
-            raise RuntimeError("this device has no clusters of blocks")
-        return per_round(kernel, _CLUSTER, _CLUSTER)
 
-    return {f"exchange of {blocks} blocks by a counter, us": lambda: per_round(_by_counter, blocks, 1),
-            f"exchange of {blocks} blocks by flags, us": lambda: per_round(_by_flags, blocks, blocks),
-            f"exchange in a cluster of {_CLUSTER}, us": lambda: in_cluster(_in_cluster),
-            f"push and wait in a cluster of {_CLUSTER}, us": lambda: in_cluster(_told_in_cluster)}
+def _pushes(rounds: int) -> dict[str, Callable[[], float]]:
+    def rate(macros: dict[str, int]) -> float:
+        """GB/s out of one block."""
+        blocks, threads = macros["CLUSTER"], macros["THREADS"]
+        return blocks * threads * 4 / 1e9 / _per_round(
+            lambda heard, n: _push.bind((blocks,), (threads,), (heard, n), macros, cluster=blocks)(), blocks, rounds)
+
+    return {f"pushed to {m['CLUSTER']} blocks by {m['WIDTH']} bytes, GB/s a block": partial(rate, m) for m in PUSHES}
 
 
 def _gathers(rounds: int) -> dict[str, Callable[[], float]]:
@@ -142,10 +138,10 @@ def _gathers(rounds: int) -> dict[str, Callable[[], float]]:
         """GB/s into one block while eight blocks work."""
         return (_CLUSTER - 1) * _GATHERED * _ROUNDS / 1e9 / _slope(run, 2, rounds)
 
-    return {"gathered in a cluster, GB/s a block":
-                lambda: rate(lambda: _gather_near((_CLUSTER,), (_THREADS,), (never, _ROUNDS))),
-            "gathered from L2, GB/s a block":
-                lambda: rate(lambda: _gather_far((_CLUSTER,), (_THREADS,), (x, never, _ROUNDS)))}
+    return {"gathered from L2, GB/s a block":
+                lambda: rate(lambda: _gather_far((_CLUSTER,), (_THREADS,), (x, never, _ROUNDS))),
+            "gathered in a cluster, GB/s a block":
+                lambda: rate(lambda: _gather_near((_CLUSTER,), (_THREADS,), (never, _ROUNDS)))}
 
 
 def _products(rounds: int) -> dict[str, Callable[[], float]]:
@@ -158,6 +154,24 @@ def _products(rounds: int) -> dict[str, Callable[[], float]]:
 
     return {"tensor cores bf16, TFLOP/s": lambda: rate(_bf16, _FLOPS["bf16"]),
             "tensor cores tf32, TFLOP/s": lambda: rate(_tf32, _FLOPS["tf32"])}
+
+
+def _per_round(run: Callable[[Any, int], None], slots: int, rounds: int) -> float:
+    """The seconds of one exchange, from the slope over exchanges within a launch."""
+    def seconds(count: int) -> float:
+        signals = cupy.zeros(slots, dtype="uint32")
+        stream = cupy.cuda.get_current_stream()
+        stream.synchronize()
+        started = time.perf_counter()
+        run(signals, count)
+        stream.synchronize()
+        ended = time.perf_counter()
+        if int(signals.min()) < count:
+            raise RuntimeError("blocks do not hear each other, or the device has no clusters")
+        return ended - started
+
+    seconds(_ROUNDS)
+    return statistics.median(max(seconds(2 * _ROUNDS) - seconds(_ROUNDS), 1e-12) / _ROUNDS for _ in range(rounds))
 
 
 def _slope(run: Callable[[], None], launches: int, rounds: int) -> float:

@@ -44,15 +44,13 @@ extern "C" __global__ void exchange_by_flags(unsigned* flags, int rounds) {
 extern "C" __global__ void OF_EIGHT exchange_in_cluster(unsigned* heard, int rounds) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     __shared__ unsigned slot[2];
-    unsigned rank, remote;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    cluster_barrier();  // all blocks are there
     for (int round = 1; round <= rounds; ++round) {
         if (threadIdx.x == 0) {
-            const unsigned local = static_cast<unsigned>(__cvta_generic_to_shared(&slot[round & 1]));
-            asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"((rank + 1) % 8));
+            const unsigned remote = address_in(&slot[round & 1], (cluster_rank() + 1) % 8);
             asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(remote), "r"(round) : "memory");
         }
-        asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+        cluster_barrier();
     }
     if (threadIdx.x == 0) heard[blockIdx.x] = slot[rounds & 1];
 #endif
@@ -70,6 +68,7 @@ extern "C" __global__ void OF_EIGHT tell_in_cluster(unsigned* heard, int rounds)
     for (int round = 0; round < rounds; ++round) {
         const int slot = round & 1;
         if (threadIdx.x == 0) expect_at(signals[slot], int(sizeof(told[0])));
+        fence_pushes();
         if (threadIdx.x < 8) push(&told[slot][rank], value, int(threadIdx.x), signals[slot]);
         wait_at(signals[slot], round >> 1 & 1);
         value = told[slot][threadIdx.x % 8];
@@ -86,16 +85,12 @@ constexpr int GATHERED = 1024;  // float4 of each block
 extern "C" __global__ void OF_EIGHT gather_in_cluster(float* never, int rounds) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     __shared__ float4 own[GATHERED];
-    unsigned rank;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     for (int i = threadIdx.x; i < GATHERED; i += blockDim.x) own[i] = make_float4(1, 2, 3, 4);
-    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
-    const unsigned local = static_cast<unsigned>(__cvta_generic_to_shared(own));
+    cluster_barrier();
     float sum = 0;
     for (int round = 0; round < rounds; ++round)
-        for (unsigned neighbour = 1; neighbour < 8; ++neighbour) {
-            unsigned remote;
-            asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"((rank + neighbour) % 8));
+        for (int neighbour = 1; neighbour < 8; ++neighbour) {
+            const unsigned remote = address_in(own, (cluster_rank() + neighbour) % 8);
             for (int i = threadIdx.x; i < GATHERED; i += blockDim.x) {
                 float4 v;
                 asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -104,8 +99,7 @@ extern "C" __global__ void OF_EIGHT gather_in_cluster(float* never, int rounds) 
             }
         }
     if (sum == 1e-30f) *never = sum;
-    // Nobody leaves while another still reads its memory.
-    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+    cluster_barrier();  // nobody leaves while another still reads its memory
 #endif
 }
 

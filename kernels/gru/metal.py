@@ -9,8 +9,10 @@ import mlx.core as mx
 
 from duoln.backends.protocol import Array, Backend
 from duoln.kernels import metal
+from duoln.kernels.layer_norm import metal as layer_norm
 from duoln.kernels.layer_norm.metal import backward as layer_norm_backward
-from duoln.kernels.recurrent.plan import metal_plan
+from duoln.kernels.layer_norm.variant import LAYER
+from duoln.kernels.recurrent.plan import METAL_LADDER, Plan
 from duoln.kernels.recurrent.steps import Gradient, States
 from duoln.ops.recurrent.formulas import Settings
 
@@ -33,7 +35,7 @@ class Kept(NamedTuple):
 def forward(x_gates: Array, h_proj: Array, h: Array, gain_h: Array, bias_h: Array, mask: Array | None,
             eps: float) -> tuple[Array, Kept]:
     """The next hidden state (B, H), from x_gates and h_proj (B, 3H), and what the gradient needs."""
-    p = metal_plan(h.shape[1])
+    p = Plan(*_layouts.plan(h.shape[1]))
     next_h, stats = _forward(len(h), p.threads, (x_gates, h_proj, h, gain_h, bias_h, mask, eps),
                              {"next_h": h.shape, "stats": (2, len(h), 3)}, p.macros())
     return next_h, Kept(x_gates, h_proj, h, mask, stats)
@@ -52,10 +54,26 @@ class StepGradient(NamedTuple):
 
 def backward(kept: Kept, gain_h: Array, bias_h: Array, d_h: Array) -> StepGradient:
     """The gradients of one time step, from the gradient of the next hidden state."""
-    p, wide = metal_plan(kept.h.shape[1]), kept.x_gates.shape
+    p, wide = Plan(*_layouts.plan(kept.h.shape[1])), kept.x_gates.shape
     return StepGradient(*_backward(
         len(kept.h), p.threads, (kept.x_gates, kept.h_proj, kept.h, gain_h, bias_h, kept.mask, kept.stats, d_h),
         {"d_x_gates": wide, "d_h_gates": wide, "d_h_proj": wide, "d_h_before": kept.h.shape}, p.macros()))
+
+
+def _trial(hidden: int) -> list[Array]:
+    """A time step of one masked row of zeros, forward and back."""
+    row, gates = mx.zeros((1, hidden)), mx.zeros((1, 3 * hidden))
+    next_h, kept = forward(gates, gates, row, gates[0], gates[0], mx.zeros((1,), mx.bool_), 1e-5)
+    return [next_h, *backward(kept, gates[0], gates[0], row)]
+
+
+_layouts = metal.Layouts(METAL_LADDER, _trial)
+
+
+def refusal(hidden: int, norm: str) -> str | None:
+    """Why the pipelines of this device do not allow the kernels; None if they do."""
+    of_two, of_new = (layer_norm.refusal(width, LAYER, mx.float32) for width in (2 * hidden, hidden))
+    return _layouts.refusal(hidden) or of_two or of_new
 
 
 class MetalGru:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from duoln.kernels.gru.metal import MetalGru
+from duoln.kernels.gru.metal import MetalGru, refusal
 from duoln.kernels.layer_norm.metal import MOST_COLUMNS
 from duoln.kernels.recurrent import mlx_walk
 from duoln.ops import gru
@@ -15,5 +15,5 @@ _MOST_HIDDEN = MOST_COLUMNS // 2
 def attach() -> None:
     """Add the rules to `gru`."""
     gru.add(mlx_walk.formula_rule("gru"), backend="mlx")
-    gru.add(mlx_walk.rule("metal cells", "gru", MetalGru, mlx_walk.metal_supports(_VARIANTS, _MOST_HIDDEN)),
-            backend="mlx")
+    supports = mlx_walk.metal_supports(_VARIANTS, _MOST_HIDDEN, refusal)
+    gru.add(mlx_walk.rule("metal cells", "gru", MetalGru, supports), backend="mlx")

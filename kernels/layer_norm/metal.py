@@ -30,7 +30,21 @@ _backward = metal.Kernel("layer_norm/layer_norm_backward.metal",
                          stored=("dx",))
 
 
-def supports(x: Array, eps_place: str = "inside") -> str | None:
+def _trial(width: int, norm: Norm, dtype: mx.Dtype) -> list[Array]:
+    """The gradients of one row by the kernel of this norm that needs most registers."""
+    row, gain = mx.zeros((1, width), dtype), mx.zeros((width,))
+    residual = None if dtype == mx.float32 else row
+    made = backward(row, gain, gain if norm.centred else None, row, 1e-5, "tanh" if norm.centred else None,
+                    (True, True, norm.centred), norm, residual, row)
+    return [a for a in made if a is not None]
+
+
+_layouts = metal.Layouts(_LADDER, _trial)
+refusal = _layouts.refusal
+"""Why the pipelines of this device allow no layout for a width, a norm and a dtype; None if they allow one."""
+
+
+def supports(x: Array, norm: Norm = LAYER, eps_place: str = "inside") -> str | None:
     """The reason why the kernel cannot take these rows; None if it can."""
     if x.dtype not in metal.STORAGES:
         return f"the kernel is for float32 and 16 bits, not {x.dtype}"
@@ -40,7 +54,7 @@ def supports(x: Array, eps_place: str = "inside") -> str | None:
         return "there are no values"
     if x.shape[-1] > MOST_COLUMNS:
         return f"rows of {x.shape[-1]} are wider than {MOST_COLUMNS}"
-    return f"{x.size} values are more than 2^31" if x.size >= 1 << 31 else None
+    return f"{x.size} values are more than 2^31" if x.size >= 1 << 31 else refusal(x.shape[-1], norm, x.dtype)
 
 
 def backward(x: Array, gain: Array | None, bias: Array | None, dy: Array, eps: float, activation: str | None,
@@ -65,7 +79,7 @@ def backward(x: Array, gain: Array | None, bias: Array | None, dy: Array, eps: f
         (width,).
     """
     width, rows = x.shape[-1], prod(x.shape[:-1])
-    threads, units = next(entry for entry in _LADDER if width <= entry[0] * entry[1])
+    threads, units = _layouts.plan(width, norm, x.dtype)
     groups = min(rows, _MOST_GROUPS)
     outputs = {"dx": (rows, width)} if needs[0] else {}
     if needs[1] or needs[2]:

@@ -85,7 +85,7 @@ def _metal_vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -
 
 
 def _metal_supports(be: Backend, x: Array, *arrays: Array | None, eps_place: str, **unused: Any) -> str | None:
-    return metal_kernels.missing() or metal.supports(x, eps_place)
+    return metal_kernels.missing() or metal.supports(x, eps_place=eps_place)
 
 
 def attach() -> None:

@@ -9,8 +9,10 @@ import mlx.core as mx
 
 from duoln.backends.protocol import Array, Backend
 from duoln.kernels import metal
+from duoln.kernels.layer_norm import metal as layer_norm
 from duoln.kernels.layer_norm.metal import backward as layer_norm_backward
-from duoln.kernels.recurrent.plan import metal_plan
+from duoln.kernels.layer_norm.variant import LAYER
+from duoln.kernels.recurrent.plan import METAL_LADDER, Plan
 from duoln.kernels.recurrent.steps import Gradient, States
 from duoln.ops.recurrent.formulas import Settings
 
@@ -82,8 +84,26 @@ def backward(kept: Kept, p: Parameters, d_h: Array, d_c: Array) -> StepGradient:
                         gradients.get("d_h_masked"))
 
 
+def _trial(hidden: int, norm_h: bool) -> list[Array]:
+    """A time step of one masked row of zeros, forward and back."""
+    row, gates, mask = mx.zeros((1, hidden)), mx.zeros((1, 4 * hidden)), mx.zeros((1,), mx.bool_)
+    of_h = gates[0] if norm_h else None
+    p = Parameters(of_h, of_h, row[0], row[0])
+    *states, kept = forward(gates, gates, row, row, p, mask, 1e-5)
+    return [*states, *(a for a in backward(kept, p, row, row) if a is not None)]
+
+
+_layouts = metal.Layouts(METAL_LADDER, _trial)
+
+
+def refusal(hidden: int, norm: str) -> str | None:
+    """Why the pipelines of this device do not allow the kernels of this variant; None if they do."""
+    of_gates, of_cell = (layer_norm.refusal(width, LAYER, mx.float32) for width in (4 * hidden, hidden))
+    return _layouts.refusal(hidden, norm != "layer-cell") or of_gates or of_cell
+
+
 def _macros(hidden: int, norm_h: bool) -> tuple[int, dict[str, int]]:
-    p = metal_plan(hidden)
+    p = Plan(*_layouts.plan(hidden, norm_h))
     return p.threads, p.macros(NORM_H=int(norm_h))
 
 

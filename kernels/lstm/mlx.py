@@ -10,7 +10,7 @@ import mlx.core as mx
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, derived
 from duoln.kernels.layer_norm.metal import MOST_COLUMNS
-from duoln.kernels.lstm.metal import MetalLstm
+from duoln.kernels.lstm.metal import MetalLstm, refusal
 from duoln.kernels.recurrent import mlx_walk
 from duoln.kernels.recurrent.steps import States
 from duoln.ops import lstm, lstm_cell
@@ -59,7 +59,7 @@ def _cell_vjp(be: Backend, saved: _CellSaved, gouts: tuple[Array | None, ...],
 
 def attach() -> None:
     """Add the rules to `lstm` and `lstm_cell`."""
-    supports = mlx_walk.metal_supports(_VARIANTS, _MOST_HIDDEN)
+    supports = mlx_walk.metal_supports(_VARIANTS, _MOST_HIDDEN, refusal)
     lstm.add(mlx_walk.formula_rule("lstm"), backend="mlx")
     lstm.add(mlx_walk.rule("metal cells", "lstm", MetalLstm, supports), backend="mlx")
     lstm_cell.add(Rule("metal cell", _cell_forward, _cell_vjp,

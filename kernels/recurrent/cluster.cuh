@@ -92,4 +92,11 @@ __device__ __forceinline__ void push(float4* to, float4 v, int rank, Signal& sig
                  ::"r"(address_in(to, rank)), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(address_in(&signal, rank))
                  : "memory");
 }
+// Many bytes by one thread: 16 divides their number and both places. `from` is the caller's own, and may be written again,
+// or end, after the signal's phase has.
+__device__ __forceinline__ void push_copy(float* to, const float* from, int bytes, int rank, Signal& signal) {
+    asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 ::"r"(address_in(to, rank)), "r"(shared_address(from)), "r"(bytes), "r"(address_in(&signal, rank))
+                 : "memory");
+}
 #endif

@@ -158,8 +158,15 @@ def supports_any(be: Backend, x: Array, *arrays: Array, **attrs: Any) -> str | N
     return None if x.size and arrays[0].size else "there are no values"
 
 
-def metal_supports(variants: Sequence[str], most: int) -> Callable[..., str | None]:
-    """A function of the arguments: None, or why a Metal rule for these variants and sizes cannot run."""
+def metal_supports(variants: Sequence[str], most: int,
+                   refusal: Callable[[int, str], str | None]) -> Callable[..., str | None]:
+    """A function of the arguments: None, or why a Metal rule for these variants and sizes cannot run.
+
+    Args:
+        variants: norms.
+        most: hidden units.
+        refusal: why the device's pipelines do not allow the kernels of so many units and of a norm, or None.
+    """
 
     def supports(be: Backend, x: Array, h: Array, *arrays: Array, norm: str, eps_place: str,
                  **unused: Any) -> str | None:
@@ -173,7 +180,7 @@ def metal_supports(variants: Sequence[str], most: int) -> Callable[..., str | No
             return f"the kernel is for float32, not {x.dtype}"
         if h.shape[1] > most:
             return f"{h.shape[1]} hidden units are more than {most}"
-        return supports_any(be, x, h)
+        return supports_any(be, x, h) or refusal(h.shape[1], norm)
 
     return supports
 

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 _LADDER = ((32, 1), (128, 1), (128, 2), (128, 4), (256, 4))
 """The threads, and the hidden units of each thread; an entry holds rows up to the product of both."""
-_METAL_LADDER = (*_LADDER, (512, 4), (512, 8))
+METAL_LADDER = (*_LADDER, (512, 4), (512, 8))
+"""The same of Metal's kernels."""
 MOST_KEPT = 1024
 """Hidden units of rows whose values and gradients fit in registers; with twice as many an LSTM spills some."""
 MOST_HIDDEN = 4096
@@ -51,11 +52,6 @@ def plan(hidden: int, wide: Plan = WIDE) -> Plan:
     if hidden > MOST_HIDDEN:
         raise ValueError(f"expected at most {MOST_HIDDEN} hidden units, found {hidden}")
     return next((Plan(*entry) for entry in _LADDER if hidden <= entry[0] * entry[1]), wide)
-
-
-def metal_plan(hidden: int) -> Plan:
-    """The first entry of Metal's table that holds a row of `hidden` units; at most 4,096."""
-    return next(Plan(*entry) for entry in _METAL_LADDER if hidden <= entry[0] * entry[1])
 
 
 def norm_macros(cell: str, norm: str) -> dict[str, int]:

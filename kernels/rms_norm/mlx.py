@@ -65,7 +65,7 @@ def _metal_vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -
 
 
 def _metal_supports(be: Backend, x: Array, gain: Array | None, **unused: Any) -> str | None:
-    return metal_kernels.missing() or metal.supports(x)
+    return metal_kernels.missing() or metal.supports(x, RMS)
 
 
 def attach() -> None:

@@ -195,11 +195,12 @@ def test_what_measures_the_device(gpu, monkeypatch):
     assert f" GATHERED = {cuda._GATHERED // 16};" in source.text("device_limits/exchange.cu")  # there in units of 16 bytes
     if GPU == STAND_IN:  # blocks that are not there at once cannot wait for each other
         monkeypatch.setattr(cuda, "_exchanges", lambda rounds: {})
+        monkeypatch.setattr(cuda, "PUSHES", [{**macros, "CLUSTER": 2} for macros in cuda.PUSHES])
         monkeypatch.setattr(cuda, "_ROUNDS", 1)
     figures = cuda.measure(mib=1, rounds=1, launches=1)
     measured = {"copy GB/s", "read GB/s", "write GB/s", "launch of our kernel, us", "the same in a graph, us", "product 64 x 256 x 1024, us",
                 "multiprocessors", "tensor cores bf16, TFLOP/s", "tensor cores tf32, TFLOP/s", "gathered in a cluster, GB/s a block",
-                "gathered from L2, GB/s a block"}
+                "gathered from L2, GB/s a block", *cuda._pushes(1)}
     assert all(figures[name] > 0 for name in measured)
     assert set(figures) - set(exchanges) == measured
 

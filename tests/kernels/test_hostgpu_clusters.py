@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from hostgpu import HostGpuError
 
+from duoln.kernels import source
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kernels run on the CPU under Linux only")
 
 SEEDS = range(20)
@@ -99,6 +101,15 @@ def test_stores_before_a_barrier_of_the_cluster_are_seen_behind_it():
         before = (np.arange(BLOCKS) - 1) % CLUSTER + np.arange(BLOCKS) // CLUSTER * CLUSTER
         np.testing.assert_array_equal(_launch(f"if (threadIdx.x == 0) {{ {body} }} else cluster_barrier();", seed), before + 1)
     _fails(f"if (threadIdx.x == 0) {{ {body} }}".replace("cluster_barrier();", ""), "race")
+
+
+@pytest.mark.parametrize("width", [4, 8, 16, 1024])
+def test_what_measures_pushes(width):
+    program = hostgpu.compile(source.text("device_limits/push.cu"), {"CLUSTER": CLUSTER, "THREADS": 256, "WIDTH": width})
+    for seed in range(3):
+        heard = np.zeros(CLUSTER, np.uint32)
+        program.launch("push_in_cluster", (CLUSTER,), (256,), [heard, np.int32(5)], seed=seed)
+        np.testing.assert_array_equal(heard, 5)
 
 
 def test_grids_of_whole_clusters_of_a_size_that_was_asked_for():

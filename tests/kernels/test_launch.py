@@ -114,3 +114,10 @@ def test_a_missing_header(launch, tmp_path):
     (tmp_path / "a.cu").write_text('#include "none.cuh"\n')
     with pytest.raises(FileNotFoundError, match=r"none\.cuh"):
         source.text("a.cu")
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2048, 2049, 65_535 << 10, (65_535 << 10) + 1, (1 << 31) - 1])
+def test_groups_of_rows_fit_a_grid(launch, rows):
+    group, groups = launch.groups_of(rows)
+    assert 1 <= groups <= 65_535 and group * (groups - 1) <= rows <= group * groups
+    assert group == 1024 or rows <= 2048 or rows > 65_535 << 10
