@@ -2,9 +2,15 @@
 
 from functools import cache
 
-from duoln.kernels.recurrent.cluster_plan import Device
+from duoln.kernels.recurrent.cluster_plan import CLUSTERS, Device
 
-H100 = Device.of(9, 132, 227 << 10)
+MULTIPROCESSORS = 132
+H100 = Device.of(9, MULTIPROCESSORS, 227 << 10)
+
+
+def with_clusters(*sizes):
+    """An H100 where only clusters of these sizes fit."""
+    return H100._replace(active=tuple(n if size in sizes else 0 for size, n in zip(CLUSTERS, H100.active, strict=True)))
 
 
 def use_h100(monkeypatch, layout=()):
@@ -12,9 +18,9 @@ def use_h100(monkeypatch, layout=()):
     from duoln.kernels import launch
     from duoln.kernels.recurrent import cluster_plan, cuda_walk
 
-    monkeypatch.setattr(launch, "multiprocessors", lambda: H100.multiprocessors)
-    monkeypatch.setattr(cuda_walk, "device", lambda: H100)
+    here = with_clusters(*layout[:1]) if layout else H100
+    monkeypatch.setattr(launch, "multiprocessors", lambda: MULTIPROCESSORS)
+    monkeypatch.setattr(cuda_walk, "device", lambda: here)
     monkeypatch.setattr(cuda_walk, "plan", cache(cluster_plan.plan.__wrapped__))
     if layout:
-        monkeypatch.setattr(cluster_plan, "_CLUSTERS", layout[:1])
         monkeypatch.setattr(cluster_plan, "_ROWS", layout[1:])

@@ -14,7 +14,8 @@ Where real CuPy may still differ. `DUOLN_TEST_BACKENDS=numpy,cupy pytest` runs t
 A stream that captures keeps what it is asked to do, see `stand_in_capture`.
 
 STAND_IN_FAULTS names kernels that go wrong, for tests of what happens then: "wrong=NAME hang=NAME end=NAME kill=NAME"
-computes a wrong value, never comes back, ends the context (every later call fails), or ends the process.
+computes a wrong value, never comes back, ends the context (every later call fails), or ends the process. STAND_IN_MAJOR is the
+device's generation; of 9 and later there are clusters, if `duoln.system.clusters` says so.
 """
 
 from __future__ import annotations
@@ -392,7 +393,7 @@ def make() -> types.ModuleType:
     module.ElementwiseKernel = ElementwiseKernel
     module.__version__ = "14.0.0"
     module.asnumpy = _waiting(lambda x: np.array(_plain(x)), "a copy to the host")
-    properties = {"name": b"stand-in", "major": 0, "minor": 0, "totalGlobalMem": 1 << 30, "multiProcessorCount": 3,
+    properties = {"name": b"stand-in", "major": int(os.environ.get("STAND_IN_MAJOR", "0")), "minor": 0, "totalGlobalMem": 1 << 30, "multiProcessorCount": 3,
                   "sharedMemPerBlockOptin": 227 << 10}
     runtime = types.SimpleNamespace(
         getDevice=lambda: 0, getDeviceProperties=lambda i: properties, driverGetVersion=lambda: 0, runtimeGetVersion=lambda: 0,

@@ -7,6 +7,7 @@ import pytest
 import stand_in_cupy
 import walks_table
 from conftest import GPU, STAND_IN
+from h100 import H100, with_clusters
 
 from duoln import ops
 from duoln.errors import KernelError
@@ -19,7 +20,6 @@ from duoln.testing import selftest
 pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="kernels run on the CPU under Linux only"),
               pytest.mark.skipif(GPU != STAND_IN, reason="the device is that of the stand-in")]
 
-H100 = Device.of(9, 132, 227 << 10)
 RTX_4090, RTX_5090 = Device.of(8, 128, 99 << 10), Device.of(12, 170, 99 << 10)
 SHAPES = [((3, 5, 3, 9), 2), ((4, 3, 2, 33), 4), ((2, 2, 2, 48), 16)]
 """Time steps, rows, inputs, hidden units; and blocks of a cluster."""
@@ -37,16 +37,11 @@ def on_clusters(gpu, monkeypatch):
     from duoln.kernels.recurrent import cuda_walk
 
     def use(cluster):
-        here = H100 if cluster is None else _with(cluster)
+        here = H100 if cluster is None else with_clusters(cluster)
         monkeypatch.setattr(cuda_walk, "device", lambda: here)
         return gpu
 
     return use
-
-
-def _with(*sizes):
-    """An H100 where only clusters of these sizes fit."""
-    return H100._replace(active=tuple(n if size in sizes else 0 for size, n in zip(CLUSTERS, H100.active, strict=True)))
 
 
 def _cases(shapes):
@@ -149,8 +144,8 @@ def test_what_a_time_step_should_take():
 
 def test_clusters_that_do_not_fit_are_not_planned():
     assert plan("lstm", "layer", "forward", 240, 32, H100).cluster == 8
-    assert plan("lstm", "layer", "forward", 240, 32, _with(1, 2, 4)).cluster == 4
-    assert plan("lstm", "layer", "forward", 240, 32, _with(1)) is None
+    assert plan("lstm", "layer", "forward", 240, 32, with_clusters(1, 2, 4)).cluster == 4
+    assert plan("lstm", "layer", "forward", 240, 32, with_clusters(1)) is None
 
 
 def test_who_has_no_clusters():

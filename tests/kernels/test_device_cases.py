@@ -8,7 +8,7 @@ from math import ceil, prod
 import numpy as np
 import pytest
 from conftest import GPU, STAND_IN
-from h100 import H100, use_h100
+from h100 import H100, MULTIPROCESSORS, use_h100
 
 from duoln import ops
 from duoln.kernels import case_table, device_cases
@@ -122,7 +122,7 @@ def test_each_block_takes_several_rows(made):
     for case in made.values():
         if case.op in NORMS:
             p = _plan(case)
-            if ceil(prod(case.inputs[0].shape[:-1]) / p.rows) > H100.multiprocessors * p.blocks_per_processor:
+            if ceil(prod(case.inputs[0].shape[:-1]) / p.rows) > MULTIPROCESSORS * p.blocks_per_processor:
                 loops[case.op].add((p.threads, p.chunks))
     entries = {(threads, chunks) for threads, chunks, _ in of_norms._LADDER} | {(of_norms._WIDE.threads, 0)}
     assert all(entries - loops[op] <= {(16, 1), (32, 1)} for op in NORMS), {op: entries - loops[op] for op in NORMS}

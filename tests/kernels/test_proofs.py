@@ -196,3 +196,59 @@ def test_a_first_run_over_a_wrong_a_hanging_and_a_context_ending_kernel(tmp_path
     again, _, _, later = _trained(tmp_path, "", DUOLN_PROVE="")  # what was set aside stays so
     np.testing.assert_array_equal(again, losses)
     assert "set aside" not in later and "proving" not in later
+
+
+LAYER = """
+import json
+import numpy as np
+import duoln
+from duoln import nn, ops
+from duoln.kernels import proofs
+proofs._START_SECONDS = proofs._CASE_SECONDS = 600
+layer = nn.LSTM(3, 9, norm="layer")
+backend = duoln.backend("cupy")
+params, x = duoln.to_tensors(layer.init(0), backend), duoln.tensor(np.ones((3, 5, 3), np.float32), backend)
+loss, gradient = duoln.value_and_grad(lambda p: ops.sum(layer(p, x)[0] ** 2))(params)
+print(json.dumps([float(loss), gradient["forward0"]["w_h"].numpy().tolist(), backend.proofs.summary()]))
+"""
+FEW_CASES = """
+from duoln.kernels import device_cases
+from duoln.system import clusters
+one = device_cases._walk("lstm", "layer", (3, 5, 3, 9), net=True)
+device_cases.device_cases = lambda: [one]
+clusters.most_active = lambda function, blocks, threads, shared: FITTING
+"""
+
+
+def _layer(tmp_path, faults, fitting=1, **variables):
+    (tmp_path / "sitecustomize.py").write_text(FIRST_RUN + FEW_CASES.replace("FITTING", str(fitting)))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]), "STAND_IN_FAULTS": faults,
+                   "STAND_IN_MAJOR": "9", "DUOLN_CACHE": str(tmp_path / (faults or "none")), "DUOLN_PROVE": "", **variables}
+    done = subprocess.run([sys.executable, "-c", LAYER], capture_output=True, text=True, check=False, cwd=tmp_path,
+                          env={k: v for k, v in environment.items() if v}, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    loss, gradient, rules = json.loads(done.stdout)
+    return np.array([loss, *np.ravel(gradient)]), {state: [name for name in names if name.startswith("lstm")] for state, names in rules.items()}
+
+
+WALK, STEPS = "lstm layer 'cuda walk'", "lstm layer 'cuda steps'"
+
+
+@pytest.mark.skipif(GPU != STAND_IN or sys.platform != "linux", reason="kernels are broken on the CPU only")
+def test_a_walk_that_is_wrong_is_replaced_by_steps_and_these_by_the_composed_rule(tmp_path):
+    right, rules = _layer(tmp_path, "", DUOLN_RULES="composed")
+    assert rules == {}
+    for faults, expected in (("", {"proved": [WALK]}), ("wrong=lstm_walk_backward", {"set aside": [WALK], "proved": [STEPS]}),
+                             ("kill=lstm_walk_forward end=lstm_backward", {"set aside": [WALK, STEPS]})):
+        gradient, rules = _layer(tmp_path, faults)
+        assert {state: names for state, names in rules.items() if names} == expected
+        np.testing.assert_allclose(gradient, right, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.skipif(GPU != STAND_IN or sys.platform != "linux", reason="kernels are broken on the CPU only")
+def test_a_driver_that_refuses_clusters_and_a_user_who_does(tmp_path):
+    right, _ = _layer(tmp_path, "", DUOLN_RULES="composed")
+    for fitting, variables in ((0, {}), (1, {"DUOLN_WALK": "0"})):
+        gradient, rules = _layer(tmp_path, "", fitting, **variables)
+        assert rules == {"proved": [STEPS]}
+        np.testing.assert_allclose(gradient, right, rtol=1e-3, atol=1e-5)
