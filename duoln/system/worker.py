@@ -24,6 +24,7 @@ from typing import Any
 from duoln.errors import DuolnError
 from duoln.system import processes
 
+_KILL_SECONDS = 10.0
 _LAST_CHARACTERS = 4000
 """Of what a process wrote on stderr before it ended."""
 
@@ -110,7 +111,10 @@ class Worker:
             return  # once: its number may be another process's by now
         with suppress(ProcessLookupError):  # all of them have ended
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        try:
+            self._process.wait(_KILL_SECONDS)
+        except subprocess.TimeoutExpired:
+            return  # it is inside a driver, which ends it later or never
         self._reader.join()
         for pipe in (self._process.stdin, self._process.stdout, self._errors):
             with suppress(OSError):  # what was not yet written has no reader

@@ -27,8 +27,8 @@ from duoln.system import processes
 _LAST_LINES = 12
 _LEAST_SHARE = 1 / 3
 """Of a part's seconds: with fewer of them left, it is left out."""
-_REPORT_SECONDS = 5.0
-"""Kept for the last report, the picture and the archive."""
+_KILL_SECONDS, _REPORT_SECONDS = 10.0, 5.0
+"""For a part to end that is killed; and kept for the last report, the picture and the archive."""
 
 
 class Budget:
@@ -118,7 +118,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     """End a part with all processes that it started."""
     with suppress(ProcessLookupError):  # all of them have ended
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    with suppress(subprocess.TimeoutExpired):  # it is inside a driver, which ends it later or never
+        process.wait(_KILL_SECONDS)
 
 
 def _problem(code: int | None, limit: float, log: Path, record: Path) -> str:
