@@ -173,7 +173,7 @@ def test_the_steps_need_no_data_no_network_and_no_pooch(step, monkeypatch):
     monkeypatch.setitem(sys.modules, "pooch", None)
     [asked] = {str(entry.asked["settings"]): entry.asked for entry in steps.comparison(step, "cupy", []).entries}.values()
     _, cfg, splits = timed_process.of_task(asked)
-    assert splits.dataset.provenance == "synthetic" and cfg.batch_size == step.batch and splits.train(0)
+    assert cfg.source == "made" and splits.dataset.provenance == "synthetic" and cfg.batch_size == step.batch and splits.train(0)
 
 
 def test_the_sides_with_each_number_of_threads():
