@@ -86,7 +86,8 @@ class Counts(NamedTuple):
     @property
     def host_us(self) -> float:
         """The time that the host takes: it is what a step takes, if the device is faster."""
-        return self.python_us + sum(us * getattr(self, name) for name, (us, _, _) in COSTS.items())
+        calls: list[float] = [us * getattr(self, name) for name, (us, _, _) in COSTS.items()]
+        return self.python_us + sum(calls)
 
     def __str__(self) -> str:
         asked = [f"{n:g} {one if n == 1 else several}"

@@ -173,14 +173,14 @@ def test_the_steps_need_no_data_no_network_and_no_pooch(step, monkeypatch):
     monkeypatch.setitem(sys.modules, "pooch", None)
     [asked] = {str(entry.asked["settings"]): entry.asked for entry in steps.comparison(step, "cupy", []).entries}.values()
     _, cfg, splits = timed_process.of_task(asked)
-    assert splits.dataset.provenance == "synthetic" and cfg.batch_size == step.batch and splits.train(0)
+    assert cfg.source == "made" and splits.dataset.provenance == "synthetic" and cfg.batch_size == step.batch and splits.train(0)
 
 
 def test_the_sides_with_each_number_of_threads():
     base = steps.comparison(steps.WANTED[0], "numpy", ["torch"])
     comparison = cpu.by_threads(base, [1, 4])
     assert [entry.name for entry in comparison.entries] == [
-        "duoln, eager, 1 threads", "torch, 1 threads", "duoln, eager, 4 threads", "torch, 4 threads"]
+        "duoln, eager, 1 thread", "torch, 1 thread", "duoln, eager, 4 threads", "torch, 4 threads"]
     assert [set(entry.environment.values()) for entry in comparison.entries] == [{"1"}, {"1"}, {"4"}, {"4"}]
     assert all({"DUOLN_THREADS", "OMP_NUM_THREADS"} <= entry.environment.keys() for entry in comparison.entries)
     assert comparison.case({"facts": {"flags": {"DUOLN_THREADS": "4"}}})["settings"]["threads"] == 4

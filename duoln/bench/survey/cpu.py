@@ -28,7 +28,8 @@ _LEAST_SAVED = 0.25
 
 def by_threads(comparison: Comparison, counts: Iterable[int]) -> Comparison:
     """The sides of a comparison with each number of threads."""
-    entries = [entry._replace(name=f"{entry.name}, {count} threads", environment=dict.fromkeys(_VARIABLES, str(count)))
+    entries = [entry._replace(name=f"{entry.name}, {count} thread{'s' if count > 1 else ''}",
+                              environment=dict.fromkeys(_VARIABLES, str(count)))
                for count in counts for entry in comparison.entries if entry.name in _SIDES]
 
     def case(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -61,6 +61,7 @@ def _figures(content: Mapping[str, Any]) -> list[str]:
         return _of_rules(content)
     if "cases" in content:
         return [*(_case(c) for c in content["cases"]),
+                *(f"* {work}: bends at {count} threads" for work, count in content.get("bends", {}).items()),
                 *(f"* did not run: {what}: {why}" for what, why in content.get("missing", {}).items())]
     if "tools" in content:
         return [f"* {tool}: {outcome['result']}" for tool, outcome in content["tools"].items()]
