@@ -83,7 +83,7 @@ def in_workers(wanted: Sequence[Try], backend: str, count: int, until: float, ru
         wanted: what to try, in order.
         backend: its name.
         count: of processes.
-        until: by `time.monotonic()`; what has not begun then is left out.
+        until: by `time.monotonic()`; what has not ended then is left out.
         running: holds the names of what is being tried.
     """
     command = processes.command("duoln.testing.prover", "--backend", backend)
@@ -103,10 +103,11 @@ def in_workers(wanted: Sequence[Try], backend: str, count: int, until: float, ru
                 if worker is None:
                     worker = Worker(command, {"DUOLN_PROVE": "0"})
                     worker.ready(_START_SECONDS)
-                answer = worker.ask(one.request, one.seconds)
+                answer = worker.ask(one.request, min(one.seconds, until - time.monotonic()))
             except WorkerLostError as lost:
-                worker = None
-                results.put(Result(one, lost=f"{lost}, while it did: {lost.doing}"))
+                worker, is_late = None, time.monotonic() >= until
+                reason = f"{lost}, while it did: {lost.doing}"
+                results.put(Result(one, left_out=True) if is_late else Result(one, lost=reason))
             else:
                 results.put(Result(one, answer))
                 if has_ended(answer):
@@ -135,6 +136,7 @@ class Report:
         self.outcomes: list[selftest.Outcome] = []
         self.lines: dict[str, str] = {}
         self.failures: list[str] = []
+        self.left_out = 0
         self.unknown: list[str] = []
         """What was left out or gave no answer."""
         self._saved = 0.0
@@ -142,10 +144,11 @@ class Report:
     def add(self, result: Result) -> None:
         """Take one result, and say it in a line."""
         name = result.of.name
+        if result.left_out or result.lost:
+            self.unknown.append(name)
         if result.left_out:
-            self.unknown.append(name)
+            self.left_out += 1
         elif result.lost:
-            self.unknown.append(name)
             self._fail(name, result.lost)
         elif isinstance(result.answer, list):
             for answer in result.answer:
@@ -171,9 +174,8 @@ class Report:
         """Write the file, if it is time."""
         if complete or time.monotonic() - self._saved > _SAVE_SECONDS:
             self._saved = time.monotonic()
-            left_out = len(self.unknown) - sum(f.partition(": ")[0] in self.unknown for f in self.failures)
-            save({**self._facts, "expected": self._expected, "complete": complete and not left_out,
-                  "left out": left_out, "running": sorted(running), "failures": self.failures,
+            save({**self._facts, "expected": self._expected, "complete": complete and not self.left_out,
+                  "left out": self.left_out, "running": sorted(running), "failures": self.failures,
                   "lines": self.lines, "rules": [r._asdict() for r in selftest.by_rule(self.outcomes)]}, self._file)
 
 

@@ -14,6 +14,7 @@ from test_survey import OVER_STAND_IN
 
 from duoln.bench.survey import sanitizer
 from duoln.kernels.settings import every_setting
+from duoln.system.worker import WorkerLostError
 from duoln.testing import compilation, correctness, selftest
 
 ROOT = Path(__file__).parents[2]
@@ -115,6 +116,31 @@ def test_what_was_tried_is_kept_after_every_case(tmp_path, monkeypatch):
         {"op": "add", "rule": "a rule", "stored": "float32", "variant": "", "state": "proved"},
         {"op": "take", "rule": "a rule", "stored": "float32", "variant": "", "state": "set aside", "case": "take c",
          "reason": "output 0, 3 of what is allowed"}]
+
+
+class _Sleeper:
+    """A worker that never answers in time."""
+
+    def __init__(self, command, environment):
+        pass
+
+    def ready(self, seconds):
+        pass
+
+    def ask(self, request, seconds):
+        time.sleep(max(seconds, 0))
+        raise WorkerLostError("hung: no answer", request["name"])
+
+    def end(self):
+        pass
+
+
+def test_what_has_not_ended_when_the_time_is_over_is_left_out(monkeypatch):
+    monkeypatch.setattr(correctness, "Worker", _Sleeper)
+    wanted = [correctness.Try(name, {"name": name}, seconds) for name, seconds in (("hangs", 0.01), ("runs", 3600), ("waits", 3600))]
+    results = list(correctness.in_workers(wanted, "numpy", 1, time.monotonic() + 1, set()))
+    assert [(r.of.name, r.left_out) for r in results] == [("hangs", False), ("runs", True), ("waits", True)]
+    assert results[0].lost == "hung: no answer, while it did: hangs"
 
 
 CASES = ["layer_norm 5 x 33", "take 20 of 7 x 3", "softmax_cross_entropy 130 x 10", "adam_update a few tensors",
