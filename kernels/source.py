@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
+_ENTRY = re.compile(r'extern "C" __global__ void (?:[A-Z_]+\s+|__\w+__\([^)]*\)\s+)?(\w+)\(')
 _OURS = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[ \t]*$', re.M)
 
 
@@ -44,6 +45,18 @@ def metal(file: str) -> tuple[str, str]:
 def digest(file: str) -> str:
     """The SHA-256 of that text, in hexadecimal; it identifies the source of a timing."""
     return hashlib.sha256(text(file).encode()).hexdigest()
+
+
+def entries(file: str) -> list[str]:
+    """The names of the kernels of a CUDA source.
+
+    Raises:
+        LookupError: it has none.
+    """
+    names = _ENTRY.findall(text(file))
+    if not names:
+        raise LookupError(f"[source] {file}: expected a kernel, found none")
+    return names
 
 
 def _pasted(path: Path, seen: set[Path]) -> str:

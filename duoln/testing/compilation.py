@@ -6,7 +6,6 @@ machine code in the cache.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -17,8 +16,6 @@ from typing import Any, NamedTuple
 from duoln.kernels import source
 from duoln.kernels.case_table import CELL_SIZES
 from duoln.kernels.settings import Macros, every_setting, walks
-
-ENTRY = re.compile(r'extern "C" __global__ void (?:[A-Z_]+\s+|__\w+__\([^)]*\)\s+)?(\w+)\(')
 
 
 class Compiled(NamedTuple):
@@ -31,18 +28,6 @@ class Compiled(NamedTuple):
     """The compiler's message; empty if there is none."""
 
 
-def entry_of(file: str) -> str:
-    """The name of a kernel of a source file.
-
-    Raises:
-        LookupError: the text has none.
-    """
-    match = ENTRY.search(source.text(file))
-    if match is None:
-        raise LookupError(f"[compilation] {file}: expected a kernel, found none")
-    return match.group(1)
-
-
 def compile_one(setting: tuple[str, Macros]) -> Compiled:
     """Compile one setting, or load it from the cache."""
     from duoln.kernels.launch import Kernel
@@ -51,7 +36,7 @@ def compile_one(setting: tuple[str, Macros]) -> Compiled:
     started = time.perf_counter()
     problem = ""
     try:
-        Kernel(file, entry_of(file), "count: int32").compiled(dict(macros))
+        Kernel(file, source.entries(file)[0], "count: int32").compiled(dict(macros))
     except Exception as error:  # whatever the compiler raises is the outcome of this setting
         problem = f"{type(error).__name__}: {error}"
     return Compiled(file, dict(macros), time.perf_counter() - started, problem)

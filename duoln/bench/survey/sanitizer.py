@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from duoln.bench.survey.compilation import ENTRY
 from duoln.bench.survey.folder import NOT_THERE
 from duoln.bench.survey.program import options, save
 from duoln.kernels import source
@@ -43,9 +42,10 @@ def kernels(tool: str) -> list[str]:
     """The names of our kernels that a tool checks: all for memory; for races and barriers, of the sources with shared
     memory.
     """
-    texts = [source.text(str(file)) for folder in (source.FOLDER, source.FOLDER.parent / "plugins")
+    files = [str(file) for folder in (source.FOLDER, source.FOLDER.parent / "plugins")
              for file in sorted(folder.rglob("*.cu")) if file.parent.name != "device_limits"]
-    return [name for text in texts if tool == "memcheck" or "__shared__" in text for name in ENTRY.findall(text)]
+    return [name for file in files if tool == "memcheck" or "__shared__" in source.text(file)
+            for name in source.entries(file)]
 
 
 def command(sanitizer: str, tool: str, backend: str, record: Path) -> list[str]:
@@ -53,7 +53,7 @@ def command(sanitizer: str, tool: str, backend: str, record: Path) -> list[str]:
     chosen = [word for name in kernels(tool) for word in ("--kernel-regex", f"kns={name}")]  # a part of a name
     return [sanitizer, "--tool", tool, "--error-exitcode", str(_FOUND), "--report-api-errors", "no", *chosen,
             *processes.command("duoln.testing.correctness", "--backend", backend, "--json", str(record), "--small",
-                               "--repeats", "1", *(["--no-pool"] if tool == "memcheck" else []))]
+                               *(["--no-pool"] if tool == "memcheck" else []))]
 
 
 def verdict(code: int | None, output: str) -> dict[str, Any]:
