@@ -166,7 +166,7 @@ class _Graph:
         """Whether the pool has given none back. Where the device has no more memory, CuPy gives back what arrays do not
         use, and so what a graph writes in between; it may belong to another array then.
         """
-        return self._room.pool.total_bytes() >= self._pool_bytes
+        return bool(self._room.pool.total_bytes() >= self._pool_bytes)
 
     def moved(self, natives: Sequence[Array]) -> set[int]:
         """The numbers of the arguments that are at other addresses than those of the graph; none if it is for these."""

@@ -21,6 +21,7 @@ extern "C" __global__ void CLUSTERED push_in_cluster(unsigned* heard, int rounds
     const int rank = cluster_rank(), i = int(threadIdx.x), first = i * WIDTH / 4;
     if (i == 0) make_signal(signals[0]), make_signal(signals[1]);
     own[i] = 1;
+    fence_pushes();
     cluster_barrier();
     float sum = 0;
     for (int round = 0; round < rounds; ++round) {
