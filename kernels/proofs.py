@@ -91,6 +91,8 @@ class Proofs:
         self._worker: Worker | None = None
         self._idle: threading.Timer | None = None
         self._has_said = False
+        self._no_worker = ""
+        """Why no process can prove; empty while one can."""
         atexit.register(self._end)
 
     def reason(self, op: str, rule: Rule, arrays: Sequence[Array], attrs: Mapping[str, Any]) -> str | None:
@@ -137,12 +139,9 @@ class Proofs:
         if not self._has_said:
             self._has_said = True
             remarks.say(f"proving the kernels on {self._backend.device}, once; verdicts are kept in {_folder()}")
-        try:
-            worker = self._ready()
-        except WorkerLostError as lost:
-            remarks.say(f"{key[0]} '{key[1]}' is trusted without a proof, for which no second process can use the "
-                        f"device: {_first_line(str(lost))}")
-            return Verdict(*key, TRUSTED, str(lost))
+        worker = self._ready()
+        if worker is None:
+            return Verdict(*key, TRUSTED, self._no_worker)
         try:
             failed = worker.ask({"kind": "rule", **dict(zip(Verdict._fields, key, strict=False))}, _CASE_SECONDS)
         except WorkerLostError as lost:
@@ -157,16 +156,17 @@ class Proofs:
             self._end()
         return Verdict(*key, SET_ASIDE, failed["reason"], failed["case"])
 
-    def _ready(self) -> Worker:
+    def _ready(self) -> Worker | None:
         if self._idle is not None:
             self._idle.cancel()
-        if self._worker is None:
+        if self._worker is None and not self._no_worker:
             self._worker = self._new_worker()
             try:
                 self._worker.ready(_START_SECONDS)
-            except WorkerLostError:
-                self._worker = None
-                raise
+            except WorkerLostError as lost:
+                self._worker, self._no_worker = None, str(lost)
+                remarks.say("rules are trusted without a proof, for which no second process can use the device: "
+                            f"{_first_line(self._no_worker)}")
         return self._worker
 
     def _wait_no_longer(self) -> None:

@@ -12,6 +12,7 @@ A request is an object with its kind:
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -26,6 +27,8 @@ from duoln.system import worker
 from duoln.testing import graphs, ladder, selftest
 
 Doing = Callable[[str], None]
+_NO_MEMORY = re.compile("OutOfMemory|MemoryError|out of memory|cudaErrorMemoryAllocation")
+"""In the words of an error that says nothing about a kernel: other programs use the device too."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,6 +59,8 @@ def _rule(backend: Backend, request: dict[str, Any], doing: Doing) -> dict[str, 
             doing(planned.name)
             tried = True
             outcome = selftest.prove_or_say(case, backend, 1, rule)
+            if _NO_MEMORY.search(outcome.problem):
+                return {"case": "", "reason": outcome.problem, "ended": False}
             if not (outcome.passed or outcome.near):
                 return {"case": planned.name, "reason": outcome.words, "ended": not answers(backend)}
     return None if tried else {"case": "", "reason": "no case proves it", "ended": False}

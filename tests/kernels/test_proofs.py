@@ -102,7 +102,16 @@ def test_what_cannot_be_proved_is_trusted_and_not_kept(prove, numpy_backend, cap
         reason, made = prove(prover)
         assert reason is None and made.summary() == {"trusted": ["op 'fast'"]}
     assert _kept(numpy_backend) == []
-    assert "is trusted without a proof" in capsys.readouterr().err
+    assert capsys.readouterr().err.count("are trusted without a proof") == 1
+
+
+def test_a_process_that_does_not_start_is_started_once(numpy_backend, tmp_path, monkeypatch):
+    monkeypatch.setenv("DUOLN_CACHE", str(tmp_path))
+    monkeypatch.delenv("DUOLN_PROVE")
+    started = []
+    made = proofs.Proofs(numpy_backend, lambda: started.append(1) or Prover(start=WorkerLostError("exit code 1", "to start")))
+    assert [made.reason(op, Rule("fast", lambda: None), [], {}) for op in ("one", "two", "three")] == [None] * 3
+    assert started == [1] and made.summary() == {"trusted": ["one 'fast'", "two 'fast'", "three 'fast'"]}
 
 
 def test_the_user_decides(prove, monkeypatch, numpy_backend):
@@ -196,6 +205,25 @@ def test_a_first_run_over_a_wrong_a_hanging_and_a_context_ending_kernel(tmp_path
     again, _, _, later = _trained(tmp_path, "", DUOLN_PROVE="")  # what was set aside stays so
     np.testing.assert_array_equal(again, losses)
     assert "set aside" not in later and "proving" not in later
+
+
+@pytest.mark.skipif(GPU != STAND_IN or sys.platform != "linux", reason="the pool is the stand-in's")
+def test_a_device_without_memory_left_says_nothing_about_a_kernel(gpu, monkeypatch):
+    from duoln.kernels import launch
+    from duoln.testing import prover
+
+    def empty(*shape, **kwargs):
+        raise MemoryError("Out of memory allocating 512 bytes")
+
+    request = {"op": "layer_norm", "rule": "cuda row", "stored": "float32", "variant": ""}
+    assert prover._rule(gpu, request, lambda what: None) is None
+    monkeypatch.setattr(launch.cupy, "empty", empty)
+    refused = prover._rule(gpu, request, lambda what: None)
+    assert refused["case"] == "" and "Out of memory" in refused["reason"]
+
+
+def test_only_gpus_have_their_rules_proved(be):
+    assert (be.proofs is not None) == (be.name == "cupy" or getattr(be, "on_gpu", False))
 
 
 LAYER = """
