@@ -88,8 +88,8 @@ def test_an_error_by_little_is_near(broken, numpy_backend):
     """It is shown, and does not fail; twice what is allowed does."""
     put, good = broken
     proof = next(c for c in every_case() if c.op == "layer_norm" and c.length >= 500)
-    for factor, near in ((1.25, True), (2, False)):
-        by = np.float32(1 + factor * tolerance("float32", proof.length))
+    for share, near in ((1.25, True), (2, False)):
+        by = np.float32(1 + share * tolerance("float32", proof.length))
         put(forward=lambda be, *a, by=by, **k: (good.forward(be, *a, **k)[0] * by, good.forward(be, *a, **k)[1]))
         outcome = selftest.prove(proof, numpy_backend)
         [report] = selftest.by_rule([outcome])
