@@ -30,7 +30,8 @@ class Broken(NamedTuple):
     new: str
     layout: tuple[int, ...] = ()
     """Blocks and rows of a cluster that the walk of that case takes here, so that few units are enough."""
-    slow: bool = False
+    ordinary: bool = True
+    """Whether the ordinary suite runs it: each compiles its kernels."""
 
 
 _SMALL_WALK = "lstm layer T9 B3 in2 H33 reverse, gradients within 0.05"
@@ -38,31 +39,31 @@ BROKEN = [
     Broken("a place is used again too early", _SMALL_WALK, "slot_of(int use) { return use & 1; }", "slot_of(int use) { return use < 4 ? use & 1 : 0; }", (4, 1)),
     Broken("a parity is wrong from the seventh exchange on", _SMALL_WALK, "return use >> 1 & 1;", "return use < 4 ? use >> 1 & 1 : 0;", (4, 1)),
     Broken("a norm's sums are those of another row", _SMALL_WALK, "told.values[slot_of(use)][rank][p.row][n]", "told.values[slot_of(use)][rank][ROWS - 1 - p.row][n]", (4, 2)),
-    Broken("the product is that of another row", _SMALL_WALK, "mine + r * STRIDE + i", "mine + (ROWS - 1 - r) * STRIDE + i", (4, 2)),
-    Broken("a cluster's second row of the batch starts as the first", _SMALL_WALK, "h[size_t(first + row) * HIDDEN + state]", "h[size_t(first) * HIDDEN + state]", (4, 2)),
-    Broken("the gradient is distributed to another row", _SMALL_WALK, "d.gates[slot_of(use)][p.row][gate * OWN", "d.gates[slot_of(use)][ROWS - 1 - p.row][gate * OWN", (4, 2)),
+    Broken("the product is that of another row", _SMALL_WALK, "mine + r * STRIDE + i", "mine + (ROWS - 1 - r) * STRIDE + i", (4, 2), ordinary=False),
+    Broken("a cluster's second row of the batch starts as the first", _SMALL_WALK, "h[size_t(first + row) * HIDDEN + state]", "h[size_t(first) * HIDDEN + state]", (4, 2), ordinary=False),
+    Broken("the gradient is distributed to another row", _SMALL_WALK, "d.gates[slot_of(use)][p.row][gate * OWN", "d.gates[slot_of(use)][ROWS - 1 - p.row][gate * OWN", (4, 2), ordinary=False),
     Broken("a block's second rows have no gradient", "layer_norm 50021 x 7", "base < rows; base += rows_at_once", "base < rows; base = rows"),
-    Broken("the gain's gradient forgets the rows before", "rms_norm 50021 x 7", "gain_sums.v[c][k] += d.v[c][k] * value;", "gain_sums.v[c][k] = d.v[c][k] * value;"),
-    Broken("the bias's gradient forgets the rows before", "add_layer_norm 50021 x 7", "bias_sums.v[c][k] += d.v[c][k];", "bias_sums.v[c][k] = d.v[c][k];"),
-    Broken("a wide block's second rows have no gradient", "rms_norm 1033 x 8201", "dx && row < rows; row += int(gridDim.x)", "dx && row < rows; row = rows", slow=True),
+    Broken("the gain's gradient forgets the rows before", "rms_norm 50021 x 7", "gain_sums.v[c][k] += d.v[c][k] * value;", "gain_sums.v[c][k] = d.v[c][k] * value;", ordinary=False),
+    Broken("the bias's gradient forgets the rows before", "add_layer_norm 50021 x 7", "bias_sums.v[c][k] += d.v[c][k];", "bias_sums.v[c][k] = d.v[c][k];", ordinary=False),
+    Broken("a wide block's second rows have no gradient", "rms_norm 1033 x 8201", "dx && row < rows; row += int(gridDim.x)", "dx && row < rows; row = rows", ordinary=False),
     Broken("all groups of rows are added up in one place", "linear 2500 x 33 x 50", "(size_t(blockIdx.z) * gridDim.y + blockIdx.y) * width", "size_t(blockIdx.z) * gridDim.y * width"),
     Broken("bfloat16 is read one bit to the left", "layer_norm bfloat16 5 x 33", "unsigned(value) << 16", "unsigned(value) << 15"),
     Broken("the two values of a word are exchanged", "layer_norm bfloat16 9 x 64", "loaded(storage_t(two & 0xffffu));\n    to[1] = loaded(storage_t(two >> 16));",
-           "loaded(storage_t(two >> 16));\n    to[1] = loaded(storage_t(two & 0xffffu));"),
-    Broken("two words of eight values are exchanged", "add_rms_norm float16 5 x 1000", "unpack(v[c + 1], eight.z), unpack(v[c + 1] + 2, eight.w);", "unpack(v[c + 1], eight.w), unpack(v[c + 1] + 2, eight.z);"),
-    Broken("a gradient is cut to a whole number", "softmax_cross_entropy bfloat16 130 x 10", "stored(by * (probability - (i == labels[row] ? 1.0f : 0.0f)))", "storage_t(by * (probability - (i == labels[row] ? 1.0f : 0.0f)))"),
-    Broken("bits are added up as numbers", "take float16 20 of 7 x 3", "sum += loaded(g[size_t(order[k]) * width + i]);", "sum += g[size_t(order[k]) * width + i];"),
-    Broken("columns behind the last group", "take 5 of 3 x 300001", "i += gridDim.y * blockDim.x", "i += width"),
-    Broken("a product takes a state that is not there yet", "gru bfloat16 layer T4 B5 in3 H33 masked, reverse", "if (STORAGE) h_stored[(row + batch) * hidden + unit(u)]", "if (STORAGE) h_stored[row * hidden + unit(u)]"),
+           "loaded(storage_t(two >> 16));\n    to[1] = loaded(storage_t(two & 0xffffu));", ordinary=False),
+    Broken("two words of eight values are exchanged", "add_rms_norm float16 5 x 1000", "unpack(v[c + 1], eight.z), unpack(v[c + 1] + 2, eight.w);", "unpack(v[c + 1], eight.w), unpack(v[c + 1] + 2, eight.z);", ordinary=False),
+    Broken("a gradient is cut to a whole number", "softmax_cross_entropy bfloat16 130 x 10", "stored(by * (probability - (i == labels[row] ? 1.0f : 0.0f)))", "storage_t(by * (probability - (i == labels[row] ? 1.0f : 0.0f)))", ordinary=False),
+    Broken("bits are added up as numbers", "take float16 20 of 7 x 3", "sum += loaded(g[size_t(order[k]) * width + i]);", "sum += g[size_t(order[k]) * width + i];", ordinary=False),
+    Broken("columns behind the last group", "take 5 of 3 x 300001", "i += gridDim.y * blockDim.x", "i += width", ordinary=False),
+    Broken("a product takes a state that is not there yet", "gru bfloat16 layer T4 B5 in3 H33 masked, reverse", "if (STORAGE) h_stored[(row + batch) * hidden + unit(u)]", "if (STORAGE) h_stored[row * hidden + unit(u)]", ordinary=False),
     Broken("DRAW sees the canvas instead of the error", "write_then_read B3 P28 read 5 write 2 draw", "= of_image - of_chances;", "= of_chances;"),
-    Broken("DRAW's rows have no strength", "filterbank B3 5 of 7, draw, inverse", "filters[size * pixels + k] * grid->gamma", "filters[size * pixels + k]"),
-    Broken("the gradient of DRAW's divergence has no slope", "gaussian_latent B4 of 32", "along * (sigma * sigma - 1)", "along * sigma * sigma")]
+    Broken("DRAW's rows have no strength", "filterbank B3 5 of 7, draw, inverse", "filters[size * pixels + k] * grid->gamma", "filters[size * pixels + k]", ordinary=False),
+    Broken("the gradient of DRAW's divergence has no slope", "gaussian_latent B4 of 32", "along * (sigma * sigma - 1)", "along * sigma * sigma", ordinary=False)]
 
 
 BY_NAME = {case.name: case for case in selftest.every_device_case()}
 
 
-@pytest.mark.parametrize("broken", [pytest.param(b, marks=pytest.mark.long if b.slow else ()) for b in BROKEN], ids=lambda b: b.what)
+@pytest.mark.parametrize("broken", [pytest.param(b, marks=() if b.ordinary else pytest.mark.long) for b in BROKEN], ids=lambda b: b.what)
 def test_the_cases_for_a_device_fail(broken, gpu, monkeypatch):
     use_h100(monkeypatch, broken.layout)
     in_text = break_text(monkeypatch, broken.old, broken.new)
