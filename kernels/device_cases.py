@@ -109,6 +109,12 @@ def _walks() -> Iterator[DeviceCase]:
         yield _walk(cell, kind, (LONG, rows, 3, hidden), runs=_MANY_RUNS)
 
 
+def walked_layers() -> list[tuple[str, str, int, int]]:
+    """Cell, norm, rows and units of each layer that walks, for who compiles ahead."""
+    return list(dict.fromkeys((cell, kind, rows, hidden) for case in _walks()
+                              for cell, kind, (_, rows, _, hidden), *_ in [case.arguments]))
+
+
 def _steps_of_16_bits() -> Iterator[DeviceCase]:
     """One for each launch plan; and so many rows that the sum over them takes two levels."""
     for stored in STORED:

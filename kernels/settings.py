@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
 
@@ -12,6 +12,8 @@ from duoln.kernels.recurrent.cluster_plan import CELLS, Device, plan
 from duoln.ops.recurrent.variants import GATES
 
 Macros = Mapping[str, int]
+Layer = tuple[str, str, int, int]
+"""Cell, norm, rows and units."""
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 """Turing to Blackwell: the GPUs that duoln's kernels are compiled for in the tests."""
@@ -52,10 +54,15 @@ class Walk(NamedTuple):
     """Bytes of shared memory for which it asks at its launch."""
 
 
-def walks(device: Device, sizes: Sequence[tuple[int, int]] = WALK_SIZES) -> list[Walk]:
-    """The walks on a device, of these rows and units."""
+def every_layer(sizes: Iterable[tuple[int, int]]) -> list[Layer]:
+    """Every cell and norm, with each of these rows and units."""
+    return [(cell, norm, batch, hidden) for (cell, norm), (batch, hidden) in product(CELLS, sizes)]
+
+
+def walks(device: Device, layers: Iterable[Layer] | None = None) -> list[Walk]:
+    """The walks of some layers on a device, each once; by default of every layer of WALK_SIZES."""
     made: list[Walk] = []
-    for (cell, norm), (batch, hidden) in product(CELLS, sizes):
+    for cell, norm, batch, hidden in every_layer(WALK_SIZES) if layers is None else layers:
         norms = recurrent.norm_macros(cell, norm)
         for direction, file in (("forward", "walk.cu"), ("backward", "walk_backward.cu")):
             chosen = plan(cell, norm, direction, hidden, batch, device)

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from duoln.kernels import source
 from duoln.kernels.case_table import CELL_SIZES
-from duoln.kernels.settings import Macros, every_setting, walks
+from duoln.kernels.device_cases import walked_layers
+from duoln.kernels.settings import Macros, every_layer, every_setting, walks
 
 
 class Compiled(NamedTuple):
@@ -43,11 +44,11 @@ def compile_one(setting: tuple[str, Macros]) -> Compiled:
 
 
 def of_this_device() -> list[tuple[str, Macros]]:
-    """Every setting, and the walks of all cases of the table that the current device takes."""
+    """Every setting, and the walks of all cases of both tables that the current device takes."""
     from duoln.kernels.recurrent.cuda_walk import device
 
-    sizes = [(batch, hidden) for _, batch, _, hidden in CELL_SIZES]
-    return [*every_setting(), *((walk.file, walk.macros) for walk in walks(device(), sizes))]
+    layers = [*every_layer((batch, hidden) for _, batch, _, hidden in CELL_SIZES), *walked_layers()]
+    return [*every_setting(), *((walk.file, walk.macros) for walk in walks(device(), layers))]
 
 
 def compile_all(workers: int, settings: Sequence[tuple[str, Macros]]) -> dict[str, Any]:
