@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from duoln.kernels.recurrent.cluster_model import MHZ
+from duoln.kernels.recurrent.cluster_model import MHZ, PUSHED_BYTES
 from duoln.kernels.recurrent.cluster_plan import Device, plan
 
 COPY_GBPS = 3000.0
@@ -111,8 +111,8 @@ def predictions() -> list[Prediction]:
 
 def _correctness() -> list[Prediction]:
     return [
-        Prediction("compilation", "compiling every setting, processor time", 250, "s",
-                   "491 settings, 150 s of NVRTC on one core of an AMD EPYC, and 16 processes that start",
+        Prediction("compilation", "compiling every setting, processor time", 300, "s",
+                   "583 settings, 200 s of NVRTC on one core of an AMD EPYC, and 16 processes that start",
                    Reading("selftest", "processor seconds")),
         Prediction("failures", "cases that fail", 0, "cases", "all pass in the emulation",
                    Reading("selftest", "failures"), 1.0)]
@@ -143,6 +143,9 @@ def _device() -> list[Prediction]:
         _limit("push", "a cluster of 8 blocks pushes values and waits for them", 0.3, "us",
                "the 420 cycles of the model of walks, a barrier of the block, and a load",
                "push and wait in a cluster"),
+        _limit("push-width", "a block pushes 1 KB to each of 16 blocks, 4 bytes at a time",
+               float(f"{PUSHED_BYTES * MHZ / 1e3:.2g}"), "GB/s", "what the model of walks takes, published of loads",
+               "pushed to 16 blocks by 4 bytes", 1.3),
         _limit("gather-cluster", "a block gathers 16 KB of seven others in a cluster", 22, "GB/s",
                "2.65 TB/s of the whole device, published", "gathered in a cluster", 1.3),
         _limit("gather-l2", "the same from L2", 42, "GB/s", "5.5 TB/s of the whole device, published",

@@ -15,7 +15,7 @@ from duoln.errors import UsageError
 from duoln.system import processes
 
 _COMPILING_SECONDS = 400
-"""Of one core, for all settings of the CUDA kernels: NVRTC needs 150 s for 491 of them on an AMD EPYC; the rest is for
+"""Of one core, for all settings of the CUDA kernels: NVRTC needs 200 s for 583 of them on an AMD EPYC; the rest is for
 processes that start, and a reserve."""
 REPEATS = 50
 
