@@ -17,7 +17,7 @@ from duoln.bench.survey.folder import Folder, Outcome
 from duoln.bench.survey.parts import Part, chosen_parts, parts
 from duoln.bench.survey.running import Budget, run_part, survey
 from duoln.cli import main
-from duoln.errors import RecordError, UsageError
+from duoln.errors import CheckpointError, RecordError, UsageError
 from duoln.testing import check_error
 
 ROOT = Path(__file__).parents[2]
@@ -151,6 +151,19 @@ def test_the_archive_has_all_that_there_is_after_every_part(tmp_path):
     assert "day/one.json" in folder.log_path("looks").read_text()
     assert _in(archive) == {"", *(p.relative_to(folder.path).as_posix() for p in folder.path.rglob("*"))}
     assert {"summary.md", "survey.json", "one.json", "logs/looks.log"} <= _in(archive)
+
+
+def test_an_archive_that_cannot_be_written_is_told_before_the_first_part(tmp_path):
+    ran = _python("one", f"open({str(tmp_path / 'ran')!r}, 'w')")
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        _survey([ran], Folder(tmp_path / "new", "numpy"), archive=tmp_path / "none" / "day.tgz")
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("wrong", ["0", "-5", "nan", "inf", "soon"])
+def test_a_wrong_number_of_seconds(wrong, tmp_path, capsys):
+    assert main(["bench", "survey", "--out", str(tmp_path / "new"), "--seconds", wrong]) == UsageError.exit_code
+    assert "a number of seconds above 0" in capsys.readouterr().err and not (tmp_path / "new").exists()
 
 
 def test_the_parts_of_a_gpu_take_nine_minutes_at_most(tmp_path):

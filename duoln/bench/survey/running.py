@@ -22,6 +22,7 @@ from typing import Any
 from duoln.bench.survey.folder import CUT_SHORT, LEFT_OUT, NOT_THERE, Folder, Outcome
 from duoln.bench.survey.parts import LIMIT, Part
 from duoln.bench.survey.report import write_reports
+from duoln.errors import CheckpointError
 from duoln.system import processes
 
 _LAST_LINES = 12
@@ -56,14 +57,18 @@ def survey(wanted: Sequence[Part], folder: Folder, say: Callable[[str], None], b
 
     An interrupt ends the part that runs, and the folder says so.
     """
-    def tell(outcome: Outcome) -> None:
-        folder.add(outcome)
-        write_reports(folder)
+    def report(with_picture: bool = False) -> None:
+        write_reports(folder, with_picture)
         if archive is not None:
             pack(folder.path, archive)
+
+    def tell(outcome: Outcome) -> None:
+        folder.add(outcome)
+        report()
         say(f"  {outcome.state}{f' in {outcome.seconds:.0f} s' if outcome.seconds else ''}")
 
     folder.begin(wanted)
+    report()
     good = True
     for part in wanted:
         say(f"{part.name}: {part.what}")
@@ -76,18 +81,23 @@ def survey(wanted: Sequence[Part], folder: Folder, say: Callable[[str], None], b
             raise
         tell(outcome)
         good = good and outcome.good
-    write_reports(folder, with_picture=True)
-    if archive is not None:
-        pack(folder.path, archive)
+    report(with_picture=True)
     return good
 
 
 def pack(folder: Path, archive: Path) -> None:
-    """Write a folder into an archive; an interrupt leaves the archive of before."""
+    """Write a folder into an archive; an interrupt leaves the archive of before.
+
+    Raises:
+        CheckpointError: it cannot be written.
+    """
     made = archive.with_name(f".{archive.name}.part")
-    with tarfile.open(made, "w:gz") as tar:
-        tar.add(folder, folder.name)
-    made.replace(archive)
+    try:
+        with tarfile.open(made, "w:gz") as tar:
+            tar.add(folder, folder.resolve().name)
+        made.replace(archive)
+    except OSError as error:
+        raise CheckpointError(f"{archive}: cannot be written: {error.strerror or error}") from error
 
 
 def run_part(part: Part, folder: Folder, limit: float) -> Outcome:
