@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from duoln.core.fields import fields_in_words
 from duoln.kernels.case_table import (
     MANY,
     VARIANTS,
@@ -35,6 +36,7 @@ LONG = 100
 _MANY_RUNS = 50
 
 
+@fields_in_words
 class DeviceCase(NamedTuple):
     """A case whose arrays do not exist yet."""
 
