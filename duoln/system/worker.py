@@ -117,6 +117,7 @@ class Worker:
             return  # it is inside a driver, which ends it later or never
         self._reader.join()
         for pipe in (self._process.stdin, self._process.stdout, self._errors):
+            assert pipe is not None
             with suppress(OSError):  # what was not yet written has no reader
                 pipe.close()
 
