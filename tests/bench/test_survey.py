@@ -40,7 +40,7 @@ def test_a_part_that_fails_hangs_or_talks_nonsense(tmp_path):
     wanted = [_python("breaks", "import sys; sys.exit('no such device')"), _python("hangs", "import time; time.sleep(3600)", 1),
               _python("silent", "pass"), _python("dies", "import os; os.abort()"),
               _writing(folder.path, "keeps", {"figures": {"read GB/s": 7.5}}, "raise SystemExit(3)"),
-              _writing(folder.path, "slow", {"figures": {"write GB/s": 6.5}}, "import time; time.sleep(3600)")._replace(seconds=4),
+              _writing(folder.path, "slow", {"figures": {"write GB/s": 6.5}}, "import time; time.sleep(3600)")._replace(seconds=10),
               _writing(folder.path, "lacks", {"not there": "no such program here"}),
               _writing(folder.path, "works", {"figures": {"copy GB/s": 12.5}})]
     assert not _survey(wanted, folder, output.append)
