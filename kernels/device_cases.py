@@ -157,7 +157,7 @@ def _norm(op: str, of: _Norm, net: bool = False, stored: str = "float32") -> Dev
     return DeviceCase(op, norm_label(op, **of._asdict()), _make_norm, (op, of), net, stored)
 
 
-_NET_SHAPES = ((9, 64), (5, 33), (3, 8193))
+_NET_SHAPES = ((9, 64), (5, 33), (3, 8192), (3, 8193))
 _MANY_ROWS = (50_021, 7)
 """Rows of few values, so many that each block takes several: an H100 has 2,112 blocks with 16 rows each."""
 _LOOPS = ((25_013, 33), (12_007, 100), (12_007, 256), (6007, 512), (4099, 1000), (4099, 1001), (4099, 2048),

@@ -11,6 +11,8 @@ DUOLN_PROVE=0 trusts every rule that has no verdict, DUOLN_PROVE=again makes the
 from __future__ import annotations
 
 import atexit
+import contextlib
+import fcntl
 import hashlib
 import inspect
 import json
@@ -18,12 +20,13 @@ import os
 import platform
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from duoln.backends.protocol import PROVED, SET_ASIDE, TRUSTED, Array, Backend
+import duoln
+from duoln.backends.protocol import NO_CASE, PROVED, SET_ASIDE, TRUSTED, Array, Backend
 from duoln.core.rule import Rule
 from duoln.errors import CheckpointError
 from duoln.kernels import source
@@ -34,13 +37,13 @@ from duoln.system.filesystem import make_folder, write_atomically
 from duoln.system.worker import Worker, WorkerLostError
 
 _FLOAT32 = "float32"
-_START_SECONDS, _CASE_SECONDS = 60.0, 20.0
-"""For the process to start, and for a case, whose kernels it compiles."""
+_START_SECONDS = 60.0
+_CASE_SECONDS = (20.0, 60.0)
+"""For a case, whose kernels the process compiles, and once more for one that hung: the machine may have been busy."""
 _IDLE_SECONDS = 30.0
 """After which the process ends: it holds memory of the device."""
 _TEXTS = (".cu", ".cuh", ".h", ".metal", ".py")
-_OURS = "duoln.kernels."
-_FACTS = ("library", "device", "compute_capability", "driver")
+_FACTS = ("library", "device", "compute_capability", "driver", "compiler")
 """Of what a backend says about itself."""
 
 
@@ -86,9 +89,8 @@ class Proofs:
         self._lock = threading.Lock()
         self._known: dict[Key, Verdict] = {}
         """Verdicts that this process uses."""
-        self._kept: dict[Key, Verdict] | None = None
-        """Those of earlier processes, read at the first use."""
         self._worker: Worker | None = None
+        self._process = os.getpid()
         self._idle: threading.Timer | None = None
         self._has_said = False
         self._no_worker = ""
@@ -108,7 +110,7 @@ class Proofs:
     def summary(self) -> dict[str, list[str]]:
         """The rules of this process by their state."""
         states: dict[str, list[str]] = {}
-        for verdict in self._known.values():
+        for verdict in list(self._known.values()):  # other threads add to it
             states.setdefault(verdict.state, []).append(verdict.name)
         return states
 
@@ -123,50 +125,69 @@ class Proofs:
         asked = os.environ.get("DUOLN_PROVE")
         if asked == "0":
             return Verdict(*key, TRUSTED, "DUOLN_PROVE is 0")
-        if self._kept is None:
-            self._kept = {} if asked == "again" else {v[:4]: v for v in self._read()}
-        if key in self._kept and self._kept[key].text == text:
-            return self._kept[key]
-        verdict = self._prove(key)._replace(text=text)
+        if asked != "again" and (kept := self._look_up(key, text)):
+            return kept
+        with _alone():
+            if asked != "again" and (kept := self._look_up(key, text)):  # another rank has proved it meanwhile
+                return kept
+            verdict = self._prove(key)._replace(text=text)
+            if verdict.state != TRUSTED or verdict.reason == NO_CASE:
+                self._write([verdict])
         if verdict.state == SET_ASIDE:
             remarks.say(f"{verdict.name} is set aside on {self._backend.device}, the next rule runs: "
                         f"{verdict.case}: {_first_line(verdict.reason)} (`duoln doctor` says more)")
-        if verdict.state != TRUSTED:
-            self.learn([verdict._asdict()])
         return verdict
+
+    def _look_up(self, key: Key, text: str) -> Verdict | None:
+        return next((v for v in self._read() if v[:4] == key and v.text == text), None)
 
     def _prove(self, key: Key) -> Verdict:
         if not self._has_said:
             self._has_said = True
             remarks.say(f"proving the kernels on {self._backend.device}, once; verdicts are kept in {_folder()}")
-        worker = self._ready()
-        if worker is None:
-            return Verdict(*key, TRUSTED, self._no_worker)
-        try:
-            failed = worker.ask({"kind": "rule", **dict(zip(Verdict._fields, key, strict=False))}, _CASE_SECONDS)
-        except WorkerLostError as lost:
-            self._worker = None
-            return Verdict(*key, SET_ASIDE, str(lost), lost.doing)
-        self._wait_no_longer()
-        if failed is None:
-            return Verdict(*key, PROVED)
-        if not failed["case"]:
-            return Verdict(*key, TRUSTED, failed["reason"])
-        if failed["ended"]:
-            self._end()
-        return Verdict(*key, SET_ASIDE, failed["reason"], failed["case"])
+        request = {"kind": "rule", **dict(zip(Verdict._fields, key, strict=False))}
+        verdict = Verdict(*key, TRUSTED)
+        for seconds in _CASE_SECONDS:
+            worker = self._ready()
+            if worker is None:
+                return verdict._replace(reason=self._no_worker)
+            try:
+                failed = worker.ask(request, seconds)
+            except WorkerLostError as lost:
+                self._end()
+                state = TRUSTED if lost.from_outside else SET_ASIDE
+                verdict = verdict._replace(state=state, reason=str(lost), case=lost.doing)
+                if not lost.hung:
+                    return verdict
+                continue
+            except BaseException:
+                self._end()  # its answer would come for another question
+                raise
+            self._wait_no_longer()
+            if failed is None:
+                return Verdict(*key, PROVED)
+            if failed["ended"]:
+                self._end()
+            state = SET_ASIDE if failed["case"] else TRUSTED
+            return Verdict(*key, state, failed["reason"], failed["case"])
+        return verdict
 
     def _ready(self) -> Worker | None:
+        if self._process != os.getpid():
+            self._worker, self._process = None, os.getpid()  # that of the process from which this one forked
         if self._idle is not None:
             self._idle.cancel()
         if self._worker is None and not self._no_worker:
-            self._worker = self._new_worker()
             try:
+                self._worker = self._new_worker()
                 self._worker.ready(_START_SECONDS)
-            except WorkerLostError as lost:
-                self._worker, self._no_worker = None, str(lost)
+            except (WorkerLostError, OSError) as error:
+                self._worker, self._no_worker = None, str(error)
                 remarks.say("rules are trusted without a proof, for which no second process can use the device: "
                             f"{_first_line(self._no_worker)}")
+            except BaseException:
+                self._end()
+                raise
         return self._worker
 
     def _wait_no_longer(self) -> None:
@@ -189,23 +210,28 @@ class Proofs:
         return [verdict._asdict() for verdict in self._read()]
 
     def learn(self, verdicts: Iterable[Mapping[str, str]]) -> None:
-        """Keep verdicts beside those that are there. Where they cannot be kept, the next process proves again."""
-        file = self._file()
-        every = {v[:4]: v for v in (*self._read(), *(Verdict(**verdict) for verdict in verdicts))}
+        """Keep verdicts beside those that are there."""
+        with _alone():
+            self._write(Verdict(**verdict) for verdict in verdicts)
+
+    def _write(self, verdicts: Iterable[Verdict]) -> None:
+        """Where they cannot be kept, the next process proves again."""
+        every = {v[:4]: v for v in (*self._read(), *verdicts)}
         content = {"device": _device_facts(self._backend), "verdicts": [v._asdict() for v in every.values()]}
         try:
-            make_folder(file.parent)
-            write_atomically(file, json.dumps(content, indent=1).encode())
+            make_folder(_folder())
+            write_atomically(self._file, json.dumps(content, indent=1).encode())
         except CheckpointError as error:
             remarks.say(f"the verdicts cannot be kept: {error}")
 
     def _read(self) -> list[Verdict]:
         try:
-            content: Mapping[str, Any] = json.loads(self._file().read_text(encoding="utf-8"))
+            content: Mapping[str, Any] = json.loads(self._file.read_text(encoding="utf-8"))
             return [Verdict(**entry) for entry in content["verdicts"]]
         except (OSError, ValueError, KeyError, TypeError):
             return []  # what cannot be read is proved again
 
+    @cached_property
     def _file(self) -> Path:
         facts = json.dumps(_device_facts(self._backend), sort_keys=True)
         return _folder() / f"{hashlib.sha256(facts.encode()).hexdigest()[:16]}.json"
@@ -223,24 +249,49 @@ def _folder() -> Path:
     return cache_folder() / "proofs"
 
 
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """In its block no other process proves or writes: ranks agree on what runs, and none loses what another found.
+
+    Where the folder cannot be written nothing is kept, so nothing is locked.
+    """
+    try:
+        make_folder(_folder())
+        descriptor = os.open(_folder() / "lock", os.O_CREAT | os.O_RDWR, 0o600)
+    except (OSError, CheckpointError):
+        yield
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _device_facts(backend: Backend) -> dict[str, str]:
     """The device and what compiles and launches for it."""
     info = backend.info()
-    return {"backend": backend.name, "macos": platform.mac_ver()[0], "kernels": _fingerprint(source.FOLDER),
+    return {"backend": backend.name, "macos": platform.mac_ver()[0], "duoln": duoln.__version__,
+            "kernels": _fingerprint(*(os.path.join(place, name) for place, _, names in os.walk(source.FOLDER)
+                                      for name in names)),
             **{name: info[name] for name in _FACTS if name in info}}
 
 
 def text_of(rule: Rule) -> str:
-    """Of what a plug-in's rule is made: a hash of the files of its folder. Empty for a rule of the library."""
+    """A hash of the files beside a rule that is not the library's; empty for one of the library."""
     module = inspect.unwrap(rule.vjp or rule.forward).__module__
     file = getattr(sys.modules.get(module), "__file__", None)
-    return "" if file is None or module.startswith(_OURS) else _fingerprint(Path(file).parent)
+    if file is None or (module.startswith("duoln.") and not module.startswith("duoln.plugins.")):
+        return ""
+    folder = os.path.dirname(file)
+    return _fingerprint(file) if module == "__main__" else _fingerprint(*(e.path for e in os.scandir(folder)))
 
 
-@cache
-def _fingerprint(folder: Path) -> str:
-    """Of names, sizes and times of change: to read all of the texts would take 15 ms at each start."""
-    files = (os.path.join(place, name) for place, _, names in os.walk(folder) for name in names
-             if name.endswith(_TEXTS))
-    seen = sorted((file, (about := os.stat(file)).st_size, about.st_mtime_ns) for file in files)
-    return hashlib.sha256(repr(seen).encode()).hexdigest()
+def _fingerprint(*files: str) -> str:
+    """Of names, sizes and times of change of sources: to read them would take 15 ms at each start."""
+    seen = []
+    for file in files:
+        with contextlib.suppress(OSError):  # a link that leads nowhere is nobody's source
+            if file.endswith(_TEXTS):
+                seen.append((file, (about := os.stat(file)).st_size, about.st_mtime_ns))
+    return hashlib.sha256(repr(sorted(seen)).encode()).hexdigest()

@@ -25,12 +25,27 @@ class CUDARuntimeError(RuntimeError):
     """CuPy's name for an error of CUDA."""
 
 
+full = 0
+"""How many of the next allocations the device has no memory for."""
+
+
+class Memory:
+    """Memory of the device, without any."""
+
+    def __init__(self, size: int) -> None:
+        global full  # noqa: PLW0603
+        if full:
+            full -= 1
+            raise CUDARuntimeError("cudaErrorMemoryAllocation: out of memory")
+
+
 # Memory -------------------------------------------------------------------------------------------------------
 
 class MemoryPool:
     """Memory in blocks; a block that an array gave back is used again, with what was left in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, allocator: Callable[[int], Any] | None = None) -> None:
+        self._allocator = allocator or Memory
         self._blocks: list[np.ndarray] = []
         self._free: dict[int, list[np.ndarray]] = {}
 
@@ -44,6 +59,11 @@ class MemoryPool:
         size = -(-max(int(np.prod(shape)) * dtype.itemsize, 1) // 512) * 512
         free = self._free.setdefault(size, [])
         if not free:
+            try:
+                self._allocator(size)
+            except CUDARuntimeError:  # as CuPy: once more when what no array uses is given back
+                self.free_all_blocks()
+                self._allocator(size)
             self._blocks.append(np.full(size, 0xFF, np.uint8))
             free.append(self._blocks[-1])
         block = free.pop()
@@ -62,9 +82,6 @@ class MemoryPool:
 
     def free_bytes(self) -> int:
         return 1 << 20
-
-    def total_bytes(self) -> int:
-        return sum(block.nbytes for block in self._blocks)
 
     def free_all_blocks(self) -> None:
         """Give back what no array has; a pool does so by itself where the device has no more memory."""

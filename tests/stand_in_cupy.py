@@ -400,7 +400,8 @@ def make() -> types.ModuleType:
         memGetInfo=lambda: (3 << 28, 1 << 30), CUDARuntimeError=capture.CUDARuntimeError)
     module.cuda = types.SimpleNamespace(
         alloc=_Allocated, alloc_pinned_memory=bytearray, Device=_Device, get_current_stream=capture.current_stream,
-        Event=capture.Event, Stream=capture.Stream, MemoryPool=capture.MemoryPool, using_allocator=capture.using_allocator,
+        Event=capture.Event, Stream=capture.Stream, MemoryPool=capture.MemoryPool, Memory=capture.Memory, MemoryPointer=lambda memory, offset: memory,
+        nvrtc=types.SimpleNamespace(getVersion=lambda: (0, 0)), using_allocator=capture.using_allocator,
         get_elapsed_time=lambda first, last: 1e3 * (last.at - first.at), runtime=runtime,
         device=types.SimpleNamespace(get_cublas_handle=stand_in_cublas.loaded),
         driver=types.SimpleNamespace(funcSetAttribute=_set_attribute))

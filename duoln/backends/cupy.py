@@ -138,6 +138,7 @@ class CupyBackend(NumpyLikeBackend):
             "compute_capability": f"{facts['major']}.{facts['minor']}",
             "memory": f"{facts['totalGlobalMem'] >> 20} MiB",
             "driver": str(cupy.cuda.runtime.driverGetVersion()),
+            "compiler": ".".join(map(str, ("NVRTC", *cupy.cuda.nvrtc.getVersion()))).replace(".", " ", 1),
             "compiled_steps": cuda_graph.obstacle() or "one CUDA graph",
             "tf32": os.environ.get("CUPY_TF32", "0"),
         }

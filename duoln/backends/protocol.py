@@ -42,6 +42,8 @@ READS_ON_HOST = "[compile] the step reads a value on the host; return it from th
 
 PROVED, SET_ASIDE, TRUSTED = "proved", "set aside", "trusted"
 """What is known of a fused rule on a device."""
+NO_CASE = "no case proves it"
+"""Why a rule is trusted for which no table has a case: this is kept, so that no process asks again."""
 
 
 class Proofs(Protocol):

@@ -115,11 +115,13 @@ def _doctor(args: argparse.Namespace) -> int:
 
 def _of_proofs(verdicts: list[dict[str, str]], info: dict[str, str]) -> Iterator[str]:
     """How many rules were proved on this device, and all that is known of those that were set aside."""
-    wrong = [v for v in verdicts if v["state"] != "proved"]
+    wrong = [v for v in verdicts if v["state"] == "set aside"]
     if verdicts:
-        yield f"rules proved on this device: {len(verdicts) - len(wrong)}, set aside: {len(wrong)}"
+        proved = sum(v["state"] == "proved" for v in verdicts)
+        yield f"rules proved on this device: {proved}, set aside: {len(wrong)}"
     for v in wrong:
-        yield f"set aside: {v['op']} '{v['rule']}' of {v['stored']}, case {v['case']}:"
+        op = " ".join(filter(None, (v["op"], v["variant"])))
+        yield f"set aside: {op} '{v['rule']}' of {v['stored']}, case {v['case']}:"
         yield from (f"  {line}" for line in v["reason"].splitlines())
     if wrong:
         yield (f"please send us these lines with: duoln {duoln.__version__}, "

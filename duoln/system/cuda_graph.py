@@ -11,7 +11,7 @@ import os
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import cupy
 
@@ -28,16 +28,27 @@ _TRIALS = 8
 _SWITCHED_OFF = "DUOLN_GRAPH is 0"
 
 
-class _Room(NamedTuple):
+class _Room:
     """Where graphs that are launched on one stream are captured. One runs after the other, so they share memory."""
 
-    stream: Any
-    pool: Any
+    def __init__(self) -> None:
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        self.pool = cupy.cuda.MemoryPool(self._allocate)
+        self.refusals = 0
+        """How often the device had no memory left. CuPy's pool then gives back what no array uses, and so what graphs
+        write in between; it may belong to another array afterwards."""
+
+    def _allocate(self, size: int) -> Any:
+        try:
+            return cupy.cuda.MemoryPointer(cupy.cuda.Memory(size), 0)
+        except cupy.cuda.runtime.CUDARuntimeError:
+            self.refusals += 1
+            raise
 
 
 @cache
 def _room(device: int, stream: int) -> _Room:
-    return _Room(cupy.cuda.Stream(non_blocking=True), cupy.cuda.MemoryPool())
+    return _Room()
 
 
 def obstacle() -> str | None:
@@ -134,9 +145,9 @@ class _Graph:
     def run(self, run: Callable[..., list[Array]], natives: Sequence[Array]) -> list[Array]:
         """The results for these arguments. It notes which of them come back, and fills the pool with what is needed."""
         cupy.get_default_memory_pool().free_all_blocks()  # of the calls before, which ran outside the pool
-        current, (stream, pool) = cupy.cuda.get_current_stream(), self._room
+        current, stream = cupy.cuda.get_current_stream(), self._room.stream
         stream.wait_event(current.record())
-        with stream, cupy.cuda.using_allocator(pool.malloc):
+        with stream, cupy.cuda.using_allocator(self._room.pool.malloc):
             made = run(*natives)
         current.wait_event(stream.record())
         place = {_place(x): k for k, x in enumerate(natives) if x.nbytes and k not in self._moving}
@@ -154,8 +165,8 @@ class _Graph:
         """
         if not self._is_dense:
             raise KernelError("an argument does not lie in one piece")
-        self._graph, self._made = captured(*self._room, lambda: run(*self._fixed))
-        self._pool_bytes = self._room.pool.total_bytes()
+        self._graph, self._made = captured(self._room.stream, self._room.pool, lambda: run(*self._fixed))
+        self._refusals = self._room.refusals
         place = {_place(self._fixed[k]): k for k in self._in_place}
         self._results = [(x, place.get(_place(x))) for x in self._made]
         """Each result with the number of the argument that it is, if it is one."""
@@ -163,10 +174,8 @@ class _Graph:
         self._copied = [(k, x) for k, x in enumerate(self._fixed) if k not in self._in_place and x.nbytes]
 
     def has_its_memory(self) -> bool:
-        """Whether the pool has given none back. Where the device has no more memory, CuPy gives back what arrays do not
-        use, and so what a graph writes in between; it may belong to another array then.
-        """
-        return bool(self._room.pool.total_bytes() >= self._pool_bytes)
+        """Whether the pool has given none back since the capture."""
+        return self._room.refusals == self._refusals
 
     def moved(self, natives: Sequence[Array]) -> set[int]:
         """The numbers of the arguments that are at other addresses than those of the graph; none if it is for these."""

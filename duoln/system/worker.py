@@ -34,11 +34,13 @@ class WorkerLostError(DuolnError):
 
     Attributes:
         doing: what it had begun, in its own words.
+        hung: whether it was alive and said nothing.
+        from_outside: whether another program ended it, as a system without memory does.
     """
 
-    def __init__(self, reason: str, doing: str) -> None:
+    def __init__(self, reason: str, doing: str, hung: bool = False, from_outside: bool = False) -> None:
         super().__init__(reason)
-        self.doing = doing
+        self.doing, self.hung, self.from_outside = doing, hung, from_outside
 
 
 class Worker:
@@ -53,6 +55,7 @@ class Worker:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # `end` closes it
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
                                          env=processes.environment(environment), text=True, start_new_session=True)
+        self._parent = os.getpid()
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._doing = "to start"
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -76,8 +79,16 @@ class Worker:
             seconds: how long the worker may say nothing; `doing` counts as a word.
 
         Raises:
-            WorkerLostError: it hung or ended, and has been killed.
+            WorkerLostError: it hung or ended, and has been killed. An interrupt ends it too, because the answer that
+                comes later would be taken for that of the next request.
         """
+        try:
+            return self._answer(request, seconds)
+        except BaseException:
+            self.end()
+            raise
+
+    def _answer(self, request: Mapping[str, Any], seconds: float) -> Any:
         assert self._process.stdin is not None
         with suppress(OSError):  # it has ended: what follows says why
             self._process.stdin.write(json.dumps(dict(request)) + "\n")
@@ -87,28 +98,33 @@ class Worker:
             try:
                 line = self._lines.get(timeout=max(until - time.monotonic(), 0.01))
             except queue.Empty:
-                self.end()
-                raise WorkerLostError(f"hung: no answer in {seconds:.0f} s", self._doing) from None
+                raise WorkerLostError(f"hung: no answer in {seconds:.0f} s", self._doing, hung=True) from None
             if line is None:
-                raise WorkerLostError(self._how_it_ended(), self._doing)
-            words = json.loads(line)
+                raise self._lost()
+            try:
+                words = json.loads(line)
+            except ValueError:
+                continue  # cut off by its end, which comes next
             if "answer" in words:
                 return words["answer"]
             self._doing, until = words["doing"], time.monotonic() + seconds
 
-    def _how_it_ended(self) -> str:
-        code = self._process.wait()
+    def _lost(self) -> WorkerLostError:
+        try:
+            code = self._process.wait(_KILL_SECONDS)
+        except subprocess.TimeoutExpired:
+            return WorkerLostError("its process closed its output and did not end", self._doing, hung=True)
         self._reader.join()
         self._errors.seek(0)
         last = self._errors.read().decode(errors="replace").strip()[-_LAST_CHARACTERS:]
-        self.end()
         ended = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        return f"its process ended with {ended}" + (f":\n{last}" if last else "")
+        return WorkerLostError(f"its process ended with {ended}" + (f":\n{last}" if last else ""), self._doing,
+                               from_outside=-code in (signal.SIGKILL, signal.SIGTERM))
 
     def end(self) -> None:
         """Kill the process and those that it started."""
-        if self._errors.closed:
-            return  # once: its number may be another process's by now
+        if self._errors.closed or self._parent != os.getpid():
+            return  # its number may be another process's by now; and a fork has no process of its parent's to end
         with suppress(ProcessLookupError):  # all of them have ended
             os.killpg(self._process.pid, signal.SIGKILL)
         try:

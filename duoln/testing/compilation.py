@@ -6,6 +6,8 @@ machine code in the cache.
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -13,6 +15,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from typing import Any, NamedTuple
 
+from duoln import runtime
 from duoln.kernels import source
 from duoln.kernels.case_table import CELL_SIZES
 from duoln.kernels.device_cases import walked_layers
@@ -80,3 +83,14 @@ def _work(setting: tuple[str, Macros]) -> int:
 
 def _name(one: Compiled) -> str:
     return " ".join([one.file, *(f"{key}={value}" for key, value in one.macros.items())])
+
+
+def main() -> int:
+    """Compile all of it into the cache, beside a part that has begun; what failed is told when it is compiled again."""
+    runtime.backend("cupy")
+    compile_all(max((os.cpu_count() or 1) - 1, 1), of_this_device())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import queue
+import subprocess
 import sys
 import threading
 import time
@@ -31,7 +32,9 @@ from duoln.testing.compilation import compile_all, of_this_device
 
 _SAVE_SECONDS = 2.0
 _START_SECONDS, _TRY_SECONDS, _LADDER_SECONDS, _GRAPH_SECONDS = 60.0, 20.0, 8.0, 25.0
-_MOST_WORKERS = 8
+_MOST_WORKERS, _WORKER_BYTES = 8, 6 << 30
+"""Processes side by side, and memory of the device that the largest case takes in one."""
+_OF_A_WORKER = {"DUOLN_PROVE": "0", "OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2", "DUOLN_THREADS": "2"}
 _RESERVE_SECONDS = 2.0
 """Of a part, for its last record."""
 SMALL_VALUES = 1 << 17
@@ -99,15 +102,16 @@ def in_workers(wanted: Sequence[Try], backend: str, count: int, until: float, ru
                 results.put(Result(one, left_out=True))
                 continue
             running.add(one.name)
+            print(f"trying {one.name}", flush=True)
             try:
                 if worker is None:
-                    worker = Worker(command, {"DUOLN_PROVE": "0"})
-                    worker.ready(_START_SECONDS)
+                    worker = Worker(command, _OF_A_WORKER)
+                    worker.ready(min(_START_SECONDS, until - time.monotonic()))
                 answer = worker.ask(one.request, min(one.seconds, until - time.monotonic()))
-            except WorkerLostError as lost:
+            except Exception as error:  # one that ended this thread would leave the others waiting for its results
                 worker, is_late = None, time.monotonic() >= until
-                reason = f"{lost}, while it did: {lost.doing}"
-                results.put(Result(one, left_out=True) if is_late else Result(one, lost=reason))
+                doing = f", while it did: {error.doing}" if isinstance(error, WorkerLostError) else ""
+                results.put(Result(one, left_out=True) if is_late else Result(one, lost=f"{error}{doing}"))
             else:
                 results.put(Result(one, answer))
                 if has_ended(answer):
@@ -192,11 +196,12 @@ def measure(wanted: Sequence[Try], backend: str, workers: int, until: float, rep
 
 def verdicts(report: Report) -> list[dict[str, str]]:
     """What all cases say of each rule of the library's operators. Where one hung or was left out, nothing is known."""
-    unknown = {name.partition(" ")[0] for name in report.unknown}
+    silent = [o.case for o in report.outcomes if o.says_nothing]
+    unknown = {name.partition(" ")[0] for name in (*report.unknown, *silent)}
     rules: dict[tuple[str, ...], dict[str, str]] = {}
     for o in report.outcomes:
         of = {"op": o.op, "rule": o.rule, "stored": o.stored, "variant": o.variant}
-        if not (o.passed or o.near):
+        if not (o.passed or o.near or o.says_nothing):
             rules[tuple(of.values())] = {**of, "state": SET_ASIDE, "reason": o.words, "case": o.case}
         elif o.op not in unknown and hasattr(ops, o.op):
             rules.setdefault(tuple(of.values()), {**of, "state": PROVED})
@@ -234,12 +239,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     facts: dict[str, Any] = {"backend": machine.backend_facts(backend), "host": machine.host(), **machine.side()}
     if args.small:
         return 0 if _here(backend, Report(facts, len(small_cases(backend)), args.json)) else 1
+    if args.what == "ladder" and backend.name == "cupy" and not args.quick:  # the survey ends it with this part
+        subprocess.Popen(processes.command("duoln.testing.compilation"), env=processes.environment(),
+                         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     if args.what == "selftest" and backend.name == "cupy" and not args.quick:
         facts["compilation"] = compile_all(os.cpu_count() or 1, of_this_device())
         save(facts, args.json)
     wanted = tries(args.what, backend, args.quick)
     report = Report(facts, len(wanted), args.json)
-    workers = 1 if args.what == "ladder" else min(_MOST_WORKERS, max((os.cpu_count() or 1) // 2, 1))
+    side_by_side = min(_MOST_WORKERS, (os.cpu_count() or 1) // 2, backend.free_memory() // _WORKER_BYTES)
+    workers = 1 if args.what == "ladder" else max(side_by_side, 1)
     good = measure(wanted, backend.name, workers, until, report)
     if args.what == "selftest" and backend.proofs is not None:
         backend.proofs.learn(verdicts(report))

@@ -12,7 +12,6 @@ A request is an object with its kind:
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -20,15 +19,14 @@ from functools import cache
 from typing import Any
 
 from duoln import runtime
-from duoln.backends.protocol import Backend
+from duoln.backends.protocol import NO_CASE, Backend
+from duoln.bench.survey.device import give_back
 from duoln.kernels.case_table import RuleCase
 from duoln.kernels.device_cases import DeviceCase
 from duoln.system import worker
 from duoln.testing import graphs, ladder, selftest
 
 Doing = Callable[[str], None]
-_NO_MEMORY = re.compile("OutOfMemory|MemoryError|out of memory|cudaErrorMemoryAllocation")
-"""In the words of an error that says nothing about a kernel: other programs use the device too."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,17 +51,14 @@ def _rule(backend: Backend, request: dict[str, Any], doing: Doing) -> dict[str, 
         case = planned.make()
         if case.attrs.get("norm", "") != request["variant"]:
             continue
-        for rule in selftest.rules(case, backend):
-            if rule.name != request["rule"]:
-                continue
-            doing(planned.name)
+        doing(planned.name)
+        for outcome in selftest.run(backend, [case], 2, named=request["rule"]):
             tried = True
-            outcome = selftest.prove_or_say(case, backend, 1, rule)
-            if _NO_MEMORY.search(outcome.problem):
-                return {"case": "", "reason": outcome.problem, "ended": False}
+            if outcome.says_nothing:
+                return {"case": "", "reason": outcome.problem, "ended": not answers(backend)}
             if not (outcome.passed or outcome.near):
                 return {"case": planned.name, "reason": outcome.words, "ended": not answers(backend)}
-    return None if tried else {"case": "", "reason": "no case proves it", "ended": False}
+    return None if tried else {"case": "", "reason": NO_CASE, "ended": False}
 
 
 def _case(backend: Backend, request: dict[str, Any], doing: Doing) -> list[dict[str, Any]]:
@@ -72,6 +67,7 @@ def _case(backend: Backend, request: dict[str, Any], doing: Doing) -> list[dict[
         outcomes.append({**outcome._asdict(), "ended": bool(outcome.problem) and not answers(backend)})
         if outcomes[-1]["ended"]:
             break
+    give_back(backend)
     return outcomes
 
 

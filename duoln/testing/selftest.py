@@ -8,6 +8,7 @@ in float64; and a second time, to check that it repeats to the bit.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from math import prod, sqrt
@@ -27,6 +28,8 @@ _GRADIENTS = 4.0
 """A gradient adds up the rounding errors of the forward pass, so its tolerance is larger by this number."""
 _NEAR = 1.5
 """Up to here an error may come from a device's own functions; above it something is wrong."""
+_NO_MEMORY = re.compile("OutOfMemory|MemoryError|out of memory|cudaErrorMemoryAllocation|ALLOC_FAILED|NOT_INITIALIZED")
+"""In the words of CuPy, of CUDA and of cuBLAS."""
 _MANY = 1 << 20
 """Values of a case above which CUDA computes its reference faster than the host."""
 
@@ -62,6 +65,11 @@ class Outcome(NamedTuple):
         return not self.problem and self.repeats and 1 < self.error <= _NEAR
 
     @property
+    def says_nothing(self) -> bool:
+        """Whether it says nothing about the rule: the device had no memory left, which other programs use too."""
+        return _NO_MEMORY.search(self.problem) is not None
+
+    @property
     def words(self) -> str:
         """What is to say about it."""
         words = self.problem or f"{self.worst}, {self.error:.3g} of what is allowed"
@@ -74,7 +82,8 @@ class Outcome(NamedTuple):
 
 
 def run(backend: Backend, chosen: Iterable[RuleCase], repeats: int = 2,
-        begun: Callable[[RuleCase, Rule], None] = lambda case, rule: None) -> Iterator[Outcome]:
+        begun: Callable[[RuleCase, Rule], None] = lambda case, rule: None, named: str | None = None,
+        ) -> Iterator[Outcome]:
     """The outcome of every case and rule, one by one; the others run also if one raises an error.
 
     Args:
@@ -82,6 +91,7 @@ def run(backend: Backend, chosen: Iterable[RuleCase], repeats: int = 2,
         chosen: the cases.
         repeats: runs of each, which must be equal to the bit.
         begun: is told what begins.
+        named: only the rules of this name; by default all.
     """
     for case in chosen:
         try:
@@ -89,7 +99,7 @@ def run(backend: Backend, chosen: Iterable[RuleCase], repeats: int = 2,
         except Exception as error:  # of what a rule says that it supports
             yield _raised(case, "", error)
             continue
-        for rule in every:
+        for rule in every if named is None else [r for r in every if r.name == named]:
             begun(case, rule)
             yield prove_or_say(case, backend, repeats, rule)
 

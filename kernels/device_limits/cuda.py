@@ -73,6 +73,11 @@ def allocate_each_array() -> None:
     cupy.cuda.set_allocator(None)
 
 
+def give_back() -> None:
+    """Give what CuPy's pool keeps, and no array uses, back to the driver."""
+    cupy.get_default_memory_pool().free_all_blocks()
+
+
 def _memory(mib: int, rounds: int, launches: int) -> dict[str, Callable[[], float]]:
     count = mib << 16  # of 16 bytes
     x, y = cupy.ones(4 * count, dtype="float32"), cupy.empty(4 * count, dtype="float32")

@@ -199,12 +199,16 @@ def test_a_graph_is_for_one_stream(gpu):
     assert values == [(0.0, 0), (3.0, 1), (6.0, 1)]
 
 
-def test_a_pool_that_gave_memory_back(gpu, graph):
-    """The device had no more of it: what a graph writes may belong to another array now."""
+def test_a_pool_that_gave_memory_back(gpu, monkeypatch):
+    """The device had no more of it for another step: what the first one's graph writes may belong to another array now."""
     compiled = duoln.compile(lambda x: ops.exp(x * 2.0) + 1.0)
     values = [_launched(lambda k=k: compiled(_tensor(gpu, k)).item()) for k in range(5)]
     assert [launched for _, launched in values] == [0, 0, 0, 1, 1]
-    graph._room(*graph._where()).pool.free_all_blocks()
+    monkeypatch.setattr(stand_in_capture, "full", 1)
+    larger = duoln.compile(lambda x: ops.exp(x) * 2.0)
+    for _ in range(3):
+        larger(duoln.tensor(np.ones(9999, np.float32), gpu))
+    assert stand_in_capture.full == 0
     values += [_launched(lambda k=k: compiled(_tensor(gpu, k)).item()) for k in range(5, 8)]
     assert [launched for _, launched in values[5:]] == [0, 1, 1]
     np.testing.assert_array_equal([value for value, _ in values], np.exp(2 * np.arange(8, dtype=np.float32)) + 1)
@@ -326,10 +330,9 @@ def _arguments_given_back(graph, monkeypatch):
 
 
 def _pool_given_back(graph, monkeypatch):
-    real = graph._room
-    monkeypatch.setattr(graph, "_room", lambda *where: graph._Room(real(*where).stream, graph.cupy.cuda.MemoryPool()))
+    monkeypatch.setattr(graph, "_room", lambda *where: graph._Room())
     capture = graph._Graph.capture
-    monkeypatch.setattr(graph._Graph, "capture", lambda one, run: (capture(one, run), setattr(one, "_room", None)))
+    monkeypatch.setattr(graph._Graph, "capture", lambda one, run: (capture(one, run), setattr(one._room, "pool", None)))
     monkeypatch.setattr(graph._Graph, "has_its_memory", lambda one: True)
 
 

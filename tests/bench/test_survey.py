@@ -40,7 +40,7 @@ def test_a_part_that_fails_hangs_or_talks_nonsense(tmp_path):
     wanted = [_python("breaks", "import sys; sys.exit('no such device')"), _python("hangs", "import time; time.sleep(3600)", 1),
               _python("silent", "pass"), _python("dies", "import os; os.abort()"),
               _writing(folder.path, "keeps", {"figures": {"read GB/s": 7.5}}, "raise SystemExit(3)"),
-              _writing(folder.path, "slow", {"figures": {"write GB/s": 6.5}}, "import time; time.sleep(3600)")._replace(seconds=10),
+              _writing(folder.path, "slow", {"cases": [], "missing": {"write GB/s": "6.5"}}, "import time; time.sleep(3600)")._replace(seconds=10),
               _writing(folder.path, "lacks", {"not there": "no such program here"}),
               _writing(folder.path, "works", {"figures": {"copy GB/s": 12.5}})]
     assert not _survey(wanted, folder, output.append)
@@ -48,7 +48,7 @@ def test_a_part_that_fails_hangs_or_talks_nonsense(tmp_path):
         "breaks": "FAILED", "hangs": "FAILED", "silent": "FAILED", "dies": "FAILED", "keeps": "FAILED", "slow": "cut short",
         "lacks": "not there", "works": "done"}
     text = (folder.path / "summary.md").read_text()
-    for words in ("no such device", "stopped after 1 s", "no JSON", "exit code -6", "copy GB/s: 12.5", "read GB/s: 7.5", "write GB/s: 6.5",
+    for words in ("no such device", "stopped after 1 s", "no JSON", "exit code -6", "copy GB/s: 12.5", "read GB/s: 7.5", "did not run: write GB/s: 6.5",
                   "no such program here"):
         assert words in text
     assert _survey(wanted[-2:], folder, output.append)

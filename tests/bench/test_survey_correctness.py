@@ -239,5 +239,5 @@ def test_what_the_sanitizer_finds_fails_the_part(tmp_path, monkeypatch):
 def test_cases_that_fail_without_an_error_of_the_sanitizer_are_said():
     output = sanitizer.verdict(1, "========= ERROR SUMMARY: 0 errors")
     assert output["clean"] is None and output["result"] == "ERROR SUMMARY: 0 errors, but the cases ended with exit code 1"
-    assert sanitizer.verdict(None, "")["result"].startswith("stopped after")
+    assert sanitizer.verdict(None, "")["result"].startswith("stopped at")
     assert sanitizer.verdict(0, "no summary")["clean"] is None

@@ -30,7 +30,7 @@ class Prover:
     def ask(self, request, seconds):
         self.asked.append(request)
         answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
+        if isinstance(answer, BaseException):
             raise answer
         return answer
 
@@ -39,7 +39,8 @@ class Prover:
 
 
 WRONG = {"case": "layer_norm 9 x 64", "reason": "output 0, 3 of what is allowed", "ended": False}
-HUNG = WorkerLostError("hung: no answer in 20 s", "layer_norm 5 x 33")
+HUNG = WorkerLostError("hung: no answer in 20 s", "layer_norm 5 x 33", hung=True)
+NO_MEMORY = {"case": "", "reason": "OutOfMemoryError: 512 bytes", "ended": False}
 
 
 def _kept(backend):
@@ -79,7 +80,7 @@ def test_a_rule_that_is_right_runs_and_is_proved_once(prove, capsys):
     ({**WRONG, "reason": "KernelError: no\na whole log", "ended": True}, "a whole log", "layer_norm 9 x 64")])
 def test_a_rule_that_is_wrong_is_set_aside_and_stays_so(answer, words, case, prove, numpy_backend, capsys):
     for _ in range(2):
-        reason, made = prove(Prover(answer))
+        reason, made = prove(Prover(answer, answer))  # one that hangs is asked once more
         assert "set aside on this device" in reason and words in reason and made.summary() == {"set aside": ["op 'fast'"]}
     stderr = capsys.readouterr().err
     assert stderr.count("is set aside on") == 1 and case in stderr and "duoln doctor" in stderr
@@ -96,13 +97,67 @@ def test_dtypes_and_variants_are_proved_apart(prove, numpy_backend):
     assert [v.name for v in _kept(numpy_backend)] == ["op 'fast'", "op 'fast' of float16", "op layer 'fast'"]
 
 
-def test_what_cannot_be_proved_is_trusted_and_not_kept(prove, numpy_backend, capsys):
-    lost = WorkerLostError("its process ended with exit code 1:\nno memory left", "to start")
-    for prover in (Prover(start=lost), Prover({"case": "", "reason": "no case proves it", "ended": False})):
+@pytest.mark.parametrize("prover", [
+    Prover(start=WorkerLostError("its process ended with exit code 1:\nno memory left", "to start")), Prover(NO_MEMORY),
+    Prover(WorkerLostError("its process ended with signal SIGKILL", "a case", from_outside=True))], ids=["start", "memory", "killed"])
+def test_what_cannot_be_proved_is_trusted_and_not_kept(prover, prove, numpy_backend):
+    reason, made = prove(prover)
+    assert reason is None and made.summary() == {"trusted": ["op 'fast'"]}
+    assert _kept(numpy_backend) == []
+
+
+def test_a_rule_without_a_case_is_trusted_and_nobody_asks_again(prove):
+    no_case = {"case": "", "reason": proofs.NO_CASE, "ended": False}
+    for prover in (Prover(no_case), Prover()):
         reason, made = prove(prover)
         assert reason is None and made.summary() == {"trusted": ["op 'fast'"]}
-    assert _kept(numpy_backend) == []
-    assert capsys.readouterr().err.count("are trusted without a proof") == 1
+
+
+def test_one_that_hung_on_a_busy_machine_has_a_second_chance(prove):
+    prover = Prover(HUNG, None)
+    reason, made = prove(prover)
+    assert reason is None and made.summary() == {"proved": ["op 'fast'"]}
+    assert len(prover.asked) == 2 and prover.ended >= 1
+
+
+def test_an_interrupt_ends_the_process_whose_answer_comes_later(prove, numpy_backend):
+    prover = Prover(KeyboardInterrupt(), WRONG)
+    with pytest.raises(KeyboardInterrupt):
+        prove(prover)
+    assert prover.ended == 1 and _kept(numpy_backend) == []
+    assert prove(prover)[0] is not None
+
+
+def test_verdicts_of_several_processes_at_once_are_all_kept(numpy_backend, tmp_path, monkeypatch):
+    monkeypatch.setenv("DUOLN_CACHE", str(tmp_path))
+    code = """
+import sys
+from duoln import runtime
+from duoln.kernels.proofs import Proofs
+for k in range(10):
+    Proofs(runtime.backend("numpy")).learn([{"op": f"{sys.argv[1]} {k}", "rule": "r", "stored": "float32", "variant": "", "state": "proved"}])
+"""
+    running = [subprocess.Popen([sys.executable, "-c", code, name], cwd=ROOT) for name in "abc"]
+    assert [process.wait(PATIENCE) for process in running] == [0, 0, 0]
+    assert len(_kept(numpy_backend)) == 30
+
+
+def test_a_fork_leaves_the_process_of_its_parent_alone(tmp_path):
+    code = """
+import os, sys
+from duoln.system.worker import Worker
+worker = Worker([sys.executable, "-c", "from duoln.system.worker import serve; serve(lambda: lambda request, doing: 7)"])
+worker.ready(600)
+child = os.fork()
+if child == 0:
+    worker.end()
+    os._exit(0)
+os.waitpid(child, 0)
+print(worker.ask({}, 600))
+worker.end()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE, check=True)
+    assert done.stdout == "7\n"
 
 
 def test_a_process_that_does_not_start_is_started_once(numpy_backend, tmp_path, monkeypatch):
@@ -136,7 +191,7 @@ def test_a_file_that_cannot_be_read_is_made_anew(content, prove, numpy_backend):
 
 def test_verdicts_are_for_a_device_and_texts(prove, numpy_backend, monkeypatch):
     prove(Prover(WRONG))
-    monkeypatch.setattr(proofs, "_fingerprint", lambda folder: "others")
+    monkeypatch.setattr(proofs, "_fingerprint", lambda *files: "others")
     assert prove(Prover(None))[0] is None
     monkeypatch.setattr(type(numpy_backend), "info", lambda self: {"device": "another"})
     assert prove(Prover(None))[0] is None
@@ -162,7 +217,7 @@ TRAINING = """
 import json
 import duoln
 from duoln.kernels import proofs
-proofs._START_SECONDS, proofs._CASE_SECONDS = 600, 10
+proofs._START_SECONDS, proofs._CASE_SECONDS = 600, (10, 1)
 run = duoln.train("mnist", "ln", preset="smoke", backend="cupy", epochs=1)
 from duoln import doctor
 print(json.dumps([run.losses["loss"].tolist(), duoln.backend("cupy").proofs.summary(), doctor.examine(with_ops=True)]))
@@ -220,6 +275,9 @@ def test_a_device_without_memory_left_says_nothing_about_a_kernel(gpu, monkeypat
     monkeypatch.setattr(launch.cupy, "empty", empty)
     refused = prover._rule(gpu, request, lambda what: None)
     assert refused["case"] == "" and "Out of memory" in refused["reason"]
+    monkeypatch.setattr(type(gpu), "asarray", empty)  # before the kernel, too
+    refused = prover._rule(gpu, request, lambda what: None)
+    assert refused["case"] == "" and "Out of memory" in refused["reason"]
 
 
 def test_only_gpus_have_their_rules_proved(be):
@@ -232,7 +290,7 @@ import numpy as np
 import duoln
 from duoln import nn, ops
 from duoln.kernels import proofs
-proofs._START_SECONDS = proofs._CASE_SECONDS = 600
+proofs._START_SECONDS, proofs._CASE_SECONDS = 600, (600,)
 layer = nn.LSTM(3, 9, norm="layer")
 backend = duoln.backend("cupy")
 params, x = duoln.to_tensors(layer.init(0), backend), duoln.tensor(np.ones((3, 5, 3), np.float32), backend)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from duoln import runtime
+from duoln.backends.protocol import Backend
 from duoln.bench import machine
 from duoln.bench.survey.program import options, save
 
@@ -16,6 +17,14 @@ def allocate_each_array() -> None:
     from duoln.kernels.device_limits import cuda
 
     cuda.allocate_each_array()
+
+
+def give_back(backend: Backend) -> None:
+    """Give free memory of the device back to other processes; CUDA alone keeps it."""
+    if backend.name == "cupy":
+        from duoln.kernels.device_limits import cuda
+
+        cuda.give_back()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

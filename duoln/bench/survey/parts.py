@@ -34,6 +34,8 @@ class Part(NamedTuple):
 LIMIT = "the seconds that it gets"
 """In a command, the number of them."""
 _OFFLINE = {"DUOLN_OFFLINE": "1", "PYTHONFAULTHANDLER": "1"}
+_TIMED = {**_OFFLINE, "DUOLN_PROVE": "0"}
+"""No part that times proves rules meanwhile, or times another rule because one case was off: the selftest says that."""
 _PLAIN_REDUCTIONS = {**_OFFLINE, "CUPY_ACCELERATORS": ""}
 """CuPy compiles a reduction by CUB for 2 s and a plain one for 0.1 s, of each operation and dtype."""
 
@@ -48,13 +50,13 @@ def parts(backend: str, out: Path, quick: bool, cores: int) -> list[Part]:
         cores: of the machine; with fewer of them the kernels take longer to compile.
     """
     def part(name: str, what: str, seconds: int, module: str, *words: str,
-             environment: Mapping[str, str] = _OFFLINE) -> Part:
+             environment: Mapping[str, str] = _TIMED) -> Part:
         command = processes.command(module, "--backend", backend, "--json", str(out / f"{name}.json"), *words)
         return Part(name, what, [*command, *(["--quick"] if quick else [])], seconds, environment)
 
-    def tried(name: str, what: str, seconds: int) -> Part:
+    def tried(name: str, what: str, seconds: int, environment: Mapping[str, str] = _PLAIN_REDUCTIONS) -> Part:
         return part(name, what, seconds, "duoln.testing.correctness", "--what", name, "--seconds", LIMIT,
-                    environment=_PLAIN_REDUCTIONS)
+                    environment=environment)
 
     survey = "duoln.bench.survey"
     torch = ["--peer", "torch"] if importlib.util.find_spec("torch") else []
@@ -62,18 +64,19 @@ def parts(backend: str, out: Path, quick: bool, cores: int) -> list[Part]:
     correct = [
         tried("ladder", "the simplest things first: launches, sums, products, graphs, clusters", 25),
         tried("selftest", "every kernel compiled, and compared with float64", compiling + 65),
-        tried("graphs", "a step of every task: its graph against operator by operator", 30),
+        tried("graphs", "a step of every task: its graph against operator by operator", 30, _OFFLINE),
         tried("repeats", f"walks and one case of each rule, {REPEATS} times, equal to the bit", 30)]
     device = [part("device", "memory, launches, exchanges between blocks, tensor cores", 20, f"{survey}.device")]
     times = [
         part("ops", "norms and cross-entropy beside a copy", 70, f"{survey}.operators", *torch,
-             environment=_PLAIN_REDUCTIONS),
+             environment={**_TIMED, **_PLAIN_REDUCTIONS}),
         part("rnn", "LN-LSTM and LN-GRU beside PyTorch's loop, and its plain layers", 75, f"{survey}.cells", *torch),
         part("steps", "whole training steps, eager and compiled", 70, f"{survey}.steps", *torch),
         part("cpu", "a step of MNIST and an LN-LSTM on the CPU, by threads", 35, f"{survey}.cpu", *torch),
         part("mnist", "one epoch of MNIST, digits made on the spot", 25, "duoln.bench.epoch",
              "--task", "mnist", "--variant", "ln", "--set", "source=made")]
-    sanitizer = [part("sanitizer", "a small case of each kernel under compute-sanitizer", 50, f"{survey}.sanitizer")]
+    sanitizer = [part("sanitizer", "a small case of each kernel under compute-sanitizer", 50, f"{survey}.sanitizer",
+                      "--seconds", LIMIT)]
     return [*correct, *device, *times, *sanitizer] if backend == "cupy" else [*correct, *times]
 
 

@@ -26,7 +26,8 @@ TOOLS = ("memcheck", "racecheck", "synccheck")
 _PROGRAM = "compute-sanitizer"
 _FOUND = 86
 """The exit code by which the program says that it found something."""
-_SECONDS = 50
+_RESERVE_SECONDS = 4
+"""Of the part, to read what the tools wrote."""
 _SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: .*")
 _LAST_LINES = 20
 
@@ -66,7 +67,7 @@ def verdict(code: int | None, output: str) -> dict[str, Any]:
     summaries = _SUMMARY.findall(output)
     last = output.strip().splitlines()[-_LAST_LINES:]
     if code is None:
-        return {"result": f"stopped after {_SECONDS} s", "clean": None, "output": last}
+        return {"result": "stopped at the part's limit", "clean": None, "output": last}
     if code == _FOUND:
         return {"result": summaries[-1] if summaries else "errors", "clean": False, "output": last}
     if not summaries:
@@ -78,14 +79,17 @@ def verdict(code: int | None, output: str) -> dict[str, Any]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run all tools, and write the file."""
-    args = options("duoln.bench.survey.sanitizer", __doc__.splitlines()[0]).parse_args(argv)
+    until = time.monotonic() - _RESERVE_SECONDS
+    parser = options("duoln.bench.survey.sanitizer", __doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=600.0, metavar="N", help="tools that need longer are stopped")
+    args = parser.parse_args(argv)
+    until += args.seconds
     sanitizer = program(os.environ)
     if sanitizer is None:
         save({NOT_THERE: f"{_PROGRAM} is neither on the PATH nor in CUDA_HOME"}, args.json)
         return 0
     logs = args.json.parent / "logs"
     logs.mkdir(exist_ok=True)
-    started = time.monotonic()
     running: dict[str, subprocess.Popen[bytes]] = {}
     for tool in TOOLS:
         with (logs / f"sanitizer-{tool}.log").open("wb") as output:
@@ -96,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     content: dict[str, Any] = {"program": sanitizer, "tools": {}}
     for tool, process in running.items():
         try:
-            code: int | None = process.wait(max(_SECONDS - (time.monotonic() - started), 0))
+            code: int | None = process.wait(max(until - time.monotonic(), 0))
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

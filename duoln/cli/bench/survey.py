@@ -37,11 +37,12 @@ def add_kind(kinds: Any) -> None:
 
 
 def _survey(args: argparse.Namespace) -> int:
+    budget = Budget(args.seconds)
     everything = parts(args.backend, args.out.absolute(), args.quick, os.cpu_count() or 1)
     wanted = chosen_parts(everything, args.parts)
     folder = Folder(args.out, args.backend, args.quick)
     runtime.backend(args.backend)  # an error, where it cannot be used: every part would fail
-    good = survey(wanted, folder, console.say, Budget(args.seconds), args.tar)
+    good = survey(wanted, folder, console.say, budget, args.tar)
     console.put((args.out / SUMMARY).read_text(encoding="utf-8"))
     return 0 if good else 1
 
