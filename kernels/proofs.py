@@ -284,7 +284,8 @@ def text_of(rule: Rule) -> str:
     if file is None or (module.startswith("duoln.") and not module.startswith("duoln.plugins.")):
         return ""
     folder = os.path.dirname(file)
-    return _fingerprint(file) if module == "__main__" else _fingerprint(*(e.path for e in os.scandir(folder)))
+    beside = [file] if module == "__main__" else [os.path.join(folder, name) for name in os.listdir(folder)]
+    return _fingerprint(*beside)
 
 
 def _fingerprint(*files: str) -> str:
