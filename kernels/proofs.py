@@ -25,7 +25,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import duoln
 from duoln.backends.protocol import NO_CASE, PROVED, SET_ASIDE, TRUSTED, Array, Backend
 from duoln.core.rule import Rule
 from duoln.errors import CheckpointError
@@ -271,7 +270,7 @@ def _alone() -> Iterator[None]:
 def _device_facts(backend: Backend) -> dict[str, str]:
     """The device and what compiles and launches for it."""
     info = backend.info()
-    return {"backend": backend.name, "macos": platform.mac_ver()[0], "duoln": duoln.__version__,
+    return {"backend": backend.name, "macos": platform.mac_ver()[0],
             "kernels": _fingerprint(*(os.path.join(place, name) for place, _, names in os.walk(source.FOLDER)
                                       for name in names)),
             **{name: info[name] for name in _FACTS if name in info}}
