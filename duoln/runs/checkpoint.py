@@ -186,7 +186,7 @@ def load(path: Path) -> Checkpoint:
         CheckpointError: it is damaged, of another format, or not a duoln checkpoint.
     """
     with _opened(path) as (file, notes):
-        return Checkpoint(path, notes["step"], {name: file.array(name) for name in file.names}, notes)
+        return Checkpoint(path, notes["step"], file.arrays(), notes)
 
 
 def _read_notes(path: Path) -> dict[str, Any]:
@@ -201,6 +201,8 @@ def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
         if notes["format"] != FORMAT:
             raise CheckpointError(f"{path}: expected checkpoint format {FORMAT}, found {notes['format']}")
         _check_notes(path, notes)
+        if _NAME.fullmatch(path.name) and _step(path) != notes["step"]:
+            raise CheckpointError(f"{path}: expected update {_step(path)}, as its name says, found {notes['step']}")
         yield file, notes
 
 
