@@ -103,8 +103,8 @@ def test_the_best_of_a_folder_of_an_earlier_version(tmp_path):
 
 
 def test_only_our_own_parts_are_removed(tmp_path):
-    ours = ["step-000000003.safetensors.part", "latest.json.part", "best.json.part"]
-    theirs = ["film.part", "step-3.txt.part", "notes.json.part"]
+    ours = ["step-000000003.safetensors.01234567.part", "config.json.89abcdef.part", "curves.csv.01234567.part"]
+    theirs = ["film.part", "step-3.txt.part", "notes.json.01234567.part", "config.json.part", "config.json.0123456.part"]
     for name in ours + theirs:
         (tmp_path / name).write_text("x")
     assert sorted(p.name for p in checkpoint.remove_parts(tmp_path)) == sorted(ours)
