@@ -302,11 +302,12 @@ def _resumed(task: Task, top: Path, asked: Command, usual: str | None) -> tuple[
     earlier = {name: noted for name in task.variants if (noted := read_asked(top / name)) is not None}
     wishes, configs = {}, {}
     known = {name for noted in earlier.values() for name in noted.variants}
-    for name in asked.variants or [name for name in task.variants if name in known] or list(task.variants):
+    chosen = asked.variants or [name for name in task.variants if name in known] or list(task.variants)
+    for name in chosen:
         wish = asked
         if not (top / name / CONFIG).is_file():
             noted = earlier.get(name) or newest_of(earlier.values())
-            wish = Command(noted.variants if name in known and noted else [name], asked.preset or (noted.preset if noted else usual),
+            wish = Command(sorted({*known, *chosen}), asked.preset or (noted.preset if noted else usual),
                            {**(noted.settings if noted else {}), **asked.settings})
         wishes[name] = wish
         configs[name], changed = resumed_config(task, name, top / name, wish.preset, wish.settings)
