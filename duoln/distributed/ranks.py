@@ -6,6 +6,8 @@ added up differs.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,6 @@ from duoln.core import Tensor
 from duoln.data import Axes, Batch, count_examples, examples
 from duoln.distributed.group import Group
 from duoln.errors import UsageError
-from duoln.runtime import to_tensors
 from duoln.tasks.task import Task
 
 
@@ -64,20 +65,37 @@ class Ranks:
         """The tree of tensors of process 0."""
         return self._sum(tensors if self.rank == 0 else tree.map(self._zeros, tensors))
 
-    def text_of_first(self, text: str) -> str:
-        """The text of process 0."""
-        own = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
-        count = int(self._of_first(np.array([len(own)], np.int32))[0])
-        return bytes(self._of_first(np.resize(own, count)).astype(np.uint8)).decode()
+    def texts(self, own: str) -> list[str]:
+        """The texts of all processes, by rank."""
+        encoded = np.frombuffer(own.encode(), np.uint8)
+        sizes = np.zeros(self.size, np.int32)
+        sizes[self.rank] = encoded.size
+        ends = np.cumsum(self._sum_of(sizes))
+        letters = np.zeros(ends[-1], np.int32)
+        letters[ends[self.rank] - encoded.size:ends[self.rank]] = encoded
+        return [part.astype(np.uint8).tobytes().decode() for part in np.split(self._sum_of(letters), ends[:-1])]
 
-    def _of_first(self, values: np.ndarray) -> np.ndarray:
-        array: np.ndarray = self.of_first(to_tensors(values, self._backend)).numpy()
-        return array
+    def check_same(self, own: Mapping[str, str]) -> None:
+        """Check that all processes have the same short texts by name; all of them raise the same error.
+
+        Raises:
+            UsageError: they differ; the message has the values and the rank.
+        """
+        first, *others = [json.loads(text) for text in self.texts(json.dumps(dict(own)))]
+        told = [f"expected {key} {first.get(key, 'none')} as on rank 0, found {other.get(key, 'none')} on rank {rank}"
+                for rank, other in enumerate(others, 1) for key in {**first, **other} if first.get(key) != other.get(key)]
+        if told:
+            raise UsageError(f"[ranks] {'; '.join(told)}. All ranks train one model, so all need the same")
+
+    def _sum_of(self, values: np.ndarray) -> np.ndarray:
+        if not values.size:
+            return values
+        total: np.ndarray = self._backend.to_numpy(self._group.all_sum(self._backend.asarray(values)))
+        return total
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is true in any process."""
-        own = self._backend.asarray(np.array([flag], np.float32))
-        return bool(self._backend.to_numpy(self._group.all_sum(own))[0] > 0)
+        return bool(self._sum_of(np.array([flag], np.float32))[0] > 0)
 
     def leave(self) -> None:
         """Leave the group."""

@@ -22,6 +22,7 @@ from duoln.errors import CheckpointError, DivergedError, MemoryExhaustedError, N
 from duoln.nn import with_population
 from duoln.runs import checkpoint
 from duoln.runs.arithmetic import arithmetic_of
+from duoln.runs.identity import identity_of
 from duoln.runs.precision import FLOAT32, check_precision
 from duoln.runs.settings import MAY_CHANGE
 from duoln.runtime import tensor, to_tensors
@@ -152,10 +153,11 @@ class Trainer:
         """Take over the step and state of process 0, if there are several processes.
 
         Raises:
-            UsageError: the variant's batches cannot be shared out.
+            UsageError: the processes differ in data, code or libraries, or the variant's batches cannot be shared out.
         """
         if self.ranks is None:
             return
+        self.ranks.check_same(identity_of(self.backend, self.task, self.splits, self.ranks.size))
         counts = tensor(np.array([self.step, self.worse], np.int32), self.backend)
         start = self.ranks.of_first({"state": self.state, "counts": counts})
         self.state = start["state"]
