@@ -210,7 +210,7 @@ def _check_notes(path: Path, notes: Mapping[str, Any]) -> None:
         "step": ("a whole number", (int,)), "config": ("an object", (dict,)), "evaluated": ("an object", (dict,)),
         "train_seconds": ("a number", (int, float)), "best": ("a number or null", (int, float, type(None))),
         "worse": ("a whole number", (int,)), "best_step": ("a whole number or null", (int, type(None))),
-        "arithmetic": ("an object", (dict,))}
+        "identity": ("an object", (dict,)), "changes": ("a list", (list,))}
     for key, (words, kind) in kinds.items():
         value = notes[key] if key == "step" else notes.get(key, kind[0]())
         # Python's whole numbers have no limit, but an array holds none beyond 2^63.

@@ -97,6 +97,7 @@ class RunFolder(Listener):
             "variant": event.variant, "seed": event.config.seed, "precision": event.precision,
             "dataset": event.dataset._asdict(), "first_step": event.first_step, "last_step": event.last_step,
             "steps_per_epoch": event.steps_per_epoch,
+            "identity": dict(event.identity), "changes": [change._asdict() for change in event.changes],
             "parameters": event.parameters, "refused": list(event.refused), "mended": list(event.mended),
             "log_every": self._log_every,
             "duoln": duoln.__version__, "python": platform.python_version(), "numpy": np.__version__,

@@ -11,10 +11,10 @@ import hashlib
 import inspect
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +22,9 @@ import duoln
 from duoln import runtime, tree
 from duoln.backends.protocol import SET_ASIDE, Backend
 from duoln.core.op import is_composed_only
+from duoln.errors import CheckpointError, DataFormatError
+from duoln.runs.checkpoint import Checkpoint
+from duoln.tasks.events import Change
 from duoln.tasks.task import Task
 from duoln.tasks.values import Splits
 
@@ -41,19 +44,6 @@ _MOST_VALUES = 1 << 16
 """Of an array; a larger one is sampled."""
 
 
-class Change(NamedTuple):
-    """A part of a run's identity that was another one before an update."""
-
-    step: int
-    """The last update before the change."""
-    key: str
-    was: str
-    now: str
-
-    def __str__(self) -> str:
-        return f"{self.key} was {self.was} up to update {self.step}, and is {self.now} since"
-
-
 def identity_of(backend: Backend, task: Task, splits: Splits, ranks: int = 1) -> Identity:
     """What the bits of a run depend on besides its settings.
 
@@ -66,8 +56,8 @@ def identity_of(backend: Backend, task: Task, splits: Splits, ranks: int = 1) ->
     facts = backend.info()
     of_numpy = {"simd": _simd()} if backend.name == "numpy" else {"device": backend.device}
     return {"backend": backend.name, **{key: facts[key] for key in _OF_BACKEND if key in facts}, **of_numpy,
-            "rules": _rules(backend), "code": f"{duoln.__version__} ({_code()})",
-            "task": f"{task.owner or 'no plug-in'} ({_code_of(task)})", "data": fingerprint(splits),
+            "rules": rules_of(backend), "code": f"{duoln.__version__} ({_code()})",
+            "task": f"{type(task).__qualname__} ({_code_of(task)})", "data": fingerprint(splits),
             "ranks": str(ranks)}
 
 
@@ -78,12 +68,48 @@ def differences(step: int, was: Mapping[str, str], now: Mapping[str, str]) -> li
             if was.get(key) != now.get(key)]
 
 
-def in_words(changes: Iterable[Change]) -> str:
-    """What was expected and what was found, and which variables make them equal."""
-    every = list(changes)
-    told = "; ".join(f"expected {change.key} {change.was}, found {change.now}" for change in every)
-    remedies = [f"{_REMEDIES[change.key]}={change.was}" for change in every if change.key in _REMEDIES]
-    return told + (f". Set {' '.join(remedies)}" if remedies else "")
+def changes_since(saved: Checkpoint, now: Mapping[str, str]) -> list[Change]:
+    """The parts of the identity that were others when a checkpoint was written. A start has none: no update was made.
+
+    Args:
+        saved: the checkpoint.
+        now: the identity of the run that goes on from it.
+    """
+    return differences(saved.step, saved.notes.get("identity", {}), now) if saved.step else []
+
+
+def check_unchanged(path: Path, changes: Sequence[Change]) -> None:
+    """Refuse to go on from a checkpoint with another identity: the rest would not be that of the same run.
+
+    Raises:
+        CheckpointError: there are changes; the message has both values of each, and what to set.
+    """
+    if not changes:
+        return
+    told = "; ".join(f"expected {change.key} {change.was}, found {change.now}" for change in changes)
+    remedies = [f"{_REMEDIES[change.key]}={change.was}" for change in changes if change.key in _REMEDIES]
+    begin = f"Set {' '.join(remedies)}, or go" if remedies else "Go"
+    raise CheckpointError(f"{path}: {told}. The rest of the run would have other bits. {begin} on with --resume anyway "
+                          '(resume="anyway" in Python); every table then says so')
+
+
+def read_changes(where: object, value: Any) -> list[Change]:
+    """The changes of identity that a file of a run holds; None are none.
+
+    Args:
+        where: the file and the entry, for errors.
+        value: the JSON value.
+
+    Raises:
+        DataFormatError: it is no list of changes.
+    """
+    entries = [] if value is None else value
+    if not isinstance(entries, list) or not all(
+            isinstance(entry, dict) and entry.keys() == set(Change._fields) and type(entry["step"]) is int
+            and all(isinstance(entry[key], str) for key in ("key", "was", "now")) for entry in entries):
+        raise DataFormatError(where, 0, f"a list of objects of {', '.join(Change._fields)} as changes",
+                              f"{value!r:.60}")
+    return [Change(**entry) for entry in entries]
 
 
 def _simd() -> str:
@@ -92,7 +118,7 @@ def _simd() -> str:
     return " ".join(extensions.get("found", ())) or "none"
 
 
-def _rules(backend: Backend) -> str:
+def rules_of(backend: Backend) -> str:
     """Which rules run: on NumPy by what they were compiled, on a GPU which were set aside."""
     if is_composed_only():
         return "composed"
@@ -106,7 +132,7 @@ def _rules(backend: Backend) -> str:
     if facts["rules"] != "compiled":
         return "interpreted"
     absent = f", interpreted: {', '.join(sorted(facts['absent']))}" if facts["absent"] else ""
-    return f"compiled by {facts['compiler']} {facts['flags']}, vectors of {facts['vector_bits']} bits{absent}"
+    return f"compiled by {facts['compiler']}, vectors of {facts['vector_bits']} bits{absent}"
 
 
 @cache

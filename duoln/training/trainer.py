@@ -21,12 +21,11 @@ from duoln.distributed.sharing import check_sharing
 from duoln.errors import CheckpointError, DivergedError, MemoryExhaustedError, NotFiniteError
 from duoln.nn import with_population
 from duoln.runs import checkpoint
-from duoln.runs.arithmetic import arithmetic_of
-from duoln.runs.identity import identity_of
+from duoln.runs.identity import Identity, identity_of, rules_of
 from duoln.runs.precision import FLOAT32, check_precision
 from duoln.runs.settings import MAY_CHANGE
 from duoln.runtime import tensor, to_tensors
-from duoln.tasks.events import Step
+from duoln.tasks.events import Change, Step
 from duoln.tasks.task import Config, Task
 from duoln.tasks.values import Splits
 from duoln.training import memory
@@ -86,8 +85,21 @@ class Trainer:
         self._memory: StepMemory | None = None
         self._debug_nans = debug_nans
         self.ranks = ranks
+        self._identity: Identity = {}
+        self.changes: list[Change] = []
+        """The parts of the identity in which earlier updates of this run differ from later ones."""
         self._step = (compile(make_step(task, self.model, self.optimizer, precision)) if ranks is None else
                       make_ranked_step(task, self.model, self.optimizer, ranks, precision))
+
+    @property
+    def identity(self) -> Identity:
+        """What the bits of this run depend on besides its settings."""
+        if not self._identity:
+            ranks = 1 if self.ranks is None else self.ranks.size
+            self._identity = identity_of(self.backend, self.task, self.splits, ranks)
+        elif self.backend.proofs is not None:  # a rule may have been set aside when it was first used
+            self._identity["rules"] = rules_of(self.backend)
+        return self._identity
 
     def advance(self) -> float:
         """Make one update and wait for it; returns the loss before it. Raises as `queue` and `settle`."""
@@ -157,7 +169,7 @@ class Trainer:
         """
         if self.ranks is None:
             return
-        self.ranks.check_same(identity_of(self.backend, self.task, self.splits, self.ranks.size))
+        self.ranks.check_same(self.identity)
         counts = tensor(np.array([self.step, self.worse], np.int32), self.backend)
         start = self.ranks.of_first({"state": self.state, "counts": counts})
         self.state = start["state"]
@@ -255,6 +267,7 @@ class Trainer:
         return {"variant": self.variant, "batch_size": self.cfg.batch_size,
                 "epochs": int(epochs) if epochs == int(epochs) else round(epochs, 3), "seed": self.cfg.seed,
                 "precision": self.precision, "steps": self.step, **self.evaluated,
+                **({"changes": [str(change) for change in self.changes]} if self.changes else {}),
                 "seconds_per_update": seconds, "seconds_per_epoch": seconds * self.splits.steps_per_epoch}
 
     # Checkpoints
@@ -273,8 +286,8 @@ class Trainer:
         return checkpoint.save(folder, self.step, self.state, {
             "task": self.task.name, "variant": self.variant, "config": dataclasses.asdict(self.cfg),
             "train_seconds": self.train_seconds, "evaluated": self.evaluated, "best": self.best,
-            "best_step": self.best_step, "worse": self.worse, "backend": self.backend.name,
-            "precision": self.precision, "arithmetic": arithmetic_of(self.backend)})
+            "best_step": self.best_step, "worse": self.worse, "precision": self.precision,
+            "identity": self.identity, "changes": [change._asdict() for change in self.changes]})
 
     def resume(self, saved: checkpoint.Checkpoint) -> None:
         """Go on from a checkpoint of this task and variant, of any backend.

@@ -6,11 +6,14 @@ from groups import together
 
 import duoln
 from duoln import nn, ops, optim
+from duoln.cli.run import _of_first
+from duoln.data import Batches
 from duoln.distributed.ranks import Ranks
 from duoln.distributed.sharing import check_sharing
 from duoln.errors import UsageError
-from duoln.tasks import Task
+from duoln.tasks import Dataset, Splits, Task
 from duoln.training.train_step import make_ranked_step, make_step, start_state
+from duoln.training.trainer import Trainer
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
@@ -221,6 +224,60 @@ def test_a_weight_that_is_none_is_named(weight, rng):
     assert isinstance(error, UsageError) and "loss_weight: expected a number of at least 0, found" in str(error)
 
 
-@pytest.mark.parametrize("text", ["", "a", '{"width": 32, "name": "\u00e4\u20ac"}'])
-def test_every_rank_gets_the_text_of_the_first(text):
-    assert together(3, lambda g, be: Ranks(g, be).text_of_first(text if g.rank == 0 else "another" * g.rank)) == [text] * 3
+@pytest.mark.parametrize("texts", [["", "a", ""], ["", "", ""], ['{"width": 32, "name": "\u00e4\u20ac"}', "one", "another"]])
+def test_every_rank_gets_the_texts_of_all(texts):
+    assert together(3, lambda g, be: Ranks(g, be).texts(texts[g.rank])) == [texts] * 3
+
+
+def test_ranks_that_differ_are_told_in_what():
+    own = [{"data": "digits", "code": "1"}, {"data": "digits", "code": "1"}, {"data": "made digits", "code": "1", "driver": "5"}]
+    errors = together(3, lambda g, be: Ranks(g, be).check_same(own[g.rank]))
+    assert [str(error) for error in errors] == [
+        "[ranks] expected data digits as on rank 0, found made digits on rank 2; expected driver none as on rank 0, found 5 "
+        "on rank 2. All ranks train one model, so all need the same"] * 3
+    assert all(isinstance(error, UsageError) for error in errors)
+    assert together(2, lambda g, be: Ranks(g, be).check_same(own[0])) == [None, None]
+
+
+class Labels(Regression):
+    """Its last layer starts at zero, so that the first loss is the same whatever the inputs are."""
+
+    name = "labels"
+
+    def __init__(self, x):
+        self.x = x
+
+    def data(self, cfg, root=None):
+        arrays = {"x": self.x, "y": np.ones((len(self.x), 1), np.float32)}
+        return Splits(Dataset("numbers", "original"), Batches(arrays, cfg.batch_size, cfg.seed), len(self.x) // cfg.batch_size, {})
+
+    def model(self, cfg):
+        return nn.Linear(3, 1, weight_init=nn.init.zeros)
+
+
+def test_other_data_of_another_rank_are_refused(rng):
+    x = rng.standard_normal((24, 3)).astype(np.float32)
+
+    def meet(g, be):
+        task = Labels(x if g.rank == 0 else -x)
+        cfg = task.config(batch_size=12)
+        Trainer(task, "only", cfg, task.data(cfg), be, ranks=Ranks(g, be)).meet()
+
+    for error in together(2, meet):
+        assert isinstance(error, UsageError) and str(error).startswith("[ranks] expected data numbers"), error
+        assert "found numbers" in str(error) and "on rank 1" in str(error)
+
+
+def test_other_settings_of_another_rank_are_refused(rng):
+    task = Labels(np.zeros((24, 3), np.float32))
+
+    def agree(g, be, seeds=(0, 1), asked=(None, None)):
+        own = {"only": task.config(seed=seeds[g.rank])} if seeds[g.rank] is not None else {}
+        return _of_first(task, Ranks(g, be), own, {"only": "float32"} if g.rank == 0 else {}, asked[g.rank])
+
+    for error in together(2, agree):
+        assert isinstance(error, UsageError) and "expected only seed 0 as on rank 0, found 1 on rank 1" in str(error)
+    for error in together(2, lambda g, be: agree(g, be, (0, 0), (None, "bf16"))):
+        assert isinstance(error, UsageError) and 'expected only precision "float32" as on rank 0, found "bf16"' in str(error)
+    told = ({"only": task.config(seed=4)}, {"only": "float32"})
+    assert together(2, lambda g, be: agree(g, be, (4, None))) == [told, told]  # a rank that goes on knows none

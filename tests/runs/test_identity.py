@@ -1,14 +1,17 @@
 """What a run's bits depend on: each part is seen, and nothing else makes a difference."""
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
 from small_runs import Line
 
 from duoln.core.op import composed_only
-from duoln.runs.identity import differences, fingerprint, identity_of, in_words
+from duoln.errors import CheckpointError
+from duoln.runs.identity import check_unchanged, differences, fingerprint, identity_of
 from duoln.tasks import Dataset, make_config
+from duoln.testing import check_error
 
 
 @pytest.fixture
@@ -61,5 +64,5 @@ def test_differences_are_told_with_both_values():
     [threads, device] = changes = differences(3, {"blas_threads": "2", "data": "a"}, {"data": "a", "device": "x"})
     assert str(threads) == "blas_threads was 2 up to update 3, and is none since"
     assert (device.was, device.now) == ("none", "x")
-    assert in_words(changes) == ("expected blas_threads 2, found none; expected device none, found x. "
-                                 "Set OPENBLAS_NUM_THREADS=2")
+    check_error(CheckpointError, lambda: check_unchanged(Path("step-3"), changes), "step-3: expected blas_threads 2, found none",
+                "expected device none, found x", "Set OPENBLAS_NUM_THREADS=2, or go on with --resume anyway")
