@@ -81,9 +81,10 @@ class Ranks:
         Raises:
             UsageError: they differ; the message has the values and the rank.
         """
-        first, *others = [json.loads(text) for text in self.texts(json.dumps(dict(own)))]
-        told = [f"expected {key} {first.get(key, 'none')} as on rank 0, found {other.get(key, 'none')} on rank {rank}"
-                for rank, other in enumerate(others, 1) for key in {**first, **other} if first.get(key) != other.get(key)]
+        first, *peers = [json.loads(text) for text in self.texts(json.dumps(dict(own)))]
+        told = [f"expected {key} {first.get(key, 'none')} as on rank 0, found {peer.get(key, 'none')} on rank {rank}"
+                for rank, peer in enumerate(peers, 1) for key in {**first, **peer}
+                if first.get(key) != peer.get(key)]
         if told:
             raise UsageError(f"[ranks] {'; '.join(told)}. All ranks train one model, so all need the same")
 
