@@ -12,7 +12,7 @@ from collections.abc import Iterator, MutableMapping, Sequence
 from pathlib import Path
 
 from duoln.distributed.place import COUNT, LAUNCHERS, LISTENER, MEETING, RANK, TOKEN
-from duoln.errors import RankError
+from duoln.errors import RankError, UsageError
 from duoln.system import processes
 from duoln.system.cores import start_thread
 from duoln.system.stopping import handed_on
@@ -137,11 +137,18 @@ def end_with_launcher(environment: MutableMapping[str, str] = os.environ) -> Non
     """In a rank that `Children.start` started: end as soon as the process that started it is gone.
 
     Raises:
+        UsageError: the variable names no open descriptor.
         RankError: the system gives no thread that watches it.
     """
     if LIFELINE not in environment:
         return
-    lifeline = int(environment.pop(LIFELINE))
+    given = environment.pop(LIFELINE)
+    try:
+        lifeline = int(given)
+        os.fstat(lifeline)
+    except (ValueError, OverflowError, OSError) as error:
+        raise UsageError(f"[ranks] expected the number of an open descriptor in {LIFELINE}, found {given!r:.40}; only "
+                         "`duoln run --ranks N` sets it") from error
 
     def watch() -> None:
         while os.read(lifeline, 1):

@@ -203,7 +203,8 @@ def _admit(listener: socket.socket, place: Place, library: str, tell: Callable[[
             raise RankError(f"[ranks] rank 0 waited at {place.meeting} and did not meet rank {missing}; start every "
                             "rank with the same token and meeting point")
         if now >= silent_until:
-            tell(f"ranks: rank 0 waits at {place.meeting} for rank {missing}, for {deadline - now:.0f} s at most")
+            tell(f"ranks: rank 0 waits at {place.meeting}, which is {listener.getsockname()[0]} here, for rank "
+                 f"{missing}, for {deadline - now:.0f} s more")
             silent_until = math.inf
         if free.acquire(timeout=_POLL_SECONDS):
             try:

@@ -22,6 +22,7 @@ LISTENER = "DUOLN_RANK_LISTENER"
 
 _SHORTEST_TOKEN = 16
 _LONGEST_TOKEN = 4096
+_HOST = re.compile(r"(?!.{254})[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 _MOST_DIGITS = 10
 _MOST_PORT = 65_535
 _SLURM_PORTS = range(20_000, 30_000)
@@ -142,23 +143,32 @@ def _number(environment: Mapping[str, str], name: str, most: int = 2**31 - 1) ->
 def _meeting_point(names: _Names, environment: Mapping[str, str]) -> tuple[str, int]:
     """The address at which rank 0 listens: our variable's, torchrun's, or Slurm's first node."""
     if MEETING in environment:
-        host, _, port = environment[MEETING].rpartition(":")
-        if not host or ":" in host:
+        host, colon, port = environment[MEETING].rpartition(":")
+        if not colon:
             raise UsageError(f"[ranks] expected {MEETING} as HOST:PORT, found {environment[MEETING]!r:.80}")
-        return host, _port({MEETING: port}, MEETING)
+        return _host(host, MEETING), _port({MEETING: port}, MEETING)
     if "MASTER_ADDR" in environment or "MASTER_PORT" in environment:
         # torchrun's own store uses MASTER_PORT during the whole run.
         taken = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         port_number = _port(environment, "MASTER_PORT", taken)
         if not environment.get("MASTER_ADDR"):
             raise UsageError("[ranks] expected MASTER_ADDR beside MASTER_PORT, found nothing")
-        return environment["MASTER_ADDR"], port_number + taken
+        host = _host(environment["MASTER_ADDR"], "MASTER_ADDR")
+        return host, port_number + taken
     if names == LAUNCHERS["slurm"]:
         nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST", "")
         if first := _first_node(nodes):
-            return first, _SLURM_PORTS[_number(environment, "SLURM_JOB_ID") % len(_SLURM_PORTS)]
+            job = _number(environment, "SLURM_JOB_ID")
+            return _host(first, "Slurm's list of nodes"), _SLURM_PORTS[job % len(_SLURM_PORTS)]
     raise UsageError(f"[ranks] expected {MEETING}=HOST:PORT on every rank, an address of rank 0's machine and a free "
                      "port there; found nothing")
+
+
+def _host(host: str, source: str) -> str:
+    """A host's name or IPv4 address. Others are refused here: their ranks would try to find it for minutes."""
+    if not _HOST.fullmatch(host):
+        raise UsageError(f"[ranks] expected one host name or IPv4 address in {source}, found {host!r:.80}")
+    return host
 
 
 def _port(environment: Mapping[str, str], name: str, above: int = 0) -> int:

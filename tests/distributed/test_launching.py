@@ -10,8 +10,8 @@ import pytest
 from conftest import PATIENCE
 from processes import wait_until_gone
 
-from duoln.distributed.launching import Children
-from duoln.errors import RankError
+from duoln.distributed.launching import LIFELINE, Children, end_with_launcher
+from duoln.errors import RankError, UsageError
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="ranks run under Linux and macOS")
 
@@ -80,6 +80,12 @@ def test_a_machine_without_a_loopback_device_is_told_before_a_rank_starts(monkey
     with Children() as children, pytest.raises(RankError, match=r"expected a loopback device .*127.0.0.1, found: .*Network is unreachable"):
         children.start(["a", "word"], [tmp_path / "0", tmp_path / "1"])
     assert not children.ranks
+
+
+@pytest.mark.parametrize("value", ["", "abc", "-1", "1048576", "9" * 20, "9" * 5000])
+def test_a_lifeline_that_is_no_descriptor_is_named(value):
+    with pytest.raises(UsageError, match="expected the number of an open descriptor in DUOLN_RANK_LIFELINE, found"):
+        end_with_launcher({LIFELINE: value})
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

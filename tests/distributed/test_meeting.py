@@ -175,7 +175,7 @@ def test_a_long_wait_is_told_once(monkeypatch):
         meet(Place(1, 2, "127.0.0.1", free_port(), TOKEN), "mlx", told.append, 0.2)
     with pytest.raises(RankError):
         meet(places(3)[0], "mlx", told.append, 0.2)
-    assert len(told) == 2 and "rank 1 cannot reach rank 0 at 127" in told[0] and "for rank 1, 2, for" in told[1]
+    assert len(told) == 2 and "rank 1 cannot reach rank 0 at 127" in told[0] and "which is 127.0.0.1 here, for rank 1, 2, for" in told[1]
 
 
 def test_a_rank_that_goes_before_training_is_named():

@@ -69,7 +69,8 @@ def without(environment, *names):
     (without(OPENMPI, "DUOLN_RANK_MEETING"), "expected DUOLN_RANK_MEETING=HOST:PORT on every rank"),
     (without(SLURM, "SLURM_JOB_NODELIST"), "expected DUOLN_RANK_MEETING=HOST:PORT on every rank"),
     ({**OURS, "DUOLN_RANK_MEETING": "node1"}, "expected DUOLN_RANK_MEETING as HOST:PORT, found 'node1'"),
-    ({**OURS, "DUOLN_RANK_MEETING": "fe80::1:80"}, "expected DUOLN_RANK_MEETING as HOST:PORT"),
+    ({**OURS, "DUOLN_RANK_MEETING": "fe80::1:80"}, "expected one host name or IPv4 address in DUOLN_RANK_MEETING, found 'fe80::1'"),
+    ({**OURS, "DUOLN_RANK_MEETING": ":80"}, "expected one host name or IPv4 address in DUOLN_RANK_MEETING, found ''"),
     ({**OURS, "DUOLN_RANK_MEETING": "node1:70000"}, "expected a number of at most 65535 in DUOLN_RANK_MEETING, found 70000"),
     ({**OURS, "DUOLN_RANK_MEETING": "node1:"}, "expected a number in DUOLN_RANK_MEETING, found nothing"),
     ({**TORCHRUN, "MASTER_PORT": "80000"}, "expected a number of at most 65535 in MASTER_PORT, found 80000"),
@@ -98,6 +99,14 @@ def test_a_number_of_5000_digits_is_named(environment, name):
 def test_a_long_meeting_point_is_named():
     with pytest.raises(UsageError, match=r"at most 65535 in DUOLN_RANK_MEETING, found 9+$"):
         find_place("auto", {**OURS, "DUOLN_RANK_MEETING": f"node1:{LONG}"})
+
+
+@pytest.mark.parametrize("host", ["::1", "10.0.0.7 172.17.0.1 ", "a" * 64, "a." * 127 + "a", "x..y", "caf\udce9", "tcp://node1", "node1\n"])
+def test_what_is_no_host_is_named_on_every_rank(host):
+    """As `hostname -I` gives it, for example: each rank would try to find it until its time is up."""
+    for rank in "01":
+        with pytest.raises(UsageError, match="expected one host name or IPv4 address in MASTER_ADDR, found"):
+            find_place("auto", {**TORCHRUN, "RANK": rank, "MASTER_ADDR": host})
 
 
 def test_a_secret_that_is_not_utf_8_is_one():
