@@ -114,7 +114,7 @@ class Trainer:
         """
         started = time.perf_counter()
         whole = self.splits.train(self.step)
-        batch = whole if self.ranks else to_tensors(whole, self.backend)
+        batch: Any = whole if self.ranks else to_tensors(whole, self.backend)
         rate = tensor(np.float32(self.optimizer.rate_at(self.step)), self.backend)
         again = (to_tensors(self.state, "numpy"), batch, rate) if self._debug_nans else None
         try:
