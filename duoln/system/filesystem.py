@@ -7,7 +7,9 @@ inside a run folder, must be a regular file, because writing through a link woul
 
 from __future__ import annotations
 
+import fcntl
 import os
+import secrets
 import stat
 from collections.abc import Callable
 from contextlib import suppress
@@ -129,12 +131,27 @@ def make_folder(path: Path) -> None:
         raise CheckpointError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
+def is_left(part: Path) -> bool:
+    """Whether a file that was written aside has lost its writer."""
+    try:
+        descriptor = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:  # a link, which none of ours is, or one that was moved into its place just now
+        return os.path.lexists(part)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
 def _replace(path: Path, content: bytes) -> None:
-    part = path.with_name(path.name + ".part")
-    remove(part)  # an unfinished write or another user left this file; duoln does not write through it
+    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")  # other processes may write the same file
     try:
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)  # see `is_left`
             write_all(descriptor, content)
             os.fsync(descriptor)
         finally:

@@ -18,7 +18,7 @@ from duoln.core import Tensor, compile, watched
 from duoln.data import Batch
 from duoln.distributed.ranks import Ranks
 from duoln.distributed.sharing import check_sharing
-from duoln.errors import CheckpointError, DivergedError, MemoryExhaustedError, NotFiniteError
+from duoln.errors import CheckpointError, DivergedError, MemoryExhaustedError, NotFiniteError, TaskError
 from duoln.nn import with_population
 from duoln.runs import checkpoint
 from duoln.runs.identity import Identity, identity_of, rules_of
@@ -35,6 +35,10 @@ from duoln.training.train_step import make_ranked_step, make_step, start_state
 
 _POPULATION_ROWS = 10_000
 _POPULATION_BATCHES = 1_000
+_OWN_KEYS = frozenset({"event", "step", "epoch", "wall_s", "status", "variant", "batch_size", "epochs", "seed",
+                       "precision", "steps", "seconds_per_update", "seconds_per_epoch", "changes", "rules", "loss",
+                       "gradient_norm", "dataset", "starts"})
+"""The names of a run's figures in logs, results and tables of curves that are no metrics."""
 
 
 class _Queued(NamedTuple):
@@ -228,8 +232,17 @@ class Trainer:
         def predict(batch: Batch) -> np.ndarray:
             return self.task.predict(self.model, params, self._stored(batch)).numpy()
 
-        self.evaluated = {f"{name}_{key}": float(value) for name, split in self.splits.evaluation.items()
-                          for key, value in self.task.metrics(predict, split).items()}
+        evaluated: dict[str, float] = {}
+        for name, split in self.splits.evaluation.items():
+            for key, value in self.task.metrics(predict, split).items():
+                full = f"{name}_{key}"
+                holder = "duoln" if full in _OWN_KEYS else "another metric" if full in evaluated else ""
+                if holder:
+                    raise TaskError(f"[{self.task.name}] metrics: expected a name of its own for the metric {key!r} of "
+                                    f"the split {name!r}, found {full!r}, which {holder} has; give the metric or the "
+                                    "split another name")
+                evaluated[full] = float(value)
+        self.evaluated = evaluated
         return self.evaluated
 
     def note_best(self) -> bool:
