@@ -173,7 +173,7 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
     console.say(f"backend: {why}")
     ranks = join_ranks(place, backend, console.say) if place else None
     if ranks is not None:
-        configs, precisions = _of_first(task, ranks, configs, precisions)
+        configs, precisions = _of_first(task, ranks, configs, precisions, args.precision)
     for word in dict.fromkeys(precisions.values()):
         if word != FLOAT32:
             console.say(f"precision: {word}")
@@ -325,16 +325,29 @@ def _precisions(top: Path, variants: Sequence[str], asked: str | None) -> dict[s
     return {name: resumed_precision(top / name, asked) if before[name] else usual for name in variants}
 
 
-def _of_first(task: Task, ranks: Ranks, configs: Mapping[str, Config],
-              precisions: Mapping[str, str]) -> tuple[dict[str, Config], dict[str, str]]:
-    """The configurations and precisions of process 0, which alone reads the run folder."""
+def _of_first(task: Task, ranks: Ranks, configs: Mapping[str, Config], precisions: Mapping[str, str],
+              asked: str | None) -> tuple[dict[str, Config], dict[str, str]]:
+    """The configurations and precisions of process 0, which alone reads the run folder.
+
+    Args:
+        task: the task.
+        ranks: the processes.
+        configs, precisions: those of this process; it has none if the run folder has them.
+        asked: the precision that the command line of this process names.
+
+    Raises:
+        UsageError: the command line of another process has other settings.
+    """
     from duoln.data import strictjson
     from duoln.runs.settings import config_of
 
     text = strictjson.dumps({name: [dataclasses.asdict(cfg), precisions.get(name)] for name, cfg in configs.items()})
-    shared = strictjson.revive(json.loads(ranks.text_of_first(text)))
-    return ({name: config_of(task, settings, "[ranks] rank 0") for name, (settings, _) in shared.items()},
-            {name: precision for name, (_, precision) in shared.items()})
+    shared = strictjson.revive(json.loads(ranks.texts(text)[0]))
+    first = {name: config_of(task, settings, "[ranks] rank 0") for name, (settings, _) in shared.items()}
+    chosen = {name: precision for name, (_, precision) in shared.items()}
+    ranks.check_same({f"{name} {key}": strictjson.dumps(value) for name, cfg in (configs or first).items()
+                      for key, value in {**vars(cfg), "precision": asked or chosen.get(name)}.items()})
+    return first, chosen
 
 
 def _show_results(task: Task, splits: Splits, backend: Backend, results: Sequence[Mapping[str, Any]], top: Path,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, MutableMapping, Sequence
 from pathlib import Path
 
 from duoln.distributed.place import COUNT, LAUNCHERS, LISTENER, MEETING, RANK, TOKEN
-from duoln.errors import RankError
+from duoln.errors import RankError, UsageError
 from duoln.system import processes
 from duoln.system.cores import start_thread
 from duoln.system.stopping import handed_on
@@ -22,6 +22,7 @@ LIFELINE = "DUOLN_RANK_LIFELINE"
 that process ends."""
 
 _WATCH_SECONDS = 0.05
+_LOOPBACK_SECONDS = 10.0
 _GRACE_SECONDS = 3.0
 """The time that the other ranks have to notice that one has ended, and to report it."""
 
@@ -37,11 +38,17 @@ class Children:
         self.sent: list[int] = []
         """The signals that were passed to rank 0."""
         self._lifeline: int | None = None
+        self._kept = contextlib.ExitStack()
 
     def __enter__(self) -> Children:
+        self._kept.enter_context(processes.exit_codes_kept())
         return self
 
     def __exit__(self, *error: object) -> None:
+        with self._kept:
+            self._end()
+
+    def _end(self) -> None:
         deadline = time.monotonic() + _GRACE_SECONDS
         for child in self.ranks:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -58,11 +65,15 @@ class Children:
 
         Rank 0 writes to our output, or its stdout to `stdout` if that is given; the others write to their files. All
         get a secret that was made for this run.
+
+        Raises:
+            RankError: this machine has no loopback device, over which the ranks meet.
         """
         count = len(heard)
         token = secrets.token_hex(32)
         watched, self._lifeline = os.pipe()
         with socket.create_server(("127.0.0.1", 0), backlog=count + 16) as listener, os.fdopen(watched, "rb"):
+            _check_loopback(listener)
             shared = processes.environment({COUNT: str(count), TOKEN: token, LIFELINE: str(watched),
                                             MEETING: f"127.0.0.1:{listener.getsockname()[1]}"})
             for k in range(count):
@@ -107,15 +118,37 @@ class Children:
             yield
 
 
+def _check_loopback(listener: socket.socket) -> None:
+    """Check that a process of this machine can connect to the address.
+
+    Raises:
+        RankError: it cannot.
+    """
+    address = listener.getsockname()
+    try:
+        with socket.create_connection(address, _LOOPBACK_SECONDS):
+            listener.accept()[0].close()
+    except OSError as error:
+        raise RankError(f"[ranks] expected a loopback device over which ranks meet at {address[0]}, found: {error}; "
+                        "`ip link set lo up` starts it") from error
+
+
 def end_with_launcher(environment: MutableMapping[str, str] = os.environ) -> None:
     """In a rank that `Children.start` started: end as soon as the process that started it is gone.
 
     Raises:
+        UsageError: the variable names no open descriptor.
         RankError: the system gives no thread that watches it.
     """
     if LIFELINE not in environment:
         return
-    lifeline = int(environment.pop(LIFELINE))
+    given = environment.pop(LIFELINE)
+    try:
+        lifeline = int(given)
+        os.fstat(lifeline)
+    except (ValueError, OverflowError, OSError) as error:
+        raise UsageError(f"[ranks] expected the number of an open descriptor in {LIFELINE}, found {given!r:.40}; only "
+                         "`duoln run --ranks N` sets it") from error
 
     def watch() -> None:
         while os.read(lifeline, 1):

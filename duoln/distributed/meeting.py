@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import json
+import math
 import queue
 import secrets
 import socket
@@ -31,6 +32,8 @@ from duoln.system.cores import start_thread
 
 MEETING_SECONDS = 300.0
 """How long a rank waits for the others to be started."""
+SILENT_SECONDS = 10.0
+"""After how much waiting a rank says for whom it waits."""
 PROOF_SECONDS = 10.0
 """How long a connection may take to prove that it knows the token."""
 MOST_STRANGERS = 64
@@ -145,7 +148,7 @@ def meet(place: Place, library: str, tell: Callable[[str], None], seconds: float
     Args:
         place: our number, and the address at which rank 0 listens.
         library: the array library, which has to be the same on all.
-        tell: called with a sentence about each stranger.
+        tell: called with a sentence about each stranger, and one about a long wait.
         seconds: how long to wait for the others.
 
     Raises:
@@ -164,7 +167,7 @@ def meet(place: Place, library: str, tell: Callable[[str], None], seconds: float
             opened.pop_all()
             return Meeting(place, listener.getsockname()[0], members)
     with contextlib.ExitStack() as opened:
-        channel = _reach(place, deadline)
+        channel = _reach(place, tell, deadline)
         opened.callback(channel.close)
         try:
             channel.send({"rank": place.rank, "size": place.size, "library": library})
@@ -192,12 +195,17 @@ def _admit(listener: socket.socket, place: Place, library: str, tell: Callable[[
     members: dict[int, Channel] = {}
     free = threading.Semaphore(place.size + MOST_STRANGERS)
     listener.settimeout(_POLL_SECONDS)
+    silent_until = time.monotonic() + SILENT_SECONDS
     while len(members) < place.size - 1:
-        if time.monotonic() > deadline:
-            missing = sorted(set(range(1, place.size)) - set(members))
-            raise RankError(f"[ranks] rank 0 waited at {place.meeting} and did not meet "
-                            f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}; start every rank with the "
-                            "same token and meeting point")
+        now = time.monotonic()
+        missing = ", ".join(str(rank) for rank in range(1, place.size) if rank not in members)
+        if now > deadline:
+            raise RankError(f"[ranks] rank 0 waited at {place.meeting} and did not meet rank {missing}; start every "
+                            "rank with the same token and meeting point")
+        if now >= silent_until:
+            tell(f"ranks: rank 0 waits at {place.meeting}, which is {listener.getsockname()[0]} here, for rank "
+                 f"{missing}, for {deadline - now:.0f} s more")
+            silent_until = math.inf
         if free.acquire(timeout=_POLL_SECONDS):
             try:
                 connection, address = listener.accept()
@@ -248,14 +256,20 @@ def _objection(hello: dict[str, Any], place: Place, library: str, members: dict[
     return ""
 
 
-def _reach(place: Place, deadline: float) -> Channel:
+def _reach(place: Place, tell: Callable[[str], None], deadline: float) -> Channel:
     """Our channel to rank 0. Rank 0 may not listen yet, so this tries again until the deadline."""
+    silent_until = time.monotonic() + SILENT_SECONDS
     while True:
         try:
             connection = socket.create_connection((place.host, place.port), timeout=PROOF_SECONDS)
         except OSError as error:
-            if time.monotonic() > deadline:
+            now = time.monotonic()
+            if now > deadline:
                 raise RankError(f"[ranks] rank {place.rank} cannot reach rank 0 at {place.meeting}: {error}") from error
+            if now >= silent_until:
+                tell(f"ranks: rank {place.rank} cannot reach rank 0 at {place.meeting} yet, and tries for "
+                     f"{deadline - now:.0f} s more: {error}")
+                silent_until = math.inf
             time.sleep(_POLL_SECONDS)
             continue
         try:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from duoln.errors import UsageError
+from duoln.data.bounded import open_regular
+from duoln.errors import DataError, UsageError
 
 RANK, COUNT, MEETING = "DUOLN_RANK", "DUOLN_RANK_COUNT", "DUOLN_RANK_MEETING"
 """A process's number, how many there are, and HOST:PORT where rank 0 listens."""
@@ -21,6 +22,9 @@ LISTENER = "DUOLN_RANK_LISTENER"
 
 _SHORTEST_TOKEN = 16
 _LONGEST_TOKEN = 4096
+_HOST = re.compile(r"(?!.{254})[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
+_MOST_DIGITS = 10
+_MOST_PORT = 65_535
 _SLURM_PORTS = range(20_000, 30_000)
 
 
@@ -127,33 +131,52 @@ def _present(environment: Mapping[str, str]) -> str:
     return present[0]
 
 
-def _number(environment: Mapping[str, str], name: str) -> int:
+def _number(environment: Mapping[str, str], name: str, most: int = 2**31 - 1) -> int:
     value = environment.get(name, "")
     if not (value.isascii() and value.isdecimal()):
-        raise UsageError(f"[ranks] expected a number in {name}, found {repr(value) if value else 'nothing'}")
+        raise UsageError(f"[ranks] expected a number in {name}, found {f'{value!r:.40}' if value else 'nothing'}")
+    if len(value) > _MOST_DIGITS or int(value) > most:
+        raise UsageError(f"[ranks] expected a number of at most {most} in {name}, found {value:.40}")
     return int(value)
 
 
 def _meeting_point(names: _Names, environment: Mapping[str, str]) -> tuple[str, int]:
     """The address at which rank 0 listens: our variable's, torchrun's, or Slurm's first node."""
     if MEETING in environment:
-        host, _, port = environment[MEETING].rpartition(":")
-        if not (host and ":" not in host and port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16):
-            raise UsageError(f"[ranks] expected {MEETING} as HOST:PORT, found {environment[MEETING]!r}")
-        return host, int(port)
+        host, colon, port = environment[MEETING].rpartition(":")
+        if not colon:
+            raise UsageError(f"[ranks] expected {MEETING} as HOST:PORT, found {environment[MEETING]!r:.80}")
+        return _host(host, MEETING), _port({MEETING: port}, MEETING)
     if "MASTER_ADDR" in environment or "MASTER_PORT" in environment:
-        port_number = _number(environment, "MASTER_PORT")
-        if not environment.get("MASTER_ADDR"):
-            raise UsageError("[ranks] expected MASTER_ADDR beside MASTER_PORT, found nothing")
         # torchrun's own store uses MASTER_PORT during the whole run.
         taken = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        return environment["MASTER_ADDR"], port_number + taken
+        port_number = _port(environment, "MASTER_PORT", taken)
+        if not environment.get("MASTER_ADDR"):
+            raise UsageError("[ranks] expected MASTER_ADDR beside MASTER_PORT, found nothing")
+        host = _host(environment["MASTER_ADDR"], "MASTER_ADDR")
+        return host, port_number + taken
     if names == LAUNCHERS["slurm"]:
         nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST", "")
         if first := _first_node(nodes):
-            return first, _SLURM_PORTS[_number(environment, "SLURM_JOB_ID") % len(_SLURM_PORTS)]
+            job = _number(environment, "SLURM_JOB_ID")
+            return _host(first, "Slurm's list of nodes"), _SLURM_PORTS[job % len(_SLURM_PORTS)]
     raise UsageError(f"[ranks] expected {MEETING}=HOST:PORT on every rank, an address of rank 0's machine and a free "
                      "port there; found nothing")
+
+
+def _host(host: str, source: str) -> str:
+    """A host's name or IPv4 address. Others are refused here: their ranks would try to find it for minutes."""
+    if not _HOST.fullmatch(host):
+        raise UsageError(f"[ranks] expected one host name or IPv4 address in {source}, found {host!r:.80}")
+    return host
+
+
+def _port(environment: Mapping[str, str], name: str, above: int = 0) -> int:
+    """The port that a variable names; `above` more ports are used."""
+    number = _number(environment, name, _MOST_PORT - above)
+    if not number:
+        raise UsageError(f"[ranks] expected a port of at least 1 in {name}, found 0")
+    return number
 
 
 def _first_node(nodes: str) -> str:
@@ -163,7 +186,7 @@ def _first_node(nodes: str) -> str:
 
 
 def _take_token(environment: MutableMapping[str, str]) -> bytes:
-    token = environment.pop(TOKEN, "").encode()
+    token = os.fsencode(environment.pop(TOKEN, ""))
     if not token and TOKEN_FILE in environment:
         token = _read_token(Path(environment[TOKEN_FILE]))
     if len(token) < _SHORTEST_TOKEN:
@@ -175,10 +198,10 @@ def _take_token(environment: MutableMapping[str, str]) -> bytes:
 
 def _read_token(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             mode = os.fstat(file.fileno()).st_mode
             token = file.read(_LONGEST_TOKEN).strip()
-    except OSError as error:
+    except (OSError, DataError) as error:
         raise UsageError(f"[ranks] {TOKEN_FILE}: {error}") from error
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise UsageError(f"[ranks] expected {path} readable by you alone, found mode {stat.S_IMODE(mode):04o}; "

@@ -6,6 +6,8 @@ added up differs.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,11 +18,7 @@ from duoln.core import Tensor
 from duoln.data import Axes, Batch, count_examples, examples
 from duoln.distributed.group import Group
 from duoln.errors import UsageError
-from duoln.nn import Module
-from duoln.runtime import to_tensors
 from duoln.tasks.task import Task
-
-_SAME_LOSS = 1e-4
 
 
 class Ranks:
@@ -41,35 +39,64 @@ class Ranks:
         Raises:
             UsageError: the number of examples is no multiple of the number of processes.
         """
-        count, rest = divmod(count_examples(batch, axes), self.size)
-        if rest or not count:
-            raise UsageError(f"[ranks] expected a batch that {self.size} ranks can share out evenly, found "
-                             f"{count * self.size + rest} examples; choose another batch_size")
+        count = share_size(batch, axes, self.size)
         return examples(batch, axes, slice(self.rank * count, (self.rank + 1) * count))
 
-    def mean(self, tensors: Any) -> Any:
-        """The mean over all processes of every tensor of a tree."""
-        return tree.map(lambda t: t * (1.0 / self.size), self._sum(tensors))
+    def part_of_loss(self, task: Task, own: Batch, whole: Batch) -> float:
+        """By what the loss of our share is multiplied, so that those of all shares add up to the loss of the batch.
+
+        Raises:
+            UsageError: the task gives no weight of at least 0.
+        """
+        weights = [task.loss_weight(part) for part in (own, whole)]
+        for weight in weights:
+            if not isinstance(weight, int | float | np.integer | np.floating) or not 0 <= weight < np.inf:
+                raise UsageError(f"[{task.name}] loss_weight: expected a number of at least 0, found {weight!r:.80}")
+        return float(weights[0] / weights[1]) if weights[1] else 1 / self.size
+
+    def total(self, tensors: Any, part: float) -> Any:
+        """The sum over all processes of every tensor of a tree that a share of this part of the loss gave.
+
+        The loss of a share whose part is 0 may be 0 / 0, so nothing of it is added.
+        """
+        return self._sum(tensors if part else tree.map(self._zeros, tensors))
 
     def of_first(self, tensors: Any) -> Any:
         """The tree of tensors of process 0."""
-        return self._sum(tensors if self.rank == 0 else tree.map(
-            lambda t: Tensor(self._backend.zeros(t.shape, t.dtype), self._backend), tensors))
+        return self._sum(tensors if self.rank == 0 else tree.map(self._zeros, tensors))
 
-    def text_of_first(self, text: str) -> str:
-        """The text of process 0."""
-        own = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
-        count = int(self._of_first(np.array([len(own)], np.int32))[0])
-        return bytes(self._of_first(np.resize(own, count)).astype(np.uint8)).decode()
+    def texts(self, own: str) -> list[str]:
+        """The texts of all processes, by rank."""
+        encoded = np.frombuffer(own.encode(), np.uint8)
+        sizes = np.zeros(self.size, np.int32)
+        sizes[self.rank] = encoded.size
+        ends = np.cumsum(self._sum_of(sizes))
+        letters = np.zeros(ends[-1], np.int32)
+        letters[ends[self.rank] - encoded.size:ends[self.rank]] = encoded
+        return [part.astype(np.uint8).tobytes().decode() for part in np.split(self._sum_of(letters), ends[:-1])]
 
-    def _of_first(self, values: np.ndarray) -> np.ndarray:
-        array: np.ndarray = self.of_first(to_tensors(values, self._backend)).numpy()
-        return array
+    def check_same(self, own: Mapping[str, str]) -> None:
+        """Check that all processes have the same short texts by name; all of them raise the same error.
+
+        Raises:
+            UsageError: they differ; the message has the values and the rank.
+        """
+        first, *peers = [json.loads(text) for text in self.texts(json.dumps(dict(own)))]
+        told = [f"expected {key} {first.get(key, 'none')} as on rank 0, found {peer.get(key, 'none')} on rank {rank}"
+                for rank, peer in enumerate(peers, 1) for key in {**first, **peer}
+                if first.get(key) != peer.get(key)]
+        if told:
+            raise UsageError(f"[ranks] {'; '.join(told)}. All ranks train one model, so all need the same")
+
+    def _sum_of(self, values: np.ndarray) -> np.ndarray:
+        if not values.size:
+            return values
+        total: np.ndarray = self._backend.to_numpy(self._group.all_sum(self._backend.asarray(values)))
+        return total
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is true in any process."""
-        own = self._backend.asarray(np.array([flag], np.float32))
-        return bool(self._backend.to_numpy(self._group.all_sum(own))[0] > 0)
+        return bool(self._sum_of(np.array([flag], np.float32))[0] > 0)
 
     def leave(self) -> None:
         """Leave the group."""
@@ -92,20 +119,18 @@ class Ranks:
                 start = end
         return tree.unflatten(tensors, totals)
 
-    def check_splits(self, task: Task, model: Module, params: Any, batch: Batch) -> None:
-        """Check that the loss of a batch is the mean of the losses of its shares, because the gradients are averaged.
+    def _zeros(self, like: Tensor) -> Tensor:
+        return Tensor(self._backend.zeros(like.shape, like.dtype), self._backend)
 
-        Raises:
-            UsageError: it is not.
-        """
-        def loss_of(part: Batch) -> float:
-            return float(task.loss(model, params, to_tensors(part, self._backend)))
 
-        whole = loss_of(batch)
-        own = to_tensors(np.array(loss_of(self.share(batch, task.batch_axes)), np.float32), self._backend)
-        mean = float(self.mean([own])[0])
-        if not abs(whole - mean) <= _SAME_LOSS * max(1.0, abs(whole)):
-            raise UsageError(
-                f"[{task.name}] {self.size} ranks cannot share this variant's batches: expected the loss of a batch to "
-                f"be the mean of the losses of its parts, found {whole:.6g} and {mean:.6g}. Batch norm, a loss over "
-                "pairs of examples, a sum, or an array without its place in `batch_axes`, has this effect")
+def share_size(batch: Batch, axes: Axes, size: int) -> int:
+    """The number of examples in each of `size` shares of a batch.
+
+    Raises:
+        UsageError: the number of examples is no multiple of the number of shares.
+    """
+    count, rest = divmod(count_examples(batch, axes), size)
+    if rest or not count:
+        raise UsageError(f"[ranks] expected a batch that {size} ranks can share out evenly, found "
+                         f"{count * size + rest} examples; choose another batch_size")
+    return count

@@ -6,9 +6,12 @@ NumPy. A child is started with `-P`, which leaves that folder out, and takes the
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 _OURS = Path(__file__).resolve().parents[2]
@@ -18,6 +21,22 @@ _OURS = Path(__file__).resolve().parents[2]
 def command(module: str, *words: str) -> list[str]:
     """The command that runs a module of duoln as a program; to be started in `environment()`."""
     return [sys.executable, "-P", "-m", module, *words]
+
+
+@contextlib.contextmanager
+def exit_codes_kept() -> Iterator[None]:
+    """Let the system keep how children end, also where SIGCHLD was ignored when this process started, as some
+    supervisors do: `subprocess` would report exit code 0 for a child that was killed.
+    """
+    ignored = (hasattr(signal, "SIGCHLD") and threading.current_thread() is threading.main_thread()
+               and signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN)
+    if ignored:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        if ignored:
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:

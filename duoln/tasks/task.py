@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from duoln.core import Tensor
-from duoln.data import Batch
+from duoln.data import Batch, count_examples
 from duoln.errors import UsageError
 from duoln.nn import Module, Params
 from duoln.optim import Adam, Optimizer
@@ -101,6 +101,14 @@ class Task:
     def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
         """The training loss of a batch: a scalar tensor. `model` puts the settings that it needs into the model."""
         raise UsageError(f"[{self.name}] the task defines no loss")
+
+    def loss_weight(self, batch: Batch) -> float:
+        """How much the loss of a batch counts in the loss of a larger one of which it is a part.
+
+        By default the number of examples, because a loss is a mean over them. A mean over real tokens gives their
+        number, such as `batch["mask"].sum()`; a sum gives 1. `duoln run --ranks` adds the gradients of a batch's parts.
+        """
+        return count_examples(batch, self.batch_axes)
 
     def predict(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
         """What `metrics` is made from; by default the model on `batch["x"]`."""

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from duoln import tree
 from duoln.backends.protocol import STORAGE, Backend
 from duoln.core import Tensor, compile, value_and_grad
+from duoln.data import Batch
 from duoln.distributed.ranks import Ranks
 from duoln.errors import DtypeError
 from duoln.nn import Module
 from duoln.optim import Optimizer
 from duoln.randomness import Stream
 from duoln.runs.precision import FLOAT32
-from duoln.runtime import to_tensors
+from duoln.runtime import tensor, to_tensors
 from duoln.tasks.task import Task
 from duoln.training.precision import stored_batch, stored_params
 
@@ -74,11 +77,23 @@ def start_state(model: Module, optimizer: Optimizer, seed: int, backend: Backend
 
 def make_ranked_step(task: Task, model: Module, optimizer: Optimizer, ranks: Ranks,
                      precision: str = FLOAT32) -> Callable[..., tuple[State, Figures]]:
-    """As `make_step`, for this rank's share of the batch; the gradients are exchanged between two compiled halves."""
-    gradients_of, update = compile(make_gradients(task, model, precision)), compile(make_update(optimizer))
+    """As `make_step`, for this rank's share of the batch, which the step takes out of the whole batch on the host.
 
-    def step(state: State, batch: dict[str, Tensor], rate: Tensor) -> tuple[State, Figures]:
-        loss, gradients = ranks.mean(gradients_of(state["params"], batch))
+    The loss is multiplied before its gradient is taken, so that an operator that clips gradients on their way clips
+    those of the whole batch. The gradients are exchanged between two compiled halves, and the optimiser clips after it.
+    """
+
+    def gradients(params: Any, batch: dict[str, Tensor], part: Tensor) -> tuple[Tensor, Any]:
+        stored = stored_batch(batch, precision)
+        return value_and_grad(lambda p: task.loss(model, stored_params(p, precision), stored) * part)(params)
+
+    gradients_of, update = compile(gradients), compile(make_update(optimizer))
+
+    def step(state: State, batch: Batch, rate: Tensor) -> tuple[State, Figures]:
+        own = ranks.share(batch, task.batch_axes)
+        part = ranks.part_of_loss(task, own, batch)
+        loss, gradients = ranks.total(gradients_of(state["params"], to_tensors(own, rate.backend),
+                                                   tensor(np.float32(part), rate.backend)), part)
         result: tuple[State, Figures] = update(state, loss, gradients, rate)
         return result
 

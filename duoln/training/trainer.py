@@ -17,6 +17,7 @@ from duoln.backends.protocol import Backend
 from duoln.core import Tensor, compile, watched
 from duoln.data import Batch
 from duoln.distributed.ranks import Ranks
+from duoln.distributed.sharing import check_sharing
 from duoln.errors import CheckpointError, DivergedError, MemoryExhaustedError, NotFiniteError, TaskError
 from duoln.nn import with_population
 from duoln.runs import checkpoint
@@ -116,7 +117,8 @@ class Trainer:
             MemoryExhaustedError: the device is out of memory.
         """
         started = time.perf_counter()
-        batch = to_tensors(self._share(self.splits.train(self.step)), self.backend)
+        whole = self.splits.train(self.step)
+        batch: Any = whole if self.ranks else to_tensors(whole, self.backend)
         rate = tensor(np.float32(self.optimizer.rate_at(self.step)), self.backend)
         again = (to_tensors(self.state, "numpy"), batch, rate) if self._debug_nans else None
         try:
@@ -167,16 +169,20 @@ class Trainer:
         """Take over the step and state of process 0, if there are several processes.
 
         Raises:
-            UsageError: the variant's batches cannot be shared out.
+            UsageError: the processes differ in data, code or libraries, or the variant's batches cannot be shared out.
         """
         if self.ranks is None:
             return
+        self.ranks.check_same(self.identity)
         counts = tensor(np.array([self.step, self.worse], np.int32), self.backend)
         start = self.ranks.of_first({"state": self.state, "counts": counts})
         self.state = start["state"]
         self.step, self.worse = (int(count) for count in start["counts"].numpy())
         if not self.finished:
-            self.ranks.check_splits(self.task, self.model, self.state["params"], self.splits.train(self.step))
+            epoch = self.splits.steps_per_epoch
+            ahead = range(self.step, self.step // epoch * epoch + epoch)
+            batches = [self.splits.train(k) for k in sorted({ahead[0], ahead[len(ahead) // 2], ahead[-1]})]
+            check_sharing(self.ranks, self.task, self.model, self.state["params"], batches, self.backend)
 
     def estimate_memory(self) -> StepMemory:
         """The memory that a step needs.

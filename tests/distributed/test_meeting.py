@@ -168,6 +168,16 @@ def test_nobody_there_is_an_error_within_the_time_limit():
         meet(Place(1, 2, "127.0.0.1", free_port(), TOKEN), "mlx", print, 0.2)
 
 
+def test_a_long_wait_is_told_once(monkeypatch):
+    monkeypatch.setattr(meeting_module, "SILENT_SECONDS", 0.0)
+    told = []
+    with pytest.raises(RankError):
+        meet(Place(1, 2, "127.0.0.1", free_port(), TOKEN), "mlx", told.append, 0.2)
+    with pytest.raises(RankError):
+        meet(places(3)[0], "mlx", told.append, 0.2)
+    assert len(told) == 2 and "rank 1 cannot reach rank 0 at 127" in told[0] and "which is 127.0.0.1 here, for rank 1, 2, for" in told[1]
+
+
 def test_a_rank_that_goes_before_training_is_named():
     met = meet_all(places(3))
     met[2].close()

@@ -1,5 +1,7 @@
 """The rank of a process, from the variables of its launcher."""
 
+import os
+
 import pytest
 
 from duoln.distributed.place import choose_gpu, find_place
@@ -67,13 +69,55 @@ def without(environment, *names):
     (without(OPENMPI, "DUOLN_RANK_MEETING"), "expected DUOLN_RANK_MEETING=HOST:PORT on every rank"),
     (without(SLURM, "SLURM_JOB_NODELIST"), "expected DUOLN_RANK_MEETING=HOST:PORT on every rank"),
     ({**OURS, "DUOLN_RANK_MEETING": "node1"}, "expected DUOLN_RANK_MEETING as HOST:PORT, found 'node1'"),
-    ({**OURS, "DUOLN_RANK_MEETING": "fe80::1:80"}, "expected DUOLN_RANK_MEETING as HOST:PORT"),
-    ({**OURS, "DUOLN_RANK_MEETING": "node1:70000"}, "expected DUOLN_RANK_MEETING as HOST:PORT"),
+    ({**OURS, "DUOLN_RANK_MEETING": "fe80::1:80"}, "expected one host name or IPv4 address in DUOLN_RANK_MEETING, found 'fe80::1'"),
+    ({**OURS, "DUOLN_RANK_MEETING": ":80"}, "expected one host name or IPv4 address in DUOLN_RANK_MEETING, found ''"),
+    ({**OURS, "DUOLN_RANK_MEETING": "node1:70000"}, "expected a number of at most 65535 in DUOLN_RANK_MEETING, found 70000"),
+    ({**OURS, "DUOLN_RANK_MEETING": "node1:"}, "expected a number in DUOLN_RANK_MEETING, found nothing"),
+    ({**TORCHRUN, "MASTER_PORT": "80000"}, "expected a number of at most 65535 in MASTER_PORT, found 80000"),
+    ({**TORCHRUN, "MASTER_PORT": "65535", "TORCHELASTIC_USE_AGENT_STORE": "True"}, "at most 65534 in MASTER_PORT, found 65535"),
+    ({**TORCHRUN, "MASTER_PORT": "0"}, "expected a port of at least 1 in MASTER_PORT, found 0"),
     (without(OURS, "DUOLN_RANK_TOKEN"), "expected the same secret of at least 16 characters on every rank"),
     ({**OURS, "DUOLN_RANK_TOKEN": "short"}, "found 5 characters")])
 def test_what_is_missing_or_contradicts_is_named(environment, message):
     with pytest.raises(UsageError, match=message):
         find_place("auto", dict(environment))
+
+
+LONG = "9" * 5000
+"""More digits than Python makes a number of."""
+
+
+@pytest.mark.parametrize(("environment", "name"), [
+    (OURS, "DUOLN_RANK"), (OURS, "DUOLN_RANK_COUNT"), (OURS, "DUOLN_RANK_LISTENER"), (OURS, "DUOLN_RANK_LOCAL"),
+    (TORCHRUN, "MASTER_PORT"), (TORCHRUN, "WORLD_SIZE"), (OPENMPI, "OMPI_COMM_WORLD_RANK"), (SLURM, "SLURM_PROCID"), (SLURM, "SLURM_JOB_ID")])
+def test_a_number_of_5000_digits_is_named(environment, name):
+    with pytest.raises(UsageError, match=rf"expected a number of at most [0-9]+ in {name}, found 9+$") as told:
+        find_place("auto", {**environment, name: LONG})
+    assert len(str(told.value)) < 200
+
+
+def test_a_long_meeting_point_is_named():
+    with pytest.raises(UsageError, match=r"at most 65535 in DUOLN_RANK_MEETING, found 9+$"):
+        find_place("auto", {**OURS, "DUOLN_RANK_MEETING": f"node1:{LONG}"})
+
+
+@pytest.mark.parametrize("host", ["::1", "10.0.0.7 172.17.0.1 ", "a" * 64, "a." * 127 + "a", "x..y", "caf\udce9", "tcp://node1", "node1\n"])
+def test_what_is_no_host_is_named_on_every_rank(host):
+    """As `hostname -I` gives it, for example: each rank would try to find it until its time is up."""
+    for rank in "01":
+        with pytest.raises(UsageError, match="expected one host name or IPv4 address in MASTER_ADDR, found"):
+            find_place("auto", {**TORCHRUN, "RANK": rank, "MASTER_ADDR": host})
+
+
+def test_a_secret_that_is_not_utf_8_is_one():
+    token = b"a secret \xff of some length"
+    assert find_place("auto", {**OURS, "DUOLN_RANK_TOKEN": os.fsdecode(token)}).token == token
+
+
+def test_a_named_pipe_as_the_secrets_file_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    with pytest.raises(UsageError, match=r"DUOLN_RANK_TOKEN_FILE: .*expected a regular file, found a named pipe"):
+        find_place("auto", {**without(OURS, "DUOLN_RANK_TOKEN"), "DUOLN_RANK_TOKEN_FILE": str(tmp_path / "pipe")})
 
 
 def test_a_named_launcher_settles_a_contradiction():

@@ -12,6 +12,7 @@ from conftest import NAMES, PATIENCE
 from processes import wait_until_gone
 from running import FEW, STEPS, Started, losses, run, run_here, states, without_pictures
 
+from duoln.cli import main
 from duoln.distributed.place import LAUNCHERS
 
 needs_ring = pytest.mark.skipif(sys.platform == "win32", reason="MLX's ring runs under Linux and macOS")
@@ -56,8 +57,6 @@ def test_a_variant_that_cannot_be_shared_ends_every_rank(tmp_path):
     (("--ranks", "auto"), "--ranks auto: expected the variables of a launcher"),
     (("--ranks", "slurm"), "expected a number in SLURM_PROCID, found nothing")])
 def test_ranks_that_cannot_be_are_usage_errors(words, message, tmp_path, capsys, monkeypatch):
-    from duoln.cli import main
-
     for names in LAUNCHERS.values():
         for name in names:
             monkeypatch.delenv(name, raising=False)
@@ -88,7 +87,7 @@ def test_a_rank_that_dies_ends_the_others_and_the_run_goes_on_from_its_checkpoin
 
 
 @needs_ring
-def test_ctrl_c_stops_every_rank_at_one_step_and_going_on_equals_not_stopping(tmp_path):
+def test_ctrl_c_stops_every_rank_at_one_step_and_going_on_equals_not_stopping(tmp_path, capsys):
     started = Started(tmp_path / "stopped", *LONG)
     started.wait_for_step(17)
     started.process.send_signal(signal.SIGINT)
@@ -101,6 +100,8 @@ def test_ctrl_c_stops_every_rank_at_one_step_and_going_on_equals_not_stopping(tm
             *(["--resume", "auto"] if folder == "stopped" else []), env=without_pictures())
     mine, whole = (states(tmp_path / folder / "ln") for folder in ("stopped", "whole"))
     assert mine.step == whole.step > stopped - STEPS
+    assert main(["run", *FEW, "--preset", "smoke", "--backend", "mlx", "--out", str(tmp_path / "whole"), "--resume", "auto"]) != 0
+    assert "expected ranks 2, found 1" in capsys.readouterr().err  # another number of ranks has other bits
     for name, array in whole.arrays.items():
         np.testing.assert_array_equal(mine.arrays[name], array, err_msg=name)
 
