@@ -16,7 +16,7 @@ from duoln.data import strictjson
 from duoln.data.bounded import opened
 from duoln.data.json_text import parse_json
 from duoln.errors import CheckpointError, DataError, DataFormatError
-from duoln.system.filesystem import open_to_append, write_all
+from duoln.system.filesystem import open_to_append, sync, write_all
 
 NAME = "log.jsonl"
 _LONGEST_LINE = 1 << 22
@@ -82,7 +82,7 @@ class RunLog:
         if self._descriptor is None:
             return
         try:
-            os.fsync(self._descriptor)
+            sync(self._descriptor)
         except OSError as error:
             raise CheckpointError(f"{self.path}: cannot be written: {error.strerror or error}") from error
 
