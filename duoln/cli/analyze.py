@@ -277,7 +277,7 @@ def _write_curves(args: argparse.Namespace, table: str, draw: Callable[[Path], P
     if drawing.can_draw():
         _say_written(draw(args.out / f"{args.kind}.png"))
     else:
-        console.say("  for a picture: pip install matplotlib")
+        console.say(f"  for a picture: {drawing.obstacle()}")
 
 
 def _say_written(path: Path) -> None:

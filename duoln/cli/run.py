@@ -325,12 +325,13 @@ def _show_results(task: Task, splits: Splits, backend: Backend, results: Sequenc
     from duoln.runs.series import series_of
     from duoln.training.loop import summarize
 
-    curves = read_curves([top])
-    written = [*write_curves(task, series_of(task, curves), top), *write_layers(task, curves, top)]
-    # The files come first: stdout may be closed.
-    console.show_results(task, splits.dataset, results, data=not as_json)
+    try:  # the files come first: stdout may be closed
+        curves = read_curves([top])
+        written = [*write_curves(task, series_of(task, curves), top), *write_layers(task, curves, top)]
+    finally:  # a file or picture that fails does not cost the table
+        console.show_results(task, splits.dataset, results, data=not as_json)
     console.say(f"run folder: {top}  ({', '.join(p.name for p in written)})")
     if not drawing.can_draw():
-        console.say('  for a picture of the curves: pip install matplotlib')
+        console.say(f"  for a picture of the curves: {drawing.obstacle()}")
     if as_json:
         console.put_json({**summarize(results, splits, backend), **({} if error is None else {"error": error})})
