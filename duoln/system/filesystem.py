@@ -2,8 +2,8 @@
 link.
 
 There are two kinds of files. A file that a user names may be a link, a device or a named pipe, and remains one. A file
-that duoln names, inside a run folder, must be a regular file, because writing through a link would change a file outside
-the run folder.
+that duoln names, inside a run folder, must be a regular file, because writing through a link would change a file
+outside the run folder.
 """
 
 from __future__ import annotations
