@@ -76,7 +76,7 @@ def obstacle() -> Obstacle | None:
     chosen, refused = toolchain.compiler(), []
     for unit in storage.units():
         choice = _choice(unit, chosen)
-        problem = choice if isinstance(choice, str) else _load_problem(choice)
+        problem = choice if isinstance(choice, str) else _load_problem(unit, choice)
         if problem is None:
             return None
         refused += [] if problem == storage.absence() else [problem]
@@ -84,10 +84,10 @@ def obstacle() -> Obstacle | None:
     return to_compiling and to_compiling._replace(reason="; ".join([to_compiling.reason, *refused[:1]]))
 
 
-def _load_problem(choice: Stored) -> str | None:
-    """Why the system does not load a library; None if it does."""
+def _load_problem(unit: Unit, choice: Stored) -> str | None:
+    """Why a library cannot be used; None if it can."""
     try:
-        ctypes.CDLL(str(choice.path))
+        storage.load(unit, choice.path)
     except OSError as error:
         return str(error)
     return None
@@ -167,7 +167,7 @@ def _load(unit: Unit) -> None:
     if isinstance(choice, str):
         _state.failures[unit] = choice
     else:
-        _state.libraries[unit] = ctypes.CDLL(str(choice.path))
+        _state.libraries[unit] = storage.load(unit, choice.path)
 
 
 def _compiled(unit: Unit) -> Stored | str:

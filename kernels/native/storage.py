@@ -6,9 +6,11 @@ root's, and the program in it need not be.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import os
+import re
 import stat
 from functools import cache
 from pathlib import Path
@@ -23,6 +25,9 @@ from duoln.system.cache import cache_folder
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 REALS = {"float32": "-DREAL_BITS=32", "float64": "-DREAL_BITS=64"}
 """The dtypes that kernels are compiled for, and what tells the compiler, see `ENTRIES` in native.h."""
+_ENTRY = re.compile(r'extern "C" void (\w+)_##NAME\(')
+_OF_HEADER = "duoln_take_failures"
+"""A function that native.h defines."""
 
 
 class Unit(NamedTuple):
@@ -129,6 +134,27 @@ def library_path(unit: Unit, chosen: Compiler, march: str, where: Path) -> Path:
     """Where the library of a unit is kept; `march` "native" stands for the CPU of this machine."""
     cpu = cpu_digest() if march == NATIVE else ""
     return where / f"{unit.name()}-{_hash(digest(unit), march, *chosen.command, chosen.version, cpu)}.so"
+
+
+def load(unit: Unit, path: Path) -> ctypes.CDLL:
+    """Load the library of a unit, which has the functions that the unit's text defines.
+
+    Raises:
+        OSError: the system does not load it, or it lacks one: a compiler may hide them, or leave them out.
+    """
+    loaded, text = ctypes.CDLL(str(path)), source.text(unit.file)
+    names = [f"{name}_{unit.real}" for name in _ENTRY.findall(text)]
+    for name in [*names, *([_OF_HEADER] if _OF_HEADER in text else [])]:
+        find(loaded, name)
+    return loaded
+
+
+def find(library: ctypes.CDLL, name: str) -> Any:
+    """A function of a library. Raises OSError if it lacks it."""
+    function = getattr(library, name, None)
+    if function is None:
+        raise OSError(f"{library._name} lacks the function {name}")
+    return function
 
 
 def record_path(library: Path) -> Path:
