@@ -28,7 +28,8 @@ _WORTH_THREADS, _PAIRS_WORTH_THREADS = 1 << 17, 1 << 15
 """Uniform numbers, and pairs of Gaussian ones, below which a second thread costs more than it saves."""
 _SCALED = 1 << 32
 """Up to this bound integers are uniform numbers times it: no probability is wrong by more than 2^-21 of itself."""
-_LARGEST_SEED, _LARGEST_COUNT = (1 << 64) - 1, 1 << 62
+LARGEST_SEED = (1 << 64) - 1
+_LARGEST_COUNT = 1 << 62
 _ROOM_ALWAYS = 1 << 24
 """So many numbers are drawn without a look at the free memory."""
 _BYTES = 20
@@ -49,7 +50,7 @@ class Stream:
 
     @explained
     def __init__(self, seed: int, name: str, epoch: int = 0, step: int = 0) -> None:
-        self.seed = check_integer("Stream", "seed", seed, 0, _LARGEST_SEED)
+        self.seed = check_integer("Stream", "seed", seed, 0, LARGEST_SEED)
         self.name = _check_name("Stream", name)
         self.epoch = check_integer("Stream", "epoch", epoch, 0, _LARGEST_COUNT)
         self.step = check_integer("Stream", "step", step, 0, _LARGEST_COUNT)

@@ -23,6 +23,8 @@ _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
 _NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
 """The errors of file systems that cannot sync, as some of networks and of user space; that is no failure of a write."""
 _RIGHTS = 0o777
+_REFUSALS = (OSError, ValueError)
+"""The errors of a name that the system, or Python, refuses: one with a zero byte is a ValueError."""
 
 
 def check_regular(path: Path) -> None:
@@ -48,7 +50,7 @@ def _check_kind(path: Path, wanted: Callable[[int], bool], words: str) -> None:
         mode = path.lstat().st_mode
     except FileNotFoundError:
         return
-    except OSError as error:
+    except _REFUSALS as error:
         raise _unwritable(path, error) from error
     if not wanted(mode):
         raise CheckpointError(f"{path}: expected {words}, found {kind_of(mode)}; remove it, or choose another folder")
@@ -112,7 +114,7 @@ def write_atomically(path: Path, content: bytes) -> None:
         before = os.stat(path)
     except FileNotFoundError:
         before = None
-    except OSError as error:
+    except _REFUSALS as error:
         raise _unwritable(path, error) from error
     if before is None or stat.S_ISREG(before.st_mode):
         _replace(Path(os.path.realpath(path)), content)  # a link stays a link
@@ -123,7 +125,7 @@ def write_atomically(path: Path, content: bytes) -> None:
             write_all(descriptor, content)
         finally:
             os.close(descriptor)
-    except OSError as error:
+    except _REFUSALS as error:
         raise _unwritable(path, error) from error
 
 
@@ -147,8 +149,8 @@ def remove(path: Path) -> None:
         os.unlink(path)
     except FileNotFoundError:
         return
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be removed: {error.strerror or error}") from error
+    except _REFUSALS as error:
+        raise CheckpointError(f"{path}: cannot be removed: {getattr(error, 'strerror', None) or error}") from error
 
 
 def make_folder(path: Path) -> None:
@@ -158,9 +160,21 @@ def make_folder(path: Path) -> None:
         CheckpointError: it cannot be made.
     """
     try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
+        for each in missing_folders(path):
+            each.mkdir(exist_ok=True)
+        if not path.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    except _REFUSALS as error:
         raise _unwritable(path, error) from error
+
+
+def missing_folders(path: Path) -> list[Path]:
+    """The folder and those above it that are not there, the highest first. There may be more than Python recurses."""
+    missing = []
+    while not os.path.lexists(path):
+        missing.append(path)
+        path = path.parent
+    return missing[::-1]
 
 
 def _replace(path: Path, content: bytes) -> None:
@@ -180,8 +194,8 @@ def _replace(path: Path, content: bytes) -> None:
             os.close(descriptor)
         os.replace(part, path)
         _sync_folder(path.parent)
-    except OSError as error:
-        with suppress(OSError):  # the first error is the one to report
+    except _REFUSALS as error:
+        with suppress(*_REFUSALS):  # the first error is the one to report
             os.unlink(part)
         raise _unwritable(path, error) from error
 
@@ -208,5 +222,5 @@ def _sync_folder(path: Path) -> None:
         os.close(folder)
 
 
-def _unwritable(path: Path, error: OSError) -> CheckpointError:
-    return CheckpointError(f"{path}: cannot be written: {error.strerror or error}")
+def _unwritable(path: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}")

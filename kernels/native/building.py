@@ -26,6 +26,7 @@ from duoln.kernels.native import storage, toolchain
 from duoln.kernels.native.remarks import say
 from duoln.kernels.native.storage import REALS, Record, Unit
 from duoln.kernels.native.toolchain import Compiler
+from duoln.system.filesystem import missing_folders
 from duoln.system.stopping import StopRequest, deferred
 
 _SECONDS = 300.0
@@ -135,10 +136,9 @@ def compile_ahead(march: str, out: Path | None = None) -> dict[str, Any]:
 
 def _make_for_all(folder: Path) -> None:
     """Make a folder that every user may read, and those above it that are not there."""
-    if not folder.exists():
-        _make_for_all(folder.parent)
-        folder.mkdir()
-        folder.chmod(0o755)
+    for each in missing_folders(folder):
+        each.mkdir()
+        each.chmod(0o755)
 
 
 @cache

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from duoln.errors import DuolnError, words_of
 from duoln.kernels.native import building, storage, toolchain
 from duoln.kernels.native.remarks import say
 from duoln.kernels.native.storage import REALS, Stored, Unit
@@ -69,7 +70,10 @@ def obstacle() -> Obstacle | None:
         return Obstacle("DUOLN_NATIVE=0 is set", "unset DUOLN_NATIVE")
     if sys.platform == "win32":
         return Obstacle("kernels are not compiled on Windows", "wsl --install")
-    where = storage.folder()
+    try:
+        where = storage.folder()
+    except DuolnError as error:
+        return Obstacle(words_of(error), "export DUOLN_KERNELS=FOLDER")
     problem = storage.folder_problem(where)
     if problem is not None:
         return Obstacle(problem, f"chmod go-w {where}" if "chmod" in problem else "export DUOLN_KERNELS=FOLDER")

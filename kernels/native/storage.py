@@ -16,11 +16,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from duoln.errors import KernelError
+from duoln.errors import CheckpointError, KernelError
 from duoln.kernels import source
 from duoln.kernels.native import processor, toolchain
 from duoln.kernels.native.toolchain import NATIVE, Compiler
-from duoln.system.cache import cache_folder
+from duoln.system.cache import cache_folder, in_home
+from duoln.system.filesystem import make_folder
 
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 REALS = {"float32": "-DREAL_BITS=32", "float64": "-DREAL_BITS=64"}
@@ -91,7 +92,11 @@ def units() -> list[Unit]:
 
 
 def folder() -> Path:
-    """Where compiled kernels are kept: DUOLN_KERNELS, else a folder of the cache."""
+    """Where compiled kernels are kept: DUOLN_KERNELS, else a folder of the cache.
+
+    Raises:
+        KernelError, DataMissingError: there is none, because the working folder, or the home folder, is not there.
+    """
     asked = os.environ.get("DUOLN_KERNELS")
     return _absolute(asked) if asked else cache_folder() / "native"
 
@@ -99,17 +104,22 @@ def folder() -> Path:
 @cache
 def _absolute(path: str) -> Path:
     """A path as it was when it was first asked for: a program may change its folder."""
-    return Path(os.path.abspath(os.path.expanduser(path)))
+    try:
+        return Path(os.path.abspath(in_home(path)))
+    except OSError as error:
+        raise KernelError(f"DUOLN_KERNELS={path}: expected a folder, found that the working folder is gone") from error
 
 
 @cache
 def folder_problem(path: Path) -> str | None:
     """Why compiled kernels cannot be kept in a folder, if they cannot; makes it where it is not there."""
     try:
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not path.is_dir():
+            make_folder(path.parent)
+            path.mkdir(exist_ok=True, mode=0o700)
         facts = path.stat()
-    except OSError as error:
-        return f"{path} cannot be made: {error.strerror or error}"
+    except (OSError, CheckpointError) as error:
+        return f"{path} cannot be made: {getattr(error, 'strerror', None) or error}"
     if not os.access(path, os.R_OK | os.X_OK):
         return f"{path} cannot be read"
     return _stranger(path, facts)
