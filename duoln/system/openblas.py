@@ -22,7 +22,7 @@ from typing import Any
 from duoln.system import variables
 
 AVX512 = frozenset({"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512cd"})
-_CPUINFO = Path("/proc/cpuinfo")
+_CPUINFO, _MAPS = Path("/proc/cpuinfo"), Path("/proc/self/maps")
 _COUNT = "OPENBLAS_NUM_THREADS"
 _SPIN = "OPENBLAS_THREAD_TIMEOUT"
 _SPIN_CYCLES = "20"
@@ -125,8 +125,7 @@ def _function(name: str) -> Any:
 
 
 def _loaded_libraries() -> list[str]:
-    maps = Path("/proc/self/maps")
-    if not maps.exists():
+    if not _MAPS.exists():
         return []
-    lines = maps.read_bytes().splitlines()  # a file that is loaded may have any name
+    lines = _MAPS.read_bytes().splitlines()  # a file that is loaded may have any name
     return sorted({os.fsdecode(line.split(maxsplit=5)[-1]) for line in lines if b"openblas" in line})

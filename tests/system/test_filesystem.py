@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import duoln
-from duoln.errors import CheckpointError
-from duoln.system.filesystem import write_atomically, write_own
+from duoln.errors import CheckpointError, UsageError
+from duoln.system.filesystem import check_regular, make_folder, remove, write_atomically, write_own
 from duoln.testing import check_error
 
 
@@ -173,3 +173,21 @@ def test_a_folder_that_may_be_written_and_not_read(tmp_path, monkeypatch):
 def test_a_folder_whose_disk_fails_is_told(tmp_path, monkeypatch):
     _failing_for_folders(monkeypatch, errno.EIO)
     check_error(CheckpointError, lambda: write_atomically(tmp_path / "file", b"words"), "Input/output error")
+
+
+def test_folders_deeper_than_python_recurses(tmp_path):
+    deep = tmp_path.joinpath(*["a"] * 1500)
+    assert len(str(deep)) < 4000  # the longest name that the system takes has 4096
+    make_folder(deep)
+    write_own(deep / "file", b"words")
+    assert deep.is_dir() and (deep / "file").read_bytes() == b"words"
+    check_error(CheckpointError, lambda: make_folder(deep / "file" / "x"), "cannot be written")
+    check_error(CheckpointError, lambda: make_folder(deep / "file"), "cannot be written", "Not a directory")
+
+
+@pytest.mark.parametrize("call", [
+    lambda path: write_atomically(path, b""), lambda path: write_own(path, b""), make_folder, lambda path: make_folder(path / "x"), remove,
+    check_regular, lambda path: duoln.save(path, {"w": np.ones(1)}), duoln.load, lambda path: duoln.train("mnist", "ln", preset="smoke", out=path)])
+def test_a_name_with_a_zero_byte_is_told(call, tmp_path):
+    with pytest.raises((CheckpointError, UsageError), match=r"null byte|zero byte"):
+        call(tmp_path / "a\0b")
