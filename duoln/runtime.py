@@ -167,6 +167,11 @@ def threads() -> int:
     return host.workers()
 
 
+def kernel_folders() -> list[Path]:
+    """The folders with the code and the texts of the kernels."""
+    return [Path(folder) for folder in duoln.kernels.__path__]
+
+
 def native_facts() -> dict[str, Any]:
     """Whether the NumPy backend's rules are compiled on this machine, with what, or why not and what mends it."""
     return native.facts()

@@ -63,10 +63,10 @@ def state_bits(trainer):
     return [t.numpy().tobytes() for t in tree.leaves(trainer.state)]
 
 
-def fit_into(trainer, path, be, listeners=(), resume=False):
+def fit_into(trainer, path, be, listeners=(), resume=False, same_bits=True):
     folder = RunFolder(path, be)
     try:
-        return fit(trainer, folder, listeners, resume)
+        return fit(trainer, folder, listeners, resume, same_bits)
     finally:
         folder.close()
 

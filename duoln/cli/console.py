@@ -167,8 +167,12 @@ class ProgressDisplay(Listener):
             say(f"{self._variant}: {line}", style="yellow")
         for line in event.refused:
             say(f"{self._variant}: refused {line}", style="yellow")
-        if event.first_step:
+        if event.is_finished:
+            say(f"{self._variant}: is finished, after step {event.first_step}; a larger --epochs goes on")
+        elif event.first_step:
             say(f"{self._variant}: goes on after step {event.first_step}")
+        for change in event.changes:
+            say(f"{self._variant}: {change}", style="yellow")
         if talk.is_terminal and not talk.is_dumb_terminal and event.first_step < event.last_step:
             self._bar = Progress(TextColumn("{task.description}", markup=False), BarColumn(bar_width=None),
                                  MofNCompleteColumn(), TimeRemainingColumn(), console=talk, transient=True)
@@ -255,7 +259,13 @@ def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, An
     if task.references and not beside:
         lines += [f"{'the paper' if task.paper else 'reference'} on {variant}: {claim}"
                   for variant, claim in dict(zip((r["variant"] for r in results), claims, strict=True)).items()]
+    lines += changes_in(results)
     tell("\n".join(lines), data)
+
+
+def changes_in(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for each part of a run's identity that was not the same in all its updates."""
+    return [f"{r['variant']}: not the bits of one run: {change}" for r in results for change in r.get("changes", ())]
 
 
 def count(value: float | Range) -> str:

@@ -30,7 +30,8 @@ def results(task: Task, rows: Sequence[Mapping[str, Any]], told_apart: Mapping[s
     for k, row in enumerate(rows):
         lines.append([f"`{row['variant']}`", *(cells[k] for cells in told_apart.values()), str(row["batch_size"]),
                       _in_one_line(console.count(row[length])), *(_cell(row.get(c.key), c.form) for c in metrics)])
-    return _table(lines)
+    changes = console.changes_in(rows)
+    return "\n".join([_table(lines), *(["", *changes] if changes else [])])
 
 
 def over_time(task: Task, series: Sequence[Series], key: str) -> str:

@@ -66,7 +66,7 @@ def _report(args: argparse.Namespace) -> int:
         console.put_json({"task": task.name, "runs": [
             {"run": str(c.path), "name": s.name, "label": s.label(), "variant": c.variant,
              "dataset": c.dataset._asdict(), "differences": dict(s.differences), "config": dict(c.config),
-             "evaluations": c.points, "result": c.result} for s, c in runs]})
+             "evaluations": c.points, "result": c.result, "changes": c.changes} for s, c in runs]})
     elif args.out is None and args.html is None and not args.markdown:
         console.say(f"for {' and '.join(CURVES)}: --out DIR; for one page with table and curves: --html FILE.html")
     return 0
@@ -110,7 +110,7 @@ def result_row(task: Task, series: Series) -> dict[str, Any]:
     """The results of a series' runs, for the table."""
     return {**{column.key: series.figure(column.key) for column in task.columns}, "variant": series.variant,
             "batch_size": series.runs[0].config["batch_size"], "epochs": series.length("epoch"),
-            "steps": series.length("step"),
+            "steps": series.length("step"), "changes": series.changes(),
             "seconds_per_update": statistics.median_high(c.seconds_per_update for c in series.runs),
             "seconds_per_epoch": statistics.median_high(c.seconds_per_epoch for c in series.runs)}
 

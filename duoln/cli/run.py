@@ -7,7 +7,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -148,7 +148,6 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
     from duoln.cli import console
     from duoln.distributed.joining import join_ranks
     from duoln.runs.precision import FLOAT32
-    from duoln.runs.settings import write_command
     from duoln.system.stopping import Interrupted
     from duoln.tasks.registry import Registry
     from duoln.training.loop import follow
@@ -159,16 +158,16 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
     given = {key: getattr(args, key) for key in ("seed", "epochs", "batch_size") if getattr(args, key) is not None}
     asked = asked._replace(settings={**asked.settings, **given})
     follows = place is not None and place.rank > 0
-    top = Path()
+    top, wishes = Path(), dict.fromkeys(asked.variants, asked)
     if follows and args.resume:
         configs: dict[str, Config] = {}  # process 0 knows them, from the folder
     elif follows or not args.resume:
         asked = asked._replace(variants=asked.variants or list(task.variants), preset=asked.preset or usual)
-        configs = _configs(task, asked)
+        wishes, configs = dict.fromkeys(asked.variants, asked), _configs(task, asked)
         top = top if follows else _new_folder(task, list(configs), args.out)
     else:
         top = args.out or _newest_folder(task)
-        asked, configs = _resumed(task, top, asked, usual)
+        wishes, configs = _resumed(task, top, asked, usual)
     precisions = {} if follows else _precisions(top, list(configs), args.precision)
     backend, why = runtime.choose(args.backend)
     console.say(f"backend: {why}")
@@ -194,9 +193,10 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
             follow(trainer)
             continue
         display = console.ProgressDisplay(task.columns, task.x_axis)
-        if args.out is None and args.resume is None and not results:
-            top = _of_its_own(top)
-        write_command(top, asked)
+        if not results:
+            if args.out is None and args.resume is None:
+                top = _of_its_own(top)
+            _note(task, top, wishes)
         try:
             results.append(train_in_folder(trainer, top / name, [display, *listeners], args.resume is not None,
                                            args.resume != "anyway", watch))
@@ -265,35 +265,52 @@ def _of_its_own(folder: Path) -> Path:
             return own
 
 
+def _note(task: Task, top: Path, wishes: Mapping[str, Command]) -> None:
+    """Note in the folders of variants what they are to be, unless an earlier command has."""
+    from duoln.runs.settings import COMMAND, Asked, begun_below, write_asked
+
+    new = [name for name in wishes if not (top / name / COMMAND).is_file()]
+    if new:
+        number = 1 + max((begun.number for begun in begun_below(top.parent).values()), default=0)
+        now = datetime.now(UTC).isoformat(timespec="microseconds")
+        for name in new:
+            write_asked(top / name, Asked(task.name, number, now, wishes[name].preset, wishes[name].settings))
+
+
 def _newest_folder(task: Task) -> Path:
-    earlier = sorted(p for p in Path("runs").glob(f"{task.name}-*") if p.is_dir())
-    if not earlier:
+    from duoln.runs.settings import newest_below
+
+    newest = newest_below(Path("runs"), task.name)
+    if newest is None:
         raise CheckpointError(f"--resume auto: no run of {task.name} below runs/; name one with --out")
-    return earlier[-1]
+    return newest
 
 
-def _resumed(task: Task, top: Path, asked: Command, usual: str | None) -> tuple[Command, dict[str, Config]]:
-    """What the folder's commands were asked to train, and what this one goes on with: each run's own settings.
+def _resumed(task: Task, top: Path, asked: Command, usual: str | None) -> tuple[dict[str, Command], dict[str, Config]]:
+    """What each variant is to be, and what the command goes on with: each run's own settings.
 
-    A variant that the earlier command had not begun gets the preset and the settings that it was to have.
+    A variant that the earlier command had not begun gets the preset and the settings that it was to have; one that the
+    command was not to train gets those of the others.
     """
     from duoln.cli import console
     from duoln.runs.folder import CONFIG
-    from duoln.runs.settings import Command, read_command, resumed_config
+    from duoln.runs.settings import Command, newest_of, read_asked, resumed_config
 
     for name in (*CURVES, *LAYERS):
         check_regular(top / name)
-    earlier = read_command(top) or Command([], usual, {})
-    variants = asked.variants or earlier.variants or list(task.variants)
-    whole = Command(list(dict.fromkeys([*earlier.variants, *variants])), asked.preset or earlier.preset,
-                    {**earlier.settings, **asked.settings})
-    configs = {}
-    for name in variants:
-        wish = asked if (top / name / CONFIG).is_file() else whole
+    earlier = {name: noted for name in task.variants if (noted := read_asked(top / name)) is not None}
+    wishes, configs = {}, {}
+    for name in asked.variants or list(earlier) or list(task.variants):
+        wish = asked
+        if not (top / name / CONFIG).is_file():
+            noted = earlier.get(name) or newest_of(earlier.values())
+            wish = Command([name], asked.preset or (noted.preset if noted else usual),
+                           {**(noted.settings if noted else {}), **asked.settings})
+        wishes[name] = wish
         configs[name], changed = resumed_config(task, name, top / name, wish.preset, wish.settings)
         for key, (before, now) in changed.items():
             console.say(f"{name}: {key} was {before}, and is {now} from now on")
-    return whole, configs
+    return wishes, configs
 
 
 def _precisions(top: Path, variants: Sequence[str], asked: str | None) -> dict[str, str]:

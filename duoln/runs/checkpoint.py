@@ -18,13 +18,14 @@ from duoln import tree
 from duoln.data.json_text import read_json
 from duoln.errors import CheckpointError, DataError
 from duoln.runs.tensor_file import Array, by_path, in_bytes, opened_tensors
-from duoln.system.filesystem import check_folder, check_regular, make_folder, remove, write_own
+from duoln.system.filesystem import check_folder, check_regular, is_left, make_folder, remove, write_own
 
 FORMAT = 1
 _MAX_POINTER = 1 << 12
 """The most bytes of a file that names a checkpoint."""
 _NAME = re.compile(r"step-(\d+)\.safetensors")
-_OWN_PART = re.compile(r"(step-\d+\.safetensors|(latest|best|config|result)\.json)\.part")
+_OWN_PART = re.compile(r"(step-\d+\.safetensors|(config|result|command)\.json|lock|(curves|norm_stats)\.(csv|png))"
+                       r"\.[0-9a-f]{8}\.part")
 _KEPT = 2
 """How many of the newest checkpoints are kept, in addition to the best one that each of them names."""
 
@@ -163,12 +164,12 @@ def _step(path: Path) -> int:
 
 
 def remove_parts(folder: Path) -> list[Path]:
-    """Remove the files of unfinished writes, and return their paths.
+    """Remove the files of unfinished writes, whose writers have ended, and return their paths.
 
     Raises:
         CheckpointError: one cannot be removed.
     """
-    parts = [p for p in folder.glob("*.part") if _OWN_PART.fullmatch(p.name)]
+    parts = [p for p in folder.glob("*.part") if _OWN_PART.fullmatch(p.name) and is_left(p)]
     for part in parts:
         remove(part)
     return parts
@@ -186,7 +187,7 @@ def load(path: Path) -> Checkpoint:
         CheckpointError: it is damaged, of another format, or not a duoln checkpoint.
     """
     with _opened(path) as (file, notes):
-        return Checkpoint(path, notes["step"], {name: file.array(name) for name in file.names}, notes)
+        return Checkpoint(path, notes["step"], file.arrays(), notes)
 
 
 def _read_notes(path: Path) -> dict[str, Any]:
@@ -201,6 +202,8 @@ def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
         if notes["format"] != FORMAT:
             raise CheckpointError(f"{path}: expected checkpoint format {FORMAT}, found {notes['format']}")
         _check_notes(path, notes)
+        if _NAME.fullmatch(path.name) and _step(path) != notes["step"]:
+            raise CheckpointError(f"{path}: expected update {_step(path)}, as its name says, found {notes['step']}")
         yield file, notes
 
 
@@ -210,7 +213,7 @@ def _check_notes(path: Path, notes: Mapping[str, Any]) -> None:
         "step": ("a whole number", (int,)), "config": ("an object", (dict,)), "evaluated": ("an object", (dict,)),
         "train_seconds": ("a number", (int, float)), "best": ("a number or null", (int, float, type(None))),
         "worse": ("a whole number", (int,)), "best_step": ("a whole number or null", (int, type(None))),
-        "arithmetic": ("an object", (dict,))}
+        "identity": ("an object", (dict,)), "changes": ("a list", (list,))}
     for key, (words, kind) in kinds.items():
         value = notes[key] if key == "step" else notes.get(key, kind[0]())
         # Python's whole numbers have no limit, but an array holds none beyond 2^63.

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from duoln.errors import DataFormatError
 from duoln.runs.folder import read_json
+from duoln.runs.identity import read_changes
 from duoln.runs.norm_stats import Layers
 from duoln.tasks.values import Dataset
 
@@ -36,6 +37,12 @@ class Curve(NamedTuple):
         """The evaluation that the run's result is from: the last one, or an earlier one if patience chose that."""
         chosen = (p for p in reversed(self.points) if p["step"] == self.result.get("steps"))
         return next(chosen, self.points[-1] if self.points else {"step": 0, "epoch": 0.0, "wall_s": 0.0})
+
+    @property
+    def changes(self) -> list[str]:
+        """In words, what its bits depend on that was not the same in all updates."""
+        entries = self.starts[-1].get("changes") if self.starts else None
+        return [str(change) for change in read_changes(self.path, entries)]
 
     @property
     def seconds_per_epoch(self) -> float:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
@@ -62,10 +63,14 @@ class RunFolder(Listener):
         for name in (LOCK, LOG, CONFIG, RESULT):
             check_regular(path / name)
         checkpoint.check_names(self.checkpoints)
+        _open.add(self)
         try:
             self._lock = _locked(path / LOCK)
             self._log = RunLog(path / LOG)
             self._put_in_order()
+        except BlockingIOError as error:  # the lock file was removed while another process had it
+            self.close()
+            raise _taken(path, "its number is unknown") from error
         except OSError as error:
             self.close()
             raise CheckpointError(f"{path}: the run folder cannot be written: {error.strerror or error}") from error
@@ -76,7 +81,8 @@ class RunFolder(Listener):
     def _put_in_order(self) -> None:
         if self._log is not None and self._log.mended:
             self.mended.append(self._log.mended)
-        unfinished = [*checkpoint.remove_parts(self.path), *checkpoint.remove_parts(self.checkpoints)]
+        unfinished = [path for folder in (self.path, self.checkpoints, self.path.parent)
+                      for path in checkpoint.remove_parts(folder)]
         self.mended += [f"{path}: removed; a save that was cut short left it"
                         for path in (*unfinished, *checkpoint.remove_old(self.checkpoints))]
 
@@ -97,6 +103,7 @@ class RunFolder(Listener):
             "variant": event.variant, "seed": event.config.seed, "precision": event.precision,
             "dataset": event.dataset._asdict(), "first_step": event.first_step, "last_step": event.last_step,
             "steps_per_epoch": event.steps_per_epoch,
+            "identity": dict(event.identity), "changes": [change._asdict() for change in event.changes],
             "parameters": event.parameters, "refused": list(event.refused), "mended": list(event.mended),
             "log_every": self._log_every,
             "duoln": duoln.__version__, "python": platform.python_version(), "numpy": np.__version__,
@@ -127,6 +134,7 @@ class RunFolder(Listener):
         if self._backend.proofs is not None:
             entry["rules"] = self._backend.proofs.summary()
         if status == "done":
+            self.sync()
             self._write(entry)
             write_json(self.path / RESULT, result)
         else:
@@ -167,12 +175,29 @@ def _locked(path: Path) -> int:
     except BlockingIOError:
         holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
         os.close(descriptor)
-        raise CheckpointError(f"{path.parent}: another process ({holder or 'unknown'}) is running in this folder; "
-                              "wait for it, or choose another --out") from None
+        raise _taken(path.parent, holder or "its number is unknown") from None
     except OSError:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _taken(path: Path, holder: str) -> CheckpointError:
+    return CheckpointError(f"{path}: another process ({holder}) is running in this folder; wait for it, or choose "
+                           "another --out")
+
+
+_open: WeakSet[RunFolder] = WeakSet()
+
+
+def _leave_to_parent() -> None:
+    """A forked child neither writes into the folders of its parent nor keeps them locked after its end."""
+    for folder in list(_open):
+        folder.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -32,7 +32,8 @@ CURVES = "curves.csv"
 _PARTS = 200
 """The most mean losses of a kept run."""
 _MOST_BYTES = 1 << 24
-_OF_START = ("time", "first_step", "duoln", "python", "numpy", "platform", "backend")
+_OF_START = ("time", "first_step", "duoln", "python", "numpy", "platform", "backend", "identity",
+             "changes")
 """What is kept of each start; the command line may name folders of its author."""
 
 

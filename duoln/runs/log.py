@@ -6,6 +6,7 @@ again.
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -32,6 +33,7 @@ class RunLog:
 
     Raises:
         CheckpointError: it is not a file of one name.
+        BlockingIOError: another process appends to it, whatever became of the folder's lock file.
         DataFormatError: a line before the last ones is not JSON.
         OSError: it cannot be opened or mended.
     """
@@ -42,6 +44,7 @@ class RunLog:
         self.mended = ""
         """A report of the unfinished line that was removed; empty if there was none."""
         try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             good, size = _good_length(path), os.fstat(self._descriptor).st_size
             if good < size:
                 os.ftruncate(self._descriptor, good)
@@ -77,11 +80,15 @@ class RunLog:
         """Sync every line to the disk, so that no checkpoint is ahead of the log.
 
         Raises:
-            CheckpointError: the disk is full, or fails.
+            CheckpointError: the disk is full, or fails, or the log is no longer in its folder.
         """
         if self._descriptor is None:
             return
         try:
+            if not (self.path.exists() and os.path.samestat(self.path.stat(), os.fstat(self._descriptor))):
+                raise CheckpointError(f"{self.path}: expected the log that this run writes, found "
+                                      f"{'another file' if self.path.exists() else 'none'}: it, or its folder, was "
+                                      "moved or removed during the run")
             sync(self._descriptor)
         except OSError as error:
             raise CheckpointError(f"{self.path}: cannot be written: {error.strerror or error}") from error

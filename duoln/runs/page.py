@@ -47,6 +47,8 @@ def _results(task: Task, series: Sequence[Series], number: Callable[[Any, str], 
     yield "<h2>Results</h2>"
     headings = ["variant", "run", *settings, "epochs", "updates", *(c.heading for c in task.columns), *claim]
     yield from html.table(headings, rows)
+    yield from (f"<p>{html.text(f'{s.label()}: not the bits of one run: {change}')}</p>"
+                for s in series for change in s.changes())
 
 
 def _settings(series: Sequence[Series]) -> Iterator[str]:

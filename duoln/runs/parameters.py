@@ -77,7 +77,8 @@ def load(path: str | Path) -> Any:
         if odd := sorted(file.names.symmetric_difference(names)):
             where = "in the file, not in its notes" if odd[0] in file.names else "missing"
             raise CheckpointError(f"{path}: expected the arrays of its notes, found that {odd[0]!r} is {where}")
-        return tree.unflatten(like, [file.array(name) for name in names])
+        arrays = file.arrays()
+        return tree.unflatten(like, [arrays[name] for name in names])
 
 
 def _checked(name: str, leaf: Any) -> Array:

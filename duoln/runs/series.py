@@ -71,6 +71,10 @@ class Series(NamedTuple):
                 places.setdefault(x, []).append(y)
         return [Point(x, statistics.median(ys), min(ys), max(ys)) for x, ys in sorted(places.items())]
 
+    def changes(self) -> list[str]:
+        """In words, what the bits of its runs depend on that was not the same in all updates of a run."""
+        return list(dict.fromkeys(change for run in self.runs for change in run.changes))
+
     def figure(self, key: str) -> float | Range | None:
         """A metric of the runs' results; the range and the median where there are several."""
         values = [run.last[key] for run in self.runs if key in run.last]

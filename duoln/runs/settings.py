@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,9 +21,20 @@ COMMAND = "command.json"
 
 
 class Command(NamedTuple):
-    """What one `duoln run` was asked to train; its variants share a folder."""
+    """What one `duoln run` is asked to train; the folders of its variants are in one folder."""
 
     variants: list[str]
+    preset: str | None
+    settings: dict[str, Any]
+
+
+class Asked(NamedTuple):
+    """What one variant was asked to be when its command began; a file in the folder of the variant."""
+
+    task: str
+    number: int
+    """The place of the command among those below one folder: a clock may go back."""
+    time: str
     preset: str | None
     settings: dict[str, Any]
 
@@ -104,18 +115,18 @@ def resumed_config(task: Task, variant: str, folder: Path, preset: str | None, s
     return Resumed(config, differ)
 
 
-def write_command(folder: Path, command: Command) -> None:
-    """Write what a command was asked to train, so that it can go on in a variant that it had not begun.
+def write_asked(folder: Path, asked: Asked) -> None:
+    """Write what a variant is asked to be into its folder, so that it can be trained later than others.
 
     Raises:
         CheckpointError: the folder cannot be written.
     """
     make_folder(folder)
-    write_json(folder / COMMAND, command._asdict())
+    write_json(folder / COMMAND, asked._asdict())
 
 
-def read_command(folder: Path) -> Command | None:
-    """What the command of this folder was asked to train; None if none has noted it.
+def read_asked(folder: Path) -> Asked | None:
+    """What the variant of this folder was asked to be; None if no command has noted it.
 
     Raises:
         DataFormatError: the file is damaged. CheckpointError: it is no regular file.
@@ -125,11 +136,39 @@ def read_command(folder: Path) -> Command | None:
     if not path.is_file():
         return None
     content = read_json(path)
-    variants, preset, settings = (content.get(key) for key in Command._fields)
-    if not (isinstance(variants, Sequence) and all(isinstance(name, str) for name in variants)):
-        raise DataFormatError(path, 0, "a list of names as variants", f"{variants!r:.60}")
-    if not (preset is None or isinstance(preset, str)):
-        raise DataFormatError(path, 0, "a text as preset", f"{preset!r:.60}")
-    if not isinstance(settings, dict):
-        raise DataFormatError(path, 0, "an object as settings", f"{settings!r:.60}")
-    return Command(list(variants), preset, settings)
+    kinds: dict[str, tuple[str, tuple[type, ...]]] = {
+        "task": ("a text", (str,)), "number": ("a whole number", (int,)), "time": ("a text", (str,)),
+        "preset": ("a text or null", (str, type(None))), "settings": ("an object", (dict,))}
+    for key, (words, kind) in kinds.items():
+        if type(content.get(key)) not in kind or key not in content:
+            raise DataFormatError(path, 0, f"{words} as {key}", f"{content.get(key)!r:.60}")
+    return Asked(**{key: content[key] for key in kinds})
+
+
+def newest_of(commands: Iterable[Asked]) -> Asked | None:
+    """The command that began last; None of none. Those that began at the same moment may have one number."""
+    return max(commands, key=lambda asked: (asked.number, asked.time), default=None)
+
+
+def begun_below(folder: Path) -> dict[Path, Asked]:
+    """What was asked for in the folders in a folder; of several variants the newest.
+
+    Raises:
+        DataFormatError: a file is damaged. CheckpointError: one is no regular file.
+    """
+    begun: dict[Path, list[Asked]] = {}
+    for path in folder.glob(f"*/*/{COMMAND}"):
+        asked = read_asked(path.parent)
+        begun.setdefault(path.parents[1], []).extend([] if asked is None else [asked])
+    return {top: newest for top, of_variants in begun.items() if (newest := newest_of(of_variants)) is not None}
+
+
+def newest_below(folder: Path, task: str) -> Path | None:
+    """The folder in a folder in which a command of a task began last, by what it says and not by its name.
+
+    Raises:
+        As `begun_below`.
+    """
+    of_task = {top: asked for top, asked in begun_below(folder).items() if asked.task == task}
+    newest = newest_of(of_task.values())
+    return next((top for top in sorted(of_task, reverse=True) if of_task[top] == newest), None)

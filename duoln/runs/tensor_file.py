@@ -7,6 +7,8 @@ Arrays of bfloat16, which NumPy has not, are tensors of the NumPy backend; all o
 from __future__ import annotations
 
 import json
+import re
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -25,7 +27,8 @@ from duoln.runtime import backend, tensor
 
 Array = np.ndarray | Tensor
 NOTES = "duoln"
-"""The key of the file's metadata under which the notes are."""
+"""The key of the file's metadata under which the notes are, behind a checksum of them and one of the arrays."""
+_SEALED = re.compile(r'\{"crc32": "([0-9a-f]{8}) ([0-9a-f]{8})", "notes": (.*)\}', re.DOTALL)
 _MAX_HEADER = 1 << 24
 """The most bytes of a header; each array takes some 100. The safetensors library accepts 100 million."""
 _RESERVED = "__metadata__"
@@ -71,7 +74,9 @@ def in_bytes(name: str, arrays: Mapping[str, Array], notes: Mapping[str, Any]) -
         parse_json(text.encode())
     except ValueError as error:
         raise ShapeError(f"[{name}] expected a tree that can be read again, found one that is {error}") from error
-    return in_foreign_bytes(name, arrays, {NOTES: text})
+    on_host = {key: tensor(x, "numpy") if isinstance(x, Tensor) and x.dtype == "bfloat16" else _on_host(x, False)
+               for key, x in arrays.items()}
+    return in_foreign_bytes(name, on_host, {NOTES: sealed(text, on_host)})
 
 
 def in_foreign_bytes(name: str, arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> bytes:
@@ -117,6 +122,27 @@ def _ask_for(count: int) -> None:
     np.empty(count, np.uint8)
 
 
+def sealed(notes: str, arrays: Mapping[str, Array]) -> str:
+    """Notes in JSON as a file has them: behind the checksums of themselves and of arrays on the host."""
+    return f'{{"crc32": "{_sum(notes)} {_sum_of(arrays)}", "notes": {notes}}}'
+
+
+def _sum(text: str) -> str:
+    return f"{zlib.crc32(text.encode()):08x}"
+
+
+def _sum_of(arrays: Mapping[str, Array]) -> str:
+    """The checksum of arrays on the host: of their names, shapes and bytes."""
+    total = 0
+    for name in sorted(arrays):
+        x = arrays[name]
+        values: np.ndarray = x.data if isinstance(x, Tensor) else x
+        # What is no Unicode is refused when the file is made.
+        total = zlib.crc32(f"{name} {values.dtype} {values.shape}".encode(errors="surrogatepass"), total)
+        total = zlib.crc32(np.ascontiguousarray(values).reshape(-1).view(np.uint8), total)
+    return f"{total:08x}"
+
+
 def _on_host(x: Array, is_narrow: bool) -> np.ndarray:
     if is_narrow:
         x = tensor(x, "numpy").data  # that backend has the bits, as uint16
@@ -152,6 +178,39 @@ class TensorFile:
         bits = np.fromfile(self._path, "<u2", int(np.prod(shape, dtype=np.int64)), offset=data + begin)
         return Tensor(bits.reshape(shape).astype(np.uint16), backend("numpy"))
 
+    def notes(self) -> Any:
+        """The notes.
+
+        Raises:
+            CheckpointError: they are not those that were written.
+        """
+        written, _, text = self._sealed
+        self._check("notes", written, _sum(text))
+        return strictjson.revive(parse_json(text.encode()))
+
+    def arrays(self) -> dict[str, Array]:
+        """All arrays by name.
+
+        Raises:
+            CheckpointError: they are not those that were written.
+        """
+        arrays = {name: self.array(name) for name in self.names}
+        self._check("arrays", self._sealed[1], _sum_of(arrays))
+        return arrays
+
+    @property
+    def _sealed(self) -> tuple[str, str, str]:
+        """The checksums of the notes and of the arrays, and the notes."""
+        parts = _SEALED.fullmatch(self.metadata[NOTES])
+        if parts is None:
+            raise ValueError("expected notes behind their checksums, found none")
+        return parts[1], parts[2], parts[3]
+
+    def _check(self, what: str, written: str, read: str) -> None:
+        if written != read:
+            raise CheckpointError(f"{self._path}: expected the {what} that were written, with checksum {written}, "
+                                  f"found {read}: the file was damaged on the disk, or changed")
+
     @cached_property
     def _header(self) -> tuple[int, Any]:
         """Where the data begins, and the header."""
@@ -167,7 +226,7 @@ def opened_tensors(path: Path, kind: str) -> Iterator[tuple[TensorFile, Any]]:
     The arguments and errors are those of `opened_foreign`.
     """
     with opened_foreign(path, kind) as file:
-        yield file, strictjson.revive(parse_json(file.metadata[NOTES].encode()))
+        yield file, file.notes()
 
 
 @contextmanager

@@ -9,7 +9,9 @@ outside the run folder.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import secrets
 import stat
 from collections.abc import Callable
 from contextlib import suppress
@@ -177,15 +179,30 @@ def missing_folders(path: Path) -> list[Path]:
     return missing[::-1]
 
 
+def is_left(part: Path) -> bool:
+    """Whether a file that was written aside has lost its writer."""
+    try:
+        descriptor = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:  # a link, which none of ours is, or one that was moved into its place just now
+        return os.path.lexists(part)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
 def _replace(path: Path, content: bytes) -> None:
-    part = path.with_name(path.name + ".part")
-    remove(part)  # an unfinished write or another user left this file; duoln does not write through it
+    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")  # other processes may write the same file
     try:
         before = os.stat(path) if os.path.lexists(path) else None
         # The file that replaces a private one is private from its first byte.
         mode = 0o666 if before is None else before.st_mode & stat.S_IRWXU
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
         try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)  # see `is_left`
             if before is not None:
                 _make_like(descriptor, before)
             write_all(descriptor, content)

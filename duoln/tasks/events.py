@@ -11,6 +11,20 @@ from duoln.tasks.values import Dataset
 
 
 @fields_in_words
+class Change(NamedTuple):
+    """A part of a run's identity that was another one before an update."""
+
+    step: int
+    """The last update before the change."""
+    key: str
+    was: str
+    now: str
+
+    def __str__(self) -> str:
+        return f"{self.key} was {self.was} up to update {self.step}, and is {self.now} since"
+
+
+@fields_in_words
 class RunStart(NamedTuple):
     """A run is about to make its first update, or its first one after a resume."""
 
@@ -29,6 +43,12 @@ class RunStart(NamedTuple):
     """Repairs of what an earlier run left unfinished, made when the folder was opened."""
     precision: str = "float32"
     """In what the step stores activations and weights: "float32" or "bf16"."""
+    is_finished: bool = False
+    """Whether a resumed run has made its last update already."""
+    identity: Mapping[str, str] = {}
+    """What the run's bits depend on besides its settings, as texts by name: rules, libraries, code, data."""
+    changes: tuple[Change, ...] = ()
+    """The parts of the identity that were others in earlier updates."""
 
 
 @fields_in_words

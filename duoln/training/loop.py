@@ -11,8 +11,8 @@ from duoln import tree
 from duoln.backends.protocol import Backend
 from duoln.errors import CheckpointError, DivergedError
 from duoln.runs import checkpoint
-from duoln.runs.arithmetic import check_arithmetic
 from duoln.runs.folder import RunFolder
+from duoln.runs.identity import changes_since, check_unchanged, read_changes
 from duoln.system.stopping import Interrupted, stop_requested
 from duoln.tasks.events import Evaluation, Listener, RunStart
 from duoln.tasks.values import Splits
@@ -34,7 +34,7 @@ def fit(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener] = (),
         folder: the folder for the log, the checkpoints and the result.
         listeners: objects that receive every event of the run.
         resume: go on from the newest checkpoint that can be read, if there is one.
-        same_bits: resume only if the result has the same bits as that of a run without a stop, see `check_arithmetic`.
+        same_bits: resume only if the result has the same bits as that of a run without a stop, see `check_unchanged`.
         watch: when to measure statistics of the layers for the log, if at all; the training has the same bits with it.
 
     Raises:
@@ -53,7 +53,8 @@ def fit(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener] = (),
     start = RunStart(task.name, trainer.variant, trainer.cfg, splits.dataset, trainer.backend.name, trainer.step,
                      trainer.last_step, splits.steps_per_epoch,
                      sum(t.size for t in tree.leaves(trainer.state["params"])), tuple(refused), tuple(folder.mended),
-                     trainer.precision)
+                     trainer.precision, trainer.finished, trainer.identity,
+                     tuple(trainer.changes))
     for listener in everyone:
         listener.on_start(start)
     status = "failed"
@@ -90,9 +91,11 @@ def _take_up(trainer: Trainer, folder: RunFolder, same_bits: bool) -> list[str]:
         if refused:
             raise CheckpointError(f"{folder.checkpoints}: no checkpoint can be read: {'; '.join(refused)}")
         return []
-    if same_bits:
-        check_arithmetic(saved, trainer.backend)
     trainer.resume(saved)
+    changes = changes_since(saved, trainer.identity)
+    if same_bits:
+        check_unchanged(saved.path, changes)
+    trainer.changes = [*read_changes(saved.path, saved.notes.get("changes")), *changes]
     if trainer.cfg.patience:
         checkpoint.load_best(saved)  # an unreadable best checkpoint must fail now, not at the end of the run
     return refused

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -71,7 +71,7 @@ class TrainedRun(NamedTuple):
 @explained
 def train(task: str | Task, variant: str | None = None, *, preset: str | None = None,
           backend: str | Backend | None = None, out: str | Path | None = None, data: str | Path | None = None,
-          resume: bool = False, listeners: Sequence[Listener] = (), precision: str | None = None,
+          resume: bool | Literal["anyway"] = False, listeners: Sequence[Listener] = (), precision: str | None = None,
           watch: str | None = None, watch_every: int | None = None, **settings: Any) -> TrainedRun:
     """Train one variant of a task; nothing is printed.
 
@@ -85,7 +85,9 @@ def train(task: str | Task, variant: str | None = None, *, preset: str | None = 
         backend: a backend or its name; by default the one that `duoln.backend()` chooses.
         out: a run folder to keep, for `duoln report`, `duoln sample` and `resume`; by default nothing is kept.
         data: a folder that is searched before DUOLN_DATA.
-        resume: go on from the newest checkpoint in `out`, if there is one, with the settings that `out` holds.
+        resume: go on from the newest checkpoint in `out`, if there is one, with the settings that `out` holds. Rules,
+            libraries, code or data that differ from the checkpoint's are refused; "anyway" goes on, and every table of
+            the run says so.
         listeners: objects that receive every update and evaluation.
         precision: "bf16" stores activations and a copy of the weights in 16 bits; all arithmetic, the parameters and
             the optimiser are float32. By default "float32", or what `out` holds if the run is resumed.
@@ -100,7 +102,8 @@ def train(task: str | Task, variant: str | None = None, *, preset: str | None = 
         DataError, DivergedError, CheckpointError, MemoryExhaustedError: for the same reasons as in `duoln run`.
         Interrupted: the user pressed Ctrl-C; if there is `out`, a checkpoint was written.
     """
-    check_flag("train", "resume", resume)
+    if resume != "anyway":
+        check_flag("train", "resume", resume)
     for role, place in (("out", out), ("data", data)):
         if place is not None and not isinstance(place, str | Path):
             raise UsageError(f"[train] {role}: expected a path, found {described(place)}")
@@ -130,7 +133,7 @@ def train(task: str | Task, variant: str | None = None, *, preset: str | None = 
     with ExitStack() as stack:
         path = Path(stack.enter_context(tempfile.TemporaryDirectory()) if out is None else out)
         try:
-            figures = train_in_folder(trainer, path, listeners, resume, watch=watching)
+            figures = train_in_folder(trainer, path, listeners, bool(resume), resume != "anyway", watching)
             [curve] = read_curves([path])
         except Interrupted as stop:
             hint = "go on with resume=True and this `out`" if out else "nothing is kept without a run folder `out`"

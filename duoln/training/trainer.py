@@ -17,15 +17,15 @@ from duoln.backends.protocol import Backend
 from duoln.core import Tensor, compile, watched
 from duoln.data import Batch
 from duoln.distributed.ranks import Ranks
-from duoln.errors import CheckpointError, DivergedError, MemoryExhaustedError, NotFiniteError
+from duoln.errors import CheckpointError, DivergedError, MemoryExhaustedError, NotFiniteError, TaskError
 from duoln.nn import with_population
 from duoln.runs import checkpoint
-from duoln.runs.arithmetic import arithmetic_of
+from duoln.runs.identity import Identity, identity_of, rules_of
 from duoln.runs.precision import FLOAT32, check_precision
 from duoln.runs.settings import MAY_CHANGE
 from duoln.runtime import tensor, to_tensors
 from duoln.system import host_memory
-from duoln.tasks.events import Step
+from duoln.tasks.events import Change, Step
 from duoln.tasks.task import Config, Task
 from duoln.tasks.values import Splits
 from duoln.training import memory
@@ -35,6 +35,10 @@ from duoln.training.train_step import make_ranked_step, make_step, start_state
 
 _POPULATION_ROWS = 10_000
 _POPULATION_BATCHES = 1_000
+_OWN_KEYS = frozenset({"event", "step", "epoch", "wall_s", "status", "variant", "batch_size", "epochs", "seed",
+                       "precision", "steps", "seconds_per_update", "seconds_per_epoch", "changes", "rules", "loss",
+                       "gradient_norm", "dataset", "starts"})
+"""The names of a run's figures in logs, results and tables of curves that are no metrics."""
 
 
 class _Queued(NamedTuple):
@@ -86,8 +90,21 @@ class Trainer:
         self._memory: StepMemory | None = None
         self._debug_nans = debug_nans
         self.ranks = ranks
+        self._identity: Identity = {}
+        self.changes: list[Change] = []
+        """The parts of the identity in which earlier updates of this run differ from later ones."""
         self._step = (compile(make_step(task, self.model, self.optimizer, precision)) if ranks is None else
                       make_ranked_step(task, self.model, self.optimizer, ranks, precision))
+
+    @property
+    def identity(self) -> Identity:
+        """What the bits of this run depend on besides its settings."""
+        if not self._identity:
+            ranks = 1 if self.ranks is None else self.ranks.size
+            self._identity = identity_of(self.backend, self.task, self.splits, ranks)
+        elif self.backend.proofs is not None:  # a rule may have been set aside when it was first used
+            self._identity["rules"] = rules_of(self.backend)
+        return self._identity
 
     def advance(self) -> float:
         """Make one update and wait for it; returns the loss before it. Raises as `queue` and `settle`."""
@@ -222,8 +239,17 @@ class Trainer:
         def predict(batch: Batch) -> np.ndarray:
             return self.task.predict(self.model, params, self._stored(batch)).numpy()
 
-        self.evaluated = {f"{name}_{key}": float(value) for name, split in self.splits.evaluation.items()
-                          for key, value in self.task.metrics(predict, split).items()}
+        evaluated: dict[str, float] = {}
+        for name, split in self.splits.evaluation.items():
+            for key, value in self.task.metrics(predict, split).items():
+                full = f"{name}_{key}"
+                holder = "duoln" if full in _OWN_KEYS else "another metric" if full in evaluated else ""
+                if holder:
+                    raise TaskError(f"[{self.task.name}] metrics: expected a name of its own for the metric {key!r} of "
+                                    f"the split {name!r}, found {full!r}, which {holder} has; give the metric or the "
+                                    "split another name")
+                evaluated[full] = float(value)
+        self.evaluated = evaluated
         return self.evaluated
 
     def note_best(self) -> bool:
@@ -261,6 +287,7 @@ class Trainer:
         return {"variant": self.variant, "batch_size": self.cfg.batch_size,
                 "epochs": int(epochs) if epochs == int(epochs) else round(epochs, 3), "seed": self.cfg.seed,
                 "precision": self.precision, "steps": self.step, **self.evaluated,
+                **({"changes": [str(change) for change in self.changes]} if self.changes else {}),
                 "seconds_per_update": seconds, "seconds_per_epoch": seconds * self.splits.steps_per_epoch}
 
     # Checkpoints
@@ -279,8 +306,8 @@ class Trainer:
         return checkpoint.save(folder, self.step, self.state, {
             "task": self.task.name, "variant": self.variant, "config": dataclasses.asdict(self.cfg),
             "train_seconds": self.train_seconds, "evaluated": self.evaluated, "best": self.best,
-            "best_step": self.best_step, "worse": self.worse, "backend": self.backend.name,
-            "precision": self.precision, "arithmetic": arithmetic_of(self.backend)})
+            "best_step": self.best_step, "worse": self.worse, "precision": self.precision,
+            "identity": self.identity, "changes": [change._asdict() for change in self.changes]})
 
     def resume(self, saved: checkpoint.Checkpoint) -> None:
         """Go on from a checkpoint of this task and variant, of any backend.

@@ -82,7 +82,7 @@ def test_run_shows_progress_a_table_and_leaves_a_folder(tmp_path, here):
     assert len(figures) == 2 * len(results) > 4  # for each variant a line of progress and a row of the table
     assert all("synthetic" in line for line in figures)
     assert "\x1b" not in out.stderr
-    assert {p.name for p in (tmp_path / "r").iterdir()} == {*(r["variant"] for r in results), "command.json", "curves.csv", "curves.png"}
+    assert {p.name for p in (tmp_path / "r").iterdir()} == {*(r["variant"] for r in results), "curves.csv", "curves.png"}
     assert (tmp_path / "r" / "curves.png").read_bytes()[:4] == b"\x89PNG"
     assert (tmp_path / "r" / "curves.csv").read_text().count("synthetic") == len(results)
 

@@ -203,7 +203,7 @@ def test_what_was_refused_is_told(tmp_path, numpy_backend, capsys):
     fit_into(line_trainer(numpy_backend, evaluate_every=5), tmp_path, numpy_backend)
     newest = checkpoint.list_steps(tmp_path / "checkpoints")[-1]
     newest.write_bytes(newest.read_bytes()[:50])
-    (tmp_path / "checkpoints" / "latest.json.part").write_text("{")
+    (tmp_path / "checkpoints" / "step-000000003.safetensors.01234567.part").write_text("{")
     fit_into(line_trainer(numpy_backend, evaluate_every=5), tmp_path, numpy_backend, [ProgressDisplay(Line.columns)], resume=True)
     told = capsys.readouterr().err.replace("\n", "")
     assert "refused" in told and newest.name in told and "not a duoln checkpoint" in told

@@ -60,11 +60,27 @@ def test_settings_that_agree_pass(begun):
 def test_a_variant_that_was_not_begun_gets_the_commands_settings(begun):
     assert begun.run("--variant", "none") == 0
     assert begun.config("none") == {**begun.config(), "norm": "none"}
-    assert json.loads((begun.out / "command.json").read_text())["variants"] == ["ln", "none"]
+    assert json.loads((begun.out / "none" / "command.json").read_text())["settings"] == {"rows": "400", "hidden": "8"}
+
+
+def test_a_later_command_leaves_what_an_earlier_one_asked_for(begun):
+    before = (begun.out / "ln" / "command.json").read_text()
+    (begun.out / "ln" / "config.json").unlink()  # as if it had not begun
+    shutil.rmtree(begun.out / "ln" / "checkpoints")
+    assert main([*SMOKE, "--variant", "none", "--epochs", "2", "--out", str(begun.out)]) == 0
+    assert (begun.out / "ln" / "command.json").read_text() == before
+    assert begun.run() == 0
+    assert begun.config()["epochs"] == 1 and begun.config("none")["epochs"] == 2
+
+
+def test_a_finished_run_says_that_it_is(begun, capsys):
+    assert begun.run() == 0
+    told = capsys.readouterr().err
+    assert "ln: is finished, after step 3" in told and "goes on" not in told.replace("--epochs goes on", "")
 
 
 def test_a_damaged_command_is_named(begun, capsys):
-    (begun.out / "command.json").write_text('{"variants": 3}')
+    (begun.out / "ln" / "command.json").write_text('{"task": 3}')
     assert begun.run() == 4
     assert "command.json" in capsys.readouterr().err
 

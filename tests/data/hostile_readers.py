@@ -45,7 +45,7 @@ from duoln.plugins.order_embeddings.corpus import Words
 from duoln.plugins.skip_thoughts import corpus as books
 from duoln.plugins.skip_thoughts import sets, vectors
 from duoln.plugins.transformer.books import read_books as read_characters
-from duoln.runs import checkpoint, curves, folder, log, pytorch_file, tensor_file
+from duoln.runs import checkpoint, curves, folder, identity, log, pytorch_file, tensor_file
 from duoln.runtime import tensor
 
 CAP = 200 << 20
@@ -201,9 +201,9 @@ def _captions_alone(path):
 
 def _checkpoint(step, **notes):
     arrays = {"params.w": np.ones((3, 4), np.float32), "slots.m": np.zeros(5), "n": np.array(3, np.int32)}
-    return safetensors.numpy.save(arrays, {"duoln": json.dumps({
+    return safetensors.numpy.save(arrays, {"duoln": tensor_file.sealed(json.dumps({
         "format": 1, "step": step, "task": "t", "config": {"seed": 0, "rate": 0.1}, "evaluated": {"e": 0.5},
-        "train_seconds": 1.5, "best": None, **notes})})
+        "train_seconds": 1.5, "best": None, **notes}), arrays)})
 
 
 _MODEL = nn.Sequential(nn.Linear(2, 3), nn.GRU(3, 2))
@@ -366,6 +366,8 @@ def main():
     if sys.platform == "linux":
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + CAP,) * 2)
+    tensor_file.TensorFile._check = lambda *_: None  # what is behind the checksums must not trust them
+    identity._code()  # reads the package once
     sys.addaudithook(_hear)
     for k, name in enumerate(READERS):
         print(json.dumps({"reader": name, **drive(name, cases, folder / str(k), first)}), flush=True)

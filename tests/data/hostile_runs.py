@@ -9,6 +9,7 @@ import safetensors.numpy
 from duoln import runtime, tree
 from duoln.plugins.mnist.task import Mnist
 from duoln.runs import checkpoint
+from duoln.runs.tensor_file import sealed
 from duoln.runs.trained import load_trained
 from duoln.tasks import make_config
 from duoln.training.trainer import Trainer
@@ -32,9 +33,10 @@ def saved(step=3, **notes):
     """A checkpoint of the run."""
     trainer = _trainer()
     arrays = dict(tree.items(tree.map(lambda t: t.numpy(), trainer.state)))
-    return safetensors.numpy.save(arrays, {"duoln": json.dumps({
+    return safetensors.numpy.save(arrays, {"duoln": sealed(json.dumps({
         "format": 1, "step": step, "task": "mnist", "variant": "ln", "config": dataclasses.asdict(trainer.cfg),
-        "train_seconds": 1.5, "evaluated": {"test_error": 0.5}, "best": 0.5, "worse": 0, "backend": "numpy", **notes})})
+        "train_seconds": 1.5, "evaluated": {"test_error": 0.5}, "best": 0.5, "worse": 0, "identity": {"data": "made digits"}, "changes": [],
+        **notes}), arrays)})
 
 
 def read_model(path):

@@ -22,6 +22,7 @@ from duoln.errors import CheckpointError, DataFormatError
 from duoln.plugins.draw import corpus as images
 from duoln.plugins.handwriting import corpus
 from duoln.runs import checkpoint, curves, folder, log
+from duoln.runs.tensor_file import sealed
 from duoln.testing import check_error
 
 CASES = 300
@@ -80,7 +81,7 @@ def test_a_pointer_to_the_best_that_cannot_be_followed(tmp_path, content):
     ('{"format": 1, "step": 1, "best": "x"}', ["best", "'x'"]), ('{"format": 1}', ["KeyError", "step"])])
 def test_notes_of_a_checkpoint(tmp_path, notes, words):
     path = tmp_path / "step-000000001.safetensors"
-    path.write_bytes(hostile_readers.safetensors.numpy.save({}, {"duoln": notes}))
+    path.write_bytes(hostile_readers.safetensors.numpy.save({}, {"duoln": sealed(notes, {})}))
     check_error(CheckpointError, lambda: checkpoint.load(path), str(path), *words)
 
 

@@ -11,6 +11,7 @@ import pytest
 import duoln
 from duoln.errors import CheckpointError
 from duoln.runs import checkpoint
+from duoln.runs.tensor_file import sealed
 from duoln.system import filesystem
 from duoln.testing import check_error
 
@@ -102,8 +103,8 @@ def test_the_best_of_a_folder_of_an_earlier_version(tmp_path):
 
 
 def test_only_our_own_parts_are_removed(tmp_path):
-    ours = ["step-000000003.safetensors.part", "latest.json.part", "best.json.part"]
-    theirs = ["film.part", "step-3.txt.part", "notes.json.part"]
+    ours = ["step-000000003.safetensors.01234567.part", "config.json.89abcdef.part", "curves.csv.01234567.part"]
+    theirs = ["film.part", "step-3.txt.part", "notes.json.01234567.part", "config.json.part", "config.json.0123456.part"]
     for name in ours + theirs:
         (tmp_path / name).write_text("x")
     assert sorted(p.name for p in checkpoint.remove_parts(tmp_path)) == sorted(ours)
@@ -128,7 +129,8 @@ def test_files_that_are_not_ours_are_refused(tmp_path):
     path = tmp_path / "step-000000001.safetensors"
     safetensors.numpy.save_file({"w": np.zeros(2, np.float32)}, path)
     check_error(CheckpointError, lambda: checkpoint.load(path), "not a duoln checkpoint")
-    safetensors.numpy.save_file({"w": np.zeros(2, np.float32)}, path, {"duoln": '{"format": 99, "step": 1}'})
+    w = {"w": np.zeros(2, np.float32)}
+    safetensors.numpy.save_file(w, path, {"duoln": sealed('{"format": 99, "step": 1}', w)})
     check_error(CheckpointError, lambda: checkpoint.load(path), "format 1", "99")
     check_error(CheckpointError, lambda: checkpoint.load(tmp_path / "missing"), "missing")
 
@@ -180,3 +182,56 @@ def test_notes_are_json_that_every_reader_takes(tmp_path):
     json.loads(json.loads(header)["__metadata__"]["duoln"], parse_constant=no_json)
     read = checkpoint.load(path).notes
     assert repr(read["evaluated"]) == repr(notes["evaluated"]) and read["text"] == "é"
+
+
+def test_every_flipped_bit_is_seen(tmp_path):
+    """Or changes nothing: the header's own padding, and names that a reader does not use."""
+    path = checkpoint.save(tmp_path, 7, ARRAYS, {"task": "t", "best": 0.25, "best_step": 7})
+    good, saved = path.read_bytes(), checkpoint.load(path)
+    unseen = []
+    for place in range(len(good)):
+        for bit in (0, 3, 6):
+            path.write_bytes(good[:place] + bytes([good[place] ^ (1 << bit)]) + good[place + 1:])
+            try:
+                loaded = checkpoint.load(path)
+            except CheckpointError:
+                continue
+            same = loaded.notes == saved.notes and loaded.arrays.keys() == saved.arrays.keys() and all(
+                x.tobytes() == saved.arrays[name].tobytes() and x.shape == saved.arrays[name].shape and x.dtype == saved.arrays[name].dtype
+                for name, x in loaded.arrays.items())
+            unseen += [] if same else [(place, bit)]
+    assert unseen == []
+
+
+def test_a_flipped_bit_of_a_weight_is_told(tmp_path):
+    path = checkpoint.save(tmp_path, 7, ARRAYS, {})
+    content = bytearray(path.read_bytes())
+    content[content.index(ARRAYS["params"]["w"].tobytes())] ^= 1
+    path.write_bytes(content)
+    check_error(CheckpointError, lambda: checkpoint.load(path), "step-000000007", "expected the arrays that were written, with checksum",
+                "damaged on the disk")
+    saved, refused = checkpoint.newest(tmp_path)
+    assert saved is None and len(refused) == 1
+
+
+def test_a_flipped_digit_of_the_notes_is_told(tmp_path):
+    path = checkpoint.save(tmp_path, 7, ARRAYS, {"best": 0.25})
+    path.write_bytes(path.read_bytes().replace(b"0.25", b"0.75"))
+    check_error(CheckpointError, lambda: checkpoint.load(path), "expected the notes that were written")
+
+
+def test_name_and_inside_agree_on_the_step(tmp_path):
+    path = checkpoint.save(tmp_path, 16, ARRAYS, {})
+    path.rename(tmp_path / "step-000000099.safetensors")
+    checkpoint.save(tmp_path, 8, ARRAYS, {})
+    saved, [refused] = checkpoint.newest(tmp_path)
+    assert saved.step == 8 and "step-000000099.safetensors: expected update 99, as its name says, found 16" in refused
+
+
+def test_saved_parameters_have_a_checksum_too(tmp_path):
+    path = tmp_path / "p.safetensors"
+    duoln.save(path, ARRAYS)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    check_error(CheckpointError, lambda: duoln.load(path), "expected the arrays that were written")

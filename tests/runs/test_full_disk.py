@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import subprocess
@@ -52,7 +53,7 @@ class Full:
             patch.setattr(os, name, function)
 
     def _take(self, name, path, some=lambda: None):
-        self.calls.append((name, os.path.basename(path)))
+        self.calls.append((name, re.sub(r"\.[0-9a-f]{8}\.part$", ".part", os.path.basename(path))))
         if self.n and len(self.calls) >= self.n:
             if self.half and len(self.calls) == self.n:
                 some()

@@ -86,8 +86,9 @@ def test_a_failure_leaves_the_old_file(tmp_path, monkeypatch):
 
 
 def _foreign(form=None, **arrays):
-    notes = {} if form is None else {"duoln": json.dumps({"format": 1, "parameters": form})}
-    return safetensors.numpy.save(arrays or {"x": np.ones(1)}, notes)
+    arrays = arrays or {"x": np.ones(1)}
+    notes = {} if form is None else {"duoln": tensor_file.sealed(json.dumps({"format": 1, "parameters": form}), arrays)}
+    return safetensors.numpy.save(arrays, notes)
 
 
 @pytest.mark.parametrize(("content", "words"), [

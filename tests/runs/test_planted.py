@@ -16,8 +16,8 @@ from duoln.testing import check_error
 NAMES = ("plain/lock", "plain/log.jsonl", "plain/config.json", "plain/result.json", "plain/checkpoints",
          "plain/checkpoints/step-000000005.safetensors", "plain/checkpoints/latest.json", "plain/checkpoints/best.json",
          "curves.csv", "curves.png", "norm_stats.csv", "norm_stats.png")
-PARTS = ("plain/config.json.part", "plain/result.json.part", "plain/checkpoints/step-000000005.safetensors.part",
-         "plain/checkpoints/step-000000123.safetensors.part", "curves.csv.part")
+PARTS = ("plain/config.json.0a1b2c3d.part", "plain/result.json.0a1b2c3d.part", "plain/checkpoints/step-000000005.safetensors.0a1b2c3d.part",
+         "plain/checkpoints/step-000000123.safetensors.0a1b2c3d.part", "curves.csv.0a1b2c3d.part")
 CONTENT = b"precious\n"
 
 

@@ -1,5 +1,6 @@
 """The training loop: exact resume, interruption, divergence, and the log."""
 
+import dataclasses
 import json
 import math
 import os
@@ -14,7 +15,7 @@ from small_runs import At, Line, fit_into, line_trainer, state_bits
 import duoln
 from duoln import ops, tree
 from duoln.core import watched
-from duoln.errors import CheckpointError, DivergedError, MemoryExhaustedError, NotFiniteError
+from duoln.errors import CheckpointError, DivergedError, MemoryExhaustedError, NotFiniteError, TaskError
 from duoln.runs import checkpoint
 from duoln.runs.folder import RunFolder
 from duoln.runs.log import read_log
@@ -122,7 +123,8 @@ def test_a_checkpoint_goes_on_on_another_backend(tmp_path):
     with pytest.raises(Interrupted):
         fit_into(line_trainer(a), tmp_path / "cut", a, [At(7, lambda: os.kill(os.getpid(), signal.SIGINT))])
     resumed = line_trainer(b)
-    fit_into(resumed, tmp_path / "cut", b, resume=True)
+    check_error(CheckpointError, lambda: fit_into(resumed, tmp_path / "cut", b, resume=True), "expected backend numpy, found mlx")
+    fit_into(resumed, tmp_path / "cut", b, resume=True, same_bits=False)
     for mine, theirs in zip(tree.leaves(resumed.state), tree.leaves(whole.state), strict=True):
         np.testing.assert_allclose(mine.numpy(), theirs.numpy(), rtol=1e-3, atol=1e-5)
 
@@ -258,3 +260,21 @@ def test_figures_are_read_in_order_and_once(be):
     assert [s.step for s in early] == [1, 2, 3] and [s.step for s in late] == [4] and list(queued.settle()) == []
     assert [s.loss for s in (*early, *late)] == losses and state_bits(queued) == state_bits(one_by_one)
     assert queued.gradient_norm == one_by_one.gradient_norm
+
+
+@pytest.mark.parametrize(("split", "metrics", "words"), [
+    ("batch", {"size": 1.0}, ["'size'", "'batch'", "'batch_size', which duoln has"]),
+    ("wall", {"s": 1.0}, ["'wall_s', which duoln has"]), ("seconds", {"per_update": 1.0}, ["'seconds_per_update'"])])
+def test_a_metric_with_a_name_of_ours_is_refused(numpy_backend, monkeypatch, split, metrics, words):
+    trainer = line_trainer(numpy_backend)
+    trainer.splits = dataclasses.replace(trainer.splits, evaluation={split: trainer.splits.evaluation["test"]})
+    monkeypatch.setattr(trainer.task, "metrics", lambda predict, part: metrics)
+    check_error(TaskError, trainer.evaluate, "[line] metrics", *words)
+
+
+def test_two_metrics_of_one_name_are_refused(numpy_backend, monkeypatch):
+    trainer = line_trainer(numpy_backend)
+    test = trainer.splits.evaluation["test"]
+    trainer.splits = dataclasses.replace(trainer.splits, evaluation={"a": test, "a_b": test})
+    monkeypatch.setattr(trainer.task, "metrics", lambda predict, part: {"b_c": 1.0, "c": 2.0})
+    check_error(TaskError, trainer.evaluate, "'a_b_c', which another metric has")

@@ -1,0 +1,190 @@
+"""What the bits of a run depend on, besides its settings, as short texts by name: rules, libraries, code, data, ranks.
+
+Two runs of equal settings and equal identity have the same bits. The fingerprint of the data does not see every value:
+of the training data it has some batches of the first epoch, of a large array some of its rows. A change that touches
+none of these, such as one label in thousands, is not noticed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import duoln
+from duoln import runtime, tree
+from duoln.backends.protocol import SET_ASIDE, Backend
+from duoln.core.op import is_composed_only
+from duoln.errors import CheckpointError, DataFormatError
+from duoln.runs.checkpoint import Checkpoint
+from duoln.tasks.events import Change
+from duoln.tasks.task import Task
+from duoln.tasks.values import Splits
+
+Identity = dict[str, str]
+
+_OF_BACKEND = ("library", "blas_core", "blas_threads", "tf32", "compute_capability", "driver", "compiled_steps")
+"""Of what a backend says about itself. Of a GPU its name is part of it too."""
+_REMEDIES = {"blas_threads": "OPENBLAS_NUM_THREADS", "blas_core": "OPENBLAS_CORETYPE"}
+"""The variables that set a value before duoln starts."""
+_NO_BITS = frozenset({"bench", "cli", "doctor.py", "examples", "kernels", "paper", "pictures", "plugins", "testing"})
+"""What of the package does not take part in training, and the kernels, which a checkout has elsewhere. A task has a
+fingerprint of its own code."""
+_TEXTS = (".py", ".cpp", ".cu", ".cuh", ".h", ".metal")
+_DIGITS = 12
+_BATCHES = 4
+_MOST_VALUES = 1 << 16
+"""Of an array; a larger one is sampled."""
+
+
+def identity_of(backend: Backend, task: Task, splits: Splits, ranks: int = 1) -> Identity:
+    """What the bits of a run depend on besides its settings.
+
+    Args:
+        backend: on which it computes.
+        task: of which the code is part of the identity.
+        splits: its data.
+        ranks: how many processes train the model together.
+    """
+    facts = backend.info()
+    of_numpy = {"simd": _simd()} if backend.name == "numpy" else {"device": backend.device}
+    return {"backend": backend.name, **{key: facts[key] for key in _OF_BACKEND if key in facts}, **of_numpy,
+            "rules": rules_of(backend), "code": f"{duoln.__version__} ({_code()})",
+            "task": f"{type(task).__qualname__} ({_code_of(task)})", "data": fingerprint(splits),
+            "ranks": str(ranks)}
+
+
+def differences(step: int, was: Mapping[str, str], now: Mapping[str, str]) -> list[Change]:
+    """The parts in which two identities differ; what one of them lacks is "none" there."""
+    keys = dict.fromkeys((*was, *now))
+    return [Change(step, key, was.get(key, "none"), now.get(key, "none")) for key in keys
+            if was.get(key) != now.get(key)]
+
+
+def changes_since(saved: Checkpoint, now: Mapping[str, str]) -> list[Change]:
+    """The parts of the identity that were others when a checkpoint was written. A start has none: no update was made.
+
+    Args:
+        saved: the checkpoint.
+        now: the identity of the run that goes on from it.
+    """
+    return differences(saved.step, saved.notes.get("identity", {}), now) if saved.step else []
+
+
+def check_unchanged(path: Path, changes: Sequence[Change]) -> None:
+    """Refuse to go on from a checkpoint with another identity: the rest would not be that of the same run.
+
+    Raises:
+        CheckpointError: there are changes; the message has both values of each, and what to set.
+    """
+    if not changes:
+        return
+    told = "; ".join(f"expected {change.key} {change.was}, found {change.now}" for change in changes)
+    remedies = [f"{_REMEDIES[change.key]}={change.was}" for change in changes if change.key in _REMEDIES]
+    begin = f"Set {' '.join(remedies)}, or go" if remedies else "Go"
+    raise CheckpointError(f"{path}: {told}. The rest of the run would have other bits. {begin} on with --resume anyway "
+                          '(resume="anyway" in Python); every table then says so')
+
+
+def read_changes(where: object, value: Any) -> list[Change]:
+    """The changes of identity that a file of a run holds; None are none.
+
+    Args:
+        where: the file and the entry, for errors.
+        value: the JSON value.
+
+    Raises:
+        DataFormatError: it is no list of changes.
+    """
+    entries = [] if value is None else value
+    if not isinstance(entries, list) or not all(
+            isinstance(entry, dict) and entry.keys() == set(Change._fields) and type(entry["step"]) is int
+            and all(isinstance(entry[key], str) for key in ("key", "was", "now")) for entry in entries):
+        raise DataFormatError(where, 0, f"a list of objects of {', '.join(Change._fields)} as changes",
+                              f"{value!r:.60}")
+    return [Change(**entry) for entry in entries]
+
+
+def _simd() -> str:
+    """The vectors that NumPy found in this CPU: they decide the bits of its functions."""
+    extensions = np.show_config(mode="dicts")["SIMD Extensions"]  # type: ignore[call-overload]
+    return " ".join(extensions.get("found", ())) or "none"
+
+
+def rules_of(backend: Backend) -> str:
+    """Which rules run: on NumPy by what they were compiled, on a GPU which were set aside."""
+    if is_composed_only():
+        return "composed"
+    if backend.proofs is not None:
+        aside = sorted(" ".join(filter(None, (v["op"], v["variant"], v["rule"], v["stored"])))
+                       for v in backend.proofs.kept() if v["state"] == SET_ASIDE)
+        return "fused" + (f", set aside: {', '.join(aside)}" if aside else "")
+    if backend.name != "numpy":
+        return "fused"
+    facts = runtime.native_facts()
+    if facts["rules"] != "compiled":
+        return "interpreted"
+    absent = f", interpreted: {', '.join(sorted(facts['absent']))}" if facts["absent"] else ""
+    return f"compiled by {facts['compiler']}, vectors of {facts['vector_bits']} bits{absent}"
+
+
+@cache
+def _code() -> str:
+    """A hash of the package's files that take part in training."""
+    return _digest(_texts([Path(duoln.__file__).parent, *runtime.kernel_folders()]))
+
+
+def _code_of(task: Task) -> str:
+    """A hash of the files of a task's package; of its file if it is in none."""
+    module = sys.modules.get(type(task).__module__)
+    try:
+        file = Path(inspect.getfile(type(task)))
+    except (TypeError, OSError):  # made in an interpreter
+        return "no file"
+    package = getattr(module, "__package__", None)
+    return _digest(_texts([file.parent]) if package else iter([file.read_bytes()]))
+
+
+def _texts(folders: Iterable[Path]) -> Iterator[bytes]:
+    """The names and contents of source files below some folders, in order."""
+    for top in folders:
+        for place, inside, names in os.walk(top):
+            inside[:] = sorted(set(inside) - _NO_BITS)
+            for name in sorted(set(names) - _NO_BITS):
+                if name.endswith(_TEXTS):
+                    path = Path(place, name)
+                    yield path.relative_to(top).as_posix().encode()
+                    yield path.read_bytes()
+
+
+def fingerprint(splits: Splits) -> str:
+    """What the data are: name, updates an epoch, and a hash of some batches and of the splits that are evaluated."""
+    per_epoch = splits.steps_per_epoch
+    steps = sorted({per_epoch * k // _BATCHES for k in range(_BATCHES)})
+    parts = [*((f"update {step}", splits.train(step)) for step in steps), *splits.evaluation.items()]
+    pieces = (piece for name, arrays in parts for path, array in tree.items(dict(arrays))
+              for piece in (f"{name} {path} {array.dtype} {array.shape}".encode(), _sample(array)))
+    return f"{splits.dataset.label}, {per_epoch} updates an epoch ({_digest(pieces)})"
+
+
+def _sample(array: np.ndarray) -> bytes:
+    """The values of an array; of a large one those of some rows."""
+    for axis in range(array.ndim):
+        step = -(-array.size // _MOST_VALUES)
+        array = array[(slice(None),) * axis + (slice(None, None, max(step, 1)),)]
+    return array.tobytes()
+
+
+def _digest(pieces: Iterable[bytes]) -> str:
+    whole = hashlib.sha256()
+    for piece in pieces:
+        whole.update(len(piece).to_bytes(8, "little"))
+        whole.update(piece)
+    return whole.hexdigest()[:_DIGITS]
