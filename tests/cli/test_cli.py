@@ -62,7 +62,7 @@ def test_example_prints_one_json_object_on_stdout(tmp_path, monkeypatch, capsys)
 
 def test_runs_that_begin_in_one_second_have_folders_of_their_own(tmp_path, here, monkeypatch):
     class Clock:
-        now = staticmethod(lambda: datetime(2026, 1, 2, 3, 4, 5))
+        now = staticmethod(lambda zone=None: datetime(2026, 1, 2, 3, 4, 5))
 
     monkeypatch.setattr("duoln.cli.run.datetime", Clock)
     runs = [here("run", "mnist", *SMOKE, "--epochs", "0", "--backend", "numpy", "--variant", variant) for variant in ("ln", "ln", "none,bn")]
@@ -188,7 +188,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_resume_goes_on(tmp_path, here):
     _, talk = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130 and "--resume auto --out r" in talk and "Traceback" not in talk
     again = here(*words, "--epochs", "1", "--resume", "auto")
-    assert again.returncode == 0 and "goes on after step" in again.stderr
+    assert again.returncode == 0 and "is finished, after step" in again.stderr
 
 
 def test_list_doctor_and_report(tmp_path, here):

@@ -162,7 +162,7 @@ def drive(plan, folder):
     rng, wrong = random.Random(plan.seed), []
     tried = rng.sample(points, plan.points) if plan.points else points
     for n, half in tried:
-        run = folder / "cut"
+        run = folder / "alone" / "cut"  # a command reads what those beside it say, which makes calls too
         shutil.rmtree(run, ignore_errors=True)
         again = rng.randrange(1, len(calls)) if plan.twice else None
         problem = _cut_and_go_on(plan, run, n, half, again, expected)

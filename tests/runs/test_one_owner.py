@@ -82,13 +82,13 @@ def test_several_processes_write_one_file(tmp_path):
 
 
 def test_a_file_that_another_process_writes_is_not_removed(numpy_backend, tmp_path):
-    held, left = (tmp_path / f"config.json.0000000{k}.part" for k in (1, 2))
+    kept, left = (tmp_path / f"config.json.0000000{k}.part" for k in (1, 2))
     left.write_text("{")
     code = ("import fcntl, os, sys; d = os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY); fcntl.flock(d, fcntl.LOCK_EX); "
             "print(1, flush=True); sys.stdin.read()")
-    with subprocess.Popen([sys.executable, "-c", code, str(held)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+    with subprocess.Popen([sys.executable, "-c", code, str(kept)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
         writer.stdout.readline()
         folder = RunFolder(tmp_path, numpy_backend)
         folder.close()
-        assert held.exists() and not left.exists() and [str(left) in line for line in folder.mended] == [True]
+        assert kept.exists() and not left.exists() and [str(left) in line for line in folder.mended] == [True]
         writer.stdin.close()
