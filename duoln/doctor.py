@@ -8,7 +8,7 @@ from typing import Any
 
 from duoln import backends, data, ops, runtime
 from duoln.core import Op, Rule
-from duoln.errors import DuolnError
+from duoln.errors import DataMissingError, DuolnError
 from duoln.system import openblas
 from duoln.tasks.registry import Registry
 
@@ -40,7 +40,7 @@ def examine(with_ops: bool = False, asked: Sequence[str] | None = None) -> dict[
         "threads": runtime.threads(),
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "advice": [line for line in (openblas.advice(),) if line],
-        "data": {"folders": [str(f) for f in data.data_folders()], "cache": str(data.cache_folder())},
+        "data": {"folders": [str(f) for f in data.data_folders()], "cache": _cache_folder()},
         "plugins": [{"name": f.task.name, "distribution": f.distribution, "reason": ""}
                     for f in registry.tasks.values()] + [b._asdict() for b in registry.broken],
         "slow": [s._asdict() for s in registry.slow],
@@ -57,6 +57,13 @@ def examine(with_ops: bool = False, asked: Sequence[str] | None = None) -> dict[
                             for name, op in every.items() for b, backend in usable.items()
                             for rule in op.rules(b) if rule.remark is not None and (remark := rule.remark(backend))]
     return facts
+
+
+def _cache_folder() -> str:
+    try:
+        return str(data.cache_folder())
+    except DataMissingError as error:
+        return f"none: {error}"
 
 
 def _described(rule: Rule) -> str:

@@ -14,7 +14,8 @@ import numpy as np
 
 from duoln.core.arguments import Interval, check_integer, check_integers_in, check_number, described
 from duoln.core.miscalled import explained
-from duoln.errors import DtypeError
+from duoln.errors import DtypeError, MemoryExhaustedError
+from duoln.system import host_memory
 from duoln.system.cores import in_threads
 
 Shape = tuple[int, ...]
@@ -27,7 +28,12 @@ _WORTH_THREADS, _PAIRS_WORTH_THREADS = 1 << 17, 1 << 15
 """Uniform numbers, and pairs of Gaussian ones, below which a second thread costs more than it saves."""
 _SCALED = 1 << 32
 """Up to this bound integers are uniform numbers times it: no probability is wrong by more than 2^-21 of itself."""
-_LARGEST_SEED, _LARGEST_COUNT = (1 << 64) - 1, 1 << 62
+LARGEST_SEED = (1 << 64) - 1
+_LARGEST_COUNT = 1 << 62
+_ROOM_ALWAYS = 1 << 24
+"""So many numbers are drawn without a look at the free memory."""
+_BYTES = 20
+"""What a number takes at most: the two of a pair, its value, and the float32 that initial weights make of it."""
 _SHARE = Interval("a number in [0, 1]", lambda x: 0 <= x <= 1)
 
 
@@ -39,11 +45,12 @@ class Stream:
     Raises:
         DtypeError: the seed, epoch or step is no integer, or the name no text; a shape is no size or tuple of sizes.
         ShapeError: one of these numbers, or a size, is below 0, or the seed above 2^64 - 1.
+        MemoryExhaustedError: more numbers are drawn than fit into the memory that this process may have.
     """
 
     @explained
     def __init__(self, seed: int, name: str, epoch: int = 0, step: int = 0) -> None:
-        self.seed = check_integer("Stream", "seed", seed, 0, _LARGEST_SEED)
+        self.seed = check_integer("Stream", "seed", seed, 0, LARGEST_SEED)
         self.name = _check_name("Stream", name)
         self.epoch = check_integer("Stream", "epoch", epoch, 0, _LARGEST_COUNT)
         self.step = check_integer("Stream", "step", step, 0, _LARGEST_COUNT)
@@ -160,4 +167,9 @@ def _check_name(function: str, name: Any) -> str:
 
 def _sizes(function: str, shape: Any) -> Shape:
     sizes = shape if isinstance(shape, tuple | list) else (shape,)
-    return check_integers_in(function, "shape", sizes, 0, _LARGEST_COUNT)
+    checked = check_integers_in(function, "shape", sizes, 0, _LARGEST_COUNT)
+    count = prod(checked)
+    if count > _ROOM_ALWAYS and _BYTES * count > (free := host_memory.free_memory()):
+        raise MemoryExhaustedError(f"[{function}] expected numbers that fit the {free >> 20} MiB that are free, found "
+                                   f"shape {checked}, which takes up to {_BYTES * count >> 20} MiB")
+    return checked

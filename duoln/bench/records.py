@@ -181,7 +181,7 @@ def append_timings(record: Mapping[str, Any], path: Path) -> int:
     """
     lines = [f"{strictjson.dumps(line)}\n".encode() for line in timings(record)]
     try:
-        before = path.read_bytes() if path.exists() else b""
+        before = path.read_bytes() if path.is_file() else b""  # a device or a named pipe may have no end
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
     gap = b"\n" if before and not before.endswith(b"\n") else b""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from duoln.cli import facts
-from duoln.errors import CheckpointError, UsageError
+from duoln.errors import UsageError
 
 if TYPE_CHECKING:
     from duoln.backends.protocol import Backend
@@ -71,7 +71,7 @@ def add_command(commands: Any) -> None:
         exact = kind in (geometry, magnitude, equations)
         kind.add_argument("--backend", help="default: numpy, for its float64" if exact else
                           "default: DUOLN_BACKEND, else auto")
-        kind.add_argument("--seed", type=int, default=0, help="default 0")
+        kind.add_argument("--seed", type=int, default=0, help="0 to 2^64 - 1 (default 0)")
         name = kind.prog.split()[-1]
         also = f", {name}.csv and {name}.png" if kind in (stability, shift, smoothness) else ""
         kind.add_argument("--out", type=Path, metavar="DIR", help=f"write {name}.json{also} there")
@@ -258,12 +258,9 @@ def _finish(args: argparse.Namespace, backend: Backend, summary: str, agrees: bo
 
 
 def _write(path: Path, text: str) -> None:
-    from duoln.system.filesystem import write_atomically
+    from duoln.system.filesystem import make_folder, write_atomically
 
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CheckpointError(f"{path.parent}: cannot be made: {error.strerror or error}") from error
+    make_folder(path.parent)
     write_atomically(path, text.encode())
     _say_written(path)
 
@@ -277,7 +274,7 @@ def _write_curves(args: argparse.Namespace, table: str, draw: Callable[[Path], P
     if drawing.can_draw():
         _say_written(draw(args.out / f"{args.kind}.png"))
     else:
-        console.say("  for a picture: pip install matplotlib")
+        console.say(f"  for a picture: {drawing.obstacle()}")
 
 
 def _say_written(path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
+import signal
 import sys
 import threading
 import time
@@ -22,7 +24,7 @@ from duoln.errors import (
     words_of,
 )
 from duoln.system.cores import start_thread
-from duoln.system.starting import EXIT_CODE, raise_on_interrupt
+from duoln.system.starting import EXIT_CODE, end_quietly_on_interrupt, raise_on_interrupt
 from duoln.system.stopping import Interrupted
 
 _SIGNALS = 128
@@ -96,6 +98,9 @@ def as_document(error: BaseException, message: str, code: int) -> dict[str, Any]
 
 def leave(code: int) -> NoReturn:
     """End the process with an exit code; a plug-in's thread that does not end delays this by at most THREAD_SECONDS."""
+    end_quietly_on_interrupt()
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # Python's end would give Ctrl-C its first effect
+
     def end() -> None:
         from duoln.cli import console
 

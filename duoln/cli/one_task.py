@@ -19,7 +19,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", metavar="NAME", help="paper, small or smoke; see `duoln show TASK`")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",
                         help="a setting of the task, see `duoln show TASK`; may be repeated")
-    parser.add_argument("--seed", type=int, help="default 0")
+    parser.add_argument("--seed", type=int, help="0 to 2^64 - 1 (default 0)")
     parser.add_argument("--batch-size", type=int)
     facts.add_plugin_option(parser)
 

@@ -17,7 +17,7 @@ from duoln.cli.guard import as_document, guarded
 from duoln.cli.parser import Parser
 from duoln.cli.ranks import launch, parse_ranks, take_place
 from duoln.errors import CheckpointError, UsageError
-from duoln.system.filesystem import check_regular
+from duoln.system.filesystem import check_regular, make_folder
 
 if TYPE_CHECKING:
     from duoln.backends.protocol import Backend
@@ -52,7 +52,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     from duoln.training.norm_stats import WATCHES
 
     parser.add_argument("--backend", choices=CHOICES, help="default: DUOLN_BACKEND, else auto")
-    parser.add_argument("--seed", type=int, help="default 0")
+    parser.add_argument("--seed", type=int, help="0 to 2^64 - 1 (default 0)")
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--out", type=Path, metavar="DIR", help="the run folder (default: runs/TASK-DATE-TIME)")
@@ -253,7 +253,7 @@ def _new_folder(task: Task, variants: Sequence[str], out: Path | None) -> Path:
 
 def _of_its_own(folder: Path) -> Path:
     """The folder, or one with a number after its name if another run that began in the same second has it."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(folder.parent)
     own, number = folder, 1
     while True:
         try:
@@ -358,12 +358,13 @@ def _show_results(task: Task, splits: Splits, backend: Backend, results: Sequenc
     from duoln.runs.series import series_of
     from duoln.training.loop import summarize
 
-    curves = read_curves([top])
-    written = [*write_curves(task, series_of(task, curves), top), *write_layers(task, curves, top)]
-    # The files come first: stdout may be closed.
-    console.show_results(task, splits.dataset, results, data=not as_json)
+    try:  # the files come first: stdout may be closed
+        curves = read_curves([top])
+        written = [*write_curves(task, series_of(task, curves), top), *write_layers(task, curves, top)]
+    finally:  # a file or picture that fails does not cost the table
+        console.show_results(task, splits.dataset, results, data=not as_json)
     console.say(f"run folder: {top}  ({', '.join(p.name for p in written)})")
     if not drawing.can_draw():
-        console.say('  for a picture of the curves: pip install matplotlib')
+        console.say(f"  for a picture of the curves: {drawing.obstacle()}")
     if as_json:
         console.put_json({**summarize(results, splits, backend), **({} if error is None else {"error": error})})

@@ -10,7 +10,7 @@ import numpy as np
 from duoln.core.arguments import check_integer, check_integers_in, described
 from duoln.core.miscalled import explained
 from duoln.errors import CallError, DataError, DtypeError, ShapeError, UsageError
-from duoln.randomness import Stream
+from duoln.randomness import LARGEST_SEED, Stream
 
 Batch = dict[str, np.ndarray]
 
@@ -29,7 +29,8 @@ class Batches:
             are checked here, once; a device does not.
 
     Raises:
-        ShapeError: arrays of different lengths, or none; a seed below 0. DtypeError: what is no array.
+        ShapeError: arrays of different lengths, or none; a seed below 0 or above 2^64 - 1.
+        DtypeError: what is no array.
         UsageError: a batch larger than the data. DataError: a value that is not within its range.
     """
 
@@ -42,7 +43,7 @@ class Batches:
         _check_within(arrays, {} if within is None else within)
         self.rows = next(iter(lengths.values()))
         batch_size = check_integer("Batches", "batch_size", batch_size)
-        seed = check_integer("Batches", "seed", seed, 0)
+        seed = check_integer("Batches", "seed", seed, 0, LARGEST_SEED)
         if not 1 <= batch_size <= self.rows:
             raise UsageError(f"[Batches] expected a batch_size between 1 and {self.rows}, found {batch_size}")
         self.arrays, self.batch_size, self.seed = dict(arrays), batch_size, seed

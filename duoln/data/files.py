@@ -123,6 +123,8 @@ class _Capped:
         from urllib.request import Request, urlopen
 
         got = 0
+        if isinstance(output_file, str | os.PathLike):
+            os.unlink(output_file)  # pooch has made it for its user alone; a new one follows the umask
         with (urlopen(Request(url, headers={"User-Agent": "duoln"}), timeout=_TIMEOUT) as answer,
               open(output_file, "wb") if isinstance(output_file, str | os.PathLike) else output_file as out):
             while chunk := answer.read(min(_CHUNK, self.size + 1 - got)):

@@ -1,15 +1,20 @@
-"""Pictures by matplotlib: a figure is drawn, and then written to its file at once."""
+"""Pictures by matplotlib: a figure is drawn, and then written to its file at once.
+
+They have one style, which the settings of the user's matplotlib do not change, and change nothing in it.
+"""
 
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from duoln.errors import UsageError
+from duoln.errors import UsageError, words_of
 from duoln.system.filesystem import make_folder, write_own
 from duoln.system.visible import visible
 
@@ -18,21 +23,38 @@ _DPI = 110
 
 
 def can_draw() -> bool:
-    """Whether matplotlib is installed."""
-    return find_spec("matplotlib") is not None
+    """Whether matplotlib is installed and works."""
+    return not obstacle()
+
+
+@cache
+def obstacle() -> str:
+    """Why no picture can be drawn, and what mends it; empty where one can."""
+    if find_spec("matplotlib") is None:
+        return "pip install matplotlib"
+    backend = os.environ.pop("MPLBACKEND", None)  # it is for windows, and an unknown one fails the import
+    try:
+        import matplotlib.backends.backend_agg
+        import matplotlib.figure  # noqa: F401
+    except Exception as error:  # it has code of C, and reads a file of the user's settings
+        return f"matplotlib cannot be imported: {type(error).__name__}: {words_of(error)[:200]}"
+    finally:
+        if backend is not None:
+            os.environ["MPLBACKEND"] = backend
+    return ""
 
 
 def check_picture(path: Path) -> None:
     """Refuse a picture that cannot be written. Call this before the computation of its values.
 
     Raises:
-        UsageError: matplotlib is not installed, or the name does not end as a picture's does.
+        UsageError: matplotlib is not installed or does not work, or the name does not end as a picture's does.
     """
     if path.suffix.lower() not in FORMS:
         raise UsageError(f"{path}: expected a picture's name, which ends in {', '.join(FORMS)}; "
                          f"found {path.suffix or 'no ending'}")
     if not can_draw():
-        raise UsageError(f"{path}: pictures need matplotlib: pip install matplotlib")
+        raise UsageError(f"{path}: pictures need matplotlib: {obstacle()}")
 
 
 @contextmanager
@@ -47,27 +69,24 @@ def figure(target: Path, rows: int = 1, columns: int = 1, size: tuple[float, flo
         size: width and height in inches.
         top: the share of the height below which the axes are; above it is room for a legend.
         bottom: the share of the height above which the axes are; below it is room for a legend.
-        grid: passed on to `matplotlib.pyplot.subplots`, such as `sharex="col"`.
+        grid: passed on to `matplotlib.figure.Figure.subplots`, such as `sharex="col"`.
 
     Raises:
-        UsageError: matplotlib is not installed, or the name's ending is no picture's.
+        UsageError: matplotlib is not installed or does not work, or the name's ending is no picture's.
         CheckpointError: the file cannot be written.
     """
     check_picture(target)
     import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    drawn, axes = pyplot.subplots(rows, columns, squeeze=False, figsize=size, **grid)
-    try:
-        yield drawn, axes
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        drawn = Figure(figsize=size)  # not one of pyplot, which would choose the backend for the user's own figures
+        yield drawn, drawn.subplots(rows, columns, squeeze=False, **grid)
         _show_as_they_are(drawn)
         drawn.tight_layout(rect=(0, bottom, 1, top))
         content = io.BytesIO()
         drawn.savefig(content, format=target.suffix[1:].lower(), dpi=_DPI)
-    finally:
-        pyplot.close(drawn)
     make_folder(target.parent)
     write_own(target, content.getvalue())
 

@@ -134,11 +134,14 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
         raise CheckpointError(str(error)) from error
     if len(text) > _MOST_BYTES:
         raise DataFormatError(path, 0, f"at most {_MOST_BYTES} bytes", "more")
-    for number, line in enumerate(csv.DictReader(io.StringIO(text.decode(errors="replace"), newline="")), start=2):
-        try:
+    lines = csv.DictReader(io.StringIO(text.decode(errors="replace"), newline=""))
+    try:
+        for line in lines:
             yield {key: _number(value) for key, value in line.items() if value}
-        except (TypeError, ValueError, AttributeError) as error:
-            raise DataFormatError(path, 0, f"numbers in line {number}", f"{line!r:.60}") from error
+    except (TypeError, ValueError, AttributeError) as error:
+        raise DataFormatError(path, 0, f"numbers in line {lines.line_num}", f"{line!r:.60}") from error
+    except csv.Error as error:  # such as a field of more than 131,072 characters
+        raise DataFormatError(path, 0, "a table of curves", error) from error
 
 
 def _number(text: str) -> int | float:

@@ -17,7 +17,7 @@ from duoln.data import strictjson
 from duoln.data.bounded import opened
 from duoln.data.json_text import parse_json
 from duoln.errors import CheckpointError, DataError, DataFormatError
-from duoln.system.filesystem import open_to_append, write_all
+from duoln.system.filesystem import open_to_append, sync, write_all
 
 NAME = "log.jsonl"
 _LONGEST_LINE = 1 << 22
@@ -89,7 +89,7 @@ class RunLog:
                 raise CheckpointError(f"{self.path}: expected the log that this run writes, found "
                                       f"{'another file' if self.path.exists() else 'none'}: it, or its folder, was "
                                       "moved or removed during the run")
-            os.fsync(self._descriptor)
+            sync(self._descriptor)
         except OSError as error:
             raise CheckpointError(f"{self.path}: cannot be written: {error.strerror or error}") from error
 

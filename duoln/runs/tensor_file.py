@@ -22,7 +22,7 @@ from duoln.core import Tensor
 from duoln.data import strictjson
 from duoln.data.bounded import CONTENT_ERRORS, opened
 from duoln.data.json_text import parse_json
-from duoln.errors import CheckpointError, DataError, DtypeError, ShapeError, UsageError
+from duoln.errors import CheckpointError, DataError, DtypeError, MemoryExhaustedError, ShapeError, UsageError
 from duoln.runtime import backend, tensor
 
 Array = np.ndarray | Tensor
@@ -38,6 +38,8 @@ _OTHER_FORMATS = (".npz", ".npy", ".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pick
 """What ends the names of other libraries' files of parameters."""
 _PICKLES = tuple(bytes((0x80, version)) for version in range(2, 6))
 _HEAD = 1 << 8
+_COPIES = 2
+"""How often the library holds the content that it writes."""
 
 
 def check_name(name: str, path: Path) -> None:
@@ -83,14 +85,19 @@ def in_foreign_bytes(name: str, arrays: Mapping[str, Array], metadata: Mapping[s
     Raises:
         DtypeError: a name that the format does not take. ShapeError: a header larger than a reader takes.
         GradientError: a tensor is part of a gradient that is still being computed.
+        MemoryExhaustedError: the content, which is held twice for a moment, does not fit into the memory.
     """
     import safetensors.numpy  # imported here and below, because only saving and loading need the package
 
     if _RESERVED in arrays:
         raise DtypeError(f"[{name}] expected another name than {_RESERVED!r}, which the format reserves")
     narrow = {key for key, x in arrays.items() if isinstance(x, Tensor) and x.dtype == "bfloat16"}
+    host = {key: _on_host(x, key in narrow) for key, x in arrays.items()}
     try:
-        content = safetensors.numpy.save({key: _on_host(x, key in narrow) for key, x in arrays.items()}, dict(metadata))
+        _ask_for(_COPIES * sum(x.nbytes for x in host.values()))
+        content = safetensors.numpy.save(host, dict(metadata))
+    except MemoryError as error:
+        raise MemoryExhaustedError(f"[{name}] no memory left for the content of the file: {error}") from error
     except UnicodeEncodeError as error:
         raise DtypeError(f"[{name}] expected names in Unicode, found {error.object!r:.60}") from error
     begin = 8 + int.from_bytes(content[:8], "little")
@@ -106,6 +113,13 @@ def in_foreign_bytes(name: str, arrays: Mapping[str, Array], metadata: Mapping[s
         raise ShapeError(f"[{name}] expected names and notes that fit a header of {_MAX_HEADER} bytes, found "
                          f"{len(arrays)} arrays with a header of {begin - 8}")
     return content
+
+
+def _ask_for(count: int) -> None:
+    """Raises MemoryError if the system does not give so many bytes. The library asks for them in Rust, which ends the
+    process then.
+    """
+    np.empty(count, np.uint8)
 
 
 def sealed(notes: str, arrays: Mapping[str, Array]) -> str:
@@ -154,13 +168,14 @@ class TensorFile:
 
     def array(self, name: str) -> Array:
         """An array; one of bfloat16 as a tensor of the NumPy backend."""
+        data, header = self._header
+        begin, end = header[name]["data_offsets"]
         if self.dtype(name) != _NARROW:
+            _ask_for(end - begin)
             values: np.ndarray = self._file.get_tensor(name)
             return values
         shape = self.shape(name)
-        data, header = self._header
-        bits = np.fromfile(self._path, "<u2", int(np.prod(shape, dtype=np.int64)),
-                           offset=data + header[name]["data_offsets"][0])
+        bits = np.fromfile(self._path, "<u2", int(np.prod(shape, dtype=np.int64)), offset=data + begin)
         return Tensor(bits.reshape(shape).astype(np.uint16), backend("numpy"))
 
     def notes(self) -> Any:

@@ -1,12 +1,14 @@
 """Writes files that are never incomplete: under another name first, then renamed. No file is written through a planted
 link.
 
-There are two kinds of files. A file that a user names may be a link, and remains a link. A file that duoln names,
-inside a run folder, must be a regular file, because writing through a link would change a file outside the run folder.
+There are two kinds of files. A file that a user names may be a link, a device or a named pipe, and remains one. A file
+that duoln names, inside a run folder, must be a regular file, because writing through a link would change a file
+outside the run folder.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import secrets
@@ -20,6 +22,11 @@ from duoln.errors import CheckpointError
 _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISLNK, "a symbolic link"), (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a named pipe"),
     (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"))
+_NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
+"""The errors of file systems that cannot sync, as some of networks and of user space; that is no failure of a write."""
+_RIGHTS = 0o777
+_REFUSALS = (OSError, ValueError)
+"""The errors of a name that the system, or Python, refuses: one with a zero byte is a ValueError."""
 
 
 def check_regular(path: Path) -> None:
@@ -45,8 +52,8 @@ def _check_kind(path: Path, wanted: Callable[[int], bool], words: str) -> None:
         mode = path.lstat().st_mode
     except FileNotFoundError:
         return
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be written: {error.strerror or error}") from error
+    except _REFUSALS as error:
+        raise _unwritable(path, error) from error
     if not wanted(mode):
         raise CheckpointError(f"{path}: expected {words}, found {kind_of(mode)}; remove it, or choose another folder")
 
@@ -85,14 +92,43 @@ def write_all(descriptor: int, content: bytes) -> None:
         rest = rest[os.write(descriptor, rest):]
 
 
+def sync(descriptor: int) -> None:
+    """Sync a file or folder to the disk, where its file system can.
+
+    Raises:
+        OSError: the disk is full, or fails.
+    """
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file that a user names. If the machine stops, the file is either the complete old one or the complete new
-    one.
+    one. What is no regular file, such as a device or a named pipe, is written as it is and stays.
 
     Raises:
         CheckpointError: the write failed; the old file is untouched.
     """
-    _replace(Path(os.path.realpath(path)), content)  # a link stays a link
+    try:
+        before = os.stat(path)
+    except FileNotFoundError:
+        before = None
+    except _REFUSALS as error:
+        raise _unwritable(path, error) from error
+    if before is None or stat.S_ISREG(before.st_mode):
+        _replace(Path(os.path.realpath(path)), content)  # a link stays a link
+        return
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY)
+        try:
+            write_all(descriptor, content)
+        finally:
+            os.close(descriptor)
+    except _REFUSALS as error:
+        raise _unwritable(path, error) from error
 
 
 def write_own(path: Path, content: bytes) -> None:
@@ -115,8 +151,8 @@ def remove(path: Path) -> None:
         os.unlink(path)
     except FileNotFoundError:
         return
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be removed: {error.strerror or error}") from error
+    except _REFUSALS as error:
+        raise CheckpointError(f"{path}: cannot be removed: {getattr(error, 'strerror', None) or error}") from error
 
 
 def make_folder(path: Path) -> None:
@@ -126,9 +162,21 @@ def make_folder(path: Path) -> None:
         CheckpointError: it cannot be made.
     """
     try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be written: {error.strerror or error}") from error
+        for each in missing_folders(path):
+            each.mkdir(exist_ok=True)
+        if not path.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    except _REFUSALS as error:
+        raise _unwritable(path, error) from error
+
+
+def missing_folders(path: Path) -> list[Path]:
+    """The folder and those above it that are not there, the highest first. There may be more than Python recurses."""
+    missing = []
+    while not os.path.lexists(path):
+        missing.append(path)
+        path = path.parent
+    return missing[::-1]
 
 
 def is_left(part: Path) -> bool:
@@ -149,20 +197,47 @@ def is_left(part: Path) -> bool:
 def _replace(path: Path, content: bytes) -> None:
     part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")  # other processes may write the same file
     try:
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        before = os.stat(path) if os.path.lexists(path) else None
+        # The file that replaces a private one is private from its first byte.
+        mode = 0o666 if before is None else before.st_mode & stat.S_IRWXU
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)  # see `is_left`
+            if before is not None:
+                _make_like(descriptor, before)
             write_all(descriptor, content)
-            os.fsync(descriptor)
+            sync(descriptor)
         finally:
             os.close(descriptor)
         os.replace(part, path)
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except OSError as error:
-        with suppress(OSError):  # the first error is the one to report
+        _sync_folder(path.parent)
+    except _REFUSALS as error:
+        with suppress(*_REFUSALS):  # the first error is the one to report
             os.unlink(part)
-        raise CheckpointError(f"{path}: cannot be written: {error.strerror or error}") from error
+        raise _unwritable(path, error) from error
+
+
+def _make_like(descriptor: int, before: os.stat_result) -> None:
+    """Give a file the owner, the group and the mode of another, or less: nobody gets a right that he had not."""
+    mode, now = before.st_mode & _RIGHTS, os.fstat(descriptor)
+    if (now.st_uid, now.st_gid) != (before.st_uid, before.st_gid):
+        try:
+            os.fchown(descriptor, before.st_uid, before.st_gid)
+        except PermissionError:
+            mode &= ~stat.S_IRWXG
+    os.fchmod(descriptor, mode)
+
+
+def _sync_folder(path: Path) -> None:
+    try:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except PermissionError:  # a folder may be one that this user can write and not read
+        return
+    try:
+        sync(folder)
+    finally:
+        os.close(folder)
+
+
+def _unwritable(path: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}")

@@ -22,7 +22,7 @@ from typing import Any
 from duoln.system import variables
 
 AVX512 = frozenset({"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512cd"})
-_CPUINFO = Path("/proc/cpuinfo")
+_CPUINFO, _MAPS = Path("/proc/cpuinfo"), Path("/proc/self/maps")
 _COUNT = "OPENBLAS_NUM_THREADS"
 _SPIN = "OPENBLAS_THREAD_TIMEOUT"
 _SPIN_CYCLES = "20"
@@ -74,7 +74,7 @@ def choose_core() -> None:
     """Set OPENBLAS_CORETYPE where that helps and the user has not set it. Call before NumPy loads."""
     if "OPENBLAS_CORETYPE" in os.environ or not sys.platform.startswith("linux") or not _CPUINFO.exists():
         return
-    core = preferred_core(_CPUINFO.read_text())
+    core = preferred_core(_CPUINFO.read_text(encoding="utf-8", errors="replace"))
     if core:
         os.environ["OPENBLAS_CORETYPE"] = core
 
@@ -104,7 +104,7 @@ def advice() -> str | None:
     """
     if not _CPUINFO.exists():
         return None
-    wanted, loaded = preferred_core(_CPUINFO.read_text()), loaded_core()
+    wanted, loaded = preferred_core(_CPUINFO.read_text(encoding="utf-8", errors="replace")), loaded_core()
     if not wanted or loaded is None or loaded.lower() not in {"haswell", "zen"}:
         return None
     asked = os.environ.get("OPENBLAS_CORETYPE", "")
@@ -125,8 +125,7 @@ def _function(name: str) -> Any:
 
 
 def _loaded_libraries() -> list[str]:
-    maps = Path("/proc/self/maps")
-    if not maps.exists():
+    if not _MAPS.exists():
         return []
-    paths = (line.split(maxsplit=5)[-1] for line in maps.read_text().splitlines() if "openblas" in line)
-    return sorted(set(paths))
+    lines = _MAPS.read_bytes().splitlines()  # a file that is loaded may have any name
+    return sorted({os.fsdecode(line.split(maxsplit=5)[-1]) for line in lines if b"openblas" in line})

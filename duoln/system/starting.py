@@ -1,7 +1,7 @@
-"""Ctrl-C while a command of duoln still imports its modules.
+"""Ctrl-C while a command of duoln still imports its modules, or ends.
 
-Python would print the traceback of an import. The command has nothing to save or to report yet, so it ends at once
-without a message, with the exit code of Ctrl-C. This does not change a program that imports duoln.
+Python would print a traceback, and end the process by the signal. The command has nothing to save or to report, so it
+ends at once without a message, with the exit code of Ctrl-C. This does not change a program that imports duoln.
 """
 
 from __future__ import annotations
@@ -35,14 +35,20 @@ def end_quietly_on_interrupt() -> None:
     """Let Ctrl-C end a command of ours at once, until `raise_on_interrupt`."""
     if (is_own_command(sys.argv[0] if sys.argv else "", sys.orig_argv)
             and threading.current_thread() is threading.main_thread()
-            and signal.getsignal(signal.SIGINT) is signal.default_int_handler):
+            and signal.getsignal(signal.SIGINT) in (signal.default_int_handler, raise_once)):
         signal.signal(signal.SIGINT, _end)
 
 
 def raise_on_interrupt() -> None:
     """Let Ctrl-C raise KeyboardInterrupt again, because the command now catches it."""
     if signal.getsignal(signal.SIGINT) is _end:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, raise_once)
+
+
+def raise_once(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt. The next Ctrl-C ends the process, because it may come while this one is reported."""
+    signal.signal(signal.SIGINT, _end)
+    raise KeyboardInterrupt
 
 
 def _end(number: int, frame: FrameType | None) -> None:

@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 from duoln.errors import DuolnError
+from duoln.system.starting import raise_once
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ()))
 _BASE = 128
@@ -44,13 +45,14 @@ class StopRequest:
 def stop_requested() -> Iterator[StopRequest]:
     """A request that Ctrl-C, SIGTERM or SIGHUP makes: a step overwrites the state in place and must not be cut in half.
 
-    A second signal has its usual effect at once: Ctrl-C raises KeyboardInterrupt, the others end the process.
+    The same signal once more has its usual effect at once: Ctrl-C raises KeyboardInterrupt, the others end the process.
+    One of another kind asks for the same, because a terminal or a scheduler may send several; the first counts.
     """
     request, before = StopRequest(), _handlers()
 
     def ask(number: int, frame: FrameType | None) -> None:
-        request.number = number
-        _install(before)
+        request.number = request.number or number
+        _install({number: before[number]})
 
     with _handled(ask, before):
         yield request
@@ -73,7 +75,7 @@ def deferred() -> Iterator[StopRequest]:
     def ask(number: int, frame: FrameType | None) -> None:
         request.number = number
 
-    usual = (signal.SIG_DFL, signal.default_int_handler)
+    usual = (signal.SIG_DFL, signal.default_int_handler, raise_once)
     try:
         with _handled(ask, {number: handler for number, handler in _handlers().items() if handler in usual}):
             yield request

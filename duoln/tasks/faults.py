@@ -8,6 +8,7 @@ import dataclasses
 import inspect
 import os
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -135,13 +136,17 @@ def _place(error: BaseException, own: str) -> str:
 
 @contextlib.contextmanager
 def staying() -> Iterator[None]:
-    """Restore the working folder after the block, because relative paths of the user refer to it."""
-    here = _folder()
+    """Restore the working folder after the block, because relative paths of the user refer to it, and put back what was
+    taken from the module path, because modules of ours may still have to be imported.
+    """
+    here, path = _folder(), list(sys.path)
     try:
         yield
     finally:
         if here is not None and _folder() != here:
             os.chdir(here)
+        if sys.path != path:
+            sys.path.extend([entry for entry in path if entry not in sys.path])
 
 
 def _folder() -> str | None:

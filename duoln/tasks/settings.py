@@ -14,6 +14,7 @@ from duoln.core.miscalled import explained
 from duoln.data import strictjson
 from duoln.data.json_text import parse_json
 from duoln.errors import DuolnError, TaskError, UsageError, words_of
+from duoln.randomness import LARGEST_SEED
 from duoln.tasks.task import Config, Task
 
 
@@ -65,6 +66,8 @@ def check_config(task: Task, variant: str, cfg: Config) -> None:
     for key, least in (("seed", 0), ("epochs", 0), ("batch_size", 1), ("evaluate_every", 0), ("patience", 0)):
         if getattr(cfg, key) < least:
             raise UsageError(f"[{task.name} {variant}] expected {key} of at least {least}, found {getattr(cfg, key)}")
+    if cfg.seed > LARGEST_SEED:
+        raise UsageError(f"[{task.name} {variant}] expected a seed of at most 2^64 - 1, found {cfg.seed}")
 
 
 def _configured(task: Task, values: Mapping[str, Any]) -> Config:

@@ -18,6 +18,10 @@ _FEW, _MORE = 2, 4
 """The sizes of the two batches from which the memory of a whole batch is computed; batch norm needs at least two."""
 
 
+_SAVED = 3
+"""While a checkpoint is written, the host holds the state, and the file's content twice: the library copies it."""
+
+
 class StepMemory(NamedTuple):
     """The bytes that a training step holds at its peak, when the computation of the gradients begins.
 
@@ -77,17 +81,27 @@ def estimate(task: Task, model: Module, state: State, batch: Batch, donates: boo
                 + sum(t.data.nbytes for t in tensors.values()))
         return count
 
-    state_bytes = sum(t.data.nbytes for t in tree.leaves(state)) * (1 if donates else 2)
+    held = state_bytes(state) * (1 if donates else 2)
     gradients = sum(t.data.nbytes for t in params)
     try:
         count = count_examples(batch, task.batch_axes)
         few, more = (kept(examples(batch, task.batch_axes, slice(0, min(n, count)))) for n in (_FEW, _MORE))
     except Exception:  # an error that also occurs with the whole batch is raised by the next line
-        return StepMemory(state_bytes, gradients, 1, 0, kept(batch))
+        return StepMemory(held, gradients, 1, 0, kept(batch))
     if count <= _MORE:
-        return StepMemory(state_bytes, gradients, count, 0, more // count)
+        return StepMemory(held, gradients, count, 0, more // count)
     per_example = max(more - few, 0) // (_MORE - _FEW)
-    return StepMemory(state_bytes, gradients, count, max(few - _FEW * per_example, 0), per_example)
+    return StepMemory(held, gradients, count, max(few - _FEW * per_example, 0), per_example)
+
+
+def save_bytes(state: State) -> int:
+    """The memory of the host that a save of the state needs, with that of the state itself. Reading takes no more."""
+    return _SAVED * state_bytes(state)
+
+
+def state_bytes(state: State) -> int:
+    """The bytes of parameters and slots."""
+    return sum(t.data.nbytes for t in tree.leaves(state))
 
 
 def size(count: int) -> str:

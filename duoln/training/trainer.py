@@ -25,6 +25,7 @@ from duoln.runs.identity import Identity, identity_of, rules_of
 from duoln.runs.precision import FLOAT32, check_precision
 from duoln.runs.settings import MAY_CHANGE
 from duoln.runtime import tensor, to_tensors
+from duoln.system import host_memory
 from duoln.tasks.events import Change, Step
 from duoln.tasks.task import Config, Task
 from duoln.tasks.values import Splits
@@ -72,6 +73,7 @@ class Trainer:
         self.precision = check_precision("Trainer", precision)
         self.model = task.model(cfg)
         self.optimizer = task.optimizer(cfg)
+        self._free_before = self._free()
         self.state = start_state(self.model, self.optimizer, cfg.seed, backend)
         self.step = 0
         self.last_step = cfg.epochs * splits.steps_per_epoch
@@ -158,7 +160,7 @@ class Trainer:
         return int(self.backend.queues and not self._debug_nans)
 
     def _out_of_memory(self, error: MemoryError) -> MemoryExhaustedError:
-        about = f" A step takes about {self._memory}." if self._memory else ""
+        about = f" It takes about {self._memory}." if self._memory else ""
         return MemoryExhaustedError(f"no memory left at step {self.step + 1}: {error}.{about} "
                                     f"Try a batch_size below {self.cfg.batch_size}")
 
@@ -188,17 +190,28 @@ class Trainer:
         """The memory that a step needs.
 
         Raises:
-            MemoryExhaustedError: it is more than is free; some libraries would end the process in such a step.
+            MemoryExhaustedError: it is more than is free, or a save needs more; some libraries, and some systems, would
+                end the process in such a step or save.
         """
         batch = self._share(self.splits.train(self.step))
-        needed = memory.estimate(self.task, self.model, self.state, batch, self.optimizer.donate,
-                                 self.precision)
-        free = self.backend.free_memory()
+        # The state has its memory already, or some of it: a system gives memory when it is written.
+        held = memory.state_bytes(self.state)
+        free, host = (max(now, min(before, now + held))
+                      for now, before in zip(self._free(), self._free_before, strict=True))
+        if (save := memory.save_bytes(self.state)) > host:  # first, because the estimate computes with the state
+            raise MemoryExhaustedError(f"{self.task.name} {self.variant} takes about {memory.size(save)} while a "
+                                       f"checkpoint is saved, and {memory.size(host)} are free on this machine; try a "
+                                       "smaller model")
+        needed = memory.estimate(self.task, self.model, self.state, batch, self.optimizer.donate, self.precision)
         if needed.total > free:
             raise MemoryExhaustedError(f"{self.task.name} {self.variant} takes about {needed}, and {memory.size(free)} "
                                        f"are free on {self.backend.device}; {self._smaller_batch(needed, free)}")
         self._memory = needed
         return needed
+
+    def _free(self) -> tuple[int, int]:
+        """The bytes that are free on the device and on the host."""
+        return self.backend.free_memory(), host_memory.free_memory()
 
     def _smaller_batch(self, needed: StepMemory, free: int) -> str:
         whole = needed.largest_batch(free) * (self.ranks.size if self.ranks else 1)

@@ -26,6 +26,7 @@ from duoln.kernels.native import storage, toolchain
 from duoln.kernels.native.remarks import say
 from duoln.kernels.native.storage import REALS, Record, Unit
 from duoln.kernels.native.toolchain import Compiler
+from duoln.system.filesystem import missing_folders
 from duoln.system.stopping import StopRequest, deferred
 
 _SECONDS = 300.0
@@ -40,7 +41,8 @@ extern "C" int duoln_trial(int n) {
     return n;
 }
 """
-"""Needs an assembler, a linker and the library of C++."""
+"""Needs an assembler, a linker and the library of C++. Its function is called as those of kernels are."""
+_ANSWER = 31
 
 
 class Plan(NamedTuple):
@@ -69,6 +71,10 @@ if hasattr(os, "register_at_fork"):
 
 class _NotStartedError(Exception):
     """A compiler that cannot be started; the message is its command and why."""
+
+
+class _UnusableError(Exception):
+    """A library that a compiler has made and this machine cannot use; the message says why."""
 
 
 class Running(NamedTuple):
@@ -130,10 +136,9 @@ def compile_ahead(march: str, out: Path | None = None) -> dict[str, Any]:
 
 def _make_for_all(folder: Path) -> None:
     """Make a folder that every user may read, and those above it that are not there."""
-    if not folder.exists():
-        _make_for_all(folder.parent)
-        folder.mkdir()
-        folder.chmod(0o755)
+    for each in missing_folders(folder):
+        each.mkdir()
+        each.chmod(0o755)
 
 
 @cache
@@ -149,8 +154,9 @@ def trial(chosen: Compiler) -> str | None:
             problem = _problem_of([*chosen.command, *toolchain.flags_for(chosen, toolchain.NATIVE), str(text), "-o",
                                    str(made)], chosen.version, Path(aside))
             if problem is None and made.is_file():
-                ctypes.CDLL(str(made))
-            return problem or (None if made.is_file() else "it makes no file")
+                answer = storage.find(ctypes.CDLL(str(made)), "duoln_trial")(_ANSWER)
+                return None if answer == _ANSWER else f"its code gives {answer} in the place of {_ANSWER}"
+            return problem or "it makes no file"
     except OSError as error:
         return str(error)
 
@@ -244,11 +250,14 @@ def _compiled(units: Sequence[Unit], plan: Plan, aside: Path, request: StopReque
                 time.sleep(_POLL_SECONDS)
                 continue
             running.remove(ended)
-            if ended.process.returncode == 0 and ended.built.is_file():
-                _keep(ended, plan)
-            else:
-                log = ended.log.read_text(encoding="utf-8", errors="replace")
-                yield ended.unit, f"{_line_to_type(ended.unit, plan)}\n{log}"
+            try:
+                if ended.process.returncode == 0 and ended.built.is_file():
+                    _keep(ended, plan)
+                    continue
+                problem = ended.log.read_text(encoding="utf-8", errors="replace")
+            except _UnusableError as error:
+                problem = str(error)
+            yield ended.unit, f"{_line_to_type(ended.unit, plan)}\n{problem}"
     finally:  # after a signal or a full disk no compiler stays behind
         for each in running:
             _end(each.process)
@@ -296,7 +305,16 @@ def _end(process: Popen[Any]) -> None:
 
 
 def _keep(running: Running, plan: Plan) -> None:
-    """Move a library and its record into place, the record first: a library counts as soon as it is there."""
+    """Move a library and its record into place, the record first: a library counts as soon as it is there.
+
+    Raises:
+        _UnusableError: it is for this machine, which does not load it, or it lacks a function.
+    """
+    if plan.march == toolchain.NATIVE:
+        try:
+            storage.load(running.unit, running.built)
+        except OSError as error:
+            raise _UnusableError(str(error)) from error
     target, path = toolchain.target(plan.compiler, plan.march), _path(running.unit, plan)
     record = Record(storage.digest(running.unit), plan.march, " ".join(toolchain.flags_for(plan.compiler, plan.march)),
                     plan.compiler.version, target.platform, target.needs, target.vector_bits, storage.cpu_digest(),

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from duoln.errors import DuolnError, words_of
 from duoln.kernels.native import building, storage, toolchain
 from duoln.kernels.native.remarks import say
 from duoln.kernels.native.storage import REALS, Stored, Unit
@@ -69,14 +70,17 @@ def obstacle() -> Obstacle | None:
         return Obstacle("DUOLN_NATIVE=0 is set", "unset DUOLN_NATIVE")
     if sys.platform == "win32":
         return Obstacle("kernels are not compiled on Windows", "wsl --install")
-    where = storage.folder()
+    try:
+        where = storage.folder()
+    except DuolnError as error:
+        return Obstacle(words_of(error), "export DUOLN_KERNELS=FOLDER")
     problem = storage.folder_problem(where)
     if problem is not None:
         return Obstacle(problem, f"chmod go-w {where}" if "chmod" in problem else "export DUOLN_KERNELS=FOLDER")
     chosen, refused = toolchain.compiler(), []
     for unit in storage.units():
         choice = _choice(unit, chosen)
-        problem = choice if isinstance(choice, str) else _load_problem(choice)
+        problem = choice if isinstance(choice, str) else _load_problem(unit, choice)
         if problem is None:
             return None
         refused += [] if problem == storage.absence() else [problem]
@@ -84,10 +88,10 @@ def obstacle() -> Obstacle | None:
     return to_compiling and to_compiling._replace(reason="; ".join([to_compiling.reason, *refused[:1]]))
 
 
-def _load_problem(choice: Stored) -> str | None:
-    """Why the system does not load a library; None if it does."""
+def _load_problem(unit: Unit, choice: Stored) -> str | None:
+    """Why a library cannot be used; None if it can."""
     try:
-        ctypes.CDLL(str(choice.path))
+        storage.load(unit, choice.path)
     except OSError as error:
         return str(error)
     return None
@@ -167,7 +171,7 @@ def _load(unit: Unit) -> None:
     if isinstance(choice, str):
         _state.failures[unit] = choice
     else:
-        _state.libraries[unit] = ctypes.CDLL(str(choice.path))
+        _state.libraries[unit] = storage.load(unit, choice.path)
 
 
 def _compiled(unit: Unit) -> Stored | str:

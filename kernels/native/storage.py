@@ -6,23 +6,29 @@ root's, and the program in it need not be.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import os
+import re
 import stat
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from duoln.errors import KernelError
+from duoln.errors import CheckpointError, KernelError
 from duoln.kernels import source
 from duoln.kernels.native import processor, toolchain
 from duoln.kernels.native.toolchain import NATIVE, Compiler
-from duoln.system.cache import cache_folder
+from duoln.system.cache import cache_folder, in_home
+from duoln.system.filesystem import make_folder
 
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 REALS = {"float32": "-DREAL_BITS=32", "float64": "-DREAL_BITS=64"}
 """The dtypes that kernels are compiled for, and what tells the compiler, see `ENTRIES` in native.h."""
+_ENTRY = re.compile(r'extern "C" void (\w+)_##NAME\(')
+_OF_HEADER = "duoln_take_failures"
+"""A function that native.h defines."""
 
 
 class Unit(NamedTuple):
@@ -86,7 +92,11 @@ def units() -> list[Unit]:
 
 
 def folder() -> Path:
-    """Where compiled kernels are kept: DUOLN_KERNELS, else a folder of the cache."""
+    """Where compiled kernels are kept: DUOLN_KERNELS, else a folder of the cache.
+
+    Raises:
+        KernelError, DataMissingError: there is none, because the working folder, or the home folder, is not there.
+    """
     asked = os.environ.get("DUOLN_KERNELS")
     return _absolute(asked) if asked else cache_folder() / "native"
 
@@ -94,17 +104,22 @@ def folder() -> Path:
 @cache
 def _absolute(path: str) -> Path:
     """A path as it was when it was first asked for: a program may change its folder."""
-    return Path(os.path.abspath(os.path.expanduser(path)))
+    try:
+        return Path(os.path.abspath(in_home(path)))
+    except OSError as error:
+        raise KernelError(f"DUOLN_KERNELS={path}: expected a folder, found that the working folder is gone") from error
 
 
 @cache
 def folder_problem(path: Path) -> str | None:
     """Why compiled kernels cannot be kept in a folder, if they cannot; makes it where it is not there."""
     try:
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not path.is_dir():
+            make_folder(path.parent)
+            path.mkdir(exist_ok=True, mode=0o700)
         facts = path.stat()
-    except OSError as error:
-        return f"{path} cannot be made: {error.strerror or error}"
+    except (OSError, CheckpointError) as error:
+        return f"{path} cannot be made: {getattr(error, 'strerror', None) or error}"
     if not os.access(path, os.R_OK | os.X_OK):
         return f"{path} cannot be read"
     return _stranger(path, facts)
@@ -129,6 +144,27 @@ def library_path(unit: Unit, chosen: Compiler, march: str, where: Path) -> Path:
     """Where the library of a unit is kept; `march` "native" stands for the CPU of this machine."""
     cpu = cpu_digest() if march == NATIVE else ""
     return where / f"{unit.name()}-{_hash(digest(unit), march, *chosen.command, chosen.version, cpu)}.so"
+
+
+def load(unit: Unit, path: Path) -> ctypes.CDLL:
+    """Load the library of a unit, which has the functions that the unit's text defines.
+
+    Raises:
+        OSError: the system does not load it, or it lacks one: a compiler may hide them, or leave them out.
+    """
+    loaded, text = ctypes.CDLL(str(path)), source.text(unit.file)
+    names = [f"{name}_{unit.real}" for name in _ENTRY.findall(text)]
+    for name in [*names, *([_OF_HEADER] if _OF_HEADER in text else [])]:
+        find(loaded, name)
+    return loaded
+
+
+def find(library: ctypes.CDLL, name: str) -> Any:
+    """A function of a library. Raises OSError if it lacks it."""
+    function = getattr(library, name, None)
+    if function is None:
+        raise OSError(f"{library._name} lacks the function {name}")
+    return function
 
 
 def record_path(library: Path) -> Path:

@@ -54,7 +54,7 @@ def splits(cfg: Any, root: Path | None) -> Splits:
                 "noise": noise(cfg.seed, "train", step, (cfg.glimpses, cfg.batch_size, cfg.latent))}
 
     # A split says which noise belongs to it: the noise itself would be many times larger than the images.
-    key = np.array([cfg.seed, cfg.glimpses, cfg.latent], np.int64)
+    key = np.array([cfg.seed, cfg.glimpses, cfg.latent], np.uint64)
     evaluated = {name: {"x": _spread(a, cfg.evaluate_images or (_TRAIN_EVALUATED if name == "train" else len(a))),
                         "noise_of": key} for name, a in images.items()}
     return Splits(dataset, train, order.steps_per_epoch, evaluated)

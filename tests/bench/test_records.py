@@ -3,6 +3,8 @@
 import copy
 import json
 import math
+import os
+import tty
 from functools import partial
 from pathlib import Path
 
@@ -178,3 +180,16 @@ def test_the_commit_is_that_of_the_folder_around_the_package(tmp_path, monkeypat
     answers = {(tmp_path, "rev-parse", "HEAD"): sha, (tmp_path, "--no-optional-locks", "status", "--porcelain"): changes}
     monkeypatch.setattr(machine, "_git", lambda *asked: answers[asked])
     assert machine.git() == told
+
+
+def test_timings_for_a_terminal(tmp_path):
+    """A device is not read before it is written: the read would wait for ever. The device is one of our own."""
+    ours, theirs = os.openpty()
+    try:
+        tty.setraw(theirs)
+        os.set_blocking(theirs, False)
+        assert records.append_timings(made.record(), Path(os.ttyname(theirs))) == 1
+        assert b'"label"' in os.read(ours, 1 << 12)
+    finally:
+        os.close(ours)
+        os.close(theirs)

@@ -198,6 +198,15 @@ def test_download_is_kept_in_the_cache_and_used_again(cache, server, capfd, monk
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_download_follows_the_umask(cache, server):
+    before = os.umask(0o022)
+    try:
+        path = find(_resource(server.url + "good"))
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
 def test_mirrors_are_tried_in_order(cache, server):
     find(_resource(*(server.url + kind for kind in ("missing", "other", "good", "never"))))
     assert server.asked == ["/missing", "/other", "/good"]

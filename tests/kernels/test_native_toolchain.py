@@ -173,3 +173,29 @@ def test_the_line_to_type_is_one_that_the_user_may_run(user, programs, line, mon
     monkeypatch.delenv("CONDA_PREFIX", raising=False)
     monkeypatch.delenv("DUOLN_CXX", raising=False)
     assert toolchain.install_line() == line
+
+
+_EMPTY = 'shift $(($# - 1)); echo "int nothing;" | c++ -x c++ -shared -fPIC -o "$1" -; exit'
+"""Makes a library without functions in the file that the last word names."""
+
+
+@pytest.mark.parametrize(("fault", "words"), [
+    (f"*.so*) {_EMPTY} ;;", "lacks the function duoln_trial"),
+    ('*.so*) exec c++ "$@" -fvisibility=hidden ;;', "lacks the function duoln_trial"),
+    ('*trial.so*) sed -i "s/return n/return 0/" "$(echo "$*" | grep -o "[^ ]*trial.cpp")"; exec c++ "$@" ;;', "its code gives 0 in the place of 31")],
+    ids=["nothing in it", "hidden", "another value"])
+def test_a_compiler_whose_libraries_lack_functions(fault, words, tmp_path):
+    (tmp_path / "c++").write_text(f"#!/bin/sh\ncase \"$*\" in {fault} esac\nexec c++ \"$@\"\n")
+    (tmp_path / "c++").chmod(0o755)
+    done = run(tmp_path / "cache", DUOLN_CXX=tmp_path / "c++")
+    assert words in done.stdout.split("|")[0] and "rules interpreted, because what" in done.stdout, done.stdout
+    assert done.stderr.count("\n") == 1 and "NumPy's rule runs instead" in done.stderr and not libraries(tmp_path / "cache")
+
+
+@pytest.mark.parametrize("fault", [_EMPTY, 'exec c++ "$@" -fvisibility=hidden'], ids=["nothing in it", "hidden"])
+def test_a_compiler_that_lies_about_kernels_alone(fault, tmp_path):
+    """The library is not kept, so that a compiler that is mended makes it anew."""
+    compiler = make_compiler(tmp_path / "c++", tmp_path / "log", fault)
+    done = run(tmp_path / "cache", DUOLN_CXX=compiler)
+    assert "does not compile" in done.stdout.split("|")[0] and "lacks the function" in done.stderr, done.stdout + done.stderr
+    assert not libraries(tmp_path / "cache")

@@ -10,6 +10,7 @@ from duoln.errors import CheckpointError, DataFormatError
 from duoln.runs import kept
 from duoln.runs.curves import read_curves
 from duoln.tasks.registry import find_task
+from duoln.testing import check_error
 
 
 @pytest.fixture(scope="module")
@@ -167,3 +168,11 @@ def test_report_and_paper_read_kept_runs(made, tmp_path, capsys):
     assert main(["paper", "--runs", str(tmp_path), "--json"]) == 0
     figure = next(s for s in json.loads(capsys.readouterr().out)["paper"] if s["where"] == "figure 6")
     assert "no run" not in figure["open"]
+
+
+def test_a_field_that_is_too_long_is_an_error_of_the_file(made, tmp_path):
+    [run] = read_curves([made / "0" / "ln"])
+    kept.keep(run, tmp_path / "ln")
+    with (tmp_path / "ln" / "curves.csv").open("a") as file:
+        file.write("1" * 200_000 + "\n")
+    check_error(DataFormatError, lambda: read_curves([tmp_path / "ln"]), "curves.csv", "a table of curves", "field larger than field limit")

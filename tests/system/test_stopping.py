@@ -66,8 +66,20 @@ def test_an_ignored_hangup_stays_ignored(numpy_backend, tmp_path):
         signal.signal(signal.SIGHUP, before)
 
 
-@pytest.mark.parametrize(("first", "second", "code"), [("SIGTERM", "SIGTERM", -15), ("SIGINT", "SIGTERM", -15),
-                                                       ("SIGHUP", "SIGINT", 130)])
+@pytest.mark.parametrize("numbers", [(signal.SIGINT, signal.SIGTERM, signal.SIGHUP), (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)])
+def test_signals_of_several_kinds_are_one_request(numbers, numpy_backend, tmp_path):
+    """As a closing terminal and a scheduler send them; the first names the exit code."""
+    def send():
+        for number in numbers:
+            os.kill(os.getpid(), number)
+
+    with pytest.raises(Interrupted, match="after step 7") as caught:
+        fit_into(line_trainer(numpy_backend), tmp_path / "cut", numpy_backend, [At(7, send)])
+    assert caught.value.exit_code == CODES[numbers[0]]
+    assert checkpoint.newest(tmp_path / "cut" / "checkpoints")[0].step == 7
+
+
+@pytest.mark.parametrize(("first", "second", "code"), [("SIGTERM", "SIGTERM", -15), ("SIGHUP", "SIGHUP", -1), ("SIGINT", "SIGINT", 130)])
 def test_a_second_signal_ends_at_once(first, second, code, tmp_path):
     program = f"""
 import os, signal, sys
@@ -85,6 +97,38 @@ sys.exit(guarded(lambda: fit_into(line_trainer(be), Path({str(tmp_path / "r")!r}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False,
                           cwd=TESTS)
     assert done.returncode == code and "not at once" not in done.stdout and "Traceback" not in done.stderr, done.stderr
+
+
+_REPORTING = """
+import os, signal, sys
+from duoln.cli import console, command, guard
+class Late:
+    # It is deleted when Python ends, after it has taken away the handlers of signals.
+    def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGINT):
+        kill(pid, number)
+def interrupted(*args, **kwargs):
+    os.kill(os.getpid(), signal.SIGINT)
+    return really(*args, **kwargs)
+where = sys.argv.pop()
+if where == "the report":
+    really, console.say = console.say, interrupted
+    from duoln.tasks import registry
+    registry.Registry = interrupted
+elif where == "the end":
+    really, guard._others = guard._others, interrupted
+else:
+    sys.late = Late()
+command()
+"""
+
+
+@pytest.mark.parametrize(("place", "code"), [("the report", 130), ("the end", 130), ("the end of Python", 0)])
+def test_ctrl_c_while_a_command_ends(place, code, tmp_path):
+    """It ends with the exit code and not by the signal, whether it is the second one or comes after the work."""
+    (tmp_path / "duoln").write_text(_REPORTING)
+    done = subprocess.run([sys.executable, str(tmp_path / "duoln"), "list", "--plugin", "mnist", place], capture_output=True, text=True,
+                          check=False, cwd=tmp_path)
+    assert done.returncode == code and "Traceback" not in done.stderr, (done.returncode, done.stderr)
 
 
 # Ctrl-C while modules are imported ------------------------------------------------------------------------

@@ -161,6 +161,8 @@ BESIDE = {
     "takes stdout at import": (module("import sys, io; sys.stdout = io.StringIO()"), ""),
     "closes stdout at import": (module("import sys; sys.stdout.close()"), ""),
     "exits at import": (module("raise SystemExit(0)"), ""),
+    "empties the module path": (module("import sys; sys.path.clear()"), ""),
+    "replaces the module path": (module("import sys; sys.path = []"), ""),
     "takes the interrupt": (module("import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"), ""),
     "leaves a daemon running": (module("import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()"), ""),
     "no listeners": (module("@hookimpl\ndef duoln_listeners():\n    return 3"), "plug-in 'hostile' of hostile-dist has no listeners for this run: TypeError"),

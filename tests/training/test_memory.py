@@ -1,11 +1,15 @@
 """The memory of an update: the estimate before it, compared with the measured memory."""
 
 import re
+import resource
+import subprocess
+import sys
 import tracemalloc
 import types
 
 import numpy as np
 import pytest
+from conftest import PATIENCE
 from small_runs import Line
 
 import duoln
@@ -13,16 +17,19 @@ from duoln import nn, ops, runtime, tree
 from duoln.core.footprint import kept_bytes
 from duoln.distributed.ranks import Ranks
 from duoln.errors import MemoryExhaustedError
+from duoln.randomness import Stream
 from duoln.runs.folder import RunFolder
 from duoln.runs.log import read_log
 from duoln.system import host_memory
 from duoln.tasks import make_config
 from duoln.tasks.registry import find_task
+from duoln.testing import check_error
 from duoln.training.loop import fit
-from duoln.training.memory import StepMemory, size
+from duoln.training.memory import StepMemory, save_bytes, size, state_bytes
 from duoln.training.trainer import Trainer
 
 MB = 10**6
+PAGE = resource.getpagesize()
 
 
 def test_what_is_kept_is_counted_once_and_without_what_was_given(be):
@@ -152,6 +159,7 @@ def test_the_advice_is_a_batch_that_is_smaller_and_fits(batch_size, short, advic
     trainer = Trainer(task, "only", cfg, task.data(cfg), numpy_backend, ranks=ranks)
     total = trainer.estimate_memory().total
     monkeypatch.setattr(type(numpy_backend), "free_memory", lambda self: total - short)
+    trainer = Trainer(task, "only", cfg, task.data(cfg), numpy_backend, ranks=ranks)
     advice = re.sub("[0-9]+", lambda n: str(size * int(n[0])), advice)
     with pytest.raises(MemoryExhaustedError, match=f"; {advice}$"):
         trainer.estimate_memory()
@@ -178,6 +186,89 @@ def test_free_memory_is_a_number_of_bytes(be, tmp_path):
     facts.write_text("MemTotal:       100 kB\nMemAvailable:    7 kB\n")
     assert host_memory.free_memory(facts) == 7 * 1024
     assert host_memory.free_memory(tmp_path / "none") > 10 * MB
+
+
+def _free_of_host(monkeypatch, *amounts):
+    """The host's free memory at each look; the last one from then on."""
+    left = list(amounts)
+    monkeypatch.setattr(host_memory, "free_memory", lambda: left.pop(0) if len(left) > 1 else left[0])
+
+
+def _wide_trainer(numpy_backend):
+    task = Wide()
+    cfg = task.config()
+    return Trainer(task, "only", cfg, task.data(cfg), numpy_backend)
+
+
+def test_a_save_that_is_too_large_is_refused_before_the_first_step(numpy_backend, tmp_path, monkeypatch):
+    needed = save_bytes(_wide_trainer(numpy_backend).state)
+    monkeypatch.setattr(type(numpy_backend), "free_memory", lambda self: 1 << 40)
+    _free_of_host(monkeypatch, needed - 1)
+    trainer = _wide_trainer(numpy_backend)
+    folder = RunFolder(tmp_path / "run", numpy_backend)
+    with pytest.raises(MemoryExhaustedError, match=r"line only takes about .* while a checkpoint is saved.*are free") as caught:
+        fit(trainer, folder)
+    assert caught.value.exit_code == 6 and trainer.step == 0 and not (tmp_path / "run" / "checkpoints").exists()
+    _free_of_host(monkeypatch, needed)
+    assert _wide_trainer(numpy_backend).estimate_memory().total > 0
+
+
+def test_what_the_state_has_taken_is_not_counted_twice(numpy_backend, monkeypatch):
+    """It was free before the state was made, and is not at the first step; a resumed run has taken all of it."""
+    state = state_bytes(_wide_trainer(numpy_backend).state)
+    needed = max(save_bytes(_wide_trainer(numpy_backend).state), _wide_trainer(numpy_backend).estimate_memory().total)
+    _free_of_host(monkeypatch, needed, needed, needed - state)
+    assert _wide_trainer(numpy_backend).estimate_memory().total > 0
+    _free_of_host(monkeypatch, needed, needed, needed - state - 1)  # another program has taken some
+    with pytest.raises(MemoryExhaustedError):
+        _wide_trainer(numpy_backend).estimate_memory()
+
+
+@pytest.mark.parametrize("draw", [lambda s: s.uniform((1 << 13, 1 << 13)), lambda s: s.gaussian(1 << 26), lambda s: s.integers(9, 1 << 26)])
+def test_numbers_that_do_not_fit_are_not_drawn(draw, monkeypatch):
+    _free_of_host(monkeypatch, 1 << 30)
+    check_error(MemoryExhaustedError, lambda: draw(Stream(0, "x")), "Stream.", "1024 MiB that are free", "1280 MiB")
+
+
+@pytest.mark.parametrize(("limits", "left"), [((1 << 20, -1), (1 << 20) - 100 * PAGE), ((-1, 1 << 20), (1 << 20) - 6 * PAGE), ((PAGE, 1 << 20), 0)])
+def test_the_limits_of_a_process_count(limits, left, tmp_path, monkeypatch):
+    pages = tmp_path / "statm"
+    pages.write_text("100 50 9 4 0 6 0\n")
+    monkeypatch.setattr(host_memory, "_PAGES", pages)
+    of = dict(zip((resource.RLIMIT_AS, resource.RLIMIT_DATA), limits, strict=True))
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (of[which], of[which]))
+    assert host_memory.free_memory() == left
+    pages.unlink()
+    assert host_memory.free_memory() > 1 << 20  # a sandbox hides the file
+
+
+_NARROW = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+import duoln
+from duoln.errors import CheckpointError, MemoryExhaustedError
+file, values = Path(sys.argv[1]), {"w": np.ones(30_000_000, np.float32)}
+duoln.save(file, values)
+duoln.load(file)
+taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (taken + 180_000_000, resource.RLIM_INFINITY))
+for error, call in ((MemoryExhaustedError, lambda: duoln.save(file, values)), (CheckpointError, lambda: duoln.load(file))):
+    try:
+        call()
+    except error as failure:
+        print(failure)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not hold a process to its limits")
+def test_a_file_that_does_not_fit_is_told_and_does_not_end_the_process(tmp_path):
+    """The library that writes and reads it panics where it gets no memory."""
+    done = subprocess.run([sys.executable, "-c", _NARROW, str(tmp_path / "x.safetensors")], capture_output=True, text=True,
+                          check=True, timeout=PATIENCE)
+    save, load = done.stdout.splitlines()
+    assert "[save] no memory left" in save and "does not fit into the memory" in load
+    assert list(duoln.load(tmp_path / "x.safetensors")) == ["w"]  # what was there
 
 
 @pytest.mark.parametrize(("count", "text"), [(0, "0 bytes"), (999, "999 bytes"), (48_400_000, "48.4 MB"), (1500, "1.5 kB"),

@@ -1,0 +1,193 @@
+"""A file that a user names: what is there stays what it is, and nobody may read more than before."""
+
+import errno
+import os
+import stat
+import threading
+
+import numpy as np
+import pytest
+
+import duoln
+from duoln.errors import CheckpointError, UsageError
+from duoln.system.filesystem import check_regular, make_folder, remove, write_atomically, write_own
+from duoln.testing import check_error
+
+
+@pytest.fixture
+def usual_umask():
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def _read_while(path, write):
+    """What a reader of a named pipe gets while a function writes."""
+    heard = []
+    reader = threading.Thread(target=lambda: heard.append(path.read_bytes()), daemon=True)
+    reader.start()
+    write()
+    reader.join(10)
+    return heard
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_a_named_pipe_is_written_and_stays(link, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    named = tmp_path / "link" if link else pipe
+    if link:
+        named.symlink_to(pipe)
+    assert _read_while(pipe, lambda: write_atomically(named, b"words")) == [b"words"]
+    assert stat.S_ISFIFO(pipe.lstat().st_mode) and sorted(os.listdir(tmp_path)) == sorted({"pipe", named.name})
+
+
+def test_parameters_go_into_a_pipe(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    [content] = _read_while(tmp_path / "pipe", lambda: duoln.save(tmp_path / "pipe", {"w": np.ones(3, np.float32)}))
+    (tmp_path / "file").write_bytes(content)
+    assert duoln.load(tmp_path / "file")["w"].tolist() == [1, 1, 1]
+
+
+def test_a_pipe_by_its_descriptor(tmp_path):
+    read, write = os.pipe()
+    write_atomically(f"/dev/fd/{write}", b"words")
+    os.close(write)
+    assert os.read(read, 100) == b"words"
+    os.close(read)
+
+
+def test_a_terminal_is_a_device_and_stays(tmp_path):
+    """The device is one of our own: a pseudo-terminal."""
+    ours, theirs = os.openpty()
+    try:
+        name = os.ttyname(theirs)
+        (tmp_path / "link").symlink_to(name)
+        write_atomically(tmp_path / "link", b"words")
+        assert os.read(ours, 100) == b"words" and stat.S_ISCHR(os.stat(name).st_mode)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_a_pipe_whose_reader_is_gone_is_told():
+    read, write = os.pipe()
+    os.close(read)
+    check_error(CheckpointError, lambda: write_atomically(f"/dev/fd/{write}", b"words"), "cannot be written")
+    os.close(write)
+
+
+def test_links_that_go_round_are_told(tmp_path):
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    check_error(CheckpointError, lambda: write_atomically(tmp_path / "a", b""), "cannot be written")
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o664, 0o400])
+@pytest.mark.parametrize("write", [write_atomically, write_own])
+def test_a_file_keeps_its_mode(mode, write, tmp_path, usual_umask):
+    path = tmp_path / "weights"
+    path.write_bytes(b"old")
+    path.chmod(mode)
+    write(path, b"new")
+    assert path.read_bytes() == b"new" and stat.S_IMODE(path.stat().st_mode) == mode
+
+
+def test_nobody_reads_a_private_file_while_it_is_written(tmp_path, monkeypatch, usual_umask):
+    path, seen = tmp_path / "weights", []
+    path.write_bytes(b"old")
+    path.chmod(0o600)
+    really = os.write
+
+    def written(descriptor, content):
+        seen.append(stat.S_IMODE(os.fstat(descriptor).st_mode))
+        return really(descriptor, content)
+
+    monkeypatch.setattr(os, "write", written)
+    write_atomically(path, b"new")
+    assert seen == [0o600]
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_a_new_file_follows_the_umask(umask, mode, tmp_path):
+    before = os.umask(umask)
+    try:
+        duoln.save(tmp_path / "weights", {"w": np.ones(1)})
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "weights").stat().st_mode) == mode
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_a_file_keeps_its_owner(tmp_path):
+    path = tmp_path / "weights"
+    path.write_bytes(b"old")
+    os.chown(path, 12345, 12346)
+    write_atomically(path, b"new")
+    assert (path.stat().st_uid, path.stat().st_gid) == (12345, 12346)
+
+
+def test_a_group_that_cannot_be_kept_loses_its_rights(tmp_path, monkeypatch):
+    """The file now has the group of who wrote it, for which the rights were not meant."""
+    path = tmp_path / "weights"
+    path.write_bytes(b"old")
+    path.chmod(0o640)
+    if os.geteuid() == 0:
+        os.chown(path, 12345, 12346)
+    else:
+        monkeypatch.setattr(os, "fstat", lambda descriptor: os.stat_result((0,) * 10))
+
+    def refused(*arguments):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "fchown", refused)
+    write_atomically(path, b"new")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def _failing_for_folders(monkeypatch, number, name="fsync"):
+    really = getattr(os, name)
+
+    def call(what, *arguments, **named):
+        is_folder = os.path.isdir(what) if name == "open" else stat.S_ISDIR(os.fstat(what).st_mode)
+        if is_folder:
+            raise OSError(number, os.strerror(number))
+        return really(what, *arguments, **named)
+
+    monkeypatch.setattr(os, name, call)
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.ENOSYS])
+def test_a_file_system_that_syncs_no_folders(number, tmp_path, monkeypatch):
+    _failing_for_folders(monkeypatch, number)
+    write_atomically(tmp_path / "file", b"words")
+    assert (tmp_path / "file").read_bytes() == b"words"
+
+
+def test_a_folder_that_may_be_written_and_not_read(tmp_path, monkeypatch):
+    _failing_for_folders(monkeypatch, errno.EACCES, "open")
+    write_atomically(tmp_path / "file", b"words")
+    assert (tmp_path / "file").read_bytes() == b"words"
+
+
+def test_a_folder_whose_disk_fails_is_told(tmp_path, monkeypatch):
+    _failing_for_folders(monkeypatch, errno.EIO)
+    check_error(CheckpointError, lambda: write_atomically(tmp_path / "file", b"words"), "Input/output error")
+
+
+def test_folders_deeper_than_python_recurses(tmp_path):
+    deep = tmp_path.joinpath(*["a"] * 1500)
+    assert len(str(deep)) < 4000  # the longest name that the system takes has 4096
+    make_folder(deep)
+    write_own(deep / "file", b"words")
+    assert deep.is_dir() and (deep / "file").read_bytes() == b"words"
+    check_error(CheckpointError, lambda: make_folder(deep / "file" / "x"), "cannot be written")
+    check_error(CheckpointError, lambda: make_folder(deep / "file"), "cannot be written", "Not a directory")
+
+
+@pytest.mark.parametrize("call", [
+    lambda path: write_atomically(path, b""), lambda path: write_own(path, b""), make_folder, lambda path: make_folder(path / "x"), remove,
+    check_regular, lambda path: duoln.save(path, {"w": np.ones(1)}), duoln.load, lambda path: duoln.train("mnist", "ln", preset="smoke", out=path)])
+def test_a_name_with_a_zero_byte_is_told(call, tmp_path):
+    with pytest.raises((CheckpointError, UsageError), match=r"null byte|zero byte"):
+        call(tmp_path / "a\0b")
