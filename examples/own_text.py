@@ -22,7 +22,7 @@ import numpy as np
 
 import duoln
 from duoln import Tensor, nn, ops
-from duoln.data import Batch, Batches, read_text
+from duoln.data import DATA_SEED, Batch, Batches, read_text
 from duoln.errors import DataError, UsageError
 from duoln.pictures.drawing import figure
 from duoln.randomness import Stream
@@ -90,7 +90,7 @@ class OwnText(Task):
         """Nine tenths of the text are for training; `root` is where `check_task(corpus=...)` has its texts."""
         path = Path(cfg.file) if cfg.file is not None else None if root is None else root / "text.txt"
         dataset = Dataset("made sentences", "synthetic") if path is None else Dataset(path.name, "original")
-        text = _made_text(cfg.seed) if path is None else read_text(path)
+        text = _made_text(DATA_SEED) if path is None else read_text(path)
         rows = _rows(text, cfg.length, path or "made sentences")
         split = max(len(rows) * 9 // 10, 1)
         train = Batches({"ids": rows[:split]}, min(cfg.batch_size, split), cfg.seed)

@@ -28,7 +28,7 @@ class Line(Task):
     name, title, paper, config = "line", "A line", "nowhere", LineConfig
     presets: ClassVar = {"smoke": {}}
     variants: ClassVar = {"plain": {}, "fast": {"learning_rate": 0.1}}
-    columns = (Column("test_mse", "test MSE"),)
+    columns = (Column("valid_mse", "valid MSE"),)
 
     def data(self, cfg, root=None):
         x = np.linspace(-1, 1, 40, dtype=np.float32)[:, None]
@@ -38,7 +38,7 @@ class Line(Task):
             batch = batches(step)
             return {**batch, "x": batch["x"] * np.float32(np.nan)} if step == cfg.poison else batch
 
-        return Splits(Dataset("a line", "synthetic"), train, batches.steps_per_epoch, {"test": {"x": x, "y": 3 * x + 1}})
+        return Splits(Dataset("a line", "synthetic"), train, batches.steps_per_epoch, {"valid": {"x": x, "y": 3 * x + 1}})
 
     def model(self, cfg):
         return nn.Sequential(nn.Linear(1, 8), nn.LayerNorm(8), ops.tanh, nn.Linear(8, 1))

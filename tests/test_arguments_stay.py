@@ -199,7 +199,9 @@ HOST = {
 }
 WITHOUT_ARRAYS = {
     "duoln.backend", "duoln.find_rate", "duoln.load", "duoln.load_pytorch", "duoln.observed", "duoln.summary", "duoln.train",
-    "duoln.data.data_folders", "duoln.data.find", "duoln.data.json_of", "duoln.data.map_npy", "duoln.data.most_unpacked", "duoln.data.opened",
+    "duoln.data.absent", "duoln.data.at_line", "duoln.data.data_folders", "duoln.data.describe_unknown", "duoln.data.find",
+    "duoln.data.find_mnist", "duoln.data.locate", "duoln.data.original_or_made", "duoln.data.packed_or_not", "duoln.data.read_found",
+    "duoln.data.read_lines", "duoln.data.search_folders", "duoln.data.suited_to", "duoln.data.visible", "duoln.data.json_of", "duoln.data.map_npy", "duoln.data.most_unpacked", "duoln.data.opened",
     "duoln.data.parse_json", "duoln.data.read_idx", "duoln.data.read_json", "duoln.data.read_mnist", "duoln.data.read_npz",
     "duoln.data.read_tar", "duoln.data.read_text", "duoln.data.read_whole", "duoln.data.size_of",
     "duoln.testing.check_corpus", "duoln.testing.check_error", "duoln.testing.check_task", "duoln.testing.tolerance"}

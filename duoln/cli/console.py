@@ -23,7 +23,7 @@ from duoln.data import strictjson
 from duoln.runs.series import Range
 from duoln.system.visible import visible
 from duoln.tasks.events import Evaluation, Listener, RunStart, Step
-from duoln.tasks.task import Task
+from duoln.tasks.task import Task, claims_of
 from duoln.tasks.values import Column, Dataset, split_columns
 from duoln.training.memory import size
 
@@ -222,6 +222,7 @@ def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, An
         OutputError: the table is the result and cannot be written.
     """
     room_for_all = _channel(data).width
+    claimed = claims_of(task, dataset)
     metrics, levels = split_columns(task.columns)
     length, unit = ("steps", "update") if task.x_axis == "step" else ("epochs", "epoch")
     same = {key: len({r[key] for r in results}) == 1 for key in ("batch_size", length)}
@@ -236,12 +237,13 @@ def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, An
                    if task.x_axis == "step" else
                    ("s/epoch", "right", [f"{r['seconds_per_epoch']:.2f}" for r in results]))
     room = room_for_all - _width(columns)
-    beside = bool(task.references) and room >= _CLAIM
+    beside = bool(claimed) and room >= _CLAIM
     if room < 0:
         upright = [(_in_lines(heading), justify, cells) for heading, justify, cells in columns]
         columns = min(upright, _on_its_side(columns), key=lambda turned: max(_width(turned), room_for_all))
-    claims = [task.references.get(r["variant"], "-") for r in results]
-    table = Table(title=f"{task.title} ({task.paper})" if task.paper else task.title, title_justify="left")
+    claims = [claimed.get(r["variant"], "-") for r in results]
+    of = "" if claimed or not task.references else "; made data: the paper's words are left out"
+    table = Table(title=f"{task.title} ({task.paper}{of})" if task.paper else task.title, title_justify="left")
     for heading, justify, _ in columns:
         table.add_column(heading, justify="right" if justify == "right" else "left", no_wrap=True)
     if beside:
@@ -256,7 +258,7 @@ def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, An
         common.append(f"{count(results[0][length])} {unit}{'' if results[0][length] == 1 else 's'}")
     common += [f"{c.heading} {number(results[0].get(c.key), c.form)}" for c in levels if results]
     lines = [", ".join(common)]
-    if task.references and not beside:
+    if claimed and not beside:
         lines += [f"{'the paper' if task.paper else 'reference'} on {variant}: {claim}"
                   for variant, claim in dict(zip((r["variant"] for r in results), claims, strict=True)).items()]
     lines += changes_in(results)

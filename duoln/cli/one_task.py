@@ -30,7 +30,6 @@ def configured(args: argparse.Namespace) -> tuple[Task, str, Config, Splits]:
     Raises:
         UsageError: the task, the variant, the preset or a setting is unknown. DataMissingError: there are no data.
     """
-    from duoln.cli import console
     from duoln.tasks import make_config
     from duoln.tasks.registry import find_task
     from duoln.tasks.settings import check_config
@@ -41,5 +40,16 @@ def configured(args: argparse.Namespace) -> tuple[Task, str, Config, Splits]:
     cfg = make_config(task, variant, args.preset, {**facts.settings_of(task, args), **given})
     check_config(task, variant, cfg)
     splits = task.data(cfg)
-    console.say(f"data: {splits.dataset.label}", style="" if splits.dataset.provenance == "original" else "yellow")
+    say_data(task, splits)
     return task, variant, cfg, splits
+
+
+def say_data(task: Task, splits: Splits) -> None:
+    """What a run is trained on, and what its task remarks about it."""
+    from duoln.cli import console
+
+    console.say(f"data: {splits.dataset.label}", style="" if splits.dataset.provenance == "original" else "yellow")
+    for remark in filter(None, splits.remarks):
+        console.say(f"  {remark}", style="yellow")
+    if task.paper and splits.dataset.provenance == "synthetic":
+        console.say("  figures on made data cannot be compared with the paper's", style="yellow")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from duoln.cli import facts
 from duoln.cli.curves import CURVES, LAYERS, write_curves, write_layers
 from duoln.cli.guard import as_document, guarded
+from duoln.cli.one_task import say_data
 from duoln.cli.parser import Parser
 from duoln.cli.ranks import launch, parse_ranks, take_place
 from duoln.errors import CheckpointError, UsageError
@@ -187,7 +188,7 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
             if task.paper:  # others say what they read or make when they have it
                 console.say(f"data: looking for what {task.name} needs (DUOLN_DATA, the cache, then mirrors)")
             splits, made_for = task.data(cfg), _data_settings(task, cfg)
-            _say_data(task, splits)
+            say_data(task, splits)
         trainer = Trainer(task, name, cfg, splits, backend, args.debug_nans, ranks, precisions[name])
         if follows:
             follow(trainer)
@@ -218,15 +219,6 @@ def _data_settings(task: Task, cfg: Config) -> tuple[Any, ...]:
     """The settings that decide the data; configurations in which they are equal share their data."""
     changed = {key for overrides in task.variants.values() for key in overrides}
     return tuple((key, value) for key, value in vars(cfg).items() if key not in changed)
-
-
-def _say_data(task: Task, splits: Splits) -> None:
-    from duoln.cli import console
-
-    console.say(f"data: {splits.dataset.label}", style="" if splits.dataset.provenance == "original" else "yellow")
-    if task.paper and splits.dataset.provenance == "synthetic":
-        console.say("  the original is not available here, or was not requested; see `duoln doctor` and DUOLN_DATA. "
-                    "Figures on made data cannot be compared with the paper's", style="yellow")
 
 
 def _configs(task: Task, asked: Command) -> dict[str, Config]:

@@ -91,7 +91,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from duoln import nn, ops
-from duoln.data import Batch, Batches, check_range
+from duoln.data import DATA_SEED, Batch, Batches, check_range
 from duoln.randomness import Stream
 from duoln.tasks import Column, Config, Dataset, Splits, Task
 
@@ -123,8 +123,8 @@ class TITLETask(Task):
     columns = (Column("train_nll", "train NLL"), Column("test_error", "test error", ".1%"))
 
     def data(self, cfg: TITLEConfig, root: Path | None = None) -> Splits:
-        """Made data; a task that reads files looks below `root`, then in `duoln.data.data_folders()`."""
-        train, test = make_rows(cfg.rows, cfg.seed, "train"), make_rows(1024, cfg.seed, "test")
+        """Made data; a task that reads files finds them by `duoln.data.locate(names, root)`."""
+        train, test = make_rows(cfg.rows, "train"), make_rows(1024, "test")
         batches = Batches(train, cfg.batch_size, cfg.seed)
         return Splits(Dataset("made patterns", "synthetic"), batches, batches.steps_per_epoch,
                       {"train": train, "test": test})
@@ -151,10 +151,10 @@ class TITLETask(Task):
                 "error": float(np.mean(logits.argmax(axis=1) != label))}
 
 
-def make_rows(count: int, seed: int, split: str) -> Batch:
-    """Rows and their patterns, the same for the same seed and split."""
-    patterns = Stream(seed, "NAME patterns").gaussian((PATTERNS, VALUES))
-    rng = Stream(seed, f"NAME {split}")
+def make_rows(count: int, split: str) -> Batch:
+    """Rows and their patterns, the same for every cfg.seed, which decides how a run trains."""
+    patterns = Stream(DATA_SEED, "NAME patterns").gaussian((PATTERNS, VALUES))
+    rng = Stream(DATA_SEED, f"NAME {split}")
     label = rng.integers(PATTERNS, (count,))
     x = patterns[label] + 0.5 * rng.gaussian((count, VALUES))
     x = x * rng.uniform((count, 1), 0.2, 5.0) + 3 * rng.gaussian((count, 1))

@@ -10,12 +10,13 @@ import contextlib
 import hashlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from duoln.core.miscalled import explained
+from duoln.data.bounded import opened
 from duoln.errors import DataError, DataMissingError
 from duoln.system.cache import cache_folder
 
@@ -32,12 +33,17 @@ class Resource:
         sha256: of its bytes.
         size: in bytes; a download stops one byte past it.
         urls: mirrors, tried in order.
+        unpacked_sha256: of the content of a gzipped file, which may lie there unpacked, without .gz; "" for no such
+            file.
+        also: other places below these folders, such as those where another library puts the file.
     """
 
     path: str
     sha256: str
     size: int
     urls: tuple[str, ...] = ()
+    unpacked_sha256: str = ""
+    also: tuple[str, ...] = ()
 
 
 @explained
@@ -47,34 +53,71 @@ def data_folders() -> list[Path]:
 
 
 @explained
+def search_folders(root: Path | None = None) -> list[Path]:
+    """The folders in which data are looked for: `root`, those of DUOLN_DATA, the cache."""
+    return [*([] if root is None else [root]), *data_folders(), cache_folder()]
+
+
+@explained
+def packed_or_not(path: Path) -> Path | None:
+    """A path, or the same without .gz, where something of this name is; None where nothing is.
+
+    Raises:
+        DataError: it is a link to nothing, or its folder cannot be searched.
+    """
+    for option in (path, path.with_suffix("")) if path.suffix == ".gz" else (path,):
+        try:
+            option.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise DataError(f"{option}: cannot be read: {error.strerror or error}") from error
+        if not option.exists():
+            raise DataError(f"{option}: expected a file or folder, found a link to nothing")
+        return option
+    return None
+
+
+@explained
+def visible(paths: Iterable[Path]) -> list[Path]:
+    """Paths in order, without names that begin with a point: macOS puts a file `._NAME` beside each NAME."""
+    return sorted(path for path in paths if not path.name.startswith("."))
+
+
+@explained
+def on_disk(resource: Resource, root: Path | None = None) -> Path | None:
+    """The path of a resource's file, packed or unpacked, in the first folder that has it; None where none has."""
+    places = [folder / place for folder in search_folders(root) for place in (resource.path, *resource.also)]
+    return next((path for path in map(packed_or_not, places) if path is not None), None)
+
+
+@explained
 def find(resource: Resource) -> Path:
     """The path of a resource's file, which is downloaded if it is in no folder.
 
     Raises:
         DataMissingError: the file is in no folder and cannot be downloaded; the message says what was tried and where
             to put the file by hand.
-        DataError: a file of that name has another sha256.
+        DataError: a file of that name has another sha256, or cannot be read.
     """
-    for folder in [*data_folders(), cache_folder()]:
-        path = folder / resource.path
-        if path.is_file():
-            _verify(path, resource)
-            return path
-    return _download(resource, cache_folder() / resource.path)
+    path = on_disk(resource)
+    if path is None:
+        return _download(resource, cache_folder() / resource.path)
+    _verify(path, resource)
+    return path
 
 
 def _verify(path: Path, resource: Resource) -> None:
+    unpacked = resource.path.endswith(".gz") and path.suffix != ".gz"
+    expected = resource.unpacked_sha256 if unpacked else resource.sha256
     digest = hashlib.sha256()
-    try:
-        with path.open("rb") as file:
-            while chunk := file.read(_CHUNK):
-                digest.update(chunk)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
-    if digest.hexdigest() != resource.sha256:
-        raise DataError(f"{path}: expected sha256 {resource.sha256}, found {digest.hexdigest()} "
-                        f"({path.stat().st_size} bytes, expected {resource.size}); the file is damaged or another "
-                        "one: remove or replace it")
+    with opened(path, "file") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    if digest.hexdigest() != expected:
+        size = "" if unpacked else f", expected {resource.size}"
+        raise DataError(f"{path}: expected sha256 {expected}, found {digest.hexdigest()} ({path.stat().st_size} "
+                        f"bytes{size}); the file is damaged or another one: remove or replace it")
 
 
 def _download(resource: Resource, target: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,27 +11,32 @@ import numpy as np
 from duoln.core.fields import fields_in_words
 from duoln.core.miscalled import explained
 from duoln.data.batches import check_range
-from duoln.data.files import Resource, find
+from duoln.data.files import Resource, find, on_disk, packed_or_not
 from duoln.data.idx import read_idx
-from duoln.errors import DataFormatError
+from duoln.errors import DataError, DataFormatError, DataMissingError
 
 _MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/",
             "http://yann.lecun.com/exdb/mnist/")
 
 
-def _resource(name: str, size: int, sha256: str) -> Resource:
-    return Resource(f"mnist/{name}", sha256, size, tuple(mirror + name for mirror in _MIRRORS))
+def _resource(name: str, size: int, sha256: str, unpacked: str) -> Resource:
+    return Resource(f"mnist/{name}", sha256, size, tuple(mirror + name for mirror in _MIRRORS), unpacked,
+                    (f"MNIST/raw/{name}",))
 
 
 FILES = {
     "train": (_resource("train-images-idx3-ubyte.gz", 9_912_422,
-                        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+                        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+                        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"),
               _resource("train-labels-idx1-ubyte.gz", 28_881,
-                        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c")),
+                        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+                        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5")),
     "test": (_resource("t10k-images-idx3-ubyte.gz", 1_648_877,
-                       "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+                       "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+                       "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),
              _resource("t10k-labels-idx1-ubyte.gz", 4_542,
-                       "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6")),
+                       "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+                       "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2")),
 }
 """Images and labels of each split."""
 
@@ -45,22 +51,48 @@ class Digits(NamedTuple):
 
 @explained
 def read_mnist(root: Path | None = None) -> dict[str, Digits]:
-    """The 60,000 digits of "train" and the 10,000 of "test", as they are distributed.
+    """The 60,000 digits of "train" and the 10,000 of "test", as they are distributed, packed or unpacked.
 
     A file below `root` comes before DUOLN_DATA, the cache and the mirrors.
 
     Raises:
-        DataMissingError: a file cannot be found or downloaded. DataError: a file is damaged, or its content is not
-            MNIST's.
+        DataMissingError: no file can be found or downloaded. DataError: some of the files cannot, or a file is damaged,
+            or its content is not MNIST's.
     """
-    paths = {split: [_find(resource, root) for resource in pair] for split, pair in FILES.items()}
+    return read_found(find_mnist(root))
+
+
+@explained
+def find_mnist(root: Path | None = None) -> dict[str, tuple[Path, Path]]:
+    """Where the images and labels of each split are, as `read_mnist` looks for them.
+
+    Raises:
+        as `read_mnist`, for files that are missing.
+    """
+    resources = [resource for pair in FILES.values() for resource in pair]
+    try:
+        paths = {resource: _find(resource, root) for resource in resources}
+    except DataMissingError as error:
+        present = next((path for path in (on_disk(resource, root) for resource in resources) if path is not None), None)
+        if present is None:
+            raise
+        raise DataError(f"{error}; {present} is there, and MNIST is read whole or not at all") from error
+    return {split: (paths[images], paths[labels]) for split, (images, labels) in FILES.items()}
+
+
+@explained
+def read_found(paths: Mapping[str, tuple[Path, Path]]) -> dict[str, Digits]:
+    """The digits of the files that `find_mnist` names.
+
+    Raises:
+        DataError: a file is damaged, or its content is not MNIST's.
+    """
     return {split: _digits(*pair) for split, pair in paths.items()}
 
 
 def _find(resource: Resource, root: Path | None) -> Path:
-    if root is not None and (root / resource.path).is_file():
-        return root / resource.path
-    return find(resource)
+    below = None if root is None else packed_or_not(root / resource.path)
+    return find(resource) if below is None else below
 
 
 def _digits(images: Path, labels: Path) -> Digits:

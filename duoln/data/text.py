@@ -1,17 +1,21 @@
-"""Reads a text of the user's own."""
+"""Reads texts of the user's own, whole or line by line. A mark of the byte order is never part of a text."""
 
 from __future__ import annotations
 
 import codecs
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from duoln.core.miscalled import explained
 from duoln.data.bounded import Unpacked, opened
-from duoln.errors import DataFormatError, DtypeError, UsageError
+from duoln.errors import DataError, DataFormatError, DtypeError, UsageError
 
 _MOST_BYTES = 1 << 25
 """A text takes up to four bytes a character, and its lines are made again."""
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_MOST_UNKNOWN = 0.5
+"""Of the words of a text: the 100 most frequent words of English are about half of any text, so that a vocabulary with
+fewer of its words is of another language, another case or another way to cut words."""
 
 
 @explained
@@ -31,36 +35,104 @@ def read_text(path: Path, encoding: str = "utf-8", most: int = _MOST_BYTES) -> s
             byte.
         UsageError: there is no such encoding.
     """
-    _check_encoding(encoding)
+    _check_encoding("read_text", encoding)
     with opened(path, "text") as raw:
         content = Unpacked(path, raw, most).read()
     if not content:
         raise DataFormatError(path, 0, "a text", "an empty file")
-    text = _decoded(path, content, encoding)
-    zero = text.find("\0")
-    if zero >= 0:
-        offset = len(text[:zero].encode(encoding))
-        raise DataFormatError(path, offset, f"a text in {encoding}", "a zero byte, which no text has")
-    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    return _decoded(path, content, encoding).replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _check_encoding(encoding: str) -> None:
+@explained
+def read_lines(path: Path, most: int, longest: int, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
+    """The lines of a file, or of a gzipped one, with their numbers from 1 and without what ends them.
+
+    Only a newline byte ends a line. A mark of the byte order at the beginning is no part of the first line. The file is
+    read as its lines are asked for.
+
+    Args:
+        path: the file.
+        most: the most bytes that the file may have, unpacked.
+        longest: the most bytes of a line.
+        encoding: one in which a newline is the byte 10, such as "utf-8" or "latin-1".
+
+    Raises:
+        DataMissingError: there is no such file. DataError: it cannot be read.
+        DataFormatError: damaged gzip, more than is believed, or no text in this encoding; the message names the line.
+        UsageError: there is no such encoding.
+    """
+    _check_encoding("read_lines", encoding)
+    return _lines(path, most, longest, encoding)
+
+
+def _lines(path: Path, most: int, longest: int, encoding: str) -> Iterator[tuple[int, str]]:
+    number = 0
+    with opened(path, "text") as raw:
+        file = Unpacked(path, raw, most)
+        while line := _line(path, file, number + 1, longest):
+            number += 1
+            yield number, _decoded(f"{path}: line {number}", line, encoding, number == 1).rstrip("\r\n")
+
+
+def _line(path: Path, file: Unpacked, number: int, longest: int) -> bytes:
+    try:
+        line = file.readline(longest + 1)
+    except DataFormatError as error:
+        raise at_line(path, number, error.expected, error.actual, error.offset) from error
+    if len(line) > longest:
+        raise at_line(path, number, f"a line of at most {longest} bytes", "a longer one")
+    return line
+
+
+@explained
+def at_line(path: Path, number: int, expected: object, actual: object, offset: int = 0) -> DataFormatError:
+    """The error of a line; `offset` is the byte of the line."""
+    return DataFormatError(f"{path}: line {number}", offset, expected, actual)
+
+
+@explained
+def describe_unknown(where: object, shares: Mapping[str, float]) -> str:
+    """A sentence about the words that a vocabulary does not have; "" if it has all.
+
+    Args:
+        where: the vocabulary or the corpus, for errors.
+        shares: of the unknown among all words of a text, by the name of the text.
+
+    Raises:
+        DataError: more than half of the words of a text are unknown.
+    """
+    for name, share in shares.items():
+        if share > _MOST_UNKNOWN:
+            raise DataError(f"{where}: expected a vocabulary with most words of {name}, found {share:.1%} of them "
+                            "unknown; is it of the same language and case, and does it have enough words?")
+    unknown = ", ".join(f"{name} {share:.1%}" for name, share in shares.items() if share)
+    return f"words that are not in the vocabulary: {unknown}" if unknown else ""
+
+
+def _check_encoding(name: str, encoding: str) -> None:
     if not isinstance(encoding, str):
-        raise DtypeError(f"[read_text] encoding: expected a text, found {type(encoding).__name__}")
+        raise DtypeError(f"[{name}] encoding: expected a text, found {type(encoding).__name__}")
     try:
         b"a".decode(encoding, "ignore")
     except (LookupError, ValueError) as error:
-        raise UsageError("[read_text] encoding: expected one of text that Python knows, such as utf-8 or latin-1; "
+        raise UsageError(f"[{name}] encoding: expected one of text that Python knows, such as utf-8 or latin-1; "
                          f"found {encoding!r}") from error
 
 
-def _decoded(path: Path, content: bytes, encoding: str) -> str:
+def _decoded(where: object, content: bytes, encoding: str, first: bool = True) -> str:
+    """A text without the mark of the byte order, which stands at the head of the `first` bytes of a file."""
+    mark = len(codecs.BOM_UTF8) if first and content.startswith(codecs.BOM_UTF8) else 0
     try:
-        return content.decode(encoding)
+        text = content[mark:].decode(encoding)
     except UnicodeDecodeError as error:
-        actual = f"byte {content[error.start]:#04x}"
+        actual = f"byte {error.object[error.start]:#04x}"
         if content.startswith(_UTF_16):
             actual += '; it begins as a text in UTF-16 does: give encoding="utf-16"'
-        raise DataFormatError(path, error.start, f"a text in {encoding}", actual) from error
+        raise DataFormatError(where, mark + error.start, f"a text in {encoding}", actual) from error
     except UnicodeError as error:  # some codecs do not tell the place
-        raise DataFormatError(path, 0, f"a text in {encoding}", str(error)) from error
+        raise DataFormatError(where, 0, f"a text in {encoding}", str(error)) from error
+    zero = text.find("\0")
+    if zero >= 0:
+        offset = mark + len(text[:zero].encode(encoding))
+        raise DataFormatError(where, offset, f"a text in {encoding}", "a zero byte, which no text has")
+    return text.removeprefix("\ufeff") if first else text

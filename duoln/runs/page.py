@@ -12,7 +12,7 @@ from duoln.runs import html
 from duoln.runs.curves_picture import lines_of, losses
 from duoln.runs.series import Point, Series, metric
 from duoln.system.visible import visible
-from duoln.tasks.task import Task
+from duoln.tasks.task import Task, claims_of
 from duoln.tasks.values import Column, split_columns
 
 
@@ -39,12 +39,15 @@ def write_page(task: Task, series: Sequence[Series], target: Path, number: Calla
 
 def _results(task: Task, series: Sequence[Series], number: Callable[[Any, str], str]) -> Iterator[str]:
     settings = list(dict.fromkeys(key for s in series for key in s.differences))
-    claim = [] if not task.references else ["the paper's claim" if task.paper else "the reference"]
+    claims = [claims_of(task, s.runs[0].dataset) for s in series]
+    claim = ["the paper's claim" if task.paper else "the reference"] if any(claims) else []
     rows = [[s.variant, s.name, *(s.differences.get(key, "") for key in settings),
              *(number(s.length(key), ".10g") for key in ("epoch", "step")),
              *(number(s.figure(c.key), c.form) for c in task.columns),
-             *(task.references.get(s.variant, "-") for _ in claim)] for s in series]
+             *(claimed.get(s.variant, "-") for _ in claim)] for s, claimed in zip(series, claims, strict=True)]
     yield "<h2>Results</h2>"
+    if task.references and not all(claims):
+        yield "<p>Made data: the paper's words are left out.</p>"
     headings = ["variant", "run", *settings, "epochs", "updates", *(c.heading for c in task.columns), *claim]
     yield from html.table(headings, rows)
     yield from (f"<p>{html.text(f'{s.label()}: not the bits of one run: {change}')}</p>"

@@ -63,7 +63,10 @@ def _splits(value: Any) -> Splits:
     evaluation = dict(value.evaluation)
     for name, split in evaluation.items():
         _expect(type(name) is str and isinstance(split, Mapping), "arrays by name as each split", split)
-    return Splits(dataset, value.train, count, evaluation)
+    remarks = value.remarks
+    _expect(isinstance(remarks, list | tuple) and all(type(text) is str for text in remarks), "texts as remarks",
+            remarks)
+    return Splits(dataset, value.train, count, evaluation, tuple(text for text in remarks if text))
 
 
 def _metrics(value: Any) -> dict[str, float]:

@@ -20,11 +20,16 @@ from duoln.data import Batch, count_examples
 from duoln.errors import UsageError
 from duoln.nn import Module, Params
 from duoln.optim import Adam, Optimizer
-from duoln.tasks.values import Column, Findings, ReferenceCurve, ReferenceTable, Splits, Trained
+from duoln.tasks.values import Column, Dataset, Findings, ReferenceCurve, ReferenceTable, Splits, Trained
 
 Predict = Callable[[Batch], np.ndarray]
 Peer = tuple[Callable[[Batch], float], dict[str, str]]
 PeerBuilder = Callable[[Any, Params], Peer]
+
+
+def is_of_test(metric: str) -> bool:
+    """Whether a metric, SPLIT_NAME, is of a test set."""
+    return metric.startswith("test")
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,7 @@ class Task:
             task that is of no paper any text.
         columns: the metrics to show, in order.
         selection: which metric says that a checkpoint is the best so far, and whether the "lowest" or the "highest"
-            is; the first column's lowest by default.
+            is; the lowest of the first column that is of no test set by default. No figure of a test set selects.
         x_axis: what curves are drawn against: epochs, or updates ("step") with the training loss beside them.
         batch_axes: along which axis of an array of a training batch the examples stand; 0 where an array is not named,
             None for one that is no row of examples. `duoln run --ranks` shares batches out along it.
@@ -205,3 +210,24 @@ class Task:
         build: PeerBuilder = importlib.import_module(f"{package}{dot}peer_{library}").build
         options = self.peers[name]
         return partial(build, **options) if options else build
+
+
+def selected_by(task: Task, cfg: Config) -> tuple[str, Literal["lowest", "highest"]] | None:
+    """`selection`, or its default; None for a task all of whose columns are of test sets.
+
+    Raises:
+        UsageError: it is a figure of a test set, or there is none and `patience` needs one.
+    """
+    if task.selection is not None and not is_of_test(task.selection[0]):
+        return task.selection
+    first = next((column.key for column in task.columns if not is_of_test(column.key)), None)
+    if task.selection is not None or (first is None and cfg.patience):
+        name = "none" if task.selection is None else task.selection[0]
+        raise UsageError(f"[{task.name}] selection: expected a metric of another set than test, found {name}: the best "
+                         "of many figures of a test set says nothing about new data")
+    return None if first is None else (first, "lowest")
+
+
+def claims_of(task: Task, dataset: Dataset) -> Mapping[str, str]:
+    """`references`, but none of a paper beside runs on made data, of which it says nothing."""
+    return {} if task.paper and dataset.provenance == "synthetic" else task.references

@@ -77,13 +77,17 @@ class Splits:
         train: gives the training batch of an update; a pure function of the number of the update (see
             `duoln.data.Batches`).
         steps_per_epoch: how many updates make one pass over the data.
-        evaluation: whole splits by name, such as "train", "valid", "test".
+        evaluation: whole splits by name, such as "train", "valid", "test". Those that are not "train" are held out:
+            they do not depend on the seed.
+        remarks: sentences that a run says in its first lines: why data were made, which share of the words is unknown.
+            Empty ones are left out.
     """
 
     dataset: Dataset
     train: Callable[[int], Batch]
     steps_per_epoch: int
     evaluation: Mapping[str, Batch]
+    remarks: Sequence[str] = ()
 
 
 @fields_in_words

@@ -17,14 +17,14 @@ from duoln.backends.protocol import Backend
 from duoln.core import Tensor
 from duoln.core.miscalled import explained
 from duoln.data import count_examples
-from duoln.errors import GradientError, ShapeError
+from duoln.errors import GradientError, ShapeError, UsageError
 from duoln.pictures.drawing import can_draw
 from duoln.randomness import Stream
 from duoln.runs.checkpoint import load
 from duoln.runs.folder import RunFolder
 from duoln.runs.trained import load_trained
 from duoln.tasks.settings import make_config
-from duoln.tasks.task import Config, Task
+from duoln.tasks.task import Config, Task, selected_by
 from duoln.tasks.values import Splits
 from duoln.testing.corpora import check_corpus
 from duoln.testing.gradients import gradcheck
@@ -85,12 +85,13 @@ def check_task(task: Task, preset: str = "smoke", backend: Backend | str = "nump
         check_corpus(task, make_config(task, next(iter(task.variants)), preset, corpus_settings), corpus, harmless)
     for variant in task.variants:
         for name in task.presets:
-            make_config(task, variant, name)
+            _check_selection(task, make_config(task, variant, name))
         cfg = make_config(task, variant, preset, settings)
         splits = task.data(cfg)
         _check_batches(task, splits, steps)
         if variant == next(iter(task.variants)):
             _check_seeded(task, variant, cfg, splits, steps)
+            _check_held_out(task, variant, cfg, splits)
         if gradients:
             _check_gradient(task, variant, cfg, splits)
         if second is not None:
@@ -200,6 +201,26 @@ def _check_seeded(task: Task, variant: str, cfg: Config, splits: Splits, steps: 
                 raise AssertionError(f"data: {where} of '{variant}' differs when data(cfg) is called again, at "
                                      f"'{path}': what is drawn must follow from cfg.seed, as "
                                      "duoln.randomness.Stream(cfg.seed, name) gives it")
+
+
+def _check_selection(task: Task, cfg: Config) -> None:
+    try:
+        selected_by(task, cfg)
+    except UsageError as error:
+        raise AssertionError(str(error)) from error
+
+
+def _check_held_out(task: Task, variant: str, cfg: Config, splits: Splits) -> None:
+    """Another seed evaluates on the same: runs of several seeds are compared, and their splits must not differ."""
+    again = task.data(dataclasses.replace(cfg, seed=cfg.seed + 1)).evaluation
+    for name, split in splits.evaluation.items():
+        if name == "train":
+            continue
+        for path, array in tree.items(split):
+            second = dict(tree.items(again[name])).get(path, np.zeros(0))
+            if not np.array_equal(array, second, equal_nan=np.asarray(array).dtype.kind == "f"):
+                raise AssertionError(f"data: split {name!r} of '{variant}' differs for another seed, at '{path}': what "
+                                     "is held out must not depend on cfg.seed; draw it by duoln.data.DATA_SEED")
 
 
 def _check_training(task: Task, variant: str, cfg: Config, splits: Splits, backend: Backend, steps: int) -> None:

@@ -27,7 +27,7 @@ from duoln.runs.settings import MAY_CHANGE
 from duoln.runtime import tensor, to_tensors
 from duoln.system import host_memory
 from duoln.tasks.events import Change, Step
-from duoln.tasks.task import Config, Task
+from duoln.tasks.task import Config, Task, selected_by
 from duoln.tasks.values import Splits
 from duoln.training import memory
 from duoln.training.memory import StepMemory
@@ -83,6 +83,7 @@ class Trainer:
         """The best value so far of the metric that selects a checkpoint."""
         self.best_step: int | None = None
         """The step of the checkpoint with that value."""
+        self._selected = selected_by(task, cfg)
         self.worse = 0
         """The number of evaluations since the best one."""
         self.gradient_norm = math.nan
@@ -243,7 +244,11 @@ class Trainer:
                                self.precision)
 
         def predict(batch: Batch) -> np.ndarray:
-            return self.task.predict(self.model, params, self._stored(batch)).numpy()
+            values = self.task.predict(self.model, params, self._stored(batch)).numpy()
+            if values.dtype.kind == "f" and np.isnan(values).any():
+                raise DivergedError(f"[{self.task.name}] expected numbers as predictions after update {self.step}, "
+                                    f"found {np.isnan(values).sum():,} NaN of {values.size:,} values")
+            return values
 
         evaluated: dict[str, float] = {}
         for name, split in self.splits.evaluation.items():
@@ -260,8 +265,7 @@ class Trainer:
 
     def note_best(self) -> bool:
         """Whether the last evaluation is the best so far by the task's selection; a best one is stored."""
-        columns = self.task.columns
-        key, which = self.task.selection or (columns[0].key if columns else "", "lowest")
+        key, which = self._selected or ("", "lowest")
         value = self.evaluated.get(key, math.nan)
         better = math.isfinite(value) and (self.best is None
                                            or (value < self.best if which == "lowest" else value > self.best))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from duoln.data import read_tar, read_whole
+from duoln.data import read_tar, read_whole, visible
 from duoln.errors import DataFormatError, DataMissingError
 
 SPLITS = {"training": "train", "validation": "valid", "test": "test"}
@@ -41,14 +41,18 @@ def members(path: Path) -> Iterator[Member]:
 
 
 def _of_folder(path: Path) -> Iterator[Member]:
-    for file in sorted(path.rglob(f"*{_ENDING}")):
+    for file in visible(path.rglob(f"*{_ENDING}")):
         content = read_whole(file, _MAX_QUESTION, "question")
         yield Member(_split(file, PurePosixPath(file.relative_to(path).as_posix())), str(file), content)
 
 
 def _of_tar(path: Path) -> Iterator[Member]:
-    for place, where, content in read_tar(path, _MAX_BYTES, _MAX_QUESTION, lambda p: p.suffix == _ENDING):
+    for place, where, content in read_tar(path, _MAX_BYTES, _MAX_QUESTION, _wanted):
         yield Member(_split(where, place), where, content)
+
+
+def _wanted(place: PurePosixPath) -> bool:
+    return place.suffix == _ENDING and not place.name.startswith(".")  # macOS puts ._NAME beside each NAME
 
 
 def _split(where: object, place: PurePosixPath) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from duoln.data import cache_folder, data_folders
-from duoln.errors import DataMissingError, UsageError
+from duoln.data import absent, locate, original_or_made, suited_to
+from duoln.errors import UsageError
 from duoln.plugins.attentive_reader import corpus, made, vocabulary
 from duoln.plugins.attentive_reader.batches import Dropout, Training, evaluated
 from duoln.plugins.attentive_reader.corpus import Corpus, Cut, Ragged, Split
@@ -31,7 +33,7 @@ DATASETS = {"cnn": Dataset("CNN questions", "original"), "novels": Dataset("nove
 def splits(cfg: Any, root: Path | None) -> Splits:
     """Training batches, and the splits for evaluation; for the training set these are its first questions.
 
-    Source "auto" falls back to made questions only where no corpus is found; a damaged one is an error.
+    Source "auto" falls back to made questions only where nothing of a corpus is found; a damaged one is an error.
 
     Raises:
         DataMissingError: a corpus was requested and is not available.
@@ -43,10 +45,17 @@ def splits(cfg: Any, root: Path | None) -> Splits:
         value = getattr(cfg, name)
         if value is not None and value < least:
             raise UsageError(f"[attentive_reader] expected {name} of at least {least}, found {value}")
-    dataset, read_sets, where = _load(cfg, root)
+    (dataset, read_sets, where), why = _load(cfg, root)
     words = (vocabulary.count_words(read_sets, where, cfg.table, cfg.min_count) if cfg.vocabulary is None
              else vocabulary.read_words(Path(cfg.vocabulary), cfg.table))
     parts = vocabulary.encode(read_sets, words)
+    unknown = vocabulary.remark(parts, where if cfg.vocabulary is None else cfg.vocabulary)
+    with suited_to(cfg.source, why):
+        return _splits(cfg, dataset, parts, words, (why, unknown))
+
+
+def _splits(cfg: Any, dataset: Dataset, parts: dict[str, Split], words: vocabulary.Vocabulary,
+            remarks: Sequence[str]) -> Splits:
     if cfg.questions is not None:
         parts["train"] = _first(parts["train"], cfg.questions)
     dropout = None if cfg.dropout == "none" else Dropout(cfg.keep, cfg.width, cfg.hidden)
@@ -60,7 +69,7 @@ def splits(cfg: Any, root: Path | None) -> Splits:
         if not len(evaluation[name]["answer"]):
             raise UsageError(f"[attentive_reader] the {name} set is smaller than a batch, and so is left out: expected "
                              f"a batch_size of at most {len(part.answers)} or last_batch=kept, found {cfg.batch_size}")
-    return Splits(dataset, train, train.steps_per_epoch, evaluation)
+    return Splits(dataset, train, train.steps_per_epoch, evaluation, remarks)
 
 
 def _first(split: Split, count: int) -> Split:
@@ -71,20 +80,26 @@ def _first(split: Split, count: int) -> Split:
     return Split(passages, questions, split.answers[:count], split.most_frequent[:count])
 
 
-def _load(cfg: Any, root: Path | None) -> tuple[Dataset, Corpus, object]:
+def _load(cfg: Any, root: Path | None) -> tuple[tuple[Dataset, Corpus, object], str]:
     cut = Cut(cfg.sentences, cfg.window, cfg.last_token)
     if cfg.corpus is not None:
         path = Path(cfg.corpus).expanduser()
-        return Dataset(path.name, "substitute"), corpus.read(path, cut, cfg.within_from), path
-    if cfg.source != "made":
-        folders = [*([] if root is None else [root]), *data_folders(), cache_folder()]
-        for name in AUTO if cfg.source == "auto" else [cfg.source]:
-            for path in (folder / place for folder in folders for place in PLACES[name]):
-                if path.exists():
-                    return DATASETS[name], corpus.read(path, cut, cfg.within_from), path
-        if cfg.source != "auto":
-            raise DataMissingError(f"{folders[0] / PLACES[cfg.source][0]}: not found; put the questions there (or "
-                                   f"below another folder of DUOLN_DATA; names that are looked for: "
-                                   f"{', '.join(PLACES[cfg.source])}), or name a folder or tar of them with "
-                                   "--set corpus=PATH")
-    return DATASETS["made"], made.make(cfg.seed, cut), "made questions"
+        return (Dataset(path.name, "substitute"), corpus.read(path, cut, cfg.within_from), path), ""
+    return original_or_made(cfg.source, partial(_find, cfg, cut, root),
+                            lambda: (DATASETS["made"], made.make(cut), "made questions"))
+
+
+def _find(cfg: Any, cut: Cut, root: Path | None) -> Callable[[], tuple[Dataset, Corpus, object]]:
+    """The function that reads the corpus of a source; "auto" is the first that is there."""
+    names = AUTO if cfg.source == "auto" else (cfg.source,)
+    places = [(name, place) for name in names for place in PLACES[name]]
+    for name, place in places:
+        files = locate([place], root)
+        if files is not None:
+            return partial(_read, name, files[0], cut, cfg.within_from)
+    raise absent([place for _, place in places], root,
+                 "put the questions there, or name a folder or tar of them with --set corpus=PATH")
+
+
+def _read(name: str, path: Path, cut: Cut, within_from: int | None) -> tuple[Dataset, Corpus, object]:
+    return DATASETS[name], corpus.read(path, cut, within_from), path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from duoln.data import DATA_SEED
 from duoln.plugins.attentive_reader.corpus import Collector, Corpus, Cut
 from duoln.plugins.attentive_reader.questions import PLACEHOLDER, Question
 from duoln.randomness import Stream
@@ -14,15 +15,15 @@ _FILLING = (12, 28)
 """Words of a sentence without information: four sentences are then about as long as those of the paper's cut."""
 
 
-def make(seed: int, cut: Cut) -> Corpus:
-    """Train, valid and test; the same for the same seed.
+def make(cut: Cut) -> Corpus:
+    """Train, valid and test, always the same.
 
     A sentence says that one entity does something to another; the question repeats one of them without the first.
     """
     collector = Collector(cut)
     for split, count in SIZES.items():
         for k in range(count):
-            collector.add(split, f"{k:06d}", _question(Stream(seed, f"attentive_reader.made.{split}", step=k)))
+            collector.add(split, f"{k:06d}", _question(Stream(DATA_SEED, f"attentive_reader.made.{split}", step=k)))
     return collector.corpus()
 
 

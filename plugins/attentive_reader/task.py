@@ -159,7 +159,7 @@ class AttentiveReader(Task):
             errors += float(np.count_nonzero((logits.argmax(axis=1) != answer) | ~known))
             logits -= logits.max(axis=1, keepdims=True)
             nats += float((np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(answer)), answer]).sum())
-        frequent = np.count_nonzero(split["most_frequent"] != split["answer"])
+        frequent = np.count_nonzero((split["most_frequent"] != split["answer"]) | (split["answer"] == UNKNOWN))
         return {"error": errors / count, "nll": nats / count, "most_frequent_error": frequent / count}
 
     def optimizer(self, cfg: AttentiveReaderConfig) -> optim.Optimizer:

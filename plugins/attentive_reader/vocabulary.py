@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from duoln.data import opened
+from duoln.data import at_line, describe_unknown, read_lines
 from duoln.errors import DataError, DataFormatError
 from duoln.plugins.attentive_reader.corpus import Corpus, Ragged, Split
 from duoln.plugins.attentive_reader.questions import is_entity
@@ -16,8 +16,8 @@ from duoln.plugins.attentive_reader.questions import is_entity
 NIL, UNKNOWN = 0, 2
 SPECIAL = 4
 """Rows before the words: padding, end of text, unknown, number; as the code behind the paper numbers them."""
-_LONGEST_LINE = 1 << 12
-"""Bytes that are believed."""
+_MOST_BYTES, _LONGEST_LINE = 1 << 28, 1 << 12
+"""Bytes of a vocabulary and of a line that are believed."""
 
 
 class Vocabulary(NamedTuple):
@@ -67,32 +67,18 @@ def read_words(path: Path, rows: int) -> Vocabulary:
             message names file, line and byte.
     """
     known: dict[str, int] = {}
-    with opened(path, "vocabulary, one word a line") as file:
-        at = 0
-        for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE), b""), start=1):
-            _add(known, f"{path}, line {number}", at, line, rows)
-            at += len(line)
+    for number, word in read_lines(path, _MOST_BYTES, _LONGEST_LINE):
+        if word.split() != [word] or word != word.lower():
+            raise at_line(path, number, "one lower-case word", f"{word!r:.40}")
+        if word in known:
+            raise at_line(path, number, "each word once", f"{word!r:.40}, which line {known[word]} has")
+        if len(known) + 1 + SPECIAL > rows:
+            raise at_line(path, number, f"at most {rows - SPECIAL} words, as a table of {rows} rows has room for "
+                          f"({SPECIAL} are special)", "another word")
+        known[word] = number
     if not known:
         raise DataFormatError(path, 0, "a word a line", "an empty file")
     return Vocabulary(list(known), rows)
-
-
-def _add(known: dict[str, int], where: str, at: int, line: bytes, rows: int) -> None:
-    """Note a word of a vocabulary and its line; the arguments give its position."""
-    if len(line) == _LONGEST_LINE:
-        raise DataFormatError(where, at, f"a line of less than {_LONGEST_LINE} bytes", "a longer one")
-    try:
-        word = line.decode("utf-8").rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        raise DataFormatError(where, at + error.start, "text in UTF-8", f"the byte {line[error.start]:#04x}") from error
-    if word.split() != [word] or word != word.lower():
-        raise DataFormatError(where, at, "one lower-case word", f"{word!r:.40}")
-    if word in known:
-        raise DataFormatError(where, at, "each word once", f"{word!r:.40}, which line {known[word]} has")
-    if len(known) + 1 + SPECIAL > rows:
-        raise DataFormatError(where, at, f"at most {rows - SPECIAL} words, as a table of {rows} rows has room for "
-                              f"({SPECIAL} are special)", "another word")
-    known[word] = len(known) + 1
 
 
 def encode(corpus: Corpus, vocabulary: Vocabulary) -> dict[str, Split]:
@@ -104,6 +90,12 @@ def encode(corpus: Corpus, vocabulary: Vocabulary) -> dict[str, Split]:
 
     return {name: Split(ragged(s.passages), ragged(s.questions), rows[s.answers], rows[s.most_frequent])
             for name, s in corpus.splits.items()}
+
+
+def remark(splits: Mapping[str, Split], source: object) -> str:
+    """Which share of the words of each split is unknown; see `describe_unknown`."""
+    return describe_unknown(source, {name: float(np.mean(split.passages.values == UNKNOWN))
+                                     for name, split in splits.items()})
 
 
 def _rows_of(words: Sequence[str], vocabulary: Vocabulary) -> np.ndarray:

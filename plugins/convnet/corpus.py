@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 import numpy as np
 
-from duoln.data import Expected, Resource, cache_folder, data_folders, find, read_npz, read_tar, read_whole
+from duoln.data import Expected, Resource, find, packed_or_not, read_npz, read_tar, read_whole, search_folders
 from duoln.errors import DataError, DataFormatError, DataMissingError
 from duoln.tasks import Dataset
 
@@ -18,6 +19,7 @@ SUBSET = f"{FOLDER}/cifar10_subset.npz"
 ARCHIVE = Resource(f"{FOLDER}/cifar-10-binary.tar.gz",
                    "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd", 170_052_171,
                    ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",))
+_PICKLED = ("cifar-10-batches-py", "cifar-10-python.tar.gz")
 FILES = {"train": tuple(f"data_batch_{k}.bin" for k in range(1, 6)), "test": ("test_batch.bin",)}
 
 CLASSES = 10
@@ -37,25 +39,42 @@ class Images(NamedTuple):
 
 
 def read(root: Path | None = None) -> tuple[Dataset, dict[str, Images]]:
-    """The images of "train" and "test", and what they are.
+    """The images of "train" and "test", and what they are; see `find_images`."""
+    return find_images(root)()
+
+
+def find_images(root: Path | None = None) -> Callable[[], tuple[Dataset, dict[str, Images]]]:
+    """The function that reads CIFAR-10 from where it is.
 
     Looks below `root`, the folders of DUOLN_DATA and the cache for `cifar10/`: the folder of the binary version first,
     then its archive, then a part of it; and downloads the archive where none of them is there. The paper names no
     corpus for its section 6.7, so all of them are substitutes.
 
     Raises:
-        DataMissingError: CIFAR-10 is not available. DataError: a file cannot be read, or one of six is missing.
-        DataFormatError: a file is damaged, or not what its format promises.
+        DataMissingError: CIFAR-10 is not available. DataError: what is there is the version for Python, whose pickles
+            are not read.
     """
-    for folder in [*([root] if root is not None else []), *data_folders(), cache_folder()]:
-        if (folder / FOLDER / BATCHES).is_dir():
-            return _WHOLE, read_folder(folder / FOLDER / BATCHES)
-        if (folder / ARCHIVE.path).is_file():
-            return _WHOLE, read_archive(folder / ARCHIVE.path)
-        if (folder / SUBSET).is_file():
-            images = read_subset(folder / SUBSET)
-            return Dataset(f"CIFAR-10, {len(images['train'].labels):,} images", "substitute"), images
-    return _WHOLE, read_archive(find(ARCHIVE))
+    for folder in search_folders(root):
+        if (batches := packed_or_not(folder / FOLDER / BATCHES)) is not None:
+            return partial(_whole, read_folder, batches)
+        if (archive := packed_or_not(folder / ARCHIVE.path)) is not None:
+            return partial(_whole, read_archive, archive)
+        if (subset := packed_or_not(folder / SUBSET)) is not None:
+            return partial(_part, subset)
+    for pickled in (folder / FOLDER / name for folder in search_folders(root) for name in _PICKLED):
+        if packed_or_not(pickled) is not None:
+            raise DataError(f"{pickled}: the version for Python, whose pickles could run any program when they are "
+                            f"read; expected {ARCHIVE.path}, the binary version, from {ARCHIVE.urls[0]}")
+    return partial(_whole, read_archive, find(ARCHIVE))
+
+
+def _whole(read_files: Callable[[Path], dict[str, Images]], path: Path) -> tuple[Dataset, dict[str, Images]]:
+    return _WHOLE, read_files(path)
+
+
+def _part(path: Path) -> tuple[Dataset, dict[str, Images]]:
+    images = read_subset(path)
+    return Dataset(f"CIFAR-10, {len(images['train'].labels):,} images", "substitute"), images
 
 
 _WHOLE = Dataset("CIFAR-10", "substitute")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from duoln.data import Batch, Batches, read_mnist
-from duoln.errors import DataMissingError, UsageError
-from duoln.plugins.convnet import corpus, whitening
+from duoln.data import DATA_SEED, Batch, Batches, find_mnist, original_or_made, read_found, suited_to
+from duoln.errors import UsageError
+from duoln.plugins.convnet import corpus, schedule, whitening
 from duoln.plugins.convnet.corpus import Images
 from duoln.plugins.convnet.made import make_coloured, make_grey
 from duoln.plugins.convnet.model import mask_shapes
@@ -28,7 +30,8 @@ _VALID = 5_000
 def splits(cfg: Any, root: Path | None) -> Splits:
     """The images of a configuration; each training batch brings its noise and the masks of its dropout.
 
-    Source "auto" falls back to made images only if the corpus is not available; a damaged file is an error.
+    Source "auto" falls back to made images only if nothing of the corpus is there; a damaged or missing file is an
+    error.
 
     Raises:
         DataMissingError: the corpus was requested and is not available.
@@ -36,11 +39,12 @@ def splits(cfg: Any, root: Path | None) -> Splits:
         UsageError: `rows`, `evaluate_images`, `noise`, `dropout` or `zca_epsilon` out of range.
     """
     _check(cfg)
-    dataset, images = _load(cfg.dataset, cfg.source, cfg.seed, root)
+    (dataset, images), why = _load(cfg.dataset, cfg.source, root)
     images["train"] = Images(*(a[:cfg.rows] for a in images["train"]))
     prepare = whitening.fit(images["train"].images, cfg.whitening, cfg.zca_epsilon)
     arrays = {split: {"x": prepare(part.images), "label": part.labels} for split, part in images.items()}
-    order = Batches(arrays["train"], cfg.batch_size, cfg.seed)
+    with suited_to(cfg.source, why):
+        order = Batches(arrays["train"], cfg.batch_size, cfg.seed)
     shapes = mask_shapes(SHAPES[cfg.dataset], cfg.channels)
 
     def train(step: int) -> Batch:
@@ -52,7 +56,9 @@ def splits(cfg: Any, root: Path | None) -> Splits:
                    for name, shape in shapes.items()}}
 
     return Splits(dataset, train, order.steps_per_epoch,
-                  {split: {k: a[:cfg.evaluate_images] for k, a in part.items()} for split, part in arrays.items()})
+                  {split: {k: a[:cfg.evaluate_images] for k, a in part.items()} for split, part in arrays.items()},
+                  (why, whitening.remark(arrays["train"]["x"], arrays["test"]["x"]),
+                   schedule.remark(cfg.epochs * order.steps_per_epoch, cfg.decay_from, cfg.decay_to)))
 
 
 def _mask(rng: Stream, shape: tuple[int, ...], keep: float) -> np.ndarray:
@@ -73,19 +79,22 @@ def _check(cfg: Any) -> None:
         raise UsageError(f"[convnet] expected a zca_epsilon above 0, found {cfg.zca_epsilon}")
 
 
-def _load(name: Corpus, source: Source, seed: int, root: Path | None) -> tuple[Dataset, dict[str, Images]]:
-    if source != "made":
-        try:
-            return corpus.read(root) if name == "cifar10" else _mnist(root)
-        except DataMissingError:
-            if source == "real":
-                raise
+def _load(name: Corpus, source: Source, root: Path | None) -> tuple[tuple[Dataset, dict[str, Images]], str]:
+    find = corpus.find_images if name == "cifar10" else _find_mnist
+    return original_or_made(source, partial(find, root), partial(_made, name))
+
+
+def _made(name: Corpus) -> tuple[Dataset, dict[str, Images]]:
     make = make_coloured if name == "cifar10" else make_grey
     return (Dataset("made digits, coloured" if name == "cifar10" else "made digits", "synthetic"),
-            {split: make(count, seed, split) for split, count in MADE.items()})
+            {split: make(count, DATA_SEED, split) for split, count in MADE.items()})
 
 
-def _mnist(root: Path | None) -> tuple[Dataset, dict[str, Images]]:
-    images = {split: Images(digits.images[..., None], digits.labels) for split, digits in read_mnist(root).items()}
+def _find_mnist(root: Path | None) -> Callable[[], tuple[Dataset, dict[str, Images]]]:
+    return partial(_mnist, find_mnist(root))
+
+
+def _mnist(paths: Mapping[str, tuple[Path, Path]]) -> tuple[Dataset, dict[str, Images]]:
+    images = {split: Images(digits.images[..., None], digits.labels) for split, digits in read_found(paths).items()}
     images["train"] = Images(*(a[:-_VALID] for a in images["train"]))
     return Dataset("MNIST", "substitute"), images

@@ -13,3 +13,16 @@ def linear_decay(rate: float, start: int, stop: int) -> Callable[[int], float]:
 
 def _decayed(rate: float, start: int, stop: int, step: int) -> float:
     return rate * min(max((stop - step) / max(stop - start, 1), 0.0), 1.0)
+
+
+def remark(updates: int, start: int, stop: int) -> str:
+    """How the learning rate of a run of so many updates ends, if it is not at `stop`; "" for a run that ends there, or
+    before the rate falls.
+    """
+    if updates > stop:
+        return (f"the learning rate is 0 for the last {updates - stop:,} of {updates:,} updates: set decay_from and "
+                "decay_to, which are numbers of updates, by the batch size and the epochs")
+    if start < updates < stop:
+        return (f"the learning rate ends at {_decayed(1.0, start, stop, updates):.0%} of its first value: "
+                f"decay_to is {stop:,} and the run has {updates:,} updates")
+    return ""

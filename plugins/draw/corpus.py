@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from duoln.data import Expected, cache_folder, data_folders, read_npz, read_whole
+from duoln.data import Expected, absent, locate, read_npz, read_whole
 from duoln.errors import DataError, DataFormatError, DataMissingError
 from duoln.tasks import Dataset
 
@@ -32,24 +33,27 @@ _MOST_IMAGES = 1 << 18
 
 
 def read(root: Path | None = None) -> tuple[Dataset, dict[str, np.ndarray]]:
-    """The splits as uint8 (images, 784) of 0 and 1, and what they are.
+    """The splits as uint8 (images, 784) of 0 and 1, and what they are; see `find_images`."""
+    return find_images(root)()
+
+
+def find_images(root: Path | None = None) -> Callable[[], tuple[Dataset, dict[str, np.ndarray]]]:
+    """The function that reads the images from where they are.
 
     Looks below `root`, the folders of DUOLN_DATA and the cache for `binarized_mnist/`: the packed file first, then
     the three text files. The provenance is "original" where the bits are those of the known files.
 
     Raises:
-        DataMissingError: neither is there; the message says where to put them.
-        DataError: a file cannot be read. DataFormatError: it is damaged, or not what its format promises.
+        DataMissingError: neither is there; the message says where to put them. DataError: one of the text files is
+            missing.
     """
-    folders = [*([root] if root is not None else []), *data_folders(), cache_folder()]
-    for folder in folders:
-        if (folder / PACKED).is_file():
-            return _described(read_packed(folder / PACKED))
-        texts = {split: folder / FOLDER / name for split, name in TEXTS.items()}
-        if all(path.is_file() for path in texts.values()):
-            return _described({split: np.packbits(read_text(path), axis=1) for split, path in texts.items()})
-    raise DataMissingError(f"{PACKED}: not found, nor {', '.join(TEXTS.values())}; put either in a folder "
-                           f"{FOLDER} below {folders[0]} (DUOLN_DATA names such folders)")
+    if (packed := locate([PACKED], root)) is not None:
+        return lambda: _described(read_packed(packed[0]))
+    texts = locate([f"{FOLDER}/{name}" for name in TEXTS.values()], root)
+    if texts is None:
+        raise absent([PACKED, *TEXTS.values()], root, f"put the first, or the three texts, in a folder {FOLDER} there")
+    return lambda: _described({split: np.packbits(read_text(path), axis=1)
+                               for split, path in zip(TEXTS, texts, strict=True)})
 
 
 def _described(packed: dict[str, np.ndarray]) -> tuple[Dataset, dict[str, np.ndarray]]:

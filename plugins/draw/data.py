@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from duoln.data import Batch, Batches
+from duoln.data import DATA_SEED, Batch, Batches, original_or_made, suited_to
 from duoln.data.digits import make_digits
-from duoln.errors import DataMissingError, UsageError
+from duoln.errors import UsageError
 from duoln.plugins.draw import corpus
 from duoln.randomness import Stream
 from duoln.tasks import Dataset, Splits
@@ -32,7 +32,7 @@ def noise(seed: int, name: str, step: int, shape: tuple[int, int, int]) -> np.nd
 def splits(cfg: Any, root: Path | None) -> Splits:
     """The binarised digits of a configuration; each batch brings the noise of its latent variables.
 
-    Source "auto" falls back to made digits only if binarised MNIST is not available; a damaged file is an
+    Source "auto" falls back to made digits only if nothing of binarised MNIST is there; a damaged or missing file is an
     error.
 
     Raises:
@@ -40,24 +40,25 @@ def splits(cfg: Any, root: Path | None) -> Splits:
         DataError: a file is damaged.
         UsageError: `rows` or `evaluate_images` out of range.
     """
-    dataset, images = _load(cfg.source, cfg.seed, root)
-    if cfg.rows is not None:
-        if not 1 <= cfg.rows <= len(images["train"]):
-            raise UsageError(f"[draw] expected rows between 1 and {len(images['train'])}, found {cfg.rows}")
-        images["train"] = images["train"][:cfg.rows]
+    (dataset, images), why = original_or_made(cfg.source, partial(corpus.find_images, root), _made)
+    with suited_to(cfg.source, why):
+        if cfg.rows is not None:
+            if not 1 <= cfg.rows <= len(images["train"]):
+                raise UsageError(f"[draw] expected rows between 1 and {len(images['train'])}, found {cfg.rows}")
+            images["train"] = images["train"][:cfg.rows]
+        order = Batches({"x": images["train"]}, cfg.batch_size, cfg.seed)
     if cfg.evaluate_images is not None and cfg.evaluate_images < 1:
         raise UsageError(f"[draw] expected evaluate_images of at least 1, found {cfg.evaluate_images}")
-    order = Batches({"x": images["train"]}, cfg.batch_size, cfg.seed)
 
     def train(step: int) -> Batch:
         return {"x": order(step)["x"].astype(np.float32),
                 "noise": noise(cfg.seed, "train", step, (cfg.glimpses, cfg.batch_size, cfg.latent))}
 
     # A split says which noise belongs to it: the noise itself would be many times larger than the images.
-    key = np.array([cfg.seed, cfg.glimpses, cfg.latent], np.uint64)
+    key = np.array([DATA_SEED, cfg.glimpses, cfg.latent], np.int64)
     evaluated = {name: {"x": _spread(a, cfg.evaluate_images or (_TRAIN_EVALUATED if name == "train" else len(a))),
                         "noise_of": key} for name, a in images.items()}
-    return Splits(dataset, train, order.steps_per_epoch, evaluated)
+    return Splits(dataset, train, order.steps_per_epoch, evaluated, (why,))
 
 
 def _spread(images: np.ndarray, count: int) -> np.ndarray:
@@ -74,21 +75,15 @@ def evaluation_batches(split: Batch) -> Iterator[Batch]:
         yield {"x": x, "noise": noise(seed, "evaluation", k, (glimpses, len(x), latent))}
 
 
-def _load(source: Source, seed: int, root: Path | None) -> tuple[Dataset, dict[str, np.ndarray]]:
-    if source != "made":
-        try:
-            return corpus.read(root)
-        except DataMissingError:
-            if source == "binarized_mnist":
-                raise
+def _made() -> tuple[Dataset, dict[str, np.ndarray]]:
     return Dataset("made digits, binarised", "synthetic"), {
-        split: _binarised(count, seed, split) for split, count in MADE.items()}
+        split: _binarised(count, split) for split, count in MADE.items()}
 
 
 @lru_cache(maxsize=3)  # drawing them takes longer than a smoke run's steps
-def _binarised(count: int, seed: int, split: str) -> np.ndarray:
+def _binarised(count: int, split: str) -> np.ndarray:
     """Made digits, each pixel drawn once with its grey as the chance of a 1, as the fixed binarisation was."""
-    grey = make_digits(count, seed, split)[0].reshape(count, -1)
-    images = (Stream(seed, f"binarised {split}").uniform(grey.shape) * 255 < grey).astype(np.uint8)
+    grey = make_digits(count, DATA_SEED, split)[0].reshape(count, -1)
+    images = (Stream(DATA_SEED, f"binarised {split}").uniform(grey.shape) * 255 < grey).astype(np.uint8)
     images.flags.writeable = False
     return images

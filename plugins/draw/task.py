@@ -76,6 +76,7 @@ class DrawTask(Task):
         "ln": "82.09 nats on test after 200 epochs; almost twice as fast",
     }
     columns = (Column("test_bound", "test bound, nats", ".2f"),)
+    selection = ("valid_bound", "lowest")
     x_axis = "step"
     batch_axes: ClassVar = {"noise": 1}
     sampling = sampling.Options

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from duoln.data import Expected, read_npz
+from duoln.data import Expected, absent, locate, packed_or_not, read_npz, search_folders
 from duoln.errors import DataError, DataFormatError
+from duoln.tasks import Dataset
 
 SPLITS = ("train", "valid", "test")
+WHOLE_CORPUS = 12_000
+"""Lines from which on a prepared corpus is IAM-OnDB itself (12,179 lines) and not a part of it."""
 ARRAYS = {"dx": Expected("i2", 1), "dy": Expected("i2", 1), "pen_up": Expected("u1", 1), "offsets": Expected("i8", 1),
           "text": Expected("U", 1), "line_id": Expected("U", 1)}
 """What a prepared file holds."""
@@ -32,6 +36,31 @@ class Line(NamedTuple):
 def path_of(root: Path, split: str) -> Path:
     """Where the prepared file of a split stands below a data folder."""
     return root / "handwriting" / f"iam_ondb_full_{split}.npz"
+
+
+def find_lines(root: Path | None = None) -> Callable[[], tuple[Dataset, dict[str, list[Line]]]]:
+    """The function that reads the prepared files of the first folder that has them.
+
+    Raises:
+        DataMissingError: no folder has any; the message says how to make them. DataError: one of the three is missing,
+            or the corpus is there as it is distributed.
+    """
+    files = locate([str(path_of(Path(), split)) for split in SPLITS], root)
+    if files is not None:
+        return partial(_described, files)
+    how = "make it ready with `duoln data prepare handwriting --from DIR`, DIR having lineStrokes/ and ascii/"
+    for folder in search_folders(root):
+        if packed_or_not(folder / "handwriting" / "lineStrokes") is not None:
+            raise DataError(f"{folder / 'handwriting'}: IAM-OnDB as it is distributed, which is not read while "
+                            f"training; {how}")
+    raise absent([str(path_of(Path(), "train"))], root, f"IAM-OnDB is given out after registration only: {how}")
+
+
+def _described(files: Sequence[Path]) -> tuple[Dataset, dict[str, list[Line]]]:
+    sets = {split: read_lines(path) for split, path in zip(SPLITS, files, strict=True)}
+    if sum(map(len, sets.values())) >= WHOLE_CORPUS:
+        return Dataset("IAM-OnDB", "original"), sets
+    return Dataset(f"IAM-OnDB, {len(sets['train']):,} lines", "substitute"), sets
 
 
 def write_lines(path: Path, lines: Sequence[Line]) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from duoln.data import Batch, cache_folder, data_folders
-from duoln.errors import DataMissingError, UsageError
+from duoln.data import DATA_SEED, Batch, original_or_made, suited_to
+from duoln.errors import UsageError
 from duoln.plugins.handwriting import alphabet, corpus
 from duoln.plugins.handwriting.corpus import Line
 from duoln.plugins.handwriting.made import make_lines
@@ -24,8 +25,6 @@ DEVIATION = np.array([41.5577, 37.0368], np.float32)
 """Of the offsets of IAM-OnDB, as the code behind the paper has them."""
 BATCH_AXES = {"x": 1, "target": 1, "mask": 1}
 """Points are time-major, texts are not."""
-WHOLE_CORPUS = 12_000
-"""Lines from which on a prepared corpus is IAM-OnDB itself (12,179 lines) and not a part of it."""
 MADE_TRAIN, MADE_VALID = 96, 16
 
 
@@ -34,9 +33,10 @@ def splits(source: Source, batch_size: int, seed: int, length: int, text_length:
     """Training batches, and the training, validation and test sets for evaluation.
 
     Args:
-        source: "auto" falls back to made lines only where no prepared corpus is found; a damaged one is an error.
+        source: "auto" falls back to made lines only where nothing of the corpus is found; a damaged or incomplete
+            one is an error.
         batch_size: lines a batch.
-        seed: of the order and of made lines.
+        seed: of the order.
         length: points a line at most; longer ones are cut off.
         text_length: characters a text at most; longer ones are cut off.
         order: of the lines: as the corpus has them, over and over, or a new order each epoch.
@@ -52,20 +52,21 @@ def splits(source: Source, batch_size: int, seed: int, length: int, text_length:
     for name, value in (("length", length), ("text_length", text_length), ("evaluate_lines", evaluate_lines)):
         if value is not None and value < 1:
             raise UsageError(f"[handwriting] expected {name} of at least 1, found {value}")
-    dataset, sets = _load(source, seed, root)
+    (dataset, sets), why = original_or_made(source, partial(corpus.find_lines, root), _made)
     train = sets["train"]
-    if lines is not None:
-        if not 1 <= lines <= len(train):
-            raise UsageError(f"[handwriting] expected lines between 1 and {len(train)}, found {lines}")
-        train = train[:lines]
-    if not 1 <= batch_size <= len(train):
-        raise UsageError(f"[handwriting] expected a batch_size between 1 and {len(train)}, found {batch_size}")
+    with suited_to(source, why):
+        if lines is not None:
+            if not 1 <= lines <= len(train):
+                raise UsageError(f"[handwriting] expected lines between 1 and {len(train)}, found {lines}")
+            train = train[:lines]
+        if not 1 <= batch_size <= len(train):
+            raise UsageError(f"[handwriting] expected a batch_size between 1 and {len(train)}, found {batch_size}")
     longest = min(length, max(len(line.pen_up) - 1 for part in sets.values() for line in part))
     widest = min(text_length, max(len(line.text) for part in sets.values() for line in part))
     evaluation = {name: as_batch(part[:evaluate_lines], longest, widest)
                   for name, part in {**sets, "train": train}.items()}
     return Splits(dataset, _batches(train, batch_size, seed, order, longest, widest), len(train) // batch_size,
-                  evaluation)
+                  evaluation, (why,))
 
 
 def _batches(lines: Sequence[Line], batch_size: int, seed: int, order: Order, length: int, text_length: int,
@@ -106,19 +107,7 @@ def as_batch(lines: Sequence[Line], length: int, text_length: int) -> Batch:
     return {"x": x, "target": target, "mask": mask, "text": text}
 
 
-def _load(source: Source, seed: int, root: Path | None) -> tuple[Dataset, dict[str, list[Line]]]:
-    if source != "made":
-        folders = [*([] if root is None else [root]), *data_folders(), cache_folder()]
-        home = next((f for f in folders if any(corpus.path_of(f, split).is_file() for split in corpus.SPLITS)), None)
-        if home is not None:
-            sets = {split: corpus.read_lines(corpus.path_of(home, split)) for split in corpus.SPLITS}
-            if sum(map(len, sets.values())) >= WHOLE_CORPUS:
-                return Dataset("IAM-OnDB", "original"), sets
-            return Dataset(f"IAM-OnDB, {len(sets['train']):,} lines", "substitute"), sets
-        if source == "iam":
-            raise DataMissingError(
-                f"{corpus.path_of(folders[0], 'train')}: not found; IAM-OnDB is given out after registration only: "
-                "make it ready with `duoln data prepare handwriting --from DIR`, DIR having lineStrokes/ and ascii/")
-    return (Dataset("made strokes", "synthetic"), {
-        "train": make_lines(MADE_TRAIN, seed, "train"), "valid": make_lines(MADE_VALID, seed, "valid"),
-        "test": make_lines(MADE_VALID, seed, "test")})
+def _made() -> tuple[Dataset, dict[str, list[Line]]]:
+    return Dataset("made strokes", "synthetic"), {
+        split: make_lines(count, DATA_SEED, split)
+        for split, count in (("train", MADE_TRAIN), ("valid", MADE_VALID), ("test", MADE_VALID))}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from xml.parsers import expat
 
 import numpy as np
 
-from duoln.data import read_whole
+from duoln.data import read_text, read_whole, visible
 from duoln.errors import DataFormatError, DataMissingError
 from duoln.plugins.handwriting import corpus
 from duoln.plugins.handwriting.corpus import Line
@@ -20,6 +21,8 @@ _MAX_XML = 1 << 23
 """Bytes of a stroke file; the longest lines have some 100,000."""
 _MAX_TEXT = 1 << 20
 """Bytes of a transcript, which has some 1,000, or of a list of forms, which has some 10,000."""
+_NO_TEXT = re.compile("\x1a|%%+\\s*$")
+"""Ctrl-Z, with which DOS ended a file, and the signs that end some lines of the corpus; a single % is text."""
 _ENCODINGS = frozenset(("utf-8", "iso-8859-1", "us-ascii", "utf-16"))
 """The encodings that the parser reads itself; for others it would load a Python codec by a name from the file."""
 _LISTS = {"train": ("trainset.txt",), "valid": ("testset_v.txt", "testset_t.txt"), "test": ("testset_f.txt",)}
@@ -44,11 +47,11 @@ def prepare(source: Path, target: Path) -> list[Path]:
         if not folder.is_dir():
             raise DataMissingError(f"{folder}: expected the folder of that name of IAM-OnDB, found nothing there")
     files: dict[str, list[Path]] = {}
-    for path in sorted(strokes.rglob("*.xml")):
+    for path in visible(strokes.rglob("*.xml")):
         files.setdefault(path.stem.rpartition("-")[0], []).append(path)
     if not files:
         raise DataMissingError(f"{strokes}: expected stroke files FORM-NN.xml below it, found none")
-    texts = {path.stem: path for path in sorted(transcripts.rglob("*.txt"))}
+    texts = {path.stem: path for path in visible(transcripts.rglob("*.txt"))}
     forms: dict[str, list[Line]] = {}
     left_out: list[str] = []
     for form, parts in files.items():
@@ -114,24 +117,21 @@ def _listed_forms(lists: Mapping[str, Path], forms: Set[str]) -> dict[str, list[
 
 
 def _words(path: Path) -> list[str]:
-    return read_whole(path, _MAX_TEXT, "list of forms").decode("latin-1").split()
+    return read_text(path, "latin-1", _MAX_TEXT).split()
 
 
 def read_transcript(path: Path) -> list[str]:
-    """The lines of the CSR part of a transcript: the written text, line by line.
+    """The lines of the CSR part of a transcript: the written text, line by line; lines without text are left out.
 
     Raises:
-        DataFormatError: there is no such part, or one of its lines is empty.
+        DataFormatError: there is no such part, or it has no line with text.
     """
-    text = read_whole(path, _MAX_TEXT, "transcript").decode("latin-1").replace("\r\n", "\n")
-    before, mark, part = text.partition("CSR:")
+    _, mark, part = read_text(path, "latin-1", _MAX_TEXT).partition("CSR:")
     if not mark:
         raise DataFormatError(path, 0, "a part that begins with CSR:", "none")
-    lines = [line.strip() for line in part.strip().split("\n")]
-    for number, line in enumerate(lines, start=1):
-        if not line:
-            raise DataFormatError(path, len((before + mark).encode("latin-1")), "lines with text after CSR:",
-                                  f"line {number} empty")
+    lines = [line for line in (_NO_TEXT.sub("", line).strip() for line in part.split("\n")) if line]
+    if not lines:
+        raise DataFormatError(path, 0, "lines with text after CSR:", "none")
     return lines
 
 

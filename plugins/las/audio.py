@@ -20,6 +20,8 @@ LibriSpeech have 35 seconds."""
 _MAX_BYTES = 4 * MOST_SAMPLES
 """Of a file; other chunks may stand beside the samples."""
 _FLAC_BLOCK = 1 << 16
+_FROM_A_PIPE = 0x7FFFF000
+"""A size of data from which on it is none: a program that writes to a pipe cannot go back and fill it in."""
 _PCM, _EXTENSIBLE = 1, 0xFFFE
 _SPHERE = b"NIST_1A\n"
 _SPHERE_SMALLEST, _SPHERE_LARGEST = 16, 1 << 16
@@ -95,6 +97,8 @@ def _riff(path: Path, content: bytes) -> Sound:
     while place + 8 <= len(content):
         name, size = struct.unpack_from("<4sI", content, place)
         place += 8
+        if name == b"data" and size >= _FROM_A_PIPE:
+            size = (len(content) - place) // 2 * 2
         if size > len(content) - place:
             raise DataFormatError(path, place, f"{size} bytes, as chunk {name!r} claims", len(content) - place)
         if name == b"fmt ":

@@ -1,19 +1,20 @@
-"""What every corpus is: utterances with their transcripts, in three sets, and where corpora are found."""
+"""What every corpus is: utterances with their transcripts, in three sets."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from duoln.data import cache_folder, data_folders
+from duoln.data import DATA_SEED
 from duoln.plugins.las.alphabet import Alphabet
 from duoln.randomness import Stream
 from duoln.tasks import Dataset
 
 SETS = ("train", "dev", "test")
+MOST_BYTES = 1 << 20
+"""Of a transcript; those of a chapter of LibriSpeech have some 20,000."""
 
 
 class Utterance(NamedTuple):
@@ -40,7 +41,7 @@ class Corpus(NamedTuple):
     """By the names of `SETS`; none is empty."""
 
 
-def joined(source: Corpus, words: int, seed: int) -> Corpus:
+def joined(source: Corpus, words: int) -> Corpus:
     """As many clips as there are utterances, each of so many utterances of its set, drawn at random, one after another.
 
     In single words the listener can hear all there is, and the speller need not look for it; here it must.
@@ -52,12 +53,7 @@ def joined(source: Corpus, words: int, seed: int) -> Corpus:
 
     sets = {}
     for name, utterances in source.sets.items():
-        chosen = Stream(seed, f"las.joined.{name}").integers(len(utterances), (len(utterances), words))
+        chosen = Stream(DATA_SEED, f"las.joined.{name}").integers(len(utterances), (len(utterances), words))
         sets[name] = [clip(f"{name} clip {k}", [utterances[i] for i in row]) for k, row in enumerate(chosen)]
     dataset = source.dataset._replace(name=f"{source.dataset.name}, {words} a clip")
     return source._replace(dataset=dataset, sets=sets)
-
-
-def folders(root: Path | None) -> list[Path]:
-    """Where corpora are looked for: `root`, the folders of DUOLN_DATA, the cache."""
-    return [*([] if root is None else [root]), *data_folders(), cache_folder()]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from duoln.data import Batch, Batches
-from duoln.errors import DataFormatError, DataMissingError, UsageError
+from duoln.data import Batch, Batches, absent, locate, original_or_made, suited_to
+from duoln.errors import DataFormatError, UsageError
 from duoln.plugins.las import corpus, librispeech, spoken, timit
 from duoln.plugins.las.alphabet import LETTERS, TIMIT, Alphabet
 from duoln.plugins.las.corpus import Corpus, Utterance
@@ -26,7 +26,7 @@ _KEPT = 4096
 _READERS: dict[str, tuple[tuple[str, ...], Callable[[Path], Corpus]]] = {
     "timit": (timit.FOLDERS, timit.read), "librispeech": (librispeech.FOLDERS, librispeech.read),
     "digits": (tuple(spoken.DIGITS.values()), spoken.digits), "utterances": ((spoken.UTTERANCES,), spoken.utterances)}
-"""What must be there, below a folder, and its reader."""
+"""The files of a corpus below a data folder, and its reader, which takes that folder."""
 _WHERE_FROM = {
     "timit": "the LDC gives it out under a licence: put its TRAIN and TEST into a folder timit",
     "librispeech": "openslr.org/12 has it: unpack its archives there",
@@ -50,36 +50,45 @@ def rate_of(source: Source) -> int:
 
 
 def load(cfg: Any, root: Path | None) -> Corpus:
-    """The corpus of a configuration, with as many recordings a clip as it asks for.
+    """The corpus of a configuration, with as many recordings a clip as it asks for, as `load_with_reason` gives it."""
+    return load_with_reason(cfg, root)[0]
+
+
+def load_with_reason(cfg: Any, root: Path | None) -> tuple[Corpus, str]:
+    """The same, and why it is made sounds ("" where it is not).
 
     Raises:
         DataMissingError: the corpus was requested and is not available; the message says where to put it.
-        DataError: a file is damaged. UsageError: phones are to be joined as words.
+        DataError: a file is damaged or missing. UsageError: phones are to be joined as words.
     """
-    source = read(cfg.source, cfg.seed, root)
+    source, why = _read(cfg.source, root)
     if cfg.words > 1 and source.alphabet is not LETTERS:
         raise UsageError(f"[las] words: expected 1 where the symbols are phones, found {cfg.words}")
-    return source if cfg.words == 1 else corpus.joined(source, cfg.words, cfg.seed)
+    return source if cfg.words == 1 else corpus.joined(source, cfg.words), why
 
 
-def read(source: Source, seed: int, root: Path | None) -> Corpus:
-    """The corpus of a source; "auto" is the spoken digits, and made sounds only where they are nowhere to be had.
+def read(source: Source, root: Path | None) -> Corpus:
+    """The corpus of a source; "auto" is the spoken digits, and made sounds where nothing of them is there.
 
     Raises:
-        DataMissingError: the corpus was requested and is not available; the message says where to put it.
-        DataError: a file is damaged.
+        as `load_with_reason`.
     """
-    if source == "made":
-        return made(seed)
-    needed, reader = _READERS["digits" if source == "auto" else source]
-    for folder in corpus.folders(root):
-        if all((folder / name).exists() for name in needed):
-            return reader(folder)
-    if source == "auto":
-        return made(seed)
-    raise DataMissingError(f"{' and '.join(needed)}: not found below {', '.join(map(str, corpus.folders(root)))}; "
-                           f"{_WHERE_FROM[source]}. DUOLN_DATA names such folders; `--preset small` needs no more than "
-                           "spoken digits, `--preset smoke` nothing")
+    return _read(source, root)[0]
+
+
+def _read(source: Source, root: Path | None) -> tuple[Corpus, str]:
+    return original_or_made(source, partial(_find, source, root), made)
+
+
+def _find(source: Source, root: Path | None) -> Callable[[], Corpus]:
+    """The function that reads the corpus of a source; "auto" is the spoken digits."""
+    name = "digits" if source == "auto" else source
+    names, reader = _READERS[name]
+    files = locate(names, root)
+    if files is None:
+        raise absent(names, root, f"{_WHERE_FROM[name]}; `--preset small` needs no more than spoken digits, `--preset "
+                     "smoke` nothing")
+    return partial(reader, files[0].parents[len(Path(names[0]).parts) - 1])
 
 
 def splits(cfg: Any, root: Path | None) -> Splits:
@@ -92,20 +101,30 @@ def splits(cfg: Any, root: Path | None) -> Splits:
         UsageError: a setting out of range.
     """
     check(cfg)
-    source = load(cfg, root)
+    source, why = load_with_reason(cfg, root)
     for utterance in (u for part in source.sets.values() for u in part):
         if not frame_count(utterance.length, source.rate):
             raise DataFormatError(utterance.name, 0, "a clip of at least one frame (25 ms)",
                                   f"{utterance.length} samples at {source.rate} Hz")
     training = source.sets["train"][:cfg.utterances]
-    if not 1 <= cfg.batch_size <= len(training):
-        raise UsageError(f"[las] expected a batch_size between 1 and {len(training)}, found {cfg.batch_size}")
-    train = Training(training, source, cfg)
+    with suited_to(cfg.source, why):
+        if not 1 <= cfg.batch_size <= len(training):
+            raise UsageError(f"[las] expected a batch_size between 1 and {len(training)}, found {cfg.batch_size}")
+        train = Training(training, source, cfg)
     chosen = {name: spread(source.sets[name], cfg.evaluate_utterances) for name in ("dev", "test")}
     chosen = {"train": spread(training, len(chosen["dev"])), **chosen}
     evaluation = {name: as_split(utterances, source, cfg.mels, 2 ** cfg.pyramids, searched=name != "train")
                   for name, utterances in chosen.items()}
-    return Splits(source.dataset, train, train.steps_per_epoch, evaluation)
+    return Splits(source.dataset, train, train.steps_per_epoch, evaluation,
+                  (why, "" if cfg.patience else _rate_at_end(cfg.epochs * train.steps_per_epoch, cfg.decay_steps)))
+
+
+def _rate_at_end(updates: int, decay_steps: int) -> str:
+    """A sentence about a learning rate that falls to less than a thousandth; "" about others."""
+    if not decay_steps or updates < 3 * decay_steps:
+        return ""
+    return (f"the learning rate is below a thousandth of its first value from update {3 * decay_steps:,} of "
+            f"{updates:,} on: decay_steps is {decay_steps:,}")
 
 
 def check(cfg: Any) -> None:

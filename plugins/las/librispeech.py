@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from duoln.errors import DataFormatError, DataMissingError
+from duoln.data import at_line, read_lines, visible
+from duoln.errors import DataMissingError
 from duoln.plugins.las.alphabet import LETTERS
 from duoln.plugins.las.audio import audio_length, read_audio
-from duoln.plugins.las.corpus import Corpus, Utterance
+from duoln.plugins.las.corpus import MOST_BYTES, Corpus, Utterance
 from duoln.plugins.las.spoken import spelled
-from duoln.plugins.las.texts import read_lines
 from duoln.tasks import Dataset
 
 FOLDERS = ("LibriSpeech",)
@@ -38,7 +38,7 @@ def read(folder: Path) -> Corpus:
         UsageError: the files are FLAC, and soundfile is not installed.
     """
     top = folder / FOLDERS[0]
-    sets = {name: [u for part in sorted(top.glob(pattern)) for path in sorted(part.rglob("*.trans.txt"))
+    sets = {name: [u for part in sorted(top.glob(pattern)) for path in visible(part.rglob("*.trans.txt"))
                    for u in read_chapter(path)] for name, pattern in PARTS.items()}
     for name, utterances in sets.items():
         if not utterances:
@@ -57,13 +57,15 @@ def read_chapter(path: Path) -> list[Utterance]:
     """
     chapter = path.name.removesuffix(".trans.txt")
     utterances = []
-    for offset, line in read_lines(path):
-        name, _, text = line.partition(" ")
+    for place, line in read_lines(path, MOST_BYTES, MOST_BYTES):
+        if not line.strip():
+            continue
+        name, _, text = line.strip().partition(" ")
         number = name.removeprefix(f"{chapter}-")
         if number == name or not (number.isascii() and number.isdigit()) or not text:
-            raise DataFormatError(path, offset, f"{chapter}-NUMBER and words", repr(line[:60]))
+            raise at_line(path, place, f"{chapter}-NUMBER and words", repr(line[:60]))
         if len(number) > _LONGEST_NUMBER:  # no file system has such a name
-            raise DataFormatError(path, offset, f"a number of at most {_LONGEST_NUMBER} digits", repr(number[:40]))
+            raise at_line(path, place, f"a number of at most {_LONGEST_NUMBER} digits", repr(number[:40]))
         sounds = [path.parent / f"{name}{ending}" for ending in SOUNDS]
         sound = next((file for file in sounds if file.is_file()), None)
         if sound is None:

@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 
+from duoln.data import DATA_SEED
 from duoln.plugins.las.alphabet import LETTERS
 from duoln.plugins.las.corpus import SETS, Corpus, Utterance
 from duoln.randomness import Stream
@@ -19,10 +20,11 @@ CHORDS = {"a": (300, 900), "e": (450, 1900), "n": (250, 1300), "o": (600, 1000),
 _LETTERS_MOST = 3
 
 
-def made(seed: int) -> Corpus:
-    """Words of one to three letters. The same for the same seed."""
+def made() -> Corpus:
+    """Words of one to three letters, always the same."""
     return Corpus(Dataset("made sounds", "synthetic"), LETTERS, RATE, {
-        name: [_utterance(Stream(seed, f"las.made.{name}", step=k), f"made {name} {k}") for k in range(COUNTS[name])]
+        name: [_utterance(Stream(DATA_SEED, f"las.made.{name}", step=k), f"made {name} {k}")
+               for k in range(COUNTS[name])]
         for name in SETS})
 
 

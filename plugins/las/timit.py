@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
+from duoln.data import at_line, read_lines, visible
 from duoln.errors import DataFormatError, DataMissingError
 from duoln.plugins.las.alphabet import FOLDED, LEFT_OUT, TIMIT
 from duoln.plugins.las.audio import audio_length, read_audio
-from duoln.plugins.las.corpus import Corpus, Utterance
-from duoln.plugins.las.texts import read_lines
+from duoln.plugins.las.corpus import MOST_BYTES, Corpus, Utterance
 from duoln.tasks import Dataset
 
 FOLDERS = ("timit",)
@@ -42,7 +42,7 @@ def read(folder: Path) -> Corpus:
     """
     top = folder / FOLDERS[0]
     sets: dict[str, list[Utterance]] = {"train": [], "dev": [], "test": []}
-    for path in sorted(p for p in top.rglob("*") if p.suffix.lower() == ".phn"):
+    for path in visible(p for p in top.rglob("*") if p.suffix.lower() == ".phn"):
         if path.stem.lower().startswith("sa"):
             continue
         kind, speaker = path.relative_to(top).parts[0].lower(), path.parent.name.lower()
@@ -78,13 +78,15 @@ def read_phones(path: Path) -> tuple[str, ...]:
         DataFormatError: another form of line, a label that TIMIT has not, or no phones.
     """
     phones: list[str] = []
-    for offset, line in read_lines(path):
+    for number, line in read_lines(path, MOST_BYTES, MOST_BYTES):
         words = line.split()
+        if not words:
+            continue
         if len(words) != 3 or not (words[0].isdigit() and words[1].isdigit()):
-            raise DataFormatError(path, offset, "first sample, last sample and phone", repr(line[:60]))
+            raise at_line(path, number, "first sample, last sample and phone", repr(line[:60]))
         if words[2] != LEFT_OUT:
             if words[2] not in FOLDED:
-                raise DataFormatError(path, offset, "one of TIMIT's 61 labels", repr(words[2][:20]))
+                raise at_line(path, number, "one of TIMIT's 61 labels", repr(words[2][:20]))
             phones.append(FOLDED[words[2]])
     if not phones:
         raise DataFormatError(path, 0, "phones", "none")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Mapping
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from duoln.data import Batch, Batches, read_mnist
+from duoln.data import DATA_SEED, Batch, Batches, find_mnist, original_or_made, read_found, suited_to
 from duoln.data.digits import make_digits
-from duoln.errors import DataMissingError, UsageError
+from duoln.errors import UsageError
 from duoln.tasks import Dataset, Splits
 
 Source = Literal["auto", "mnist", "made"]
@@ -22,39 +23,37 @@ MADE_TRAIN, MADE_TEST = 20_000, 4_000
 def splits(source: Source, batch_size: int, seed: int, rows: int | None, root: Path | None) -> Splits:
     """55,000 training digits, the 10,000 test digits; or made ones.
 
-    Source "auto" falls back to made digits only if MNIST is not available; a damaged file is an error.
+    Source "auto" falls back to made digits only if nothing of MNIST is there; a damaged or missing file is an error.
 
     Raises:
         DataMissingError: MNIST was requested and is not available.
-        DataError: a file is damaged.
+        DataError: a file is damaged, or one of the four is missing.
     """
-    dataset, train, test = _load(source, seed, rows, root)
-    if rows is not None:
-        if not 1 <= rows <= len(train["label"]):
-            raise UsageError(f"[mnist] expected rows between 1 and {len(train['label'])}, found {rows}")
-        train = {name: a[:rows] for name, a in train.items()}
-    batches = Batches(train, batch_size, seed, within={"label": (0, 10)})
-    return Splits(dataset, batches, batches.steps_per_epoch, {"train": train, "test": test})
+    (dataset, train, test), why = original_or_made(
+        source, lambda: partial(_original, find_mnist(root)), partial(_made, rows))
+    with suited_to(source, why):
+        if rows is not None:
+            if not 1 <= rows <= len(train["label"]):
+                raise UsageError(f"[mnist] expected rows between 1 and {len(train['label'])}, found {rows}")
+            train = {name: a[:rows] for name, a in train.items()}
+        batches = Batches(train, batch_size, seed, within={"label": (0, 10)})
+    return Splits(dataset, batches, batches.steps_per_epoch, {"train": train, "test": test}, remarks=(why,))
 
 
-def _load(source: Source, seed: int, rows: int | None, root: Path | None) -> tuple[Dataset, Batch, Batch]:
-    if source != "made":
-        try:
-            digits = read_mnist(root)
-        except DataMissingError:
-            if source == "mnist":
-                raise
-        else:
-            train, test = (_pixels(*digits[split]) for split in ("train", "test"))
-            return Dataset("MNIST", "original"), {k: a[:-_VALID] for k, a in train.items()}, test
+def _original(paths: Mapping[str, tuple[Path, Path]]) -> tuple[Dataset, Batch, Batch]:
+    digits = read_found(paths)
+    train, test = (_pixels(*digits[split]) for split in ("train", "test"))
+    return Dataset("MNIST", "original"), {k: a[:-_VALID] for k, a in train.items()}, test
+
+
+def _made(rows: int | None) -> tuple[Dataset, Batch, Batch]:
     count = min(rows, MADE_TRAIN) if rows is not None and rows > 0 else MADE_TRAIN
-    return (Dataset("made digits", "synthetic"), _pixels(*_drawn(count, seed, "train")),
-            _pixels(*_drawn(MADE_TEST, seed, "test")))
+    return (Dataset("made digits", "synthetic"), _pixels(*_drawn(count, "train")), _pixels(*_drawn(MADE_TEST, "test")))
 
 
 @lru_cache(maxsize=4)  # drawing them takes longer than a smoke run's steps
-def _drawn(count: int, seed: int, split: str) -> tuple[np.ndarray, np.ndarray]:
-    return make_digits(count, seed, split)
+def _drawn(count: int, split: str) -> tuple[np.ndarray, np.ndarray]:
+    return make_digits(count, DATA_SEED, split)
 
 
 def _pixels(images: np.ndarray, labels: np.ndarray) -> Batch:

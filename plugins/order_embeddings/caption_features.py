@@ -23,6 +23,9 @@ _ARRAYS = {"features": Expected("f2", 2), "name": Expected("U", 1), "split": Exp
 _SHOWN = 60
 
 
+FILES = (f"{FOLDER}/{FILE}",)
+
+
 def path_in(root: Path) -> Path:
     """Where the file stands below a data folder."""
     return root / FOLDER / FILE

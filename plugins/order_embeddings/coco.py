@@ -28,6 +28,9 @@ class _Image(NamedTuple):
     sentences: list[list[int]]
 
 
+FILES = (f"{FOLDER}/{CAPTION_FILE}", *(f"{FOLDER / FEATURE_FOLDER}/{file}" for file in FEATURE_FILES.values()))
+
+
 def path_in(root: Path) -> Path:
     """Where the captions stand below a data folder."""
     return root / FOLDER / CAPTION_FILE

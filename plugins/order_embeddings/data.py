@@ -9,12 +9,13 @@ from typing import Literal
 
 import numpy as np
 
-from duoln.data import Batch, cache_folder, data_folders
-from duoln.errors import DataMissingError, UsageError
+from duoln.data import DATA_SEED, Batch, absent, describe_unknown, locate, original_or_made, suited_to
+from duoln.errors import UsageError
 from duoln.plugins.order_embeddings import caption_features, coco, extractor, flickr8k
 from duoln.plugins.order_embeddings.corpus import (
     END,
     SPLITS,
+    UNKNOWN,
     Corpus,
     Features,
     Part,
@@ -29,7 +30,7 @@ from duoln.tasks import Dataset, Splits
 Source = Literal["auto", "coco", "flickr8k", "flickr8k-captions", "made"]
 LastBatch = Literal["dropped", "kept"]
 
-AUTO = ("coco", "flickr8k", "made")
+AUTO = ("coco", "flickr8k")
 MADE = {"train": 96, "dev": 24, "test": 24}
 _LENGTHS = (8, 12, 16, 20, 24, 32, 48, 64)
 """Steps of a batch: every batch is padded to one of these, so that few shapes are compiled."""
@@ -44,10 +45,10 @@ def splits(source: Source, batch_size: int, seed: int, image_size: int, vocabula
     """Training batches, and dev and test for evaluation.
 
     Args:
-        source: "auto" takes COCO, else the photographs of Flickr8k, else made pictures; a damaged corpus is an error.
-            "flickr8k-captions" has nothing of the pictures, so that it has to be asked for.
+        source: "auto" takes COCO, else the photographs of Flickr8k, else made pictures; a damaged or incomplete corpus
+            is an error. "flickr8k-captions" has nothing of the pictures, so that it has to be asked for.
         batch_size: images a batch, each with one of its captions.
-        seed: of the order, of the choice of captions, of the extractor and of made pictures.
+        seed: of the order and of the choice of captions.
         image_size: width of the image features.
         vocabulary: rows of the word table.
         last_batch: as the authors' code has it, an epoch's last batch is "dropped", even a full one that takes the
@@ -59,15 +60,18 @@ def splits(source: Source, batch_size: int, seed: int, image_size: int, vocabula
         DataError: a file is damaged.
         UsageError: more words than the table has rows, or a batch larger than the data.
     """
-    corpus = _load(source, seed, image_size, root)
-    parts = in_vocabulary(corpus, vocabulary)
-    images = len(parts["train"].features)
-    steps = -(-images // batch_size) - 1 if last_batch == "dropped" else images // batch_size
-    if batch_size < 2 or steps < 1:
-        raise UsageError(f"[order_embeddings] expected a batch_size from 2 to below {images}, the number of training "
-                         f"images, found {batch_size}")
+    corpus, why = original_or_made(source, partial(_find, source, image_size, root), partial(_made, image_size))
+    with suited_to(source, why):
+        parts = in_vocabulary(corpus, vocabulary)
+        images = len(parts["train"].features)
+        steps = -(-images // batch_size) - 1 if last_batch == "dropped" else images // batch_size
+        if batch_size < 2 or steps < 1:
+            raise UsageError(f"[order_embeddings] expected a batch_size from 2 to below {images}, the number of "
+                             f"training images, found {batch_size}")
+    unknown = describe_unknown(corpus.source, {name: float(np.mean(parts[name].captions.flat == UNKNOWN))
+                                               for name in SPLITS})
     return Splits(corpus.dataset, _batches(parts["train"], batch_size, seed, steps), steps,
-                  {name: _whole(parts[name]) for name in SPLITS[1:]})
+                  {name: _whole(parts[name]) for name in SPLITS[1:]}, (why, unknown))
 
 
 def _batches(part: Part, batch_size: int, seed: int, steps: int) -> Callable[[int], Batch]:
@@ -130,44 +134,45 @@ def in_batches(sentences: Sentences) -> Iterator[tuple[np.ndarray, Batch]]:
 
 # Corpora ------------------------------------------------------------------------------------------------
 
-def _load(source: Source, seed: int, image_size: int, root: Path | None) -> Corpus:
-    folders: Sequence[Path] = [*([] if root is None else [root]), *data_folders(), cache_folder()]
-    readers = {"coco": (coco.path_in, partial(coco.read, width=image_size)),
-               "flickr8k": (flickr8k.path_in, partial(_photographs, image_size=image_size, seed=seed)),
-               "flickr8k-captions": (caption_features.path_in, partial(caption_features.read, width=image_size))}
-    for name in AUTO if source == "auto" else [source]:
-        if name == "made":
-            break
-        path_in, read = readers[name]
-        home = next((f for f in folders if path_in(f).is_file()), None)
-        if home is not None:
-            return read(home)
-        if source == name:
-            raise DataMissingError(f"{path_in(folders[0])}: not found; the README of order_embeddings says which files "
-                                   "make this corpus (DUOLN_DATA names folders)")
-    pictures = {name: make_pictures(count, seed, name) for name, count in MADE.items()}
-    return _described(Dataset("made pictures", "synthetic"), pictures, "made captions", image_size, seed)
+def _find(source: Source, image_size: int, root: Path | None) -> Callable[[], Corpus]:
+    """The function that reads the corpus of a source; "auto" is the first that is there."""
+    corpora: dict[str, tuple[Sequence[str], Callable[[Path], Corpus]]] = {
+        "coco": (coco.FILES, partial(coco.read, width=image_size)),
+        "flickr8k": (flickr8k.FILES, partial(_photographs, image_size=image_size)),
+        "flickr8k-captions": (caption_features.FILES, partial(caption_features.read, width=image_size))}
+    names = AUTO if source == "auto" else (source,)
+    for places, read in (corpora[name] for name in names):
+        files = locate(places, root)
+        if files is not None:
+            return partial(read, files[0].parents[len(Path(places[0]).parts) - 1])
+    raise absent([corpora[name][0][0] for name in names], root, "the README of order_embeddings says which files make "
+                 "a corpus")
 
 
-def _photographs(home: Path, image_size: int, seed: int) -> Corpus:
+def _made(image_size: int) -> Corpus:
+    pictures = {name: make_pictures(count, DATA_SEED, name) for name, count in MADE.items()}
+    return _described(Dataset("made pictures", "synthetic"), pictures, "made captions", image_size)
+
+
+def _photographs(home: Path, image_size: int) -> Corpus:
     pictures = flickr8k.read(home)
     count = sum(len(part.images) for part in pictures.values())
     dataset = Dataset(f"Flickr8k, {count:,} photos, {extractor.NAME}", "substitute")
-    return _described(dataset, pictures, flickr8k.path_in(home), image_size, seed)
+    return _described(dataset, pictures, flickr8k.path_in(home), image_size)
 
 
 def _described(dataset: Dataset, pictures: dict[str, flickr8k.Pictures], source: object, image_size: int,
-               seed: int) -> Corpus:
+               ) -> Corpus:
     words = Words()
     sentences = {name: Sentences.of([words.numbers(c) for c in part.captions]) for name, part in pictures.items()}
     images = tuple(part.images for part in pictures.values())
-    features = _features(tuple((a.tobytes(), a.shape) for a in images), image_size, seed)
+    features = _features(tuple((a.tobytes(), a.shape) for a in images), image_size)
     parts = {name: Part(sentences[name], Features(a, f"{extractor.NAME} features of {name}"))
              for name, a in zip(pictures, features, strict=True)}
     return Corpus(dataset, parts, words.list(), source)
 
 
 @lru_cache(maxsize=2)  # the variants of a run, and its evaluation, share them
-def _features(images: tuple[tuple[bytes, tuple[int, ...]], ...], width: int, seed: int) -> list[np.ndarray]:
+def _features(images: tuple[tuple[bytes, tuple[int, ...]], ...], width: int) -> list[np.ndarray]:
     train, *others = (np.frombuffer(raw, np.uint8).reshape(shape) for raw, shape in images)
-    return extractor.extract(train, others, width, seed)
+    return extractor.extract(train, others, width, DATA_SEED)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from duoln.data import Expected, Unpacked, opened, read_npz
+from duoln.data import Expected, packed_or_not, read_lines, read_npz
 from duoln.errors import DataEntryError, DataFormatError
 from duoln.plugins.order_embeddings.corpus import CAPTIONS
 
@@ -26,6 +25,9 @@ _MOST_PHOTOGRAPHS, _LARGEST = 1 << 15, 128
 """Photographs (Flickr8k has 8,091), and their rows and columns: what the extractor makes of a photograph takes 1,000
 times the memory of its pixels."""
 _SHOWN = 60
+
+
+FILES = tuple(f"{FOLDER}/{file}" for file in (CAPTION_FILE, *LIST_FILES.values(), PHOTOGRAPH_FILE))
 
 
 class Pictures(NamedTuple):
@@ -54,24 +56,26 @@ def read(root: Path) -> dict[str, Pictures]:
             has not all five. The message names file and line.
     """
     folder = root / FOLDER
-    captions = read_captions(folder / CAPTION_FILE)
+    caption_file, *lists = (packed_or_not(folder / name) or folder / name
+                            for name in (CAPTION_FILE, *LIST_FILES.values()))
+    captions = read_captions(caption_file)
     photographs = read_photographs(folder / PHOTOGRAPH_FILE, captions)
     parts = {}
-    for split, file in LIST_FILES.items():
+    for split, file in zip(LIST_FILES, lists, strict=True):
         chosen, sentences = [], []
-        for number, name in enumerate(read_list(folder / file), start=1):
+        for number, name in enumerate(read_list(file), start=1):
             of_image = captions.get(name)
             if of_image is None:
-                raise DataEntryError(folder / file, f"line {number}", "an image that has captions", name)
+                raise DataEntryError(file, f"line {number}", "an image that has captions", name)
             if name not in photographs:
                 continue
             if len(of_image) != CAPTIONS:
-                raise DataEntryError(folder / CAPTION_FILE, name, f"captions #0 to #{CAPTIONS - 1}",
+                raise DataEntryError(caption_file, name, f"captions #0 to #{CAPTIONS - 1}",
                                      " ".join(f"#{k}" for k in sorted(of_image)))
             chosen.append(photographs[name])
             sentences += [of_image[k] for k in range(CAPTIONS)]
         if not chosen:
-            raise DataFormatError(folder / file, 0, f"images with photographs in {PHOTOGRAPH_FILE}", "none")
+            raise DataFormatError(file, 0, f"images with photographs in {PHOTOGRAPH_FILE}", "none")
         parts[split] = Pictures(np.stack(chosen), sentences)
     return parts
 
@@ -85,7 +89,7 @@ def read_captions(path: Path) -> dict[str, dict[int, list[str]]]:
             number; another encoding than UTF-8. The message names the line.
     """
     captions: dict[str, dict[int, list[str]]] = {}
-    for number, line in _lines(path):
+    for number, line in read_lines(path, _MAX_BYTES, _MAX_BYTES):
         match = _LINE.fullmatch(line)
         if match is None:
             raise DataEntryError(path, f"line {number}", "NAME#NUMBER (0 to 4), a tab and a caption",
@@ -114,7 +118,7 @@ def read_list(path: Path) -> list[str]:
         DataFormatError: an empty line, a name with white space, a name twice. The message names the line.
     """
     lines: dict[str, int] = {}
-    for number, line in _lines(path):
+    for number, line in read_lines(path, _MAX_BYTES, _MAX_BYTES):
         name = line.rstrip()
         if not name or len(name.split()) != 1:
             raise DataEntryError(path, f"line {number}", "the name of an image", repr(line[:_SHOWN]))
@@ -149,14 +153,3 @@ def read_photographs(path: Path, captions: dict[str, dict[int, list[str]]]) -> d
             raise DataEntryError(path, f"name[{k}]", f"an image that has captions in {CAPTION_FILE}", name)
         photographs[name] = image
     return photographs
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a text, gzipped or not, with their numbers, from 1."""
-    with opened(path, "text of Flickr8k") as raw:
-        for number, line in enumerate(Unpacked(path, raw, _MAX_BYTES), start=1):
-            try:
-                yield number, line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise DataEntryError(path, f"line {number}", "UTF-8",
-                                     f"byte {line[error.start]:#04x} at position {error.start}") from error

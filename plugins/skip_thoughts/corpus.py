@@ -10,13 +10,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from duoln.data import at_line, read_lines
 from duoln.errors import DataError, DataFormatError, UsageError
 from duoln.plugins.skip_thoughts import tokens
-from duoln.plugins.skip_thoughts.text import at_line, read_lines
 
 END, UNKNOWN, FIRST = 0, 1, 2
 """Numbers of the end of a sentence and of an unknown word, and of the most frequent one."""
 _TITLE = "###"
+_MOST_BYTES, _LONGEST_LINE = 1 << 34, 1 << 22
+"""BookCorpus has 4.7 thousand million bytes. A line is a paragraph, or a book in some copies."""
 _MOST_DIFFERENT = 1 << 22
 """Different words; BookCorpus has 1.3 million. Each takes some 150 bytes."""
 
@@ -56,7 +58,7 @@ def read_books(path: Path) -> Iterator[Iterator[str]]:
         number += line.startswith(_TITLE)
         return number
 
-    for _, lines in groupby((line for _, line in read_lines(path)), book_of):
+    for _, lines in groupby((line for _, line in read_lines(path, _MOST_BYTES, _LONGEST_LINE)), book_of):
         yield (line for line in lines if line.strip() and not line.startswith(_TITLE))
 
 
@@ -100,16 +102,19 @@ def make_corpus(name: str, books: Iterable[Iterable[str]], lower_case: bool,
                   np.array(firsts, np.int64))
 
 
-def read_vocabulary(path: Path, size: int) -> list[str]:
+def read_vocabulary(path: Path, size: int, lower_case: bool) -> list[str]:
     """Words, one a line, the most frequent first, for a table of `size` rows.
 
     Raises:
-        DataFormatError: more words than the table has rows, an empty line, or a word that was there before.
+        DataFormatError: more words than the table has rows, an empty line, a word that was there before, or one with a
+            capital letter where the text is read in lower case, so that it would never occur.
     """
     line_of: dict[str, int] = {}
-    for number, word in read_lines(path):
+    for number, word in read_lines(path, _MOST_BYTES, _LONGEST_LINE):
         if not word.strip() or len(word.split()) != 1:
             raise at_line(path, number, "one word", repr(word[:40]))
+        if lower_case and word != word.lower():
+            raise at_line(path, number, "a word in lower case, as lower_case=true reads the text", repr(word[:40]))
         if word in line_of:
             raise at_line(path, number, f"a word that is not on line {line_of[word]}", repr(word[:40]))
         if len(line_of) == size - FIRST:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from duoln.data import Batch, cache_folder, check_range, data_folders
-from duoln.errors import DataMissingError, UsageError
+from duoln.data import DATA_SEED, Batch, absent, check_range, describe_unknown, locate, original_or_made
+from duoln.errors import UsageError
 from duoln.plugins.skip_thoughts import made
 from duoln.plugins.skip_thoughts.corpus import (
     END,
@@ -30,11 +32,10 @@ Filter = Literal["batch", "corpus"]
 WHOLE_CORPUS = 70_000_000
 """A corpus with at least so many sentences is BookCorpus (about 74 million); a smaller one is a stand-in."""
 PLACES: dict[str, tuple[str, ...]] = {
-    "bookcorpus": ("books/bookcorpus.txt.gz", "books/bookcorpus.txt"), "novels100": ("books/novels100.txt.gz",),
-    "novels": ("books/novels.txt.gz",)}
-"""Where below a data folder each corpus stands, the largest first: the order in which "auto" looks."""
-HELD_OUT = {"novels100": "novels100_heldout.txt.gz"}
-"""Books for validation alone, beside those of a corpus."""
+    "bookcorpus": ("books/bookcorpus.txt.gz",),
+    "novels100": ("books/novels100.txt.gz", "books/novels100_heldout.txt.gz"), "novels": ("books/novels.txt.gz",)}
+"""The files of each corpus below a data folder, the largest first: the order in which "auto" looks. A second one has
+books for validation alone."""
 FORMS = 15
 """The lengths of the encoder's input in a compiled step; each length is a different shape."""
 PADDING = -1
@@ -143,7 +144,7 @@ class HomogeneousBatches:
         return self._plans[epoch]
 
 
-def load_corpus(source: Source, path: str | None, words: int, lower_case: bool, vocabulary: str | None, seed: int,
+def load_corpus(source: Source, path: str | None, words: int, lower_case: bool, vocabulary: str | None,
                 root: Path | None = None) -> tuple[Dataset, Corpus]:
     """A corpus with the numbers of a table of so many rows: rarer words are unknown.
 
@@ -153,7 +154,6 @@ def load_corpus(source: Source, path: str | None, words: int, lower_case: bool, 
         words: rows of the table, with the end and the unknown word.
         lower_case: whether the text is lower-cased.
         vocabulary: a file of words, the most frequent first; by default those of the corpus are counted.
-        seed: of made books.
         root: a folder that is searched before DUOLN_DATA.
 
     Raises:
@@ -163,10 +163,10 @@ def load_corpus(source: Source, path: str | None, words: int, lower_case: bool, 
     if words <= FIRST:
         raise UsageError(f"[skip_thoughts] expected words of at least {FIRST + 1} (the end and the unknown word are "
                          f"two of them), found {words}")
-    given = None if vocabulary is None else read_vocabulary(Path(vocabulary), words)
-    file = _find(source, path, root).train
+    given = None if vocabulary is None else read_vocabulary(Path(vocabulary), words, lower_case)
+    file = _find(source, path, root)[0].train
     if file is None:
-        dataset, books = Dataset("made books", "synthetic"), made.make_books(seed)
+        dataset, books = Dataset("made books", "synthetic"), made.make_books(DATA_SEED)
         corpus = make_corpus(dataset.name, books, lower_case, given)
     else:
         corpus = make_corpus(str(file), read_books(file), lower_case, given)
@@ -186,7 +186,7 @@ def load_held_out(source: Source, path: str | None, lower_case: bool, corpus: Co
     Raises:
         DataError: the file of these books is missing or damaged.
     """
-    file = _find(source, path, root).held_out
+    file = _find(source, path, root)[0].held_out
     return None if file is None else make_corpus(str(file), read_books(file), lower_case, corpus.words[FIRST:])
 
 
@@ -196,20 +196,35 @@ class _Files(NamedTuple):
     held_out: Path | None
 
 
-def _find(source: Source, path: str | None, root: Path | None) -> _Files:
-    if source == "made":
-        return _Files(None, None)
-    if path is not None:
-        return _Files(Path(path), None)
-    folders = [*([] if root is None else [root]), *data_folders(), cache_folder()]
-    for name in PLACES if source == "auto" else [source]:
-        for file in (folder / place for folder in folders for place in PLACES[name]):
-            if file.is_file():
-                return _Files(file, file.with_name(HELD_OUT[name]) if name in HELD_OUT else None)
-    if source == "auto":
-        return _Files(None, None)
-    place = folders[0] / PLACES[source][0]
-    raise DataMissingError(f"{place}: not found; put the text there, or name any plain text with --set corpus=FILE")
+def why_made(source: Source, path: str | None, root: Path | None = None) -> str:
+    """The reason why `load_corpus` gives made books; "" where it gives others."""
+    return _find(source, path, root)[1]
+
+
+def _find(source: Source, path: str | None, root: Path | None) -> tuple[_Files, str]:
+    if path is not None and source != "made":
+        return _Files(Path(path), None), ""
+
+    def find() -> Callable[[], _Files]:
+        names = tuple(PLACES) if source == "auto" else (source,)
+        for files in (locate(PLACES[name], root) for name in names):
+            if files is not None:
+                return partial(_Files, files[0], files[1] if len(files) > 1 else None)
+        raise absent([PLACES[name][0] for name in names], root,
+                     "put the text there, or name any plain text with --set corpus=FILE")
+
+    return original_or_made(source, find, partial(_Files, None, None))
+
+
+def unknown_words(corpus: Corpus, held_out: Corpus | None, judged: Mapping[str, Batch], where: object) -> str:
+    """Which share of the words of each text is unknown; see `describe_unknown`."""
+    shares = {"training": float(np.mean(corpus.numbers == UNKNOWN))}
+    if held_out is not None:
+        shares["the books held out"] = float(np.mean(held_out.numbers == UNKNOWN))
+    for name, split in judged.items():
+        real = np.arange(split["words"].shape[1]) < split["lengths"][:, None]
+        shares[name] = float(np.mean(split["words"][real] == UNKNOWN))
+    return describe_unknown(where, shares)
 
 
 def parts(corpus: Corpus, held_out: Corpus | None, limit: int, valid_share: float) -> tuple[Triplets, Triplets]:

@@ -73,7 +73,7 @@ def judge(u: np.ndarray, v: np.ndarray, scores: np.ndarray, parts: np.ndarray, s
     for _ in range(_MOST_ROUNDS):
         model.fit(x[order], target[order], *epochs_and_batch)
         score = figures.pearson(model.scores(x[trial]), scores[trial])
-        if score <= best:
+        if not score > best:  # NaN, the correlation of predictions that are all equal, is no gain
             break
         best, kept, rounds = score, model.weights.copy(), rounds + 1
     model.weights = kept

@@ -9,19 +9,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from duoln.data import Batch, cache_folder, data_folders
-from duoln.errors import DataFormatError, DataMissingError
+from duoln.data import DATA_SEED, Batch, absent, at_line, locate, read_lines
+from duoln.errors import DataFormatError
 from duoln.plugins.skip_thoughts import made, tokens
 from duoln.plugins.skip_thoughts.corpus import END, UNKNOWN
 from duoln.plugins.skip_thoughts.made import Pair
-from duoln.plugins.skip_thoughts.text import Cap, at_line, read_lines
 
 LABELLED = {"mr": "rt-polarity.all.gz", "cr": "custrev.all.gz", "subj": "subj.all.gz", "mpqa": "mpqa.all.gz"}
 PAIRS = ("SICK_train.txt.gz", "SICK_trial.txt.gz", "SICK_test_annotated.txt.gz")
 NAMES = ("sick", *LABELLED)
 FOLDER = "sentences"
 
-_TEXT = Cap(1 << 23, 1 << 11)
+_MOST_BYTES, _LONGEST_LINE = 1 << 23, 1 << 11
 """The largest set has 1.3 million bytes, its longest line 695."""
 _MOST_LINES = 1 << 16
 """The largest set has 10,662. All sentences are in one array, which is as long as the longest sentence."""
@@ -53,7 +52,7 @@ def read_labelled(path: Path) -> list[tuple[str, int]]:
         DataFormatError: a line of another form, or a file of one class; the message names the line.
     """
     labelled = []
-    for number, line in read_lines(path, _TEXT, "latin-1"):
+    for number, line in read_lines(path, _MOST_BYTES, _LONGEST_LINE, "latin-1"):
         _check_count(path, number)
         label, space, sentence = line.partition(" ")
         if label not in ("0", "1") or not space:
@@ -73,7 +72,7 @@ def read_pairs(path: Path) -> list[Pair]:
         DataFormatError: other columns, an empty sentence, or a score that is no number from 1 to 5; the message names
             the line.
     """
-    lines = read_lines(path, _TEXT)
+    lines = read_lines(path, _MOST_BYTES, _LONGEST_LINE)
     head = next(lines, (1, ""))[1].split("\t")
     if tuple(head[:len(_COLUMNS)]) != _COLUMNS:
         raise at_line(path, 1, f"the columns {', '.join(_COLUMNS)}", ", ".join(head)[:80] or "an empty line")
@@ -107,7 +106,7 @@ def _score(path: Path, number: int, text: str) -> float:
     return score
 
 
-def load(names: Sequence[str], synthetic: bool, lower_case: bool, seed: int, root: Path | None = None) -> list[TestSet]:
+def load(names: Sequence[str], synthetic: bool, lower_case: bool, root: Path | None = None) -> list[TestSet]:
     """The sets of those names, from `sentences/` below the data folders, or made on the spot.
 
     Raises:
@@ -119,14 +118,14 @@ def load(names: Sequence[str], synthetic: bool, lower_case: bool, seed: int, roo
     tests = []
     for name in names:
         if name == "sick":
-            three = ([made.make_pairs(seed, part) for part in PAIRS] if synthetic else
+            three = ([made.make_pairs(DATA_SEED, part) for part in PAIRS] if synthetic else
                      [read_pairs(_find(part, root)) for part in PAIRS])
             pairs = [pair for part in three for pair in part]
             tests.append(TestSet(name, [cut(p.first) for p in pairs] + [cut(p.second) for p in pairs],
                                  np.array([p.score for p in pairs], np.float32),
                                  np.repeat(np.arange(3, dtype=np.int32), [len(part) for part in three])))
             continue
-        rows = made.make_labelled(seed, name) if synthetic else read_labelled(_find(LABELLED[name], root))
+        rows = made.make_labelled(DATA_SEED, name) if synthetic else read_labelled(_find(LABELLED[name], root))
         # First those of class 1, as the code behind the paper has them before it shuffles.
         rows = sorted(rows, key=lambda row: -row[1])
         tests.append(TestSet(name, [cut(sentence) for sentence, _ in rows], np.array([c for _, c in rows], np.int32),
@@ -135,12 +134,10 @@ def load(names: Sequence[str], synthetic: bool, lower_case: bool, seed: int, roo
 
 
 def _find(name: str, root: Path | None) -> Path:
-    folders = [*([] if root is None else [root]), *data_folders(), cache_folder()]
-    for folder in folders:
-        if (folder / FOLDER / name).is_file():
-            return folder / FOLDER / name
-    raise DataMissingError(f"{folders[0] / FOLDER / name}: not found; put it there or name another folder by "
-                           "DUOLN_DATA; --set judge=none trains without judging codes")
+    files = locate([f"{FOLDER}/{name}"], root)
+    if files is None:
+        raise absent([f"{FOLDER}/{name}"], root, "put it there; --set judge=none trains without judging codes")
+    return files[0]
 
 
 def as_batch(test: TestSet, number: Mapping[str, int]) -> Batch:

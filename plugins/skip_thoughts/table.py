@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from duoln import tensor, to_tensors
-from duoln.data import Batch
+from duoln.data import DATA_SEED, Batch
 from duoln.errors import UsageError
 from duoln.nn import Params
 from duoln.plugins.skip_thoughts import classify, data, judging, sets, vectors
@@ -67,8 +67,8 @@ def judge_run(trained: Trained, options: Options, say: Say) -> Findings:
         classify.check_library()
     cfg, model = trained.config, trained.model
     assert isinstance(model, SkipThoughts)
-    dataset, corpus = data.load_corpus(cfg.source, cfg.corpus, cfg.words, cfg.lower_case, cfg.vocabulary, cfg.seed)
-    tests = sets.load(names, dataset.provenance == "synthetic", cfg.lower_case, cfg.seed)
+    dataset, corpus = data.load_corpus(cfg.source, cfg.corpus, cfg.words, cfg.lower_case, cfg.vocabulary)
+    tests = sets.load(names, dataset.provenance == "synthetic", cfg.lower_case)
     table = trained.params["embedding"]["table"]
     check_table(corpus.words, table.shape[0])
     words, rows = list(corpus.words), [table.numpy()]
@@ -89,7 +89,7 @@ def judge_run(trained: Trained, options: Options, say: Say) -> Findings:
         figures_by_name: dict[str, float] = {}
         for test in tests:
             say(f"{label}: {test.name}, {len(test.sentences):,} sentences")
-            figures = judging.figures_of(of(test), test.answers, test.parts, test.name, cfg.seed,
+            figures = judging.figures_of(of(test), test.answers, test.parts, test.name, DATA_SEED,
                                          ROUNDS[options.sick_round], classify.GRID)
             figures_by_name |= {f"{test.name}_{key}": value for key, value in figures.items()}
         return figures_by_name

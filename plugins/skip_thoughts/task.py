@@ -10,14 +10,15 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from duoln import Tensor, ops, optim
-from duoln.data import Batch
+from duoln.data import DATA_SEED, Batch, suited_to
 from duoln.nn import Module, Params
 from duoln.nn.recurrent import UpdateGate
 from duoln.ops.norm import EpsilonPlace
 from duoln.plugins.skip_thoughts import classify, data, judging, sets, table
+from duoln.plugins.skip_thoughts.corpus import Corpus
 from duoln.plugins.skip_thoughts.model import Norm, SkipThoughts
 from duoln.plugins.skip_thoughts.relatedness import ROUNDS, Round
-from duoln.tasks import Column, Config, Findings, ReferenceTable, Splits, Task
+from duoln.tasks import Column, Config, Dataset, Findings, ReferenceTable, Splits, Task
 from duoln.tasks.task import Predict
 from duoln.tasks.values import Trained
 
@@ -108,19 +109,23 @@ class SkipThoughtsTask(Task):
     def data(self, cfg: SkipThoughtsConfig, root: Path | None = None) -> Splits:
         if cfg.judge != "none":
             classify.check_library()
-        dataset, corpus = data.load_corpus(cfg.source, cfg.corpus, cfg.words, cfg.lower_case, cfg.vocabulary, cfg.seed,
-                                           root)
+        dataset, corpus = data.load_corpus(cfg.source, cfg.corpus, cfg.words, cfg.lower_case, cfg.vocabulary, root)
         held_out = data.load_held_out(cfg.source, cfg.corpus, cfg.lower_case, corpus, root)
-        splits = data.splits(data.parts(corpus, held_out, cfg.longest, cfg.valid_share), dataset, cfg.batch_size,
-                             cfg.seed, cfg.filtering, cfg.valid_triplets)
-        if cfg.judge == "none":
-            return splits
+        why = data.why_made(cfg.source, cfg.corpus, root)
+        with suited_to(cfg.source, why):
+            splits = data.splits(data.parts(corpus, held_out, cfg.longest, cfg.valid_share), dataset, cfg.batch_size,
+                                 cfg.seed, cfg.filtering, cfg.valid_triplets)
+        judged = {} if cfg.judge == "none" else self._judged(cfg, dataset, corpus, root)
+        unknown = data.unknown_words(corpus, held_out, judged, cfg.vocabulary or corpus.name)
+        return replace(splits, evaluation={**splits.evaluation, **judged}, remarks=(why, unknown))
+
+    def _judged(self, cfg: SkipThoughtsConfig, dataset: Dataset, corpus: Corpus, root: Path | None) -> dict[str, Batch]:
+        """The sets on which codes are judged; the seed is that of the judge's own weights, the same for every run."""
         number = {word: k for k, word in enumerate(corpus.words)}
         how = {"grid": np.array(_GRIDS[cfg.judge]), "round": np.array(ROUNDS[cfg.sick_round]),
-               "seed": np.array(cfg.seed)}
-        tests = sets.load(sets.NAMES, dataset.provenance == "synthetic", cfg.lower_case, cfg.seed, root)
-        judged = {test.name: {**sets.as_batch(test, number), **how} for test in tests}
-        return replace(splits, evaluation={**splits.evaluation, **judged})
+               "seed": np.array(DATA_SEED)}
+        tests = sets.load(sets.NAMES, dataset.provenance == "synthetic", cfg.lower_case, root)
+        return {test.name: {**sets.as_batch(test, number), **how} for test in tests}
 
     def model(self, cfg: SkipThoughtsConfig) -> Module:
         return SkipThoughts(cfg.words, cfg.width, cfg.hidden, cfg.norm, cfg.update_gate, cfg.floor, cfg.eps,

@@ -8,14 +8,13 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
-from duoln.data import Unpacked, opened
+from duoln.data import Unpacked, at_line, opened, read_lines
 from duoln.errors import DataError, DataFormatError
 from duoln.plugins.skip_thoughts.corpus import FIRST
-from duoln.plugins.skip_thoughts.text import Cap, at_line, read_lines
 
 _WIDEST = 4096
 """Values of the longest vector that is believed."""
-_TEXT = Cap(1 << 34, 1 << 17)
+_MOST_BYTES, _LONGEST_LINE = 1 << 34, 1 << 17
 """The vectors of Google News have 3.6 thousand million bytes, 1,200 each."""
 _LONGEST_WORD = 1 << 10
 _LONGEST_HEAD = 64
@@ -49,9 +48,8 @@ def read_vectors(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
 def _read_text(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
     vectors: dict[str, np.ndarray] = {}
     width = 0
-    for number, line in read_lines(path, _TEXT):
-        word, _, rest = line.rstrip(" ").partition(" ")
-        values = rest.split(" ") if rest else []
+    for number, line in read_lines(path, _MOST_BYTES, _LONGEST_LINE):
+        word, *values = line.rstrip(" ").split(" ")
         if number == 1 and len(values) == 1 and word.isdecimal() and values[0].isdecimal():
             try:
                 width = _width(f"{path}: line 1", int(values[0]))
@@ -59,6 +57,8 @@ def _read_text(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
                 raise at_line(path, 1, "a width", f"{values[0][:40]}...") from error
             continue
         width = width or _width(f"{path}: line {number}", len(values))
+        while len(values) > width and not _is_number(values[0]):  # a few words of GloVe 840B have spaces
+            word += f" {values.pop(0)}"
         if len(values) != width:
             raise at_line(path, number, f"a word and {width} numbers", f"{len(values)} numbers after {word[:40]!r}")
         if word in wanted and word not in vectors:
@@ -66,6 +66,14 @@ def _read_text(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
     if not width:
         raise DataFormatError(path, 0, "at least one vector", "none")
     return vectors
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _numbers(path: Path, number: int, values: Sequence[str]) -> np.ndarray:
@@ -86,7 +94,7 @@ def _width(where: str, width: int) -> int:
 
 def _read_binary(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
     with opened(path, "file of word vectors") as raw:
-        return _records(path, Unpacked(path, raw, _TEXT.whole), wanted)
+        return _records(path, Unpacked(path, raw, _MOST_BYTES), wanted)
 
 
 def _records(path: Path, file: IO[bytes], wanted: Collection[str]) -> dict[str, np.ndarray]:

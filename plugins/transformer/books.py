@@ -5,19 +5,20 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from duoln.data import Unpacked, opened
-from duoln.errors import DataError, DataFormatError
+from duoln.data import read_lines
+from duoln.errors import DataError
 from duoln.plugins.transformer.alphabet import encode
 
 _MOST_BYTES = 1 << 28
 """Of a text, unpacked; the 95 novels have 73 million."""
-_BLOCK, _LONGEST_LINE = 1 << 20, 1 << 22
-"""Bytes that are read at a time, and those of a line. A line is a paragraph."""
+_BLOCK, _LONGEST_LINE = 1 << 10, 1 << 22
+"""Lines that are taken at a time, and the bytes of one. A line is a paragraph."""
 _TITLE = re.compile(r"^###.*\n", re.MULTILINE)
 _EMPTY = re.compile(r"^[^\S\n]*\n", re.MULTILINE)
 
@@ -38,7 +39,7 @@ def read_books(path: Path) -> Books:
 
     Raises:
         DataMissingError: there is no such file. DataError: it cannot be read, or has no book.
-        DataFormatError: it is damaged gzip, too large, has too long a line, or is no UTF-8; the message names the byte.
+        DataFormatError: it is damaged gzip, too large, has too long a line, or is no UTF-8; the message names the line.
     """
     books = of_texts(_blocks(path))
     if len(books.starts) < 2:
@@ -64,25 +65,7 @@ def of_texts(texts: Iterable[str]) -> Books:
 
 
 def _blocks(path: Path) -> Iterator[str]:
-    r"""A file's text in pieces of whole lines, each of which ends with `\n`."""
-    rest, offset = b"", 0
-    with opened(path, "text file") as raw:
-        file = Unpacked(path, raw, _MOST_BYTES)
-        while block := file.read(_BLOCK):
-            lines, newline, rest = (rest + block).rpartition(b"\n")
-            if len(rest) > _LONGEST_LINE:
-                raise DataFormatError(path, offset, f"a line of at most {_LONGEST_LINE} bytes", "a longer one")
-            if newline:
-                yield _decoded(path, offset, lines + newline)
-                offset += len(lines) + 1
-    if rest:
-        yield _decoded(path, offset, rest + b"\n")
-
-
-def _decoded(path: Path, offset: int, lines: bytes) -> str:
-    try:
-        text = lines.decode()
-    except UnicodeDecodeError as error:
-        actual = f"byte {lines[error.start]:#04x}"
-        raise DataFormatError(path, offset + error.start, "a text in UTF-8", actual) from error
-    return (text if offset else text.removeprefix("\ufeff")).replace("\r\n", "\n").replace("\r", "\n")
+    """A file's text in pieces of whole lines, each of which ends with a newline."""
+    lines = (line for _, line in read_lines(path, _MOST_BYTES, _LONGEST_LINE))
+    while block := list(islice(lines, _BLOCK)):
+        yield "\n".join([*block, ""]).replace("\r", "\n")

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from duoln.data import cache_folder, data_folders
-from duoln.errors import DataError, DataMissingError
+from duoln.data import DATA_SEED, absent, locate, original_or_made
+from duoln.errors import DataError
 from duoln.plugins.transformer import made
 from duoln.plugins.transformer.books import Books, of_texts, read_books
 from duoln.tasks import Dataset
 
 Source = Literal["auto", "novels", "novels100", "made"]
 
-PLACES = {"novels": "books/novels.txt.gz", "novels100": "books/novels100.txt.gz"}
-"""Where below a data folder each corpus stands, in the order in which "auto" looks."""
-HELD_OUT = {"novels100": "novels100_heldout.txt.gz"}
-"""Books for validation and test alone, beside those of a corpus."""
+PLACES = {"novels": ("books/novels.txt.gz",),
+          "novels100": ("books/novels100.txt.gz", "books/novels100_heldout.txt.gz")}
+"""The files of each corpus below a data folder, in the order in which "auto" looks; a second one has books for
+validation and test alone."""
 _CUTS = 0.9, 0.95
 """Where a text of fewer than three books is cut."""
 
@@ -31,41 +33,40 @@ class Parts(NamedTuple):
     test: np.ndarray
 
 
-def load(source: Source, file: str | None, seed: int, root: Path | None = None) -> tuple[Dataset, Parts]:
-    """The texts of a corpus.
+def load(source: Source, file: str | None, root: Path | None = None) -> tuple[tuple[Dataset, Parts], str]:
+    """The texts of a corpus, and why they are made books ("" where they are not).
 
     Args:
         source: "auto" is the novels where there are some, and made books elsewhere.
         file: a plain text, instead of those that are looked for; with any source but "made".
-        seed: of made books.
         root: a folder that is searched before DUOLN_DATA.
 
     Raises:
         DataMissingError: a corpus was requested and is not available. DataError: a file is damaged or too short.
     """
-    path, held_out = _find(source, file, root)
-    if path is None:
-        return Dataset("made books", "synthetic"), parts(of_texts(made.make_books(seed)), None, "made books")
+    if file is not None and source != "made":
+        return _read(Path(file), None), ""
+    return original_or_made(source, partial(_find, source, root), _made)
+
+
+def _made() -> tuple[Dataset, Parts]:
+    return Dataset("made books", "synthetic"), parts(of_texts(made.make_books(DATA_SEED)), None, "made books")
+
+
+def _read(path: Path, held_out: Path | None) -> tuple[Dataset, Parts]:
     split = parts(read_books(path), None if held_out is None else read_books(held_out), path)
-    name = f"{path.name.split('.')[0]}, {sum(map(len, split)):,} characters"
-    return Dataset(name, "substitute"), split
+    return Dataset(f"{path.name.split('.')[0]}, {sum(map(len, split)):,} characters", "substitute"), split
 
 
-def _find(source: Source, file: str | None, root: Path | None) -> tuple[Path | None, Path | None]:
-    """The corpus, None for made books, and the books held out beside it, if it has some."""
-    if source == "made":
-        return None, None
-    if file is not None:
-        return Path(file), None
-    folders = [*([] if root is None else [root]), *data_folders(), cache_folder()]
-    for name in PLACES if source == "auto" else [source]:
-        for path in (folder / PLACES[name] for folder in folders):
-            if path.is_file():
-                return path, path.with_name(HELD_OUT[name]) if name in HELD_OUT else None
-    if source == "auto":
-        return None, None
-    raise DataMissingError(f"{folders[0] / PLACES[source]}: not found; put the text there, or name any plain text "
-                           "with --set corpus=FILE")
+def _find(source: Source, root: Path | None) -> Callable[[], tuple[Dataset, Parts]]:
+    """The function that reads a corpus and the books held out beside it, if it has some."""
+    names = tuple(PLACES) if source == "auto" else (source,)
+    for name in names:
+        files = locate(PLACES[name], root)
+        if files is not None:
+            return partial(_read, files[0], files[1] if len(files) > 1 else None)
+    raise absent([PLACES[name][0] for name in names], root,
+                 "put the text there, or name any plain text with --set corpus=FILE")
 
 
 def parts(books: Books, held_out: Books | None, where: object) -> Parts:

@@ -60,13 +60,13 @@ def splits(source: Source, file: str | None, length: int, batch_size: int, updat
     for name, value in (("length", length), ("batch_size", batch_size), ("updates", updates), ("windows", windows)):
         if value < 1:
             raise UsageError(f"[transformer] expected {name} of at least 1, found {value}")
-    dataset, parts = corpus.load(source, file, seed, root)
+    (dataset, parts), why = corpus.load(source, file, root)
     for part, text in parts._asdict().items():
         if len(text) <= length:
             raise DataError(f"[transformer] {dataset.name}: expected more than {length} characters for {part}, as the "
-                            f"length of a window is; found {len(text)}")
+                            f"length of a window is; found {len(text)}{why and f'; {why}'}")
         check_range(f"transformer: {part}", text, CLASSES)
     counts = np.bincount(parts.train, minlength=CLASSES).astype(np.int32)
     evaluation = {part: {**fixed_windows(text, length, windows), "counts": counts}
                   for part, text in (("valid", parts.valid), ("test", parts.test))}
-    return Splits(dataset, Windows(parts.train, length, batch_size, seed), updates, evaluation)
+    return Splits(dataset, Windows(parts.train, length, batch_size, seed), updates, evaluation, (why,))

@@ -16,6 +16,12 @@ def inverse_root(rate: float, full: int, warm: bool) -> Callable[[int], float]:
     return partial(_rate, rate, full, warm)
 
 
+def remark(updates: int, full: int, warm: bool) -> str:
+    """A sentence about a run of so many updates that ends within its warm-up; "" about others."""
+    return (f"the learning rate still rises at the last of {updates:,} updates: warmup is {full:,}"
+            if warm and updates < full else "")
+
+
 def _rate(rate: float, full: int, warm: bool, step: int) -> float:
     number = step + 1
     if number <= full:

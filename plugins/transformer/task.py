@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log
 from pathlib import Path
 from typing import ClassVar
@@ -19,7 +19,7 @@ from duoln.plugins.transformer.alphabet import CLASSES
 from duoln.plugins.transformer.corpus import Source
 from duoln.plugins.transformer.model import CharacterTransformer
 from duoln.plugins.transformer.sampling import Options, sample
-from duoln.plugins.transformer.schedule import inverse_root
+from duoln.plugins.transformer.schedule import inverse_root, remark
 from duoln.tasks import Column, Config, Findings, Splits, Task, Trained
 from duoln.tasks.task import Predict
 
@@ -105,7 +105,10 @@ class TransformerTask(Task):
     peers: ClassVar = {"torch": {}, "torch-fused": {"fused": True}}
 
     def data(self, cfg: TransformerConfig, root: Path | None = None) -> Splits:
-        return data.splits(cfg.source, cfg.corpus, cfg.length, cfg.batch_size, cfg.updates, cfg.windows, cfg.seed, root)
+        splits = data.splits(cfg.source, cfg.corpus, cfg.length, cfg.batch_size, cfg.updates, cfg.windows, cfg.seed,
+                             root)
+        rate = remark(cfg.epochs * splits.steps_per_epoch, cfg.warmup, cfg.warm)
+        return replace(splits, remarks=(*splits.remarks, rate))
 
     def model(self, cfg: TransformerConfig) -> Module:
         return CharacterTransformer(CLASSES, cfg.length, cfg.blocks, cfg.width, cfg.heads, cfg.hidden, cfg.norm,

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from duoln.cli import console, run
+from duoln.cli import console, one_task
 from duoln.tasks import Column, Config, Dataset, Splits, Task
 from duoln.tasks.events import Evaluation, RunStart, Step
 
@@ -118,12 +118,12 @@ class Published(OwnBest):
     paper = "section 6.6"
 
 
-def _table(monkeypatch, task, width=100, **changes):
+def _table(monkeypatch, task, width=100, dataset=Dataset("points", "original"), **changes):
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setattr(sys, "stdout", out := io.StringIO())
     result = {"variant": "ln", "steps": 100, "epochs": 0.574713, "batch_size": 8, "test_nll": 0.5, "test_error": 0.25, "seconds_per_epoch": 1.0,
               "seconds_per_update": 0.0123}
-    console.show_results(task, Dataset("points", "original"), [{**result, "variant": "none"}, {**result, **changes}])
+    console.show_results(task, dataset, [{**result, "variant": "none"}, {**result, **changes}])
     return out.getvalue()
 
 
@@ -162,6 +162,14 @@ def test_references_are_called_what_they_are(monkeypatch, task, heading, below):
     assert ("(section 6.6)" in wide) == (task is Published)
 
 
+def test_beside_made_data_no_claim_of_a_paper_stands(monkeypatch):
+    made = _table(monkeypatch, Published(), dataset=Dataset("made digits", "synthetic"))
+    assert "0.1 in 2019" not in made and "the paper's claim" not in made
+    assert "made data: the paper's words are left out" in " ".join(made.split()) and "section 6.6" in made
+    own = _table(monkeypatch, OwnBest(), dataset=Dataset("made digits", "synthetic"))  # a reference of no paper stays
+    assert "0.1 in 2019" in own and "made data:" not in own
+
+
 def test_where_the_axis_is_updates_they_are_told_and_not_parts_of_an_epoch(monkeypatch):
     seen = _table(monkeypatch, Own())
     assert "data: points, batch 8, 100 updates" in seen and "0.57" not in seen
@@ -181,5 +189,5 @@ def test_an_evaluation_tells_its_place_on_the_axis(clock, monkeypatch, x_axis, w
 def test_only_data_of_a_paper_can_be_missing(monkeypatch, paper, told):
     out, task = _seen(monkeypatch, terminal=False), Own()
     monkeypatch.setattr(Own, "paper", paper)
-    run._say_data(task, Splits(Dataset("points", "synthetic"), lambda step: {}, 1, {}))
+    one_task.say_data(task, Splits(Dataset("points", "synthetic"), lambda step: {}, 1, {}))
     assert ("the paper's" in out.getvalue()) == told and "data: points, synthetic" in out.getvalue()

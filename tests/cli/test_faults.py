@@ -214,7 +214,7 @@ def test_what_was_refused_is_told(tmp_path, numpy_backend, capsys):
 
 def test_the_best_of_a_run_is_kept(tmp_path, numpy_backend):
     fit_into(line_trainer(numpy_backend, evaluate_every=1, learning_rate=0.3), tmp_path, numpy_backend)
-    errors = {e["step"]: e["test_mse"] for e in read_log(tmp_path) if e["event"] == "evaluation"}
+    errors = {e["step"]: e["valid_mse"] for e in read_log(tmp_path) if e["event"] == "evaluation"}
     best = min(errors, key=lambda step: (errors[step], step))
     saved = checkpoint.load_best(checkpoint.newest(tmp_path / "checkpoints")[0])
     assert saved.step == best and saved.notes["best"] == errors[best]

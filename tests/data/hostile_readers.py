@@ -258,7 +258,7 @@ READERS = {
                                  (DataError,), mutate=_perhaps_gzip),
     "characters (text, gzip)": Reader(read_characters, [_BOOKS, gzip.compress(_BOOKS)], (DataError,), mutate=_perhaps_gzip),
     "a text (text, gzip)": Reader(read_text, ["caf\xe9\r\nau lait\n".encode() * 9, gzip.compress(_BOOKS)], DATA, mutate=_perhaps_gzip),
-    "vocabulary (text)": Reader(lambda p: books.read_vocabulary(p, 9), [b"the\ncat\nsat\n", "caf\xe9\na\n".encode()], DATA),
+    "vocabulary (text)": Reader(lambda p: books.read_vocabulary(p, 9, False), [b"the\ncat\nsat\n", "caf\xe9\na\n".encode()], DATA),
     "labelled sentences (gzip)": Reader(sets.read_labelled, [gzip.compress(b"0 a dull one\n1 a fine one\n"), b"1 good\n0 bad\n"],
                                         (DataError,), mutate=_perhaps_gzip),
     "pairs (text, gzip)": Reader(sets.read_pairs, [_SICK, gzip.compress(_SICK)], (DataError,), mutate=_perhaps_gzip),

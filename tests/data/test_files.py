@@ -1,6 +1,7 @@
 """Finding data: in the user's folders, in the cache, then on mirrors, whose files are checked."""
 
 import contextlib
+import gzip
 import hashlib
 import http.server
 import logging
@@ -150,11 +151,27 @@ def test_another_file_of_that_name_is_an_error(tmp_path, cache, monkeypatch, no_
     assert place.read_bytes() == OTHER
 
 
-def test_folder_in_place_of_the_file_is_passed_over(tmp_path, cache, monkeypatch, no_socket):
+def test_what_is_no_file_in_its_place_is_named_and_not_passed_over(tmp_path, cache, monkeypatch, no_socket):
     monkeypatch.setenv("DUOLN_DATA", str(tmp_path / "data"))
-    (tmp_path / "data" / NAME).mkdir(parents=True)
-    place = _put(cache)
-    assert find(_resource()) == place
+    place = tmp_path / "data" / NAME
+    place.mkdir(parents=True)
+    _put(cache)
+    check_error(DataError, lambda: find(_resource()), str(place), "directory")
+    place.rmdir()
+    place.symlink_to("nowhere")
+    check_error(DataError, lambda: find(_resource()), str(place), "link to nothing")
+
+
+@pytest.mark.parametrize("place", ["mnist/a.gz", "mnist/a", "MNIST/raw/a.gz", "MNIST/raw/a"])
+def test_a_file_lies_packed_or_unpacked_and_where_another_library_puts_it(tmp_path, cache, monkeypatch, no_socket, place):
+    monkeypatch.setenv("DUOLN_DATA", str(tmp_path))
+    packed = gzip.compress(CONTENT, mtime=0)
+    resource = Resource("mnist/a.gz", hashlib.sha256(packed).hexdigest(), len(packed), (), DIGEST, ("MNIST/raw/a.gz",))
+    (tmp_path / place).parent.mkdir(parents=True)
+    (tmp_path / place).write_bytes(packed if place.endswith(".gz") else CONTENT)
+    assert find(resource) == tmp_path / place
+    (tmp_path / place).write_bytes(OTHER)
+    check_error(DataError, lambda: find(resource), str(tmp_path / place), "sha256", OTHER_DIGEST)
 
 
 # No network -------------------------------------------------------------------------------------------

@@ -4,8 +4,8 @@ import gzip
 
 import pytest
 
-from duoln.data import read_text
-from duoln.errors import DataFormatError, DataMissingError, DtypeError, UsageError
+from duoln.data import describe_unknown, read_lines, read_text
+from duoln.errors import DataError, DataFormatError, DataMissingError, DtypeError, UsageError
 from duoln.testing import check_error
 
 
@@ -54,3 +54,25 @@ def test_an_encoding_that_there_is_not(file, encoding):
 
 def test_an_encoding_that_is_no_text(file):
     check_error(DtypeError, lambda: read_text(file(b"a"), None), "[read_text] encoding", "found NoneType")
+
+
+# Lines --------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("content", "encoding", "lines"), [
+    (b"\xef\xbb\xbfthe\r\ncat", "utf-8", ["the", "cat"]), (b"\xef\xbb\xbf0 caf\xe9\n", "latin-1", ["0 caf\xe9"]),
+    (gzip.compress(b"\xef\xbb\xbfthe\n", mtime=0), "utf-8", ["the"]), ("a\n\ufeffb\n".encode(), "utf-8", ["a", "\ufeffb"]), (b"", "utf-8", [])])
+def test_lines_without_the_mark_of_the_byte_order(file, content, encoding, lines):
+    assert list(read_lines(file(content), 99, 99, encoding)) == list(enumerate(lines, start=1))
+
+
+@pytest.mark.parametrize(("content", "words"), [
+    (b"a\ncaf\xe9\n", ["line 2", "byte 3", "0xe9"]), ("a\n".encode("utf-16"), ["line 1", "UTF-16"]), (b"a\nb\0\n", ["line 2", "zero byte"]),
+    (b"a" * 12, ["line 1", "at most 9 bytes"]), (b"a\n" * 20, ["at most 30 bytes"])])
+def test_lines_that_are_refused(file, content, words):
+    check_error(DataFormatError, lambda: list(read_lines(file(content), 30, 9)), "own.txt", *words)
+
+
+def test_unknown_words_are_described_and_most_of_them_refused():
+    assert describe_unknown("v.txt", {"train": 0.0}) == ""
+    assert describe_unknown("v.txt", {"train": 0.021, "test": 0.0}) == "words that are not in the vocabulary: train 2.1%"
+    check_error(DataError, lambda: describe_unknown("v.txt", {"train": 0.1, "test": 0.51}), "v.txt", "most words of test", "51.0%")

@@ -228,10 +228,10 @@ def test_words_of_the_training_set_that_occur_often_enough(tmp_path):
 
 
 @pytest.mark.parametrize(("content", "words"), [
-    (b"a\nb\nc\nd\n", ["line 4", "at byte 6", "at most 3 words", "7 rows"]),
-    (b"a\nb\na\n", ["line 3", "at byte 4", "each word once", "which line 1 has"]),
+    (b"a\nb\nc\nd\n", ["line 4", "at most 3 words", "7 rows"]),
+    (b"a\nb\na\n", ["line 3", "each word once", "which line 1 has"]),
     (b"a\n\nb\n", ["line 2", "one lower-case word", "''"]), (b"a\nb c\n", ["line 2", "one lower-case word", "'b c'"]),
-    (b"A\n", ["line 1", "'A'"]), (b"a\nb\xff\n", ["line 2", "at byte 3", "UTF-8", "0xff"]), (b"", ["an empty file"]),
+    (b"A\n", ["line 1", "'A'"]), (b"a\nb\xff\n", ["line 2", "at byte 1", "utf-8", "0xff"]), (b"", ["an empty file"]),
 ])
 def test_what_is_wrong_with_a_file_of_words(tmp_path, content, words):
     path = tmp_path / "words.txt"
@@ -244,7 +244,7 @@ def test_a_file_of_words(tmp_path):
     path.write_text("met\n@entity3\n@entity1\n")
     words = vocabulary.read_words(path, 9)
     assert words.words == ["met", "@entity3", "@entity1"] and words.rows == 9 and list(words.entities) == [5, 6]
-    check_error(DataMissingError, lambda: vocabulary.read_words(tmp_path / "no.txt", 9), "no.txt", "one word a line")
+    check_error(DataMissingError, lambda: vocabulary.read_words(tmp_path / "no.txt", 9), "no.txt", "nothing there")
     check_error(DataError, lambda: vocabulary.read_words(tmp_path, 9), "cannot be read")
     _tar(tmp_path / "a.tgz", _files())
     cfg = _config(corpus=str(tmp_path / "a.tgz"), vocabulary=str(path), batch_size=3)
@@ -304,7 +304,7 @@ def test_orders(order):
 
 
 def _made(sentences):
-    questions = made.make(0, Cut(sentences, None, "dropped"))
+    questions = made.make(Cut(sentences, None, "dropped"))
     return questions, vocabulary.count_words(questions, "made", 600, 2)
 
 

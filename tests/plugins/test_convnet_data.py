@@ -12,7 +12,7 @@ import pytest
 from duoln import cli
 from duoln.data import mnist, write_idx
 from duoln.errors import DataError, DataFormatError, DataMissingError
-from duoln.plugins.convnet import corpus, data, whitening
+from duoln.plugins.convnet import corpus, data, schedule, whitening
 from duoln.plugins.convnet.task import ConvNetTask
 from duoln.tasks import make_config
 from duoln.testing import check_error
@@ -304,3 +304,26 @@ def test_the_command_line_says_which_file(folder, tmp_path, monkeypatch, capsys)
     err = capsys.readouterr().err
     assert code == 4 and "test_batch.bin: at byte 0: expected a label of at most 9 in record 0, found 11" in err
     assert "Traceback" not in err
+
+
+# What a run says in its first lines ---------------------------------------------------------------------
+
+@pytest.mark.parametrize(("updates", "words"), [
+    (100_000, ()), (40_000, ()), (200_000, ("0 for the last 100,000 of 200,000 updates", "decay_to")),
+    (75_000, ("ends at 50% of its first value", "75,000 updates"))])
+def test_a_schedule_that_does_not_fit_the_run(updates, words):
+    remark = schedule.remark(updates, 50_000, 100_000)
+    assert bool(remark) == bool(words) and all(word in remark for word in words)
+
+
+def test_whitening_by_too_few_images_is_said():
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (60, 4, 4, 3)).astype(np.uint8)
+    few, many = whitening.fit(images[:20], "zca", 1e-5), whitening.fit(images, "zca", 1e-5)
+    assert "times as large as training ones, because 20 images are too few" in whitening.remark(few(images[:20]), few(images[20:]))
+    assert whitening.remark(many(images), many(images)) == "" == whitening.remark(few(images[:20]) * 0, few(images))
+
+
+def test_remarks_reach_the_splits():
+    cfg = make_config(TASK, "ln", "smoke", {"decay_from": 1, "decay_to": 4, "whitening": "zca", "dataset": "mnist"})
+    assert [remark.partition(" ")[0] for remark in TASK.data(cfg).remarks] == ["made", "prepared", "the"]

@@ -88,10 +88,10 @@ def test_the_packed_rows_are_of_98_bytes(shape, tmp_path):
 
 
 def test_any_damage_is_an_error_and_not_a_fallback(packed, tmp_path):
-    whole = packed.read_bytes()
+    whole, cfg = packed.read_bytes(), make_config(TASK, "ln", "small")
     for keep in (len(whole) // 2, len(whole) - 10):
         packed.write_bytes(whole[:keep])
-        check_error(DataFormatError, lambda: data._load("auto", 0, tmp_path), "packed.npz")
+        check_error(DataFormatError, lambda: TASK.data(cfg, tmp_path), "packed.npz")
     rng, refused = np.random.default_rng(0), 0
     for at in rng.integers(0, len(whole), 150):
         broken = bytearray(whole)

@@ -20,7 +20,7 @@ def _texts():
     return {
         "questions": [[*q.passage, *q.question, q.answer] for q in questions],
         "lines": [[line.text] for line in make_lines(40, 0, "train")],
-        "sounds": [u.symbols for u in make_sounds(0).sets["train"]],
+        "sounds": [u.symbols for u in make_sounds().sets["train"]],
         "captions": make_pictures(20, 0, "train").captions,
         "books": make_books(0), "labelled": [[text, str(good)] for text, good in make_labelled(0, "MR")],
         "pairs": [[p.first, p.second] for p in make_pairs(0, "train")],
@@ -31,7 +31,7 @@ def _arrays():
     lines = make_lines(40, 0, "train")
     return {
         "strokes": np.concatenate([line.offsets for line in lines]), "ends": np.concatenate([line[3] for line in lines]),
-        "sounds": np.concatenate([u.read() for u in make_sounds(0).sets["train"][:20]]),
+        "sounds": np.concatenate([u.read() for u in make_sounds().sets["train"][:20]]),
         "pictures": make_pictures(20, 0, "train").images, "digits": make_coloured(20, 0, "train").images,
         "scores": np.array([p.score for p in make_pairs(0, "train")])}
 

@@ -1,7 +1,10 @@
 """The MNIST task: the kit for tasks, the network of section 6.6, the metrics, the data, and one start everywhere."""
 
 import gzip
+import hashlib
+import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +22,7 @@ from duoln.tasks import make_config
 from duoln.testing import check_error
 
 TASK = Mnist()
+REAL = next((Path(p) for p in os.environ.get("DUOLN_DATA", "").split(os.pathsep) if p and (Path(p) / "mnist").is_dir()), None)
 
 
 def test_it_is_a_task(be, monkeypatch):
@@ -128,6 +132,28 @@ class TestData:
         check_error(DataFormatError, lambda: data.splits("auto", 10, 0, None, small), "train-images")
         monkeypatch.setenv("DUOLN_DATA", str(small))
         check_error(DataError, lambda: data.splits("auto", 10, 0, None, None), "sha256", "train-images")
+
+    def test_unpacked_files_are_read(self, small):
+        packed = data.splits("mnist", 10, 0, None, small)
+        for path in (small / "mnist").iterdir():
+            path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
+            path.unlink()
+        splits = data.splits("auto", 10, 0, None, small)
+        assert splits.dataset == ("MNIST", "original") and splits.remarks == ("",)
+        assert np.array_equal(splits.evaluation["train"]["x"], packed.evaluation["train"]["x"])
+
+    def test_three_of_its_files_are_an_error_and_not_a_fallback(self, small):
+        (small / "mnist" / "t10k-labels-idx1-ubyte.gz").unlink()
+        with pytest.raises(DataError) as caught:
+            data.splits("auto", 10, 0, None, small)
+        assert not isinstance(caught.value, DataMissingError)
+        assert all(word in str(caught.value) for word in ("t10k-labels", "train-images", "DUOLN_OFFLINE", "whole or not at all"))
+
+    @pytest.mark.skipif(REAL is None, reason="DUOLN_DATA has no MNIST")
+    def test_the_sums_of_the_unpacked_files(self):
+        for resource in (resource for pair in FILES.values() for resource in pair):
+            content = gzip.decompress((REAL / resource.path).read_bytes())
+            assert hashlib.sha256(content).hexdigest() == resource.unpacked_sha256
 
     def test_images_and_labels_must_fit(self, small):
         shutil.copy(small / "mnist" / "t10k-labels-idx1-ubyte.gz", small / "mnist" / "train-labels-idx1-ubyte.gz")

@@ -199,7 +199,7 @@ def test_another_encoding(tmp_path):
     lines = [line.encode() for line in _lines(path)]
     lines[10] = "002_ab.jpg#0\tcafé".encode("latin-1")
     path.write_bytes(gzip.compress(b"\n".join(lines) + b"\n"))
-    check_error(DataFormatError, lambda: flickr8k.read(tmp_path), "line 11", "UTF-8", "0xe9 at position 16")
+    check_error(DataFormatError, lambda: flickr8k.read(tmp_path), "line 11", "utf-8", "byte 16", "0xe9")
     path.write_bytes(b"no gzip")
     check_error(DataFormatError, lambda: flickr8k.read(tmp_path), flickr8k.CAPTION_FILE, "gzip")
     path.write_bytes(gzip.compress(b"\n".join(lines))[:-9])

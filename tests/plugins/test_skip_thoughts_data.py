@@ -52,21 +52,21 @@ def test_books_and_the_vocabulary_by_frequency(tmp_path):
 
 
 def test_rare_words_are_unknown():
-    _, corpus = data.load_corpus("made", None, 10, True, None, 0)
+    _, corpus = data.load_corpus("made", None, 10, True, None)
     assert len(corpus.words) == 10 and corpus.numbers.max() == 9 and (corpus.numbers == UNKNOWN).any()
-    check_error(UsageError, lambda: data.load_corpus("made", None, 2, True, None, 0), "at least 3", "found 2")
+    check_error(UsageError, lambda: data.load_corpus("made", None, 2, True, None), "at least 3", "found 2")
 
 
 def test_the_corpus_of_a_run(tmp_path, monkeypatch):
     monkeypatch.setenv("DUOLN_DATA", str(tmp_path))
-    assert data.load_corpus("auto", None, 50, True, None, 0)[0].provenance == "synthetic"
-    check_error(DataMissingError, lambda: data.load_corpus("novels", None, 50, True, None, 0), "books/novels.txt.gz", "--set corpus")
+    assert data.load_corpus("auto", None, 50, True, None)[0].provenance == "synthetic"
+    check_error(DataMissingError, lambda: data.load_corpus("novels", None, 50, True, None), "books/novels.txt.gz", "--set corpus")
     (tmp_path / "books").mkdir()
     (tmp_path / "books" / "novels.txt.gz").write_bytes(gzip.compress(b"One. Two three. Four.\n"))
-    dataset, corpus = data.load_corpus("auto", None, 50, False, None, 0)
+    dataset, corpus = data.load_corpus("auto", None, 50, False, None)
     assert dataset == ("novels, 3 sentences", "substitute") and len(corpus.lengths) == 3
     (tmp_path / "mine.txt").write_text("a b c")
-    assert data.load_corpus("auto", str(tmp_path / "mine.txt"), 50, True, None, 0)[0].name == "mine, 1 sentences"
+    assert data.load_corpus("auto", str(tmp_path / "mine.txt"), 50, True, None)[0].name == "mine, 1 sentences"
 
 
 # Batches ------------------------------------------------------------------------------------------------
@@ -180,13 +180,13 @@ def test_a_bad_pair_is_named_by_file_and_line(tmp_path, line, words):
     path.write_text(HEAD)
     check_error(DataFormatError, lambda: sets.read_pairs(path), "at least one pair")
     path.write_bytes(HEAD.encode() + b"1\tcaf\xe9\tb\t3\tX\n")
-    check_error(DataFormatError, lambda: sets.read_pairs(path), "line 2", "UTF-8", "byte 5")
+    check_error(DataFormatError, lambda: sets.read_pairs(path), "line 2", "utf-8", "byte 5")
 
 
 @pytest.mark.parametrize(("content", "words"), [
     (b"0 a\n2 b\n", ["line 2", "0 or 1", "'2 b'"]), (b"0 a\n1\n", ["line 2", "a space", "'1'"]),
     (b"0 a\n\n1 b\n", ["line 2"]), (b"1 a\n1 b\n", ["both classes", "2 lines of class 1 only"]), (b"", ["none"]),
-    ("0 a\n".encode("utf-16"), ["line 1", "0 or 1"]), (gzip.compress(b"0 a\n1 b\n", mtime=0)[:-9], ["gzip"])])
+    ("0 a\n".encode("utf-16"), ["line 1", "latin-1", "zero byte"]), (gzip.compress(b"0 a\n1 b\n", mtime=0)[:-9], ["gzip"])])
 def test_a_bad_sentence_is_named_by_file_and_line(tmp_path, content, words):
     path = tmp_path / "mr.all"
     path.write_bytes(content)
@@ -196,22 +196,22 @@ def test_a_bad_sentence_is_named_by_file_and_line(tmp_path, content, words):
 def test_a_corpus_in_another_encoding_is_named_by_file_and_line(tmp_path):
     path = tmp_path / "book.txt"
     path.write_bytes("fine\ncaf\xe9\n".encode("latin-1"))
-    check_error(DataFormatError, lambda: data.load_corpus("auto", str(path), 50, True, None, 0), "book.txt: line 2", "UTF-8")
-    check_error(DataMissingError, lambda: data.load_corpus("auto", str(tmp_path / "no"), 50, True, None, 0), "nothing there")
+    check_error(DataFormatError, lambda: data.load_corpus("auto", str(path), 50, True, None), "book.txt: line 2", "utf-8")
+    check_error(DataMissingError, lambda: data.load_corpus("auto", str(tmp_path / "no"), 50, True, None), "nothing there")
 
 
 def test_a_vocabulary_larger_than_the_table(tmp_path):
     path = tmp_path / "words.txt"
     path.write_text("the\ncat\nsat\n")
-    assert read_vocabulary(path, 5) == ["the", "cat", "sat"]
-    check_error(DataFormatError, lambda: read_vocabulary(path, 4), "words.txt: line 3", "at most 2 words", "4 rows")
+    assert read_vocabulary(path, 5, True) == ["the", "cat", "sat"]
+    check_error(DataFormatError, lambda: read_vocabulary(path, 4, True), "words.txt: line 3", "at most 2 words", "4 rows")
     for content, words in (("a\n\n", ["line 2", "one word"]), ("a\nb\na\n", ["line 3", "line 1", "'a'"]), ("", ["empty"])):
         path.write_text(content)
-        check_error(DataFormatError, lambda: read_vocabulary(path, 9), *words)
+        check_error(DataFormatError, lambda: read_vocabulary(path, 9, True), *words)
 
 
 def test_a_set_in_numbers():
-    tests = sets.load(["sick", "mr"], True, True, 0)
+    tests = sets.load(["sick", "mr"], True, True)
     number = {"the": 2}
     batch = sets.as_batch(tests[0], number)
     assert len(batch["words"]) == 2 * len(batch["answers"]) and set(batch["parts"]) == {0, 1, 2}
@@ -226,7 +226,7 @@ def test_a_set_in_numbers():
 
 def test_a_missing_set_says_what_to_do(monkeypatch, tmp_path):
     monkeypatch.setenv("DUOLN_DATA", str(tmp_path))
-    check_error(DataMissingError, lambda: sets.load(["mr"], False, True, 0), "rt-polarity.all.gz", "judge=none")
+    check_error(DataMissingError, lambda: sets.load(["mr"], False, True), "rt-polarity.all.gz", "judge=none")
 
 
 def test_without_scikit_learn(monkeypatch):
@@ -258,7 +258,7 @@ def test_vectors_of_both_forms(tmp_path, name, content):
     ("v.txt", b"2 3\ncat 1 2 3\ndog 4 5\n", ["v.txt: line 3", "3 numbers", "2 numbers after 'dog'"]),
     ("v.txt", b"cat 1 2 3\ncow 1 2 x\ndog 1 2 3 4\n", ["v.txt: line 3", "4 numbers"]),
     ("v.txt", b"cat 1 2 x\n", ["line 1", "finite"]), ("v.txt", b"cat 1 nan\n", ["line 1", "finite"]),
-    ("v.txt", b"cat\n", ["line 1", "found 0"]), ("v.txt", b"", ["at least one"]), ("v.txt", b"cat 1\n\xff 2\n", ["line 2", "UTF-8"]),
+    ("v.txt", b"cat\n", ["line 1", "found 0"]), ("v.txt", b"", ["at least one"]), ("v.txt", b"cat 1\n\xff 2\n", ["line 2", "utf-8"]),
     ("v.txt", b"3 99999999\n", ["1 to 4096"]), ("v.bin", b"1 3\ncat " + b"\0" * 11, ["3 numbers", "end of the file"]),
     ("v.bin", b"9999999999 3\n", ["9999999999 words", "end of the file"]), ("v.bin", b"cat 1 2", ["two numbers"]),
     ("v.bin", _binary([("cat", [1, np.inf, 0])], 3), ["finite", "'cat'"]), ("v.bin", b"1 3\n" + b"x" * 2000, ["longer"])])

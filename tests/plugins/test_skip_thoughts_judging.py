@@ -9,7 +9,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import KFold
 
 from duoln.cli import main
-from duoln.errors import DataError, ShapeError
+from duoln.errors import DataError, DivergedError, ShapeError
 from duoln.plugins.skip_thoughts import classify, figures, judging, relatedness, sets, table
 from duoln.plugins.skip_thoughts.task import SkipThoughtsTask
 from duoln.testing import check_error
@@ -82,6 +82,19 @@ def test_softmax_regression_is_that_of_torch():
     np.testing.assert_allclose(ours.weights[:-1], layer.weight.detach().numpy().T, atol=1e-6)
     expected = torch.softmax(layer(torch.tensor(x)), -1).detach().numpy() @ np.arange(1, 6)
     np.testing.assert_allclose(ours.scores(x), expected, rtol=1e-6)
+
+
+def test_rounds_end_where_the_correlation_is_none(monkeypatch):
+    u, v, scores, parts = _pairs(40, noise=1.0)
+    monkeypatch.setattr(figures, "pearson", lambda x, y: np.nan)
+    assert relatedness.judge(u, v, scores, parts, 0, (1, 32)).rounds == 0
+
+
+def test_codes_that_are_no_numbers_are_a_run_that_diverged():
+    words, lengths = np.ones((3, 2), np.int32), np.array([1, 2, 2])
+    for bad in (np.nan, np.inf):
+        check_error(DivergedError, lambda bad=bad: judging.codes(lambda b: np.full((b["words"].shape[1], 2), bad), words, lengths),
+                    "finite codes", "3 of 3")
 
 
 @pytest.mark.parametrize("form", relatedness.ROUNDS)
@@ -164,7 +177,7 @@ def test_codes_keep_the_order_and_have_length_one():
 
 
 def test_a_bag_of_words():
-    [pairs, labelled] = sets.load(["sick", "mr"], True, True, 0)
+    [pairs, labelled] = sets.load(["sick", "mr"], True, True)
     number = {"<end>": 0, "<unknown>": 1, "the": 2, "ship": 3}
     for test in (pairs, labelled):
         bag = table.bag_of_words(test, number)

@@ -23,7 +23,7 @@ def test_entries_hold_what_was_told(numpy_backend, tmp_path):
     folder.on_start(_start(5))
     folder.on_memory(1234)
     folder.on_step(Step(4, 0.123456789, 1.23456789, 0.987654321))
-    folder.on_evaluation(Evaluation(5, 0.123456789, {"test_mse": 0.123456789}, 1.23456789))
+    folder.on_evaluation(Evaluation(5, 0.123456789, {"valid_mse": 0.123456789}, 1.23456789))
     folder.on_end("interrupted", {"steps": 5})
     start, *others = read_log(tmp_path)
     assert {k: start[k] for k in ("task", "variant", "seed", "dataset", "first_step", "last_step", "steps_per_epoch", "parameters",
@@ -33,7 +33,7 @@ def test_entries_hold_what_was_told(numpy_backend, tmp_path):
     assert others == [
         {"event": "memory", "step_bytes": 1234},
         {"event": "step", "step": 4, "loss": 0.123456789, "gradient_norm": 0.987654321, "wall_s": 1.234568},
-        {"event": "evaluation", "step": 5, "epoch": 0.123457, "test_mse": 0.123456789, "wall_s": 1.235},
+        {"event": "evaluation", "step": 5, "epoch": 0.123457, "valid_mse": 0.123456789, "wall_s": 1.235},
         {"event": "end", "status": "interrupted", "steps": 5}]
     assert not (tmp_path / "result.json").exists()  # of a run that is done only
 

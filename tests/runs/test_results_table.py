@@ -11,7 +11,7 @@ from duoln.tasks.events import Evaluation
 def test_levels_stand_once_below_the_table(capsys):
     result = {"variant": "ln", "steps": 20, "batch_size": 8, "epochs": 1, "valid_error": 0.5, "test_error": 0.25, "chance": 0.75,
               "seconds_per_epoch": 1.0, "seconds_per_update": 0.0123}
-    console.show_results(Reading(), Dataset("made", "synthetic"), [result, {**result, "variant": "none"}])
+    console.show_results(Reading(), Dataset("made", "original"), [result, {**result, "variant": "none"}])
     stdout = capsys.readouterr().out
     assert stdout.count("by chance") == 1 and "by chance 0.75" in stdout and stdout.count("0.2500") == 2
 
@@ -20,10 +20,10 @@ def test_a_table_too_wide_for_the_terminal_lies_on_its_side(capsys, monkeypatch)
     result = {"variant": "ln", "steps": 20, "batch_size": 8, "epochs": 1, "valid_error": 0.5, "test_error": 0.25, "chance": 0.75,
               "seconds_per_epoch": 1.0, "seconds_per_update": 0.0123}
     monkeypatch.setenv("COLUMNS", "60")
-    console.show_results(Reading(), Dataset("made", "synthetic"), [result, {**result, "variant": "none", "test_error": 0.125}])
+    console.show_results(Reading(), Dataset("made", "original"), [result, {**result, "variant": "none", "test_error": 0.125}])
     upright = capsys.readouterr().out
     monkeypatch.setenv("COLUMNS", "40")
-    console.show_results(Reading(), Dataset("made", "synthetic"), [result, {**result, "variant": "none", "test_error": 0.125}])
+    console.show_results(Reading(), Dataset("made", "original"), [result, {**result, "variant": "none", "test_error": 0.125}])
     turned = capsys.readouterr().out
     assert "…" not in upright + turned
     [line] = [line for line in turned.splitlines() if "test error" in line]
@@ -38,7 +38,7 @@ def test_rows_of_one_variant_are_told_apart(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     result = {"variant": "ln", "steps": 20, "batch_size": 8, "epochs": 1, "valid_error": 0.5, "test_error": 0.25, "chance": 0.75,
               "seconds_per_epoch": 1.0, "seconds_per_update": 0.0123}
-    console.show_results(Reading(), Dataset("made", "synthetic"), [result, result], {"learning_rate": ["0.001", "0.002"]})
+    console.show_results(Reading(), Dataset("made", "original"), [result, result], {"learning_rate": ["0.001", "0.002"]})
     stdout = capsys.readouterr().out
     assert "0.001" in stdout and "0.002" in stdout and "\u2026" not in stdout and stdout.count("the paper on ln") == 1
 
@@ -49,7 +49,7 @@ def test_a_task_that_is_of_no_paper_claims_nothing(capsys):
 
     result = {"variant": "ln", "steps": 20, "batch_size": 8, "epochs": 0.574713, "valid_error": 0.5, "test_error": 0.25,
               "seconds_per_epoch": 1.0, "seconds_per_update": 0.0123}
-    console.show_results(Own(), Dataset("made", "synthetic"), [result])
+    console.show_results(Own(), Dataset("made", "original"), [result])
     stdout = capsys.readouterr().out
     assert "paper" not in stdout and "()" not in stdout and "20 updates" in stdout and "0.57" not in stdout
 

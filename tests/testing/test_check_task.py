@@ -3,6 +3,7 @@
 import dataclasses
 import sys
 from textwrap import dedent
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -12,8 +13,11 @@ from duoln.core import stop_gradient
 from duoln.data import Batches, Expected, read_npz, read_text
 from duoln.errors import CompileError, DataError, DataFormatError, GradientError, UsageError
 from duoln.examples.own_task import Spirals
-from duoln.tasks import Dataset, make_config
+from duoln.tasks import Column, Dataset, make_config
+from duoln.tasks.registry import Registry
+from duoln.tasks.task import selected_by
 from duoln.testing import check_corpus, check_error, check_task
+from duoln.training.trainer import Trainer
 
 
 class Stopped(Spirals):
@@ -253,3 +257,49 @@ class Tall(Spirals):
 def test_examples_along_another_axis_are_to_be_said():
     with pytest.raises(AssertionError, match="batch_axes"):
         check_task(Tall())
+
+
+# What must not hang on the seed, or on a test set -----------------------------------------------------------
+
+class Seeded(Spirals):
+    """Its test points are drawn by the seed of the run."""
+
+    def data(self, cfg, root=None):
+        splits = super().data(cfg, root)
+        test = {**splits.evaluation["test"], "x": splits.evaluation["test"]["x"] + np.float32(cfg.seed)}
+        return dataclasses.replace(splits, evaluation={"test": test})
+
+
+class Select(Spirals):
+    """Keeps the checkpoint that is the best on the test set."""
+
+    selection = ("test_error", "lowest")
+
+
+class Patient(Spirals):
+    """Has no figure but that of the test set, and a preset that ends by it."""
+
+    presets: ClassVar = {**Spirals.presets, "small": {"patience": 3}}
+
+
+def test_held_out_data_that_hang_on_the_seed():
+    with pytest.raises(AssertionError, match=r"split 'test' of 'ln' differs for another seed, at 'x'.*DATA_SEED"):
+        check_task(Seeded(), gradients=False, agreement=False)
+
+
+@pytest.mark.parametrize(("task", "actual"), [(Select, "test_error"), (Patient, "none")])
+def test_a_task_that_selects_by_a_test_figure(task, actual):
+    with pytest.raises(AssertionError, match=rf"selection: expected a metric of another set than test, found {actual}"):
+        check_task(task(), gradients=False, agreement=False)
+    cfg = make_config(task(), "ln", "smoke", {"patience": 2})
+    check_error(UsageError, lambda: Trainer(task(), "ln", cfg, task().data(cfg), runtime.backend("numpy")), "[spirals] selection", actual)
+
+
+def test_the_default_selection_is_the_first_column_of_no_test_set():
+    class Several(Spirals):
+        columns = (Column("test_error", "test"), Column("valid_error", "valid"))
+
+    assert selected_by(Several(), Several.config(patience=1)) == ("valid_error", "lowest")
+    assert selected_by(Spirals(), Spirals.config()) is None
+    chosen = {name: selected_by(task, make_config(task, next(iter(task.variants)))) for name, (task, *_) in Registry().tasks.items()}
+    assert chosen["draw"] == ("valid_bound", "lowest") and not any(key.startswith("test") for key, _ in filter(None, chosen.values()))

@@ -35,7 +35,7 @@ def test_a_run_ends_after_so_many_evaluations_that_were_not_better_with_the_best
     trainer = told_trainer(be)
     result = fit_into(trainer, tmp_path, be)
     assert _steps(tmp_path) == [5, 10, 15, 20]  # as good as the best is not better
-    assert (result["steps"], result["test_mse"], trainer.step) == (10, 1.0, 10)
+    assert (result["steps"], result["valid_mse"], trainer.step) == (10, 1.0, 10)
     assert json.loads((tmp_path / "result.json").read_text()) == result
     short = told_trainer(be, epochs=2, patience=0)
     fit_into(short, tmp_path / "short", be)
@@ -49,7 +49,7 @@ def test_a_run_ends_after_so_many_evaluations_that_were_not_better_with_the_best
 def test_how_long_a_run_is(numpy_backend, tmp_path, settings, evaluated, ended):
     """With patience a run ends with its best model, also if the epochs end first; without, with its last model."""
     result = fit_into(told_trainer(numpy_backend, **settings), tmp_path, numpy_backend)
-    assert _steps(tmp_path) == evaluated and result["steps"] == ended and result["test_mse"] == VALUES[ended]
+    assert _steps(tmp_path) == evaluated and result["steps"] == ended and result["valid_mse"] == VALUES[ended]
 
 
 @pytest.mark.parametrize("stop", [3, 10, 12, 15, 18, 20])
@@ -90,7 +90,7 @@ def test_what_is_read_back_and_reported_is_the_best(numpy_backend, tmp_path):
     assert [t.numpy().tobytes() for t in tree.leaves(trained.params)] == [
         t.numpy().tobytes() for t in tree.leaves(trainer.state["params"])]
     [curve] = curves.read_curves([tmp_path / "plain"])
-    assert curve.last["step"] == 10 and curve.last["test_mse"] == 1.0
+    assert curve.last["step"] == 10 and curve.last["valid_mse"] == 1.0
     assert curve._replace(result={}).last["step"] == 20  # a run that has not ended has its last model
 
 

@@ -76,7 +76,7 @@ def test_it_learns_as_float32_does(be, tmp_path):
     if be.lazy:
         pytest.skip("it compiles by itself, which takes it long on a CPU")
     figures = [fit_into(_trainer(be, precision, epochs=6, learning_rate=0.05), tmp_path / precision, be) for precision in ("float32", "bf16")]
-    first, second = (f["test_mse"] for f in figures)
+    first, second = (f["valid_mse"] for f in figures)
     assert second < 1.0 and abs(first - second) < 0.1 and first != second
 
 
@@ -84,8 +84,8 @@ def test_evaluation_rounds_too(numpy_backend):
     rounded, plain = _trainer(numpy_backend), _trainer(numpy_backend, "float32")
     plain.state = {**plain.state, "params": tree.map(lambda t: _through_bfloat16(t) if t.ndim > 1 else t, plain.state["params"])}
     near, far = rounded.evaluate(), line_trainer(numpy_backend).evaluate()
-    assert near["test_mse"] != far["test_mse"]
-    assert abs(near["test_mse"] - plain.evaluate()["test_mse"]) < 0.05 * near["test_mse"]
+    assert near["valid_mse"] != far["valid_mse"]
+    assert abs(near["valid_mse"] - plain.evaluate()["valid_mse"]) < 0.05 * near["valid_mse"]
 
 
 def test_a_compiled_step_has_the_bits_of_the_plain_one(numpy_backend):

@@ -31,7 +31,7 @@ def test_it_is_a_task(be):
 
 def test_a_run_leaves_log_result_config_and_checkpoints(be, tmp_path):
     result = fit_into(line_trainer(be), tmp_path, be)
-    assert result["steps"] == 15 and result["epochs"] == 3 and math.isfinite(result["test_mse"])
+    assert result["steps"] == 15 and result["epochs"] == 3 and math.isfinite(result["valid_mse"])
     assert json.loads((tmp_path / "result.json").read_text()) == result
     assert json.loads((tmp_path / "config.json").read_text())["config"]["batch_size"] == 8
     events = list(read_log(tmp_path))
@@ -102,7 +102,7 @@ def test_training_works_in_a_thread(numpy_backend, tmp_path):
 def test_resume_of_a_finished_run_trains_no_more(numpy_backend, tmp_path):
     first = fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend)
     again = fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend, resume=True)
-    assert again["test_mse"] == first["test_mse"] and again["steps"] == 15
+    assert again["valid_mse"] == first["valid_mse"] and again["steps"] == 15
 
 
 def test_resume_may_go_on_for_longer(numpy_backend, tmp_path):

@@ -1,0 +1,95 @@
+"""Finds the files of a corpus, whole or not at all, and decides when made data stand in for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from duoln.core.miscalled import explained
+from duoln.data.files import packed_or_not, search_folders
+from duoln.errors import DataError, DataMissingError, UsageError
+
+T = TypeVar("T")
+
+DATA_SEED = 0
+"""Of all that is drawn as data: a run's own seed decides how it trains, never what it is trained or judged on."""
+
+
+@explained
+def locate(names: Sequence[str], root: Path | None = None) -> list[Path] | None:
+    """The files of a corpus in the first folder that has all of them; None where no folder has any.
+
+    A name that ends in .gz is also found without this ending.
+
+    Args:
+        names: their places below a data folder.
+        root: a folder that is searched before the others.
+
+    Raises:
+        DataError: no folder has all of them, but one has some, or a folder cannot be searched.
+    """
+    partial: tuple[Path, Path] | None = None
+    for folder in search_folders(root):
+        paths = [packed_or_not(folder / name) for name in names]
+        present = [path for path in paths if path is not None]
+        if len(present) == len(names):
+            return present
+        if present and partial is None:
+            partial = folder / names[paths.index(None)], present[0]
+    if partial is not None:
+        raise DataError(f"{partial[0]}: missing, but {partial[1]} is there; expected {', '.join(names)}, all below one "
+                        "folder: add what is missing, or remove the rest")
+    return None
+
+
+@explained
+def absent(names: Sequence[str], root: Path | None, advice: str) -> DataMissingError:
+    """The error that says which files were looked for, in which folders, and what to do."""
+    folders = ", ".join(f"{folder}{'' if folder.is_dir() else ' (no such folder)'}" for folder in search_folders(root))
+    return DataMissingError(f"{' or '.join(names)}: not found below {folders}; {advice}. DUOLN_DATA names folders in "
+                            "which data are looked for")
+
+
+@explained
+def original_or_made(source: str, find: Callable[[], Callable[[], T]], make: Callable[[], T]) -> tuple[T, str]:
+    """A corpus as its files have it, or a made one, and the reason for a made one in words ("" where there is none).
+
+    Made data stand in only if they were requested, or if the source is "auto" and nothing of the corpus is there. A
+    damaged or incomplete corpus is an error.
+
+    Args:
+        source: the setting; "made" and "auto" have their meaning, every other value requests a corpus.
+        find: finds the files, and returns the function that reads them.
+        make: makes the data.
+
+    Raises:
+        DataMissingError: a corpus was requested, and is not there. DataError: a file is damaged or missing.
+    """
+    if source == "made":
+        return make(), "made data were requested (source=made)"
+    try:
+        read = find()
+    except DataMissingError as error:
+        if source != "auto":
+            raise
+        return make(), f"made data stand in for it: {error}"
+    return read(), ""
+
+
+@contextmanager
+@explained
+def suited_to(source: str, why: str) -> Iterator[None]:
+    """In the block, settings that do not suit made data which nobody requested are an error about the missing data.
+
+    Args:
+        source: the setting.
+        why: the reason of `original_or_made`.
+    """
+    try:
+        yield
+    except UsageError as error:
+        if not why or source == "made":
+            raise
+        raise DataMissingError(f"{error}: {why}") from error

@@ -1,0 +1,91 @@
+"""A corpus is read whole or not at all: made data stand in only where nothing of it is there, and a run says why."""
+
+import numpy as np
+import pytest
+
+from duoln import tree
+from duoln.cli import one_task
+from duoln.errors import DataError, DataMissingError
+from duoln.tasks import make_config
+from duoln.tasks.registry import find_task
+from duoln.testing import check_error
+
+TASKS = ("attentive_reader", "convnet", "draw", "handwriting", "las", "mnist", "order_embeddings", "skip_thoughts", "transformer")
+PARTS = [
+    ("mnist", "small", "mnist/train-images-idx3-ubyte.gz"), ("mnist", "small", "mnist/t10k-labels-idx1-ubyte"),
+    ("mnist", "small", "MNIST/raw/train-images-idx3-ubyte"), ("convnet", "small-mnist", "mnist/t10k-labels-idx1-ubyte.gz"),
+    ("convnet", "small", "cifar10/cifar-10-batches-bin/data_batch_1.bin"), ("convnet", "small", "cifar10/cifar-10-batches-py/test_batch"),
+    ("convnet", "small", "cifar10/cifar-10-binary.tar"), ("draw", "small", "binarized_mnist/binarized_mnist_valid.amat"),
+    ("handwriting", "smoke", "handwriting/iam_ondb_full_test.npz"), ("handwriting", "smoke", "handwriting/lineStrokes/a01/a.xml"),
+    ("las", "small", "speech/fsdd_test.npz"), ("order_embeddings", "smoke", "captions/Flickr8k.token.txt"),
+    ("order_embeddings", "smoke", "captions/Flickr_8k.devImages.txt.gz"), ("order_embeddings", "smoke", "captions/coco/images/10crop/val.npy"),
+    ("skip_thoughts", "smoke", "books/novels100.txt.gz"), ("skip_thoughts", "smoke", "books/novels100_heldout.txt"),
+    ("transformer", "smoke", "books/novels100_heldout.txt.gz"), ("attentive_reader", "smoke", "cloze/record_questions_sample.tar"),
+]
+
+
+@pytest.fixture(autouse=True)
+def nothing_there(monkeypatch, tmp_path):
+    monkeypatch.setenv("DUOLN_DATA", "")
+    monkeypatch.setenv("DUOLN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("DUOLN_OFFLINE", "1")
+
+
+def _auto(name, preset, **settings):
+    task = find_task(name)
+    return task, make_config(task, next(iter(task.variants)), preset, {"source": "auto", **settings})
+
+
+@pytest.mark.parametrize("link", [False, True], ids=["damaged", "a link to nothing"])
+@pytest.mark.parametrize(("name", "preset", "place"), PARTS)
+def test_a_part_of_a_corpus_is_an_error_that_names_it(tmp_path, monkeypatch, name, preset, place, link):
+    task, cfg = _auto(name, preset)
+    (tmp_path / place).parent.mkdir(parents=True)
+    if link:
+        (tmp_path / place).symlink_to("nowhere")
+    else:
+        (tmp_path / place).write_bytes(b"damaged")
+    monkeypatch.setenv("DUOLN_DATA", str(tmp_path))
+    with pytest.raises(DataError) as caught:
+        task.data(cfg)
+    assert not isinstance(caught.value, DataMissingError) and str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_made_data_say_why_and_where_files_belong(tmp_path, monkeypatch, capsys, name):
+    monkeypatch.setenv("DUOLN_DATA", str(tmp_path / "mistyped"))
+    task, cfg = _auto(name, "smoke")
+    splits = task.data(cfg)
+    one_task.say_data(task, splits)
+    output = " ".join(capsys.readouterr().err.split())
+    assert splits.dataset.provenance == "synthetic" and "made data stand in for it: " in output and "DUOLN_DATA" in output
+    assert "(no such folder)" in output or "DUOLN_OFFLINE=1" in output
+    requested = task.data(make_config(task, next(iter(task.variants)), "smoke"))
+    assert requested.remarks[0] == "made data were requested (source=made)"
+
+
+@pytest.mark.parametrize(("name", "preset", "settings"), [
+    ("order_embeddings", "paper", {"image_size": 260}), ("handwriting", "small", {}), ("mnist", "small", {"rows": 50_000}),
+    ("draw", "small", {"batch_size": 5_000}), ("las", "small", {"batch_size": 100}), ("attentive_reader", "small", {"questions": 900}),
+    ("convnet", "small", {"batch_size": 3_000})])
+def test_settings_of_a_corpus_that_is_missing_are_about_the_corpus(name, preset, settings):
+    task, cfg = _auto(name, preset, **settings)
+    check_error(DataMissingError, lambda: task.data(cfg), "made data stand in for it", "not found", "DUOLN_DATA")
+
+
+@pytest.mark.parametrize(("name", "settings"), [*((name, {}) for name in TASKS), ("las", {"words": 3})])
+def test_what_is_held_out_is_the_same_for_every_seed(name, settings):
+    first, second = ((task := find_task(name)).data(make_config(task, next(iter(task.variants)), "smoke", {**settings, "seed": seed}))
+                     for seed in (0, 1))
+    assert len(first.evaluation) > 0
+    for split in first.evaluation:
+        for (path, a), (_, b) in zip(tree.items(first.evaluation[split]), tree.items(second.evaluation[split]), strict=True):
+            assert np.array_equal(a, b), (split, path)
+
+
+def test_the_words_of_an_original_are_read_unpacked(tmp_path):
+    (tmp_path / "books").mkdir()
+    (tmp_path / "books" / "novels.txt").write_text("".join(f"### {k}\n" + f"It was {k}. So it was. It is so.\n" * 9 for k in "abcd"))
+    for name in ("skip_thoughts", "transformer"):
+        task, cfg = _auto(name, "smoke", **({"judge": "none"} if name == "skip_thoughts" else {}))
+        assert task.data(cfg, tmp_path).dataset.name.startswith("novels, ")
