@@ -6,6 +6,7 @@ class would make every access to their attributes slower.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any, Never
 
@@ -198,6 +199,6 @@ def name_missing(kind: type, remedies: Mapping[str, str]) -> None:
             setattr(kind, name, _Missing(name, remedy))
 
 
-def is_missing(member: object) -> bool:
-    """Whether a member of a class stands only for a name that the class has not."""
-    return isinstance(member, _Missing)
+def present_names(thing: object, names: Iterable[str]) -> list[str]:
+    """For `dir`: the names without those that only say what to write instead."""
+    return [name for name in names if not isinstance(inspect.getattr_static(type(thing), name, None), _Missing)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Never, Union, cast
@@ -12,7 +11,7 @@ import numpy as np
 from duoln.backends.protocol import Array, Axis, Backend
 from duoln.core.arguments import described
 from duoln.core.miscalled import explained
-from duoln.core.pytorch_names import OF_TENSORS, is_missing, name_missing, refuse_operators
+from duoln.core.pytorch_names import OF_TENSORS, name_missing, present_names, refuse_operators
 from duoln.core.repeated import constant, read_on_host, repeated
 from duoln.core.tape import Node
 from duoln.errors import CallError, CompileError, DtypeError, GradientError, GradientWarning, ShapeError
@@ -223,7 +222,7 @@ class Tensor:
 
     def __dir__(self) -> list[str]:
         """The attributes that a tensor has, without the names of PyTorch's that only have an error."""
-        return [name for name in super().__dir__() if not is_missing(inspect.getattr_static(type(self), name, None))]
+        return present_names(self, super().__dir__())
 
     def __format__(self, form: str) -> str:
         """One value in a number's format, such as `f"{loss:.3f}"`; without a format, as `str`."""
