@@ -29,7 +29,7 @@ COLLECTIONS = {"a list": lambda: [nn.Linear(2, 2)], "a list of lists": lambda: [
 @pytest.mark.parametrize("name", ARRAYS)
 def test_a_tensor_as_an_attribute_is_refused(name):
     own = Own(w=ARRAYS[name]())
-    check_error(UsageError, lambda: own.init(0), "[Own] w: expected no tensor", "never trained", "weights(rng)", "NumPy array")
+    check_error(UsageError, lambda: own.init(0), "[Own] w: expected no tensor", "never trained", "weights(self, rng)", "NumPy array")
     check_error(UsageError, lambda: nn.Sequential(own).init(0), "[Own] w")
 
 
