@@ -30,7 +30,7 @@ GOOD = """
     from duoln.tasks import Task, hookimpl
 
     class Mine(Task):
-        name = "mine"
+        name, variants = "mine", {"plain": {}}
 
     @hookimpl
     def duoln_tasks():
@@ -70,7 +70,7 @@ def test_an_object_may_be_the_plugin(install):
         from duoln.tasks import Task, hookimpl
 
         class Mine(Task):
-            name = "mine"
+            name, variants = "mine", {"plain": {}}
 
         class Plugin:
             @hookimpl
