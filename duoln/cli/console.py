@@ -137,9 +137,12 @@ def width() -> int:
 
 
 def number(value: Any, form: str) -> str:
-    """A metric as text; tiny values in powers of ten. That of several runs is their median, and the range below it."""
+    """A metric as text; tiny values in powers of ten. That of several runs is their median, and the range below it, and
+    the number of runs in which it is NaN.
+    """
     if isinstance(value, Range):
-        return f"{number(value.median, form)}\n{number(value.low, form)}-{number(value.high, form)}"
+        of_numbers = f"{number(value.median, form)}\n{number(value.low, form)}-{number(value.high, form)}"
+        return of_numbers + (f"\n{value.nan} NaN" if value.nan else "")
     if not isinstance(value, int | float):
         return "-"
     if form == ".4f" and 0 < abs(value) < 5e-4:
