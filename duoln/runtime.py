@@ -110,8 +110,8 @@ _VECTORS = {"512": "AVX-512", "256": "AVX", "128": "SSE"}
 
 def _short(version: str) -> str:
     """The name of a compiler and the first part of its number, of the line that it says of itself."""
-    found = re.match(r"(.*?)(?: version)? +v?(\d+)\.\d", re.sub(r"\([^)]*\)", "", version))
-    return f"{' '.join(found[1].split())} {found[2]}" if found else version
+    match = re.match(r"(.*?)(?: version)? +v?(\d+)\.\d", re.sub(r"\([^)]*\)", "", version))
+    return f"{' '.join(match[1].split())} {match[2]}" if match else version
 
 
 def _choose(name: str | None) -> tuple[Backend, str]:

@@ -210,10 +210,15 @@ def unknown_name(module: str, name: str, remedies: Mapping[str, str], known: Ite
     return AttributeError(f"module {module!r} has no attribute {name!r}{advice}", name=name, obj=None)
 
 
+def our_word(keyword: str, known: Iterable[str] | None = None) -> str | None:
+    """What an argument of PyTorch is called here, in a call that has the arguments `known`."""
+    return next((name for name in KEYWORDS.get(keyword, "").split() if known is None or name in known), None)
+
+
 def how_to_name(keyword: str, parameters: Iterable[str]) -> str:
     """The end of an error about an argument that a call has not: our name for it, duoln's way, or the nearest name."""
     known = list(parameters)
-    near = next((name for name in KEYWORDS.get(keyword, "").split() if name in known), None)
+    near = our_word(keyword, known)
     if near is not None:
         return f"; did you mean {near!r}?"
     if keyword in NO_KEYWORDS:

@@ -35,6 +35,13 @@ OPERATOR_NAMES: set[str] = set()
 """The names of all operators, for advice; filled as OPERATORS is."""
 
 
+class _Size(int):
+    """A number of values, which is no method as PyTorch's `size` is."""
+
+    def __call__(self, *axis: Any) -> Never:
+        raise CallError("[size] expected x.size, a number, found a call of it; in duoln: `x.shape`, `x.shape[0]`")
+
+
 class Tensor:
     """An immutable array on one backend.
 
@@ -68,7 +75,8 @@ class Tensor:
 
     @property
     def size(self) -> int:
-        return int(self.data.size)
+        """The number of values."""
+        return _Size(self.data.size)
 
     @property
     def dtype(self) -> str:

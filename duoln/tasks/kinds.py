@@ -97,7 +97,7 @@ def _from_value(value: Any, kind: Any) -> Any:
         return _parts(value, kind, _from_value)
     if kind in (int, float) and not isinstance(value, bool | str):
         return _number(value, kind)
-    if kind is type(None) and value is None or kind in (bool, str) and isinstance(value, kind):
+    if (kind is type(None) and value is None) or (kind in (bool, str) and isinstance(value, kind)):
         return value
     raise _MisfitError
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from duoln.core.arguments import did_you_mean
 from duoln.core.miscalled import explained
+from duoln.core.pytorch_names import how_to_name
 from duoln.data import strictjson
 from duoln.data.json_text import parse_json
 from duoln.errors import DuolnError, TaskError, UsageError, words_of
@@ -47,7 +48,7 @@ def make_config(task: Task, variant: str, preset: str | None = None,
     for key, value in (settings or {}).items():
         if key not in names:
             raise UsageError(f"[{task.name}] expected a setting of {', '.join(names)}; found {key!r}"
-                             f"{did_you_mean(key, names)}")
+                             f"{how_to_name(key, names)}")
         values[key] = convert(f"[{task.name}] {key}", value, kinds[key])
     return _configured(task, values)
 
