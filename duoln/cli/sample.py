@@ -62,7 +62,8 @@ def add_options(parser: argparse.ArgumentParser, kind: type) -> None:
     parser.add_argument("--backend", choices=CHOICES, help="default: DUOLN_BACKEND, else auto")
     kinds = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
-        default = field.default_factory() if field.default is dataclasses.MISSING else field.default
+        made = field.default_factory
+        default = field.default if made is dataclasses.MISSING else made()
         default_text = "" if default is None else f" (default {value_in_words(default)})"
         parser.add_argument(f"--{field.name.replace('_', '-')}", dest=field.name, metavar="VALUE",
                             help=f"{kind_in_words(kinds[field.name])}: {field.metadata.get('help', '')}{default_text}")
