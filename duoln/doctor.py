@@ -26,7 +26,7 @@ def examine(with_ops: bool = False, asked: Sequence[str] | None = None) -> dict[
     registry = Registry(asked=asked)
     probes = [runtime.probe(name) for name in backends.NAMES]
     try:
-        choice = runtime.choose()[1]
+        choice = runtime.choice_in_full()
     except DuolnError as error:
         choice = f"nothing: {error}"
     facts: dict[str, Any] = {

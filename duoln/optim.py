@@ -31,7 +31,7 @@ from duoln.core.arguments import (
     described,
 )
 from duoln.core.miscalled import explained, wrong_call
-from duoln.core.pytorch_names import OF_OPTIM, OF_OPTIMIZERS, how_to_name, name_missing, unknown_name
+from duoln.core.pytorch_names import OF_OPTIM, OF_OPTIMIZERS, how_to_name, name_missing, present_names, unknown_name
 from duoln.errors import CallError, DtypeError, ShapeError, UsageError
 from duoln.ops.common import check_tensors
 
@@ -68,6 +68,9 @@ class Optimizer:
             except TypeError:
                 raise wrong_call(cls.__name__, signature, args, settings) from None
         return super().__new__(cls)
+
+    def __dir__(self) -> list[str]:
+        return present_names(self, super().__dir__())
 
     def __post_init__(self) -> None:
         kind = type(self).__name__

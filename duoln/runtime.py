@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
+import platform
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -76,9 +78,40 @@ def backend(name: str | None = None) -> Backend:
 
 
 def choose(name: str | None = None) -> tuple[Backend, str]:
-    """As `backend`, with one line that names the chosen backend, the reason, and whether its rules are compiled."""
-    chosen, why = _choose(name)
-    return chosen, f"{why}; {native.summary()}" if chosen.name == "numpy" else why
+    """As `backend`, with what a command says of it: `numpy, compiled by g++ 12, AVX-512`, `cupy, NVIDIA H100`.
+
+    `duoln doctor` has the rest.
+    """
+    chosen = _choose(name)[0]
+    return chosen, f"{chosen.name}, {_rules() if chosen.name == 'numpy' else chosen.device}"
+
+
+def choice_in_full() -> str:
+    """The backend that is chosen where none is asked for, why it is, and how its rules run."""
+    chosen, why = _choose(None)
+    return f"{why}; {native.summary()}" if chosen.name == "numpy" else why
+
+
+def _rules() -> str:
+    """How NumPy's rules run: by which compiler, for which vectors; or why they are interpreted, and what mends that."""
+    known = native.facts()
+    if known["rules"] == "interpreted":
+        return native.summary()
+    is_x86 = platform.machine().lower() in ("x86_64", "amd64")
+    vectors = _VECTORS.get(known["vector_bits"]) if is_x86 else None
+    absent = f", {len(known['absent'])} of the rules interpreted: duoln doctor says why" if known["absent"] else ""
+    return (f"compiled by {_short(known['compiler'])}, {vectors or 'vectors of ' + known['vector_bits'] + ' bits'}"
+            f"{absent}")
+
+
+_VECTORS = {"512": "AVX-512", "256": "AVX", "128": "SSE"}
+"""The vectors of x86, by their bits."""
+
+
+def _short(version: str) -> str:
+    """The name of a compiler and the first part of its number, of the line that it says of itself."""
+    match = re.match(r"(.*?)(?: version)? +v?(\d+)\.\d", re.sub(r"\([^)]*\)", "", version))
+    return f"{' '.join(match[1].split())} {match[2]}" if match else version
 
 
 def _choose(name: str | None) -> tuple[Backend, str]:

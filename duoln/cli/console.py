@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from duoln.cli import streams
+from duoln.cli.rows_table import RowsTable
 from duoln.data import strictjson
 from duoln.runs.series import Range
 from duoln.system.visible import visible
@@ -137,9 +138,12 @@ def width() -> int:
 
 
 def number(value: Any, form: str) -> str:
-    """A metric as text; tiny values in powers of ten. That of several runs is their median, and the range below it."""
+    """A metric as text; tiny values in powers of ten. That of several runs is their median, and the range below it, and
+    the number of runs in which it is NaN.
+    """
     if isinstance(value, Range):
-        return f"{number(value.median, form)}\n{number(value.low, form)}-{number(value.high, form)}"
+        of_numbers = f"{number(value.median, form)}\n{number(value.low, form)}-{number(value.high, form)}"
+        return of_numbers + (f"\n{value.nan} NaN" if value.nan else "")
     if not isinstance(value, int | float):
         return "-"
     if form == ".4f" and 0 < abs(value) < 5e-4:
@@ -211,7 +215,7 @@ def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, An
     """The measured figures beside the task's references; every row names data that are not the original.
 
     Properties that all runs share are printed below the table. On a narrow terminal the references are printed there
-    too, and a table that would be too wide has a column for each variant instead of a row.
+    too, and a table that would be too wide has a column for each variant instead of a row, or is lines.
 
     Args:
         task, dataset, results: of the runs.
@@ -238,31 +242,34 @@ def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, An
                    ("s/epoch", "right", [f"{r['seconds_per_epoch']:.2f}" for r in results]))
     room = room_for_all - _width(columns)
     beside = bool(claimed) and room >= _CLAIM
+    of = "" if claimed or not task.references else "; made data: the paper's words are left out"
+    title = f"{task.title} ({task.paper}{of})" if task.paper else task.title
+    lines = RowsTable(title, [heading for heading, _, _ in columns],
+                      list(zip(*(cells for _, _, cells in columns), strict=True)))
     if room < 0:
         upright = [(_in_lines(heading), justify, cells) for heading, justify, cells in columns]
         columns = min(upright, _on_its_side(columns), key=lambda turned: max(_width(turned), room_for_all))
     claims = [claimed.get(r["variant"], "-") for r in results]
-    of = "" if claimed or not task.references else "; made data: the paper's words are left out"
-    table = Table(title=f"{task.title} ({task.paper}{of})" if task.paper else task.title, title_justify="left")
+    table = Table(title=title, title_justify="left")
     for heading, justify, _ in columns:
         table.add_column(heading, justify="right" if justify == "right" else "left", no_wrap=True)
     if beside:
         table.add_column("the paper's claim" if task.paper else "reference")
     for i in range(len(columns[0][2])):
         table.add_row(*(cells[i] for _, _, cells in columns), *([claims[i]] if beside else []))
-    show(table, data)
+    show(table if _width(columns) <= room_for_all else lines, data)
     common = [f"data: {dataset.label}"]
     if results and same["batch_size"]:
         common.append(f"batch {results[0]['batch_size']}")
     if results and same[length]:
         common.append(f"{count(results[0][length])} {unit}{'' if results[0][length] == 1 else 's'}")
     common += [f"{c.heading} {number(results[0].get(c.key), c.form)}" for c in levels if results]
-    lines = [", ".join(common)]
+    below = [", ".join(common)]
     if claimed and not beside:
-        lines += [f"{'the paper' if task.paper else 'reference'} on {variant}: {claim}"
+        below += [f"{'the paper' if task.paper else 'reference'} on {variant}: {claim}"
                   for variant, claim in dict(zip((r["variant"] for r in results), claims, strict=True)).items()]
-    lines += changes_in(results)
-    tell("\n".join(lines), data)
+    below += changes_in(results)
+    tell("\n".join(below), data)
 
 
 def changes_in(results: Sequence[Mapping[str, Any]]) -> list[str]:

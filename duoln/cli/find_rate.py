@@ -79,6 +79,8 @@ def _show(title: str, test: RateTest, own: float, asked: int) -> None:
     if test.steepest is None or test.tenth_of_minimum is None:
         console.put("the loss never fell, so no rate is suggested; try another range (--from, --to) or more --updates")
         return
+    if not test.diverged and test.minimum == test.rates[-1]:
+        console.put("the loss is least at the last rate: with a higher --to it may fall further")
     console.put(f"suggestions to start a search from, no more: {test.steepest:.2g}, where the loss falls fastest; "
                 f"{test.tenth_of_minimum:.2g}, a tenth of the rate with the least loss")
     console.put(f"the task's own rate is {own:g}; another one: --set learning_rate={test.tenth_of_minimum:.2g}")

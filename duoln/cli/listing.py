@@ -76,7 +76,7 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _lines(task: Task, settings: Sequence[Setting]) -> list[str]:
-    from duoln.tasks.meanings import value_in_words
+    from duoln.tasks.kinds import value_in_words
 
     lines = [_wrapped(_titled(task)), "",
              _wrapped(f"settings, of `duoln run {task.name} --set NAME=VALUE` (--seed, --epochs and --batch-size are "
@@ -95,7 +95,7 @@ def _titled(task: Task) -> str:
 
 
 def _changes(settings: Mapping[str, Any]) -> str:
-    from duoln.tasks.meanings import value_in_words
+    from duoln.tasks.kinds import value_in_words
 
     return ", ".join(f"{key}={value_in_words(value)}" for key, value in settings.items()) or "nothing"
 

@@ -21,7 +21,7 @@ COLUMNS = 8
 def results(task: Task, rows: Sequence[Mapping[str, Any]], told_apart: Mapping[str, Sequence[str]]) -> str:
     """A line for each row: the variant, what tells it apart, its length, and its metrics.
 
-    Several seeds are their median, and the least and the greatest value in brackets.
+    Several seeds are their median, and in brackets the least and the greatest value and the number of those with NaN.
     """
     length, unit = ("steps", "updates") if task.x_axis == "step" else ("epochs", "epochs")
     metrics, _ = split_columns(task.columns)
@@ -56,9 +56,9 @@ def over_time(task: Task, series: Sequence[Series], key: str) -> str:
 
 
 def _value(point: Point | None) -> Any:
-    if point is None or point.low == point.high:
+    if point is None or (point.low == point.high and not point.nan):
         return point and point.y
-    return Range(point.y, point.low, point.high)
+    return Range(*point[1:])
 
 
 def _table(lines: Sequence[Sequence[str]]) -> str:
@@ -71,4 +71,4 @@ def _cell(value: Any, form: str) -> str:
 
 def _in_one_line(text: str) -> str:
     median, *spread = text.split("\n")
-    return f"{median} ({spread[0]})" if spread else median
+    return f"{median} ({', '.join(spread)})" if spread else median

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from duoln.cli import facts
+from duoln.errors import UsageError
 
 if TYPE_CHECKING:
     from duoln.tasks.task import Config, Task
@@ -28,14 +29,17 @@ def configured(args: argparse.Namespace) -> tuple[Task, str, Config, Splits]:
     """The task, the name of the variant, its configuration and its data.
 
     Raises:
-        UsageError: the task, the variant, the preset or a setting is unknown. DataMissingError: there are no data.
+        UsageError: the task, the variant, the preset or a setting is unknown, or none of several variants is named.
+        DataMissingError: there are no data.
     """
     from duoln.tasks import make_config
     from duoln.tasks.registry import find_task
     from duoln.tasks.settings import check_config
 
     task = find_task(args.task, args.plugins)
-    variant = next(iter(task.variants)) if args.variant is None and len(task.variants) == 1 else args.variant
+    if args.variant is None and len(task.variants) > 1:
+        raise UsageError(f"[{task.name}] expected --variant with one of {', '.join(task.variants)}, found none")
+    variant = next(iter(task.variants)) if args.variant is None else args.variant
     given = {key: getattr(args, key) for key in ("seed", "batch_size") if getattr(args, key) is not None}
     cfg = make_config(task, variant, args.preset, {**facts.settings_of(task, args), **given})
     check_config(task, variant, cfg)

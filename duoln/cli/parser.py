@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from duoln.core.arguments import did_you_mean, nearest
+from duoln.core.pytorch_names import our_word
 
 _INVALID_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")
 _QUOTED = re.compile(r"'([^']+)'")
@@ -75,6 +76,9 @@ class Parser(argparse.ArgumentParser):
             given = word.partition("=")[0]
             if given.startswith("-") and not any(flag.startswith(given) for flag in self._option_string_actions):
                 near = nearest(given.lstrip("-"), [flag.removeprefix("--") for flag in known])
+                if near is None and "--set" in known:
+                    name = given.lstrip("-").replace("-", "_")
+                    return f"; a setting of the task is given by --set {our_word(name) or name}=VALUE"
                 return f"; did you mean '--{near}'?" if near else ""
         return ""
 

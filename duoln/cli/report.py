@@ -98,7 +98,9 @@ def told_apart(series: Sequence[Series], by: By = "run") -> dict[str, list[str]]
     """Columns that tell rows apart: the run, unless each is called as its variant, and the settings that differ."""
     columns = {}
     if any(len(s.runs) > 1 for s in series):
-        columns["seeds"] = [str(len(s.runs)) for s in series]
+        columns["seeds"] = [str(s.seeds) for s in series]
+        if any(s.seeds < len(s.runs) for s in series):  # a seed that is there twice counts twice in each median
+            columns["runs"] = [str(len(s.runs)) for s in series]
     elif by == "run" and any(s.name != s.variant for s in series):
         columns["run"] = [s.name.removesuffix(f"/{s.variant}") for s in series]
     for key in dict.fromkeys(key for s in series for key in s.differences if key not in ("batch_size", "epochs")):
@@ -111,8 +113,8 @@ def result_row(task: Task, series: Series) -> dict[str, Any]:
     return {**{column.key: series.figure(column.key) for column in task.columns}, "variant": series.variant,
             "batch_size": series.runs[0].config["batch_size"], "epochs": series.length("epoch"),
             "steps": series.length("step"), "changes": series.changes(),
-            "seconds_per_update": statistics.median_high(c.seconds_per_update for c in series.runs),
-            "seconds_per_epoch": statistics.median_high(c.seconds_per_epoch for c in series.runs)}
+            "seconds_per_update": statistics.median(c.seconds_per_update for c in series.runs),
+            "seconds_per_epoch": statistics.median(c.seconds_per_epoch for c in series.runs)}
 
 
 def _pictures(task: Task, series: Sequence[Series], out: Path) -> list[Path]:

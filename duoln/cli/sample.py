@@ -56,14 +56,15 @@ def _parser(task: str, sampling: type) -> argparse.ArgumentParser:
 def add_options(parser: argparse.ArgumentParser, kind: type) -> None:
     """`--run`, `--backend`, and an option for each field of a task's own dataclass."""
     from duoln.runtime import CHOICES
-    from duoln.tasks.meanings import kind_in_words
+    from duoln.tasks.kinds import kind_in_words, value_in_words
 
     parser.add_argument("--run", type=Path, required=True, metavar="RUN", help="a run folder")
     parser.add_argument("--backend", choices=CHOICES, help="default: DUOLN_BACKEND, else auto")
     kinds = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
-        default = str(field.default).lower() if isinstance(field.default, bool) else field.default
-        default_text = "" if default is None else f" (default {default})"
+        made = field.default_factory
+        default = field.default if made is dataclasses.MISSING else made()
+        default_text = "" if default is None else f" (default {value_in_words(default)})"
         parser.add_argument(f"--{field.name.replace('_', '-')}", dest=field.name, metavar="VALUE",
                             help=f"{kind_in_words(kinds[field.name])}: {field.metadata.get('help', '')}{default_text}")
 
@@ -74,7 +75,7 @@ def read_options(task: str, kind: type, given: Mapping[str, Any]) -> Any:
     Raises:
         UsageError: a value does not fit.
     """
-    from duoln.tasks.settings import convert
+    from duoln.tasks.kinds import convert
 
     kinds = typing.get_type_hints(kind)
     return kind(**{key: convert(f"[{task}] --{key.replace('_', '-')}", given[key], kinds[key])

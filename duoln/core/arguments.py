@@ -97,6 +97,8 @@ def how_to_wrap(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return ("wrap an array with duoln.tensor(x), and parameters as model.init(seed) makes them with "
                 "duoln.to_tensors(params)")
+    if value is None:
+        return "leave it out, or give a tensor in its place"
     if is_dataclass(value):
         return "a tree is made of dicts, lists and tuples: give vars(x), or a NamedTuple"
     if kind_name(type(value)) == "torch.Tensor":

@@ -107,7 +107,8 @@ class _OfForm:
         actual = form(result, leaves)
         for leaf in leaves:
             if not isinstance(leaf, Tensor):
-                raise CompileError(f"[compile] result '{_path(result, leaf)}': {_wrong(leaf)}")
+                missing = "; does the step lack a return?" if result is None else ""
+                raise CompileError(f"[compile] result '{_path(result, leaf)}': {_wrong(leaf)}{missing}")
             if leaf._is_recorded():
                 raise CompileError(f"[compile] result '{_path(result, leaf)}': expected a value of this step alone, "
                                    "found one of a gradient that is still being computed in another thread")

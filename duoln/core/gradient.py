@@ -72,6 +72,14 @@ def pullback(fn: Callable[..., Any], params: Any, *args: Any) -> tuple[Any, Call
     return result, back, tape
 
 
+def _advice(value: Any) -> str:
+    """The end of an error about a value that is no tensor."""
+    if isinstance(value, tuple | list) and value and isinstance(value[0], Tensor) and value[0].shape == ():
+        return "; value_and_grad(fn, has_aux=True) takes a pair (loss, aux)" + (
+            "" if len(value) == 2 else ", whose aux may be a tuple")
+    return "; does the function lack a return?" if value is None else ""
+
+
 def tensors_of(result: Any) -> list[Tensor]:
     """The tensors in a tree, in order."""
     return [leaf for leaf in tree.leaves(result) if isinstance(leaf, Tensor)]
@@ -104,7 +112,7 @@ def value_and_grad(fn: Callable[..., Any], has_aux: bool = False) -> Callable[..
             value, aux = result if has_aux else (result, None)
             if not isinstance(value, Tensor) or value.shape != ():
                 actual = (f"shape {value.shape}; ops.mean(loss) makes one of it" if isinstance(value, Tensor) else
-                          described(value))
+                          f"{described(value)}{_advice(value)}")
                 raise ShapeError(f"[value_and_grad] expected a scalar tensor as the value, found {actual}")
             if value.dtype not in REALS:
                 raise DtypeError(f"[value_and_grad] expected a float value, found {value.dtype}: it has no gradient")

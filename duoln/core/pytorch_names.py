@@ -1,150 +1,195 @@
 """Names that PyTorch has and duoln has not, with duoln's way of doing the same: the end of errors about such names.
 
+What stands between backticks is a line of code; the tests run each beside PyTorch's. In them `x` and `y` are tensors.
+
 Modules look a name up here when they lack it. Classes get a descriptor for each name, because a `__getattr__` of the
 class would make every access to their attributes slower.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any, Never
 
 from duoln.core.arguments import did_you_mean
 from duoln.errors import DtypeError
 
-_GRADIENT = "loss, gradients = duoln.value_and_grad(loss)(params, x) computes a gradient"
-_UPDATE = "params, slots = optimizer.update(params, gradients, slots, rate) makes an update"
-_PARAMS = "a module holds no parameters; params = duoln.to_tensors(model.init(0)) makes them"
-_ONE_BACKEND = "a tensor stays where it was made: duoln.tensor(x, \"cupy\"), duoln.to_tensors(params, \"cupy\")"
-_NO_MODE = "a module has no mode; dropout masks are part of a training batch, and nn.with_population serves batch norm"
-_NO_CONTEXT = "only what runs inside duoln.value_and_grad is recorded, so no such context is needed"
-_CROSS_ENTROPY = "ops.softmax_cross_entropy(logits, labels) is a loss for each example; ops.mean of it is their mean"
-_SLICES = "a tensor is immutable; make a new one with ops.where(mask, x, y) or ops.concat(x, y)"
-_SEED = "each stream of random numbers has its own seed: model.init(0), duoln.randomness.Stream(seed, name)"
-_RATE = "optimizer.rate_at(update) is the learning rate of an update, of a number or of a function of the update"
+_GRADIENT = "`value, gradients = duoln.value_and_grad(loss)(params, x)` computes a gradient"
+_UPDATE = "`params, slots = optimizer.update(params, gradients, slots, rate)` makes an update"
+_PARAMS = "a module holds no parameters: `params = duoln.to_tensors(model.init(0))` makes them"
+_ONE_BACKEND = "a tensor stays where it was made: `duoln.tensor(x, \"cupy\")`, `duoln.to_tensors(params, \"cupy\")`"
+_NO_MODE = ("a module has no mode; dropout masks are part of a training batch, and "
+            "`nn.with_population(model, params, batches)` serves batch norm")
+_NO_CONTEXT = "only what runs inside `duoln.value_and_grad(loss)(params, x)` is recorded, so no such context is needed"
+_MEAN = "; without ops.mean, a loss for each example"
+_CROSS_ENTROPY = f"`ops.mean(ops.softmax_cross_entropy(logits, labels))`{_MEAN}"
+_OF_LOGS = f"`ops.mean(ops.softmax_cross_entropy(log_probabilities, labels))`, or of logits{_MEAN}"
+_BINARY = f"`ops.mean(ops.bce_with_logits(logits, targets))`{_MEAN}"
+_SEED = "each stream of random numbers has its own seed: `model.init(0)`, `duoln.randomness.Stream(0, \"noise\")`"
+_DRAWN = "`duoln.tensor(duoln.randomness.Stream(0, \"noise\").{draw}((4, 6)), dtype=\"float32\")`"
+_RATE = ("`optim.Adam(lambda update: 1e-3 * 0.5 ** (update // 100))` has a learning rate for each update, which "
+         "`optimizer.rate_at(update)` gives")
+_MASK = ("`x * batch[\"mask\"]`, with `duoln.randomness.Stream(0, \"dropout\").keep_mask((4, 6), keep) / keep` as a "
+         "mask of each training batch")
+_OWN = ("`def weights(self, rng): return {\"w\": np.zeros(3, np.float32)}` gives a module arrays of its own, which its "
+        "__call__ gets in params")
+_CONSTANT = "a constant is a NumPy array, `self.scale = np.ones(3, np.float32)`, of which __call__ makes a tensor"
+_IMMUTABLE = "a tensor is immutable: "
 
 OF_DUOLN = {
     "no_grad": _NO_CONTEXT, "inference_mode": _NO_CONTEXT, "enable_grad": _NO_CONTEXT, "manual_seed": _SEED,
-    "grad": _GRADIENT, "autograd": _GRADIENT, "from_numpy": "duoln.tensor(x) takes NumPy arrays",
-    "as_tensor": "duoln.tensor(x) takes lists, numbers and NumPy arrays", "cat": "ops.concat(x, y, axis=0)",
-    "device": "duoln.backend(\"cupy\"), \"mlx\" or \"numpy\" is a device", "cuda": "duoln.backend(\"cupy\") is the GPU",
-    "utils": "duoln.data.Batches makes batches", "jit": "duoln.compile(step) compiles a step",
-    "float32": "a dtype is a name: \"float32\"", "int32": "a dtype is a name: \"int32\"",
-    "rand": _SEED, "randn": _SEED, "functional": "functions are in duoln.ops",
+    "grad": _GRADIENT, "autograd": _GRADIENT, "from_numpy": "`duoln.tensor(array)` takes NumPy arrays",
+    "as_tensor": "`duoln.tensor(values)` takes lists, numbers and NumPy arrays", "cat": "`ops.concat(x, y, axis=0)`",
+    "device": "`duoln.backend(\"cupy\")`, \"mlx\" or \"numpy\" is a device",
+    "cuda": "`duoln.backend(\"cupy\")` is the GPU",
+    "utils": "`duoln.data.Batches({\"x\": array}, 2, seed=0)` makes batches",
+    "jit": "`duoln.compile(step)` compiles a step",
+    "float32": "a dtype is a name: `duoln.tensor(array, dtype=\"float32\")`",
+    "int32": "a dtype is a name: `duoln.tensor(indices, dtype=\"int32\")`",
+    "rand": _DRAWN.format(draw="uniform"), "randn": _DRAWN.format(draw="gaussian"),
+    "functional": "functions are in duoln.ops: `ops.relu(x)`",
 }
 OF_NN = {
-    **{kind: f"ops.{name} is a function, which nn.Sequential takes" for kind, name in {
-        "ReLU": "relu", "Tanh": "tanh", "Sigmoid": "sigmoid", "LeakyReLU": "leaky_relu", "Softplus": "softplus",
+    **{kind: f"`ops.{name}` is a function, which nn.Sequential takes" for kind, name in {
+        "ReLU": "relu", "Tanh": "tanh", "Sigmoid": "sigmoid", "Softplus": "softplus",
         "ELU": "elu", "SiLU": "silu", "GELU": "gelu"}.items()},
-    "Softmax": "ops.softmax(x, axis=-1)", "LogSoftmax": "ops.log_softmax(x, axis=-1)",
-    "Flatten": "nn.flatten is a function, which nn.Sequential takes", "Identity": "lambda x: x in nn.Sequential",
-    "CrossEntropyLoss": _CROSS_ENTROPY, "NLLLoss": _CROSS_ENTROPY,
-    "BCEWithLogitsLoss": "ops.bce_with_logits(logits, targets)", "BCELoss": "ops.bce_with_logits(logits, targets)",
-    "MSELoss": "ops.mse_loss(predictions, targets)", "L1Loss": "ops.l1_loss(predictions, targets)",
-    "HuberLoss": "ops.huber_loss(predictions, targets)", "KLDivLoss": "ops.kl_div(log_predictions, targets)",
-    "Dropout": "x * mask, with masks of randomness.Stream(seed, name).keep_mask(shape, keep) in the batch",
-    "BatchNorm1d": "nn.BatchNorm(width)", "BatchNorm2d": "nn.BatchNorm(width), channels last",
-    **dict.fromkeys(("InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"), "nn.InstanceNorm(width), channels last"),
-    "MaxPool2d": "ops.max_pool2d(x, size=2)", "AvgPool2d": "ops.avg_pool2d(x, size=2)",
-    "MaxPool1d": "ops.max_pool1d(x, size=2)", "AvgPool1d": "ops.avg_pool1d(x, size=2)",
-    "Parameter": "arrays of a module's own come from its method weights(rng), and __call__ gets them in params",
-    "ModuleList": "nn.Sequential, or one attribute for each module", "ModuleDict": "nn.Sequential(name=module)",
-    "functional": "functions are in duoln.ops", "utils": "optim.clip_global_norm(5.0) is an argument of an optimiser",
+    "LeakyReLU": "`lambda x: ops.leaky_relu(x, 0.01)`, which nn.Sequential takes",
+    "Softmax": "`lambda x: ops.softmax(x, axis=-1)`", "LogSoftmax": "`lambda x: ops.log_softmax(x, axis=-1)`",
+    "Flatten": "`nn.flatten` is a function, which nn.Sequential takes", "Identity": "`lambda x: x` in nn.Sequential",
+    "CrossEntropyLoss": _CROSS_ENTROPY, "NLLLoss": _OF_LOGS, "BCEWithLogitsLoss": _BINARY,
+    "BCELoss": f"{_BINARY}; logits are what went into the sigmoid",
+    "MSELoss": f"`ops.mean(ops.mse_loss(predictions, targets))`{_MEAN}",
+    "L1Loss": f"`ops.mean(ops.l1_loss(predictions, targets))`{_MEAN}",
+    "HuberLoss": f"`ops.mean(ops.huber_loss(predictions, targets))`{_MEAN}",
+    "KLDivLoss": f"`ops.mean(ops.kl_div(log_predictions, targets))`{_MEAN}", "Dropout": _MASK,
+    "BatchNorm1d": "`nn.BatchNorm(width)`", "BatchNorm2d": "`nn.BatchNorm(width)`, channels last",
+    **dict.fromkeys(("InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"),
+                    "`nn.InstanceNorm(width, affine=False)`, channels last"),
+    **{f"{kind}Pool{n}d": f"`ops.{kind.lower()}_pool{n}d({x}, size=2)`, channels last"
+       for n, x in ((1, "sequence"), (2, "images")) for kind in ("Max", "Avg")},
+    "Parameter": _OWN, "ModuleList": "`nn.Sequential(*layers)`, or one attribute for each module",
+    "ModuleDict": "`nn.Sequential(**layers_by_name)`, or one attribute for each module",
+    "functional": OF_DUOLN["functional"],
+    "utils": "`optim.Adam(1e-3, clip=optim.clip_global_norm(5.0))` clips gradients",
     "DataParallel": "duoln run --ranks N trains one model in N processes",
-    "Bilinear": "nn.Linear and ops.matmul", "MultiheadAttention": "nn.MultiHeadAttention(width, heads)",
-    "TransformerEncoderLayer": "nn.TransformerBlock(width, heads, hidden, norm=\"post\")",
+    "Bilinear": "`ops.einsum(\"bi,kij,bj->bk\", x, weight, y) + bias`",
+    "MultiheadAttention": "`nn.MultiHeadAttention(width, heads)`, the batch first",
+    "TransformerEncoderLayer": "`nn.TransformerBlock(width, heads, hidden, norm=\"post\")`, the batch first",
 }
+_OF_BOTH = {
+    "unsqueeze": "`ops.expand_dims(x, axis=0)`", "chunk": "`ops.split(x, 2, axis=0)` gives that many equal parts",
+    "expand": "`ops.broadcast_to(row, (4, 6))`", "gather": "`ops.take_along_axis(x, indices, axis=1)`",
+    "masked_fill": "`ops.where(mask, 0.0, x)`", "norm": "`ops.vector_norm(x)`",
+    "permute": "`ops.permute_dims(x, axes=(1, 0))`", "transpose": "`ops.permute_dims(x, axes=(1, 0))`",
+    "flatten": "`x.reshape(-1)`; `nn.flatten(x)` keeps the first axis",
+}
+"""Names of functions, and of methods of tensors."""
 OF_OPS = {
-    "cat": "ops.concat(x, y, axis=0)", "cross_entropy": _CROSS_ENTROPY, "nll_loss": _CROSS_ENTROPY,
-    "binary_cross_entropy_with_logits": "ops.bce_with_logits(logits, targets)",
-    "mm": "ops.matmul(x, y)", "bmm": "ops.matmul(x, y)",
-    "permute": "ops.permute_dims(x, axes=(1, 0))", "transpose": "ops.permute_dims(x, axes=(1, 0))",
-    "unsqueeze": "ops.expand_dims(x, axis=0)", "view": "ops.reshape(x, shape)", "flatten": "nn.flatten(x)",
-    "chunk": "ops.split(x, parts)", "expand": "ops.broadcast_to(x, shape)", "gather": "ops.take_along_axis",
-    "index_select": "ops.take", "tensor": "duoln.tensor(x)", "dropout": OF_NN["Dropout"],
-    "power": "ops.pow(x, 2.0)", "cumsum": "ops.cumulative_sum(x, axis=0)", "norm": "ops.vector_norm(x)",
-    "repeat_interleave": "ops.repeat(x, 2, axis=0)", "masked_fill": "ops.where(mask, y, x)",
+    **_OF_BOTH, "cat": "`ops.concat(x, y, axis=0)`", "cross_entropy": _CROSS_ENTROPY, "nll_loss": _OF_LOGS,
+    "binary_cross_entropy_with_logits": _BINARY, "binary_cross_entropy": OF_NN["BCELoss"],
+    "mm": "`ops.matmul(x, w)`", "bmm": "`ops.matmul(x, w)`", "view": "`ops.reshape(x, (2, 12))`",
+    "index_select": "`ops.take(x, rows, axis=0)`", "tensor": "`duoln.tensor(values)`", "dropout": _MASK,
+    "power": "`ops.pow(x, 2.0)`", "cumsum": "`ops.cumulative_sum(x, axis=0)`",
+    "repeat_interleave": "`ops.repeat(x, 2, axis=0)`",
 }
 OF_OPTIM = {
-    "AdamW": "optim.Adam; weight decay is a term of the loss", "lr_scheduler": _RATE,
-    "LBFGS": "optim.SGD or optim.Adam", "RMSprop": "optim.RMSProp(learning_rate)",
-    "Adagrad": "optim.RMSProp or optim.Adam", "StepLR": _RATE, "CosineAnnealingLR": _RATE,
+    "AdamW": "optim.Adam, of weights that are decayed first: `params, slots = optimizer.update(duoln.tree.map("
+             "lambda p: p * (1 - rate * decay), params), gradients, slots, rate)`",
+    "lr_scheduler": _RATE, "StepLR": _RATE,
+    "CosineAnnealingLR": "`optim.Adam(lambda update: 0.5e-3 * (1 + math.cos(math.pi * update / updates)))`",
+    "LBFGS": "there is none; `optim.Adam(1e-3)` is of first order",
+    "RMSprop": "`optim.RMSProp(0.01, decay=0.99)` has PyTorch's defaults",
+    "Adagrad": "there is none; `optim.RMSProp(0.01)` forgets old gradients, as Adagrad does not",
 }
 OF_TENSORS = {
-    "backward": _GRADIENT, "grad": _GRADIENT, "requires_grad": _GRADIENT, "requires_grad_": _GRADIENT,
-    "detach": "duoln.stop_gradient(x) is a constant", "cuda": _ONE_BACKEND, "cpu": "x.numpy() is the array on the host",
-    "to": f"{_ONE_BACKEND}; x.astype(\"int32\") has another dtype", "device": "x.backend.device is its name",
-    "view": "x.reshape takes the same sizes", "permute": "ops.permute_dims(x, axes=(1, 0))", "t": "x.T",
-    "transpose": "ops.permute_dims(x, axes=(1, 0))", "unsqueeze": "ops.expand_dims(x, axis=0)",
-    "squeeze": "ops.squeeze(x, axis=0)", "flatten": "nn.flatten(x), or x.reshape(-1)",
-    "contiguous": "every operator takes every tensor", "float": "x.astype(\"float32\")",
-    **dict.fromkeys(("long", "int"), "x.astype(\"int32\")"), "bool": "x.astype(\"bool\")",
-    "double": "x.astype(\"float64\"), on NumPy", "half": "x.astype(\"float16\") stores 16 bits",
-    **dict.fromkeys(("clone", "copy"), "a tensor is immutable and needs no copy"),
-    "exp": "ops.exp(x)", "log": "ops.log(x)", "sqrt": "ops.sqrt(x)", "tanh": "ops.tanh(x)", "sigmoid": "ops.sigmoid(x)",
-    "relu": "ops.relu(x)", "softmax": "ops.softmax(x, axis=-1)", "log_softmax": "ops.log_softmax(x, axis=-1)",
-    "argmax": "ops.argmax(x, axis=-1)", "abs": "abs(x)", "pow": "x ** 2.0", "clamp": "ops.clip(x, min, max)",
-    "clip": "ops.clip(x, min, max)", "matmul": "x @ y", "mm": "x @ y", "bmm": "x @ y", "dot": "x @ y", "add": "x + y",
-    "mul": "x * y", "expand": "ops.broadcast_to(x, shape)", "chunk": "ops.split(x, parts)",
-    "split": "ops.split(x, parts)", "gather": "ops.take_along_axis", "masked_fill": "ops.where(mask, y, x)",
-    "add_": _SLICES, "mul_": _SLICES, "zero_": _SLICES, "copy_": _SLICES, "fill_": _SLICES, "dim": "x.ndim",
-    "numel": "x.size", "norm": "ops.vector_norm(x)", "var": "ops.var(x)", "std": "ops.std(x)",
+    **_OF_BOTH, "backward": _GRADIENT, "grad": _GRADIENT, "requires_grad": _GRADIENT, "requires_grad_": _GRADIENT,
+    "detach": "`duoln.stop_gradient(x)` is a constant", "cuda": _ONE_BACKEND,
+    "cpu": "`x.numpy()` is the array on the host",
+    "to": f"{_ONE_BACKEND}; `x.astype(\"int32\")` has another dtype", "device": "`x.backend.device` is its name",
+    "view": "`x.reshape(2, 12)` takes the same sizes", "t": "`x.T`", "squeeze": "`ops.squeeze(row, axis=0)`",
+    "contiguous": "every operator takes every tensor, so `x` itself will do", "float": "`x.astype(\"float32\")`",
+    **dict.fromkeys(("long", "int"), "`x.astype(\"int32\")`"), "bool": "`x.astype(\"bool\")`",
+    "double": "`x.astype(\"float64\")`, on NumPy", "half": "`x.astype(\"float16\")` stores 16 bits",
+    **dict.fromkeys(("clone", "copy"), "a tensor is immutable and needs no copy: `x` itself will do"),
+    **{name: f"`ops.{name}(x)`" for name in ("exp", "log", "sqrt", "tanh", "sigmoid", "relu")},
+    "softmax": "`ops.softmax(x, axis=-1)`", "log_softmax": "`ops.log_softmax(x, axis=-1)`",
+    "argmax": "`ops.argmax(x, axis=-1)`", "abs": "`abs(x)`", "pow": "`x ** 2.0`",
+    **dict.fromkeys(("clamp", "clip"), "`ops.clip(x, 0.0, 1.0)`"),
+    **dict.fromkeys(("matmul", "mm", "bmm", "dot"), "`x @ w`"), "add": "`x + y`", "mul": "`x * y`",
+    "split": "`ops.split(x, x.shape[0] // 2, axis=0)` gives parts of size 2; duoln takes their number",
+    "repeat": "`ops.tile(x, (2, 1))`",
+    "add_": f"{_IMMUTABLE}`x = x + y`", "mul_": f"{_IMMUTABLE}`x = x * y`", "copy_": f"{_IMMUTABLE}`x = y`",
+    "zero_": f"{_IMMUTABLE}`x = ops.zeros_like(x)`", "fill_": f"{_IMMUTABLE}`x = ops.full_like(x, 2.0)`",
+    "dim": "`x.ndim`", "numel": "`x.size`", "var": "`ops.var(x, correction=1)`", "std": "`ops.std(x, correction=1)`",
 }
 OF_MODULES = {
-    "parameters": _PARAMS, "named_parameters": f"{_PARAMS}; duoln.tree.items(params) has their names",
-    "state_dict": f"{_PARAMS}; that dict is the state, which duoln.save(path, params) writes",
-    "load_state_dict": f"{_PARAMS}; give others to model(params, x)",
+    "parameters": _PARAMS, "named_parameters": f"{_PARAMS}; `duoln.tree.items(params)` has their names",
+    "state_dict": f"{_PARAMS}; that dict is the state, which `duoln.save(path, params)` writes",
+    "load_state_dict": f"{_PARAMS}; give others to `model(params, x)`",
     "train": _NO_MODE, "eval": _NO_MODE, "to": _ONE_BACKEND, "cuda": _ONE_BACKEND, "cpu": _ONE_BACKEND,
-    "zero_grad": "gradients are a result of duoln.value_and_grad, so none are to clear", "half": OF_TENSORS["half"],
-    "requires_grad_": "duoln.value_and_grad(loss)(params) differentiates by params; leave out what is fixed",
-    "apply": "override adapted(params, rng) to change initial parameters", "register_buffer": _PARAMS,
-    "register_parameter": OF_NN["Parameter"], "named_modules": "model.modules() has paths and modules",
-    "register_forward_hook": "with duoln.observed(model, tell): model(params, x) calls tell(path, layer, output)",
-    "forward": "call model(params, x); the method to override is __call__(self, params, x)",
+    "zero_grad": f"gradients are a result, so none are to clear: {_GRADIENT}",
+    "half": "`duoln.to_tensors(model.init(0), dtype=\"float16\")` stores 16 bits",
+    "requires_grad_": "`duoln.value_and_grad(loss)(params, x)` differentiates by params; leave out what is fixed",
+    "apply": "`def adapted(self, params, rng): return params` of a module changes its initial parameters",
+    "register_buffer": _CONSTANT, "register_parameter": _OWN,
+    "named_modules": "`model.modules()` has paths and modules",
+    "register_forward_hook": "`with duoln.observed(model, tell): model(params, x)` calls tell(path, layer, output)",
+    "forward": "`model(params, x)`; the method to override is __call__(self, params, x)",
 }
+_STATE = "`slots = optimizer.init(params)` are the state, which each update makes anew"
 OF_OPTIMIZERS = {
-    "step": _UPDATE, "zero_grad": OF_MODULES["zero_grad"], "param_groups": _RATE,
-    "state_dict": "slots, which optimizer.init(params) makes, are the state",
-    "load_state_dict": "slots, which optimizer.init(params) makes, are the state", "add_param_group": _UPDATE,
+    "step": _UPDATE, "zero_grad": OF_MODULES["zero_grad"], "param_groups": _RATE, "state_dict": _STATE,
+    "load_state_dict": _STATE, "add_param_group": _UPDATE,
 }
 OF_RECURRENT = {
-    "bias": "the norm decides which biases a cell has", "num_layers": "layers=2", "hidden_size": "n_hidden=16",
-    "input_size": "n_in=8", "proj_size": "nn.Linear after the layer", "nonlinearity": "nn.RNN has tanh",
+    "bias": "the norm decides which biases a cell has: `nn.LSTM(8, 16, norm=\"layer\")`",
+    "num_layers": "`nn.LSTM(8, 16, layers=2)`", "hidden_size": "n_hidden, `nn.LSTM(n_in=8, n_hidden=16)`",
+    "input_size": "n_in, `nn.LSTM(n_in=8, n_hidden=16)`", "proj_size": "`nn.Linear(16, 4)` after the layer",
+    "nonlinearity": "`nn.RNN(8, 16)` has tanh",
 }
 KEYWORDS = {
     "dim": "axis", "keepdim": "keepdims", "lr": "learning_rate", "kernel_size": "size", "in_features": "n_in",
     "out_features": "n_out", "in_channels": "n_in", "out_channels": "n_out", "input_size": "n_in",
     "hidden_size": "n_hidden", "num_layers": "layers", "num_embeddings": "words", "embedding_dim": "width",
-    "normalized_shape": "width", "num_features": "width", "weight": "gain", "target": "labels", "other": "y",
-    "betas": "beta1", "low": "min", "high": "max", "value": "fill_value", "input": "x", "dims": "axes", "size": "shape",
-    "device": "backend", "max_norm": "limit", "lengths": "mask", "num_groups": "groups", "num_channels": "width",
-    "elementwise_affine": "affine",
+    "normalized_shape": "width", "num_features": "width", "weight": "gain", "target": "labels targets", "other": "y",
+    "low": "min", "high": "max", "value": "fill_value", "input": "x predictions", "dims": "axes",
+    "size": "shape", "device": "backend", "max_norm": "limit", "lengths": "mask", "num_groups": "groups",
+    "num_channels": "width", "elementwise_affine": "affine", "alpha": "decay slope", "rho": "decay",
+    "negative_slope": "slope",
 }
-"""Arguments of PyTorch, and what they are called here."""
+"""Arguments of PyTorch, and what they may be called here, each call having one of these."""
+_COUNTED = "`ops.sum(losses * counted) / ops.sum(counted)` is the mean of those that a mask of 0 and 1 counts"
+_NONE = "there is none"
 NO_KEYWORDS = {
-    "weight_decay": "weight decay is a term of the loss, 0.5 * decay * ops.sum(ops.square(w)) for a weight w",
-    "amsgrad": "there is none", "maximize": "minimise -loss", "foreach": "there is none", "fused": "there is none",
-    "params": "optimizer.init(params), optimizer.update(params, ...) and model(params, x) take them",
-    "reduction": "a loss has a value for each example; ops.mean or ops.sum of it is one number",
-    "size_average": "a loss has a value for each example; ops.mean or ops.sum of it is one number",
-    "ignore_index": "multiply the losses of the examples by a mask",
-    "pos_weight": "multiply the losses of the examples by weights",
+    "weight_decay": "weight decay is a term of the loss, `0.5 * decay * ops.sum(ops.square(w))` for a weight w",
+    "betas": "each has a name: `optim.Adam(1e-3, beta1=0.9, beta2=0.999)`",
+    "amsgrad": _NONE, "maximize": "minimise its negative, `-loss(params, x)`", "foreach": _NONE, "fused": _NONE,
+    "params": "the optimiser's methods take them: `slots = optimizer.init(params)`",
+    **dict.fromkeys(("reduction", "size_average"), "a loss has a value for each example: `ops.mean(losses)`, "
+                    "`ops.sum(losses)`"),
+    "ignore_index": _COUNTED,
+    "pos_weight": "`losses * (1 + (pos_weight - 1) * targets)`, of targets that are 0 or 1",
     "inplace": "a tensor is immutable, and each operator makes a new one",
     "out": "a tensor is immutable, and each operator makes a new one",
     "shuffle": "duoln.data.Batches has a new random order each epoch",
     "drop_last": "rows that fill no batch are left out, other ones each epoch",
-    "num_workers": "a batch is made where batches(step) is called", "pin_memory": "there is none",
+    "num_workers": "a batch is made where batches(step) is called", "pin_memory": _NONE,
     "requires_grad": _GRADIENT, "retain_graph": _GRADIENT,
-    "momentum": "optim.SGD has it; batch norm's statistics are gathered by nn.with_population",
-    "track_running_stats": "batch norm's statistics are gathered by nn.with_population",
-    "affine": "batch norm has gain and bias", "padding_mode": "ops.pad before the layer", "max_norm": "there is none",
+    "momentum": "`optim.SGD(0.1, momentum=0.9)` has it; `nn.with_population(model, params, batches)` gathers batch "
+                "norm's statistics",
+    "track_running_stats": "`nn.with_population(model, params, batches)` gathers batch norm's statistics",
+    "affine": "batch norm has gain and bias",
+    "padding_mode": "padding is of zeros; a function before the layer may pad by others", "max_norm": _NONE,
 }
 """Arguments of PyTorch that nothing here has, with duoln's way of doing the same."""
 
 
 OF_PYTHON = {
-    "floordiv": ("//", "ops.floor(x / y)"), "mod": ("%", "x - y * ops.floor(x / y)"), "xor": ("^", "x != y, of bools"),
-    "divmod": ("divmod", "ops.floor(x / y)"), "lshift": ("<<", "x * 2"), "rshift": (">>", "ops.floor(x / 2)"),
+    "floordiv": ("//", "`ops.floor(x / y)`, of floats"), "mod": ("%", "`x - y * ops.floor(x / y)`, of floats"),
+    "xor": ("^", "`mask != other`, of bools"), "divmod": ("divmod", "`ops.floor(x / y)`, of floats"),
+    "lshift": ("<<", "`indices * 2 ** n`"),
+    "rshift": (">>", "`ops.floor(indices.astype(\"float32\") / 2 ** n).astype(\"int32\")`, of integers below 2^24"),
 }
 """Python's operators that tensors have not: their signs, and duoln's way of doing the same."""
 
@@ -165,11 +210,16 @@ def unknown_name(module: str, name: str, remedies: Mapping[str, str], known: Ite
     return AttributeError(f"module {module!r} has no attribute {name!r}{advice}", name=name, obj=None)
 
 
+def our_word(keyword: str, known: Iterable[str] | None = None) -> str | None:
+    """What an argument of PyTorch is called here, in a call that has the arguments `known`."""
+    return next((name for name in KEYWORDS.get(keyword, "").split() if known is None or name in known), None)
+
+
 def how_to_name(keyword: str, parameters: Iterable[str]) -> str:
     """The end of an error about an argument that a call has not: our name for it, duoln's way, or the nearest name."""
     known = list(parameters)
-    near = KEYWORDS.get(keyword)
-    if near in known:
+    near = our_word(keyword, known)
+    if near is not None:
         return f"; did you mean {near!r}?"
     if keyword in NO_KEYWORDS:
         return f"; in duoln: {NO_KEYWORDS[keyword]}"
@@ -198,6 +248,6 @@ def name_missing(kind: type, remedies: Mapping[str, str]) -> None:
             setattr(kind, name, _Missing(name, remedy))
 
 
-def is_missing(member: object) -> bool:
-    """Whether a member of a class stands only for a name that the class has not."""
-    return isinstance(member, _Missing)
+def present_names(thing: object, names: Iterable[str]) -> list[str]:
+    """For `dir`: the names without those that only say what to write instead."""
+    return [name for name in names if not isinstance(inspect.getattr_static(type(thing), name, None), _Missing)]

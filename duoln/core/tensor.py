@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Never, Union, cast
@@ -12,7 +11,7 @@ import numpy as np
 from duoln.backends.protocol import Array, Axis, Backend
 from duoln.core.arguments import described
 from duoln.core.miscalled import explained
-from duoln.core.pytorch_names import OF_TENSORS, is_missing, name_missing, refuse_operators
+from duoln.core.pytorch_names import OF_TENSORS, name_missing, present_names, refuse_operators
 from duoln.core.repeated import constant, read_on_host, repeated
 from duoln.core.tape import Node
 from duoln.errors import CallError, CompileError, DtypeError, GradientError, GradientWarning, ShapeError
@@ -34,6 +33,13 @@ OPERATORS: dict[str, Callable[..., Tensor]] = {}
 """The functions behind the methods below, by name. `duoln.ops` fills it; core does not know the operators."""
 OPERATOR_NAMES: set[str] = set()
 """The names of all operators, for advice; filled as OPERATORS is."""
+
+
+class _Size(int):
+    """A number of values, which is no method as PyTorch's `size` is."""
+
+    def __call__(self, *axis: Any) -> Never:
+        raise CallError("[size] expected x.size, a number, found a call of it; in duoln: `x.shape`, `x.shape[0]`")
 
 
 class Tensor:
@@ -69,7 +75,8 @@ class Tensor:
 
     @property
     def size(self) -> int:
-        return int(self.data.size)
+        """The number of values."""
+        return _Size(self.data.size)
 
     @property
     def dtype(self) -> str:
@@ -223,7 +230,7 @@ class Tensor:
 
     def __dir__(self) -> list[str]:
         """The attributes that a tensor has, without the names of PyTorch's that only have an error."""
-        return [name for name in super().__dir__() if not is_missing(inspect.getattr_static(type(self), name, None))]
+        return present_names(self, super().__dir__())
 
     def __format__(self, form: str) -> str:
         """One value in a number's format, such as `f"{loss:.3f}"`; without a format, as `str`."""

@@ -8,10 +8,11 @@ from typing import Any, Never
 
 import numpy as np
 
+from duoln import tree
 from duoln.core import Tensor
 from duoln.core.arguments import check_integer, described
 from duoln.core.miscalled import explained
-from duoln.core.pytorch_names import OF_MODULES, name_missing
+from duoln.core.pytorch_names import OF_MODULES, name_missing, present_names
 from duoln.errors import CallError, DtypeError, ShapeError, UsageError
 from duoln.randomness import Stream
 
@@ -42,9 +43,22 @@ class Module:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        for name, value in vars(cls).items():
+            if isinstance(value, Module | Tensor):
+                raise UsageError(f"[{cls.__name__}] {name}: expected a module to be made in __init__, found "
+                                 f"{described(value)} of the class, which all its objects would share")
         for name in ("__init__", "__call__"):
             if name in vars(cls):
                 setattr(cls, name, explained(vars(cls)[name]))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _METHODS or (name == "gathers" and not isinstance(value, bool)):
+            raise UsageError(f"[{type(self).__name__}] {name}: expected another name for {described(value)}, found one "
+                             f"that nn.Module has for itself; {name}_layer would be free")
+        super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        return present_names(self, super().__dir__())
 
     def weights(self, rng: Stream) -> Params:
         """The initial arrays of this module, without those of its children."""
@@ -66,27 +80,23 @@ class Module:
         Raises:
             DtypeError: `rng` is neither a stream nor a seed, or is missing: no seed is chosen silently.
             ShapeError: the seed is below 0.
-            UsageError: an attribute is a list, tuple or dict of modules, whose parameters would be lost.
+            UsageError: parameters would be lost or doubled: an attribute is a tensor or a collection of modules, or
+                one module is at two places.
         """
         if not isinstance(rng, Stream):
             if isinstance(rng, bool) or not isinstance(rng, int | np.integer):
                 raise DtypeError(f"[{type(self).__name__}] rng: expected a seed, as in init(0), or a stream as "
                                  f"duoln.randomness.Stream(seed, name) makes it, found {described(rng)}")
             rng = Stream(check_integer(type(self).__name__, "rng", rng, 0, _LARGEST_SEED), "init")
+        _check_attributes(self)
+        _check_places(self)
         params = self.weights(rng)
-        self._check_lists()
         for name, child in self.children().items():
+            if name in params or "." in name:
+                wrong = "a name of the module's own arrays too" if name in params else "a dot in it"
+                raise UsageError(f"[{type(self).__name__}] expected another name for a child, found {name!r}, {wrong}")
             params[name] = child.init(rng.child(name))
         return self.adapted(params, rng)
-
-    def _check_lists(self) -> None:
-        """Raises UsageError for a list, tuple or dict of modules that are not children: parameters would be lost."""
-        children = {id(child) for child in self.children().values()}
-        for name, value in vars(self).items():
-            parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-            if any(isinstance(part, Module) and id(part) not in children for part in parts):
-                raise UsageError(f"[{type(self).__name__}] {name}: expected a module, found a {type(value).__name__} "
-                                 "of modules; put them into nn.Sequential, or override `children`")
 
     def adapted(self, params: Params, rng: Stream) -> Params:
         """Adapt the initial parameters that `init` made for this module and its children; by default nothing changes.
@@ -130,7 +140,48 @@ class Module:
                 yield f"{name}={value!r}"
 
 
+_METHODS = frozenset(name for name, member in vars(Module).items() if not name.startswith("__") and callable(member))
+"""The names under which an attribute would hide a method."""
 name_missing(Module, OF_MODULES)
+
+
+def _check_attributes(module: Module) -> None:
+    """Raises UsageError for a tensor, or for a module in a collection that is no child: neither would be trained."""
+    children = {id(child) for child in module.children().values()}
+    for name, value in vars(module).items():
+        for part in _parts_of(value):
+            if isinstance(part, Tensor):
+                raise UsageError(f"[{type(module).__name__}] {name}: expected no tensor, because an attribute is never "
+                                 f"trained, found {described(part)}; {OF_MODULES['register_parameter']}. A constant is "
+                                 "a NumPy array, of which __call__ makes a tensor")
+            if isinstance(part, Module) and part is not value and id(part) not in children:
+                raise UsageError(f"[{type(module).__name__}] {name}: expected a module, found a {type(value).__name__} "
+                                 "of modules; put them into nn.Sequential, or override `children`")
+
+
+def _parts_of(value: Any) -> Iterator[Any]:
+    """A value, or what stands in it where it is a collection."""
+    if isinstance(value, dict | list | tuple | set | frozenset):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _parts_of(part)
+    else:
+        yield value
+
+
+def _check_places(module: Module) -> None:
+    """Raises UsageError if a module with parameters is at two places, because it would have parameters at each."""
+    places: dict[int, str] = {}
+    for path, part in module.modules():
+        first = places.setdefault(id(part), path)
+        if first == path:
+            continue
+        if not first or path.startswith(f"{first}."):
+            raise UsageError(f"[{type(module).__name__}] expected children, found at '{path}' the module that it is "
+                             "in; a child has no attribute for its parent")
+        if tree.leaves(part.init(0)):
+            raise UsageError(f"[{type(module).__name__}] expected a module at one place, found the same "
+                             f"{type(part).__name__} at '{first}' and '{path}', where it would have other parameters; "
+                             "make two modules, or keep one and call it twice with the same params")
 
 
 def _methods(kind: type) -> set[str]:

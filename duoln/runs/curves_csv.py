@@ -16,8 +16,9 @@ def write_csv(series: Sequence[Series], target: Path, by: By = "run") -> Path:
     """Write a line for each evaluation.
 
     `run` names the run, as the table and the picture do; a column follows for each setting in which the runs differ.
-    By seed, a line is for all runs of a setting: `seeds` is their number at that update, each metric is a median, and
-    `METRIC_low` and `METRIC_high` are the least and the greatest value.
+    By seed, a line is for all runs of a setting: `seeds` is the number of their seeds at that update, each metric is a
+    median, `METRIC_low` and `METRIC_high` are the least and the greatest value, and `METRIC_nan` is the number of runs
+    in which it is NaN, which the three leave out.
     """
     settings = list(dict.fromkeys(key for s in series for key in s.differences if key != "batch_size"))
     metrics = sorted({key for s in series for c in s.runs for p in c.points for key in p} - {"event"})
@@ -36,7 +37,7 @@ def write_csv(series: Sequence[Series], target: Path, by: By = "run") -> Path:
 
 
 def _ends(metric: str) -> tuple[str, ...]:
-    return ("",) if metric == "step" else ("", "_low", "_high")
+    return ("",) if metric == "step" else ("", "_low", "_high", "_nan")
 
 
 def _runs(series: Series, metrics: Sequence[str]) -> Iterator[list[Any]]:
@@ -48,11 +49,11 @@ def _runs(series: Series, metrics: Sequence[str]) -> Iterator[list[Any]]:
 def _seeds(series: Series, metrics: Sequence[str]) -> Iterator[list[Any]]:
     ranges = {key: {p.x: p for p in series.points(metric(key, "step"))} for key in metrics}
     for step in sorted({p["step"] for c in series.runs for p in c.points}):
-        row: list[Any] = [sum(any(p["step"] == step for p in c.points) for c in series.runs)]
+        row: list[Any] = [len({c.config.get("seed") for c in series.runs if any(p["step"] == step for p in c.points)})]
         for key in metrics:
             point = ranges[key].get(step)
             if key == "step":
                 row.append(step)
             else:
-                row += ["", "", ""] if point is None else [point.y, point.low, point.high]
+                row += ["", "", "", ""] if point is None else point[1:]
         yield row

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -118,7 +119,7 @@ def _end_labels(lines: Mapping[str, tuple[Series, style.Look]]) -> dict[str, str
 def _level(axes: Any, column: Column, levels: Sequence[Column], curves: Sequence[Curve]) -> None:
     heading = next((level.heading for level in levels if level.key == column.level), "")
     value = next((p[column.level] for c in curves for p in c.points[-1:] if column.level in p), None)
-    if value is not None:
+    if value is not None and math.isfinite(value):
         axes.axhline(value, color="0.4", linestyle=":", label=heading)
         axes.legend([axes.get_lines()[-1]], [heading], fontsize=style.SMALL)
 
@@ -144,7 +145,7 @@ def _draw_published(panels: Sequence[Any], task: Task, metrics: Sequence[Column]
 
 
 def _panel(axes: Any, column: Column, lines: Mapping[str, Line]) -> None:
-    values = [y for line in lines.values() for p in line.points for y in (p.low, p.high)]
+    values = [y for line in lines.values() for p in line.points for y in (p.low, p.high) if math.isfinite(y)]
     for label, (points, look) in lines.items():
         places = [p.x for p in points]
         marked = look.marked() if len(points) < _FEW else look.line()
@@ -162,5 +163,11 @@ def _panel(axes: Any, column: Column, lines: Mapping[str, Line]) -> None:
 
 
 def _name_ends(axes: Any, lines: Mapping[str, Line], end_labels: Mapping[str, str]) -> None:
-    style.label_ends(axes, {end_labels[label]: (line.points[-1].x, line.points[-1].y)
-                            for label, line in lines.items() if label in end_labels and line.points}, _ROW * _AXES)
+    """Name each line at its last finite point; a line that goes on with NaN or infinity says so there."""
+    ends = {}
+    for label, line in lines.items():
+        drawn = [p for p in line.points if math.isfinite(p.y)]
+        if label in end_labels and drawn:
+            goes_on = "" if drawn[-1] == line.points[-1] else f", then {line.points[-1].y:g}"
+            ends[end_labels[label] + goes_on] = (drawn[-1].x, drawn[-1].y)
+    style.label_ends(axes, ends, _ROW * _AXES)

@@ -105,4 +105,4 @@ def _panel(column: Column, points: Mapping[str, Sequence[Point]]) -> dict[str, A
     values = [value for line in finite.values() for p in line for value in (p.low, p.high)]
     return {"heading": visible(column.heading), "percent": column.form.endswith("%"),
             "logarithmic": bool(values) and 0 < 10 * min(values) <= max(values),
-            "lines": [[list(p) for p in line] for line in finite.values()]}
+            "lines": [[[p.x, p.y, p.low, p.high] for p in line] for line in finite.values()]}

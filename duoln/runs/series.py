@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,20 +23,30 @@ def metric(key: str, x_axis: str) -> Callable[[Curve], list[tuple[float, float]]
 
 
 class Range(NamedTuple):
-    """A figure of several runs."""
+    """A figure of several runs. Those in which it is NaN are left out and counted; it is NaN where it is so in all."""
 
     median: float
     low: float
     high: float
+    nan: int = 0
 
 
 class Point(NamedTuple):
-    """A place of a curve: `low` and `high` are `y` itself where one run has the curve."""
+    """A place of a curve, by the rule of `Range`: `low` and `high` are `y` itself where one run has the curve."""
 
     x: float
     y: float
     low: float
     high: float
+    nan: int = 0
+
+
+def range_of(values: Sequence[float]) -> Range:
+    """The median and the range of some values."""
+    numbers = [value for value in values if not math.isnan(value)]
+    if not numbers:
+        return Range(math.nan, math.nan, math.nan, len(values))
+    return Range(statistics.median(numbers), min(numbers), max(numbers), len(values) - len(numbers))
 
 
 class Series(NamedTuple):
@@ -69,7 +80,7 @@ class Series(NamedTuple):
         for run in self.runs:
             for x, y in value(run):
                 places.setdefault(x, []).append(y)
-        return [Point(x, statistics.median(ys), min(ys), max(ys)) for x, ys in sorted(places.items())]
+        return [Point(x, *range_of(ys)) for x, ys in sorted(places.items())]
 
     def changes(self) -> list[str]:
         """In words, what the bits of its runs depend on that was not the same in all updates of a run."""
@@ -80,17 +91,24 @@ class Series(NamedTuple):
         values = [run.last[key] for run in self.runs if key in run.last]
         if len(self.runs) == 1 or not values:
             return values[0] if values else None
-        return Range(statistics.median(values), min(values), max(values))
+        return range_of(values)
 
     def length(self, key: str) -> float | Range:
         """The updates ("step") or epochs to the runs' results; a range where the runs differ."""
         values = [run.last[key] for run in self.runs]
-        low, high = min(values), max(values)
-        return Range(statistics.median(values), low, high) if low < high else low
+        of_all = range_of(values)
+        return of_all if of_all.low < of_all.high else of_all.low
+
+    @property
+    def seeds(self) -> int:
+        """The number of different seeds; two runs of one seed are one."""
+        return len({run.config.get("seed") for run in self.runs})
 
 
 def series_of(task: Task, curves: Sequence[Curve], by: By = "run") -> list[Series]:
-    """One series for each run, or for the runs that differ in nothing but the seed."""
+    """One series for each run, or for the runs that differ in nothing but the seed; in the order of the variants."""
+    order = {variant: k for k, variant in enumerate(task.variants)}
+    curves = sorted(curves, key=lambda c: order.get(c.variant, len(order)))
     if by == "run":
         differing = differing_settings(task, curves)
         return [Series(name, c.variant, _values(c, differing), [c])
@@ -101,8 +119,14 @@ def series_of(task: Task, curves: Sequence[Curve], by: By = "run") -> list[Serie
         groups.setdefault(repr((c.variant, c.dataset, sorted(settings.items()))), []).append(c)
     firsts = [runs[0] for runs in groups.values()]
     differing = [key for key in differing_settings(task, firsts) if key != "seed"]
-    return [Series(f"{len(runs)} seeds" if len(runs) > 1 else runs[0].variant, runs[0].variant,
-                   _values(runs[0], differing), runs) for runs in groups.values()]
+    made = [Series(runs[0].variant, runs[0].variant, _values(runs[0], differing), runs) for runs in groups.values()]
+    return [s._replace(name=_count(s)) if len(s.runs) > 1 else s for s in made]
+
+
+def _count(series: Series) -> str:
+    """How many seeds a series has, and how many runs if these are more."""
+    seeds = f"{series.seeds} seed{'' if series.seeds == 1 else 's'}"
+    return seeds if series.seeds == len(series.runs) else f"{len(series.runs)} runs of {seeds}"
 
 
 def differing_settings(task: Task, curves: Sequence[Curve]) -> list[str]:

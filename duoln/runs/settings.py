@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import typing
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,8 +10,8 @@ from typing import Any, NamedTuple
 from duoln.errors import CheckpointError, DataFormatError, UsageError
 from duoln.runs.folder import CONFIG, read_json, write_json
 from duoln.system.filesystem import check_regular, make_folder
-from duoln.tasks.meanings import value_in_words
-from duoln.tasks.settings import check_config, convert, make_config
+from duoln.tasks.kinds import value_in_words
+from duoln.tasks.settings import check_config, make_config, restored
 from duoln.tasks.task import Config, Task
 
 MAY_CHANGE = ("epochs", "evaluate_every", "patience")
@@ -80,8 +79,7 @@ def config_of(task: Task, settings: Any, source: object) -> Config:
     if strangers:
         raise CheckpointError(f"{source}: setting '{strangers[0]}' is "
                               f"{'missing' if strangers[0] in names else 'unknown'}: another version wrote it")
-    kinds = typing.get_type_hints(task.config)
-    return task.config(**{key: convert(f"{source}: {key}", value, kinds[key]) for key, value in settings.items()})
+    return restored(f"{source}: ", task, settings)
 
 
 def resumed_config(task: Task, variant: str, folder: Path, preset: str | None, settings: Mapping[str, Any]) -> Resumed:

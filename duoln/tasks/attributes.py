@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from duoln.errors import PluginError, words_of
+from duoln.tasks.kinds import is_readable, kind_in_words
 from duoln.tasks.results import kind_of
 from duoln.tasks.task import Config, Task
 from duoln.tasks.values import Column
@@ -64,6 +65,10 @@ def _tables(value: Any) -> str:
                  if not (isinstance(value[name], Mapping) and all(type(key) is str for key in value[name]))), "")
 
 
+def _variants(value: Any) -> str:
+    return _tables(value) or ("" if value else "expected one or more, found none; {'plain': {}} is one without changes")
+
+
 def _claims(value: Any) -> str:
     good = isinstance(value, Mapping) and all(type(text) is str for pair in value.items() for text in pair)
     return "" if good else f"expected texts by variant, found {kind_of(value)}"
@@ -72,8 +77,7 @@ def _claims(value: Any) -> str:
 def _config(value: Any) -> str:
     if not (isinstance(value, type) and issubclass(value, Config) and dataclasses.is_dataclass(value)):
         return f"expected a dataclass that extends Config, found {kind_of(value)}"
-    typing.get_type_hints(value)
-    return ""
+    return _fields(value)
 
 
 def _options(value: Any) -> str:
@@ -81,7 +85,18 @@ def _options(value: Any) -> str:
         return ""
     if not (isinstance(value, type) and dataclasses.is_dataclass(value)):
         return f"expected a dataclass or None, found {kind_of(value)}"
-    typing.get_type_hints(value)
+    return _fields(value)
+
+
+def _fields(value: Any) -> str:
+    """The fields of a dataclass, which a command line and a run's folder can hold."""
+    kinds = typing.get_type_hints(value)
+    for field in dataclasses.fields(value):
+        if not is_readable(kinds[field.name]):
+            return (f"{field.name}: expected a type of int, float, bool, str, None, Literal, and tuples, lists and "
+                    f"unions of them, such as tuple[int, ...]; found {kind_in_words(kinds[field.name])}")
+        if not field.init or (field.default is field.default_factory is dataclasses.MISSING):
+            return f"{field.name}: expected a default, and an argument of the class, found none"
     return ""
 
 
@@ -112,7 +127,7 @@ def _batch_axes(value: Any) -> str:
 
 
 _CHECKS: dict[str, Callable[[Any], str]] = {
-    "name": _name, "title": _text, "paper": _text, "config": _config, "presets": _tables, "variants": _tables,
+    "name": _name, "title": _text, "paper": _text, "config": _config, "presets": _tables, "variants": _variants,
     "references": _claims, "columns": _columns, "selection": _selection, "x_axis": _x_axis, "batch_axes": _batch_axes,
     "sampling": _options, "evaluating": _options, "peers": _tables}
 """The error of an attribute in words; empty if there is none."""

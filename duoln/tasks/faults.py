@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import importlib
 import inspect
 import os
 import signal
@@ -13,7 +14,10 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
+
+import pluggy
 
 from duoln import errors
 from duoln.errors import DuolnError, TaskError, words_of
@@ -183,6 +187,16 @@ def refusal(error: BaseException) -> str:
     text = [line.strip() for line in words_of(error).splitlines() if line.strip()]
     # The first line of pluggy's own error does not say what is wrong.
     lines = text if type(error).__name__ == "PluginValidationError" else text[:1]
-    return f"{type(error).__name__}: {'; '.join(lines) or 'no message'}"
+    return f"{type(error).__name__}: {'; '.join(lines) or 'no message'}{_line_of(error)}"
+
+
+def _line_of(error: BaseException) -> str:
+    """Where a plug-in's code failed: the innermost line that is neither duoln's nor of what imports modules."""
+    own = (*(str(Path(module.__file__ or "").parent) for module in (errors, importlib, pluggy)), "<")
+    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError) and error.filename:
+        frames.append((error.filename, error.lineno))
+    outside = [f"{file}:{line}" for file, line in frames if not file.startswith(own)]
+    return f" ({outside[-1]})" if outside else ""
 
 

@@ -14,10 +14,10 @@ import ast
 import dataclasses
 import inspect
 import textwrap
-import types
 import typing
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
+from duoln.tasks.kinds import kind_in_words
 from duoln.tasks.task import Config, Task
 
 
@@ -72,19 +72,3 @@ def _own_meanings(kind: type) -> dict[str, str]:
                 and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str)):
             meanings[field.target.id] = " ".join(below.value.value.split())
     return meanings
-
-
-def kind_in_words(kind: Any) -> str:
-    """A type as one reads it, with the values that `--set` takes where they are few."""
-    if typing.get_origin(kind) in (types.UnionType, typing.Union):
-        return " or ".join(kind_in_words(k) for k in typing.get_args(kind))
-    if typing.get_origin(kind) is Literal:
-        return f"one of {', '.join(map(str, typing.get_args(kind)))}"
-    if kind is type(None):
-        return "none"
-    return "true or false" if kind is bool else getattr(kind, "__name__", str(kind))
-
-
-def value_in_words(value: Any) -> str:
-    """A setting as `--set` takes it."""
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)

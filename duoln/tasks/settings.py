@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-import types
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from duoln.core.arguments import did_you_mean
 from duoln.core.miscalled import explained
+from duoln.core.pytorch_names import how_to_name
 from duoln.data import strictjson
 from duoln.data.json_text import parse_json
 from duoln.errors import DuolnError, TaskError, UsageError, words_of
 from duoln.randomness import LARGEST_SEED
+from duoln.tasks.kinds import convert, restore
 from duoln.tasks.task import Config, Task
 
 
@@ -49,7 +49,7 @@ def make_config(task: Task, variant: str, preset: str | None = None,
     for key, value in (settings or {}).items():
         if key not in names:
             raise UsageError(f"[{task.name}] expected a setting of {', '.join(names)}; found {key!r}"
-                             f"{did_you_mean(key, names)}")
+                             f"{how_to_name(key, names)}")
         values[key] = convert(f"[{task.name}] {key}", value, kinds[key])
     return _configured(task, values)
 
@@ -71,16 +71,48 @@ def check_config(task: Task, variant: str, cfg: Config) -> None:
 
 
 def _configured(task: Task, values: Mapping[str, Any]) -> Config:
-    """The task's own class with some settings; it is written to the run's folder, so JSON must be able to hold it."""
+    """The task's own class with some settings, as it comes back from a run's folder: a run that goes on has the same.
+
+    Raises:
+        TaskError: the class takes no such settings, JSON cannot hold them, or they come back as others.
+    """
     try:
         cfg = task.config(**values)
-        parse_json(strictjson.dumps(dataclasses.asdict(cfg)).encode())
+        settings = through_json(cfg)
     except (DuolnError, MemoryError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        raise TaskError(f"task '{task.name}' of {task.owner or type(task).__module__}: config: "
-                        f"{type(error).__name__}: {words_of(error)}") from error
-    return cfg
+        raise TaskError(f"{_config_of(task)}: {type(error).__name__}: {words_of(error)}") from error
+    try:
+        again = restored("", task, settings)
+    except (UsageError, TypeError) as error:  # a field that its class does not take is a TypeError
+        raise TaskError(f"{_config_of(task)}: no run could go on with it: {words_of(error)}") from error
+    now = through_json(again)
+    if now != settings:
+        key = next(key for key in settings if now[key] != settings[key])
+        raise TaskError(f"{_config_of(task)}: {key}: expected {settings[key]!r:.40} again of a configuration that is "
+                        f"made of its own settings, found {now[key]!r:.40}")
+    return again
+
+
+def _config_of(task: Task) -> str:
+    return f"task '{task.name}' of {task.owner or type(task).__module__}: config"
+
+
+def through_json(cfg: Config) -> dict[str, Any]:
+    """The settings as a run's folder gives them back: a tuple is a list."""
+    content: dict[str, Any] = strictjson.revive(parse_json(strictjson.dumps(dataclasses.asdict(cfg)).encode()))
+    return content
+
+
+def restored(source: str, task: Task, settings: Mapping[str, Any]) -> Config:
+    """The configuration that JSON holds, all settings of it; `source` begins the errors.
+
+    Raises:
+        UsageError: a setting is of another type.
+    """
+    kinds = typing.get_type_hints(task.config)
+    return task.config(**{key: restore(f"{source}{key}", value, kinds[key]) for key, value in settings.items()})
 
 
 @explained
@@ -97,38 +129,3 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
             raise UsageError(f"[--set] expected KEY=VALUE, found {pair!r}")
         settings[key] = value
     return settings
-
-
-def convert(what: str, value: Any, kind: Any) -> Any:
-    """A setting as its field's type; text is parsed.
-
-    Raises:
-        UsageError: it does not fit; the message begins with `what`.
-    """
-    if typing.get_origin(kind) in (types.UnionType, typing.Union):
-        if value is None or value == "none":
-            return None
-        kind = next(k for k in typing.get_args(kind) if k is not type(None))
-    if typing.get_origin(kind) is Literal:
-        for option in typing.get_args(kind):
-            if value == option or value == str(option):
-                return option
-        options = ", ".join(map(str, typing.get_args(kind)))
-        raise UsageError(f"{what}: expected one of {options}; found {value!r}"
-                         f"{did_you_mean(value, typing.get_args(kind))}")
-    if kind is bool:
-        if isinstance(value, bool) or value in ("true", "false"):
-            return value in (True, "true")
-        raise UsageError(f"{what}: expected true or false, found {value!r}")
-    if kind not in (int, float, str):
-        raise UsageError(f"{what}: settings of type {kind} cannot be set from outside")
-    try:
-        converted = kind(value)
-        str(converted).encode()  # bytes of a command line that are no UTF-8 are a ValueError
-    except (TypeError, ValueError, OverflowError):
-        raise UsageError(f"{what}: expected {kind.__name__}, found {value!r}") from None
-    # A bool for a number, NaN, or a fraction for a whole number is an error of the user.
-    is_nan = kind is float and math.isnan(converted)
-    if isinstance(value, bool) or is_nan or (isinstance(value, float) and converted != value):
-        raise UsageError(f"{what}: expected {kind.__name__}, found {value!r}")
-    return converted

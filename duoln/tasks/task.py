@@ -58,10 +58,11 @@ class Task:
         name: what one types.
         title: what one reads.
         paper: where the paper has it, such as "section 6.6, figure 6"; empty for a task that is of no paper.
-        config: a frozen dataclass that extends `Config`.
+        config: a frozen dataclass that extends `Config`. A setting has a default, and is of int, float, bool, str,
+            None, a Literal, or of tuples, lists and unions of these.
         presets: overrides of the config by name: "paper" to the letter, "small" in minutes on a laptop,
             "smoke" in seconds on made data.
-        variants: what is compared, each with its overrides, such as `{"ln": {"norm": "layer"}}`.
+        variants: what is compared, one or more, each with its overrides, such as `{"ln": {"norm": "layer"}}`.
         references: what is shown beside the figures of a variant: the paper's claim, with where it stands, or for a
             task that is of no paper any text.
         columns: the metrics to show, in order.

@@ -36,13 +36,14 @@ class RateTest(NamedTuple):
     losses: np.ndarray
     """float64 (updates,): the loss that each update found, before it changed the parameters."""
     smoothed: np.ndarray
-    """float64 (updates,): the losses on lines through their neighbours."""
+    """float64 (updates,): the losses on lines through their neighbours, and never beyond these."""
     diverged: bool
     """Whether the test ended early, because the loss rose far or was not finite."""
     minimum: float | None
     """The rate at which the smoothed loss is least; None if the loss never falls."""
     steepest: float | None
-    """The rate at which the smoothed loss falls fastest over the logarithm of the rate; None if it never falls."""
+    """The rate at which the smoothed loss falls fastest over the logarithm of the rate, among those with neighbours on
+    both sides; None if it never falls."""
     tenth_of_minimum: float | None
     """A tenth of the rate `minimum`."""
 
@@ -143,8 +144,11 @@ def _has_risen(losses: np.ndarray, width: int) -> bool:
 
 
 def _read(rates: np.ndarray, losses: np.ndarray, width: int, diverged: bool) -> RateTest:
-    smoothed, slopes = smooth(np.log(rates), losses, width)
+    lines, slopes = smooth(np.log(rates), losses, width)
+    near = [losses[max(k - width, 0):k + width + 1] for k in range(len(losses))]
+    smoothed = np.clip(lines, [part.min() for part in near], [part.max() for part in near])
     least = int(smoothed.argmin())
+    slopes[:width] = slopes[len(slopes) - width:] = 0.0  # with neighbours on one side alone a slope is mostly noise
     steepest = int(slopes[:least + 1].argmin())  # what falls after the minimum has risen before
     if slopes[steepest] >= 0 or least == 0:
         return RateTest(rates, losses, smoothed, diverged, None, None, None)

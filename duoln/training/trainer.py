@@ -27,6 +27,7 @@ from duoln.runs.settings import MAY_CHANGE
 from duoln.runtime import tensor, to_tensors
 from duoln.system import host_memory
 from duoln.tasks.events import Change, Step
+from duoln.tasks.settings import through_json
 from duoln.tasks.task import Config, Task, selected_by
 from duoln.tasks.values import Splits
 from duoln.training import memory
@@ -328,7 +329,7 @@ class Trainer:
         """
         noted = {"precision": FLOAT32, **saved.notes, **saved.notes.get("config", {})}
         wanted = {"task": self.task.name, "variant": self.variant, "precision": self.precision,
-                  **dataclasses.asdict(self.cfg)}
+                  **through_json(self.cfg)}
         for key, mine in wanted.items():
             if key not in MAY_CHANGE and noted.get(key) != mine:
                 raise CheckpointError(f"{saved.path}: expected {key} {mine!r}, found {noted.get(key)!r}")

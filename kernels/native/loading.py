@@ -21,7 +21,7 @@ NAMES = {np.dtype(real).char: real for real in REALS}
 """The dtypes of compiled kernels by their characters: every call of an operator asks, and `dtype.name` takes 3 us."""
 COMMON = ("layer_norm", "softmax_cross_entropy", "adam", "global_norm", "linear", "product", "relu", "elementwise")
 """Folders of the kernels that nearly every task needs: the first use of any kernel compiles them side by side."""
-BESIDE = {**dict.fromkeys(("conv", "max_pool", "add"), ("conv", "batch_norm", "max_pool", "add")),
+BESIDE = {**dict.fromkeys(("conv", "max_pool"), ("conv", "batch_norm", "max_pool", "add")),
           "attention": ("linear_cross_entropy",)}
 """What the networks that need the kernel of one folder need too: the first use of the one compiles the others."""
 

@@ -31,8 +31,8 @@ def _probes(monkeypatch, **usable):
 
 def test_auto_takes_cupy_first(monkeypatch):
     _probes(monkeypatch, cupy=_FakeGpu("cupy"), mlx=_FakeGpu("mlx"), numpy=_FakeGpu("numpy"))
-    backend, why = runtime.choose()
-    assert backend.name == "cupy" and "ran a kernel" in why
+    backend, line = runtime.choose()
+    assert (backend.name, line) == ("cupy", f"cupy, {backend.device}") and "ran a kernel" in runtime.choice_in_full()
 
 
 def test_auto_takes_mlx_with_a_gpu_next(monkeypatch):
@@ -44,14 +44,30 @@ def test_auto_never_takes_mlx_on_a_cpu(monkeypatch):
     slow = _FakeGpu("mlx")
     slow.on_gpu = False
     _probes(monkeypatch, mlx=slow, numpy=_FakeGpu("numpy"))
-    backend, why = runtime.choose()
-    assert backend.name == "numpy"
+    backend, line = runtime.choose()
+    why = runtime.choice_in_full()
+    assert backend.name == "numpy" and line.startswith("numpy, ") and "Error" not in line
     assert "no cupy (ImportError: no cupy here)" in why and "no Metal GPU" in why
 
 
 def test_the_environment_chooses_before_auto(monkeypatch):
     monkeypatch.setenv("DUOLN_BACKEND", "numpy")
-    assert "set by DUOLN_BACKEND; rules " in runtime.choose()[1]
+    assert "set by DUOLN_BACKEND; rules " in runtime.choice_in_full()
+
+
+@pytest.mark.parametrize(("version", "short"), [
+    ("c++ (Debian 12.2.0-14+deb12u1) 12.2.0", "c++ 12"), ("g++ (GCC) 14.2.1 20250110 (Red Hat 14.2.1-7)", "g++ 14"),
+    ("Debian clang version 14.0.6", "Debian clang 14"), ("Apple clang version 15.0.0 (clang-1500.3.9.4)", "Apple clang 15"),
+    ("clang version 18.1.3 (https://github.com/x 5)", "clang 18"), ("x86_64-conda-linux-gnu-c++ (conda-forge gcc 13.3.0-1) 13.3.0", "x86_64-conda-linux-gnu-c++ 13"),
+    ("a compiler of its own", "a compiler of its own")])
+def test_a_compiler_in_short(version, short, monkeypatch):
+    facts = {"rules": "compiled", "compiler": version, "vector_bits": "512", "absent": {}}
+    monkeypatch.setattr(runtime.native, "facts", lambda: facts)
+    monkeypatch.setattr(runtime.platform, "machine", lambda: "x86_64")
+    assert runtime.choose("numpy")[1] == f"numpy, compiled by {short}, AVX-512"
+    monkeypatch.setattr(runtime.platform, "machine", lambda: "arm64")
+    facts |= {"vector_bits": "128", "absent": {"softmax": "it does not compile"}}
+    assert runtime.choose("numpy")[1] == f"numpy, compiled by {short}, vectors of 128 bits, 1 of the rules interpreted: duoln doctor says why"
 
 
 def test_an_argument_chooses_before_the_environment(monkeypatch):

@@ -210,7 +210,7 @@ def test_list_doctor_and_report(tmp_path, here):
     assert "train NLL" in (tmp_path / "page.html").read_text()
     assert here("report", "r", "--html", "page.png").returncode == 2
     out = here("report", "r/ln", "r/none", "--out", "both", "--json")
-    assert out.returncode == 0 and [r["variant"] for r in json.loads(out.stdout)["runs"]] == ["ln", "none"]
+    assert out.returncode == 0 and [r["variant"] for r in json.loads(out.stdout)["runs"]] == ["none", "ln"]
     assert (tmp_path / "both" / "curves.png").exists()
 
 

@@ -30,6 +30,15 @@ def test_nothing_is_proposed_where_nothing_is_near(words, capsys):
     assert "did you mean" not in err and f"duoln {words[0]}: error: " in err
 
 
+@pytest.mark.parametrize(("words", "advice"), [
+    (["run", "mnist", "--lr", "0.1"], "--set learning_rate=VALUE"), (["run", "mnist", "--learning-rate=0.1"], "--set learning_rate=VALUE"),
+    (["find-rate", "mnist", "--hidden", "8"], "--set hidden=VALUE"), (["run", "mnist", "--set", "lr=1"], "did you mean 'learning_rate'?"),
+    (["run", "mnist", "--set", "weight_decay=1"], "a term of the loss"), (["summary", "mnist"], "expected --variant with one of none, bn, ln")])
+def test_the_way_to_a_setting_is_told(words, advice, capsys):
+    assert main(words) == 2
+    assert advice in " ".join(capsys.readouterr().err.split())
+
+
 def test_flags_may_be_abbreviated(capsys):
     assert main(["list", "--js"]) == 0 and capsys.readouterr().out.startswith("{")
 

@@ -61,7 +61,7 @@ def test_modules_in_lists_would_lose_their_parameters(layers):
 
 
 def test_recurrent_layers_name_options_and_masks(be):
-    check_error(UsageError, lambda: nn.LSTM(8, 16, num_layers=2), "[LSTM]", "'num_layers'", "in duoln: layers=2")
+    check_error(UsageError, lambda: nn.LSTM(8, 16, num_layers=2), "[LSTM]", "'num_layers'", "layers=2")
     check_error(UsageError, lambda: nn.GRU(8, 16, num_layers=2), "[GRU]", "'num_layers'", "layers=2")
     check_error(UsageError, lambda: nn.RNN(8, 16, layesr=2), "[RNN]", "'layesr'", "did you mean 'layers'")
     layer = nn.LSTM(2, 3)

@@ -27,10 +27,10 @@ def model():
 # Names that duoln has not -----------------------------------------------------------------------------
 
 NAMES = [
-    (duoln, "no_grad", "duoln.value_and_grad"), (duoln, "manual_seed", "model.init(0)"), (duoln, "from_numpy", "duoln.tensor(x)"),
+    (duoln, "no_grad", "duoln.value_and_grad"), (duoln, "manual_seed", "model.init(0)"), (duoln, "from_numpy", "duoln.tensor(array)"),
     (duoln, "exp", "duoln.ops.exp"), (duoln, "tensro", "did you mean 'tensor'"), (duoln, "randn", "Stream"),
     (nn, "ReLU", "ops.relu"), (nn, "CrossEntropyLoss", "ops.softmax_cross_entropy"), (nn, "Dropout", "keep_mask"),
-    (nn, "BatchNorm1d", "nn.BatchNorm"), (nn, "InstanceNorm2d", "nn.InstanceNorm(width)"), (nn, "MSELoss", "ops.mse_loss"), (nn, "Parameter", "weights(rng)"),
+    (nn, "BatchNorm1d", "nn.BatchNorm"), (nn, "InstanceNorm2d", "nn.InstanceNorm(width, affine=False)"), (nn, "MSELoss", "ops.mse_loss"), (nn, "Parameter", "weights(self, rng)"),
     (nn, "ModuleList", "nn.Sequential"), (nn, "functional", "duoln.ops"), (nn, "Lienar", "did you mean 'Linear'"),
     (ops, "cat", "ops.concat"), (ops, "cross_entropy", "ops.softmax_cross_entropy"), (ops, "view", "ops.reshape"),
     (ops, "sofmax", "did you mean 'softmax'"), (optim, "AdamW", "optim.Adam"), (optim, "lr_scheduler", "rate_at"),
@@ -236,7 +236,7 @@ def test_a_module_without_a_call_of_its_own(x):
 @pytest.mark.parametrize(("call", "words"), [
     (lambda x: x // 2.0, ["[//]", "ops.floor(x / y)"]), (lambda x: 2.0 // x, ["[//]", "ops.floor(x / y)"]),
     (lambda x: x % x, ["[%]", "x - y * ops.floor(x / y)"]), (lambda x: 2 % x, ["[%]"]), (lambda x: divmod(x, 2), ["[divmod]"]),
-    (lambda x: (x > 0) ^ (x > 1), ["[^]", "x != y"]), (lambda x: x << 1, ["[<<]", "x * 2"]), (lambda x: x >> 1, ["[>>]"])])
+    (lambda x: (x > 0) ^ (x > 1), ["[^]", "mask != other"]), (lambda x: x << 1, ["[<<]", "* 2 ** n"]), (lambda x: x >> 1, ["[>>]"])])
 def test_operators_that_tensors_have_not(call, words, x):
     check_error(DtypeError, lambda: call(x), *words, "in duoln: ")
     with pytest.raises(DtypeError):

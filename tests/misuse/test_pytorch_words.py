@@ -6,7 +6,7 @@ import pytest
 import duoln
 from duoln import nn, ops, optim
 from duoln.core import pytorch_names
-from duoln.errors import CallError, DtypeError, ShapeError, UsageError
+from duoln.errors import CallError, CompileError, DtypeError, ShapeError, UsageError
 from duoln.testing import check_error
 
 X = duoln.tensor(np.ones((4, 2, 3), np.float32), "numpy")
@@ -15,6 +15,20 @@ PARAMS = duoln.to_tensors(LSTM.init(0), "numpy")
 H = duoln.tensor(np.ones((2, 5), np.float32), "numpy")
 
 LINES = {
+    "x.size()": (CallError, lambda: X.size(), "[size] expected x.size, a number", "in duoln: `x.shape`"),
+    "x.size(0)": (CallError, lambda: X.size(0), "[size]", "`x.shape[0]`"),
+    "value_and_grad of (loss, aux)": (ShapeError, lambda: duoln.value_and_grad(lambda x: (ops.mean(x), x))(X), "[value_and_grad]", "found tuple",
+                                      "value_and_grad(fn, has_aux=True) takes a pair (loss, aux)"),
+    "value_and_grad of (loss, a, b)": (ShapeError, lambda: duoln.value_and_grad(lambda x: (ops.mean(x), x, x))(X), "has_aux=True", "aux may be a tuple"),
+    "value_and_grad without a return": (ShapeError, lambda: duoln.value_and_grad(lambda x: None)(X), "found None; does the function lack a return?"),
+    "a compiled step of None": (CompileError, lambda: duoln.compile(lambda x, y: x)(X, None), "argument 'y'", "found None; leave it out"),
+    "a compiled step without a return": (CompileError, lambda: duoln.compile(lambda x: None)(X), "[compile] result", "found None", "lack a return?"),
+    "Adam(lr=)": (CallError, lambda: optim.Adam(lr=1e-3), "'lr'", "did you mean 'learning_rate'?"),
+    "RMSProp(alpha=)": (CallError, lambda: optim.RMSProp(1e-3, alpha=0.99), "'alpha'", "did you mean 'decay'?"),
+    "leaky_relu(negative_slope=)": (CallError, lambda: ops.leaky_relu(X, negative_slope=0.1), "did you mean 'slope'?"),
+    "leaky_relu(alpha=)": (CallError, lambda: ops.leaky_relu(X, alpha=0.1), "did you mean 'slope'?"),
+    "Adam(betas=)": (CallError, lambda: optim.Adam(1e-3, betas=(0.9, 0.99)), "'betas'", "optim.Adam(1e-3, beta1=0.9, beta2=0.999)"),
+    "mse_loss(input=, target=)": (CallError, lambda: ops.mse_loss(input=X, target=X), "'input'", "did you mean 'predictions'?"),
     "norm='ln'": (UsageError, lambda: nn.LSTM(2, 3, norm="ln"), "'ln'", "did you mean 'layer'?"),
     "norm='BN'": (UsageError, lambda: nn.GRU(2, 3, norm="BN"), "'BN'", "did you mean 'batch'?"),
     "norm=[]": (UsageError, lambda: nn.LSTM(2, 3, norm=["ln"]), "[LSTM]", "found list"),
@@ -54,6 +68,10 @@ def test_line(name):
 
 def test_an_argument_has_one_way_of_duoln():
     assert pytorch_names.NO_KEYWORDS.keys() & pytorch_names.KEYWORDS.keys() <= {"max_norm"}
+
+
+def test_a_size_is_an_integer():
+    assert X.size == 24 and isinstance(X.size, int) and repr(X.size) == "24" and ops.reshape(X, (X.size,)).shape == (24,)
 
 
 def test_what_bool_advises_does_what_it_says():

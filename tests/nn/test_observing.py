@@ -12,11 +12,18 @@ from duoln.nn.observing import observed, own_arrays
 from duoln.testing import check_error
 
 
+class Doubled(nn.Module):
+    """A layer without parameters."""
+
+    def __call__(self, params, x):
+        return x * 2.0
+
+
 class Twice(nn.Module):
-    """One layer at two places, another one called twice, and a method that calls the module itself."""
+    """One layer without parameters at two places, another one called twice, and a method that calls the module itself."""
 
     def __init__(self):
-        shared = nn.Linear(3, 3)
+        shared = Doubled()
         self.first, self.second, self.again = shared, shared, nn.LayerNorm(3)
 
     def weights(self, rng):
@@ -45,7 +52,7 @@ def params_of(model, be):
 def test_each_call_is_told_with_its_own_path(be):
     model = Twice()
     params, x = params_of(model, be), duoln.tensor(np.ones((2, 3), np.float32), be)
-    of_body = [("second", "Linear", (2, 3)), ("again", "LayerNorm", (2, 3)), ("first", "Linear", (2, 3)), ("again", "LayerNorm", (2, 3))]
+    of_body = [("second", "Doubled", (2, 3)), ("again", "LayerNorm", (2, 3)), ("first", "Doubled", (2, 3)), ("again", "LayerNorm", (2, 3))]
     assert calls_in(model, lambda: model(params, x)) == [*of_body, ("", "Twice", (2, 3))]
     assert calls_in(model, lambda: model.body(params, x)) == [*of_body, ("", "Twice", (2, 3))]
     inside = nn.Sequential(body=model)
@@ -147,7 +154,7 @@ def test_own_arrays_are_each_in_one_layer():
     model = nn.Sequential(body=Twice(), out=nn.Linear(3, 2))
     params = model.init(0)
     own = {path: [a.shape for a in own_arrays(layer, params, path)] for path, layer in model.modules()}
-    assert own == {"": [], "body": [(3,)], "body.first": [(3, 3), (3,)], "body.second": [(3, 3), (3,)], "body.again": [(3,), (3,)],
+    assert own == {"": [], "body": [(3,)], "body.first": [], "body.second": [], "body.again": [(3,), (3,)],
                    "out": [(3, 2), (2,)]}
 
 

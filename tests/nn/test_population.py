@@ -161,15 +161,6 @@ def test_a_model_that_maps_its_parameters(change, be, rng):
     assert list(evaluated["two"]) == ["gain", "bias", "mean", "variance"]
 
 
-def test_one_layer_at_two_places_has_two_populations(be, rng):
-    norm = nn.BatchNorm(N_IN)
-    model = nn.Sequential(one=norm, two=nn.Linear(N_IN, N_IN), three=norm)
-    x = duoln.tensor(rng.standard_normal((8, N_IN)).astype(np.float32) + 3, be)
-    evaluated = nn.with_population(model, duoln.to_tensors(model.init(0), be), [x])
-    np.testing.assert_allclose(evaluated["one"]["mean"].numpy(), x.numpy().mean(0), rtol=1e-5)
-    assert abs(evaluated["three"]["mean"].numpy()).max() < 1e-5
-
-
 def test_a_large_mean_costs_no_digits(be, rng):
     model = nn.BatchNorm(N_IN)
     x = (rng.standard_normal((64, N_IN)) + 1e4).astype(np.float32)

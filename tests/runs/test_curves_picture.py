@@ -1,5 +1,6 @@
 """The picture of curves: every run, levels that need no training, the paper's curves beside ours."""
 
+import math
 from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import pairwise
@@ -66,7 +67,7 @@ def test_panels(drawn, tmp_path):
     assert axes.shape == (3, 2)  # loss, valid and test error; ours and the paper's
     valid, published = axes[1]
     lines = {line.get_label(): line for line in valid.get_lines()}
-    assert list(lines) == ["ln", "none", "by chance"] and set(lines["by chance"].get_ydata()) == {0.75}
+    assert list(lines) == ["none", "ln", "by chance"] and set(lines["by chance"].get_ydata()) == {0.75}
     assert list(lines["none"].get_ydata()) == [0.1, 0.05]
     [theirs] = published.get_lines()
     assert list(theirs.get_xdata()) == [1000, 2000] and list(theirs.get_ydata()) == [0.9, 0.5]
@@ -113,3 +114,25 @@ def test_seeds_on_two_datasets_are_two_lines(drawn, tmp_path):
     axes = drawn(runs, "seed")
     assert [line.get_label() for line in axes[2][0].get_lines()] == ["ln", "ln #2"]
     assert [list(line.get_ydata()) for line in axes[2][0].get_lines()] == [[0.2, 0.1], [0.6, 0.3]]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_run_that_ends_in_what_is_no_number_costs_no_picture(bad, drawn, tmp_path):
+    runs = [made_curve(tmp_path / str(k) / "ln", "ln", seed=k) for k in range(5)]
+    for run, places in ((runs[2], slice(1, None)), (runs[3], slice(None))):
+        for point in run.points[places]:
+            point.update(dict.fromkeys(("valid_error", "test_error", "chance"), bad))
+    axes = drawn(runs)
+    axes[0][0].figure.canvas.draw()
+    labels = {text.get_text() for text in axes[2][0].texts if text.get_text()}
+    assert labels == {"ln, seed 0 (0)", "ln, seed 1 (1)", f"ln, seed 2 (2), then {bad:g}", "ln, seed 4 (4)"}  # no line of seed 3
+    assert [len(line.get_ydata()) for line in axes[2][0].get_lines()] == [2] * 5
+
+
+def test_the_axis_does_not_hang_on_where_a_nan_stands(drawn, tmp_path):
+    scales = []
+    for bad in range(3):
+        runs = [made_curve(tmp_path / str(k) / "ln", "ln", 100.0 ** k, seed=k) for k in range(3)]
+        runs[bad].points[0]["test_error"] = math.nan
+        scales.append(drawn(runs)[2][0].get_yscale())
+    assert scales == ["log"] * 3

@@ -164,7 +164,7 @@ def test_report_and_paper_read_kept_runs(made, tmp_path, capsys):
     assert main(["report", str(tmp_path / "short"), "--by", "seed", "--markdown"]) == 0
     header, line, *rows = capsys.readouterr().out.splitlines()
     assert header.startswith("| variant | seeds | batch | epochs |") and set(line) <= set("| -")
-    assert [row.split(" | ")[:2] for row in rows] == [["| `ln`", "2"], ["| `none`", "2"]] and "(" in rows[0]
+    assert [row.split(" | ")[:2] for row in rows] == [["| `none`", "2"], ["| `ln`", "2"]] and "(" in rows[0]
     assert main(["paper", "--runs", str(tmp_path), "--json"]) == 0
     figure = next(s for s in json.loads(capsys.readouterr().out)["paper"] if s["where"] == "figure 6")
     assert "no run" not in figure["open"]

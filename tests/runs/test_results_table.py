@@ -1,5 +1,6 @@
 """The table of results: levels, and terminals that are narrow."""
 
+import pytest
 from runs.reading import Reading
 
 from duoln.cli import console
@@ -28,6 +29,17 @@ def test_a_table_too_wide_for_the_terminal_lies_on_its_side(capsys, monkeypatch)
     assert "…" not in upright + turned
     [line] = [line for line in turned.splitlines() if "test error" in line]
     assert line.index("0.2500") < line.index("0.1250") and "the paper on none" in turned
+
+
+@pytest.mark.parametrize("width", ["40", "25", "12"])
+def test_no_word_is_cut_however_narrow_the_terminal_is(width, capsys, monkeypatch):
+    result = {"steps": 20, "batch_size": 8, "epochs": 1, "valid_error": 0.5, "test_error": 0.25, "chance": 0.75, "seconds_per_epoch": 1.0,
+              "seconds_per_update": 0.0123}
+    names = ["none", "bn", "bn-everywhere", "ln", "ln-gain-0.1"]
+    monkeypatch.setenv("COLUMNS", width)
+    console.show_results(Reading(), Dataset("made", "synthetic"), [{**result, "variant": name} for name in names])
+    stdout = capsys.readouterr().out
+    assert "\u2026" not in stdout and all(stdout.count(word) >= 1 for word in (*names, "synthetic", "valid", "0.2500", "50.00%", "12.3"))
 
 
 def test_the_figure_of_several_runs_has_its_range():

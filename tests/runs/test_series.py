@@ -1,12 +1,17 @@
 """What a report calls its runs: settings that differ, short folders, seeds of one setting."""
 
 import csv
+import itertools
+import math
 from pathlib import Path
 
 import pytest
 from runs.reading import Reading, made_curve
 
+from duoln.cli import console, markdown
+from duoln.cli.report import result_row, told_apart
 from duoln.runs.curves_csv import write_csv
+from duoln.runs.page import panels
 from duoln.runs.series import Range, series_of, short_names
 
 
@@ -15,18 +20,18 @@ def _labels(runs, by="run"):
 
 
 def test_variants_alone_need_no_more(tmp_path):
-    assert _labels([made_curve(tmp_path / v, v) for v in ("ln", "none")]) == ["ln", "none"]
+    assert _labels([made_curve(tmp_path / v, v) for v in ("ln", "none")]) == ["none", "ln"]
 
 
 def test_settings_that_differ_are_named_and_no_others(tmp_path):
     runs = [made_curve(tmp_path / "a" / "ln", "ln", rate=1e-3, size=4), made_curve(tmp_path / "b" / "ln", "ln", rate=1e-4, size=4),
             made_curve(tmp_path / "b" / "none", "none", rate=1e-4, size=4)]
-    assert _labels(runs) == ["ln, rate 0.001 (a)", "ln, rate 0.0001 (b)", "none, rate 0.0001 (b)"]
+    assert _labels(runs) == ["none, rate 0.0001 (b)", "ln, rate 0.001 (a)", "ln, rate 0.0001 (b)"]
 
 
 def test_a_setting_of_the_variants_is_named_where_it_differs_within_one(tmp_path):
     runs = [made_curve(tmp_path / "a", "ln"), made_curve(tmp_path / "b", "ln", norm="theano"), made_curve(tmp_path / "c", "none")]
-    assert _labels(runs) == ["ln, norm layer (a)", "ln, norm theano (b)", "none, norm none (c)"]
+    assert _labels(runs) == ["none, norm none (c)", "ln, norm layer (a)", "ln, norm theano (b)"]
 
 
 def test_a_folder_that_is_named_after_the_settings_says_no_more(tmp_path):
@@ -77,3 +82,51 @@ def test_the_csv_by_seed_has_median_and_range(tmp_path):
     assert [first[key] for key in ("seeds", "step", "valid_error", "valid_error_low", "valid_error_high")] == [
         "3", "10", "0.2", "0.1", "0.3"]
     assert second["seeds"] == "2" and second["valid_error_high"] == "0.1" and "seed" not in second
+
+
+def _same(a, b):
+    return repr(a) == repr(b)  # NaN is NaN
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations((3.0, math.nan, 1.0, 2.0))))
+def test_nan_is_left_out_and_counted_in_whatever_order_runs_stand(order, tmp_path):
+    """3, NaN, 1 and 2: of the others the median is 2, and the range 1 to 3."""
+    runs = [made_curve(tmp_path / str(k) / "ln", "ln", value, seed=k) for k, value in enumerate(order)]
+    [s] = series_of(Reading(), runs, "seed")
+    assert s.figure("valid_error") == Range(0.1, 0.05, 0.15, 1)
+    assert [p[1:] for p in s.points(lambda c: [(p["step"], p["valid_error"]) for p in c.points])] == [(0.2, 0.1, 0.3, 1), (0.1, 0.05, 0.15, 1)]
+    assert console.number(s.figure("valid_error"), ".2f") == "0.10\n0.05-0.15\n1 NaN"
+    table = markdown.results(Reading(), [result_row(Reading(), s)], told_apart([s], "seed"))
+    assert "| 10.00% (5.00%-15.00%, 1 NaN) |" in table
+    assert "| 0.4000 (0.2000-0.6000, 1 NaN) | 0.2000 (0.1000-0.3000, 1 NaN) |" in markdown.over_time(Reading(), [s], "test_error")
+    [row, _] = _rows([s], tmp_path / "c.csv", "seed")
+    assert [row[f"valid_error{end}"] for end in ("", "_low", "_high", "_nan")] == ["0.2", "0.1", "0.3", "1"]
+    assert panels(Reading(), [s])["panels"][1]["lines"] == [[[10, 0.2, 0.1, 0.3], [20, 0.1, 0.05, 0.15]]]
+
+
+def test_nan_in_all_runs_is_nan(tmp_path):
+    runs = [made_curve(tmp_path / str(k) / "ln", "ln", math.nan, seed=k) for k in range(2)]
+    [s] = series_of(Reading(), runs, "seed")
+    assert _same(s.figure("valid_error"), Range(math.nan, math.nan, math.nan, 2)) and "2 NaN" in console.number(s.figure("valid_error"), ".2f")
+
+
+def test_two_runs_of_a_seed_are_one_seed(tmp_path):
+    runs = [made_curve(tmp_path / str(k) / "ln", "ln", 1.0 + k, seed=seed) for k, seed in enumerate((0, 0, 1))]
+    [s] = series_of(Reading(), runs, "seed")
+    assert s.label() == "ln (3 runs of 2 seeds)" and told_apart([s], "seed") == {"seeds": ["2"], "runs": ["3"]}
+    assert _rows([s], tmp_path / "c.csv", "seed")[0]["seeds"] == "2"
+    [twice] = series_of(Reading(), runs[:2], "seed")
+    assert twice.label() == "ln (2 runs of 1 seed)" and told_apart([twice], "seed") == {"seeds": ["1"], "runs": ["2"]}
+
+
+def test_seconds_are_a_median_too(tmp_path):
+    runs = [made_curve(tmp_path / str(k) / "ln", "ln", seed=k) for k in range(2)]
+    runs[0].points[-1]["wall_s"], runs[1].points[-1]["wall_s"] = 2.0, 6.0
+    row = result_row(Reading(), series_of(Reading(), runs, "seed")[0])
+    assert (row["seconds_per_epoch"], row["seconds_per_update"]) == (2.0, 0.2)
+
+
+def test_variants_stand_in_the_order_of_the_task(tmp_path):
+    runs = [made_curve(tmp_path / where / variant, variant) for where in "ab" for variant in ("ln", "none")]
+    assert [s.variant for s in series_of(Reading(), runs)] == ["none", "none", "ln", "ln"] == [
+        s.variant for s in series_of(Reading(), runs[::-1])]

@@ -19,7 +19,7 @@ from duoln.cli import main
 from duoln.errors import PluginError, UsageError
 from duoln.plugins.mnist import Mnist
 from duoln.tasks.events import Listener
-from duoln.tasks.registry import Broken, Registry, find_task
+from duoln.tasks.registry import Registry, find_task
 from duoln.testing import check_error
 
 PROJECT = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
@@ -30,7 +30,7 @@ GOOD = """
     from duoln.tasks import Task, hookimpl
 
     class Mine(Task):
-        name = "mine"
+        name, variants = "mine", {"plain": {}}
 
     @hookimpl
     def duoln_tasks():
@@ -70,7 +70,7 @@ def test_an_object_may_be_the_plugin(install):
         from duoln.tasks import Task, hookimpl
 
         class Mine(Task):
-            name = "mine"
+            name, variants = "mine", {"plain": {}}
 
         class Plugin:
             @hookimpl
@@ -127,7 +127,8 @@ def test_listeners_that_cannot_be_made(install):
     """)
     registry = Registry()
     assert registry.broken == [] and registry.listeners(print) == []
-    assert registry.broken == [Broken("deaf", "deaf-dist", "OSError: no socket")]
+    [broken] = registry.broken
+    assert broken[:2] == ("deaf", "deaf-dist") and re.fullmatch(r"OSError: no socket \(/.*/deaf_module\.py:6\)", broken.reason)
 
 
 # What is broken ---------------------------------------------------------------------------------------
@@ -335,7 +336,9 @@ def test_list_shows_tasks_and_broken_rows(install, capsys):
     document = json.loads(capsys.readouterr().out)
     assert {t["name"]: t["distribution"] for t in document["tasks"]} == {
         **dict.fromkeys(BUILT_IN, "duoln"), "mine": "good-dist"}
-    assert document["broken"] == [{"name": "bad", "distribution": "bad-dist", "reason": BROKEN["import"][1]}]
+    [broken] = document["broken"]
+    assert (broken["name"], broken["distribution"]) == ("bad", "bad-dist")
+    assert re.fullmatch(re.escape(BROKEN["import"][1]) + r" \(/.*/bad_module\.py:1\)", broken["reason"]), "file and line"
 
 
 def test_the_same_in_a_fresh_process(install, tmp_path):
@@ -344,4 +347,12 @@ def test_the_same_in_a_fresh_process(install, tmp_path):
     code = (f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from duoln.tasks.registry import Registry; "
             "r = Registry(); print(sorted(r.tasks), [b.reason for b in r.broken])")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert (done.stdout.strip(), done.stderr) == (f"{sorted([*BUILT_IN, 'mine'])} ['SystemExit: 3']", "")
+    assert done.stdout.startswith(f"{sorted([*BUILT_IN, 'mine'])} ['SystemExit: 3 (") and done.stderr == ""
+
+
+def test_the_line_that_fails_is_the_plugins_own_also_where_it_calls_a_library(install, tmp_path):
+    (tmp_path / "helper_of_bad.py").write_text("def make():\n    return 1 / 0\n")
+    install("bad", "import helper_of_bad\nhelper_of_bad.make()")
+    install("worse", "x = (1,\n  2\ny = 3")
+    reasons = {broken.name: broken.reason for broken in Registry().broken}
+    assert reasons["bad"].endswith("helper_of_bad.py:2)") and re.search(r"worse_module\.py:\d\)$", reasons["worse"])

@@ -76,6 +76,7 @@ def test_ctrl_c_without_a_folder_says_that_nothing_is_kept(numpy_backend):
     ({"epochs": -1}, ["epochs of at least 0", "-1"]), ({"epochs": "many"}, ["epochs", "'many'"]),
     ({"backend": "nunpy"}, ["[backend]", "did you mean 'numpy'"]), ({"resume": True}, ["`out`", "none"]),
     ({"variant": ["plain"]}, ["plain, fast", "['plain']"]), ({"out": 3}, ["[train] out", "3 (int)"]),
-    ({"listeners": [print]}, ["[train] listeners", "Listener"]), ({"data": "/nonexistent"}, ["[train] data", "/nonexistent"])])
-def test_wrong_calls_are_named(arguments, words):
+    ({"listeners": [print]}, ["[train] listeners", "Listener"]), ({"data": "not-there"}, ["[train] data", "not-there"])])
+def test_wrong_calls_are_named(arguments, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     check_error(UsageError, lambda: duoln.train(**{"task": Line(), "variant": "plain", **arguments}), *words)

@@ -57,6 +57,22 @@ def test_a_loss_that_never_falls_suggests_nothing():
         assert (test.minimum, test.steepest, test.tenth_of_minimum, test.diverged, len(test.rates)) == (None, None, None, False, 100)
 
 
+def _tested(losses):
+    left = iter(losses)
+    return duoln.find_rate(lambda rate: next(left))
+
+
+def test_a_smoothed_loss_is_never_beyond_its_neighbours():
+    test = _tested([*np.full(94, 0.3), 0.28, 0.22, 0.15, 0.08, 0.03, 0.01])
+    assert test.losses.min() <= test.smoothed.min() and test.smoothed.max() <= test.losses.max() and test.minimum == test.rates[-1]
+
+
+def test_the_first_and_last_updates_are_not_where_the_loss_falls_fastest():
+    noisy = _tested([0.9, 0.6, 0.5, *(0.5 - np.linspace(0, 0.2, 90)), *[0.31] * 7])
+    assert noisy.steepest in noisy.rates[5:95]
+    assert _tested([*np.full(97, 0.3), 0.28, 0.2, 0.1]).steepest in noisy.rates[5:95]
+
+
 def test_a_fall_after_the_minimum_does_not_count():
     losses = iter([*np.linspace(3, 2, 60), *np.linspace(2, 2.9, 30), *np.linspace(2.9, 2.2, 10)])
     test = duoln.find_rate(lambda rate: next(losses))

@@ -1,0 +1,146 @@
+"""Settings of all types that a task may have: every command reads those that a run has written."""
+
+import dataclasses
+import json
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import pytest
+from small_runs import Line, LineConfig
+
+from duoln.cli import main
+from duoln.errors import UsageError
+from duoln.tasks import Findings, make_config, option
+from duoln.tasks.faults import named
+from duoln.tasks.kinds import convert, is_readable, kind_in_words, value_in_words
+from duoln.testing import check_error
+
+
+class Kind(NamedTuple):
+    """A type with a default, and another value with its text."""
+
+    kind: Any
+    default: Any
+    text: str
+    value: Any
+
+
+KINDS = {
+    "whole": Kind(int, 1, "-2", -2), "real": Kind(float, 1, "0.25", 0.25), "endless": Kind(float, float("inf"), "-inf", float("-inf")),
+    "flag": Kind(bool, True, "false", False), "title": Kind(str, "none", "caf\u00e9, 5", "caf\u00e9, 5"), "nothing": Kind(type(None), None, "none", None),
+    "number": Kind(int | float, 0.5, "3", 3), "other_number": Kind(float | int, 2, "0.5", 0.5), "maybe": Kind(int | None, None, "7", 7),
+    "word": Kind(str | None, "none", "none", None), "word_or_number": Kind(int | str, "5", "6", 6), "switch": Kind(bool | int, 1, "true", True),
+    "choice": Kind(Literal[1, True, "a", None], True, "a", "a"), "choice_or_number": Kind(Literal["auto"] | float, 0.5, "auto", "auto"),
+    "sizes": Kind(tuple[int, ...], (1, 2), "3,4,5", (3, 4, 5)), "none_at_all": Kind(tuple[int, ...], (1,), "", ()), "one": Kind(tuple[float, ...], (), "2", (2.0,)),
+    "pair": Kind(tuple[int, str], (1, "a"), "2,b", (2, "b")), "nested": Kind(tuple[tuple[int, ...], ...], ((1,), ()), "[[1, 2], []]", ((1, 2), ())),
+    "rows": Kind(list[str], ["a", "b,c"], "d", ["d"]), "flags": Kind(list[bool | None], [True, None], "false,none", [False, None]),
+    "shape_or_size": Kind(tuple[int, int] | int | None, (1, 2), "3", 3),
+}
+EXACT = {key: value for key, value in KINDS.items() if key not in ("title", "word", "word_or_number", "choice", "switch")}
+"""Those whose default is what its own text says: `--set word=none` is None, not the text."""
+
+
+def fields(values):
+    return [(key, KINDS[key].kind, option(value, "") if not isinstance(value, list) else dataclasses.field(default_factory=lambda v=value: list(v)))
+            for key, value in values.items()]
+
+
+DEFAULTS = {key: kind.default for key, kind in KINDS.items()}
+Settings = dataclasses.make_dataclass("Settings", fields(DEFAULTS), bases=(LineConfig,), frozen=True)
+Options = dataclasses.make_dataclass("Options", fields(DEFAULTS), frozen=True)
+SET = [word for key, kind in KINDS.items() for word in ("--set", f"{key}={kind.text}")]
+GIVEN = [f"--{key.replace('_', '-')}={kind.text}" for key, kind in KINDS.items()]
+
+
+class Kinds(Line):
+    """A task with every type of setting, which notes those that it gets."""
+
+    name, config, sampling, evaluating = "kinds", Settings, Options, Options
+    variants: ClassVar = {"plain": {}, "other": {"sizes": [7, 8]}}
+    seen: ClassVar[list] = []
+
+    def data(self, cfg, root=None):
+        self.seen.append(cfg)
+        return super().data(cfg)
+
+    def sample(self, trained, options, out):
+        self.seen.extend((trained.config, options))
+        out.write_text("sampled")
+        return [out]
+
+    def evaluate(self, trained, options, say):
+        self.seen.extend((trained.config, options))
+        return Findings("found", ["a"], [["1"]], [], {})
+
+
+@pytest.fixture
+def duoln_with(monkeypatch, tmp_path):
+    task = named(Kinds(), "a-plug-in")
+    Kinds.seen.clear()
+    for module in ("duoln.tasks.registry.find_task", "duoln.training.train.find_task"):
+        monkeypatch.setattr(module, lambda name, asked=None: task)
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: main(list(words))
+
+
+def typed(values):
+    """The values with the type of each and of its parts."""
+    if dataclasses.is_dataclass(values):
+        values = {key: getattr(values, key) for key in KINDS}
+    if isinstance(values, dict):
+        return {key: typed(value) for key, value in values.items()}
+    return (type(values), [typed(v) for v in values]) if isinstance(values, list | tuple) else (type(values), values)
+
+
+@pytest.mark.parametrize(("words", "options"), [([], []), (SET, GIVEN)], ids=["defaults", "set"])
+def test_every_command_reads_what_a_run_has_written(words, options, duoln_with, tmp_path, capsys):
+    expected = {key: kind.value if words else kind.default for key, kind in KINDS.items()} | ({} if words else {"real": 1.0})
+    asked = {**expected, "real": 1} if not words else expected  # a class's own default of an option is as it was written
+    run = ("run", "kinds", "--variant", "plain", "--backend", "numpy", "--out", "a")
+    assert duoln_with(*run, *words, "--epochs", "1") == 0
+    assert duoln_with(*run, "--resume", "auto", *words, "--epochs", "2") == 0
+    assert duoln_with(*run, "--resume", "auto", "--epochs", "3") == 0
+    assert duoln_with("sample", "kinds", "--run", "a", "--backend", "numpy", "--out", "out", *options) == 0
+    assert duoln_with("evaluate", "kinds", "--run", "a", "--backend", "numpy", *options) == 0
+    for by in ("run", "seed"):
+        assert duoln_with("report", "a", "--html", "page.html", "--out", "out-of-report", "--by", by) == 0
+    assert duoln_with("report", "a", "--markdown") == 0
+    seen = [cfg for cfg in Kinds.seen if isinstance(cfg, Settings)]
+    assert len(seen) == 5 and all(typed(cfg) == typed(expected) for cfg in seen)
+    assert [typed(o) for o in Kinds.seen if isinstance(o, Options)] == [typed(asked)] * 2
+    for kind in ("sample", "evaluate"):
+        assert duoln_with(kind, "kinds", "--help") == 0
+    assert duoln_with("show", "kinds") == 0 and "sizes=1,2" in capsys.readouterr().out
+
+
+def test_a_setting_that_differs_is_named_as_it_is_typed(duoln_with, capsys):
+    run = ("run", "kinds", "--variant", "plain", "--backend", "numpy", "--out", "a")
+    assert duoln_with(*run) == 0 and duoln_with(*run, "--resume", "auto", "--set", "sizes=3,4") == 2
+    assert "sizes 3,4 where it has 1,2" in capsys.readouterr().err
+
+
+def test_values_of_a_variant_are_of_the_settings_type():
+    assert make_config(Kinds(), "other").sizes == (7, 8)
+
+
+@pytest.mark.parametrize("key", EXACT)
+def test_a_value_in_words_is_what_the_command_line_reads(key):
+    kind, default, text, value = KINDS[key]
+    assert typed(convert("", value_in_words(value), kind)) == typed(value) == typed(convert("", text, kind))
+    assert convert("", value_in_words(default), kind) == default
+
+
+@pytest.mark.parametrize(("kind", "text"), [
+    (tuple[int, ...], "1,a"), (tuple[int, ...], "[1"), (tuple[int, ...], "[1.5]"), (tuple[int, int], "1"), (tuple[int, ...], "[[1]]"), (int | float, "many"),
+    (int | None, "None"), (Literal[1, True], "2"), (list[bool], "true,1"), (tuple[int, ...] | None, "1,")])
+def test_a_text_that_does_not_fit(kind, text):
+    check_error(UsageError, lambda: convert("[a] b", text, kind), "[a] b: expected ", kind_in_words(kind), repr(text))
+
+
+@pytest.mark.parametrize("kind", [object, Any, dict, dict[str, int], tuple, list, set[int], bytes, complex, type, tuple[object, ...], int | object,
+                                  Literal[b"a"], Settings, "int", 3])
+def test_types_that_no_setting_may_have(kind):
+    assert not is_readable(kind)
+
+
+def test_the_texts_of_all_types_are_json_too():
+    assert json.loads(value_in_words(KINDS["nested"].default)) == [[1], []]
