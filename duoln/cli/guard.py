@@ -60,10 +60,12 @@ def guarded(run: Callable[[], int], words: Sequence[str] = ()) -> int:
             code, message, error = EXIT_CODE, "interrupted", stop
         except MemoryError as lack:
             code, message, error = MemoryExhaustedError.exit_code, f"no memory left: {lack}", lack
+        except OSError as refusal:  # the system's, such as of a disk that fails: no mistake of ours
+            code, message, error = 1, f"{type(refusal).__name__}: {words_of(refusal)}", refusal
         except Exception as unexpected:
             console.say(traceback.format_exc().rstrip())
             code, message, error = 1, f"{type(unexpected).__name__}: {words_of(unexpected)}", unexpected
-        if os.environ.get("DUOLN_TRACEBACK") == "1" and isinstance(error, DuolnError):
+        if os.environ.get("DUOLN_TRACEBACK") == "1" and isinstance(error, DuolnError | OSError):
             console.say("".join(traceback.format_exception(error)).rstrip())
         if message and not (isinstance(error, OutputError) and error.unread):
             console.say(message if isinstance(error, ParsedError) else f"duoln: {message}",

@@ -64,15 +64,18 @@ class RunLog:
         """
         if self._descriptor is None:
             return
-        end, line = os.fstat(self._descriptor).st_size, (strictjson.dumps(entry) + "\n").encode()
+        line = (strictjson.dumps(entry) + "\n").encode()
         if len(line) > _LONGEST_LINE:
             raise CheckpointError(f"{self.path}: expected an entry of at most {_LONGEST_LINE} bytes, found "
                                   f"{len(line)}: {line[:60]!r}")
+        end = None
         try:
+            end = os.fstat(self._descriptor).st_size
             write_all(self._descriptor, line)
         except OSError as error:
-            with suppress(OSError):  # if this fails too, the next opening removes the line
-                os.ftruncate(self._descriptor, end)
+            if end is not None:
+                with suppress(OSError):  # if this fails too, the next opening removes the line
+                    os.ftruncate(self._descriptor, end)
             self.close()
             raise CheckpointError(f"{self.path}: cannot be written: {error.strerror or error}") from error
 

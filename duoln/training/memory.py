@@ -81,17 +81,17 @@ def estimate(task: Task, model: Module, state: State, batch: Batch, donates: boo
                 + sum(t.data.nbytes for t in tensors.values()))
         return count
 
-    held = state_bytes(state) * (1 if donates else 2)
+    of_state = state_bytes(state) * (1 if donates else 2)
     gradients = sum(t.data.nbytes for t in params)
     try:
         count = count_examples(batch, task.batch_axes)
         few, more = (kept(examples(batch, task.batch_axes, slice(0, min(n, count)))) for n in (_FEW, _MORE))
     except Exception:  # an error that also occurs with the whole batch is raised by the next line
-        return StepMemory(held, gradients, 1, 0, kept(batch))
+        return StepMemory(of_state, gradients, 1, 0, kept(batch))
     if count <= _MORE:
-        return StepMemory(held, gradients, count, 0, more // count)
+        return StepMemory(of_state, gradients, count, 0, more // count)
     per_example = max(more - few, 0) // (_MORE - _FEW)
-    return StepMemory(held, gradients, count, max(few - _FEW * per_example, 0), per_example)
+    return StepMemory(of_state, gradients, count, max(few - _FEW * per_example, 0), per_example)
 
 
 def save_bytes(state: State) -> int:

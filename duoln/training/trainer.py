@@ -197,8 +197,8 @@ class Trainer:
         """
         batch = self._share(self.splits.train(self.step))
         # The state has its memory already, or some of it: a system gives memory when it is written.
-        held = memory.state_bytes(self.state)
-        free, host = (max(now, min(before, now + held))
+        of_state = memory.state_bytes(self.state)
+        free, host = (max(now, min(before, now + of_state))
                       for now, before in zip(self._free(), self._free_before, strict=True))
         if (save := memory.save_bytes(self.state)) > host:  # first, because the estimate computes with the state
             raise MemoryExhaustedError(f"{self.task.name} {self.variant} takes about {memory.size(save)} while a "

@@ -92,12 +92,15 @@ def test_a_thousand_kills(tmp_path, numpy_backend):
     _finish_and_compare(tmp_path / "run", numpy_backend)
 
 
+CALLS = ("fsync", "replace", "open", "write", "unlink", "mkdir", "fstat", "ftruncate")
+
+
 class Failing:
     """Makes the n-th call of some functions of `os` fail."""
 
     def __init__(self, patch, n):
         self.left, self.failed = n, None
-        for name in ("fsync", "replace", "open", "write", "unlink", "mkdir"):
+        for name in CALLS:
             patch.setattr(os, name, self._wrapped(getattr(os, name), name))
 
     def _wrapped(self, function, name):
@@ -131,7 +134,7 @@ def test_every_single_write_may_fail(tmp_path, numpy_backend, monkeypatch):
         fit_into(resumed, tmp_path / str(n), numpy_backend, resume=True)
         assert state_bits(resumed) == state_bits(whole)
     print(f"{len(failed)} calls failed, one in each run")
-    assert len(failed) > 30 and set(failed) == {"fsync", "replace", "open", "write", "unlink", "mkdir"}
+    assert len(failed) > 30 and set(failed) == set(CALLS)
 
 
 def test_a_full_disk_keeps_what_was_there(tmp_path, numpy_backend):

@@ -53,8 +53,8 @@ def test_a_file_that_fails_does_not_cost_the_table(tmp_path, monkeypatch, capsys
     monkeypatch.setattr("duoln.runs.curves_picture.draw", fails)
     argv = ["--out", str(tmp_path / "run"), "--epochs", "1", "--backend", "numpy"]
     assert run_task(Line, argv, preset="smoke") == 1
-    shown = capsys.readouterr()
-    assert "test MSE" in shown.out and "no axis of that kind" in shown.err
+    told = capsys.readouterr()
+    assert "test MSE" in told.out and "no axis of that kind" in told.err
 
 
 def test_a_picture_changes_nothing_in_the_users_matplotlib(tmp_path):

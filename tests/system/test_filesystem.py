@@ -183,6 +183,9 @@ def test_folders_deeper_than_python_recurses(tmp_path):
     assert deep.is_dir() and (deep / "file").read_bytes() == b"words"
     check_error(CheckpointError, lambda: make_folder(deep / "file" / "x"), "cannot be written")
     check_error(CheckpointError, lambda: make_folder(deep / "file"), "cannot be written", "Not a directory")
+    (deep / "file").unlink()
+    for folder in (deep, *deep.parents[:1499]):  # what removes temporary folders recurses
+        folder.rmdir()
 
 
 @pytest.mark.parametrize("call", [
@@ -191,3 +194,35 @@ def test_folders_deeper_than_python_recurses(tmp_path):
 def test_a_name_with_a_zero_byte_is_told(call, tmp_path):
     with pytest.raises((CheckpointError, UsageError), match=r"null byte|zero byte"):
         call(tmp_path / "a\0b")
+
+
+@pytest.mark.parametrize("write", [write_atomically, write_own])
+def test_every_single_call_of_a_write_may_fail(write, tmp_path, monkeypatch):
+    """The n-th call fails, for n = 1, 2, 3 ... until none fails: a named error, a whole file of the old mode, nothing beside it."""
+    path, n, failed = tmp_path / "weights", 0, []
+    while len(failed) == n:
+        n += 1
+        path.write_bytes(b"old")
+        path.chmod(0o640)
+        left = n
+
+        def failing(name, really):
+            def call(*arguments, **named):
+                nonlocal left
+                left -= 1
+                if left == 0:
+                    failed.append(name)
+                    raise OSError(errno.EIO, os.strerror(errno.EIO))
+                return really(*arguments, **named)
+            return call
+
+        with monkeypatch.context() as patch:
+            for name in ("stat", "open", "fstat", "fchmod", "write", "fsync", "replace"):
+                patch.setattr(os, name, failing(name, getattr(os, name)))
+            try:
+                write(path, b"new")
+            except CheckpointError as error:
+                assert "Input/output error" in str(error)
+        assert path.read_bytes() in (b"old", b"new") and stat.S_IMODE(path.stat().st_mode) == 0o640
+        assert os.listdir(tmp_path) == ["weights"]
+    assert {"stat", "open", "fstat", "fchmod", "write", "fsync", "replace"} <= set(failed)
