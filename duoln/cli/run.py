@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from duoln.tasks.task import Config, Task
     from duoln.tasks.values import Splits
 
+_RUNS = Path("runs")
+"""Where commands without --out put their runs."""
+
 
 def add_command(commands: Any) -> None:
     """Add `run` to the command line."""
@@ -233,7 +236,7 @@ def _configs(task: Task, asked: Command) -> dict[str, Config]:
 def _new_folder(task: Task, variants: Sequence[str], out: Path | None) -> Path:
     """The folder of a run that begins."""
     if out is None:
-        return Path("runs") / f"{task.name}-{datetime.now():%Y%m%d-%H%M%S}"
+        return _RUNS / f"{task.name}-{datetime.now():%Y%m%d-%H%M%S}"
     for name in (*CURVES, *LAYERS):
         check_regular(out / name)  # before anything is trained
     taken = [name for name in variants if (out / name / "config.json").exists()]
@@ -259,11 +262,11 @@ def _of_its_own(folder: Path) -> Path:
 
 def _note(task: Task, top: Path, wishes: Mapping[str, Command]) -> None:
     """Note in the folders of variants what they are to be, unless an earlier command has."""
-    from duoln.runs.settings import COMMAND, Asked, begun_below, write_asked
+    from duoln.runs.settings import COMMAND, Asked, next_number, write_asked
 
     new = [name for name in wishes if not (top / name / COMMAND).is_file()]
     if new:
-        number = 1 + max((begun.number for begun in begun_below(top.parent).values()), default=0)
+        number = next_number(_RUNS)
         now = datetime.now(UTC).isoformat(timespec="microseconds")
         for name in new:
             write_asked(top / name, Asked(task.name, number, now, wishes[name].variants, wishes[name].preset,
@@ -273,7 +276,7 @@ def _note(task: Task, top: Path, wishes: Mapping[str, Command]) -> None:
 def _newest_folder(task: Task) -> Path:
     from duoln.runs.settings import newest_below
 
-    newest = newest_below(Path("runs"), task.name)
+    newest = newest_below(_RUNS, task.name)
     if newest is None:
         raise CheckpointError(f"--resume auto: no run of {task.name} below runs/; name one with --out")
     return newest

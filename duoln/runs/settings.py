@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from duoln.errors import CheckpointError, DataFormatError, UsageError
+from duoln.errors import CheckpointError, DataError, DataFormatError, UsageError
 from duoln.runs.folder import CONFIG, read_json, write_json
 from duoln.system.filesystem import check_regular, make_folder
 from duoln.tasks.kinds import value_in_words
@@ -162,6 +163,16 @@ def begun_below(folder: Path) -> dict[Path, Asked]:
         asked = read_asked(path.parent)
         begun.setdefault(path.parents[1], []).extend([] if asked is None else [asked])
     return {top: newest for top, of_variants in begun.items() if (newest := newest_of(of_variants)) is not None}
+
+
+def next_number(folder: Path) -> int:
+    """The number of a command that begins in a folder. What another program left there, or a damaged file, has none."""
+    numbers = [0]
+    for path in folder.glob(f"*/*/{COMMAND}"):
+        with suppress(DataError, CheckpointError):
+            asked = read_asked(path.parent)
+            numbers.append(asked.number if asked else 0)
+    return 1 + max(numbers)
 
 
 def newest_below(folder: Path, task: str) -> Path | None:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from duoln.errors import DataFormatError
-from duoln.runs.settings import Asked, newest_below, read_asked, write_asked
+from duoln.runs.settings import Asked, newest_below, next_number, read_asked, write_asked
 from duoln.testing import check_error
 
 
@@ -33,6 +33,15 @@ def test_of_one_number_the_later_time_decides(tmp_path):
     _begin(tmp_path, "b", 1, "2026-01-02T03:04:05.000001")
     _begin(tmp_path, "a", 1, "2026-01-02T03:04:05.000002")
     assert newest_below(tmp_path, "mnist") == tmp_path / "a"
+
+
+def test_the_next_number_does_not_ask_what_else_lies_there(tmp_path):
+    assert next_number(tmp_path / "none") == next_number(tmp_path) == 1
+    _begin(tmp_path, "a", 6)
+    for name, text in (("theirs", '{"command": ["make"]}'), ("damaged", "{"), ("empty", "")):
+        (tmp_path / name / "x").mkdir(parents=True)
+        (tmp_path / name / "x" / "command.json").write_text(text)
+    assert next_number(tmp_path) == 7
 
 
 def test_what_was_asked_for_comes_back(tmp_path):
