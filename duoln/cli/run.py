@@ -274,7 +274,8 @@ def _note(task: Task, top: Path, wishes: Mapping[str, Command]) -> None:
         number = 1 + max((begun.number for begun in begun_below(top.parent).values()), default=0)
         now = datetime.now(UTC).isoformat(timespec="microseconds")
         for name in new:
-            write_asked(top / name, Asked(task.name, number, now, wishes[name].preset, wishes[name].settings))
+            write_asked(top / name, Asked(task.name, number, now, wishes[name].variants, wishes[name].preset,
+                                           wishes[name].settings))
 
 
 def _newest_folder(task: Task) -> Path:
@@ -300,11 +301,13 @@ def _resumed(task: Task, top: Path, asked: Command, usual: str | None) -> tuple[
         check_regular(top / name)
     earlier = {name: noted for name in task.variants if (noted := read_asked(top / name)) is not None}
     wishes, configs = {}, {}
-    for name in asked.variants or list(earlier) or list(task.variants):
+    known = {name for noted in earlier.values() for name in noted.variants}
+    chosen = asked.variants or [name for name in task.variants if name in known] or list(task.variants)
+    for name in chosen:
         wish = asked
         if not (top / name / CONFIG).is_file():
             noted = earlier.get(name) or newest_of(earlier.values())
-            wish = Command([name], asked.preset or (noted.preset if noted else usual),
+            wish = Command(sorted({*known, *chosen}), asked.preset or (noted.preset if noted else usual),
                            {**(noted.settings if noted else {}), **asked.settings})
         wishes[name] = wish
         configs[name], changed = resumed_config(task, name, top / name, wish.preset, wish.settings)

@@ -114,7 +114,7 @@ def read_changes(where: object, value: Any) -> list[Change]:
 
 def _simd() -> str:
     """The vectors that NumPy found in this CPU: they decide the bits of its functions."""
-    extensions = np.show_config(mode="dicts")["SIMD Extensions"]  # type: ignore[call-overload]
+    extensions = np.show_config(mode="dicts")["SIMD Extensions"]
     return " ".join(extensions.get("found", ())) or "none"
 
 

@@ -35,6 +35,8 @@ class Asked(NamedTuple):
     number: int
     """The place of the command among those below one folder: a clock may go back."""
     time: str
+    variants: list[str]
+    """All variants of the command: it may have been killed before it noted the others."""
     preset: str | None
     settings: dict[str, Any]
 
@@ -138,6 +140,7 @@ def read_asked(folder: Path) -> Asked | None:
     content = read_json(path)
     kinds: dict[str, tuple[str, tuple[type, ...]]] = {
         "task": ("a text", (str,)), "number": ("a whole number", (int,)), "time": ("a text", (str,)),
+        "variants": ("a list of names", (list,)),
         "preset": ("a text or null", (str, type(None))), "settings": ("an object", (dict,))}
     for key, (words, kind) in kinds.items():
         if type(content.get(key)) not in kind or key not in content:

@@ -139,7 +139,7 @@ def _sum_of(arrays: Mapping[str, Array]) -> str:
         values: np.ndarray = x.data if isinstance(x, Tensor) else x
         # What is no Unicode is refused when the file is made.
         total = zlib.crc32(f"{name} {values.dtype} {values.shape}".encode(errors="surrogatepass"), total)
-        total = zlib.crc32(np.ascontiguousarray(values).reshape(-1).view(np.uint8), total)
+        total = zlib.crc32(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data, total)
     return f"{total:08x}"
 
 

@@ -10,7 +10,7 @@ from duoln.testing import check_error
 
 
 def _begin(folder, name, number, time="2026-01-02T03:04:05", task="mnist", variant="ln"):
-    write_asked(folder / name / variant, Asked(task, number, time, "smoke", {"epochs": 2}))
+    write_asked(folder / name / variant, Asked(task, number, time, ["ln"], "smoke", {"epochs": 2}))
 
 
 def test_of_none_none_is_the_newest(tmp_path):
@@ -37,7 +37,7 @@ def test_of_one_number_the_later_time_decides(tmp_path):
 
 def test_what_was_asked_for_comes_back(tmp_path):
     _begin(tmp_path, "a", 3)
-    assert read_asked(tmp_path / "a" / "ln") == Asked("mnist", 3, "2026-01-02T03:04:05", "smoke", {"epochs": 2})
+    assert read_asked(tmp_path / "a" / "ln") == Asked("mnist", 3, "2026-01-02T03:04:05", ["ln"], "smoke", {"epochs": 2})
     assert read_asked(tmp_path) is None
 
 
