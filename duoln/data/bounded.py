@@ -58,10 +58,13 @@ def open_regular(path: Path) -> BinaryIO:
         file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
     except ValueError as error:  # the name has a zero byte
         raise DataError(f"{str(path)!r}: expected the name of a file, found one with a zero byte") from error
-    mode = os.fstat(file.fileno()).st_mode
-    if not stat.S_ISREG(mode):
+    try:
+        mode = os.fstat(file.fileno()).st_mode
+        if not stat.S_ISREG(mode):
+            raise DataFormatError(path, 0, "a regular file", kind_of(mode))
+    except BaseException:
         file.close()
-        raise DataFormatError(path, 0, "a regular file", kind_of(mode))
+        raise
     return file
 
 

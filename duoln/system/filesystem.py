@@ -73,7 +73,11 @@ def open_to_append(path: Path) -> int:
     check_regular(path)
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o666)
-    about = os.fstat(descriptor)
+    try:
+        about = os.fstat(descriptor)
+    except OSError:
+        os.close(descriptor)
+        raise
     if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
         os.close(descriptor)
         kind = f"{about.st_nlink} hard links to it" if stat.S_ISREG(about.st_mode) else kind_of(about.st_mode)
