@@ -142,9 +142,11 @@ def of_task(asked: dict[str, Any]) -> tuple[Task, Any, Splits]:
     """The task, its configuration and its data."""
     from duoln.tasks import make_config
     from duoln.tasks.registry import find_task
+    from duoln.tasks.settings import check_config
 
     task = find_task(asked["task"], asked["plugins"])
     cfg = make_config(task, asked["variant"], asked["preset"], asked["settings"])
+    check_config(task, asked["variant"], cfg)
     return task, cfg, task.data(cfg)
 
 

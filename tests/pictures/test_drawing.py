@@ -39,7 +39,7 @@ def test_a_run_has_its_table(name, tmp_path):
         [sys.executable, "-c", _RUN, str(tmp_path / "run")], capture_output=True, text=True, check=False, timeout=PATIENCE, cwd=TESTS,
         env={**os.environ, "DUOLN_OFFLINE": "1", **{key: text.replace("HERE", str(tmp_path)) for key, text in variables.items()}})
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr[-2000:]
-    assert "test MSE" in done.stdout and (tmp_path / "run" / "curves.csv").exists()
+    assert "MSE" in done.stdout and (tmp_path / "run" / "curves.csv").exists()
     assert (tmp_path / "run" / "curves.png").exists() == is_drawn
     assert ("matplotlib cannot be imported" in done.stderr) != is_drawn
 
@@ -54,7 +54,7 @@ def test_a_file_that_fails_does_not_cost_the_table(tmp_path, monkeypatch, capsys
     argv = ["--out", str(tmp_path / "run"), "--epochs", "1", "--backend", "numpy"]
     assert run_task(Line, argv, preset="smoke") == 1
     told = capsys.readouterr()
-    assert "test MSE" in told.out and "no axis of that kind" in told.err
+    assert "MSE" in told.out and "no axis of that kind" in told.err
 
 
 def test_a_picture_changes_nothing_in_the_users_matplotlib(tmp_path):

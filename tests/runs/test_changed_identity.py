@@ -43,7 +43,7 @@ def stopped(machine, numpy_backend, tmp_path):
 def _rows(splits, count):
     """The same data, cut."""
     return dataclasses.replace(splits, steps_per_epoch=count // 8,
-                               evaluation={"test": {k: x[:count] for k, x in splits.evaluation["test"].items()}})
+                               evaluation={"valid": {k: x[:count] for k, x in splits.evaluation["valid"].items()}})
 
 
 def _labels(splits):

@@ -30,16 +30,16 @@ def test_equal_data_have_one_fingerprint(splits):
 
 
 def test_other_data_have_another_fingerprint(splits):
-    held_out = splits.evaluation["test"]
+    held_out = splits.evaluation["valid"]
     others = [
         _changed(splits, dataset=Dataset("a line", "original")),
         _changed(splits, steps_per_epoch=splits.steps_per_epoch - 1),
         _changed(splits, train=lambda step: splits.train(step + 1)),
         _changed(splits, train=lambda step: {**splits.train(step), "y": -splits.train(step)["y"]}),
-        _changed(splits, evaluation={"valid": held_out}),
-        _changed(splits, evaluation={"test": {**held_out, "y": held_out["y"] + np.float32(1e-6)}}),
-        _changed(splits, evaluation={"test": {**held_out, "y": held_out["y"].astype(np.float64)}}),
-        _changed(splits, evaluation={"test": {**held_out, "y": held_out["y"].T}})]
+        _changed(splits, evaluation={"test": held_out}),
+        _changed(splits, evaluation={"valid": {**held_out, "y": held_out["y"] + np.float32(1e-6)}}),
+        _changed(splits, evaluation={"valid": {**held_out, "y": held_out["y"].astype(np.float64)}}),
+        _changed(splits, evaluation={"valid": {**held_out, "y": held_out["y"].T}})]
     assert len({fingerprint(splits), *others}) == len(others) + 1
 
 

@@ -66,7 +66,11 @@ def test_one_message_names_task_distribution_method_and_line(install, tmp_path, 
 def test_the_log_says_failed(install, tmp_path, where):
     install("frail", _source(where))
     assert main([*ARGS, str(tmp_path / "r")]) == 1
-    last = json.loads((tmp_path / "r" / "ln" / "log.jsonl").read_text().splitlines()[-1])
+    lines = (tmp_path / "r" / "ln" / "log.jsonl").read_text().splitlines()
+    if where == "batch":  # the fingerprint of the data has read it before the log begins
+        assert lines == []
+        return
+    last = json.loads(lines[-1])
     assert (last["event"], last["status"]) == ("end", "failed")
 
 

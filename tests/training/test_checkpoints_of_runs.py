@@ -33,12 +33,6 @@ class Named(Line):
         return nn.Sequential(nn.Linear(1, 1), **self.layers)
 
 
-def test_two_arrays_of_one_path(be, tmp_path):
-    trainer = trainer_of(Named(**{"a.b": nn.LayerNorm(1), "a": nn.Sequential(b=nn.LayerNorm(1))}), be)
-    check_error(ShapeError, lambda: fit_into(trainer, tmp_path, be), "[checkpoint]", "'params.a.b.gain' twice")
-    assert trainer.step == 0 and not (tmp_path / "checkpoints").exists()
-
-
 def test_more_arrays_than_a_header_holds(numpy_backend, tmp_path, monkeypatch):
     monkeypatch.setattr(tensor_file, "_MAX_HEADER", 2000)
     trainer = trainer_of(Named(**{f"layer{k}": nn.LayerNorm(1) for k in range(10)}), numpy_backend)

@@ -267,14 +267,14 @@ def test_figures_are_read_in_order_and_once(be):
     ("wall", {"s": 1.0}, ["'wall_s', which duoln has"]), ("seconds", {"per_update": 1.0}, ["'seconds_per_update'"])])
 def test_a_metric_with_a_name_of_ours_is_refused(numpy_backend, monkeypatch, split, metrics, words):
     trainer = line_trainer(numpy_backend)
-    trainer.splits = dataclasses.replace(trainer.splits, evaluation={split: trainer.splits.evaluation["test"]})
+    trainer.splits = dataclasses.replace(trainer.splits, evaluation={split: trainer.splits.evaluation["valid"]})
     monkeypatch.setattr(trainer.task, "metrics", lambda predict, part: metrics)
     check_error(TaskError, trainer.evaluate, "[line] metrics", *words)
 
 
 def test_two_metrics_of_one_name_are_refused(numpy_backend, monkeypatch):
     trainer = line_trainer(numpy_backend)
-    test = trainer.splits.evaluation["test"]
+    test = trainer.splits.evaluation["valid"]
     trainer.splits = dataclasses.replace(trainer.splits, evaluation={"a": test, "a_b": test})
     monkeypatch.setattr(trainer.task, "metrics", lambda predict, part: {"b_c": 1.0, "c": 2.0})
     check_error(TaskError, trainer.evaluate, "'a_b_c', which another metric has")
