@@ -250,4 +250,9 @@ def name_missing(kind: type, remedies: Mapping[str, str]) -> None:
 
 def present_names(thing: object, names: Iterable[str]) -> list[str]:
     """For `dir`: the names without those that only say what to write instead."""
-    return [name for name in names if not isinstance(inspect.getattr_static(type(thing), name, None), _Missing)]
+    return [name for name in names if not is_missing(inspect.getattr_static(type(thing), name, None))]
+
+
+def is_missing(member: object) -> bool:
+    """Whether a member of a class only says what to write instead."""
+    return isinstance(member, _Missing)
