@@ -124,10 +124,10 @@ class Proofs:
         asked = os.environ.get("DUOLN_PROVE")
         if asked == "0":
             return Verdict(*key, TRUSTED, "DUOLN_PROVE is 0")
-        if asked != "again" and (kept := self._look_up(key, text)):
+        if asked != "again" and (kept := _look_up(self._kept, key, text)):
             return kept
         with _alone():
-            if asked != "again" and (kept := self._look_up(key, text)):  # another rank has proved it meanwhile
+            if asked != "again" and (kept := _look_up(self._read(), key, text)):  # another rank has proved it meanwhile
                 return kept
             verdict = self._prove(key)._replace(text=text)
             if verdict.state != TRUSTED or verdict.reason == NO_CASE:
@@ -137,8 +137,10 @@ class Proofs:
                         f"{verdict.case}: {_first_line(verdict.reason)} (`duoln doctor` says more)")
         return verdict
 
-    def _look_up(self, key: Key, text: str) -> Verdict | None:
-        return next((v for v in self._read() if v[:4] == key and v.text == text), None)
+    @cached_property
+    def _kept(self) -> list[Verdict]:
+        """The verdicts that were there at the first use of a rule."""
+        return self._read()
 
     def _prove(self, key: Key) -> Verdict:
         if not self._has_said:
@@ -238,6 +240,10 @@ class Proofs:
 
 def _prover(backend: str) -> Worker:
     return Worker(processes.command("duoln.testing.prover", "--backend", backend), {"DUOLN_PROVE": "0"})
+
+
+def _look_up(verdicts: Iterable[Verdict], key: Key, text: str) -> Verdict | None:
+    return next((v for v in verdicts if v[:4] == key and v.text == text), None)
 
 
 def _first_line(text: str) -> str:

@@ -129,7 +129,7 @@ def in_workers(wanted: Sequence[Try], backend: str, count: int, until: float, ru
 
 def has_ended(answer: Any) -> bool:
     """Whether the device no longer answers that process."""
-    return isinstance(answer, list) and any(outcome.get("ended") for outcome in answer)
+    return any(outcome["ended"] for outcome in (answer if isinstance(answer, list) else [answer]))
 
 
 class Report:

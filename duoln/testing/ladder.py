@@ -81,7 +81,7 @@ def _graph(backend: Backend) -> str:
         given = values + np.float32(shift)
         plain = ops.tanh(duoln.tensor(given, backend) * 2.0 + 1.0).numpy()
         if not np.array_equal(step(duoln.tensor(given, backend)).numpy(), plain):
-            raise KernelError(f"[ladder] call {shift} of a graph: expected the bits of its operators, actual others")
+            raise KernelError(f"[ladder] call {shift} of a graph: expected the bits of its operators, found others")
     return str(backend.info().get("compiled_steps", ""))
 
 

@@ -21,6 +21,7 @@ from typing import Any
 from duoln import runtime
 from duoln.backends.protocol import NO_CASE, Backend
 from duoln.bench.survey.device import give_back
+from duoln.errors import KernelError
 from duoln.kernels.case_table import RuleCase
 from duoln.kernels.device_cases import DeviceCase
 from duoln.system import worker
@@ -71,23 +72,30 @@ def _case(backend: Backend, request: dict[str, Any], doing: Doing) -> list[dict[
     return outcomes
 
 
-def _graph(backend: Backend, request: dict[str, Any], doing: Doing) -> dict[str, str]:
+def _graph(backend: Backend, request: dict[str, Any], doing: Doing) -> dict[str, Any]:
     doing(f"a graph of {request['task']}")
-    try:
+
+    def compare() -> str:
         outcome = graphs.compare(backend, request["task"])
-    except Exception:
-        return {"words": "", "wrong": traceback.format_exc()}
-    words = f"{outcome.variant}, {outcome.updates} updates, {outcome.obstacle or 'repeated as one'}"
-    wrong = "" if outcome.passed else f"{words}: other bits: {'; '.join(outcome.differing)}"
-    return {"words": words, "wrong": wrong}
+        words = f"{outcome.variant}, {outcome.updates} updates, {outcome.obstacle or 'repeated as one'}"
+        if not outcome.passed:
+            raise KernelError(f"[graphs] {words}: other bits: {'; '.join(outcome.differing)}")
+        return words
+
+    return _in_words(backend, compare)
 
 
-def _ladder(backend: Backend, request: dict[str, Any], doing: Doing) -> dict[str, str]:
+def _ladder(backend: Backend, request: dict[str, Any], doing: Doing) -> dict[str, Any]:
     doing(request["name"])
+    return _in_words(backend, lambda: ladder.LADDER[request["name"]](backend))
+
+
+def _in_words(backend: Backend, check: Callable[[], str]) -> dict[str, Any]:
+    """The words of a check, or the whole of its error and whether the device is lost to this process."""
     try:
-        return {"words": ladder.LADDER[request["name"]](backend), "wrong": ""}
+        return {"words": check(), "wrong": "", "ended": False}
     except Exception:
-        return {"words": "", "wrong": traceback.format_exc()}
+        return {"words": "", "wrong": traceback.format_exc(), "ended": not answers(backend)}
 
 
 _WAYS: dict[str, Callable[[Backend, dict[str, Any], Doing], Any]] = {

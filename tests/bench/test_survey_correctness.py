@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-import time
+import types
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from duoln.bench.survey import sanitizer
 from duoln.kernels import source
 from duoln.kernels.settings import every_setting
 from duoln.system.worker import WorkerLostError
-from duoln.testing import correctness, selftest
+from duoln.testing import correctness, prover, selftest
 
 ROOT = Path(__file__).parents[2]
 
@@ -121,7 +121,9 @@ def test_what_was_tried_is_kept_after_every_case(tmp_path, monkeypatch):
 
 
 class _Sleeper:
-    """A worker that never answers in time."""
+    """A worker that never answers in time, by a clock of its own."""
+
+    clock = types.SimpleNamespace(now=0.0, monotonic=lambda: _Sleeper.clock.now)
 
     def __init__(self, command, environment):
         pass
@@ -130,7 +132,7 @@ class _Sleeper:
         pass
 
     def ask(self, request, seconds):
-        time.sleep(max(seconds, 0))
+        self.clock.now += seconds
         raise WorkerLostError("hung: no answer", request["name"])
 
     def end(self):
@@ -139,10 +141,24 @@ class _Sleeper:
 
 def test_what_has_not_ended_when_the_time_is_over_is_left_out(monkeypatch):
     monkeypatch.setattr(correctness, "Worker", _Sleeper)
+    monkeypatch.setattr(correctness, "time", _Sleeper.clock)
+    monkeypatch.setattr(_Sleeper.clock, "now", 100.0)
     wanted = [correctness.Try(name, {"name": name}, seconds) for name, seconds in (("hangs", 0.01), ("runs", 3600), ("waits", 3600))]
-    results = list(correctness.in_workers(wanted, "numpy", 1, time.monotonic() + 1, set()))
+    results = list(correctness.in_workers(wanted, "numpy", 1, 101.0, set()))
     assert [(r.of.name, r.left_out) for r in results] == [("hangs", False), ("runs", True), ("waits", True)]
     assert results[0].lost == "hung: no answer, while it did: hangs"
+
+
+def test_a_check_after_which_the_device_is_silent_ends_its_process(numpy_backend, monkeypatch):
+    def breaks(backend):
+        raise RuntimeError("cudaErrorIllegalAddress")
+
+    monkeypatch.setitem(prover.ladder.LADDER, "breaks", breaks)
+    for answering in (True, False):
+        monkeypatch.setattr(prover, "answers", lambda backend, yes=answering: yes)
+        answer = prover._ladder(numpy_backend, {"name": "breaks"}, lambda what: None)
+        assert answer["words"] == "" and "RuntimeError: cudaErrorIllegalAddress" in answer["wrong"]
+        assert correctness.has_ended(answer) is not answering
 
 
 CASES = ["layer_norm 5 x 33", "take 20 of 7 x 3", "softmax_cross_entropy 130 x 10", "adam_update a few tensors",

@@ -93,6 +93,15 @@ def test_a_compiler_of_the_path_that_cannot_compile_costs_the_speed_and_nothing_
     assert not libraries(tmp_path / "cache") and done.stderr.count("\n") == 1 and "NumPy's rule runs instead" in done.stderr
 
 
+def _check_refused(fault, words, tmp_path):
+    """A compiler that does `fault` where its arguments are so is refused with these words, and the rules are NumPy's."""
+    (tmp_path / "c++").write_text(f"#!/bin/sh\ncase \"$*\" in {fault} esac\nexec {native.compiler().command[0]} \"$@\"\n")
+    (tmp_path / "c++").chmod(0o755)
+    done = run(tmp_path / "cache", DUOLN_CXX=tmp_path / "c++")
+    assert words in done.stdout and "rules interpreted, because what" in done.stdout, done.stdout
+    assert done.stderr.count("\n") == 1 and "NumPy's rule runs instead" in done.stderr and not libraries(tmp_path / "cache")
+
+
 @pytest.mark.parametrize(("fault", "words"), [
     ("*.so*) echo 'cannot execute as' >&2; exit 1 ;;", "it says cannot execute as"),
     ('*.so*) shift $(($# - 1)); echo garbage > "$1"; exit ;;', "trial.so"),
@@ -100,11 +109,7 @@ def test_a_compiler_of_the_path_that_cannot_compile_costs_the_speed_and_nothing_
     ids=["no assembler", "no library", "no file", "silent"])
 def test_a_compiler_whose_libraries_do_not_run(fault, words, tmp_path):
     """It is told before a kernel is compiled, and also where nothing else is asked for, as by `duoln doctor`."""
-    (tmp_path / "c++").write_text(f"#!/bin/sh\ncase \"$*\" in {fault} esac\nexec {native.compiler().command[0]} \"$@\"\n")
-    (tmp_path / "c++").chmod(0o755)
-    done = run(tmp_path / "cache", DUOLN_CXX=tmp_path / "c++")
-    assert words in done.stdout.split("|")[2] and "rules interpreted, because what" in done.stdout, done.stdout
-    assert done.stderr.count("\n") == 1 and "NumPy's rule runs instead" in done.stderr and not libraries(tmp_path / "cache")
+    _check_refused(fault, words, tmp_path)
     told = run(tmp_path / "cache", "from duoln.kernels import native\nprint(native.facts()['rules'])", DUOLN_CXX=tmp_path / "c++")
     assert told.stdout == "interpreted\n"
 
@@ -185,11 +190,7 @@ _EMPTY = 'shift $(($# - 1)); echo "int nothing;" | c++ -x c++ -shared -fPIC -o "
     ('*trial.so*) sed -i "s/return n/return 0/" "$(echo "$*" | grep -o "[^ ]*trial.cpp")"; exec c++ "$@" ;;', "its code gives 0 in the place of 31")],
     ids=["nothing in it", "hidden", "another value"])
 def test_a_compiler_whose_libraries_lack_functions(fault, words, tmp_path):
-    (tmp_path / "c++").write_text(f"#!/bin/sh\ncase \"$*\" in {fault} esac\nexec c++ \"$@\"\n")
-    (tmp_path / "c++").chmod(0o755)
-    done = run(tmp_path / "cache", DUOLN_CXX=tmp_path / "c++")
-    assert words in done.stdout.split("|")[0] and "rules interpreted, because what" in done.stdout, done.stdout
-    assert done.stderr.count("\n") == 1 and "NumPy's rule runs instead" in done.stderr and not libraries(tmp_path / "cache")
+    _check_refused(fault, words, tmp_path)
 
 
 @pytest.mark.parametrize("fault", [_EMPTY, 'exec c++ "$@" -fvisibility=hidden'], ids=["nothing in it", "hidden"])
