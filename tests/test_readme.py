@@ -45,7 +45,7 @@ def test_the_task_that_samples_evaluates_and_draws(tmp_path):
     from duoln import tasks, testing, train
     from duoln.pictures.drawing import can_draw
 
-    values = run_python_of("duoln/tasks/README.md")
+    values = run_python_of("duoln/docs/tasks.md")
     task, options = values["Map"](), values["Points"](40)
     run = train(task, variant="ln", preset="smoke", backend="numpy")
     trained = tasks.Trained(run.config, run.variant, 1, run.model, run.params)
@@ -62,7 +62,7 @@ def test_the_loss_that_needs_a_setting():
     from duoln import to_tensors, value_and_grad
     from duoln.tasks.settings import make_config
 
-    task = run_python_of("duoln/tasks/README.md")["Weighted"]()
+    task = run_python_of("duoln/docs/tasks.md")["Weighted"]()
     losses = []
     for weight in (1.0, 3.0):
         cfg = make_config(task, "ln", "smoke", {"weight": weight})
