@@ -30,9 +30,9 @@ def quoted(cell):
 OPERATORS = [name for _, names in rows("| subject | operators |") for name in quoted(names)]
 SAME = [name for name in SIGNATURES if name.rpartition(".")[2] in OPERATORS]
 MADE_OF_NOTHING = ("arange", "eye", "full", "linspace", "ones", "zeros")
-WITHOUT = {"sum": {"dtype"}, "prod": {"dtype"}, "cumulative_sum": {"dtype"}, "reshape": {"copy"}, "astype": {"copy", "device"},
-           **dict.fromkeys(("full_like", "ones_like", "zeros_like", *MADE_OF_NOTHING), {"dtype", "device"})}
-"""Arguments of the standard that our operators have not, or, as those that make a tensor of nothing have a dtype, with another default."""
+WITHOUT = {"sum": ("dtype",), "prod": ("dtype",), "cumulative_sum": ("dtype",), "reshape": ("copy",), "astype": ("copy", "device"),
+           **dict.fromkeys(("full_like", "ones_like", "zeros_like", *MADE_OF_NOTHING), ("dtype", "device"))}
+"""The standard's arguments that our operators do not have. Those that make a tensor of nothing have a dtype, with another default."""
 EXPRESSIONS = {name: quoted(expression)[0].replace("\\|", "|") for names, expression in rows("| function | expression |") for name in quoted(names)}
 _ABSENT = [name for _, names in rows("| reason | functions |") for name in quoted(names)]
 ABSENT = [name for name in SIGNATURES if name not in SAME and name not in EXPRESSIONS
@@ -55,7 +55,7 @@ def test_each_function_of_the_standard_stands_once():
 @pytest.mark.parametrize("name", SAME)
 def test_names_arguments_and_defaults_agree(name):
     """Each argument of the standard is one of ours, of the same name, place and default, but for those that the page names."""
-    without, needs = WITHOUT.get(name, set()), ["backend"] if name in MADE_OF_NOTHING else []
+    without, needs = WITHOUT.get(name, ()), ["backend"] if name in MADE_OF_NOTHING else []
     own = list(inspect.signature(getattr(ops, name.rpartition(".")[2])).parameters.values())
     by_name, places = {p.name: p for p in own}, [p for p in own if p.kind is p.POSITIONAL_OR_KEYWORD]
     given = [p for p in parameters(SIGNATURES[name]) if p.name not in without]
