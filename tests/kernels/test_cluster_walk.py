@@ -136,18 +136,18 @@ def test_what_fits_an_h100(cell, hidden):
     assert all(plan(cell, "layer", direction, hidden, 8, H100) for direction in ("forward", "backward"))
 
 
-@pytest.mark.parametrize(("device", "batch", "hidden", "divided"), [
-    (H100, 8, 400, {"lstm": "16 x 2, 16 x 2", "gru": "16 x 2, 16 x 2", "rnn": "8 x 1, 8 x 1"}),
-    (H100, 128, 256, {"lstm": "4 x 8, 4 x 8", "gru": "4 x 8, 4 x 8", "rnn": "2 x 4, 4 x 8"}),
-    (H100, 32, 240, {"lstm": "8 x 4, 8 x 4", "gru": "8 x 4, 8 x 4", "rnn": "4 x 2, 4 x 2"}),
-    (B200, 8, 400, {"lstm": "16 x 1, 16 x 1", "gru": "16 x 1, 16 x 1", "rnn": "16 x 1, 16 x 1"}),
-    (B200, 128, 256, {"lstm": "4 x 4, 8 x 8", "gru": "4 x 4, 8 x 8", "rnn": "4 x 4, 4 x 4"}),
-    (B200, 32, 240, {"lstm": "8 x 2, 8 x 2", "gru": "8 x 2, 8 x 2", "rnn": "4 x 1, 4 x 1"})])
-def test_how_the_work_is_divided(device, batch, hidden, divided):
-    """Blocks of a cluster and rows, forward and backward, as the model of a time step chooses them."""
-    for cell, expected in divided.items():
+@pytest.mark.parametrize(("device", "batch", "hidden", "steps"), [
+    (H100, 8, 400, {"lstm": "16 x 2: 3171, 16 x 2: 3873", "gru": "16 x 2: 2411, 16 x 2: 2993", "rnn": "8 x 1: 1825, 8 x 1: 2199"}),
+    (H100, 128, 256, {"lstm": "4 x 8: 8329, 4 x 8: 8663", "gru": "4 x 8: 6337, 4 x 8: 6255", "rnn": "2 x 4: 3036, 4 x 8: 3431"}),
+    (H100, 32, 240, {"lstm": "8 x 4: 3525, 8 x 4: 3851", "gru": "8 x 4: 2637, 8 x 4: 2907", "rnn": "4 x 2: 1927, 4 x 2: 2077"}),
+    (B200, 8, 400, {"lstm": "16 x 1: 2801, 16 x 1: 3527", "gru": "16 x 1: 2129, 16 x 1: 2695", "rnn": "16 x 1: 1793, 16 x 1: 2015"}),
+    (B200, 128, 256, {"lstm": "4 x 4: 4892, 8 x 8: 5431", "gru": "4 x 4: 3644, 8 x 8: 4231", "rnn": "4 x 4: 2396, 4 x 4: 2546"}),
+    (B200, 32, 240, {"lstm": "8 x 2: 2871, 8 x 2: 3197", "gru": "8 x 2: 2079, 8 x 2: 2365", "rnn": "4 x 1: 1719, 4 x 1: 1869"})])
+def test_how_the_work_is_divided(device, batch, hidden, steps):
+    """Blocks of a cluster x rows, and the cycles of a time step by the model, forward and backward."""
+    for cell, expected in steps.items():
         plans = [plan(cell, "layer", direction, hidden, batch, device) for direction in ("forward", "backward")]
-        assert ", ".join(f"{p.cluster} x {p.rows}" for p in plans) == expected, cell
+        assert ", ".join(f"{p.cluster} x {p.rows}: {p.cycles:.0f}" for p in plans) == expected, cell
 
 
 def test_what_a_time_step_should_take():
