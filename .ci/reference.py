@@ -22,22 +22,9 @@ from typing import Any
 import pdoc.doc
 import pdoc.render
 
+from duoln.cli.api import MODULES, public_names
 from duoln.core import Op
 from duoln.core.pytorch_names import is_missing
-
-MODULES = ("duoln", "duoln.nn", "duoln.nn.init", "duoln.ops", "duoln.optim", "duoln.data", "duoln.tasks",
-           "duoln.extend", "duoln.testing", "duoln.training.train", "duoln.training.summary",
-           "duoln.training.rate_test", "duoln.runtime", "duoln.errors",
-           "duoln.randomness", "duoln.tree")
-NEEDS_A_DEVICE = {"duoln.extend.cuda", "duoln.extend.metal"}
-
-
-def public_names(module: ModuleType) -> list[str]:
-    """What a module offers, other modules left out: they have pages of their own, or none."""
-    own = [name for name, value in vars(module).items()
-           if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__]
-    return [name for name in getattr(module, "__all__", own)
-            if f"{module.__name__}.{name}" not in NEEDS_A_DEVICE and not inspect.ismodule(getattr(module, name))]
 
 
 def prepare(module: ModuleType, shown: set[type]) -> list[Op[..., Any]]:
