@@ -9,6 +9,7 @@ the library of a device is left out: the reference is the same on every machine.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 import sys
@@ -35,6 +36,9 @@ def prepare(module: ModuleType, shown: set[type]) -> list[Op[..., Any]]:
         if inspect.isclass(value) and issubclass(value, tuple):
             # A NamedTuple's constructor is in a module that lacks the names of its annotations.
             value.__new__.__annotations__ = typing.get_type_hints(value)
+        if dataclasses.is_dataclass(value) and "__init__" in vars(value):
+            # The same holds for a dataclass, whose fields may be those of a base in another module.
+            value.__init__.__annotations__ = {**typing.get_type_hints(value), "return": None}
         if inspect.isclass(value):
             take_from_hidden_bases(value, shown)
         vars(module)[name] = function_of(value) if isinstance(value, Op) else value

@@ -22,8 +22,6 @@ MODULES = ("duoln", "duoln.nn", "duoln.nn.init", "duoln.ops", "duoln.optim", "du
 """The modules whose names are public."""
 
 _NEEDS_A_DEVICE = {"duoln.extend.cuda", "duoln.extend.metal"}
-_PLAIN = (int, tuple, types.GenericAlias)
-"""The types of values that say more than the docstrings of their types."""
 _SENTENCE = re.compile(r"(.+?\.)(?=\s+[A-Z`(]|$)")
 _WIDTH = 92
 
@@ -65,7 +63,12 @@ def first_sentence(text: str | None) -> str:
 
 
 def _in_words(value: Any) -> str:
-    return f"= {value!r}" if type(value) in _PLAIN else first_sentence(inspect.getdoc(value))
+    return f"= {value!r}" if _is_plain(value) else first_sentence(inspect.getdoc(value))
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value says more than the docstring of its type."""
+    return type(value) in (int, tuple) or isinstance(value, types.GenericAlias)
 
 
 def page(word: str) -> str:
@@ -86,7 +89,7 @@ def page(word: str) -> str:
                          f"{f'; did you mean {ends[near]!r}?' if near else ''}; `duoln help api` lists all names")
     [name] = fits.values()
     value = _value(name)
-    parts = [_signed(name, value), "" if type(value) in _PLAIN else inspect.getdoc(value) or ""]
+    parts = [_signed(name, value), "" if _is_plain(value) else inspect.getdoc(value) or ""]
     if inspect.isclass(value):
         parts.append("\n".join(_members(value)))
     return "\n\n".join(part for part in parts if part)
@@ -112,7 +115,7 @@ def _members(kind: type) -> Iterator[str]:
 
 def _signed(name: str, value: Any, without_first: bool = False) -> str:
     """The name with the arguments that it takes, one a line where one line is too short."""
-    if not callable(value) or type(value) in _PLAIN:
+    if not callable(value) or _is_plain(value):
         return name if without_first else f"{name} = {value!r}"
     try:
         signature = inspect.signature(value)
