@@ -23,7 +23,10 @@ MODULES = ("duoln", "duoln.nn", "duoln.nn.init", "duoln.ops", "duoln.optim", "du
 
 _NEEDS_A_DEVICE = {"duoln.extend.cuda", "duoln.extend.metal"}
 _SENTENCE = re.compile(r"(.+?\.)(?=\s+[A-Z`(]|$)")
-_WIDTH = 92
+_ENTRY = re.compile(r"\s+\**\w[\w, ]*: |\s*>>>|\s*\.\.\. ")
+"""A line that begins anew: an argument with its words, or a line of code."""
+PIPE = 120
+"""The width of a page that is not on a terminal."""
 
 
 class _Verbatim(str):
@@ -71,8 +74,10 @@ def _is_plain(value: Any) -> bool:
     return type(value) in (int, tuple) or isinstance(value, types.GenericAlias)
 
 
-def page(word: str) -> str:
+def page(word: str, width: int) -> str:
     """The signature and the docstring of one public name, such as `nn.LSTM`; of a class also its methods.
+
+    Lines have at most `width` columns, where the words allow that.
 
     Raises:
         UsageError: there is no such name, or several.
@@ -89,9 +94,9 @@ def page(word: str) -> str:
                          f"{f'; did you mean {ends[near]!r}?' if near else ''}; `duoln help api` lists all names")
     [name] = fits.values()
     value = _value(name)
-    parts = [_signed(name, value), "" if _is_plain(value) else inspect.getdoc(value) or ""]
+    parts = [_signed(name, value, width), "" if _is_plain(value) else filled(inspect.getdoc(value) or "", width)]
     if inspect.isclass(value):
-        parts.append("\n".join(_members(value)))
+        parts.append("\n".join(_members(value, width)))
     return "\n\n".join(part for part in parts if part)
 
 
@@ -100,20 +105,47 @@ def _value(full: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def _members(kind: type) -> Iterator[str]:
+def filled(text: str, width: int) -> str:
+    """A docstring whose paragraphs are filled anew where a line of them is too long."""
+    groups: list[list[str]] = []
+    for line in text.splitlines():
+        first = groups[-1][0] if groups else ""
+        if not line.strip() or not first.strip() or _ENTRY.match(line) or _indent(line) < _indent(first) \
+                or re.fullmatch(r"\w+:", first):
+            groups.append([line])
+        else:
+            groups[-1].append(line)
+    return "\n".join(_filled(group, width) for group in groups)
+
+
+def _filled(lines: list[str], width: int) -> str:
+    """A paragraph, or an argument with its words; code stays as it is."""
+    if max(map(len, lines)) <= width or lines[0].lstrip().startswith((">>>", "...")):
+        return "\n".join(lines)
+    indent = _indent(lines[0])
+    return textwrap.fill(" ".join(line.strip() for line in lines), width, initial_indent=indent * " ",
+                         subsequent_indent=(indent + 4 * bool(_ENTRY.match(lines[0]))) * " ",
+                         break_long_words=False, break_on_hyphens=False)
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _members(kind: type, width: int) -> Iterator[str]:
     """A line or two for each public method of a class, and for its call."""
     for name in dir(kind):
         member = inspect.getattr_static(kind, name)
         if (name.startswith("_") and name != "__call__") or is_missing(member):
             continue
         if inspect.isfunction(member) or isinstance(member, property | classmethod | staticmethod):
-            text = name if isinstance(member, property) else _signed(name, getattr(kind, name), without_first=True)
-            yield textwrap.fill(f".{text}", _WIDTH, subsequent_indent="    ")
+            text = name if isinstance(member, property) else _signed(name, getattr(kind, name), 0, without_first=True)
+            yield textwrap.fill(f".{text}", width, subsequent_indent="        ")
             if words := first_sentence(inspect.getdoc(member)):
-                yield textwrap.fill(words, _WIDTH, initial_indent="    ", subsequent_indent="    ")
+                yield textwrap.fill(words, width, initial_indent="    ", subsequent_indent="    ")
 
 
-def _signed(name: str, value: Any, without_first: bool = False) -> str:
+def _signed(name: str, value: Any, width: int, without_first: bool = False) -> str:
     """The name with the arguments that it takes, one a line where one line is too short."""
     if not callable(value) or _is_plain(value):
         return name if without_first else f"{name} = {value!r}"
@@ -124,7 +156,7 @@ def _signed(name: str, value: Any, without_first: bool = False) -> str:
     given = [_readable(each) for each in signature.parameters.values()][without_first:]
     returned = inspect.Signature.empty if inspect.isclass(value) else _annotation(signature.return_annotation)
     signature = signature.replace(parameters=given, return_annotation=returned)
-    if len(name) + len(str(signature)) <= _WIDTH or without_first:
+    if len(name) + len(str(signature)) <= width or without_first:
         return f"{name}{signature}"
     rows = [str(each) for each in given]
     named = next((k for k, each in enumerate(given) if each.kind is each.KEYWORD_ONLY), None)

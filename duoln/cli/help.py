@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import posixpath
 import re
+import textwrap
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -73,20 +74,27 @@ def summary(topic: str) -> str:
     return f"{title.removeprefix('# ')}: {first_sentence(for_a_terminal(rest))}"
 
 
+def _listed(topic: str, words: str, width: int) -> str:
+    """A page in the list: one line in a pipe."""
+    line = f"{topic:<13} {words}"
+    return textwrap.fill(line, width, subsequent_indent=14 * " ", break_on_hyphens=False) if width else line
+
+
 def _help(args: argparse.Namespace) -> int:
     from duoln.cli import api, console
 
     if args.name is not None and args.topic != _API:
         raise UsageError(f"[help] expected one topic, found {args.topic!r} and {args.name!r}")
+    width = console.width()
     if args.topic is None:
-        console.put("\n".join([
-            *(f"{topic:<14} {summary(topic)}" for topic in topics()),
-            f"{_API:<14} Every public name in a line; `duoln help api nn.LSTM`: one of them, with its docstring.", "",
-            "duoln help TOPIC shows one of these; duoln COMMAND --help shows the options of a command."]))
+        pages = {topic: summary(topic) for topic in topics()}
+        pages[_API] = "Every public name in a line; `duoln help api nn.LSTM` shows one of them with its docstring."
+        console.put("\n".join([*(_listed(topic, words, width) for topic, words in pages.items()), "",
+                               "duoln help TOPIC shows one; duoln COMMAND --help shows the options of a command."]))
     elif args.topic == _API and args.name is None:
-        console.put("\n".join(api.lines(console.width())))
+        console.put("\n".join(api.lines(width)))
     elif args.topic == _API or "." in args.topic:
-        console.put(api.page(args.name or args.topic))
+        console.put(api.page(args.name or args.topic, width or api.PIPE))
     else:
         console.show_page(for_a_terminal(page(args.topic)))
     return 0

@@ -385,8 +385,8 @@ class LSTM(Recurrent):
 
         >>> layer = nn.LSTM(8, 16, norm="layer", layers=2)
         >>> params = duoln.to_tensors(layer.init(0))
-        >>> x = duoln.tensor(np.zeros((5, 3, 8), np.float32))                            # time, batch, in
-        >>> mask = duoln.tensor(np.arange(5)[:, None] < np.array([5, 2, 4]))             # lengths 5, 2, 4
+        >>> x = duoln.tensor(np.zeros((5, 3, 8), np.float32))      # time, batch, in
+        >>> mask = duoln.tensor(np.arange(5)[:, None] < np.array([5, 2, 4]))
         >>> outputs, states = layer(params, x, mask=mask)
         >>> outputs.shape, [(h.shape, c.shape) for h, c in states]
         ((5, 3, 16), [((3, 16), (3, 16)), ((3, 16), (3, 16))])

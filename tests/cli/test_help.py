@@ -103,6 +103,15 @@ def test_names_of_other_kinds(name, begin, told):
     assert code == 0 and out.startswith(begin)
 
 
+def test_a_docstring_is_filled_anew_where_it_is_too_wide():
+    text = ("A sentence that is too wide for the terminal, and goes on.\nIts second line.\n\n    >>> code(that, is_, wide, is_, never, broken)\n\n"
+            "Args:\n    first: words that are more\n        than fit.\n    second: few.")
+    assert api.filled(text, 30).splitlines() == [
+        "A sentence that is too wide", "for the terminal, and goes on.", "Its second line.", "", "    >>> code(that, is_, wide, is_, never, broken)", "",
+        "Args:", "    first: words that are more", "        than fit.", "    second: few."]
+    assert api.filled(text, 120) == text
+
+
 @pytest.mark.parametrize(("name", "error"), [
     ("nn.lstm", "found 'nn.lstm'; did you mean 'nn.LSTM'?"), ("xyz.xyz", "expected a public name, found 'xyz.xyz'; `duoln help api`"),
     ("zeros", "found 'zeros', which is the end of duoln.nn.init.zeros and duoln.ops.zeros")])
@@ -114,4 +123,4 @@ def test_a_name_that_is_unknown_or_of_two(name, error, told):
 @pytest.mark.parametrize("module", api.MODULES)
 def test_every_public_name_has_a_page(module):
     for name in api.public_names(importlib.import_module(module)):
-        assert re.match(rf"duoln\.([\w.]+\.)?{name}(\(| = |$)", api.page(f"{module}.{name}"), re.MULTILINE)
+        assert re.match(rf"duoln\.([\w.]+\.)?{name}(\(| = |$)", api.page(f"{module}.{name}", 80), re.MULTILINE)
