@@ -25,7 +25,8 @@ class Adam(Optimizer):
         >>> optimizer = optim.Adam(learning_rate=0.1, clip=optim.clip_global_norm(1.0))
         >>> params = {"w": duoln.tensor([1.0])}
         >>> slots = optimizer.init(params)
-        >>> params, slots = optimizer.update(params, {"w": duoln.tensor([2.0])}, slots, optimizer.rate_at(0))
+        >>> gradients = {"w": duoln.tensor([2.0])}
+        >>> params, slots = optimizer.update(params, gradients, slots, 0.1)
         >>> round(params["w"].item(), 3)
         0.9
 
