@@ -114,9 +114,14 @@ class Sequential(Module):
     Positional layers are named "0", "1", ...; keywords name them. Plain functions of one tensor, such as
     `ops.relu`, have no parameters.
 
-        model = nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 2))
-        model[0], model["0"], model[-1], len(model), [layer for layer in model]
-        model[:2]               # a Sequential of the first two, which takes the same params
+        >>> model = nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 2))
+        >>> params = duoln.to_tensors(model.init(0))
+        >>> model(params, duoln.tensor([[1.0, 2.0]])).shape
+        (1, 2)
+        >>> model[0], model["2"], len(model), [type(layer).__name__ for layer in model]
+        (Linear(n_in=2, n_out=32), Linear(n_in=32, n_out=2), 3, ['Linear', 'ReLU', 'Linear'])
+        >>> model[:2](params, duoln.tensor([[1.0, 2.0]])).shape            # the first two take the same params
+        (1, 32)
     """
 
     def __init__(self, *layers: Layer, **named: Layer) -> None:
