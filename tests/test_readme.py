@@ -1,31 +1,15 @@
-"""The Python of the READMEs runs, and what they name exists."""
+"""What the README shows is so. `test_docs.py` is about all Markdown."""
 
 import re
-import shlex
 from pathlib import Path
 
 import pytest
 from test_architecture import LAYERS
+from test_docs import run_python_of
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 CONTRIBUTING = (ROOT / ".github/CONTRIBUTING.md").read_text()
-FILES = sorted(path.relative_to(ROOT).as_posix() for path in
-               (ROOT / "README.md", ROOT / ".github/CONTRIBUTING.md", *(p for top in ("duoln", "kernels", "plugins", "examples")
-                                                                        for p in (ROOT / top).rglob("*.md"))))
-"""The README, and those of the rooms that have one."""
-
-
-def run_python_of(file):
-    """Run a file's blocks of Python in order, in one namespace, and give it."""
-    namespace = {"__name__": "readme"}
-    for block in re.findall(r"```python\n(.*?)```", (ROOT / file).read_text(), re.DOTALL):
-        exec(compile(block, file, "exec"), namespace)
-    return namespace
-
-
-def test_it_is_short():
-    assert len(README.splitlines()) <= 250
 
 
 def test_the_python_of_the_readme_runs_in_order():
@@ -34,12 +18,6 @@ def test_the_python_of_the_readme_runs_in_order():
     assert values["value"].item() < 0.1, "the training loop learns"
     assert values["outputs"].shape == (5, 3, 32) and len(values["states"]) == 4
     assert values["run"].figures["test_error"] < 0.9
-
-
-@pytest.mark.parametrize("file", [file for file in FILES if file != "README.md"])
-def test_the_python_of_the_rooms_runs(file, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # some of it writes files
-    run_python_of(file)
 
 
 def test_the_task_that_samples_evaluates_and_draws(tmp_path):
@@ -85,32 +63,6 @@ def test_the_reference_is_written_as_told():
     assert 'pip install -q -e ".[docs]"\npython .ci/reference.py ' in script
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_linked_files_exist(file):
-    prose = re.sub(r"^ *```.*?^ *```$", "", (ROOT / file).read_text(), flags=re.DOTALL | re.MULTILINE)
-    targets = re.findall(r"\]\((?!http)([^)]+)\)", prose)
-    assert file != "README.md" or len(targets) >= 3
-    for target in targets:
-        assert ((ROOT / file).parent / target).exists(), target
-
-
-@pytest.mark.parametrize("file", FILES)
-def test_commands_parse(file):
-    from duoln.cli import build_parser
-
-    shell = "".join(re.findall(r"```sh\n(.*?)```", (ROOT / file).read_text(), re.DOTALL)).replace("\\\n", " ")
-    lines = re.findall(r"^duoln (.*?)(?:\s+#.*)?$", shell, re.MULTILINE)
-    assert file != "README.md" or len(lines) >= 4
-    for line in lines:
-        build_parser().parse_args(shlex.split(line.replace("[--json]", "--json")))
-
-
-@pytest.mark.parametrize("file", FILES)
-def test_tests_that_are_named_exist(file):
-    for name in re.findall(r"`(tests/[\w/.]+)", (ROOT / file).read_text()):
-        assert (ROOT / name).exists(), name
-
-
 def test_the_layers_are_those_that_are_tested():
     [page] = re.findall(r"## Architecture\n\n```\n(.*?)```", CONTRIBUTING, re.DOTALL)
     told = [tuple(re.split(r" {3,}", line)[0].split()) for line in page.splitlines()]
@@ -120,10 +72,11 @@ def test_the_layers_are_those_that_are_tested():
 def test_variables_are_the_ones_that_the_code_reads():
     source = "".join(p.read_text() for folder in ("duoln", "kernels", "plugins", "tests")
                      for p in (ROOT / folder).rglob("*.py"))
-    rows = re.findall(r"^\| (`[A-Z_]+\b[^|]*) \|", README, re.MULTILINE)
-    told = {name for row in rows for name in re.findall(r"`([A-Z_]+)", row)}
+    page = (ROOT / "duoln/docs/runs.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([A-Z_]+)(?:=[^`|]*)?` \|", page, re.MULTILINE)
+    told = set(rows)
     own = set(re.findall(r'"(DUOLN_[A-Z_]+)"', source))
-    assert "OPENBLAS_CORETYPE" in told and len(own) > 10
+    assert "OPENBLAS_CORETYPE" in told and len(own) > 10 and len(rows) == len(told), "one row each"
     for name in told:
         assert f'"{name}"' in source, name
     assert sorted(own - told) == []

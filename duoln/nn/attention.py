@@ -26,6 +26,10 @@ class MultiHeadAttention(Module):
     One product makes the queries, keys and values of all heads, side by side in this order. Its weight starts as one
     matrix: Glorot's for `width` inputs and 3 `width` outputs.
 
+        >>> layer = nn.MultiHeadAttention(8, heads=2)
+        >>> layer(duoln.to_tensors(layer.init(0)), duoln.tensor(np.zeros((2, 5, 8), np.float32))).shape
+        (2, 5, 8)
+
     Shape:
         x (B, T, width), memory (B, S, width) or None, mask bool (B, S), or one with four axes that broadcasts to
         (B, heads, T, S) -> (B, T, width); parameters projection.weight (width, 3 width) and .bias (3 width,),
@@ -103,6 +107,10 @@ class TransformerBlock(Module):
 
     After the last block of a "pre" model follows a norm of its own. Dropout acts on what is added to `x` (section
     5.4), by an `nn.Dropout` each; the weights of the attention have none.
+
+        >>> block = nn.TransformerBlock(8, heads=2, norm="pre", causal=True)
+        >>> block(duoln.to_tensors(block.init(0)), duoln.tensor(np.zeros((2, 5, 8), np.float32))).shape
+        (2, 5, 8)
 
     Args:
         width: the size of `x`.

@@ -30,6 +30,17 @@ def check_sizes(name: str, **sizes: int) -> None:
 class Linear(Module):
     """x @ weight + bias, and an activation, "relu" or "tanh", if one is given: the same operator computes it.
 
+        >>> layer = nn.Linear(4, 3)
+        >>> params = duoln.to_tensors(layer.init(0))
+        >>> layer(params, duoln.tensor([[1.0, 2.0, 3.0, 4.0]])).shape
+        (1, 3)
+
+    Args:
+        n_in, n_out: sizes of the input and of the output.
+        bias: whether there is one; initially it is 0.
+        weight_init: of `nn.init`, by default Glorot's.
+        activation: "relu", "tanh" or None.
+
     Shape:
         x (..., n_in) -> (..., n_out); parameters weight (n_in, n_out), bias (n_out,).
     """
@@ -56,6 +67,10 @@ class Linear(Module):
 
 class Embedding(Module):
     """Rows of a table. The row `padding_idx` starts at 0 and has no gradient, so that it stays as it is.
+
+        >>> layer = nn.Embedding(100, 8)
+        >>> layer(duoln.to_tensors(layer.init(0)), duoln.tensor([[5, 99]], within=(0, 100))).shape
+        (1, 2, 8)
 
     Shape:
         ids int32 (...) in 0 .. words - 1 -> (..., width); parameter table (words, width).
@@ -99,9 +114,14 @@ class Sequential(Module):
     Positional layers are named "0", "1", ...; keywords name them. Plain functions of one tensor, such as
     `ops.relu`, have no parameters.
 
-        model = nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 2))
-        model[0], model["0"], model[-1], len(model), [layer for layer in model]
-        model[:2]               # a Sequential of the first two, which takes the same params
+        >>> model = nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 2))
+        >>> params = duoln.to_tensors(model.init(0))
+        >>> model(params, duoln.tensor([[1.0, 2.0]])).shape
+        (1, 2)
+        >>> model[0], model["2"], len(model), [type(layer).__name__ for layer in model]
+        (Linear(n_in=2, n_out=32), Linear(n_in=32, n_out=2), 3, ['Linear', 'ReLU', 'Linear'])
+        >>> model[:2](params, duoln.tensor([[1.0, 2.0]])).shape            # the first two take the same params
+        (1, 32)
     """
 
     def __init__(self, *layers: Layer, **named: Layer) -> None:

@@ -86,6 +86,10 @@ class LayerNorm(_Affine):
 
     An activation, "relu" or "tanh", is computed by the same operator. With `affine=False` it has no parameters.
 
+        >>> layer = nn.LayerNorm(3)
+        >>> layer(duoln.to_tensors(layer.init(0)), duoln.tensor([[1.0, 2.0, 3.0]])).numpy().round(2).tolist()
+        [[-1.22..., 0.0, 1.22...]]
+
     Shape:
         x (..., width) -> the same; parameters gain and bias (width,). A tuple of sizes is normalised over together:
         `LayerNorm((h, w, c))` takes x (..., h, w, c) and has gain and bias (h, w, c).
@@ -192,6 +196,14 @@ class BatchNorm(Module):
 
     It uses the statistics of the batch, unless the parameters hold those of a population: see `with_population`.
     There is no hidden running state and no training flag.
+
+        >>> layer = nn.BatchNorm(2)
+        >>> params = duoln.to_tensors(layer.init(0))
+        >>> x = duoln.tensor([[1.0, 2.0], [3.0, 6.0]])
+        >>> y = layer(params, x)                                   # by the statistics of this batch
+        >>> fixed = nn.with_population(layer, params, [x])
+        >>> sorted(fixed), layer(fixed, x[:1]).shape               # by those of all batches
+        (['bias', 'gain', 'mean', 'variance'], (1, 2))
 
     Shape:
         x (..., width) -> the same; parameters gain and bias (width,).

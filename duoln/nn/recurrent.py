@@ -229,19 +229,25 @@ class RecurrentCell(Module):
 
 
 class RNNCell(RecurrentCell):
-    """A tanh RNN's cell (eq. 4). See `RecurrentCell`."""
+    """A tanh RNN's cell (eq. 4), for one time step or a sequence; the arguments are those of `RecurrentCell`."""
 
     cell, _step, _sequence = "rnn", staticmethod(ops.rnn_step), staticmethod(ops.rnn)
 
 
 class LSTMCell(RecurrentCell):
-    """An LSTM's cell (eq. 20-22). See `RecurrentCell`."""
+    """An LSTM's cell (eq. 20-22), for one time step or a sequence; the arguments are those of `RecurrentCell`.
+
+        >>> cell = nn.LSTMCell(8, 16, norm="layer")
+        >>> params, x = duoln.to_tensors(cell.init(0)), duoln.tensor(np.zeros((3, 8), np.float32))
+        >>> h, c = cell(params, x)                   # from the first states
+        >>> h, c = cell(params, x, (h, c))
+    """
 
     cell, _step, _sequence = "lstm", staticmethod(ops.lstm_step), staticmethod(ops.lstm)
 
 
 class GRUCell(RecurrentCell):
-    """A GRU's cell (eq. 26-28). See `RecurrentCell`."""
+    """A GRU's cell (eq. 26-28), for one time step or a sequence; the arguments are those of `RecurrentCell`."""
 
     cell, _step, _sequence = "gru", staticmethod(ops.gru_step), staticmethod(ops.gru)
 
@@ -250,22 +256,7 @@ class Recurrent(Module):
     """Layers of one kind of cell over sequences.
 
     `layer(params, x)` returns the outputs of the last layer and the last states of every layer and direction,
-    first to last, forward before backward.
-
-    Args:
-        n_in: size of the input.
-        n_hidden: size of the state.
-        norm: a variant of `ops.recurrent.NORMS`; "none" is the plain cell, "layer" the paper's.
-        layers: the number of layers; each one takes the outputs of the one before.
-        bidirectional: run each layer in both directions; outputs are (..., 2 n_hidden), forward first.
-        dropout: the share of values dropped between layers, by an `nn.Dropout` before each layer but the first.
-        return_sequences: return the outputs of all time steps (T, B, ...), or of the last one (B, ...).
-        batch_first: x, the mask and the outputs of all time steps are (B, T, ...).
-        **cell_options: `learned_state`, `forget_bias`, `eps`, `eps_place`, `gain`, `update_gate`, `remat`,
-            `gradient_limit`, `input_init` and `recurrent_init`, as for `RecurrentCell`.
-
-    Shape:
-        x (T, B, n_in), mask bool (T, B) or None -> (T, B, directions * n_hidden), states (B, n_hidden) each.
+    first to last, forward before backward. The arguments are those of `LSTM`, with the options of all cells.
     """
 
     cell_type: ClassVar[type[RecurrentCell]]
@@ -367,18 +358,84 @@ def _described_states(given: Any) -> str:
 
 
 class RNN(Recurrent):
-    """tanh RNN layers (eq. 4). See `Recurrent`."""
+    """tanh RNN layers over sequences (eq. 4 of the paper with `norm="layer"`).
+
+    Args:
+        n_in: size of the input.
+        n_hidden: size of the state.
+        norm: "none", "layer", "layer-theano", "layer-per-gate" or "batch", see `duoln help recurrent`.
+        layers: the number of layers; each one takes the outputs of the one before.
+        bidirectional: run each layer in both directions; outputs are (..., 2 n_hidden), forward first.
+        dropout: the share of values dropped between layers, by the masks of `nn.DropoutMasks`.
+        return_sequences: return the outputs of all time steps (T, B, ...), or of the last one (B, ...).
+        batch_first: x, the mask and the outputs of all time steps are (B, T, ...).
+        **cell_options: `learned_state`, `eps`, `eps_place`, `gain`, `gradient_limit`, `input_init` and
+            `recurrent_init`, see `RecurrentCell`.
+
+    Shape:
+        x (T, B, n_in), mask bool (T, B) or None -> (T, B, directions * n_hidden), and for each layer and direction the
+        last states (h,), each (B, n_hidden).
+    """
 
     cell_type = RNNCell
 
 
 class LSTM(Recurrent):
-    """LSTM layers (eq. 20-22). See `Recurrent`."""
+    """LSTM layers over sequences (eq. 20-22 of the paper with `norm="layer"`).
+
+        >>> layer = nn.LSTM(8, 16, norm="layer", layers=2)
+        >>> params = duoln.to_tensors(layer.init(0))
+        >>> x = duoln.tensor(np.zeros((5, 3, 8), np.float32))      # time, batch, in
+        >>> mask = duoln.tensor(np.arange(5)[:, None] < np.array([5, 2, 4]))
+        >>> outputs, states = layer(params, x, mask=mask)
+        >>> outputs.shape, [(h.shape, c.shape) for h, c in states]
+        ((5, 3, 16), [((3, 16), (3, 16)), ((3, 16), (3, 16))])
+
+    Args:
+        n_in: size of the input.
+        n_hidden: size of the state.
+        norm: "none" is the plain LSTM; "layer" is the paper's, "layer-cell" its eq. 29-31; "layer-theano",
+            "layer-per-gate" and "batch" are those of published code, see `duoln help recurrent`.
+        layers: the number of layers; each one takes the outputs of the one before.
+        bidirectional: run each layer in both directions; outputs are (..., 2 n_hidden), forward first.
+        dropout: the share of values dropped between layers, by the masks of `nn.DropoutMasks`.
+        return_sequences: return the outputs of all time steps (T, B, ...), or of the last one (B, ...).
+        batch_first: x, the mask and the outputs of all time steps are (B, T, ...).
+        **cell_options: `forget_bias`, `learned_state`, `eps`, `eps_place`, `gain`, `remat`, `gradient_limit`,
+            `input_init` and `recurrent_init`, see `RecurrentCell`.
+
+    Shape:
+        x (T, B, n_in), mask bool (T, B) or None -> (T, B, directions * n_hidden), and for each layer and direction the
+        last states (h, c), each (B, n_hidden).
+    """
 
     cell_type = LSTMCell
 
 
 class GRU(Recurrent):
-    """GRU layers (eq. 26-28). See `Recurrent`."""
+    """GRU layers over sequences (eq. 26-28 of the paper with `norm="layer"`).
+
+        >>> layer = nn.GRU(8, 16, norm="layer", bidirectional=True)
+        >>> outputs, states = layer(duoln.to_tensors(layer.init(0)), duoln.tensor(np.zeros((5, 3, 8), np.float32)))
+        >>> outputs.shape, len(states)
+        ((5, 3, 32), 2)
+
+    Args:
+        n_in: size of the input.
+        n_hidden: size of the state.
+        norm: "none", "recurrent-bias" (PyTorch's GRU), "layer", "layer-theano", "layer-per-gate" or "batch", see
+            `duoln help recurrent`.
+        layers: the number of layers; each one takes the outputs of the one before.
+        bidirectional: run each layer in both directions; outputs are (..., 2 n_hidden), forward first.
+        dropout: the share of values dropped between layers, by the masks of `nn.DropoutMasks`.
+        return_sequences: return the outputs of all time steps (T, B, ...), or of the last one (B, ...).
+        batch_first: x, the mask and the outputs of all time steps are (B, T, ...).
+        **cell_options: `update_gate`, `learned_state`, `eps`, `eps_place`, `gain`, `gradient_limit`, `input_init`
+            and `recurrent_init`, see `RecurrentCell`.
+
+    Shape:
+        x (T, B, n_in), mask bool (T, B) or None -> (T, B, directions * n_hidden), and for each layer and direction the
+        last states (h,), each (B, n_hidden).
+    """
 
     cell_type = GRUCell

@@ -22,12 +22,28 @@ from duoln.optim.optimizer import Optimizer, slot, zeros_like
 class Adam(Optimizer):
     """Adam (Kingma and Ba 2015, algorithm 1).
 
+        >>> optimizer = optim.Adam(learning_rate=0.1, clip=optim.clip_global_norm(1.0))
+        >>> params = {"w": duoln.tensor([1.0])}
+        >>> slots = optimizer.init(params)
+        >>> gradients = {"w": duoln.tensor([2.0])}
+        >>> params, slots = optimizer.update(params, gradients, slots, 0.1)
+        >>> round(params["w"].item(), 3)
+        0.9
+
     `bias_correction="kiros2015"` is the correction in the code of the paper's order-embedding and skip-thoughts
     experiments: it divides by 1 - 0.1^t and 1 - 0.001^t and does not correct epsilon, so that early updates are up to
     6.6 times larger than Adam's.
 
     The slots m and v hold the moments divided by 1 - beta1 and 1 - beta2. A gradient beyond 1e19, whose square float32
     does not hold, stops its parameter for good; a clip by the norm prevents that.
+
+    Attributes:
+        learning_rate: a number, or a function of the update such as `optim.cosine(...)`; `rate_at` gives its values.
+        clip: what is done with the gradients first, such as `optim.clip_global_norm(1.0)`; None is nothing.
+        donate: whether `update` may overwrite its parameters and slots, see `Optimizer`.
+        beta1, beta2: the shares of the moments that stay, in [0, 1).
+        eps: what is added to the root of the second moment.
+        bias_correction: "standard" or "kiros2015".
     """
 
     beta1: float = 0.9
@@ -101,6 +117,7 @@ class AdamW(Adam):
         optimizer = optim.AdamW(optim.cosine(1e-3, updates), weight_decay=0.1, decays=lambda path, p: p.ndim > 1)
 
     Attributes:
+        learning_rate, clip, donate, beta1, beta2, eps, bias_correction: as of `Adam`.
         weight_decay: of the parameters, at least 0; each update multiplies it by the learning rate.
         decays: `decays(path, parameter)` says which parameters decay, such as weights alone; all of them if None. The
             path is that of `tree.items`, "hidden.weight".

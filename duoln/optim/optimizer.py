@@ -28,6 +28,11 @@ class Optimizer:
     With `donate`, `update` may overwrite its parameters and slots. A view of a parameter, such as a slice that a loss
     returned beside its value, then holds the values after the update; `copy.deepcopy` of it keeps those before. So does
     a thread that saves parameters while training goes on.
+
+    Attributes:
+        learning_rate: a number, or a function of the update such as `optim.cosine(...)`; `rate_at` gives its values.
+        clip: what is done with the gradients first, such as `optim.clip_global_norm(1.0)`; None is nothing.
+        donate: whether `update` may overwrite its parameters and slots.
     """
 
     learning_rate: float | Schedule

@@ -24,6 +24,10 @@ from duoln.optim.optimizer import Schedule
 def cosine(peak: float, updates: int, end: float = 0.0) -> Schedule:
     """Half a cosine from `peak` to `end` over so many updates (Loshchilov and Hutter 2017, eq. 5); then `end`.
 
+        >>> rate = optim.cosine(0.1, updates=4)
+        >>> [round(rate(update), 3) for update in range(6)]
+        [0.1, 0.085, 0.05, 0.015, 0.0, 0.0]
+
     Raises:
         DtypeError: a rate is no number, or `updates` no integer. UsageError: a rate is below 0.
         ShapeError: there are no updates.
@@ -38,6 +42,10 @@ def linear_warmup(updates: int, then: float | Schedule) -> Schedule:
 
     Update k of n has (k + 1) / (n + 1) of that rate, so no update is lost to a rate of 0.
 
+        >>> rate = optim.linear_warmup(3, then=optim.cosine(0.1, updates=4))
+        >>> [round(rate(update), 3) for update in range(5)]
+        [0.025, 0.05, 0.075, 0.1, 0.085]
+
     Raises:
         DtypeError, UsageError, ShapeError: as `cosine`.
     """
@@ -49,7 +57,9 @@ def linear_warmup(updates: int, then: float | Schedule) -> Schedule:
 def piecewise(start: float | Schedule, changes: Mapping[int, float | Schedule]) -> Schedule:
     """A rate or schedule from the first update, and another one from each of these updates on.
 
-        optim.piecewise(0.1, {3000: 0.01, 6000: 0.001})
+        >>> rate = optim.piecewise(0.1, {3000: 0.01, 6000: 0.001})
+        >>> rate(2999), rate(3000), rate(9999)
+        (0.1, 0.01, 0.001)
 
     Raises:
         DtypeError: a rate is neither a number nor a function, or the changes are not by numbers of updates.

@@ -15,7 +15,23 @@ from duoln.optim.optimizer import Optimizer, slot, zeros_like
 
 @dataclass(frozen=True)
 class SGD(Optimizer):
-    """p <- p - rate * velocity, velocity <- momentum * velocity + g (Sutskever et al. 2013, with Nesterov's form)."""
+    """p <- p - rate * velocity, velocity <- momentum * velocity + g (Sutskever et al. 2013, with Nesterov's form).
+
+        >>> optimizer = optim.SGD(learning_rate=0.1, momentum=0.9)
+        >>> params = {"w": duoln.tensor([1.0])}
+        >>> slots = optimizer.init(params)
+        >>> gradients = {"w": duoln.tensor([2.0])}
+        >>> params, slots = optimizer.update(params, gradients, slots, 0.1)
+        >>> round(params["w"].item(), 3)
+        0.8
+
+    Attributes:
+        learning_rate: a number, or a function of the update such as `optim.cosine(...)`; `rate_at` gives its values.
+        clip: what is done with the gradients first, such as `optim.clip_global_norm(1.0)`; None is nothing.
+        donate: whether `update` may overwrite its parameters and slots, see `Optimizer`.
+        momentum: the share of the velocity that stays, in [0, 1).
+        nesterov: whether the gradient is added once more to the velocity that the parameters take.
+    """
 
     momentum: float = 0.0
     nesterov: bool = False
@@ -40,7 +56,15 @@ class SGD(Optimizer):
 
 @dataclass(frozen=True)
 class RMSProp(Optimizer):
-    """p <- p - rate * g / (sqrt(s) + eps), s <- decay * s + (1 - decay) * g^2 (Tieleman and Hinton 2012)."""
+    """p <- p - rate * g / (sqrt(s) + eps), s <- decay * s + (1 - decay) * g^2 (Tieleman and Hinton 2012).
+
+    Attributes:
+        learning_rate: a number, or a function of the update such as `optim.cosine(...)`; `rate_at` gives its values.
+        clip: what is done with the gradients first, such as `optim.clip_global_norm(1.0)`; None is nothing.
+        donate: whether `update` may overwrite its parameters and slots, see `Optimizer`.
+        decay: the share of the mean square that stays, in [0, 1).
+        eps: what is added to the root.
+    """
 
     decay: float = 0.9
     eps: float = 1e-8
