@@ -66,7 +66,8 @@ class Dropout(Module):
         if mask.shape != x.shape:
             raise ShapeError(f"[Dropout] mask: expected shape {x.shape}, found {mask.shape}; each batch has masks of "
                              "its own, masks = dropout(update, params, x)")
-        return x * mask.astype(x.dtype)
+        y: Tensor = x * mask.astype(x.dtype)
+        return y
 
 
 class _Seen(NamedTuple):

@@ -146,7 +146,7 @@ class Sequential(Module):
     def __iter__(self) -> Iterator[Layer]:
         return iter(self.layers.values())
 
-    def __getitem__(self, key: int | str | slice) -> Any:
+    def __getitem__(self, key: object) -> Any:
         """A layer by its place or name; by a slice, a Sequential of layers that keep their names.
 
         Raises:

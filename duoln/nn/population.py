@@ -50,7 +50,8 @@ def with_population(model: Module, params: Params, batches: Iterable[Any],
     layers = {path: module for path, module in model.modules() if module.gathers}
     if not layers:
         return params
-    first, result = tree.leaves(params)[0], tree.map(lambda x: x, params)
+    first = tree.leaves(params)[0]
+    result: Params = tree.map(lambda x: x, params)
     with asked("with_population", params, list(layers), first.backend) as (gathering, gathered):
         for batch in batches:
             (forward or model)(gathering, batch)

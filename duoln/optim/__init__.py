@@ -14,6 +14,7 @@ from duoln.core.pytorch_names import OF_OPTIM, unknown_name
 from duoln.optim.adam import Adam, AdamW
 from duoln.optim.averaging import MovingAverage
 from duoln.optim.clipping import (
+    Clip,
     ScaleByNorm,
     clip_each_norm,
     clip_global_norm,
@@ -26,9 +27,9 @@ from duoln.optim.schedules import cosine, linear_warmup, piecewise
 from duoln.optim.sgd import SGD, RMSProp
 
 __all__ = [
-    "SGD", "Adam", "AdamW", "MovingAverage", "Optimizer", "RMSProp", "ScaleByNorm", "Schedule", "clip_each_norm",
-    "clip_global_norm", "clip_value", "cosine", "global_norm", "linear_warmup", "piecewise", "scale_by_norm",
-    "zeros_like",
+    "SGD", "Adam", "AdamW", "Clip", "MovingAverage", "Optimizer", "RMSProp", "ScaleByNorm", "Schedule",
+    "clip_each_norm", "clip_global_norm", "clip_value", "cosine", "global_norm", "linear_warmup", "piecewise",
+    "scale_by_norm", "zeros_like",
 ]
 
 

@@ -12,9 +12,8 @@ from duoln.core import Tensor
 from duoln.core.arguments import AT_LEAST_0, BELOW_1, EPSILON, check_choice, check_function, check_number
 from duoln.core.miscalled import explained
 from duoln.errors import UsageError
-from duoln.nn import Params
 from duoln.ops.common import check_tensors
-from duoln.optim.clipping import ScaleByNorm, global_norm
+from duoln.optim.clipping import Params, ScaleByNorm, global_norm
 from duoln.optim.optimizer import Optimizer, slot, zeros_like
 
 

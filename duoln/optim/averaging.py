@@ -9,8 +9,8 @@ from duoln.backends.protocol import STORAGE
 from duoln.core.arguments import BELOW_1, check_number
 from duoln.core.miscalled import explained
 from duoln.errors import DtypeError
-from duoln.nn import Params
 from duoln.ops.common import check_float
+from duoln.optim.clipping import Params
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from duoln import ops, tree
 from duoln.core import Tensor
 from duoln.core.arguments import ABOVE_0, check_function, check_number
 from duoln.core.miscalled import explained
-from duoln.nn import Params
 
+Params = Any
+"""A tree of tensors."""
 Clip = Callable[[Params], Params]
 
 

@@ -13,9 +13,8 @@ from duoln.core.arguments import AT_LEAST_0, check_flag, check_function, check_i
 from duoln.core.miscalled import explained, wrong_call
 from duoln.core.pytorch_names import OF_OPTIMIZERS, how_to_name, name_missing, present_names
 from duoln.errors import CallError, DtypeError, ShapeError
-from duoln.nn import Params
 from duoln.ops.common import check_tensors
-from duoln.optim.clipping import Clip, global_norm
+from duoln.optim.clipping import Clip, Params, global_norm
 
 Schedule = Callable[[int], float]
 """The learning rate of an update, from its number, which begins at 0."""

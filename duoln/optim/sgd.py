@@ -9,7 +9,7 @@ from duoln import ops, tree
 from duoln.core import Tensor
 from duoln.core.arguments import BELOW_1, EPSILON, check_flag, check_number
 from duoln.core.miscalled import explained
-from duoln.nn import Params
+from duoln.optim.clipping import Params
 from duoln.optim.optimizer import Optimizer, slot, zeros_like
 
 

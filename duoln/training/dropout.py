@@ -40,7 +40,7 @@ class TaskDropout:
     def __init__(self, task: Task, model: Module, seed: int, ranks: Ranks | None = None) -> None:
         self._task, self._ranks = task, ranks
         self._masks = DropoutMasks(model, seed, lambda params, batch: task.loss(model, params, batch))
-        self._params = to_tensors(model.init(0), "numpy") if self._masks.layers else None
+        self._params: Params = to_tensors(model.init(0), "numpy") if self._masks.layers else {}
 
     def __call__(self, update: int, batch: Batch) -> Batch:
         """The batch with its masks, or with those of this rank's share.
@@ -48,7 +48,7 @@ class TaskDropout:
         Raises:
             UsageError: the examples of a mask are not along one axis, so ranks cannot share it.
         """
-        if self._params is None:
+        if not self._masks.layers:
             return batch
         shapes = self._shapes(batch)
         masks = self._masks.on_host(update, shapes)

@@ -36,12 +36,13 @@ def network(norm: Norm, hidden: int, activation: Activation, start: Start, unbia
         is_logits = i == len(sizes) - 1
         normalised = norm == "batch" or (norm != "none" and not is_logits)
         layers[f"linear{i}"] = nn.Linear(n_in, n_out, bias=not normalised, weight_init=STARTS[start])
-        fused = norm == "layer" and not is_logits and activation != "sigmoid"  # in one pass over memory
-        if normalised:
-            layers[f"norm{i}"] = (nn.LayerNorm(n_out, activation=activation if fused else None) if norm == "layer" else
-                                  nn.BatchNorm(n_out, unbiased=unbiased))
-        if not (fused or is_logits):
-            layers[f"activation{i}"] = ACTIVATIONS[activation]
+        if norm == "layer" and not is_logits and activation != "sigmoid":
+            layers[f"norm{i}"] = nn.LayerNorm(n_out, activation=activation)  # both in one pass over memory
+        else:
+            if normalised:
+                layers[f"norm{i}"] = nn.LayerNorm(n_out) if norm == "layer" else nn.BatchNorm(n_out, unbiased=unbiased)
+            if not is_logits:
+                layers[f"activation{i}"] = ACTIVATIONS[activation]
         if dropout and not is_logits:
             layers[f"dropout{i}"] = nn.Dropout(dropout)
     return nn.Sequential(**layers)
