@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from duoln.runs.curve import Curve
+from duoln.runs.folder import folder_name
 from duoln.runs.precision import FLOAT32
 from duoln.tasks.task import Task
 
@@ -145,11 +146,6 @@ def differing_settings(task: Task, curves: Sequence[Curve]) -> list[str]:
 def _values(curve: Curve, keys: Iterable[str]) -> dict[str, str]:
     usual = {"precision": FLOAT32}
     return {key: str(curve.config.get(key, usual.get(key, "not set"))) for key in keys}
-
-
-def folder_name(variant: str, differences: Mapping[str, str]) -> str:
-    """The name of a folder of a run among others that differ from it in these settings."""
-    return "-".join([variant, *(f"{key}{value}".replace("/", "-") for key, value in differences.items())])
 
 
 def short_names(paths: Sequence[Path]) -> list[str]:

@@ -64,7 +64,7 @@ def test_runs_that_begin_in_one_second_have_folders_of_their_own(tmp_path, here,
     class Clock:
         now = staticmethod(lambda zone=None: datetime(2026, 1, 2, 3, 4, 5))
 
-    monkeypatch.setattr("duoln.cli.run.datetime", Clock)
+    monkeypatch.setattr("duoln.cli.planned.datetime", Clock)
     runs = [here("run", "mnist", *SMOKE, "--epochs", "0", "--backend", "numpy", "--variant", variant) for variant in ("ln", "ln", "none,bn")]
     assert [done.returncode for done in runs] == [0, 0, 0], runs
     made = {p.parents[1].name for p in (tmp_path / "runs").glob("*/*/config.json")}
@@ -80,7 +80,8 @@ def test_run_shows_progress_a_table_and_leaves_a_folder(tmp_path, here):
     assert {"variant", "batch_size", "epochs", "train_nll", "test_error", "seconds_per_epoch"} <= results[0].keys()
     figures = [line for line in out.stderr.splitlines() if "%" in line]
     assert len(figures) == 2 * len(results) > 4  # for each variant a line of progress and a row of the table
-    assert all("synthetic" in line for line in figures)
+    assert [("│" in line) for line in figures] == ["synthetic" in line for line in figures]
+    assert out.stderr.splitlines().count("data: made digits, synthetic") == 1
     assert "\x1b" not in out.stderr
     assert {p.name for p in (tmp_path / "r").iterdir()} == {*(r["variant"] for r in results), "curves.csv", "curves.png"}
     assert (tmp_path / "r" / "curves.png").read_bytes()[:4] == b"\x89PNG"
@@ -186,7 +187,9 @@ def test_ctrl_c_leaves_a_checkpoint_and_resume_goes_on(tmp_path, here):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     _, talk = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130 and "--resume auto --out r" in talk and "Traceback" not in talk
+    assert process.returncode == 130 and "Traceback" not in talk
+    [line] = [line for line in talk.splitlines() if "--resume auto" in line]
+    assert line.startswith("    python -m duoln run mnist --preset smoke") and line.endswith("--epochs 100000 --resume auto --out r")
     again = here(*words, "--epochs", "1", "--resume", "auto")
     assert again.returncode == 0 and "is finished, after step" in again.stderr
 
