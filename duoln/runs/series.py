@@ -100,6 +100,12 @@ class Series(NamedTuple):
         of_all = range_of(values)
         return of_all if of_all.low < of_all.high else of_all.low
 
+    def time(self, x_axis: str) -> tuple[str, str]:
+        """A heading and the median time of the runs: of an update where curves are drawn against these, or an epoch."""
+        if x_axis == "step":
+            return "ms/update", f"{1e3 * statistics.median(run.seconds_per_update for run in self.runs):.1f}"
+        return "s/epoch", f"{statistics.median(run.seconds_per_epoch for run in self.runs):.2f}"
+
     @property
     def seeds(self) -> int:
         """The number of different seeds; two runs of one seed are one."""

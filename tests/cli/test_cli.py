@@ -150,7 +150,6 @@ def test_the_default_folder_is_named_after_task_and_time(tmp_path, here):
     (["bench", "train", "--json", "none/a.json"], 2, ["none/a.json", "no folder"]),
     (["compare", "a.json"], 2, ["two files", "1"]),
     (["compare", "a.json", "b.json"], 4, ["a.json", "found nothing there"]),
-    ([], 2, ["COMMAND"]),
 ])
 def test_errors_say_what_was_expected_and_found(here, args, code, words):
     out = here(*args)
@@ -226,6 +225,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path):
 def test_version_and_help(tmp_path, here):
     assert _run("duoln", "--version", cwd=tmp_path).stdout.startswith("duoln 0.")
     assert "duoln run mnist" in here("--help").stdout
+    assert here() == here("--help")
     assert "--paper" in _run("duoln.examples.mnist", "--help", cwd=tmp_path).stdout
 
 

@@ -13,7 +13,7 @@ from conftest import PATIENCE
 from runs.reading import Reading, made_curve
 
 from duoln.cli import console
-from duoln.runs.page import write_page
+from duoln.runs.page import Part, write_page
 from duoln.runs.series import series_of
 
 HOSTILE = "</script><img src=x onerror=alert(1)>'\"&<!--\u2028\x1b[31m"
@@ -40,7 +40,7 @@ class _Tags(HTMLParser):
 
 
 def _page(path, runs, by="run"):
-    text = write_page(Reading(), series_of(Reading(), runs, by), path / "page.html", console.number).read_text()
+    text = write_page([Part(Reading(), series_of(Reading(), runs, by))], path / "page.html", console.number).read_text()
     parser = _Tags()
     parser.feed(text)
     return text, parser
