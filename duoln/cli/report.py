@@ -88,7 +88,7 @@ def _show(part: Part, args: argparse.Namespace, alone: bool) -> None:
 def _write(parts: Sequence[Part], args: argparse.Namespace) -> None:
     """The files that the command line asks for; those of several tasks are in a folder for each."""
     from duoln.cli import console
-    from duoln.runs.page import write_page
+    from duoln.runs.page import Part, write_page
 
     if args.html is not None:
         check_regular(args.html)

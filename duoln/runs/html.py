@@ -20,8 +20,8 @@ from duoln.data import strictjson
 from duoln.system.filesystem import make_folder, write_own
 from duoln.system.visible import visible
 
-_FIGURES = re.compile(r"(-|[-+]?(\d[-+\d.,:e%]*|nan%?|inf%?)( NaN)?\s*)+")
-"""A cell of numbers: one, a range, or several below each other; a dash where there is none."""
+_FIGURE = re.compile(r"-|NaN|[-+]?(\d[-+\d.,e%]*|nan%?|inf%?)")
+"""A word of a cell of numbers: a number or a range; a dash where there is none."""
 _IMAGES = {".png": "image/png", ".svg": "image/svg+xml"}
 
 
@@ -70,8 +70,8 @@ def pictures(paths: Iterable[Path]) -> Iterator[str]:
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     """A table of texts; a cell may have several lines. Columns of numbers stand to the right."""
     rows = list(rows)
-    places = [' class="figures"' if all(_FIGURES.fullmatch(cell) for cell in column if cell) and any(column) else ""
-              for column in zip(*rows, strict=True)] or [""] * len(headings)
+    columns = list(zip(*rows, strict=True)) or [()] * len(headings)
+    places = [' class="figures"' if all(map(_FIGURE.fullmatch, " ".join(column).split())) else "" for column in columns]
     yield '<div class="wide"><table><thead><tr>'
     yield "".join(f"<th{place}>{text(heading)}</th>" for heading, place in zip(headings, places, strict=True))
     yield "</tr></thead><tbody>"

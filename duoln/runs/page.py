@@ -60,7 +60,7 @@ def _part(part: Part, number: Callable[[Any, str], str]) -> Iterator[str]:
 
 
 def _results(task: Task, series: Sequence[Series], number: Callable[[Any, str], str]) -> Iterator[str]:
-    settings = list(dict.fromkeys(key for s in series for key in s.differences))
+    settings = list(dict.fromkeys(key for s in series for key in s.differences if key != "epochs"))
     claims = [claims_of(task, s.runs[0].dataset) for s in series]
     claim = ["the paper's claim" if task.paper else "the reference"] if any(claims) else []
     rows = [[s.variant, s.name, *(s.differences.get(key, "") for key in settings),

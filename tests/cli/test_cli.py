@@ -101,7 +101,7 @@ def test_tables_of_results_are_on_stdout_and_progress_is_on_stderr(here):
     told = here("report", "r")
     assert told.stdout.splitlines()[0] == out.stdout.splitlines()[0] and "━" not in told.stderr
     document = here("report", "r", "--json")
-    assert json.loads(document.stdout)["task"] == "mnist" and "━" in document.stderr
+    assert json.loads(document.stdout)["runs"][0]["task"] == "mnist" and "━" in document.stderr
     both = here("report", "r", "--json", "--markdown")
     assert both.returncode == 2 and "--markdown or --json" in both.stderr
 
@@ -214,6 +214,21 @@ def test_list_doctor_and_report(tmp_path, here):
     out = here("report", "r/ln", "r/none", "--out", "both", "--json")
     assert out.returncode == 0 and [r["variant"] for r in json.loads(out.stdout)["runs"]] == ["none", "ln"]
     assert (tmp_path / "both" / "curves.png").exists()
+
+
+def test_runs_of_several_tasks_have_a_table_each(tmp_path, here, monkeypatch):
+    monkeypatch.setattr("duoln.pictures.drawing.obstacle", lambda: "pip install matplotlib")
+    for task in ("mnist", "transformer"):
+        assert here("run", task, *SMOKE, "--epochs", "0", "--variant", "none", "--out", f"runs/{task}").returncode == 0
+    out = here("report", "runs", "--out", "all", "--html", "all.html")
+    assert out.returncode == 0 and [line[0] for line in out.stdout.splitlines() if line[0] in "PC┏"] == ["P", "┏", "C", "┏"]
+    assert {str(path.relative_to(tmp_path / "all")) for path in (tmp_path / "all").glob("*/*")} == \
+        {"mnist/curves.csv", "transformer/curves.csv"}
+    page = (tmp_path / "all.html").read_text()
+    assert page.count("<h1>") == 2 == page.count('<div class="curves">') and page.count("<script>") == 1
+    assert [run["task"] for run in json.loads(here("report", "runs", "--json").stdout)["runs"]] == ["mnist", "transformer"]
+    assert here("report", "runs", "--markdown").stdout.count("| variant |") == 2
+    assert here("keep", "runs", "--as", "x").returncode == 2
 
 
 def test_a_reader_that_goes_away_is_no_error(tmp_path):
