@@ -31,6 +31,7 @@ EXAMPLES = """examples:
   duoln summary mnist --variant ln                   layers, shapes, parameters and memory of its model
   duoln find-rate mnist --variant ln                 which learning rates it can be trained with
   duoln run mnist --watch norm-stats                 statistics of every layer while it trains
+  duoln run mnist --log-to tensorboard               tensorboard --logdir runs shows it while it trains
   duoln report runs                                  all runs below runs, a table a task
   duoln report runs/a runs/b --html page.html        curves of several runs, as a page for a browser
   duoln sample runs/a/ln --out digits.png            what a trained model generates

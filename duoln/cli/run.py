@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from duoln.distributed.ranks import Ranks
     from duoln.runs.series import By
     from duoln.runs.settings import Command, Job
+    from duoln.tasks.events import Listener
     from duoln.tasks.task import Config, Task
     from duoln.tasks.values import Splits
 
@@ -71,6 +72,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--precision", choices=PRECISIONS,
                         help="bf16: store activations and a copy of the weights in 16 bits, and compute in float32 "
                              "(default: float32, or that of a resumed run)")
+    parser.add_argument("--log-to", choices=("tensorboard",), help="write updates and evaluations for TensorBoard into "
+                        "the run folder, too")
     parser.add_argument("--json", action="store_true", help="the result as one JSON object on stdout")
 
 
@@ -169,6 +172,7 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
     from duoln.training.train import train_in_folder
     from duoln.training.trainer import Trainer
 
+    loggers = _loggers(args.log_to, console.say)
     given = {key: getattr(args, key) for key in ("epochs", "batch_size") if getattr(args, key) is not None}
     asked = asked._replace(settings={**asked.settings, **given}, seeds=args.seeds)
     if asked.seeds and "seed" in asked.settings:
@@ -216,8 +220,8 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
                 top = planned.of_its_own(top)
             planned.note(task, top, wishes)
         try:
-            results.append(train_in_folder(trainer, top / job.name, [display, *listeners], args.resume is not None,
-                                           args.resume != "anyway", watch))
+            results.append(train_in_folder(trainer, top / job.name, [display, *loggers(top / job.name), *listeners],
+                                           args.resume is not None, args.resume != "anyway", watch))
         except Interrupted as end:
             stop = Interrupted(f"{end}; go on with\n{resume_command(args.words, top)}", end.number)
             _show_results(task, splits, backend, [*results, trainer.result()], top, args.json,
@@ -230,6 +234,23 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
         return 0
     _show_results(task, splits, backend, results, top, args.json)
     return 0
+
+
+def _loggers(name: str | None, say: Callable[[str], None]) -> Callable[[Path], list[Listener]]:
+    """What makes the listeners of --log-to for the folder of a run.
+
+    Raises:
+        UsageError: the package that writes the files is missing.
+    """
+    if name is None:
+        return lambda folder: []
+    from duoln.tasks.listening import Contained
+
+    try:
+        from duoln.runs.tensorboard import TensorBoard
+    except ImportError as error:
+        raise UsageError(f"[run] --log-to {name}: {error}; pip install tensorboardX") from error
+    return lambda folder: [Contained(TensorBoard(folder), f"--log-to {name}", say)]
 
 
 def _data_settings(task: Task, cfg: Config) -> tuple[Any, ...]:
