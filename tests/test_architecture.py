@@ -39,6 +39,7 @@ OWNERS = {
     "matplotlib": r"duoln/pictures/\w+\.py|duoln/bench/plot\.py",
     "sklearn|scipy": r"plugins/skip_thoughts/(classify|table)\.py",
     "torch|liger_kernel": r"plugins/\w+/peer_torch\.py|duoln/bench/(recurrent|operators|attention)_torch\.py",
+    "tensorboardX": r"duoln/runs/tensorboard\.py",
     "soundfile": r"plugins/las/audio\.py",
     "numpy": r".*",
 }

@@ -1,6 +1,6 @@
 """`duoln list`, the tasks, and `duoln show TASK`, what one of them can be told.
 
-Both print lines, not tables: a table cuts or breaks names where the terminal is narrow, and these names are typed.
+No name is cut or broken, because names are typed: where the terminal is narrow, the table of tasks is lines.
 """
 
 from __future__ import annotations
@@ -35,22 +35,33 @@ def add_commands(commands: Any) -> None:
 
 def _list(args: argparse.Namespace) -> int:
     from duoln.cli import console
+    from duoln.cli.rows_table import RowsTable
+    from duoln.cli.task_facts import seconds_of_small, states_of_data
     from duoln.tasks.registry import Registry
 
     registry = Registry(asked=args.plugins)
     facts.say_slow(registry.slow)
+    data = {name: states_of_data(entry.task) for name, entry in registry.tasks.items()}
+    times = {name: seconds_of_small(entry.task) for name, entry in registry.tasks.items()}
     if args.json:
         console.put_json({
-            "tasks": [{"name": f.task.name, "title": f.task.title, "paper": f.task.paper,
+            "tasks": [{"name": name, "title": f.task.title, "paper": f.task.paper,
                        "variants": list(f.task.variants), "presets": list(f.task.presets),
-                       "distribution": f.distribution} for f in registry.tasks.values()],
+                       "distribution": f.distribution, "data": data[name], "small_seconds": times[name][0]}
+                      for name, f in registry.tasks.items()],
             "broken": [b._asdict() for b in registry.broken]})
         return 0
-    lines = [line for entry in registry.tasks.values() for line in (
-        _wrapped(f"{_titled(entry.task)}, from {entry.distribution}"),
-        _wrapped(f"variants: {', '.join(entry.task.variants)}", _INDENT),
-        _wrapped(f"presets: {', '.join(entry.task.presets) or 'none'}", _INDENT))]
-    console.put("\n".join(lines))  # at once: a reader such as `head` leaves after some lines
+    rows = [(name, _titled(entry.task) + (f", from {entry.distribution}" if entry.distribution != "duoln" else ""),
+             ", ".join(entry.task.variants), ", ".join(entry.task.presets) or "none", _of_states(data[name]),
+             _time(times[name][0]))
+            for name, entry in registry.tasks.items()]
+    console.show(RowsTable("Tasks", ("name", "task", "variants", "presets", "data", "small takes"), rows, whole=(0, 5),
+                           ruled=True), data=True)
+    devices = sorted({device for _, of_task in times.values() for device in of_task})
+    console.say("data: here is below DUOLN_DATA or in the cache; the preset small makes its own where none is, after a "
+                "try to download MNIST or CIFAR-10 (DUOLN_OFFLINE=1: none)")
+    console.say("small takes: training of one variant by that preset, median of the runs that are kept, on "
+                f"{', '.join(devices)}; -: none is kept")
     for broken in registry.broken:
         console.put(_wrapped(f"{broken.name}: broken, from {broken.distribution}: {broken.reason}"), style="red")
     return 0
@@ -78,7 +89,7 @@ def _show(args: argparse.Namespace) -> int:
 def _lines(task: Task, settings: Sequence[Setting]) -> list[str]:
     from duoln.tasks.kinds import value_in_words
 
-    lines = [_wrapped(_titled(task)), "",
+    lines = [_wrapped(f"{task.name}: {_titled(task)}"), "",
              _wrapped(f"settings, of `duoln run {task.name} --set NAME=VALUE` (--seed, --epochs and --batch-size are "
                       "options too)")]
     for each in settings:
@@ -90,8 +101,20 @@ def _lines(task: Task, settings: Sequence[Setting]) -> list[str]:
     return lines
 
 
+def _of_states(data: Mapping[str, str]) -> str:
+    """The corpora that are in each state."""
+    names: dict[str, list[str]] = {}
+    for name, state in data.items():
+        names.setdefault(state, []).append(name)
+    return "\n".join(f"{state}: {', '.join(names[state])}" for state in sorted(names)) or "made"
+
+
+def _time(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
 def _titled(task: Task) -> str:
-    return f"{task.name}: {task.title}" + (f" ({task.paper})" if task.paper else "")
+    return task.title + (f" ({task.paper})" if task.paper else "")
 
 
 def _changes(settings: Mapping[str, Any]) -> str:

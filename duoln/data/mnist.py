@@ -39,6 +39,9 @@ FILES = {
                        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2")),
 }
 """Images and labels of each split."""
+_ALL = [resource for pair in FILES.values() for resource in pair]
+PLACES = (tuple(resource.path for resource in _ALL), *zip(*(resource.also for resource in _ALL), strict=True))
+"""Where below a data folder the four files may be."""
 
 
 @fields_in_words

@@ -120,6 +120,15 @@ def _x_axis(value: Any) -> str:
     return "" if value in ("epoch", "step") else f"expected 'epoch' or 'step', found {kind_of(value)}"
 
 
+def _corpora(value: Any) -> str:
+    good = isinstance(value, Mapping) and all(
+        type(name) is str and isinstance(corpus, list | tuple) and all(
+            isinstance(files, list | tuple) and files and all(type(file) is str for file in files) for files in corpus)
+        for name, corpus in value.items())
+    return "" if good else f"expected sets of files by name, such as {{'a': [('a/x.npy', 'a/y.npy')]}}, " \
+                           f"found {kind_of(value)}"
+
+
 def _batch_axes(value: Any) -> str:
     good = isinstance(value, Mapping) and all(
         type(key) is str and (axis is None or type(axis) is int) for key, axis in value.items())
@@ -128,6 +137,7 @@ def _batch_axes(value: Any) -> str:
 
 _CHECKS: dict[str, Callable[[Any], str]] = {
     "name": _name, "title": _text, "paper": _text, "config": _config, "presets": _tables, "variants": _variants,
-    "references": _claims, "columns": _columns, "selection": _selection, "x_axis": _x_axis, "batch_axes": _batch_axes,
+    "references": _claims, "columns": _columns, "selection": _selection, "x_axis": _x_axis, "corpora": _corpora,
+    "batch_axes": _batch_axes,
     "sampling": _options, "evaluating": _options, "peers": _tables}
 """The error of an attribute in words; empty if there is none."""

@@ -69,12 +69,15 @@ class Task:
         selection: which metric says that a checkpoint is the best so far, and whether the "lowest" or the "highest"
             is; the lowest of the first column that is of no test set by default. No figure of a test set selects.
         x_axis: what curves are drawn against: epochs, or updates ("step") with the training loss beside them.
+        corpora: for each corpus that it can be trained on, by name, the places of its files below a data folder, such
+            as "mnist/t10k-labels-idx1-ubyte.gz": one or more sets of files, each of which is the whole corpus. `duoln
+            list` says which are there; a task that only makes its data has none.
         batch_axes: along which axis of an array of a training batch the examples stand; 0 where an array is not named,
             None for one that is no row of examples. `duoln run --ranks` shares batches out along it.
-        sampling: for a generative task, a frozen dataclass whose fields are the options of `duoln sample NAME`,
+        sampling: for a generative task, a frozen dataclass whose fields are the options of `duoln sample RUN`,
             each made by `option`.
         evaluating: for a task whose trained models are judged by a protocol that takes longer than an evaluation during
-            training, the same for `duoln evaluate NAME`.
+            training, the same for `duoln evaluate RUN`.
         peers: for each name that `duoln bench train --peer` may give, the keyword arguments of `build` in the module
             `peer_torch` of the task's own package; `peer_LIBRARY` for a name that begins with another library's.
         owner: the distribution that brings the task; it is set where the task is found.
@@ -91,6 +94,7 @@ class Task:
     columns: ClassVar[tuple[Column, ...]] = ()
     selection: ClassVar[tuple[str, Literal["lowest", "highest"]] | None] = None
     x_axis: ClassVar[Literal["epoch", "step"]] = "epoch"
+    corpora: ClassVar[Mapping[str, Sequence[Sequence[str]]]] = {}
     batch_axes: ClassVar[Mapping[str, int | None]] = {}
     sampling: ClassVar[type | None] = None
     evaluating: ClassVar[type | None] = None

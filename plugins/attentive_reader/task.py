@@ -99,6 +99,7 @@ class AttentiveReader(Task):
     title = "Attentive reader of CNN questions"
     paper = "section 6.2, figure 2"
     config = AttentiveReaderConfig
+    corpora: ClassVar = {name: [(place,) for place in places] for name, places in data.PLACES.items()}
     presets: ClassVar = {
         # Figure 2 goes to 800,000 updates: 135 passes over CNN's 380,298 questions.
         "paper": {"epochs": 135, "evaluate_every": 1000},

@@ -22,6 +22,8 @@ ARCHIVE = Resource(f"{FOLDER}/cifar-10-binary.tar.gz",
 _PICKLED = ("cifar-10-batches-py", "cifar-10-python.tar.gz")
 FILES = {"train": tuple(f"data_batch_{k}.bin" for k in range(1, 6)), "test": ("test_batch.bin",)}
 
+PLACES = ((f"{FOLDER}/{BATCHES}",), (ARCHIVE.path,), (SUBSET,))
+"""Where below a data folder it may be, in the order in which it is looked for."""
 CLASSES = 10
 RECORDS = 10_000
 """In every file of the binary version."""

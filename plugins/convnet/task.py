@@ -9,9 +9,9 @@ from typing import ClassVar
 import numpy as np
 
 from duoln import Tensor, ops, optim
-from duoln.data import Batch
+from duoln.data import Batch, mnist
 from duoln.nn import Module, Params
-from duoln.plugins.convnet import data
+from duoln.plugins.convnet import corpus, data
 from duoln.plugins.convnet.model import ConvNet, Gains, Norm, Start
 from duoln.plugins.convnet.schedule import linear_decay
 from duoln.plugins.convnet.whitening import Whitening
@@ -64,6 +64,7 @@ class ConvNetTask(Task):
     title = "A small ConvNet on CIFAR-10 and MNIST"
     paper = "section 6.7"
     config = ConvNetConfig
+    corpora: ClassVar = {"CIFAR-10": corpus.PLACES, "MNIST": mnist.PLACES}
     presets: ClassVar = {
         "paper": {"epochs": 200},
         "small": {"epochs": 6, "channels": 16, "start": "he", "batch_size": 50, "whitening": "mean",

@@ -20,6 +20,8 @@ FOLDER = "binarized_mnist"
 PACKED = f"{FOLDER}/binarized_mnist_packed.npz"
 SPLITS = ("train", "valid", "test")
 TEXTS = {split: f"binarized_mnist_{split}.amat" for split in SPLITS}
+PLACES = ((PACKED,), tuple(f"{FOLDER}/{name}" for name in TEXTS.values()))
+"""Where below a data folder it may be."""
 PIXELS = 784
 ROW_BYTES = PIXELS // 8
 
@@ -49,7 +51,7 @@ def find_images(root: Path | None = None) -> Callable[[], tuple[Dataset, dict[st
     """
     if (packed := locate([PACKED], root)) is not None:
         return lambda: _described(read_packed(packed[0]))
-    texts = locate([f"{FOLDER}/{name}" for name in TEXTS.values()], root)
+    texts = locate(PLACES[1], root)
     if texts is None:
         raise absent([PACKED, *TEXTS.values()], root, f"put the first, or the three texts, in a folder {FOLDER} there")
     return lambda: _described({split: np.packbits(read_text(path), axis=1)

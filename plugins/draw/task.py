@@ -61,6 +61,7 @@ class DrawTask(Task):
     title = "DRAW on binarised MNIST"
     paper = "section 6.4, figure 4"
     config = DrawConfig
+    corpora: ClassVar = {"binarised MNIST": corpus.PLACES}
     presets: ClassVar = {
         "paper": {"epochs": 200},
         "small": {"epochs": 5, "glimpses": 8, "hidden": 128, "latent": 32, "read": 5, "learning_rate": 2e-3,

@@ -38,6 +38,10 @@ def path_of(root: Path, split: str) -> Path:
     return root / "handwriting" / f"iam_ondb_full_{split}.npz"
 
 
+FILES = tuple(str(path_of(Path(), split)) for split in SPLITS)
+"""Their places below a data folder."""
+
+
 def find_lines(root: Path | None = None) -> Callable[[], tuple[Dataset, dict[str, list[Line]]]]:
     """The function that reads the prepared files of the first folder that has them.
 
@@ -45,7 +49,7 @@ def find_lines(root: Path | None = None) -> Callable[[], tuple[Dataset, dict[str
         DataMissingError: no folder has any; the message says how to make them. DataError: one of the three is missing,
             or the corpus is there as it is distributed.
     """
-    files = locate([str(path_of(Path(), split)) for split in SPLITS], root)
+    files = locate(FILES, root)
     if files is not None:
         return partial(_described, files)
     how = "make it ready with `duoln data prepare handwriting --from DIR`, DIR having lineStrokes/ and ascii/"

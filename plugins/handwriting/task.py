@@ -12,7 +12,7 @@ from duoln import Tensor, ops, optim
 from duoln.data import Batch, examples
 from duoln.nn import Module, Params
 from duoln.ops.norm import EpsilonPlace
-from duoln.plugins.handwriting import data, iam
+from duoln.plugins.handwriting import corpus, data, iam
 from duoln.plugins.handwriting.model import Biases, FirstWindow, Norm, Synthesis
 from duoln.plugins.handwriting.ops import mixture_density
 from duoln.plugins.handwriting.sampling import Options, sample
@@ -79,6 +79,7 @@ class Handwriting(Task):
     title = "Handwriting synthesis"
     paper = "section 6.5, figure 5"
     config = HandwritingConfig
+    corpora: ClassVar = {"IAM-OnDB": [corpus.FILES]}
     presets: ClassVar = {
         # Figure 5 ends at 200,000 updates: 299 passes over the 5,364 lines of the official training list.
         "paper": {"epochs": 299, "evaluate_every": 2000},

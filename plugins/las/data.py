@@ -23,7 +23,7 @@ Source = Literal["auto", "timit", "librispeech", "digits", "utterances", "made"]
 
 _KEPT = 4096
 """Utterances whose features stay in memory: all of TIMIT's, 0.6 GB."""
-_READERS: dict[str, tuple[tuple[str, ...], Callable[[Path], Corpus]]] = {
+READERS: dict[str, tuple[tuple[str, ...], Callable[[Path], Corpus]]] = {
     "timit": (timit.FOLDERS, timit.read), "librispeech": (librispeech.FOLDERS, librispeech.read),
     "digits": (tuple(spoken.DIGITS.values()), spoken.digits), "utterances": ((spoken.UTTERANCES,), spoken.utterances)}
 """The files of a corpus below a data folder, and its reader, which takes that folder."""
@@ -83,7 +83,7 @@ def _read(source: Source, root: Path | None) -> tuple[Corpus, str]:
 def _find(source: Source, root: Path | None) -> Callable[[], Corpus]:
     """The function that reads the corpus of a source; "auto" is the spoken digits."""
     name = "digits" if source == "auto" else source
-    names, reader = _READERS[name]
+    names, reader = READERS[name]
     files = locate(names, root)
     if files is None:
         raise absent(names, root, f"{_WHERE_FROM[name]}; `--preset small` needs no more than spoken digits, `--preset "

@@ -98,6 +98,7 @@ class Las(Task):
     title = "Listen, attend and spell"
     paper = "Ben Othman 2018"
     config = LasConfig
+    corpora: ClassVar = {name: [files] for name, (files, _) in data.READERS.items()}
     presets: ClassVar = {
         "paper": {},
         "small": _SMALL,

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from duoln import Tensor, ops, optim
-from duoln.data import Batch
+from duoln.data import Batch, mnist
 from duoln.nn import Module, Params
 from duoln.plugins.mnist import data
 from duoln.plugins.mnist.model import Activation, Norm, Start, network
@@ -48,6 +48,7 @@ class Mnist(Task):
     title = "Permutation-invariant MNIST"
     paper = "section 6.6, figure 6"
     config = MnistConfig
+    corpora: ClassVar = {"MNIST": mnist.PLACES}
     presets: ClassVar = {
         "paper": {"epochs": 60},
         "small": {"epochs": 2},

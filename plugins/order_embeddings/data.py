@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Literal
@@ -30,6 +30,9 @@ from duoln.tasks import Dataset, Splits
 Source = Literal["auto", "coco", "flickr8k", "flickr8k-captions", "made"]
 LastBatch = Literal["dropped", "kept"]
 
+PLACES: dict[str, tuple[str, ...]] = {"coco": coco.FILES, "flickr8k": flickr8k.FILES,
+                                     "flickr8k-captions": caption_features.FILES}
+"""The files of each corpus below a data folder."""
 AUTO = ("coco", "flickr8k")
 MADE = {"train": 96, "dev": 24, "test": 24}
 _LENGTHS = (8, 12, 16, 20, 24, 32, 48, 64)
@@ -136,16 +139,15 @@ def in_batches(sentences: Sentences) -> Iterator[tuple[np.ndarray, Batch]]:
 
 def _find(source: Source, image_size: int, root: Path | None) -> Callable[[], Corpus]:
     """The function that reads the corpus of a source; "auto" is the first that is there."""
-    corpora: dict[str, tuple[Sequence[str], Callable[[Path], Corpus]]] = {
-        "coco": (coco.FILES, partial(coco.read, width=image_size)),
-        "flickr8k": (flickr8k.FILES, partial(_photographs, image_size=image_size)),
-        "flickr8k-captions": (caption_features.FILES, partial(caption_features.read, width=image_size))}
+    readers: dict[str, Callable[[Path], Corpus]] = {
+        "coco": partial(coco.read, width=image_size), "flickr8k": partial(_photographs, image_size=image_size),
+        "flickr8k-captions": partial(caption_features.read, width=image_size)}
     names = AUTO if source == "auto" else (source,)
-    for places, read in (corpora[name] for name in names):
-        files = locate(places, root)
+    for name in names:
+        files = locate(PLACES[name], root)
         if files is not None:
-            return partial(read, files[0].parents[len(Path(places[0]).parts) - 1])
-    raise absent([corpora[name][0][0] for name in names], root, "the README of order_embeddings says which files make "
+            return partial(readers[name], files[0].parents[len(Path(PLACES[name][0]).parts) - 1])
+    raise absent([PLACES[name][0] for name in names], root, "the README of order_embeddings says which files make "
                  "a corpus")
 
 

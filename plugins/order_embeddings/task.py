@@ -75,6 +75,7 @@ class OrderEmbeddings(Task):
     title = "Order embeddings"
     paper = "section 6.1, table 2, figure 1"
     config = OrderEmbeddingsConfig
+    corpora: ClassVar = {name: [files] for name, files in data.PLACES.items()}
     presets: ClassVar = {
         "paper": {"epochs": 100, "evaluate_every": 300},
         "small": {"epochs": 40, "batch_size": 64, "joint_size": 128, "word_size": 100, "image_size": 512,

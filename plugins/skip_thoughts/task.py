@@ -82,6 +82,7 @@ class SkipThoughtsTask(Task):
     title = "Skip-thoughts"
     paper = "section 6.3, table 3, figure 3"
     config = SkipThoughtsConfig
+    corpora: ClassVar = {name: [files] for name, files in data.PLACES.items()}
     presets: ClassVar = {
         # One pass over BookCorpus is about a million updates, as the paper has.
         "paper": {"epochs": 1, "evaluate_every": 50_000},

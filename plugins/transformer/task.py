@@ -14,7 +14,7 @@ from duoln import Tensor, ops, optim
 from duoln.data import Batch
 from duoln.nn import Module, Params
 from duoln.nn.attention import BlockActivation, NormKind, NormPlace
-from duoln.plugins.transformer import data, gradients
+from duoln.plugins.transformer import corpus, data, gradients
 from duoln.plugins.transformer.alphabet import CLASSES
 from duoln.plugins.transformer.corpus import Source
 from duoln.plugins.transformer.model import CharacterTransformer
@@ -73,6 +73,7 @@ class TransformerTask(Task):
     name = "transformer"
     title = "Characters by a Transformer"
     config = TransformerConfig
+    corpora: ClassVar = {name: [files] for name, files in corpus.PLACES.items()}
     presets: ClassVar = {
         "xiong2020": {"source": "novels100", "epochs": 100},
         "small": {"width": 128, "hidden": 256, "length": 64, "batch_size": 32, "learning_rate": 4e-3,

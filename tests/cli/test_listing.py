@@ -9,11 +9,18 @@ import struct
 import subprocess
 import sys
 import termios
+from pathlib import Path
+from statistics import median
 
 import pytest
 
 from duoln.cli import main, streams
+from duoln.errors import PluginError
+from duoln.examples.own_task import Spirals
+from duoln.plugins import convnet
+from duoln.tasks.attributes import check_attributes
 from duoln.tasks.registry import Registry
+from duoln.testing import check_error
 
 TASKS = {name: entry.task for name, entry in Registry().tasks.items()}
 
@@ -57,9 +64,43 @@ def test_no_name_is_cut_in_a_pipe(capsys):
     assert main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     for task in TASKS.values():
-        [at] = [k for k, line in enumerate(lines) if line.startswith(f"{task.name}: ")]
-        assert lines[at + 1] == f"    variants: {', '.join(task.variants)}"
-        assert lines[at + 2] == f"    presets: {', '.join(task.presets)}"
+        at = lines.index(task.name)
+        assert lines[at + 1].startswith(f"  task: {task.title}")
+        assert f"  presets: {', '.join(task.presets)}" in lines[at + 3:]
+
+
+def test_list_tells_which_data_are_here(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("DUOLN_DATA", str(tmp_path))
+    monkeypatch.setenv("DUOLN_CACHE", str(tmp_path / "cache"))
+
+    def states():
+        assert main(["list", "--json"]) == 0
+        return {task["name"]: task["data"] for task in json.loads(capsys.readouterr().out)["tasks"]}
+
+    before = states()
+    assert set(before) == set(TASKS) and all(set(states.values()) == {"not here"} for states in before.values())
+    for task in TASKS.values():
+        for corpus in task.corpora.values():
+            for file in corpus[-1][:1 if task.name == "handwriting" else None]:
+                (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+                (tmp_path / file).touch()
+    after = states()
+    assert after.pop("handwriting") == {"IAM-OnDB": "incomplete"}
+    assert all(set(states.values()) == {"here"} for states in after.values()), after
+
+
+def test_the_time_of_a_preset_is_from_runs_that_are_kept(capsys):
+    assert main(["list", "--json"]) == 0
+    seconds = {task["name"]: task["small_seconds"] for task in json.loads(capsys.readouterr().out)["tasks"]}
+    kept = [json.loads(path.read_text()) for path in (Path(convnet.__file__).parent / "results" / "small").glob("*/result.json")]
+    assert seconds["convnet"] == pytest.approx(median(r["epochs"] * r["seconds_per_epoch"] for r in kept))
+    assert seconds["mnist"] is None  # its kept runs have the paper's settings
+
+
+@pytest.mark.parametrize("wrong", [[], {"a": "file"}, {"a": ["file"]}, {"a": [()]}, {1: [("file",)]}])
+def test_corpora_that_are_none(wrong):
+    task = type("Wrong", (Spirals,), {"corpora": wrong})()
+    check_error(PluginError, lambda: check_attributes(task), "corpora: expected sets of files by name")
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -96,4 +137,4 @@ def test_a_task_of_no_paper_has_no_empty_brackets(monkeypatch, capsys):
     for words in (["list"], ["show", "mnist"]):
         assert main(words) == 0
         out = capsys.readouterr().out
-        assert f"mnist: {TASKS['mnist'].title}" in out and "()" not in out
+        assert TASKS["mnist"].title in out and "()" not in out

@@ -1,0 +1,59 @@
+"""What `duoln list` says of a task beside its names: whether its data are there, and how long a preset takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from duoln.tasks.task import Task
+
+PRESET = "small"
+
+
+def states_of_data(task: Task) -> dict[str, str]:
+    """For each corpus of a task "here", "not here", or "incomplete" where some of its files are missing."""
+    return {name: _state(corpus) for name, corpus in task.corpora.items()}
+
+
+def _state(corpus: Sequence[Sequence[str]]) -> str:
+    from duoln.data import locate
+    from duoln.errors import DataError
+
+    state = "not here"
+    for files in corpus:
+        try:
+            if locate(files) is not None:
+                return "here"
+        except DataError:
+            state = "incomplete"
+    return state
+
+
+def seconds_of_small(task: Task) -> tuple[float | None, set[str]]:
+    """The median training time of one variant by the preset "small", of the runs that are kept, and on which devices.
+
+    It is None where no run of these settings is kept.
+    """
+    results = list(_results_of_small(task))
+    devices = {start["backend"]["device"] for result in results for start in result["starts"]}
+    times = [result["epochs"] * result["seconds_per_epoch"] for result in results]
+    return (statistics.median(times) if times else None), devices
+
+
+def _results_of_small(task: Task) -> Iterator[dict[str, Any]]:
+    from duoln.runs import kept
+    from duoln.runs.folder import CONFIG, RESULT, read_json
+    from duoln.tasks import make_config
+
+    if PRESET not in task.presets:
+        return
+    wanted = {name: json.dumps(dataclasses.asdict(make_config(task, name, PRESET, {"seed": 0})), sort_keys=True)
+              for name in task.variants}
+    for path in sorted(kept.home(task).glob(f"*/*/{CONFIG}")):
+        run = read_json(path)
+        if json.dumps({**run["config"], "seed": 0}, sort_keys=True) == wanted.get(run["variant"]):
+            yield read_json(path.parent / RESULT)
