@@ -1,6 +1,10 @@
-"""The tables of READMEs that come from kept runs. Each stands between two comments, the first of which is its command:
+"""The tables of README.md and RESULTS.md that come from kept runs. Each stands between two comments, the first of which
+is its command, where asked for with the columns that are shown:
 
     <!-- duoln report results/small --markdown -->
+    <!-- end -->
+
+    <!-- duoln report results/small --markdown --over test_nll; columns 40, 200, 400 -->
     <!-- end -->
 
 or the rows of a table of the paper: kinds of figures, each for all variants, and what is asked of them, with one decimal:
@@ -33,7 +37,7 @@ or the constants of a finding of `duoln analyze smoothness`, for some variants:
     <!-- constants of results/smoothness.json: none, encoder -->
     <!-- end -->
 
-Paths are relative to the README's folder.
+Paths are relative to the page's folder.
 
     python tests/readme_tables.py          write them all anew
 """
@@ -54,7 +58,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-_BLOCK = re.compile(r"(<!-- duoln (?P<command>report .*?--markdown.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+_BLOCK = re.compile(r"(<!-- duoln (?P<command>report [^;\n]*--markdown[^;\n]*)(?:; columns (?P<columns>.*?))? -->\n).*?(<!-- end -->)",
+                    re.DOTALL)
 _ROWS = re.compile(r"(<!-- rows of (?P<results>\S+): (?P<kinds>.*?); (?P<asked>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 _EVALUATED = re.compile(r"(<!-- evaluated (?P<results>\S+): (?P<asked>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 _JUDGED = re.compile(r"(<!-- judged (?P<results>\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -63,20 +68,31 @@ _MOVEMENTS = re.compile(r"(<!-- movements of (?P<finding>\S+): (?P<variants>.*?)
 _CONSTANTS = re.compile(r"(<!-- constants of (?P<finding>\S+): (?P<variants>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def readmes() -> Iterator[Path]:
-    """The READMEs that may have such tables."""
-    yield from sorted(path for folder in ("plugins", "duoln", "examples") for path in (ROOT / folder).rglob("README.md"))
+def pages() -> Iterator[Path]:
+    """The files that may have such tables."""
+    for name in ("README.md", "RESULTS.md"):
+        yield from sorted((ROOT / "plugins").glob(f"*/{name}"))
 
 
-def renewed(readme: Path) -> str:
-    """The text of a README with its tables made anew."""
-    text = _ROWS.sub(lambda match: f"{match[1]}{_rows(match, readme.parent)}{match[5]}", readme.read_text(encoding="utf-8"))
-    text = _EVALUATED.sub(lambda match: f"{match[1]}{_evaluated(match, readme.parent)}{match[4]}", text)
-    text = _JUDGED.sub(lambda match: f"{match[1]}{_judged(match, readme.parent)}{match[3]}", text)
-    text = _LEVELS.sub(lambda match: f"{match[1]}{_levels(match, readme.parent)}{match[5]}", text)
-    text = _MOVEMENTS.sub(lambda match: f"{match[1]}{_movements(match, readme.parent)}{match[4]}", text)
-    text = _CONSTANTS.sub(lambda match: f"{match[1]}{_constants(match, readme.parent)}{match[4]}", text)
-    return _BLOCK.sub(lambda match: f"{match[1]}{_output(match['command'], readme.parent)}{match[3]}", text)
+def renewed(page: Path) -> str:
+    """The text of a page with its tables made anew."""
+    text = _ROWS.sub(lambda match: f"{match[1]}{_rows(match, page.parent)}{match[5]}", page.read_text(encoding="utf-8"))
+    text = _EVALUATED.sub(lambda match: f"{match[1]}{_evaluated(match, page.parent)}{match[4]}", text)
+    text = _JUDGED.sub(lambda match: f"{match[1]}{_judged(match, page.parent)}{match[3]}", text)
+    text = _LEVELS.sub(lambda match: f"{match[1]}{_levels(match, page.parent)}{match[5]}", text)
+    text = _MOVEMENTS.sub(lambda match: f"{match[1]}{_movements(match, page.parent)}{match[4]}", text)
+    text = _CONSTANTS.sub(lambda match: f"{match[1]}{_constants(match, page.parent)}{match[4]}", text)
+    return _BLOCK.sub(lambda match: f"{match[1]}{_report(match, page.parent)}{match[4]}", text)
+
+
+def _report(match: re.Match[str], folder: Path) -> str:
+    """The table of `duoln report`: the first column and those that are asked for, or all."""
+    table = _output(match["command"], folder)
+    if match["columns"] is None:
+        return table
+    cells = [line[2:-2].split(" | ") for line in table.splitlines()]
+    shown = [0, *(cells[0].index(name) for name in match["columns"].split(", "))]
+    return "".join(f"| {' | '.join(line[k] for k in shown)} |\n" for line in cells)
 
 
 def _rows(match: re.Match[str], folder: Path) -> str:
@@ -170,5 +186,5 @@ def _output(command: str, folder: Path) -> str:
 
 if __name__ == "__main__":
     os.environ.setdefault("COLUMNS", "200")
-    for path in readmes():
+    for path in pages():
         path.write_text(renewed(path), encoding="utf-8")
