@@ -22,11 +22,6 @@ or what an evaluation of skip-thoughts judged by the protocol of table 3: the ru
     <!-- judged results/novels100 -->
     <!-- end -->
 
-or the first update at which a curve was below some levels, for each variant, a median and range of its runs:
-
-    <!-- first below in results/paper: test_bound; 100, 95, 90 -->
-    <!-- end -->
-
 or how far the inputs of layers moved in a finding of `duoln analyze shift`, for some variants:
 
     <!-- movements of results/shift.json: none, encoder -->
@@ -45,15 +40,12 @@ Paths are relative to the page's folder.
 from __future__ import annotations
 
 import contextlib
-import csv
 import io
 import json
-import math
 import os
 import re
 import shlex
 import statistics
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,7 +55,6 @@ _BLOCK = re.compile(r"(<!-- duoln (?P<command>report [^;\n]*--markdown[^;\n]*)(?
 _ROWS = re.compile(r"(<!-- rows of (?P<results>\S+): (?P<kinds>.*?); (?P<asked>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 _EVALUATED = re.compile(r"(<!-- evaluated (?P<results>\S+): (?P<asked>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 _JUDGED = re.compile(r"(<!-- judged (?P<results>\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
-_LEVELS = re.compile(r"(<!-- first below in (?P<results>\S+): (?P<key>\w+); (?P<levels>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 _MOVEMENTS = re.compile(r"(<!-- movements of (?P<finding>\S+): (?P<variants>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 _CONSTANTS = re.compile(r"(<!-- constants of (?P<finding>\S+): (?P<variants>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -79,7 +70,6 @@ def renewed(page: Path) -> str:
     text = _ROWS.sub(lambda match: f"{match[1]}{_rows(match, page.parent)}{match[5]}", page.read_text(encoding="utf-8"))
     text = _EVALUATED.sub(lambda match: f"{match[1]}{_evaluated(match, page.parent)}{match[4]}", text)
     text = _JUDGED.sub(lambda match: f"{match[1]}{_judged(match, page.parent)}{match[3]}", text)
-    text = _LEVELS.sub(lambda match: f"{match[1]}{_levels(match, page.parent)}{match[5]}", text)
     text = _MOVEMENTS.sub(lambda match: f"{match[1]}{_movements(match, page.parent)}{match[4]}", text)
     text = _CONSTANTS.sub(lambda match: f"{match[1]}{_constants(match, page.parent)}{match[4]}", text)
     return _BLOCK.sub(lambda match: f"{match[1]}{_report(match, page.parent)}{match[4]}", text)
@@ -129,20 +119,6 @@ def _judged(match: re.Match[str], folder: Path) -> str:
     lines += [[encoder, *(f"{figures[f'sick_{key}']:.3f}" for key in ("r", "rho", "mse")),
                *(f"{figures[f'{key}_accuracy']:.1f}" for key in ("mr", "cr", "subj", "mpqa"))]
               for encoder, figures in sorted(rows.items(), key=lambda row: ("update" not in row[0], "no update" in row[0], row[0]))]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _levels(match: re.Match[str], folder: Path) -> str:
-    """A row for each variant: the update at which its curve first was below each level."""
-    levels, firsts = match["levels"].split(", "), defaultdict(list)
-    for path in sorted((folder / match["results"]).glob("*/curves.csv")):
-        with path.open(encoding="utf-8", newline="") as file:
-            curve = [(int(row["step"]), float(row[match["key"]])) for row in csv.DictReader(file) if row[match["key"]]]
-        variant = json.loads(path.with_name("config.json").read_text(encoding="utf-8"))["variant"]
-        firsts[variant].append([next((step for step, value in curve if value < float(level)), math.inf) for level in levels])
-    lines = [["updates until below", *levels], ["---"] * (1 + len(levels))]
-    lines += [[f"`{variant}`", *(_median(list(steps), ",").replace("inf", "never") for steps in zip(*runs, strict=True))]
-              for variant, runs in sorted(firsts.items())]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
