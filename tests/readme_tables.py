@@ -22,16 +22,6 @@ or what an evaluation of skip-thoughts judged by the protocol of table 3: the ru
     <!-- judged results/novels100 -->
     <!-- end -->
 
-or how far the inputs of layers moved in a finding of `duoln analyze shift`, for some variants:
-
-    <!-- movements of results/shift.json: none, encoder -->
-    <!-- end -->
-
-or the constants of a finding of `duoln analyze smoothness`, for some variants:
-
-    <!-- constants of results/smoothness.json: none, encoder -->
-    <!-- end -->
-
 Paths are relative to the page's folder.
 
     python tests/readme_tables.py          write them all anew
@@ -55,8 +45,6 @@ _BLOCK = re.compile(r"(<!-- duoln (?P<command>report [^;\n]*--markdown[^;\n]*)(?
 _ROWS = re.compile(r"(<!-- rows of (?P<results>\S+): (?P<kinds>.*?); (?P<asked>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 _EVALUATED = re.compile(r"(<!-- evaluated (?P<results>\S+): (?P<asked>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 _JUDGED = re.compile(r"(<!-- judged (?P<results>\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
-_MOVEMENTS = re.compile(r"(<!-- movements of (?P<finding>\S+): (?P<variants>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
-_CONSTANTS = re.compile(r"(<!-- constants of (?P<finding>\S+): (?P<variants>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def pages() -> Iterator[Path]:
@@ -70,8 +58,6 @@ def renewed(page: Path) -> str:
     text = _ROWS.sub(lambda match: f"{match[1]}{_rows(match, page.parent)}{match[5]}", page.read_text(encoding="utf-8"))
     text = _EVALUATED.sub(lambda match: f"{match[1]}{_evaluated(match, page.parent)}{match[4]}", text)
     text = _JUDGED.sub(lambda match: f"{match[1]}{_judged(match, page.parent)}{match[3]}", text)
-    text = _MOVEMENTS.sub(lambda match: f"{match[1]}{_movements(match, page.parent)}{match[4]}", text)
-    text = _CONSTANTS.sub(lambda match: f"{match[1]}{_constants(match, page.parent)}{match[4]}", text)
     return _BLOCK.sub(lambda match: f"{match[1]}{_report(match, page.parent)}{match[4]}", text)
 
 
@@ -122,30 +108,8 @@ def _judged(match: re.Match[str], folder: Path) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _movements(match: re.Match[str], folder: Path) -> str:
-    """Two rows for each layer, the means' and the deviations': the mean over all intervals."""
-    finding = json.loads((folder / match["finding"]).read_text(encoding="utf-8"))
-    variants = match["variants"].split(", ")
-    lines = [["inputs of", "", *(f"`{variant}`" for variant in variants)], ["---"] * (2 + len(variants))]
-    for layer in dict.fromkeys(movement["layer"] for movement in finding["movements"]):
-        for kind in ("means", "deviations"):
-            lines.append([layer, kind, *(_median([
-                statistics.fmean(movement[kind]) for movement in finding["movements"]
-                if (movement["variant"], movement["layer"]) == (variant, layer)], ".3f") for variant in variants)])
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _constants(match: re.Match[str], folder: Path) -> str:
-    """A row for the loss and for the gradient: the geometric mean over the training."""
-    finding, variants = json.loads((folder / match["finding"]).read_text(encoding="utf-8")), match["variants"].split(", ")
-    lines = [["Lipschitz constant of", *(f"`{variant}`" for variant in variants)], ["---"] * (1 + len(variants))]
-    lines += [[f"the {kind}", *(_median([statistics.geometric_mean(c[kind]) for c in finding["constants"] if c["variant"] == variant],
-                                        ".2f") for variant in variants)] for kind in ("loss", "gradient")]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _median(values: list[float], form: str = ".1f") -> str:
-    middle, low, high = (format(value, form) for value in (statistics.median(values), min(values), max(values)))
+def _median(values: list[float]) -> str:
+    middle, low, high = (f"{value:.1f}" for value in (statistics.median(values), min(values), max(values)))
     return middle if low == high else f"{middle} ({low}-{high})"
 
 
