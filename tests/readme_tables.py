@@ -1,5 +1,5 @@
 """The tables of README.md and RESULTS.md that come from kept runs. Each stands between two comments, the first of which
-is its command, where asked for with the columns that are shown:
+is its command, where asked for with the columns that it keeps:
 
     <!-- duoln report results/small --markdown -->
     <!-- end -->
@@ -67,8 +67,8 @@ def _report(match: re.Match[str], folder: Path) -> str:
     if match["columns"] is None:
         return table
     cells = [line[2:-2].split(" | ") for line in table.splitlines()]
-    shown = [0, *(cells[0].index(name) for name in match["columns"].split(", "))]
-    return "".join(f"| {' | '.join(line[k] for k in shown)} |\n" for line in cells)
+    columns = [0, *(cells[0].index(name) for name in match["columns"].split(", "))]
+    return "".join(f"| {' | '.join(line[k] for k in columns)} |\n" for line in cells)
 
 
 def _rows(match: re.Match[str], folder: Path) -> str:
