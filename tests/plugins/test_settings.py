@@ -1,7 +1,7 @@
 """The settings of every task and preset, one by one: tables and curves were made with these, and a change shows here.
 
 The defaults are the protocol of the paper, or of the code that made its figures; `paper` adds how long it trains. The
-small presets are those of the tables in each plug-in's README.
+small presets are those of the tables in each plug-in's README.md and RESULTS.md.
 """
 
 import dataclasses
