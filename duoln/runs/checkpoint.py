@@ -39,7 +39,7 @@ class Checkpoint(NamedTuple):
     notes: dict[str, Any]
 
     @property
-    def beststep_of(self) -> int | None:
+    def best_step(self) -> int | None:
         """The step of the best checkpoint of the run up to this one; None where no evaluation was any good."""
         return _best_step(self.path.parent, self.notes)
 

@@ -72,8 +72,8 @@ def test_masks_are_the_same_on_every_backend_and_for_every_object(be, x):
     """They depend on seed, update, path and shape; so a resumed loop gets them again."""
     model = network()
     here = nn.DropoutMasks(model, 5)(9, start(model, be), x)
-    there = nn.DropoutMasks(network(), 5)(9, start(model, "numpy"), duoln.tensor(x.numpy(), "numpy"))
-    np.testing.assert_array_equal(here["2"].numpy(), there["2"].numpy())
+    on_numpy = nn.DropoutMasks(network(), 5)(9, start(model, "numpy"), duoln.tensor(x.numpy(), "numpy"))
+    np.testing.assert_array_equal(here["2"].numpy(), on_numpy["2"].numpy())
     again = nn.DropoutMasks(model, 6)(9, start(model, be), x)
     assert not np.array_equal(here["2"].numpy(), again["2"].numpy())
 
