@@ -6,8 +6,8 @@ A network reads the bytes of a text and predicts the next one. In a package with
 are its commands:
 
     duoln run own_text --set file=novel.txt --out runs/novel
-    duoln sample own_text --run runs/novel/ln --out novel-sample.txt --count 400
-    duoln evaluate own_text --run runs/novel/ln --text another.txt
+    duoln sample runs/novel/ln --out novel-sample.txt --count 400
+    duoln evaluate runs/novel/ln --text another.txt
     duoln report runs/novel                                    curves, and the picture that `pictures` draws
 """
 

@@ -12,7 +12,7 @@ or the rows of a table of the paper: kinds of figures, each for all variants, an
     <!-- rows of results/captions: image = test_image, caption = test_caption; R@1 = r1, mean rank = mean_rank -->
     <!-- end -->
 
-or the figures of `duoln evaluate TASK --json`, kept as `evaluation.json` beside a run:
+or the figures of `duoln evaluate RUN --json`, kept as `evaluation.json` beside a run:
 
     <!-- evaluated results/paper: bound = test_bound, standard error = test_error -->
     <!-- end -->

@@ -88,7 +88,7 @@ def test_own_text_says_its_place_in_updates_and_of_no_paper(own_text, capsys):
 
 def test_own_text_is_sampled(own_text):
     def sampled(name, *options):
-        assert cli.main(["sample", "own_text", "--run", str(own_text / "runs" / "ln"), "--out", str(own_text / name), *options]) == 0
+        assert cli.main(["sample", str(own_text / "runs" / "ln"), "--out", str(own_text / name), *options]) == 0
         return (own_text / name).read_text(encoding="utf-8")
 
     assert sampled("a.txt", "--count", "40") == sampled("b.txt", "--count", "40") != sampled("c.txt", "--count", "40", "--seed", "1")
@@ -99,6 +99,6 @@ def test_own_text_is_evaluated_on_another_text(own_text, capsys):
     (own_text / "other.txt").write_text("zq" * 200, encoding="utf-8")
     figures = []
     for text in ("text.txt", "other.txt"):
-        assert cli.main(["evaluate", "own_text", "--run", str(own_text / "runs" / "ln"), "--text", str(own_text / text), "--json"]) == 0
+        assert cli.main(["evaluate", str(own_text / "runs" / "ln"), "--text", str(own_text / text), "--json"]) == 0
         figures.append(json.loads(capsys.readouterr().out))
     assert figures[0]["bits"] < figures[1]["bits"] and {"task", "variant", "bits_first", "bits_last"} <= figures[0].keys()

@@ -24,13 +24,17 @@ EXAMPLES = """examples:
   duoln run mnist                                    every variant, then a table
   duoln run mnist --variant ln --preset paper        one variant, the paper's protocol
   duoln run mnist --set learning_rate=0.003 --set epochs=5
+  duoln run mnist --seed 0,1,2                       each variant with three seeds: median and range
   duoln run mnist --out runs/a --resume auto         go on where runs/a stopped
   duoln run mnist --variant ln --backend mlx --ranks 2   two processes, one model
   srun duoln run mnist --variant ln --ranks slurm    one model in all processes of a Slurm job
   duoln summary mnist --variant ln                   layers, shapes, parameters and memory of its model
   duoln find-rate mnist --variant ln                 which learning rates it can be trained with
   duoln run mnist --watch norm-stats                 statistics of every layer while it trains
-  duoln report runs/a runs/b                         curves of several runs
+  duoln report runs                                  all runs below runs, a table a task
+  duoln report runs/a runs/b --html page.html        curves of several runs, as a page for a browser
+  duoln sample runs/a/ln --out digits.png            what a trained model generates
+  duoln evaluate runs/a/ln                           a trained model by the task's own protocol
   duoln paper                                        every figure, table and claim, and where we stand
   duoln analyze invariance                           table 1 of the paper, measured
   duoln new-task my_task                             a package with a task of your own, to start from
@@ -50,7 +54,8 @@ def build_parser() -> argparse.ArgumentParser:
                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action=ShowVersion, version=f"duoln {duoln.__version__}",
                         help="show the version and end")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    parser.set_defaults(run=lambda args: parser.print_help())
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
     from duoln.cli import (
         analyze,
@@ -80,15 +85,15 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit code, which is 2 for a wrong command line and 0 for `--help`."""
+    """Run the command line; the exit code, which is 2 for a wrong command line and 0 for `--help` or no word at all."""
     words = list(sys.argv[1:] if argv is None else argv)
 
     def run() -> int:
         switches.check()
         args = build_parser().parse_args(words)
         args.words = words
-        code: int = args.run(args)
-        return code
+        code: int | None = args.run(args)
+        return code or 0
 
     return guarded(run, words)
 

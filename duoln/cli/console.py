@@ -78,13 +78,18 @@ talk = _Plain(streams.Talk())
 
 
 def say(text: str, style: str = "") -> None:
-    """One remark on stderr. On a terminal, lines longer than it is wide are broken between words."""
+    """One remark on stderr. On a terminal, lines longer than it is wide are broken between words.
+
+    A line that begins with four spaces is a command or a text of a program, and stays whole.
+    """
     lines = [_fitted(line, talk.width) for line in text.splitlines()] if talk.is_terminal else [text]
     talk.print("\n".join(lines), style=style or None, soft_wrap=True)
 
 
 def _fitted(line: str, width: int) -> str:
     """The line in lines of that width; a longer word, such as a path, stays whole."""
+    if line.startswith("    "):
+        return line
     return textwrap.fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
@@ -152,40 +157,45 @@ def number(value: Any, form: str) -> str:
 
 
 class ProgressDisplay(Listener):
-    """The progress of one run: a bar on a terminal, else a line every few seconds, and a line for each evaluation."""
+    """The progress of one run: a bar on a terminal, else a line every few seconds, and a line for each evaluation.
 
-    def __init__(self, columns: Sequence[Column], x_axis: Literal["epoch", "step"] = "epoch") -> None:
-        self.columns, self.x_axis = split_columns(columns)[0], x_axis
-        self._label, self._variant, self._last_step = "", "", 0
+    Args:
+        columns: the metrics of an evaluation.
+        x_axis: whether its line has the epoch or the update.
+        name: what the run is called, at the start of each line; by default as its variant.
+    """
+
+    def __init__(self, columns: Sequence[Column], x_axis: Literal["epoch", "step"] = "epoch", name: str = "") -> None:
+        self.columns, self.x_axis, self.name = split_columns(columns)[0], x_axis, name
+        self._last_step = 0
         self._bar: Progress | None = None
         self._id: TaskID | None = None
         self._said = 0.0
-        self._steps_per_epoch = 1
         self._weights = 0
 
     def on_start(self, event: RunStart) -> None:
-        self._label = "" if event.dataset.provenance == "original" else f" [{event.dataset.label}]"
-        self._variant, self._last_step, self._weights = event.variant, event.last_step, event.parameters
-        self._steps_per_epoch = event.steps_per_epoch
+        self.name = self.name or event.variant
+        self._last_step, self._weights = event.last_step, event.parameters
         for line in event.mended:
-            say(f"{self._variant}: {line}", style="yellow")
+            say(f"{self.name}: {line}", style="yellow")
         for line in event.refused:
-            say(f"{self._variant}: refused {line}", style="yellow")
+            say(f"{self.name}: refused {line}", style="yellow")
         if event.is_finished:
-            say(f"{self._variant}: is finished, after step {event.first_step}; a larger --epochs goes on")
+            say(f"{self.name}: is finished, after step {event.first_step}; a larger --epochs goes on")
         elif event.first_step:
-            say(f"{self._variant}: goes on after step {event.first_step}")
+            say(f"{self.name}: goes on after step {event.first_step}")
         for change in event.changes:
-            say(f"{self._variant}: {change}", style="yellow")
+            say(f"{self.name}: {change}", style="yellow")
         if talk.is_terminal and not talk.is_dumb_terminal and event.first_step < event.last_step:
             self._bar = Progress(TextColumn("{task.description}", markup=False), BarColumn(bar_width=None),
-                                 MofNCompleteColumn(), TimeRemainingColumn(), console=talk, transient=True)
-            self._id = self._bar.add_task(self._variant, total=event.last_step, completed=event.first_step)
+                                 MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("left"), console=talk,
+                                 transient=True)
+            self._id = self._bar.add_task(self.name, total=event.last_step, completed=event.first_step)
             self._bar.start()
         self._said = time.monotonic()
 
     def on_memory(self, step_bytes: int) -> None:
-        say(f"{self._variant}: {self._weights:,} weights; a step takes about {size(step_bytes)} of memory")
+        say(f"{self.name}: {self._weights:,} weights; a step takes about {size(step_bytes)} of memory")
 
     def on_step(self, event: Step) -> None:
         now = time.monotonic()
@@ -193,15 +203,15 @@ class ProgressDisplay(Listener):
             return
         self._said = now
         if self._bar is not None and self._id is not None:
-            text = visible(f"{self._variant}  loss {event.loss:.4f}{self._label}")
+            text = visible(f"{self.name}  loss {event.loss:.4f}")
             self._bar.update(self._id, completed=event.step, description=text)
         else:
-            say(f"{self._variant}: step {event.step}/{self._last_step}  loss {event.loss:.4f}{self._label}")
+            say(f"{self.name}: step {event.step}/{self._last_step}  loss {event.loss:.4f}")
 
     def on_evaluation(self, event: Evaluation) -> None:
         figures = "  ".join(f"{c.heading} {number(event.values.get(c.key), c.form)}" for c in self.columns)
         when = f"epoch {round(event.epoch, 3):g}" if self.x_axis == "epoch" else f"update {event.step}"
-        say(f"{self._variant}: {when}  {figures}{self._label}")
+        say(f"{self.name}: {when}  {figures}")
         self._said = time.monotonic()
 
     def on_end(self, status: str, result: Mapping[str, Any]) -> None:

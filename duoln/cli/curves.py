@@ -26,14 +26,20 @@ def runs_of_one_task(command: str, paths: Sequence[Path], plugins: Sequence[str]
     Raises:
         UsageError: they are of several tasks. The rest as `read_curves` and `find_task`.
     """
+    by_task = runs_by_task(paths, plugins)
+    if len(by_task) > 1:
+        raise UsageError(f"[{command}] expected runs of one task, found {', '.join(task.name for task, _ in by_task)}")
+    return by_task[0]
+
+
+def runs_by_task(paths: Sequence[Path], plugins: Sequence[str] | None) -> list[tuple[Task, list[Curve]]]:
+    """The runs in some folders, by task. Raises as `read_curves` and `find_task`."""
     from duoln.runs.curves import read_curves
     from duoln.tasks.registry import find_task
 
     curves = read_curves(paths)
-    names = sorted({c.task for c in curves})
-    if len(names) > 1:
-        raise UsageError(f"[{command}] expected runs of one task, found {', '.join(names)}")
-    return find_task(names[0], plugins), curves
+    return [(find_task(name, plugins), [c for c in curves if c.task == name])
+            for name in sorted({c.task for c in curves})]
 
 
 def write_curves(task: Task, series: Sequence[Series], out: Path, by: By = "run") -> list[Path]:

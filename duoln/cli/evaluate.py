@@ -1,4 +1,4 @@
-"""`duoln evaluate TASK`: the evaluation of a trained model by the task's own protocol."""
+"""`duoln evaluate RUN`: the evaluation of a trained model by the task's own protocol."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import argparse
 from typing import Any
 
 from duoln.cli.parser import Parser
-from duoln.cli.sample import add_options, read_options
+from duoln.cli.sample import add_options, add_run, read_options
 from duoln.errors import UsageError
 
 
 def add_command(commands: Any) -> None:
-    """Add `evaluate` to the command line. Each task has its own options, which are read after the task's name."""
+    """Add `evaluate` to the command line. Each task has its own options, which are read after the run."""
     evaluate = commands.add_parser("evaluate", help="evaluate a trained model by the task's own protocol",
-                                   epilog="`duoln evaluate TASK --help` has the options of one task")
-    evaluate.add_argument("task")
-    evaluate.add_argument("options", nargs=argparse.REMAINDER, metavar="--run RUN ...")
+                                   epilog="`duoln evaluate RUN --help` has the options of that run's task")
+    add_run(evaluate, "...")
     evaluate.set_defaults(run=_evaluate)
 
 
@@ -23,21 +22,21 @@ def _evaluate(args: argparse.Namespace) -> int:
     from duoln import runtime
     from duoln.cli import console
     from duoln.cli.rows_table import RowsTable
-    from duoln.runs.trained import load_trained
+    from duoln.runs.trained import load_trained, task_of
     from duoln.tasks.registry import find_task
 
-    task = find_task(args.task)
+    task = find_task(task_of(args.trained), args.plugins)
     if task.evaluating is None:
         raise UsageError(f"[{task.name}] the task has no evaluation of its own beside that of `duoln run`")
-    parser = Parser(prog=f"duoln evaluate {task.name}",
-                    description="Evaluate a trained model by the task's own protocol.")
+    parser = Parser(prog=f"duoln evaluate {args.trained}",
+                    description=f"Evaluate a trained model of {task.name} by the task's own protocol.")
     parser.add_argument("--json", action="store_true", help="the figures as one JSON object on stdout")
     add_options(parser, task.evaluating)
     given = vars(parser.parse_args(args.options))
     options = read_options(task.name, task.evaluating, given)
     backend, why = runtime.choose(given["backend"])
     console.say(f"backend: {why}")
-    trained = load_trained(task, given["run"], backend)
+    trained = load_trained(task, args.trained, backend)
     console.say(f"model: {task.name} {trained.variant} after {trained.step} updates")
     findings = task.evaluate(trained, options, console.say)
     if given["json"]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import shlex
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duoln
@@ -54,11 +52,6 @@ def settings_of(task: Task, args: argparse.Namespace) -> dict[str, Any]:
             raise UsageError(f"[--set] expected a setting of {task.name}, found {key!r}, which is an option of the "
                              f"command: {flag}")
     return settings
-
-
-def how_to_resume(out: Path | None) -> str:
-    """The options that go on with a run, in its folder or in the newest one of the task."""
-    return "--resume auto" + ("" if out is None else f" --out {shlex.quote(str(out))}")
 
 
 def say_slow(slow: Iterable[tuple[str, str, float]]) -> None:

@@ -90,7 +90,8 @@ def _names(task: Task, curves: Sequence[Curve]) -> list[str]:
     Raises:
         UsageError: two runs would have one name, because their settings are equal.
     """
-    from duoln.runs.series import differing_settings, folder_name
+    from duoln.runs.folder import folder_name
+    from duoln.runs.series import differing_settings
 
     keys = differing_settings(task, curves)
     names: dict[str, Curve] = {}

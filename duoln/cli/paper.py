@@ -29,6 +29,8 @@ def add_command(commands: Any) -> None:
     paper.add_argument("--runs", action="append", type=Path, metavar="DIR",
                        help="runs to look in, or one run; may be repeated (default: runs, and what is kept beside the "
                             "code)")
+    paper.add_argument("--section", metavar="NUMBER", help="only the claims of this section, such as 6 or 6.5")
+    paper.add_argument("--verdict", metavar="WORDS", help="only the claims with this verdict, such as 'does not hold'")
     paper.add_argument("--html", type=Path, metavar="FILE.html",
                        help="write one page that any browser opens: the paper's figures beside ours")
     facts.add_plugin_option(paper)
@@ -39,6 +41,7 @@ def add_command(commands: Any) -> None:
 def _paper(args: argparse.Namespace) -> int:
     from duoln.cli import console
     from duoln.cli.rows_table import RowsTable
+    from duoln.paper.page import TITLE
     from duoln.paper.standing import by_entry, standings, tally
     from duoln.tasks.registry import Registry
 
@@ -52,6 +55,7 @@ def _paper(args: argparse.Namespace) -> int:
                     "setting; --runs names the folder of your runs")
     for line in refused:
         console.say(f"left out: {line}", style="yellow")
+    rows = _asked_for(rows, args.section, args.verdict)
     if args.html is not None:
         from duoln.paper.page import write_page
 
@@ -62,10 +66,15 @@ def _paper(args: argparse.Namespace) -> int:
         tasks = [entry.task for entry in registry.tasks.values()]
         console.put_json({"paper": [_as_json(row) for row in rows], "verdicts": counts, "refused": refused,
                           "tables": [table._asdict() for task in tasks for table in task.reference_tables()]})
+    elif args.html is None and not rows:
+        console.put(f"no claim of section {args.section} has the verdict {args.verdict!r}")
     elif args.html is None:
+        console.show(RowsTable(TITLE, ("claim", "verdict", "where"), [
+            (row.claim.text, row.verdict, f"{row.entry.where} ({row.entry.section})") for row in rows]), data=True)
+        console.put("")
         if console.width() >= _WIDE:
             cells = [row for entry, of_entry in by_entry(rows) for row in _cells(entry, of_entry)]
-            table = RowsTable("Layer Normalization, as far as it is reproduced here", (
+            table = RowsTable("What each verdict is from", (
                 "where", "claim, and its command", "verdict", "the paper's", "ours", "data, length, seeds"), cells,
                 whole=(0,), ruled=True)
             console.show(table, data=True)
@@ -74,7 +83,29 @@ def _paper(args: argparse.Namespace) -> int:
                 for line in _lines(entry, of_entry):
                     console.put(line)
         console.put(", ".join(f"{word}: {count}" for word, count in counts.items()))
+        if not (args.section or args.verdict):
+            console.say("for a part: --section 6.5, --verdict holds; a page with links and curves: --html FILE.html")
     return 0
+
+
+def _asked_for(rows: Sequence[Standing], section: str | None, verdict: str | None) -> list[Standing]:
+    """The claims of a section, with the sections inside it, and of a verdict.
+
+    Raises:
+        UsageError: no claim is of this section, or there is no such verdict.
+    """
+    from duoln.core.arguments import did_you_mean
+    from duoln.paper.verdict import VERDICTS
+
+    if verdict is not None and verdict not in VERDICTS:
+        raise UsageError(f"[paper] --verdict: expected one of {', '.join(map(repr, VERDICTS))}; found {verdict!r}"
+                         f"{did_you_mean(verdict, VERDICTS)}")
+    of_section = [row for row in rows if section is None or f"{row.entry.section}.".startswith(f"{section}.")]
+    if not of_section:
+        known = dict.fromkeys(row.entry.section for row in rows)
+        raise UsageError(f"[paper] --section: expected one of {', '.join(known)}, or what it begins with; "
+                         f"found {section!r}")
+    return [row for row in of_section if verdict in (None, row.verdict)]
 
 
 def _kept(registry: Registry) -> list[Path]:

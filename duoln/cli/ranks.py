@@ -9,7 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from duoln.cli import facts, streams
+from duoln.cli import streams
+from duoln.cli.going_on import BY_LAUNCH, resume_command
 from duoln.errors import RankError, UsageError
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def launch(count: int, args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as folder:
         heard = [Path(folder) / f"rank{k}.txt" for k in range(count)]
         with Children() as children, children.receive_signals():
-            children.start([*args.words, "--ranks", "duoln"], heard, streams.child_stdout())
+            children.start([*args.words, *BY_LAUNCH], heard, streams.child_stdout())
             dead = children.wait()
         if dead is None:
             return 0
@@ -89,7 +90,7 @@ def launch(count: int, args: argparse.Namespace) -> int:
             return first  # rank 0 has reported the error, unless its error is only that another rank ended
         last_words = _last_words(heard[dead]) if dead else ""
         raise RankError(f"rank {dead} {_how_it_ended(code)}; the other ranks were ended. Go on from the last "
-                        f"checkpoint with {facts.how_to_resume(args.out)}{last_words}")
+                        f"checkpoint with\n{resume_command(args.words, args.out)}{last_words}")
 
 
 def _how_it_ended(code: int) -> str:

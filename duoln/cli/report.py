@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from duoln.cli import facts
-from duoln.cli.curves import CURVES, runs_of_one_task, write_curves, write_layers
+from duoln.cli.curves import CURVES, runs_by_task, write_curves, write_layers
 from duoln.errors import UsageError
 from duoln.system.filesystem import check_regular, make_folder
 
 if TYPE_CHECKING:
+    from duoln.runs.page import Part
     from duoln.runs.series import By, Series
     from duoln.tasks.task import Task
 
@@ -29,7 +30,8 @@ def add_command(commands: Any) -> None:
     report.add_argument("--by", choices=("run", "seed"), default="run",
                         help="a curve and a row for each run, or for each setting: the median and range of its seeds")
     report.add_argument("--out", type=Path, metavar="DIR",
-                        help=f"write {' and '.join(CURVES)} there; without this nothing is written")
+                        help=f"write {' and '.join(CURVES)} there, of several tasks in a folder for each; without this "
+                             "nothing is written")
     report.add_argument("--html", type=Path, metavar="FILE.html",
                         help="write one page that any browser opens: table, settings, and curves that answer to the "
                              "pointer")
@@ -41,7 +43,8 @@ def add_command(commands: Any) -> None:
 
 
 def _report(args: argparse.Namespace) -> int:
-    from duoln.cli import console, markdown
+    from duoln.cli import console
+    from duoln.runs.page import Part
     from duoln.runs.series import series_of
 
     if args.over is not None and not args.markdown:
@@ -50,48 +53,62 @@ def _report(args: argparse.Namespace) -> int:
         raise UsageError("[report] expected --markdown or --json, because stdout has one result; found both")
     if args.html is not None and args.html.suffix.lower() not in _PAGES:
         raise UsageError(f"[report] expected a page's name, which ends in {' or '.join(_PAGES)}; found {args.html}")
-    task, curves = runs_of_one_task("report", args.runs, args.plugins)
-    series = series_of(task, curves, args.by)
-    _write(task, series, args)  # first: stdout may be closed
-    for dataset in dict.fromkeys(c.dataset for c in curves):
-        of_dataset = [s for s in series if s.runs[0].dataset == dataset]
+    parts = [Part(task, series_of(task, curves, args.by)) for task, curves in runs_by_task(args.runs, args.plugins)]
+    _write(parts, args)  # first: stdout may be closed
+    for part in parts:
+        _show(part, args, alone=len(parts) == 1)
+    if args.json:
+        console.put_json({"runs": [
+            {"run": str(c.path), "name": s.name, "label": s.label(), "task": c.task, "variant": c.variant,
+             "dataset": c.dataset._asdict(), "differences": dict(s.differences), "config": dict(c.config),
+             "evaluations": c.points, "result": c.result, "changes": c.changes}
+            for part in parts for s in part.series for c in s.runs]})
+    elif args.out is None and args.html is None and not args.markdown:
+        console.say(f"for {' and '.join(CURVES)}: --out DIR; for one page with table and curves: --html FILE.html")
+    return 0
+
+
+def _show(part: Part, args: argparse.Namespace, alone: bool) -> None:
+    """The tables of a task: one for each data set, because figures on different data are never beside each other."""
+    from duoln.cli import console, markdown
+
+    task = part.task
+    if args.markdown and not alone:
+        console.put(f"**{task.title}**\n")
+    for dataset in dict.fromkeys(c.dataset for s in part.series for c in s.runs):
+        of_dataset = [s for s in part.series if s.runs[0].dataset == dataset]
         rows = [result_row(task, s) for s in of_dataset]
         if args.markdown:
             console.put(markdown.results(task, rows, told_apart(of_dataset, args.by)) if args.over is None else
                         markdown.over_time(task, of_dataset, args.over))
         else:
             console.show_results(task, dataset, rows, told_apart(of_dataset, args.by), data=not args.json)
-    if args.json:
-        runs = [(s, c) for s in series for c in s.runs]
-        console.put_json({"task": task.name, "runs": [
-            {"run": str(c.path), "name": s.name, "label": s.label(), "variant": c.variant,
-             "dataset": c.dataset._asdict(), "differences": dict(s.differences), "config": dict(c.config),
-             "evaluations": c.points, "result": c.result, "changes": c.changes} for s, c in runs]})
-    elif args.out is None and args.html is None and not args.markdown:
-        console.say(f"for {' and '.join(CURVES)}: --out DIR; for one page with table and curves: --html FILE.html")
-    return 0
 
 
-def _write(task: Task, series: Sequence[Series], args: argparse.Namespace) -> None:
-    """The files that the command line asks for."""
+def _write(parts: Sequence[Part], args: argparse.Namespace) -> None:
+    """The files that the command line asks for; those of several tasks are in a folder for each."""
     from duoln.cli import console
-    from duoln.runs.page import write_page
+    from duoln.runs.page import Part, write_page
 
     if args.html is not None:
         check_regular(args.html)
     if args.out is None and args.html is None:
         return
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) if args.out is None else args.out
-        make_folder(folder)
-        of_layers = write_layers(task, [c for s in series for c in s.runs], folder)
-        pictures = [*(path for path in of_layers if path.suffix == ".png"), *_pictures(task, series, folder)]
-        if args.out is not None:
-            written = [*write_curves(task, series, args.out, args.by), *of_layers, *pictures]
-            for path in dict.fromkeys(written):
-                console.say(f"wrote {path}")
+        top = Path(stack.enter_context(tempfile.TemporaryDirectory())) if args.out is None else args.out
+        drawn = []
+        for task, series, _ in parts:
+            folder = top if len(parts) == 1 else top / task.name
+            make_folder(folder)
+            of_layers = write_layers(task, [c for s in series for c in s.runs], folder)
+            pictures = [*(path for path in of_layers if path.suffix == ".png"), *_pictures(task, series, folder)]
+            drawn.append(Part(task, series, pictures))
+            if args.out is not None:
+                written = [*write_curves(task, series, folder, args.by), *of_layers, *pictures]
+                for path in dict.fromkeys(written):
+                    console.say(f"wrote {path}")
         if args.html is not None:
-            console.say(f"wrote {write_page(task, series, args.html, console.number, pictures)}")
+            console.say(f"wrote {write_page(drawn, args.html, console.number)}")
 
 
 def told_apart(series: Sequence[Series], by: By = "run") -> dict[str, list[str]]:

@@ -7,29 +7,26 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from duoln.cli import facts
-from duoln.cli.curves import CURVES, LAYERS, write_curves, write_layers
+from duoln.cli import facts, planned
+from duoln.cli.curves import write_curves, write_layers
+from duoln.cli.going_on import resume_command
 from duoln.cli.guard import as_document, guarded
 from duoln.cli.one_task import say_data
 from duoln.cli.parser import Parser
 from duoln.cli.ranks import launch, parse_ranks, take_place
-from duoln.errors import CheckpointError, UsageError
-from duoln.system.filesystem import check_regular, make_folder
+from duoln.errors import UsageError
 
 if TYPE_CHECKING:
     from duoln.backends.protocol import Backend
     from duoln.distributed.place import Place
     from duoln.distributed.ranks import Ranks
-    from duoln.runs.settings import Command
+    from duoln.runs.series import By
+    from duoln.runs.settings import Command, Job
     from duoln.tasks.task import Config, Task
     from duoln.tasks.values import Splits
-
-_RUNS = Path("runs")
-"""Where commands without --out put their runs."""
 
 
 def add_command(commands: Any) -> None:
@@ -56,7 +53,9 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     from duoln.training.norm_stats import WATCHES
 
     parser.add_argument("--backend", choices=CHOICES, help="default: DUOLN_BACKEND, else auto")
-    parser.add_argument("--seed", type=int, help="0 to 2^64 - 1 (default 0)")
+    parser.add_argument("--seed", type=_seeds, default=[], metavar="N[,N]", dest="seeds",
+                        help="0 to 2^64 - 1 (default 0); of several, each variant is trained with each, and the table "
+                             "has their median and range")
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--out", type=Path, metavar="DIR", help="the run folder (default: runs/TASK-DATE-TIME)")
@@ -73,6 +72,16 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
                         help="bf16: store activations and a copy of the weights in 16 bits, and compute in float32 "
                              "(default: float32, or that of a resumed run)")
     parser.add_argument("--json", action="store_true", help="the result as one JSON object on stdout")
+
+
+def _seeds(text: str) -> list[int]:
+    words = text.split(",")
+    if not all(word.isascii() and word.lstrip("-").isdecimal() for word in words):
+        raise argparse.ArgumentTypeError(f"expected a number, or several with commas between them, found {text!r}")
+    seeds = [int(word) for word in words]
+    if len(set(seeds)) < len(seeds):
+        raise argparse.ArgumentTypeError(f"expected different seeds, found {text!r}")
+    return seeds
 
 
 def _updates(text: str) -> int:
@@ -107,10 +116,11 @@ def _run_alone(task: Task, argv: Sequence[str], prog: str | None, description: s
         parser.add_argument("--paper", action="store_true", help="the paper's protocol")
     add_run_options(parser)
     args = parser.parse_args(argv)
+    args.words = argv
     asked = "paper" if getattr(args, "paper", False) else None
     # The task may not belong to a plug-in, so its module is used as the name of the distribution.
     return run_variants(named(task, task.owner or type(task).__module__), args,
-                        Command(list(variants), asked, {}), usual=preset)
+                        Command(list(variants), asked, {}, []), usual=preset)
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -125,8 +135,8 @@ def _run(args: argparse.Namespace) -> int:
     place = take_place(args.ranks) if isinstance(args.ranks, str) else None
     if isinstance(args.ranks, int) and args.ranks != 1:
         return launch(args.ranks, args)
-    return run_variants(task, args, Command(names, args.preset, facts.settings_of(task, args)), None, args.plugins,
-                        place)
+    return run_variants(task, args, Command(names, args.preset, facts.settings_of(task, args), []), None,
+                        args.plugins, place)
 
 
 def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: str | None = None,
@@ -159,20 +169,22 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
     from duoln.training.train import train_in_folder
     from duoln.training.trainer import Trainer
 
-    given = {key: getattr(args, key) for key in ("seed", "epochs", "batch_size") if getattr(args, key) is not None}
-    asked = asked._replace(settings={**asked.settings, **given})
+    given = {key: getattr(args, key) for key in ("epochs", "batch_size") if getattr(args, key) is not None}
+    asked = asked._replace(settings={**asked.settings, **given}, seeds=args.seeds)
+    if asked.seeds and "seed" in asked.settings:
+        raise UsageError("[run] expected --seed or --set seed, found both")
     follows = place is not None and place.rank > 0
-    top, wishes = Path(), dict.fromkeys(asked.variants, asked)
-    if follows and args.resume:
-        configs: dict[str, Config] = {}  # process 0 knows them, from the folder
-    elif follows or not args.resume:
-        asked = asked._replace(variants=asked.variants or list(task.variants), preset=asked.preset or usual)
-        wishes, configs = dict.fromkeys(asked.variants, asked), _configs(task, asked)
-        top = top if follows else _new_folder(task, list(configs), args.out)
-    else:
-        top = args.out or _newest_folder(task)
-        wishes, configs = _resumed(task, top, asked, usual)
-    precisions = {} if follows else _precisions(top, list(configs), args.precision)
+    top = Path()
+    wishes: Mapping[Job, Command] = {}
+    configs: Mapping[Job, Config] = {}
+    if not args.resume:
+        wishes, configs = planned.begun(task, asked._replace(variants=asked.variants or list(task.variants),
+                                                             preset=asked.preset or usual))
+        top = top if follows else planned.new_folder(task, configs, args.out)
+    elif not follows:  # the others get the configurations of process 0, which reads the folder
+        top = args.out or planned.newest_folder(task)
+        wishes, configs = planned.resumed(task, top, asked, usual)
+    precisions = {} if follows else planned.precisions(top, configs, args.precision)
     backend, why = runtime.choose(args.backend)
     console.say(f"backend: {why}")
     ranks = join_ranks(place, backend, console.say) if place else None
@@ -186,26 +198,28 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
     listeners = Registry(asked=plugins).listeners(console.say)
     watch = None if args.watch is None else Watch(args.watch, args.watch_every)
     made_for: tuple[Any, ...] = ()
-    for name, cfg in configs.items():
+    for job, cfg in configs.items():
         if splits is None or made_for != _data_settings(task, cfg):
-            if task.paper:  # others say what they read or make when they have it
+            if task.paper and splits is None:  # others say what they read or make when they have it
                 console.say(f"data: looking for what {task.name} needs (DUOLN_DATA, the cache, then mirrors)")
+            told = None if splits is None else (splits.dataset, splits.remarks)
             splits, made_for = task.data(cfg), _data_settings(task, cfg)
-            say_data(task, splits)
-        trainer = Trainer(task, name, cfg, splits, backend, args.debug_nans, ranks, precisions[name])
+            if told != (splits.dataset, splits.remarks):
+                say_data(task, splits)
+        trainer = Trainer(task, job.variant, cfg, splits, backend, args.debug_nans, ranks, precisions[job])
         if follows:
             follow(trainer)
             continue
-        display = console.ProgressDisplay(task.columns, task.x_axis)
+        display = console.ProgressDisplay(task.columns, task.x_axis, job.name)
         if not results:
             if args.out is None and args.resume is None:
-                top = _of_its_own(top)
-            _note(task, top, wishes)
+                top = planned.of_its_own(top)
+            planned.note(task, top, wishes)
         try:
-            results.append(train_in_folder(trainer, top / name, [display, *listeners], args.resume is not None,
+            results.append(train_in_folder(trainer, top / job.name, [display, *listeners], args.resume is not None,
                                            args.resume != "anyway", watch))
         except Interrupted as end:
-            stop = Interrupted(f"{end}; go on with {facts.how_to_resume(top)}", end.number)
+            stop = Interrupted(f"{end}; go on with\n{resume_command(args.words, top)}", end.number)
             _show_results(task, splits, backend, [*results, trainer.result()], top, args.json,
                           as_document(stop, str(stop), stop.exit_code))
             raise stop from None
@@ -224,104 +238,8 @@ def _data_settings(task: Task, cfg: Config) -> tuple[Any, ...]:
     return tuple((key, value) for key, value in vars(cfg).items() if key not in changed)
 
 
-def _configs(task: Task, asked: Command) -> dict[str, Config]:
-    from duoln.tasks.settings import check_config, make_config
-
-    configs = {name: make_config(task, name, asked.preset, asked.settings) for name in asked.variants}
-    for name, cfg in configs.items():
-        check_config(task, name, cfg)
-    return configs
-
-
-def _new_folder(task: Task, variants: Sequence[str], out: Path | None) -> Path:
-    """The folder of a run that begins."""
-    if out is None:
-        return _RUNS / f"{task.name}-{datetime.now():%Y%m%d-%H%M%S}"
-    for name in (*CURVES, *LAYERS):
-        check_regular(out / name)  # before anything is trained
-    taken = [name for name in variants if (out / name / "config.json").exists()]
-    if taken:
-        raise CheckpointError(f"{out}: already holds a run of {', '.join(taken)}; go on with --resume auto, "
-                              "or choose another --out")
-    return out
-
-
-def _of_its_own(folder: Path) -> Path:
-    """The folder, or one with a number after its name if another run that began in the same second has it."""
-    make_folder(folder.parent)
-    own, number = folder, 1
-    while True:
-        try:
-            own.mkdir()
-        except FileExistsError:
-            number += 1
-            own = folder.with_name(f"{folder.name}-{number}")
-        else:
-            return own
-
-
-def _note(task: Task, top: Path, wishes: Mapping[str, Command]) -> None:
-    """Note in the folders of variants what they are to be, unless an earlier command has."""
-    from duoln.runs.settings import COMMAND, Asked, next_number, write_asked
-
-    new = [name for name in wishes if not (top / name / COMMAND).is_file()]
-    if new:
-        number = next_number(_RUNS)
-        now = datetime.now(UTC).isoformat(timespec="microseconds")
-        for name in new:
-            write_asked(top / name, Asked(task.name, number, now, wishes[name].variants, wishes[name].preset,
-                                           wishes[name].settings))
-
-
-def _newest_folder(task: Task) -> Path:
-    from duoln.runs.settings import newest_below
-
-    newest = newest_below(_RUNS, task.name)
-    if newest is None:
-        raise CheckpointError(f"--resume auto: no run of {task.name} below runs/; name one with --out")
-    return newest
-
-
-def _resumed(task: Task, top: Path, asked: Command, usual: str | None) -> tuple[dict[str, Command], dict[str, Config]]:
-    """What each variant is to be, and what the command goes on with: each run's own settings.
-
-    A variant that the earlier command had not begun gets the preset and the settings that it was to have; one that the
-    command was not to train gets those of the others.
-    """
-    from duoln.cli import console
-    from duoln.runs.folder import CONFIG
-    from duoln.runs.settings import Command, newest_of, read_asked, resumed_config
-
-    for name in (*CURVES, *LAYERS):
-        check_regular(top / name)
-    earlier = {name: noted for name in task.variants if (noted := read_asked(top / name)) is not None}
-    wishes, configs = {}, {}
-    known = {name for noted in earlier.values() for name in noted.variants}
-    chosen = asked.variants or [name for name in task.variants if name in known] or list(task.variants)
-    for name in chosen:
-        wish = asked
-        if not (top / name / CONFIG).is_file():
-            noted = earlier.get(name) or newest_of(earlier.values())
-            wish = Command(sorted({*known, *chosen}), asked.preset or (noted.preset if noted else usual),
-                           {**(noted.settings if noted else {}), **asked.settings})
-        wishes[name] = wish
-        configs[name], changed = resumed_config(task, name, top / name, wish.preset, wish.settings)
-        for key, (before, now) in changed.items():
-            console.say(f"{name}: {key} was {before}, and is {now} from now on")
-    return wishes, configs
-
-
-def _precisions(top: Path, variants: Sequence[str], asked: str | None) -> dict[str, str]:
-    """The precision of each variant: that of its folder; that of the others of the command if it has none yet."""
-    from duoln.runs.precision import FLOAT32, read_precision, resumed_precision
-
-    before = {name: read_precision(top / name) for name in variants}
-    usual = asked or next(filter(None, before.values()), FLOAT32)
-    return {name: resumed_precision(top / name, asked) if before[name] else usual for name in variants}
-
-
-def _of_first(task: Task, ranks: Ranks, configs: Mapping[str, Config], precisions: Mapping[str, str],
-              asked: str | None) -> tuple[dict[str, Config], dict[str, str]]:
+def _of_first(task: Task, ranks: Ranks, configs: Mapping[Job, Config], precisions: Mapping[Job, str],
+              asked: str | None) -> tuple[dict[Job, Config], dict[Job, str]]:
     """The configurations and precisions of process 0, which alone reads the run folder.
 
     Args:
@@ -334,30 +252,39 @@ def _of_first(task: Task, ranks: Ranks, configs: Mapping[str, Config], precision
         UsageError: the command line of another process has other settings.
     """
     from duoln.data import strictjson
-    from duoln.runs.settings import config_of
+    from duoln.runs.settings import Job, config_of
 
-    text = strictjson.dumps({name: [dataclasses.asdict(cfg), precisions.get(name)] for name, cfg in configs.items()})
+    text = strictjson.dumps([[*job, dataclasses.asdict(cfg), precisions.get(job)] for job, cfg in configs.items()])
     shared = strictjson.revive(json.loads(ranks.texts(text)[0]))
-    first = {name: config_of(task, settings, "[ranks] rank 0") for name, (settings, _) in shared.items()}
-    chosen = {name: precision for name, (_, precision) in shared.items()}
-    ranks.check_same({f"{name} {key}": strictjson.dumps(value) for name, cfg in (configs or first).items()
-                      for key, value in {**vars(cfg), "precision": asked or chosen.get(name)}.items()})
+    first = {Job(variant, seed): config_of(task, settings, "[ranks] rank 0") for variant, seed, settings, _ in shared}
+    chosen = {Job(variant, seed): precision for variant, seed, _, precision in shared}
+    ranks.check_same({f"{job.name} {key}": strictjson.dumps(value) for job, cfg in (configs or first).items()
+                      for key, value in {**vars(cfg), "precision": asked or chosen.get(job)}.items()})
     return first, chosen
 
 
 def _show_results(task: Task, splits: Splits, backend: Backend, results: Sequence[Mapping[str, Any]], top: Path,
                   as_json: bool, error: Mapping[str, Any] | None = None) -> None:
     from duoln.cli import console
+    from duoln.cli.report import result_row, told_apart
     from duoln.pictures import drawing
     from duoln.runs.curves import read_curves
     from duoln.runs.series import series_of
+    from duoln.runs.settings import Job
     from duoln.training.loop import summarize
 
+    of_seeds = len({result["seed"] for result in results}) > 1
+    rows, apart = results, {"seed": [str(result["seed"]) for result in results]} if of_seeds else {}
     try:  # the files come first: stdout may be closed
         curves = read_curves([top])
-        written = [*write_curves(task, series_of(task, curves), top), *write_layers(task, curves, top)]
+        if of_seeds:
+            names = {Job(result["variant"], result["seed"]).name for result in results}
+            series = series_of(task, [c for c in curves if c.path.name in names], "seed")
+            rows, apart = [result_row(task, s) for s in series], told_apart(series, "seed")
+        by: By = "seed" if of_seeds else "run"
+        written = [*write_curves(task, series_of(task, curves, by), top, by), *write_layers(task, curves, top)]
     finally:  # a file or picture that fails does not cost the table
-        console.show_results(task, splits.dataset, results, data=not as_json)
+        console.show_results(task, splits.dataset, rows, apart, data=not as_json)
     console.say(f"run folder: {top}  ({', '.join(p.name for p in written)})")
     if not drawing.can_draw():
         console.say(f"  for a picture of the curves: {drawing.obstacle()}")

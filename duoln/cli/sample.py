@@ -1,4 +1,4 @@
-"""`duoln sample TASK`: samples of a trained model."""
+"""`duoln sample RUN`: samples of a trained model."""
 
 from __future__ import annotations
 
@@ -15,29 +15,37 @@ from duoln.errors import UsageError
 
 
 def add_command(commands: Any) -> None:
-    """Add `sample` to the command line. Each task has its own options, which are read after the task's name."""
+    """Add `sample` to the command line. Each task has its own options, which are read after the run."""
     sample = commands.add_parser("sample", help="what a trained model generates",
-                                 epilog="`duoln sample TASK --help` has the options of one task")
-    facts.add_plugin_option(sample)
-    sample.add_argument("task")
-    sample.add_argument("options", nargs=argparse.REMAINDER, metavar="--run RUN --out FILE ...")
+                                 epilog="`duoln sample RUN --help` has the options of that run's task")
+    add_run(sample, "--out FILE ...")
     sample.set_defaults(run=_sample)
+
+
+def add_run(parser: argparse.ArgumentParser, rest: str) -> None:
+    """The run, and what follows it: the options of its task."""
+    facts.add_plugin_option(parser)
+    parser.add_argument("trained", type=Path, metavar="RUN", help="a run folder, or a folder that holds one")
+    parser.add_argument("options", nargs=argparse.REMAINDER, metavar=rest)
 
 
 def _sample(args: argparse.Namespace) -> int:
     from duoln import runtime
     from duoln.cli import console
-    from duoln.runs.trained import load_trained
+    from duoln.runs.trained import load_trained, task_of
     from duoln.tasks.registry import find_task
 
-    task = find_task(args.task, args.plugins)
+    task = find_task(task_of(args.trained), args.plugins)
     if task.sampling is None:
         raise UsageError(f"[{task.name}] the task has nothing to sample")
-    given = vars(_parser(task.name, task.sampling).parse_args(args.options))
+    parser = Parser(prog=f"duoln sample {args.trained}", description=f"What a trained model of {task.name} generates.")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="what to write")
+    add_options(parser, task.sampling)
+    given = vars(parser.parse_args(args.options))
     options = read_options(task.name, task.sampling, given)
     backend, why = runtime.choose(given["backend"])
     console.say(f"backend: {why}")
-    trained = load_trained(task, given["run"], backend)
+    trained = load_trained(task, args.trained, backend)
     console.say(f"model: {task.name} {trained.variant} after {trained.step} updates")
     if trained.step == 0:
         console.say("  it has not been trained, so its samples are random", style="yellow")
@@ -46,19 +54,11 @@ def _sample(args: argparse.Namespace) -> int:
     return 0
 
 
-def _parser(task: str, sampling: type) -> argparse.ArgumentParser:
-    parser = Parser(prog=f"duoln sample {task}", description="What a trained model generates.")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="what to write")
-    add_options(parser, sampling)
-    return parser
-
-
 def add_options(parser: argparse.ArgumentParser, kind: type) -> None:
-    """`--run`, `--backend`, and an option for each field of a task's own dataclass."""
+    """`--backend`, and an option for each field of a task's own dataclass."""
     from duoln.runtime import CHOICES
     from duoln.tasks.kinds import kind_in_words, value_in_words
 
-    parser.add_argument("--run", type=Path, required=True, metavar="RUN", help="a run folder")
     parser.add_argument("--backend", choices=CHOICES, help="default: DUOLN_BACKEND, else auto")
     kinds = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):

@@ -45,7 +45,7 @@ CHAPTER: tuple[Entry, ...] = (
           curves=True),
     Entry("chapter, figures 8-10", "LAS", "three variants side by side", "no values", (
         Claim("the variants side by side", Unmeasured(
-            "no numbers; duoln report --out DIR draws our weights, duoln sample las our attention")),), task="las"),
+            "no numbers; duoln report --out DIR draws our weights, duoln sample RUN our attention")),), task="las"),
     Entry("chapter, text", "LAS", "why normalisation helps", "it has no measure of the shift", (
         Claim("layer norm in the listener reduces the internal covariate shift", Steadier("encoder")),
         Claim("layer norm in the speller reduces it", Steadier("decoder")),

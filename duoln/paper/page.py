@@ -30,13 +30,26 @@ def write_page(rows: Sequence[Standing], target: Path, number: Callable[[Any, st
         CheckpointError: the file cannot be written.
     """
     return html.write(target, TITLE, [
+        f"<h1>{html.text(TITLE)}</h1>", *_index(rows),
         f"<p>{html.text(', '.join(f'{word}: {count}' for word, count in tally(rows).items()))}</p>",
         "<h2>How a verdict is made</h2>", *(f"<p>{html.text(paragraph)}</p>" for paragraph in METHOD),
-        *(part for entry, of_entry in by_entry(rows) for part in _section(entry, of_entry, number))])
+        *(part for place, (entry, of_entry) in enumerate(by_entry(rows))
+          for part in _section(place, entry, of_entry, number))])
 
 
-def _section(entry: Entry, rows: Sequence[Standing], number: Callable[[Any, str], str]) -> Iterator[str]:
-    yield f"<h2>{html.text(f'{entry.where} ({entry.section})')}</h2>"
+def _index(rows: Sequence[Standing]) -> Iterator[str]:
+    """A line for each claim, with a link to its section."""
+    yield '<div class="wide"><table><thead><tr><th>claim</th><th>verdict</th><th>where</th></tr></thead><tbody>'
+    for place, (entry, of_entry) in enumerate(by_entry(rows)):
+        where = f'<a href="#entry-{place}">{html.text(f"{entry.where} ({entry.section})")}</a>'
+        for row in of_entry:
+            yield f"<tr><td>{html.text(row.claim.text)}</td><td>{html.text(row.verdict)}</td><td>{where}</td></tr>"
+    yield "</tbody></table></div>"
+
+
+def _section(place: int, entry: Entry, rows: Sequence[Standing],
+             number: Callable[[Any, str], str]) -> Iterator[str]:
+    yield f'<h2 id="entry-{place}">{html.text(f"{entry.where} ({entry.section})")}</h2>'
     yield f"<p>Shown there: {html.text(entry.shows)}.</p>"
     if entry.open:
         yield f"<p>Open: {html.text(entry.open)}.</p>"

@@ -94,8 +94,7 @@ def draw(task: Task, series: Sequence[Series], target: Path) -> Path:
             for axes in panels[count:]:
                 axes.set_visible(False)
             for axes in panels[count - across:count]:
-                axes.set_xlabel("updates" if by_step else "epoch")
-                axes.tick_params(labelbottom=True)
+                _name_axis(axes, task)
             data = ", ".join(sorted({c.dataset.label for s, _ in group.values() for c in s.runs}))
             panels[0].set_title(style.wrapped(f"batch {size} ({data})", width / columns * across - 0.4),
                                 fontsize=style.MIDDLE, loc="left")
@@ -137,11 +136,18 @@ def _draw_published(panels: Sequence[Any], task: Task, metrics: Sequence[Column]
             _name_ends(axes, lines, names)
             title = f"the paper's ({task.paper}), read off" if task.paper else "the reference, read off"
             axes.set_title(style.wrapped(title, width - 0.4), fontsize=style.MIDDLE, loc="left")
-            axes.set_xlabel("updates" if task.x_axis == "step" else "epoch")
-            axes.xaxis.set_tick_params(labelbottom=True)
             axes.locator_params(axis="x", nbins=5)
+            _name_axis(axes, task)
             if not names:
                 axes.legend(fontsize=style.SMALL)
+
+
+def _name_axis(axes: Any, task: Task) -> None:
+    """Name the horizontal axis; where it has several epochs, no tick is at a part of one."""
+    axes.set_xlabel("updates" if task.x_axis == "step" else "epoch")
+    axes.tick_params(axis="x", labelbottom=True)
+    if task.x_axis == "epoch" and axes.get_xlim()[1] > 1:
+        axes.locator_params(axis="x", integer=True)
 
 
 def _panel(axes: Any, column: Column, lines: Mapping[str, Line]) -> None:

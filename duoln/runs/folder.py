@@ -238,3 +238,8 @@ def run_folders(path: Path) -> list[Path]:
         if inside := sorted(p.parent for p in path.glob(below)):
             return inside
     return []
+
+
+def folder_name(variant: str, differences: Mapping[str, str]) -> str:
+    """The name of a folder of a run among others that differ from it in these settings."""
+    return "-".join([variant, *(f"{key}{value}".replace("/", "-") for key, value in differences.items())])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from importlib.resources import files
@@ -19,6 +20,8 @@ from duoln.data import strictjson
 from duoln.system.filesystem import make_folder, write_own
 from duoln.system.visible import visible
 
+_FIGURE = re.compile(r"-|NaN|[-+]?(\d[-+\d.,e%]*|nan%?|inf%?)")
+"""A word of a cell of numbers: a number or a range; a dash where there is none."""
 _IMAGES = {".png": "image/png", ".svg": "image/svg+xml"}
 
 
@@ -27,8 +30,8 @@ def write(target: Path, title: str, body: Iterable[str]) -> Path:
 
     Args:
         target: the file.
-        title: its name and first heading.
-        body: what follows the heading, as HTML.
+        title: its name.
+        body: all of it, as HTML.
 
     Raises:
         CheckpointError: the file cannot be written.
@@ -42,7 +45,7 @@ def write(target: Path, title: str, body: Iterable[str]) -> Path:
         "<!doctype html>", '<html lang="en"><head><meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
         '<meta name="viewport" content="width=device-width">', f"<title>{text(title)}</title>",
-        f"<style>{css}</style></head><body>", f"<h1>{text(title)}</h1>", *body,
+        f"<style>{css}</style></head><body>", *body,
         "<noscript><p>The curves need JavaScript; the tables do not.</p></noscript>",
         f"<script>{script}</script>", "</body></html>", ""])
     make_folder(target.parent)
@@ -65,13 +68,16 @@ def pictures(paths: Iterable[Path]) -> Iterator[str]:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """A table of texts; a cell may have several lines."""
+    """A table of texts; a cell may have several lines. Columns of numbers stand to the right."""
+    rows = list(rows)
+    columns = list(zip(*rows, strict=True)) or [()] * len(headings)
+    places = [' class="figures"' if all(map(_FIGURE.fullmatch, " ".join(column).split())) else "" for column in columns]
     yield '<div class="wide"><table><thead><tr>'
-    yield "".join(f"<th>{text(heading)}</th>" for heading in headings)
+    yield "".join(f"<th{place}>{text(heading)}</th>" for heading, place in zip(headings, places, strict=True))
     yield "</tr></thead><tbody>"
     for row in rows:
         cells = ("<br>".join(map(text, cell.split("\n"))) for cell in row)
-        yield f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+        yield f"<tr>{''.join(f'<td{place}>{cell}</td>' for cell, place in zip(cells, places, strict=True))}</tr>"
     yield "</tbody></table></div>"
 
 

@@ -1,7 +1,8 @@
 // Draws panels of curves below each of their places. Every text is set as text, never as markup: names come from files.
 "use strict";
 function drawCurves(home, report) {
-  const width = 800, height = 260, left = 60, right = 15, top = 10, bottom = 35;
+  const height = 260, right = 24, top = 10, bottom = 35, letter = 7, few = 20;
+  let width = 800;
   const shown = report.lines.map(() => true);
   const panels = [];
 
@@ -14,13 +15,13 @@ function drawCurves(home, report) {
     return node;
   }
 
-  function ticks(low, high, logarithmic) {
+  function ticks(low, high, logarithmic, most, least) {
     const marks = [];
     if (logarithmic) {
       for (let k = Math.floor(Math.log10(low)); k <= Math.ceil(Math.log10(high)); k++)
         for (const digit of [1, 2, 5]) marks.push(digit * 10 ** k);
     } else {
-      const rough = (high - low) / 5 || 1, power = 10 ** Math.floor(Math.log10(rough));
+      const rough = Math.max((high - low) / most, least) || 1, power = 10 ** Math.floor(Math.log10(rough));
       const step = [1, 2, 5, 10].find(digit => digit * power >= rough) * power;
       for (let k = Math.ceil(low / step); k * step <= high * (1 + 1e-9); k++) marks.push(k * step);
     }
@@ -46,13 +47,17 @@ function drawCurves(home, report) {
     const points = visible.flat();
     if (!points.length) return;
     const logarithmic = panel.data.logarithmic;
-    const x = scale(points.map(p => p[0]), false, left, width - right);
+    panel.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     const y = scale(points.flatMap(p => [p[2], p[3]]), logarithmic, height - bottom, top);
-    for (const mark of ticks(y.low, y.high, logarithmic)) {
+    const marked = ticks(y.low, y.high, logarithmic, 5, 0).map(mark => [mark, number(mark, panel.data.percent)]);
+    const left = 12 + letter * Math.max(...marked.map(([, text]) => text.length), 0);
+    const x = scale(points.map(p => p[0]), false, left, width - right);
+    for (const [mark, text] of marked) {
       add(panel.svg, "line", { class: "grid", x1: left, x2: width - right, y1: y(mark), y2: y(mark) });
-      add(panel.svg, "text", { x: left - 6, y: y(mark) + 4, "text-anchor": "end" }, number(mark, panel.data.percent));
+      add(panel.svg, "text", { x: left - 6, y: y(mark) + 4, "text-anchor": "end" }, text);
     }
-    for (const mark of ticks(x.low, x.high, false))
+    const whole = report.axis === "epoch" && x.high > 1 ? 1 : 0;  // no tick at a part of an epoch
+    for (const mark of ticks(x.low, x.high, false, width / 120, whole))
       add(panel.svg, "text", { x: x(mark), y: height - bottom + 16, "text-anchor": "middle" }, number(mark, false));
     add(panel.svg, "text", { x: (left + width) / 2, y: height - 4, "text-anchor": "middle" }, report.axis);
     visible.forEach((line, k) => {
@@ -64,6 +69,8 @@ function drawCurves(home, report) {
                                  fill: look.colour, opacity: 0.18 });
       add(panel.svg, "path", { d: path(1, line), fill: "none", stroke: look.colour, "stroke-width": 2,
                                "stroke-dasharray": look.dashes.map(length => 2 * length).join(" ") });
+      if (line.length < few)
+        for (const p of line) add(panel.svg, "circle", { cx: x(p[0]), cy: y(p[1]), r: 3, fill: look.colour });
     });
     const marks = add(panel.svg, "g");
     panel.svg.onpointermove = event => {
@@ -105,11 +112,15 @@ function drawCurves(home, report) {
   });
   for (const data of report.panels) {
     add(home, "h3", {}, data.heading);
-    const svg = add(home, "svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": data.heading });
-    const panel = { data, svg, values: add(home, "p", { class: "values" }) };
-    panels.push(panel);
-    draw(panel);
+    const svg = add(home, "svg", { role: "img", "aria-label": data.heading });
+    panels.push({ data, svg, values: add(home, "p", { class: "values" }) });
   }
+  function fit() {  // a unit of the drawing is a pixel of the screen, so that its text has the size of the page's
+    width = home.clientWidth || 800;
+    panels.forEach(draw);
+  }
+  fit();
+  globalThis.addEventListener?.("resize", fit);
 }
 
 for (const home of document.querySelectorAll(".curves"))

@@ -1,11 +1,11 @@
-"""A report as one HTML page: table, curves that answer to the pointer, settings."""
+"""A report as one HTML page: for each task a table, curves that answer to the pointer, and settings."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from duoln.pictures import style
 from duoln.runs import html
@@ -16,39 +16,62 @@ from duoln.tasks.task import Task, claims_of
 from duoln.tasks.values import Column, split_columns
 
 
-def write_page(task: Task, series: Sequence[Series], target: Path, number: Callable[[Any, str], str],
-               pictures: Sequence[Path] = ()) -> Path:
+class Part(NamedTuple):
+    """The runs of one task.
+
+    `series` are what the rows and the curves are; `pictures` are files to hold below the curves, of which those in a
+    form that browsers do not show are left out.
+    """
+
+    task: Task
+    series: Sequence[Series]
+    pictures: Sequence[Path] = ()
+
+    @property
+    def title(self) -> str:
+        """The task's, with its place in the paper."""
+        return f"{self.task.title}: {self.task.paper}" if self.task.paper else self.task.title
+
+
+def write_page(parts: Sequence[Part], target: Path, number: Callable[[Any, str], str]) -> Path:
     """Write the page.
 
     Args:
-        task: the runs' task.
-        series: what the rows and the curves are.
+        parts: one for each task.
         target: the file.
         number: writes a metric in the form of its column.
-        pictures: files to hold below the curves; those in a form that browsers do not show are left out.
 
     Raises:
         CheckpointError: the file cannot be written.
     """
-    return html.write(target, f"{task.title}: {task.paper}" if task.paper else task.title, [
-        *(f"<p>data: {html.text(label)}</p>" for label in dict.fromkeys(
-            c.dataset.label for s in series for c in s.runs)),
-        *_results(task, series, number), html.curves(panels(task, series)),
-        *html.pictures(pictures), *_settings(series)])
+    return html.write(target, "; ".join(part.title for part in parts), [
+        text for part in parts for text in _part(part, number)])
+
+
+def _part(part: Part, number: Callable[[Any, str], str]) -> Iterator[str]:
+    task, series, pictures = part
+    yield f"<h1>{html.text(part.title)}</h1>"
+    for label in dict.fromkeys(c.dataset.label for s in series for c in s.runs):
+        yield f"<p>data: {html.text(label)}</p>"
+    yield from _results(task, series, number)
+    yield html.curves(panels(task, series))
+    yield from html.pictures(pictures)
+    yield from _settings(series)
 
 
 def _results(task: Task, series: Sequence[Series], number: Callable[[Any, str], str]) -> Iterator[str]:
-    settings = list(dict.fromkeys(key for s in series for key in s.differences))
+    settings = list(dict.fromkeys(key for s in series for key in s.differences if key != "epochs"))
     claims = [claims_of(task, s.runs[0].dataset) for s in series]
     claim = ["the paper's claim" if task.paper else "the reference"] if any(claims) else []
     rows = [[s.variant, s.name, *(s.differences.get(key, "") for key in settings),
              *(number(s.length(key), ".10g") for key in ("epoch", "step")),
-             *(number(s.figure(c.key), c.form) for c in task.columns),
+             *(number(s.figure(c.key), c.form) for c in task.columns), s.time(task.x_axis)[1],
              *(claimed.get(s.variant, "-") for _ in claim)] for s, claimed in zip(series, claims, strict=True)]
     yield "<h2>Results</h2>"
     if task.references and not all(claims):
         yield "<p>Made data: the paper's words are left out.</p>"
-    headings = ["variant", "run", *settings, "epochs", "updates", *(c.heading for c in task.columns), *claim]
+    headings = ["variant", "run", *settings, "epochs", "updates", *(c.heading for c in task.columns),
+                series[0].time(task.x_axis)[0], *claim]
     yield from html.table(headings, rows)
     yield from (f"<p>{html.text(f'{s.label()}: not the bits of one run: {change}')}</p>"
                 for s in series for change in s.changes())

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from duoln.runs.curve import Curve
+from duoln.runs.folder import folder_name
 from duoln.runs.precision import FLOAT32
 from duoln.tasks.task import Task
 
@@ -99,6 +100,12 @@ class Series(NamedTuple):
         of_all = range_of(values)
         return of_all if of_all.low < of_all.high else of_all.low
 
+    def time(self, x_axis: str) -> tuple[str, str]:
+        """A heading and the median time of the runs: of an update where curves are drawn against these, or an epoch."""
+        if x_axis == "step":
+            return "ms/update", f"{1e3 * statistics.median(run.seconds_per_update for run in self.runs):.1f}"
+        return "s/epoch", f"{statistics.median(run.seconds_per_epoch for run in self.runs):.2f}"
+
     @property
     def seeds(self) -> int:
         """The number of different seeds; two runs of one seed are one."""
@@ -145,11 +152,6 @@ def differing_settings(task: Task, curves: Sequence[Curve]) -> list[str]:
 def _values(curve: Curve, keys: Iterable[str]) -> dict[str, str]:
     usual = {"precision": FLOAT32}
     return {key: str(curve.config.get(key, usual.get(key, "not set"))) for key in keys}
-
-
-def folder_name(variant: str, differences: Mapping[str, str]) -> str:
-    """The name of a folder of a run among others that differ from it in these settings."""
-    return "-".join([variant, *(f"{key}{value}".replace("/", "-") for key, value in differences.items())])
 
 
 def short_names(paths: Sequence[Path]) -> list[str]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from duoln.errors import CheckpointError, DataError, DataFormatError, UsageError
-from duoln.runs.folder import CONFIG, read_json, write_json
+from duoln.runs.folder import CONFIG, folder_name, read_json, write_json
 from duoln.system.filesystem import check_regular, make_folder
 from duoln.tasks.kinds import value_in_words
 from duoln.tasks.settings import check_config, make_config, restored
@@ -20,16 +20,40 @@ MAY_CHANGE = ("epochs", "evaluate_every", "patience")
 COMMAND = "command.json"
 
 
+class Job(NamedTuple):
+    """One run of a command: a variant, and its seed if the command has several."""
+
+    variant: str
+    seed: int | None = None
+
+    @property
+    def name(self) -> str:
+        """What the run is called, as is its folder: `ln`, or `ln-seed1`."""
+        return folder_name(self.variant, {} if self.seed is None else {"seed": str(self.seed)})
+
+
 class Command(NamedTuple):
-    """What one `duoln run` is asked to train; the folders of its variants are in one folder."""
+    """What one `duoln run` is asked to train; the folders of its runs are in one folder."""
 
     variants: list[str]
     preset: str | None
     settings: dict[str, Any]
+    seeds: list[int]
+    """Of which each variant is trained with each; one alone is a setting as the others are, and none is the task's."""
+
+    def settings_of(self, job: Job) -> dict[str, Any]:
+        """The settings of one of its runs."""
+        seeds = self.seeds if job.seed is None else [job.seed]
+        return {**({"seed": seeds[0]} if seeds else {}), **self.settings}
+
+
+def jobs(variants: Sequence[str], seeds: Sequence[int]) -> list[Job]:
+    """The runs of a command, in their order: all variants of a seed, then those of the next one."""
+    return [Job(name, seed) for seed in (seeds if len(seeds) > 1 else [None]) for name in variants]
 
 
 class Asked(NamedTuple):
-    """What one variant was asked to be when its command began; a file in the folder of the variant."""
+    """What one run was asked to be when its command began; a file in the folder of the run."""
 
     task: str
     number: int
@@ -39,6 +63,7 @@ class Asked(NamedTuple):
     """All variants of the command: it may have been killed before it noted the others."""
     preset: str | None
     settings: dict[str, Any]
+    seeds: list[int]
 
 
 class Resumed(NamedTuple):
@@ -140,7 +165,8 @@ def read_asked(folder: Path) -> Asked | None:
     kinds: dict[str, tuple[str, tuple[type, ...]]] = {
         "task": ("a text", (str,)), "number": ("a whole number", (int,)), "time": ("a text", (str,)),
         "variants": ("a list of names", (list,)),
-        "preset": ("a text or null", (str, type(None))), "settings": ("an object", (dict,))}
+        "preset": ("a text or null", (str, type(None))), "settings": ("an object", (dict,)),
+        "seeds": ("a list of numbers", (list,))}
     for key, (words, kind) in kinds.items():
         if type(content.get(key)) not in kind or key not in content:
             raise DataFormatError(path, 0, f"{words} as {key}", f"{content.get(key)!r:.60}")

@@ -8,13 +8,38 @@ from duoln.backends.protocol import Backend
 from duoln.errors import CheckpointError, DuolnError, UsageError
 from duoln.randomness import Stream
 from duoln.runs import checkpoint
-from duoln.runs.folder import run_folders
+from duoln.runs.curve import read_header
+from duoln.runs.folder import CONFIG, run_folders
 from duoln.runs.settings import read_config
 from duoln.runtime import to_tensors
 from duoln.tasks.task import Task
 from duoln.tasks.values import Trained
 
 _PARAMS = "params."
+
+
+def task_of(run: Path) -> str:
+    """The name of a run's task.
+
+    Args:
+        run: a run folder, or a folder that holds exactly one.
+
+    Raises:
+        CheckpointError: there is no such run. UsageError: the folder holds several.
+        DataFormatError: `config.json` is damaged.
+    """
+    name: str = read_header(_only_run(run) / CONFIG)["task"]
+    return name
+
+
+def _only_run(run: Path) -> Path:
+    folders = run_folders(run)
+    if not folders:
+        raise CheckpointError(f"{run}: expected a run folder, found {'none there' if run.exists() else 'nothing'}")
+    if len(folders) > 1:
+        raise UsageError(f"{run}: expected one run, found {len(folders)}; name one of "
+                         f"{', '.join(str(f) for f in folders)}")
+    return folders[0]
 
 
 def load_trained(task: Task, run: Path, backend: Backend) -> Trained:
@@ -31,16 +56,11 @@ def load_trained(task: Task, run: Path, backend: Backend) -> Trained:
         DataFormatError: `config.json` is damaged.
         UsageError: the run is of another task, or the folder holds several, or a setting is of another kind.
     """
-    folders = run_folders(run)
-    if not folders:
-        raise CheckpointError(f"{run}: expected a run folder, found {'none there' if run.exists() else 'nothing'}")
-    if len(folders) > 1:
-        raise UsageError(f"{run}: expected one run, found {len(folders)}; name one of "
-                         f"{', '.join(str(f) for f in folders)}")
-    variant, cfg = read_config(task, folders[0])
-    saved, refused = checkpoint.newest(folders[0] / "checkpoints")
+    folder = _only_run(run)
+    variant, cfg = read_config(task, folder)
+    saved, refused = checkpoint.newest(folder / "checkpoints")
     if saved is None:
-        raise CheckpointError(f"{folders[0]}: expected a checkpoint, found "
+        raise CheckpointError(f"{folder}: expected a checkpoint, found "
                               f"{'none that can be read: ' + '; '.join(refused) if refused else 'none'}")
     if cfg.patience:
         saved = checkpoint.load_best(saved)
@@ -48,7 +68,7 @@ def load_trained(task: Task, run: Path, backend: Backend) -> Trained:
         model = task.model(cfg)
         start = {"params": model.init(Stream(cfg.seed, "init"))}
     except (DuolnError, ValueError, TypeError, ArithmeticError, MemoryError) as error:
-        raise CheckpointError(f"{folders[0] / 'config.json'}: its settings make no model: {error}") from error
+        raise CheckpointError(f"{folder / CONFIG}: its settings make no model: {error}") from error
     arrays = {name: a for name, a in saved.arrays.items() if name.startswith(_PARAMS)}
     try:
         params = checkpoint.restore(start, arrays)["params"]

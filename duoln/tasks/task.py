@@ -71,10 +71,10 @@ class Task:
         x_axis: what curves are drawn against: epochs, or updates ("step") with the training loss beside them.
         batch_axes: along which axis of an array of a training batch the examples stand; 0 where an array is not named,
             None for one that is no row of examples. `duoln run --ranks` shares batches out along it.
-        sampling: for a generative task, a frozen dataclass whose fields are the options of `duoln sample NAME`,
+        sampling: for a generative task, a frozen dataclass whose fields are the options of `duoln sample RUN`,
             each made by `option`.
         evaluating: for a task whose trained models are judged by a protocol that takes longer than an evaluation during
-            training, the same for `duoln evaluate NAME`.
+            training, the same for `duoln evaluate RUN`.
         peers: for each name that `duoln bench train --peer` may give, the keyword arguments of `build` in the module
             `peer_torch` of the task's own package; `peer_LIBRARY` for a name that begins with another library's.
         owner: the distribution that brings the task; it is set where the task is found.

@@ -18,7 +18,7 @@ class Dataset(NamedTuple):
     """What a run was trained on.
 
     `provenance` is "original" (the corpus of the paper), "substitute" (a named stand-in) or "synthetic" (made by the
-    program). A number from data that are not the original is never shown without its label.
+    program). Tables and curves of figures from data that are not the original have its label.
     """
 
     name: str

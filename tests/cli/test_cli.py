@@ -64,7 +64,7 @@ def test_runs_that_begin_in_one_second_have_folders_of_their_own(tmp_path, here,
     class Clock:
         now = staticmethod(lambda zone=None: datetime(2026, 1, 2, 3, 4, 5))
 
-    monkeypatch.setattr("duoln.cli.run.datetime", Clock)
+    monkeypatch.setattr("duoln.cli.planned.datetime", Clock)
     runs = [here("run", "mnist", *SMOKE, "--epochs", "0", "--backend", "numpy", "--variant", variant) for variant in ("ln", "ln", "none,bn")]
     assert [done.returncode for done in runs] == [0, 0, 0], runs
     made = {p.parents[1].name for p in (tmp_path / "runs").glob("*/*/config.json")}
@@ -80,7 +80,8 @@ def test_run_shows_progress_a_table_and_leaves_a_folder(tmp_path, here):
     assert {"variant", "batch_size", "epochs", "train_nll", "test_error", "seconds_per_epoch"} <= results[0].keys()
     figures = [line for line in out.stderr.splitlines() if "%" in line]
     assert len(figures) == 2 * len(results) > 4  # for each variant a line of progress and a row of the table
-    assert all("synthetic" in line for line in figures)
+    assert [("│" in line) for line in figures] == ["synthetic" in line for line in figures]
+    assert out.stderr.splitlines().count("data: made digits, synthetic") == 1
     assert "\x1b" not in out.stderr
     assert {p.name for p in (tmp_path / "r").iterdir()} == {*(r["variant"] for r in results), "curves.csv", "curves.png"}
     assert (tmp_path / "r" / "curves.png").read_bytes()[:4] == b"\x89PNG"
@@ -100,7 +101,7 @@ def test_tables_of_results_are_on_stdout_and_progress_is_on_stderr(here):
     told = here("report", "r")
     assert told.stdout.splitlines()[0] == out.stdout.splitlines()[0] and "━" not in told.stderr
     document = here("report", "r", "--json")
-    assert json.loads(document.stdout)["task"] == "mnist" and "━" in document.stderr
+    assert json.loads(document.stdout)["runs"][0]["task"] == "mnist" and "━" in document.stderr
     both = here("report", "r", "--json", "--markdown")
     assert both.returncode == 2 and "--markdown or --json" in both.stderr
 
@@ -149,7 +150,6 @@ def test_the_default_folder_is_named_after_task_and_time(tmp_path, here):
     (["bench", "train", "--json", "none/a.json"], 2, ["none/a.json", "no folder"]),
     (["compare", "a.json"], 2, ["two files", "1"]),
     (["compare", "a.json", "b.json"], 4, ["a.json", "found nothing there"]),
-    ([], 2, ["COMMAND"]),
 ])
 def test_errors_say_what_was_expected_and_found(here, args, code, words):
     out = here(*args)
@@ -186,7 +186,9 @@ def test_ctrl_c_leaves_a_checkpoint_and_resume_goes_on(tmp_path, here):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     _, talk = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130 and "--resume auto --out r" in talk and "Traceback" not in talk
+    assert process.returncode == 130 and "Traceback" not in talk
+    [line] = [line for line in talk.splitlines() if "--resume auto" in line]
+    assert line.startswith("    python -m duoln run mnist --preset smoke") and line.endswith("--epochs 100000 --resume auto --out r")
     again = here(*words, "--epochs", "1", "--resume", "auto")
     assert again.returncode == 0 and "is finished, after step" in again.stderr
 
@@ -214,6 +216,21 @@ def test_list_doctor_and_report(tmp_path, here):
     assert (tmp_path / "both" / "curves.png").exists()
 
 
+def test_runs_of_several_tasks_have_a_table_each(tmp_path, here, monkeypatch):
+    monkeypatch.setattr("duoln.pictures.drawing.obstacle", lambda: "pip install matplotlib")
+    for task in ("mnist", "transformer"):
+        assert here("run", task, *SMOKE, "--epochs", "0", "--variant", "none", "--out", f"runs/{task}").returncode == 0
+    out = here("report", "runs", "--out", "all", "--html", "all.html")
+    assert out.returncode == 0 and [line[0] for line in out.stdout.splitlines() if line[0] in "PC┏"] == ["P", "┏", "C", "┏"]
+    assert {str(path.relative_to(tmp_path / "all")) for path in (tmp_path / "all").glob("*/*")} == \
+        {"mnist/curves.csv", "transformer/curves.csv"}
+    page = (tmp_path / "all.html").read_text()
+    assert page.count("<h1>") == 2 == page.count('<div class="curves">') and page.count("<script>") == 1
+    assert [run["task"] for run in json.loads(here("report", "runs", "--json").stdout)["runs"]] == ["mnist", "transformer"]
+    assert here("report", "runs", "--markdown").stdout.count("| variant |") == 2
+    assert here("keep", "runs", "--as", "x").returncode == 2
+
+
 def test_a_reader_that_goes_away_is_no_error(tmp_path):
     out = subprocess.run(f"{sys.executable} -m duoln doctor --ops | head -1", shell=True, cwd=tmp_path, check=False,
                          capture_output=True, text=True)
@@ -223,6 +240,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path):
 def test_version_and_help(tmp_path, here):
     assert _run("duoln", "--version", cwd=tmp_path).stdout.startswith("duoln 0.")
     assert "duoln run mnist" in here("--help").stdout
+    assert here() == here("--help")
     assert "--paper" in _run("duoln.examples.mnist", "--help", cwd=tmp_path).stdout
 
 

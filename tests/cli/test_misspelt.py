@@ -13,7 +13,7 @@ from duoln.tasks.registry import find_task
     (["run", "mnist", "--varaint", "ln"], "'--variant'"), (["run", "mnist", "-variant", "ln"], "'--variant'"),
     (["run", "mnist", "--epocs=3"], "'--epochs'"), (["run", "--sede", "3"], "'--seed'"), (["report", "--markdwon"], "'--markdown'"),
     (["bench", "train", "--bakend", "numpy"], "'--backend'"), (["paper", "--htlm", "a.html"], "'--html'"),
-    (["sample", "draw", "--rnu", "x"], "'--run'"), (["analyze", "shift", "--evry", "2"], "'--every'"),
+    (["analyze", "shift", "--evry", "2"], "'--every'"),
     (["run", "mnist", "--variant", "lm"], "'ln'"), (["run", "mnist", "--variant", "bn-hiden"], "'bn-hidden'"),
     (["run", "mnist", "--preset", "smok"], "'smoke'"), (["run", "mnist", "--set", "epohcs=3"], "'epochs'"),
     (["run", "mnist", "--backend", "nunpy"], "'numpy'"), (["analyze", "shift", "--preset", "smok"], "'smoke'"),
@@ -59,8 +59,8 @@ def test_an_option_that_the_task_has_as_a_setting_is_one(capsys):
 
 # Exit codes ---------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("words", "code"), [(["rnu"], 2), ([], 2), (["--help"], 0), (["--version"], 0), (["run", "--help"], 0),
-                                             (["run", "mnist", "--epochs", "x"], 2), (["sample", "draw", "--nothing"], 2)])
+@pytest.mark.parametrize(("words", "code"), [(["rnu"], 2), ([], 0), (["--help"], 0), (["--version"], 0), (["run", "--help"], 0),
+                                             (["run", "mnist", "--epochs", "x"], 2), (["sample", "--nothing"], 2)])
 def test_a_call_from_python_returns_the_code(words, code, capsys):
     assert main(words) == code
     assert "".join(capsys.readouterr())

@@ -45,6 +45,32 @@ def test_every_row_has_a_verdict_and_what_it_is_from(document):
             assert len(evidence["seeds"]) == len(evidence["holds"]) == len(row["figures"][0]["values"])
 
 
+def test_it_begins_with_an_index_of_the_claims(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["paper", "--plugin", "mnist"]) == 0
+    index = capsys.readouterr().out.partition("└")[0]
+    rows = [line for line in index.splitlines() if line.startswith("│")]
+    places = [line.split("│")[-2].strip() for line in rows]
+    assert list(dict.fromkeys(filter(None, places))) == [f"{entry.where} ({entry.section})" for entry in ENTRIES]
+
+
+@pytest.mark.parametrize(("words", "kept"), [
+    (["--section", "5.2"], lambda row: row["section"] in ("5.2.1", "5.2.2")),
+    (["--section", "6.6"], lambda row: row["section"] == "6.6"),
+    (["--verdict", "does not hold"], lambda row: row["verdict"] == "does not hold"),
+    (["--section", "5", "--verdict", "holds"], lambda row: row["section"].startswith("5.") and row["verdict"] == "holds")])
+def test_a_part_of_the_claims(document, capsys, words, kept):
+    assert main(["paper", *words, "--json"]) == 0
+    chosen = [row["claim"] for row in document["paper"] if kept(row)]
+    assert [row["claim"] for row in json.loads(capsys.readouterr().out)["paper"]] == chosen != []
+
+
+@pytest.mark.parametrize(("words", "told"), [(["--section", "9"], "expected one of 3, 3.1, 5.1"), (["--section", "6."], "found '6.'"),
+                                             (["--verdict", "hold"], "did you mean 'holds'?")])
+def test_there_is_no_such_part(capsys, words, told):
+    assert main(["paper", "--plugin", "mnist", *words]) == 2 and told in capsys.readouterr().err
+
+
 def test_the_papers_tables_have_the_rows_that_are_no_variant(document):
     tables = {table["where"]: [row[0] for row in table["rows"]] for table in document["tables"]}
     assert tables["table 3"] == ["Original", "Ours", "Ours + LN", "Ours + LN †"]
@@ -57,7 +83,7 @@ def test_the_narrowest_table_keeps_the_first_column_whole(capsys, monkeypatch):
         monkeypatch.setenv("COLUMNS", str(columns))
         assert main(["paper", "--plugin", "mnist"]) == 0
         out = capsys.readouterr().out
-        assert ("┃ where" in out) == is_table
+        assert ("\n┃ where" in out) == is_table
         assert all(entry.where in out for entry in ENTRIES)
 
 
@@ -114,7 +140,7 @@ def page(tmp_path_factory):
 
 def test_the_page_is_well_formed_and_loads_nothing(page):
     assert page.open == []
-    assert not any({"src", "href"} & attrs.keys() for _, attrs, _ in page.elements)
+    assert not any("src" in attrs for _, attrs, _ in page.elements)
     [policy] = [attrs["content"] for tag, attrs, _ in page.elements if tag == "meta" and "http-equiv" in attrs]
     assert policy.startswith("default-src 'none'")
 
@@ -123,6 +149,14 @@ def test_the_page_has_every_entry_and_claim(page):
     assert [text for text in page.texts("h2") if "(" in text] == [f"{entry.where} ({entry.section})" for entry in ENTRIES]
     cells = set(page.texts("td"))
     assert all(claim.text in cells for entry in ENTRIES for claim in entry.claims)
+
+
+def test_the_page_begins_with_an_index_whose_links_lead_to_the_entries(page):
+    heads = {attrs["id"]: text for tag, attrs, text in page.elements if tag == "h2" and attrs}
+    links = [(attrs["href"], text) for tag, attrs, text in page.elements if tag == "a"]
+    assert [tag for tag, _, _ in page.elements if tag in ("h1", "h2", "a")][:2] == ["h1", "a"]
+    assert len(links) == sum(len(entry.claims) for entry in ENTRIES)
+    assert all(href.startswith("#") and heads[href[1:]] == text for href, text in links)
 
 
 def test_settings_that_are_not_the_papers_are_listed(page, document):

@@ -80,7 +80,7 @@ def test_a_run_may_be_read_on_another_backend(run, task):
 
 def test_sample_from_the_command_line(run, capsys):
     out = run / "sample.txt"
-    argv = ["sample", "generative", "--run", str(run), "--out", str(out), "--backend", "numpy"]
+    argv = ["sample", str(run), "--out", str(out), "--backend", "numpy"]
     assert cli.main([*argv, "--count", "7", "--scale", "0.5"]) == 0
     assert out.read_text().split()[:1] + out.read_text().split()[2:4] == ["ln", "7", "0.5"]
     assert f"wrote {out}" in capsys.readouterr().err.replace("\n", "")
@@ -91,15 +91,15 @@ def test_sample_from_the_command_line(run, capsys):
     (["--count", "many"], ["--count", "int", "'many'"]), (["--count", "1.5"], ["--count", "'1.5'"]),
     (["--scale", "nan"], ["--scale", "'nan'"])])
 def test_options_that_do_not_fit(run, capsys, extra, words):
-    assert cli.main(["sample", "generative", "--run", str(run), "--out", "x", *extra]) == 2
+    assert cli.main(["sample", str(run), "--out", "x", *extra]) == 2
     stderr = capsys.readouterr().err
     assert all(word in stderr for word in words), stderr
 
 
-@pytest.mark.parametrize("argv", [["sample"], ["sample", "-h"], ["sample", "generative", "--help"],
-                                  ["sample", "generative", "--colour", "red", "--run", "r", "--out", "o"]])
-def test_help_and_unknown_options(task, argv, capsys):
-    code = cli.main(argv)
+@pytest.mark.parametrize("argv", [["sample"], ["sample", "-h"], ["sample", "RUN", "--help"],
+                                  ["sample", "RUN", "--colour", "red", "--out", "o"]])
+def test_help_and_unknown_options(run, argv, capsys):
+    code = cli.main([word.replace("RUN", str(run)) for word in argv])
     output = "".join(capsys.readouterr())
     assert code == (2 if "--colour" in argv or len(argv) == 1 else 0) and "duoln sample" in output
     assert "--count" in output or len(argv) < 3
@@ -107,9 +107,21 @@ def test_help_and_unknown_options(task, argv, capsys):
         assert "int: how many (default 3)" in output and "float or none: how large" in output
 
 
-def test_a_task_without_samples_says_so(capsys):
-    assert cli.main(["sample", "mnist", "--run", "r", "--out", "o"]) == 2
-    assert "nothing to sample" in capsys.readouterr().err
+def test_a_task_without_samples_says_so(capsys, tmp_path):
+    (tmp_path / "config.json").write_text('{"task": "mnist", "variant": "ln", "config": {"batch_size": 1}}')
+    for command, words in (("sample", "nothing to sample"), ("evaluate", "no evaluation of its own")):
+        assert cli.main([command, str(tmp_path), "--out", "o"]) == 2
+        assert words in capsys.readouterr().err
+
+
+def test_a_folder_of_several_runs_names_them(run, capsys):
+    (run / "none").mkdir()
+    (run / "none" / "config.json").write_text((run / "ln" / "config.json").read_text())
+    assert cli.main(["sample", str(run), "--out", "o"]) == 2
+    assert f"expected one run, found 2; name one of {run / 'ln'}, {run / 'none'}" in capsys.readouterr().err.replace("\n", "")
+
+
+def test_data_that_need_no_preparing(capsys):
     assert cli.main(["data", "prepare", "mnist", "--from", "."]) == 2
     assert "needs no preparing" in capsys.readouterr().err
 

@@ -92,7 +92,7 @@ def test_ctrl_c_stops_every_rank_at_one_step_and_going_on_equals_not_stopping(tm
     started.wait_for_step(17)
     started.process.send_signal(signal.SIGINT)
     stderr = started.process.communicate(timeout=PATIENCE)[1]
-    assert started.process.returncode == 130 and "go on with --resume auto" in stderr, stderr
+    assert started.process.returncode == 130 and "go on with" in stderr and "--resume auto --out" in stderr, stderr
     stopped = states(tmp_path / "stopped" / "ln").step
     epochs = str(stopped // STEPS + 1)
     for folder in ("stopped", "whole"):

@@ -36,7 +36,7 @@ def _few_images():
 
 
 def _evaluate(run, *options):
-    return cli.main(["evaluate", "draw", "--run", str(run), "--backend", "numpy", *options])
+    return cli.main(["evaluate", str(run), "--backend", "numpy", *options])
 
 
 def test_one_draw_is_the_evaluation_of_the_training(run, capsys):

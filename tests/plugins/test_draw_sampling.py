@@ -28,7 +28,7 @@ def run(tmp_path_factory):
 
 
 def _sample(run, out, *options):
-    return cli.main(["sample", "draw", "--run", str(run), "--out", str(out), "--backend", "numpy", *options])
+    return cli.main(["sample", str(run), "--out", str(out), "--backend", "numpy", *options])
 
 
 def test_generated_digits_are_those_of_the_decoder(run):

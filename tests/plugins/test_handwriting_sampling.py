@@ -82,7 +82,7 @@ def test_both_backends_write_the_same(trained):
 
 def test_from_the_command_line(run, tmp_path, capsys):
     out, picture = tmp_path / "deep" / "out.svg", tmp_path / "attention.png"
-    argv = ["sample", "handwriting", "--run", str(run), "--backend", "numpy", "--out"]
+    argv = ["sample", str(run), "--backend", "numpy", "--out"]
     assert cli.main([*argv, str(out), "--text", "ten", "--bias", "0.5", "--attention", str(picture)]) == 0
     root = ElementTree.parse(out).getroot()
     assert root.tag.endswith("svg") and root.findall("{*}g/{*}path") and root.find("{*}title").text == "ten"
@@ -109,7 +109,7 @@ def test_models_that_cannot_write(trained, run, tmp_path):
     config = run / "config.json"
     good = config.read_text()
     config.write_text(good.replace('"hidden": 16', '"hidden": 17'))
-    assert cli.main(["sample", "handwriting", "--run", str(run), "--out", str(tmp_path / "a.svg")]) == 1
+    assert cli.main(["sample", str(run), "--out", str(tmp_path / "a.svg")]) == 1
     config.write_text(good)
     assert not (tmp_path / "a.svg").exists()
 

@@ -33,7 +33,7 @@ def trained():
 
 
 def test_sample_from_the_command_line(runs, tmp_path, capsys):
-    argv = ["sample", "las", "--run", str(runs / "both"), "--out", str(tmp_path / "a.png")]
+    argv = ["sample", str(runs / "both"), "--out", str(tmp_path / "a.png")]
     assert cli.main([*argv, "--count", "2", "--set", "dev"]) == 0
     assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG" and "wrote" in capsys.readouterr().err
     assert cli.main([*argv, "--audio", str(write_wav(tmp_path / "x.wav", TONE, 8000))]) == 0

@@ -204,7 +204,7 @@ def run(tmp_path_factory):
 
 def test_evaluate_prints_table_3_with_our_rows(run, capsys, monkeypatch):
     monkeypatch.setattr(classify, "GRID", (1.0,))
-    asked = ["evaluate", "skip_thoughts", "--run", str(run), "--backend", "numpy", "--sets", "sick,mr", "--sick-round", "keras1"]
+    asked = ["evaluate", str(run), "--backend", "numpy", "--sets", "sick,mr", "--sick-round", "keras1"]
     monkeypatch.setenv("COLUMNS", "160")
     assert main(asked) == 0
     text = capsys.readouterr().out
@@ -221,7 +221,7 @@ def test_evaluate_with_vectors_for_unknown_words(run, capsys, monkeypatch, tmp_p
     rng = np.random.default_rng(0)
     words = ["the", "ship", "boat", "by", "sailed", "town", "unheard"]
     (tmp_path / "v.txt").write_text("".join(f"{w} {a:.4f} {b:.4f}\n" for w, (a, b) in zip(words, rng.standard_normal((7, 2)), strict=True)))
-    asked = ["evaluate", "skip_thoughts", "--run", str(run), "--backend", "numpy", "--baselines", "false", "--sets", "mr", "--vectors"]
+    asked = ["evaluate", str(run), "--backend", "numpy", "--baselines", "false", "--sets", "mr", "--vectors"]
     assert main([*asked, str(tmp_path / "v.txt")]) == 0
     assert "vocabulary expansion: fitted on 5 words" in capsys.readouterr().out
     (tmp_path / "v.txt").write_text("the 1 2\nship 1\n")
@@ -232,10 +232,5 @@ def test_evaluate_with_vectors_for_unknown_words(run, capsys, monkeypatch, tmp_p
 @pytest.mark.parametrize(("options", "words"), [
     (["--sets", "foo"], "'foo'"), (["--baselines", "maybe"], "true or false"), (["--sick-round", "keras9"], "keras0, keras1")])
 def test_wrong_options(run, options, words, capsys):
-    assert main(["evaluate", "skip_thoughts", "--run", str(run), *options]) == 2
+    assert main(["evaluate", str(run), *options]) == 2
     assert words in capsys.readouterr().err
-
-
-def test_a_task_without_an_evaluation_of_its_own(capsys):
-    assert main(["evaluate", "mnist", "--run", "x"]) == 2
-    assert "no evaluation of its own" in capsys.readouterr().err

@@ -72,7 +72,7 @@ def test_the_seed_decides(trained):
 
 def test_from_the_command_line(run, tmp_path, capsys):
     out = tmp_path / "deep" / "out.txt"
-    argv = ["sample", "transformer", "--run", str(run), "--backend", "numpy", "--out", str(out), "--characters", "30"]
+    argv = ["sample", str(run), "--backend", "numpy", "--out", str(out), "--characters", "30"]
     assert cli.main([*argv, "--text", "Robins sing"]) == 0
     text = out.read_text(encoding="utf-8")
     assert text.startswith("Robins sing") and len(text) == len("Robins sing") + 30 + 1
@@ -140,7 +140,7 @@ def test_last_blocks_have_larger_gradients_after_the_sums_than_within():
 
 
 def test_the_start_of_a_run_is_that_of_its_training(run, capsys):
-    assert cli.main(["evaluate", "transformer", "--run", str(run), "--backend", "numpy", "--json", "--batches", "1"]) == 0
+    assert cli.main(["evaluate", str(run), "--backend", "numpy", "--json", "--batches", "1"]) == 0
     figures = json.loads(capsys.readouterr().out)
     cfg = make_config(TASK, "pre", "smoke", {"updates": 4})
     trainer = Trainer(TASK, "pre", cfg, TASK.data(cfg), runtime.backend("numpy"))

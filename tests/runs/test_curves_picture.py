@@ -102,6 +102,18 @@ def test_more_than_three_lines_are_named_at_their_ends(drawn, tmp_path):
     assert min(b - a for a, b in pairwise(heights)) > 0.05
 
 
+@pytest.mark.parametrize(("epochs", "marks"), [((1, 2), [1, 2]), ((0.25, 0.5), [0.25, 0.5])])
+def test_an_axis_of_epochs_has_no_tick_at_a_part_of_one(drawn, tmp_path, monkeypatch, epochs, marks):
+    monkeypatch.setattr(Reading, "x_axis", "epoch")
+    run = made_curve(tmp_path / "ln", "ln")
+    for point, epoch in zip(run.points, epochs, strict=True):
+        point["epoch"] = epoch
+    axes = drawn([run])[1][0]
+    low, high = axes.get_xlim()
+    ticks = [tick for tick in axes.get_xticks() if low <= tick <= high]
+    assert set(marks) <= {round(tick, 9) for tick in ticks} and (ticks == marks or epochs[-1] < 1)
+
+
 def test_percent_where_the_table_has_percent(drawn, tmp_path):
     axes = drawn([made_curve(tmp_path / "ln", "ln")])
     assert axes[1][0].yaxis.get_major_formatter()(0.25, 0) == "25%"

@@ -10,7 +10,7 @@ from duoln.testing import check_error
 
 
 def _begin(folder, name, number, time="2026-01-02T03:04:05", task="mnist", variant="ln"):
-    write_asked(folder / name / variant, Asked(task, number, time, ["ln"], "smoke", {"epochs": 2}))
+    write_asked(folder / name / variant, Asked(task, number, time, ["ln"], "smoke", {"epochs": 2}, []))
 
 
 def test_of_none_none_is_the_newest(tmp_path):
@@ -46,7 +46,7 @@ def test_the_next_number_does_not_ask_what_else_lies_there(tmp_path):
 
 def test_what_was_asked_for_comes_back(tmp_path):
     _begin(tmp_path, "a", 3)
-    assert read_asked(tmp_path / "a" / "ln") == Asked("mnist", 3, "2026-01-02T03:04:05", ["ln"], "smoke", {"epochs": 2})
+    assert read_asked(tmp_path / "a" / "ln") == Asked("mnist", 3, "2026-01-02T03:04:05", ["ln"], "smoke", {"epochs": 2}, [])
     assert read_asked(tmp_path) is None
 
 

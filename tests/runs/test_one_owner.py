@@ -64,7 +64,7 @@ def test_a_folder_that_goes_during_a_run_is_not_made_anew(change, numpy_backend,
 def _write_often(folder, barrier):
     barrier.wait()
     for k in range(30):
-        write_asked(folder, Asked("mnist", k, "now", ["ln"], None, {"text": "x" * 5000}))
+        write_asked(folder, Asked("mnist", k, "now", ["ln"], None, {"text": "x" * 5000}, []))
 
 
 def test_several_processes_write_one_file(tmp_path):

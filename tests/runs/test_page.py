@@ -13,7 +13,8 @@ from conftest import PATIENCE
 from runs.reading import Reading, made_curve
 
 from duoln.cli import console
-from duoln.runs.page import write_page
+from duoln.runs import html
+from duoln.runs.page import Part, write_page
 from duoln.runs.series import series_of
 
 HOSTILE = "</script><img src=x onerror=alert(1)>'\"&<!--\u2028\x1b[31m"
@@ -40,7 +41,7 @@ class _Tags(HTMLParser):
 
 
 def _page(path, runs, by="run"):
-    text = write_page(Reading(), series_of(Reading(), runs, by), path / "page.html", console.number).read_text()
+    text = write_page([Part(Reading(), series_of(Reading(), runs, by))], path / "page.html", console.number).read_text()
     parser = _Tags()
     parser.feed(text)
     return text, parser
@@ -59,6 +60,21 @@ def test_runs_settings_and_figures_are_in_it(tmp_path, runs):
     assert [line["label"] for line in data["lines"]] == ["ln, rate 0.1 (a)", "ln, rate 0.2 (b)"]
     assert [panel["heading"] for panel in data["panels"]] == ["training loss", "valid error", "test error"]
     assert data["panels"][2]["lines"] == [[[10, 0.2, 0.2, 0.2], [20, 0.1, 0.1, 0.1]], [[10, 0.8, 0.8, 0.8], [20, 0.4, 0.4, 0.4]]]
+
+
+def test_numbers_stand_to_the_right_and_a_column_has_the_time(tmp_path, runs):
+    text, _ = _page(tmp_path, runs)
+    [head] = re.findall(r"<h2>Results</h2>.*?<tr>(.*?)</tr>", text, re.DOTALL)
+    assert '<th class="figures">ms/update</th>' in head and '<th class="figures">test error</th>' in head
+    assert "<th>variant</th>" in head and head.count("epochs") == 1
+
+
+@pytest.mark.parametrize(("cells", "right"), [
+    (["1.5", "2"], True), (["49.38%\n43.35%-52.42%\n1 NaN"], True), (["1e-05", "-", "-inf"], True), (["", "3"], True),
+    (["1", "ln"], False), (["1.2.3 x"], False), (["1" * 5000 + "x"], False)])
+def test_what_is_a_column_of_numbers(cells, right):
+    [row] = re.findall(r"<tr>(<th.*?)</tr>", "".join(html.table(["a"], [[cell] for cell in cells])))
+    assert ("figures" in row) == right
 
 
 def test_it_loads_nothing_and_runs_its_own_script_only(tmp_path, runs):
@@ -102,6 +118,7 @@ function node(name) {
   return self;
 }
 const home = node("div");
+home.clientWidth = 358;
 globalThis.document = { createElementNS: (_, name) => node(name), createElement: node,
   querySelectorAll: () => [home] };
 home.querySelector = () => ({ textContent: process.argv[2] });
@@ -111,14 +128,17 @@ const panel = home.children.filter(child => child.name === "svg")[1];
 const values = home.children.filter(child => child.name === "p")[1];
 panel.onpointermove({ clientX: 799 });
 const text = values.children.map(child => child.textContent);
+const sizes = panel.attributes.viewBox;
+const ticks = panel.children.filter(child => child.attributes["text-anchor"] === "middle").map(child => child.textContent);
 const paths = panel.children.filter(child => child.name === "path").map(child => child.attributes.d);
 home.children[0].children[0].children[0].onclick();
 const left = panel.children.filter(child => child.name === "path").length;
-console.log(JSON.stringify({ text, paths, left }));
+console.log(JSON.stringify({ text, paths, left, sizes, ticks }));
 """
     file = tmp_path / "page.js"
     file.write_text(stand_in + parser.scripts[1] + after)
     out = subprocess.run(["node", file, parser.scripts[0]], capture_output=True, text=True, check=True, timeout=PATIENCE)
     result = json.loads(out.stdout)
     assert result["text"] == ["updates 20", "ln, rate 0.1 (a): 5%", "ln, rate 0.2 (b): 20%"]
+    assert result["sizes"] == "0 0 358 260" and len(result["ticks"]) <= 5  # a unit is a pixel of a telephone
     assert len(result["paths"]) == 2 and not any("NaN" in path for path in result["paths"]) and result["left"] == 1

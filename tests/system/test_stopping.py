@@ -43,7 +43,7 @@ def test_the_exit_code_of_a_command(number, tmp_path, capsys):
 
     assert run_task(Stopping, ["--out", str(tmp_path / "r"), "--backend", "numpy"], preset="smoke") == CODES[number]
     err = " ".join(capsys.readouterr().err.split())
-    assert "stopped after step 5; checkpoint " in err and f"go on with --resume auto --out {tmp_path / 'r'}" in err
+    assert "stopped after step 5; checkpoint " in err and f"--backend numpy --resume auto --out {tmp_path / 'r'}" in err
 
 
 def test_a_folder_with_a_space_is_quoted_and_the_default_one_is_named(tmp_path, capsys, monkeypatch):
@@ -55,7 +55,7 @@ def test_a_folder_with_a_space_is_quoted_and_the_default_one_is_named(tmp_path, 
     monkeypatch.chdir(tmp_path)
     for out, words in ((["--out", "my runs"], "--resume auto --out 'my runs'"), ([], "--resume auto --out runs/line-")):
         assert run_task(Stopping, [*out, "--backend", "numpy"], preset="smoke") == 130
-        assert f"go on with {words}" in " ".join(capsys.readouterr().err.split())
+        assert words in capsys.readouterr().err
 
 
 def test_an_ignored_hangup_stays_ignored(numpy_backend, tmp_path):

@@ -80,7 +80,7 @@ def test_cells_stay_in_their_columns(capsys):
 @pytest.fixture(scope="module", autouse=True)
 def _runs_draw_nothing():
     with pytest.MonkeyPatch.context() as patch:  # `curves` last: a module that is loaded meanwhile would keep what it took
-        patch.setattr("duoln.cli.run.write_curves", lambda task, series, out: [])
+        patch.setattr("duoln.cli.run.write_curves", lambda task, series, out, by: [])
         patch.setattr("duoln.cli.report.write_curves", lambda task, series, out, by: [out / "curves.csv"])
         patch.setattr("duoln.cli.curves.write_curves", lambda task, series, out: [])
         yield
@@ -107,7 +107,7 @@ def run(original, tmp_path):
 
 
 @pytest.mark.parametrize("words", [["report", "RUN", "--out", "\x1b[31m"], ["paper", "--runs", "RUN"], ["report", "RUN", "--json"],
-                                   ["sample", "mnist", "--run", "RUN", "--out", "\x1b[31m"], ["report", "RUN/\x1b[31mnothing"]])
+                                   ["sample", "RUN", "--out", "\x1b[31m"], ["report", "RUN/\x1b[31mnothing"]])
 def test_reports_of_such_a_run(run, tmp_path, monkeypatch, capsys, words):
     monkeypatch.chdir(tmp_path)
     main([word.replace("RUN", str(run)) for word in words])

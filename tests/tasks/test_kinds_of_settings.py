@@ -99,8 +99,8 @@ def test_every_command_reads_what_a_run_has_written(words, options, duoln_with, 
     assert duoln_with(*run, *words, "--epochs", "1") == 0
     assert duoln_with(*run, "--resume", "auto", *words, "--epochs", "2") == 0
     assert duoln_with(*run, "--resume", "auto", "--epochs", "3") == 0
-    assert duoln_with("sample", "kinds", "--run", "a", "--backend", "numpy", "--out", "out", *options) == 0
-    assert duoln_with("evaluate", "kinds", "--run", "a", "--backend", "numpy", *options) == 0
+    assert duoln_with("sample", "a", "--backend", "numpy", "--out", "out", *options) == 0
+    assert duoln_with("evaluate", "a", "--backend", "numpy", *options) == 0
     for by in ("run", "seed"):
         assert duoln_with("report", "a", "--html", "page.html", "--out", "out-of-report", "--by", by) == 0
     assert duoln_with("report", "a", "--markdown") == 0
@@ -108,7 +108,7 @@ def test_every_command_reads_what_a_run_has_written(words, options, duoln_with, 
     assert len(seen) == 5 and all(typed(cfg) == typed(expected) for cfg in seen)
     assert [typed(o) for o in Kinds.seen if isinstance(o, Options)] == [typed(asked)] * 2
     for kind in ("sample", "evaluate"):
-        assert duoln_with(kind, "kinds", "--help") == 0
+        assert duoln_with(kind, "a", "--help") == 0
     assert duoln_with("show", "kinds") == 0 and "sizes=1,2" in capsys.readouterr().out
 
 

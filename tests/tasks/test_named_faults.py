@@ -155,7 +155,7 @@ def duoln_tasks():
 
 
 @pytest.mark.parametrize(("words", "method"), [
-    (["sample", "--plugin", "frail", "frail", "--run", "RUN", "--out", "o.txt", "--backend", "numpy"], "sample"),
+    (["sample", "--plugin", "frail", "RUN", "--out", "o.txt", "--backend", "numpy"], "sample"),
     (["data", "prepare", "frail", "--plugin", "frail", "--from", "RUN"], "prepare"),
     (["bench", "train", "--task", "frail", "--plugin", "frail", "--peer", "torch"], "peer")])
 def test_every_command_names_the_task_that_failed(install, tmp_path, capsys, words, method):
@@ -168,7 +168,7 @@ def test_every_command_names_the_task_that_failed(install, tmp_path, capsys, wor
     assert f"duoln: task 'frail' of frail-dist: {method} raised ValueError: what went wrong (" in stderr
 
 
-@pytest.mark.parametrize("words", [["report", "RUN"], ["sample", "frail", "--run", "RUN", "--out", "x"],
+@pytest.mark.parametrize("words", [["report", "RUN"], ["sample", "RUN", "--out", "x"],
                                    ["data", "prepare", "frail", "--from", "RUN"], ["bench", "train", "--task", "frail"]])
 def test_a_command_loads_the_plug_ins_that_it_is_told_to(install, tmp_path, capsys, words):
     install("frail", _SAMPLES)

@@ -1,0 +1,158 @@
+"""What a command of `duoln run` is to train, with which settings, and in which folders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from duoln.cli.curves import CURVES, LAYERS
+from duoln.errors import CheckpointError, UsageError
+from duoln.system.filesystem import check_regular, make_folder
+
+if TYPE_CHECKING:
+    from duoln.runs.settings import Asked, Command, Job
+    from duoln.tasks.task import Config, Task
+
+RUNS = Path("runs")
+"""Where commands without --out put their runs."""
+
+
+def begun(task: Task, asked: Command) -> tuple[dict[Job, Command], dict[Job, Config]]:
+    """The runs of a command that begins: what each is to be, and its settings.
+
+    Raises:
+        UsageError: a variant, the preset or a setting is unknown.
+    """
+    from duoln.runs.settings import jobs
+    from duoln.tasks.settings import check_config, make_config
+
+    wishes = dict.fromkeys(jobs(asked.variants, asked.seeds), asked)
+    configs = {job: make_config(task, job.variant, asked.preset, asked.settings_of(job)) for job in wishes}
+    for job, cfg in configs.items():
+        check_config(task, job.variant, cfg)
+    return wishes, configs
+
+
+def new_folder(task: Task, runs: Iterable[Job], out: Path | None) -> Path:
+    """The folder of a command that begins.
+
+    Raises:
+        CheckpointError: it holds one of these runs already, or one of duoln's names in it is no regular file.
+    """
+    if out is None:
+        return RUNS / f"{task.name}-{datetime.now():%Y%m%d-%H%M%S}"
+    for name in (*CURVES, *LAYERS):
+        check_regular(out / name)  # before anything is trained
+    taken = [job.name for job in runs if (out / job.name / "config.json").exists()]
+    if taken:
+        raise CheckpointError(f"{out}: already holds a run of {', '.join(taken)}; go on with --resume auto, "
+                              "or choose another --out")
+    return out
+
+
+def of_its_own(folder: Path) -> Path:
+    """The folder, or one with a number after its name if another command that began in the same second has it."""
+    make_folder(folder.parent)
+    own, number = folder, 1
+    while True:
+        try:
+            own.mkdir()
+        except FileExistsError:
+            number += 1
+            own = folder.with_name(f"{folder.name}-{number}")
+        else:
+            return own
+
+
+def note(task: Task, top: Path, wishes: Mapping[Job, Command]) -> None:
+    """Note in the folders of runs what they are to be, unless an earlier command has."""
+    from duoln.runs.settings import COMMAND, Asked, next_number, write_asked
+
+    new = [job for job in wishes if not (top / job.name / COMMAND).is_file()]
+    if new:
+        number = next_number(RUNS)
+        now = datetime.now(UTC).isoformat(timespec="microseconds")
+        for job in new:
+            wish = wishes[job]
+            write_asked(top / job.name, Asked(task.name, number, now, wish.variants, wish.preset, wish.settings,
+                                              wish.seeds))
+
+
+def newest_folder(task: Task) -> Path:
+    """The folder of the task's command that began last.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    from duoln.runs.settings import newest_below
+
+    newest = newest_below(RUNS, task.name)
+    if newest is None:
+        raise CheckpointError(f"--resume auto: no run of {task.name} below runs/; name one with --out")
+    return newest
+
+
+def resumed(task: Task, top: Path, asked: Command,
+            usual: str | None) -> tuple[dict[Job, Command], dict[Job, Config]]:
+    """What each run is to be, and what the command goes on with: each run's own settings.
+
+    A run that the earlier command had not begun gets the preset and the settings that it was to have; one that the
+    command was not to make gets those of the others.
+
+    Raises:
+        UsageError: a setting contradicts that of a run, or several seeds are asked for where the runs have one.
+    """
+    from duoln.cli import console
+    from duoln.runs.folder import CONFIG
+    from duoln.runs.settings import COMMAND, Command, newest_of, read_asked, resumed_config
+
+    for name in (*CURVES, *LAYERS):
+        check_regular(top / name)
+    notes = sorted(top.glob(f"*/{COMMAND}"))
+    earlier = {path.parent.name: noted for path in notes if (noted := read_asked(path.parent)) is not None}
+    chosen, seeds = _chosen(task, top, earlier.values(), asked)
+    wishes, configs = {}, {}
+    for job in chosen:
+        wish = asked
+        if not (top / job.name / CONFIG).is_file():
+            noted = earlier.get(job.name) or newest_of(earlier.values())
+            variants = sorted({job.variant for job in chosen}.union(*(each.variants for each in earlier.values())))
+            wish = Command(variants, asked.preset or (noted.preset if noted else usual),
+                           {**(noted.settings if noted else {}), **asked.settings},
+                           seeds or asked.seeds or (noted.seeds if noted else []))
+        wishes[job] = wish
+        configs[job], changed = resumed_config(task, job.variant, top / job.name, wish.preset, wish.settings_of(job))
+        for key, (before, now) in changed.items():
+            console.say(f"{job.name}: {key} was {before}, and is {now} from now on")
+    return wishes, configs
+
+
+def _chosen(task: Task, top: Path, earlier: Iterable[Asked], asked: Command) -> tuple[list[Job], list[int]]:
+    """The runs to go on with, those that were asked for or all that are known; and the seeds, if there are several."""
+    from duoln.runs.settings import Job, jobs
+
+    known = dict.fromkeys(job for each in earlier for job in jobs(each.variants, each.seeds)
+                          if job.variant in task.variants)
+    variants = [name for name in task.variants if any(job.variant == name for job in known)] or list(task.variants)
+    seeds = sorted({job.seed for job in known if job.seed is not None})
+    if len(asked.seeds) > 1 and known and not seeds:
+        raise UsageError(f"[run] --seed: expected no more than the one seed of the runs in {top}, found "
+                         f"{len(asked.seeds)}; begin runs of several seeds with another --out")
+    if not seeds:
+        return jobs(asked.variants or variants, asked.seeds), asked.seeds if len(asked.seeds) > 1 else []
+    if not asked.variants and not asked.seeds:
+        order = {name: k for k, name in enumerate(task.variants)}
+        return sorted(known, key=lambda job: (job.seed or 0, order[job.variant])), seeds
+    chosen = [Job(name, seed) for seed in asked.seeds or seeds for name in asked.variants or variants]
+    return chosen, sorted({*seeds, *asked.seeds})
+
+
+def precisions(top: Path, runs: Iterable[Job], asked: str | None) -> dict[Job, str]:
+    """The precision of each run: that of its folder; that of the others of the command if it has none yet."""
+    from duoln.runs.precision import FLOAT32, read_precision, resumed_precision
+
+    before = {job: read_precision(top / job.name) for job in runs}
+    usual = asked or next(filter(None, before.values()), FLOAT32)
+    return {job: resumed_precision(top / job.name, asked) if before[job] else usual for job in before}
