@@ -53,7 +53,7 @@ def test_a_network_with_dropout(dtype, compiled, be, rng):
         masks = dropout(update, params, tensors[0].astype(dtype))
         rate = optimizer.rate_at(update)
         assert rate == pytest.approx(scheduler.get_last_lr()[0], rel=1e-5)
-        params, slots, value = step(params, slots, masks, *tensors, duoln.tensor(np.float32(rate), be))
+        params, slots, _ = step(params, slots, masks, *tensors, duoln.tensor(np.float32(rate), be))
         average = ema.update(average, params)
 
         tx, mask = torch.from_numpy(x).to(kind), torch.from_numpy(masks["2"].astype("float32").numpy()).to(kind)
@@ -82,7 +82,7 @@ def test_activations(kind, be, rng):
     expected.square().sum().backward()
     layer = getattr(nn, kind)()
     assert layer.init(0) == {}
-    value, gradient = duoln.value_and_grad(lambda x: (ops.sum(ops.square(layer({}, x)))))(duoln.tensor(x, be))
+    _, gradient = duoln.value_and_grad(lambda x: (ops.sum(ops.square(layer({}, x)))))(duoln.tensor(x, be))
     np.testing.assert_allclose(layer({}, duoln.tensor(x, be)).numpy(), expected.detach().numpy(), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(gradient.numpy(), t.grad.numpy(), rtol=1e-4, atol=1e-5)
 

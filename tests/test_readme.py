@@ -9,6 +9,7 @@ from test_architecture import LAYERS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+CONTRIBUTING = (ROOT / ".github/CONTRIBUTING.md").read_text()
 FILES = sorted(path.relative_to(ROOT).as_posix() for path in
                (ROOT / "README.md", ROOT / ".github/CONTRIBUTING.md", *(p for top in ("duoln", "kernels", "plugins", "examples")
                                                                         for p in (ROOT / top).rglob("*.md"))))
@@ -45,7 +46,7 @@ def test_the_task_that_samples_evaluates_and_draws(tmp_path):
     from duoln import tasks, testing, train
     from duoln.pictures.drawing import can_draw
 
-    values = run_python_of("duoln/tasks/README.md")
+    values = run_python_of("duoln/docs/tasks.md")
     task, options = values["Map"](), values["Points"](40)
     run = train(task, variant="ln", preset="smoke", backend="numpy")
     trained = tasks.Trained(run.config, run.variant, 1, run.model, run.params)
@@ -62,7 +63,7 @@ def test_the_loss_that_needs_a_setting():
     from duoln import to_tensors, value_and_grad
     from duoln.tasks.settings import make_config
 
-    task = run_python_of("duoln/tasks/README.md")["Weighted"]()
+    task = run_python_of("duoln/docs/tasks.md")["Weighted"]()
     losses = []
     for weight in (1.0, 3.0):
         cfg = make_config(task, "ln", "smoke", {"weight": weight})
@@ -79,7 +80,7 @@ def test_the_set_up_lines():
 
 
 def test_the_reference_is_written_as_told():
-    assert 'pip install ".[docs]" && python .ci/reference.py ' in README
+    assert 'pip install -e ".[docs]" && python .ci/reference.py ' in CONTRIBUTING
     script = (ROOT / ".ci" / "run").read_text()
     assert 'pip install -q -e ".[docs]"\npython .ci/reference.py ' in script
 
@@ -111,7 +112,7 @@ def test_tests_that_are_named_exist(file):
 
 
 def test_the_layers_are_those_that_are_tested():
-    [page] = re.findall(r"## Architecture\n\n```\n(.*?)```", README, re.DOTALL)
+    [page] = re.findall(r"## Architecture\n\n```\n(.*?)```", CONTRIBUTING, re.DOTALL)
     told = [tuple(re.split(r" {3,}", line)[0].split()) for line in page.splitlines()]
     assert told == list(reversed(LAYERS))
 

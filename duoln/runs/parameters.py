@@ -8,22 +8,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from duoln import tree
-from duoln.core import Tensor
-from duoln.core.arguments import described
-from duoln.core.entering import refuse_masked
 from duoln.core.miscalled import explained
-from duoln.errors import CheckpointError, DtypeError
-from duoln.runs.tensor_file import Array, by_path, check_name, in_bytes, opened_tensors
+from duoln.errors import CheckpointError
+from duoln.runs.tensor_file import by_path, check_name, checked_array, in_bytes, opened_tensors
 from duoln.runs.tree_form import form_of, tree_of
 from duoln.system.filesystem import write_atomically
 
 _KIND = "a file of duoln.save's parameters"
 _FORMAT = 1
-_DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-           "bool")
 
 
 @explained
@@ -51,7 +44,7 @@ def save(path: str | Path, params: Any) -> None:
     path = Path(path)
     check_name("save", path)
     form = form_of("save", params, lambda leaf: None)
-    arrays = {name: _checked(name, leaf) for name, leaf in by_path("save", params).items()}
+    arrays = {name: checked_array("save", name, leaf) for name, leaf in by_path("save", params).items()}
     write_atomically(path, in_bytes("save", arrays, {"format": _FORMAT, "parameters": form}))
 
 
@@ -79,19 +72,6 @@ def load(path: str | Path) -> Any:
             raise CheckpointError(f"{path}: expected the arrays of its notes, found that {odd[0]!r} is {where}")
         arrays = file.arrays()
         return tree.map(lambda name: arrays[name], like)
-
-
-def _checked(name: str, leaf: Any) -> Array:
-    if not isinstance(leaf, Tensor | np.ndarray | np.generic):
-        raise DtypeError(f"[save] {name!r}: expected a tensor or an array, found {described(leaf)}; parameters are "
-                         "what model.init(0) makes")
-    if isinstance(leaf, Tensor):
-        return leaf
-    refuse_masked("save", leaf)
-    array = np.asarray(leaf)
-    if array.dtype.name not in _DTYPES:
-        raise DtypeError(f"[save] {name!r}: expected numbers or bools, found {array.dtype}")
-    return array
 
 
 def _path(path: str, form: Any) -> str:

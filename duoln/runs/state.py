@@ -11,12 +11,11 @@ import numpy as np
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor
 from duoln.core.arguments import check_integer, described
-from duoln.core.entering import refuse_masked
 from duoln.core.miscalled import explained
 from duoln.errors import CheckpointError, CheckpointWarning, DtypeError, UsageError
 from duoln.randomness import Stream
 from duoln.runs import checkpoint
-from duoln.runs.tensor_file import by_path
+from duoln.runs.tensor_file import by_path, checked_array
 from duoln.runs.tree_form import form_of, tree_of
 from duoln.runtime import backend_of, tensor
 
@@ -45,7 +44,7 @@ def save_state(folder: str | Path, update: int, **state: Any) -> Path:
     if not state:
         raise UsageError("[save_state] expected what to save, such as params=params, slots=slots, found nothing")
     form = form_of("save_state", state, _form)
-    arrays = {path: leaf for path, leaf in by_path("save_state", state).items()
+    arrays = {path: checked_array("save_state", path, leaf) for path, leaf in by_path("save_state", state).items()
               if isinstance(leaf, Tensor | np.ndarray | np.generic)}
     steps = checkpoint.list_steps(folder)
     if steps and update < checkpoint.step_of(steps[-1]):
@@ -89,7 +88,6 @@ def _form(leaf: Any) -> Any:
     if isinstance(leaf, Tensor):
         return None
     if isinstance(leaf, np.ndarray | np.generic):
-        refuse_masked("save_state", leaf)
         return {"array": leaf.dtype.str}
     if isinstance(leaf, Stream):
         return {"stream": [leaf.seed, leaf.name, leaf.epoch, leaf.step, leaf.position]}
