@@ -111,7 +111,8 @@ SETTINGS = {
     "mnist": {
         "defaults": {
             "seed": 0, "epochs": 2, "batch_size": 128, "learning_rate": 0.001, "evaluate_every": 0, "patience": 0,
-            "norm": "layer", "hidden": 1000, "activation": "relu", "start": "glorot", "source": "auto", "rows": None},
+            "norm": "layer", "hidden": 1000, "dropout": 0.0, "activation": "relu", "start": "glorot", "source": "auto",
+            "rows": None},
         "paper": {"epochs": 60},
         "small": {"epochs": 2},
         "smoke": {"epochs": 1, "hidden": 64, "source": "made", "rows": 2000},
