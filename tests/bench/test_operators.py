@@ -14,8 +14,8 @@ from duoln.bench.launch_chains import DuolnChain, Rotation, cache_for
 from duoln.bench.operators import Plan
 from duoln.bench.schema import check_record
 from duoln.bench.subjects import COPY, SUBJECTS, buffer_count, buffers
-from duoln.core import Rule, composed_only
 from duoln.cli import main
+from duoln.core import Rule, composed_only
 from duoln.errors import DuolnError, UsageError
 from duoln.kernels import native
 from duoln.kernels.device_limits import cpu
