@@ -24,7 +24,7 @@ from duoln.errors import UsageError
 PEERS = operators_torch.PEERS
 
 _COPY_ROUNDS = 5
-_AGAIN_ROUNDS = 3
+AGAIN_ROUNDS = 3
 """Samples of the copy before each case."""
 
 
@@ -95,7 +95,7 @@ class Yardstick:
         """How it copies."""
         return str(self._side.facts["rule"])
 
-    def gbps(self, rounds: int = _AGAIN_ROUNDS) -> float:
+    def gbps(self, rounds: int = AGAIN_ROUNDS) -> float:
         """10^9 bytes a second, read and written, from `rounds` samples taken now."""
         take_turns([self._clock], rounds)
         return _moved(self._plan) / statistics.median(self._clock.samples.seconds[-rounds:]) / 1e9

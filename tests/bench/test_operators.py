@@ -120,7 +120,7 @@ def test_the_estimate_counts_measurements_and_their_sizes():
         return duration.seconds(plans, sides, rounds, gbps)
 
     small, large = Plan(LAYER_NORM, (64, 64), "warm", False), Plan(LAYER_NORM, (16384, 8192), "cold", True)
-    assert seconds(small, small) == 2 * seconds(small) == seconds(small, sides=2)
+    assert seconds(small, small) == 2 * seconds(small) > seconds(small, sides=2) > 1.5 * seconds(small)
     assert seconds(small, rounds=30) > 1.5 * seconds(small) and seconds(large) > 5 * seconds(small)
     assert seconds(large, gbps=10.0) > 1.3 * seconds(large)
     assert [duration.words(n) for n in (2.0, 44.0, 94.0, 95.0, 375.0)] == ["10 s", "40 s", "90 s", "2 minutes", "6 minutes"]

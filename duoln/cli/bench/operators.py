@@ -17,7 +17,8 @@ from duoln.cli.rows_table import RowsTable
 def add_kind(kinds: Any) -> None:
     """Add `ops`."""
     ops = kinds.add_parser("ops", help="operators over rows, beside a plain copy")
-    ops.add_argument("--op", action="append", choices=tuple(SUBJECTS), help="may be repeated (default all)")
+    ops.add_argument("--op", action="append", choices=tuple(SUBJECTS), metavar="NAME",
+                     help=f"{', '.join(SUBJECTS)}; may be repeated (default all)")
     sizes = ops.add_mutually_exclusive_group()
     sizes.add_argument("--shape", action="append", type=_rows_width, metavar="ROWS,WIDTH",
                        help="of every operator, instead of each one's table; may be repeated")

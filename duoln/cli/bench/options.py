@@ -58,8 +58,9 @@ def begin(args: argparse.Namespace) -> Backend:
 
 def _check(args: argparse.Namespace) -> None:
     runs = getattr(args, "runs", 1)
-    if args.rounds < 1 or runs < 1:
-        raise UsageError(f"[bench] expected rounds and runs of at least 1, found {args.rounds} and {runs}")
+    for name, value in (("rounds", args.rounds), ("runs", runs)):
+        if value < 1:
+            raise UsageError(f"[bench] --{name}: expected at least 1, found {value}")
     if args.label == "":
         raise UsageError("[bench] expected a label, found an empty one")
     for target in (None if args.json == "-" else args.json, args.append):
