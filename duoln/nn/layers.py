@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,8 @@ from duoln.nn.module import NOT_GIVEN, Module, Params, branch, parameter
 from duoln.ops.common import check_tensors
 from duoln.ops.norm import ACTIVATIONS, Activation
 from duoln.randomness import Stream
+
+Layer = Module | Callable[[Tensor], Tensor]
 
 
 def check_sizes(name: str, **sizes: int) -> None:
@@ -96,10 +98,13 @@ class Sequential(Module):
 
     Positional layers are named "0", "1", ...; keywords name them. Plain functions of one tensor, such as
     `ops.relu`, have no parameters.
+
+        model = nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 2))
+        model[0], model["0"], model[-1], len(model), [layer for layer in model]
+        model[:2]               # a Sequential of the first two, which takes the same params
     """
 
-    def __init__(self, *layers: Module | Callable[[Tensor], Tensor],
-                 **named: Module | Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, *layers: Layer, **named: Layer) -> None:
         self.layers = {**{str(i): layer for i, layer in enumerate(layers)}, **named}
         for name, layer in self.layers.items():
             if not callable(layer):
@@ -112,8 +117,32 @@ class Sequential(Module):
     def children(self) -> dict[str, Module]:
         return {name: layer for name, layer in self.layers.items() if isinstance(layer, Module)}
 
-    def _parts(self) -> dict[str, Module | Callable[[Tensor], Tensor]]:
+    def _parts(self) -> dict[str, Layer]:
         return self.layers
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __iter__(self) -> Iterator[Layer]:
+        return iter(self.layers.values())
+
+    def __getitem__(self, key: int | str | slice) -> Any:
+        """A layer by its place or name; by a slice, a Sequential of layers that keep their names.
+
+        Raises:
+            IndexError, KeyError: there is no such layer. DtypeError: the key is none of these.
+        """
+        names = list(self.layers)
+        if isinstance(key, slice):
+            return Sequential(**{name: self.layers[name] for name in names[key]})
+        if isinstance(key, str):
+            if key not in self.layers:
+                raise KeyError(f"[Sequential] expected one of {', '.join(names)}, found {key!r}")
+            return self.layers[key]
+        place = check_integer("Sequential", "place", key)
+        if not -len(names) <= place < len(names):
+            raise IndexError(f"[Sequential] expected a place among {len(names)} layers, found {place}")
+        return self.layers[names[place]]
 
     def __call__(self, params: Params, x: Any = NOT_GIVEN) -> Any:
         before = None

@@ -10,7 +10,7 @@ from duoln import ops
 from duoln.core import Tensor
 from duoln.core.arguments import AT_LEAST_0, check_choice, check_flag, check_integer, check_number, described
 from duoln.errors import ShapeError, UsageError
-from duoln.nn import init, population
+from duoln.nn import init, reports
 from duoln.nn.convolution import Conv2d
 from duoln.nn.layers import Linear, check_sizes
 from duoln.nn.module import NOT_GIVEN, Module, Params, parameter, parameters
@@ -211,7 +211,7 @@ class BatchNorm(Module):
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
         gain, bias = parameter("BatchNorm", params, "gain"), parameter("BatchNorm", params, "bias")
-        gathers = population.is_gathering(params)
+        gathers = reports.is_asked(params)
         if "mean" in params and not gathers:
             variance = parameter("BatchNorm", params, "variance")
             result: Tensor = by_statistics(x, gain, params["mean"], variance, self.eps) + bias
@@ -220,7 +220,7 @@ class BatchNorm(Module):
         if gathers:
             rows = prod(x.shape[:-1])
             correction = 1.0 if self.unbiased else rows / (rows - 1)
-            population.gather(params, {"mean": mean.numpy(), "variance": variance.numpy() * correction})
+            reports.report(params, {"mean": mean.numpy(), "variance": variance.numpy() * correction})
         return y
 
 

@@ -1,6 +1,6 @@
 """Recurrent layers: RNN, LSTM and GRU over sequences, and their cells for models with feedback.
 
-Sequences are time-major, (T, B, in). Dropout masks are part of the batch, like all random values.
+Sequences are time-major, (T, B, in).
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from duoln.core.arguments import (
 )
 from duoln.core.pytorch_names import OF_RECURRENT, how_to_name
 from duoln.errors import ShapeError, UsageError
-from duoln.nn import init, population
+from duoln.nn import init, population, reports
+from duoln.nn.dropout import Dropout
 from duoln.nn.layers import check_sizes
 from duoln.nn.module import NOT_GIVEN, Module, Params, branch, parameter, parameters
 from duoln.ops.common import check_tensors
@@ -195,7 +196,7 @@ class RecurrentCell(Module):
 
     def _has_population(self, params: Params) -> bool:
         """Whether the parameters have statistics of a population, or these are to be gathered."""
-        return self.norm == "batch" and (population.is_gathering(params) or "mean_x" in params)
+        return self.norm == "batch" and (reports.is_asked(params) or "mean_x" in params)
 
     def _by_population(self, params: Params, x: Tensor, states: States, mask: Tensor | None,
                        reverse: bool) -> tuple[Tensor, States]:
@@ -212,7 +213,7 @@ class RecurrentCell(Module):
                 of_step |= {f"mean_{name}": mean.numpy(), f"variance_{name}": variance.numpy()}
             gathered.append(of_step)
 
-        if population.is_gathering(params):
+        if reports.is_asked(params):
             given, tell = dict[str, Tensor](), gather
         else:
             keys = [f"{kind}_{name}" for name in names for kind in ("mean", "variance")]
@@ -223,7 +224,7 @@ class RecurrentCell(Module):
                              lambda k: norms | {key: a[min(k, steps - 1)] for key, a in given.items()},
                              Settings(self.norm, self.eps, self.eps_place), reverse, self.gradient_limit, tell)
         if gathered:
-            population.gather(params, {key: np.stack([each[key] for each in gathered]) for key in gathered[0]})
+            reports.report(params, {key: np.stack([each[key] for each in gathered]) for key in gathered[0]})
         return hidden, tuple(last)
 
 
@@ -257,9 +258,9 @@ class Recurrent(Module):
         norm: a variant of `ops.recurrent.NORMS`; "none" is the plain cell, "layer" the paper's.
         layers: the number of layers; each one takes the outputs of the one before.
         bidirectional: run each layer in both directions; outputs are (..., 2 n_hidden), forward first.
-        dropout: the share of values dropped between layers, by masks that are part of the batch.
+        dropout: the share of values dropped between layers, by an `nn.Dropout` before each layer but the first.
         return_sequences: return the outputs of all time steps (T, B, ...), or of the last one (B, ...).
-        batch_first: x, the mask and the outputs of all time steps are (B, T, ...); dropout masks stay (T, B, ...).
+        batch_first: x, the mask and the outputs of all time steps are (B, T, ...).
         **cell_options: `learned_state`, `forget_bias`, `eps`, `eps_place`, `gain`, `update_gate`, `remat`,
             `gradient_limit`, `input_init` and `recurrent_init`, as for `RecurrentCell`.
 
@@ -287,43 +288,30 @@ class Recurrent(Module):
         self.batch_first = batch_first
         self.directions = ("forward", "backward") if bidirectional else ("forward",)
         self.cells: dict[str, RecurrentCell] = {}
+        self.dropouts = {f"dropout{k}": Dropout(dropout) for k in range(1, layers if dropout else 1)}
         for k in range(layers):
             width = n_in if k == 0 else len(self.directions) * n_hidden
             for direction in self.directions:
                 self.cells[f"{direction}{k}"] = self.cell_type(width, n_hidden, norm, name=kind, **cell_options)
 
     def children(self) -> dict[str, Module]:
-        return dict(self.cells)
+        return {**self.cells, **self.dropouts}
 
     def _parts(self) -> dict[str, Module]:
         return {}  # the settings of the layer already describe its cells
 
-    def dropout_masks(self, rng: Stream, steps: int, batch: int) -> list[np.ndarray]:
-        """Masks for the inputs of layers 2, 3, ...: float32 (steps, batch, width), scaled to keep the mean.
-
-        They are drawn from `rng` itself, which this advances: the next call has other masks.
-        """
-        shape = (steps, batch, len(self.directions) * self.n_hidden)
-        keep = np.float32(1 - self.dropout)
-        return [rng.keep_mask(shape, float(keep)) / keep for _ in range(1, self.layers)]
-
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN, states: Sequence[States] | None = None,
-                 mask: Tensor | None = None, dropout_masks: Sequence[Tensor] | None = None,
-                 ) -> tuple[Tensor, list[States]]:
-        """Run the layers. Without `dropout_masks` nothing is dropped.
+                 mask: Tensor | None = None) -> tuple[Tensor, list[States]]:
+        """Run the layers.
 
         Raises:
-            ShapeError: the number of states or masks does not fit the layers.
+            ShapeError: the number of states does not fit the layers.
         """
         kind = type(self).__name__
         if x is NOT_GIVEN:
             branch(kind, params, next(iter(self.cells)))
         check_tensors(kind, x)
         self._check_states(states)
-        if dropout_masks is not None and (not isinstance(dropout_masks, tuple | list)
-                                          or len(dropout_masks) != self.layers - 1):
-            raise ShapeError(f"[{kind}] dropout_masks: expected a list of {self.layers - 1}, one for each layer after "
-                             f"the first, found {_described_states(dropout_masks)}")
         if self.batch_first:
             x, mask = self._time_major(x, mask)
         given: dict[str, States | None] = dict.fromkeys(self.cells)
@@ -331,8 +319,8 @@ class Recurrent(Module):
             given.update(zip(self.cells, states, strict=True))
         last: list[States] = []
         for k in range(self.layers):
-            if k and dropout_masks is not None:
-                x = x * dropout_masks[k - 1]
+            if dropout := self.dropouts.get(f"dropout{k}"):
+                x = dropout(branch(kind, params, f"dropout{k}"), x)
             outs = []
             for direction in self.directions:
                 name = f"{direction}{k}"
