@@ -34,5 +34,5 @@ def _machines(args: argparse.Namespace) -> int:
         console.say(f"wrote {draw(measured, args.plot)}")
     for machine, works in measured.items():
         headings, rows = machines.table(works)
-        console.show(RowsTable(machine, headings, rows, whole=(1, 2), ruled=True), data=True)
+        console.show(RowsTable(machine, headings, rows, whole=(1, 2)), data=True)
     return 0
