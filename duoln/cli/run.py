@@ -59,7 +59,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
                              "has their median and range")
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--batch-size", type=int)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="the run folder (default: runs/TASK-DATE-TIME)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="the run folder (default: runs/TASK-DATE-TIME); "
+                        "nothing is kept elsewhere, so removing the folder removes the runs")
     parser.add_argument("--resume", choices=("auto", "anyway"), help="go on from the newest good checkpoint in --out, "
                         "or in the newest run of this task below runs/, with the settings of that folder; anyway: even "
                         "where this machine's arithmetic gives other last bits")
