@@ -28,6 +28,6 @@ def test_no_figure_where_the_system_does_not_say(monkeypatch, tmp_path):
 
 
 def test_limits_are_positive_and_in_words(numpy_backend, monkeypatch):
-    monkeypatch.setattr(limits.operators, "measure_copy", lambda backend: {"gbps": 12.4})
+    monkeypatch.setattr(limits.operators, "measure_copy", lambda backend: {"gbps": 12.4, "rule": limits.STREAMING})
     assert limits.products_gflops(numpy_backend) > 0
-    assert "a copy 12 GB/s" in limits.line(numpy_backend)
+    assert "a streaming copy, 12.4 GB/s" in limits.line(numpy_backend)
