@@ -9,6 +9,7 @@ the library of a device is left out: the reference is the same on every machine.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 import sys
@@ -22,22 +23,9 @@ from typing import Any
 import pdoc.doc
 import pdoc.render
 
+from duoln.cli.api import MODULES, public_names
 from duoln.core import Op
 from duoln.core.pytorch_names import is_missing
-
-MODULES = ("duoln", "duoln.nn", "duoln.nn.init", "duoln.ops", "duoln.optim", "duoln.data", "duoln.tasks",
-           "duoln.extend", "duoln.testing", "duoln.training.train", "duoln.training.summary",
-           "duoln.training.rate_test", "duoln.runtime", "duoln.errors",
-           "duoln.randomness", "duoln.tree")
-NEEDS_A_DEVICE = {"duoln.extend.cuda", "duoln.extend.metal"}
-
-
-def public_names(module: ModuleType) -> list[str]:
-    """What a module offers, other modules left out: they have pages of their own, or none."""
-    own = [name for name, value in vars(module).items()
-           if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__]
-    return [name for name in getattr(module, "__all__", own)
-            if f"{module.__name__}.{name}" not in NEEDS_A_DEVICE and not inspect.ismodule(getattr(module, name))]
 
 
 def prepare(module: ModuleType, shown: set[type]) -> list[Op[..., Any]]:
@@ -48,6 +36,9 @@ def prepare(module: ModuleType, shown: set[type]) -> list[Op[..., Any]]:
         if inspect.isclass(value) and issubclass(value, tuple):
             # A NamedTuple's constructor is in a module that lacks the names of its annotations.
             value.__new__.__annotations__ = typing.get_type_hints(value)
+        if dataclasses.is_dataclass(value) and "__init__" in vars(value):
+            # The same holds for a dataclass, whose fields may be those of a base in another module.
+            value.__init__.__annotations__ = {**typing.get_type_hints(value), "return": None}
         if inspect.isclass(value):
             take_from_hidden_bases(value, shown)
         vars(module)[name] = function_of(value) if isinstance(value, Op) else value

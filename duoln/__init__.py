@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from duoln.nn.observing import observed
     from duoln.runs.parameters import load, save
     from duoln.runs.pytorch_file import load_pytorch, save_pytorch
+    from duoln.runs.state import load_state, save_state
     from duoln.runtime import backend, tensor, to_tensors
     from duoln.testing.gradients import gradcheck
     from duoln.training.rate_test import find_rate
@@ -49,6 +50,7 @@ _LAZY = {
     **dict.fromkeys(("backend", "tensor", "to_tensors"), "duoln.runtime"),
     **dict.fromkeys(("load", "save"), "duoln.runs.parameters"),
     **dict.fromkeys(("load_pytorch", "save_pytorch"), "duoln.runs.pytorch_file"),
+    **dict.fromkeys(("load_state", "save_state"), "duoln.runs.state"),
     "observed": "duoln.nn.observing",
     "find_rate": "duoln.training.rate_test",
     "gradcheck": "duoln.testing.gradients",
@@ -67,12 +69,14 @@ __all__ = [
     "gradcheck",
     "load",
     "load_pytorch",
+    "load_state",
     "nn",
     "observed",
     "ops",
     "optim",
     "save",
     "save_pytorch",
+    "save_state",
     "stop_gradient",
     "summary",
     "tensor",

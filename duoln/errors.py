@@ -133,6 +133,10 @@ class GradientWarning(UserWarning):
     """A number was read inside a gradient, where it is a constant."""
 
 
+class CheckpointWarning(UserWarning):
+    """A checkpoint cannot be read; an older one serves in its place."""
+
+
 class CompileWarning(UserWarning):
     """A compiled step runs in a slower way than its device could; the message has the reason."""
 

@@ -1,7 +1,7 @@
 """Random numbers, made on the host from a counter, so that they are equal on every vendor and in every run.
 
-A stream is named by (seed, name, epoch, step). Its bits come from Philox, whose integers are exact
-arithmetic, and become floats by exact scaling, so no library version or device changes them.
+A stream is named by (seed, name, epoch, step), and goes on from a position. Its bits come from Philox, whose integers
+are exact arithmetic, and become floats by exact scaling, so no library version or device changes them.
 """
 
 from __future__ import annotations
@@ -49,13 +49,23 @@ class Stream:
     """
 
     @explained
-    def __init__(self, seed: int, name: str, epoch: int = 0, step: int = 0) -> None:
+    def __init__(self, seed: int, name: str, epoch: int = 0, step: int = 0, position: int = 0) -> None:
         self.seed = check_integer("Stream", "seed", seed, 0, LARGEST_SEED)
         self.name = _check_name("Stream", name)
         self.epoch = check_integer("Stream", "epoch", epoch, 0, _LARGEST_COUNT)
         self.step = check_integer("Stream", "step", step, 0, _LARGEST_COUNT)
         digest = hashlib.sha256(f"{self.seed}/{self.name}/{self.epoch}/{self.step}".encode()).digest()
         self._bits = np.random.Philox(key=np.frombuffer(digest[:16], dtype="<u8"))
+        blocks, rest = divmod(check_integer("Stream", "position", position, 0, _LARGEST_COUNT), _BLOCK)
+        self._bits.advance(blocks)
+        self._raw(rest)
+
+    @property
+    def position(self) -> int:
+        """How many numbers of 64 bits were drawn: `Stream(seed, name, epoch, step, position)` goes on after them."""
+        state = self._bits.state
+        counter = sum(int(word) << 64 * k for k, word in enumerate(state["state"]["counter"]))
+        return counter * _BLOCK - (_BLOCK - int(state["buffer_pos"]))
 
     @explained
     def child(self, name: str) -> Stream:

@@ -233,11 +233,12 @@ def _adam() -> Iterator[RuleCase]:
 
 
 def adam_update(shapes: Sequence[tuple[int, ...]], scaled: bool) -> RuleCase:
-    """One case of an update of tensors of these shapes."""
+    """One case of an update of tensors of these shapes; `scaled` ones have their parameters decayed too."""
     rng = np.random.default_rng(len(shapes))
     params, gradients, moments, squares = ([_floats(rng, *s) for s in shapes] for _ in range(4))
-    rate, eps, scale = (np.array(value, np.float32) for value in (0.1, 1e-3, 0.3))
-    arrays = (rate, eps, scale if scaled else None, *params, *gradients, *moments, *(np.abs(s) for s in squares))
+    rate, eps, scale, keep = (np.array(value, np.float32) for value in (0.1, 1e-3, 0.3, 0.9))
+    arrays = (rate, eps, *((scale, keep) if scaled else (None, None)), *params, *gradients, *moments,
+              *(np.abs(s) for s in squares))
     return RuleCase("adam_update", listed(shapes) + (", scaled" if scaled else ""), arrays,
                     {"beta1": 0.9, "beta2": 0.999, "donate": False}, max(prod(s) for s in shapes))
 

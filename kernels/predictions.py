@@ -1,7 +1,8 @@
 """What we expect of the CUDA rules on an NVIDIA H100, before they have run on one: plain data.
 
-Each prediction says from what it was computed, and which figure of `duoln bench survey` decides it. The launches of a
-training step are counted, not estimated: `python tests/count_launches.py --write` writes `launch_counts.json`.
+Each prediction says from what it was computed, and which figure of `duoln bench survey` decides it;
+`python -m duoln.kernels.predictions` prints them. The launches of a training step are counted, not estimated:
+`python tests/count_launches.py --write` writes `launch_counts.json`.
 """
 
 from __future__ import annotations
@@ -274,7 +275,7 @@ def _step(name: str, what: str, microseconds: float, because: str, op: str, batc
 
 
 def table() -> str:
-    """The predictions as the table of this folder's README."""
+    """The predictions as a table."""
     lines = ["| what | predicted for an H100 | holds within | from |", "| --- | --- | --- | --- |"]
     for p in predictions():
         of_sheet = " of the data sheet's" if p.scale in ("GB/s", "bf16", "tf32") else ""

@@ -1,6 +1,10 @@
-"""The tables of READMEs that come from kept runs. Each stands between two comments, the first of which is its command:
+"""The tables of README.md and RESULTS.md that come from kept runs. Each stands between two comments, the first of which
+is its command, where asked for with the columns that it keeps:
 
     <!-- duoln report results/small --markdown -->
+    <!-- end -->
+
+    <!-- duoln report results/small --markdown --over test_nll; columns 40, 200, 400 -->
     <!-- end -->
 
 or the rows of a table of the paper: kinds of figures, each for all variants, and what is asked of them, with one decimal:
@@ -18,22 +22,7 @@ or what an evaluation of skip-thoughts judged by the protocol of table 3: the ru
     <!-- judged results/novels100 -->
     <!-- end -->
 
-or the first update at which a curve was below some levels, for each variant, a median and range of its runs:
-
-    <!-- first below in results/paper: test_bound; 100, 95, 90 -->
-    <!-- end -->
-
-or how far the inputs of layers moved in a finding of `duoln analyze shift`, for some variants:
-
-    <!-- movements of results/shift.json: none, encoder -->
-    <!-- end -->
-
-or the constants of a finding of `duoln analyze smoothness`, for some variants:
-
-    <!-- constants of results/smoothness.json: none, encoder -->
-    <!-- end -->
-
-Paths are relative to the README's folder.
+Paths are relative to the page's folder.
 
     python tests/readme_tables.py          write them all anew
 """
@@ -41,42 +30,45 @@ Paths are relative to the README's folder.
 from __future__ import annotations
 
 import contextlib
-import csv
 import io
 import json
-import math
 import os
 import re
 import shlex
 import statistics
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-_BLOCK = re.compile(r"(<!-- duoln (?P<command>report .*?--markdown.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+_BLOCK = re.compile(r"(<!-- duoln (?P<command>report [^;\n]*--markdown[^;\n]*)(?:; columns (?P<columns>.*?))? -->\n).*?(<!-- end -->)",
+                    re.DOTALL)
 _ROWS = re.compile(r"(<!-- rows of (?P<results>\S+): (?P<kinds>.*?); (?P<asked>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 _EVALUATED = re.compile(r"(<!-- evaluated (?P<results>\S+): (?P<asked>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 _JUDGED = re.compile(r"(<!-- judged (?P<results>\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
-_LEVELS = re.compile(r"(<!-- first below in (?P<results>\S+): (?P<key>\w+); (?P<levels>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
-_MOVEMENTS = re.compile(r"(<!-- movements of (?P<finding>\S+): (?P<variants>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
-_CONSTANTS = re.compile(r"(<!-- constants of (?P<finding>\S+): (?P<variants>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def readmes() -> Iterator[Path]:
-    """The READMEs that may have such tables."""
-    yield from sorted(path for folder in ("plugins", "duoln", "examples") for path in (ROOT / folder).rglob("README.md"))
+def pages() -> Iterator[Path]:
+    """The files that may have such tables."""
+    for name in ("README.md", "RESULTS.md"):
+        yield from sorted((ROOT / "plugins").glob(f"*/{name}"))
 
 
-def renewed(readme: Path) -> str:
-    """The text of a README with its tables made anew."""
-    text = _ROWS.sub(lambda match: f"{match[1]}{_rows(match, readme.parent)}{match[5]}", readme.read_text(encoding="utf-8"))
-    text = _EVALUATED.sub(lambda match: f"{match[1]}{_evaluated(match, readme.parent)}{match[4]}", text)
-    text = _JUDGED.sub(lambda match: f"{match[1]}{_judged(match, readme.parent)}{match[3]}", text)
-    text = _LEVELS.sub(lambda match: f"{match[1]}{_levels(match, readme.parent)}{match[5]}", text)
-    text = _MOVEMENTS.sub(lambda match: f"{match[1]}{_movements(match, readme.parent)}{match[4]}", text)
-    text = _CONSTANTS.sub(lambda match: f"{match[1]}{_constants(match, readme.parent)}{match[4]}", text)
-    return _BLOCK.sub(lambda match: f"{match[1]}{_output(match['command'], readme.parent)}{match[3]}", text)
+def renewed(page: Path) -> str:
+    """The text of a page with its tables made anew."""
+    text = _ROWS.sub(lambda match: f"{match[1]}{_rows(match, page.parent)}{match[5]}", page.read_text(encoding="utf-8"))
+    text = _EVALUATED.sub(lambda match: f"{match[1]}{_evaluated(match, page.parent)}{match[4]}", text)
+    text = _JUDGED.sub(lambda match: f"{match[1]}{_judged(match, page.parent)}{match[3]}", text)
+    return _BLOCK.sub(lambda match: f"{match[1]}{_report(match, page.parent)}{match[4]}", text)
+
+
+def _report(match: re.Match[str], folder: Path) -> str:
+    """The table of `duoln report`: the first column and those that are asked for, or all."""
+    table = _output(match["command"], folder)
+    if match["columns"] is None:
+        return table
+    cells = [line[2:-2].split(" | ") for line in table.splitlines()]
+    columns = [0, *(cells[0].index(name) for name in match["columns"].split(", "))]
+    return "".join(f"| {' | '.join(line[k] for k in columns)} |\n" for line in cells)
 
 
 def _rows(match: re.Match[str], folder: Path) -> str:
@@ -116,44 +108,8 @@ def _judged(match: re.Match[str], folder: Path) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _levels(match: re.Match[str], folder: Path) -> str:
-    """A row for each variant: the update at which its curve first was below each level."""
-    levels, firsts = match["levels"].split(", "), defaultdict(list)
-    for path in sorted((folder / match["results"]).glob("*/curves.csv")):
-        with path.open(encoding="utf-8", newline="") as file:
-            curve = [(int(row["step"]), float(row[match["key"]])) for row in csv.DictReader(file) if row[match["key"]]]
-        variant = json.loads(path.with_name("config.json").read_text(encoding="utf-8"))["variant"]
-        firsts[variant].append([next((step for step, value in curve if value < float(level)), math.inf) for level in levels])
-    lines = [["updates until below", *levels], ["---"] * (1 + len(levels))]
-    lines += [[f"`{variant}`", *(_median(list(steps), ",").replace("inf", "never") for steps in zip(*runs, strict=True))]
-              for variant, runs in sorted(firsts.items())]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _movements(match: re.Match[str], folder: Path) -> str:
-    """Two rows for each layer, the means' and the deviations': the mean over all intervals."""
-    finding = json.loads((folder / match["finding"]).read_text(encoding="utf-8"))
-    variants = match["variants"].split(", ")
-    lines = [["inputs of", "", *(f"`{variant}`" for variant in variants)], ["---"] * (2 + len(variants))]
-    for layer in dict.fromkeys(movement["layer"] for movement in finding["movements"]):
-        for kind in ("means", "deviations"):
-            lines.append([layer, kind, *(_median([
-                statistics.fmean(movement[kind]) for movement in finding["movements"]
-                if (movement["variant"], movement["layer"]) == (variant, layer)], ".3f") for variant in variants)])
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _constants(match: re.Match[str], folder: Path) -> str:
-    """A row for the loss and for the gradient: the geometric mean over the training."""
-    finding, variants = json.loads((folder / match["finding"]).read_text(encoding="utf-8")), match["variants"].split(", ")
-    lines = [["Lipschitz constant of", *(f"`{variant}`" for variant in variants)], ["---"] * (1 + len(variants))]
-    lines += [[f"the {kind}", *(_median([statistics.geometric_mean(c[kind]) for c in finding["constants"] if c["variant"] == variant],
-                                        ".2f") for variant in variants)] for kind in ("loss", "gradient")]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _median(values: list[float], form: str = ".1f") -> str:
-    middle, low, high = (format(value, form) for value in (statistics.median(values), min(values), max(values)))
+def _median(values: list[float]) -> str:
+    middle, low, high = (f"{value:.1f}" for value in (statistics.median(values), min(values), max(values)))
     return middle if low == high else f"{middle} ({low}-{high})"
 
 
@@ -170,5 +126,5 @@ def _output(command: str, folder: Path) -> str:
 
 if __name__ == "__main__":
     os.environ.setdefault("COLUMNS", "200")
-    for path in readmes():
+    for path in pages():
         path.write_text(renewed(path), encoding="utf-8")

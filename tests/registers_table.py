@@ -1,7 +1,9 @@
-"""The table of registers and occupancy in `kernels/README.md`, from the logs of NVIDIA's compiler.
+"""Prints the registers and the occupancy of every CUDA kernel, from the logs of NVIDIA's compiler.
 
-    python tests/registers_table.py            print it
-    python tests/registers_table.py --write    write it anew
+    python tests/registers_table.py
+
+A cell says: registers a thread: blocks / warps that a multiprocessor holds at once, over all settings of a kernel. The last
+column names the setting that leaves the fewest warps.
 
 How many blocks a multiprocessor holds follows from what the compiler says and from what a multiprocessor has: the table
 "Technical Specifications per Compute Capability" of the CUDA C++ Programming Guide, which NVIDIA's libcu++ has as
@@ -30,8 +32,6 @@ from duoln.kernels import source
 from duoln.kernels.settings import WALK_DEVICES, walks
 from duoln.plugins.draw.ops.cuda import dynamic_shared
 
-README = ROOT / "kernels" / "README.md"
-_BLOCK = re.compile(r"(<!-- python tests/registers_table.py --write -->\n).*?(<!-- end -->)", re.DOTALL)
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 _SHARED_BYTES = {"sm_80": 164 << 10, "sm_90": 228 << 10, "sm_100": 228 << 10}
 """Shared memory of a multiprocessor. All three have 65,536 registers, 64 warps and 32 blocks."""
@@ -76,10 +76,14 @@ def _up(size: int, unit: int) -> int:
     return -(-size // unit) * unit
 
 
-def rows(architecture: str) -> list[Row]:
-    """Every kernel with every setting; those of `device_limits`, which measure a device, are left out."""
-    wanted = [(file, macros, 0) for file, macros in nvrtc_logs.every_setting() if not file.startswith("device_limits")]
-    wanted += walks(WALK_DEVICES[architecture]) if architecture in WALK_DEVICES else []
+def settings(architecture: str) -> list[tuple[str, Mapping[str, int], int]]:
+    """Every file with every setting, and the bytes that a walk asks for. Files that measure a device are left out."""
+    of_files = [(file, macros, 0) for file, macros in nvrtc_logs.every_setting() if not file.startswith("device_limits")]
+    return [*of_files, *(walks(WALK_DEVICES[architecture]) if architecture in WALK_DEVICES else [])]
+
+
+def rows(architecture: str, wanted: Sequence[tuple[str, Mapping[str, int], int]]) -> list[Row]:
+    """Every kernel of these files and settings."""
     with ThreadPoolExecutor(2) as pool:
         logs = list(pool.map(lambda pair: nvrtc_logs.log(source.text(pair[0]), pair[1], architecture), wanted))
     made = []
@@ -127,20 +131,9 @@ def _worst(some: Sequence[Row]) -> str:
     return " ".join(f"{name} {value}" for name, value in row.macros.items())
 
 
-def written() -> tuple[str, dict[str, dict[str, str]]]:
-    """The compiler's version and the cells of each architecture, by kernel, as the README has them."""
-    match = _BLOCK.search(README.read_text(encoding="utf-8"))
-    lines = match[0].splitlines() if match else []
-    table_rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| `")]
-    given_version = re.search(r"NVRTC ([\d.]+)\.$", lines[-2]) if len(lines) > 2 else None
-    columns = {architecture: {row[0].split("`")[1]: row[3 + k] for row in table_rows if row[3 + k] != "-"}
-               for k, architecture in enumerate(ARCHITECTURES)}
-    return given_version[1] if given_version else "", columns
-
-
 def table() -> str:
     """The table, for Markdown."""
-    every = {architecture: rows(architecture) for architecture in ARCHITECTURES}
+    every = {architecture: rows(architecture, settings(architecture)) for architecture in ARCHITECTURES}
     columns = {architecture: cells(made) for architecture, made in every.items()}
     spilled = sum(row.use.spilled for made in every.values() for row in made)
     middle: dict[str, list[Row]] = {}
@@ -157,13 +150,5 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Print the table, or write it."""
-    made = table()
-    print(made, end="")
-    if "--write" in arguments:
-        README.write_text(_BLOCK.sub(lambda m: f"{m[1]}{made}{m[2]}", README.read_text("utf-8")), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    print(table(), end="")

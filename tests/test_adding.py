@@ -91,8 +91,8 @@ def test_the_record_is_of_five_seeds_and_of_the_settings_in_the_program(committe
             assert [run.seed for run in committed.results(norm, rate)] == list(range(5))
 
 
-def test_the_table_in_the_readme_is_that_of_the_record(committed):
-    assert f"```text\n{adding_record.table(committed)}\n```" in (EXAMPLES / "README.md").read_text()
+def test_the_table_in_the_results_is_that_of_the_record(committed):
+    assert f"```text\n{adding_record.table(committed)}\n```" in (EXAMPLES / "RESULTS.md").read_text()
 
 
 @pytest.mark.long

@@ -167,7 +167,7 @@ def test_nothing_low_asks_duoln_itself():
 # Special rules ----------------------------------------------------------------------------------------
 
 def test_only_runtime_knows_kernels():
-    """And `extend`, of what every rule uses and its cases; bench and selftest, of their cases: shapes, formulas and arrays; and what
+    """And `extend`, of what every rule uses and its cases; bench and selftest, of their cases: shapes, formulas and arrays, and of what a CPU copies; and what
     tries a device: it compiles all settings, launches, measures and judges the predictions.
     """
     def allowed(i):
@@ -180,7 +180,7 @@ def test_only_runtime_knows_kernels():
             return True
         return importer in ("kernels", "runtime") or (
             importer in ("bench", "testing", "cli")
-            and re.fullmatch(r"duoln\.kernels\.(\w+\.cases|case_table|device_cases|source)(\.\w+)?", cases))
+            and re.fullmatch(r"duoln\.kernels\.(\w+\.cases|case_table|device_cases|source|device_limits\.cpu)(\.\w+)?", cases))
 
     assert _listed(i for i in OURS if unit_of(i.module) == "kernels" and not allowed(i)) == []
 
@@ -302,7 +302,7 @@ def test_backends_has_one_file_per_library():
 
 
 def test_plugins_are_all_alike():
-    wanted = {"__init__.py", "task.py", "model.py", "data.py", "peer_torch.py", "README.md"}
+    wanted = {"__init__.py", "task.py", "model.py", "data.py", "peer_torch.py", "README.md", "RESULTS.md"}
     missing = {folder.name: wanted - {p.name for p in folder.iterdir()}
                for folder in (ROOT / "plugins").iterdir() if (folder / "__init__.py").is_file()}
     assert len(missing) == 9 and {name: files for name, files in missing.items() if files} == {}

@@ -106,6 +106,8 @@ LAYERS = {
     "RNN": (lambda **k: nn.RNN(4, 3, learned_state=True, **k), _floats(5, 2, 4)), "RNNCell": (lambda **k: nn.RNNCell(4, 3, **k), _floats(2, 4)),
     "Sequential": (lambda **k: nn.Sequential(nn.Linear(4, 4), ops.relu, nn.LayerNorm(4), **k), _floats(3, 4)),
     "TransformerBlock": (lambda **k: nn.TransformerBlock(4, 2, **k), _floats(2, 3, 4)), "WeightNorm": (lambda **k: nn.WeightNorm(nn.Linear(4, 3), **k), _floats(3, 4)),
+    **{name: (getattr(nn, name), _floats(3, 4)) for name in (
+        "Dropout", "ELU", "Flatten", "GELU", "Identity", "LeakyReLU", "LogSoftmax", "ReLU", "SiLU", "Sigmoid", "Softmax", "Softplus", "Tanh")},
 }
 
 

@@ -1,4 +1,4 @@
-"""The table for those who know PyTorch: each side runs from top to bottom, and both give the same shapes."""
+"""The page for those who know PyTorch: each side runs from top to bottom, and both give the same shapes."""
 
 import re
 from pathlib import Path
@@ -8,29 +8,28 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-FILE = Path(__file__).parent.parent / "examples" / "README.md"
+FILE = Path(__file__).parent.parent / "duoln" / "docs" / "from_pytorch.md"
 
 
-class Row(NamedTuple):
-    """A row of the table."""
+class Pair(NamedTuple):
+    """Lines of PyTorch, which the page has as a comment, and the lines of ours below them."""
 
-    what: str
     torch: str
     duoln: str
 
 
-def rows():
-    [table] = re.findall(r"^\| what \| PyTorch \| duoln \|\n\| --- \| --- \| --- \|\n((?:\|.*\n)+)", FILE.read_text(), re.MULTILINE)
-    cells = [re.fullmatch(r"\| (.+?) \| `([^|]+)` \| `([^|]+)` \|", line) for line in table.splitlines()]
-    assert all(cells), "a row has three cells, the last two of code"
-    return [Row(*cell.groups()) for cell in cells]
+def pairs():
+    blocks = re.findall(r"```python\n(.*?)```", FILE.read_text(encoding="utf-8"), re.DOTALL)
+    return [Pair(re.sub(r"^# ", "", theirs, flags=re.MULTILINE), ours) for block in blocks
+            for theirs, ours in re.findall(r"((?:^#.*\n)+)((?:^[^#\n].*\n)+)", block, re.MULTILINE)]
 
 
 def run(side):
-    """The values of one side after each row, by name, with the shapes of those that have one."""
+    """The values of one side after each pair, by name, with the shapes of those that have one."""
     namespace, shapes = {}, []
-    for row in rows():
-        exec(compile(getattr(row, side), f"{row.what}, {side}", "exec"), namespace)
+    for pair in pairs():
+        code = getattr(pair, side)
+        exec(compile(code, code, "exec"), namespace)
         shapes.append({name: tuple(value.shape) for name, value in namespace.items()
                        if isinstance(getattr(value, "shape", None), tuple)})
     return namespace, shapes
@@ -43,8 +42,9 @@ def ours(tmp_path, monkeypatch):
     return run("duoln")
 
 
-def test_it_has_twenty_rows_and_more():
-    assert len(rows()) >= 20 and len({row.what for row in rows()}) == len(rows())
+def test_every_line_is_one_of_a_pair():
+    code = "".join(re.findall(r"```python\n(.*?)```", FILE.read_text(encoding="utf-8"), re.DOTALL))
+    assert len(pairs()) >= 27 and sum(text.count("\n") for pair in pairs() for text in pair) == code.count("\n")
 
 
 def test_every_line_of_ours_runs(ours):
@@ -72,7 +72,7 @@ def test_an_ended_sequence_keeps_its_state(ours):
 def test_every_line_of_pytorch_runs_and_has_the_shapes_of_ours(ours, tmp_path):
     pytest.importorskip("torch")
     values, theirs = run("torch")
-    for row, left, right in zip(rows(), theirs, ours[1], strict=True):
+    for pair, left, right in zip(pairs(), theirs, ours[1], strict=True):
         shared = left.keys() & right.keys()
-        assert {name: left[name] for name in shared} == {name: right[name] for name in shared}, row.what
+        assert {name: left[name] for name in shared} == {name: right[name] for name in shared}, pair.duoln
     assert values["count"] == ours[0]["count"] and len(shared) >= 8

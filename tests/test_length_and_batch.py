@@ -151,9 +151,9 @@ def test_an_error_that_is_not_finite_is_kept(tmp_path):
     assert math.isnan(again.runs[-2].losses[1]) and again.runs[:-3] == RECORD.runs[:-3] and again.rates == RECORD.rates
 
 
-def test_the_table_in_the_readme_is_that_of_the_committed_record():
+def test_the_table_in_the_results_is_that_of_the_committed_record():
     examples = Path(length_and_batch.__file__).parent
     record = records.read(examples / "length_and_batch.json")
-    assert f"```text\n{records.table(record)}\n```" in (examples / "README.md").read_text()
+    assert f"```text\n{records.table(record)}\n```" in (examples / "RESULTS.md").read_text()
     for cell in [Cell(length, size) for length in (25, 50, 100) for size in (2, 8, 32)]:
         assert [len(record.updates(cell, norm)) for norm in adding.VARIANTS] == [3, 3]

@@ -182,6 +182,7 @@ def test_wheel_that_is_not_unpacked(wheel, libraries, empty):
     code = ("import duoln; from duoln import tree, errors, core, nn, ops; assert all(hasattr(duoln, name) for name in duoln.__all__)\n"
             "for name in ('nothing', 'no_grad', 'a.b', 'README'):\n    try: getattr(duoln, name)\n    except AttributeError as error: print(error)")
     told = _run([*PLAIN, "-c", code], empty, wheel, libraries).splitlines()
+    assert _run([*PLAIN, "-m", "duoln", "help", "guide"], empty, wheel, libraries).startswith("# Guide\n")
     assert len(told) == 4 and all("module 'duoln' has no attribute" in line for line in told) and "in duoln: only what runs inside" in told[1]
 
 

@@ -138,3 +138,12 @@ BAD = {
 def test_bad_arguments_are_refused(name):
     kind, call, words = BAD[name]
     check_error(kind, lambda: call(Stream(0, "a")), words, "expected", "found")
+
+
+@pytest.mark.parametrize("drawn", [0, 1, 3, 4, 5, 4097, 1 << 18])
+def test_a_stream_goes_on_from_its_position(drawn):
+    stream = Stream(1, "a", 2, 3)
+    stream.uniform(drawn)
+    assert stream.position == drawn
+    np.testing.assert_array_equal(Stream(1, "a", 2, 3, stream.position).uniform(9), stream.uniform(9))
+    check_error(ShapeError, lambda: Stream(1, "a", position=-1), "[Stream] position")

@@ -1,12 +1,17 @@
-"""The tables of READMEs agree with the runs that are kept beside them."""
+"""The tables of README.md and RESULTS.md agree with the runs that are kept beside them."""
 
 import pytest
-from readme_tables import ROOT, readmes, renewed
+from readme_tables import ROOT, pages, renewed
 
 
-@pytest.mark.parametrize("readme", list(readmes()), ids=lambda path: str(path.relative_to(ROOT).parent))
-def test_tables_are_those_of_the_kept_runs(readme):
-    assert renewed(readme) == readme.read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", list(pages()), ids=lambda path: str(path.relative_to(ROOT / "plugins")))
+def test_tables_are_those_of_the_kept_runs(page):
+    assert renewed(page) == page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", list(pages()), ids=lambda path: str(path.relative_to(ROOT / "plugins")))
+def test_a_page_is_short(page):
+    assert len(page.read_text(encoding="utf-8").split()) <= {"README.md": 330, "RESULTS.md": 620}[page.name]
 
 
 def test_the_kept_runs_are_small():

@@ -7,6 +7,8 @@ differences that can change a time (flags, the version of duoln, the rule that r
 from __future__ import annotations
 
 import json
+import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,14 +66,39 @@ class Row(NamedTuple):
     cells: list[Cell | None]
 
 
+class Mean(NamedTuple):
+    """The geometric mean of the speed-ups of a group's rows in one file."""
+
+    speedup: float
+    rows: int
+    """How many rows of the group the file has."""
+
+
+class Group(NamedTuple):
+    """The rows of one operator, layer or task, and one side."""
+
+    op: str
+    side: str
+    means: list[Mean | None]
+    """In each file after the first; None in one that has no row of the group."""
+
+
+class Left(NamedTuple):
+    """A case that is in no row, or has a cell in it that is empty."""
+
+    op: str
+    case: str
+    """In words."""
+    why: str
+
+
 class Comparison(NamedTuple):
     """The comparison of several files."""
 
     files: list[File]
     rows: list[Row]
     warnings: list[str]
-    not_comparable: list[tuple[str, str]]
-    """A case, and the reason why it is in no row or a cell of it is empty."""
+    not_comparable: list[Left]
 
     def as_json(self) -> dict[str, Any]:
         """The comparison as plain data, for programs."""
@@ -80,10 +107,12 @@ class Comparison(NamedTuple):
             "files": [{"file": str(f.path), "name": f.name, "label": f.record["label"],
                        "backend": f.record["backend"], "host": f.record["host"],
                        "copy_gbps": f.record["copy_gbps"]} for f in self.files],
+            "groups": [{**group._asdict(), "means": [None if m is None else m._asdict() for m in group.means]}
+                       for group in groups(self)],
             "rows": [{**{key: row.case[key] for key in (*_WORK, *_MANNER)},
                       "cells": [None if c is None else c._asdict() for c in row.cells]} for row in self.rows],
             "warnings": self.warnings,
-            "not_comparable": [{"case": case, "why": why} for case, why in self.not_comparable],
+            "not_comparable": [{"case": left.case, "why": left.why} for left in self.not_comparable],
         }
 
 
@@ -98,7 +127,7 @@ def compare(paths: Sequence[Path]) -> Comparison:
         raise UsageError(f"[compare] expected two files or more, found {len(paths)}")
     files = _numbered([(path, load(path)) for path in paths])
     first = files[0]
-    left: list[tuple[str, str]] = []
+    left: list[Left] = []
     for second in files[1:]:
         reasons = _not_comparable(first, second)
         if not first.cases.keys() & second.cases.keys():
@@ -107,6 +136,20 @@ def compare(paths: Sequence[Path]) -> Comparison:
     rows = [Row(case, [_cell(f.cases.get(key), case) for f in files]) for key, case in first.cases.items()
             if any(key in f.cases for f in files[1:])]
     return Comparison(files, rows, _warnings(files, rows), left)
+
+
+def groups(comparison: Comparison) -> list[Group]:
+    """One figure a group and file: the geometric mean of the speed-up over the first file."""
+    members: dict[tuple[str, str], list[Row]] = {}
+    for row in comparison.rows:
+        members.setdefault((row.case["op"], row.case["side"]), []).append(row)
+    return [Group(op, side, [_mean(rows, k) for k in range(1, len(comparison.files))])
+            for (op, side), rows in members.items()]
+
+
+def _mean(rows: Sequence[Row], column: int) -> Mean | None:
+    speedups = [cell.speedup for row in rows if (cell := row.cells[column]) is not None]
+    return Mean(statistics.geometric_mean(speedups), len(speedups)) if speedups else None
 
 
 def _numbered(records: Sequence[tuple[Path, dict[str, Any]]]) -> list[File]:
@@ -130,7 +173,7 @@ def _work(case: Mapping[str, Any]) -> str:
     return json.dumps([case[key] for key in _WORK], sort_keys=True)
 
 
-def _not_comparable(first: File, second: File) -> list[tuple[str, str]]:
+def _not_comparable(first: File, second: File) -> list[Left]:
     """The cases that only one of two files has, or that were measured in another manner."""
     missing = [case for key, case in first.cases.items() if key not in second.cases]
     extra = [case for key, case in second.cases.items() if key not in first.cases]
@@ -138,18 +181,22 @@ def _not_comparable(first: File, second: File) -> list[tuple[str, str]]:
     for case in missing:
         near = next((e for e in extra if _work(e) == _work(case) and identity(e) not in explained), None)
         if near is None:
-            reasons.append((text.whole(case), f"in {first.name}, not in {second.name}"))
+            reasons.append(_left(case, f"in {first.name}, not in {second.name}"))
             continue
         explained.add(identity(near))
-        reasons.append((text.whole(case), "; ".join(
+        reasons.append(_left(case, "; ".join(
             f"{key} is {_shown(case, key)} in {first.name}, {_shown(near, key)} in {second.name}"
             for key in _MANNER if case[key] != near[key])))
-    return reasons + [(text.whole(case), f"in {second.name}, not in {first.name}")
+    return reasons + [_left(case, f"in {second.name}, not in {first.name}")
                     for case in extra if identity(case) not in explained]
 
 
-def _refusal(first: File, second: File, reasons: Sequence[tuple[str, str]]) -> str:
-    lines = [f"  {case}: {why}" for case, why in reasons[:_SHOWN_REASONS]]
+def _left(case: Mapping[str, Any], why: str) -> Left:
+    return Left(case["op"], text.whole(case), why)
+
+
+def _refusal(first: File, second: File, reasons: Sequence[Left]) -> str:
+    lines = [f"  {left.case}: {left.why}" for left in reasons[:_SHOWN_REASONS]]
     if len(reasons) > _SHOWN_REASONS:
         lines.append(f"  and {len(reasons) - _SHOWN_REASONS} more")
     empty = "".join(f"\n  {f.path} has no cases" for f in (first, second) if not f.cases)
@@ -203,6 +250,20 @@ def _commit(git: Mapping[str, Any] | None) -> str | None:
 
 # Text -------------------------------------------------------------------------------------------------
 
+def groups_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]]]:
+    """Title, headings and rows of the groups."""
+    of_each = groups(comparison)
+    sides = bool(text.varying([group._asdict() for group in of_each], ["side"]))
+    rows = [[group.op + (f", {group.side}" if sides else ""), *(_mean_text(mean) for mean in group.means)]
+            for group in of_each]
+    return (f"Speed-up over {comparison.files[0].heading}: geometric mean (rows)",
+            ["group", *(file.heading for file in comparison.files[1:])], rows)
+
+
+def _mean_text(mean: Mean | None) -> str:
+    return "-" if mean is None else f"{mean.speedup:.2f}x ({mean.rows})"
+
+
 def table(comparison: Comparison) -> tuple[str, list[str], list[list[str]]]:
     """Title, headings and rows; each operator's rows follow a row with its name.
 
@@ -229,14 +290,20 @@ def _shown(case: Mapping[str, Any], key: str) -> str:
 
 
 def remarks(comparison: Comparison) -> list[str]:
-    """The warnings, and what is not comparable, by reason."""
-    lines = [f"warning: {warning}" for warning in comparison.warnings]
-    by_reason: dict[str, list[str]] = {}
-    for case, why in comparison.not_comparable:
-        by_reason.setdefault(why, []).append(case)
-    for why, cases in by_reason.items():
-        lines += [f"not comparable, {why}:", *(f"  {case}" for case in cases)]
-    return lines
+    """The warnings, and a line for each reason why cases are not comparable."""
+    by_reason: dict[str, list[Left]] = {}
+    for left in comparison.not_comparable:
+        by_reason.setdefault(left.why, []).append(left)
+    return [*(f"warning: {warning}" for warning in comparison.warnings),
+            *(f"not comparable, {why}: {_counted(cases)}" for why, cases in by_reason.items())]
+
+
+def _counted(cases: Sequence[Left]) -> str:
+    """A case in words; of several, how many there are of each operator."""
+    if len(cases) == 1:
+        return cases[0].case
+    of_each = Counter(left.op for left in cases)
+    return f"{len(cases)} cases ({', '.join(f'{op} {number}' for op, number in of_each.items())}); --json names them"
 
 
 def _cell_text(cell: Cell | None, column: int) -> str:

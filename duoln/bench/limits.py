@@ -6,6 +6,8 @@ import time
 
 from duoln.backends.protocol import Backend
 from duoln.bench import operators
+from duoln.bench.subjects import STREAMING
+from duoln.kernels.device_limits import cpu
 
 _ROWS, _DEPTH, _COLUMNS = 2048, 1024, 1024
 _ROUNDS = 5
@@ -24,6 +26,17 @@ def products_gflops(backend: Backend) -> float:
 
 def line(backend: Backend) -> str:
     """One line for people: what the machine gave just now."""
-    copy = operators.measure_copy(backend)["gbps"]
+    copy = operators.measure_copy(backend)
     product = products_gflops(backend)
-    return f"limits of this machine just now: a copy {copy:.0f} GB/s, a large product {product:.0f} GFLOP/s"
+    return f"limits of this machine just now: {copy_words(copy['gbps'], copy['rule'], backend)}, a large product " \
+           f"{product:.0f} GFLOP/s"
+
+
+def copy_words(gbps: float, rule: str, backend: Backend) -> str:
+    """What a copy moves, and on a CPU, where it makes a difference, by whom."""
+    if rule == STREAMING:
+        return f"a streaming copy, {gbps:.1f} GB/s"
+    if operators.on_cpu(backend):
+        return f"NumPy's copy, {gbps:.1f} GB/s (no limit: it reads what it overwrites; nothing is compiled, because " \
+               f"{cpu.problem()})"
+    return f"a copy, {gbps:.1f} GB/s"

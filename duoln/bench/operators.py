@@ -7,14 +7,14 @@ launch ends. Cross-entropy and copy have no argument of that size, so a GPU may 
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
+from duoln import runtime
 from duoln.backends.protocol import Backend
 from duoln.bench import agreement, clock, operators_torch
-from duoln.bench.clock import Chain, SlopeClock, take_turns
+from duoln.bench.clock import Chain, Samples, SlopeClock, take_turns
 from duoln.bench.launch_chains import DuolnChain, cache_for
 from duoln.bench.records import make_case
 from duoln.bench.subjects import COPY, Shape, Subject
@@ -24,6 +24,8 @@ from duoln.errors import UsageError
 PEERS = operators_torch.PEERS
 
 _COPY_ROUNDS = 5
+AGAIN_ROUNDS = 3
+"""Samples of the copy before each case."""
 
 
 class Plan(NamedTuple):
@@ -73,17 +75,51 @@ def make_plans(subjects: Sequence[Subject], shapes: Sequence[Shape] | None, smal
     return list({plan.name: plan for plan in plans}.values())
 
 
-def measure_copy(backend: Backend, rounds: int = _COPY_ROUNDS) -> dict[str, Any]:
-    """Time a plain copy of more than the caches hold; the bandwidths of other cases are given as fractions of its
-    bandwidth.
+class Yardstick:
+    """A plain copy of more than the caches hold: the bandwidths of other cases are given as fractions of its bandwidth.
+
+    On a CPU it is a copy of NumPy's arrays, whichever library computes: by our own C++, which writes past the caches,
+    or by NumPy where nothing is compiled. It is timed again before each case, because the speed of a machine changes.
     """
-    [shape] = COPY.shapes
-    [case] = measure(Plan(COPY, shape, "cold", False), backend, (), rounds, None)
-    return case
+
+    def __init__(self, backend: Backend) -> None:
+        [shape] = COPY.shapes
+        plan = Plan(COPY, shape, "cold", False)
+        where = runtime.backend("numpy") if on_cpu(backend) else backend
+        inputs = COPY.inputs(shape)
+        self._plan, self._side = plan, _our_side(plan, where, inputs, agreement.compute(COPY, where, inputs, False))
+        self._clock = SlopeClock(self._side.chain)
+
+    @property
+    def rule(self) -> str:
+        """How it copies."""
+        return str(self._side.facts["rule"])
+
+    def gbps(self, rounds: int = AGAIN_ROUNDS) -> float:
+        """10^9 bytes a second, read and written, from `rounds` samples taken now."""
+        take_turns([self._clock], rounds)
+        return _moved(self._plan) / statistics.median(self._clock.samples.seconds[-rounds:]) / 1e9
+
+    def case(self) -> dict[str, Any]:
+        """The case of all samples so far; it is its own measure."""
+        taken = self._clock.samples
+        return _case(self._plan, self._side, taken, _moved(self._plan) / statistics.median(taken.seconds) / 1e9)
+
+
+def on_cpu(backend: Backend) -> bool:
+    """Whether a backend computes on the CPU: NumPy always, MLX where it has no GPU."""
+    return backend.name == "numpy" or not getattr(backend, "on_gpu", True)
+
+
+def measure_copy(backend: Backend, rounds: int = _COPY_ROUNDS) -> dict[str, Any]:
+    """Time the yardstick once."""
+    copy = Yardstick(backend)
+    copy.gbps(rounds)
+    return copy.case()
 
 
 def measure(plan: Plan, backend: Backend, peers: Sequence[str], rounds: int,
-            copy_gbps: float | None, missing: dict[str, str] | None = None) -> list[dict[str, Any]]:
+            copy_gbps: float, missing: dict[str, str] | None = None) -> list[dict[str, Any]]:
     """Check and time one plan; the result is a case for duoln and one for each peer.
 
     Args:
@@ -91,7 +127,7 @@ def measure(plan: Plan, backend: Backend, peers: Sequence[str], rounds: int,
         backend: where duoln computes.
         peers: names of the peers.
         rounds: how many samples to take of each side.
-        copy_gbps: the copy's bandwidth; None for the copy itself, which is its own measure.
+        copy_gbps: the copy's bandwidth.
         missing: gets the reason for each peer that cannot run, by its name; None if each of them must.
 
     Raises:
@@ -109,18 +145,19 @@ def measure(plan: Plan, backend: Backend, peers: Sequence[str], rounds: int,
             missing[peer] = f"{type(error).__name__}: {error}"
     clocks = [SlopeClock(side.chain) for side in sides]
     take_turns(clocks, rounds)
-    rows, width = plan.shape
-    moved = plan.subject.bytes_moved(rows, width, plan.backward)
-    cases = []
-    for side, one in zip(sides, clocks, strict=True):
-        taken = one.samples
-        speed = copy_gbps or moved / float(np.median(taken.seconds)) / 1e9
-        cases.append(make_case(
-            op=plan.subject.name, passes=passes(plan.backward), shape=plan.shape, side=side.name,
-            samples=taken.seconds, clock_name=clock.NAME, cache=plan.cache, warmups=taken.warmups, copy_gbps=speed,
-            moved=moved, flops=plan.subject.flops(rows, width, plan.backward) or None, launches=taken.launches,
-            repeated=taken.repeated, **clock.events(taken.device_seconds, taken.no_graph), **side.facts))
-    return cases
+    return [_case(plan, side, one.samples, copy_gbps) for side, one in zip(sides, clocks, strict=True)]
+
+
+def _moved(plan: Plan) -> int:
+    return plan.subject.bytes_moved(*plan.shape, plan.backward)
+
+
+def _case(plan: Plan, side: Side, taken: Samples, copy_gbps: float) -> dict[str, Any]:
+    return make_case(
+        op=plan.subject.name, passes=passes(plan.backward), shape=plan.shape, side=side.name,
+        samples=taken.seconds, clock_name=clock.NAME, cache=plan.cache, warmups=taken.warmups, copy_gbps=copy_gbps,
+        moved=_moved(plan), flops=plan.subject.flops(*plan.shape, plan.backward) or None, launches=taken.launches,
+        repeated=taken.repeated, **clock.events(taken.device_seconds, taken.no_graph), **side.facts)
 
 
 def _our_side(plan: Plan, backend: Backend, inputs: agreement.Values, ours: agreement.Values) -> Side:

@@ -11,7 +11,8 @@
                   for a GPU "rules proved", "rules trusted" and "rules set aside": those that the process used
     host          {"cpu", "cores", "ram" (bytes or null), "os", "python"}
     flags         environment variables that are set and change arithmetic or its speed
-    copy_gbps     bandwidth of a plain copy on the same device, beyond its caches: read + written, 1e9 bytes a second
+    copy_gbps     bandwidth of a plain copy on the same device, beyond its caches: read + written, 1e9 bytes a second;
+                  on a CPU by our own C++, which writes past the caches, where that is compiled
     cases         a list, one object for each thing timed and each side:
 
       op, pass      what; "forward", "forward+backward", or "step" (a whole training step)
@@ -26,9 +27,9 @@
       warmups       launches or runs before the first sample
       samples       all of them, seconds per launch or run
       median, p10, p90, mad      of the samples, seconds; mad is the median absolute deviation from the median
-      bytes         what must be read and written at least, or null
+      bytes         what must be read and written at least, each array once, or null
       gbps          bytes / median, 1e9 bytes a second, or null
-      fraction_of_copy           gbps / copy_gbps, or null
+      fraction_of_copy           gbps over what a copy moved just before, or null; of inputs that come from memory alone
       flops, gflops              floating-point operations, and 1e9 of them a second, or null
       max_error     largest difference from the composed rule in float64 on NumPy, beside CuPy on CuPy, over values and
                     gradients, relative to the largest value of each; null where it was not measured
@@ -121,7 +122,7 @@ def make_case(*, op: str, passes: str, shape: Sequence[int], side: str, samples:
         "op": op, "pass": passes, "shape": list(shape), "settings": dict(settings or {}), "dtype": "float32",
         "side": side, "rule": rule, "clock": clock_name, "cache": cache, "warmups": warmups,
         "samples": list(samples), **figures, "bytes": moved, "gbps": gbps,
-        "fraction_of_copy": None if gbps is None else gbps / copy_gbps,
+        "fraction_of_copy": None if gbps is None or cache == "warm" else gbps / copy_gbps,
         "flops": flops, "gflops": None if flops is None else flops / figures["median"] / 1e9,
         "max_error": max_error, "source": source, **more,
     }

@@ -93,6 +93,7 @@ def prepare_step(asked: dict[str, Any]) -> Work:
     a peer's.
     """
     from duoln import core, runtime
+    from duoln.training.dropout import TaskDropout
     from duoln.training.train_step import make_step, start_state
 
     if asked["peer"] is not None:
@@ -103,12 +104,12 @@ def prepare_step(asked: dict[str, Any]) -> Work:
     model, optimizer = task.model(cfg), task.optimizer(cfg)
     step = make_step(task, model, optimizer)
     step = core.compile(step) if asked["form"] == "compiled" else step
-    state = start_state(model, optimizer, cfg.seed, backend)
+    state, dropout = start_state(model, optimizer, cfg.seed, backend), TaskDropout(task, model, cfg.seed)
 
     def advance(k: int) -> float:
         nonlocal state
         rate = runtime.tensor(np.float32(optimizer.rate_at(k)), backend)
-        state, figures = step(state, runtime.to_tensors(splits.train(k), backend), rate)
+        state, figures = step(state, runtime.to_tensors(dropout(k, splits.train(k)), backend), rate)
         backend.wait([t.data for t in tree.leaves((state, figures))])
         return float(figures["loss"])
 

@@ -46,6 +46,7 @@ EXAMPLES = """examples:
   duoln bench ops --small --json here.json           operators beside a plain copy, with every sample in a file
   duoln bench survey --out survey                    all that one GPU or Mac can show, in ten minutes
   duoln compare here.json there.json                 two machines beside each other
+  duoln help guide                                   a page of the documentation; alone, the list of pages
 """
 
 
@@ -66,6 +67,7 @@ def build_parser() -> argparse.ArgumentParser:
         evaluate,
         facts,
         find_rate,
+        help,
         keep,
         kernels,
         listing,
@@ -80,7 +82,7 @@ def build_parser() -> argparse.ArgumentParser:
     listing.add_commands(commands)
     facts.add_commands(commands)
     for part in (run, report, keep, summary, find_rate, sample, evaluate, data, analyze, paper, new_task, bench,
-                 compare, kernels):
+                 compare, kernels, help):
         part.add_command(commands)
     return parser
 

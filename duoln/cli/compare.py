@@ -35,8 +35,8 @@ def _compare(args: argparse.Namespace) -> int:
     if args.json:
         console.put_json(comparison.as_json())
         return 0
-    title, headings, rows = comparing.table(comparison)
-    console.show(RowsTable(title, headings, rows, whole=[0]), data=True)
+    for title, headings, rows in (comparing.groups_table(comparison), comparing.table(comparison)):
+        console.show(RowsTable(title, headings, rows, whole=[0]), data=True)
     for line in comparing.remarks(comparison):
         console.put(line)
     return 0

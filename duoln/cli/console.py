@@ -123,6 +123,21 @@ def show(table: RenderableType, data: bool = False) -> None:
     _channel(data).print(table)
 
 
+def show_page(text: str) -> None:
+    """A page of Markdown on stdout: set in type on a terminal, else as it is.
+
+    Raises:
+        OutputError: the page cannot be written.
+    """
+    out = _Plain(streams.Results())
+    if out.is_terminal:
+        from rich.markdown import Markdown  # takes a while to load
+
+        out.print(Markdown(text, code_theme="ansi_dark", hyperlinks=False))
+    else:
+        put(text.rstrip())
+
+
 def tell(text: str, data: bool) -> None:
     """One or more lines on stdout if they are the result, else on stderr, where a JSON document is the result.
 

@@ -41,7 +41,7 @@ README = '''\
 # NAME
 
 A task for duoln: the model recognises which of several patterns a row of numbers shows. Each row
-has its own scale and offset, and layer norm removes both. The task makes its data itself.
+has its own scale and offset, and layer norm removes both. The task generates its data.
 
 ```sh
 pip install -e ".[test]"
@@ -52,8 +52,8 @@ duoln run NAME --variant ln --set width=64
 pytest
 ```
 
-`NAME/task.py` holds everything: change `data` to your data, `model` to your model, `loss` and `metrics` to what you
-measure. The test calls `check_task`, which reports what a task still lacks.
+All code is in `NAME/task.py`: change `data` to your data, `model` to your model, `loss` and `metrics` to what you
+measure. The test calls `check_task`, which reports what a task still lacks. `duoln help tasks` explains all of it.
 
 `loss` gets no settings: `model` has them, so the model takes along what the loss needs. For a setting `weight`,
 one line in `model` and one in `loss`:
@@ -81,7 +81,7 @@ def duoln_tasks() -> list[Task]:
 '''
 
 TASK = '''\
-"""Which pattern a row of numbers shows, with and without layer norm."""
+"""Recognise the pattern in a row of numbers, with and without layer norm."""
 
 from __future__ import annotations
 
@@ -106,9 +106,9 @@ class TITLEConfig(Config):
     epochs: int = 20
     batch_size: int = 64
     width: int = 32
-    """Units of each hidden layer; `duoln show NAME` prints what stands under a setting."""
+    """Units of each hidden layer. `duoln show NAME` prints this text."""
     norm: Literal["layer", "none"] = "layer"
-    """Of the hidden layers."""
+    """The norm of the hidden layers."""
     rows: int = 2048
     """Rows of the training set."""
 
@@ -123,10 +123,10 @@ class TITLETask(Task):
     columns = (Column("train_nll", "train NLL"), Column("test_error", "test error", ".1%"))
 
     def data(self, cfg: TITLEConfig, root: Path | None = None) -> Splits:
-        """Made data; a task that reads files finds them by `duoln.data.locate(names, root)`."""
+        """Synthetic data. A task that reads files finds them by `duoln.data.locate(names, root)`."""
         train, test = make_rows(cfg.rows, "train"), make_rows(1024, "test")
         batches = Batches(train, cfg.batch_size, cfg.seed)
-        return Splits(Dataset("made patterns", "synthetic"), batches, batches.steps_per_epoch,
+        return Splits(Dataset("patterns", "synthetic"), batches, batches.steps_per_epoch,
                       {"train": train, "test": test})
 
     def model(self, cfg: TITLEConfig) -> nn.Module:
@@ -152,7 +152,7 @@ class TITLETask(Task):
 
 
 def make_rows(count: int, split: str) -> Batch:
-    """Rows and their patterns, the same for every cfg.seed, which decides how a run trains."""
+    """Rows and their patterns. They do not depend on cfg.seed, which is for training."""
     patterns = Stream(DATA_SEED, "NAME patterns").gaussian((PATTERNS, VALUES))
     rng = Stream(DATA_SEED, f"NAME {split}")
     label = rng.integers(PATTERNS, (count,))

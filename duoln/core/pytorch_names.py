@@ -19,8 +19,8 @@ _GRADIENT = "`value, gradients = duoln.value_and_grad(loss)(params, x)` computes
 _UPDATE = "`params, slots = optimizer.update(params, gradients, slots, rate)` makes an update"
 _PARAMS = "a module holds no parameters: `params = duoln.to_tensors(model.init(0))` makes them"
 _ONE_BACKEND = "a tensor stays where it was made: `duoln.tensor(x, \"cupy\")`, `duoln.to_tensors(params, \"cupy\")`"
-_NO_MODE = ("a module has no mode; dropout masks are part of a training batch, and "
-            "`nn.with_population(model, params, batches)` serves batch norm")
+_NO_MODE = ("a module has no mode; `nn.with_population(model, params, batches)` serves batch norm, and "
+            "`nn.DropoutMasks(model, seed=0)` makes the masks of dropout for a training batch")
 _NO_CONTEXT = "only what runs inside `duoln.value_and_grad(loss)(params, x)` is recorded, so no such context is needed"
 _MEAN = "; without ops.mean, a loss for each example"
 _CROSS_ENTROPY = f"`ops.mean(ops.softmax_cross_entropy(logits, labels))`{_MEAN}"
@@ -30,8 +30,7 @@ _SEED = "each stream of random numbers has its own seed: `model.init(0)`, `duoln
 _DRAWN = "`duoln.tensor(duoln.randomness.Stream(0, \"noise\").{draw}((4, 6)), dtype=\"float32\")`"
 _RATE = ("`optim.Adam(lambda update: 1e-3 * 0.5 ** (update // 100))` has a learning rate for each update, which "
          "`optimizer.rate_at(update)` gives")
-_MASK = ("`x * batch[\"mask\"]`, with `duoln.randomness.Stream(0, \"dropout\").keep_mask((4, 6), keep) / keep` as a "
-         "mask of each training batch")
+_DROPOUT = "`nn.Dropout(0.5)` is a layer, whose masks `nn.DropoutMasks(model, seed=0)` makes for a batch"
 _OWN = ("`def weights(self, rng): return {\"w\": np.zeros(3, np.float32)}` gives a module arrays of its own, which its "
         "__call__ gets in params")
 _CONSTANT = "a constant is a NumPy array, `self.scale = np.ones(3, np.float32)`, of which __call__ makes a tensor"
@@ -51,18 +50,13 @@ OF_DUOLN = {
     "functional": "functions are in duoln.ops: `ops.relu(x)`",
 }
 OF_NN = {
-    **{kind: f"`ops.{name}` is a function, which nn.Sequential takes" for kind, name in {
-        "ReLU": "relu", "Tanh": "tanh", "Sigmoid": "sigmoid", "Softplus": "softplus",
-        "ELU": "elu", "SiLU": "silu", "GELU": "gelu"}.items()},
-    "LeakyReLU": "`lambda x: ops.leaky_relu(x, 0.01)`, which nn.Sequential takes",
-    "Softmax": "`lambda x: ops.softmax(x, axis=-1)`", "LogSoftmax": "`lambda x: ops.log_softmax(x, axis=-1)`",
-    "Flatten": "`nn.flatten` is a function, which nn.Sequential takes", "Identity": "`lambda x: x` in nn.Sequential",
+    **dict.fromkeys(("Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout"), "`nn.Dropout(0.5)` drops single values"),
     "CrossEntropyLoss": _CROSS_ENTROPY, "NLLLoss": _OF_LOGS, "BCEWithLogitsLoss": _BINARY,
     "BCELoss": f"{_BINARY}; logits are what went into the sigmoid",
     "MSELoss": f"`ops.mean(ops.mse_loss(predictions, targets))`{_MEAN}",
     "L1Loss": f"`ops.mean(ops.l1_loss(predictions, targets))`{_MEAN}",
     "HuberLoss": f"`ops.mean(ops.huber_loss(predictions, targets))`{_MEAN}",
-    "KLDivLoss": f"`ops.mean(ops.kl_div(log_predictions, targets))`{_MEAN}", "Dropout": _MASK,
+    "KLDivLoss": f"`ops.mean(ops.kl_div(log_predictions, targets))`{_MEAN}",
     "BatchNorm1d": "`nn.BatchNorm(width)`", "BatchNorm2d": "`nn.BatchNorm(width)`, channels last",
     **dict.fromkeys(("InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"),
                     "`nn.InstanceNorm(width, affine=False)`, channels last"),
@@ -89,15 +83,16 @@ OF_OPS = {
     **_OF_BOTH, "cat": "`ops.concat(x, y, axis=0)`", "cross_entropy": _CROSS_ENTROPY, "nll_loss": _OF_LOGS,
     "binary_cross_entropy_with_logits": _BINARY, "binary_cross_entropy": OF_NN["BCELoss"],
     "mm": "`ops.matmul(x, w)`", "bmm": "`ops.matmul(x, w)`", "view": "`ops.reshape(x, (2, 12))`",
-    "index_select": "`ops.take(x, rows, axis=0)`", "tensor": "`duoln.tensor(values)`", "dropout": _MASK,
+    "index_select": "`ops.take(x, rows, axis=0)`", "tensor": "`duoln.tensor(values)`", "dropout": _DROPOUT,
     "power": "`ops.pow(x, 2.0)`", "cumsum": "`ops.cumulative_sum(x, axis=0)`",
     "repeat_interleave": "`ops.repeat(x, 2, axis=0)`",
 }
 OF_OPTIM = {
-    "AdamW": "optim.Adam, of weights that are decayed first: `params, slots = optimizer.update(duoln.tree.map("
-             "lambda p: p * (1 - rate * decay), params), gradients, slots, rate)`",
     "lr_scheduler": _RATE, "StepLR": _RATE,
-    "CosineAnnealingLR": "`optim.Adam(lambda update: 0.5e-3 * (1 + math.cos(math.pi * update / updates)))`",
+    "MultiStepLR": "`optim.Adam(optim.piecewise(1e-3, {100: 1e-4}))`",
+    "LinearLR": "`optim.Adam(optim.linear_warmup(9, 1e-3))` rises to 1e-3",
+    "CosineAnnealingLR": "`optim.Adam(optim.cosine(1e-3, updates))`, which ends at 0 and stays there",
+    "SequentialLR": "`optim.Adam(optim.linear_warmup(9, optim.cosine(1e-3, updates)))`",
     "LBFGS": "there is none; `optim.Adam(1e-3)` is of first order",
     "RMSprop": "`optim.RMSProp(0.01, decay=0.99)` has PyTorch's defaults",
     "Adagrad": "there is none; `optim.RMSProp(0.01)` forgets old gradients, as Adagrad does not",
@@ -162,7 +157,8 @@ KEYWORDS = {
 _COUNTED = "`ops.sum(losses * counted) / ops.sum(counted)` is the mean of those that a mask of 0 and 1 counts"
 _NONE = "there is none"
 NO_KEYWORDS = {
-    "weight_decay": "weight decay is a term of the loss, `0.5 * decay * ops.sum(ops.square(w))` for a weight w",
+    "weight_decay": "weight decay is a term of the loss, `0.5 * decay * ops.sum(ops.square(w))` for a weight w; "
+                    "`optim.AdamW(1e-3, weight_decay=0.01)` decays apart from the gradient",
     "betas": "each has a name: `optim.Adam(1e-3, beta1=0.9, beta2=0.999)`",
     "amsgrad": _NONE, "maximize": "minimise its negative, `-loss(params, x)`", "foreach": _NONE, "fused": _NONE,
     "params": "the optimiser's methods take them: `slots = optimizer.init(params)`",

@@ -52,6 +52,15 @@ class Tensor:
     Comparisons, also `==` and `!=`, are elementwise and give bool tensors. The hash of a tensor depends on its
     identity, not on its values, so that it can be a key. `in` and `list.index` do not work with tensors, because they
     compare by `==`.
+
+        >>> x = duoln.tensor([[1.0, 2.0], [3.0, 4.0]])
+        >>> (2 * x + 1).sum().item(), x[:, 0].tolist()
+        (24.0, [1.0, 3.0])
+
+    Attributes:
+        data: the array of the backend's own library: NumPy's, MLX's or CuPy's. Do not write into it.
+        backend: where the tensor is, as `duoln.backend` gives it.
+        node: its place on the tape of a gradient that is being computed; else None.
     """
 
     __slots__ = ("backend", "data", "node")
@@ -66,11 +75,13 @@ class Tensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The sizes of the axes."""
         shape: tuple[int, ...] = self.data.shape
         return shape
 
     @property
     def ndim(self) -> int:
+        """The number of axes."""
         return len(self.data.shape)
 
     @property
@@ -80,6 +91,7 @@ class Tensor:
 
     @property
     def dtype(self) -> str:
+        """The name of the dtype, such as "float32"."""
         return self.backend.dtype(self.data)
 
     @explained

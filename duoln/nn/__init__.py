@@ -4,8 +4,23 @@ from typing import Never
 
 from duoln.core.pytorch_names import OF_NN, unknown_name
 from duoln.nn import init
+from duoln.nn.activations import (
+    ELU,
+    GELU,
+    Flatten,
+    Identity,
+    LeakyReLU,
+    LogSoftmax,
+    ReLU,
+    Sigmoid,
+    SiLU,
+    Softmax,
+    Softplus,
+    Tanh,
+)
 from duoln.nn.attention import MultiHeadAttention, TransformerBlock
 from duoln.nn.convolution import Conv1d, Conv2d
+from duoln.nn.dropout import Dropout, DropoutMasks, with_masks
 from duoln.nn.layers import Embedding, Linear, Sequential, flatten
 from duoln.nn.module import Module, Params
 from duoln.nn.norm import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm, WeightNorm
@@ -13,9 +28,11 @@ from duoln.nn.population import with_population
 from duoln.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, Recurrent, RecurrentCell, RNNCell
 
 __all__ = [
-    "GRU", "LSTM", "RNN", "BatchNorm", "Conv1d", "Conv2d", "Embedding", "GRUCell", "GroupNorm", "InstanceNorm",
-    "LSTMCell", "LayerNorm", "Linear", "Module", "MultiHeadAttention", "Params", "RMSNorm", "RNNCell", "Recurrent",
-    "RecurrentCell", "Sequential", "TransformerBlock", "WeightNorm", "flatten", "init", "with_population",
+    "ELU", "GELU", "GRU", "LSTM", "RNN", "BatchNorm", "Conv1d", "Conv2d", "Dropout", "DropoutMasks", "Embedding",
+    "Flatten", "GRUCell", "GroupNorm", "Identity", "InstanceNorm", "LSTMCell", "LayerNorm", "LeakyReLU", "Linear",
+    "LogSoftmax", "Module", "MultiHeadAttention", "Params", "RMSNorm", "RNNCell", "ReLU", "Recurrent",
+    "RecurrentCell", "Sequential", "SiLU", "Sigmoid", "Softmax", "Softplus", "Tanh", "TransformerBlock",
+    "WeightNorm", "flatten", "init", "with_masks", "with_population",
 ]
 
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal, get_args
-
-import numpy as np
 
 from duoln import ops
 from duoln.core import Tensor
-from duoln.core.arguments import AT_LEAST_0, BELOW_1, check_choice, check_flag, check_number, described
+from duoln.core.arguments import AT_LEAST_0, BELOW_1, check_choice, check_flag, check_number
 from duoln.errors import ShapeError
+from duoln.nn.dropout import Dropout
 from duoln.nn.layers import Linear, check_sizes
 from duoln.nn.module import NOT_GIVEN, Module, Params, branch, parameter
 from duoln.nn.norm import LayerNorm, RMSNorm
 from duoln.ops.common import check_beside, check_tensors
-from duoln.randomness import Stream
 
 NormPlace = Literal["pre", "post", "none"]
 NormKind = Literal["layer", "rms"]
@@ -28,6 +25,10 @@ class MultiHeadAttention(Module):
 
     One product makes the queries, keys and values of all heads, side by side in this order. Its weight starts as one
     matrix: Glorot's for `width` inputs and 3 `width` outputs.
+
+        >>> layer = nn.MultiHeadAttention(8, heads=2)
+        >>> layer(duoln.to_tensors(layer.init(0)), duoln.tensor(np.zeros((2, 5, 8), np.float32))).shape
+        (2, 5, 8)
 
     Shape:
         x (B, T, width), memory (B, S, width) or None, mask bool (B, S), or one with four axes that broadcasts to
@@ -105,7 +106,11 @@ class TransformerBlock(Module):
         "none":  x = x + attention(x);        x = x + layers(x)
 
     After the last block of a "pre" model follows a norm of its own. Dropout acts on what is added to `x` (section
-    5.4), by masks that are part of the batch; the weights of the attention have none.
+    5.4), by an `nn.Dropout` each; the weights of the attention have none.
+
+        >>> block = nn.TransformerBlock(8, heads=2, norm="pre", causal=True)
+        >>> block(duoln.to_tensors(block.init(0)), duoln.tensor(np.zeros((2, 5, 8), np.float32))).shape
+        (2, 5, 8)
 
     Args:
         width: the size of `x`.
@@ -115,7 +120,7 @@ class TransformerBlock(Module):
         kind: what it is, layer norm or RMS norm.
         activation: between the two layers.
         causal: each time step sees itself and those before it alone.
-        dropout: the share of values dropped, by the masks of `dropout_masks`.
+        dropout: the share of values dropped.
         eps: of the norms.
 
     Shape:
@@ -137,6 +142,8 @@ class TransformerBlock(Module):
         self.width, self.heads, self.norm, self.kind, self.activation = width, heads, norm, kind, activation
         self.causal = check_flag(name, "causal", causal)
         self.dropout = check_number(name, "dropout", dropout, BELOW_1)
+        if dropout:
+            self.attention_dropout, self.hidden_dropout = Dropout(dropout), Dropout(dropout)
         self.eps = eps
         self.attention = MultiHeadAttention(width, heads)
         self.hidden = Linear(width, self.n_hidden, activation="relu" if activation == "relu" else None)
@@ -144,46 +151,27 @@ class TransformerBlock(Module):
         if norm != "none":
             self.attention_norm, self.hidden_norm = (_NORMS[kind](width, eps) for _ in range(2))
 
-    def dropout_masks(self, rng: Stream, steps: int, batch: int) -> list[np.ndarray]:
-        """Masks for what the attention and the layers add: float32 (batch, steps, width), scaled to keep the mean.
-
-        They are drawn from `rng` itself, which this advances: the next call has other masks.
-        """
-        keep = np.float32(1 - self.dropout)
-        return [rng.keep_mask((batch, steps, self.width), float(keep)) / keep for _ in range(2)]
-
-    def __call__(self, params: Params, x: Tensor = NOT_GIVEN, mask: Tensor | None = None,
-                 dropout_masks: Sequence[Tensor] | None = None) -> Tensor:
-        """Run the block. Without `dropout_masks` nothing is dropped.
-
-        Raises:
-            ShapeError: an array has another shape, or there are not two masks.
-        """
-        drop = self._drops(dropout_masks)
+    def __call__(self, params: Params, x: Tensor = NOT_GIVEN, mask: Tensor | None = None) -> Tensor:
+        """Run the block. Raises ShapeError for an array of another shape."""
         if self.norm == "none":
-            x = x + self._attend(params, x, mask, drop[0])
-            return x + self._transform(params, x, drop[1])
+            x = x + self._attend(params, x, mask)
+            return x + self._transform(params, x)
         first, second = (branch("TransformerBlock", params, name) for name in ("attention_norm", "hidden_norm"))
         if self.norm == "post":
-            x, _ = self.attention_norm.of_sum(first, self._attend(params, x, mask, drop[0]), x)
-            return self.hidden_norm.of_sum(second, self._transform(params, x, drop[1]), x)[0]
-        attended = self._attend(params, self.attention_norm(first, x), mask, drop[0])
+            x, _ = self.attention_norm.of_sum(first, self._attend(params, x, mask), x)
+            return self.hidden_norm.of_sum(second, self._transform(params, x), x)[0]
+        attended = self._attend(params, self.attention_norm(first, x), mask)
         y, x = self.hidden_norm.of_sum(second, attended, x)
-        return x + self._transform(params, y, drop[1])
+        return x + self._transform(params, y)
 
-    def _drops(self, masks: Any) -> Sequence[Tensor | None]:
-        if masks is None:
-            return None, None
-        if not isinstance(masks, tuple | list) or len(masks) != 2:
-            has = f"{len(masks)}" if isinstance(masks, tuple | list) else described(masks)
-            raise ShapeError(f"[TransformerBlock] dropout_masks: expected a list of 2, found {has}")
-        return masks
-
-    def _attend(self, params: Params, x: Tensor, mask: Tensor | None, drop: Tensor | None) -> Tensor:
+    def _attend(self, params: Params, x: Tensor, mask: Tensor | None) -> Tensor:
         y = self.attention(branch("TransformerBlock", params, "attention"), x, mask, causal=self.causal)
-        return y if drop is None else y * drop
+        return self._dropped("attention_dropout", params, y)
 
-    def _transform(self, params: Params, x: Tensor, drop: Tensor | None) -> Tensor:
+    def _transform(self, params: Params, x: Tensor) -> Tensor:
         wide = self.hidden(branch("TransformerBlock", params, "hidden"), x)
         y = self.out(branch("TransformerBlock", params, "out"), ops.gelu(wide) if self.activation == "gelu" else wide)
-        return y if drop is None else y * drop
+        return self._dropped("hidden_dropout", params, y)
+
+    def _dropped(self, name: str, params: Params, y: Tensor) -> Tensor:
+        return getattr(self, name)(branch("TransformerBlock", params, name), y) if self.dropout else y

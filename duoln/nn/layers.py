@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,8 @@ from duoln.ops.common import check_tensors
 from duoln.ops.norm import ACTIVATIONS, Activation
 from duoln.randomness import Stream
 
+Layer = Module | Callable[[Tensor], Tensor]
+
 
 def check_sizes(name: str, **sizes: int) -> None:
     """Raises ShapeError for a size below 1, DtypeError for a size that is not an integer."""
@@ -27,6 +29,17 @@ def check_sizes(name: str, **sizes: int) -> None:
 
 class Linear(Module):
     """x @ weight + bias, and an activation, "relu" or "tanh", if one is given: the same operator computes it.
+
+        >>> layer = nn.Linear(4, 3)
+        >>> params = duoln.to_tensors(layer.init(0))
+        >>> layer(params, duoln.tensor([[1.0, 2.0, 3.0, 4.0]])).shape
+        (1, 3)
+
+    Args:
+        n_in, n_out: sizes of the input and of the output.
+        bias: whether there is one; initially it is 0.
+        weight_init: of `nn.init`, by default Glorot's.
+        activation: "relu", "tanh" or None.
 
     Shape:
         x (..., n_in) -> (..., n_out); parameters weight (n_in, n_out), bias (n_out,).
@@ -54,6 +67,10 @@ class Linear(Module):
 
 class Embedding(Module):
     """Rows of a table. The row `padding_idx` starts at 0 and has no gradient, so that it stays as it is.
+
+        >>> layer = nn.Embedding(100, 8)
+        >>> layer(duoln.to_tensors(layer.init(0)), duoln.tensor([[5, 99]], within=(0, 100))).shape
+        (1, 2, 8)
 
     Shape:
         ids int32 (...) in 0 .. words - 1 -> (..., width); parameter table (words, width).
@@ -96,10 +113,18 @@ class Sequential(Module):
 
     Positional layers are named "0", "1", ...; keywords name them. Plain functions of one tensor, such as
     `ops.relu`, have no parameters.
+
+        >>> model = nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 2))
+        >>> params = duoln.to_tensors(model.init(0))
+        >>> model(params, duoln.tensor([[1.0, 2.0]])).shape
+        (1, 2)
+        >>> model[0], model["2"], len(model), [type(layer).__name__ for layer in model]
+        (Linear(n_in=2, n_out=32), Linear(n_in=32, n_out=2), 3, ['Linear', 'ReLU', 'Linear'])
+        >>> model[:2](params, duoln.tensor([[1.0, 2.0]])).shape            # the first two take the same params
+        (1, 32)
     """
 
-    def __init__(self, *layers: Module | Callable[[Tensor], Tensor],
-                 **named: Module | Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, *layers: Layer, **named: Layer) -> None:
         self.layers = {**{str(i): layer for i, layer in enumerate(layers)}, **named}
         for name, layer in self.layers.items():
             if not callable(layer):
@@ -112,8 +137,32 @@ class Sequential(Module):
     def children(self) -> dict[str, Module]:
         return {name: layer for name, layer in self.layers.items() if isinstance(layer, Module)}
 
-    def _parts(self) -> dict[str, Module | Callable[[Tensor], Tensor]]:
+    def _parts(self) -> dict[str, Layer]:
         return self.layers
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __iter__(self) -> Iterator[Layer]:
+        return iter(self.layers.values())
+
+    def __getitem__(self, key: object) -> Any:
+        """A layer by its place or name; by a slice, a Sequential of layers that keep their names.
+
+        Raises:
+            IndexError, KeyError: there is no such layer. DtypeError: the key is none of these.
+        """
+        names = list(self.layers)
+        if isinstance(key, slice):
+            return Sequential(**{name: self.layers[name] for name in names[key]})
+        if isinstance(key, str):
+            if key not in self.layers:
+                raise KeyError(f"[Sequential] expected one of {', '.join(names)}, found {key!r}")
+            return self.layers[key]
+        place = check_integer("Sequential", "place", key)
+        if not -len(names) <= place < len(names):
+            raise IndexError(f"[Sequential] expected a place among {len(names)} layers, found {place}")
+        return self.layers[names[place]]
 
     def __call__(self, params: Params, x: Any = NOT_GIVEN) -> Any:
         before = None

@@ -10,7 +10,7 @@ from duoln import ops
 from duoln.core import Tensor
 from duoln.core.arguments import AT_LEAST_0, check_choice, check_flag, check_integer, check_number, described
 from duoln.errors import ShapeError, UsageError
-from duoln.nn import init, population
+from duoln.nn import init, reports
 from duoln.nn.convolution import Conv2d
 from duoln.nn.layers import Linear, check_sizes
 from duoln.nn.module import NOT_GIVEN, Module, Params, parameter, parameters
@@ -85,6 +85,10 @@ class LayerNorm(_Affine):
     """Layer normalisation over the last axes: `ops.layer_norm` with a gain (initially 1) and a bias (initially 0).
 
     An activation, "relu" or "tanh", is computed by the same operator. With `affine=False` it has no parameters.
+
+        >>> layer = nn.LayerNorm(3)
+        >>> layer(duoln.to_tensors(layer.init(0)), duoln.tensor([[1.0, 2.0, 3.0]])).numpy().round(2).tolist()
+        [[-1.22..., 0.0, 1.22...]]
 
     Shape:
         x (..., width) -> the same; parameters gain and bias (width,). A tuple of sizes is normalised over together:
@@ -193,6 +197,14 @@ class BatchNorm(Module):
     It uses the statistics of the batch, unless the parameters hold those of a population: see `with_population`.
     There is no hidden running state and no training flag.
 
+        >>> layer = nn.BatchNorm(2)
+        >>> params = duoln.to_tensors(layer.init(0))
+        >>> x = duoln.tensor([[1.0, 2.0], [3.0, 6.0]])
+        >>> y = layer(params, x)                                   # by the statistics of this batch
+        >>> fixed = nn.with_population(layer, params, [x])
+        >>> sorted(fixed), layer(fixed, x[:1]).shape               # by those of all batches
+        (['bias', 'gain', 'mean', 'variance'], (1, 2))
+
     Shape:
         x (..., width) -> the same; parameters gain and bias (width,).
     """
@@ -211,7 +223,7 @@ class BatchNorm(Module):
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
         gain, bias = parameter("BatchNorm", params, "gain"), parameter("BatchNorm", params, "bias")
-        gathers = population.is_gathering(params)
+        gathers = reports.is_asked(params)
         if "mean" in params and not gathers:
             variance = parameter("BatchNorm", params, "variance")
             result: Tensor = by_statistics(x, gain, params["mean"], variance, self.eps) + bias
@@ -220,7 +232,7 @@ class BatchNorm(Module):
         if gathers:
             rows = prod(x.shape[:-1])
             correction = 1.0 if self.unbiased else rows / (rows - 1)
-            population.gather(params, {"mean": mean.numpy(), "variance": variance.numpy() * correction})
+            reports.report(params, {"mean": mean.numpy(), "variance": variance.numpy() * correction})
         return y
 
 

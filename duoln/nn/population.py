@@ -1,13 +1,8 @@
-"""Batch norm by the statistics of a population, which layers gather from training batches.
-
-While statistics are gathered, the parameters of each such layer have an entry more, a number by which the layer finds
-where to put them. It is a tensor, so that a model may map its parameters, as one in bf16 does.
-"""
+"""Batch norm by the statistics of a population, which layers report from training batches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -17,24 +12,11 @@ from duoln.core import Tensor
 from duoln.core.arguments import described
 from duoln.core.miscalled import explained
 from duoln.errors import DtypeError, UsageError
-from duoln.nn.module import Module, Params, branch
+from duoln.nn.module import Module, Params
+from duoln.nn.reports import asked, at
 
 Statistics = dict[str, np.ndarray]
 """Means and unbiased variances by the names that they have among the parameters."""
-
-_NUMBER = "gather"
-_gathered: ContextVar[list[list[Statistics]]] = ContextVar("gathered")
-"""For each layer the statistics of each batch."""
-
-
-def is_gathering(params: Params) -> bool:
-    """Whether a layer with these parameters has to gather statistics."""
-    return _NUMBER in params
-
-
-def gather(params: Params, of_batch: Statistics) -> None:
-    """Keep the statistics of a batch for the layer with these parameters."""
-    _gathered.get()[int(params[_NUMBER].numpy())].append(of_batch)
 
 
 @explained
@@ -68,24 +50,16 @@ def with_population(model: Module, params: Params, batches: Iterable[Any],
     layers = {path: module for path, module in model.modules() if module.gathers}
     if not layers:
         return params
-    gathering: Params = tree.map(lambda x: x, params)
+    first = tree.leaves(params)[0]
     result: Params = tree.map(lambda x: x, params)
-    for k, path in enumerate(layers):
-        own = _at(gathering, path)
-        backend = tree.leaves(own)[0].backend
-        own[_NUMBER] = Tensor(backend.asarray(np.int32(k)), backend)
-    gathered: list[list[Statistics]] = [[] for _ in layers]
-    token = _gathered.set(gathered)
-    try:
+    with asked("with_population", params, list(layers), first.backend) as (gathering, gathered):
         for batch in batches:
             (forward or model)(gathering, batch)
-    finally:
-        _gathered.reset(token)
     for (path, module), of_batches in zip(layers.items(), gathered, strict=True):
         if not of_batches:
             raise UsageError(f"[with_population] {type(module).__name__} at '{path}' saw no batch; "
                              "expected at least one")
-        own = _at(result, path)
+        own = at("with_population", result, path)
         like = tree.leaves(own)[0]
         for key in of_batches[0]:
             mean = _mean([of_batch[key] for of_batch in of_batches])
@@ -103,9 +77,3 @@ def _mean(arrays: list[np.ndarray]) -> np.ndarray:
     mean: np.ndarray = (total.T / count).T
     return mean
 
-
-def _at(params: Params, path: str) -> Params:
-    own = params
-    for key in path.split(".") if path else ():
-        own = branch("with_population", own, key)
-    return own

@@ -1,6 +1,6 @@
 """Recurrent layers: RNN, LSTM and GRU over sequences, and their cells for models with feedback.
 
-Sequences are time-major, (T, B, in). Dropout masks are part of the batch, like all random values.
+Sequences are time-major, (T, B, in).
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from duoln.core.arguments import (
 )
 from duoln.core.pytorch_names import OF_RECURRENT, how_to_name
 from duoln.errors import ShapeError, UsageError
-from duoln.nn import init, population
+from duoln.nn import init, population, reports
+from duoln.nn.dropout import Dropout
 from duoln.nn.layers import check_sizes
 from duoln.nn.module import NOT_GIVEN, Module, Params, branch, parameter, parameters
 from duoln.ops.common import check_tensors
@@ -195,7 +196,7 @@ class RecurrentCell(Module):
 
     def _has_population(self, params: Params) -> bool:
         """Whether the parameters have statistics of a population, or these are to be gathered."""
-        return self.norm == "batch" and (population.is_gathering(params) or "mean_x" in params)
+        return self.norm == "batch" and (reports.is_asked(params) or "mean_x" in params)
 
     def _by_population(self, params: Params, x: Tensor, states: States, mask: Tensor | None,
                        reverse: bool) -> tuple[Tensor, States]:
@@ -212,7 +213,7 @@ class RecurrentCell(Module):
                 of_step |= {f"mean_{name}": mean.numpy(), f"variance_{name}": variance.numpy()}
             gathered.append(of_step)
 
-        if population.is_gathering(params):
+        if reports.is_asked(params):
             given, tell = dict[str, Tensor](), gather
         else:
             keys = [f"{kind}_{name}" for name in names for kind in ("mean", "variance")]
@@ -223,24 +224,30 @@ class RecurrentCell(Module):
                              lambda k: norms | {key: a[min(k, steps - 1)] for key, a in given.items()},
                              Settings(self.norm, self.eps, self.eps_place), reverse, self.gradient_limit, tell)
         if gathered:
-            population.gather(params, {key: np.stack([each[key] for each in gathered]) for key in gathered[0]})
+            reports.report(params, {key: np.stack([each[key] for each in gathered]) for key in gathered[0]})
         return hidden, tuple(last)
 
 
 class RNNCell(RecurrentCell):
-    """A tanh RNN's cell (eq. 4). See `RecurrentCell`."""
+    """A tanh RNN's cell (eq. 4), for one time step or a sequence; the arguments are those of `RecurrentCell`."""
 
     cell, _step, _sequence = "rnn", staticmethod(ops.rnn_step), staticmethod(ops.rnn)
 
 
 class LSTMCell(RecurrentCell):
-    """An LSTM's cell (eq. 20-22). See `RecurrentCell`."""
+    """An LSTM's cell (eq. 20-22), for one time step or a sequence; the arguments are those of `RecurrentCell`.
+
+        >>> cell = nn.LSTMCell(8, 16, norm="layer")
+        >>> params, x = duoln.to_tensors(cell.init(0)), duoln.tensor(np.zeros((3, 8), np.float32))
+        >>> h, c = cell(params, x)                   # from the first states
+        >>> h, c = cell(params, x, (h, c))
+    """
 
     cell, _step, _sequence = "lstm", staticmethod(ops.lstm_step), staticmethod(ops.lstm)
 
 
 class GRUCell(RecurrentCell):
-    """A GRU's cell (eq. 26-28). See `RecurrentCell`."""
+    """A GRU's cell (eq. 26-28), for one time step or a sequence; the arguments are those of `RecurrentCell`."""
 
     cell, _step, _sequence = "gru", staticmethod(ops.gru_step), staticmethod(ops.gru)
 
@@ -249,22 +256,7 @@ class Recurrent(Module):
     """Layers of one kind of cell over sequences.
 
     `layer(params, x)` returns the outputs of the last layer and the last states of every layer and direction,
-    first to last, forward before backward.
-
-    Args:
-        n_in: size of the input.
-        n_hidden: size of the state.
-        norm: a variant of `ops.recurrent.NORMS`; "none" is the plain cell, "layer" the paper's.
-        layers: the number of layers; each one takes the outputs of the one before.
-        bidirectional: run each layer in both directions; outputs are (..., 2 n_hidden), forward first.
-        dropout: the share of values dropped between layers, by masks that are part of the batch.
-        return_sequences: return the outputs of all time steps (T, B, ...), or of the last one (B, ...).
-        batch_first: x, the mask and the outputs of all time steps are (B, T, ...); dropout masks stay (T, B, ...).
-        **cell_options: `learned_state`, `forget_bias`, `eps`, `eps_place`, `gain`, `update_gate`, `remat`,
-            `gradient_limit`, `input_init` and `recurrent_init`, as for `RecurrentCell`.
-
-    Shape:
-        x (T, B, n_in), mask bool (T, B) or None -> (T, B, directions * n_hidden), states (B, n_hidden) each.
+    first to last, forward before backward. The arguments are those of `LSTM`, with the options of all cells.
     """
 
     cell_type: ClassVar[type[RecurrentCell]]
@@ -287,43 +279,30 @@ class Recurrent(Module):
         self.batch_first = batch_first
         self.directions = ("forward", "backward") if bidirectional else ("forward",)
         self.cells: dict[str, RecurrentCell] = {}
+        self.dropouts = {f"dropout{k}": Dropout(dropout) for k in range(1, layers if dropout else 1)}
         for k in range(layers):
             width = n_in if k == 0 else len(self.directions) * n_hidden
             for direction in self.directions:
                 self.cells[f"{direction}{k}"] = self.cell_type(width, n_hidden, norm, name=kind, **cell_options)
 
     def children(self) -> dict[str, Module]:
-        return dict(self.cells)
+        return {**self.cells, **self.dropouts}
 
     def _parts(self) -> dict[str, Module]:
         return {}  # the settings of the layer already describe its cells
 
-    def dropout_masks(self, rng: Stream, steps: int, batch: int) -> list[np.ndarray]:
-        """Masks for the inputs of layers 2, 3, ...: float32 (steps, batch, width), scaled to keep the mean.
-
-        They are drawn from `rng` itself, which this advances: the next call has other masks.
-        """
-        shape = (steps, batch, len(self.directions) * self.n_hidden)
-        keep = np.float32(1 - self.dropout)
-        return [rng.keep_mask(shape, float(keep)) / keep for _ in range(1, self.layers)]
-
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN, states: Sequence[States] | None = None,
-                 mask: Tensor | None = None, dropout_masks: Sequence[Tensor] | None = None,
-                 ) -> tuple[Tensor, list[States]]:
-        """Run the layers. Without `dropout_masks` nothing is dropped.
+                 mask: Tensor | None = None) -> tuple[Tensor, list[States]]:
+        """Run the layers.
 
         Raises:
-            ShapeError: the number of states or masks does not fit the layers.
+            ShapeError: the number of states does not fit the layers.
         """
         kind = type(self).__name__
         if x is NOT_GIVEN:
             branch(kind, params, next(iter(self.cells)))
         check_tensors(kind, x)
         self._check_states(states)
-        if dropout_masks is not None and (not isinstance(dropout_masks, tuple | list)
-                                          or len(dropout_masks) != self.layers - 1):
-            raise ShapeError(f"[{kind}] dropout_masks: expected a list of {self.layers - 1}, one for each layer after "
-                             f"the first, found {_described_states(dropout_masks)}")
         if self.batch_first:
             x, mask = self._time_major(x, mask)
         given: dict[str, States | None] = dict.fromkeys(self.cells)
@@ -331,8 +310,8 @@ class Recurrent(Module):
             given.update(zip(self.cells, states, strict=True))
         last: list[States] = []
         for k in range(self.layers):
-            if k and dropout_masks is not None:
-                x = x * dropout_masks[k - 1]
+            if dropout := self.dropouts.get(f"dropout{k}"):
+                x = dropout(branch(kind, params, f"dropout{k}"), x)
             outs = []
             for direction in self.directions:
                 name = f"{direction}{k}"
@@ -379,18 +358,84 @@ def _described_states(given: Any) -> str:
 
 
 class RNN(Recurrent):
-    """tanh RNN layers (eq. 4). See `Recurrent`."""
+    """tanh RNN layers over sequences (eq. 4 of the paper with `norm="layer"`).
+
+    Args:
+        n_in: size of the input.
+        n_hidden: size of the state.
+        norm: "none", "layer", "layer-theano", "layer-per-gate" or "batch", see `duoln help recurrent`.
+        layers: the number of layers; each one takes the outputs of the one before.
+        bidirectional: run each layer in both directions; outputs are (..., 2 n_hidden), forward first.
+        dropout: the share of values dropped between layers, by the masks of `nn.DropoutMasks`.
+        return_sequences: return the outputs of all time steps (T, B, ...), or of the last one (B, ...).
+        batch_first: x, the mask and the outputs of all time steps are (B, T, ...).
+        **cell_options: `learned_state`, `eps`, `eps_place`, `gain`, `gradient_limit`, `input_init` and
+            `recurrent_init`, see `RecurrentCell`.
+
+    Shape:
+        x (T, B, n_in), mask bool (T, B) or None -> (T, B, directions * n_hidden), and for each layer and direction the
+        last states (h,), each (B, n_hidden).
+    """
 
     cell_type = RNNCell
 
 
 class LSTM(Recurrent):
-    """LSTM layers (eq. 20-22). See `Recurrent`."""
+    """LSTM layers over sequences (eq. 20-22 of the paper with `norm="layer"`).
+
+        >>> layer = nn.LSTM(8, 16, norm="layer", layers=2)
+        >>> params = duoln.to_tensors(layer.init(0))
+        >>> x = duoln.tensor(np.zeros((5, 3, 8), np.float32))      # time, batch, in
+        >>> mask = duoln.tensor(np.arange(5)[:, None] < np.array([5, 2, 4]))
+        >>> outputs, states = layer(params, x, mask=mask)
+        >>> outputs.shape, [(h.shape, c.shape) for h, c in states]
+        ((5, 3, 16), [((3, 16), (3, 16)), ((3, 16), (3, 16))])
+
+    Args:
+        n_in: size of the input.
+        n_hidden: size of the state.
+        norm: "none" is the plain LSTM; "layer" is the paper's, "layer-cell" its eq. 29-31; "layer-theano",
+            "layer-per-gate" and "batch" are those of published code, see `duoln help recurrent`.
+        layers: the number of layers; each one takes the outputs of the one before.
+        bidirectional: run each layer in both directions; outputs are (..., 2 n_hidden), forward first.
+        dropout: the share of values dropped between layers, by the masks of `nn.DropoutMasks`.
+        return_sequences: return the outputs of all time steps (T, B, ...), or of the last one (B, ...).
+        batch_first: x, the mask and the outputs of all time steps are (B, T, ...).
+        **cell_options: `forget_bias`, `learned_state`, `eps`, `eps_place`, `gain`, `remat`, `gradient_limit`,
+            `input_init` and `recurrent_init`, see `RecurrentCell`.
+
+    Shape:
+        x (T, B, n_in), mask bool (T, B) or None -> (T, B, directions * n_hidden), and for each layer and direction the
+        last states (h, c), each (B, n_hidden).
+    """
 
     cell_type = LSTMCell
 
 
 class GRU(Recurrent):
-    """GRU layers (eq. 26-28). See `Recurrent`."""
+    """GRU layers over sequences (eq. 26-28 of the paper with `norm="layer"`).
+
+        >>> layer = nn.GRU(8, 16, norm="layer", bidirectional=True)
+        >>> outputs, states = layer(duoln.to_tensors(layer.init(0)), duoln.tensor(np.zeros((5, 3, 8), np.float32)))
+        >>> outputs.shape, len(states)
+        ((5, 3, 32), 2)
+
+    Args:
+        n_in: size of the input.
+        n_hidden: size of the state.
+        norm: "none", "recurrent-bias" (PyTorch's GRU), "layer", "layer-theano", "layer-per-gate" or "batch", see
+            `duoln help recurrent`.
+        layers: the number of layers; each one takes the outputs of the one before.
+        bidirectional: run each layer in both directions; outputs are (..., 2 n_hidden), forward first.
+        dropout: the share of values dropped between layers, by the masks of `nn.DropoutMasks`.
+        return_sequences: return the outputs of all time steps (T, B, ...), or of the last one (B, ...).
+        batch_first: x, the mask and the outputs of all time steps are (B, T, ...).
+        **cell_options: `update_gate`, `learned_state`, `eps`, `eps_place`, `gain`, `gradient_limit`, `input_init`
+            and `recurrent_init`, see `RecurrentCell`.
+
+    Shape:
+        x (T, B, n_in), mask bool (T, B) or None -> (T, B, directions * n_hidden), and for each layer and direction the
+        last states (h,), each (B, n_hidden).
+    """
 
     cell_type = GRUCell

@@ -1,8 +1,8 @@
 """The operators, each with a composed rule that every backend can run.
 
 Elementwise, activations, reductions, shape, index, linear algebra, convolution, normalisation, losses, and the update
-of Adam; the README beside this file compares them with the array API standard. Faster rules for single backends live in
-`duoln.kernels` and are attached by `duoln.runtime`.
+of Adam; `duoln help operators` lists them and says what differs from the array API standard. Faster rules for single
+backends live in `duoln.kernels` and are attached by `duoln.runtime`.
 """
 
 from typing import Any, Never, cast

@@ -128,13 +128,14 @@ adam_rates.add(Rule("composed", _rates_forward))
 
 
 @op
-def adam_update(rate: Tensor, eps: Tensor, scale: Tensor | None, *arrays: Tensor, beta1: float, beta2: float,
-                donate: bool = False) -> tuple[Tensor, ...]:
+def adam_update(rate: Tensor, eps: Tensor, scale: Tensor | None, keep: Tensor | None, *arrays: Tensor, beta1: float,
+                beta2: float, donate: bool = False) -> tuple[Tensor, ...]:
     """One step of Adam (Kingma and Ba 2015, algorithm 1) on n tensors at once; it has no gradient.
 
-    g <- scale g;  m <- beta1 m + g;  v <- beta2 v + g^2;  p <- p - rate m / (sqrt(v) + eps).
+    g <- scale g;  m <- beta1 m + g;  v <- beta2 v + g^2;  p <- keep p - rate m / (sqrt(v) + eps).
     The 0-d tensors `rate` and `eps` include the factors 1 - beta of the moments and the bias correction. This saves
-    two passes over every array. `scale` is a 0-d tensor too; None is 1.
+    two passes over every array. `scale` and `keep` are 0-d tensors too; None is 1. `keep` is 1 minus the learning rate
+    times the weight decay (Loshchilov and Hutter 2019, algorithm 2).
 
     Shape:
         `arrays` is n parameters, n gradients, n first and n second moments; the result is the 3 n new
@@ -148,7 +149,8 @@ def adam_update(rate: Tensor, eps: Tensor, scale: Tensor | None, *arrays: Tensor
         ShapeError: the number of tensors is not a multiple of 4, or their shapes differ.
         DtypeError: a tensor has 16 bits, which would lose most steps.
     """
-    numbers = {"rate": rate, "eps": eps} if scale is None else {"rate": rate, "eps": eps, "scale": scale}
+    optional = {"scale": scale, "keep": keep}
+    numbers = {"rate": rate, "eps": eps, **{name: number for name, number in optional.items() if number is not None}}
     check_float("adam_update", *numbers.values(), *arrays)
     narrow = next((x.dtype for x in arrays if x.data.dtype in x.backend.narrow), None)
     if narrow:
@@ -168,7 +170,7 @@ def adam_update(rate: Tensor, eps: Tensor, scale: Tensor | None, *arrays: Tensor
         if len(shapes) > 1:
             raise ShapeError(f"[adam_update] tensor {i}: expected parameter, gradient and moments of one shape, "
                              f"found {' and '.join(map(str, sorted(shapes)))}")
-    return adam_update.apply(rate, eps, scale, *arrays, beta1=beta1, beta2=beta2, donate=donate)
+    return adam_update.apply(rate, eps, scale, keep, *arrays, beta1=beta1, beta2=beta2, donate=donate)
 
 
 def are_apart(kept: Sequence[Array], gradients: Sequence[Array]) -> bool:
@@ -179,8 +181,8 @@ def are_apart(kept: Sequence[Array], gradients: Sequence[Array]) -> bool:
     return len(owners) == len(kept) and owners.isdisjoint([id(owner(g)) for g in gradients])
 
 
-def _adam_forward(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays: Array, beta1: float,
-                  beta2: float, donate: bool) -> tuple[tuple[Array, ...], Any]:
+def _adam_forward(be: Backend, rate: Array, eps: Array, scale: Array | None, keep: Array | None, *arrays: Array,
+                  beta1: float, beta2: float, donate: bool) -> tuple[tuple[Array, ...], Any]:
     n = len(arrays) // 4
     params, moments, squares = [], [], []
     norm = norm_of(be, arrays[n:2 * n])
@@ -190,7 +192,7 @@ def _adam_forward(be: Backend, rate: Array, eps: Array, scale: Array | None, *ar
             g = g * scale
         m = beta1 * m + g
         v = beta2 * v + g * g
-        params.append(p - rate * m / (be.sqrt(v) + eps))
+        params.append((p if keep is None else p * keep) - rate * m / (be.sqrt(v) + eps))
         moments.append(m)
         squares.append(v)
     return (*params, *moments, *squares, norm), None

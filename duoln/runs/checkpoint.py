@@ -138,7 +138,7 @@ def _best_step(folder: Path, notes: Mapping[str, Any]) -> int | None:
     pointer = named_best(folder)
     try:
         if pointer is not None and _read_notes(pointer).get("best") == notes["best"]:
-            return _step(pointer)
+            return step_of(pointer)
     except CheckpointError:
         return None  # `load_best` reports the loss if the best one is needed
     return int(notes["step"]) if notes.get("worse") == 0 else None
@@ -159,7 +159,8 @@ def step_path(folder: Path, step: int) -> Path:
     return folder / f"step-{step:09d}.safetensors"
 
 
-def _step(path: Path) -> int:
+def step_of(path: Path) -> int:
+    """The step of the checkpoint at a path, as its name says it."""
     return int(path.name.removeprefix("step-").removesuffix(".safetensors"))
 
 
@@ -177,7 +178,7 @@ def remove_parts(folder: Path) -> list[Path]:
 
 def list_steps(folder: Path) -> list[Path]:
     """The checkpoints in a folder, oldest first."""
-    return sorted((p for p in folder.glob("step-*.safetensors") if _NAME.fullmatch(p.name)), key=_step)
+    return sorted((p for p in folder.glob("step-*.safetensors") if _NAME.fullmatch(p.name)), key=step_of)
 
 
 def load(path: Path) -> Checkpoint:
@@ -202,8 +203,8 @@ def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
         if notes["format"] != FORMAT:
             raise CheckpointError(f"{path}: expected checkpoint format {FORMAT}, found {notes['format']}")
         _check_notes(path, notes)
-        if _NAME.fullmatch(path.name) and _step(path) != notes["step"]:
-            raise CheckpointError(f"{path}: expected update {_step(path)}, as its name says, found {notes['step']}")
+        if _NAME.fullmatch(path.name) and step_of(path) != notes["step"]:
+            raise CheckpointError(f"{path}: expected update {step_of(path)}, as its name says, found {notes['step']}")
         yield file, notes
 
 

@@ -5,25 +5,18 @@ The file's notes have the form of the tree, so that a list is read as a list and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from duoln import tree
-from duoln.core import Tensor
-from duoln.core.arguments import described
-from duoln.core.entering import refuse_masked
 from duoln.core.miscalled import explained
-from duoln.errors import CheckpointError, DtypeError
-from duoln.runs.tensor_file import Array, by_path, check_name, in_bytes, opened_tensors
+from duoln.errors import CheckpointError
+from duoln.runs.tensor_file import by_path, check_name, checked_array, in_bytes, opened_tensors
+from duoln.runs.tree_form import form_of, tree_of
 from duoln.system.filesystem import write_atomically
 
 _KIND = "a file of duoln.save's parameters"
 _FORMAT = 1
-_DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-           "bool")
 
 
 @explained
@@ -50,8 +43,8 @@ def save(path: str | Path, params: Any) -> None:
     """
     path = Path(path)
     check_name("save", path)
-    form = _form_of(params)
-    arrays = {name: _checked(name, leaf) for name, leaf in by_path("save", params).items()}
+    form = form_of("save", params, lambda leaf: None)
+    arrays = {name: checked_array("save", name, leaf) for name, leaf in by_path("save", params).items()}
     write_atomically(path, in_bytes("save", arrays, {"format": _FORMAT, "parameters": form}))
 
 
@@ -72,49 +65,17 @@ def load(path: str | Path) -> Any:
             raise CheckpointError(f"{path}: expected {_KIND}, found {has}")
         if notes["format"] != _FORMAT:
             raise CheckpointError(f"{path}: expected format {_FORMAT} of {_KIND}, found {notes['format']!r:.20}")
-        like = _tree_of(notes["parameters"])
-        names = [name for name, _ in tree.items(like)]
+        like = tree_of(notes["parameters"], _path)
+        names = tree.leaves(like)
         if odd := sorted(file.names.symmetric_difference(names)):
             where = "in the file, not in its notes" if odd[0] in file.names else "missing"
             raise CheckpointError(f"{path}: expected the arrays of its notes, found that {odd[0]!r} is {where}")
         arrays = file.arrays()
-        return tree.unflatten(like, [arrays[name] for name in names])
+        return tree.map(lambda name: arrays[name], like)
 
 
-def _checked(name: str, leaf: Any) -> Array:
-    if not isinstance(leaf, Tensor | np.ndarray | np.generic):
-        raise DtypeError(f"[save] {name!r}: expected a tensor or an array, found {described(leaf)}; parameters are "
-                         "what model.init(0) makes")
-    if isinstance(leaf, Tensor):
-        return leaf
-    refuse_masked("save", leaf)
-    array = np.asarray(leaf)
-    if array.dtype.name not in _DTYPES:
-        raise DtypeError(f"[save] {name!r}: expected numbers or bools, found {array.dtype}")
-    return array
-
-
-def _form_of(branch: Any) -> Any:
-    """What the notes say of a tree: its dicts, lists and tuples, and None for each leaf."""
-    if isinstance(branch, dict):
-        strange = next((key for key in branch if not isinstance(key, str)), None)
-        if strange is not None:
-            raise DtypeError(f"[save] expected texts as names, found {described(strange)}")
-        return {"dict": {key: _form_of(child) for key, child in branch.items()}}
-    if isinstance(branch, list | tuple):
-        return {"list" if isinstance(branch, list) else "tuple": [_form_of(child) for child in branch]}
-    return None
-
-
-def _tree_of(form: Any) -> Any:
-    """The tree that the notes tell of. Raises ValueError if they tell of none."""
-    if form is None:
-        return None
-    if isinstance(form, Mapping) and len(form) == 1:
-        [(kind, children)] = form.items()
-        if kind == "dict" and isinstance(children, dict):
-            return {key: _tree_of(child) for key, child in children.items()}
-        if kind in ("list", "tuple") and isinstance(children, list):
-            made = [_tree_of(child) for child in children]
-            return made if kind == "list" else tuple(made)
-    raise ValueError(f"expected a dict, list or tuple in the notes, found {form!r:.60}")
+def _path(path: str, form: Any) -> str:
+    """The leaf of a form: its path. Raises ValueError for one that `save` does not write."""
+    if form is not None:
+        raise ValueError(f"expected an array in the notes, found {form!r:.60}")
+    return path

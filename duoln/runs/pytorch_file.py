@@ -43,6 +43,10 @@ def load_pytorch(path: str | Path, model: nn.Module, *, prefix: str = "", strict
     as those of its population, see `nn.with_population`. Layers in 16 bits stay in 16 bits; NumPy has no bfloat16, so
     arrays of that dtype are tensors of the NumPy backend.
 
+    PyTorch has no recurrent layer with layer norms. One that is written in it may have the names of `torch.nn.LSTM`,
+    weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, and norms named layernorm_i_l0 (of what the input gives the
+    gates), layernorm_h_l0 (of what the state gives them) and layernorm_c_l0 (of the cell).
+
     Args:
         path: the file.
         model: the module that the parameters are for; `nn.Sequential` numbers its layers as PyTorch's does.
@@ -67,7 +71,8 @@ def load_pytorch(path: str | Path, model: nn.Module, *, prefix: str = "", strict
         for place, module, layer in layers:
             begins = f"{prefix}{place}." if place else prefix
             shapes = layer.shapes(module)
-            biases = [] if hasattr(module, "bias") else [name for name in shapes if "bias" in name]
+            biases = [] if hasattr(module, "bias") else [name for name in shapes if "bias" in name
+                                                         and not name.startswith("layernorm")]
             absent = [name for names in (biases, layer.optional)
                       if not any(f"{begins}{name}" in rest for name in names) for name in names]
             dtypes = {_check(path, file, rest, f"{begins}{name}", shape, type(module).__name__)

@@ -13,11 +13,16 @@ A layer's arrays hold the same numbers in both libraries, in another order:
 | TransformerBlock | of TransformerEncoderLayer: self_attn, linear1, linear2, norm1, norm2 | attention, hidden, ... |
 | RNN, LSTM, GRU | those of a cell, with endings _l0, _l0_reverse, _l1 | those of cells forward0, backward0, forward1 |
 | their cells | weight_ih (gates * hidden, in), weight_hh, bias_ih, bias_hh | w_x (in, gates * hidden), w_h, bias |
+| those with layer norms | and layernorm_i, layernorm_h, layernorm_c (weight, bias) | and gain_x, bias_x, gain_h, ... |
 
 An LSTM's gates stand there in the order i, f, g, o, and here f, i, o, g. A GRU's stand there in the order r, z, n, its
 update gate keeps the state where ours renews it: that gate's weights change their sign. PyTorch adds two biases where
 one is enough; they become their sum, and the second is 0 on the way back. But the two biases of a GRU's n are no sum:
 `norm="recurrent-bias"` has both.
+
+PyTorch has no recurrent layer with norms. Modules written in it have the names of those that it has, and an
+nn.LayerNorm each for what the input gives the gates, what the state gives them, and the cell. A norm lies over several
+gates, so the update gate of a normalised GRU changes the sign of its gains and biases in place of its weights'.
 """
 
 from __future__ import annotations
@@ -32,7 +37,7 @@ from duoln.backends.protocol import Shape
 from duoln.errors import ShapeError, UsageError
 from duoln.nn.module import Params, branch, parameters
 from duoln.nn.recurrent import Recurrent, RecurrentCell
-from duoln.ops.recurrent.variants import GATES
+from duoln.ops.recurrent.variants import GATES, has_bias, norm_shapes
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -58,10 +63,10 @@ def check_settings(name: str, module: nn.Module, place: str) -> None:
         raise UsageError(f"[{name}] {place or 'model'}: expected a block that PyTorch has, with layer norms, found "
                          f"norm '{module.norm}' of kind '{module.kind}'")
     for cell in module.cells.values() if isinstance(module, Recurrent) else (module,):
-        if isinstance(cell, RecurrentCell) and (cell.learned_state or cell.norm not in ("none", "recurrent-bias")):
-            has = "a learned state" if cell.learned_state else f"norm '{cell.norm}'"
-            raise UsageError(f"[{name}] {place or 'model'}: expected a recurrent layer that PyTorch has, without norms "
-                             f"and learned states, found {type(module).__name__} with {has}")
+        if isinstance(cell, RecurrentCell) and (cell.learned_state or cell.norm == "batch"):
+            has = "a learned state" if cell.learned_state else "batch norm"
+            raise UsageError(f"[{name}] {place or 'model'}: expected a recurrent layer without batch norm and learned "
+                             f"states, found {type(module).__name__} with {has}")
 
 
 def _array(module: nn.Module, params: Params, key: str) -> np.ndarray:
@@ -105,54 +110,79 @@ _UPDATE_HERE, _UPDATE_IN_PYTORCH = 0, 1
 """The place of a GRU's update gate."""
 
 
-def _gates(cell: str, array: np.ndarray, update: int) -> np.ndarray:
-    """The gates along the last axis in the order of the other library, where a GRU's update gate stands at `update`."""
-    gates = np.split(array, GATES[cell], axis=-1)
-    gates = [gates[k] for k in _ORDER[cell]]
-    if cell == "gru":
+def _gates(cell: RecurrentCell, array: np.ndarray, update: int, of_norm: bool = False) -> np.ndarray:
+    """The gates along the last axis in the order of the other library, where a GRU's update gate stands at `update`.
+
+    That gate changes its sign where the array is of a norm, or the cell has none over its gates.
+    """
+    gates = np.split(array, GATES[cell.cell], axis=-1)
+    gates = [gates[k] for k in _ORDER[cell.cell]]
+    if cell.cell == "gru" and of_norm is _has_norms(cell):
         gates[update] = -gates[update]
     return np.concatenate(gates, axis=-1)
 
 
+def _has_norms(cell: RecurrentCell) -> bool:
+    return cell.norm not in ("none", "recurrent-bias")
+
+
+_NORMS = {"gain_x": "layernorm_i.weight", "bias_x": "layernorm_i.bias", "gain_h": "layernorm_h.weight",
+          "bias_h": "layernorm_h.bias", "gain_c": "layernorm_c.weight", "bias_c": "layernorm_c.bias"}
+
+
+def _norms(cell: RecurrentCell) -> dict[str, str]:
+    """The names in the file of a cell's arrays of norms, by ours."""
+    return {name: _NORMS[name] for name in cell.norm_names if name in _NORMS}
+
+
 def _cell_shapes(cell: RecurrentCell) -> dict[str, Shape]:
     wide = GATES[cell.cell] * cell.n_hidden
-    return {"weight_ih": (wide, cell.n_in), "weight_hh": (wide, cell.n_hidden), "bias_ih": (wide,), "bias_hh": (wide,)}
+    biases = dict.fromkeys(("bias_ih", "bias_hh") if has_bias(cell.cell, cell.norm) else (), (wide,))
+    own = norm_shapes(cell.cell, cell.norm, cell.n_hidden)
+    return {"weight_ih": (wide, cell.n_in), "weight_hh": (wide, cell.n_hidden), **biases,
+            **{theirs: own[name] for name, theirs in _norms(cell).items()}}
 
 
 def _cell_ours(cell: RecurrentCell, arrays: Arrays) -> Params:
     """The parameters of one cell. Raises ValueError for a bias that its variant has not."""
-    first, second = arrays["bias_ih"], arrays["bias_hh"]
-    params = {"w_x": _gates(cell.cell, arrays["weight_ih"].T, _UPDATE_HERE),
-              "w_h": _gates(cell.cell, arrays["weight_hh"].T, _UPDATE_HERE)}
-    if cell.cell == "gru":
+    params = {"w_x": _gates(cell, arrays["weight_ih"].T, _UPDATE_HERE),
+              "w_h": _gates(cell, arrays["weight_hh"].T, _UPDATE_HERE)}
+    if "bias_ih" in arrays:
+        first, second = arrays["bias_ih"], arrays["bias_hh"]
         of_n = second[2 * cell.n_hidden:]
-        if cell.norm == "recurrent-bias":
-            params["bias_n"] = of_n
-        elif of_n.any():
+        if cell.norm == "none" and cell.cell == "gru" and of_n.any():
             raise ValueError("expected a bias_hh of 0 in the gate n for a GRU with norm 'none', found others; "
                              "norm='recurrent-bias' has them")
-        second = np.concatenate([second[:2 * cell.n_hidden], np.zeros_like(of_n)])
-    bias = np.where(second == 0, first, first + second)  # the sum with 0 would change the sign of -0
-    own = {"w_x": params["w_x"], "w_h": params["w_h"], "bias": _gates(cell.cell, bias, _UPDATE_HERE)}
-    return {**own, **{key: value for key, value in params.items() if key not in own}}
+        if cell.norm == "recurrent-bias":
+            second = np.concatenate([second[:2 * cell.n_hidden], np.zeros_like(of_n)])
+        bias = np.where(second == 0, first, first + second)  # the sum with 0 would change the sign of -0
+        params["bias"] = _gates(cell, bias, _UPDATE_HERE)
+        if cell.norm == "recurrent-bias":
+            params["bias_n"] = of_n
+    return params | {name: array if name.endswith("_c") else _gates(cell, array, _UPDATE_HERE, of_norm=True)
+                     for name, array in ((name, arrays[theirs]) for name, theirs in _norms(cell).items())}
 
 
 def _cell_theirs(cell: RecurrentCell, params: Params) -> dict[str, np.ndarray]:
     kind, wide = type(cell).__name__, GATES[cell.cell] * cell.n_hidden
-    first = _array(cell, params, "bias")
-    second = np.zeros(wide, first.dtype)
+    names = {"weight_ih": "w_x", "weight_hh": "w_h"} | ({"bias_ih": "bias"} if has_bias(cell.cell, cell.norm) else {})
+    arrays = {theirs: _array(cell, params, name) for theirs, name in names.items()}
+    norms = {theirs: _array(cell, params, name) for name, theirs in _norms(cell).items()}
+    for name, array in (arrays | norms).items():
+        width = cell.n_hidden if name.startswith("layernorm_c") else wide
+        if not array.ndim or array.shape[-1] != width:
+            raise ShapeError(f"[save_pytorch] {name} of {kind}: expected a last axis of {width}, found shape "
+                             f"{array.shape}")
+    written = {name: _gates(cell, array, _UPDATE_IN_PYTORCH).T for name, array in arrays.items()}
+    if "bias_ih" in arrays:
+        written["bias_hh"] = np.zeros(wide, arrays["bias_ih"].dtype)
     if cell.norm == "recurrent-bias":
         of_n = _array(cell, params, "bias_n")
         if of_n.shape != (cell.n_hidden,):
             raise ShapeError(f"[save_pytorch] bias_n: expected shape {(cell.n_hidden,)}, found {of_n.shape}")
-        second[2 * cell.n_hidden:] = of_n
-    arrays = {"weight_ih": _array(cell, params, "w_x"), "weight_hh": _array(cell, params, "w_h"), "bias_ih": first}
-    for name, array in arrays.items():
-        if not array.ndim or array.shape[-1] != wide:
-            raise ShapeError(f"[save_pytorch] {name} of {kind}: expected a last axis of {wide}, found shape "
-                             f"{array.shape}")
-    return {**{name: _gates(cell.cell, array, _UPDATE_IN_PYTORCH).T for name, array in arrays.items()},
-            "bias_hh": second}
+        written["bias_hh"][2 * cell.n_hidden:] = of_n
+    return written | {name: array if name.startswith("layernorm_c") else
+                      _gates(cell, array, _UPDATE_IN_PYTORCH, of_norm=True) for name, array in norms.items()}
 
 
 def _endings(layer: Recurrent) -> dict[str, str]:
@@ -161,19 +191,25 @@ def _endings(layer: Recurrent) -> dict[str, str]:
                   f"{'_reverse' if name.startswith('backward') else ''}" for name in layer.cells}
 
 
+def _of_layer(name: str, ending: str) -> str:
+    """A cell's name of an array in a layer: weight_ih_l0, layernorm_i_l0.weight."""
+    first, dot, rest = name.partition(".")
+    return f"{first}{ending}{dot}{rest}"
+
+
 def _layers_shapes(layer: Recurrent) -> dict[str, Shape]:
-    return {f"{name}{ending}": shape for cell, ending in _endings(layer).items()
+    return {_of_layer(name, ending): shape for cell, ending in _endings(layer).items()
             for name, shape in _cell_shapes(layer.cells[cell]).items()}
 
 
 def _layers_ours(layer: Recurrent, arrays: Arrays) -> Params:
-    return {cell: _cell_ours(layer.cells[cell], {name: arrays[f"{name}{ending}"]
+    return {cell: _cell_ours(layer.cells[cell], {name: arrays[_of_layer(name, ending)]
                                                  for name in _cell_shapes(layer.cells[cell])})
             for cell, ending in _endings(layer).items()}
 
 
 def _layers_theirs(layer: Recurrent, params: Params) -> dict[str, np.ndarray]:
-    return {f"{name}{ending}": array for cell, ending in _endings(layer).items()
+    return {_of_layer(name, ending): array for cell, ending in _endings(layer).items()
             for name, array in _cell_theirs(layer.cells[cell], branch(type(layer).__name__, params, cell)).items()}
 
 

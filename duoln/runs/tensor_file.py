@@ -19,6 +19,8 @@ import numpy as np
 
 from duoln import tree
 from duoln.core import Tensor
+from duoln.core.arguments import described
+from duoln.core.entering import refuse_masked
 from duoln.data import strictjson
 from duoln.data.bounded import CONTENT_ERRORS, opened
 from duoln.data.json_text import parse_json
@@ -31,6 +33,8 @@ NOTES = "duoln"
 _SEALED = re.compile(r'\{"crc32": "([0-9a-f]{8}) ([0-9a-f]{8})", "notes": (.*)\}', re.DOTALL)
 _MAX_HEADER = 1 << 24
 """The most bytes of a header; each array takes some 100. The safetensors library accepts 100 million."""
+_DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+           "bool")
 _RESERVED = "__metadata__"
 """The name under which a header has its metadata."""
 _NARROW = "BF16"
@@ -61,6 +65,24 @@ def by_path(name: str, arrays: Any) -> dict[str, Any]:
             raise ShapeError(f"[{name}] expected one array for each path, found {path!r} twice")
         flat[path] = leaf
     return flat
+
+
+def checked_array(name: str, path: str, leaf: Any) -> Array:
+    """A leaf of a tree that can be written.
+
+    Raises:
+        DtypeError: it is no tensor and no array of numbers or bools, or has masked values.
+    """
+    if not isinstance(leaf, Tensor | np.ndarray | np.generic):
+        raise DtypeError(f"[{name}] {path!r}: expected a tensor or an array, found {described(leaf)}; parameters are "
+                         "what model.init(0) makes")
+    if isinstance(leaf, Tensor):
+        return leaf
+    refuse_masked(name, leaf)
+    array = np.asarray(leaf)
+    if array.dtype.name not in _DTYPES:
+        raise DtypeError(f"[{name}] {path!r}: expected numbers or bools, found {array.dtype}")
+    return array
 
 
 def in_bytes(name: str, arrays: Mapping[str, Array], notes: Mapping[str, Any]) -> bytes:

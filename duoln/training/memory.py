@@ -11,6 +11,7 @@ from duoln.nn import Module
 from duoln.runs.precision import FLOAT32
 from duoln.runtime import to_tensors
 from duoln.tasks.task import Task
+from duoln.training.dropout import TaskDropout, training_loss
 from duoln.training.precision import stored_batch, stored_params
 from duoln.training.train_step import State
 
@@ -74,10 +75,13 @@ def estimate(task: Task, model: Module, state: State, batch: Batch, donates: boo
     params = tree.leaves(state["params"])
     backend = params[0].backend
 
+    dropout = TaskDropout(task, model, seed=0)
+
     def kept(part: Batch) -> int:
-        tensors = to_tensors(part, backend)
+        tensors = to_tensors(dropout(0, part), backend)
         stored = stored_batch(tensors, precision)
-        count: int = (kept_bytes(lambda p: task.loss(model, stored_params(p, precision), stored), state["params"])
+        count: int = (kept_bytes(lambda p: training_loss(task, model, stored_params(p, precision), stored),
+                                 state["params"])
                 + sum(t.data.nbytes for t in tensors.values()))
         return count
 

@@ -48,7 +48,8 @@ def measure(trainer: Trainer) -> dict[str, LayerStats]:
     the loss and its gradient as in a training step, operator by operator and not compiled, and without an update.
     A layer is a module that has arrays of its own or no modules in it.
     """
-    batch = trainer.splits.train(max(min(trainer.step, trainer.last_step - 1), 0))
+    update = max(min(trainer.step, trainer.last_step - 1), 0)
+    batch = trainer.dropout(update, trainer.splits.train(update))
     moments: dict[str, _Moments] = {}
 
     def tell(path: str, layer: Module, output: Tensor) -> None:

@@ -17,6 +17,7 @@ from duoln.errors import DivergedError, DtypeError, ShapeError, UsageError
 from duoln.runtime import tensor, to_tensors
 from duoln.tasks.task import Config, Task
 from duoln.tasks.values import Splits
+from duoln.training.dropout import TaskDropout
 from duoln.training.train_step import make_step, start_state
 
 LEAST_UPDATES = 10
@@ -111,11 +112,12 @@ def task_rates(task: Task, cfg: Config, splits: Splits, backend: Backend, low: f
     """
     model, optimizer = task.model(cfg), task.optimizer(cfg)
     state = start_state(model, optimizer, cfg.seed, backend)
-    train_step, made = compile(make_step(task, model, optimizer)), 0
+    train_step, made, dropout = compile(make_step(task, model, optimizer)), 0, TaskDropout(task, model, cfg.seed)
 
     def train(rate: float) -> float:
         nonlocal state, made
-        state, figures = train_step(state, to_tensors(splits.train(made), backend), tensor(np.float32(rate), backend))
+        batch = to_tensors(dropout(made, splits.train(made)), backend)
+        state, figures = train_step(state, batch, tensor(np.float32(rate), backend))
         made += 1
         return float(figures["loss"].item())
 

@@ -19,6 +19,7 @@ from duoln.randomness import Stream
 from duoln.runs.precision import FLOAT32
 from duoln.runtime import tensor, to_tensors
 from duoln.tasks.task import Task
+from duoln.training.dropout import split_batch, training_loss
 from duoln.training.precision import stored_batch, stored_params
 
 State = dict[str, Any]
@@ -31,7 +32,7 @@ def make_gradients(task: Task, model: Module, precision: str = FLOAT32) -> Calla
 
     def gradients(params: Any, batch: dict[str, Tensor]) -> tuple[Tensor, Any]:
         stored = stored_batch(batch, precision)
-        return value_and_grad(lambda p: task.loss(model, stored_params(p, precision), stored))(params)
+        return value_and_grad(lambda p: training_loss(task, model, stored_params(p, precision), stored))(params)
 
     return gradients
 
@@ -78,6 +79,7 @@ def start_state(model: Module, optimizer: Optimizer, seed: int, backend: Backend
 def make_ranked_step(task: Task, model: Module, optimizer: Optimizer, ranks: Ranks,
                      precision: str = FLOAT32) -> Callable[..., tuple[State, Figures]]:
     """As `make_step`, for this rank's share of the batch, which the step takes out of the whole batch on the host.
+    Masks of dropout in it are those of the share.
 
     The loss is multiplied before its gradient is taken, so that an operator that clips gradients on their way clips
     those of the whole batch. The gradients are exchanged between two compiled halves, and the optimiser clips after it.
@@ -85,14 +87,15 @@ def make_ranked_step(task: Task, model: Module, optimizer: Optimizer, ranks: Ran
 
     def gradients(params: Any, batch: dict[str, Tensor], part: Tensor) -> tuple[Tensor, Any]:
         stored = stored_batch(batch, precision)
-        return value_and_grad(lambda p: task.loss(model, stored_params(p, precision), stored) * part)(params)
+        return value_and_grad(lambda p: training_loss(task, model, stored_params(p, precision), stored) * part)(params)
 
     gradients_of, update = compile(gradients), compile(make_update(optimizer))
 
     def step(state: State, batch: Batch, rate: Tensor) -> tuple[State, Figures]:
-        own = ranks.share(batch, task.batch_axes)
-        part = ranks.part_of_loss(task, own, batch)
-        loss, gradients = ranks.total(gradients_of(state["params"], to_tensors(own, rate.backend),
+        whole, masks = split_batch(batch)
+        own = ranks.share(whole, task.batch_axes)
+        part = ranks.part_of_loss(task, own, whole)
+        loss, gradients = ranks.total(gradients_of(state["params"], to_tensors({**own, **masks}, rate.backend),
                                                    tensor(np.float32(part), rate.backend)), part)
         result: tuple[State, Figures] = update(state, loss, gradients, rate)
         return result

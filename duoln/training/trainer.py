@@ -31,6 +31,7 @@ from duoln.tasks.settings import through_json
 from duoln.tasks.task import Config, Task, selected_by
 from duoln.tasks.values import Splits
 from duoln.training import memory
+from duoln.training.dropout import TaskDropout
 from duoln.training.memory import StepMemory
 from duoln.training.precision import stored_batch, stored_params
 from duoln.training.train_step import make_ranked_step, make_step, start_state
@@ -74,6 +75,7 @@ class Trainer:
         self.precision = check_precision("Trainer", precision)
         self.model = task.model(cfg)
         self.optimizer = task.optimizer(cfg)
+        self.dropout = TaskDropout(task, self.model, cfg.seed, ranks)
         self._free_before = self._free()
         self.state = start_state(self.model, self.optimizer, cfg.seed, backend)
         self.step = 0
@@ -121,7 +123,7 @@ class Trainer:
             MemoryExhaustedError: the device is out of memory.
         """
         started = time.perf_counter()
-        whole = self.splits.train(self.step)
+        whole = self.dropout(self.step, self.splits.train(self.step))
         batch: Any = whole if self.ranks else to_tensors(whole, self.backend)
         rate = tensor(np.float32(self.optimizer.rate_at(self.step)), self.backend)
         again = (to_tensors(self.state, "numpy"), batch, rate) if self._debug_nans else None

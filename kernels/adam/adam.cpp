@@ -1,4 +1,4 @@
-// Adam (Kingma and Ba 2015, algorithm 1) over all tensors of a model in one call, with the norm of all gradients.
+// Adam (Kingma and Ba 2015, algorithm 1), with decoupled weight decay, over all tensors of a model in one call, with the norm of all gradients.
 #include "../global_norm/blocks.h"
 #include "../rows.h"
 
@@ -7,7 +7,7 @@ enum Role { P, G, M, V, NEW_P, NEW_M, NEW_V, ROLES };
 
 // Gives the sum of the gradient's squares.
 template <class T>
-static double update(T* const at[ROLES], index_t count, T rate, T eps, T scale, T beta1, T beta2) {
+static double update(T* const at[ROLES], index_t count, T rate, T eps, T scale, T keep, T beta1, T beta2) {
     const T *p = at[P], *g = at[G], *m = at[M], *v = at[V];
     T *new_p = at[NEW_P], *new_m = at[NEW_M], *new_v = at[NEW_V];
     T squares = 0;
@@ -18,7 +18,7 @@ static double update(T* const at[ROLES], index_t count, T rate, T eps, T scale, 
         const T moment = beta1 * m[k] + scaled, square = beta2 * v[k] + scaled * scaled;
         new_m[k] = moment;
         new_v[k] = square;
-        new_p[k] = p[k] - rate * moment / (std::sqrt(square) + eps);
+        new_p[k] = keep * p[k] - rate * moment / (std::sqrt(square) + eps);
     }
     return sum_of_squares(g, count, squares);
 }
@@ -66,8 +66,8 @@ static void multiply_out(const T* left, const Right& by, index_t size, index_t f
 
 #define ADAM(T, NAME)                                                                                                      \
     extern "C" void adam_##NAME(const int64_t* addresses, const int64_t* sizes, const Right* rights, const T* rate,        \
-                                const T* eps, const T* scale, T* norm, int64_t tensors, double beta1, double beta2,        \
-                                int32_t threads) {                                                                         \
+                                const T* eps, const T* scale, const T* keep, T* norm, int64_t tensors, double beta1,       \
+                                double beta2, int32_t threads) {                                                           \
         guarded([&] {                                                                                                      \
             *norm = T(root_of_sums(sizes, tensors, threads, [=](index_t tensor, index_t first, index_t last) {             \
                 T *at[ROLES], gradient[BLOCK];                                                                             \
@@ -78,7 +78,8 @@ static void multiply_out(const T* left, const Right& by, index_t size, index_t f
                     multiply_out(at[G], rights[tensor], sizes[tensor], first, last - first, gradient);                     \
                     at[G] = gradient;                                                                                      \
                 }                                                                                                          \
-                return update<T>(at, last - first, *rate, *eps, scale ? *scale : T(1), T(beta1), T(beta2));                \
+                return update<T>(at, last - first, *rate, *eps, scale ? *scale : T(1), keep ? *keep : T(1), T(beta1),      \
+                                 T(beta2));                                                                                \
             }));                                                                                                           \
         });                                                                                                                \
     }

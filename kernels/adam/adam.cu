@@ -2,17 +2,18 @@
 //
 // The roles of `tensors` are parameters, gradients, first and second moments, and where the new parameters and moments go
 // (the same places if the caller gave the old ones away). As in ops.adam_update, the factors 1 - beta and the bias correction
-// are in `rate` and `eps`. Gradients are multiplied by `scale` if it is given. `squares` (blocks) gets the sum of each
-// block's squared gradients, before they are scaled.
+// are in `rate` and `eps`. Gradients are multiplied by `scale`, and parameters by `keep`, if these are given. `squares`
+// (blocks) gets the sum of each block's squared gradients, before they are scaled.
 #include "../tensors.cuh"
 
 extern "C" __global__ void __launch_bounds__(CHUNK_THREADS)
 adam_update(const Tensors tensors, const float* __restrict__ rate, const float* __restrict__ eps,
-            const float* __restrict__ scale, double* __restrict__ squares, float beta1, float beta2) {
+            const float* __restrict__ scale, const float* __restrict__ keep, double* __restrict__ squares, float beta1,
+            float beta2) {
     const Chunk chunk(tensors);
     const float *p = chunk.of(tensors, 0), *g = chunk.of(tensors, 1), *m = chunk.of(tensors, 2), *v = chunk.of(tensors, 3);
     float *new_p = chunk.of(tensors, 4), *new_m = chunk.of(tensors, 5), *new_v = chunk.of(tensors, 6);
-    const float by = scale ? *scale : 1.0f, r = *rate, e = *eps;
+    const float by = scale ? *scale : 1.0f, kept = keep ? *keep : 1.0f, r = *rate, e = *eps;
     double sum = 0;
     for (int base = int(threadIdx.x); base < chunk.count; base += AT_ONCE * CHUNK_THREADS) {
         // All values are read before one is written: the new arrays may be the old ones, so the compiler keeps the order.
@@ -34,7 +35,7 @@ adam_update(const Tensors tensors, const float* __restrict__ rate, const float* 
             square[k] = beta2 * square[k] + scaled * scaled;
             new_m[i] = moment[k];
             new_v[i] = square[k];
-            new_p[i] = parameter[k] - r * moment[k] / (sqrtf(square[k]) + e);
+            new_p[i] = kept * parameter[k] - r * moment[k] / (sqrtf(square[k]) + e);
         }
     }
     sum = sum_of_block(sum);

@@ -22,18 +22,19 @@ from duoln.ops.update import Correction, are_apart
 _FILE = "adam/adam.cu"
 
 _update = launch.Kernel(_FILE, "adam_update", "tensors: struct, rate: float32[0], eps: float32[0], "
-                        "scale: float32[0]?, squares: float64[1], beta1: float32, beta2: float32")
+                        "scale: float32[0]?, keep: float32[0]?, squares: float64[1], beta1: float32, beta2: float32")
 _rates = launch.Kernel(_FILE, "adam_rates", "rate: float32[0], updates: int32[0], scaled: float32[0], "
                        "corrected: float32[0], update: int32[0], log_beta1: float32, log_beta2: float32, "
                        "rate_by: float32, eps_by: float32, of_eps: int32")
 
 
-def _supports(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays: Array, **attrs: Any) -> str | None:
+def _supports(be: Backend, rate: Array, eps: Array, scale: Array | None, keep: Array | None,
+              *arrays: Array, **attrs: Any) -> str | None:
     return unfit(rate, eps, *arrays)
 
 
-def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays: Array, beta1: float, beta2: float,
-             donate: bool) -> tuple[tuple[Array, ...], None]:
+def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, keep: Array | None,
+             *arrays: Array, beta1: float, beta2: float, donate: bool) -> tuple[tuple[Array, ...], None]:
     n = len(arrays) // 4
     kept = (*arrays[:n], *arrays[2 * n:])
     out = kept if donate and are_apart(kept, arrays[n:2 * n]) else tuple(cupy.empty_like(a) for a in kept)
@@ -41,8 +42,8 @@ def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays:
     pieces = Tensors.of(*(every[k * n:(k + 1) * n] for k in range(ADAM["ROLES"])))
     squares = partial_sums(pieces)
     for piece in pieces:
-        _update((piece.blocks,), (THREADS,), (piece.by_value, rate, eps, scale, squares[piece.first:], beta1, beta2),
-                ADAM)
+        _update((piece.blocks,), (THREADS,),
+                (piece.by_value, rate, eps, scale, keep, squares[piece.first:], beta1, beta2), ADAM)
     return (*out, root_of_sum(squares)), None
 
 

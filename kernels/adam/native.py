@@ -23,16 +23,17 @@ _IN_PLACE = [0, 1, 2, 3, 0, 2, 3]
 """The roles of the arrays that are read and written: parameters, gradients, both moments, and the three results."""
 
 _update = native.Function(_FILE, "adam", "addresses: int64[2], sizes: int64[1], rights: int64[2]?, rate: real[0], "
-                                         "eps: real[0], scale: real[0]?, norm: real[0], tensors: int64, "
-                                         "beta1: float64, beta2: float64, threads: int32")
+                                         "eps: real[0], scale: real[0]?, keep: real[0]?, norm: real[0], "
+                                         "tensors: int64, beta1: float64, beta2: float64, threads: int32")
 
 
-def _supports(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays: Array, **attrs: Any) -> str | None:
-    return supports(be, rate, eps, scale, *arrays, **attrs) or native.failure(_FILE, arrays[0].dtype)
+def _supports(be: Backend, rate: Array, eps: Array, scale: Array | None, keep: Array | None,
+              *arrays: Array, **attrs: Any) -> str | None:
+    return supports(be, rate, eps, scale, keep, *arrays, **attrs) or native.failure(_FILE, arrays[0].dtype)
 
 
-def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays: Array, beta1: float, beta2: float,
-             donate: bool) -> tuple[tuple[Array, ...], None]:
+def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, keep: Array | None,
+             *arrays: Array, beta1: float, beta2: float, donate: bool) -> tuple[tuple[Array, ...], None]:
     n = len(arrays) // 4
     gradients = [_in_one_piece(g) if isinstance(g, Factors) else g for g in arrays[n:2 * n]]
     read = [g.left if isinstance(g, Factors) else np.asarray(g) for g in gradients]  # a gradient may be a scalar
@@ -45,8 +46,8 @@ def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays:
     norm = np.empty((), rate.dtype)
     threads = native.threads_for(_PASSES * sum(a.nbytes for a in old[:n]))
     _update(addresses[_IN_PLACE] if in_place else addresses, sizes, _rights(gradients) if rights else None,
-            np.asarray(rate), np.asarray(eps), None if scale is None else np.asarray(scale), norm, n, beta1, beta2,
-            threads)
+            np.asarray(rate), np.asarray(eps), *(None if x is None else np.asarray(x) for x in (scale, keep)), norm, n,
+            beta1, beta2, threads)
     return (*new, norm), None
 
 

@@ -12,13 +12,14 @@ from duoln.ops import adam_update
 from duoln.ops.update import are_apart, norm_of
 
 
-def supports(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays: Array, **attrs: Any) -> str | None:
+def supports(be: Backend, rate: Array, eps: Array, scale: Array | None, keep: Array | None,
+             *arrays: Array, **attrs: Any) -> str | None:
     """The reason why this rule cannot run; None if it can."""
     return None if all(a.flags.c_contiguous for a in arrays) else "an array is not contiguous"
 
 
-def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays: Array, beta1: float, beta2: float,
-             donate: bool) -> tuple[tuple[Array, ...], None]:
+def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, keep: Array | None,
+             *arrays: Array, beta1: float, beta2: float, donate: bool) -> tuple[tuple[Array, ...], None]:
     n = len(arrays) // 4
     params, gradients, moments, squares = (arrays[i * n:(i + 1) * n] for i in range(4))
     norm = norm_of(be, gradients)
@@ -30,7 +31,7 @@ def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, *arrays:
             scaled = g if scale is None else g * scale
             np.add(beta1 * m, scaled, out=m)
             np.add(beta2 * v, scaled * scaled, out=v)
-            np.subtract(p, rate * m / (np.sqrt(v) + eps), out=p)
+            np.subtract(p if keep is None else p * keep, rate * m / (np.sqrt(v) + eps), out=p)
     return (*new, norm), None
 
 

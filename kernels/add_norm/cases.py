@@ -10,12 +10,14 @@ __all__ = ["SHAPES", "SMALL", "bytes_moved", "layer_norm_flops", "rms_norm_flops
 
 _FORWARD_UNITS = 4
 """Read x and the residual, write the sum and y."""
-_BACKWARD_UNITS = 4
-"""Read the sum, dy and the sum's own gradient, write one gradient for both."""
+_BACKWARD_UNITS = 2
+"""Read dy, write one gradient for both; the sum may still be in a cache, and so may its own gradient, which is the
+residual in the benchmark."""
 
 
 def bytes_moved(rows: int, width: int, backward: bool, itemsize: int = 4) -> int:
-    """The least number of bytes that a run reads and writes, without gain, bias and what is kept of a row.
+    """The least number of bytes that a run reads and writes, without gain, bias and what is kept of a row. Each array
+    counts once, since a cache may have it when it is read again.
 
     Args:
         rows, width: the shape.

@@ -1,4 +1,4 @@
-// Sums and products of two arrays, place by place; a choice between two by a condition, where either may be one number; and the sum of
+// Copies; sums and products of two arrays, place by place; a choice between two by a condition, where either may be one number; and the sum of
 // all values of an array.
 #include "../rows.h"
 
@@ -72,6 +72,9 @@ static void sum_blocks(const T* x, double* sums, index_t size, index_t length, i
 }
 
 #define ELEMENTWISE(T, NAME)                                                                                          \
+    extern "C" void copy_##NAME(const T* x, T* out, int64_t size, int32_t threads) {                                  \
+        each_value(size, out, threads, [=](index_t k, const auto& lanes) { return lanes.load(x + k); });              \
+    }                                                                                                                 \
     extern "C" void add_##NAME(const T* x, const T* y, T* out, int64_t size, int32_t threads) {                       \
         each_value(size, out, threads,                                                                                \
                    [=](index_t k, const auto& lanes) { return lanes.load(x + k) + lanes.load(y + k); });              \

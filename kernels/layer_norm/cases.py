@@ -18,8 +18,8 @@ SMALL: tuple[Shape, ...] = ((4096, 256), (4096, 1000), (1024, 4096), (32, 1024))
 
 _FORWARD_UNITS = 2
 """Read x, write y."""
-_BACKWARD_UNITS = 3
-"""Read x and dy, write dx."""
+_BACKWARD_UNITS = 2
+"""Read dy, write dx; x may still be in a cache."""
 _FORWARD_FLOPS = 7
 """Per value: add up, subtract the mean, square, add up, scale, gain, bias."""
 _BACKWARD_FLOPS = 11
@@ -28,7 +28,8 @@ a product and a sum for the gradient of the gain, a sum for that of the bias."""
 
 
 def bytes_moved(rows: int, width: int, backward: bool, itemsize: int = 4) -> int:
-    """The least number of bytes that a run reads and writes, without gain, bias and two numbers per row.
+    """The least number of bytes that a run reads and writes, without gain, bias and two numbers per row. Each array
+    counts once, since a cache may have it when it is read again.
 
     Args:
         rows, width: the shape.

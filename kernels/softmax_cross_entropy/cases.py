@@ -21,11 +21,11 @@ _BACKWARD_FLOPS = 3
 def bytes_moved(rows: int, width: int, backward: bool, itemsize: int = 4) -> int:
     """The least number of bytes that a run reads and writes.
 
-    Forward reads logits and labels and writes one loss per row. Backward reads logits, labels and the gradient of the
-    losses, and writes the gradient of the logits.
+    Forward reads logits and labels and writes one loss per row. Backward reads the gradient of the losses and writes
+    the gradient of the logits. Each array counts once, since a cache may have it when it is read again.
     """
     forward = rows * (width * itemsize + _LABEL_BYTES + itemsize)
-    return forward + (rows * (2 * width * itemsize + _LABEL_BYTES + itemsize) if backward else 0)
+    return forward + (rows * (width * itemsize + itemsize) if backward else 0)
 
 
 def flops(rows: int, width: int, backward: bool) -> int:

@@ -25,7 +25,7 @@ from duoln.tasks.task import Predict
 
 @dataclass(frozen=True)
 class AttentiveReaderConfig(Config):
-    """Settings; the defaults are the protocol's (see README.md)."""
+    """Settings; the defaults are the protocol's (see RESULTS.md)."""
 
     batch_size: int = 64
     learning_rate: float = 8e-5

@@ -24,7 +24,7 @@ _CHUNK = 100
 
 @dataclass(frozen=True)
 class ConvNetConfig(Config):
-    """Settings. The paper gives none of them; these are the protocol of weight norm's paper (see README.md)."""
+    """Settings. The paper gives none of them; these are the protocol of weight norm's paper (see RESULTS.md)."""
 
     batch_size: int = 100
     dataset: data.Corpus = "cifar10"

@@ -23,7 +23,7 @@ Clip = Literal["norm", "value", "none"]
 
 @dataclass(frozen=True)
 class DrawConfig(Config):
-    """Settings. The paper gives glimpses, units, batch, optimiser and length; the rest is open (see README.md)."""
+    """Settings. The paper gives glimpses, units, batch, optimiser and length; the rest is open (see RESULTS.md)."""
 
     glimpses: int = 64
     """Steps in which an image is read and drawn."""

@@ -18,12 +18,14 @@ STARTS: dict[str, Initializer] = {"glorot": nn.init.glorot, "he": nn.init.he, "u
                                   "orthogonal": nn.init.orthogonal}
 
 
-def network(norm: Norm, hidden: int, activation: Activation, start: Start, unbiased: bool) -> nn.Sequential:
+def network(norm: Norm, hidden: int, activation: Activation, start: Start, unbiased: bool,
+            dropout: float = 0.0) -> nn.Sequential:
     """The classifier.
 
     Layer norm is applied to the hidden layers but not to the logits. Batch norm is applied to all layers, also to the
     logits (section 6.6); "batch-hidden" is batch norm where layer norm is, which the paper does not have. Its variance
-    is the unbiased one if requested. The norm's bias replaces that of the linear layer.
+    is the unbiased one if requested. The norm's bias replaces that of the linear layer. Dropout, which the paper does
+    not have, acts on the activations of the hidden layers.
 
     Shape:
         images (B, 784) -> logits (B, 10).
@@ -36,9 +38,11 @@ def network(norm: Norm, hidden: int, activation: Activation, start: Start, unbia
         layers[f"linear{i}"] = nn.Linear(n_in, n_out, bias=not normalised, weight_init=STARTS[start])
         if norm == "layer" and not is_logits and activation != "sigmoid":
             layers[f"norm{i}"] = nn.LayerNorm(n_out, activation=activation)  # both in one pass over memory
-            continue
-        if normalised:
-            layers[f"norm{i}"] = nn.LayerNorm(n_out) if norm == "layer" else nn.BatchNorm(n_out, unbiased=unbiased)
-        if not is_logits:
-            layers[f"activation{i}"] = ACTIVATIONS[activation]
+        else:
+            if normalised:
+                layers[f"norm{i}"] = nn.LayerNorm(n_out) if norm == "layer" else nn.BatchNorm(n_out, unbiased=unbiased)
+            if not is_logits:
+                layers[f"activation{i}"] = ACTIVATIONS[activation]
+        if dropout and not is_logits:
+            layers[f"dropout{i}"] = nn.Dropout(dropout)
     return nn.Sequential(**layers)

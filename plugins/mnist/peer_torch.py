@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from duoln.errors import UsageError
 from duoln.nn import Params
 from duoln.plugins.mnist.model import Activation
 from duoln.tasks.task import Peer
@@ -14,6 +15,8 @@ def build(cfg: Any, start: Params, fused: bool = False) -> Peer:
     """See `Task.peer`; with `fused`, PyTorch's fused Adam in the place of its default one."""
     import torch
 
+    if cfg.dropout:
+        raise UsageError(f"[mnist] expected no dropout beside PyTorch, found {cfg.dropout}")
     model = _network(torch, cfg.norm, cfg.activation, start)
     loss_of = torch.nn.CrossEntropyLoss()
     return training_step(torch, adam(torch, model, cfg, fused),

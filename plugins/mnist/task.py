@@ -33,6 +33,8 @@ class MnistConfig(Config):
     """Of the hidden layers."""
     start: Start = "glorot"
     """Initial weights: uniform is +-0.05; biases are 0."""
+    dropout: float = 0.0
+    """The share of each hidden layer's activations that an update leaves out; 0 is the paper's."""
     source: data.Source = "auto"
     """The data: mnist is the original, made is drawn on the spot, auto is the original where it is to be had."""
     rows: int | None = None
@@ -72,7 +74,8 @@ class Mnist(Task):
 
     def model(self, cfg: MnistConfig) -> Module:
         # At batch 4 the paper estimates batch norm's variance without bias.
-        return network(cfg.norm, cfg.hidden, cfg.activation, cfg.start, unbiased=cfg.batch_size <= 4)
+        return network(cfg.norm, cfg.hidden, cfg.activation, cfg.start, unbiased=cfg.batch_size <= 4,
+                       dropout=cfg.dropout)
 
     def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
         return ops.mean(ops.softmax_cross_entropy(model(params, batch["x"]), batch["label"]))

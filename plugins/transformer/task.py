@@ -29,7 +29,7 @@ _WINDOWS = 32
 
 @dataclass(frozen=True)
 class TransformerConfig(Config):
-    """Settings; the defaults are the sizes of Xiong et al. 2020 for IWSLT14 (see README.md)."""
+    """Settings; the defaults are the sizes of Xiong et al. 2020 for IWSLT14 (see RESULTS.md)."""
 
     batch_size: int = 16
     learning_rate: float = 1e-3

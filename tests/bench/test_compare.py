@@ -29,6 +29,7 @@ def folder(tmp_path_factory):
         patch.setattr(subjects, "CACHE_BYTES", 1 << 20)
         patch.setattr(subjects, "COPY", subjects.COPY._replace(shapes=((256, 256),)))
         patch.setattr("duoln.bench.operators.COPY", subjects.COPY)
+        patch.setattr("duoln.bench.duration.CACHE_BYTES", 1 << 20)
         for name in ("numpy", "mlx"):
             code = main(["bench", "ops", "--backend", name, "--shape", "8,16", "--shape", "64,256", "--rounds", "3",
                          "--json", str(folder / f"{name}.json"), "--label", f"here, {name}",
@@ -124,12 +125,43 @@ def test_what_some_files_lack_is_listed(tmp_path):
     comparison = compare.compare([a, b, a])
     assert [row.case["shape"] for row in comparison.rows] == [[8, 16], [9, 9], [7, 7]]
     assert [cell is None for cell in comparison.rows[1].cells] == [False, True, False]
-    assert [why for _, why in comparison.not_comparable] == [
+    assert [left.why for left in comparison.not_comparable] == [
         "in #1, not in #2", "cache is warm in #1, cold in #2", "in #2, not in #1"]
-    assert [case for case, _ in comparison.not_comparable] == [
+    assert [left.case for left in comparison.not_comparable] == [
         f"layer_norm fwd {case}, wall time a launch"
         for case in ("9x9, duoln, float32, cold", "7x7, duoln, float32, warm", "5x5, duoln, float32, cold")]
-    assert any(line == "not comparable, in #2, not in #1:" for line in compare.remarks(comparison))
+    assert "not comparable, in #2, not in #1: layer_norm fwd 5x5, duoln, float32, cold, wall time a launch" in \
+        compare.remarks(comparison)
+
+
+def test_what_one_file_alone_has_is_one_line(tmp_path):
+    shapes = [{"op": op, "shape": [n, n]} for op in ("layer_norm", "rms_norm") for n in range(2, 15)]
+    a = _write(tmp_path / "a.json", made.record({}, *shapes))
+    b = _write(tmp_path / "b.json", made.record({}))
+    [line] = compare.remarks(compare.compare([a, b]))
+    assert line == "not comparable, in #1, not in #2: 26 cases (layer_norm 13, rms_norm 13); --json names them"
+
+
+def test_one_figure_a_group(tmp_path, capsys):
+    def case(op, side, size, seconds):
+        return {"op": op, "side": side, "shape": [size, 8], "samples": [seconds], "median": seconds}
+
+    a = _write(tmp_path / "a.json", made.record(
+        case("layer_norm", "duoln", 2, 4.0), case("layer_norm", "duoln", 3, 9.0), case("layer_norm", "torch", 2, 1.0),
+        case("rms_norm", "duoln", 2, 1.0)))
+    b = _write(tmp_path / "b.json", made.record(
+        case("layer_norm", "duoln", 2, 2.0), case("layer_norm", "duoln", 3, 1.125), case("layer_norm", "torch", 2, 2.0)))
+    c = _write(tmp_path / "c.json", made.record(case("layer_norm", "duoln", 2, 4.0), case("rms_norm", "duoln", 2, 0.5)))
+    assert [(group.op, group.side, [mean and tuple(mean) for mean in group.means])
+            for group in compare.groups(compare.compare([a, b, c]))] == [
+        ("layer_norm", "duoln", [(pytest.approx(4.0), 2), (pytest.approx(1.0), 1)]),
+        ("layer_norm", "torch", [(pytest.approx(0.5), 1), None]), ("rms_norm", "duoln", [None, (pytest.approx(2.0), 1)])]
+    assert _compare(a, b, c) == 0
+    stdout = capsys.readouterr().out
+    assert stdout.startswith("Speed-up over #1 made up")
+    assert stdout.index("4.00x (2)") < stdout.index("0.50x (1)") < stdout.index("Time, speed-up")
+    assert _compare(a, b, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["groups"][0]["means"] == [{"speedup": pytest.approx(4.0), "rows": 2}]
 
 
 def test_warnings(tmp_path):

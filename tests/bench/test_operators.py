@@ -9,13 +9,16 @@ import pytest
 
 from duoln import ops, runtime
 from duoln.backends.numpy import NumpyBackend
-from duoln.bench import agreement, clock, launch_chains, operators, operators_torch, subjects
+from duoln.bench import agreement, clock, duration, launch_chains, limits, operators, operators_torch, subjects
 from duoln.bench.launch_chains import DuolnChain, Rotation, cache_for
 from duoln.bench.operators import Plan
 from duoln.bench.schema import check_record
 from duoln.bench.subjects import COPY, SUBJECTS, buffer_count, buffers
+from duoln.cli import main
 from duoln.core import Rule, composed_only
 from duoln.errors import DuolnError, UsageError
+from duoln.kernels import native
+from duoln.kernels.device_limits import cpu
 from duoln.testing import check_error
 
 LAYER_NORM, CROSS_ENTROPY = SUBJECTS["layer_norm"], SUBJECTS["softmax_cross_entropy"]
@@ -88,10 +91,72 @@ def test_a_device_computes_the_float64_that_numpy_computes(gpu, subject):
         np.testing.assert_allclose(values, expected[name], rtol=1e-12, atol=1e-12)
 
 
+def test_the_yardstick_of_a_cpu_writes_past_the_caches(be, monkeypatch):
+    """Whichever library computes; without a compiler it is NumPy's copy, and the line says why it is no limit."""
+    monkeypatch.setattr(operators, "COPY", COPY._replace(shapes=((16, 8),)))
+    copy = operators.Yardstick(be)
+    assert copy.gbps(1) > 0 and copy.gbps(2) > 0
+    case = copy.case()
+    assert len(case["samples"]) == 3 and case["fraction_of_copy"] == pytest.approx(1.0)
+    words = limits.copy_words(20.0, case["rule"], be)
+    if not operators.on_cpu(be):
+        assert (case["rule"], words) == ("the library's", "a copy, 20.0 GB/s")
+    elif native.reason() is None:
+        assert (case["rule"], words) == ("streaming", "a streaming copy, 20.0 GB/s")
+    monkeypatch.setenv("DUOLN_NATIVE", "0")
+    if operators.on_cpu(be):
+        assert operators.Yardstick(be).rule == "the library's"
+        assert limits.copy_words(20.0, "the library's", be).endswith("because DUOLN_NATIVE=0 is set)")
+
+
+def test_what_a_cache_holds_has_no_share_of_a_copy(numpy_backend):
+    [warm], [cold] = (operators.measure(Plan(LAYER_NORM, (128, 256), cache, False), numpy_backend, (), 1, 10.0)
+                      for cache in ("warm", "cold"))
+    assert warm["fraction_of_copy"] is None and cold["fraction_of_copy"] == pytest.approx(cold["gbps"] / 10.0)
+
+
+def test_the_estimate_counts_measurements_and_their_sizes():
+    def seconds(*plans, sides=1, rounds=15, gbps=20.0):
+        return duration.seconds(plans, sides, rounds, gbps)
+
+    small, large = Plan(LAYER_NORM, (64, 64), "warm", False), Plan(LAYER_NORM, (16384, 8192), "cold", True)
+    assert seconds(small, small) == 2 * seconds(small) > seconds(small, sides=2) > 1.5 * seconds(small)
+    assert seconds(small, rounds=30) > 1.5 * seconds(small) and seconds(large) > 5 * seconds(small)
+    assert seconds(large, gbps=10.0) > 1.3 * seconds(large)
+    assert [duration.words(n) for n in (2.0, 44.0, 94.0, 95.0, 375.0)] == ["10 s", "40 s", "90 s", "2 minutes", "6 minutes"]
+
+
+@pytest.mark.parametrize(("asked", "small"), [((), True), (("--small",), True), (("--full",), False)])
+def test_a_cpu_takes_the_small_tables_by_itself(asked, small, monkeypatch, capsys):
+    """And says beforehand how long it will take."""
+    timed = []
+
+    def measure(plan, *others):
+        timed.append(plan)
+        return []
+
+    monkeypatch.setattr(operators, "COPY", COPY._replace(shapes=((16, 8),)))
+    monkeypatch.setattr(operators, "measure", measure)
+    assert main(["bench", "ops", "--backend", "numpy", "--rounds", "1", "--op", "rms_norm", *asked]) == 0
+    rms_norm = SUBJECTS["rms_norm"]
+    assert [plan.shape for plan in timed[::2]] == list(rms_norm.small if small else rms_norm.shapes)
+    lines = capsys.readouterr().err.splitlines()
+    [told] = [k for k, line in enumerate(lines) if line.startswith(f"{len(timed)} cases, about ")]
+    assert told < next(k for k, line in enumerate(lines) if line.endswith(f"(1 of {len(timed)})"))
+
+
 def test_the_copy_is_one(be):
     x = np.arange(15, dtype=np.float32).reshape(5, 3)
     arrays = agreement.compute(COPY, be, {"x": x, "gout": x}, False)
     assert np.array_equal(arrays["value"], x)
+
+
+@pytest.mark.skipif(native.reason() is not None, reason="nothing is compiled")
+@pytest.mark.parametrize("size", [1, 1000, (8 << 18) + 5])
+def test_a_streaming_copy_has_every_value(size):
+    """The last size is written past the caches."""
+    x = np.arange(size, dtype=np.float32)
+    assert np.array_equal(cpu.copy(x), x)
 
 
 def test_cold_inputs_and_results_rotate_and_go_on(numpy_backend):
@@ -162,11 +227,11 @@ def test_plans():
 
 
 def test_least_bytes():
-    assert LAYER_NORM.bytes_moved(3, 5, False) == 2 * 60 and LAYER_NORM.bytes_moved(3, 5, True) == 5 * 60
-    assert CROSS_ENTROPY.bytes_moved(3, 5, False) == 60 + 24 and CROSS_ENTROPY.bytes_moved(3, 5, True) == 3 * 60 + 48
+    assert LAYER_NORM.bytes_moved(3, 5, False) == 2 * 60 and LAYER_NORM.bytes_moved(3, 5, True) == 4 * 60
+    assert CROSS_ENTROPY.bytes_moved(3, 5, False) == 60 + 24 and CROSS_ENTROPY.bytes_moved(3, 5, True) == 2 * 60 + 36
     assert COPY.bytes_moved(3, 5, False) == 2 * 60
     assert [s.bytes_moved(3, 5, False) for s in BESIDE] == [2 * 60, 4 * 60, 4 * 60]
-    assert [s.bytes_moved(3, 5, True) for s in BESIDE] == [5 * 60, 8 * 60, 8 * 60]
+    assert [s.bytes_moved(3, 5, True) for s in BESIDE] == [4 * 60, 6 * 60, 6 * 60]
     assert [s.flops(3, 5, True) for s in BESIDE] == [12 * 15, 20 * 15, 14 * 15]
     assert LAYER_NORM.flops(3, 5, True) > LAYER_NORM.flops(3, 5, False) > 0
 

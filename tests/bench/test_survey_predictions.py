@@ -1,4 +1,4 @@
-"""The predictions are data: the README shows them, a survey has the figure that decides each, and a verdict follows."""
+"""The predictions are data: a survey has the figure that decides each, and a verdict follows."""
 
 import json
 import subprocess
@@ -6,7 +6,6 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import predictions_table
 import pytest
 
 from duoln.bench.survey import cells, operators, parts, steps, verdicts
@@ -18,11 +17,10 @@ TIME = Prediction("t", "a time", 50.0, "us", "", Reading("ops", "us", "layer_nor
 RATE = Prediction("r", "a rate", 0.9, "GB/s", "", Reading("device", "copy GB/s"), 1.1, "GB/s", True)
 
 
-def test_the_readme_has_every_prediction():
-    assert predictions_table.renewed() == predictions_table.README.read_text(encoding="utf-8"), \
-        "run: python tests/predictions_table.py"
-    names = [p.name for p in predictions.predictions()]
-    assert len(names) == len(set(names)) and all(p.within >= 1 for p in predictions.predictions())
+def test_each_prediction_has_a_name_and_is_printed():
+    every, printed = predictions.predictions(), predictions.table()
+    assert len({p.name for p in every}) == len(every) and all(p.within >= 1 for p in every)
+    assert [p.name for p in every if f"| {p.what} | {p.value:g} " not in printed] == []
 
 
 def test_what_is_counted_is_what_is_kept():
@@ -34,7 +32,7 @@ def test_what_is_counted_is_what_is_kept():
     for name, entry in json.loads(done.stdout).items():
         counted = predictions.Counts(**entry)
         assert counted._replace(python_us=0) == kept[name]._replace(python_us=0), \
-            "run: python tests/count_launches.py --write; python tests/predictions_table.py"
+            "run: python tests/count_launches.py --write"
 
 
 def test_the_time_of_counting_is_not_booked_as_ours(monkeypatch):

@@ -129,8 +129,7 @@ def test_help_has_the_signature():
 
 
 def test_the_class_that_recurrent_layers_refer_to_is_public():
-    for layer in (nn.RNN, nn.LSTM, nn.GRU):
-        assert issubclass(layer, nn.Recurrent) and "`Recurrent`" in layer.__doc__
-    for cell in (nn.RNNCell, nn.LSTMCell, nn.GRUCell):
-        assert issubclass(cell, nn.RecurrentCell) and "`RecurrentCell`" in cell.__doc__
-    assert {"Recurrent", "RecurrentCell"} <= set(nn.__all__) and "Args:" in nn.Recurrent.__doc__
+    """For the options of a cell; `test_docstrings.py` is about the arguments of the layers."""
+    for kind in (nn.RNN, nn.LSTM, nn.GRU, nn.RNNCell, nn.LSTMCell, nn.GRUCell):
+        assert issubclass(kind, nn.Recurrent | nn.RecurrentCell) and "`RecurrentCell`" in kind.__doc__
+    assert {"Recurrent", "RecurrentCell"} <= set(nn.__all__) and "Args:" in nn.RecurrentCell.__doc__

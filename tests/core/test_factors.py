@@ -140,7 +140,7 @@ def test_factors_in_any_layout(left, right, rng, given):
     rate, eps, ones = np.array(0.01, np.float32), np.array(1e-8, np.float32), np.ones((30, 50), np.float32)
 
     def updated(gradient):
-        return rule.forward(duoln.backend("numpy"), rate, eps, None, ones, gradient, ones, ones, beta1=0.9, beta2=0.999, donate=False)[0]
+        return rule.forward(duoln.backend("numpy"), rate, eps, None, None, ones, gradient, ones, ones, beta1=0.9, beta2=0.999, donate=False)[0]
 
     for of_factors, of_array in zip(updated(factors), updated(np.asarray(factors)), strict=True):
         np.testing.assert_allclose(of_factors, of_array, rtol=1e-5, atol=1e-6)

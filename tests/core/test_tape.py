@@ -115,7 +115,7 @@ def test_the_tape_is_dropped(numpy_backend):
 def test_an_op_without_a_gradient_says_so(be):
     x, rate = _t(be, [1.0]), _t(be, 0.1)
     check_error(GradientError, lambda: duoln.value_and_grad(
-        lambda p: ops.sum(ops.adam_update(rate, rate, None, p, p, p, p, beta1=0.9, beta2=0.9)[0]))(x),
+        lambda p: ops.sum(ops.adam_update(rate, rate, None, None, p, p, p, p, beta1=0.9, beta2=0.9)[0]))(x),
         "adam_update", "stop_gradient")
 
 

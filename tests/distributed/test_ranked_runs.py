@@ -20,7 +20,7 @@ needs_ring = pytest.mark.skipif(sys.platform == "win32", reason="MLX's ring runs
 
 @needs_ring
 @pytest.mark.parametrize(("task", "variant", "settings", "ranks"), [
-    ("handwriting", "ln", ("--set", "lines=24", "--set", "length=8", "--set", "text_length=5"), 2), ("mnist", "none", ("--set", "rows=600", "--batch-size", "150"), 3)])
+    ("handwriting", "ln", ("--set", "lines=24", "--set", "length=8", "--set", "text_length=5"), 2), ("mnist", "none", ("--set", "rows=600", "--batch-size", "150", "--set", "dropout=0.4"), 3)])
 def test_ranks_train_as_one_process_does(task, variant, settings, ranks, tmp_path, backend="mlx"):
     words = (task, "--variant", variant, *settings)
     (tmp_path / "numpy.py").write_text("raise SystemExit('a file of the working folder was run')")

@@ -145,7 +145,7 @@ def updates() -> Iterator[RuleCase]:
         arrays = [_floats(rng, *shapes) for _ in range(4)]
         arrays[3] = [np.abs(a) for a in arrays[3]]
         flat = [a for group in arrays for a in group]
-        yield RuleCase("adam_update", f"donate {donate}", [np.array(0.1, np.float32), np.array(1e-3, np.float32), None, *flat],
+        yield RuleCase("adam_update", f"donate {donate}", [np.array(0.1, np.float32), np.array(1e-3, np.float32), None, None, *flat],
                     {"beta1": 0.9, "beta2": 0.999, "donate": donate}, 1)
     yield RuleCase("global_norm", "three", _floats(rng, *shapes), {}, 10)
 

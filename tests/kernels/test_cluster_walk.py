@@ -5,7 +5,6 @@ import sys
 import numpy as np
 import pytest
 import stand_in_cupy
-import walks_table
 from conftest import GPU, STAND_IN
 from h100 import H100, with_clusters
 
@@ -21,6 +20,7 @@ pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="kernels run on
               pytest.mark.skipif(GPU != STAND_IN, reason="the device is that of the stand-in")]
 
 RTX_4090, RTX_5090 = Device.of(8, 128, 99 << 10), Device.of(12, 170, 99 << 10)
+B200 = Device.of(10, 148, 227 << 10)
 SHAPES = [((3, 5, 3, 9), 2), ((9, 3, 2, 33), 4)]
 """Time steps, rows, inputs, hidden units; and blocks of a cluster. At nine time steps each place and parity comes again."""
 LONG_SHAPES = [((1, 1, 1, 1), 1), ((2, 2, 2, 48), 16), ((3, 2, 2, 16), 4), ((2, 9, 2, 32), 2), ((3, 3, 5, 70), 8), ((2, 1, 2, 100), 4),
@@ -136,8 +136,18 @@ def test_what_fits_an_h100(cell, hidden):
     assert all(plan(cell, "layer", direction, hidden, 8, H100) for direction in ("forward", "backward"))
 
 
-def test_the_readme_has_the_model():
-    assert walks_table.renewed() == walks_table.README.read_text(encoding="utf-8"), "run: python tests/walks_table.py --write"
+@pytest.mark.parametrize(("device", "batch", "hidden", "steps"), [
+    (H100, 8, 400, {"lstm": "16 x 2: 3171, 16 x 2: 3873", "gru": "16 x 2: 2411, 16 x 2: 2993", "rnn": "8 x 1: 1825, 8 x 1: 2199"}),
+    (H100, 128, 256, {"lstm": "4 x 8: 8329, 4 x 8: 8663", "gru": "4 x 8: 6337, 4 x 8: 6255", "rnn": "2 x 4: 3036, 4 x 8: 3431"}),
+    (H100, 32, 240, {"lstm": "8 x 4: 3525, 8 x 4: 3851", "gru": "8 x 4: 2637, 8 x 4: 2907", "rnn": "4 x 2: 1927, 4 x 2: 2077"}),
+    (B200, 8, 400, {"lstm": "16 x 1: 2801, 16 x 1: 3527", "gru": "16 x 1: 2129, 16 x 1: 2695", "rnn": "16 x 1: 1793, 16 x 1: 2015"}),
+    (B200, 128, 256, {"lstm": "4 x 4: 4892, 8 x 8: 5431", "gru": "4 x 4: 3644, 8 x 8: 4231", "rnn": "4 x 4: 2396, 4 x 4: 2546"}),
+    (B200, 32, 240, {"lstm": "8 x 2: 2871, 8 x 2: 3197", "gru": "8 x 2: 2079, 8 x 2: 2365", "rnn": "4 x 1: 1719, 4 x 1: 1869"})])
+def test_how_the_work_is_divided(device, batch, hidden, steps):
+    """Blocks of a cluster x rows, and the cycles of a time step by the model, forward and backward."""
+    for cell, expected in steps.items():
+        plans = [plan(cell, "layer", direction, hidden, batch, device) for direction in ("forward", "backward")]
+        assert ", ".join(f"{p.cluster} x {p.rows}: {p.cycles:.0f}" for p in plans) == expected, cell
 
 
 def test_what_a_time_step_should_take():

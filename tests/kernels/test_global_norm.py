@@ -40,7 +40,7 @@ def test_the_same_bits_for_any_number_of_threads(rng, numpy_backend, monkeypatch
     for threads in (1, 2, 3, 8, 8):
         monkeypatch.setattr(native, "threads_for", lambda count_bytes, threads=threads: threads)
         norm = _rule(ops.global_norm).forward(numpy_backend, *groups[1])[0]
-        updated = _rule(ops.adam_update).forward(numpy_backend, rate, eps, scale, *chain(*groups), beta1=0.9, beta2=0.99,
+        updated = _rule(ops.adam_update).forward(numpy_backend, rate, eps, scale, None, *chain(*groups), beta1=0.9, beta2=0.99,
                                                  donate=False)[0]
         assert updated[-1].tobytes() == norm.tobytes()
         runs.append([a.tobytes() for a in updated])

@@ -130,9 +130,9 @@ class TestAdam:
     @pytest.mark.parametrize("scaled", [False, True])
     @pytest.mark.parametrize("dtype", ["float32", "float64"])
     def test_equals_the_composed_rule(self, dtype, scaled, threads, rng, numpy_backend):
-        rate, eps, scale = (np.array(x, dtype) for x in (1e-2, 1e-8, 0.3))
-        scale = scale if scaled else None
-        _check_rules(ops.adam_update, [rate, eps, scale, *self._arrays(rng, dtype)],
+        rate, eps, scale, keep = (np.array(x, dtype) for x in (1e-2, 1e-8, 0.3, 0.9))
+        optional = (scale, keep) if scaled else (None, None)
+        _check_rules(ops.adam_update, [rate, eps, *optional, *self._arrays(rng, dtype)],
                    {"beta1": 0.9, "beta2": 0.999, "donate": False}, numpy_backend)
 
     def test_donated_arrays_are_overwritten_and_nothing_else(self, threads, rng, numpy_backend):
@@ -140,8 +140,8 @@ class TestAdam:
         arrays, n = self._arrays(rng, np.float32), len(self.SHAPES)
         kept = [a.copy() for a in arrays]
         attrs = {"beta1": 0.9, "beta2": 0.999}
-        expected, _ = _rule(ops.adam_update).forward(numpy_backend, rate, eps, None, *arrays, **attrs, donate=False)
-        updated, _ = _rule(ops.adam_update).forward(numpy_backend, rate, eps, None, *arrays, **attrs, donate=True)
+        expected, _ = _rule(ops.adam_update).forward(numpy_backend, rate, eps, None, None, *arrays, **attrs, donate=False)
+        updated, _ = _rule(ops.adam_update).forward(numpy_backend, rate, eps, None, None, *arrays, **attrs, donate=True)
         for a, b in zip(updated, expected, strict=True):
             np.testing.assert_array_equal(a, b)
         assert all(f is a for f, a in zip(updated[:-1], [*arrays[:n], *arrays[2 * n:]], strict=True))
@@ -150,7 +150,7 @@ class TestAdam:
 
     def test_what_is_not_contiguous_is_left_to_the_composed_rule(self, numpy_backend):
         a, rate = np.ones((4, 4), np.float32), np.array(0.1, np.float32)
-        assert "contiguous" in _rule(ops.adam_update).supports(numpy_backend, rate, rate, None, a.T[:2], a, a, a)
+        assert "contiguous" in _rule(ops.adam_update).supports(numpy_backend, rate, rate, None, None, a.T[:2], a, a, a)
 
 
 def test_threads_follow_the_environment(monkeypatch):

@@ -144,7 +144,7 @@ CALLS: list[Call] = [
     Call("adam_rates", ((np.float32(0.1), "fixed"), (np.int32(3), "fixed integer")),
          {"beta1": (0.9, "share"), "beta2": (0.9, "share"), "eps": (1e-8, "positive"), "bias_correction": ("standard", "choice")}),
     Call("adam_update", ((np.float32(0.1), "fixed"), (np.float32(0.1), "fixed"), (np.float32(0.5), "optional"),
-                         *((floats(3, 4), "fixed"),) * 4),
+                         (np.float32(0.9), "optional"), *((floats(3, 4), "fixed"),) * 4),
          {"beta1": (0.9, "share"), "beta2": (0.9, "share"), "donate": (False, "flag")}),
     *(_recurrent(name) for name in ("rnn", "rnn_step", "lstm", "lstm_step", "gru", "gru_step")),
     Call("lstm_cell", ((floats(2, 12), "fixed"), (floats(2, 12), "fixed"), (floats(2, 3), "fixed"), (floats(12), "fixed")),

@@ -100,7 +100,7 @@ def test_layers_called_wrongly(be):
     rows += [("LSTM", DtypeError, lambda v=v: lstm(of_lstm, v)) for v in (None, 1.0, np.ones((4, 2, 3)), [steps])]
     rows += [("LSTM", ShapeError, lambda: lstm(of_lstm, x)), ("LSTM", ShapeError, lambda: lstm({}, steps)),
              ("LSTM", ShapeError, lambda: lstm(of_lstm, steps, states=x)), ("LSTM", ShapeError, lambda: lstm(of_lstm, steps, states=[])),
-             ("LSTM", ShapeError, lambda: lstm(of_lstm, steps, dropout_masks=[x])), ("LSTM", ShapeError, lambda: lstm(of_lstm, steps, states=[x])),
+             ("LSTM", ShapeError, lambda: lstm(of_lstm, steps, states=[x])),
              ("lstm", DtypeError, lambda: lstm(of_lstm, steps, mask=steps)), ("LSTMCell", ShapeError, lambda: cell(of_cell, steps)),
              ("LSTMCell", ShapeError, lambda: cell(of_cell, x, x)), ("LSTMCell", ShapeError, lambda: cell({"w_h": of_cell["w_h"]}, x)),
              ("LSTMCell", DtypeError, lambda: cell(of_cell, None)), ("lstm_step", DtypeError, lambda: cell(of_cell, x, (None, None)))]
@@ -108,7 +108,7 @@ def test_layers_called_wrongly(be):
 
 
 OPTIMISERS = {"SGD": (optim.SGD, ("momentum",), (), ("nesterov", "donate")), "RMSProp": (optim.RMSProp, ("decay",), ("eps",), ("donate",)),
-              "Adam": (optim.Adam, ("beta1", "beta2"), ("eps",), ("donate",))}
+              "Adam": (optim.Adam, ("beta1", "beta2"), ("eps",), ("donate",)), "AdamW": (optim.AdamW, ("beta1", "beta2"), ("eps",), ("donate",))}
 
 
 def test_settings_of_optimisers():

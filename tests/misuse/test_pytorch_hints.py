@@ -21,7 +21,7 @@ WITHOUT_CODE = {"nn.DataParallel", *(f"argument.{name}" for name in (
 
 GRADIENT = ("hint()['gradients']['w']", "torch.autograd.grad(((tx @ tw) ** 2).mean(), tw)[0]")
 STEPS = ("[hint().rate_at(k) for k in (0, 99, 100, 250)]", "rates(torch.optim.lr_scheduler.StepLR, step_size=100, gamma=0.5)")
-DROPOUT = ("np.unique(hint(1))", "torch.nn.Dropout(1 - keep)(torch.ones(1000)).unique()")
+DROPOUT = ("np.unique(dropped(hint(), nn.DropoutMasks(hint(), 0)))", "torch.nn.Dropout(0.5)(torch.ones(1000)).unique()")
 CROSS_ENTROPY = ("hint()", "F.cross_entropy(tlogits, tlabels)")
 OF_LOGS = ("hint()", "F.nll_loss(F.log_softmax(tlogits, 1), tlabels)")
 UPDATE = ("hint()['params']['w']", "updated(torch.optim.Adam, lr=rate)")
@@ -45,15 +45,12 @@ CHECKS = {
     "duoln.rand": ("hint().shape, hint().dtype, 0 <= hint().numpy().min() < hint().numpy().max() < 1", "torch.rand(4, 6).shape, 'float32', True"),
     "duoln.randn": ("hint().shape, hint().dtype, hint().numpy().min() < 0 < hint().numpy().max()", "torch.randn(4, 6).shape, 'float32', True"),
     "functional": ("hint()", "F.relu(tx)"),
-    **{f"nn.{name}": ("hint()(x)", f"torch.nn.{name}()(tx)") for name in (
-        "ReLU", "Tanh", "Sigmoid", "LeakyReLU", "Softplus", "ELU", "SiLU", "GELU", "Flatten", "Identity")},
-    **{f"nn.{name}": ("hint()(x)", f"torch.nn.{name}(dim=-1)(tx)") for name in ("Softmax", "LogSoftmax")},
     **dict.fromkeys(("nn.CrossEntropyLoss", "ops.cross_entropy"), CROSS_ENTROPY), **dict.fromkeys(("nn.NLLLoss", "ops.nll_loss"), OF_LOGS),
     **dict.fromkeys(("nn.BCEWithLogitsLoss", "ops.binary_cross_entropy_with_logits"), ("hint()", "F.binary_cross_entropy_with_logits(tlogits, ttargets)")),
     **dict.fromkeys(("nn.BCELoss", "ops.binary_cross_entropy"), ("hint()", "F.binary_cross_entropy(tlogits.sigmoid(), ttargets)")),
     **{f"nn.{name}": ("hint()", f"torch.nn.{name}()(tpredictions, ttargets)") for name in ("MSELoss", "L1Loss", "HuberLoss")},
     "nn.KLDivLoss": ("hint()", "F.kl_div(tlog_predictions, ttargets, reduction='none').mean()"),
-    **dict.fromkeys(("nn.Dropout", "ops.dropout"), DROPOUT),
+    **dict.fromkeys(("ops.dropout", *(f"nn.{name}" for name in ("Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout"))), DROPOUT),
     "nn.BatchNorm1d": ("of_layer(hint(), x)", "torch.nn.BatchNorm1d(6)(tx)"),
     "nn.BatchNorm2d": ("of_layer(hint(), images)", "last(torch.nn.BatchNorm2d(6)(first(timages)))"),
     "nn.InstanceNorm1d": ("of_layer(hint(), sequence)", "last(torch.nn.InstanceNorm1d(6)(first(tsequence)))"),
@@ -73,8 +70,10 @@ CHECKS = {
     **dict.fromkeys(("mm", "matmul", "dot", "bmm"), ("hint()", "tx @ tw")), "view": ("hint()", "tx.view(2, 12)"),
     "index_select": ("hint()", "tx.index_select(0, trows)"), "power": ("hint()", "tx.pow(2.0)"), "cumsum": ("hint()", "tx.cumsum(0)"),
     "repeat_interleave": ("hint()", "tx.repeat_interleave(2, dim=0)"),
-    "optim.AdamW": ("hint()['params']['w']", "updated(torch.optim.AdamW, lr=rate, weight_decay=decay)"),
     **dict.fromkeys(("optim.lr_scheduler", "optim.StepLR", "optimizer.param_groups"), STEPS),
+    "optim.MultiStepLR": ("[hint().rate_at(k) for k in (0, 99, 100, 250)]", "rates(torch.optim.lr_scheduler.MultiStepLR, milestones=[100])"),
+    "optim.LinearLR": ("[hint().rate_at(k) for k in (0, 99, 100, 250)]", "rates(torch.optim.lr_scheduler.LinearLR, start_factor=0.1, total_iters=9)"),
+    "optim.SequentialLR": ("[hint().rate_at(k) for k in (0, 99, 100, 250)]", "rates(in_turn)"),
     "optim.CosineAnnealingLR": ("[hint().rate_at(k) for k in (0, 99, 100, 250)]", "rates(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=updates)"),
     "optim.RMSprop": ("by_optimizer(hint())", "updated(torch.optim.RMSprop)"),
     **dict.fromkeys(("optim.LBFGS", "optim.Adagrad"), ("hint().init(params).keys() >= set()", "True")),  # PyTorch's own has no counterpart
@@ -157,6 +156,7 @@ def names(tmp_path_factory):
     given = arrays()
     ours = {name: duoln.tensor(array, "numpy") for name, array in given.items()}
     x, logits = ours["x"], ours["logits"]
+    x_backend = x.backend
     their = {f"t{name}": torch.from_numpy(array.copy()) for name, array in given.items()}
     their["tw"].requires_grad_()
     model, optimizer, params, told = Model(), optim.Adam(0.1), {"w": ours["w"]}, []
@@ -182,6 +182,14 @@ def names(tmp_path_factory):
             scheduler.step()
         return [all_rates[k] for k in (0, 99, 100, 250)]
 
+    def in_turn(optimizer):
+        several = torch.optim.lr_scheduler
+        return several.SequentialLR(optimizer, [several.LinearLR(optimizer, 0.1, total_iters=9), several.CosineAnnealingLR(optimizer, 300)], [9])
+
+    def dropped(layer, masks):
+        x = ops.ones((1000,), x_backend)
+        return layer(nn.with_masks({}, masks(0, {}, x)), x).numpy()
+
     def clipped(gradient):
         p = torch.nn.Parameter(torch.zeros(6, 3))
         p.grad = gradient.detach()
@@ -198,7 +206,7 @@ def names(tmp_path_factory):
         "layers_by_name": {"one": nn.Linear(6, 6), "two": nn.Linear(6, 6)}, "log_probabilities": ops.log_softmax(logits),
         "counted": ours["zero_or_one"], "states": duoln.tensor(np.zeros((5, 2, 16), np.float32), "numpy"),
         "of_layer": lambda layer, x: layer(duoln.to_tensors(layer.init(0), "numpy"), x), "read": read, "theirs": theirs, "updated": updated,
-        "rates": rates, "clipped": clipped, "first": lambda t: t.movedim(-1, 1), "last": lambda t: t.movedim(1, -1),
+        "rates": rates, "in_turn": in_turn, "dropped": dropped, "clipped": clipped, "first": lambda t: t.movedim(-1, 1), "last": lambda t: t.movedim(1, -1),
         "by_optimizer": lambda optimizer: optimizer.update(params, {"w": ours["gradient"]}, optimizer.init(params), optimizer.rate_at(0))[0]["w"],
     }
 

@@ -6,7 +6,6 @@ import pytest
 import duoln
 from duoln import nn, ops
 from duoln.errors import DtypeError, ShapeError, UsageError
-from duoln.randomness import Stream
 from duoln.testing import check_close, check_error
 
 B, T, WIDTH, HEADS = 2, 5, 8, 2
@@ -95,19 +94,16 @@ def test_blocks_are_those_of_their_equations(norm, kind, be, rng):
 def test_dropout_acts_on_what_is_added(norm, be, rng):
     block = nn.TransformerBlock(WIDTH, HEADS, norm=norm, dropout=0.25)
     p, x = _params(block, be), duoln.tensor(_x(rng), be)
-    masks = block.dropout_masks(Stream(0, "masks"), 400, 3)
-    assert [m.shape for m in masks] == [(3, 400, WIDTH)] * 2 and not np.array_equal(*masks)
-    assert set(np.unique(masks[0])) == {0.0, np.float32(1 / 0.75)} and abs(masks[0].mean() - 1) < 0.05
-    ones, zeros = (duoln.tensor(np.full((B, T, WIDTH), v, np.float32), be) for v in (1, 0))
-    check_close(block(p, x, dropout_masks=[ones, ones]).numpy(), block(p, x).numpy(), 1e-6, "nothing dropped")
-    nothing = block(p, x, dropout_masks=[zeros, zeros])
+    masks = nn.DropoutMasks(block, 0)(0, p, x)
+    assert {path: m.shape for path, m in masks.items()} == dict.fromkeys(("attention_dropout", "hidden_dropout"), x.shape)
+    ones, zeros = (nn.with_masks(p, {path: m * 0.0 + v for path, m in masks.items()}) for v in (1.0, 0.0))
+    check_close(block(ones, x).numpy(), block(p, x).numpy(), 1e-6, "nothing dropped")
+    nothing = block(zeros, x)
     if norm == "post":
         kept = block.hidden_norm(p["hidden_norm"], block.attention_norm(p["attention_norm"], x))
         check_close(nothing.numpy(), kept.numpy(), 1e-6, "all dropped")
     else:
         np.testing.assert_array_equal(nothing.numpy(), x.numpy())
-    check_error(ShapeError, lambda: block(p, x, dropout_masks=[ones]), "[TransformerBlock] dropout_masks: expected a list of 2, found 1")
-    check_error(ShapeError, lambda: block(p, x, dropout_masks=ones), "dropout_masks", "duoln.Tensor")
 
 
 def test_a_block_learns_in_a_compiled_step(be, rng):

@@ -101,23 +101,18 @@ def test_keeping_less_gives_the_same_gradients(be, rng):
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-4, atol=1e-5)
 
 
-class TestDropout:
-    def test_masks_come_from_a_stream_and_keep_the_mean(self):
-        layer = nn.GRU(4, 500, "layer", layers=3, dropout=0.25)
-        masks = layer.dropout_masks(Stream(0, "noise"), 10, 20)
-        assert [m.shape for m in masks] == [(10, 20, 500)] * 2 and masks[0].dtype == np.float32
-        assert set(np.unique(masks[0])) == {np.float32(0), np.float32(1 / 0.75)} and abs(masks[0].mean() - 1) < 0.01
-        assert not np.array_equal(masks[0], masks[1])
-
-    def test_it_acts_between_layers_and_only_with_masks(self, numpy_backend, rng):
-        layer = nn.GRU(4, 5, "layer", layers=2, dropout=0.5)
-        params, x = _start(layer, numpy_backend), _x(numpy_backend, rng, 3, 2, 4)
-        zero = duoln.tensor(np.zeros((3, 2, 5), np.float32), numpy_backend)
-        one = duoln.tensor(np.ones((3, 2, 5), np.float32), numpy_backend)
-        plain = layer(params, x)[0].numpy()
-        np.testing.assert_array_equal(layer(params, x, dropout_masks=[one])[0].numpy(), plain)
-        silent = nn.GRU(5, 5, "layer")({"forward0": params["forward1"]}, zero)[0].numpy()
-        np.testing.assert_array_equal(layer(params, x, dropout_masks=[zero])[0].numpy(), silent)
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_dropout_acts_between_layers_and_only_with_masks(batch_first, numpy_backend, rng):
+    layer = nn.GRU(4, 5, "layer", layers=2, dropout=0.5, batch_first=batch_first)
+    params, x = _start(layer, numpy_backend), _x(numpy_backend, rng, 3, 2, 4)
+    [(path, mask)] = nn.DropoutMasks(layer, 0)(0, params, x).items()
+    assert path == "dropout1" and mask.shape == ((2, 3, 5) if batch_first else (3, 2, 5))
+    plain = layer(params, x)[0].numpy()
+    np.testing.assert_array_equal(layer(nn.with_masks(params, {path: mask * 0.0 + 1.0}), x)[0].numpy(), plain)
+    zero = mask * 0.0
+    silent = nn.GRU(5, 5, "layer")({"forward0": params["forward1"]}, zero)[0]
+    silent = ops.moveaxis(silent, 1, 0) if batch_first else silent
+    np.testing.assert_array_equal(layer(nn.with_masks(params, {path: zero}), x)[0].numpy(), silent.numpy())
 
 
 class TestStarts:
@@ -169,7 +164,6 @@ def test_errors(numpy_backend, rng):
     params = _start(layer, numpy_backend)
     check_error(ShapeError, lambda: layer(params, x[0]), "(time, batch, in)", "(2, 4)")
     check_error(ShapeError, lambda: layer(params, x, []), "[(h, c), (h, c)]", "2 in all, found a list of 0")
-    check_error(ShapeError, lambda: layer(params, x, dropout_masks=[]), "dropout_masks: expected a list of 1", "found a list of 0")
     check_error(ShapeError, lambda: layer({}, x), "[LSTM]", "forward0")
 
 

@@ -91,20 +91,6 @@ def test_the_gates_of_a_cell_are_drawn_apart():
         assert len({gate.tobytes() for gate in np.split(params[name], 4, axis=1)}) == 4
 
 
-def test_masks_are_new_at_every_step_and_in_every_block():
-    """The blocks of a model draw from one stream, one after another, and so do its steps."""
-    block, lstm = nn.TransformerBlock(4, 2, dropout=0.5), nn.LSTM(4, 4, layers=3, dropout=0.5)
-    rng, again = Stream(0, "dropout"), Stream(0, "dropout")
-
-    def drawn(stream):
-        return [mask for _ in range(3) for layer in (block, block, lstm, lstm) for mask in layer.dropout_masks(stream, 9, 7)]
-
-    masks = drawn(rng)
-    assert len({mask.tobytes() for mask in masks}) == len(masks) == 24
-    assert [mask.tobytes() for mask in drawn(again)] == [mask.tobytes() for mask in masks]
-    assert all(set(np.unique(mask)) == {0.0, 2.0} for mask in masks)
-
-
 def test_padding_leaves_the_array_of_the_initialiser_as_it_is():
     table = np.ones((3, 2), np.float32)
     table.flags.writeable = False

@@ -222,7 +222,7 @@ def test_models_and_parameters_that_do_not_fit(tmp_path):
 
     linear, params = nn.Linear(2, 3), nn.Linear(2, 3).init(0)
     rows = [
-        (UsageError, nn.Sequential(nn.LSTM(2, 3, norm="layer")), {}, ["0: expected a recurrent layer", "LSTM with norm 'layer'"]),
+        (UsageError, nn.Sequential(nn.LSTM(2, 3, norm="batch")), {}, ["0: expected a recurrent layer", "LSTM with batch norm"]),
         (UsageError, nn.Sequential(a=nn.TransformerBlock(4, 2, kind="rms")), {}, ["a: expected a block", "kind 'rms'"]),
         (UsageError, nn.TransformerBlock(4, 2, norm="none"), {}, ["model: expected a block", "norm 'none'"]),
         (UsageError, nn.GRU(2, 3, learned_state=True), {}, ["model: expected a recurrent layer", "a learned state"]),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from duoln.bench import operators, text
-from duoln.bench.records import append_timings, make_record
+from duoln.bench import duration, limits, operators, text
+from duoln.bench.records import make_record
 from duoln.bench.subjects import SUBJECTS
 from duoln.cli import console
 from duoln.cli.bench.options import add_common, begin, numbers, tables_are_results, write_record
@@ -18,15 +17,17 @@ from duoln.cli.rows_table import RowsTable
 def add_kind(kinds: Any) -> None:
     """Add `ops`."""
     ops = kinds.add_parser("ops", help="operators over rows, beside a plain copy")
-    ops.add_argument("--op", action="append", choices=tuple(SUBJECTS), help="may be repeated (default all)")
-    ops.add_argument("--shape", action="append", type=_rows_width, metavar="ROWS,WIDTH",
-                     help="of every operator; may be repeated (default: each one's table)")
-    ops.add_argument("--small", action="store_true", help="the reduced tables, for a CPU")
+    ops.add_argument("--op", action="append", choices=tuple(SUBJECTS), metavar="NAME",
+                     help=f"{', '.join(SUBJECTS)}; may be repeated (default all)")
+    sizes = ops.add_mutually_exclusive_group()
+    sizes.add_argument("--shape", action="append", type=_rows_width, metavar="ROWS,WIDTH",
+                       help="of every operator, instead of each one's table; may be repeated")
+    sizes.add_argument("--small", action="store_true", help="the small tables (default on a CPU)")
+    sizes.add_argument("--full", action="store_true", help="the full tables (default on a GPU); six minutes on a CPU")
     ops.add_argument("--forward", action="store_true", help="forward only (default: also forward and backward)")
     ops.add_argument("--cold", action="store_true", help="inputs that are in no cache (default)")
     ops.add_argument("--warm", action="store_true", help="the same inputs every time; with --cold both")
     ops.add_argument("--peer", action="append", default=[], choices=operators.PEERS)
-    ops.add_argument("--append", type=Path, metavar="FILE.jsonl", help="add each case as a line of this file")
     add_common(ops, rounds=15)
     ops.set_defaults(run=_ops)
 
@@ -38,21 +39,25 @@ def _rows_width(text: str) -> tuple[int, int]:
 
 def _ops(args: argparse.Namespace) -> int:
     caches = [name for name, asked in (("cold", args.cold or not args.warm), ("warm", args.warm)) if asked]
-    plans = operators.make_plans([SUBJECTS[name] for name in args.op or SUBJECTS], args.shape, args.small, caches,
-                                 args.forward)
+    peers = list(dict.fromkeys(args.peer))
     backend = begin(args)
-    copied = operators.measure_copy(backend, args.rounds)
-    cases = [copied]
-    console.say(f"a copy: {copied['gbps']:.1f} GB/s")
+    small = args.small or (operators.on_cpu(backend) and not args.full)
+    plans = operators.make_plans([SUBJECTS[name] for name in args.op or SUBJECTS], args.shape, small, caches,
+                                 args.forward)
+    copy = operators.Yardstick(backend)
+    copied = copy.gbps(args.rounds)
+    console.say(f"100% is {limits.copy_words(copied, copy.rule, backend)}")
+    estimate = duration.seconds(plans, 1 + len(peers), args.rounds, copied)
+    console.say(f"{len(plans)} cases, about {duration.words(estimate)} on a machine that does nothing else")
+    cases: list[dict[str, Any]] = []
     try:
         for k, plan in enumerate(plans):
             console.say(f"{plan.name} ({k + 1} of {len(plans)})")
-            cases += operators.measure(plan, backend, list(dict.fromkeys(args.peer)), args.rounds, copied["gbps"])
+            cases += operators.measure(plan, backend, peers, args.rounds, copy.gbps())
     finally:  # a case that fails loses no earlier one
-        record = make_record("ops", backend, args.label, copied["gbps"], cases)
-        if args.append is not None:
-            console.say(f"added {append_timings(record, args.append)} lines to {args.append}")
-        write_record(record, args.json)
+        of_copy = copy.case()
+        cases = [of_copy, *cases]
+        write_record(make_record("ops", backend, args.label, of_copy["gbps"], cases), args)
         _show_operators(cases, tables_are_results(args))
     return 0
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from duoln.backends.protocol import Backend
 from duoln.bench import limits, machine, operators, operators_torch
-from duoln.bench.records import check_target, make_case, make_record, write
+from duoln.bench.records import append_timings, check_target, make_case, make_record, write
 from duoln.cli import console
 from duoln.cli.rows_table import RowsTable
 from duoln.errors import UsageError
@@ -27,6 +27,7 @@ def add_common(parser: argparse.ArgumentParser, rounds: int, runs: int | None = 
     if runs is not None:
         parser.add_argument("--runs", type=int, default=runs, help=f"runs a turn (default {runs})")
     parser.add_argument("--json", metavar="FILE", help="write the record, with every sample; - is stdout")
+    parser.add_argument("--append", type=Path, metavar="FILE.jsonl", help="add each case as a line of this file")
     parser.add_argument("--label", metavar="TEXT", help="the machine's name in the record (default: made of its facts)")
 
 
@@ -57,11 +58,12 @@ def begin(args: argparse.Namespace) -> Backend:
 
 def _check(args: argparse.Namespace) -> None:
     runs = getattr(args, "runs", 1)
-    if args.rounds < 1 or runs < 1:
-        raise UsageError(f"[bench] expected rounds and runs of at least 1, found {args.rounds} and {runs}")
+    for name, value in (("rounds", args.rounds), ("runs", runs)):
+        if value < 1:
+            raise UsageError(f"[bench] --{name}: expected at least 1, found {value}")
     if args.label == "":
         raise UsageError("[bench] expected a label, found an empty one")
-    for target in (None if args.json == "-" else args.json, getattr(args, "append", None)):
+    for target in (None if args.json == "-" else args.json, args.append):
         if target is not None:
             check_target(Path(target))
     if any(peer == "liger" or peer.startswith("torch") for peer in args.peer):
@@ -86,11 +88,11 @@ def recorded(kind: str, args: argparse.Namespace, backend: Backend) -> Iterator[
 
 
 def _record_cases(kind: str, args: argparse.Namespace, backend: Backend, cases: Sequence[Mapping[str, Any]]) -> None:
-    if args.json is None:
+    if args.json is None and args.append is None:
         return
     copy_gbps = operators.measure_copy(backend)["gbps"]
     made = [make_case(**{"copy_gbps": copy_gbps, "runs": args.runs, **case}) for case in cases]
-    write_record(make_record(kind, backend, args.label, copy_gbps, made), args.json)
+    write_record(make_record(kind, backend, args.label, copy_gbps, made), args)
 
 
 def tables_are_results(args: argparse.Namespace) -> bool:
@@ -109,10 +111,12 @@ def _mib(size: int | None) -> str:
     return "-" if size is None else f"{size / 2 ** 20:.0f}"
 
 
-def write_record(record: Mapping[str, Any], target: str | None) -> None:
-    """Write a record where `--json` says, if it says so."""
-    if target == "-":
+def write_record(record: Mapping[str, Any], args: argparse.Namespace) -> None:
+    """Write a record where `--append` and `--json` say, if they say so."""
+    if args.append is not None:
+        console.say(f"added {append_timings(record, args.append)} lines to {args.append}")
+    if args.json == "-":
         console.put_json(record)
-    elif target is not None:
-        write(record, Path(target))
-        console.say(f"wrote {target}")
+    elif args.json is not None:
+        write(record, Path(args.json))
+        console.say(f"wrote {args.json}")

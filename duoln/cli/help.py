@@ -1,0 +1,100 @@
+"""`duoln help`: the pages of the documentation in the terminal, and every public name."""
+
+from __future__ import annotations
+
+import argparse
+import posixpath
+import re
+import textwrap
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from duoln.errors import UsageError
+
+_INDEX = "README"
+_API = "api"
+_FOLDER = "duoln/docs"
+_CODE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
+_LINK = re.compile(r"(!?)\[([^\]]+)\]\((?!https?:)([^)#]*)(?:#[^)]*)?\)")
+
+
+class _Topics(tuple[str, ...]):
+    """What may follow `duoln help`: a page, or a name with a dot in it, such as `nn.LSTM`."""
+
+    def __contains__(self, word: object) -> bool:
+        return "." in str(word) or super().__contains__(word)
+
+
+def add_command(commands: Any) -> None:
+    """Add `help` to the command line."""
+    parser = commands.add_parser("help", help="the pages of the documentation; alone, a list of them")
+    parser.add_argument("topic", nargs="?", metavar="TOPIC", choices=_Topics((*topics(), _API)),
+                        help=f"a page: {', '.join(topics())}; or {_API}: every public name")
+    parser.add_argument("name", nargs="?", metavar="NAME", help=f"after {_API}: one public name, such as nn.LSTM")
+    parser.set_defaults(run=_help)
+
+
+@cache
+def topics() -> tuple[str, ...]:
+    """The names of the pages, in the order in which the index has them."""
+    names = [path.name.removesuffix(".md") for path in files("duoln").joinpath("docs").iterdir()
+             if path.name.endswith(".md")]
+    index = page(_INDEX)
+    return tuple(sorted(names, key=lambda name: (index.find(f"({name}.md"), name)))
+
+
+def page(topic: str) -> str:
+    """The Markdown of a page."""
+    return files("duoln").joinpath("docs", f"{topic}.md").read_text(encoding="utf-8")
+
+
+def for_a_terminal(text: str) -> str:
+    """A page whose links say what to type, because a terminal opens none: outside blocks of code."""
+    return "".join(part if part.startswith("```") else _LINK.sub(_typed, part) for part in _CODE.split(text))
+
+
+def _typed(link: re.Match[str]) -> str:
+    is_picture, text, target = link.groups()
+    path = posixpath.normpath(posixpath.join(_FOLDER, target))
+    folder, file = posixpath.split(path)
+    if is_picture:
+        return f"(picture: {text}, `{path}`)"
+    if folder != _FOLDER:
+        return text if text.strip("`") == path else f"{text} (`{path}`)"
+    topic = file.removesuffix(".md")
+    return f"`duoln help {topic}`" if text.strip("`") in (topic, file) else f"{text} (`duoln help {topic}`)"
+
+
+def summary(topic: str) -> str:
+    """The title of a page and its first sentence."""
+    from duoln.cli.api import first_sentence
+
+    title, _, rest = page(topic).partition("\n\n")
+    return f"{title.removeprefix('# ')}: {first_sentence(for_a_terminal(rest))}"
+
+
+def _listed(topic: str, words: str, width: int) -> str:
+    """A page in the list: one line in a pipe."""
+    line = f"{topic:<13} {words}"
+    return textwrap.fill(line, width, subsequent_indent=14 * " ", break_on_hyphens=False) if width else line
+
+
+def _help(args: argparse.Namespace) -> int:
+    from duoln.cli import api, console
+
+    if args.name is not None and args.topic != _API:
+        raise UsageError(f"[help] expected one topic, found {args.topic!r} and {args.name!r}")
+    width = console.width()
+    if args.topic is None:
+        pages = {topic: summary(topic) for topic in topics()}
+        pages[_API] = "Every public name in a line; `duoln help api nn.LSTM` shows one of them with its docstring."
+        console.put("\n".join([*(_listed(topic, words, width) for topic, words in pages.items()), "",
+                               "duoln help TOPIC shows one; duoln COMMAND --help shows the options of a command."]))
+    elif args.topic == _API and args.name is None:
+        console.put("\n".join(api.lines(width)))
+    elif args.topic == _API or "." in args.topic:
+        console.put(api.page(args.name or args.topic, width or api.PIPE))
+    else:
+        console.show_page(for_a_terminal(page(args.topic)))
+    return 0

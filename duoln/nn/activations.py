@@ -1,0 +1,111 @@
+"""Activations as modules, for `nn.Sequential`: functions of `ops` with their settings. They have no parameters."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from duoln import ops
+from duoln.core import Tensor
+from duoln.core.arguments import ABOVE_0, FINITE, check_choice, check_integer, check_number
+from duoln.nn.layers import flatten
+from duoln.nn.module import NOT_GIVEN, Module, Params
+from duoln.ops.activation import GeluForm
+
+
+class ReLU(Module):
+    """`ops.relu`: x where it is positive, else 0."""
+
+    def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
+        return ops.relu(x)
+
+
+class Tanh(Module):
+    """`ops.tanh`, the hyperbolic tangent."""
+
+    def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
+        return ops.tanh(x)
+
+
+class Sigmoid(Module):
+    """`ops.sigmoid`, 1 / (1 + exp(-x))."""
+
+    def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
+        return ops.sigmoid(x)
+
+
+class Softplus(Module):
+    """`ops.softplus`, log(1 + exp(x))."""
+
+    def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
+        return ops.softplus(x)
+
+
+class SiLU(Module):
+    """`ops.silu`, x sigmoid(x) (Elfwing et al. 2018)."""
+
+    def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
+        return ops.silu(x)
+
+
+class GELU(Module):
+    """`ops.gelu` (Hendrycks and Gimpel 2016): `approximate` is "none" or "tanh"."""
+
+    def __init__(self, approximate: GeluForm = "none") -> None:
+        self.approximate: GeluForm = check_choice("GELU", "approximate", approximate, get_args(GeluForm))
+
+    def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
+        return ops.gelu(x, approximate=self.approximate)
+
+
+class ELU(Module):
+    """`ops.elu`: x where it is positive, else alpha (exp(x) - 1) (Clevert et al. 2015)."""
+
+    def __init__(self, alpha: float = 1.0) -> None:
+        self.alpha = check_number("ELU", "alpha", alpha, ABOVE_0)
+
+    def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
+        return ops.elu(x, alpha=self.alpha)
+
+
+class LeakyReLU(Module):
+    """`ops.leaky_relu`: x where it is positive, else slope x."""
+
+    def __init__(self, slope: float = 0.01) -> None:
+        self.slope = check_number("LeakyReLU", "slope", slope, FINITE)
+
+    def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
+        return ops.leaky_relu(x, self.slope)
+
+
+class Softmax(Module):
+    """`ops.softmax` along one axis."""
+
+    def __init__(self, axis: int = -1) -> None:
+        self.axis = check_integer("Softmax", "axis", axis)
+
+    def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
+        return ops.softmax(x, axis=self.axis)
+
+
+class LogSoftmax(Module):
+    """`ops.log_softmax` along one axis."""
+
+    def __init__(self, axis: int = -1) -> None:
+        self.axis = check_integer("LogSoftmax", "axis", axis)
+
+    def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
+        return ops.log_softmax(x, axis=self.axis)
+
+
+class Flatten(Module):
+    """`nn.flatten`: all axes after the first become one."""
+
+    def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
+        return flatten(x)
+
+
+class Identity(Module):
+    """The input as it is, such as in the place of a norm that a model lacks."""
+
+    def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
+        return x

@@ -1,0 +1,174 @@
+"""Dropout (Srivastava et al. 2014), whose masks are data: they are made on the host and travel with the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from duoln import tree
+from duoln.backends.protocol import Backend
+from duoln.core import Tensor
+from duoln.core.arguments import BELOW_1, check_flag, check_integer, check_number, described
+from duoln.core.miscalled import explained
+from duoln.errors import DtypeError, ShapeError, UsageError
+from duoln.nn import reports
+from duoln.nn.module import NOT_GIVEN, Module, Params
+from duoln.ops.common import check_float
+from duoln.randomness import LARGEST_SEED, Stream
+
+Shape = tuple[int, ...]
+Masks = dict[str, Any]
+"""Masks by the paths of the layers that they are for."""
+_MASK = "mask"
+_SINGLE = np.float32
+
+
+class Dropout(Module):
+    """Dropout: a mask leaves each value out with probability `p`, and divides the others by 1 - p.
+
+    The masks of a training batch come from `DropoutMasks`, and `with_masks` puts them among the parameters. Without a
+    mask, as in an evaluation, x is returned as it is: there is no mode.
+
+        model = nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, 2))
+        dropout = nn.DropoutMasks(model, seed=0)
+
+        def loss(params, masks, x, label):
+            return ops.softmax_cross_entropy(model(nn.with_masks(params, masks), x), label).mean()
+
+        masks = dropout(update, params, x)      # of each update, outside the loss
+
+    Args:
+        p: the share of values that is left out, in [0, 1).
+        shared: one mask serves all calls of a pass over the model (Gal and Ghahramani 2016). Else a layer is called
+            once a pass: a model has a layer for each place.
+
+    Shape:
+        x of floats (...) -> the same; no parameters.
+    """
+
+    def __init__(self, p: float = 0.5, shared: bool = False) -> None:
+        self.p = check_number("Dropout", "p", p, BELOW_1)
+        self.shared = check_flag("Dropout", "shared", shared)
+
+    def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
+        check_float("Dropout", x)
+        if not isinstance(params, dict):
+            raise ShapeError(f"[Dropout] expected parameters, an empty dict or one with a mask, found "
+                             f"{described(params)}; call layer(params, x) with the layer's branch of the parameters")
+        if reports.is_asked(params):
+            reports.report(params, _Seen(x.shape, x.dtype))
+            return x
+        if _MASK not in params:
+            return x
+        mask = params[_MASK]
+        if mask.shape != x.shape:
+            raise ShapeError(f"[Dropout] mask: expected shape {x.shape}, found {mask.shape}; each batch has masks of "
+                             "its own, masks = dropout(update, params, x)")
+        y: Tensor = x * mask.astype(x.dtype)
+        return y
+
+
+class _Seen(NamedTuple):
+    """What a layer got."""
+
+    shape: Shape
+    dtype: str
+
+
+class DropoutMasks:
+    """Makes the masks of all `Dropout` layers of a model for a batch: `masks = dropout(update, params, x)`.
+
+    The arguments after the number of the update are those of the model. A pass over the model, one for each form of
+    batch, shows the shapes. A mask depends on the seed, the number of the update, and the path and shape of the layer:
+    it has the same values on every backend and after a resumed run.
+
+    Args:
+        model: the model.
+        seed: of the masks, at least 0.
+        forward: what is called as `forward(params, ...)`; the model itself if None.
+    """
+
+    @explained
+    def __init__(self, model: Module, seed: int, forward: Callable[..., Any] | None = None) -> None:
+        if not isinstance(model, Module):
+            raise DtypeError(f"[DropoutMasks] model: expected a Module, found {described(model)}")
+        self.seed = check_integer("DropoutMasks", "seed", seed, 0, LARGEST_SEED)
+        self._forward: Callable[..., Any] = forward or model
+        self.layers = {path: layer for path, layer in model.modules() if isinstance(layer, Dropout) and layer.p}
+        self._shapes: dict[Any, dict[str, _Seen]] = {}
+
+    @explained
+    def __call__(self, update: int, params: Params, *inputs: Any) -> Masks:
+        """The masks as tensors, by path.
+
+        Raises:
+            DtypeError: the number of the update is no integer. ShapeError: it is below 0.
+            UsageError: a layer is not called with its branch of the parameters; or it is called more than once and not
+                `shared`, or with several shapes.
+        """
+        update = check_integer("DropoutMasks", "update", update, 0)
+        backend = _backend_of((params, inputs))
+        return {path: Tensor(backend.asarray(mask), backend) for path, mask in
+                self.on_host(update, self.shapes(params, *inputs)).items()}
+
+    def shapes(self, params: Params, *inputs: Any) -> dict[str, _Seen]:
+        """The shape and dtype that each layer gets for such inputs, by path."""
+        key = tuple((path, (x.shape, str(x.dtype)) if isinstance(x, Tensor | np.ndarray) else x)
+                    for path, x in tree.items(inputs))
+        if key not in self._shapes and self.layers:
+            self._shapes[key] = self._seen(params, inputs)
+        return self._shapes.get(key, {})
+
+    def on_host(self, update: int, shapes: dict[str, _Seen]) -> dict[str, np.ndarray]:
+        """The masks of an update as arrays, float64 for such values and float32 for all others, by path."""
+        masks = {}
+        for path, seen in shapes.items():
+            keep = 1 - self.layers[path].p
+            kind = np.float64 if seen.dtype == "float64" else _SINGLE
+            drawn = Stream(self.seed, f"dropout.{path}", step=update).keep_mask(seen.shape, keep)
+            masks[path] = (drawn / kind(keep)).astype(kind)
+        return masks
+
+    def _seen(self, params: Params, inputs: tuple[Any, ...]) -> dict[str, _Seen]:
+        paths = list(self.layers)
+        with reports.asked("DropoutMasks", params, paths, _backend_of((params, inputs))) as (asking, calls):
+            self._forward(asking, *inputs)
+        return {path: self._of_calls(path, seen) for path, seen in zip(paths, calls, strict=True)}
+
+    def _of_calls(self, path: str, calls: list[_Seen]) -> _Seen:
+        """What all calls of a layer got."""
+        if not calls:
+            raise UsageError(f"[DropoutMasks] expected a call of the Dropout at '{path}' with its branch of the "
+                             "parameters, found none in a pass over the model")
+        if len(calls) > 1 and not self.layers[path].shared:
+            raise UsageError(f"[DropoutMasks] expected one call of the Dropout at '{path}' in a pass over the model, "
+                             f"found {len(calls)}, which would leave out the same values; make a Dropout for each "
+                             "call, or let them share a mask: nn.Dropout(p, shared=True)")
+        shapes = sorted({seen.shape for seen in calls})
+        if len(shapes) > 1:
+            raise UsageError(f"[DropoutMasks] expected one shape in all calls of the Dropout at '{path}', which share "
+                             f"a mask, found {' and '.join(map(str, shapes))}")
+        return calls[0]
+
+
+def _backend_of(values: Any) -> Backend:
+    for leaf in tree.leaves(values):
+        if isinstance(leaf, Tensor):
+            return leaf.backend
+    raise DtypeError("[DropoutMasks] expected tensors as parameters or inputs, found none; call dropout(update, "
+                     "params, x) with what the model gets")
+
+
+@explained
+def with_masks(params: Params, masks: Masks) -> Params:
+    """The parameters with these masks in them, for a pass over the model that leaves values out.
+
+    Raises:
+        ShapeError: the parameters have no branch for a mask.
+    """
+    result: Params = tree.map(lambda x: x, params)
+    for path, mask in masks.items():
+        reports.at("with_masks", result, path)[_MASK] = mask
+    return result

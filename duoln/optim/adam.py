@@ -1,0 +1,138 @@
+"""Adam, and Adam with decoupled weight decay, by the operator `ops.adam_update`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from duoln import ops, tree
+from duoln.core import Tensor
+from duoln.core.arguments import AT_LEAST_0, BELOW_1, EPSILON, check_choice, check_function, check_number
+from duoln.core.miscalled import explained
+from duoln.errors import UsageError
+from duoln.ops.common import check_tensors
+from duoln.optim.clipping import Params, ScaleByNorm, global_norm
+from duoln.optim.optimizer import Optimizer, slot, zeros_like
+
+
+@dataclass(frozen=True)
+class Adam(Optimizer):
+    """Adam (Kingma and Ba 2015, algorithm 1).
+
+        >>> optimizer = optim.Adam(learning_rate=0.1, clip=optim.clip_global_norm(1.0))
+        >>> params = {"w": duoln.tensor([1.0])}
+        >>> slots = optimizer.init(params)
+        >>> gradients = {"w": duoln.tensor([2.0])}
+        >>> params, slots = optimizer.update(params, gradients, slots, 0.1)
+        >>> round(params["w"].item(), 3)
+        0.9
+
+    `bias_correction="kiros2015"` is the correction in the code of the paper's order-embedding and skip-thoughts
+    experiments: it divides by 1 - 0.1^t and 1 - 0.001^t and does not correct epsilon, so that early updates are up to
+    6.6 times larger than Adam's.
+
+    The slots m and v hold the moments divided by 1 - beta1 and 1 - beta2. A gradient beyond 1e19, whose square float32
+    does not hold, stops its parameter for good; a clip by the norm prevents that.
+
+    Attributes:
+        learning_rate: a number, or a function of the update such as `optim.cosine(...)`; `rate_at` gives its values.
+        clip: what is done with the gradients first, such as `optim.clip_global_norm(1.0)`; None is nothing.
+        donate: whether `update` may overwrite its parameters and slots, see `Optimizer`.
+        beta1, beta2: the shares of the moments that stay, in [0, 1).
+        eps: what is added to the root of the second moment.
+        bias_correction: "standard" or "kiros2015".
+    """
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    bias_correction: Literal["standard", "kiros2015"] = "standard"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        kind = type(self).__name__
+        check_choice(kind, "bias_correction", self.bias_correction, ("standard", "kiros2015"))
+        check_number(kind, "eps", self.eps, EPSILON)
+        for name, beta in (("beta1", self.beta1), ("beta2", self.beta2)):
+            check_number(kind, name, beta, BELOW_1)
+
+    @explained
+    def init(self, params: Params) -> dict[str, Any]:
+        leaves = tree.leaves(params)
+        if not leaves:
+            raise UsageError(f"[{type(self).__name__}] expected parameters, found none")
+        check_tensors(type(self).__name__, *leaves)
+        backend = leaves[0].backend
+        return {"m": zeros_like(params), "v": zeros_like(params),
+                "step": ops.zeros((), backend, "int32")}
+
+    def _update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
+                ) -> tuple[Params, dict[str, Any]]:
+        return self._scaled_update(params, gradients, slots, rate, None)[:2]
+
+    def update_with_norm(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor | float,
+                         ) -> tuple[Params, dict[str, Any], Tensor]:
+        if self.clip is not None and not isinstance(self.clip, ScaleByNorm):
+            return super().update_with_norm(params, gradients, slots, rate)
+        checked = self._checked(params, gradients, slots, rate)
+        if checked is None:
+            return params, slots, global_norm(gradients)
+        if self.clip is None:
+            # The pass over the gradients that updates the parameters adds up their squares too.
+            return self._scaled_update(params, gradients, slots, checked, None)
+        norm = global_norm(gradients)
+        return (*self._scaled_update(params, gradients, slots, checked, self.clip.scale_of(norm))[:2], norm)
+
+    def _scaled_update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
+                       scale: Tensor | None) -> tuple[Params, dict[str, Any], Tensor]:
+        kind = type(self).__name__
+        scaled, eps, step = ops.adam_rates(rate, slot(kind, slots, "step"), beta1=self.beta1, beta2=self.beta2,
+                                           eps=self.eps, bias_correction=self.bias_correction)
+        rows = tree.zipped(params, gradients, slot(kind, slots, "m"), slot(kind, slots, "v"))
+        updated: dict[int, tuple[Tensor, ...]] = {}
+        norms = []
+        for keep, group in self._groups(params, rate):
+            columns = zip(*(rows[k] for k in group), strict=True)
+            *new, norm = ops.adam_update(scaled, eps, scale, keep, *itertools.chain.from_iterable(columns),
+                                         beta1=self.beta1, beta2=self.beta2, donate=self.donate)
+            n = len(group)
+            updated.update(zip(group, zip(new[:n], new[n:2 * n], new[2 * n:], strict=True), strict=True))
+            norms.append(norm)
+        parts = [tree.unflatten(params, [updated[k][role] for k in range(len(rows))]) for role in range(3)]
+        norm = norms[0] if len(norms) == 1 else ops.global_norm(*norms)
+        return parts[0], {"m": parts[1], "v": parts[2], "step": step}, norm
+
+    def _groups(self, params: Params, rate: Tensor) -> list[tuple[Tensor | None, list[int]]]:
+        """The places of the parameters that are updated together, and by what they are multiplied, None for 1."""
+        return [(None, list(range(len(tree.leaves(params)))))]
+
+
+@dataclass(frozen=True)
+class AdamW(Adam):
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2): p <- p - rate weight_decay p first.
+
+        optimizer = optim.AdamW(optim.cosine(1e-3, updates), weight_decay=0.1, decays=lambda path, p: p.ndim > 1)
+
+    Attributes:
+        learning_rate, clip, donate, beta1, beta2, eps, bias_correction: as of `Adam`.
+        weight_decay: of the parameters, at least 0; each update multiplies it by the learning rate.
+        decays: `decays(path, parameter)` says which parameters decay, such as weights alone; all of them if None. The
+            path is that of `tree.items`, "hidden.weight".
+    """
+
+    weight_decay: float = 0.01
+    decays: Callable[[str, Tensor], bool] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("AdamW", "weight_decay", self.weight_decay, AT_LEAST_0)
+        if self.decays is not None:
+            check_function("AdamW", "decays", self.decays)
+
+    def _groups(self, params: Params, rate: Tensor) -> list[tuple[Tensor | None, list[int]]]:
+        chosen = [self.decays is None or bool(self.decays(path, p)) for path, p in tree.items(params)]
+        groups = [(keep, [k for k, decays in enumerate(chosen) if decays is wanted])
+                  for keep, wanted in ((1.0 - rate * self.weight_decay, True), (None, False))]
+        return [(keep, group) for keep, group in groups if group]

@@ -1,0 +1,153 @@
+"""The base class of the optimisers."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Self
+
+from duoln import ops, tree
+from duoln.core import Tensor
+from duoln.core.arguments import AT_LEAST_0, check_flag, check_function, check_integer, check_number, described
+from duoln.core.miscalled import explained, wrong_call
+from duoln.core.pytorch_names import OF_OPTIMIZERS, how_to_name, name_missing, present_names
+from duoln.errors import CallError, DtypeError, ShapeError
+from duoln.ops.common import check_tensors
+from duoln.optim.clipping import Clip, Params, global_norm
+
+Schedule = Callable[[int], float]
+"""The learning rate of an update, from its number, which begins at 0."""
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """The base class: it has a learning rate, which is a number or a function of the step, and may clip gradients.
+
+    With `donate`, `update` may overwrite its parameters and slots. A view of a parameter, such as a slice that a loss
+    returned beside its value, then holds the values after the update; `copy.deepcopy` of it keeps those before. So does
+    a thread that saves parameters while training goes on.
+
+    Attributes:
+        learning_rate: a number, or a function of the update such as `optim.cosine(...)`; `rate_at` gives its values.
+        clip: what is done with the gradients first, such as `optim.clip_global_norm(1.0)`; None is nothing.
+        donate: whether `update` may overwrite its parameters and slots.
+    """
+
+    learning_rate: float | Schedule
+    clip: Clip | None = None
+    donate: bool = False
+
+    def __new__(cls, *args: Any, **settings: Any) -> Self:
+        names = [f.name for f in fields(cls)] if is_dataclass(cls) else list(settings)
+        for name in settings.keys() - set(names):
+            raise CallError(f"[{cls.__name__}] expected settings of {', '.join(names)}, found {name!r}"
+                            f"{how_to_name(name, names)}")
+        if args and isinstance(args[0], dict | list | tuple):
+            raise DtypeError(f"[{cls.__name__}] learning_rate: expected a number or a function of the update, found "
+                             f"{described(args[0])}; parameters go to init(params) and update(params, ...)")
+        if args or settings:  # a copy is made without
+            signature = inspect.signature(cls)
+            try:
+                signature.bind(*args, **settings)
+            except TypeError:
+                raise wrong_call(cls.__name__, signature, args, settings) from None
+        return super().__new__(cls)
+
+    def __dir__(self) -> list[str]:
+        return present_names(self, super().__dir__())
+
+    def __post_init__(self) -> None:
+        kind = type(self).__name__
+        if not callable(self.learning_rate):
+            check_number(kind, "learning_rate", self.learning_rate, AT_LEAST_0)
+        if isinstance(self.clip, int | float):
+            raise DtypeError(f"[{kind}] clip: expected a function of the gradients, found {described(self.clip)}; "
+                             f"optim.clip_global_norm({self.clip!r:.20}) is one, as clip_each_norm and clip_value are")
+        if self.clip is not None:
+            check_function(kind, "clip", self.clip)
+        check_flag(kind, "donate", self.donate)
+
+    @explained
+    def rate_at(self, step: int) -> float:
+        """The learning rate of the update numbered `step`, from 0.
+
+        Raises:
+            DtypeError: the number is not an integer, or the rate is not a number. ShapeError: the number is below 0.
+            UsageError: the rate is below 0.
+        """
+        step = check_integer("optim", "step", step, 0)
+        rate = self.learning_rate(step) if callable(self.learning_rate) else self.learning_rate
+        return float(check_number("optim", f"the learning rate at step {step}", rate, AT_LEAST_0))
+
+    @explained
+    def init(self, params: Params) -> dict[str, Any]:
+        """The initial slots."""
+        return {}
+
+    @explained
+    def update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor | float,
+               ) -> tuple[Params, dict[str, Any]]:
+        """New parameters and slots.
+
+        Raises:
+            ShapeError: gradients or slots have another form than the parameters, or the rate has axes.
+            DtypeError: a leaf is not a tensor, or the rate is not a number. UsageError: the rate is below 0.
+        """
+        checked = self._checked(params, gradients, slots, rate)
+        if checked is None:
+            return params, slots
+        return self._update(params, self.clip(gradients) if self.clip else gradients, slots, checked)
+
+    @explained
+    def update_with_norm(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor | float,
+                         ) -> tuple[Params, dict[str, Any], Tensor]:
+        """As `update`, with the common norm of all gradients before they are clipped.
+
+        Raises:
+            UsageError: there are no gradients. The rest as `update`.
+        """
+        norm = global_norm(gradients)  # before the update, because that may overwrite its arguments
+        return (*self.update(params, gradients, slots, rate), norm)
+
+    def _checked(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor | float,
+                 ) -> Tensor | None:
+        """The rate as a tensor, after the checks of `update`; None if it is a number and there are no parameters."""
+        name = type(self).__name__
+        leaves = tree.leaves(params)
+        check_tensors(name, *leaves, *tree.leaves(gradients))
+        if not isinstance(rate, Tensor):
+            if callable(rate):
+                raise DtypeError(f"[{name}] rate: expected a number or a 0-d tensor, found {described(rate)}; give "
+                                 "optimizer.rate_at(update)")
+            number = check_number(name, "rate", rate, AT_LEAST_0)
+            if not leaves:
+                return None
+            rate = ops.full((), number, leaves[0].backend, leaves[0].dtype)
+        check_tensors(name, rate, *leaves)
+        if rate.shape != ():
+            raise ShapeError(f"[{name}] rate: expected a number or a 0-d tensor, found shape {rate.shape}")
+        if not isinstance(slots, dict):
+            raise DtypeError(f"[{name}] slots: expected a dict, found {described(slots)}")
+        return rate
+
+    def _update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
+                ) -> tuple[Params, dict[str, Any]]:
+        raise TypeError(f"{type(self).__name__} does not define an update")
+
+
+name_missing(Optimizer, OF_OPTIMIZERS)
+
+
+def slot(name: str, slots: dict[str, Any], key: str) -> Any:
+    """A slot. The error for a missing slot names the optimiser and the slot."""
+    if key not in slots:
+        raise ShapeError(f"[{name}] slots: expected '{key}', found {', '.join(map(str, slots)) or 'none'}")
+    return slots[key]
+
+
+@explained
+def zeros_like(params: Params) -> Params:
+    """Zeros in the form of the parameters. Raises DtypeError for a leaf that is not a tensor."""
+    check_tensors("zeros_like", *tree.leaves(params))
+    return tree.map(ops.zeros_like, params)

@@ -1,0 +1,86 @@
+"""Optimisers of a few operators: SGD with momentum, and RMSProp."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from duoln import ops, tree
+from duoln.core import Tensor
+from duoln.core.arguments import BELOW_1, EPSILON, check_flag, check_number
+from duoln.core.miscalled import explained
+from duoln.optim.clipping import Params
+from duoln.optim.optimizer import Optimizer, slot, zeros_like
+
+
+@dataclass(frozen=True)
+class SGD(Optimizer):
+    """p <- p - rate * velocity, velocity <- momentum * velocity + g (Sutskever et al. 2013, with Nesterov's form).
+
+        >>> optimizer = optim.SGD(learning_rate=0.1, momentum=0.9)
+        >>> params = {"w": duoln.tensor([1.0])}
+        >>> slots = optimizer.init(params)
+        >>> gradients = {"w": duoln.tensor([2.0])}
+        >>> params, slots = optimizer.update(params, gradients, slots, 0.1)
+        >>> round(params["w"].item(), 3)
+        0.8
+
+    Attributes:
+        learning_rate: a number, or a function of the update such as `optim.cosine(...)`; `rate_at` gives its values.
+        clip: what is done with the gradients first, such as `optim.clip_global_norm(1.0)`; None is nothing.
+        donate: whether `update` may overwrite its parameters and slots, see `Optimizer`.
+        momentum: the share of the velocity that stays, in [0, 1).
+        nesterov: whether the gradient is added once more to the velocity that the parameters take.
+    """
+
+    momentum: float = 0.0
+    nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("SGD", "momentum", self.momentum, BELOW_1)
+        check_flag("SGD", "nesterov", self.nesterov)
+
+    @explained
+    def init(self, params: Params) -> dict[str, Any]:
+        return {"velocity": zeros_like(params)} if self.momentum else {}
+
+    def _update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
+                ) -> tuple[Params, dict[str, Any]]:
+        if not self.momentum:
+            return tree.map(lambda p, g: p - g * rate, params, gradients), {}
+        velocity = tree.map(lambda v, g: v * self.momentum + g, slot("SGD", slots, "velocity"), gradients)
+        step = tree.map(lambda v, g: v * self.momentum + g, velocity, gradients) if self.nesterov else velocity
+        return tree.map(lambda p, s: p - s * rate, params, step), {"velocity": velocity}
+
+
+@dataclass(frozen=True)
+class RMSProp(Optimizer):
+    """p <- p - rate * g / (sqrt(s) + eps), s <- decay * s + (1 - decay) * g^2 (Tieleman and Hinton 2012).
+
+    Attributes:
+        learning_rate: a number, or a function of the update such as `optim.cosine(...)`; `rate_at` gives its values.
+        clip: what is done with the gradients first, such as `optim.clip_global_norm(1.0)`; None is nothing.
+        donate: whether `update` may overwrite its parameters and slots, see `Optimizer`.
+        decay: the share of the mean square that stays, in [0, 1).
+        eps: what is added to the root.
+    """
+
+    decay: float = 0.9
+    eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("RMSProp", "decay", self.decay, BELOW_1)
+        check_number("RMSProp", "eps", self.eps, EPSILON)
+
+    @explained
+    def init(self, params: Params) -> dict[str, Any]:
+        return {"square": zeros_like(params)}
+
+    def _update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
+                ) -> tuple[Params, dict[str, Any]]:
+        before = slot("RMSProp", slots, "square")
+        square = tree.map(lambda s, g: s * self.decay + g * g * (1 - self.decay), before, gradients)
+        new = tree.map(lambda p, g, s: p - g * rate / (ops.sqrt(s) + self.eps), params, gradients, square)
+        return new, {"square": square}

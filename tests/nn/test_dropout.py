@@ -1,0 +1,189 @@
+"""`nn.Dropout`, and the masks of a whole model."""
+
+import numpy as np
+import pytest
+
+import duoln
+from duoln import nn, ops, optim
+from duoln.errors import CompileError, CompileWarning, DtypeError, ShapeError, UsageError
+from duoln.randomness import Stream
+from duoln.testing import check_error
+
+
+def start(model, be, dtype=None):
+    return duoln.to_tensors(model.init(0), be, dtype)
+
+
+def network(p=0.5):
+    return nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Dropout(p), nn.Linear(8, 2))
+
+
+@pytest.fixture
+def x(be, rng):
+    return duoln.tensor(rng.standard_normal((64, 3)).astype(np.float32), be)
+
+
+def test_the_equation(be, x):
+    model, masks = network(0.25), {}
+    params = start(model, be)
+    for update in range(2):
+        [(path, mask)] = nn.DropoutMasks(model, 7)(update, params, x).items()
+        drawn = Stream(7, f"dropout.{path}", step=update).keep_mask((64, 8), 0.75) / np.float32(0.75)
+        np.testing.assert_array_equal(mask.numpy(), drawn)
+        masks[update] = mask
+        hidden = np.maximum((model[:1](params, x)).numpy(), 0)
+        expected = model[3](params["3"], duoln.tensor(hidden * drawn, be))
+        np.testing.assert_array_equal(model(nn.with_masks(params, {path: mask}), x).numpy(), expected.numpy())
+    assert path == "2" and not np.array_equal(masks[0].numpy(), masks[1].numpy())
+    assert set(np.unique(masks[0].numpy())) == {0, np.float32(1 / 0.75)} and abs(masks[0].numpy().mean() - 1) < 0.1
+
+
+def test_without_masks_nothing_is_dropped(be, x):
+    model, plain = network(), nn.Sequential(*(layer for layer in network() if not isinstance(layer, nn.Dropout)))
+    params = start(model, be)
+    of_plain = {name: params[key] for name, key in zip("012", "013", strict=True) if key != "1"}
+    np.testing.assert_array_equal(model(params, x).numpy(), plain({**of_plain, "1": {}}, x).numpy())
+    layer = nn.Dropout(0.9)
+    assert layer({}, x) is x
+    masks = nn.DropoutMasks(network(0.0), 0)(0, start(network(0.0), be), x)
+    assert masks == {}, "p = 0 wants no mask"
+
+
+def test_gradients_pass_where_values_do(be, x):
+    layer = nn.Dropout(0.5)
+    masks = nn.DropoutMasks(layer, 0)(3, {}, x)
+    _, gradient = duoln.value_and_grad(lambda x: ops.sum(layer(nn.with_masks({}, masks), x)))(x)
+    np.testing.assert_array_equal(gradient.numpy(), masks[""].numpy())
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_other_dtypes(dtype, be, x):
+    if dtype not in be.dtypes:
+        pytest.skip("the backend lacks it")
+    model = network()
+    params, x = start(model, be, dtype), x.astype(dtype)
+    masks = nn.DropoutMasks(model, 0)(0, params, x)
+    assert masks["2"].dtype == ("float64" if dtype == "float64" else "float32")
+    y = model(nn.with_masks(params, masks), x)
+    assert y.dtype == dtype and np.isfinite(y.astype("float32").numpy()).all()
+
+
+def test_masks_are_the_same_on_every_backend_and_for_every_object(be, x):
+    """They depend on seed, update, path and shape; so a resumed loop gets them again."""
+    model = network()
+    here = nn.DropoutMasks(model, 5)(9, start(model, be), x)
+    on_numpy = nn.DropoutMasks(network(), 5)(9, start(model, "numpy"), duoln.tensor(x.numpy(), "numpy"))
+    np.testing.assert_array_equal(here["2"].numpy(), on_numpy["2"].numpy())
+    again = nn.DropoutMasks(model, 6)(9, start(model, be), x)
+    assert not np.array_equal(here["2"].numpy(), again["2"].numpy())
+
+
+def test_a_whole_model_has_a_mask_for_each_layer(numpy_backend):
+    class Model(nn.Module):
+        def __init__(self):
+            self.words, self.rows = nn.Embedding(5, 4), nn.LSTM(4, 4, "layer", layers=3, dropout=0.5)
+            self.block, self.last = nn.TransformerBlock(4, 2, dropout=0.5), nn.Dropout(0.5)
+
+        def __call__(self, params, ids, scale):
+            y, _ = self.rows(params["rows"], self.words(params["words"], ids))
+            return self.last(params["last"], self.block(params["block"], y * scale))
+
+    model, ids = Model(), duoln.tensor(np.zeros((6, 2), np.int32), numpy_backend)
+    params, dropout = start(model, numpy_backend), nn.DropoutMasks(model, 0)
+    masks = dropout(0, params, ids, 2.0)
+    assert sorted(masks) == ["block.attention_dropout", "block.hidden_dropout", "last", "rows.dropout1", "rows.dropout2"]
+    assert len({mask.numpy().tobytes() for mask in masks.values()}) == len(masks)
+    longer = dropout(0, params, duoln.tensor(np.zeros((9, 2), np.int32), numpy_backend), 2.0)
+    assert longer["last"].shape == (9, 2, 4), "a batch of another shape has masks of its own shape"
+    assert model(nn.with_masks(params, longer), duoln.tensor(np.zeros((9, 2), np.int32), numpy_backend), 2.0).shape == (9, 2, 4)
+
+
+def test_one_layer_at_two_places_has_two_masks(numpy_backend):
+    drop = nn.Dropout(0.5)
+    model = nn.Sequential(drop, nn.Linear(64, 64), drop)
+    x = duoln.tensor(np.ones((4, 64), np.float32), numpy_backend)
+    masks = nn.DropoutMasks(model, 0)(0, start(model, numpy_backend), x)
+    assert sorted(masks) == ["0", "2"] and not np.array_equal(masks["0"].numpy(), masks["2"].numpy())
+
+
+class Steps(nn.Module):
+    """A model that calls its dropout several times."""
+
+    def __init__(self, drop, sizes=(3, 3)):
+        self.drop, self.sizes = drop, sizes
+
+    def __call__(self, params, x):
+        return sum((ops.sum(self.drop(params["drop"], x[:size])) for size in self.sizes[1:]), ops.sum(self.drop(params["drop"], x[:self.sizes[0]])))
+
+
+def test_calls_of_one_layer(be, x):
+    check_error(UsageError, lambda: nn.DropoutMasks(Steps(nn.Dropout()), 0)(0, {"drop": {}}, x),
+                "[DropoutMasks]", "one call of the Dropout at 'drop'", "found 2", "shared=True")
+    shared = Steps(nn.Dropout(shared=True))
+    masks = nn.DropoutMasks(shared, 0)(0, {"drop": {}}, x)
+    np.testing.assert_allclose(shared(nn.with_masks({"drop": {}}, masks), x).item(), 2 * (x.numpy()[:3] * masks["drop"].numpy()).sum(), rtol=1e-4)
+    check_error(UsageError, lambda: nn.DropoutMasks(Steps(nn.Dropout(shared=True), (3, 2)), 0)(0, {"drop": {}}, x), "one shape", "(2, 3)", "(3, 3)")
+    check_error(UsageError, lambda: nn.DropoutMasks(Steps(nn.Dropout()), 0, lambda params, x: x)(0, {"drop": {}}, x), "'drop'", "found none")
+
+
+def test_wrong_calls(be, x):
+    model = network()
+    params, dropout = start(model, be), nn.DropoutMasks(model, 0)
+    check_error(UsageError, lambda: nn.Dropout(1.0), "[Dropout] p", "[0, 1)")
+    check_error(UsageError, lambda: nn.Dropout(-0.1), "[Dropout] p")
+    check_error(DtypeError, lambda: nn.Dropout("half"), "[Dropout] p")
+    check_error(DtypeError, lambda: nn.DropoutMasks(lambda p, x: x, 0), "model: expected a Module")
+    check_error(ShapeError, lambda: nn.DropoutMasks(model, -1), "seed")
+    check_error(DtypeError, lambda: dropout(0.5, params, x), "update")
+    check_error(ShapeError, lambda: dropout(-1, params, x), "update")
+    check_error(DtypeError, lambda: dropout(0, {}, 1.0), "expected tensors", "found none")
+    check_error(ShapeError, lambda: nn.with_masks(params, {"7": x}), "[with_masks]", "'7'")
+    masks = dropout(0, params, x)
+    check_error(ShapeError, lambda: model(nn.with_masks(params, masks), x[:5]), "[Dropout] mask: expected shape (5, 8), found (64, 8)")
+    check_error(ShapeError, lambda: nn.Dropout()(None, x), "[Dropout]")
+    assert "mask" not in params["2"], "the parameters stay as they are"
+
+
+def test_masks_are_made_outside_a_compiled_step(numpy_backend):
+    """Inside, they would be the same at every call."""
+    model = network()
+    params, x = start(model, numpy_backend), duoln.tensor(np.ones((4, 3), np.float32), numpy_backend)
+    dropout = nn.DropoutMasks(model, 0)
+
+    @duoln.compile
+    def step(params, x):
+        return model(nn.with_masks(params, dropout(0, params, x)), x)
+
+    check_error(CompileError, lambda: step(params, x), "reads a value on the host")
+    dropout(0, params, x)
+    with pytest.warns(CompileWarning, match="give it as an argument"):
+        for _ in range(3):
+            step(params, x)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_training_with_dropout_is_the_plain_loop(compiled, be, rng):
+    """Masks, AdamW and a schedule against the same arithmetic in NumPy, float64, for some updates."""
+    updates, rate_of = 20, optim.linear_warmup(4, optim.cosine(0.05, 16))
+    layer = nn.Sequential(nn.Linear(5, 7, bias=False), nn.Dropout(0.4))
+    optimizer, dropout = optim.AdamW(rate_of, weight_decay=0.1), nn.DropoutMasks(layer, 1)
+    params = start(layer, be)
+    slots, w = optimizer.init(params), params["0"]["weight"].numpy().astype(np.float64)
+    m = v = np.zeros_like(w)
+
+    def step(params, slots, masks, x, rate):
+        value, gradients = duoln.value_and_grad(lambda p: ops.sum(ops.square(layer(nn.with_masks(p, masks), x))))(params)
+        return (*optimizer.update(params, gradients, slots, rate), value)
+
+    step = duoln.compile(step) if compiled else step
+    for update in range(updates):
+        batch = rng.standard_normal((6, 5)).astype(np.float32)
+        x, rate = duoln.tensor(batch, be), duoln.tensor(np.float32(optimizer.rate_at(update)), be)
+        masks = dropout(update, params, x)
+        mask, rate64 = masks["1"].numpy().astype(np.float64), rate_of(update)
+        params, slots, _ = step(params, slots, masks, x, rate)
+        g = batch.T.astype(np.float64) @ (2 * (batch @ w) * mask * mask)
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        w = w * (1 - rate64 * 0.1)
+        w = w - rate64 * (m / (1 - 0.9 ** (update + 1))) / (np.sqrt(v / (1 - 0.999 ** (update + 1))) + 1e-8)
+    np.testing.assert_allclose(params["0"]["weight"].numpy(), w, rtol=2e-3, atol=2e-4)

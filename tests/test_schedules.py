@@ -1,0 +1,84 @@
+"""Learning rates from update to update, and the moving average of parameters."""
+
+import math
+import pickle
+
+import numpy as np
+import pytest
+
+import duoln
+from duoln import optim
+from duoln.errors import DtypeError, ShapeError, UsageError
+from duoln.testing import check_error
+
+
+def test_cosine():
+    rate = optim.cosine(0.4, 10, end=0.1)
+    assert [rate(k) for k in (0, 5, 10, 1000)] == pytest.approx([0.4, 0.25, 0.1, 0.1])
+    assert rate(3) == pytest.approx(0.1 + 0.3 * (1 + math.cos(0.3 * math.pi)) / 2)
+
+
+def test_warmup_has_a_rate_above_0_and_no_jump():
+    rate = optim.linear_warmup(4, 0.5)
+    assert [rate(k) for k in range(6)] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.5])
+    composed = optim.linear_warmup(4, optim.cosine(0.5, 10))
+    assert [composed(4 + k) for k in range(12)] == [optim.cosine(0.5, 10)(k) for k in range(12)]
+
+
+def test_pieces():
+    rate = optim.piecewise(1.0, {2: 0.5, 4: optim.cosine(0.4, 2)})
+    assert [rate(k) for k in range(8)] == pytest.approx([1, 1, 0.5, 0.5, 0.4, 0.2, 0, 0], abs=1e-12)
+    assert optim.piecewise(lambda update: float(update), {3: 9.0})(2) == 2.0
+
+
+@pytest.mark.parametrize("rate", [optim.cosine(1e-3, 9), optim.linear_warmup(3, optim.cosine(1e-3, 9)), optim.piecewise(0.1, {5: 0.01})])
+def test_schedules_are_settings_of_an_optimiser(rate):
+    optimizer = optim.AdamW(rate)
+    again = pickle.loads(pickle.dumps(optimizer))
+    assert again == optimizer and [again.rate_at(k) for k in range(12)] == [rate(k) for k in range(12)]
+
+
+@pytest.mark.parametrize(("call", "kind", "words"), [
+    (lambda: optim.cosine("fast", 3), DtypeError, ["[cosine] peak"]), (lambda: optim.cosine(-1.0, 3), UsageError, ["[cosine] peak", "at least 0"]),
+    (lambda: optim.cosine(1.0, 0), ShapeError, ["[cosine] updates"]), (lambda: optim.cosine(1.0, 2.5), DtypeError, ["[cosine] updates"]),
+    (lambda: optim.linear_warmup(0, 0.1), ShapeError, ["[linear_warmup] updates"]), (lambda: optim.linear_warmup(3, None), DtypeError, ["[linear_warmup] then"]),
+    (lambda: optim.linear_warmup(3, -0.1), UsageError, ["[linear_warmup] then"]), (lambda: optim.piecewise(0.1, [0.2]), DtypeError, ["[piecewise] changes"]),
+    (lambda: optim.piecewise(0.1, {0: 0.2}), ShapeError, ["[piecewise] changes"]), (lambda: optim.piecewise(0.1, {5: 0.2, 3: 0.1}), UsageError, ["rise", "[5, 3]"]),
+    (lambda: optim.piecewise(0.1, {5: "slow"}), DtypeError, ["[piecewise] changes"]), (lambda: optim.cosine(1.0, updates=3, eta_min=0.0), TypeError, ["[cosine]", "eta_min"]),
+])
+def test_wrong_settings(call, kind, words):
+    check_error(kind, call, *words)
+
+
+def test_moving_average(be, rng):
+    ema = optim.MovingAverage(0.9)
+    start = {"w": rng.standard_normal((3, 2)).astype(np.float32), "b": [rng.standard_normal(2).astype(np.float32)]}
+    params = duoln.to_tensors(start, be)
+    average, expected = ema.init(params), start["w"].astype(np.float64)
+    update = duoln.compile(ema.update)
+    for k in range(1, 6):
+        params = duoln.tree.map(lambda p, k=k: p + 0.1 * k, params)
+        average = update(average, params)
+        expected = 0.9 * expected + 0.1 * params["w"].numpy()
+    np.testing.assert_allclose(average["w"].numpy(), expected, rtol=1e-5)
+    assert average["b"][0].shape == (2,)
+
+
+def test_the_first_average_is_a_copy(be):
+    """An optimiser that was given the parameters may overwrite them."""
+    params = duoln.to_tensors({"w": np.ones(5000, np.float32)}, be)
+    average, optimizer = optim.MovingAverage().init(params), optim.Adam(0.1, donate=True)
+    optimizer.update(params, params, optimizer.init(params), 0.1)
+    assert (average["w"].numpy() == 1).all()
+
+
+def test_what_cannot_be_averaged(numpy_backend):
+    check_error(UsageError, lambda: optim.MovingAverage(1.0), "[MovingAverage] decay")
+    check_error(DtypeError, lambda: optim.MovingAverage().init({"w": np.ones(3)}), "MovingAverage")
+    check_error(DtypeError, lambda: optim.MovingAverage().init({"w": duoln.tensor([1.0], numpy_backend, "bfloat16")}), "float32", "bfloat16")
+    average = optim.MovingAverage().init({"w": duoln.tensor([1.0], numpy_backend)})
+    check_error(ShapeError, lambda: optim.MovingAverage().update(average, {"v": average["w"]}), "v")
+
+
+def test_public_names_alone_are_listed():
+    assert dir(optim) == sorted(optim.__all__) and {"AdamW", "cosine", "MovingAverage"} <= set(dir(optim))
