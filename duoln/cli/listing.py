@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from duoln.cli import facts
+from duoln.cli.sample import options_of
 
 if TYPE_CHECKING:
     from duoln.tasks.meanings import Setting
@@ -98,6 +99,10 @@ def _lines(task: Task, settings: Sequence[Setting]) -> list[str]:
     for heading, option, changes in (("presets", "--preset", task.presets), ("variants", "--variant", task.variants)):
         lines += ["", f"{heading}, of {option} NAME, and what each changes"]
         lines += [f"  {name}\n{_wrapped(_changes(own), _INDENT)}" for name, own in changes.items()]
+    for command, options in (("sample", task.sampling), ("evaluate", task.evaluating)):
+        if options is not None:
+            lines += ["", f"options of `duoln {command} RUN`, for a run of this task"]
+            lines += [f"  {flag}\n{_wrapped(meaning, _INDENT)}" for _, flag, meaning in options_of(options)]
     return lines
 
 

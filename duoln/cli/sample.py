@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,16 +57,23 @@ def _sample(args: argparse.Namespace) -> int:
 def add_options(parser: argparse.ArgumentParser, kind: type) -> None:
     """`--backend`, and an option for each field of a task's own dataclass."""
     from duoln.runtime import CHOICES
-    from duoln.tasks.kinds import kind_in_words, value_in_words
 
     parser.add_argument("--backend", choices=CHOICES, help="default: DUOLN_BACKEND, else auto")
+    for name, flag, meaning in options_of(kind):
+        parser.add_argument(flag, dest=name, metavar="VALUE", help=meaning)
+
+
+def options_of(kind: type) -> Iterator[tuple[str, str, str]]:
+    """The name, the flag and the meaning of each option that is a field of a task's own dataclass."""
+    from duoln.tasks.kinds import kind_in_words, value_in_words
+
     kinds = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
         made = field.default_factory
         default = field.default if made is dataclasses.MISSING else made()
         default_text = "" if default is None else f" (default {value_in_words(default)})"
-        parser.add_argument(f"--{field.name.replace('_', '-')}", dest=field.name, metavar="VALUE",
-                            help=f"{kind_in_words(kinds[field.name])}: {field.metadata.get('help', '')}{default_text}")
+        yield (field.name, f"--{field.name.replace('_', '-')}",
+               f"{kind_in_words(kinds[field.name])}: {field.metadata.get('help', '')}{default_text}")
 
 
 def read_options(task: str, kind: type, given: Mapping[str, Any]) -> Any:

@@ -116,6 +116,9 @@ def test_show_has_everything(name, capsys):
     text = capsys.readouterr().out
     for each in document["settings"]:
         assert f"\n  {each['name']}=" in text and each["meaning"] in text
+    for command, kind in (("sample", task.sampling), ("evaluate", task.evaluating)):
+        assert (f"duoln {command} RUN" in text) == (kind is not None)
+        assert all(f"\n  --{name.replace('_', '-')}\n" in text for name in (() if kind is None else vars(kind())))
     for option in (*task.presets, *task.variants):
         assert f"\n  {option}\n" in text
 
