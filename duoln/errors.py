@@ -130,7 +130,7 @@ class GradientError(DuolnError, RuntimeError):
 
 
 class GradientWarning(UserWarning):
-    """A number was read inside a gradient, where it is a constant."""
+    """Inside a gradient a number was read, which is a constant there, or a Dropout had no mask."""
 
 
 class CheckpointWarning(UserWarning):

@@ -106,8 +106,9 @@ LAYERS = {
     "RNN": (lambda **k: nn.RNN(4, 3, learned_state=True, **k), _floats(5, 2, 4)), "RNNCell": (lambda **k: nn.RNNCell(4, 3, **k), _floats(2, 4)),
     "Sequential": (lambda **k: nn.Sequential(nn.Linear(4, 4), ops.relu, nn.LayerNorm(4), **k), _floats(3, 4)),
     "TransformerBlock": (lambda **k: nn.TransformerBlock(4, 2, **k), _floats(2, 3, 4)), "WeightNorm": (lambda **k: nn.WeightNorm(nn.Linear(4, 3), **k), _floats(3, 4)),
+    "Dropout": (lambda **k: nn.Dropout(0.0, **k), _floats(3, 4)),
     **{name: (getattr(nn, name), _floats(3, 4)) for name in (
-        "Dropout", "ELU", "Flatten", "GELU", "Identity", "LeakyReLU", "LogSoftmax", "ReLU", "SiLU", "Sigmoid", "Softmax", "Softplus", "Tanh")},
+        "ELU", "Flatten", "GELU", "Identity", "LeakyReLU", "LogSoftmax", "ReLU", "SiLU", "Sigmoid", "Softmax", "Softplus", "Tanh")},
 }
 
 
@@ -186,6 +187,9 @@ HOST = {
     "duoln.data.write_idx": lambda g, be, tmp: write_idx(tmp / "a-idx", g.host(np.uint8([[1, 2]]))),
     "duoln.nn.flatten": lambda g, be, tmp: nn.flatten(g.tensor(_floats(2, 3, 4))),
     "duoln.nn.with_population": lambda g, be, tmp: nn.with_population(nn.LSTM(4, 3, "batch"), g.tensors(nn.LSTM(4, 3, "batch").init(0)), [g.tensor(_floats(5, 6, 4))]),
+    "duoln.nn.with_masks": lambda g, be, tmp: nn.with_masks(g.tensors({"a": {}, "b": _floats(3)}), g.tensors({"a": _floats(3)})),
+    "duoln.nn.without_population": lambda g, be, tmp: nn.without_population(nn.BatchNorm(3), g.tensors({"gain": _floats(3), "mean": _floats(3)})),
+    "duoln.save_state": lambda g, be, tmp: duoln.save_state(tmp / "states", 1, a=g.host(_floats(3)), b=g.tensor(_floats(2))),
     "duoln.optim.clip_each_norm": lambda g, be, tmp: optim.clip_each_norm(0.1)(g.tensors({"a": _floats(3)})),
     "duoln.optim.clip_global_norm": lambda g, be, tmp: optim.clip_global_norm(0.1)(g.tensors({"a": _floats(3)})),
     "duoln.optim.clip_value": lambda g, be, tmp: optim.clip_value(0.1)(g.tensors({"a": _floats(3)})),
@@ -200,7 +204,8 @@ HOST = {
     "Tensor": lambda g, be, tmp: [np.asarray(g.tensor(_floats(3))), g.tensor(_floats(3)).numpy()],
 }
 WITHOUT_ARRAYS = {
-    "duoln.backend", "duoln.find_rate", "duoln.load", "duoln.load_pytorch", "duoln.observed", "duoln.summary", "duoln.train",
+    "duoln.backend", "duoln.find_rate", "duoln.load", "duoln.load_pytorch", "duoln.load_state", "duoln.optim.cosine", "duoln.optim.linear_warmup",
+    "duoln.optim.piecewise", "duoln.observed", "duoln.summary", "duoln.train",
     "duoln.data.absent", "duoln.data.at_line", "duoln.data.data_folders", "duoln.data.describe_unknown", "duoln.data.find",
     "duoln.data.find_mnist", "duoln.data.locate", "duoln.data.original_or_made", "duoln.data.packed_or_not", "duoln.data.read_found",
     "duoln.data.read_lines", "duoln.data.search_folders", "duoln.data.suited_to", "duoln.data.visible", "duoln.data.json_of", "duoln.data.map_npy", "duoln.data.most_unpacked", "duoln.data.opened",

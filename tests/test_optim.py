@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import duoln
-from duoln import optim
+from duoln import nn, optim, tree
 from duoln.errors import ShapeError, UsageError
 from duoln.testing import check_error
 
@@ -124,3 +124,19 @@ class TestClipping:
         optimizer = optim.SGD(1.0, clip=optim.clip_global_norm(1.0))
         new, _ = optimizer.update(g, g, {}, duoln.tensor(1.0, be))
         np.testing.assert_allclose(self._values(new), [2.4, 0, 3.2], rtol=1e-6)
+
+
+def test_statistics_of_a_population_never_decay(be, rng):
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm(3), nn.LSTM(3, 2, "batch"))
+    x = duoln.tensor(rng.standard_normal((4, 5, 2)).astype(np.float32), be)
+    params = nn.with_population(model, duoln.to_tensors(model.init(0), be), [x])
+    optimizer = optim.AdamW(0.1, weight_decay=0.5)
+    zeros = optim.zeros_like(params)
+    updated, _ = optimizer.update(params, zeros, optimizer.init(params), 0.1)
+    statistics = 0
+    for (path, before), after in zip(tree.items(params), tree.leaves(updated), strict=True):
+        is_statistic = path.rpartition(".")[2].startswith(("mean", "variance"))
+        statistics += is_statistic
+        np.testing.assert_allclose(after.numpy(), before.numpy() * (1 if is_statistic else np.float32(0.95)), rtol=1e-6)
+    assert statistics == 2 + 2 * 3
+    assert [path for path, _ in tree.items(nn.without_population(model, params))] == [path for path, _ in tree.items(model.init(0))]

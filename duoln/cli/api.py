@@ -7,7 +7,7 @@ import inspect
 import re
 import textwrap
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -43,11 +43,11 @@ def public_names(module: ModuleType) -> list[str]:
             if f"{module.__name__}.{name}" not in _NEEDS_A_DEVICE and not inspect.ismodule(getattr(module, name))]
 
 
-def lines(width: int) -> Iterator[str]:
+def lines(width: int, modules: Sequence[str] = MODULES) -> Iterator[str]:
     """A line for each public name, below a line for each module; a line ends at `width`, which 0 leaves open."""
-    for name in MODULES:
+    for name in modules:
         module = importlib.import_module(name)
-        if name != MODULES[0]:
+        if name != modules[0]:
             yield ""
         yield _cut(f"{name}: {first_sentence(module.__doc__).removeprefix(f'{name}: ')}", width)
         for each in public_names(module):
@@ -75,13 +75,17 @@ def _is_plain(value: Any) -> bool:
 
 
 def page(word: str, width: int) -> str:
-    """The signature and the docstring of one public name, such as `nn.LSTM`; of a class also its methods.
+    """The signature and the docstring of one public name, such as `nn.LSTM`; of a class also its methods. Of a module,
+    such as `nn`, a line for each name.
 
     Lines have at most `width` columns, where the words allow that.
 
     Raises:
         UsageError: there is no such name, or several.
     """
+    module = next((name for name in MODULES if name in (word, f"duoln.{word}")), None)
+    if module is not None:
+        return "\n".join(lines(width, [module]))
     full = [f"{name}.{each}" for name in MODULES for each in public_names(importlib.import_module(name))]
     fits = {id(_value(name)): name for name in reversed(full) if f".{name}".endswith(f".{word}")}
     if len(fits) > 1:

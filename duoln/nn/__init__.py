@@ -24,7 +24,7 @@ from duoln.nn.dropout import Dropout, DropoutMasks, with_masks
 from duoln.nn.layers import Embedding, Linear, Sequential, flatten
 from duoln.nn.module import Module, Params
 from duoln.nn.norm import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm, WeightNorm
-from duoln.nn.population import with_population
+from duoln.nn.population import with_population, without_population
 from duoln.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, Recurrent, RecurrentCell, RNNCell
 
 __all__ = [
@@ -32,7 +32,7 @@ __all__ = [
     "Flatten", "GRUCell", "GroupNorm", "Identity", "InstanceNorm", "LSTMCell", "LayerNorm", "LeakyReLU", "Linear",
     "LogSoftmax", "Module", "MultiHeadAttention", "Params", "RMSNorm", "RNNCell", "ReLU", "Recurrent",
     "RecurrentCell", "Sequential", "SiLU", "Sigmoid", "Softmax", "Softplus", "Tanh", "TransformerBlock",
-    "WeightNorm", "flatten", "init", "with_masks", "with_population",
+    "WeightNorm", "flatten", "init", "with_masks", "with_population", "without_population",
 ]
 
 

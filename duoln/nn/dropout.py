@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,8 +14,9 @@ from duoln import tree
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor
 from duoln.core.arguments import BELOW_1, check_flag, check_integer, check_number, described
+from duoln.core.gradient import is_recording
 from duoln.core.miscalled import explained
-from duoln.errors import DtypeError, ShapeError, UsageError
+from duoln.errors import DtypeError, GradientWarning, ShapeError, UsageError
 from duoln.nn import reports
 from duoln.nn.module import NOT_GIVEN, Module, Params
 from duoln.ops.common import check_float
@@ -23,13 +27,15 @@ Masks = dict[str, Any]
 """Masks by the paths of the layers that they are for."""
 _MASK = "mask"
 _SINGLE = np.float32
+_without_masks: ContextVar[bool] = ContextVar("without_masks", default=False)
 
 
 class Dropout(Module):
     """Dropout: a mask leaves each value out with probability `p`, and divides the others by 1 - p.
 
     The masks of a training batch come from `DropoutMasks`, and `with_masks` puts them among the parameters. Without a
-    mask, as in an evaluation, x is returned as it is: there is no mode.
+    mask, as in an evaluation, x is returned as it is: there is no mode. Within a gradient a `GradientWarning` tells of
+    it once, because there a mask was probably forgotten.
 
         model = nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, 2))
         dropout = nn.DropoutMasks(model, seed=0)
@@ -61,6 +67,10 @@ class Dropout(Module):
             reports.report(params, _Seen(x.shape, x.dtype))
             return x
         if _MASK not in params:
+            if self.p and is_recording() and not _without_masks.get():
+                warnings.warn("[Dropout] found no mask inside a gradient, so no value is left out; training wants "
+                              "model(nn.with_masks(params, masks), x), with masks of nn.DropoutMasks", GradientWarning,
+                              stacklevel=2)
             return x
         mask = params[_MASK]
         if mask.shape != x.shape:
@@ -75,6 +85,16 @@ class _Seen(NamedTuple):
 
     shape: Shape
     dtype: str
+
+
+@contextmanager
+def without_masks() -> Iterator[None]:
+    """Within this context no gradient wants masks: nothing is told of `Dropout` layers that have none."""
+    token = _without_masks.set(True)
+    try:
+        yield
+    finally:
+        _without_masks.reset(token)
 
 
 class DropoutMasks:

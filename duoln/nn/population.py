@@ -17,6 +17,8 @@ from duoln.nn.reports import asked, at
 
 Statistics = dict[str, np.ndarray]
 """Means and unbiased variances by the names that they have among the parameters."""
+_NAMES = ("mean", "variance")
+"""What begins these names."""
 
 
 @explained
@@ -33,7 +35,8 @@ def with_population(model: Module, params: Params, batches: Iterable[Any],
     last ones. Padding counts while they are gathered, as in training, and reaches nothing afterwards. A cell that is
     called for one time step alone does not know which it is, and is refused.
 
-    The statistics have no gradient, so an optimiser leaves them as they are.
+    The statistics have no gradient, and no optimiser changes them. `without_population` takes them out, such as of the
+    parameters of another library's model, to train on with the statistics of each batch.
 
     Args:
         model: the model. A layer of it takes part if its attribute `gathers` is set.
@@ -47,6 +50,9 @@ def with_population(model: Module, params: Params, batches: Iterable[Any],
     """
     if not isinstance(model, Module):
         raise DtypeError(f"[with_population] model: expected a Module, found {described(model)}")
+    if isinstance(batches, Tensor | dict):
+        raise DtypeError(f"[with_population] batches: expected a list of inputs, found {described(batches)}; one alone "
+                         "is [x], and forward=lambda params, batch: ... takes what the model does not")
     layers = {path: module for path, module in model.modules() if module.gathers}
     if not layers:
         return params
@@ -65,6 +71,22 @@ def with_population(model: Module, params: Params, batches: Iterable[Any],
             mean = _mean([of_batch[key] for of_batch in of_batches])
             own[key] = Tensor(like.backend.asarray(mean, like.dtype), like.backend)
     return result
+
+
+@explained
+def without_population(model: Module, params: Params) -> Params:
+    """Parameters without the statistics that `with_population` adds, and `load_pytorch` reads."""
+    result: Params = tree.map(lambda x: x, params)
+    for path in (path for path, module in model.modules() if module.gathers):
+        own = at("without_population", result, path)
+        for key in [key for key in own if is_statistic(key)]:
+            del own[key]
+    return result
+
+
+def is_statistic(path: str) -> bool:
+    """Whether a parameter with this path is a statistic of a population, by its name."""
+    return path.rpartition(".")[2].split("_")[0] in _NAMES
 
 
 def _mean(arrays: list[np.ndarray]) -> np.ndarray:

@@ -267,6 +267,9 @@ class Recurrent(Module):
         kind = type(self).__name__
         check_sizes(kind, n_in=n_in, n_hidden=n_hidden, layers=layers)
         check_number(kind, "dropout", dropout, BELOW_1)
+        if dropout and layers == 1:
+            raise UsageError(f"[{kind}] dropout: expected 0 for one layer, because it acts between layers, found "
+                             f"{dropout}; nn.Dropout drops elsewhere")
         check_flag(kind, "bidirectional", bidirectional)
         check_flag(kind, "return_sequences", return_sequences)
         check_flag(kind, "batch_first", batch_first)
@@ -290,6 +293,11 @@ class Recurrent(Module):
 
     def _parts(self) -> dict[str, Module]:
         return {}  # the settings of the layer already describe its cells
+
+    def first_states(self, params: Params, batch: int) -> list[States]:
+        """The states of a batch before its first time step: zeros, or the learned states, as `states=` takes them."""
+        return [cell.first_states(branch(type(self).__name__, params, name), batch)
+                for name, cell in self.cells.items()]
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN, states: Sequence[States] | None = None,
                  mask: Tensor | None = None) -> tuple[Tensor, list[States]]:

@@ -12,6 +12,7 @@ from duoln.core import Tensor
 from duoln.core.arguments import AT_LEAST_0, BELOW_1, EPSILON, check_choice, check_function, check_number
 from duoln.core.miscalled import explained
 from duoln.errors import UsageError
+from duoln.nn.population import is_statistic
 from duoln.ops.common import check_tensors
 from duoln.optim.clipping import Params, ScaleByNorm, global_norm
 from duoln.optim.optimizer import Optimizer, slot, zeros_like
@@ -119,7 +120,7 @@ class AdamW(Adam):
         learning_rate, clip, donate, beta1, beta2, eps, bias_correction: as of `Adam`.
         weight_decay: of the parameters, at least 0; each update multiplies it by the learning rate.
         decays: `decays(path, parameter)` says which parameters decay, such as weights alone; all of them if None. The
-            path is that of `tree.items`, "hidden.weight".
+            path is that of `tree.items`, "hidden.weight". Statistics of a population never do.
     """
 
     weight_decay: float = 0.01
@@ -132,7 +133,8 @@ class AdamW(Adam):
             check_function("AdamW", "decays", self.decays)
 
     def _groups(self, params: Params, rate: Tensor) -> list[tuple[Tensor | None, list[int]]]:
-        chosen = [self.decays is None or bool(self.decays(path, p)) for path, p in tree.items(params)]
+        chosen = [not is_statistic(path) and (self.decays is None or bool(self.decays(path, p)))
+                  for path, p in tree.items(params)]
         groups = [(keep, [k for k, decays in enumerate(chosen) if decays is wanted])
                   for keep, wanted in ((1.0 - rate * self.weight_decay, True), (None, False))]
         return [(keep, group) for keep, group in groups if group]

@@ -11,7 +11,7 @@ from typing import Any
 from duoln import tree
 from duoln.core.miscalled import explained
 from duoln.errors import CheckpointError
-from duoln.runs.tensor_file import by_path, check_name, checked_array, in_bytes, opened_tensors
+from duoln.runs.tensor_file import by_path, check_name, checked_array, in_bytes, opened_tensors, path_of
 from duoln.runs.tree_form import form_of, tree_of
 from duoln.system.filesystem import write_atomically
 
@@ -41,7 +41,7 @@ def save(path: str | Path, params: Any) -> None:
         GradientError: a tensor is part of a gradient that is still being computed.
         CheckpointError: the file cannot be written.
     """
-    path = Path(path)
+    path = path_of("save", path)
     check_name("save", path)
     form = form_of("save", params, lambda leaf: None)
     arrays = {name: checked_array("save", name, leaf) for name, leaf in by_path("save", params).items()}
@@ -57,11 +57,12 @@ def load(path: str | Path) -> Any:
     Raises:
         CheckpointError: there is no such file, or `save` has not written it, or it is damaged.
     """
-    path = Path(path)
+    path = path_of("load", path)
     with opened_tensors(path, _KIND) as (file, notes):
         if "parameters" not in notes:
-            has = "a checkpoint of a run; duoln.runs.trained.load_trained reads its model" if "step" in notes else \
-                f"notes of {', '.join(notes)}"
+            has = ("a state of a training loop; duoln.load_state(folder) reads it" if "state" in notes else
+                   "a checkpoint of a run; duoln.runs.trained.load_trained reads its model" if "step" in notes else
+                   f"notes of {', '.join(notes)}")
             raise CheckpointError(f"{path}: expected {_KIND}, found {has}")
         if notes["format"] != _FORMAT:
             raise CheckpointError(f"{path}: expected format {_FORMAT} of {_KIND}, found {notes['format']!r:.20}")

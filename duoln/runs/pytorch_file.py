@@ -22,7 +22,7 @@ from duoln.errors import CheckpointError, DtypeError, ShapeError, UsageError
 from duoln.nn.module import Params, branch
 from duoln.runs.pytorch_flatten import channels_of_flattened, to_ours, to_theirs
 from duoln.runs.pytorch_layers import LAYERS, Layer, check_settings
-from duoln.runs.tensor_file import Array, TensorFile, check_name, in_foreign_bytes, opened_foreign
+from duoln.runs.tensor_file import Array, TensorFile, check_name, in_foreign_bytes, opened_foreign, path_of
 from duoln.runtime import tensor
 from duoln.system.filesystem import write_atomically
 
@@ -53,7 +53,7 @@ def load_pytorch(path: str | Path, model: nn.Module, *, prefix: str = "", strict
         prefix: what begins the names of the model's arrays in the file, such as "encoder."; others are not read.
         strict: whether arrays that the model has not are an error; else they are not read.
         flattened: for a layer that takes a flattened image, by its path, the channels of the image, because PyTorch has
-            its features in another order. `nn.flatten` within a Sequential needs no entry.
+            its features in another order. `nn.Flatten` within a Sequential needs no entry.
 
     Raises:
         CheckpointError: there is no such file, it is damaged, an array is missing or too many, or has another shape or
@@ -61,10 +61,13 @@ def load_pytorch(path: str | Path, model: nn.Module, *, prefix: str = "", strict
         UsageError: the model has a layer that PyTorch has not, or one that may take a flattened image.
     """
     name = "load_pytorch"
+    path = path_of(name, path)
     _check_model(name, model)
     check_flag(name, "strict", strict)
-    layers, turned = list(_layers(name, model)), channels_of_flattened(name, model, flattened)
-    path = Path(path)
+    layers = list(_layers(name, model))
+    with opened_foreign(path, _KIND):
+        pass  # what is wrong with the file is told before what it may mean
+    turned = channels_of_flattened(name, model, flattened)
     params: Params = {}
     with opened_foreign(path, _KIND) as file:
         rest = {key for key in file.names if key.startswith(prefix)}
@@ -111,7 +114,7 @@ def save_pytorch(path: str | Path, model: nn.Module, params: Params, *, prefix: 
         ShapeError: parameters are missing or have another shape. DtypeError: one is no tensor and no array of floats.
         CheckpointError: the file cannot be written.
     """
-    path = Path(path)
+    path = path_of("save_pytorch", path)
     _check_model("save_pytorch", model)
     check_name("save_pytorch", path)
     turned = channels_of_flattened("save_pytorch", model, flattened)

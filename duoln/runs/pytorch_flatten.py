@@ -26,7 +26,7 @@ _OF_MIXING = "weight", "weight_ih", "weight_ih_l0", "weight_ih_l0_reverse"
 def channels_of_flattened(name: str, model: nn.Module, given: Mapping[str, int] | None) -> dict[str, int]:
     """The channels of the images that layers take flattened, by the layers' paths.
 
-    Within a Sequential, `nn.flatten` after a convolution shows such a layer. Elsewhere `given` names it.
+    Within a Sequential, `nn.Flatten` after a convolution shows such a layer. Elsewhere `given` names it.
 
     Raises:
         UsageError: `given` names no layer that can be one, or a Linear or recurrent layer after a convolution may be
@@ -54,7 +54,7 @@ def channels_of_flattened(name: str, model: nn.Module, given: Mapping[str, int] 
             raise UsageError(f"[{name}] flattened[{place!r}]: expected a divisor of {width}, found {result[place]}")
         if isinstance(part, nn.Conv1d | nn.Conv2d):
             channels, is_flat = part.n_out, False
-        elif part is nn.flatten:
+        elif part is nn.flatten or isinstance(part, nn.Flatten):
             is_flat = True
         elif isinstance(part, _MIXING):
             channels = 0
@@ -82,7 +82,7 @@ def _turned(module: nn.Module, arrays: Mapping[str, np.ndarray], first: int) -> 
 
 def _parts(module: nn.Module, place: str = "") -> Iterator[tuple[str, Any]]:
     """Layers and functions in their order, each with its dotted path."""
-    if any(kind in LAYERS for kind in type(module).__mro__):
+    if any(kind in LAYERS for kind in type(module).__mro__) or isinstance(module, nn.Flatten):
         yield place, module
         return
     for key, part in (module.layers if isinstance(module, nn.Sequential) else module.children()).items():

@@ -15,9 +15,10 @@ from duoln.core.miscalled import explained
 from duoln.errors import CheckpointError, CheckpointWarning, DtypeError, UsageError
 from duoln.randomness import Stream
 from duoln.runs import checkpoint
-from duoln.runs.tensor_file import by_path, checked_array
+from duoln.runs.tensor_file import by_path, checked_array, path_of
 from duoln.runs.tree_form import form_of, tree_of
 from duoln.runtime import backend_of, tensor
+from duoln.system.filesystem import check_folder
 
 _LARGEST_UPDATE = 10**9 - 1
 
@@ -40,7 +41,7 @@ def save_state(folder: str | Path, update: int, **state: Any) -> Path:
         DtypeError: a leaf is none of these, or `update` is no integer. ShapeError: `update` is below 0.
         CheckpointError: the folder cannot be written, or it has checkpoints of a run of `duoln run`.
     """
-    folder, update = Path(folder), check_integer("save_state", "update", update, 0, _LARGEST_UPDATE)
+    folder, update = path_of("save_state", folder), check_integer("save_state", "update", update, 0, _LARGEST_UPDATE)
     if not state:
         raise UsageError("[save_state] expected what to save, such as params=params, slots=slots, found nothing")
     form = form_of("save_state", state, _form)
@@ -52,7 +53,9 @@ def save_state(folder: str | Path, update: int, **state: Any) -> Path:
         if saved is not None and update < saved.step:
             raise CheckpointError(f"{folder}: expected updates after {saved.step}, which is saved there, found "
                                   f"{update}; go on from duoln.load_state, or choose another folder")
-    return checkpoint.save(folder, update, arrays, {"state": form})
+    path = checkpoint.save(folder, update, arrays, {"state": form})
+    checkpoint.remove_parts(folder)  # of writes that a kill ended
+    return path
 
 
 @explained
@@ -65,9 +68,11 @@ def load_state(folder: str | Path, backend: Backend | str | None = None) -> dict
     checkpoint that cannot be read, such as one that a disk has damaged, is passed over with a `CheckpointWarning`.
 
     Raises:
-        CheckpointError: none of the checkpoints can be read, or they are of a run of `duoln run`.
+        CheckpointError: none of the checkpoints can be read, they are of a run of `duoln run`, or `folder` is a file.
     """
-    saved, refused = checkpoint.newest(Path(folder))
+    folder = path_of("load_state", folder)
+    check_folder(folder)
+    saved, refused = checkpoint.newest(folder)
     if saved is None:
         if refused:
             raise CheckpointError(f"{folder}: no checkpoint can be read: {'; '.join(refused)}")

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,13 @@ _PICKLES = tuple(bytes((0x80, version)) for version in range(2, 6))
 _HEAD = 1 << 8
 _COPIES = 2
 """How often the library holds the content that it writes."""
+
+
+def path_of(name: str, path: Any) -> Path:
+    """A path that a caller gave. Raises DtypeError for anything else, such as the parameters."""
+    if not isinstance(path, str | PathLike):
+        raise DtypeError(f"[{name}] path: expected the name of a file or folder first, found {described(path)}")
+    return Path(path)
 
 
 def check_name(name: str, path: Path) -> None:
@@ -223,6 +231,9 @@ class TensorFile:
     @property
     def _sealed(self) -> tuple[str, str, str]:
         """The checksums of the notes and of the arrays, and the notes."""
+        if NOTES not in self.metadata:
+            raise CheckpointError(f"{self._path}: expected a file of duoln, found one of another program; "
+                                  "duoln.load_pytorch(path, model) reads a state dict of PyTorch")
         parts = _SEALED.fullmatch(self.metadata[NOTES])
         if parts is None:
             raise ValueError("expected notes behind their checksums, found none")

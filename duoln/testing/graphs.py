@@ -20,6 +20,7 @@ from duoln.core import compile
 from duoln.errors import CompileWarning
 from duoln.tasks.registry import find_task
 from duoln.tasks.settings import make_config
+from duoln.training.dropout import TaskDropout
 from duoln.training.train_step import make_step, start_state
 
 TASKS = ("mnist", "draw", "handwriting", "order_embeddings", "attentive_reader", "skip_thoughts", "convnet", "las",
@@ -67,7 +68,7 @@ def compare(backend: Backend, task_name: str, updates: int = 6) -> GraphOutcome:
     variant = next(name for name in _NORMALISED if name in task.variants)
     cfg = make_config(task, variant, "smoke")
     model, optimizer, splits = task.model(cfg), task.optimizer(cfg), task.data(cfg)
-    step = make_step(task, model, optimizer)
+    step, dropout = make_step(task, model, optimizer), TaskDropout(task, model, cfg.seed)
     eager, graph = (start_state(model, optimizer, 0, backend) for _ in range(2))
     compiled = compile(step)
     differing: dict[str, int] = {}
@@ -75,7 +76,7 @@ def compare(backend: Backend, task_name: str, updates: int = 6) -> GraphOutcome:
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always")
         for update in range(1, updates + 1):
-            batch = runtime.to_tensors(splits.train(0), backend)
+            batch = runtime.to_tensors(dropout(0, splits.train(0)), backend)
             rate = runtime.tensor(np.float32(_RATE / update), backend)
             eager, figures = step(eager, batch, rate)
             graph, of_graph = compiled(graph, batch, rate)

@@ -18,6 +18,7 @@ from duoln.core import Tensor
 from duoln.core.miscalled import explained
 from duoln.data import count_examples
 from duoln.errors import GradientError, ShapeError, UsageError
+from duoln.nn.dropout import without_masks
 from duoln.pictures.drawing import can_draw
 from duoln.randomness import Stream
 from duoln.runs.checkpoint import load
@@ -140,7 +141,8 @@ def _check_gradient(task: Task, variant: str, cfg: Config, splits: Splits) -> No
         return task.loss(model, tree.map(lambda p, d: p + way * d, start, direction), batch)
 
     try:
-        gradcheck(along, runtime.tensor(np.float64(0.0), numpy), step=_STEP, rtol=_DERIVATIVE)
+        with without_masks():
+            gradcheck(along, runtime.tensor(np.float64(0.0), numpy), step=_STEP, rtol=_DERIVATIVE)
     except GradientError as error:
         raise GradientError(f"loss of '{variant}', in float64, along a direction of all parameters: {error}") from error
 

@@ -124,3 +124,9 @@ def test_a_name_that_is_unknown_or_of_two(name, error, told):
 def test_every_public_name_has_a_page(module):
     for name in api.public_names(importlib.import_module(module)):
         assert re.match(rf"duoln\.([\w.]+\.)?{name}(\(| = |$)", api.page(f"{module}.{name}", 80), re.MULTILINE)
+
+
+def test_a_module_is_a_list_of_its_names(told):
+    code, out, _ = told("api", "optim")
+    lines = out.splitlines()
+    assert code == 0 and lines[0].startswith("duoln.optim: ") and any(line.startswith("  AdamW ") for line in lines) and not any("LSTM" in line for line in lines)

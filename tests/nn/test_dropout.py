@@ -5,7 +5,8 @@ import pytest
 
 import duoln
 from duoln import nn, ops, optim
-from duoln.errors import CompileError, CompileWarning, DtypeError, ShapeError, UsageError
+from duoln.errors import CompileError, CompileWarning, DtypeError, GradientWarning, ShapeError, UsageError
+from duoln.nn.dropout import without_masks
 from duoln.randomness import Stream
 from duoln.testing import check_error
 
@@ -47,6 +48,17 @@ def test_without_masks_nothing_is_dropped(be, x):
     assert layer({}, x) is x
     masks = nn.DropoutMasks(network(0.0), 0)(0, start(network(0.0), be), x)
     assert masks == {}, "p = 0 wants no mask"
+
+
+def test_a_forgotten_mask_is_told(be, x):
+    model = network()
+    params = start(model, be)
+    with pytest.warns(GradientWarning, match=r"\[Dropout\] found no mask.*nn.with_masks"):
+        duoln.value_and_grad(lambda p: ops.sum(model(p, x)))(params)
+    with without_masks():
+        duoln.value_and_grad(lambda p: ops.sum(model(p, x)))(params)
+    none = network(0.0)
+    duoln.value_and_grad(lambda p: ops.sum(none(p, x)))(start(none, be))
 
 
 def test_gradients_pass_where_values_do(be, x):

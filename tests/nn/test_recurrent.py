@@ -155,6 +155,7 @@ def test_errors(numpy_backend, rng):
     check_error(UsageError, lambda: nn.GRU(4, 5, norm="layer-cell"), "GRU", "layer-cell")
     check_error(UsageError, lambda: nn.GRU(4, 5, "layer", forget_bias=1.0), "forget")
     check_error(UsageError, lambda: nn.LSTM(4, 5, "layer", dropout=1.0), "[LSTM]", "1.0")
+    check_error(UsageError, lambda: nn.LSTM(4, 5, "layer", dropout=0.5), "[LSTM] dropout", "one layer", "nn.Dropout")
     check_error(ShapeError, lambda: nn.LSTM(4, 0), "n_hidden", "0")
     check_error(ShapeError, lambda: nn.LSTM(4, 5, "layer", layers=0), "layers", "0")
     check_error(UsageError, lambda: nn.GRU(4, 5, "layer", remat=True), "LSTM only")
@@ -205,3 +206,12 @@ def test_a_recurrent_bias_is_a_variant_that_only_the_shared_formula_has(be):
     assert len(verdicts) > 1 and all("recurrent-bias" in reason or "no Metal" in reason for _, reason in verdicts[:-1])
     check_error(ShapeError, lambda: ops.gru(x, h, p["w_x"], p["w_h"], p["bias"], norm="recurrent-bias"), "[gru]", "bias_n", "none")
     check_error(UsageError, lambda: nn.LSTM(3, 4, norm="recurrent-bias"), "[LSTM]", "recurrent-bias")
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_first_states_are_those_without_states(learned, be, rng):
+    layer = nn.LSTM(4, 5, "layer", layers=2, bidirectional=True, learned_state=learned)
+    params = duoln.tree.map(lambda p: p + 0.1, _start(layer, be))
+    x, first = _x(be, rng, 3, 2, 4), layer.first_states(params, 2)
+    assert len(first) == 4 and all(state.shape == (2, 5) for pair in first for state in pair)
+    np.testing.assert_array_equal(duoln.compile(lambda p, x, s: layer(p, x, s)[0])(params, x, first).numpy(), layer(params, x)[0].numpy())

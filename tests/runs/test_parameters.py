@@ -92,7 +92,7 @@ def _foreign(form=None, **arrays):
 
 
 @pytest.mark.parametrize(("content", "words"), [
-    (b"", ["parameters"]), (b"\0" * 100, ["parameters"]), (_foreign(), ["duoln.save", "'duoln'"]),
+    (b"", ["parameters"]), (b"\0" * 100, ["parameters"]), (_foreign(), ["another program", "duoln.load_pytorch"]),
     (_foreign({"dict": {"y": None}}), ["'x'"]), (_foreign({"dict": {"x": None, "y": None}}), ["'y'", "missing"]),
     (_foreign({"set": []}), ["duoln.save"]), (_foreign(7), ["duoln.save"]), (_foreign({"list": {}}), ["duoln.save"]),
     (_foreign(json.loads('{"list": [' * 400 + "]}" * 400)), ["duoln.save"])])

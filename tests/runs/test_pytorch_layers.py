@@ -174,6 +174,7 @@ FLATTENED = {
                                nn.Sequential(*our_images(), nn.LayerNorm(18), nn.BatchNorm(18), nn.Linear(18, 5)), x_of(2, 6, 8, 2), None),
     "in a Sequential of its own": (lambda: (T.Sequential(*their_images()), T.Linear(18, 5)), nn.Sequential(nn.Sequential(*our_images()), nn.Linear(18, 5)), x_of(2, 6, 8, 2), None),
     "one row": (lambda: (T.Conv1d(2, 3, 2), T.Flatten(), T.Linear(12, 5)), nn.Sequential(nn.Conv1d(2, 3, 2), nn.flatten, nn.Linear(12, 5)), x_of(2, 5, 2), None),
+    "a module": (lambda: (T.Conv1d(2, 3, 2), T.Flatten(), T.Linear(12, 5)), nn.Sequential(nn.Conv1d(2, 3, 2), nn.Flatten(), nn.Linear(12, 5)), x_of(2, 5, 2), None),
     "one position": (lambda: (T.Conv2d(2, 3, 4), T.Flatten(), T.Linear(3, 5)), nn.Sequential(nn.Conv2d(2, 3, 4), nn.flatten, nn.Linear(3, 5)), x_of(2, 4, 4, 2), None),
     "a model's own code": (lambda: (T.Sequential(T.Conv2d(2, 3, 3)), T.Flatten(), T.Linear(36, 12), T.Linear(12, 5)), Own(), x_of(2, 5, 6, 2), {"first": 3}),
 }
@@ -197,6 +198,8 @@ def test_a_flattened_image_is_put_in_order(name, be, tmp_path):
 def test_a_layer_that_may_take_a_flattened_image_is_refused_with_the_line_to_write(tmp_path):
     model = Own()
     params = model.init(0)
+    check_error(CheckpointError, lambda: duoln.load_pytorch(tmp_path / "a", model), "found nothing there")
+    duoln.save_pytorch(tmp_path / "a", model, params, flattened={"first": 3})
     for call in (lambda **more: duoln.load_pytorch(tmp_path / "a", model, **more), lambda **more: duoln.save_pytorch(tmp_path / "a", model, params, **more)):
         check_error(UsageError, call, "first: ", "flattened={'first': 3}", "flattened={'first': 1}")
         check_error(UsageError, lambda call=call: call(flattened={"first": 5}), "flattened['first']", "a divisor of 36")

@@ -83,6 +83,22 @@ def test_wrong_calls(tmp_path, numpy_backend):
     assert duoln.load_state(tmp_path)["update"] == 10
 
 
+def test_what_a_kill_left_is_removed(tmp_path):
+    left = tmp_path / "step-000000003.safetensors.0123abcd.part"
+    left.write_bytes(b"half")
+    duoln.save_state(tmp_path, 4, x=np.ones(3))
+    assert not left.exists()
+
+
+def test_other_paths(tmp_path):
+    path = duoln.save_state(tmp_path / "states", 1, x=np.ones(3))
+    check_error(CheckpointError, lambda: duoln.load_state(path), "expected a folder")
+    check_error(CheckpointError, lambda: duoln.load(path), "duoln.load_state(folder)")
+    check_error(DtypeError, lambda: duoln.save({"x": np.ones(3)}, "a.safetensors"), "[save] path", "found dict")
+    for call in (duoln.load, duoln.load_state, lambda path: duoln.load_pytorch(path, None), lambda path: duoln.save_state(path, 1, x=1)):
+        check_error(DtypeError, lambda call=call: call({"x": 1}), "path: expected the name of a file", "found dict")
+
+
 def test_checkpoints_of_a_run_are_none_of_a_loop(tmp_path):
     duoln.train("mnist", variant="ln", preset="smoke", backend="numpy", rows=200, out=tmp_path)
     [folder] = tmp_path.rglob("checkpoints")

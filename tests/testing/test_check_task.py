@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from duoln import runtime
+from duoln import nn, ops, runtime
 from duoln.core import stop_gradient
 from duoln.data import Batches, Expected, read_npz, read_text
 from duoln.errors import CompileError, DataError, DataFormatError, GradientError, UsageError
@@ -303,3 +303,16 @@ def test_the_default_selection_is_the_first_column_of_no_test_set():
     assert selected_by(Spirals(), Spirals.config()) is None
     chosen = {name: selected_by(task, make_config(task, next(iter(task.variants)))) for name, (task, *_) in Registry().tasks.items()}
     assert chosen["draw"] == ("valid_bound", "lowest") and not any(key.startswith("test") for key, _ in filter(None, chosen.values()))
+
+
+class Dropped(Spirals):
+    def model(self, cfg):
+        return nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 2))
+
+    def loss(self, model, params, batch):
+        return ops.softmax_cross_entropy(model(params, batch["x"]), batch["label"]).mean()
+
+
+def test_a_task_with_dropout_passes():
+    """Its masks come with the batches of training; no check warns of a mask that is missing."""
+    check_task(Dropped())
