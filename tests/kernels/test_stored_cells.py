@@ -23,7 +23,7 @@ UNITS = {"bfloat16": 2.0 ** -7, "float16": 2.0 ** -10}
 """One unit in the last place of values up to 2, as a share of 1."""
 _EVERY = [c for c in rule_cases() if c.op in ("rnn", "lstm", "gru", "lstm_cell")]
 CASES = [c for c in _EVERY if "in1 H1100" not in str(c) or c.op == "rnn"]
-CASES += [recurrent(c.op, c.attrs["norm"], (2, 2, 3, 1100), c.inputs[6 if c.op == "lstm" else 5] is not None, c.attrs["reverse"]) for c in _EVERY if str(c) not in {str(k) for k in CASES}]
+CASES += [recurrent(c.op, c.attrs["norm"], (2, 2, 3, 1100), "masked" in c.label, c.attrs["reverse"]) for c in _EVERY if str(c) not in {str(k) for k in CASES}]
 """Of wide rows those with three inputs: a norm takes out the part of the gradient of one input alone, and what is left is mostly rounding."""
 LONG = [recurrent(cell, norm, (16, 3, 4, 9), masked, False) for cell, norm in (("lstm", "none"), ("lstm", "layer"), ("gru", "layer"), ("rnn", "layer"))
         for masked in (False, True)]
