@@ -77,8 +77,8 @@ def rule_cases() -> list[RuleCase]:
             *_whole_arrays(), *_attention()]
 
 
-def _floats(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    return rng.standard_normal(shape).astype(np.float32)
+def _floats(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> np.ndarray:
+    return rng.standard_normal(shape).astype(np.float32) * np.float32(scale)
 
 
 def _drawn(*shapes: Sequence[int], seed: int | Sequence[int]) -> Made:
@@ -162,7 +162,7 @@ def recurrent(cell: str, norm: str, sizes: Sequence[int], masked: bool, reverse:
     def arrays() -> Sequence[np.ndarray | None]:
         rng = np.random.default_rng([*sizes, masked])
         first = [_floats(rng, batch, hidden) for _ in range(2 if cell == "lstm" else 1)]
-        weights = [_floats(rng, n, gates) * np.float32(n ** -0.5) for n in (n_in, hidden)]
+        weights = [_floats(rng, n, gates, scale=n ** -0.5) for n in (n_in, hidden)]
         bias = _floats(rng, gates) if has_bias(cell, norm) else None
         mask = rng.random((steps, batch)) < 0.6 if masked else None
         norms = [_floats(rng, *shape) for shape in norm_shapes(cell, norm, hidden).values()]
@@ -212,7 +212,7 @@ def cross_entropy(shape: Sequence[int]) -> RuleCase:
     def arrays() -> Sequence[np.ndarray | None]:
         rng = np.random.default_rng(shape)
         labels = rng.integers(0, shape[-1], shape[:-1]).astype(np.int32)
-        return 5 * _floats(rng, *shape), labels
+        return _floats(rng, *shape, scale=5), labels
 
     return RuleCase("softmax_cross_entropy", " x ".join(map(str, shape)), Made(arrays), {}, shape[-1])
 
@@ -226,8 +226,8 @@ def _linear_classes(rows: int, n_in: int, classes: int) -> RuleCase:
     def arrays() -> Sequence[np.ndarray | None]:
         rng = np.random.default_rng([rows, n_in, classes])
         labels = rng.integers(-1, classes, rows).astype(np.int32)
-        weights = _floats(rng, n_in, classes) * np.float32(n_in ** -0.5)
-        return _floats(rng, rows, n_in), weights, _floats(rng, classes), labels
+        x, weights = _floats(rng, rows, n_in), _floats(rng, n_in, classes, scale=n_in ** -0.5)
+        return x, weights, _floats(rng, classes), labels
 
     return RuleCase("linear_cross_entropy", f"{rows} x {n_in} x {classes}", Made(arrays), {}, max(rows, n_in, classes))
 
@@ -262,7 +262,7 @@ def linear(rows: int, n_in: int, n_out: int) -> RuleCase:
     """One case of `linear`."""
     def arrays() -> Sequence[np.ndarray | None]:
         rng = np.random.default_rng([rows, n_in, n_out])
-        return _floats(rng, rows, n_in), _floats(rng, n_in, n_out) * np.float32(n_in ** -0.5), _floats(rng, n_out)
+        return _floats(rng, rows, n_in), _floats(rng, n_in, n_out, scale=n_in ** -0.5), _floats(rng, n_out)
 
     return RuleCase("linear", f"{rows} x {n_in} x {n_out}", Made(arrays), {}, max(n_in, n_out))
 

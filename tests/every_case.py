@@ -21,7 +21,7 @@ def width(norm):
 def zeros():
     """Where cases are made of zeros that take no memory."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(case_table, "_floats", lambda rng, *shape: np.broadcast_to(np.float32(0), shape))
+        patch.setattr(case_table, "_floats", lambda rng, *shape, scale=1: np.broadcast_to(np.float32(0), shape))
         yield
 
 
