@@ -10,9 +10,12 @@ import getpass
 import importlib
 import itertools
 import os
+import re
 import signal
 import sys
 import tempfile
+import zlib
+from collections import defaultdict
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import dedent
@@ -141,7 +144,7 @@ def every_second(*axes):
 
 
 def pytest_addoption(parser):
-    parser.addoption("--long", action="store_true", help="also run the tests that take minutes")
+    parser.addoption("--long", action="store_true", help="run every test: it takes an hour on two cores")
 
 
 _TASKS = "attentive_reader convnet draw handwriting las mnist order_embeddings skip_thoughts skip_thoughts_judging transformer "\
@@ -156,13 +159,61 @@ Emulated GPUs and MLX are left out: neither multiplies by OpenBLAS, and they tak
 """
 
 
+_LEFT_OUT = pytest.StashKey[int]()
+
+
+def few(items, strength):
+    """Those among the cases of one test that together have each word of their names, or each pair of words, once."""
+    kept, seen = set(), set()
+    for item in sorted(items, key=lambda item: zlib.crc32(item.name.encode())):  # the first ones of a table are alike
+        words = set(itertools.combinations(sorted(set(re.findall(r"\w+", item.name))), strength))
+        if not words <= seen:
+            kept.add(item)
+            seen |= words
+    return kept
+
+
+def _short(items):
+    """The tests without those that are for --long."""
+    kept, cases = {item for item in items if not {"long", "few"} & set(item.keywords)}, defaultdict(list)
+    for item in items:
+        if "few" in item.keywords and "long" not in item.keywords:
+            cases[item.path, item.parent.name, item.originalname].append(item)
+    for group in cases.values():
+        kept |= few(group, *group[0].get_closest_marker("few").args or (1,))
+    return [item for item in items if item in kept]
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
+    _mark(items)
+    every = len(items)
+    if not config.getoption("--long"):
+        items[:] = _short(items)
+    config.stash[_LEFT_OUT] = every - len(items)
+
+
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = session.config.stash.get(_LEFT_OUT, 0)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    """Every worker of pytest-xdist collects all tests."""
+    node.config.stash[_LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    if left_out := config.stash.get(_LEFT_OUT, 0):
+        terminalreporter.write_line(f"{left_out:,} tests were left out; pytest --long runs them, too")
+
+
+def _mark(items):
     for item in items:
         without_blas = any(part in item.name for part in (STAND_IN, "_cuda", "[mlx", "-mlx"))
         if item.path.relative_to(TESTS).as_posix().startswith(NUMERICAL) and not without_blas:
             item.add_marker("numerical")
-        if "long" in item.keywords and not config.getoption("--long"):
-            item.add_marker(pytest.mark.skip(reason="takes minutes; run with --long"))
         if "peers" in item.keywords and find_spec("torch") is None:
             item.add_marker(pytest.mark.skip(reason="PyTorch is not installed: the extra 'peers' has it"))
 
