@@ -144,7 +144,8 @@ def every_second(*axes):
 
 
 def pytest_addoption(parser):
-    parser.addoption("--long", action="store_true", help="run every test: it takes an hour on two cores")
+    parser.addoption("--long", action="store_true", help="run every test: this takes an hour on two cores")
+    parser.addoption("--share", metavar="K/N", help="with --long: of what is left out without it one of N equal shares, the K-th from 0")
 
 
 _TASKS = "attentive_reader convnet draw handwriting las mnist order_embeddings skip_thoughts skip_thoughts_judging transformer "\
@@ -162,10 +163,14 @@ Emulated GPUs and MLX are left out: neither multiplies by OpenBLAS, and they tak
 _LEFT_OUT = pytest.StashKey[int]()
 
 
-def few(items, strength):
-    """Those among the cases of one test that together have each word of their names, or each pair of words, once."""
+_MANY = 20
+"""Cases of one test; of more the short run takes some."""
+
+
+def _some(cases, strength):
+    """Those of a test's cases that together have each word of their names, or each pair of words."""
     kept, seen = set(), set()
-    for item in sorted(items, key=lambda item: zlib.crc32(item.name.encode())):  # the first ones of a table are alike
+    for item in sorted(cases, key=lambda item: zlib.crc32(item.name.encode())):  # neighbours in a table are alike
         words = set(itertools.combinations(sorted(set(re.findall(r"\w+", item.name))), strength))
         if not words <= seen:
             kept.add(item)
@@ -174,22 +179,25 @@ def few(items, strength):
 
 
 def _short(items):
-    """The tests without those that are for --long."""
-    kept, cases = {item for item in items if not {"long", "few"} & set(item.keywords)}, defaultdict(list)
+    """The tests of every day: without those that are for --long."""
+    kept, tests = set(), defaultdict(list)
     for item in items:
-        if "few" in item.keywords and "long" not in item.keywords:
-            cases[item.path, item.parent.name, item.originalname].append(item)
-    for group in cases.values():
-        kept |= few(group, *group[0].get_closest_marker("few").args or (1,))
-    return [item for item in items if item in kept]
+        if "long" not in item.keywords:
+            tests[item.path, item.parent.name, getattr(item, "originalname", item.name)].append(item)
+    for cases in tests.values():
+        few = "few" in cases[0].keywords
+        kept.update(_some(cases, 1 if few else 2) if few or len(cases) > _MANY else cases)
+    return kept
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
     _mark(items)
-    every = len(items)
-    if not config.getoption("--long"):
-        items[:] = _short(items)
+    every, chosen = len(items), _short(items)
+    if config.getoption("--long"):
+        share, shares = map(int, (config.getoption("--share") or "0/1").split("/"))
+        chosen.update(item for item in items if zlib.crc32(item.nodeid.encode()) % shares == share)
+    items[:] = [item for item in items if item in chosen]
     config.stash[_LEFT_OUT] = every - len(items)
 
 

@@ -54,6 +54,7 @@ LARGEST = _cases([((2, 2, 2, 48), 16)])[4:6]
 """Two of them by the largest cluster."""
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("case", "cluster"), [*_cases(SHAPES), *LARGEST])
 def test_walk(case, cluster, on_clusters):
     outcome = selftest.prove(case, on_clusters(cluster))

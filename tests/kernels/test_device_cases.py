@@ -178,6 +178,7 @@ def _on_this_device():
             yield pytest.param(case, id=case.name, marks=pytest.mark.long)
 
 
+@pytest.mark.few
 @pytest.mark.skipif(GPU == STAND_IN and sys.platform != "linux", reason="kernels run on the CPU under Linux only")
 @pytest.mark.parametrize("case", list(_on_this_device()))
 def test_case(case, gpu, monkeypatch):

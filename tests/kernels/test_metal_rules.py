@@ -44,6 +44,7 @@ def test_there_are_many_cases_of_each():
     assert sorted(f"{name}.metal" for name in stand_in_metal.KERNELS) == sorted(p.name for p in source.FOLDER.rglob("*.metal"))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_kernel(case, mlx):
     outcome = selftest.prove(case, mlx)
@@ -82,6 +83,7 @@ BROKEN = [
     ("masked rows of the GRU go on", _case("gru layer T3 B5", "masked"), "mask[row] ? next : h[state]", "next")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("what", "case", "old", "new"), BROKEN, ids=[b[0] for b in BROKEN])
 def test_a_broken_kernel_fails_its_proof(what, case, old, new, mlx, monkeypatch):
     """A mutation of the text, at a few seeds of the scheduler: a case that the broken kernel passes tests nothing."""

@@ -74,6 +74,7 @@ def _differences(case, dtype, be, numpy):
     return [name for name, (a, b) in zip(names, pairs, strict=False) if not np.array_equal(a, b)]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("case", "dtype"), list(_pairs()))
 def test_the_bits_of_float32_rounded_once(case, dtype, mlx, numpy_backend):
     assert _differences(case, dtype, mlx, numpy_backend) == []

@@ -107,6 +107,7 @@ def check(case, dtype, be):
     return worst, equal
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("case", "dtype"), list(_pairs()))
 def test_rounded_where_it_is_stored(case, dtype, gpu):
     check(case, dtype, gpu)
@@ -139,6 +140,7 @@ BROKEN = [
     ("the product takes a state that is not there yet", _case("gru layer T16"), "if (STORAGE) h_stored[(row + batch) * hidden + unit(u)]", "if (STORAGE) h_stored[row * hidden + unit(u)]")]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(GPU != STAND_IN, reason="a broken kernel could take a real device with it")
 @pytest.mark.parametrize(("what", "case", "old", "new"), BROKEN, ids=[b[0] for b in BROKEN])
 def test_a_broken_kernel_fails_its_proof(what, case, old, new, gpu, monkeypatch):
