@@ -145,7 +145,7 @@ def every_second(*axes):
 
 def pytest_addoption(parser):
     parser.addoption("--long", action="store_true", help="run every test: this takes an hour on two cores")
-    parser.addoption("--share", metavar="K/N", help="with --long: of what is left out without it one of N equal shares, the K-th from 0")
+    parser.addoption("--share", metavar="K/N", help="of what is left out without --long also one of N shares, the K-th from 0")
 
 
 _TASKS = "attentive_reader convnet draw handwriting las mnist order_embeddings skip_thoughts skip_thoughts_judging transformer "\
@@ -194,9 +194,9 @@ def _short(items):
 def pytest_collection_modifyitems(config, items):
     _mark(items)
     every, chosen = len(items), _short(items)
-    if config.getoption("--long"):
-        share, shares = map(int, (config.getoption("--share") or "0/1").split("/"))
-        chosen.update(item for item in items if zlib.crc32(item.nodeid.encode()) % shares == share)
+    if share := "0/1" if config.getoption("--long") else config.getoption("--share"):
+        k, shares = map(int, share.split("/"))
+        chosen.update(item for item in items if zlib.crc32(item.nodeid.encode()) % shares == k)
     items[:] = [item for item in items if item in chosen]
     config.stash[_LEFT_OUT] = every - len(items)
 

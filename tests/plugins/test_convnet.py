@@ -267,6 +267,7 @@ def test_batch_norm_is_evaluated_by_the_statistics_of_undisturbed_images(numpy_b
     np.testing.assert_allclose(whole[:1], alone, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.few
 @pytest.mark.peers
 @pytest.mark.parametrize(("variant", "gains"), [("none", "unit"), ("bn", "unit"), ("ln", "unit"), ("ln", "channel"),
                                                 ("wn", "unit")])
