@@ -178,8 +178,8 @@ def _some(cases, strength):
     return kept
 
 
-def _short(items):
-    """The tests of every day: without those that are for --long."""
+def chosen_of(items, share=None):
+    """The tests of every day, and a share of the others: "1/3" is the second of three, "0/1" all of them."""
     kept, tests = set(), defaultdict(list)
     for item in items:
         if "long" not in item.keywords:
@@ -187,17 +187,17 @@ def _short(items):
     for cases in tests.values():
         few = "few" in cases[0].keywords
         kept.update(_some(cases, 1 if few else 2) if few or len(cases) > _MANY else cases)
-    return kept
+    if share:
+        k, shares = map(int, share.split("/"))
+        kept.update(item for item in items if zlib.crc32(item.nodeid.encode()) % shares == k)
+    return [item for item in items if item in kept]
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
     _mark(items)
-    every, chosen = len(items), _short(items)
-    if share := "0/1" if config.getoption("--long") else config.getoption("--share"):
-        k, shares = map(int, share.split("/"))
-        chosen.update(item for item in items if zlib.crc32(item.nodeid.encode()) % shares == k)
-    items[:] = [item for item in items if item in chosen]
+    every = len(items)
+    items[:] = chosen_of(items, "0/1" if config.getoption("--long") else config.getoption("--share"))
     config.stash[_LEFT_OUT] = every - len(items)
 
 
