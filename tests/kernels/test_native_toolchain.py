@@ -45,6 +45,7 @@ def test_a_program_whose_name_has_a_space(tmp_path):
     assert COMPILED in run(tmp_path / "cache", DUOLN_CXX=program).stdout
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("nothing", [" ", "no-such-compiler c++", "'"])
 def test_words_that_are_no_compiler(nothing, tmp_path):
     done = run(tmp_path, DUOLN_CXX=nothing)
@@ -78,6 +79,7 @@ def refusing(folder, refused):
     return f"{folder}:{os.environ['PATH']}"
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("refused", "flag"), [("-march=native", "-mcpu=native"), ("=native", "-fopenmp-simd")])
 def test_a_compiler_names_its_own_cpu_as_it_can(refused, flag, tmp_path):
     """Apple's Clang knew no -march=native for ARM, and GCC knows none for PowerPC and RISC-V."""

@@ -39,6 +39,7 @@ def test_it_is_a_task():
     check_task(Mute(), settings={"utterances": 32, "evaluate_utterances": 4})
 
 
+@pytest.mark.long
 def test_it_can_be_sampled():
     check_task(Two(), steps=2, settings=TINY, agreement=False, gradients=False)
 
@@ -256,6 +257,7 @@ def test_equal_training_on_numpy_and_mlx(variant):
     assert runs["numpy"][1] == pytest.approx(runs["mlx"][1], rel=1e-4)
 
 
+@pytest.mark.few
 @pytest.mark.peers
 @pytest.mark.parametrize(("variant", "peer", "settings"), [
     *((v, "torch", {}) for v in TASK.variants), ("both", "torch-hoisted", {}), ("none", "torch", {"listener_norm": "upper"}),

@@ -177,6 +177,7 @@ def test_clipping_is_of_the_arrays_that_the_authors_have(numpy_backend):
     assert 3 < above < 17
 
 
+@pytest.mark.few
 @pytest.mark.peers
 @pytest.mark.parametrize("correction", ["kiros2015", "standard"])
 @pytest.mark.parametrize("variant", TASK.variants)
