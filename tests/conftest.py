@@ -83,6 +83,10 @@ def be(request):
     return get_backend(request.param)
 
 
+ON_NUMPY = pytest.mark.parametrize("be", [name if name == "numpy" else pytest.param(name, marks=pytest.mark.long) for name in NAMES],
+                                   indirect=True)
+"""For a test of whole trainings: on the other backends with --long."""
+
 GPU = "cupy" if "cupy" in NAMES else STAND_IN
 
 

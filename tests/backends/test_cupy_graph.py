@@ -91,7 +91,7 @@ def _lstm(gpu, dtype="float32"):
     return step, arguments
 
 
-@pytest.mark.parametrize(("name", "updates"), [("lstm", 6), ("draw", 6), *(pytest.param(name, 50, marks=pytest.mark.long) for name in ("mnist", "lstm", "draw"))])
+@pytest.mark.parametrize(("name", "updates"), [("lstm", 6), *(pytest.param(*case, marks=pytest.mark.long) for case in (("draw", 6), ("mnist", 50), ("lstm", 50), ("draw", 50)))])
 def test_training_has_the_bits_of_eager_steps(name, updates, gpu):
     """`tests/testing/test_graphs.py` has every task, each with one batch; here each update has another one."""
     step, arguments = _lstm(gpu) if name == "lstm" else _task(name, gpu)

@@ -82,6 +82,7 @@ def test_an_error_of_a_side_keeps_its_kind(program, kind, words, monkeypatch):
     assert type(caught.value) is kind
 
 
+@pytest.mark.long
 def test_a_case_that_fails_loses_no_earlier_one(tmp_path, capsys):
     code = main(["bench", "rnn", "--shape", "5,4,8,16", "--shape", "1,1,100000000,1000000", "--rounds", "1", "--runs", "1",
                  "--backend", "numpy", "--json", str(tmp_path / "part.json")])

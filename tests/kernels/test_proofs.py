@@ -245,6 +245,7 @@ def _trained(tmp_path, faults, **variables):
     return (*json.loads(done.stdout), done.stderr)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(GPU != STAND_IN or sys.platform != "linux", reason="kernels are broken on the CPU only")
 def test_a_first_run_over_a_wrong_a_hanging_and_a_context_ending_kernel(tmp_path, compiled):
     right, _, _, _ = _trained(tmp_path, "", DUOLN_RULES="composed")

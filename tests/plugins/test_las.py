@@ -44,6 +44,7 @@ def test_it_can_be_sampled():
     check_task(Two(), steps=2, settings=TINY, agreement=False, gradients=False)
 
 
+@pytest.mark.long
 def test_it_is_a_task_on_cuda(gpu):
     check_task(type("TwoMute", (Two, Mute), {})(), backend=gpu, steps=2, settings=TINY, agreement=False, gradients=False)
 

@@ -147,6 +147,7 @@ _COMMANDS = {"python -m duoln": ["-m", "duoln", "list"], "duoln": ["duoln", "lis
              "python -m duoln.examples.mnist": ["-m", "duoln.examples.mnist", "--epochs", "0", "--out", "r"]}
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("command", "module"), [
     ("python -m duoln", "duoln.cli"), ("python -m duoln", "duoln.__main__"), ("python -m duoln", "rich"),
     ("python -m duoln", "duoln.plugins.mnist"), ("duoln", "duoln.cli"), ("duoln", "numpy"),
