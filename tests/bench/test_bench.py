@@ -101,6 +101,7 @@ def test_a_wrong_option_is_told_before_anything_is_timed(words, message, monkeyp
     assert main(["bench", *words, "--backend", "numpy"]) == 2 and message in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_recurrent_layers(tmp_path):
     out = subprocess.run([sys.executable, "-m", "duoln", "bench", "rnn", "--cell", "lstm", "--cell", "gru", "--cell", "rnn",
                           "--norm", "layer", "--shape", "3,2,4,5", "--rounds", "2", "--runs", "2", "--json", "-"],
@@ -116,7 +117,7 @@ def test_recurrent_layers(tmp_path):
     assert all(c["rule"] is None and c["source"] is None for c in products)
 
 
-@pytest.mark.parametrize("options", [(), ("--causal", "--forward")], ids=str)
+@pytest.mark.parametrize("options", [pytest.param((), marks=pytest.mark.long), ("--causal", "--forward")], ids=str)
 def test_attention(options, tmp_path):
     out = subprocess.run([sys.executable, "-m", "duoln", "bench", "attention", "--shape", "2,2,9,4", "--rounds", "2", "--runs", "2", "--json", "-", *options],
                          cwd=tmp_path, text=True, capture_output=True, check=True, timeout=PATIENCE)

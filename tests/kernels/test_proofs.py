@@ -321,6 +321,7 @@ def _layer(tmp_path, faults, fitting=1, **variables):
 WALK, STEPS = "lstm layer 'cuda walk'", "lstm layer 'cuda steps'"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(GPU != STAND_IN or sys.platform != "linux", reason="kernels are broken on the CPU only")
 def test_a_walk_that_is_wrong_is_replaced_by_steps_and_these_by_the_composed_rule(tmp_path):
     right, rules = _layer(tmp_path, "", DUOLN_RULES="composed")
