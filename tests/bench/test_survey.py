@@ -240,6 +240,7 @@ raise SystemExit(main(["bench", "survey", "--out", {str(tmp_path / "day")!r}, "-
     return done.stdout
 
 
+@pytest.mark.long
 def test_a_whole_survey_with_nothing_installed_but_numpy_pluggy_and_rich(tmp_path):
     """The machine with the GPU may lack other packages and a network."""
     text = _uninstalled(tmp_path, BARE, "--backend", "numpy")
