@@ -109,6 +109,7 @@ def test_walks_of_clusters(gpu, monkeypatch):
     assert ran.count("lstm_walk_backward") == 12 and "lstm_backward" not in ran
 
 
+@pytest.mark.long
 def test_values_of_16_bits(gpu):
     assert _in_step(*_task("mnist", gpu, "bf16"), 5) == 2
     before = len(stand_in_cupy.launches)

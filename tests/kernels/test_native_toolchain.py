@@ -32,6 +32,7 @@ def package(tmp_path):
     return made.parent
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", ["env {}", "  env   A=1 {} "])
 def test_a_compiler_of_several_words(words, tmp_path):
     done = run(tmp_path, DUOLN_CXX=words.format(shutil.which("c++") or native.compiler().command[0]))
@@ -79,6 +80,7 @@ def refusing(folder, refused):
     return f"{folder}:{os.environ['PATH']}"
 
 
+@pytest.mark.long
 @pytest.mark.few
 @pytest.mark.parametrize(("refused", "flag"), [("-march=native", "-mcpu=native"), ("=native", "-fopenmp-simd")])
 def test_a_compiler_names_its_own_cpu_as_it_can(refused, flag, tmp_path):
@@ -104,6 +106,7 @@ def _check_refused(fault, words, tmp_path):
     assert done.stderr.count("\n") == 1 and "NumPy's rule runs instead" in done.stderr and not libraries(tmp_path / "cache")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("fault", "words"), [
     ("*.so*) echo 'cannot execute as' >&2; exit 1 ;;", "it says cannot execute as"),
     ('*.so*) shift $(($# - 1)); echo garbage > "$1"; exit ;;', "trial.so"),

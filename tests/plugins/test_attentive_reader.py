@@ -175,6 +175,7 @@ def test_both_likelihoods(numpy_backend):
         check_close(model.loss(t["p"], t["b"]).numpy(), expected, 1e-8, likelihood)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("variant", NORMS)
 @pytest.mark.parametrize("likelihood", ["paper", "exact"])
 def test_gradient_of_the_whole_model(variant, likelihood, numpy_backend):

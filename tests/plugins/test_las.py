@@ -168,6 +168,7 @@ def _start(variant, **settings):
     return cfg, params, batch
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("variant", TASK.variants)
 def test_the_network_against_plain_numpy(variant, be):
     cfg, params, batch = _start(variant)
@@ -205,6 +206,7 @@ def test_without_layers_above_the_pyramid(numpy_backend):
     check_close(TASK.model(cfg).misses(t["p"], t["b"]).numpy(), _reference(cfg, params, batch), 1e-11, "misses")
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("variant", ["both", "decoder-swapped-state", "encoder-over-time"])
 def test_gradient_of_the_whole_model(variant, numpy_backend):
     cfg, params, batch = _start(variant, listener_hidden=2, speller_hidden=2, attention=2, mels=1)
