@@ -1,12 +1,13 @@
 """The cases that test every fused rule: widths around every boundary of the kernels, odd widths, misaligned arrays.
 
-They are plain data, made on the host from fixed seeds. `duoln.testing.selftest` runs them on the user's machine, and
-the tests run them on the CPU.
+They are plain data, made on the host from fixed seeds when they are used: together they are half a gigabyte.
+`duoln.testing.selftest` runs them on the user's machine, and the tests run them on the CPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -37,6 +38,26 @@ class RuleCase(NamedTuple):
         return f"{self.op} {self.label}" if self.stored == "float32" else f"{self.op} {self.stored} {self.label}"
 
 
+class Made(Sequence[np.ndarray | None]):
+    """The arrays of a case, made by a function when one of them is used; those of the last two cases are kept."""
+
+    def __init__(self, make: Callable[[], Sequence[np.ndarray | None]]) -> None:
+        self._make = make
+
+    def __getitem__(self, k: Any) -> Any:
+        """Array k, or several."""
+        return _made(self._make)[k]
+
+    def __len__(self) -> int:
+        """The number of arrays."""
+        return len(_made(self._make))
+
+
+@lru_cache(maxsize=2)
+def _made(make: Callable[[], Sequence[np.ndarray | None]]) -> Sequence[np.ndarray | None]:
+    return make()
+
+
 _WIDTHS = (1, 2, 7, 31, 32, 33, 64, 65, 100, 128, 129, 255, 256, 257, 500, 512, 513, 1000, 1024, 1025, 2047, 2048, 2050,
            4096, 4097, 8192, 8193, 10_001)
 CELL_SIZES = ((1, 1, 1, 1), (3, 5, 3, 9), (2, 9, 2, 32), (2, 3, 2, 33), (2, 3, 17, 70), (2, 2, 3, 130), (2, 2, 1, 300),
@@ -56,8 +77,17 @@ def rule_cases() -> list[RuleCase]:
             *_whole_arrays(), *_attention()]
 
 
-def _floats(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    return rng.standard_normal(shape).astype(np.float32)
+def _floats(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> np.ndarray:
+    return rng.standard_normal(shape).astype(np.float32) * np.float32(scale)
+
+
+def _drawn(*shapes: Sequence[int], seed: int | Sequence[int]) -> Made:
+    """Normal values in these shapes."""
+    def arrays() -> Sequence[np.ndarray | None]:
+        rng = np.random.default_rng(seed)
+        return [_floats(rng, *shape) for shape in shapes]
+
+    return Made(arrays)
 
 
 def _eps(width: int) -> float:
@@ -88,12 +118,15 @@ def norm(op: str, shape: Sequence[int], *, activation: str | None = None, mean: 
          misaligned: bool = False) -> RuleCase:
     """One case of a norm over the last axis; `mean` is that of what it normalises, `absent` names gain or bias."""
     width, summands = shape[-1], 2 if op.startswith("add_") else 1
-    rng = np.random.default_rng([*shape, summands])
-    rows = [_floats(rng, *shape) for _ in range(summands)]
-    if mean:
-        rows = [x + np.float32(mean / summands) for x in rows]
-    parameters = [None if name in absent else _floats(rng, width)
-                  for name in (("gain", "bias") if op.endswith("layer_norm") else ("gain",))]
+
+    def arrays() -> Sequence[np.ndarray | None]:
+        rng = np.random.default_rng([*shape, summands])
+        rows = [_floats(rng, *shape) for _ in range(summands)]
+        if mean:
+            rows = [x + np.float32(mean / summands) for x in rows]
+        return *rows, *(None if name in absent else _floats(rng, width)
+                        for name in (("gain", "bias") if op.endswith("layer_norm") else ("gain",)))
+
     attrs: dict[str, Any] = {"eps": _eps(width)}
     if op == "layer_norm":
         attrs["eps_place"] = "inside"
@@ -101,7 +134,7 @@ def norm(op: str, shape: Sequence[int], *, activation: str | None = None, mean: 
         attrs["activation"] = activation
     length = 40 * width if mean else max(prod(shape[:-1]), width)
     label = norm_label(op, shape, activation=activation, mean=mean, absent=absent, misaligned=misaligned)
-    return RuleCase(op, label, (*rows, *parameters), attrs, length, misaligned)
+    return RuleCase(op, label, Made(arrays), attrs, length, misaligned)
 
 
 def norm_label(op: str, shape: Sequence[int], *, activation: str | None = None, mean: float = 0,
@@ -124,20 +157,23 @@ def recurrent(cell: str, norm: str, sizes: Sequence[int], masked: bool, reverse:
               gradient_limit: float | None = None) -> RuleCase:
     """One case of a recurrent operator; `sizes` are time steps, rows, inputs and hidden units."""
     steps, batch, n_in, hidden = sizes
-    rng = np.random.default_rng([*sizes, masked])
     gates = GATES[cell] * hidden
-    first = [_floats(rng, batch, hidden) for _ in range(2 if cell == "lstm" else 1)]
-    weights = [_floats(rng, n, gates) * np.float32(n ** -0.5) for n in (n_in, hidden)]
-    bias = _floats(rng, gates) if has_bias(cell, norm) else None
-    mask = rng.random((steps, batch)) < 0.6 if masked else None
-    norms = [_floats(rng, *shape) for shape in norm_shapes(cell, norm, hidden).values()]
+
+    def arrays() -> Sequence[np.ndarray | None]:
+        rng = np.random.default_rng([*sizes, masked])
+        first = [_floats(rng, batch, hidden) for _ in range(2 if cell == "lstm" else 1)]
+        weights = [_floats(rng, n, gates, scale=n ** -0.5) for n in (n_in, hidden)]
+        bias = _floats(rng, gates) if has_bias(cell, norm) else None
+        mask = rng.random((steps, batch)) < 0.6 if masked else None
+        norms = [_floats(rng, *shape) for shape in norm_shapes(cell, norm, hidden).values()]
+        return _floats(rng, steps, batch, n_in), *first, *weights, bias, mask, *norms
+
     attrs = {"norm": norm, "eps": _eps(min(n_in, hidden) + 1), "eps_place": "inside", "reverse": reverse,
              "gradient_limit": gradient_limit}
     if cell == "lstm":
         attrs["remat"] = False
-    inputs = (_floats(rng, steps, batch, n_in), *first, *weights, bias, mask, *norms)
     label = recurrent_label(norm, sizes, masked, reverse, gradient_limit)
-    return RuleCase(cell, label, inputs, attrs, 4 * steps * max(gates, batch), roundings=_OF_A_STEP * steps)
+    return RuleCase(cell, label, Made(arrays), attrs, 4 * steps * max(gates, batch), roundings=_OF_A_STEP * steps)
 
 
 def recurrent_label(norm: str, sizes: Sequence[int], masked: bool, reverse: bool,
@@ -157,10 +193,12 @@ def _cells() -> Iterator[RuleCase]:
 
 def lstm_cell(norm: str, batch: int, hidden: int) -> RuleCase:
     """One case of a single time step."""
-    rng = np.random.default_rng([batch, hidden])
-    inputs = (_floats(rng, batch, 4 * hidden), _floats(rng, batch, 4 * hidden), _floats(rng, batch, hidden),
-              _floats(rng, 4 * hidden), *(_floats(rng, *s) for s in norm_shapes("lstm", norm, hidden).values()))
-    return RuleCase("lstm_cell", f"{norm} B{batch} H{hidden}", inputs,
+    def arrays() -> Sequence[np.ndarray | None]:
+        rng = np.random.default_rng([batch, hidden])
+        return (_floats(rng, batch, 4 * hidden), _floats(rng, batch, 4 * hidden), _floats(rng, batch, hidden),
+                _floats(rng, 4 * hidden), *(_floats(rng, *s) for s in norm_shapes("lstm", norm, hidden).values()))
+
+    return RuleCase("lstm_cell", f"{norm} B{batch} H{hidden}", Made(arrays),
                     {"norm": norm, "eps": _eps(hidden), "eps_place": "inside"}, 4 * hidden, roundings=_OF_A_STEP)
 
 
@@ -171,19 +209,27 @@ def _cross_entropy() -> Iterator[RuleCase]:
 
 def cross_entropy(shape: Sequence[int]) -> RuleCase:
     """One case of logits (..., classes)."""
-    rng = np.random.default_rng(shape)
-    labels = rng.integers(0, shape[-1], shape[:-1]).astype(np.int32)
-    return RuleCase("softmax_cross_entropy", " x ".join(map(str, shape)), (5 * _floats(rng, *shape), labels), {},
-                    shape[-1])
+    def arrays() -> Sequence[np.ndarray | None]:
+        rng = np.random.default_rng(shape)
+        labels = rng.integers(0, shape[-1], shape[:-1]).astype(np.int32)
+        return _floats(rng, *shape, scale=5), labels
+
+    return RuleCase("softmax_cross_entropy", " x ".join(map(str, shape)), Made(arrays), {}, shape[-1])
 
 
 def _linear_cross_entropy() -> Iterator[RuleCase]:
     for rows, n_in, classes in ((1, 1, 1), (3, 2, 5), (70, 33, 1000), (9, 130, 20_001)):
+        yield _linear_classes(rows, n_in, classes)
+
+
+def _linear_classes(rows: int, n_in: int, classes: int) -> RuleCase:
+    def arrays() -> Sequence[np.ndarray | None]:
         rng = np.random.default_rng([rows, n_in, classes])
         labels = rng.integers(-1, classes, rows).astype(np.int32)
-        arrays = _floats(rng, rows, n_in), _floats(rng, n_in, classes) * np.float32(n_in ** -0.5), _floats(rng, classes)
-        yield RuleCase("linear_cross_entropy", f"{rows} x {n_in} x {classes}", (*arrays, labels), {},
-                    max(rows, n_in, classes))
+        x, weights = _floats(rng, rows, n_in), _floats(rng, n_in, classes, scale=n_in ** -0.5)
+        return x, weights, _floats(rng, classes), labels
+
+    return RuleCase("linear_cross_entropy", f"{rows} x {n_in} x {classes}", Made(arrays), {}, max(rows, n_in, classes))
 
 
 def _take() -> Iterator[RuleCase]:
@@ -193,10 +239,12 @@ def _take() -> Iterator[RuleCase]:
 
 def take(words: int, width: int, taken: Sequence[int]) -> RuleCase:
     """One case of rows that are taken from a table (words, width)."""
-    rng = np.random.default_rng([words, width])
-    indices = rng.integers(0, words, taken).astype(np.int32)
-    return RuleCase("take", f"{prod(taken)} of {words} x {width}", (_floats(rng, words, width), indices),
-                    {"axis": 0}, prod(taken))
+    def arrays() -> Sequence[np.ndarray | None]:
+        rng = np.random.default_rng([words, width])
+        indices = rng.integers(0, words, taken).astype(np.int32)
+        return _floats(rng, words, width), indices
+
+    return RuleCase("take", f"{prod(taken)} of {words} x {width}", Made(arrays), {"axis": 0}, prod(taken))
 
 
 def _linear() -> Iterator[RuleCase]:
@@ -204,7 +252,7 @@ def _linear() -> Iterator[RuleCase]:
                   (65, 513, 17), (300, 33, 50), (300, 1025, 3), (1025, 3, 257)):
         whole = linear(*sizes)
         yield whole
-        yield whole._replace(op="matmul", inputs=whole.inputs[:2])
+        yield whole._replace(op="matmul", inputs=Made(lambda of=whole: of.inputs[:2]))
         for activation in ("relu", "tanh"):
             yield whole._replace(op="activated_linear", label=f"{whole.label}, {activation}",
                                  attrs={"activation": activation})
@@ -212,9 +260,11 @@ def _linear() -> Iterator[RuleCase]:
 
 def linear(rows: int, n_in: int, n_out: int) -> RuleCase:
     """One case of `linear`."""
-    rng = np.random.default_rng([rows, n_in, n_out])
-    inputs = _floats(rng, rows, n_in), _floats(rng, n_in, n_out) * np.float32(n_in ** -0.5), _floats(rng, n_out)
-    return RuleCase("linear", f"{rows} x {n_in} x {n_out}", inputs, {}, max(n_in, n_out))
+    def arrays() -> Sequence[np.ndarray | None]:
+        rng = np.random.default_rng([rows, n_in, n_out])
+        return _floats(rng, rows, n_in), _floats(rng, n_in, n_out, scale=n_in ** -0.5), _floats(rng, n_out)
+
+    return RuleCase("linear", f"{rows} x {n_in} x {n_out}", Made(arrays), {}, max(n_in, n_out))
 
 
 MANY = (*[(5,)] * 56, *[(0,)] * 56, *[(2, 3)] * 10)
@@ -234,12 +284,14 @@ def _adam() -> Iterator[RuleCase]:
 
 def adam_update(shapes: Sequence[tuple[int, ...]], scaled: bool) -> RuleCase:
     """One case of an update of tensors of these shapes; `scaled` ones have their parameters decayed too."""
-    rng = np.random.default_rng(len(shapes))
-    params, gradients, moments, squares = ([_floats(rng, *s) for s in shapes] for _ in range(4))
-    rate, eps, scale, keep = (np.array(value, np.float32) for value in (0.1, 1e-3, 0.3, 0.9))
-    arrays = (rate, eps, *((scale, keep) if scaled else (None, None)), *params, *gradients, *moments,
-              *(np.abs(s) for s in squares))
-    return RuleCase("adam_update", listed(shapes) + (", scaled" if scaled else ""), arrays,
+    def arrays() -> Sequence[np.ndarray | None]:
+        rng = np.random.default_rng(len(shapes))
+        params, gradients, moments, squares = ([_floats(rng, *s) for s in shapes] for _ in range(4))
+        rate, eps, *optional = (np.array(value, np.float32) for value in (0.1, 1e-3, 0.3, 0.9))
+        return (rate, eps, *(optional if scaled else (None, None)), *params, *gradients, *moments,
+                *(np.abs(s) for s in squares))
+
+    return RuleCase("adam_update", listed(shapes) + (", scaled" if scaled else ""), Made(arrays),
                     {"beta1": 0.9, "beta2": 0.999, "donate": False}, max(prod(s) for s in shapes))
 
 
@@ -263,8 +315,7 @@ def _norms() -> Iterator[RuleCase]:
 
 def global_norm(shapes: Sequence[tuple[int, ...]]) -> RuleCase:
     """One case of the common norm of tensors of these shapes."""
-    rng = np.random.default_rng(len(shapes))
-    return RuleCase("global_norm", listed(shapes), [_floats(rng, *s) for s in shapes], {}, max(prod(s) for s in shapes))
+    return RuleCase("global_norm", listed(shapes), _drawn(*shapes, seed=len(shapes)), {}, max(prod(s) for s in shapes))
 
 
 def _images() -> Iterator[RuleCase]:
@@ -272,40 +323,41 @@ def _images() -> Iterator[RuleCase]:
                                        ((5, 6, 9, 4), (2, 3, 4, 3), 2, 0), ((2, 5, 5, 2), (1, 1, 2, 7), 1, 2),
                                        ((2, 12, 12, 64), (3, 3, 64, 96), 1, 1), ((3, 9, 8, 17), (4, 2, 17, 33), 3, 2),
                                        ((2, 19, 40, 5), (3, 3, 5, 16), 1, 1), ((1, 5, 6, 150), (3, 5, 150, 3), 1, 4)):
-        rng = np.random.default_rng([*x, *weight])
-        inputs = (_floats(rng, *x), _floats(rng, *weight))
-        yield RuleCase("conv2d", f"{x} by {weight}, stride {stride}, padding {padding}", inputs,
-                    {"stride": stride, "padding": padding}, max(prod(weight[:3]), prod(x[:3])))
+        yield RuleCase("conv2d", f"{x} by {weight}, stride {stride}, padding {padding}",
+                    _drawn(x, weight, seed=[*x, *weight]), {"stride": stride, "padding": padding},
+                    max(prod(weight[:3]), prod(x[:3])))
     for shape, size, stride in (((1, 1, 1, 1), 1, 1), ((3, 7, 6, 5), 2, 2), ((2, 9, 9, 33), 3, 3), ((2, 8, 9, 6), 3, 2),
                                 ((1, 9, 7, 4), 2, 3)):
-        rng = np.random.default_rng(shape)
-        yield RuleCase("max_pool2d", f"{shape}, {size} x {size}, stride {stride}", (_floats(rng, *shape),),
+        inputs = _drawn(shape, seed=shape)
+        yield RuleCase("max_pool2d", f"{shape}, {size} x {size}, stride {stride}", inputs,
                     {"size": size, "stride": stride}, size ** 2)
-        yield RuleCase("leaky_relu", f"{shape}", (_floats(rng, *shape),), {"slope": 0.1}, 1)
-        yield RuleCase("relu", f"{shape}", (_floats(rng, *shape),), {}, 1)
+        yield RuleCase("leaky_relu", f"{shape}", inputs, {"slope": 0.1}, 1)
+        yield RuleCase("relu", f"{shape}", inputs, {}, 1)
 
 
 def _channels() -> Iterator[RuleCase]:
     for shape in ((3, 2, 1), (2, 5, 7, 3), (20, 8, 8, 16), (3, 40, 257), (40, 7, 9, 1)):
-        rng = np.random.default_rng(shape)
-        x, gain, bias = _floats(rng, *shape), _floats(rng, shape[-1]), _floats(rng, shape[-1])
-        yield RuleCase("batch_norm", f"{shape}", (x, gain, bias), {"eps": 1e-2, "unbiased": False}, prod(shape))
-        yield RuleCase("add", f"{shape} and a bias", (x, bias), {}, prod(shape))
+        row = shape[-1:]
+        yield RuleCase("batch_norm", f"{shape}", _drawn(shape, row, row, seed=shape), {"eps": 1e-2, "unbiased": False},
+                    prod(shape))
+        yield RuleCase("add", f"{shape} and a bias", _drawn(shape, row, seed=shape), {}, prod(shape))
 
 
 def _whole_arrays() -> Iterator[RuleCase]:
     shapes: tuple[tuple[int, ...], ...] = ((4096,), (5, 7, 131), (129, 257))
     for shape in shapes:
-        rng = np.random.default_rng(shape)
-        condition, x, y = rng.random(shape) < 0.6, _floats(rng, *shape), _floats(rng, *shape)
-        yield RuleCase("where", f"{shape}", (condition, x, y), {}, 1)
+        yield RuleCase("where", f"{shape}", Made(partial(_either, shape)), {}, 1)
     shapes = ((65536,), (5, 7, 2003), (257, 263))
     for shape in shapes:
-        rng = np.random.default_rng(shape)
         for operator in ("add", "multiply"):
-            yield RuleCase(operator, f"{shape}", (_floats(rng, *shape), _floats(rng, *shape)), {}, 1)
+            yield RuleCase(operator, f"{shape}", _drawn(shape, shape, seed=shape), {}, 1)
         all_axes = {"axis": tuple(range(len(shape))), "keepdims": False}
-        yield RuleCase("sum", f"{shape}", (_floats(rng, *shape),), all_axes, prod(shape))
+        yield RuleCase("sum", f"{shape}", _drawn(shape, seed=shape), all_axes, prod(shape))
+
+
+def _either(shape: Sequence[int]) -> Sequence[np.ndarray]:
+    rng = np.random.default_rng(shape)
+    return rng.random(shape) < 0.6, _floats(rng, *shape), _floats(rng, *shape)
 
 
 def _attention() -> Iterator[RuleCase]:
@@ -313,11 +365,16 @@ def _attention() -> Iterator[RuleCase]:
             ((), 1, 1, 1, 1, True), ((2, 3), 5, 5, 4, 4, True), ((3, 1), 49, 65, 33, 17, False),
             ((2,), 130, 70, 16, 65, True), ((1, 2), 64, 200, 64, 64, True), ((2, 2, 1), 13, 3, 8, 5, False),
             ((3, 2, 4), 7, 9, 8, 5, True)):
-        rng = np.random.default_rng([queries, keys, width])
-        arrays = [_floats(rng, *before, *shape) for shape in ((queries, width), (keys, width), (keys, n_values))]
         attrs = {"causal": causal, "scale": width ** -0.5}
         case, length = f"{(*before, queries, width)} by {keys}, causal {causal}", 2 * max(keys, queries, width)
-        yield RuleCase("scaled_dot_product_attention", case, (*arrays, None), attrs, length)
-        for shape in dict.fromkeys(((queries, keys), (*before, 1, keys), (*before[1:], queries, keys))):
-            mask = rng.random(shape) < 0.6
-            yield RuleCase("scaled_dot_product_attention", f"{case}, mask {shape}", (*arrays, mask), attrs, length)
+        shapes = (*before, queries, width), (*before, keys, width), (*before, keys, n_values)
+        masks = (None, *dict.fromkeys(((queries, keys), (*before, 1, keys), (*before[1:], queries, keys))))
+        for mask in masks:
+            yield RuleCase("scaled_dot_product_attention", case + (f", mask {mask}" if mask else ""),
+                        Made(partial(_attended, shapes, mask)), attrs, length)
+
+
+def _attended(shapes: Sequence[Sequence[int]], mask: Sequence[int] | None) -> Sequence[np.ndarray | None]:
+    """Queries, keys, values and a mask, if any."""
+    rng = np.random.default_rng([shapes[0][-2], *shapes[1][-2:]])
+    return *(_floats(rng, *shape) for shape in shapes), None if mask is None else rng.random(mask) < 0.6

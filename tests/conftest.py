@@ -10,9 +10,12 @@ import getpass
 import importlib
 import itertools
 import os
+import re
 import signal
 import sys
 import tempfile
+import zlib
+from collections import defaultdict
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import dedent
@@ -80,6 +83,10 @@ def be(request):
     return get_backend(request.param)
 
 
+ON_NUMPY = pytest.mark.parametrize("be", [name if name == "numpy" else pytest.param(name, marks=pytest.mark.long) for name in NAMES],
+                                   indirect=True)
+"""For a test of whole trainings: on the other backends with --long."""
+
 GPU = "cupy" if "cupy" in NAMES else STAND_IN
 
 
@@ -141,7 +148,8 @@ def every_second(*axes):
 
 
 def pytest_addoption(parser):
-    parser.addoption("--long", action="store_true", help="also run the tests that take minutes")
+    parser.addoption("--long", action="store_true", help="run every test: this takes an hour on two cores")
+    parser.addoption("--share", metavar="K/N", help="of what is left out without --long also one of N shares, the K-th from 0")
 
 
 _TASKS = "attentive_reader convnet draw handwriting las mnist order_embeddings skip_thoughts skip_thoughts_judging transformer "\
@@ -156,13 +164,68 @@ Emulated GPUs and MLX are left out: neither multiplies by OpenBLAS, and they tak
 """
 
 
+_LEFT_OUT = pytest.StashKey[int]()
+
+
+_MANY = 20
+"""Cases of one test; of more the short run takes some."""
+
+
+def _some(cases, strength):
+    """Those of a test's cases that together have each word of their names, or each pair of words."""
+    kept, seen = set(), set()
+    for item in sorted(cases, key=lambda item: zlib.crc32(item.name.encode())):  # neighbours in a table are alike
+        words = set(itertools.combinations(sorted(set(re.findall(r"\w+", item.name))), strength))
+        if not words <= seen:
+            kept.add(item)
+            seen |= words
+    return kept
+
+
+def chosen_of(items, share=None):
+    """The tests of every day, and a share of the others: "1/3" is the second of three, "0/1" all of them."""
+    kept, tests = set(), defaultdict(list)
+    for item in items:
+        if "long" not in item.keywords:
+            tests[item.path, item.parent.name, getattr(item, "originalname", item.name)].append(item)
+    for cases in tests.values():
+        few = "few" in cases[0].keywords
+        kept.update(_some(cases, 1 if few else 2) if few or len(cases) > _MANY else cases)
+    if share:
+        k, shares = map(int, share.split("/"))
+        kept.update(item for item in items if zlib.crc32(item.nodeid.encode()) % shares == k)
+    return [item for item in items if item in kept]
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
+    _mark(items)
+    every = len(items)
+    items[:] = chosen_of(items, "0/1" if config.getoption("--long") else config.getoption("--share"))
+    config.stash[_LEFT_OUT] = every - len(items)
+
+
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = session.config.stash.get(_LEFT_OUT, 0)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    """Every worker of pytest-xdist collects all tests."""
+    node.config.stash[_LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    if left_out := config.stash.get(_LEFT_OUT, 0):
+        terminalreporter.write_line(f"{left_out:,} tests were left out; pytest --long runs them, too")
+
+
+def _mark(items):
     for item in items:
         without_blas = any(part in item.name for part in (STAND_IN, "_cuda", "[mlx", "-mlx"))
         if item.path.relative_to(TESTS).as_posix().startswith(NUMERICAL) and not without_blas:
             item.add_marker("numerical")
-        if "long" in item.keywords and not config.getoption("--long"):
-            item.add_marker(pytest.mark.skip(reason="takes minutes; run with --long"))
         if "peers" in item.keywords and find_spec("torch") is None:
             item.add_marker(pytest.mark.skip(reason="PyTorch is not installed: the extra 'peers' has it"))
 

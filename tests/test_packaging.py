@@ -223,6 +223,7 @@ def test_bare_names_are_refused(checkout, libraries, top):
     assert _run([*PLAIN, "-c", code], checkout, libraries).strip() == f"import it as duoln.{top}, not as {top}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [
     [], pytest.param(["--config-settings", "editable_mode=strict"], marks=pytest.mark.long)], ids=["normal", "strict"])
 def test_editable_install(make_checkout, libraries, empty, tmp_path, options):

@@ -51,7 +51,7 @@ def test_every_backend_sees_one_start_and_the_same_hundred_batches(name):
             assert _digest(there_and_back(start)) == _digest(start), variant
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", [name if name in ("mnist", "transformer") else pytest.param(name, marks=pytest.mark.long) for name in TASKS])
 def test_no_task_opens_a_socket(name, tmp_path, monkeypatch):
     def refuse(*args, **kwargs):
         raise AssertionError("a socket was opened")

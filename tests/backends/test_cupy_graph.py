@@ -91,7 +91,7 @@ def _lstm(gpu, dtype="float32"):
     return step, arguments
 
 
-@pytest.mark.parametrize(("name", "updates"), [("lstm", 6), ("draw", 6), *(pytest.param(name, 50, marks=pytest.mark.long) for name in ("mnist", "lstm", "draw"))])
+@pytest.mark.parametrize(("name", "updates"), [("lstm", 6), *(pytest.param(*case, marks=pytest.mark.long) for case in (("draw", 6), ("mnist", 50), ("lstm", 50), ("draw", 50)))])
 def test_training_has_the_bits_of_eager_steps(name, updates, gpu):
     """`tests/testing/test_graphs.py` has every task, each with one batch; here each update has another one."""
     step, arguments = _lstm(gpu) if name == "lstm" else _task(name, gpu)
@@ -109,6 +109,7 @@ def test_walks_of_clusters(gpu, monkeypatch):
     assert ran.count("lstm_walk_backward") == 12 and "lstm_backward" not in ran
 
 
+@pytest.mark.long
 def test_values_of_16_bits(gpu):
     assert _in_step(*_task("mnist", gpu, "bf16"), 5) == 2
     before = len(stand_in_cupy.launches)

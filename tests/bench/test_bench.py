@@ -82,6 +82,7 @@ def test_an_error_of_a_side_keeps_its_kind(program, kind, words, monkeypatch):
     assert type(caught.value) is kind
 
 
+@pytest.mark.long
 def test_a_case_that_fails_loses_no_earlier_one(tmp_path, capsys):
     code = main(["bench", "rnn", "--shape", "5,4,8,16", "--shape", "1,1,100000000,1000000", "--rounds", "1", "--runs", "1",
                  "--backend", "numpy", "--json", str(tmp_path / "part.json")])
@@ -100,6 +101,7 @@ def test_a_wrong_option_is_told_before_anything_is_timed(words, message, monkeyp
     assert main(["bench", *words, "--backend", "numpy"]) == 2 and message in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_recurrent_layers(tmp_path):
     out = subprocess.run([sys.executable, "-m", "duoln", "bench", "rnn", "--cell", "lstm", "--cell", "gru", "--cell", "rnn",
                           "--norm", "layer", "--shape", "3,2,4,5", "--rounds", "2", "--runs", "2", "--json", "-"],
@@ -115,7 +117,8 @@ def test_recurrent_layers(tmp_path):
     assert all(c["rule"] is None and c["source"] is None for c in products)
 
 
-@pytest.mark.parametrize("options", [(), ("--causal", "--forward")], ids=str)
+@pytest.mark.long
+@pytest.mark.parametrize("options", [pytest.param((), marks=pytest.mark.long), ("--causal", "--forward")], ids=str)
 def test_attention(options, tmp_path):
     out = subprocess.run([sys.executable, "-m", "duoln", "bench", "attention", "--shape", "2,2,9,4", "--rounds", "2", "--runs", "2", "--json", "-", *options],
                          cwd=tmp_path, text=True, capture_output=True, check=True, timeout=PATIENCE)
@@ -133,6 +136,7 @@ def test_products_of_attention_are_counted():
     assert attention_cases.least_bytes(shape) == 4 * (3 * 2 * 3 * 4 * 5 + 2 * 3 * 4 * 5) and attention_cases.scores_bytes(shape) == 4 * 2 * 3 * 4 * 4
 
 
+@pytest.mark.few
 @pytest.mark.peers
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_agrees_where_torch_is_installed(causal, tmp_path):
@@ -164,6 +168,7 @@ def _check_peers(cases, names):
         assert case["facts"]["checks"] == pytest.approx(ours["facts"]["checks"], rel=1e-4)
 
 
+@pytest.mark.few
 @pytest.mark.peers
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 @pytest.mark.parametrize("norm", ["layer", "none"])
@@ -175,6 +180,7 @@ def test_recurrent_peers_agree_where_torch_is_installed(cell, norm, tmp_path):
     _check_peers(json.loads(out.stdout)["cases"], ["torch loop", "torch loop as installed", "torch loop, hoisted"])
 
 
+@pytest.mark.few
 @pytest.mark.peers
 @pytest.mark.parametrize("peer", ["torch", "torch-fused"])
 def test_the_peer_agrees_where_it_is_installed(peer, tmp_path):

@@ -240,6 +240,7 @@ raise SystemExit(main(["bench", "survey", "--out", {str(tmp_path / "day")!r}, "-
     return done.stdout
 
 
+@pytest.mark.long
 def test_a_whole_survey_with_nothing_installed_but_numpy_pluggy_and_rich(tmp_path):
     """The machine with the GPU may lack other packages and a network."""
     text = _uninstalled(tmp_path, BARE, "--backend", "numpy")
@@ -252,6 +253,7 @@ def test_a_whole_survey_with_nothing_installed_but_numpy_pluggy_and_rich(tmp_pat
     assert sides == {"duoln, eager", "duoln, compiled"}
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="kernels run on the CPU under Linux only")
 def test_some_parts_of_a_gpu_over_the_stand_in(tmp_path):
     text = _uninstalled(tmp_path, OVER_STAND_IN, "--part", "ops", "--part", "sanitizer")

@@ -33,6 +33,7 @@ def every_case():
     return selftest.cases()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="kernels run on the CPU under Linux only")
 def test_small_cases_are_of_every_operator_variant_and_rule(every_case, gpu, monkeypatch):
     def kinds(cases):

@@ -118,6 +118,7 @@ def test_a_watched_run_of_several_variants(here, tmp_path):
     assert all(float(row["variance"]) > 0 and float(row["gradient_norm"]) > 0 for row in rows)
 
 
+@pytest.mark.long
 def test_the_checkpoints_are_the_same_with_and_without(here, tmp_path):
     assert here(*RUN, "--variant", "ln", "--out", "a", "--watch", "norm-stats", "--watch-every", "1")[0] == 0
     assert here(*RUN, "--variant", "ln", "--out", "b")[0] == 0
@@ -133,6 +134,7 @@ def _parameters(path):
     return {name: array.tobytes() for name, array in load_file(path).items()}
 
 
+@pytest.mark.long
 def test_ctrl_c_and_resume(here, tmp_path, monkeypatch):
     queue = Trainer.queue
 
@@ -153,6 +155,7 @@ def test_ctrl_c_and_resume(here, tmp_path, monkeypatch):
     assert first == second
 
 
+@pytest.mark.long
 def test_the_report_has_them_too(here, tmp_path):
     for name, words in (("a", ["--watch", "norm-stats"]), ("b", [])):
         assert here(*RUN, "--variant", "ln", "--out", name, *words)[0] == 0

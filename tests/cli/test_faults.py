@@ -113,6 +113,7 @@ class Failing:
         return call
 
 
+@pytest.mark.long
 def test_every_single_write_may_fail(tmp_path, numpy_backend, monkeypatch):
     """The n-th call fails, for n = 1, 2, 3 ... until none fails: the command reports the error, and the run can be resumed."""
     whole = line_trainer(numpy_backend, evaluate_every=5)

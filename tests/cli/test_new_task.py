@@ -66,6 +66,7 @@ def test_what_is_written_and_said(made):
         assert not [word for word in ("NAME", "TITLE", "DIST") if word in text], path
 
 
+@pytest.mark.long
 def test_it_is_listed_and_runs(installed, tmp_path):
     listed = json.loads(_run("duoln", "list", "--json", cwd=tmp_path, paths=[installed]).stdout)
     assert listed["broken"] == []

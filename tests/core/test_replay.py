@@ -36,6 +36,7 @@ def _numbers(calls, step, *inputs):
     return [(compiled(x).numpy().tolist(), step(x).numpy().tolist()) for x in inputs]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("task", "variant"), [(t, v) for t in TASKS for v in ("none", "ln") if v in TASKS[t].variants]
                          + [("las", "both"), ("mnist", "bn")])
 def test_a_task_trains_with_the_bits_of_its_step(task, variant, numpy_backend, applied):

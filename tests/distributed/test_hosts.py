@@ -55,6 +55,7 @@ def reach(address):
     raise AssertionError(f"nobody listens at {address}")
 
 
+@pytest.mark.long
 def test_ranks_at_two_addresses_train_as_one_process_whoever_comes_first(tmp_path):
     """One is started as by Slurm, one as by Open MPI. Before the second one, a stranger connects and sends nonsense."""
     if sys.platform == "darwin":

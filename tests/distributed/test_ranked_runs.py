@@ -20,7 +20,7 @@ needs_ring = pytest.mark.skipif(sys.platform == "win32", reason="MLX's ring runs
 
 @needs_ring
 @pytest.mark.parametrize(("task", "variant", "settings", "ranks"), [
-    ("handwriting", "ln", ("--set", "lines=24", "--set", "length=8", "--set", "text_length=5"), 2), ("mnist", "none", ("--set", "rows=600", "--batch-size", "150", "--set", "dropout=0.4"), 3)])
+    pytest.param("handwriting", "ln", ("--set", "lines=24", "--set", "length=8", "--set", "text_length=5"), 2, marks=pytest.mark.long), ("mnist", "none", ("--set", "rows=600", "--batch-size", "150", "--set", "dropout=0.4"), 3)])
 def test_ranks_train_as_one_process_does(task, variant, settings, ranks, tmp_path, backend="mlx"):
     words = (task, "--variant", variant, *settings)
     (tmp_path / "numpy.py").write_text("raise SystemExit('a file of the working folder was run')")
@@ -44,6 +44,7 @@ def test_ranks_on_gpus_train_as_one_process_does(tmp_path):
     test_ranks_train_as_one_process_does("mnist", "ln", ("--set", "rows=600", "--batch-size", "100"), 2, tmp_path, "cupy")
 
 
+@pytest.mark.long
 @needs_ring
 def test_a_variant_that_cannot_be_shared_ends_every_rank(tmp_path):
     done = run("mnist", "--variant", "bn", "--set", "rows=200", "--ranks", "2", "--out", str(tmp_path / "run"), check=2)
@@ -86,6 +87,7 @@ def test_a_rank_that_dies_ends_the_others_and_the_run_goes_on_from_its_checkpoin
     assert states(tmp_path / "ln").step == epochs * STEPS
 
 
+@pytest.mark.long
 @needs_ring
 def test_ctrl_c_stops_every_rank_at_one_step_and_going_on_equals_not_stopping(tmp_path, capsys):
     started = Started(tmp_path / "stopped", *LONG)
@@ -106,6 +108,7 @@ def test_ctrl_c_stops_every_rank_at_one_step_and_going_on_equals_not_stopping(tm
         np.testing.assert_array_equal(mine.arrays[name], array, err_msg=name)
 
 
+@pytest.mark.long
 @needs_ring
 def test_no_rank_outlives_the_command_that_started_it(tmp_path):
     """SIGTERM here; `test_launching.py` has the other signals, and ranks that only sleep."""

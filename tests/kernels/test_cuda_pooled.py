@@ -34,6 +34,7 @@ def _gradients(norm, backend, dtype, used=("h", "c")):
     return value_and_grad(total)(params)[1]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("at_once", [1, 2, 3, 100], ids=lambda n: f"{n} at once")
 @pytest.mark.parametrize("norm", ["none", "layer", "layer-cell", "layer-theano"])
 def test_many_time_steps_in_one_launch(norm, at_once, gpu, monkeypatch):

@@ -1,9 +1,6 @@
 """Every CUDA kernel, run on the CPU from its own text: against float64, to the bit on every run, and broken on purpose."""
 
-import sys
-from concurrent.futures import ThreadPoolExecutor
 
-import hostgpu
 import numpy as np
 import pytest
 import stand_in_cupy
@@ -11,9 +8,7 @@ from broken_text import break_text
 from conftest import GPU, STAND_IN
 from every_case import every_case
 
-from duoln.kernels import source
 from duoln.kernels.case_table import LONG_CELL_SIZES, recurrent
-from duoln.kernels.settings import every_setting
 from duoln.testing import selftest
 
 CASES = [p for p in every_case() if p.op not in ("conv2d", "max_pool2d", "leaky_relu", "relu", "batch_norm", "add", "linear_cross_entropy", "activated_linear", "matmul", "where", "multiply", "sum",
@@ -21,18 +16,11 @@ CASES = [p for p in every_case() if p.op not in ("conv2d", "max_pool2d", "leaky_
 """Those of operators that have a CUDA kernel."""
 
 
-@pytest.fixture(scope="module", autouse=GPU == STAND_IN and sys.platform == "linux")
-def compiled():
-    """Every kernel, compiled for the CPU two at a time."""
-    used = [(file, macros) for file, macros in every_setting() if macros.get("THREADS") != 1024 and "STORAGE" not in macros]
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda s: hostgpu.compile(source.text(s[0]), {k: str(v) for k, v in s[1].items()}), used))
-
-
 def test_there_are_many_cases():
     assert len(CASES) >= 300
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_kernel(case, gpu):
     outcome = selftest.prove(case, gpu)
@@ -86,6 +74,7 @@ BROKEN = [
     ("the columns' warps do not wait", _case("layer_norm 70 x 129"), "= sum;\n    __syncthreads();", "= sum;")]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(GPU != STAND_IN, reason="a broken kernel could take a real device with it")
 @pytest.mark.parametrize(("what", "case", "old", "new"), BROKEN, ids=[b[0] for b in BROKEN])
 def test_a_broken_kernel_fails_its_proof(what, case, old, new, gpu, monkeypatch):
@@ -115,6 +104,7 @@ def test_layer_norm_of_a_strided_view(gpu, rng):
     np.testing.assert_allclose(ops.layer_norm(view).numpy(), expected, atol=1e-5)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("op", ["add_layer_norm", "add_rms_norm"])
 @pytest.mark.parametrize("used", [("y",), ("total",), ("y", "total")], ids="+".join)
 @pytest.mark.parametrize("width", [33, 8200])

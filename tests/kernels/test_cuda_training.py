@@ -24,6 +24,7 @@ def _losses(folder):
     return [line["loss"] for line in lines if "loss" in line]
 
 
+@pytest.mark.long
 def test_mnist_by_name(cupy, tmp_path, capsys):
     """`duoln run mnist --backend cupy`: the kernels run, and the losses are NumPy's."""
     losses = {}

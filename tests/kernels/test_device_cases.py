@@ -5,13 +5,13 @@ from collections import Counter, defaultdict
 from itertools import product
 from math import ceil, prod
 
-import numpy as np
 import pytest
 from conftest import GPU, STAND_IN
+from every_case import zeros
 from h100 import H100, MULTIPROCESSORS, use_h100
 
 from duoln import ops
-from duoln.kernels import case_table, device_cases
+from duoln.kernels import device_cases
 from duoln.kernels.case_table import rule_cases
 from duoln.kernels.layer_norm import plan as of_norms
 from duoln.kernels.layer_norm.variant import Norm
@@ -30,20 +30,22 @@ NORMS = {"layer_norm": Norm(True, False), "rms_norm": Norm(False, False), "add_l
 STORAGE = {"float32": 0, "float16": 1, "bfloat16": 2}
 
 
+def _with_arrays(case):
+    return case._replace(inputs=list(case.inputs))
+
+
 @pytest.fixture(scope="module")
 def made():
     """Every case with zeros that take no memory, by name."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(case_table, "_floats", lambda rng, *shape: np.broadcast_to(np.float32(0), shape))
-        return {case.name: case.make() for case in EVERY if case.build.__module__.startswith("duoln.kernels")}
+    with zeros():
+        return {case.name: _with_arrays(case.make()) for case in EVERY if case.build.__module__.startswith("duoln.kernels")}
 
 
 @pytest.fixture(scope="module")
 def boundaries():
     """The table of boundaries, with zeros too."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(case_table, "_floats", lambda rng, *shape: np.broadcast_to(np.float32(0), shape))
-        return rule_cases()
+    with zeros():
+        return [_with_arrays(case) for case in rule_cases()]
 
 
 def test_names_are_those_of_the_cases(made):
@@ -176,6 +178,7 @@ def _on_this_device():
             yield pytest.param(case, id=case.name, marks=pytest.mark.long)
 
 
+@pytest.mark.few
 @pytest.mark.skipif(GPU == STAND_IN and sys.platform != "linux", reason="kernels run on the CPU under Linux only")
 @pytest.mark.parametrize("case", list(_on_this_device()))
 def test_case(case, gpu, monkeypatch):

@@ -1,9 +1,11 @@
 """The true kernels, clean under many seeds: nothing is found in them, and every seed gives the same bits."""
 
+import re
 import sys
 
 import pytest
 from conftest import GPU, STAND_IN, get_backend
+from every_case import values
 
 from duoln.kernels.case_table import rule_cases
 from duoln.kernels.recurrent.plan import MOST_KEPT
@@ -20,8 +22,8 @@ NORMS = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
 CUDA = (*NORMS, "lstm", "gru", "rnn", "lstm_cell", "softmax_cross_entropy", "take", "adam_update", "adam_rates", "global_norm",
         "linear")
 ALL = rule_cases()
-CASES = [c for c in ALL if c.op in CUDA and sum(a.size for a in c.inputs if a is not None) <= MOST_VALUES.get(c.op, 2500)]
-WIDE = [c for c in ALL if c.op in ("lstm", "gru") and c.inputs[1].shape[-1] > MOST_KEPT]
+CASES = [c for c, size in zip(ALL, values(rule_cases()), strict=True) if c.op in CUDA and size <= MOST_VALUES.get(c.op, 2500)]
+WIDE = [c for c in ALL if c.op in ("lstm", "gru") and int(re.search(r"H(\d+)", c.label)[1]) > MOST_KEPT]
 """Rows that are read again, whose weights have many values."""
 
 

@@ -76,6 +76,7 @@ def test_a_rule_that_writes_into_what_it_is_given_is_found(numpy_backend, monkey
         Tally().run(_of("leaky_relu"), numpy_backend)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("op", ["conv2d", "layer_norm", "lstm", "gru", "rnn"])
 def test_no_layout_changes_a_rule_of_mlx(op):
     pytest.importorskip("mlx.core", reason="MLX is not for this platform")
@@ -88,6 +89,7 @@ CUDA = {"layer_norm": 3, "rms_norm": 2, "add_layer_norm": 2, "add_rms_norm": 2, 
 """The operators with a rule on CUDA, and how many of their cases are run."""
 
 
+@pytest.mark.long
 @pytest.mark.skipif(GPU != STAND_IN, reason="the layouts are made for the stand-in")
 @pytest.mark.parametrize("op", CUDA)
 def test_no_layout_changes_a_rule_of_cuda(op, gpu):

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 from conftest import get_backend
-from every_case import every_case
+from every_case import every_case, width
 
 from duoln.errors import KernelError
 from duoln.kernels.case_table import recurrent
@@ -24,7 +24,7 @@ SIZES = [(1, 1, 1, 1), (3, 5, 3, 9), (2, 9, 2, 32), (2, 3, 2, 33), (2, 3, 5, 70)
          (1, 3, 2, 600), (2, 1, 1, 1100), (2, 2, 3, 8), (4, 2, 2, 7), (1, 7, 1, 128), (1, 2, 1, 257)]
 VARIANTS = {"lstm": ("layer", "layer-cell", "layer-theano"), "gru": ("layer", "layer-theano")}
 NORMS = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
-CASES = [p for p in every_case() if p.op in NORMS and p.inputs[0].shape[-1] <= MOST_COLUMNS]
+CASES = [p for p in every_case() if p.op in NORMS and width(p) <= MOST_COLUMNS]
 CASES += [p for p in every_case() if p.op == "lstm_cell" and p.attrs["norm"] != "none"]
 CASES += [recurrent(cell, norm, sizes, masked, reverse) for cell, norms in VARIANTS.items() for norm in norms
           for sizes in SIZES for masked, reverse in ((False, False), (False, True), (True, False), (True, True))
@@ -44,6 +44,7 @@ def test_there_are_many_cases_of_each():
     assert sorted(f"{name}.metal" for name in stand_in_metal.KERNELS) == sorted(p.name for p in source.FOLDER.rglob("*.metal"))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_kernel(case, mlx):
     outcome = selftest.prove(case, mlx)
@@ -82,6 +83,7 @@ BROKEN = [
     ("masked rows of the GRU go on", _case("gru layer T3 B5", "masked"), "mask[row] ? next : h[state]", "next")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("what", "case", "old", "new"), BROKEN, ids=[b[0] for b in BROKEN])
 def test_a_broken_kernel_fails_its_proof(what, case, old, new, mlx, monkeypatch):
     """A mutation of the text, at a few seeds of the scheduler: a case that the broken kernel passes tests nothing."""

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 from conftest import get_backend
-from every_case import every_case
+from every_case import every_case, width
 
 from duoln import ops
 from duoln.testing import check_rule
@@ -22,7 +22,7 @@ from duoln.kernels.layer_norm.metal import MOST_COLUMNS
 DTYPES = ("bfloat16", "float16")
 ARRAYS = {"layer_norm": 1, "rms_norm": 1, "add_layer_norm": 2, "add_rms_norm": 2}
 """The norms, and how many of their arrays are stored in 16 bits."""
-CASES = [c for c in every_case() if c.op in ARRAYS and c.inputs[0].shape[-1] <= MOST_COLUMNS and not c.misaligned]
+CASES = [c for c in every_case() if c.op in ARRAYS and width(c) <= MOST_COLUMNS and not c.misaligned]
 ORDINARY = (*(f"layer_norm {name}" for name in ("bfloat16 3 x 33", "float16 3 x 33", "bfloat16 4 x 500, tanh", "float16 70 x 129",
                                                 "bfloat16 2 x 2 x 7, alone", "bfloat16 3 x 2048")),
             "rms_norm bfloat16 70 x 33", "rms_norm float16 3 x 500", "add_layer_norm bfloat16 70 x 33", "add_layer_norm float16 3 x 2048",
@@ -74,6 +74,7 @@ def _differences(case, dtype, be, numpy):
     return [name for name, (a, b) in zip(names, pairs, strict=False) if not np.array_equal(a, b)]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("case", "dtype"), list(_pairs()))
 def test_the_bits_of_float32_rounded_once(case, dtype, mlx, numpy_backend):
     assert _differences(case, dtype, mlx, numpy_backend) == []

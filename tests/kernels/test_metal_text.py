@@ -75,6 +75,7 @@ def complaints(text):
     return messages
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("name", "text"), EVERY, ids=[name for name, _ in EVERY])
 def test_clang_accepts_it(name, text):
     assert complaints(text) == []

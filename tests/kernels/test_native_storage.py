@@ -309,6 +309,7 @@ def test_a_kernel_with_a_long_path(tmp_path, monkeypatch):
     assert building.build([Unit(str(deep), "float32")], remembering_compiler()) == {} and len(list(tmp_path.glob("*.so"))) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ["[" * 200_000, None], ids=["deep", "needs that are no names"])
 def test_a_record_that_is_none(text, tmp_path):
     assert COMPILED in run(tmp_path).stdout

@@ -32,6 +32,7 @@ def package(tmp_path):
     return made.parent
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", ["env {}", "  env   A=1 {} "])
 def test_a_compiler_of_several_words(words, tmp_path):
     done = run(tmp_path, DUOLN_CXX=words.format(shutil.which("c++") or native.compiler().command[0]))
@@ -45,6 +46,7 @@ def test_a_program_whose_name_has_a_space(tmp_path):
     assert COMPILED in run(tmp_path / "cache", DUOLN_CXX=program).stdout
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("nothing", [" ", "no-such-compiler c++", "'"])
 def test_words_that_are_no_compiler(nothing, tmp_path):
     done = run(tmp_path, DUOLN_CXX=nothing)
@@ -78,6 +80,8 @@ def refusing(folder, refused):
     return f"{folder}:{os.environ['PATH']}"
 
 
+@pytest.mark.long
+@pytest.mark.few
 @pytest.mark.parametrize(("refused", "flag"), [("-march=native", "-mcpu=native"), ("=native", "-fopenmp-simd")])
 def test_a_compiler_names_its_own_cpu_as_it_can(refused, flag, tmp_path):
     """Apple's Clang knew no -march=native for ARM, and GCC knows none for PowerPC and RISC-V."""
@@ -102,6 +106,7 @@ def _check_refused(fault, words, tmp_path):
     assert done.stderr.count("\n") == 1 and "NumPy's rule runs instead" in done.stderr and not libraries(tmp_path / "cache")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("fault", "words"), [
     ("*.so*) echo 'cannot execute as' >&2; exit 1 ;;", "it says cannot execute as"),
     ('*.so*) shift $(($# - 1)); echo garbage > "$1"; exit ;;', "trial.so"),

@@ -1,7 +1,7 @@
 """NVIDIA's own compiler takes every kernel with every setting for every architecture; no GPU or driver is needed.
 
-By default all of them for sm_90 and one for each architecture, with --long all of them for all. The compiler's logs are
-kept from one run of the tests to the next, as compiled kernels are.
+By default one setting of each file for sm_90 and one file for each architecture, with --long all of them for all. The
+compiler's logs are kept from one run of the tests to the next, as compiled kernels are.
 `pytest -rP tests/kernels/test_nvrtc.py` prints registers and spills of every kernel, setting and architecture.
 """
 
@@ -21,13 +21,13 @@ FILES = sorted({file for file, _ in every_setting()})
 SMALL = {"THREADS": 32, "UNITS": 1, "NORM_GATES": 1, "NORM_CELL": 1}
 
 
+@pytest.mark.parametrize("file", FILES)
+def test_one_setting_of_each_file(file):
+    _check(file, [next(macros for name, macros in every_setting() if name == file)], "sm_90")
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_every_architecture_is_known(architecture):
-    """One setting of the largest source."""
-    assert nvrtc_logs.used(nvrtc_logs.log(source.text("lstm/lstm.cu"), SMALL, architecture))
-
-
-@pytest.mark.parametrize("architecture", [a if a == "sm_90" else pytest.param(a, marks=pytest.mark.long) for a in ARCHITECTURES])
 @pytest.mark.parametrize("file", FILES)
 def test_compiles_and_keeps_its_values_in_registers(file, architecture):
     _check(file, [macros for name, macros in every_setting() if name == file and "STORAGE" not in macros], architecture)
@@ -51,9 +51,9 @@ def test_values_of_16_bits(file, macros, architecture):
     _check(file, [macros], architecture)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("architecture", "device"), [
-    pytest.param(architecture, device, marks=[] if architecture == "sm_90" else pytest.mark.long, id=architecture)
-    for architecture, device in WALK_DEVICES.items()])
+    pytest.param(architecture, device, id=architecture) for architecture, device in WALK_DEVICES.items()])
 @pytest.mark.parametrize("file", sorted(f"{cell}/walk{end}.cu" for cell in ("lstm", "gru", "rnn") for end in ("", "_backward")))
 def test_walks(file, architecture, device):
     _check(file, [walk.macros for walk in walks(device) if walk.file == file], architecture)
@@ -78,6 +78,7 @@ def _check(file, settings, architecture):
             assert use.registers * macros.get("THREADS", 256) <= 65536, (entry, macros, use)
 
 
+@pytest.mark.long
 def test_one_setting_of_each_file_fits_a_multiprocessor():
     """The logs of most are there already, from the tests above."""
     one_of_each = {setting[0]: setting for setting in reversed(registers_table.settings("sm_90"))}

@@ -245,6 +245,7 @@ def _trained(tmp_path, faults, **variables):
     return (*json.loads(done.stdout), done.stderr)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(GPU != STAND_IN or sys.platform != "linux", reason="kernels are broken on the CPU only")
 def test_a_first_run_over_a_wrong_a_hanging_and_a_context_ending_kernel(tmp_path, compiled):
     right, _, _, _ = _trained(tmp_path, "", DUOLN_RULES="composed")
@@ -262,6 +263,7 @@ def test_a_first_run_over_a_wrong_a_hanging_and_a_context_ending_kernel(tmp_path
     assert "set aside" not in later and "proving" not in later
 
 
+@pytest.mark.long
 @pytest.mark.skipif(GPU != STAND_IN or sys.platform != "linux", reason="the pool is the stand-in's")
 def test_a_device_without_memory_left_says_nothing_about_a_kernel(gpu, monkeypatch):
     from duoln.kernels import launch
@@ -320,6 +322,7 @@ def _layer(tmp_path, faults, fitting=1, **variables):
 WALK, STEPS = "lstm layer 'cuda walk'", "lstm layer 'cuda steps'"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(GPU != STAND_IN or sys.platform != "linux", reason="kernels are broken on the CPU only")
 def test_a_walk_that_is_wrong_is_replaced_by_steps_and_these_by_the_composed_rule(tmp_path):
     right, rules = _layer(tmp_path, "", DUOLN_RULES="composed")
@@ -331,6 +334,7 @@ def test_a_walk_that_is_wrong_is_replaced_by_steps_and_these_by_the_composed_rul
         np.testing.assert_allclose(gradient, right, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(GPU != STAND_IN or sys.platform != "linux", reason="kernels are broken on the CPU only")
 def test_a_driver_that_refuses_clusters_and_a_user_who_does(tmp_path):
     right, _ = _layer(tmp_path, "", DUOLN_RULES="composed")

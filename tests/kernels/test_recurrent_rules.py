@@ -50,6 +50,7 @@ def test_rule(name, cell, norm, sizes, rng, numpy_backend):
                attributes(cell, norm, reverse, remat, eps), numpy_backend)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("cell", "norm"), WALKS)
 @pytest.mark.parametrize("name", NAMES)
 def test_bounded_gradients_between_time_steps(name, cell, norm, rng, numpy_backend):
@@ -69,6 +70,7 @@ def _padding(name):
     return np.arange(9)[:, None] < np.array(LENGTHS[name])
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("cell", "norm"), WALKS)
 @pytest.mark.parametrize("name", NAMES)
 def test_padded_sequences(name, cell, norm, rng, numpy_backend):

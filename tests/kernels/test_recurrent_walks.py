@@ -32,6 +32,7 @@ EPS = 0.1
 """Large, because a norm over few values with a small one multiplies rounding errors."""
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("sizes", [WIDTHS, BATCHES], ids=["widths", "rows"])
 @pytest.mark.parametrize(("cell", "norm"), WALKS)
 def test_every_size_equals_the_composed_rule_in_float64(cell, norm, sizes, rng, numpy_backend):
@@ -108,6 +109,7 @@ def test_the_same_bits_a_hundred_times(cell, norm, size, threads, rng, numpy_bac
 
 # Rows that do not know of each other -----------------------------------------------------------------------
 
+@pytest.mark.few
 @NEEDS_COMPILER
 @pytest.mark.parametrize("n_in", [positions.FEW_INPUTS, 20])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

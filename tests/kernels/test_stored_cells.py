@@ -23,7 +23,7 @@ UNITS = {"bfloat16": 2.0 ** -7, "float16": 2.0 ** -10}
 """One unit in the last place of values up to 2, as a share of 1."""
 _EVERY = [c for c in rule_cases() if c.op in ("rnn", "lstm", "gru", "lstm_cell")]
 CASES = [c for c in _EVERY if "in1 H1100" not in str(c) or c.op == "rnn"]
-CASES += [recurrent(c.op, c.attrs["norm"], (2, 2, 3, 1100), c.inputs[6 if c.op == "lstm" else 5] is not None, c.attrs["reverse"]) for c in _EVERY if str(c) not in {str(k) for k in CASES}]
+CASES += [recurrent(c.op, c.attrs["norm"], (2, 2, 3, 1100), "masked" in c.label, c.attrs["reverse"]) for c in _EVERY if str(c) not in {str(k) for k in CASES}]
 """Of wide rows those with three inputs: a norm takes out the part of the gradient of one input alone, and what is left is mostly rounding."""
 LONG = [recurrent(cell, norm, (16, 3, 4, 9), masked, False) for cell, norm in (("lstm", "none"), ("lstm", "layer"), ("gru", "layer"), ("rnn", "layer"))
         for masked in (False, True)]
@@ -107,6 +107,7 @@ def check(case, dtype, be):
     return worst, equal
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("case", "dtype"), list(_pairs()))
 def test_rounded_where_it_is_stored(case, dtype, gpu):
     check(case, dtype, gpu)
@@ -139,6 +140,7 @@ BROKEN = [
     ("the product takes a state that is not there yet", _case("gru layer T16"), "if (STORAGE) h_stored[(row + batch) * hidden + unit(u)]", "if (STORAGE) h_stored[row * hidden + unit(u)]")]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(GPU != STAND_IN, reason="a broken kernel could take a real device with it")
 @pytest.mark.parametrize(("what", "case", "old", "new"), BROKEN, ids=[b[0] for b in BROKEN])
 def test_a_broken_kernel_fails_its_proof(what, case, old, new, gpu, monkeypatch):

@@ -63,6 +63,7 @@ def test_conversions(dtype, numpy_backend):
     _check_conversions(dtype, numpy_backend, (source.FOLDER / "storage.cuh").read_text())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("dtype", "right", "wrong"), [
     ("bfloat16", "+ (bits >> 16 & 1)", "+ 1"), ("bfloat16", "if ((bits & 0x7fffffffu) > 0x7f800000u) return storage_t(bits >> 16 | 0x40);", ""),
     ("float16", ">= 0x477ff000u", ">= 0x7f000000u"), ("float16", "< 0x38800000u", "< 0x38000000u")])
@@ -110,6 +111,7 @@ def _near(be, result, reference, dtype):
     return (np.abs(a - b) <= np.maximum(np.abs(b) * unit, 1e-6 * np.abs(b).max())).all()
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("case", "dtype"), list(_pairs()))
 def test_norms_take_values_as_they_are_stored(case, dtype, gpu):
     """Within a unit in the last place of what the kernel for float32 gives on the same values."""
@@ -140,6 +142,7 @@ def _check_stored(case, dtype, gpu):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5 * np.abs(b).max())
 
 
+@pytest.mark.long
 @pytest.mark.skipif(GPU != STAND_IN, reason="a broken kernel could take a real device with it")
 @pytest.mark.parametrize(("what", "label", "old", "new"), [
     ("what is normalised is rounded", "bfloat16 70 x 33", "        if (inside) r.store(total + start, width);",

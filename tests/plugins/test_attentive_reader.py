@@ -31,6 +31,7 @@ def test_it_is_a_task():
     check_task(TASK, steps=2, settings=TINY)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", ["ln", "bn-everywhere"])
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "numpy"])
 def test_it_is_a_task_elsewhere(name, variant, monkeypatch):
@@ -174,6 +175,7 @@ def test_both_likelihoods(numpy_backend):
         check_close(model.loss(t["p"], t["b"]).numpy(), expected, 1e-8, likelihood)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("variant", NORMS)
 @pytest.mark.parametrize("likelihood", ["paper", "exact"])
 def test_gradient_of_the_whole_model(variant, likelihood, numpy_backend):
@@ -334,6 +336,7 @@ def test_equal_training_on_numpy_and_mlx(variant):
     assert runs["numpy"][1] == pytest.approx(runs["mlx"][1], rel=1e-3)
 
 
+@pytest.mark.few
 @pytest.mark.peers
 @pytest.mark.parametrize(("variant", "options"), [
     *((variant, {}) for variant in TASK.variants),

@@ -3,7 +3,7 @@
 
 import numpy as np
 import pytest
-from conftest import get_backend
+from conftest import ON_NUMPY, get_backend
 from task_checks import check_peer, check_task_on
 
 from duoln import nn, tree
@@ -31,6 +31,7 @@ def _config(variant, **settings):
     return make_config(TASK, variant, "smoke", {"channels": 2, "batch_size": 6, **settings})
 
 
+@ON_NUMPY
 def test_it_is_a_task(be):
     check_task_on(be, TASK, steps=2, settings={"channels": 2, "batch_size": 6})
 
@@ -267,6 +268,7 @@ def test_batch_norm_is_evaluated_by_the_statistics_of_undisturbed_images(numpy_b
     np.testing.assert_allclose(whole[:1], alone, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.few
 @pytest.mark.peers
 @pytest.mark.parametrize(("variant", "gains"), [("none", "unit"), ("bn", "unit"), ("ln", "unit"), ("ln", "channel"),
                                                 ("wn", "unit")])

@@ -3,7 +3,7 @@
 
 import numpy as np
 import pytest
-from conftest import get_backend
+from conftest import ON_NUMPY, get_backend
 from task_checks import check_peer, check_task_on, sigmoid
 
 from duoln import nn, tree
@@ -21,6 +21,7 @@ TASK = DrawTask()
 TINY = {"glimpses": 2, "hidden": 5, "latent": 3}
 
 
+@ON_NUMPY
 def test_it_is_a_task(be):
     check_task_on(be, TASK, steps=2, settings={**TINY, "rows": 60})
 
@@ -245,6 +246,7 @@ def test_equal_training_on_numpy_and_mlx(variant):
     assert runs["numpy"][1] == pytest.approx(runs["mlx"][1], rel=1e-4)
 
 
+@pytest.mark.few
 @pytest.mark.peers
 @pytest.mark.parametrize("variant", ["none", "wn", "ln"])
 @pytest.mark.parametrize(("centre", "clip"), [("edge", "norm"), ("draw", "value")])

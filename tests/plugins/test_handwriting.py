@@ -24,6 +24,7 @@ def test_it_is_a_task():
     check_task(TASK)
 
 
+@pytest.mark.long
 def test_it_is_a_task_on_cuda(gpu):
     """MLX's turn is below: the kit compiles a dozen steps, which takes it a minute and a half."""
     check_task_on(gpu, TASK, steps=2, settings={"length": 6, "lines": 16, "evaluate_lines": 2})
@@ -159,6 +160,7 @@ def test_equal_start_and_batches_on_numpy_and_mlx():
     check_one_start(TASK, {"length": 12}, 3, rtol=1e-4)
 
 
+@pytest.mark.few
 @pytest.mark.peers
 @pytest.mark.parametrize("variant", ["none", "ln"])
 def test_pytorch_gives_the_same_losses(variant):

@@ -39,10 +39,12 @@ def test_it_is_a_task():
     check_task(Mute(), settings={"utterances": 32, "evaluate_utterances": 4})
 
 
+@pytest.mark.long
 def test_it_can_be_sampled():
     check_task(Two(), steps=2, settings=TINY, agreement=False, gradients=False)
 
 
+@pytest.mark.long
 def test_it_is_a_task_on_cuda(gpu):
     check_task(type("TwoMute", (Two, Mute), {})(), backend=gpu, steps=2, settings=TINY, agreement=False, gradients=False)
 
@@ -166,6 +168,7 @@ def _start(variant, **settings):
     return cfg, params, batch
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("variant", TASK.variants)
 def test_the_network_against_plain_numpy(variant, be):
     cfg, params, batch = _start(variant)
@@ -203,6 +206,7 @@ def test_without_layers_above_the_pyramid(numpy_backend):
     check_close(TASK.model(cfg).misses(t["p"], t["b"]).numpy(), _reference(cfg, params, batch), 1e-11, "misses")
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("variant", ["both", "decoder-swapped-state", "encoder-over-time"])
 def test_gradient_of_the_whole_model(variant, numpy_backend):
     cfg, params, batch = _start(variant, listener_hidden=2, speller_hidden=2, attention=2, mels=1)
@@ -256,6 +260,7 @@ def test_equal_training_on_numpy_and_mlx(variant):
     assert runs["numpy"][1] == pytest.approx(runs["mlx"][1], rel=1e-4)
 
 
+@pytest.mark.few
 @pytest.mark.peers
 @pytest.mark.parametrize(("variant", "peer", "settings"), [
     *((v, "torch", {}) for v in TASK.variants), ("both", "torch-hoisted", {}), ("none", "torch", {"listener_norm": "upper"}),

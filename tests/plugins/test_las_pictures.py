@@ -74,6 +74,7 @@ def test_models_that_cannot_be_sampled(trained, tmp_path):
     check_error(DataError, lambda: sample(trained, Options(audio=str(tmp_path)), tmp_path / "a.png"), str(tmp_path))
 
 
+@pytest.mark.long
 def test_report_draws_the_weights(runs, tmp_path, capsys):
     assert cli.main(["report", str(runs), "--out", str(tmp_path)]) == 0
     written = capsys.readouterr().err.replace("\n", "")

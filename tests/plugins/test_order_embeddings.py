@@ -28,6 +28,7 @@ def test_it_is_a_task():
     check_task(TASK)
 
 
+@pytest.mark.long
 def test_it_is_a_task_on_cuda(gpu):
     check_task(TASK, backend=gpu, steps=2, settings={"joint_size": 8, "word_size": 4, "batch_size": 4}, agreement=False,
                gradients=False)
@@ -177,6 +178,7 @@ def test_clipping_is_of_the_arrays_that_the_authors_have(numpy_backend):
     assert 3 < above < 17
 
 
+@pytest.mark.few
 @pytest.mark.peers
 @pytest.mark.parametrize("correction", ["kiros2015", "standard"])
 @pytest.mark.parametrize("variant", TASK.variants)

@@ -164,6 +164,7 @@ def test_equal_training_on_numpy_and_mlx():
     assert losses["numpy"] == pytest.approx(losses["mlx"], rel=1e-4)
 
 
+@pytest.mark.few
 @pytest.mark.peers
 @pytest.mark.parametrize("peer", TASK.peers)
 @pytest.mark.parametrize("variant", ["none", "ln"])

@@ -4,9 +4,6 @@ import json
 
 import numpy as np
 import pytest
-import scipy.stats
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import KFold
 
 from duoln.cli import main
 from duoln.errors import DataError, DivergedError, ShapeError
@@ -20,6 +17,8 @@ TASK = SkipThoughtsTask()
 @pytest.mark.parametrize("count", [2, 3, 7, 1000])
 @pytest.mark.parametrize("kind", ["real", "ties", "tiny", "shifted"])
 def test_correlations_are_scipys(count, kind):
+    from scipy import stats
+
     rng = np.random.default_rng(count)
     x, y = rng.standard_normal(count), rng.standard_normal(count)
     if kind == "ties":
@@ -29,8 +28,8 @@ def test_correlations_are_scipys(count, kind):
         x = x * 1e-160
     elif kind == "shifted":
         y = x + 1e6
-    assert figures.pearson(x, y) == pytest.approx(scipy.stats.pearsonr(x, y)[0], abs=1e-9)
-    assert figures.spearman(x, y) == pytest.approx(scipy.stats.spearmanr(x, y)[0], abs=1e-9)
+    assert figures.pearson(x, y) == pytest.approx(stats.pearsonr(x, y)[0], abs=1e-9)
+    assert figures.spearman(x, y) == pytest.approx(stats.spearmanr(x, y)[0], abs=1e-9)
     assert figures.mean_squared_error(x, y) == pytest.approx(float(((x - y) ** 2).mean()), rel=1e-6)
 
 
@@ -99,6 +98,8 @@ def test_codes_that_are_no_numbers_are_a_run_that_diverged():
 
 @pytest.mark.parametrize("form", relatedness.ROUNDS)
 def test_rounds_end_at_the_first_without_gain(form):
+    from scipy import stats
+
     u, v, scores, parts = _pairs(120, noise=1.0)
     judged = relatedness.judge(u, v, scores, parts, 0, relatedness.ROUNDS[form])
     # Again, by hand.
@@ -108,19 +109,21 @@ def test_rounds_end_at_the_first_without_gain(form):
     seen, kept = [], []
     for _ in range(judged.rounds + 1):
         model.fit(x[order], target[order], *relatedness.ROUNDS[form])
-        seen.append(scipy.stats.pearsonr(model.scores(x[parts == 1]), scores[parts == 1])[0])
+        seen.append(stats.pearsonr(model.scores(x[parts == 1]), scores[parts == 1])[0])
         kept.append(model.weights.copy())
     assert judged.rounds >= 1 and (np.diff(seen[:-1]) > 0).all() and seen[-1] <= seen[-2] + 1e-12
     model.weights = kept[-2]
     test = parts == 2
-    assert judged.r == pytest.approx(scipy.stats.pearsonr(model.scores(x[test]), scores[test])[0], abs=1e-9)
-    assert judged.rho == pytest.approx(scipy.stats.spearmanr(model.scores(x[test]), scores[test])[0], abs=1e-9)
+    assert judged.r == pytest.approx(stats.pearsonr(model.scores(x[test]), scores[test])[0], abs=1e-9)
+    assert judged.rho == pytest.approx(stats.spearmanr(model.scores(x[test]), scores[test])[0], abs=1e-9)
 
 
 # Classes ------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("count", [10, 11, 19, 101])
 def test_folds_are_scikit_learns(count):
+    from sklearn.model_selection import KFold
+
     expected = [test for _, test in KFold(10).split(np.zeros(count))]
     for fold, test in zip(classify.folds(count), expected, strict=True):
         np.testing.assert_array_equal(fold, test)
@@ -128,6 +131,9 @@ def test_folds_are_scikit_learns(count):
 
 def test_nested_folds_are_those_of_plain_loops():
     """With another solver, cold starts, and scikit-learn's own folds."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import KFold
+
     rng = np.random.default_rng(0)
     x = rng.standard_normal((70, 3))
     y = (x[:, 0] + 1.2 * rng.standard_normal(70) > 0).astype(int)

@@ -34,6 +34,7 @@ class Few(TransformerTask):
     references: ClassVar = {}
 
 
+@pytest.mark.long
 def test_it_is_a_task_on_cuda(gpu):
     check_task_on(gpu, Few(), steps=2, settings=TINY)
 
@@ -181,6 +182,7 @@ def test_equal_start_and_batches_on_numpy_and_mlx():
     check_one_start(TASK, {"blocks": 1, "width": 8, "batch_size": 4}, 4, rtol=1e-4)
 
 
+@pytest.mark.few
 @pytest.mark.peers
 @pytest.mark.parametrize(("variant", "peer"), [
     *((variant, "torch") for variant in ("pre", "post", "rms", "none")), ("post-warm", "torch-fused")])

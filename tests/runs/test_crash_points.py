@@ -25,9 +25,9 @@ def _drive(plans, folder):
 
 
 def test_some_points(tmp_path):
-    [with_patience, without] = _drive([{"patience": 3, "evaluate_every": 2, "points": 30, "seed": 1},
-                                       {"patience": 0, "evaluate_every": 2, "points": 12, "seed": 2}], tmp_path / "runs")
-    assert with_patience["tried"] + without["tried"] == 42 and with_patience["all_points"] > 200
+    [with_patience, without] = _drive([{"patience": 3, "evaluate_every": 2, "points": 16, "seed": 1},
+                                       {"patience": 0, "evaluate_every": 2, "points": 8, "seed": 2}], tmp_path / "runs")
+    assert with_patience["tried"] + without["tried"] == 24 and with_patience["all_points"] > 200
 
 
 @pytest.mark.long

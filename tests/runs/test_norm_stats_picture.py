@@ -82,6 +82,7 @@ def test_it_is_written_for_any_number_of_layers(tmp_path, layers, updates):
     assert norm_stats_picture.draw("a $title", {"a": stats}, tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
 
 
+@pytest.mark.long
 @drawing
 def test_runs_without_statistics_are_left_out_and_many_have_several_pictures(tmp_path):
     plain = made_curve(tmp_path / "plain", "ln")

@@ -130,6 +130,7 @@ def outputs(name, module, x):
     return np.moveaxis(y, 1, -1) if name.startswith(CHANNELS) else y
 
 
+@pytest.mark.few
 @pytest.mark.peers
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "GRU without the bias"])
 def test_the_outputs_are_pytorchs_both_ways(name, be, tmp_path):

@@ -79,6 +79,7 @@ def test_signals_of_several_kinds_are_one_request(numbers, numpy_backend, tmp_pa
     assert checkpoint.newest(tmp_path / "cut" / "checkpoints")[0].step == 7
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("first", "second", "code"), [("SIGTERM", "SIGTERM", -15), ("SIGHUP", "SIGHUP", -1), ("SIGINT", "SIGINT", 130)])
 def test_a_second_signal_ends_at_once(first, second, code, tmp_path):
     program = f"""
@@ -122,6 +123,7 @@ command()
 """
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("place", "code"), [("the report", 130), ("the end", 130), ("the end of Python", 0)])
 def test_ctrl_c_while_a_command_ends(place, code, tmp_path):
     """It ends with the exit code and not by the signal, whether it is the second one or comes after the work."""
@@ -145,6 +147,7 @@ _COMMANDS = {"python -m duoln": ["-m", "duoln", "list"], "duoln": ["duoln", "lis
              "python -m duoln.examples.mnist": ["-m", "duoln.examples.mnist", "--epochs", "0", "--out", "r"]}
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("command", "module"), [
     ("python -m duoln", "duoln.cli"), ("python -m duoln", "duoln.__main__"), ("python -m duoln", "rich"),
     ("python -m duoln", "duoln.plugins.mnist"), ("duoln", "duoln.cli"), ("duoln", "numpy"),

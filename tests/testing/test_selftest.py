@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from conftest import ON_NUMPY
 from every_case import every_case
 
 from duoln import cli, ops
@@ -15,6 +16,7 @@ from duoln.testing import selftest, tolerance
 _one_of_each = functools.cache(lambda backend: selftest.largest_of_each(every_case(), backend))
 
 
+@ON_NUMPY
 def test_every_rule_of_every_backend(be):
     reports = selftest.by_rule(selftest.run(be, _one_of_each(be)))
     assert {r.op for r in reports} == {"layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm", "rnn", "lstm", "lstm_cell", "gru", "softmax_cross_entropy", "take", "adam_update", "adam_rates",

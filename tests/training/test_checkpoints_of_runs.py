@@ -62,6 +62,7 @@ class Narrow(Line):
         return Momentum(0.01, stored=self.stored)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stored", ["bfloat16", "float16"])
 def test_a_state_of_16_bits_goes_on_to_the_bit(stored, be, tmp_path):
     task = Narrow(stored)

@@ -8,6 +8,7 @@ import signal
 
 import numpy as np
 import pytest
+from conftest import ON_NUMPY
 from small_runs import VALUES, At, Told, fit_into, state_bits
 
 from duoln import cli, tree
@@ -53,6 +54,7 @@ def test_how_long_a_run_is(numpy_backend, tmp_path, settings, evaluated, ended):
 
 
 @pytest.mark.parametrize("stop", [3, 10, 12, 15, 18, 20])
+@ON_NUMPY
 def test_a_run_that_is_cut_ends_the_same(be, tmp_path, stop):
     whole = told_trainer(be)
     expected = fit_into(whole, tmp_path / "whole", be)

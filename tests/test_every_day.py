@@ -1,0 +1,48 @@
+"""Which tests are run every day, which with --long, and which are a share of the others."""
+
+import itertools
+import re
+
+import pytest
+from conftest import chosen_of
+
+
+class Case:
+    """A test as pytest has collected it."""
+
+    def __init__(self, name, *marks):
+        self.name = self.nodeid = name
+        self.originalname, self.path, self.parent, self.keywords = name.partition("[")[0], "file", Parent, set(marks)
+
+
+class Parent:
+    name = "file"
+
+
+def _cases(test, *marks):
+    return [Case(f"{test}[{a}-{b}-{c}]", *marks) for a, b, c in itertools.product(("numpy", "mlx", "cupy"), range(10, 17), "fgh")]
+
+
+def _words(cases, strength):
+    return {words for case in cases for words in itertools.combinations(sorted(set(re.findall(r"\w+", case.name))), strength)}
+
+
+@pytest.mark.parametrize(("marks", "strength", "most"), [((), 2, 45), (("few",), 1, 20)], ids=["pairs", "words"])
+def test_of_many_cases_every_day_has_each_word_of_their_names(marks, strength, most):
+    cases = _cases("test_many", *marks)
+    chosen = chosen_of(cases)
+    assert _words(chosen, strength) == _words(cases, strength)
+    assert len(chosen) <= most < len(cases) == 63
+    assert chosen == [case for case in cases if case in chosen] == chosen_of(chosen)
+
+
+def test_a_few_cases_are_all_of_every_day():
+    every_day = [*_cases("test_few")[:20], Case("test_one")]
+    assert chosen_of([*every_day, Case("test_long", "long")]) == every_day
+
+
+def test_shares_have_each_other_test_once():
+    cases = [*_cases("test_many"), *_cases("test_long", "long")]
+    short, shares = set(chosen_of(cases)), [set(chosen_of(cases, f"{k}/3")) for k in range(3)]
+    assert all(short < share for share in shares) and set.union(*shares) == set(cases) == set(chosen_of(cases, "0/1"))
+    assert all(a & b == short for a, b in itertools.combinations(shares, 2))
