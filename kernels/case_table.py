@@ -252,10 +252,14 @@ def _linear() -> Iterator[RuleCase]:
                   (65, 513, 17), (300, 33, 50), (300, 1025, 3), (1025, 3, 257)):
         whole = linear(*sizes)
         yield whole
-        yield whole._replace(op="matmul", inputs=Made(lambda of=whole: of.inputs[:2]))
+        yield whole._replace(op="matmul", inputs=Made(partial(_first_two, whole)))
         for activation in ("relu", "tanh"):
             yield whole._replace(op="activated_linear", label=f"{whole.label}, {activation}",
                                  attrs={"activation": activation})
+
+
+def _first_two(case: RuleCase) -> Sequence[np.ndarray | None]:
+    return case.inputs[:2]
 
 
 def linear(rows: int, n_in: int, n_out: int) -> RuleCase:
