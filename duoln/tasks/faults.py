@@ -13,7 +13,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,7 +68,7 @@ def _named(call: Callable[..., Any], where: str, author: _Author) -> Callable[..
 
 
 def _run(call: Callable[..., Any], where: str, author: _Author, /, *args: Any, **kwargs: Any) -> Any:
-    result = _call(author, where, lambda: checked(where, call(*args, **kwargs)))
+    result = _call(author, where, wraps(call)(lambda *a, **k: checked(where, call(*a, **k))), *args, **kwargs)
     complete = _COMPLETE.get(where)
     return complete(result, author) if complete else result
 
@@ -114,7 +114,7 @@ def _call(author: _Author, where: str, call: Callable[..., Any], /, *args: Any, 
                 raise
             text = words_of(error).splitlines()
             raise TaskError(f"task '{author.task}' of {author.owner}: {where} raised {type(error).__name__}: "
-                            f"{text[0] if text else 'no message'} ({_place(error, author.file)}); "
+                            f"{text[0] if text else 'no message'} ({_place(error, author.file, call)}); "
                             "DUOLN_TRACEBACK=1 shows the whole way there") from error
 
 
@@ -131,11 +131,16 @@ def _file_of(task: Task) -> str:
         return ""
 
 
-def _place(error: BaseException, own: str) -> str:
-    """The innermost line of the task's own file in the traceback of an error; without one, the innermost line."""
+def _place(error: BaseException, own: str, call: Callable[..., Any]) -> str:
+    """The innermost line of the task's own file in the traceback of an error; without one, the first line of the method
+    that was called, because its result is wrong, or the innermost line.
+    """
     frames = traceback.extract_tb(error.__traceback__)
-    frame = next((f for f in reversed(frames) if f.filename == own), frames[-1])
-    return f"{frame.filename}:{frame.lineno}"
+    lines = [f"{frame.filename}:{frame.lineno}" for frame in frames if frame.filename == own]
+    code = getattr(inspect.unwrap(call), "__code__", None)
+    if code is not None and code.co_filename == own:
+        lines.insert(0, f"{own}:{code.co_firstlineno}")
+    return lines[-1] if lines else f"{frames[-1].filename}:{frames[-1].lineno}"
 
 
 @contextlib.contextmanager

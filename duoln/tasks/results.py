@@ -81,9 +81,10 @@ def _metrics(value: Any) -> dict[str, float]:
 
 
 def _loss(value: Any) -> Tensor:
-    _expect(isinstance(value, Tensor), "a Tensor", value)
+    advice = "; a loss of NumPy's would be a constant" if isinstance(value, np.generic | np.ndarray) else ""
+    _expect(isinstance(value, Tensor), "a Tensor", value, advice)
     if value.shape != ():
-        raise TypeError(f"expected a loss of shape (), found {value.shape}")
+        raise TypeError(f"expected a loss of shape (), found {value.shape}; ops.mean(loss) makes one of it")
     result: Tensor = value
     return result
 
@@ -148,9 +149,9 @@ def _function(value: Any) -> Any:
     return value
 
 
-def _expect(good: bool, expected: str, value: Any) -> None:
+def _expect(good: bool, expected: str, value: Any, advice: str = "") -> None:
     if not good:
-        raise TypeError(f"expected {expected}, found {kind_of(value)}")
+        raise TypeError(f"expected {expected}, found {kind_of(value)}{advice}")
 
 
 _CHECKS: dict[str, Callable[[Any], Any]] = {

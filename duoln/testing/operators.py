@@ -127,6 +127,7 @@ def check_rule(op: Op[Any, Any], rule: Rule, inputs: Sequence[np.ndarray | None]
     kinds = {a.dtype.name for a in inputs if a is not None and a.dtype.kind == "f"}
     limit = tolerance(dtype if dtype in STORAGE else kinds.pop(), length)
     out, saved = call("forward", backend, *natives, **attrs)
+    _check_unchanged(op, rule, backend, natives, before, "input")
     expected, their_saved = composed.forward(backend, *natives, **attrs)
     again, _ = call("forward", backend, *natives, **attrs)
     for k, (a, b, c) in enumerate(zip(_as_tuple(out), _as_tuple(expected), _as_tuple(again), strict=True)):
@@ -152,10 +153,16 @@ def check_rule(op: Op[Any, Any], rule: Rule, inputs: Sequence[np.ndarray | None]
             _check_dtypes(backend, a, b, f"[{op.name}] gradient {k}")
             check_close(backend.to_numpy(a), backend.to_numpy(b), 8 * limit, f"[{op.name}] gradient {k}, needs {needs}")
             _check_bits(backend, a, c, f"[{op.name}] gradient {k} of a second run")
-    for a, b, what in [*zip(natives, before, ["input"] * len(before), strict=True),
-                       *zip(gouts, kept, ["gout"] * len(kept), strict=True)]:
-        if b is not None and not np.array_equal(backend.to_numpy(a), b, equal_nan=True):
-            raise AssertionError(f"[{op.name}] rule '{rule.name}' wrote into its {what}")
+    _check_unchanged(op, rule, backend, natives, before, "input")
+    _check_unchanged(op, rule, backend, gouts, kept, "gout")
+
+
+def _check_unchanged(op: Op[Any, Any], rule: Rule, backend: Backend, arrays: Sequence[Any],
+                     before: Sequence[np.ndarray | None], role: str) -> None:
+    """Raises AssertionError for an array that is not as it was."""
+    for k, (array, old) in enumerate(zip(arrays, before, strict=True)):
+        if old is not None and not np.array_equal(backend.to_numpy(array), old, equal_nan=True):
+            raise AssertionError(f"[{op.name}] rule '{rule.name}' wrote into its {role} {k}")
 
 
 class _Caller(NamedTuple):

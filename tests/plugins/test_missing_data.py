@@ -65,12 +65,19 @@ def test_made_data_say_why_and_where_files_belong(tmp_path, monkeypatch, capsys,
 
 
 @pytest.mark.parametrize(("name", "preset", "settings"), [
-    ("order_embeddings", "paper", {"image_size": 260}), ("handwriting", "small", {}), ("mnist", "small", {"rows": 50_000}),
+    ("order_embeddings", "paper", {"image_size": 260}), ("handwriting", "small", {"batch_size": 200}), ("mnist", "small", {"rows": 50_000}),
     ("draw", "small", {"batch_size": 5_000}), ("las", "small", {"batch_size": 100}), ("attentive_reader", "small", {"questions": 900}),
     ("convnet", "small", {"batch_size": 3_000})])
 def test_settings_of_a_corpus_that_is_missing_are_about_the_corpus(name, preset, settings):
     task, cfg = _auto(name, preset, **settings)
     check_error(DataMissingError, lambda: task.data(cfg), "made data stand in for it", "not found", "DUOLN_DATA")
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_preset_small_needs_no_data(name):
+    """As `duoln list` says."""
+    task, cfg = _auto(name, "small")
+    assert task.data(cfg).dataset.provenance == "synthetic"
 
 
 @pytest.mark.parametrize(("name", "settings"), [*((name, {}) for name in TASKS), ("las", {"words": 3})])

@@ -8,10 +8,10 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from duoln import nn, ops, runtime
+from duoln import nn, ops, runtime, train
 from duoln.core import stop_gradient
 from duoln.data import Batches, Expected, read_npz, read_text
-from duoln.errors import CompileError, DataError, DataFormatError, GradientError, UsageError
+from duoln.errors import CompileError, DataError, DataFormatError, GradientError, TaskError, UsageError
 from duoln.examples.own_task import Spirals
 from duoln.tasks import Column, Dataset, make_config
 from duoln.tasks.registry import Registry
@@ -316,3 +316,20 @@ class Dropped(Spirals):
 def test_a_task_with_dropout_passes():
     """Its masks come with the batches of training; no check warns of a mask that is missing."""
     check_task(Dropped())
+
+
+class Misspelt(Spirals):
+    columns = (Column("test_mistake", "mistake"),)
+
+
+class NotAveraged(Spirals):
+    def loss(self, model, params, batch):
+        return model(params, batch["x"])
+
+
+def test_a_run_says_what_is_wrong_with_a_task_where_its_author_wrote_it(tmp_path):
+    """A metric that is missing is told at the first evaluation; a wrong result by the line of the method that gave it."""
+    check_error(TaskError, lambda: train(Misspelt(), variant="ln", preset="smoke", backend="numpy"), "[spirals] columns", "test_error", "'test_mistake'")
+    line = NotAveraged.loss.__code__.co_firstlineno
+    check_error(TaskError, lambda: train(NotAveraged(), variant="ln", preset="smoke", backend="numpy"),
+                f"{__file__}:{line}", "expected a loss of shape ()", "ops.mean(loss) makes one of it")

@@ -128,6 +128,14 @@ class TestRules:
         with pytest.raises(AssertionError, match=r"gradient 0 of a second run differs"):
             self._check(numpy_backend, vjp=lambda be, saved, gout, needs: [trembling(2 * gout)])
 
+    def test_one_that_writes_into_its_input_at_once(self, numpy_backend):
+        def in_place(be, x):
+            x *= 2
+            return x, x
+
+        with pytest.raises(AssertionError, match="rule 'fast' wrote into its input 0"):
+            self._check(numpy_backend, forward=in_place)
+
     def test_one_that_writes_into_its_input(self, numpy_backend):
         def after(be, saved, gout, needs):
             saved[0, 0] = 9.0  # which is the input
