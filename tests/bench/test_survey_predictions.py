@@ -25,6 +25,7 @@ def test_the_readme_has_every_prediction():
     assert len(names) == len(set(names)) and all(p.within >= 1 for p in predictions.predictions())
 
 
+@pytest.mark.long
 def test_what_is_counted_is_what_is_kept():
     """Launches and products; the time of our Python depends on the machine."""
     code = "import json, count_launches as c; print(json.dumps(c.count(['MNIST, an update', 'LN-LSTM, a time step forward'])))"

@@ -261,6 +261,7 @@ for error, call in ((MemoryExhaustedError, lambda: duoln.save(file, values)), (C
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not hold a process to its limits")
 def test_a_file_that_does_not_fit_is_told_and_does_not_end_the_process(tmp_path):
     """The library that writes and reads it panics where it gets no memory."""
