@@ -89,6 +89,7 @@ def test_the_estimate_is_near_the_peak_of_a_step(name, variant, settings, numpy_
     assert 0.7 < estimated.total / peak < 1.4, (size(estimated.total), size(peak))
 
 
+@pytest.mark.long
 def test_mlx_keeps_at_least_what_is_estimated():
     import mlx.core as mx
 
