@@ -6,6 +6,7 @@ default NumPy and MLX are tested, and the CuPy backend's file over a stand-in fo
 
 from __future__ import annotations
 
+import gc
 import getpass
 import importlib
 import itertools
@@ -203,6 +204,13 @@ def pytest_collection_modifyitems(config, items):
     every = len(items)
     items[:] = chosen_of(items, "0/1" if config.getoption("--long") else config.getoption("--share"))
     config.stash[_LEFT_OUT] = every - len(items)
+
+
+def pytest_collection_finish(session):
+    """Set apart what stays to the end: beside so many objects Python looks for garbage, which may hold large arrays, too rarely."""
+    gc.collect()
+    gc.freeze()
+    gc.collect()
 
 
 def pytest_sessionfinish(session):

@@ -50,6 +50,7 @@ def test_the_first_line_trains_and_says_that_its_rules_are_interpreted(bare, tmp
     assert [r["variant"] for r in json.loads(done.stdout)["results"]] == ["none", "bn", "ln"]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
 def test_the_first_line_says_that_its_rules_are_compiled_where_they_are(bare, tmp_path):
     compiler = shutil.which("c++")

@@ -116,6 +116,7 @@ def test_doctor_says_which_rules_take_16_bits(gpu, monkeypatch):
     assert rules["linear"] == {**rules["linear"], "cupy": "cuda bias > composed (16 bits)"}
 
 
+@pytest.mark.long
 def test_a_named_test_backend_that_is_missing_fails():
     out = subprocess.run([sys.executable, "-m", "pytest", "-q", "-x", "tests/backends/test_consistency.py", "-k",
                           "test_clock_goes_forward"], capture_output=True, text=True, check=False,

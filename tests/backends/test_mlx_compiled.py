@@ -72,6 +72,7 @@ def exact_memory():
     mx.set_cache_limit(before)
 
 
+@pytest.mark.long
 def test_memory_does_not_grow(exact_memory):
     step, state, batches = CASES["mnist"]()
     be, compiled = get_backend("mlx"), duoln.compile(step)

@@ -46,6 +46,7 @@ def test_small_cases_are_of_every_operator_variant_and_rule(every_case, gpu, mon
     assert all(1 < selftest.size_of(case) <= correctness.SMALL_VALUES for case in small)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="kernels run on the CPU under Linux only")
 def test_processes_compile_side_by_side_and_a_failure_is_a_line(tmp_path):
     output = _compiled(tmp_path, OVER_STAND_IN, [("columns.cu", {}), ("take/take.cu", {}), ("no/such.cu", {"THREADS": 32})])
@@ -54,6 +55,7 @@ def test_processes_compile_side_by_side_and_a_failure_is_a_line(tmp_path):
     assert failure.startswith("no/such.cu THREADS=32: FileNotFoundError")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="kernels run on the CPU under Linux only")
 def test_a_compiler_that_ends_its_process_is_a_failure(tmp_path):
     breaks = f"{OVER_STAND_IN}import os\nstand_in_cupy.RawModule.get_function = lambda *given: os._exit(1)\n"
@@ -166,6 +168,7 @@ CASES = ["layer_norm 5 x 33", "take 20 of 7 x 3", "softmax_cross_entropy 130 x 1
          "adam_rates standard, beta1 0.9, after 0", "linear 2 x 257 x 256", "rms_norm 5 x 33"]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(GPU != STAND_IN or sys.platform != "linux", reason="kernels are broken on the CPU only")
 def test_what_hangs_or_ends_its_process_is_named_and_the_others_are_tried(tmp_path, gpu):
     for case in selftest.every_device_case():  # compiled here, so that no limit is for a compiler

@@ -23,6 +23,7 @@ def test_each_prediction_has_a_name_and_is_printed():
     assert [p.name for p in every if f"| {p.what} | {p.value:g} " not in printed] == []
 
 
+@pytest.mark.long
 def test_what_is_counted_is_what_is_kept():
     """Launches and products; the time of our Python depends on the machine."""
     code = "import json, count_launches as c; print(json.dumps(c.count(['MNIST, an update', 'LN-LSTM, a time step forward'])))"

@@ -72,6 +72,7 @@ def test_a_magnitude_that_is_not_as_the_paper_has_it_is_an_error(capsys, monkeyp
 TINY = ["--set", "utterances=12", "--set", "batch_size=4", "--set", "buckets=2", "--set", "mels=3"]
 
 
+@pytest.mark.long
 def test_shift_has_a_row_for_each_layer_and_a_column_for_each_variant(capsys, tmp_path):
     args = ["analyze", "shift", *NUMPY, "--preset", "smoke", "--variant", "none,both", "--updates", "4", "--every", "2", "--seeds", "2",
             *TINY]
@@ -84,6 +85,7 @@ def test_shift_has_a_row_for_each_layer_and_a_column_for_each_variant(capsys, tm
     assert len((tmp_path / "shift.csv").read_text().splitlines()) == 1 + 2 * 5 * 2 * 2
 
 
+@pytest.mark.long
 def test_smoothness_has_a_row_for_each_variant(capsys, tmp_path):
     args = ["analyze", "smoothness", *NUMPY, "--preset", "smoke", "--variant", "none,both", "--updates", "4", "--every", "2", "--seeds", "2",
             *TINY]

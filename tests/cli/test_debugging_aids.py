@@ -109,6 +109,7 @@ def _curves(folder):
     return [line for line in (folder / "curves.csv").read_text().splitlines()]
 
 
+@pytest.mark.long
 def test_a_watched_run_of_several_variants(here, tmp_path):
     code, _, err = here(*RUN, "--variant", "none,ln", "--watch", "norm-stats", "--watch-every", "5", "--out", "a")
     assert code == 0 and all(name in err for name in ["norm_stats.csv", *PICTURES])

@@ -76,6 +76,7 @@ def test_it_is_listed_and_runs(installed, tmp_path):
     assert result["dataset"]["provenance"] == "synthetic" and [r["variant"] for r in result["results"]] == ["none", "ln"]
 
 
+@pytest.mark.long
 def test_its_own_test_passes(made, installed, tmp_path):
     tests = shutil.copytree(made[0] / NAME / "tests", tmp_path / "tests")
     assert "1 passed" in _run("pytest", "-p", "no:cacheprovider", tests, cwd=tmp_path, paths=[installed]).stdout

@@ -98,6 +98,7 @@ def test_help_is_a_result(name, words, tmp_path):
     assert done.returncode == CONDITIONS[name].result, done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", [["run", "nothing", "--json"], ["run", "--json"]])
 def test_an_error_whose_document_cannot_be_written_keeps_its_code(words, tmp_path):
     done = _shell(CONDITIONS["stdout full"], words, tmp_path)

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from conftest import ON_NUMPY
 
 import duoln
 from duoln import Tensor, nn, ops
@@ -45,6 +46,7 @@ def test_a_compiled_function_reads_a_parameter_that_it_closes_over(be):
     assert gradient.numpy().tolist() == [1.0, 2.0]
 
 
+@ON_NUMPY
 def test_a_compiled_layer_in_a_compiled_step(be):
     layer = nn.LSTM(3, 4, norm="layer")
     params = duoln.to_tensors(layer.init(0), be)

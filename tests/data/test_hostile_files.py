@@ -1,6 +1,6 @@
 """Every reader reads damaged files: it gives a result or an error of the right class, and has no other effect.
 
-A hundred cases a reader by default, 600 times as many with --long (`pytest -rP` shows the counts). Of the formats
+Some hundred cases a reader by default, 200 times as many with --long (`pytest -rP` shows the counts). Of the formats
 there are IDX, gzip, npz (which is zip), npy, tar, text, XML, safetensors, JSON, JSONL, RIFF and NIST SPHERE; duoln reads
 no zip but npz. FLAC is soundfile's.
 """
@@ -25,8 +25,8 @@ from duoln.runs import checkpoint, curves, folder, log
 from duoln.runs.tensor_file import sealed
 from duoln.testing import check_error
 
-CASES = 100
-LONG = 600
+CASES = 300
+LONG = 200
 
 
 @pytest.fixture(scope="module")

@@ -82,6 +82,7 @@ except DuolnError as error:
 """
 
 
+@pytest.mark.long
 @needs_ring
 @pytest.mark.parametrize(("seconds", "sends", "message"), [
     ("2", b"", "rank 1: the engine of mlx did not connect all 2 ranks within 2 s"),

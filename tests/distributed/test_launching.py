@@ -88,6 +88,7 @@ def test_a_lifeline_that_is_no_descriptor_is_named(value):
         end_with_launcher({LIFELINE: value})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_reaches_rank_0_and_all_end(number, launcher):
     process, ranks = launcher

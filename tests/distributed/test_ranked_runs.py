@@ -18,6 +18,7 @@ from duoln.distributed.place import LAUNCHERS
 needs_ring = pytest.mark.skipif(sys.platform == "win32", reason="MLX's ring runs under Linux and macOS")
 
 
+@pytest.mark.long
 @needs_ring
 @pytest.mark.parametrize(("task", "variant", "settings", "ranks"), [
     pytest.param("handwriting", "ln", ("--set", "lines=24", "--set", "length=8", "--set", "text_length=5"), 2, marks=pytest.mark.long), ("mnist", "none", ("--set", "rows=600", "--batch-size", "150", "--set", "dropout=0.4"), 3)])

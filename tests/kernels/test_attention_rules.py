@@ -149,6 +149,7 @@ def _peak(arrays, causal):
         tracemalloc.stop()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("causal", [False, True])
 def test_2048_steps_need_less_than_a_third_of_the_scores(causal, rng, numpy_backend):
     """Where a key may be hidden, the composed rule has finite copies of keys and values."""

@@ -63,6 +63,7 @@ BROKEN = [
 BY_NAME = {case.name: case for case in selftest.every_device_case()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("broken", [pytest.param(b, marks=() if b.ordinary else pytest.mark.long) for b in BROKEN], ids=lambda b: b.what)
 def test_the_cases_for_a_device_fail(broken, gpu, monkeypatch):
     use_h100(monkeypatch, broken.layout)

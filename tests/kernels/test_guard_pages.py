@@ -29,7 +29,7 @@ def _cases(side: str, which: str) -> int:
     return int(last.split()[1])
 
 
-@pytest.mark.parametrize("side", ["start", "end"])
+@pytest.mark.parametrize("side", [pytest.param("start", marks=pytest.mark.long), "end"])
 def test_no_rule_touches_what_is_outside(side):
     assert _cases(side, "short") >= 190
 

@@ -103,6 +103,7 @@ def test_stores_before_a_barrier_of_the_cluster_are_seen_behind_it():
     _fails(f"if (threadIdx.x == 0) {{ {body} }}".replace("cluster_barrier();", ""), "race")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", [4, 8, 16, 1024])
 def test_what_measures_pushes(width):
     program = hostgpu.compile(source.text("device_limits/push.cu"), {"CLUSTER": CLUSTER, "THREADS": 256, "WIDTH": width})

@@ -72,6 +72,7 @@ def test_values_after_a_first_one_far_away_keep_their_digits(be, first, width, c
     assert error <= 2 * of_two_passes + 4e-7, f"error {error:.2e}, two-pass float32 has {of_two_passes:.2e}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("composed", [False, True], ids=["chosen rule", "composed rule"])
 def test_the_rounding_of_a_long_row_stays_small(be, composed, rng):
     """Sums in one chain, or one in each lane of a vector, lose digits: squares are positive, so their roundings go one way."""

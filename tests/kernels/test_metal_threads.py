@@ -41,6 +41,7 @@ CASES = [_norm("layer_norm", 8192), _norm("add_rms_norm", 5000), recurrent("lstm
          recurrent("gru", "layer", (1, 1, 1, 2100), False, False), recurrent("lstm", "layer-cell", (2, 1, 1, 1030), True, False)]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_fewer_threads_have_more_values(case, monkeypatch):
     mlx = _mlx(monkeypatch, lambda name, values: 384)

@@ -119,6 +119,7 @@ def test_the_widest_vectors_are_taken(ahead, tmp_path):
     assert "for vectors of 128 bits" in run(tmp_path, DUOLN_KERNELS=folder, **NO_COMPILER).stdout
 
 
+@pytest.mark.long
 @pytest.mark.few
 @pytest.mark.parametrize(("changes", "words"), [
     ({"needs": ["sse2", "nosuchset"]}, "this CPU lacks nosuchset"), ({"platform": "linux s390x"}, "is compiled for linux s390x"),

@@ -55,6 +55,7 @@ def test_a_compiler_that_fails_is_told_once_with_its_log(tmp_path):
     assert "-march=native" in done.stderr  # the command, so that one can try it
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("call", ["tempfile.TemporaryDirectory", "pathlib.Path.write_text", "pathlib.Path.replace"])
 def test_a_full_disk_costs_the_speed_and_nothing_else(call, tmp_path):
     module, _, name = call.rpartition(".")
@@ -112,6 +113,7 @@ def test_the_choice_of_a_backend_and_doctor_say_compiler_and_vectors(tmp_path):
     assert version in line and "-march=native, vectors of " in line and " bits, kept in " in line
 
 
+@pytest.mark.long
 def test_libraries_that_no_longer_load(tmp_path):
     assert COMPILED in run(tmp_path).stdout
     done = run(tmp_path, before=NOEXEC)
@@ -124,6 +126,7 @@ def test_a_line_that_cannot_be_written_decides_nothing(stream, tmp_path):
     assert COMPILED in done.stdout and libraries(tmp_path)
 
 
+@pytest.mark.long
 def test_what_a_compiler_says_does_not_control_the_terminal(tmp_path):
     (tmp_path / "c++").write_text(f"#!/bin/sh\n[ \"$1\" = --version ] && printf 'a \\033[31mcompiler \\377\\n' && exit\n"
                                   f"exec {native.compiler().command[0]} \"$@\"\n")

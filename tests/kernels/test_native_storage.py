@@ -284,6 +284,7 @@ def test_another_folder_in_the_same_process_is_made_too(tmp_path, monkeypatch):
         assert native.failure("adam/adam.cpp", FLOAT32) is None and len(list((tmp_path / name).glob("*.so"))) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT], ids=lambda number: number.name)
 def test_a_signal_during_a_build_ends_the_compilers(number, tmp_path):
     compiler = make_compiler(tmp_path / "c++", tmp_path / "log", f"echo $$ > {tmp_path}/part; exec sleep 100000")

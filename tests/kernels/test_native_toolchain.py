@@ -39,6 +39,7 @@ def test_a_compiler_of_several_words(words, tmp_path):
     assert COMPILED in done.stdout and native.compiler().version in done.stdout and libraries(tmp_path)
 
 
+@pytest.mark.long
 def test_a_program_whose_name_has_a_space(tmp_path):
     program = tmp_path / "my compilers" / "c++"
     program.parent.mkdir()
@@ -189,6 +190,7 @@ _EMPTY = 'shift $(($# - 1)); echo "int nothing;" | c++ -x c++ -shared -fPIC -o "
 """Makes a library without functions in the file that the last word names."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("fault", "words"), [
     (f"*.so*) {_EMPTY} ;;", "lacks the function duoln_trial"),
     ('*.so*) exec c++ "$@" -fvisibility=hidden ;;', "lacks the function duoln_trial"),
@@ -198,6 +200,7 @@ def test_a_compiler_whose_libraries_lack_functions(fault, words, tmp_path):
     _check_refused(fault, words, tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", [_EMPTY, 'exec c++ "$@" -fvisibility=hidden'], ids=["nothing in it", "hidden"])
 def test_a_compiler_that_lies_about_kernels_alone(fault, tmp_path):
     """The library is not kept, so that a compiler that is mended makes it anew."""

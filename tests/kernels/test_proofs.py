@@ -128,6 +128,7 @@ def test_an_interrupt_ends_the_process_whose_answer_comes_later(prove, numpy_bac
     assert prove(prover)[0] is not None
 
 
+@pytest.mark.long
 def test_verdicts_of_several_processes_at_once_are_all_kept(numpy_backend, tmp_path, monkeypatch):
     monkeypatch.setenv("DUOLN_CACHE", str(tmp_path))
     code = """

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from conftest import ON_NUMPY
 
 import duoln
 from duoln import nn, ops
@@ -106,6 +107,7 @@ def test_dropout_acts_on_what_is_added(norm, be, rng):
         np.testing.assert_array_equal(nothing.numpy(), x.numpy())
 
 
+@ON_NUMPY
 def test_a_block_learns_in_a_compiled_step(be, rng):
     block, x, y = nn.TransformerBlock(WIDTH, HEADS, 16, causal=True), duoln.tensor(_x(rng), be), duoln.tensor(_x(rng), be)
     loss = duoln.value_and_grad(lambda p: ops.mean(ops.square(block(p, x) - y)))

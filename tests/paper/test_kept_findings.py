@@ -24,6 +24,7 @@ def _shape(value):
     return isinstance(value, list)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", SMALL)
 def test_a_kept_finding_is_of_the_present_analysis(kind, capsys):
     assert main(["analyze", kind, "--backend", "numpy", "--json", *SMALL[kind]]) == 0

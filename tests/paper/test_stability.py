@@ -32,6 +32,7 @@ def test_a_plain_rnn_is_walked_as_its_formula_says(numpy_backend):
     np.testing.assert_allclose(walk.gradient, gradients[::-1], rtol=1e-10)
 
 
+@pytest.mark.long
 def test_what_does_not_see_the_scale(be):
     """In few steps, so that no network magnifies rounding much."""
     measured = walks(be, steps=5, scales=(4.0,), eps=1e-10)

@@ -325,6 +325,7 @@ def test_the_curves_of_figure_2():
 
 # Elsewhere ----------------------------------------------------------------------------------------------
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", ["none", "bn-everywhere", "ln"])
 def test_equal_training_on_numpy_and_mlx(variant):
     runs = {}

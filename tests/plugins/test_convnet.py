@@ -242,6 +242,7 @@ def test_the_smallest_image(numpy_backend):
 
 # Elsewhere ----------------------------------------------------------------------------------------------
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", ["bn", "ln"])
 def test_equal_training_on_numpy_and_mlx(variant):
     runs = {}

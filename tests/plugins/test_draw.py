@@ -235,6 +235,7 @@ def test_settings_that_do_not_fit(numpy_backend):
 
 # Elsewhere ----------------------------------------------------------------------------------------------
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", ["none", "wn", "ln"])
 def test_equal_training_on_numpy_and_mlx(variant):
     runs = {}

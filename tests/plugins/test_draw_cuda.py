@@ -80,6 +80,7 @@ def test_200_seeds_give_the_same_bits(case, gpu):
     assert len(runs) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", SMALL, ids=lambda case: case.op)
 def test_no_layout_changes_a_result(case, gpu):
     assert Registry(("draw",)).broken == []

@@ -206,6 +206,7 @@ def test_without_layers_above_the_pyramid(numpy_backend):
     check_close(TASK.model(cfg).misses(t["p"], t["b"]).numpy(), _reference(cfg, params, batch), 1e-11, "misses")
 
 
+@pytest.mark.long
 @pytest.mark.few
 @pytest.mark.parametrize("variant", ["both", "decoder-swapped-state", "encoder-over-time"])
 def test_gradient_of_the_whole_model(variant, numpy_backend):
@@ -249,6 +250,7 @@ def test_frames_must_fit_the_pyramid(numpy_backend):
 
 # Elsewhere ----------------------------------------------------------------------------------------------
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", ["both", "encoder-over-time"])
 def test_equal_training_on_numpy_and_mlx(variant):
     runs = {}

@@ -99,6 +99,7 @@ def test_the_models_of_several_runs_listen_to_one_utterance(tmp_path, monkeypatc
     assert not np.array_equal(spelled[0].weights, spelled[2].weights)
 
 
+@pytest.mark.long
 def test_histograms_are_densities(trained, tmp_path, monkeypatch):
     from matplotlib.axes import Axes
 

@@ -178,6 +178,7 @@ def test_metrics_are_computed_in_float64():
 
 # Elsewhere ----------------------------------------------------------------------------------------------
 
+@pytest.mark.long
 def test_equal_start_and_batches_on_numpy_and_mlx():
     check_one_start(TASK, {"blocks": 1, "width": 8, "batch_size": 4}, 4, rtol=1e-4)
 

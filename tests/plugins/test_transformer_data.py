@@ -125,6 +125,7 @@ def test_without_books_they_are_made(monkeypatch, tmp_path):
     check_error(DataMissingError, lambda: corpus.load("novels", None), "books/novels.txt.gz", "--set corpus=FILE")
 
 
+@pytest.mark.long
 def test_damaged_books_are_refused_by_name(tmp_path):
     root = tmp_path / "corpus"
     root.mkdir()

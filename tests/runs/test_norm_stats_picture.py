@@ -75,6 +75,7 @@ def test_scales(drawn):
     assert [row[0].get_yscale() for row in grid] == ["linear"] * 3
 
 
+@pytest.mark.long
 @drawing
 @pytest.mark.parametrize(("layers", "updates"), [(1, 1), (30, 2), (3, 500)])
 def test_it_is_written_for_any_number_of_layers(tmp_path, layers, updates):

@@ -79,6 +79,7 @@ def test_signals_of_several_kinds_are_one_request(numbers, numpy_backend, tmp_pa
     assert checkpoint.newest(tmp_path / "cut" / "checkpoints")[0].step == 7
 
 
+@pytest.mark.long
 @pytest.mark.few
 @pytest.mark.parametrize(("first", "second", "code"), [("SIGTERM", "SIGTERM", -15), ("SIGHUP", "SIGHUP", -1), ("SIGINT", "SIGINT", 130)])
 def test_a_second_signal_ends_at_once(first, second, code, tmp_path):

@@ -10,6 +10,7 @@ from duoln.testing import graphs
 LARGE = ("las", "attentive_reader", "transformer", "convnet")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("task", [pytest.param(task, marks=pytest.mark.long if task != "mnist" else ()) for task in graphs.TASKS])
 def test_a_graph_has_the_bits_of_the_step(task, gpu):
     before = len(stand_in_capture.graphs)

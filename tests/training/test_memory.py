@@ -89,6 +89,7 @@ def test_the_estimate_is_near_the_peak_of_a_step(name, variant, settings, numpy_
     assert 0.7 < estimated.total / peak < 1.4, (size(estimated.total), size(peak))
 
 
+@pytest.mark.long
 def test_mlx_keeps_at_least_what_is_estimated():
     import mlx.core as mx
 
@@ -261,6 +262,7 @@ for error, call in ((MemoryExhaustedError, lambda: duoln.save(file, values)), (C
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not hold a process to its limits")
 def test_a_file_that_does_not_fit_is_told_and_does_not_end_the_process(tmp_path):
     """The library that writes and reads it panics where it gets no memory."""

@@ -185,6 +185,7 @@ def test_merged_moments_are_those_of_all(parts, mean):
     assert math.isnan(_Moments(0, 0.0, 0.0).variance)
 
 
+@pytest.mark.long
 def test_from_python(be, tmp_path):
     _, stats = watched_run(be, tmp_path, every=4)
     run = duoln.train(Line(), variant="plain", backend=be, watch="norm-stats", watch_every=4)

@@ -110,6 +110,7 @@ def test_losses_of_every_kind(be):
         np.testing.assert_allclose(duoln.find_rate(lambda rate, step=step, kind=kind: kind(step(rate)), 1e-3, 1.0, 10).losses, want, rtol=1e-6)
 
 
+@pytest.mark.long
 def test_a_task_from_its_first_parameters(be):
     task = Line()
     cfg = make_config(task, "plain", None, {})

@@ -202,6 +202,7 @@ inline void unmap() {
         if (m.begin && !m.shared)
             for (uintptr_t page = m.begin / PAGE; page <= m.end / PAGE; ++page) owners[page - window / PAGE] = 0;
     if (file_pages > (64 << 20) / PAGE && !ftruncate(file, 0)) file_pages = 0;
+    if (cells.size() > 1 << 20) std::vector<Cell>().swap(cells);  // those of a large launch are a hundred megabytes
     mappings.resize(1);
 }
 
