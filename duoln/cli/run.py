@@ -190,7 +190,8 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
         top = args.out or planned.newest_folder(task)
         wishes, configs = planned.resumed(task, top, asked, usual)
     precisions = {} if follows else planned.precisions(top, configs, args.precision)
-    backend, why = runtime.choose(args.backend or (planned.backend_before(top, configs) if place is None else None))
+    before = planned.backend_before(top, configs) if args.resume and place is None else None
+    backend, why = runtime.choose(args.backend or before)
     console.say(f"backend: {why}")
     ranks = join_ranks(place, backend, console.say) if place else None
     if ranks is not None:
