@@ -8,6 +8,7 @@ from typing import Any
 
 from duoln import backends, data, ops, runtime
 from duoln.core import Op, Rule
+from duoln.data.files import absent_folders
 from duoln.errors import DataMissingError, DuolnError
 from duoln.system import openblas
 from duoln.tasks.registry import Registry
@@ -39,7 +40,7 @@ def examine(with_ops: bool = False, asked: Sequence[str] | None = None) -> dict[
         "native": runtime.native_facts(),
         "threads": runtime.threads(),
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
-        "advice": [line for line in (openblas.advice(),) if line],
+        "advice": [line for line in (openblas.advice(), *absent_folders()) if line],
         "data": {"folders": [str(f) for f in data.data_folders()], "cache": _cache_folder()},
         "plugins": [{"name": f.task.name, "distribution": f.distribution, "reason": ""}
                     for f in registry.tasks.values()] + [b._asdict() for b in registry.broken],

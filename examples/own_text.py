@@ -82,6 +82,7 @@ class OwnText(Task):
 
     name, title, x_axis = "own_text", "The next byte of a text", "step"
     config, sampling, evaluating = OwnTextConfig, Sampling, Evaluating
+    sample_name = "sample.txt"
     presets: ClassVar = {"small": {}, "smoke": {"epochs": 1, "hidden": 16, "batch_size": 4}}
     variants: ClassVar = {"ln": {"norm": "layer"}, "none": {"norm": "none"}}
     columns = (Column("valid_bits", "bits a byte", ".3f"),)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from duoln.bench.records import check_target
+from duoln.errors import UsageError
 
 
 def add_command(commands: Any) -> None:
@@ -24,6 +25,10 @@ def _compare(args: argparse.Namespace) -> int:
     from duoln.cli.rows_table import RowsTable
     from duoln.pictures import drawing
 
+    for path in args.files:
+        if path.is_dir():
+            raise UsageError(f"{path}: expected a file of `duoln bench ... --json FILE`, found a folder; for runs: "
+                             f"duoln report {' '.join(map(str, args.files))}")
     if args.plot is not None:
         check_target(args.plot)
         drawing.check_picture(args.plot)

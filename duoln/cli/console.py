@@ -267,7 +267,7 @@ def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, An
                    ("s/epoch", "right", [f"{r['seconds_per_epoch']:.2f}" for r in results]))
     room = room_for_all - _width(columns)
     beside = bool(claimed) and room >= _CLAIM
-    of = "" if claimed or not task.references else "; made data: the paper's words are left out"
+    of = "" if claimed or not task.references else "; synthetic data: not comparable with the paper"
     title = f"{task.title} ({task.paper}{of})" if task.paper else task.title
     lines = RowsTable(title, [heading for heading, _, _ in columns],
                       list(zip(*(cells for _, _, cells in columns), strict=True)))

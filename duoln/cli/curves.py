@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from duoln.errors import UsageError
+from duoln.errors import PluginError, UsageError
 
 if TYPE_CHECKING:
     from duoln.runs.curve import Curve
@@ -26,20 +26,40 @@ def runs_of_one_task(command: str, paths: Sequence[Path], plugins: Sequence[str]
     Raises:
         UsageError: they are of several tasks. The rest as `read_curves` and `find_task`.
     """
-    by_task = runs_by_task(paths, plugins)
-    if len(by_task) > 1:
-        raise UsageError(f"[{command}] expected runs of one task, found {', '.join(task.name for task, _ in by_task)}")
-    return by_task[0]
-
-
-def runs_by_task(paths: Sequence[Path], plugins: Sequence[str] | None) -> list[tuple[Task, list[Curve]]]:
-    """The runs in some folders, by task. Raises as `read_curves` and `find_task`."""
     from duoln.runs.curves import read_curves
     from duoln.tasks.registry import find_task
 
     curves = read_curves(paths)
-    return [(find_task(name, plugins), [c for c in curves if c.task == name])
-            for name in sorted({c.task for c in curves})]
+    names = sorted({c.task for c in curves})
+    if len(names) > 1:
+        raise UsageError(f"[{command}] expected runs of one task, found {', '.join(names)}")
+    return find_task(names[0], plugins), curves
+
+
+def runs_by_task(paths: Sequence[Path], plugins: Sequence[str] | None) -> list[tuple[Task, list[Curve]]]:
+    """The runs in some folders, by task. Those of a task that cannot be used are skipped, with a line for each folder.
+
+    Raises:
+        As `read_curves`; as `find_task`, if no task of them can be used.
+    """
+    from duoln.cli import console
+    from duoln.runs.curves import read_curves
+    from duoln.tasks.registry import find_task
+
+    curves = read_curves(paths)
+    by_task, lacks = [], {}
+    for name in sorted({c.task for c in curves}):
+        try:
+            by_task.append((find_task(name, plugins), [c for c in curves if c.task == name]))
+        except (UsageError, PluginError) as error:
+            lacks[name] = error
+    if not by_task:
+        raise next(iter(lacks.values()))
+    for folder, name in dict.fromkeys((c.path if c.path in paths else c.path.parent, c.task) for c in curves):
+        if name in lacks:
+            why = lacks[name] if isinstance(lacks[name], PluginError) else f"task {name!r} is not installed"
+            console.say(f"skipped {folder}: {why}", style="yellow")
+    return by_task
 
 
 def write_curves(task: Task, series: Sequence[Series], out: Path, by: By = "run") -> list[Path]:

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from duoln.cli.parser import Parser
-from duoln.cli.sample import add_options, add_run, read_options
+from duoln.cli.sample import add_options, add_run, read_options, those_with
 from duoln.errors import UsageError
 
 
@@ -27,7 +27,8 @@ def _evaluate(args: argparse.Namespace) -> int:
 
     task = find_task(task_of(args.trained), args.plugins)
     if task.evaluating is None:
-        raise UsageError(f"[{task.name}] the task has no evaluation of its own beside that of `duoln run`")
+        raise UsageError(f"[{task.name}] the task has no evaluation of its own beside that of `duoln run`; "
+                         f"{those_with('evaluating', args.plugins)}")
     parser = Parser(prog=f"duoln evaluate {args.trained}",
                     description=f"Evaluate a trained model of {task.name} by the task's own protocol.")
     parser.add_argument("--json", action="store_true", help="the figures as one JSON object on stdout")

@@ -155,4 +155,6 @@ def _selftest(args: argparse.Namespace) -> int:
         console.put(f"near: {line}")
     for key, value in {**facts["backend"], **facts["host"], "duoln": facts["duoln"], "flags": facts["flags"]}.items():
         console.put(f"{key}: {value}")
+    failing = sum(bool(r.failures) for r in reports)
+    console.put(f"{failing} of {len(reports)} rules fail" if failing else f"all {len(reports)} rules agree")
     return 1 if failures else 0

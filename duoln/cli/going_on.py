@@ -31,5 +31,6 @@ def _program() -> list[str]:
     """How this process was started: as a command, `python -m MODULE`, or `python FILE`."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     if spec is not None:
-        return ["python", "-m", spec.name.removesuffix(".__main__")]
+        module = spec.name.removesuffix(".__main__")
+        return ["duoln"] if module == "duoln" else ["python", "-m", module]
     return ["python", sys.argv[0]] if sys.argv[0].endswith(".py") else [Path(sys.argv[0]).name]

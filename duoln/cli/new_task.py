@@ -60,8 +60,11 @@ def write_task(name: str, parent: Path) -> Path:
 
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
+        near = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+        meant = f"; did you mean {near}?" if _NAME.fullmatch(near) and not keyword.iskeyword(near) else ""
         raise UsageError("[new-task] expected a name of lower-case letters, digits and underscores that starts with a "
-                         f"letter, does not end with an underscore and is not a keyword of Python; found {name!r}")
+                         "letter, does not end with an underscore and is not a keyword of Python; "
+                         f"found {name!r}{meant}")
 
 
 def _check_free(name: str) -> None:

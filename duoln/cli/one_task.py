@@ -43,17 +43,25 @@ def configured(args: argparse.Namespace) -> tuple[Task, str, Config, Splits]:
     given = {key: getattr(args, key) for key in ("seed", "batch_size") if getattr(args, key) is not None}
     cfg = make_config(task, variant, args.preset, {**facts.settings_of(task, args), **given})
     check_config(task, variant, cfg)
+    say_absent()
     splits = task.data(cfg)
-    say_data(task, splits)
+    say_data(splits)
     return task, variant, cfg, splits
 
 
-def say_data(task: Task, splits: Splits) -> None:
+def say_absent() -> None:
+    """A warning for each folder of DUOLN_DATA that does not exist."""
+    from duoln.cli import console
+    from duoln.data.files import absent_folders
+
+    for line in absent_folders():
+        console.say(line, style="yellow")
+
+
+def say_data(splits: Splits) -> None:
     """What a run is trained on, and what its task remarks about it."""
     from duoln.cli import console
 
     console.say(f"data: {splits.dataset.label}", style="" if splits.dataset.provenance == "original" else "yellow")
     for remark in filter(None, splits.remarks):
         console.say(f"  {remark}", style="yellow")
-    if task.paper and splits.dataset.provenance == "synthetic":
-        console.say("  figures on made data cannot be compared with the paper's", style="yellow")

@@ -145,7 +145,7 @@ def _lines(entry: Entry, rows: Sequence[Standing]) -> Iterator[str]:
             basis = "; ".join(filter(None, [row.data, row.length, row.seeds]))
             yield f"    ours: {row.figures(console.number)} ({basis})"
         if row.evidence:
-            yield f"    runs: {', '.join(dict.fromkeys(str(run.path) for run in row.evidence.runs))}"
+            yield f"    runs: {'; '.join(_folders(row))}"
         changed = ", ".join(f"{key} {ours} (paper: {theirs})" for key, (ours, theirs) in row.differs.items())
         if changed:
             yield f"    settings: {'as above' if changed == settings else changed}"
@@ -154,6 +154,19 @@ def _lines(entry: Entry, rows: Sequence[Standing]) -> Iterator[str]:
             yield f"    open: {row.missing}"
     if entry.open:
         yield f"  open: {entry.open}"
+
+
+def _folders(row: Standing) -> Iterator[str]:
+    """The folders of a claim's runs, each with the runs in it; one that belongs to the task's package begins there."""
+    from duoln.runs import kept
+
+    below: dict[Path, dict[str, None]] = {}
+    for run in row.evidence.runs if row.evidence else ():
+        below.setdefault(run.path.parent, {})[run.path.name] = None
+    package = kept.home(row.task).parent if row.task else None
+    for folder, names in below.items():
+        inside = package is not None and folder.is_relative_to(package)
+        yield f"{folder.relative_to(package.parent) if package and inside else folder}: {', '.join(names)}"
 
 
 def _as_json(row: Standing) -> dict[str, Any]:

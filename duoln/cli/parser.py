@@ -59,15 +59,13 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End the parser because the command line is wrong."""
-        from duoln.cli import console
-
         wrong = _INVALID_CHOICE.search(message)
         if wrong:
             message += did_you_mean(wrong[1], _QUOTED.findall(wrong[2]) or wrong[2].split(", "))
         elif _ABOUT_FLAGS.match(message.removeprefix("the following ")):
             message += self._flag_that_is_meant()
-        console.say(self.format_usage().rstrip())
-        raise ParsedError(2, f"{self.prog}: error: {message}")
+        listed = "options" if self._subparsers is None else "commands"
+        raise ParsedError(2, f"{self.prog}: error: {message}\n`{self.prog} --help` lists the {listed}")
 
     def _flag_that_is_meant(self) -> str:
         """The end of an error: it proposes a flag for the first one that is unknown, if one is near."""

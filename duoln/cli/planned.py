@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -156,3 +157,20 @@ def precisions(top: Path, runs: Iterable[Job], asked: str | None) -> dict[Job, s
     before = {job: read_precision(top / job.name) for job in runs}
     usual = asked or next(filter(None, before.values()), FLOAT32)
     return {job: resumed_precision(top / job.name, asked) if before[job] else usual for job in before}
+
+
+def backend_before(top: Path, runs: Iterable[Job]) -> str | None:
+    """The backend that made the newest checkpoint of a run; None if no run has one, this machine cannot use it, or
+    DUOLN_BACKEND names one.
+    """
+    from duoln import runtime
+    from duoln.runs import checkpoint
+
+    if os.environ.get("DUOLN_BACKEND"):
+        return None
+    for job in runs:
+        saved, _ = checkpoint.newest(top / job.name / "checkpoints")
+        if saved is not None:
+            name = saved.notes.get("identity", {}).get("backend")
+            return name if name in runtime.CHOICES and runtime.probe(name).backend is not None else None
+    return None

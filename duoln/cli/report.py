@@ -54,6 +54,8 @@ def _report(args: argparse.Namespace) -> int:
     if args.html is not None and args.html.suffix.lower() not in _PAGES:
         raise UsageError(f"[report] expected a page's name, which ends in {' or '.join(_PAGES)}; found {args.html}")
     parts = [Part(task, series_of(task, curves, args.by)) for task, curves in runs_by_task(args.runs, args.plugins)]
+    for line in (line for part in parts for s in part.series for line in s.left_out()):
+        console.say(line, style="yellow")
     _write(parts, args)  # first: stdout may be closed
     for part in parts:
         _show(part, args, alone=len(parts) == 1)
@@ -76,13 +78,21 @@ def _show(part: Part, args: argparse.Namespace, alone: bool) -> None:
     if args.markdown and not alone:
         console.put(f"**{task.title}**\n")
     for dataset in dict.fromkeys(c.dataset for s in part.series for c in s.runs):
-        of_dataset = [s for s in part.series if s.runs[0].dataset == dataset]
+        of_dataset = _differing([s for s in part.series if s.runs[0].dataset == dataset], task)
         rows = [result_row(task, s) for s in of_dataset]
         if args.markdown:
             console.put(markdown.results(task, rows, told_apart(of_dataset, args.by)) if args.over is None else
                         markdown.over_time(task, of_dataset, args.over))
         else:
             console.show_results(task, dataset, rows, told_apart(of_dataset, args.by), data=not args.json)
+
+
+def _differing(series: Sequence[Series], task: Task) -> list[Series]:
+    """The series of one table, without the settings that differ only from those of another table."""
+    from duoln.runs.series import differing_settings
+
+    keys = differing_settings(task, [s.runs[0] for s in series])
+    return [s._replace(differences={key: s.differences[key] for key in keys if key in s.differences}) for s in series]
 
 
 def _write(parts: Sequence[Part], args: argparse.Namespace) -> None:
@@ -115,9 +125,7 @@ def told_apart(series: Sequence[Series], by: By = "run") -> dict[str, list[str]]
     """Columns that tell rows apart: the run, unless each is called as its variant, and the settings that differ."""
     columns = {}
     if any(len(s.runs) > 1 for s in series):
-        columns["seeds"] = [str(s.seeds) for s in series]
-        if any(s.seeds < len(s.runs) for s in series):  # a seed that is there twice counts twice in each median
-            columns["runs"] = [str(len(s.runs)) for s in series]
+        columns["seeds"] = [str(len(s.runs)) for s in series]
     elif by == "run" and any(s.name != s.variant for s in series):
         columns["run"] = [s.name.removesuffix(f"/{s.variant}") for s in series]
     for key in dict.fromkeys(key for s in series for key in s.differences if key not in ("batch_size", "epochs")):

@@ -14,7 +14,7 @@ from duoln.cli import facts, planned
 from duoln.cli.curves import write_curves, write_layers
 from duoln.cli.going_on import resume_command
 from duoln.cli.guard import as_document, guarded
-from duoln.cli.one_task import say_data
+from duoln.cli.one_task import say_absent, say_data
 from duoln.cli.parser import Parser
 from duoln.cli.ranks import launch, parse_ranks, take_place
 from duoln.errors import UsageError
@@ -190,7 +190,8 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
         top = args.out or planned.newest_folder(task)
         wishes, configs = planned.resumed(task, top, asked, usual)
     precisions = {} if follows else planned.precisions(top, configs, args.precision)
-    backend, why = runtime.choose(args.backend)
+    before = planned.backend_before(top, configs) if args.resume and place is None else None
+    backend, why = runtime.choose(args.backend or before)
     console.say(f"backend: {why}")
     ranks = join_ranks(place, backend, console.say) if place else None
     if ranks is not None:
@@ -205,12 +206,14 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
     made_for: tuple[Any, ...] = ()
     for job, cfg in configs.items():
         if splits is None or made_for != _data_settings(task, cfg):
+            if splits is None:
+                say_absent()
             if task.paper and splits is None:  # others say what they read or make when they have it
                 console.say(f"data: looking for what {task.name} needs (DUOLN_DATA, the cache, then mirrors)")
             told = None if splits is None else (splits.dataset, splits.remarks)
             splits, made_for = task.data(cfg), _data_settings(task, cfg)
             if told != (splits.dataset, splits.remarks):
-                say_data(task, splits)
+                say_data(splits)
         trainer = Trainer(task, job.variant, cfg, splits, backend, args.debug_nans, ranks, precisions[job])
         if follows:
             follow(trainer)

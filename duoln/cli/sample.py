@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ def add_command(commands: Any) -> None:
     """Add `sample` to the command line. Each task has its own options, which are read after the run."""
     sample = commands.add_parser("sample", help="what a trained model generates",
                                  epilog="`duoln sample RUN --help` has the options of that run's task")
-    add_run(sample, "--out FILE ...")
+    add_run(sample, "...")
     sample.set_defaults(run=_sample)
 
 
@@ -37,9 +37,10 @@ def _sample(args: argparse.Namespace) -> int:
 
     task = find_task(task_of(args.trained), args.plugins)
     if task.sampling is None:
-        raise UsageError(f"[{task.name}] the task has nothing to sample")
+        raise UsageError(f"[{task.name}] the task has nothing to sample; {those_with('sampling', args.plugins)}")
     parser = Parser(prog=f"duoln sample {args.trained}", description=f"What a trained model of {task.name} generates.")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="what to write")
+    parser.add_argument("--out", type=Path, default=args.trained / task.sample_name, metavar="FILE",
+                        help="what to write (default %(default)s)")
     add_options(parser, task.sampling)
     given = vars(parser.parse_args(args.options))
     options = read_options(task.name, task.sampling, given)
@@ -52,6 +53,14 @@ def _sample(args: argparse.Namespace) -> int:
     for path in task.sample(trained, options, given["out"]):
         console.say(f"wrote {path}")
     return 0
+
+
+def those_with(options: str, plugins: Sequence[str] | None) -> str:
+    """In words, the tasks that have the attribute `options`."""
+    from duoln.tasks.registry import Registry
+
+    tasks = Registry(asked=plugins).tasks
+    return f"tasks that have: {', '.join(n for n in tasks if getattr(tasks[n].task, options) is not None) or 'none'}"
 
 
 def add_options(parser: argparse.ArgumentParser, kind: type) -> None:

@@ -182,6 +182,7 @@ def fill(name: str) -> dict[str, str]:
     """The files of a task of that name."""
     # NAME and TITLE are not parts of other words in the texts. TITLE is replaced first: it does not contain NAME.
     title = "".join(part.capitalize() for part in name.split("_"))
+    title = title.removesuffix("Task") or title
     words = (("TITLE", title), ("DIST", name.replace("_", "-")), ("NAME", name))
 
     def filled(text: str) -> str:

@@ -52,6 +52,11 @@ def data_folders() -> list[Path]:
     return [Path(os.path.expanduser(p)) for p in os.environ.get("DUOLN_DATA", "").split(os.pathsep) if p]
 
 
+def absent_folders() -> list[str]:
+    """A line for each folder of DUOLN_DATA that does not exist."""
+    return [f"DUOLN_DATA: {folder} does not exist" for folder in data_folders() if not os.path.exists(folder)]
+
+
 @explained
 def search_folders(root: Path | None = None) -> list[Path]:
     """The folders in which data are looked for: `root`, those of DUOLN_DATA, the cache."""

@@ -86,9 +86,14 @@ def check_unchanged(path: Path, changes: Sequence[Change]) -> None:
     """
     if not changes:
         return
+    of = {change.key: change for change in changes}
+    if "backend" in of:  # everything else that a backend says differs too
+        changes = [of["backend"]]
     told = "; ".join(f"expected {change.key} {change.was}, found {change.now}" for change in changes)
     remedies = [f"{_REMEDIES[change.key]}={change.was}" for change in changes if change.key in _REMEDIES]
-    begin = f"Set {' '.join(remedies)}, or go" if remedies else "Go"
+    begin = f"Set {' '.join(remedies)}, or go" if remedies and "library" not in of else "Go"
+    if "backend" in of:
+        told, begin = f"{told}: it was made with --backend {of['backend'].was}", "Name that backend, or go"
     raise CheckpointError(f"{path}: {told}. The rest of the run would have other bits. {begin} on with --resume anyway "
                           '(resume="anyway" in Python); every table then says so')
 

@@ -69,12 +69,13 @@ def _results(task: Task, series: Sequence[Series], number: Callable[[Any, str], 
              *(claimed.get(s.variant, "-") for _ in claim)] for s, claimed in zip(series, claims, strict=True)]
     yield "<h2>Results</h2>"
     if task.references and not all(claims):
-        yield "<p>Made data: the paper's words are left out.</p>"
+        yield "<p>Synthetic data: not comparable with the paper.</p>"
     headings = ["variant", "run", *settings, "epochs", "updates", *(c.heading for c in task.columns),
                 series[0].time(task.x_axis)[0], *claim]
     yield from html.table(headings, rows)
     yield from (f"<p>{html.text(f'{s.label()}: not the bits of one run: {change}')}</p>"
                 for s in series for change in s.changes())
+    yield from (f"<p>{html.text(line)}</p>" for s in series for line in s.left_out())
 
 
 def _settings(series: Sequence[Series]) -> Iterator[str]:

@@ -7,7 +7,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from duoln.runs.curve import Curve
 from duoln.runs.folder import folder_name
@@ -61,6 +61,8 @@ class Series(NamedTuple):
     variant: str
     differences: Mapping[str, str]
     runs: Sequence[Curve]
+    older: Sequence[Curve] = ()
+    """Runs that are left out, because a newer run has their seed."""
 
     def label(self, without: Iterable[str] = ()) -> str:
         """The variant, the settings in which it differs, and its folder where that says more.
@@ -106,34 +108,41 @@ class Series(NamedTuple):
             return "ms/update", f"{1e3 * statistics.median(run.seconds_per_update for run in self.runs):.1f}"
         return "s/epoch", f"{statistics.median(run.seconds_per_epoch for run in self.runs):.2f}"
 
-    @property
-    def seeds(self) -> int:
-        """The number of different seeds; two runs of one seed are one."""
-        return len({run.config.get("seed") for run in self.runs})
+    def left_out(self) -> list[str]:
+        """In words, the runs that are left out."""
+        return [f"{run.path} is left out: a newer run has seed {run.config.get('seed')} of {self.label()}"
+                for run in self.older]
 
 
 def series_of(task: Task, curves: Sequence[Curve], by: By = "run") -> list[Series]:
-    """One series for each run, or for the runs that differ in nothing but the seed; in the order of the variants."""
+    """One series for each run, or for the runs that differ in nothing but the seed; in the order of the variants.
+
+    Of several runs of one seed, a series has the one that was started last.
+    """
     order = {variant: k for k, variant in enumerate(task.variants)}
     curves = sorted(curves, key=lambda c: order.get(c.variant, len(order)))
     if by == "run":
         differing = differing_settings(task, curves)
         return [Series(name, c.variant, _values(c, differing), [c])
                 for name, c in zip(short_names([c.path for c in curves]), curves, strict=True)]
-    groups: dict[str, list[Curve]] = {}
+    groups: dict[str, dict[Any, list[Curve]]] = {}
     for c in curves:
         settings = {key: value for key, value in c.config.items() if key != "seed"}
-        groups.setdefault(repr((c.variant, c.dataset, sorted(settings.items()))), []).append(c)
-    firsts = [runs[0] for runs in groups.values()]
-    differing = [key for key in differing_settings(task, firsts) if key != "seed"]
-    made = [Series(runs[0].variant, runs[0].variant, _values(runs[0], differing), runs) for runs in groups.values()]
-    return [s._replace(name=_count(s)) if len(s.runs) > 1 else s for s in made]
+        of_setting = groups.setdefault(repr((c.variant, c.dataset, sorted(settings.items()))), {})
+        of_setting.setdefault(c.config.get("seed"), []).append(c)
+    made = []
+    for of_seeds in groups.values():
+        ordered = [sorted(runs, key=_started) for runs in of_seeds.values()]
+        newest, older = [runs[-1] for runs in ordered], [c for runs in ordered for c in runs[:-1]]
+        name = newest[0].variant if len(newest) == 1 else f"{len(newest)} seeds"
+        made.append(Series(name, newest[0].variant, {}, newest, older))
+    differing = [key for key in differing_settings(task, [s.runs[0] for s in made]) if key != "seed"]
+    return [s._replace(differences=_values(s.runs[0], differing)) for s in made]
 
 
-def _count(series: Series) -> str:
-    """How many seeds a series has, and how many runs if these are more."""
-    seeds = f"{series.seeds} seed{'' if series.seeds == 1 else 's'}"
-    return seeds if series.seeds == len(series.runs) else f"{len(series.runs)} runs of {seeds}"
+def _started(curve: Curve) -> str:
+    """When a run was started last, in a form that sorts."""
+    return str(curve.starts[-1].get("time", "")) if curve.starts else ""
 
 
 def differing_settings(task: Task, curves: Sequence[Curve]) -> list[str]:

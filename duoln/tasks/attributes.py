@@ -139,5 +139,5 @@ _CHECKS: dict[str, Callable[[Any], str]] = {
     "name": _name, "title": _text, "paper": _text, "config": _config, "presets": _tables, "variants": _variants,
     "references": _claims, "columns": _columns, "selection": _selection, "x_axis": _x_axis, "corpora": _corpora,
     "batch_axes": _batch_axes,
-    "sampling": _options, "evaluating": _options, "peers": _tables}
+    "sampling": _options, "sample_name": _text, "evaluating": _options, "peers": _tables}
 """The error of an attribute in words; empty if there is none."""

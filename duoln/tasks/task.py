@@ -76,6 +76,8 @@ class Task:
             None for one that is no row of examples. `duoln run --ranks` shares batches out along it.
         sampling: for a generative task, a frozen dataclass whose fields are the options of `duoln sample RUN`,
             each made by `option`.
+        sample_name: the file that `duoln sample RUN` writes into RUN where the user names none; its ending says which
+            kind of file `sample` writes.
         evaluating: for a task whose trained models are judged by a protocol that takes longer than an evaluation during
             training, the same for `duoln evaluate RUN`.
         peers: for each name that `duoln bench train --peer` may give, the keyword arguments of `build` in the module
@@ -97,6 +99,7 @@ class Task:
     corpora: ClassVar[Mapping[str, Sequence[Sequence[str]]]] = {}
     batch_axes: ClassVar[Mapping[str, int | None]] = {}
     sampling: ClassVar[type | None] = None
+    sample_name: ClassVar[str] = "sample.svg"
     evaluating: ClassVar[type | None] = None
     peers: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 

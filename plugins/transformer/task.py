@@ -101,7 +101,7 @@ class TransformerTask(Task):
                Column("valid_unigram", "unigram", ".3f"),
                Column("test_bits", "test bits/char", ".3f"))
     x_axis = "step"
-    sampling = Options
+    sampling, sample_name = Options, "sample.txt"
     evaluating = gradients.Options
     peers: ClassVar = {"torch": {}, "torch-fused": {"fused": True}}
 

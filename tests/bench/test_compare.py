@@ -226,3 +226,8 @@ def test_a_commit_is_told_by_its_first_ten_digits():
     assert compare._commit({"sha": sha, "dirty": False}) == "0123456789"
     assert compare._commit({"sha": sha, "dirty": True}) == "0123456789 with changes"
     assert compare._commit(None) is None
+
+
+def test_folders_of_runs_are_for_another_command(tmp_path, capsys):
+    assert main(["compare", str(tmp_path)]) == 2
+    assert f"for runs: duoln report {tmp_path}" in capsys.readouterr().err

@@ -188,7 +188,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_resume_goes_on(tmp_path, here):
     _, talk = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130 and "Traceback" not in talk
     [line] = [line for line in talk.splitlines() if "--resume auto" in line]
-    assert line.startswith("    python -m duoln run mnist --preset smoke") and line.endswith("--epochs 100000 --resume auto --out r")
+    assert line.startswith("    duoln run mnist --preset smoke") and line.endswith("--epochs 100000 --resume auto --out r")
     again = here(*words, "--epochs", "1", "--resume", "auto")
     assert again.returncode == 0 and "is finished, after step" in again.stderr
 

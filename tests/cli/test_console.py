@@ -165,9 +165,9 @@ def test_references_are_called_what_they_are(monkeypatch, task, heading, below):
 def test_beside_made_data_no_claim_of_a_paper_stands(monkeypatch):
     made = _table(monkeypatch, Published(), dataset=Dataset("made digits", "synthetic"))
     assert "0.1 in 2019" not in made and "the paper's claim" not in made
-    assert "made data: the paper's words are left out" in " ".join(made.split()) and "section 6.6" in made
+    assert "synthetic data: not comparable with the paper" in " ".join(made.split()) and "section 6.6" in made
     own = _table(monkeypatch, OwnBest(), dataset=Dataset("made digits", "synthetic"))  # a reference of no paper stays
-    assert "0.1 in 2019" in own and "made data:" not in own
+    assert "0.1 in 2019" in own and "synthetic data:" not in own
 
 
 def test_where_the_axis_is_updates_they_are_told_and_not_parts_of_an_epoch(monkeypatch):
@@ -185,9 +185,7 @@ def test_an_evaluation_tells_its_place_on_the_axis(clock, monkeypatch, x_axis, w
     assert [line.strip() for line in _lines(out)] == [f"ln: {when}"]
 
 
-@pytest.mark.parametrize(("paper", "told"), [("", False), ("section 6.6", True)])
-def test_only_data_of_a_paper_can_be_missing(monkeypatch, paper, told):
-    out, task = _seen(monkeypatch, terminal=False), Own()
-    monkeypatch.setattr(Own, "paper", paper)
-    one_task.say_data(task, Splits(Dataset("points", "synthetic"), lambda step: {}, 1, {}))
-    assert ("the paper's" in out.getvalue()) == told and "data: points, synthetic" in out.getvalue()
+def test_that_data_are_synthetic_is_told_once_before_the_table(monkeypatch):
+    out = _seen(monkeypatch, terminal=False)
+    one_task.say_data(Splits(Dataset("points", "synthetic"), lambda step: {}, 1, {}))
+    assert out.getvalue().splitlines() == ["data: points, synthetic"]

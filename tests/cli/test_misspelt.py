@@ -23,6 +23,14 @@ def test_the_word_that_is_meant_is_proposed(words, meant, capsys):
     assert f"did you mean {meant}?" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.parametrize(("words", "end"), [
+    (["run", "mnist", "--foo"], "`duoln run --help` lists the options"), (["rnu"], "`duoln --help` lists the commands")])
+def test_an_error_is_two_lines_without_the_usage(words, end, capsys):
+    assert main(words) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("duoln") and ": error: " in first and second == end
+
+
 @pytest.mark.parametrize("words", [["run", "mnist", "--foo"], ["run", "mnist", "ln"], ["run", "mnist", "--epochs"], ["report", "--mark"]])
 def test_nothing_is_proposed_where_nothing_is_near(words, capsys):
     assert main(words) == 2

@@ -66,6 +66,19 @@ def test_what_is_written_and_said(made):
         assert not [word for word in ("NAME", "TITLE", "DIST") if word in text], path
 
 
+def test_a_name_that_is_nearly_one_is_proposed(tmp_path):
+    check_error(UsageError, lambda: write_task("My-task", tmp_path), "found 'My-task'; did you mean my_task?")
+    with pytest.raises(UsageError) as caught:
+        write_task("1", tmp_path)
+    assert "did you mean" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("my_task", "MyTask"), ("odd_rows", "OddRowsTask"), ("task", "TaskTask")])
+def test_the_class_is_called_a_task_once(name, kind):
+    files = template.fill(name)
+    assert f"class {kind}(Task):" in files[f"{name}/task.py"] and f"check_task({kind}())" in files[f"tests/test_{name}.py"]
+
+
 @pytest.mark.long
 def test_it_is_listed_and_runs(installed, tmp_path):
     listed = json.loads(_run("duoln", "list", "--json", cwd=tmp_path, paths=[installed]).stdout)

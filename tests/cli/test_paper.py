@@ -28,7 +28,7 @@ def test_in_a_pipe_every_figure_has_its_data_beside_it(capsys):
     at = lines.index("    to decide it: duoln run mnist --preset paper --variant ln,bn --set batch_size=128")
     assert "falls faster than that of batch norm, batch 128: " in lines[at - 1]
     assert lines[at + 1].startswith("    ours: ") and " updates (" in lines[at + 1] and " seed" in lines[at + 1]
-    assert lines[at + 2].startswith("    runs: ") and "results" in lines[at + 2]
+    assert lines[at + 2].startswith("    runs: mnist/results/batch-128: ") and ", ln-seed1" in lines[at + 2]
     assert all(any(line.startswith(f"{entry.where} ({entry.section}): ") for line in lines) for entry in ENTRIES)
     assert lines[-1].startswith("holds: ")
 

@@ -87,6 +87,13 @@ def test_sample_from_the_command_line(run, capsys):
     assert cli.main(argv) == 0 and out.read_text().split()[2:4] == ["3", "None"]
 
 
+def test_a_sample_that_is_given_no_name_is_in_the_folder_of_the_run(run, task, capsys, monkeypatch):
+    argv = ["sample", str(run), "--backend", "numpy"]
+    assert cli.main(argv) == 0 and f"wrote {run / 'sample.svg'}" in capsys.readouterr().err.replace("\n", "")
+    monkeypatch.setattr(Generative, "sample_name", "sample.txt", raising=False)
+    assert cli.main(argv) == 0 and (run / "sample.txt").read_text() == (run / "sample.svg").read_text()
+
+
 @pytest.mark.parametrize(("extra", "words"), [
     (["--count", "many"], ["--count", "int", "'many'"]), (["--count", "1.5"], ["--count", "'1.5'"]),
     (["--scale", "nan"], ["--scale", "'nan'"])])
@@ -102,7 +109,7 @@ def test_help_and_unknown_options(run, argv, capsys):
     code = cli.main([word.replace("RUN", str(run)) for word in argv])
     output = "".join(capsys.readouterr())
     assert code == (2 if "--colour" in argv or len(argv) == 1 else 0) and "duoln sample" in output
-    assert "--count" in output or len(argv) < 3
+    assert "--count" in output or "--colour" in argv or len(argv) < 3
     if argv[-1] == "--help":
         assert "int: how many (default 3)" in output and "float or none: how large" in output
 
@@ -111,7 +118,8 @@ def test_a_task_without_samples_says_so(capsys, tmp_path):
     (tmp_path / "config.json").write_text('{"task": "mnist", "variant": "ln", "config": {"batch_size": 1}}')
     for command, words in (("sample", "nothing to sample"), ("evaluate", "no evaluation of its own")):
         assert cli.main([command, str(tmp_path), "--out", "o"]) == 2
-        assert words in capsys.readouterr().err
+        told = capsys.readouterr().err
+        assert words in told and "tasks that have: " in told and "transformer" in told.split("tasks that have: ")[1]
 
 
 def test_a_folder_of_several_runs_names_them(run, capsys):

@@ -98,6 +98,8 @@ def test_the_command_that_goes_on(words, program, kept, monkeypatch):
     assert shlex.split(told) == [*kept, "--resume", "auto", "--out", "my runs"]
 
 
-def test_the_command_that_goes_on_with_a_module(monkeypatch):
-    monkeypatch.setattr(sys.modules["__main__"], "__spec__", SimpleNamespace(name="duoln.__main__"))
-    assert shlex.split(going_on.resume_command(["run", "line"], None)) == ["python", "-m", "duoln", "run", "line", "--resume", "auto"]
+@pytest.mark.parametrize(("module", "program"), [
+    ("duoln.__main__", ["duoln"]), ("duoln.examples.mnist", ["python", "-m", "duoln.examples.mnist"])])
+def test_the_command_that_goes_on_with_a_module(module, program, monkeypatch):
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", SimpleNamespace(name=module))
+    assert shlex.split(going_on.resume_command(["run", "line"], None)) == [*program, "run", "line", "--resume", "auto"]

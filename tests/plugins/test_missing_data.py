@@ -56,7 +56,7 @@ def test_made_data_say_why_and_where_files_belong(tmp_path, monkeypatch, capsys,
     monkeypatch.setenv("DUOLN_DATA", str(tmp_path / "mistyped"))
     task, cfg = _auto(name, "smoke")
     splits = task.data(cfg)
-    one_task.say_data(task, splits)
+    one_task.say_data(splits)
     output = " ".join(capsys.readouterr().err.split())
     assert splits.dataset.provenance == "synthetic" and "made data stand in for it: " in output and "DUOLN_DATA" in output
     assert "(no such folder)" in output or "DUOLN_OFFLINE=1" in output

@@ -133,6 +133,24 @@ def test_from_python(stopped, machine):
     assert run.figures["changes"] == ["blas_threads was 2 up to update 7, and is 1 since"]
 
 
+def test_a_resume_takes_the_backend_of_its_folder(tmp_path, capsys):
+    words = ["--out", str(tmp_path / "r"), "--epochs"]
+    assert run_task(Line, [*words, "1", "--backend", "mlx"], preset="smoke", variants=["plain"]) == 0
+    assert run_task(Line, [*words, "2", "--resume", "auto"], preset="smoke") == 0
+    assert "backend: mlx" in capsys.readouterr().err
+    assert run_task(Line, [*words, "3", "--resume", "auto", "--backend", "numpy"], preset="smoke") == 1
+    told = capsys.readouterr().err
+    assert "expected backend mlx, found numpy: it was made with --backend mlx" in told
+    assert "OPENBLAS" not in told and "expected library" not in told
+
+
+def test_another_library_is_not_mended_by_variables_of_its_blas(stopped, machine, numpy_backend):
+    machine.update(library="numpy 9.9", blas_threads="64")
+    with pytest.raises(CheckpointError, match=r"found numpy 9.9; expected blas_threads 2") as caught:
+        fit_into(line_trainer(numpy_backend), stopped, numpy_backend, resume=True)
+    assert "OPENBLAS" not in str(caught.value)
+
+
 def test_every_table_tells(machine, tmp_path, capsys):
     words, line = ["--out", str(tmp_path / "r"), "--epochs"], "plain: not the bits of one run: blas_threads was 2 up to update 5"
     assert run_task(Line, [*words, "1"], preset="smoke", variants=["plain"]) == 0

@@ -62,6 +62,11 @@ def test_runs_settings_and_figures_are_in_it(tmp_path, runs):
     assert data["panels"][2]["lines"] == [[[10, 0.2, 0.2, 0.2], [20, 0.1, 0.1, 0.1]], [[10, 0.8, 0.8, 0.8], [20, 0.4, 0.4, 0.4]]]
 
 
+def test_a_run_that_is_left_out_is_named(tmp_path, runs):
+    _, parser = _page(tmp_path, [runs[0], runs[0]._replace(path=tmp_path / "newer" / "ln")], "seed")
+    assert f"{runs[0].path} is left out: a newer run has seed 0 of ln" in parser.text
+
+
 def test_numbers_stand_to_the_right_and_a_column_has_the_time(tmp_path, runs):
     text, _ = _page(tmp_path, runs)
     [head] = re.findall(r"<h2>Results</h2>.*?<tr>(.*?)</tr>", text, re.DOTALL)

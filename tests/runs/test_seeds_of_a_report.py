@@ -36,6 +36,36 @@ def test_a_terminal_shows_them_too(columns, seeds, monkeypatch, capsys):
     assert "240-360" in captured.out + captured.err
 
 
+def _changed(folder, **words):
+    """The files of a run, with other words in them."""
+    for name in ("config.json", "result.json"):
+        text = (folder / name).read_text()
+        for old, new in words.values():
+            text = text.replace(old, new)
+        (folder / name).write_text(text)
+
+
+def test_runs_of_a_task_that_is_not_installed_are_skipped(seeds, capsys):
+    shutil.move(seeds / f"{VARIANT}-seed2", seeds / "runs" / "spirals-1" / VARIANT)
+    shutil.copytree(seeds / f"{VARIANT}-seed1", seeds / "runs" / "las-1" / VARIANT)
+    _changed(seeds / "runs" / "spirals-1" / VARIANT, task=('"task": "las"', '"task": "spirals"'))
+    assert main(["report", str(seeds / "runs"), "--json"]) == 0
+    told = capsys.readouterr()
+    assert [run["task"] for run in json.loads(told.out)["runs"]] == ["las"]
+    assert f"skipped {seeds / 'runs' / 'spirals-1'}: task 'spirals' is not installed" in told.err.splitlines()
+    assert main(["report", str(seeds / "runs" / "spirals-1")]) == 2
+    assert "found 'spirals'" in capsys.readouterr().err
+    assert main(["keep", str(seeds / "runs"), "--as", "x"]) == 2
+    assert "expected runs of one task, found las, spirals" in capsys.readouterr().err
+
+
+def test_a_table_has_no_column_of_what_differs_only_from_another_table(seeds, capsys):
+    _changed(seeds / f"{VARIANT}-seed2", data=('"substitute"', '"original"'), setting=('"batch_size": 32', '"batch_size": 32, "lines": 7'))
+    assert main(["report", str(seeds), "--markdown"]) == 0
+    first, second = (line for line in capsys.readouterr().out.splitlines() if line.startswith("| variant"))
+    assert first.startswith("| variant | run | seed | batch |") and second.startswith("| variant | run | batch |")
+
+
 def test_equal_lengths_have_no_range(seeds, capsys):
     shutil.rmtree(seeds / f"{VARIANT}-seed0")
     assert main(["report", str(seeds), "--by", "seed", "--markdown"]) == 0

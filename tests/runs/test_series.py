@@ -110,13 +110,16 @@ def test_nan_in_all_runs_is_nan(tmp_path):
     assert _same(s.figure("valid_error"), Range(math.nan, math.nan, math.nan, 2)) and "2 NaN" in console.number(s.figure("valid_error"), ".2f")
 
 
-def test_two_runs_of_a_seed_are_one_seed(tmp_path):
-    runs = [made_curve(tmp_path / str(k) / "ln", "ln", 1.0 + k, seed=seed) for k, seed in enumerate((0, 0, 1))]
+def test_a_seed_that_is_there_twice_counts_once(tmp_path):
+    runs = [made_curve(tmp_path / str(k) / "ln", "ln", 1.0 + k, seed=seed)._replace(starts=[{"time": f"2026-01-0{3 - k}"}])
+            for k, seed in enumerate((0, 0, 1))]
     [s] = series_of(Reading(), runs, "seed")
-    assert s.label() == "ln (3 runs of 2 seeds)" and told_apart([s], "seed") == {"seeds": ["2"], "runs": ["3"]}
+    assert s.label() == "ln (2 seeds)" and told_apart([s], "seed") == {"seeds": ["2"]}
+    assert s.figure("test_error") == Range(0.2, 0.1, 0.3)
+    assert s.left_out() == [f"{runs[1].path} is left out: a newer run has seed 0 of ln (2 seeds)"]
     assert _rows([s], tmp_path / "c.csv", "seed")[0]["seeds"] == "2"
-    [twice] = series_of(Reading(), runs[:2], "seed")
-    assert twice.label() == "ln (2 runs of 1 seed)" and told_apart([twice], "seed") == {"seeds": ["1"], "runs": ["2"]}
+    [alone] = series_of(Reading(), runs[1::-1], "seed")
+    assert alone.label() == "ln" and alone.runs == [runs[0]] and told_apart([alone], "seed") == {}
 
 
 def test_seconds_are_a_median_too(tmp_path):

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 import sys
 
 import numpy as np
@@ -188,3 +189,13 @@ def test_the_command_fails_where_a_rule_does(broken, capsys, few):
 def test_a_wrong_number_of_repeats(wrong, capsys):
     assert cli.main(["selftest", "--repeats", wrong]) == 2
     assert "at least 1" in capsys.readouterr().err
+
+
+def test_the_command_ends_with_a_verdict(monkeypatch, capsys):
+    monkeypatch.setattr(selftest, "chosen", lambda backend, one_of_each: every_case()[:2])
+    assert cli.main(["selftest", "--backend", "numpy"]) == 0
+    assert re.fullmatch(r"all \d+ rules agree", capsys.readouterr().out.splitlines()[-1])
+    gathered = selftest.by_rule
+    monkeypatch.setattr(selftest, "by_rule", lambda outcomes: [r._replace(failures=["wrong"]) for r in gathered(outcomes)])
+    assert cli.main(["selftest", "--backend", "numpy"]) == 1
+    assert re.fullmatch(r"(\d+) of \1 rules fail", capsys.readouterr().out.splitlines()[-1])
