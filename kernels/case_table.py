@@ -6,6 +6,7 @@ They are plain data, made on the host from fixed seeds when they are used: toget
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from math import prod
@@ -282,20 +283,20 @@ def listed(shapes: Sequence[tuple[int, ...]]) -> str:
 
 def _adam() -> Iterator[RuleCase]:
     for shapes in (((1,),), ((4095,), (4096,), (4097,)), ((3, 5), (), (20_001,)), ((0,), (7,)), MANY):
-        for scaled in (False, True):
-            yield adam_update(shapes, scaled)
+        for scaled, decayed in itertools.product((False, True), repeat=2):
+            yield adam_update(shapes, scaled, decayed)
 
 
-def adam_update(shapes: Sequence[tuple[int, ...]], scaled: bool) -> RuleCase:
-    """One case of an update of tensors of these shapes; `scaled` ones have their parameters decayed too."""
+def adam_update(shapes: Sequence[tuple[int, ...]], scaled: bool, decayed: bool) -> RuleCase:
+    """One case of an update of tensors of these shapes, whose gradients are scaled, or whose parameters are decayed."""
     def arrays() -> Sequence[np.ndarray | None]:
         rng = np.random.default_rng(len(shapes))
         params, gradients, moments, squares = ([_floats(rng, *s) for s in shapes] for _ in range(4))
-        rate, eps, *optional = (np.array(value, np.float32) for value in (0.1, 1e-3, 0.3, 0.9))
-        return (rate, eps, *(optional if scaled else (None, None)), *params, *gradients, *moments,
+        rate, eps, scale, keep = (np.array(value, np.float32) for value in (0.1, 1e-3, 0.3, 0.9))
+        return (rate, eps, scale if scaled else None, keep if decayed else None, *params, *gradients, *moments,
                 *(np.abs(s) for s in squares))
 
-    return RuleCase("adam_update", listed(shapes) + (", scaled" if scaled else ""), Made(arrays),
+    return RuleCase("adam_update", listed(shapes) + ", scaled" * scaled + ", decayed" * decayed, Made(arrays),
                     {"beta1": 0.9, "beta2": 0.999, "donate": False}, max(prod(s) for s in shapes))
 
 

@@ -214,8 +214,9 @@ def _others() -> Iterator[DeviceCase]:
     for shapes, what in ((((3, 5), (), (20_001,)), "a few tensors"), (MANY, "many tensors"),
                          (((1000, 784), (1000,), (3,), (517, 33)), "a model")):
         yield DeviceCase("global_norm", what, global_norm, (shapes,), net=what != "a model")
-        for scaled in (False, True):
-            yield DeviceCase("adam_update", what + (", scaled" if scaled else ""), adam_update, (shapes, scaled),
+        for scaled in (False, True):  # an update that is not scaled has its parameters decayed
+            yield DeviceCase("adam_update", what + (", scaled" if scaled else ", decayed"), adam_update,
+                             (shapes, scaled, not scaled),
                              net=what != "a model")
     for beta1, correction, updates in ((0.9, "standard", 0), (0.9, "kiros2015", 3), (0.0, "standard", 1)):
         yield DeviceCase("adam_rates", f"{correction}, beta1 {beta1}, after {updates}", adam_rates,

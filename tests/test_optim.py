@@ -140,3 +140,22 @@ def test_statistics_of_a_population_never_decay(be, rng):
         np.testing.assert_allclose(after.numpy(), before.numpy() * (1 if is_statistic else np.float32(0.95)), rtol=1e-6)
     assert statistics == 2 + 2 * 3
     assert [path for path, _ in tree.items(nn.without_population(model, params))] == [path for path, _ in tree.items(model.init(0))]
+
+
+def test_groups_that_share_memory_are_updated_as_one(be):
+    """An update in place of one group must not change what the other one reads."""
+    results = []
+    for donate in (False, True):
+        w = duoln.tensor(np.ones(5000, np.float32), be)
+        params, gradients = {"w": w, "b": w}, {"w": w * 1.0, "b": w * 0.5}
+        optimizer = optim.AdamW(0.1, donate=donate, decays=lambda path, p: path == "w")
+        results.append(optimizer.update(params, gradients, optimizer.init(params), 0.1))
+    for first, second in zip(tree.leaves(results[0]), tree.leaves(results[1]), strict=True):
+        np.testing.assert_array_equal(first.numpy(), second.numpy())
+
+
+def test_parameters_with_names_like_statistics_decay(numpy_backend):
+    params = duoln.to_tensors({"mean_head": np.ones(2, np.float32), "head": np.ones(2, np.float32)}, numpy_backend)
+    optimizer = optim.AdamW(0.1, weight_decay=0.5)
+    updated, _ = optimizer.update(params, optim.zeros_like(params), optimizer.init(params), 0.1)
+    assert [p.numpy()[0] for p in updated.values()] == pytest.approx([0.95, 0.95])

@@ -67,7 +67,9 @@ def _paper(args: argparse.Namespace) -> int:
         console.put_json({"paper": [_as_json(row) for row in rows], "verdicts": counts, "refused": refused,
                           "tables": [table._asdict() for task in tasks for table in task.reference_tables()]})
     elif args.html is None and not rows:
-        console.put(f"no claim of section {args.section} has the verdict {args.verdict!r}")
+        where, which = (f" of section {args.section}" if args.section else "",
+                        f" has the verdict {args.verdict!r}" if args.verdict else "")
+        console.put(f"no claim{where}{which or ' was found'}")
     elif args.html is None:
         console.show(RowsTable(TITLE, ("claim", "verdict", "where"), [
             (row.claim.text, row.verdict, f"{row.entry.where} ({row.entry.section})") for row in rows]), data=True)

@@ -8,6 +8,8 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from duoln.errors import UsageError
+
 if TYPE_CHECKING:
     from duoln.tasks.task import Task
 
@@ -51,8 +53,11 @@ def _results_of_small(task: Task) -> Iterator[dict[str, Any]]:
 
     if PRESET not in task.presets:
         return
-    wanted = {name: json.dumps(dataclasses.asdict(make_config(task, name, PRESET, {"seed": 0})), sort_keys=True)
-              for name in task.variants}
+    try:
+        wanted = {name: json.dumps(dataclasses.asdict(make_config(task, name, PRESET, {"seed": 0})), sort_keys=True)
+                  for name in task.variants}
+    except UsageError:  # `duoln run` tells what is wrong with the preset
+        return
     for path in sorted(kept.home(task).glob(f"*/*/{CONFIG}")):
         run = read_json(path)
         if json.dumps({**run["config"], "seed": 0}, sort_keys=True) == wanted.get(run["variant"]):

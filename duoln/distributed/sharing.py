@@ -13,8 +13,7 @@ from duoln.core import value_and_grad
 from duoln.data import Axes, Batch, examples
 from duoln.distributed.ranks import Ranks, share_size
 from duoln.errors import UsageError
-from duoln.nn import Module
-from duoln.nn.dropout import without_masks
+from duoln.nn import Module, without_masks
 from duoln.optim import global_norm
 from duoln.randomness import Stream
 from duoln.runtime import to_tensors

@@ -8,104 +8,118 @@ from duoln import ops
 from duoln.core import Tensor
 from duoln.core.arguments import ABOVE_0, FINITE, check_choice, check_integer, check_number
 from duoln.nn.layers import flatten
-from duoln.nn.module import NOT_GIVEN, Module, Params
+from duoln.nn.module import NOT_GIVEN, Module, Params, check_params
 from duoln.ops.activation import GeluForm
+from duoln.ops.common import check_tensors
 
 
-class ReLU(Module):
-    """`ops.relu`: x where it is positive, else 0."""
+class _Function(Module):
+    """A layer without parameters."""
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
+        kind = type(self).__name__
+        check_params(kind, params)
+        check_tensors(kind, x)
+        return self._of(x)
+
+    def _of(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class ReLU(_Function):
+    """`ops.relu`: x where it is positive, else 0."""
+
+    def _of(self, x: Tensor) -> Tensor:
         return ops.relu(x)
 
 
-class Tanh(Module):
+class Tanh(_Function):
     """`ops.tanh`, the hyperbolic tangent."""
 
-    def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
+    def _of(self, x: Tensor) -> Tensor:
         return ops.tanh(x)
 
 
-class Sigmoid(Module):
+class Sigmoid(_Function):
     """`ops.sigmoid`, 1 / (1 + exp(-x))."""
 
-    def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
+    def _of(self, x: Tensor) -> Tensor:
         return ops.sigmoid(x)
 
 
-class Softplus(Module):
+class Softplus(_Function):
     """`ops.softplus`, log(1 + exp(x))."""
 
-    def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
+    def _of(self, x: Tensor) -> Tensor:
         return ops.softplus(x)
 
 
-class SiLU(Module):
+class SiLU(_Function):
     """`ops.silu`, x sigmoid(x) (Elfwing et al. 2018)."""
 
-    def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
+    def _of(self, x: Tensor) -> Tensor:
         return ops.silu(x)
 
 
-class GELU(Module):
+class GELU(_Function):
     """`ops.gelu` (Hendrycks and Gimpel 2016): `approximate` is "none" or "tanh"."""
 
     def __init__(self, approximate: GeluForm = "none") -> None:
         self.approximate: GeluForm = check_choice("GELU", "approximate", approximate, get_args(GeluForm))
 
-    def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
+    def _of(self, x: Tensor) -> Tensor:
         return ops.gelu(x, approximate=self.approximate)
 
 
-class ELU(Module):
+class ELU(_Function):
     """`ops.elu`: x where it is positive, else alpha (exp(x) - 1) (Clevert et al. 2015)."""
 
     def __init__(self, alpha: float = 1.0) -> None:
         self.alpha = check_number("ELU", "alpha", alpha, ABOVE_0)
 
-    def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
+    def _of(self, x: Tensor) -> Tensor:
         return ops.elu(x, alpha=self.alpha)
 
 
-class LeakyReLU(Module):
+class LeakyReLU(_Function):
     """`ops.leaky_relu`: x where it is positive, else slope x."""
 
     def __init__(self, slope: float = 0.01) -> None:
         self.slope = check_number("LeakyReLU", "slope", slope, FINITE)
 
-    def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
+    def _of(self, x: Tensor) -> Tensor:
         return ops.leaky_relu(x, self.slope)
 
 
-class Softmax(Module):
+class Softmax(_Function):
     """`ops.softmax` along one axis."""
 
     def __init__(self, axis: int = -1) -> None:
         self.axis = check_integer("Softmax", "axis", axis)
 
-    def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
+    def _of(self, x: Tensor) -> Tensor:
         return ops.softmax(x, axis=self.axis)
 
 
-class LogSoftmax(Module):
+class LogSoftmax(_Function):
     """`ops.log_softmax` along one axis."""
 
     def __init__(self, axis: int = -1) -> None:
         self.axis = check_integer("LogSoftmax", "axis", axis)
 
-    def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
+    def _of(self, x: Tensor) -> Tensor:
         return ops.log_softmax(x, axis=self.axis)
 
 
-class Flatten(Module):
+class Flatten(_Function):
     """`nn.flatten`: all axes after the first become one."""
 
-    def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
+    def _of(self, x: Tensor) -> Tensor:
         return flatten(x)
 
 
-class Identity(Module):
+class Identity(_Function):
     """The input as it is, such as in the place of a norm that a model lacks."""
 
-    def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
+    def _of(self, x: Tensor) -> Tensor:
         return x

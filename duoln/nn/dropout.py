@@ -18,7 +18,7 @@ from duoln.core.gradient import is_recording
 from duoln.core.miscalled import explained
 from duoln.errors import DtypeError, GradientWarning, ShapeError, UsageError
 from duoln.nn import reports
-from duoln.nn.module import NOT_GIVEN, Module, Params
+from duoln.nn.module import NOT_GIVEN, Module, Params, check_params
 from duoln.ops.common import check_float
 from duoln.randomness import LARGEST_SEED, Stream
 
@@ -59,25 +59,23 @@ class Dropout(Module):
         self.shared = check_flag("Dropout", "shared", shared)
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
+        check_params("Dropout", params)
         check_float("Dropout", x)
-        if not isinstance(params, dict):
-            raise ShapeError(f"[Dropout] expected parameters, an empty dict or one with a mask, found "
-                             f"{described(params)}; call layer(params, x) with the layer's branch of the parameters")
         if reports.is_asked(params):
             reports.report(params, _Seen(x.shape, x.dtype))
             return x
         if _MASK not in params:
             if self.p and is_recording() and not _without_masks.get():
                 warnings.warn("[Dropout] found no mask inside a gradient, so no value is left out; training wants "
-                              "model(nn.with_masks(params, masks), x), with masks of nn.DropoutMasks", GradientWarning,
-                              stacklevel=2)
+                              "model(nn.with_masks(params, masks), x), with masks of nn.DropoutMasks, and any other "
+                              "gradient `with nn.without_masks():`", GradientWarning, stacklevel=3)
             return x
         mask = params[_MASK]
         if mask.shape != x.shape:
             raise ShapeError(f"[Dropout] mask: expected shape {x.shape}, found {mask.shape}; each batch has masks of "
                              "its own, masks = dropout(update, params, x)")
-        y: Tensor = x * mask.astype(x.dtype)
-        return y
+        y: Tensor = x * mask  # 16 bits times float32 is float32, so that 1 / (1 - p) is not rounded
+        return y.astype(x.dtype)
 
 
 class _Seen(NamedTuple):
@@ -102,7 +100,7 @@ class DropoutMasks:
 
     The arguments after the number of the update are those of the model. A pass over the model, one for each form of
     batch, shows the shapes. A mask depends on the seed, the number of the update, and the path and shape of the layer:
-    it has the same values on every backend and after a resumed run.
+    it has the same values on every backend and after a resumed run. Where several batches make one update, count them.
 
     Args:
         model: the model.
@@ -135,8 +133,7 @@ class DropoutMasks:
 
     def shapes(self, params: Params, *inputs: Any) -> dict[str, _Seen]:
         """The shape and dtype that each layer gets for such inputs, by path."""
-        key = tuple((path, (x.shape, str(x.dtype)) if isinstance(x, Tensor | np.ndarray) else x)
-                    for path, x in tree.items(inputs))
+        key = _form(inputs)
         if key not in self._shapes and self.layers:
             self._shapes[key] = self._seen(params, inputs)
         return self._shapes.get(key, {})
@@ -173,6 +170,24 @@ class DropoutMasks:
         return calls[0]
 
 
+def _form(value: Any) -> Any:
+    """What tells apart the inputs of passes that may have other shapes.
+
+    Raises:
+        DtypeError: a value is no array and no number, text or None.
+    """
+    if isinstance(value, Tensor | np.ndarray):
+        return value.shape, str(value.dtype)
+    if isinstance(value, dict):
+        return dict, tuple((key, _form(branch)) for key, branch in value.items())
+    if isinstance(value, list | tuple):
+        return type(value), tuple([_form(branch) for branch in value])
+    if value is None or isinstance(value, bool | int | float | str):
+        return type(value), value
+    raise DtypeError(f"[DropoutMasks] expected tensors, numbers, texts and None as inputs, found {described(value)}; "
+                     "forward=lambda params, x: ... may give the rest")
+
+
 def _backend_of(values: Any) -> Backend:
     for leaf in tree.leaves(values):
         if isinstance(leaf, Tensor):
@@ -186,8 +201,10 @@ def with_masks(params: Params, masks: Masks) -> Params:
     """The parameters with these masks in them, for a pass over the model that leaves values out.
 
     Raises:
-        ShapeError: the parameters have no branch for a mask.
+        ShapeError: the parameters have no branch for a mask. DtypeError: the masks are no dict.
     """
+    if not isinstance(masks, dict):
+        raise DtypeError(f"[with_masks] masks: expected those of nn.DropoutMasks, found {described(masks)}")
     result: Params = tree.map(lambda x: x, params)
     for path, mask in masks.items():
         reports.at("with_masks", result, path)[_MASK] = mask

@@ -193,6 +193,13 @@ def _line_of(part: Any) -> str:
     return repr(part) if isinstance(part, Module) else getattr(part, "__name__", repr(part))
 
 
+def check_params(name: str, params: Any) -> None:
+    """Raises ShapeError for parameters of a layer without arrays that are no dict, such as its input."""
+    if not isinstance(params, dict):
+        raise ShapeError(f"[{name}] expected parameters, an empty dict, found {described(params)}; call "
+                         "layer(params, x) with the layer's branch of the parameters")
+
+
 def parameter(name: str, params: Params, key: str) -> Tensor:
     """`params[key]`, an array. The error for a missing entry names the layer and the entry."""
     y: Tensor = parameters(name, params, (key,))[0]

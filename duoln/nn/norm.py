@@ -8,12 +8,12 @@ import numpy as np
 
 from duoln import ops
 from duoln.core import Tensor
-from duoln.core.arguments import AT_LEAST_0, check_choice, check_flag, check_integer, check_number, described
+from duoln.core.arguments import AT_LEAST_0, check_choice, check_flag, check_integer, check_number
 from duoln.errors import ShapeError, UsageError
 from duoln.nn import init, reports
 from duoln.nn.convolution import Conv2d
 from duoln.nn.layers import Linear, check_sizes
-from duoln.nn.module import NOT_GIVEN, Module, Params, parameter, parameters
+from duoln.nn.module import NOT_GIVEN, Module, Params, check_params, parameter, parameters
 from duoln.ops.norm import ACTIVATIONS, Activation, EpsilonPlace, by_statistics, check_epsilon
 from duoln.randomness import Stream
 
@@ -68,9 +68,7 @@ class _Affine(Module):
         kind = type(self).__name__
         if self.affine:
             return list(parameters(kind, params, self.names))
-        if not isinstance(params, dict):
-            raise ShapeError(f"[{kind}] expected parameters, an empty dict, found {described(params)}; "
-                             "call layer(params, x), where params = duoln.to_tensors(layer.init(0))")
+        check_params(kind, params)
         if isinstance(x, Tensor) and x.shape[-len(self.shape):] != self.shape:
             raise ShapeError(f"[{kind}] expected last axes of shape {self.shape}, found shape {x.shape}")
         return [None] * len(self.names)

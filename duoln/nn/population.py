@@ -11,14 +11,14 @@ from duoln import tree
 from duoln.core import Tensor
 from duoln.core.arguments import described
 from duoln.core.miscalled import explained
-from duoln.errors import DtypeError, UsageError
+from duoln.errors import DtypeError, ShapeError, UsageError
 from duoln.nn.module import Module, Params
 from duoln.nn.reports import asked, at
 
 Statistics = dict[str, np.ndarray]
 """Means and unbiased variances by the names that they have among the parameters."""
-_NAMES = ("mean", "variance")
-"""What begins these names."""
+_NAMES = frozenset(f"{name}{part}" for name in ("mean", "variance") for part in ("", "_x", "_h", "_c"))
+"""These names, of batch norm and of the norms of recurrent layers."""
 
 
 @explained
@@ -56,6 +56,8 @@ def with_population(model: Module, params: Params, batches: Iterable[Any],
     layers = {path: module for path, module in model.modules() if module.gathers}
     if not layers:
         return params
+    if not tree.leaves(params):
+        raise ShapeError("[with_population] expected the parameters of the model, found none")
     first = tree.leaves(params)[0]
     result: Params = tree.map(lambda x: x, params)
     with asked("with_population", params, list(layers), first.backend) as (gathering, gathered):
@@ -86,7 +88,7 @@ def without_population(model: Module, params: Params) -> Params:
 
 def is_statistic(path: str) -> bool:
     """Whether a parameter with this path is a statistic of a population, by its name."""
-    return path.rpartition(".")[2].split("_")[0] in _NAMES
+    return path.rpartition(".")[2] in _NAMES
 
 
 def _mean(arrays: list[np.ndarray]) -> np.ndarray:

@@ -1,14 +1,15 @@
 """Layers that report on their calls, while a pass over the model asks them to.
 
-The parameters of each layer that is asked have an entry more, a number by which the layer finds where its reports
-belong. It is a tensor, so that a model may map its parameters, as one in bf16 does.
+The parameters of each layer that is asked have an entry more, whose shape has a number by which the layer finds where
+its reports belong. It is a tensor of floats without values, so that a model may map its parameters, differentiate by
+them, or hand them to a compiled function.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -18,19 +19,20 @@ from duoln.backends.protocol import Backend
 from duoln.core import Tensor
 from duoln.nn.module import Params, branch
 
-_NUMBER = "report"
-_reports: ContextVar[list[list[Any]]] = ContextVar("reports")
-"""Those of each layer that is asked."""
+_ENTRY = "report"
+_numbers = itertools.count(1)
+_reports: dict[int, list[Any]] = {}
+"""Those of each layer that is asked, in any thread, by its number."""
 
 
 def is_asked(params: Params) -> bool:
     """Whether a layer with these parameters has to report."""
-    return _NUMBER in params
+    return _ENTRY in params
 
 
 def report(params: Params, value: Any) -> None:
     """Keep a value for the layer with these parameters, which is asked."""
-    _reports.get()[int(params[_NUMBER].numpy())].append(value)
+    _reports[params[_ENTRY].shape[0]].append(value)
 
 
 @contextmanager
@@ -38,14 +40,16 @@ def asked(name: str, params: Params, paths: Sequence[str], backend: Backend,
           ) -> Iterator[tuple[Params, list[list[Any]]]]:
     """Parameters with which the layers at these paths report, and the reports of each. `name` begins errors."""
     asking: Params = tree.map(lambda x: x, params)
-    for k, path in enumerate(paths):
-        at(name, asking, path)[_NUMBER] = Tensor(backend.asarray(np.int32(k)), backend)
-    reports: list[list[Any]] = [[] for _ in paths]
-    token = _reports.set(reports)
+    reports: dict[int, list[Any]] = {next(_numbers): [] for _ in paths}
+    for path, number in zip(paths, reports, strict=True):
+        entry = backend.asarray(np.empty((number, 0), np.float32))
+        at(name, asking, path)[_ENTRY] = Tensor(entry, backend)
+    _reports.update(reports)
     try:
-        yield asking, reports
+        yield asking, list(reports.values())
     finally:
-        _reports.reset(token)
+        for number in reports:
+            del _reports[number]
 
 
 def at(name: str, params: Params, path: str) -> Params:

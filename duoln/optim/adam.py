@@ -94,10 +94,13 @@ class Adam(Optimizer):
         rows = tree.zipped(params, gradients, slot(kind, slots, "m"), slot(kind, slots, "v"))
         updated: dict[int, tuple[Tensor, ...]] = {}
         norms = []
-        for keep, group in self._groups(params, rate):
+        groups = self._groups(params, rate)
+        for keep, group in groups:
             columns = zip(*(rows[k] for k in group), strict=True)
             *new, norm = ops.adam_update(scaled, eps, scale, keep, *itertools.chain.from_iterable(columns),
-                                         beta1=self.beta1, beta2=self.beta2, donate=self.donate)
+                                         beta1=self.beta1, beta2=self.beta2,
+                                         # An earlier group must not overwrite what a later one may read.
+                                         donate=self.donate and group is groups[-1][1])
             n = len(group)
             updated.update(zip(group, zip(new[:n], new[n:2 * n], new[2 * n:], strict=True), strict=True))
             norms.append(norm)
@@ -136,5 +139,5 @@ class AdamW(Adam):
         chosen = [not is_statistic(path) and (self.decays is None or bool(self.decays(path, p)))
                   for path, p in tree.items(params)]
         groups = [(keep, [k for k, decays in enumerate(chosen) if decays is wanted])
-                  for keep, wanted in ((1.0 - rate * self.weight_decay, True), (None, False))]
+                  for keep, wanted in ((None, False), (1.0 - rate * self.weight_decay, True))]
         return [(keep, group) for keep, group in groups if group]

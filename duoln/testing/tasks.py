@@ -18,7 +18,7 @@ from duoln.core import Tensor
 from duoln.core.miscalled import explained
 from duoln.data import count_examples
 from duoln.errors import GradientError, ShapeError, UsageError
-from duoln.nn.dropout import without_masks
+from duoln.nn import without_masks
 from duoln.pictures.drawing import can_draw
 from duoln.randomness import Stream
 from duoln.runs.checkpoint import load

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from duoln.core import Tensor
-from duoln.data import Batch
+from duoln.data import Batch, count_examples
 from duoln.distributed.ranks import Ranks
 from duoln.errors import UsageError
 from duoln.nn import DropoutMasks, Module, Params, with_masks
 from duoln.runtime import to_tensors
 from duoln.tasks.task import Task
+from duoln.training.precision import stored_batch, stored_params
 
 _BEGINS = "dropout mask of "
 """What begins the names of masks among the arrays of a batch; the path of the layer follows."""
@@ -22,11 +23,12 @@ def split_batch(batch: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return {name: x for name, x in batch.items() if name not in masks}, masks
 
 
-def training_loss(task: Task, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
-    """The task's loss of a batch, with the dropout whose masks are in it."""
+def training_loss(task: Task, model: Module, params: Params, batch: dict[str, Tensor], precision: str) -> Tensor:
+    """The task's loss of a batch in this precision, with the dropout whose masks are in the batch."""
     own, masks = split_batch(batch)
     by_path = {name.removeprefix(_BEGINS): mask for name, mask in masks.items()}
-    return task.loss(model, with_masks(params, by_path) if masks else params, own)
+    stored = stored_params(params, precision)
+    return task.loss(model, with_masks(stored, by_path) if masks else stored, stored_batch(own, precision))
 
 
 class TaskDropout:
@@ -60,9 +62,19 @@ class TaskDropout:
                     raise UsageError(f"[{self._task.name}] expected examples along one axis of the Dropout at "
                                      f"'{path}', found {mask.shape} for a batch and {of_share[path].shape} for a share")
                 for axis in axes:
+                    self._check_order(path, axis, mask.shape[axis], batch)
                     begin = self._ranks.rank * of_share[path].shape[axis]
                     masks[path] = mask.take(range(begin, begin + of_share[path].shape[axis]), axis)
         return {**batch, **{f"{_BEGINS}{path}": mask for path, mask in masks.items()}}
+
+    def _check_order(self, path: str, axis: int, size: int, batch: Batch) -> None:
+        """Raises UsageError unless examples lie one after another along the axis of a mask, as a share has them."""
+        first = axis == 0 and not any(self._task.batch_axes.values())
+        if not first and size != count_examples(batch, self._task.batch_axes):
+            raise UsageError(f"[{self._task.name}] expected one example after another along axis {axis} of the Dropout "
+                             f"at '{path}', which ranks share, found {size} places for "
+                             f"{count_examples(batch, self._task.batch_axes)} examples; drop values before they are "
+                             "reshaped")
 
     def _shapes(self, batch: Batch) -> Any:
         return self._masks.shapes(self._params, to_tensors(batch, "numpy"))

@@ -12,7 +12,6 @@ from duoln.runs.precision import FLOAT32
 from duoln.runtime import to_tensors
 from duoln.tasks.task import Task
 from duoln.training.dropout import TaskDropout, training_loss
-from duoln.training.precision import stored_batch, stored_params
 from duoln.training.train_step import State
 
 _FEW, _MORE = 2, 4
@@ -79,9 +78,7 @@ def estimate(task: Task, model: Module, state: State, batch: Batch, donates: boo
 
     def kept(part: Batch) -> int:
         tensors = to_tensors(dropout(0, part), backend)
-        stored = stored_batch(tensors, precision)
-        count: int = (kept_bytes(lambda p: training_loss(task, model, stored_params(p, precision), stored),
-                                 state["params"])
+        count: int = (kept_bytes(lambda p: training_loss(task, model, p, tensors, precision), state["params"])
                 + sum(t.data.nbytes for t in tensors.values()))
         return count
 

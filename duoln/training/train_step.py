@@ -20,7 +20,6 @@ from duoln.runs.precision import FLOAT32
 from duoln.runtime import tensor, to_tensors
 from duoln.tasks.task import Task
 from duoln.training.dropout import split_batch, training_loss
-from duoln.training.precision import stored_batch, stored_params
 
 State = dict[str, Any]
 """`{"params": ..., "slots": ...}`."""
@@ -31,8 +30,7 @@ def make_gradients(task: Task, model: Module, precision: str = FLOAT32) -> Calla
     """The first half of a step, `(params, batch) -> (loss, gradients)`."""
 
     def gradients(params: Any, batch: dict[str, Tensor]) -> tuple[Tensor, Any]:
-        stored = stored_batch(batch, precision)
-        return value_and_grad(lambda p: training_loss(task, model, stored_params(p, precision), stored))(params)
+        return value_and_grad(lambda p: training_loss(task, model, p, batch, precision))(params)
 
     return gradients
 
@@ -86,8 +84,7 @@ def make_ranked_step(task: Task, model: Module, optimizer: Optimizer, ranks: Ran
     """
 
     def gradients(params: Any, batch: dict[str, Tensor], part: Tensor) -> tuple[Tensor, Any]:
-        stored = stored_batch(batch, precision)
-        return value_and_grad(lambda p: training_loss(task, model, stored_params(p, precision), stored) * part)(params)
+        return value_and_grad(lambda p: training_loss(task, model, p, batch, precision) * part)(params)
 
     gradients_of, update = compile(gradients), compile(make_update(optimizer))
 

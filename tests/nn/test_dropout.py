@@ -1,12 +1,14 @@
 """`nn.Dropout`, and the masks of a whole model."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
 import duoln
 from duoln import nn, ops, optim
-from duoln.errors import CompileError, CompileWarning, DtypeError, GradientWarning, ShapeError, UsageError
-from duoln.nn.dropout import without_masks
+from duoln.errors import CompileWarning, DtypeError, GradientWarning, ShapeError, UsageError
+from duoln.nn import without_masks
 from duoln.randomness import Stream
 from duoln.testing import check_error
 
@@ -128,6 +130,32 @@ class Steps(nn.Module):
         return sum((ops.sum(self.drop(params["drop"], x[:size])) for size in self.sizes[1:]), ops.sum(self.drop(params["drop"], x[:self.sizes[0]])))
 
 
+@pytest.mark.parametrize("forward", [
+    lambda model, p, x: model(duoln.tree.map(lambda leaf: leaf * 1.0, p), x), lambda model, p, x: duoln.value_and_grad(lambda p: ops.sum(model(p, x)))(p),
+    lambda model, p, x: duoln.compile(lambda p, x: model(p, x))(p, x), lambda model, p, x: ThreadPoolExecutor(1).submit(model, p, x).result()],
+    ids=["mapped", "differentiated", "compiled", "in a thread"])
+def test_a_pass_may_do_anything_with_the_parameters(forward, be, x):
+    model = network()
+    with without_masks():
+        masks = nn.DropoutMasks(model, 0, lambda p, x: forward(model, p, x))(0, start(model, be), x)
+    assert masks["2"].shape == (64, 8)
+
+
+def test_inputs_of_another_form_have_masks_of_their_own(numpy_backend):
+    class Chosen(nn.Module):
+        def __init__(self):
+            self.drop = nn.Dropout(0.5)
+
+        def __call__(self, params, x, of):
+            size = {"bool": 2, "int": 3, "list": 4, "dict": 5}[type(of).__name__]
+            return self.drop(params["drop"], x[:size])
+
+    model, x = Chosen(), duoln.tensor(np.ones((6, 3), np.float32), numpy_backend)
+    dropout = nn.DropoutMasks(model, 0)
+    assert [dropout(0, {"drop": {}}, x, of)["drop"].shape[0] for of in (True, 1, [], {})] == [2, 3, 4, 5]
+    check_error(DtypeError, lambda: dropout(0, {"drop": {}}, x, slice(3)), "[DropoutMasks]", "found slice", "forward=")
+
+
 def test_calls_of_one_layer(be, x):
     check_error(UsageError, lambda: nn.DropoutMasks(Steps(nn.Dropout()), 0)(0, {"drop": {}}, x),
                 "[DropoutMasks]", "one call of the Dropout at 'drop'", "found 2", "shared=True")
@@ -153,6 +181,9 @@ def test_wrong_calls(be, x):
     masks = dropout(0, params, x)
     check_error(ShapeError, lambda: model(nn.with_masks(params, masks), x[:5]), "[Dropout] mask: expected shape (5, 8), found (64, 8)")
     check_error(ShapeError, lambda: nn.Dropout()(None, x), "[Dropout]")
+    check_error(DtypeError, lambda: nn.with_masks(params, x), "[with_masks]")
+    for layer in (nn.Dropout(), nn.Identity(), nn.ReLU(), nn.Flatten()):
+        check_error(ShapeError, lambda layer=layer: layer(x), f"[{type(layer).__name__}] expected parameters", "call layer(params, x)")
     assert "mask" not in params["2"], "the parameters stay as they are"
 
 
@@ -166,8 +197,6 @@ def test_masks_are_made_outside_a_compiled_step(numpy_backend):
     def step(params, x):
         return model(nn.with_masks(params, dropout(0, params, x)), x)
 
-    check_error(CompileError, lambda: step(params, x), "reads a value on the host")
-    dropout(0, params, x)
     with pytest.warns(CompileWarning, match="give it as an argument"):
         for _ in range(3):
             step(params, x)

@@ -9,9 +9,11 @@ from conftest import NAMES, STAND_IN
 import duoln
 from duoln import nn, ops
 from duoln.cli import main
+from duoln.errors import UsageError
 from duoln.runs import checkpoint
 from duoln.tasks.registry import find_task
 from duoln.tasks.settings import make_config
+from duoln.testing import check_error
 from duoln.training.dropout import TaskDropout, split_batch
 from duoln.training.trainer import Trainer
 
@@ -106,3 +108,18 @@ def test_ranks_share_the_masks_of_the_whole_batch():
 def test_a_task_without_dropout_costs_nothing():
     batch = {"x": np.ones((5, 6, 3), np.float32)}
     assert TaskDropout(Rows(), nn.LSTM(3, 4), 0)(0, batch) is batch
+
+
+class Flat(nn.Module):
+    """Time steps and examples in one axis, time steps first."""
+
+    def __init__(self):
+        self.drop = nn.Dropout(0.5)
+
+    def __call__(self, params, x):
+        return self.drop(params["drop"], x.reshape(-1, 3))
+
+
+def test_ranks_refuse_masks_whose_examples_lie_apart():
+    batch = {"x": np.ones((5, 6, 3), np.float32)}
+    check_error(UsageError, lambda: TaskDropout(Rows(), Flat(), 0, Ranks(1))(0, batch), "[rows]", "'drop'", "30 places for 6 examples")
