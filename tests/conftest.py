@@ -215,13 +215,22 @@ def pytest_collection_finish(session):
     gc.collect()
 
 
+def _give_back():
+    """Give the memory of arrays that are no more back to the system: the C library of Linux keeps hundreds of megabytes."""
+    if hasattr(_LIBRARY, "malloc_trim"):
+        _LIBRARY.malloc_trim(0)
+
+
+def pytest_runtest_logreport(report):
+    if report.when == "call" and report.duration > 0.1:
+        _give_back()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item, nextitem):
-    """After each file the memory of its arrays goes back to the system: the C library of Linux keeps hundreds of megabytes."""
     if nextitem is None or nextitem.path != item.path:
         gc.collect()
-        if hasattr(_LIBRARY, "malloc_trim"):
-            _LIBRARY.malloc_trim(0)
+        _give_back()
 
 
 def pytest_sessionfinish(session):
