@@ -6,6 +6,7 @@ default NumPy and MLX are tested, and the CuPy backend's file over a stand-in fo
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import getpass
 import importlib
@@ -166,6 +167,7 @@ Emulated GPUs and MLX are left out: neither multiplies by OpenBLAS, and they tak
 
 
 _LEFT_OUT = pytest.StashKey[int]()
+_LIBRARY = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 _MANY = 20
@@ -211,6 +213,24 @@ def pytest_collection_finish(session):
     gc.collect()
     gc.freeze()
     gc.collect()
+
+
+def _give_back():
+    """Give the memory of arrays that are no more back to the system: the C library of Linux keeps hundreds of megabytes."""
+    if hasattr(_LIBRARY, "malloc_trim"):
+        _LIBRARY.malloc_trim(0)
+
+
+def pytest_runtest_logreport(report):
+    if report.when == "call" and report.duration > 0.1:
+        _give_back()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem):
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        _give_back()
 
 
 def pytest_sessionfinish(session):
