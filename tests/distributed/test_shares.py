@@ -11,6 +11,7 @@ from duoln.data import Batches
 from duoln.distributed.ranks import Ranks
 from duoln.distributed.sharing import check_sharing
 from duoln.errors import UsageError
+from duoln.runs.settings import Job
 from duoln.tasks import Dataset, Splits, Task
 from duoln.training.train_step import make_ranked_step, make_step, start_state
 from duoln.training.trainer import Trainer
@@ -269,12 +270,12 @@ def test_other_settings_of_another_rank_are_refused(rng):
     task = Labels(np.zeros((24, 3), np.float32))
 
     def agree(g, be, seeds=(0, 1), asked=(None, None)):
-        own = {"only": task.config(seed=seeds[g.rank])} if seeds[g.rank] is not None else {}
-        return _of_first(task, Ranks(g, be), own, {"only": "float32"} if g.rank == 0 else {}, asked[g.rank])
+        own = {Job("only"): task.config(seed=seeds[g.rank])} if seeds[g.rank] is not None else {}
+        return _of_first(task, Ranks(g, be), own, {Job("only"): "float32"} if g.rank == 0 else {}, asked[g.rank])
 
     for error in together(2, agree):
         assert isinstance(error, UsageError) and "expected only seed 0 as on rank 0, found 1 on rank 1" in str(error)
     for error in together(2, lambda g, be: agree(g, be, (0, 0), (None, "bf16"))):
         assert isinstance(error, UsageError) and 'expected only precision "float32" as on rank 0, found "bf16"' in str(error)
-    told = ({"only": task.config(seed=4)}, {"only": "float32"})
+    told = ({Job("only"): task.config(seed=4)}, {Job("only"): "float32"})
     assert together(2, lambda g, be: agree(g, be, (4, None))) == [told, told]  # a rank that goes on knows none
