@@ -156,6 +156,7 @@ def test_the_window_stands_still_on_padding(numpy_backend):
 
 # One start everywhere -----------------------------------------------------------------------------------
 
+@pytest.mark.long
 def test_equal_start_and_batches_on_numpy_and_mlx():
     check_one_start(TASK, {"length": 12}, 3, rtol=1e-4)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import ON_NUMPY
 from task_checks import check_one_start, check_peer, check_task_on
 
 from duoln import nn, tree
@@ -25,6 +26,7 @@ TASK = Mnist()
 REAL = next((Path(p) for p in os.environ.get("DUOLN_DATA", "").split(os.pathsep) if p and (Path(p) / "mnist").is_dir()), None)
 
 
+@ON_NUMPY
 def test_it_is_a_task(be, monkeypatch):
     monkeypatch.setattr(data, "MADE_TEST", 500)
     check_task_on(be, TASK, settings={"rows": 600})

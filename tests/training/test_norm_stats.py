@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from conftest import ON_NUMPY
 from small_runs import At, Line, line_trainer, state_bits
 
 import duoln
@@ -58,6 +59,7 @@ def norm_by_hand(params, layer, x, y, eps=1e-6):
 
 
 @pytest.mark.parametrize("updates", [0, 4, 15])
+@ON_NUMPY
 def test_they_are_those_by_hand(be, updates):
     trainer = line_trainer(be)
     for _ in range(updates):
