@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -85,9 +85,14 @@ class _Seen(NamedTuple):
     dtype: str
 
 
-@contextmanager
-def without_masks() -> Iterator[None]:
+@explained
+def without_masks() -> AbstractContextManager[None]:
     """Within this context no gradient wants masks: nothing is told of `Dropout` layers that have none."""
+    return _wanting_none()
+
+
+@contextmanager
+def _wanting_none() -> Iterator[None]:
     token = _without_masks.set(True)
     try:
         yield

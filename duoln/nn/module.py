@@ -197,7 +197,7 @@ def check_params(name: str, params: Any) -> None:
     """Raises ShapeError for parameters of a layer without arrays that are no dict, such as its input."""
     if not isinstance(params, dict):
         raise ShapeError(f"[{name}] expected parameters, an empty dict, found {described(params)}; call "
-                         "layer(params, x) with the layer's branch of the parameters")
+                         "layer(params, x), where params = duoln.to_tensors(layer.init(0)) or a branch of the model's")
 
 
 def parameter(name: str, params: Params, key: str) -> Tensor:

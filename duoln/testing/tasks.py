@@ -229,6 +229,9 @@ def _check_training(task: Task, variant: str, cfg: Config, splits: Splits, backe
     whole = Trainer(task, variant, cfg, splits, backend)
     losses = [whole.advance() for _ in range(steps)]
     metrics = whole.evaluate()
+    missing = [c.key for c in task.columns if c.key not in metrics]
+    if missing:
+        raise AssertionError(f"columns: '{missing[0]}' is not among the metrics {', '.join(sorted(metrics))}")
     bad = [key for key, value in metrics.items() if not np.isfinite(value)]
     if bad:
         raise AssertionError(f"metrics: {bad[0]} is {metrics[bad[0]]}")

@@ -40,7 +40,7 @@ def splits(source: Source, batch_size: int, seed: int, length: int, text_length:
         length: points a line at most; longer ones are cut off.
         text_length: characters a text at most; longer ones are cut off.
         order: of the lines: as the corpus has them, over and over, or a new order each epoch.
-        lines: train on the first so many only; of made lines, on no more than there are.
+        lines: train on the first so many only; of made lines that nobody requested, on no more than there are.
         evaluate_lines: evaluate the first so many lines of each set only.
         root: a folder that is searched before DUOLN_DATA.
 
@@ -56,7 +56,7 @@ def splits(source: Source, batch_size: int, seed: int, length: int, text_length:
     train = sets["train"]
     with suited_to(source, why):
         if lines is not None:
-            if dataset.provenance == "synthetic":
+            if source == "auto" and dataset.provenance == "synthetic":
                 lines = min(lines, MADE_TRAIN)
             if not 1 <= lines <= len(train):
                 raise UsageError(f"[handwriting] expected lines between 1 and {len(train)}, found {lines}")

@@ -329,7 +329,7 @@ class NotAveraged(Spirals):
 
 def test_a_run_says_what_is_wrong_with_a_task_where_its_author_wrote_it(tmp_path):
     """A metric that is missing is told at the first evaluation; a wrong result by the line of the method that gave it."""
-    check_error(TaskError, lambda: train(Misspelt(), variant="ln", preset="smoke", backend="numpy"), "[spirals] columns", "test_error", "'test_mistake'")
+    check_error(TaskError, lambda: train(Misspelt(), variant="ln", preset="smoke", backend="numpy"), "[spirals] columns", "test_error", "found test_mistake")
     line = NotAveraged.loss.__code__.co_firstlineno
     check_error(TaskError, lambda: train(NotAveraged(), variant="ln", preset="smoke", backend="numpy"),
                 f"{__file__}:{line}", "expected a loss of shape ()", "ops.mean(loss) makes one of it")
