@@ -189,14 +189,15 @@ def chosen_of(items, share=None):
     """The tests of every day, and a share of the others: "1/3" is the second of three, "0/1" all of them."""
     kept, tests = set(), defaultdict(list)
     for item in items:
-        if "long" not in item.keywords:
+        if "long" not in item.keywords and "minutes" not in item.keywords:
             tests[item.path, item.parent.name, getattr(item, "originalname", item.name)].append(item)
     for cases in tests.values():
         few = "few" in cases[0].keywords
         kept.update(_some(cases, 1 if few else 2) if few or len(cases) > _MANY else cases)
     if share:
         k, shares = map(int, share.split("/"))
-        kept.update(item for item in items if zlib.crc32(item.nodeid.encode()) % shares == k)
+        kept.update(item for item in items if zlib.crc32(item.nodeid.encode()) % shares == k
+                    and (shares == 1 or "minutes" not in item.keywords))
     return [item for item in items if item in kept]
 
 

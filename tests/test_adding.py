@@ -95,7 +95,7 @@ def test_the_table_in_the_results_is_that_of_the_record(committed):
     assert f"```text\n{adding_record.table(committed)}\n```" in (EXAMPLES / "RESULTS.md").read_text()
 
 
-@pytest.mark.long
+@pytest.mark.minutes
 def test_a_run_of_the_record_is_made_again(committed, numpy_backend):
     """The last bits of a product depend on the CPU, and training magnifies them; the first validations are the same."""
     [run] = [run for run in committed.results("layer", 1e-3) if run.seed == 0]

@@ -46,3 +46,8 @@ def test_shares_have_each_other_test_once():
     short, shares = set(chosen_of(cases)), [set(chosen_of(cases, f"{k}/3")) for k in range(3)]
     assert all(short < share for share in shares) and set.union(*shares) == set(cases) == set(chosen_of(cases, "0/1"))
     assert all(a & b == short for a, b in itertools.combinations(shares, 2))
+
+
+def test_what_takes_minutes_is_in_no_share():
+    cases = [Case("test_one"), Case("test_slow", "minutes")]
+    assert all(chosen_of(cases, f"{k}/3") == cases[:1] for k in range(3)) and chosen_of(cases, "0/1") == cases

@@ -225,7 +225,7 @@ def test_bare_names_are_refused(checkout, libraries, top):
 
 @pytest.mark.long
 @pytest.mark.parametrize("options", [
-    [], pytest.param(["--config-settings", "editable_mode=strict"], marks=pytest.mark.long)], ids=["normal", "strict"])
+    [], pytest.param(["--config-settings", "editable_mode=strict"], marks=pytest.mark.minutes)], ids=["normal", "strict"])
 def test_editable_install(make_checkout, libraries, empty, tmp_path, options):
     checkout = make_checkout()
     venv.create(tmp_path / "venv", symlinks=os.name != "nt")

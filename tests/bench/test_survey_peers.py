@@ -83,7 +83,7 @@ def test_compiled_peers_go_through_the_compiler(monkeypatch):
     assert ours[0] == pytest.approx(ours[1], rel=1e-4) and ours[0] == pytest.approx(work.checks, rel=1e-2)
 
 
-@pytest.mark.long
+@pytest.mark.minutes
 def test_the_compiler_of_pytorch_itself():
     """It takes half a minute for its first function."""
     missing = {}
@@ -92,7 +92,7 @@ def test_the_compiler_of_pytorch_itself():
 
 
 @pytest.mark.parametrize(("name", "variant"), [("draw", "ln"), *(
-    pytest.param(name, variant, marks=pytest.mark.long) for name, variant in (
+    pytest.param(name, variant, marks=pytest.mark.minutes) for name, variant in (
         ("mnist", "ln"), ("attentive_reader", "ln"), ("handwriting", "ln"), ("las", "both"), ("skip_thoughts", "ln")))])
 def test_a_peers_step_stays_on_the_device_on_which_it_was_built(name, variant):
     """PyTorch's "meta" device has shapes without values: a tensor that a step makes elsewhere meets one there and raises."""

@@ -85,7 +85,7 @@ def test_a_kill_at_any_moment_loses_no_checkpoint(backend, tmp_path):
     _finish_and_compare(tmp_path / "run", get_backend(backend))
 
 
-@pytest.mark.long
+@pytest.mark.minutes
 def test_a_thousand_kills(tmp_path, numpy_backend):
     killed, started = _kill_again_and_again(tmp_path / "run", 1000, seed=2)
     print(f"{killed} kills in {started} runs")

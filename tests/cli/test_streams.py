@@ -15,8 +15,8 @@ from duoln.errors import OutputError
 from duoln.system import processes
 
 RUN = ["run", "mnist", "--plugin", "mnist", "--preset", "smoke", "--variant", "none", "--epochs", "1", "--backend", "numpy", "--out", "r"]
-FILES = {"config.json", "log.jsonl", "result.json", "checkpoints", "lock"}
-QUICK = [pytest.param(name, marks=() if name in EVERY_DAY else pytest.mark.long) for name in CONDITIONS]
+FILES = {"config.json", "command.json", "log.jsonl", "result.json", "checkpoints", "lock"}
+QUICK = [pytest.param(name, marks=() if name in EVERY_DAY else pytest.mark.minutes) for name in CONDITIONS]
 
 
 def _shell(condition, words, folder):
@@ -40,7 +40,7 @@ def test_a_command_with_a_result(name, tmp_path):
         assert [t["name"] for t in json.loads(done.stdout)["tasks"]] == ["mnist"]
 
 
-@pytest.mark.long
+@pytest.mark.minutes
 @pytest.mark.parametrize("name", CONDITIONS)
 def test_a_table_as_the_result(name, tmp_path):
     condition = CONDITIONS[name]
@@ -50,7 +50,7 @@ def test_a_table_as_the_result(name, tmp_path):
     assert not condition.readable or "mnist" in done.stdout or condition.environment.get("COLUMNS") == "20"
 
 
-@pytest.mark.long
+@pytest.mark.minutes
 @pytest.mark.parametrize("name", CONDITIONS)
 def test_a_run_is_complete(name, tmp_path):
     condition = CONDITIONS[name]
@@ -61,7 +61,7 @@ def test_a_run_is_complete(name, tmp_path):
         _check_complete(tmp_path / "r" / "none")
 
 
-@pytest.mark.long
+@pytest.mark.minutes
 @pytest.mark.parametrize("name", STREAMS)
 def test_a_run_whose_result_is_asked_for_is_complete(name, tmp_path):
     condition = CONDITIONS[name]
@@ -83,13 +83,13 @@ def _check_complete(run):
     assert {p.name for p in run.parent.iterdir()} >= {"none", "curves.csv"}
 
 
-@pytest.mark.long
+@pytest.mark.minutes
 def test_all_streams_closed_and_the_run_is_complete(tmp_path):
     assert _shell(CONDITIONS["all closed"], RUN, tmp_path).returncode == LOST
     _check_complete(tmp_path / "r" / "none")
 
 
-@pytest.mark.long
+@pytest.mark.minutes
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["run", "--help"]])
 @pytest.mark.parametrize("name", ["stdout full", "stdout closed", "stdout's reader gone", "stderr full"])
 def test_help_is_a_result(name, words, tmp_path):
@@ -112,7 +112,7 @@ def test_what_could_not_be_written_is_said(tmp_path):
     assert "duoln: [stdout] the result cannot be written: No space left on device" in done.stderr
 
 
-@pytest.mark.long
+@pytest.mark.minutes
 @pytest.mark.parametrize("term", ["dumb", "xterm", "", "\x1b[31m"])
 @pytest.mark.parametrize("columns", ["", "20", "1", "\u00b2"])
 def test_on_a_terminal(term, columns, tmp_path):

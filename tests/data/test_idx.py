@@ -285,7 +285,7 @@ def test_fuzz(tmp_path, ending):
     assert 0 < sum(outcomes) < 2000  # some damage is refused, and some is harmless
 
 
-@pytest.mark.long
+@pytest.mark.minutes
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_long_fuzz(tmp_path, ending):
     outcomes = _fuzz(tmp_path, ending, 50_000)

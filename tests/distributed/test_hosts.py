@@ -73,7 +73,7 @@ def test_ranks_at_two_addresses_train_as_one_process_whoever_comes_first(tmp_pat
     check_losses(tmp_path)
 
 
-@pytest.mark.long
+@pytest.mark.minutes
 def test_a_rank_that_dies_ends_the_others_without_a_launcher(tmp_path):
     shared = {"DUOLN_RANK_MEETING": f"127.0.0.1:{free_port()}", "DUOLN_RANK_TOKEN": SECRET, "DUOLN_RANK_COUNT": "2"}
     first, second = (start("--epochs", "400", "--out", str(tmp_path), DUOLN_RANK=str(k), **shared) for k in range(2))
@@ -116,7 +116,7 @@ def two_machines():
             ip("netns", "del", name)  # the cable is removed with it
 
 
-@pytest.mark.long
+@pytest.mark.minutes
 def test_ranks_of_two_machines_train_as_one_process(two_machines, tmp_path):
     names, address = two_machines
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": address, "MASTER_PORT": "29500", "DUOLN_RANK_TOKEN": SECRET}
@@ -125,7 +125,7 @@ def test_ranks_of_two_machines_train_as_one_process(two_machines, tmp_path):
     check_losses(tmp_path)
 
 
-@pytest.mark.long
+@pytest.mark.minutes
 def test_ranks_that_open_mpi_starts_train_as_one_process(tmp_path):
     if not shutil.which("mpirun"):
         pytest.skip("needs Open MPI's mpirun")

@@ -62,7 +62,7 @@ def test_walk(case, cluster, on_clusters):
     assert outcome.passed, outcome
 
 
-@pytest.mark.long
+@pytest.mark.minutes
 @pytest.mark.parametrize(("case", "cluster"), _cases([*SHAPES, *LONG_SHAPES]))
 def test_walk_under_many_seeds(case, cluster, on_clusters):
     repeats = SEEDS if case.inputs[1].shape[1] <= SMALL else 2
@@ -74,7 +74,7 @@ def test_there_are_many_cases():
     assert len(_cases([*SHAPES, *LONG_SHAPES])) >= 300
 
 
-@pytest.mark.long
+@pytest.mark.minutes
 @pytest.mark.parametrize(("cell", "norm", "hidden"), [("lstm", "layer", 400), ("gru", "layer", 400), ("rnn", "layer", 240)])
 def test_sizes_of_the_paper(cell, norm, hidden, on_clusters):
     outcome = selftest.prove(recurrent(cell, norm, (2, 3, 3, hidden), masked=False, reverse=False), on_clusters(None))

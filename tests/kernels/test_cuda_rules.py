@@ -29,7 +29,7 @@ def test_kernel(case, gpu):
     assert outcome.error <= 1, f"{outcome.worst}: {outcome.error:.3g} of what is allowed"
 
 
-@pytest.mark.long
+@pytest.mark.minutes
 @pytest.mark.parametrize("sizes", LONG_CELL_SIZES, ids=str)
 @pytest.mark.parametrize(("cell", "norm"), [("lstm", "layer"), ("gru", "layer"), ("rnn", "layer")])
 def test_wide_cells(cell, norm, sizes, gpu):

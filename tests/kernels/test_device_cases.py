@@ -175,7 +175,7 @@ def _on_this_device():
         if GPU != STAND_IN or case.name in ORDINARY:
             yield pytest.param(case, id=case.name)
         elif _is_quick(case):
-            yield pytest.param(case, id=case.name, marks=pytest.mark.long)
+            yield pytest.param(case, id=case.name, marks=pytest.mark.minutes)
 
 
 @pytest.mark.few

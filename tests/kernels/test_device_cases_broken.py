@@ -64,7 +64,7 @@ BY_NAME = {case.name: case for case in selftest.every_device_case()}
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("broken", [pytest.param(b, marks=() if b.ordinary else pytest.mark.long) for b in BROKEN], ids=lambda b: b.what)
+@pytest.mark.parametrize("broken", [pytest.param(b, marks=() if b.ordinary else pytest.mark.minutes) for b in BROKEN], ids=lambda b: b.what)
 def test_the_cases_for_a_device_fail(broken, gpu, monkeypatch):
     use_h100(monkeypatch, broken.layout)
     in_text = break_text(monkeypatch, broken.old, broken.new)
@@ -73,7 +73,7 @@ def test_the_cases_for_a_device_fail(broken, gpu, monkeypatch):
     assert not first.passed
 
 
-@pytest.mark.long
+@pytest.mark.minutes
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda b: b.what)
 def test_the_cases_of_the_table_pass(broken, gpu, monkeypatch):
     """All of the same operator and variant; of DRAW's operators the table has none."""
@@ -85,7 +85,7 @@ def test_the_cases_of_the_table_pass(broken, gpu, monkeypatch):
     assert any(in_text) == bool(chosen)
 
 
-@pytest.mark.long
+@pytest.mark.minutes
 @pytest.mark.parametrize(("name", "layout"), sorted({(b.case, b.layout) for b in BROKEN}), ids=str)
 def test_the_sound_text_passes(name, layout, gpu, monkeypatch):
     use_h100(monkeypatch, layout)

@@ -34,7 +34,7 @@ def test_no_rule_touches_what_is_outside(side):
     assert _cases(side, "short") >= 190
 
 
-@pytest.mark.long
+@pytest.mark.minutes
 @pytest.mark.parametrize("side", ["start", "end"])
 @pytest.mark.parametrize("which", ["every", "long"])
 def test_no_rule_touches_what_is_outside_in_any_layout(side, which):

@@ -40,7 +40,7 @@ def test_the_broken_text_is_found(broken):
         assert _found(broken.outcome(seed), broken), broken.outcome(seed)
 
 
-@pytest.mark.long
+@pytest.mark.minutes
 @pytest.mark.parametrize("broken", BROKEN, ids=str)
 def test_almost_every_seed_finds_it(broken):
     assert sum(_found(broken.outcome(seed), broken) for seed in MANY_SEEDS) >= ENOUGH

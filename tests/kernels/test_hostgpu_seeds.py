@@ -11,7 +11,7 @@ from duoln.kernels.case_table import rule_cases
 from duoln.kernels.recurrent.plan import MOST_KEPT
 from duoln.testing import selftest
 
-pytestmark = [pytest.mark.long, pytest.mark.skipif(sys.platform != "linux", reason="kernels run on the CPU under Linux only"),
+pytestmark = [pytest.mark.minutes, pytest.mark.skipif(sys.platform != "linux", reason="kernels run on the CPU under Linux only"),
               pytest.mark.skipif(GPU != STAND_IN, reason="the seeds are those of the stand-in")]
 
 SEEDS = 200

@@ -42,7 +42,7 @@ def test_no_layout_changes_a_fused_rule(op, numpy_backend):
     assert tally.fused[op] >= {"adam_update": 50, "linear": 10, "matmul": 5, "sum": 3}.get(op, 0.98 * tally.cases[op])
 
 
-@pytest.mark.long
+@pytest.mark.minutes
 def test_no_layout_changes_a_fused_rule_of_any_variant_or_size(numpy_backend):
     tally = Tally()
     tally.run(long_layout_cases(), numpy_backend)

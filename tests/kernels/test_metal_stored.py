@@ -40,7 +40,7 @@ def _pairs():
     for case in CASES:
         for dtype in DTYPES:
             name = f"{case.op} {dtype} {case.label}"
-            yield pytest.param(case, dtype, id=name, marks=[] if name in ORDINARY else pytest.mark.long)
+            yield pytest.param(case, dtype, id=name, marks=[] if name in ORDINARY else pytest.mark.minutes)
 
 
 def _natives(be, case, dtype):

@@ -18,7 +18,7 @@ COMPILERS = [pytest.param(name, marks=pytest.mark.skipif(shutil.which(name) is N
              for name in ("g++", "clang++")]
 COMPILERS.append(pytest.param(f"{sys.executable} -m {toolchain.ZIG} c++", id=toolchain.ZIG, marks=pytest.mark.skipif(
     find_spec(toolchain.ZIG) is None, reason=f"there is no {toolchain.ZIG}")))
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.minutes
 
 
 def _run(*words):

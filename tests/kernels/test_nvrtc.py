@@ -42,7 +42,7 @@ def _stored():
     for architecture in ARCHITECTURES:
         for file, macros in every_setting():
             if "STORAGE" in macros:
-                marks = [] if (file, macros, architecture) in ORDINARY else pytest.mark.long
+                marks = [] if (file, macros, architecture) in ORDINARY else pytest.mark.minutes
                 yield pytest.param(file, macros, architecture, marks=marks, id=f"{file} {macros} {architecture}")
 
 

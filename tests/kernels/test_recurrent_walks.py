@@ -96,7 +96,7 @@ def test_the_same_bits_by_rows_and_by_units(cell, norm, rng, numpy_backend, monk
 
 
 @NEEDS_COMPILER
-@pytest.mark.long
+@pytest.mark.minutes
 @pytest.mark.parametrize("threads", [2, 3, 8])
 @pytest.mark.parametrize("size", SHARED.values(), ids=SHARED)
 @pytest.mark.parametrize(("cell", "norm"), WALKS)

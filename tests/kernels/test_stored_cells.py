@@ -39,7 +39,7 @@ def _pairs():
         for dtype in UNITS:
             name = f"{dtype} {case}"
             ordinary = name in WIDE_ORDINARY or (dtype == "bfloat16" and (case in LONG or any(words in name for words in ORDINARY)))
-            yield pytest.param(case, dtype, id=name, marks=[] if ordinary else pytest.mark.long)
+            yield pytest.param(case, dtype, id=name, marks=[] if ordinary else pytest.mark.minutes)
 
 
 def _rule(case):
@@ -113,7 +113,7 @@ def test_rounded_where_it_is_stored(case, dtype, gpu):
     check(case, dtype, gpu)
 
 
-@pytest.mark.long
+@pytest.mark.minutes
 @pytest.mark.parametrize("case", [c for c in (*LONG, *CASES) if c in LONG or "H130" in str(c)], ids=str)
 def test_every_seed_gives_the_same_bits(case, gpu):
     """Each launch has its own seed, and the machine finds nothing in any of them."""
@@ -199,8 +199,8 @@ def _norms(cell):
     return stored_cells.named(cell, "layer", case.inputs[7 if cell == "lstm" else 6:])
 
 
-@pytest.mark.parametrize("norm", ["none", pytest.param("layer", marks=pytest.mark.long), "layer-cell", pytest.param("layer-theano", marks=pytest.mark.long)])
-@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.long)])
+@pytest.mark.parametrize("norm", ["none", pytest.param("layer", marks=pytest.mark.minutes), "layer-cell", pytest.param("layer-theano", marks=pytest.mark.minutes)])
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.minutes)])
 def test_gradients_that_many_calls_of_a_cell_share(norm, dtype, gpu):
     """Those of parameters come from one launch for all calls; one call has no gradient of its hidden state."""
     case = next(c for c in CASES if str(c) == f"lstm_cell {norm} B3 H9")

@@ -43,7 +43,7 @@ def _pairs():
     for case in CASES:
         for dtype in NUMBERS:
             name = f"{case.op} {dtype} {case.label}"
-            yield pytest.param(case, dtype, id=name, marks=[] if name in ORDINARY else pytest.mark.long)
+            yield pytest.param(case, dtype, id=name, marks=[] if name in ORDINARY else pytest.mark.minutes)
 
 
 def _edges():
@@ -164,7 +164,7 @@ KIT = ["softmax_cross_entropy 5 x 10", "softmax_cross_entropy 3 x 1025", "take 2
 
 @pytest.mark.parametrize("dtype", NUMBERS)
 @pytest.mark.parametrize("case", [*(next(c for c in CASES if c.op == op and c.label == "3 x 33") for op in ARRAYS), *(
-    c if str(c) in KIT else pytest.param(c, marks=pytest.mark.long) for c in OTHERS)], ids=str)
+    c if str(c) in KIT else pytest.param(c, marks=pytest.mark.minutes) for c in OTHERS)], ids=str)
 def test_the_kit_for_rules(case, dtype, gpu):
     """Values and all gradients against the composed rule on the same values, and their dtypes."""
     op = getattr(ops, case.op)

@@ -9,6 +9,6 @@ def test_no_layout_changes_a_composed_rule():
     assert check_layouts([case for case in CASES if is_small(case)]) >= 10500
 
 
-@pytest.mark.long
+@pytest.mark.minutes
 def test_no_layout_changes_a_composed_rule_of_large_arrays():
     assert check_layouts([case for case in CASES if not is_small(case)]) >= 300

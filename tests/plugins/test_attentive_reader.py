@@ -250,7 +250,7 @@ def test_the_protocol_of_the_paper():
     assert [(c.norm, c.n_in, c.n_hidden, c.learned_state) for c in cells] == [("layer-theano", 240, 240, False)] * 2
 
 
-@pytest.mark.long
+@pytest.mark.minutes
 def test_three_updates_at_full_size(numpy_backend):
     for variant in ("none", "ln"):
         cfg = make_config(TASK, variant, "paper", {"source": "made"})

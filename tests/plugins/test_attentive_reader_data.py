@@ -381,7 +381,7 @@ def test_some_questions_of_the_real_large_set():
             assert 4 <= len({question.passage[k] for k in entity_places(question.passage)}) <= 15
 
 
-@pytest.mark.long
+@pytest.mark.minutes
 @pytest.mark.skipif(LARGE is None, reason="DUOLN_DATA has no large novel cloze")
 def test_the_real_large_set():
     """Needs the file: 51,106 + 2,000 + 2,000 questions."""

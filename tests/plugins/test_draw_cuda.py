@@ -73,7 +73,7 @@ def test_every_seed_gives_the_same_bits(case, gpu):
     assert all(again == runs[0] for again in runs)
 
 
-@pytest.mark.long
+@pytest.mark.minutes
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_200_seeds_give_the_same_bits(case, gpu):
     runs = {b"".join(a.tobytes() for a in run(case, gpu)[0]) for _ in range(200)}
@@ -127,7 +127,7 @@ def test_what_the_kernels_leave_to_the_composed_rule(gpu):
 
 BARRIER = "__syncthreads();"
 OF_COMMON = source.text("common.cuh").count(BARRIER)
-BARRIERS = [pytest.param(file, case, k, marks=pytest.mark.long if k % 5 else ()) for file, case in ((GLIMPSE, SMALL[0]), (FILTERBANK, SMALL[1]))
+BARRIERS = [pytest.param(file, case, k, marks=pytest.mark.minutes if k % 5 else ()) for file, case in ((GLIMPSE, SMALL[0]), (FILTERBANK, SMALL[1]))
             for k in range(source.text(file).count(BARRIER) - OF_COMMON)]
 
 

@@ -259,7 +259,7 @@ def test_test_figures_are_means_over_folds(monkeypatch, numpy_backend):
     assert metrics == pytest.approx({key: (each[0][key] + each[1][key]) / 2 for key in each[0]})
 
 
-@pytest.mark.parametrize("width", [64, pytest.param(1024, marks=pytest.mark.long)])
+@pytest.mark.parametrize("width", [64, pytest.param(1024, marks=pytest.mark.minutes)])
 def test_ranking_a_whole_fold_takes_less_than_200_mb(width, numpy_backend, rng):
     """5,000 captions and 1,000 images: in 1024 dimensions all their differences would be 20 GB."""
     points = np.abs(rng.standard_normal((1000, width))).astype(np.float32)

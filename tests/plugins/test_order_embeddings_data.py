@@ -132,7 +132,7 @@ def test_features_that_are_not_finite():
     check_error(DataFormatError, lambda: Features(values, "x.npy").rows(np.array([0, 1])), "x.npy", "row 1", "nan")
 
 
-@pytest.mark.long
+@pytest.mark.minutes
 def test_three_updates_of_the_paper_at_full_size(tmp_path, monkeypatch):
     """On made files in COCO's form: 300 images, features of width 4096."""
     make_coco(tmp_path, width=4096, train=300, val=10, test=10)

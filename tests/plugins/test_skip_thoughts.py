@@ -153,7 +153,7 @@ def test_missing_rows_change_nothing(numpy_backend):
 
 # Elsewhere ----------------------------------------------------------------------------------------------
 
-@pytest.mark.long
+@pytest.mark.minutes
 def test_equal_training_on_numpy_and_mlx():
     """The kit compares the losses of two batches; here whole compiled steps, which MLX traces for a minute."""
     losses = {}

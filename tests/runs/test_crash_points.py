@@ -30,7 +30,7 @@ def test_some_points(tmp_path):
     assert with_patience["tried"] + without["tried"] == 24 and with_patience["all_points"] > 200
 
 
-@pytest.mark.long
+@pytest.mark.minutes
 def test_every_point(tmp_path):
     plans = [{"patience": patience, "evaluate_every": every, "points": 0} for patience in (0, 3) for every in (2, 3, 0)]
     plans += [{"patience": 3, "evaluate_every": 2, "points": 200, "seed": seed, "twice": True} for seed in (1, 2, 3)]

@@ -102,7 +102,7 @@ def test_each_kind_of_write(tmp_path, monkeypatch, capsys):
     _fill_and_go_on(last, True, tmp_path, monkeypatch, capsys, expected)
 
 
-@pytest.mark.long
+@pytest.mark.minutes
 def test_every_write(tmp_path, monkeypatch, capsys):
     calls, expected = _calls(tmp_path, monkeypatch)
     points = [(n, half) for n, (name, _) in enumerate(calls, start=1) for half in ([False, True] if name == "write" else [False])]
@@ -111,7 +111,7 @@ def test_every_write(tmp_path, monkeypatch, capsys):
     print(f"{len(points)} points")
 
 
-@pytest.mark.long
+@pytest.mark.minutes
 @pytest.mark.skipif(os.geteuid() != 0 or sys.platform != "linux", reason="only root may mount a small disk")
 def test_a_disk_of_every_size(tmp_path, capsys):
     """A tmpfs of 2, 3, 4 ... pages, until the run fits."""

@@ -42,7 +42,7 @@ def test_a_child_does_not_execute_files_of_the_working_folder(trapped, tmp_path)
     assert _marks(tmp_path) == "" and "KeyError: 'kind'" in done.stderr  # our module ran, as far as it can
 
 
-@pytest.mark.long
+@pytest.mark.minutes
 @pytest.mark.parametrize("words", [
     ["run", "mnist", "--preset", "smoke", "--variant", "ln", "--backend", "mlx", "--ranks", "2", "--epochs", "1"],
     ["bench", "train", "--variant", "ln", "--preset", "smoke", "--batch-size", "16", "--rounds", "1", "--runs", "1"],

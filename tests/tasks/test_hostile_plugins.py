@@ -63,7 +63,7 @@ def test_what_fails_in_use_is_an_error_of_that_task(install, capsys, tmp_path, s
 
 
 @pytest.mark.parametrize(("source", "words"), [
-    pytest.param(*case, id=name, marks=() if k % 4 == 0 else pytest.mark.long) for k, (name, case) in enumerate(BESIDE.items())])
+    pytest.param(*case, id=name, marks=() if k % 4 == 0 else pytest.mark.minutes) for k, (name, case) in enumerate(BESIDE.items())])
 def test_another_task_runs_on(install, capsys, tmp_path, source, words):
     install("hostile", source)
     install("good", task("name = 'good'"))
@@ -146,7 +146,7 @@ def test_a_plug_in_that_writes_past_python(install):
     assert done.returncode == 0 and _documents(done.stdout)["broken"] == [] and done.stderr.count("noise") == 2
 
 
-@pytest.mark.long
+@pytest.mark.minutes
 def test_a_thread_that_never_ends_ends_with_the_command(install):
     install("hostile", module("import threading; threading.Thread(target=threading.Event().wait, name='stubborn').start()"))
     code = "from duoln.cli import command, guard; guard.THREAD_SECONDS = 0.2; command()"

@@ -11,7 +11,7 @@ LARGE = ("las", "attentive_reader", "transformer", "convnet")
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("task", [pytest.param(task, marks=pytest.mark.long if task != "mnist" else ()) for task in graphs.TASKS])
+@pytest.mark.parametrize("task", [pytest.param(task, marks=pytest.mark.minutes if task != "mnist" else ()) for task in graphs.TASKS])
 def test_a_graph_has_the_bits_of_the_step(task, gpu):
     before = len(stand_in_capture.graphs)
     outcome = graphs.compare(gpu, task)

@@ -164,7 +164,7 @@ def test_a_report_shows_it_where_it_differs(numpy_backend, tmp_path):
     assert all(not s.differences for s in series_of(task, read_curves([tmp_path / "a", tmp_path / "c"])))
 
 
-@pytest.mark.parametrize("name", ["mnist", *(pytest.param(task, marks=pytest.mark.long) for task in (
+@pytest.mark.parametrize("name", ["mnist", *(pytest.param(task, marks=pytest.mark.minutes) for task in (
     "attentive_reader", "convnet", "draw", "handwriting", "las", "order_embeddings", "skip_thoughts", "transformer"))])
 def test_every_experiment_trains(name, numpy_backend):
     """Losses begin and go on as those in float32."""
