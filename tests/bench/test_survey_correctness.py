@@ -164,7 +164,7 @@ def test_a_check_after_which_the_device_is_silent_ends_its_process(numpy_backend
         assert correctness.has_ended(answer) is not answering
 
 
-CASES = ["layer_norm 5 x 33", "take 20 of 7 x 3", "softmax_cross_entropy 130 x 10", "adam_update a few tensors",
+CASES = ["layer_norm 5 x 33", "take 20 of 7 x 3", "softmax_cross_entropy 130 x 10", "adam_update a few tensors, decayed",
          "adam_rates standard, beta1 0.9, after 0", "linear 2 x 257 x 256", "rms_norm 5 x 33"]
 
 
