@@ -32,8 +32,7 @@ __all__ = [
     "Flatten", "GRUCell", "GroupNorm", "Identity", "InstanceNorm", "LSTMCell", "LayerNorm", "LeakyReLU", "Linear",
     "LogSoftmax", "Module", "MultiHeadAttention", "Params", "RMSNorm", "RNNCell", "ReLU", "Recurrent",
     "RecurrentCell", "Sequential", "SiLU", "Sigmoid", "Softmax", "Softplus", "Tanh", "TransformerBlock",
-    "WeightNorm", "flatten", "init", "with_masks", "with_population", "without_masks",
-    "without_population",
+    "WeightNorm", "flatten", "init", "with_masks", "with_population", "without_masks", "without_population",
 ]
 
 

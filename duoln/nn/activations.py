@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Any, get_args
 
 from duoln import ops
 from duoln.core import Tensor
@@ -14,51 +14,46 @@ from duoln.ops.common import check_tensors
 
 
 class _Function(Module):
-    """A layer without parameters."""
+    """A layer without parameters, which computes `_of`."""
+
+    _of: Any
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
         kind = type(self).__name__
         check_params(kind, params)
         check_tensors(kind, x)
-        return self._of(x)
-
-    def _of(self, x: Tensor) -> Tensor:
-        raise NotImplementedError
+        y: Tensor = self._of(x)
+        return y
 
 
 class ReLU(_Function):
     """`ops.relu`: x where it is positive, else 0."""
 
-    def _of(self, x: Tensor) -> Tensor:
-        return ops.relu(x)
+    _of = staticmethod(ops.relu)
 
 
 class Tanh(_Function):
     """`ops.tanh`, the hyperbolic tangent."""
 
-    def _of(self, x: Tensor) -> Tensor:
-        return ops.tanh(x)
+    _of = staticmethod(ops.tanh)
 
 
 class Sigmoid(_Function):
     """`ops.sigmoid`, 1 / (1 + exp(-x))."""
 
-    def _of(self, x: Tensor) -> Tensor:
-        return ops.sigmoid(x)
+    _of = staticmethod(ops.sigmoid)
 
 
 class Softplus(_Function):
     """`ops.softplus`, log(1 + exp(x))."""
 
-    def _of(self, x: Tensor) -> Tensor:
-        return ops.softplus(x)
+    _of = staticmethod(ops.softplus)
 
 
 class SiLU(_Function):
     """`ops.silu`, x sigmoid(x) (Elfwing et al. 2018)."""
 
-    def _of(self, x: Tensor) -> Tensor:
-        return ops.silu(x)
+    _of = staticmethod(ops.silu)
 
 
 class GELU(_Function):
@@ -114,8 +109,7 @@ class LogSoftmax(_Function):
 class Flatten(_Function):
     """`nn.flatten`: all axes after the first become one."""
 
-    def _of(self, x: Tensor) -> Tensor:
-        return flatten(x)
+    _of = staticmethod(flatten)
 
 
 class Identity(_Function):

@@ -18,7 +18,7 @@ from duoln.core.gradient import is_recording
 from duoln.core.miscalled import explained
 from duoln.errors import DtypeError, GradientWarning, ShapeError, UsageError
 from duoln.nn import reports
-from duoln.nn.module import NOT_GIVEN, Module, Params, check_params
+from duoln.nn.module import NOT_GIVEN, Module, Params, branch_at, check_params
 from duoln.ops.common import check_float
 from duoln.randomness import LARGEST_SEED, Stream
 
@@ -26,7 +26,6 @@ Shape = tuple[int, ...]
 Masks = dict[str, Any]
 """Masks by the paths of the layers that they are for."""
 _MASK = "mask"
-_SINGLE = np.float32
 _without_masks: ContextVar[bool] = ContextVar("without_masks", default=False)
 
 
@@ -148,7 +147,7 @@ class DropoutMasks:
         masks = {}
         for path, seen in shapes.items():
             keep = 1 - self.layers[path].p
-            kind = np.float64 if seen.dtype == "float64" else _SINGLE
+            kind = np.float64 if seen.dtype == "float64" else np.float32
             drawn = Stream(self.seed, f"dropout.{path}", step=update).keep_mask(seen.shape, keep)
             masks[path] = (drawn / kind(keep)).astype(kind)
         return masks
@@ -212,5 +211,5 @@ def with_masks(params: Params, masks: Masks) -> Params:
         raise DtypeError(f"[with_masks] masks: expected those of nn.DropoutMasks, found {described(masks)}")
     result: Params = tree.map(lambda x: x, params)
     for path, mask in masks.items():
-        reports.at("with_masks", result, path)[_MASK] = mask
+        branch_at("with_masks", result, path)[_MASK] = mask
     return result

@@ -14,10 +14,9 @@ from duoln.core.arguments import check_integer, described
 from duoln.core.miscalled import explained
 from duoln.core.pytorch_names import OF_MODULES, name_missing, present_names
 from duoln.errors import CallError, DtypeError, ShapeError, UsageError
-from duoln.randomness import Stream
+from duoln.randomness import LARGEST_SEED, Stream
 
 Params = dict[str, Any]
-_LARGEST_SEED = (1 << 64) - 1
 NOT_GIVEN: Any = None
 """The default of a layer's `x`, so that a call without parameters, `layer(x)`, comes to the error that names them."""
 
@@ -87,7 +86,7 @@ class Module:
             if isinstance(rng, bool) or not isinstance(rng, int | np.integer):
                 raise DtypeError(f"[{type(self).__name__}] rng: expected a seed, as in init(0), or a stream as "
                                  f"duoln.randomness.Stream(seed, name) makes it, found {described(rng)}")
-            rng = Stream(check_integer(type(self).__name__, "rng", rng, 0, _LARGEST_SEED), "init")
+            rng = Stream(check_integer(type(self).__name__, "rng", rng, 0, LARGEST_SEED), "init")
         _check_attributes(self)
         _check_places(self)
         params = self.weights(rng)
@@ -210,6 +209,14 @@ def branch(name: str, params: Params, key: str) -> Params:
     """`params[key]`, the parameters of a child. The error for a missing entry names the layer and the entry."""
     entry: Params = parameters(name, params, (key,))[0]
     return entry
+
+
+def branch_at(name: str, params: Params, path: str) -> Params:
+    """The branch of the layer at a dotted path. Raises as `branch`."""
+    own = params
+    for key in path.split(".") if path else ():
+        own = branch(name, own, key)
+    return own
 
 
 def parameters(name: str, params: Params, keys: Sequence[str]) -> list[Any]:

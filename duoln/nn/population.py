@@ -12,8 +12,8 @@ from duoln.core import Tensor
 from duoln.core.arguments import described
 from duoln.core.miscalled import explained
 from duoln.errors import DtypeError, ShapeError, UsageError
-from duoln.nn.module import Module, Params
-from duoln.nn.reports import asked, at
+from duoln.nn.module import Module, Params, branch_at
+from duoln.nn.reports import asked
 
 Statistics = dict[str, np.ndarray]
 """Means and unbiased variances by the names that they have among the parameters."""
@@ -67,7 +67,7 @@ def with_population(model: Module, params: Params, batches: Iterable[Any],
         if not of_batches:
             raise UsageError(f"[with_population] {type(module).__name__} at '{path}' saw no batch; "
                              "expected at least one")
-        own = at("with_population", result, path)
+        own = branch_at("with_population", result, path)
         like = tree.leaves(own)[0]
         for key in of_batches[0]:
             mean = _mean([of_batch[key] for of_batch in of_batches])
@@ -80,7 +80,7 @@ def without_population(model: Module, params: Params) -> Params:
     """Parameters without the statistics that `with_population` adds, and `load_pytorch` reads."""
     result: Params = tree.map(lambda x: x, params)
     for path in (path for path, module in model.modules() if module.gathers):
-        own = at("without_population", result, path)
+        own = branch_at("without_population", result, path)
         for key in [key for key in own if is_statistic(key)]:
             del own[key]
     return result

@@ -17,7 +17,7 @@ import numpy as np
 from duoln import tree
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor
-from duoln.nn.module import Params, branch
+from duoln.nn.module import Params, branch_at
 
 _ENTRY = "report"
 _numbers = itertools.count(1)
@@ -43,18 +43,10 @@ def asked(name: str, params: Params, paths: Sequence[str], backend: Backend,
     reports: dict[int, list[Any]] = {next(_numbers): [] for _ in paths}
     for path, number in zip(paths, reports, strict=True):
         entry = backend.asarray(np.empty((number, 0), np.float32))
-        at(name, asking, path)[_ENTRY] = Tensor(entry, backend)
+        branch_at(name, asking, path)[_ENTRY] = Tensor(entry, backend)
     _reports.update(reports)
     try:
         yield asking, list(reports.values())
     finally:
         for number in reports:
             del _reports[number]
-
-
-def at(name: str, params: Params, path: str) -> Params:
-    """The branch of the layer at a path. Raises ShapeError where there is none; `name` begins the message."""
-    own = params
-    for key in path.split(".") if path else ():
-        own = branch(name, own, key)
-    return own

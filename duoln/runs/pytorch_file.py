@@ -19,7 +19,7 @@ from duoln.core.arguments import check_flag, described
 from duoln.core.entering import refuse_masked
 from duoln.core.miscalled import explained
 from duoln.errors import CheckpointError, DtypeError, ShapeError, UsageError
-from duoln.nn.module import Params, branch
+from duoln.nn.module import Params, branch_at
 from duoln.runs.pytorch_flatten import channels_of_flattened, to_ours, to_theirs
 from duoln.runs.pytorch_layers import LAYERS, Layer, check_settings
 from duoln.runs.tensor_file import Array, TensorFile, check_name, in_foreign_bytes, opened_foreign, path_of
@@ -120,9 +120,7 @@ def save_pytorch(path: str | Path, model: nn.Module, params: Params, *, prefix: 
     turned = channels_of_flattened("save_pytorch", model, flattened)
     arrays: dict[str, Array] = {}
     for place, module, layer in _layers("save_pytorch", model):
-        own = params
-        for part in place.split(".") if place else ():
-            own = branch("save_pytorch", own, part)
+        own = branch_at("save_pytorch", params, place)
         begins, kind, dtypes = f"{prefix}{place}." if place else prefix, type(module).__name__, set[str]()
         theirs = layer.theirs(module, _on_host(kind, own, dtypes))
         for name, shape in layer.shapes(module).items():
