@@ -66,9 +66,9 @@ def test_moving_average(be, rng):
 
 def test_the_first_average_is_a_copy(be):
     """An optimiser that was given the parameters may overwrite them."""
-    params = duoln.to_tensors({"w": np.ones(5000, np.float32)}, be)
+    params, gradients = (duoln.to_tensors({"w": np.ones(5000, np.float32)}, be) for _ in range(2))
     average, optimizer = optim.MovingAverage().init(params), optim.Adam(0.1, donate=True)
-    optimizer.update(params, params, optimizer.init(params), 0.1)
+    optimizer.update(params, gradients, optimizer.init(params), 0.1)
     assert (average["w"].numpy() == 1).all()
 
 
