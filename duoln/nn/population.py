@@ -30,10 +30,11 @@ def with_population(model: Module, params: Params, batches: Iterable[Any],
     mean of the batch means and of the unbiased batch variances (Ioffe and Szegedy 2015, algorithm 2). Statistics that
     `params` has already are replaced. Returns `params` itself where the model has no batch norm.
 
-    Recurrent batch norm has statistics of each time step, counted from where the walk begins (Cooijmans et al. 2017,
-    section 3): those of a time step are the mean over the batches that have it, and a longer sequence goes on with the
-    last ones. Padding counts while they are gathered, as in training, and reaches nothing afterwards. A cell that is
-    called for one time step alone does not know which it is, and is refused.
+    Recurrent batch norm has statistics of each time step, counted from a sequence's first (Cooijmans et al. 2017,
+    section 3): those of a time step are the mean over the batches that have it, in each over the rows that have it, and
+    a longer sequence goes on with the last ones. Backward, a sequence's first time step is the last that is no padding.
+    Padding counts while they are gathered, as in training, and reaches nothing afterwards. A cell that is called for
+    one time step alone does not know which it is, and is refused.
 
     The statistics have no gradient, and no optimiser changes them. `without_population` takes them out, such as of the
     parameters of another library's model, to train on with the statistics of each batch.

@@ -23,7 +23,7 @@ from duoln.core.arguments import (
 )
 from duoln.core.pytorch_names import OF_RECURRENT, how_to_name
 from duoln.errors import ShapeError, UsageError
-from duoln.nn import init, population, reports
+from duoln.nn import init, reports, step_statistics
 from duoln.nn.dropout import Dropout
 from duoln.nn.layers import check_sizes
 from duoln.nn.module import NOT_GIVEN, Module, Params, branch, parameter, parameters
@@ -203,28 +203,22 @@ class RecurrentCell(Module):
         """A sequence by the statistics of a population; or by those of its batch, which are gathered."""
         w_x, w_h, bias, norms = self._arrays(params)
         check_cell(self.cell, self.norm, x, states, w_x, w_h, bias, norms, mask)
-        gathered: list[population.Statistics] = []
-        names = [name.removeprefix("gain_") for name in norms if name.startswith("gain_")]
+        gathers = reports.is_asked(params)
+        if mask is not None and not gathers:
+            x = ops.where(ops.expand_dims(mask, axis=2), x, 0.0)
 
-        def gather(x_gates: Tensor, h_proj: Tensor, new: States) -> None:
-            arrays, of_step = {"x": x_gates, "h": h_proj, "c": new[-1]}, population.Statistics()
-            for name in names:
-                _, mean, variance = ops.batch_norm(arrays[name], unbiased=True)
-                of_step |= {f"mean_{name}": mean.numpy(), f"variance_{name}": variance.numpy()}
-            gathered.append(of_step)
+        def run(norms_at: Callable[[int], Any], tell: Callable[..., None] | None = None) -> States:
+            return walk(self.cell, x, states, w_x, w_h, bias, mask, norms_at,
+                        Settings(self.norm, self.eps, self.eps_place), reverse, self.gradient_limit, tell)
 
-        if reports.is_asked(params):
-            given, tell = dict[str, Tensor](), gather
+        if gathers:
+            (hidden, *last), statistics = step_statistics.gathered(run, norms, mask, reverse)
+            if statistics:
+                reports.report(params, statistics)
         else:
-            keys = [f"{kind}_{name}" for name in names for kind in ("mean", "variance")]
-            given, tell = dict(zip(keys, parameters(self._name, params, keys), strict=True)), None
-            x = x if mask is None else ops.where(ops.expand_dims(mask, axis=2), x, 0.0)
-        steps = min((len(a) for a in given.values()), default=1)
-        hidden, *last = walk(self.cell, x, states, w_x, w_h, bias, mask,
-                             lambda k: norms | {key: a[min(k, steps - 1)] for key, a in given.items()},
-                             Settings(self.norm, self.eps, self.eps_place), reverse, self.gradient_limit, tell)
-        if gathered:
-            reports.report(params, {key: np.stack([each[key] for each in gathered]) for key in gathered[0]})
+            keys = step_statistics.names(norms)
+            given = dict(zip(keys, parameters(self._name, params, keys), strict=True))
+            hidden, *last = run(step_statistics.norms_by(given, norms, mask, reverse))
         return hidden, tuple(last)
 
 
