@@ -40,6 +40,10 @@ class Module:
 
     gathers: bool = False
 
+    @explained
+    def __init__(self) -> None:
+        """A module without settings."""
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         for name, value in vars(cls).items():
@@ -144,12 +148,28 @@ _METHODS = frozenset(name for name, member in vars(Module).items() if not name.s
 name_missing(Module, OF_MODULES)
 
 
+def with_attributes(module: Module, own: Mapping[str, Module]) -> dict[str, Module]:
+    """The children that a module has by itself, and those of a subclass: attributes that are other modules.
+
+    Raises:
+        UsageError: an attribute has the name of one of its own.
+    """
+    known = {id(child) for child in own.values()}
+    more = {name: child for name, child in Module.children(module).items() if id(child) not in known}
+    for name in more.keys() & own.keys():
+        raise UsageError(f"[{type(module).__name__}] {name}: expected another name for the attribute, found the name of "
+                         f"one of its {len(own)} layers")
+    return {**own, **more}
+
+
 def _check_attributes(module: Module) -> None:
-    """Raises UsageError for a tensor, or for a module in a collection that is no child: neither would be trained."""
+    """Raises UsageError for a tensor, an array of another library than NumPy, or a module in a collection that is no
+    child: none would be trained.
+    """
     children = {id(child) for child in module.children().values()}
     for name, value in vars(module).items():
         for part in _parts_of(value):
-            if isinstance(part, Tensor):
+            if isinstance(part, Tensor) or (hasattr(part, "__dlpack__") and not isinstance(part, np.ndarray)):
                 raise UsageError(f"[{type(module).__name__}] {name}: expected no tensor, because an attribute is never "
                                  f"trained, found {described(part)}; {OF_MODULES['register_parameter']}. A constant is "
                                  "a NumPy array, of which __call__ makes a tensor")

@@ -6,6 +6,7 @@ Sequences are time-major, (T, B, in).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -14,7 +15,6 @@ from duoln import ops
 from duoln.core import Tensor
 from duoln.core.arguments import (
     ABOVE_0,
-    BELOW_1,
     check_choice,
     check_flag,
     check_function,
@@ -24,9 +24,9 @@ from duoln.core.arguments import (
 from duoln.core.pytorch_names import OF_RECURRENT, how_to_name
 from duoln.errors import ShapeError, UsageError
 from duoln.nn import init, reports, step_statistics
-from duoln.nn.dropout import Dropout
+from duoln.nn.dropout import Dropout, dropout_of
 from duoln.nn.layers import check_sizes
-from duoln.nn.module import NOT_GIVEN, Module, Params, branch, parameter, parameters
+from duoln.nn.module import NOT_GIVEN, Module, Params, branch, parameter, parameters, with_attributes
 from duoln.ops.common import check_tensors
 from duoln.ops.norm import EpsilonPlace, check_epsilon
 from duoln.ops.recurrent.formulas import Settings
@@ -256,14 +256,14 @@ class Recurrent(Module):
     cell_type: ClassVar[type[RecurrentCell]]
 
     def __init__(self, n_in: int, n_hidden: int, norm: Norm = "none", layers: int = 1, bidirectional: bool = False,
-                 dropout: float = 0.0, return_sequences: bool = True, batch_first: bool = False,
+                 dropout: float | Dropout = 0.0, return_sequences: bool = True, batch_first: bool = False,
                  **cell_options: Any) -> None:
         kind = type(self).__name__
         check_sizes(kind, n_in=n_in, n_hidden=n_hidden, layers=layers)
-        check_number(kind, "dropout", dropout, BELOW_1)
-        if dropout and layers == 1:
+        drop = dropout_of(kind, dropout)
+        if drop.p and layers == 1:
             raise UsageError(f"[{kind}] dropout: expected 0 for one layer, because it acts between layers, found "
-                             f"{dropout}; nn.Dropout drops elsewhere")
+                             f"{drop.p}; nn.Dropout drops elsewhere")
         check_flag(kind, "bidirectional", bidirectional)
         check_flag(kind, "return_sequences", return_sequences)
         check_flag(kind, "batch_first", batch_first)
@@ -272,21 +272,22 @@ class Recurrent(Module):
             advice = f"; in duoln: {OF_RECURRENT[option]}" if option in OF_RECURRENT else how_to_name(option, known)
             raise UsageError(f"[{kind}] expected options of {', '.join(_OPTIONS)}, found {option!r}{advice}")
         self.n_in, self.n_hidden, self.norm, self.layers = n_in, n_hidden, norm, layers
-        self.bidirectional, self.dropout, self.return_sequences = bidirectional, dropout, return_sequences
+        self.bidirectional, self.dropout, self.return_sequences = bidirectional, drop.p, return_sequences
         self.batch_first = batch_first
         self.directions = ("forward", "backward") if bidirectional else ("forward",)
         self.cells: dict[str, RecurrentCell] = {}
-        self.dropouts = {f"dropout{k}": Dropout(dropout) for k in range(1, layers if dropout else 1)}
+        self.dropouts = {f"dropout{k}": copy(drop) for k in range(1, layers if drop.p else 1)}
         for k in range(layers):
             width = n_in if k == 0 else len(self.directions) * n_hidden
             for direction in self.directions:
                 self.cells[f"{direction}{k}"] = self.cell_type(width, n_hidden, norm, name=kind, **cell_options)
 
     def children(self) -> dict[str, Module]:
-        return {**self.cells, **self.dropouts}
+        return with_attributes(self, {**self.cells, **self.dropouts})
 
     def _parts(self) -> dict[str, Module]:
-        return {}  # the settings of the layer already describe its cells
+        own = self.cells.keys() | self.dropouts.keys()  # the settings of the layer already describe its cells
+        return {name: child for name, child in self.children().items() if name not in own}
 
     def first_states(self, params: Params, batch: int) -> list[States]:
         """The states of a batch before its first time step: zeros, or the learned states, as `states=` takes them."""
@@ -368,7 +369,8 @@ class RNN(Recurrent):
         norm: "none", "layer", "layer-theano", "layer-per-gate" or "batch", see `duoln help recurrent`.
         layers: the number of layers; each one takes the outputs of the one before.
         bidirectional: run each layer in both directions; outputs are (..., 2 n_hidden), forward first.
-        dropout: the share of values dropped between layers, by the masks of `nn.DropoutMasks`.
+        dropout: the share of values dropped between layers, by the masks of `nn.DropoutMasks`; or an `nn.Dropout`, of
+            which each place has a copy.
         return_sequences: return the outputs of all time steps (T, B, ...), or of the last one (B, ...).
         batch_first: x, the mask and the outputs of all time steps are (B, T, ...).
         **cell_options: `learned_state`, `eps`, `eps_place`, `gain`, `gradient_limit`, `input_init` and
@@ -400,7 +402,8 @@ class LSTM(Recurrent):
             "layer-per-gate" and "batch" are those of published code, see `duoln help recurrent`.
         layers: the number of layers; each one takes the outputs of the one before.
         bidirectional: run each layer in both directions; outputs are (..., 2 n_hidden), forward first.
-        dropout: the share of values dropped between layers, by the masks of `nn.DropoutMasks`.
+        dropout: the share of values dropped between layers, by the masks of `nn.DropoutMasks`; or an `nn.Dropout`, of
+            which each place has a copy.
         return_sequences: return the outputs of all time steps (T, B, ...), or of the last one (B, ...).
         batch_first: x, the mask and the outputs of all time steps are (B, T, ...).
         **cell_options: `forget_bias`, `learned_state`, `eps`, `eps_place`, `gain`, `remat`, `gradient_limit`,
@@ -429,7 +432,8 @@ class GRU(Recurrent):
             `duoln help recurrent`.
         layers: the number of layers; each one takes the outputs of the one before.
         bidirectional: run each layer in both directions; outputs are (..., 2 n_hidden), forward first.
-        dropout: the share of values dropped between layers, by the masks of `nn.DropoutMasks`.
+        dropout: the share of values dropped between layers, by the masks of `nn.DropoutMasks`; or an `nn.Dropout`, of
+            which each place has a copy.
         return_sequences: return the outputs of all time steps (T, B, ...), or of the last one (B, ...).
         batch_first: x, the mask and the outputs of all time steps are (B, T, ...).
         **cell_options: `update_gate`, `learned_state`, `eps`, `eps_place`, `gain`, `gradient_limit`, `input_init`
