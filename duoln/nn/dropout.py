@@ -183,8 +183,9 @@ class DropoutMasks:
         apart = ", or give each call masks of its own, as `duoln help api nn.DropoutMasks` shows"
         if len(calls) > 1 and not layer.shared:
             together = f"nn.Dropout({layer.p}, shared=True)"
-            advice = (f"let them share a mask, {type(around).__name__}(..., dropout={together})" if _made_dropouts(around)
-                      else f"make a Dropout for each call, let them share a mask, {together}")
+            advice = f"make a Dropout for each call, let them share a mask, {together}"
+            if _made_dropouts(around):
+                advice = f"let them share a mask, {type(around).__name__}(..., dropout={together})"
             raise UsageError(f"[DropoutMasks] expected one call of the Dropout at '{path}' in a pass over the model, "
                              f"found {len(calls)}, which would leave out the same values; {advice}{apart}")
         shapes = sorted({seen.shape for seen in calls})

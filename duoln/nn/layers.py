@@ -127,8 +127,8 @@ class Sequential(Module):
     def __init__(self, *layers: Layer, **named: Layer) -> None:
         places = {str(i): layer for i, layer in enumerate(layers)}
         if twice := [name for name in named if name in places]:
-            raise UsageError(f"[Sequential] expected names other than those of the positions, {', '.join(places)}, found "
-                             f"a second layer {twice[0]!r}; give all layers by position, or name these otherwise")
+            raise UsageError(f"[Sequential] expected names other than those of the positions, {', '.join(places)}, "
+                             f"found a second layer {twice[0]!r}; give all layers by position, or name these otherwise")
         self.layers = {**places, **named}
         for name, layer in self.layers.items():
             if not callable(layer):

@@ -157,8 +157,8 @@ def with_attributes(module: Module, own: Mapping[str, Module]) -> dict[str, Modu
     known = {id(child) for child in own.values()}
     more = {name: child for name, child in Module.children(module).items() if id(child) not in known}
     for name in more.keys() & own.keys():
-        raise UsageError(f"[{type(module).__name__}] {name}: expected another name for the attribute, found the name of "
-                         f"one of its {len(own)} layers")
+        raise UsageError(f"[{type(module).__name__}] {name}: expected another name for the attribute, found the name "
+                         f"of one of its {len(own)} layers")
     return {**own, **more}
 
 

@@ -74,8 +74,8 @@ def load_pytorch(path: str | Path, model: nn.Module, *, prefix: str = "", strict
         for place, module, layer in layers:
             begins = f"{prefix}{place}." if place else prefix
             shapes = layer.shapes(module)
-            biases = [] if hasattr(module, "bias") else [name for name in shapes if "bias" in name
-                                                         and not name.startswith("layernorm")]
+            biases = [] if isinstance(getattr(module, "bias", None), bool) else [
+                name for name in shapes if "bias" in name and not name.startswith("layernorm")]
             absent = [name for names in (biases, layer.optional)
                       if not any(f"{begins}{name}" in rest for name in names) for name in names]
             dtypes = {_check(path, file, rest, f"{begins}{name}", shape, type(module).__name__)

@@ -14,7 +14,7 @@ from duoln import nn, ops
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor
 from duoln.errors import BackendError
-from duoln.nn.recurrent import RecurrentCell
+from duoln.nn.cells import RecurrentCell
 from duoln.ops.recurrent.variants import GATES, Norm
 from duoln.paper.theory.statements import Statement
 from duoln.randomness import Stream
