@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -124,7 +124,7 @@ class Sequential(Module):
         (1, 32)
     """
 
-    def __init__(self, *layers: Layer, **named: Layer) -> None:
+    def __init__(self, /, *layers: Layer, **named: Layer) -> None:
         places = {str(i): layer for i, layer in enumerate(layers)}
         if twice := [name for name in named if name in places]:
             raise UsageError(f"[Sequential] expected names other than those of the positions, {', '.join(places)}, "
@@ -182,6 +182,10 @@ class Sequential(Module):
 
 
 def _how_to_give(layer: Any) -> str:
+    if isinstance(layer, Mapping):
+        return "; give layers by name, nn.Sequential(**layers)"
+    if isinstance(layer, tuple) and len(layer) == 2 and isinstance(layer[0], str):
+        return f"; give layers by name, nn.Sequential({layer[0]}=...)"
     return "; give layers one by one, nn.Sequential(*layers)" if isinstance(layer, list | tuple) else ""
 
 

@@ -56,7 +56,7 @@ def norms_by(statistics: Norms, norms: Norms, mask: Tensor | None, reverse: bool
     A time step after the last that has statistics takes those of the last.
     """
     steps = min(map(len, statistics.values()))
-    if mask is None:
+    if mask is None or not len(mask):
         return lambda k: {**norms, **{key: a[min(k, steps - 1)] for key, a in statistics.items()}}
     real = ops.flip(mask, axis=0) if reverse else mask
     counts = ops.cumulative_sum(real.astype("float32"), axis=0) - real.astype("float32")

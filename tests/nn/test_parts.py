@@ -89,6 +89,14 @@ def test_a_child_with_a_name_that_is_taken_or_has_a_dot_is_refused():
     check_error(UsageError, lambda: nn.Sequential(**{"a.b": nn.Linear(2, 2)}).init(0), "[Sequential]", "'a.b'", "a dot")
 
 
+def test_layers_of_a_sequential_have_any_name_and_are_given_one_by_one():
+    names = ["self", "layers", "params", "keys"]
+    model = nn.Sequential(**{name: nn.Linear(2, 2) for name in names})
+    assert list(model.init(0)) == names and model(duoln.to_tensors(model.init(0), "numpy"), ones()).shape == (2, 2)
+    for given, advice in (({"a": nn.ReLU()}, "nn.Sequential(**layers)"), (("a", nn.ReLU()), "nn.Sequential(a=...)"), ([nn.ReLU()], "nn.Sequential(*layers)")):
+        check_error(UsageError, lambda given=given: nn.Sequential(given), "[Sequential] layer 0", f"found {type(given).__name__}", advice)
+
+
 def test_names_of_positions_are_not_given_again():
     blocks = {str(k): nn.Linear(3, 3) for k in range(2)}
     check_error(UsageError, lambda: nn.Sequential(nn.Linear(2, 3), ops.relu, **blocks), "[Sequential]", "those of the positions, 0, 1", "second layer '0'")
