@@ -93,11 +93,13 @@ class Module:
             rng = Stream(check_integer(type(self).__name__, "rng", rng, 0, LARGEST_SEED), "init")
         _check_attributes(self)
         _check_places(self)
-        params = self.weights(rng)
-        for name, child in self.children().items():
-            if name in params or "." in name:
-                wrong = "a name of the module's own arrays too" if name in params else "a dot in it"
-                raise UsageError(f"[{type(self).__name__}] expected another name for a child, found {name!r}, {wrong}")
+        params, children = self.weights(rng), self.children()
+        for name in (*params, *children):
+            if name in params.keys() & children.keys() or "." in str(name):
+                wrong = "a dot in it" if "." in str(name) else "a name of the module's own arrays too"
+                role = "a child" if name in children else "an array"
+                raise UsageError(f"[{type(self).__name__}] expected another name for {role}, found {name!r}, {wrong}")
+        for name, child in children.items():
             params[name] = child.init(rng.child(name))
         return self.adapted(params, rng)
 

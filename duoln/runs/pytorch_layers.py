@@ -27,7 +27,7 @@ gates, so the update gate of a normalised GRU changes the sign of its gains and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,6 +55,8 @@ class Layer(NamedTuple):
     """The names of arrays that a file may have, or lack all together."""
     unused: tuple[str, ...] = ()
     """The names of what else PyTorch writes for it."""
+    inside: Callable[[Any], Collection[str]] = lambda module: ()
+    """`inside(module)`: its children whose arrays are among these; a subclass may have others."""
 
 
 def check_settings(name: str, module: nn.Module, place: str) -> None:
@@ -272,7 +274,7 @@ def _of_parts(parts: Callable[[Any], dict[str, _Part]]) -> Layer:
         return {f"{part.begins}{name}": array for key, part in parts(module).items() for name, array in
                 LAYERS[type(part.module)].theirs(part.module, branch(type(module).__name__, params, key)).items()}
 
-    return Layer(shapes, ours, theirs)
+    return Layer(shapes, ours, theirs, inside=parts)
 
 
 LAYERS: dict[type[nn.Module], Layer] = {
@@ -284,7 +286,7 @@ LAYERS: dict[type[nn.Module], Layer] = {
     **dict.fromkeys((nn.Conv1d, nn.Conv2d), _renamed(
         _SAME, lambda m: _with_bias(m, (m.n_out, m.n_in // m.groups, *m.kernel)), _channels_last, _channels_first)),
     nn.MultiHeadAttention: _of_parts(_attention_parts), nn.TransformerBlock: _of_parts(_block_parts),
-    Recurrent: Layer(_layers_shapes, _layers_ours, _layers_theirs),
+    Recurrent: Layer(_layers_shapes, _layers_ours, _layers_theirs, inside=_endings),
     RecurrentCell: Layer(_cell_shapes, _cell_ours, _cell_theirs),
 }
 """The layers that both libraries have. A class below one of these is written as that one."""

@@ -88,6 +88,12 @@ def test_a_child_with_a_name_that_is_taken_or_has_a_dot_is_refused():
     check_error(UsageError, lambda: Both(bias=nn.Linear(2, 2)).init(0), "[Both]", "'bias'", "arrays")
     check_error(UsageError, lambda: nn.Sequential(**{"a.b": nn.Linear(2, 2)}).init(0), "[Sequential]", "'a.b'", "a dot")
 
+    class Dotted(Own):
+        def weights(self, rng):
+            return {"a.weight": np.ones(2, np.float32)}
+
+    check_error(UsageError, lambda: Dotted(a=nn.Linear(2, 2)).init(0), "[Dotted] expected another name for an array, found 'a.weight', a dot")
+
 
 def test_layers_of_a_sequential_have_any_name_and_are_given_one_by_one():
     names = ["self", "layers", "params", "keys"]
