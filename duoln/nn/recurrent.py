@@ -57,14 +57,15 @@ class Recurrent(Module):
             width = n_in if k == 0 else len(self.directions) * n_hidden
             for direction in self.directions:
                 self.cells[f"{direction}{k}"] = self.cell_type(width, n_hidden, norm, name=kind, **cell_options)
-        self.norm, self.options = self.cells["forward0"].norm, cell_options
+        self.norm = self.cells["forward0"].norm
 
     def children(self) -> dict[str, Module]:
         return with_attributes(self, {**self.cells, **self.dropouts})
 
     def _settings(self) -> Iterator[str]:
         yield from super()._settings()
-        yield from (f"{name}={value!r}" for name, value in self.options.items())
+        of_cells = self.cells["forward0"]._settings()
+        yield from (setting for setting in of_cells if setting.partition("=")[0] in OPTIONS)
 
     def _parts(self) -> dict[str, Module]:
         own = self.cells.keys() | self.dropouts.keys()  # the settings of the layer already describe its cells
