@@ -33,7 +33,7 @@ States = tuple[Tensor, ...]
 UpdateGate = Literal["renews", "keeps"]
 Bias = Literal["one", "pytorch"]
 OPTIONS = ("learned_state", "bias", "forget_bias", "eps", "eps_place", "gain", "update_gate", "remat",
-            "gradient_limit", "input_init", "recurrent_init")
+           "gradient_limit", "input_init", "recurrent_init")
 """What a layer hands on to its cells."""
 _TWO_BIASES = "bias_ih", "bias_hh"
 """The names that PyTorch gives its two biases; `bias_x` and `bias_h` are those of norms."""
@@ -113,9 +113,9 @@ class RecurrentCell(Module):
         self.options: dict[str, Any] = {"remat": True} if remat else {}
         self.forget_bias, self.eps, self.eps_place = forget_bias, eps, eps_place
         self.gain, self.update_gate, self.bias = gain, update_gate, bias
-        start = init.uniform(n_hidden ** -0.5) if bias == "pytorch" else None
-        self.input_init = input_init or start or init.UNIFORM
-        self.recurrent_init = recurrent_init or start or init.ORTHOGONAL
+        self._uniform = init.uniform(n_hidden ** -0.5)
+        starts = (self._uniform, self._uniform) if bias == "pytorch" else (init.UNIFORM, init.ORTHOGONAL)
+        self.input_init, self.recurrent_init = input_init or starts[0], recurrent_init or starts[1]
         self.norm_names = tuple(name for name in norm_shapes(self.cell, norm, n_hidden)
                                 if bias == "one" or name != "bias_n")
         self.gathers = norm == "batch"
@@ -137,8 +137,8 @@ class RecurrentCell(Module):
         params: Params = {"w_x": by_gate("w_x", self.input_init, self.n_in),
                           "w_h": by_gate("w_h", self.recurrent_init, self.n_hidden)}
         if self.bias == "pytorch":
-            start = init.uniform(self.n_hidden ** -0.5)
-            params |= {name: start(rng.child(name), (params["w_h"].shape[1],)) for name in _TWO_BIASES}
+            wide = GATES[self.cell] * self.n_hidden
+            params |= {name: self._uniform(rng.child(name), (wide,)) for name in _TWO_BIASES}
         elif has_bias(self.cell, self.norm):
             params["bias"] = np.zeros(GATES[self.cell] * self.n_hidden, np.float32)
             params["bias"][:self.n_hidden] = self.forget_bias
@@ -177,6 +177,8 @@ class RecurrentCell(Module):
         if self.bias == "one":
             return w_x, w_h, params.get("bias"), norms
         of_x, of_h = parameters(self._name, params, _TWO_BIASES)
+        if of_x.shape != of_h.shape:
+            raise ShapeError(f"[{self._name}] bias_hh: expected shape {of_x.shape}, that of bias_ih, found {of_h.shape}")
         if self.norm != "recurrent-bias":
             return w_x, w_h, of_x + of_h, norms
         n = 2 * self.n_hidden  # where a GRU's n begins

@@ -72,6 +72,9 @@ def test_errors(numpy_backend, rng):
     check_error(UsageError, lambda: nn.GRU(3, 4, True), "[GRU] norm", "found True")
     layer, x = nn.LSTM(3, 4, bias="pytorch"), duoln.tensor(np.zeros((2, 2, 3), np.float32), numpy_backend)
     check_error(ShapeError, lambda: layer(duoln.to_tensors(nn.LSTM(3, 4).init(0), numpy_backend), x), "[LSTM] expected parameters with 'bias_ih'")
+    params = duoln.to_tensors(layer.init(0), numpy_backend)
+    params["forward0"]["bias_hh"] = params["forward0"]["bias_hh"][:1]
+    check_error(ShapeError, lambda: layer(params, x), "[LSTM] bias_hh: expected shape (16,)", "found (1,)")
     assert repr(layer) == "LSTM(n_in=3, n_hidden=4, bias='pytorch')"
 
 
