@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 
 from duoln import ops
-from duoln.core import Tensor
+from duoln.core import Tensor, stop_gradient
 from duoln.core.arguments import AT_LEAST_0, check_choice, check_flag, check_integer, check_number
 from duoln.errors import ShapeError, UsageError
 from duoln.nn import init, reports
@@ -230,7 +230,8 @@ class BatchNorm(Module):
         if gathers:
             rows = prod(x.shape[:-1])
             correction = 1.0 if self.unbiased else rows / (rows - 1)
-            reports.report(params, {"mean": mean.numpy(), "variance": variance.numpy() * correction})
+            reports.report(params, {"mean": stop_gradient(mean).numpy(),
+                                    "variance": stop_gradient(variance).numpy() * correction})
         return y
 
 

@@ -11,7 +11,7 @@ from duoln import tree
 from duoln.core import Tensor
 from duoln.core.arguments import described
 from duoln.core.miscalled import explained
-from duoln.errors import DtypeError, ShapeError, UsageError
+from duoln.errors import CompileError, DtypeError, ShapeError, UsageError
 from duoln.nn.module import Module, Params, branch_at
 from duoln.nn.reports import asked
 
@@ -47,7 +47,8 @@ def with_population(model: Module, params: Params, batches: Iterable[Any],
 
     Raises:
         ShapeError: a batch has one row and therefore no variance, or parameters are missing.
-        UsageError: there are no batches, or a recurrent cell with batch norm is called for one time step.
+        UsageError: there are no batches, `forward` is compiled, or a recurrent cell with batch norm is called for one
+            time step.
     """
     if not isinstance(model, Module):
         raise DtypeError(f"[with_population] model: expected a Module, found {described(model)}")
@@ -62,8 +63,12 @@ def with_population(model: Module, params: Params, batches: Iterable[Any],
     first = tree.leaves(params)[0]
     result: Params = tree.map(lambda x: x, params)
     with asked("with_population", params, list(layers), first.backend) as (gathering, gathered):
-        for batch in batches:
-            (forward or model)(gathering, batch)
+        try:
+            for batch in batches:
+                (forward or model)(gathering, batch)
+        except CompileError as error:
+            raise UsageError("[with_population] forward: expected a function that is not compiled, because statistics "
+                             "are read on the host, found duoln.compile's") from error
     for (path, module), of_batches in zip(layers.items(), gathered, strict=True):
         if not of_batches:
             raise UsageError(f"[with_population] {type(module).__name__} at '{path}' saw no batch; "

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from duoln import ops
-from duoln.core import Tensor
+from duoln.core import Tensor, stop_gradient
 
 Norms = Mapping[str, Tensor]
 Run = Callable[..., tuple[Tensor, ...]]
@@ -31,7 +31,7 @@ def gathered(run: Run, norms: Norms, mask: Tensor | None, reverse: bool,
         arrays, of_step = {"x": x_gates, "h": h_proj, "c": new[-1]}, dict[str, np.ndarray]()
         for name in names:
             _, mean, variance = ops.batch_norm(arrays[name], unbiased=True)
-            of_step |= {f"mean_{name}": mean.numpy(), f"variance_{name}": variance.numpy()}
+            of_step |= {f"mean_{name}": stop_gradient(mean).numpy(), f"variance_{name}": stop_gradient(variance).numpy()}
         of_walk.append(of_step)
 
     result = run(lambda k: norms, tell)

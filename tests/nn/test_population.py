@@ -203,6 +203,22 @@ def test_a_model_that_maps_its_parameters(change, be, rng):
     assert list(evaluated["two"]) == ["gain", "bias", "mean", "variance"]
 
 
+@pytest.mark.parametrize("make", [lambda: nn.BatchNorm(3), lambda: nn.LSTM(3, 2, norm="batch", bidirectional=True)])
+def test_a_pass_may_be_differentiated_but_not_compiled(make, be, rng):
+    layer, x = make(), duoln.tensor(rng.standard_normal((5, 6, 3)).astype(np.float32), be)
+    params = duoln.to_tensors(layer.init(0), be)
+
+    def loss(params, x):
+        y = layer(params, x)
+        return ops.sum(y[0] if isinstance(y, tuple) else y)
+
+    plain = nn.with_population(layer, params, [x])
+    within = nn.with_population(layer, params, [x], lambda p, x: duoln.value_and_grad(loss)(p, x))
+    for a, b in zip(tree.leaves(plain), tree.leaves(within), strict=True):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
+    check_error(UsageError, lambda: nn.with_population(layer, params, [x], duoln.compile(loss)), "[with_population] forward", "not compiled")
+
+
 def test_a_large_mean_costs_no_digits(be, rng):
     model = nn.BatchNorm(N_IN)
     x = (rng.standard_normal((64, N_IN)) + 1e4).astype(np.float32)
