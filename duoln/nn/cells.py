@@ -178,7 +178,7 @@ class RecurrentCell(Module):
             return w_x, w_h, params.get("bias"), norms
         of_x, of_h = parameters(self._name, params, _TWO_BIASES)
         if of_x.shape != of_h.shape:
-            raise ShapeError(f"[{self._name}] bias_hh: expected shape {of_x.shape}, that of bias_ih, found {of_h.shape}")
+            raise ShapeError(f"[{self._name}] bias_hh: expected shape {of_x.shape} as bias_ih, found {of_h.shape}")
         if self.norm != "recurrent-bias":
             return w_x, w_h, of_x + of_h, norms
         n = 2 * self.n_hidden  # where a GRU's n begins

@@ -30,8 +30,8 @@ def gathered(run: Run, norms: Norms, mask: Tensor | None, reverse: bool,
     def tell(x_gates: Tensor, h_proj: Tensor, new: tuple[Tensor, ...]) -> None:
         arrays, of_step = {"x": x_gates, "h": h_proj, "c": new[-1]}, dict[str, np.ndarray]()
         for name in names:
-            _, mean, variance = ops.batch_norm(arrays[name], unbiased=True)
-            of_step |= {f"mean_{name}": stop_gradient(mean).numpy(), f"variance_{name}": stop_gradient(variance).numpy()}
+            _, mean, variance = map(stop_gradient, ops.batch_norm(arrays[name], unbiased=True))
+            of_step |= {f"mean_{name}": mean.numpy(), f"variance_{name}": variance.numpy()}
         of_walk.append(of_step)
 
     result = run(lambda k: norms, tell)
