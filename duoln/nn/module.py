@@ -17,6 +17,8 @@ from duoln.errors import CallError, DtypeError, ShapeError, UsageError
 from duoln.randomness import LARGEST_SEED, Stream
 
 Params = dict[str, Any]
+STATISTICS = frozenset(f"{name}{part}" for name in ("mean", "variance") for part in ("", "_x", "_h", "_c"))
+"""The names of a population's statistics among the parameters of batch norm and of recurrent layers."""
 NOT_GIVEN: Any = None
 """The default of a layer's `x`, so that a call without parameters, `layer(x)`, comes to the error that names them."""
 
@@ -95,8 +97,7 @@ class Module:
         _check_places(self)
         params, children = self.weights(rng), self.children()
         for name in (*params, *children):
-            if name in params.keys() & children.keys() or "." in str(name):
-                wrong = "a dot in it" if "." in str(name) else "a name of the module's own arrays too"
+            if wrong := _wrong_with(self, name, name in params, name in children):
                 role = "a child" if name in children else "an array"
                 raise UsageError(f"[{type(self).__name__}] expected another name for {role}, found {name!r}, {wrong}")
         for name, child in children.items():
@@ -148,6 +149,17 @@ class Module:
 _METHODS = frozenset(name for name, member in vars(Module).items() if not name.startswith("__") and callable(member))
 """The names under which an attribute would hide a method."""
 name_missing(Module, OF_MODULES)
+
+
+def _wrong_with(module: Module, name: str, is_array: bool, is_child: bool) -> str:
+    """What is wrong with the name of an array or a child; empty for a good one."""
+    if "." in str(name):
+        return "a dot in it"
+    if is_array and is_child:
+        return "a name of the module's own arrays too"
+    if is_array and name in STATISTICS and not module.gathers:
+        return "the name of a population's statistic, which no optimiser changes"
+    return ""
 
 
 def with_attributes(module: Module, own: Mapping[str, Module]) -> dict[str, Module]:

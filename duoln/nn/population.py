@@ -12,13 +12,8 @@ from duoln.core import Tensor
 from duoln.core.arguments import described
 from duoln.core.miscalled import explained
 from duoln.errors import CompileError, DtypeError, ShapeError, UsageError
-from duoln.nn.module import Module, Params, branch_at
+from duoln.nn.module import STATISTICS, Module, Params, branch_at
 from duoln.nn.reports import asked
-
-Statistics = dict[str, np.ndarray]
-"""Means and unbiased variances by the names that they have among the parameters."""
-_NAMES = frozenset(f"{name}{part}" for name in ("mean", "variance") for part in ("", "_x", "_h", "_c"))
-"""These names, of batch norm and of the norms of recurrent layers."""
 
 
 @explained
@@ -94,7 +89,7 @@ def without_population(model: Module, params: Params) -> Params:
 
 def is_statistic(path: str) -> bool:
     """Whether a parameter with this path is a statistic of a population, by its name."""
-    return path.rpartition(".")[2] in _NAMES
+    return path.rpartition(".")[2] in STATISTICS
 
 
 def _mean(arrays: list[np.ndarray]) -> np.ndarray:
