@@ -189,8 +189,8 @@ class Registry:
 
 def _check_own_name(op: Op[..., Any]) -> None:
     """Raises PluginError for an operator that another one has the name of: verdicts on rules are kept by this name."""
-    others = [getattr(ops, op.name, None), *_operators]
-    if any(isinstance(other, Op) and other.name == op.name and other is not op for other in others):
+    known = [getattr(ops, op.name, None), *_operators]
+    if any(isinstance(each, Op) and each.name == op.name and each is not op for each in known):
         raise PluginError(f"duoln_rules: expected an operator with a name of its own, found a second '{op.name}'")
 
 
