@@ -210,8 +210,8 @@ def from_dlpack(x: Any, backend: Backend | str | None = None) -> Tensor:
     try:
         native = where.shared(x)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        raise DtypeError(f"[from_dlpack] expected an array that {where.name} can share, found {described(x)}: {error}"
-                         ) from error
+        raise DtypeError(f"[from_dlpack] expected an array that {where.name} can share, found {described(x)}: {error}; "
+                         "convert it there, such as x.detach().float() in PyTorch") from error
     dtype = str(native.dtype).removeprefix("mlx.core.")
     if dtype not in where.dtypes:  # bits of NumPy's uint16 would be read as bfloat16
         raise DtypeError(f"[from_dlpack] expected one of {', '.join(where.dtypes)} on {where.name}, found {dtype}; "
@@ -227,7 +227,10 @@ _ON_DEVICE = {1: "numpy", _CUDA: "cupy", 8: "mlx"}
 def _device_type(x: Any) -> int | None:
     """The type of the device of an array that has `__dlpack__`, else None."""
     device = getattr(x, "__dlpack_device__", None)
-    return None if device is None or isinstance(x, type) else int(device()[0])
+    try:
+        return None if device is None or isinstance(x, type) else int(device()[0])
+    except ValueError:  # PyTorch's meta and MPS tensors have the method, and no device of DLPack
+        return None
 
 
 def backend_of(name: str, given: Backend | str | None) -> Backend:

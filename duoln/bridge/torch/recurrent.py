@@ -1,0 +1,274 @@
+"""LSTM, GRU and RNN as modules of PyTorch: torch.nn's arguments, parameters and states, and the norms of duoln."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from duoln.bridge.torch.layers import call
+from duoln.core.arguments import AT_LEAST_0, check_choice, check_flag, check_integer, check_number
+from duoln.errors import ShapeError, UsageError
+from duoln.ops.recurrent.variants import GATES, check_variant, has_bias, norm_shapes
+
+Bias = bool | Literal["one"]
+_NORMS = {"x": "layernorm_i", "h": "layernorm_h", "c": "layernorm_c"}
+"""The modules that hold the parameters of the norms, as `duoln.load_pytorch` names them."""
+
+
+class _Recurrent(torch.nn.Module):
+    """Layers of one kind of cell.
+
+    A weight has PyTorch's shape (gates * hidden, in), and its memory is that of the transposed matrix, which the kernels
+    read as it is.
+    """
+
+    cell: ClassVar[Any]
+    states: ClassVar[int]
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: Bias = True,
+                 batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0,
+                 device: Any = None, dtype: Any = None, *, norm: str = "none", eps: float = 1e-5,
+                 init: Literal["pytorch", "paper"] = "pytorch") -> None:
+        super().__init__()
+        name = type(self).__name__
+        self.input_size = check_integer(name, "input_size", input_size, 1)
+        self.hidden_size = check_integer(name, "hidden_size", hidden_size, 1)
+        self.num_layers = check_integer(name, "num_layers", num_layers, 1)
+        self.batch_first = check_flag(name, "batch_first", batch_first)
+        self.bidirectional = check_flag(name, "bidirectional", bidirectional)
+        self.dropout = check_number(name, "dropout", dropout, AT_LEAST_0)
+        self.eps = check_number(name, "eps", eps, AT_LEAST_0)
+        self.bias, self.proj_size = bias, proj_size
+        check_variant(self.cell, norm, name)
+        if proj_size:
+            raise UsageError(f"[{name}] proj_size: expected 0, found {proj_size}; a torch.nn.Linear on the outputs is no "
+                             "recurrent projection, which duoln has not")
+        if norm == "batch" or (self.cell == "gru" and norm == "recurrent-bias"):
+            raise UsageError(f"[{name}] norm: " + ("expected a norm without statistics of a population, found 'batch'; "
+                             "duoln.nn has it" if norm == "batch" else "'none' has the recurrent bias, as torch.nn.GRU"))
+        if bias not in (True, False, "one"):
+            raise UsageError(f"[{name}] bias: expected True (two, as torch.nn has), 'one' or False, found {bias!r}")
+        if dropout > 1:
+            raise UsageError(f"[{name}] dropout: expected a probability, found {dropout}")
+        if dropout and num_layers == 1:
+            warnings.warn(f"[{name}] dropout is between layers, and there is one layer", stacklevel=2)
+        self.norm = norm
+        self.init = check_choice(name, "init", init, ("pytorch", "paper"))
+        self._add_parameters({"device": device, "dtype": dtype})
+        self.reset_parameters()
+
+    def _add_parameters(self, options: dict[str, Any]) -> None:
+        wide = GATES[self.cell] * self.hidden_size
+        shapes = norm_shapes(self.cell, self.norm, self.hidden_size)
+        biases = 0 if not has_bias(self.cell, self.norm) else {True: 2, "one": 1, False: 0}[self.bias]
+        for layer in range(self.num_layers):
+            n_in = self.input_size if layer == 0 else self.hidden_size * self._directions
+            for ending in self._endings(layer):
+                for name, rows in (("weight_ih", n_in), ("weight_hh", self.hidden_size)):
+                    self.register_parameter(name + ending, torch.nn.Parameter(torch.empty(rows, wide, **options).t()))
+                for name in ("bias_ih", "bias_hh")[:biases]:
+                    self.register_parameter(name + ending, torch.nn.Parameter(torch.empty(wide, **options)))
+                for which, name in _NORMS.items():
+                    if f"gain_{which}" in shapes:
+                        width = shapes[f"gain_{which}"][0]
+                        self.add_module(name + ending, torch.nn.LayerNorm(width, self.eps, **options))
+
+    @property
+    def _directions(self) -> int:
+        return 2 if self.bidirectional else 1
+
+    def _endings(self, layer: int) -> list[str]:
+        """What ends the names of a layer's parameters, for each direction."""
+        return [f"_l{layer}{direction}" for direction in ("", "_reverse")[:self._directions]]
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw the weights: as torch.nn does, uniform in +-1/sqrt(hidden); or as the paper, orthogonal for each gate.
+
+        With `init="paper"` the input's weights are uniform in +-0.1 and the biases 0. Gains are 1, the norms' biases 0.
+        """
+        for name, p in self.named_parameters(recurse=False):
+            values = torch.empty(p.shape, dtype=p.dtype, device=p.device)  # a transposed one draws in another order
+            if self.init == "pytorch":
+                values.uniform_(-1 / math.sqrt(self.hidden_size), 1 / math.sqrt(self.hidden_size))
+            elif name.startswith("weight_hh"):
+                for gate in values.chunk(GATES[self.cell]):
+                    torch.nn.init.orthogonal_(gate)
+            elif name.startswith("weight_ih"):
+                values.uniform_(-0.1, 0.1)
+            else:
+                values.zero_()
+            p.copy_(values)
+        for norm in self.children():
+            norm.reset_parameters()  # type: ignore[operator]
+
+    def flatten_parameters(self) -> None:
+        """Does nothing: there is no order in which the weights have to lie. Programs call it for torch.nn's layers."""
+
+    @property
+    def all_weights(self) -> list[list[torch.Tensor]]:
+        """The weights and biases of each layer and direction."""
+        own = dict(self.named_parameters(recurse=False))
+        return [[p for name, p in own.items() if name.removesuffix(ending) in
+                 ("weight_ih", "weight_hh", "bias_ih", "bias_hh") and name.endswith(ending)]
+                for layer in range(self.num_layers) for ending in self._endings(layer)]
+
+    def extra_repr(self) -> str:
+        """The arguments that are not the default."""
+        kept = {"num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0, "bidirectional": False,
+                "norm": "none", "init": "pytorch"}
+        return ", ".join([f"{self.input_size}, {self.hidden_size}",
+                          *(f"{key}={getattr(self, key)!r}" for key, value in kept.items() if getattr(self, key) != value)])
+
+    def forward(self, input: torch.Tensor | PackedSequence, hx: Any = None) -> tuple[Any, Any]:
+        """A sequence, padded, packed or of one example, and the first states, which are 0 by default.
+
+        Shape:
+            input (T, B, in), with `batch_first` (B, T, in), for one example (T, in), or a PackedSequence;
+            hx (layers * directions, B, hidden), of an LSTM a pair -> outputs (T, B, directions * hidden) in the form of
+            the input, and the last states like hx.
+
+        Raises:
+            ShapeError: an array has another shape.
+        """
+        if isinstance(input, PackedSequence):
+            return self._of_packed(input, hx)
+        if input.dim() not in (2, 3):
+            raise ShapeError(f"[{type(self).__name__}] expected input of 2 or 3 axes, found shape {tuple(input.shape)}")
+        alone, axis = input.dim() == 2, 0 if self.batch_first and input.dim() == 3 else 1
+        x = input.unsqueeze(1) if alone else input.transpose(0, 1) if axis == 0 else input
+        states = self._first(x, hx if hx is None or not alone else
+                             tuple(s.unsqueeze(1) for s in hx) if self.states == 2 else hx.unsqueeze(1))
+        x, states = self._walk(x, states, None)
+        if alone:
+            x, states = x.squeeze(1), tuple(s.squeeze(1) for s in states)
+        return x.transpose(0, 1) if axis == 0 else x, states if self.states == 2 else states[0]
+
+    def _of_packed(self, packed: PackedSequence, hx: Any) -> tuple[PackedSequence, Any]:
+        x, lengths = pad_packed_sequence(packed)
+        mask = torch.arange(len(x)).unsqueeze(1) < lengths
+        x, states = self._walk(x, self._first(x, hx), mask.to(x.device))
+        if packed.sorted_indices is not None:
+            x, lengths = x.index_select(1, packed.sorted_indices), lengths[packed.sorted_indices.cpu()]
+        data = pack_padded_sequence(x, lengths).data
+        return packed._replace(data=data), states if self.states == 2 else states[0]
+
+    def _first(self, x: torch.Tensor, hx: Any) -> tuple[torch.Tensor, ...]:
+        """The states before the first time step."""
+        name, shape = type(self).__name__, (self.num_layers * self._directions, x.shape[1], self.hidden_size)
+        if x.shape[-1] != self.input_size:
+            raise ShapeError(f"[{name}] expected input with a last axis of {self.input_size}, found {x.shape[-1]}")
+        if hx is None:
+            return (x.new_zeros(shape, dtype=self.weight_hh_l0.dtype),) * self.states
+        states = tuple(hx) if self.states == 2 else (hx,)
+        if len(states) != self.states or any(tuple(s.shape) != shape for s in states):
+            raise ShapeError(f"[{name}] hx: expected {'a pair (h, c) of ' if self.states == 2 else ''}shape {shape}, found "
+                             f"{[tuple(s.shape) for s in states]}")
+        return states
+
+    def _walk(self, x: torch.Tensor, first: Sequence[torch.Tensor], mask: torch.Tensor | None,
+              ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        """All layers and directions, in the order of PyTorch's states."""
+        last: list[tuple[torch.Tensor, ...]] = []
+        for layer in range(self.num_layers):
+            if layer and self.dropout:
+                x = torch.nn.functional.dropout(x, self.dropout, self.training)
+            outputs = []
+            for ending in self._endings(layer):
+                norm, arrays, norms = self._arrays(ending)
+                biased = "true" if has_bias(self.cell, norm) else "false"
+                key = (f'["{self.cell}", {{"norm": "{norm}", "eps": {self.eps}, "bias": {biased}, '
+                       f'"mask": {"false" if mask is None else "true"}, '
+                       f'"reverse": {"true" if ending.endswith("reverse") else "false"}}}]')
+                h, *states = call(key, [x, *(s[len(last)] for s in first), *arrays, *([] if mask is None else [mask]),
+                                        *norms])
+                outputs.append(h)
+                last.append(tuple(states))
+            x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
+        return x, tuple(torch.stack(states) for states in zip(*last, strict=True))
+
+    def _arrays(self, ending: str) -> tuple[str, list[torch.Tensor], list[torch.Tensor]]:
+        """The variant of duoln's cell; its weights with the bias, and the parameters of its norms, in their order."""
+        bias = None
+        if has_bias(self.cell, self.norm):
+            given = [getattr(self, name + ending) for name in ("bias_ih", "bias_hh") if hasattr(self, name + ending)]
+            bias = sum(given[1:], given[0]) if given else self.weight_hh_l0.new_zeros(GATES[self.cell] * self.hidden_size)
+        norms = []
+        for name in norm_shapes(self.cell, self.norm, self.hidden_size):
+            part, which = name.split("_")
+            norms.append(getattr(getattr(self, _NORMS[which] + ending), "weight" if part == "gain" else "bias"))
+        weights = [getattr(self, name + ending).t() for name in ("weight_ih", "weight_hh")]
+        return self.norm, weights if bias is None else [*weights, bias], norms
+
+
+class LSTM(_Recurrent):
+    """`torch.nn.LSTM` with layer norm, on duoln's kernels (Ba, Kiros, Hinton 2016, eq. 20-22).
+
+    With `norm="none"` it computes what torch.nn.LSTM computes, from the same state_dict. `norm="layer"` is the paper's
+    cell; "layer-cell", "layer-theano" and "layer-per-gate" are the others of `duoln.nn.LSTM`. The norms' parameters are
+    `layernorm_i_l0.weight` (of what the input gives the gates), `layernorm_h_l0` and `layernorm_c_l0`, and their
+    biases; `duoln.load_pytorch` reads a state_dict with these names.
+
+    Args:
+        input_size, hidden_size, num_layers, batch_first, dropout, bidirectional, device, dtype: as in torch.nn.LSTM.
+        bias: True for the two biases of torch.nn.LSTM, with which Adam takes the same steps; "one" for one, or False.
+        proj_size: 0.
+        norm: the variant.
+        eps: of the norms.
+        init: "pytorch" or "paper", see `reset_parameters`.
+
+    Raises:
+        UsageError: an argument that duoln has not, such as `proj_size`.
+    """
+
+    cell, states = "lstm", 2
+
+
+class GRU(_Recurrent):
+    """`torch.nn.GRU` with layer norm, on duoln's kernels (Ba, Kiros, Hinton 2016, eq. 26-28).
+
+    The arguments are those of `LSTM`; norms are "none", "layer", "layer-theano" and "layer-per-gate". The update gate
+    keeps the state, as in PyTorch.
+    """
+
+    cell, states = "gru", 1
+
+    def _arrays(self, ending: str) -> tuple[str, list[torch.Tensor], list[torch.Tensor]]:
+        norm, arrays, norms = super()._arrays(ending)
+        normed = self.norm != "none"
+        if not normed and hasattr(self, "bias_hh" + ending):
+            first, second = getattr(self, "bias_ih" + ending), getattr(self, "bias_hh" + ending)
+            of_gates, of_n = second[:2 * self.hidden_size], second[2 * self.hidden_size:]
+            arrays[2] = first + torch.nn.functional.pad(of_gates, (0, self.hidden_size))
+            return "recurrent-bias", [_with_ours(a, True) for a in arrays], [of_n]
+        return norm, [_with_ours(a, not normed) for a in arrays], [_with_ours(a, normed) for a in norms]
+
+
+def _with_ours(x: torch.Tensor, turns: bool) -> torch.Tensor:
+    """The gates r, z, n along the last axis in duoln's order z, r, n.
+
+    duoln's update gate renews the state that PyTorch's keeps, so it changes its sign once: in the norm's parameters,
+    or, without norms, in the weights and the bias (`turns`).
+    """
+    r, z, n = x.chunk(3, dim=-1)
+    return torch.cat((-z if turns else z, r, n), dim=-1)
+
+
+class RNN(_Recurrent):
+    """`torch.nn.RNN` with tanh and layer norm, on duoln's kernels (Ba, Kiros, Hinton 2016, eq. 4).
+
+    The arguments are those of `LSTM`, with `nonlinearity`, "tanh", after `num_layers`.
+    """
+
+    cell, states = "rnn", 1
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: str = "tanh",
+                 *args: Any, **options: Any) -> None:
+        if nonlinearity != "tanh":
+            raise UsageError(f"[RNN] nonlinearity: expected 'tanh', the only one of duoln's kernels, found {nonlinearity!r}")
+        super().__init__(input_size, hidden_size, num_layers, *args, **options)
