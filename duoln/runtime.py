@@ -204,9 +204,9 @@ def from_dlpack(x: Any, backend: Backend | str | None = None) -> Tensor:
                          f"{described(x)}; duoln.tensor(x) takes lists and numbers")
     where = backend_of("from_dlpack", _ON_DEVICE[device] if backend is None else backend)
     if (device == _CUDA) is not (where.name == "cupy"):
-        raise DtypeError(f"[from_dlpack] expected an array on the device of {where.name}, found {described(x)} on "
-                         f"{'a CUDA device' if device == _CUDA else 'the host'}; copy it: x.cpu() in PyTorch, x.get() in "
-                         "CuPy, duoln.tensor(x, backend) from the host")
+        has = "on a CUDA device; copy it: x.cpu() in PyTorch, x.get() in CuPy" if device == _CUDA else \
+            "on the host; duoln.tensor(x, backend) copies it"
+        raise DtypeError(f"[from_dlpack] expected an array on the device of {where.name}, found {described(x)} {has}")
     try:
         native = where.shared(x)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:

@@ -93,8 +93,10 @@ def value_and_grad(fn: Callable[..., Any], has_aux: bool = False, argnums: int |
 
     `fn(params, *args, **kwargs)` returns a scalar tensor, or `(scalar, aux)` with `has_aux`. The result returns
     `(value, gradients)`, or `((value, aux), gradients)`; gradients have the form, shapes and dtypes of
-    `params`. `argnums` is the position of another argument for the gradient, or a tuple of several positions, whose
-    gradients are a tuple: `value_and_grad(loss, argnums=(0, 1))(params, x)` gives `value, (d_params, d_x)`. A parameter that does not affect the value gets a gradient of zeros. Values that leave the call are not
+    `params`. `argnums` is the position of another argument for the gradient, or a tuple of positions, whose gradients
+    are a tuple: `value_and_grad(loss, argnums=(0, 1))(params, x)` gives `value, (d_params, d_x)`.
+
+    A parameter that does not affect the value gets a gradient of zeros. Values that leave the call are not
     on the tape. Inside it NumPy's functions refuse tensors that need a gradient, and `float(x)` warns of a constant.
     MLX computes when values are read; the call begins to compute its own, so a loop that reads none keeps one update.
 
@@ -161,8 +163,11 @@ def vjp(fn: Callable[..., Any], *args: Any) -> tuple[Any, Callable[[Any], tuple[
     a gradient, with its shape and dtype. What is no float tensor, such as an index or a number, is a constant, and has
     None in its place.
 
-        >>> y, back = duoln.vjp(ops.matmul, x, w)        # x (B, n), w (n, m)
-        >>> d_x, d_w = back(dy)                          # dy (B, m)
+        >>> x, w = duoln.tensor([[1.0, 2.0]]), duoln.tensor([[3.0], [4.0]])
+        >>> y, back = duoln.vjp(ops.matmul, x, w)
+        >>> d_x, d_w = back(duoln.tensor([[1.0]]))
+        >>> d_x.tolist(), d_w.tolist()
+        ([[3.0, 4.0]], [[1.0], [2.0]])
 
     `back` can be called several times. It keeps what the gradient needs until it is dropped. A tensor of the result
     without a gradient gets None.

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from functools import wraps
 from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
 
-from duoln import tree
+from duoln.bridge.functions import over_trees
 from duoln.bridge.torch.arrays import backend_for, native_of, on_device, tensor_of
 from duoln.core import Tensor
-from duoln.core.arguments import check_function, name_of
 from duoln.core.gradient import pullback
 from duoln.errors import DtypeError, GradientError
 
@@ -38,28 +36,8 @@ def differentiable(fn: Callable[..., Any]) -> Callable[..., Any]:
         DtypeError: a tensor has a dtype or a device that duoln has not, or tensors lie on several devices.
         GradientError: by the backward pass, for a gradient of a gradient.
     """
-    check_function("differentiable", "fn", fn)
-
-    @wraps(fn)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        leaves = tree.leaves((args, kwargs))
-        places = [k for k, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-        found: list[Any] = []
-
-        def of_tensors(*tensors: Tensor) -> list[Tensor]:
-            whole = list(leaves)
-            for k, x in zip(places, tensors, strict=True):
-                whole[k] = x
-            of_args, of_kwargs = tree.unflatten((args, kwargs), whole)
-            found[:] = [fn(*of_args, **of_kwargs)]
-            return [leaf for leaf in tree.leaves(found[0]) if isinstance(leaf, Tensor)]
-
-        results = iter(apply(of_tensors, [leaves[k] for k in places]))
-        return tree.map(lambda leaf: next(results) if isinstance(leaf, Tensor) else leaf, found[0])
-
-    run.__name__ = run.__qualname__ = f"differentiable({name_of(fn)})"
-    disabled: Callable[..., Any] = torch.compiler.disable(run)
-    return disabled
+    run: Callable[..., Any] = torch.compiler.disable(over_trees(fn, torch.Tensor, apply))
+    return run
 
 
 def apply(fn: Callable[..., Sequence[Tensor]], tensors: Sequence[torch.Tensor], keeps_results: bool = True,
@@ -68,6 +46,8 @@ def apply(fn: Callable[..., Sequence[Tensor]], tensors: Sequence[torch.Tensor], 
 
     `keeps_results` says whether the gradient may read the results, which must not change then.
     """
+    for x in tensors[:1]:
+        backend_for(x.device.type)  # refuses a device before PyTorch is asked about it
     if tensors and torch.is_autocast_enabled(tensors[0].device.type):
         tensors = [x.float() if x.dtype in (torch.float16, torch.bfloat16) else x for x in tensors]
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):

@@ -14,10 +14,11 @@ from typing import Any
 import torch
 
 from duoln import ops
+from duoln.bridge.sequences import sequence
 from duoln.bridge.torch.function import apply, forward, of_ticket, ticket_for
 from duoln.core import Tensor
 from duoln.errors import UsageError
-from duoln.ops.recurrent.variants import norm_shapes
+from duoln.ops.recurrent.variants import CELLS
 from duoln.runtime import backend
 
 
@@ -25,24 +26,7 @@ from duoln.runtime import backend
 def function_of(key: str) -> Callable[..., Sequence[Tensor]]:
     """The function of tensors that a key names."""
     operator, settings = json.loads(key)
-    return _recurrent(operator, **settings) if operator in ("lstm", "gru", "rnn") else _norm(operator, **settings)
-
-
-def _recurrent(cell: str, norm: str, eps: float, reverse: bool, bias: bool, mask: bool,
-               ) -> Callable[..., Sequence[Tensor]]:
-    """A cell over a sequence: of x, the states, w_x, w_h, the bias and mask if there are any, and the norms' parameters.
-    """
-    operator, states, names = getattr(ops, cell), 2 if cell == "lstm" else 1, list(norm_shapes(cell, norm, 1))
-
-    def sequence(x: Tensor, *arrays: Tensor) -> Sequence[Tensor]:
-        rest = iter(arrays)
-        given = [next(rest) for _ in range(states + 2)]
-        of_bias, of_mask = (next(rest) if there else None for there in (bias, mask))
-        results: tuple[Tensor, ...] = operator(x, *given, of_bias, of_mask, dict(zip(names, rest, strict=True)),
-                                               norm=norm, eps=eps, reverse=reverse)
-        return results
-
-    return sequence
+    return sequence(operator, **settings) if operator in CELLS else _norm(operator, **settings)
 
 
 def _norm(operator: str, **settings: Any) -> Callable[..., Sequence[Tensor]]:
@@ -67,7 +51,8 @@ def call(key: str, tensors: Sequence[torch.Tensor], keeps_results: bool = True) 
     return tuple(_forward(key, list(tensors), needs)[:-1])
 
 
-@torch.library.custom_op("duoln::forward", mutates_args=(), schema="(str key, Tensor[] tensors, bool[] needs) -> Tensor[]")
+@torch.library.custom_op("duoln::forward", mutates_args=(),
+                         schema="(str key, Tensor[] tensors, bool[] needs) -> Tensor[]")
 def _forward(key: str, tensors: list[torch.Tensor], needs: list[bool]) -> list[torch.Tensor]:
     """The results, and the ticket of their gradient."""
     results, back = forward(function_of(key), tensors, needs)

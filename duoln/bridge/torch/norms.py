@@ -22,8 +22,8 @@ class LayerNorm(torch.nn.LayerNorm):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The normalised values."""
-        axes = _axes(self, x)
-        return call(f'["layer_norm", {{"eps": {self.eps}, "axis": {axes}}}]', _with_parameters(self, x), False)[0]
+        key = f'["layer_norm", {{"eps": {self.eps}, "axis": {_axes(self, x)}}}]'
+        return call(key, _with_parameters(self, x), False)[0]
 
 
 class RMSNorm(torch.nn.RMSNorm):
@@ -38,8 +38,8 @@ class RMSNorm(torch.nn.RMSNorm):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The normalised values."""
-        axes = _axes(self, x)
-        return call(f'["rms_norm", {{"eps": {_epsilon(self, x)}, "axis": {axes}}}]', _with_parameters(self, x), False)[0]
+        key = f'["rms_norm", {{"eps": {_epsilon(self, x)}, "axis": {_axes(self, x)}}}]'
+        return call(key, _with_parameters(self, x), False)[0]
 
 
 class AddLayerNorm(torch.nn.LayerNorm):
@@ -72,8 +72,8 @@ class AddRMSNorm(torch.nn.RMSNorm):
 def _axes(norm: Any, x: torch.Tensor) -> list[int]:
     count = len(norm.normalized_shape)
     if tuple(x.shape[-count:]) != tuple(norm.normalized_shape):
-        raise ShapeError(f"[{type(norm).__name__}] expected x with last axes {tuple(norm.normalized_shape)}, found shape "
-                         f"{tuple(x.shape)}")
+        raise ShapeError(f"[{type(norm).__name__}] expected x with last axes {tuple(norm.normalized_shape)}, found "
+                         f"shape {tuple(x.shape)}")
     return list(range(-count, 0))
 
 

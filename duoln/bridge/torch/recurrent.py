@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from duoln.bridge.sequences import NORMS, check_norm
 from duoln.bridge.torch.layers import call
 from duoln.core.arguments import AT_LEAST_0, check_choice, check_flag, check_integer, check_number
 from duoln.errors import ShapeError, UsageError
-from duoln.ops.recurrent.variants import GATES, check_variant, has_bias, norm_shapes
+from duoln.ops.recurrent.variants import GATES, has_bias, norm_shapes
 
 Bias = bool | Literal["one"]
-_NORMS = {"x": "layernorm_i", "h": "layernorm_h", "c": "layernorm_c"}
-"""The modules that hold the parameters of the norms, as `duoln.load_pytorch` names them."""
+
+
+class _Part(NamedTuple):
+    """One layer in one direction, by the names of what it needs."""
+
+    weights: tuple[str, str]
+    biases: tuple[str, ...]
+    norms: tuple[tuple[str, str], ...]
+    """The module and the name in it, in the order of duoln's operators."""
+    keys: tuple[str, str]
+    """What is computed, without a mask and with one; see `layers`."""
 
 
 class _Recurrent(torch.nn.Module):
     """Layers of one kind of cell.
 
-    A weight has PyTorch's shape (gates * hidden, in), and its memory is that of the transposed matrix, which the kernels
-    read as it is.
+    A weight has PyTorch's shape (gates * hidden, in). Its memory is that of the transposed matrix, as the kernels read
+    it.
     """
 
     cell: ClassVar[Any]
@@ -44,13 +55,10 @@ class _Recurrent(torch.nn.Module):
         self.dropout = check_number(name, "dropout", dropout, AT_LEAST_0)
         self.eps = check_number(name, "eps", eps, AT_LEAST_0)
         self.bias, self.proj_size = bias, proj_size
-        check_variant(self.cell, norm, name)
+        check_norm(name, self.cell, norm)
         if proj_size:
-            raise UsageError(f"[{name}] proj_size: expected 0, found {proj_size}; a torch.nn.Linear on the outputs is no "
-                             "recurrent projection, which duoln has not")
-        if norm == "batch" or (self.cell == "gru" and norm == "recurrent-bias"):
-            raise UsageError(f"[{name}] norm: " + ("expected a norm without statistics of a population, found 'batch'; "
-                             "duoln.nn has it" if norm == "batch" else "'none' has the recurrent bias, as torch.nn.GRU"))
+            raise UsageError(f"[{name}] proj_size: expected 0, because duoln has no projection of the state, found "
+                             f"{proj_size}")
         if bias not in (True, False, "one"):
             raise UsageError(f"[{name}] bias: expected True (two, as torch.nn has), 'one' or False, found {bias!r}")
         if dropout > 1:
@@ -64,27 +72,39 @@ class _Recurrent(torch.nn.Module):
 
     def _add_parameters(self, options: dict[str, Any]) -> None:
         wide = GATES[self.cell] * self.hidden_size
-        shapes = norm_shapes(self.cell, self.norm, self.hidden_size)
-        biases = 0 if not has_bias(self.cell, self.norm) else {True: 2, "one": 1, False: 0}[self.bias]
+        self._parts: list[list[_Part]] = []
         for layer in range(self.num_layers):
             n_in = self.input_size if layer == 0 else self.hidden_size * self._directions
-            for ending in self._endings(layer):
-                for name, rows in (("weight_ih", n_in), ("weight_hh", self.hidden_size)):
-                    self.register_parameter(name + ending, torch.nn.Parameter(torch.empty(rows, wide, **options).t()))
-                for name in ("bias_ih", "bias_hh")[:biases]:
-                    self.register_parameter(name + ending, torch.nn.Parameter(torch.empty(wide, **options)))
-                for which, name in _NORMS.items():
-                    if f"gain_{which}" in shapes:
-                        width = shapes[f"gain_{which}"][0]
-                        self.add_module(name + ending, torch.nn.LayerNorm(width, self.eps, **options))
+            parts = [self._part(f"_l{layer}{direction}") for direction in ("", "_reverse")[:self._directions]]
+            self._parts.append(parts)
+            for part in parts:
+                for name, rows in zip(part.weights, (n_in, self.hidden_size), strict=True):
+                    self.register_parameter(name, torch.nn.Parameter(torch.empty(rows, wide, **options).t()))
+                for name in part.biases:
+                    self.register_parameter(name, torch.nn.Parameter(torch.empty(wide, **options)))
+                for name in dict.fromkeys(name for name, _ in part.norms):
+                    width = self.hidden_size if name.startswith(NORMS["c"]) else wide
+                    self.add_module(name, torch.nn.LayerNorm(width, self.eps, **options))
+
+    def _part(self, ending: str) -> _Part:
+        biases = (f"bias_ih{ending}", f"bias_hh{ending}") if has_bias(self.cell, self.norm) else ()
+        norms = (name.split("_") for name in norm_shapes(self.cell, self.norm, self.hidden_size))
+        norm = "recurrent-bias" if self._has_recurrent_bias else self.norm
+        keys = [json.dumps([self.cell, {"norm": norm, "eps": self.eps, "reverse": ending.endswith("reverse"),
+                                        "bias": has_bias(self.cell, norm), "mask": mask}]) for mask in (False, True)]
+        return _Part((f"weight_ih{ending}", f"weight_hh{ending}"),
+                     biases[:{True: 2, "one": 1, False: 0}[self.bias]],
+                     tuple((NORMS[which] + ending, "weight" if kind == "gain" else "bias") for kind, which in norms),
+                     (keys[0], keys[1]))
+
+    @property
+    def _has_recurrent_bias(self) -> bool:
+        """Whether a GRU's reset gate multiplies a bias too, as torch.nn.GRU's does."""
+        return self.cell == "gru" and self.norm == "none" and self.bias is True
 
     @property
     def _directions(self) -> int:
         return 2 if self.bidirectional else 1
-
-    def _endings(self, layer: int) -> list[str]:
-        """What ends the names of a layer's parameters, for each direction."""
-        return [f"_l{layer}{direction}" for direction in ("", "_reverse")[:self._directions]]
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -113,17 +133,15 @@ class _Recurrent(torch.nn.Module):
     @property
     def all_weights(self) -> list[list[torch.Tensor]]:
         """The weights and biases of each layer and direction."""
-        own = dict(self.named_parameters(recurse=False))
-        return [[p for name, p in own.items() if name.removesuffix(ending) in
-                 ("weight_ih", "weight_hh", "bias_ih", "bias_hh") and name.endswith(ending)]
-                for layer in range(self.num_layers) for ending in self._endings(layer)]
+        parts = [part for parts in self._parts for part in parts]
+        return [[getattr(self, name) for name in (*part.weights, *part.biases)] for part in parts]
 
     def extra_repr(self) -> str:
         """The arguments that are not the default."""
-        kept = {"num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0, "bidirectional": False,
-                "norm": "none", "init": "pytorch"}
-        return ", ".join([f"{self.input_size}, {self.hidden_size}",
-                          *(f"{key}={getattr(self, key)!r}" for key, value in kept.items() if getattr(self, key) != value)])
+        defaults = {"num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0, "bidirectional": False,
+                    "norm": "none", "init": "pytorch"}
+        others = [f"{key}={value!r}" for key in defaults if (value := getattr(self, key)) != defaults[key]]
+        return ", ".join([str(self.input_size), str(self.hidden_size), *others])
 
     def forward(self, input: torch.Tensor | PackedSequence, hx: Any = None) -> tuple[Any, Any]:
         """A sequence, padded, packed or of one example, and the first states, which are 0 by default.
@@ -167,8 +185,8 @@ class _Recurrent(torch.nn.Module):
             return (x.new_zeros(shape, dtype=self.weight_hh_l0.dtype),) * self.states
         states = tuple(hx) if self.states == 2 else (hx,)
         if len(states) != self.states or any(tuple(s.shape) != shape for s in states):
-            raise ShapeError(f"[{name}] hx: expected {'a pair (h, c) of ' if self.states == 2 else ''}shape {shape}, found "
-                             f"{[tuple(s.shape) for s in states]}")
+            form = "a pair (h, c) of shape" if self.states == 2 else "shape"
+            raise ShapeError(f"[{name}] hx: expected {form} {shape}, found {[tuple(s.shape) for s in states]}")
         return states
 
     def _walk(self, x: torch.Tensor, first: Sequence[torch.Tensor], mask: torch.Tensor | None,
@@ -179,31 +197,22 @@ class _Recurrent(torch.nn.Module):
             if layer and self.dropout:
                 x = torch.nn.functional.dropout(x, self.dropout, self.training)
             outputs = []
-            for ending in self._endings(layer):
-                norm, arrays, norms = self._arrays(ending)
-                biased = "true" if has_bias(self.cell, norm) else "false"
-                key = (f'["{self.cell}", {{"norm": "{norm}", "eps": {self.eps}, "bias": {biased}, '
-                       f'"mask": {"false" if mask is None else "true"}, '
-                       f'"reverse": {"true" if ending.endswith("reverse") else "false"}}}]')
-                h, *states = call(key, [x, *(s[len(last)] for s in first), *arrays, *([] if mask is None else [mask]),
-                                        *norms])
+            for part in self._parts[layer]:
+                arrays, norms = self._arrays(part)
+                h, *states = call(part.keys[mask is not None], [
+                    x, *(s[len(last)] for s in first), *arrays, *([] if mask is None else [mask]), *norms])
                 outputs.append(h)
                 last.append(tuple(states))
             x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
         return x, tuple(torch.stack(states) for states in zip(*last, strict=True))
 
-    def _arrays(self, ending: str) -> tuple[str, list[torch.Tensor], list[torch.Tensor]]:
-        """The variant of duoln's cell; its weights with the bias, and the parameters of its norms, in their order."""
-        bias = None
+    def _arrays(self, part: _Part) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """The weights and the bias of duoln's cell, and the parameters of its norms."""
+        arrays = [getattr(self, name).t() for name in part.weights]
         if has_bias(self.cell, self.norm):
-            given = [getattr(self, name + ending) for name in ("bias_ih", "bias_hh") if hasattr(self, name + ending)]
-            bias = sum(given[1:], given[0]) if given else self.weight_hh_l0.new_zeros(GATES[self.cell] * self.hidden_size)
-        norms = []
-        for name in norm_shapes(self.cell, self.norm, self.hidden_size):
-            part, which = name.split("_")
-            norms.append(getattr(getattr(self, _NORMS[which] + ending), "weight" if part == "gain" else "bias"))
-        weights = [getattr(self, name + ending).t() for name in ("weight_ih", "weight_hh")]
-        return self.norm, weights if bias is None else [*weights, bias], norms
+            biases = [getattr(self, name) for name in part.biases]
+            arrays.append(sum(biases[1:], biases[0]) if biases else arrays[0].new_zeros(arrays[0].shape[1]))
+        return arrays, [getattr(getattr(self, module), name) for module, name in part.norms]
 
 
 class LSTM(_Recurrent):
@@ -238,15 +247,15 @@ class GRU(_Recurrent):
 
     cell, states = "gru", 1
 
-    def _arrays(self, ending: str) -> tuple[str, list[torch.Tensor], list[torch.Tensor]]:
-        norm, arrays, norms = super()._arrays(ending)
+    def _arrays(self, part: _Part) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        arrays, norms = super()._arrays(part)
         normed = self.norm != "none"
-        if not normed and hasattr(self, "bias_hh" + ending):
-            first, second = getattr(self, "bias_ih" + ending), getattr(self, "bias_hh" + ending)
-            of_gates, of_n = second[:2 * self.hidden_size], second[2 * self.hidden_size:]
+        if self._has_recurrent_bias:
+            first, second = (getattr(self, name) for name in part.biases)
+            of_gates, of_n = second.split((2 * self.hidden_size, self.hidden_size))
             arrays[2] = first + torch.nn.functional.pad(of_gates, (0, self.hidden_size))
-            return "recurrent-bias", [_with_ours(a, True) for a in arrays], [of_n]
-        return norm, [_with_ours(a, not normed) for a in arrays], [_with_ours(a, normed) for a in norms]
+            return [_with_ours(a, True) for a in arrays], [of_n]
+        return [_with_ours(a, not normed) for a in arrays], [_with_ours(a, normed) for a in norms]
 
 
 def _with_ours(x: torch.Tensor, turns: bool) -> torch.Tensor:
@@ -270,5 +279,5 @@ class RNN(_Recurrent):
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: str = "tanh",
                  *args: Any, **options: Any) -> None:
         if nonlinearity != "tanh":
-            raise UsageError(f"[RNN] nonlinearity: expected 'tanh', the only one of duoln's kernels, found {nonlinearity!r}")
+            raise UsageError(f"[RNN] nonlinearity: expected 'tanh', which duoln has, found {nonlinearity!r}")
         super().__init__(input_size, hidden_size, num_layers, *args, **options)
