@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-
 from duoln.nn import Params
 from duoln.plugins.las.alphabet import Alphabet
 from duoln.tasks.task import Peer

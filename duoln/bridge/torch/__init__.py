@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from duoln.bridge.torch.norms import AddLayerNorm, AddRMSNorm, LayerNorm, RMSNorm
     from duoln.bridge.torch.recurrent import GRU, LSTM, RNN
 
-_MODULES = {"differentiable": "function", **dict.fromkeys(("AddLayerNorm", "AddRMSNorm", "LayerNorm", "RMSNorm"), "norms"),
+_MODULES = {"differentiable": "function",
+            **dict.fromkeys(("AddLayerNorm", "AddRMSNorm", "LayerNorm", "RMSNorm"), "norms"),
             **dict.fromkeys(("GRU", "LSTM", "RNN"), "recurrent")}
 """The module of each name. PyTorch is loaded with the first of them."""
 
