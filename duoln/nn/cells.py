@@ -39,6 +39,10 @@ _TWO_BIASES = "bias_ih", "bias_hh"
 """The names that PyTorch gives its two biases; `bias_x` and `bias_h` are those of norms."""
 
 
+_STREAMS = {"rnn": (0,), "lstm": (1, 0, 3, 2), "gru": (0, 1, 2)}
+"""The number in the name of the stream that draws each gate's weights: an LSTM's gates are numbered as in eq. 20."""
+
+
 class RecurrentCell(Module):
     """One cell: `cell(params, x, states)` computes one time step, `cell.sequence(...)` computes a sequence.
 
@@ -132,7 +136,7 @@ class RecurrentCell(Module):
     def weights(self, rng: Stream) -> Params:
         def by_gate(name: str, start: init.Initializer, rows: int) -> np.ndarray:
             return np.concatenate([start(rng.child(f"{name}.{k}"), (rows, self.n_hidden))
-                                   for k in range(GATES[self.cell])], axis=1)
+                                   for k in _STREAMS[self.cell]], axis=1)
 
         params: Params = {"w_x": by_gate("w_x", self.input_init, self.n_in),
                           "w_h": by_gate("w_h", self.recurrent_init, self.n_hidden)}
@@ -141,7 +145,7 @@ class RecurrentCell(Module):
             params |= {name: self._uniform(rng.child(name), (wide,)) for name in _TWO_BIASES}
         elif has_bias(self.cell, self.norm):
             params["bias"] = np.zeros(GATES[self.cell] * self.n_hidden, np.float32)
-            params["bias"][:self.n_hidden] = self.forget_bias
+            params["bias"][self.n_hidden:2 * self.n_hidden] = self.forget_bias  # the forget gate comes second
         gain = self.gain if self.gain is not None else (0.1 if self.norm == "batch" else 1.0)
         shapes = norm_shapes(self.cell, self.norm, self.n_hidden)
         for name in self.norm_names:

@@ -15,7 +15,7 @@ A layer's arrays hold the same numbers in both libraries, in another order:
 | their cells | weight_ih (gates * hidden, in), weight_hh, bias_ih, bias_hh | w_x (in, gates * hidden), w_h, bias |
 | those with layer norms | and layernorm_i, layernorm_h, layernorm_c (weight, bias) | and gain_x, bias_x, gain_h, ... |
 
-An LSTM's gates stand there in the order i, f, g, o, and here f, i, o, g. A GRU's stand there in the order r, z, n, its
+An LSTM's gates stand in the same order, i, f, g, o. A GRU's stand there in the order r, z, n and here z, r, n; its
 update gate keeps the state where ours renews it: that gate's weights change their sign. PyTorch adds two biases where
 one is enough; they become their sum, and the second is 0 on the way back. But the two biases of a GRU's n are no sum:
 `norm="recurrent-bias"` has both. With `bias="pytorch"` a cell has all of both biases, bias_ih and bias_hh.
@@ -106,7 +106,7 @@ def _channels_first(weight: np.ndarray) -> np.ndarray:
     return np.moveaxis(weight, (-1, -2), (0, 1))
 
 
-_ORDER = {"rnn": (0,), "lstm": (1, 0, 3, 2), "gru": (1, 0, 2)}
+_ORDER = {"rnn": (0,), "lstm": (0, 1, 2, 3), "gru": (1, 0, 2)}
 """Where the gates of one library stand in the other: each order is its own inverse."""
 _UPDATE_HERE, _UPDATE_IN_PYTORCH = 0, 1
 """The place of a GRU's update gate."""

@@ -29,7 +29,7 @@ def _reference(cell, p, x, bn, mask=None, reverse=False):
         if cell == "rnn":
             new = [np.tanh(x_gates + h_gates)]
         elif cell == "lstm":
-            f, i, o, g = np.split(x_gates + h_gates, 4, axis=1)
+            i, f, g, o = np.split(x_gates + h_gates, 4, axis=1)
             c = _sigmoid(f) * states[1] + _sigmoid(i) * np.tanh(g)
             new = [_sigmoid(o) * np.tanh(p["gain_c"] * bn("c", c, own, real) + p["bias_c"]), c]
         else:

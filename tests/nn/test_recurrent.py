@@ -129,7 +129,7 @@ class TestStarts:
         assert set(nn.LSTMCell(4, 6, norm="batch").init(Stream(0, "i"))["gain_h"]) == {np.float32(0.1)}
         assert set(nn.LSTMCell(4, 6, "layer", gain=0.5).init(Stream(0, "i"))["gain_c"]) == {0.5}
         bias = nn.LSTMCell(4, 6, "layer", forget_bias=1.0).init(Stream(0, "i"))["bias"]
-        assert bias[:6].tolist() == [1.0] * 6 and not bias[6:].any()
+        assert bias[6:12].tolist() == [1.0] * 6 and not bias[:6].any() and not bias[12:].any()
 
     @pytest.mark.parametrize("norm", ["layer", "layer-theano", "layer-per-gate"])
     def test_an_update_gate_that_keeps_the_state_is_one_less_one_that_renews_it(self, norm, numpy_backend, rng):
