@@ -39,6 +39,8 @@ def test_a_number_and_a_tensor_are_one_rate(numpy_backend, optimizer):
             first, second = (optimizer.update(params, gradients, slots, r)[0]["w"] for r in (rate, duoln.tensor(rate, numpy_backend, dtype)))
             assert first.dtype == second.dtype == dtype
             np.testing.assert_array_equal(first.numpy(), second.numpy())
+        other = duoln.tensor(0.1, numpy_backend, {"float32": "float64", "float64": "float32"}[dtype])
+        check_error(DtypeError, lambda: optimizer.update(params, gradients, slots, other), "rate", dtype, other.dtype)  # noqa: B023
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -52,7 +54,7 @@ def test_the_rates_of_adam_are_float32(be, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("clip", CLIPS[:2])
+@pytest.mark.parametrize("clip", CLIPS[:2], ids=["all norms", "each norm"])
 def test_a_norm_that_the_dtype_does_not_hold_clips(be, clip, dtype):
     """The square of 300, and the sum of these squares, are infinite in float16."""
     gradients = {"w": duoln.tensor(np.full(90000, 300.0, np.float32), be).astype(dtype)}
@@ -95,7 +97,7 @@ def test_what_is_not_averaged(be):
     assert ema.update(params, narrow)["w"].dtype == "float32"
 
 
-@pytest.mark.parametrize("clip", [None, *CLIPS], ids=str)
+@pytest.mark.parametrize("clip", [None, *CLIPS], ids=["none", "all norms", "each norm", "value", "own"])
 @pytest.mark.parametrize("kind", [optim.SGD, optim.RMSProp, optim.Adam, optim.AdamW])
 @pytest.mark.parametrize("empty", [{}, [], {"frozen": {}}], ids=str)
 def test_an_empty_tree_stays(be, kind, clip, empty):

@@ -42,6 +42,10 @@ class _Convolution(Module):
             params["bias"] = init.zeros(rng, (self.n_out,))
         return params
 
+    def _with_bias(self, params: Params, y: Tensor) -> Tensor:
+        """The result with the bias if there is one, stored as it was without."""
+        return (y + parameter(type(self).__name__, params, "bias")).astype(y.dtype) if self.bias else y
+
 
 class Conv2d(_Convolution):
     """Two-dimensional convolution, channels last. Sizes, strides, padding, dilation, groups are those of `ops.conv2d`.
@@ -68,9 +72,8 @@ class Conv2d(_Convolution):
         self.size, self.stride, self.padding, self.dilation = size, stride, padding, dilation
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
-        y = ops.conv2d(x, parameter("Conv2d", params, "weight"), stride=self.stride, padding=self.padding,
-                       dilation=self.dilation, groups=self.groups)
-        return y + parameter("Conv2d", params, "bias") if self.bias else y
+        return self._with_bias(params, ops.conv2d(x, parameter("Conv2d", params, "weight"), stride=self.stride,
+                                                  padding=self.padding, dilation=self.dilation, groups=self.groups))
 
 
 class Conv1d(_Convolution):
@@ -94,6 +97,5 @@ class Conv1d(_Convolution):
         self.size, self.stride, self.padding, self.dilation = size, stride, padding, dilation
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
-        y = ops.conv1d(x, parameter("Conv1d", params, "weight"), stride=self.stride, padding=self.padding,
-                       dilation=self.dilation, groups=self.groups)
-        return y + parameter("Conv1d", params, "bias") if self.bias else y
+        return self._with_bias(params, ops.conv1d(x, parameter("Conv1d", params, "weight"), stride=self.stride,
+                                                  padding=self.padding, dilation=self.dilation, groups=self.groups))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from duoln import tree
+from duoln.backends.protocol import STORAGE
 from duoln.core import Tensor
 from duoln.core.arguments import described
 from duoln.core.miscalled import explained
@@ -35,7 +36,8 @@ def with_population(model: Module, params: Params, batches: Iterable[Any],
     last ones. Padding counts while they are gathered, as in training, and reaches nothing afterwards. A cell that is
     called for one time step alone does not know which it is, and is refused.
 
-    The statistics have no gradient, and no optimiser changes them. `without_population` takes them out, such as of the
+    Statistics of parameters of 16 bits are float32: float16 does not hold the variance of values beyond 256, nor
+    bfloat16 a mean to more than a two-hundredth. They have no gradient, and no optimiser changes them. `without_population` takes them out, such as of the
     parameters of another library's model, to train on with the statistics of each batch.
 
     Args:
@@ -71,7 +73,7 @@ def with_population(model: Module, params: Params, batches: Iterable[Any],
         like = tree.leaves(own)[0]
         for key in of_batches[0]:
             mean = _mean([of_batch[key] for of_batch in of_batches])
-            own[key] = Tensor(like.backend.asarray(mean, like.dtype), like.backend)
+            own[key] = Tensor(like.backend.asarray(mean, "float32" if like.dtype in STORAGE else like.dtype), like.backend)
     return result
 
 

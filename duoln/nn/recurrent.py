@@ -12,15 +12,7 @@ import numpy as np
 
 from duoln import ops
 from duoln.core import Tensor
-from duoln.core.arguments import (
-    ABOVE_0,
-    BELOW_1,
-    check_choice,
-    check_flag,
-    check_function,
-    check_number,
-    described,
-)
+from duoln.core.arguments import ABOVE_0, BELOW_1, check_choice, check_flag, check_function, check_number, described
 from duoln.core.pytorch_names import OF_RECURRENT, how_to_name
 from duoln.errors import ShapeError, UsageError
 from duoln.nn import init, population, reports
@@ -31,7 +23,7 @@ from duoln.ops.common import check_tensors
 from duoln.ops.norm import EpsilonPlace, check_epsilon
 from duoln.ops.recurrent.formulas import Settings
 from duoln.ops.recurrent.sequences import check_cell, walk
-from duoln.ops.recurrent.variants import GATES, Cell, Norm, check_variant, has_bias, norm_shapes
+from duoln.ops.recurrent.variants import GATES, Cell, Norm, check_variant, has_bias, norm_shapes, state_dtype
 from duoln.randomness import Stream
 
 States = tuple[Tensor, ...]
@@ -136,14 +128,19 @@ class RecurrentCell(Module):
         return params
 
     def first_states(self, params: Params, batch: int) -> States:
-        """The states of a batch before the first time step: zeros, or the learned states."""
+        """The states of a batch before the first time step: zeros, or the learned states.
+
+        Beside weights of 16 bits an LSTM's cell and a GRU's state are float32, because each step adds little to them.
+        """
         like = parameter(self._name, params, "w_h")
         check_tensors(self._name, like)
         shape = (batch, self.n_hidden)
+        dtypes = [state_dtype(self.cell, name, like.dtype) for name in self.state_names]
         if self.learned_state:
             learned = parameters(self._name, params, [f"{name}0" for name in self.state_names])
-            return tuple(ops.broadcast_to(state, shape=shape) for state in learned)
-        return (ops.zeros(shape, like.backend, like.dtype),) * len(self.state_names)
+            return tuple(ops.broadcast_to(state.astype(dtype), shape=shape)
+                         for state, dtype in zip(learned, dtypes, strict=True))
+        return tuple(ops.zeros(shape, like.backend, dtype) for dtype in dtypes)
 
     def _states(self, params: Params, batch: int, given: States | None) -> States:
         """The states that were given, or the first ones."""
@@ -330,7 +327,7 @@ class Recurrent(Module):
             x = outs[0] if len(outs) == 1 else ops.concat(*outs, axis=-1)
         if self.return_sequences:
             return (ops.moveaxis(x, 1, 0) if self.batch_first else x), last
-        ends = [state[0] for state in last[-len(self.directions):]]
+        ends = [state[0].astype(x.dtype) for state in last[-len(self.directions):]]
         return ends[0] if len(ends) == 1 else ops.concat(*ends, axis=-1), last
 
     def _time_major(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:

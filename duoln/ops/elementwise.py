@@ -385,5 +385,10 @@ def astype(x: Tensor, dtype: str) -> Tensor:
     return Tensor(repeated(x.backend.astype, x.data, dtype), x.backend)
 
 
+def widened(x: Tensor) -> Tensor:
+    """The values in float32 if they are stored in 16 bits, else as they are."""
+    return astype.apply(x, dtype="float32") if x.data.dtype in x.backend.narrow else x
+
+
 astype.add(Rule("composed", lambda be, x, dtype: (be.astype(x, dtype), be.dtype(x)),
                 lambda be, before, gout, needs: (be.astype(gout, before),), stored=(0,)))
