@@ -39,8 +39,8 @@ def test_a_number_and_a_tensor_are_one_rate(numpy_backend, optimizer):
             first, second = (optimizer.update(params, gradients, slots, r)[0]["w"] for r in (rate, duoln.tensor(rate, numpy_backend, dtype)))
             assert first.dtype == second.dtype == dtype
             np.testing.assert_array_equal(first.numpy(), second.numpy())
-        other = duoln.tensor(0.1, numpy_backend, {"float32": "float64", "float64": "float32"}[dtype])
-        check_error(DtypeError, lambda: optimizer.update(params, gradients, slots, other), "rate", dtype, other.dtype)  # noqa: B023
+        peer = duoln.tensor(0.1, numpy_backend, {"float32": "float64", "float64": "float32"}[dtype])
+        check_error(DtypeError, lambda: optimizer.update(params, gradients, slots, peer), "rate", dtype, peer.dtype)  # noqa: B023
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

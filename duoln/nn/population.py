@@ -36,8 +36,10 @@ def with_population(model: Module, params: Params, batches: Iterable[Any],
     last ones. Padding counts while they are gathered, as in training, and reaches nothing afterwards. A cell that is
     called for one time step alone does not know which it is, and is refused.
 
-    Statistics of parameters of 16 bits are float32: float16 does not hold the variance of values beyond 256, nor
-    bfloat16 a mean to more than a two-hundredth. They have no gradient, and no optimiser changes them. `without_population` takes them out, such as of the
+    Beside parameters of 16 bits the statistics are float32: float16 does not hold a variance of values beyond 256, and
+    bfloat16 rounds a mean by up to a 500th of its size.
+
+    The statistics have no gradient, and no optimiser changes them. `without_population` takes them out, such as of the
     parameters of another library's model, to train on with the statistics of each batch.
 
     Args:
@@ -73,7 +75,8 @@ def with_population(model: Module, params: Params, batches: Iterable[Any],
         like = tree.leaves(own)[0]
         for key in of_batches[0]:
             mean = _mean([of_batch[key] for of_batch in of_batches])
-            own[key] = Tensor(like.backend.asarray(mean, "float32" if like.dtype in STORAGE else like.dtype), like.backend)
+            dtype = "float32" if like.dtype in STORAGE else like.dtype
+            own[key] = Tensor(like.backend.asarray(mean, dtype), like.backend)
     return result
 
 

@@ -131,12 +131,12 @@ class Optimizer:
             if callable(rate):
                 raise DtypeError(f"[{name}] rate: expected a number or a 0-d tensor, found {described(rate)}; give "
                                  "optimizer.rate_at(update)")
-            rate = check_number(name, "rate", rate, AT_LEAST_0)
-            if leaves:
-                rate = ops.full((), rate, leaves[0].backend, leaves[0].dtype)
+            check_number(name, "rate", rate, AT_LEAST_0)
         if not leaves:
-            tree.map(lambda p, g: p, params, gradients)  # gradients of another form are refused
+            tree.zipped(params, gradients)  # refuses gradients of another form
             return None
+        if not isinstance(rate, Tensor):
+            rate = ops.full((), float(rate), leaves[0].backend, leaves[0].dtype)
         check_tensors(name, rate, *leaves)
         if rate.dtype != leaves[0].dtype:
             raise DtypeError(f"[{name}] rate: expected {leaves[0].dtype}, as the parameters are, found {rate.dtype}")

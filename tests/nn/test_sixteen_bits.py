@@ -68,7 +68,7 @@ def test_activations_keep_their_16_bits(name, k, dtype, be, rng):
         expected = total(given, x).numpy()
         np.testing.assert_allclose(value.numpy(), expected, rtol=0.05, atol=0.05 * tree.leaves(layer(given, x))[0].size ** 0.5)
         assert {g.dtype for g in tree.leaves(gradients)} <= {"float32"}
-    assert (name, IN_FLOAT32.get(name, dtype)) in seen and {found for kind, found in seen if kind != name} <= {dtype} and len(seen) == len(dict(seen))
+    assert (name, IN_FLOAT32.get(name, dtype)) in seen and {stored for kind, stored in seen if kind != name} <= {dtype} and len(seen) == len(dict(seen))
 
 
 @pytest.mark.parametrize("dtype", NARROW)
