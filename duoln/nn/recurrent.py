@@ -140,7 +140,8 @@ class RecurrentCell(Module):
             learned = parameters(self._name, params, [f"{name}0" for name in self.state_names])
             return tuple(ops.broadcast_to(state.astype(dtype), shape=shape)
                          for state, dtype in zip(learned, dtypes, strict=True))
-        return tuple(ops.zeros(shape, like.backend, dtype) for dtype in dtypes)
+        zeros = {dtype: ops.zeros(shape, like.backend, dtype) for dtype in dict.fromkeys(dtypes)}
+        return tuple(zeros[dtype] for dtype in dtypes)
 
     def _states(self, params: Params, batch: int, given: States | None) -> States:
         """The states that were given, or the first ones."""
