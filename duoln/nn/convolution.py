@@ -14,6 +14,7 @@ from duoln.nn import init
 from duoln.nn.layers import check_sizes
 from duoln.nn.module import NOT_GIVEN, Module, Params, parameter
 from duoln.ops.conv import Padding, Sizes, check_pair
+from duoln.ops.elementwise import stored_as
 from duoln.randomness import Stream
 
 
@@ -44,7 +45,7 @@ class _Convolution(Module):
 
     def _with_bias(self, params: Params, y: Tensor) -> Tensor:
         """The result with the bias if there is one, stored as it was without."""
-        return (y + parameter(type(self).__name__, params, "bias")).astype(y.dtype) if self.bias else y
+        return stored_as(y + parameter(type(self).__name__, params, "bias"), y) if self.bias else y
 
 
 class Conv2d(_Convolution):

@@ -390,5 +390,10 @@ def widened(x: Tensor) -> Tensor:
     return astype.apply(x, dtype="float32") if x.data.dtype in x.backend.narrow else x
 
 
+def stored_as(x: Tensor, like: Tensor) -> Tensor:
+    """The floats in the dtype of another tensor."""
+    return x if x.data.dtype == like.data.dtype else astype.apply(x, dtype=like.dtype)
+
+
 astype.add(Rule("composed", lambda be, x, dtype: (be.astype(x, dtype), be.dtype(x)),
                 lambda be, before, gout, needs: (be.astype(gout, before),), stored=(0,)))

@@ -23,7 +23,7 @@ from duoln.core.arguments import ABOVE_0, check_flag, check_number, described
 from duoln.errors import DtypeError, ShapeError
 from duoln.ops.common import check_beside, check_float
 from duoln.ops.creation import zeros
-from duoln.ops.elementwise import where, widened
+from duoln.ops.elementwise import stored_as, where, widened
 from duoln.ops.gradient import clip_gradient
 from duoln.ops.linalg import linear, matmul
 from duoln.ops.norm import EpsilonPlace, check_epsilon
@@ -127,7 +127,7 @@ def walk(cell: str, x: Tensor, states: tuple[Tensor, ...], w_x: Tensor, w_h: Ten
     products of each time step and the states that the formula makes of them. All is computed in float32 where
     arrays are stored in 16 bits; the results are stored as `x` and the states are.
     """
-    stored = x.dtype, [state.dtype for state in states]
+    given = x, states
     x, w_x, w_h, *wide = (widened(a) for a in (x, w_x, w_h, *states))
     states = tuple(wide)
     hidden: dict[int, Tensor] = {}
@@ -139,8 +139,7 @@ def walk(cell: str, x: Tensor, states: tuple[Tensor, ...], w_x: Tensor, w_h: Ten
             tell(x_gates, h_proj, new)
         states = new if real is None else tuple(where(real, a, b) for a, b in zip(new, states, strict=True))
         hidden[t] = states[0]
-    last = (state.astype(dtype) for state, dtype in zip(states, stored[1], strict=True))
-    return _together(hidden, states[0]).astype(stored[0]), *last
+    return stored_as(_together(hidden, states[0]), given[0]), *map(stored_as, states, given[1])
 
 
 def _walk(cell: str, x: Tensor, states: tuple[Tensor, ...], w_x: Tensor, w_h: Tensor, bias: Tensor | None,

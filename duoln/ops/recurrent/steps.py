@@ -13,7 +13,7 @@ from duoln.core import Tensor, derived, op
 from duoln.core.miscalled import explained
 from duoln.errors import ShapeError
 from duoln.ops.common import check_float
-from duoln.ops.elementwise import widened
+from duoln.ops.elementwise import stored_as, widened
 from duoln.ops.linalg import linear, matmul
 from duoln.ops.norm import EpsilonPlace, check_epsilon
 from duoln.ops.recurrent import formulas
@@ -104,7 +104,7 @@ def _composed_step(cell: str, norm: str, x: Tensor, h: Tensor, w_x: Tensor, w_h:
     check_cell(name, norm, x, (h,), w_x, w_h, bias, norms)
     x_gates = formulas.input_to_gates(cell, widened(linear(x, w_x)), bias, norms, s)
     [state] = formulas.next_states(cell, x_gates, widened(matmul(h, w_h)), (widened(h),), bias, norms, s)
-    return state.astype(h.dtype)
+    return stored_as(state, h)
 
 
 lstm_cell.add(derived(_lstm_cell))
