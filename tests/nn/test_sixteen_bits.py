@@ -134,24 +134,20 @@ def test_states_that_are_added_to_are_float32(kind, learned, dtype, be, rng):
         assert outputs.dtype == dtype
 
 
-@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
-def test_small_steps_of_a_state_are_not_lost(kind, be):
-    """A cell that gains 2^-10 a step stays below 1 in bfloat16 for good: from 1/2 on that is less than half a unit."""
-    cell = getattr(nn, f"{kind}Cell")(1, 1)
-    params = tree.map(np.zeros_like, cell.init(0))
-    if kind == "LSTM":  # forget nothing, and let in sigmoid(0) tanh(g) = 2^-10
-        params["bias"] = np.float32([30.0, 0.0, 0.0, np.arctanh(2.0**-9)])
-        step, steps = 2.0**-10, 600
-    else:  # h gains 2^-10 (1 - h) a step
-        params["bias"] = np.float32([-np.log(2.0**10 - 1), 0.0, 30.0])
-        step, steps = None, 600
-    small = nn.in_16_bits(duoln.to_tensors(params, be))
-    x = duoln.tensor(np.zeros((1, 1), np.float32), be).astype("bfloat16")
-    states, next_states = cell.first_states(small, 1), duoln.compile(lambda p, x, states: cell(p, x, states))
-    for _ in range(steps):
-        states = next_states(small, x, states)
-    expected = steps * step if step else 1 - (1 - 2.0**-10) ** steps
-    assert states[-1].item() == pytest.approx(expected, rel=1e-3)
+@pytest.mark.parametrize("kind, norm, name, gates, right", [
+    # Forget nothing, and let in sigmoid(0) tanh(g) = 2^-10; or let h gain 2^-10 (1 - h).
+    ("LSTM", "none", "bias", [30.0, 0.0, 0.0, np.arctanh(2.0**-9)], 600 * 2.0**-10),
+    ("GRU", "layer-per-gate", "bias_h", [-np.log(2.0**10 - 1), 0.0, 30.0], 1 - (1 - 2.0**-10) ** 600)])
+def test_small_steps_of_a_state_are_not_lost(kind, norm, name, gates, right, numpy_backend):
+    """What gains 2^-10 a step stays below 1 / 2 in bfloat16 for good: from 1 / 4 on that is half a unit at most."""
+    cell = getattr(nn, f"{kind}Cell")(1, 1, norm)
+    params = tree.map(np.zeros_like, cell.init(0)) | {name: np.float32(gates)}
+    small = nn.in_16_bits(duoln.to_tensors(params, numpy_backend))
+    x = duoln.tensor(np.zeros((1, 1), np.float32), numpy_backend).astype("bfloat16")
+    states = cell.first_states(small, 1)
+    for _ in range(600):
+        states = cell(small, x, states)
+    assert states[-1].item() == pytest.approx(right, rel=1e-3)
 
 
 def test_scaled_losses_in_float16(be):
