@@ -122,6 +122,14 @@ def check_float(name: str, *tensors: Tensor) -> None:
             common_dtype(name, [t.dtype for t in tensors if isinstance(t, Tensor)])
 
 
+def check_wide(name: str, roles: str, *tensors: Tensor) -> None:
+    """Raises DtypeError if a tensor has 16 bits, which would lose most of the small changes that are added to it."""
+    narrow = next((x.dtype for x in tensors if x.data.dtype in x.backend.narrow), None)
+    if narrow:
+        raise DtypeError(f"[{name}] expected {roles} of float32, found {narrow}, which loses most steps; keep them "
+                         f"in float32 and round a copy for the model: p.astype({narrow!r})")
+
+
 def check_beside(name: str, role: str, x: Tensor, dtype: str, like: Tensor) -> None:
     """Raises DtypeError unless `x` is a tensor of that dtype, MixedBackendError unless `like` has the same backend."""
     if not isinstance(x, Tensor) or x.dtype != dtype:

@@ -78,7 +78,7 @@ def _check_image(name: str, x: Tensor, kernel: Pair, padding: Sequence[int] = (0
                          f"with padding {tuple(padding[first:])} in all")
 
 
-@op
+@op(like=(0,))
 def conv2d(x: Tensor, weight: Tensor, *, stride: Sizes = 1, padding: Padding = 0, dilation: Sizes = 1,
            groups: int = 1) -> Tensor:
     """Two-dimensional convolution: a cross-correlation, as is usual for neural networks.

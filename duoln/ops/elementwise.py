@@ -385,5 +385,15 @@ def astype(x: Tensor, dtype: str) -> Tensor:
     return Tensor(repeated(x.backend.astype, x.data, dtype), x.backend)
 
 
+def widened(x: Tensor) -> Tensor:
+    """The values in float32 if they are stored in 16 bits, else as they are."""
+    return astype.apply(x, dtype="float32") if x.data.dtype in x.backend.narrow else x
+
+
+def stored_as(x: Tensor, like: Tensor) -> Tensor:
+    """The floats in the dtype of another tensor."""
+    return x if x.data.dtype == like.data.dtype else astype.apply(x, dtype=like.dtype)
+
+
 astype.add(Rule("composed", lambda be, x, dtype: (be.astype(x, dtype), be.dtype(x)),
                 lambda be, before, gout, needs: (be.astype(gout, before),), stored=(0,)))
