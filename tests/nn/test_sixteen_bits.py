@@ -27,7 +27,8 @@ LAYERS = {
     "MultiHeadAttention": [(nn.MultiHeadAttention(4, 2), STEPS)],
     "TransformerBlock": [(nn.TransformerBlock(4, 2, norm=norm, kind=kind, activation="gelu", dropout=0.5), STEPS)
                          for norm in ("pre", "post", "none") for kind in ("layer", "rms")],
-    **{name: [(getattr(nn, name)(4, 3, norm, learned_state=learned, bidirectional=learned), STEPS)
+    # The learned states of all rows are equal, so a population has a variance of 0 there, which magnifies rounding.
+    **{name: [(getattr(nn, name)(4, 3, norm, learned_state=learned and norm != "batch", bidirectional=learned), STEPS)
               for norm in ("none", "layer", "layer-per-gate", "batch") for learned in (False, True)]
        + [(getattr(nn, name)(4, 3, layers=2, dropout=0.5, return_sequences=False), STEPS)] for name in ("RNN", "LSTM", "GRU")},
     **{name: [(getattr(nn, name)(4, 3, norm, learned_state=learned), ROWS) for norm in ("none", "layer") for learned in (False, True)]
