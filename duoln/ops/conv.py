@@ -285,12 +285,12 @@ def _avg_pool_forward(be: Backend, x: Array, size: Sizes, stride: Sizes) -> tupl
     y, windows = 0.0, list(_windows(x.shape, _both(size), _both(stride)))
     for window in windows:
         y = y + x[window]
-    return y * (1.0 / len(windows)), (x.shape, windows)
+    return y / len(windows), (x.shape, windows)
 
 
 def _avg_pool_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
     shape, windows = saved
-    share = gout * (1.0 / len(windows))
+    share = gout / len(windows)
     dx = be.zeros(shape, be.dtype(gout))
     for window in windows:
         dx = be.slice_add(dx, window, share)

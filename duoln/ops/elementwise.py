@@ -58,8 +58,8 @@ def _zero(be: Backend, kept: None, g: Array) -> Array:
     return be.zeros(g.shape, be.dtype(g))
 
 
-_ENOUGH = 88.0
-"""No power up to that of this number is infinite in float32."""
+_ENOUGH = {"float32": 88.0, "float64": 709.0}
+"""No power up to that of this number is infinite."""
 
 
 def logistic(be: Backend, x: Array) -> tuple[Array, Array]:
@@ -67,7 +67,7 @@ def logistic(be: Backend, x: Array) -> tuple[Array, Array]:
 
     In this form it keeps its digits where it is small, and divided by 1 + e^x it is its slope, also where it is near 1.
     """
-    power = be.exp(be.minimum(x, _ENOUGH))
+    power = be.exp(be.minimum(x, _ENOUGH[be.dtype(x)]))
     whole = power + 1.0
     return power / whole, whole
 

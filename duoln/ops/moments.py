@@ -57,4 +57,4 @@ def mean_square(be: Backend, x: Array, axes: Sequence[int], eps: float, divisor:
     scaled = x * scale
     if divisor is None:
         return be.mean(scaled * scaled, axis=axes, keepdims=True), scale
-    return be.sum(scaled * scaled, axis=axes, keepdims=True) * (1.0 / divisor), scale
+    return be.sum(scaled * scaled, axis=axes, keepdims=True) / divisor, scale

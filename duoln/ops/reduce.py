@@ -91,7 +91,7 @@ def mean(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     check_flag("mean", "keepdims", keepdims)
     axes = normal_axes("mean", axis, x.ndim)
     _check_nonempty("mean", x, axes)
-    return sum(x, axis=axes, keepdims=keepdims) * (1.0 / math.prod(x.shape[a] for a in axes))
+    return sum(x, axis=axes, keepdims=keepdims) / math.prod(x.shape[a] for a in axes)
 
 
 @op(like=(None,))
@@ -163,14 +163,14 @@ def var(x: Tensor, axis: Axis = None, *, correction: float = 0.0, keepdims: bool
         ShapeError: there are no more values than `correction`.
     """
     centred, axes, count = _centred("var", x, axis, correction, keepdims)
-    return sum(square(centred), axis=axes, keepdims=keepdims) * (1.0 / count)
+    return sum(square(centred), axis=axes, keepdims=keepdims) / count
 
 
 @explained
 def std(x: Tensor, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
     """The standard deviation: the root of the variance. Its gradient at equal values is 0. Raises as `var`."""
     centred, axes, count = _centred("std", x, axis, correction, keepdims)
-    return vector_norm.apply(centred, axis=axes, keepdims=keepdims) * math.sqrt(1.0 / count)
+    return vector_norm.apply(centred, axis=axes, keepdims=keepdims) / math.sqrt(count)
 
 
 def _centred(name: str, x: Tensor, axis: Axis, correction: float, keepdims: bool,

@@ -1,11 +1,14 @@
 """MLX's lazy arrays in several threads, and how many operations wait to be computed."""
 
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from textwrap import dedent
 
 import numpy as np
 import pytest
-from conftest import get_backend
+from conftest import PATIENCE, get_backend
 
 import duoln
 from duoln import nn, ops, optim, tree
@@ -118,3 +121,41 @@ def test_threads_train_two_models_as_one_alone(be):
     for thread in threads:
         thread.join()
     assert results == {s: train(s) for s in range(4)}
+
+
+_COMPILED_IN_THREADS = """
+    import threading
+    import numpy as np
+    import duoln
+    from duoln import ops
+
+    be = duoln.backend("mlx")
+    step = duoln.compile(duoln.value_and_grad(lambda p, x: ops.sum(ops.tanh(p @ x))))
+    ended, computed, another_dropped_it = [], threading.Event(), threading.Event()
+
+    def work(k):
+        p, x = (duoln.tensor(np.full((16, 16), v, np.float32), be) for v in (0.01, k))
+        for _ in range(3):
+            step(p, x)[0].item()
+        ended.append(k)
+        if k == 0:
+            computed.set()
+            another_dropped_it.wait()
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(8)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads[1:]]
+    computed.wait()
+    del step
+    another_dropped_it.set()
+    threads[0].join()
+    print(len(ended))
+"""
+
+
+def test_threads_that_compile_do_not_end_the_process():
+    """MLX ends it while the last thread ends, in most processes: two are enough to see it."""
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", dedent(_COMPILED_IN_THREADS)], capture_output=True, text=True,
+                              timeout=PATIENCE)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "8\n", "")
