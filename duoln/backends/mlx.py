@@ -291,9 +291,6 @@ class MlxBackend(OnePerProcess):
     def cumulative_sum(self, x: Array, axis: int) -> Array:
         return self._wide(x.dtype, lambda x: mx.cumsum(x, axis=axis), x)
 
-    def cumulative_prod(self, x: Array, axis: int) -> Array:
-        return self._wide(x.dtype, lambda x: mx.cumprod(x, axis=axis), x)
-
     def _wide(self, dtype: Any, run: Callable[..., Array], *arrays: Array) -> Array:
         """`run(*arrays)`. A CPU goes through many values one after another: those of float32 are then float64."""
         if self.on_gpu or dtype != mx.float32:

@@ -77,6 +77,7 @@ from duoln.ops.loss import (
 )
 from duoln.ops.norm import batch_norm, layer_norm, rms_norm, weight_norm
 from duoln.ops.recurrent import gru, gru_step, lstm, lstm_cell, lstm_step, rnn, rnn_step
+from duoln.ops.product import prod
 from duoln.ops.reduce import (
     all,
     any,
@@ -88,7 +89,6 @@ from duoln.ops.reduce import (
     max,
     mean,
     min,
-    prod,
     softmax,
     std,
     sum,
