@@ -1,5 +1,6 @@
 """float64 has its own digits and its own range, on every backend that has the dtype."""
 
+import contextlib
 import math
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 import duoln
 from duoln import ops
+from duoln.core import composed_only
 
 POINTS = np.array([0.1, 0.7, 1.3, 2.5, -3.1, 10.0, -0.001, 30.0])
 RIGHT = {"exp": np.exp, "expm1": np.expm1, "sin": np.sin, "cos": np.cos, "tanh": np.tanh,
@@ -71,3 +73,17 @@ def test_a_small_slope_has_all_digits(in_float64, name):
     else:
         right = factor * np.exp(-FAR)
     np.testing.assert_allclose(gradient.numpy(), right, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("rules", ["fused", "composed"])
+@pytest.mark.parametrize("eps", [1e-5, 1e-20])
+@pytest.mark.parametrize("size", [1e240, 1e200, 1e30, 1e-30, 1e-200])
+def test_a_norm_of_values_whose_squares_are_beyond_the_dtype(in_float64, size, eps, rules):
+    values = np.array([[1.0, 2.0, 3.0, 6.0], [-1.0, 0.5, 4.0, 8.0]])
+    centred = values - values.mean(axis=1, keepdims=True)
+    x = duoln.tensor(values * size, in_float64)
+    with composed_only() if rules == "composed" else contextlib.nullcontext():
+        for y, v in ((ops.layer_norm(x, eps=eps), centred), (ops.rms_norm(x, eps=eps), values)):
+            deviation = np.sqrt(np.mean((v * min(size, 1.0)) ** 2, axis=1, keepdims=True) + eps * min(1 / size, 1.0) ** 2)
+            np.testing.assert_allclose(y.numpy(), v * min(size, 1.0) / deviation, rtol=1e-14, atol=1e-16 * min(size, 1.0))
+        np.testing.assert_allclose(ops.global_norm(x).item(), np.linalg.norm(values) * size, rtol=1e-15)
