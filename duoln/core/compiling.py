@@ -45,6 +45,9 @@ def compile(step: Callable[..., Any]) -> Callable[..., Any]:
     return Compiled(step)
 
 
+_SELF = "argument 'self'"
+
+
 class Compiled:
     """A compiled step: it is called as the step itself."""
 
@@ -126,7 +129,8 @@ def _backend_of(leaves: list[Any], args: Any, step: Callable[..., Any]) -> Backe
     backend: Backend | None = None
     for leaf in leaves:
         if not isinstance(leaf, Tensor):
-            raise CompileError(f"[compile] {_argument(step, _path(args, leaf))}: {_wrong(leaf)}")
+            argument = _argument(step, _path(args, leaf))
+            raise CompileError(f"[compile] {argument}: {_wrong(leaf) if argument != _SELF else _of_method(leaf)}")
         if backend is None:
             backend = leaf.backend
         elif leaf.backend is not backend:
@@ -142,6 +146,11 @@ def _path(root: Any, leaf: Any) -> str:
 
 def _wrong(leaf: Any) -> str:
     return f"expected a duoln.Tensor, found {described(leaf)}; {_remedy(leaf)}"
+
+
+def _of_method(instance: Any) -> str:
+    return (f"expected trees of tensors, found a method of {described(instance)}; compile the bound method, as in "
+            "self.step = duoln.compile(self.step), and call it when the object no longer changes")
 
 
 def _remedy(leaf: Any) -> str:

@@ -267,7 +267,8 @@ class Tensor:
 
     def __len__(self) -> int:
         if not self.shape:
-            raise DtypeError("[len] expected a tensor with axes, found one of no dimensions")
+            raise DtypeError("[len] expected a tensor with axes, found one of no dimensions; x.numpy() is what another "
+                             "library takes")
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Tensor]:
