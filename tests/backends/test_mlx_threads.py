@@ -12,8 +12,7 @@ from conftest import PATIENCE, get_backend
 
 import duoln
 from duoln import nn, ops, optim, tree
-from duoln.errors import CompileError
-from duoln.testing import check_error
+from duoln.errors import CompileWarning
 
 
 @pytest.fixture
@@ -76,12 +75,15 @@ def test_many_threads_read_one_lazy_graph(be):
         np.testing.assert_array_equal(values, work(seed))
 
 
-def test_a_thread_within_a_step_may_not_read(be):
+def test_a_thread_that_reads_within_a_step_lets_it_run_as_it_is(be):
     def step(x):
         with ThreadPoolExecutor(1) as pool:
             return x * float(pool.submit(lambda: x.numpy()[0]).result())
 
-    check_error(CompileError, lambda: duoln.compile(step)(duoln.tensor([1.0, 2.0], be)), "host")
+    compiled = duoln.compile(step)
+    with pytest.warns(CompileWarning, match="another thread"):
+        for k in (1.0, 2.0, 3.0):
+            assert compiled(duoln.tensor([k, 2.0], be)).tolist() == [k * k, 2.0 * k]
 
 
 @pytest.mark.parametrize("compiled", [False, True])
