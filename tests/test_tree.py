@@ -143,6 +143,14 @@ def test_classes_are_forms_of_their_own(be):
         assert step({"x": x})["kind"].item() == 2.0 and step(OrderedDict(x=x))["kind"].item() == 3.0
 
 
+def test_the_factory_of_a_defaultdict_is_part_of_its_form(be):
+    step = duoln.compile(lambda p: p["w"] * p["power"])
+    two, three = (lambda: 2.0), (lambda: 3.0)
+    for _ in range(4):
+        for factory in (two, three):
+            assert step(defaultdict(factory, w=duoln.tensor([1.0], be))).item() == factory()
+
+
 def test_attributes_beside_the_entries(be):
     params = ByAttribute(w=duoln.tensor([2.0], be))
     vars(params)["power"] = 3

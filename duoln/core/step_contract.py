@@ -25,9 +25,10 @@ def form(tree: Any, leaves: list[Any]) -> Any:
         leaves.append(tree)
         return (tree.data.shape, tree.data.dtype)
     if isinstance(tree, dict):
-        kind = type(tree)
+        kind: Any = type(tree)
         if kind is not dict:
             _check_attributes(tree)
+            kind = kind, getattr(tree, "default_factory", None)
         return (kind, *tree, *[form(branch, leaves) for branch in tree.values()])
     if isinstance(tree, _SEQUENCES):
         kind = type(tree)
