@@ -53,8 +53,8 @@ def map(fn: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
     """A tree of the same form with `fn(leaf, *leaves of the others)` at each leaf.
 
     Raises:
-        DtypeError: `fn` is not a function, or a branch has a class that its entries alone do not make. ShapeError: one of the other trees has another form; the message names the
-            path.
+        DtypeError: `fn` is not a function, or a branch has a class that its entries alone do not make.
+        ShapeError: one of the other trees has another form; the message names the path.
     """
     if not callable(fn):
         raise DtypeError(f"[tree] expected tree.map(fn, tree, ...) with a function first, found {type(fn).__name__}")

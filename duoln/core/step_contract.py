@@ -40,8 +40,8 @@ def form(tree: Any, leaves: list[Any]) -> Any:
 
 
 def _check_attributes(tree: Any) -> None:
-    """Raises CompileError for a dict, list or tuple with attributes: a step that is traced once would keep the first."""
+    """Raises CompileError for a dict, list or tuple with attributes, which would be constants of the step."""
     attributes = getattr(tree, "__dict__", None)
     if attributes and attributes is not tree:
-        raise CompileError(f"[compile] expected a tree whose entries are all it has, found {type(tree).__name__} with the "
-                           f"attribute {next(iter(attributes))!r}, which would be a constant of the compiled step")
+        raise CompileError(f"[compile] expected a tree whose entries are all it has, found {type(tree).__name__} with "
+                           f"the attribute {next(iter(attributes))!r}, which would be a constant of the compiled step")

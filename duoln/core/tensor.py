@@ -281,6 +281,7 @@ class Tensor:
         """Values as NumPy prints them, cut where there are many. A compiled step reads no values: the form only."""
         form = f"shape={self.shape}, dtype={self.dtype}, backend={self.backend.name}"
         try:
+            read_on_host(self.data)
             values = self.backend.to_numpy(self.data)
         except CompileError:
             return f"Tensor({form})"

@@ -76,8 +76,8 @@ from duoln.ops.loss import (
     softmax_cross_entropy,
 )
 from duoln.ops.norm import batch_norm, layer_norm, rms_norm, weight_norm
-from duoln.ops.recurrent import gru, gru_step, lstm, lstm_cell, lstm_step, rnn, rnn_step
 from duoln.ops.product import prod
+from duoln.ops.recurrent import gru, gru_step, lstm, lstm_cell, lstm_step, rnn, rnn_step
 from duoln.ops.reduce import (
     all,
     any,

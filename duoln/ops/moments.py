@@ -54,10 +54,10 @@ def mean_square(be: Backend, x: Array, axes: Sequence[int], eps: float, divisor:
     dtype = be.dtype(x)
     scale: Array | float = SCALE[dtype]
     if eps < LEAST_EPS:
-        far, factor = _FAR[dtype]
+        far, unit = _FAR[dtype]
         size = be.mean(be.abs(x), axis=axes, keepdims=True)
         one = be.ones(size.shape, dtype)
-        scale = be.where(size > far, one / factor, be.where(size < 1 / far, one * factor, one))
+        scale = be.where(size > far, one / unit, be.where(size < 1 / far, one * unit, one))
     scaled = x * scale
     if divisor is None:
         return be.mean(scaled * scaled, axis=axes, keepdims=True), scale

@@ -1,7 +1,7 @@
-"""The product of values along axes. No partial product overflows or vanishes, so the gradient is finite where it may be.
+"""The product of values along axes. No partial product overflows or vanishes, so a finite gradient is found.
 
 Partial products are shares of about 1, each with a power of two of its own. They are multiplied by halves, as a tree,
-and the gradient goes the tree back: that of a value is the product of the others without a division.
+and the gradient goes back along the tree: that of a value is the product of all others, without a division.
 """
 
 from __future__ import annotations

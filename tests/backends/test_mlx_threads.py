@@ -159,5 +159,5 @@ def test_threads_that_compile_do_not_end_the_process():
     """MLX ends it while the last thread ends, in most processes: two are enough to see it."""
     for _ in range(2):
         done = subprocess.run([sys.executable, "-c", dedent(_COMPILED_IN_THREADS)], capture_output=True, text=True,
-                              timeout=PATIENCE)
+                              check=False, timeout=PATIENCE)
         assert (done.returncode, done.stdout, done.stderr) == (0, "8\n", "")

@@ -54,12 +54,12 @@ def of(result):
 
 def test_the_gradient_of_a_method(be):
     w, x = duoln.tensor([1.0, 2.0], be), duoln.tensor([10.0, 20.0], be)
-    model, other = Model(), Cubic()
+    model, cubic = Model(), Cubic()
     assert of(model.loss(w, x)) == of(model.loss(params=w, x=x)) == (90.0, [20.0, 80.0])
-    assert of(other.loss(w, x)) == (50.0, [10.0, 20.0])
-    assert of(super(Cubic, other).loss(w, x)) == (170.0, [30.0, 240.0])
+    assert of(cubic.loss(w, x)) == (50.0, [10.0, 20.0])
+    assert of(super(Cubic, cubic).loss(w, x)) == (170.0, [30.0, 240.0])
     assert of(model.shifted(w)) == (5.0, [2.0, 4.0]) and of(model.shifted(w, x)) == (405.0, [-18.0, -36.0])
-    (value, aux), gradient = other.with_aux(w)
+    (value, aux), gradient = cubic.with_aux(w)
     assert (value.item(), aux, gradient.tolist()) == (9.0, 3.0, [3.0, 3.0])
     assert of(model.alone(w)) == of(Model.alone(w)) == of(model.of_operator(w)) == (3.0, [1.0, 1.0])
 

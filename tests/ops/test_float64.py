@@ -63,15 +63,15 @@ SLOPES = {"sigmoid": (lambda p: ops.sigmoid(p), 1.0), "sigmoid below": (lambda p
 @pytest.mark.parametrize("name", SLOPES)
 def test_a_small_slope_has_all_digits(in_float64, name):
     """Beyond 88, where float32 has none: e^-x to the digits of float64."""
-    function, factor = SLOPES[name]
+    function, ratio = SLOPES[name]
     _, gradient = duoln.value_and_grad(lambda p: ops.sum(function(p)))(duoln.tensor(FAR, in_float64))
-    if factor is None:
+    if ratio is None:
         u = math.sqrt(2 / math.pi) * (FAR / 100 + 0.044715 * (FAR / 100) ** 3)
         du = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * (FAR / 100) ** 2)
         low = 1 / (1 + np.exp(2 * u))
         right = -(low - FAR / 100 * 2 * du * low * (1 - low)) / 100
     else:
-        right = factor * np.exp(-FAR)
+        right = ratio * np.exp(-FAR)
     np.testing.assert_allclose(gradient.numpy(), right, rtol=1e-12, atol=0)
 
 
