@@ -352,8 +352,8 @@ class _Traced:
     """A function as MLX traces it in one thread.
 
     MLX ends the process if a thread still has a trace when Python has ended, and it forgets a trace only if that is
-    dropped in its own thread. Thread-local objects are dropped there, before who joins the thread goes on. A trace that
-    another thread drops is left to its own one, in `dropped`.
+    dropped in its own thread. Thread-local objects are dropped there, before a `join` of the thread returns. A trace
+    that another thread drops is left in `dropped`, a list of its own thread.
     """
 
     def __init__(self, fn: Callable[..., Any], dropped: list[Any]) -> None:

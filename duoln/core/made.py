@@ -24,7 +24,8 @@ class Made:
         if bound is method:
             return self
         made = maker(bound, *options)
-        made._made_by = getattr, (owner if instance is None else instance, method.__name__)  # as Python pickles methods
+        if hasattr(method, "__name__"):  # as Python pickles methods
+            made._made_by = getattr, (owner if instance is None else instance, method.__name__)
         return made
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
