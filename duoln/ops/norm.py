@@ -249,9 +249,9 @@ def _batch_norm_vjp(be: Backend, saved: Any, gouts: tuple[Array | None, ...],
     if needs[0]:
         g = gout if gain is None else gout * gain
         along = be.sum(g * xhat, axis=axes)
-        dx = rstd * (g - be.mean(g, axis=axes) - xhat * (along * (1.0 / divisor)))
+        dx = rstd * (g - be.mean(g, axis=axes) - xhat * (along / divisor))
         if d_mean is not None:
-            dx = dx + d_mean * (1.0 / rows)
+            dx = dx + d_mean / rows
         if d_variance is not None:
             dx = dx + differences * (d_variance * (2.0 / divisor))
     return (dx, be.sum(gout * xhat, axis=axes) if needs[1] else None,
