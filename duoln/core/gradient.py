@@ -6,6 +6,7 @@ like any other. A gradient inside a gradient is therefore refused.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any
@@ -103,7 +104,7 @@ def value_and_grad(fn: Callable[..., Any], has_aux: bool = False, argnums: int |
     Raises:
         ShapeError: the value is not a scalar, or `has_aux` is set and the result is not a pair.
         DtypeError: a parameter or the value is not a float tensor.
-        CallError: an argument of `argnums` is not given by position.
+        CallError: an argument of `argnums` is not given.
         GradientError: the call is inside another gradient.
     """
     check_function("value_and_grad", "fn", fn)
@@ -115,8 +116,7 @@ def value_and_grad(fn: Callable[..., Any], has_aux: bool = False, argnums: int |
 
     def run(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         if len(args) <= max(places):
-            raise CallError(f"[value_and_grad] expected argument {max(places)} of {name_of(fn)} by position, for its "
-                            f"gradient, found {len(args)} arguments by position")
+            args, kwargs = _by_position(fn, max(places), args, kwargs)
 
         def of_chosen(chosen: Any) -> Any:
             whole = list(args)
@@ -153,6 +153,17 @@ def value_and_grad(fn: Callable[..., Any], has_aux: bool = False, argnums: int |
 
     run.__name__ = run.__qualname__ = f"value_and_grad({name_of(fn)})"
     return Made(explained(run), value_and_grad, (fn, has_aux, argnums))
+
+
+def _by_position(fn: Callable[..., Any], last: int, args: tuple[Any, ...], kwargs: dict[str, Any],
+                 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of a call, those up to the `last` by position. Raises CallError for one that is not given."""
+    names = list(inspect.signature(fn).parameters)[len(args):last + 1]
+    absent = next((name for name in names if name not in kwargs), None)
+    if absent is not None or len(args) + len(names) <= last:
+        raise CallError(f"[value_and_grad] expected argument {last} of {name_of(fn)}, for its gradient, found "
+                        f"{len(args)} arguments by position and {', '.join(kwargs) or 'none'} by name")
+    return (*args, *(kwargs[name] for name in names)), {k: v for k, v in kwargs.items() if k not in names}
 
 
 @explained
