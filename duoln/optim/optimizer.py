@@ -5,17 +5,19 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from duoln import ops, tree
 from duoln.core import Tensor
 from duoln.core.arguments import AT_LEAST_0, check_flag, check_function, check_integer, check_number, described
+from duoln.core.donation import spend
 from duoln.core.miscalled import explained, wrong_call
 from duoln.core.pytorch_names import OF_OPTIMIZERS, how_to_name, name_missing, present_names
 from duoln.errors import CallError, DtypeError, ShapeError
 from duoln.ops.common import check_tensors
 from duoln.optim.clipping import Clip, Params, global_norm
 
+R = TypeVar("R")
 Schedule = Callable[[int], float]
 """The learning rate of an update, from its number, which begins at 0."""
 
@@ -24,9 +26,10 @@ Schedule = Callable[[int], float]
 class Optimizer:
     """The base class: it has a learning rate, which is a number or a function of the step, and may clip gradients.
 
-    With `donate`, `update` may overwrite its parameters and slots. A view of a parameter, such as a slice that a loss
-    returned beside its value, then holds the values after the update; `copy.deepcopy` of it keeps those before. So does
-    a thread that saves parameters while training goes on.
+    With `donate`, `update` may overwrite its parameters and slots, which saves memory. Who reads one of these tensors
+    later gets a UsageError: go on with what `update` returned. `copy.deepcopy(params)` before it keeps the old values.
+    A slice of a parameter keeps its values by itself, and so does any other array that shares memory with one; on CuPy
+    it holds those after the update.
 
     Attributes:
         learning_rate: a number, or a function of the update such as `optim.cosine(...)`; `rate_at` gives its values.
@@ -97,7 +100,8 @@ class Optimizer:
         checked = self._checked(params, gradients, slots, rate)
         if checked is None:
             return params, slots
-        return self._update(params, self.clip(gradients) if self.clip else gradients, slots, checked)
+        return self._given_up(params, slots,
+                              self._update(params, self.clip(gradients) if self.clip else gradients, slots, checked))
 
     @explained
     def update_with_norm(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor | float,
@@ -130,6 +134,13 @@ class Optimizer:
         if not isinstance(slots, dict):
             raise DtypeError(f"[{name}] slots: expected a dict, found {described(slots)}")
         return rate
+
+    def _given_up(self, params: Params, slots: dict[str, Any], result: R) -> R:
+        """The result. With `donate`, nobody reads the tensors any more that the update was given and did not return."""
+        if self.donate:
+            returned = {id(x) for x in tree.leaves(result)}
+            spend([x for x in tree.leaves((params, slots)) if id(x) not in returned])
+        return result
 
     def _update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
                 ) -> tuple[Params, dict[str, Any]]:
