@@ -15,6 +15,7 @@ import numpy as np
 from duoln.core import Tensor
 from duoln.core.arguments import Interval, check_integer, check_integers_in, check_number, described
 from duoln.core.miscalled import explained
+from duoln.core.pytorch_names import OF_STREAMS, name_missing
 from duoln.errors import CallError, DtypeError, MemoryExhaustedError, ShapeError, UsageError
 from duoln.system import host_memory
 from duoln.system.cores import in_threads
@@ -208,6 +209,9 @@ class Stream:
 
     def _raw(self, n: int) -> np.ndarray:
         return np.asarray(self._bits.random_raw(n), dtype=np.uint64)
+
+
+name_missing(Stream, OF_STREAMS)
 
 
 def _rows(function: str, role: str, x: Any) -> np.ndarray:

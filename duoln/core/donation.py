@@ -53,12 +53,12 @@ _ALONE = _holders(Tensor(np.zeros(1), cast(Backend, object())))
 """What the count is where the tensor alone holds its array."""
 
 
-def own_array(x: Tensor, held: int = 0) -> Array:
+def own_array(x: Tensor, references: int = 0) -> Array:
     """The tensor's array, or a copy if something else, such as a slice, holds that memory too.
 
-    `held` is how many references the caller has, beside that of the tensor.
+    `references` is how many the caller has, beside that of the tensor.
     """
-    if x.backend.lazy or x.backend.queues or _holders(x) <= _ALONE + held or owner(x.data) is not x.data:
+    if x.backend.lazy or x.backend.queues or _holders(x) <= _ALONE + references or owner(x.data) is not x.data:
         return x.data  # lazy arrays and views are not overwritten; a CUDA graph holds the arrays that it overwrites
     return x.data.copy()
 
@@ -79,5 +79,5 @@ def arrays_of_step(leaves: Sequence[Tensor], donated: Sequence[int]) -> list[Arr
         if is_any_twice and sum(x is natives[k] for x in natives) > 1:
             natives[k] = natives[k].copy()
         else:
-            natives[k] = own_array(leaves[k], held=1)
+            natives[k] = own_array(leaves[k], references=1)
     return natives

@@ -74,6 +74,7 @@ class Adam(Optimizer):
                 ) -> tuple[Params, dict[str, Any]]:
         return self._scaled_update(params, gradients, slots, rate, None)[:2]
 
+    @explained
     def update_with_norm(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor | float,
                          ) -> tuple[Params, dict[str, Any], Tensor]:
         if self.clip is not None and not isinstance(self.clip, ScaleByNorm):

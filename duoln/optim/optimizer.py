@@ -14,6 +14,7 @@ from duoln.core.donation import spend
 from duoln.core.miscalled import explained, wrong_call
 from duoln.core.pytorch_names import OF_OPTIMIZERS, how_to_name, name_missing, present_names
 from duoln.errors import CallError, DtypeError, ShapeError
+from duoln.nn.module import Module
 from duoln.ops.common import check_tensors
 from duoln.optim.clipping import Clip, Params, global_norm
 
@@ -42,13 +43,15 @@ class Optimizer:
     donate: bool = False
 
     def __new__(cls, *args: Any, **settings: Any) -> Self:
+        for given in (*args[:1], settings.get("learning_rate")):
+            if isinstance(given, Module | dict | list | tuple):  # a module is a function, too
+                raise DtypeError(f"[{cls.__name__}] learning_rate: expected a number or a function of the update, "
+                                 f"found {described(given)}; parameters go to init(params) and update(params, ...): "
+                                 f"optimizer = optim.{cls.__name__}(1e-3), slots = optimizer.init(params)")
         names = [f.name for f in fields(cls)] if is_dataclass(cls) else list(settings)
         for name in settings.keys() - set(names):
             raise CallError(f"[{cls.__name__}] expected settings of {', '.join(names)}, found {name!r}"
                             f"{how_to_name(name, names)}")
-        if args and isinstance(args[0], dict | list | tuple):
-            raise DtypeError(f"[{cls.__name__}] learning_rate: expected a number or a function of the update, found "
-                             f"{described(args[0])}; parameters go to init(params) and update(params, ...)")
         if args or settings:  # a copy is made without
             signature = inspect.signature(cls)
             try:
@@ -153,7 +156,8 @@ name_missing(Optimizer, OF_OPTIMIZERS)
 def slot(name: str, slots: dict[str, Any], key: str) -> Any:
     """A slot. The error for a missing slot names the optimiser and the slot."""
     if key not in slots:
-        raise ShapeError(f"[{name}] slots: expected '{key}', found {', '.join(map(str, slots)) or 'none'}")
+        raise ShapeError(f"[{name}] slots: expected '{key}', found {', '.join(map(str, slots)) or 'none'}; "
+                         "it is update(params, gradients, slots, rate)")
     return slots[key]
 
 
