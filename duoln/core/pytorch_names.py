@@ -96,7 +96,8 @@ OF_NN = {
     "Parameter": _OWN, "ModuleList": "`nn.Sequential(*layers)`, or one attribute for each module",
     "ModuleDict": "`nn.Sequential(**layers_by_name)`, or one attribute for each module",
     "functional": OF_DUOLN["functional"],
-    "utils": "`optim.Adam(1e-3, clip=optim.clip_global_norm(5.0))` clips gradients",
+    "utils": "`optim.Adam(1e-3, clip=optim.clip_global_norm(5.0))` clips gradients; recurrent layers take mask= for "
+             "sequences of different lengths",
     "DataParallel": "duoln run --ranks N trains one model in N processes",
     "Bilinear": "`ops.einsum(\"bi,kij,bj->bk\", x, weight, y) + bias`",
     "MultiheadAttention": "`nn.MultiHeadAttention(width, heads)`, the batch first",
@@ -124,8 +125,8 @@ OF_OPS = {
     **dict.fromkeys(("quantile", "percentile"), f"{_HOST}`np.quantile(x, 0.5)`"),
     **dict.fromkeys(("allclose", "isclose"), f"{_HOST}`np.allclose(x, y)`"),
     "bincount": f"{_HOST}`np.bincount(labels)`",
-    **dict.fromkeys(("rand", "uniform"), _DRAWN.format(draw="uniform")),
-    **dict.fromkeys(("randn", "normal"), _DRAWN.format(draw="gaussian")),
+    **dict.fromkeys(("rand", "uniform", "rand_like"), _DRAWN.format(draw="uniform")),
+    **dict.fromkeys(("randn", "normal", "randn_like"), _DRAWN.format(draw="gaussian")),
     "randint": "`duoln.tensor(duoln.randomness.Stream(0, \"noise\").integers(5, (4, 6)))`",
     "randperm": "`duoln.tensor(duoln.randomness.Stream(0, \"noise\").permutation(5))`",
     "bernoulli": "`duoln.tensor(duoln.randomness.Stream(0, \"noise\").keep_mask((4, 6), 0.5))`",
@@ -216,6 +217,8 @@ OF_TENSORS = {
     "repeat": "`ops.tile(x, (2, 1))`",
     "add_": f"{_IMMUTABLE}`x = x + y`", "mul_": f"{_IMMUTABLE}`x = x * y`", "copy_": f"{_IMMUTABLE}`x = y`",
     "zero_": f"{_IMMUTABLE}`x = ops.zeros_like(x)`", "fill_": f"{_IMMUTABLE}`x = ops.full_like(x, 2.0)`",
+    "at": f"{_IMMUTABLE}`ops.where(mask, x, y)` has other values at a mask",
+    "is_cuda": "`x.backend.name` is \"cupy\" on a GPU",
     "dim": "`x.ndim`", "numel": "`x.size`", "var": "`ops.var(x, correction=1)`", "std": "`ops.std(x, correction=1)`",
 }
 OF_MODULES = {
@@ -230,11 +233,13 @@ OF_MODULES = {
     "register_buffer": _CONSTANT, "register_parameter": _OWN,
     "named_modules": "`model.modules()` has paths and modules",
     "register_forward_hook": "`with duoln.observed(model, tell): model(params, x)` calls tell(path, layer, output)",
+    "flatten_parameters": "nothing needs it", "weight": f"{_PARAMS}, in a branch for each layer",
     "forward": "`model(params, x)`; the method to override is __call__(self, params, x)",
 }
 _STATE = "`slots = optimizer.init(params)` are the state, which each update makes anew"
 OF_OPTIMIZERS = {
-    "step": _UPDATE, "zero_grad": OF_MODULES["zero_grad"], "param_groups": _RATE, "state_dict": _STATE,
+    **dict.fromkeys(("step", "apply_updates", "apply_gradients", "minimize"), _UPDATE),
+    "zero_grad": OF_MODULES["zero_grad"], "param_groups": _RATE, "state_dict": _STATE,
     "load_state_dict": _STATE, "add_param_group": _UPDATE,
 }
 OF_RECURRENT = {
@@ -245,13 +250,14 @@ OF_RECURRENT = {
 }
 KEYWORDS = {
     "dim": "axis", "keepdim": "keepdims", "lr": "learning_rate rate", "kernel_size": "size", "in_features": "n_in",
-    "out_features": "n_out", "in_channels": "n_in", "out_channels": "n_out", "input_size": "n_in",
+    "out_features": "n_out", "in_channels": "n_in", "out_channels": "n_out", "input_size": "n_in shapes",
     "hidden_size": "n_hidden", "num_layers": "layers", "num_embeddings": "words", "embedding_dim": "width",
     "normalized_shape": "width", "num_features": "width", "weight": "gain", "target": "labels targets", "other": "y",
     "low": "min", "high": "max", "value": "fill_value", "input": "x predictions", "dims": "axes",
     "size": "shape", "device": "backend", "max_norm": "limit", "lengths": "mask", "num_groups": "groups",
     "num_channels": "width", "elementwise_affine": "affine", "alpha": "decay slope", "rho": "decay",
-    "negative_slope": "slope",
+    "negative_slope": "slope", "embed_dim": "width", "d_model": "width", "num_heads": "heads", "nhead": "heads",
+    "dim_feedforward": "hidden", "features": "n_out",
 }
 """Arguments of PyTorch, and what they may be called here, each call having one of these."""
 _COUNTED = "`ops.sum(losses * counted) / ops.sum(counted)` is the mean of those that a mask of 0 and 1 counts"
@@ -271,6 +277,9 @@ NO_KEYWORDS = {
     "drop_last": "rows that fill no batch are left out, other ones each epoch",
     "num_workers": "a batch is made where batches(step) is called", "pin_memory": _NONE,
     "requires_grad": _GRADIENT, "retain_graph": _GRADIENT,
+    "argnums": "the gradient is that of the first argument, a tree: `duoln.value_and_grad(loss)(params, x)`",
+    **dict.fromkeys(("donate", "donate_argnums"), "`optim.Adam(1e-3, donate=True)` may overwrite parameters"),
+    "static_argnums": "what is no tensor is no argument of a step: `duoln.compile(lambda x: step(x, n))`",
     "momentum": "`optim.SGD(0.1, momentum=0.9)` has it; `nn.with_population(model, params, batches)` gathers batch "
                 "norm's statistics",
     "track_running_stats": "`nn.with_population(model, params, batches)` gathers batch norm's statistics",
@@ -278,7 +287,7 @@ NO_KEYWORDS = {
     "padding_mode": "padding is of zeros; a function before the layer may pad by others", "max_norm": _NONE,
 }
 """Arguments of PyTorch that nothing here has, with duoln's way of doing the same."""
-ABSENT = {"rate": "optimizer.rate_at(update) gives it"}
+ABSENT = {"rate": "optimizer.rate_at(update) gives it", "backend": "duoln.backend() or x.backend gives it"}
 """Arguments that a call needs and that PyTorch's has not: where they come from."""
 
 

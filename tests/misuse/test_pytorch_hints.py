@@ -1,6 +1,7 @@
 """Every hint for those who know PyTorch is a line of code: each is run, and gives what PyTorch's line gives."""
 
 import ast
+import copy
 import math
 import re
 
@@ -18,7 +19,7 @@ TABLES = {"duoln": pytorch_names.OF_DUOLN, "nn": pytorch_names.OF_NN, "ops": pyt
           "recurrent": pytorch_names.OF_RECURRENT, "argument": pytorch_names.NO_KEYWORDS,
           "python": {name: remedy for name, (_, remedy) in pytorch_names.OF_PYTHON.items()}}
 HINTS = {f"{table}.{name}": remedy for table, remedies in TABLES.items() for name, remedy in remedies.items()}
-WITHOUT_CODE = {"nn.DataParallel", "duoln.pmap", "nn.ConvTranspose2d", "nn.Conv3d", "nn.CTCLoss", "ops.conv_transpose2d", "ops.interpolate", "ops.ctc_loss",
+WITHOUT_CODE = {"nn.DataParallel", "duoln.pmap", "module.flatten_parameters", "nn.ConvTranspose2d", "nn.Conv3d", "nn.CTCLoss", "ops.conv_transpose2d", "ops.interpolate", "ops.ctc_loss",
                 "ops.unique", "ops.masked_select", "duoln.checkpoint", "optim.GradScaler", *(f"argument.{name}" for name in (
     "amsgrad", "foreach", "fused", "inplace", "out", "shuffle", "drop_last", "num_workers", "pin_memory", "affine", "padding_mode", "max_norm"))}
 
@@ -66,7 +67,10 @@ CHECKS = {
     **dict.fromkeys(("ops.median", "ops.nanmedian", "ops.quantile", "ops.percentile"), ("hint()", "tx.quantile(0.5)")),
     **dict.fromkeys(("ops.allclose", "ops.isclose"), ("hint()", "torch.allclose(tx, ty)")), "ops.bincount": ("hint()", "tlabels.bincount()"),
     **dict.fromkeys(("ops.linalg", "ops.inv", "ops.svd"), ("hint()", "tsquare.inverse()")),
-    **dict.fromkeys(("ops.rand", "ops.uniform"), RAND), **dict.fromkeys(("ops.randn", "ops.normal"), RANDN),
+    **dict.fromkeys(("ops.rand", "ops.uniform", "ops.rand_like"), RAND), **dict.fromkeys(("ops.randn", "ops.normal", "ops.randn_like"), RANDN),
+    "tensor.at": ("hint()", "torch.where(tmask, tx, ty)"), "tensor.is_cuda": ("hint() == 'cupy'", "tx.is_cuda"), "module.weight": PARAMS,
+    "argument.argnums": ("hint()[1]['w']", GRADIENT[1]), "argument.static_argnums": ("hint()(x)", "2 * tx"),
+    **dict.fromkeys(("argument.donate", "argument.donate_argnums"), ("by_optimizer(hint())", "updated(torch.optim.Adam, lr=1e-3)")),
     "ops.randint": ("hint().shape, hint().dtype, hint().numpy().max()", "torch.randint(5, (4, 6)).shape, 'int32', 4"),
     "ops.randperm": ("sorted(hint().tolist())", "torch.randperm(5).sort().values.tolist()"),
     "ops.bernoulli": ("np.unique(hint().numpy())", "torch.bernoulli(torch.full((4, 60), 0.5)).unique()"),
@@ -166,7 +170,7 @@ CHECKS = {
     "module.register_buffer": ("hint() and vars(self)['scale']", "torch.ones(3)"),
     "module.named_modules": ("[path for path, _ in hint()]", "[path for path, _ in torch.nn.Linear(6, 3).named_modules()]"),
     "module.register_forward_hook": ("hint() and told", "['']"), "module.forward": ("hint()", "tx @ tw"),
-    **dict.fromkeys(("optimizer.step", "optimizer.add_param_group"), UPDATE),
+    **dict.fromkeys(("optimizer.step", "optimizer.add_param_group", "optimizer.apply_updates", "optimizer.apply_gradients", "optimizer.minimize"), UPDATE),
     **dict.fromkeys(("optimizer.state_dict", "optimizer.load_state_dict", "argument.params"), SLOTS),
     **{f"recurrent.{name}": ("of_layer(hint(), features)[0].shape", "torch.nn.LSTM(8, 16)(tfeatures)[0].shape") for name in (
         "bias", "num_layers", "hidden_size", "input_size", "nonlinearity")},
@@ -270,7 +274,7 @@ def names(tmp_path_factory):
         "array": given["x"], "values": [[1.0, 2.0]], "width": 6, "heads": 2, "hidden": 8, "keep": 0.5, "rate": 0.1, "decay": 0.01, "update": 0,
         "updates": 300, "n": 2, "pos_weight": 3.0, "path": folder / "ours.safetensors", "params": params, "gradients": {"w": ours["gradient"]},
         "model": model, "optimizer": optimizer, "slots": optimizer.init(params), "self": Bare(), "told": told, "losses": ops.bce_with_logits(logits, ours["zero_or_one"]),
-        "tell": lambda path, layer, output: told.append(path), "batches": [x], "batch": {"mask": x}, "step": lambda x: x * 2.0,
+        "tell": lambda path, layer, output: told.append(path), "batches": [x], "batch": {"mask": x}, "step": lambda x, y=None: x * 2.0, 
         "loss": lambda params, x: ops.mean(ops.square(model(params, x))), "layers": [nn.Linear(6, 6), nn.Linear(6, 6)],
         "layers_by_name": {"one": nn.Linear(6, 6), "two": nn.Linear(6, 6)}, "log_probabilities": ops.log_softmax(logits),
         "counted": ours["zero_or_one"], "states": duoln.tensor(np.zeros((5, 2, 16), np.float32), "numpy"),
@@ -278,7 +282,7 @@ def names(tmp_path_factory):
         "rates": rates, "in_turn": in_turn, "dropped": dropped, "clipped": clipped, "first": lambda t: t.movedim(-1, 1), "last": lambda t: t.movedim(1, -1),
         "function": lambda x: x * 2.0, "stream": Stream(0, "noise"), "params_of_dense": {"weight": ours["w"], "bias": ops.zeros((3,), x_backend)},
         "initial": lambda initializer: nn.Linear(6, 3, weight_init=initializer).init(0)["weight"],
-        "by_optimizer": lambda optimizer: optimizer.update(params, {"w": ours["gradient"]}, optimizer.init(params), optimizer.rate_at(0))[0]["w"],
+        "by_optimizer": lambda optimizer: optimizer.update({"w": copy.deepcopy(ours["w"])}, {"w": ours["gradient"]}, optimizer.init(params), optimizer.rate_at(0))[0]["w"],
     }
 
 
