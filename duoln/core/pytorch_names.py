@@ -67,7 +67,7 @@ OF_DUOLN = {
     "tree_leaves": "`duoln.tree.leaves(params)`",
     "numpy": "functions are in duoln.ops: `ops.relu(x)`; NumPy's own take tensors, `np.median(x)`",
     **dict.fromkeys(("random", "PRNGKey", "Generator", "seed", "set_seed"), _SEED),
-    **dict.fromkeys(("jacobian", "jacrev", "jacfwd", "hessian", "jvp", "vjp"), _FIRST_ORDER),
+    **dict.fromkeys(("jacobian", "jacrev", "jacfwd", "hessian", "jvp"), _FIRST_ORDER),
     **dict.fromkeys(("device_put", "devices", "set_default_device"), _ONE_BACKEND),
     "is_tensor": "`isinstance(x, duoln.Tensor)`", "eval": "`x.numpy()` waits for the values",
     "lax": _LOOP, "checkpoint": "there is none: a gradient keeps what its operators need",
@@ -243,7 +243,7 @@ OF_OPTIMIZERS = {
     "load_state_dict": _STATE, "add_param_group": _UPDATE,
 }
 OF_RECURRENT = {
-    "bias": "the norm decides which biases a cell has: `nn.LSTM(8, 16, norm=\"layer\")`",
+    "bias": "the norm decides whether a cell has a bias; `nn.LSTM(8, 16, bias=\"pytorch\")` has two",
     "num_layers": "`nn.LSTM(8, 16, layers=2)`", "hidden_size": "n_hidden, `nn.LSTM(n_in=8, n_hidden=16)`",
     "input_size": "n_in, `nn.LSTM(n_in=8, n_hidden=16)`", "proj_size": "`nn.Linear(16, 4)` after the layer",
     "nonlinearity": "`nn.RNN(8, 16)` has tanh",
@@ -277,7 +277,6 @@ NO_KEYWORDS = {
     "drop_last": "rows that fill no batch are left out, other ones each epoch",
     "num_workers": "a batch is made where batches(step) is called", "pin_memory": _NONE,
     "requires_grad": _GRADIENT, "retain_graph": _GRADIENT,
-    "argnums": "the gradient is that of the first argument, a tree: `duoln.value_and_grad(loss)(params, x)`",
     **dict.fromkeys(("donate", "donate_argnums"), "`optim.Adam(1e-3, donate=True)` may overwrite parameters"),
     "static_argnums": "what is no tensor is no argument of a step: `duoln.compile(lambda x: step(x, n))`",
     "momentum": "`optim.SGD(0.1, momentum=0.9)` has it; `nn.with_population(model, params, batches)` gathers batch "

@@ -13,7 +13,7 @@ import numpy as np
 from duoln import nn
 from duoln.core.arguments import check_integer, described
 from duoln.errors import DtypeError, UsageError
-from duoln.nn.recurrent import Recurrent, RecurrentCell
+from duoln.nn import Recurrent, RecurrentCell
 from duoln.runs.pytorch_layers import LAYERS
 
 _NORMS = nn.LayerNorm, nn.RMSNorm, nn.BatchNorm

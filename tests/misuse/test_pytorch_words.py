@@ -27,7 +27,6 @@ LINES = {
     "Adam.init(model)": (DtypeError, lambda: ADAM.init(LSTM), "[Adam] expected a duoln.Tensor", "found duoln.LSTM", "duoln.to_tensors(model.init(0))"),
     "LSTM(input_size=, hidden_size=)": (CallError, lambda: nn.LSTM(input_size=2, hidden_size=3), "[LSTM]", "did you mean n_in for input_size and n_hidden for hidden_size?"),
     "MultiHeadAttention(embed_dim=)": (CallError, lambda: nn.MultiHeadAttention(embed_dim=8, num_heads=2), "[MultiHeadAttention]", "did you mean 'width'?"),
-    "value_and_grad(argnums=)": (CallError, lambda: duoln.value_and_grad(ops.sum, argnums=0), "'argnums'", "that of the first argument"),
     "compile(donate=)": (CallError, lambda: duoln.compile(ops.sum, donate=True), "'donate'", "optim.Adam(1e-3, donate=True)"),
     "zeros without a backend": (CallError, lambda: ops.zeros((2, 3)), "[zeros] expected backend too", "duoln.backend() or x.backend gives it"),
     "tensor(x, 'float32')": (UsageError, lambda: duoln.tensor([1.0], "float32"), "[backend]", "a dtype goes by name, dtype='float32'"),
