@@ -33,7 +33,7 @@ openblas.limit_threads()
 openblas.spin_briefly()
 
 if TYPE_CHECKING:
-    from duoln import data, extend, nn, ops, optim, testing
+    from duoln import data, errors, extend, nn, ops, optim, randomness, tasks, testing, tree
     from duoln.core import Tensor, compile, stop_gradient, value_and_grad, vjp
     from duoln.nn.observing import observed
     from duoln.runs.parameters import load, save
@@ -57,13 +57,14 @@ _LAZY = {
     "summary": "duoln.training.summary",
     "train": "duoln.training.train",
 }
-_MODULES = ("data", "extend", "nn", "ops", "optim", "testing")
+_MODULES = ("data", "errors", "extend", "nn", "ops", "optim", "randomness", "tasks", "testing", "tree")
 
 __all__ = [
     "Tensor",
     "backend",
     "compile",
     "data",
+    "errors",
     "extend",
     "find_rate",
     "from_dlpack",
@@ -75,15 +76,18 @@ __all__ = [
     "observed",
     "ops",
     "optim",
+    "randomness",
     "save",
     "save_pytorch",
     "save_state",
     "stop_gradient",
     "summary",
+    "tasks",
     "tensor",
     "testing",
     "to_tensors",
     "train",
+    "tree",
     "value_and_grad",
     "vjp",
 ]
@@ -100,10 +104,12 @@ def __getattr__(name: str) -> Any:
     if name.startswith("_") or ("." not in name and find_spec(f"duoln.{name}") is not None):
         raise AttributeError(f"module 'duoln' has no attribute {name!r}", name=name, obj=None)
     names = importlib.import_module("duoln.core.pytorch_names")
-    operators = importlib.import_module("duoln.ops").__all__
-    remedies = {**names.OF_DUOLN, **{operator: f"duoln.ops.{operator}" for operator in operators}}
+    # `duoln.relu` and `duoln.Linear` are in a module below; names of PyTorch's functions have the answers of duoln.ops.
+    below = {each: f"duoln.{module}.{each}" for module in ("optim", "data", "nn", "ops")
+             for each in importlib.import_module(f"duoln.{module}").__all__}
+    remedies = {**names.of_standard(), **names.OF_OPS, **names.OF_DATA, **below, **names.OF_DUOLN}
     raise names.unknown_name("duoln", name, remedies, __all__)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted([*__all__, "__version__"])

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import duoln.kernels
 from duoln import backends, tree
-from duoln.backends.protocol import Backend
+from duoln.backends.protocol import DTYPES, Backend
 from duoln.core import Tensor
 from duoln.core.arguments import described, did_you_mean
 from duoln.core.entering import host_array
@@ -124,8 +124,8 @@ def _choose(name: str | None) -> tuple[Backend, str]:
         raise DtypeError(f"[backend] expected the name of a backend, one of {', '.join(CHOICES)}; found "
                          f"{described(name)}")
     if name not in CHOICES:
-        raise UsageError(f"[backend] expected one of {', '.join(CHOICES)}; found {name!r}"
-                         f"{did_you_mean(name, CHOICES)}")
+        advice = f"; a dtype goes by name, dtype={name!r}" if name in DTYPES else did_you_mean(name, CHOICES)
+        raise UsageError(f"[backend] expected one of {', '.join(CHOICES)}; found {name!r}{advice}")
     if name != "auto":
         tried = probe(name)
         if tried.backend is None:

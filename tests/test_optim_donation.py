@@ -1,10 +1,17 @@
-"""An optimiser that donates overwrites its parameters: one tensor under two names is updated as without it."""
+"""An optimiser that donates overwrites its parameters: one tensor under two names is updated as without it. Who reads
+what was donated is told so, and what shares its memory keeps its values.
+"""
+
+import copy
+from functools import partial
 
 import numpy as np
 import pytest
 
 import duoln
 from duoln import ops, optim, tree
+from duoln.errors import UsageError
+from duoln.testing import check_error
 
 
 def _t(be, x):
@@ -61,8 +68,9 @@ def test_a_part_of_an_array_that_the_caller_keeps_is_not_overwritten(be, name, c
     for _ in range(4):
         params = {"w": part(table)}
         gradients = {"w": ops.ones_like(params["w"])}
+        kept = {"w": part(table)}
         new, _ = update(params, gradients, optimizer.init(params), _t(be, 1e-2))
-        plain, _ = expected.update({"w": part(table)}, gradients, expected.init(params), _t(be, 1e-2))
+        plain, _ = expected.update(kept, gradients, expected.init(kept), _t(be, 1e-2))
         np.testing.assert_array_equal(new["w"].numpy(), plain["w"].numpy())
         assert table.numpy().min() == table.numpy().max() == 1.0
 
@@ -89,10 +97,11 @@ def test_gradients_may_share_memory(be):
 def test_tensors_apart_are_still_overwritten(numpy_backend):
     """What donation is for: no new array for the parameters."""
     p = _t(numpy_backend, [1.0, 2.0])
+    memory = p.data.ctypes.data
     optimizer = optim.Adam(1e-2, donate=True)
     new, _ = optimizer.update({"p": p}, {"p": _t(numpy_backend, [1.0, 1.0])}, optimizer.init({"p": p}),
                               _t(numpy_backend, 1e-2))
-    assert np.shares_memory(new["p"].data, p.data)
+    assert new["p"].data.ctypes.data == memory
 
 
 def test_a_parameter_without_axes(be):
@@ -124,3 +133,88 @@ def test_moments_belong_to_the_parameter_of_their_name(be):
         assert list(params) == ["a", "b"]
         np.testing.assert_allclose(results[0]["a"], results[1]["a"], rtol=1e-6)
         np.testing.assert_allclose(results[0]["b"], results[1]["b"], rtol=1e-6)
+
+
+DONATING = {"Adam": optim.Adam(0.1, donate=True), "SGD": optim.SGD(0.1, momentum=0.9, donate=True), "RMSProp": optim.RMSProp(0.1, donate=True),
+            "AdamW in two groups": optim.AdamW(0.1, donate=True, decays=lambda path, p: path == "w"),
+            "Adam that clips": optim.Adam(0.1, donate=True, clip=optim.clip_global_norm(1.0))}
+READERS = {
+    "numpy": lambda p, step: p["w"].numpy(), "item": lambda p, step: p["b"][0].item(), "shape": lambda p, step: p["w"].shape, "dtype": lambda p, step: p["b"].dtype,
+    "repr": lambda p, step: repr(p["w"]), "an operator": lambda p, step: p["w"] * 2.0, "NumPy": lambda p, step: np.asarray(p["w"]),
+    "deepcopy": lambda p, step: copy.deepcopy(p), "the step": lambda p, step: step(p),
+}
+
+
+def _state(be, optimizer):
+    params = {"w": _t(be, np.arange(6.0).reshape(2, 3)), "b": _t(be, [1.0, 2.0, 3.0])}
+    return params, optimizer.init(params)
+
+
+def _stepping(be, optimizer, compiled):
+    def step(params, slots, rate):
+        params, slots, norm = optimizer.update_with_norm(params, tree.map(lambda p: p + 1.0, params), slots, rate)
+        return params, slots, norm
+
+    run = duoln.compile(step) if compiled else step
+    return lambda params, slots: run(params, slots, _t(be, 0.1))[:2]
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("name", DONATING)
+def test_who_reads_what_was_donated_is_told(be, name, compiled):
+    """On every backend and at every call, whether the memory was overwritten or not."""
+    optimizer = DONATING[name]
+    step = _stepping(be, optimizer, compiled)
+    params, slots = _state(be, optimizer)
+    for _ in range(4):
+        best, moments = params, slots
+        params, slots = step(params, slots)
+        for read in READERS.values():
+            check_error(UsageError, partial(read, best, partial(step, slots=slots)), "donated", "copy.deepcopy(params)")
+        for leaf in tree.leaves(moments):
+            check_error(UsageError, leaf.numpy, "donated")
+    assert tree.leaves(params)[0].shape == (2, 3)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("name", DONATING)
+def test_what_shares_memory_with_a_parameter_keeps_its_values(be, name, compiled):
+    if be.name == "cupy":
+        pytest.skip("a CUDA graph holds the arrays that it overwrites")
+    optimizer = DONATING[name]
+    step = _stepping(be, optimizer, compiled)
+    params, slots = _state(be, optimizer)
+    for _ in range(6):
+        values = params["w"].numpy()
+        kept = params["w"][1], copy.copy(params["w"]), ops.reshape(params["w"], shape=(6,)), ops.squeeze(params["w"][:1], axis=0)
+        params, slots = step(params, slots)
+        for view, expected in zip(kept, (values[1], values, values.reshape(6), values[0]), strict=True):
+            np.testing.assert_array_equal(view.numpy(), expected)
+
+
+def test_an_argument_that_is_a_donated_one_too_keeps_its_values_in_the_step(be):
+    """As a target network that begins as the parameters."""
+    optimizer = optim.Adam(0.1, donate=True)
+
+    def step(params, slots, target, rate):
+        new, slots = optimizer.update(params, {"w": params["w"] + 1.0}, slots, rate)
+        return new, slots, ops.sum(ops.abs(new["w"] - target["w"]))
+
+    compiled = duoln.compile(step)
+    for _ in range(5):
+        params = {"w": _t(be, np.arange(6.0))}
+        *_, distance = compiled(params, optimizer.init(params), {"w": params["w"]}, _t(be, 0.1))
+        assert distance.item() == pytest.approx(0.6, rel=1e-3)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_a_loop_makes_no_copies(compiled, numpy_backend):
+    """What nobody else holds is overwritten at every update, from the third call of a compiled step on."""
+    optimizer = DONATING["Adam"]
+    step = _stepping(numpy_backend, optimizer, compiled)
+    params, slots = _state(numpy_backend, optimizer)
+    memory = []
+    for _ in range(6):
+        params, slots = step(params, slots)
+        memory.append([x.data.ctypes.data for x in tree.leaves((params, slots["m"], slots["v"]))])
+    assert memory[2] == memory[3] == memory[4] == memory[5]

@@ -79,12 +79,12 @@ NAMES = json.dumps(sorted(_module_names()))
 @pytest.fixture(scope="module")
 def make_checkout(tmp_path_factory):
     def make():
-        folder = tmp_path_factory.mktemp("checkout")
+        folder = tmp_path_factory.mktemp("checkout") / "duoln"  # the name of a clone
         for top in TOPS:
             shutil.copytree(ROOT / top, folder / top, ignore=shutil.ignore_patterns("__pycache__"))
-        for name in ("pyproject.toml", "README.md"):
-            if (ROOT / name).is_file():
-                shutil.copy(ROOT / name, folder)
+        for name in ("pyproject.toml", "README.md", ".ci/duoln_build.py"):
+            (folder / name).parent.mkdir(exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
         for name in DATA:
             if not (folder / name).exists():
                 (folder / name).write_text("made up by a test\n")
@@ -165,6 +165,11 @@ def test_wheel_in_the_root_of_a_checkout(installed, libraries, checkout):
     _check([*PLAIN, "-P"], installed, checkout, installed, libraries)
 
 
+def test_wheel_in_the_folder_that_holds_a_clone(installed, libraries, checkout):
+    """Python would take the clone's folder, which has no `__init__.py`, for an empty package."""
+    _check(PLAIN, installed, checkout.parent, installed, libraries)
+
+
 def test_checkout_comes_before_the_wheel_for_python_in_its_root(installed, libraries, checkout):
     _check(PLAIN, checkout, checkout, installed, libraries)
 
@@ -236,6 +241,7 @@ def test_editable_install(make_checkout, libraries, empty, tmp_path, options):
     _run([python, "-m", "pip", "install", *BUILD, *options, "-e", checkout], empty)
     _check([python], checkout, empty)
     _check([python], checkout, checkout)
+    _check([python], checkout, checkout.parent)
     listed = json.loads(_run([programs / "duoln", "list", "--json"], empty))
     assert "mnist" in {task["name"] for task in listed["tasks"]}
     (checkout / "plugins" / "mnist" / "__init__.py").write_text("raise RuntimeError('edited')")

@@ -1,7 +1,7 @@
 """The autograd core: what a tensor is, what an operator is, and how gradients are taken.
 
-Read in this order: `rule`, `tape`, `tensor`, `op`, `storage`, `gradient`, `derived`, `compiling`, `replay`,
-`recording`, `program`, `factors`, `watching`.
+Read in this order: `rule`, `tape`, `tensor`, `op`, `storage`, `gradient`, `derived`, `donation`, `compiling`,
+`replay`, `recording`, `program`, `factors`, `watching`.
 """
 
 from duoln.core.compiling import compile

@@ -99,6 +99,8 @@ def how_to_wrap(value: Any) -> str:
                 "model.init(seed) make them, with duoln.to_tensors(params)")
     if value is None:
         return "leave it out, or give a tensor in its place"
+    if callable(value) and callable(getattr(value, "init", None)):  # a module
+        return "its parameters are params = duoln.to_tensors(model.init(0))"
     if is_dataclass(value):
         return "a tree is made of dicts, lists and tuples: give vars(x), or a NamedTuple"
     if remedy := how_to_unpack(value):

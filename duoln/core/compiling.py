@@ -12,6 +12,7 @@ from typing import Any, Never
 from duoln import tree
 from duoln.backends.protocol import Array, Backend
 from duoln.core.arguments import check_function, described, how_to_wrap
+from duoln.core.donation import arrays_of_step, in_compiled_step, is_spent, spend
 from duoln.core.gradient import is_recording
 from duoln.core.miscalled import explained
 from duoln.core.replay import Replay
@@ -74,7 +75,7 @@ class Compiled:
                 warnings.warn(_MANY_FORMS, CompileWarning, stacklevel=2)
                 return step(*args)
             of_forms[given] = _OfForm(step, args, backend)
-        return of_forms[given]([leaf.data for leaf in leaves])
+        return of_forms[given](leaves)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         return self if instance is None else MethodType(self, instance)  # as a function in a class
@@ -97,9 +98,12 @@ class _OfForm:
         """The tree of the result, without its arrays."""
         self._form: Any = None
         self._native = Replay(self._run, backend)
+        self._donated: list[int] = []
+        """The numbers of the leaves that the step donates to an optimiser; known after the first call."""
 
-    def __call__(self, natives: list[Array]) -> Any:
-        results = self._native(*natives)
+    def __call__(self, leaves: list[Tensor]) -> Any:
+        results = self._native(*arrays_of_step(leaves, self._donated))
+        spend([leaves[k] for k in self._donated])
         backend = self._backend
         if backend.lazy:  # as `value_and_grad`
             backend.begin(results)
@@ -107,7 +111,13 @@ class _OfForm:
 
     def _run(self, *natives: Array) -> list[Array]:
         backend = self._backend
-        result = self._step(*tree.unflatten(self._arguments, [Tensor(x, backend) for x in natives]))
+        given = [Tensor(x, backend) for x in natives]
+        token = in_compiled_step.set(True)
+        try:
+            result = self._step(*tree.unflatten(self._arguments, given))
+        finally:
+            in_compiled_step.reset(token)
+        self._donated = [k for k, x in enumerate(given) if is_spent(x)]
         leaves: list[Any] = []
         actual = form(result, leaves)
         for leaf in leaves:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from duoln.core.arguments import name_of
-from duoln.core.pytorch_names import how_to_name
+from duoln.core.pytorch_names import ABSENT, how_to_name, our_word
 from duoln.errors import CallError
 
 P = ParamSpec("P")
@@ -93,8 +93,12 @@ def wrong_call(name: str, signature: inspect.Signature, args: Sequence[Any], kwa
         return CallError(f"[{name}] expected {twice} once, found it by position and by name; it is {form}")
     absent = [p.name for p in [*by_place[len(args):], *by_name] if p.default is p.empty and p.name not in kwargs]
     given = [*(p.name for p, _ in zip(by_place, args, strict=False)), *kwargs]
+    meant = {key: word for key in kwargs if key not in parameters and (word := our_word(key, absent))}
+    advice = next((f"; {ABSENT[each]}" for each in absent if each in ABSENT), "")
+    if meant:
+        advice = f"; did you mean {_listed([f'{word} for {key}' for key, word in meant.items()])}?"
     return CallError(f"[{name}] expected {_listed(absent)} too, found "
-                     f"{'only ' if given else ''}{_listed(given)}; it is {form}")
+                     f"{'only ' if given else ''}{_listed(given)}{advice}; it is {form}")
 
 
 def _spelled(signature: inspect.Signature) -> str:

@@ -1,4 +1,4 @@
-"""Names that PyTorch has and duoln has not, with duoln's way of doing the same: the end of errors about such names.
+"""Names that PyTorch, NumPy or JAX has and duoln has not, with duoln's way of doing the same: the end of errors.
 
 What stands between backticks is a line of code; the tests run each beside PyTorch's. In them `x` and `y` are tensors.
 
@@ -9,11 +9,17 @@ class would make every access to their attributes slower.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib.resources import files
+from types import ModuleType
 from typing import Any, Never
 
 from duoln.core.arguments import did_you_mean
 from duoln.errors import DtypeError
+
+_CELL, _QUOTED = re.compile(r"(?<!\\)\|"), re.compile(r"`([^`]+)`")
 
 _GRADIENT = "`value, gradients = duoln.value_and_grad(loss)(params, x)` computes a gradient"
 _UPDATE = "`params, slots = optimizer.update(params, gradients, slots, rate)` makes an update"
@@ -35,22 +41,47 @@ _OWN = ("`def weights(self, rng): return {\"w\": np.zeros(3, np.float32)}` gives
         "__call__ gets in params")
 _CONSTANT = "a constant is a NumPy array, `self.scale = np.ones(3, np.float32)`, of which __call__ makes a tensor"
 _IMMUTABLE = "a tensor is immutable: "
+_NONE = "there is none"
+_ARRAY = "`duoln.tensor(values)` takes lists, numbers and NumPy arrays"
+_SORTED = "duoln.tensor(np.argsort({x}, axis=-1){k}, x.backend)"
+_HOST = "the host does it: "
+_LOOP = "a loop of Python's, which `duoln.compile(step)` unrolls"
+_FIRST_ORDER = "gradients are of first order; `duoln.value_and_grad(loss)(params, x)` computes them"
+_STEP_OF_ITS_OWN = "there is none; `optim.AdamW(1e-3)` and `optim.SGD(0.1, momentum=0.9, nesterov=True)` are near"
 
 _16_BITS = "`nn.in_16_bits(params, \"float16\")` rounds the weights, inside the loss"
 OF_DUOLN = {
     "no_grad": _NO_CONTEXT, "inference_mode": _NO_CONTEXT, "enable_grad": _NO_CONTEXT, "manual_seed": _SEED,
     "grad": _GRADIENT, "autograd": _GRADIENT, "from_numpy": "`duoln.tensor(array)` takes NumPy arrays",
-    "as_tensor": "`duoln.tensor(values)` takes lists, numbers and NumPy arrays", "cat": "`ops.concat(x, y, axis=0)`",
+    **dict.fromkeys(("as_tensor", "array", "asarray"), _ARRAY), "cat": "`ops.concat(x, y, axis=0)`",
     "device": "`duoln.backend(\"cupy\")`, \"mlx\" or \"numpy\" is a device",
     "cuda": "`duoln.backend(\"cupy\")` is the GPU",
     "utils": "`duoln.data.Batches({\"x\": array}, 2, seed=0)` makes batches",
     "jit": "`duoln.compile(step)` compiles a step", "amp": _16_BITS, "autocast": _16_BITS,
-    "float32": "a dtype is a name: `duoln.tensor(array, dtype=\"float32\")`",
-    "int32": "a dtype is a name: `duoln.tensor(indices, dtype=\"int32\")`",
-    "rand": _DRAWN.format(draw="uniform"), "randn": _DRAWN.format(draw="gaussian"),
+    **{name: f"a dtype is a name: `duoln.tensor(array, dtype=\"{name}\")`"
+       for name in ("float32", "float64", "float16", "bfloat16")},
+    "set_default_dtype": "each tensor has a dtype of its own: `duoln.tensor(array, \"numpy\", \"float64\")`",
+    **dict.fromkeys(("int32", "int64", "long"), "a dtype is a name: `duoln.tensor(indices, dtype=\"int32\")`"),
+    "vmap": "operators take leading axes; `ops.stack(*[function(row) for row in x])` serves any function",
+    "pmap": "duoln run --ranks N trains one model in N processes",
+    **dict.fromkeys(("tree_map", "tree_util"), "`duoln.tree.map(function, params)`"),
+    "tree_leaves": "`duoln.tree.leaves(params)`",
+    "numpy": "functions are in duoln.ops: `ops.relu(x)`; NumPy's own take tensors, `np.median(x)`",
+    **dict.fromkeys(("random", "PRNGKey", "Generator", "seed", "set_seed"), _SEED),
+    **dict.fromkeys(("jacobian", "jacrev", "jacfwd", "hessian", "jvp"), _FIRST_ORDER),
+    **dict.fromkeys(("device_put", "devices", "set_default_device"), _ONE_BACKEND),
+    "is_tensor": "`isinstance(x, duoln.Tensor)`", "eval": "`x.numpy()` waits for the values",
+    "lax": _LOOP, "checkpoint": "there is none: a gradient keeps what its operators need",
     "functional": "functions are in duoln.ops: `ops.relu(x)`",
 }
 OF_NN = {
+    "Dense": "`nn.Linear(6, 3)`", "ConvTranspose2d": _NONE, "Conv3d": _NONE, "CTCLoss": _NONE,
+    "AdaptiveAvgPool2d": "`ops.mean(images, axis=(1, 2))`, channels last, is that of size 1",
+    "SmoothL1Loss": f"`ops.mean(ops.huber_loss(predictions, targets))`{_MEAN}",
+    "Unflatten": "`x.reshape(4, 2, 3)`",
+    "ZeroPad2d": "`ops.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))`, channels last",
+    "PReLU": "`nn.LeakyReLU(0.25)` has a fixed slope", "value_and_grad": _GRADIENT,
+    "CosineSimilarity": "`ops.vecdot(x, y) / (ops.vector_norm(x, axis=-1) * ops.vector_norm(y, axis=-1))`",
     **dict.fromkeys(("Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout"), "`nn.Dropout(0.5)` drops single values"),
     "CrossEntropyLoss": _CROSS_ENTROPY, "NLLLoss": _OF_LOGS, "BCEWithLogitsLoss": _BINARY,
     "BCELoss": f"{_BINARY}; logits are what went into the sigmoid",
@@ -66,7 +97,8 @@ OF_NN = {
     "Parameter": _OWN, "ModuleList": "`nn.Sequential(*layers)`, or one attribute for each module",
     "ModuleDict": "`nn.Sequential(**layers_by_name)`, or one attribute for each module",
     "functional": OF_DUOLN["functional"],
-    "utils": "`optim.Adam(1e-3, clip=optim.clip_global_norm(5.0))` clips gradients",
+    "utils": "`optim.Adam(1e-3, clip=optim.clip_global_norm(5.0))` clips gradients; recurrent layers take mask= for "
+             "sequences of different lengths",
     "DataParallel": "duoln run --ranks N trains one model in N processes",
     "Bilinear": "`ops.einsum(\"bi,kij,bj->bk\", x, weight, y) + bias`",
     "MultiheadAttention": "`nn.MultiHeadAttention(width, heads)`, the batch first",
@@ -87,8 +119,56 @@ OF_OPS = {
     "index_select": "`ops.take(x, rows, axis=0)`", "tensor": "`duoln.tensor(values)`", "dropout": _DROPOUT,
     "power": "`ops.pow(x, 2.0)`", "cumsum": "`ops.cumulative_sum(x, axis=0)`",
     "repeat_interleave": "`ops.repeat(x, 2, axis=0)`",
+    "argsort": f"{_HOST}`{_SORTED.format(x='x.numpy()', k='')}`",
+    "sort": f"{_HOST}`ops.take_along_axis(x, {_SORTED.format(x='x.numpy()', k='')}, axis=-1)`",
+    "topk": f"{_HOST}`ops.take_along_axis(x, {_SORTED.format(x='-x.numpy()', k='[:, :n]')}, axis=-1)`",
+    **dict.fromkeys(("median", "nanmedian"), f"{_HOST}`np.median(x)`"),
+    **dict.fromkeys(("quantile", "percentile"), f"{_HOST}`np.quantile(x, 0.5)`"),
+    **dict.fromkeys(("allclose", "isclose"), f"{_HOST}`np.allclose(x, y)`"),
+    "bincount": f"{_HOST}`np.bincount(labels)`",
+    **dict.fromkeys(("rand", "uniform", "rand_like"), _DRAWN.format(draw="uniform")),
+    **dict.fromkeys(("randn", "normal", "randn_like"), _DRAWN.format(draw="gaussian")),
+    "randint": "`duoln.tensor(duoln.randomness.Stream(0, \"noise\").integers(5, (4, 6)))`",
+    "randperm": "`duoln.tensor(duoln.randomness.Stream(0, \"noise\").permutation(5))`",
+    "bernoulli": "`duoln.tensor(duoln.randomness.Stream(0, \"noise\").keep_mask((4, 6), 0.5))`",
+    **dict.fromkeys(("multinomial", "categorical", "gumbel_softmax"),
+                    "`duoln.tensor(duoln.randomness.Stream(0, \"noise\").categorical(logits=logits))`, a class a row"),
+    **dict.fromkeys(("array", "asarray", "as_tensor", "from_numpy"), _ARRAY),
+    "concatenate": "`ops.concat(x, y, axis=0)`", "vstack": "`ops.concat(x, y, axis=0)`",
+    "hstack": "`ops.concat(x, y, axis=1)`", "swapaxes": "`ops.permute_dims(x, axes=(1, 0))`",
+    "amax": "`ops.max(x)`", "amin": "`ops.min(x)`", "dot": "`ops.vecdot(x, y)`",
+    **dict.fromkeys(("linalg", "inv", "svd"), f"{_HOST}`duoln.tensor(np.linalg.inv(square.numpy()), square.backend)`"),
+    **dict.fromkeys(("unique", "masked_select"), f"{_NONE}: the shape depends on values"),
+    **dict.fromkeys(("logsigmoid", "log_sigmoid"), "`-ops.softplus(-x)`"), "swish": "`ops.silu(x)`",
+    "mish": "`x * ops.tanh(ops.softplus(x))`", "hardtanh": "`ops.clip(x, -1.0, 1.0)`",
+    "relu6": "`ops.clip(x, 0.0, 6.0)`",
+    "softsign": "`x / (1.0 + ops.abs(x))`", "glu": "`x[:, :3] * ops.sigmoid(x[:, 3:])`",
+    "normalize": "`x / ops.maximum(ops.vector_norm(x, axis=-1, keepdims=True), 1e-12)`",
+    "cosine_similarity": OF_NN["CosineSimilarity"], "smooth_l1_loss": OF_NN["SmoothL1Loss"],
+    **dict.fromkeys(("sigmoid_cross_entropy", "sigmoid_binary_cross_entropy"), _BINARY),
+    **dict.fromkeys(("softmax_cross_entropy_with_integer_labels", "sparse_categorical_crossentropy"), _CROSS_ENTROPY),
+    **dict.fromkeys(("scatter", "scatter_add", "index_add", "segment_sum"),
+                    "`ops.matmul(ops.matrix_transpose(ops.one_hot(rows, 4)), x[:2])` adds rows at indices"),
+    "diag": "`ops.einsum(\"ii->i\", square)`", "trace": "`ops.einsum(\"ii->\", square)`",
+    "shape": "`x.shape`", "size": "`x.size`", "numel": "`x.size`", "grad": _GRADIENT,
+    **dict.fromkeys(("stop_gradient", "detach"), "`duoln.stop_gradient(x)` is a constant"),
+    **dict.fromkeys(("scan", "fori_loop", "while_loop"), _LOOP), "cond": "`ops.where(mask, x, y)` chooses by values",
+    "select": "`ops.where(mask, x, y)`", "adaptive_avg_pool2d": OF_NN["AdaptiveAvgPool2d"],
+    **dict.fromkeys(("conv_transpose2d", "interpolate", "ctc_loss"), _NONE),
 }
 OF_OPTIM = {
+    "adam": "`optim.Adam(1e-3)`", "adamw": "`optim.AdamW(1e-3)`", "sgd": "`optim.SGD(0.1)`",
+    "chain": "`optim.Adam(1e-3, clip=optim.clip_global_norm(5.0))`", "apply_updates": _UPDATE,
+    **dict.fromkeys(("clip_by_global_norm", "clip_grad_norm_"), OF_NN["utils"]),
+    "MultiSteps": "`optim.Accumulate()` adds up the gradients of several batches",
+    **dict.fromkeys(("EMA", "ExponentialMovingAverage", "ema", "swa_utils"), "`optim.MovingAverage(0.999)`"),
+    "ExponentialLR": "`optim.Adam(lambda update: 1e-3 * 0.999 ** update)`",
+    **dict.fromkeys(("OneCycleLR", "warmup_cosine_decay_schedule"),
+                    "`optim.Adam(optim.linear_warmup(9, optim.cosine(1e-3, updates)))`"),
+    "cosine_decay_schedule": "`optim.Adam(optim.cosine(1e-3, updates))`",
+    "ReduceLROnPlateau": "the rate is an argument of each update: `optimizer.update(params, gradients, slots, rate)`",
+    "GradScaler": "bfloat16 has the range of float32, so no loss is scaled",
+    **dict.fromkeys(("Adamax", "NAdam", "RAdam", "Adadelta", "Lion", "Lamb", "LAMB"), _STEP_OF_ITS_OWN),
     "lr_scheduler": _RATE, "StepLR": _RATE,
     "MultiStepLR": "`optim.Adam(optim.piecewise(1e-3, {100: 1e-4}))`",
     "LinearLR": "`optim.Adam(optim.linear_warmup(9, 1e-3))` rises to 1e-3",
@@ -97,6 +177,27 @@ OF_OPTIM = {
     "LBFGS": "there is none; `optim.Adam(1e-3)` is of first order",
     "RMSprop": "`optim.RMSProp(0.01, decay=0.99)` has PyTorch's defaults",
     "Adagrad": "there is none; `optim.RMSProp(0.01)` forgets old gradients, as Adagrad does not",
+}
+OF_DATA = {
+    **dict.fromkeys(("DataLoader", "TensorDataset", "Dataset"), OF_DUOLN["utils"]),
+    "random_split": "slices of the arrays: `array[:3], array[3:]`",
+}
+OF_INIT = {
+    **dict.fromkeys(("xavier_uniform_", "xavier_uniform", "glorot_uniform"), "`nn.init.glorot`, as weight_init="),
+    **dict.fromkeys(("kaiming_normal_", "kaiming_uniform_", "he_normal"), "`nn.init.he`, as weight_init="),
+    **dict.fromkeys(("normal_", "normal", "trunc_normal_"), "`nn.init.gaussian(0.02)`, as weight_init="),
+    "uniform_": "`nn.init.uniform(0.1)`, as weight_init=", "constant_": "`nn.init.constant(0.5)`, as weight_init=",
+    "zeros_": "`nn.init.zeros`, as weight_init=", "ones_": "`nn.init.ones`, as weight_init=",
+    "orthogonal_": "`nn.init.orthogonal`, as weight_init=",
+}
+OF_STREAMS = {
+    **dict.fromkeys(("normal", "randn", "standard_normal"), "`stream.gaussian((4, 6))`"),
+    **dict.fromkeys(("random", "rand"), "`stream.uniform((4, 6))`"), "randint": "`stream.integers(5, (4, 6))`",
+    **dict.fromkeys(("shuffle", "randperm"), "`array[stream.permutation(len(array))]`"),
+    "bernoulli": "`stream.keep_mask((4, 6), 0.5)`",
+    "choice": "`stream.integers(5, (3,))` with replacement, `stream.permutation(5)[:3]` without, "
+              "`stream.categorical(probabilities=[0.2, 0.8])` by probabilities",
+    "multinomial": "`stream.categorical(probabilities=[0.2, 0.8])`", "split": "`stream.child(\"part\")`",
 }
 OF_TENSORS = {
     **_OF_BOTH, "backward": _GRADIENT, "grad": _GRADIENT, "requires_grad": _GRADIENT, "requires_grad_": _GRADIENT,
@@ -117,6 +218,8 @@ OF_TENSORS = {
     "repeat": "`ops.tile(x, (2, 1))`",
     "add_": f"{_IMMUTABLE}`x = x + y`", "mul_": f"{_IMMUTABLE}`x = x * y`", "copy_": f"{_IMMUTABLE}`x = y`",
     "zero_": f"{_IMMUTABLE}`x = ops.zeros_like(x)`", "fill_": f"{_IMMUTABLE}`x = ops.full_like(x, 2.0)`",
+    "at": f"{_IMMUTABLE}`ops.where(mask, x, y)` has other values at a mask",
+    "is_cuda": "`x.backend.name` is \"cupy\" on a GPU",
     "dim": "`x.ndim`", "numel": "`x.size`", "var": "`ops.var(x, correction=1)`", "std": "`ops.std(x, correction=1)`",
 }
 OF_MODULES = {
@@ -131,11 +234,13 @@ OF_MODULES = {
     "register_buffer": _CONSTANT, "register_parameter": _OWN,
     "named_modules": "`model.modules()` has paths and modules",
     "register_forward_hook": "`with duoln.observed(model, tell): model(params, x)` calls tell(path, layer, output)",
+    "flatten_parameters": "nothing needs it", "weight": f"{_PARAMS}, in a branch for each layer",
     "forward": "`model(params, x)`; the method to override is __call__(self, params, x)",
 }
 _STATE = "`slots = optimizer.init(params)` are the state, which each update makes anew"
 OF_OPTIMIZERS = {
-    "step": _UPDATE, "zero_grad": OF_MODULES["zero_grad"], "param_groups": _RATE, "state_dict": _STATE,
+    **dict.fromkeys(("step", "apply_updates", "apply_gradients", "minimize"), _UPDATE),
+    "zero_grad": OF_MODULES["zero_grad"], "param_groups": _RATE, "state_dict": _STATE,
     "load_state_dict": _STATE, "add_param_group": _UPDATE,
 }
 OF_RECURRENT = {
@@ -145,18 +250,18 @@ OF_RECURRENT = {
     "nonlinearity": "`nn.RNN(8, 16)` has tanh",
 }
 KEYWORDS = {
-    "dim": "axis", "keepdim": "keepdims", "lr": "learning_rate", "kernel_size": "size", "in_features": "n_in",
-    "out_features": "n_out", "in_channels": "n_in", "out_channels": "n_out", "input_size": "n_in",
+    "dim": "axis", "keepdim": "keepdims", "lr": "learning_rate rate", "kernel_size": "size", "in_features": "n_in",
+    "out_features": "n_out", "in_channels": "n_in", "out_channels": "n_out", "input_size": "n_in shapes",
     "hidden_size": "n_hidden", "num_layers": "layers", "num_embeddings": "words", "embedding_dim": "width",
     "normalized_shape": "width", "num_features": "width", "weight": "gain", "target": "labels targets", "other": "y",
     "low": "min", "high": "max", "value": "fill_value", "input": "x predictions", "dims": "axes",
     "size": "shape", "device": "backend", "max_norm": "limit", "lengths": "mask", "num_groups": "groups",
     "num_channels": "width", "elementwise_affine": "affine", "alpha": "decay slope", "rho": "decay",
-    "negative_slope": "slope",
+    "negative_slope": "slope", "embed_dim": "width", "d_model": "width", "num_heads": "heads", "nhead": "heads",
+    "dim_feedforward": "hidden", "features": "n_out",
 }
 """Arguments of PyTorch, and what they may be called here, each call having one of these."""
 _COUNTED = "`ops.sum(losses * counted) / ops.sum(counted)` is the mean of those that a mask of 0 and 1 counts"
-_NONE = "there is none"
 NO_KEYWORDS = {
     "weight_decay": "weight decay is a term of the loss, `0.5 * decay * ops.sum(ops.square(w))` for a weight w; "
                     "`optim.AdamW(1e-3, weight_decay=0.01)` decays apart from the gradient",
@@ -173,6 +278,8 @@ NO_KEYWORDS = {
     "drop_last": "rows that fill no batch are left out, other ones each epoch",
     "num_workers": "a batch is made where batches(step) is called", "pin_memory": _NONE,
     "requires_grad": _GRADIENT, "retain_graph": _GRADIENT,
+    **dict.fromkeys(("donate", "donate_argnums"), "`optim.Adam(1e-3, donate=True)` may overwrite parameters"),
+    "static_argnums": "what is no tensor is no argument of a step: `duoln.compile(lambda x: step(x, n))`",
     "momentum": "`optim.SGD(0.1, momentum=0.9)` has it; `nn.with_population(model, params, batches)` gathers batch "
                 "norm's statistics",
     "track_running_stats": "`nn.with_population(model, params, batches)` gathers batch norm's statistics",
@@ -180,6 +287,8 @@ NO_KEYWORDS = {
     "padding_mode": "padding is of zeros; a function before the layer may pad by others", "max_norm": _NONE,
 }
 """Arguments of PyTorch that nothing here has, with duoln's way of doing the same."""
+ABSENT = {"rate": "optimizer.rate_at(update) gives it", "backend": "duoln.backend() or x.backend gives it"}
+"""Arguments that a call needs and that PyTorch's has not: where they come from."""
 
 
 OF_PYTHON = {
@@ -199,6 +308,29 @@ def refuse_operators(kind: type) -> None:
 
         setattr(kind, f"__{name}__", refuse)
         setattr(kind, f"__r{name}__", refuse)
+
+
+def without_modules(namespace: dict[str, Any], remedies: Mapping[str, str]) -> None:
+    """Take the submodules out of a package's names that are names of PyTorch's: `ops.norm(x)` gets the answer for it.
+
+    Their import, `from duoln.ops.norm import layer_norm`, stays as it is.
+    """
+    for name in remedies:
+        if isinstance(namespace.get(name), ModuleType):
+            del namespace[name]
+
+
+@cache
+def of_standard() -> dict[str, str]:
+    """The answers of the page of operators for names of the array API standard that duoln has not."""
+    text = files("duoln").joinpath("docs", "operators.md").read_text(encoding="utf-8")
+    rows = [[cell.strip().replace("\\|", "|") for cell in _CELL.split(line)[1:-1]] for line in text.splitlines()
+            if line.startswith("|")]
+    absent = next(k for k, row in enumerate(rows) if row == ["reason", "functions"])
+    named = next(k for k, row in enumerate(rows) if row == ["function", "expression"])
+    answers = {name: expression for names, expression in rows[named + 2:absent] for name in _QUOTED.findall(names)}
+    answers |= {name: f"{_NONE}: {reason}" for reason, names in rows[absent + 2:] for name in _QUOTED.findall(names)}
+    return {name.removesuffix(".*").rpartition(".")[2]: answer for name, answer in answers.items()}
 
 
 def unknown_name(module: str, name: str, remedies: Mapping[str, str], known: Iterable[str]) -> AttributeError:

@@ -1,5 +1,8 @@
 """Data: where files are found, readers that trust nothing, and batches as a function of the step."""
 
+from typing import Never
+
+from duoln.core.pytorch_names import OF_DATA, unknown_name
 from duoln.data.batches import Axes, Batch, Batches, check_range, count_examples, examples
 from duoln.data.bounded import CONTENT_ERRORS, Unpacked, most_unpacked, opened, read_whole, size_of
 from duoln.data.files import Resource, data_folders, find, packed_or_not, search_folders, visible
@@ -19,3 +22,11 @@ __all__ = ["CONTENT_ERRORS", "DATA_SEED", "Axes", "Batch", "Batches", "Digits", 
            "most_unpacked", "opened", "original_or_made", "packed_or_not", "parse_json", "read_found",
            "read_idx", "read_json", "read_lines", "read_mnist", "read_npz", "read_tar", "read_text",
            "read_whole", "search_folders", "size_of", "suited_to", "visible", "write_idx"]
+
+
+def __getattr__(name: str) -> Never:
+    raise unknown_name("duoln.data", name, OF_DATA, __all__)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from math import prod, sqrt
+from typing import Never
 
 import numpy as np
 
 from duoln.core.arguments import AT_LEAST_0, check_number
 from duoln.core.miscalled import explained
+from duoln.core.pytorch_names import OF_INIT, unknown_name
 from duoln.errors import ShapeError
 from duoln.randomness import Stream
 
@@ -113,3 +115,7 @@ def orthogonal(rng: Stream, shape: Shape) -> np.ndarray:
 
 GLOROT, ORTHOGONAL, UNIFORM = Named(glorot), Named(orthogonal), Named(_uniform, 0.1)
 """The defaults of layers."""
+
+
+def __getattr__(name: str) -> Never:
+    raise unknown_name("duoln.nn.init", name, OF_INIT, [each for each in globals() if not each.startswith("_")])

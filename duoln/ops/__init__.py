@@ -7,7 +7,7 @@ backends live in `duoln.kernels` and are attached by `duoln.runtime`.
 
 from typing import Any, Never, cast
 
-from duoln.core.pytorch_names import OF_OPS, unknown_name
+from duoln.core.pytorch_names import OF_OPS, of_standard, unknown_name, without_modules
 from duoln.core.tensor import OPERATOR_NAMES, OPERATORS
 from duoln.ops.activated_linear import activated_linear
 from duoln.ops.activation import elu, erf, gelu, silu
@@ -145,7 +145,13 @@ __all__ = [
     "weight_norm", "where", "zeros", "zeros_like",
 ]
 OPERATOR_NAMES.update(__all__)
+without_modules(globals(), OF_OPS)
 
 
 def __getattr__(name: str) -> Never:
-    raise unknown_name("duoln.ops", name, OF_OPS, __all__)
+    remedies = OF_OPS if name in OF_OPS or name.startswith("_") else of_standard()
+    raise unknown_name("duoln.ops", name, remedies, __all__)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from duoln.backends.protocol import Array, Backend
+from duoln.backends.protocol import REALS, Array, Backend
 from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import ABOVE_0, BELOW_1, check_integer, check_number
 from duoln.core.miscalled import explained
-from duoln.errors import ShapeError
+from duoln.errors import DtypeError, ShapeError
 from duoln.ops.common import check_beside, check_float, check_indices
 from duoln.ops.elementwise import abs, isinf, log, logical_and, logistic, minimum, not_equal, square, where
 from duoln.ops.index import take
@@ -25,19 +25,29 @@ def softmax_cross_entropy(logits: Tensor, labels: Tensor, ignore_index: int | No
     Args:
         logits, labels: see Shape.
         ignore_index: the label of rows that do not count: their loss and gradient are 0, whatever their logits are.
-        weight: the weight of each class, by which the loss of a row is multiplied. A mean over rows that counts each
-            by its weight divides the sum of the losses by that of `take(weight, labels, axis=0)`.
+        weight: the weight of each class, by which the loss of a row is multiplied.
         label_smoothing: the share of each label that is spread evenly over all classes (Szegedy et al. 2016).
+
+    The mean over the rows that count is the caller's. It is 0, not NaN, where none does. The last line counts each row
+    by the weight of its class:
+
+        kept = (labels != -1).astype("float32")
+        losses = ops.softmax_cross_entropy(logits, labels, ignore_index=-1)
+        loss = ops.sum(losses) / ops.maximum(ops.sum(kept), 1.0)
+        weighted = ops.sum(kept * ops.take(weight, ops.where(labels == -1, 0, labels), axis=0))
 
     Shape:
         logits (..., classes), labels int32 (...) in 0 .. classes - 1 or `ignore_index`, weight (classes,) -> (...).
 
     Raises:
         ShapeError: the labels or weights do not fit the logits, or there are no classes.
-        UsageError: the share is not in [0, 1).
+        DtypeError: the labels are no integers. UsageError: the share is not in [0, 1).
     """
     name = "softmax_cross_entropy"
     check_float(name, logits, *([] if weight is None else [weight]))
+    if isinstance(labels, Tensor) and labels.dtype in REALS:
+        raise DtypeError(f"[{name}] labels: expected an int32 tensor, found {labels.dtype}; soft_cross_entropy takes "
+                         "probabilities, x.astype(\"int32\") makes classes")
     check_beside(name, "labels", labels, "int32", logits)
     share = check_number(name, "label_smoothing", label_smoothing, BELOW_1)
     if logits.ndim < 1 or logits.shape[-1] == 0 or labels.shape != logits.shape[:-1]:

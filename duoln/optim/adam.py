@@ -10,6 +10,7 @@ from typing import Any, Literal
 from duoln import ops, tree
 from duoln.core import Tensor
 from duoln.core.arguments import AT_LEAST_0, BELOW_1, EPSILON, check_function, check_number
+from duoln.core.donation import in_compiled_step, own
 from duoln.core.miscalled import explained
 from duoln.nn.population import is_statistic
 from duoln.ops.update import check_correction
@@ -68,6 +69,7 @@ class Adam(Optimizer):
                 ) -> tuple[Params, dict[str, Any]]:
         return self._scaled_update(params, gradients, slots, rate, None)[:2]
 
+    @explained
     def update_with_norm(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor | float,
                          ) -> tuple[Params, dict[str, Any], Tensor]:
         if self.clip is not None and not isinstance(self.clip, ScaleByNorm):
@@ -77,9 +79,10 @@ class Adam(Optimizer):
             return params, slots, global_norm(gradients)
         if self.clip is None:
             # The pass over the gradients that updates the parameters adds up their squares too.
-            return self._scaled_update(params, gradients, slots, checked, None)
+            return self._given_up(params, slots, self._scaled_update(params, gradients, slots, checked, None))
         norm = global_norm(gradients)
-        return (*self._scaled_update(params, gradients, slots, checked, self.clip.scale_of(norm))[:2], norm)
+        scale = self.clip.scale_of(norm)
+        return self._given_up(params, slots, (*self._scaled_update(params, gradients, slots, checked, scale)[:2], norm))
 
     def _scaled_update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
                        scale: Tensor | None) -> tuple[Params, dict[str, Any], Tensor]:
@@ -87,6 +90,8 @@ class Adam(Optimizer):
         scaled, eps, step = ops.adam_rates(rate, slot(kind, slots, "step"), beta1=self.beta1, beta2=self.beta2,
                                            eps=self.eps, bias_correction=self.bias_correction)
         rows = tree.zipped(params, gradients, slot(kind, slots, "m"), slot(kind, slots, "v"))
+        if self.donate and not in_compiled_step.get():
+            rows = [(own(p), g, own(m), own(v)) for p, g, m, v in rows]
         updated: dict[int, tuple[Tensor, ...]] = {}
         norms = []
         groups = self._groups(params, rate)

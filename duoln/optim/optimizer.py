@@ -5,17 +5,20 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from duoln import ops, tree
 from duoln.core import Tensor
 from duoln.core.arguments import AT_LEAST_0, check_flag, check_function, check_integer, check_number, described
+from duoln.core.donation import spend
 from duoln.core.miscalled import explained, wrong_call
 from duoln.core.pytorch_names import OF_OPTIMIZERS, how_to_name, name_missing, present_names
 from duoln.errors import CallError, DtypeError, ShapeError
+from duoln.nn.module import Module
 from duoln.ops.common import check_float, check_tensors, check_wide
 from duoln.optim.clipping import Clip, Params, global_norm
 
+R = TypeVar("R")
 Schedule = Callable[[int], float]
 """The learning rate of an update, from its number, which begins at 0."""
 
@@ -24,9 +27,10 @@ Schedule = Callable[[int], float]
 class Optimizer:
     """The base class: it has a learning rate, which is a number or a function of the step, and may clip gradients.
 
-    With `donate`, `update` may overwrite its parameters and slots. A view of a parameter, such as a slice that a loss
-    returned beside its value, then holds the values after the update; `copy.deepcopy` of it keeps those before. So does
-    a thread that saves parameters while training goes on.
+    With `donate`, `update` may overwrite its parameters and slots, which saves memory. Who reads one of these tensors
+    later gets a UsageError: go on with what `update` returned. `copy.deepcopy(params)` before it keeps the old values.
+    A slice of a parameter keeps its values by itself, and so does any other array that shares memory with one; on CuPy
+    it holds those after the update.
 
     Parameters and gradients of 16 bits are refused: a step is often smaller than half a unit in their last place, and
     would be lost. Keep them in float32, and round a copy inside the gradient, see `nn.in_16_bits`.
@@ -42,13 +46,15 @@ class Optimizer:
     donate: bool = False
 
     def __new__(cls, *args: Any, **settings: Any) -> Self:
+        for given in (*args[:1], settings.get("learning_rate")):
+            if isinstance(given, Module | dict | list | tuple):  # a module is a function, too
+                raise DtypeError(f"[{cls.__name__}] learning_rate: expected a number or a function of the update, "
+                                 f"found {described(given)}; parameters go to init(params) and update(params, ...): "
+                                 f"optimizer = optim.{cls.__name__}(1e-3), slots = optimizer.init(params)")
         names = [f.name for f in fields(cls)] if is_dataclass(cls) else list(settings)
         for name in settings.keys() - set(names):
             raise CallError(f"[{cls.__name__}] expected settings of {', '.join(names)}, found {name!r}"
                             f"{how_to_name(name, names)}")
-        if args and isinstance(args[0], dict | list | tuple):
-            raise DtypeError(f"[{cls.__name__}] learning_rate: expected a number or a function of the update, found "
-                             f"{described(args[0])}; parameters go to init(params) and update(params, ...)")
         if args or settings:  # a copy is made without
             signature = inspect.signature(cls)
             try:
@@ -106,7 +112,8 @@ class Optimizer:
         checked = self._checked(params, gradients, slots, rate)
         if checked is None:
             return params, slots
-        return self._update(params, self.clip(gradients) if self.clip else gradients, slots, checked)
+        return self._given_up(params, slots,
+                              self._update(params, self.clip(gradients) if self.clip else gradients, slots, checked))
 
     @explained
     def update_with_norm(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor | float,
@@ -153,6 +160,13 @@ class Optimizer:
         check_wide(type(self).__name__, "parameters", *leaves)
         return leaves
 
+    def _given_up(self, params: Params, slots: dict[str, Any], result: R) -> R:
+        """The result. With `donate`, nobody reads the tensors any more that the update was given and did not return."""
+        if self.donate:
+            returned = {id(x) for x in tree.leaves(result)}
+            spend([x for x in tree.leaves((params, slots)) if id(x) not in returned])
+        return result
+
     def _update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
                 ) -> tuple[Params, dict[str, Any]]:
         raise TypeError(f"{type(self).__name__} does not define an update")
@@ -164,7 +178,8 @@ name_missing(Optimizer, OF_OPTIMIZERS)
 def slot(name: str, slots: dict[str, Any], key: str) -> Any:
     """A slot. The error for a missing slot names the optimiser and the slot."""
     if key not in slots:
-        raise ShapeError(f"[{name}] slots: expected '{key}', found {', '.join(map(str, slots)) or 'none'}")
+        raise ShapeError(f"[{name}] slots: expected '{key}', found {', '.join(map(str, slots)) or 'none'}; "
+                         "it is update(params, gradients, slots, rate)")
     return slots[key]
 
 

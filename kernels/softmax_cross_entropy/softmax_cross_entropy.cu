@@ -31,7 +31,10 @@ cross_entropy_forward(const storage_t* __restrict__ logits, const int* __restric
     if (!inside || threadIdx.x != 0) return;
     kept[size_t(row) * 2] = largest;
     kept[size_t(row) * 2 + 1] = logf(sum[0]);
-    loss[row] = logf(sum[0]) - (loaded(x[labels[row]]) - largest);
+    // A label that is no class gives NaN: on a device nothing else checks it, and it must not read other memory.
+    const int label = labels[row];
+    const float chosen = label >= 0 && label < classes ? loaded(x[label]) : logf(-1.0f);
+    loss[row] = logf(sum[0]) - (chosen - largest);
 }
 
 // The gradient of row r is g[r * g_step]; a step of 0 means one number for all rows, as after a mean.

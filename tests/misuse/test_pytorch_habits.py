@@ -3,6 +3,8 @@
 import copy
 import inspect
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ import duoln
 from duoln import nn, ops, optim
 from duoln.core import pytorch_names
 from duoln.errors import CallError, CompileError, DtypeError, ShapeError, UsageError
+from duoln.randomness import Stream
 from duoln.testing import check_error
 
 
@@ -33,6 +36,12 @@ NAMES = [
     (nn, "BatchNorm1d", "nn.BatchNorm"), (nn, "InstanceNorm2d", "nn.InstanceNorm(width, affine=False)"), (nn, "MSELoss", "ops.mse_loss"), (nn, "Parameter", "weights(self, rng)"),
     (nn, "ModuleList", "nn.Sequential"), (nn, "functional", "duoln.ops"), (nn, "Lienar", "did you mean 'Linear'"),
     (ops, "cat", "ops.concat"), (ops, "cross_entropy", "ops.softmax_cross_entropy"), (ops, "view", "ops.reshape"),
+    (ops, "argsort", "np.argsort(x.numpy(), axis=-1)"), (ops, "topk", "np.argsort(-x.numpy()"), (ops, "randn", "Stream"), (ops, "multinomial", "categorical(logits="),
+    (ops, "asarray", "duoln.tensor(values)"), (ops, "norm", "ops.vector_norm(x)"), (ops, "linalg", "np.linalg.inv"), (ops, "shape", "x.shape"),
+    (ops, "nonzero", "there is none: the shape depends on values"), (ops, "log2", "ops.log(x) / math.log(2)"), (optim, "adam", "optim.Adam(1e-3)"),
+    (optim, "sgd", "optim.SGD(0.1)"), (duoln, "array", "duoln.tensor(values)"), (duoln, "vmap", "leading axes"), (duoln, "tree_map", "duoln.tree.map"),
+    (duoln, "topk", "np.argsort(-x.numpy()"), (duoln, "Linear", "duoln.nn.Linear"), (duoln, "AdamW", "duoln.optim.AdamW"), (duoln, "DataLoader", "duoln.data.Batches"),
+    (duoln, "log2", "ops.log(x) / math.log(2)"), (duoln.data, "DataLoader", "duoln.data.Batches"), (nn, "relu", "duoln.ops.relu"), (nn.init, "xavier_uniform_", "nn.init.glorot"),
     (ops, "sofmax", "did you mean 'softmax'"), (optim, "CosineAnnealingLR", "optim.cosine"), (optim, "lr_scheduler", "rate_at"),
 ]
 OF_TENSORS = [("backward", "value_and_grad"), ("cuda", "to_tensors"), ("view", "x.reshape"), ("to", "to_tensors"), ("detach", "stop_gradient"),
@@ -46,6 +55,30 @@ OF_OPTIMIZERS = [("step", "optimizer.update(params, gradients, slots, rate)"), (
 def test_names_of_modules(module, name, way):
     check_error(AttributeError, lambda: getattr(module, name), f"module '{module.__name__}' has no attribute '{name}'", way)
     assert not hasattr(module, name)
+
+
+def test_modules_whose_names_are_pytorchs_are_imported_as_before():
+    from duoln.ops.norm import layer_norm
+    from duoln.optim.adam import Adam
+
+    assert layer_norm is ops.layer_norm and Adam is optim.Adam
+
+
+@pytest.mark.parametrize("module", [duoln, nn, ops, optim, duoln.data], ids=lambda module: module.__name__)
+def test_dir_lists_what_is_public(module):
+    assert sorted({*dir(module)} - {"__version__"}) == sorted(module.__all__) and all(hasattr(module, name) for name in dir(module))
+
+
+def test_what_a_hint_names_is_there_after_one_import():
+    """`import duoln` alone, in a fresh process."""
+    code = "import duoln; print(*(getattr(duoln, name).__name__ for name in ('tree', 'randomness', 'errors', 'tasks', 'optim')))"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert told == ["duoln.tree", "duoln.randomness", "duoln.errors", "duoln.tasks", "duoln.optim"]
+
+
+def test_names_of_streams():
+    for name, way in (("choice", "stream.categorical"), ("normal", "stream.gaussian"), ("shuffle", "stream.permutation")):
+        check_error(AttributeError, lambda name=name: getattr(Stream(0, "noise"), name), f"'Stream' object has no attribute '{name}'", way)
 
 
 @pytest.mark.parametrize(("name", "way"), OF_TENSORS)

@@ -1,6 +1,7 @@
 """Every hint for those who know PyTorch is a line of code: each is run, and gives what PyTorch's line gives."""
 
 import ast
+import copy
 import math
 import re
 
@@ -10,13 +11,16 @@ import pytest
 import duoln
 from duoln import nn, ops, optim
 from duoln.core import pytorch_names
+from duoln.randomness import Stream
 
 TABLES = {"duoln": pytorch_names.OF_DUOLN, "nn": pytorch_names.OF_NN, "ops": pytorch_names.OF_OPS, "optim": pytorch_names.OF_OPTIM,
           "tensor": pytorch_names.OF_TENSORS, "module": pytorch_names.OF_MODULES, "optimizer": pytorch_names.OF_OPTIMIZERS,
+          "data": pytorch_names.OF_DATA, "init": pytorch_names.OF_INIT, "stream": pytorch_names.OF_STREAMS,
           "recurrent": pytorch_names.OF_RECURRENT, "argument": pytorch_names.NO_KEYWORDS,
           "python": {name: remedy for name, (_, remedy) in pytorch_names.OF_PYTHON.items()}}
 HINTS = {f"{table}.{name}": remedy for table, remedies in TABLES.items() for name, remedy in remedies.items()}
-WITHOUT_CODE = {"nn.DataParallel", *(f"argument.{name}" for name in (
+WITHOUT_CODE = {"nn.DataParallel", "duoln.pmap", "module.flatten_parameters", "nn.ConvTranspose2d", "nn.Conv3d", "nn.CTCLoss", "ops.conv_transpose2d", "ops.interpolate", "ops.ctc_loss",
+                "ops.unique", "ops.masked_select", "duoln.checkpoint", "optim.GradScaler", *(f"argument.{name}" for name in (
     "amsgrad", "foreach", "fused", "inplace", "out", "shuffle", "drop_last", "num_workers", "pin_memory", "affine", "padding_mode", "max_norm"))}
 
 GRADIENT = ("hint()['gradients']['w']", "torch.autograd.grad(((tx @ tw) ** 2).mean(), tw)[0]")
@@ -29,7 +33,77 @@ SAME = ("hint()", "tx")
 PARAMS = ("[*hint()['params']]", "['w']")
 SLOTS = ("hint()['slots']['m']['w'] * (1 - optimizer.beta1)", "torch.zeros_like(tw)")
 NO_MODE = ("hint() is params", "True")
+TENSOR = ("hint()", "torch.tensor(values)")
+SEEDED = ("hint()['w'].shape, hint(1).uniform(3).shape", "tw.shape, torch.rand(3).shape")
+BATCH = ("hint()(0)['x'].shape", "next(iter(torch.utils.data.DataLoader(torch.from_numpy(array), 2))).shape")
+RAND = ("hint().shape, hint().dtype, 0 <= hint().numpy().min() < hint().numpy().max() < 1", "torch.rand(4, 6).shape, 'float32', True")
+RANDN = ("hint().shape, hint().dtype, hint().numpy().min() < 0 < hint().numpy().max()", "torch.randn(4, 6).shape, 'float32', True")
+RATES = "[hint().rate_at(k) for k in (0, 99, 100, 250)]"
+WARMED_COSINE = (RATES, "rates(in_turn)")
+NEAR = ("by_optimizer(hint(1))", "updated(torch.optim.SGD, lr=0.1, momentum=0.9, nesterov=True)")
+CLIPPED = ("hint().clip({'w': w * 100.0})['w']", "clipped(tw * 100)")
+SIMILARITY = ("hint()", "F.cosine_similarity(tx, ty)")
+UNROLLED = ("hint()(x)", "2 * tx")
 CHECKS = {
+    **dict.fromkeys(("duoln.as_tensor", "duoln.array", "duoln.asarray", "ops.array", "ops.asarray", "ops.as_tensor", "ops.from_numpy"), TENSOR),
+    **{f"duoln.{name}": ("hint().dtype, hint().shape", f"str(torch.tensor(array, dtype=torch.{name}).dtype)[6:], tx.shape") for name in ("float64", "float16", "bfloat16")},
+    "duoln.set_default_dtype": ("hint()", "torch.tensor(array, dtype=torch.float64)"),
+    **dict.fromkeys(("duoln.int64", "duoln.long"), ("hint()", "tindices.to(torch.int32)")),
+    "duoln.vmap": ("hint()", "torch.vmap(lambda row: 2 * row)(tx)"),
+    **dict.fromkeys(("duoln.tree_map", "duoln.tree_util"), ("hint()['w']", "2 * tw")), "duoln.tree_leaves": ("len(hint())", "1"),
+    "duoln.numpy": ("hint(), hint(1)", "F.relu(tx), tx.quantile(0.5)"),
+    **dict.fromkeys(("duoln.random", "duoln.PRNGKey", "duoln.Generator", "duoln.seed", "duoln.set_seed"), SEEDED),
+    **dict.fromkeys((f"duoln.{name}" for name in ("jacobian", "jacrev", "jacfwd", "hessian", "jvp")), ("hint()[1]['w']", GRADIENT[1])),
+    **dict.fromkeys(("duoln.device_put", "duoln.devices", "duoln.set_default_device"), SAME), "duoln.is_tensor": ("hint()", "torch.is_tensor(tx)"),
+    "duoln.eval": SAME,
+    **dict.fromkeys(("duoln.lax", "ops.scan", "ops.fori_loop", "ops.while_loop"), UNROLLED),
+    "nn.Dense": ("hint()(params_of_dense, x)", "tx @ tw"), "nn.AdaptiveAvgPool2d": ("hint()", "F.adaptive_avg_pool2d(first(timages), 1)[:, :, 0, 0]"),
+    "ops.adaptive_avg_pool2d": ("hint()", "F.adaptive_avg_pool2d(first(timages), 1)[:, :, 0, 0]"),
+    **dict.fromkeys(("nn.SmoothL1Loss", "ops.smooth_l1_loss"), ("hint()", "F.smooth_l1_loss(tpredictions, ttargets)")),
+    "nn.Unflatten": ("hint()", "torch.nn.Unflatten(1, (2, 3))(tx)"), "nn.ZeroPad2d": ("hint()", "last(torch.nn.ZeroPad2d(1)(first(timages)))"),
+    "nn.PReLU": ("hint()({}, x)", "torch.nn.PReLU()(tx)"), "nn.value_and_grad": ("hint()['gradients']['w']", GRADIENT[1]), "ops.grad": ("hint()['gradients']['w']", GRADIENT[1]),
+    **dict.fromkeys(("nn.CosineSimilarity", "ops.cosine_similarity"), SIMILARITY),
+    "ops.argsort": ("hint()", "tx.argsort(-1)"), "ops.sort": ("hint()", "tx.sort(-1).values"), "ops.topk": ("hint()", "tx.topk(2).values"),
+    **dict.fromkeys(("ops.median", "ops.nanmedian", "ops.quantile", "ops.percentile"), ("hint()", "tx.quantile(0.5)")),
+    **dict.fromkeys(("ops.allclose", "ops.isclose"), ("hint()", "torch.allclose(tx, ty)")), "ops.bincount": ("hint()", "tlabels.bincount()"),
+    **dict.fromkeys(("ops.linalg", "ops.inv", "ops.svd"), ("hint()", "tsquare.inverse()")),
+    **dict.fromkeys(("ops.rand", "ops.uniform", "ops.rand_like"), RAND), **dict.fromkeys(("ops.randn", "ops.normal", "ops.randn_like"), RANDN),
+    "tensor.at": ("hint()", "torch.where(tmask, tx, ty)"), "tensor.is_cuda": ("hint() == 'cupy'", "tx.is_cuda"), "module.weight": PARAMS,
+    "argument.static_argnums": ("hint()(x)", "2 * tx"),
+    **dict.fromkeys(("argument.donate", "argument.donate_argnums"), ("by_optimizer(hint())", "updated(torch.optim.Adam, lr=1e-3)")),
+    "ops.randint": ("hint().shape, hint().dtype, hint().numpy().max()", "torch.randint(5, (4, 6)).shape, 'int32', 4"),
+    "ops.randperm": ("sorted(hint().tolist())", "torch.randperm(5).sort().values.tolist()"),
+    "ops.bernoulli": ("np.unique(hint().numpy())", "torch.bernoulli(torch.full((4, 60), 0.5)).unique()"),
+    **dict.fromkeys(("ops.multinomial", "ops.categorical", "ops.gumbel_softmax"), ("hint().shape", "torch.multinomial(tlogits.softmax(-1), 1)[:, 0].shape")),
+    **dict.fromkeys(("ops.concatenate", "ops.vstack"), ("hint()", "torch.vstack((tx, ty))")), "ops.hstack": ("hint()", "torch.hstack((tx, ty))"),
+    "ops.swapaxes": ("hint()", "tx.swapaxes(0, 1)"), "ops.amax": ("hint()", "tx.amax()"), "ops.amin": ("hint()", "tx.amin()"), "ops.dot": ("hint()", "torch.linalg.vecdot(tx, ty)"),
+    **dict.fromkeys(("ops.logsigmoid", "ops.log_sigmoid"), ("hint()", "F.logsigmoid(tx)")), "ops.swish": ("hint()", "F.silu(tx)"), "ops.mish": ("hint()", "F.mish(tx)"),
+    "ops.hardtanh": ("hint()", "F.hardtanh(tx)"), "ops.relu6": ("hint()", "F.relu6(tx)"), "ops.softsign": ("hint()", "F.softsign(tx)"), "ops.glu": ("hint()", "F.glu(tx)"),
+    "ops.normalize": ("hint()", "F.normalize(tx)"),
+    **dict.fromkeys(("ops.sigmoid_cross_entropy", "ops.sigmoid_binary_cross_entropy"), ("hint()", "F.binary_cross_entropy_with_logits(tlogits, ttargets)")),
+    **dict.fromkeys(("ops.softmax_cross_entropy_with_integer_labels", "ops.sparse_categorical_crossentropy"), CROSS_ENTROPY),
+    **dict.fromkeys((f"ops.{name}" for name in ("scatter", "scatter_add", "index_add", "segment_sum")), ("hint()", "torch.zeros(4, 6).index_add(0, trows, tx[:2])")),
+    "ops.diag": ("hint()", "tsquare.diag()"), "ops.trace": ("hint()", "tsquare.trace()"), "ops.shape": ("hint()", "tuple(tx.shape)"),
+    **dict.fromkeys(("ops.size", "ops.numel"), ("hint()", "tx.numel()")), "ops.stop_gradient": SAME, "ops.detach": SAME,
+    **dict.fromkeys(("ops.cond", "ops.select"), ("hint()", "torch.where(tmask, tx, ty)")),
+    "optim.adam": ("by_optimizer(hint())", "updated(torch.optim.Adam, lr=1e-3)"), "optim.adamw": ("by_optimizer(hint())", "updated(torch.optim.AdamW, lr=1e-3)"),
+    "optim.sgd": ("by_optimizer(hint())", "updated(torch.optim.SGD, lr=0.1)"), **dict.fromkeys(("optim.chain", "optim.clip_by_global_norm", "optim.clip_grad_norm_"), CLIPPED),
+    "optim.apply_updates": UPDATE, "optim.ReduceLROnPlateau": ("hint()[0]['w']", "updated(torch.optim.Adam, lr=rate)"),
+    "optim.MultiSteps": ("hint().mean(hint().add(hint().init(params), params))['w']", "tw"),
+    **dict.fromkeys((f"optim.{name}" for name in ("EMA", "ExponentialMovingAverage", "ema", "swa_utils")), ("hint().init(params)['w']", "tw")),
+    "optim.ExponentialLR": (RATES, "rates(torch.optim.lr_scheduler.ExponentialLR, gamma=0.999)"),
+    **dict.fromkeys(("optim.OneCycleLR", "optim.warmup_cosine_decay_schedule"), WARMED_COSINE),
+    "optim.cosine_decay_schedule": (RATES, "rates(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=updates)"),
+    **dict.fromkeys((f"optim.{name}" for name in ("Adamax", "NAdam", "RAdam", "Adadelta", "Lion", "Lamb", "LAMB")), NEAR),
+    **dict.fromkeys(("data.DataLoader", "data.TensorDataset", "data.Dataset"), BATCH), "data.random_split": ("[len(part) for part in hint()]", "[3, 1]"),
+    **{f"init.{name}": ("initial(hint()).shape", "(6, 3)") for name in pytorch_names.OF_INIT},
+    **dict.fromkeys(("stream.normal", "stream.randn", "stream.standard_normal"), ("hint().shape, hint().min() < 0", "torch.randn(4, 6).shape, True")),
+    **dict.fromkeys(("stream.random", "stream.rand"), ("hint().shape, 0 <= hint().min() < 1", "torch.rand(4, 6).shape, True")),
+    "stream.randint": ("hint().shape, hint().dtype == np.int64", "torch.randint(5, (4, 6)).shape, True"),
+    **dict.fromkeys(("stream.shuffle", "stream.randperm"), ("np.sort(hint(), axis=0)", "tx.sort(0).values")),
+    "stream.bernoulli": ("np.unique(hint())", "torch.bernoulli(torch.full((4, 60), 0.5)).unique()"),
+    "stream.choice": ("hint().shape, hint(1).shape, hint(2) in (0, 1)", "(3,), (3,), True"), "stream.multinomial": ("hint() in (0, 1)", "True"),
+    "stream.split": ("hint().name", "'noise.part'"),
     **dict.fromkeys(("duoln.no_grad", "duoln.inference_mode", "duoln.enable_grad", "module.requires_grad_"),
                     ("hint()[1]['w']", GRADIENT[1])),
     "duoln.manual_seed": ("hint()['w'].shape, hint(1).uniform(3).shape", "tw.shape, torch.rand(3).shape"),
@@ -42,8 +116,6 @@ CHECKS = {
     "duoln.utils": ("hint()(0)['x'].shape", "next(iter(torch.utils.data.DataLoader(torch.from_numpy(array), 2))).shape"),
     "duoln.jit": ("hint()(x)", "2 * tx"), "duoln.float32": ("hint()", "torch.tensor(array, dtype=torch.float32)"),
     "duoln.int32": ("hint()", "tindices.to(torch.int32)"),
-    "duoln.rand": ("hint().shape, hint().dtype, 0 <= hint().numpy().min() < hint().numpy().max() < 1", "torch.rand(4, 6).shape, 'float32', True"),
-    "duoln.randn": ("hint().shape, hint().dtype, hint().numpy().min() < 0 < hint().numpy().max()", "torch.randn(4, 6).shape, 'float32', True"),
     "functional": ("hint()", "F.relu(tx)"),
     **dict.fromkeys(("nn.CrossEntropyLoss", "ops.cross_entropy"), CROSS_ENTROPY), **dict.fromkeys(("nn.NLLLoss", "ops.nll_loss"), OF_LOGS),
     **dict.fromkeys(("nn.BCEWithLogitsLoss", "ops.binary_cross_entropy_with_logits"), ("hint()", "F.binary_cross_entropy_with_logits(tlogits, ttargets)")),
@@ -98,7 +170,7 @@ CHECKS = {
     "module.register_buffer": ("hint() and vars(self)['scale']", "torch.ones(3)"),
     "module.named_modules": ("[path for path, _ in hint()]", "[path for path, _ in torch.nn.Linear(6, 3).named_modules()]"),
     "module.register_forward_hook": ("hint() and told", "['']"), "module.forward": ("hint()", "tx @ tw"),
-    **dict.fromkeys(("optimizer.step", "optimizer.add_param_group"), UPDATE),
+    **dict.fromkeys(("optimizer.step", "optimizer.add_param_group", "optimizer.apply_updates", "optimizer.apply_gradients", "optimizer.minimize"), UPDATE),
     **dict.fromkeys(("optimizer.state_dict", "optimizer.load_state_dict", "argument.params"), SLOTS),
     **{f"recurrent.{name}": ("of_layer(hint(), features)[0].shape", "torch.nn.LSTM(8, 16)(tfeatures)[0].shape") for name in (
         "bias", "num_layers", "hidden_size", "input_size", "nonlinearity")},
@@ -140,7 +212,8 @@ def arrays():
     rng = np.random.default_rng(0)
     floats = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in {
         "x": (4, 6), "y": (4, 6), "weight": (3, 6, 6), "bias": (3,), "logits": (4, 3), "predictions": (4, 3), "images": (2, 4, 4, 6),
-        "sequence": (2, 4, 6), "volumes": (2, 2, 2, 2, 6), "features": (5, 2, 8), "row": (1, 6), "gradient": (6, 3)}.items()}
+        "sequence": (2, 4, 6), "volumes": (2, 2, 2, 2, 6), "features": (5, 2, 8), "row": (1, 6), "gradient": (6, 3),
+        "square": (3, 3)}.items()}
     targets = rng.random((4, 3), np.float32)
     return {**floats, "w": np.full((6, 3), 0.5, np.float32), "positive": np.abs(floats["x"]) + 0.1, "targets": targets / targets.sum(1, keepdims=True),
             "log_predictions": np.log(targets), "zero_or_one": (targets > 0.5).astype(np.float32), "mask": floats["x"] > 0, "other": floats["y"] > 0,
@@ -201,13 +274,15 @@ def names(tmp_path_factory):
         "array": given["x"], "values": [[1.0, 2.0]], "width": 6, "heads": 2, "hidden": 8, "keep": 0.5, "rate": 0.1, "decay": 0.01, "update": 0,
         "updates": 300, "n": 2, "pos_weight": 3.0, "path": folder / "ours.safetensors", "params": params, "gradients": {"w": ours["gradient"]},
         "model": model, "optimizer": optimizer, "slots": optimizer.init(params), "self": Bare(), "told": told, "losses": ops.bce_with_logits(logits, ours["zero_or_one"]),
-        "tell": lambda path, layer, output: told.append(path), "batches": [x], "batch": {"mask": x}, "step": lambda x: x * 2.0,
+        "tell": lambda path, layer, output: told.append(path), "batches": [x], "batch": {"mask": x}, "step": lambda x, y=None: x * 2.0, 
         "loss": lambda params, x: ops.mean(ops.square(model(params, x))), "layers": [nn.Linear(6, 6), nn.Linear(6, 6)],
         "layers_by_name": {"one": nn.Linear(6, 6), "two": nn.Linear(6, 6)}, "log_probabilities": ops.log_softmax(logits),
         "counted": ours["zero_or_one"], "states": duoln.tensor(np.zeros((5, 2, 16), np.float32), "numpy"),
         "of_layer": lambda layer, x: layer(duoln.to_tensors(layer.init(0), "numpy"), x), "read": read, "theirs": theirs, "updated": updated,
         "rates": rates, "in_turn": in_turn, "dropped": dropped, "clipped": clipped, "first": lambda t: t.movedim(-1, 1), "last": lambda t: t.movedim(1, -1),
-        "by_optimizer": lambda optimizer: optimizer.update(params, {"w": ours["gradient"]}, optimizer.init(params), optimizer.rate_at(0))[0]["w"],
+        "function": lambda x: x * 2.0, "stream": Stream(0, "noise"), "params_of_dense": {"weight": ours["w"], "bias": ops.zeros((3,), x_backend)},
+        "initial": lambda initializer: nn.Linear(6, 3, weight_init=initializer).init(0)["weight"],
+        "by_optimizer": lambda optimizer: optimizer.update({"w": copy.deepcopy(ours["w"])}, {"w": ours["gradient"]}, optimizer.init(params), optimizer.rate_at(0))[0]["w"],
     }
 
 

@@ -12,6 +12,7 @@ from duoln.testing import check_error
 X = duoln.tensor(np.ones((4, 2, 3), np.float32), "numpy")
 LSTM = nn.LSTM(3, 5)
 PARAMS = duoln.to_tensors(LSTM.init(0), "numpy")
+ADAM = optim.Adam(1e-3)
 H = duoln.tensor(np.ones((2, 5), np.float32), "numpy")
 
 LINES = {
@@ -23,6 +24,22 @@ LINES = {
     "value_and_grad without a return": (ShapeError, lambda: duoln.value_and_grad(lambda x: None)(X), "found None; does the function lack a return?"),
     "a compiled step of None": (CompileError, lambda: duoln.compile(lambda x, y: x)(X, None), "argument 'y'", "found None; leave it out"),
     "a compiled step without a return": (CompileError, lambda: duoln.compile(lambda x: None)(X), "[compile] result", "found None", "lack a return?"),
+    "Adam.init(model)": (DtypeError, lambda: ADAM.init(LSTM), "[Adam] expected a duoln.Tensor", "found duoln.LSTM", "duoln.to_tensors(model.init(0))"),
+    "LSTM(input_size=, hidden_size=)": (CallError, lambda: nn.LSTM(input_size=2, hidden_size=3), "[LSTM]", "did you mean n_in for input_size and n_hidden for hidden_size?"),
+    "MultiHeadAttention(embed_dim=)": (CallError, lambda: nn.MultiHeadAttention(embed_dim=8, num_heads=2), "[MultiHeadAttention]", "did you mean 'width'?"),
+    "compile(donate=)": (CallError, lambda: duoln.compile(ops.sum, donate=True), "'donate'", "optim.Adam(1e-3, donate=True)"),
+    "zeros without a backend": (CallError, lambda: ops.zeros((2, 3)), "[zeros] expected backend too", "duoln.backend() or x.backend gives it"),
+    "tensor(x, 'float32')": (UsageError, lambda: duoln.tensor([1.0], "float32"), "[backend]", "a dtype goes by name, dtype='float32'"),
+    "labels of one_hot": (DtypeError, lambda: ops.softmax_cross_entropy(H, H), "[softmax_cross_entropy] labels", "found float32", "soft_cross_entropy takes probabilities"),
+    "AdamW(model)": (DtypeError, lambda: optim.AdamW(LSTM), "[AdamW] learning_rate", "found duoln.LSTM", "init(params)", "optimizer = optim.AdamW(1e-3)"),
+    "AdamW(params, lr=)": (DtypeError, lambda: optim.AdamW(PARAMS, lr=1e-3), "[AdamW] learning_rate", "found dict", "optim.AdamW(1e-3)"),
+    "SGD(learning_rate=model)": (DtypeError, lambda: optim.SGD(learning_rate=LSTM), "[SGD] learning_rate", "found duoln.LSTM", "optim.SGD(1e-3)"),
+    "update without a rate": (CallError, lambda: ADAM.update(PARAMS, PARAMS, ADAM.init(PARAMS)), "[Adam.update] expected rate too",
+                              "optimizer.rate_at(update) gives it"),
+    "update_with_norm without a rate": (CallError, lambda: ADAM.update_with_norm(PARAMS, PARAMS, ADAM.init(PARAMS)), "[Adam.update_with_norm] expected rate",
+                                        "optimizer.rate_at(update) gives it"),
+    "update(lr=)": (CallError, lambda: ADAM.update(PARAMS, PARAMS, ADAM.init(PARAMS), lr=1e-3), "'lr'", "did you mean 'rate'?"),
+    "update in Optax's order": (ShapeError, lambda: ADAM.update(PARAMS, ADAM.init(PARAMS), PARAMS, 1e-3), "[Adam] slots", "update(params, gradients, slots, rate)"),
     "Adam(lr=)": (CallError, lambda: optim.Adam(lr=1e-3), "'lr'", "did you mean 'learning_rate'?"),
     "RMSProp(alpha=)": (CallError, lambda: optim.RMSProp(1e-3, alpha=0.99), "'alpha'", "did you mean 'decay'?"),
     "leaky_relu(negative_slope=)": (CallError, lambda: ops.leaky_relu(X, negative_slope=0.1), "did you mean 'slope'?"),

@@ -12,6 +12,7 @@ from ops.array_api_standard import SIGNATURES
 import duoln
 from duoln import ops
 from duoln.core import Tensor
+from duoln.core.pytorch_names import OF_OPS
 
 PAGE = (Path(duoln.__file__).parent / "docs" / "operators.md").read_text(encoding="utf-8")
 NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -45,6 +46,18 @@ def parameters(signature):
 
 def test_each_operator_stands_once():
     assert sorted(OPERATORS) == sorted(ops.__all__)
+
+
+@pytest.mark.parametrize("name", [*EXPRESSIONS, *ABSENT])
+def test_a_name_that_is_not_there_gets_the_answer_of_the_page(name):
+    """In one place, and not the nearest name; what the host does has a line of its own."""
+    last = name.rpartition(".")[2] if name in EXPRESSIONS else name.partition(".")[0]  # of linalg.det, linalg
+    if last.startswith("__"):
+        return
+    with pytest.raises(AttributeError, match=f"has no attribute '{last}'; in duoln: ") as told:
+        getattr(ops, last)
+    if name in EXPRESSIONS and last not in OF_OPS:
+        assert str(told.value).endswith(f"in duoln: `{EXPRESSIONS[name]}`")
 
 
 def test_each_function_of_the_standard_stands_once():

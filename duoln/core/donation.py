@@ -1,0 +1,83 @@
+"""Donation: an optimiser may overwrite the memory of tensors that it is given, and nobody reads them after that.
+
+A tensor that was given raises an error wherever it is read, on every backend, whether its memory was overwritten or
+not. Another tensor or array that shares the memory, such as a slice, keeps its values: then a copy is overwritten.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from contextvars import ContextVar
+from typing import Never, cast
+
+import numpy as np
+
+from duoln.backends.protocol import Array, Backend
+from duoln.core.footprint import owner
+from duoln.core.tensor import Tensor
+from duoln.errors import UsageError
+
+in_compiled_step: ContextVar[bool] = ContextVar("in_compiled_step", default=False)
+"""Whether the tensors here belong to a compiled step, which looks at its arguments itself."""
+
+
+class _Spent:
+    """Stands for the array of a tensor that was donated."""
+
+    def __getattr__(self, name: str) -> Never:
+        raise UsageError("[Tensor] expected a tensor that was not donated, found one that an optimiser with "
+                         "donate=True was given; go on with what its update returned. copy.deepcopy(params) before the "
+                         "update keeps the old values")
+
+
+_SPENT = _Spent()
+
+
+def spend(tensors: Iterable[Tensor]) -> None:
+    """Let every later reading of these tensors raise UsageError."""
+    for x in tensors:
+        x.data = _SPENT
+
+
+def is_spent(x: Tensor) -> bool:
+    """Whether the tensor was donated."""
+    return x.data is _SPENT
+
+
+def _holders(x: Tensor) -> int:
+    return sys.getrefcount(x.data)
+
+
+_ALONE = _holders(Tensor(np.zeros(1), cast(Backend, object())))
+"""What the count is where the tensor alone holds its array."""
+
+
+def own_array(x: Tensor, references: int = 0) -> Array:
+    """The tensor's array, or a copy if something else, such as a slice, holds that memory too.
+
+    `references` is how many the caller has, beside that of the tensor.
+    """
+    if x.backend.lazy or x.backend.queues or _holders(x) <= _ALONE + references or owner(x.data) is not x.data:
+        return x.data  # lazy arrays and views are not overwritten; a CUDA graph holds the arrays that it overwrites
+    return x.data.copy()
+
+
+def own(x: Tensor) -> Tensor:
+    """The tensor, or one with a copy of its array, see `own_array`."""
+    array = own_array(x)
+    return x if array is x.data else Tensor(array, x.backend)
+
+
+def arrays_of_step(leaves: Sequence[Tensor], donated: Sequence[int]) -> list[Array]:
+    """The arrays of a compiled step's arguments. Those that it donates, by their numbers, are no other argument too."""
+    natives = [x.data for x in leaves]
+    if not donated or leaves[0].backend.lazy or in_compiled_step.get():
+        return natives
+    is_any_twice = len(set(map(id, natives))) < len(natives)
+    for k in donated:
+        if is_any_twice and sum(x is natives[k] for x in natives) > 1:
+            natives[k] = natives[k].copy()
+        else:
+            natives[k] = own_array(leaves[k], references=1)
+    return natives
