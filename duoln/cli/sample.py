@@ -69,7 +69,7 @@ def add_options(parser: argparse.ArgumentParser, kind: type) -> None:
 
     parser.add_argument("--backend", choices=CHOICES, help="default: DUOLN_BACKEND, else auto")
     for name, flag, meaning in options_of(kind):
-        parser.add_argument(flag, dest=name, metavar="VALUE", help=meaning)
+        parser.add_argument(flag, dest=name, metavar="VALUE", help=meaning.replace("%", "%%"))
 
 
 def options_of(kind: type) -> Iterator[tuple[str, str, str]]:
