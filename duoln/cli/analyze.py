@@ -217,10 +217,13 @@ def _training(args: argparse.Namespace) -> _Training:
     from duoln.tasks.registry import find_task
 
     task = find_task(args.task, args.plugins)
-    variants = list(task.variants) if args.variant in (None, "all") else args.variant.split(",")
+    variants = facts.variants_of(task, args.variant) or list(task.variants)
+    settings = facts.settings_of(task, args)
+    if "seed" in settings:
+        raise UsageError(f"[{args.kind}] --set seed: expected --seed, the first of several")
     if args.seeds < 1:
         raise UsageError(f"[{args.kind}] --seeds: expected at least 1, found {args.seeds}")
-    return _Training(task, variants, args.preset, facts.settings_of(task, args), _backend(args.backend),
+    return _Training(task, variants, args.preset, settings, _backend(args.backend),
                      range(args.seed, args.seed + args.seeds))
 
 

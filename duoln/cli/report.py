@@ -129,7 +129,7 @@ def told_apart(series: Sequence[Series], by: By = "run") -> dict[str, list[str]]
     elif by == "run" and any(s.name != s.variant for s in series):
         columns["run"] = [s.name.removesuffix(f"/{s.variant}") for s in series]
     for key in dict.fromkeys(key for s in series for key in s.differences if key not in ("batch_size", "epochs")):
-        columns[key] = [s.differences.get(key, "") for s in series]
+        columns[f"setting {key}" if key in columns else key] = [s.differences.get(key, "") for s in series]
     return columns
 
 

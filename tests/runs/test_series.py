@@ -76,6 +76,17 @@ def test_the_csv_tells_runs_apart(tmp_path):
         ("a/ln", "0.1", "10", "0.1"), ("a/ln", "0.1", "20", "0.05"), ("b/ln", "0.2", "10", "0.2"), ("b/ln", "0.2", "20", "0.1")]
 
 
+@pytest.mark.parametrize(("text", "cell"), [("a|b", r"a\|b"), ("a\nb", "a b"), ("a\r\nb", "a\\r b"), ("\u202ea", r"\u202ea"), ("`", "`")])
+def test_a_text_stays_in_its_cell_of_a_markdown_table(text, cell, tmp_path):
+    runs = [made_curve(tmp_path / str(k) / "ln", "ln", note=note, run=k) for k, note in enumerate((text, "another"))]
+    series = series_of(Reading(), runs)
+    header, _, first, last = markdown.results(Reading(), [result_row(Reading(), s) for s in series], told_apart(series)).split("\n")
+    assert f"| {cell} |" in first and "| another |" in last and "| run | note | setting run |" in header
+    assert len({line.replace(r"\|", "").count("|") for line in (header, first, last)}) == 1
+    over = markdown.over_time(Reading(), series, "test_error").split("\n")
+    assert len(over) == 4 and len({line.replace(r"\|", "").count("|") for line in over}) == 1 and over[2].count("`") == 2
+
+
 @pytest.mark.parametrize("text", ["from Windows\r", "a\rb", "a\r\nb", "a\nb", 'a,"b"', "\u2028", "", " ", "=1", "caf\u00e9"])
 @pytest.mark.parametrize("by", ["run", "seed"])
 def test_a_text_stands_in_the_csv_as_it_is(text, by, tmp_path):
