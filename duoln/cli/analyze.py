@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from duoln.cli import facts
 from duoln.errors import UsageError
+from duoln.system.paths import path_argument
 
 if TYPE_CHECKING:
     from duoln.backends.protocol import Backend
@@ -74,7 +75,7 @@ def add_command(commands: Any) -> None:
         kind.add_argument("--seed", type=int, default=0, help="0 to 2^64 - 1 (default 0)")
         name = kind.prog.split()[-1]
         also = f", {name}.csv and {name}.png" if kind in (stability, shift, smoothness) else ""
-        kind.add_argument("--out", type=Path, metavar="DIR", help=f"write {name}.json{also} there")
+        kind.add_argument("--out", type=path_argument, metavar="DIR", help=f"write {name}.json{also} there")
         kind.add_argument("--json", action="store_true", help="as one JSON object on stdout")
 
 

@@ -18,6 +18,7 @@ from duoln.cli.one_task import say_absent, say_data
 from duoln.cli.parser import Parser
 from duoln.cli.ranks import launch, parse_ranks, take_place
 from duoln.errors import UsageError
+from duoln.system.paths import path_argument
 
 if TYPE_CHECKING:
     from duoln.backends.protocol import Backend
@@ -59,8 +60,9 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
                              "has their median and range")
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--batch-size", type=int)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="the run folder (default: runs/TASK-DATE-TIME); "
-                        "nothing is kept elsewhere, so removing the folder removes the runs")
+    parser.add_argument("--out", type=path_argument, metavar="DIR",
+                        help="the run folder (default: runs/TASK-DATE-TIME); nothing is kept elsewhere, so removing "
+                             "the folder removes the runs")
     parser.add_argument("--resume", choices=("auto", "anyway"), help="go on from the newest good checkpoint in --out, "
                         "or in the newest run of this task below runs/, with the settings of that folder; anyway: even "
                         "where this machine's arithmetic gives other last bits")

@@ -10,7 +10,6 @@ from duoln.data.csv_text import csv_text
 from duoln.runs.series import By, Series, metric
 from duoln.system.filesystem import write_own
 
-
 _NAMES = ("run", "variant", "batch_size", "dataset", "provenance")
 
 

@@ -224,9 +224,9 @@ def _replace(path: Path, content: bytes) -> None:
 def _make_like(descriptor: int, before: os.stat_result) -> None:
     """Give a file the owner, the group and the mode of another, or less: nobody gets a right that he had not."""
     mode, now = before.st_mode & _RIGHTS, os.fstat(descriptor)
-    if (now.st_uid, now.st_gid) != (before.st_uid, before.st_gid):
-        if not _allowed(os.fchown, descriptor, before.st_uid, before.st_gid):
-            mode &= ~stat.S_IRWXG
+    is_given = (now.st_uid, now.st_gid) == (before.st_uid, before.st_gid)
+    if not is_given and not _allowed(os.fchown, descriptor, before.st_uid, before.st_gid):
+        mode &= ~stat.S_IRWXG
     if now.st_mode & _RIGHTS != mode:
         _allowed(os.fchmod, descriptor, mode)  # else it stays as private as it was made
 

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from duoln.data import DATA_SEED, Batch, absent, check_range, describe_unknown, locate, original_or_made
+from duoln.data import DATA_SEED, Batch, absent, check_range, describe_unknown, in_home, locate, original_or_made
 from duoln.errors import UsageError
 from duoln.plugins.skip_thoughts import made
 from duoln.plugins.skip_thoughts.corpus import (
@@ -163,7 +163,7 @@ def load_corpus(source: Source, path: str | None, words: int, lower_case: bool, 
     if words <= FIRST:
         raise UsageError(f"[skip_thoughts] expected words of at least {FIRST + 1} (the end and the unknown word are "
                          f"two of them), found {words}")
-    given = None if vocabulary is None else read_vocabulary(Path(vocabulary), words, lower_case)
+    given = None if vocabulary is None else read_vocabulary(in_home(vocabulary), words, lower_case)
     file = _find(source, path, root)[0].train
     if file is None:
         dataset, books = Dataset("made books", "synthetic"), made.make_books(DATA_SEED)
@@ -203,7 +203,7 @@ def why_made(source: Source, path: str | None, root: Path | None = None) -> str:
 
 def _find(source: Source, path: str | None, root: Path | None) -> tuple[_Files, str]:
     if path is not None and source != "made":
-        return _Files(Path(path), None), ""
+        return _Files(in_home(path), None), ""
 
     def find() -> Callable[[], _Files]:
         names = tuple(PLACES) if source == "auto" else (source,)
