@@ -22,18 +22,34 @@ TASK = SkipThoughtsTask()
     ('"Why did you come?" she said. "I will not."', ['"Why did you come?" she said.', '"I will not."']),
     ("Mr. Brown met Dr. J. Watson. It was late.", ["Mr. Brown met Dr. J. Watson.", "It was late."]),
     ("It was I. He left... and came back.", ["It was I.", "He left... and came back."]),
-    ("one line without an end", ["one line without an end"]), ("", []), ("What?! No!", ["What?!", "No!"])])
+    ("“Why?” she said. “Go.” He left.", ["“Why?” she said.", "“Go.”", "He left."]), ("one line without an end", ["one line without an end"]), ("", []), ("What?! No!", ["What?!", "No!"])])
 def test_sentences(text, expected):
     assert tokens.sentences(text) == expected
 
 
 @pytest.mark.parametrize(("text", "expected"), [
     ("It's so-so; I don't, can't.", "It 's so-so ; I do n't , ca n't ."), ("it 's n't 've", "it 's n't 've"),
-    ("does n 't show 1/2x (etc .)", "does n 't show 1/2 x ( etc . )"), ("mp3s 1,000 3.5", "mp3s 1,000 3.5"),
-    ("wait--no... ``hi''", "wait -- no ... `` hi ''"), ("café naïve", "café naïve"), ("  ", "")])
+    ("does n 't show 1/2x (etc .)", "does n 't show 1/2x ( etc . )"), ("mp3s 1,000 3.5", "mp3s 1,000 3.5"),
+    ("wait--no... ``hi''", "wait -- no ... `` hi ''"), ("café naïve", "café naïve"), ("  ", ""),
+    ("He met Mr. O'Brien at five o'clock.", "He met Mr. O'Brien at five o'clock ."), ("The U.S. team, e.g., won.", "The U.S. team , e.g. , won ."),
+    ("J.P. Morgan & Co. of the U.S.", "J.P. Morgan & Co. of the U.S ."), ('He said "No." (Or so.) And', 'He said " No . " ( Or so . ) And'),
+    ("They saw it -LRB- twice -RRB- .", "They saw it -LRB- twice -RRB- ."), ("x-lrb-y", "x-lrb-y"), ("U.S.-based AT&T's 1,000-mile and/or", "U.S.-based AT&T 's 1,000-mile and/or"),
+    ("don’t, he’d ’em '80s", "do n't , he 'd 'em '80s"), ("the boys' dogs", "the boys ' dogs"), ("at 10:30 for $40.50, 10%", "at 10:30 for $ 40.50 , 10 %"),
+    ("rock'n'roll y'all I'd've", "rock'n'roll y'all I 'd 've"), ("word,word a;b 1,b", "word , word a ; b 1 , b")])
 def test_words(text, expected):
     assert tokens.words(text) == expected.split()
     assert tokens.words(expected) == expected.split()  # split text does not change
+
+
+PIECES = ["a", "n", "t", "n't", "'s", "'", "’", ".", " ", ",", "-", "1", "lrb", "em", "/", '"', "(", ")", ":", "``", "é"]
+
+
+def test_words_of_words_are_the_same_words_and_nothing_is_lost():
+    rng = np.random.default_rng(0)
+    for _ in range(5000):
+        text = "".join(rng.choice(PIECES, rng.integers(1, 9)))
+        found = tokens.words(text)
+        assert tokens.words(" ".join(found)) == found and "".join(found) == "".join(text.split()).replace("’", "'"), text
 
 
 def test_books_and_the_vocabulary_by_frequency(tmp_path):
