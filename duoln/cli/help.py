@@ -28,7 +28,7 @@ class _Topics(tuple[str, ...]):
 
 def add_command(commands: Any) -> None:
     """Add `help` to the command line."""
-    parser = commands.add_parser("help", help="the pages of the documentation, or where words are in them; alone, a list")
+    parser = commands.add_parser("help", help="a page of the documentation, or where words are; alone, all pages")
     parser.add_argument("topic", nargs="?", metavar="TOPIC", choices=_Topics((*topics(), _API)),
                         help=f"a page: {', '.join(topics())}; or {_API}: every public name; or words to search for")
     parser.add_argument("more", nargs="*", metavar="WORD",
@@ -84,15 +84,16 @@ def _listed(topic: str, words: str, width: int) -> str:
 def _help(args: argparse.Namespace) -> int:
     from duoln.cli import api, console, help_search
 
-    name, *rest = args.more or [None]
-    if name is not None and args.topic in topics() or rest and args.topic == _API:
+    name = args.more[0] if args.more else None
+    if len(args.more) > (args.topic == _API) and args.topic in (*topics(), _API):
         raise UsageError(f"[help] expected one topic, found {args.topic!r} and {args.more[-1]!r}")
     width = console.width()
     if args.topic is None:
         pages = {topic: summary(topic) for topic in topics()}
         pages[_API] = "Every public name in a line; `duoln help api nn.LSTM` shows one of them with its docstring."
         console.put("\n".join([*(_listed(topic, words, width) for topic, words in pages.items()), "",
-                               "duoln help TOPIC shows one, duoln help WORD searches all of them; duoln COMMAND --help shows the options of a command."]))
+                               "duoln help TOPIC shows one, duoln help WORD searches all of them; "
+                               "duoln COMMAND --help shows the options of a command."]))
     elif args.topic == _API and name is None:
         console.put("\n".join(api.lines(width)))
     elif args.topic == _API or ("." in args.topic and name is None):

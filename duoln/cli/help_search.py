@@ -20,7 +20,8 @@ _LINES = 3
 def found(words: str, width: int) -> Iterator[str]:
     """Lines that say where some words are, with the commands that show more; each ends at `width`, which 0 leaves open.
 
-    Case does not count, nor a plural, nor z for s in "normalise"; a public name may also hold the words in another one, as LayerNorm does.
+    Case does not count, nor a plural, nor z for s in "normalise". A public name may also hold the words in another one,
+    as LayerNorm does.
 
     Raises:
         UsageError: they are nowhere; the message proposes a page or a name that is near.

@@ -67,7 +67,7 @@ def test_an_unknown_topic_is_an_error_that_proposes_one(told):
     (("batch", "size"), [r"  \w+ +.*batch[ _]size"]), (("optimizer",), [r"  guide +.*optimiser", r"  optim\.Optimizer +\S.*"]), (("optimiser",), [r"  optim\.Optimizer +\S.*"]), (("layer-norm",), [r"  nn\.LayerNorm +\S.*"])])
 def test_other_words_are_searched_for(words, lines, told):
     code, out, _ = told(*words)
-    assert code == 0 and "pages: duoln help PAGE" in out or "public names: duoln help api NAME" in out
+    assert code == 0
     for line in lines:
         assert re.search(f"^{line}", out, re.MULTILINE), line
     named = re.findall(r"^  (\S+)  ", out, re.MULTILINE)
