@@ -204,7 +204,7 @@ def _replace(path: Path, content: bytes) -> None:
         before = os.stat(path) if os.path.lexists(path) else None
         # The file that replaces a private one is private from its first byte.
         mode = 0o666 if before is None else before.st_mode & stat.S_IRWXU
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+        descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
         try:
             lock(descriptor, wait=True)  # see `is_left`
             if before is not None:

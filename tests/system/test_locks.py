@@ -68,6 +68,22 @@ def test_a_run_goes_on_and_is_told_that_its_folder_is_not_locked(without_locks, 
     assert remark.endswith("start no other run in it")
 
 
+def test_a_run_on_a_file_system_that_locks_by_what_a_file_is_opened_for(monkeypatch, numpy_backend, tmp_path):
+    """NFS makes its locks of others: an exclusive one wants a file that is open for writing too, a shared one for reading."""
+    def flock(descriptor, operation, really=fcntl.flock):
+        mode = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
+        if mode != os.O_RDWR and (operation & fcntl.LOCK_EX or mode == os.O_WRONLY):
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        return really(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    (tmp_path / "result.json.12345678.part").touch()
+    fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend)
+    first = next(iter(read_log(tmp_path)))
+    assert (tmp_path / "result.json").is_file() and not list(tmp_path.rglob("*.part"))
+    assert len(first["mended"]) == 1 and "a save that was cut short" in first["mended"][0]
+
+
 def test_with_locks_there_is_no_remark(numpy_backend, tmp_path):
     fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend)
     assert next(iter(read_log(tmp_path)))["mended"] == []
