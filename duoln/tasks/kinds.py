@@ -100,7 +100,7 @@ def _from_value(value: Any, kind: Any) -> Any:
         if not isinstance(value, tuple | list):
             raise _MisfitError
         return _parts(value, kind, _from_value)
-    if kind in (int, float) and isinstance(value, Number) and not isinstance(value, bool):
+    if kind in (int, float) and not isinstance(value, bool) and isinstance(value, Number):
         return _number(value, kind)
     if (kind is type(None) and value is None) or (kind in (bool, str) and isinstance(value, kind)):
         return value
