@@ -76,9 +76,10 @@ def _tables(value: Any) -> str:
 
 
 def _variants(value: Any) -> str:
-    if isinstance(value, Mapping) and ALL in value:
-        return f"expected another name than '{ALL}', which stands for every variant"
-    return _tables(value) or ("" if value else "expected one or more, found none; {'plain': {}} is one without changes")
+    problem = _tables(value)
+    if not problem and ALL in list(value):
+        problem = f"expected another name than '{ALL}', which stands for every variant"
+    return problem or ("" if value else "expected one or more, found none; {'plain': {}} is one without changes")
 
 
 def _claims(value: Any) -> str:
