@@ -101,5 +101,5 @@ def _help(args: argparse.Namespace) -> int:
     elif args.topic in topics():
         console.show_page(for_a_terminal(page(args.topic)))
     else:
-        console.put("\n".join(help_search.found(" ".join([args.topic, *args.more]), width)))
+        console.put("\n".join(help_search.search(" ".join([args.topic, *args.more]), width)))
     return 0

@@ -17,7 +17,7 @@ _LINES = 3
 """The most lines of a page."""
 
 
-def found(words: str, width: int) -> Iterator[str]:
+def search(words: str, width: int) -> Iterator[str]:
     """Lines that say where some words are, with the commands that show more; each ends at `width`, which 0 leaves open.
 
     Case does not count, nor a plural, nor z for s in "normalise". A public name may also hold the words in another one,

@@ -83,7 +83,7 @@ def test_words_that_are_nowhere_are_an_error(told):
 
 
 def test_lines_that_are_found_end_at_the_terminal():
-    lines = list(help_search.found("layer", 80))
+    lines = list(help_search.search("layer", 80))
     assert max(map(len, lines)) <= 80 and any(line.endswith(" ...") for line in lines)
 
 

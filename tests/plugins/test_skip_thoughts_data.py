@@ -48,8 +48,8 @@ def test_words_of_words_are_the_same_words_and_nothing_is_lost():
     rng = np.random.default_rng(0)
     for _ in range(5000):
         text = "".join(rng.choice(PIECES, rng.integers(1, 9)))
-        found = tokens.words(text)
-        assert tokens.words(" ".join(found)) == found and "".join(found) == "".join(text.split()).replace("’", "'"), text
+        words = tokens.words(text)
+        assert tokens.words(" ".join(words)) == words and "".join(words) == "".join(text.split()).replace("’", "'"), text
 
 
 def test_books_and_the_vocabulary_by_frequency(tmp_path):
