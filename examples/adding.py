@@ -30,6 +30,7 @@ from duoln.examples import adding_record
 from duoln.examples.adding_record import Record, Run
 from duoln.extend import Backend
 from duoln.randomness import Stream
+from duoln.system.paths import path_argument
 
 Variant = Literal["layer", "none"]
 
@@ -127,8 +128,9 @@ def main(argv: Sequence[str] | None = None, settings: Settings = Settings()) -> 
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="from the seeds 0 to N - 1 (default 1)")
     parser.add_argument("--choose", type=float, nargs="+", default=[], metavar="RATE",
                         help="first choose one of these for each variant, at a seed of its own")
-    parser.add_argument("--out", type=Path, default=Path("runs/adding"), metavar="DIR", help="default: runs/adding")
-    parser.add_argument("--record", type=Path, metavar="FILE", help="show this adding.json, and train nothing")
+    parser.add_argument("--out", type=path_argument, default=Path("runs/adding"), metavar="DIR",
+                        help="default: runs/adding")
+    parser.add_argument("--record", type=path_argument, metavar="FILE", help="show this adding.json, and train nothing")
     args = parser.parse_args(argv)
     record = (adding_record.read(args.record) if args.record is not None else
               measure(args.rates, args.seeds, args.choose, duoln.backend(), settings))

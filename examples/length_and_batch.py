@@ -42,6 +42,7 @@ from duoln.examples import length_and_batch_record as records
 from duoln.examples.adding import CHOICE_SEED, VARIANTS, Settings
 from duoln.examples.length_and_batch_record import Cell, Record, Run
 from duoln.extend import Backend
+from duoln.system.paths import path_argument
 
 LENGTHS = (25, 50, 100, 200, 500)
 BATCHES = (2, 8, 32, 128)
@@ -112,9 +113,9 @@ def main(argv: Sequence[str] | None = None, settings: Settings = SETTINGS) -> Re
     parser.add_argument("--choose", type=float, nargs="+", default=list(RATES), metavar="RATE",
                         help="the rates of which one is chosen for each variant (default: 0.001 0.003 0.01 0.03)")
     parser.add_argument("--rate", type=float, metavar="RATE", help="one rate for both variants, without a choice")
-    parser.add_argument("--out", type=Path, default=Path("runs/length_and_batch"), metavar="DIR",
+    parser.add_argument("--out", type=path_argument, default=Path("runs/length_and_batch"), metavar="DIR",
                         help="default: runs/length_and_batch")
-    parser.add_argument("--add", type=Path, nargs="+", default=[], metavar="FILE",
+    parser.add_argument("--add", type=path_argument, nargs="+", default=[], metavar="FILE",
                         help="take over the runs of these records")
     args = parser.parse_args(argv)
     least = {"--lengths": (min(args.lengths), 2), "--batches": (min(args.batches), 1), "--seeds": (args.seeds, 1),

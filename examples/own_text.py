@@ -22,7 +22,7 @@ import numpy as np
 
 import duoln
 from duoln import Tensor, nn, ops
-from duoln.data import DATA_SEED, Batch, Batches, read_text
+from duoln.data import DATA_SEED, Batch, Batches, in_home, read_text
 from duoln.errors import DataError, UsageError
 from duoln.pictures.drawing import figure
 from duoln.randomness import Stream
@@ -89,7 +89,7 @@ class OwnText(Task):
 
     def data(self, cfg: OwnTextConfig, root: Path | None = None) -> Splits:
         """Nine tenths of the text are for training; `root` is where `check_task(corpus=...)` has its texts."""
-        path = Path(cfg.file) if cfg.file is not None else None if root is None else root / "text.txt"
+        path = in_home(cfg.file) if cfg.file is not None else None if root is None else root / "text.txt"
         dataset = Dataset("made sentences", "synthetic") if path is None else Dataset(path.name, "original")
         text = _made_text(DATA_SEED) if path is None else read_text(path)
         rows = _rows(text, cfg.length, path or "made sentences")
@@ -152,7 +152,7 @@ class OwnText(Task):
     def _rows_of(self, cfg: OwnTextConfig, text: str | None) -> np.ndarray:
         """The examples of a text file, or those that the training has left out."""
         if text is not None:
-            return _rows(read_text(Path(text)), cfg.length, text)
+            return _rows(read_text(in_home(text)), cfg.length, text)
         held_out: np.ndarray = self.data(cfg).evaluation["valid"]["ids"]
         return held_out
 

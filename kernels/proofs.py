@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import fcntl
 import hashlib
 import inspect
 import json
@@ -33,6 +32,7 @@ from duoln.kernels.native import remarks
 from duoln.system import processes
 from duoln.system.cache import cache_folder
 from duoln.system.filesystem import make_folder, write_atomically
+from duoln.system.locks import lock
 from duoln.system.worker import Worker, WorkerLostError
 
 _FLOAT32 = "float32"
@@ -267,7 +267,7 @@ def _alone() -> Iterator[None]:
         yield
         return
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        lock(descriptor, wait=True)
         yield
     finally:
         os.close(descriptor)

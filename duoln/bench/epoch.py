@@ -12,13 +12,13 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from duoln import runtime
 from duoln.backends.protocol import Backend
 from duoln.data import strictjson
 from duoln.system.filesystem import write_atomically
+from duoln.system.paths import path_argument
 from duoln.tasks import make_config, parse_settings
 from duoln.tasks.registry import find_task
 from duoln.training.trainer import Trainer
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings")
     parser.add_argument("--quick", action="store_const", const="smoke", dest="preset", help="the preset smoke")
     parser.add_argument("--backend", choices=runtime.CHOICES)
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--json", type=path_argument, metavar="FILE")
     args = parser.parse_args(argv)
     backend = runtime.backend(args.backend)
     text = strictjson.dumps(measure(args.task, args.variant, args.preset, args.settings, backend))

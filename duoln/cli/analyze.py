@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from duoln.cli import facts
 from duoln.errors import UsageError
+from duoln.system.paths import path_argument
 
 if TYPE_CHECKING:
     from duoln.backends.protocol import Backend
@@ -74,7 +75,7 @@ def add_command(commands: Any) -> None:
         kind.add_argument("--seed", type=int, default=0, help="0 to 2^64 - 1 (default 0)")
         name = kind.prog.split()[-1]
         also = f", {name}.csv and {name}.png" if kind in (stability, shift, smoothness) else ""
-        kind.add_argument("--out", type=Path, metavar="DIR", help=f"write {name}.json{also} there")
+        kind.add_argument("--out", type=path_argument, metavar="DIR", help=f"write {name}.json{also} there")
         kind.add_argument("--json", action="store_true", help="as one JSON object on stdout")
 
 
@@ -217,10 +218,13 @@ def _training(args: argparse.Namespace) -> _Training:
     from duoln.tasks.registry import find_task
 
     task = find_task(args.task, args.plugins)
-    variants = list(task.variants) if args.variant in (None, "all") else args.variant.split(",")
+    variants = facts.variants_of(task, args.variant) or list(task.variants)
+    settings = facts.settings_of(task, args)
+    if "seed" in settings:
+        raise UsageError(f"[{args.kind}] --set seed: expected --seed, the first of several")
     if args.seeds < 1:
         raise UsageError(f"[{args.kind}] --seeds: expected at least 1, found {args.seeds}")
-    return _Training(task, variants, args.preset, facts.settings_of(task, args), _backend(args.backend),
+    return _Training(task, variants, args.preset, settings, _backend(args.backend),
                      range(args.seed, args.seed + args.seeds))
 
 

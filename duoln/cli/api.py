@@ -49,12 +49,13 @@ def lines(width: int, modules: Sequence[str] = MODULES) -> Iterator[str]:
         module = importlib.import_module(name)
         if name != modules[0]:
             yield ""
-        yield _cut(f"{name}: {first_sentence(module.__doc__).removeprefix(f'{name}: ')}", width)
+        yield cut(f"{name}: {first_sentence(module.__doc__).removeprefix(f'{name}: ')}", width)
         for each in public_names(module):
-            yield _cut(f"  {each:<18} {_in_words(getattr(module, each))}", width)
+            yield cut(f"  {each:<18} {_in_words(getattr(module, each))}", width)
 
 
-def _cut(line: str, width: int) -> str:
+def cut(line: str, width: int) -> str:
+    """A line that ends at `width`, which 0 leaves open."""
     return line if not width or len(line) <= width else f"{line[:width - 4].rstrip()} ..."
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from duoln.bench.records import check_target
 from duoln.errors import UsageError
+from duoln.system.paths import path_argument
 
 
 def add_command(commands: Any) -> None:
     """Add `compare` to the command line."""
     versus = commands.add_parser("compare", help="compare files of `duoln bench ... --json FILE` from several machines")
-    versus.add_argument("files", nargs="+", type=Path, metavar="FILE", help="the others are compared with the first")
-    versus.add_argument("--plot", type=Path, metavar="FILE.png", help="also draw the times (needs matplotlib)")
+    versus.add_argument("files", nargs="+", type=path_argument, metavar="FILE",
+                        help="the others are compared with the first")
+    versus.add_argument("--plot", type=path_argument, metavar="FILE.png", help="also draw the times (needs matplotlib)")
     versus.add_argument("--json", action="store_true", help="as one JSON object on stdout")
     versus.set_defaults(run=_compare)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from duoln.cli import facts
 from duoln.errors import DataMissingError
+from duoln.system.paths import path_argument
 
 
 def add_command(commands: Any) -> None:
@@ -16,9 +16,9 @@ def add_command(commands: Any) -> None:
     kinds = data.add_subparsers(dest="kind", metavar="KIND", required=True)
     prepare = kinds.add_parser("prepare", help="read a corpus as it is distributed, write what the task reads")
     prepare.add_argument("task")
-    prepare.add_argument("--from", type=Path, required=True, metavar="DIR", dest="source", help="the corpus")
+    prepare.add_argument("--from", type=path_argument, required=True, metavar="DIR", dest="source", help="the corpus")
     facts.add_plugin_option(prepare)
-    prepare.add_argument("--out", type=Path, metavar="DIR",
+    prepare.add_argument("--out", type=path_argument, metavar="DIR",
                          help="a folder like DUOLN_DATA (default: the first one of DUOLN_DATA, else the cache)")
     prepare.set_defaults(run=_prepare)
 

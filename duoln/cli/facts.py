@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import duoln
@@ -52,6 +52,37 @@ def settings_of(task: Task, args: argparse.Namespace) -> dict[str, Any]:
             raise UsageError(f"[--set] expected a setting of {task.name}, found {key!r}, which is an option of the "
                              f"command: {flag}")
     return settings
+
+
+def given_by_options(args: argparse.Namespace, settings: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    """The settings that have an option of their own and are given by it.
+
+    Args:
+        args: the parsed command line, in which an option that is not given is None.
+        settings: what `--set` asks for.
+        keys: the names of the settings.
+
+    Raises:
+        UsageError: a setting is given by its option and by `--set`.
+    """
+    given = {key: getattr(args, key) for key in keys if getattr(args, key) is not None}
+    for key in given.keys() & settings.keys():
+        raise UsageError(f"[--set] expected --{key.replace('_', '-')} or --set {key}, found both")
+    return given
+
+
+def variants_of(task: Task, text: str | None) -> list[str]:
+    """The variants that `--variant` names; none where it is not given.
+
+    Raises:
+        UsageError: it names one twice.
+    """
+    from duoln.tasks.attributes import ALL
+
+    names = [] if text is None else list(task.variants) if text == ALL else text.split(",")
+    if len(set(names)) < len(names):
+        raise UsageError(f"[{task.name}] --variant: expected different variants, found {text!r}")
+    return names
 
 
 def say_slow(slow: Iterable[tuple[str, str, float]]) -> None:

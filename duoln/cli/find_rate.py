@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from duoln.cli import one_task
 from duoln.errors import UsageError
 from duoln.system.filesystem import check_regular, make_folder
+from duoln.system.paths import path_argument
 
 if TYPE_CHECKING:
     from duoln.training.rate_test import RateTest
@@ -29,7 +30,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--to", type=float, default=1.0, metavar="RATE", dest="high", help="the last rate (1)")
     parser.add_argument("--updates", type=int, default=100, metavar="N", help="at most so many updates (100)")
     parser.add_argument("--backend", choices=CHOICES, help="default: DUOLN_BACKEND, else auto")
-    parser.add_argument("--out", type=Path, metavar="DIR",
+    parser.add_argument("--out", type=path_argument, metavar="DIR",
                         help=f"write {' and '.join(_FILES)} there; without this nothing is written")
     parser.add_argument("--json", action="store_true", help="as one JSON object on stdout")
     parser.set_defaults(run=_find_rate)

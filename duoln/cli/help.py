@@ -20,18 +20,19 @@ _LINK = re.compile(r"(!?)\[([^\]]+)\]\((?!https?:)([^)#]*)(?:#[^)]*)?\)")
 
 
 class _Topics(tuple[str, ...]):
-    """What may follow `duoln help`: a page, or a name with a dot in it, such as `nn.LSTM`."""
+    """What a shell completes after `duoln help`: the pages. Other words are searched for."""
 
     def __contains__(self, word: object) -> bool:
-        return "." in str(word) or super().__contains__(word)
+        return True
 
 
 def add_command(commands: Any) -> None:
     """Add `help` to the command line."""
-    parser = commands.add_parser("help", help="the pages of the documentation; alone, a list of them")
+    parser = commands.add_parser("help", help="a page of the documentation, or where words are; alone, all pages")
     parser.add_argument("topic", nargs="?", metavar="TOPIC", choices=_Topics((*topics(), _API)),
-                        help=f"a page: {', '.join(topics())}; or {_API}: every public name")
-    parser.add_argument("name", nargs="?", metavar="NAME", help=f"after {_API}: one public name, such as nn.LSTM")
+                        help=f"a page: {', '.join(topics())}; or {_API}: every public name; or words to search for")
+    parser.add_argument("more", nargs="*", metavar="WORD",
+                        help=f"after {_API}: one public name, such as nn.LSTM; else more words to search for")
     parser.set_defaults(run=_help)
 
 
@@ -81,20 +82,24 @@ def _listed(topic: str, words: str, width: int) -> str:
 
 
 def _help(args: argparse.Namespace) -> int:
-    from duoln.cli import api, console
+    from duoln.cli import api, console, help_search
 
-    if args.name is not None and args.topic != _API:
-        raise UsageError(f"[help] expected one topic, found {args.topic!r} and {args.name!r}")
+    name = args.more[0] if args.more else None
+    if len(args.more) > (args.topic == _API) and args.topic in (*topics(), _API):
+        raise UsageError(f"[help] expected one topic, found {args.topic!r} and {args.more[-1]!r}")
     width = console.width()
     if args.topic is None:
         pages = {topic: summary(topic) for topic in topics()}
         pages[_API] = "Every public name in a line; `duoln help api nn.LSTM` shows one of them with its docstring."
         console.put("\n".join([*(_listed(topic, words, width) for topic, words in pages.items()), "",
-                               "duoln help TOPIC shows one; duoln COMMAND --help shows the options of a command."]))
-    elif args.topic == _API and args.name is None:
+                               "duoln help TOPIC shows one, duoln help WORD searches all of them; "
+                               "duoln COMMAND --help shows the options of a command."]))
+    elif args.topic == _API and name is None:
         console.put("\n".join(api.lines(width)))
-    elif args.topic == _API or "." in args.topic:
-        console.put(api.page(args.name or args.topic, width or api.PIPE))
-    else:
+    elif args.topic == _API or ("." in args.topic and name is None):
+        console.put(api.page(name or args.topic, width or api.PIPE))
+    elif args.topic in topics():
         console.show_page(for_a_terminal(page(args.topic)))
+    else:
+        console.put("\n".join(help_search.search(" ".join([args.topic, *args.more]), width)))
     return 0

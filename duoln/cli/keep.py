@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from duoln.cli import facts
 from duoln.cli.curves import runs_of_one_task
 from duoln.errors import UsageError
+from duoln.system.paths import path_argument
 
 if TYPE_CHECKING:
     from duoln.runs.curve import Curve
@@ -23,10 +24,10 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 def add_command(commands: Any) -> None:
     """Add `keep` to the command line."""
     keep = commands.add_parser("keep", help="keep settings, figures and curves of ended runs beside the task's code")
-    keep.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run folder, or a folder of runs")
+    keep.add_argument("runs", nargs="+", type=path_argument, metavar="RUN", help="a run folder, or a folder of runs")
     keep.add_argument("--as", required=True, dest="name", metavar="NAME",
                       help="the name of these results; they replace what was kept under it")
-    keep.add_argument("--to", type=Path, metavar="DIR",
+    keep.add_argument("--to", type=path_argument, metavar="DIR",
                       help="where NAME is made (default: results beside the task's code; an installed package is "
                            "refused)")
     facts.add_plugin_option(keep)

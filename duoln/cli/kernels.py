@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from duoln.system.paths import path_argument
+
 _DESCRIPTION = """Compile the kernels of the NumPy backend ahead: for this CPU, or for an image without a compiler.
 
   duoln compile                                             all for this CPU, where the first use would put them
@@ -25,16 +27,10 @@ def add_command(commands: Any) -> None:
                                  description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--march", default="native", metavar="CPU",
                         help="the CPU that they are for, as the compiler's -march names it (default: this one)")
-    parser.add_argument("--out", type=_folder, metavar="DIR",
+    parser.add_argument("--out", type=path_argument, metavar="DIR",
                         help="a folder that every user may read (default: DUOLN_KERNELS, else the cache)")
     parser.add_argument("--json", action="store_true", help="as one JSON object on stdout")
     parser.set_defaults(run=_compile)
-
-
-def _folder(text: str) -> Path:
-    if not text:
-        raise argparse.ArgumentTypeError("expected a folder, found an empty name")
-    return Path(text)
 
 
 def _compile(args: argparse.Namespace) -> int:

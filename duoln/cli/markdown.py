@@ -9,6 +9,7 @@ from duoln.cli import console
 from duoln.core.arguments import did_you_mean
 from duoln.errors import UsageError
 from duoln.runs.series import Point, Range, Series, metric
+from duoln.system.visible import visible
 from duoln.tasks.values import Column, split_columns
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ def over_time(task: Task, series: Sequence[Series], key: str) -> str:
     lines = [[f"{column.heading}, after updates", *map(str, chosen)], ["---"] * (1 + len(chosen))]
     for label, of_series in points.items():
         at = {int(p.x): p for p in of_series}
-        lines.append([f"`{label}`", *(_cell(_value(at.get(step)), column.form) for step in chosen)])
+        code = label.replace("`", "'")
+        lines.append([f"`{code}`", *(_cell(_value(at.get(step)), column.form) for step in chosen)])
     return _table(lines)
 
 
@@ -62,7 +64,12 @@ def _value(point: Point | None) -> Any:
 
 
 def _table(lines: Sequence[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join(f"| {' | '.join(map(_escaped, line))} |" for line in lines)
+
+
+def _escaped(cell: str) -> str:
+    """A cell in one line, whose bars end no cell; a code span keeps its backslash before a bar to itself."""
+    return " ".join(visible(cell).split()).replace("|", "\\|")
 
 
 def _cell(value: Any, form: str) -> str:

@@ -40,8 +40,9 @@ def configured(args: argparse.Namespace) -> tuple[Task, str, Config, Splits]:
     if args.variant is None and len(task.variants) > 1:
         raise UsageError(f"[{task.name}] expected --variant with one of {', '.join(task.variants)}, found none")
     variant = next(iter(task.variants)) if args.variant is None else args.variant
-    given = {key: getattr(args, key) for key in ("seed", "batch_size") if getattr(args, key) is not None}
-    cfg = make_config(task, variant, args.preset, {**facts.settings_of(task, args), **given})
+    settings = facts.settings_of(task, args)
+    settings |= facts.given_by_options(args, settings, "seed", "batch_size")
+    cfg = make_config(task, variant, args.preset, settings)
     check_config(task, variant, cfg)
     say_absent()
     splits = task.data(cfg)

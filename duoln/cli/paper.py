@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from duoln.cli import facts
 from duoln.errors import UsageError
 from duoln.system.filesystem import check_regular
+from duoln.system.paths import path_argument
 
 if TYPE_CHECKING:
     from duoln.paper.claims import Entry
@@ -26,12 +27,12 @@ _PAGES = (".html", ".htm")
 def add_command(commands: Any) -> None:
     """Add `paper` to the command line."""
     paper = commands.add_parser("paper", help="every figure, table and claim of the paper, our evidence, the verdict")
-    paper.add_argument("--runs", action="append", type=Path, metavar="DIR",
+    paper.add_argument("--runs", action="append", type=path_argument, metavar="DIR",
                        help="runs to look in, or one run; may be repeated (default: runs, and what is kept beside the "
                             "code)")
     paper.add_argument("--section", metavar="NUMBER", help="only the claims of this section, such as 6 or 6.5")
     paper.add_argument("--verdict", metavar="WORDS", help="only the claims with this verdict, such as 'does not hold'")
-    paper.add_argument("--html", type=Path, metavar="FILE.html",
+    paper.add_argument("--html", type=path_argument, metavar="FILE.html",
                        help="write one page that any browser opens: the paper's figures beside ours")
     facts.add_plugin_option(paper)
     paper.add_argument("--json", action="store_true", help="as one JSON object on stdout")

@@ -13,6 +13,10 @@ from duoln.core.pytorch_names import our_word
 
 _INVALID_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")
 _QUOTED = re.compile(r"'([^']+)'")
+_NUMBER = r"(?:inf|infinity|nan|(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(?:e[+-]?\d[\d_]*)?)"
+_BELOW_0 = re.compile(rf"-{_NUMBER}(?:,-?{_NUMBER})*$", re.IGNORECASE)
+"""Negative numbers as Python reads them, of which argparse takes those with an exponent, among others, for options."""
+_LACKS_VALUE = re.compile(r"argument (\S+?)[:/].* expected (?:one|at least one) argument$")
 _ABOUT_FLAGS = re.compile("unrecognized arguments|arguments are required")
 """Errors that a misspelt flag leads to: it is no flag, so an argument may be missing."""
 
@@ -32,6 +36,10 @@ class Parser(argparse.ArgumentParser):
     """
 
     _words: Sequence[str] = ()
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._negative_number_matcher = _BELOW_0
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse all words: a sub-command refuses a flag that it does not know, because it knows which it has.
@@ -59,13 +67,22 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End the parser because the command line is wrong."""
-        wrong = _INVALID_CHOICE.search(message)
-        if wrong:
+        wrong, lack = _INVALID_CHOICE.search(message), _LACKS_VALUE.match(message)
+        if lack:
+            message += self._value_that_is_meant(lack[1])
+        elif wrong:
             message += did_you_mean(wrong[1], _QUOTED.findall(wrong[2]) or wrong[2].split(", "))
         elif _ABOUT_FLAGS.match(message.removeprefix("the following ")):
             message += self._flag_that_is_meant()
         listed = "options" if self._subparsers is None else "commands"
         raise ParsedError(2, f"{self.prog}: error: {message}\n`{self.prog} --help` lists the {listed}")
+
+    def _value_that_is_meant(self, flag: str) -> str:
+        """The end of an error: it joins a flag to the word after it, if that begins with "-" and is no flag."""
+        k = next((k for k, word in enumerate(self._words[:-1]) if len(word) > 2 and flag.startswith(word)), None)
+        value = "" if k is None else self._words[k + 1]
+        is_flag = any(known.startswith(value.partition("=")[0]) for known in self._option_string_actions)
+        return f"; a value that begins with '-' is joined: {flag}={value}" if value and not is_flag else ""
 
     def _flag_that_is_meant(self) -> str:
         """The end of an error: it proposes a flag for the first one that is unknown, if one is near."""

@@ -14,6 +14,7 @@ from duoln.cli import facts
 from duoln.cli.curves import CURVES, runs_by_task, write_curves, write_layers
 from duoln.errors import UsageError
 from duoln.system.filesystem import check_regular, make_folder
+from duoln.system.paths import path_argument
 
 if TYPE_CHECKING:
     from duoln.runs.page import Part
@@ -26,13 +27,13 @@ _PAGES = (".html", ".htm")
 def add_command(commands: Any) -> None:
     """Add `report` to the command line."""
     report = commands.add_parser("report", help="figures and curves of finished or running runs")
-    report.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run folder, or a folder of runs")
+    report.add_argument("runs", nargs="+", type=path_argument, metavar="RUN", help="a run folder, or a folder of runs")
     report.add_argument("--by", choices=("run", "seed"), default="run",
                         help="a curve and a row for each run, or for each setting: the median and range of its seeds")
-    report.add_argument("--out", type=Path, metavar="DIR",
+    report.add_argument("--out", type=path_argument, metavar="DIR",
                         help=f"write {' and '.join(CURVES)} there, of several tasks in a folder for each; without this "
                              "nothing is written")
-    report.add_argument("--html", type=Path, metavar="FILE.html",
+    report.add_argument("--html", type=path_argument, metavar="FILE.html",
                         help="write one page that any browser opens: table, settings, and curves that answer to the "
                              "pointer")
     report.add_argument("--markdown", action="store_true", help="the table as text for a README, on stdout")
@@ -129,7 +130,7 @@ def told_apart(series: Sequence[Series], by: By = "run") -> dict[str, list[str]]
     elif by == "run" and any(s.name != s.variant for s in series):
         columns["run"] = [s.name.removesuffix(f"/{s.variant}") for s in series]
     for key in dict.fromkeys(key for s in series for key in s.differences if key not in ("batch_size", "epochs")):
-        columns[key] = [s.differences.get(key, "") for s in series]
+        columns[f"setting {key}" if key in columns else key] = [s.differences.get(key, "") for s in series]
     return columns
 
 

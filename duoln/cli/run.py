@@ -18,6 +18,7 @@ from duoln.cli.one_task import say_absent, say_data
 from duoln.cli.parser import Parser
 from duoln.cli.ranks import launch, parse_ranks, take_place
 from duoln.errors import UsageError
+from duoln.system.paths import path_argument
 
 if TYPE_CHECKING:
     from duoln.backends.protocol import Backend
@@ -54,13 +55,14 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     from duoln.training.norm_stats import WATCHES
 
     parser.add_argument("--backend", choices=CHOICES, help="default: DUOLN_BACKEND, else auto")
-    parser.add_argument("--seed", type=_seeds, default=[], metavar="N[,N]", dest="seeds",
+    parser.add_argument("--seed", type=_seeds, metavar="N[,N]",
                         help="0 to 2^64 - 1 (default 0); of several, each variant is trained with each, and the table "
                              "has their median and range")
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--batch-size", type=int)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="the run folder (default: runs/TASK-DATE-TIME); "
-                        "nothing is kept elsewhere, so removing the folder removes the runs")
+    parser.add_argument("--out", type=path_argument, metavar="DIR",
+                        help="the run folder (default: runs/TASK-DATE-TIME); nothing is kept elsewhere, so removing "
+                             "the folder removes the runs")
     parser.add_argument("--resume", choices=("auto", "anyway"), help="go on from the newest good checkpoint in --out, "
                         "or in the newest run of this task below runs/, with the settings of that folder; anyway: even "
                         "where this machine's arithmetic gives other last bits")
@@ -132,7 +134,7 @@ def _run(args: argparse.Namespace) -> int:
     from duoln.tasks.registry import find_task
 
     task = find_task(args.task, args.plugins)
-    names = [] if args.variant is None else list(task.variants) if args.variant == "all" else args.variant.split(",")
+    names = facts.variants_of(task, args.variant)
     for option, is_given in (("--debug-nans", args.debug_nans), ("--watch", args.watch is not None)):
         if args.ranks != 1 and is_given:
             raise UsageError(f"[ranks] {option} wants one process: run without --ranks")
@@ -174,10 +176,9 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
     from duoln.training.trainer import Trainer
 
     loggers = _loggers(args.log_to, console.say)
-    given = {key: getattr(args, key) for key in ("epochs", "batch_size") if getattr(args, key) is not None}
-    asked = asked._replace(settings={**asked.settings, **given}, seeds=args.seeds)
-    if asked.seeds and "seed" in asked.settings:
-        raise UsageError("[run] expected --seed or --set seed, found both")
+    given = facts.given_by_options(args, asked.settings, "seed", "epochs", "batch_size")
+    seeds = given.pop("seed", [])
+    asked = asked._replace(settings={**asked.settings, **given}, seeds=seeds)
     follows = place is not None and place.rank > 0
     top = Path()
     wishes: Mapping[Job, Command] = {}

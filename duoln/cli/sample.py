@@ -6,12 +6,12 @@ import argparse
 import dataclasses
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from duoln.cli import facts
 from duoln.cli.parser import Parser
 from duoln.errors import UsageError
+from duoln.system.paths import path_argument
 
 
 def add_command(commands: Any) -> None:
@@ -25,7 +25,7 @@ def add_command(commands: Any) -> None:
 def add_run(parser: argparse.ArgumentParser, rest: str) -> None:
     """The run, and what follows it: the options of its task."""
     facts.add_plugin_option(parser)
-    parser.add_argument("trained", type=Path, metavar="RUN", help="a run folder, or a folder that holds one")
+    parser.add_argument("trained", type=path_argument, metavar="RUN", help="a run folder, or a folder that holds one")
     parser.add_argument("options", nargs=argparse.REMAINDER, metavar=rest)
 
 
@@ -39,7 +39,7 @@ def _sample(args: argparse.Namespace) -> int:
     if task.sampling is None:
         raise UsageError(f"[{task.name}] the task has nothing to sample; {those_with('sampling', args.plugins)}")
     parser = Parser(prog=f"duoln sample {args.trained}", description=f"What a trained model of {task.name} generates.")
-    parser.add_argument("--out", type=Path, default=args.trained / task.sample_name, metavar="FILE",
+    parser.add_argument("--out", type=path_argument, default=args.trained / task.sample_name, metavar="FILE",
                         help="what to write (default %(default)s)")
     add_options(parser, task.sampling)
     given = vars(parser.parse_args(args.options))
@@ -69,7 +69,7 @@ def add_options(parser: argparse.ArgumentParser, kind: type) -> None:
 
     parser.add_argument("--backend", choices=CHOICES, help="default: DUOLN_BACKEND, else auto")
     for name, flag, meaning in options_of(kind):
-        parser.add_argument(flag, dest=name, metavar="VALUE", help=meaning)
+        parser.add_argument(flag, dest=name, metavar="VALUE", help=meaning.replace("%", "%%"))
 
 
 def options_of(kind: type) -> Iterator[tuple[str, str, str]]:

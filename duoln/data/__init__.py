@@ -15,10 +15,11 @@ from duoln.data.originals import DATA_SEED, absent, locate, original_or_made, su
 from duoln.data.tar import read_tar
 from duoln.data.text import at_line, describe_unknown, read_lines, read_text
 from duoln.system.cache import cache_folder
+from duoln.system.paths import in_home
 
 __all__ = ["CONTENT_ERRORS", "DATA_SEED", "Axes", "Batch", "Batches", "Digits", "Expected", "Resource",
            "Unpacked", "absent", "at_line", "cache_folder", "check_range", "count_examples", "data_folders",
-           "describe_unknown", "examples", "find", "find_mnist", "json_of", "locate", "map_npy",
+           "describe_unknown", "examples", "find", "find_mnist", "in_home", "json_of", "locate", "map_npy",
            "most_unpacked", "opened", "original_or_made", "packed_or_not", "parse_json", "read_found",
            "read_idx", "read_json", "read_lines", "read_mnist", "read_npz", "read_tar", "read_text",
            "read_whole", "search_folders", "size_of", "suited_to", "visible", "write_idx"]

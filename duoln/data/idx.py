@@ -12,6 +12,7 @@ import numpy as np
 from duoln.core.miscalled import explained
 from duoln.data.bounded import Unpacked, most_unpacked, opened
 from duoln.errors import DataError, DataFormatError
+from duoln.system.paths import in_home
 
 _UINT8 = 0x08
 _CODES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -33,7 +34,7 @@ def read_idx(path: str | Path, max_bytes: int = _MAX_BYTES) -> np.ndarray:
         DataFormatError: wrong magic, dtype or dimensions, more or fewer bytes than claimed, damaged gzip. No more is
             allocated than the data in the file need, and no more than a file of that size may hold.
     """
-    path = Path(path)
+    path = in_home(path)
     with opened(path, "IDX file") as raw:
         return _read(path, Unpacked(path, raw, max_bytes))
 
@@ -80,7 +81,7 @@ def write_idx(path: str | Path, array: np.ndarray) -> None:
     if array.dtype != np.uint8 or not 1 <= array.ndim <= 4:
         raise DataError(f"[write_idx] expected uint8 of 1 to 4 axes, found {array.dtype} of shape {array.shape}")
     content = struct.pack(f">BBBB{array.ndim}I", 0, 0, _UINT8, array.ndim, *array.shape) + array.tobytes()
-    path = Path(path)
+    path = in_home(path)
     written = gzip.compress(content, mtime=0) if path.suffix == ".gz" else content
     most = _MAX_BYTES if written is content else most_unpacked(len(written), _MAX_BYTES)
     if len(content) > most:

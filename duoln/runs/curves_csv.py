@@ -2,37 +2,39 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from duoln.data.csv_text import csv_text
 from duoln.runs.series import By, Series, metric
 from duoln.system.filesystem import write_own
+
+_NAMES = ("run", "variant", "batch_size", "dataset", "provenance")
 
 
 def write_csv(series: Sequence[Series], target: Path, by: By = "run") -> Path:
     """Write a line for each evaluation.
 
-    `run` names the run, as the table and the picture do; a column follows for each setting in which the runs differ.
+    `run` names the run, as the table and the picture do; a column follows for each setting in which the runs differ,
+    `setting KEY` where another column has the name of the setting.
     By seed, a line is for all runs of a setting: `seeds` is the number of their seeds at that update, each metric is a
     median, `METRIC_low` and `METRIC_high` are the least and the greatest value, and `METRIC_nan` is the number of runs
     in which it is NaN, which the three leave out.
     """
     settings = list(dict.fromkeys(key for s in series for key in s.differences if key != "batch_size"))
     metrics = sorted({key for s in series for c in s.runs for p in c.points for key in p} - {"event"})
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     of_metrics = metrics if by == "run" else ["seeds", *(f"{key}{end}" for key in metrics for end in _ends(key))]
-    writer.writerow(["run", "variant", "batch_size", "dataset", "provenance", *settings, *of_metrics])
+    others = {*_NAMES, *of_metrics}
+    rows: list[Sequence[Any]] = [[*_NAMES, *(f"setting {key}" if key in others else key for key in settings),
+                                  *of_metrics]]
     for s in series:
         first = s.runs[0]
         named = [s.name if by == "run" else s.label(), s.variant, first.config["batch_size"], *first.dataset,
                  *(s.differences.get(key, "") for key in settings)]
         for row in _runs(s, metrics) if by == "run" else _seeds(s, metrics):
-            writer.writerow([*named, *row])
-    write_own(target, text.getvalue().encode(errors="backslashreplace"))
+            rows.append([*named, *row])
+    write_own(target, csv_text(rows).encode())
     return target
 
 

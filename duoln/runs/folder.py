@@ -7,7 +7,6 @@ disk may leave unfinished files; they are repaired when the folder is opened aga
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import os
 import platform
 import sys
@@ -29,6 +28,7 @@ from duoln.runs.log import NAME as LOG
 from duoln.runs.log import RunLog
 from duoln.runs.norm_stats import Layers, entry_of
 from duoln.system.filesystem import check_regular, make_folder, open_to_append, remove, write_all, write_own
+from duoln.system.locks import lock
 from duoln.tasks.events import Evaluation, Listener, RunStart, Step
 from duoln.tasks.task import Config
 
@@ -58,14 +58,15 @@ class RunFolder(Listener):
         self._log_every = 1
         self._first_step = 0
         self.mended: list[str] = []
-        """The repairs that were made when the folder was opened, in words."""
+        """The repairs that were made when the folder was opened, in words; and that it is not locked, if it is not."""
         make_folder(path)
         for name in (LOCK, LOG, CONFIG, RESULT):
             check_regular(path / name)
         checkpoint.check_names(self.checkpoints)
         _open.add(self)
         try:
-            self._lock = _locked(path / LOCK)
+            self._lock, unlocked = _locked(path / LOCK)
+            self.mended += [f"{path}: not locked, because {unlocked}; start no other run in it"] if unlocked else []
             self._log = RunLog(path / LOG)
             self._put_in_order()
         except BlockingIOError as error:  # the lock file was removed while another process had it
@@ -165,11 +166,14 @@ class RunFolder(Listener):
             self._log.append(entry)
 
 
-def _locked(path: Path) -> int:
-    """Lock a file for this process, until the file is closed or the process ends. The result is a descriptor."""
+def _locked(path: Path) -> tuple[int, str]:
+    """Lock a file for this process, until the file is closed or the process ends.
+
+    The results are a descriptor, and the reason why the file is not locked where its file system has no locks.
+    """
     descriptor = open_to_append(path)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        unlocked = lock(descriptor)
         os.ftruncate(descriptor, 0)
         write_all(descriptor, str(os.getpid()).encode())
     except BlockingIOError:
@@ -179,7 +183,7 @@ def _locked(path: Path) -> int:
     except OSError:
         os.close(descriptor)
         raise
-    return descriptor
+    return descriptor, unlocked
 
 
 def _taken(path: Path, holder: str) -> CheckpointError:

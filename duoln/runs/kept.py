@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from duoln.data.bounded import opened
+from duoln.data.csv_text import csv_text
 from duoln.errors import CheckpointError, DataError, DataFormatError
 from duoln.runs.curve import Curve, check_entry, read_header
 from duoln.runs.dataset import read_dataset
@@ -106,13 +107,9 @@ def read(folder: Path) -> Curve:
 
 def _table(run: Curve) -> str:
     metrics = list(dict.fromkeys(key for point in run.points for key in point if key not in ("event", "step")))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["step", "loss", *metrics])
     lines = [(step, [step, f"{loss:.6g}", *("" for _ in metrics)]) for step, loss in _parts(run.losses)]
     lines += [(point["step"], [point["step"], "", *(point.get(key, "") for key in metrics)]) for point in run.points]
-    writer.writerows(line for _, line in sorted(lines, key=lambda line: line[0]))
-    return text.getvalue()
+    return csv_text([["step", "loss", *metrics], *(line for _, line in sorted(lines, key=lambda line: line[0]))])
 
 
 def _parts(losses: Sequence[tuple[int, float]]) -> Iterator[tuple[int, float]]:

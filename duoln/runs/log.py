@@ -6,7 +6,6 @@ again.
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -18,6 +17,7 @@ from duoln.data.bounded import opened
 from duoln.data.json_text import parse_json
 from duoln.errors import CheckpointError, DataError, DataFormatError
 from duoln.system.filesystem import open_to_append, sync, write_all
+from duoln.system.locks import lock
 
 NAME = "log.jsonl"
 _LONGEST_LINE = 1 << 22
@@ -44,7 +44,7 @@ class RunLog:
         self.mended = ""
         """A report of the unfinished line that was removed; empty if there was none."""
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(self._descriptor)
             good, size = _good_length(path), os.fstat(self._descriptor).st_size
             if good < size:
                 os.ftruncate(self._descriptor, good)

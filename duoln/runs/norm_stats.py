@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from duoln.data.csv_text import csv_text
 from duoln.errors import DataFormatError
 from duoln.system.filesystem import write_own
 
@@ -75,13 +74,11 @@ def write_table(runs: Mapping[str, tuple[str, Mapping[int, Layers]]], target: Pa
     Raises:
         CheckpointError: it cannot be written.
     """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["run", "variant", "step", "layer", *LayerStats._fields])
+    rows: list[Sequence[Any]] = [["run", "variant", "step", "layer", *LayerStats._fields]]
     for name, (variant, by_step) in runs.items():
         for step in sorted(by_step):
             for path, stats in by_step[step].items():
-                writer.writerow([name, variant, step, name_of(path), *("" if x is None else x for x in stats)])
-    write_own(target, text.getvalue().encode(errors="backslashreplace"))
+                rows.append([name, variant, step, name_of(path), *("" if x is None else x for x in stats)])
+    write_own(target, csv_text(rows).encode())
     return target
 

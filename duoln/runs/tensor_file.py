@@ -27,6 +27,7 @@ from duoln.data.bounded import CONTENT_ERRORS, opened
 from duoln.data.json_text import parse_json
 from duoln.errors import CheckpointError, DataError, DtypeError, MemoryExhaustedError, ShapeError, UsageError
 from duoln.runtime import backend, tensor
+from duoln.system.paths import in_home
 
 Array = np.ndarray | Tensor
 NOTES = "duoln"
@@ -51,7 +52,7 @@ def path_of(name: str, path: Any) -> Path:
     """A path that a caller gave. Raises DtypeError for anything else, such as the parameters."""
     if not isinstance(path, str | PathLike):
         raise DtypeError(f"[{name}] path: expected the name of a file or folder first, found {described(path)}")
-    return Path(path)
+    return in_home(path)
 
 
 def check_name(name: str, path: Path) -> None:

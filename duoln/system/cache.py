@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from duoln.errors import DataMissingError
+from duoln.system.paths import in_home
 
 
 def cache_folder() -> Path:
@@ -20,16 +20,3 @@ def cache_folder() -> Path:
     if sys.platform == "darwin":
         return in_home("~/Library/Caches/duoln")
     return in_home(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "duoln"
-
-
-def in_home(path: str) -> Path:
-    """A path with the home folder in the place of "~".
-
-    Raises:
-        DataMissingError: there is no home folder, as for a user whom the system does not know.
-    """
-    try:
-        return Path(path).expanduser()
-    except RuntimeError as error:
-        raise DataMissingError(f"{path}: expected a home folder, found none; set HOME, or DUOLN_CACHE to a folder"
-                               ) from error

@@ -9,7 +9,6 @@ outside the run folder.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import secrets
 import stat
@@ -18,12 +17,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from duoln.errors import CheckpointError
+from duoln.system.locks import lock
 
 _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISLNK, "a symbolic link"), (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a named pipe"),
     (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"))
-_NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
-"""The errors of file systems that cannot sync, as some of networks and of user space; that is no failure of a write."""
+_CANNOT = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
+"""The errors of file systems that cannot sync, or have no owners and modes, as some of networks and of user space; that
+is no failure of a write."""
 _RIGHTS = 0o777
 _REFUSALS = (OSError, ValueError)
 """The errors of a name that the system, or Python, refuses: one with a zero byte is a ValueError."""
@@ -105,7 +106,7 @@ def sync(descriptor: int) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in _NO_SYNC:
+        if error.errno not in _CANNOT:
             raise
 
 
@@ -184,18 +185,17 @@ def missing_folders(path: Path) -> list[Path]:
 
 
 def is_left(part: Path) -> bool:
-    """Whether a file that was written aside has lost its writer."""
+    """Whether a file that was written aside has lost its writer. Without locks nobody knows, so that it stays."""
     try:
         descriptor = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:  # a link, which none of ours is, or one that was moved into its place just now
         return os.path.lexists(part)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return not lock(descriptor, shared=True)
     except BlockingIOError:
         return False
     finally:
         os.close(descriptor)
-    return True
 
 
 def _replace(path: Path, content: bytes) -> None:
@@ -204,9 +204,9 @@ def _replace(path: Path, content: bytes) -> None:
         before = os.stat(path) if os.path.lexists(path) else None
         # The file that replaces a private one is private from its first byte.
         mode = 0o666 if before is None else before.st_mode & stat.S_IRWXU
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+        descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)  # see `is_left`
+            lock(descriptor, wait=True)  # see `is_left`
             if before is not None:
                 _make_like(descriptor, before)
             write_all(descriptor, content)
@@ -224,12 +224,22 @@ def _replace(path: Path, content: bytes) -> None:
 def _make_like(descriptor: int, before: os.stat_result) -> None:
     """Give a file the owner, the group and the mode of another, or less: nobody gets a right that he had not."""
     mode, now = before.st_mode & _RIGHTS, os.fstat(descriptor)
-    if (now.st_uid, now.st_gid) != (before.st_uid, before.st_gid):
-        try:
-            os.fchown(descriptor, before.st_uid, before.st_gid)
-        except PermissionError:
-            mode &= ~stat.S_IRWXG
-    os.fchmod(descriptor, mode)
+    is_given = (now.st_uid, now.st_gid) == (before.st_uid, before.st_gid)
+    if not is_given and not _allowed(os.fchown, descriptor, before.st_uid, before.st_gid):
+        mode &= ~stat.S_IRWXG
+    if now.st_mode & _RIGHTS != mode:
+        _allowed(os.fchmod, descriptor, mode)  # else it stays as private as it was made
+
+
+def _allowed(change: Callable[..., None], *args: int) -> bool:
+    """Change a file, where the user may and its file system can."""
+    try:
+        change(*args)
+    except OSError as error:
+        if not isinstance(error, PermissionError) and error.errno not in _CANNOT:
+            raise
+        return False
+    return True
 
 
 def _sync_folder(path: Path) -> None:

@@ -18,6 +18,16 @@ NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]|\.(?=[A-Za-z0-9_-])){0,63}")
 """Names are typed on command lines, and folders are called after them."""
 _NAME_WORDS = "1 to 64 letters, digits, '_', and inside also '-' and single '.'"
 
+RESERVED = {
+    "config": (("task", "variant", "preset", "backend", "out", "data", "resume", "listeners", "precision", "watch",
+                "watch_every"), "an argument of duoln.train"),
+    "sampling": (("help", "backend", "out"), "an option of `duoln sample`"),
+    "evaluating": (("help", "backend", "json"), "an option of `duoln evaluate`")}
+"""For each class of settings the names that its fields cannot have, and what has them."""
+
+ALL = "all"
+"""What stands for every variant on a command line."""
+
 
 def check_attributes(task: Task) -> None:
     """Check the attributes of a task.
@@ -66,7 +76,10 @@ def _tables(value: Any) -> str:
 
 
 def _variants(value: Any) -> str:
-    return _tables(value) or ("" if value else "expected one or more, found none; {'plain': {}} is one without changes")
+    problem = _tables(value)
+    if not problem and ALL in list(value):
+        problem = f"expected another name than '{ALL}', which stands for every variant"
+    return problem or ("" if value else "expected one or more, found none; {'plain': {}} is one without changes")
 
 
 def _claims(value: Any) -> str:
@@ -77,21 +90,32 @@ def _claims(value: Any) -> str:
 def _config(value: Any) -> str:
     if not (isinstance(value, type) and issubclass(value, Config) and dataclasses.is_dataclass(value)):
         return f"expected a dataclass that extends Config, found {kind_of(value)}"
-    return _fields(value)
+    return _fields(value, "config")
 
 
-def _options(value: Any) -> str:
+def _sampling(value: Any) -> str:
+    return _options(value, "sampling")
+
+
+def _evaluating(value: Any) -> str:
+    return _options(value, "evaluating")
+
+
+def _options(value: Any, attribute: str) -> str:
     if value is None:
         return ""
     if not (isinstance(value, type) and dataclasses.is_dataclass(value)):
         return f"expected a dataclass or None, found {kind_of(value)}"
-    return _fields(value)
+    return _fields(value, attribute)
 
 
-def _fields(value: Any) -> str:
+def _fields(value: Any, attribute: str) -> str:
     """The fields of a dataclass, which a command line and a run's folder can hold."""
     kinds = typing.get_type_hints(value)
+    reserved, owner = RESERVED[attribute]
     for field in dataclasses.fields(value):
+        if field.name in reserved:
+            return f"expected another name than '{field.name}', which is {owner}"
         if not is_readable(kinds[field.name]):
             return (f"{field.name}: expected a type of int, float, bool, str, None, Literal, and tuples, lists and "
                     f"unions of them, such as tuple[int, ...]; found {kind_in_words(kinds[field.name])}")
@@ -139,5 +163,5 @@ _CHECKS: dict[str, Callable[[Any], str]] = {
     "name": _name, "title": _text, "paper": _text, "config": _config, "presets": _tables, "variants": _variants,
     "references": _claims, "columns": _columns, "selection": _selection, "x_axis": _x_axis, "corpora": _corpora,
     "batch_axes": _batch_axes,
-    "sampling": _options, "sample_name": _text, "evaluating": _options, "peers": _tables}
+    "sampling": _sampling, "sample_name": _text, "evaluating": _evaluating, "peers": _tables}
 """The error of an attribute in words; empty if there is none."""

@@ -40,7 +40,7 @@ class RunStart(NamedTuple):
     refused: tuple[str, ...] = ()
     """Newer checkpoints that a resumed run could not use, and why."""
     mended: tuple[str, ...] = ()
-    """Repairs of what an earlier run left unfinished, made when the folder was opened."""
+    """Repairs of what an earlier run left unfinished, made when the folder was opened; and that it is not locked."""
     precision: str = "float32"
     """In what the step stores activations and weights: "float32" or "bf16"."""
     is_finished: bool = False

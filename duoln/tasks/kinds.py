@@ -10,7 +10,10 @@ import math
 import types
 import typing
 from collections.abc import Callable
+from numbers import Number
 from typing import Any, Literal
+
+import numpy as np
 
 from duoln.core.arguments import did_you_mean
 from duoln.data.json_text import parse_json
@@ -83,6 +86,8 @@ def _converted(what: str, value: Any, kind: Any, read: Callable[[Any, Any], Any]
 
 
 def _from_value(value: Any, kind: Any) -> Any:
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
+        value = value.item()
     args = typing.get_args(kind)
     if typing.get_origin(kind) in _UNIONS:  # the type that the value has already stands first
         return _first(value, sorted(args, key=lambda k: type(value) is not k), _from_value)
@@ -95,7 +100,7 @@ def _from_value(value: Any, kind: Any) -> Any:
         if not isinstance(value, tuple | list):
             raise _MisfitError
         return _parts(value, kind, _from_value)
-    if kind in (int, float) and not isinstance(value, bool | str):
+    if kind in (int, float) and not isinstance(value, bool) and isinstance(value, Number):
         return _number(value, kind)
     if (kind is type(None) and value is None) or (kind in (bool, str) and isinstance(value, kind)):
         return value
@@ -125,7 +130,7 @@ def _from_text(text: str, kind: Any) -> Any:
             text.encode()
         except UnicodeEncodeError:  # bytes of a command line that are no UTF-8
             raise _MisfitError from None
-        return text
+        return str(text)
     words = {"none": None} if kind is type(None) else {"true": True, "false": False} if kind is bool else {}
     if text not in words:
         raise _MisfitError
@@ -158,6 +163,6 @@ def _number(value: Any, kind: Any) -> Any:
         converted = kind(value)
     except (TypeError, ValueError, OverflowError):
         raise _MisfitError from None
-    if (kind is float and math.isnan(converted)) or (isinstance(value, float) and converted != value):
+    if math.isnan(converted) if kind is float else not isinstance(value, str) and converted != value:
         raise _MisfitError
     return converted

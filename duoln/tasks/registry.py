@@ -23,7 +23,7 @@ from duoln.core import Op
 from duoln.core.arguments import did_you_mean
 from duoln.errors import PluginError, UsageError
 from duoln.tasks import hookspecs
-from duoln.tasks.attributes import check_attributes
+from duoln.tasks.attributes import NAME, check_attributes
 from duoln.tasks.events import Listener
 from duoln.tasks.faults import hearing_interrupts, named, refusal, staying
 from duoln.tasks.listening import Contained
@@ -40,6 +40,9 @@ _operators: list[Op[..., Any]] = []
 _cases: list[Any] = []
 """The cases that prove these rules on a device."""
 _CHECKOUT = Path(__file__).resolve().parents[2] / "pyproject.toml"
+
+_OF_OTHERS = ("; a task of another package is there once that package is installed, as by pip install -e FOLDER, and "
+              "duoln new-task NAME begins one")
 
 
 class Found(NamedTuple):
@@ -279,4 +282,17 @@ def find_task(name: str, asked: Sequence[str] | None = None) -> Task:
         if broken.name == name:
             raise PluginError(f"plug-in '{name}' of {broken.distribution} is broken: {broken.reason}")
     raise UsageError(f"[task] expected one of {', '.join(sorted(everything.tasks)) or 'none'}; found {name!r}"
-                     f"{did_you_mean(name, everything.tasks)}")
+                     f"{_how_to_install(name) or did_you_mean(name, everything.tasks) or _OF_OTHERS}")
+
+
+def _how_to_install(name: str) -> str:
+    """The end of an error: how a task is installed whose package is in the working folder; empty where none is."""
+    for folder in (Path(name), Path()) if NAME.fullmatch(name) else ():
+        try:
+            text = (folder / "pyproject.toml").read_text(encoding="utf-8")
+            entries = tomllib.loads(text)["project"]["entry-points"][GROUP]
+        except (OSError, ValueError, LookupError, TypeError):
+            continue  # no package of a task
+        if isinstance(entries, dict) and name in entries:
+            return f", whose package is not installed yet: pip install -e ./{folder}".removesuffix("/.")
+    return ""

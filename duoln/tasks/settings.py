@@ -120,12 +120,14 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
     """`KEY=VALUE` texts as a dict.
 
     Raises:
-        UsageError: a text without `=`.
+        UsageError: a text without `=`, or two values for one key.
     """
     settings: dict[str, Any] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key:
             raise UsageError(f"[--set] expected KEY=VALUE, found {pair!r}")
+        if settings.get(key, value) != value:
+            raise UsageError(f"[--set] expected one value of {key}, found {settings[key]!r} and {value!r}")
         settings[key] = value
     return settings

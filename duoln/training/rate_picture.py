@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
 
 import numpy as np
 
+from duoln.data.csv_text import csv_text
 from duoln.pictures import style
 from duoln.pictures.drawing import figure
 from duoln.system.filesystem import write_own
@@ -24,11 +23,8 @@ def write_table(test: RateTest, target: Path) -> Path:
     Raises:
         CheckpointError: the file cannot be written.
     """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["rate", "loss", "smoothed"])
-    writer.writerows(zip(test.rates.tolist(), test.losses.tolist(), test.smoothed.tolist(), strict=True))
-    write_own(target, text.getvalue().encode())
+    rows = zip(test.rates.tolist(), test.losses.tolist(), test.smoothed.tolist(), strict=True)
+    write_own(target, csv_text([("rate", "loss", "smoothed"), *rows]).encode())
     return target
 
 

@@ -23,6 +23,7 @@ from duoln.runs.folder import RunFolder
 from duoln.runs.norm_stats import LayerStats
 from duoln.runs.precision import FLOAT32, check_precision, resumed_precision
 from duoln.runs.settings import resumed_config
+from duoln.system.paths import in_home
 from duoln.system.stopping import Interrupted
 from duoln.tasks.events import Listener
 from duoln.tasks.faults import named
@@ -105,9 +106,10 @@ def train(task: str | Task, variant: str | None = None, *, preset: str | None = 
     if resume != "anyway":
         check_flag("train", "resume", resume)
     for role, place in (("out", out), ("data", data)):
-        if place is not None and not isinstance(place, str | Path):
+        if place is not None and not (isinstance(place, str | Path) and str(place)):
             raise UsageError(f"[train] {role}: expected a path, found {described(place)}")
-    if data is not None and not Path(data).is_dir():
+    out, data = (None if place is None else in_home(place) for place in (out, data))
+    if data is not None and not data.is_dir():
         raise UsageError(f"[train] data: expected a folder, found {data} where none is")
     if not isinstance(listeners, list | tuple) or not all(isinstance(each, Listener) for each in listeners):
         raise UsageError(f"[train] listeners: expected a list of Listener objects, found {described(listeners)}")
@@ -122,16 +124,16 @@ def train(task: str | Task, variant: str | None = None, *, preset: str | None = 
     check_preset(chosen, preset)
     name = _variant(chosen, variant)
     if resume and out is not None:
-        cfg = resumed_config(chosen, name, Path(out), preset, settings).config
-        precision = resumed_precision(Path(out), precision)
+        cfg = resumed_config(chosen, name, out, preset, settings).config
+        precision = resumed_precision(out, precision)
     else:
         cfg = make_config(chosen, name, preset, settings)
         check_config(chosen, name, cfg)
     where = runtime.backend_of("train", backend)
-    splits = chosen.data(cfg, None if data is None else Path(data))
+    splits = chosen.data(cfg, data)
     trainer = Trainer(chosen, name, cfg, splits, where, precision=precision or FLOAT32)
     with ExitStack() as stack:
-        path = Path(stack.enter_context(tempfile.TemporaryDirectory()) if out is None else out)
+        path = Path(stack.enter_context(tempfile.TemporaryDirectory())) if out is None else out
         try:
             figures = train_in_folder(trainer, path, listeners, bool(resume), resume != "anyway", watching)
             [curve] = read_curves([path])

@@ -211,20 +211,20 @@ def _path(unit: Unit, plan: Plan) -> Path:
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """While no other process compiles into the folder: it would compile the same."""
-    import fcntl  # no Windows has it, and no kernel is compiled there
+    from duoln.system import locks  # no Windows has them, and no kernel is compiled there
 
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, _PRIVATE)  # nobody else may open it, and hold it
     _held.add(lock)
     try:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locks.lock(lock)
         except BlockingIOError:
             say(f"waiting for a process that compiles into {folder}")
-            fcntl.flock(lock, fcntl.LOCK_EX)  # a process that ends, or is killed, lets it go
+            locks.lock(lock, wait=True)  # a process that ends, or is killed, lets it go
         yield
     finally:
         if lock in _held:  # a forked child has closed it
-            fcntl.flock(lock, fcntl.LOCK_UN)  # a child that Python does not know of may have it open
+            locks.unlock(lock)  # a child that Python does not know of may have it open
             _held.remove(lock)
             os.close(lock)
 

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from duoln.data import absent, locate, original_or_made, suited_to
+from duoln.data import absent, in_home, locate, original_or_made, suited_to
 from duoln.errors import UsageError
 from duoln.plugins.attentive_reader import corpus, made, vocabulary
 from duoln.plugins.attentive_reader.batches import Dropout, Training, evaluated
@@ -47,7 +47,7 @@ def splits(cfg: Any, root: Path | None) -> Splits:
             raise UsageError(f"[attentive_reader] expected {name} of at least {least}, found {value}")
     (dataset, read_sets, where), why = _load(cfg, root)
     words = (vocabulary.count_words(read_sets, where, cfg.table, cfg.min_count) if cfg.vocabulary is None
-             else vocabulary.read_words(Path(cfg.vocabulary), cfg.table))
+             else vocabulary.read_words(in_home(cfg.vocabulary), cfg.table))
     parts = vocabulary.encode(read_sets, words)
     unknown = vocabulary.remark(parts, where if cfg.vocabulary is None else cfg.vocabulary)
     with suited_to(cfg.source, why):
@@ -83,7 +83,7 @@ def _first(split: Split, count: int) -> Split:
 def _load(cfg: Any, root: Path | None) -> tuple[tuple[Dataset, Corpus, object], str]:
     cut = Cut(cfg.sentences, cfg.window, cfg.last_token)
     if cfg.corpus is not None:
-        path = Path(cfg.corpus).expanduser()
+        path = in_home(cfg.corpus)
         return (Dataset(path.name, "substitute"), corpus.read(path, cut, cfg.within_from), path), ""
     return original_or_made(cfg.source, partial(_find, cfg, cut, root),
                             lambda: (DATASETS["made"], made.make(cut), "made questions"))

@@ -35,8 +35,9 @@ def fit(images: np.ndarray, kind: Whitening, epsilon: float) -> Preparation:
     """The preparation that the training images ask for.
 
     "zca" makes the values of a pixel uncorrelated while it stays as near to the image as it can: with the covariance
-    U S U^T of the values, x U (S + epsilon)^(-1/2) U^T (Krizhevsky 2009). Where there are fewer images than
-    values, the directions in which they do not differ have S = 0 and are multiplied by epsilon^(-1/2).
+    U S U^T of the values, x U (S + epsilon)^(-1/2) U^T (Krizhevsky 2009). Directions in which the training images do
+    not differ, as where there are fewer images than values, are left out. There S is 0 but for rounding: no training
+    image has anything in them, and what other images have would be multiplied by epsilon^(-1/2).
     """
     count = len(images)
     chunks = range(0, count, _CHUNK)
@@ -48,8 +49,9 @@ def fit(images: np.ndarray, kind: Whitening, epsilon: float) -> Preparation:
         centred = _scaled(images[i:i + _CHUNK]) - mean
         covariance += centred.T @ centred
     spread, directions = np.linalg.eigh(covariance / count)
-    # What should be 0 may come out a little below it.
-    return Preparation(mean, (directions / np.sqrt(np.maximum(spread, 0) + epsilon)) @ directions.T)
+    differ = spread > spread.max() * len(spread) * np.finfo(np.float64).eps
+    directions = directions[:, differ]
+    return Preparation(mean, (directions / np.sqrt(spread[differ] + epsilon)) @ directions.T)
 
 
 def remark(train: np.ndarray, test: np.ndarray) -> str:

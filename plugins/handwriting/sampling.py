@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from duoln import ops, tensor
+from duoln.data import in_home
 from duoln.errors import DivergedError, UsageError
 from duoln.nn import Params
 from duoln.plugins.handwriting import drawing
@@ -58,7 +59,7 @@ def sample(trained: Trained, options: Options, out: Path) -> list[Path]:
     """
     classes = encode_strictly(options.text, trained.config.text_length)
     drawing.check(out)
-    attention = None if options.attention is None else Path(options.attention)
+    attention = None if options.attention is None else in_home(options.attention)
     if attention is not None:
         drawing.check_picture(attention)
     if trained.step == 0:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from duoln import Tensor, tensor
+from duoln.data import in_home
 from duoln.errors import DivergedError, UsageError
 from duoln.pictures import drawing, style
 from duoln.plugins.las import data, search
@@ -69,7 +70,7 @@ def sample(trained: Trained, options: Options, out: Path) -> list[Path]:
         raise UsageError(f"[las] count: expected 1 to {_MOST}, found {options.count}")
     cfg, alphabet = trained.config, data.alphabet_of(trained.config.source)
     if options.audio is not None:
-        path = Path(options.audio)
+        path = in_home(options.audio)
         sound = read_audio(path, data.rate_of(cfg.source))
         chosen: list[tuple[str, np.ndarray, list[str] | None]] = [(
             path.name, features(sound.samples, sound.rate, cfg.mels, str(path)), None)]

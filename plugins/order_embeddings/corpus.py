@@ -115,6 +115,7 @@ class Words:
 def in_vocabulary(corpus: Corpus, rows: int) -> dict[str, Part]:
     """The parts with words as rows of the table: all words of train and dev, the most frequent first, from row 2 on.
 
+    The words of dev have rows because the authors' code has it so; those that train lacks keep their first values.
     Words that are only in test are `UNKNOWN`. Words of equal frequency are in alphabetical order.
 
     Raises:

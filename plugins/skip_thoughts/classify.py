@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from duoln.errors import DataError, UsageError
+from duoln.plugins.skip_thoughts.figures import check_codes
 
 FOLDS = 10
 GRID = tuple(2.0 ** k for k in range(9))
@@ -51,8 +52,9 @@ def nested(x: Any, classes: np.ndarray, name: str, parts: int = FOLDS, grid: Seq
         grid: inverse strengths.
 
     Raises:
-        DataError: fewer sentences than folds, or training folds of one class.
+        DataError: fewer sentences than folds, or training folds of one class. DivergedError: a feature is not finite.
     """
+    check_codes(x)
     order = np.arange(len(classes))
     np.random.RandomState(SHUFFLE).shuffle(order)
     x, classes = x[order], classes[order]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ _MOST_DIFFERENT = 1 << 22
 
 
 class Corpus(NamedTuple):
-    """The sentences of all books, one after another. Numbers are of all words that occur, by frequency."""
+    """The sentences of all books, one after another. Numbers are of the words of training, by frequency there."""
 
     name: str
     words: list[str]
@@ -62,16 +62,29 @@ def read_books(path: Path) -> Iterator[Iterator[str]]:
         yield (line for line in lines if line.strip() and not line.startswith(_TITLE))
 
 
+def first_of_validation(first: int, last: int, valid_share: float) -> int:
+    """The first sentence of a book that is left out of training: of its last ones, a share or three at least.
+
+    Args:
+        first: the sentence with which the book begins.
+        last: the one after its last.
+        valid_share: the share.
+    """
+    return last - max(round((last - first) * valid_share), min(3, last - first))
+
+
 def make_corpus(name: str, books: Iterable[Iterable[str]], lower_case: bool,
-                vocabulary: Sequence[str] | None = None) -> Corpus:
+                vocabulary: Sequence[str] | None = None, valid_share: float = 0.0) -> Corpus:
     """Split books into sentences and words, and number the words.
 
     Args:
         name: what the corpus is called.
         books: the paragraphs of each.
         lower_case: whether "The" and "the" are one word.
-        vocabulary: words by number from `FIRST` on; all others are unknown. By default all that occur, the most
-            frequent first, and of equally frequent ones the earliest.
+        vocabulary: words by number from `FIRST` on; all others are unknown. By default all that occur in training, the
+            most frequent first, and of equally frequent ones the earliest.
+        valid_share: the share of each book, at its end, that is not for training, so that its words are not counted.
+            With 0 all sentences are for training.
 
     Raises:
         DataError: there is no sentence. DataFormatError: there are too many different words.
@@ -93,9 +106,12 @@ def make_corpus(name: str, books: Iterable[Iterable[str]], lower_case: bool,
         raise DataError(f"{name}: expected at least one sentence, found none")
     numbers = np.frombuffer(flat, np.int32)
     if vocabulary is None:
-        order = np.argsort(-np.bincount(numbers, minlength=len(seen)), kind="stable")
+        counts = np.zeros(len(seen), np.int64)
+        for first, last in pairwise(firsts):
+            end = ends[first_of_validation(first, last, valid_share) if valid_share else last]
+            counts += np.bincount(numbers[ends[first]:end], minlength=len(seen))
         known = list(seen)
-        vocabulary = [known[k] for k in order]
+        vocabulary = [known[k] for k in np.argsort(-counts, kind="stable") if counts[k]]
     place = {word: k for k, word in enumerate(vocabulary, start=FIRST)}
     renumbered = np.array([place.get(word, UNKNOWN) for word in seen], np.int32)[numbers]
     return Corpus(name, ["<end>", "<unknown>", *vocabulary], renumbered, np.frombuffer(ends, np.int64),

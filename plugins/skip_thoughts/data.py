@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from duoln.data import DATA_SEED, Batch, absent, check_range, describe_unknown, locate, original_or_made
+from duoln.data import DATA_SEED, Batch, absent, check_range, describe_unknown, in_home, locate, original_or_made
 from duoln.errors import UsageError
 from duoln.plugins.skip_thoughts import made
 from duoln.plugins.skip_thoughts.corpus import (
@@ -19,6 +19,7 @@ from duoln.plugins.skip_thoughts.corpus import (
     UNKNOWN,
     Corpus,
     check_table,
+    first_of_validation,
     make_corpus,
     read_books,
     read_vocabulary,
@@ -145,7 +146,7 @@ class HomogeneousBatches:
 
 
 def load_corpus(source: Source, path: str | None, words: int, lower_case: bool, vocabulary: str | None,
-                root: Path | None = None) -> tuple[Dataset, Corpus]:
+                valid_share: float, root: Path | None = None) -> tuple[Dataset, Corpus]:
     """A corpus with the numbers of a table of so many rows: rarer words are unknown.
 
     Args:
@@ -153,23 +154,28 @@ def load_corpus(source: Source, path: str | None, words: int, lower_case: bool, 
         path: a plain text, instead of those that are looked for; with any source but "made".
         words: rows of the table, with the end and the unknown word.
         lower_case: whether the text is lower-cased.
-        vocabulary: a file of words, the most frequent first; by default those of the corpus are counted.
+        vocabulary: a file of words, the most frequent first; by default those of the sentences for training are
+            counted, so that a word that only validation has is unknown there.
+        valid_share: the share of each book, at its end, that `parts` leaves out of training; none where the corpus has
+            books for validation alone.
         root: a folder that is searched before DUOLN_DATA.
 
     Raises:
         DataMissingError: a corpus was requested and is not available. DataError: a file is damaged.
-        UsageError: a table without a row for a word.
+        UsageError: a table without a row for a word, or a share that is none.
     """
+    _check_share(valid_share)
     if words <= FIRST:
         raise UsageError(f"[skip_thoughts] expected words of at least {FIRST + 1} (the end and the unknown word are "
                          f"two of them), found {words}")
-    given = None if vocabulary is None else read_vocabulary(Path(vocabulary), words, lower_case)
-    file = _find(source, path, root)[0].train
+    given = None if vocabulary is None else read_vocabulary(in_home(vocabulary), words, lower_case)
+    file, held_out = _find(source, path, root)[0]
+    share = 0.0 if held_out is not None else valid_share
     if file is None:
         dataset, books = Dataset("made books", "synthetic"), made.make_books(DATA_SEED)
-        corpus = make_corpus(dataset.name, books, lower_case, given)
+        corpus = make_corpus(dataset.name, books, lower_case, given, share)
     else:
-        corpus = make_corpus(str(file), read_books(file), lower_case, given)
+        corpus = make_corpus(str(file), read_books(file), lower_case, given, share)
         count = len(corpus.lengths)
         dataset = (Dataset("BookCorpus", "original") if count >= WHOLE_CORPUS else
                    Dataset(f"{file.name.split('.')[0]}, {count:,} sentences", "substitute"))
@@ -203,7 +209,7 @@ def why_made(source: Source, path: str | None, root: Path | None = None) -> str:
 
 def _find(source: Source, path: str | None, root: Path | None) -> tuple[_Files, str]:
     if path is not None and source != "made":
-        return _Files(Path(path), None), ""
+        return _Files(in_home(path), None), ""
 
     def find() -> Callable[[], _Files]:
         names = tuple(PLACES) if source == "auto" else (source,)
@@ -232,17 +238,22 @@ def parts(corpus: Corpus, held_out: Corpus | None, limit: int, valid_share: floa
 
     Those for validation are of the books that are held out; without any, of the last sentences of every book.
     """
-    if not 0 < valid_share < 1 or limit < 2:
-        raise UsageError(f"[skip_thoughts] expected a valid_share between 0 and 1 and longest of at least 2, found "
-                         f"{valid_share} and {limit}")
+    _check_share(valid_share)
+    if limit < 2:
+        raise UsageError(f"[skip_thoughts] expected longest of at least 2, found {limit}")
     if held_out is not None:
         return _triplets(corpus, _spans(corpus), limit), _triplets(held_out, _spans(held_out), limit)
     train, valid = [], []
     for first, last in _spans(corpus):
-        cut = last - max(round((last - first) * valid_share), min(3, last - first))
+        cut = first_of_validation(first, last, valid_share)
         train.append((first, cut))
         valid.append((cut, last))
     return _triplets(corpus, train, limit), _triplets(corpus, valid, limit)
+
+
+def _check_share(valid_share: float) -> None:
+    if not 0 < valid_share < 1:
+        raise UsageError(f"[skip_thoughts] expected a valid_share between 0 and 1, found {valid_share}")
 
 
 def _spans(corpus: Corpus) -> list[tuple[int, int]]:

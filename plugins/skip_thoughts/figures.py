@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from duoln.errors import ShapeError
+from duoln.errors import DivergedError, ShapeError
+
+
+def check_codes(codes: Any) -> None:
+    """Check that codes are numbers: of others a classifier learns nothing, and has figures all the same.
+
+    Args:
+        codes: (sentences, width), dense or sparse.
+
+    Raises:
+        DivergedError: some are not finite.
+    """
+    finite = np.isfinite(codes.data if not isinstance(codes, np.ndarray) else codes)
+    if not finite.all():
+        raise DivergedError(f"[skip_thoughts] expected finite codes of {codes.shape[0]} sentences, found "
+                            f"{int((~finite).sum()):,} numbers that are not")
 
 
 def pearson(x: np.ndarray, y: np.ndarray) -> float:

@@ -62,7 +62,11 @@ def judge(u: np.ndarray, v: np.ndarray, scores: np.ndarray, parts: np.ndarray, s
         parts: (pairs,): 0, 1 or 2.
         seed: of the first weights, which Keras draws uniformly (Glorot and Bengio 2010).
         epochs_and_batch: of a round.
+
+    Raises:
+        DivergedError: a code is not finite.
     """
+    figures.check_codes(np.concatenate((u, v)))
     x = features(u, v).astype(np.float64)
     target = sparse_target(scores)
     order = np.flatnonzero(parts == _TRAIN)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from duoln import tensor, to_tensors
-from duoln.data import DATA_SEED, Batch
+from duoln.data import DATA_SEED, Batch, in_home
 from duoln.errors import UsageError
 from duoln.nn import Params
 from duoln.plugins.skip_thoughts import classify, data, judging, sets, vectors
@@ -67,7 +66,8 @@ def judge_run(trained: Trained, options: Options, say: Say) -> Findings:
         classify.check_library()
     cfg, model = trained.config, trained.model
     assert isinstance(model, SkipThoughts)
-    dataset, corpus = data.load_corpus(cfg.source, cfg.corpus, cfg.words, cfg.lower_case, cfg.vocabulary)
+    dataset, corpus = data.load_corpus(cfg.source, cfg.corpus, cfg.words, cfg.lower_case, cfg.vocabulary,
+                                       cfg.valid_share)
     tests = sets.load(names, dataset.provenance == "synthetic", cfg.lower_case)
     table = trained.params["embedding"]["table"]
     check_table(corpus.words, table.shape[0])
@@ -76,7 +76,7 @@ def judge_run(trained: Trained, options: Options, say: Say) -> Findings:
                f"{dataset.label}"]
     if options.vectors is not None:
         say(f"reading {options.vectors}")
-        others = vectors.read_vectors(Path(options.vectors), sets.vocabulary_of(tests).union(corpus.words))
+        others = vectors.read_vectors(in_home(options.vectors), sets.vocabulary_of(tests).union(corpus.words))
         expansion = vectors.expand(corpus.words, rows[0][:len(words)], others)
         rows = [rows[0][:len(words)], expansion.vectors]
         words += expansion.words

@@ -63,7 +63,7 @@ class SkipThoughtsConfig(Config):
     corpus: str | None = None
     """A plain text of your own; none is that of the data folders."""
     vocabulary: str | None = None
-    """A file of words, the most frequent first; none counts the corpus's own."""
+    """A file of words, the most frequent first; none counts those of the sentences for training."""
     valid_share: float = 0.02
     """Share of each book, at its end, that is left out of training, where no whole books are."""
     valid_triplets: int = 1024
@@ -110,7 +110,8 @@ class SkipThoughtsTask(Task):
     def data(self, cfg: SkipThoughtsConfig, root: Path | None = None) -> Splits:
         if cfg.judge != "none":
             classify.check_library()
-        dataset, corpus = data.load_corpus(cfg.source, cfg.corpus, cfg.words, cfg.lower_case, cfg.vocabulary, root)
+        dataset, corpus = data.load_corpus(cfg.source, cfg.corpus, cfg.words, cfg.lower_case, cfg.vocabulary,
+                                           cfg.valid_share, root)
         held_out = data.load_held_out(cfg.source, cfg.corpus, cfg.lower_case, corpus, root)
         why = data.why_made(cfg.source, cfg.corpus, root)
         with suited_to(cfg.source, why):

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from duoln.data import DATA_SEED, absent, locate, original_or_made
+from duoln.data import DATA_SEED, absent, in_home, locate, original_or_made
 from duoln.errors import DataError
 from duoln.plugins.transformer import made
 from duoln.plugins.transformer.books import Books, of_texts, read_books
@@ -45,7 +45,7 @@ def load(source: Source, file: str | None, root: Path | None = None) -> tuple[tu
         DataMissingError: a corpus was requested and is not available. DataError: a file is damaged or too short.
     """
     if file is not None and source != "made":
-        return _read(Path(file), None), ""
+        return _read(in_home(file), None), ""
     return original_or_made(source, partial(_find, source, root), _made)
 
 

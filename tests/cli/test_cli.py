@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from datetime import datetime
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -262,3 +263,28 @@ def test_every_number_that_is_a_default_is_the_one_that_the_help_names():
         assert told, action.help
         values = action.default if isinstance(action.default, tuple) else (action.default,)
         assert tuple(float(word) for word in told[1].split(",")) == values, action.dest
+
+
+def test_every_path_of_a_command_line_knows_the_home_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    paths = [a for a in _options(build_parser()) if re.match(r"DIR|FILE|RUN$", a.metavar or "") and a.type is not None]
+    assert len(paths) >= 25 and not [a for a in _options(build_parser()) if a.type is Path]
+    for action in paths:
+        assert action.type("~/a") == tmp_path / "a", action.dest
+        with pytest.raises(argparse.ArgumentTypeError, match="expected a path, found an empty text"):
+            action.type("")
+    assert not [a for a in _options(build_parser()) if re.match(r"DIR|FILE|RUN$", a.metavar or "") and a.type is None]
+
+
+def test_a_run_folder_in_the_home_folder(monkeypatch, tmp_path, capsys):
+    """A shell leaves "~" after "=" as it is."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert main(["run", "mnist", "--variant", "ln", "--preset", "smoke", "--epochs", "1", "--backend", "numpy", "--out=~/a"]) == 0
+    assert main(["report", "~/a", "--html=~/page.html", "--out=~/curves", "--json"]) == 0
+    assert (tmp_path / "home" / "page.html").is_file() and (tmp_path / "home" / "a" / "ln" / "result.json").is_file()
+    assert main(["run", "mnist", "--variant", "ln", "--out=~nobody-has-this-name/a"]) == main(["run", "mnist", "--out="]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "~nobody-has-this-name/a: expected a home folder, found none" in told and "argument --out: expected a path, found an empty text" in told
+    assert not os.listdir(tmp_path / "here")

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 import duoln
-from duoln.cli import api, console, help, main
+from duoln.cli import api, console, help, help_search, main
 
 
 @pytest.fixture
@@ -60,6 +60,31 @@ def test_an_unknown_topic_is_an_error_that_proposes_one(told):
     assert (code, out) == (2, "") and "did you mean 'guide'?" in err
     code, out, err = told("README", "more")
     assert (code, out) == (2, "") and "expected one topic, found 'README' and 'more'" in err
+
+
+@pytest.mark.parametrize(("words", "lines"), [
+    (("dropout",), [r"  guide +.*[Dd]ropout", r"  nn\.Dropout +\S.*"]), (("DataLoader",), [r"  from_pytorch +.*DataLoader"]),
+    (("batch", "size"), [r"  \w+ +.*batch[ _]size"]), (("optimizer",), [r"  guide +.*optimiser", r"  optim\.Optimizer +\S.*"]), (("optimiser",), [r"  optim\.Optimizer +\S.*"]), (("layer-norm",), [r"  nn\.LayerNorm +\S.*"])])
+def test_other_words_are_searched_for(words, lines, told):
+    code, out, _ = told(*words)
+    assert code == 0
+    for line in lines:
+        assert re.search(f"^{line}", out, re.MULTILINE), line
+    named = re.findall(r"^  (\S+)  ", out, re.MULTILINE)
+    assert named and all(name in help.topics() or api.page(name, 80) for name in named), "what is named can be shown"
+
+
+def test_words_that_are_nowhere_are_an_error(told):
+    for words in (("qwertz",), ("no such words here",), ("...",), ("-",), ("",)):
+        code, out, err = told(*words)
+        assert (code, out) == (2, "") and "[help] expected" in err
+    code, out, err = told("api", "nn.LSTM", "more")
+    assert code == 2 and "expected one topic, found 'api' and 'more'" in err
+
+
+def test_lines_that_are_found_end_at_the_terminal():
+    lines = list(help_search.search("layer", 80))
+    assert max(map(len, lines)) <= 80 and any(line.endswith(" ...") for line in lines)
 
 
 def test_topics_are_choices_that_a_shell_can_complete():

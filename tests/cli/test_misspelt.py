@@ -5,6 +5,7 @@ import pytest
 from duoln.cli import main
 from duoln.cli.parser import Parser
 from duoln.cli.run import run_task
+from duoln.tasks import parse_settings
 from duoln.tasks.registry import find_task
 
 
@@ -63,6 +64,58 @@ def test_an_option_of_the_command_is_no_setting(command, pair, flag, capsys):
 def test_an_option_that_the_task_has_as_a_setting_is_one(capsys):
     assert main(["run", "mnist", "--set", "batch_size=big"]) == 2
     assert "expected int" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("words", "told"), [
+    (["run", "mnist", "--set", "batch_size=32", "--batch-size", "64"], "--batch-size or --set batch_size, found both"),
+    (["run", "mnist", "--epochs", "1", "--set", "epochs=1"], "--epochs or --set epochs, found both"),
+    (["run", "mnist", "--seed", "1", "--set", "seed=2"], "--seed or --set seed, found both"),
+    (["find-rate", "mnist", "--variant", "ln", "--seed", "1", "--set", "seed=2"], "--seed or --set seed, found both"),
+    (["summary", "mnist", "--variant", "ln", "--batch-size", "1", "--set", "batch_size=2"], "--batch-size or --set batch_size, found both"),
+    (["run", "mnist", "--set", "hidden=8", "--set", "hidden=16"], "one value of hidden, found '8' and '16'"),
+    (["bench", "train", "--set", "hidden=8", "--set", "hidden=16"], "one value of hidden, found '8' and '16'"),
+    (["analyze", "shift", "--set", "seed=2"], "--set seed: expected --seed"), (["run", "mnist", "--variant", "ln,bn,ln"], "different variants, found 'ln,bn,ln'"),
+    (["analyze", "smoothness", "--task", "mnist", "--variant", "ln,ln"], "different variants, found 'ln,ln'")])
+def test_a_setting_is_given_once(words, told, capsys):
+    assert main(words) == 2
+    assert told in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_same_value_may_be_given_twice():
+    assert parse_settings(["hidden=8", "seed=1", "hidden=8"]) == {"hidden": "8", "seed": "1"}
+
+
+# Values that look like options ------------------------------------------------------------------------------
+
+def _options():
+    parser = Parser(prog="x")
+    for flag, kind in (("--shift", float), ("--numbers", str), ("--text", str)):
+        parser.add_argument(flag, type=kind)
+    parser.add_argument("--rates", type=float, nargs="+")
+    parser.add_argument("--json", action="store_true")
+    return parser
+
+
+@pytest.mark.parametrize("text", ["-3", "-0.5", "-.5", "-2.", "-1e-1", "-5E-1", "-5e+1", "-1_0", "-inf", "-Infinity"])
+def test_a_negative_number_is_the_value_of_an_option(text):
+    for words in (["--shift", text], [f"--shift={text}"], ["--json", "--shift", text, "--text", "a"]):
+        assert _options().parse_args(words).shift == float(text)
+    assert _options().parse_args(["--rates", "1", text, text]).rates == [1, float(text), float(text)]
+    assert _options().parse_args(["--numbers", f"{text},2,{text}"]).numbers == f"{text},2,{text}"
+
+
+@pytest.mark.parametrize(("words", "joined"), [(["--text", "-hello"], "--text=-hello"), (["--te", "-a", "--json"], "--text=-a"), (["--rates", "-x"], "--rates=-x")])
+def test_another_value_that_begins_with_a_dash_is_shown_joined(words, joined):
+    with pytest.raises(SystemExit) as end:
+        _options().parse_args(words)
+    assert f"a value that begins with '-' is joined: {joined}" in end.value.message
+
+
+@pytest.mark.parametrize("words", [["--text"], ["--text", "--json"], ["--text", "--js"], ["--text", "--shift=1"]])
+def test_an_option_is_no_value(words):
+    with pytest.raises(SystemExit) as end:
+        _options().parse_args(words)
+    assert end.value.message.splitlines()[0].endswith("argument --text: expected one argument")
 
 
 # Exit codes ---------------------------------------------------------------------------------------------------

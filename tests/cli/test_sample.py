@@ -1,5 +1,8 @@
 """What a run has learnt: read back from its folder, sampled, and a corpus prepared, from the command line."""
 
+import dataclasses
+import inspect
+import re
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,8 +17,10 @@ from duoln.plugins.mnist.task import Mnist
 from duoln.randomness import Stream
 from duoln.runs.folder import RunFolder
 from duoln.runs.trained import load_trained
+from duoln.tasks.attributes import RESERVED
 from duoln.testing import check_error, check_task
 from duoln.training.loop import fit
+from duoln.training.train import train
 from duoln.training.trainer import Trainer
 
 
@@ -23,6 +28,7 @@ from duoln.training.trainer import Trainer
 class Options:
     count: int = tasks.option(3, "how many")
     scale: float | None = tasks.option(None, "how large")
+    stamp: str = tasks.option("%d.%m", "how times are written, 10% or 50%(a half) of them; %(prog)s")
 
 
 class Generative(Spirals):
@@ -85,6 +91,25 @@ def test_sample_from_the_command_line(run, capsys):
     assert out.read_text().split()[:1] + out.read_text().split()[2:4] == ["ln", "7", "0.5"]
     assert f"wrote {out}" in capsys.readouterr().err.replace("\n", "")
     assert cli.main(argv) == 0 and out.read_text().split()[2:4] == ["3", "None"]
+
+
+def test_the_help_of_a_tasks_options_has_its_percent_signs(run, task, capsys):
+    task.evaluating = Options
+    for command in ("sample", "evaluate"):
+        assert cli.main([command, str(run), "--help"]) == 0
+        words = " ".join(capsys.readouterr().out.split())
+        assert "str: how times are written, 10% or 50%(a half) of them; %(prog)s (default %d.%m)" in words
+    assert cli.main(["sample", str(run), "--out", str(run / "50%.txt"), "--backend", "numpy"]) == 0
+
+
+def test_the_reserved_names_are_those_that_are_taken(run, task, capsys):
+    task.evaluating = Options
+    for command, attribute in (("sample", "sampling"), ("evaluate", "evaluating")):
+        cli.main([command, str(run), "--help"])
+        flags = set(re.findall(r"--(\w+)", capsys.readouterr().out.partition("\n\n")[0]))
+        assert flags | {"help"} == {*RESERVED[attribute][0], "count", "scale", "stamp"}
+    taken = set(inspect.signature(train).parameters) - {"settings"}
+    assert set(RESERVED["config"][0]) == taken and not taken & {field.name for field in dataclasses.fields(tasks.Config)}
 
 
 def test_a_sample_that_is_given_no_name_is_in_the_folder_of_the_run(run, task, capsys, monkeypatch):

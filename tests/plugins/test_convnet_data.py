@@ -182,11 +182,24 @@ def test_zca_against_its_formula(count, rng):
     x, y = ((i.reshape(len(i), -1).astype(np.float64) - 127.5) / 128 for i in (images, unseen))
     covariance = (x - x.mean(0)).T @ (x - x.mean(0)) / count
     u, s, _ = np.linalg.svd(covariance)
-    expected = (y - x.mean(0)) @ u @ np.diag((s + 1e-3) ** -0.5) @ u.T
+    rank = min(count - 1, 12)  # in the other directions no training image has anything
+    assert np.linalg.matrix_rank(covariance, tol=1e-12) == rank
+    expected = (y - x.mean(0)) @ u[:, :rank] @ np.diag((s[:rank] + 1e-3) ** -0.5) @ u[:, :rank].T
     whitened = whitening.fit(images, "zca", 1e-3)(unseen)
     assert whitened.dtype == np.float32 and whitened.shape == unseen.shape
     np.testing.assert_allclose(whitened.reshape(30, -1), expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(whitening.fit(images, "mean", 1e-3)(unseen).reshape(30, -1), y - x.mean(0), atol=1e-6)
+
+
+@pytest.mark.parametrize("epsilon", [1e-5, 1e-12])
+def test_what_training_images_lack_is_not_enlarged(epsilon, rng):
+    """The last rows of pixels are black in training alone, as at the borders of digits: a division by epsilon's root."""
+    images, unseen = np.split(_correlated(2000, rng), 2)
+    images = images * np.array([1, 0], np.uint8)[:, None, None]
+    prepare = whitening.fit(images, "zca", epsilon)
+    train, test = prepare(images), prepare(unseen)
+    assert test[:, 0].std() == pytest.approx(train[:, 0].std(), rel=0.1) and np.abs(test[:, 1]).max() < 1e-6
+    assert whitening.remark(train, test) == ""
 
 
 def test_zca_makes_values_uncorrelated_and_stays_near_to_the_image(rng):
@@ -318,12 +331,14 @@ def test_a_schedule_that_does_not_fit_the_run(updates, words):
 
 def test_whitening_by_too_few_images_is_said():
     rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (60, 4, 4, 3)).astype(np.uint8)
-    few, many = whitening.fit(images[:20], "zca", 1e-5), whitening.fit(images, "zca", 1e-5)
-    assert "times as large as training ones, because 20 images are too few" in whitening.remark(few(images[:20]), few(images[20:]))
-    assert whitening.remark(many(images), many(images)) == "" == whitening.remark(few(images[:20]) * 0, few(images))
+    turned = np.linalg.qr(rng.standard_normal((48, 48)))[0]
+    values = rng.standard_normal((1000, 48)) * np.logspace(1.9, 0, 48) @ turned + 128  # they differ little in most directions
+    images = np.clip(values, 0, 255).astype(np.uint8).reshape(-1, 4, 4, 3)
+    few, many = whitening.fit(images[:40], "zca", 1e-5), whitening.fit(images[:900], "zca", 1e-5)
+    assert "times as large as training ones, because 40 images are too few" in whitening.remark(few(images[:40]), few(images[900:]))
+    assert whitening.remark(many(images[:900]), many(images[900:])) == "" == whitening.remark(few(images[:40]) * 0, few(images))
 
 
 def test_remarks_reach_the_splits():
-    cfg = make_config(TASK, "ln", "smoke", {"decay_from": 1, "decay_to": 4, "whitening": "zca", "dataset": "mnist"})
+    cfg = make_config(TASK, "ln", "smoke", {"decay_from": 1, "decay_to": 4, "whitening": "zca", "zca_epsilon": 1e-7})
     assert [remark.partition(" ")[0] for remark in TASK.data(cfg).remarks] == ["made", "prepared", "the"]

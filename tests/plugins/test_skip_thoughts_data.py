@@ -22,18 +22,34 @@ TASK = SkipThoughtsTask()
     ('"Why did you come?" she said. "I will not."', ['"Why did you come?" she said.', '"I will not."']),
     ("Mr. Brown met Dr. J. Watson. It was late.", ["Mr. Brown met Dr. J. Watson.", "It was late."]),
     ("It was I. He left... and came back.", ["It was I.", "He left... and came back."]),
-    ("one line without an end", ["one line without an end"]), ("", []), ("What?! No!", ["What?!", "No!"])])
+    ("“Why?” she said. “Go.” He left.", ["“Why?” she said.", "“Go.”", "He left."]), ("one line without an end", ["one line without an end"]), ("", []), ("What?! No!", ["What?!", "No!"])])
 def test_sentences(text, expected):
     assert tokens.sentences(text) == expected
 
 
 @pytest.mark.parametrize(("text", "expected"), [
     ("It's so-so; I don't, can't.", "It 's so-so ; I do n't , ca n't ."), ("it 's n't 've", "it 's n't 've"),
-    ("does n 't show 1/2x (etc .)", "does n 't show 1/2 x ( etc . )"), ("mp3s 1,000 3.5", "mp3s 1,000 3.5"),
-    ("wait--no... ``hi''", "wait -- no ... `` hi ''"), ("café naïve", "café naïve"), ("  ", "")])
+    ("does n 't show 1/2x (etc .)", "does n 't show 1/2x ( etc . )"), ("mp3s 1,000 3.5", "mp3s 1,000 3.5"),
+    ("wait--no... ``hi''", "wait -- no ... `` hi ''"), ("café naïve", "café naïve"), ("  ", ""),
+    ("He met Mr. O'Brien at five o'clock.", "He met Mr. O'Brien at five o'clock ."), ("The U.S. team, e.g., won.", "The U.S. team , e.g. , won ."),
+    ("J.P. Morgan & Co. of the U.S.", "J.P. Morgan & Co. of the U.S ."), ('He said "No." (Or so.) And', 'He said " No . " ( Or so . ) And'),
+    ("They saw it -LRB- twice -RRB- .", "They saw it -LRB- twice -RRB- ."), ("x-lrb-y", "x-lrb-y"), ("U.S.-based AT&T's 1,000-mile and/or", "U.S.-based AT&T 's 1,000-mile and/or"),
+    ("don’t, he’d ’em '80s", "do n't , he 'd 'em '80s"), ("the boys' dogs", "the boys ' dogs"), ("at 10:30 for $40.50, 10%", "at 10:30 for $ 40.50 , 10 %"),
+    ("rock'n'roll y'all I'd've", "rock'n'roll y'all I 'd 've"), ("word,word a;b 1,b", "word , word a ; b 1 , b")])
 def test_words(text, expected):
     assert tokens.words(text) == expected.split()
     assert tokens.words(expected) == expected.split()  # split text does not change
+
+
+PIECES = ["a", "n", "t", "n't", "'s", "'", "’", ".", " ", ",", "-", "1", "lrb", "em", "/", '"', "(", ")", ":", "``", "é"]
+
+
+def test_words_of_words_are_the_same_words_and_nothing_is_lost():
+    rng = np.random.default_rng(0)
+    for _ in range(5000):
+        text = "".join(rng.choice(PIECES, rng.integers(1, 9)))
+        words = tokens.words(text)
+        assert tokens.words(" ".join(words)) == words and "".join(words) == "".join(text.split()).replace("’", "'"), text
 
 
 def test_books_and_the_vocabulary_by_frequency(tmp_path):
@@ -51,22 +67,56 @@ def test_books_and_the_vocabulary_by_frequency(tmp_path):
     check_error(DataError, lambda: make_corpus("none", [["  "]], True), "none", "at least one sentence")
 
 
+def _book(count, last):
+    """Sentences of one text, of which the last ones are others."""
+    return [f"the sea was deep {k % 3}." for k in range(count)] + last
+
+
+LAST = ["the quagga sang.", "a quagga sank.", "the quagga slept.", "no quagga drifted.", "that quagga waved."]
+
+
+def test_words_of_validation_are_not_counted():
+    """Nor do they decide which words the table has: otherwise the validation would know what training does not."""
+    books = [_book(95, LAST), _book(5, ["a wombat.", "the wombat.", "wombat wombat wombat wombat was deep."])]
+    corpus = make_corpus("two", books, True, valid_share=0.05)
+    assert corpus.words[FIRST:] == ["the", "sea", "was", "deep", ".", "0", "1", "2"]
+    train, valid = data.parts(corpus, None, 12, 0.05)
+    assert len(train.middles) == 93 + 3 and len(valid.middles) == 3 + 1
+    used = {number for middle in valid.middles for number in corpus.numbers[corpus.starts[middle - 1]:corpus.starts[middle + 2]]}
+    assert {corpus.words[number] for number in used} == {"<unknown>", "the", "was", "deep", "."}
+    assert "quagga" in make_corpus("two", books, True).words  # where other books are held out, all of these are counted
+
+
+def test_the_corpus_of_a_run_counts_its_training_alone(tmp_path):
+    path = tmp_path / "mine.txt"
+    path.write_text("\n".join(_book(95, LAST)))
+    for words in (50, 4):
+        _, corpus = data.load_corpus("auto", str(path), words, True, None, 0.05)
+        assert corpus.words == ["<end>", "<unknown>", "the", "sea", "was", "deep", ".", "0", "1", "2"][:words]
+        train, _ = data.parts(corpus, None, 12, 0.05)
+        unknown = [(numbers == UNKNOWN).sum() for numbers in np.split(corpus.numbers, [corpus.starts[95]])]
+        assert unknown == ([0, 13] if words == 50 else [95 * 4, 18]) and len(train.middles) == 93
+    assert "quagga" in data.load_corpus("auto", str(path), 50, True, None, 0.01)[1].words  # the first two are for training
+    for share in (0, 1, 1.5):
+        check_error(UsageError, lambda share=share: data.load_corpus("auto", str(path), 50, True, None, share), "valid_share", str(share))
+
+
 def test_rare_words_are_unknown():
-    _, corpus = data.load_corpus("made", None, 10, True, None)
+    _, corpus = data.load_corpus("made", None, 10, True, None, 0.02)
     assert len(corpus.words) == 10 and corpus.numbers.max() == 9 and (corpus.numbers == UNKNOWN).any()
-    check_error(UsageError, lambda: data.load_corpus("made", None, 2, True, None), "at least 3", "found 2")
+    check_error(UsageError, lambda: data.load_corpus("made", None, 2, True, None, 0.02), "at least 3", "found 2")
 
 
 def test_the_corpus_of_a_run(tmp_path, monkeypatch):
     monkeypatch.setenv("DUOLN_DATA", str(tmp_path))
-    assert data.load_corpus("auto", None, 50, True, None)[0].provenance == "synthetic"
-    check_error(DataMissingError, lambda: data.load_corpus("novels", None, 50, True, None), "books/novels.txt.gz", "--set corpus")
+    assert data.load_corpus("auto", None, 50, True, None, 0.02)[0].provenance == "synthetic"
+    check_error(DataMissingError, lambda: data.load_corpus("novels", None, 50, True, None, 0.02), "books/novels.txt.gz", "--set corpus")
     (tmp_path / "books").mkdir()
     (tmp_path / "books" / "novels.txt.gz").write_bytes(gzip.compress(b"One. Two three. Four.\n"))
-    dataset, corpus = data.load_corpus("auto", None, 50, False, None)
+    dataset, corpus = data.load_corpus("auto", None, 50, False, None, 0.02)
     assert dataset == ("novels, 3 sentences", "substitute") and len(corpus.lengths) == 3
     (tmp_path / "mine.txt").write_text("a b c")
-    assert data.load_corpus("auto", str(tmp_path / "mine.txt"), 50, True, None)[0].name == "mine, 1 sentences"
+    assert data.load_corpus("auto", str(tmp_path / "mine.txt"), 50, True, None, 0.02)[0].name == "mine, 1 sentences"
 
 
 # Batches ------------------------------------------------------------------------------------------------
@@ -196,8 +246,8 @@ def test_a_bad_sentence_is_named_by_file_and_line(tmp_path, content, words):
 def test_a_corpus_in_another_encoding_is_named_by_file_and_line(tmp_path):
     path = tmp_path / "book.txt"
     path.write_bytes("fine\ncaf\xe9\n".encode("latin-1"))
-    check_error(DataFormatError, lambda: data.load_corpus("auto", str(path), 50, True, None), "book.txt: line 2", "utf-8")
-    check_error(DataMissingError, lambda: data.load_corpus("auto", str(tmp_path / "no"), 50, True, None), "nothing there")
+    check_error(DataFormatError, lambda: data.load_corpus("auto", str(path), 50, True, None, 0.02), "book.txt: line 2", "utf-8")
+    check_error(DataMissingError, lambda: data.load_corpus("auto", str(tmp_path / "no"), 50, True, None, 0.02), "nothing there")
 
 
 def test_a_vocabulary_larger_than_the_table(tmp_path):

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
 from duoln.cli import main
 from duoln.errors import DataError, DivergedError, ShapeError
@@ -60,6 +61,18 @@ def _pairs(count=300, width=6, noise=0.3, seed=0):
     return u, v, scores.astype(np.float32), np.repeat([0, 1, 2], [count // 2, count // 4, count - count // 2 - count // 4])
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_codes_that_are_no_numbers_are_not_judged(value, part):
+    """Neither where one trains, nor where it stops, nor where it is judged: no correlation is a result there."""
+    u, v, scores, parts = _pairs()
+    (u, v)[part % 2][np.flatnonzero(parts == part)[3], 2] = value
+    check_error(DivergedError, lambda: relatedness.judge(u, v, scores, parts, 0, (1, 32)), "finite codes of 600 sentences, found 1 numbers")
+    for x in (u, v, csr_array(u), csr_array(v)):
+        if not np.isfinite(x.sum()):
+            check_error(DivergedError, lambda x=x: classify.nested(x, parts, "a set"), "finite codes of 300 sentences, found 1 numbers")
+
+
 @pytest.mark.peers
 def test_softmax_regression_is_that_of_torch():
     """A round, step by step: Adam on the cross-entropy with shares as targets, batches in one order."""
@@ -93,7 +106,7 @@ def test_codes_that_are_no_numbers_are_a_run_that_diverged():
     words, lengths = np.ones((3, 2), np.int32), np.array([1, 2, 2])
     for bad in (np.nan, np.inf):
         check_error(DivergedError, lambda bad=bad: judging.codes(lambda b: np.full((b["words"].shape[1], 2), bad), words, lengths),
-                    "finite codes", "3 of 3")
+                    "finite codes of 3 sentences")
 
 
 @pytest.mark.parametrize("form", relatedness.ROUNDS)

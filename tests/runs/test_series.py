@@ -65,7 +65,8 @@ def test_seeds_of_one_setting_are_one_series(tmp_path):
 
 
 def _rows(series, path, by="run"):
-    return list(csv.DictReader(write_csv(series, path, by).read_text().splitlines()))
+    with write_csv(series, path, by).open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file, strict=True))
 
 
 def test_the_csv_tells_runs_apart(tmp_path):
@@ -73,6 +74,34 @@ def test_the_csv_tells_runs_apart(tmp_path):
     rows = _rows(series_of(Reading(), runs), tmp_path / "c.csv")
     assert [(r["run"], r["rate"], r["step"], r["valid_error"]) for r in rows] == [
         ("a/ln", "0.1", "10", "0.1"), ("a/ln", "0.1", "20", "0.05"), ("b/ln", "0.2", "10", "0.2"), ("b/ln", "0.2", "20", "0.1")]
+
+
+@pytest.mark.parametrize(("text", "cell"), [("a|b", r"a\|b"), ("a\nb", "a b"), ("a\r\nb", "a\\r b"), ("\u202ea", r"\u202ea"), ("`", "`")])
+def test_a_text_stays_in_its_cell_of_a_markdown_table(text, cell, tmp_path):
+    runs = [made_curve(tmp_path / str(k) / "ln", "ln", note=note, run=k) for k, note in enumerate((text, "another"))]
+    series = series_of(Reading(), runs)
+    header, _, first, last = markdown.results(Reading(), [result_row(Reading(), s) for s in series], told_apart(series)).split("\n")
+    assert f"| {cell} |" in first and "| another |" in last and "| run | note | setting run |" in header
+    assert len({line.replace(r"\|", "").count("|") for line in (header, first, last)}) == 1
+    over = markdown.over_time(Reading(), series, "test_error").split("\n")
+    assert len(over) == 4 and len({line.replace(r"\|", "").count("|") for line in over}) == 1 and over[2].count("`") == 2
+
+
+@pytest.mark.parametrize("text", ["from Windows\r", "a\rb", "a\r\nb", "a\nb", 'a,"b"', "\u2028", "", " ", "=1", "caf\u00e9"])
+@pytest.mark.parametrize("by", ["run", "seed"])
+def test_a_text_stands_in_the_csv_as_it_is(text, by, tmp_path):
+    runs = [made_curve(tmp_path / "a\rb" / "ln", "ln", note=text), made_curve(tmp_path / "c" / "ln", "ln", note="another")]
+    rows = _rows(series_of(Reading(), runs, by), tmp_path / "c.csv", by)
+    assert [row["note"] for row in rows] == [text] * 2 + ["another"] * 2 and None not in rows[0]
+    assert b"\r\n" not in (tmp_path / "c.csv").read_bytes().replace(b"a\r\nb", b"")
+
+
+def test_a_setting_with_the_name_of_a_column_has_a_column_of_its_own(tmp_path):
+    runs = [made_curve(tmp_path / str(k) / "ln", "ln", run=k, dataset=f"d{k}", step=7 + k) for k in range(2)]
+    first, *_, last = _rows(series_of(Reading(), runs), tmp_path / "c.csv")
+    assert [first[key] for key in ("step", "setting run", "setting dataset", "setting step")] == ["10", "0", "d0", "7"]
+    assert [last[key] for key in ("step", "setting run", "setting dataset", "setting step")] == ["20", "1", "d1", "8"]
+    assert first["dataset"] not in ("d0", "d1")
 
 
 def test_the_csv_by_seed_has_median_and_range(tmp_path):

@@ -145,6 +145,21 @@ def test_a_group_that_cannot_be_kept_loses_its_rights(tmp_path, monkeypatch):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+@pytest.mark.parametrize("number", [errno.ENOTSUP, errno.ENOSYS, errno.EINVAL, errno.EPERM])
+def test_a_file_system_without_owners_and_modes(number, tmp_path, monkeypatch, usual_umask):
+    """The content is written; a file that cannot get its mode back stays as private as it was made."""
+    path = tmp_path / "weights"
+    path.write_bytes(b"old")
+    path.chmod(0o644)
+
+    def refused(*arguments):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fchmod", refused)
+    write_atomically(path, b"new")
+    assert path.read_bytes() == b"new" and stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
 def _failing_for_folders(monkeypatch, number, name="fsync"):
     really = getattr(os, name)
 

@@ -96,6 +96,13 @@ LOADED = {
     "a selection of one": (task("selection = ('x',)"), "selection: expected None"),
     "an axis of its own": (task("x_axis = 'time'"), "x_axis: expected"),
     "batch axes of texts": (task("batch_axes = {'x': 'first'}"), "batch_axes: expected"),
+    "a setting that is called data": (task("config = S", "@dataclass(frozen=True)\nclass S(SpiralsConfig):\n    data: str = ''"),
+                                      "config: expected another name than 'data', which is an argument of duoln.train"),
+    "an option that is called out": (task("sampling = S", "@dataclass\nclass S:\n    out: str = ''"),
+                                     "sampling: expected another name than 'out', which is an option of `duoln sample`"),
+    "an option that is called json": (task("evaluating = S", "@dataclass\nclass S:\n    json: str = ''"),
+                                      "evaluating: expected another name than 'json', which is an option of `duoln evaluate`"),
+    "a variant that is called all": (task('variants = {"ln": {}, "all": {}}'), "variants: expected another name than 'all'"),
     "options that are no dataclass": (task("sampling = dict"), "sampling: expected a dataclass or None"),
     "a task that cannot be made": (task("def __init__(self):\n    raise ValueError('boom')"), "ValueError: boom"),
 }

@@ -2,8 +2,12 @@
 
 import dataclasses
 import json
+from datetime import timedelta
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import numpy as np
 import pytest
 from small_runs import Line, LineConfig
 
@@ -134,6 +138,31 @@ def test_a_value_in_words_is_what_the_command_line_reads(key):
     (int | None, "None"), (Literal[1, True], "2"), (list[bool], "true,1"), (tuple[int, ...] | None, "1,")])
 def test_a_text_that_does_not_fit(kind, text):
     check_error(UsageError, lambda: convert("[a] b", text, kind), "[a] b: expected ", kind_in_words(kind), repr(text))
+
+
+HALVES = [1.5, np.float64(1.5), np.float32(1.5), np.float16(1.5), np.longdouble(1.5), np.array(1.5), Fraction(3, 2), Decimal("1.5")]
+
+
+@pytest.mark.parametrize("value", HALVES, ids=repr)
+def test_a_fraction_of_any_class_is_no_whole_number(value):
+    check_error(UsageError, lambda: convert("[a] b", value, int), "[a] b: expected int, found")
+    check_error(UsageError, lambda: convert("[a] b", [2, value], tuple[int, ...]), "[a] b: expected tuple")
+    assert convert("", value, int | float) == convert("", value, float) == 1.5  # and it is not cut off for a number
+    check_error(UsageError, lambda: make_config(Kinds(), "plain", settings={"whole": value}), "[kinds] whole: expected int")
+
+
+@pytest.mark.parametrize(("value", "kind", "expected"), [
+    (np.float32(2), int, 2), (np.int64(2), int, 2), (np.array(2), int, 2), (Fraction(4, 2), int, 2), (Decimal(2), int, 2), (2.0, int, 2),
+    (np.bool_(True), bool, True), (np.float32(0.5), float, 0.5), (Decimal("0.1"), float, 0.1), (np.str_("a"), str, "a"), (np.uint8(1), Literal[1, 2], 1)],
+    ids=repr)
+def test_a_scalar_of_another_library_is_a_plain_value(value, kind, expected):
+    assert typed(convert("", value, kind)) == typed(expected)
+
+
+@pytest.mark.parametrize(("value", "kind"), [(b"12", int), (b"1.5", float), (np.bool_(True), int), (np.bool_(True), float), (np.array([3]), int), (2 + 0j, int),
+                                             (1e300 * 10 ** 10, int), (np.float32("nan"), int), (Decimal("nan"), float), (timedelta(1), int)], ids=repr)
+def test_a_value_that_is_no_number(value, kind):
+    check_error(UsageError, lambda: convert("[a] b", value, kind), "[a] b: expected ")
 
 
 @pytest.mark.parametrize("kind", [object, Any, dict, dict[str, int], tuple, list, set[int], bytes, complex, type, tuple[object, ...], int | object,

@@ -12,13 +12,14 @@ from typing import Any
 
 from duoln.data import strictjson
 from duoln.system.filesystem import write_atomically
+from duoln.system.paths import path_argument
 
 
 def options(module: str, what: str) -> argparse.ArgumentParser:
     """The options that every part has."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=what)
     parser.add_argument("--backend", required=True)
-    parser.add_argument("--json", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--json", type=path_argument, required=True, metavar="FILE")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: whether it works, not how fast")
     return parser
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from duoln.bench.records import check_target
 from duoln.cli import console
 from duoln.cli.rows_table import RowsTable
 from duoln.pictures.drawing import check_picture
+from duoln.system.paths import path_argument
 
 
 def add_kind(kinds: Any) -> None:
     """Add `machines`."""
     parser = kinds.add_parser("machines", help="what has been measured on which machine; measures nothing")
-    parser.add_argument("files", nargs="*", type=Path, metavar="FILE.jsonl",
+    parser.add_argument("files", nargs="*", type=path_argument, metavar="FILE.jsonl",
                         help="lines that `duoln bench ... --append FILE.jsonl` has added")
-    parser.add_argument("--plot", type=Path, metavar="FILE.png", help="also draw it (needs matplotlib)")
+    parser.add_argument("--plot", type=path_argument, metavar="FILE.png", help="also draw it (needs matplotlib)")
     parser.set_defaults(run=_machines)
 
 

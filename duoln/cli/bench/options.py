@@ -15,9 +15,14 @@ from duoln.bench.records import append_timings, check_target, make_case, make_re
 from duoln.cli import console
 from duoln.cli.rows_table import RowsTable
 from duoln.errors import UsageError
+from duoln.system.paths import path_argument
 
 _MOST_VALUES = 1 << 48
 """The product of sizes that is refused: no array can have so many values."""
+
+
+def _record_file(text: str) -> Path | str:
+    return text if text == "-" else path_argument(text)
 
 
 def add_common(parser: argparse.ArgumentParser, rounds: int, runs: int | None = None) -> None:
@@ -26,8 +31,10 @@ def add_common(parser: argparse.ArgumentParser, rounds: int, runs: int | None = 
     parser.add_argument("--rounds", type=int, default=rounds, help=f"turns of each side (default {rounds})")
     if runs is not None:
         parser.add_argument("--runs", type=int, default=runs, help=f"runs a turn (default {runs})")
-    parser.add_argument("--json", metavar="FILE", help="write the record, with every sample; - is stdout")
-    parser.add_argument("--append", type=Path, metavar="FILE.jsonl", help="add each case as a line of this file")
+    parser.add_argument("--json", type=_record_file, metavar="FILE",
+                        help="write the record, with every sample; - is stdout")
+    parser.add_argument("--append", type=path_argument, metavar="FILE.jsonl",
+                        help="add each case as a line of this file")
     parser.add_argument("--label", metavar="TEXT", help="the machine's name in the record (default: made of its facts)")
 
 
@@ -65,7 +72,7 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError("[bench] expected a label, found an empty one")
     for target in (None if args.json == "-" else args.json, args.append):
         if target is not None:
-            check_target(Path(target))
+            check_target(target)
     if any(peer == "liger" or peer.startswith("torch") for peer in args.peer):
         operators_torch.check_installed()
     remark = machine.busy()
@@ -118,5 +125,5 @@ def write_record(record: Mapping[str, Any], args: argparse.Namespace) -> None:
     if args.json == "-":
         console.put_json(record)
     elif args.json is not None:
-        write(record, Path(args.json))
+        write(record, args.json)
         console.say(f"wrote {args.json}")

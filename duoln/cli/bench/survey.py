@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from pathlib import Path
 from typing import Any
 
 from duoln import runtime
@@ -15,12 +14,13 @@ from duoln.bench.survey.running import Budget, survey
 from duoln.cli import console
 from duoln.errors import UsageError
 from duoln.pictures.drawing import check_picture
+from duoln.system.paths import path_argument
 
 
 def add_kind(kinds: Any) -> None:
     """Add `survey` and `picture`."""
     parser = kinds.add_parser("survey", help="everything that one device can show: a folder of records and a summary")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR",
+    parser.add_argument("--out", type=path_argument, required=True, metavar="DIR",
                         help="a new folder, or that of a survey of this device, which is continued")
     parser.add_argument("--backend", default="cupy", choices=("cupy", "mlx", "numpy"),
                         help="cupy for an NVIDIA GPU (default), mlx for a Mac, numpy for a CPU")
@@ -28,11 +28,12 @@ def add_kind(kinds: Any) -> None:
                         help="only this part; may be repeated (default all)")
     parser.add_argument("--seconds", type=_seconds, default=540.0, metavar="N",
                         help="for all of it (default 540): what is left shortens the later parts, or leaves them out")
-    parser.add_argument("--tar", type=Path, metavar="FILE", help="an archive of the folder, made anew after every part")
+    parser.add_argument("--tar", type=path_argument, metavar="FILE",
+                        help="an archive of the folder, made anew after every part")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: whether it works, not how fast")
     parser.set_defaults(run=_survey)
     picture = kinds.add_parser("picture", help="draw the times of a survey that was measured without matplotlib")
-    picture.add_argument("folder", type=Path, metavar="DIR")
+    picture.add_argument("folder", type=path_argument, metavar="DIR")
     picture.set_defaults(run=_picture)
 
 

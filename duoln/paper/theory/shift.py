@@ -8,8 +8,6 @@ the mean over its units of |change of the mean| and of |change of the deviation|
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -19,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from duoln.backends.protocol import Backend
+from duoln.data.csv_text import csv_text
 from duoln.errors import UsageError
 from duoln.pictures import style
 from duoln.pictures.drawing import figure
@@ -133,13 +132,11 @@ def _distributions(trainer: Trainer, probe: dict[str, Any]) -> dict[str, Distrib
 
 def as_csv(measured: Shift) -> str:
     """A line for each variant, layer, seed and interval."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["variant", "layer", "seed", "step", "mean_moved", "deviation_moved"])
+    rows: list[Sequence[Any]] = [["variant", "layer", "seed", "step", "mean_moved", "deviation_moved"]]
     for movement in measured.movements:
         for step, mean, deviation in zip(*movement[3:], strict=True):
-            writer.writerow([*movement[:3], step, f"{mean:.6g}", f"{deviation:.6g}"])
-    return text.getvalue()
+            rows.append([*movement[:3], step, f"{mean:.6g}", f"{deviation:.6g}"])
+    return csv_text(rows)
 
 
 def draw(measured: Shift, target: Path) -> Path:

@@ -9,8 +9,6 @@ gradient g of the batch that comes next, by some distances d in turn. The consta
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +20,7 @@ import numpy as np
 from duoln import tree
 from duoln.backends.protocol import Backend
 from duoln.core import compile
+from duoln.data.csv_text import csv_text
 from duoln.errors import DivergedError, UsageError
 from duoln.pictures import style
 from duoln.pictures.drawing import figure
@@ -145,13 +144,11 @@ def _values(result: tuple[Any, Any]) -> tuple[float, list[np.ndarray]]:
 
 def as_csv(measured: Smoothness) -> str:
     """A line for each variant, seed and look."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["variant", "seed", "step", "loss_constant", "gradient_constant"])
+    rows: list[Sequence[Any]] = [["variant", "seed", "step", "loss_constant", "gradient_constant"]]
     for constants in measured.constants:
         for step, loss, gradient in zip(*constants[2:], strict=True):
-            writer.writerow([*constants[:2], step, f"{loss:.6g}", f"{gradient:.6g}"])
-    return text.getvalue()
+            rows.append([*constants[:2], step, f"{loss:.6g}", f"{gradient:.6g}"])
+    return csv_text(rows)
 
 
 def draw(measured: Smoothness, target: Path) -> Path:

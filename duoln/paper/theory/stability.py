@@ -8,17 +8,16 @@ of norm 1 at the last time step is propagated back.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from duoln import nn, ops
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor, value_and_grad
+from duoln.data.csv_text import csv_text
 from duoln.errors import UsageError
 from duoln.nn.cells import RecurrentCell
 from duoln.ops.recurrent.variants import CELLS, Cell
@@ -140,14 +139,12 @@ def _walk(backend: Backend, dtype: str, cell: Cell, norm: Norm, scaled: Scaled, 
 
 def as_csv(measured: Stability) -> str:
     """All walks as a table with a line for each time step."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["cell", "norm", "scaled", "scale", "step", "state_rms", "gradient_norm"])
+    rows: list[Sequence[Any]] = [["cell", "norm", "scaled", "scale", "step", "state_rms", "gradient_norm"]]
     for walk in measured.walks:
         for step, (state, gradient) in enumerate(zip(walk.state, walk.gradient, strict=True), start=1):
-            writer.writerow([walk.cell, walk.norm, walk.scaled, f"{walk.scale:g}", step, f"{state:.6g}",
-                             f"{gradient:.6g}"])
-    return text.getvalue()
+            rows.append([walk.cell, walk.norm, walk.scaled, f"{walk.scale:g}", step, f"{state:.6g}",
+                         f"{gradient:.6g}"])
+    return csv_text(rows)
 
 
 def draw(measured: Stability, target: Path) -> Path:

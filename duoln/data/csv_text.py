@@ -1,0 +1,26 @@
+"""Writes tables as CSV text, in lines that end as those of a Unix file."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+class _Lines(list[str]):
+    """The rows that a writer of Python's module `csv` has made."""
+
+    def write(self, line: str) -> None:
+        """Take a row."""
+        self.append(line)
+
+
+def csv_text(rows: Iterable[Sequence[Any]]) -> str:
+    r"""The rows as CSV. Readers take a carriage return for the end of a row, so a text with one stands in quotes.
+
+    Python quotes the characters of the writer's own line end alone: rows are made with "\r\n", and end with "\n". Half
+    of a character (a lone surrogate), which UTF-8 does not have, is written as its number.
+    """
+    lines = _Lines()
+    csv.writer(lines, lineterminator="\r\n").writerows(rows)
+    return "".join(line.removesuffix("\r\n") + "\n" for line in lines).encode(errors="backslashreplace").decode()

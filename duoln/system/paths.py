@@ -1,0 +1,40 @@
+"""Paths that a user gives: the home folder stands in the place of "~", which a shell leaves after `--out=`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from duoln.errors import DataMissingError
+
+
+def in_home(path: str | os.PathLike[str]) -> Path:
+    """A path with the home folder in the place of "~", or that of another user in the place of "~name".
+
+    A text that begins with "./" names a file whose own name begins with "~".
+
+    Raises:
+        DataMissingError: there is no such user, or no home folder, as for a user whom the system does not know.
+    """
+    text = os.fspath(path)
+    whole = os.path.expanduser(text)
+    if text.startswith("~") and whole == text:
+        raise DataMissingError(f"{text}: expected a home folder, found none; set HOME, or give the whole path "
+                               f"(DUOLN_CACHE, --out); ./{text} is a name that begins with '~'")
+    return Path(whole)
+
+
+def path_argument(text: str) -> Path:
+    """The type of a path on a command line.
+
+    Raises:
+        ArgumentTypeError: it is empty, as an unset variable of a shell is, or has no home folder.
+    """
+    from argparse import ArgumentTypeError
+
+    if not text:
+        raise ArgumentTypeError("expected a path, found an empty text")
+    try:
+        return in_home(text)
+    except DataMissingError as error:
+        raise ArgumentTypeError(str(error)) from error
