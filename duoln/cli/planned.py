@@ -41,12 +41,17 @@ def new_folder(task: Task, runs: Iterable[Job], out: Path | None) -> Path:
 
     Raises:
         CheckpointError: it holds one of these runs already, or one of duoln's names in it is no regular file.
+        UsageError: it is in another run.
     """
     if out is None:
         return RUNS / f"{task.name}-{datetime.now():%Y%m%d-%H%M%S}"
+    from duoln.runs.places import CONFIG, check_apart
+
     for name in (*CURVES, *LAYERS):
         check_regular(out / name)  # before anything is trained
-    taken = [job.name for job in runs if (out / job.name / "config.json").exists()]
+    for job in runs:
+        check_apart(out / job.name)
+    taken = [job.name for job in runs if (out / job.name / CONFIG).exists()]
     if taken:
         raise CheckpointError(f"{out}: already holds a run of {', '.join(taken)}; go on with --resume auto, "
                               "or choose another --out")
@@ -69,7 +74,8 @@ def of_its_own(folder: Path) -> Path:
 
 def note(task: Task, top: Path, wishes: Mapping[Job, Command]) -> None:
     """Note in the folders of runs what they are to be, unless an earlier command has."""
-    from duoln.runs.settings import COMMAND, Asked, next_number, write_asked
+    from duoln.runs.places import COMMAND
+    from duoln.runs.settings import Asked, next_number, write_asked
 
     new = [job for job in wishes if not (top / job.name / COMMAND).is_file()]
     if new:
@@ -106,8 +112,8 @@ def resumed(task: Task, top: Path, asked: Command,
         UsageError: a setting contradicts that of a run, or several seeds are asked for where the runs have one.
     """
     from duoln.cli import console
-    from duoln.runs.folder import CONFIG
-    from duoln.runs.settings import COMMAND, Command, newest_of, read_asked, resumed_config
+    from duoln.runs.places import COMMAND, CONFIG
+    from duoln.runs.settings import Command, newest_of, read_asked, resumed_config
 
     for name in (*CURVES, *LAYERS):
         check_regular(top / name)

@@ -10,9 +10,9 @@ from duoln.errors import CheckpointError
 from duoln.runs import kept
 from duoln.runs.curve import Curve, check_entry, read_header
 from duoln.runs.dataset import read_dataset
-from duoln.runs.folder import CONFIG, run_folders
 from duoln.runs.log import read_log
 from duoln.runs.norm_stats import EVENT, LayerStats, read_entry
+from duoln.runs.places import CONFIG, run_folders
 from duoln.runs.precision import FLOAT32, read_precision
 from duoln.tasks.values import Dataset
 
