@@ -53,7 +53,7 @@ class RunFolder(Listener):
     """
 
     def __init__(self, path: Path, backend: Backend) -> None:
-        self.path, self._backend = path.absolute(), backend  # the working folder may change during a run
+        self.path, self._backend = path, backend
         self._log: RunLog | None = None
         self._lock: int | None = None
         self._log_every = 1

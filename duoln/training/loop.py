@@ -15,6 +15,7 @@ from duoln.runs.folder import RunFolder
 from duoln.runs.identity import changes_since, check_unchanged, read_changes
 from duoln.system.stopping import Interrupted, stop_requested
 from duoln.tasks.events import Evaluation, Listener, RunStart
+from duoln.tasks.listening import Apart
 from duoln.tasks.values import Splits
 from duoln.training.norm_stats import Watch, measure
 from duoln.training.trainer import Trainer
@@ -42,7 +43,7 @@ def fit(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener] = (),
         Interrupted: the user stopped the run.
         CheckpointError: the folder cannot be written, or it holds another run or a run that must not be resumed.
     """
-    everyone: list[Listener] = [folder, *listeners]
+    everyone: list[Listener] = [folder, *(each if isinstance(each, Apart) else Apart(each) for each in listeners)]
     task, splits = trainer.task, trainer.splits
     refused = _take_up(trainer, folder, same_bits) if resume else []
     if not resume and checkpoint.list_steps(folder.checkpoints):
