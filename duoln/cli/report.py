@@ -54,7 +54,7 @@ def _report(args: argparse.Namespace) -> int:
     if args.html is not None and args.html.suffix.lower() not in _PAGES:
         raise UsageError(f"[report] expected a page's name, which ends in {' or '.join(_PAGES)}; found {args.html}")
     parts = [Part(task, series_of(task, curves, args.by)) for task, curves in runs_by_task(args.runs, args.plugins)]
-    for line in (line for part in parts for s in part.series for line in s.left_out()):
+    for line in (line for part in parts for s in part.series for line in s.remarks()):
         console.say(line, style="yellow")
     _write(parts, args)  # first: stdout may be closed
     for part in parts:
@@ -89,9 +89,9 @@ def _show(part: Part, args: argparse.Namespace, alone: bool) -> None:
 
 def _differing(series: Sequence[Series], task: Task) -> list[Series]:
     """The series of one table, without the settings that differ only from those of another table."""
-    from duoln.runs.series import differing_settings
+    from duoln.runs.series import POOLED, differing_settings
 
-    keys = differing_settings(task, [s.runs[0] for s in series])
+    keys = [*differing_settings(task, [s.runs[0] for s in series]), *POOLED.values()]
     return [s._replace(differences={key: s.differences[key] for key in keys if key in s.differences}) for s in series]
 
 
