@@ -130,6 +130,8 @@ def told_apart(series: Sequence[Series], by: By = "run") -> dict[str, list[str]]
         columns["run"] = [s.name.removesuffix(f"/{s.variant}") for s in series]
     for key in dict.fromkeys(key for s in series for key in s.differences if key not in ("batch_size", "epochs")):
         columns[key] = [s.differences.get(key, "") for s in series]
+    if any(s.ended() for s in series):
+        columns["ended"] = [s.ended() for s in series]
     return columns
 
 

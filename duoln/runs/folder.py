@@ -167,6 +167,18 @@ class RunFolder(Listener):
             self._log.append(entry)
 
 
+def rewrite_config(folder: Path, config: Config) -> None:
+    """Write other settings into the `config.json` of a run; what else is in it stays.
+
+    Raises:
+        CheckpointError, DataFormatError: as `read_json`, or it cannot be written.
+    """
+    before = read_json(folder / CONFIG)
+    now = {**before, "config": dataclasses.asdict(config)}
+    if strictjson.dumps(now) != strictjson.dumps(before):
+        write_json(folder / CONFIG, now)
+
+
 def _locked(path: Path) -> int:
     """Lock a file for this process, until the file is closed or the process ends. The result is a descriptor."""
     descriptor = open_to_append(path)

@@ -20,6 +20,8 @@ POOLED = {"task": "code of the task", "data": "data read"}
 where other runs of the same settings have others."""
 _OF_ONE_SEED = "batches"
 """The part of an identity that follows from the seed."""
+ENDINGS = ("diverged", "failed")
+"""The states of a run that its figures are to be read with: they are those of its last evaluation before that."""
 _ABSENT = object()
 
 
@@ -112,6 +114,12 @@ class Series(NamedTuple):
         if x_axis == "step":
             return "ms/update", f"{1e3 * statistics.median(run.seconds_per_update for run in self.runs):.1f}"
         return "s/epoch", f"{statistics.median(run.seconds_per_epoch for run in self.runs):.2f}"
+
+    def ended(self) -> str:
+        """In words, which of its runs ended before their time for a reason of `ENDINGS`; empty if none did."""
+        statuses = Counter(run.result.get("status") for run in self.runs)
+        of = f" of {len(self.runs)}" if len(self.runs) > 1 else ""
+        return ", ".join(f"{status} ({statuses[status]}{of})" if of else status for status in ENDINGS if statuses[status])
 
     def unlike(self) -> list[str]:
         """In words, what the bits of its runs depend on, besides their seeds, that is not the same in all runs."""

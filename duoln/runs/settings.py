@@ -40,6 +40,7 @@ class Command(NamedTuple):
     settings: dict[str, Any]
     seeds: list[int]
     """Of which each variant is trained with each; one alone is a setting as the others are, and none is the task's."""
+    precision: str | None = None
 
     def settings_of(self, job: Job) -> dict[str, Any]:
         """The settings of one of its runs."""
@@ -64,6 +65,7 @@ class Asked(NamedTuple):
     preset: str | None
     settings: dict[str, Any]
     seeds: list[int]
+    precision: str | None = None
 
 
 class Resumed(NamedTuple):
@@ -166,7 +168,7 @@ def read_asked(folder: Path) -> Asked | None:
         "task": ("a text", (str,)), "number": ("a whole number", (int,)), "time": ("a text", (str,)),
         "variants": ("a list of names", (list,)),
         "preset": ("a text or null", (str, type(None))), "settings": ("an object", (dict,)),
-        "seeds": ("a list of numbers", (list,))}
+        "seeds": ("a list of numbers", (list,)), "precision": ("a text or null", (str, type(None)))}
     for key, (words, kind) in kinds.items():
         if type(content.get(key)) not in kind or key not in content:
             raise DataFormatError(path, 0, f"{words} as {key}", f"{content.get(key)!r:.60}")

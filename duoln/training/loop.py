@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
 from duoln import tree
-from duoln.backends.protocol import Backend
 from duoln.errors import CheckpointError, DivergedError
 from duoln.runs import checkpoint
 from duoln.runs.folder import RunFolder
@@ -16,7 +15,6 @@ from duoln.runs.identity import changes_since, check_unchanged, read_changes
 from duoln.system.stopping import Interrupted, stop_requested
 from duoln.tasks.events import Evaluation, Listener, RunStart
 from duoln.tasks.listening import Apart
-from duoln.tasks.values import Splits
 from duoln.training.norm_stats import Watch, measure
 from duoln.training.trainer import Trainer
 
@@ -155,9 +153,3 @@ def follow(trainer: Trainer) -> None:
                 if number is not None:
                     raise Interrupted(f"stopped after step {trainer.step}, with the other ranks", number)
                 return
-
-
-def summarize(results: Sequence[Mapping[str, Any]], splits: Splits, backend: Backend) -> dict[str, Any]:
-    """The result of several runs as one JSON object."""
-    return {"dataset": {"name": splits.dataset.name, "provenance": splits.dataset.provenance}, "backend": backend.name,
-            "device": backend.device, "results": [dict(r) for r in results]}
