@@ -20,7 +20,6 @@ from duoln.cli.ranks import launch, parse_ranks, take_place
 from duoln.errors import DivergedError, DuolnError, MemoryExhaustedError, UsageError
 
 if TYPE_CHECKING:
-    from duoln.backends.protocol import Backend
     from duoln.distributed.place import Place
     from duoln.distributed.ranks import Ranks
     from duoln.runs.settings import Command, Job

@@ -1,8 +1,8 @@
 """The code of a task: the files of its package or its own file, and all modules of the user's own that they import.
 
 Imports are read from the sources, so that the answer does not depend on what has been imported so far. A module whose
-name is made while the program runs (`importlib.import_module(name)`) is not seen outside of the task's package. Python's
-own modules and installed packages are left out, as long as the task is in none of them.
+name is made while the program runs (`importlib.import_module(name)`) is not seen outside of the task's package.
+Python's own modules and installed packages are left out, as long as the task is in none of them.
 """
 
 from __future__ import annotations

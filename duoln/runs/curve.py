@@ -42,8 +42,8 @@ class Curve(NamedTuple):
     def identity(self) -> Mapping[str, str]:
         """What its bits depend on besides its settings, as its last start noted it; see `duoln.runs.identity`."""
         identity = self.starts[-1].get("identity", {}) if self.starts else {}
-        _check(self.path, "identity", isinstance(identity, dict) and all(isinstance(text, str) for text in identity.values()),
-               "an object of texts", identity)
+        good = isinstance(identity, dict) and all(isinstance(text, str) for text in identity.values())
+        _check(self.path, "identity", good, "an object of texts", identity)
         noted: Mapping[str, str] = identity
         return noted
 

@@ -119,7 +119,8 @@ class Series(NamedTuple):
         """In words, which of its runs ended before their time for a reason of `ENDINGS`; empty if none did."""
         statuses = Counter(run.result.get("status") for run in self.runs)
         of = f" of {len(self.runs)}" if len(self.runs) > 1 else ""
-        return ", ".join(f"{status} ({statuses[status]}{of})" if of else status for status in ENDINGS if statuses[status])
+        return ", ".join(f"{status} ({statuses[status]}{of})" if of else status
+                         for status in ENDINGS if statuses[status])
 
     def unlike(self) -> list[str]:
         """In words, what the bits of its runs depend on, besides their seeds, that is not the same in all runs."""

@@ -223,10 +223,13 @@ class Task:
         return partial(build, **options) if options else build
 
 
-_HIGHER = frozenset("""accuracy acc top1 top5 correct precision recall f1 auc auroc ap map mrr ndcg iou dice bleu rouge meteor
-    cider r2 correlation pearson spearman rho likelihood elbo psnr ssim hits reward""".split())
-_LOWER = frozenset("""loss error errors err nll nats bits bpc perplexity ppl mse rmse mae cost cer wer distance regret
-    negative neg fid""".split())
+_HIGHER = frozenset((
+    "accuracy", "acc", "top1", "top5", "correct", "precision", "recall", "f1", "auc", "auroc", "ap", "map", "mrr",
+    "ndcg", "iou", "dice", "bleu", "rouge", "meteor", "cider", "r2", "correlation", "pearson", "spearman", "rho", "likelihood",
+    "elbo", "psnr", "ssim", "hits", "reward"))
+_LOWER = frozenset((
+    "loss", "error", "errors", "err", "nll", "nats", "bits", "bpc", "perplexity", "ppl", "mse", "rmse", "mae", "cost",
+    "cer", "wer", "distance", "regret", "negative", "neg", "fid"))
 """The words in the names of metrics that say which values are the better ones."""
 
 
@@ -253,8 +256,8 @@ def selected_by(task: Task, cfg: Config) -> tuple[str, Literal["lowest", "highes
                          "of many figures of a test set says nothing about new data")
     which = None if first is None else better(first)
     if first is not None and which is None and cfg.patience:
-        raise UsageError(f"[{task.name}] selection: expected (metric, \"lowest\" or \"highest\"), found none; the name of the "
-                         f"first column, {first!r}, does not say which values are the better ones")
+        raise UsageError(f"[{task.name}] selection: expected (metric, \"lowest\" or \"highest\"), found none; the name "
+                         f"of the first column, {first!r}, does not say which values are the better ones")
     return None if first is None or which is None else (first, which)
 
 

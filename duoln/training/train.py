@@ -134,7 +134,8 @@ def train(task: str | Task, variant: str | None = None, *, preset: str | None = 
     with ExitStack() as stack:
         path = Path(stack.enter_context(tempfile.TemporaryDirectory()) if out is None else out)
         try:
-            figures = train_in_folder(trainer, path, [_Warning(), *listeners], bool(resume), resume != "anyway", watching)
+            figures = train_in_folder(trainer, path, [_Warning(), *listeners], bool(resume), resume != "anyway",
+                                      watching)
             [curve] = read_curves([path])
         except Interrupted as stop:
             hint = "go on with resume=True and this `out`" if out else "nothing is kept without a run folder `out`"

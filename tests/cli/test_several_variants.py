@@ -16,7 +16,7 @@ import duoln
 from duoln.cli import main
 from duoln.cli.run import run_task
 from duoln.errors import MemoryExhaustedError
-from duoln.tasks import Column, Dataset, Splits
+from duoln.tasks import Column, Dataset
 
 
 @pytest.fixture
