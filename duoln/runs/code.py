@@ -106,7 +106,7 @@ def _imported(own: dict[Path, str], top: str) -> dict[str, Path]:
         own: the files, and their names as modules.
         top: the package whose modules belong to the task wherever they are.
     """
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     seen = {path.resolve() for path in own}
     waiting = list(own.items())
     asked: set[str] = set()
@@ -117,9 +117,9 @@ def _imported(own: dict[Path, str], top: str) -> dict[str, Path]:
             for name, file in _modules(imported, top):
                 if file.resolve() not in seen:
                     seen.add(file.resolve())
-                    found[name.removesuffix(".__init__")] = file
+                    files[name.removesuffix(".__init__")] = file
                     waiting.append((file, name))
-    return found
+    return files
 
 
 def _imports(path: Path, module: str) -> Iterator[str]:

@@ -56,11 +56,11 @@ def check_apart(folder: Path) -> None:
     if (folder / CONFIG).is_file():
         return
     whole = folder.absolute()
-    outer = next((place for place in whole.parents if is_run(place)), None)
-    if outer is not None:
-        raise UsageError(f"{folder}: expected a folder outside of other runs, found the run {outer} around it; choose "
+    around = next((place for place in whole.parents if is_run(place)), None)
+    if around is not None:
+        raise UsageError(f"{folder}: expected a folder outside of other runs, found the run {around} around it; choose "
                          "another --out")
-    inner = next(filter(is_run, folders_below(folder)), None)
-    if inner is not None:
-        raise UsageError(f"{folder}: expected a folder without other runs, found the run {inner} in it; choose another "
+    inside = next(filter(is_run, folders_below(folder)), None)
+    if inside is not None:
+        raise UsageError(f"{folder}: expected a folder without other runs, found the run {inside} in it; choose another "
                          "--out")

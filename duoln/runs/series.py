@@ -172,11 +172,12 @@ def series_of(task: Task, curves: Sequence[Curve], by: By = "run") -> list[Serie
     return [s._replace(differences={**_values(s.runs[0], differing), **_apart(s, made)}) for s in made]
 
 
-def _apart(series: Series, others: Sequence[Series]) -> dict[str, str]:
+def _apart(series: Series, all_series: Sequence[Series]) -> dict[str, str]:
     """What keeps a series apart from others of the same settings, by its heading."""
-    of_settings = [other for other in others if setting_of(other.runs[0])[:3] == setting_of(series.runs[0])[:3]]
+    of_settings = [each.runs[0] for each in all_series
+                   if setting_of(each.runs[0])[:3] == setting_of(series.runs[0])[:3]]
     return {heading: series.runs[0].identity.get(key, "not noted") for key, heading in POOLED.items()
-            if len({other.runs[0].identity.get(key) for other in of_settings}) > 1}
+            if len({run.identity.get(key) for run in of_settings}) > 1}
 
 
 def setting_of(curve: Curve) -> tuple[Any, ...]:

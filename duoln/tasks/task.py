@@ -225,8 +225,8 @@ class Task:
 
 _HIGHER = frozenset((
     "accuracy", "acc", "top1", "top5", "correct", "precision", "recall", "f1", "auc", "auroc", "ap", "map", "mrr",
-    "ndcg", "iou", "dice", "bleu", "rouge", "meteor", "cider", "r2", "correlation", "pearson", "spearman", "rho", "likelihood",
-    "elbo", "psnr", "ssim", "hits", "reward"))
+    "ndcg", "iou", "dice", "bleu", "rouge", "meteor", "cider", "r2", "correlation", "pearson", "spearman", "rho",
+    "likelihood", "elbo", "psnr", "ssim", "hits", "reward"))
 _LOWER = frozenset((
     "loss", "error", "errors", "err", "nll", "nats", "bits", "bpc", "perplexity", "ppl", "mse", "rmse", "mae", "cost",
     "cer", "wer", "distance", "regret", "negative", "neg", "fid"))

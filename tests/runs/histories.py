@@ -41,7 +41,7 @@ class DriftConfig(Config):
 class Drift(Task):
     """Weights that drift by the batches' means: what they are after an update is plain arithmetic."""
 
-    name, title, config, factor = "drift", "Drift", DriftConfig, 1.0
+    name, title, config, scale = "drift", "Drift", DriftConfig, 1.0
     presets: ClassVar = {"smoke": {}}
     variants: ClassVar = {"a": {"learning_rate": 0.5}, "b": {"learning_rate": 0.25, "rows": 8}, "wild": {"explodes": 4}}
     columns = (Column("test_value", "value"),)
@@ -59,7 +59,7 @@ class Drift(Task):
         return nn.Linear(1, 1)
 
     def loss(self, model, params, batch):
-        return ops.mean(model(params, batch["x"])) * self.factor
+        return ops.mean(model(params, batch["x"])) * self.scale
 
     def metrics(self, predict, split):
         return {"value": float(predict(split)[0, 0])}
@@ -71,7 +71,7 @@ class Drift(Task):
 class Faster(Drift):
     """The task after its author has changed the code."""
 
-    factor = 2.0
+    scale = 2.0
 
 
 CODES = {"Drift": Drift, "Faster": Faster}
@@ -282,7 +282,7 @@ class World:
             if np.isnan(mean):
                 end("diverged")
                 return True
-            weights = weights - cfg.learning_rate * task.factor * np.array([mean, 1.0])
+            weights = weights - cfg.learning_rate * task.scale * np.array([mean, 1.0])
             run.losses.add(step)
             how = ending.counted()
             if how == "crash":

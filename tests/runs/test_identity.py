@@ -34,9 +34,9 @@ def test_equal_data_have_one_fingerprint(splits):
 
 
 def test_the_seed_decides_the_batches_and_not_the_data(splits):
-    other = Line().data(make_config(Line(), "plain", None, {"seed": 1}))
-    assert fingerprint(splits) == fingerprint(other) and batches_of(splits) != batches_of(other)
-    with_train = [dataclasses.replace(each, evaluation={**each.evaluation, "train": each.train(0)}) for each in (splits, other)]
+    second = Line().data(make_config(Line(), "plain", None, {"seed": 1}))
+    assert fingerprint(splits) == fingerprint(second) and batches_of(splits) != batches_of(second)
+    with_train = [dataclasses.replace(each, evaluation={**each.evaluation, "train": each.train(0)}) for each in (splits, second)]
     assert len({*map(fingerprint, with_train), fingerprint(splits)}) == 1
 
 
