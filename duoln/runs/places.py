@@ -58,9 +58,9 @@ def check_apart(folder: Path) -> None:
     whole = folder.absolute()
     around = next((place for place in whole.parents if is_run(place)), None)
     if around is not None:
-        raise UsageError(f"{folder}: expected a folder outside of other runs, found the run {around} around it; choose "
-                         "another --out")
+        raise UsageError(f"{folder}: expected a folder outside of other runs, found the run {around} around it; "
+                         "choose another --out")
     inside = next(filter(is_run, folders_below(folder)), None)
     if inside is not None:
-        raise UsageError(f"{folder}: expected a folder without other runs, found the run {inside} in it; choose another "
-                         "--out")
+        raise UsageError(f"{folder}: expected a folder without other runs, found the run {inside} in it; "
+                         "choose another --out")

@@ -94,7 +94,8 @@ def _take_up(trainer: Trainer, folder: RunFolder, same_bits: bool) -> list[str]:
     changes = changes_since(saved, trainer.identity)
     if same_bits:
         check_unchanged(saved.path, changes)
-    trainer.changes = [*read_changes(saved.path, saved.notes.get("changes")), *changes]
+    trainer.changes = [*read_changes(saved.path, saved.notes.get("changes")), *changes,
+                       *trainer.schedule_changes(saved)]
     if trainer.cfg.patience:
         checkpoint.load_best(saved)  # an unreadable best checkpoint must fail now, not at the end of the run
     return refused
