@@ -251,7 +251,7 @@ def _finish(args: argparse.Namespace, backend: Backend, summary: str, agrees: bo
 
     document = {
         "analysis": args.kind, "summary": summary, "agrees": agrees,
-        "time": datetime.now(UTC).isoformat(timespec="seconds"), "seed": args.seed,
+        "time": datetime.now(UTC).isoformat(timespec="microseconds"), "seed": args.seed,
         "backend": {"name": backend.name, **backend.info()}, **content}
     if args.out is not None:
         _write(args.out / f"{args.kind}.json", strictjson.dumps(document) + "\n")

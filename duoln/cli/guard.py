@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from duoln.cli.parser import ParsedError, wants_json
 from duoln.errors import (
+    CheckpointWarning,
     CompileWarning,
     DuolnError,
     GradientWarning,
@@ -83,7 +84,7 @@ def _warnings_said(say: Callable[[str], None]) -> Iterator[None]:
         by_python = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *place: Any, **named: Any) -> None:
-            if issubclass(category, CompileWarning | GradientWarning):
+            if issubclass(category, CheckpointWarning | CompileWarning | GradientWarning):
                 say(f"warning: {message}")
             else:
                 by_python(message, category, *place, **named)

@@ -41,12 +41,17 @@ def new_folder(task: Task, runs: Iterable[Job], out: Path | None) -> Path:
 
     Raises:
         CheckpointError: it holds one of these runs already, or one of duoln's names in it is no regular file.
+        UsageError: it is in another run.
     """
     if out is None:
         return RUNS / f"{task.name}-{datetime.now():%Y%m%d-%H%M%S}"
+    from duoln.runs.places import CONFIG, check_apart
+
     for name in (*CURVES, *LAYERS):
         check_regular(out / name)  # before anything is trained
-    taken = [job.name for job in runs if (out / job.name / "config.json").exists()]
+    for job in runs:
+        check_apart(out / job.name)
+    taken = [job.name for job in runs if (out / job.name / CONFIG).exists()]
     if taken:
         raise CheckpointError(f"{out}: already holds a run of {', '.join(taken)}; go on with --resume auto, "
                               "or choose another --out")
@@ -67,18 +72,26 @@ def of_its_own(folder: Path) -> Path:
             return own
 
 
-def note(task: Task, top: Path, wishes: Mapping[Job, Command]) -> None:
-    """Note in the folders of runs what they are to be, unless an earlier command has."""
-    from duoln.runs.settings import COMMAND, Asked, next_number, write_asked
+def note(task: Task, top: Path, wishes: Mapping[Job, Command], configs: Mapping[Job, Config]) -> None:
+    """Note in the folders of runs what they are to be, before the first of them trains: the command may be stopped, and
+    what it asked for holds for the runs that it had not reached.
+    """
+    from duoln.runs.folder import rewrite_config
+    from duoln.runs.places import CONFIG
+    from duoln.runs.settings import Asked, next_number, read_asked, write_asked
 
-    new = [job for job in wishes if not (top / job.name / COMMAND).is_file()]
-    if new:
-        number = next_number(RUNS)
-        now = datetime.now(UTC).isoformat(timespec="microseconds")
-        for job in new:
-            wish = wishes[job]
-            write_asked(top / job.name, Asked(task.name, number, now, wish.variants, wish.preset, wish.settings,
-                                              wish.seeds))
+    number, now = next_number(RUNS), datetime.now(UTC).isoformat(timespec="microseconds")
+    for job, wish in wishes.items():
+        folder = top / job.name
+        if (folder / CONFIG).is_file():
+            rewrite_config(folder, configs[job])
+            continue
+        before = read_asked(folder)
+        asked = Asked(task.name, number, now, **wish._asdict())
+        if before is not None:
+            asked = asked._replace(number=before.number, time=before.time)
+        if asked != before:
+            write_asked(folder, asked)
 
 
 def newest_folder(task: Task) -> Path:
@@ -106,8 +119,8 @@ def resumed(task: Task, top: Path, asked: Command,
         UsageError: a setting contradicts that of a run, or several seeds are asked for where the runs have one.
     """
     from duoln.cli import console
-    from duoln.runs.folder import CONFIG
-    from duoln.runs.settings import COMMAND, Command, newest_of, read_asked, resumed_config
+    from duoln.runs.places import COMMAND, CONFIG
+    from duoln.runs.settings import Command, newest_of, read_asked, resumed_config
 
     for name in (*CURVES, *LAYERS):
         check_regular(top / name)
@@ -122,7 +135,8 @@ def resumed(task: Task, top: Path, asked: Command,
             variants = sorted({job.variant for job in chosen}.union(*(each.variants for each in earlier.values())))
             wish = Command(variants, asked.preset or (noted.preset if noted else usual),
                            {**(noted.settings if noted else {}), **asked.settings},
-                           seeds or asked.seeds or (noted.seeds if noted else []))
+                           seeds or asked.seeds or (noted.seeds if noted else []),
+                           asked.precision or (noted.precision if noted else None))
         wishes[job] = wish
         configs[job], changed = resumed_config(task, job.variant, top / job.name, wish.preset, wish.settings_of(job))
         for key, (before, now) in changed.items():
@@ -150,13 +164,16 @@ def _chosen(task: Task, top: Path, earlier: Iterable[Asked], asked: Command) -> 
     return chosen, sorted({*seeds, *asked.seeds})
 
 
-def precisions(top: Path, runs: Iterable[Job], asked: str | None) -> dict[Job, str]:
-    """The precision of each run: that of its folder; that of the others of the command if it has none yet."""
+def precisions(top: Path, wishes: Mapping[Job, Command], asked: str | None) -> dict[Job, str]:
+    """The precision of each run: that of its folder; if it has none yet, the one that it was to have, or that of the
+    others of the command.
+    """
     from duoln.runs.precision import FLOAT32, read_precision, resumed_precision
 
-    before = {job: read_precision(top / job.name) for job in runs}
+    before = {job: read_precision(top / job.name) for job in wishes}
     usual = asked or next(filter(None, before.values()), FLOAT32)
-    return {job: resumed_precision(top / job.name, asked) if before[job] else usual for job in before}
+    return {job: resumed_precision(top / job.name, asked) if before[job] else wish.precision or usual
+            for job, wish in wishes.items()}
 
 
 def backend_before(top: Path, runs: Iterable[Job]) -> str | None:

@@ -55,7 +55,7 @@ def _report(args: argparse.Namespace) -> int:
     if args.html is not None and args.html.suffix.lower() not in _PAGES:
         raise UsageError(f"[report] expected a page's name, which ends in {' or '.join(_PAGES)}; found {args.html}")
     parts = [Part(task, series_of(task, curves, args.by)) for task, curves in runs_by_task(args.runs, args.plugins)]
-    for line in (line for part in parts for s in part.series for line in s.left_out()):
+    for line in (line for part in parts for s in part.series for line in s.remarks()):
         console.say(line, style="yellow")
     _write(parts, args)  # first: stdout may be closed
     for part in parts:
@@ -90,9 +90,9 @@ def _show(part: Part, args: argparse.Namespace, alone: bool) -> None:
 
 def _differing(series: Sequence[Series], task: Task) -> list[Series]:
     """The series of one table, without the settings that differ only from those of another table."""
-    from duoln.runs.series import differing_settings
+    from duoln.runs.series import POOLED, differing_settings
 
-    keys = differing_settings(task, [s.runs[0] for s in series])
+    keys = [*differing_settings(task, [s.runs[0] for s in series]), *POOLED.values()]
     return [s._replace(differences={key: s.differences[key] for key in keys if key in s.differences}) for s in series]
 
 
@@ -131,6 +131,8 @@ def told_apart(series: Sequence[Series], by: By = "run") -> dict[str, list[str]]
         columns["run"] = [s.name.removesuffix(f"/{s.variant}") for s in series]
     for key in dict.fromkeys(key for s in series for key in s.differences if key not in ("batch_size", "epochs")):
         columns[f"setting {key}" if key in columns else key] = [s.differences.get(key, "") for s in series]
+    if any(s.ended() for s in series):
+        columns["ended"] = [s.ended() for s in series]
     return columns
 
 

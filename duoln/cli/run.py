@@ -11,20 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from duoln.cli import facts, planned
-from duoln.cli.curves import write_curves, write_layers
+from duoln.cli.ended import Ended, show_ended
 from duoln.cli.going_on import resume_command
 from duoln.cli.guard import as_document, guarded
 from duoln.cli.one_task import say_absent, say_data
 from duoln.cli.parser import Parser
 from duoln.cli.ranks import launch, parse_ranks, take_place
-from duoln.errors import UsageError
+from duoln.errors import DivergedError, DuolnError, MemoryExhaustedError, UsageError
 from duoln.system.paths import path_argument
 
 if TYPE_CHECKING:
-    from duoln.backends.protocol import Backend
     from duoln.distributed.place import Place
     from duoln.distributed.ranks import Ranks
-    from duoln.runs.series import By
     from duoln.runs.settings import Command, Job
     from duoln.tasks.events import Listener
     from duoln.tasks.task import Config, Task
@@ -159,6 +157,7 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
 
     Raises:
         TaskError: the task's own code failed.
+        DivergedError, MemoryExhaustedError: of one run or several; the others are trained all the same.
     """
     if args.watch_every is not None and args.watch is None:
         raise UsageError("[run] --watch-every: expected --watch too")
@@ -180,6 +179,7 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
     seeds = given.pop("seed", [])
     asked = asked._replace(settings={**asked.settings, **given}, seeds=seeds)
     follows = place is not None and place.rank > 0
+    asked = asked._replace(precision=args.precision)
     top = Path()
     wishes: Mapping[Job, Command] = {}
     configs: Mapping[Job, Config] = {}
@@ -189,8 +189,10 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
         top = top if follows else planned.new_folder(task, configs, args.out)
     elif not follows:  # the others get the configurations of process 0, which reads the folder
         top = args.out or planned.newest_folder(task)
+        if args.out is None:
+            console.say(f"going on in {top}")
         wishes, configs = planned.resumed(task, top, asked, usual)
-    precisions = {} if follows else planned.precisions(top, configs, args.precision)
+    precisions = {} if follows else planned.precisions(top, wishes, args.precision)
     before = planned.backend_before(top, configs) if args.resume and place is None else None
     backend, why = runtime.choose(args.backend or before)
     console.say(f"backend: {why}")
@@ -200,45 +202,64 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
     for word in dict.fromkeys(precisions.values()):
         if word != FLOAT32:
             console.say(f"precision: {word}")
-    splits: Splits | None = None
-    results: list[dict[str, Any]] = []
+    ended: list[Ended] = []
+    failures: dict[str, DuolnError] = {}
     listeners = Registry(asked=plugins).listeners(console.say)
     watch = None if args.watch is None else Watch(args.watch, args.watch_every)
-    made_for: tuple[Any, ...] = ()
+    say_absent()
+    if task.paper:  # others say what they read or make when they have it
+        console.say(f"data: looking for what {task.name} needs (DUOLN_DATA, the cache, then mirrors)")
+    told: Any = None
+    splits: Splits | None = None
+    trainer: Trainer | None = None
     for job, cfg in configs.items():
-        if splits is None or made_for != _data_settings(task, cfg):
-            if splits is None:
-                say_absent()
-            if task.paper and splits is None:  # others say what they read or make when they have it
-                console.say(f"data: looking for what {task.name} needs (DUOLN_DATA, the cache, then mirrors)")
-            told = None if splits is None else (splits.dataset, splits.remarks)
-            splits, made_for = task.data(cfg), _data_settings(task, cfg)
-            if told != (splits.dataset, splits.remarks):
-                say_data(splits)
+        trainer = splits = None  # the data of the run before need not be there beside its own
+        splits = task.data(cfg)
+        if told != (splits.dataset, splits.remarks):
+            told = splits.dataset, splits.remarks
+            say_data(splits)
         trainer = Trainer(task, job.variant, cfg, splits, backend, args.debug_nans, ranks, precisions[job])
         if follows:
             follow(trainer)
             continue
         display = console.ProgressDisplay(task.columns, task.x_axis, job.name)
-        if not results:
+        if not ended:
             if args.out is None and args.resume is None:
                 top = planned.of_its_own(top)
-            planned.note(task, top, wishes)
+            planned.note(task, top, wishes, configs)
+        status = "done"
         try:
-            results.append(train_in_folder(trainer, top / job.name, [display, *loggers(top / job.name), *listeners],
-                                           args.resume is not None, args.resume != "anyway", watch))
+            figures = train_in_folder(trainer, top / job.name, [display, *loggers(top / job.name), *listeners],
+                                      args.resume is not None, args.resume != "anyway", watch)
         except Interrupted as end:
             stop = Interrupted(f"{end}; go on with\n{resume_command(args.words, top)}", end.number)
-            _show_results(task, splits, backend, [*results, trainer.result()], top, args.json,
-                          as_document(stop, str(stop), stop.exit_code))
+            ended.append(Ended(job, splits.dataset, "interrupted", trainer.result()))
+            show_ended(task, backend, ended, top, args.json, as_document(stop, str(stop), stop.exit_code))
             raise stop from None
-    assert splits is not None
+        except (DivergedError, MemoryExhaustedError) as error:
+            if ranks is not None:  # the other processes may not know
+                raise
+            figures, status = trainer.result(), "diverged" if isinstance(error, DivergedError) else "failed"
+            failures[job.name] = type(error)(str(error))  # without the frames, which hold the state
+            if len(configs) > 1:
+                console.say(f"{job.name}: {error}", style="bold red")
+        ended.append(Ended(job, splits.dataset, status, figures))
     if ranks is not None:
         ranks.leave()
     if follows:
         return 0
-    _show_results(task, splits, backend, results, top, args.json)
+    failure = _together(failures) if len(configs) > 1 else next(iter(failures.values()), None)
+    show_ended(task, backend, ended, top, args.json,
+               None if failure is None else as_document(failure, str(failure), failure.exit_code))
+    if failure is not None:
+        raise failure
     return 0
+
+
+def _together(failures: Mapping[str, DuolnError]) -> DuolnError | None:
+    """One error for all runs that failed, of the class of the first; None if none did."""
+    first = next(iter(failures.values()), None)
+    return first and type(first)("; ".join(f"{name}: {error}" for name, error in failures.items()))
 
 
 def _loggers(name: str | None, say: Callable[[str], None]) -> Callable[[Path], list[Listener]]:
@@ -256,12 +277,6 @@ def _loggers(name: str | None, say: Callable[[str], None]) -> Callable[[Path], l
     except ImportError as error:
         raise UsageError(f"[run] --log-to {name}: {error}; pip install tensorboardX") from error
     return lambda folder: [Contained(TensorBoard(folder), f"--log-to {name}", say)]
-
-
-def _data_settings(task: Task, cfg: Config) -> tuple[Any, ...]:
-    """The settings that decide the data; configurations in which they are equal share their data."""
-    changed = {key for overrides in task.variants.values() for key in overrides}
-    return tuple((key, value) for key, value in vars(cfg).items() if key not in changed)
 
 
 def _of_first(task: Task, ranks: Ranks, configs: Mapping[Job, Config], precisions: Mapping[Job, str],
@@ -287,32 +302,3 @@ def _of_first(task: Task, ranks: Ranks, configs: Mapping[Job, Config], precision
     ranks.check_same({f"{job.name} {key}": strictjson.dumps(value) for job, cfg in (configs or first).items()
                       for key, value in {**vars(cfg), "precision": asked or chosen.get(job)}.items()})
     return first, chosen
-
-
-def _show_results(task: Task, splits: Splits, backend: Backend, results: Sequence[Mapping[str, Any]], top: Path,
-                  as_json: bool, error: Mapping[str, Any] | None = None) -> None:
-    from duoln.cli import console
-    from duoln.cli.report import result_row, told_apart
-    from duoln.pictures import drawing
-    from duoln.runs.curves import read_curves
-    from duoln.runs.series import series_of
-    from duoln.runs.settings import Job
-    from duoln.training.loop import summarize
-
-    of_seeds = len({result["seed"] for result in results}) > 1
-    rows, apart = results, {"seed": [str(result["seed"]) for result in results]} if of_seeds else {}
-    try:  # the files come first: stdout may be closed
-        curves = read_curves([top])
-        if of_seeds:
-            names = {Job(result["variant"], result["seed"]).name for result in results}
-            series = series_of(task, [c for c in curves if c.path.name in names], "seed")
-            rows, apart = [result_row(task, s) for s in series], told_apart(series, "seed")
-        by: By = "seed" if of_seeds else "run"
-        written = [*write_curves(task, series_of(task, curves, by), top, by), *write_layers(task, curves, top)]
-    finally:  # a file or picture that fails does not cost the table
-        console.show_results(task, splits.dataset, rows, apart, data=not as_json)
-    console.say(f"run folder: {top}  ({', '.join(p.name for p in written)})")
-    if not drawing.can_draw():
-        console.say(f"  for a picture of the curves: {drawing.obstacle()}")
-    if as_json:
-        console.put_json({**summarize(results, splits, backend), **({} if error is None else {"error": error})})

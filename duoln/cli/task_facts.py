@@ -48,7 +48,8 @@ def seconds_of_small(task: Task) -> tuple[float | None, set[str]]:
 
 def _results_of_small(task: Task) -> Iterator[dict[str, Any]]:
     from duoln.runs import kept
-    from duoln.runs.folder import CONFIG, RESULT, read_json
+    from duoln.runs.folder import read_json
+    from duoln.runs.places import CONFIG, RESULT
     from duoln.tasks import make_config
 
     if PRESET not in task.presets:

@@ -14,7 +14,7 @@ from duoln.paper.claims import Length
 from duoln.paper.rules import Role, RunRule, Seen
 from duoln.runs.curve import Curve
 from duoln.runs.curves import read_curves
-from duoln.runs.folder import run_folders
+from duoln.runs.places import run_folders
 from duoln.tasks.registry import Registry
 from duoln.tasks.settings import make_config
 from duoln.tasks.task import Task

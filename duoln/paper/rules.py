@@ -36,7 +36,9 @@ class Metric(NamedTuple):
         return None if value == level == self.limit else self.beats(value, level)
 
     def best(self, values: Sequence[float]) -> float:
-        return min(values) if self.better == "lowest" else max(values)
+        """The best value; NaN only where all are. What a comparison with NaN gives depends on the order."""
+        numbers = [value for value in values if not math.isnan(value)] or [math.nan]
+        return min(numbers) if self.better == "lowest" else max(numbers)
 
 
 class Role(NamedTuple):

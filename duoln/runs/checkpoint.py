@@ -9,14 +9,15 @@ a checkpoint names it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from duoln import tree
 from duoln.data.json_text import read_json
-from duoln.errors import CheckpointError, DataError
+from duoln.errors import CheckpointError, CheckpointWarning, DataError
 from duoln.runs.tensor_file import Array, by_path, in_bytes, opened_tensors
 from duoln.system.filesystem import check_folder, check_regular, is_left, make_folder, remove, write_own
 
@@ -235,6 +236,13 @@ def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
         except CheckpointError as error:
             refused.append(str(error))
     return None, refused
+
+
+def warn_of(used: Checkpoint, refused: Sequence[str]) -> None:
+    """Warn of the checkpoints that an older one replaces, because they cannot be read."""
+    if refused:
+        warnings.warn(f"{used.path} is used, because a newer checkpoint cannot be read: {'; '.join(refused)}",
+                      CheckpointWarning, stacklevel=4)
 
 
 def restore(like: Any, arrays: Mapping[str, Array]) -> Any:

@@ -39,6 +39,15 @@ class Curve(NamedTuple):
         return next(chosen, self.points[-1] if self.points else {"step": 0, "epoch": 0.0, "wall_s": 0.0})
 
     @property
+    def identity(self) -> Mapping[str, str]:
+        """What its bits depend on besides its settings, as its last start noted it; see `duoln.runs.identity`."""
+        identity = self.starts[-1].get("identity", {}) if self.starts else {}
+        good = isinstance(identity, dict) and all(isinstance(text, str) for text in identity.values())
+        _check(self.path, "identity", good, "an object of texts", identity)
+        noted: Mapping[str, str] = identity
+        return noted
+
+    @property
     def changes(self) -> list[str]:
         """In words, what its bits depend on that was not the same in all updates."""
         entries = self.starts[-1].get("changes") if self.starts else None
@@ -78,6 +87,17 @@ def check_entry(where: str, entry: Mapping[str, Any]) -> None:
             value = entry.get(key)
             _check(where, key, key == "event" or (isinstance(value, int | float) and not isinstance(value, bool)),
                    "a number", value)
+
+
+def first_step(where: str, entry: Mapping[str, Any]) -> int:
+    """The update after which a run starts or goes on, by the entry of its log.
+
+    Raises:
+        DataFormatError: it is no number.
+    """
+    step = entry.get("first_step", 0)
+    _check(where, "first_step", isinstance(step, int) and not isinstance(step, bool), "a whole number", step)
+    return int(step)
 
 
 def _check(file: object, key: str, holds: bool, expected: str, value: object) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 from duoln.errors import CheckpointError
 from duoln.runs import kept
-from duoln.runs.curve import Curve, check_entry, read_header
+from duoln.runs.curve import Curve, check_entry, first_step, read_header
 from duoln.runs.dataset import read_dataset
-from duoln.runs.folder import CONFIG, run_folders
 from duoln.runs.log import read_log
 from duoln.runs.norm_stats import EVENT, LayerStats, read_entry
+from duoln.runs.places import CONFIG, run_folders
 from duoln.runs.precision import FLOAT32, read_precision
 from duoln.tasks.values import Dataset
 
@@ -52,8 +52,12 @@ def _read_run(folder: Path) -> Curve:
             dataset = read_dataset(where, entry.get("dataset"))
             starts.append(entry)
             result = {}  # a resumed run has no result until it ends
+            after = first_step(where, entry)
+            for by_step in (points, losses, layers):  # updates that the run has made, and then gone back behind
+                for step in [step for step in by_step if step > after]:
+                    del by_step[step]
         elif entry.get("event") == "evaluation":
-            points[entry["step"]] = entry  # a resumed run repeats updates: the last value counts
+            points[entry["step"]] = entry
         elif entry.get("event") == "step":
             losses[entry["step"]] = entry["loss"]
         elif entry.get("event") == EVENT:

@@ -27,12 +27,12 @@ from duoln.runs import checkpoint
 from duoln.runs.log import NAME as LOG
 from duoln.runs.log import RunLog
 from duoln.runs.norm_stats import Layers, entry_of
+from duoln.runs.places import CHECKPOINTS, CONFIG, LOCK, RESULT, check_apart
 from duoln.system.filesystem import check_regular, make_folder, open_to_append, remove, write_all, write_own
 from duoln.system.locks import lock
 from duoln.tasks.events import Evaluation, Listener, RunStart, Step
 from duoln.tasks.task import Config
 
-CONFIG, RESULT, LOCK = "config.json", "result.json", "lock"
 _MANY_STEPS = 1000
 _MAX_JSON = 1 << 20
 """The most bytes of `config.json` or `result.json`; they have some 1,000."""
@@ -48,6 +48,7 @@ class RunFolder(Listener):
     Raises:
         CheckpointError: the folder cannot be made or written, another process uses it, or one of duoln's names in it is
             no regular file.
+        UsageError: the folder is in another run, or has others in it.
         DataFormatError: the log is damaged before its last line.
     """
 
@@ -59,6 +60,7 @@ class RunFolder(Listener):
         self._first_step = 0
         self.mended: list[str] = []
         """The repairs that were made when the folder was opened, in words; and that it is not locked, if it is not."""
+        check_apart(path)
         make_folder(path)
         for name in (LOCK, LOG, CONFIG, RESULT):
             check_regular(path / name)
@@ -89,7 +91,7 @@ class RunFolder(Listener):
 
     @property
     def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
+        return self.path / CHECKPOINTS
 
     def write_config(self, task: str, variant: str, config: Config, precision: str = "float32") -> None:
         """Write the settings of this run."""
@@ -100,7 +102,7 @@ class RunFolder(Listener):
         self._first_step = event.first_step
         self._log_every = 1 if event.steps_per_epoch <= _MANY_STEPS else 10
         self._write({
-            "event": "start", "time": datetime.now(UTC).isoformat(timespec="seconds"), "task": event.task,
+            "event": "start", "time": datetime.now(UTC).isoformat(timespec="microseconds"), "task": event.task,
             "variant": event.variant, "seed": event.config.seed, "precision": event.precision,
             "dataset": event.dataset._asdict(), "first_step": event.first_step, "last_step": event.last_step,
             "steps_per_epoch": event.steps_per_epoch,
@@ -164,6 +166,18 @@ class RunFolder(Listener):
     def _write(self, entry: Mapping[str, Any]) -> None:
         if self._log is not None:
             self._log.append(entry)
+
+
+def rewrite_config(folder: Path, config: Config) -> None:
+    """Write other settings into the `config.json` of a run; what else is in it stays.
+
+    Raises:
+        CheckpointError, DataFormatError: as `read_json`, or it cannot be written.
+    """
+    before = read_json(folder / CONFIG)
+    now = {**before, "config": dataclasses.asdict(config)}
+    if strictjson.dumps(now) != strictjson.dumps(before):
+        write_json(folder / CONFIG, now)
 
 
 def _locked(path: Path) -> tuple[int, str]:
@@ -232,16 +246,6 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise DataFormatError(path, 0, "a JSON object", type(content).__name__)
     return content
-
-
-def run_folders(path: Path) -> list[Path]:
-    """The run folders at a path: the folder itself, or the folders in it, or the folders in those, as below `runs`."""
-    if (path / CONFIG).is_file():
-        return [path]
-    for below in (f"*/{CONFIG}", f"*/*/{CONFIG}"):
-        if inside := sorted(p.parent for p in path.glob(below)):
-            return inside
-    return []
 
 
 def folder_name(variant: str, differences: Mapping[str, str]) -> str:

@@ -1,16 +1,13 @@
 """What the bits of a run depend on, besides its settings, as short texts by name: rules, libraries, code, data, ranks.
 
-Two runs of equal settings and equal identity have the same bits. The fingerprint of the data does not see every value:
-of the training data it has some batches of the first epoch, of a large array some of its rows. A change that touches
-none of these, such as one label in thousands, is not noticed.
+Two runs of equal settings and equal identity have the same bits. The seed is a setting that decides the batches; all
+other parts are the same for every seed. The fingerprints of data and batches do not see every value: of the training
+data they have some batches of the first epoch, of a large array some of its rows. A change that touches none of these,
+such as one label in thousands, is not noticed.
 """
 
 from __future__ import annotations
 
-import hashlib
-import inspect
-import os
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -24,6 +21,7 @@ from duoln.backends.protocol import SET_ASIDE, Backend
 from duoln.core.op import is_composed_only
 from duoln.errors import CheckpointError, DataFormatError
 from duoln.runs.checkpoint import Checkpoint
+from duoln.runs.code import digest_of, fingerprint_of, texts_below
 from duoln.tasks.events import Change
 from duoln.tasks.task import Task
 from duoln.tasks.values import Splits
@@ -34,11 +32,6 @@ _OF_BACKEND = ("library", "blas_core", "blas_threads", "tf32", "compute_capabili
 """Of what a backend says about itself. Of a GPU its name is part of it too."""
 _REMEDIES = {"blas_threads": "OPENBLAS_NUM_THREADS", "blas_core": "OPENBLAS_CORETYPE"}
 """The variables that set a value before duoln starts."""
-_NO_BITS = frozenset({"bench", "cli", "doctor.py", "examples", "kernels", "paper", "pictures", "plugins", "testing"})
-"""What of the package does not take part in training, and the kernels, which a checkout has elsewhere. A task has a
-fingerprint of its own code."""
-_TEXTS = (".py", ".cpp", ".cu", ".cuh", ".h", ".metal")
-_DIGITS = 12
 _BATCHES = 4
 _MOST_VALUES = 1 << 16
 """Of an array; a larger one is sampled."""
@@ -57,15 +50,16 @@ def identity_of(backend: Backend, task: Task, splits: Splits, ranks: int = 1) ->
     of_numpy = {"simd": _simd()} if backend.name == "numpy" else {"device": backend.device}
     return {"backend": backend.name, **{key: facts[key] for key in _OF_BACKEND if key in facts}, **of_numpy,
             "rules": rules_of(backend), "code": f"{duoln.__version__} ({_code()})",
-            "task": f"{type(task).__qualname__} ({_code_of(task)})", "data": fingerprint(splits),
-            "ranks": str(ranks)}
+            "task": f"{type(task).__qualname__} ({fingerprint_of(type(task))})", "data": fingerprint(splits),
+            "batches": batches_of(splits), "ranks": str(ranks)}
 
 
 def differences(step: int, was: Mapping[str, str], now: Mapping[str, str]) -> list[Change]:
     """The parts in which two identities differ; what one of them lacks is "none" there."""
-    keys = dict.fromkeys((*was, *now))
-    return [Change(step, key, was.get(key, "none"), now.get(key, "none")) for key in keys
-            if was.get(key) != now.get(key)]
+    differing = [key for key in dict.fromkeys((*was, *now)) if was.get(key) != now.get(key)]
+    if "data" in differing:  # other data have other batches
+        differing = [key for key in differing if key != "batches"]
+    return [Change(step, key, was.get(key, "none"), now.get(key, "none")) for key in differing]
 
 
 def changes_since(saved: Checkpoint, now: Mapping[str, str]) -> list[Change]:
@@ -143,40 +137,28 @@ def rules_of(backend: Backend) -> str:
 @cache
 def _code() -> str:
     """A hash of the package's files that take part in training."""
-    return _digest(_texts([Path(duoln.__file__).parent, *runtime.kernel_folders()]))
-
-
-def _code_of(task: Task) -> str:
-    """A hash of the files of a task's package; of its file if it is in none."""
-    module = sys.modules.get(type(task).__module__)
-    try:
-        file = Path(inspect.getfile(type(task)))
-    except (TypeError, OSError):  # made in an interpreter
-        return "no file"
-    package = getattr(module, "__package__", None)
-    return _digest(_texts([file.parent]) if package else iter([file.read_bytes()]))
-
-
-def _texts(folders: Iterable[Path]) -> Iterator[bytes]:
-    """The names and contents of source files below some folders, in order."""
-    for top in folders:
-        for place, inside, names in os.walk(top):
-            inside[:] = sorted(set(inside) - _NO_BITS)
-            for name in sorted(set(names) - _NO_BITS):
-                if name.endswith(_TEXTS):
-                    path = Path(place, name)
-                    yield path.relative_to(top).as_posix().encode()
-                    yield path.read_bytes()
+    return digest_of(texts_below(Path(duoln.__file__).parent, *runtime.kernel_folders()))
 
 
 def fingerprint(splits: Splits) -> str:
-    """What the data are: name, updates an epoch, and a hash of some batches and of the splits that are evaluated."""
-    per_epoch = splits.steps_per_epoch
-    steps = sorted({per_epoch * k // _BATCHES for k in range(_BATCHES)})
-    parts = [*((f"update {step}", splits.train(step)) for step in steps), *splits.evaluation.items()]
-    pieces = (piece for name, arrays in parts for path, array in tree.items(dict(arrays))
-              for piece in (f"{name} {path} {array.dtype} {array.shape}".encode(), _sample(array)))
-    return f"{splits.dataset.label}, {per_epoch} updates an epoch ({_digest(pieces)})"
+    """What the data are, for every seed: name, updates an epoch, and a hash of the splits that are held out."""
+    held_out = [(name, arrays) for name, arrays in splits.evaluation.items() if name != "train"]
+    return f"{splits.dataset.label}, {splits.steps_per_epoch} updates an epoch ({digest_of(_pieces(held_out))})"
+
+
+def batches_of(splits: Splits) -> str:
+    """A hash of some batches of the first epoch and of the split "train", in which the seed may choose."""
+    steps = sorted({splits.steps_per_epoch * k // _BATCHES for k in range(_BATCHES)})
+    train = [(name, arrays) for name, arrays in splits.evaluation.items() if name == "train"]
+    pieces = _pieces([*((f"update {step}", splits.train(step)) for step in steps), *train])
+    return f"of the training data ({digest_of(pieces)})"
+
+
+def _pieces(parts: Iterable[tuple[str, Mapping[str, np.ndarray]]]) -> Iterator[bytes]:
+    for name, arrays in parts:
+        for path, array in tree.items(dict(arrays)):
+            yield f"{name} {path} {array.dtype} {array.shape}".encode()
+            yield _sample(array)
 
 
 def _sample(array: np.ndarray) -> bytes:
@@ -185,11 +167,3 @@ def _sample(array: np.ndarray) -> bytes:
         step = -(-array.size // _MOST_VALUES)
         array = array[(slice(None),) * axis + (slice(None, None, max(step, 1)),)]
     return array.tobytes()
-
-
-def _digest(pieces: Iterable[bytes]) -> str:
-    whole = hashlib.sha256()
-    for piece in pieces:
-        whole.update(len(piece).to_bytes(8, "little"))
-        whole.update(piece)
-    return whole.hexdigest()[:_DIGITS]

@@ -23,13 +23,13 @@ from duoln.data.csv_text import csv_text
 from duoln.errors import CheckpointError, DataError, DataFormatError
 from duoln.runs.curve import Curve, check_entry, read_header
 from duoln.runs.dataset import read_dataset
-from duoln.runs.folder import CONFIG, RESULT, read_json, write_json
+from duoln.runs.folder import read_json, write_json
 from duoln.runs.log import NAME as LOG
+from duoln.runs.places import CONFIG, CURVES, RESULT
 from duoln.system.filesystem import make_folder, write_own
 from duoln.system.filesystem import remove as remove_file
 from duoln.tasks.task import Task
 
-CURVES = "curves.csv"
 _PARTS = 200
 """The most mean losses of a kept run."""
 _MOST_BYTES = 1 << 24

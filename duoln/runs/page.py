@@ -75,7 +75,7 @@ def _results(task: Task, series: Sequence[Series], number: Callable[[Any, str], 
     yield from html.table(headings, rows)
     yield from (f"<p>{html.text(f'{s.label()}: not the bits of one run: {change}')}</p>"
                 for s in series for change in s.changes())
-    yield from (f"<p>{html.text(line)}</p>" for s in series for line in s.left_out())
+    yield from (f"<p>{html.text(line)}</p>" for s in series for line in s.remarks())
 
 
 def _settings(series: Sequence[Series]) -> Iterator[str]:

@@ -7,7 +7,8 @@ from typing import Any
 
 from duoln.core.arguments import check_choice
 from duoln.errors import DataFormatError, UsageError
-from duoln.runs.folder import CONFIG, read_json
+from duoln.runs.folder import read_json
+from duoln.runs.places import CONFIG
 
 FLOAT32, BF16 = PRECISIONS = ("float32", "bf16")
 

@@ -15,6 +15,13 @@ from duoln.runs.precision import FLOAT32
 from duoln.tasks.task import Task
 
 By = Literal["run", "seed"]
+POOLED = {"task": "code of the task", "data": "data read"}
+"""The parts of an identity that runs of several seeds have in common, what is trained and on what; and their headings
+where other runs of the same settings have others."""
+_OF_ONE_SEED = "batches"
+"""The part of an identity that follows from the seed."""
+ENDINGS = ("diverged", "failed")
+"""The states of a run that its figures are to be read with: they are those of its last evaluation before that."""
 _ABSENT = object()
 
 
@@ -108,10 +115,37 @@ class Series(NamedTuple):
             return "ms/update", f"{1e3 * statistics.median(run.seconds_per_update for run in self.runs):.1f}"
         return "s/epoch", f"{statistics.median(run.seconds_per_epoch for run in self.runs):.2f}"
 
+    def ended(self) -> str:
+        """In words, which of its runs ended before their time for a reason of `ENDINGS`; empty if none did."""
+        statuses = Counter(run.result.get("status") for run in self.runs)
+        of = f" of {len(self.runs)}" if len(self.runs) > 1 else ""
+        return ", ".join(f"{status} ({statuses[status]}{of})" if of else status
+                         for status in ENDINGS if statuses[status])
+
+    def unlike(self) -> list[str]:
+        """In words, what the bits of its runs depend on, besides their seeds, that is not the same in all runs."""
+        keys = dict.fromkeys(key for run in self.runs for key in run.identity if key != _OF_ONE_SEED)
+        lines = []
+        for key in keys:
+            seeds: dict[str, list[str]] = {}
+            for run in self.runs:
+                seeds.setdefault(run.identity.get(key, "none"), []).append(str(run.config.get("seed")))
+            if len(seeds) > 1:
+                told = "; ".join(f"{value} (seed {', '.join(of_value)})" for value, of_value in seeds.items())
+                lines.append(f"the seeds of {self.label()} differ in {key}: {told}")
+        return lines
+
     def left_out(self) -> list[str]:
         """In words, the runs that are left out."""
         return [f"{run.path} is left out: a newer run has seed {run.config.get('seed')} of {self.label()}"
                 for run in self.older]
+
+    def remarks(self) -> list[str]:
+        """In words, what a reader of its figures must know about the choice of its runs."""
+        apart = [heading for heading in POOLED.values() if heading in self.differences]
+        seeds = ", ".join(str(run.config.get("seed")) for run in self.runs)
+        return [*self.left_out(), *self.unlike(), *(
+            f"seed {seeds} of {self.variant} is not pooled with seeds that differ in {heading}" for heading in apart)]
 
 
 def series_of(task: Task, curves: Sequence[Curve], by: By = "run") -> list[Series]:
@@ -127,9 +161,7 @@ def series_of(task: Task, curves: Sequence[Curve], by: By = "run") -> list[Serie
                 for name, c in zip(short_names([c.path for c in curves]), curves, strict=True)]
     groups: dict[str, dict[Any, list[Curve]]] = {}
     for c in curves:
-        settings = {key: value for key, value in c.config.items() if key != "seed"}
-        of_setting = groups.setdefault(repr((c.variant, c.dataset, sorted(settings.items()))), {})
-        of_setting.setdefault(c.config.get("seed"), []).append(c)
+        groups.setdefault(repr(setting_of(c)), {}).setdefault(c.config.get("seed"), []).append(c)
     made = []
     for of_seeds in groups.values():
         ordered = [sorted(runs, key=_started) for runs in of_seeds.values()]
@@ -137,7 +169,21 @@ def series_of(task: Task, curves: Sequence[Curve], by: By = "run") -> list[Serie
         name = newest[0].variant if len(newest) == 1 else f"{len(newest)} seeds"
         made.append(Series(name, newest[0].variant, {}, newest, older))
     differing = [key for key in differing_settings(task, [s.runs[0] for s in made]) if key != "seed"]
-    return [s._replace(differences=_values(s.runs[0], differing)) for s in made]
+    return [s._replace(differences={**_values(s.runs[0], differing), **_apart(s, made)}) for s in made]
+
+
+def _apart(series: Series, all_series: Sequence[Series]) -> dict[str, str]:
+    """What keeps a series apart from others of the same settings, by its heading."""
+    of_settings = [each.runs[0] for each in all_series
+                   if setting_of(each.runs[0])[:3] == setting_of(series.runs[0])[:3]]
+    return {heading: series.runs[0].identity.get(key, "not noted") for key, heading in POOLED.items()
+            if len({run.identity.get(key) for run in of_settings}) > 1}
+
+
+def setting_of(curve: Curve) -> tuple[Any, ...]:
+    """What runs have in common that are pooled: all settings but the seed, the code of the task, and the data."""
+    settings = sorted((key, value) for key, value in curve.config.items() if key != "seed")
+    return (curve.variant, curve.dataset, settings, *(curve.identity.get(key) for key in POOLED))
 
 
 def _started(curve: Curve) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from duoln.errors import CheckpointError, DataError, DataFormatError, UsageError
-from duoln.runs.folder import CONFIG, folder_name, read_json, write_json
+from duoln.runs.folder import folder_name, read_json, write_json
+from duoln.runs.places import COMMAND, CONFIG, folders_below
 from duoln.system.filesystem import check_regular, make_folder
 from duoln.tasks.kinds import value_in_words
 from duoln.tasks.settings import check_config, make_config, restored
@@ -17,7 +18,6 @@ from duoln.tasks.task import Config, Task
 
 MAY_CHANGE = ("epochs", "evaluate_every", "patience")
 """Settings that may differ in a resumed run: how long it trains and when it is evaluated."""
-COMMAND = "command.json"
 
 
 class Job(NamedTuple):
@@ -40,6 +40,7 @@ class Command(NamedTuple):
     settings: dict[str, Any]
     seeds: list[int]
     """Of which each variant is trained with each; one alone is a setting as the others are, and none is the task's."""
+    precision: str | None = None
 
     def settings_of(self, job: Job) -> dict[str, Any]:
         """The settings of one of its runs."""
@@ -64,6 +65,7 @@ class Asked(NamedTuple):
     preset: str | None
     settings: dict[str, Any]
     seeds: list[int]
+    precision: str | None = None
 
 
 class Resumed(NamedTuple):
@@ -166,7 +168,7 @@ def read_asked(folder: Path) -> Asked | None:
         "task": ("a text", (str,)), "number": ("a whole number", (int,)), "time": ("a text", (str,)),
         "variants": ("a list of names", (list,)),
         "preset": ("a text or null", (str, type(None))), "settings": ("an object", (dict,)),
-        "seeds": ("a list of numbers", (list,))}
+        "seeds": ("a list of numbers", (list,)), "precision": ("a text or null", (str, type(None)))}
     for key, (words, kind) in kinds.items():
         if type(content.get(key)) not in kind or key not in content:
             raise DataFormatError(path, 0, f"{words} as {key}", f"{content.get(key)!r:.60}")
@@ -178,14 +180,19 @@ def newest_of(commands: Iterable[Asked]) -> Asked | None:
     return max(commands, key=lambda asked: (asked.number, asked.time), default=None)
 
 
+def _commands(folder: Path) -> Iterator[Path]:
+    """What was asked for in the folders at any depth below a folder."""
+    return (place / COMMAND for place in folders_below(folder) if place != folder and (place / COMMAND).is_file())
+
+
 def begun_below(folder: Path) -> dict[Path, Asked]:
-    """What was asked for in the folders in a folder; of several variants the newest.
+    """What was asked for in the folders at and below a folder; of several variants the newest.
 
     Raises:
         DataFormatError: a file is damaged. CheckpointError: one is no regular file.
     """
     begun: dict[Path, list[Asked]] = {}
-    for path in folder.glob(f"*/*/{COMMAND}"):
+    for path in _commands(folder):
         asked = read_asked(path.parent)
         begun.setdefault(path.parents[1], []).extend([] if asked is None else [asked])
     return {top: newest for top, of_variants in begun.items() if (newest := newest_of(of_variants)) is not None}
@@ -194,7 +201,7 @@ def begun_below(folder: Path) -> dict[Path, Asked]:
 def next_number(folder: Path) -> int:
     """The number of a command that begins in a folder. What another program left there, or a damaged file, has none."""
     numbers = [0]
-    for path in folder.glob(f"*/*/{COMMAND}"):
+    for path in _commands(folder):
         with suppress(DataError, CheckpointError):
             asked = read_asked(path.parent)
             numbers.append(asked.number if asked else 0)
@@ -202,7 +209,7 @@ def next_number(folder: Path) -> int:
 
 
 def newest_below(folder: Path, task: str) -> Path | None:
-    """The folder in a folder in which a command of a task began last, by what it says and not by its name.
+    """The folder at or below a folder in which a command of a task began last, by what it says and not by its name.
 
     Raises:
         As `begun_below`.

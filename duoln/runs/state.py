@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from duoln.backends.protocol import Backend
 from duoln.core import Tensor
 from duoln.core.arguments import check_integer, described
 from duoln.core.miscalled import explained
-from duoln.errors import CheckpointError, CheckpointWarning, DtypeError, UsageError
+from duoln.errors import CheckpointError, DtypeError, UsageError
 from duoln.randomness import Stream
 from duoln.runs import checkpoint
 from duoln.runs.tensor_file import by_path, checked_array, path_of
@@ -82,9 +81,7 @@ def load_state(folder: str | Path, backend: Backend | str | None = None) -> dict
         state = tree_of(saved.notes["state"], lambda path, form: _leaf(form, arrays.get(path), where))
     except (KeyError, ValueError, TypeError, DtypeError) as error:
         raise CheckpointError(f"{saved.path}: expected a state of duoln.save_state, found {error}") from error
-    if refused:
-        warnings.warn(f"going on from {saved.path}, because a newer checkpoint cannot be read: {'; '.join(refused)}",
-                      CheckpointWarning, stacklevel=3)
+    checkpoint.warn_of(saved, refused)
     return {**state, "update": saved.step}
 
 

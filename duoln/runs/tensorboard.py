@@ -7,6 +7,7 @@ offers its own by the hook `duoln_listeners`.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,10 @@ class TensorBoard(Listener):
         self._folder = str(folder)
 
     def on_start(self, event: RunStart) -> None:
-        self._writer = SummaryWriter(self._folder, purge_step=event.first_step + 1)  # a resumed run repeats updates
+        # A file is named by the second, and a second file of one name would replace it: each has a number too.
+        number = len(list(Path(self._folder).glob("*.tfevents.*")))
+        self._writer = SummaryWriter(self._folder, purge_step=event.first_step + 1,  # a resumed run repeats updates
+                                     filename_suffix=f".{number:04d}.{os.getpid()}")
         settings = "\n".join(f"{key}: {value}  " for key, value in dataclasses.asdict(event.config).items())
         self._writer.add_text("settings", f"{event.task} {event.variant}, {event.dataset.label}  \n{settings}")
 

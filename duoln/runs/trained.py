@@ -9,7 +9,7 @@ from duoln.errors import CheckpointError, DuolnError, UsageError
 from duoln.randomness import Stream
 from duoln.runs import checkpoint
 from duoln.runs.curve import read_header
-from duoln.runs.folder import CONFIG, run_folders
+from duoln.runs.places import CHECKPOINTS, CONFIG, run_folders
 from duoln.runs.settings import read_config
 from duoln.runtime import to_tensors
 from duoln.tasks.task import Task
@@ -33,6 +33,8 @@ def task_of(run: Path) -> str:
 
 
 def _only_run(run: Path) -> Path:
+    if (run / CONFIG).is_file():
+        return run
     folders = run_folders(run)
     if not folders:
         raise CheckpointError(f"{run}: expected a run folder, found {'none there' if run.exists() else 'nothing'}")
@@ -44,7 +46,7 @@ def _only_run(run: Path) -> Path:
 
 def load_trained(task: Task, run: Path, backend: Backend) -> Trained:
     """The model of a run, from its newest readable checkpoint. If the run's `patience` selects the best model, it comes
-    from the best checkpoint.
+    from the best checkpoint. A newer one that cannot be read is passed over with a `CheckpointWarning`.
 
     Args:
         task: the task that the run must be of.
@@ -58,10 +60,11 @@ def load_trained(task: Task, run: Path, backend: Backend) -> Trained:
     """
     folder = _only_run(run)
     variant, cfg = read_config(task, folder)
-    saved, refused = checkpoint.newest(folder / "checkpoints")
+    saved, refused = checkpoint.newest(folder / CHECKPOINTS)
     if saved is None:
         raise CheckpointError(f"{folder}: expected a checkpoint, found "
                               f"{'none that can be read: ' + '; '.join(refused) if refused else 'none'}")
+    checkpoint.warn_of(saved, refused)
     if cfg.patience:
         saved = checkpoint.load_best(saved)
     try:

@@ -73,7 +73,11 @@ class Evaluation(NamedTuple):
 
 
 class Listener:
-    """Its methods are called at the events of a run; override the ones you need."""
+    """Its methods are called at the events of a run; override the ones you need.
+
+    Events are copies: what a listener writes into one reaches neither the run nor other listeners. If it changes the
+    working folder, the folder is changed back.
+    """
 
     def on_start(self, event: RunStart) -> None:
         """A run starts or resumes."""

@@ -67,7 +67,10 @@ class Task:
             task that is of no paper any text.
         columns: the metrics to show, in order.
         selection: which metric says that a checkpoint is the best so far, and whether the "lowest" or the "highest"
-            is; the lowest of the first column that is of no test set by default. No figure of a test set selects.
+            is. By default the first column that is of no test set: the highest, if a word of its name is that of a
+            figure that should grow, such as accuracy, f1 or recall; the lowest, if one is that of a figure that should
+            fall, such as loss, error or nll. With `patience` any other name is refused. No figure of a test set
+            selects.
         x_axis: what curves are drawn against: epochs, or updates ("step") with the training loss beside them.
         corpora: for each corpus that it can be trained on, by name, the places of its files below a data folder, such
             as "mnist/t10k-labels-idx1-ubyte.gz": one or more sets of files, each of which is the whole corpus. `duoln
@@ -220,11 +223,29 @@ class Task:
         return partial(build, **options) if options else build
 
 
+_HIGHER = frozenset((
+    "accuracy", "acc", "top1", "top5", "correct", "precision", "recall", "f1", "auc", "auroc", "ap", "map", "mrr",
+    "ndcg", "iou", "dice", "bleu", "rouge", "meteor", "cider", "r2", "correlation", "pearson", "spearman", "rho",
+    "likelihood", "elbo", "psnr", "ssim", "hits", "reward"))
+_LOWER = frozenset((
+    "loss", "error", "errors", "err", "nll", "nats", "bits", "bpc", "perplexity", "ppl", "mse", "rmse", "mae", "cost",
+    "cer", "wer", "distance", "regret", "negative", "neg", "fid"))
+"""The words in the names of metrics that say which values are the better ones."""
+
+
+def better(metric: str) -> Literal["lowest", "highest"] | None:
+    """Which values of a metric are the better ones, as the words of its name say; None if they do not."""
+    words = set(metric.lower().split("_"))
+    higher, lower = bool(words & _HIGHER), bool(words & _LOWER)
+    return None if higher == lower else "highest" if higher else "lowest"
+
+
 def selected_by(task: Task, cfg: Config) -> tuple[str, Literal["lowest", "highest"]] | None:
-    """`selection`, or its default; None for a task all of whose columns are of test sets.
+    """`selection`, or its default; None for a task that has neither and needs none.
 
     Raises:
-        UsageError: it is a figure of a test set, or there is none and `patience` needs one.
+        UsageError: it is a figure of a test set; or `patience` needs one, and all columns are of test sets, or the name
+            of the first one does not say which values are the better ones.
     """
     if task.selection is not None and not is_of_test(task.selection[0]):
         return task.selection
@@ -233,7 +254,11 @@ def selected_by(task: Task, cfg: Config) -> tuple[str, Literal["lowest", "highes
         name = "none" if task.selection is None else task.selection[0]
         raise UsageError(f"[{task.name}] selection: expected a metric of another set than test, found {name}: the best "
                          "of many figures of a test set says nothing about new data")
-    return None if first is None else (first, "lowest")
+    which = None if first is None else better(first)
+    if first is not None and which is None and cfg.patience:
+        raise UsageError(f"[{task.name}] selection: expected (metric, \"lowest\" or \"highest\"), found none; the name "
+                         f"of the first column, {first!r}, does not say which values are the better ones")
+    return None if first is None or which is None else (first, which)
 
 
 def claims_of(task: Task, dataset: Dataset) -> Mapping[str, str]:

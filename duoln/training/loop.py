@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
 from duoln import tree
-from duoln.backends.protocol import Backend
 from duoln.errors import CheckpointError, DivergedError
 from duoln.runs import checkpoint
 from duoln.runs.folder import RunFolder
 from duoln.runs.identity import changes_since, check_unchanged, read_changes
 from duoln.system.stopping import Interrupted, stop_requested
 from duoln.tasks.events import Evaluation, Listener, RunStart
-from duoln.tasks.values import Splits
+from duoln.tasks.listening import Apart
 from duoln.training.norm_stats import Watch, measure
 from duoln.training.trainer import Trainer
 
@@ -42,7 +41,7 @@ def fit(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener] = (),
         Interrupted: the user stopped the run.
         CheckpointError: the folder cannot be written, or it holds another run or a run that must not be resumed.
     """
-    everyone: list[Listener] = [folder, *listeners]
+    everyone: list[Listener] = [folder, *(each if isinstance(each, Apart) else Apart(each) for each in listeners)]
     task, splits = trainer.task, trainer.splits
     refused = _take_up(trainer, folder, same_bits) if resume else []
     if not resume and checkpoint.list_steps(folder.checkpoints):
@@ -95,7 +94,8 @@ def _take_up(trainer: Trainer, folder: RunFolder, same_bits: bool) -> list[str]:
     changes = changes_since(saved, trainer.identity)
     if same_bits:
         check_unchanged(saved.path, changes)
-    trainer.changes = [*read_changes(saved.path, saved.notes.get("changes")), *changes]
+    trainer.changes = [*read_changes(saved.path, saved.notes.get("changes")), *changes,
+                       *trainer.schedule_changes(saved)]
     if trainer.cfg.patience:
         checkpoint.load_best(saved)  # an unreadable best checkpoint must fail now, not at the end of the run
     return refused
@@ -154,9 +154,3 @@ def follow(trainer: Trainer) -> None:
                 if number is not None:
                     raise Interrupted(f"stopped after step {trainer.step}, with the other ranks", number)
                 return
-
-
-def summarize(results: Sequence[Mapping[str, Any]], splits: Splits, backend: Backend) -> dict[str, Any]:
-    """The result of several runs as one JSON object."""
-    return {"dataset": {"name": splits.dataset.name, "provenance": splits.dataset.provenance}, "backend": backend.name,
-            "device": backend.device, "results": [dict(r) for r in results]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +16,7 @@ from duoln.backends.protocol import Backend
 from duoln.core.arguments import check_flag, described, did_you_mean
 from duoln.core.fields import fields_in_words
 from duoln.core.miscalled import explained
-from duoln.errors import UsageError
+from duoln.errors import CheckpointWarning, UsageError
 from duoln.nn import Module, Params
 from duoln.runs.curve import Curve
 from duoln.runs.curves import read_curves
@@ -25,7 +26,7 @@ from duoln.runs.precision import FLOAT32, check_precision, resumed_precision
 from duoln.runs.settings import resumed_config
 from duoln.system.paths import in_home
 from duoln.system.stopping import Interrupted
-from duoln.tasks.events import Listener
+from duoln.tasks.events import Listener, RunStart
 from duoln.tasks.faults import named
 from duoln.tasks.registry import find_task
 from duoln.tasks.settings import check_config, check_preset, make_config
@@ -88,7 +89,7 @@ def train(task: str | Task, variant: str | None = None, *, preset: str | None = 
         data: a folder that is searched before DUOLN_DATA.
         resume: go on from the newest checkpoint in `out`, if there is one, with the settings that `out` holds. Rules,
             libraries, code or data that differ from the checkpoint's are refused; "anyway" goes on, and every table of
-            the run says so.
+            the run says so. A newest checkpoint that cannot be read is passed over with a `CheckpointWarning`.
         listeners: objects that receive every update and evaluation.
         precision: "bf16" stores activations and a copy of the weights in 16 bits; all arithmetic, the parameters and
             the optimiser are float32. By default "float32", or what `out` holds if the run is resumed.
@@ -135,7 +136,8 @@ def train(task: str | Task, variant: str | None = None, *, preset: str | None = 
     with ExitStack() as stack:
         path = Path(stack.enter_context(tempfile.TemporaryDirectory())) if out is None else out
         try:
-            figures = train_in_folder(trainer, path, listeners, bool(resume), resume != "anyway", watching)
+            figures = train_in_folder(trainer, path, [_Warning(), *listeners], bool(resume), resume != "anyway",
+                                      watching)
             [curve] = read_curves([path])
         except Interrupted as stop:
             hint = "go on with resume=True and this `out`" if out else "nothing is kept without a run folder `out`"
@@ -143,6 +145,15 @@ def train(task: str | Task, variant: str | None = None, *, preset: str | None = 
     return TrainedRun(chosen.name, name, cfg, splits.dataset, where.name, figures, _evaluations(curve),
                       _losses(curve), trainer.model, trainer.state["params"], None if out is None else path,
                       {step: dict(layers) for step, layers in sorted(curve.layers.items())})
+
+
+class _Warning(Listener):
+    """Warns of checkpoints that cannot be read; the command line says it in its own way."""
+
+    def on_start(self, event: RunStart) -> None:
+        if event.refused:
+            warnings.warn(f"going on after update {event.first_step}, because a newer checkpoint cannot be read: "
+                          f"{'; '.join(event.refused)}", CheckpointWarning, stacklevel=2)
 
 
 def train_in_folder(trainer: Trainer, path: Path, listeners: Sequence[Listener] = (), resume: bool = False,

@@ -23,7 +23,7 @@ from duoln.nn import with_population
 from duoln.runs import checkpoint
 from duoln.runs.identity import Identity, identity_of, rules_of
 from duoln.runs.precision import FLOAT32, check_precision
-from duoln.runs.settings import MAY_CHANGE
+from duoln.runs.settings import MAY_CHANGE, config_of
 from duoln.runtime import tensor, to_tensors
 from duoln.system import host_memory
 from duoln.tasks.events import Change, Step
@@ -38,6 +38,8 @@ from duoln.training.train_step import make_ranked_step, make_step, start_state
 
 _POPULATION_ROWS = 10_000
 _POPULATION_BATCHES = 1_000
+_RATES = 1_000
+"""The most rates of earlier updates that a resumed run compares."""
 _OWN_KEYS = frozenset({"event", "step", "epoch", "wall_s", "status", "variant", "batch_size", "epochs", "seed",
                        "precision", "steps", "seconds_per_update", "seconds_per_epoch", "changes", "rules", "loss",
                        "gradient_norm", "dataset", "starts"})
@@ -271,8 +273,15 @@ class Trainer:
         return self.evaluated
 
     def note_best(self) -> bool:
-        """Whether the last evaluation is the best so far by the task's selection; a best one is stored."""
+        """Whether the last evaluation is the best so far by the task's selection; a best one is stored.
+
+        Raises:
+            TaskError: `patience` goes by a metric that the evaluation does not have.
+        """
         key, which = self._selected or ("", "lowest")
+        if self.cfg.patience and key not in self.evaluated:
+            raise TaskError(f"[{self.task.name}] selection: expected a metric of {', '.join(sorted(self.evaluated))}, "
+                            f"found {key!r}")
         value = self.evaluated.get(key, math.nan)
         better = math.isfinite(value) and (self.best is None
                                            or (value < self.best if which == "lowest" else value > self.best))
@@ -325,6 +334,21 @@ class Trainer:
             "train_seconds": self.train_seconds, "evaluated": self.evaluated, "best": self.best,
             "best_step": self.best_step, "worse": self.worse, "precision": self.precision,
             "identity": self.identity, "changes": [change._asdict() for change in self.changes]})
+
+    def schedule_changes(self, saved: checkpoint.Checkpoint) -> list[Change]:
+        """Whether the updates before a checkpoint had other rates than this configuration plans for them: a schedule
+        that ends with the training is another one if the training becomes longer.
+        """
+        settings = saved.notes.get("config")
+        if settings is None or not saved.step:
+            return []
+        before = config_of(self.task, settings, saved.path)
+        planned = self.task.optimizer(before)
+        steps = range(0, saved.step, -(-saved.step // _RATES))
+        if all(planned.rate_at(k) == self.optimizer.rate_at(k) for k in (*steps, saved.step - 1)):
+            return []
+        return [Change(saved.step, "learning rate", f"scheduled for {before.epochs} epochs",
+                       f"for {self.cfg.epochs} epochs")]
 
     def resume(self, saved: checkpoint.Checkpoint) -> None:
         """Go on from a checkpoint of this task and variant, of any backend.

@@ -129,6 +129,7 @@ class Las(Task):
     columns = (Column("dev_per", "dev PER", ".3f"), Column("test_per", "test PER", ".3f"),
                Column("test_wer", "test WER", ".3f"),
                Column("train_nll", "train NLL", ".3f"), Column("dev_nll", "dev NLL", ".3f"))
+    selection = ("dev_per", "lowest")
     x_axis = "step"
     batch_axes: ClassVar = data.BATCH_AXES
     sampling = pictures.Options

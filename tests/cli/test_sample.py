@@ -149,7 +149,8 @@ def test_a_task_without_samples_says_so(capsys, tmp_path):
 
 def test_a_folder_of_several_runs_names_them(run, capsys):
     (run / "none").mkdir()
-    (run / "none" / "config.json").write_text((run / "ln" / "config.json").read_text())
+    for name in ("config.json", "log.jsonl"):
+        (run / "none" / name).write_text((run / "ln" / name).read_text())
     assert cli.main(["sample", str(run), "--out", "o"]) == 2
     assert f"expected one run, found 2; name one of {run / 'ln'}, {run / 'none'}" in capsys.readouterr().err.replace("\n", "")
 
@@ -163,7 +164,8 @@ def test_runs_that_cannot_be_sampled(run, task, tmp_path):
     numpy = runtime.backend("numpy")
     check_error(CheckpointError, lambda: load_trained(task, tmp_path / "none", numpy), "none", "nothing")
     (run / "none").mkdir()
-    (run / "none" / "config.json").write_text((run / "ln" / "config.json").read_text())
+    for name in ("config.json", "log.jsonl"):
+        (run / "none" / name).write_text((run / "ln" / name).read_text())
     check_error(UsageError, lambda: load_trained(task, run, numpy), "one run", "found 2")
     check_error(CheckpointError, lambda: load_trained(task, run / "none", numpy), "expected a checkpoint", "none")
     config = run / "ln" / "config.json"

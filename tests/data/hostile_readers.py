@@ -357,7 +357,7 @@ def _hear(event, args):
         stray = not str(args[0]).startswith(ours) and not str(args[0]).endswith((".py", ".pyc"))
         if stray or (args[1] and set(args[1]) & set("wax+")):
             _watch["seen"].append(f"open {args[:2]}")
-    elif event.startswith(("pickle.", "os.", "subprocess.", "socket.", "shutil.")) and event not in ("os.listdir", "os.scandir"):
+    elif event.startswith(("pickle.", "os.", "subprocess.", "socket.", "shutil.")) and event not in ("os.listdir", "os.scandir", "os.walk"):
         _watch["seen"].append(f"{event} {args!r:.100}")
 
 

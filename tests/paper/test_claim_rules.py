@@ -149,3 +149,9 @@ def test_without_a_figure_there_is_no_answer():
 def test_a_rule_says_what_it_does():
     assert Sooner("ln", "none", (NLL,), 0.6).words == "ln reaches none's best train NLL in at most 60% of its updates"
     assert Better("bn", ("ln", "none"), (NLL,)).words == "bn has the better train NLL at the end than ln and none"
+
+
+@pytest.mark.parametrize("values", [(3.0, math.nan, 1.0), (math.nan, 1.0, 3.0), (1.0, 3.0, math.nan)])
+def test_the_best_value_does_not_depend_on_where_a_nan_is(values):
+    assert Metric("a", "lowest", "a").best(values) == 1.0 and Metric("a", "highest", "a").best(values) == 3.0
+    assert math.isnan(Metric("a", "lowest", "a").best([math.nan]))

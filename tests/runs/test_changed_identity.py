@@ -36,8 +36,9 @@ def machine(numpy_backend, monkeypatch):
 def stopped(machine, numpy_backend, tmp_path):
     """The folder of a run that was stopped after update 7 of 15."""
     with pytest.raises(Interrupted):
-        fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend, [At(7, lambda: os.kill(os.getpid(), signal.SIGINT))])
-    return tmp_path
+        fit_into(line_trainer(numpy_backend), tmp_path / "stopped", numpy_backend,
+                 [At(7, lambda: os.kill(os.getpid(), signal.SIGINT))])
+    return tmp_path / "stopped"
 
 
 def _rows(splits, count):
@@ -63,10 +64,10 @@ CHANGES = {
         ["found compiled by c++ 99, vectors of 128 bits"]),
     "composed": ("rules", lambda m, machine: m.setattr(identity, "is_composed_only", lambda: True), ["found composed"]),
     "code": ("code", lambda m, machine: m.setattr(identity, "_code", lambda: "changed"), ["found 0.1.0 (changed)"]),
-    "task": ("task", lambda m, machine: m.setattr(identity, "_code_of", lambda task: "edited"), ["(edited)"]),
+    "task": ("task", lambda m, machine: m.setattr(identity, "fingerprint_of", lambda kind: "edited"), ["(edited)"]),
     "fewer rows": ("data", lambda m, machine: _with_data(m, lambda s: _rows(s, 32)),
                    ["expected data a line, synthetic, 5 updates an epoch", "found a line, synthetic, 4 updates an epoch"]),
-    "labels": ("data", lambda m, machine: _with_data(m, _labels), ["expected data a line, synthetic, 5 updates an epoch"]),
+    "labels": ("batches", lambda m, machine: _with_data(m, _labels), ["expected batches of the training data ("]),
     "original data": ("data", lambda m, machine: _with_data(m, lambda s: dataclasses.replace(s, dataset=Dataset("a line", "original"))),
                       ["found a line, 5 updates an epoch"])}
 

@@ -9,7 +9,7 @@ from small_runs import Line
 
 from duoln.core.op import composed_only
 from duoln.errors import CheckpointError
-from duoln.runs.identity import check_unchanged, differences, fingerprint, identity_of
+from duoln.runs.identity import batches_of, check_unchanged, differences, fingerprint, identity_of
 from duoln.tasks import Dataset, make_config
 from duoln.testing import check_error
 
@@ -21,12 +21,23 @@ def splits():
 
 
 def _changed(splits, **parts):
-    return fingerprint(dataclasses.replace(splits, **parts))
+    return _both(dataclasses.replace(splits, **parts))
+
+
+def _both(splits):
+    return fingerprint(splits), batches_of(splits)
 
 
 def test_equal_data_have_one_fingerprint(splits):
     again = Line().data(make_config(Line(), "plain", None, {"epochs": 9, "learning_rate": 0.5}))
-    assert fingerprint(splits) == fingerprint(again)
+    assert _both(splits) == _both(again)
+
+
+def test_the_seed_decides_the_batches_and_not_the_data(splits):
+    second = Line().data(make_config(Line(), "plain", None, {"seed": 1}))
+    assert fingerprint(splits) == fingerprint(second) and batches_of(splits) != batches_of(second)
+    with_train = [dataclasses.replace(each, evaluation={**each.evaluation, "train": each.train(0)}) for each in (splits, second)]
+    assert len({*map(fingerprint, with_train), fingerprint(splits)}) == 1
 
 
 def test_other_data_have_another_fingerprint(splits):
@@ -40,7 +51,7 @@ def test_other_data_have_another_fingerprint(splits):
         _changed(splits, evaluation={"valid": {**held_out, "y": held_out["y"] + np.float32(1e-6)}}),
         _changed(splits, evaluation={"valid": {**held_out, "y": held_out["y"].astype(np.float64)}}),
         _changed(splits, evaluation={"valid": {**held_out, "y": held_out["y"].T}})]
-    assert len({fingerprint(splits), *others}) == len(others) + 1
+    assert len({_both(splits), *others}) == len(others) + 1
 
 
 def test_of_a_large_array_some_rows_are_seen(splits):

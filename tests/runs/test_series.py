@@ -162,3 +162,35 @@ def test_variants_stand_in_the_order_of_the_task(tmp_path):
     runs = [made_curve(tmp_path / where / variant, variant) for where in "ab" for variant in ("ln", "none")]
     assert [s.variant for s in series_of(Reading(), runs)] == ["none", "none", "ln", "ln"] == [
         s.variant for s in series_of(Reading(), runs[::-1])]
+
+
+def _noted(path, seed, scale=1.0, **identity):
+    """A run that noted, besides its settings, what its bits depend on."""
+    return made_curve(path / str(seed) / "ln", "ln", scale, seed=seed)._replace(
+        starts=[{"time": f"2026-01-0{seed + 1}", "identity": {"task": "T (a)", "data": "d", "batches": str(seed), **identity}}])
+
+
+@pytest.mark.parametrize(("part", "heading"), [("task", "code of the task"), ("data", "data read")])
+def test_seeds_of_another_code_or_of_other_data_have_a_row_of_their_own(part, heading, tmp_path):
+    runs = [_noted(tmp_path, 0), _noted(tmp_path, 1, 3.0), _noted(tmp_path, 2, 50.0, **{part: "other"})]
+    first, second = series_of(Reading(), runs, "seed")
+    assert (len(first.runs), len(second.runs)) == (2, 1) and second.differences == {heading: "other"}
+    assert first.figure("valid_error") == Range(0.1, 0.05, 0.15) and second.figure("valid_error") == 2.5
+    assert told_apart([first, second], "seed")[heading] == [first.differences[heading], "other"]
+    assert second.remarks() == [f"seed 2 of ln is not pooled with seeds that differ in {heading}"]
+    assert f"0, 1 of ln is not pooled with seeds that differ in {heading}" in first.remarks()[0]
+
+
+def test_seeds_on_other_hardware_or_by_another_version_are_pooled_with_a_remark(tmp_path):
+    runs = [_noted(tmp_path, 0, code="1"), _noted(tmp_path, 1, code="2"), _noted(tmp_path, 2, code="1")]
+    [s] = series_of(Reading(), runs, "seed")
+    assert s.remarks() == ["the seeds of ln (3 seeds) differ in code: 1 (seed 0, 2); 2 (seed 1)"]
+    assert not series_of(Reading(), runs[::2], "seed")[0].remarks()
+
+
+def test_the_older_run_of_a_seed_is_left_out_only_where_both_are_of_one_code(tmp_path):
+    again = _noted(tmp_path / "again", 0)._replace(starts=[{"time": "2026-02-01", "identity": {"task": "T (a)", "data": "d"}}])
+    [s] = series_of(Reading(), [_noted(tmp_path, 0), again], "seed")
+    assert s.runs == [again] and len(s.older) == 1
+    of_two = series_of(Reading(), [_noted(tmp_path, 0), again._replace(starts=[{"identity": {"task": "T (b)", "data": "d"}}])], "seed")
+    assert [s.older for s in of_two] == [[], []]

@@ -39,6 +39,17 @@ def test_the_events_are_those_of_the_log(tmp_path):
         assert "learning_rate: " in settings and f"seed: {name[-1]}" in settings and "a line, synthetic" in settings
 
 
+@pytest.mark.skipif(find_spec("tensorboardX") is None, reason="tensorboardX is not installed")
+def test_a_resume_in_the_same_second_replaces_no_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("time.time", lambda: 1.5e9)
+    words = [*WORDS, "--out", str(tmp_path), "--epochs"]
+    assert run_task(Line, [*words, "1"], preset="smoke") == 0
+    for epochs in ("2", "2", "3"):
+        assert run_task(Line, [*words, epochs, "--resume", "auto"], preset="smoke") == 0
+    losses = [step for tag, step, _ in _events(tmp_path / "plain") if tag == "loss"]
+    assert losses == list(range(1, 16))  # in the order of the names, which TensorBoard reads by
+
+
 def test_a_missing_package_is_told_before_anything_is_trained(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     monkeypatch.delitem(sys.modules, "duoln.runs.tensorboard", raising=False)

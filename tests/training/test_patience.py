@@ -34,10 +34,10 @@ def _steps(path):
 
 def test_a_run_ends_after_so_many_evaluations_that_were_not_better_with_the_best(be, tmp_path):
     trainer = told_trainer(be)
-    result = fit_into(trainer, tmp_path, be)
-    assert _steps(tmp_path) == [5, 10, 15, 20]  # as good as the best is not better
+    result = fit_into(trainer, tmp_path / "run", be)
+    assert _steps(tmp_path / "run") == [5, 10, 15, 20]  # as good as the best is not better
     assert (result["steps"], result["valid_mse"], trainer.step) == (10, 1.0, 10)
-    assert json.loads((tmp_path / "result.json").read_text()) == result
+    assert json.loads((tmp_path / "run" / "result.json").read_text()) == result
     short = told_trainer(be, epochs=2, patience=0)
     fit_into(short, tmp_path / "short", be)
     assert [t.numpy().tobytes() for t in tree.leaves(trainer.state)] == state_bits(short)

@@ -43,6 +43,7 @@ def test_the_command_gives_the_same(tmp_path, capsys):
     assert cli.main(["run", "mnist", "--variant", "ln", "--preset", "smoke", "--epochs", "1", "--backend", "numpy",
                      "--out", str(tmp_path / "b"), "--json"]) == 0
     [result] = json.loads(capsys.readouterr().out)["results"]
+    assert (result.pop("status"), result.pop("dataset")) == ("done", run.dataset._asdict())
     assert {key: result[key] for key in result if not key.startswith("seconds_per_")} == {
         key: run.figures[key] for key in result if not key.startswith("seconds_per_")}
     assert run.folder == tmp_path / "a"
@@ -50,11 +51,11 @@ def test_the_command_gives_the_same(tmp_path, capsys):
 
 def test_a_run_goes_on_in_its_folder(numpy_backend, tmp_path):
     with pytest.raises(Interrupted, match="go on with resume=True and this `out`"):
-        duoln.train(Line(), "plain", backend=numpy_backend, out=tmp_path,
+        duoln.train(Line(), "plain", backend=numpy_backend, out=tmp_path / "run",
                     listeners=[At(7, lambda: os.kill(os.getpid(), signal.SIGINT))])
-    check_error(CheckpointError, lambda: duoln.train(Line(), "plain", backend=numpy_backend, out=tmp_path),
+    check_error(CheckpointError, lambda: duoln.train(Line(), "plain", backend=numpy_backend, out=tmp_path / "run"),
                 "already holds")
-    run = duoln.train(Line(), "plain", backend=numpy_backend, out=str(tmp_path), resume=True)
+    run = duoln.train(Line(), "plain", backend=numpy_backend, out=str(tmp_path / "run"), resume=True)
     whole = line_trainer(numpy_backend)
     fit_into(whole, tmp_path / "whole", numpy_backend)
     assert [t.numpy().tobytes() for t in tree.leaves(run.params)] == state_bits(whole)[:len(tree.leaves(run.params))]

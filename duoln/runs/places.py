@@ -1,0 +1,66 @@
+"""Where runs are: all run folders at and below a path, at any depth, and no run in another one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from duoln.errors import UsageError
+from duoln.runs.log import NAME as LOG
+
+CONFIG, RESULT, COMMAND, LOCK, CHECKPOINTS = "config.json", "result.json", "command.json", "lock", "checkpoints"
+CURVES = "curves.csv"
+"""Of what is kept of a run."""
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is a run, or what is kept of one. Programs of others have a `config.json` too, so that another
+    file of a run must be beside it.
+    """
+    beside = ((LOG,), (COMMAND,), (LOCK,), (CURVES, RESULT))
+    return (folder / CONFIG).is_file() and (
+        any(all((folder / name).exists() for name in names) for names in beside)
+        or any((folder / CHECKPOINTS).glob("step-*.safetensors")))
+
+
+def run_folders(path: Path) -> list[Path]:
+    """The run folders at a path and at any depth below it, in order. A folder with `config.json` that the caller names
+    is taken for a run, so that its reader can say what it lacks.
+    """
+    runs = [folder for folder in folders_below(path) if is_run(folder)]
+    return [path, *runs] if (path / CONFIG).is_file() and path not in runs else runs
+
+
+def folders_below(path: Path) -> Iterator[Path]:
+    """A folder and those below it, in order, each once; links are followed. Of a run its checkpoints are left out, and
+    so is each folder whose name begins with a dot.
+    """
+    seen: set[str] = set()
+    for place, inside, _ in os.walk(path, followlinks=True):
+        real = os.path.realpath(place)
+        if real in seen:
+            inside.clear()
+            continue
+        seen.add(real)
+        inside[:] = sorted(name for name in inside if name != CHECKPOINTS and not name.startswith("."))
+        yield Path(place)
+
+
+def check_apart(folder: Path) -> None:
+    """Refuse to make a run in another run, or around others: a report could show only some of them.
+
+    Raises:
+        UsageError: the message names the other run.
+    """
+    if (folder / CONFIG).is_file():
+        return
+    whole = folder.absolute()
+    around = next((place for place in whole.parents if is_run(place)), None)
+    if around is not None:
+        raise UsageError(f"{folder}: expected a folder outside of other runs, found the run {around} around it; "
+                         "choose another --out")
+    inside = next(filter(is_run, folders_below(folder)), None)
+    if inside is not None:
+        raise UsageError(f"{folder}: expected a folder without other runs, found the run {inside} in it; "
+                         "choose another --out")
