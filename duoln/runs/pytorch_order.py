@@ -206,7 +206,7 @@ class _Ordering:
             return self._from_word(role, width, word)
         if isinstance(word, np.ndarray):
             return self._from_word(role, width, word)
-        line = line_of(use.coordinates, size)
+        line = line_of({c: x for c, x in use.coordinates.items() if x.shape[-1] > 1}, size)
         is_merged = np.zeros(size, bool)
         for both in pairs(use.coordinates, -1):
             is_merged |= both
@@ -214,7 +214,7 @@ class _Ordering:
             raise self._unknown(place)
         known = np.full(size, -1)
         for own, places in line.items():
-            if own.kind == "order" and own in use.coordinates and use.coordinates[own].shape[-1] > 1:
+            if own.kind == "order":
                 known = np.where(places >= 0, places, known)
         order = np.arange(size)
         parts = [{id(c.part) for c, x in line.items() if x[k] >= 0 and c.part is not None} for k in range(size)]
@@ -236,7 +236,7 @@ class _Ordering:
         count = len(known)
         if sorted(known.tolist()) == list(range(count)) and word is None:
             return known
-        channels = next((c for c in range(2, count) if count % c == 0 and _is_image(line, run, c)), 0)
+        channels = next((c for c in range(count - 1, 1, -1) if count % c == 0 and _is_image(line, run, c)), 0)
         if word is None:
             found = f"an image of {channels} channels" if channels else "an image"
             first = f"flattened={{{place!r}: {channels}}}" if channels else "in flattened where it has each feature"

@@ -13,10 +13,18 @@ T = torch.nn
 
 
 class Value:
-    """An intermediate result: its shape here without the batch, and PyTorch's place of each feature; `maker` made them."""
+    """An intermediate result.
 
-    def __init__(self, key, shape, order=None, maker=None):
-        self.key, self.shape, self.maker = key, shape, maker
+    Attributes:
+        shape: here, without the batch.
+        order: PyTorch's place of each feature.
+        channels: of the flattened images that are among the features, 1 where PyTorch has the same order, and 0 without any; None if
+            one number does not say it.
+        maker: the layer whose outputs it is.
+    """
+
+    def __init__(self, key, shape, order=None, channels=0, maker=None):
+        self.key, self.shape, self.maker, self.channels = key, shape, maker, channels
         self.order = np.arange(shape[-1]) if order is None else order
 
 
@@ -53,13 +61,19 @@ def by_channels(width, channels):
     return np.arange(width).reshape(channels, -1).T.reshape(-1)
 
 
+def in_order(width, channels):
+    """PyTorch's place of each feature, and what says it, where it has channels first."""
+    return by_channels(width, channels), channels if 1 < channels < width else 0
+
+
 class Generated:
     """One architecture, drawn from a seed.
 
     Attributes:
         theirs, ours: the two models.
         inputs: the image, channels last, and the numbers.
-        flattened, unflattened: PyTorch's place of each feature that a layer takes, and of each output, by the layers' names.
+        flattened, unflattened: what is true of the features that a layer takes, and of its outputs, by the layers' names: the
+            channels, or PyTorch's place of each feature.
     """
 
     def __init__(self, seed):
@@ -96,24 +110,24 @@ class Generated:
         return [np.moveaxis(y, 1, -1) if len(v.shape) > 1 else y[:, v.order] for y, v in zip(results, self.outputs, strict=True)]
 
     # Parts ------------------------------------------------------------------------------------------
-    def step(self, takes, shape, theirs, ours, order=None, maker=None):
+    def step(self, takes, shape, theirs, ours, order=None, channels=0, maker=None):
         """Another value, computed from values by the two functions."""
         key = f"v{len(self.steps)}"
         self.steps.append((key, [v.key for v in takes], lambda m, *xs: theirs(*xs), lambda m, p, *xs: ours(*xs)))
-        return Value(key, shape, order, maker)
+        return Value(key, shape, order, channels, maker)
 
-    def layer(self, x, theirs, ours, shape, order=None, around=(lambda f, x: f(x), lambda f, x: f(x)), has_outputs=False):
+    def layer(self, x, theirs, ours, shape, keeps=False, around=(lambda f, x: f(x), lambda f, x: f(x)), has_outputs=False):
         """A value computed by a layer, inside of what moves axes around it."""
         name = f"{'abcdefgh'[self.draw(8)]}{len(self.layers)}"
         self.layers[name] = theirs, ours
-        self.flattened[name] = x.order
+        self.flattened[name] = x.order if x.channels is None else max(x.channels, 1)
         key = f"v{len(self.steps)}"
         self.steps.append((key, [x.key], lambda m, x: around[0](getattr(m, name), x),
                            lambda m, p, x: around[1](lambda x: getattr(m, name)(p[name], x), x)))
-        return Value(key, shape, order, name if has_outputs else None)
+        return Value(key, shape, *((x.order, x.channels) if keeps else (None, 0)), name if has_outputs else None)
 
     def same(self, x, theirs, ours):
-        return self.step([x], x.shape, theirs, ours, x.order, x.maker)
+        return self.step([x], x.shape, theirs, ours, x.order, x.channels, x.maker)
 
     # Images, or rows of a sequence under a Conv1d -----------------------------------------------------
     def convolved(self, x, channels=None):
@@ -171,11 +185,12 @@ class Generated:
             return self.pooled(x)
         if kind == 1 and not self.is_row:  # the mean of the rows
             y, width = x.shape[1:], int(np.prod(x.shape[1:]))
-            return self.step([x], (width,), lambda x: x.mean(2).flatten(1), lambda x: nn.flatten(ops.mean(x, axis=1)), by_channels(width, y[-1]))
+            return self.step([x], (width,), lambda x: x.mean(2).flatten(1), lambda x: nn.flatten(ops.mean(x, axis=1)),
+                             *in_order(width, y[-1]))
         if kind == 2:
-            return self.step([x], (width,), lambda x: x.movedim(1, -1).flatten(1), nn.flatten)
+            return self.step([x], (width,), lambda x: x.movedim(1, -1).flatten(1), nn.flatten, None, 1)
         ours = nn.flatten if kind == 3 else lambda x: x.reshape(x.shape[0], -1)
-        return self.step([x], (width,), lambda x: x.flatten(1), ours, by_channels(width, x.shape[-1]))
+        return self.step([x], (width,), lambda x: x.flatten(1), ours, *in_order(width, x.shape[-1]))
 
     def sequence(self, x):
         """Time steps of an image's columns, of its positions, or of a row; then what walks along them; then features in a row."""
@@ -187,28 +202,32 @@ class Generated:
             turned = self.draw(2)
             x = self.step([x], shape, lambda x: (x.permute(0, 3, 2, 1) if turned else x.permute(0, 3, 1, 2)).flatten(2),
                           lambda x: ops.permute_dims(x, (0, 2, 1, 3)).reshape(x.shape[0], x.shape[2], -1),
-                          None if turned else by_channels(shape[1], channels))
+                          *((None, 1) if turned else in_order(shape[1], channels)))
         else:
             x = self.step([x], (x.shape[0] * x.shape[1], channels), lambda x: x.flatten(2).mT, lambda x: x.reshape(x.shape[0], -1, x.shape[-1]))
         steps, width = x.shape
+        return self.in_a_row(self.walked(x, steps, width))
+
+    def walked(self, x, steps, width):
         kind = self.draw(4)
         if kind == 0:
-            x = self.layer(x, lambda: T.LSTM(width, 4, batch_first=True, bidirectional=True), nn.LSTM(width, 4, bidirectional=True), (steps, 8),
-                           around=(lambda f, x: f(x)[0], lambda f, x: ops.permute_dims(f(ops.permute_dims(x, (1, 0, 2)))[0], (1, 0, 2))))
-        elif kind == 1 and width % 2 == 0:
-            x = self.layer(x, lambda: T.TransformerEncoderLayer(width, 2, 6, dropout=0.0, batch_first=True, norm_first=True), nn.TransformerBlock(width, 2, 6),
-                           x.shape, x.order)
-        elif kind == 2 and width % 2 == 0:
+            return self.layer(x, lambda: T.LSTM(width, 4, batch_first=True, bidirectional=True), nn.LSTM(width, 4, bidirectional=True), (steps, 8),
+                              around=(lambda f, x: f(x)[0], lambda f, x: ops.permute_dims(f(ops.permute_dims(x, (1, 0, 2)))[0], (1, 0, 2))))
+        if kind == 1 and width % 2 == 0:
+            return self.layer(x, lambda: T.TransformerEncoderLayer(width, 2, 6, dropout=0.0, batch_first=True, norm_first=True), nn.TransformerBlock(width, 2, 6),
+                              x.shape, keeps=True)
+        if kind == 2 and width % 2 == 0:
             y = self.layer(x, lambda: T.MultiheadAttention(width, 2, batch_first=True), nn.MultiHeadAttention(width, 2), x.shape, has_outputs=True,
                            around=(lambda f, x: f(x, x, x, need_weights=False)[0], lambda f, x: f(x)))
-            x = self.added(x, y) if np.array_equal(x.order, y.order) or self.draw(2) else y
-        else:
-            x = self.linear(x, 4)
+            return self.added(x, y) if self.draw(2) else y
+        return self.linear(x, 4)
+
+    def in_a_row(self, x):
         steps, width = x.shape
         if self.draw(2):
-            return self.step([x], (width,), lambda x: x.mean(1), lambda x: ops.mean(x, axis=1), x.order)
+            return self.step([x], (width,), lambda x: x.mean(1), lambda x: ops.mean(x, axis=1), x.order, x.channels)
         order = (np.arange(steps)[:, None] * width + x.order).reshape(-1)
-        return self.step([x], (steps * width,), lambda x: x.flatten(1), nn.flatten, order)
+        return self.step([x], (steps * width,), lambda x: x.flatten(1), nn.flatten, order, 1 if x.channels in (0, 1) else None)
 
     # Features ---------------------------------------------------------------------------------------
     def linear(self, x, width):
@@ -216,24 +235,26 @@ class Generated:
 
     def added(self, x, y):
         """x + y, where a layer makes y: its outputs are in the order of x."""
-        self.unflattened[y.maker] = x.order
-        return self.step([x, y], x.shape, torch.add, ops.add, x.order)
+        self.unflattened[y.maker] = x.order if x.channels is None or x.channels > 1 else 1
+        return self.step([x, y], x.shape, torch.add, ops.add, x.order, x.channels)
 
     def on_features(self, x):
         width, kind = x.shape[0], self.draw(5)
         if kind == 0:
             return self.linear(x, int(self.rng.choice([3, 4, width])))
         if kind == 1:
-            return self.layer(x, lambda: T.BatchNorm1d(width), nn.BatchNorm(width), x.shape, x.order)
+            return self.layer(x, lambda: T.BatchNorm1d(width), nn.BatchNorm(width), x.shape, keeps=True)
         if kind == 2:
-            return self.layer(x, lambda: T.LayerNorm(width), nn.LayerNorm(width), x.shape, x.order)
+            return self.layer(x, lambda: T.LayerNorm(width), nn.LayerNorm(width), x.shape, keeps=True)
         if kind == 3:
             return self.added(x, self.linear(x, width))
         return self.same(x, torch.tanh, ops.tanh)
 
     def beside(self, x, y):
         order = np.concatenate([x.order, x.shape[0] + y.order])
-        return self.step([x, y], order.shape, lambda x, y: torch.cat([x, y], 1), lambda x, y: ops.concat(x, y, axis=1), order)
+        channels = x.channels if y.channels in (0, x.channels) else y.channels if x.channels == 0 else None
+        return self.step([x, y], order.shape, lambda x, y: torch.cat([x, y], 1), lambda x, y: ops.concat(x, y, axis=1), order,
+                         channels)
 
     def decoded(self, x):
         """An image again."""
@@ -247,7 +268,7 @@ class Generated:
             makers.append((list(self.layers)[-1], self.unflattened))
         is_first = self.draw(3) > 0
         for maker, words in makers:
-            words[maker] = by_channels(width, channels) if is_first else np.arange(width)
+            words[maker] = channels if is_first else 1
         theirs = (lambda x: x.reshape(x.shape[0], channels, *shape[:-1])) if is_first else (lambda x: x.reshape(x.shape[0], *shape).movedim(-1, 1))
         x = self.step([x], shape, theirs, lambda x: x.reshape(x.shape[0], *shape))
         return self.convolved(x) if self.draw(2) else self.same(x, torch.tanh, ops.tanh)
