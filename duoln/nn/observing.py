@@ -93,12 +93,12 @@ def own_arrays(layer: Module, params: Params, path: str) -> list[Any]:
 
 
 def _calls_of(kind: type[Module]) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """The public methods of a class that take `params` first, by name."""
+    """The call of a class, and its public methods that take `params` first, by name."""
     for name in dir(kind):
         function = inspect.getattr_static(kind, name)
         if inspect.isfunction(function) and (name == "__call__" or not name.startswith("_")):
             _, *first = inspect.signature(function).parameters
-            if first[:1] == ["params"]:
+            if name == "__call__" or first[:1] == ["params"]:
                 yield name, function
 
 

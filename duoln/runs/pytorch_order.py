@@ -86,7 +86,9 @@ class _Ordering:
         self._name, self._layers = name, layers
         self._words = {"flattened": self._checked("flattened", flattened),
                        "unflattened": self._checked("unflattened", unflattened)}
-        self._has_images = any(isinstance(m, OF_IMAGES) for place, m, _ in layers if place)  # "": it is the model
+        self._has_images = shapes is not None or any(
+            isinstance(m, (*OF_IMAGES, nn.Flatten)) or (isinstance(m, nn.Sequential) and nn.flatten in m.layers.values())
+            for place, m in model.modules() if place or isinstance(m, nn.Sequential))
         self._several = any(m.n_in > 1 if isinstance(m, CONVOLUTIONS) else True for _, m, _ in layers
                             if isinstance(m, OF_IMAGES))
         """Whether an image may have several channels where a layer takes it."""
@@ -198,10 +200,10 @@ class _Ordering:
         """The order in one call of a layer."""
         role, size = f"flattened[{place!r}]", use.shape[-1]
         if any(c.kind == "unknown" for c in use.coordinates):
-            operator = next(c.born for c in use.coordinates if c.kind == "unknown")
+            operator = next(str(c.born) for c in use.coordinates if c.kind == "unknown")
             if word is None:
-                raise UsageError(f"[{self._name}] {place}: expected to know the order of features behind the operator "
-                                 f"{operator}; write flattened={{{place!r}: 1}} if PyTorch has the same, and the "
+                raise UsageError(f"[{self._name}] {place}: expected to know the order of features behind {operator}, "
+                                 f"which is not followed; write flattened={{{place!r}: 1}} if PyTorch has the same, and the "
                                  "channels of the image if this layer takes a flattened one")
             return self._from_word(role, width, word)
         if isinstance(word, np.ndarray):
@@ -210,7 +212,7 @@ class _Ordering:
         is_merged = np.zeros(size, bool)
         for both in pairs(use.coordinates, -1):
             is_merged |= both
-        if self._is_made_up and size != width and not is_merged.all():
+        if size != width and not (self._is_made_up and is_merged.all()):
             raise self._unknown(place)
         known = np.full(size, -1)
         for own, places in line.items():

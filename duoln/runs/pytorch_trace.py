@@ -18,7 +18,7 @@ from duoln.backends.protocol import Backend, Shape
 from duoln.core import Op, Rule, Tensor
 from duoln.core.op import each_rule
 from duoln.nn.layers import Layer
-from duoln.nn.observing import calls_through
+from duoln.nn.observing import calls_through, own_arrays
 from duoln.nn.recurrent import Recurrent, RecurrentCell
 from duoln.ops import activation, elementwise
 from duoln.runs.pytorch_axes import (
@@ -72,6 +72,8 @@ class Trace:
         self._model = model
         self._known: dict[int, tuple[Any, Coordinates]] = {}
         """By the identity of a native array, the array, which keeps it, and its coordinates."""
+        self._changed = {id(m) for _, m in model.modules() if is_known(m) and not _is_ours(type(m).__call__)}
+        """Layers that the user's own class calls in its own way."""
         self._inside = False
         self._running: list[tuple[nn.Module, int]] = []
         self._born = 0
@@ -83,6 +85,9 @@ class Trace:
         backend = runtime.backend("numpy")
         args, kwargs = runtime.to_tensors(list(args), backend), runtime.to_tensors(dict(kwargs), backend)
         params = runtime.to_tensors(self._model.init(0), backend)
+        for path, layer in self._model.modules():  # for those that the model's own code uses
+            for x in own_arrays(layer, params, path):
+                self._know(x.data, fresh(x.shape, 0, frozenset([path])))
         for x in self._tensors([args, kwargs]):
             own = fresh(x.shape, self._born) if _is_float(x) else {
                 Coordinate("position", 0): along(k, x.ndim, n) for k, n in enumerate(x.shape) if n > 1}
@@ -124,7 +129,7 @@ class Trace:
     def _around(self, path: str, layer: nn.Module, given: list[Tensor], call: Callable[[], Any]) -> Any:
         if self._inside:
             return call()
-        if not _is_known(layer):
+        if not is_known(layer):
             return self._outside(layer, call)
         self._take(path, layer, given)
         self._inside = True
@@ -150,13 +155,15 @@ class Trace:
             result = call()
         finally:
             self._running.pop()
-        if not type(layer).__module__.startswith("duoln.nn.") and id(layer) not in self._sequential:
+        if not _is_ours(type(layer)):
             for y in self._tensors(result):  # the user's own module: PyTorch's may turn its image
                 self._known[id(y.data)] = y.data, {
                     c.with_(is_first=False): a for c, a in self._given(y).coordinates.items()}
         return result
 
     def _take(self, path: str, layer: nn.Module, given: list[Tensor]) -> None:
+        if id(layer) in self._changed:
+            self.inputs.setdefault(path, []).append(Given(_unknown(type(layer).__name__, 1), (0,)))
         several = isinstance(layer, (*KEEPING, nn.MultiHeadAttention))
         self.inputs.setdefault(path, []).extend(self._given(x) for x in (given if several else given[:1])
                                                 if _is_float(x))
@@ -173,6 +180,8 @@ class Trace:
             own = fresh(y.shape, self._born, frozenset([path]), is_first)
             for x in takes:
                 own = {**self._handed_on(self._given(x), y.shape, isinstance(layer, KEEPING)), **own}
+            if id(layer) in self._changed:
+                own |= _unknown(type(layer).__name__, y.ndim)
             self._know(y.data, own)
 
     @staticmethod
@@ -263,7 +272,7 @@ class Trace:
             query, _, value = given[:3]
             results = [reduced(query.coordinates, [-1]) | reduced(value.coordinates, [-2])]
         else:
-            results = [{Coordinate("unknown", op.name): np.zeros((1,) * y.ndim, np.int32)} for y in outs]
+            results = [_unknown(op.name, y.ndim) for y in outs]
         unknown = {c for g in given for c in g.coordinates if c.kind == "unknown"}
         for y, result in zip(outs, results or [{} for _ in outs], strict=True):
             self._know(y, result | {c: np.zeros((1,) * y.ndim, np.int32) for c in unknown})
@@ -281,14 +290,23 @@ class Trace:
                     self.outputs.setdefault(path, set()).add(None)
 
     def _product(self, name: str, x: Given, y: Given, shape: Shape) -> Coordinates:
-        if is_merged(x.coordinates, len(x.shape) - 1) and not y.coordinates:
+        if is_merged(x.coordinates, len(x.shape) - 1) != is_merged(y.coordinates, len(y.shape) - 2):
             self.problem = self.problem or f"{name} multiplies a flattened image by an array, outside of a layer"
         left, right = reduced(x.coordinates, [-1]), reduced(y.coordinates, [-2])
         return {c: a.reshape((1,) * (len(shape) - a.ndim) + a.shape) for c, a in (left | right).items()}
 
 
-def _is_known(layer: nn.Module) -> bool:
+def is_known(layer: nn.Module) -> bool:
+    """Whether PyTorch has this layer, too."""
     return any(kind in LAYERS for kind in type(layer).__mro__)
+
+
+def _is_ours(of: Any) -> bool:
+    return str(of.__module__).startswith("duoln.nn.")
+
+
+def _unknown(name: str, ndim: int) -> Coordinates:
+    return {Coordinate("unknown", name): np.zeros((1,) * ndim, np.int32)}
 
 
 def _is_float(x: Tensor) -> bool:
@@ -305,6 +323,6 @@ def made_up_shape(model: Layer, size: int) -> Shape | None:
         elif isinstance(part, CONVOLUTIONS):
             return (2, *(size for _ in part.kernel), part.n_in)
         elif not isinstance(part, (*KEEPING, nn.Dropout)) and not (isinstance(part, nn.Module) and not part.children()
-                                                                    and not _is_known(part)):
+                                                                    and not is_known(part)):
             return None
     return None
