@@ -206,14 +206,21 @@ class _Ordering:
                                  f"which is not followed; write flattened={{{place!r}: 1}} if PyTorch has the same, and the "
                                  "channels of the image if this layer takes a flattened one")
             return self._from_word(role, width, word)
-        if isinstance(word, np.ndarray):
-            return self._from_word(role, width, word)
         line = line_of({c: x for c, x in use.coordinates.items() if x.shape[-1] > 1}, size)
         is_merged = np.zeros(size, bool)
         for both in pairs(use.coordinates, -1):
             is_merged |= both
         if size != width and not (self._is_made_up and is_merged.all()):
             raise self._unknown(place)
+        if word is not None and not np.array_equal(word, 1) and not is_merged.any() and size > 1:
+            raise UsageError(f"[{self._name}] {role}: expected 1, because this layer takes no flattened image, found "
+                             f"{word}")
+        if isinstance(word, np.ndarray):
+            return self._from_word(role, width, word)
+        if self._is_made_up and is_merged.any() and not any(c.layers for c in line if c.kind == "feature"):
+            if word is None:  # an input's channels, which are made up
+                raise self._unknown(place)
+            return self._from_word(role, width, word)
         known = np.full(size, -1)
         for own, places in line.items():
             if own.kind == "order":
@@ -222,9 +229,6 @@ class _Ordering:
         parts = [{id(c.part) for c, x in line.items() if x[k] >= 0 and c.part is not None} for k in range(size)]
         for run in _runs(is_merged, parts):
             order[run] = run.start + self._of_run(place, line, run, known[run], word)
-        if word not in (None, 1) and not is_merged.any() and size > 1:
-            raise UsageError(f"[{self._name}] {role}: expected 1, because this layer takes no flattened image, found "
-                             f"{word}")
         if self._is_made_up and size != width:
             channels = next((c for c in range(1, size + 1) if size % c == 0
                              and np.array_equal(order, self._by_channels(size, c))), 0)
@@ -243,8 +247,8 @@ class _Ordering:
             found = f"an image of {channels} channels" if channels else "an image"
             first = f"flattened={{{place!r}: {channels}}}" if channels else "in flattened where it has each feature"
             raise UsageError(
-                f"[{self._name}] {place}: expected to know PyTorch's order of the {count} features of {found}, which "
-                f"the model's own code makes or flattens; write {first} if PyTorch flattens an image with its channels "
+                f"[{self._name}] {place}: expected to know PyTorch's order of the features of {found}, which the "
+                f"model's own code makes or flattens; write {first} if PyTorch flattens an image with its channels "
                 f"first, and flattened={{{place!r}: 1}} if it has the features in the same order")
         if word != 1 and word != channels:
             raise UsageError(f"[{self._name}] flattened[{place!r}]: expected "

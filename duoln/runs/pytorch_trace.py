@@ -164,9 +164,9 @@ class Trace:
     def _take(self, path: str, layer: nn.Module, given: list[Tensor]) -> None:
         if id(layer) in self._changed:
             self.inputs.setdefault(path, []).append(Given(_unknown(type(layer).__name__, 1), (0,)))
-        several = isinstance(layer, (*KEEPING, nn.MultiHeadAttention))
-        self.inputs.setdefault(path, []).extend(self._given(x) for x in (given if several else given[:1])
-                                                if _is_float(x))
+        else:
+            takes = given if isinstance(layer, (*KEEPING, nn.MultiHeadAttention)) else given[:1]
+            self.inputs.setdefault(path, []).extend(self._given(x) for x in takes if _is_float(x))
         if isinstance(layer, OF_IMAGES) or (isinstance(layer, nn.BatchNorm) and given[0].ndim > 2):
             self._spread(given[0])
         if isinstance(layer, Recurrent | RecurrentCell) and any(is_merged(self._given(x).coordinates, x.ndim - 1)
@@ -314,7 +314,7 @@ def _is_float(x: Tensor) -> bool:
 
 
 def made_up_shape(model: Layer, size: int) -> Shape | None:
-    """The shape of an input of a Sequential that begins with a convolution; None for another model."""
+    """The shape of an input of a Sequential that begins with a convolution, or flattens; None for another model."""
     parts = list(model.layers.values()) if isinstance(model, nn.Sequential) else []
     while parts:
         part, *parts = parts
@@ -322,7 +322,8 @@ def made_up_shape(model: Layer, size: int) -> Shape | None:
             parts = [*part.layers.values(), *parts]
         elif isinstance(part, CONVOLUTIONS):
             return (2, *(size for _ in part.kernel), part.n_in)
-        elif not isinstance(part, (*KEEPING, nn.Dropout)) and not (isinstance(part, nn.Module) and not part.children()
-                                                                    and not is_known(part)):
+        elif part is nn.flatten or isinstance(part, nn.Flatten):
+            return (2, size, size, 3)
+        elif not _is_ours(type(part)) or not isinstance(part, KEEPING) and is_known(part):
             return None
     return None
