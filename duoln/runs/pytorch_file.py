@@ -169,6 +169,9 @@ def _check(path: Path, file: TensorFile, rest: set[str], key: str, shape: Shape,
         layer, _, own = key.rpartition(".")
         normed = next((name for name in (f"parametrizations.{own}.original", f"parametrizations.{own}.original0",
                                          f"{own}_g", f"{own}_orig") if (f"{layer}.{name}" if layer else name) in rest), "")
+        shared = [other for other in file.names if file.shape(other) == shape]
+        if not any(other.startswith(f"{layer}.") for other in rest) and len(shared) == 1:
+            near = f"; {shared[0]!r} has this shape, and a file has once what two layers share: write it under both names"
         if len(before) == 1:
             near = f"; prefix={before[0]!r} reads those that begin so, such as {before[0] + key!r}"
         if normed:

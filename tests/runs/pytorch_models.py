@@ -57,6 +57,16 @@ class Ours(nn.Module):
         return [values[k] for k in self.outputs]
 
 
+def fill(module, seed):
+    """Give a module parameters and statistics of which every value counts."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for value in module.state_dict().values():
+            if value.is_floating_point():
+                value.copy_(torch.rand_like(value) - 0.4 if value.ndim > 1 else torch.rand_like(value) + 0.1)
+    module.eval()
+
+
 def by_channels(width, channels):
     return np.arange(width).reshape(channels, -1).T.reshape(-1)
 
@@ -86,15 +96,10 @@ class Generated:
         image, numbers = Value("image", (*sizes, channels)), Value("numbers", (5,))
         outputs = self.whole(image, numbers)
         names = list(self.layers)
-        torch.manual_seed(seed)
         self.theirs = Theirs([(n, self.layers[n][0]()) for n in names], self.steps, [v.key for v in outputs])
         self.rng.shuffle(names)
         self.ours = Ours([(n, self.layers[n][1]) for n in names], self.steps, [v.key for v in outputs])
-        with torch.no_grad():
-            for value in self.theirs.state_dict().values():
-                if value.is_floating_point():
-                    value.copy_(torch.rand_like(value) - 0.4 if value.ndim > 1 else torch.rand_like(value) + 0.1)
-        self.theirs.eval()
+        fill(self.theirs, seed)
         self.inputs = {"image": self.rng.standard_normal((2, *image.shape)).astype(np.float32),
                        "numbers": self.rng.standard_normal((2, 5)).astype(np.float32)}
         self.outputs = outputs
