@@ -16,7 +16,7 @@ import numpy as np
 from duoln.backends.protocol import Shape
 
 Kind = Literal["feature", "position", "order", "unknown"]
-"""An order says where PyTorch has an entry of a flattened image. "unknown" begins at an operator that is not followed."""
+"""An order says where PyTorch has each entry of a flattened image; the unknown begins at what is not followed."""
 
 
 class Coordinate:
@@ -67,18 +67,15 @@ def tidy(coordinates: Coordinates, shape: Shape, born: int) -> Coordinates:
     An axis without any, such as one along which tensors were stacked, may be of features or of positions.
     """
     result: dict[Any, tuple[Coordinate, np.ndarray]] = {}
-    for coordinate, array in coordinates.items():
-        for axis, size in enumerate(array.shape):
-            if size > 1 and (array == array.take([0], axis)).all():
-                array = array.take([0], axis)
-        if array.size == 1 and coordinate.kind != "unknown":
+    for own, whole in coordinates.items():
+        array = _varying(whole)
+        if array.size == 1 and own.kind != "unknown":
             continue
-        key = coordinate.kind, coordinate.part, array.shape, array.tobytes()
-        if key in result:
-            before = result[key][0]
-            newest = max(before, coordinate, key=lambda c: c.born)
-            coordinate = newest.with_(layers=before.layers | coordinate.layers)
-        result[key] = coordinate, array
+        key = own.kind, own.part, array.shape, array.tobytes()
+        before = result[key][0] if key in result else own
+        newest = max(before, own, key=lambda c: c.born)
+        layers = before.layers | own.layers
+        result[key] = newest if layers == newest.layers else newest.with_(layers=layers), array
     kept = dict(result.values())
     for axis, size in enumerate(shape):
         if size > 1 and not any(array.shape[axis] > 1 for array in kept.values()):
@@ -86,16 +83,27 @@ def tidy(coordinates: Coordinates, shape: Shape, born: int) -> Coordinates:
     return kept
 
 
+def _varying(array: np.ndarray) -> np.ndarray:
+    """The array without the axes along which it does not vary; they have size 1."""
+    for axis, size in enumerate(array.shape):
+        if size > 1 and (array == array.take([0], axis)).all():
+            array = array.take([0], axis)
+    return array
+
+
 def joined(given: Iterable[Given], shape: Shape) -> Coordinates:
     """The coordinates of an elementwise result."""
     result: Coordinates = {}
     for coordinates, _ in given:
-        for coordinate, array in coordinates.items():
-            array = array.reshape((1,) * (len(shape) - array.ndim) + array.shape)
-            if coordinate in result and not np.array_equal(result[coordinate], array):
-                coordinate = coordinate.with_()
-            result[coordinate] = array
+        for own, array in aligned(coordinates, len(shape)).items():
+            is_moved = own in result and not np.array_equal(result[own], array)
+            result[own.with_() if is_moved else own] = array
     return result
+
+
+def aligned(coordinates: Coordinates, ndim: int) -> Coordinates:
+    """The coordinates of a tensor that is broadcast to so many axes."""
+    return {c: x.reshape((1,) * (ndim - x.ndim) + x.shape) for c, x in coordinates.items()}
 
 
 def moved(given: Sequence[Given], run: Callable[[list[np.ndarray]], Any]) -> list[Coordinates]:
@@ -129,15 +137,16 @@ def pairs(coordinates: Mapping[Coordinate, np.ndarray], axis: int) -> list[np.nd
     They are merged if neither follows from the other along the axis.
     """
     varying = {c: np.moveaxis(x, axis, -1) for c, x in coordinates.items() if x.shape[axis] > 1}
-    found = []
-    for one, other in itertools.product(*([c for c in varying if c.kind == kind] for kind in ("feature", "position"))):
-        x, y = np.broadcast_arrays(varying[one], varying[other])
+    places = []
+    of_kind = ([c for c in varying if c.kind == kind] for kind in ("feature", "position"))
+    for feature, position in itertools.product(*of_kind):
+        x, y = np.broadcast_arrays(varying[feature], varying[position])
         lines = np.unique(np.stack([x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])], -1), axis=0)
         for line in lines:
             both = line[(line >= 0).all(axis=1)]
             if len(np.unique(both, axis=0)) > max(len(np.unique(both[:, 0])), len(np.unique(both[:, 1])), 0):
-                found.append((line >= 0).all(axis=1))
-    return found
+                places.append((line >= 0).all(axis=1))
+    return places
 
 
 def is_merged(coordinates: Mapping[Coordinate, np.ndarray], axis: int) -> bool:

@@ -20,8 +20,8 @@ from duoln.core.entering import refuse_masked
 from duoln.core.miscalled import explained
 from duoln.errors import CheckpointError, DtypeError, ShapeError, UsageError
 from duoln.nn.module import Params, branch_at
-from duoln.runs.pytorch_order import Words, orders_of, turned
 from duoln.runs.pytorch_layers import LAYERS, Layer, check_settings
+from duoln.runs.pytorch_order import Words, orders_of, turned
 from duoln.runs.tensor_file import Array, TensorFile, check_name, in_foreign_bytes, opened_foreign, path_of
 from duoln.runtime import tensor
 from duoln.system.filesystem import write_atomically
@@ -165,18 +165,18 @@ def _check(path: Path, file: TensorFile, rest: set[str], key: str, shape: Shape,
     """The dtype of an array. Raises CheckpointError for one that is missing, or is not what the layer takes."""
     if key not in rest:
         near = f"; it has {', '.join(sorted(rest)[:5])}" if rest else ""
-        before = sorted({other.removesuffix(key) for other in rest if other.endswith(f".{key}")})
+        before = sorted({theirs.removesuffix(key) for theirs in rest if theirs.endswith(f".{key}")})
         layer, _, own = key.rpartition(".")
         normed = next((name for name in (f"parametrizations.{own}.original", f"parametrizations.{own}.original0",
-                                         f"{own}_g", f"{own}_orig") if (f"{layer}.{name}" if layer else name) in rest), "")
-        shared = [other for other in file.names if file.shape(other) == shape]
-        if not any(other.startswith(f"{layer}.") for other in rest) and len(shared) == 1:
-            near = f"; {shared[0]!r} has this shape, and a file has once what two layers share: write it under both names"
+                                         f"{own}_g", f"{own}_orig") if f"{layer}.{name}".strip(".") in rest), "")
+        shared = [theirs for theirs in file.names if file.shape(theirs) == shape]
+        if not any(theirs.startswith(f"{layer}.") for theirs in rest) and len(shared) == 1:
+            near = f"; {shared[0]!r} has this shape: what two layers share is in a file once; write it under both names"
         if len(before) == 1:
             near = f"; prefix={before[0]!r} reads those that begin so, such as {before[0] + key!r}"
         if normed:
-            near = f", but {normed!r}: a norm or another parametrisation of the weight; before saving, take it out there, " \
-                   f"with torch.nn.utils.parametrize.remove_parametrizations, remove_weight_norm or remove_spectral_norm"
+            near = f", but {normed!r} of a parametrised weight; before saving, take the parametrisation out there, with " \
+                   "torch.nn.utils.parametrize.remove_parametrizations, remove_weight_norm or remove_spectral_norm"
         if key.replace("in_proj_weight", "k_proj_weight") in rest:
             near = ": the keys or values have a width of their own (kdim, vdim), which no layer here has"
         raise CheckpointError(f"{path}: {key!r}: expected shape {shape} for {kind}, found no such array{near}")
@@ -195,12 +195,12 @@ def _check_rest(path: Path, file: TensorFile, rest: set[str], prefix: str,
     for key in sorted(rest, key=lambda key: (key.endswith("num_batches_tracked"), key)):
         module = next((module for place, module, _ in layers
                        if key.startswith(f"{prefix}{place}." if place else prefix)), None)
-        found = f"{path}: expected the arrays of the model, found {key!r} of shape {file.shape(key)} too"
+        wrong = f"{path}: expected the arrays of the model, found {key!r} of shape {file.shape(key)} too"
         if module is not None:
-            raise CheckpointError(f"{found}, with which PyTorch's layer computes and {type(module).__name__} does not"
+            raise CheckpointError(f"{wrong}, with which PyTorch's layer computes and {type(module).__name__} does not"
                                   f"{_advice(key.rpartition('.')[2], module)}")
         if strict:
-            raise CheckpointError(f"{found}, of a layer that it has not; a model that is to do without it is read with "
+            raise CheckpointError(f"{wrong}, of a layer that it has not; a model that is to do without it is read with "
                                   "strict=False")
 
 

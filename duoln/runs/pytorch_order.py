@@ -1,4 +1,4 @@
-"""The order of features behind a flattened image: PyTorch's images are (channels, positions), ours (positions, channels).
+"""The order of features of flattened images: PyTorch's are (channels, positions), ours (positions, channels).
 
 A layer that takes a flattened image, and one whose outputs become an image, has its features in that order. It follows
 from the model's call, see `pytorch_trace.py`, where nn.Flatten in a Sequential makes it. Where the model's own code
@@ -31,7 +31,7 @@ _OF_BLOCK = {"self_attn.in_proj_weight": 1, "self_attn.out_proj.weight": 0, "sel
 
 
 class Orders(NamedTuple):
-    """Where PyTorch has each feature of a layer: of those that it takes, and of its outputs. None: at the same place."""
+    """Where PyTorch has each feature that a layer takes, and each of its outputs. None: at the same place."""
 
     inputs: np.ndarray | None
     outputs: np.ndarray | None
@@ -68,7 +68,8 @@ def orders_of(name: str, model: nn.Module, layers: Iterable[tuple[str, nn.Module
     return _Ordering(name, model, list(layers), shapes, flattened, unflattened).orders()
 
 
-def turned(module: nn.Module, arrays: Mapping[str, np.ndarray], orders: Orders, to_theirs: bool) -> dict[str, np.ndarray]:
+def turned(module: nn.Module, arrays: Mapping[str, np.ndarray], orders: Orders, *, to_theirs: bool,
+           ) -> dict[str, np.ndarray]:
     """The arrays of a layer, as they stand in PyTorch, with features in our order, or from ours in PyTorch's."""
     result = dict(arrays)
     for order, axes in zip(orders, _axes(module, {n: x.shape for n, x in arrays.items()}), strict=True):
@@ -87,7 +88,8 @@ class _Ordering:
         self._words = {"flattened": self._checked("flattened", flattened),
                        "unflattened": self._checked("unflattened", unflattened)}
         self._has_images = shapes is not None or any(
-            isinstance(m, (*OF_IMAGES, nn.Flatten)) or (isinstance(m, nn.Sequential) and nn.flatten in m.layers.values())
+            isinstance(m, (*OF_IMAGES, nn.Flatten))
+            or (isinstance(m, nn.Sequential) and nn.flatten in m.layers.values())
             for place, m in model.modules() if place or isinstance(m, nn.Sequential))
         self._several = any(m.n_in > 1 if isinstance(m, CONVOLUTIONS) else True for _, m, _ in layers
                             if isinstance(m, OF_IMAGES))
@@ -117,7 +119,7 @@ class _Ordering:
                 if shape is not None:
                     trace.run([np.zeros(shape, np.float32)], {}, is_made_up=True)
                     return trace
-            except Exception:  # noqa: S112  # the model's own code may need true sizes: without them nothing is known
+            except Exception:  # the model's own code may need true sizes: without them nothing is known
                 continue
         return None
 
@@ -148,14 +150,14 @@ class _Ordering:
             return None
         if isinstance(getattr(module, "width", 0), tuple):
             if word is None or word != 1:
-                raise UsageError(f"[{self._name}] {place}: expected a norm over the last axis beside convolutions, found "
-                                 f"one over the axes {module.width}; write flattened={{{place!r}: 1}} if PyTorch has "
-                                 "these axes in the same order; another one is not read")
+                raise UsageError(f"[{self._name}] {place}: expected a norm over the last axis beside convolutions, "
+                                 f"found one over several axes; write flattened={{{place!r}: 1}} if PyTorch has them in "
+                                 "the same order; another one is not read")
             return None
         uses = self._trace.inputs.get(place, []) if self._trace is not None else []
         if uses:
-            order, *others = [self._of_use(place, use, width, word) for use in uses]
-            if any(not np.array_equal(order, other) for other in others):
+            order, *more = [self._of_use(place, use, width, word) for use in uses]
+            if any(not np.array_equal(order, second) for second in more):
                 raise UsageError(f"[{self._name}] {place}: expected features in one order in all calls of this layer, "
                                  "found several")
         elif word is None and width > 1:
@@ -172,9 +174,9 @@ class _Ordering:
     def _unknown(self, place: str) -> UsageError:
         if self._trace is not None and not self._is_made_up:
             return UsageError(
-                f"[{self._name}] {place}: expected to know whether this layer takes a flattened image, found no call of "
-                f"it for these shapes; write flattened={{{place!r}: 3}} with the channels of the image, or 1 where there "
-                "is none")
+                f"[{self._name}] {place}: expected to know whether this layer takes a flattened image, found no call "
+                f"of it for these shapes; write flattened={{{place!r}: 3}} with the channels of the image, or 1 where "
+                "there is none")
         return UsageError(
             f"[{self._name}] {place}: expected to know whether this layer takes a flattened image, whose features "
             f"PyTorch has in another order; give the shape of an input of the model, such as shapes=(1, 28, 28, 1), or "
@@ -203,8 +205,8 @@ class _Ordering:
             operator = next(str(c.born) for c in use.coordinates if c.kind == "unknown")
             if word is None:
                 raise UsageError(f"[{self._name}] {place}: expected to know the order of features behind {operator}, "
-                                 f"which is not followed; write flattened={{{place!r}: 1}} if PyTorch has the same, and the "
-                                 "channels of the image if this layer takes a flattened one")
+                                 f"which is not followed; write flattened={{{place!r}: 1}} if PyTorch has the same, and "
+                                 "the channels of the image if this layer takes a flattened one")
             return self._from_word(role, width, word)
         line = line_of({c: x for c, x in use.coordinates.items() if x.shape[-1] > 1}, size)
         is_merged = np.zeros(size, bool)
@@ -237,20 +239,21 @@ class _Ordering:
             order = self._by_channels(width, channels)
         return order
 
-    def _of_run(self, place: str, line: Mapping[Coordinate, np.ndarray], run: slice, known: np.ndarray, word: Any) -> np.ndarray:
+    def _of_run(self, place: str, line: Mapping[Coordinate, np.ndarray], run: slice, known: np.ndarray,
+                word: int | None) -> np.ndarray:
         """The order within the features of one flattened image."""
         count = len(known)
         if sorted(known.tolist()) == list(range(count)) and word is None:
             return known
         channels = next((c for c in range(count - 1, 1, -1) if count % c == 0 and _is_image(line, run, c)), 0)
         if word is None:
-            found = f"an image of {channels} channels" if channels else "an image"
+            image = f"an image of {channels} channels" if channels else "an image"
             first = f"flattened={{{place!r}: {channels}}}" if channels else "in flattened where it has each feature"
             raise UsageError(
-                f"[{self._name}] {place}: expected to know PyTorch's order of the features of {found}, which the "
+                f"[{self._name}] {place}: expected to know PyTorch's order of the features of {image}, which the "
                 f"model's own code makes or flattens; write {first} if PyTorch flattens an image with its channels "
                 f"first, and flattened={{{place!r}: 1}} if it has the features in the same order")
-        if word != 1 and word != channels:
+        if word not in (1, channels):
             raise UsageError(f"[{self._name}] flattened[{place!r}]: expected "
                              f"{f'{channels} channels' if channels else 'PyTorch’s place of each feature'} for "
                              f"{count} features of an image, found {word}")
@@ -259,19 +262,19 @@ class _Ordering:
     # What layers give -------------------------------------------------------------------------------
     def _of_outputs(self, place: str, module: nn.Module, width: int, word: Any,
                     inputs: np.ndarray | None) -> np.ndarray | None:
-        found = self._trace.outputs.get(place, set()) if self._trace is not None else set()
+        images = self._trace.outputs.get(place, set()) if self._trace is not None else set()
         is_open = self._trace is None and self._several and isinstance(module, nn.Linear | nn.Embedding) and width > 1
         if isinstance(module, KEEPING) and inputs is not None:
-            if any(each and not np.array_equal(inputs, self._by_channels(width, each[0])) for each in found):
+            if any(each and not np.array_equal(inputs, self._by_channels(width, each[0])) for each in images):
                 raise UsageError(f"[{self._name}] {place}: expected one order of features, found that of a flattened "
                                  "image, and another one in the image that they become")
             return None
-        if found and not width:
+        if images and not width:
             raise UsageError(f"[{self._name}] {place}: expected outputs that are no image, found some that become one, "
                              f"or are added to a flattened one, which {type(module).__name__} cannot have in another "
                              "order")
-        if word is None and found:
-            channels = next((each[0] for each in found if each), 3)
+        if word is None and images:
+            channels = next((each[0] for each in images if each), 3)
             raise UsageError(
                 f"[{self._name}] {place}: expected to know PyTorch's order of the {width} outputs, which become an "
                 f"image or are added to a flattened one; write unflattened={{{place!r}: {channels}}}, the channels of "
@@ -284,7 +287,8 @@ class _Ordering:
         if word is None:
             return None
         role = f"unflattened[{place!r}]"
-        if not isinstance(word, np.ndarray) and word != 1 and any(each not in (None, (word, True)) for each in found):
+        is_order = isinstance(word, np.ndarray)
+        if not is_order and word != 1 and any(each not in (None, (word, True)) for each in images):
             raise UsageError(f"[{self._name}] {role}: expected the channels that lie side by side in the image that the "
                              f"outputs become, found {word}")
         order = self._from_word(role, width, word)

@@ -25,6 +25,7 @@ from duoln.runs.pytorch_axes import (
     Coordinate,
     Coordinates,
     Given,
+    aligned,
     along,
     apart,
     fresh,
@@ -44,7 +45,8 @@ OF_IMAGES = *CONVOLUTIONS, nn.GroupNorm, nn.InstanceNorm
 """Layers for which PyTorch has the channels first."""
 _SHAPED = nn.Linear, *CONVOLUTIONS, nn.LayerNorm, nn.RMSNorm, nn.BatchNorm, nn.GroupNorm, nn.InstanceNorm
 
-_ELEMENTWISE = {own.name for module in (elementwise, activation) for own in vars(module).values() if isinstance(own, Op)}
+_ELEMENTWISE = {each.name for module in (elementwise, activation) for each in vars(module).values()
+                if isinstance(each, Op)}
 _SAME_SHAPE = _ELEMENTWISE | {"softmax", "log_softmax", "cumulative_sum", "clip_gradient", "group_norm",
                               "instance_norm", "layer_norm", "rms_norm", "batch_norm", "add_layer_norm", "add_rms_norm",
                               "tril", "triu"}
@@ -194,9 +196,9 @@ class Trace:
             before = reduced(before, [0], keepdims=False)
         elif len(shape) != len(x.shape):
             return {}
-        other = {c: [k for k, (n, m) in enumerate(zip(a.shape, shape, strict=True)) if n not in (1, m)]
+        lost = {c: [k for k, (n, m) in enumerate(zip(a.shape, shape, strict=True)) if n not in (1, m)]
                  for c, a in before.items()}
-        return {c: a.max(axis=tuple(other[c]), keepdims=True) for c, a in before.items()}
+        return {c: a.max(axis=tuple(lost[c]), keepdims=True) for c, a in before.items()}
 
     # Flattening in a Sequential -----------------------------------------------------------------------
     @contextlib.contextmanager
@@ -267,7 +269,7 @@ class Trace:
             results = [{c: x for c, x in given[0].coordinates.items() if x.shape[1:3] == (1, 1)}
                        | {Coordinate("position", self._born): along(k, 4, outs[0].shape[k]) for k in (1, 2)}]
         elif name in _PRODUCTS:
-            results = [self._product(name, *given[:2], outs[0].shape)]
+            results = [self._product(name, given[0], given[1], outs[0].shape)]
         elif name == "scaled_dot_product_attention":
             query, _, value = given[:3]
             results = [reduced(query.coordinates, [-1]) | reduced(value.coordinates, [-2])]
@@ -279,8 +281,7 @@ class Trace:
 
     def _meet(self, given: Sequence[Given], shape: Shape) -> None:
         """Note layers whose outputs are added to a flattened image: their order is that of the image."""
-        parts = [Given({c: a.reshape((1,) * (len(shape) - a.ndim) + a.shape) for c, a in g.coordinates.items()}, shape)
-                 for g in given if g.coordinates]
+        parts = [Given(aligned(g.coordinates, len(shape)), shape) for g in given if g.coordinates]
         if len(parts) < 2:
             return
         for axis in range(len(shape)):
@@ -293,7 +294,7 @@ class Trace:
         if is_merged(x.coordinates, len(x.shape) - 1) != is_merged(y.coordinates, len(y.shape) - 2):
             self.problem = self.problem or f"{name} multiplies a flattened image by an array, outside of a layer"
         left, right = reduced(x.coordinates, [-1]), reduced(y.coordinates, [-2])
-        return {c: a.reshape((1,) * (len(shape) - a.ndim) + a.shape) for c, a in (left | right).items()}
+        return aligned(left | right, len(shape))
 
 
 def is_known(layer: nn.Module) -> bool:
@@ -324,6 +325,7 @@ def made_up_shape(model: Layer, size: int) -> Shape | None:
             return (2, *(size for _ in part.kernel), part.n_in)
         elif part is nn.flatten or isinstance(part, nn.Flatten):
             return (2, size, size, 3)
-        elif not _is_ours(type(part)) or not isinstance(part, KEEPING) and is_known(part):
+        elif not isinstance(part, nn.Module) or not _is_ours(type(part)) or (
+                is_known(part) and not isinstance(part, KEEPING)):
             return None
     return None

@@ -213,8 +213,49 @@ class Generated:
         steps, width = x.shape
         return self.in_a_row(self.walked(x, steps, width))
 
+    def attended(self, x):
+        """Attention of two heads in the model's own code."""
+        steps = x.shape[0]
+
+        def theirs(y):
+            query, key, value = (part.reshape(-1, steps, 2, 3).transpose(1, 2) for part in y.chunk(3, -1))
+            return (torch.softmax(query @ key.mT, -1) @ value).transpose(1, 2).reshape(-1, steps, 6)
+
+        def ours(y):
+            query, key, value = (ops.permute_dims(part.reshape(-1, steps, 2, 3), (0, 2, 1, 3)) for part in ops.split(y, 3, axis=-1))
+            return ops.permute_dims(ops.softmax(query @ ops.matrix_transpose(key), axis=-1) @ value, (0, 2, 1, 3)).reshape(-1, steps, 6)
+
+        return self.step([self.linear(x, 18)], (steps, 6), theirs, ours)
+
+    def by_steps(self, x):
+        """A cell that walks from step to step; the last state, or all of them side by side."""
+        steps, width = x.shape
+        name = f"cell{len(self.layers)}"
+        self.layers[name] = (lambda: T.RNNCell(width, 3)), nn.RNNCell(width, 3)
+        self.flattened[name] = x.order if x.channels is None else max(x.channels, 1)
+        key, is_last = f"v{len(self.steps)}", self.draw(2)
+
+        def theirs(m, x):
+            states = [torch.zeros(2, 3)]
+            for t in range(steps):
+                states.append(getattr(m, name)(x[:, t], states[-1]))
+            return states[-1][:, None] if is_last else torch.stack(states[1:], 1)
+
+        def ours(m, p, x):
+            states = [ops.zeros((2, 3), x.backend)]
+            for t in range(steps):
+                states.extend(getattr(m, name)(p[name], x[:, t], (states[-1],)))
+            return ops.expand_dims(states[-1], axis=1) if is_last else ops.stack(states[1:], axis=1)
+
+        self.steps.append((key, [x.key], theirs, ours))
+        return Value(key, (1 if is_last else steps, 3))
+
     def walked(self, x, steps, width):
-        kind = self.draw(4)
+        kind = self.draw(6)
+        if kind == 4:
+            return self.attended(x)
+        if kind == 5:
+            return self.by_steps(x)
         if kind == 0:
             return self.layer(x, lambda: T.LSTM(width, 4, batch_first=True, bidirectional=True), nn.LSTM(width, 4, bidirectional=True), (steps, 8),
                               around=(lambda f, x: f(x)[0], lambda f, x: ops.permute_dims(f(ops.permute_dims(x, (1, 0, 2)))[0], (1, 0, 2))))
@@ -239,7 +280,7 @@ class Generated:
         return self.layer(x, lambda: T.Linear(x.shape[-1], width), nn.Linear(x.shape[-1], width), (*x.shape[:-1], width), has_outputs=True)
 
     def added(self, x, y):
-        """x + y, where a layer makes y: its outputs are in the order of x."""
+        """The sum, where a layer makes y: its outputs are in the order of x."""
         self.unflattened[y.maker] = x.order if x.channels is None or x.channels > 1 else 1
         return self.step([x, y], x.shape, torch.add, ops.add, x.order, x.channels)
 

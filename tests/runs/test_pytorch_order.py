@@ -123,10 +123,10 @@ CASES = {
         lambda: Ours(lambda f, x, n: f("out", ops.concat(nn.flatten(ops.relu(f("conv", x))), n, axis=1)), conv=nn.Conv2d(1, 2, 3), out=nn.Linear(37, 3)),
         [IMAGE, x_of(2, 5)], {"flattened": {"out": 2}}),
     "two images beside each other": (
-        lambda: Theirs(lambda m, x: m.out(torch.cat([m.conv(x).flatten(1), m.other(x).flatten(1)], 1)), conv=T.Conv2d(1, 2, 3), other=T.Conv2d(1, 3, 4),
+        lambda: Theirs(lambda m, x: m.out(torch.cat([m.conv(x).flatten(1), m.wide(x).flatten(1)], 1)), conv=T.Conv2d(1, 2, 3), wide=T.Conv2d(1, 3, 4),
                        out=T.Linear(32 + 27, 3)),
-        lambda: Ours(lambda f, x: f("out", ops.concat(nn.flatten(f("conv", x)), nn.flatten(f("other", x)), axis=1)), conv=nn.Conv2d(1, 2, 3),
-                     other=nn.Conv2d(1, 3, 4), out=nn.Linear(32 + 27, 3)),
+        lambda: Ours(lambda f, x: f("out", ops.concat(nn.flatten(f("conv", x)), nn.flatten(f("wide", x)), axis=1)), conv=nn.Conv2d(1, 2, 3),
+                     wide=nn.Conv2d(1, 3, 4), out=nn.Linear(32 + 27, 3)),
         [IMAGE], {"flattened": {"out": [*np.arange(32).reshape(2, 16).T.reshape(-1), *(32 + np.arange(27).reshape(3, 9).T.reshape(-1))]}}),
     "a norm behind the image": (
         lambda: Theirs(lambda m, x: m.out(m.norm(m.conv(x).flatten(1))), conv=T.Conv2d(1, 2, 3), norm=T.BatchNorm1d(32), out=T.Linear(32, 3)),
