@@ -175,7 +175,7 @@ def _check(path: Path, file: TensorFile, rest: set[str], key: str, shape: Shape,
         if len(before) == 1:
             near = f"; prefix={before[0]!r} reads those that begin so, such as {before[0] + key!r}"
         if normed:
-            near = f", but {normed!r} of a parametrised weight; before saving, take the parametrisation out there, with " \
+            near = f", but {normed!r} of a parametrised weight; before saving, take that out there, with " \
                    "torch.nn.utils.parametrize.remove_parametrizations, remove_weight_norm or remove_spectral_norm"
         if key.replace("in_proj_weight", "k_proj_weight") in rest:
             near = ": the keys or values have a width of their own (kdim, vdim), which no layer here has"

@@ -151,8 +151,8 @@ class _Ordering:
         if isinstance(getattr(module, "width", 0), tuple):
             if word is None or word != 1:
                 raise UsageError(f"[{self._name}] {place}: expected a norm over the last axis beside convolutions, "
-                                 f"found one over several axes; write flattened={{{place!r}: 1}} if PyTorch has them in "
-                                 "the same order; another one is not read")
+                                 f"found one over several axes; write flattened={{{place!r}: 1}} if PyTorch has them "
+                                 "in the same order; another one is not read")
             return None
         uses = self._trace.inputs.get(place, []) if self._trace is not None else []
         if uses:
@@ -166,10 +166,14 @@ class _Ordering:
             order = self._from_word(f"flattened[{place!r}]", width, 1 if word is None else word)
         if np.array_equal(order, np.arange(width)):
             return None
-        if getattr(module, "groups", 1) > 1:
-            raise UsageError(f"[{self._name}] {place}: expected groups of channels, found a flattened image, whose "
-                             f"features PyTorch puts into other groups; {type(module).__name__} is not read")
+        self._check_groups(place, module)
         return order
+
+    def _check_groups(self, place: str, module: nn.Module) -> None:
+        """Raises UsageError for a layer with groups, whose features are in another order."""
+        if getattr(module, "groups", 1) > 1:
+            raise UsageError(f"[{self._name}] {place}: expected groups of channels, found an image's features, which "
+                             f"PyTorch puts into other groups; {type(module).__name__} is not read")
 
     def _unknown(self, place: str) -> UsageError:
         if self._trace is not None and not self._is_made_up:
@@ -185,7 +189,7 @@ class _Ordering:
     def _from_word(self, role: str, width: int, word: Any) -> np.ndarray:
         """PyTorch's order of so many features of an image with so many channels, or the order itself, checked."""
         if isinstance(word, np.ndarray):
-            if sorted(word.tolist()) != list(range(width)):
+            if word.dtype.kind not in "iu" or sorted(word.reshape(-1).tolist()) != list(range(width)):
                 raise UsageError(f"[{self._name}] {role}: expected for each of {width} features its place in PyTorch, "
                                  f"found other numbers, of shape {word.shape}")
             return word
@@ -205,8 +209,8 @@ class _Ordering:
             operator = next(str(c.born) for c in use.coordinates if c.kind == "unknown")
             if word is None:
                 raise UsageError(f"[{self._name}] {place}: expected to know the order of features behind {operator}, "
-                                 f"which is not followed; write flattened={{{place!r}: 1}} if PyTorch has the same, and "
-                                 "the channels of the image if this layer takes a flattened one")
+                                 f"which is not followed; write flattened={{{place!r}: 1}} if PyTorch has the same, "
+                                 "and the channels of the image if this layer takes a flattened one")
             return self._from_word(role, width, word)
         line = line_of({c: x for c, x in use.coordinates.items() if x.shape[-1] > 1}, size)
         is_merged = np.zeros(size, bool)
@@ -264,8 +268,11 @@ class _Ordering:
                     inputs: np.ndarray | None) -> np.ndarray | None:
         images = self._trace.outputs.get(place, set()) if self._trace is not None else set()
         is_open = self._trace is None and self._several and isinstance(module, nn.Linear | nn.Embedding) and width > 1
+        role = f"unflattened[{place!r}]"
         if isinstance(module, KEEPING) and inputs is not None:
-            if any(each and not np.array_equal(inputs, self._by_channels(width, each[0])) for each in images):
+            said = [] if word is None else [self._from_word(role, width, word)]
+            seen = [self._by_channels(width, each[0]) for each in images if each]
+            if any(not np.array_equal(inputs, order) for order in (*said, *seen)):
                 raise UsageError(f"[{self._name}] {place}: expected one order of features, found that of a flattened "
                                  "image, and another one in the image that they become")
             return None
@@ -286,13 +293,15 @@ class _Ordering:
                 f"channels of that image, unflattened={{{place!r}: 3}}, and 1 if they become none")
         if word is None:
             return None
-        role = f"unflattened[{place!r}]"
         is_order = isinstance(word, np.ndarray)
         if not is_order and word != 1 and any(each not in (None, (word, True)) for each in images):
-            raise UsageError(f"[{self._name}] {role}: expected the channels that lie side by side in the image that the "
-                             f"outputs become, found {word}")
+            raise UsageError(f"[{self._name}] {role}: expected the channels that lie side by side in the image that "
+                             f"the outputs become, found {word}")
         order = self._from_word(role, width, word)
-        return None if np.array_equal(order, np.arange(width)) else order
+        if np.array_equal(order, np.arange(width)):
+            return None
+        self._check_groups(place, module)
+        return order
 
 
 def _runs(is_merged: np.ndarray, parts: Sequence[set[int]]) -> list[slice]:

@@ -18,6 +18,7 @@ from duoln.backends.protocol import Backend, Shape
 from duoln.core import Op, Rule, Tensor
 from duoln.core.op import each_rule
 from duoln.nn.layers import Layer
+from duoln.nn.module import branch_at
 from duoln.nn.observing import calls_through, own_arrays
 from duoln.nn.recurrent import Recurrent, RecurrentCell
 from duoln.ops import activation, elementwise
@@ -86,7 +87,12 @@ class Trace:
         """Call the model. If the sizes of images are made up, layers are not computed, so that any size fits."""
         backend = runtime.backend("numpy")
         args, kwargs = runtime.to_tensors(list(args), backend), runtime.to_tensors(dict(kwargs), backend)
-        params = runtime.to_tensors(self._model.init(0), backend)
+        initial = self._model.init(0)
+        for path, layer in self._model.modules():
+            if isinstance(layer, nn.BatchNorm):  # one row has no statistics of its own
+                ones = np.ones(layer.width, np.float32)
+                branch_at("Trace", initial, path).update(mean=0 * ones, variance=ones)
+        params = runtime.to_tensors(initial, backend)
         for path, layer in self._model.modules():  # for those that the model's own code uses
             for x in own_arrays(layer, params, path):
                 self._know(x.data, fresh(x.shape, 0, frozenset([path])))
@@ -120,6 +126,8 @@ class Trace:
     def _spread(self, x: Tensor | np.ndarray) -> None:
         """Note the layers whose outputs lie along several axes of an image."""
         coordinates = self._given(x).coordinates
+        for path in (path for c in coordinates if c.kind == "unknown" for path in c.layers):
+            self.outputs.setdefault(path, set()).add(None)
         for own in spread(coordinates):
             places = coordinates[own].max(axis=tuple(range(coordinates[own].ndim - 1)))
             channels = np.unique(places[places >= 0])
@@ -168,7 +176,9 @@ class Trace:
             self.inputs.setdefault(path, []).append(Given(_unknown(type(layer).__name__, 1), (0,)))
         else:
             takes = given if isinstance(layer, (*KEEPING, nn.MultiHeadAttention)) else given[:1]
-            self.inputs.setdefault(path, []).extend(self._given(x) for x in takes if _is_float(x))
+            self.inputs.setdefault(path, []).extend(
+                self._given(x) if id(x.data) in self._known else Given(_unknown("an array of its own", x.ndim), x.shape)
+                for x in takes if _is_float(x))
         if isinstance(layer, OF_IMAGES) or (isinstance(layer, nn.BatchNorm) and given[0].ndim > 2):
             self._spread(given[0])
         if isinstance(layer, Recurrent | RecurrentCell) and any(is_merged(self._given(x).coordinates, x.ndim - 1)
@@ -176,7 +186,7 @@ class Trace:
             self.problem = self.problem or f"{path}: a state is a flattened image"
 
     def _give(self, path: str, layer: nn.Module, given: list[Tensor], result: Any) -> None:
-        takes = given if isinstance(layer, KEEPING) else given[:1]
+        takes = list(filter(_is_float, given)) if isinstance(layer, KEEPING) else given[:1]
         for y in filter(_is_float, self._tensors(result)):
             is_first = isinstance(layer, OF_IMAGES) or (isinstance(layer, nn.BatchNorm) and y.ndim > 2)
             own = fresh(y.shape, self._born, frozenset([path]), is_first)
@@ -274,7 +284,8 @@ class Trace:
             query, _, value = given[:3]
             results = [reduced(query.coordinates, [-1]) | reduced(value.coordinates, [-2])]
         else:
-            results = [_unknown(op.name, y.ndim) for y in outs]
+            layers = frozenset(path for g in given for c in g.coordinates for path in c.layers)
+            results = [_unknown(op.name, y.ndim, layers) for y in outs]
         unknown = {c for g in given for c in g.coordinates if c.kind == "unknown"}
         for y, result in zip(outs, results or [{} for _ in outs], strict=True):
             self._know(y, result | {c: np.zeros((1,) * y.ndim, np.int32) for c in unknown})
@@ -306,8 +317,9 @@ def _is_ours(of: Any) -> bool:
     return str(of.__module__).startswith("duoln.nn.")
 
 
-def _unknown(name: str, ndim: int) -> Coordinates:
-    return {Coordinate("unknown", name): np.zeros((1,) * ndim, np.int32)}
+def _unknown(name: str, ndim: int, layers: frozenset[str] = frozenset()) -> Coordinates:
+    """The coordinate of what is not followed, which these layers may have ordered."""
+    return {Coordinate("unknown", name, layers): np.zeros((1,) * ndim, np.int32)}
 
 
 def _is_float(x: Tensor) -> bool:

@@ -207,6 +207,60 @@ def test_what_cannot_be_read_in_another_order_is_refused(tmp_path):
     check_error(UsageError, lambda: alone(shapes=(2, 6, 6, 1)), "linear", "outside of a layer")
 
 
+def test_values_that_leave_the_model_and_come_back_are_asked_for(tmp_path):
+    theirs = random(Theirs(lambda m, x: m.out(m.norm(m.conv(x).flatten(1))), conv=T.Conv2d(1, 2, 3), norm=T.BatchNorm1d(32), out=T.Linear(32, 3)))
+    ours = Ours(lambda f, x: f("out", f("norm", duoln.tensor(nn.flatten(f("conv", x)).numpy(), x.backend))), conv=nn.Conv2d(1, 2, 3), norm=nn.BatchNorm(32), out=nn.Linear(32, 3))
+    load = both(theirs, ours, tmp_path)
+    check_error(UsageError, lambda: load(shapes=(1, 6, 6, 1)), "norm: ", "not followed", "flattened={'norm': 1}")
+    check_error(UsageError, lambda: load(shapes=(1, 6, 6, 1), flattened={"norm": 2}), "out: ", "not followed")
+    params = load(shapes=(1, 6, 6, 1), flattened={"norm": 2, "out": 2})
+    with torch.no_grad():
+        right = theirs(torch.from_numpy(np.moveaxis(IMAGE, -1, 1).copy())).numpy()
+    np.testing.assert_allclose(ours(duoln.to_tensors(params, "numpy"), duoln.tensor(IMAGE, "numpy")).numpy(), right, atol=1e-5 * np.abs(right).max())
+
+
+def test_shuffled_pixels(tmp_path):
+    def apart(f, x):
+        b, h, w, c = x.shape
+        return f("conv", ops.permute_dims(x.reshape(b, h // 2, 2, w // 2, 2, c), (0, 1, 3, 2, 4, 5)).reshape(b, h // 2, w // 2, 4 * c))
+
+    def joined(f, x):
+        y = f("conv", x)
+        b, h, w, _ = y.shape
+        return ops.permute_dims(y.reshape(b, h, w, 2, 2, 3), (0, 1, 3, 2, 4, 5)).reshape(b, 2 * h, 2 * w, 3)
+
+    x, conv = x_of(2, 6, 6, 2), T.Conv2d(2, 12, 1)
+    cases = ((lambda m, x: m.conv(torch.nn.functional.pixel_unshuffle(x, 2)), T.Conv2d(8, 3, 1), apart, nn.Conv2d(8, 3, 1), {"flattened": {"conv": 2}}),
+             (lambda m, x: torch.nn.functional.pixel_shuffle(m.conv(x), 2), conv, joined, nn.Conv2d(2, 12, 1), {"unflattened": {"conv": 3}}))
+    for of_theirs, their_layer, of_ours, layer, words in cases:
+        theirs, ours = random(Theirs(of_theirs, conv=their_layer)), Ours(of_ours, conv=layer)
+        load = both(theirs, ours, tmp_path)
+        check_error(UsageError, lambda load=load: load(shapes=x.shape), "conv: ", str(next(iter(words.values()))))
+        params = load(shapes=x.shape, **words)
+        with torch.no_grad():
+            right = np.moveaxis(theirs(torch.from_numpy(np.moveaxis(x, -1, 1).copy())).numpy(), 1, -1)
+        np.testing.assert_allclose(ours(duoln.to_tensors(params, "numpy"), duoln.tensor(x, "numpy")).numpy(), right, atol=1e-5)
+    grouped = both(random(Theirs(None, conv=T.Conv2d(2, 12, 1, groups=2))), Ours(joined, conv=nn.Conv2d(2, 12, 1, groups=2)), tmp_path)
+    check_error(UsageError, lambda: grouped(shapes=x.shape, unflattened={"conv": 3}), "conv: ", "other groups")
+
+
+NAMES = {
+    "torch.compile of a parallel model": (lambda: T.Linear(4, 3), lambda state: {f"_orig_mod.module.0.{key}": value for key, value in state.items()},
+                                          "prefix='_orig_mod.module.'"),
+    "parametrised": (lambda: torch.nn.utils.parametrizations.weight_norm(T.Linear(4, 3)), lambda state: {f"0.{key}": value for key, value in state.items()},
+                     "remove_parametrizations"),
+    "shared": (lambda: T.Embedding(3, 4), lambda state: {f"1.{key}": value for key, value in state.items()}, "'1.weight' has this shape"),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_message_about_a_missing_array_says_where_it_may_be(name, tmp_path):
+    make, renamed, word = NAMES[name]
+    tensors.save_file(renamed(make().state_dict()), tmp_path / "theirs")
+    model = nn.Sequential(nn.Linear(4, 3, bias=name != "shared"))
+    check_error(CheckpointError, lambda: duoln.load_pytorch(tmp_path / "theirs", model), "'0.weight'", word)
+
+
 def test_a_layer_that_is_called_with_two_orders_is_refused(tmp_path):
     ours = Ours(lambda f, x: f("out", nn.flatten(f("conv", x))) + f("out", ops.mean(f("wide", x), axis=(1, 2))),
                 conv=nn.Conv2d(1, 2, 3), wide=nn.Conv2d(1, 32, 3), out=nn.Linear(32, 3))
