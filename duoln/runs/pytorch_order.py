@@ -132,6 +132,7 @@ class _Ordering:
             shapes = layer.shapes(module)
             axes = _axes(module, shapes)
             taken, given = (next((shapes[n][axis] for n, axis in own.items() if n in shapes), 0) for own in axes)
+            taken = module.n_in if isinstance(module, CONVOLUTIONS) else taken  # the weight has those of one group
             word = self._words["flattened"].pop(place, None) if taken else None
             inputs = self._of_inputs(place, module, taken, word) if taken else None
             word = self._words["unflattened"].pop(place, None) if given else None

@@ -176,9 +176,10 @@ class Trace:
             self.inputs.setdefault(path, []).append(Given(_unknown(type(layer).__name__, 1), (0,)))
         else:
             takes = given if isinstance(layer, (*KEEPING, nn.MultiHeadAttention)) else given[:1]
-            self.inputs.setdefault(path, []).extend(
-                self._given(x) if id(x.data) in self._known else Given(_unknown("an array of its own", x.ndim), x.shape)
-                for x in takes if _is_float(x))
+            for x in filter(_is_float, takes):
+                if id(x.data) not in self._known:
+                    self._know(x.data, _unknown("an array of its own", x.ndim))
+                self.inputs.setdefault(path, []).append(self._given(x))
         if isinstance(layer, OF_IMAGES) or (isinstance(layer, nn.BatchNorm) and given[0].ndim > 2):
             self._spread(given[0])
         if isinstance(layer, Recurrent | RecurrentCell) and any(is_merged(self._given(x).coordinates, x.ndim - 1)

@@ -140,8 +140,10 @@ class Generated:
         size = min(1 + self.draw(3), *x.shape[:-1])
         same = self.draw(2) == 0 and size % 2 == 1
         shape = (*(n if same else n - size + 1 for n in x.shape[:-1]), channels)
-        return self.layer(x, lambda: (T.Conv1d if self.is_row else T.Conv2d)(x.shape[-1], channels, size, padding=size // 2 if same else 0),
-                          (nn.Conv1d if self.is_row else nn.Conv2d)(x.shape[-1], channels, size, padding=size // 2 if same else 0), shape)
+        groups = 2 if channels % 2 == 0 and x.shape[-1] % 2 == 0 and self.draw(2) else 1
+        settings = {"padding": size // 2 if same else 0, "groups": groups}
+        return self.layer(x, lambda: (T.Conv1d if self.is_row else T.Conv2d)(x.shape[-1], channels, size, **settings),
+                          (nn.Conv1d if self.is_row else nn.Conv2d)(x.shape[-1], channels, size, **settings), shape)
 
     def on_image(self, x):
         channels, row = x.shape[-1], self.is_row
