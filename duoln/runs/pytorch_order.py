@@ -271,9 +271,9 @@ class _Ordering:
         is_open = self._trace is None and self._several and isinstance(module, nn.Linear | nn.Embedding) and width > 1
         role = f"unflattened[{place!r}]"
         if isinstance(module, KEEPING) and inputs is not None:
-            said = [] if word is None else [self._from_word(role, width, word)]
+            given = [] if word is None else [self._from_word(role, width, word)]
             seen = [self._by_channels(width, each[0]) for each in images if each]
-            if any(not np.array_equal(inputs, order) for order in (*said, *seen)):
+            if any(not np.array_equal(inputs, order) for order in (*given, *seen)):
                 raise UsageError(f"[{self._name}] {place}: expected one order of features, found that of a flattened "
                                  "image, and another one in the image that they become")
             return None
