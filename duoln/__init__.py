@@ -34,20 +34,20 @@ openblas.spin_briefly()
 
 if TYPE_CHECKING:
     from duoln import data, extend, nn, ops, optim, testing
-    from duoln.core import Tensor, compile, stop_gradient, value_and_grad
+    from duoln.core import Tensor, compile, stop_gradient, value_and_grad, vjp
     from duoln.nn.observing import observed
     from duoln.runs.parameters import load, save
     from duoln.runs.pytorch_file import load_pytorch, save_pytorch
     from duoln.runs.state import load_state, save_state
-    from duoln.runtime import backend, tensor, to_tensors
+    from duoln.runtime import backend, from_dlpack, tensor, to_tensors
     from duoln.testing.gradients import gradcheck
     from duoln.training.rate_test import find_rate
     from duoln.training.summary import summary
     from duoln.training.train import train
 
 _LAZY = {
-    **dict.fromkeys(("Tensor", "compile", "stop_gradient", "value_and_grad"), "duoln.core"),
-    **dict.fromkeys(("backend", "tensor", "to_tensors"), "duoln.runtime"),
+    **dict.fromkeys(("Tensor", "compile", "stop_gradient", "value_and_grad", "vjp"), "duoln.core"),
+    **dict.fromkeys(("backend", "from_dlpack", "tensor", "to_tensors"), "duoln.runtime"),
     **dict.fromkeys(("load", "save"), "duoln.runs.parameters"),
     **dict.fromkeys(("load_pytorch", "save_pytorch"), "duoln.runs.pytorch_file"),
     **dict.fromkeys(("load_state", "save_state"), "duoln.runs.state"),
@@ -66,6 +66,7 @@ __all__ = [
     "data",
     "extend",
     "find_rate",
+    "from_dlpack",
     "gradcheck",
     "load",
     "load_pytorch",
@@ -84,6 +85,7 @@ __all__ = [
     "to_tensors",
     "train",
     "value_and_grad",
+    "vjp",
 ]
 
 

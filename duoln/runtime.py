@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import os
 import pkgutil
@@ -147,6 +148,9 @@ def tensor(x: Any, backend: Backend | str | None = None, dtype: str | None = Non
            within: tuple[int, int] | None = None) -> Tensor:
     """A tensor with the values of a NumPy array, nested lists, a number, or a tensor of any backend.
 
+    The tensor has memory of its own; `from_dlpack` shares that of another library's array. A CuPy array or a tensor of
+    PyTorch or JAX on a CUDA device is copied there, if the backend is CuPy's.
+
     Python floats and lists of them become float32. Integers of any kind, also in arrays, become int32. Bools stay
     bool. Tensors and arrays of floats keep their dtype, if the backend has it: NumPy's arrays and scalars, and all that
     NumPy reads as arrays, such as PyTorch's tensors, `array.array` and memoryviews. With `dtype`, floats are rounded to
@@ -168,11 +172,65 @@ def tensor(x: Any, backend: Backend | str | None = None, dtype: str | None = Non
         raise DtypeError(f"[tensor] expected numbers on the host, found {described(x)}; model.init(seed) gives a "
                          "module's parameters, and duoln.to_tensors takes them")
     where = backend_of("tensor", backend)
+    if not isinstance(x, Tensor) and _device_type(x) == _CUDA:
+        shared = from_dlpack(x, where)
+        return copy.deepcopy(shared) if dtype in (None, shared.dtype) else shared.astype(dtype)
     host, dtype = host_array(x, where, dtype)
     if within is not None:
         low, stop = check_pair("tensor", "within", within)
         check_range("tensor", host, stop, low)
     return constant_tensor(where.asarray(host, dtype), where)
+
+
+@explained
+def from_dlpack(x: Any, backend: Backend | str | None = None) -> Tensor:
+    """A tensor that shares the memory of another library's array: of NumPy, PyTorch, CuPy, MLX, JAX or another.
+
+    duoln does not write into that memory. What its owner writes there changes the tensor, and with it the gradient of
+    what was computed from it before; `duoln.tensor` copies. MLX copies arrays of the host that it cannot share. On a
+    CUDA device the current stream waits for what the owner has queued.
+
+    Args:
+        x: an array with `__dlpack__` and `__dlpack_device__`, of any layout.
+        backend: by default the one whose device has the array: NumPy's, CuPy's or, for Metal, MLX's.
+
+    Raises:
+        DtypeError: the array exports nothing, or has a dtype that the backend has not; the message says what copies it.
+        BackendError: as `duoln.backend`, for the backend of the array's device.
+    """
+    device = _device_type(x)
+    if device not in _ON_DEVICE:
+        raise DtypeError(f"[from_dlpack] expected an array on the host, a CUDA device or Metal with __dlpack__, found "
+                         f"{described(x)}; duoln.tensor(x) takes lists and numbers")
+    where = backend_of("from_dlpack", _ON_DEVICE[device] if backend is None else backend)
+    if (device == _CUDA) is not (where.name == "cupy"):
+        has = "on a CUDA device; copy it: x.cpu() in PyTorch, x.get() in CuPy" if device == _CUDA else \
+            "on the host; duoln.tensor(x, backend) copies it"
+        raise DtypeError(f"[from_dlpack] expected an array on the device of {where.name}, found {described(x)} {has}")
+    try:
+        native = where.shared(x)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise DtypeError(f"[from_dlpack] expected an array that {where.name} can share, found {described(x)}: {error}; "
+                         "convert it there, such as x.detach().float() in PyTorch") from error
+    dtype = str(native.dtype).removeprefix("mlx.core.")
+    if dtype not in where.dtypes:  # bits of NumPy's uint16 would be read as bfloat16
+        raise DtypeError(f"[from_dlpack] expected one of {', '.join(where.dtypes)} on {where.name}, found {dtype}; "
+                         "duoln.tensor(x, dtype=...) converts a copy")
+    return constant_tensor(native, where)
+
+
+_CUDA = 2
+_ON_DEVICE = {1: "numpy", _CUDA: "cupy", 8: "mlx"}
+"""The backend that has the arrays of a type of device, by DLPack's numbers: the host, CUDA and Metal."""
+
+
+def _device_type(x: Any) -> int | None:
+    """The type of the device of an array that has `__dlpack__`, else None."""
+    device = getattr(x, "__dlpack_device__", None)
+    try:
+        return None if device is None or isinstance(x, type) else int(device()[0])
+    except ValueError:  # PyTorch's meta and MPS tensors have the method, and no device of DLPack
+        return None
 
 
 def backend_of(name: str, given: Backend | str | None) -> Backend:

@@ -23,7 +23,7 @@ LAYERS = (
     ("tree", "core", "randomness"),
     ("ops", "kernels"),
     ("nn", "optim", "data", "pictures"),
-    ("tasks", "runtime", "runs", "distributed", "training", "paper", "bench", "testing", "doctor", "extend"),
+    ("tasks", "runtime", "runs", "distributed", "training", "paper", "bench", "testing", "bridge", "doctor", "extend"),
     ("plugins",),
     ("cli", "examples", "__main__"),
 )
@@ -31,14 +31,14 @@ ORDER = [unit for layer in LAYERS for unit in layer]
 
 # Which files may import an outside library.
 OWNERS = {
-    "cupy|cupyx|cupy_backends|mlx": r"duoln/backends/(cupy|mlx)\.py|duoln/system/(cublas|cuda_graph)\.py|duoln/distributed/(ring|nccl)\.py|kernels/(\w+/(cupy|cuda|cuda_walk|metal|mlx|mlx_fast|mlx_walk)|launch|metal)\.py",
+    "cupy|cupyx|cupy_backends|mlx": r"duoln/backends/(cupy|mlx)\.py|duoln/bridge/(mlx|torch/arrays)\.py|duoln/system/(cublas|cuda_graph)\.py|duoln/distributed/(ring|nccl)\.py|kernels/(\w+/(cupy|cuda|cuda_walk|metal|mlx|mlx_fast|mlx_walk)|launch|metal)\.py",
     "rich": r"duoln/cli/(console|rows_table)\.py",
     "pluggy": r"duoln/tasks/\w+\.py",
     "pooch": r"duoln/data/\w+\.py",
     "safetensors": r"duoln/runs/tensor_file\.py",
     "matplotlib": r"duoln/pictures/\w+\.py|duoln/bench/plot\.py",
     "sklearn|scipy": r"plugins/skip_thoughts/(classify|table)\.py",
-    "torch|liger_kernel": r"plugins/\w+/peer_torch\.py|duoln/bench/(recurrent|operators|attention)_torch\.py",
+    "torch|liger_kernel": r"plugins/\w+/peer_torch\.py|duoln/bridge/torch/\w+\.py|duoln/bench/(recurrent|operators|attention)_torch\.py",
     "tensorboardX": r"duoln/runs/tensorboard\.py",
     "soundfile": r"plugins/las/audio\.py",
     "numpy": r".*",

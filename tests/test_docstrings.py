@@ -12,7 +12,7 @@ import pytest
 import duoln
 from duoln import nn, ops, optim
 from duoln.cli import api
-from duoln.nn import recurrent
+from duoln.nn import cells
 
 NAMES = {"duoln": duoln, "np": np, "nn": nn, "ops": ops, "optim": optim}
 EXAMPLES = {f"{module}.{name}": value for module in api.MODULES for name in api.public_names(importlib.import_module(module))
@@ -40,7 +40,7 @@ def test_a_recurrent_layer_names_its_arguments(layer):
     assert named == set(inspect.signature(layer).parameters) - {"cell_options"}
     of_others = {"rnn": {"forget_bias", "remat", "update_gate"}, "lstm": {"update_gate"}, "gru": {"forget_bias", "remat"}}
     assert set(re.findall(r"`(\w+)`", text[text.index("**cell_options"):])) - {"RecurrentCell"} \
-        == set(recurrent._OPTIONS) - of_others[layer.cell_type.cell]
+        == set(cells.OPTIONS) - of_others[layer.cell_type.cell]
 
 
 @pytest.mark.parametrize("kind", [optim.Optimizer, optim.SGD, optim.RMSProp, optim.Adam, optim.AdamW])

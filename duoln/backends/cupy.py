@@ -47,6 +47,13 @@ class CupyBackend(NumpyLikeBackend):
         array: np.ndarray = cupy.asnumpy(x)
         return storage.float32_of(array) if array.dtype == storage.BITS else array
 
+    def shared(self, x: Any) -> Array:
+        """On the current stream, which waits for what the exporter has queued."""
+        return cupy.from_dlpack(x)
+
+    def exported(self, x: Array) -> Array:
+        return x
+
     def wait(self, arrays: Sequence[Array]) -> None:
         if len(arrays):
             cupy.cuda.get_current_stream().synchronize()

@@ -85,6 +85,15 @@ class MlxBackend(OnePerProcess):
                 raise
             raise CompileError(READS_ON_HOST) from error
 
+    def shared(self, x: Any) -> Array:
+        self.join()
+        return mx.from_dlpack(x)
+
+    def exported(self, x: Array) -> Array:
+        self.join()
+        self.wait([x])
+        return x
+
     def begin(self, arrays: Sequence[Array]) -> None:
         self._check_process()
         try:

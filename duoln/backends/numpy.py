@@ -56,6 +56,14 @@ class NumpyBackend(NumpyLikeBackend):
             raise CompileError(READS_ON_HOST)
         return np.array(storage.float32_of(x) if x.dtype == storage.BITS else x)
 
+    def shared(self, x: Any) -> Array:
+        return self.exported(np.from_dlpack(x))
+
+    def exported(self, x: Array) -> Array:
+        view = x.view()
+        view.flags.writeable = False
+        return view
+
     def maximum(self, x: Array, y: Array | float) -> Array:
         if isinstance(y, float) and np.ndim(x):
             y = np.full(x.shape[-1], y, x.dtype)  # with a number instead of an array NumPy takes three times as long

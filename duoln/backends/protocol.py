@@ -88,6 +88,15 @@ class Backend(Protocol):
         Waits for the device; raises CompileError inside a compiled step.
         """
 
+    def shared(self, x: Any) -> Array:
+        """A native array with the memory of an array that exports it by DLPack, not to be written.
+
+        Raises what the libraries raise where they cannot.
+        """
+
+    def exported(self, x: Array) -> Array:
+        """The array that other libraries may share by DLPack: read-only where the library has that, and computed."""
+
     def join(self) -> None:
         """Let this thread compute with arrays of other threads, and they with its arrays."""
 

@@ -85,7 +85,7 @@ def _loop(torch: Any, cell: str, norm: str, form: str, p: Mapping[str, Any]) -> 
         return normed(x @ p["w_x"], "x") + p["bias"]
 
     def lstm_step(side: Any, h: Any, c: Any) -> tuple[Any, Any]:
-        f, i, o, g = (side + normed(h @ p["w_h"], "h")).chunk(4, dim=-1)
+        i, f, g, o = (side + normed(h @ p["w_h"], "h")).chunk(4, dim=-1)
         c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
         return torch.sigmoid(o) * torch.tanh(normed(c, "c")), c
 

@@ -7,11 +7,11 @@ Read in this order: `rule`, `tape`, `tensor`, `op`, `storage`, `gradient`, `deri
 from duoln.core.compiling import compile
 from duoln.core.derived import derived
 from duoln.core.factors import Factors
-from duoln.core.gradient import value_and_grad
+from duoln.core.gradient import value_and_grad, vjp
 from duoln.core.op import Op, composed_only, each_rule, op
 from duoln.core.rule import Rule
 from duoln.core.tensor import Tensor, stop_gradient
 from duoln.core.watching import watched
 
 __all__ = ["Factors", "Op", "Rule", "Tensor", "compile", "composed_only", "derived", "each_rule", "op",
-           "stop_gradient", "value_and_grad", "watched"]
+           "stop_gradient", "value_and_grad", "vjp", "watched"]

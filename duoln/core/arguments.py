@@ -95,8 +95,8 @@ def name_of(function: Any) -> str:
 def how_to_wrap(value: Any) -> str:
     """What makes a tensor of a value that should be one, in words: the end of an error."""
     if isinstance(value, np.ndarray):
-        return ("wrap an array with duoln.tensor(x), and parameters as model.init(seed) makes them with "
-                "duoln.to_tensors(params)")
+        return ("wrap a constant with duoln.tensor(x), and parameters, as a module's weights(self, rng) and "
+                "model.init(seed) make them, with duoln.to_tensors(params)")
     if value is None:
         return "leave it out, or give a tensor in its place"
     if is_dataclass(value):

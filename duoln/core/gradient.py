@@ -6,19 +6,19 @@ like any other. A gradient inside a gradient is therefore refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any
 
 from duoln import tree
 from duoln.backends.protocol import REALS, Array
-from duoln.core.arguments import check_flag, check_function, described, how_to_wrap, name_of
+from duoln.core.arguments import check_flag, check_function, check_integer, described, how_to_wrap, name_of
 from duoln.core.made import Made
 from duoln.core.miscalled import explained
 from duoln.core.repeated import constant
 from duoln.core.tape import Tape
 from duoln.core.tensor import Tensor
-from duoln.errors import DtypeError, GradientError, ShapeError
+from duoln.errors import CallError, DtypeError, GradientError, ShapeError
 
 _recording: ContextVar[bool] = ContextVar("duoln_recording", default=False)
 
@@ -28,11 +28,12 @@ def is_recording() -> bool:
     return _recording.get()
 
 
-def pullback(fn: Callable[..., Any], params: Any, *args: Any) -> tuple[Any, Callable[[list[Array | None]], Any], Tape]:
+def pullback(fn: Callable[..., Any], params: Any, *args: Any) -> tuple[Any, Callable[..., Any], Tape]:
     """Run `fn(params, *args)` on a new tape.
 
     Returns three things: the result of `fn`; a function that takes one native gradient per tensor of the result and
-    returns the tree of the parameters' gradients (native arrays); and the tape, which the caller closes.
+    returns the tree of the parameters' gradients (native arrays), once, or often with `keep=True`; and the tape, which
+    the caller closes.
     """
     if is_recording():
         raise GradientError("[value_and_grad] a gradient inside a gradient is not supported: duoln is first "
@@ -60,10 +61,10 @@ def pullback(fn: Callable[..., Any], params: Any, *args: Any) -> tuple[Any, Call
     finally:
         _recording.reset(token)
 
-    def back(gouts: list[Array | None]) -> Any:
+    def back(gouts: Sequence[Array | None], keep: bool = False) -> Any:
         seeds = {out.node.place: g for out, g in zip(tensors_of(result), gouts, strict=True)
                  if g is not None and out.node is not None and out.node.tape is tape}
-        gradients = tape.backward(leaves[0].backend, seeds) if leaves else []
+        gradients = tape.backward(leaves[0].backend, seeds, keep) if leaves else []
         return tree.unflatten(params, [
             constant(leaf.backend.zeros(leaf.shape, leaf.dtype)) if g is None else g
             for leaf, g in zip(leaves, gradients, strict=False)
@@ -86,25 +87,45 @@ def tensors_of(result: Any) -> list[Tensor]:
 
 
 @explained
-def value_and_grad(fn: Callable[..., Any], has_aux: bool = False) -> Callable[..., tuple[Any, Any]]:
+def value_and_grad(fn: Callable[..., Any], has_aux: bool = False, argnums: int | tuple[int, ...] = 0,
+                   ) -> Callable[..., tuple[Any, Any]]:
     """A function that returns the value of `fn` and its gradient with respect to the first argument.
 
     `fn(params, *args, **kwargs)` returns a scalar tensor, or `(scalar, aux)` with `has_aux`. The result returns
     `(value, gradients)`, or `((value, aux), gradients)`; gradients have the form, shapes and dtypes of
-    `params`. A parameter that does not affect the value gets a gradient of zeros. Values that leave the call are not
+    `params`. `argnums` is the position of another argument for the gradient, or a tuple of positions, whose gradients
+    are a tuple: `value_and_grad(loss, argnums=(0, 1))(params, x)` gives `value, (d_params, d_x)`.
+
+    A parameter that does not affect the value gets a gradient of zeros. Values that leave the call are not
     on the tape. Inside it NumPy's functions refuse tensors that need a gradient, and `float(x)` warns of a constant.
     MLX computes when values are read; the call begins to compute its own, so a loop that reads none keeps one update.
 
     Raises:
         ShapeError: the value is not a scalar, or `has_aux` is set and the result is not a pair.
         DtypeError: a parameter or the value is not a float tensor.
+        CallError: an argument of `argnums` is not given by position.
         GradientError: the call is inside another gradient.
     """
     check_function("value_and_grad", "fn", fn)
     check_flag("value_and_grad", "has_aux", has_aux)
+    places = [check_integer("value_and_grad", "argnums", k, 0)
+              for k in (argnums if isinstance(argnums, tuple) else (argnums,))]
+    if not places or len(set(places)) < len(places):
+        raise CallError(f"[value_and_grad] argnums: expected positions of different arguments, found {argnums}")
 
-    def run(params: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        result, back, tape = pullback(lambda p: fn(p, *args, **kwargs), params)
+    def run(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        if len(args) <= max(places):
+            raise CallError(f"[value_and_grad] expected argument {max(places)} of {name_of(fn)} by position, for its "
+                            f"gradient, found {len(args)} arguments by position")
+
+        def of_chosen(chosen: Any) -> Any:
+            whole = list(args)
+            for k, arg in zip(places, chosen if isinstance(argnums, tuple) else (chosen,), strict=True):
+                whole[k] = arg
+            return fn(*whole, **kwargs)
+
+        result, back, tape = pullback(of_chosen, tuple(args[k] for k in places) if isinstance(argnums, tuple)
+                                      else args[places[0]])
         try:
             if has_aux and not (isinstance(result, tuple) and len(result) == 2):
                 raise ShapeError(f"[value_and_grad] expected a pair (value, aux) of a function with has_aux, "
@@ -131,4 +152,72 @@ def value_and_grad(fn: Callable[..., Any], has_aux: bool = False) -> Callable[..
         return (value, tree.map(lambda x: Tensor(x.data, x.backend) if isinstance(x, Tensor) else x, aux)), gradients
 
     run.__name__ = run.__qualname__ = f"value_and_grad({name_of(fn)})"
-    return Made(explained(run), value_and_grad, (fn, has_aux))
+    return Made(explained(run), value_and_grad, (fn, has_aux, argnums))
+
+
+@explained
+def vjp(fn: Callable[..., Any], *args: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
+    """The result of `fn(*args)`, and the function that gives the gradients of the arguments from that of the result.
+
+    The name stands for vector-Jacobian product. Arguments and result are trees; every float tensor in the arguments has
+    a gradient, with its shape and dtype. What is no float tensor, such as an index or a number, is a constant, and has
+    None in its place.
+
+        >>> x, w = duoln.tensor([[1.0, 2.0]]), duoln.tensor([[3.0], [4.0]])
+        >>> y, back = duoln.vjp(ops.matmul, x, w)
+        >>> d_x, d_w = back(duoln.tensor([[1.0]]))
+        >>> d_x.tolist(), d_w.tolist()
+        ([[3.0, 4.0]], [[1.0], [2.0]])
+
+    `back` can be called several times. It keeps what the gradient needs until it is dropped. A tensor of the result
+    without a gradient gets None.
+
+    Raises:
+        GradientError: the call is inside another gradient.
+        ShapeError, DtypeError: raised by `back` where its argument has not the form, shapes and dtypes of the result.
+    """
+    check_function("vjp", "fn", fn)
+    leaves = tree.leaves(args)
+    floats = [k for k, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.dtype in REALS]
+
+    def of_floats(tracked: list[Tensor]) -> Any:
+        whole = list(leaves)
+        for k, leaf in zip(floats, tracked, strict=True):
+            whole[k] = leaf
+        return fn(*tree.unflatten(args, whole))
+
+    result, pull, tape = pullback(of_floats, [leaves[k] for k in floats])
+    tape.closed = True  # the records stay for `back`, but nothing is added to them
+    result = tree.map(lambda x: Tensor(x.data, x.backend) if isinstance(x, Tensor) else x, result)
+
+    def back(gradient: Any) -> tuple[Any, ...]:
+        gradients = list[Tensor | None]([None] * len(leaves))
+        for k, native in zip(floats, pull(_gradients_like(result, gradient), keep=True), strict=True):
+            gradients[k] = Tensor(native, leaves[k].backend)
+        whole: tuple[Any, ...] = tree.unflatten(args, gradients)
+        return whole
+
+    return result, back
+
+
+def _gradients_like(result: Any, gradient: Any) -> list[Array | None]:
+    """The native gradients of the tensors of a result. Raises for a tree that does not fit."""
+    expected, given = dict(tree.items(result)), dict(tree.items(gradient))
+    if expected.keys() != given.keys():
+        forms = (", ".join(path or "one tensor" for path in paths) for paths in (expected, given))
+        raise ShapeError("[vjp] gradient: expected the form of the result, {}; found {}".format(*forms))
+    return [_gradient_of(path, x, given[path]) for path, x in expected.items() if isinstance(x, Tensor)]
+
+
+def _gradient_of(path: str, x: Tensor, gradient: Any) -> Array | None:
+    where = f"[vjp] gradient{f' of {path!r}' if path else ''}: expected"
+    if gradient is None:
+        return None
+    if not isinstance(gradient, Tensor):
+        raise DtypeError(f"{where} a tensor or None, found {described(gradient)}; {how_to_wrap(gradient)}")
+    if gradient.shape != x.shape:
+        raise ShapeError(f"{where} shape {x.shape}, that of the result, found {gradient.shape}")
+    if (gradient.dtype, gradient.backend.name) != (x.dtype, x.backend.name):
+        raise DtypeError(f"{where} {x.dtype} on {x.backend.name}, as the result, found {gradient.dtype} on "
+                         f"{gradient.backend.name}")
+    return gradient.data

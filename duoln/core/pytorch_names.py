@@ -138,7 +138,7 @@ OF_OPTIMIZERS = {
     "load_state_dict": _STATE, "add_param_group": _UPDATE,
 }
 OF_RECURRENT = {
-    "bias": "the norm decides which biases a cell has: `nn.LSTM(8, 16, norm=\"layer\")`",
+    "bias": "the norm decides whether a cell has a bias; `nn.LSTM(8, 16, bias=\"pytorch\")` has two",
     "num_layers": "`nn.LSTM(8, 16, layers=2)`", "hidden_size": "n_hidden, `nn.LSTM(n_in=8, n_hidden=16)`",
     "input_size": "n_in, `nn.LSTM(n_in=8, n_hidden=16)`", "proj_size": "`nn.Linear(16, 4)` after the layer",
     "nonlinearity": "`nn.RNN(8, 16)` has tanh",

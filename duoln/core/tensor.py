@@ -108,11 +108,14 @@ class Tensor:
         """The values for the function `name`, which its error names."""
         read_on_host(self.data)
         values = self.backend.to_numpy(self.data)
+        self._refuse_recorded(name)
+        return values
+
+    def _refuse_recorded(self, name: str) -> None:
         if self._is_recorded():
             raise GradientError(f"[{name}] expected a tensor outside a gradient, found one of shape {self.shape} whose "
                                 "gradient would be lost: NumPy's values are constants. Operators of duoln.ops have "
                                 "gradients; duoln.stop_gradient(x) is for values that are meant as constants")
-        return values
 
     def _is_recorded(self) -> bool:
         """Whether a gradient that is still being computed needs this tensor."""
@@ -212,6 +215,31 @@ class Tensor:
             raise ValueError("[array] expected copy=None or copy=True, found copy=False: a tensor's values are copied")
         values = self._on_host("array")
         return values if dtype is None else values.astype(dtype)
+
+    def __dlpack__(self, *, stream: Any = None, max_version: tuple[int, int] | None = None,
+                   dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> Any:
+        """The memory of the values for another library's `from_dlpack`, without a copy unless one is asked for.
+
+        NumPy's memory is exported as read-only. PyTorch and CuPy have no such arrays: what they write there changes
+        this tensor, and what is computed from it later. On a GPU the consumer's `stream` waits for the work that is
+        queued. The arguments and their meaning are those of the array API standard.
+
+        Raises:
+            BufferError: the library has no such dtype or device, or does not know read-only arrays.
+            GradientError: as `numpy`. CompileError: inside a compiled step.
+        """
+        read_on_host(self.data)
+        self._refuse_recorded("dlpack")
+        if self.dtype == "bfloat16" and self.backend.name != "mlx":
+            raise BufferError(f"[dlpack] expected a dtype that {self.backend.name} has, found bfloat16; export "
+                              "x.astype('float32')")
+        return self.backend.exported(self.data).__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device,
+                                                           copy=copy)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """The type and the number of the device: (1, 0) is the host, (2, n) a CUDA device, (8, 0) Metal."""
+        device: tuple[int, int] = self.data.__dlpack_device__()
+        return device
 
     def __array_function__(self, function: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
         """NumPy's functions, such as `np.mean(x)`, take the values as arrays and return NumPy's result."""

@@ -19,13 +19,14 @@ from duoln.nn.activations import (
     Tanh,
 )
 from duoln.nn.attention import MultiHeadAttention, TransformerBlock
+from duoln.nn.cells import GRUCell, LSTMCell, RecurrentCell, RNNCell
 from duoln.nn.convolution import Conv1d, Conv2d
 from duoln.nn.dropout import Dropout, DropoutMasks, with_masks, without_masks
 from duoln.nn.layers import Embedding, Linear, Sequential, flatten
 from duoln.nn.module import Module, Params
 from duoln.nn.norm import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm, WeightNorm
 from duoln.nn.population import with_population, without_population
-from duoln.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, Recurrent, RecurrentCell, RNNCell
+from duoln.nn.recurrent import GRU, LSTM, RNN, Recurrent
 
 __all__ = [
     "ELU", "GELU", "GRU", "LSTM", "RNN", "BatchNorm", "Conv1d", "Conv2d", "Dropout", "DropoutMasks", "Embedding",

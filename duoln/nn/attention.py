@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any, Literal, get_args
 
 from duoln import ops
 from duoln.core import Tensor
-from duoln.core.arguments import AT_LEAST_0, BELOW_1, check_choice, check_flag, check_number
+from duoln.core.arguments import AT_LEAST_0, check_choice, check_flag, check_number
 from duoln.errors import ShapeError
-from duoln.nn.dropout import Dropout
+from duoln.nn.dropout import Dropout, dropout_of
 from duoln.nn.layers import Linear, check_sizes
 from duoln.nn.module import NOT_GIVEN, Module, Params, branch, parameter
 from duoln.nn.norm import LayerNorm, RMSNorm
@@ -38,6 +39,7 @@ class MultiHeadAttention(Module):
 
     def __init__(self, width: int, heads: int, bias: bool = True) -> None:
         check_sizes("MultiHeadAttention", width=width, heads=heads)
+        check_flag("MultiHeadAttention", "bias", bias)
         if width % heads:
             raise ShapeError(f"[MultiHeadAttention] heads: expected a divisor of width, found {heads} for {width}")
         self.width, self.heads, self.bias = width, heads, bias
@@ -120,7 +122,7 @@ class TransformerBlock(Module):
         kind: what it is, layer norm or RMS norm.
         activation: between the two layers.
         causal: each time step sees itself and those before it alone.
-        dropout: the share of values dropped.
+        dropout: the share of values dropped; or an `nn.Dropout`, of which each place has a copy.
         eps: of the norms.
 
     Shape:
@@ -130,7 +132,7 @@ class TransformerBlock(Module):
 
     def __init__(self, width: int, heads: int, hidden: int | None = None, *, norm: NormPlace = "pre",
                  kind: NormKind = "layer", activation: BlockActivation = "relu", causal: bool = False,
-                 dropout: float = 0.0, eps: float = 1e-5) -> None:
+                 dropout: float | Dropout = 0.0, eps: float = 1e-5) -> None:
         name = "TransformerBlock"
         check_sizes(name, width=width, heads=heads)
         self.n_hidden = 4 * width if hidden is None else hidden
@@ -141,9 +143,10 @@ class TransformerBlock(Module):
         check_number(name, "eps", eps, AT_LEAST_0)
         self.width, self.heads, self.norm, self.kind, self.activation = width, heads, norm, kind, activation
         self.causal = check_flag(name, "causal", causal)
-        self.dropout = check_number(name, "dropout", dropout, BELOW_1)
-        if dropout:
-            self.attention_dropout, self.hidden_dropout = Dropout(dropout), Dropout(dropout)
+        drop = dropout_of(name, dropout)
+        self.dropout = drop.p
+        if drop.p:
+            self.attention_dropout, self.hidden_dropout = copy(drop), copy(drop)
         self.eps = eps
         self.attention = MultiHeadAttention(width, heads)
         self.hidden = Linear(width, self.n_hidden, activation="relu" if activation == "relu" else None)

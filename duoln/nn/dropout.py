@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -46,14 +47,14 @@ class Dropout(Module):
 
     Args:
         p: the share of values that is left out, in [0, 1).
-        shared: one mask serves all calls of a pass over the model (Gal and Ghahramani 2016). Else a layer is called
-            once a pass: a model has a layer for each place.
+        shared: one mask serves all calls of a pass over the model, which have one shape (Gal and Ghahramani 2016). Else
+            a layer is called once a pass: a model has a layer for each place.
 
     Shape:
         x of floats (...) -> the same; no parameters.
     """
 
-    def __init__(self, p: float = 0.5, shared: bool = False) -> None:
+    def __init__(self, p: float = 0.5, *, shared: bool = False) -> None:
         self.p = check_number("Dropout", "p", p, BELOW_1)
         self.shared = check_flag("Dropout", "shared", shared)
 
@@ -75,6 +76,11 @@ class Dropout(Module):
                              "its own, masks = dropout(update, params, x)")
         y: Tensor = x * mask  # 16 bits times float32 is float32, so that 1 / (1 - p) is not rounded
         return y.astype(x.dtype)
+
+
+def dropout_of(name: str, given: float | Dropout) -> Dropout:
+    """The layer that the argument `dropout` of another layer stands for; it may be the share of values alone."""
+    return given if isinstance(given, Dropout) else Dropout(check_number(name, "dropout", given, BELOW_1))
 
 
 class _Seen(NamedTuple):
@@ -106,6 +112,14 @@ class DropoutMasks:
     batch, shows the shapes. A mask depends on the seed, the number of the update, and the path and shape of the layer:
     it has the same values on every backend and after a resumed run. Where several batches make one update, count them.
 
+    A part of a model that is called several times in a pass may have masks of its own for each call:
+
+        masks = nn.DropoutMasks(model.encoder, seed=0)
+        first = masks(2 * update, params["encoder"], a)
+        second = masks(2 * update + 1, params["encoder"], b)
+
+    Then the model calls it as `self.encoder(nn.with_masks(params["encoder"], first), a)`.
+
     Args:
         model: the model.
         seed: of the masks, at least 0.
@@ -118,7 +132,9 @@ class DropoutMasks:
             raise DtypeError(f"[DropoutMasks] model: expected a Module, found {described(model)}")
         self.seed = check_integer("DropoutMasks", "seed", seed, 0, LARGEST_SEED)
         self._forward: Callable[..., Any] = forward or model
-        self.layers = {path: layer for path, layer in model.modules() if isinstance(layer, Dropout) and layer.p}
+        modules = dict(model.modules())
+        self.layers = {path: layer for path, layer in modules.items() if isinstance(layer, Dropout) and layer.p}
+        self._around = {path: modules[path.rpartition(".")[0]] for path in self.layers}
         self._shapes: dict[Any, dict[str, _Seen]] = {}
 
     @explained
@@ -163,15 +179,26 @@ class DropoutMasks:
         if not calls:
             raise UsageError(f"[DropoutMasks] expected a call of the Dropout at '{path}' with its branch of the "
                              "parameters, found none in a pass over the model")
-        if len(calls) > 1 and not self.layers[path].shared:
+        layer, around = self.layers[path], self._around[path]
+        apart = ", or give each call masks of its own, as `duoln help api nn.DropoutMasks` shows"
+        if len(calls) > 1 and not layer.shared:
+            together = f"nn.Dropout({layer.p}, shared=True)"
+            advice = f"make a Dropout for each call, let them share a mask, {together}"
+            if _made_dropouts(around):
+                advice = f"let them share a mask, {type(around).__name__}(..., dropout={together})"
             raise UsageError(f"[DropoutMasks] expected one call of the Dropout at '{path}' in a pass over the model, "
-                             f"found {len(calls)}, which would leave out the same values; make a Dropout for each "
-                             "call, or let them share a mask: nn.Dropout(p, shared=True)")
+                             f"found {len(calls)}, which would leave out the same values; {advice}{apart}")
         shapes = sorted({seen.shape for seen in calls})
         if len(shapes) > 1:
             raise UsageError(f"[DropoutMasks] expected one shape in all calls of the Dropout at '{path}', which share "
-                             f"a mask, found {' and '.join(map(str, shapes))}")
+                             f"a mask, found {' and '.join(map(str, shapes))}; give them inputs of one shape{apart}")
         return calls[0]
+
+
+def _made_dropouts(module: Module) -> bool:
+    """Whether a layer of duoln makes its Dropouts itself, from its argument `dropout`."""
+    return any(kind.__module__.startswith("duoln.nn.") and "dropout" in inspect.signature(kind).parameters
+               for kind in type(module).__mro__)
 
 
 def _form(value: Any) -> Any:

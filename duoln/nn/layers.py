@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from duoln.core.arguments import check_choice, check_flag, check_function, check
 from duoln.core.miscalled import explained
 from duoln.errors import DtypeError, ShapeError, UsageError
 from duoln.nn import init
-from duoln.nn.module import NOT_GIVEN, Module, Params, branch, parameter
+from duoln.nn.module import NOT_GIVEN, Module, Params, branch, parameter, with_attributes
 from duoln.ops.common import check_tensors
 from duoln.ops.norm import ACTIVATIONS, Activation
 from duoln.randomness import Stream
@@ -76,8 +76,8 @@ class Embedding(Module):
         ids int32 (...) in 0 .. words - 1 -> (..., width); parameter table (words, width).
     """
 
-    def __init__(self, words: int, width: int, table_init: init.Initializer = init.UNIFORM,
-                 padding_idx: int | None = None) -> None:
+    def __init__(self, words: int, width: int, padding_idx: int | None = None, *,
+                 table_init: init.Initializer = init.UNIFORM) -> None:
         check_sizes("Embedding", words=words, width=width)
         check_function("Embedding", "table_init", table_init)
         if padding_idx is not None:
@@ -112,7 +112,7 @@ class Sequential(Module):
     """Layers and functions one after another.
 
     Positional layers are named "0", "1", ...; keywords name them. Plain functions of one tensor, such as
-    `ops.relu`, have no parameters.
+    `ops.relu`, have no parameters. The modules that a subclass has as attributes are children too, but not layers.
 
         >>> model = nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 2))
         >>> params = duoln.to_tensors(model.init(0))
@@ -124,8 +124,12 @@ class Sequential(Module):
         (1, 32)
     """
 
-    def __init__(self, *layers: Layer, **named: Layer) -> None:
-        self.layers = {**{str(i): layer for i, layer in enumerate(layers)}, **named}
+    def __init__(self, /, *layers: Layer, **named: Layer) -> None:
+        places = {str(i): layer for i, layer in enumerate(layers)}
+        if twice := [name for name in named if name in places]:
+            raise UsageError(f"[Sequential] expected names other than those of the positions, {', '.join(places)}, "
+                             f"found a second layer {twice[0]!r}; give all layers by position, or name these otherwise")
+        self.layers = {**places, **named}
         for name, layer in self.layers.items():
             if not callable(layer):
                 raise UsageError(f"[Sequential] layer {name}: expected a Module or function, "
@@ -135,10 +139,10 @@ class Sequential(Module):
                                  f"{layer.__name__}; make one, {layer.__name__}(...)")
 
     def children(self) -> dict[str, Module]:
-        return {name: layer for name, layer in self.layers.items() if isinstance(layer, Module)}
+        return with_attributes(self, {name: layer for name, layer in self.layers.items() if isinstance(layer, Module)})
 
     def _parts(self) -> dict[str, Layer]:
-        return self.layers
+        return {**self.layers, **self.children()}
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -178,6 +182,10 @@ class Sequential(Module):
 
 
 def _how_to_give(layer: Any) -> str:
+    if isinstance(layer, Mapping):
+        return "; give layers by name, nn.Sequential(**layers)"
+    if isinstance(layer, tuple) and len(layer) == 2 and isinstance(layer[0], str):
+        return f"; give layers by name, nn.Sequential({layer[0]}=...)"
     return "; give layers one by one, nn.Sequential(*layers)" if isinstance(layer, list | tuple) else ""
 
 

@@ -17,6 +17,8 @@ from duoln.errors import CallError, DtypeError, ShapeError, UsageError
 from duoln.randomness import LARGEST_SEED, Stream
 
 Params = dict[str, Any]
+STATISTICS = frozenset(f"{name}{part}" for name in ("mean", "variance") for part in ("", "_x", "_h", "_c"))
+"""The names of a population's statistics among the parameters of batch norm and of recurrent layers."""
 NOT_GIVEN: Any = None
 """The default of a layer's `x`, so that a call without parameters, `layer(x)`, comes to the error that names them."""
 
@@ -39,6 +41,10 @@ class Module:
     """
 
     gathers: bool = False
+
+    @explained
+    def __init__(self) -> None:
+        """A module without settings."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -89,11 +95,12 @@ class Module:
             rng = Stream(check_integer(type(self).__name__, "rng", rng, 0, LARGEST_SEED), "init")
         _check_attributes(self)
         _check_places(self)
-        params = self.weights(rng)
-        for name, child in self.children().items():
-            if name in params or "." in name:
-                wrong = "a name of the module's own arrays too" if name in params else "a dot in it"
-                raise UsageError(f"[{type(self).__name__}] expected another name for a child, found {name!r}, {wrong}")
+        params, children = self.weights(rng), self.children()
+        for name in (*params, *children):
+            if wrong := _wrong_with(self, name, name in params, name in children):
+                role = "a child" if name in children else "an array"
+                raise UsageError(f"[{type(self).__name__}] expected another name for {role}, found {name!r}, {wrong}")
+        for name, child in children.items():
             params[name] = child.init(rng.child(name))
         return self.adapted(params, rng)
 
@@ -144,12 +151,39 @@ _METHODS = frozenset(name for name, member in vars(Module).items() if not name.s
 name_missing(Module, OF_MODULES)
 
 
+def _wrong_with(module: Module, name: str, is_array: bool, is_child: bool) -> str:
+    """What is wrong with the name of an array or a child; empty for a good one."""
+    if "." in str(name):
+        return "a dot in it"
+    if is_array and is_child:
+        return "a name of the module's own arrays too"
+    if is_array and name in STATISTICS and not module.gathers:
+        return "the name of a population's statistic, which no optimiser changes"
+    return ""
+
+
+def with_attributes(module: Module, own: Mapping[str, Module]) -> dict[str, Module]:
+    """The children that a module has by itself, and those of a subclass: attributes that are other modules.
+
+    Raises:
+        UsageError: an attribute has the name of one of its own.
+    """
+    known = {id(child) for child in own.values()}
+    more = {name: child for name, child in Module.children(module).items() if id(child) not in known}
+    for name in more.keys() & own.keys():
+        raise UsageError(f"[{type(module).__name__}] {name}: expected another name for the attribute, found the name "
+                         f"of one of its {len(own)} layers")
+    return {**own, **more}
+
+
 def _check_attributes(module: Module) -> None:
-    """Raises UsageError for a tensor, or for a module in a collection that is no child: neither would be trained."""
+    """Raises UsageError for a tensor, an array of another library than NumPy, or a module in a collection that is no
+    child: none would be trained.
+    """
     children = {id(child) for child in module.children().values()}
     for name, value in vars(module).items():
         for part in _parts_of(value):
-            if isinstance(part, Tensor):
+            if isinstance(part, Tensor) or (hasattr(part, "__dlpack__") and not isinstance(part, np.ndarray)):
                 raise UsageError(f"[{type(module).__name__}] {name}: expected no tensor, because an attribute is never "
                                  f"trained, found {described(part)}; {OF_MODULES['register_parameter']}. A constant is "
                                  "a NumPy array, of which __call__ makes a tensor")

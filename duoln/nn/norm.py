@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 
 from duoln import ops
-from duoln.core import Tensor
+from duoln.core import Tensor, stop_gradient
 from duoln.core.arguments import AT_LEAST_0, check_choice, check_flag, check_integer, check_number
 from duoln.errors import ShapeError, UsageError
 from duoln.nn import init, reports
@@ -127,7 +127,7 @@ class RMSNorm(_Affine):
 
     names = ("gain",)
 
-    def __init__(self, width: int | tuple[int, ...], eps: float = 1e-5, gain: float = 1.0, *,
+    def __init__(self, width: int | tuple[int, ...], eps: float = 1e-5, *, gain: float = 1.0,
                  affine: bool = True) -> None:
         self.shape = check_width("RMSNorm", width)
         check_number("RMSNorm", "eps", eps, AT_LEAST_0)
@@ -154,7 +154,7 @@ class GroupNorm(_Affine):
         x (B, ..., width) -> the same, channels last; parameters gain and bias (width,).
     """
 
-    def __init__(self, groups: int, width: int, eps: float = 1e-5, gain: float = 1.0, *, affine: bool = True) -> None:
+    def __init__(self, groups: int, width: int, eps: float = 1e-5, *, gain: float = 1.0, affine: bool = True) -> None:
         check_sizes("GroupNorm", groups=groups, width=width)
         if width % groups:
             raise ShapeError(f"[GroupNorm] groups: expected a divisor of width, found {groups} for {width}")
@@ -177,7 +177,7 @@ class InstanceNorm(_Affine):
         x (B, ..., width) with at least one axis of positions -> the same; parameters gain and bias (width,).
     """
 
-    def __init__(self, width: int, eps: float = 1e-5, gain: float = 1.0, *, affine: bool = True) -> None:
+    def __init__(self, width: int, eps: float = 1e-5, *, gain: float = 1.0, affine: bool = True) -> None:
         check_sizes("InstanceNorm", width=width)
         check_number("InstanceNorm", "eps", eps, AT_LEAST_0)
         super().__init__(gain, affine)
@@ -209,7 +209,7 @@ class BatchNorm(Module):
 
     gathers = True
 
-    def __init__(self, width: int, eps: float = 1e-5, unbiased: bool = False, gain: float = 1.0) -> None:
+    def __init__(self, width: int, eps: float = 1e-5, *, unbiased: bool = False, gain: float = 1.0) -> None:
         check_sizes("BatchNorm", width=width)
         check_number("BatchNorm", "eps", eps, AT_LEAST_0)
         check_number("BatchNorm", "gain", gain)
@@ -230,7 +230,8 @@ class BatchNorm(Module):
         if gathers:
             rows = prod(x.shape[:-1])
             correction = 1.0 if self.unbiased else rows / (rows - 1)
-            reports.report(params, {"mean": mean.numpy(), "variance": variance.numpy() * correction})
+            reports.report(params, {"mean": stop_gradient(mean).numpy(),
+                                    "variance": stop_gradient(variance).numpy() * correction})
         return y
 
 
@@ -249,7 +250,9 @@ class WeightNorm(Module):
         self.layer = layer
 
     def children(self) -> dict[str, Module]:
-        return {}  # this layer holds the wrapped layer's weights itself
+        own = super().children()
+        del own["layer"]  # this layer holds the wrapped layer's weights itself
+        return own
 
     def weights(self, rng: Stream) -> Params:
         params = self.layer.init(rng)

@@ -11,14 +11,9 @@ from duoln import tree
 from duoln.core import Tensor
 from duoln.core.arguments import described
 from duoln.core.miscalled import explained
-from duoln.errors import DtypeError, ShapeError, UsageError
-from duoln.nn.module import Module, Params, branch_at
+from duoln.errors import CompileError, DtypeError, ShapeError, UsageError
+from duoln.nn.module import STATISTICS, Module, Params, branch_at
 from duoln.nn.reports import asked
-
-Statistics = dict[str, np.ndarray]
-"""Means and unbiased variances by the names that they have among the parameters."""
-_NAMES = frozenset(f"{name}{part}" for name in ("mean", "variance") for part in ("", "_x", "_h", "_c"))
-"""These names, of batch norm and of the norms of recurrent layers."""
 
 
 @explained
@@ -30,10 +25,11 @@ def with_population(model: Module, params: Params, batches: Iterable[Any],
     mean of the batch means and of the unbiased batch variances (Ioffe and Szegedy 2015, algorithm 2). Statistics that
     `params` has already are replaced. Returns `params` itself where the model has no batch norm.
 
-    Recurrent batch norm has statistics of each time step, counted from where the walk begins (Cooijmans et al. 2017,
-    section 3): those of a time step are the mean over the batches that have it, and a longer sequence goes on with the
-    last ones. Padding counts while they are gathered, as in training, and reaches nothing afterwards. A cell that is
-    called for one time step alone does not know which it is, and is refused.
+    Recurrent batch norm has statistics of each time step, counted from a sequence's first (Cooijmans et al. 2017,
+    section 3): those of a time step are the mean over the batches that have it, in each over the rows that have it, and
+    a longer sequence goes on with the last ones. Backward, a sequence's first time step is the last that is no padding.
+    Padding counts while they are gathered, as in training, and reaches nothing afterwards. A cell that is called for
+    one time step alone does not know which it is, and is refused.
 
     The statistics have no gradient, and no optimiser changes them. `without_population` takes them out, such as of the
     parameters of another library's model, to train on with the statistics of each batch.
@@ -46,7 +42,8 @@ def with_population(model: Module, params: Params, batches: Iterable[Any],
 
     Raises:
         ShapeError: a batch has one row and therefore no variance, or parameters are missing.
-        UsageError: there are no batches, or a recurrent cell with batch norm is called for one time step.
+        UsageError: there are no batches, `forward` is compiled, or a recurrent cell with batch norm is called for one
+            time step.
     """
     if not isinstance(model, Module):
         raise DtypeError(f"[with_population] model: expected a Module, found {described(model)}")
@@ -61,8 +58,12 @@ def with_population(model: Module, params: Params, batches: Iterable[Any],
     first = tree.leaves(params)[0]
     result: Params = tree.map(lambda x: x, params)
     with asked("with_population", params, list(layers), first.backend) as (gathering, gathered):
-        for batch in batches:
-            (forward or model)(gathering, batch)
+        try:
+            for batch in batches:
+                (forward or model)(gathering, batch)
+        except CompileError as error:
+            raise UsageError("[with_population] forward: expected a function that is not compiled, because statistics "
+                             "are read on the host, found duoln.compile's") from error
     for (path, module), of_batches in zip(layers.items(), gathered, strict=True):
         if not of_batches:
             raise UsageError(f"[with_population] {type(module).__name__} at '{path}' saw no batch; "
@@ -88,7 +89,7 @@ def without_population(model: Module, params: Params) -> Params:
 
 def is_statistic(path: str) -> bool:
     """Whether a parameter with this path is a statistic of a population, by its name."""
-    return path.rpartition(".")[2] in _NAMES
+    return path.rpartition(".")[2] in STATISTICS
 
 
 def _mean(arrays: list[np.ndarray]) -> np.ndarray:

@@ -83,8 +83,8 @@ def load_pytorch(path: str | Path, model: nn.Module, *, prefix: str = "", strict
         for place, module, layer in layers:
             begins = f"{prefix}{place}." if place else prefix
             own_shapes = layer.shapes(module)
-            biases = [] if hasattr(module, "bias") else [name for name in own_shapes if "bias" in name
-                                                         and not name.startswith("layernorm")]
+            biases = [] if isinstance(getattr(module, "bias", None), bool) else [
+                name for name in own_shapes if "bias" in name and not name.startswith("layernorm")]
             absent = [name for names in (biases, layer.optional)
                       if not any(f"{begins}{name}" in rest for name in names) for name in names]
             dtypes = {_check(path, file, rest, f"{begins}{name}", shape, type(module).__name__)
@@ -153,12 +153,13 @@ def _layers(name: str, module: nn.Module, place: str = "") -> Iterator[tuple[str
     if layer is not None:
         check_settings(name, module, place)
         yield place, module, layer
-        return
-    if type(module).weights is not nn.Module.weights:
+    elif type(module).weights is not nn.Module.weights:
         known = ", ".join(kind.__name__ for kind in LAYERS)
         raise UsageError(f"[{name}] {place or 'model'}: expected a layer of {known}, found {type(module).__name__}")
+    inside = () if layer is None else layer.inside(module)
     for key, child in module.children().items():
-        yield from _layers(name, child, f"{place}.{key}" if place else key)
+        if key not in inside:
+            yield from _layers(name, child, f"{place}.{key}" if place else key)
 
 
 def _check(path: Path, file: TensorFile, rest: set[str], key: str, shape: Shape, kind: str) -> str:
@@ -169,8 +170,8 @@ def _check(path: Path, file: TensorFile, rest: set[str], key: str, shape: Shape,
         layer, _, own = key.rpartition(".")
         normed = next((name for name in (f"parametrizations.{own}.original", f"parametrizations.{own}.original0",
                                          f"{own}_g", f"{own}_orig") if f"{layer}.{name}".strip(".") in rest), "")
-        shared = [theirs for theirs in file.names if file.shape(theirs) == shape]
-        if not any(theirs.startswith(f"{layer}.") for theirs in rest) and len(shared) == 1:
+        shared = [theirs for theirs in file.names if file.shape(theirs) == shape and theirs not in rest]
+        if len(shared) == 1:  # of a layer before
             near = f"; {shared[0]!r} has this shape: what two layers share is in a file once; write it under both names"
         if len(before) == 1:
             near = f"; prefix={before[0]!r} reads those that begin so, such as {before[0] + key!r}"

@@ -15,10 +15,10 @@ A layer's arrays hold the same numbers in both libraries, in another order:
 | their cells | weight_ih (gates * hidden, in), weight_hh, bias_ih, bias_hh | w_x (in, gates * hidden), w_h, bias |
 | those with layer norms | and layernorm_i, layernorm_h, layernorm_c (weight, bias) | and gain_x, bias_x, gain_h, ... |
 
-An LSTM's gates stand there in the order i, f, g, o, and here f, i, o, g. A GRU's stand there in the order r, z, n, its
+An LSTM's gates stand in the same order, i, f, g, o. A GRU's stand there in the order r, z, n and here z, r, n; its
 update gate keeps the state where ours renews it: that gate's weights change their sign. PyTorch adds two biases where
 one is enough; they become their sum, and the second is 0 on the way back. But the two biases of a GRU's n are no sum:
-`norm="recurrent-bias"` has both.
+`norm="recurrent-bias"` has both. With `bias="pytorch"` a cell has all of both biases, bias_ih and bias_hh.
 
 PyTorch has no recurrent layer with norms. Modules written in it have the names of those that it has, and an
 nn.LayerNorm each for what the input gives the gates, what the state gives them, and the cell. A norm lies over several
@@ -27,7 +27,7 @@ gates, so the update gate of a normalised GRU changes the sign of its gains and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,8 +35,8 @@ import numpy as np
 from duoln import nn
 from duoln.backends.protocol import Shape
 from duoln.errors import ShapeError, UsageError
+from duoln.nn import Recurrent, RecurrentCell
 from duoln.nn.module import Params, branch, parameters
-from duoln.nn.recurrent import Recurrent, RecurrentCell
 from duoln.ops.recurrent.variants import GATES, has_bias, norm_shapes
 
 Arrays = Mapping[str, np.ndarray]
@@ -55,6 +55,8 @@ class Layer(NamedTuple):
     """The names of arrays that a file may have, or lack all together."""
     unused: tuple[str, ...] = ()
     """The names of what else PyTorch writes for it."""
+    inside: Callable[[Any], Collection[str]] = lambda module: ()
+    """`inside(module)`: its children whose arrays are among these; a subclass may have others."""
 
 
 def check_settings(name: str, module: nn.Module, place: str) -> None:
@@ -104,7 +106,7 @@ def _channels_first(weight: np.ndarray) -> np.ndarray:
     return np.moveaxis(weight, (-1, -2), (0, 1))
 
 
-_ORDER = {"rnn": (0,), "lstm": (1, 0, 3, 2), "gru": (1, 0, 2)}
+_ORDER = {"rnn": (0,), "lstm": (0, 1, 2, 3), "gru": (1, 0, 2)}
 """Where the gates of one library stand in the other: each order is its own inverse."""
 _UPDATE_HERE, _UPDATE_IN_PYTORCH = 0, 1
 """The place of a GRU's update gate."""
@@ -147,7 +149,9 @@ def _cell_ours(cell: RecurrentCell, arrays: Arrays) -> Params:
     """The parameters of one cell. Raises ValueError for a bias that its variant has not."""
     params = {"w_x": _gates(cell, arrays["weight_ih"].T, _UPDATE_HERE),
               "w_h": _gates(cell, arrays["weight_hh"].T, _UPDATE_HERE)}
-    if "bias_ih" in arrays:
+    if cell.bias == "pytorch":
+        params |= {name: _gates(cell, arrays[name], _UPDATE_HERE) for name in ("bias_ih", "bias_hh")}
+    elif "bias_ih" in arrays:
         first, second = arrays["bias_ih"], arrays["bias_hh"]
         of_n = second[2 * cell.n_hidden:]
         if cell.norm == "none" and cell.cell == "gru" and of_n.any():
@@ -165,7 +169,8 @@ def _cell_ours(cell: RecurrentCell, arrays: Arrays) -> Params:
 
 def _cell_theirs(cell: RecurrentCell, params: Params) -> dict[str, np.ndarray]:
     kind, wide = type(cell).__name__, GATES[cell.cell] * cell.n_hidden
-    names = {"weight_ih": "w_x", "weight_hh": "w_h"} | ({"bias_ih": "bias"} if has_bias(cell.cell, cell.norm) else {})
+    biases = {"bias_ih": "bias_ih", "bias_hh": "bias_hh"} if cell.bias == "pytorch" else {"bias_ih": "bias"}
+    names = {"weight_ih": "w_x", "weight_hh": "w_h"} | (biases if has_bias(cell.cell, cell.norm) else {})
     arrays = {theirs: _array(cell, params, name) for theirs, name in names.items()}
     norms = {theirs: _array(cell, params, name) for name, theirs in _norms(cell).items()}
     for name, array in (arrays | norms).items():
@@ -174,9 +179,9 @@ def _cell_theirs(cell: RecurrentCell, params: Params) -> dict[str, np.ndarray]:
             raise ShapeError(f"[save_pytorch] {name} of {kind}: expected a last axis of {width}, found shape "
                              f"{array.shape}")
     written = {name: _gates(cell, array, _UPDATE_IN_PYTORCH).T for name, array in arrays.items()}
-    if "bias_ih" in arrays:
+    if "bias_ih" in arrays and cell.bias == "one":
         written["bias_hh"] = np.zeros(wide, arrays["bias_ih"].dtype)
-    if cell.norm == "recurrent-bias":
+    if "bias_n" in cell.norm_names:
         of_n = _array(cell, params, "bias_n")
         if of_n.shape != (cell.n_hidden,):
             raise ShapeError(f"[save_pytorch] bias_n: expected shape {(cell.n_hidden,)}, found {of_n.shape}")
@@ -269,7 +274,7 @@ def _of_parts(parts: Callable[[Any], dict[str, _Part]]) -> Layer:
         return {f"{part.begins}{name}": array for key, part in parts(module).items() for name, array in
                 LAYERS[type(part.module)].theirs(part.module, branch(type(module).__name__, params, key)).items()}
 
-    return Layer(shapes, ours, theirs)
+    return Layer(shapes, ours, theirs, inside=parts)
 
 
 LAYERS: dict[type[nn.Module], Layer] = {
@@ -281,7 +286,7 @@ LAYERS: dict[type[nn.Module], Layer] = {
     **dict.fromkeys((nn.Conv1d, nn.Conv2d), _renamed(
         _SAME, lambda m: _with_bias(m, (m.n_out, m.n_in // m.groups, *m.kernel)), _channels_last, _channels_first)),
     nn.MultiHeadAttention: _of_parts(_attention_parts), nn.TransformerBlock: _of_parts(_block_parts),
-    Recurrent: Layer(_layers_shapes, _layers_ours, _layers_theirs),
+    Recurrent: Layer(_layers_shapes, _layers_ours, _layers_theirs, inside=_endings),
     RecurrentCell: Layer(_cell_shapes, _cell_ours, _cell_theirs),
 }
 """The layers that both libraries have. A class below one of these is written as that one."""

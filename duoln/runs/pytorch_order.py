@@ -16,8 +16,9 @@ from duoln import nn
 from duoln.backends.protocol import Shape
 from duoln.core.arguments import check_integer, described
 from duoln.errors import DtypeError, UsageError
+from duoln.nn.cells import RecurrentCell
 from duoln.nn.example import inputs_of
-from duoln.nn.recurrent import Recurrent, RecurrentCell
+from duoln.nn.recurrent import Recurrent
 from duoln.runs.pytorch_axes import Coordinate, Given, line_of, pairs
 from duoln.runs.pytorch_layers import Layer
 from duoln.runs.pytorch_trace import CONVOLUTIONS, KEEPING, OF_IMAGES, Trace, made_up_shape

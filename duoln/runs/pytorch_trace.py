@@ -17,10 +17,11 @@ from duoln import nn, ops, runtime, tree
 from duoln.backends.protocol import Backend, Shape
 from duoln.core import Op, Rule, Tensor
 from duoln.core.op import each_rule
+from duoln.nn.cells import RecurrentCell
 from duoln.nn.layers import Layer
 from duoln.nn.module import branch_at
 from duoln.nn.observing import calls_through, own_arrays
-from duoln.nn.recurrent import Recurrent, RecurrentCell
+from duoln.nn.recurrent import Recurrent
 from duoln.ops import activation, elementwise
 from duoln.runs.pytorch_axes import (
     Coordinate,

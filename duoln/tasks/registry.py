@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import pluggy
 
+from duoln import ops
 from duoln.core import Op
 from duoln.core.arguments import did_you_mean
 from duoln.errors import PluginError, UsageError
@@ -120,6 +121,7 @@ class Registry:
                 check_attributes(task)
             if not any(plugin is ruled for ruled in _ruled):
                 for op, rule, backend in self._ask(plugin, "duoln_rules"):
+                    _check_own_name(op)
                     op.rules(backend)  # it raises where there is no composed rule to fall back on
                     op.add(rule, backend)
                     _operators.append(op)
@@ -183,6 +185,13 @@ class Registry:
                     self._refuse(name, self._distributions[name], refusal(error), error)
                     say(f"{source} has no listeners for this run: {refusal(error)}")
         return made
+
+
+def _check_own_name(op: Op[..., Any]) -> None:
+    """Raises PluginError for an operator that another one has the name of: verdicts on rules are kept by this name."""
+    known = [getattr(ops, op.name, None), *_operators]
+    if any(isinstance(each, Op) and each.name == op.name and each is not op for each in known):
+        raise PluginError(f"duoln_rules: expected an operator with a name of its own, found a second '{op.name}'")
 
 
 def plugins(autoload: bool | None = None) -> list[tuple[EntryPoint, str]]:

@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from duoln import tree
 from duoln.backends.protocol import REALS, Array
 from duoln.core.arguments import check_function
 from duoln.core.gradient import pullback, tensors_of
 from duoln.core.miscalled import explained
 from duoln.core.tensor import Tensor
 from duoln.errors import DtypeError, GradientError
+from duoln.nn.dropout import without_masks
 
 
 def projected_gradients(fn: Callable[..., Any], args: Sequence[Any], places: Sequence[int], rng: np.random.Generator,
@@ -41,35 +43,44 @@ def projected_gradients(fn: Callable[..., Any], args: Sequence[Any], places: Seq
 
 @explained
 def gradcheck(fn: Callable[..., Any], *args: Any, rtol: float = 1e-6, step: float = 1e-6, seed: int = 0) -> float:
-    """Check the gradient of `fn(*args)` with respect to every float64 tensor among the arguments.
+    """Check the gradient of `fn(*args)` with respect to every float64 tensor in the arguments, which may be trees.
 
-    For each such argument, a random direction d and random weights w over the outputs are drawn. The derivative of
-    sum(w * fn) along d is compared with its central difference, so the cost does not grow with the size. Other
-    arguments are constants.
+        params = duoln.to_tensors(model.init(0), "numpy", dtype="float64")
+        duoln.gradcheck(lambda p, x: model(p, x), params, x)
+
+    For each such tensor, a random direction d and random weights w over the outputs are drawn. The derivative of
+    sum(w * fn) along d is compared with its central difference, so the cost does not grow with the size. All other
+    values are constants. Dropout has no masks in it.
 
     Returns:
         The greatest relative error seen.
 
     Raises:
         GradientError: an error is above `rtol`; the message names the argument.
-        DtypeError: an argument is float32, or none is float64; differences in float32 are too inexact for this check.
+        DtypeError: a tensor is float32, or none is float64; differences in float32 are too inexact for this check.
     """
     check_function("gradcheck", "fn", fn)
-    checked = [i for i, a in enumerate(args) if isinstance(a, Tensor) and a.dtype in REALS]
-    if not checked or any(args[i].dtype != "float64" for i in checked):
-        dtypes = [args[i].dtype for i in checked]
-        raise DtypeError(f"[gradcheck] expected float64 tensors, found {dtypes or 'no float tensor'}")
-    backend = args[checked[0]].backend
+    paths, values = zip(*tree.items(list(args)), strict=True) if tree.leaves(list(args)) else ((), ())
+    checked = [i for i, a in enumerate(values) if isinstance(a, Tensor) and a.dtype in REALS]
+    if not checked or any(values[i].dtype != "float64" for i in checked):
+        dtypes = sorted({values[i].dtype for i in checked})
+        raise DtypeError(f"[gradcheck] expected float64 tensors, found {', '.join(dtypes) or 'no float tensor'}")
+    backend = values[checked[0]].backend
     rng = np.random.default_rng(seed)
-    gradients, weights = projected_gradients(fn, args, checked, rng)
+
+    def flat(*leaves: Any) -> Any:
+        with without_masks():
+            return fn(*tree.unflatten(list(args), leaves))
+
+    gradients, weights = projected_gradients(flat, values, checked, rng)
 
     def projected(index: int, moved: np.ndarray) -> float:
-        values = tensors_of(fn(*args[:index], Tensor(backend.asarray(moved), backend), *args[index + 1:]))
-        return float(sum(np.sum(w * v.numpy()) for w, v in zip(weights, values, strict=True) if w is not None))
+        outputs = tensors_of(flat(*values[:index], Tensor(backend.asarray(moved), backend), *values[index + 1:]))
+        return float(sum(np.sum(w * v.numpy()) for w, v in zip(weights, outputs, strict=True) if w is not None))
 
     worst = 0.0
     for index, gradient in zip(checked, gradients, strict=True):
-        x = args[index].numpy()
+        x = values[index].numpy()
         if x.size == 0:
             continue
         direction = rng.standard_normal(x.shape)
@@ -82,7 +93,9 @@ def gradcheck(fn: Callable[..., Any], *args: Any, rtol: float = 1e-6, step: floa
         noise = 4 * np.finfo(np.float64).eps * (abs(upper) + abs(lower)) / step
         error = max(abs(analytic - numeric) - noise, 0.0) / max(scale, 1e-12)
         if not error <= rtol:
-            raise GradientError(f"[gradcheck] argument {index} of shape {x.shape}: expected a derivative of "
+            place, _, inside = paths[index].partition(".")
+            argument = f"argument {place}{f', {inside!r},' if inside else ''}"
+            raise GradientError(f"[gradcheck] {argument} of shape {x.shape}: expected a derivative of "
                                 f"{numeric:.12g}, found {analytic:.12g} (relative error {error:.2g} > {rtol:g})")
         worst = max(worst, error)
     return worst

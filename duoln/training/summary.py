@@ -13,7 +13,7 @@ from duoln.core.fields import fields_in_words
 from duoln.core.footprint import kept_bytes
 from duoln.core.miscalled import explained
 from duoln.errors import DtypeError
-from duoln.nn import Module, Params
+from duoln.nn import Module, Params, without_masks
 from duoln.nn.example import inputs_of
 from duoln.nn.observing import observed, own_arrays
 from duoln.training.memory import size
@@ -100,7 +100,7 @@ def summary(model: Module, shapes: Any) -> Summary:
         print(duoln.summary(model, (128, 784)))
         duoln.summary(nn.LSTM(8, 16), {"x": (100, 32, 8), "mask": ((100, 32), "bool")})
 
-    The model is called once, on NumPy, with initial parameters and made inputs.
+    The model is called once, on NumPy, with initial parameters and made inputs. Dropout has no masks in it.
 
     Args:
         model: the model, which is called as `model(params, ...)`.
@@ -129,7 +129,7 @@ def summary_of(model: Module, params: Params, forward: Callable[[Params], Any]) 
     def tell(path: str, layer: Module, output: Tensor) -> None:
         calls.setdefault(path, []).append(output)
 
-    with observed(model, tell):
+    with observed(model, tell), without_masks():
         kept = kept_bytes(forward, params)
     rows = tuple(_row(path, layer, own_arrays(layer, params, path), calls.get(path, []))
                  for path, layer in model.modules())

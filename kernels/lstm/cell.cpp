@@ -203,7 +203,7 @@ static void step_back(const Cell<T>& cell, const CellGradients<T>& d, index_t fi
                 if constexpr (CELL) normed = normed * load(cell.gain_c + j) + load(cell.bias_c + j);
                 const vector tanh_c = hyperbolic_tangent(normed);
                 store(out + j, tanh_c);
-                store(d_tanh + j, load(dh + j) * sigmoid(gate_sum<T, NORMED>(cell, row, 2 * S + j)) * (1 - tanh_c * tanh_c));
+                store(d_tanh + j, load(dh + j) * sigmoid(gate_sum<T, NORMED>(cell, row, 3 * S + j)) * (1 - tanh_c * tanh_c));
             }
             if constexpr (CELL) {
                 for (index_t j = 0; j < S; j += L) add_to(d.d_bias_c + block * S + j, load(d_tanh + j));
@@ -216,10 +216,10 @@ static void step_back(const Cell<T>& cell, const CellGradients<T>& d, index_t fi
                 const vector d_c = load(dc + j) + load(d_tanh + j);
                 const LstmGates<vector> of = lstm_gradient(gates, load(c_before + j), d_c, load(dh + j) * load(out + j));
                 store(dc + j, d_c * gates.f);
-                store(d_gates + j, of.f);
-                store(d_gates + S + j, of.i);
-                store(d_gates + 2 * S + j, of.o);
-                store(d_gates + 3 * S + j, of.g);
+                store(d_gates + j, of.i);
+                store(d_gates + S + j, of.f);
+                store(d_gates + 2 * S + j, of.g);
+                store(d_gates + 3 * S + j, of.o);
             }
             cut(dc, 1, H, S, d.d_c_before + r * H);
             for (index_t k = 0; k < wide; k += L) add_to(d.d_bias + block * wide + k, load(d_gates + k));

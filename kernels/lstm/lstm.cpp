@@ -243,10 +243,10 @@ struct StepBack : Step<T, NORMED, CELL> {
                 fetch_ahead(norm.c + j, S);
                 fetch_ahead(dh + j, S);
                 for (index_t each = 0; each < CELL_VALUES; ++each) claim_ahead(kept + each * S + j, CELL_VALUES * S);
-                if (from_memory) claim_ahead(products.x + 2 * S + j, ahead);
-                if constexpr (NORMED) claim_ahead(products.h + 2 * S + j, ahead);
+                if (from_memory) claim_ahead(products.x + 3 * S + j, ahead);
+                if constexpr (NORMED) claim_ahead(products.h + 3 * S + j, ahead);
                 store(kept + S + j, hyperbolic_tangent(norm.after(j)));
-                store(kept + 2 * S + j, sigmoid(products.sum(2 * S + j)));
+                store(kept + 2 * S + j, sigmoid(products.sum(3 * S + j)));
             }
             for (index_t p = first; p < last; ++p) {
                 vector sum{}, along{};
@@ -270,8 +270,8 @@ struct StepBack : Step<T, NORMED, CELL> {
         for (index_t j = first * W; j < last * W; j += L) {
             store(gates + j, sigmoid(products.sum(j)));
             store(gates + products.S + j, sigmoid(products.sum(products.S + j)));
-            if constexpr (!CELL) store(gates + 2 * products.S + j, sigmoid(products.sum(2 * products.S + j)));
-            store(gates + 3 * products.S + j, hyperbolic_tangent(products.sum(3 * products.S + j)));
+            store(gates + 2 * products.S + j, hyperbolic_tangent(products.sum(2 * products.S + j)));
+            if constexpr (!CELL) store(gates + 3 * products.S + j, sigmoid(products.sum(3 * products.S + j)));
         }
     }
 
@@ -304,8 +304,8 @@ struct StepBack : Step<T, NORMED, CELL> {
         for (index_t p = first; p < last; ++p) {
             vector sum_x{}, sum_h{};
             for (index_t j = p * W; j < (p + 1) * W; j += L) {
-                const T* o = CELL ? kept + 2 * S : d_gates + 2 * S;
-                const LstmGates<vector> gates{load(d_gates + j), load(d_gates + S + j), load(o + j), load(d_gates + 3 * S + j)};
+                const T* o = CELL ? kept + 2 * S : d_gates + 3 * S;
+                const LstmGates<vector> gates{load(d_gates + j), load(d_gates + S + j), load(d_gates + 2 * S + j), load(o + j)};
                 fetch_ahead(c_before + j, S);
                 claim_ahead(dc + j, S);
                 vector tanh_c, d_c = load(dc + j);
@@ -331,10 +331,10 @@ struct StepBack : Step<T, NORMED, CELL> {
                         sum_h += of_gain_h * load(products.gain_h + k);
                     }
                 };
-                through_sum(j, of.f);
-                through_sum(S + j, of.i);
-                through_sum(2 * S + j, of.o);
-                through_sum(3 * S + j, of.g);
+                through_sum(j, of.i);
+                through_sum(S + j, of.f);
+                through_sum(2 * S + j, of.g);
+                through_sum(3 * S + j, of.o);
             }
             if constexpr (NORMED) {
                 sums[p * 4] = total<T>(sum_x);

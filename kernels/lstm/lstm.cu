@@ -1,7 +1,7 @@
 // One time step of an LSTM between two products, and its gradient (Ba, Kiros, Hinton 2016, eq. 20-22 and 29-31).
 //
 // Macros: THREADS and UNITS (see cell.cuh); NORM_GATES 1 if x_proj and h_proj are normalised, NORM_CELL 1 if the cell
-// is normalised for the output; STORAGE (see storage.cuh). Gates: f, i, o, g (forget, input, output and cell gate).
+// is normalised for the output; STORAGE (see storage.cuh). Gates: i, f, g, o (input, forget, cell and output gate).
 //
 // x_proj = x W_x and h_proj = h W_h (T, B, 4H); c and h (T + 1, B, H) begin with the first states.
 // stats [norm][T * B][3]: x_proj, h_proj, then the cell. A null mask means that no row is masked.
@@ -30,7 +30,7 @@ lstm_forward(const storage_t* __restrict__ x_proj, const storage_t* __restrict__
         const LstmGates s = gates([&](int source, int gate) { return v[source][gate][u]; }, unit(u), gain_x, bias_x,
                                   gain_h, bias_h, bias, hidden);
         c_new[0][0][u] = lstm_cell(s, c_before[0][u]);
-        v[0][2][u] = s.o;
+        v[0][3][u] = s.o;
     });
     const bool masked = mask && !mask[row];
     const size_t after = row + batch;
@@ -43,7 +43,7 @@ lstm_forward(const storage_t* __restrict__ x_proj, const storage_t* __restrict__
 #endif
     if (!inside) return;
     each<State>(hidden, [&](int, int u) {
-        const storage_t h_new = stored(v[0][2][u] * tanhf(affine(c_new[0][0][u], gain_c, bias_c, unit(u))));
+        const storage_t h_new = stored(v[0][3][u] * tanhf(affine(c_new[0][0][u], gain_c, bias_c, unit(u))));
         h[after * hidden + unit(u)] = masked ? h[row * hidden + unit(u)] : h_new;
     });
 }
@@ -83,7 +83,7 @@ lstm_backward(const storage_t* __restrict__ x_proj, const storage_t* __restrict_
         c_new[0][0][u] = lstm_cell(s, c_before[0][u]);
         if (d_hs) upstream[0][u] += loaded(d_hs[row * hidden + unit(u)]);
         if (carry && inside) upstream[0][u] += carry[at * hidden + unit(u)];  // row 0 writes its own anew
-        d_v[0][0][u] = s.f, d_v[0][1][u] = s.i, d_v[0][2][u] = s.o, d_v[0][3][u] = s.g;
+        d_v[0][0][u] = s.i, d_v[0][1][u] = s.f, d_v[0][2][u] = s.g, d_v[0][3][u] = s.o;
     });
 #if NORM_CELL
     Values<State> xhat[1];
@@ -98,7 +98,7 @@ lstm_backward(const storage_t* __restrict__ x_proj, const storage_t* __restrict_
         const float tanh_c = tanhf(affine(xhat[0][0][u], gain_c, bias_c, unit(u)));
         const float d_h = masked ? 0 : upstream[0][u];
         d_o[u] = d_h * tanh_c;
-        dc_new[0][0][u] = d_h * d_v[0][2][u] * (1 - tanh_c * tanh_c);
+        dc_new[0][0][u] = d_h * d_v[0][3][u] * (1 - tanh_c * tanh_c);
 #if NORM_CELL
         if (inside) d_c_norm[row * hidden + unit(u)] = dc_new[0][0][u];
         dc_new[0][0][u] *= gain_c[unit(u)];
@@ -112,7 +112,7 @@ lstm_backward(const storage_t* __restrict__ x_proj, const storage_t* __restrict_
         const LstmGates s = {d_v[0][0][u], d_v[0][1][u], d_v[0][2][u], d_v[0][3][u]};
         const float dc_after = inside ? dc[here] : 0, d = masked ? 0 : dc_after + dc_new[0][0][u];
         const LstmGates d_s = lstm_gradient(s, c_before[0][u], d, d_o[u]);
-        const float d_sum[4] = {d_s.f, d_s.i, d_s.o, d_s.g};
+        const float d_sum[4] = {d_s.i, d_s.f, d_s.g, d_s.o};
 #pragma unroll
         for (int gate = 0; gate < 4; ++gate) {
             const int place = gate * hidden + unit(u);

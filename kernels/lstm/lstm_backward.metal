@@ -39,17 +39,17 @@ EACH_UNIT(u) {
     }
     const LstmGates s = lstm_gates(sum[0], sum[1], sum[2], sum[3]);
     c_new[0][u] = lstm_cell(s, c[row * hidden + at]);
-    d_v[0][u] = s.f;
-    d_v[1][u] = s.i;
-    d_v[2][u] = s.o;
-    d_v[3][u] = s.g;
+    d_v[0][u] = s.i;
+    d_v[1][u] = s.f;
+    d_v[2][u] = s.g;
+    d_v[3][u] = s.o;
 }
 standardise_again<State>(c_new, c_stat, hidden, t);
 EACH_UNIT(u) {
     const int at = u * THREADS + t, state = row * hidden + at;
     const float tanh_c = tanh(c_new[0][u] * gain_c[at] + bias_c[at]), dh = masked ? 0.0f : d_h[state];
     d_o[u] = dh * tanh_c;
-    dc_new[0][u] = dh * d_v[2][u] * (1 - tanh_c * tanh_c);
+    dc_new[0][u] = dh * d_v[3][u] * (1 - tanh_c * tanh_c);
     d_c_norm[state] = dc_new[0][u];
     dc_new[0][u] *= gain_c[at];
 #if HAS_MASK
@@ -60,13 +60,13 @@ standardise_gradient<State>(dc_new, c_new, c_stat, hidden, shared, t);
 EACH_UNIT(u) {
     const int at = u * THREADS + t, state = row * hidden + at;
     LstmGates s;
-    s.f = d_v[0][u];
-    s.i = d_v[1][u];
-    s.o = d_v[2][u];
-    s.g = d_v[3][u];
+    s.i = d_v[0][u];
+    s.f = d_v[1][u];
+    s.g = d_v[2][u];
+    s.o = d_v[3][u];
     const float d = masked ? 0.0f : d_c[state] + dc_new[0][u];
     const LstmGates d_s = lstm_gradient(s, c[state], d, d_o[u]);
-    const float d_sum[4] = {d_s.f, d_s.i, d_s.o, d_s.g};
+    const float d_sum[4] = {d_s.i, d_s.f, d_s.g, d_s.o};
     for (int gate = 0; gate < 4; ++gate) {
         const int place = gate * hidden + at;
         d_x_gates[row * 4 * hidden + place] = d_sum[gate];

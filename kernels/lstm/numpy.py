@@ -24,7 +24,7 @@ class _Kept(NamedTuple):
     norm_h: Normed | None
     norm_c: Normed | None
     gates: tuple[Array, ...]
-    """f, i, o, g, each (B, H)."""
+    """i, f, g, o, each (B, H)."""
     c: Array
     """The cell before the time step."""
     tanh_c: Array
@@ -47,24 +47,24 @@ class _Lstm(NamedTuple):
         if "gain_x" in self.norms:
             x_proj, norm_x = self._normalise(x_proj, "x")
             h_proj, norm_h = self._normalise(h_proj, "h")
-        f, i, o, g = np.split(x_proj + h_proj + self.bias, 4, axis=1)
-        f, i, o, g = sigmoid(f), sigmoid(i), sigmoid(o), np.tanh(g)
+        i, f, g, o = np.split(x_proj + h_proj + self.bias, 4, axis=1)
+        i, f, g, o = sigmoid(i), sigmoid(f), np.tanh(g), sigmoid(o)
         before = states[1]
         c_norm = c = f * before + i * g
         if "gain_c" in self.norms:  # the next time step reads the cell before its norm
             c_norm, norm_c = self._normalise(c, "c")
         tanh_c = np.tanh(c_norm)
-        return (o * tanh_c, c), _Kept(norm_x, norm_h, norm_c, (f, i, o, g), before, tanh_c)
+        return (o * tanh_c, c), _Kept(norm_x, norm_h, norm_c, (i, f, g, o), before, tanh_c)
 
     def backward(self, kept: _Kept, d_states: States) -> Gradient:
         """The gradients of `forward`."""
-        (dh, dc), (f, i, o, g), parameters = d_states, kept.gates, {}
+        (dh, dc), (i, f, g, o), parameters = d_states, kept.gates, {}
         d_c_norm = dh * o * (1 - kept.tanh_c * kept.tanh_c)
         if kept.norm_c is not None:
             d_c_norm, parameters["gain_c"], parameters["bias_c"] = norm_gradient(d_c_norm, kept.norm_c)
         dc = dc + d_c_norm
-        d_gates = np.concatenate((dc * kept.c * f * (1 - f), dc * g * i * (1 - i), dh * kept.tanh_c * o * (1 - o),
-                                  dc * i * (1 - g * g)), axis=1)
+        d_gates = np.concatenate((dc * g * i * (1 - i), dc * kept.c * f * (1 - f), dc * i * (1 - g * g),
+                                  dh * kept.tanh_c * o * (1 - o)), axis=1)
         d_x_proj = d_h_proj = d_gates
         parameters["bias"] = d_gates.sum(axis=0)
         if kept.norm_x is not None and kept.norm_h is not None:

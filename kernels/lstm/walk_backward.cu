@@ -60,7 +60,7 @@ lstm_walk_backward(const float* __restrict__ x_proj, const float* __restrict__ h
                 const LstmGates s = gates([&](int source, int gate) { return v[source][gate][u]; }, unit, gain_x, bias_x,
                                           gain_h, bias_h, bias, HIDDEN);
                 c_new[0][u] = lstm_cell(s, c_before[0][u]);
-                s_of[0][u] = s.f, s_of[1][u] = s.i, s_of[2][u] = s.o, s_of[3][u] = s.g;
+                s_of[0][u] = s.i, s_of[1][u] = s.f, s_of[2][u] = s.g, s_of[3][u] = s.o;
             });
 #if NORM_CELL
             Statistics<State> of_c;
@@ -81,7 +81,7 @@ lstm_walk_backward(const float* __restrict__ x_proj, const float* __restrict__ h
                 carry[0][u] = masked ? upstream : 0;
                 const float tanh_c = tanhf(affine(c_new[0][u], gain_c, bias_c, unit));
                 d_o[u] = d * tanh_c;
-                d_cell[0][u] = d * s_of[2][u] * (1 - tanh_c * tanh_c);
+                d_cell[0][u] = d * s_of[3][u] * (1 - tanh_c * tanh_c);
 #if NORM_CELL
                 d_gain_c[0][u] += d_cell[0][u] * c_new[0][u];
                 d_bias_c[0][u] += d_cell[0][u];
@@ -98,7 +98,7 @@ lstm_walk_backward(const float* __restrict__ x_proj, const float* __restrict__ h
                 const LstmGates s = {s_of[0][u], s_of[1][u], s_of[2][u], s_of[3][u]};
                 const float d = masked ? 0 : dc_now[0][u] + d_cell[0][u];
                 const LstmGates d_s = lstm_gradient(s, c_before[0][u], d, d_o[u]);
-                const float d_sum[4] = {d_s.f, d_s.i, d_s.o, d_s.g};
+                const float d_sum[4] = {d_s.i, d_s.f, d_s.g, d_s.o};
                 if (!masked) dc_now[0][u] = d * s.f;
 #pragma unroll
                 for (int gate = 0; gate < 4; ++gate) {

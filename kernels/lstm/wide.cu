@@ -98,7 +98,7 @@ lstm_backward_wide(const storage_t* __restrict__ x_proj, const storage_t* __rest
 #endif
         const float dc_after = dc[here], d = masked ? 0 : dc_after + d_c;
         const LstmGates d_s = lstm_gradient(s, c_before, d, d_h * tanh_c);
-        const float d_sum[4] = {d_s.f, d_s.i, d_s.o, d_s.g};
+        const float d_sum[4] = {d_s.i, d_s.f, d_s.g, d_s.o};
 #pragma unroll
         for (int gate = 0; gate < 4; ++gate) {
             const int place = gate * hidden + u;

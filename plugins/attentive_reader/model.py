@@ -105,7 +105,7 @@ class Reader(nn.Module):
         def linear(bias: bool, how: nn.init.Initializer, out: int = hidden) -> nn.Linear:
             return nn.Linear(hidden, out, bias, how)
 
-        self.embedding = nn.Embedding(words, width, begin.table)
+        self.embedding = nn.Embedding(words, width, table_init=begin.table)
         self.passage, self.question = encoder(), encoder()
         self.match = linear(False, begin.lstm)
         self.of_passage, self.of_question = linear(True, begin.lstm), linear(False, begin.dense)

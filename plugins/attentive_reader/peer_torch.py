@@ -70,7 +70,7 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
             c = torch.zeros_like(h)
             states = []
             for x, real in zip(xs, mask[..., None], strict=True):
-                f, i, o, g = self.gates(x, h).chunk(4, dim=-1)
+                i, f, g, o = self.gates(x, h).chunk(4, dim=-1)
                 new_c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
                 if cfg.norm == "none":
                     c_norm = new_c

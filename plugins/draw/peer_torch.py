@@ -43,7 +43,7 @@ def _cell(torch: Any, start: Params, normalised: bool) -> Any:
 
         def forward(self, x: Any, h: Any, c: Any) -> tuple[Any, Any]:
             gates = self.from_input(x) + self.from_state(h)
-            f, i, o, g = gates.chunk(4, dim=1)
+            i, f, g, o = gates.chunk(4, dim=1)
             c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
             return torch.sigmoid(o) * torch.tanh(self.norm(c)), c
 

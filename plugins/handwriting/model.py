@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 from duoln import Tensor, nn, ops
 from duoln.nn import Params
-from duoln.nn.recurrent import States
+from duoln.nn.cells import States
 from duoln.ops.norm import EpsilonPlace
 from duoln.plugins.handwriting.alphabet import CLASSES
 from duoln.plugins.handwriting.ops import soft_window

@@ -64,7 +64,7 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
             self.norm_x, self.norm_h, self.norm_c = (cell_norm(torch, params, side, cfg.eps) for side in "xhc")
 
         def forward(self, x: Any, h: Any, c: Any) -> tuple[Any, Any]:
-            f, i, o, g = (self.norm_x(self.of_x(x)) + self.norm_h(self.of_h(h)) + self.bias).chunk(4, dim=-1)
+            i, f, g, o = (self.norm_x(self.of_x(x)) + self.norm_h(self.of_h(h)) + self.bias).chunk(4, dim=-1)
             c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
             return torch.sigmoid(o) * torch.tanh(self.norm_c(c)), c
 

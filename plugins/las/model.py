@@ -10,7 +10,7 @@ import numpy as np
 from duoln import Tensor, nn, ops
 from duoln.errors import ShapeError
 from duoln.nn import Params
-from duoln.nn.recurrent import States
+from duoln.nn.cells import States
 from duoln.ops.recurrent.variants import Norm
 from duoln.plugins.las.alphabet import Alphabet
 from duoln.plugins.las.start import Start, of_lstm, of_score

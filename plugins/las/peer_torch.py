@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from duoln.nn import Params
 from duoln.plugins.las.alphabet import Alphabet
 from duoln.tasks.task import Peer
 from duoln.tasks.torch_peer import adam, cell_norm, linear, parameter, training_step
-
-_GATES = (1, 0, 3, 2)
-"""PyTorch's input, forget, candidate, output among our forget, input, output, candidate."""
 
 
 def build(cfg: Any, start: Params, fused: bool = False, hoisted: bool = False) -> Peer:
@@ -52,7 +47,7 @@ def _network(torch: Any, cfg: Any, start: Params, hoisted: bool) -> Any:
             return self.norm_x(self.of_x(x)) + self.bias
 
         def forward(self, side: Any, h: Any, c: Any) -> tuple[Any, Any]:
-            f, i, o, g = (side + self.norm_h(self.of_h(h))).chunk(4, dim=-1)
+            i, f, g, o = (side + self.norm_h(self.of_h(h))).chunk(4, dim=-1)
             c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
             return torch.sigmoid(o) * torch.tanh(self.norm_c(c)), c
 
@@ -82,8 +77,7 @@ def _network(torch: Any, cfg: Any, start: Params, hoisted: bool) -> Any:
             for name, suffix in (("forward0", ""), ("backward0", "_reverse")):
                 own = params[name]
                 for mine, theirs in (("w_x", "weight_ih_l0"), ("w_h", "weight_hh_l0"), ("bias", "bias_ih_l0")):
-                    gates = np.split(own[mine].T, 4)
-                    setattr(self.lstm, theirs + suffix, parameter(torch, np.concatenate([gates[k] for k in _GATES])))
+                    setattr(self.lstm, theirs + suffix, parameter(torch, own[mine].T))
                 second = getattr(self.lstm, "bias_hh_l0" + suffix)  # ours has one bias
                 second.data.zero_()
                 second.requires_grad_(False)

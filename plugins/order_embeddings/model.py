@@ -7,7 +7,7 @@ from typing import Literal
 
 from duoln import Tensor, nn, ops, optim
 from duoln.nn import Params
-from duoln.nn.recurrent import UpdateGate
+from duoln.nn.cells import UpdateGate
 from duoln.ops.norm import EpsilonPlace
 from duoln.plugins.order_embeddings.ops import order_violation
 

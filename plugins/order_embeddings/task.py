@@ -12,7 +12,7 @@ import numpy as np
 from duoln import Tensor, optim
 from duoln.data import Batch
 from duoln.nn import Module, Params
-from duoln.nn.recurrent import UpdateGate
+from duoln.nn.cells import UpdateGate
 from duoln.ops.norm import EpsilonPlace
 from duoln.plugins.order_embeddings import data, retrieval
 from duoln.plugins.order_embeddings.corpus import Sentences

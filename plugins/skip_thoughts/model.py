@@ -8,7 +8,7 @@ import numpy as np
 
 from duoln import Tensor, nn, ops
 from duoln.nn import Params
-from duoln.nn.recurrent import UpdateGate
+from duoln.nn.cells import UpdateGate
 from duoln.ops.norm import EpsilonPlace
 from duoln.randomness import Stream
 

@@ -12,7 +12,7 @@ import numpy as np
 from duoln import Tensor, ops, optim
 from duoln.data import DATA_SEED, Batch, suited_to
 from duoln.nn import Module, Params
-from duoln.nn.recurrent import UpdateGate
+from duoln.nn.cells import UpdateGate
 from duoln.ops.norm import EpsilonPlace
 from duoln.plugins.skip_thoughts import classify, data, judging, sets, table
 from duoln.plugins.skip_thoughts.corpus import Corpus

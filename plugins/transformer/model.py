@@ -36,8 +36,8 @@ class CharacterTransformer(nn.Module):
                  kind: NormKind = "layer", activation: BlockActivation = "relu") -> None:
         self.classes, self.length, self.width = classes, length, width
         start = nn.init.gaussian(1 / sqrt(width))
-        self.characters = nn.Embedding(classes, width, start)
-        self.places = nn.Embedding(length, width, start)
+        self.characters = nn.Embedding(classes, width, table_init=start)
+        self.places = nn.Embedding(length, width, table_init=start)
         self.blocks = nn.Sequential(*(
             nn.TransformerBlock(width, heads, hidden, norm=norm, kind=kind, activation=activation, causal=True)
             for _ in range(blocks)))

@@ -42,7 +42,8 @@ def test_settings_of_layers():
                  or not name.endswith("Cell")]
         rows += [(name, UsageError, lambda m=make, k=k, v=v: m(**{k: v})) for k in numbers for v in (float("nan"), float("inf"))]
         rows += [(name, DtypeError, lambda m=make, k=k, v=v: m(**{k: v})) for k in flags for v in NO_FLAGS]
-        rows += [(name, DtypeError, lambda m=make, k=k, v=v: m(**{k: v})) for k in functions for v in (None, "glorot", 1.0, np.ones(2))]
+        rows += [(name, DtypeError, lambda m=make, k=k, v=v: m(**{k: v})) for k in functions for v in (None, "glorot", 1.0, np.ones(2))
+                 if v is not None or k != "recurrent_init"]
         rows += [(name, DtypeError, lambda m=make, v=v: m().init(v)) for v in (None, 0.0, "seed", True, np.random.default_rng(0))]
         rows += [(name, ShapeError, lambda m=make: m().init(-1))]
     rows += [("Conv2d", DtypeError, lambda k=k, v=v: nn.Conv2d(**{"n_in": 3, "n_out": 2, "size": 2} | {k: v})) for k in ("size", "stride", "dilation")
@@ -64,6 +65,8 @@ def test_settings_of_layers():
              ("LSTM", UsageError, lambda: nn.LSTM(3, 2, dropout=1.0)), ("LSTM", UsageError, lambda: nn.LSTM(3, 2, dropout=-0.1)),
              ("LSTM", UsageError, lambda: nn.LSTM(3, 2, eps=-1.0)), ("WeightNorm", UsageError, lambda: nn.WeightNorm(None)),
              ("Sequential", UsageError, lambda: nn.Sequential(None)), ("with_population", DtypeError, lambda: nn.with_population(None, {}, []))]
+    rows += [(kind.__name__, UsageError, lambda kind=kind, v=v: kind(3, 2, bias=v)) for kind in (nn.RNN, nn.LSTM, nn.GRUCell) for v in (True, False, "two")]
+    rows += [(kind.__name__, DtypeError, lambda kind=kind, v=v: kind(3, 2, bias=v)) for kind in (nn.RNN, nn.LSTM, nn.GRUCell) for v in (None, 2, ["one"])]
     rows += [("LSTM", UsageError, lambda n=n: nn.LSTM(3, 2, norm=n)) for n in (None, "group", 1, ["layer"], {})]
     assert len(rows) > 300
     assert unnamed(rows) == []

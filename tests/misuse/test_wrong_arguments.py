@@ -51,7 +51,7 @@ LINES = {
     "value_and_grad(loss)()": (lambda: duoln.value_and_grad(ops.sum)(), "[value_and_grad(sum)] expected params too, found none",
                                "it is value_and_grad(sum)(params, *args, **kwargs)"),
     "Linear(3)": (lambda: nn.Linear(3), "it is Linear(n_in, n_out, bias=True, weight_init=glorot, activation=None)"),
-    "Embedding(3)": (lambda: nn.Embedding(3), "table_init=uniform(0.1), padding_idx=None)"),
+    "Embedding(3)": (lambda: nn.Embedding(3), "padding_idx=None, *, table_init=uniform(0.1))"),
     "Own()": (lambda: Own(), "[Own] expected width too", "activation=relu, scale=_double)"),
     "Batches(arrays, 2)": (lambda: Batches(ROWS, 2), "[Batches] expected seed too, found only arrays and batch_size"),
     "Batches(shuffle=True)": (lambda: Batches(ROWS, 2, 0, shuffle=True), "[Batches]", "'shuffle'", "a new random order each epoch"),

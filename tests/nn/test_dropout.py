@@ -166,6 +166,55 @@ def test_calls_of_one_layer(be, x):
     check_error(UsageError, lambda: nn.DropoutMasks(Steps(nn.Dropout()), 0, lambda params, x: x)(0, {"drop": {}}, x), "'drop'", "found none")
 
 
+class Twins(nn.Module):
+    """A model that reads two inputs by one encoder, each with masks of its own if it is given some."""
+
+    def __init__(self, encoder):
+        self.encoder = encoder
+
+    def __call__(self, params, a, b, masks=({}, {})):
+        of_calls = [self.encoder(nn.with_masks(params["encoder"], own), x) for own, x in zip(masks, (a, b), strict=True)]
+        return [y[0] if isinstance(y, tuple) else y for y in of_calls]
+
+
+ENCODERS = {"LSTM": lambda drop: nn.LSTM(3, 3, layers=3, dropout=drop), "GRU": lambda drop: nn.GRU(3, 3, layers=2, bidirectional=True, dropout=drop),
+            "TransformerBlock": lambda drop: nn.TransformerBlock(3, 1, dropout=drop)}
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_layers_with_dropout_that_are_called_twice(kind, be, rng):
+    a, b, longer = (duoln.tensor(rng.standard_normal((size, 2, 3)).astype(np.float32), be) for size in (4, 4, 5))
+    alone = Twins(ENCODERS[kind](0.5))
+    params = start(alone, be)
+    advice = f"{kind}(..., dropout=nn.Dropout(0.5, shared=True))"
+    check_error(UsageError, lambda: nn.DropoutMasks(alone, 0)(0, params, a, b), "found 2", f"share a mask, {advice}", "masks of its own", "nn.DropoutMasks")
+    shared = Twins(ENCODERS[kind](nn.Dropout(0.5, shared=True)))
+    masks = nn.DropoutMasks(shared, 0)(0, params, a, a)
+    first, second = shared(nn.with_masks(params, masks), a, a)
+    np.testing.assert_array_equal(first.numpy(), second.numpy())
+    assert not np.allclose(first.numpy(), shared(params, a, a)[0].numpy()) and len(masks) == sum(isinstance(m, nn.Dropout) for _, m in shared.modules())
+    check_error(UsageError, lambda: nn.DropoutMasks(shared, 0)(0, params, a, longer), "one shape in all calls", "masks of its own")
+    dropout = nn.DropoutMasks(alone.encoder, 0)
+    of_calls = dropout(0, params["encoder"], a), dropout(1, params["encoder"], longer)
+    first, second = alone(params, a, longer, of_calls)
+    again, of_same_values = alone(params, a, a, (of_calls[0], dropout(1, params["encoder"], a)))
+    np.testing.assert_array_equal(first.numpy(), again.numpy())
+    assert second.shape[0] == 5 and not np.array_equal(again.numpy(), of_same_values.numpy())
+
+
+def test_masks_of_a_time_step_serve_all_time_steps(be, rng):
+    """Variational dropout: the layer gets ones of one time step."""
+    layer, x = nn.Dropout(0.5), duoln.tensor(rng.standard_normal((5, 2, 64)).astype(np.float32), be)
+
+    def forward(params, x):
+        return x * layer(params, ops.ones((1, *x.shape[1:]), x.backend))
+
+    masks = nn.DropoutMasks(layer, 0, forward)(0, {}, x)
+    y = forward(nn.with_masks({}, masks), x).numpy()
+    assert ((y == 0) == (y[:1] == 0)).all() and 0.2 < (y == 0).mean() < 0.8
+    np.testing.assert_array_equal(forward({}, x).numpy(), x.numpy())
+
+
 def test_wrong_calls(be, x):
     model = network()
     params, dropout = start(model, be), nn.DropoutMasks(model, 0)

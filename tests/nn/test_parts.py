@@ -5,7 +5,8 @@ import pytest
 
 import duoln
 from duoln import nn, ops, optim
-from duoln.errors import UsageError
+from duoln.core.arguments import described
+from duoln.errors import CallError, DtypeError, UsageError
 from duoln.testing import check_error
 
 
@@ -31,6 +32,17 @@ def test_a_tensor_as_an_attribute_is_refused(name):
     own = Own(w=ARRAYS[name]())
     check_error(UsageError, lambda: own.init(0), "[Own] w: expected no tensor", "never trained", "weights(self, rng)", "NumPy array")
     check_error(UsageError, lambda: nn.Sequential(own).init(0), "[Own] w")
+
+
+@pytest.mark.parametrize("library", [pytest.param("torch", marks=pytest.mark.peers), "mlx.core"])
+def test_an_array_of_another_library_is_refused_as_a_tensor_is(library):
+    array = pytest.importorskip(library).ones(2)
+    check_error(UsageError, lambda: Own(w=[array]).init(0), "[Own] w: expected no tensor", described(array), "weights(self, rng)", "NumPy array")
+
+
+def test_an_array_in_place_of_a_tensor_is_told_from_a_parameter():
+    own = Own(w=np.ones((2, 2), np.float32))
+    check_error(DtypeError, lambda: ones() @ own.w, "[matmul]", "wrap a constant with duoln.tensor(x)", "weights(self, rng)")
 
 
 @pytest.mark.parametrize("name", COLLECTIONS)
@@ -75,6 +87,72 @@ def test_a_child_with_a_name_that_is_taken_or_has_a_dot_is_refused():
 
     check_error(UsageError, lambda: Both(bias=nn.Linear(2, 2)).init(0), "[Both]", "'bias'", "arrays")
     check_error(UsageError, lambda: nn.Sequential(**{"a.b": nn.Linear(2, 2)}).init(0), "[Sequential]", "'a.b'", "a dot")
+
+    class Dotted(Own):
+        def weights(self, rng):
+            return {"a.weight": np.ones(2, np.float32)}
+
+    class Gaussian(Own):
+        def weights(self, rng):
+            return {"mean": np.ones(2, np.float32)}
+
+    check_error(UsageError, lambda: Gaussian().init(0), "[Gaussian] expected another name for an array, found 'mean'", "no optimiser changes")
+    assert list(Own(mean=nn.Linear(2, 2)).init(0)) == ["mean"]
+    check_error(UsageError, lambda: Dotted(a=nn.Linear(2, 2)).init(0), "[Dotted] expected another name for an array, found 'a.weight', a dot")
+
+
+def test_layers_of_a_sequential_have_any_name_and_are_given_one_by_one():
+    names = ["self", "layers", "params", "keys"]
+    model = nn.Sequential(**{name: nn.Linear(2, 2) for name in names})
+    assert list(model.init(0)) == names and model(duoln.to_tensors(model.init(0), "numpy"), ones()).shape == (2, 2)
+    for given, advice in (({"a": nn.ReLU()}, "nn.Sequential(**layers)"), (("a", nn.ReLU()), "nn.Sequential(a=...)"), ([nn.ReLU()], "nn.Sequential(*layers)")):
+        check_error(UsageError, lambda given=given: nn.Sequential(given), "[Sequential] layer 0", f"found {type(given).__name__}", advice)
+
+
+def test_names_of_positions_are_not_given_again():
+    blocks = {str(k): nn.Linear(3, 3) for k in range(2)}
+    check_error(UsageError, lambda: nn.Sequential(nn.Linear(2, 3), ops.relu, **blocks), "[Sequential]", "those of the positions, 0, 1", "second layer '0'")
+    assert list(nn.Sequential(**blocks).init(0)) == ["0", "1"] and len(nn.Sequential(nn.Linear(2, 3), **{"1": ops.relu})) == 2
+
+
+BASES = {"Sequential": lambda: (nn.Sequential, (nn.Linear(2, 3), nn.ReLU())), "LSTM": lambda: (nn.LSTM, (2, 3)), "MultiHeadAttention": lambda:
+         (nn.MultiHeadAttention, (2, 1)), "WeightNorm": lambda: (nn.WeightNorm, (nn.Linear(2, 3),)), "BatchNorm": lambda: (nn.BatchNorm, (2,))}
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_the_children_of_a_subclass_stand_beside_those_of_its_base(base):
+    kind, args = BASES[base]()
+
+    class WithHead(kind):
+        def __init__(self):
+            super().__init__(*args)
+            self.head, self.drop = nn.Linear(3, 2), nn.Dropout(0.5)
+
+    plain, params = kind(*args).init(0), WithHead().init(0)
+    assert params.keys() == plain.keys() | {"head", "drop"} and params["head"]["weight"].shape == (3, 2)
+    assert list(nn.DropoutMasks(WithHead(), 0).layers) == ["drop"] and "(head): Linear" in repr(WithHead())
+
+
+def test_an_attribute_that_is_a_layer_already_has_no_second_place():
+    class Net(nn.Sequential):
+        def __init__(self, **named):
+            self.first, self.head = nn.Linear(2, 3), nn.Linear(3, 2)
+            super().__init__(self.first, nn.ReLU(), **named)
+
+    assert list(Net().init(0)) == ["0", "1", "head"]
+    check_error(UsageError, lambda: Net(head=nn.Linear(3, 3)).init(0), "[Net] head: expected another name", "one of its 3 layers")
+
+
+def test_an_argument_where_a_layer_has_none():
+    check_error(CallError, lambda: nn.ReLU(inplace=True), "[ReLU]", "'inplace'", "immutable")
+    check_error(CallError, lambda: nn.Flatten(1), "[Flatten] expected at most 0 arguments")
+
+
+def test_settings_that_pytorch_has_in_another_order_go_by_name():
+    for layer in (lambda: nn.Dropout(0.5, True), lambda: nn.InstanceNorm(8, 1e-5, 0.1), lambda: nn.BatchNorm(8, 1e-5, 0.1),
+                  lambda: nn.RMSNorm(8, 1e-5, True), lambda: nn.GroupNorm(2, 8, 1e-5, True)):
+        check_error(CallError, layer, "by position", "by name")
+    assert nn.Embedding(8, 3, 0).padding_idx == 0
 
 
 @pytest.mark.parametrize("thing", [nn.Linear(2, 2), optim.Adam(1e-3), ones(), duoln, nn, ops, optim], ids=lambda thing: type(thing).__name__)

@@ -17,43 +17,52 @@ def _sigmoid(x):
 
 
 def _reference(cell, p, x, bn, mask=None, reverse=False):
-    """The equations of Cooijmans et al. 2017 in float64; `bn(name, array, k)` normalises at the k-th time step."""
+    """The equations of Cooijmans et al. 2017 in float64; `bn(name, array, own, real)` normalises the rows, `real` or padding, each at
+    the time step `own` of its own sequence.
+    """
     states = [np.zeros((x.shape[1], HIDDEN))] * (2 if cell == "lstm" else 1)
-    out = np.zeros((*x.shape[:2], HIDDEN))
-    for k, t in enumerate(range(len(x))[::-1] if reverse else range(len(x))):
-        h = states[0]
-        x_gates, h_gates = p["gain_x"] * bn("x", x[t] @ p["w_x"], k) + p["bias"], p["gain_h"] * bn("h", h @ p["w_h"], k)
+    out, own = np.zeros((*x.shape[:2], HIDDEN)), np.zeros(x.shape[1], int)
+    for t in range(len(x))[::-1] if reverse else range(len(x)):
+        h, real = states[0], np.ones(x.shape[1], bool) if mask is None else mask[t]
+        x_gates, h_gates = (p[f"gain_{name}"] * bn(name, a @ p[f"w_{name}"], own, real) for name, a in (("x", x[t]), ("h", h)))
+        x_gates = x_gates + p["bias"]
         if cell == "rnn":
             new = [np.tanh(x_gates + h_gates)]
         elif cell == "lstm":
-            f, i, o, g = np.split(x_gates + h_gates, 4, axis=1)
+            i, f, g, o = np.split(x_gates + h_gates, 4, axis=1)
             c = _sigmoid(f) * states[1] + _sigmoid(i) * np.tanh(g)
-            new = [_sigmoid(o) * np.tanh(p["gain_c"] * bn("c", c, k) + p["bias_c"]), c]
+            new = [_sigmoid(o) * np.tanh(p["gain_c"] * bn("c", c, own, real) + p["bias_c"]), c]
         else:
             (xz, xr, xn), (hz, hr, hn) = (np.split(a, 3, axis=1) for a in (x_gates, h_gates))
             z = _sigmoid(xz + hz)
             new = [(1 - z) * h + z * np.tanh(xn + _sigmoid(xr + hr) * hn)]
-        real = np.ones((x.shape[1], 1), bool) if mask is None else mask[t][:, None]
-        states = [np.where(real, a, b) for a, b in zip(new, states, strict=True)]
-        out[t] = states[0]
+        states = [np.where(real[:, None], a, b) for a, b in zip(new, states, strict=True)]
+        out[t], own = states[0], own + real
     return out
 
 
 def _by_batch(seen):
-    """Normalises by the batch, and keeps the mean and the unbiased variance of each name and time step in `seen`."""
-    def bn(name, a, k):
-        seen.setdefault((name, k), []).append((a.mean(0), a.var(0, ddof=1)))
+    """Normalises by the batch; `seen` gets the mean and unbiased variance of each name and time step, once for each row that has it."""
+    def bn(name, a, own, real):
+        for k in own[real]:
+            seen.setdefault((name, k), []).append((a.mean(0), a.var(0, ddof=1)))
         return (a - a.mean(0)) / np.sqrt(a.var(0) + EPS)
 
     return bn
 
 
-def _by_means(seen):
-    """Normalises by the means of what was seen, after the last time step by those of the last."""
-    last = max(k for _, k in seen)
+def _means(of_batches):
+    """The statistics of each name and time step: in each batch over its rows, then over the batches."""
+    keys = {key for seen in of_batches for key in seen}
+    return {key: np.mean([np.mean(seen[key], axis=0) for seen in of_batches if key in seen], axis=0) for key in keys}
 
-    def bn(name, a, k):
-        mean, variance = np.mean(seen[name, min(k, last)], axis=0)
+
+def _by_means(means):
+    """Normalises by what was seen, after the last time step by what was seen at the last."""
+    last = max(k for _, k in means)
+
+    def bn(name, a, own, real):
+        mean, variance = np.moveaxis([means[name, k] for k in np.minimum(own, last)], 1, 0)
         return (a - mean) / np.sqrt(variance + EPS)
 
     return bn
@@ -71,24 +80,33 @@ def _tensors(arrays, be):
     return [duoln.tensor(a, be) for a in arrays]
 
 
+@pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("cell", CELLS)
-def test_statistics_and_outputs_of_each_cell(cell, reverse, be, rng):
+def test_statistics_and_outputs_of_each_cell(cell, reverse, padded, be, rng):
+    """Padding stands behind most sequences, before one, and within another; it counts in no row's time steps."""
     layer, host, params, batches = _case(cell, be, rng)
-    run = layer.cells["forward0"]
-    own, seen = params["forward0"], {}
-    for x in batches:
-        _reference(cell, host["forward0"], x, _by_batch(seen), reverse=reverse)
-    evaluated = nn.with_population(run, own, _tensors(batches, be), lambda p, x: run.sequence(p, x, reverse=reverse))
-    for (name, k), pairs in seen.items():
-        for kind, value in zip(("mean", "variance"), np.mean(pairs, axis=0), strict=True):
+    run, own, of_batches = layer.cells["forward0"], params["forward0"], []
+    masks = [np.arange(len(x))[:, None] < rng.integers(1, len(x) + 1, 6) if padded else None for x in batches]
+    if padded:
+        masks[1][:, 1], masks[1][:, 2] = [False, True, True, True, True], [True, False, True, False, True]
+    for x, mask in zip(batches, masks, strict=True):
+        of_batches.append({})
+        _reference(cell, host["forward0"], x, _by_batch(of_batches[-1]), mask, reverse)
+    means = _means(of_batches)
+
+    def forward(p, x, mask):
+        return run.sequence(p, duoln.tensor(x, be), mask=None if mask is None else duoln.tensor(mask, be), reverse=reverse)
+
+    evaluated = nn.with_population(run, own, list(zip(batches, masks, strict=True)), lambda p, pair: forward(p, *pair))
+    for (name, k), pair in means.items():
+        for kind, value in zip(("mean", "variance"), pair, strict=True):
             np.testing.assert_allclose(evaluated[f"{kind}_{name}"].numpy()[k], value, rtol=2e-4, atol=2e-6)
-    assert all(len(evaluated[f"mean_{name}"]) == 5 for name, _ in seen) and "mean_x" not in own
+    assert all(len(evaluated[f"mean_{name}"]) == max(k for _, k in means) + 1 for name, _ in means) and "mean_x" not in own
     longer = rng.standard_normal((8, 2, N_IN)).astype(np.float32)
-    mask = np.arange(8)[:, None] < [8, 6]
-    for m in (None, mask):
-        expected = _reference(cell, host["forward0"], longer, _by_means(seen), m, reverse)
-        y, last = run.sequence(evaluated, duoln.tensor(longer, be), mask=None if m is None else duoln.tensor(m, be), reverse=reverse)
+    for m in (None, np.arange(8)[:, None] < [8, 6], np.arange(8)[:, None] >= [0, 5]):
+        expected = _reference(cell, host["forward0"], longer, _by_means(means), m, reverse)
+        y, last = forward(evaluated, longer, m)
         np.testing.assert_allclose(y.numpy(), expected, rtol=1e-3, atol=1e-4)
         np.testing.assert_allclose(last[0].numpy(), expected[0 if reverse else -1], rtol=1e-3, atol=1e-4)
 
@@ -106,22 +124,46 @@ def test_a_row_does_not_depend_on_the_others(cell, options, be, rng):
     assert np.abs(alone[0] - alone[1]).max() > 0.01
 
 
+@pytest.mark.parametrize("options", [{}, {"layers": 2, "bidirectional": True}], ids=["one direction", "both"])
 @pytest.mark.parametrize("cell", CELLS)
-def test_padding_reaches_nothing(cell, be, rng):
-    layer, _, params, batches = _case(cell, be, rng)
+def test_padding_reaches_nothing(cell, options, be, rng):
+    layer, _, params, batches = _case(cell, be, rng, **options)
     evaluated = nn.with_population(layer, params, _tensors(batches, be))
     x = rng.standard_normal((4, 2, N_IN)).astype(np.float32)
+    weights = rng.standard_normal((4, 2, HIDDEN * len(layer.directions))).astype(np.float32)
     padded, mask = np.full((6, 2, N_IN), np.nan, np.float32), np.arange(6)[:, None] < [4, 4]
     padded[:4] = x
 
     def total(p, x, mask=None):
-        return ops.sum(layer(p, x, mask=mask)[1][0][0])
+        y, last = layer(p, x, mask=mask)
+        return ops.sum(y[:4] * duoln.tensor(weights, be)) + sum(ops.sum(state) for states in last for state in states)
 
     plain, gradients = duoln.value_and_grad(total)(evaluated, duoln.tensor(x, be))
     value, of_padded = duoln.value_and_grad(total)(evaluated, duoln.tensor(padded, be), duoln.tensor(mask, be))
     np.testing.assert_allclose(value.numpy(), plain.numpy(), rtol=1e-5)
     for (path, g), theirs in zip(tree.items(of_padded), tree.leaves(gradients), strict=True):
         np.testing.assert_allclose(g.numpy(), theirs.numpy(), rtol=1e-3, atol=1e-4, err_msg=path)
+
+
+@pytest.mark.parametrize("steps", [0, 3], ids=["no time step", "nothing but padding"])
+@pytest.mark.parametrize("cell", CELLS)
+def test_sequences_without_a_real_time_step(cell, steps, be, rng):
+    layer, _, params, batches = _case(cell, be, rng, bidirectional=True)
+    evaluated = nn.with_population(layer, params, _tensors(batches, be))
+    x, none = duoln.tensor(np.full((steps, 2, N_IN), np.nan, np.float32), be), duoln.tensor(np.zeros((steps, 2), bool), be)
+    y, last = layer(evaluated, x, mask=none)
+    assert y.shape == (steps, 2, 2 * HIDDEN) and not y.numpy().any() and not last[0][0].numpy().any()
+    check_error(UsageError, lambda: nn.with_population(layer, params, [ops.zeros((steps, 2, N_IN), be)], lambda p, x: layer(p, x, mask=none)), "saw no batch")
+
+
+def test_a_compiled_evaluation_takes_masks(be, rng):
+    layer, _, params, batches = _case("lstm", be, rng, bidirectional=True)
+    evaluated = nn.with_population(layer, params, _tensors(batches, be))
+    x = duoln.tensor(rng.standard_normal((5, 3, N_IN)).astype(np.float32), be)
+    compiled = duoln.compile(lambda p, x, mask: layer(p, x, mask=mask)[0])
+    for lengths in ([5, 2, 3], [1, 5, 4]):
+        mask = duoln.tensor(np.arange(5)[:, None] < lengths, be)
+        np.testing.assert_allclose(compiled(evaluated, x, mask).numpy(), layer(evaluated, x, mask=mask)[0].numpy(), rtol=1e-5, atol=1e-6)
 
 
 def test_gradients_and_their_limit(numpy_backend, rng):
@@ -159,6 +201,22 @@ def test_a_model_that_maps_its_parameters(change, be, rng):
     for name in ("two", "four"):
         np.testing.assert_allclose(evaluated[name]["mean"].numpy(), plain[name]["mean"].numpy(), atol=0.05)
     assert list(evaluated["two"]) == ["gain", "bias", "mean", "variance"]
+
+
+@pytest.mark.parametrize("make", [lambda: nn.BatchNorm(3), lambda: nn.LSTM(3, 2, norm="batch", bidirectional=True)])
+def test_a_pass_may_be_differentiated_but_not_compiled(make, be, rng):
+    layer, x = make(), duoln.tensor(rng.standard_normal((5, 6, 3)).astype(np.float32), be)
+    params = duoln.to_tensors(layer.init(0), be)
+
+    def loss(params, x):
+        y = layer(params, x)
+        return ops.sum(y[0] if isinstance(y, tuple) else y)
+
+    plain = nn.with_population(layer, params, [x])
+    within = nn.with_population(layer, params, [x], lambda p, x: duoln.value_and_grad(loss)(p, x))
+    for a, b in zip(tree.leaves(plain), tree.leaves(within), strict=True):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
+    check_error(UsageError, lambda: nn.with_population(layer, params, [x], duoln.compile(loss)), "[with_population] forward", "not compiled")
 
 
 def test_a_large_mean_costs_no_digits(be, rng):

@@ -129,7 +129,7 @@ class TestStarts:
         assert set(nn.LSTMCell(4, 6, norm="batch").init(Stream(0, "i"))["gain_h"]) == {np.float32(0.1)}
         assert set(nn.LSTMCell(4, 6, "layer", gain=0.5).init(Stream(0, "i"))["gain_c"]) == {0.5}
         bias = nn.LSTMCell(4, 6, "layer", forget_bias=1.0).init(Stream(0, "i"))["bias"]
-        assert bias[:6].tolist() == [1.0] * 6 and not bias[6:].any()
+        assert bias[6:12].tolist() == [1.0] * 6 and not bias[:6].any() and not bias[12:].any()
 
     @pytest.mark.parametrize("norm", ["layer", "layer-theano", "layer-per-gate"])
     def test_an_update_gate_that_keeps_the_state_is_one_less_one_that_renews_it(self, norm, numpy_backend, rng):
@@ -215,3 +215,9 @@ def test_first_states_are_those_without_states(learned, be, rng):
     x, first = _x(be, rng, 3, 2, 4), layer.first_states(params, 2)
     assert len(first) == 4 and all(state.shape == (2, 5) for pair in first for state in pair)
     np.testing.assert_array_equal(duoln.compile(lambda p, x, s: layer(p, x, s)[0])(params, x, first).numpy(), layer(params, x)[0].numpy())
+
+
+def test_what_is_shown_are_the_settings_that_differ_from_the_defaults():
+    layer = nn.LSTM(3, 4, norm="layer", layers=2, forget_bias=1.0, gradient_limit=2.0, input_init=nn.init.glorot, eps=1e-5)
+    assert repr(layer) == "LSTM(n_in=3, n_hidden=4, norm='layer', layers=2, forget_bias=1.0, gradient_limit=2.0)"
+    assert repr(nn.GRU(3, 4, bias="pytorch")) == "GRU(n_in=3, n_hidden=4, norm='recurrent-bias', bias='pytorch')"

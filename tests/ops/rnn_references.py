@@ -1,7 +1,7 @@
 """Plain NumPy for every cell and variant, one time step each, written from the equations alone.
 
-`p` holds w_x, w_h, b and the norms' gains g_* and biases b_*. Gates: LSTM f, i, o, g (forget, input, output
-and cell gate); GRU z, r, n (update, reset and new gate).
+`p` holds w_x, w_h, b and the norms' gains g_* and biases b_*. Gates: LSTM i, f, g, o (input, forget, cell
+and output gate); GRU z, r, n (update, reset and new gate).
 """
 
 import numpy as np
@@ -21,41 +21,41 @@ def bn(x, gain, eps=1e-5):
 
 
 def lstm_none(p, x, h, c):
-    f, i, o, g = np.split(x @ p["w_x"] + h @ p["w_h"] + p["b"], 4, axis=-1)
+    i, f, g, o = np.split(x @ p["w_x"] + h @ p["w_h"] + p["b"], 4, axis=-1)
     c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
     return sigmoid(o) * np.tanh(c), c
 
 
 def lstm_layer(p, x, h, c, **e):  # eq. 20-22
     a = ln(h @ p["w_h"], p["g_h"], p["b_h"], **e) + ln(x @ p["w_x"], p["g_x"], p["b_x"], **e) + p["b"]
-    f, i, o, g = np.split(a, 4, axis=-1)
+    i, f, g, o = np.split(a, 4, axis=-1)
     c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
     return sigmoid(o) * np.tanh(ln(c, p["g_c"], p["b_c"], **e)), c
 
 
 def lstm_layer_cell(p, x, h, c):  # eq. 29-31
-    f, i, o, g = np.split(x @ p["w_x"] + h @ p["w_h"] + p["b"], 4, axis=-1)
+    i, f, g, o = np.split(x @ p["w_x"] + h @ p["w_h"] + p["b"], 4, axis=-1)
     c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
     return sigmoid(o) * np.tanh(ln(c, p["g_c"], p["b_c"])), c
 
 
 def lstm_layer_theano(p, x, h, c):  # the authors' layers.py: the bias twice
     a = ln(x @ p["w_x"] + p["b"], p["g_x"], p["b_x"]) + ln(h @ p["w_h"], p["g_h"], p["b_h"]) + p["b"]
-    f, i, o, g = np.split(a, 4, axis=-1)
+    i, f, g, o = np.split(a, 4, axis=-1)
     c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
     return sigmoid(o) * np.tanh(ln(c, p["g_c"], p["b_c"])), c
 
 
 def lstm_layer_per_gate(p, x, h, c):  # TensorFlow contrib: normalised cell carried, no bias
     gates = np.split(x @ p["w_x"] + h @ p["w_h"], 4, axis=-1)
-    f, i, o, g = (ln(a, gain, bias) for a, gain, bias in zip(gates, np.split(p["g_h"], 4), np.split(p["b_h"], 4),
+    i, f, g, o = (ln(a, gain, bias) for a, gain, bias in zip(gates, np.split(p["g_h"], 4), np.split(p["b_h"], 4),
                                                              strict=True))
     c = ln(sigmoid(f) * c + sigmoid(i) * np.tanh(g), p["g_c"], p["b_c"])
     return sigmoid(o) * np.tanh(c), c
 
 
 def lstm_batch(p, x, h, c):  # Cooijmans et al., eq. 6-8
-    f, i, o, g = np.split(bn(h @ p["w_h"], p["g_h"]) + bn(x @ p["w_x"], p["g_x"]) + p["b"], 4, axis=-1)
+    i, f, g, o = np.split(bn(h @ p["w_h"], p["g_h"]) + bn(x @ p["w_x"], p["g_x"]) + p["b"], 4, axis=-1)
     c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
     return sigmoid(o) * np.tanh(bn(c, p["g_c"]) + p["b_c"]), c
 

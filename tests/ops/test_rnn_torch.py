@@ -26,7 +26,7 @@ def _rnn(x, h, w_x, w_h, gain, bias):
 def _lstm(x, h, c, w_x, w_h, b, gain_x, bias_x, gain_h, bias_h, gain_c, bias_c):
     outs = []
     for t in range(len(x)):
-        f, i, o, g = (_ln(h @ w_h, gain_h, bias_h) + _ln(x[t] @ w_x, gain_x, bias_x) + b).chunk(4, -1)
+        i, f, g, o = (_ln(h @ w_h, gain_h, bias_h) + _ln(x[t] @ w_x, gain_x, bias_x) + b).chunk(4, -1)
         c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
         h = torch.sigmoid(o) * torch.tanh(_ln(c, gain_c, bias_c))
         outs.append(h)

@@ -61,6 +61,6 @@ def lstm_reference(p, x, h, c):
         from_h = layer_norm_reference(from_h, p["gain_h"], p["bias_h"])
     if "gain_c" in p:
         c_norm = lambda c: layer_norm_reference(c, p["gain_c"], p["bias_c"])  # noqa: E731
-    f, i, o, g = np.split(from_x + from_h + p["bias"], 4, axis=-1)
+    i, f, g, o = np.split(from_x + from_h + p["bias"], 4, axis=-1)
     c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
     return sigmoid(o) * np.tanh(c_norm(c)), c

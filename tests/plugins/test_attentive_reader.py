@@ -52,7 +52,7 @@ def _bn(x, gain):
 
 
 def _lstm(p, xs, mask, norm):
-    """All states (T, B, H): gates forget, input, output, candidate; where the mask is 0 the state stays."""
+    """All states (T, B, H): gates input, forget, candidate, output; where the mask is 0 the state stays."""
     p, first = p["cell"], p["first"]
     h, c = np.tile(first, (xs.shape[1], 1)), np.zeros((xs.shape[1], len(first)))
     states = []
@@ -64,7 +64,7 @@ def _lstm(p, xs, mask, norm):
             z = _bn(a + p["bias"], p["gain_x"]) + _bn(b, p["gain_h"]) + p["bias"]
         else:
             z = _ln(a + p["bias"], p["gain_x"], p["bias_x"]) + _ln(b, p["gain_h"], p["bias_h"]) + p["bias"]
-        f, i, o, g = np.split(z, 4, axis=1)
+        i, f, g, o = np.split(z, 4, axis=1)
         new_c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
         c_norm = new_c
         if norm == "batch":

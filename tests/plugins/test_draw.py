@@ -41,7 +41,7 @@ def _banks(where, n):
 
 
 def _lstm(p, x, h, c, normalised):
-    f, i, o, g = np.split(x @ p["w_x"] + h @ p["w_h"] + p["bias"], 4)
+    i, f, g, o = np.split(x @ p["w_x"] + h @ p["w_h"] + p["bias"], 4)
     c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
     c_norm = c
     if normalised:

@@ -60,7 +60,7 @@ def test_the_network_of_the_recipe():
     assert [shapes[f"listener.layer{k}.backward0.w_x"] for k in range(3)] == [(123, 512), (512, 512), (512, 512)]
     assert shapes["speller.layer0.w_x"] == (40 + 256, 512) and shapes["speller.layer1.w_x"] == (128, 512)
     assert shapes["speller.output.weight"] == (128 + 256, 40) and shapes["speller.keys.weight"] == (256, 128)
-    assert (start["none"]["speller"]["layer1"]["bias"] == np.repeat([1, 0], [128, 384])).all()
+    assert (start["none"]["speller"]["layer1"]["bias"] == np.repeat([0, 1, 0], [128, 128, 256])).all()
     normed = {v: {p.rpartition(".")[0] for p, _ in tree.items(start[v]) if "gain" in p} for v in start}
     cells = {f"listener.layer{k}.{way}0" for k in range(3) for way in ("forward", "backward")}
     spelling = {"speller.layer0", "speller.layer1"}

@@ -33,7 +33,7 @@ MODELS = {
     "Conv2d": nn.Conv2d(2, 3, 3, stride=2, padding=1), "Conv1d": nn.Conv1d(4, 6, 3, dilation=2, groups=2),
     "Conv2d in groups": nn.Conv2d(2, 4, (3, 2), stride=(2, 1), padding=(1, 0), groups=2, bias=False), "RNN": nn.RNN(4, 5), "LSTM": nn.LSTM(4, 5), "LSTM of two layers": nn.LSTM(4, 5, layers=2, bidirectional=True),
     "GRU": nn.GRU(4, 5, norm="recurrent-bias"), "GRU of two layers": nn.GRU(4, 5, norm="recurrent-bias", layers=2, bidirectional=True),
-    "GRU without the bias": nn.GRU(4, 5), "LSTMCell": nn.LSTMCell(4, 5), "GRUCell": nn.GRUCell(4, 5, norm="recurrent-bias"), "RNNCell": nn.RNNCell(4, 5),
+    "GRU without the bias": nn.GRU(4, 5), "LSTM with two biases": nn.LSTM(4, 5, layers=2, bias="pytorch"), "GRU with two biases": nn.GRU(4, 5, bidirectional=True, bias="pytorch"), "LSTMCell": nn.LSTMCell(4, 5), "GRUCell": nn.GRUCell(4, 5, norm="recurrent-bias"), "RNNCell": nn.RNNCell(4, 5),
     "MultiHeadAttention": nn.MultiHeadAttention(8, 2), "MultiHeadAttention without bias": nn.MultiHeadAttention(8, 4, bias=False),
     "TransformerBlock": nn.TransformerBlock(8, 2, norm="post"), "TransformerBlock, causal, norms before": nn.TransformerBlock(8, 4, 12, activation="gelu", causal=True),
     "blocks in a Sequential": nn.Sequential(nn.TransformerBlock(8, 1), nn.TransformerBlock(8, 2), nn.LayerNorm(8)),
@@ -68,6 +68,24 @@ def test_written_and_read_again_to_the_bit(name, tmp_path):
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
+@pytest.mark.parametrize("kind", ["LSTM", "TransformerBlock", "MultiHeadAttention", "LayerNorm", "Linear"])
+def test_what_a_subclass_of_a_layer_has_beside_it_is_written_and_read_too(kind, tmp_path):
+    args = {"LSTM": (4, 4, "none", 2), "TransformerBlock": (4, 2), "MultiHeadAttention": (4, 2), "LayerNorm": (4,), "Linear": (4, 4)}[kind]
+
+    class WithHead(getattr(nn, kind)):
+        def __init__(self):
+            super().__init__(*args)
+            self.head = nn.Sequential(nn.Linear(4, 2), nn.Dropout(0.5))
+
+    plain, model = getattr(nn, kind)(*args), WithHead()
+    params = random_params(model)
+    duoln.save_pytorch(tmp_path / "a", model, params)
+    duoln.save_pytorch(tmp_path / "plain", plain, random_params(plain))
+    written = {name: set(safetensors.numpy.load_file(tmp_path / name)) for name in ("a", "plain")}
+    assert written["a"] == written["plain"] | {"head.0.weight", "head.0.bias"}
+    assert bits(duoln.load_pytorch(tmp_path / "a", model)) == bits(params)
+
+
 def torch_module(name):
     from torch import nn as theirs
 
@@ -97,6 +115,7 @@ def torch_module(name):
         "Conv2d in groups": lambda: theirs.Conv2d(2, 4, (3, 2), stride=(2, 1), padding=(1, 0), groups=2, bias=False), "RNN": lambda: theirs.RNN(4, 5),
         "LSTM": lambda: theirs.LSTM(4, 5), "LSTM of two layers": lambda: theirs.LSTM(4, 5, num_layers=2, bidirectional=True),
         "GRU": lambda: theirs.GRU(4, 5), "GRU of two layers": lambda: theirs.GRU(4, 5, num_layers=2, bidirectional=True),
+        "LSTM with two biases": lambda: theirs.LSTM(4, 5, num_layers=2), "GRU with two biases": lambda: theirs.GRU(4, 5, bidirectional=True),
         "LSTMCell": lambda: theirs.LSTMCell(4, 5), "GRUCell": lambda: theirs.GRUCell(4, 5), "RNNCell": lambda: theirs.RNNCell(4, 5),
         "Tagger": TheirTagger, "a norm in a Sequential": lambda: theirs.Sequential(theirs.Linear(3, 2), theirs.ReLU(), theirs.LayerNorm(2)),
     }[name]()

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from pytorch_pairs import Pair
 
 import duoln
 from duoln import nn
@@ -44,7 +45,7 @@ class Theirs(torch.nn.Module):
         return torch.cat([torch.nn.functional.layer_norm(x[..., p], x[..., p].shape[-1:], layer.weight[p], layer.bias[p]) for p in pieces], -1)
 
     def forward(self, xs):
-        h = c = torch.zeros(xs.shape[1], self.hidden)
+        h = c = torch.zeros(xs.shape[1], self.hidden, dtype=xs.dtype)
         outputs = []
         together = (0, 2) if self.cell == "gru" else (0,)
         for x in xs:
@@ -115,6 +116,14 @@ def test_cells(cell, norm, numpy_backend, tmp_path):
     tensors.save_file(theirs.state_dict(), tmp_path / "theirs")
     params = duoln.to_tensors(duoln.load_pytorch(tmp_path / "theirs", ours), numpy_backend)
     np.testing.assert_allclose(ours(params, duoln.tensor(x[0], numpy_backend))[0].numpy(), theirs(torch.from_numpy(x))[0].detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("cell", "norm"), [("lstm", "layer"), ("lstm", "layer-cell"), ("rnn", "layer-theano"), ("gru", "layer-theano")])
+def test_50_updates_of_adam_are_those_of_a_loop_in_pytorch_with_two_biases(cell, norm, tmp_path):
+    pair = Pair(random(Theirs(cell, norm, 3, 5)), KINDS[cell](3, 5, norm, bias="pytorch"), tmp_path)
+    assert pair.difference() == 0
+    pair.train()
+    assert pair.difference() < 1e-5
 
 
 def test_several_layers_and_directions(tmp_path):

@@ -249,7 +249,7 @@ NAMES = {
                                           "prefix='_orig_mod.module.'"),
     "parametrised": (lambda: torch.nn.utils.parametrizations.weight_norm(T.Linear(4, 3)), lambda state: {f"0.{key}": value for key, value in state.items()},
                      "remove_parametrizations"),
-    "shared": (lambda: T.Embedding(3, 4), lambda state: {f"1.{key}": value for key, value in state.items()}, "'1.weight' has this shape"),
+    "shared": (lambda: T.Embedding(3, 4), lambda state: {f"first.{key}": value for key, value in state.items()}, "'first.weight' has this shape"),
 }
 
 
@@ -257,8 +257,8 @@ NAMES = {
 def test_the_message_about_a_missing_array_says_where_it_may_be(name, tmp_path):
     make, renamed, word = NAMES[name]
     tensors.save_file(renamed(make().state_dict()), tmp_path / "theirs")
-    model = nn.Sequential(nn.Linear(4, 3, bias=name != "shared"))
-    check_error(CheckpointError, lambda: duoln.load_pytorch(tmp_path / "theirs", model), "'0.weight'", word)
+    model = nn.Sequential(first=nn.Embedding(3, 4), out=nn.Linear(4, 3, bias=False)) if name == "shared" else nn.Sequential(nn.Linear(4, 3))
+    check_error(CheckpointError, lambda: duoln.load_pytorch(tmp_path / "theirs", model), "'out.weight'" if name == "shared" else "'0.weight'", word)
 
 
 def test_a_layer_that_is_called_with_two_orders_is_refused(tmp_path):

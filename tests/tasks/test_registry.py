@@ -153,6 +153,9 @@ BROKEN = {
     "no composed rule": (HOOK + "def duoln_rules():\n    from duoln.extend import Rule, op\n"
                          "    return [(op(lambda x: x), Rule('fast', abs), 'numpy')]", "DuolnError: [<lambda>] has no composed rule"),
     "no operator": (HOOK + "def duoln_rules():\n    return [(1, 2, 3)]", "AttributeError: 'int' object has no"),
+    "name of another operator": (HOOK + "def duoln_rules():\n    from duoln import ops\n    from duoln.extend import Rule, derived, op\n"
+                                 "    @op\n    def relu(x):\n        return relu.apply(x)\n    relu.add(derived(ops.abs))\n"
+                                 "    return [(relu, Rule('mine', abs), 'numpy')]", "expected an operator with a name of its own, found a second 'relu'"),
     "good task, bad rules": (dedent(GOOD) + "\n@hookimpl\ndef duoln_rules():\n    return 1\n", "TypeError"),
 }
 

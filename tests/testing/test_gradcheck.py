@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import duoln
-from duoln import ops
+from duoln import nn, ops
 from duoln.core import Rule, op
 from duoln.errors import DtypeError, GradientError
 from duoln.testing import check_error
@@ -51,3 +51,16 @@ def test_empty_arguments_pass(numpy_backend, rng):
 
 def test_a_constant_function_passes(numpy_backend, rng):
     assert duoln.gradcheck(ops.sign, _x(numpy_backend, rng)) == 0.0
+
+
+def test_a_tree_of_parameters(numpy_backend, rng):
+    model = nn.Sequential(hidden=nn.Linear(3, 4), drop=nn.Dropout(0.5), out=nn.Linear(4, 2))
+    params, x = duoln.to_tensors(model.init(0), numpy_backend, dtype="float64"), _x(numpy_backend, rng, (5, 3))
+    assert duoln.gradcheck(model, params, x) < 1e-7, "and nothing warns of masks"
+
+    def wrong(p, x):
+        return model(p, x) + duoln.stop_gradient(p["out"]["bias"])
+
+    check_error(GradientError, lambda: duoln.gradcheck(wrong, params, x), "argument 0, 'out.bias', of shape (2,)")
+    check_error(GradientError, lambda: duoln.gradcheck(lambda n, pair: duoln.stop_gradient(pair[1]) * pair[0], 3, [x, x]), "argument 1, '1', of shape (5, 3)")
+    check_error(DtypeError, lambda: duoln.gradcheck(model, duoln.to_tensors(model.init(0), numpy_backend), x), "found float32, float64")

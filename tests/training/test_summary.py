@@ -36,6 +36,11 @@ def test_what_is_kept_is_that_of_a_training_step(numpy_backend):
     assert duoln.summary(model, x).activation_bytes == kept_bytes(lambda p: model(p, x), params)
 
 
+def test_dropout_wants_no_masks_in_it():
+    text = str(duoln.summary(nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.LSTM(4, 4, layers=2, dropout=0.5)), (5, 2, 3)))
+    assert "Dropout" in text and "(5, 2, 4)" in text
+
+
 def test_the_sums_are_those_of_the_parameters():
     model = nn.Sequential(nn.Embedding(11, 6), lambda x: x, nn.LSTM(6, 4, norm="layer", layers=2, bidirectional=True), lambda pair: pair[0],
                           nn.Linear(8, 3))

@@ -100,7 +100,7 @@ def lstm_cell(x_gates: Tensor, h_proj: Tensor, c: Tensor, bias: Tensor | None, n
               ) -> tuple[Tensor, Tensor]:
     """The next hidden state and cell of an LSTM (eq. 20-22)."""
     if s.norm == "layer-per-gate":
-        f, i, o, g = _each_gate(x_gates + h_proj, 4, norms["gain_h"], norms["bias_h"], s)
+        i, f, g, o = _each_gate(x_gates + h_proj, 4, norms["gain_h"], norms["bias_h"], s)
         c = _ln(sigmoid(f) * c + sigmoid(i) * tanh(g), norms, "c", s)
         return sigmoid(o) * tanh(c), c
     if s.norm in ("layer", "layer-theano"):
@@ -110,7 +110,7 @@ def lstm_cell(x_gates: Tensor, h_proj: Tensor, c: Tensor, bias: Tensor | None, n
         gates = _bn(x_gates, norms, "x", s) + _bn(h_proj, norms, "h", s) + bias
     else:
         gates = x_gates + h_proj
-    f, i, o, g = split(gates, 4)
+    i, f, g, o = split(gates, 4)
     c = sigmoid(f) * c + sigmoid(i) * tanh(g)
     c_norm = c
     if s.norm in ("layer", "layer-theano", "layer-cell"):

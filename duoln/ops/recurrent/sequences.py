@@ -184,7 +184,7 @@ def lstm(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor
          gradient_limit: float | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """An LSTM over a sequence: hidden states (T, B, H), the last hidden state and the last cell (B, H).
 
-    Gates stand in the order f, i, o, g. See the module for shapes, `NORMS` for variants.
+    Gates stand in the order i, f, g, o. See the module for shapes, `NORMS` for variants.
 
     With `remat` the compiled rule of the CPU keeps 2 H floats per time step and row instead of 10 H (6 H without
     norms over the gates, and with few inputs): the states. The products are computed again for the gradient, that of

@@ -10,7 +10,8 @@
 | `layer-per-gate` | each gate normalised alone; the LSTM carries the normalised cell (TensorFlow contrib) |
 | `batch` | recurrent batch norm (Cooijmans et al. 2017): statistics of the batch at each time step |
 
-Gates stand in this order along the last axis: an LSTM's f, i, o, g (forget, input, output and cell gate; eq. 20), a
+Gates stand in this order along the last axis: an LSTM's i, f, g, o (input, forget, cell and output gate; eq. 20, in the
+order of PyTorch, MLX and Keras), a
 GRU's z, r, n (update, reset and new gate; eq. 26, 27).
 """
 

@@ -20,7 +20,7 @@ from duoln import nn, ops
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor, value_and_grad
 from duoln.errors import UsageError
-from duoln.nn.recurrent import RecurrentCell
+from duoln.nn.cells import RecurrentCell
 from duoln.ops.recurrent.variants import CELLS, Cell
 from duoln.pictures import style
 from duoln.pictures.drawing import figure

@@ -1,0 +1,1 @@
+"""duoln's functions and layers inside programs of other libraries: `duoln.bridge.torch` and `duoln.bridge.mlx`."""

@@ -1,0 +1,97 @@
+"""PyTorch's tensors as native arrays of a backend and back, on the same memory.
+
+On CUDA the arrays are CuPy's. Its work is queued on PyTorch's current stream, so neither library waits for the other,
+and its memory comes from PyTorch's allocator, so both share one pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from duoln.backends.protocol import Array, Backend
+from duoln.errors import DtypeError
+from duoln.runtime import backend
+
+_DTYPES = {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.bool}
+_BACKENDS = {"cpu": "numpy", "cuda": "cupy"}
+
+
+@lru_cache
+def backend_for(device: str) -> Backend:
+    """The backend whose arrays lie on this type of device.
+
+    Raises:
+        DtypeError: there is none. BackendError: it cannot be used here.
+    """
+    if device not in _BACKENDS:
+        raise DtypeError(f"[bridge] expected tensors on {' or '.join(_BACKENDS)}, found {device}; move them with "
+                         "x.cpu()" + ("; on a Mac duoln.bridge.mlx has the same layers" if device == "mps" else ""))
+    return backend(_BACKENDS[device])
+
+
+def on_device(device: torch.device) -> AbstractContextManager[Any]:
+    """In it the backend works as PyTorch does: on its current device and stream, with memory from its allocator."""
+    return nullcontext() if device.type == "cpu" else _on_cuda(device)
+
+
+@contextmanager
+def _on_cuda(device: torch.device) -> Iterator[None]:
+    import cupy
+
+    stream = torch.cuda.current_stream(device)
+    with (cupy.cuda.Device(stream.device_index), cupy.cuda.ExternalStream(stream.cuda_stream, stream.device_index),
+          cupy.cuda.using_allocator(_allocator(cupy, stream))):
+        yield
+
+
+def _allocator(cupy: Any, stream: Any) -> Callable[[int], Any]:
+    """Memory for CuPy from PyTorch's caching allocator. It goes back there with the last array that uses it."""
+    def allocate(size: int) -> Any:
+        room = torch.empty(max(size, 1), dtype=torch.uint8, device=stream.device)
+        memory = cupy.cuda.UnownedMemory(room.data_ptr(), size, room, stream.device_index)
+        return cupy.cuda.MemoryPointer(memory, 0)
+
+    return allocate
+
+
+def native_of(role: str, x: torch.Tensor, be: Backend) -> Array:
+    """The backend's array with the memory of a tensor; bfloat16 as the backend stores it.
+
+    Raises:
+        DtypeError: duoln has no such dtype, or the tensor is not dense; the message says what converts it.
+    """
+    if x.dtype not in _DTYPES:
+        advice = "int()" if x.dtype in (torch.int64, torch.int16, torch.int8, torch.uint8) else "float()"
+        raise DtypeError(f"[bridge] {role}: expected one of {', '.join(sorted(str(d) for d in _DTYPES))}, found "
+                         f"{x.dtype}; write x.{advice}")
+    if x.layout is not torch.strided:
+        raise DtypeError(f"[bridge] {role}: expected a dense tensor, found {x.layout}; write x.to_dense()")
+    x = x.detach()
+    if x.dtype is torch.bfloat16:
+        x = x.view(torch.uint16)
+    return x.numpy() if be.name == "numpy" else be.shared(x)
+
+
+def tensor_of(x: Array, be: Backend, dtype: str) -> torch.Tensor:
+    """The tensor with the memory of a native array, or a copy where that memory is a tensor's or not to be written."""
+    if be.name == "numpy":
+        y = torch.from_numpy(np.array(x) if _is_foreign(x) else x)
+    else:
+        y = torch.from_dlpack(x)
+    return y.view(torch.bfloat16) if dtype == "bfloat16" else y
+
+
+def _is_foreign(x: Array) -> bool:
+    """Whether a result of NumPy cannot be handed out: it is no array, is read-only, or is a view of an argument."""
+    if not isinstance(x, np.ndarray) or not x.flags.writeable:
+        return True
+    base = x.base
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return isinstance(base, torch.Tensor)

@@ -1,0 +1,155 @@
+"""Pure functions of duoln as functions of PyTorch, with gradients of first order."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+import torch
+
+from duoln.bridge.functions import over_trees
+from duoln.bridge.torch.arrays import backend_for, native_of, on_device, tensor_of
+from duoln.core import Tensor
+from duoln.core.gradient import pullback
+from duoln.errors import DtypeError, GradientError
+
+Back = Callable[[Sequence[torch.Tensor | None]], list[torch.Tensor | None]]
+
+
+def differentiable(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of PyTorch's tensors that computes `fn`, a pure function of duoln's tensors, with its gradient.
+
+        >>> norm = differentiable(lambda x, gain: ops.rms_norm(x, gain))
+        >>> norm(x, gain).sum().backward()
+
+    Arguments and results are trees of dicts, lists and tuples. Every torch.Tensor in the arguments reaches `fn` as a
+    duoln.Tensor with the same memory, everything else as it is. Each tensor of the result is one of PyTorch's. Under
+    autocast 16 bits become float32. A backward pass that finds an argument, or a result that the gradient may need,
+    changed in place raises PyTorch's error for that.
+
+    `torch.compile` breaks its graph around the call. The layers of this package stay within the graph.
+
+    Raises:
+        DtypeError: a tensor has a dtype or a device that duoln has not, or tensors lie on several devices.
+        GradientError: by the backward pass, for a gradient of a gradient.
+    """
+    run: Callable[..., Any] = torch.compiler.disable(over_trees(fn, torch.Tensor, apply))
+    return run
+
+
+def apply(fn: Callable[..., Sequence[Tensor]], tensors: Sequence[torch.Tensor], keeps_results: bool = True,
+          ) -> tuple[torch.Tensor, ...]:
+    """`fn` of tensors, recorded by PyTorch's autograd where a gradient is needed.
+
+    `keeps_results` says whether the gradient may read the results, which must not change then.
+    """
+    for x in tensors[:1]:
+        backend_for(x.device.type)  # refuses a device before PyTorch is asked about it
+    if tensors and torch.is_autocast_enabled(tensors[0].device.type):
+        tensors = [x.float() if x.dtype in (torch.float16, torch.bfloat16) else x for x in tensors]
+    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+        results: tuple[torch.Tensor, ...] = _Call.apply(fn, keeps_results, *tensors)
+        return results
+    return tuple(forward(fn, tensors, ())[0])
+
+
+class _Call(torch.autograd.Function):
+    """A call in PyTorch's graph."""
+
+    @staticmethod
+    def forward(ctx: Any, fn: Callable[..., Sequence[Tensor]], keeps_results: bool,  # type: ignore[override]
+                *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        results, back = forward(fn, tensors, ctx.needs_input_grad[2:])
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*(y for y in results if not y.is_floating_point()))
+        # PyTorch frees what is saved, and checks that it was not changed, as for its own functions.
+        ctx.save_for_backward(ticket_for(back), *tensors, *(results if keeps_results else ()))
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:  # type: ignore[override]
+        back = of_ticket(ctx.saved_tensors[0])
+        with torch.no_grad():
+            results = back(gradients)
+        if torch.is_grad_enabled():
+            given = [g for g in gradients if g is not None]
+            places = [k for k, g in enumerate(results) if g is not None]
+            for k, g in zip(places, _FirstOrder.apply(len(given), *given, *(results[k] for k in places)), strict=True):
+                results[k] = g
+        return None, None, *results
+
+
+class _FirstOrder(torch.autograd.Function):
+    """Gradients that depend on others, but have no gradient themselves."""
+
+    @staticmethod
+    def forward(ctx: Any, given: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
+        return tuple(x.view_as(x) for x in tensors[given:])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:  # type: ignore[override]
+        raise GradientError("[differentiable] a gradient of a gradient is not supported: duoln is first order only. "
+                            "A layer of PyTorch's own in this place has one")
+
+
+def forward(fn: Callable[..., Sequence[Tensor]], tensors: Sequence[torch.Tensor], needs: Sequence[bool],
+            ) -> tuple[list[torch.Tensor], Back]:
+    """The results of `fn`, and the function that gives the gradients of the tensors that need one."""
+    device = tensors[0].device if tensors else torch.device("cpu")
+    if any(x.device != device for x in tensors):
+        raise DtypeError(f"[bridge] expected tensors on one device, found {device} and "
+                         f"{next(x.device for x in tensors if x.device != device)}")
+    be, places = backend_for(device.type), [k for k, need in enumerate(needs) if need]
+    with on_device(device):
+        arguments = [Tensor(native_of(f"argument {k}", x, be), be) for k, x in enumerate(tensors)]
+        if not places:
+            return _tensors(fn(*arguments)), lambda gradients: []
+
+        def of_needed(tracked: list[Tensor]) -> Sequence[Tensor]:
+            whole = list(arguments)
+            for k, x in zip(places, tracked, strict=True):
+                whole[k] = x
+            return fn(*whole)
+
+        outputs, pull, tape = pullback(of_needed, [arguments[k] for k in places])
+        tape.closed = True  # it is read by `back`, and nothing is added to it
+        results = _tensors(outputs)
+
+    def back(gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+        with on_device(device):
+            natives = [None if g is None else native_of("gradient", g, be) for g in gradients]
+            pulled = iter(pull(natives, keep=True))
+            return [tensor_of(next(pulled), be, arguments[k].dtype) if need else None for k, need in enumerate(needs)]
+
+    return results, back
+
+
+def _tensors(outputs: Sequence[Tensor]) -> list[torch.Tensor]:
+    return [tensor_of(x.data, x.backend, x.dtype) for x in outputs]
+
+
+class _Ticket(np.ndarray):
+    """A number that stands for a backward function among the tensors that PyTorch saves, and holds it."""
+
+    back: Back
+
+
+_numbers = itertools.count()
+_tickets: WeakValueDictionary[int, _Ticket] = WeakValueDictionary()
+
+
+def ticket_for(back: Back) -> torch.Tensor:
+    """A tensor that keeps `back` as long as its memory lives."""
+    number = next(_numbers)
+    ticket = np.array(number).view(_Ticket)
+    ticket.back = back
+    _tickets[number] = ticket
+    return torch.from_numpy(ticket)
+
+
+def of_ticket(ticket: torch.Tensor) -> Back:
+    """The function that a ticket stands for."""
+    return _tickets[int(ticket)].back

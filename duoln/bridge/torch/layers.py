@@ -1,0 +1,94 @@
+"""What the layers of this package compute, by a key: a text that names an operator and its settings.
+
+A key means the same in every process, so layers pickle, and `torch.compile` keeps a call of `torch.ops.duoln.forward`
+in its graph.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from duoln import ops
+from duoln.bridge.sequences import sequence
+from duoln.bridge.torch.function import apply, forward, of_ticket, ticket_for
+from duoln.core import Tensor
+from duoln.errors import UsageError
+from duoln.ops.recurrent.variants import CELLS
+from duoln.runtime import backend
+
+
+@lru_cache
+def function_of(key: str) -> Callable[..., Sequence[Tensor]]:
+    """The function of tensors that a key names."""
+    operator, settings = json.loads(key)
+    return sequence(operator, **settings) if operator in CELLS else _norm(operator, **settings)
+
+
+def _norm(operator: str, **settings: Any) -> Callable[..., Sequence[Tensor]]:
+    """A norm of x, or of a sum, with its parameters."""
+    def norm(*arrays: Tensor) -> Sequence[Tensor]:
+        y = getattr(ops, operator)(*arrays, **settings)
+        return y if isinstance(y, tuple) else (y,)
+
+    return norm
+
+
+def call(key: str, tensors: Sequence[torch.Tensor], keeps_results: bool = True) -> tuple[torch.Tensor, ...]:
+    """The function of a key, recorded by autograd; within a graph that is compiled, as one operator of it."""
+    if not torch.compiler.is_compiling():
+        return apply(function_of(key), tensors, keeps_results)
+    if torch.compiler.is_exporting():
+        raise UsageError("[bridge] torch.export: expected a model of PyTorch's own operators, found a layer of duoln; "
+                         "export the model with torch.nn's layers, or save its state_dict")
+    if torch.is_autocast_enabled(tensors[0].device.type):
+        tensors = [x.float() if x.dtype in (torch.float16, torch.bfloat16) else x for x in tensors]
+    needs = [torch.is_grad_enabled() and x.requires_grad for x in tensors]
+    return tuple(_forward(key, list(tensors), needs)[:-1])
+
+
+@torch.library.custom_op("duoln::forward", mutates_args=(),
+                         schema="(str key, Tensor[] tensors, bool[] needs) -> Tensor[]")
+def _forward(key: str, tensors: list[torch.Tensor], needs: list[bool]) -> list[torch.Tensor]:
+    """The results, and the ticket of their gradient."""
+    results, back = forward(function_of(key), tensors, needs)
+    return [*results, ticket_for(back)]
+
+
+@_forward.register_fake
+def _(key: str, tensors: list[torch.Tensor], needs: list[bool]) -> list[torch.Tensor]:
+    be = backend("numpy")
+    zeros = [Tensor(be.zeros(tuple(map(int, x.shape)), str(x.dtype).removeprefix("torch.")), be) for x in tensors]
+    results = [tensors[0].new_empty(y.shape, dtype=getattr(torch, y.dtype)) for y in function_of(key)(*zeros)]
+    return [*results, torch.empty((), dtype=torch.int64)]
+
+
+@torch.library.custom_op("duoln::gradient", mutates_args=(),
+                         schema="(Tensor ticket, Tensor?[] gradients, Tensor[] needed) -> Tensor[]")
+def _gradient(ticket: torch.Tensor, gradients: list[torch.Tensor | None], needed: list[torch.Tensor],
+              ) -> list[torch.Tensor]:
+    """The gradients of the tensors that need one."""
+    return [g for g in of_ticket(ticket)(gradients) if g is not None]
+
+
+@_gradient.register_fake
+def _(ticket: torch.Tensor, gradients: list[torch.Tensor | None], needed: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [torch.empty_like(x) for x in needed]
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: list[torch.Tensor]) -> None:
+    _, tensors, ctx.needs = inputs
+    ctx.save_for_backward(output[-1], *(x for x, need in zip(tensors, ctx.needs, strict=True) if need))
+
+
+def _back(ctx: Any, gradients: list[torch.Tensor | None]) -> Any:
+    ticket, *needed = ctx.saved_tensors
+    results = iter(_gradient(ticket, gradients[:-1], needed))
+    return None, [next(results) if need else None for need in ctx.needs], None
+
+
+_forward.register_autograd(_back, setup_context=_keep)

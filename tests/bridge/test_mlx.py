@@ -1,0 +1,112 @@
+"""Functions and layers of duoln inside MLX, beside mlx.nn's own."""
+
+from functools import partial
+
+import pytest
+
+from duoln import ops
+from duoln.errors import GradientError, ShapeError, UsageError
+from duoln.testing import check_error
+
+mx = pytest.importorskip("mlx.core")
+
+from mlx import nn, optimizers
+from mlx.utils import tree_flatten
+
+from duoln.bridge import mlx as bridge
+
+
+def _close(a, b, atol=1e-4):
+    assert a.shape == b.shape and mx.allclose(a, b, atol=atol, rtol=1e-4).item()
+
+
+def _loss(layer, x):
+    y = layer(x)
+    y = mx.concatenate([y[0], y[1][..., -1:, :]], axis=-2) if isinstance(y, tuple) else y
+    return (y ** 2).sum()
+
+
+@pytest.mark.parametrize("shape", [(3, 7, 5), (7, 5), (1, 1, 5)], ids=str)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_values_and_gradients_as_mlx(kind, bias, shape):
+    theirs, ours = (getattr(package, kind)(5, 8, bias=bias) for package in (nn, bridge))
+    ours.update(theirs.parameters())
+    x, results = mx.random.normal(shape), []
+    for layer in (theirs, ours):
+        value, of_layer = nn.value_and_grad(layer, _loss)(layer, x)
+        results.append({"value": value, "x": mx.grad(partial(_loss, layer))(x), **dict(tree_flatten(of_layer))})
+    assert results[0].keys() == results[1].keys()
+    for name, expected in results[0].items():
+        _close(results[1][name], expected)
+
+
+@pytest.mark.parametrize(("kind", "norm"), [("LSTM", "layer"), ("LSTM", "layer-cell"), ("GRU", "layer"), ("RNN", "layer")])
+def test_a_sequence_in_two_parts(kind, norm):
+    layer, x = getattr(bridge, kind)(5, 8, norm=norm), mx.random.normal((3, 6, 5))
+    whole, first = layer(x), layer(x[:, :4])
+    if kind == "LSTM":
+        (whole, cell), (first, c) = whole, first
+        second, last = layer(x[:, 4:], first[:, -1], c[:, -1])
+        _close(last, cell)
+    else:
+        second = layer(x[:, 4:], first[:, -1])
+    _close(mx.concatenate([first, second], axis=1), whole)
+
+
+def test_layer_norm_by_the_equations():
+    layer, x = bridge.LSTM(5, 8, norm="layer"), mx.random.normal((2, 4, 5))
+    norm = {name: getattr(layer, f"layernorm_{name}") for name in "ihc"}
+    h = c = mx.zeros((2, 8))
+    for t in range(4):
+        i, f, g, o = mx.split(norm["i"](x[:, t] @ layer.Wx.T) + norm["h"](h @ layer.Wh.T) + layer.bias, 4, axis=-1)
+        c = mx.sigmoid(f) * c + mx.sigmoid(i) * mx.tanh(g)
+        h = mx.sigmoid(o) * mx.tanh(norm["c"](c))
+    _close(layer(x)[0][:, -1], h)
+
+
+def test_a_compiled_training_step():
+    mx.random.seed(0)
+    layer, x, optimizer = bridge.LSTM(5, 8, norm="layer"), mx.random.normal((3, 7, 5)), optimizers.Adam(1e-2)
+    gradient = nn.value_and_grad(layer, _loss)
+    state = [layer.state, optimizer.state]
+
+    @partial(mx.compile, inputs=state, outputs=state)
+    def step(x):
+        value, gradients = gradient(layer, x)
+        optimizer.update(layer, gradients)
+        return value
+
+    values = [step(x).item() for _ in range(20)]
+    assert values[-1] < 0.5 * values[0]
+
+
+def test_trees_and_integers():
+    pick = bridge.differentiable(lambda params, ids, n: {"y": ops.take(params["w"], ids, axis=0) ** 2, "n": n})
+    w, ids = mx.random.normal((4, 3)), mx.array([0, 2])
+    assert pick({"w": w}, ids, 3)["n"] == 3
+    gradient = mx.grad(lambda w: pick({"w": w}, ids, 3)["y"].sum())(w)
+    _close(gradient, 2 * w * mx.array([[1.0], [0.0], [1.0], [0.0]]))
+
+
+def test_a_second_gradient_is_a_named_error():
+    square = bridge.differentiable(ops.square)
+    twice = mx.grad(lambda x: mx.grad(lambda y: square(y).sum())(x).sum())
+    check_error(GradientError, lambda: twice(mx.ones(3)), "[differentiable]", "first order")
+
+
+@pytest.mark.parametrize("kind", ["LayerNorm", "RMSNorm"])
+def test_norms_as_mlx(kind):
+    theirs, ours, of_sum = getattr(nn, kind)(6), getattr(bridge, kind)(6), getattr(bridge, f"Add{kind}")(6)
+    x, residual = mx.random.normal((4, 6)), mx.random.normal((4, 6))
+    _close(ours(x), theirs(x))
+    y, total = of_sum(x, residual)
+    _close(y, theirs(x + residual))
+    _close(total, x + residual)
+    _close(mx.grad(lambda x: (ours(x) ** 3).sum())(x), mx.grad(lambda x: (theirs(x) ** 3).sum())(x))
+
+
+def test_wrong_calls():
+    check_error(UsageError, lambda: bridge.LSTM(3, 4, norm="batch"), "[LSTM]", "'batch'")
+    check_error(UsageError, lambda: bridge.RNN(3, 4, nonlinearity=nn.relu), "[RNN]", "tanh")
+    check_error(ShapeError, lambda: bridge.GRU(3, 4)(mx.zeros((2, 5))), "[GRU]", "(2, 5)")

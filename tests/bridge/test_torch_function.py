@@ -1,0 +1,252 @@
+"""Pure functions and norms of duoln inside PyTorch: gradients, PyTorch's rules for what is saved, memory, threads, processes."""
+
+import gc
+import threading
+
+import pytest
+
+from duoln import ops
+from duoln.errors import DtypeError, GradientError, ShapeError
+from duoln.testing import check_error
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.peers
+
+from duoln.bridge import torch as bridge
+from duoln.bridge.torch import function
+
+
+def _doubles(*shape):
+    return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+
+
+affine = bridge.differentiable(lambda x, w, b: ops.layer_norm(x @ w, None, b))
+
+LAYOUTS = {"contiguous": lambda: _doubles(4, 3), "transposed": lambda: _doubles(3, 4).T, "strided": lambda: _doubles(8, 6)[::2, ::2],
+           "one row": lambda: _doubles(1, 3), "no row": lambda: _doubles(0, 3)}
+
+
+@pytest.mark.parametrize("make", LAYOUTS.values(), ids=LAYOUTS)
+def test_gradcheck_in_every_layout(make):
+    assert torch.autograd.gradcheck(affine, (make(), _doubles(3, 5), _doubles(5)))
+
+
+def test_a_broadcast_argument():
+    x, w, b = _doubles(1, 3), _doubles(3, 5), _doubles(5)
+    affine(x.expand(4, 3), w, b).square().sum().backward()
+    torch.testing.assert_close(x.grad, 4 * torch.autograd.grad(affine(x, w, b).square().sum(), x)[0])
+
+
+def test_trees_other_values_and_what_needs_no_gradient():
+    @bridge.differentiable
+    def pick(params, ids, *, power):
+        return {"y": ops.take(params["w"], ids, axis=0) ** power, "n": 3, "ids": ids}
+
+    w, ids = _doubles(4, 3), torch.tensor([0, 2], dtype=torch.int32)
+    result = pick({"w": w}, ids, power=2.0)
+    assert result["n"] == 3 and result["ids"].tolist() == [0, 2] and not result["ids"].requires_grad
+    result["y"].sum().backward()
+    torch.testing.assert_close(w.grad[0], 2 * w.detach()[0])
+    assert not w.grad[1].any()
+    frozen = _doubles(4, 3).detach()
+    assert not pick({"w": frozen}, ids, power=2.0)["y"].requires_grad
+    with torch.no_grad():
+        assert not pick({"w": w}, ids, power=2.0)["y"].requires_grad
+
+
+def test_memory_is_shared_and_results_are_not_the_arguments():
+    seen = []
+    look = bridge.differentiable(lambda x: [seen.append(x.data.ctypes.data), x][1])
+    x = torch.randn(3, 4)
+    y = look(x)
+    assert seen == [x.data_ptr()] and y.data_ptr() != x.data_ptr()
+    y.zero_()
+    assert x.abs().min() > 0
+
+
+def test_what_was_changed_in_place_is_an_error_as_in_pytorch():
+    x, w, b = _doubles(4, 3), _doubles(3, 5), _doubles(5)
+    y = affine(x, w, b)
+    with torch.no_grad():
+        w.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+    layer = bridge.LSTM(3, 4)
+    y, _ = layer(torch.randn(2, 1, 3))
+    y.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+@pytest.mark.parametrize("kind", ["LayerNorm", "RMSNorm"])
+def test_a_norm_lets_its_result_be_changed_in_place(kind):
+    """The gradient of a norm reads its arguments alone."""
+    layer, x = getattr(bridge, kind)(5), torch.randn(4, 5, requires_grad=True)
+    torch.relu(layer(x)).sum().backward()
+    expected, x.grad = x.grad, None
+    torch.relu_(layer(x)).sum().backward()
+    assert torch.equal(x.grad, expected)
+
+
+def test_a_graph_is_read_twice_only_if_it_is_kept():
+    x = _doubles(4, 3)
+    y = affine(x, _doubles(3, 5), _doubles(5)).square().sum()
+    y.backward(retain_graph=True)
+    first, x.grad = x.grad, None
+    y.backward()
+    assert torch.equal(first, x.grad)
+    with pytest.raises(RuntimeError, match="second time"):
+        y.backward()
+
+
+def test_a_second_gradient_is_a_named_error():
+    x = _doubles(4, 3)
+    [g] = torch.autograd.grad(affine(x, _doubles(3, 5), _doubles(5)).square().sum(), x, create_graph=True)
+    check_error(GradientError, lambda: g.sum().backward(), "[differentiable]", "first order")
+
+
+WRONG = {"int64": (lambda: bridge.differentiable(ops.square)(torch.ones(2, dtype=torch.int64)), DtypeError, "torch.int64", "x.int()"),
+         "complex": (lambda: bridge.differentiable(ops.square)(torch.ones(2, dtype=torch.complex64)), DtypeError, "torch.complex64"),
+         "sparse": (lambda: bridge.differentiable(ops.square)(torch.eye(2).to_sparse()), DtypeError, "x.to_dense()"),
+         "meta": (lambda: bridge.LayerNorm(2)(torch.ones(2, device="meta")), DtypeError, "meta", "cpu or cuda"),
+         "a width": (lambda: bridge.LayerNorm(4)(torch.ones(2, 5)), ShapeError, "[LayerNorm]", "(4,)", "(2, 5)"),
+         "axes": (lambda: bridge.AddLayerNorm((2, 3))(torch.ones(2, 3), torch.ones(2, 3)), ShapeError, "one axis", "(2, 3)")}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+def test_wrong_calls(wrong):
+    call, kind, *words = wrong
+    check_error(kind, call, *words)
+
+
+NORMS = {"LayerNorm": ((6,), {}), "of two axes": ((5, 6), {}), "without a bias": ((6,), {"bias": False}), "without parameters": ((6,), {"elementwise_affine": False}),
+         "RMSNorm": ((6,), {}), "RMSNorm with eps": ((6,), {"eps": 1e-3})}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_norms_as_torch(name):
+    (shape, options), kind = NORMS[name], "RMSNorm" if "RMS" in name else "LayerNorm"
+    theirs, ours = (getattr(package, kind)(shape, **options).double() for package in (torch.nn, bridge))
+    ours.load_state_dict(theirs.state_dict())
+    x = _doubles(3, 5, 6)
+    for layer in (theirs, ours):
+        layer.result = [y := layer(x), *torch.autograd.grad((y ** 3).sum(), [x, *layer.parameters()])]
+    for a, b in zip(theirs.result, ours.result, strict=True):
+        torch.testing.assert_close(b, a, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("kind", ["LayerNorm", "RMSNorm"])
+def test_norms_of_a_sum(kind):
+    norm, of_sum = getattr(bridge, kind)(6).double(), getattr(bridge, f"Add{kind}")(6).double()
+    x, residual = _doubles(4, 6), _doubles(4, 6)
+    y, total = of_sum(x, residual)
+    torch.testing.assert_close(y, norm(x + residual))
+    assert torch.equal(total, x + residual)
+    assert torch.autograd.gradcheck(of_sum, (x, residual))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_16_bits_and_autocast(dtype):
+    x = torch.randn(4, 6)
+    y = bridge.LayerNorm(6).to(dtype)(x.to(dtype))
+    assert y.dtype is dtype
+    torch.testing.assert_close(y.float(), torch.nn.functional.layer_norm(x.to(dtype).float(), (6,)), rtol=1e-2, atol=1e-2)
+    layer = bridge.LSTM(6, 8, norm="layer")
+    with torch.autocast("cpu", dtype):
+        h, _ = layer(torch.nn.Linear(6, 6)(x)[None])
+    assert h.dtype is torch.float32
+    h.sum().backward()
+    assert layer.weight_hh_l0.grad.dtype is torch.float32
+
+
+def test_10000_calls_leave_nothing():
+    layer, x = bridge.LayerNorm(4), torch.randn(2, 4, requires_grad=True)
+
+    def call():
+        layer(x).sum().backward()
+        layer(x)  # without a backward pass
+
+    for _ in range(100):
+        call()
+    gc.collect()
+    before = len(gc.get_objects())
+    for _ in range(5000):
+        call()
+    gc.collect()
+    assert len(gc.get_objects()) - before < 100 and not len(function._tickets)
+
+
+def test_what_is_kept_goes_with_the_backward_pass():
+    y = affine(_doubles(4, 3), _doubles(3, 5), _doubles(5)).sum()
+    assert len(function._tickets) == 1
+    y.backward()
+    assert not len(function._tickets) and y.grad_fn is not None
+
+
+def test_threads():
+    layer, expected = bridge.LSTM(3, 8, norm="layer", dtype=torch.float64), []
+    inputs = [_doubles(5, 2, 3) for _ in range(8)]
+
+    def gradient(x):
+        return torch.autograd.grad(layer(x)[0].square().sum(), x)[0]
+
+    expected, results = [gradient(x) for x in inputs], {}
+
+    def work(k):
+        for _ in range(5):
+            results[k] = gradient(inputs[k])
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(torch.equal(results[k], expected[k]) for k in range(8))
+
+
+class Normed(torch.utils.data.Dataset):
+    """Rows that a worker normalises."""
+
+    def __init__(self):
+        self.norm = bridge.LayerNorm(4)
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, k):
+        with torch.no_grad():
+            return self.norm(torch.full((4,), float(k)) + torch.arange(4.0))
+
+
+def test_in_a_worker_of_a_dataloader():
+    data = Normed()
+    data[0]  # the parent has used it when the workers are forked
+    rows = torch.cat(list(torch.utils.data.DataLoader(data, batch_size=3, num_workers=2)))
+    torch.testing.assert_close(rows, torch.stack([data[k] for k in range(6)]))
+
+
+def _ranked(rank, folder, queue):
+    torch.distributed.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=2)
+    torch.manual_seed(0)
+    layer = bridge.LSTM(3, 8, norm="layer", dtype=torch.float64)
+    model = torch.nn.parallel.DistributedDataParallel(layer)
+    x = torch.arange(48.0, dtype=torch.float64).view(4, 4, 3).sin()
+    model(x[:, 2 * rank:2 * rank + 2])[0].square().mean().backward()
+    queue.put((rank, layer.weight_hh_l0.grad.tolist()))
+    torch.distributed.destroy_process_group()
+
+
+def test_data_parallel_by_gloo(tmp_path):
+    context = torch.multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    processes = [context.Process(target=_ranked, args=(rank, tmp_path, queue)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    gradients = dict(queue.get(timeout=900) for _ in processes)
+    for process in processes:
+        process.join()
+    torch.manual_seed(0)
+    layer = bridge.LSTM(3, 8, norm="layer", dtype=torch.float64)
+    layer(torch.arange(48.0, dtype=torch.float64).view(4, 4, 3).sin())[0].square().mean().backward()
+    for gradient in gradients.values():
+        torch.testing.assert_close(torch.tensor(gradient, dtype=torch.float64), layer.weight_hh_l0.grad)

@@ -1,0 +1,210 @@
+"""LSTM, GRU and RNN inside PyTorch, beside torch.nn's own layers and beside loops written from the equations."""
+
+import copy
+import io
+import pickle
+
+import numpy as np
+import pytest
+
+import duoln
+from duoln import nn
+from duoln.errors import ShapeError, UsageError
+from duoln.testing import check_error
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.peers
+
+from bridge import loops
+from safetensors.torch import save_file
+from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence
+
+from duoln.bridge import torch as bridge
+
+KINDS = "LSTM", "GRU", "RNN"
+FORMS = {"one layer": {}, "two layers, both directions": {"num_layers": 2, "bidirectional": True}, "no bias": {"bias": False},
+         "batch first": {"batch_first": True}}
+
+
+def _flat(states):
+    return states if isinstance(states, tuple) else (states,)
+
+
+def _pair(kind, **options):
+    """torch.nn's layer and ours with its state."""
+    theirs = getattr(torch.nn, kind)(5, 16, dtype=torch.float64, **options)
+    ours = getattr(bridge, kind)(5, 16, dtype=torch.float64, **options)
+    ours.load_state_dict(theirs.state_dict())
+    return theirs, ours
+
+
+def _compare(theirs, ours, *args):
+    """Values and all gradients."""
+    results, leaves = [], [a for a in args if isinstance(a, torch.Tensor) and a.requires_grad]
+    for layer in (theirs, ours):
+        y, states = layer(*args)
+        values = [getattr(y, "data", y), *_flat(states)] if not isinstance(y, torch.Tensor) else [y, *_flat(states)]
+        loss = sum((v ** 2 * torch.linspace(-1, 2, v.numel(), dtype=v.dtype).view(v.shape)).sum() for v in values)
+        results.append([*values, *torch.autograd.grad(loss, [*leaves, *layer.parameters()])])
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(b, a, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("options", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("kind", KINDS)
+class TestAsTorch:
+    def test_values_and_gradients(self, kind, options):
+        theirs, ours = _pair(kind, **options)
+        assert list(ours.state_dict()) == list(theirs.state_dict())
+        x = torch.randn(7, 3, 5, dtype=torch.float64, requires_grad=True)
+        _compare(theirs, ours, x)
+        batch = 7 if options.get("batch_first") else 3
+        state = torch.randn(ours.num_layers * (1 + ours.bidirectional), batch, 16, dtype=torch.float64)
+        _compare(theirs, ours, x, (state, state / 2) if kind == "LSTM" else state)
+        _compare(theirs, ours, torch.randn(4, 5, dtype=torch.float64))  # one sequence without an axis for the batch
+
+    def test_packed_sequences(self, kind, options):
+        theirs, ours = _pair(kind, **options)
+        sequences = [torch.randn(n, 5, dtype=torch.float64) for n in (3, 7, 2, 7)]
+        _compare(theirs, ours, pack_sequence(sequences, enforce_sorted=False))
+        packed = pack_padded_sequence(torch.randn(7, 2, 5, dtype=torch.float64), [7, 3])
+        _compare(theirs, ours, packed)
+        y, _ = ours(packed)
+        assert (y.batch_sizes == packed.batch_sizes).all() and y.sorted_indices is None
+
+    def test_first_weights_from_one_seed(self, kind, options):
+        first = []
+        for package in (torch.nn, bridge):
+            torch.manual_seed(3)
+            first.append([p.detach() for p in getattr(package, kind)(5, 16, **options).parameters()])
+        assert all((a == b).all() for a, b in zip(*first, strict=True))
+
+
+@pytest.mark.parametrize(("kind", "loop"), [("LSTM", "lstm"), ("GRU", "gru"), ("RNN", "rnn")])
+class TestWithLayerNorm:
+    def test_the_equations(self, kind, loop):
+        layer = getattr(bridge, kind)(5, 16, norm="layer", dtype=torch.float64)
+        with torch.no_grad():
+            for p in layer.parameters():
+                p.add_(torch.randn_like(p) / 4)
+        x = torch.randn(7, 3, 5, dtype=torch.float64, requires_grad=True)
+        first = tuple(torch.randn(1, 3, 16, dtype=torch.float64, requires_grad=True) for _ in range(layer.states))
+
+        def of_loop(x, hx):
+            y, states = getattr(loops, loop)(dict(layer.named_parameters()), x, *(s[0] for s in _flat(hx)))
+            return y, tuple(s[None] for s in _flat(states))
+
+        results = []
+        for run in (layer, of_loop):
+            y, states = run(x, first if kind == "LSTM" else first[0])
+            values = [y, *_flat(states)]
+            loss = sum((v ** 3).sum() for v in values)
+            results.append([*values, *torch.autograd.grad(loss, [x, *first, *layer.parameters()])])
+        for a, b in zip(*results, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10)
+
+    def test_gradcheck(self, kind, loop):
+        layer = getattr(bridge, kind)(2, 3, norm="layer", dtype=torch.float64)
+        names, values = zip(*layer.named_parameters(), strict=True)
+
+        def run(x, *values):
+            y, states = torch.func.functional_call(layer, dict(zip(names, values, strict=True)), (x,))
+            return y, *_flat(states)
+
+        assert torch.autograd.gradcheck(run, (torch.randn(4, 2, 2, dtype=torch.float64, requires_grad=True), *values))
+
+
+@pytest.mark.parametrize(("kind", "norm"), [("LSTM", "layer"), ("LSTM", "layer-cell"), ("LSTM", "layer-theano"), ("LSTM", "layer-per-gate"),
+                                            ("GRU", "layer"), ("GRU", "layer-per-gate"), ("GRU", "none"), ("RNN", "layer")])
+def test_a_state_dict_is_read_by_load_pytorch(kind, norm, tmp_path):
+    layer = getattr(bridge, kind)(5, 16, num_layers=2, bidirectional=True, norm=norm)
+    with torch.no_grad():
+        for p in layer.parameters():
+            p.add_(torch.randn_like(p) / 4)
+    save_file({name: p.contiguous() for name, p in layer.state_dict().items()}, tmp_path / "model.safetensors")
+    own = getattr(nn, kind)(5, 16, "recurrent-bias" if (kind, norm) == ("GRU", "none") else norm, layers=2, bidirectional=True)
+    params = duoln.to_tensors(duoln.load_pytorch(tmp_path / "model.safetensors", own), "numpy")
+    x = torch.randn(6, 3, 5)
+    np.testing.assert_allclose(own(params, duoln.tensor(x.numpy(), "numpy"))[0].numpy(), layer(x)[0].detach().numpy(), atol=2e-6)
+
+
+def test_the_memory_of_a_weight_stays_transposed():
+    layer = bridge.LSTM(4, 6, norm="layer")
+    buffer = io.BytesIO()
+    torch.save(layer, buffer)
+    buffer.seek(0)
+    copies = [copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), torch.load(buffer, weights_only=False),
+              copy.deepcopy(layer).double().float()]
+    x = torch.randn(3, 2, 4)
+    for each in copies:
+        assert each.weight_hh_l0.shape == (24, 6) and each.weight_hh_l0.t().is_contiguous()
+        torch.testing.assert_close(each(x)[0], layer(x)[0])
+    layer(x)[0].sum().backward()
+    assert layer.weight_hh_l0.grad.stride() == layer.weight_hh_l0.stride()
+
+
+def test_names_and_habits():
+    layer = bridge.LSTM(4, 6, 2, dropout=0.5, norm="layer", init="paper")
+    layer.flatten_parameters()
+    assert [w.shape for w in layer.all_weights[1]] == [(24, 6), (24, 6), (24,), (24,)]
+    gate = layer.weight_hh_l0[6:12]
+    torch.testing.assert_close(gate @ gate.T, torch.eye(6), atol=1e-5, rtol=0)
+    assert layer.bias_ih_l0.abs().max() == 0 and layer.weight_ih_l0.abs().max() <= 0.1
+    assert repr(layer).startswith("LSTM(\n  4, 6, num_layers=2, dropout=0.5, norm='layer', init='paper'")
+    assert [name for name, _ in bridge.LSTM(2, 3, bias="one").named_parameters()] == ["weight_ih_l0", "weight_hh_l0", "bias_ih_l0"]
+    assert bridge.GRU(2, 3, bias="one")(torch.randn(4, 1, 2))[0].shape == (4, 1, 3)
+    x = torch.randn(3, 2, 4)
+    assert not torch.equal(layer(x)[0], layer(x)[0]) and torch.equal(layer.eval()(x)[0], layer(x)[0])
+    with pytest.warns(UserWarning, match="one layer"):
+        bridge.LSTM(2, 3, dropout=0.1)
+
+
+WRONG = {"a projection": (lambda: bridge.LSTM(3, 4, proj_size=2), UsageError, "[LSTM]", "proj_size", "2"),
+         "relu": (lambda: bridge.RNN(3, 4, nonlinearity="relu"), UsageError, "[RNN]", "'relu'"),
+         "a population": (lambda: bridge.GRU(3, 4, norm="batch"), UsageError, "[GRU]", "'batch'"),
+         "a variant": (lambda: bridge.LSTM(3, 4, norm="leyer"), UsageError, "[LSTM]", "'layer'"),
+         "a bias": (lambda: bridge.LSTM(3, 4, bias="two"), UsageError, "[LSTM] bias", "'two'"),
+         "a width": (lambda: bridge.LSTM(3, 4)(torch.zeros(2, 1, 5)), ShapeError, "[LSTM]", "3", "5"),
+         "axes": (lambda: bridge.LSTM(3, 4)(torch.zeros(3)), ShapeError, "[LSTM]", "(3,)"),
+         "states": (lambda: bridge.LSTM(3, 4)(torch.zeros(2, 1, 3), torch.zeros(1, 1, 4)), ShapeError, "[LSTM] hx", "(1, 1, 4)"),
+         "a batch of states": (lambda: bridge.GRU(3, 4)(torch.zeros(2, 1, 3), torch.zeros(1, 2, 4)), ShapeError, "[GRU] hx", "(1, 2, 4)")}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+def test_wrong_calls(wrong):
+    call, kind, *words = wrong
+    check_error(kind, call, *words)
+
+
+def test_a_language_model_ends_as_the_loop_does():
+    """200 updates of PyTorch's Adam, in float64 because a chaotic network magnifies rounding."""
+    text = torch.from_numpy(np.random.default_rng(0).integers(0, 11, 400).repeat(2))
+
+    class Model(torch.nn.Module):
+        def __init__(self, by_loop):
+            super().__init__()
+            self.embedding, self.output = torch.nn.Embedding(11, 8), torch.nn.Linear(16, 11)
+            self.lstm, self.by_loop = bridge.LSTM(8, 16, norm="layer"), by_loop
+
+        def forward(self, ids):
+            x = self.embedding(ids)
+            zeros = x.new_zeros(x.shape[1], 16)
+            y = loops.lstm(dict(self.lstm.named_parameters()), x, zeros, zeros)[0] if self.by_loop else self.lstm(x)[0]
+            return self.output(y)
+
+    def trained(by_loop):
+        torch.manual_seed(0)
+        model = Model(by_loop).double()
+        optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+        for update in range(200):
+            ids = torch.stack([text[k * 50 + update:k * 50 + update + 13] for k in range(6)], dim=1)
+            loss = torch.nn.functional.cross_entropy(model(ids[:-1]).flatten(0, 1), ids[1:].flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        return loss.item(), model.state_dict()
+
+    (loss, ours), (of_loop, theirs) = trained(False), trained(True)
+    assert loss < 2.0 and loss == pytest.approx(of_loop, rel=1e-6)
+    for name, p in ours.items():
+        torch.testing.assert_close(p, theirs[name], rtol=1e-5, atol=1e-7)

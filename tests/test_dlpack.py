@@ -1,0 +1,99 @@
+"""Arrays of other libraries as tensors, and tensors as their arrays, by DLPack."""
+
+import numpy as np
+import pytest
+
+import duoln
+from duoln import ops
+from duoln.errors import BackendError, CompileError, DtypeError, GradientError
+from duoln.testing import check_error
+
+LAYOUTS = {"contiguous": lambda x: x, "transposed": lambda x: x.T, "strided": lambda x: x[::2, 1:], "reversed": lambda x: x[::-1],
+           "scalar": lambda x: x[0, 0], "no row": lambda x: x[:0]}
+
+
+@pytest.mark.parametrize("place", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "bool", "float16"])
+def test_numpys_memory_is_shared(place, dtype):
+    array = np.asarray(place((np.arange(12).reshape(4, 3) % 5).astype(dtype)))
+    x = duoln.from_dlpack(array)
+    assert x.backend.name == "numpy" and x.dtype == dtype and x.shape == array.shape
+    assert np.array_equal(x.numpy(), array) and x.data.ctypes.data == array.ctypes.data
+
+
+def test_what_the_owner_writes_changes_the_tensor_and_duoln_does_not_write():
+    array = np.zeros(3, np.float32)
+    x = duoln.from_dlpack(array)
+    array[0] = 7
+    assert x.tolist() == [7, 0, 0] and not x.data.flags.writeable
+    slots = duoln.optim.Adam(0.1).init({"w": x})
+    gradient = {"w": ops.ones_like(x)}
+    duoln.optim.Adam(0.1, donate=True).update({"w": x}, gradient, slots, duoln.tensor(0.1, x.backend))
+    assert array.tolist() == [7, 0, 0]
+    assert duoln.tensor(array, "numpy").data.ctypes.data != array.ctypes.data
+
+
+def test_a_tensor_as_an_array_of_numpy(be):
+    x = duoln.tensor([[1.0, 2.0], [3.0, 4.0]], be)
+    if be.name == "cupy":
+        return  # its memory is another device's
+    array = np.from_dlpack(x)
+    assert array.tolist() == [[1, 2], [3, 4]] and not array.flags.writeable and x.__dlpack_device__() == (1, 0)
+    copied = np.from_dlpack(x, copy=True)
+    assert copied.tolist() == array.tolist() and copied.ctypes.data != array.ctypes.data
+
+
+def test_a_tensor_as_an_array_of_mlx():
+    mx = pytest.importorskip("mlx.core")
+    for name in ("numpy", "mlx"):
+        x = duoln.tensor([1.0, 2.0], name)
+        assert mx.array(x).tolist() == mx.from_dlpack(x).tolist() == [1, 2]
+    assert mx.from_dlpack(duoln.tensor([1.5], "mlx", "bfloat16")).dtype == mx.bfloat16
+    ours = duoln.from_dlpack(mx.array([1.0, 2.0]), "mlx")
+    assert ours.backend.name == "mlx" and ours.tolist() == [1, 2]
+    assert duoln.from_dlpack(ours).backend.name == "numpy"
+
+
+class _OnCuda:
+    """An array that says that it is on a CUDA device."""
+
+    def __dlpack_device__(self):
+        return 2, 0
+
+    def __dlpack__(self, **asked):
+        raise AssertionError("nobody can read it here")
+
+
+def test_refusals(numpy_backend):
+    x = duoln.tensor([1.0], numpy_backend)
+    check_error(DtypeError, lambda: duoln.from_dlpack([1.0]), "[from_dlpack]", "list", "duoln.tensor")
+    check_error(DtypeError, lambda: duoln.from_dlpack(np.arange(3)), "int64", "duoln.tensor(x, dtype=...)")
+    check_error(DtypeError, lambda: duoln.from_dlpack(np.ones(2, np.uint16)), "uint16")  # not to be read as bfloat16
+    check_error(DtypeError, lambda: duoln.from_dlpack(_OnCuda(), "numpy"), "a CUDA device", "x.cpu()")
+    check_error(BackendError, lambda: duoln.from_dlpack(_OnCuda()), "cupy")
+    check_error(BufferError, lambda: np.from_dlpack(duoln.tensor([1.0], numpy_backend, "bfloat16")), "bfloat16", "astype")
+    check_error(BufferError, lambda: x.__dlpack__(), "readonly")  # a reader that knows no read-only arrays
+    check_error(GradientError, lambda: duoln.value_and_grad(lambda p: [np.from_dlpack(p * 2.0), p.sum()][1])(x), "[dlpack]")
+    check_error(CompileError, lambda: duoln.compile(lambda p: [np.from_dlpack(p), p][1])(x), "host")
+
+
+def test_over_the_stand_in_for_cupy(gpu):
+    array = np.arange(3, dtype=np.float32)
+    check_error(DtypeError, lambda: duoln.from_dlpack(array, gpu), "on the host", "duoln.tensor(x, backend)")
+    native = gpu.shared(array)
+    assert native.data.ptr == array.ctypes.data
+
+
+@pytest.mark.peers
+def test_pytorch():
+    torch = pytest.importorskip("torch")
+    t = torch.randn(3, 4)
+    x = duoln.from_dlpack(t)
+    assert x.data.ctypes.data == t.data_ptr() == torch.from_dlpack(x).data_ptr()
+    assert torch.tensor(x).tolist() == torch.asarray(x).tolist() == t.tolist()
+    assert duoln.from_dlpack(t.t()[::2]).shape == (2, 3)
+    bits = torch.from_dlpack(duoln.tensor([1.5], "mlx", "bfloat16"))
+    assert bits.dtype is torch.bfloat16 and bits.item() == 1.5
+    check_error(DtypeError, lambda: duoln.from_dlpack(torch.ones(2, requires_grad=True)), "detach()")
+    check_error(DtypeError, lambda: duoln.from_dlpack(torch.ones(2, dtype=torch.bfloat16)), "float()")
+    check_error(DtypeError, lambda: duoln.from_dlpack(torch.ones(2, device="meta")), "torch.Tensor")
