@@ -261,7 +261,7 @@ class _Ordering:
                 f"first, and flattened={{{place!r}: 1}} if it has the features in the same order")
         if word not in (1, channels):
             raise UsageError(f"[{self._name}] flattened[{place!r}]: expected "
-                             f"{f'{channels} channels' if channels else 'PyTorch’s place of each feature'} for "
+                             f"{f'{channels} channels' if channels else 'the place of each feature in PyTorch'} for "
                              f"{count} features of an image, found {word}")
         return self._by_channels(count, word)
 
