@@ -1,11 +1,13 @@
 """Trees of dicts, lists and tuples, named ones too. Parameters, gradients, slots and batches are such trees.
 
 A leaf is anything that is not a dict, list or tuple. Dicts are walked in insertion order, and a path is
-written with dots: `hidden.0.gain`. Several trees are matched by path, never by order.
+written with dots: `hidden.0.gain`. Several trees are matched by path, never by order. A new tree has the classes of the
+first one: an OrderedDict, a defaultdict, or another class that makes itself of a dict or list of its entries.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -51,8 +53,8 @@ def map(fn: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
     """A tree of the same form with `fn(leaf, *leaves of the others)` at each leaf.
 
     Raises:
-        DtypeError: `fn` is not a function. ShapeError: one of the other trees has another form; the message names the
-            path.
+        DtypeError: `fn` is not a function, or a branch has a class that its entries alone do not make.
+        ShapeError: one of the other trees has another form; the message names the path.
     """
     if not callable(fn):
         raise DtypeError(f"[tree] expected tree.map(fn, tree, ...) with a function first, found {type(fn).__name__}")
@@ -63,15 +65,40 @@ def map(fn: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
 
 def _map_one(fn: Callable[[Any], Any], tree: Tree) -> Tree:
     if isinstance(tree, dict):
-        return {key: _map_one(fn, branch) if isinstance(branch, _BRANCHES) else fn(branch)
-                for key, branch in tree.items()}
+        return _like(tree, {key: _map_one(fn, branch) if isinstance(branch, _BRANCHES) else fn(branch)
+                            for key, branch in tree.items()})
     return _like(tree, [_map_one(fn, branch) if isinstance(branch, _BRANCHES) else fn(branch) for branch in tree])
 
 
-def _like(tree: Tree, entries: list[Any]) -> Tree:
-    """A list, tuple or named tuple like `tree` with other entries."""
+def _like(tree: Tree, entries: Any) -> Tree:
+    """A tree of the class of `tree`, with its attributes, and other entries: a dict or a list of them.
+
+    Raises:
+        DtypeError: the class makes no tree of these entries alone.
+    """
     kind = type(tree)
-    return kind._make(entries) if hasattr(kind, "_make") else kind(entries)
+    if kind is type(entries):
+        return entries
+    if kind is tuple:
+        return tuple(entries)
+    try:
+        made = kind._make(entries) if hasattr(kind, "_make") else \
+            kind(tree.default_factory, entries) if isinstance(tree, defaultdict) else kind(entries)
+        attributes = vars(tree) if hasattr(tree, "__dict__") else tree
+        if attributes is not tree:  # a dict may be its own attributes
+            vars(made).update(attributes)
+    except Exception as error:
+        raise _no_tree(kind) from error
+    given = entries.items() if isinstance(entries, dict) else enumerate(entries)
+    if len(made) != len(entries) or any(made[key] is not entry for key, entry in given):
+        raise _no_tree(kind)
+    return made
+
+
+def _no_tree(kind: type) -> DtypeError:
+    base = next(base.__name__ for base in _BRANCHES if issubclass(kind, base))
+    return DtypeError(f"[tree] expected {base}s, or a class that makes one of its entries alone, as in "
+                      f"{kind.__name__}({base}(x)); found {kind.__name__}; give {base}(x)")
 
 
 def _map(fn: Callable[..., Any], path: tuple[Any, ...], tree: Tree, *others: Tree) -> Tree:
@@ -79,7 +106,7 @@ def _map(fn: Callable[..., Any], path: tuple[Any, ...], tree: Tree, *others: Tre
         for second in others:
             if not isinstance(second, dict) or second.keys() != tree.keys():
                 raise _differs(path, _keys(tree), second)
-        return {k: _map(fn, (*path, k), v, *(o[k] for o in others)) for k, v in tree.items()}
+        return _like(tree, {k: _map(fn, (*path, k), v, *(o[k] for o in others)) for k, v in tree.items()})
     if isinstance(tree, _SEQUENCES):
         for second in others:
             if not isinstance(second, _SEQUENCES) or len(second) != len(tree):

@@ -227,8 +227,8 @@ _sum_columns = stored_kernels("columns.cu", "sum_columns", "x: storage[2], y: st
 _COLUMNS, _ROWS_AT_ONCE = 8, 64
 _MOST_ROWS, _ROWS_OF_GROUP = 2048, 1024
 """With more rows, groups of them are added up first, so that enough blocks work."""
-_MOST_GROUPS = 65_535
-"""The second number of a grid is not larger."""
+_MOST_GROUPS = 1 << 14
+"""A grid has at most 65,535 blocks along its second axis; so many keep any device busy."""
 
 
 def groups_of(rows: int) -> tuple[int, int]:

@@ -187,6 +187,7 @@ HOST = {
     "duoln.data.write_idx": lambda g, be, tmp: write_idx(tmp / "a-idx", g.host(np.uint8([[1, 2]]))),
     "duoln.nn.flatten": lambda g, be, tmp: nn.flatten(g.tensor(_floats(2, 3, 4))),
     "duoln.nn.with_population": lambda g, be, tmp: nn.with_population(nn.LSTM(4, 3, "batch"), g.tensors(nn.LSTM(4, 3, "batch").init(0)), [g.tensor(_floats(5, 6, 4))]),
+    "duoln.nn.in_16_bits": lambda g, be, tmp: nn.in_16_bits(g.tensors({"a": _floats(2, 3), "b": _floats(3)})),
     "duoln.nn.with_masks": lambda g, be, tmp: nn.with_masks(g.tensors({"a": {}, "b": _floats(3)}), g.tensors({"a": _floats(3)})),
     "duoln.nn.without_population": lambda g, be, tmp: nn.without_population(nn.BatchNorm(3), g.tensors({"gain": _floats(3), "mean": _floats(3)})),
     "duoln.save_state": lambda g, be, tmp: duoln.save_state(tmp / "states", 1, a=g.host(_floats(3)), b=g.tensor(_floats(2))),

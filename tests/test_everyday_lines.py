@@ -131,4 +131,4 @@ def test_a_repr_is_cut_like_numpys_and_reads_nothing_in_a_compiled_step(be):
         return x * 1.0
 
     duoln.compile(step)(duoln.tensor([1.0], be))
-    assert "shape=(1,), dtype=float32" in seen[0] and (be.name == "cupy" or "1." not in seen[0])
+    assert "shape=(1,), dtype=float32" in seen[0] and "1." not in seen[0]

@@ -1,6 +1,10 @@
 """Trees: order, paths, and errors that name the path."""
 
+import copy
+import pickle
+from collections import OrderedDict, UserDict, defaultdict
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,6 +79,117 @@ def test_named_tuples_are_trees(be, tmp_path):
         assert isinstance(new["layer"], Pair) and new["layer"].bias["b"].item() == pytest.approx(2.9)
     duoln.save(tmp_path / "p.safetensors", params)
     assert duoln.load(tmp_path / "p.safetensors")["layer"][1]["b"].tolist() == [3.0]
+
+
+class ByAttribute(dict):
+    """Its keys are attributes, too."""
+
+    def __getattr__(self, name):
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+class OwnAttributes(dict):
+    def __init__(self, *args, **entries):
+        super().__init__(*args, **entries)
+        self.__dict__ = self
+
+
+class Layers(list):
+    pass
+
+
+CLASSES = [OrderedDict, ByAttribute, OwnAttributes, lambda entries: defaultdict(list, entries)]
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=["OrderedDict", "by attribute", "own attributes", "defaultdict"])
+def test_a_tree_keeps_its_classes(be, kind, tmp_path):
+    start = kind({"a": kind({"w": np.float32([1, 2])}), "b": Layers([np.float32([3])])})
+    classes = type(start), type(start["a"]), Layers
+    params = duoln.to_tensors(start, be)
+
+    def loss(params, x):
+        assert (type(params), type(params["a"]), type(params["b"])) == classes
+        w = params.a.w if isinstance(params, ByAttribute | OwnAttributes) else params["a"]["w"]
+        more = params["more"] if isinstance(params, defaultdict) else []
+        return ops.sum(w * w * x) + ops.sum(params["b"][0]) + len(more)
+
+    optimizer = optim.Adam(0.1)
+
+    def step(params, slots, x):
+        value, gradients = duoln.value_and_grad(loss)(params, x)
+        return value, gradients, *optimizer.update(params, gradients, slots, x[0])
+
+    def again(tensors):
+        return tensors if be.name == "cupy" else pickle.loads(pickle.dumps(tensors))  # the stand-in has no module
+
+    slots, x = optimizer.init(params), duoln.tensor([5.0, 6.0], be)
+    for run in (step, *[duoln.compile(step)] * 4):
+        value, gradients, new, moments = run(params, slots, x)
+        assert value.item() == 32.0 and gradients["a"]["w"].numpy().tolist() == [10.0, 24.0]
+        for made in (gradients, new, moments["m"], slots["v"], copy.deepcopy(new), again(new),
+                     tree.map(lambda x, y: x, params, {"b": [0], "a": {"w": 0}})):
+            assert (type(made), type(made["a"]), type(made["b"])) == classes
+    duoln.save(tmp_path / "p.safetensors", params)
+    assert [type(branch) for branch in duoln.load(tmp_path / "p.safetensors").values()] == [dict, list]
+
+
+def test_classes_are_forms_of_their_own(be):
+    x = duoln.tensor([1.0], be)
+    step = duoln.compile(lambda p: {"kind": p["x"] * (2.0 if type(p) is dict else 3.0)})
+    for _ in range(4):
+        assert step({"x": x})["kind"].item() == 2.0 and step(OrderedDict(x=x))["kind"].item() == 3.0
+
+
+def test_the_factory_of_a_defaultdict_is_part_of_its_form(be):
+    step = duoln.compile(lambda p: p["w"] * p["power"])
+    two, three = (lambda: 2.0), (lambda: 3.0)
+    for _ in range(4):
+        for factory in (two, three):
+            assert step(defaultdict(factory, w=duoln.tensor([1.0], be))).item() == factory()
+
+
+def test_attributes_beside_the_entries(be):
+    params = ByAttribute(w=duoln.tensor([2.0], be))
+    vars(params)["power"] = 3
+    value, gradient = duoln.value_and_grad(lambda p: ops.sum(p.w ** float(p.power)))(params)
+    assert (value.item(), gradient.w.item(), gradient.power) == (8.0, 12.0, 3)
+    check_error(CompileError, lambda: duoln.compile(lambda p: p)(params), "ByAttribute", "'power'", "constant")
+
+
+def test_tensors_of_a_generator_are_given_one_by_one(be):
+    x = duoln.tensor([1.0], be)
+    for function, given in ((ops.stack, (x for _ in range(2))), (ops.concat, {"a": x}.values()), (ops.stack, map(ops.exp, [x]))):
+        check_error(DtypeError, lambda f=function, g=given: f(g), "one by one", f"{function.__name__}(*list(x))")
+    check_error(DtypeError, lambda: duoln.tensor((v for v in (1.0, 2.0)), be), "generator", "list(x)")
+
+
+class Fixed(dict):
+    def __init__(self, w):
+        super().__init__(w=w)
+
+
+class Doubling(list):
+    def __init__(self, entries):
+        super().__init__([*entries, *entries])
+
+
+@pytest.mark.parametrize(("wrong", "base"), [(Fixed(1.0), "dict"), (Doubling([1.0]), "list")])
+def test_a_class_that_does_not_make_itself_of_entries(wrong, base):
+    for again in (lambda: tree.map(lambda x: x, wrong), lambda: tree.map(lambda x, y: x, {"a": wrong}, {"a": wrong}),
+                  lambda: tree.unflatten(wrong, tree.leaves(wrong))):
+        check_error(DtypeError, again, f"{type(wrong).__name__}({base}(x))", f"give {base}(x)")
+
+
+@pytest.mark.parametrize(("wrong", "remedy"), [
+    (MappingProxyType({}), "dict(x)"), (iter(()), "list(x)"), ({}.values(), "list(x)"), ({1.0}, "list(x)"), (UserDict(a=1), "dict(x)")])
+def test_other_containers_are_told_what_a_tree_is(be, wrong, remedy):
+    x = duoln.tensor([1.0], be)
+    check_error(DtypeError, lambda: duoln.value_and_grad(lambda p: ops.sum(x))({"a": wrong}), "'a'", remedy)
+    check_error(CompileError, lambda: duoln.compile(lambda x, p: x)(x, wrong), "'p'", remedy)
+    check_error(DtypeError, lambda: duoln.tensor(wrong, be), "[tensor]", remedy)
 
 
 CALLS_WITH_RECORDS = {

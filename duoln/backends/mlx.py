@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import threading
 import time
@@ -28,6 +29,8 @@ _LONG = 64
 """Of so many values a sum is made in parts."""
 _LONG_PRODUCT = 1 << 12
 """So many products are added in float64."""
+_REST_OF_E = 5.3182e-17
+"""e / math.e - 1."""
 
 
 class MlxBackend(OnePerProcess):
@@ -113,7 +116,17 @@ class MlxBackend(OnePerProcess):
         return lambda: [self.to_numpy(figure) for figure in figures]
 
     def compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        return mx.compile(fn)
+        """`fn`, which MLX traces once in each thread."""
+        traced = threading.local()
+
+        def run(*arrays: Array) -> Any:
+            if not hasattr(traced, "here"):
+                dropped = vars(self._joined).setdefault("dropped", [])
+                dropped.clear()
+                traced.here = _Traced(fn, dropped)
+            return traced.here.call(*arrays)
+
+        return run
 
     def repeat(self, run: Callable[..., list[Array]], unchanged: Collection[int]) -> Callable[..., list[Array]]:
         return self.compile(run)
@@ -195,7 +208,7 @@ class MlxBackend(OnePerProcess):
         return mx.abs(x)
 
     def exp(self, x: Array) -> Array:
-        return mx.exp(x)
+        return mx.exp(x) if x.dtype != mx.float64 else _exp_of_float64(x)
 
     def expm1(self, x: Array) -> Array:
         return mx.expm1(x)
@@ -210,10 +223,11 @@ class MlxBackend(OnePerProcess):
         return mx.sqrt(x)
 
     def sin(self, x: Array) -> Array:
-        return mx.where(x == 0, x, mx.sin(x))  # on a CPU MLX's sine of -0 is 0
+        sine = mx.sin(x) if x.dtype != mx.float64 else _sine_and_cosine_of_float64(x)[0]
+        return mx.where(x == 0, x, sine)  # on a CPU MLX's sine of -0 is 0
 
     def cos(self, x: Array) -> Array:
-        return mx.cos(x)
+        return mx.cos(x) if x.dtype != mx.float64 else _sine_and_cosine_of_float64(x)[1]
 
     def tanh(self, x: Array) -> Array:
         return mx.tanh(x)
@@ -256,10 +270,8 @@ class MlxBackend(OnePerProcess):
         return sum_over(mx, x, axes, keepdims, _LONG) if axes else mx.sum(x, axis=axis, keepdims=keepdims)
 
     def mean(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
-        axes = self._axes_of_a_long_chain(x, axis)
-        if not axes:
-            return mx.mean(x, axis=axis, keepdims=keepdims)
-        return sum_over(mx, x, axes, keepdims, _LONG) * (1.0 / prod(x.shape[a] for a in axes))
+        # MLX's mean multiplies by the rounded reciprocal of the count, so that of ones need not be 1.
+        return self.sum(x, axis, keepdims) / prod(n for a, n in enumerate(x.shape) if _is_reduced(a, axis, x.ndim))
 
     def _axes_of_a_long_chain(self, x: Array, axis: Axis) -> tuple[int, ...]:
         """The axes of a sum if MLX would add many values one after another, as it does on a CPU; else none."""
@@ -281,13 +293,12 @@ class MlxBackend(OnePerProcess):
         return mx.any(x if x.size else _of_none(x, axis, False), axis=axis, keepdims=keepdims)
 
     def argmax(self, x: Array, axis: int = -1) -> Array:
+        if not x.size:  # MLX refuses to search along an axis that has values, too
+            return mx.zeros([n for k, n in enumerate(x.shape) if k != axis % x.ndim], mx.int32)
         return mx.argmax(x, axis=axis).astype(mx.int32)
 
     def cumulative_sum(self, x: Array, axis: int) -> Array:
         return self._wide(x.dtype, lambda x: mx.cumsum(x, axis=axis), x)
-
-    def cumulative_prod(self, x: Array, axis: int) -> Array:
-        return self._wide(x.dtype, lambda x: mx.cumprod(x, axis=axis), x)
 
     def _wide(self, dtype: Any, run: Callable[..., Array], *arrays: Array) -> Array:
         """`run(*arrays)`. A CPU goes through many values one after another: those of float32 are then float64."""
@@ -344,6 +355,37 @@ class MlxBackend(OnePerProcess):
             return self._wide(x.dtype, mx.matmul, x, y) if x.shape[-1] >= _LONG_PRODUCT else mx.matmul(x, y)
         product = self.matmul(x.astype(mx.float32), y.astype(mx.float32))
         return product if dtype == "float32" else product.astype(x.dtype)
+
+
+class _Traced:
+    """A function as MLX traces it in one thread.
+
+    MLX ends the process if a thread still has a trace when Python has ended, and it forgets a trace only if that is
+    dropped in its own thread. Thread-local objects are dropped there, before a `join` of the thread returns. A trace
+    that another thread drops is left in `dropped`, a list of its own thread.
+    """
+
+    def __init__(self, fn: Callable[..., Any], dropped: list[Any]) -> None:
+        self.call = mx.compile(fn)
+        self._thread, self._dropped = threading.get_ident(), dropped
+
+    def __del__(self) -> None:
+        if threading.get_ident() != self._thread:
+            self._dropped.append(self.call)
+
+
+# On a CPU MLX computes exp, sin and cos of float64 in float32, but powers and tangents in float64.
+
+def _exp_of_float64(x: Array) -> Array:
+    """exp(x) = e'^x (1 + (e / e' - 1) x), where e' is e in float64; the products beyond are below its digits."""
+    return mx.power(mx.array(math.e, mx.float64), x) * (1.0 + _REST_OF_E * mx.clip(x, -800.0, 800.0))
+
+
+def _sine_and_cosine_of_float64(x: Array) -> tuple[Array, Array]:
+    """sin(x) = 2 t / (1 + t^2) and cos(x) = (1 - t^2) / (1 + t^2), where t = tan(x / 2)."""
+    t = mx.tan(0.5 * x)
+    whole = 1.0 + t * t
+    return 2.0 * t / whole, (1.0 - t) * (1.0 + t) / whole
 
 
 def _single(x: Array) -> Array:

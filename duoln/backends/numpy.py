@@ -102,10 +102,8 @@ class NumpyBackend(NumpyLikeBackend):
         return sum_over(np, x, axes, keepdims, _LONG) / math.prod(x.shape[a] for a in axes)
 
     def cumulative_sum(self, x: Array, axis: int) -> Array:
-        return np.cumsum(x, axis=axis, dtype=_wide(x.dtype)).astype(x.dtype, copy=False)
-
-    def cumulative_prod(self, x: Array, axis: int) -> Array:
-        return np.cumprod(x, axis=axis, dtype=_wide(x.dtype)).astype(x.dtype, copy=False)
+        wide = np.float64 if x.dtype == np.float32 else x.dtype  # the values are added one after another
+        return np.cumsum(x, axis=axis, dtype=wide).astype(x.dtype, copy=False)
 
     def matmul(self, x: Array, y: Array, dtype: str | None = None) -> Array:
         if x.dtype not in _BITS:
@@ -157,11 +155,6 @@ class NumpyBackend(NumpyLikeBackend):
             "blas_threads": str(openblas.threads() or "not OpenBLAS"),
             "keeps_freed_memory": "yes" if self._keeps_memory else "no",
         }
-
-
-def _wide(dtype: np.dtype) -> np.dtype:
-    """In what values are added or multiplied one after another: float64 for float32."""
-    return np.dtype(np.float64) if dtype == np.float32 else dtype
 
 
 def _axes_of_a_long_chain(x: Array, axis: Axis) -> tuple[int, ...]:

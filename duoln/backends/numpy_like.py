@@ -179,9 +179,6 @@ class NumpyLikeBackend(OnePerProcess):
     def cumulative_sum(self, x: Array, axis: int) -> Array:
         return self.xp.cumsum(x, axis=axis, dtype=x.dtype)
 
-    def cumulative_prod(self, x: Array, axis: int) -> Array:
-        return self.xp.cumprod(x, axis=axis, dtype=x.dtype)
-
     # Shape
     def reshape(self, x: Array, shape: Shape) -> Array:
         return self.xp.reshape(x, shape)

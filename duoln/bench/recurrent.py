@@ -167,6 +167,8 @@ def entries(cell: str, norm: str, shape: Shape, backward: bool, backend: str | N
              "backend": backend, "peer": None}
     rows = [Entry("duoln", asked), Entry("our products alone", {**asked, "peer": PRODUCTS}, checked=False)]
     if "torch" in peers and norm in ("layer", "none"):
+        if cell == "lstm":
+            rows.append(with_allocators("duoln in torch", {**asked, "peer": "torch", "form": "bridge"})[0])
         rows += with_allocators("torch loop", {**asked, "peer": "torch", "form": "loop"})
         rows.append(with_allocators("torch loop, hoisted", {**asked, "peer": "torch", "form": "hoisted"})[0])
         rows.append(with_allocators(f"torch.nn.{cell.upper()}, no norm",

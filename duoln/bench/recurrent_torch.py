@@ -23,8 +23,8 @@ def build(cell: str, norm: str, form: str, arrays: Mapping[str, np.ndarray], bac
     Args:
         cell: "lstm" or "gru".
         norm: "layer" or "none".
-        form: "loop", "hoisted", "compiled" (the loop around a time step by `torch.compile`) or "plain" (PyTorch's own,
-            without norms).
+        form: "loop", "hoisted", "compiled" (the loop around a time step by `torch.compile`), "plain" (PyTorch's own,
+            without norms) or "bridge" (the LSTM of `duoln.bridge.torch`).
         arrays: x, h, c, w_x, w_h, bias and norms, as duoln has them.
         backward: also compute gradients of the sum of the outputs weighted by `arrays["weights"]`.
         device: "cpu" or "cuda".
@@ -33,8 +33,8 @@ def build(cell: str, norm: str, form: str, arrays: Mapping[str, np.ndarray], bac
 
     # Both libraries of a comparison compute in float32: by default cuDNN's layers would round products to TF32.
     torch.backends.cudnn.allow_tf32 = False
-    make = partial(_plain, torch, cell) if form == "plain" else partial(_loop, torch, cell, norm, form)
-    return weighted(make, arrays, backward, device)
+    forms = {"plain": partial(_plain, torch, cell), "bridge": partial(_bridge, norm)}
+    return weighted(forms.get(form, partial(_loop, torch, cell, norm, form)), arrays, backward, device)
 
 
 def weighted(make: Callable[[Mapping[str, Any]], Callable[[], Any]], arrays: Mapping[str, np.ndarray], backward: bool,
@@ -68,6 +68,25 @@ def _plain(torch: Any, cell: str, p: Mapping[str, Any]) -> Callable[[], Any]:
     module = layer(p["x"].shape[2], hidden, device=p["x"].device)
     states = (p["h"][None], p["c"][None]) if cell == "lstm" else p["h"][None]
     return lambda: module(p["x"], states)[0]
+
+
+def _bridge(norm: str, p: Mapping[str, Any]) -> Callable[[], Any]:
+    """The layer of the bridge, whose weights are views of these tensors."""
+    from duoln.bridge.torch import LSTM
+
+    n_in, hidden = p["w_x"].shape[0], p["w_h"].shape[0]
+    layer = LSTM(n_in, hidden, bias="one", norm=norm, device=p["x"].device)
+    names = {"weight_ih_l0": p["w_x"].t(), "weight_hh_l0": p["w_h"].t(), "bias_ih_l0": p["bias"]}
+    for name, value in names.items():
+        del layer._parameters[name]
+        setattr(layer, name, value)
+    for side, of_norm in (("x", "layernorm_i_l0"), ("h", "layernorm_h_l0"), ("c", "layernorm_c_l0")):
+        for kind, name in (("gain", "weight"), ("bias", "bias")):
+            if f"{kind}_{side}" in p:
+                module = getattr(layer, of_norm)
+                del module._parameters[name]
+                setattr(module, name, p[f"{kind}_{side}"])
+    return lambda: layer(p["x"], (p["h"][None], p["c"][None]))[0]
 
 
 def _loop(torch: Any, cell: str, norm: str, form: str, p: Mapping[str, Any]) -> Callable[[], Any]:

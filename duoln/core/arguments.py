@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MappingView, Sequence, Set
 from dataclasses import is_dataclass
 from typing import Any, NamedTuple
 
@@ -101,9 +101,18 @@ def how_to_wrap(value: Any) -> str:
         return "leave it out, or give a tensor in its place"
     if is_dataclass(value):
         return "a tree is made of dicts, lists and tuples: give vars(x), or a NamedTuple"
+    if remedy := how_to_unpack(value):
+        return remedy
     if kind_name(type(value)) == "torch.Tensor":
         return "duoln.tensor(x.detach().cpu().numpy()) takes its values"
     return "wrap it with duoln.tensor(x)"
+
+
+def how_to_unpack(value: Any) -> str | None:
+    """What makes a dict of a mapping, or a list of what only goes through its entries, in words; else None."""
+    if isinstance(value, Mapping):
+        return "give dict(x)"
+    return "give list(x)" if isinstance(value, Iterator | MappingView | Set) else None
 
 
 def check_integer(name: str, role: str, value: Any, low: int = -LARGEST, high: int = LARGEST) -> int:

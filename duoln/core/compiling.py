@@ -29,9 +29,11 @@ def compile(step: Callable[..., Any]) -> Callable[..., Any]:
 
     `step(*trees) -> trees` must be pure: it reads no values on the host, and the same input shapes give the
     same output shapes. Every leaf that goes in or comes out is a tensor; a learning rate is a 0-d tensor,
-    because a Python number would become a constant. The step itself runs once (MLX) or twice (NumPy, CuPy) for inputs
-    of one form; later calls repeat its operators only. So what Python does in it, such as `print`, an entry of a list
-    or a variable that changes later, is not seen any more: give tensors as arguments, and return what is to be kept.
+    because a Python number would become a constant. The step itself runs twice for inputs of one form; later calls
+    repeat its operators only. So what Python does in it, such as `print`, an entry of a list or a variable that changes
+    later, is not seen any more: give tensors as arguments, and return what is to be kept. Numbers and arrays that are
+    others at the second call, such as random ones, are found: a CompileWarning tells of them, and the step runs as it
+    is.
 
     Within a gradient a compiled function runs as it is, because the gradient needs its operators: compile the whole
     step, with the gradient in it.
@@ -43,6 +45,9 @@ def compile(step: Callable[..., Any]) -> Callable[..., Any]:
     """
     check_function("compile", "step", step)
     return Compiled(step)
+
+
+_SELF = "argument 'self'"
 
 
 class Compiled:
@@ -91,7 +96,7 @@ class _OfForm:
         self._result: Any = None
         """The tree of the result, without its arrays."""
         self._form: Any = None
-        self._native = backend.compile(self._run) if backend.lazy else Replay(self._run, backend)
+        self._native = Replay(self._run, backend)
 
     def __call__(self, natives: list[Array]) -> Any:
         results = self._native(*natives)
@@ -126,7 +131,8 @@ def _backend_of(leaves: list[Any], args: Any, step: Callable[..., Any]) -> Backe
     backend: Backend | None = None
     for leaf in leaves:
         if not isinstance(leaf, Tensor):
-            raise CompileError(f"[compile] {_argument(step, _path(args, leaf))}: {_wrong(leaf)}")
+            argument = _argument(step, _path(args, leaf))
+            raise CompileError(f"[compile] {argument}: {_wrong(leaf) if argument != _SELF else _of_method(leaf)}")
         if backend is None:
             backend = leaf.backend
         elif leaf.backend is not backend:
@@ -142,6 +148,11 @@ def _path(root: Any, leaf: Any) -> str:
 
 def _wrong(leaf: Any) -> str:
     return f"expected a duoln.Tensor, found {described(leaf)}; {_remedy(leaf)}"
+
+
+def _of_method(instance: Any) -> str:
+    return (f"expected trees of tensors, found a method of {described(instance)}; compile the bound method, as in "
+            "self.step = duoln.compile(self.step), and call it when the object no longer changes")
 
 
 def _remedy(leaf: Any) -> str:

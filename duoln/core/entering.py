@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from duoln.backends.protocol import STORAGE, Backend
-from duoln.core.arguments import INT32, described, did_you_mean, dtype_name
+from duoln.core.arguments import INT32, described, did_you_mean, dtype_name, how_to_unpack
 from duoln.core.tensor import Tensor
 from duoln.errors import DtypeError, ShapeError
 
+_PLAIN = list, tuple, int, float, np.ndarray
 _TEXTS = {"U": "text", "S": "bytes"}
 _EVERYWHERE = {np.dtype(name): name for name in ("float32", "int32", "bool")}
 """The dtypes that every backend has. `dtype.name` takes as long as the rest of what enters a step."""
@@ -50,6 +51,8 @@ def _as_array(x: Any) -> np.ndarray:
         refuse_masked("tensor", x)
         raise DtypeError("[tensor] expected numbers on the host, found tensors in a list; put them together with "
                          "ops.stack")
+    if not isinstance(x, _PLAIN) and (remedy := how_to_unpack(x)):
+        raise DtypeError(f"[tensor] expected numbers in lists, or an array, found {described(x)}; {remedy}")
     try:
         values = np.asarray(x)
     except (TypeError, ValueError, RuntimeError) as error:

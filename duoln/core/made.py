@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Made:
-    """A function, and the call `maker(*args)` that made it."""
+    """A function, and the call `maker(*args)` that made it, of another function first."""
 
     def __init__(self, function: Callable[..., Any], maker: Callable[..., Any], args: tuple[Any, ...]) -> None:
         functools.update_wrapper(self, function)
@@ -16,6 +16,17 @@ class Made:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._function(*args, **kwargs)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        """What an attribute of a class gives: made of a method, the function is made anew of the bound method."""
+        maker, (method, *options) = self._made_by
+        bound = method.__get__(instance, owner) if hasattr(type(method), "__get__") else method
+        if bound is method:
+            return self
+        made = maker(bound, *options)
+        if hasattr(method, "__name__"):  # as Python pickles methods
+            made._made_by = getattr, (owner if instance is None else instance, method.__name__)
+        return made
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return self._made_by

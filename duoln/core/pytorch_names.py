@@ -36,6 +36,7 @@ _OWN = ("`def weights(self, rng): return {\"w\": np.zeros(3, np.float32)}` gives
 _CONSTANT = "a constant is a NumPy array, `self.scale = np.ones(3, np.float32)`, of which __call__ makes a tensor"
 _IMMUTABLE = "a tensor is immutable: "
 
+_16_BITS = "`nn.in_16_bits(params, \"float16\")` rounds the weights, inside the loss"
 OF_DUOLN = {
     "no_grad": _NO_CONTEXT, "inference_mode": _NO_CONTEXT, "enable_grad": _NO_CONTEXT, "manual_seed": _SEED,
     "grad": _GRADIENT, "autograd": _GRADIENT, "from_numpy": "`duoln.tensor(array)` takes NumPy arrays",
@@ -43,7 +44,7 @@ OF_DUOLN = {
     "device": "`duoln.backend(\"cupy\")`, \"mlx\" or \"numpy\" is a device",
     "cuda": "`duoln.backend(\"cupy\")` is the GPU",
     "utils": "`duoln.data.Batches({\"x\": array}, 2, seed=0)` makes batches",
-    "jit": "`duoln.compile(step)` compiles a step",
+    "jit": "`duoln.compile(step)` compiles a step", "amp": _16_BITS, "autocast": _16_BITS,
     "float32": "a dtype is a name: `duoln.tensor(array, dtype=\"float32\")`",
     "int32": "a dtype is a name: `duoln.tensor(indices, dtype=\"int32\")`",
     "rand": _DRAWN.format(draw="uniform"), "randn": _DRAWN.format(draw="gaussian"),
@@ -124,7 +125,7 @@ OF_MODULES = {
     "load_state_dict": f"{_PARAMS}; give others to `model(params, x)`",
     "train": _NO_MODE, "eval": _NO_MODE, "to": _ONE_BACKEND, "cuda": _ONE_BACKEND, "cpu": _ONE_BACKEND,
     "zero_grad": f"gradients are a result, so none are to clear: {_GRADIENT}",
-    "half": "`duoln.to_tensors(model.init(0), dtype=\"float16\")` stores 16 bits",
+    "half": _16_BITS,
     "requires_grad_": "`duoln.value_and_grad(loss)(params, x)` differentiates by params; leave out what is fixed",
     "apply": "`def adapted(self, params, rng): return params` of a module changes its initial parameters",
     "register_buffer": _CONSTANT, "register_parameter": _OWN,

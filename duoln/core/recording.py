@@ -56,7 +56,9 @@ class Recording:
     def program(self, results: Sequence[Array]) -> Program | None:
         """What was recorded; None if it cannot be replayed."""
         places = tuple([self._place(x) for x in results])
-        if self.obstacle or any(self._constants[place] is not None for place in places):
+        if self.obstacle:
+            return None
+        if not self._backend.lazy and any(self._constants[place] is not None for place in places):
             return None  # the caller may overwrite a result, so it cannot be a constant
         return Program(self._backend, self._constants, self._instructions, places, self._made)
 

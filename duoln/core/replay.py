@@ -1,10 +1,10 @@
 """Replay: a compiled step that runs its rules alone.
 
-Where the backend does not trace a step itself, most of the time of a small step goes to Python: checks of arguments,
-the choice of rules, the tape, the trees of the optimiser. For inputs of one form they lead to the same rules in the
-same order, because a step is pure. So the first two calls are recorded. If both ran the same rules on the same values,
-the calls that follow run these rules alone. If not, a third call is recorded, because the first one may have made what
-later ones find; if that differs too, a CompileWarning says why, and every call runs the step itself.
+Most of the time of a small step goes to Python: checks of arguments, the choice of rules, the tape, the trees of the
+optimiser. For inputs of one form they lead to the same rules in the same order, because a step is pure. So the first
+two calls are recorded. If both ran the same rules on the same values, the calls that follow run these rules alone, as
+NumPy computes them, CuPy captures them or MLX traces them. If not, a third call is recorded, because the first one may
+have made what later ones find; if that differs too, a CompileWarning says why, and every call runs the step itself.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Replay:
 
     def __init__(self, step: Callable[..., list[Array]], backend: Backend) -> None:
         self._backend = backend
-        self._step: Callable[..., list[Array]] = backend.compile(step)
+        self._step: Callable[..., list[Array]] = step if backend.lazy else backend.compile(step)
         self._recorded: dict[Any, tuple[Program, int]] = {}
         """The last program of each layout, and how many calls differed from the one before."""
         self._proved: dict[Any, Callable[..., list[Array]]] = {}
@@ -61,7 +61,7 @@ class Replay:
             layout = self._layout(natives)
         if layout in self._proved:
             return self._proved[layout](*natives)
-        natives = tuple([_view(x) for x in natives])
+        natives = tuple([self._view(x) for x in natives])
         record = Recording(self._backend, natives)
         with record.recording():
             results = self._step(*natives)
@@ -78,15 +78,21 @@ class Replay:
         elif first is None:
             self._recorded[layout] = program, differed
         else:
-            self._proved[layout] = self._backend.repeat(keep_factors(program).run, program.unchanged)
+            program = keep_factors(program)
+            if self._backend.lazy:  # MLX cannot trace an array that is an argument and a constant
+                array = type(natives[0])
+                program.constants = [self._view(x) if isinstance(x, array) else x for x in program.constants]
+                self._backend.wait([x for x in program.constants if isinstance(x, array)])
+            self._proved[layout] = self._backend.repeat(program.run, program.unchanged)
         return results
 
     def _layout(self, natives: Sequence[Array]) -> Any:
-        return (is_composed_only(), *[x.strides for x in natives])
+        return (is_composed_only(), *(() if self._backend.lazy else [x.strides for x in natives]))
 
-
-def _view(x: Array) -> Array:
-    """The same memory as an object of its own: one array may be two arguments, or an argument and a constant, and need
-    not be at the next call.
-    """
-    return np.asarray(x) if isinstance(x, np.generic) else x.view()
+    def _view(self, x: Array) -> Array:
+        """The same values as an object of its own: one array may be two arguments, or an argument and a constant, and
+        need not be at the next call.
+        """
+        if self._backend.lazy:
+            return type(x)(x)
+        return np.asarray(x) if isinstance(x, np.generic) else x.view()

@@ -295,7 +295,8 @@ class Tensor:
 
     def __len__(self) -> int:
         if not self.shape:
-            raise DtypeError("[len] expected a tensor with axes, found one of no dimensions")
+            raise DtypeError("[len] expected a tensor with axes, found one of no dimensions; x.numpy() is what another "
+                             "library takes")
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Tensor]:
@@ -308,6 +309,7 @@ class Tensor:
         """Values as NumPy prints them, cut where there are many. A compiled step reads no values: the form only."""
         form = f"shape={self.shape}, dtype={self.dtype}, backend={self.backend.name}"
         try:
+            read_on_host(self.data)
             values = self.backend.to_numpy(self.data)
         except CompileError:
             return f"Tensor({form})"

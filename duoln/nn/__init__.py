@@ -27,13 +27,15 @@ from duoln.nn.module import Module, Params
 from duoln.nn.norm import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm, WeightNorm
 from duoln.nn.population import with_population, without_population
 from duoln.nn.recurrent import GRU, LSTM, RNN, Recurrent
+from duoln.nn.sixteen_bits import in_16_bits
 
 __all__ = [
     "ELU", "GELU", "GRU", "LSTM", "RNN", "BatchNorm", "Conv1d", "Conv2d", "Dropout", "DropoutMasks", "Embedding",
     "Flatten", "GRUCell", "GroupNorm", "Identity", "InstanceNorm", "LSTMCell", "LayerNorm", "LeakyReLU", "Linear",
     "LogSoftmax", "Module", "MultiHeadAttention", "Params", "RMSNorm", "RNNCell", "ReLU", "Recurrent",
     "RecurrentCell", "Sequential", "SiLU", "Sigmoid", "Softmax", "Softplus", "Tanh", "TransformerBlock",
-    "WeightNorm", "flatten", "init", "with_masks", "with_population", "without_masks", "without_population",
+    "WeightNorm", "flatten", "in_16_bits", "init", "with_masks", "with_population", "without_masks",
+    "without_population",
 ]
 
 

@@ -26,7 +26,7 @@ from duoln.ops.common import check_tensors
 from duoln.ops.norm import EpsilonPlace, check_epsilon
 from duoln.ops.recurrent.formulas import Settings
 from duoln.ops.recurrent.sequences import check_cell, walk
-from duoln.ops.recurrent.variants import GATES, Cell, Norm, check_variant, has_bias, norm_shapes
+from duoln.ops.recurrent.variants import GATES, Cell, Norm, check_variant, has_bias, norm_shapes, state_dtype
 from duoln.randomness import Stream
 
 States = tuple[Tensor, ...]
@@ -157,14 +157,20 @@ class RecurrentCell(Module):
         return params
 
     def first_states(self, params: Params, batch: int) -> States:
-        """The states of a batch before the first time step: zeros, or the learned states."""
+        """The states of a batch before the first time step: zeros, or the learned states.
+
+        Beside weights of 16 bits an LSTM's cell and a GRU's state are float32, because each step adds little to them.
+        """
         like = parameter(self._name, params, "w_h")
         check_tensors(self._name, like)
         shape = (batch, self.n_hidden)
+        dtypes = [state_dtype(self.cell, name, like.dtype) for name in self.state_names]
         if self.learned_state:
             learned = parameters(self._name, params, [f"{name}0" for name in self.state_names])
-            return tuple(ops.broadcast_to(state, shape=shape) for state in learned)
-        return (ops.zeros(shape, like.backend, like.dtype),) * len(self.state_names)
+            return tuple(ops.broadcast_to(state.astype(dtype), shape=shape)
+                         for state, dtype in zip(learned, dtypes, strict=True))
+        zeros = {dtype: ops.zeros(shape, like.backend, dtype) for dtype in dict.fromkeys(dtypes)}
+        return tuple(zeros[dtype] for dtype in dtypes)
 
     def _states(self, params: Params, batch: int, given: States | None) -> States:
         """The states that were given, or the first ones."""

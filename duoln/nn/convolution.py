@@ -14,6 +14,7 @@ from duoln.nn import init
 from duoln.nn.layers import check_sizes
 from duoln.nn.module import NOT_GIVEN, Module, Params, parameter
 from duoln.ops.conv import Padding, Sizes, check_pair
+from duoln.ops.elementwise import stored_as
 from duoln.randomness import Stream
 
 
@@ -42,6 +43,10 @@ class _Convolution(Module):
             params["bias"] = init.zeros(rng, (self.n_out,))
         return params
 
+    def _with_bias(self, params: Params, y: Tensor) -> Tensor:
+        """The result with the bias if there is one, stored as it was without."""
+        return stored_as(y + parameter(type(self).__name__, params, "bias"), y) if self.bias else y
+
 
 class Conv2d(_Convolution):
     """Two-dimensional convolution, channels last. Sizes, strides, padding, dilation, groups are those of `ops.conv2d`.
@@ -68,9 +73,8 @@ class Conv2d(_Convolution):
         self.size, self.stride, self.padding, self.dilation = size, stride, padding, dilation
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
-        y = ops.conv2d(x, parameter("Conv2d", params, "weight"), stride=self.stride, padding=self.padding,
-                       dilation=self.dilation, groups=self.groups)
-        return y + parameter("Conv2d", params, "bias") if self.bias else y
+        return self._with_bias(params, ops.conv2d(x, parameter("Conv2d", params, "weight"), stride=self.stride,
+                                                  padding=self.padding, dilation=self.dilation, groups=self.groups))
 
 
 class Conv1d(_Convolution):
@@ -94,6 +98,5 @@ class Conv1d(_Convolution):
         self.size, self.stride, self.padding, self.dilation = size, stride, padding, dilation
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
-        y = ops.conv1d(x, parameter("Conv1d", params, "weight"), stride=self.stride, padding=self.padding,
-                       dilation=self.dilation, groups=self.groups)
-        return y + parameter("Conv1d", params, "bias") if self.bias else y
+        return self._with_bias(params, ops.conv1d(x, parameter("Conv1d", params, "weight"), stride=self.stride,
+                                                  padding=self.padding, dilation=self.dilation, groups=self.groups))

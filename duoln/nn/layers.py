@@ -66,7 +66,10 @@ class Linear(Module):
 
 
 class Embedding(Module):
-    """Rows of a table. The row `padding_idx` starts at 0 and has no gradient, so that it stays as it is.
+    """Rows of a table. The row `padding_idx` starts at 0 and has no gradient, so no optimiser moves it.
+
+    The decay of `optim.AdamW` multiplies it with the rest of the table: 0 stays 0, and other values, such as those of
+    another program, shrink unless `decays` leaves the table out.
 
         >>> layer = nn.Embedding(100, 8)
         >>> layer(duoln.to_tensors(layer.init(0)), duoln.tensor([[5, 99]], within=(0, 100))).shape

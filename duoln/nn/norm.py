@@ -224,8 +224,7 @@ class BatchNorm(Module):
         gathers = reports.is_asked(params)
         if "mean" in params and not gathers:
             variance = parameter("BatchNorm", params, "variance")
-            result: Tensor = by_statistics(x, gain, params["mean"], variance, self.eps) + bias
-            return result
+            return by_statistics(x, gain, bias, params["mean"], variance, self.eps)
         y, mean, variance = ops.batch_norm(x, gain, bias, eps=self.eps, unbiased=self.unbiased)
         if gathers:
             rows = prod(x.shape[:-1])

@@ -107,7 +107,7 @@ class Recurrent(Module):
             x = outs[0] if len(outs) == 1 else ops.concat(*outs, axis=-1)
         if self.return_sequences:
             return (ops.moveaxis(x, 1, 0) if self.batch_first else x), last
-        ends = [state[0] for state in last[-len(self.directions):]]
+        ends = [state[0].astype(x.dtype) for state in last[-len(self.directions):]]
         return ends[0] if len(ends) == 1 else ops.concat(*ends, axis=-1), last
 
     def _time_major(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:

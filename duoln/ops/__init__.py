@@ -76,6 +76,7 @@ from duoln.ops.loss import (
     softmax_cross_entropy,
 )
 from duoln.ops.norm import batch_norm, layer_norm, rms_norm, weight_norm
+from duoln.ops.product import prod
 from duoln.ops.recurrent import gru, gru_step, lstm, lstm_cell, lstm_step, rnn, rnn_step
 from duoln.ops.reduce import (
     all,
@@ -88,7 +89,6 @@ from duoln.ops.reduce import (
     max,
     mean,
     min,
-    prod,
     softmax,
     std,
     sum,

@@ -14,7 +14,7 @@ _NEVER = -1e30
 """The score of a masked time step: its weight becomes 0. With minus infinity, a row of masked steps would give NaN."""
 
 
-@op
+@op(like=(3, 0))
 def additive_attention(query: Tensor, keys: Tensor, score_vector: Tensor, values: Tensor, mask: Tensor,
                        ) -> tuple[Tensor, Tensor]:
     """The attention of Bahdanau et al. (2015), which adds the query to each key.

@@ -10,7 +10,7 @@ from typing import Any
 
 from duoln.backends.protocol import REALS, Array, Backend, Shape
 from duoln.core import Tensor
-from duoln.core.arguments import LARGEST, check_integer, did_you_mean, dtype_name, how_to_wrap, kind_name
+from duoln.core.arguments import LARGEST, check_integer, did_you_mean, dtype_name, how_to_unpack, how_to_wrap, kind_name
 from duoln.core.repeated import repeated
 from duoln.core.storage import common_dtype
 from duoln.errors import DtypeError, MemoryExhaustedError, MixedBackendError, ShapeError
@@ -91,6 +91,8 @@ def no_tensor(name: str, value: Any) -> DtypeError:
     """The error for an argument that should have been a tensor."""
     if isinstance(value, list | tuple) and any(isinstance(x, Tensor) for x in value):
         remedy = f"give the tensors one by one, {name}(x, y)"
+    elif how_to_unpack(value) == "give list(x)":
+        remedy = f"give its tensors one by one, {name}(*list(x))"
     else:
         return DtypeError(f"[{name}] expected a duoln.Tensor, found {_described_and_remedied(value)}")
     return DtypeError(f"[{name}] expected a duoln.Tensor, found {kind_name(type(value))}; {remedy}")
@@ -120,6 +122,14 @@ def check_float(name: str, *tensors: Tensor) -> None:
             raise MixedBackendError(f"[{name}] expected one backend, found {backend.name} and {x.backend.name}")
         else:
             common_dtype(name, [t.dtype for t in tensors if isinstance(t, Tensor)])
+
+
+def check_wide(name: str, roles: str, *tensors: Tensor) -> None:
+    """Raises DtypeError if a tensor has 16 bits, which would lose most of the small changes that are added to it."""
+    narrow = next((x.dtype for x in tensors if x.data.dtype in x.backend.narrow), None)
+    if narrow:
+        raise DtypeError(f"[{name}] expected {roles} of float32, found {narrow}, which loses most steps; keep them "
+                         f"in float32 and round a copy for the model: p.astype({narrow!r})")
 
 
 def check_beside(name: str, role: str, x: Tensor, dtype: str, like: Tensor) -> None:

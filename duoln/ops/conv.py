@@ -78,7 +78,7 @@ def _check_image(name: str, x: Tensor, kernel: Pair, padding: Sequence[int] = (0
                          f"with padding {tuple(padding[first:])} in all")
 
 
-@op
+@op(like=(0,))
 def conv2d(x: Tensor, weight: Tensor, *, stride: Sizes = 1, padding: Padding = 0, dilation: Sizes = 1,
            groups: int = 1) -> Tensor:
     """Two-dimensional convolution: a cross-correlation, as is usual for neural networks.
@@ -249,25 +249,35 @@ def max_pool2d(x: Tensor, *, size: Sizes, stride: Sizes | None = None, padding: 
         x (B, H, W, C) -> (B, (H + 2 padding - size) // stride + 1, (W + 2 padding - size) // stride + 1, C).
     """
     sizes, steps, border = _check_pool("max_pool2d", x, size, stride, padding)
-    return max_pool2d.apply(_with_border(x, border, -inf), size=_joint(sizes), stride=_joint(steps))
+    return max_pool2d.apply(_with_border(x, border, -inf), size=_joint(sizes), stride=_joint(steps), border=border)
 
 
-def _max_pool_forward(be: Backend, x: Array, size: Sizes, stride: Sizes) -> tuple[Array, Any]:
+def _max_pool_forward(be: Backend, x: Array, size: Sizes, stride: Sizes, border: Pair = (0, 0)) -> tuple[Array, Any]:
     y, windows = None, list(_windows(x.shape, _both(size), _both(stride)))
     for window in windows:
         y = x[window] if y is None else be.maximum(y, x[window])
-    return y, (x, y, windows)
+    return y, (x, y, windows, border)
 
 
 def _max_pool_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
-    x, y, windows = saved
+    """The gradient of the padded images. The border takes none, also where all values of a window are -infinity."""
+    x, y, windows, (rows, columns) = saved
+    is_pixel = None
+    if rows or columns:
+        pixels = be.ones((x.shape[1] - 2 * rows, x.shape[2] - 2 * columns, 1))
+        is_pixel = be.pad(pixels, ((rows, rows), (columns, columns), (0, 0))) > 0.0
+
+    def chosen(window: tuple[slice, ...]) -> Array:
+        is_greatest = is_extreme(be, x[window], y)
+        return is_greatest if is_pixel is None else be.logical_and(is_greatest, is_pixel[window[1:3]])
+
     count = be.zeros(y.shape, be.dtype(y))
     for window in windows:
-        count = count + be.astype(is_extreme(be, x[window], y), be.dtype(y))
+        count = count + be.astype(chosen(window), be.dtype(y))
     share = gout / count
     dx = be.zeros(x.shape, be.dtype(x))
     for window in windows:
-        dx = be.slice_add(dx, window, be.where(is_extreme(be, x[window], y), share, 0.0))
+        dx = be.slice_add(dx, window, be.where(chosen(window), share, 0.0))
     return (dx,)
 
 
@@ -285,12 +295,12 @@ def _avg_pool_forward(be: Backend, x: Array, size: Sizes, stride: Sizes) -> tupl
     y, windows = 0.0, list(_windows(x.shape, _both(size), _both(stride)))
     for window in windows:
         y = y + x[window]
-    return y * (1.0 / len(windows)), (x.shape, windows)
+    return y / len(windows), (x.shape, windows)
 
 
 def _avg_pool_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
     shape, windows = saved
-    share = gout * (1.0 / len(windows))
+    share = gout / len(windows)
     dx = be.zeros(shape, be.dtype(gout))
     for window in windows:
         dx = be.slice_add(dx, window, share)
@@ -309,7 +319,7 @@ def max_pool1d(x: Tensor, *, size: int, stride: int | None = None, padding: int 
     """
     image, sizes = _as_image("max_pool1d", x, size, stride, padding)
     image = _with_border(image, (0, sizes[2]), -inf)
-    y = max_pool2d.apply(image, size=_joint((1, sizes[0])), stride=_joint((1, sizes[1])))
+    y = max_pool2d.apply(image, size=_joint((1, sizes[0])), stride=_joint((1, sizes[1])), border=(0, sizes[2]))
     return reshape(y, shape=(y.shape[0], *y.shape[2:]))
 
 

@@ -58,8 +58,8 @@ def _zero(be: Backend, kept: None, g: Array) -> Array:
     return be.zeros(g.shape, be.dtype(g))
 
 
-_ENOUGH = 88.0
-"""No power up to that of this number is infinite in float32."""
+_ENOUGH = {"float32": 88.0, "float64": 709.0}
+"""No power up to that of this number is infinite."""
 
 
 def logistic(be: Backend, x: Array) -> tuple[Array, Array]:
@@ -67,7 +67,7 @@ def logistic(be: Backend, x: Array) -> tuple[Array, Array]:
 
     In this form it keeps its digits where it is small, and divided by 1 + e^x it is its slope, also where it is near 1.
     """
-    power = be.exp(be.minimum(x, _ENOUGH))
+    power = be.exp(be.minimum(x, _ENOUGH[be.dtype(x)]))
     whole = power + 1.0
     return power / whole, whole
 
@@ -202,6 +202,15 @@ def _chosen(be: Backend, mine: Array, theirs: Array | float, g: Array, wins: Cal
     return be.where(wins(theirs, mine), 0.0, be.where(mine == theirs, 0.5 * g, g))
 
 
+def _slope_of_divisor(be: Backend, x: Array | float, y: Array, g: Array) -> Array:
+    """Gradient -g x / y^2. The square of y would overflow, so would g / y or g (x / y) beside the other factor: a small
+    x / y is the first one, a large x / y the last one.
+    """
+    ratio = x / y
+    is_small = be.abs(ratio) < 1.0
+    return -(g * be.where(is_small, ratio, 1.0) / y * be.where(is_small, 1.0, ratio))
+
+
 def _whole(name: str, value: Callable[[Any, Any], Array]) -> Callable[[Backend, Any, Any], Array]:
     """`value` of two arguments, which for int32 does not wrap round."""
 
@@ -218,8 +227,7 @@ subtract = _binary("subtract", "x - y.", _whole("subtract", lambda x, y: x - y),
                    lambda be, x, y, g: -g)
 multiply = _binary("multiply", "x * y.", _whole("multiply", lambda x, y: x * y), lambda be, x, y, g: g * y,
                    lambda be, x, y, g: g * x, ("y", "x"))
-divide = _binary("divide", "x / y.", lambda be, x, y: x / y, lambda be, x, y, g: g / y,
-                 lambda be, x, y, g: -(g / y) * (x / y), ("y", "xy"))  # the square of y would overflow
+divide = _binary("divide", "x / y.", lambda be, x, y: x / y, lambda be, x, y, g: g / y, _slope_of_divisor, ("y", "xy"))
 maximum = _binary("maximum", "The greater; at a tie each gets half the gradient, beside a NaN all of it.",
                   lambda be, x, y: be.maximum(x, y) if not isinstance(x, int | float) else be.maximum(y, x),
                   lambda be, x, y, g: _chosen(be, x, y, g, lambda a, b: a > b),
@@ -383,6 +391,16 @@ def astype(x: Tensor, dtype: str) -> Tensor:
     if x.dtype in REALS and dtype in REALS:
         return astype.apply(x, dtype=dtype)
     return Tensor(repeated(x.backend.astype, x.data, dtype), x.backend)
+
+
+def widened(x: Tensor) -> Tensor:
+    """The values in float32 if they are stored in 16 bits, else as they are."""
+    return astype.apply(x, dtype="float32") if x.data.dtype in x.backend.narrow else x
+
+
+def stored_as(x: Tensor, like: Tensor) -> Tensor:
+    """The floats in the dtype of another tensor."""
+    return x if x.data.dtype == like.data.dtype else astype.apply(x, dtype=like.dtype)
 
 
 astype.add(Rule("composed", lambda be, x, dtype: (be.astype(x, dtype), be.dtype(x)),

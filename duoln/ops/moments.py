@@ -12,12 +12,14 @@ from duoln.backends.protocol import Array, Backend
 
 LEAST_EPS = 1e-12
 """From this epsilon on, the squares of small values do not count beside it."""
-SCALE = 2.0**-40
+SCALE = {"float32": 2.0**-40, "float64": 2.0**-300}
 """What values are multiplied by before they are squared, with such an epsilon: the sum of n squares is finite for
-values below 1e31 / sqrt(n).
+values below 1e31 / sqrt(n), in float64 below 1e244 / sqrt(n).
 """
-_FAR = 2.0**30
-"""With a smaller epsilon, mean sizes above this and below its reciprocal are brought near 1."""
+_FAR = {"float32": (2.0**30, 2.0**80), "float64": (2.0**240, 2.0**500)}
+"""With a smaller epsilon, mean sizes above the first number are divided by the second one, and those below its
+reciprocal are multiplied by it.
+"""
 
 
 def centred(be: Backend, x: Array, axes: Sequence[int], eps: float) -> tuple[Array, Array]:
@@ -49,12 +51,14 @@ def mean_square(be: Backend, x: Array, axes: Sequence[int], eps: float, divisor:
         divisor: what the sum is divided by; the number of values by default.
     """
     axes = tuple(axes)
-    scale: Array | float = SCALE
+    dtype = be.dtype(x)
+    scale: Array | float = SCALE[dtype]
     if eps < LEAST_EPS:
+        far, unit = _FAR[dtype]
         size = be.mean(be.abs(x), axis=axes, keepdims=True)
-        one = be.ones(size.shape, be.dtype(x))
-        scale = be.where(size > _FAR, one * 2.0**-80, be.where(size < 1 / _FAR, one * 2.0**80, one))
+        one = be.ones(size.shape, dtype)
+        scale = be.where(size > far, one / unit, be.where(size < 1 / far, one * unit, one))
     scaled = x * scale
     if divisor is None:
         return be.mean(scaled * scaled, axis=axes, keepdims=True), scale
-    return be.sum(scaled * scaled, axis=axes, keepdims=True) * (1.0 / divisor), scale
+    return be.sum(scaled * scaled, axis=axes, keepdims=True) / divisor, scale

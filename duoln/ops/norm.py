@@ -17,7 +17,7 @@ from duoln.core.arguments import AT_LEAST_0, check_choice, check_flag, check_num
 from duoln.core.tensor import stop_gradient
 from duoln.errors import ShapeError
 from duoln.ops.common import check_float, check_given, length_over, normal_axes
-from duoln.ops.elementwise import sqrt
+from duoln.ops.elementwise import sqrt, stored_as, widened
 from duoln.ops.moments import centred, mean_square
 from duoln.ops.shape import permute_dims, reshape
 
@@ -249,9 +249,9 @@ def _batch_norm_vjp(be: Backend, saved: Any, gouts: tuple[Array | None, ...],
     if needs[0]:
         g = gout if gain is None else gout * gain
         along = be.sum(g * xhat, axis=axes)
-        dx = rstd * (g - be.mean(g, axis=axes) - xhat * (along * (1.0 / divisor)))
+        dx = rstd * (g - be.mean(g, axis=axes) - xhat * (along / divisor))
         if d_mean is not None:
-            dx = dx + d_mean * (1.0 / rows)
+            dx = dx + d_mean / rows
         if d_variance is not None:
             dx = dx + differences * (d_variance * (2.0 / divisor))
     return (dx, be.sum(gout * xhat, axis=axes) if needs[1] else None,
@@ -261,10 +261,11 @@ def _batch_norm_vjp(be: Backend, saved: Any, gouts: tuple[Array | None, ...],
 batch_norm.add(Rule("composed", _batch_norm_forward, _batch_norm_vjp))
 
 
-def by_statistics(x: Tensor, gain: Tensor, mean: Tensor, variance: Tensor, eps: float) -> Tensor:
-    """Batch norm by a mean and a variance that are given and have no gradient; a bias is left to the caller."""
+def by_statistics(x: Tensor, gain: Tensor, bias: Tensor | None, mean: Tensor, variance: Tensor, eps: float) -> Tensor:
+    """Batch norm by a mean and a variance that are given and have no gradient, in float32, stored as `x` is."""
     mean, variance = stop_gradient(mean), stop_gradient(variance)
-    return ((x - mean) * (gain / sqrt(variance + eps))).astype(x.dtype)
+    y = (widened(x) - mean) * (gain / sqrt(widened(variance) + eps))
+    return stored_as(y if bias is None else y + bias, x)
 
 
 @op(like=(0,))

@@ -16,7 +16,7 @@ from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import NOT_NAN, check_flag, check_number
 from duoln.core.miscalled import explained
 from duoln.core.tensor import stop_gradient
-from duoln.errors import DtypeError, ShapeError
+from duoln.errors import ShapeError
 from duoln.ops.common import (
     check_beside,
     check_float,
@@ -91,68 +91,7 @@ def mean(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     check_flag("mean", "keepdims", keepdims)
     axes = normal_axes("mean", axis, x.ndim)
     _check_nonempty("mean", x, axes)
-    return sum(x, axis=axes, keepdims=keepdims) * (1.0 / math.prod(x.shape[a] for a in axes))
-
-
-@op(like=(None,))
-def prod(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-    """The product of float or int32 values; that of none is 1.
-
-    The gradient of a value is the product of the others, so it is right at 0 too.
-
-    Raises:
-        DtypeError: `x` holds bools; on NumPy, int32 does not hold a product, see `sum`.
-    """
-    check_tensors("prod", x)
-    if x.dtype == "bool":
-        raise DtypeError("[prod] expected a float or int32 tensor, found bool; ops.all is the product of bools")
-    axes = normal_axes("prod", axis, x.ndim)
-    return prod.apply(x, axis=axes, keepdims=check_flag("prod", "keepdims", keepdims))
-
-
-def _in_rows(be: Backend, x: Array, axes: tuple[int, ...]) -> Array:
-    """A matrix with the values along the axes in each row."""
-    rest = [i for i in range(len(x.shape)) if i not in axes]
-    rows = be.permute_dims(x, (*rest, *axes))
-    return be.reshape(rows, (math.prod(x.shape[i] for i in rest), math.prod(x.shape[i] for i in axes)))
-
-
-def _products_before(be: Backend, rows: Array) -> Array:
-    """For each place of a row, and the one behind its end, the product of the values before it."""
-    return be.cumulative_prod(be.concat((be.ones((rows.shape[0], 1), be.dtype(rows)), rows), axis=1), 1)
-
-
-def _prod_forward(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> tuple[Array, Any]:
-    rows = _in_rows(be, x, axis)
-    shape = _kept(x.shape, axis) if keepdims else _dropped(x.shape, axis)
-    if be.dtype(x) == "int32" and rows.shape[1]:
-        return be.reshape(be.exactly(rows, name="prod", compute=partial(_whole_products, be)), shape), (x, axis)
-    return be.reshape(_products_before(be, rows)[:, -1], shape), (x, axis)
-
-
-def _whole_products(be: Backend, rows: Array) -> Array:
-    """The products of rows of 64-bit integers, by halves. A number beyond int32 is kept as the next one beyond it, so
-    that no product wraps round and one with 0 is 0.
-    """
-    while (count := rows.shape[1]) > 1:
-        half = count // 2
-        products = be.maximum(be.minimum(rows[:, :half] * rows[:, half:2 * half], 1 << 31), -(1 << 31) - 1)
-        rows = be.concat([products, rows[:, 2 * half:]], axis=1)
-    return rows[:, 0]
-
-
-def _prod_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
-    x, axis = saved
-    rows = _in_rows(be, x, axis)
-    before = _products_before(be, rows)[:, :-1]
-    behind = be.flip(_products_before(be, be.flip(rows, 1))[:, :-1], 1)
-    dx = before * behind * be.reshape(gout, (rows.shape[0], 1))
-    order = (*(i for i in range(len(x.shape)) if i not in axis), *axis)
-    back = tuple(order.index(i) for i in range(len(x.shape)))
-    return (be.permute_dims(be.reshape(dx, tuple(x.shape[i] for i in order)), back),)
-
-
-prod.add(Rule("composed", _prod_forward, _prod_vjp))
+    return sum(x, axis=axes, keepdims=keepdims) / math.prod(x.shape[a] for a in axes)
 
 
 @explained
@@ -163,14 +102,14 @@ def var(x: Tensor, axis: Axis = None, *, correction: float = 0.0, keepdims: bool
         ShapeError: there are no more values than `correction`.
     """
     centred, axes, count = _centred("var", x, axis, correction, keepdims)
-    return sum(square(centred), axis=axes, keepdims=keepdims) * (1.0 / count)
+    return sum(square(centred), axis=axes, keepdims=keepdims) / count
 
 
 @explained
 def std(x: Tensor, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
     """The standard deviation: the root of the variance. Its gradient at equal values is 0. Raises as `var`."""
     centred, axes, count = _centred("std", x, axis, correction, keepdims)
-    return vector_norm.apply(centred, axis=axes, keepdims=keepdims) * math.sqrt(1.0 / count)
+    return vector_norm.apply(centred, axis=axes, keepdims=keepdims) / math.sqrt(count)
 
 
 def _centred(name: str, x: Tensor, axis: Axis, correction: float, keepdims: bool,

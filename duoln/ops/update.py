@@ -11,8 +11,8 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import AT_LEAST_0, BELOW_1, LARGEST, check_choice, check_flag, check_number
 from duoln.core.footprint import owner
-from duoln.errors import DtypeError, ShapeError, UsageError
-from duoln.ops.common import check_beside, check_float, greatest_size, scale_of
+from duoln.errors import ShapeError, UsageError
+from duoln.ops.common import check_beside, check_float, check_wide, greatest_size, scale_of
 
 
 @op(like=(None,))
@@ -60,7 +60,7 @@ def norm_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> lis
 global_norm.add(Rule("composed", _norm_forward, norm_vjp))
 
 
-@op
+@op(like=(None,))
 def adam_rates(rate: Tensor, updates: Tensor, *, beta1: float, beta2: float, eps: float,
                bias_correction: str = "standard") -> tuple[Tensor, Tensor, Tensor]:
     """`rate` and `eps` of `adam_update` from the learning rate and the number of updates so far; that number plus 1.
@@ -75,17 +75,29 @@ def adam_rates(rate: Tensor, updates: Tensor, *, beta1: float, beta2: float, eps
 
     Raises:
         ShapeError: rate or updates has axes. DtypeError: rate is not a float tensor, updates not an int32 one.
-        UsageError: a beta is not in [0, 1), eps is below 0, or the bias correction is unknown.
+        UsageError: a beta is not in [0, 1), eps is below 0, or the bias correction is unknown or divides by 0.
     """
     check_float("adam_rates", rate)
     check_beside("adam_rates", "updates", updates, "int32", rate)
     beta1 = check_number("adam_rates", "beta1", beta1, BELOW_1)
     beta2 = check_number("adam_rates", "beta2", beta2, BELOW_1)
     eps = check_number("adam_rates", "eps", eps, AT_LEAST_0)
-    check_choice("adam_rates", "bias_correction", bias_correction, ("standard", "kiros2015"))
+    check_correction("adam_rates", beta1, beta2, bias_correction)
     if rate.shape != () or updates.shape != ():
         raise ShapeError(f"[adam_rates] expected 0-d rate and updates, found shapes {rate.shape} and {updates.shape}")
     return adam_rates.apply(rate, updates, beta1=beta1, beta2=beta2, eps=eps, bias_correction=bias_correction)
+
+
+def check_correction(name: str, beta1: float, beta2: float, bias_correction: str) -> None:
+    """Raises UsageError for a correction that is unknown, or that these betas make 0; DtypeError for no string.
+
+    1 - (1 - beta)^t is 0 for a beta of 0: nothing can be divided by it, and a rate that it multiplies moves nothing.
+    """
+    check_choice(name, "bias_correction", bias_correction, ("standard", "kiros2015"))
+    for role, beta in (("beta1", beta1), ("beta2", beta2)):
+        if bias_correction == "kiros2015" and 1 - beta == 1:
+            raise UsageError(f"[{name}] {role}: expected a number above 0 with bias_correction 'kiros2015', whose "
+                             f"1 - (1 - {role})^t would be 0, found {beta}")
 
 
 class Correction(NamedTuple):
@@ -152,10 +164,7 @@ def adam_update(rate: Tensor, eps: Tensor, scale: Tensor | None, keep: Tensor | 
     optional = {"scale": scale, "keep": keep}
     numbers = {"rate": rate, "eps": eps, **{name: number for name, number in optional.items() if number is not None}}
     check_float("adam_update", *numbers.values(), *arrays)
-    narrow = next((x.dtype for x in arrays if x.data.dtype in x.backend.narrow), None)
-    if narrow:
-        raise DtypeError(f"[adam_update] expected parameters and moments of float32, found {narrow}, which loses most "
-                         f"steps; round a copy inside the gradient instead: p.astype({narrow!r})")
+    check_wide("adam_update", "parameters, gradients and moments", *arrays)
     beta1 = check_number("adam_update", "beta1", beta1, BELOW_1)
     beta2 = check_number("adam_update", "beta2", beta2, BELOW_1)
     check_flag("adam_update", "donate", donate)

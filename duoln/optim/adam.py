@@ -9,11 +9,10 @@ from typing import Any, Literal
 
 from duoln import ops, tree
 from duoln.core import Tensor
-from duoln.core.arguments import AT_LEAST_0, BELOW_1, EPSILON, check_choice, check_function, check_number
+from duoln.core.arguments import AT_LEAST_0, BELOW_1, EPSILON, check_function, check_number
 from duoln.core.miscalled import explained
-from duoln.errors import UsageError
 from duoln.nn.population import is_statistic
-from duoln.ops.common import check_tensors
+from duoln.ops.update import check_correction
 from duoln.optim.clipping import Params, ScaleByNorm, global_norm
 from duoln.optim.optimizer import Optimizer, slot, zeros_like
 
@@ -32,7 +31,7 @@ class Adam(Optimizer):
 
     `bias_correction="kiros2015"` is the correction in the code of the paper's order-embedding and skip-thoughts
     experiments: it divides by 1 - 0.1^t and 1 - 0.001^t and does not correct epsilon, so that early updates are up to
-    6.6 times larger than Adam's.
+    6.6 times larger than Adam's. It needs betas above 0.
 
     The slots m and v hold the moments divided by 1 - beta1 and 1 - beta2. A gradient beyond 1e19, whose square float32
     does not hold, stops its parameter for good; a clip by the norm prevents that.
@@ -54,20 +53,16 @@ class Adam(Optimizer):
     def __post_init__(self) -> None:
         super().__post_init__()
         kind = type(self).__name__
-        check_choice(kind, "bias_correction", self.bias_correction, ("standard", "kiros2015"))
         check_number(kind, "eps", self.eps, EPSILON)
         for name, beta in (("beta1", self.beta1), ("beta2", self.beta2)):
             check_number(kind, name, beta, BELOW_1)
+        check_correction(kind, self.beta1, self.beta2, self.bias_correction)
 
     @explained
     def init(self, params: Params) -> dict[str, Any]:
-        leaves = tree.leaves(params)
-        if not leaves:
-            raise UsageError(f"[{type(self).__name__}] expected parameters, found none")
-        check_tensors(type(self).__name__, *leaves)
-        backend = leaves[0].backend
-        return {"m": zeros_like(params), "v": zeros_like(params),
-                "step": ops.zeros((), backend, "int32")}
+        leaves = self._checked_leaves(params)
+        moments = {"m": zeros_like(params), "v": zeros_like(params)}
+        return {**moments, "step": ops.zeros((), leaves[0].backend, "int32")} if leaves else moments
 
     def _update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
                 ) -> tuple[Params, dict[str, Any]]:

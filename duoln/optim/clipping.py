@@ -33,6 +33,8 @@ class ScaleByNorm:
         check_function("scale_by_norm", "scale_of", self.scale_of)
 
     def __call__(self, gradients: Params) -> Params:
+        if not tree.leaves(gradients):
+            return gradients
         by = self.scale_of(global_norm(gradients))
         return tree.map(lambda g: g * by, gradients)
 

@@ -13,7 +13,7 @@ from duoln.core.arguments import AT_LEAST_0, check_flag, check_function, check_i
 from duoln.core.miscalled import explained, wrong_call
 from duoln.core.pytorch_names import OF_OPTIMIZERS, how_to_name, name_missing, present_names
 from duoln.errors import CallError, DtypeError, ShapeError
-from duoln.ops.common import check_tensors
+from duoln.ops.common import check_float, check_tensors, check_wide
 from duoln.optim.clipping import Clip, Params, global_norm
 
 Schedule = Callable[[int], float]
@@ -27,6 +27,9 @@ class Optimizer:
     With `donate`, `update` may overwrite its parameters and slots. A view of a parameter, such as a slice that a loss
     returned beside its value, then holds the values after the update; `copy.deepcopy` of it keeps those before. So does
     a thread that saves parameters while training goes on.
+
+    Parameters and gradients of 16 bits are refused: a step is often smaller than half a unit in their last place, and
+    would be lost. Keep them in float32, and round a copy inside the gradient, see `nn.in_16_bits`.
 
     Attributes:
         learning_rate: a number, or a function of the update such as `optim.cosine(...)`; `rate_at` gives its values.
@@ -82,7 +85,12 @@ class Optimizer:
 
     @explained
     def init(self, params: Params) -> dict[str, Any]:
-        """The initial slots."""
+        """The initial slots.
+
+        Raises:
+            DtypeError: a leaf is not a tensor, or has 16 bits.
+        """
+        self._checked_leaves(params)
         return {}
 
     @explained
@@ -92,7 +100,8 @@ class Optimizer:
 
         Raises:
             ShapeError: gradients or slots have another form than the parameters, or the rate has axes.
-            DtypeError: a leaf is not a tensor, or the rate is not a number. UsageError: the rate is below 0.
+            DtypeError: a leaf is not a tensor or has 16 bits, or the rate is not a number.
+            UsageError: the rate is below 0.
         """
         checked = self._checked(params, gradients, slots, rate)
         if checked is None:
@@ -112,24 +121,37 @@ class Optimizer:
 
     def _checked(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor | float,
                  ) -> Tensor | None:
-        """The rate as a tensor, after the checks of `update`; None if it is a number and there are no parameters."""
+        """The rate as a tensor, after the checks of `update`; None if there are no parameters."""
         name = type(self).__name__
-        leaves = tree.leaves(params)
-        check_tensors(name, *leaves, *tree.leaves(gradients))
+        leaves = self._checked_leaves(params)
+        of_gradients = tree.leaves(gradients)
+        check_tensors(name, *leaves, *of_gradients)
+        check_wide(name, "gradients", *of_gradients)
         if not isinstance(rate, Tensor):
             if callable(rate):
                 raise DtypeError(f"[{name}] rate: expected a number or a 0-d tensor, found {described(rate)}; give "
                                  "optimizer.rate_at(update)")
-            number = check_number(name, "rate", rate, AT_LEAST_0)
-            if not leaves:
-                return None
-            rate = ops.full((), number, leaves[0].backend, leaves[0].dtype)
+            check_number(name, "rate", rate, AT_LEAST_0)
+        if not leaves:
+            tree.zipped(params, gradients)  # refuses gradients of another form
+            return None
+        if not isinstance(rate, Tensor):
+            rate = ops.full((), float(rate), leaves[0].backend, leaves[0].dtype)
         check_tensors(name, rate, *leaves)
+        if rate.dtype != leaves[0].dtype:
+            raise DtypeError(f"[{name}] rate: expected {leaves[0].dtype}, as the parameters are, found {rate.dtype}")
         if rate.shape != ():
             raise ShapeError(f"[{name}] rate: expected a number or a 0-d tensor, found shape {rate.shape}")
         if not isinstance(slots, dict):
             raise DtypeError(f"[{name}] slots: expected a dict, found {described(slots)}")
         return rate
+
+    def _checked_leaves(self, params: Params) -> list[Tensor]:
+        """The parameters as a list. Raises DtypeError unless all are tensors of float32, or all of float64."""
+        leaves = tree.leaves(params)
+        check_float(type(self).__name__, *leaves)
+        check_wide(type(self).__name__, "parameters", *leaves)
+        return leaves
 
     def _update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
                 ) -> tuple[Params, dict[str, Any]]:

@@ -43,6 +43,7 @@ class SGD(Optimizer):
 
     @explained
     def init(self, params: Params) -> dict[str, Any]:
+        self._checked_leaves(params)
         return {"velocity": zeros_like(params)} if self.momentum else {}
 
     def _update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
@@ -57,6 +58,9 @@ class SGD(Optimizer):
 @dataclass(frozen=True)
 class RMSProp(Optimizer):
     """p <- p - rate * g / (sqrt(s) + eps), s <- decay * s + (1 - decay) * g^2 (Tieleman and Hinton 2012).
+
+    The mean square is computed as s + (1 - decay) (g^2 - s), which does not drift. A gradient beyond 1e19, whose square
+    float32 does not hold, makes its parameter NaN; a clip by the norm prevents that.
 
     Attributes:
         learning_rate: a number, or a function of the update such as `optim.cosine(...)`; `rate_at` gives its values.
@@ -76,11 +80,12 @@ class RMSProp(Optimizer):
 
     @explained
     def init(self, params: Params) -> dict[str, Any]:
+        self._checked_leaves(params)
         return {"square": zeros_like(params)}
 
     def _update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
                 ) -> tuple[Params, dict[str, Any]]:
         before = slot("RMSProp", slots, "square")
-        square = tree.map(lambda s, g: s * self.decay + g * g * (1 - self.decay), before, gradients)
+        square = tree.map(lambda s, g: s + (g * g - s) * (1 - self.decay), before, gradients)
         new = tree.map(lambda p, g, s: p - g * rate / (ops.sqrt(s) + self.eps), params, gradients, square)
         return new, {"square": square}

@@ -30,7 +30,8 @@ def save(path: str | Path, params: Any) -> None:
 
     Args:
         path: the file; its folder exists.
-        params: a tree of dicts, lists and tuples, with tensors or NumPy arrays.
+        params: a tree of dicts, lists and tuples, with tensors or NumPy arrays. Trees of other classes, such as an
+            OrderedDict or a named tuple, are read as dicts, lists and tuples.
 
     Raises:
         DtypeError: a leaf is no tensor and no array of numbers, has masked values, or a dict has a name that is no text

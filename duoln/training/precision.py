@@ -6,30 +6,24 @@ than half a unit in the last place of bfloat16, and would be lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from duoln import tree
 from duoln.core import Tensor
+from duoln.nn import in_16_bits
 from duoln.runs.precision import BF16
 
 _STORED = "bfloat16"
-_LEAST_AXES = 2
-"""Gains and biases, with one axis, stay in float32."""
 
 
 def stored_params(params: Any, precision: str) -> Any:
     """The parameters as the model computes with them. Gradients flow back through the rounding."""
-    return _rounded(params, precision, lambda t: t.ndim >= _LEAST_AXES)
+    return in_16_bits(params, _STORED) if precision == BF16 else params
 
 
 def stored_batch(batch: dict[str, Tensor], precision: str) -> dict[str, Tensor]:
     """The batch as the model computes with it: its floats rounded, the rest as it is."""
-    rounded: dict[str, Tensor] = _rounded(batch, precision, lambda t: True)
-    return rounded
-
-
-def _rounded(tensors: Any, precision: str, is_chosen: Callable[[Tensor], bool]) -> Any:
     if precision != BF16:
-        return tensors
-    return tree.map(lambda t: t.astype(_STORED) if t.dtype == "float32" and is_chosen(t) else t, tensors)
+        return batch
+    rounded: dict[str, Tensor] = tree.map(lambda t: t.astype(_STORED) if t.dtype == "float32" else t, batch)
+    return rounded

@@ -7,7 +7,7 @@ enum Role { P, G, M, V, NEW_P, NEW_M, NEW_V, ROLES };
 
 // Gives the sum of the gradient's squares.
 template <class T>
-static double update(T* const at[ROLES], index_t count, T rate, T eps, T scale, T keep, T beta1, T beta2) {
+static Wide<T> update(T* const at[ROLES], index_t count, T rate, T eps, T scale, T keep, T beta1, T beta2) {
     const T *p = at[P], *g = at[G], *m = at[M], *v = at[V];
     T *new_p = at[NEW_P], *new_m = at[NEW_M], *new_v = at[NEW_V];
     T squares = 0;
@@ -69,7 +69,7 @@ static void multiply_out(const T* left, const Right& by, index_t size, index_t f
                                 const T* eps, const T* scale, const T* keep, T* norm, int64_t tensors, double beta1,       \
                                 double beta2, int32_t threads) {                                                           \
         guarded([&] {                                                                                                      \
-            *norm = T(root_of_sums(sizes, tensors, threads, [=](index_t tensor, index_t first, index_t last) {             \
+            *norm = T(root_of_sums<T>(sizes, tensors, threads, [=](index_t tensor, index_t first, index_t last) {             \
                 T *at[ROLES], gradient[BLOCK];                                                                             \
                 const bool factored = rights && rights[tensor].width;                                                      \
                 for (int role = 0; role < ROLES; ++role)                                                                   \

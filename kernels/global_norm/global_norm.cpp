@@ -2,7 +2,7 @@
 #include "blocks.h"
 
 template <class T>
-static double squares(const T* x, index_t count) {
+static Wide<T> squares(const T* x, index_t count) {
     T sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (index_t k = 0; k < count; ++k) sum += x[k] * x[k];
@@ -13,7 +13,7 @@ static double squares(const T* x, index_t count) {
     extern "C" void global_norm_##NAME(const int64_t* addresses, const int64_t* sizes, T* norm, int64_t tensors,      \
                                        int32_t threads) {                                                             \
         guarded([&] {                                                                                                 \
-            *norm = T(root_of_sums(sizes, tensors, threads, [=](index_t tensor, index_t first, index_t last) {        \
+            *norm = T(root_of_sums<T>(sizes, tensors, threads, [=](index_t tensor, index_t first, index_t last) {        \
                 return squares(reinterpret_cast<const T*>(addresses[tensor]) + first, last - first);                  \
             }));                                                                                                      \
         });                                                                                                           \

@@ -19,6 +19,7 @@ from duoln.kernels.layer_norm import metal, mlx_fast
 from duoln.ops import layer_norm
 from duoln.ops.moments import LEAST_EPS, SCALE
 
+_SCALE = SCALE["float32"]
 _ACTIVATIONS: dict[str | None, Callable[[Array], Array]] = {
     None: lambda y: y, "relu": lambda y: mx.maximum(y, 0.0), "tanh": mx.tanh}
 
@@ -54,7 +55,7 @@ def normalised(be: Backend, x: Array, gain: Array | None, bias: Array | None, ep
 
 
 def _fast(x: Array, gain: Array | None, bias: Array | None, eps: float, activation: str | None) -> Array:
-    return _ACTIVATIONS[activation](mx.fast.layer_norm(x * SCALE, gain, bias, eps * SCALE**2))
+    return _ACTIVATIONS[activation](mx.fast.layer_norm(x * _SCALE, gain, bias, eps * _SCALE**2))
 
 
 def _fast_forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float, eps_place: str,

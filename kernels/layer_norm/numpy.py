@@ -41,7 +41,7 @@ def _mean(rows: Array) -> Array:
     width = rows.shape[1]
     if width >= _LONG_ROW:
         return np.mean(rows, axis=1, keepdims=True)
-    means: Array = rows @ np.full((width, 1), 1 / width, rows.dtype)
+    means: Array = rows @ np.ones((width, 1), rows.dtype) / width
     return means
 
 
@@ -49,7 +49,7 @@ def _mean_of_products(x: Array, y: Array) -> Array:
     """The mean of the products of the values of each row, (rows, 1)."""
     width = x.shape[1]
     sums: Array = np.vecdot(x, y) if width < _LONG_ROW else (x * y).sum(axis=1)
-    return sums[:, None] * (1 / width)
+    return sums[:, None] / width
 
 
 def _rstd(centred: Array, eps: float) -> Array:

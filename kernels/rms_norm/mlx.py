@@ -16,6 +16,8 @@ from duoln.kernels.layer_norm.variant import RMS
 from duoln.ops import rms_norm
 from duoln.ops.moments import LEAST_EPS, SCALE
 
+_SCALE = SCALE["float32"]
+
 
 def _composed(be: Backend, x: Array, gain: Array | None, eps: float) -> Array:
     y: Array = rms_norm.rules("mlx")[-1].forward(be, x, gain, eps=eps)[0]
@@ -40,7 +42,7 @@ def normalised(be: Backend, x: Array, gain: Array | None, eps: float) -> Array:
 
 
 def _fast(x: Array, gain: Array | None, eps: float) -> Array:
-    return mx.fast.rms_norm(x * SCALE, gain, eps * SCALE**2)
+    return mx.fast.rms_norm(x * _SCALE, gain, eps * _SCALE**2)
 
 
 def _fast_forward(be: Backend, x: Array, gain: Array | None, eps: float) -> tuple[Array, _Saved]:

@@ -50,7 +50,7 @@ class Encoder(nn.Module):
         if self.bias_twice:
             own = {**own, "bias": own["bias"] * 2.0}
         _, cell = self.cell.first_states(own, x.shape[1])
-        first = ops.broadcast_to(params["first"], shape=cell.shape)
+        first = ops.broadcast_to(params["first"].astype(x.dtype), shape=cell.shape)
         states, last = self.cell.sequence(own, x, (first, cell), mask)
         return states, last[0]
 
@@ -166,7 +166,7 @@ class Reader(nn.Module):
             y: Tensor = getattr(self, name)(own, x)
             return y
         xhat = ops.batch_norm(ops.matmul(x, own["weight"]), params[f"gain_{name}"], eps=self.eps)[0]
-        return xhat + own["bias"] if "bias" in own else xhat
+        return (xhat + own["bias"]).astype(x.dtype) if "bias" in own else xhat
 
     @staticmethod
     def _mean(states: Tensor, mask: Tensor) -> Tensor:

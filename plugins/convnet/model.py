@@ -45,7 +45,7 @@ class ImageLayerNorm(Module):
         if self.gains == "unit":
             return ops.reshape(ops.layer_norm(flat, params["gain"], params["bias"]), shape=x.shape)
         y: Tensor = ops.reshape(ops.layer_norm(flat), shape=x.shape) * params["gain"] + params["bias"]
-        return y
+        return y.astype(x.dtype)
 
 
 class Block(Module):

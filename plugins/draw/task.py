@@ -92,7 +92,7 @@ class DrawTask(Task):
 
     def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
         nats = model(params, batch)
-        y: Tensor = ops.sum(nats) * (1.0 / nats.shape[0])
+        y: Tensor = ops.sum(nats) / nats.shape[0]
         return y
 
     def predict(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:

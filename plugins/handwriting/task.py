@@ -112,7 +112,7 @@ class Handwriting(Task):
                          cfg.eps_place)
 
     def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
-        return ops.sum(self.predict(model, params, batch)) * (1.0 / batch["text"].shape[0])
+        return ops.sum(self.predict(model, params, batch)) / batch["text"].shape[0]
 
     def predict(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
         """The negative log-likelihood of each line, in nats: (B,)."""

@@ -125,7 +125,8 @@ def _pairs(x: Tensor) -> Tensor:
 
 def normalise_over_time(x: Tensor, gain: Tensor, bias: Tensor, eps: float) -> Tensor:
     """Each value of each utterance, less its mean over the steps, by its deviation over them: (T, B, D)."""
-    return ops.layer_norm(x, axis=0, eps=eps) * gain + bias
+    y: Tensor = ops.layer_norm(x, axis=0, eps=eps) * gain + bias
+    return y.astype(x.dtype)
 
 
 def dropped(x: Tensor, batch: Batch, name: str) -> Tensor:

@@ -68,7 +68,7 @@ class SkipThoughts(nn.Module):
         seen = ops.reshape(vectors[:words.size], shape=(length, batch, self.width))
         inputs = ops.reshape(vectors[words.size:], shape=(2, steps, batch, self.width))
         code = self._encode(params, seen, mask)
-        nothing = ops.zeros((1, batch, self.width), code.backend, code.dtype)
+        nothing = ops.zeros((1, batch, self.width), code.backend, inputs.dtype)
         states = [cell.sequence(params[name], ops.concat(nothing, inputs[k], axis=0), (code,))[0]
                   for k, (name, cell) in enumerate((("previous", self.previous), ("next", self.next)))]
         output = params["output"]

@@ -120,3 +120,15 @@ def test_named_errors(be):
     for call in (lambda: x + y, lambda: ops.matmul(ops.stack(x, x), ops.stack(y, y)), lambda: ops.concat(x, y),
                  lambda: ops.layer_norm(x, y), lambda: ops.where(x > 0, x, y)):
         check_error(DtypeError, call, "expected", "bfloat16", "float16", "convert with astype")
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("make", ["tensor", "as_tensor", "asarray"])
+def test_pytorch_is_given_the_array_of_a_tensor(be, make):
+    """PyTorch goes through what it does not know entry by entry, down to a tensor without axes."""
+    import torch
+
+    x = duoln.tensor([1.0, 2.0], be)
+    check_error(DtypeError, lambda: getattr(torch, make)(x), "[len]", "x.numpy()")
+    for values in (x.numpy(), np.asarray(x), x.tolist()):
+        assert getattr(torch, make)(values).tolist() == [1.0, 2.0]

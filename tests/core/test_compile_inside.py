@@ -185,7 +185,7 @@ def test_what_the_first_call_makes_and_later_ones_find_is_a_constant(be):
     compiled = duoln.compile(step)
     for k in range(6):
         assert compiled(_x(be, k, 1.0)).numpy().tolist() == [10.0 * k, 20.0]
-    assert len(calls) == (1 if be.lazy else 3)
+    assert len(calls) == 3
 
 
 def test_a_method_is_told_that_its_object_is_no_tensor(be):

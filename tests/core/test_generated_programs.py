@@ -19,7 +19,7 @@ from duoln.core import composed_only, each_rule
 from duoln.errors import CompileError, CompileWarning, DuolnError, GradientError
 
 SIZE = 3
-SEEDS, OF_MLX = range(1500), range(0, 1500, 40)
+SEEDS, OF_MLX = range(1500), range(0, 1500, 41)
 """The programs. MLX compiles C++ for each, which takes a second; with `--long` it gets all of them."""
 PARTS = 10
 """Tests of one backend; each runs its part of the programs."""

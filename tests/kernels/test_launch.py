@@ -116,8 +116,18 @@ def test_a_missing_header(launch, tmp_path):
         source.text("a.cu")
 
 
-@pytest.mark.parametrize("rows", [0, 1, 2048, 2049, 65_535 << 10, (65_535 << 10) + 1, (1 << 31) - 1])
+@pytest.mark.parametrize("rows", [0, 1, 2048, 2049, 1 << 24, (1 << 24) + 1, 65_536 << 10, (1 << 31) - 1])
 def test_groups_of_rows_fit_a_grid(launch, rows):
     group, groups = launch.groups_of(rows)
     assert 1 <= groups <= 65_535 and group * (groups - 1) <= rows <= group * groups
-    assert group == 1024 or rows <= 2048 or rows > 65_535 << 10
+    assert group == 1024 or rows <= 2048 or rows > 1 << 24
+
+
+@pytest.mark.parametrize("width", [1, 9])
+def test_sums_of_so_many_rows_that_groups_grow(gpu, monkeypatch, rng, width):
+    from duoln.kernels import launch
+
+    monkeypatch.setattr(launch, "_MOST_GROUPS", 3)
+    x, y = (rng.integers(-8, 8, (10_001, width)).astype(np.float32) for _ in range(2))  # their sums are exact
+    for total, values in zip(launch.sum_columns(gpu.asarray(x), gpu.asarray(y)), (x, y), strict=True):
+        np.testing.assert_array_equal(gpu.to_numpy(total), values.sum(axis=0))

@@ -93,7 +93,7 @@ CHECKS = {
     **dict.fromkeys(("module.parameters", "module.state_dict", "module.load_state_dict"), PARAMS),
     "module.named_parameters": ("[name for name, _ in hint(1)]", "['w']"),
     **dict.fromkeys(("module.train", "module.eval", "argument.track_running_stats"), NO_MODE), "argument.momentum": ("by_optimizer(hint())", "updated(torch.optim.SGD, lr=0.1, momentum=0.9)"),
-    **dict.fromkeys(("module.to", "module.cuda", "module.cpu"), SAME), "module.half": ("hint()['w']", "tw.half()"),
+    **dict.fromkeys(("module.to", "module.cuda", "module.cpu"), SAME), **dict.fromkeys(("module.half", "duoln.amp", "duoln.autocast"), ("hint()['w']", "tw.half()")),
     "module.apply": ("hint()['adapted'](model, params, None) is params", "True"),
     "module.register_buffer": ("hint() and vars(self)['scale']", "torch.ones(3)"),
     "module.named_modules": ("[path for path, _ in hint()]", "[path for path, _ in torch.nn.Linear(6, 3).named_modules()]"),

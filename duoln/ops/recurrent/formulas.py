@@ -36,7 +36,7 @@ def _bn(x: Tensor, norms: Norms, name: str, s: Settings) -> Tensor:
     gain, mean = norms[f"gain_{name}"], norms.get(f"mean_{name}")
     if mean is None:
         return batch_norm(x, gain, eps=s.eps)[0]
-    return by_statistics(x, gain, mean, norms[f"variance_{name}"], s.eps)
+    return by_statistics(x, gain, None, mean, norms[f"variance_{name}"], s.eps)
 
 
 def _parts(x: Tensor, gates: int, first: int) -> tuple[Tensor, Tensor]:

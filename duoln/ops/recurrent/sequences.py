@@ -23,7 +23,7 @@ from duoln.core.arguments import ABOVE_0, check_flag, check_number, described
 from duoln.errors import DtypeError, ShapeError
 from duoln.ops.common import check_beside, check_float
 from duoln.ops.creation import zeros
-from duoln.ops.elementwise import where
+from duoln.ops.elementwise import stored_as, where, widened
 from duoln.ops.gradient import clip_gradient
 from duoln.ops.linalg import linear, matmul
 from duoln.ops.norm import EpsilonPlace, check_epsilon
@@ -124,8 +124,12 @@ def walk(cell: str, x: Tensor, states: tuple[Tensor, ...], w_x: Tensor, w_h: Ten
     """The formula of a cell, one time step after another: what the operators return.
 
     `norms_at(k)` has the norms' parameters of the k-th time step of the walk. `tell(x_gates, h_proj, states)` gets the
-    products of each time step and the states that the formula makes of them.
+    products of each time step and the states that the formula makes of them. All is computed in float32 where
+    arrays are stored in 16 bits; the results are stored as `x` and the states are.
     """
+    given = x, states
+    x, w_x, w_h, *wide = (widened(a) for a in (x, w_x, w_h, *states))
+    states = tuple(wide)
     hidden: dict[int, Tensor] = {}
     for k, (t, x_gates, real) in enumerate(_time_steps(cell, x, w_x, bias, mask, norms_at(0), s, reverse)):
         seen = states if gradient_limit is None else tuple(clip_gradient(a, limit=gradient_limit) for a in states)
@@ -135,7 +139,7 @@ def walk(cell: str, x: Tensor, states: tuple[Tensor, ...], w_x: Tensor, w_h: Ten
             tell(x_gates, h_proj, new)
         states = new if real is None else tuple(where(real, a, b) for a, b in zip(new, states, strict=True))
         hidden[t] = states[0]
-    return _together(hidden, states[0]), *states
+    return stored_as(_together(hidden, states[0]), given[0]), *map(stored_as, states, given[1])
 
 
 def _walk(cell: str, x: Tensor, states: tuple[Tensor, ...], w_x: Tensor, w_h: Tensor, bias: Tensor | None,

@@ -13,6 +13,7 @@ from duoln.core import Tensor, derived, op
 from duoln.core.miscalled import explained
 from duoln.errors import ShapeError
 from duoln.ops.common import check_float
+from duoln.ops.elementwise import stored_as, widened
 from duoln.ops.linalg import linear, matmul
 from duoln.ops.norm import EpsilonPlace, check_epsilon
 from duoln.ops.recurrent import formulas
@@ -97,13 +98,13 @@ def rnn_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None
 
 def _composed_step(cell: str, norm: str, x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None,
                    norms: NormParameters | None, eps: float, eps_place: EpsilonPlace) -> Tensor:
-    """The next state of a cell that has but one, by its formula."""
+    """The next state of a cell that has but one, by its formula: in float32, and stored as the state before."""
     name = f"{cell}_step"
     norms, s = check_norms(name, norms), Settings(norm, *check_epsilon(name, eps, eps_place))
     check_cell(name, norm, x, (h,), w_x, w_h, bias, norms)
-    x_gates = formulas.input_to_gates(cell, linear(x, w_x), bias, norms, s)
-    [state] = formulas.next_states(cell, x_gates, matmul(h, w_h), (h,), bias, norms, s)
-    return state
+    x_gates = formulas.input_to_gates(cell, widened(linear(x, w_x)), bias, norms, s)
+    [state] = formulas.next_states(cell, x_gates, widened(matmul(h, w_h)), (widened(h),), bias, norms, s)
+    return stored_as(state, h)
 
 
 lstm_cell.add(derived(_lstm_cell))

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
+from duoln.backends.protocol import STORAGE
 from duoln.core.arguments import described, did_you_mean
 from duoln.errors import UsageError
 
@@ -54,6 +55,15 @@ _PARAMETERS: dict[tuple[str, str], tuple[str, ...]] = {
 _WITHOUT_BIAS = {("rnn", "layer"), ("gru", "layer"), ("rnn", "layer-per-gate"), ("gru", "layer-per-gate"),
                  ("lstm", "layer-per-gate")}
 """Variants that have no bias but those of their norms."""
+
+
+_SUMS = {"lstm": "c", "gru": "h"}
+"""The state to which a time step adds a little."""
+
+
+def state_dtype(cell: str, name: str, dtype: str) -> str:
+    """The dtype of the first state `name` beside weights of a dtype: what is added to a state is lost in 16 bits."""
+    return "float32" if dtype in STORAGE and _SUMS.get(cell) == name else dtype
 
 
 def check_variant(cell: str, norm: str, name: str = "") -> None:
