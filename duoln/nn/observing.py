@@ -17,6 +17,8 @@ from duoln.errors import DtypeError, DuolnError
 from duoln.nn.module import Module, Params
 
 Tell = Callable[[str, Module, Tensor], None]
+Around = Callable[[str, Module, list[Tensor], Callable[[], Any]], Any]
+"""`around(path, layer, given, call)` in the place of a call: the tensors that the layer got, and what runs it."""
 _FLOATS = ("float", "bfloat")
 _LOCK = threading.RLock()
 """Classes are changed while a model is observed, so one thread observes at a time."""
@@ -54,11 +56,21 @@ def observed(model: Module, tell: Tell) -> contextlib.AbstractContextManager[Non
     """
     if not isinstance(model, Module):
         raise DtypeError(f"[observed] model: expected a Module, found {described(model)}")
-    return _observing(model, check_function("observed", "tell", tell))
+    check_function("observed", "tell", tell)
+
+    def around(path: str, layer: Module, given: list[Tensor], call: Callable[[], Any]) -> Any:
+        result = call()
+        output = next((x for x in tree.leaves(result) if isinstance(x, Tensor) and x.dtype.startswith(_FLOATS)), None)
+        if output is not None:
+            tell(path, layer, output)
+        return result
+
+    return calls_through(model, around)
 
 
 @contextlib.contextmanager
-def _observing(model: Module, tell: Tell) -> Iterator[None]:
+def calls_through(model: Module, around: Around) -> Iterator[None]:
+    """Within this context `around` runs every call of a layer of the model, of those that `observed` tells of."""
     paths: dict[int, list[str]] = {}
     for path, layer in model.modules():
         paths.setdefault(id(layer), []).append(path)
@@ -68,7 +80,7 @@ def _observing(model: Module, tell: Tell) -> Iterator[None]:
         functions = [(kind, *each) for kind in kinds for each in _calls_of(kind)]  # before any of them is replaced
         for kind, name, function in functions:
             undo.callback(_put_back, kind, name, vars(kind).get(name))
-            setattr(kind, name, _telling(function, paths, running, tell))
+            setattr(kind, name, _through(function, paths, running, around))
         yield
 
 
@@ -81,12 +93,12 @@ def own_arrays(layer: Module, params: Params, path: str) -> list[Any]:
 
 
 def _calls_of(kind: type[Module]) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """The public methods of a class that take `params` first, by name."""
+    """The call of a class, and its public methods that take `params` first, by name."""
     for name in dir(kind):
         function = inspect.getattr_static(kind, name)
         if inspect.isfunction(function) and (name == "__call__" or not name.startswith("_")):
             _, *first = inspect.signature(function).parameters
-            if first[:1] == ["params"]:
+            if name == "__call__" or first[:1] == ["params"]:
                 yield name, function
 
 
@@ -98,8 +110,8 @@ def _put_back(kind: type[Module], name: str, own: Any) -> None:
         setattr(kind, name, own)
 
 
-def _telling(function: Callable[..., Any], paths: dict[int, list[str]], running: list[_Running],
-             tell: Tell) -> Callable[..., Any]:
+def _through(function: Callable[..., Any], paths: dict[int, list[str]], running: list[_Running],
+             around: Around) -> Callable[..., Any]:
     @functools.wraps(function)
     def called(self: Module, *args: Any, **kwargs: Any) -> Any:
         given = [leaf for leaf in tree.leaves([*args[1:], *kwargs.values()]) if isinstance(leaf, Tensor)]
@@ -110,16 +122,12 @@ def _telling(function: Callable[..., Any], paths: dict[int, list[str]], running:
         path = _path_of(paths[id(self)], params, running)
         running.append(_Running(path, self, params))
         try:
-            result = function(self, *args, **kwargs)
+            return around(path, self, given, lambda: function(self, *args, **kwargs))
         except Exception as error:
             _locate(error, path, self, given)
             raise
         finally:
             running.pop()
-        output = next((x for x in tree.leaves(result) if isinstance(x, Tensor) and x.dtype.startswith(_FLOATS)), None)
-        if output is not None:
-            tell(path, self, output)
-        return result
 
     return called
 

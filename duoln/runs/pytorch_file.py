@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,8 @@ from duoln.core.entering import refuse_masked
 from duoln.core.miscalled import explained
 from duoln.errors import CheckpointError, DtypeError, ShapeError, UsageError
 from duoln.nn.module import Params, branch_at
-from duoln.runs.pytorch_flatten import channels_of_flattened, to_ours, to_theirs
 from duoln.runs.pytorch_layers import LAYERS, Layer, check_settings
+from duoln.runs.pytorch_order import Words, orders_of, turned
 from duoln.runs.tensor_file import Array, TensorFile, check_name, in_foreign_bytes, opened_foreign, path_of
 from duoln.runtime import tensor
 from duoln.system.filesystem import write_atomically
@@ -32,7 +32,7 @@ _FLOATS = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float
 
 @explained
 def load_pytorch(path: str | Path, model: nn.Module, *, prefix: str = "", strict: bool = True,
-                 flattened: Mapping[str, int] | None = None) -> Params:
+                 shapes: Any = None, flattened: Words | None = None, unflattened: Words | None = None) -> Params:
     """The parameters of a model, as NumPy arrays, from a state dict of a PyTorch model with the same names of layers.
 
         safetensors.torch.save_file(torch_model.state_dict(), "model.safetensors")      # there
@@ -51,14 +51,23 @@ def load_pytorch(path: str | Path, model: nn.Module, *, prefix: str = "", strict
         path: the file.
         model: the module that the parameters are for; `nn.Sequential` numbers its layers as PyTorch's does.
         prefix: what begins the names of the model's arrays in the file, such as "encoder."; others are not read.
-        strict: whether arrays that the model has not are an error; else they are not read.
-        flattened: for a layer that takes a flattened image, by its path, the channels of the image, because PyTorch has
-            its features in another order. `nn.Flatten` within a Sequential needs no entry.
+        strict: whether layers that the model has not are an error; else they are not read. An array more in a layer
+            that the model has is always an error.
+        shapes: what stands for an input of the model, as `duoln.summary` takes it, such as (1, 28, 28, 1). A model with
+            convolutions, group norm or instance norm needs it, unless it is a Sequential that begins with a
+            convolution: the model runs once, and shows where features of flattened images go, which PyTorch has in
+            another order.
+        flattened: for each layer that takes an image which the model's own code flattens, by its path, the channels of
+            the image if PyTorch flattens it with its channels first, and 1 if PyTorch has the same order. `nn.Flatten`
+            behind a convolution in one Sequential needs no entry. An array of integers says for each of the layer's
+            features which place it has in PyTorch.
+        unflattened: the same for each layer whose outputs become an image, such as the first one of a decoder.
 
     Raises:
         CheckpointError: there is no such file, it is damaged, an array is missing or too many, or has another shape or
             no floats; the message names the array, and what was expected and found.
-        UsageError: the model has a layer that PyTorch has not, or one that may take a flattened image.
+        UsageError: the model has a layer that PyTorch has not, or the order of a layer's features in PyTorch is not
+            known; the message names the argument that says it.
     """
     name = "load_pytorch"
     path = path_of(name, path)
@@ -67,38 +76,36 @@ def load_pytorch(path: str | Path, model: nn.Module, *, prefix: str = "", strict
     layers = list(_layers(name, model))
     with opened_foreign(path, _KIND):
         pass  # what is wrong with the file is told before what it may mean
-    turned = channels_of_flattened(name, model, flattened)
+    orders = orders_of(name, model, layers, shapes, flattened, unflattened)
     params: Params = {}
     with opened_foreign(path, _KIND) as file:
         rest = {key for key in file.names if key.startswith(prefix)}
         for place, module, layer in layers:
             begins = f"{prefix}{place}." if place else prefix
-            shapes = layer.shapes(module)
+            own_shapes = layer.shapes(module)
             biases = [] if isinstance(getattr(module, "bias", None), bool) else [
-                name for name in shapes if "bias" in name and not name.startswith("layernorm")]
+                name for name in own_shapes if "bias" in name and not name.startswith("layernorm")]
             absent = [name for names in (biases, layer.optional)
                       if not any(f"{begins}{name}" in rest for name in names) for name in names]
             dtypes = {_check(path, file, rest, f"{begins}{name}", shape, type(module).__name__)
-                      for name, shape in shapes.items() if name not in absent}
-            arrays = {name: _in_float32(file.array(f"{begins}{name}")) for name in shapes if name not in absent}
-            arrays |= {name: np.zeros(shapes[name], np.float32) for name in absent if name in biases}
-            if place in turned:
-                arrays = to_ours(module, arrays, turned[place])
+                      for name, shape in own_shapes.items() if name not in absent}
+            arrays = {name: _in_float32(file.array(f"{begins}{name}")) for name in own_shapes if name not in absent}
+            arrays |= {name: np.zeros(own_shapes[name], np.float32) for name in absent if name in biases}
+            if place in orders:
+                arrays = turned(module, arrays, orders[place], to_theirs=False)
             try:
                 own = tree.map(partial(_stored, dtypes), layer.ours(module, arrays))
             except (ValueError, DtypeError) as error:  # the sum of two biases may be beyond 16 bits
                 raise CheckpointError(f"{path}: {place or 'model'}: {error}") from error
             _put(params, place, own)
-            rest -= {f"{begins}{name}" for name in (*shapes, *layer.unused)}
-        if rest and strict:
-            raise CheckpointError(f"{path}: expected the arrays of the model, found {min(rest)!r} of shape "
-                                  f"{file.shape(min(rest))} too; strict=False leaves it out")
+            rest -= {f"{begins}{name}" for name in (*own_shapes, *layer.unused)}
+        _check_rest(path, file, rest, prefix, layers, strict)
     return _whole(model, params)
 
 
 @explained
-def save_pytorch(path: str | Path, model: nn.Module, params: Params, *, prefix: str = "",
-                 flattened: Mapping[str, int] | None = None) -> None:
+def save_pytorch(path: str | Path, model: nn.Module, params: Params, *, prefix: str = "", shapes: Any = None,
+                 flattened: Words | None = None, unflattened: Words | None = None) -> None:
     """Write the parameters of a model as a state dict of a PyTorch model with the same names of layers.
 
         duoln.save_pytorch("model.safetensors", model, params)                          # here
@@ -106,20 +113,22 @@ def save_pytorch(path: str | Path, model: nn.Module, params: Params, *, prefix: 
 
     The file is written aside and renamed: a kill leaves the old file or the new one. A recurrent layer, norm or block
     has biases in it; load_state_dict(..., strict=False) leaves them out there. Batch norm has running statistics where
-    the parameters have those of a population. `prefix` and `flattened` are as in `load_pytorch`.
+    the parameters have those of a population. `prefix`, `shapes`, `flattened` and `unflattened` are as in
+    `load_pytorch`.
 
     Raises:
-        UsageError: the model has a layer that PyTorch has not, or one that may take a flattened image, or the path ends
-            as a file of another format does, such as .pt.
+        UsageError: the model has a layer that PyTorch has not, or the order of a layer's features in PyTorch is not
+            known, or the path ends as a file of another format does, such as .pt.
         ShapeError: parameters are missing or have another shape. DtypeError: one is no tensor and no array of floats.
         CheckpointError: the file cannot be written.
     """
     path = path_of("save_pytorch", path)
     _check_model("save_pytorch", model)
     check_name("save_pytorch", path)
-    turned = channels_of_flattened("save_pytorch", model, flattened)
+    layers = list(_layers("save_pytorch", model))
+    orders = orders_of("save_pytorch", model, layers, shapes, flattened, unflattened)
     arrays: dict[str, Array] = {}
-    for place, module, layer in _layers("save_pytorch", model):
+    for place, module, layer in layers:
         own = branch_at("save_pytorch", params, place)
         begins, kind, dtypes = f"{prefix}{place}." if place else prefix, type(module).__name__, set[str]()
         theirs = layer.theirs(module, _on_host(kind, own, dtypes))
@@ -127,8 +136,8 @@ def save_pytorch(path: str | Path, model: nn.Module, params: Params, *, prefix: 
             if name in theirs and theirs[name].shape != shape:
                 raise ShapeError(f"[save_pytorch] {begins + name!r}: expected shape {shape} for {kind}, "
                                  f"found {theirs[name].shape}")
-        if place in turned:
-            theirs = to_theirs(module, theirs, turned[place])
+        if place in orders:
+            theirs = turned(module, theirs, orders[place], to_theirs=True)
         arrays.update({f"{begins}{name}": _stored(dtypes, array) for name, array in theirs.items()})
     write_atomically(path, in_foreign_bytes("save_pytorch", arrays, {"format": "pt"}))
 
@@ -157,6 +166,18 @@ def _check(path: Path, file: TensorFile, rest: set[str], key: str, shape: Shape,
     """The dtype of an array. Raises CheckpointError for one that is missing, or is not what the layer takes."""
     if key not in rest:
         near = f"; it has {', '.join(sorted(rest)[:5])}" if rest else ""
+        before = sorted({theirs.removesuffix(key) for theirs in rest if theirs.endswith(f".{key}")})
+        layer, _, own = key.rpartition(".")
+        normed = next((name for name in (f"parametrizations.{own}.original", f"parametrizations.{own}.original0",
+                                         f"{own}_g", f"{own}_orig") if f"{layer}.{name}".strip(".") in rest), "")
+        shared = [theirs for theirs in file.names if file.shape(theirs) == shape and theirs not in rest]
+        if len(shared) == 1:  # of a layer before
+            near = f"; {shared[0]!r} has this shape: what two layers share is in a file once; write it under both names"
+        if len(before) == 1:
+            near = f"; prefix={before[0]!r} reads those that begin so, such as {before[0] + key!r}"
+        if normed:
+            near = f", but {normed!r} of a parametrised weight; before saving, take that out there, with " \
+                   "torch.nn.utils.parametrize.remove_parametrizations, remove_weight_norm or remove_spectral_norm"
         if key.replace("in_proj_weight", "k_proj_weight") in rest:
             near = ": the keys or values have a width of their own (kdim, vdim), which no layer here has"
         raise CheckpointError(f"{path}: {key!r}: expected shape {shape} for {kind}, found no such array{near}")
@@ -165,6 +186,31 @@ def _check(path: Path, file: TensorFile, rest: set[str], key: str, shape: Shape,
     if file.dtype(key) not in _FLOATS:
         raise CheckpointError(f"{path}: {key!r}: expected {', '.join(_FLOATS.values())}, found {file.dtype(key)}")
     return _FLOATS[file.dtype(key)]
+
+
+def _check_rest(path: Path, file: TensorFile, rest: set[str], prefix: str,
+                layers: list[tuple[str, nn.Module, Layer]], strict: bool) -> None:
+    """Raises CheckpointError for arrays that are left over: always for one of a layer that the model has, because the
+    layer would compute something else without it.
+    """
+    for key in sorted(rest, key=lambda key: (key.endswith("num_batches_tracked"), key)):
+        module = next((module for place, module, _ in layers
+                       if key.startswith(f"{prefix}{place}." if place else prefix)), None)
+        wrong = f"{path}: expected the arrays of the model, found {key!r} of shape {file.shape(key)} too"
+        if module is not None:
+            raise CheckpointError(f"{wrong}, with which PyTorch's layer computes and {type(module).__name__} does not"
+                                  f"{_advice(key.rpartition('.')[2], module)}")
+        if strict:
+            raise CheckpointError(f"{wrong}, of a layer that it has not; a model that is to do without it is read with "
+                                  "strict=False")
+
+
+def _advice(name: str, module: nn.Module) -> str:
+    """What to do about an array of that name, which a layer has in PyTorch alone."""
+    if name in ("running_mean", "running_var"):
+        return "; take it out of the state dict only if PyTorch's model is used in training mode, as without " \
+               "track_running_stats"
+    return "; bias=True has it" if name == "bias" and not getattr(module, "bias", True) else ""
 
 
 def _in_float32(x: Array) -> np.ndarray:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from duoln import runtime
 from duoln.core import Tensor
-from duoln.core.arguments import check_integers_in, described
+from duoln.core.arguments import described
 from duoln.core.fields import fields_in_words
 from duoln.core.footprint import kept_bytes
 from duoln.core.miscalled import explained
 from duoln.errors import DtypeError
 from duoln.nn import Module, Params, without_masks
+from duoln.nn.example import inputs_of
 from duoln.nn.observing import observed, own_arrays
 from duoln.training.memory import size
 
@@ -31,7 +29,6 @@ _FORMS = ((_HEADINGS, 2), (("layer", "kind", "output", "parameters", "activation
 """The columns of a table and the spaces between them, the widest form first. Without a column of its own the number of
 calls stands behind the shape.
 """
-_DTYPES = ("float32", "int32", "bool")
 
 
 @fields_in_words
@@ -118,7 +115,7 @@ def summary(model: Module, shapes: Any) -> Summary:
     """
     if not isinstance(model, Module):
         raise DtypeError(f"[summary] model: expected a Module, found {described(model)}")
-    args, kwargs = _inputs(model, shapes)
+    args, kwargs = inputs_of("summary", model, shapes)
     backend = runtime.backend("numpy")
     args, kwargs = runtime.to_tensors(args, backend), runtime.to_tensors(kwargs, backend)
     params = runtime.to_tensors(model.init(0), backend)
@@ -145,52 +142,6 @@ def _row(path: str, layer: Module, arrays: Sequence[Tensor], outputs: Sequence[T
     return Row(path, type(layer).__name__, outputs[0].shape if outputs else None, len(outputs),
                sum(a.size for a in arrays), sum(a.data.nbytes for a in arrays),
                0 if parts else sum(x.data.nbytes for x in outputs), parts)
-
-
-# The inputs ---------------------------------------------------------------------------------------------
-
-def _inputs(model: Module, shapes: Any) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments of the call after the parameters, by position and by name."""
-    if isinstance(shapes, Mapping):
-        entries = {str(name): _input(name, spec) for name, spec in shapes.items()}
-        by_name = _names_of_arguments(model).intersection(entries)
-        return ([], entries) if by_name else ([entries], {})
-    if _is_one(shapes):
-        return [_input("", shapes)], {}
-    if isinstance(shapes, list | tuple):
-        return [_input(k, spec) for k, spec in enumerate(shapes)], {}
-    return [_input("", shapes)], {}
-
-
-def _names_of_arguments(model: Module) -> set[str]:
-    return set(list(inspect.signature(type(model).__call__).parameters)[2:])
-
-
-def _is_one(spec: Any) -> bool:
-    """Whether this stands for one input: an array, a shape, or a shape with a dtype."""
-    if not isinstance(spec, tuple):
-        return isinstance(spec, np.ndarray | Tensor)
-    is_shape = all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in spec)
-    return is_shape or (len(spec) == 2 and isinstance(spec[0], tuple | list) and isinstance(spec[1], str))
-
-
-def _input(name: object, spec: Any) -> np.ndarray:
-    role = f"shapes[{name!r}]" if name != "" else "shapes"
-    if isinstance(spec, Tensor):
-        return spec.numpy()
-    if isinstance(spec, np.ndarray):
-        return spec
-    shape, dtype = spec if isinstance(spec, tuple | list) and len(spec) == 2 and isinstance(spec[1], str) \
-        else (spec, "float32")
-    if not isinstance(shape, tuple | list):
-        raise DtypeError(f"[summary] {role}: expected a shape such as (8, 50), a shape with a dtype such as ((8, 50), "
-                         f"'int32'), or an array, found {described(spec)}")
-    if dtype not in _DTYPES:
-        raise DtypeError(f"[summary] {role}: expected a dtype of {', '.join(_DTYPES)}, found {dtype!r}")
-    sizes = check_integers_in("summary", role, shape, 0)
-    if dtype == "float32":
-        return np.random.default_rng(0).standard_normal(sizes, np.float32)
-    return np.zeros(sizes, np.int32) if dtype == "int32" else np.ones(sizes, np.bool_)
 
 
 # The text -----------------------------------------------------------------------------------------------

@@ -100,8 +100,8 @@ def test_statistics_that_training_gathered_are_the_running_ones(be, tmp_path):
 def test_a_prefix_and_what_is_left_out(write, tmp_path):
     theirs, model, x = random_module(T.Linear(4, 3), T.LayerNorm(3)), nn.Sequential(nn.Linear(4, 3)), x_of(2, 4)
     path = write(theirs, "module.")
-    check_error(CheckpointError, lambda: duoln.load_pytorch(path, model), "'0.weight'", "it has module.0.bias")
-    check_error(CheckpointError, lambda: duoln.load_pytorch(path, model, prefix="module."), "'module.1.bias'", "strict=False")
+    check_error(CheckpointError, lambda: duoln.load_pytorch(path, model), "'0.weight'", "prefix='module.'")
+    check_error(CheckpointError, lambda: duoln.load_pytorch(path, model, prefix="module."), "'module.1.bias'", "of a layer that it has not", "strict=False")
     params = duoln.load_pytorch(path, model, prefix="module.", strict=False)
     np.testing.assert_allclose(our_outputs(model, params, x, "numpy"), outputs(theirs[0], x), atol=1e-6)
     assert tree.map(np.shape, duoln.load_pytorch(path, nn.LayerNorm(3), prefix="module.1.")) == {"gain": (3,), "bias": (3,)}
@@ -157,12 +157,14 @@ class TheirColumns(T.Module):
 def test_columns_of_an_image_are_put_in_order(be, write, tmp_path):
     theirs, model, x = random_module(TheirColumns()), Columns(), x_of(2, 5, 6, 2)
     path = write(theirs)
-    check_error(UsageError, lambda: duoln.load_pytorch(path, model), "read: ", "flattened={'read': 3}")
-    params = duoln.load_pytorch(path, model, flattened={"read": 3})
+    given = {"shapes": x.shape, "flattened": {"read": 3}}
+    check_error(UsageError, lambda: duoln.load_pytorch(path, model), "features.0: ", "shapes=")
+    check_error(UsageError, lambda: duoln.load_pytorch(path, model, shapes=x.shape), "read: ", "flattened={'read': 3}")
+    params = duoln.load_pytorch(path, model, **given)
     with torch.no_grad():
         y = theirs(torch.from_numpy(np.moveaxis(x, -1, 1).copy()))[0].numpy()
     np.testing.assert_allclose(our_outputs(model, params, x, be), y, atol=2e-6)
-    duoln.save_pytorch(tmp_path / "ours", model, params, flattened={"read": 3})
+    duoln.save_pytorch(tmp_path / "ours", model, params, **given)
     again = tensors.load_file(tmp_path / "ours")
     assert all(torch.equal(again[key], value) for key, value in theirs.state_dict().items() if "read.bias" not in key)
 
@@ -187,24 +189,34 @@ def test_a_flattened_image_is_put_in_order(name, be, tmp_path):
     names = {"0": "features", "2": "first", "3": "second"} if name == "a model's own code" else {}
     state = {".".join([names.get(key.partition(".")[0], key.partition(".")[0]), key.partition(".")[2]]): value for key, value in theirs.state_dict().items()}
     tensors.save_file(state, tmp_path / "theirs")
-    params = duoln.load_pytorch(tmp_path / "theirs", model, flattened=flattened)
+    given = {"shapes": x.shape, "flattened": flattened} if flattened else {}
+    params = duoln.load_pytorch(tmp_path / "theirs", model, **given)
     y = outputs(theirs, x, channels_first=True)
     np.testing.assert_allclose(our_outputs(model, params, x, be), y, atol=1e-5 * np.abs(y).max())
-    duoln.save_pytorch(tmp_path / "ours", model, params, flattened=flattened)
+    duoln.save_pytorch(tmp_path / "ours", model, params, **given)
     again = tensors.load_file(tmp_path / "ours")
     assert all(torch.equal(again[key], value) for key, value in state.items() if "num_batches" not in key)
 
 
-def test_a_layer_that_may_take_a_flattened_image_is_refused_with_the_line_to_write(tmp_path):
+def test_the_order_behind_a_models_own_code_is_asked_for_with_the_line_to_write(tmp_path):
     model = Own()
-    params = model.init(0)
+    params, shapes = model.init(0), (2, 5, 6, 2)
     check_error(CheckpointError, lambda: duoln.load_pytorch(tmp_path / "a", model), "found nothing there")
-    duoln.save_pytorch(tmp_path / "a", model, params, flattened={"first": 3})
-    for call in (lambda **more: duoln.load_pytorch(tmp_path / "a", model, **more), lambda **more: duoln.save_pytorch(tmp_path / "a", model, params, **more)):
+    duoln.save_pytorch(tmp_path / "a", model, params, shapes=shapes, flattened={"first": 3})
+    for call in (lambda **more: duoln.load_pytorch(tmp_path / "a", model, shapes=shapes, **more),
+                 lambda **more: duoln.save_pytorch(tmp_path / "a", model, params, shapes=shapes, **more)):
         check_error(UsageError, call, "first: ", "flattened={'first': 3}", "flattened={'first': 1}")
-        check_error(UsageError, lambda call=call: call(flattened={"first": 5}), "flattened['first']", "a divisor of 36")
+        check_error(UsageError, lambda call=call: call(flattened={"first": 4}), "flattened['first']", "3 channels", "found 4")
+        check_error(UsageError, lambda call=call: call(flattened={"first": 3, "second": 3}), "flattened['second']", "no flattened image")
         check_error(UsageError, lambda call=call: call(flattened={"first": 3, "third": 3}), "flattened", "'third'")
+        check_error(UsageError, lambda call=call: call(flattened={"first": [0, 1]}), "flattened['first']", "(2,)")
+        check_error(UsageError, lambda call=call: call(flattened={"first": 3}, unflattened={"third": 3}), "unflattened", "'third'")
         check_error(DtypeError, lambda call=call: call(flattened=["first"]), "flattened", "list")
         check_error(ShapeError, lambda call=call: call(flattened={"first": 0}), "flattened['first']")
-    duoln.save_pytorch(tmp_path / "a", model, params, flattened={"first": 1})
-    np.testing.assert_array_equal(safetensors.numpy.load_file(tmp_path / "a")["first.weight"], params["first"]["weight"].T)
+    order = np.random.default_rng(0).permutation(36)
+    for word, places in ((1, np.arange(36)), (order, order), (3, np.arange(36).reshape(3, 12).T.reshape(-1))):
+        duoln.save_pytorch(tmp_path / "a", model, params, shapes=shapes, flattened={"first": word})
+        written = safetensors.numpy.load_file(tmp_path / "a")["first.weight"]
+        np.testing.assert_array_equal(written[:, places], params["first"]["weight"].T)
+        again = duoln.load_pytorch(tmp_path / "a", model, shapes=shapes, flattened={"first": word})
+        np.testing.assert_array_equal(again["first"]["weight"], params["first"]["weight"])
