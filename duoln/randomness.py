@@ -7,14 +7,15 @@ are exact arithmetic, and become floats by exact scaling, so no library version 
 from __future__ import annotations
 
 import hashlib
-from math import inf, prod
+from math import factorial, inf, prod
 from typing import Any
 
 import numpy as np
 
+from duoln.core import Tensor
 from duoln.core.arguments import Interval, check_integer, check_integers_in, check_number, described
 from duoln.core.miscalled import explained
-from duoln.errors import DtypeError, MemoryExhaustedError
+from duoln.errors import CallError, DtypeError, MemoryExhaustedError, ShapeError, UsageError
 from duoln.system import host_memory
 from duoln.system.cores import in_threads
 
@@ -35,6 +36,13 @@ _ROOM_ALWAYS = 1 << 24
 _BYTES = 20
 """What a number takes at most: the two of a pair, its value, and the float32 that initial weights make of it."""
 _SHARE = Interval("a number in [0, 1]", lambda x: 0 <= x <= 1)
+_SUM_WITHIN = 0.01
+"""Probabilities of 16 bits may add up to 1 plus or minus so much."""
+_LOG2_E, _LN2_HIGH, _LN2_LOW = 1.4426950408889634, 0.6931471803691238, 1.9082149292705877e-10
+"""1 / ln(2); ln(2) as a number of 32 bits, whose products with exponents are exact, and the rest of it."""
+_EXP_TERMS = tuple(1.0 / factorial(k) for k in range(13, -1, -1))
+_LEAST_EXPONENT = -708.0
+"""Below it e^x is no normal float64, and counts as 0."""
 
 
 class Stream:
@@ -145,6 +153,39 @@ class Stream:
         keep = check_number("Stream.keep_mask", "keep", keep, _SHARE)
         return (self.uniform(_sizes("Stream.keep_mask", shape)) < keep).astype(np.float32)
 
+    @explained
+    def categorical(self, *, logits: Any = None, probabilities: Any = None) -> np.ndarray:
+        """int64 classes, one for each row, with the probabilities given, or with those of softmax(logits).
+
+        One uniform number u in [0, 1) is drawn for each row, in order. The class is the first whose cumulative sum of
+        probabilities, added in float64 from class 0, is above u times their total: one of probability 0 is never drawn.
+        The exponentials of logits are computed by additions and products alone, so every platform draws the same.
+
+            ids = stream.categorical(logits=model(params, x) / temperature)
+
+        Args:
+            logits, probabilities: one of the two, a tensor or an array of floats. A logit of -inf has probability 0.
+
+        Shape:
+            (..., classes) -> (...).
+
+        Raises:
+            CallError: both are given, or none. DtypeError: there are no floats. ShapeError: there are no classes.
+            UsageError: a logit is NaN or inf, or all of a row are -inf; a probability is not in [0, 1], or those of a
+                row do not add up to 1, plus or minus 0.01.
+        """
+        name = "Stream.categorical"
+        if (logits is None) == (probabilities is None):
+            raise CallError(f"[{name}] expected logits=x or probabilities=p, found "
+                            f"{'none' if logits is None else 'both'}")
+        if probabilities is None:
+            weights = _relative(_rows(name, "logits", logits))
+        else:
+            weights = _probabilities(_rows(name, "probabilities", probabilities))
+        sums = np.cumsum(weights, axis=-1)
+        below = sums <= self.uniform(sums.shape[:-1])[..., None] * sums[..., -1:]
+        return np.asarray(np.count_nonzero(below, axis=-1), np.int64)
+
     def _fill(self, out: np.ndarray) -> None:
         """The next numbers of [0, 1), (bits >> 11) * 2^-53. Threads have copies of the counter, each at its place."""
         draw = np.random.Generator(self._bits).random
@@ -167,6 +208,56 @@ class Stream:
 
     def _raw(self, n: int) -> np.ndarray:
         return np.asarray(self._bits.random_raw(n), dtype=np.uint64)
+
+
+def _rows(function: str, role: str, x: Any) -> np.ndarray:
+    """Rows of classes as float64."""
+    array = np.asarray(x.numpy() if isinstance(x, Tensor) else x)
+    if array.dtype.kind != "f":
+        raise DtypeError(f"[{function}] {role}: expected floats, found {described(x)} of {array.dtype}")
+    if not array.ndim or not array.shape[-1]:
+        raise ShapeError(f"[{function}] {role}: expected (..., classes) with at least one class, found {array.shape}")
+    return array.astype(np.float64)
+
+
+def _relative(logits: np.ndarray) -> np.ndarray:
+    """Probabilities by that of each row's likeliest class."""
+    largest = logits.max(axis=-1, keepdims=True)
+    if not np.isfinite(largest).all():
+        stray = largest[~np.isfinite(largest)][0]
+        raise UsageError("[Stream.categorical] logits: expected at least one finite number in each row, and no NaN or "
+                         f"inf, found a row {'of -inf alone' if stray == -inf else f'with {stray}'}")
+    return _exp(logits - largest)
+
+
+def _probabilities(given: np.ndarray) -> np.ndarray:
+    if not ((given >= 0) & (given <= 1)).all():
+        stray = given[~((given >= 0) & (given <= 1))][0]
+        raise UsageError(f"[Stream.categorical] probabilities: expected numbers in [0, 1], found {stray}; "
+                         "logits=x takes what goes into a softmax")
+    totals = given.sum(axis=-1)
+    if (abs(totals - 1) > _SUM_WITHIN).any():
+        stray = totals[abs(totals - 1) > _SUM_WITHIN][0]
+        raise UsageError(f"[Stream.categorical] probabilities: expected a sum of 1 over the last axis, found "
+                         f"{stray:.6g}; p / p.sum(axis=-1, keepdims=True) has it")
+    return given
+
+
+def _exp(x: np.ndarray) -> np.ndarray:
+    """e^x of float64 values up to 0, to 2e-16 of itself, by operations that IEEE 754 rounds in one way.
+
+    x = n ln(2) + r, and e^r is its Taylor polynomial (Muller, Elementary Functions, section 11): libraries round their
+    own exponentials differently.
+    """
+    small = x < _LEAST_EXPONENT
+    x = np.where(small, 0.0, x)
+    n = np.rint(x * _LOG2_E)
+    r = (x - n * _LN2_HIGH) - n * _LN2_LOW
+    y = np.full_like(r, _EXP_TERMS[0])
+    for term in _EXP_TERMS[1:]:
+        y *= r
+        y += term
+    return np.where(small, 0.0, np.ldexp(y, n.astype(np.int32)))
 
 
 def _check_name(function: str, name: Any) -> str:

@@ -123,8 +123,7 @@ class OwnText(Task):
             ids = duoln.tensor(np.array([[written[-1]]], np.int32), backend)
             logits, states = model(trained.params, ids, states)
             scaled = logits.numpy()[0, 0].astype(np.float64) / options.temperature
-            shares = np.cumsum(np.exp(scaled - scaled.max()))
-            written.append(int(np.searchsorted(shares, rng.uniform((1,))[0] * shares[-1])))
+            written.append(int(rng.categorical(logits=scaled)))
         out.write_text(bytes(written[1:]).decode("utf-8", "replace"), encoding="utf-8")
         return [out]
 

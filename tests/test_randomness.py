@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+import duoln
+from duoln import ops
 from duoln.errors import CallError, DtypeError, ShapeError, UsageError
-from duoln.randomness import Stream
+from duoln.randomness import Stream, _exp
 from duoln.system import cores
 from duoln.testing import check_error
 
@@ -50,6 +52,8 @@ def test_shapes(shape):
 
 PINNED_UNIFORM = [0.37053335653520825, 0.8952752246986835, 0.9738529153728618]
 PINNED_ORDER = [3, 5, 0, 1, 2, 4]
+PINNED_CLASSES = [[3, 3, 2], [1, 3, 2], [2, 3, 2], [3, 2, 2]]
+PINNED_OF_LOGITS = [6, 6, 0, 1]
 
 
 def test_uniform_numbers_are_the_first_53_bits():
@@ -127,6 +131,17 @@ BAD = {
     "uniform, a text": (DtypeError, lambda s: s.uniform((2,), "0", 1.0), "[Stream.uniform] low"),
     **{f"integers, {high!r}": (kind, lambda s, high=high: s.integers(high, (2,)), "[Stream.integers] high")
        for high, kind in ((0, ShapeError), (-5, ShapeError), ((1 << 63) + 1, ShapeError), (1 << 64, ShapeError), (2.0, DtypeError), (None, DtypeError))},
+    "categorical, nothing": (CallError, lambda s: s.categorical(), "[Stream.categorical] expected logits=x or probabilities=p"),
+    "categorical, both": (CallError, lambda s: s.categorical(logits=[0.5], probabilities=[1.0]), "[Stream.categorical]"),
+    "categorical, by position": (CallError, lambda s: s.categorical(np.array([0.5, 0.5])), "[Stream.categorical]"),
+    "categorical, integers": (DtypeError, lambda s: s.categorical(logits=[1, 2]), "[Stream.categorical] logits"),
+    "categorical, a text": (DtypeError, lambda s: s.categorical(probabilities="half"), "[Stream.categorical] probabilities"),
+    "categorical, no classes": (ShapeError, lambda s: s.categorical(logits=np.zeros((3, 0))), "[Stream.categorical] logits"),
+    "categorical, a number": (ShapeError, lambda s: s.categorical(probabilities=1.0), "[Stream.categorical] probabilities"),
+    **{f"categorical, logits {row}": (UsageError, lambda s, row=row: s.categorical(logits=[[0.0, 1.0], row]), "[Stream.categorical] logits")
+       for row in ([-np.inf, -np.inf], [np.nan, 0.0], [-np.inf, np.nan], [np.inf, 0.0])},
+    **{f"categorical, probabilities {row}": (UsageError, lambda s, row=row: s.categorical(probabilities=[[0.5, 0.5], row]), "[Stream.categorical] probabilities")
+       for row in ([0.0, 0.0], [0.3, 0.3], [1.0, 1.0], [-0.5, 1.5], [np.nan, 1.0], [np.inf, 0.0], [0.98, 0.0])},
     "permutation, -1": (ShapeError, lambda s: s.permutation(-1), "[Stream.permutation] n"),
     "permutation, 2.0": (DtypeError, lambda s: s.permutation(2.0), "[Stream.permutation] n"),
     **{f"keep_mask, {keep!r}": (kind, lambda s, keep=keep: s.keep_mask((2,), keep), "[Stream.keep_mask] keep")
@@ -138,6 +153,52 @@ BAD = {
 def test_bad_arguments_are_refused(name):
     kind, call, words = BAD[name]
     check_error(kind, lambda: call(Stream(0, "a")), words, "expected", "found")
+
+
+def test_classes_have_their_probabilities():
+    n, p = 50_000, np.array([0.0, 0.1, 0.0, 0.4, 0.5, 0.0])
+    with np.errstate(divide="ignore"):
+        logits = np.log(p) + 300
+    for drawn in (Stream(0, "c").categorical(probabilities=np.tile(p, (n, 1))), Stream(0, "c").categorical(logits=np.tile(logits, (n, 1)))):
+        counts = np.bincount(drawn, minlength=6)
+        assert drawn.dtype == np.int64 and drawn.shape == (n,)
+        assert (counts[p == 0] == 0).all() and (abs(counts - n * p) <= 5 * np.sqrt(n * p)).all()
+
+
+def test_classes_that_are_drawn_never_change():
+    """What was sampled on one machine is sampled on each."""
+    rows = np.array([[0.1, 0.2, 0.3, 0.4], [0.25, 0.25, 0.25, 0.25], [0.0, 0.0, 1.0, 0.0]])
+    assert Stream(3, "c").categorical(probabilities=np.stack([rows] * 4)).tolist() == PINNED_CLASSES
+    assert Stream(3, "c").categorical(logits=np.linspace(-3, 3, 28).reshape(4, 7)).tolist() == PINNED_OF_LOGITS
+
+
+@pytest.mark.parametrize(("u", "expected"), [(0.0, 1), (0.25 - 2 ** -53, 1), (0.25, 3), (1 - 2 ** -53, 3)])
+def test_the_class_is_the_first_whose_sum_is_above_the_number(u, expected, monkeypatch):
+    monkeypatch.setattr(Stream, "uniform", lambda self, shape: np.full(shape, u))
+    for scale in (1.0, 1 - 2 ** -9, 1 + 2 ** -9):  # what 16 bits round
+        assert Stream(0, "c").categorical(probabilities=np.array([0, 0.25, 0, 0.75, 0]) * scale) == expected
+    with np.errstate(divide="ignore"):
+        assert Stream(0, "c").categorical(logits=np.log([0, 1.0, 0, 3.0, 0])) == expected
+
+
+def test_exponentials_are_right_to_the_last_digit():
+    x = np.concatenate([np.linspace(-708, 0, 4001), -np.geomspace(1e-300, 700, 4001), [0.0, -708.5, -1e300, -np.inf]])
+    expected = np.exp(x)
+    expected[x < -708] = 0
+    np.testing.assert_allclose(_exp(x), expected, rtol=4e-16, atol=0)
+
+
+def test_shapes_and_dtypes_of_classes(be):
+    assert Stream(0, "c").categorical(logits=np.zeros((0, 3))).shape == (0,) and Stream(0, "c").categorical(logits=[0.0]).shape == ()
+    logits = np.linspace(-2, 2, 12, dtype=np.float32).reshape(2, 2, 3)
+    expected = Stream(1, "c").categorical(logits=logits)
+    assert expected.shape == (2, 2) and np.array_equal(Stream(1, "c").categorical(logits=duoln.tensor(logits, be)), expected)
+    for dtype in ("float16", "bfloat16"):
+        probabilities = ops.softmax(duoln.tensor(logits, be), axis=-1).astype(dtype)
+        assert Stream(1, "c").categorical(probabilities=probabilities).shape == (2, 2)
+    stream = Stream(1, "c")
+    stream.categorical(logits=logits)
+    assert stream.position == 4
 
 
 @pytest.mark.parametrize("drawn", [0, 1, 3, 4, 5, 4097, 1 << 18])

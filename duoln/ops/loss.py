@@ -25,9 +25,16 @@ def softmax_cross_entropy(logits: Tensor, labels: Tensor, ignore_index: int | No
     Args:
         logits, labels: see Shape.
         ignore_index: the label of rows that do not count: their loss and gradient are 0, whatever their logits are.
-        weight: the weight of each class, by which the loss of a row is multiplied. A mean over rows that counts each
-            by its weight divides the sum of the losses by that of `take(weight, labels, axis=0)`.
+        weight: the weight of each class, by which the loss of a row is multiplied.
         label_smoothing: the share of each label that is spread evenly over all classes (Szegedy et al. 2016).
+
+    The mean over the rows that count is the caller's. It is 0, not NaN, where none does. The last line counts each row
+    by the weight of its class:
+
+        kept = (labels != -1).astype("float32")
+        losses = ops.softmax_cross_entropy(logits, labels, ignore_index=-1)
+        loss = ops.sum(losses) / ops.maximum(ops.sum(kept), 1.0)
+        weighted = ops.sum(kept * ops.take(weight, ops.where(labels == -1, 0, labels), axis=0))
 
     Shape:
         logits (..., classes), labels int32 (...) in 0 .. classes - 1 or `ignore_index`, weight (classes,) -> (...).

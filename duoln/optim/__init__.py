@@ -11,6 +11,7 @@ the step. Slots have the form of the parameters.
 from typing import Never
 
 from duoln.core.pytorch_names import OF_OPTIM, unknown_name
+from duoln.optim.accumulating import Accumulate
 from duoln.optim.adam import Adam, AdamW
 from duoln.optim.averaging import MovingAverage
 from duoln.optim.clipping import (
@@ -27,9 +28,9 @@ from duoln.optim.schedules import cosine, linear_warmup, piecewise
 from duoln.optim.sgd import SGD, RMSProp
 
 __all__ = [
-    "SGD", "Adam", "AdamW", "Clip", "MovingAverage", "Optimizer", "RMSProp", "ScaleByNorm", "Schedule",
-    "clip_each_norm", "clip_global_norm", "clip_value", "cosine", "global_norm", "linear_warmup", "piecewise",
-    "scale_by_norm", "zeros_like",
+    "SGD", "Accumulate", "Adam", "AdamW", "Clip", "MovingAverage", "Optimizer", "RMSProp", "ScaleByNorm",
+    "Schedule", "clip_each_norm", "clip_global_norm", "clip_value", "cosine", "global_norm", "linear_warmup",
+    "piecewise", "scale_by_norm", "zeros_like",
 ]
 
 

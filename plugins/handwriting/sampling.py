@@ -119,9 +119,7 @@ def draw_point(output: np.ndarray, bias: float, rng: Stream) -> np.ndarray:
     """One point from the parameters of the mixture: float32 (3,). Raises DivergedError if it is beyond float32."""
     end, parts = output[0], output[1:].reshape(6, -1)
     logits, (m1, m2), (s1, s2), r = parts[0] * (1 + bias), parts[1:3], parts[3:5] - bias, parts[5]
-    powers = np.exp(logits - logits.max())
-    k = int(np.searchsorted(np.cumsum(powers), float(rng.uniform((), 0.0, powers.sum())), side="right"))
-    k = min(k, len(powers) - 1)
+    k = rng.categorical(logits=logits)
     u, v = rng.gaussian((2,))
     rho = math.tanh(r[k])
     with np.errstate(over="ignore"):

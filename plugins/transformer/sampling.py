@@ -78,7 +78,5 @@ def write(model: CharacterTransformer, params: Params, begin: np.ndarray, charac
         logits = model.logits(params, tensor(window, backend)).numpy()[0, -1, :OTHER].astype(np.float64)
         if not np.isfinite(logits).all():
             raise DivergedError(f"[transformer] the model gives numbers that are not finite at character {k + 1}")
-        sums = np.cumsum(np.exp((logits - logits.max()) / temperature))
-        drawn = int(np.searchsorted(sums, float(rng.uniform((), 0.0, sums[-1])), side="right"))
-        classes.append(min(drawn, OTHER - 1))
+        classes.append(int(rng.categorical(logits=(logits - logits.max()) / temperature)))
     return decode(classes[len(begin):])

@@ -114,3 +114,20 @@ def test_labels_that_nothing_tells_to_ignore(rng, numpy_backend):
     for bad in (0.5, "no", True):
         check_error(DtypeError, lambda b=bad: ops.softmax_cross_entropy(logits, labels, ignore_index=b), "ignore_index")
         check_error(DtypeError, lambda b=bad: ops.linear_cross_entropy(logits, weight, bias, labels, b), "ignore_index")
+
+
+@pytest.mark.parametrize("ignored", [-1, -100, 3])
+def test_the_mean_over_the_labels_that_count(be, rng, ignored):
+    """The lines of `softmax_cross_entropy`: rows that are ignored are in neither the sum nor the count."""
+    labels = rng.integers(0, 7, (5, 4)).astype(np.int32)
+    labels[2:, 1] = labels[4] = ignored
+    logits, weight = rng.standard_normal((5, 4, 7)).astype(np.float32), rng.random(7).astype(np.float32)
+    nats = np.log(np.exp(logits.astype(np.float64)).sum(-1)) - np.take_along_axis(logits, np.maximum(labels, 0)[..., None], -1)[..., 0]
+    for chosen in (labels, np.full_like(labels, ignored)):
+        given, counted = _t(be, chosen), chosen != ignored
+        kept = (given != ignored).astype("float32")
+        losses = ops.softmax_cross_entropy(_t(be, logits), given, ignore_index=ignored)
+        mean = ops.sum(losses) / ops.maximum(ops.sum(kept), 1.0)
+        assert mean.item() == pytest.approx(nats[counted].mean() if counted.any() else 0, rel=1e-5)
+        weighted = ops.sum(kept * ops.take(_t(be, weight), ops.where(given == ignored, 0, given), axis=0))
+        assert weighted.item() == pytest.approx(weight[chosen[counted]].sum(), rel=1e-5)
