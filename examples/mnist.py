@@ -1,5 +1,5 @@
-"""The paper's MNIST comparison (section 6.6, figure 6): layer norm, batch norm and no norm on the same network, in batches
-of 128 and of 4.
+"""The paper's MNIST comparison (section 6.6, figure 6): layer norm, batch norm and no norm on the same network, in
+batches of 128 and of 4.
 
     python -m duoln.examples.mnist                   about a minute on two CPU cores
     python -m duoln.examples.mnist --seeds 3 --out examples
@@ -12,13 +12,12 @@ batches of 4: 429 and 2,000 updates by Adam at 0.001. The paper trains for 60 ep
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
-
-import numpy as np
 
 from duoln import runtime
 from duoln.cli import console
@@ -26,8 +25,8 @@ from duoln.cli.guard import guarded
 from duoln.errors import UsageError
 from duoln.examples import mnist_record
 from duoln.examples.mnist_record import BATCH_SIZES, STYLES, Record, Run
-from duoln.tasks.events import Listener, Step
-from duoln.tasks.registry import find_task
+from duoln.plugins.mnist.task import Mnist, MnistConfig
+from duoln.tasks import Splits
 from duoln.training.train import train
 
 
@@ -37,45 +36,43 @@ class Settings(NamedTuple):
     hidden: int = 1000
     rate: float = 1e-3
     digits_in_small_batches: int = 8000
-    points: int = 20
-    """Points of a curve, each the mean training loss of as many updates."""
+    evaluated: int = 2000
+    """Training digits on which the train NLL is measured, the first ones."""
+    points: int = 8
+    """Evaluations of each run."""
 
 
-class Losses(Listener):
-    """The training loss of every update: a run's log has those of some."""
+class Curves(Mnist):
+    """The task with an evaluation on fewer training digits, so that a curve may have several."""
 
-    def __init__(self) -> None:
-        self.of_updates: list[float] = []
+    def __init__(self, evaluated: int) -> None:
+        self.evaluated = evaluated
 
-    def on_step(self, event: Step) -> None:
-        self.of_updates.append(event.loss)
-
-
-def curve(of_updates: Sequence[float], points: int) -> tuple[int, list[float]]:
-    """How many updates a point stands for, and the mean loss of each such part; what is left over has no point."""
-    losses = np.array(of_updates)
-    every = max(len(losses) // points, 1)
-    whole = losses[:len(losses) // every * every].reshape(-1, every)
-    return every, [float(f"{loss:.4g}") for loss in whole.mean(axis=1)]
+    def data(self, cfg: MnistConfig, root: Path | None = None) -> Splits:
+        splits = super().data(cfg, root)
+        few = {name: rows[:self.evaluated] for name, rows in splits.evaluation["train"].items()}
+        return dataclasses.replace(splits, evaluation={**splits.evaluation, "train": few})
 
 
 def measure(backend: str | None, seeds: int, settings: Settings) -> Record:
     """Train each variant with each batch size from the seeds 0 to `seeds` - 1."""
     chosen, why = runtime.choose(backend)
     console.say(f"backend: {why}")
-    task, runs, data = find_task("mnist"), list[Run](), ""
+    task, runs, data = Curves(settings.evaluated), list[Run](), ""
     for seed in range(seeds):
         for batch_size in BATCH_SIZES:
             rows = settings.digits_in_small_batches if batch_size == min(BATCH_SIZES) else None
+            updates = task.data(MnistConfig(batch_size=batch_size, rows=rows)).steps_per_epoch
             for variant in STYLES:
                 begin = time.perf_counter()
-                losses = Losses()
                 display = console.ProgressDisplay(task.columns, "step", f"batch {batch_size}, {variant}")
-                run = train(task, variant, backend=chosen, listeners=[display, losses], seed=seed, batch_size=batch_size, epochs=1,
-                            rows=rows, hidden=settings.hidden, learning_rate=settings.rate)
-                every, points = curve(losses.of_updates, settings.points)
-                runs.append(Run(variant, batch_size, seed, every, time.perf_counter() - begin, points,
-                                float(f"{run.figures['test_error']:.4g}")))
+                run = train(task, variant, backend=chosen, listeners=[display], seed=seed, batch_size=batch_size,
+                            rows=rows, epochs=1, evaluate_every=-(-updates // settings.points),
+                            hidden=settings.hidden, learning_rate=settings.rate)
+                seconds, updates_at = time.perf_counter() - begin, run.curves["step"].tolist()
+                losses, errors = ([float(f"{value:.4g}") for value in run.curves[key]]
+                                  for key in ("train_nll", "test_error"))
+                runs.append(Run(variant, batch_size, seed, seconds, updates_at, losses, errors))
                 data = run.dataset.label
     return Record(chosen.name, data, settings._asdict(), runs)
 
@@ -96,7 +93,7 @@ def main(argv: Sequence[str] | None = None, settings: Settings = Settings()) -> 
     if args.seeds < 1:
         raise UsageError(f"[mnist] --seeds: expected at least 1, found {args.seeds}")
     record = measure(args.backend, args.seeds, settings) if args.record is None else mnist_record.read(args.record)
-    print(mnist_record.table(record))
+    console.tell(mnist_record.table(record), True)
     for path in mnist_record.write(record, args.out):
         console.say(f"wrote {path}")
     return record

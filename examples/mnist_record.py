@@ -27,13 +27,13 @@ class Run(NamedTuple):
     variant: str
     batch_size: int
     seed: int
-    every: int
-    """Updates that a point of the curve stands for."""
     seconds: float
+    updates: Sequence[int]
+    """After how many updates each evaluation was made."""
     losses: Sequence[float]
-    """Mean training losses, in nats, of as many updates each."""
-    test_error: float
-    """The share of test digits that the trained network gets wrong."""
+    """Train NLL, in nats, of each evaluation: batch norm by the statistics of a population."""
+    errors: Sequence[float]
+    """Test error of each evaluation, the share of the digits."""
 
 
 class Record(NamedTuple):
@@ -60,21 +60,24 @@ def read(path: Path) -> Record:
 
 
 def table(record: Record) -> str:
-    """The training loss at the middle and at the end of each curve, and the test error, over the seeds."""
-    seeds = len({run.seed for run in record.runs})
-    lines = [f"{record.data}, 784-{record.settings['hidden']}-{record.settings['hidden']}-10 units: training loss in nats, the "
-             f"mean of the updates before,", f"and test error; {f'median (least to greatest) of {seeds} seeds' if seeds > 1 else 'one seed'}", ""]
+    """Train NLL at the middle and at the end of each curve, and the test error at its end, over the seeds."""
+    seeds, hidden = len({run.seed for run in record.runs}), record.settings["hidden"]
+    of_seeds = f"median (least to greatest) of {seeds} seeds" if seeds > 1 else "one seed"
+    lines = [f"{record.data}, 784-{hidden}-{hidden}-10 units, {of_seeds}"]
     for batch_size in BATCH_SIZES:
-        first = record.of(next(iter(STYLES)), batch_size)[0]
-        half = len(first.losses) // 2
-        heads = [f"loss at update {count * first.every}" for count in (half, len(first.losses))]
-        lines.append(f"{f'batch {batch_size}':<12}{heads[0]:<28}{heads[1]:<28}test error")
+        updates = record.of(next(iter(STYLES)), batch_size)[0].updates
+        half = len(updates) // 2 - 1
+        heads = (f"batches of {batch_size}", *(f"train NLL, update {updates[k]}" for k in (half, -1)), "test error")
+        lines += ["", _line(heads)]
         for variant, name in STYLES.items():
             runs = record.of(variant, batch_size)
-            lines.append(f"{name:<12}{spread([run.losses[half - 1] for run in runs], '.3f'):<28}"
-                         f"{spread([run.losses[-1] for run in runs], '.3f'):<28}"
-                         f"{spread([run.test_error for run in runs], '.1%')}")
+            lines.append(_line((name, *(spread([run.losses[k] for run in runs], ".3f") for k in (half, -1)),
+                                spread([100 * run.errors[-1] for run in runs], ".1f") + " %")))
     return "\n".join(lines)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "".join(f"{cell:<{width}}" for cell, width in zip(cells, (16, 26, 26, 0), strict=True))
 
 
 def write(record: Record, folder: Path) -> list[Path]:
@@ -88,10 +91,11 @@ def write(record: Record, folder: Path) -> list[Path]:
 
 
 def draw(record: Record, target: Path) -> Path:
-    """The picture: the training loss by update, a panel for each batch size; the median of the seeds and their range."""
+    """The picture: the train NLL by update, a panel for each batch size; the median of the seeds and their range."""
     seeds = len({run.seed for run in record.runs})
     height = 3.4
-    with figure(target, 1, len(BATCH_SIZES), size=(style.WIDTH, height), top=1 - 0.55 / height, sharey=True) as (whole, [panels]):
+    with figure(target, 1, len(BATCH_SIZES), size=(style.WIDTH, height), top=1 - 0.55 / height,
+                sharey=True) as (whole, [panels]):
         for panel, batch_size in zip(panels, BATCH_SIZES, strict=True):
             for variant, look in style.looks(STYLES).items():
                 _curve(panel, record.of(variant, batch_size), STYLES[variant], look)
@@ -100,18 +104,17 @@ def draw(record: Record, target: Path) -> Path:
             panel.set_xlim(left=0)
             panel.spines[["top", "right"]].set_visible(False)
             style.number_axis(panel.yaxis, percent=False, logarithmic=True)
-        panels[0].set_ylabel("training loss, nats")
+        panels[0].set_ylabel("train NLL, nats")
         whole.legend(*panels[0].get_legend_handles_labels(), loc="upper center", ncols=3, frameon=False,
                      bbox_to_anchor=(0.5, 1 - 0.22 / height))
-        title = whole.suptitle(f"{record.data}: training loss by update, "
+        title = whole.suptitle(f"{record.data}: train NLL by update, "
                                + (f"median and range of {seeds} seeds" if seeds > 1 else "one seed"), fontsize=11)
         title.set_in_layout(False)  # `top` has left the room for it
     return target
 
 
 def _curve(panel: Any, runs: Sequence[Run], label: str, look: style.Look) -> None:
-    updates = [runs[0].every * (i + 1) for i in range(len(runs[0].losses))]
-    losses = list(zip(*(run.losses for run in runs), strict=True))
-    panel.plot(updates, [statistics.median(each) for each in losses], linewidth=2, label=label, **look.line())
-    panel.fill_between(updates, [min(each) for each in losses], [max(each) for each in losses], color=look.colour, alpha=0.2,
-                       linewidth=0)
+    updates, losses = runs[0].updates, list(zip(*(run.losses for run in runs), strict=True))
+    panel.plot(updates, [statistics.median(each) for each in losses], linewidth=2, label=label, **look.marked())
+    panel.fill_between(updates, [min(each) for each in losses], [max(each) for each in losses], color=look.colour,
+                       alpha=0.2, linewidth=0)

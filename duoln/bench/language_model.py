@@ -1,7 +1,7 @@
 """`duoln bench language-model`: a two-layer LN-LSTM on characters, an update and a sampled token, beside PyTorch.
 
-An update is the gradient of one piece of text, clipped, and AdamW. A token is a character that is drawn from the model's output, and
-the step that feeds it back; a run draws `TOKENS` of them.
+An update is the gradient of one piece of text, clipped, and AdamW. A token is a character that is drawn from the model's
+output, and the step that feeds it back; a run draws `TOKENS` of them.
 """
 
 from __future__ import annotations
@@ -69,13 +69,14 @@ def prepare(asked: dict[str, Any]) -> Work:
     from duoln.bench.operators_torch import device_for
 
     peak.begin()
-    return language_model_torch.work(asked["subject"], asked["form"], sizes, start, text_of(sizes), device_for(backend.name))
+    device = device_for(backend.name)
+    return language_model_torch.work(asked["subject"], asked["form"], sizes, start, text_of(sizes), device)
 
 
 def _update(sizes: Sizes, params: nn.Params, form: str) -> Work:
     backend = tree.leaves(params)[0].backend
     model, ids = LanguageModel(sizes.symbols, sizes.width), duoln.tensor(text_of(sizes), backend)
-    optimizer = optim.AdamW(RATE, weight_decay=WEIGHT_DECAY, clip=optim.clip_global_norm(CLIP), donate=form == "compiled")
+    optimizer = optim.AdamW(RATE, weight_decay=WEIGHT_DECAY, clip=optim.clip_global_norm(CLIP))
     first = model.lstm.first_states(params["lstm"], sizes.batch)
 
     def loss(params: nn.Params, states: Any, ids: Tensor) -> tuple[Tensor, Any]:
@@ -119,12 +120,13 @@ def _token(sizes: Sizes, params: nn.Params, form: str) -> Work:
 
 
 def entries(subject: str, sizes: Sizes, backend: str | None, peers: list[str]) -> list[Entry]:
-    """The sides of a comparison: ours by `duoln.compile` and without, PyTorch's loop over LN-LSTM cells, and its `nn.LSTM`, which has no
-    norm.
+    """The sides of a comparison: ours by `duoln.compile` and without, PyTorch's loop over LN-LSTM cells, and its
+    `nn.LSTM`, which has no norm.
     """
     asked = {"kind": "language-model", "subject": subject, "sizes": list(sizes), "backend": backend, "peer": None}
     rows = [Entry("duoln, compiled", {**asked, "form": "compiled"}), Entry("duoln", {**asked, "form": "eager"})]
     if "torch" in peers:
-        rows += [Entry("torch, LN-LSTM by cells", {**asked, "peer": "torch", "form": "cells"}, KEEP_MEMORY),
-                 Entry("torch.nn.LSTM, no norm", {**asked, "peer": "torch", "form": "plain"}, KEEP_MEMORY, checked=False)]
+        of_torch = {**asked, "peer": "torch"}
+        rows += [Entry("torch, LN-LSTM by cells", {**of_torch, "form": "cells"}, KEEP_MEMORY),
+                 Entry("torch.nn.LSTM, no norm", {**of_torch, "form": "plain"}, KEEP_MEMORY, checked=False)]
     return rows

@@ -1,4 +1,6 @@
-"""The peers of `duoln bench language-model`: the same model as a user of PyTorch writes it, and with `nn.LSTM`, which has no norm."""
+"""The peers of `duoln bench language-model`: the same model as a user of PyTorch writes it, and with `nn.LSTM`, which has
+no norm.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ def work(subject: str, form: str, sizes: Sizes, start: Mapping[str, Any], text: 
 
     Args:
         subject: "update" or "token".
-        form: "cells" for the LN-LSTM, a loop over its cells whose input products of all steps are one; "plain" for `nn.LSTM`.
+        form: "cells" for the LN-LSTM, a loop over its cells whose input products of all steps are one; "plain" for
+            `nn.LSTM`.
         sizes: of the model and the text.
         start: the parameters, as duoln has them; "plain" has its own.
         text: characters (steps + 1, batch).

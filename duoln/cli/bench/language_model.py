@@ -15,7 +15,7 @@ from duoln.cli.bench.options import add_common, begin, numbers, recorded, show_r
 
 def add_kind(kinds: Any) -> None:
     """Add `language-model`."""
-    parser = kinds.add_parser("language-model", help="a two-layer LN-LSTM on characters: an update, and a sampled token")
+    parser = kinds.add_parser("language-model", help="a two-layer LN-LSTM on characters: an update, a sampled token")
     parser.add_argument("--sizes", type=_sizes, default=Sizes(), metavar="T,B,WIDTH,SYMBOLS",
                         help=f"default: {','.join(map(str, Sizes()))}")
     parser.add_argument("--peer", action="append", default=[], choices=language_model.PEERS)
@@ -31,10 +31,11 @@ def _language_model(args: argparse.Namespace) -> int:
     with recorded("language-model", args, begin(args)) as timed:
         for subject in SUBJECTS:
             console.say(f"{subject}: {args.rounds} turns of {args.runs} runs a side")
-            rows = time_in_turns(language_model.entries(subject, args.sizes, args.backend, args.peer), args.rounds, args.runs)
+            entries = language_model.entries(subject, args.sizes, args.backend, args.peer)
+            rows = time_in_turns(entries, args.rounds, args.runs)
             what = "an update" if subject == "update" else f"{TOKENS} sampled tokens"
-            show_rows(f"{what}: {', '.join(f'{name} {size}' for name, size in args.sizes._asdict().items())}", rows, 1e3, "ms",
-                      tables_are_results(args))
+            sizes = ", ".join(f"{name} {size}" for name, size in args.sizes._asdict().items())
+            show_rows(f"{what}: {sizes}", rows, 1e3, "ms", tables_are_results(args))
             timed += [{"op": f"language model, {what}", "passes": "step" if subject == "update" else "forward",
                        "shape": args.sizes, "moved": None, "flops": None, "rule": None, "source": None, **of_row(row)}
                       for row in rows]
