@@ -22,6 +22,7 @@ from typing import NamedTuple
 from duoln import runtime
 from duoln.cli import console
 from duoln.cli.guard import guarded
+from duoln.cli.parser import Parser
 from duoln.errors import UsageError
 from duoln.examples import mnist_record
 from duoln.examples.mnist_record import BATCH_SIZES, STYLES, Record, Run
@@ -35,7 +36,10 @@ class Settings(NamedTuple):
 
     hidden: int = 1000
     rate: float = 1e-3
+    digits: int | None = None
+    """Training digits in batches of 128; None is all."""
     digits_in_small_batches: int = 8000
+    """In batches of 4."""
     evaluated: int = 2000
     """Training digits on which the train NLL is measured, the first ones."""
     points: int = 8
@@ -61,7 +65,7 @@ def measure(backend: str | None, seeds: int, settings: Settings) -> Record:
     task, runs, data = Curves(settings.evaluated), list[Run](), ""
     for seed in range(seeds):
         for batch_size in BATCH_SIZES:
-            rows = settings.digits_in_small_batches if batch_size == min(BATCH_SIZES) else None
+            rows = settings.digits_in_small_batches if batch_size == min(BATCH_SIZES) else settings.digits
             updates = task.data(MnistConfig(batch_size=batch_size, rows=rows)).steps_per_epoch
             for variant in STYLES:
                 begin = time.perf_counter()
@@ -83,8 +87,8 @@ def main(argv: Sequence[str] | None = None, settings: Settings = Settings()) -> 
     Raises:
         UsageError: there is no seed to train from. The rest as `duoln.train`.
     """
-    parser = argparse.ArgumentParser(prog="python -m duoln.examples.mnist", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog="python -m duoln.examples.mnist", description=__doc__,
+                    formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", choices=runtime.CHOICES, help="default: DUOLN_BACKEND, else auto")
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="from the seeds 0 to N - 1 (default 1)")
     parser.add_argument("--out", type=Path, default=Path("runs/mnist"), metavar="DIR", help="default: runs/mnist")
