@@ -81,7 +81,7 @@ def measure(backend: str | None, seeds: int, settings: Settings) -> Record:
     return Record(chosen.name, data, settings._asdict(), runs)
 
 
-def main(argv: Sequence[str] | None = None, settings: Settings = Settings()) -> Record:
+def main(argv: Sequence[str] | None = None, settings: Settings | None = None) -> Record:
     """Train, print the table, write `mnist.json` and, where matplotlib is installed, `mnist.png`.
 
     Raises:
@@ -96,7 +96,8 @@ def main(argv: Sequence[str] | None = None, settings: Settings = Settings()) -> 
     args = parser.parse_args(argv)
     if args.seeds < 1:
         raise UsageError(f"[mnist] --seeds: expected at least 1, found {args.seeds}")
-    record = measure(args.backend, args.seeds, settings) if args.record is None else mnist_record.read(args.record)
+    record = (measure(args.backend, args.seeds, settings or Settings()) if args.record is None else
+              mnist_record.read(args.record))
     console.tell(mnist_record.table(record), True)
     for path in mnist_record.write(record, args.out):
         console.say(f"wrote {path}")

@@ -8,8 +8,8 @@ from test_docs import text_of
 import duoln
 from duoln import tree
 
-SHORT = {"UPDATES, HALF = 400": "UPDATES, HALF = 12", "% 100 == 0": "% 4 == 0", "len(symbols), 128)": "len(symbols), 16)",
-         '"text-model", 250)': '"text-model", 6)', "linear_warmup(50": "linear_warmup(5", "UPDATES - 50": "UPDATES - 5",
+SHORT = {"UPDATES, HALF = 240": "UPDATES, HALF = 12", "% 60 == 0": "% 4 == 0", "len(symbols), 128)": "len(symbols), 16)",
+         '"text-model", 150)': '"text-model", 6)', "linear_warmup(50": "linear_warmup(5", "UPDATES - 50": "UPDATES - 5",
          "write(200)": "write(20)"}
 
 

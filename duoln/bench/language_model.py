@@ -1,7 +1,7 @@
 """`duoln bench language-model`: a two-layer LN-LSTM on characters, an update and a sampled token, beside PyTorch.
 
-An update is the gradient of one piece of text, clipped, and AdamW. A token is a character that is drawn from the model's
-output, and the step that feeds it back; a run draws `TOKENS` of them.
+An update is the gradient of one piece of text, clipped, and AdamW. A token is a character that is drawn from the
+model's output, and the step that feeds it back; a run draws `TOKENS` of them.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _update(sizes: Sizes, params: nn.Params, form: str) -> Work:
         nonlocal state
         *state, value = step(*state, ids, rate)
         backend.wait([t.data for t in tree.leaves(state)])
-        return value.item()
+        return float(value.item())
 
     return Work(run, [run(k) for k in range(CHECKED)], {"backend": machine.backend_facts(backend)}, CHECKED, CHECKED)
 

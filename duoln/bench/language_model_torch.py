@@ -1,6 +1,4 @@
-"""The peers of `duoln bench language-model`: the same model as a user of PyTorch writes it, and with `nn.LSTM`, which has
-no norm.
-"""
+"""The peers of `duoln bench language-model`: the model as a user of PyTorch writes it, and with `nn.LSTM`, without norms."""
 
 from __future__ import annotations
 
@@ -59,13 +57,13 @@ def _update(torch: Any, model: Any, sizes: Sizes, ids: Any) -> tuple[Callable[[i
 def _token(torch: Any, model: Any, sizes: Sizes, ids: Any) -> tuple[Callable[[int], None], list[float]]:
     from duoln.bench.language_model import CHECKED, TOKENS
 
-    @torch.no_grad()
     def run(k: int) -> None:
         states, last = model.first(1), ids.new_zeros((1, 1))
-        for _ in range(TOKENS):
-            logits, states = model(last, states)
-            last = torch.multinomial(torch.softmax(logits[0], dim=-1), 1)
-            last.item()  # as characters are written
+        with torch.no_grad():
+            for _ in range(TOKENS):
+                logits, states = model(last, states)
+                last = torch.multinomial(torch.softmax(logits[0], dim=-1), 1)
+                last.item()  # as characters are written
 
     states, norms = model.first(1), []
     with torch.no_grad():
@@ -81,7 +79,7 @@ def _parameter(torch: Any, values: np.ndarray) -> Any:
 
 def _model(torch: Any, sizes: Sizes, start: Mapping[str, Any], layers: Any) -> Any:
     """Embedding, the layers and the output."""
-    class Model(torch.nn.Module):  # type: ignore[misc,name-defined]
+    class Model(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.table = torch.nn.Embedding(sizes.symbols, sizes.width)
@@ -105,7 +103,7 @@ def _model(torch: Any, sizes: Sizes, start: Mapping[str, Any], layers: Any) -> A
 def _cells(torch: Any, sizes: Sizes, start: Mapping[str, Any]) -> Any:
     normed, width = torch.nn.functional.layer_norm, sizes.width
 
-    class Layer(torch.nn.Module):  # type: ignore[misc,name-defined]
+    class Layer(torch.nn.Module):  # type: ignore[misc]
         def __init__(self, params: Mapping[str, Any]) -> None:
             super().__init__()
             for name, values in params.items():
@@ -122,23 +120,23 @@ def _cells(torch: Any, sizes: Sizes, start: Mapping[str, Any]) -> Any:
                 outputs.append(h)
             return torch.stack(outputs), (h, c)
 
-    class Layers(torch.nn.Module):  # type: ignore[misc,name-defined]
+    class Layers(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.each = torch.nn.ModuleList(Layer(start["lstm"][f"forward{k}"]) for k in range(2))
 
         def forward(self, x: Any, states: Any) -> tuple[Any, Any]:
             last = []
-            for layer, state in zip(self.each, states, strict=True):
-                x, state = layer(x, state)
-                last.append(state)
+            for layer, before in zip(self.each, states, strict=True):
+                x, after = layer(x, before)
+                last.append(after)
             return x, last
 
     return _model(torch, sizes, start, Layers())
 
 
 def _plain(torch: Any, sizes: Sizes, start: Mapping[str, Any]) -> Any:
-    class Layers(torch.nn.Module):  # type: ignore[misc,name-defined]
+    class Layers(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.lstm = torch.nn.LSTM(sizes.width, sizes.width, num_layers=2)
