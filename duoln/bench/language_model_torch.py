@@ -1,4 +1,4 @@
-"""The peers of `duoln bench language-model`: the model as a user of PyTorch writes it, and with `nn.LSTM`, without norms."""
+"""The peers of `duoln bench language-model`: the model as a user of PyTorch writes it, and with plain `nn.LSTM`."""
 
 from __future__ import annotations
 
