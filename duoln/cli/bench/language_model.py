@@ -17,7 +17,7 @@ def add_kind(kinds: Any) -> None:
     """Add `language-model`."""
     parser = kinds.add_parser("language-model", help="a two-layer LN-LSTM on characters: an update, a sampled token")
     parser.add_argument("--sizes", type=_sizes, default=Sizes(), metavar="T,B,WIDTH,SYMBOLS",
-                        help=f"default: {','.join(map(str, Sizes()))}")
+                        help=f"of the text and the model (default {','.join(map(str, Sizes()))})")
     parser.add_argument("--peer", action="append", default=[], choices=language_model.PEERS)
     add_common(parser, rounds=9, runs=3)
     parser.set_defaults(run=_language_model)
