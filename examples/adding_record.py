@@ -86,13 +86,14 @@ def table(record: Record) -> str:
         for norm in STYLES:
             runs = record.results(norm, rate)
             mark = "  chosen" if record.chosen(norm) == rate else ""
-            solved = _range([record.updates_to_solve(run) for run in runs], ".0f").replace("inf", "never")
-            lines.append(f"{rate:6g}  {norm:6} {len(runs):5}  {_range([r.losses[third - 1] for r in runs], '.5f'):30}"
-                         f"{_range([run.losses[-1] for run in runs], '.5f'):30}{solved}{mark}")
+            solved = spread([record.updates_to_solve(run) for run in runs], ".0f").replace("inf", "never")
+            lines.append(f"{rate:6g}  {norm:6} {len(runs):5}  {spread([r.losses[third - 1] for r in runs], '.5f'):30}"
+                         f"{spread([run.losses[-1] for run in runs], '.5f'):30}{solved}{mark}")
     return "\n".join(lines)
 
 
-def _range(values: Sequence[float], form: str) -> str:
+def spread(values: Sequence[float], form: str) -> str:
+    """The median of some values with the least and the greatest one, as a table has them; one value alone."""
     middle = f"{statistics.median(values):{form}}"
     return middle if len(values) == 1 else f"{middle} ({min(values):{form}} to {max(values):{form}})"
 

@@ -1,7 +1,7 @@
 """A record of measurements, as `--json FILE` writes it: schema `duoln-bench/1`, one JSON object.
 
     schema        "duoln-bench/1"
-    kind          "ops", "rnn", "attention" or "train": which benchmark
+    kind          "ops", "rnn", "attention", "train" or "language-model": which benchmark
     label         a name for the machine, from `--label`
     duoln         version of duoln
     git           {"sha", "dirty"} where duoln runs from a checkout, else null
@@ -16,7 +16,7 @@
     cases         a list, one object for each thing timed and each side:
 
       op, pass      what; "forward", "forward+backward", or "step" (a whole training step)
-      shape         [rows, width]; rnn: [time, batch, in, hidden]; train: [batch]
+      shape         [rows, width]; rnn: [time, batch, in, hidden]; train: [batch]; language-model: its sizes
       settings      what else decides the work: preset and settings of a task; else {}
       dtype         "float32"
       side          "duoln", or the peer's name

@@ -15,7 +15,7 @@ from duoln.data.json_text import json_of, read_json
 from duoln.errors import DataFormatError, RecordError, UsageError
 
 SCHEMA = "duoln-bench/1"
-KINDS = ("ops", "rnn", "attention", "train")
+KINDS = ("ops", "rnn", "attention", "train", "language-model")
 PASSES = ("forward", "forward+backward", "step")
 CLOCKS = ("wall_slope", "wall_run")
 CACHES = ("cold", "warm", "running")

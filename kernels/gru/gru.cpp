@@ -3,7 +3,7 @@
 // The input's product x_proj for all positions comes in, and the gradients of both products go out; large products are
 // not made here. With norms both weights are used without the means of their rows, those of the columns of z and r and those
 // of n, so that no norm need subtract one: the input's was before its product, the recurrent one is when it is packed.
-#include "../recurrent/walk.h"
+#include "../recurrent/one_step.h"
 #include "gru.h"
 
 static const index_t GATES = 3;
@@ -143,7 +143,7 @@ static void walk(const Gru<T>& g, const T* packed, T* panel_sums, const Share& s
         const index_t t = sizes.time(position);
         begin_step(rows, sizes, s, t, {g.hidden});
         const T* states = g.hidden + sizes.before(t) * sizes.batch * S;
-        for (index_t gate = 0; gate < GATES; ++gate)
+        for (index_t gate = 0; packed && gate < GATES; ++gate)
             if (!NORMED && gate == 2)  // its product stands alone: the reset gate comes before the sum
                 multiply_states(rows, states, S, packed + gate * P * sizes.hidden * Panel<T>::width, s.first_panel, s.last_panel,
                                 sizes.hidden, g.h_proj, S, false);
@@ -281,11 +281,19 @@ static void walk_back(const Gru<T>& g, GruGradients<T> d, const T* packed, T* pa
 }
 
 template <class T, bool NORMED>
-static void forward(const Gru<T>& g, const T* w_h, int threads, bool by_units) {
+static void forward(const Gru<T>& g, const OneStep<T>& one, const T* w_h, int threads, bool by_units) {
     const Weights<T> weights{w_h, g.sizes.hidden, GATES, NORMED ? 2 : 0, threads};
-    walk_forward(weights, g.sizes, 4, by_units, [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
+    const auto by = [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
         walk<T, NORMED>(g, packed, panel_sums, share, barrier);
-    });
+    };
+    if (!one.x) return walk_forward(weights, g.sizes, 4, by_units, by);
+    const index_t S = g.sizes.stride, wide = GATES * S, of_h = NORMED ? wide : S;
+    std::fill_n(g.h_proj, g.sizes.batch * of_h, T(0));
+    const auto x_gate = [=](index_t row, index_t gate) { return g.x_proj + row * wide + gate * S; };
+    walk_one_step(one, g.hidden, weights, g.sizes, 4, x_gate, [=](index_t row, index_t gate) {
+        if (NORMED) return g.h_proj + row * of_h + gate * S;
+        return gate == 2 ? g.h_proj + row * of_h : x_gate(row, gate);
+    }, by);
 }
 
 template <class T, bool NORMED>
@@ -306,12 +314,13 @@ static void backward(const Gru<T>& g, const GruGradients<T>& d, const T* w_h, in
                    gain_h, bias_h, hidden, norms};
 
 #define GRU(TYPE, NAME)                                                                                               \
-    extern "C" void gru_forward_##NAME(SHARED_PARAMETERS(TYPE)) {                                                     \
+    extern "C" void gru_forward_##NAME(SHARED_PARAMETERS(TYPE), const TYPE* x, const TYPE* w_x, int64_t inputs) {     \
         guarded([&] {                                                                                                 \
             using T = TYPE;                                                                                           \
             SHARED_VALUES                                                                                             \
-            if (normed) forward<T, true>(g, w_h, threads, by_units != 0);                                             \
-            else forward<T, false>(g, w_h, threads, by_units != 0);                                                   \
+            const OneStep<T> one{x, w_x, inputs};                                                                     \
+            if (normed) forward<T, true>(g, one, w_h, threads, by_units != 0);                                        \
+            else forward<T, false>(g, one, w_h, threads, by_units != 0);                                              \
         });                                                                                                           \
     }                                                                                                                 \
     extern "C" void gru_backward_##NAME(SHARED_PARAMETERS(TYPE), const TYPE* d_hidden, TYPE* dh, TYPE* d_x_proj,      \

@@ -30,7 +30,7 @@ _GATES = GATES["gru"]
 _SHARED = ("w_h: real[2], x_proj: real[2], h_proj: real[2], gain_x: real[1]?, bias_x: real[1], gain_h: real[1]?, "
            "bias_h: real[1]?, hidden: real[3], norms: real[2]?, slots: int64[2]?, steps: int64, batch: int64, "
            "units: int64, eps: float64, normed: int32, reverse: int32, threads: int32, by_units: int32")
-_walk = native.Function(_FILE, "gru_forward", _SHARED)
+_walk = native.Function(_FILE, "gru_forward", f"{_SHARED}, x: real[2]?, w_x: real[2]?, inputs: int64")
 _walk_back = native.Function(_FILE, "gru_backward", f"{_SHARED}, d_hidden: real[3]?, dh: real[2], d_x_proj: real[2], "
                              "d_h_proj: real[2], d_gain_x: real[2]?, d_bias_x: real[2], d_gain_h: real[2]?, "
                              "d_bias_h: real[2]?, limit: float64")
@@ -79,16 +79,14 @@ def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Arra
     units = Units.of(_GATES, h.shape[1], x.dtype)
     positions = Positions.of(x.shape[0], x.shape[1], mask, attrs["reverse"])
     norms = dict(zip(norm_shapes("gru", attrs["norm"], 1), norm_arrays, strict=True))
-    inner_bias = None
-    if norms:  # a bias of `layer-theano` is inside the input's norm
-        w_x, inner_bias = _centred(w_x), None if bias is None else units.filled(_centred(bias[None])[0])
-    walked = walks.Walked(positions.rows(x), units.filled(w_x), np.ascontiguousarray(w_h),
-                          walks.states(units, positions, h), units, positions)
-    x_proj = walks.product(walked.x, walked.w_x, units, inner_bias)
+    walked = walks.Walked.of(units, positions, x, h, w_x, w_h, _centred if norms else walks.as_it_is)
+    # a bias of `layer-theano` is inside the input's norm
+    inner_bias = units.filled(_centred(bias[None])[0]) if norms and bias is not None else None
+    x_proj = walked.x_proj(inner_bias)
     h_proj = host.empty((len(x_proj), (_GATES if norms else 1) * units.stride), x.dtype)
     saved = _Saved(walked, _parameters(units, bias, norms), x_proj, h_proj,
                    np.empty((len(x_proj), 4), x.dtype) if norms else None, attrs)
-    _walk(*saved.shared())
+    _walk(*saved.shared(), *walked.one_step())
     return walked.outputs(walked.hidden), saved
 
 

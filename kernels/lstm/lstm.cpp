@@ -1,10 +1,11 @@
 // An LSTM over a whole sequence (Ba, Kiros, Hinton 2016, eq. 20-22 and 29-31), forward and backward.
 //
 // The input's product x_proj for all positions comes in; large products are not made here. Few inputs of `layer` are multiplied in
-// the walk, and then x_proj is only that of a few rows. The walk backward leaves the gradients of both products in their places: other
+// the walk, and then x_proj is only that of a few rows; inputs beside an x_proj are those of one time step (one_step.h). The walk backward leaves the gradients of both products in their places: other
 // arrays would be claimed from memory, and written to it. With norms over the gates both weights are used without the means of their
 // rows, so that no norm need subtract one: the input's was before its product, the recurrent one is when it is packed.
 #include "../recurrent/inputs.h"
+#include "../recurrent/one_step.h"
 #include "lstm.h"
 #include "variant.h"
 
@@ -178,7 +179,7 @@ static void walk(Lstm<T> l, const T* packed, T* panel_sums, const Share& s, cons
     for (index_t position = 0; position < sizes.steps; ++position) {
         const index_t t = sizes.time(position);
         begin_step(rows, sizes, s, t, {l.hidden, l.cells});
-        for (index_t gate = 0; gate < GATES; ++gate)
+        for (index_t gate = 0; packed && gate < GATES; ++gate)
             multiply_states(rows, l.hidden + sizes.before(t) * sizes.batch * sizes.stride, sizes.stride, packed,
                             gate * P + s.first_panel, gate * P + s.last_panel, sizes.hidden, l.state_products(), wide, !NORMED);
         const Step<T, NORMED, CELL> step{l, panel_sums, s, sizes.before(t), sizes.after(t), ahead};
@@ -423,11 +424,16 @@ static void walk_back(Lstm<T> l, LstmGradients<T> d, const T* packed, T* panel_s
 }
 
 template <class T, bool NORMED, bool CELL>
-static void forward(const Lstm<T>& l, const T* w_h, int threads, bool by_units) {
+static void forward(const Lstm<T>& l, const OneStep<T>& one, const T* w_h, int threads, bool by_units) {
     const Weights<T> weights{w_h, l.sizes.hidden, GATES, NORMED, threads};
-    walk_forward(weights, l.sizes, 4, by_units, [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
+    const auto by = [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
         walk<T, NORMED, CELL>(l, packed, panel_sums, share, barrier);
-    });
+    };
+    if (!one.x) return walk_forward(weights, l.sizes, 4, by_units, by);
+    const index_t S = l.sizes.stride, wide = GATES * S;
+    if (NORMED) std::fill_n(l.h_proj, l.sizes.batch * wide, T(0));
+    walk_one_step(one, l.hidden, weights, l.sizes, 4, [=](index_t row, index_t gate) { return l.x_proj + row * wide + gate * S; },
+                  [=](index_t row, index_t gate) { return l.state_products() + row * wide + gate * S; }, by);
 }
 
 template <class T, bool NORMED, bool CELL>
@@ -446,7 +452,7 @@ static void backward(const Lstm<T>& l, const LstmGradients<T>& d, const T* w_h, 
         int64_t steps, int64_t batch, int64_t inputs, int64_t units, double eps, int32_t variant, int32_t reverse,    \
         int32_t threads, int32_t by_units
 #define SHARED_VALUES                                                                                                 \
-    const Lstm<T> l{sizes_of<T>(steps, batch, units, reverse != 0, slots), T(eps), {x, w_x, inputs}, x_proj, h_proj,  \
+    const Lstm<T> l{sizes_of<T>(steps, batch, units, reverse != 0, slots), T(eps), {x_proj ? nullptr : x, w_x, inputs}, x_proj, h_proj,  \
                     gain_x, gain_h, bias, gain_c, bias_c, hidden, cells, norms};
 
 #define LSTM(TYPE, NAME)                                                                                                \
@@ -454,7 +460,7 @@ static void backward(const Lstm<T>& l, const LstmGradients<T>& d, const T* w_h, 
         guarded([&] {                                                                                                   \
             using T = TYPE;                                                                                             \
             SHARED_VALUES                                                                                               \
-            CALL(forward, l, w_h, threads, by_units != 0)                                                               \
+            CALL(forward, l, OneStep<T>{x_proj ? x : nullptr, w_x, inputs}, w_h, threads, by_units != 0)                                                               \
         });                                                                                                             \
     }                                                                                                                   \
     extern "C" void lstm_backward_##NAME(SHARED_PARAMETERS(TYPE), const TYPE* d_hidden, TYPE* dh, TYPE* dc, TYPE* d_x,   \

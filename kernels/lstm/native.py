@@ -64,12 +64,14 @@ class _Saved(NamedTuple):
     @property
     def has_few_inputs(self) -> bool:
         """Whether the walks multiply the inputs. They give no gradient of x_proj then, which `layer-theano` needs."""
-        return bool(self.attrs["norm"] == "layer" and self.walked.x.shape[1] <= walks.FEW_INPUTS)
+        return bool(self.attrs["norm"] == "layer" and self.walked.x.shape[1] <= walks.FEW_INPUTS
+                    and not self.walked.is_one_step)
 
-    def shared(self, products: _Products) -> tuple[Any, ...]:
-        """The arguments that both walks share."""
+    def shared(self, products: _Products, is_forward: bool = False) -> tuple[Any, ...]:
+        """The arguments that both walks share. That forward multiplies the inputs of one step, too."""
         walked = self.walked
-        inputs = (walked.x, walked.w_x) if self.has_few_inputs else (None, None)
+        multiplies = self.has_few_inputs or (is_forward and walked.is_one_step)
+        inputs = (walked.x, walked.w_x) if multiplies else (None, None)
         outside = self.parameters[:-1]  # the inner bias is in x_proj
         return (walked.w_h, *inputs, *products, *outside, walked.hidden, self.cells, self.norms,
                 walked.positions.slots, walked.positions.steps, walked.positions.batch, walked.x.shape[1],
@@ -82,14 +84,11 @@ def _forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, 
     units = Units.of(_GATES, h.shape[1], x.dtype)
     positions = Positions.of(x.shape[0], x.shape[1], mask, attrs["reverse"])
     norms = dict(zip(norm_shapes("lstm", attrs["norm"], 1), norm_arrays, strict=True))
-    if "gain_x" in norms:
-        w_x = centred(w_x)
-    walked = walks.Walked(positions.rows(x), units.filled(w_x), np.ascontiguousarray(w_h),
-                          walks.states(units, positions, h), units, positions)
+    walked = walks.Walked.of(units, positions, x, h, w_x, w_h, centred if "gain_x" in norms else walks.as_it_is)
     saved = _Saved(walked, parameters(units, bias, norms, attrs["norm"]), walks.states(units, positions, c),
                    np.empty((len(walked.x), 4), x.dtype) if norms else None, [], attrs)
     products = _walk_forward(saved)
-    if not attrs["remat"]:
+    if walked.is_one_step or not attrs["remat"]:
         saved.products.append(products)
     return walked.outputs(walked.hidden, saved.cells), saved
 
@@ -99,7 +98,7 @@ def _walk_forward(saved: _Saved) -> _Products:
     walked = saved.walked
     room = (len(walked.x), _GATES * walked.units.stride)
     products = _Products(_x_proj(saved), host.empty(room, walked.x.dtype) if saved.is_normed else None)
-    _walk(*saved.shared(products))
+    _walk(*saved.shared(products, is_forward=True))
     return products
 
 
@@ -107,12 +106,12 @@ def _x_proj(saved: _Saved) -> Array | None:
     walked = saved.walked
     if saved.has_few_inputs:
         return None
-    return walks.product(walked.x, walked.w_x, walked.units, saved.parameters.inner_bias)
+    return walked.x_proj(saved.parameters.inner_bias)
 
 
 def _products_for_gradient(saved: _Saved) -> _Products:
     """The products, which the caller may overwrite."""
-    if saved.attrs["remat"]:
+    if saved.attrs["remat"] and not saved.walked.is_one_step:
         return _multiply_again(saved)
     try:
         return saved.products.pop()

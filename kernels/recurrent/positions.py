@@ -8,12 +8,14 @@ step, row) that a mask takes out have no place in the products.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from duoln.backends.protocol import Array
 from duoln.kernels import host
+from duoln.kernels.linear.few_rows import MOST_ROWS
 from duoln.kernels.product.multiply import multiply
 
 PANEL_BYTES = 64
@@ -131,6 +133,11 @@ def threads(positions: Positions, w_h: Array) -> tuple[int, int]:
     return count, int(positions.batch < BY_UNITS_BELOW or w_h.nbytes >= WEIGHTS_READ_ONCE)
 
 
+def as_it_is(weight: Array) -> Array:
+    """The weight: what a variant without norms of its products centres."""
+    return weight
+
+
 def product(rows: Array, weight: Array, units: Units, bias: Array | None = None) -> Array:
     """`rows @ weight + bias` of filled-up gates, which begins on a cache line.
 
@@ -158,13 +165,38 @@ class Walked(NamedTuple):
     x: Array
     """Of the positions, (positions, in)."""
     w_x: Array
-    """(in, gates * stride), as it was multiplied."""
+    """(in, gates * stride), centred, as it was multiplied; of one step (in, gates * H), as it is."""
     w_h: Array
     """(H, gates * H); the walk centres it where it packs it."""
     hidden: Array
     """The states, (T + 1, B, stride)."""
     units: Units
     positions: Positions
+    centre: Callable[[Array], Array]
+    """What weights lose in the norms' favour: the means of their rows, or nothing."""
+    is_one_step: bool
+    """Whether a walk forward multiplies the inputs and the states of one time step with the weights as they lie."""
+
+    @classmethod
+    def of(cls, units: Units, positions: Positions, x: Array, h: Array, w_x: Array, w_h: Array,
+           centre: Callable[[Array], Array]) -> Walked:
+        """Of an operator's arrays; the states after the first one have room, and no values yet."""
+        is_one_step = positions.steps == 1 and positions.slots is None and 0 < positions.batch <= MOST_ROWS
+        w_x = np.ascontiguousarray(w_x) if is_one_step else units.filled(centre(w_x))
+        return cls(positions.rows(x), w_x, np.ascontiguousarray(w_h), states(units, positions, h), units, positions,
+                   centre, is_one_step)
+
+    def x_proj(self, inner_bias: Array | None = None) -> Array:
+        """`x @ w_x + inner_bias` of all positions; of one step the bias alone, to which the walk adds the product."""
+        if not self.is_one_step:
+            return product(self.x, self.w_x, self.units, inner_bias)
+        out = host.empty((len(self.x), self.units.gates * self.units.stride), self.x.dtype)
+        out[...] = 0 if inner_bias is None else inner_bias
+        return out
+
+    def one_step(self) -> tuple[Any, ...]:
+        """The arguments of a walk forward that say whether it is one step: x, w_x and the number of inputs."""
+        return (self.x, self.w_x, self.x.shape[1]) if self.is_one_step else (None, None, 0)
 
     def outputs(self, *states: Array) -> tuple[Array, ...]:
         """The hidden states of all time steps, and the last of each of `states`."""
@@ -177,7 +209,8 @@ class Walked(NamedTuple):
 
     def input_gradients(self, d_x_proj: Array, need_x: bool) -> tuple[Array | None, Array]:
         """The gradients of x (if needed) and w_x from that of their product; each costs one product."""
-        d_x = self.positions.spread(multiply(d_x_proj, self.w_x.T)) if need_x else None
+        w_x = self.units.filled(self.centre(self.w_x)) if self.is_one_step and need_x else self.w_x
+        d_x = self.positions.spread(multiply(d_x_proj, w_x.T)) if need_x else None
         return d_x, self.units.cut(multiply(self.x.T, d_x_proj))
 
     def state_gradient(self, d_h_proj: Array) -> Array:

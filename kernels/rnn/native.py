@@ -26,7 +26,7 @@ _VARIANTS = ("none", "layer")
 _SHARED = ("w_h: real[2], sums: real[2], gain: real[1]?, bias: real[1], hidden: real[3], rstd: real[1]?, "
            "slots: int64[2]?, steps: int64, batch: int64, units: int64, eps: float64, reverse: int32, threads: int32, "
            "by_units: int32")
-_walk = native.Function(_FILE, "rnn_forward", _SHARED)
+_walk = native.Function(_FILE, "rnn_forward", f"{_SHARED}, x: real[2]?, w_x: real[2]?, inputs: int64")
 _walk_back = native.Function(_FILE, "rnn_backward", f"{_SHARED}, d_hidden: real[3]?, dh: real[2], d_sums: real[2], "
                              "d_gain: real[2]?, d_bias: real[2], limit: float64")
 
@@ -53,16 +53,13 @@ def _forward(be: Backend, x: Array, h: Array, w_x: Array, w_h: Array, bias: Arra
              *norms: Array, **attrs: Any) -> tuple[tuple[Array, ...], _Saved]:
     units = Units.of(1, h.shape[1], x.dtype)
     positions = Positions.of(x.shape[0], x.shape[1], mask, attrs["reverse"])
-    if norms:
-        w_x = centred(w_x)
-    walked = walks.Walked(positions.rows(x), units.filled(w_x), np.ascontiguousarray(w_h),
-                          walks.states(units, positions, h), units, positions)
+    walked = walks.Walked.of(units, positions, x, h, w_x, w_h, centred if norms else walks.as_it_is)
     gain, added = norms if norms else (None, bias)
-    sums = walks.product(walked.x, walked.w_x, walked.units)
+    sums = walked.x_proj()
     saved = _Saved(walked, sums, None if gain is None else units.filled(gain), units.filled(added),
                    None if gain is None else np.empty(len(sums), x.dtype), attrs["eps"],
                    attrs["gradient_limit"] or 0.0)
-    _walk(*saved.shared())
+    _walk(*saved.shared(), *walked.one_step())
     return walked.outputs(walked.hidden), saved
 
 

@@ -3,7 +3,7 @@
 // The input's product for all positions comes in as `sums` and gets that of the state, and the gradient of the sums goes out;
 // large products are not made here. With a norm both weights are used without the means of their rows, so that it need not
 // subtract one: the input's was before its product, the recurrent one is when it is packed.
-#include "../recurrent/walk.h"
+#include "../recurrent/one_step.h"
 
 template <class T>
 struct Rnn {
@@ -34,8 +34,9 @@ static void walk(const Rnn<T>& n, const T* packed, T* panel_sums, const Share& s
     for (index_t position = 0; position < sizes.steps; ++position) {
         const index_t t = sizes.time(position);
         begin_step(rows, sizes, s, t, {n.hidden});
-        multiply_states(rows, n.hidden + sizes.before(t) * sizes.batch * S, S, packed, s.first_panel, s.last_panel, H, n.sums, S,
-                        true);
+        if (packed)
+            multiply_states(rows, n.hidden + sizes.before(t) * sizes.batch * S, S, packed, s.first_panel, s.last_panel, H, n.sums, S,
+                            true);
         if constexpr (NORMED) {
             for (index_t r = 0; r < rows.count(); ++r) {
                 const T* sums = n.sums + rows.slot[r] * S;
@@ -116,11 +117,14 @@ static void walk_back(const Rnn<T>& n, RnnGradients<T> d, const T* packed, T* pa
 }
 
 template <class T, bool NORMED>
-static void forward(const Rnn<T>& n, const T* w_h, int threads, bool by_units) {
+static void forward(const Rnn<T>& n, const OneStep<T>& one, const T* w_h, int threads, bool by_units) {
     const Weights<T> weights{w_h, n.sizes.hidden, 1, NORMED, threads};
-    walk_forward(weights, n.sizes, 1, by_units, [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
+    const auto by = [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
         walk<T, NORMED>(n, packed, panel_sums, share, barrier);
-    });
+    };
+    if (!one.x) return walk_forward(weights, n.sizes, 1, by_units, by);
+    const auto gate_of = [=](index_t row, index_t) { return n.sums + row * n.sizes.stride; };
+    walk_one_step(one, n.hidden, weights, n.sizes, 1, gate_of, gate_of, by);
 }
 
 template <class T, bool NORMED>
@@ -139,12 +143,13 @@ static void backward(const Rnn<T>& n, const RnnGradients<T>& d, const T* w_h, in
     const Rnn<T> n{sizes_of<T>(steps, batch, units, reverse != 0, slots), T(eps), sums, gain, bias, hidden, rstd};
 
 #define RNN(TYPE, NAME)                                                                                               \
-    extern "C" void rnn_forward_##NAME(SHARED_PARAMETERS(TYPE)) {                                                     \
+    extern "C" void rnn_forward_##NAME(SHARED_PARAMETERS(TYPE), const TYPE* x, const TYPE* w_x, int64_t inputs) {     \
         guarded([&] {                                                                                                 \
             using T = TYPE;                                                                                           \
             SHARED_VALUES                                                                                             \
-            if (gain) forward<T, true>(n, w_h, threads, by_units != 0);                                               \
-            else forward<T, false>(n, w_h, threads, by_units != 0);                                                   \
+            const OneStep<T> one{x, w_x, inputs};                                                                     \
+            if (gain) forward<T, true>(n, one, w_h, threads, by_units != 0);                                          \
+            else forward<T, false>(n, one, w_h, threads, by_units != 0);                                              \
         });                                                                                                           \
     }                                                                                                                 \
     extern "C" void rnn_backward_##NAME(SHARED_PARAMETERS(TYPE), const TYPE* d_hidden, TYPE* dh, TYPE* d_sums,        \

@@ -146,6 +146,19 @@ def test_attention_agrees_where_torch_is_installed(causal, tmp_path):
     _check_peers(json.loads(out.stdout)["cases"], ["torch", "torch as installed", "torch, written out"])
 
 
+@pytest.mark.peers
+def test_a_language_model_agrees_where_torch_is_installed(tmp_path):
+    """Losses of updates, and logits of tokens, with those of the loop over cells; the sides that are compared are all there."""
+    out = subprocess.run([sys.executable, "-m", "duoln", "bench", "language-model", "--peer", "torch", "--sizes", "5,3,16,11", "--rounds", "1", "--runs", "1",
+                          "--json", "-"], cwd=tmp_path, text=True, capture_output=True, check=False, timeout=PATIENCE)
+    assert out.returncode == 0, out.stderr
+    record = json.loads(out.stdout)
+    check_record(record, "stdout")
+    sides = ["duoln, compiled", "duoln", "torch, LN-LSTM by cells", "torch.nn.LSTM, no norm"]
+    assert [(case["op"].split(", ", 1)[1], case["side"]) for case in record["cases"]] == [
+        (what, side) for what in ("an update", "50 sampled tokens") for side in sides]
+
+
 def test_products_with_made_weights_are_as_large_as_their_inputs():
     made = arrays_for("lstm", "none", Shape(1, 2, 100, 400))
     assert np.std(made["w_x"]) == pytest.approx(0.1, rel=0.05) and np.std(made["w_h"]) == pytest.approx(0.05, rel=0.05)

@@ -55,7 +55,7 @@ def test_the_documented_keys_are_the_checked_ones():
 
 @pytest.mark.parametrize(("path", "value", "words"), [
     ("schema", 3, ["schema", "duoln-bench/1", "3"]),
-    ("kind", "ups", ["kind", "ops, rnn, attention, train", "'ups'"]),
+    ("kind", "ups", ["kind", "ops, rnn, attention, train, language-model", "'ups'"]),
     ("label", "", ["label", "''"]),
     ("git", {"sha": "abc"}, ["git.dirty", "no such key"]),
     ("backend", {"name": 1}, ["backend", "texts"]),

@@ -24,6 +24,7 @@ import duoln
 from duoln import ops
 from duoln.core import composed_only
 from duoln.kernels import native
+from duoln.kernels.linear.few_rows import MOST_ROWS
 from duoln.kernels.recurrent.cases import KEPT
 from duoln.kernels.recurrent.positions import FEW_INPUTS
 from duoln.ops.recurrent.variants import GATES
@@ -48,6 +49,20 @@ def test_rule(name, cell, norm, sizes, rng, numpy_backend):
         mask = rng.random(sizes[:2]) < 0.7 if masked else None
         _check(name, cell, make_arguments(cell, norm, rng, sizes, dtype, mask),
                attributes(cell, norm, reverse, remat, eps), numpy_backend)
+
+
+@pytest.mark.parametrize(("cell", "norm"), WALKS)
+@NEEDS_COMPILER
+def test_one_time_step_of_few_rows_or_more(cell, norm, rng, numpy_backend):
+    """With few rows the weights are read as they lie; a unit that fills its vectors, or not; few inputs, and more."""
+    for (rows, inputs, hidden), reverse, dtype, remat in every_second(
+            ((1, 20, 16), (MOST_ROWS, 2, 5), (3, 20, 21), (MOST_ROWS + 1, 20, 16)), BOTH, DTYPES, remats(cell)):
+        arguments = make_arguments(cell, norm, rng, (1, rows, inputs, hidden), dtype)
+        attrs = attributes(cell, norm, reverse, remat)
+        _check(COMPILED, cell, arguments, attrs, numpy_backend)
+        _, saved = rule_of(cell, COMPILED).forward(numpy_backend, *arguments, **attrs)
+        w_x = arguments[3 if cell == "lstm" else 2]
+        assert np.shares_memory(saved.walked.w_x, w_x) == (rows <= MOST_ROWS) or norm in ("none", "layer-cell")
 
 
 @pytest.mark.few

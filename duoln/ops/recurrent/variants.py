@@ -17,6 +17,7 @@ GRU's z, r, n (update, reset and new gate; eq. 26, 27).
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Literal, get_args
 
 from duoln.backends.protocol import STORAGE
@@ -86,6 +87,11 @@ def norm_shapes(cell: str, norm: str, hidden: int) -> dict[str, tuple[int]]:
     """
     if not isinstance(norm, str) or (cell, norm) not in _PARAMETERS:
         check_variant(cell, norm)
+    return dict(_norm_shapes(cell, norm, hidden))
+
+
+@lru_cache(maxsize=256)  # every call of an operator asks, a sampled token too
+def _norm_shapes(cell: str, norm: str, hidden: int) -> dict[str, tuple[int]]:
     wide = GATES[cell] * hidden
     return {name: (hidden if name.endswith(("_c", "_n")) else wide,) for name in _PARAMETERS[cell, norm]}
 
