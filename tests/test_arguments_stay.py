@@ -202,6 +202,8 @@ HOST = {
     "duoln.testing.check_rule": lambda g, be, tmp: testing.check_rule(ops.tanh, ops.tanh.rules("numpy")[0], [g.host(_floats(300))], "numpy"),
     "duoln.testing.gradcheck": lambda g, be, tmp: testing.gradcheck(ops.tanh, Tensor(g.host(_floats(3).astype(np.float64)), get_backend("numpy"))),
     "duoln.data.Batches": lambda g, be, tmp: [Batches({"x": g.host(_floats(6, 2)), "label": g.host(np.arange(6, dtype=np.int32))}, 2, 0)(k) for k in range(7)],
+    "duoln.from_dlpack": lambda g, be, tmp: ops.exp(duoln.from_dlpack(g.host(_floats(3)))),
+    "duoln.vjp": lambda g, be, tmp: duoln.vjp(ops.tanh, g.tensor(_floats(3)))[1](g.tensor(_floats(3))),
     "Tensor": lambda g, be, tmp: [np.asarray(g.tensor(_floats(3))), g.tensor(_floats(3)).numpy()],
 }
 WITHOUT_ARRAYS = {
