@@ -27,6 +27,7 @@ from duoln.errors import UsageError
 from duoln.examples import mnist_record
 from duoln.examples.mnist_record import BATCH_SIZES, STYLES, Record, Run
 from duoln.plugins.mnist.task import Mnist, MnistConfig
+from duoln.system.paths import path_argument
 from duoln.tasks import Splits
 from duoln.training.train import train
 
@@ -91,8 +92,9 @@ def main(argv: Sequence[str] | None = None, settings: Settings | None = None) ->
                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", choices=runtime.CHOICES, help="default: DUOLN_BACKEND, else auto")
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="from the seeds 0 to N - 1 (default 1)")
-    parser.add_argument("--out", type=Path, default=Path("runs/mnist"), metavar="DIR", help="default: runs/mnist")
-    parser.add_argument("--record", type=Path, metavar="FILE", help="show this mnist.json, and train nothing")
+    parser.add_argument("--out", type=path_argument, default=Path("runs/mnist"), metavar="DIR",
+                        help="default: runs/mnist")
+    parser.add_argument("--record", type=path_argument, metavar="FILE", help="show this mnist.json, and train nothing")
     args = parser.parse_args(argv)
     if args.seeds < 1:
         raise UsageError(f"[mnist] --seeds: expected at least 1, found {args.seeds}")

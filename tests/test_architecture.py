@@ -23,7 +23,7 @@ LAYERS = (
     ("tree", "core", "randomness"),
     ("ops", "kernels"),
     ("nn", "optim", "data", "pictures"),
-    ("tasks", "runtime", "runs", "distributed", "training", "paper", "bench", "testing", "bridge", "doctor", "extend"),
+    ("tasks", "runtime", "bridge", "runs", "distributed", "training", "paper", "bench", "testing", "doctor", "extend"),
     ("plugins",),
     ("cli", "examples", "__main__"),
 )

@@ -120,13 +120,14 @@ def _token(sizes: Sizes, params: nn.Params, form: str) -> Work:
 
 
 def entries(subject: str, sizes: Sizes, backend: str | None, peers: list[str]) -> list[Entry]:
-    """The sides of a comparison: ours by `duoln.compile` and without, PyTorch's loop over LN-LSTM cells, and its
-    `nn.LSTM`, which has no norm.
+    """The sides of a comparison: ours by `duoln.compile` and without, and in PyTorch the layer of `duoln.bridge.torch`,
+    a loop over LN-LSTM cells, and `nn.LSTM`, which has no norm.
     """
     asked = {"kind": "language-model", "subject": subject, "sizes": list(sizes), "backend": backend, "peer": None}
     rows = [Entry("duoln, compiled", {**asked, "form": "compiled"}), Entry("duoln", {**asked, "form": "eager"})]
     if "torch" in peers:
         of_torch = {**asked, "peer": "torch"}
-        rows += [Entry("torch, LN-LSTM by cells", {**of_torch, "form": "cells"}, KEEP_MEMORY),
+        rows += [Entry("torch, LSTM of duoln.bridge", {**of_torch, "form": "bridge"}, KEEP_MEMORY),
+                 Entry("torch, LN-LSTM by cells", {**of_torch, "form": "cells"}, KEEP_MEMORY),
                  Entry("torch.nn.LSTM, no norm", {**of_torch, "form": "plain"}, KEEP_MEMORY, checked=False)]
     return rows

@@ -19,8 +19,8 @@ def work(subject: str, form: str, sizes: Sizes, start: Mapping[str, Any], text: 
 
     Args:
         subject: "update" or "token".
-        form: "cells" for the LN-LSTM, a loop over its cells whose input products of all steps are one; "plain" for
-            `nn.LSTM`.
+        form: "cells" for the LN-LSTM, a loop over its cells whose input products of all steps are one; "bridge" for
+            that of `duoln.bridge.torch`; "plain" for `nn.LSTM`.
         sizes: of the model and the text.
         start: the parameters, as duoln has them; "plain" has its own.
         text: characters (steps + 1, batch).
@@ -28,7 +28,7 @@ def work(subject: str, form: str, sizes: Sizes, start: Mapping[str, Any], text: 
     """
     import torch
 
-    model = (_cells if form == "cells" else _plain)(torch, sizes, start).to(device)
+    model = {"cells": _cells, "bridge": _bridge, "plain": _plain}[form](torch, sizes, start).to(device)
     ids = torch.tensor(text.astype(np.int64), device=device)
     run, checks = (_update if subject == "update" else _token)(torch, model, sizes, ids)
     return Work(run, checks, facts(device), len(checks), len(checks))
@@ -114,7 +114,7 @@ def _cells(torch: Any, sizes: Sizes, start: Mapping[str, Any]) -> Any:
             of_x = normed(x @ self.w_x, wide, self.gain_x, self.bias_x) + self.bias
             for of_step in of_x:
                 gates = of_step + normed(h @ self.w_h, wide, self.gain_h, self.bias_h)
-                f, i, o, g = gates.chunk(4, dim=-1)
+                i, f, g, o = gates.chunk(4, dim=-1)
                 c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
                 h = torch.sigmoid(o) * torch.tanh(normed(c, (width,), self.gain_c, self.bias_c))
                 outputs.append(h)
@@ -136,14 +136,31 @@ def _cells(torch: Any, sizes: Sizes, start: Mapping[str, Any]) -> Any:
 
 
 def _plain(torch: Any, sizes: Sizes, start: Mapping[str, Any]) -> Any:
+    return _model(torch, sizes, start, _of_module(torch, torch.nn.LSTM(sizes.width, sizes.width, num_layers=2)))
+
+
+def _bridge(torch: Any, sizes: Sizes, start: Mapping[str, Any]) -> Any:
+    from duoln.bridge.torch import LSTM
+
+    lstm = LSTM(sizes.width, sizes.width, num_layers=2, bias="one", norm="layer")
+    names = {"weight_ih_l{}": "w_x", "weight_hh_l{}": "w_h", "bias_ih_l{}": "bias",
+             "layernorm_i_l{}.weight": "gain_x", "layernorm_i_l{}.bias": "bias_x", "layernorm_h_l{}.weight": "gain_h",
+             "layernorm_h_l{}.bias": "bias_h", "layernorm_c_l{}.weight": "gain_c", "layernorm_c_l{}.bias": "bias_c"}
+    lstm.load_state_dict({name.format(k): torch.from_numpy(start["lstm"][f"forward{k}"][own].T)
+                          for k in range(2) for name, own in names.items()})
+    return _model(torch, sizes, start, _of_module(torch, lstm))
+
+
+def _of_module(torch: Any, lstm: Any) -> Any:
+    """A module with the interface of torch.nn.LSTM, whose states are a pair for each layer."""
     class Layers(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.lstm = torch.nn.LSTM(sizes.width, sizes.width, num_layers=2)
+            self.lstm = lstm
 
         def forward(self, x: Any, states: Any) -> tuple[Any, Any]:
-            h, c = (torch.stack(each) for each in zip(*states, strict=True)) if isinstance(states, list) else states
+            h, c = (torch.stack(each) for each in zip(*states, strict=True))
             y, (h, c) = self.lstm(x, (h, c))
             return y, list(zip(h, c, strict=True))
 
-    return _model(torch, sizes, start, Layers())
+    return Layers()

@@ -37,6 +37,8 @@ def folders_below(path: Path) -> Iterator[Path]:
     so is each folder whose name begins with a dot.
     """
     seen: set[str] = set()
+    if not path.is_dir():  # `os.walk` raises for a name with a zero byte
+        return
     for place, inside, _ in os.walk(path, followlinks=True):
         real = os.path.realpath(place)
         if real in seen:

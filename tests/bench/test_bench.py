@@ -154,7 +154,7 @@ def test_a_language_model_agrees_where_torch_is_installed(tmp_path):
     assert out.returncode == 0, out.stderr
     record = json.loads(out.stdout)
     check_record(record, "stdout")
-    sides = ["duoln, compiled", "duoln", "torch, LN-LSTM by cells", "torch.nn.LSTM, no norm"]
+    sides = ["duoln, compiled", "duoln", "torch, LSTM of duoln.bridge", "torch, LN-LSTM by cells", "torch.nn.LSTM, no norm"]
     assert [(case["op"].split(", ", 1)[1], case["side"]) for case in record["cases"]] == [
         (what, side) for what in ("an update", "50 sampled tokens") for side in sides]
 

@@ -18,7 +18,6 @@ import pytest
 from conftest import PATIENCE
 
 from duoln.cli import build_parser, main, run_task
-from duoln.examples import mnist
 from duoln.examples.own_task import Spirals
 
 SMOKE = ["--preset", "smoke"]
@@ -49,16 +48,6 @@ def here(tmp_path, monkeypatch, capsys):
         return _Done(code, *capsys.readouterr())
 
     return run
-
-
-def test_example_prints_one_json_object_on_stdout(tmp_path, monkeypatch, capsys):
-    """As a process it is the README's first line, which `test_no_compiler.py` runs."""
-    monkeypatch.setattr(sys, "argv", ["mnist", "--json", "--epochs", "0", "--out", str(tmp_path / "r")])
-    monkeypatch.setattr("duoln.plugins.mnist.data.MADE_TRAIN", 2000)
-    assert mnist.main() == 0
-    result = json.loads(capsys.readouterr().out)
-    assert result["dataset"] == {"name": "made digits", "provenance": "synthetic"} and result["backend"] == "numpy"
-    assert [r["variant"] for r in result["results"]] == ["none", "bn", "ln"]
 
 
 def test_runs_that_begin_in_one_second_have_folders_of_their_own(tmp_path, here, monkeypatch):
