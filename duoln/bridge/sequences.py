@@ -40,4 +40,5 @@ def sequence(cell: Cell, norm: str, eps: float, reverse: bool = False, bias: boo
                                                norm=norm, eps=eps, reverse=reverse)
         return results
 
+    walk.takes_long = True  # type: ignore[attr-defined]  # so PyTorch's threads are paused
     return walk

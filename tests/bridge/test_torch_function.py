@@ -1,6 +1,7 @@
 """Pure functions and norms of duoln inside PyTorch: gradients, PyTorch's rules for what is saved, memory, threads, processes."""
 
 import gc
+import sys
 import threading
 
 import pytest
@@ -13,7 +14,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.peers
 
 from duoln.bridge import torch as bridge
-from duoln.bridge.torch import function
+from duoln.bridge.torch import function, threads
 
 
 def _doubles(*shape):
@@ -196,10 +197,10 @@ def test_threads():
         for _ in range(5):
             results[k] = gradient(inputs[k])
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(8)]
-    for thread in threads:
+    started = [threading.Thread(target=work, args=(k,)) for k in range(8)]
+    for thread in started:
         thread.start()
-    for thread in threads:
+    for thread in started:
         thread.join()
     assert all(torch.equal(results[k], expected[k]) for k in range(8))
 
@@ -250,3 +251,15 @@ def test_data_parallel_by_gloo(tmp_path):
     layer(torch.arange(48.0, dtype=torch.float64).view(4, 4, 3).sin())[0].square().mean().backward()
     for gradient in gradients.values():
         torch.testing.assert_close(torch.tensor(gradient, dtype=torch.float64), layer.weight_hh_l0.grad)
+
+
+def test_pytorchs_threads_are_paused_and_start_again(monkeypatch):
+    """They would spin beside those of a kernel that takes long. Where OpenMP cannot be asked, nothing is done."""
+    monkeypatch.setattr(threads.runtime, "threads", lambda: 2)
+    assert (threads._pause.__wrapped__() is not None) == (sys.platform == "linux")
+    monkeypatch.setattr(threads.runtime, "threads", lambda: 1)
+    assert threads._pause.__wrapped__() is None
+    x = torch.ones(1 << 17)
+    for _ in range(3):
+        assert torch.exp(x).sum().item() == pytest.approx(x.numel() * 2.718281828, rel=1e-4)
+        threads.pause_threads()

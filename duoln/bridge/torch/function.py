@@ -12,6 +12,7 @@ import torch
 
 from duoln.bridge.functions import over_trees
 from duoln.bridge.torch.arrays import backend_for, native_of, on_device, tensor_of
+from duoln.bridge.torch.threads import pause_threads
 from duoln.core import Tensor
 from duoln.core.gradient import pullback
 from duoln.errors import DtypeError, GradientError
@@ -103,6 +104,9 @@ def forward(fn: Callable[..., Sequence[Tensor]], tensors: Sequence[torch.Tensor]
         raise DtypeError(f"[bridge] expected tensors on one device, found {device} and "
                          f"{next(x.device for x in tensors if x.device != device)}")
     be, places = backend_for(device.type), [k for k, need in enumerate(needs) if need]
+    pauses = device.type == "cpu" and getattr(fn, "takes_long", False)
+    if pauses:
+        pause_threads()
     with on_device(device):
         arguments = [Tensor(native_of(f"argument {k}", x, be), be) for k, x in enumerate(tensors)]
         if not places:
@@ -119,6 +123,8 @@ def forward(fn: Callable[..., Sequence[Tensor]], tensors: Sequence[torch.Tensor]
         results = _tensors(outputs)
 
     def back(gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+        if pauses:
+            pause_threads()
         with on_device(device):
             natives = [None if g is None else native_of("gradient", g, be) for g in gradients]
             pulled = iter(pull(natives, keep=True))
