@@ -44,17 +44,17 @@ def _first_line():
 
 def _beginning_of_the_first_line(tmp_path, bare, **variables):
     """What it says until it trains; then it is interrupted."""
-    said = []
+    stderr = []
     with subprocess.Popen([sys.executable, *_first_line()], cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           env={**bare, **variables}) as process:
         for line in process.stderr:
-            said.append(line)
+            stderr.append(line)
             if "batch 128, none" in line:
                 break
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=PATIENCE)
-    assert "batch 128, none" in said[-1], said
-    return said
+    assert "batch 128, none" in stderr[-1], stderr
+    return stderr
 
 
 def test_the_first_line_trains_and_says_that_its_rules_are_interpreted(bare, tmp_path):
@@ -66,6 +66,6 @@ def test_the_first_line_trains_and_says_that_its_rules_are_interpreted(bare, tmp
 @pytest.mark.long
 @pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
 def test_the_first_line_says_that_its_rules_are_compiled_where_they_are(bare, tmp_path):
-    said = _beginning_of_the_first_line(tmp_path, bare, DUOLN_CXX=shutil.which("c++"), PATH=os.environ["PATH"],
+    stderr = _beginning_of_the_first_line(tmp_path, bare, DUOLN_CXX=shutil.which("c++"), PATH=os.environ["PATH"],
                                         DUOLN_KERNELS=os.environ["DUOLN_KERNELS"])
-    assert any(re.match(r"backend: numpy, compiled by [\w +-]+ \d+, (AVX-512|AVX|SSE|vectors of \d+ bits)$", line) for line in said), said
+    assert any(re.match(r"backend: numpy, compiled by [\w +-]+ \d+, (AVX-512|AVX|SSE|vectors of \d+ bits)$", line) for line in stderr), stderr

@@ -21,6 +21,8 @@ from duoln.randomness import Stream
 PEERS = ("torch",)
 SUBJECTS = ("update", "token")
 TOKENS = 50
+UPDATE = "an update"
+"""The words for that subject in a record."""
 CHECKED = 3
 RATE, WEIGHT_DECAY, CLIP = 1e-3, 0.01, 1.0
 

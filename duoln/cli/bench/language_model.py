@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import argparse
+from itertools import product
 from typing import Any
 
 from duoln.bench import language_model
-from duoln.bench.language_model import SUBJECTS, TOKENS, Sizes
+from duoln.bench.language_model import SUBJECTS, TOKENS, UPDATE, Sizes
 from duoln.bench.records import of_row
 from duoln.bench.turns import time_in_turns
 from duoln.cli import console
 from duoln.cli.bench.options import add_common, begin, numbers, recorded, show_rows, tables_are_results
+from duoln.errors import UsageError
+from duoln.pictures.drawing import check_picture
+from duoln.system.paths import path_argument
 
 
 def add_kind(kinds: Any) -> None:
     """Add `language-model`."""
     parser = kinds.add_parser("language-model", help="a two-layer LN-LSTM on characters: an update, a sampled token")
-    parser.add_argument("--sizes", type=_sizes, default=Sizes(), metavar="T,B,WIDTH,SYMBOLS",
-                        help=f"of the text and the model (default {','.join(map(str, Sizes()))})")
+    parser.add_argument("--sizes", type=_sizes, action="append", metavar="T,B,WIDTH,SYMBOLS",
+                        help=f"of the text and the model, may be repeated (default {','.join(map(str, Sizes()))})")
+    parser.add_argument("--plot", type=path_argument, metavar="FILE.png", help="also draw the updates beside PyTorch's")
     parser.add_argument("--peer", action="append", default=[], choices=language_model.PEERS)
     add_common(parser, rounds=9, runs=3)
     parser.set_defaults(run=_language_model)
@@ -28,15 +33,22 @@ def _sizes(text: str) -> Sizes:
 
 
 def _language_model(args: argparse.Namespace) -> int:
+    if args.plot is not None:
+        if not args.peer:
+            raise UsageError("[bench] --plot: expected --peer torch, whose times are drawn, found no peer")
+        check_picture(args.plot)
     with recorded("language-model", args, begin(args)) as timed:
-        for subject in SUBJECTS:
+        for size, subject in product(dict.fromkeys(args.sizes or [Sizes()]), SUBJECTS):
             console.say(f"{subject}: {args.rounds} turns of {args.runs} runs a side")
-            entries = language_model.entries(subject, args.sizes, args.backend, args.peer)
-            rows = time_in_turns(entries, args.rounds, args.runs)
-            what = "an update" if subject == "update" else f"{TOKENS} sampled tokens"
-            sizes = ", ".join(f"{name} {size}" for name, size in args.sizes._asdict().items())
-            show_rows(f"{what}: {sizes}", rows, 1e3, "ms", tables_are_results(args))
+            rows = time_in_turns(language_model.entries(subject, size, args.backend, args.peer), args.rounds, args.runs)
+            what = UPDATE if subject == "update" else f"{TOKENS} sampled tokens"
+            words = ", ".join(f"{name} {count}" for name, count in size._asdict().items())
+            show_rows(f"{what}: {words}", rows, 1e3, "ms", tables_are_results(args))
             timed += [{"op": f"language model, {what}", "passes": "step" if subject == "update" else "forward",
-                       "shape": args.sizes, "moved": None, "flops": None, "rule": None, "source": None, **of_row(row)}
+                       "shape": size, "moved": None, "flops": None, "rule": None, "source": None, **of_row(row)}
                       for row in rows]
+        if args.plot is not None:
+            from duoln.bench.language_model_picture import draw
+
+            console.say(f"wrote {draw(timed, args.plot)}")
     return 0
