@@ -12,7 +12,7 @@ from duoln.pictures.drawing import figure
 
 _PANELS = {
     "beside the same in PyTorch": ("torch", "torch loop"),
-    "beside what PyTorch has fused: Adam, layers without norms": (
+    "beside PyTorch's fused Adam and plain layers": (
         "torch-fused", "torch.nn.LSTM, no norm", "torch.nn.GRU, no norm")}
 _ROW_INCHES, _PANEL_INCHES, _LINE_INCHES, _LEGEND_INCHES = 0.21, 0.55, 0.2, 0.05
 _TICKS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
