@@ -33,7 +33,7 @@ def _marks(tmp_path):
 
 def test_the_trap_works(trapped, tmp_path):
     subprocess.run([sys.executable, "-m", "duoln", "--version"], capture_output=True, check=False)
-    assert _marks(tmp_path) == "duoln"
+    assert _marks(tmp_path) in ("duoln", "numpy")  # an editable duoln is found before the one of the folder
 
 
 def test_a_child_does_not_execute_files_of_the_working_folder(trapped, tmp_path):
