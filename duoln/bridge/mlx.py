@@ -20,9 +20,9 @@ from duoln import ops
 from duoln.bridge.functions import over_trees
 from duoln.bridge.sequences import NORMS, check_norm, sequence
 from duoln.core import Tensor
-from duoln.core.arguments import name_of
+from duoln.core.arguments import described, name_of
 from duoln.core.gradient import pullback
-from duoln.errors import GradientError, ShapeError, UsageError
+from duoln.errors import DtypeError, GradientError, ShapeError, UsageError
 from duoln.ops.recurrent.variants import GATES, Cell, has_bias, norm_shapes
 from duoln.runtime import backend
 
@@ -48,9 +48,15 @@ def differentiable(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def apply(fn: Callable[..., Sequence[Tensor]], arrays: Sequence[mx.array]) -> list[mx.array]:
     """`fn` of arrays, with the gradient of duoln's rules in the place of that of MLX's operators."""
+    pulls: list[Callable[..., Any]] = []
+    count = 0
+    for k, x in enumerate(arrays):
+        if not isinstance(x, mx.array):
+            raise DtypeError(f"[bridge] argument {k}: expected an mx.array, found {described(x)}")
+    if not arrays:
+        return [y.data for y in fn()]
     be = backend("mlx")
     floats = [k for k, x in enumerate(arrays) if x.dtype in _FLOATS]
-    pulls: list[Callable[..., Any]] = []
 
     def forward(*arrays: mx.array) -> list[mx.array]:
         whole = [Tensor(x, be) for x in arrays]
@@ -63,7 +69,10 @@ def apply(fn: Callable[..., Sequence[Tensor]], arrays: Sequence[mx.array]) -> li
         outputs, pull, tape = pullback(of_floats, [whole[k] for k in floats])
         tape.closed = True  # the gradient reads it, and nothing is added to it
         pulls[:] = [pull]
-        return [y.data for y in outputs]
+        results = [y.data for y in outputs]
+        nonlocal count
+        count = len(results)
+        return results or [mx.zeros(())]  # MLX ends the process at a function without results
 
     def back(primals: Any, cotangents: Any, outputs: Any) -> list[mx.array]:
         given = cotangents if isinstance(cotangents, list | tuple) else [cotangents]
@@ -75,7 +84,8 @@ def apply(fn: Callable[..., Sequence[Tensor]], arrays: Sequence[mx.array]) -> li
 
     call: Any = mx.custom_function(forward)
     call.vjp(back)
-    return list(call(*arrays))
+    results = list(call(*arrays))
+    return results[:count]
 
 
 def _first_order(given: Sequence[mx.array], gradients: Sequence[mx.array]) -> list[mx.array]:

@@ -89,6 +89,14 @@ def test_trees_and_integers():
     _close(gradient, 2 * w * mx.array([[1.0], [0.0], [1.0], [0.0]]))
 
 
+@pytest.mark.filterwarnings("ignore::duoln.errors.GradientWarning")
+def test_functions_without_arrays_or_results():
+    """MLX ends the process at a function of its own that has none."""
+    assert bridge.differentiable(lambda x: 3.0)(mx.ones(3)) == 3.0
+    assert bridge.differentiable(lambda x: x.sum().item())(mx.ones(3)) == 3.0
+    assert bridge.differentiable(lambda x: x)(2.0) == 2.0
+
+
 def test_a_second_gradient_is_a_named_error():
     square = bridge.differentiable(ops.square)
     twice = mx.grad(lambda x: mx.grad(lambda y: square(y).sum())(x).sum())

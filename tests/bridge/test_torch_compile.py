@@ -44,6 +44,30 @@ def test_one_graph_with_the_same_values_and_gradients(model):
     assert not len(function._tickets)
 
 
+@pytest.mark.parametrize("make", [lambda: bridge.LayerNorm(16), lambda: bridge.LSTM(16, 4, norm="layer", batch_first=True)], ids=["norm", "LSTM"])
+def test_arguments_that_are_views(make):
+    """The compiler is told the strides of what the operators return."""
+    torch._dynamo.reset()
+    layer, weight = make(), torch.randn(16, 16, requires_grad=True)
+
+    def run(x):
+        y = layer((x.transpose(0, 1).reshape(-1, 16) @ weight).view(7, 3, 16).transpose(0, 1))
+        return y if isinstance(y, torch.Tensor) else y[0]
+
+    x, results = torch.randn(3, 7, 16, requires_grad=True), []
+    for each in (run, torch.compile(run, fullgraph=True, backend="aot_eager")):
+        y = each(x)
+        results.append([y, *torch.autograd.grad(y.square().sum(), [x, weight, *layer.parameters()])])
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_dynamic_shapes():
+    torch._dynamo.reset()
+    layer, x = bridge.LayerNorm(16), torch.randn(3, 16)
+    torch.testing.assert_close(torch.compile(layer, dynamic=True, fullgraph=True, backend="aot_eager")(x), layer(x))
+
+
 def test_without_gradients_and_in_autocast(model):
     compiled, ids = torch.compile(model, fullgraph=True, backend="aot_eager"), torch.randint(20, (7, 3))
     with torch.no_grad():

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from duoln import ops
-from duoln.errors import DtypeError, GradientError, ShapeError
+from duoln.errors import DtypeError, GradientError, ShapeError, UsageError
 from duoln.testing import check_error
 
 torch = pytest.importorskip("torch")
@@ -110,10 +110,13 @@ WRONG = {"int64": (lambda: bridge.differentiable(ops.square)(torch.ones(2, dtype
          "complex": (lambda: bridge.differentiable(ops.square)(torch.ones(2, dtype=torch.complex64)), DtypeError, "torch.complex64"),
          "sparse": (lambda: bridge.differentiable(ops.square)(torch.eye(2).to_sparse()), DtypeError, "x.to_dense()"),
          "meta": (lambda: bridge.LayerNorm(2)(torch.ones(2, device="meta")), DtypeError, "meta", "cpu or cuda"),
+         "NumPy's": (lambda: bridge.LayerNorm(2)(torch.ones(3, 2).numpy()), DtypeError, "torch.Tensor", "ndarray"),
+         "traced": (lambda: torch.jit.trace(bridge.LayerNorm(2), torch.ones(3, 2)), UsageError, "torch.jit", "state_dict"),
          "a width": (lambda: bridge.LayerNorm(4)(torch.ones(2, 5)), ShapeError, "[LayerNorm]", "(4,)", "(2, 5)"),
          "axes": (lambda: bridge.AddLayerNorm((2, 3))(torch.ones(2, 3), torch.ones(2, 3)), ShapeError, "one axis", "(2, 3)")}
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace. is deprecated")
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
 def test_wrong_calls(wrong):
     call, kind, *words = wrong

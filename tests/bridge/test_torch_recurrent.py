@@ -9,7 +9,7 @@ import pytest
 
 import duoln
 from duoln import nn
-from duoln.errors import ShapeError, UsageError
+from duoln.errors import DtypeError, ShapeError, UsageError
 from duoln.testing import check_error
 
 torch = pytest.importorskip("torch")
@@ -143,6 +143,25 @@ def test_the_memory_of_a_weight_stays_transposed():
     assert layer.weight_hh_l0.grad.stride() == layer.weight_hh_l0.stride()
 
 
+def test_weights_that_were_made_contiguous_serve_too():
+    """Programs that take parameters as flat views need them: LBFGS, `parameters_to_vector`, files of safetensors."""
+    layer, x = bridge.LSTM(3, 4, norm="layer"), torch.randn(5, 2, 3)
+    expected = layer(x)[0].detach()
+    for p in layer.parameters():
+        p.data = p.data.contiguous()
+    torch.testing.assert_close(layer(x)[0], expected)
+    assert torch.nn.utils.parameters_to_vector(layer.parameters()).numel() == sum(p.numel() for p in layer.parameters())
+    optimizer = torch.optim.LBFGS(layer.parameters(), max_iter=3)
+
+    def loss():
+        optimizer.zero_grad()
+        value = layer(x)[0].square().mean()
+        value.backward()
+        return value
+
+    assert optimizer.step(loss) > loss()
+
+
 def test_names_and_habits():
     layer = bridge.LSTM(4, 6, 2, dropout=0.5, norm="layer", init="paper")
     layer.flatten_parameters()
@@ -164,6 +183,9 @@ WRONG = {"a projection": (lambda: bridge.LSTM(3, 4, proj_size=2), UsageError, "[
          "a population": (lambda: bridge.GRU(3, 4, norm="batch"), UsageError, "[GRU]", "'batch'"),
          "a variant": (lambda: bridge.LSTM(3, 4, norm="leyer"), UsageError, "[LSTM]", "'layer'"),
          "a bias": (lambda: bridge.LSTM(3, 4, bias="two"), UsageError, "[LSTM] bias", "'two'"),
+         "a dtype": (lambda: bridge.LSTM(3, 4)(torch.zeros(2, 1, 3, dtype=torch.float64)), DtypeError, "[LSTM]", "float32", "x.to(torch.float32)"),
+         "a list": (lambda: bridge.LSTM(3, 4)([1.0]), DtypeError, "[LSTM]", "PackedSequence", "list"),
+         "a pair for a GRU": (lambda: bridge.GRU(3, 4)(torch.zeros(2, 1, 3), (1, 2)), ShapeError, "[GRU] hx", "1 (int)"),
          "a width": (lambda: bridge.LSTM(3, 4)(torch.zeros(2, 1, 5)), ShapeError, "[LSTM]", "3", "5"),
          "axes": (lambda: bridge.LSTM(3, 4)(torch.zeros(3)), ShapeError, "[LSTM]", "(3,)"),
          "states": (lambda: bridge.LSTM(3, 4)(torch.zeros(2, 1, 3), torch.zeros(1, 1, 4)), ShapeError, "[LSTM] hx", "(1, 1, 4)"),

@@ -67,7 +67,8 @@ def native_of(role: str, x: torch.Tensor, be: Backend) -> Array:
         DtypeError: duoln has no such dtype, or the tensor is not dense; the message says what converts it.
     """
     if x.dtype not in _DTYPES:
-        advice = "int()" if x.dtype in (torch.int64, torch.int16, torch.int8, torch.uint8) else "float()"
+        whole = x.dtype in (torch.int64, torch.int16, torch.int8, torch.uint8)
+        advice = "int() for indices, x.float() for values" if whole else "float()"
         raise DtypeError(f"[bridge] {role}: expected one of {', '.join(sorted(str(d) for d in _DTYPES))}, found "
                          f"{x.dtype}; write x.{advice}")
     if x.layout is not torch.strided:

@@ -14,9 +14,12 @@ from duoln.bridge.functions import over_trees
 from duoln.bridge.torch.arrays import backend_for, native_of, on_device, tensor_of
 from duoln.bridge.torch.threads import pause_threads
 from duoln.core import Tensor
+from duoln.core.arguments import described
 from duoln.core.gradient import pullback
-from duoln.errors import DtypeError, GradientError
+from duoln.errors import DtypeError, GradientError, UsageError
 
+NOT_EXPORTED = ("expected a model of PyTorch's own operators, found a layer or function of duoln; export the model "
+                "with torch.nn's layers, or save its state_dict")
 Back = Callable[[Sequence[torch.Tensor | None]], list[torch.Tensor | None]]
 
 
@@ -47,8 +50,13 @@ def apply(fn: Callable[..., Sequence[Tensor]], tensors: Sequence[torch.Tensor], 
 
     `keeps_results` says whether the gradient may read the results, which must not change then.
     """
+    for k, x in enumerate(tensors):
+        if not isinstance(x, torch.Tensor):
+            raise DtypeError(f"[bridge] argument {k}: expected a torch.Tensor, found {described(x)}")
     for x in tensors[:1]:
         backend_for(x.device.type)  # refuses a device before PyTorch is asked about it
+    if torch.jit.is_tracing():
+        raise UsageError(f"[bridge] torch.jit: {NOT_EXPORTED}")
     if tensors and torch.is_autocast_enabled(tensors[0].device.type):
         tensors = [x.float() if x.dtype in (torch.float16, torch.bfloat16) else x for x in tensors]
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):

@@ -15,7 +15,7 @@ import torch
 
 from duoln import ops
 from duoln.bridge.sequences import sequence
-from duoln.bridge.torch.function import apply, forward, of_ticket, ticket_for
+from duoln.bridge.torch.function import NOT_EXPORTED, apply, forward, of_ticket, ticket_for
 from duoln.core import Tensor
 from duoln.errors import UsageError
 from duoln.ops.recurrent.variants import CELLS
@@ -31,8 +31,9 @@ def function_of(key: str) -> Callable[..., Sequence[Tensor]]:
 
 def _norm(operator: str, **settings: Any) -> Callable[..., Sequence[Tensor]]:
     """A norm of x, or of a sum, with its parameters."""
-    def norm(*arrays: Tensor) -> Sequence[Tensor]:
-        y = getattr(ops, operator)(*arrays, **settings)
+    def norm(x: Tensor, *rest: Tensor) -> Sequence[Tensor]:
+        eps = torch.finfo(getattr(torch, x.dtype)).eps if settings["eps"] is None else settings["eps"]
+        y = getattr(ops, operator)(x, *rest, **{**settings, "eps": eps})
         return y if isinstance(y, tuple) else (y,)
 
     return norm
@@ -43,8 +44,7 @@ def call(key: str, tensors: Sequence[torch.Tensor], keeps_results: bool = True) 
     if not torch.compiler.is_compiling():
         return apply(function_of(key), tensors, keeps_results)
     if torch.compiler.is_exporting():
-        raise UsageError("[bridge] torch.export: expected a model of PyTorch's own operators, found a layer of duoln; "
-                         "export the model with torch.nn's layers, or save its state_dict")
+        raise UsageError(f"[bridge] torch.export: {NOT_EXPORTED}")
     if torch.is_autocast_enabled(tensors[0].device.type):
         tensors = [x.float() if x.dtype in (torch.float16, torch.bfloat16) else x for x in tensors]
     needs = [torch.is_grad_enabled() and x.requires_grad for x in tensors]
@@ -56,7 +56,7 @@ def call(key: str, tensors: Sequence[torch.Tensor], keeps_results: bool = True) 
 def _forward(key: str, tensors: list[torch.Tensor], needs: list[bool]) -> list[torch.Tensor]:
     """The results, and the ticket of their gradient."""
     results, back = forward(function_of(key), tensors, needs)
-    return [*results, ticket_for(back)]
+    return [*(y.contiguous() for y in results), ticket_for(back)]
 
 
 @_forward.register_fake
@@ -72,7 +72,14 @@ def _(key: str, tensors: list[torch.Tensor], needs: list[bool]) -> list[torch.Te
 def _gradient(ticket: torch.Tensor, gradients: list[torch.Tensor | None], needed: list[torch.Tensor],
               ) -> list[torch.Tensor]:
     """The gradients of the tensors that need one."""
-    return [g for g in of_ticket(ticket)(gradients) if g is not None]
+    results = [g for g in of_ticket(ticket)(gradients) if g is not None]
+    return [_laid_out(g, like=x) for g, x in zip(results, needed, strict=True)]
+
+
+def _laid_out(g: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A gradient with the strides that the compiler expects, those of `torch.empty_like`."""
+    expected = torch.empty_like(like, device="meta").stride()
+    return g if g.stride() == expected else torch.empty_like(like).copy_(g)
 
 
 @_gradient.register_fake

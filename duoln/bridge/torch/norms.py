@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import torch
@@ -10,7 +11,33 @@ from duoln.bridge.torch.layers import call
 from duoln.errors import ShapeError
 
 
-class LayerNorm(torch.nn.LayerNorm):
+class _Norm:
+    """The part of a norm that calls duoln: mixed into the class of torch.nn that has its parameters."""
+
+    operator: str
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        own: Any = self  # with the attributes of torch.nn's class
+        self._shape, settings = tuple(own.normalized_shape), {"eps": own.eps}
+        if self.operator.startswith("add_"):
+            if len(self._shape) != 1:
+                raise ShapeError(f"[{type(self).__name__}] normalized_shape: expected one axis, found {self._shape}")
+        else:
+            settings["axis"] = list(range(-len(self._shape), 0))
+        self._key = json.dumps([self.operator, settings])  # once: `torch.compile` cannot write numbers into a text
+
+    def _call(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        own: Any = self
+        for x in tensors:
+            if isinstance(x, torch.Tensor) and tuple(x.shape[-len(self._shape):]) != self._shape:
+                raise ShapeError(f"[{type(self).__name__}] expected last axes {self._shape}, found shape "
+                                 f"{tuple(x.shape)}")
+        parameters = [p for p in (own.weight, getattr(own, "bias", None)) if p is not None]
+        return call(self._key, (*tensors, *parameters), keeps_results=len(tensors) > 1)
+
+
+class LayerNorm(_Norm, torch.nn.LayerNorm):
     """`torch.nn.LayerNorm` on duoln's kernels (Ba, Kiros, Hinton 2016, eq. 3).
 
     Shape:
@@ -20,73 +47,50 @@ class LayerNorm(torch.nn.LayerNorm):
         ShapeError: the last axes of x are others.
     """
 
+    operator = "layer_norm"
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The normalised values."""
-        key = f'["layer_norm", {{"eps": {self.eps}, "axis": {_axes(self, x)}}}]'
-        return call(key, _with_parameters(self, x), False)[0]
+        return self._call(x)[0]
 
 
-class RMSNorm(torch.nn.RMSNorm):
+class RMSNorm(_Norm, torch.nn.RMSNorm):
     """`torch.nn.RMSNorm` on duoln's kernels (Zhang, Sennrich 2019, eq. 4).
 
-    Shape:
-        x (..., *normalized_shape) -> the same.
-
-    Raises:
-        ShapeError: the last axes of x are others.
+    An `eps` of None is the smallest step from 1 in the dtype of x, as there. Shape and errors are those of `LayerNorm`.
     """
+
+    operator = "rms_norm"
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The normalised values."""
-        key = f'["rms_norm", {{"eps": {_epsilon(self, x)}, "axis": {_axes(self, x)}}}]'
-        return call(key, _with_parameters(self, x), False)[0]
+        return self._call(x)[0]
 
 
-class AddLayerNorm(torch.nn.LayerNorm):
+class AddLayerNorm(_Norm, torch.nn.LayerNorm):
     """The layer norm of a sum and the sum itself, in one pass over memory: `norm(x + residual), x + residual`.
 
     Shape:
         x and residual (..., width) -> two tensors like x; `normalized_shape` is one axis.
 
     Raises:
-        ShapeError: the last axis is another, or there are several.
+        ShapeError: the last axis is another, or `normalized_shape` has several.
     """
 
+    operator = "add_layer_norm"
+
     def forward(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
         """The normalised sum, and the sum."""
-        _last_axis(self, x)
-        y, total = call(f'["add_layer_norm", {{"eps": {self.eps}}}]', _with_parameters(self, x, residual))
+        y, total = self._call(x, residual)
         return y, total
 
 
-class AddRMSNorm(torch.nn.RMSNorm):
+class AddRMSNorm(_Norm, torch.nn.RMSNorm):
     """The RMS norm of a sum and the sum itself, in one pass over memory; see `AddLayerNorm`."""
 
+    operator = "add_rms_norm"
+
     def forward(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
         """The normalised sum, and the sum."""
-        _last_axis(self, x)
-        y, total = call(f'["add_rms_norm", {{"eps": {_epsilon(self, x)}}}]', _with_parameters(self, x, residual))
+        y, total = self._call(x, residual)
         return y, total
-
-
-def _axes(norm: Any, x: torch.Tensor) -> list[int]:
-    count = len(norm.normalized_shape)
-    if tuple(x.shape[-count:]) != tuple(norm.normalized_shape):
-        raise ShapeError(f"[{type(norm).__name__}] expected x with last axes {tuple(norm.normalized_shape)}, found "
-                         f"shape {tuple(x.shape)}")
-    return list(range(-count, 0))
-
-
-def _last_axis(norm: Any, x: torch.Tensor) -> None:
-    if len(_axes(norm, x)) != 1:
-        raise ShapeError(f"[{type(norm).__name__}] expected a normalized_shape of one axis, found "
-                         f"{tuple(norm.normalized_shape)}")
-
-
-def _epsilon(norm: torch.nn.RMSNorm, x: torch.Tensor) -> float:
-    """An `eps` of None is the smallest step from 1 in the dtype of x, as in torch.nn.RMSNorm."""
-    return torch.finfo(x.dtype).eps if norm.eps is None else norm.eps
-
-
-def _with_parameters(norm: Any, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    return (*tensors, *(p for p in (norm.weight, getattr(norm, "bias", None)) if p is not None))

@@ -11,10 +11,11 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from duoln import tree
 from duoln.bridge.sequences import NORMS, check_norm
 from duoln.bridge.torch.layers import call
-from duoln.core.arguments import AT_LEAST_0, check_choice, check_flag, check_integer, check_number
-from duoln.errors import ShapeError, UsageError
+from duoln.core.arguments import AT_LEAST_0, check_choice, check_flag, check_integer, check_number, described
+from duoln.errors import DtypeError, ShapeError, UsageError
 from duoln.ops.recurrent.variants import GATES, has_bias, norm_shapes
 
 Bias = bool | Literal["one"]
@@ -155,17 +156,27 @@ class _Recurrent(torch.nn.Module):
             ShapeError: an array has another shape.
         """
         if isinstance(input, PackedSequence):
+            self._check_dtype(input.data)
             return self._of_packed(input, hx)
+        self._check_dtype(input)
         if input.dim() not in (2, 3):
             raise ShapeError(f"[{type(self).__name__}] expected input of 2 or 3 axes, found shape {tuple(input.shape)}")
         alone, axis = input.dim() == 2, 0 if self.batch_first and input.dim() == 3 else 1
         x = input.unsqueeze(1) if alone else input.transpose(0, 1) if axis == 0 else input
-        states = self._first(x, hx if hx is None or not alone else
-                             tuple(s.unsqueeze(1) for s in hx) if self.states == 2 else hx.unsqueeze(1))
+        states = self._first(x, tree.map(lambda s: s.unsqueeze(1) if isinstance(s, torch.Tensor) else s, hx)
+                             if alone and hx is not None else hx)
         x, states = self._walk(x, states, None)
         if alone:
             x, states = x.squeeze(1), tuple(s.squeeze(1) for s in states)
         return x.transpose(0, 1) if axis == 0 else x, states if self.states == 2 else states[0]
+
+    def _check_dtype(self, x: Any) -> None:
+        name, dtype = type(self).__name__, self.weight_hh_l0.dtype
+        if not isinstance(x, torch.Tensor):
+            raise DtypeError(f"[{name}] expected a torch.Tensor or a PackedSequence, found {described(x)}")
+        if x.dtype is not dtype and not (x.is_floating_point() and torch.is_autocast_enabled(x.device.type)):
+            raise DtypeError(f"[{name}] expected input of {dtype}, as the weights are, found {x.dtype}; write "
+                             f"x.to({dtype})")
 
     def _of_packed(self, packed: PackedSequence, hx: Any) -> tuple[PackedSequence, Any]:
         x, lengths = pad_packed_sequence(packed)
@@ -183,10 +194,12 @@ class _Recurrent(torch.nn.Module):
             raise ShapeError(f"[{name}] expected input with a last axis of {self.input_size}, found {x.shape[-1]}")
         if hx is None:
             return (x.new_zeros(shape, dtype=self.weight_hh_l0.dtype),) * self.states
-        states = tuple(hx) if self.states == 2 else (hx,)
-        if len(states) != self.states or any(tuple(s.shape) != shape for s in states):
-            form = "a pair (h, c) of shape" if self.states == 2 else "shape"
-            raise ShapeError(f"[{name}] hx: expected {form} {shape}, found {[tuple(s.shape) for s in states]}")
+        states = tuple(hx) if isinstance(hx, tuple | list) else (hx,)
+        if len(states) != self.states or any(not isinstance(s, torch.Tensor) or s.shape != shape for s in states):
+            form = "a pair (h, c) of shape" if self.states == 2 else "a tensor of shape"
+            found = ", ".join(str(tuple(s.shape)) if isinstance(s, torch.Tensor) else described(s) for s in states)
+            raise ShapeError(f"[{name}] hx: expected {form} {shape}, found {found}; a sequence without a batch has "
+                             "states without one")
         return states
 
     def _walk(self, x: torch.Tensor, first: Sequence[torch.Tensor], mask: torch.Tensor | None,
