@@ -116,7 +116,7 @@ WRONG = {"int64": (lambda: bridge.differentiable(ops.square)(torch.ones(2, dtype
          "axes": (lambda: bridge.AddLayerNorm((2, 3))(torch.ones(2, 3), torch.ones(2, 3)), ShapeError, "one axis", "(2, 3)")}
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.trace. is deprecated")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")  # of torch.jit.trace itself
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
 def test_wrong_calls(wrong):
     call, kind, *words = wrong
