@@ -197,8 +197,8 @@ class _Recurrent(torch.nn.Module):
         states = tuple(hx) if isinstance(hx, tuple | list) else (hx,)
         if len(states) != self.states or any(not isinstance(s, torch.Tensor) or s.shape != shape for s in states):
             form = "a pair (h, c) of shape" if self.states == 2 else "a tensor of shape"
-            found = ", ".join(str(tuple(s.shape)) if isinstance(s, torch.Tensor) else described(s) for s in states)
-            raise ShapeError(f"[{name}] hx: expected {form} {shape}, found {found}; a sequence without a batch has "
+            shapes = ", ".join(str(tuple(s.shape)) if isinstance(s, torch.Tensor) else described(s) for s in states)
+            raise ShapeError(f"[{name}] hx: expected {form} {shape}, found {shapes}; a sequence without a batch has "
                              "states without one")
         return states
 
