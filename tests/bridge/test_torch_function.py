@@ -89,6 +89,24 @@ def test_a_norm_lets_its_result_be_changed_in_place(kind):
     assert torch.equal(x.grad, expected)
 
 
+def test_gradients_and_results_have_memory_of_their_own():
+    """PyTorch adds to gradients, and clips them, in place; a rule of duoln may return one array for several arguments."""
+    x, y = _doubles(4, 3), _doubles(4, 3)
+    twice = bridge.differentiable(lambda x, y: [ops.exp(x + y)] * 2)
+    a, b = twice(x, y)
+    (a.sum() + b.sum()).backward()
+    pointers = [t.data_ptr() for t in (a, b, x.grad, y.grad)]
+    assert len(set(pointers)) == 4
+    layer, value = bridge.LSTM(3, 4, norm="layer"), torch.randn(5, 2, 3)
+    for _ in range(2):
+        layer(value)[0].square().sum().backward()
+    sums = [p.grad.clone() for p in layer.parameters()]
+    layer.zero_grad()
+    layer(value)[0].square().sum().backward()
+    for once, p in zip(sums, layer.parameters(), strict=True):
+        torch.testing.assert_close(once, 2 * p.grad)
+
+
 def test_a_graph_is_read_twice_only_if_it_is_kept():
     x = _doubles(4, 3)
     y = affine(x, _doubles(3, 5), _doubles(5)).square().sum()

@@ -6,7 +6,7 @@ and its memory comes from PyTorch's allocator, so both share one pool.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 from typing import Any
@@ -86,6 +86,17 @@ def tensor_of(x: Array, be: Backend, dtype: str) -> torch.Tensor:
     else:
         y = torch.from_dlpack(x)
     return y.view(torch.bfloat16) if dtype == "bfloat16" else y
+
+
+def apart(arrays: Sequence[Array], be: Backend) -> list[Array]:
+    """The arrays, of which each has memory of its own: PyTorch changes gradients and results in place, and a rule may
+    return one array as several gradients, such as those of the biases of two norms that are added.
+    """
+    kept: list[Array] = []
+    for x in arrays:
+        is_shared = any(np.may_share_memory(x, y) if be.name == "numpy" else x.data.ptr == y.data.ptr for y in kept)
+        kept.append(x.copy() if is_shared else x)
+    return kept
 
 
 def _is_foreign(x: Array) -> bool:

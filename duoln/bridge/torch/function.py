@@ -10,8 +10,9 @@ from weakref import WeakValueDictionary
 import numpy as np
 import torch
 
+from duoln.backends.protocol import Backend
 from duoln.bridge.functions import over_trees
-from duoln.bridge.torch.arrays import backend_for, native_of, on_device, tensor_of
+from duoln.bridge.torch.arrays import apart, backend_for, native_of, on_device, tensor_of
 from duoln.bridge.torch.threads import pause_threads
 from duoln.core import Tensor
 from duoln.core.arguments import described
@@ -118,7 +119,7 @@ def forward(fn: Callable[..., Sequence[Tensor]], tensors: Sequence[torch.Tensor]
     with on_device(device):
         arguments = [Tensor(native_of(f"argument {k}", x, be), be) for k, x in enumerate(tensors)]
         if not places:
-            return _tensors(fn(*arguments)), lambda gradients: []
+            return _tensors(fn(*arguments), be), lambda gradients: []
 
         def of_needed(tracked: list[Tensor]) -> Sequence[Tensor]:
             whole = list(arguments)
@@ -128,21 +129,22 @@ def forward(fn: Callable[..., Sequence[Tensor]], tensors: Sequence[torch.Tensor]
 
         outputs, pull, tape = pullback(of_needed, [arguments[k] for k in places])
         tape.closed = True  # it is read by `back`, and nothing is added to it
-        results = _tensors(outputs)
+        results = _tensors(outputs, be)
 
     def back(gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
         if pauses:
             pause_threads()
         with on_device(device):
             natives = [None if g is None else native_of("gradient", g, be) for g in gradients]
-            pulled = iter(pull(natives, keep=True))
+            pulled = iter(apart(pull(natives, keep=True), be))
             return [tensor_of(next(pulled), be, arguments[k].dtype) if need else None for k, need in enumerate(needs)]
 
     return results, back
 
 
-def _tensors(outputs: Sequence[Tensor]) -> list[torch.Tensor]:
-    return [tensor_of(x.data, x.backend, x.dtype) for x in outputs]
+def _tensors(outputs: Sequence[Tensor], be: Backend) -> list[torch.Tensor]:
+    natives = apart([y.data for y in outputs], be)
+    return [tensor_of(native, be, y.dtype) for native, y in zip(natives, outputs, strict=True)]
 
 
 class _Ticket(np.ndarray):
