@@ -65,7 +65,7 @@ class HandwritingConfig(Config):
     eps_place: EpsilonPlace = "inside"
     """Whether epsilon stands inside the root of the norms or outside."""
     source: data.Source = "auto"
-    """The data: iam is the original, made is drawn on the spot, auto is the original where it is to be had."""
+    """The data: iam is the original, made is synthetic, auto is the original if available, else made."""
     lines: int | None = None
     """Train on the first so many lines only; none is all."""
     evaluate_lines: int | None = None

@@ -55,8 +55,8 @@ class OrderEmbeddingsConfig(Config):
     eps_place: EpsilonPlace = "inside"
     """Whether epsilon stands inside the root of the norms or outside."""
     source: data.Source = "auto"
-    """The data: coco is the original, flickr8k a substitute with photographs, made is drawn on the spot, auto is the
-    first of these to be had. flickr8k-captions is a substitute without pictures: its features are made of captions."""
+    """The data: coco is the original, flickr8k a substitute with photographs, made is synthetic, auto is the first of
+    these that is available. flickr8k-captions is a substitute without pictures: its features are made of captions."""
 
 
 TABLE_2 = ReferenceTable(
