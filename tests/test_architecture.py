@@ -175,7 +175,7 @@ def test_only_runtime_knows_kernels():
         cases = f"{i.module}.{i.name}".rstrip(".")
         if importer == "extend":
             return i.module in {f"duoln.kernels.{name}" for name in ("case_table", "device_cases", "host", "launch", "metal", "native")}
-        if re.match(r"duoln/(bench/survey/|testing/(ladder|compilation)\.py)", i.file) and re.fullmatch(
+        if re.match(r"duoln/(bench/survey_parts|testing/(checks|compilation))\.py", i.file) and re.fullmatch(
                 r"duoln\.kernels\.(settings|case_table|device_cases|device_limits\.cuda|recurrent\.cuda_walk|launch)(\.\w+)?", cases):
             return True
         return importer in ("kernels", "runtime") or (

@@ -5,24 +5,22 @@ import pytest
 import stand_in_capture
 from conftest import GPU, STAND_IN
 
-from duoln.testing import graphs
-
-LARGE = ("las", "attentive_reader", "transformer", "convnet")
+from duoln.errors import KernelError
+from duoln.testing import checks
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("task", [pytest.param(task, marks=pytest.mark.minutes if task != "mnist" else ()) for task in graphs.TASKS])
+@pytest.mark.parametrize("task", [pytest.param(task, marks=pytest.mark.minutes if task != "mnist" else ()) for task in checks.TASKS])
 def test_a_graph_has_the_bits_of_the_step(task, gpu):
     before = len(stand_in_capture.graphs)
-    outcome = graphs.compare(gpu, task)
-    assert outcome.passed and outcome.obstacle == "" and len(outcome.losses) == 6, outcome
+    assert checks.compare_compiled(task, gpu).endswith(", 6 updates, repeated as one")
     assert GPU != STAND_IN or len(stand_in_capture.graphs) - before == 3
 
 
 def test_every_task_is_compared():
     from duoln.tasks.registry import Registry
 
-    assert sorted(graphs.TASKS) == sorted(Registry().tasks)
+    assert sorted(checks.TASKS) == sorted(Registry().tasks)
 
 
 def test_bits_that_differ_are_named(numpy_backend, monkeypatch):
@@ -34,11 +32,12 @@ def test_bits_that_differ_are_named(numpy_backend, monkeypatch):
 
         return compiled
 
-    monkeypatch.setattr(graphs, "compile", wrong)
-    outcome = graphs.compare(numpy_backend, "mnist", updates=4)
-    assert not outcome.passed
-    assert any(line.startswith("params") and line.endswith("from update 3 on") for line in outcome.differing), outcome.differing
-    assert "loss, from update 4 on" in outcome.differing
+    monkeypatch.setattr(checks, "compile", wrong)
+    with pytest.raises(KernelError) as caught:
+        checks.compare_compiled("mnist", numpy_backend, updates=4)
+    lines = str(caught.value).partition("found others: ")[2].split("; ")
+    assert any(line.startswith("params") and line.endswith("from update 3 on") for line in lines), lines
+    assert "loss, from update 4 on" in lines
 
 
 @pytest.mark.skipif(GPU != STAND_IN, reason="the stand-in refuses to capture")
@@ -47,5 +46,4 @@ def test_a_step_that_cannot_be_captured_says_why(gpu, monkeypatch):
         raise RuntimeError("the stand-in captures nothing")
 
     monkeypatch.setattr(stand_in_capture.Stream, "begin_capture", refuse, raising=True)
-    outcome = graphs.compare(gpu, "mnist", updates=4)
-    assert outcome.passed and "the stand-in captures nothing" in outcome.obstacle
+    assert "the stand-in captures nothing" in checks.compare_compiled("mnist", gpu, updates=4)
