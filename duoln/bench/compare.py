@@ -54,9 +54,6 @@ class Cell(NamedTuple):
     """The first file's time over this one's."""
     fraction_of_copy: float | None
     rule: str | None
-    p10: float
-    p90: float
-    """Seconds: a tenth of the samples is below `p10`, and a tenth above `p90`."""
 
 
 class Row(NamedTuple):
@@ -165,8 +162,7 @@ def _numbered(records: Sequence[tuple[Path, dict[str, Any]]]) -> list[File]:
 def _cell(case: Mapping[str, Any] | None, reference: Mapping[str, Any]) -> Cell | None:
     if case is None:
         return None
-    return Cell(case["median"], reference["median"] / case["median"], case["fraction_of_copy"], case["rule"],
-                case["p10"], case["p90"])
+    return Cell(case["median"], reference["median"] / case["median"], case["fraction_of_copy"], case["rule"])
 
 
 def _work(case: Mapping[str, Any]) -> str:

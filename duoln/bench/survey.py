@@ -234,19 +234,13 @@ class Folder:
 
 # Running ----------------------------------------------------------------------------------------------
 
-class Budget:
-    """The seconds that a survey may take, from now on."""
-
-    def __init__(self, seconds: float) -> None:
-        self._until = time.monotonic() + seconds - _REPORT_SECONDS
-
-    def limit(self, part: Part) -> float:
-        """The seconds that a part gets; 0 if it is left out."""
-        left = self._until - time.monotonic()
-        return 0.0 if left < _LEAST_SHARE * part.seconds else min(left, part.seconds)
+def limit_of(part: Part, seconds: float) -> float:
+    """The seconds that a part gets of those that are left for the survey; 0 if it is left out."""
+    left = seconds - _REPORT_SECONDS
+    return 0.0 if left < _LEAST_SHARE * part.seconds else min(left, part.seconds)
 
 
-def survey(wanted: Sequence[Part], folder: Folder, say: Callable[[str], None], budget: Budget,
+def survey(wanted: Sequence[Part], folder: Folder, say: Callable[[str], None], until: float,
            archive: Path | None = None) -> bool:
     """Run some parts; whether none of them failed.
 
@@ -254,7 +248,7 @@ def survey(wanted: Sequence[Part], folder: Folder, say: Callable[[str], None], b
         wanted: the parts, in order.
         folder: of the results; the outcomes of other parts in it stay.
         say: takes lines of progress.
-        budget: of all parts together.
+        until: by `time.monotonic()`; parts are shortened or left out so that all have ended then.
         archive: a file that gets the whole folder after every part.
 
     An interrupt ends the part that runs, and the folder says so.
@@ -271,7 +265,7 @@ def survey(wanted: Sequence[Part], folder: Folder, say: Callable[[str], None], b
     good = True
     for part in wanted:
         say(f"{part.name}: {part.what}")
-        limit = budget.limit(part)
+        limit = limit_of(part, until - time.monotonic())
         try:
             outcome = run_part(part, folder, limit) if limit else Outcome(
                 part.name, part.what, _LEFT_OUT, 0.0, f"too few of the {part.seconds} s that it may take were left")
@@ -381,7 +375,8 @@ def _figures(content: Mapping[str, Any]) -> list[str]:
                 *(f"* did not run: {what}: {why}" for what, why in content.get("missing", {}).items())]
     if "tools" in content:
         return [f"* {tool}: {outcome['result']}" for tool, outcome in content["tools"].items()]
-    return [f"* {key}: {_plain(value)}" for key, value in content.get("figures", content).items()]
+    return [f"* {name}: {value:.4g}" if isinstance(value, float) else f"* {name}: {value}"
+            for name, value in content.get("figures", {}).items()]
 
 
 def _rules(content: Mapping[str, Any]) -> list[str]:
@@ -404,12 +399,6 @@ def _rules(content: Mapping[str, Any]) -> list[str]:
     if content["running"]:
         lines.append(f"* stopped while it tried: {', '.join(content['running'])}")
     return [*lines, f"* left out: {content['left out']} of {content['expected']}"] if content["left out"] else lines
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_plain(entry)}" for key, entry in value.items())
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _case(case: Mapping[str, Any]) -> str:
