@@ -26,8 +26,8 @@ from duoln.runs.precision import FLOAT32, check_precision, resumed_precision
 from duoln.runs.settings import resumed_config
 from duoln.system.paths import in_home
 from duoln.system.stopping import Interrupted
+from duoln.tasks.boundary import named
 from duoln.tasks.events import Listener, RunStart
-from duoln.tasks.faults import named
 from duoln.tasks.registry import find_task
 from duoln.tasks.settings import check_config, check_preset, make_config
 from duoln.tasks.task import Config, Task

@@ -1,16 +1,16 @@
-"""The tables of the paper that tasks bring are checked where the method returns."""
+"""What the contract says of results: the tables of the paper that tasks bring are checked where the method returns."""
 
 import pytest
 
 from duoln.tasks import ReferenceTable
+from duoln.tasks.contract import RESULTS
 from duoln.tasks.registry import Registry
-from duoln.tasks.results import checked
 
 TABLE = ReferenceTable("table 2", ("", "R@1"), [("plain", "46.6")])
 
 
 def test_a_good_table_is_passed_on():
-    assert checked("reference_tables", (TABLE,)) == [TABLE]
+    assert RESULTS["reference_tables"]((TABLE,)) == [TABLE]
 
 
 @pytest.mark.parametrize(("tables", "words"), [
@@ -18,7 +18,7 @@ def test_a_good_table_is_passed_on():
     (TABLE._replace(where=2), "texts in a table of the paper"), (("table 2",), "a list of ReferenceTable")])
 def test_a_bad_table_is_told(tables, words):
     with pytest.raises(TypeError, match=words):
-        checked("reference_tables", [tables] if isinstance(tables, ReferenceTable) else tables)
+        RESULTS["reference_tables"]([tables] if isinstance(tables, ReferenceTable) else tables)
 
 
 def test_a_task_has_none_unless_it_says_so():

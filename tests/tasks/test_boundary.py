@@ -11,7 +11,7 @@ from duoln.cli import main
 from duoln.errors import DataMissingError, MemoryExhaustedError, TaskError
 from duoln.examples.own_task import Spirals
 from duoln.tasks import make_config
-from duoln.tasks.faults import named
+from duoln.tasks.boundary import named
 from duoln.testing import check_error, check_task
 from duoln.training.trainer import Trainer
 
