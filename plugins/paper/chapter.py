@@ -5,9 +5,9 @@ A. Ben Othman 2018. The chapter gives no settings.
 
 from __future__ import annotations
 
-from duoln.plugins.paper.claims import Claim, Entry, Length, Unmeasured
-from duoln.plugins.paper.findings import Smoother, Steadier
-from duoln.plugins.paper.rules import Better, Earlier, Metric
+from duoln.plugins.paper.claims import Claim, Entry, Length
+from duoln.plugins.paper.findings import moves_less, smoother
+from duoln.plugins.paper.rules import Metric, better, earlier
 
 _PHONES = Metric("test_per", "lowest", "test PER", ".3f")
 _WORDS = Metric("test_wer", "lowest", "test WER", ".3f")
@@ -18,44 +18,45 @@ _NO_LIBRISPEECH = "LibriSpeech was not at hand for the runs that are kept; the t
 
 CHAPTER: tuple[Entry, ...] = (
     Entry("chapter, table 1", "LAS", "related work", "", (
-        Claim("figures of other authors' recognisers", Unmeasured("they are others' work, not trained here")),)),
+        Claim("figures of other authors' recognisers", None, unmeasured="they are others' work, not trained here"),)),
     Entry("chapter, table 2", "LAS", "word error rate and steps on LibriSpeech",
           "no recipe; LibriSpeech is not at hand everywhere, and its subset is not named", (
               Claim("layer norm in the listener lowers the word error rate",
-                    Better("encoder", ("none",), (_WORDS,), settings=_LIBRISPEECH), "WER .426 without, .401 with",
+                    better("encoder", ("none",), (_WORDS,), settings=_LIBRISPEECH), "WER .426 without, .401 with",
                     _OF_LIBRISPEECH, _NO_LIBRISPEECH),
               Claim("layer norm in the listener lowers the number of steps",
-                    Earlier("encoder", "none", settings=_LIBRISPEECH), "96,785 steps without, 64,354 with",
+                    earlier("encoder", "none", settings=_LIBRISPEECH), "96,785 steps without, 64,354 with",
                     _OF_LIBRISPEECH, _NO_LIBRISPEECH)), task="las"),
     Entry("chapter, table 3", "LAS", "error rate and steps on TIMIT: layer norm in the listener, the speller, both or "
           "neither", "its eq. 6 has a factor too many; its rates are called WER and are PER; TIMIT is licensed", (
-              Claim("layer norm in the listener lowers the error", Better("encoder", ("none",), (_PHONES,)),
+              Claim("layer norm in the listener lowers the error", better("encoder", ("none",), (_PHONES,)),
                     "PER .268 without, .245 with", _OF_TIMIT),
-              Claim("layer norm in the listener lowers the number of steps", Earlier("encoder", "none"),
+              Claim("layer norm in the listener lowers the number of steps", earlier("encoder", "none"),
                     "15,947 steps without, 9,976 with", _OF_TIMIT),
-              Claim("layer norm in both lowers the error", Better("both", ("none",), (_PHONES,)),
+              Claim("layer norm in both lowers the error", better("both", ("none",), (_PHONES,)),
                     "PER .268 without, .253 with", _OF_TIMIT),
-              Claim("layer norm in the speller alone raises the error", Better("none", ("decoder",), (_PHONES,)),
+              Claim("layer norm in the speller alone raises the error", better("none", ("decoder",), (_PHONES,)),
                     "PER .268 without, .666 with", _OF_TIMIT)), task="las"),
     Entry("chapter, figures 1-3", "LAS", "what they show is in none of the sources from which this list was made", "", (
-        Claim("figures 1 to 3", Unmeasured("they have no experiment here")),)),
+        Claim("figures 1 to 3", None, unmeasured="they have no experiment here"),)),
     Entry("chapter, figure 7", "LAS", "the training loss against steps", "no values", (
-        Claim("the loss of the variants over time", Unmeasured(
-            "the chapter's curves have no values to compare with; duoln paper --html draws ours")),), task="las",
-          curves=True),
+        Claim("the loss of the variants over time", None,
+              unmeasured="the chapter's curves have no values to compare with; duoln paper --html draws ours"),),
+          task="las", curves=True),
     Entry("chapter, figures 8-10", "LAS", "three variants side by side", "no values", (
-        Claim("the variants side by side", Unmeasured(
-            "no numbers; duoln report --out DIR draws our weights, duoln sample RUN our attention")),), task="las"),
+        Claim("the variants side by side", None,
+              unmeasured="no numbers; duoln report --out DIR draws our weights, duoln sample RUN our attention"),),
+          task="las"),
     Entry("chapter, text", "LAS", "why normalisation helps", "it has no measure of the shift", (
-        Claim("layer norm in the listener reduces the internal covariate shift", Steadier("encoder")),
-        Claim("layer norm in the speller reduces it", Steadier("decoder")),
-        Claim("layer norm in both reduces it", Steadier("both"))), analysis="shift"),
+        Claim("layer norm in the listener reduces the internal covariate shift", moves_less("encoder")),
+        Claim("layer norm in the speller reduces it", moves_less("decoder")),
+        Claim("layer norm in both reduces it", moves_less("both"))), analysis="shift"),
     Entry("chapter, text on smoothness", "LAS", "why normalisation helps",
           "it has no measure; ours is along the gradient, where Santurkar et al. 2018 measured it", (
               Claim("layer norm in the listener lowers the Lipschitz constants of the loss and of its gradient",
-                    Smoother("encoder")),
-              Claim("layer norm in the speller lowers them", Smoother("decoder")),
-              Claim("layer norm in both lowers them", Smoother("both"))), analysis="smoothness"),
+                    smoother("encoder")),
+              Claim("layer norm in the speller lowers them", smoother("decoder")),
+              Claim("layer norm in both lowers them", smoother("both"))), analysis="smoothness"),
     Entry("slides", "LAS", "the paper's equations and its table 2 again", "", (
-        Claim("nothing that is not in the paper", Unmeasured("see the rows of the paper")),)),
+        Claim("nothing that is not in the paper", None, unmeasured="see the rows of the paper"),)),
 )

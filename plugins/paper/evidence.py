@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from duoln.errors import DataFormatError, DuolnError
-from duoln.plugins.paper.claims import Length
-from duoln.plugins.paper.rules import Role, RunRule, Seen
+from duoln.plugins.paper.claims import Answer, Length, Role, RunRule
 from duoln.runs.curve import Curve
 from duoln.runs.curves import read_curves
 from duoln.runs.places import run_folders
@@ -44,8 +43,8 @@ class Evidence(NamedTuple):
     """One for each role of the claim's rule."""
     seeds: Sequence[int]
     """That all of them have."""
-    seen: Sequence[Seen]
-    """What each seed says."""
+    seen: Sequence[Answer]
+    """The rule's answer for each seed."""
     length: Length
 
     @property

@@ -1,4 +1,4 @@
-"""What `duoln analyze --out` has written, and rules that decide a claim from it.
+"""The findings that `duoln analyze --out` has written, and rules that decide a claim from one.
 
 The findings of the present analyses are kept beside them.
 """
@@ -8,12 +8,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from duoln.errors import DataFormatError, DuolnError
-from duoln.plugins.paper.rules import Figure
+from duoln.plugins.paper.claims import Answer, Figure, FindingRule, all_hold
 from duoln.plugins.theory import statements
 from duoln.plugins.theory.statements import EXACT, WRONG
 from duoln.runs.folder import read_json
@@ -21,6 +20,7 @@ from duoln.runs.folder import read_json
 KEPT = Path(statements.__file__).resolve().parent / "results"
 KINDS = ("equations", "stability", "invariance", "geometry", "magnitude", "shift", "smoothness")
 """The kinds of `duoln analyze`."""
+Content = Mapping[str, Any]
 
 
 class Finding(NamedTuple):
@@ -29,214 +29,131 @@ class Finding(NamedTuple):
     path: Path
     time: str
     summary: str
-    content: Mapping[str, Any]
+    content: Content
 
 
-class Answer(NamedTuple):
-    """What a finding says of a claim: whether it holds, None if that is not clear."""
+# Rules ------------------------------------------------------------------------------------------------------
 
-    holds: bool | None
-    figures: Sequence[Figure]
+def stated(where: str, *begins: str, heading: str = "relative error", form: str = ".1e",
+           bound: float | None = None) -> FindingRule:
+    """The errors of statements of the equations or the geometry are at most the limits that the analysis gives them.
 
-
-class FindingRule(Protocol):
-    """A rule on the finding of one analysis."""
-
-    @property
-    def words(self) -> str:
-        """The rule."""
-
-    def answer(self, content: Mapping[str, Any]) -> Answer:
-        """What a finding says.
-
-        Raises:
-            KeyError, TypeError, ValueError: the finding is not of the present analysis.
-        """
-
-
-@dataclass(frozen=True)
-class Stated:
-    """Statements of the equations or the geometry, by the beginnings of their texts: their errors are rounding."""
-
-    where: str
-    begins: tuple[str, ...]
-
-    @property
-    def words(self) -> str:
-        return f"the relative error is rounding (at least {WRONG:.0%}: it does not hold)"
-
-    def answer(self, content: Mapping[str, Any]) -> Answer:
+    Args:
+        where: as in the statements.
+        begins: the beginnings of their texts.
+        heading: of the figure that is called an error there.
+        form: how the figure is written.
+        bound: the limit, where it is more than rounding.
+    """
+    def answer(content: Content) -> Answer:
         figures, answers = [], []
-        for begin in self.begins:
-            [statement] = [s for s in content["statements"]
-                           if s["where"] == self.where and s["text"].startswith(begin)]
+        for begin in begins:
+            [statement] = [s for s in content["statements"] if s["where"] == where and s["text"].startswith(begin)]
             error = float(statement["error"])
-            figures.append(Figure("relative error", statement["text"] if len(self.begins) > 1 else "", error, ".1e"))
+            figures.append(Figure(heading, statement["text"] if len(begins) > 1 else "", error, form))
             answers.append(True if error <= statement["limit"] else False if error >= WRONG else None)
-        return Answer(_all(answers), figures)
+        return Answer(all_hold(answers), figures)
+
+    return FindingRule(f"the {heading} is rounding (at least {WRONG:.0%}: it does not hold)" if bound is None else
+                       f"{heading}: at most {bound:g}", answer)
 
 
-@dataclass(frozen=True)
-class Bounded:
-    """A statement of the geometry that says that a figure is small, but no rounding: the analysis has its bound."""
-
-    where: str
-    begins: str
-    heading: str
-    bound: float
-    """As in the analysis, whose finding holds it too."""
-
-    @property
-    def words(self) -> str:
-        return f"{self.heading}: at most {self.bound:g}"
-
-    def answer(self, content: Mapping[str, Any]) -> Answer:
-        [statement] = [s for s in content["statements"]
-                       if s["where"] == self.where and s["text"].startswith(self.begins)]
-        if statement["limit"] != self.bound:
-            raise ValueError(f"expected the bound {self.bound:g}, found {statement['limit']!r}")
-        value = float(statement["error"])
-        return Answer(value <= self.bound, [Figure(self.heading, "", value, ".2f")])
-
-
-@dataclass(frozen=True)
-class Unchanged:
-    """Cells of table 1, as (norm, transformation): the output is as the claim has it, changed or not."""
-
-    cells: tuple[tuple[str, str], ...]
-
-    @property
-    def words(self) -> str:
-        return "the output changes by no more than epsilon and rounding can cause"
-
-    def answer(self, content: Mapping[str, Any]) -> Answer:
-        cells = {(c["norm"], c["transformation"]): c for c in content["cells"]}
-        chosen = [cells[key] for key in self.cells]
-        return Answer(_all([c["measured"] for c in chosen]), [
+def unchanged(*cells: tuple[str, str]) -> FindingRule:
+    """The outputs stay in some cells of table 1, given as (norm, transformation)."""
+    def answer(content: Content) -> Answer:
+        by_place = {(c["norm"], c["transformation"]): c for c in content["cells"]}
+        chosen = [by_place[cell] for cell in cells]
+        return Answer(all_hold([c["measured"] for c in chosen]), [
             Figure(f"greatest relative change, {c['transformation']}", f"{c['norm']} norm", float(c["greatest"]), ".1e")
             for c in chosen])
 
-
-@dataclass(frozen=True)
-class Robust:
-    """A change of the inputs leaves the metric along the gains of some models, in both families of outputs."""
-
-    change: str
-    norms: tuple[str, ...]
-
-    @property
-    def words(self) -> str:
-        return (f"{self.change}: the metric along each gain changes by rounding alone "
-                f"(at least {WRONG:.0%}: it does not hold)")
-
-    def answer(self, content: Mapping[str, Any]) -> Answer:
-        figures, answers = [], []
-        for norm in self.norms:
-            moved = max(abs(float(e[end]) - 1) for e in content["effects"] for end in ("least", "greatest")
-                        if (e["change"], e["norm"]) == (self.change, norm))
-            figures.append(Figure("greatest relative change", f"{norm} norm", moved, ".1e"))
-            answers.append(True if moved <= EXACT else False if moved >= WRONG else None)
-        return Answer(_all(answers), figures)
+    return FindingRule("the output changes by no more than epsilon and rounding can cause", answer)
 
 
-@dataclass(frozen=True)
-class WholeTable:
-    """Table 1: every cell is as the paper has it."""
-
-    words: str = "each of the 18 outputs stays or changes as the table has it"
-
-    def answer(self, content: Mapping[str, Any]) -> Answer:
+def whole_table() -> FindingRule:
+    """Every cell of table 1 is as the paper has it."""
+    def answer(content: Content) -> Answer:
         agreeing = [c["measured"] is c["expected"] for c in content["cells"]]
         return Answer(None if any(c["measured"] is None for c in content["cells"]) else all(agreeing), [
             Figure(f"of {len(agreeing)} cells as in the paper", "", sum(agreeing), ".0f")])
 
+    return FindingRule("each of the 18 outputs stays or changes as the table has it", answer)
 
-@dataclass(frozen=True)
-class Steady:
+
+def robust(change: str, *norms: str) -> FindingRule:
+    """A change of the inputs leaves the metric along the gains of some models, in both families of outputs."""
+    def answer(content: Content) -> Answer:
+        figures, answers = [], []
+        for norm in norms:
+            moved = max(abs(float(e[end]) - 1) for e in content["effects"] for end in ("least", "greatest")
+                        if (e["change"], e["norm"]) == (change, norm))
+            figures.append(Figure("greatest relative change", f"{norm} norm", moved, ".1e"))
+            answers.append(True if moved <= EXACT else False if moved >= WRONG else None)
+        return Answer(all_hold(answers), figures)
+
+    return FindingRule(f"{change}: the metric along each gain changes by rounding alone "
+                       f"(at least {WRONG:.0%}: it does not hold)", answer)
+
+
+def stable(cell: str) -> FindingRule:
     """The gradient at the first time step spans fewer powers of ten over the scales of W_h with layer norm."""
+    def answer(content: Content) -> Answer:
+        layer, none = (_span(w["gradient"][0] for w in content["walks"]
+                             if (w["cell"], w["norm"], w["scaled"]) == (cell, norm, "w_h"))
+                       for norm in ("layer", "none"))
+        what = "powers of ten that the gradient spans"
+        return Answer(layer < none, [Figure(what, "ln", layer, ".1f"), Figure(what, "none", none, ".1f")])
 
-    cell: str
-
-    @property
-    def words(self) -> str:
-        return ("the gradient that reaches the first time step spans fewer powers of ten, over all scales of the "
-                "recurrent weights, than in the plain network")
-
-    def answer(self, content: Mapping[str, Any]) -> Answer:
-        spans = {norm: _span(w["gradient"][0] for w in content["walks"]
-                             if (w["cell"], w["norm"], w["scaled"]) == (self.cell, norm, "w_h"))
-                 for norm in ("layer", "none")}
-        return Answer(spans["layer"] < spans["none"], [
-            Figure("powers of ten that the gradient spans", "ln", spans["layer"], ".1f"),
-            Figure("powers of ten that the gradient spans", "none", spans["none"], ".1f")])
-
-
-@dataclass(frozen=True)
-class Steadier:
-    """The inputs of every layer move less between updates than in the plain network, with every seed."""
-
-    variant: str
-    baseline: str = "none"
-
-    @property
-    def words(self) -> str:
-        return ("in every layer the means and the deviations of the units' inputs move less between updates, with "
-                "every seed; not if in one layer they move more, with every seed")
-
-    def answer(self, content: Mapping[str, Any]) -> Answer:
-        moved: dict[tuple[str, str, str], list[float]] = {}
-        for movement in content["movements"]:
-            for kind in ("means", "deviations"):
-                moved.setdefault((movement["variant"], movement["layer"], kind), []).append(
-                    statistics.fmean(movement[kind]))
-        figures, answers = [], []
-        for (variant, layer, kind), of_seeds in moved.items():
-            if variant == self.variant:
-                shares = [ours / plain for ours, plain in zip(of_seeds, moved[self.baseline, layer, kind], strict=True)]
-                figures.append(Figure(f"movement of {kind} by that of {self.baseline}, median of {len(shares)} seeds",
-                                      f"{layer}:", statistics.median(shares), ".2f"))
-                answers.append(True if max(shares) < 1 else False if min(shares) > 1 else None)
-        return Answer(_all(answers), sorted(figures, key=lambda figure: figure.what))
-
-
-@dataclass(frozen=True)
-class Smoother:
-    """The Lipschitz constants of the loss and of its gradient are lower than the plain network's, with every seed."""
-
-    variant: str
-    baseline: str = "none"
-
-    @property
-    def words(self) -> str:
-        return ("the constants of the loss and of its gradient along the gradient, their geometric mean over the "
-                "training, are lower with every seed; not if one of them is higher with every seed")
-
-    def answer(self, content: Mapping[str, Any]) -> Answer:
-        figures, answers = [], []
-        for kind in ("loss", "gradient"):
-            ours, plain = ([statistics.geometric_mean(c[kind]) for c in content["constants"] if c["variant"] == variant]
-                           for variant in (self.variant, self.baseline))
-            shares = [own / without for own, without in zip(ours, plain, strict=True)]
-            figures.append(Figure(f"constant by that of {self.baseline}, median of {len(shares)} seeds",
-                                  f"of the {kind}:", statistics.median(shares), ".2f"))
-            answers.append(True if max(shares) < 1 else False if min(shares) > 1 else None)
-        return Answer(_all(answers), figures)
-
-
-def _all(answers: Sequence[bool | None]) -> bool | None:
-    """Whether all hold: no if one does not, and unclear if one is unclear."""
-    if any(answer is False for answer in answers):
-        return False
-    return None if any(answer is None for answer in answers) else True
+    return FindingRule("the gradient that reaches the first time step spans fewer powers of ten, over all scales of "
+                       "the recurrent weights, than in the plain network", answer)
 
 
 def _span(gradients: Iterable[float]) -> float:
-    """An overflow or a gradient of zero makes the span infinite."""
+    """The powers of ten between the least and the greatest; infinite for an overflow or a gradient of zero."""
     values = [float(g) for g in gradients]
     if not all(math.isfinite(g) and g > 0 for g in values):
         return math.inf
     return math.log10(max(values) / min(values))
 
+
+def moves_less(variant: str) -> FindingRule:
+    """The inputs of every layer move less between updates than in the plain network, with every seed."""
+    def answer(content: Content) -> Answer:
+        moved: dict[tuple[str, str, str], list[float]] = {}
+        for kind in ("deviations", "means"):
+            for movement in content["movements"]:
+                key = (kind, movement["layer"], movement["variant"])
+                moved.setdefault(key, []).append(statistics.fmean(movement[kind]))
+        return _lower([(f"movement of {kind}", f"{layer}:", of_seeds, moved[kind, layer, "none"])
+                       for (kind, layer, name), of_seeds in moved.items() if name == variant])
+
+    return FindingRule("in every layer the means and the deviations of the units' inputs move less between updates, "
+                       "with every seed; not if in one layer they move more, with every seed", answer)
+
+
+def smoother(variant: str) -> FindingRule:
+    """The Lipschitz constants of the loss and of its gradient are lower than the plain network's, with every seed."""
+    def answer(content: Content) -> Answer:
+        return _lower([("constant", f"of the {kind}:", *(
+            [statistics.geometric_mean(c[kind]) for c in content["constants"] if c["variant"] == name]
+            for name in (variant, "none"))) for kind in ("loss", "gradient")])
+
+    return FindingRule("the constants of the loss and of its gradient along the gradient, their geometric mean over "
+                       "the training, are lower with every seed; not if one of them is higher with every seed", answer)
+
+
+def _lower(rows: Iterable[tuple[str, str, Sequence[float], Sequence[float]]]) -> Answer:
+    """Each row has a figure of each seed, then the plain network's: it is lower with every seed."""
+    figures, answers = [], []
+    for what, who, ours, plain in rows:
+        shares = [own / without for own, without in zip(ours, plain, strict=True)]
+        figures.append(Figure(f"{what} by that of none, median of {len(shares)} seeds", who,
+                              statistics.median(shares), ".2f"))
+        answers.append(True if max(shares) < 1 else False if min(shares) > 1 else None)
+    return Answer(all_hold(answers), figures)
+
+
+# Files ------------------------------------------------------------------------------------------------------
 
 def read_finding(path: Path) -> Finding:
     """A finding.

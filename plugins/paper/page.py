@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from duoln.plugins.paper.claims import Entry, Unmeasured
+from duoln.plugins.paper.claims import Entry
 from duoln.plugins.paper.evidence import PROVENANCES, Setting
 from duoln.plugins.paper.standing import Standing, by_entry, tally
 from duoln.plugins.paper.verdict import METHOD
@@ -57,7 +57,8 @@ def _section(place: int, entry: Entry, rows: Sequence[Standing],
         ("claim", "verdict", "the paper's", "ours", "data", "length", "seeds", "rule, and command"),
         [(row.claim.text, "\n".join(filter(None, [row.verdict, row.so_far])), row.claim.published or "-",
           row.figures(number) or row.missing, row.data or "-", row.length or "-", row.seeds or "-",
-          "\n".join([*_rule(row), *(f"to decide it: {command}" for command in row.commands)])) for row in rows])
+          "\n".join([*([row.claim.rule.words] if row.claim.rule else []),
+                     *(f"to decide it: {command}" for command in row.commands)])) for row in rows])
     differing = list(dict.fromkeys(  # claims of one entry may rest on runs of several settings
         (key, str(ours), str(theirs)) for row in rows for key, (ours, theirs) in row.differs.items()))
     if differing:
@@ -66,10 +67,6 @@ def _section(place: int, entry: Entry, rows: Sequence[Standing],
     task = rows[0].task
     if task is not None:
         yield from _of_task(entry, task, rows)
-
-
-def _rule(row: Standing) -> list[str]:
-    return [] if isinstance(row.claim.rule, Unmeasured) else [row.claim.rule.words]
 
 
 def _of_task(entry: Entry, task: Task, rows: Sequence[Standing]) -> Iterator[str]:

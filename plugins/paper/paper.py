@@ -171,12 +171,10 @@ def _folders(row: Standing) -> Iterator[str]:
 
 
 def _as_json(row: Standing) -> dict[str, Any]:
-    from duoln.plugins.paper.claims import Unmeasured
-
     rule = row.claim.rule
     return {
         "where": row.entry.where, "section": row.entry.section, "shows": row.entry.shows, "claim": row.claim.text,
-        "rule": None if isinstance(rule, Unmeasured) else rule.words, "verdict": row.verdict,
+        "rule": None if rule is None else rule.words, "verdict": row.verdict,
         "so_far": row.so_far or None, "published": row.claim.published or None, "commands": row.commands,
         "task": row.entry.task or None, "references": dict(row.task.references) if row.task else {},
         "figures": [measured._asdict() for measured in row.measured],

@@ -12,15 +12,13 @@ from typing import Any, NamedTuple
 from duoln.errors import CheckpointError
 from duoln.plugins.paper import verdict
 from duoln.plugins.paper.chapter import CHAPTER
-from duoln.plugins.paper.claims import Claim, Entry, Unmeasured
+from duoln.plugins.paper.claims import Claim, Entry, Figure, FindingRule, RunRule
 from duoln.plugins.paper.contents import CONTENTS
 from duoln.plugins.paper.evidence import PROVENANCES, Evidence, Setting, choose, differences, fits, read_runs
-from duoln.plugins.paper.findings import Finding, FindingRule, newest_findings
-from duoln.plugins.paper.rules import Figure, RunRule
+from duoln.plugins.paper.findings import Finding, newest_findings
 from duoln.plugins.paper.verdict import Verdict
 from duoln.tasks.registry import Registry
 from duoln.tasks.task import Task
-from duoln.tasks.values import Provenance
 
 ENTRIES: tuple[Entry, ...] = (*CONTENTS, *CHAPTER)
 
@@ -74,7 +72,7 @@ class Standing(NamedTuple):
     def commands(self) -> list[str]:
         """What reproduces the evidence."""
         if not isinstance(self.claim.rule, RunRule):
-            return [] if isinstance(self.claim.rule, Unmeasured) else [f"duoln analyze {self.entry.analysis}"]
+            return [] if self.claim.rule is None else [f"duoln analyze {self.entry.analysis}"]
         if self.task is None:
             return []
         paper = " --preset paper" if "paper" in self.task.presets else ""
@@ -84,11 +82,6 @@ class Standing(NamedTuple):
             by_settings.setdefault(chosen, []).append(role.variant)
         return [f"duoln run {self.task.name}{paper} --variant {','.join(variants)}{chosen}"
                 for chosen, variants in by_settings.items()]
-
-    @property
-    def provenance(self) -> Provenance | None:
-        """The provenance of the runs' data."""
-        return self.evidence.dataset.provenance if self.evidence else None
 
     @property
     def differs(self) -> dict[str, tuple[Any, Any]]:
@@ -172,9 +165,9 @@ def standings(registry: Registry, folders: Sequence[Path]) -> tuple[list[Standin
             missing = f"plug-in {entry.task} is broken: {broken[entry.task]}" if entry.task in broken else \
                 f"no plug-in {entry.task} is loaded"
         for claim in entry.claims:
-            if isinstance(claim.rule, Unmeasured):
-                rows.append(Standing(entry, claim, task, missing or claim.rule.why, "not measured", "", None, None, [],
-                                     settings.get(entry.task, [])))
+            if claim.rule is None:
+                rows.append(Standing(entry, claim, task, missing or claim.unmeasured, "not measured", "", None, None,
+                                     [], settings.get(entry.task, [])))
             elif isinstance(claim.rule, RunRule):
                 rows.append(_by_runs(entry, claim, claim.rule, task, missing, settings.get(entry.task, [])))
             else:
@@ -200,7 +193,7 @@ def _by_finding(entry: Entry, claim: Claim, rule: FindingRule, finding: Finding 
             refused.append(f"{finding.path}: expected a finding of the present analysis, found another; "
                            f"duoln analyze {entry.analysis} --out makes it")
         else:
-            return Standing(entry, claim, None, "", verdict.of_finding(answer.holds),
+            return Standing(entry, claim, None, "", verdict.of_seeds([answer.holds], 1.0),
                             "" if answer.holds is not None else "so far: it is not clear", None, finding,
                             _over_seeds([answer.figures]))
     return Standing(entry, claim, None, missing, "not measured", "", None, None, [])
@@ -212,10 +205,10 @@ def _by_runs(entry: Entry, claim: Claim, rule: RunRule, task: Task | None, missi
     if task is not None and claim.length is not None:
         evidence = choose(task, rule, claim.length, settings)
     if evidence is None:
-        return Standing(entry, claim, task, missing or claim.unrun or _lacking(rule, settings),
+        return Standing(entry, claim, task, missing or claim.unmeasured or _lacking(rule, settings),
                         verdict.of_seeds([], 0.0), "", None, None, [], settings)
     seeds = [seen.holds for seen in evidence.seen]
-    decided = verdict.of_seeds(seeds, evidence.share, rule.needs)
+    decided = verdict.of_seeds(seeds, evidence.share, rule.whole)
     return Standing(entry, claim, task, "", decided, "" if decided in verdict.AGREED else verdict.so_far(seeds),
                     evidence, None, _over_seeds([seen.figures for seen in evidence.seen]), settings)
 

@@ -24,34 +24,27 @@ METHOD = (
 _SAYS = {True: "holds", False: "does not hold", None: "cannot be told"}
 
 
-def of_seeds(seeds: Sequence[bool | None], share: float, needs: float = 0.0) -> Verdict:
+def of_seeds(seeds: Sequence[bool | None], share: float, only_whole: bool = False) -> Verdict:
     """The verdict of runs.
 
     Args:
-        seeds: for each seed, whether the claim holds; None where its runs cannot tell.
-        share: the length of the shortest run as a share of the paper's.
-        needs: the least share at which several seeds are a verdict.
+        seeds: for each seed, whether the claim holds; None where its runs cannot tell. An exact computation is one
+            seed.
+        share: the length of the shortest run as a share of the paper's; 1 for an exact computation.
+        only_whole: whether several seeds of shorter runs are no verdict.
     """
     if not seeds:
         return "not measured"
     whole, several = share >= 1, len(seeds) >= ENOUGH_SEEDS
     if whole and several and set(seeds) == {True, False}:
         return "depends on the seed"
-    enough = whole or (several and share >= needs)
-    if not enough or len(set(seeds)) != 1 or seeds[0] is None:
+    if not (whole or (several and not only_whole)) or len(set(seeds)) != 1 or seeds[0] is None:
         return "too short to tell"
     return "holds" if seeds[0] else "does not hold"
 
 
-def of_finding(holds: bool | None) -> Verdict:
-    """The verdict of an exact computation; None if it does not decide."""
-    if holds is None:
-        return "too short to tell"
-    return "holds" if holds else "does not hold"
-
-
 def so_far(seeds: Sequence[bool | None]) -> str:
-    """What seeds say that do not agree or are no verdict yet; at least one seed."""
+    """A remark on seeds that do not agree or are no verdict yet; at least one seed."""
     count = f"{len(seeds)} seed{'' if len(seeds) == 1 else 's'}"
     if len(set(seeds)) > 1:
         return f"so far: it holds for {seeds.count(True)} of {count}"

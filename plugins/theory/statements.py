@@ -16,11 +16,9 @@ from duoln.plugins.theory.geometry import Geometry
 EXACT = 1e-9
 """A relative error of at most this size is rounding."""
 SHORT = 0.3
-"""The largest allowed ratio of the errors of eq. 8 at step / 10 and at step; a third-order remainder gives 0.1."""
+"""Largest allowed ratio of the errors of step/10 and step in eq. 8; a third-order remainder gives 0.1."""
 WRONG = 0.01
 """A relative error of at least this size is more than rounding."""
-_OF_FIRST_ORDER = 0.3
-"""The largest allowed ratio of two errors at step / 10 and at step; an error proportional to the step gives 0.1."""
 
 
 class Statement(NamedTuple):
@@ -55,7 +53,7 @@ def _least(errors: Iterable[float]) -> float:
 def _curvature(measured: Geometry) -> Iterable[Statement]:
     before, last = measured.steps[-2:]
     yield Statement("eq. 8", "KL is the quadratic form for short steps: a tenth of a step has this share of its error",
-                    True, _most(error / before.errors[norm] for norm, error in last.errors.items()), _OF_FIRST_ORDER)
+                    True, _most(error / before.errors[norm] for norm, error in last.errors.items()), SHORT)
     yield Statement("eq. 8", f"the same with eq. 13 for layer norm: the error at {last.length:g}", False,
                     last.paper_layer)
 

@@ -5,13 +5,13 @@ from paper_runs import ORIGINAL, made
 
 from duoln.plugins.paper.claims import Length
 from duoln.plugins.paper.evidence import _by_setting, choose, differences
-from duoln.plugins.paper.rules import Better, Metric, Steadier
+from duoln.plugins.paper.rules import Metric, better, less_sensitive
 from duoln.tasks import Dataset
 from duoln.tasks.registry import Registry
 
 MNIST = Registry(["mnist"]).tasks["mnist"].task
 NLL = Metric("train_nll", "lowest", "train NLL")
-RULE = Better("ln", ("bn",), (NLL,))
+RULE = better("ln", ("bn",), (NLL,))
 LENGTH = Length(1000, "made")
 SUBSTITUTE = Dataset("digits", "substitute")
 
@@ -42,7 +42,7 @@ def test_a_setting_that_one_variant_alone_overrides_is_equal_among_the_others():
     class Task:
         variants = {"ln": {"norm": "layer"}, "bn": {"norm": "batch"}, "wide": {"norm": "", "hidden": 9}}  # noqa: RUF012
 
-    rule = Better("wide", ("ln", "bn"), (NLL,))
+    rule = better("wide", ("ln", "bn"), (NLL,))
     runs = [made("wide", [0.1], hidden=9), made("ln", [0.2], hidden=3), made("bn", [0.3], hidden=4)]
     assert choose(Task, rule, LENGTH, _by_setting(Task, runs)) is None
     runs.append(made("bn", [0.3], hidden=3))
@@ -74,9 +74,9 @@ def test_another_batch_size_needs_other_updates():
 
 def test_a_rule_may_ask_for_settings():
     runs = [run for size in (4, 128) for run in _pair(batch_size=size)]
-    rule = Better("ln", ("bn",), (NLL,), settings={"batch_size": 4})
+    rule = better("ln", ("bn",), (NLL,), settings={"batch_size": 4})
     assert {run.config["batch_size"] for run in _chosen(runs, rule).runs} == {4}
-    steadier = Steadier(("ln", "bn"), NLL, "batch_size", (4, 128))
+    steadier = less_sensitive(("ln", "bn"), NLL, "batch_size", (4, 128))
     assert [(run.variant, run.config["batch_size"]) for run in _chosen(runs, steadier).runs] == [
         ("ln", 4), ("ln", 128), ("bn", 4), ("bn", 128)]
     runs[0].config["hidden"] = 3
@@ -85,7 +85,7 @@ def test_a_rule_may_ask_for_settings():
 
 def test_epochs_may_differ_between_batch_sizes_only():
     runs = [*_pair((0.5, 0.4, 0.3), batch_size=4), *_pair(batch_size=128)]
-    assert _chosen(runs, Steadier(("ln", "bn"), NLL, "batch_size", (4, 128))) is not None
+    assert _chosen(runs, less_sensitive(("ln", "bn"), NLL, "batch_size", (4, 128))) is not None
     assert _chosen([runs[0], runs[3]]) is None
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from duoln.plugins.paper.findings import Bounded, Robust, Smoother, Stated, Steadier, Steady, Unchanged, WholeTable
+from duoln.plugins.paper.findings import moves_less, robust, smoother, stable, stated, unchanged, whole_table
 
 
 def _statement(error, limit=1e-9, where="eq. 8", text="KL is short"):
@@ -13,28 +13,26 @@ def _statement(error, limit=1e-9, where="eq. 8", text="KL is short"):
                                                ((1e-12, 1e-4), None), ((0.5, 1e-4), False)])
 def test_statements_hold_by_their_errors(errors, holds):
     content = {"statements": [_statement(error, text=f"{k} is") for k, error in enumerate(errors)]}
-    answer = Stated("eq. 8", tuple(str(k) for k in range(len(errors)))).answer(content)
+    answer = stated("eq. 8", *(str(k) for k in range(len(errors)))).answer(content)
     assert answer.holds is holds and [f.value for f in answer.figures] == list(errors)
 
 
 def test_a_limit_of_a_statement_counts_before_the_bound_of_wrong():
-    assert Stated("eq. 8", ("KL",)).answer({"statements": [_statement(0.1, limit=0.3)]}).holds is True
+    assert stated("eq. 8", "KL").answer({"statements": [_statement(0.1, limit=0.3)]}).holds is True
 
 
 @pytest.mark.parametrize("content", [{}, {"statements": []}, {"statements": [_statement(0.1), _statement(0.2)]},
                                      {"statements": [_statement(0.1, where="eq. 9")]}])
 def test_a_statement_that_is_not_there_once_is_refused(content):
     with pytest.raises((KeyError, ValueError)):
-        Stated("eq. 8", ("KL",)).answer(content)
+        stated("eq. 8", "KL").answer(content)
 
 
 @pytest.mark.parametrize(("error", "holds"), [(0.3, True), (0.31, False)])
 def test_a_bound_that_is_no_rounding(error, holds):
-    rule = Bounded("eq. 8", "KL", "share", 0.3)
+    rule = stated("eq. 8", "KL", heading="share", bound=0.3)
     answer = rule.answer({"statements": [_statement(error, limit=0.3)]})
     assert answer.holds is holds and "0.3" in rule.words and (answer.figures[0].what, answer.figures[0].value) == ("share", error)
-    with pytest.raises(ValueError, match=r"0\.3.*0\.2"):
-        rule.answer({"statements": [_statement(error, limit=0.2)]})
 
 
 def _effects(*ends):
@@ -47,7 +45,7 @@ def _effects(*ends):
     ((1.0, 1.0), (1 - 1e-12, 1 + 1e-12), True), ((1.0, 1.0), (0.5, 1.0), False), ((1.0, 1.5), (1.0, 1.0), False),
     ((1.0, 1.0), (1.0, 1.001), None)])
 def test_a_change_of_the_inputs_leaves_the_metric_or_not(batch, layer, holds):
-    answer = Robust("inputs x 4", ("batch", "layer")).answer(_effects(batch, layer))
+    answer = robust("inputs x 4", "batch", "layer").answer(_effects(batch, layer))
     assert answer.holds is holds and len(answer.figures) == 2
 
 
@@ -58,13 +56,13 @@ def _cell(measured, expected=True, norm="layer", transformation="dataset re-scal
 @pytest.mark.parametrize("measured", [True, False, None])
 def test_cells_of_table_1(measured):
     content = {"cells": [_cell(measured), _cell(True, norm="batch")]}
-    both = Unchanged((("layer", "dataset re-scaling"), ("batch", "dataset re-scaling")))
+    both = unchanged(("layer", "dataset re-scaling"), ("batch", "dataset re-scaling"))
     assert both.answer(content).holds is measured
-    assert WholeTable().answer(content).holds is measured
+    assert whole_table().answer(content).holds is measured
 
 
 def test_the_table_may_say_that_an_output_changes():
-    answer = WholeTable().answer({"cells": [_cell(False, expected=False), _cell(True)]})
+    answer = whole_table().answer({"cells": [_cell(False, expected=False), _cell(True)]})
     assert answer.holds is True and answer.figures[0].value == 2
 
 
@@ -78,7 +76,7 @@ def _walks(layer, none):
     ((1.0, 10.0, 1e9), (1.0, 1000.0, 1.0), True), ((1.0, 1000.0, 1.0), (1.0, 10.0, 1.0), False),
     ((1.0, 10.0, 1.0), (1.0, float("inf"), 1.0), True), ((0.0, 1.0, 1.0), (1.0, 10.0, 1.0), False)])
 def test_gradients_span_fewer_powers_of_ten(layer, none, holds):
-    assert Steady("rnn").answer(_walks(layer, none)).holds is holds
+    assert stable("rnn").answer(_walks(layer, none)).holds is holds
 
 
 def _movements(**ours):
@@ -92,7 +90,7 @@ def _movements(**ours):
 @pytest.mark.parametrize(("first", "second", "holds"), [
     ((0.9, 0.8), (0.2, 0.9), True), ((0.9, 0.8), (1.1, 1.2), False), ((0.9, 0.8), (0.9, 1.2), None), ((1.5, 1.2), (0.9, 1.2), False)])
 def test_every_layer_moves_less_with_every_seed(first, second, holds):
-    answer = Steadier("both").answer(_movements(first=first, second=second))
+    answer = moves_less("both").answer(_movements(first=first, second=second))
     assert answer.holds is holds
     assert [(f.what.split()[2], f.who) for f in answer.figures] == [(kind, layer) for kind in ("deviations", "means") for layer in ("first:", "second:")]
     assert answer.figures[2].value == pytest.approx(((first[0] + 1) / 2 + (first[1] + 1) / 2) / 2)
@@ -104,6 +102,6 @@ def test_both_constants_are_lower_with_every_seed(loss, gradient, holds):
     """Of two seeds: the plain network's are 1, or 4 and 1/4, with the geometric mean 1."""
     content = {"constants": [{"variant": "none", "seed": seed, "loss": [4.0, 0.25], "gradient": [1.0, 1.0]} for seed in (0, 1)]
                + [{"variant": "both", "seed": seed, "loss": [loss[seed]] * 2, "gradient": [gradient[seed]] * 2} for seed in (0, 1)]}
-    answer = Smoother("both").answer(content)
+    answer = smoother("both").answer(content)
     assert answer.holds is holds and [f.who for f in answer.figures] == ["of the loss:", "of the gradient:"]
     assert answer.figures[0].value == pytest.approx(sum(loss) / 2)

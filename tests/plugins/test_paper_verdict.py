@@ -2,7 +2,7 @@
 
 import pytest
 
-from duoln.plugins.paper.verdict import of_finding, of_seeds, so_far
+from duoln.plugins.paper.verdict import of_seeds, so_far
 
 
 @pytest.mark.parametrize(("seeds", "share", "word"), [
@@ -14,16 +14,16 @@ def test_all_seeds_say_the_same_and_are_three_or_whole(seeds, share, word):
 
 
 def test_three_whole_runs_that_differ_depend_on_the_seed():
-    assert of_seeds([True, True, False], 1.0) == "depends on the seed" == of_seeds([False, True, False], 1.2, needs=1.0)
+    assert of_seeds([True, True, False], 1.0) == "depends on the seed" == of_seeds([False, True, False], 1.2, only_whole=True)
     assert of_seeds([True, False], 2.0) == of_seeds([True, None, False], 2.0) == "too short to tell"
 
 
 def test_a_claim_about_the_end_needs_whole_runs():
-    assert of_seeds([True] * 5, 0.9, needs=1.0) == "too short to tell" and of_seeds([True] * 5, 1.0, needs=1.0) == "holds"
+    assert of_seeds([True] * 5, 0.9, only_whole=True) == "too short to tell" and of_seeds([True] * 5, 1.0, only_whole=True) == "holds"
 
 
 def test_an_exact_computation_needs_no_seeds():
-    assert [of_finding(holds) for holds in (True, False, None)] == ["holds", "does not hold", "too short to tell"]
+    assert [of_seeds([holds], 1.0) for holds in (True, False, None)] == ["holds", "does not hold", "too short to tell"]
 
 
 def test_what_is_seen_so_far():
