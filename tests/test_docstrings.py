@@ -38,7 +38,7 @@ def test_a_recurrent_layer_names_its_arguments(layer):
     text = layer.__doc__[layer.__doc__.index("Args:"):layer.__doc__.index("Shape:")]
     named = set(re.findall(r"^        (\w+):", text, re.MULTILINE))
     assert named == set(inspect.signature(layer).parameters) - {"cell_options"}
-    of_others = {"rnn": {"forget_bias", "remat", "update_gate"}, "lstm": {"update_gate"}, "gru": {"forget_bias", "remat"}}
+    of_others = {"rnn": {"forget_bias", "update_gate"}, "lstm": {"update_gate"}, "gru": {"forget_bias"}}
     assert set(re.findall(r"`(\w+)`", text[text.index("**cell_options"):])) - {"RecurrentCell"} \
         == set(cells.OPTIONS) - of_others[layer.cell_type.cell]
 
