@@ -26,7 +26,7 @@ _DTYPES = {"float32": mx.float32, "float64": mx.float64, "int32": mx.int32, "boo
 _NAMES = {native: name for name, native in _DTYPES.items()}
 
 _LONG = 64
-"""Of so many values a sum is made in parts."""
+"""Sums of at least this many values are split into parts."""
 _LONG_PRODUCT = 1 << 12
 """So many products are added in float64."""
 _REST_OF_E = 5.3182e-17

@@ -28,7 +28,7 @@ _KEEP_BYTES = 1 << 30
 _BITS = {np.dtype(np.float32): np.dtype(np.uint32), np.dtype(np.float64): np.dtype(np.uint64)}
 """The whole numbers that have as many bits as a float."""
 _LONG = 1 << 8
-"""Of so many values a sum is made in parts."""
+"""Sums of at least this many values are split into parts."""
 _LONG_PRODUCT = 1 << 14
 """At most so many products are added by one call of BLAS."""
 

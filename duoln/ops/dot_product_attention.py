@@ -16,9 +16,9 @@ from duoln.ops.shape import reshape
 _NEVER = -3e38
 """The score of a key that a query does not see."""
 _SCORES = 1 << 20
-"""So many scores may be computed at once."""
+"""The largest number of scores in memory at one time."""
 _BLOCKS, _LEAST_ROWS = 64, 32
-"""More scores than that are computed for so large a share of the queries at once, but not for fewer queries."""
+"""With more scores than `_SCORES`, queries are processed in up to 64 blocks, of at least 32 rows."""
 
 
 @op(like=(0,))

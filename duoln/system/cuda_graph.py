@@ -78,7 +78,7 @@ class Repeated:
         self._graphs: list[_Graph] = []
         self._unchanged = set(unchanged)
         self._moving: set[int] = set()
-        """Of these, the arguments that were at other addresses in another call, so that they are copied too."""
+        """Unchanged arguments that moved between calls; they are copied like the others."""
         self._captures = self._launches = 0
         self._obstacle = obstacle()
         if self._obstacle not in (None, _SWITCHED_OFF):

@@ -46,7 +46,7 @@ class Row(NamedTuple):
     """Numbers in the layer's own arrays, without those of the layers in it, so that all rows add up to the model's."""
     parameter_bytes: int
     activation_bytes: int
-    """Of the outputs of all calls; 0 for a layer that has others in it, because its output is that of one of them."""
+    """Bytes of the outputs of all calls; 0 for a layer with children, whose output is that of a child."""
     parts: int
     """The number of layers directly in it."""
 

@@ -16,11 +16,11 @@ from duoln.paper.theory.geometry import Geometry
 EXACT = 1e-9
 """A relative error of at most this size is rounding."""
 SHORT = 0.3
-"""The most that a tenth of a step may leave of its error in eq. 8; a tenth is what the third order leaves."""
+"""The largest allowed ratio of the errors of eq. 8 at step / 10 and at step; a third-order remainder gives 0.1."""
 WRONG = 0.01
 """A relative error of at least this size is more than rounding."""
 _OF_FIRST_ORDER = 0.3
-"""A tenth of the step leaves about a tenth of an error that is proportional to it."""
+"""The largest allowed ratio of two errors at step / 10 and at step; an error proportional to the step gives 0.1."""
 
 
 class Statement(NamedTuple):
