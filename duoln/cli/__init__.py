@@ -44,7 +44,7 @@ EXAMPLES = """examples:
   duoln selftest                                     every fused rule of this machine against float64
   duoln bench train --task mnist --peer torch        our training step beside PyTorch's
   duoln bench ops --small --json here.json           operators beside a plain copy, with every sample in a file
-  duoln bench survey --out survey                    all that one GPU or Mac can show, in ten minutes
+  duoln bench survey --out survey                    all that one GPU or Mac can show, in nine minutes
   duoln compare here.json there.json                 two machines beside each other
   duoln help guide                                   a page of the documentation; alone, the list of pages
 """

@@ -169,7 +169,7 @@ def test_a_wrong_number_of_seconds(wrong, tmp_path, capsys):
 
 def test_the_parts_of_a_gpu_take_nine_minutes_at_most(tmp_path):
     of_gpu = parts("cupy", tmp_path, False, 16)
-    correct, times = ["ladder", "selftest", "graphs", "repeats"], ["ops", "rnn", "steps", "cpu", "mnist"]
+    correct, times = ["ladder", "selftest", "graphs", "repeats"], ["ops", "rnn", "steps"]
     assert [p.name for p in of_gpu] == [*correct, "device", *times, "sanitizer"]
     assert sum(p.seconds for p in of_gpu) <= 540
     assert [p.name for p in parts("mlx", tmp_path, False, 8)] == [*correct, *times]
@@ -244,11 +244,9 @@ raise SystemExit(main(["bench", "survey", "--out", {str(tmp_path / "day")!r}, "-
 def test_a_whole_survey_with_nothing_installed_but_numpy_pluggy_and_rich(tmp_path):
     """The machine with the GPU may lack other packages and a network."""
     text = _uninstalled(tmp_path, BARE, "--backend", "numpy")
-    for name in ("ladder", "selftest", "graphs", "repeats", "ops", "rnn", "steps", "cpu", "mnist"):
+    for name in ("ladder", "selftest", "graphs", "repeats", "ops", "rnn", "steps"):
         assert json.loads((tmp_path / "day" / f"{name}.json").read_text())
-    assert json.loads((tmp_path / "day" / "mnist.json").read_text())["last loss"] < 2.3
     assert re.search(r"layer_norm, (compiled|interpreted): \d+ cases, .*, repeats, 0 failed", text)
-    assert "duoln bench picture day" in text and not (tmp_path / "day" / "picture.png").exists()
     sides = {case["side"] for case in json.loads((tmp_path / "day" / "steps.json").read_text())["cases"]}
     assert sides == {"duoln, eager", "duoln, compiled"}
 
@@ -258,7 +256,5 @@ def test_a_whole_survey_with_nothing_installed_but_numpy_pluggy_and_rich(tmp_pat
 def test_some_parts_of_a_gpu_over_the_stand_in(tmp_path):
     text = _uninstalled(tmp_path, OVER_STAND_IN, "--part", "ops", "--part", "sanitizer")
     assert "| sanitizer |" in text and "| not there |" in text and "compute-sanitizer is neither on the PATH" in text
-    judged = json.loads((tmp_path / "day" / "verdicts.json").read_text())
-    assert {v["verdict"] for v in judged["verdicts"]} == {"not measured"} and "Measured over predicted" in judged["rule"]
     record = json.loads((tmp_path / "day" / "ops.json").read_text())
     assert record["backend"]["name"] == "cupy" and all("event_seconds" in case for case in record["cases"])

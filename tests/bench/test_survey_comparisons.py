@@ -6,9 +6,9 @@ import sys
 import pytest
 from conftest import PATIENCE
 
-from duoln.bench import comparisons, operators, timed_process, turns
+from duoln.bench import comparisons, timed_process, turns
 from duoln.bench.comparisons import Comparison, time_comparisons
-from duoln.bench.survey import cells, cpu, steps
+from duoln.bench.survey import cells, steps
 from duoln.bench.turns import Entry, Side
 from duoln.errors import DuolnError
 from duoln.testing import check_error
@@ -45,18 +45,6 @@ class _Side:
 
     def close(self):
         events.append(f"close {self.name}")
-
-
-class _Timed(_Side):
-    """A side of which ours takes half the time with two threads."""
-
-    def __init__(self, entry):
-        super().__init__(entry)
-        self._threads = int(entry.environment["DUOLN_THREADS"])
-        self.facts["flags"] = {"DUOLN_THREADS": str(self._threads)}
-
-    def runs(self, count, seconds):
-        return [1.0 / self._threads if self.name.startswith("duoln") else 1.0] * count
 
 
 @pytest.fixture
@@ -174,33 +162,3 @@ def test_the_steps_need_no_data_no_network_and_no_pooch(step, monkeypatch):
     [asked] = {str(entry.asked["settings"]): entry.asked for entry in steps.comparison(step, "cupy", []).entries}.values()
     _, cfg, splits = timed_process.of_task(asked)
     assert cfg.source == "made" and splits.dataset.provenance == "synthetic" and cfg.batch_size == step.batch and splits.train(0)
-
-
-def test_the_sides_with_each_number_of_threads():
-    base = steps.comparison(steps.WANTED[0], "numpy", ["torch"])
-    comparison = cpu.by_threads(base, [1, 4])
-    assert [entry.name for entry in comparison.entries] == [
-        "duoln, eager, 1 thread", "torch, 1 thread", "duoln, eager, 4 threads", "torch, 4 threads"]
-    assert [set(entry.environment.values()) for entry in comparison.entries] == [{"1"}, {"1"}, {"4"}, {"4"}]
-    assert all({"DUOLN_THREADS", "OMP_NUM_THREADS"} <= entry.environment.keys() for entry in comparison.entries)
-    assert comparison.case({"facts": {"flags": {"DUOLN_THREADS": "4"}}})["settings"]["threads"] == 4
-
-
-@pytest.mark.parametrize(("times", "threads"), [
-    ({1: 8.0, 2: 4.0, 4: 2.0, 8: 1.0}, 8),  # each doubling halves the time
-    ({1: 8.0, 2: 4.0, 4: 3.6, 8: 1.0}, 2),  # the second saves 0.4 of the 2 that it could
-    ({1: 8.0, 2: 7.0, 4: 6.9}, 2), ({1: 8.0, 2: 7.1, 4: 1.0}, 1), ({1: 8.0, 2: 9.0}, 1), ({1: 8.0}, 1)])
-def test_where_a_curve_bends(times, threads):
-    assert cpu.bend(times) == threads
-
-
-def test_the_record_of_threads_says_where_each_curve_bends(tmp_path, monkeypatch):
-    monkeypatch.setattr(comparisons, "Side", _Timed)
-    monkeypatch.setattr(cpu.cores, "workers", lambda: 2)
-    monkeypatch.setattr(operators, "measure_copy", lambda backend: {"gbps": 10.0})
-    file = tmp_path / "cpu.json"
-    assert cpu.main(["--backend", "numpy", "--json", str(file), "--quick", "--peer", "torch"]) == 0
-    record = json.loads(file.read_text())
-    assert record["bends"] == {"mnist ln step, duoln, eager": 2, "mnist ln step, torch": 1,
-                               "lstm layer forward+backward, duoln": 2, "lstm layer forward+backward, torch loop": 1}
-    assert len(record["cases"]) == 8 and not record["missing"]

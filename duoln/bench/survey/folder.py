@@ -14,7 +14,7 @@ from duoln.data import strictjson
 from duoln.errors import CheckpointError, RecordError, UsageError
 from duoln.system.filesystem import write_atomically
 
-SUMMARY, VERDICTS, PICTURE = "summary.md", "verdicts.json", "picture.png"
+SUMMARY = "summary.md"
 SCHEMA = "duoln-survey/1"
 NOT_THERE = "not there"
 """The state of a part that this machine cannot run, and the key by which its JSON file gives the reason."""

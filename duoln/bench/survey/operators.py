@@ -22,7 +22,7 @@ SHAPES: tuple[tuple[str, Shape], ...] = (
     ("layer_norm", (4099, 1001)), ("layer_norm", (199, 65_536)), ("layer_norm", (37, 262_144)),
     ("layer_norm", (4099, 257)), ("layer_norm", (199, 16_385)), ("layer_norm", (1, 131_072)),
     ("layer_norm", (4096, 1024)), ("softmax_cross_entropy", (4096, 1000)))
-"""In the order of their worth: those that predictions are about, and after them rows and widths of quack's tests."""
+"""In the order of their worth: the largest first, and after them rows and widths of quack's tests."""
 COMPILED = SHAPES[-2:]
 """What `torch.compile` compiles, too. It comes last, since that takes some seconds for each."""
 _SMALLER: tuple[tuple[str, Shape], ...] = (

@@ -71,10 +71,7 @@ def parts(backend: str, out: Path, quick: bool, cores: int) -> list[Part]:
         part("ops", "norms and cross-entropy beside a copy", 70, f"{survey}.operators", *torch,
              environment={**_TIMED, **_PLAIN_REDUCTIONS}),
         part("rnn", "LN-LSTM and LN-GRU beside PyTorch's loop, and its plain layers", 75, f"{survey}.cells", *torch),
-        part("steps", "whole training steps, eager and compiled", 70, f"{survey}.steps", *torch),
-        part("cpu", "a step of MNIST and an LN-LSTM on the CPU, by threads", 35, f"{survey}.cpu", *torch),
-        part("mnist", "one epoch of MNIST, digits made on the spot", 25, "duoln.bench.epoch",
-             "--task", "mnist", "--variant", "ln", "--set", "source=made")]
+        part("steps", "whole training steps, eager and compiled", 70, f"{survey}.steps", *torch)]
     sanitizer = [part("sanitizer", "a small case of each kernel under compute-sanitizer", 50, f"{survey}.sanitizer",
                       "--seconds", LIMIT)]
     return [*correct, *device, *times, *sanitizer] if backend == "cupy" else [*correct, *times]

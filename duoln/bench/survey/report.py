@@ -1,4 +1,4 @@
-"""What a survey's folder says to people: `summary.md`, the verdicts, and a picture where matplotlib is installed."""
+"""The summary of a survey's folder for people, `summary.md`."""
 
 from __future__ import annotations
 
@@ -6,32 +6,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from duoln.bench import text
-from duoln.bench.survey import verdicts
-from duoln.bench.survey.folder import NOT_THERE, PICTURE, SUMMARY, VERDICTS, Folder
-from duoln.bench.survey.picture import draw
-from duoln.data import strictjson
-from duoln.pictures.drawing import can_draw
+from duoln.bench.survey.folder import NOT_THERE, SUMMARY, Folder
 from duoln.system.filesystem import write_atomically
 
 
-def write_reports(folder: Folder, with_picture: bool = False) -> None:
-    """Write all of it anew, from the records that are there."""
-    judged = verdicts.verdicts(folder.record) if folder.about["backend"] == "cupy" else []
-    about = {**folder.about, "rule": verdicts.RULE, "verdicts": [v._asdict() for v in judged]}
-    write_atomically(folder.path / VERDICTS, f"{strictjson.dumps(about, indent=1)}\n".encode())
-    drawn = with_picture and can_draw() and draw(folder)
-    write_atomically(folder.path / SUMMARY, summary(folder, judged, drawn).encode())
+def write_summary(folder: Folder) -> None:
+    """Write the results so far, as Markdown, from the records that are there."""
+    write_atomically(folder.path / SUMMARY, summary(folder).encode())
 
 
-def summary(folder: Folder, judged: list[verdicts.Verdict], drawn: bool) -> str:
+def summary(folder: Folder) -> str:
     """The results so far, as Markdown."""
     lines = ["# Survey of one device", "", *_facts(folder), "",
              "| part | what | seconds | |", "| --- | --- | --- | --- |"]
     lines += [f"| {o.name} | {o.what} | {o.seconds:.0f} | {o.state} |" for o in folder.outcomes]
-    lines += ["", f"![times]({PICTURE})" if drawn else
-              f"Where matplotlib is installed, `duoln bench picture {folder.path.name}` draws the times."]
-    if judged:
-        lines += ["", "## Predictions", "", verdicts.RULE, "", *verdicts.table(judged)]
     for outcome in folder.outcomes:
         record = folder.record(outcome.name)
         if not (outcome.problem or record):
@@ -61,7 +49,6 @@ def _figures(content: Mapping[str, Any]) -> list[str]:
         return _of_rules(content)
     if "cases" in content:
         return [*(_case(c) for c in content["cases"]),
-                *(f"* {work}: bends at {count} threads" for work, count in content.get("bends", {}).items()),
                 *(f"* did not run: {what}: {why}" for what, why in content.get("missing", {}).items())]
     if "tools" in content:
         return [f"* {tool}: {outcome['result']}" for tool, outcome in content["tools"].items()]

@@ -2,8 +2,8 @@
 
 Each part is a process of its own with a time limit, so the other parts run even if one fails, hangs or makes the device
 unusable. The folder gets, for each part, its JSON file and its output in `logs/`; `survey.json` says how each ended.
-`summary.md`, `verdicts.json` and the archive are made again after every part, from what is there: so a survey that
-is interrupted leaves all that it measured, and a part that is run alone joins those of before. The picture comes last.
+`summary.md` and the archive are made again after every part, from what is there: so a survey that
+is interrupted leaves all that it measured, and a part that is run alone joins those of before.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from duoln.bench.survey.folder import CUT_SHORT, LEFT_OUT, NOT_THERE, Folder, Outcome
 from duoln.bench.survey.parts import LIMIT, Part
-from duoln.bench.survey.report import write_reports
+from duoln.bench.survey.report import write_summary
 from duoln.errors import CheckpointError
 from duoln.system import processes
 
@@ -29,7 +29,7 @@ _LAST_LINES = 12
 _LEAST_SHARE = 1 / 3
 """Of a part's seconds: with fewer of them left, it is left out."""
 _KILL_SECONDS, _REPORT_SECONDS = 10.0, 5.0
-"""For a part to end that is killed; and kept for the last report, the picture and the archive."""
+"""For a part to end that is killed; and kept for the last report and the archive."""
 
 
 class Budget:
@@ -57,8 +57,8 @@ def survey(wanted: Sequence[Part], folder: Folder, say: Callable[[str], None], b
 
     An interrupt ends the part that runs, and the folder says so.
     """
-    def report(with_picture: bool = False) -> None:
-        write_reports(folder, with_picture)
+    def report() -> None:
+        write_summary(folder)
         if archive is not None:
             pack(folder.path, archive)
 
@@ -81,7 +81,6 @@ def survey(wanted: Sequence[Part], folder: Folder, say: Callable[[str], None], b
             raise
         tell(outcome)
         good = good and outcome.good
-    report(with_picture=True)
     return good
 
 
