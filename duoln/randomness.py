@@ -17,7 +17,7 @@ from duoln.core.arguments import Interval, check_integer, check_integers_in, che
 from duoln.core.miscalled import explained
 from duoln.core.pytorch_names import OF_STREAMS, name_missing
 from duoln.errors import CallError, DtypeError, MemoryExhaustedError, ShapeError, UsageError
-from duoln.system import host_memory
+from duoln.system import limits
 from duoln.system.cores import in_threads
 
 Shape = tuple[int, ...]
@@ -274,7 +274,7 @@ def _sizes(function: str, shape: Any) -> Shape:
     sizes = shape if isinstance(shape, tuple | list) else (shape,)
     checked = check_integers_in(function, "shape", sizes, 0, _LARGEST_COUNT)
     count = prod(checked)
-    if count > _ROOM_ALWAYS and _BYTES * count > (free := host_memory.free_memory()):
+    if count > _ROOM_ALWAYS and _BYTES * count > (free := limits.free_memory()):
         raise MemoryExhaustedError(f"[{function}] expected numbers that fit the {free >> 20} MiB that are free, found "
                                    f"shape {checked}, which takes up to {_BYTES * count >> 20} MiB")
     return checked

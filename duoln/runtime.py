@@ -24,7 +24,7 @@ from duoln.data.batches import check_pair, check_range
 from duoln.errors import BackendError, DtypeError, UsageError
 from duoln.kernels import host, native, proofs
 from duoln.nn.module import Module
-from duoln.system import switches
+from duoln.system import variables
 
 CHOICES = ("auto", *backends.NAMES)
 
@@ -290,7 +290,7 @@ def _attach(loaded: Backend) -> None:
     """Import `kernels/*/NAME.py` for this backend; each adds its rules to the ops."""
     if loaded.name in _attached:
         return
-    switches.check()
+    variables.check_switches()
     if loaded.name == "numpy":
         host.workers()  # a wrong DUOLN_THREADS is told before a rule needs it
     for folder in sorted(m.name for m in pkgutil.iter_modules(duoln.kernels.__path__) if m.ispkg):

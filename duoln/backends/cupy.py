@@ -102,7 +102,7 @@ class CupyBackend(NumpyLikeBackend):
         Raises:
             KernelError: nothing is captured here. Exception: what CuPy and CUDA raise at work that cannot be captured.
         """
-        reason = cuda_graph.obstacle()
+        reason = cuda_graph.refusal()
         if reason is not None:
             raise KernelError(f"[graph] {reason}")
         stream, pool = cupy.cuda.Stream(non_blocking=True), cupy.cuda.MemoryPool()
@@ -146,7 +146,7 @@ class CupyBackend(NumpyLikeBackend):
             "memory": f"{facts['totalGlobalMem'] >> 20} MiB",
             "driver": str(cupy.cuda.runtime.driverGetVersion()),
             "compiler": ".".join(map(str, ("NVRTC", *cupy.cuda.nvrtc.getVersion()))).replace(".", " ", 1),
-            "compiled_steps": cuda_graph.obstacle() or "one CUDA graph",
+            "compiled_steps": cuda_graph.refusal() or "one CUDA graph",
             "tf32": os.environ.get("CUPY_TF32", "0"),
         }
 

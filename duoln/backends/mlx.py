@@ -19,7 +19,7 @@ from duoln.backends import OnePerProcess, storage
 from duoln.backends.long_sums import sum_over
 from duoln.backends.protocol import DTYPES, READS_ON_HOST, STORAGE, Array, Axis, Proofs, Shape
 from duoln.errors import BackendError, CompileError, DtypeError
-from duoln.system import host_memory
+from duoln.system import limits
 
 _DTYPES = {"float32": mx.float32, "float64": mx.float64, "int32": mx.int32, "bool": mx.bool_, "float16": mx.float16,
            "bfloat16": mx.bfloat16}
@@ -150,7 +150,7 @@ class MlxBackend(OnePerProcess):
 
     def free_memory(self) -> int:
         limit = mx.device_info().get("max_recommended_working_set_size")
-        return max(int(limit) - mx.get_active_memory(), 0) if limit else host_memory.free_memory()
+        return max(int(limit) - mx.get_active_memory(), 0) if limit else limits.free_memory()
 
     def info(self) -> dict[str, str]:
         facts = mx.device_info()

@@ -49,7 +49,7 @@ NO_CASE = "no case proves it"
 class Proofs(Protocol):
     """What is known of a backend's fused rules on this device; see `duoln.kernels.proofs`."""
 
-    def reason(self, op: str, rule: Any, arrays: Sequence[Array], attrs: Mapping[str, Any]) -> str | None:
+    def refusal(self, op: str, rule: Any, arrays: Sequence[Array], attrs: Mapping[str, Any]) -> str | None:
         """Why a rule of an operator must not run here; None if it may."""
 
     def summary(self) -> dict[str, list[str]]:

@@ -24,11 +24,11 @@ _DPI = 110
 
 def can_draw() -> bool:
     """Whether matplotlib is installed and works."""
-    return not obstacle()
+    return not refusal()
 
 
 @cache
-def obstacle() -> str:
+def refusal() -> str:
     """Why no picture can be drawn, and what mends it; empty where one can."""
     if find_spec("matplotlib") is None:
         return "pip install matplotlib"
@@ -54,7 +54,7 @@ def check_picture(path: Path) -> None:
         raise UsageError(f"{path}: expected a picture's name, which ends in {', '.join(FORMS)}; "
                          f"found {path.suffix or 'no ending'}")
     if not can_draw():
-        raise UsageError(f"{path}: pictures need matplotlib: {obstacle()}")
+        raise UsageError(f"{path}: pictures need matplotlib: {refusal()}")
 
 
 @contextmanager
