@@ -2,7 +2,7 @@
 
 Each prediction says from what it was computed, and which figure of `duoln bench survey` decides it;
 `python -m duoln.kernels.predictions` prints them. The launches of a training step are counted, not estimated:
-`python tests/count_launches.py --write` writes `launch_counts.json`.
+`python tests/tools/count_launches.py --write` writes `launch_counts.json`.
 """
 
 from __future__ import annotations

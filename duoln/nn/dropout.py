@@ -180,7 +180,7 @@ class DropoutMasks:
             raise UsageError(f"[DropoutMasks] expected a call of the Dropout at '{path}' with its branch of the "
                              "parameters, found none in a pass over the model")
         layer, around = self.layers[path], self._around[path]
-        apart = ", or give each call masks of its own, as `duoln help api nn.DropoutMasks` shows"
+        apart = ", or give each call masks of its own, as `python -m pydoc duoln.nn.DropoutMasks` shows"
         if len(calls) > 1 and not layer.shared:
             together = f"nn.Dropout({layer.p}, shared=True)"
             advice = f"make a Dropout for each call, let them share a mask, {together}"

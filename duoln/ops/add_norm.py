@@ -79,7 +79,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, gain: Tensor | None = None, *,
 def _add_layer_norm_forward(be: Backend, x: Array, residual: Array, gain: Array | None, bias: Array | None,
                             eps: float) -> tuple[tuple[Array, Array], Any]:
     total = x + residual
-    y, saved = layer_norm_forward(be, total, gain, bias, eps, "inside")
+    y, saved = layer_norm_forward(be, total, gain, bias, eps)
     return (y, total), saved
 
 

@@ -89,7 +89,7 @@ def _sizes(shape: Shape, groups: int) -> tuple[int, int, int]:
 
 def _group_norm_forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, groups: int,
                         eps: float) -> tuple[Array, Any]:
-    rows, of_rows = layer_norm_forward(be, _rows(be, x, groups), None, None, eps, "inside")
+    rows, of_rows = layer_norm_forward(be, _rows(be, x, groups), None, None, eps)
     xhat = _channels_last(be, rows, x.shape, groups)
     y = xhat if gain is None else xhat * gain
     return y if bias is None else y + bias, (xhat, of_rows, gain, groups)

@@ -1,7 +1,7 @@
 """The LSTM on the CPU, compiled: the whole sequence in one call, with its weights packed once.
 
 Kept for the gradient, per position: 10 H floats with norms over the gates (x_proj and h_proj before their norms 4 H
-each, cell, hidden state), 6 H without, 2 H with `remat`, and four numbers of the norms. For few inputs of `layer` the
+each, cell, hidden state), 6 H without, and four numbers of the norms. For few inputs of `layer` the
 walks multiply these themselves, and x_proj is not kept: 6 H.
 """
 
@@ -53,7 +53,7 @@ class _Saved(NamedTuple):
     cells: Array
     norms: Array | None
     products: list[_Products]
-    """One, or none with `remat`. A gradient takes them, because its walk overwrites them."""
+    """One, or none after a gradient has taken them, because its walk overwrites them."""
     attrs: dict[str, Any]
 
     @property
@@ -87,9 +87,7 @@ def _forward(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, 
     walked = walks.Walked.of(units, positions, x, h, w_x, w_h, centred if "gain_x" in norms else walks.as_it_is)
     saved = _Saved(walked, parameters(units, bias, norms, attrs["norm"]), walks.states(units, positions, c),
                    np.empty((len(walked.x), 4), x.dtype) if norms else None, [], attrs)
-    products = _walk_forward(saved)
-    if walked.is_one_step or not attrs["remat"]:
-        saved.products.append(products)
+    saved.products.append(_walk_forward(saved))
     return walked.outputs(walked.hidden, saved.cells), saved
 
 
@@ -111,26 +109,12 @@ def _x_proj(saved: _Saved) -> Array | None:
 
 def _products_for_gradient(saved: _Saved) -> _Products:
     """The products, which the caller may overwrite."""
-    if saved.attrs["remat"] and not saved.walked.is_one_step:
-        return _multiply_again(saved)
     try:
         return saved.products.pop()
     except IndexError:  # a gradient has taken them; a second walk gives the same bits
         walked = saved.walked._replace(hidden=saved.walked.hidden.copy())
         norms = None if saved.norms is None else saved.norms.copy()
         return _walk_forward(saved._replace(walked=walked, cells=saved.cells.copy(), norms=norms))
-
-
-def _multiply_again(saved: _Saved) -> _Products:
-    """The products that `remat` does not keep: with all states at hand, each is one product."""
-    walked, x_proj = saved.walked, _x_proj(saved)
-    w_h = centred(walked.w_h) if saved.is_normed else walked.w_h
-    h_proj = walks.product(walked.before(), walked.units.filled(w_h), walked.units)
-    if saved.is_normed:
-        return _Products(x_proj, h_proj)
-    assert x_proj is not None
-    x_proj += h_proj
-    return _Products(x_proj, None)
 
 
 def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Sequence[bool]) -> list[Array | None]:

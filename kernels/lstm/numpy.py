@@ -79,7 +79,7 @@ class _Lstm(NamedTuple):
 
 
 def _step(be: Backend, x_proj: Array, h_proj: Array, c: Array, bias: Array, *norm_arrays: Array, norm: str, eps: float,
-          eps_place: str) -> tuple[States, tuple[_Lstm, _Kept]]:
+          ) -> tuple[States, tuple[_Lstm, _Kept]]:
     cell = _Lstm(norm, eps, bias, dict(zip(norm_shapes("lstm", norm, 1), norm_arrays, strict=True)))
     states, kept = cell.forward(x_proj, h_proj, (c, c))  # the hidden state before is read through h_proj alone
     return states, (cell, kept)

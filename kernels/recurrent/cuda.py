@@ -31,12 +31,9 @@ _FLOAT32 = np.dtype(np.float32)
 def supports(variants: Sequence[str]) -> Callable[..., str | None]:
     """A function of the arguments: it returns None, or the reason why a rule for these variants cannot run."""
 
-    def reason(be: Backend, x: Array, h: Array, *arrays: Array, norm: str = "layer", eps_place: str = "inside",
-               **unused: Any) -> str | None:
+    def reason(be: Backend, x: Array, h: Array, *arrays: Array, norm: str = "layer", **unused: Any) -> str | None:
         if norm not in variants:
             return f"norm '{norm}' has no kernel"
-        if eps_place != "inside":
-            return "epsilon is outside the root"
         if be.dtype(x) not in ("float32", *STORAGE):
             return f"the kernel is for float32 and 16 bits, not {be.dtype(x)}"
         if h.shape[1] > MOST_HIDDEN:

@@ -105,7 +105,7 @@ def rule(name: str, cell: str, make_steps: MakeSteps, supports: Callable[..., st
         states = tuple(arrays[:n_states])
         w_x, w_h, bias, mask, *norms = arrays[n_states:]
         names = list(norm_shapes(cell, attrs["norm"], 1))
-        settings = Settings(attrs["norm"], attrs["eps"], attrs["eps_place"])
+        settings = Settings(attrs["norm"], attrs["eps"])
         of_input = input_rule(cell, settings, names)
         x_gates, x_gates_saved = of_input.forward(be, x, w_x, bias, *norms)
         steps = make_steps(be, cell, settings, bias, dict(zip(names, norms, strict=True)))
@@ -168,14 +168,11 @@ def metal_supports(variants: Sequence[str], most: int,
         refusal: why the device's pipelines do not allow the kernels of so many units and of a norm, or None.
     """
 
-    def supports(be: Backend, x: Array, h: Array, *arrays: Array, norm: str, eps_place: str,
-                 **unused: Any) -> str | None:
+    def supports(be: Backend, x: Array, h: Array, *arrays: Array, norm: str, **unused: Any) -> str | None:
         if reason := metal.missing():
             return reason
         if norm not in variants:
             return f"norm '{norm}' has no kernel"
-        if eps_place != "inside":
-            return "epsilon is outside the root"
         if x.dtype != mx.float32:
             return f"the kernel is for float32, not {x.dtype}"
         if h.shape[1] > most:

@@ -75,7 +75,7 @@ def sigmoid(x: Array) -> Array:
 
 
 def rule(name: str, make_cell: MakeCell, variants: Sequence[str]) -> Rule:
-    """The rule of a cell, "rnn", "gru" or "lstm", over a sequence. It keeps the same with and without `remat`."""
+    """The rule of a cell, "rnn", "gru" or "lstm", over a sequence."""
     n_states = 2 if name == "lstm" else 1
 
     def forward(be: Backend, x: Array, *arrays: Any, **attrs: Any) -> tuple[States, _Saved]:

@@ -29,11 +29,9 @@ def supports(variants: Sequence[str]) -> Reason:
     """The condition of the CPU's rules for these variants."""
 
     def reason(be: Backend, x: Array, h: Array, *arrays: Array, norm: str = "layer", eps: float = 1e-5,
-               eps_place: str = "inside", **unused: Any) -> str | None:
+               **unused: Any) -> str | None:
         if norm not in variants:
             return f"norm '{norm}' has no fused rule"
-        if eps_place != "inside":
-            return "epsilon is outside the root"
         return None if x.size and h.size else "there are no values"
 
     return reason

@@ -220,7 +220,7 @@ def test_what_measures_the_device(gpu, monkeypatch):
 
 
 BARE = "import sys\nfor name in ('safetensors', 'pooch', 'mlx', 'torch', 'matplotlib'):\n    sys.modules[name] = None\n"
-OVER_STAND_IN = f"{BARE}sys.path.append({str(ROOT / 'tests')!r})\nimport stand_in_cupy\nsys.modules['cupy'] = stand_in_cupy.make()\n"
+OVER_STAND_IN = f"{BARE}sys.path.append({str(ROOT / 'tests' / 'tools')!r})\nimport stand_in_cupy\nsys.modules['cupy'] = stand_in_cupy.make()\n"
 
 
 def _uninstalled(tmp_path, at_start, *words):

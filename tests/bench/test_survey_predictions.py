@@ -27,13 +27,13 @@ def test_each_prediction_has_a_name_and_is_printed():
 def test_what_is_counted_is_what_is_kept():
     """Launches and products; the time of our Python depends on the machine."""
     code = "import json, count_launches as c; print(json.dumps(c.count(['MNIST, an update', 'LN-LSTM, a time step forward'])))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT / "tests")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT / "tests" / "tools")
     assert done.returncode == 0, done.stderr
     kept = predictions.counts()
     for name, entry in json.loads(done.stdout).items():
         counted = predictions.Counts(**entry)
         assert counted._replace(python_us=0) == kept[name]._replace(python_us=0), \
-            "run: python tests/count_launches.py --write"
+            "run: python tests/tools/count_launches.py --write"
 
 
 def test_the_time_of_counting_is_not_booked_as_ours(monkeypatch):

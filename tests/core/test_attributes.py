@@ -109,7 +109,7 @@ def test_explain_fills_in_the_defaults_and_checks(be):
     check_error(CallError, leaky.explain, "[leaky] expected x too")
     check_error(CallError, lambda: leaky.explain(x, solpe=1.0), "[leaky]", "did you mean 'slope'")
     check_error(DtypeError, lambda: leaky.explain(np.ones(3)), "[leaky] expected a duoln.Tensor")
-    assert ops.layer_norm.explain(x) == ops.layer_norm.explain(x, None, None, eps=1e-5, eps_place="inside", activation=None)
+    assert ops.layer_norm.explain(x) == ops.layer_norm.explain(x, None, None, eps=1e-5, activation=None)
 
 
 def test_explain_where_no_rule_is_needed(be):

@@ -80,7 +80,7 @@ def _formula(cell, norm, be, eps):
         tensors = [Tensor(a, be) for a in rest]
         states = (Tensor(h, be), tensors.pop(0)) if cell == "lstm" else (Tensor(h, be),)
         new = formulas.next_states(cell, Tensor(x_gates, be), Tensor(h_proj, be), states, None,
-                                   dict(zip(names, tensors, strict=False)), formulas.Settings(norm, eps, "inside"))
+                                   dict(zip(names, tensors, strict=False)), formulas.Settings(norm, eps))
         return [t.data for t in new]
 
     return step

@@ -210,7 +210,7 @@ def test_a_folder_that_cannot_be_written_costs_the_next_proof(prove, tmp_path, m
 
 FIRST_RUN = f"""
 import sys
-sys.path.append({str(ROOT / 'tests')!r})
+sys.path.append({str(ROOT / 'tests' / 'tools')!r})
 import stand_in_cupy
 sys.modules["cupy"] = stand_in_cupy.make()
 """

@@ -19,7 +19,7 @@ from pathlib import Path
 
 os.environ["OPENBLAS_NUM_THREADS"] = os.environ["DUOLN_THREADS"] = "1"
 TESTS = Path(__file__).parents[1]
-sys.path[:0] = [str(p) for p in (TESTS, TESTS / "tools", TESTS / "hostgpu", TESTS / "kernels") if p.is_dir()]
+sys.path[:0] = [str(TESTS), str(TESTS / "kernels")]
 PLACES = ("numpy", "interpreted", "mlx", "cuda", "metal")
 
 

@@ -1,7 +1,7 @@
 """Kernels that are broken on purpose, by class: each is a sound text and a change that breaks it.
 
 The machine of `hostgpu` has to find each of them, by an error or by a wrong result, and to find nothing in the sound text.
-`python tests/hostgpu_table.py` prints how many seeds find each.
+`python tests/tools/hostgpu_table.py` prints how many seeds find each.
 """
 
 from __future__ import annotations

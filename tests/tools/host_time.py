@@ -1,6 +1,6 @@
 """`duoln.bench.host` where there is no GPU: CuPy's stand-in on NumPy arrays takes its place.
 
-    python tests/host_time.py
+    python tests/tools/host_time.py
 """
 
 import sys

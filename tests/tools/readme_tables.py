@@ -24,7 +24,7 @@ or what an evaluation of skip-thoughts judged by the protocol of table 3: the ru
 
 Paths are relative to the page's folder.
 
-    python tests/readme_tables.py          write them all anew
+    python tests/tools/readme_tables.py          write them all anew
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 _BLOCK = re.compile(r"(<!-- duoln (?P<command>report [^;\n]*--markdown[^;\n]*)(?:; columns (?P<columns>.*?))? -->\n).*?(<!-- end -->)",
                     re.DOTALL)
 _ROWS = re.compile(r"(<!-- rows of (?P<results>\S+): (?P<kinds>.*?); (?P<asked>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)

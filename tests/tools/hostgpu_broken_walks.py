@@ -59,8 +59,8 @@ class _Sequence(NamedTuple):
         rule = lstm.rules("numpy")[-1]
         arrays = (self.x_proj, self.h, self.c, np.eye(_GATES), self.w_h, self.bias, None, *self.norms.values())
         out, kept = rule.forward(backend("numpy"), *(None if a is None else a.astype(np.float64) for a in arrays),
-                                 norm="layer" if self.norms else "none", eps=_EPS, eps_place="inside", reverse=False,
-                                 gradient_limit=None, remat=False)
+                                 norm="layer" if self.norms else "none", eps=_EPS, reverse=False,
+                                 gradient_limit=None)
         return rule, out, kept
 
 

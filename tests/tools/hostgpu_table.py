@@ -1,7 +1,7 @@
 """Prints the kernels that are broken on purpose, with the number of seeds that found each.
 
-    python tests/hostgpu_table.py        20 seeds
-    python tests/hostgpu_table.py 200
+    python tests/tools/hostgpu_table.py        20 seeds
+    python tests/tools/hostgpu_table.py 200
 """
 
 from __future__ import annotations

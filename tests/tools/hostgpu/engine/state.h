@@ -14,7 +14,7 @@
 
 namespace hostgpu {
 
-// What Python hands over (tests/hostgpu/program.py has the same fields).
+// What Python hands over (machine.py has the same fields).
 struct Argument {
     const char* name;
     char* host;      // the array's own memory, or the number's

@@ -1,6 +1,6 @@
 """Prints the registers and the occupancy of every CUDA kernel, from the logs of NVIDIA's compiler.
 
-    python tests/registers_table.py
+    python tests/tools/registers_table.py
 
 A cell says: registers a thread: blocks / warps that a multiprocessor holds at once, over all settings of a kernel. The last
 column names the setting that leaves the fewest warps.
@@ -15,14 +15,9 @@ of CUDA 13.0 gives for all three architectures, 15 sizes of a block, all numbers
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import NamedTuple
-
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import hostgpu.text
 import nvrtc_logs

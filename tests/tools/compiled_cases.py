@@ -1,9 +1,9 @@
 """The whole table of cases through every compiled kernel, made for one CPU or with sanitizers, by one compiler.
 
-    python tests/compiled_cases.py                                    for this CPU, by the compiler that duoln takes
-    python tests/compiled_cases.py --march x86-64 --compiler g++      without AVX
-    python tests/compiled_cases.py --sanitize                         with AddressSanitizer and UndefinedBehaviorSanitizer
-    python tests/compiled_cases.py --sanitize --broken too-far        a kernel that is wrong on purpose
+    python tests/tools/compiled_cases.py                                    for this CPU, by the compiler that duoln takes
+    python tests/tools/compiled_cases.py --march x86-64 --compiler g++      without AVX
+    python tests/tools/compiled_cases.py --sanitize                         with AddressSanitizer and UndefinedBehaviorSanitizer
+    python tests/tools/compiled_cases.py --sanitize --broken too-far        a kernel that is wrong on purpose
 
 Every kernel that exists is compiled; a kernel that no case reaches is an error, so a new one joins by itself. Each case runs
 in float32 against float64, and in float64 against the composed rule, in one thread and in three.

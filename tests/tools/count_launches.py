@@ -1,7 +1,7 @@
 """What a training step asks of CuPy: launches, products, graphs, copies, uploads and waits, counted over its stand-in.
 
-    python tests/count_launches.py            print them
-    python tests/count_launches.py --write    keep them in kernels/launch_counts.json, for kernels/predictions.py
+    python tests/tools/count_launches.py            print them
+    python tests/tools/count_launches.py --write    keep them in kernels/launch_counts.json, for kernels/predictions.py
 
 Kernels of CuPy's own are counted by what one call of CuPy launches: an operator or a function of arrays is one, a view is
 none, and joining up to eight arrays is a copy of each. Our Python is processor time, the least of some runs, with kernels and products that do nothing and without the time of
@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "tools")]
 
 import numpy as np
 import stand_in_capture
@@ -208,7 +208,7 @@ def main() -> int:
     for name, entry in made.items():
         print(f"{name}: {', '.join(f'{kind} {value:g}' for kind, value in entry.items())}")
     if args.write:
-        about = {"command": "python tests/count_launches.py --write", "counts": made}
+        about = {"command": "python tests/tools/count_launches.py --write", "counts": made}
         (ROOT / "kernels" / "launch_counts.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
     return 0
 
