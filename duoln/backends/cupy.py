@@ -48,7 +48,7 @@ class CupyBackend(NumpyLikeBackend):
         return storage.float32_of(array) if array.dtype == storage.BITS else array
 
     def shared(self, x: Any) -> Array:
-        """On the current stream, which waits for what the exporter has queued."""
+        """The array on the current stream, which waits for the work that the exporter has queued."""
         return cupy.from_dlpack(x)
 
     def exported(self, x: Array) -> Array:
@@ -73,7 +73,7 @@ class CupyBackend(NumpyLikeBackend):
         return read
 
     def compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """`fn` itself; what it repeats is captured, see `repeat`."""
+        """`fn` itself; its repeated parts are captured, see `repeat`."""
         return fn
 
     def repeat(self, run: Callable[..., list[Array]], unchanged: Collection[int]) -> Callable[..., list[Array]]:
@@ -152,7 +152,7 @@ class CupyBackend(NumpyLikeBackend):
 
 
 def _pinned(x: Array) -> np.ndarray:
-    """Room on the host for an array, where a device writes without a wait."""
+    """Pinned memory for an array on the host, to which a device writes asynchronously."""
     memory = cupy.cuda.alloc_pinned_memory(max(x.nbytes, 1))
     return np.frombuffer(memory, x.dtype, x.size).reshape(x.shape)
 

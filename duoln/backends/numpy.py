@@ -30,10 +30,10 @@ _BITS = {np.dtype(np.float32): np.dtype(np.uint32), np.dtype(np.float64): np.dty
 _LONG = 1 << 8
 """Sums of at least this many values are split into parts."""
 _LONG_PRODUCT = 1 << 14
-"""At most so many products are added by one call of BLAS."""
+"""The largest number of products that one call of BLAS adds."""
 
 _within_step: ContextVar[bool] = ContextVar("within_step", default=False)
-"""Whether this thread is inside a compiled step."""
+"""True inside a compiled step of this thread."""
 
 
 class NumpyBackend(NumpyLikeBackend):
