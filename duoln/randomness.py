@@ -17,15 +17,15 @@ from duoln.core.arguments import Interval, check_integer, check_integers_in, che
 from duoln.core.miscalled import explained
 from duoln.core.pytorch_names import OF_STREAMS, name_missing
 from duoln.errors import CallError, DtypeError, MemoryExhaustedError, ShapeError, UsageError
-from duoln.system import host_memory
+from duoln.system import limits
 from duoln.system.cores import in_threads
 
 Shape = tuple[int, ...]
 
 _BLOCK = 4
-"""Philox makes so many numbers at once."""
+"""The number of values in a block of Philox."""
 _TOGETHER = 1 << 12
-"""Threads get multiples of so many numbers: NumPy's vectors begin at the same ones for any number of threads."""
+"""Threads get multiples of this count, so NumPy's vectors begin at the same values for any number of threads."""
 _WORTH_THREADS, _PAIRS_WORTH_THREADS = 1 << 17, 1 << 15
 """Uniform numbers, and pairs of Gaussian ones, below which a second thread costs more than it saves."""
 _SCALED = 1 << 32
@@ -33,12 +33,12 @@ _SCALED = 1 << 32
 LARGEST_SEED = (1 << 64) - 1
 _LARGEST_COUNT = 1 << 62
 _ROOM_ALWAYS = 1 << 24
-"""So many numbers are drawn without a look at the free memory."""
+"""Up to this count, numbers are drawn without a look at the free memory."""
 _BYTES = 20
-"""What a number takes at most: the two of a pair, its value, and the float32 that initial weights make of it."""
+"""The most bytes of a number: the two of a pair, its value, and the float32 of an initial weight."""
 _SHARE = Interval("a number in [0, 1]", lambda x: 0 <= x <= 1)
 _SUM_WITHIN = 0.01
-"""Probabilities of 16 bits may add up to 1 plus or minus so much."""
+"""The largest distance from 1 of a sum of probabilities, which may be rounded to 16 bits."""
 _LOG2_E, _LN2_HIGH, _LN2_LOW = 1.4426950408889634, 0.6931471803691238, 1.9082149292705877e-10
 """1 / ln(2); ln(2) as a number of 32 bits, whose products with exponents are exact, and the rest of it."""
 _EXP_TERMS = tuple(1.0 / factorial(k) for k in range(13, -1, -1))
@@ -71,7 +71,7 @@ class Stream:
 
     @property
     def position(self) -> int:
-        """How many numbers of 64 bits were drawn: `Stream(seed, name, epoch, step, position)` goes on after them."""
+        """The count of 64-bit numbers drawn so far: `Stream(seed, name, epoch, step, position)` goes on after them."""
         state = self._bits.state
         counter = sum(int(word) << 64 * k for k, word in enumerate(state["state"]["counter"]))
         return counter * _BLOCK - (_BLOCK - int(state["buffer_pos"]))
@@ -274,7 +274,7 @@ def _sizes(function: str, shape: Any) -> Shape:
     sizes = shape if isinstance(shape, tuple | list) else (shape,)
     checked = check_integers_in(function, "shape", sizes, 0, _LARGEST_COUNT)
     count = prod(checked)
-    if count > _ROOM_ALWAYS and _BYTES * count > (free := host_memory.free_memory()):
+    if count > _ROOM_ALWAYS and _BYTES * count > (free := limits.free_memory()):
         raise MemoryExhaustedError(f"[{function}] expected numbers that fit the {free >> 20} MiB that are free, found "
                                    f"shape {checked}, which takes up to {_BYTES * count >> 20} MiB")
     return checked

@@ -14,7 +14,7 @@ import duoln
 from duoln.cli.guard import guarded, leave
 from duoln.cli.parser import Parser, ShowVersion, add_commands_of_plugins
 from duoln.cli.run import run_task
-from duoln.system import switches
+from duoln.system import variables
 
 __all__ = ["build_parser", "command", "main", "run_task"]
 
@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
 
     def run() -> int:
-        switches.check()
+        variables.check_switches()
         args = build_parser(next(iter(words), None)).parse_args(words)
         args.words = words
         code: int | None = args.run(args)

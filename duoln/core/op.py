@@ -183,7 +183,7 @@ class Op(Generic[P, R]):
                 return reason
         if backend.proofs is None or (self._composed is not None and rule.name == self._composed.name):
             return None
-        return backend.proofs.reason(self.name, rule, arrays, attrs)
+        return backend.proofs.refusal(self.name, rule, arrays, attrs)
 
     def explain(self, *args: P.args, **kwargs: P.kwargs) -> list[tuple[str, str]]:
         """What a call with these arguments would run: pairs (rule, verdict) in the order of trial.

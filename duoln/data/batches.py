@@ -107,7 +107,7 @@ def count_examples(batch: Batch, axes: Axes) -> int:
     """The number of examples in a batch.
 
     Raises:
-        ShapeError: its arrays disagree, or have too few axes.
+        ShapeError: its arrays disagree, or have too few axes. DtypeError: an argument is no mapping.
     """
     for role, given in (("batch", batch), ("axes", axes)):
         if not isinstance(given, Mapping):

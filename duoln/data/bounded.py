@@ -82,7 +82,7 @@ def opened(path: Path, kind: str) -> Iterator[BinaryIO]:
 
     Args:
         path: the file.
-        kind: what it has to be, such as ".npz archive".
+        kind: the expected kind of file, for errors, such as ".npz archive".
 
     Raises:
         DataMissingError: there is no such file. DataError: it cannot be read. DataFormatError: it is no regular file,

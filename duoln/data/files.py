@@ -18,7 +18,7 @@ from typing import IO, Any
 from duoln.core.miscalled import explained
 from duoln.data.bounded import opened
 from duoln.errors import DataError, DataMissingError
-from duoln.system.cache import cache_folder
+from duoln.system.paths import cache_folder
 
 _TIMEOUT = 10.0
 _CHUNK = 1 << 20

@@ -41,7 +41,7 @@ FILES = {
 """Images and labels of each split."""
 _ALL = [resource for pair in FILES.values() for resource in pair]
 PLACES = (tuple(resource.path for resource in _ALL), *zip(*(resource.also for resource in _ALL), strict=True))
-"""Where below a data folder the four files may be."""
+"""The paths of the four files below a data folder, in each layout."""
 
 
 @fields_in_words
@@ -67,16 +67,15 @@ def read_mnist(root: Path | None = None) -> dict[str, Digits]:
 
 @explained
 def find_mnist(root: Path | None = None) -> dict[str, tuple[Path, Path]]:
-    """Where the images and labels of each split are, as `read_mnist` looks for them.
+    """The paths of the images and labels of each split, as `read_mnist` finds them.
 
     Raises:
         as `read_mnist`, for files that are missing.
     """
-    resources = [resource for pair in FILES.values() for resource in pair]
     try:
-        paths = {resource: _find(resource, root) for resource in resources}
+        paths = {resource: _find(resource, root) for resource in _ALL}
     except DataMissingError as error:
-        present = next((path for path in (on_disk(resource, root) for resource in resources) if path is not None), None)
+        present = next((path for path in (on_disk(resource, root) for resource in _ALL) if path is not None), None)
         if present is None:
             raise
         raise DataError(f"{error}; {present} is there, and MNIST is read whole or not at all") from error

@@ -14,8 +14,8 @@ _MOST_BYTES = 1 << 25
 """A text takes up to four bytes a character, and its lines are made again."""
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _MOST_UNKNOWN = 0.5
-"""Of the words of a text: the 100 most frequent words of English are about half of any text, so that a vocabulary with
-fewer of its words is of another language, another case or another way to cut words."""
+"""The largest share of unknown words in a text. The 100 most frequent words of English are about half of any text, so a
+vocabulary with fewer of its words is of another language, another case or another way to cut words."""
 
 
 @explained

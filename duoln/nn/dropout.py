@@ -25,7 +25,7 @@ from duoln.randomness import LARGEST_SEED, Stream
 
 Shape = tuple[int, ...]
 Masks = dict[str, Any]
-"""Masks by the paths of the layers that they are for."""
+"""Masks by the paths of their layers."""
 _MASK = "mask"
 _without_masks: ContextVar[bool] = ContextVar("without_masks", default=False)
 
@@ -84,7 +84,7 @@ def dropout_of(name: str, given: float | Dropout) -> Dropout:
 
 
 class _Seen(NamedTuple):
-    """What a layer got."""
+    """The shape and dtype of a layer's input."""
 
     shape: Shape
     dtype: str
@@ -92,7 +92,7 @@ class _Seen(NamedTuple):
 
 @explained
 def without_masks() -> AbstractContextManager[None]:
-    """Within this context no gradient wants masks: nothing is told of `Dropout` layers that have none."""
+    """Within this context no gradient needs masks, so `Dropout` layers without masks give no warning."""
     return _wanting_none()
 
 
@@ -122,8 +122,8 @@ class DropoutMasks:
 
     Args:
         model: the model.
-        seed: of the masks, at least 0.
-        forward: what is called as `forward(params, ...)`; the model itself if None.
+        seed: the seed of the masks, at least 0.
+        forward: a function that is called as `forward(params, ...)`; the model itself if None.
     """
 
     @explained
@@ -175,7 +175,7 @@ class DropoutMasks:
         return {path: self._of_calls(path, seen) for path, seen in zip(paths, calls, strict=True)}
 
     def _of_calls(self, path: str, calls: list[_Seen]) -> _Seen:
-        """What all calls of a layer got."""
+        """The input of a layer, the same in all its calls."""
         if not calls:
             raise UsageError(f"[DropoutMasks] expected a call of the Dropout at '{path}' with its branch of the "
                              "parameters, found none in a pass over the model")
@@ -196,13 +196,13 @@ class DropoutMasks:
 
 
 def _made_dropouts(module: Module) -> bool:
-    """Whether a layer of duoln makes its Dropouts itself, from its argument `dropout`."""
+    """True for a layer of duoln that makes its Dropouts itself, from its argument `dropout`."""
     return any(kind.__module__.startswith("duoln.nn.") and "dropout" in inspect.signature(kind).parameters
                for kind in type(module).__mro__)
 
 
 def _form(value: Any) -> Any:
-    """What tells apart the inputs of passes that may have other shapes.
+    """A key of a pass's inputs: passes with equal keys have equal shapes.
 
     Raises:
         DtypeError: a value is no array and no number, text or None.

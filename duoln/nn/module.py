@@ -135,7 +135,7 @@ class Module:
         return "\n".join([head, *lines, ")"]) if lines else f"{head})"
 
     def _parts(self) -> Mapping[str, Any]:
-        """What `repr` shows below the module: by default its children."""
+        """The parts that `repr` shows below the module: by default its children."""
         return self.children()
 
     def _settings(self) -> Iterator[str]:
@@ -152,7 +152,7 @@ name_missing(Module, OF_MODULES)
 
 
 def _wrong_with(module: Module, name: str, is_array: bool, is_child: bool) -> str:
-    """What is wrong with the name of an array or a child; empty for a good one."""
+    """The fault in the name of an array or a child; empty for a good name."""
     if "." in str(name):
         return "a dot in it"
     if is_array and is_child:

@@ -1,4 +1,4 @@
-"""A model's layers, seen from outside: their calls while a function is told of them, and the arrays of each."""
+"""A model's layers, seen from outside: a function observes their calls; and the arrays of each layer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from duoln.nn.module import Module, Params
 
 Tell = Callable[[str, Module, Tensor], None]
 Around = Callable[[str, Module, list[Tensor], Callable[[], Any]], Any]
-"""`around(path, layer, given, call)` in the place of a call: the tensors that the layer got, and what runs it."""
+"""`around(path, layer, given, call)` replaces a call: `given` are the tensors of the layer, `call` runs it."""
 _FLOATS = ("float", "bfloat")
 _LOCK = threading.RLock()
 """Classes are changed while a model is observed, so one thread observes at a time."""

@@ -93,12 +93,12 @@ def without_population(model: Module, params: Params) -> Params:
 
 
 def is_statistic(path: str) -> bool:
-    """Whether a parameter with this path is a statistic of a population, by its name."""
+    """True if the path ends with the name of a population's statistic."""
     return path.rpartition(".")[2] in STATISTICS
 
 
 def _mean(arrays: list[np.ndarray]) -> np.ndarray:
-    """The mean over batches, in float64; at each place of the first axis over those batches that are so long."""
+    """The mean over batches, in float64; each entry of the first axis over the batches that are long enough."""
     longest = max(arrays, key=len)
     total, count = np.zeros(longest.shape), np.zeros(len(longest))
     for array in arrays:

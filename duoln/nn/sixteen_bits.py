@@ -12,9 +12,9 @@ from duoln.nn.population import is_statistic
 from duoln.ops.common import check_tensors
 
 _LEAST_AXES = 2
-"""Of what is rounded."""
+"""The least number of axes of a parameter that is rounded."""
 _OF_NORMS = ("gain", "bias")
-"""How the names of a norm's parameters begin; they may have several axes."""
+"""The first words of the names of a norm's parameters, which may have several axes and are not rounded."""
 
 
 @explained

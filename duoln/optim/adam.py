@@ -39,10 +39,10 @@ class Adam(Optimizer):
 
     Attributes:
         learning_rate: a number, or a function of the update such as `optim.cosine(...)`; `rate_at` gives its values.
-        clip: what is done with the gradients first, such as `optim.clip_global_norm(1.0)`; None is nothing.
-        donate: whether `update` may overwrite its parameters and slots, see `Optimizer`.
+        clip: a function applied to the gradients first, such as `optim.clip_global_norm(1.0)`, or None.
+        donate: let `update` overwrite its parameters and slots, see `Optimizer`.
         beta1, beta2: the shares of the moments that stay, in [0, 1).
-        eps: what is added to the root of the second moment.
+        eps: a number added to the root of the second moment.
         bias_correction: "standard" or "kiros2015".
     """
 
@@ -109,7 +109,7 @@ class Adam(Optimizer):
         return parts[0], {"m": parts[1], "v": parts[2], "step": step}, norm
 
     def _groups(self, params: Params, rate: Tensor) -> list[tuple[Tensor | None, list[int]]]:
-        """The places of the parameters that are updated together, and by what they are multiplied, None for 1."""
+        """Groups of parameters that are updated together: a factor of the parameters, None for 1, and their indices."""
         return [(None, list(range(len(tree.leaves(params)))))]
 
 
@@ -121,7 +121,7 @@ class AdamW(Adam):
 
     Attributes:
         learning_rate, clip, donate, beta1, beta2, eps, bias_correction: as of `Adam`.
-        weight_decay: of the parameters, at least 0; each update multiplies it by the learning rate.
+        weight_decay: the decay of the parameters, at least 0; each update multiplies it by the learning rate.
         decays: `decays(path, parameter)` says which parameters decay, such as weights alone; all of them if None. The
             path is that of `tree.items`, "hidden.weight". Statistics of a population never do.
     """

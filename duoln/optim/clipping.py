@@ -24,10 +24,10 @@ def global_norm(gradients: Params) -> Tensor:
 
 @dataclass(frozen=True)
 class ScaleByNorm:
-    """Multiplies all gradients by `scale_of(norm)`. Adam does so while it reads them, without a pass of its own."""
+    """All gradients times `scale_of(norm)`. Adam multiplies while it reads them, without a pass of its own."""
 
     scale_of: Callable[[Tensor], Tensor]
-    """Of the common norm of all gradients; both are 0-d tensors."""
+    """The multiplier as a function of the common norm of all gradients; both are 0-d tensors."""
 
     def __post_init__(self) -> None:
         check_function("scale_by_norm", "scale_of", self.scale_of)

@@ -27,10 +27,10 @@ class SGD(Optimizer):
 
     Attributes:
         learning_rate: a number, or a function of the update such as `optim.cosine(...)`; `rate_at` gives its values.
-        clip: what is done with the gradients first, such as `optim.clip_global_norm(1.0)`; None is nothing.
-        donate: whether `update` may overwrite its parameters and slots, see `Optimizer`.
+        clip: a function applied to the gradients first, such as `optim.clip_global_norm(1.0)`, or None.
+        donate: let `update` overwrite its parameters and slots, see `Optimizer`.
         momentum: the share of the velocity that stays, in [0, 1).
-        nesterov: whether the gradient is added once more to the velocity that the parameters take.
+        nesterov: add the gradient once more to the velocity in the step of the parameters.
     """
 
     momentum: float = 0.0
@@ -64,10 +64,10 @@ class RMSProp(Optimizer):
 
     Attributes:
         learning_rate: a number, or a function of the update such as `optim.cosine(...)`; `rate_at` gives its values.
-        clip: what is done with the gradients first, such as `optim.clip_global_norm(1.0)`; None is nothing.
-        donate: whether `update` may overwrite its parameters and slots, see `Optimizer`.
+        clip: a function applied to the gradients first, such as `optim.clip_global_norm(1.0)`, or None.
+        donate: let `update` overwrite its parameters and slots, see `Optimizer`.
         decay: the share of the mean square that stays, in [0, 1).
-        eps: what is added to the root.
+        eps: a number added to the root.
     """
 
     decay: float = 0.9

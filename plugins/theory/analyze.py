@@ -276,7 +276,7 @@ def _write_curves(args: argparse.Namespace, table: str, draw: Callable[[Path], P
     if drawing.can_draw():
         _say_written(draw(args.out / f"{args.kind}.png"))
     else:
-        console.say(f"  for a picture: {drawing.obstacle()}")
+        console.say(f"  for a picture: {drawing.refusal()}")
 
 
 def _say_written(path: Path) -> None:

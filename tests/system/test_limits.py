@@ -3,7 +3,7 @@
 import pytest
 
 from duoln.errors import UsageError
-from duoln.system import cgroup, cores, host_memory
+from duoln.system import cores, limits
 
 MIB = 1 << 20
 
@@ -18,22 +18,22 @@ def group(tmp_path, monkeypatch):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
 
-    monkeypatch.setattr(cgroup, "_OF_PROCESS", tmp_path / "process")
-    monkeypatch.setattr(cgroup, "_ROOT", tmp_path / "root")
+    monkeypatch.setattr(limits, "_OF_PROCESS", tmp_path / "process")
+    monkeypatch.setattr(limits, "_ROOT", tmp_path / "root")
     return lay_out
 
 
 def test_without_groups_there_is_no_limit(group):
-    assert cgroup.processors() is None and cgroup.free_memory() is None
+    assert limits.processors() is None and limits.memory_of_group() is None
     group("0::/\n")
-    assert cgroup.processors() is None and cgroup.free_memory() is None
+    assert limits.processors() is None and limits.memory_of_group() is None
 
 
 @pytest.mark.parametrize(("quota", "count"), [("max 100000", None), ("200000 100000", 2), ("150000 100000", 2), ("10000 100000", 1),
                                               ("", None), ("nonsense", None), ("100000 0", None)])
 def test_processors_of_a_container(quota, count, group):
     group("0::/\n", {"cpu.max": f"{quota}\n"})
-    assert cgroup.processors() == count
+    assert limits.processors() == count
 
 
 def test_the_least_of_all_groups_around_counts(group):
@@ -42,7 +42,7 @@ def test_the_least_of_all_groups_around_counts(group):
         "jobs/17/memory.max": "max\n", "jobs/17/memory.current": "5\n",
         "jobs/memory.max": f"{64 * MIB}\n", "jobs/memory.current": f"{40 * MIB}\n",
         "jobs/memory.stat": f"anon 1\nfile 2\ninactive_file {8 * MIB}\n"})
-    assert cgroup.processors() == 3 and cgroup.free_memory() == 32 * MIB
+    assert limits.processors() == 3 and limits.memory_of_group() == 32 * MIB
 
 
 def test_the_first_version_of_the_files(group):
@@ -50,7 +50,7 @@ def test_the_first_version_of_the_files(group):
         "cpu/job/cpu.cfs_quota_us": "250000\n", "cpu/job/cpu.cfs_period_us": "100000\n",
         "cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n",
         "memory/job/memory.limit_in_bytes": f"{10 * MIB}\n", "memory/job/memory.usage_in_bytes": f"{12 * MIB}\n"})
-    assert cgroup.processors() == 3 and cgroup.free_memory() == 0
+    assert limits.processors() == 3 and limits.memory_of_group() == 0
 
 
 def test_threads_and_memory_follow_the_limits(group, monkeypatch, tmp_path):
@@ -59,7 +59,7 @@ def test_threads_and_memory_follow_the_limits(group, monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "facts").write_text("MemAvailable: 4 kB\n")
     assert cores.workers.__wrapped__() == 1
-    assert host_memory.free_memory() == 64 * MIB and host_memory.free_memory(tmp_path / "facts") == 4096
+    assert limits.free_memory() == 64 * MIB and limits.free_memory(tmp_path / "facts") == 4096
 
 
 @pytest.mark.parametrize("text", ["two", " 4", "2.0", "²", "0", "-1"])
