@@ -7,13 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from duoln.core.miscalled import explained
 from duoln.data.bounded import opened, size_of
 from duoln.data.npz import LONGEST_HEADER, Expected, read_header
 from duoln.errors import DataFormatError
 
 
-@explained
 def map_npy(path: Path, expected: Expected) -> np.ndarray:
     """The array of an .npy file, read-only, whose values are read from disk as they are used.
 
