@@ -15,7 +15,6 @@ import numpy as np
 from duoln import runtime, tree
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor
-from duoln.core.miscalled import explained
 from duoln.data import count_examples
 from duoln.errors import GradientError, ShapeError, UsageError
 from duoln.nn import without_masks
@@ -43,7 +42,6 @@ _BELOW = ("duoln.backends", "duoln.kernels", "cupy", "cupyx", "mlx")
 modules inside."""
 
 
-@explained
 def check_task(task: Task, preset: str = "smoke", backend: Backend | str = "numpy", steps: int = 4,
                settings: Mapping[str, Any] | None = None, *, gradients: bool = True, agreement: bool = True,
                layering: bool = True, corpus: Path | None = None,
