@@ -106,7 +106,6 @@ def _array(where: str, raw: IO[bytes], size: int, expected: Expected) -> np.ndar
     return np.ascontiguousarray(values.reshape(shape, order="F")) if by_columns else values.reshape(shape)
 
 
-@explained
 def map_npy(path: Path, expected: Expected) -> np.ndarray:
     """The array of an .npy file, read-only, whose values are read from disk as they are used.
 
