@@ -41,10 +41,10 @@ NOT_THERE = "not there"
 _WAITING, _CUT_SHORT, _LEFT_OUT = "not yet run", "cut short", "left out"
 _ABOUT, _SCHEMA = "survey.json", "duoln-survey/1"
 _COMPILING_SECONDS = 400
-"""Of one core, for all settings of the CUDA kernels: NVRTC needs 200 s for 583 of them on an AMD EPYC; the rest is for
-processes that start, and a reserve."""
+"""The time of one core for all settings of the CUDA kernels: NVRTC needs 200 s for 583 of them on an AMD EPYC; the rest
+is for processes that start, and a reserve."""
 _LIMIT = "the seconds that it gets"
-"""In a command, the place of this number."""
+"""A word of a command that stands for this number."""
 _OFFLINE = {"DUOLN_OFFLINE": "1", "PYTHONFAULTHANDLER": "1"}
 _TIMED = {**_OFFLINE, "DUOLN_PROVE": "0"}
 """No part that times proves rules meanwhile, or times another rule because one case was off: the selftest says that."""
@@ -52,7 +52,7 @@ _PLAIN_REDUCTIONS = {"CUPY_ACCELERATORS": ""}
 """CuPy compiles a reduction by CUB for 2 s and a plain one for 0.1 s, of each operation and dtype."""
 _LAST_LINES = 12
 _LEAST_SHARE = 1 / 3
-"""Of a part's seconds: with fewer of them left, it is left out."""
+"""A part is left out if less than this share of its seconds is left."""
 _KILL_SECONDS, _REPORT_SECONDS = 10.0, 5.0
 """For a part to end that is killed; and kept for the last summary and archive."""
 
@@ -148,11 +148,11 @@ class Outcome(NamedTuple):
     """"done", "FAILED", "not there", "cut short", "left out", "interrupted" or "not yet run"."""
     seconds: float = 0.0
     problem: str = ""
-    """Why it failed, or why this machine cannot run it."""
+    """The reason why it failed, or why this machine cannot run it."""
 
     @property
     def good(self) -> bool:
-        """Whether nothing is wrong: a part is not, for which the machine is not made or the time was too short."""
+        """True if nothing is wrong. A part that the machine cannot run, or that had too little time, is not wrong."""
         return self.state in ("done", NOT_THERE, _CUT_SHORT, _LEFT_OUT)
 
 

@@ -1,4 +1,4 @@
-"""What the kinds of `duoln bench` share: options, checks before anything is timed, and the record of what was timed."""
+"""Options, checks, tables and records that the kinds of `duoln bench` share."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _record_cases(kind: str, args: argparse.Namespace, backend: Backend, cases: 
 
 
 def tables_are_results(args: argparse.Namespace) -> bool:
-    """Whether the tables are the result, for stdout. With `--json -` a document is, and the tables go to stderr."""
+    """True if the tables are the result, for stdout. With `--json -` a document is, and the tables go to stderr."""
     return bool(args.json != "-")
 
 
