@@ -28,7 +28,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from duoln.core.arguments import did_you_mean
-from duoln.core.miscalled import explained
 from duoln.core.pytorch_names import how_to_name
 from duoln.data import strictjson
 from duoln.data.json_text import parse_json
@@ -42,13 +41,11 @@ _UNIONS = (types.UnionType, typing.Union)
 
 # Configurations --------------------------------------------------------------------------------------------
 
-@explained
 def option(default: Any, help: str) -> Any:
     """A field of `Task.sampling` or `Task.evaluating`: its default value and its text in `--help`."""
     return dataclasses.field(default=default, metadata={"help": help})
 
 
-@explained
 def make_config(task: Task, variant: str, preset: str | None = None,
                 settings: Mapping[str, Any] | None = None) -> Config:
     """The configuration of a run: defaults, then the preset, the variant, and last the user's settings.
@@ -139,7 +136,6 @@ def restored(source: str, task: Task, settings: Mapping[str, Any]) -> Config:
     return task.config(**{key: restore(f"{source}{key}", value, kinds[key]) for key, value in settings.items()})
 
 
-@explained
 def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
     """`KEY=VALUE` texts as a dict.
 

@@ -15,7 +15,6 @@ import numpy as np
 from duoln import runtime, tree
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor
-from duoln.core.miscalled import explained
 from duoln.data import count_examples
 from duoln.errors import GradientError, ShapeError, UsageError
 from duoln.nn import without_masks
@@ -43,7 +42,6 @@ _BELOW = ("duoln.backends", "duoln.kernels", "cupy", "cupyx", "mlx")
 modules inside."""
 
 
-@explained
 def check_task(task: Task, preset: str = "smoke", backend: Backend | str = "numpy", steps: int = 4,
                settings: Mapping[str, Any] | None = None, *, gradients: bool = True, agreement: bool = True,
                layering: bool = True, corpus: Path | None = None,
@@ -172,6 +170,19 @@ def _check_agreement(task: Task, variant: str, cfg: Config, splits: Splits, pair
         if not abs(first - second) <= _AGREEMENT * max(abs(first), abs(second), 1.0):
             raise AssertionError(f"agreement: '{variant}', batch {step}: expected one loss on every backend, found "
                                  f"{first:.9g} on {pair[0].name} and {second:.9g} on {pair[1].name}")
+
+
+def _check_meanings(task: Task) -> None:
+    """Check that a string stands under every field of the task's settings, from which `duoln show` has their meanings.
+
+    A class without source, such as one that was typed into an interpreter, cannot be checked.
+    """
+    if not has_source(task.config):
+        return
+    silent = [setting.name for setting in settings_of(task) if not setting.meaning]
+    if silent:
+        raise AssertionError(f"config: expected a string under every field of {task.config.__name__} that says what "
+                             f"the setting means, found none under {', '.join(silent)}")
 
 
 def _check_names(task: Task, preset: str) -> None:

@@ -30,7 +30,7 @@ def victim(tmp_path):
 
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch):
-    monkeypatch.setattr("duoln.pictures.drawing.obstacle", lambda: "pip install matplotlib")
+    monkeypatch.setattr("duoln.pictures.drawing.refusal", lambda: "pip install matplotlib")
 
 
 def _plant(top, name, make):
