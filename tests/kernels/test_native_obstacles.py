@@ -48,7 +48,7 @@ def test_numpys_rules_run_and_the_reason_is_told(compiled_values, variables, wor
 def test_a_compiler_that_fails_is_told_once_with_its_log(tmp_path):
     compiler = make_compiler(tmp_path / "c++", tmp_path / "log", "echo 'no room on this ship'; seq 1000; exit 1")
     done = run(tmp_path / "cache", DUOLN_CXX=compiler)
-    assert "does not compile" in done.stdout and "'interpreted', 'runs'" in run(
+    assert "does not compile" in done.stdout and "'composed', 'runs'" in run(
         tmp_path / "cache", PROGRAM.replace("[0]", "[1]"), DUOLN_CXX=compiler).stdout
     assert done.stderr.count("layer_norm/layer_norm.cpp for float32 does not compile") == 1 and "no room on this ship" in done.stderr
     assert len(done.stderr.splitlines()) < 30 and "more lines)" in done.stderr
