@@ -11,11 +11,11 @@ import pytest
 
 import duoln
 from duoln import nn, ops, optim
-from duoln.cli import api
+from duoln.cli.help_search import MODULES, public_names
 from duoln.nn import cells
 
 NAMES = {"duoln": duoln, "np": np, "nn": nn, "ops": ops, "optim": optim}
-EXAMPLES = {f"{module}.{name}": value for module in api.MODULES for name in api.public_names(importlib.import_module(module))
+EXAMPLES = {f"{module}.{name}": value for module in MODULES for name in public_names(importlib.import_module(module))
             if ">>>" in ((value := getattr(importlib.import_module(module), name)).__doc__ or "")}
 
 

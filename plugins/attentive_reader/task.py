@@ -77,8 +77,8 @@ class AttentiveReaderConfig(Config):
     eps: float = 1e-5
     """Epsilon of the norms."""
     source: data.Source = "auto"
-    """The questions: cnn is the original, novels, novels-large and record are substitutes, made are drawn on the spot,
-    auto is the first of cnn, novels, record and made to be had."""
+    """The questions: cnn is the original, novels, novels-large and record are substitutes, made is synthetic, auto is
+    the first of cnn, novels, record and made that is available."""
     corpus: str | None = None
     """A folder or tar of questions of your own; none is what `source` names."""
     questions: int | None = None

@@ -62,7 +62,7 @@ class HandwritingConfig(Config):
     eps: float = 1e-5
     """Epsilon of the norms."""
     source: data.Source = "auto"
-    """The data: iam is the original, made is drawn on the spot, auto is the original where it is to be had."""
+    """The data: iam is the original, made is synthetic, auto is the original if available, else made."""
     lines: int | None = None
     """Train on the first so many lines only; none is all."""
     evaluate_lines: int | None = None

@@ -52,8 +52,8 @@ class OrderEmbeddingsConfig(Config):
     eps: float = 1e-5
     """Epsilon of the norms."""
     source: data.Source = "auto"
-    """The data: coco is the original, flickr8k a substitute with photographs, made is drawn on the spot, auto is the
-    first of these to be had. flickr8k-captions is a substitute without pictures: its features are made of captions."""
+    """The data: coco is the original, flickr8k a substitute with photographs, made is synthetic, auto is the first of
+    these that is available. flickr8k-captions is a substitute without pictures: its features are made of captions."""
 
 
 TABLE_2 = ReferenceTable(

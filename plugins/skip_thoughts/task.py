@@ -55,8 +55,8 @@ class SkipThoughtsConfig(Config):
     eps: float = 1e-5
     """Epsilon of the norms."""
     source: data.Source = "auto"
-    """The sentences: bookcorpus is the original, novels100 and novels are substitutes, made are drawn on the spot, auto
-    is the first to be had."""
+    """The sentences: bookcorpus is the original, novels100 and novels are substitutes, made is synthetic, auto is the
+    first that is available."""
     corpus: str | None = None
     """A plain text of your own; none is that of the data folders."""
     vocabulary: str | None = None
