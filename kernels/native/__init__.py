@@ -1,6 +1,6 @@
 """Compiles the C++ text of a kernel with this machine's own compiler, keeps the result, and calls it.
 
-    _forward = native.Function("layer_norm/layer_norm.cpp", "layer_norm_forward",
+    _forward = native.Function("norm/norm.cpp", "layer_norm_forward",
                                "x: real[2], gain: real[1]?, y: real[2], rows: int64, width: int64, eps: float64")
     _forward(x, gain, y, rows, width, eps)
 

@@ -1,6 +1,6 @@
 """A launch of a compiled kernel, declared once: straight-line Python that checks, allocates and calls.
 
-    normalise = launch("layer_norm/layer_norm.cpp", "layer_norm_forward",
+    normalise = launch("norm/norm.cpp", "layer_norm_forward",
                        "x: real[*rows, width], gain: real[width]?, eps: float64 -> y: like x, rstd: real[*rows]")
     y, rstd = normalise(x, gain, 1e-5)
 

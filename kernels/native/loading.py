@@ -19,7 +19,7 @@ from duoln.kernels.native.toolchain import NATIVE, Compiler
 
 NAMES = {np.dtype(real).char: real for real in REALS}
 """The dtypes of compiled kernels by their characters: every call of an operator asks, and `dtype.name` takes 3 us."""
-COMMON = ("layer_norm", "softmax_cross_entropy", "adam", "global_norm", "linear", "product", "relu", "elementwise")
+COMMON = ("norm", "softmax_cross_entropy", "adam", "global_norm", "linear", "product", "relu", "elementwise")
 """Folders of the kernels that nearly every task needs: the first use of any kernel compiles them side by side."""
 BESIDE = {**dict.fromkeys(("conv", "max_pool"), ("conv", "batch_norm", "max_pool", "add")),
           "attention": ("linear_cross_entropy",)}
