@@ -1,14 +1,8 @@
 """Compiles the C++ text of a kernel with this machine's own compiler, keeps the result, and calls it.
 
-<<<<<<< HEAD
-    _forward = native.Function("norm/norm.cpp", "layer_norm_forward",
-                               "x: real[2], gain: real[1]?, y: real[2], rows: int64, width: int64, eps: float64")
-    _forward(x, gain, y, rows, width, eps)
-=======
     softmax = native.launch("softmax/softmax.cpp", "softmax_forward",
                             "x: real[*rows, width], logarithm: int32 -> y: like x")
     y = softmax(x, 0)
->>>>>>> lead
 
 `declared` has the language of launches, `function` the calls of kernels whose point is another layout. `real` is
 float32 or float64, the same for all arrays of a call; the text has an entry for each, `NAME_float32` and
