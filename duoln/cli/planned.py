@@ -1,9 +1,12 @@
-"""What a command of `duoln run` is to train, with which settings, and in which folders."""
+"""What a command of `duoln run` is to train, with which settings, in which folders, and what goes on with it."""
 
 from __future__ import annotations
 
+import argparse
 import os
-from collections.abc import Iterable, Mapping
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
 
 RUNS = Path("runs")
 """Where commands without --out put their runs."""
+BY_LAUNCH = ["--ranks", "duoln"]
+"""What `duoln run --ranks N` adds to the command lines of its processes."""
 
 
 def begun(task: Task, asked: Command) -> tuple[dict[Job, Command], dict[Job, Config]]:
@@ -191,3 +196,27 @@ def backend_before(top: Path, runs: Iterable[Job]) -> str | None:
             name = saved.notes.get("identity", {}).get("backend")
             return name if name in runtime.CHOICES and runtime.probe(name).backend is not None else None
     return None
+
+
+def resume_command(words: Sequence[str], out: Path | None) -> str:
+    """The whole command, quoted for a shell, indented by four columns, by which `console.say` leaves it in one line.
+
+    Args:
+        words: the command line of this process.
+        out: the run folder; None stands for the newest of the task.
+    """
+    given = list(words[:-2] if list(words[-2:]) == BY_LAUNCH else words)
+    old = argparse.ArgumentParser(add_help=False)
+    old.add_argument("--resume")
+    old.add_argument("--out")
+    _, kept = old.parse_known_args(given)
+    return "    " + shlex.join([*_program(), *kept, "--resume", "auto", *([] if out is None else ["--out", str(out)])])
+
+
+def _program() -> list[str]:
+    """How this process was started: as a command, `python -m MODULE`, or `python FILE`."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is not None:
+        module = spec.name.removesuffix(".__main__")
+        return ["duoln"] if module == "duoln" else ["python", "-m", module]
+    return ["python", sys.argv[0]] if sys.argv[0].endswith(".py") else [Path(sys.argv[0]).name]

@@ -22,7 +22,7 @@ from duoln.errors import CheckpointError, DivergedError, MemoryExhaustedError, N
 from duoln.nn import with_population
 from duoln.runs import checkpoint
 from duoln.runs.identity import Identity, identity_of, rules_of
-from duoln.runs.precision import FLOAT32, check_precision
+from duoln.runs.precision import FLOAT32, check_precision, stored_batch, stored_params
 from duoln.runs.settings import MAY_CHANGE, config_of
 from duoln.runtime import tensor, to_tensors
 from duoln.system import limits
@@ -33,7 +33,6 @@ from duoln.tasks.values import Splits
 from duoln.training import memory
 from duoln.training.dropout import TaskDropout
 from duoln.training.memory import StepMemory
-from duoln.training.precision import stored_batch, stored_params
 from duoln.training.train_step import make_ranked_step, make_step, start_state
 
 _POPULATION_ROWS = 10_000
