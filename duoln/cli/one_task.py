@@ -89,7 +89,7 @@ def say_absent() -> None:
 
 
 def say_data(splits: Splits) -> None:
-    """What a run is trained on, and what its task remarks about it."""
+    """Say which data a run is trained on, and what its task remarks about them."""
     from duoln.cli import console
 
     console.say(f"data: {splits.dataset.label}", style="" if splits.dataset.provenance == "original" else "yellow")

@@ -1,4 +1,4 @@
-"""What a command of `duoln run` is to train, with which settings, in which folders, and what goes on with it."""
+"""Plans a command of `duoln run`: the runs, their settings and folders, and the command that goes on with them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from duoln.tasks.task import Config, Task
 
 RUNS = Path("runs")
-"""Where commands without --out put their runs."""
+"""The folder of the runs of commands without --out."""
 BY_LAUNCH = ["--ranks", "duoln"]
-"""What `duoln run --ranks N` adds to the command lines of its processes."""
+"""The words that `duoln run --ranks N` adds to the command lines of its processes."""
 
 
 def begun(task: Task, asked: Command) -> tuple[dict[Job, Command], dict[Job, Config]]:
@@ -115,7 +115,7 @@ def newest_folder(task: Task) -> Path:
 
 def resumed(task: Task, top: Path, asked: Command,
             usual: str | None) -> tuple[dict[Job, Command], dict[Job, Config]]:
-    """What each run is to be, and what the command goes on with: each run's own settings.
+    """The plan of each run, and the settings with which the command goes on: each run's own.
 
     A run that the earlier command had not begun gets the preset and the settings that it was to have; one that the
     command was not to make gets those of the others.
@@ -214,7 +214,7 @@ def resume_command(words: Sequence[str], out: Path | None) -> str:
 
 
 def _program() -> list[str]:
-    """How this process was started: as a command, `python -m MODULE`, or `python FILE`."""
+    """The words that started this process: a command, `python -m MODULE`, or `python FILE`."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     if spec is not None:
         module = spec.name.removesuffix(".__main__")

@@ -262,7 +262,7 @@ def _together(failures: Mapping[str, DuolnError]) -> DuolnError | None:
 
 
 def _loggers(name: str | None, say: Callable[[str], None]) -> Callable[[Path], list[Listener]]:
-    """What makes the listeners of --log-to for the folder of a run.
+    """A function that makes the listeners of --log-to for the folder of a run.
 
     Raises:
         UsageError: the package that writes the files is missing.

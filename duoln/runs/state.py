@@ -82,7 +82,7 @@ def load_state(folder: str | Path, backend: Backend | str | None = None) -> dict
 
 
 def _form(leaf: Any) -> Any:
-    """What the notes say of a leaf; None for a tensor."""
+    """The notes about a leaf; None for a tensor."""
     if isinstance(leaf, Tensor):
         return None
     if isinstance(leaf, np.ndarray | np.generic):

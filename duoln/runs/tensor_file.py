@@ -41,11 +41,11 @@ _RESERVED = "__metadata__"
 """The name under which a header has its metadata."""
 _NARROW = "BF16"
 _OTHER_FORMATS = (".npz", ".npy", ".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".h5", ".json")
-"""What ends the names of other libraries' files of parameters."""
+"""The ends of the names of other libraries' files of parameters."""
 _PICKLES = tuple(bytes((0x80, version)) for version in range(2, 6))
 _HEAD = 1 << 8
 _COPIES = 2
-"""How often the library holds the content that it writes."""
+"""The number of copies of the content that the library holds while it writes."""
 
 
 def path_of(name: str, path: Any) -> Path:
@@ -247,7 +247,7 @@ class TensorFile:
 
     @cached_property
     def _header(self) -> tuple[int, Any]:
-        """Where the data begins, and the header."""
+        """The offset at which the data begins, and the header."""
         with open(self._path, "rb") as file:
             size = int.from_bytes(file.read(8), "little")
             return 8 + size, parse_json(file.read(size))
@@ -302,7 +302,7 @@ def _check_header(path: Path, kind: str) -> None:
 
 
 def _other_format(path: Path, head: bytes) -> str:
-    """What a file is by its first bytes, with the line that writes it anew; empty for one that is not known."""
+    """The format of a file by its first bytes, with the line that writes it anew; empty for an unknown one."""
     new = path.with_suffix(".safetensors").name
     if head.startswith(b"PK\3\4") and b".npy" in head:
         return f"an archive of NumPy; duoln.save({new!r}, dict(numpy.load({path.name!r}))) writes its arrays"

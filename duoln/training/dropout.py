@@ -14,7 +14,7 @@ from duoln.runtime import to_tensors
 from duoln.tasks.task import Task
 
 _BEGINS = "dropout mask of "
-"""What begins the names of masks among the arrays of a batch; the path of the layer follows."""
+"""The beginning of the names of masks among the arrays of a batch; the path of the layer follows."""
 
 
 def split_batch(batch: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -104,7 +104,7 @@ class Trainer:
 
     @property
     def identity(self) -> Identity:
-        """What the bits of this run depend on besides its settings."""
+        """The facts beside its settings that decide the bits of this run."""
         if not self._identity:
             ranks = 1 if self.ranks is None else self.ranks.size
             self._identity = identity_of(self.backend, self.task, self.splits, ranks)
@@ -223,7 +223,7 @@ class Trainer:
         return f"try a batch_size of {whole} at most" if whole else "try a smaller model"
 
     def agree_to_stop(self, wanted: bool) -> bool:
-        """Whether any of the processes wants to stop after this step; then all processes stop."""
+        """True if any of the processes wants to stop after this step; then all processes stop."""
         return wanted if self.ranks is None else self.ranks.any(wanted)
 
     def _tell_divergence(self, update: _Queued, loss: float, norm: float) -> None:
@@ -272,7 +272,7 @@ class Trainer:
         return self.evaluated
 
     def note_best(self) -> bool:
-        """Whether the last evaluation is the best so far by the task's selection; a best one is stored.
+        """True if the last evaluation is the best so far by the task's selection; a best one is stored.
 
         Raises:
             TaskError: `patience` goes by a metric that the evaluation does not have.
@@ -291,7 +291,7 @@ class Trainer:
 
     @property
     def finished(self) -> bool:
-        """Whether the last step is done, or too many evaluations have passed since the best one (`patience`)."""
+        """True after the last step, or if too many evaluations have passed since the best one (`patience`)."""
         return self.step >= self.last_step or 0 < self.cfg.patience <= self.worse
 
     def _population_forward(self) -> Callable[[Any, Batch], Any]:
@@ -335,8 +335,9 @@ class Trainer:
             "identity": self.identity, "changes": [change._asdict() for change in self.changes]})
 
     def schedule_changes(self, saved: checkpoint.Checkpoint) -> list[Change]:
-        """Whether the updates before a checkpoint had other rates than this configuration plans for them: a schedule
-        that ends with the training is another one if the training becomes longer.
+        """The change if the updates before a checkpoint had other rates than this configuration plans for them.
+
+        A schedule that ends with the training is another one if the training becomes longer.
         """
         settings = saved.notes.get("config")
         if settings is None or not saved.step:
