@@ -9,7 +9,7 @@ from duoln import Tensor, ops, optim
 
 Clip = Literal["paper", "norm", "none"]
 LIMIT = 10.0
-"""Of the norm of all gradients together."""
+"""The bound on the norm of all gradients together."""
 
 
 def clip_as_published(limit: float) -> optim.Clip:
