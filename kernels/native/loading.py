@@ -146,8 +146,6 @@ def _fail(unit: Unit, reason: str) -> None:
 
 def failure(file: str, dtype: np.dtype[Any]) -> str | None:
     """Why `kernels/<file>` has no library for a dtype; None where it has one."""
-    if os.environ.get("DUOLN_NATIVE") == "0":
-        return "DUOLN_NATIVE=0 is set"
     if (file, NAMES.get(dtype.char)) in _state.libraries:
         return None  # every call of an operator asks
     if dtype.char not in NAMES:
