@@ -26,7 +26,7 @@ from duoln.ops.common import check_tensors
 from duoln.ops.norm import EpsilonPlace, check_epsilon
 from duoln.ops.recurrent.formulas import Settings
 from duoln.ops.recurrent.sequences import check_cell, walk
-from duoln.ops.recurrent.variants import GATES, Cell, Norm, check_variant, has_bias, norm_shapes, state_dtype
+from duoln.ops.recurrent.variants import CELLS, CellName, Norm, check_variant, has_bias, norm_shapes, state_dtype
 from duoln.randomness import Stream
 
 States = tuple[Tensor, ...]
@@ -76,7 +76,7 @@ class RecurrentCell(Module):
         UsageError: the variant is unknown. ShapeError: a size is below 1.
     """
 
-    cell: ClassVar[Cell]
+    cell: ClassVar[CellName]
     _step: ClassVar[Callable[..., Any]]
     _sequence: ClassVar[Callable[..., Any]]
 
@@ -126,12 +126,12 @@ class RecurrentCell(Module):
 
     @property
     def state_names(self) -> tuple[str, ...]:
-        return ("h", "c") if self.cell == "lstm" else ("h",)
+        return CELLS[self.cell].states
 
     @property
     def state_form(self) -> str:
         """The tuple of states, as it is written."""
-        return "(h, c)" if self.cell == "lstm" else "(h,)"
+        return "(h, c)" if len(self.state_names) == 2 else "(h,)"
 
     def weights(self, rng: Stream) -> Params:
         def by_gate(name: str, start: init.Initializer, rows: int) -> np.ndarray:
@@ -141,10 +141,10 @@ class RecurrentCell(Module):
         params: Params = {"w_x": by_gate("w_x", self.input_init, self.n_in),
                           "w_h": by_gate("w_h", self.recurrent_init, self.n_hidden)}
         if self.bias == "pytorch":
-            wide = GATES[self.cell] * self.n_hidden
+            wide = CELLS[self.cell].gates * self.n_hidden
             params |= {name: self._uniform(rng.child(name), (wide,)) for name in _TWO_BIASES}
         elif has_bias(self.cell, self.norm):
-            params["bias"] = np.zeros(GATES[self.cell] * self.n_hidden, np.float32)
+            params["bias"] = np.zeros(CELLS[self.cell].gates * self.n_hidden, np.float32)
             params["bias"][self.n_hidden:2 * self.n_hidden] = self.forget_bias  # the forget gate comes second
         gain = self.gain if self.gain is not None else (0.1 if self.norm == "batch" else 1.0)
         shapes = norm_shapes(self.cell, self.norm, self.n_hidden)

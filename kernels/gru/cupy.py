@@ -17,8 +17,8 @@ from duoln.core import Rule
 from duoln.kernels import launch
 from duoln.kernels.gru import cuda_walk
 from duoln.kernels.recurrent import cuda
+from duoln.kernels.recurrent.cells import bounds_unmasked
 from duoln.kernels.recurrent.cuda_walk import supports as fits_cluster
-from duoln.kernels.recurrent.supports import bounds_unmasked
 from duoln.ops import gru
 from duoln.ops.recurrent.variants import norm_shapes
 from duoln.system import cublas

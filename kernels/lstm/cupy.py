@@ -20,9 +20,9 @@ from duoln.core.storage import converted, in_float32
 from duoln.kernels import launch
 from duoln.kernels.lstm import cuda_walk
 from duoln.kernels.recurrent import cuda
+from duoln.kernels.recurrent.cells import bounds_unmasked
 from duoln.kernels.recurrent.cuda_walk import supports as fits_cluster
 from duoln.kernels.recurrent.plan import norm_macros
-from duoln.kernels.recurrent.supports import bounds_unmasked
 from duoln.ops import lstm, lstm_cell
 from duoln.ops.recurrent.variants import norm_shapes
 from duoln.system import cublas

@@ -18,7 +18,7 @@ from duoln.kernels import launch
 from duoln.kernels.recurrent import cuda
 from duoln.kernels.recurrent.cluster_plan import CLUSTERS, THREADS, ClusterPlan, Device, plan
 from duoln.kernels.recurrent.plan import plan as plan_of_rows
-from duoln.ops.recurrent.variants import GATES
+from duoln.ops.recurrent.variants import CELLS
 from duoln.system import clusters
 
 _DIRECTIONS = ("forward", "backward")
@@ -108,7 +108,7 @@ def statistics(cell: str, x_proj: Array, w_h: Array, bias: Array | None, eps: fl
     w_stats = cupy.empty((_PARTS[cell], hidden, 3), dtype=x_proj.dtype)
     grid, block = p.launch(rows + hidden)
     _statistics(grid, block, (x_proj, w_h, bias, x_stats, w_stats, rows, hidden, eps),
-                p.macros(CELL_GATES=GATES[cell]))
+                p.macros(CELL_GATES=CELLS[cell].gates))
     return w_stats
 
 

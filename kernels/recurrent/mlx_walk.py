@@ -16,8 +16,8 @@ import mlx.core as mx
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, derived
 from duoln.kernels import metal
+from duoln.kernels.recurrent.cells import bounds_unmasked
 from duoln.kernels.recurrent.steps import Gradient, States, Steps
-from duoln.kernels.recurrent.supports import bounds_unmasked
 from duoln.ops import linear
 from duoln.ops.recurrent import formulas
 from duoln.ops.recurrent.formulas import Settings

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from duoln.kernels.recurrent.cells import Norms, fused_norms
+
 _LADDER = ((32, 1), (128, 1), (128, 2), (128, 4), (256, 4))
 """The threads, and the hidden units of each thread; an entry holds rows up to the product of both."""
 METAL_LADDER = (*_LADDER, (512, 4), (512, 8))
@@ -56,15 +58,16 @@ def plan(hidden: int, wide: Plan = WIDE) -> Plan:
 
 def norm_macros(cell: str, norm: str) -> dict[str, int]:
     """The macros of a variant: whether the gates are normalised, and, of an LSTM, the cell."""
-    gates = norm in ("layer", "layer-theano")
-    return {"NORM_GATES": int(gates), **({"NORM_CELL": int(norm != "none")} if cell == "lstm" else {})}
+    norms = Norms.of(cell, norm)
+    return {"NORM_GATES": int(norms.gates), **({"NORM_CELL": int(norms.cell)} if cell == "lstm" else {})}
+
+
+def every_norm(cell: str) -> list[dict[str, int]]:
+    """The macros of a cell's variants, each set once."""
+    every = [norm_macros(cell, norm) for norm in fused_norms(cell)]
+    return [macros for k, macros in enumerate(every) if macros not in every[:k]]
 
 
 def every_setting(norms: Sequence[dict[str, int]], *wide: Plan) -> list[dict[str, int]]:
     """All sets of macros for a cell's source, given the settings of its norms."""
     return [p.macros(**n) for p in (*(Plan(*entry) for entry in _LADDER), *wide) for n in norms]
-
-
-def every_wide_setting(norms: Sequence[dict[str, int]]) -> list[dict[str, int]]:
-    """All sets of macros for a cell's source for wide rows, given the settings of its norms."""
-    return [WIDE.macros(**n) for n in norms]

@@ -16,9 +16,9 @@ from duoln.core import Rule
 from duoln.core.storage import converted
 from duoln.kernels import launch
 from duoln.kernels.recurrent import cuda
+from duoln.kernels.recurrent.cells import bounds_unmasked
 from duoln.kernels.recurrent.cuda_walk import supports as fits_cluster
 from duoln.kernels.recurrent.plan import RNN_WIDE, plan
-from duoln.kernels.recurrent.supports import bounds_unmasked
 from duoln.kernels.rnn import cuda_walk
 from duoln.ops import rnn
 from duoln.system import cublas

@@ -16,7 +16,8 @@ from duoln.kernels.case_table import rule_cases
 from duoln.kernels.layer_norm import plan as of_norms
 from duoln.kernels.layer_norm.variant import Norm
 from duoln.kernels.recurrent import plan as of_cells
-from duoln.kernels.recurrent.cluster_plan import CELLS, plan
+from duoln.kernels.recurrent.cells import FUSED
+from duoln.kernels.recurrent.cluster_plan import plan
 from duoln.kernels.settings import every_setting
 from duoln.testing import selftest
 
@@ -92,7 +93,7 @@ def _layouts(cell, norm, batch, hidden):
 
 def test_walks_have_every_layout_of_common_sizes():
     layouts = {layout for cell, norm, (_, batch, _, hidden), *_ in _walks() for layout in _layouts(cell, norm, batch, hidden)}
-    common = {layout for (cell, norm), (batch, hidden) in product(CELLS, COMMON) for layout in _layouts(cell, norm, batch, hidden)}
+    common = {layout for (cell, norm), (batch, hidden) in product(FUSED, COMMON) for layout in _layouts(cell, norm, batch, hidden)}
     assert len(common) > 19 and common - layouts == set()
     assert {cluster for cluster, _, _ in layouts} == {1, 2, 4, 8, 16} and {rows for _, rows, _ in layouts} == {1, 2, 4, 8}
 
@@ -108,7 +109,7 @@ def test_every_variant_is_masked_and_reversed_in_clusters():
     for cell, norm, (_, batch, _, hidden), masked, reverse, _ in _walks():
         if all(cluster > 1 for cluster, _, _ in _layouts(cell, norm, batch, hidden)):
             kinds[cell, norm].add((masked, reverse))
-    assert all({(False, False), (True, False), (True, True)} <= kinds[variant] for variant in CELLS)
+    assert all({(False, False), (True, False), (True, True)} <= kinds[variant] for variant in FUSED)
 
 
 def _plan(case):

@@ -29,7 +29,7 @@ from duoln.ops.linalg import linear, matmul
 from duoln.ops.norm import EpsilonPlace, check_epsilon
 from duoln.ops.recurrent import formulas
 from duoln.ops.recurrent.formulas import Settings
-from duoln.ops.recurrent.variants import GATES, check_variant, has_bias, norm_shapes
+from duoln.ops.recurrent.variants import CELLS, check_variant, has_bias, norm_shapes
 from duoln.ops.shape import expand_dims, stack, unstack
 
 NormParameters = Mapping[str, Tensor]
@@ -50,8 +50,8 @@ def check_cell(name: str, norm: str, x: Tensor, states: tuple[Tensor, ...], w_x:
     x_shape, (hidden, width) = x.data.shape, w_h.data.shape if w_h.ndim == 2 else (0, 0)
     if len(x_shape) != (3 if time else 2):
         raise ShapeError(f"[{name}] expected x ({'time, ' if time else ''}batch, in), found shape {x_shape}")
-    if hidden == 0 or width != GATES[cell] * hidden:
-        raise ShapeError(f"[{name}] expected w_h (hidden, {GATES[cell]} * hidden) with hidden of at least 1, "
+    if hidden == 0 or width != CELLS[cell].gates * hidden:
+        raise ShapeError(f"[{name}] expected w_h (hidden, {CELLS[cell].gates} * hidden) with hidden of at least 1, "
                          f"found {w_h.shape}")
     shapes: dict[str, tuple[Tensor, tuple[int, ...]]] = {"w_x": (w_x, (x_shape[-1], width))}
     for k, state in enumerate(states):
@@ -87,7 +87,7 @@ def check_shapes(name: str, cell: str, norm: str, hidden: int, shapes: dict[str,
         raise ShapeError(f"[{name}] norm '{norm}': expected the norm parameters "
                          f"{', '.join(expected) or 'none'}, found {', '.join(map(str, norms)) or 'none'}")
     if bias is not None:
-        shapes["bias"] = bias, (GATES[cell] * hidden,)
+        shapes["bias"] = bias, (CELLS[cell].gates * hidden,)
     for key, shape in expected.items():
         shapes[key] = norms[key], shape
     for role, (tensor, wanted) in shapes.items():

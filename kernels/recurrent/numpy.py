@@ -2,60 +2,29 @@
 one product per weight.
 
 These rules run where no compiler is found, and the compiled walks are tested against them. A cell computes a time step
-between its products, forward and backward, from its equations. A masked row keeps its states, and their gradients pass
-unchanged to the time step before.
+between its products (`equations`). A masked row keeps its states, and their gradients pass unchanged to the time step
+before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from duoln import ops
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
-from duoln.kernels.recurrent.supports import supports
+from duoln.kernels.recurrent.cells import Arrays, supports
+from duoln.kernels.recurrent.equations import Cell, Gru, Lstm, Rnn, States
 from duoln.ops.recurrent.variants import norm_shapes
-
-States = tuple[Array, ...]
-
-
-class Gradient(NamedTuple):
-    """The gradients of one time step."""
-
-    x_proj: Array
-    h_proj: Array
-    states: States
-    """Those of the states before the time step, without the part that comes through `h_proj`."""
-    parameters: dict[str, Array]
-    """Those of the bias, by the name "bias" if there is one, and of the norms, summed over the rows."""
-
-
-class Cell(Protocol):
-    """The equations of a cell and its variant, with the parameters that they read."""
-
-    def forward(self, x_proj: Array, h_proj: Array, states: States) -> tuple[States, Any]:
-        """The next states, and what the gradient needs.
-
-        Shape:
-            x_proj = x W_x and h_proj = h W_h (B, gates * H), states (B, H) -> (B, H) each.
-        """
-        ...
-
-    def backward(self, kept: Any, d_states: States) -> Gradient:
-        """The gradients of a time step from those of the next states."""
-        ...
-
-
-MakeCell = Callable[[str, float, Array | None, Mapping[str, Array]], Cell]
-"""A cell from the name of its variant, epsilon, the bias and the norms' parameters by name."""
 
 
 class _Saved(NamedTuple):
     cell: Cell
     kept: list[Any]
-    """What each time step keeps, in the order of the walk."""
+    """The values that each time step keeps, in the order of the walk."""
     x: Array
     before: Array
     """The hidden state before each time step, (T, B, H)."""
@@ -63,26 +32,16 @@ class _Saved(NamedTuple):
     w_h: Array
     mask: Array | None
     times: Sequence[int]
-    parameters: list[str]
     limit: float | None
     """The bound on the gradients of the states before a time step."""
 
 
-def sigmoid(x: Array) -> Array:
-    """The logistic function e^x / (1 + e^x), which keeps its digits where it is small."""
-    power: Array = np.exp(np.minimum(x, 88.0))  # the power of a larger value overflows
-    return power / (power + 1.0)
-
-
-def rule(name: str, make_cell: MakeCell, variants: Sequence[str]) -> Rule:
-    """The rule of a cell, "rnn", "gru" or "lstm", over a sequence. It keeps the same with and without `remat`."""
-    n_states = 2 if name == "lstm" else 1
+def _rule(kind: type[Cell]) -> Rule:
+    """The rule of a cell over a sequence. It keeps the same with and without `remat`."""
 
     def forward(be: Backend, x: Array, *arrays: Any, **attrs: Any) -> tuple[States, _Saved]:
-        states: States = arrays[:n_states]
-        w_x, w_h, bias, mask, *norm_arrays = arrays[n_states:]
-        norms = dict(zip(norm_shapes(name, attrs["norm"], 1), norm_arrays, strict=True))
-        cell = make_cell(attrs["norm"], attrs["eps"], bias, norms)
+        states, w_x, w_h, bias, mask, norms = Arrays.of(kind.name, attrs["norm"], arrays)
+        cell = kind(attrs["norm"], attrs["eps"], bias, norms)
         times = range(len(x) - 1, -1, -1) if attrs["reverse"] else range(len(x))
         x_proj = x @ w_x
         before, hidden = np.empty((2, len(x), *states[0].shape), x.dtype)
@@ -93,10 +52,9 @@ def rule(name: str, make_cell: MakeCell, variants: Sequence[str]) -> Rule:
             states = new if mask is None else _chosen(mask[t], new, states)
             hidden[t] = states[0]
             kept.append(of_step)
-        return (hidden, *states), _Saved(cell, kept, x, before, w_x, w_h, mask, times, ["bias", *norms],
-                                         attrs["gradient_limit"])
+        return (hidden, *states), _Saved(cell, kept, x, before, w_x, w_h, mask, times, attrs["gradient_limit"])
 
-    return Rule("fused steps", forward, _vjp, supports(variants))
+    return Rule("fused steps", forward, _vjp, supports(kind.name))
 
 
 def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Sequence[bool]) -> list[Array | None]:
@@ -121,7 +79,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
             totals[name] = totals[name] + d if name in totals else d
     d_x = d_x_proj @ saved.w_x.T if needs[0] else None
     return [d_x, *d_states, _weight_gradient(saved.x, d_x_proj), _weight_gradient(saved.before, d_h_proj),
-            totals.get("bias"), None, *(totals[name] for name in saved.parameters[1:])]
+            totals.get("bias"), None, *(totals[name] for name in saved.cell.norms)]
 
 
 def _chosen(mask: Array, of_real: States, of_masked: States) -> States:
@@ -132,3 +90,26 @@ def _chosen(mask: Array, of_real: States, of_masked: States) -> States:
 def _weight_gradient(inputs: Array, d_products: Array) -> Array:
     """The gradient of a weight that multiplies all time steps and rows: (T, B, n) and (T, B, m) to (n, m)."""
     return inputs.reshape(-1, inputs.shape[2]).T @ d_products.reshape(-1, d_products.shape[2])
+
+
+def _cell_step(be: Backend, x_proj: Array, h_proj: Array, c: Array, bias: Array, *norm_arrays: Array, norm: str,
+               eps: float, eps_place: str) -> tuple[States, tuple[Cell, Any]]:
+    """One time step of an LSTM after its products."""
+    cell = Lstm(norm, eps, bias, dict(zip(norm_shapes("lstm", norm, 1), norm_arrays, strict=True)))
+    states, kept = cell.forward(x_proj, h_proj, (c, c))  # the hidden state before is read through h_proj alone
+    return states, (cell, kept)
+
+
+def _cell_step_vjp(be: Backend, saved: tuple[Cell, Any], gouts: tuple[Array | None, ...],
+                   needs: Sequence[bool]) -> list[Array | None]:
+    cell, kept = saved
+    gradient = cell.backward(kept, tuple(np.zeros_like(kept.c) if d is None else d for d in gouts))
+    return [gradient.x_proj, gradient.h_proj, gradient.states[1],
+            *(gradient.parameters[name] for name in ("bias", *cell.norms))]
+
+
+def attach() -> None:
+    """Add the rules to `rnn`, `lstm`, `gru` and `lstm_cell`."""
+    for operator, kind in ((ops.rnn, Rnn), (ops.lstm, Lstm), (ops.gru, Gru)):
+        operator.add(_rule(kind), backend="numpy")
+    ops.lstm_cell.add(Rule("fused step", _cell_step, _cell_step_vjp, supports("lstm")), backend="numpy")
