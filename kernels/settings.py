@@ -75,16 +75,12 @@ def every_setting() -> list[tuple[str, Macros]]:
     rows, wide = layer_norm.every_setting()
     sources: dict[str, list[dict[str, int]]] = {
         "layer_norm/layer_norm.cu": rows, "layer_norm/wide.cu": wide, "columns.cu": list(STORED),
-        "lstm/lstm.cu": _stored(recurrent.every_setting(recurrent.every_norm("lstm"))),
-        "gru/gru.cu": _stored(recurrent.every_setting(recurrent.every_norm("gru"))),
-        "rnn/rnn.cu": _stored(recurrent.every_setting(recurrent.every_norm("rnn"), recurrent.RNN_WIDE)),
-        **{f"{cell}/wide.cu": _stored([recurrent.WIDE.macros(**norms) for norms in recurrent.every_norm(cell)])
-           for cell in ("lstm", "gru")},
+        **{file: _stored(every) for file, every in recurrent.every_setting().items()},
         "softmax_cross_entropy/softmax_cross_entropy.cu": _stored(CROSS_ENTROPY),
         "adam/adam.cu": [ADAM],
         "global_norm/global_norm.cu": [NORM],
         "recurrent/row_statistics.cu": [{**m, "CELL_GATES": gates} for gates in (cell.gates for cell in CELLS.values())
-                                        for m in recurrent.every_setting([{}])],
+                                        for m in recurrent.every_plan([{}])],
         "take/take.cu": list(STORED), "device_limits/memory.cu": [{}], "device_limits/exchange.cu": [{}],
         "device_limits/products.cu": [{}], "device_limits/push.cu": list(PUSHES)}
     return [(file, macros) for file, every in sources.items() for macros in every]

@@ -2,7 +2,7 @@
 // gradients of the next states.
 //
 // Outputs: d_x_gates (B, 4H), which is also the gradient after the norm of h_proj; d_h_proj (B, 4H), before it (with
-// NORM_H); d_c_norm (B, H), after the norm of the cell; d_c_before (B, H), of the cell before the time step; d_h_masked
+// NORM_H); d_c_norm (B, H), after the norm of the cell; d_c_before (B, H), of the cell before the time step; d_h_before
 // (B, H), of the state before it where the row is masked (with HAS_MASK). The gains' gradients are sums over all time
 // steps, so layer_norm_backward computes them later.
 #include "../recurrent/cell.metal.h"
@@ -53,7 +53,7 @@ EACH_UNIT(u) {
     d_c_norm[state] = dc_new[0][u];
     dc_new[0][u] *= gain_c[at];
 #if HAS_MASK
-    d_h_masked[state] = masked ? d_h[state] : 0.0f;
+    d_h_before[state] = masked ? d_h[state] : 0.0f;
 #endif
 }
 standardise_gradient<State>(dc_new, c_new, c_stat, hidden, shared, t);

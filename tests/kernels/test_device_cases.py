@@ -141,9 +141,9 @@ def test_every_setting_runs(made, boundaries):
             ran.add(("layer_norm/wide.cu" if p.wide else "layer_norm/layer_norm.cu", *sorted(p.macros.items())))
         elif case.op in ("lstm", "gru", "rnn", "lstm_cell"):
             cell, hidden = case.op.partition("_")[0], case.inputs[1 if case.op != "lstm_cell" else 2].shape[-1]
-            p = of_cells.plan(hidden, of_cells.RNN_WIDE if cell == "rnn" else of_cells.WIDE)
+            p = of_cells.plan(hidden, cell)
             macros = {**p.macros(**of_cells.norm_macros(cell, case.attrs["norm"])), **storage}
-            ran.add((f"{cell}/{'wide' if p == of_cells.WIDE else cell}.cu", *sorted(macros.items())))
+            ran.add((of_cells.wide_file(cell) if hidden > of_cells.MOST_KEPT else f"{cell}/{cell}.cu", *sorted(macros.items())))
     wanted = {(file, *sorted(macros.items())) for file, macros in every_setting() if file.partition("/")[0] in ("layer_norm", "lstm", "gru", "rnn")}
     assert len(wanted) > 300 and wanted - ran == set()
 

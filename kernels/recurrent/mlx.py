@@ -1,38 +1,37 @@
 """The recurrent operators on MLX: all inputs at once, then one time step after another, then one product per weight.
 
-`Steps` computes a time step between its products. On Apple GPUs the cells with layer norm have one kernel forward and
-one backward. Every variant, on any device, can use the formula of `ops.recurrent` as a function of arrays. The gradient
-of the formula is `mx.vjp` of that function, which computes the time step again, so only x_gates, h_proj and the states
-are kept. MLX compiles the function on a GPU, but not on a CPU, because the compilation takes seconds there.
+On Apple GPUs the cells with layer norm have one kernel forward and one backward (`metal`). Every variant, on any
+device, can use the formula of `ops.recurrent` as a function of arrays. The gradient of the formula is `mx.vjp` of that
+function, which computes the time step again, so only x_gates, h_proj and the states are kept. MLX compiles the function
+on a GPU, but not on a CPU, because the compilation takes seconds there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import mlx.core as mx
 
+from duoln import ops
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, derived
-from duoln.kernels import metal
-from duoln.kernels.recurrent.cells import bounds_unmasked
-from duoln.kernels.recurrent.steps import Gradient, States, Steps
+from duoln.kernels.recurrent import metal
+from duoln.kernels.recurrent.cells import Arrays, Supports, bounds_unmasked
+from duoln.kernels.recurrent.metal import Gradient, MetalSteps, States
 from duoln.ops import linear
 from duoln.ops.recurrent import formulas
 from duoln.ops.recurrent.formulas import Settings
-from duoln.ops.recurrent.variants import norm_shapes
-
-MakeSteps = Callable[[Backend, str, Settings, Array | None, Mapping[str, Array]], Steps]
+from duoln.ops.recurrent.variants import CELLS, norm_shapes
 
 
 class FormulaSteps:
-    """Time steps by the formula, for any cell and variant."""
+    """The time steps of one sequence by the formula, for any cell and variant. It stores no values of a call."""
 
     def __init__(self, be: Backend, cell: str, settings: Settings, bias: Array | None,
                  norms: Mapping[str, Array]) -> None:
         self._read = [*([] if bias is None else [bias]), *norms.values()]
-        n_states = self._states = 2 if cell == "lstm" else 1
+        n_states = self._states = len(CELLS[cell].states)
 
         def step(x_gates: Array, h_proj: Array, *rest: Array) -> States:
             tensors = [Tensor(a, be) for a in rest]
@@ -49,14 +48,21 @@ class FormulaSteps:
         self._step, self._masked = (mx.compile(f) if on_gpu else f for f in (step, masked))
 
     def forward(self, x_gates: Array, h_proj: Array, states: States, mask: Array | None) -> tuple[States, Any]:
-        """As in `Steps`."""
+        """The next states (B, H), and the values of this time step that the gradient needs.
+
+        Args:
+            x_gates: the contribution of the input to the gates, (B, gates * H).
+            h_proj: h W_h, (B, gates * H).
+            states: the states before the time step.
+            mask: (B,) bool, False where a row is masked and keeps its state; None if no row is.
+        """
         column = None if mask is None else mask[:, None]
         read = (x_gates, h_proj, *states, *self._read)
         new = self._step(*read) if column is None else self._masked(column, *read)
         return tuple(new), (x_gates, h_proj, states, column)
 
     def backward(self, kept: Any, gradients: list[Array]) -> Gradient:
-        """As in `Steps`."""
+        """The gradients of the time step's arguments, from those of the next states."""
         x_gates, h_proj, states, column = kept
 
         def of_floats(*read: Array) -> States:
@@ -66,13 +72,13 @@ class FormulaSteps:
         return Gradient(d_x_gates, d_h_proj, rest[:self._states], rest[self._states:])
 
     def parameters(self, walked: Sequence[tuple[Any, Any]]) -> list[Array]:
-        """As in `Steps`."""
+        """The gradients of the bias, if there is one, and the norms, from (kept, own) of all time steps."""
         return [sum(gradients, mx.zeros_like(a)) for a, *gradients in zip(self._read, *(own for _, own in walked),
                                                                           strict=True)]
 
 
 class _Saved(NamedTuple):
-    steps: Steps
+    steps: FormulaSteps | MetalSteps
     x_gates: tuple[Rule, Any]
     """The rule that computed x_gates, and the values that it saved for its gradient."""
     kept: list[Any]
@@ -88,7 +94,7 @@ class _Saved(NamedTuple):
     """The bound on the gradients of the states before a time step."""
 
 
-def input_rule(cell: str, settings: Settings, names: Sequence[str]) -> Rule:
+def _input_rule(cell: str, settings: Settings, names: Sequence[str]) -> Rule:
     """A rule for `x_gates` of all time steps: x, w_x, bias, norms -> (T, B, gates * H)."""
 
     def x_gates(x: Tensor, w_x: Tensor, bias: Tensor | None, *norms: Tensor) -> Tensor:
@@ -97,18 +103,15 @@ def input_rule(cell: str, settings: Settings, names: Sequence[str]) -> Rule:
     return derived(x_gates)
 
 
-def rule(name: str, cell: str, make_steps: MakeSteps, supports: Callable[..., str | None]) -> Rule:
-    """The rule of a cell over a sequence; `make_steps` makes its time steps."""
-    n_states = 2 if cell == "lstm" else 1
+def _rule(name: str, cell: str, kind: type[FormulaSteps] | type[MetalSteps], supports: Supports) -> Rule:
+    """The rule of a cell over a sequence by time steps of a kind."""
 
     def forward(be: Backend, x: Array, *arrays: Any, **attrs: Any) -> tuple[States, _Saved]:
-        states = tuple(arrays[:n_states])
-        w_x, w_h, bias, mask, *norms = arrays[n_states:]
-        names = list(norm_shapes(cell, attrs["norm"], 1))
+        states, w_x, w_h, bias, mask, norms = Arrays.of(cell, attrs["norm"], arrays)
         settings = Settings(attrs["norm"], attrs["eps"], attrs["eps_place"])
-        of_input = input_rule(cell, settings, names)
-        x_gates, x_gates_saved = of_input.forward(be, x, w_x, bias, *norms)
-        steps = make_steps(be, cell, settings, bias, dict(zip(names, norms, strict=True)))
+        of_input = _input_rule(cell, settings, list(norms))
+        x_gates, x_gates_saved = of_input.forward(be, x, w_x, bias, *norms.values())
+        steps = kind(be, cell, settings, bias, norms)
         times = range(x.shape[0] - 1, -1, -1) if attrs["reverse"] else range(x.shape[0])
         first, before, kept, hidden = states, [], [], {}
         for t in times:
@@ -158,33 +161,53 @@ def supports_any(be: Backend, x: Array, *arrays: Array, **attrs: Any) -> str | N
     return None if x.size and arrays[0].size else "there are no values"
 
 
-def metal_supports(variants: Sequence[str], most: int,
-                   refusal: Callable[[int, str], str | None]) -> Callable[..., str | None]:
-    """A function of the arguments: None, or why a Metal rule for these variants and sizes cannot run.
-
-    Args:
-        variants: norms.
-        most: hidden units.
-        refusal: why the device's pipelines do not allow the kernels of so many units and of a norm, or None.
-    """
-
-    def supports(be: Backend, x: Array, h: Array, *arrays: Array, norm: str, eps_place: str,
-                 **unused: Any) -> str | None:
-        if reason := metal.missing():
-            return reason
-        if norm not in variants:
-            return f"norm '{norm}' has no kernel"
-        if eps_place != "inside":
-            return "epsilon is outside the root"
-        if x.dtype != mx.float32:
-            return f"the kernel is for float32, not {x.dtype}"
-        if h.shape[1] > most:
-            return f"{h.shape[1]} hidden units are more than {most}"
-        return supports_any(be, x, h) or refusal(h.shape[1], norm)
-
-    return supports
-
-
-def formula_rule(cell: str) -> Rule:
+def _formula_rule(cell: str) -> Rule:
     """The rule of a cell for every variant, on any device."""
-    return rule("steps without products", cell, FormulaSteps, supports_any)
+    return _rule("steps without products", cell, FormulaSteps, supports_any)
+
+
+class _CellSaved(NamedTuple):
+    steps: MetalSteps
+    kept: Any
+    x_gates: tuple[Rule, Any]
+    """The rule that computed x_gates, and the values that it saved for its gradient."""
+    norms: int
+
+
+def _cell_forward(be: Backend, x_proj: Array, h_proj: Array, c: Array, bias: Array, *norms: Array,
+                  **attrs: Any) -> tuple[States, _CellSaved]:
+    """One time step of an LSTM after its products, by Metal's kernel."""
+    names, settings = list(norm_shapes("lstm", attrs["norm"], 1)), Settings(**attrs)
+
+    def to_gates(x_proj: Tensor, bias: Tensor, *norms: Tensor) -> Tensor:
+        return formulas.input_to_gates("lstm", x_proj, bias, dict(zip(names, norms, strict=True)), settings)
+
+    of_input = derived(to_gates)
+    x_gates, x_gates_saved = of_input.forward(be, x_proj, bias, *norms)
+    steps = MetalSteps(be, "lstm", settings, bias, dict(zip(names, norms, strict=True)))
+    new, kept = steps.forward(x_gates, h_proj, (c, c), None)  # without a mask the kernel does not read the first state
+    return new, _CellSaved(steps, kept, (of_input, x_gates_saved), len(norms))
+
+
+def _cell_vjp(be: Backend, saved: _CellSaved, gouts: tuple[Array | None, ...],
+              needs: Sequence[bool]) -> list[Array | None]:
+    d_states = [mx.zeros_like(new) if d is None else d for d, new in zip(gouts, saved.kept["new"], strict=True)]
+    gradient = saved.steps.backward(saved.kept, d_states)
+    of_input, x_gates_saved = saved.x_gates
+    assert of_input.vjp is not None
+    d_x_proj, *d_parameters = of_input.vjp(be, x_gates_saved, gradient.x_gates, [True] * (2 + saved.norms))
+    of_step = saved.steps.parameters([(saved.kept, gradient.own)])
+    return [d_x_proj, gradient.h_proj, gradient.states[1],
+            *(a + b for a, b in zip(d_parameters, of_step, strict=True))]
+
+
+def attach() -> None:
+    """Add the rules to `rnn`, `lstm`, `gru` and `lstm_cell`."""
+    for operator, cell in ((ops.rnn, "rnn"), (ops.lstm, "lstm"), (ops.gru, "gru")):
+        operator.add(_formula_rule(cell), backend="mlx")
+        if cell in metal.FORWARD:
+            operator.add(_rule("metal cells", cell, MetalSteps, metal.supports(cell, supports_any)), backend="mlx")
+    supports = metal.supports("lstm", supports_any)
+    ops.lstm_cell.add(Rule("metal cell", _cell_forward, _cell_vjp,
+                           lambda be, x_proj, h_proj, c, *arrays, **attrs: supports(be, x_proj, c, **attrs)),
+                      backend="mlx")
