@@ -14,12 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from duoln.core.fields import fields_in_words
 from duoln.kernels.recurrent.cells import FUSED
 from duoln.ops.recurrent.variants import CELLS, has_bias, norm_shapes
 
 
-@fields_in_words
 class RuleCase(NamedTuple):
     """One case: an operator, its arrays in float32 and its attributes."""
 
@@ -128,8 +126,6 @@ def norm(op: str, shape: Sequence[int], *, activation: str | None = None, mean: 
                         for name in (("gain", "bias") if op.endswith("layer_norm") else ("gain",)))
 
     attrs: dict[str, Any] = {"eps": _eps(width)}
-    if op == "layer_norm":
-        attrs["eps_place"] = "inside"
     if activation:
         attrs["activation"] = activation
     length = 40 * width if mean else max(prod(shape[:-1]), width)
@@ -168,10 +164,7 @@ def recurrent(cell: str, norm: str, sizes: Sequence[int], masked: bool, reverse:
         norms = [_floats(rng, *shape) for shape in norm_shapes(cell, norm, hidden).values()]
         return _floats(rng, steps, batch, n_in), *first, *weights, bias, mask, *norms
 
-    attrs = {"norm": norm, "eps": _eps(min(n_in, hidden) + 1), "eps_place": "inside", "reverse": reverse,
-             "gradient_limit": gradient_limit}
-    if cell == "lstm":
-        attrs["remat"] = False
+    attrs = {"norm": norm, "eps": _eps(min(n_in, hidden) + 1), "reverse": reverse, "gradient_limit": gradient_limit}
     label = recurrent_label(norm, sizes, masked, reverse, gradient_limit)
     return RuleCase(cell, label, Made(arrays), attrs, 4 * steps * max(gates, batch), roundings=_OF_A_STEP * steps)
 
@@ -199,7 +192,7 @@ def lstm_cell(norm: str, batch: int, hidden: int) -> RuleCase:
                 _floats(rng, 4 * hidden), *(_floats(rng, *s) for s in norm_shapes("lstm", norm, hidden).values()))
 
     return RuleCase("lstm_cell", f"{norm} B{batch} H{hidden}", Made(arrays),
-                    {"norm": norm, "eps": _eps(hidden), "eps_place": "inside"}, 4 * hidden, roundings=_OF_A_STEP)
+                    {"norm": norm, "eps": _eps(hidden)}, 4 * hidden, roundings=_OF_A_STEP)
 
 
 def _cross_entropy() -> Iterator[RuleCase]:

@@ -186,11 +186,11 @@ def vector_width(width: int, *arrays: Any, most: int = 4) -> int:
 
 
 STORAGES: dict[Any, int] = {np.dtype(np.float32): 0, np.dtype(np.float16): 1, np.dtype(np.uint16): 2}
-"""The numbers in storage.cuh of what values are stored in; the bits of bfloat16 are uint16."""
+"""The STORAGE number of each dtype, see storage.cuh; bfloat16 arrives as uint16."""
 
 
 def storage_macro(x: Any) -> dict[str, int]:
-    """The macro that says in what `x` is stored; none for float32."""
+    """The STORAGE macro for the dtype of `x`; none for float32."""
     return {"STORAGE": STORAGES[x.dtype]} if STORAGES[x.dtype] else {}
 
 

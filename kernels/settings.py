@@ -20,7 +20,7 @@ ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"
 """Turing to Blackwell: the GPUs that duoln's kernels are compiled for in the tests."""
 
 STORED: tuple[dict[str, int], ...] = ({}, {"STORAGE": 1}, {"STORAGE": 2})
-"""In what the values of a kernel that takes 16 bits are stored, see storage.cuh."""
+"""The macros of each dtype of a kernel that takes 16 bits: its STORAGE number, see storage.cuh."""
 CROSS_ENTROPY = ({"THREADS": 32}, {"THREADS": 256})
 """For few classes a warp works on a row, for many classes a block does."""
 TENSORS = {"CHUNK": 4096, "MOST": 56}
@@ -82,5 +82,5 @@ def every_setting() -> list[tuple[str, Macros]]:
         "recurrent/row_statistics.cu": [{**m, "CELL_GATES": gates} for gates in (cell.gates for cell in CELLS.values())
                                         for m in recurrent.every_plan([{}])],
         "take/take.cu": list(STORED), "device_limits/memory.cu": [{}], "device_limits/exchange.cu": [{}],
-        "device_limits/products.cu": [{}], "device_limits/push.cu": list(PUSHES)}
+        "device_limits/push.cu": list(PUSHES)}
     return [(file, macros) for file, every in sources.items() for macros in every]

@@ -48,6 +48,7 @@ if os.environ.get("DUOLN_NATIVE") == "0":  # tests of an operator's first rule a
     runtime._MODULES["numpy"] = ("numpy",)
 
 TESTS = Path(__file__).parent
+TOOLS = TESTS / "tools"
 STAND_IN = "cupy-stand-in"
 PATIENCE = 900
 """Seconds to wait for a process or thread that ends by itself: only one that hangs takes so long on a busy machine."""

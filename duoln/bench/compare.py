@@ -84,7 +84,7 @@ class Group(NamedTuple):
 
 
 class Left(NamedTuple):
-    """A case that is in no row, or has a cell in it that is empty."""
+    """A case that was left out of the rows, or has an empty cell, and the reason."""
 
     op: str
     case: str

@@ -28,7 +28,7 @@ def device_for(backend: str) -> str:
 
 
 def default_device(device: str) -> AbstractContextManager[Any]:
-    """In its block PyTorch makes its tensors there. Outside it PyTorch is as its users have it, and as fast."""
+    """The context in which PyTorch creates tensors on `device`. PyTorch's global default is left alone."""
     context: AbstractContextManager[Any] = _torch().device(device)
     return context
 

@@ -143,9 +143,7 @@ def rule_of(cell: str, norm: str, params: Mapping[str, Any]) -> str:
 
     states = [params[name] for name in ("h", "c") if name in params]
     norms = {name: params[name] for name in norm_shapes(cell, norm, 1)}
-    attributes = {"norm": norm, "eps": 1e-5, "eps_place": "inside", "reverse": False}
-    if cell == "lstm":
-        attributes["remat"] = False
+    attributes = {"norm": norm, "eps": 1e-5, "reverse": False}
     verdicts = getattr(ops, cell).explain(params["x"], *states, params["w_x"], params["w_h"], params.get("bias"),
                                           None, norms, **attributes)
     name: str = verdicts[-1][0]

@@ -143,7 +143,7 @@ COPY = Subject("copy", None, _COPIED, _COPIED, lambda rows, width, rng: {}, (),
 SUBJECTS = {
     "layer_norm": Subject("layer_norm", ops.layer_norm, layer_norm_cases.SHAPES, layer_norm_cases.SMALL,
                           _layer_norm_arguments, ("gain", "bias"), layer_norm_cases.bytes_moved,
-                          layer_norm_cases.flops, {"eps": 1e-5, "eps_place": "inside"}, link="bias"),
+                          layer_norm_cases.flops, {"eps": 1e-5}, link="bias"),
     "rms_norm": Subject("rms_norm", ops.rms_norm, rms_norm_cases.SHAPES, rms_norm_cases.SMALL, _gain, ("gain",),
                         rms_norm_cases.bytes_moved, rms_norm_cases.flops, {"eps": 1e-5}, link="gain",
                         folders=("layer_norm", "rms_norm")),

@@ -17,7 +17,7 @@ from duoln.errors import ShapeError
 from duoln.ops.norm import check_affine, check_values, layer_norm_forward, layer_norm_vjp
 
 
-@op(like=(0,))
+@op("x: real[n, *positions, channels], gain: real[channels]?, bias: real[channels]? -> like x")
 def group_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None, *, groups: int,
                eps: float = 1e-5) -> Tensor:
     """Group normalisation: over all positions of an example and the channels of a group (Wu and He 2018).
@@ -39,7 +39,7 @@ def group_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None
     return group_norm.apply(x, gain, bias, groups=groups, eps=check_number("group_norm", "eps", eps, AT_LEAST_0))
 
 
-@op(like=(0,))
+@op("x: real[n, *positions, channels], gain: real[channels]?, bias: real[channels]? -> like x")
 def instance_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None, *, eps: float = 1e-5) -> Tensor:
     """Instance normalisation: over the positions of an example, each channel alone (Ulyanov et al. 2016).
 
@@ -89,7 +89,7 @@ def _sizes(shape: Shape, groups: int) -> tuple[int, int, int]:
 
 def _group_norm_forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, groups: int,
                         eps: float) -> tuple[Array, Any]:
-    rows, of_rows = layer_norm_forward(be, _rows(be, x, groups), None, None, eps, "inside")
+    rows, of_rows = layer_norm_forward(be, _rows(be, x, groups), None, None, eps)
     xhat = _channels_last(be, rows, x.shape, groups)
     y = xhat if gain is None else xhat * gain
     return y if bias is None else y + bias, (xhat, of_rows, gain, groups)

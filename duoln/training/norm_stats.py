@@ -82,7 +82,7 @@ class _Moments(NamedTuple):
         return self.squares / self.size if self.size else math.nan
 
     def with_values(self, values: np.ndarray) -> _Moments:
-        """Of these values and more of them, merged by the formula of Chan, Golub and LeVeque (1979)."""
+        """The moments after merging more values, by the formula of Chan, Golub and LeVeque (1979)."""
         if not values.size:
             return self
         with np.errstate(invalid="ignore", over="ignore"):  # values that are not finite give a NaN

@@ -62,7 +62,7 @@ def _product(x: Array, y: Array) -> Array:
 
 
 def _is_one_number(x: Array) -> bool:
-    """Whether all values of a large array are one place in memory: such is the gradient of what a sum adds up."""
+    """True if the array is one broadcast number, as the gradient of a sum is."""
     return not any(x.strides)
 
 

@@ -16,12 +16,12 @@ from duoln.ops import layer_norm
 
 
 def _supports(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float = 1e-5,
-              eps_place: str = "inside", activation: str | None = None) -> str | None:
-    return "epsilon is outside the root" if eps_place != "inside" else cuda.supports(be, x)
+              activation: str | None = None) -> str | None:
+    return cuda.supports(be, x)
 
 
 def _forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float,
-             eps_place: str, activation: str | None = None) -> tuple[Array, cuda.Kept]:
+             activation: str | None = None) -> tuple[Array, cuda.Kept]:
     gain, bias = launch.packed(gain, bias)
     y, kept = cuda.forward(LAYER, cuda.as_rows(x), gain, bias, eps, activation)
     return y.reshape(x.shape), kept

@@ -44,12 +44,10 @@ refusal = _layouts.refusal
 """Why the pipelines of this device allow no layout for a width, a norm and a dtype; None if they allow one."""
 
 
-def supports(x: Array, norm: Norm = LAYER, eps_place: str = "inside") -> str | None:
+def supports(x: Array, norm: Norm = LAYER) -> str | None:
     """The reason why the kernel cannot take these rows; None if it can."""
     if x.dtype not in metal.STORAGES:
         return f"the kernel is for float32 and 16 bits, not {x.dtype}"
-    if eps_place != "inside":
-        return "epsilon is outside the root"
     if not x.size:
         return "there are no values"
     if x.shape[-1] > MOST_COLUMNS:

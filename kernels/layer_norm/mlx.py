@@ -24,9 +24,9 @@ _ACTIVATIONS: dict[str | None, Callable[[Array], Array]] = {
     None: lambda y: y, "relu": lambda y: mx.maximum(y, 0.0), "tanh": mx.tanh}
 
 
-def _composed(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float, eps_place: str = "inside",
+def _composed(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float,
               activation: str | None = None) -> Array:
-    y: Array = layer_norm.rules("mlx")[-1].forward(be, x, gain, bias, eps=eps, eps_place=eps_place,
+    y: Array = layer_norm.rules("mlx")[-1].forward(be, x, gain, bias, eps=eps,
                                                    activation=activation)[0]
     return y
 
@@ -58,7 +58,7 @@ def _fast(x: Array, gain: Array | None, bias: Array | None, eps: float, activati
     return _ACTIVATIONS[activation](mx.fast.layer_norm(x * _SCALE, gain, bias, eps * _SCALE**2))
 
 
-def _fast_forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float, eps_place: str,
+def _fast_forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float,
                   activation: str | None = None) -> tuple[Array, _Saved]:
     return _fast(x, gain, bias, eps, activation), _Saved(x, gain, bias, eps, activation)
 
@@ -68,14 +68,14 @@ def _fast_vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) ->
     return mlx_fast.gradients(lambda x, gain, bias: _fast(x, gain, bias, eps, activation), arrays, gout, needs)
 
 
-def _fast_supports(be: Backend, x: Array, *arrays: Array | None, eps: float, eps_place: str,
+def _fast_supports(be: Backend, x: Array, *arrays: Array | None, eps: float,
                    **unused: Any) -> str | None:
     if eps < LEAST_EPS:
         return mlx_fast.TINY
-    return "epsilon is outside the root" if eps_place != "inside" else _GATE.supports(be, x)
+    return _GATE.supports(be, x)
 
 
-def _metal_forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float, eps_place: str,
+def _metal_forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float,
                    activation: str | None = None) -> tuple[Array, _Saved]:
     y = in_float32(be, x, lambda wide: normalised(be, wide, gain, bias, eps, activation))
     return y, _Saved(x, gain, bias, eps, activation)
@@ -85,8 +85,8 @@ def _metal_vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -
     return metal.backward(saved.x, saved.gain, saved.bias, gout, saved.eps, saved.activation, needs)
 
 
-def _metal_supports(be: Backend, x: Array, *arrays: Array | None, eps_place: str, **unused: Any) -> str | None:
-    return metal_kernels.missing() or metal.supports(x, eps_place=eps_place)
+def _metal_supports(be: Backend, x: Array, *arrays: Array | None, **unused: Any) -> str | None:
+    return metal_kernels.missing() or metal.supports(x)
 
 
 def attach() -> None:

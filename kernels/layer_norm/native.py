@@ -13,11 +13,11 @@ from duoln.ops import layer_norm
 
 
 def _supports(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float = 1e-5,
-              eps_place: str = "inside", activation: str | None = None) -> str | None:
-    return supports(be, x, gain, bias, eps, eps_place, activation) or native.failure(FILE, x.dtype)
+              activation: str | None = None) -> str | None:
+    return supports(be, x, gain, bias, eps, activation) or native.failure(FILE, x.dtype)
 
 
-def _forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float, eps_place: str,
+def _forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float,
              activation: str | None = None) -> tuple[Array, Saved]:
     return LAYER.forward(x, gain, bias, eps, activation)
 

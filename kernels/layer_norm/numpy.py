@@ -29,10 +29,8 @@ class _Saved(NamedTuple):
 
 
 def supports(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float = 1e-5,
-             eps_place: str = "inside", activation: str | None = None) -> str | None:
+             activation: str | None = None) -> str | None:
     """The reason why this rule cannot run; None if it can."""
-    if eps_place != "inside":
-        return "epsilon is outside the root"
     return None if x.size else "there are no values"
 
 
@@ -65,7 +63,7 @@ def _rstd(centred: Array, eps: float) -> Array:
 
 
 def forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float,
-            eps_place: str, activation: str | None = None) -> tuple[Array, _Saved]:
+            activation: str | None = None) -> tuple[Array, _Saved]:
     """The normalised rows; it saves the rows before gain and bias, and their reciprocal deviations."""
     rows = np.ascontiguousarray(x).reshape(prod(x.shape[:-1]), x.shape[-1])
     centred = rows - _mean(rows)

@@ -24,7 +24,7 @@ class Saved(NamedTuple):
     gain: Array | None
     bias: Array | None
     means: Array | None
-    """Of each row its mean and the mean of what is left without that, (rows, 2); None for an RMS norm."""
+    """(rows, 2): the mean, and the mean of the row after subtracting it; None for an RMS norm."""
     rstd: Array
     activation: str | None
 

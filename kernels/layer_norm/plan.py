@@ -22,7 +22,7 @@ class Plan(NamedTuple):
     blocks_per_processor: int
     """The largest number of blocks in the gradient's grid for each multiprocessor."""
     storage: int = 0
-    """In what values are stored, a number of storage.cuh."""
+    """The STORAGE number of the dtype, see storage.cuh."""
     norm: Norm = LAYER
 
     @property

@@ -88,12 +88,9 @@ class Arrays(NamedTuple):
 def supports(cell: str) -> Supports:
     """The condition of the CPU's rules for a cell's variants."""
 
-    def refusal(be: Backend, x: Array, h: Array, *arrays: Array, norm: str = "layer", eps_place: str = "inside",
-                **unused: Any) -> str | None:
+    def refusal(be: Backend, x: Array, h: Array, *arrays: Array, norm: str = "layer", **unused: Any) -> str | None:
         if (cell, norm) not in FUSED:
             return f"norm '{norm}' has no fused rule"
-        if eps_place != "inside":
-            return "epsilon is outside the root"
         return None if x.size and h.size else "there are no values"
 
     return refusal

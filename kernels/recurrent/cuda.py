@@ -33,12 +33,9 @@ _FLOAT32 = np.dtype(np.float32)
 def supports(cell: str) -> Supports:
     """The condition of the rules for a cell's variants."""
 
-    def refusal(be: Backend, x: Array, h: Array, *arrays: Array, norm: str = "layer", eps_place: str = "inside",
-                **unused: Any) -> str | None:
+    def refusal(be: Backend, x: Array, h: Array, *arrays: Array, norm: str = "layer", **unused: Any) -> str | None:
         if (cell, norm) not in FUSED:
             return f"norm '{norm}' has no kernel"
-        if eps_place != "inside":
-            return "epsilon is outside the root"
         if be.dtype(x) not in ("float32", *STORAGE):
             return f"the kernel is for float32 and 16 bits, not {be.dtype(x)}"
         if h.shape[1] > MOST_HIDDEN:

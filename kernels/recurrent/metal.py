@@ -121,7 +121,7 @@ def _trial(cell: str, hidden: int, norm_h: bool) -> list[Array]:
     norms = {"gain_h": gates[0], "bias_h": gates[0]} if norm_h else {}
     if cell == "lstm":
         norms |= {"gain_c": row[0], "bias_c": row[0]}
-    steps = MetalSteps(None, cell, Settings("", 1e-5, "inside"), None, norms)
+    steps = MetalSteps(None, cell, Settings("", 1e-5), None, norms)
     states = (row,) * len(CELLS[cell].states)
     new, kept = steps.forward(gates, gates, states, mx.zeros((1,), mx.bool_))
     return [*new, *steps.backward(kept, list(states)).own.values()]
@@ -138,14 +138,11 @@ def supports(cell: str, supports_any: Supports) -> Supports:
     parts = CELLS[cell].parts
     most = layer_norm.MOST_COLUMNS // max(parts)
 
-    def refusal(be: Backend, x: Array, h: Array, *arrays: Array, norm: str, eps_place: str,
-                **unused: Any) -> str | None:
+    def refusal(be: Backend, x: Array, h: Array, *arrays: Array, norm: str, **unused: Any) -> str | None:
         if reason := metal.missing():
             return reason
         if (cell, norm) not in FUSED or not any(Norms.of(cell, norm)):
             return f"norm '{norm}' has no kernel"
-        if eps_place != "inside":
-            return "epsilon is outside the root"
         if x.dtype != mx.float32:
             return f"the kernel is for float32, not {x.dtype}"
         hidden, norms = h.shape[1], Norms.of(cell, norm)

@@ -108,7 +108,7 @@ def _rule(name: str, cell: str, kind: type[FormulaSteps] | type[MetalSteps], sup
 
     def forward(be: Backend, x: Array, *arrays: Any, **attrs: Any) -> tuple[States, _Saved]:
         states, w_x, w_h, bias, mask, norms = Arrays.of(cell, attrs["norm"], arrays)
-        settings = Settings(attrs["norm"], attrs["eps"], attrs["eps_place"])
+        settings = Settings(attrs["norm"], attrs["eps"])
         of_input = _input_rule(cell, settings, list(norms))
         x_gates, x_gates_saved = of_input.forward(be, x, w_x, bias, *norms.values())
         steps = kind(be, cell, settings, bias, norms)

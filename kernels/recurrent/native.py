@@ -1,8 +1,7 @@
 """The recurrent operators on the CPU, compiled: the whole sequence in one call, with its weights packed once.
 
 Kept for the gradient, per position (`Fused.kept`): the states, and the products before their norms, 4 H each of an
-LSTM. With `remat` an LSTM keeps the states alone. For few inputs of `layer` its walks multiply these themselves, and
-x_proj is not kept.
+LSTM. For few inputs of `layer` its walks multiply these themselves, and x_proj is not kept.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ class _Saved(NamedTuple):
     """An LSTM's cells, like `walked.hidden`."""
     norms: Array | None
     products: list[_Products]
-    """One, or none with `remat`. A gradient that overwrites them takes them."""
+    """One, or none after a gradient has taken them, because its walk overwrites them."""
     attrs: dict[str, Any]
 
     @property
@@ -155,9 +154,7 @@ def _forward(walk: _Walk, be: Backend, x: Array, *arrays: Any, **attrs: Any) -> 
                    units.filled(_without_means(walk.cell, bias)) if is_inner else None, list(norms),
                    walks.states(units, positions, states[1]) if len(states) == 2 else None,
                    np.empty((len(walked.x), *walk.of_norms), x.dtype) if norms else None, [], attrs)
-    products = _walk_forward(saved)
-    if walked.is_one_step or not attrs.get("remat"):
-        saved.products.append(products)
+    saved.products.append(_walk_forward(saved))
     return walked.outputs(walked.hidden, *([] if saved.cells is None else [saved.cells])), saved
 
 
@@ -166,19 +163,14 @@ def _walk_forward(saved: _Saved) -> _Products:
     walked, cell = saved.walked, CELLS[saved.walk.cell]
     gates = cell.gates if saved.has_two_norms else int(cell.apart)  # apart, a gate reads it: a GRU's n
     room = (len(walked.x), gates * walked.units.stride)
-    products = _Products(_x_proj(saved), host.empty(room, walked.x.dtype) if gates else None)
+    products = _Products(None if saved.has_few_inputs else walked.x_proj(saved.inner_bias),
+                         host.empty(room, walked.x.dtype) if gates else None)
     saved.walk.forward(saved.arguments(products, is_forward=True))
     return products
 
 
-def _x_proj(saved: _Saved) -> Array | None:
-    return None if saved.has_few_inputs else saved.walked.x_proj(saved.inner_bias)
-
-
 def _products_for_gradient(saved: _Saved) -> _Products:
     """The products, which the caller may overwrite if the walk does."""
-    if saved.attrs.get("remat") and not saved.walked.is_one_step:
-        return _multiply_again(saved)
     if not saved.walk.overwrites:
         return saved.products[0]
     try:
@@ -187,17 +179,6 @@ def _products_for_gradient(saved: _Saved) -> _Products:
         walked = saved.walked._replace(hidden=saved.walked.hidden.copy())
         cells, norms = (None if a is None else a.copy() for a in (saved.cells, saved.norms))
         return _walk_forward(saved._replace(walked=walked, cells=cells, norms=norms))
-
-
-def _multiply_again(saved: _Saved) -> _Products:
-    """The products that `remat` does not keep: with all states at hand, each is one product."""
-    walked, x_proj = saved.walked, _x_proj(saved)
-    h_proj = walks.product(walked.before(), walked.units.filled(walked.centre(walked.w_h)), walked.units)
-    if saved.has_two_norms:
-        return _Products(x_proj, h_proj)
-    assert x_proj is not None
-    x_proj += h_proj
-    return _Products(x_proj, None)
 
 
 def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Sequence[bool]) -> list[Array | None]:

@@ -50,7 +50,7 @@ class _Saved(NamedTuple):
 
 
 def _forward(be: Backend, x_proj: Array, h_proj: Array, c: Array, bias: Array, *norm_arrays: Array, norm: str,
-             eps: float, eps_place: str) -> tuple[tuple[Array, Array], _Saved]:
+             eps: float) -> tuple[tuple[Array, Array], _Saved]:
     units = Units.of(CELLS["lstm"].gates, c.shape[1], c.dtype)
     norms = dict(zip(norm_shapes("lstm", norm, 1), norm_arrays, strict=True))
     x_proj, h_proj, c = (np.ascontiguousarray(a) for a in (x_proj, h_proj, c))

@@ -37,7 +37,7 @@ class _Saved(NamedTuple):
 
 
 def _rule(kind: type[Cell]) -> Rule:
-    """The rule of a cell over a sequence. It keeps the same with and without `remat`."""
+    """The rule of a cell over a sequence."""
 
     def forward(be: Backend, x: Array, *arrays: Any, **attrs: Any) -> tuple[States, _Saved]:
         states, w_x, w_h, bias, mask, norms = Arrays.of(kind.name, attrs["norm"], arrays)
@@ -93,7 +93,7 @@ def _weight_gradient(inputs: Array, d_products: Array) -> Array:
 
 
 def _cell_step(be: Backend, x_proj: Array, h_proj: Array, c: Array, bias: Array, *norm_arrays: Array, norm: str,
-               eps: float, eps_place: str) -> tuple[States, tuple[Cell, Any]]:
+               eps: float) -> tuple[States, tuple[Cell, Any]]:
     """One time step of an LSTM after its products."""
     cell = Lstm(norm, eps, bias, dict(zip(norm_shapes("lstm", norm, 1), norm_arrays, strict=True)))
     states, kept = cell.forward(x_proj, h_proj, (c, c))  # the hidden state before is read through h_proj alone

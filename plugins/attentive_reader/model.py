@@ -10,7 +10,6 @@ import numpy as np
 from duoln import Tensor, nn, ops
 from duoln.errors import UsageError
 from duoln.nn import Params
-from duoln.ops.norm import EpsilonPlace
 from duoln.plugins.attentive_reader.start import Start, weights
 from duoln.randomness import Stream
 
@@ -76,8 +75,7 @@ class Reader(nn.Module):
             those kept are divided by `keep` in training.
         keep: the chance that a value is kept.
         bias_twice: see `Encoder`.
-        eps, eps_place: of the norms.
-        remat: see `ops.lstm`.
+        eps: of the norms.
         tied: a word's score is the product of g and the word's vector (Press and Wolf 2017), with no class beyond.
         likelihood: what `loss` takes the logarithm of: "paper" is p + 1e-8, "exact" is p.
 
@@ -88,8 +86,8 @@ class Reader(nn.Module):
 
     def __init__(self, words: int, width: int, hidden: int, norm: Norm, everywhere: bool = False,
                  gain: float | None = None, start: Start = "paper", dropout: DropoutForm = "paper", keep: float = 0.5,
-                 bias_twice: bool = True, eps: float = 1e-5, eps_place: EpsilonPlace = "inside",
-                 remat: bool = False, likelihood: Likelihood = "paper", tied: bool = False) -> None:
+                 bias_twice: bool = True, eps: float = 1e-5, likelihood: Likelihood = "paper",
+                 tied: bool = False) -> None:
         if not 0 < keep <= 1:
             raise UsageError(f"[attentive_reader] expected keep in (0, 1], found {keep}")
         if tied and width != hidden:
@@ -99,8 +97,8 @@ class Reader(nn.Module):
         self._score, self.likelihood, self.words, self.tied = begin.score, likelihood, words, tied
 
         def encoder() -> Encoder:
-            return Encoder(nn.LSTMCell(width, hidden, norm, eps=eps, eps_place=eps_place, gain=gain, remat=remat,
-                                       input_init=begin.lstm, recurrent_init=begin.lstm), bias_twice)
+            return Encoder(nn.LSTMCell(width, hidden, norm, eps=eps, gain=gain, input_init=begin.lstm,
+                                       recurrent_init=begin.lstm), bias_twice)
 
         def linear(bias: bool, how: nn.init.Initializer, out: int = hidden) -> nn.Linear:
             return nn.Linear(hidden, out, bias, how)

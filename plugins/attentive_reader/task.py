@@ -12,7 +12,6 @@ import numpy as np
 from duoln import Tensor, ops, optim
 from duoln.data import Batch
 from duoln.nn import Module, Params
-from duoln.ops.norm import EpsilonPlace
 from duoln.plugins.attentive_reader import data, optimizer, published
 from duoln.plugins.attentive_reader.batches import LastBatch, Order, evaluation_batches
 from duoln.plugins.attentive_reader.corpus import LastToken
@@ -75,15 +74,11 @@ class AttentiveReaderConfig(Config):
     """The bound of `clip`."""
     likelihood: Likelihood = "paper"
     """The loss: -log(p + 1e-8), or -log p."""
-    remat: bool = False
-    """Whether fewer values are kept for the LSTMs' gradients and computed again."""
     eps: float = 1e-5
     """Epsilon of the norms."""
-    eps_place: EpsilonPlace = "inside"
-    """Whether epsilon stands inside the root of the norms or outside."""
     source: data.Source = "auto"
-    """The questions: cnn is the original, novels, novels-large and record are substitutes, made are drawn on the spot,
-    auto is the first of cnn, novels, record and made to be had."""
+    """The questions: cnn is the original, novels, novels-large and record are substitutes, made is synthetic, auto is
+    the first of cnn, novels, record and made that is available."""
     corpus: str | None = None
     """A folder or tar of questions of your own; none is what `source` names."""
     questions: int | None = None
@@ -137,7 +132,7 @@ class AttentiveReader(Task):
 
     def model(self, cfg: AttentiveReaderConfig) -> Module:
         return Reader(cfg.table, cfg.width, cfg.hidden, cfg.norm, cfg.everywhere, cfg.gain, cfg.start, cfg.dropout,
-                      cfg.keep, cfg.bias_twice, cfg.eps, cfg.eps_place, cfg.remat, cfg.likelihood, cfg.tied)
+                      cfg.keep, cfg.bias_twice, cfg.eps, cfg.likelihood, cfg.tied)
 
     def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
         assert isinstance(model, Reader)

@@ -46,8 +46,7 @@ class DrawConfig(Config):
     clip_limit: float = 10.0
     """The bound of `clip`."""
     source: data.Source = "auto"
-    """The data: binarized_mnist is the original, made is drawn on the spot, auto is the original where it is to be
-    had."""
+    """The data: binarized_mnist is the original, made is synthetic, auto is the original if available, else made."""
     rows: int | None = None
     """Train on the first so many images only; none is all."""
     evaluate_images: int | None = None

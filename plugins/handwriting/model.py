@@ -7,7 +7,6 @@ from typing import Literal, NamedTuple
 from duoln import Tensor, nn, ops
 from duoln.nn import Params
 from duoln.nn.cells import States
-from duoln.ops.norm import EpsilonPlace
 from duoln.plugins.handwriting.alphabet import CLASSES
 from duoln.plugins.handwriting.ops import soft_window
 from duoln.randomness import Stream
@@ -49,7 +48,7 @@ class Synthesis(nn.Module):
         first_window: the window that layer 1 gets before the first time step.
         scale: weights start uniform in +-scale, and so do biases if `biases` says so.
         biases: how they start.
-        eps, eps_place: of the norms.
+        eps: of the norms.
 
     Shape:
         `outputs`: x (T, B, 3), text int32 (B, U) -> (T, B, 1 + 6 mixtures).
@@ -57,14 +56,13 @@ class Synthesis(nn.Module):
 
     def __init__(self, norm: Norm, hidden: int, gaussians: int, mixtures: int, clip_steps: float = 0.0,
                  clip_output: float = 0.0, advance: float = 1.0, first_window: FirstWindow = "first_character",
-                 scale: float = 0.1, biases: Biases = "uniform", eps: float = 1e-5,
-                 eps_place: EpsilonPlace = "inside") -> None:
+                 scale: float = 0.1, biases: Biases = "uniform", eps: float = 1e-5) -> None:
         self.gaussians, self.mixtures, self.advance = gaussians, mixtures, advance
         self.clip_steps, self.clip_output, self.first_window = clip_steps, clip_output, first_window
         self.biases, self.start = biases, nn.init.uniform(scale)
 
         def lstm(n_in: int) -> nn.LSTMCell:
-            return nn.LSTMCell(n_in, hidden, norm, eps=eps, eps_place=eps_place, input_init=self.start,
+            return nn.LSTMCell(n_in, hidden, norm, eps=eps, input_init=self.start,
                                recurrent_init=self.start, gradient_limit=clip_steps or None)
 
         self.layer1 = lstm(POINT + CLASSES)

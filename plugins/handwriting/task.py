@@ -11,7 +11,6 @@ import numpy as np
 from duoln import Tensor, ops, optim
 from duoln.data import Batch, examples
 from duoln.nn import Module, Params
-from duoln.ops.norm import EpsilonPlace
 from duoln.plugins.handwriting import corpus, data, iam
 from duoln.plugins.handwriting.model import Biases, FirstWindow, Norm, Synthesis
 from duoln.plugins.handwriting.ops import mixture_density
@@ -62,10 +61,8 @@ class HandwritingConfig(Config):
     """Initial biases: uniform as the weights are, or zeros."""
     eps: float = 1e-5
     """Epsilon of the norms."""
-    eps_place: EpsilonPlace = "inside"
-    """Whether epsilon stands inside the root of the norms or outside."""
     source: data.Source = "auto"
-    """The data: iam is the original, made is drawn on the spot, auto is the original where it is to be had."""
+    """The data: iam is the original, made is synthetic, auto is the original if available, else made."""
     lines: int | None = None
     """Train on the first so many lines only; none is all."""
     evaluate_lines: int | None = None
@@ -108,8 +105,7 @@ class Handwriting(Task):
 
     def model(self, cfg: HandwritingConfig) -> Module:
         return Synthesis(cfg.norm, cfg.hidden, cfg.gaussians, cfg.mixtures, cfg.clip_steps, cfg.clip_output,
-                         cfg.window_advance, cfg.first_window, cfg.start_scale, cfg.start_biases, cfg.eps,
-                         cfg.eps_place)
+                         cfg.window_advance, cfg.first_window, cfg.start_scale, cfg.start_biases, cfg.eps)
 
     def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
         return ops.sum(self.predict(model, params, batch)) / batch["text"].shape[0]

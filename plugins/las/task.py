@@ -36,7 +36,7 @@ class LasConfig(Config):
     clip: float = 1.0
     """Bound on each entry of the gradients."""
     source: data.Source = "timit"
-    """The corpus: auto is the spoken digits, or made sounds where they are not to be had."""
+    """The corpus: auto is the spoken digits if available, else synthetic sounds."""
     words: int = 1
     """Recordings of a clip: more than one are joined at random, with a space between their transcripts."""
     mels: int = 40

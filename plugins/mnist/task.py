@@ -36,7 +36,7 @@ class MnistConfig(Config):
     dropout: float = 0.0
     """The share of each hidden layer's activations that an update leaves out; 0 is the paper's."""
     source: data.Source = "auto"
-    """The data: mnist is the original, made is drawn on the spot, auto is the original where it is to be had."""
+    """The data: mnist is the original, made is synthetic, auto is the original if available, else made."""
     rows: int | None = None
     """Train on the first so many digits only; none is all."""
 

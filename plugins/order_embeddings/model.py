@@ -8,7 +8,6 @@ from typing import Literal
 from duoln import Tensor, nn, ops, optim
 from duoln.nn import Params
 from duoln.nn.cells import UpdateGate
-from duoln.ops.norm import EpsilonPlace
 from duoln.plugins.order_embeddings.ops import order_violation
 
 Norm = Literal["none", "layer-theano", "layer"]
@@ -28,7 +27,7 @@ class OrderEmbedding(nn.Module):
             cosine of the points as they are.
         margin: by which a caption's own image is to be better than any other, and an image's own caption.
         update_gate: what a gate of 1 does to the state, as in `nn.RecurrentCell`; the authors' code "keeps" it.
-        eps, eps_place: of the norms.
+        eps: of the norms.
 
     Shape:
         `captions`: ids int32 (T, N), mask bool (T, N) -> (N, joint_size). `images`: (M, image_size) ->
@@ -36,14 +35,13 @@ class OrderEmbedding(nn.Module):
     """
 
     def __init__(self, vocabulary: int, word_size: int, image_size: int, joint_size: int, norm: Norm = "none",
-                 score: Score = "order", margin: float = 0.05, update_gate: UpdateGate = "keeps", eps: float = 1e-5,
-                 eps_place: EpsilonPlace = "inside") -> None:
+                 score: Score = "order", margin: float = 0.05, update_gate: UpdateGate = "keeps",
+                 eps: float = 1e-5) -> None:
         self.score, self.margin = score, margin
         self.words = nn.Embedding(vocabulary, word_size)
         # The authors' code starts square matrices orthogonal and others uniform.
         start = nn.init.orthogonal if word_size == joint_size else nn.init.uniform(0.1)
-        self.sentence = nn.GRUCell(word_size, joint_size, norm, eps=eps, eps_place=eps_place, update_gate=update_gate,
-                                   input_init=start)
+        self.sentence = nn.GRUCell(word_size, joint_size, norm, eps=eps, update_gate=update_gate, input_init=start)
         self.image = nn.Linear(image_size, joint_size)
 
     def captions(self, params: Params, ids: Tensor, mask: Tensor) -> Tensor:

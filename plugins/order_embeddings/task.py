@@ -13,7 +13,6 @@ from duoln import Tensor, optim
 from duoln.data import Batch
 from duoln.nn import Module, Params
 from duoln.nn.cells import UpdateGate
-from duoln.ops.norm import EpsilonPlace
 from duoln.plugins.order_embeddings import data, retrieval
 from duoln.plugins.order_embeddings.corpus import Sentences
 from duoln.plugins.order_embeddings.model import Norm, OrderEmbedding, Score, clip_each_array
@@ -52,11 +51,9 @@ class OrderEmbeddingsConfig(Config):
     """What an update gate of 1 does to the state: keeps it, as in the authors' code, or renews it, as in eq. 25."""
     eps: float = 1e-5
     """Epsilon of the norms."""
-    eps_place: EpsilonPlace = "inside"
-    """Whether epsilon stands inside the root of the norms or outside."""
     source: data.Source = "auto"
-    """The data: coco is the original, flickr8k a substitute with photographs, made is drawn on the spot, auto is the
-    first of these to be had. flickr8k-captions is a substitute without pictures: its features are made of captions."""
+    """The data: coco is the original, flickr8k a substitute with photographs, made is synthetic, auto is the first of
+    these that is available. flickr8k-captions is a substitute without pictures: its features are made of captions."""
 
 
 TABLE_2 = ReferenceTable(
@@ -102,7 +99,7 @@ class OrderEmbeddings(Task):
 
     def model(self, cfg: OrderEmbeddingsConfig) -> Module:
         return OrderEmbedding(cfg.vocabulary, cfg.word_size, cfg.image_size, cfg.joint_size, cfg.norm, cfg.score,
-                              cfg.margin, cfg.update_gate, cfg.eps, cfg.eps_place)
+                              cfg.margin, cfg.update_gate, cfg.eps)
 
     def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
         assert isinstance(model, OrderEmbedding)

@@ -9,7 +9,6 @@ import numpy as np
 from duoln import Tensor, nn, ops
 from duoln.nn import Params
 from duoln.nn.cells import UpdateGate
-from duoln.ops.norm import EpsilonPlace
 from duoln.randomness import Stream
 
 Norm = Literal["none", "layer", "layer-theano"]
@@ -35,7 +34,7 @@ class SkipThoughts(nn.Module):
             eq. 26-28.
         update_gate: what a gate of 1 does to the state, as in `nn.RecurrentCell`; the code behind the paper "keeps" it.
         floor: added to the probability of a word in the loss.
-        eps, eps_place: of the norms.
+        eps: of the norms.
 
     Shape:
         `code`: words int32 (L, B), mask bool (L, B) -> (B, hidden); `nats`: as `data.Triplets.batch` has them ->
@@ -43,12 +42,11 @@ class SkipThoughts(nn.Module):
     """
 
     def __init__(self, words: int, width: int, hidden: int, norm: Norm, update_gate: UpdateGate = "keeps",
-                 floor: float = 1e-8, eps: float = 1e-5, eps_place: EpsilonPlace = "inside") -> None:
+                 floor: float = 1e-8, eps: float = 1e-5) -> None:
         self.width, self.hidden, self.floor = width, hidden, floor
 
         def gru() -> nn.GRUCell:
-            return nn.GRUCell(width, hidden, norm, eps=eps, eps_place=eps_place, update_gate=update_gate,
-                              input_init=start_matrix)
+            return nn.GRUCell(width, hidden, norm, eps=eps, update_gate=update_gate, input_init=start_matrix)
 
         self.embedding = nn.Embedding(words, width)
         self.encoder, self.previous, self.next = gru(), gru(), gru()

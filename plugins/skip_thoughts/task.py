@@ -13,7 +13,6 @@ from duoln import Tensor, ops, optim
 from duoln.data import DATA_SEED, Batch, suited_to
 from duoln.nn import Module, Params
 from duoln.nn.cells import UpdateGate
-from duoln.ops.norm import EpsilonPlace
 from duoln.plugins.skip_thoughts import classify, data, judging, sets, table
 from duoln.plugins.skip_thoughts.corpus import Corpus
 from duoln.plugins.skip_thoughts.model import Norm, SkipThoughts
@@ -55,11 +54,9 @@ class SkipThoughtsConfig(Config):
     """Whether all words are read in lower case."""
     eps: float = 1e-5
     """Epsilon of the norms."""
-    eps_place: EpsilonPlace = "inside"
-    """Whether epsilon stands inside the root of the norms or outside."""
     source: data.Source = "auto"
-    """The sentences: bookcorpus is the original, novels100 and novels are substitutes, made are drawn on the spot, auto
-    is the first to be had."""
+    """The sentences: bookcorpus is the original, novels100 and novels are substitutes, made is synthetic, auto is the
+    first that is available."""
     corpus: str | None = None
     """A plain text of your own; none is that of the data folders."""
     vocabulary: str | None = None
@@ -130,8 +127,7 @@ class SkipThoughtsTask(Task):
         return {test.name: {**sets.as_batch(test, number), **how} for test in tests}
 
     def model(self, cfg: SkipThoughtsConfig) -> Module:
-        return SkipThoughts(cfg.words, cfg.width, cfg.hidden, cfg.norm, cfg.update_gate, cfg.floor, cfg.eps,
-                            cfg.eps_place)
+        return SkipThoughts(cfg.words, cfg.width, cfg.hidden, cfg.norm, cfg.update_gate, cfg.floor, cfg.eps)
 
     def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
         """The sum over words, both sentences and the batch, as in the code behind the paper."""

@@ -14,7 +14,7 @@ import time
 
 import numpy as np
 import pytest
-from conftest import TESTS
+from conftest import TOOLS
 from small_runs import Line, fit_into, line_trainer, state_bits
 
 from duoln.errors import CheckpointError
@@ -42,7 +42,7 @@ print("done", flush=True)
 def _start(folder, backend="numpy"):
     """A run in a process of its own: 15 steps, a checkpoint after each."""
     run = subprocess.Popen([sys.executable, "-c", _RUN, str(folder), backend], stdout=subprocess.PIPE, text=True,
-                           cwd=TESTS, env={**os.environ, "DUOLN_OFFLINE": "1"})
+                           cwd=TOOLS, env={**os.environ, "DUOLN_OFFLINE": "1"})
     assert run.stdout.readline() == "ready\n"
     return run
 
@@ -160,7 +160,7 @@ except CheckpointError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
-                          cwd=TESTS)
+                          cwd=TOOLS)
     assert "File too large" in done.stdout and "step-000000016" in done.stdout
     saved, refused = checkpoint.newest(tmp_path / "run" / "checkpoints")
     assert saved.step == 15 and refused == [] and not list((tmp_path / "run").rglob("*.part"))

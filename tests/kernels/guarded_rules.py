@@ -18,7 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "plugins")]
+_TESTS = Path(__file__).parents[1]
+sys.path[:0] = [str(_TESTS / "tools"), str(_TESTS / "plugins")]
 
 import guard_pages
 import operator_layouts

@@ -30,15 +30,9 @@ def make_arguments(cell, norm, rng, sizes, dtype, mask=None):
     return arguments_of(problem, dtype)
 
 
-def attributes(cell, norm, reverse=False, remat=False, eps=1e-5, gradient_limit=None):
+def attributes(cell, norm, reverse=False, eps=1e-5, gradient_limit=None):
     """The attributes of an operator."""
-    of_lstm = {"remat": remat} if cell == "lstm" else {}
-    return {"norm": norm, "eps": eps, "eps_place": "inside", "reverse": reverse, "gradient_limit": gradient_limit, **of_lstm}
-
-
-def remats(cell):
-    """The values of `remat` that a cell has."""
-    return (False, True) if cell == "lstm" else (False,)
+    return {"norm": norm, "eps": eps, "reverse": reverse, "gradient_limit": gradient_limit}
 
 
 def rule_of(cell, name):

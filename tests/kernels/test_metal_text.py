@@ -50,7 +50,7 @@ def texts(batch, hidden):
             for cell, norm in (("lstm", "layer"), ("lstm", "layer-cell"), ("gru", "layer")):
                 proj, states = mx.zeros((batch, CELLS[cell].gates * hidden)), (state,) * len(CELLS[cell].states)
                 norms = {name: mx.zeros(shape) for name, shape in norm_shapes(cell, norm, hidden).items()}
-                steps = MetalSteps(None, cell, Settings(norm, 1e-5, "inside"), None, norms)
+                steps = MetalSteps(None, cell, Settings(norm, 1e-5), None, norms)
                 steps.backward(steps.forward(proj, proj, states, mask)[1], list(states))
     return made
 

@@ -33,7 +33,7 @@ def _norm(op, width):
     rng = np.random.default_rng(width)
     x, row = rng.standard_normal((2, width)).astype(np.float32), np.ones(width, np.float32)
     if op == "layer_norm":
-        return RuleCase(op, f"2 x {width}", (x, row, row), {"eps": 1e-5, "eps_place": "inside"}, 1)
+        return RuleCase(op, f"2 x {width}", (x, row, row), {"eps": 1e-5}, 1)
     return RuleCase(op, f"2 x {width}", (x, x, row), {"eps": 1e-5}, 1)
 
 

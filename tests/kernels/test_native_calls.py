@@ -30,7 +30,7 @@ def test_the_same_bits_for_any_number_of_threads(numpy_backend, monkeypatch, rng
     def bits():
         norm, loss = (op.rules("numpy")[0] for op in (ops.layer_norm, ops.softmax_cross_entropy))
         assert norm.name == loss.name == "compiled"
-        y, saved = norm.forward(numpy_backend, x, gain, bias, 1e-5, "inside", "tanh")
+        y, saved = norm.forward(numpy_backend, x, gain, bias, 1e-5, "tanh")
         each, kept = loss.forward(numpy_backend, x, labels)
         arrays = (y, each, *norm.vjp(numpy_backend, saved, gout, (True,) * 3), loss.vjp(numpy_backend, kept, d_loss, (True, False))[0],
                   *(a for op, given in beside for a in _of_rule(op, given, numpy_backend, gout)))
@@ -79,7 +79,7 @@ def test_an_entry_that_is_not_in_the_file():
 def test_what_is_not_a_number_comes_out(value, numpy_backend):
     x = np.arange(20, dtype=np.float32).reshape(4, 5)
     x[1, 2] = value
-    y = ops.layer_norm.rules("numpy")[0].forward(numpy_backend, x, None, None, 1e-5, "inside", "relu")[0]
+    y = ops.layer_norm.rules("numpy")[0].forward(numpy_backend, x, None, None, 1e-5, "relu")[0]
     loss = ops.softmax_cross_entropy.rules("numpy")[0].forward(numpy_backend, x, np.zeros(4, np.int32))[0]
     assert np.isnan(y[1]).all() and np.isfinite(y[[0, 2, 3]]).all()
     assert (np.isfinite(loss[[0, 2, 3]]).all() and not np.isfinite(loss[1])) or value == -np.inf
@@ -112,7 +112,7 @@ def test_a_norm_of_a_sum_has_the_bits_of_a_sum_and_a_norm(dtype, width, numpy_ba
     be = numpy_backend
     x, residual, dy, d_total = (rng.standard_normal((67, width)).astype(dtype) for _ in range(4))
     gain, bias = (rng.standard_normal(width).astype(dtype) for _ in range(2))
-    for op, plain, params, more in ((ops.add_layer_norm, ops.layer_norm, (gain, bias), ("inside", None)), (ops.add_rms_norm, ops.rms_norm, (gain,), ())):
+    for op, plain, params, more in ((ops.add_layer_norm, ops.layer_norm, (gain, bias), (None,)), (ops.add_rms_norm, ops.rms_norm, (gain,), ())):
         fused, norm = op.rules("numpy")[0], plain.rules("numpy")[0]
         (y, total), saved = fused.forward(be, x, residual, *params, 1e-5)
         expected, kept = norm.forward(be, x + residual, *params, 1e-5, *more)

@@ -74,7 +74,7 @@ def test_what_it_names_exists():
     for name in ("native.h", "common.cuh", "portable.h", "vector.h"):
         assert f"`{name}`" in RECIPE and (source.FOLDER / name).is_file()
     for file, words in (("kernels/case_table.py", ["def rule_cases"]), ("kernels/native.h", ["ENTRIES"]), ("kernels/team.h", ["in_parts"]),
-                        ("kernels/settings.py", ['"take/take.cu": list(STORED)']), ("tests/stand_in_metal.py", ["KERNELS = "]),
+                        ("kernels/settings.py", ['"take/take.cu": list(STORED)']), ("tests/tools/stand_in_metal.py", ["KERNELS = "]),
                         ("tests/kernels/test_metal_rules.py", ["CASES = ", "BROKEN = "]), ("tests/kernels/test_metal_text.py", ["def texts"]),
                         ("tests/kernels/test_cuda_rules.py", ["BROKEN = "]), ("tests/kernels/test_layouts.py", ["LEAST = "]),
                         ("duoln/bench/subjects.py", ["class Subject"])):

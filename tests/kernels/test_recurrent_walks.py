@@ -12,7 +12,6 @@ from recurrent_cases import (
     fused_names,
     gouts_of,
     make_arguments,
-    remats,
     results,
     rule_of,
     wide,
@@ -42,13 +41,11 @@ def test_every_size_equals_the_composed_rule_in_float64(cell, norm, sizes, rng, 
         attrs = attributes(cell, norm, reverse=size[3] % 3 == 0, eps=EPS)
         expected = results(rule_of(cell, "composed"), numpy_backend, wide(arguments), attrs, wide(gouts))
         for name in fused_names() if number % 5 == 0 else fused_names()[:1]:  # the plain rule has no blocks
-            for remat in remats(cell):
-                own = {**attrs, "remat": remat} if cell == "lstm" else attrs
-                for dtype, given, d_given in (("float32", arguments, gouts), ("float64", wide(arguments), wide(gouts))):
-                    computed = results(rule_of(cell, name), numpy_backend, given, own, d_given)
-                    for k, (a, b) in enumerate(zip(computed, expected, strict=True)):
-                        assert a.dtype == dtype
-                        check_close(a, b, 8 * tolerance(dtype, 2000), f"{name} {dtype} {size} result {k}")
+            for dtype, given, d_given in (("float32", arguments, gouts), ("float64", wide(arguments), wide(gouts))):
+                computed = results(rule_of(cell, name), numpy_backend, given, attrs, d_given)
+                for k, (a, b) in enumerate(zip(computed, expected, strict=True)):
+                    assert a.dtype == dtype
+                    check_close(a, b, 8 * tolerance(dtype, 2000), f"{name} {dtype} {size} result {k}")
 
 
 # Threads ---------------------------------------------------------------------------------------------------
@@ -66,21 +63,20 @@ def _bytes_with(monkeypatch, threads, cell, size, run):
     return [a.tobytes() for a in run()]
 
 
-def _runner(cell, norm, size, rng, backend, remat=False):
+def _runner(cell, norm, size, rng, backend):
     mask = rng.random(size[:2]) < 0.8
     arguments = make_arguments(cell, norm, rng, size, "float32", mask)
     gouts = gouts_of(cell, size, rng, "float32")
-    return lambda: results(rule_of(cell, COMPILED), backend, arguments, attributes(cell, norm, remat=remat), gouts)
+    return lambda: results(rule_of(cell, COMPILED), backend, arguments, attributes(cell, norm), gouts)
 
 
 @NEEDS_COMPILER
 @pytest.mark.parametrize("size", SHARED.values(), ids=SHARED)
 @pytest.mark.parametrize(("cell", "norm"), WALKS)
 def test_the_same_bits_for_any_number_of_threads(cell, norm, size, rng, numpy_backend, monkeypatch):
-    for remat in remats(cell):
-        run = _runner(cell, norm, size, rng, numpy_backend, remat)
-        one, *more = (_bytes_with(monkeypatch, threads, cell, size, run) for threads in (1, 2, 3, 8))
-        assert all(several == one for several in more)
+    run = _runner(cell, norm, size, rng, numpy_backend)
+    one, *more = (_bytes_with(monkeypatch, threads, cell, size, run) for threads in (1, 2, 3, 8))
+    assert all(several == one for several in more)
 
 
 @NEEDS_COMPILER
@@ -164,9 +160,8 @@ def test_what_is_not_finite_goes_where_the_composed_rule_sends_it(cell, norm, si
     arguments[place][(1, 3, 0) if place == 0 else (3, 0)] = bad
     gouts = gouts_of(cell, size, rng, "float32")
     with np.errstate(all="ignore"):
-        expected, *computed = (results(rule_of(cell, name), numpy_backend, arguments, attributes(cell, norm, **own), gouts)
-                             for name, own in (("composed", {}), *((name, {}) for name in fused_names()),
-                                               *((fused_names()[0], {"remat": remat}) for remat in remats(cell)[1:])))
+        expected, *computed = (results(rule_of(cell, name), numpy_backend, arguments, attributes(cell, norm), gouts)
+                               for name in ("composed", *fused_names()))
     for fused in computed:
         for k, (a, b) in enumerate(zip(fused, expected, strict=True)):
             np.testing.assert_array_equal(np.isfinite(a), np.isfinite(b), err_msg=f"result {k}")

@@ -29,7 +29,7 @@ def _check_rules(op, arrays, attrs, backend, length=1):
 @pytest.mark.parametrize(("shape", "dtype", "threads"), every_second(SHAPES, DTYPES, THREADS), ids=str, indirect=["threads"])
 def test_layer_norm(shape, dtype, threads, rng, numpy_backend):
     x, gain, bias = (rng.standard_normal(s).astype(dtype) for s in (shape, shape[-1:], shape[-1:]))
-    _check_rules(ops.layer_norm, [x, gain, bias], {"eps": 1e-5, "eps_place": "inside"},
+    _check_rules(ops.layer_norm, [x, gain, bias], {"eps": 1e-5},
                numpy_backend, length=max(shape[-1], x.size // shape[-1]))
 
 
@@ -38,7 +38,7 @@ def test_layer_norm(shape, dtype, threads, rng, numpy_backend):
 def test_layer_norm_without_gain_or_bias(parts, activation, rng, numpy_backend):
     x, gain, bias = (rng.standard_normal(s).astype(np.float32) for s in ((4, 6), 6, 6))
     _check_rules(ops.layer_norm, [x, gain if "gain" in parts else None,
-               bias if "bias" in parts else None], {"eps": 1e-5, "eps_place": "inside", "activation": activation},
+               bias if "bias" in parts else None], {"eps": 1e-5, "activation": activation},
                numpy_backend, length=24)
 
 
@@ -73,14 +73,13 @@ def test_the_norms_beside_layer_norm_of_a_view(norm, rng, numpy_backend):
 
 def test_layer_norm_of_a_view(rng, numpy_backend):
     x = rng.standard_normal((6, 8)).astype(np.float32)[::2, ::-1]
-    _check_rules(ops.layer_norm, [x, None, None], {"eps": 1e-5, "eps_place": "inside"},
+    _check_rules(ops.layer_norm, [x, None, None], {"eps": 1e-5},
                numpy_backend, length=24)
 
 
 def test_layer_norm_leaves_the_rest_to_the_composed_rule(numpy_backend):
     rule, x = _rule(ops.layer_norm), np.ones((2, 3), np.float32)
-    assert "outside" in rule.supports(numpy_backend, x, None, None, eps=1e-5, eps_place="outside")
-    assert "no values" in rule.supports(numpy_backend, x[:0], None, None, eps=1e-5, eps_place="inside")
+    assert "no values" in rule.supports(numpy_backend, x[:0], None, None, eps=1e-5)
 
 
 @pytest.mark.parametrize(("shape", "dtype", "threads"), every_second(SHAPES, DTYPES, THREADS), ids=str, indirect=["threads"])
@@ -96,7 +95,7 @@ def test_softmax_cross_entropy(shape, dtype, threads, rng, numpy_backend):
 def test_a_row_may_end_inside_a_vector(width, dtype, rng, numpy_backend):
     x = (rng.standard_normal((3, width)) + 3 * rng.standard_normal((3, 1))).astype(dtype)
     gain, bias = (rng.standard_normal(width).astype(dtype) for _ in range(2))
-    _check_rules(ops.layer_norm, [x, gain, bias], {"eps": 1e-2, "eps_place": "inside", "activation": "tanh"},
+    _check_rules(ops.layer_norm, [x, gain, bias], {"eps": 1e-2, "activation": "tanh"},
                  numpy_backend, length=width)
     _check_rules(ops.softmax_cross_entropy, [x, rng.integers(0, width, 3).astype(np.int32)], {}, numpy_backend,
                  length=width)

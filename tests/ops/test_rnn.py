@@ -178,15 +178,6 @@ def test_wrong_bounds_are_named(rng, numpy_backend):
     check_error(UsageError, lambda: nn.LSTM(3, 4, gradient_limit=0.0), "[LSTM] gradient_limit", "0.0")
 
 
-@pytest.mark.parametrize("cell", recurrent.CELLS)
-def test_epsilon_outside_the_root(cell, rng, numpy_backend):
-    p = Problem(cell, "layer", rng, eps_place="outside", eps=1e-3)
-    tensors = [duoln.tensor(a, numpy_backend) for a in p.arrays]
-    for a, b in zip(p.op(*tensors), p.reference(*p.arrays, eps=1e-3, outside=True), strict=True):
-        np.testing.assert_allclose(a.numpy(), b, rtol=1e-12, atol=1e-12)
-    duoln.gradcheck(p.op, *tensors)
-
-
 @pytest.mark.parametrize(("cell", "norm"), [v for v in VARIANTS if v[1] != "batch"])
 def test_a_padded_batch_gives_what_its_sequences_give_alone(cell, norm, rng, numpy_backend):
     p = Problem(cell, norm, rng, steps=5, batch=3)

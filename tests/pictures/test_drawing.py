@@ -6,7 +6,7 @@ import sys
 from importlib.util import find_spec
 
 import pytest
-from conftest import PATIENCE, TESTS
+from conftest import PATIENCE, TOOLS
 
 from duoln.cli.run import run_task
 from duoln.errors import UsageError
@@ -25,7 +25,7 @@ CONDITIONS = {
     "a backend that is none": ({"MPLBACKEND": "garbage"}, {}, True),
     "settings of bytes": ({"MATPLOTLIBRC": "HERE"}, {"matplotlibrc": b"font.size: \xff\xfe\n"}, False),
     "settings that need LaTeX": ({"MATPLOTLIBRC": "HERE", "PATH": ""}, {"matplotlibrc": b"text.usetex: True\n"}, True),
-    "an installation that is broken": ({"PYTHONPATH": f"HERE:{TESTS}"}, {"matplotlib.py": b"raise ValueError('numpy.dtype size changed')\n"},
+    "an installation that is broken": ({"PYTHONPATH": f"HERE:{TOOLS}"}, {"matplotlib.py": b"raise ValueError('numpy.dtype size changed')\n"},
                                        False),
 }
 
@@ -36,7 +36,7 @@ def test_a_run_has_its_table(name, tmp_path):
     for file, content in files.items():
         (tmp_path / file).write_bytes(content)
     done = subprocess.run(
-        [sys.executable, "-c", _RUN, str(tmp_path / "run")], capture_output=True, text=True, check=False, timeout=PATIENCE, cwd=TESTS,
+        [sys.executable, "-c", _RUN, str(tmp_path / "run")], capture_output=True, text=True, check=False, timeout=PATIENCE, cwd=TOOLS,
         env={**os.environ, "DUOLN_OFFLINE": "1", **{key: text.replace("HERE", str(tmp_path)) for key, text in variables.items()}})
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr[-2000:]
     assert "MSE" in done.stdout and (tmp_path / "run" / "curves.csv").exists()
@@ -67,11 +67,11 @@ def test_a_picture_changes_nothing_in_the_users_matplotlib(tmp_path):
 
 
 def test_what_is_wrong_is_said_before_anything_is_computed(tmp_path, monkeypatch):
-    drawing.obstacle.cache_clear()
+    drawing.refusal.cache_clear()
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     monkeypatch.setenv("MPLBACKEND", "theirs")
     try:
         check_error(UsageError, lambda: drawing.check_picture(tmp_path / "p.png"), "matplotlib cannot be imported: ")
         assert os.environ["MPLBACKEND"] == "theirs"
     finally:
-        drawing.obstacle.cache_clear()
+        drawing.refusal.cache_clear()

@@ -18,7 +18,7 @@ SETTINGS = {
             "vocabulary": None, "width": 240, "hidden": 240, "sentences": 4, "window": None, "within_from": None,
             "last_token": "dropped", "order": "sequential", "last_batch": "dropped", "pad_multiple": 1,
             "start": "paper", "tied": False, "dropout": "paper", "keep": 0.5, "bias_twice": True, "clip": "paper",
-            "clip_limit": 10.0, "likelihood": "paper", "remat": False, "eps": 1e-05, "eps_place": "inside",
+            "clip_limit": 10.0, "likelihood": "paper", "eps": 1e-05,
             "source": "auto", "corpus": None, "questions": None, "evaluate_questions": 3924},
         "paper": {"epochs": 135, "evaluate_every": 1000},
         "small": {
@@ -69,7 +69,7 @@ SETTINGS = {
             "adam_eps": 1e-06, "norm": "layer", "hidden": 400, "gaussians": 10, "mixtures": 20, "length": 500,
             "text_length": 96, "order": "sequential", "clip_output": 100.0, "clip_steps": 10.0,
             "clip_weights": 10.0, "window_advance": 1.0, "first_window": "first_character", "start_scale": 0.1,
-            "start_biases": "uniform", "eps": 1e-05, "eps_place": "inside", "source": "auto", "lines": None,
+            "start_biases": "uniform", "eps": 1e-05, "source": "auto", "lines": None,
             "evaluate_lines": None},
         "paper": {"epochs": 299, "evaluate_every": 2000},
         "small": {
@@ -122,7 +122,7 @@ SETTINGS = {
             "seed": 0, "epochs": 1, "batch_size": 128, "learning_rate": 0.001, "evaluate_every": 0, "patience": 0,
             "norm": "none", "score": "order", "margin": 0.05, "joint_size": 1024, "word_size": 300,
             "image_size": 4096, "vocabulary": 32000, "bias_correction": "kiros2015", "clip_each": 2.0,
-            "last_batch": "dropped", "update_gate": "keeps", "eps": 1e-05, "eps_place": "inside", "source": "auto"},
+            "last_batch": "dropped", "update_gate": "keeps", "eps": 1e-05, "source": "auto"},
         "paper": {"epochs": 100, "evaluate_every": 300},
         "small": {
             "epochs": 40, "batch_size": 64, "joint_size": 128, "word_size": 100, "image_size": 512,
@@ -135,8 +135,7 @@ SETTINGS = {
         "defaults": {
             "seed": 0, "epochs": 1, "batch_size": 64, "learning_rate": 0.0002, "evaluate_every": 0, "patience": 0,
             "bias_correction": "kiros2015", "clip": 5.0, "norm": "layer-theano", "update_gate": "keeps", "hidden": 2400, "width": 620,
-            "words": 20000, "longest": 30, "filtering": "batch", "floor": 1e-08, "lower_case": False, "eps": 1e-05,
-            "eps_place": "inside", "source": "auto", "corpus": None, "vocabulary": None, "valid_share": 0.02,
+            "words": 20000, "longest": 30, "filtering": "batch", "floor": 1e-08, "lower_case": False, "eps": 1e-05, "source": "auto", "corpus": None, "vocabulary": None, "valid_share": 0.02,
             "valid_triplets": 1024, "judge": "nested", "sick_round": "keras0"},
         "paper": {"epochs": 1, "evaluate_every": 50000},
         "small": {

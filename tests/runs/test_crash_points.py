@@ -8,14 +8,15 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from conftest import TESTS
+from conftest import TOOLS
 
 
 def _drive(plans, folder):
-    done = subprocess.run([sys.executable, "runs/crash_points.py", json.dumps(plans), str(folder)], cwd=TESTS,
-                          env={**os.environ, "PYTHONPATH": str(TESTS), "OPENBLAS_NUM_THREADS": "1", "NO_COLOR": "1"}, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, str(Path(__file__).with_name("crash_points.py")), json.dumps(plans), str(folder)], cwd=TOOLS,
+                          env={**os.environ, "PYTHONPATH": str(TOOLS), "OPENBLAS_NUM_THREADS": "1", "NO_COLOR": "1"}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     for line in lines:

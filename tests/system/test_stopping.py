@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import TESTS
+from conftest import TOOLS
 from small_runs import At, Line, fit_into, line_trainer, state_bits
 
 from duoln.cli.run import run_task
@@ -97,7 +97,7 @@ def both():
 sys.exit(guarded(lambda: fit_into(line_trainer(be), Path({str(tmp_path / "r")!r}), be, [At(3, both)])))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False,
-                          cwd=TESTS)
+                          cwd=TOOLS)
     assert done.returncode == code and "not at once" not in done.stdout and "Traceback" not in done.stderr, done.stderr
 
 

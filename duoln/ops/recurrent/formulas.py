@@ -12,7 +12,7 @@ from typing import NamedTuple
 from duoln.core import Tensor
 from duoln.ops.elementwise import sigmoid, tanh
 from duoln.ops.index import getitem
-from duoln.ops.norm import EpsilonPlace, batch_norm, by_statistics, layer_norm
+from duoln.ops.norm import batch_norm, by_statistics, layer_norm
 from duoln.ops.recurrent.variants import CELLS
 from duoln.ops.shape import concat, split
 
@@ -22,14 +22,13 @@ class Settings(NamedTuple):
 
     norm: str
     eps: float
-    eps_place: EpsilonPlace
 
 
 Norms = Mapping[str, Tensor]
 
 
 def _ln(x: Tensor, norms: Norms, name: str, s: Settings) -> Tensor:
-    return layer_norm(x, norms[f"gain_{name}"], norms[f"bias_{name}"], eps=s.eps, eps_place=s.eps_place)
+    return layer_norm(x, norms[f"gain_{name}"], norms[f"bias_{name}"], eps=s.eps)
 
 
 def _bn(x: Tensor, norms: Norms, name: str, s: Settings) -> Tensor:
@@ -51,12 +50,12 @@ def _gates_ln(cell: str, x: Tensor, norms: Norms, name: str, s: Settings) -> Ten
     if len(CELLS[cell].parts) == 1:
         return _ln(x, norms, name, s)
     pieces = zip(_parts(x, 3, 2), _parts(norms[f"gain_{name}"], 3, 2), _parts(norms[f"bias_{name}"], 3, 2), strict=True)
-    return concat(*(layer_norm(part, g, b, eps=s.eps, eps_place=s.eps_place) for part, g, b in pieces), axis=-1)
+    return concat(*(layer_norm(part, g, b, eps=s.eps) for part, g, b in pieces), axis=-1)
 
 
 def _each_gate(x: Tensor, gates: int, gain: Tensor, bias: Tensor, s: Settings) -> list[Tensor]:
     pieces = zip(split(x, gates), split(gain, gates), split(bias, gates), strict=True)
-    return [layer_norm(part, g, b, eps=s.eps, eps_place=s.eps_place) for part, g, b in pieces]
+    return [layer_norm(part, g, b, eps=s.eps) for part, g, b in pieces]
 
 
 def input_to_gates(cell: str, x_proj: Tensor, bias: Tensor | None, norms: Norms, s: Settings) -> Tensor:
@@ -136,7 +135,7 @@ def gru_cell(x_gates: Tensor, h_proj: Tensor, h: Tensor, bias: Tensor | None, no
     if s.norm == "layer-per-gate":
         (gain_zr, gain_n), (bias_zr, bias_n) = _parts(norms["gain_h"], 3, 2), _parts(norms["bias_h"], 3, 2)
         z, r = (sigmoid(gate) for gate in _each_gate(x_zr + h_zr, 2, gain_zr, bias_zr, s))
-        n = tanh(layer_norm(x_n + r * h_n, gain_n, bias_n, eps=s.eps, eps_place=s.eps_place))
+        n = tanh(layer_norm(x_n + r * h_n, gain_n, bias_n, eps=s.eps))
     else:
         if s.norm == "recurrent-bias":
             h_n = h_n + norms["bias_n"]
