@@ -121,7 +121,7 @@ class Walk(NamedTuple):
     """A sequence in the order of computation."""
 
     x: Array
-    """(T, B, in)."""
+    """(T, B, in), with 0 where a row is masked: padding may be infinite, and its gradient would be NaN."""
     mask: Array | None
     reverse: bool
     limit: float | None
@@ -130,6 +130,8 @@ class Walk(NamedTuple):
     @classmethod
     def of(cls, x: Array, mask: Array | None, reverse: bool, limit: float | None) -> Walk:
         """The sequence from arrays in the order of time."""
+        if mask is not None:
+            x = _unpadded(x, mask)
         return cls(_turned(x, reverse), None if mask is None else _turned(mask, reverse), reverse, limit)
 
     def bound(self, *gradients: Array) -> None:
@@ -141,6 +143,11 @@ class Walk(NamedTuple):
     def in_time(self, array: Array) -> Array:
         """The array in the order of time, from the order of computation, or the reverse."""
         return _turned(array, self.reverse)
+
+
+def _unpadded(x: Array, mask: Array) -> Array:
+    """The values where the mask (T, B) is True, and 0 elsewhere."""
+    return cupy.where(mask[..., None], x, x.dtype.type(0))
 
 
 def _turned(array: Array, reverse: bool) -> Array:
@@ -217,4 +224,5 @@ def weight_gradient(x: Array, d_proj: Array) -> Array:
 
 def input_gradient(d_proj: Array, weight: Array, walk: Walk) -> Array:
     """The gradient of the input, (T, B, in), in the order of time."""
-    return walk.in_time(cublas.multiply(rows(d_proj), weight.T).reshape(walk.x.shape))
+    d_x = cublas.multiply(rows(d_proj), weight.T).reshape(walk.x.shape)
+    return walk.in_time(d_x if walk.mask is None else _unpadded(d_x, walk.mask))

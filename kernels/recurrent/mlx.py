@@ -88,6 +88,8 @@ class _Saved(NamedTuple):
     first: States
     w_h: Array
     times: Sequence[int]
+    padding: Array | None
+    """(T, B, 1), False where a row's input was taken for 0; None where no row's was."""
     has_bias: bool
     norms: int
     limit: float | None
@@ -109,6 +111,9 @@ def _rule(name: str, cell: str, kind: type[FormulaSteps] | type[MetalSteps], sup
     def forward(be: Backend, x: Array, *arrays: Any, **attrs: Any) -> tuple[States, _Saved]:
         states, w_x, w_h, bias, mask, norms = Arrays.of(cell, attrs["norm"], arrays)
         settings = Settings(attrs["norm"], attrs["eps"])
+        padding = None if mask is None or settings.norm == "batch" else mask[..., None]
+        if padding is not None:
+            x = mx.where(padding, x, 0.0)  # padding may be infinite, and its gradient would be NaN
         of_input = _input_rule(cell, settings, list(norms))
         x_gates, x_gates_saved = of_input.forward(be, x, w_x, bias, *norms.values())
         steps = kind(be, cell, settings, bias, norms)
@@ -121,7 +126,7 @@ def _rule(name: str, cell: str, kind: type[FormulaSteps] | type[MetalSteps], sup
             hidden[t] = states[0]
         out = mx.stack([hidden[t] for t in sorted(hidden)])
         return (out, *states), _Saved(steps, (of_input, x_gates_saved), kept, before, first, w_h, times,
-                                      bias is not None, len(norms), attrs["gradient_limit"])
+                                      padding, bias is not None, len(norms), attrs["gradient_limit"])
 
     def vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Sequence[bool]) -> list[Array | None]:
         d_hidden, *given = gouts
@@ -147,6 +152,8 @@ def _rule(name: str, cell: str, kind: type[FormulaSteps] | type[MetalSteps], sup
         in_time = mx.stack([d_x_gates[t] for t in sorted(d_x_gates)])
         d_x, d_w_x, d_bias, *d_norms = of_input.vjp(be, x_gates_saved, in_time,
                                                     (needs[0], True, saved.has_bias, *([True] * saved.norms)))
+        if saved.padding is not None and d_x is not None:
+            d_x = mx.where(saved.padding, d_x, 0.0)
         d_read = saved.steps.parameters(walked)
         if saved.has_bias:
             d_bias = d_bias + d_read.pop(0)

@@ -43,6 +43,8 @@ def _rule(kind: type[Cell]) -> Rule:
         states, w_x, w_h, bias, mask, norms = Arrays.of(kind.name, attrs["norm"], arrays)
         cell = kind(attrs["norm"], attrs["eps"], bias, norms)
         times = range(len(x) - 1, -1, -1) if attrs["reverse"] else range(len(x))
+        if mask is not None:
+            x = np.where(mask[..., None], x, x.dtype.type(0))  # padding may be infinite, and its gradient would be NaN
         x_proj = x @ w_x
         before, hidden = np.empty((2, len(x), *states[0].shape), x.dtype)
         kept = []
@@ -78,6 +80,8 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
         for name, d in gradient.parameters.items():
             totals[name] = totals[name] + d if name in totals else d
     d_x = d_x_proj @ saved.w_x.T if needs[0] else None
+    if d_x is not None and saved.mask is not None:
+        d_x = np.where(saved.mask[..., None], d_x, d_x.dtype.type(0))
     return [d_x, *d_states, _weight_gradient(saved.x, d_x_proj), _weight_gradient(saved.before, d_h_proj),
             totals.get("bias"), None, *(totals[name] for name in saved.cell.norms)]
 
