@@ -20,6 +20,7 @@ from duoln.core.arguments import (
 )
 from duoln.core.pytorch_names import OF_RECURRENT
 from duoln.core.spec import check_tensors
+from duoln.core.tensor import constant_tensor
 from duoln.errors import ShapeError, UsageError
 from duoln.nn import init, reports, step_statistics
 from duoln.nn.layers import check_sizes
@@ -158,13 +159,16 @@ class RecurrentCell(Module):
         like = parameter(self._name, params, "w_h")
         check_tensors(self._name, like)
         shape = (batch, self.n_hidden)
-        dtypes = [state_dtype(self.cell, name, like.dtype) for name in self.state_names]
+        stored = like.dtype
+        dtypes = [state_dtype(self.cell, name, stored) for name in CELLS[self.cell].states]
         if self.learned_state:
             learned = parameters(self._name, params, [f"{name}0" for name in self.state_names])
             return tuple(ops.broadcast_to(state.astype(dtype), shape=shape)
                          for state, dtype in zip(learned, dtypes, strict=True))
-        zeros = {dtype: ops.zeros(shape, like.backend, dtype) for dtype in dict.fromkeys(dtypes)}
-        return tuple(zeros[dtype] for dtype in dtypes)
+        first = constant_tensor(like.backend.zeros(shape, dtypes[0]), like.backend)
+        alike = dtypes[0] == dtypes[-1]
+        last = first if alike else constant_tensor(like.backend.zeros(shape, dtypes[-1]), like.backend)
+        return (first, last)[:len(dtypes)]
 
     def _states(self, params: Params, batch: int, given: States | None) -> States:
         """The states that were given, or the first ones."""

@@ -88,23 +88,13 @@ class _Saved(NamedTuple):
     norms: Array | None
     products: list[_Products]
     """One, or none after a gradient has taken them, because its walk overwrites them."""
-    attrs: dict[str, Any]
-
-    @property
-    def normed(self) -> Norms:
-        """The norms of the variant."""
-        return Norms.of(self.walk.cell, self.attrs["norm"])
-
-    @property
-    def has_two_norms(self) -> bool:
-        """Whether each product has a norm of its own."""
-        return "gain_x" in self.names
-
-    @property
-    def has_few_inputs(self) -> bool:
-        """Whether the walks multiply the inputs. They give no gradient of x_proj then."""
-        return (self.attrs["norm"] == self.walk.few_inputs and self.walked.x.shape[1] <= walks.FEW_INPUTS
-                and not self.walked.is_one_step)
+    normed: Norms
+    has_few_inputs: bool
+    """Whether the walks multiply the inputs. They give no gradient of x_proj then."""
+    norm: str
+    eps: float
+    limit: float
+    """The bound on the gradients of states between time steps; 0 for none."""
 
     def arguments(self, products: _Products, is_forward: bool = False) -> dict[str, Any]:
         """The arguments that both walks share. That forward multiplies the inputs of one step, too."""
@@ -115,7 +105,7 @@ class _Saved(NamedTuple):
                 "x_proj": products.x_proj, "h_proj": products.h_proj, **self.parameters, "hidden": walked.hidden,
                 "cells": self.cells, "norms": self.norms, "slots": positions.slots, "steps": positions.steps,
                 "batch": positions.batch, "inputs": walked.x.shape[1], "units": walked.units.hidden,
-                "eps": self.attrs["eps"], "gates_normed": int(normed.gates), "variant": normed.number,
+                "eps": self.eps, "gates_normed": int(normed.gates), "variant": normed.number,
                 "reverse": int(positions.reverse), "threads": threads, "by_units": by_units}
 
 
@@ -144,16 +134,19 @@ def _as_it_is(weight: Array, out: Array | None = None) -> Array:
 
 
 def _forward(walk: _Walk, be: Backend, x: Array, *arrays: Any, **attrs: Any) -> tuple[tuple[Array, ...], _Saved]:
-    states, w_x, w_h, bias, mask, norms = Arrays.of(walk.cell, attrs["norm"], arrays)
+    norm, normed = attrs["norm"], Norms.of(walk.cell, attrs["norm"])
+    states, w_x, w_h, bias, mask, norms = Arrays.of(walk.cell, norm, arrays)
     units = Units.of(CELLS[walk.cell].gates, w_h.shape[0], x.dtype)
     positions = Positions.of(x.shape[0], x.shape[1], mask, attrs["reverse"])
-    centre = _centring(walk.cell) if "gain_h" in norms else _as_it_is
+    centre = _centring(walk.cell) if normed.gates else _as_it_is
     walked = walks.Walked.of(units, positions, x, states[0], w_x, w_h, centre)
-    is_inner = bias is not None and CELLS[walk.cell].variants[attrs["norm"]].inner_bias
-    saved = _Saved(walk, walked, walks.filled_parameters(walk.cell, attrs["norm"], units, bias, norms),
+    is_inner = bias is not None and CELLS[walk.cell].variants[norm].inner_bias
+    few_inputs = norm == walk.few_inputs and walked.x.shape[1] <= walks.FEW_INPUTS and not walked.is_one_step
+    saved = _Saved(walk, walked, walks.filled_parameters(walk.cell, norm, units, bias, norms),
                    units.filled(_without_means(walk.cell, bias)) if is_inner else None, list(norms),
                    walks.states(units, positions, states[1]) if len(states) == 2 else None,
-                   np.empty((len(walked.x), *walk.of_norms), x.dtype) if norms else None, [], attrs)
+                   np.empty((len(walked.x), *walk.of_norms), x.dtype) if norms else None, [], normed, few_inputs, norm,
+                   attrs["eps"], attrs["gradient_limit"] or 0.0)
     saved.products.append(_walk_forward(saved))
     return walked.outputs(walked.hidden, *([] if saved.cells is None else [saved.cells])), saved
 
@@ -161,7 +154,7 @@ def _forward(walk: _Walk, be: Backend, x: Array, *arrays: Any, **attrs: Any) -> 
 def _walk_forward(saved: _Saved) -> _Products:
     """Compute the states after the first ones, and what norms keep, in their places; returns the products."""
     walked, cell = saved.walked, CELLS[saved.walk.cell]
-    gates = cell.gates if saved.has_two_norms else int(cell.apart)  # apart, a gate reads it: a GRU's n
+    gates = cell.gates if "gain_x" in saved.names else int(cell.apart)  # apart, a gate reads it: a GRU's n
     room = (len(walked.x), gates * walked.units.stride)
     products = _Products(None if saved.has_few_inputs else walked.x_proj(saved.inner_bias),
                          host.empty(room, walked.x.dtype) if gates else None)
@@ -197,14 +190,14 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     walk.backward({**saved.arguments(products), **parts, "d_hidden": walks.optional(gouts[0]),
                    **{f"d{name}": d for name, d in zip(cell.states, d_states, strict=True)}, "d_x": d_rows,
                    "d_w_x": d_weights, "d_x_proj": d_x_proj, "d_h_proj": d_h_proj,
-                   "limit": saved.attrs["gradient_limit"] or 0.0})
+                   "limit": saved.limit})
     if d_weights is None:
         d_x, d_w_x = walked.input_gradients(d_x_proj, needs[0])
     else:
         d_x = None if d_rows is None else positions.spread(d_rows)
         d_w_x = units.cut(host.added_up(d_weights))
     d_w_h = walked.state_gradient(d_x_proj if d_h_proj is None else d_h_proj)
-    gradients = walks.parameter_gradients(walk.cell, saved.attrs["norm"], units, parts)
+    gradients = walks.parameter_gradients(walk.cell, saved.norm, units, parts)
     if saved.normed.gates:  # remove the means that `centre` removed from the weights
         d_w_x, d_w_h = (walked.centre(d, out=d) for d in (d_w_x, d_w_h))
     if saved.inner_bias is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from functools import reduce
+from functools import cache, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -165,7 +165,8 @@ def row_blocks(batch: int, shape: tuple[int, ...], dtype: np.dtype) -> Array:
     return np.zeros((-(-batch // ROW_BLOCK), *shape), dtype)
 
 
-def bias_sums(cell: str, norm: str) -> dict[str, list[str]]:
+@cache
+def bias_sums(cell: str, norm: str) -> Mapping[str, list[str]]:
     """The biases that a compiled kernel adds to the gates, each with the operator's parameters whose sum it is.
 
     Where the products stay apart, so do their biases.
@@ -185,7 +186,7 @@ def filled_parameters(cell: str, norm: str, units: Units, bias: Array | None,
     made = {name: units.filled(norms[name], _gates_of(name)) if name in norms else None
             for name in ("gain_x", "gain_h", "gain_c", "bias_c")}
     for name, terms in bias_sums(cell, norm).items():
-        made[name] = units.filled(reduce(operator.add, (given[term] for term in terms))) if terms else None
+        made[name] = units.filled(reduce(operator.add, [given[term] for term in terms])) if terms else None
     return made
 
 
@@ -252,7 +253,7 @@ class Walked(NamedTuple):
 
     def outputs(self, *states: Array) -> tuple[Array, ...]:
         """The hidden states of all time steps, and the last of each of `states`."""
-        last = (self.units.cut(self.positions.last(each), 1).copy() for each in states)
+        last = [self.units.cut(self.positions.last(each), 1).copy() for each in states]
         return self.units.cut(self.positions.blocks(self.hidden)[1], 1), *last
 
     def before(self) -> Array:

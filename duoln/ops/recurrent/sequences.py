@@ -146,7 +146,8 @@ def _walk(cell: str, x: Tensor, states: tuple[Tensor, ...], w_x: Tensor, w_h: Te
           gradient_limit: float | None) -> tuple[Tensor, ...]:
     """The composed rule; as every rule, it takes out the padding's values itself."""
     norms = named(cell, norm, norm_arrays)
-    return walk(cell, _without_padding(x, mask, norm), states, w_x, w_h, bias, mask, lambda k: norms, Settings(norm, eps), reverse, gradient_limit)
+    return walk(cell, _without_padding(x, mask, norm), states, w_x, w_h, bias, mask, lambda k: norms,
+                Settings(norm, eps), reverse, gradient_limit)
 
 
 def _lstm(x: Tensor, h: Tensor, c: Tensor, *rest: Tensor, **attrs: Any) -> tuple[Tensor, ...]:
