@@ -64,7 +64,7 @@ def walks(device: Device, layers: Iterable[Layer] | None = None) -> list[Walk]:
         norms = recurrent.norm_macros(cell, norm)
         for direction, file in (("forward", "walk.cu"), ("backward", "walk_backward.cu")):
             chosen = plan(cell, norm, direction, hidden, batch, device)
-            walk = chosen and Walk(f"{cell}/{file}", chosen.macros(**norms), chosen.shared)
+            walk = chosen and Walk(f"recurrent/{cell}/{file}", chosen.macros(**norms), chosen.shared)
             if walk and walk not in made:
                 made.append(walk)
     return made

@@ -50,9 +50,9 @@ class TimeStep:
 
     def __init__(self, cell: str, direction: str, signature: str) -> None:
         self._cell = cell
-        self._kept = launch.stored_kernels(f"{cell}/{cell}.cu", f"{cell}_{direction}", signature)
+        self._kept = launch.stored_kernels(f"recurrent/{cell}/{cell}.cu", f"{cell}_{direction}", signature)
         wide = wide_file(cell)
-        self._wide = self._kept if wide == f"{cell}/{cell}.cu" else launch.stored_kernels(
+        self._wide = self._kept if wide == f"recurrent/{cell}/{cell}.cu" else launch.stored_kernels(
             wide, f"{cell}_{direction}_wide", signature)
 
     def bind(self, arguments: Mapping[str, Any], norms: dict[str, int]) -> launch.Launch:

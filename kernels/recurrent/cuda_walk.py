@@ -94,7 +94,7 @@ class ClusterWalk:
     def __init__(self, cell: str, direction: str, signature: str) -> None:
         file = "walk.cu" if direction == "forward" else "walk_backward.cu"
         self._cell, self._direction = cell, direction
-        self._kernel = launch.Kernel(f"{cell}/{file}", f"{cell}_walk_{direction}", signature)
+        self._kernel = launch.Kernel(f"recurrent/{cell}/{file}", f"{cell}_walk_{direction}", signature)
 
     def __call__(self, problem: cuda.Problem, arguments: Mapping[str, Any]) -> None:
         """Launch with these arguments by name."""

@@ -23,11 +23,11 @@ _LSTM = ("x_gates: float32[2], h_proj: float32[2], c: float32[2], gain_h: float3
          "gain_c: float32[1], bias_c: float32[1], mask: bool[1]?, ")
 _GRU = ("x_gates: float32[2], h_proj: float32[2], h: float32[2], gain_h: float32[1], bias_h: float32[1], "
         "mask: bool[1]?, ")
-FORWARD = {"lstm": metal.Kernel("lstm/lstm_forward.metal", _LSTM + "h: float32[2]?, eps: float32"),
-           "gru": metal.Kernel("gru/gru_forward.metal", _GRU + "eps: float32")}
-BACKWARD = {"lstm": metal.Kernel("lstm/lstm_backward.metal",
+FORWARD = {"lstm": metal.Kernel("recurrent/lstm/lstm_forward.metal", _LSTM + "h: float32[2]?, eps: float32"),
+           "gru": metal.Kernel("recurrent/gru/gru_forward.metal", _GRU + "eps: float32")}
+BACKWARD = {"lstm": metal.Kernel("recurrent/lstm/lstm_backward.metal",
                                  _LSTM + "stats: float32[3], d_h: float32[2], d_c: float32[2]"),
-            "gru": metal.Kernel("gru/gru_backward.metal", _GRU + "stats: float32[3], d_h: float32[2]")}
+            "gru": metal.Kernel("recurrent/gru/gru_backward.metal", _GRU + "stats: float32[3], d_h: float32[2]")}
 
 
 class Gradient(NamedTuple):

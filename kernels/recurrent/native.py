@@ -52,7 +52,7 @@ class _Walk(NamedTuple):
 
 
 def _walk(cell: str, shared: str, forward: str, backward: str, **facts: Any) -> _Walk:
-    file = f"{cell}/{cell}.cpp"
+    file = f"recurrent/{cell}/{cell}.cpp"
     return _Walk(cell, walks.Kernel(file, f"{cell}_forward", shared + forward),
                  walks.Kernel(file, f"{cell}_backward", f"{shared}, d_hidden: real[3]?, {backward}"), **facts)
 
@@ -210,7 +210,7 @@ def _supports(cell: str) -> Supports:
     fused = supports(cell)
 
     def refusal(be: Backend, x: Array, *arrays: Array, **attrs: Any) -> str | None:
-        return fused(be, x, *arrays, **attrs) or native.failure(f"{cell}/{cell}.cpp", x.dtype)
+        return fused(be, x, *arrays, **attrs) or native.failure(f"recurrent/{cell}/{cell}.cpp", x.dtype)
 
     return refusal
 

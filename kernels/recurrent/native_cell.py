@@ -16,7 +16,7 @@ from duoln.kernels.recurrent.cells import Norms, supports
 from duoln.kernels.recurrent.positions import Units
 from duoln.ops.recurrent.variants import CELLS, norm_shapes
 
-_FILE = "lstm/cell.cpp"
+_FILE = "recurrent/lstm/cell.cpp"
 _SHARED = ("x_proj: real[2], h_proj: real[2], c: real[2], gain_x: real[1]?, gain_h: real[1]?, bias: real[1], "
            "gain_c: real[1]?, bias_c: real[1]?, inner_bias: real[1]?, c_new: real[2], norms: real[2], batch: int64, "
            "hidden: int64, eps: float64, variant: int32, threads: int32")

@@ -60,7 +60,7 @@ def plan(hidden: int, cell: str = "") -> Plan:
 
 def wide_file(cell: str) -> str:
     """The source with a cell's kernels for more than MOST_KEPT units."""
-    return "rnn/rnn.cu" if cell == "rnn" else f"{cell}/wide.cu"
+    return "recurrent/rnn/rnn.cu" if cell == "rnn" else f"recurrent/{cell}/wide.cu"
 
 
 def norm_macros(cell: str, norm: str) -> dict[str, int]:
@@ -82,7 +82,7 @@ def every_plan(norms: Sequence[dict[str, int]]) -> list[dict[str, int]]:
 
 def every_setting() -> dict[str, list[dict[str, int]]]:
     """The cells' sources for time steps, each with all its sets of macros."""
-    sources = {f"{cell}/{cell}.cu": every_plan(every_norm(cell)) for cell in CELLS}
+    sources = {f"recurrent/{cell}/{cell}.cu": every_plan(every_norm(cell)) for cell in CELLS}
     for cell in CELLS:
         wide = [plan(MOST_HIDDEN, cell).macros(**norms) for norms in every_norm(cell)]
         sources[wide_file(cell)] = sources.get(wide_file(cell), []) + wide

@@ -94,11 +94,11 @@ def test_small_arrays_are_in_constant_memory():
                     for end in ("1 x 1", "3 x 600"))
     assert "const constant float* h_proj" in small and "const device float* h_proj" in large
     assert "const constant float& eps" in small and "const constant int* h_shape" in small
-    assert source.metal("gru/gru_forward.metal")[1] in large
+    assert source.metal("recurrent/gru/gru_forward.metal")[1] in large
 
 
 def test_no_threadgroup_is_larger_than_any_pipeline_allows():
-    kernel = metal.Kernel("gru/gru_forward.metal", "h: float32[2]")
+    kernel = metal.Kernel("recurrent/gru/gru_forward.metal", "h: float32[2]")
     with pytest.raises(KernelError, match=r"\[gru_forward\] expected at most 512 threads, found 1024"):
         kernel(1, 1024, (None,), {}, {})
     assert max(threads for threads, _ in METAL_LADDER) <= metal.MOST_THREADS

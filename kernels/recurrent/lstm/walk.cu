@@ -1,7 +1,7 @@
 // All time steps of an LSTM in one launch (Ba, Kiros, Hinton 2016, eq. 20-22 and 29-31): see
 // cluster_walk.cuh. Arrays, norms and macros NORM_GATES and NORM_CELL are those of lstm.cu.
 #include "gates.cuh"
-#include "../recurrent/cluster_walk.cuh"
+#include "../cluster_walk.cuh"
 
 // h_proj (T, B, 4H) is written for the gradient; with norms it is that of the centred w_h. Of stats, x_proj's are known.
 extern "C" __global__ void CLUSTERED

@@ -1,5 +1,5 @@
 // The gradient of all time steps of a tanh RNN in one launch: see walk.cu.
-#include "../recurrent/cluster_walk.cuh"
+#include "../cluster_walk.cuh"
 
 // dh (B, H) is the gradient of the last state and becomes that of the first; d_sums (T, B, H) is that of x_proj and of h_proj.
 // With a norm, d_parameters (B, 2, H) are the sums over time of the gradients of gain and bias; else it is null.

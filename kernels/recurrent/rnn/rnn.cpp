@@ -3,7 +3,7 @@
 // The input's product for all positions comes in as `sums` and gets that of the state, and the gradient of the sums goes out;
 // large products are not made here. With a norm both weights are used without the means of their rows, so that it need not
 // subtract one: the input's was before its product, the recurrent one is when it is packed.
-#include "../recurrent/one_step.h"
+#include "../one_step.h"
 
 template <class T>
 struct Rnn {

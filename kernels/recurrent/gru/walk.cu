@@ -1,7 +1,7 @@
 // All time steps of a GRU in one launch (Ba, Kiros, Hinton 2016, eq. 26-28): see cluster_walk.cuh. Arrays, norms and the
 // macro NORM_GATES are those of gru.cu.
 #include "gates.cuh"
-#include "../recurrent/cluster_walk.cuh"
+#include "../cluster_walk.cuh"
 
 // h_proj (T, B, 3H) is written for the gradient; with norms it is that of the centred w_h. Of stats, x_proj's are known.
 extern "C" __global__ void CLUSTERED

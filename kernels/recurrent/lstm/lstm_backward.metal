@@ -5,7 +5,7 @@
 // NORM_H); d_c_norm (B, H), after the norm of the cell; d_c_before (B, H), of the cell before the time step; d_h_before
 // (B, H), of the state before it where the row is masked (with HAS_MASK). The gains' gradients are sums over all time
 // steps, so layer_norm_backward computes them later.
-#include "../recurrent/cell.metal.h"
+#include "../cell.metal.h"
 #include "lstm.h"
 
 const int batch = c_shape[0], hidden = c_shape[1];

@@ -4,8 +4,8 @@
 // the walk, and then x_proj is only that of a few rows; inputs beside an x_proj are those of one time step (one_step.h). The walk backward leaves the gradients of both products in their places: other
 // arrays would be claimed from memory, and written to it. With norms over the gates both weights are used without the means of their
 // rows, so that no norm need subtract one: the input's was before its product, the recurrent one is when it is packed.
-#include "../recurrent/inputs.h"
-#include "../recurrent/one_step.h"
+#include "../inputs.h"
+#include "../one_step.h"
 #include "lstm.h"
 #include "variant.h"
 

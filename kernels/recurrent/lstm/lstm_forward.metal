@@ -4,7 +4,7 @@
 // (input, forget, cell and output gate). Inputs: x_gates (B, 4H), what the input gives the gates, with norm and bias;
 // h_proj = h W_h (B, 4H); h and c (B, H); gains and biases; mask (B): a row that is 0 keeps its state; eps.
 // Outputs: next_h and next_c (B, H); stats (norms, B, 3), of h_proj and of the cell.
-#include "../recurrent/cell.metal.h"
+#include "../cell.metal.h"
 #include "lstm.h"
 
 const int batch = c_shape[0], hidden = c_shape[1];

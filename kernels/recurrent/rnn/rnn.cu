@@ -5,7 +5,7 @@
 //
 // sums (T, B, H) comes in as x_proj = x W_x and becomes its sum with h_proj; h_proj = h W_h (B, H), of floats;
 // h (T + 1, B, H) begins with the first state; stats [T * B][3]. The state is that of the sum as it is stored.
-#include "../recurrent/cell.cuh"
+#include "../cell.cuh"
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 1)
 rnn_forward(storage_t* __restrict__ sums, const float* __restrict__ h_proj, const float* __restrict__ gain,

@@ -1,7 +1,7 @@
 // The gates of one hidden unit of a GRU. normed(source, gate) is what the input (source 0) or the state (source 1) gives a
 // gate after its norm, before gain and bias.
 #pragma once
-#include "../recurrent/cell.cuh"
+#include "../cell.cuh"
 #include "gru.h"
 
 struct GatesOfUnit {

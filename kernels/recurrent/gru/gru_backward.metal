@@ -3,7 +3,7 @@
 //
 // Outputs: d_x_gates (B, 3H); d_h_gates (B, 3H), after the norms of h_proj; d_h_proj (B, 3H), before them; d_h_before
 // (B, H), the part of the gradient of the state before the time step that does not come through h_proj.
-#include "../recurrent/cell.metal.h"
+#include "../cell.metal.h"
 #include "gru.h"
 
 const int batch = h_shape[0], hidden = h_shape[1];

@@ -1,6 +1,6 @@
 // The gradient of all time steps of an LSTM in one launch: see walk.cu.
 #include "gates.cuh"
-#include "../recurrent/cluster_walk.cuh"
+#include "../cluster_walk.cuh"
 
 // dh and dc (B, H) are the gradients of the last states and become those of the first. d_parameters (B, kinds, H) are the
 // sums over time of the gradients of gain_x, gain_h and the bias (four gates each), with a norm of the cell also gain_c

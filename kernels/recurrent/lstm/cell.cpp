@@ -1,6 +1,6 @@
 // One time step of an LSTM after its products (Ba, Kiros, Hinton 2016, eq. 20-22 and 29-31), forward and backward: for models
 // whose next input depends on the last output.
-#include "../recurrent/walk.h"
+#include "../walk.h"
 #include "lstm.h"
 #include "variant.h"
 

@@ -1,6 +1,6 @@
 // The gradient of all time steps of a GRU in one launch: see walk.cu.
 #include "gates.cuh"
-#include "../recurrent/cluster_walk.cuh"
+#include "../cluster_walk.cuh"
 
 // dh (B, H) is the gradient of the last state and becomes that of the first. With norms, d_parameters (B, 12, H) are the sums
 // over time of the gradients of gain_x, bias_x, gain_h and bias_h, three gates each; else it is null.

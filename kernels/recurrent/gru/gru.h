@@ -1,6 +1,6 @@
 // A GRU's gates and state, for one hidden unit, and their gradients (Ba, Kiros, Hinton 2016, eq. 26 to 28).
 #pragma once
-#include "../recurrent/sigmoid.h"
+#include "../sigmoid.h"
 
 STRUCT GruGates {  // update gate, reset gate, new gate
     real z, r, n;

@@ -1,6 +1,6 @@
 // All time steps of a tanh RNN in one launch (Ba, Kiros, Hinton 2016, eq. 4): see cluster_walk.cuh. Arrays, the norm and the
 // macro NORM_GATES are those of rnn.cu.
-#include "../recurrent/cluster_walk.cuh"
+#include "../cluster_walk.cuh"
 
 // sums (T, B, H) comes in as x_proj and becomes its sum with h_proj, with a norm without its mean. x_stats [T * B][3] are
 // x_proj's, stats [T * B][3] those of the sums.

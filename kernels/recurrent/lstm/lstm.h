@@ -1,6 +1,6 @@
 // An LSTM's gates and cell, for one hidden unit, and their gradients (Ba, Kiros, Hinton 2016, eq. 21 and 22).
 #pragma once
-#include "../recurrent/sigmoid.h"
+#include "../sigmoid.h"
 
 STRUCT LstmGates {  // input gate, forget gate, cell gate, output gate: the order of PyTorch's, MLX's and Keras's LSTM
     real i, f, g, o;

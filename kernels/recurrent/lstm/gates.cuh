@@ -1,7 +1,7 @@
 // The gates of one hidden unit of an LSTM. normed(source, gate) is what the input (source 0) or the state (source 1) gives a
 // gate after its norm, before gain and bias.
 #pragma once
-#include "../recurrent/cell.cuh"
+#include "../cell.cuh"
 #include "lstm.h"
 
 constexpr int CELL_STATS = NORM_GATES ? 2 : 0;  // the norms of x_proj and h_proj stand before that of the cell

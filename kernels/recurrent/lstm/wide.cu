@@ -1,5 +1,5 @@
 // A time step of an LSTM whose rows are too wide for registers, and its gradient. Arguments and results are those of lstm.cu.
-#include "../recurrent/wide.cuh"
+#include "../wide.cuh"
 #include "gates.cuh"
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 1)

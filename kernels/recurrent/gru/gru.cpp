@@ -3,7 +3,7 @@
 // The input's product x_proj for all positions comes in, and the gradients of both products go out; large products are
 // not made here. With norms both weights are used without the means of their rows, those of the columns of z and r and those
 // of n, so that no norm need subtract one: the input's was before its product, the recurrent one is when it is packed.
-#include "../recurrent/one_step.h"
+#include "../one_step.h"
 #include "gru.h"
 
 static const index_t GATES = 3;
