@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from duoln.kernels.layer_norm import plan as layer_norm
+from duoln.kernels.norm import plan as norm_plan
 from duoln.kernels.recurrent import plan as recurrent
 from duoln.kernels.recurrent.cells import FUSED
 from duoln.kernels.recurrent.cluster_plan import Device, plan
@@ -72,9 +72,9 @@ def walks(device: Device, layers: Iterable[Layer] | None = None) -> list[Walk]:
 
 def every_setting() -> list[tuple[str, Macros]]:
     """Pairs of a source file and its macros; those of walks depend on the device, see `walks`."""
-    rows, wide = layer_norm.every_setting()
+    rows, wide = norm_plan.every_setting()
     sources: dict[str, list[dict[str, int]]] = {
-        "layer_norm/layer_norm.cu": rows, "layer_norm/wide.cu": wide, "columns.cu": list(STORED),
+        "norm/norm.cu": rows, "norm/wide.cu": wide, "columns.cu": list(STORED),
         **{file: _stored(every) for file, every in recurrent.every_setting().items()},
         "softmax_cross_entropy/softmax_cross_entropy.cu": _stored(CROSS_ENTROPY),
         "adam/adam.cu": [ADAM],

@@ -11,8 +11,7 @@ import mlx.core as mx
 
 from duoln.backends.protocol import Array, Backend
 from duoln.kernels import metal
-from duoln.kernels.layer_norm import metal as layer_norm
-from duoln.kernels.layer_norm.variant import LAYER
+from duoln.kernels.norm import metal as layer_norm
 from duoln.kernels.recurrent.cells import FUSED, Norms, Supports
 from duoln.kernels.recurrent.plan import METAL_LADDER, Plan
 from duoln.ops.recurrent.formulas import Settings
@@ -151,7 +150,7 @@ def supports(cell: str, supports_any: Supports) -> Supports:
         if reason := supports_any(be, x, h):
             return reason
         widths = [gates * hidden for gates in parts] + ([hidden] if norms.cell else [])
-        reasons = [layer_norm.refusal(width, LAYER, mx.float32) for width in widths]
+        reasons = [layer_norm.refusal(width, True, mx.float32) for width in widths]
         return next(filter(None, (LAYOUTS[cell].refusal(hidden, norms.gates), *reasons)), None)
 
     return refusal

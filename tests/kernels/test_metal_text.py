@@ -17,7 +17,7 @@ import stand_in_metal
 
 from duoln.errors import KernelError
 from duoln.kernels import metal, source
-from duoln.kernels.layer_norm import metal as layer_norm_metal
+from duoln.kernels.norm import metal as layer_norm_metal
 from duoln.kernels.recurrent.metal import MetalSteps
 from duoln.kernels.recurrent.plan import METAL_LADDER
 from duoln.ops.recurrent.formulas import Settings

@@ -17,7 +17,7 @@ from conftest import get_backend
 
 import duoln
 from duoln import nn, ops, optim, runtime
-from duoln.kernels.layer_norm import metal as layer_norm_metal
+from duoln.kernels.norm import metal as layer_norm_metal
 from duoln.plugins.mnist import Mnist
 from duoln.randomness import Stream
 from duoln.tasks import make_config

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from duoln.kernels import metal
-from duoln.kernels.layer_norm import metal as layer_norm
+from duoln.kernels.norm import metal as layer_norm
 from duoln.kernels.recurrent import metal as cells
 
 _SMALL = 8
