@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from duoln.backends.protocol import Backend
-from duoln.errors import BackendError, UsageError
+from duoln.errors import UsageError
 from duoln.plugins.theory.fisher import covariance, fisher, magnitudes, normalised
-from duoln.plugins.theory.glm import FAMILIES, NORMS, Glm, Norm, jacobian, predictor, random_glm
+from duoln.plugins.theory.glm import FAMILIES, NORMS, Glm, Norm, check_exact, jacobian, predictor, random_glm
 
 FAMILIES_SHOWN = ("gaussian", "logistic")
 """In the first the variance of y is the same everywhere; in the second it falls where predictions are sure."""
@@ -87,13 +87,10 @@ def measure(backend: Backend, seed: int = 0, cases: int = 500, scale: float = 4.
         shift: what every input is moved by.
 
     Raises:
-        BackendError: a backend without float64.
-        UsageError: fewer than 10 cases, or a scale or shift that changes nothing.
+        BackendError: as `check_exact`.
+        UsageError: as `check_exact`, or a scale or shift that changes nothing.
     """
-    if "float64" not in backend.dtypes:
-        raise BackendError(f"[magnitude] expected a backend with float64, found {backend.name} on {backend.device}")
-    if cases < 10:
-        raise UsageError(f"[magnitude] expected at least 10 cases, found {cases}")
+    check_exact("magnitude", backend, cases)
     if not (np.isfinite(scale) and scale > 0 and scale != 1):
         raise UsageError(f"[magnitude] expected a finite scale above 0 other than 1, found {scale:g}")
     if not (np.isfinite(shift) and shift != 0):
