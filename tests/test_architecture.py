@@ -169,15 +169,15 @@ def test_nothing_low_asks_duoln_itself():
 
 def test_only_runtime_knows_kernels():
     """And `extend`, of what every rule uses and its cases; bench and selftest, of their cases: shapes, formulas and arrays, and of what a CPU copies; and what
-    tries a device: it compiles all settings, launches, measures and judges the predictions.
+    tries a device: it compiles all settings, launches and measures.
     """
     def allowed(i):
         importer = unit_of(_module_of(i.file))
         cases = f"{i.module}.{i.name}".rstrip(".")
         if importer == "extend":
             return i.module in {f"duoln.kernels.{name}" for name in ("case_table", "device_cases", "host", "launch", "metal", "native")}
-        if re.match(r"duoln/(bench/survey/|testing/(ladder|compilation)\.py)", i.file) and re.fullmatch(
-                r"duoln\.kernels\.(settings|predictions|case_table|device_cases|device_limits\.cuda|recurrent\.cuda_walk|launch)(\.\w+)?", cases):
+        if re.match(r"duoln/(bench/survey_parts|testing/(checks|compilation))\.py", i.file) and re.fullmatch(
+                r"duoln\.kernels\.(settings|case_table|device_cases|device_limits\.cuda|recurrent\.cuda_walk|launch)(\.\w+)?", cases):
             return True
         return importer in ("kernels", "runtime") or (
             importer in ("bench", "testing", "cli")

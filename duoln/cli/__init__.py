@@ -14,7 +14,7 @@ import duoln
 from duoln.cli.guard import guarded, leave
 from duoln.cli.parser import Parser, ShowVersion, add_commands_of_plugins
 from duoln.cli.run import run_task
-from duoln.system import switches
+from duoln.system import variables
 
 __all__ = ["build_parser", "command", "main", "run_task"]
 
@@ -42,7 +42,7 @@ EXAMPLES = """examples:
   duoln selftest                                     every fused rule of this machine against float64
   duoln bench train --task mnist --peer torch        our training step beside PyTorch's
   duoln bench ops --small --json here.json           operators beside a plain copy, with every sample in a file
-  duoln bench survey --out survey                    all that one GPU or Mac can show, in ten minutes
+  duoln bench survey --out survey                    all that one GPU or Mac can show, in nine minutes
   duoln compare here.json there.json                 two machines beside each other
   duoln help guide                                   a page of the documentation; alone, the list of pages
 """
@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
 
     def run() -> int:
-        switches.check()
+        variables.check_switches()
         args = build_parser(next(iter(words), None)).parse_args(words)
         args.words = words
         code: int | None = args.run(args)

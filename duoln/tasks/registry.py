@@ -24,12 +24,10 @@ from duoln.core import Op
 from duoln.core.arguments import did_you_mean
 from duoln.errors import PluginError, UsageError
 from duoln.tasks import hookspecs
-from duoln.tasks.attributes import NAME, check_attributes
+from duoln.tasks.boundary import Apart, hearing_interrupts, named, refusal, staying
+from duoln.tasks.contract import NAME, check_attributes, kind_of
 from duoln.tasks.events import Listener
-from duoln.tasks.faults import hearing_interrupts, named, refusal, staying
 from duoln.tasks.hookspecs import Command
-from duoln.tasks.listening import Contained
-from duoln.tasks.results import kind_of
 from duoln.tasks.task import Task
 
 GROUP = "duoln"
@@ -198,7 +196,7 @@ class Registry:
                     for listener in given:
                         if not isinstance(listener, Listener):
                             raise PluginError(f"duoln_listeners: expected Listener objects, found {kind_of(listener)}")
-                    made += [Contained(listener, source, say) for listener in given]
+                    made += [Apart(listener, source, say) for listener in given]
                 except BaseException as error:
                     if isinstance(error, KeyboardInterrupt) and heard:
                         raise

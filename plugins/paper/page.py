@@ -11,7 +11,7 @@ from duoln.plugins.paper.evidence import PROVENANCES, Setting
 from duoln.plugins.paper.standing import Standing, by_entry, tally
 from duoln.plugins.paper.verdict import METHOD
 from duoln.runs import html
-from duoln.runs.page import panels, published_panels
+from duoln.runs.page import curves
 from duoln.runs.series import series_of
 from duoln.tasks.task import Task
 
@@ -77,19 +77,18 @@ def _of_task(entry: Entry, task: Task, rows: Sequence[Standing]) -> Iterator[str
             yield from html.table(table.headings, table.rows)
     if not entry.curves:
         return
-    yield '<div class="beside">'
-    yield "<div><h3>The paper's</h3>"
-    if task.reference_curves():
-        yield f"<p>Read off: {html.text(', '.join(dict.fromkeys(c.variant for c in task.reference_curves())))}.</p>"
-        yield html.curves(published_panels(task))
+    yield "<h3>The paper's</h3>"
     yield from html.table(("variant", "the paper"), list(task.references.items()))
-    yield "</div><div><h3>Ours</h3>"
+    yield "<h3>Ours</h3>"
     for settings in _drawn(task, rows):
         runs = [run for setting in settings for run in setting.runs.values()]
         batch = settings[0].config["batch_size"]
         yield f"<p>{html.text(settings[0].dataset.label)}, batch {batch}</p>"
-        yield html.curves(panels(task, series_of(task, runs, "seed")))
-    yield "</div></div>" if rows[0].settings else "<p>No runs yet.</p></div></div>"
+        yield from curves(task, series_of(task, runs, "seed"))
+    if not rows[0].settings:
+        yield "<p>No runs yet.</p>"
+        if task.reference_curves():
+            yield from curves(task, [])
 
 
 def _drawn(task: Task, rows: Sequence[Standing]) -> list[list[Setting]]:

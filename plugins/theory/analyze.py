@@ -247,7 +247,7 @@ def _write_curves(args: argparse.Namespace, table: Callable[[], str], draw: Call
         if drawing.can_draw():
             console.say(f"wrote {draw(args.out / f'{args.kind}.png')}")
         else:
-            console.say(f"  for a picture: {drawing.obstacle()}")
+            console.say(f"  for a picture: {drawing.refusal()}")
     return 0
 
 

@@ -106,7 +106,7 @@ def test_without_any_run_it_says_so(tmp_path, capsys, monkeypatch):
 class _Page(HTMLParser):
     """Every element, with its text; an element that is closed by another's end is an error."""
 
-    void = frozenset({"meta", "br"})
+    void = frozenset({"meta", "br", "img"})
 
     def __init__(self):
         super().__init__()
@@ -140,7 +140,7 @@ def page(tmp_path_factory):
 
 def test_the_page_is_well_formed_and_loads_nothing(page):
     assert page.open == []
-    assert not any("src" in attrs for _, attrs, _ in page.elements)
+    assert all(attrs.get("src", "data:").startswith("data:") for _, attrs, _ in page.elements)
     [policy] = [attrs["content"] for tag, attrs, _ in page.elements if tag == "meta" and "http-equiv" in attrs]
     assert policy.startswith("default-src 'none'")
 
@@ -166,17 +166,10 @@ def test_settings_that_are_not_the_papers_are_listed(page, document):
     assert differing and triples >= set(differing)
 
 
-def test_every_figure_has_curves_of_its_variants(page):
-    drawings = [json.loads(text) for tag, attrs, text in page.elements if tag == "script" and attrs]
-    assert len(drawings) > len([entry for entry in ENTRIES if entry.curves]) - 1
-    for drawing in drawings:
-        assert drawing["axis"] in ("updates", "epoch") and drawing["panels"]
-        for panel in drawing["panels"]:
-            assert len(panel["lines"]) == len(drawing["lines"])
-            assert all(len(point) == 4 for line in panel["lines"] for point in line)
-    labels = [[line["label"].split()[0] for line in drawing["lines"]] for drawing in drawings]
-    assert ["none", "bn", "bn-everywhere"] in labels  # the paper's of figure 2, read off
-    assert len([names for names in labels if {"none", "ln"} <= set(names)]) >= 6
+def test_every_figure_has_curves(page):
+    pytest.importorskip("matplotlib")
+    pictures = [attrs["alt"] for tag, attrs, _ in page.elements if tag == "img"]
+    assert len(pictures) >= len([entry for entry in ENTRIES if entry.curves]) and set(pictures) == {"curves.png"}
 
 
 def test_a_page_has_a_pages_name(capsys, tmp_path):
