@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import sqrt
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -11,14 +12,16 @@ from duoln import Tensor, nn, ops
 from duoln.errors import ShapeError
 from duoln.nn import Params
 from duoln.nn.cells import States
+from duoln.nn.init import Initializer
 from duoln.ops.recurrent.variants import Norm
 from duoln.plugins.las.alphabet import Alphabet
-from duoln.plugins.las.start import Start, of_lstm, of_score
 from duoln.randomness import Stream
 
 ListenerNorm = Literal["none", "layer", "upper", "cell", "over-time"]
 SpellerNorm = Literal["none", "layer"]
 SpellerState = Literal["kept", "swapped"]
+Start = Literal["tensorflow", "orthogonal"]
+"""The weights of the LSTMs and of the attention start as in TensorFlow, or with orthogonal recurrent weights."""
 
 Batch = Mapping[str, Tensor]
 
@@ -249,3 +252,32 @@ class LasModel(nn.Module):
         """The mean cross-entropy of each utterance's labels, in nats: (B,). `weight` (L, B) is 1 / labels, or 0."""
         logits, _ = self.speller.follow(params["speller"], self.hear(params, batch), batch["labels"], batch)
         return ops.sum(ops.softmax_cross_entropy(logits, batch["labels"]) * batch["weight"], axis=0)
+
+
+class OfLstm(NamedTuple):
+    """The initialisers of a layer of LSTM cells."""
+
+    input: Initializer
+    recurrent: Initializer
+
+
+def of_lstm(start: Start, n_in: int, n_hidden: int) -> OfLstm:
+    """The initialisers of a layer of LSTM cells.
+
+    In TensorFlow a cell has one matrix for input and state and all gates, (n_in + n_hidden, 4 n_hidden), and a variable
+    without an initialiser starts as Glorot and Bengio (2010) have it, uniform in +-sqrt(6 / (n_in + 5 n_hidden)). In
+    "orthogonal" the input weights are Glorot's and the recurrent ones orthogonal, gate by gate.
+    """
+    if start == "orthogonal":
+        return OfLstm(nn.init.glorot, nn.init.orthogonal)
+    kernel = nn.init.uniform(sqrt(6.0 / (n_in + 5 * n_hidden)))
+    return OfLstm(kernel, kernel)
+
+
+def of_score(start: Start, width: int) -> Initializer:
+    """The initialiser of the attention's vector v (width,).
+
+    TensorFlow takes the length of a vector for both its fans: uniform in +-sqrt(3 / width). In "orthogonal" it is
+    Glorot's matrix of one column.
+    """
+    return nn.init.uniform(sqrt(3.0 / width) if start == "tensorflow" else sqrt(6.0 / (width + 1)))

@@ -15,8 +15,7 @@ from duoln.data import Batch
 from duoln.nn import Module, Params
 from duoln.plugins.las import data, inputs, pictures, scoring, search, spoken
 from duoln.plugins.las.features import width
-from duoln.plugins.las.model import LasModel, Listener, ListenerNorm, Speller, SpellerNorm, SpellerState
-from duoln.plugins.las.start import Start
+from duoln.plugins.las.model import LasModel, Listener, ListenerNorm, Speller, SpellerNorm, SpellerState, Start
 from duoln.tasks import Column, Config, Splits, Task, Trained
 from duoln.tasks.task import Predict
 
