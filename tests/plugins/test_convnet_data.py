@@ -341,4 +341,4 @@ def test_whitening_by_too_few_images_is_said():
 
 def test_remarks_reach_the_splits():
     cfg = make_config(TASK, "ln", "smoke", {"decay_from": 1, "decay_to": 4, "whitening": "zca", "zca_epsilon": 1e-7})
-    assert [remark.partition(" ")[0] for remark in TASK.data(cfg).remarks] == ["made", "prepared", "the"]
+    assert [remark.partition(" ")[0] for remark in TASK.data(cfg).remarks] == ["synthetic", "prepared", "the"]
