@@ -22,7 +22,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "novels-large": ("cloze/novel_cloze_large.tar.gz",),
     "record": ("cloze/record_questions_sample.tar.gz",),
 }
-"""Where below a data folder each corpus lies."""
+"""The places of each corpus below a data folder."""
 AUTO = ("cnn", "novels", "record")
 """The order in which "auto" looks. The large cloze set needs a larger table, and so has to be asked for."""
 DATASETS = {"cnn": Dataset("CNN questions", "original"), "novels": Dataset("novel cloze", "substitute"),

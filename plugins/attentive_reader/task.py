@@ -36,15 +36,15 @@ class AttentiveReaderConfig(Config):
     batch_size: int = 64
     learning_rate: float = 8e-5
     norm: Norm = "layer-theano"
-    """Of the LSTMs."""
+    """The norm of the LSTMs."""
     everywhere: bool = False
-    """Whether attention and output have batch norm too."""
+    """Attention and output have batch norm, too."""
     gain: float | None = None
     """Initial gain of the LSTMs' norms; none is 1, or 0.1 for batch norm."""
     table: int = 65_829
     """Rows of the table of words; the answer is one of all of them, or one class more."""
     min_count: int = 2
-    """How often the training set must have a word that is known."""
+    """The number of times that the training set must have a word for it to be known."""
     vocabulary: str | None = None
     """A file of words, one a line, in the place of those of the training set; none is the latter."""
     width: int = 240
@@ -54,11 +54,11 @@ class AttentiveReaderConfig(Config):
     sentences: int | None = 4
     """Read only so many sentences of a passage, those that share most words with the question; none is all."""
     window: int | None = None
-    """Of what is left of a passage, read only words at most so far from an entity; none is all."""
+    """Read only words at most so far from an entity, in the sentences that are read; none is all."""
     within_from: int | None = None
     """Train also on questions made of the training passages: every sentence from this one on, after those before it."""
     last_token: LastToken = "dropped"
-    """Whether the last token of every passage and question is read."""
+    """The last token of every passage and question: read (kept) or not."""
     order: Order = "sequential"
     """Order of the questions: as they stand, new in every epoch, or new with batches of like lengths."""
     last_batch: LastBatch = "dropped"
@@ -68,13 +68,13 @@ class AttentiveReaderConfig(Config):
     start: Start = "paper"
     """Initial weights: those of the authors' code, or Glorot's, each drawn on its own."""
     tied: bool = False
-    """Whether the scores of words are products with their vectors, in the place of a matrix of their own."""
+    """The scores of words are products with their vectors, instead of a matrix of their own."""
     dropout: DropoutForm = "paper"
     """Paper multiplies by `keep` in use, inverted divides by `keep` in training, none drops nothing."""
     keep: float = 0.5
     """Chance that a value is kept by dropout."""
     bias_twice: bool = True
-    """Whether an LSTM without norm adds its bias twice, as the authors' code does."""
+    """An LSTM without norm adds its bias twice, as the authors' code does."""
     clip: Clip = "paper"
     """Bound on the norm of the gradients: that of the authors' code, the usual one, or none."""
     clip_limit: float = 10.0
@@ -91,7 +91,7 @@ class AttentiveReaderConfig(Config):
     questions: int | None = None
     """Train on the first so many only; none is all."""
     evaluate_questions: int | None = 3_924
-    """How many training questions are evaluated: as many as CNN's validation set has."""
+    """The number of training questions that are evaluated: as many as CNN's validation set has."""
 
 
 class AttentiveReader(Task):

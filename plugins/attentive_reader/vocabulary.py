@@ -25,7 +25,7 @@ class Vocabulary(NamedTuple):
 
     words: list[str]
     rows: int
-    """Of the table, all told."""
+    """The number of rows of the table."""
 
     @property
     def entities(self) -> np.ndarray:

@@ -62,7 +62,7 @@ def splits(cfg: Any, root: Path | None) -> Splits:
 
 
 def _mask(rng: Stream, shape: tuple[int, ...], keep: float) -> np.ndarray:
-    """What a layer is multiplied by: 0, or 1 / keep with the chance `keep`, so that the mean stays."""
+    """The factors of a layer's values: 0, or 1 / keep with the chance `keep`, so that the mean stays."""
     return rng.keep_mask(shape, keep) / np.float32(keep)
 
 

@@ -37,12 +37,12 @@ STARTS: dict[str, Initializer] = {"fan-in": fan_in, "gaussian": nn.init.gaussian
 
 
 class Drawing(NamedTuple):
-    """What was generated, after each glimpse."""
+    """The canvas after each glimpse."""
 
     canvases: list[Tensor]
     """Logits of the pixels, (B, 28, 28) each."""
     windows: list[Tensor]
-    """Where each glimpse wrote, (B, 5) each."""
+    """The grid to which each glimpse wrote, (B, 5) each."""
 
 
 class Draw(nn.Module):
@@ -134,7 +134,7 @@ class Draw(nn.Module):
         return x.shape[0]
 
     def _write(self, looked: Tensor) -> tuple[Tensor, Tensor]:
-        """What is added to the canvas, and where the grid was."""
+        """The values that are added to the canvas, and the grid of the patch."""
         _, where, patch = split_look(looked, self.write)
         return write_patch(patch, where, pixels=PIXELS, centre=self.centre), where
 

@@ -36,11 +36,11 @@ class DrawConfig(Config):
     write: int = 5
     """The patch that a glimpse writes has so many points a side."""
     norm: Norm = "layer-cell"
-    """Of the LSTMs; weight is weight norm of every linear map."""
+    """The norm of the LSTMs; weight is weight norm of every linear map."""
     start: Start = "fan-in"
     """Initial weights: fan-in is uniform in +-1 / sqrt(fan in)."""
     centre: Centre = "edge"
-    """Where the centre of the grid of a patch is: edge is (g + 1) / 2 * pixels, draw is eq. 22 of the DRAW paper."""
+    """The centre of a patch's grid: edge is (g + 1) / 2 * pixels, draw is eq. 22 of the DRAW paper."""
     clip: Clip = "norm"
     """Bound on the gradients: all scaled to one norm together, each value cut, or none."""
     clip_limit: float = 10.0

@@ -22,7 +22,7 @@ Order = Literal["sequential", "shuffled"]
 
 MEAN = np.array([8.1852, 0.1243], np.float32)
 DEVIATION = np.array([41.5577, 37.0368], np.float32)
-"""Of the offsets of IAM-OnDB, as the code behind the paper has them."""
+"""The deviations of IAM-OnDB's offsets, as the code behind the paper has them."""
 BATCH_AXES = {"x": 1, "target": 1, "mask": 1}
 """Points are time-major, texts are not."""
 MADE_TRAIN, MADE_VALID = 96, 16

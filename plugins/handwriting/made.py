@@ -31,7 +31,7 @@ LETTERS: dict[str, list[list[tuple[float, float]]]] = {
 }
 _WIDTH = 0.8
 _HEIGHT = 180.0
-"""Of a line in units of the whiteboard: the offsets then have about IAM-OnDB's deviations."""
+"""The height of a line in units of the whiteboard: the offsets then have about IAM-OnDB's deviations."""
 
 
 def make_lines(count: int, seed: int, split: str, words: int = 3) -> list[Line]:

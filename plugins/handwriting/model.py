@@ -21,10 +21,10 @@ _LAYERS = ("layer1", "layer2", "layer3")
 
 
 class Walk(NamedTuple):
-    """Where the network is after a step."""
+    """The state of the network after a time step."""
 
     states: dict[str, States]
-    """Of each layer: hidden state and cell, (B, H)."""
+    """The hidden state and cell of each layer, (B, H)."""
     kappa: Tensor
     """(B, K): where in the text each Gaussian of the window is."""
     window: Tensor
@@ -77,7 +77,7 @@ class Synthesis(nn.Module):
         return params
 
     def outputs(self, params: Params, x: Tensor, text: Tensor) -> Tensor:
-        """What the network puts out at every step, the points before it given.
+        """The network's outputs at every time step, the points before it given.
 
         The window's feedback reaches layer 1 alone, so layers 2 and 3 run over the whole sequence at once.
         """
@@ -114,7 +114,7 @@ class Synthesis(nn.Module):
         return walk._replace(states=states), phi
 
     def mixture(self, params: Params, walk: Walk) -> Tensor:
-        """What the network puts out where it is: (B, 1 + 6 mixtures)."""
+        """The network's output in this state: (B, 1 + 6 mixtures)."""
         return self._output(params, ops.concat(*(walk.states[name][0] for name in _LAYERS), axis=-1))
 
     def _read(self, params: Params, point: Tensor, characters: Tensor, walk: Walk) -> tuple[Walk, Tensor]:

@@ -32,7 +32,7 @@ class HandwritingConfig(Config):
     adam_eps: float = 1e-6
     """Epsilon of Adam."""
     norm: Norm = "layer"
-    """Of the three LSTM layers."""
+    """The norm of the three LSTM layers."""
     hidden: int = 400
     """Units of each of the three LSTM layers."""
     gaussians: int = 10

@@ -70,7 +70,7 @@ class LasConfig(Config):
     forget_bias: float = 1.0
     """Initial bias of the forget gates."""
     start: Start = "tensorflow"
-    """How weights start: as in TensorFlow, on which nabu is built, or with orthogonal recurrent weights."""
+    """The initial weights: as in TensorFlow, on which nabu is built, or with orthogonal recurrent weights."""
     beam: int = 16
     """Hypotheses that the search of an evaluation keeps."""
     length_penalty: float = 1.0

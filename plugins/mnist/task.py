@@ -30,7 +30,7 @@ class MnistConfig(Config):
     hidden: int = 1000
     """Units of each of the two hidden layers."""
     activation: Activation = "relu"
-    """Of the hidden layers."""
+    """The activation of the hidden layers."""
     start: Start = "glorot"
     """Initial weights: uniform is +-0.05; biases are 0."""
     dropout: float = 0.0

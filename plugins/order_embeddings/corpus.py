@@ -12,7 +12,7 @@ from duoln.errors import DataEntryError, UsageError
 from duoln.tasks import Dataset
 
 CAPTIONS = 5
-"""Of each image of COCO, of Flickr8k and of those that are made."""
+"""The number of captions of each image of COCO, of Flickr8k and of the synthetic ones."""
 END, UNKNOWN = 0, 1
 """The first rows of the table: the end of a sentence, and every word that is not in the vocabulary."""
 SPLITS = ("train", "dev", "test")
@@ -82,12 +82,12 @@ class Part(NamedTuple):
 
     @property
     def captions_each(self) -> int:
-        """How many captions an image has."""
+        """The number of captions of an image."""
         return len(self.captions) // len(self.features)
 
 
 class Corpus(NamedTuple):
-    """What a reader found."""
+    """A corpus as a reader gives it."""
 
     dataset: Dataset
     parts: dict[str, Part]

@@ -29,11 +29,11 @@ _WHITENING = 0.1
 _FLOOR = 1e-2
 """Added to a feature's deviation, of the largest."""
 _PIXELS = 16 * 32 * 32
-"""Of the images that are described at a time: the patches of these take 5 MB."""
+"""The pixels of the images that are described at a time: their patches take 5 MB."""
 
 
 class Dictionary(NamedTuple):
-    """What was fitted on training images."""
+    """The mean, the whitening and the patches that were fitted on training images."""
 
     mean: np.ndarray
     whitening: np.ndarray

@@ -28,9 +28,9 @@ class OrderEmbeddingsConfig(Config):
     """Settings; the defaults are the protocol's."""
 
     norm: Norm = "none"
-    """Of the GRU that reads captions."""
+    """The norm of the GRU that reads captions."""
     score: Score = "order"
-    """How a caption and an image are compared: by order violations, or by the cosine."""
+    """The comparison of a caption and an image: by order violations, or by the cosine."""
     margin: float = 0.05
     """By how much a right pair must be better than a wrong one."""
     joint_size: int = 1024
@@ -48,7 +48,7 @@ class OrderEmbeddingsConfig(Config):
     last_batch: data.LastBatch = "dropped"
     """The last batch of an epoch, where it is not full."""
     update_gate: UpdateGate = "keeps"
-    """What an update gate of 1 does to the state: keeps it, as in the authors' code, or renews it, as in eq. 25."""
+    """An update gate of 1 keeps the state, as in the authors' code, or renews it, as in eq. 25."""
     eps: float = 1e-5
     """Epsilon of the norms."""
     source: data.Source = "auto"
@@ -106,7 +106,7 @@ class OrderEmbeddings(Task):
         return model.loss(model.captions(params, batch["ids"], batch["mask"]), model.images(params, batch["features"]))
 
     def predict(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
-        """Where sentences (`ids`, `mask`) or images (`features`) lie, or the errors of `captions` and `images`."""
+        """The points of sentences (`ids`, `mask`) or images (`features`), or the errors of `captions` and `images`."""
         assert isinstance(model, OrderEmbedding)
         if "ids" in batch:
             return model.captions(params, batch["ids"], batch["mask"])

@@ -1,4 +1,4 @@
-"""How far each claim of the paper is reproduced: claims, joined with tasks, runs and findings."""
+"""The state of each claim of the paper: claims, joined with tasks, runs and findings."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Standing(NamedTuple):
     """Why there is no evidence, if there is none."""
     verdict: Verdict
     so_far: str
-    """What is seen where the seeds do not agree, or that is no verdict yet."""
+    """A remark on seeds that do not agree, or that are no verdict yet."""
     evidence: Evidence | None
     finding: Finding | None
     measured: Sequence[Measured]
@@ -70,7 +70,7 @@ class Standing(NamedTuple):
 
     @property
     def commands(self) -> list[str]:
-        """What reproduces the evidence."""
+        """The commands that reproduce the evidence."""
         if not isinstance(self.claim.rule, RunRule):
             return [] if self.claim.rule is None else [f"duoln analyze {self.entry.analysis}"]
         if self.task is None:
@@ -93,7 +93,7 @@ class Standing(NamedTuple):
 
     @property
     def open(self) -> list[str]:
-        """What is still open on our side, then on the paper's."""
+        """Remarks on what is open on our side, then on the paper's."""
         ours = [self.missing] if self.missing else []
         if self.evidence:
             if self.evidence.dataset.provenance != PROVENANCES[0]:
@@ -115,13 +115,13 @@ class Standing(NamedTuple):
 
     @property
     def seeds(self) -> str:
-        """How many seeds, in words."""
+        """The number of seeds, in words."""
         count = len(self.evidence.seeds) if self.evidence else 0
         return f"{count} seed{'' if count == 1 else 's'}" if count else ""
 
     @property
     def data(self) -> str:
-        """What the evidence was measured on."""
+        """The data of the evidence."""
         if self.evidence:
             return self.evidence.dataset.label
         if self.finding is None:
@@ -232,5 +232,5 @@ def by_entry(rows: Iterable[Standing]) -> list[tuple[Entry, list[Standing]]]:
 
 
 def tally(rows: Sequence[Standing]) -> dict[Verdict, int]:
-    """How many claims have each verdict."""
+    """The number of claims with each verdict."""
     return {word: sum(row.verdict == word for row in rows) for word in verdict.VERDICTS}

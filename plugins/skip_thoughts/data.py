@@ -55,7 +55,7 @@ class Triplets(NamedTuple):
 
     @property
     def fits(self) -> np.ndarray:
-        """Whether all three sentences of a triplet are short enough: bool (triplets,)."""
+        """True where all three sentences of a triplet are short enough: bool (triplets,)."""
         short = self.corpus.lengths < self.limit
         fitting: np.ndarray = short[self.middles - 1] & short[self.middles] & short[self.middles + 1]
         return fitting
@@ -120,7 +120,7 @@ class HomogeneousBatches:
         self._plans: dict[int, list[np.ndarray]] = {}
         self._ends = [len(self._plan(0))]
         self.steps_per_epoch = self._ends[0]
-        """Of the first epoch; with "batch" others may have a few more or less."""
+        """The steps of the first epoch; with "batch" others may have a few more or less."""
 
     def __call__(self, step: int) -> Batch:
         """The batch of one step, counted from 0 over all epochs."""
@@ -290,7 +290,7 @@ def valid_split(valid: Triplets, train: Triplets, count: int, rows: int) -> Batc
 
 
 def _target_counts(train: Triplets) -> np.ndarray:
-    """How often each word is a target in training: int32 (words,)."""
+    """The number of times that each word is a target in training: int32 (words,)."""
     corpus = train.corpus
     middles = train.middles[train.fits]
     uses = np.bincount(np.concatenate((middles - 1, middles + 1)), minlength=len(corpus.lengths))

@@ -19,7 +19,7 @@ _TOPICS = {
     "town": (("street", "clerk", "carriage", "shop", "house"), ("stood", "opened", "waited", "closed"),
              ("loud", "busy", "dusty", *_GOOD, *_BAD)),
 }
-"""Of each: nouns, verbs and adjectives."""
+"""The nouns, verbs and adjectives of each topic."""
 _STAY = 0.9
 """The chance that the next sentence has the same topic."""
 

@@ -35,9 +35,9 @@ class SkipThoughtsConfig(Config):
     clip: float = 5.0
     """Bound on the norm of all gradients together."""
     norm: Norm = "layer-theano"
-    """Of the GRUs."""
+    """The norm of the GRUs."""
     update_gate: UpdateGate = "keeps"
-    """What an update gate of 1 does to the state: keeps it, as in the authors' code, or renews it, as in eq. 28."""
+    """An update gate of 1 keeps the state, as in the authors' code, or renews it, as in eq. 28."""
     hidden: int = 2400
     """Units of each GRU, and the size of a sentence's code."""
     width: int = 620
@@ -51,7 +51,7 @@ class SkipThoughtsConfig(Config):
     floor: float = 1e-8
     """Added to a probability in the loss."""
     lower_case: bool = False
-    """Whether all words are read in lower case."""
+    """All words are read in lower case."""
     eps: float = 1e-5
     """Epsilon of the norms."""
     source: data.Source = "auto"
@@ -66,8 +66,8 @@ class SkipThoughtsConfig(Config):
     valid_triplets: int = 1024
     """Triplets of sentences of the validation."""
     judge: Literal["none", "fixed", "nested"] = "nested"
-    """What an evaluation during training does on SICK, MR, CR, SUBJ and MPQA: nothing, all with one strength of the
-    penalty, or the whole protocol."""
+    """The evaluation on SICK, MR, CR, SUBJ and MPQA during training: none, all with one strength of the penalty, or
+    the whole protocol."""
     sick_round: Round = "keras0"
     """Epochs and batch of a round of training on SICK: the defaults of Keras before 1.0, or from 1.0 on."""
 

@@ -1,4 +1,4 @@
-"""How fast the magnitude of incoming weights is learnt when inputs and weights are scaled or shifted (section 5.2.2).
+"""The metric along the magnitude of incoming weights when inputs and weights are scaled or shifted (section 5.2.2).
 
 The paper: in a standard GLM the metric along the magnitude |w_i| grows with the norm of the input, while in batch and
 layer norm, where the gain g_i is the magnitude, it depends only on the size of the prediction error. So learning the
@@ -35,10 +35,10 @@ class Effect(NamedTuple):
     family: str
     norm: Norm
     ratio: float
-    """Of the sum over all outputs."""
+    """The ratio of the sum over all outputs."""
     least: float
     greatest: float
-    """Of a single output."""
+    """The least and the greatest ratio of a single output."""
     error: float
     """Relative error of the formula at the top of this module, after the change."""
 
@@ -62,7 +62,7 @@ class Magnitude(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether scales change nothing in batch and layer norm, and the formula is that of the exact matrix."""
+        """True if scales change nothing in batch and layer norm, and the formula is that of the exact matrix."""
         scaled = [e for e in self.effects if e.norm in ROBUST and "+" not in e.change]
         return (all(abs(e.ratio - 1) < TOLERANCE for e in scaled)
                 and all(e.error < TOLERANCE for e in self.effects))

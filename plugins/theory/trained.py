@@ -25,7 +25,7 @@ class Training(NamedTuple):
     """Overrides of the preset."""
     backend: Backend
     seeds: Sequence[int] = (0,)
-    """Of weights, batches and noise."""
+    """The seeds of weights, batches and noise."""
     updates: int = 200
     """The number of updates of each variant."""
     every: int = 5

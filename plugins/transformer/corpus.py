@@ -22,7 +22,7 @@ PLACES = {"novels": ("books/novels.txt.gz",),
 """The files of each corpus below a data folder, in the order in which "auto" looks; a second one has books for
 validation and test alone."""
 _CUTS = 0.9, 0.95
-"""Where a text of fewer than three books is cut."""
+"""The shares at which a text of fewer than three books is cut."""
 
 
 class Parts(NamedTuple):

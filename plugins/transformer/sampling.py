@@ -20,7 +20,7 @@ from duoln.tasks.values import Trained
 
 @dataclass(frozen=True)
 class Options:
-    """What `duoln sample transformer` takes."""
+    """The options of `duoln sample transformer`."""
 
     text: str = option("It was", "what to continue: letters, digits, space, line ends and . , ; : ! ? ' \" - ( )")
     characters: int = option(400, "how many to write")

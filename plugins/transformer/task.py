@@ -35,16 +35,16 @@ class TransformerConfig(Config):
     learning_rate: float = 1e-3
     """The highest; see `warm` and `warmup`."""
     warm: bool = False
-    """Whether the rate rises to its highest value along a line; else it has that value from the first update on."""
+    """The rate rises to its highest value along a line; else it has that value from the first update on."""
     warmup: int = 4000
     """The last update that has the highest rate at most; from there on it falls with the inverse root of the number of
     updates. 0 keeps the rate as it is."""
     beta2: float = 0.98
-    """Of Adam."""
+    """The second beta of Adam."""
     norm: NormPlace = "pre"
-    """Where the norms of a block stand: pre is before attention and layers, post is after each sum."""
+    """The place of a block's norms: pre is before attention and layers, post is after each sum."""
     kind: NormKind = "layer"
-    """What the norms are: layer norm or RMS norm."""
+    """The kind of the norms: layer norm or RMS norm."""
     blocks: int = 6
     """Blocks of attention and two layers."""
     width: int = 512

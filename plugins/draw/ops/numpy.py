@@ -24,13 +24,13 @@ class _Grids(NamedTuple):
     filters: Array
     """Columns, then rows: (B, 2, read + write, P)."""
     away: Array
-    """Of each pixel from each mean: the same shape."""
+    """The distance of each pixel from each mean: the same shape."""
     precision: Array
     """(B, 1, read + write, 1)."""
     strides: Array
-    """What a grid's steps are multiplied by: (B, 2)."""
+    """The factors of a grid's steps: (B, 2)."""
     gammas: Array
-    """What the row filters are multiplied by: gamma to read, 1 / gamma to write, (B, 2)."""
+    """The factors of the row filters: gamma to read, 1 / gamma to write, (B, 2)."""
     steps: Array
     """(read + write,)."""
     sizes: tuple[int, int]

@@ -1,4 +1,4 @@
-"""How far pairs of points are from being in an order: the score of order embeddings."""
+"""The order violation of pairs of points: the score of order embeddings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from duoln.errors import ShapeError
 from duoln.extend import Array, Backend, Rule, Tensor, check_float, op
 
 _BLOCK_VALUES = 1 << 22
-"""How many differences exist at a time. All pairs of a batch of 128 in 1024 dimensions have four times as many."""
+"""The most differences that exist at a time. All pairs of a batch of 128 in 1024 dimensions have four times as many."""
 
 
 @op("captions: real[n, d], images: real[m, d] -> real[n, m]")
