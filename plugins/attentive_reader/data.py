@@ -1,4 +1,4 @@
-"""The questions that a run reads: CNN's, a stand-in, the user's, or made ones."""
+"""The questions that a run reads: CNN's, a stand-in, the user's, or synthetic ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DATASETS = {"cnn": Dataset("CNN questions", "original"), "novels": Dataset("nove
 def splits(cfg: Any, root: Path | None) -> Splits:
     """Training batches, and the splits for evaluation; for the training set these are its first questions.
 
-    Source "auto" falls back to made questions only where nothing of a corpus is found; a damaged one is an error.
+    Source "auto" falls back to synthetic questions only where nothing of a corpus is found; a damaged one is an error.
 
     Raises:
         DataMissingError: a corpus was requested and is not available.

@@ -30,7 +30,7 @@ _VALID = 5_000
 def splits(cfg: Any, root: Path | None) -> Splits:
     """The images of a configuration; each training batch brings its noise and the masks of its dropout.
 
-    Source "auto" falls back to made images only if nothing of the corpus is there; a damaged or missing file is an
+    Source "auto" falls back to synthetic images only if nothing of the corpus is there; a damaged or missing file is an
     error.
 
     Raises:
@@ -102,14 +102,14 @@ def _mnist(paths: Mapping[str, tuple[Path, Path]]) -> tuple[Dataset, dict[str, I
 
 @lru_cache(maxsize=4)  # drawing them takes longer than a smoke run's steps
 def make_grey(count: int, seed: int, split: str) -> Images:
-    """Made digits, uint8 (count, 28, 28, 1)."""
+    """Synthetic digits, uint8 (count, 28, 28, 1)."""
     images, labels = make_digits(count, seed, split)
     return Images(images[..., None], labels.astype(np.int32))
 
 
 @lru_cache(maxsize=4)
 def make_coloured(count: int, seed: int, split: str) -> Images:
-    """Made digits in a colour of their own on another, uint8 (count, 32, 32, 3)."""
+    """Synthetic digits in a colour of their own on another, uint8 (count, 32, 32, 3)."""
     grey, labels = make_grey(count, seed, split)
     ink = np.pad(grey, ((0, 0), (2, 2), (2, 2), (0, 0))) / 255
     behind, before = Stream(seed, f"made colours {split}").uniform((2, count, 1, 1, 3), 0, 255)

@@ -15,7 +15,7 @@ _CHUNK = 1000
 
 
 class Preparation(NamedTuple):
-    """x = (pixels - 127.5) / 128, less the mean image, and with a matrix turned by it."""
+    """x = (pixels - 127.5) / 128, less the mean image, and multiplied by a matrix if there is one."""
 
     mean: np.ndarray
     """float64 (values,)."""

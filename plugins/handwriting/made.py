@@ -1,4 +1,4 @@
-"""Made lines of handwriting: each character has a few strokes, which are bent and slanted a little at random."""
+"""Synthetic lines of handwriting: each character has a few strokes, which are bent and slanted a little at random."""
 
 from __future__ import annotations
 

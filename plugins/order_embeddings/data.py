@@ -48,8 +48,8 @@ def splits(source: Source, batch_size: int, seed: int, image_size: int, vocabula
     """Training batches, and dev and test for evaluation.
 
     Args:
-        source: "auto" takes COCO, else the photographs of Flickr8k, else made pictures; a damaged or incomplete corpus
-            is an error. "flickr8k-captions" has nothing of the pictures, so that it has to be asked for.
+        source: "auto" takes COCO, else the photographs of Flickr8k, else synthetic pictures; a damaged or incomplete
+            corpus is an error. "flickr8k-captions" has nothing of the pictures, so that it has to be asked for.
         batch_size: images a batch, each with one of its captions.
         seed: of the order and of the choice of captions.
         image_size: width of the image features.

@@ -150,7 +150,7 @@ def load_corpus(source: Source, path: str | None, words: int, lower_case: bool, 
     """A corpus with the numbers of a table of so many rows: rarer words are unknown.
 
     Args:
-        source: "auto" takes the largest corpus that is found, and made books only where there is none.
+        source: "auto" takes the largest corpus that is found, and synthetic books only where there is none.
         path: a plain text, instead of those that are looked for; with any source but "made".
         words: rows of the table, with the end and the unknown word.
         lower_case: whether the text is lower-cased.
@@ -198,12 +198,12 @@ def load_held_out(source: Source, path: str | None, lower_case: bool, corpus: Co
 
 class _Files(NamedTuple):
     train: Path | None
-    """None for made books."""
+    """None for synthetic books."""
     held_out: Path | None
 
 
 def why_made(source: Source, path: str | None, root: Path | None = None) -> str:
-    """The reason why `load_corpus` gives made books; "" where it gives others."""
+    """The reason why `load_corpus` gives synthetic books; "" where it gives others."""
     return _find(source, path, root)[1]
 
 

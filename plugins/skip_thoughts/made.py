@@ -1,4 +1,4 @@
-"""Made books and test sets, so that everything runs without a corpus.
+"""Synthetic books and test sets, so that everything runs without a corpus.
 
 A book has a few topics, one after another. A sentence has words of its topic, and a topic lasts for some sentences, so
 that a sentence contains information about its neighbours.

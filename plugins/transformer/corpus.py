@@ -34,10 +34,10 @@ class Parts(NamedTuple):
 
 
 def load(source: Source, file: str | None, root: Path | None = None) -> tuple[tuple[Dataset, Parts], str]:
-    """The texts of a corpus, and why they are made books ("" where they are not).
+    """The texts of a corpus, and why they are synthetic books ("" where they are not).
 
     Args:
-        source: "auto" is the novels where there are some, and made books elsewhere.
+        source: "auto" is the novels where there are some, and synthetic books elsewhere.
         file: a plain text, instead of those that are looked for; with any source but "made".
         root: a folder that is searched before DUOLN_DATA.
 

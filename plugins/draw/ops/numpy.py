@@ -149,12 +149,12 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, Array | None],
         d_read_columns = halves.transpose(0, 2, 1) @ seen_rows
         d_read_rows = d_seen_rows[:, :read] @ image.transpose(0, 2, 1)
         d_read_rows += d_seen_rows[:, read:] @ chances.transpose(0, 2, 1)
-        turned = read_rows.transpose(0, 2, 1)
+        read_rows_t = read_rows.transpose(0, 2, 1)
         if needs[1]:
-            d_image = turned @ d_seen_rows[:, :read]
+            d_image = read_rows_t @ d_seen_rows[:, :read]
         d_canvas = np.multiply(chances, chances, host.empty_like(chances))
         np.subtract(chances, d_canvas, d_canvas)
-        d_canvas *= turned @ d_seen_rows[:, read:]
+        d_canvas *= read_rows_t @ d_seen_rows[:, read:]
         if of_canvas is not None:
             d_canvas += of_canvas
     else:
