@@ -56,17 +56,17 @@ class Standing(NamedTuple):
 
     entry: Entry
     claim: Claim
-    task: Task | None
-    missing: str
-    """Why there is no evidence, if there is none."""
-    verdict: Verdict
-    so_far: str
-    """A remark on seeds that do not agree, or that are no verdict yet."""
-    evidence: Evidence | None
-    finding: Finding | None
-    measured: Sequence[Measured]
+    task: Task | None = None
     settings: Sequence[Setting] = ()
     """All runs of the task."""
+    missing: str = ""
+    """The reason why there is no evidence, if there is none."""
+    verdict: Verdict = "not measured"
+    so_far: str = ""
+    """A remark on seeds that do not agree, or that are no verdict yet."""
+    evidence: Evidence | None = None
+    finding: Finding | None = None
+    measured: Sequence[Measured] = ()
 
     @property
     def commands(self) -> list[str]:
@@ -165,13 +165,12 @@ def standings(registry: Registry, folders: Sequence[Path]) -> tuple[list[Standin
             missing = f"plug-in {entry.task} is broken: {broken[entry.task]}" if entry.task in broken else \
                 f"no plug-in {entry.task} is loaded"
         for claim in entry.claims:
-            if claim.rule is None:
-                rows.append(Standing(entry, claim, task, missing or claim.unmeasured, "not measured", "", None, None,
-                                     [], settings.get(entry.task, [])))
-            elif isinstance(claim.rule, RunRule):
-                rows.append(_by_runs(entry, claim, claim.rule, task, missing, settings.get(entry.task, [])))
-            else:
-                rows.append(_by_finding(entry, claim, claim.rule, findings.get(entry.analysis), refused))
+            row = Standing(entry, claim, task, settings.get(entry.task, []), missing or claim.unmeasured)
+            if isinstance(claim.rule, RunRule):
+                row = _by_runs(row, claim.rule)
+            elif claim.rule is not None:
+                row = _by_finding(row, claim.rule, findings.get(entry.analysis), refused)
+            rows.append(row)
     return rows, list(dict.fromkeys(refused))
 
 
@@ -183,34 +182,32 @@ def _below(folder: Path) -> list[Path]:
         raise CheckpointError(f"{folder}: cannot be read: {error.strerror or error}") from error
 
 
-def _by_finding(entry: Entry, claim: Claim, rule: FindingRule, finding: Finding | None,
-                refused: list[str]) -> Standing:
-    missing = f"no finding kept: duoln analyze {entry.analysis} --out runs/theory"
+def _by_finding(row: Standing, rule: FindingRule, finding: Finding | None, refused: list[str]) -> Standing:
+    analysis = row.entry.analysis
     if finding is not None:
         try:
             answer = rule.answer(finding.content)
         except (KeyError, TypeError, ValueError, IndexError):
             refused.append(f"{finding.path}: expected a finding of the present analysis, found another; "
-                           f"duoln analyze {entry.analysis} --out makes it")
+                           f"duoln analyze {analysis} --out makes it")
         else:
-            return Standing(entry, claim, None, "", verdict.of_seeds([answer.holds], 1.0),
-                            "" if answer.holds is not None else "so far: it is not clear", None, finding,
-                            _over_seeds([answer.figures]))
-    return Standing(entry, claim, None, missing, "not measured", "", None, None, [])
+            return row._replace(verdict=verdict.of_seeds([answer.holds], 1.0), finding=finding,
+                                so_far="" if answer.holds is not None else "so far: it is not clear",
+                                measured=_over_seeds([answer.figures]))
+    return row._replace(missing=f"no finding kept: duoln analyze {analysis} --out runs/theory")
 
 
-def _by_runs(entry: Entry, claim: Claim, rule: RunRule, task: Task | None, missing: str,
-             settings: Sequence[Setting]) -> Standing:
-    evidence = None
-    if task is not None and claim.length is not None:
-        evidence = choose(task, rule, claim.length, settings)
+def _by_runs(row: Standing, rule: RunRule) -> Standing:
+    claim, evidence = row.claim, None
+    if row.task is not None and claim.length is not None:
+        evidence = choose(row.task, rule, claim.length, row.settings)
     if evidence is None:
-        return Standing(entry, claim, task, missing or claim.unmeasured or _lacking(rule, settings),
-                        verdict.of_seeds([], 0.0), "", None, None, [], settings)
+        return row._replace(missing=row.missing or _lacking(rule, row.settings))
     seeds = [seen.holds for seen in evidence.seen]
     decided = verdict.of_seeds(seeds, evidence.share, rule.whole)
-    return Standing(entry, claim, task, "", decided, "" if decided in verdict.AGREED else verdict.so_far(seeds),
-                    evidence, None, _over_seeds([seen.figures for seen in evidence.seen]), settings)
+    return row._replace(missing="", verdict=decided, evidence=evidence,
+                        so_far="" if decided in verdict.AGREED else verdict.so_far(seeds),
+                        measured=_over_seeds([seen.figures for seen in evidence.seen]))
 
 
 def _lacking(rule: RunRule, settings: Sequence[Setting]) -> str:
