@@ -34,7 +34,7 @@ class Cut(NamedTuple):
     """The part of each text that is read."""
 
     sentences: int | None
-    """So many sentences of a passage, those nearest to the question; None is all."""
+    """The number of sentences of a passage, those nearest to the question; None is all."""
     window: int | None
     """The largest distance between a word of the shortened passage and an entity; None keeps all words."""
     last_token: LastToken

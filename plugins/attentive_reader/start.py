@@ -45,7 +45,7 @@ def _shrunk_orthogonal(rng: Stream, shape: init.Shape) -> np.ndarray:
 
 @lru_cache(maxsize=1)
 def _orthogonal(seed: int, size: int) -> np.ndarray:
-    """Made once, for the eighteen matrices that are all this one."""
+    """One draw, cached, because eighteen matrices are all this one."""
     return init.orthogonal(_anew(Stream(seed, "")), (size, size))
 
 

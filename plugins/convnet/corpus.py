@@ -26,7 +26,7 @@ PLACES = ((f"{FOLDER}/{BATCHES}",), (ARCHIVE.path,), (SUBSET,))
 """The places below a data folder where it may be, in the order in which they are tried."""
 CLASSES = 10
 RECORDS = 10_000
-"""In every file of the binary version."""
+"""The images of every file of the binary version."""
 _SHAPE = (3, 32, 32)
 _RECORD_BYTES = 1 + 3 * 32 * 32
 _MAX_UNPACKED = 200_000_000

@@ -44,7 +44,7 @@ class ConvNetConfig(Config):
     whitening: Whitening = "zca"
     """The preparation of images: zca whitens them, mean subtracts the mean image only."""
     zca_epsilon: float = 1e-5
-    """Added to the eigenvalues by which ZCA divides."""
+    """The epsilon that is added to the eigenvalues by which ZCA divides."""
     decay_from: int = 50_000
     """The update after which the learning rate falls in a straight line."""
     decay_to: int = 100_000

@@ -62,7 +62,7 @@ def splits(cfg: Any, root: Path | None) -> Splits:
 
 
 def _spread(images: np.ndarray, count: int) -> np.ndarray:
-    """So many images from all over: the test file is sorted by digit, so its first ones would be zeros."""
+    """Evenly spread images: the test file is sorted by digit, so its first ones would be zeros."""
     count = min(count, len(images))
     return images[np.arange(count) * len(images) // count]
 

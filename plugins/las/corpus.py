@@ -38,11 +38,11 @@ class Corpus(NamedTuple):
     rate: int
     """Samples a second."""
     sets: dict[str, list[Utterance]]
-    """By the names of `SETS`; none is empty."""
+    """The utterances by the names of `SETS`; no set is empty."""
 
 
 def joined(source: Corpus, words: int) -> Corpus:
-    """As many clips as there are utterances, each of so many utterances of its set, drawn at random, one after another.
+    """The same number of clips, each of `words` utterances of its set, drawn at random, one after another.
 
     In single words the listener can hear all there is, and the speller need not look for it; here it must.
     """

@@ -149,7 +149,7 @@ def check(cfg: Any) -> None:
 
 
 def spread(utterances: Sequence[Utterance], count: int | None) -> list[Utterance]:
-    """So many utterances from all over: the digits are sorted by word."""
+    """Evenly spread utterances, because the digits are sorted by word."""
     count = len(utterances) if count is None else min(count, len(utterances))
     return [utterances[k * len(utterances) // count] for k in range(count)]
 

@@ -77,7 +77,7 @@ def power_spectra(samples: np.ndarray, rate: int, name: str) -> np.ndarray:
 
 
 def _power_blocks(samples: np.ndarray, rate: int, name: str) -> Iterator[np.ndarray]:
-    """As `power_spectra`, some frames at a time: those of a long clip take 30 times the memory of its samples."""
+    """`power_spectra` of some frames at a time: those of a long clip take 30 times the memory of its samples."""
     length, hop = frame_length(rate), round(HOP_SECONDS * rate)
     if len(samples) < length:
         raise DataFormatError(name, 0, f"at least one frame of {length} samples", len(samples))

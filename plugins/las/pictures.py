@@ -46,9 +46,9 @@ class Spelled(NamedTuple):
     heard: np.ndarray
     """(frames, width): its features."""
     symbols: list[str] | None
-    """None if it is unknown."""
+    """The transcript; None if it is unknown."""
     written: list[str]
-    """By beam search."""
+    """The hypothesis of beam search."""
     weights: np.ndarray
     """(symbols and the end, listener's steps): where the speller listened."""
 

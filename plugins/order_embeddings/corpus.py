@@ -29,7 +29,7 @@ class Sentences:
 
     @classmethod
     def of(cls, sentences: Sequence[Sequence[int]]) -> Sentences:
-        """From lists of numbers."""
+        """Sentences from lists of numbers."""
         lengths = np.fromiter((len(s) for s in sentences), np.int64, len(sentences))
         flat = np.fromiter((w for s in sentences for w in s), np.int32, int(lengths.sum()))
         return cls(flat, np.concatenate(([0], np.cumsum(lengths))))
@@ -91,7 +91,7 @@ class Corpus(NamedTuple):
 
     dataset: Dataset
     parts: dict[str, Part]
-    """By the names of `SPLITS`; the captions' words are positions in `words`."""
+    """The parts by the names of `SPLITS`; the captions' words are positions in `words`."""
     words: list[str]
     source: object
     """The file of the captions, for errors."""

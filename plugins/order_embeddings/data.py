@@ -39,7 +39,7 @@ _LENGTHS = (8, 12, 16, 20, 24, 32, 48, 64)
 """Steps of a batch: every batch is padded to one of these, so that few shapes are compiled."""
 _LONG = 64
 _SENTENCES = 256
-"""At a time in the evaluation."""
+"""The sentences of a batch of the evaluation."""
 _FOLD_IMAGES = 1_000
 
 

@@ -30,10 +30,10 @@ class Setting(NamedTuple):
 
     variant: str
     config: Mapping[str, Any]
-    """Without the seed."""
+    """The settings without the seed."""
     dataset: Dataset
     runs: Mapping[int, Curve]
-    """By seed."""
+    """The runs by seed."""
 
 
 class Evidence(NamedTuple):
@@ -42,7 +42,7 @@ class Evidence(NamedTuple):
     settings: Sequence[Setting]
     """One for each role of the claim's rule."""
     seeds: Sequence[int]
-    """That all of them have."""
+    """The seeds that all of them have."""
     seen: Sequence[Answer]
     """The rule's answer for each seed."""
     length: Length

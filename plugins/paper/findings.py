@@ -146,7 +146,11 @@ def smoother(variant: str) -> FindingRule:
 
 
 def _lower(rows: Iterable[tuple[str, str, Sequence[float], Sequence[float]]]) -> Answer:
-    """Each row has a figure of each seed, then the plain network's: it is lower with every seed."""
+    """The figures of each row are lower than the plain network's, with every seed.
+
+    Args:
+        rows: each what it is, of whom, the figures of each seed, and the plain network's.
+    """
     figures, answers = [], []
     for what, who, ours, plain in rows:
         shares = [own / without for own, without in zip(ours, plain, strict=True)]

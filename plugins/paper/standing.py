@@ -43,7 +43,7 @@ class Measured(NamedTuple):
 
 
 def _share(share: float) -> str:
-    """In percent, with two digits where it is small."""
+    """A share in percent, with two digits where it is small."""
     return f"{share:.0%}" if share >= 0.1 else f"{100 * share:.2g}%"
 
 
@@ -211,7 +211,7 @@ def _by_runs(row: Standing, rule: RunRule) -> Standing:
 
 
 def _lacking(rule: RunRule, settings: Sequence[Setting]) -> str:
-    """Which runs a rule needs that are not there."""
+    """A sentence about the runs that a rule needs and that are not there."""
     names = dict.fromkeys(" ".join([role.variant, *(f"({key} {value})" for key, value in role.settings.items())])
                           for role in rule.roles if not any(fits(role, setting) for setting in settings))
     return f"no run of {', '.join(names)}" if names else "no runs of one setting and seed that have the figures"

@@ -198,7 +198,7 @@ def load_held_out(source: Source, path: str | None, lower_case: bool, corpus: Co
 
 class _Files(NamedTuple):
     train: Path | None
-    """None for synthetic books."""
+    """The file of the corpus; None for synthetic books."""
     held_out: Path | None
 
 
@@ -223,7 +223,7 @@ def _find(source: Source, path: str | None, root: Path | None) -> tuple[_Files, 
 
 
 def unknown_words(corpus: Corpus, held_out: Corpus | None, judged: Mapping[str, Batch], where: object) -> str:
-    """Which share of the words of each text is unknown; see `describe_unknown`."""
+    """A sentence about the share of unknown words in each text; see `describe_unknown`."""
     shares = {"training": float(np.mean(corpus.numbers == UNKNOWN))}
     if held_out is not None:
         shares["the books held out"] = float(np.mean(held_out.numbers == UNKNOWN))

@@ -47,9 +47,9 @@ class SkipThoughtsConfig(Config):
     longest: int = 30
     """Sentences must have fewer words than this."""
     filtering: data.Filter = "batch"
-    """When triplets with a long neighbour are left out: from each batch, as in the authors' code, or before."""
+    """Triplets with a long neighbour are left out of each batch, as in the authors' code, or before."""
     floor: float = 1e-8
-    """Added to a probability in the loss."""
+    """The value that is added to a probability in the loss."""
     lower_case: bool = False
     """All words are read in lower case."""
     eps: float = 1e-5

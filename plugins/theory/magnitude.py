@@ -22,7 +22,7 @@ from duoln.plugins.theory.fisher import covariance, fisher, magnitudes, normalis
 from duoln.plugins.theory.glm import FAMILIES, NORMS, Glm, Norm, check_exact, jacobian, predictor, random_glm
 
 FAMILIES_SHOWN = ("gaussian", "logistic")
-"""In the first the variance of y is the same everywhere; in the second it falls where predictions are sure."""
+"""The variance of y is the same everywhere in the first; it falls where predictions are sure in the second."""
 ROBUST: tuple[Norm, ...] = ("batch", "layer")
 """The models of which the paper says that the scale of inputs and weights is not seen."""
 TOLERANCE = 1e-9

@@ -41,7 +41,7 @@ class Constants(NamedTuple):
     loss: list[float]
     """The loss' Lipschitz constant, in nats a unit of distance."""
     gradient: list[float]
-    """That of the gradient."""
+    """The gradient's Lipschitz constant."""
 
 
 class Smoothness(NamedTuple):

@@ -93,7 +93,7 @@ def parts(books: Books, held_out: Books | None, where: object) -> Parts:
 
 _SUBJECTS = (("The captain", "sails", "The captains", "sail"), ("A robin", "sings", "Robins", "sing"),
              ("Mr. Grey", "waits", "The clerks", "wait"), ("The old dog", "barks", "Old dogs", "bark"))
-"""Each: one and its verb, many and theirs."""
+"""Each has a subject in the singular with its verb, and in the plural with its verb."""
 _WHERE = ("at sea", "in the garden", "by the house", "on the road")
 _WHEN = ("", " today", " at last", " again")
 

@@ -48,7 +48,7 @@ class _Saved(NamedTuple):
     landed: Array
     """The patch between the columns: (B, write, P)."""
     seen_rows: Array
-    """Both images between the rows: (B, 2 read, P)."""
+    """The two images after the row filters: (B, 2 read, P)."""
 
 
 def _make_grids(looked: Array, sizes: tuple[int, int], pixels: int, centre: str) -> _Grids:
