@@ -97,17 +97,15 @@ from duoln.core.arguments import (
     check_integers_in,
     check_number,
 )
+from duoln.core.spec import check_beside, check_float, check_tensors
 from duoln.kernels import host, native
 from duoln.kernels.case_table import RuleCase
 from duoln.kernels.device_cases import DeviceCase
 from duoln.ops.common import (
     broadcast_shape,
-    check_beside,
     check_dtype,
-    check_float,
     check_indices,
     check_room,
-    check_tensors,
     normal_axes,
     normal_axis,
     unbroadcast,

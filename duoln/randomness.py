@@ -14,7 +14,6 @@ import numpy as np
 
 from duoln.core import Tensor
 from duoln.core.arguments import Interval, check_integer, check_integers_in, check_number, described
-from duoln.core.miscalled import explained
 from duoln.core.pytorch_names import OF_STREAMS, name_missing
 from duoln.errors import CallError, DtypeError, MemoryExhaustedError, ShapeError, UsageError
 from duoln.system import limits
@@ -36,7 +35,7 @@ _ROOM_ALWAYS = 1 << 24
 """Up to this count, numbers are drawn without a look at the free memory."""
 _BYTES = 20
 """The most bytes of a number: the two of a pair, its value, and the float32 of an initial weight."""
-_SHARE = Interval("a number in [0, 1]", lambda x: 0 <= x <= 1)
+_SHARE = Interval("a number in [0, 1]", "0 <= {0} <= 1")
 _SUM_WITHIN = 0.01
 """The largest distance from 1 of a sum of probabilities, which may be rounded to 16 bits."""
 _LOG2_E, _LN2_HIGH, _LN2_LOW = 1.4426950408889634, 0.6931471803691238, 1.9082149292705877e-10
@@ -57,7 +56,6 @@ class Stream:
         MemoryExhaustedError: more numbers are drawn than fit into the memory that this process may have.
     """
 
-    @explained
     def __init__(self, seed: int, name: str, epoch: int = 0, step: int = 0, position: int = 0) -> None:
         self.seed = check_integer("Stream", "seed", seed, 0, LARGEST_SEED)
         self.name = _check_name("Stream", name)
@@ -76,12 +74,10 @@ class Stream:
         counter = sum(int(word) << 64 * k for k, word in enumerate(state["state"]["counter"]))
         return counter * _BLOCK - (_BLOCK - int(state["buffer_pos"]))
 
-    @explained
     def child(self, name: str) -> Stream:
         """A separate stream for a part; its numbers do not depend on the draws of other parts, nor of this stream."""
         return Stream(self.seed, f"{self.name}.{_check_name('Stream.child', name)}", self.epoch, self.step)
 
-    @explained
     def uniform(self, shape: int | Shape, low: float = 0.0, high: float = 1.0) -> np.ndarray:
         """float64 values in [low, high), from 53 bits each; `low` where both are equal.
 
@@ -92,7 +88,7 @@ class Stream:
         unit = np.empty(_sizes("Stream.uniform", shape))
         low = check_number("Stream.uniform", "low", low)
         at_least_low = Interval(f"a number of at least low, {low}, and not further than float64 reaches",
-                                lambda x: 0 <= float(x) - low < inf)
+                                f"0 <= float({{0}}) - {low!r} < inf")
         high = check_number("Stream.uniform", "high", high, at_least_low)
         self._fill(unit.reshape(-1))
         if (low, high) == (0.0, 1.0):
@@ -102,7 +98,6 @@ class Stream:
         # The sum may be rounded to `high`, which is no value of the interval.
         return np.minimum(unit, np.nextafter(float(high), low), out=unit)
 
-    @explained
     def gaussian(self, shape: int | Shape) -> np.ndarray:
         """float64 values of a standard Gaussian, by the transform of Box and Muller."""
         shape = _sizes("Stream.gaussian", shape)
@@ -122,7 +117,6 @@ class Stream:
             in_threads(pairs, _TOGETHER, transform)
         return both.reshape(-1)[:count].reshape(shape)
 
-    @explained
     def integers(self, high: int, shape: int | Shape) -> np.ndarray:
         """int64 values in 0 .. high - 1, all equally likely.
 
@@ -143,18 +137,15 @@ class Stream:
             drawn = np.concatenate((drawn, bits[bits <= last]))
         return (drawn % np.uint64(high)).astype(np.int64).reshape(shape)
 
-    @explained
     def permutation(self, n: int) -> np.ndarray:
         """0 .. n - 1 in random order, int64. Raises ShapeError for an `n` below 0."""
         return np.argsort(self._raw(check_integer("Stream.permutation", "n", n, 0, _LARGEST_COUNT)), kind="stable")
 
-    @explained
     def keep_mask(self, shape: int | Shape, keep: float) -> np.ndarray:
         """float32 mask: 1 with probability `keep`, else 0. Raises UsageError for a `keep` that is not in [0, 1]."""
         keep = check_number("Stream.keep_mask", "keep", keep, _SHARE)
         return (self.uniform(_sizes("Stream.keep_mask", shape)) < keep).astype(np.float32)
 
-    @explained
     def categorical(self, *, logits: Any = None, probabilities: Any = None) -> np.ndarray:
         """int64 classes, one for each row, with the probabilities given, or with those of softmax(logits).
 

@@ -18,7 +18,7 @@ from duoln.backends.protocol import DTYPES, Backend
 from duoln.core import Tensor
 from duoln.core.arguments import described, did_you_mean
 from duoln.core.entering import host_array
-from duoln.core.miscalled import explained
+from duoln.core.pytorch_names import hinted
 from duoln.core.tensor import constant_tensor
 from duoln.data.batches import check_pair, check_range
 from duoln.errors import BackendError, DtypeError, UsageError
@@ -65,7 +65,7 @@ def probe(name: str) -> Probe:
     return Probe(name, loaded, "no Metal GPU; on a CPU numpy is many times faster" if on_cpu else "")
 
 
-@explained
+@hinted
 def backend(name: str | None = None) -> Backend:
     """The backend of that name; for None or "auto" this function chooses one.
 
@@ -143,7 +143,7 @@ def _choose(name: str | None) -> tuple[Backend, str]:
     return chosen.backend, f"numpy on {chosen.backend.device}: {'; '.join(refused)}"
 
 
-@explained
+@hinted
 def tensor(x: Any, backend: Backend | str | None = None, dtype: str | None = None,
            within: tuple[int, int] | None = None) -> Tensor:
     """A tensor with the values of a NumPy array, nested lists, a number, or a tensor of any backend.
@@ -182,7 +182,7 @@ def tensor(x: Any, backend: Backend | str | None = None, dtype: str | None = Non
     return constant_tensor(where.asarray(host, dtype), where)
 
 
-@explained
+@hinted
 def from_dlpack(x: Any, backend: Backend | str | None = None) -> Tensor:
     """A tensor that shares the memory of another library's array: of NumPy, PyTorch, CuPy, MLX, JAX or another.
 
@@ -246,7 +246,7 @@ def backend_of(name: str, given: Backend | str | None) -> Backend:
     return given
 
 
-@explained
+@hinted
 def to_tensors(values: Any, backend: Backend | str | None = None, dtype: str | None = None) -> Any:
     """`tensor` at every leaf of a tree."""
     where = backend_of("to_tensors", backend)

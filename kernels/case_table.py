@@ -14,11 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from duoln.core.fields import fields_in_words
 from duoln.ops.recurrent.variants import GATES, has_bias, norm_shapes
 
 
-@fields_in_words
 class RuleCase(NamedTuple):
     """One case: an operator, its arrays in float32 and its attributes."""
 

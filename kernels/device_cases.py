@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from duoln.core.fields import fields_in_words
 from duoln.kernels.case_table import (
     MANY,
     VARIANTS,
@@ -36,7 +35,6 @@ LONG = 100
 _MANY_RUNS = 50
 
 
-@fields_in_words
 class DeviceCase(NamedTuple):
     """A case whose arrays do not exist yet."""
 

@@ -41,6 +41,7 @@ class MlxBackend(OnePerProcess):
     proofs: Proofs | None = None
     queues = False
     narrow = frozenset([mx.float16, mx.bfloat16])
+    wide = frozenset([mx.float32, mx.float64])
 
     def __init__(self) -> None:
         self.on_gpu = mx.default_device() == mx.Device(mx.gpu)

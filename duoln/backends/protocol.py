@@ -71,6 +71,8 @@ class Backend(Protocol):
     dtypes: tuple[str, ...]
     narrow: frozenset[Any]
     """The library's own dtypes of arrays that store 16 bits."""
+    wide: frozenset[Any]
+    """Its dtypes in which rules compute: float32 and float64."""
     lazy: bool
     """True if values are computed when they are read; `compile` then traces a function once."""
     queues: bool

@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from duoln.core.fields import fields_in_words
-from duoln.core.miscalled import explained
 from duoln.data.batches import check_range
 from duoln.data.files import Resource, find, on_disk, packed_or_not
 from duoln.data.idx import read_idx
@@ -44,7 +42,6 @@ PLACES = (tuple(resource.path for resource in _ALL), *zip(*(resource.also for re
 """The paths of the four files below a data folder, in each layout."""
 
 
-@fields_in_words
 class Digits(NamedTuple):
     """Images uint8 (count, 28, 28) and labels int32 (count,) in 0 .. 9."""
 
@@ -52,7 +49,6 @@ class Digits(NamedTuple):
     labels: np.ndarray
 
 
-@explained
 def read_mnist(root: Path | None = None) -> dict[str, Digits]:
     """The 60,000 digits of "train" and the 10,000 of "test", as they are distributed, packed or unpacked.
 
@@ -65,7 +61,6 @@ def read_mnist(root: Path | None = None) -> dict[str, Digits]:
     return read_found(find_mnist(root))
 
 
-@explained
 def find_mnist(root: Path | None = None) -> dict[str, tuple[Path, Path]]:
     """The paths of the images and labels of each split, as `read_mnist` finds them.
 
@@ -82,7 +77,6 @@ def find_mnist(root: Path | None = None) -> dict[str, tuple[Path, Path]]:
     return {split: (paths[images], paths[labels]) for split, (images, labels) in FILES.items()}
 
 
-@explained
 def read_found(paths: Mapping[str, tuple[Path, Path]]) -> dict[str, Digits]:
     """The digits of the files that `find_mnist` names.
 

@@ -13,8 +13,6 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
-from duoln.core.fields import fields_in_words
-from duoln.core.miscalled import explained
 from duoln.data.bounded import most_unpacked, opened, size_of
 from duoln.errors import DataFormatError
 
@@ -36,7 +34,6 @@ _HEADER_ERRORS = (ValueError, LookupError, TypeError, ArithmeticError, SyntaxErr
 """The errors of NumPy, and of Python's parser, which NumPy calls, for a wrong header."""
 
 
-@fields_in_words
 class Expected(NamedTuple):
     """The dtype and rank that an array must have."""
 
@@ -49,7 +46,6 @@ class Expected(NamedTuple):
         return f"{kind} values along {self.rank} {'axis' if self.rank == 1 else 'axes'}"
 
 
-@explained
 def read_npz(path: Path, arrays: Mapping[str, Expected]) -> dict[str, np.ndarray]:
     """The named arrays of an .npz file; others in it are left alone.
 
@@ -110,7 +106,6 @@ def _array(where: str, raw: IO[bytes], size: int, expected: Expected) -> np.ndar
     return np.ascontiguousarray(values.reshape(shape, order="F")) if by_columns else values.reshape(shape)
 
 
-@explained
 def map_npy(path: Path, expected: Expected) -> np.ndarray:
     """The array of an .npy file, read-only, whose values are read from disk as they are used.
 

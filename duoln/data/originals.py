@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from duoln.core.miscalled import explained
 from duoln.data.files import packed_or_not, search_folders
 from duoln.errors import DataError, DataMissingError, UsageError
 
@@ -17,7 +16,6 @@ DATA_SEED = 0
 """The seed of all synthetic data. A run's own seed changes its training, never its data."""
 
 
-@explained
 def locate(names: Sequence[str], root: Path | None = None) -> list[Path] | None:
     """The files of a corpus in the first folder that has all of them; None where no folder has any.
 
@@ -44,7 +42,6 @@ def locate(names: Sequence[str], root: Path | None = None) -> list[Path] | None:
     return None
 
 
-@explained
 def absent(names: Sequence[str], root: Path | None, advice: str) -> DataMissingError:
     """The error that says which files were looked for, in which folders, and what to do."""
     folders = ", ".join(f"{folder}{'' if folder.is_dir() else ' (no such folder)'}" for folder in search_folders(root))
@@ -52,7 +49,6 @@ def absent(names: Sequence[str], root: Path | None, advice: str) -> DataMissingE
                             "which data are looked for")
 
 
-@explained
 def original_or_made(source: str, find: Callable[[], Callable[[], T]], make: Callable[[], T]) -> tuple[T, str]:
     """A corpus from its files, or a synthetic one, and the reason for a synthetic one ("" for a corpus from files).
 
@@ -79,7 +75,6 @@ def original_or_made(source: str, find: Callable[[], Callable[[], T]], make: Cal
 
 
 @contextmanager
-@explained
 def suited_to(source: str, why: str) -> Iterator[None]:
     """In the block, settings that do not suit synthetic data that nobody requested are an error about missing data.
 

@@ -19,11 +19,11 @@ from duoln.core.arguments import (
     described,
 )
 from duoln.core.pytorch_names import OF_RECURRENT
+from duoln.core.spec import check_tensors
 from duoln.errors import ShapeError, UsageError
 from duoln.nn import init, reports, step_statistics
 from duoln.nn.layers import check_sizes
 from duoln.nn.module import NOT_GIVEN, Module, Params, parameter, parameters
-from duoln.ops.common import check_tensors
 from duoln.ops.recurrent.formulas import Settings
 from duoln.ops.recurrent.sequences import check_cell, walk
 from duoln.ops.recurrent.variants import GATES, Cell, Norm, check_variant, has_bias, norm_shapes, state_dtype

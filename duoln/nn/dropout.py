@@ -16,11 +16,11 @@ from duoln.backends.protocol import Backend
 from duoln.core import Tensor
 from duoln.core.arguments import BELOW_1, check_flag, check_integer, check_number, described
 from duoln.core.gradient import is_recording
-from duoln.core.miscalled import explained
+from duoln.core.pytorch_names import hinted
+from duoln.core.spec import check_float
 from duoln.errors import DtypeError, GradientWarning, ShapeError, UsageError
 from duoln.nn import reports
 from duoln.nn.module import NOT_GIVEN, Module, Params, branch_at, check_params
-from duoln.ops.common import check_float
 from duoln.randomness import LARGEST_SEED, Stream
 
 Shape = tuple[int, ...]
@@ -90,7 +90,7 @@ class _Seen(NamedTuple):
     dtype: str
 
 
-@explained
+@hinted
 def without_masks() -> AbstractContextManager[None]:
     """Within this context no gradient needs masks, so `Dropout` layers without masks give no warning."""
     return _wanting_none()
@@ -126,7 +126,6 @@ class DropoutMasks:
         forward: a function that is called as `forward(params, ...)`; the model itself if None.
     """
 
-    @explained
     def __init__(self, model: Module, seed: int, forward: Callable[..., Any] | None = None) -> None:
         if not isinstance(model, Module):
             raise DtypeError(f"[DropoutMasks] model: expected a Module, found {described(model)}")
@@ -137,7 +136,6 @@ class DropoutMasks:
         self._around = {path: modules[path.rpartition(".")[0]] for path in self.layers}
         self._shapes: dict[Any, dict[str, _Seen]] = {}
 
-    @explained
     def __call__(self, update: int, params: Params, *inputs: Any) -> Masks:
         """The masks as tensors, by path.
 
@@ -227,7 +225,7 @@ def _backend_of(values: Any) -> Backend:
                      "params, x) with what the model gets")
 
 
-@explained
+@hinted
 def with_masks(params: Params, masks: Masks) -> Params:
     """The parameters with these masks in them, for a pass over the model that leaves values out.
 

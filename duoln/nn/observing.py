@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from duoln import tree
 from duoln.core import Tensor
 from duoln.core.arguments import check_function, described
-from duoln.core.miscalled import explained
+from duoln.core.pytorch_names import hinted
 from duoln.errors import DtypeError, DuolnError
 from duoln.nn.module import Module, Params
 
@@ -32,7 +32,7 @@ class _Running(NamedTuple):
     params: Any
 
 
-@explained
+@hinted
 def observed(model: Module, tell: Tell) -> contextlib.AbstractContextManager[None]:
     """Within this context `tell(path, layer, output)` gets every call of a layer of the model.
 

@@ -11,7 +11,7 @@ from duoln import ops, tree
 from duoln.core import Tensor
 from duoln.core.arguments import AT_LEAST_0, BELOW_1, EPSILON, check_function, check_number
 from duoln.core.donation import in_compiled_step, own
-from duoln.core.miscalled import explained
+from duoln.core.pytorch_names import hinted
 from duoln.nn.population import is_statistic
 from duoln.ops.update import check_correction
 from duoln.optim.clipping import Params, ScaleByNorm, global_norm
@@ -59,7 +59,6 @@ class Adam(Optimizer):
             check_number(kind, name, beta, BELOW_1)
         check_correction(kind, self.beta1, self.beta2, self.bias_correction)
 
-    @explained
     def init(self, params: Params) -> dict[str, Any]:
         leaves = self._checked_leaves(params)
         moments = {"m": zeros_like(params), "v": zeros_like(params)}
@@ -69,7 +68,7 @@ class Adam(Optimizer):
                 ) -> tuple[Params, dict[str, Any]]:
         return self._scaled_update(params, gradients, slots, rate, None)[:2]
 
-    @explained
+    @hinted
     def update_with_norm(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor | float,
                          ) -> tuple[Params, dict[str, Any], Tensor]:
         if self.clip is not None and not isinstance(self.clip, ScaleByNorm):

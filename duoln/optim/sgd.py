@@ -8,7 +8,6 @@ from typing import Any
 from duoln import ops, tree
 from duoln.core import Tensor
 from duoln.core.arguments import BELOW_1, EPSILON, check_flag, check_number
-from duoln.core.miscalled import explained
 from duoln.optim.clipping import Params
 from duoln.optim.optimizer import Optimizer, slot, zeros_like
 
@@ -41,7 +40,6 @@ class SGD(Optimizer):
         check_number("SGD", "momentum", self.momentum, BELOW_1)
         check_flag("SGD", "nesterov", self.nesterov)
 
-    @explained
     def init(self, params: Params) -> dict[str, Any]:
         self._checked_leaves(params)
         return {"velocity": zeros_like(params)} if self.momentum else {}
@@ -78,7 +76,6 @@ class RMSProp(Optimizer):
         check_number("RMSProp", "decay", self.decay, BELOW_1)
         check_number("RMSProp", "eps", self.eps, EPSILON)
 
-    @explained
     def init(self, params: Params) -> dict[str, Any]:
         self._checked_leaves(params)
         return {"square": zeros_like(params)}

@@ -357,7 +357,7 @@ class Trainer:
             CheckpointError: the task, the variant, the precision, the model or a setting differs; only settings for
                 the length of the training and the times of evaluations may differ.
         """
-        noted = {"precision": FLOAT32, **saved.notes, **saved.notes.get("config", {})}
+        noted = {**saved.notes, **saved.notes.get("config", {})}
         wanted = {"task": self.task.name, "variant": self.variant, "precision": self.precision,
                   **through_json(self.cfg)}
         for key, mine in wanted.items():

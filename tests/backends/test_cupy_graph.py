@@ -93,7 +93,7 @@ def _lstm(gpu, dtype="float32"):
 
 @pytest.mark.parametrize(("name", "updates"), [("lstm", 6), *(pytest.param(*case, marks=pytest.mark.long) for case in (("draw", 6), ("mnist", 50), ("lstm", 50), ("draw", 50)))])
 def test_training_has_the_bits_of_eager_steps(name, updates, gpu):
-    """`tests/testing/test_graphs.py` has every task, each with one batch; here each update has another one."""
+    """`tests/testing/test_checks.py` has every task, each with one batch; here each update has another one."""
     step, arguments = _lstm(gpu) if name == "lstm" else _task(name, gpu)
     assert _in_step(step, arguments, updates) == updates - 3
 

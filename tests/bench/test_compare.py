@@ -29,7 +29,6 @@ def folder(tmp_path_factory):
         patch.setattr(subjects, "CACHE_BYTES", 1 << 20)
         patch.setattr(subjects, "COPY", subjects.COPY._replace(shapes=((256, 256),)))
         patch.setattr("duoln.bench.operators.COPY", subjects.COPY)
-        patch.setattr("duoln.bench.duration.CACHE_BYTES", 1 << 20)
         for name in ("numpy", "mlx"):
             code = main(["bench", "ops", "--backend", name, "--shape", "8,16", "--shape", "64,256", "--rounds", "3",
                          "--json", str(folder / f"{name}.json"), "--label", f"here, {name}",

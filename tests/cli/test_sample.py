@@ -17,7 +17,7 @@ from duoln.plugins.mnist.task import Mnist
 from duoln.randomness import Stream
 from duoln.runs.folder import RunFolder
 from duoln.runs.trained import load_trained
-from duoln.tasks.attributes import RESERVED
+from duoln.tasks.contract import RESERVED
 from duoln.testing import check_error, check_task
 from duoln.training.loop import fit
 from duoln.training.train import train

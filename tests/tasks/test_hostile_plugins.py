@@ -14,7 +14,7 @@ from duoln.cli import main
 from duoln.errors import PluginError, TaskError
 from duoln.system import processes
 from duoln.tasks import Task
-from duoln.tasks.faults import METHODS as GUARDED
+from duoln.tasks.boundary import METHODS as GUARDED
 from duoln.tasks.registry import Registry, find_task
 from duoln.testing import check_error
 
