@@ -182,7 +182,7 @@ def _made_text(seed: int, sentences: int = 1500) -> str:
 
 @hookimpl
 def duoln_tasks() -> list[Task]:
-    """What a plug-in's module offers."""
+    """The tasks of this module, for duoln's plug-in system."""
     return [OwnText()]
 
 
