@@ -46,7 +46,7 @@ def _supports(be: Backend, query: Array, key: Array, value: Array, mask: Array |
 
 
 def _by_heads(x: Array) -> Array:
-    """(..., T, D) as (batch, heads, T, D) whose rows lie in one piece each."""
+    """(..., T, D) as (batch, heads, T, D) with contiguous rows."""
     x = x.reshape(prod(x.shape[:-3]), *((1,) * (3 - x.ndim)), *x.shape[-3:])
     return x if x.strides[-1] == x.itemsize and min(x.strides) >= 0 else np.ascontiguousarray(x)
 

@@ -1,4 +1,4 @@
-"""Products of a few rows with a matrix on the CPU, compiled: the matrix is read once, as it lies."""
+"""Products of a few rows with a matrix on the CPU, compiled: the matrix is read once, unpacked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images made on the spot, in the forms of CIFAR-10 and of MNIST."""
+"""Synthetic images, in the forms of CIFAR-10 and of MNIST."""
 
 from __future__ import annotations
 

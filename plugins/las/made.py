@@ -1,4 +1,4 @@
-"""Speech made on the spot: each letter has a chord of its own, a little off pitch, with noise and pauses."""
+"""Synthetic speech: each letter has a chord of its own, a little off pitch, with noise and pauses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures of two coloured shapes on a coloured ground, made on the spot, with five captions each."""
+"""Synthetic pictures of two coloured shapes on a coloured ground, with five captions each."""
 
 from __future__ import annotations
 
