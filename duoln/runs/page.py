@@ -92,7 +92,7 @@ def _settings(series: Sequence[Series]) -> Iterator[str]:
 
 
 def curves(task: Task, series: Sequence[Series]) -> Iterator[str]:
-    """The curves as a picture, or the reason why they cannot be drawn."""
+    """The curves as a picture, or what is missing to draw them."""
     if drawing.refusal():
         yield f"<p>No curves: {html.text(drawing.refusal())}</p>"
         return

@@ -33,7 +33,7 @@ from duoln.training.trainer import Trainer
 _DERIVATIVE = 1e-4
 """The allowed relative error of a derivative along a line, which may cross the kinks of a few rectifiers."""
 _STEP = 1e-8
-"""How far along the line: of the 100,000 rectifiers and maxima of a convolutional network some have a kink within
+"""The distance along the line: of the 100,000 rectifiers and maxima of a convolutional network some have a kink within
 1e-7."""
 _AGREEMENT = 1e-4
 """The allowed relative difference between the losses of two backends, in float32."""
@@ -170,19 +170,6 @@ def _check_agreement(task: Task, variant: str, cfg: Config, splits: Splits, pair
         if not abs(first - second) <= _AGREEMENT * max(abs(first), abs(second), 1.0):
             raise AssertionError(f"agreement: '{variant}', batch {step}: expected one loss on every backend, found "
                                  f"{first:.9g} on {pair[0].name} and {second:.9g} on {pair[1].name}")
-
-
-def _check_meanings(task: Task) -> None:
-    """Check that a string stands under every field of the task's settings, from which `duoln show` has their meanings.
-
-    A class without source, such as one that was typed into an interpreter, cannot be checked.
-    """
-    if not has_source(task.config):
-        return
-    silent = [setting.name for setting in settings_of(task) if not setting.meaning]
-    if silent:
-        raise AssertionError(f"config: expected a string under every field of {task.config.__name__} that says what "
-                             f"the setting means, found none under {', '.join(silent)}")
 
 
 def _check_names(task: Task, preset: str) -> None:
