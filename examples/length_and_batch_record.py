@@ -165,16 +165,10 @@ def _words(record: Record, cell: Cell) -> str:
     ratio = record.ratio(cell)
     if ratio is None:
         return "-"
-    return f"{_short(ratio)} ({_both(record, cell)})" if not math.isnan(ratio.value) else "neither"
-
-
-def _short(ratio: Ratio) -> str:
-    return f"{ratio.bound}{ratio.value:.2g}"
-
-
-def _both(record: Record, cell: Cell) -> str:
-    return " / ".join(f"{statistics.median_high(record.updates(cell, norm)):.0f}".replace("inf", "never")
-                      for norm in ("none", "layer"))
+    if math.isnan(ratio.value):
+        return "neither"
+    both = (f"{statistics.median_high(record.updates(cell, norm)):.0f}" for norm in ("none", "layer"))
+    return f"{ratio.bound}{ratio.value:.2g} ({' / '.join(both).replace('inf', 'never')})"
 
 
 def draw(record: Record, target: Path) -> Path:

@@ -25,7 +25,7 @@ _multiply_transposed = native.Function(FILE, "linear_transposed", "x: real[2], w
 
 
 def fits(rows: int, weight: Array) -> bool:
-    """Whether a product of so many rows with a matrix is faster here than by packing the matrix."""
+    """True if a product of `rows` rows with a matrix is faster here than by packing the matrix."""
     if weight.flags.c_contiguous:
         most, width = MOST_ROWS, weight.shape[1]
     else:

@@ -33,10 +33,10 @@ _differentiate = native.Function(_FILE, "linear_cross_entropy_backward",
 
 
 class _Row(NamedTuple):
-    """What is known of each row that is not padding."""
+    """The state of each row that is not padding."""
 
     number: Array
-    """Its place among all rows."""
+    """Its index among all rows."""
     x: Array
     label: Array
     largest: Array
