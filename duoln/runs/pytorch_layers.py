@@ -1,4 +1,4 @@
-"""How the layers that both libraries have stand in a file of PyTorch: names, layouts, the order of gates.
+"""Layers of both libraries as a file of PyTorch has them: names, layouts, the order of gates.
 
 A layer's arrays hold the same numbers in both libraries, in another order:
 
@@ -43,7 +43,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class Layer(NamedTuple):
-    """How one kind of layer stands in a file of PyTorch."""
+    """One kind of layer as a file of PyTorch has it."""
 
     shapes: Callable[[Any], dict[str, Shape]]
     """`shapes(module)`: the names of its arrays in the file, with their shapes."""
@@ -107,7 +107,7 @@ def _channels_first(weight: np.ndarray) -> np.ndarray:
 
 
 _ORDER = {"rnn": (0,), "lstm": (0, 1, 2, 3), "gru": (1, 0, 2)}
-"""Where the gates of one library stand in the other: each order is its own inverse."""
+"""The places of one library's gates in the other: each order is its own inverse."""
 _UPDATE_HERE, _UPDATE_IN_PYTORCH = 0, 1
 """The place of a GRU's update gate."""
 
@@ -191,7 +191,7 @@ def _cell_theirs(cell: RecurrentCell, params: Params) -> dict[str, np.ndarray]:
 
 
 def _endings(layer: Recurrent) -> dict[str, str]:
-    """What ends PyTorch's names of each cell's arrays."""
+    """The ends of PyTorch's names of each cell's arrays."""
     return {name: f"_l{name.removeprefix('forward').removeprefix('backward')}"
                   f"{'_reverse' if name.startswith('backward') else ''}" for name in layer.cells}
 
