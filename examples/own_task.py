@@ -44,6 +44,7 @@ class Spirals(Task):
     columns = (Column("test_error", "test error", ".1%"),)
 
     def data(self, cfg: SpiralsConfig, root: Path | None = None) -> Splits:
+        """Synthetic data. A task that reads files finds them by `duoln.data.locate(names, root)`."""
         train, test = _spirals(1024, "train"), _spirals(512, "test")
         batches = Batches(train, cfg.batch_size, cfg.seed)
         return Splits(Dataset("two spirals", "synthetic"), batches, batches.steps_per_epoch, {"test": test})

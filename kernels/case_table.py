@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from duoln.core.fields import fields_in_words
-from duoln.ops.recurrent.variants import GATES, has_bias, norm_shapes
+from duoln.kernels.recurrent.cells import FUSED
+from duoln.ops.recurrent.variants import CELLS, has_bias, norm_shapes
 
 
-@fields_in_words
 class RuleCase(NamedTuple):
     """One case: an operator, its arrays in float32 and its attributes."""
 
@@ -67,8 +66,6 @@ CELL_SIZES = ((1, 1, 1, 1), (3, 5, 3, 9), (2, 9, 2, 32), (2, 3, 2, 33), (2, 3, 1
 LONG_CELL_SIZES = ((1, 2, 1, 2100), (1, 1, 1, 4096))
 _OF_A_STEP = 3 * 4
 """Roundings to 16 bits in a time step: both products and the state, which a gain of two makes twice as large each."""
-VARIANTS = (("rnn", "none"), ("rnn", "layer"), ("lstm", "none"), ("lstm", "layer"), ("lstm", "layer-cell"),
-             ("lstm", "layer-theano"), ("gru", "none"), ("gru", "layer"), ("gru", "layer-theano"))
 
 
 def rule_cases() -> list[RuleCase]:
@@ -129,8 +126,6 @@ def norm(op: str, shape: Sequence[int], *, activation: str | None = None, mean: 
                         for name in (("gain", "bias") if op.endswith("layer_norm") else ("gain",)))
 
     attrs: dict[str, Any] = {"eps": _eps(width)}
-    if op == "layer_norm":
-        attrs["eps_place"] = "inside"
     if activation:
         attrs["activation"] = activation
     length = 40 * width if mean else max(prod(shape[:-1]), width)
@@ -147,7 +142,7 @@ def norm_label(op: str, shape: Sequence[int], *, activation: str | None = None, 
 
 
 def _recurrent() -> Iterator[RuleCase]:
-    for cell, norm in VARIANTS:
+    for cell, norm in FUSED:
         for sizes in CELL_SIZES:
             for masked, reverse in ((False, False), (True, True)):
                 yield recurrent(cell, norm, sizes, masked, reverse)
@@ -158,21 +153,18 @@ def recurrent(cell: str, norm: str, sizes: Sequence[int], masked: bool, reverse:
               gradient_limit: float | None = None) -> RuleCase:
     """One case of a recurrent operator; `sizes` are time steps, rows, inputs and hidden units."""
     steps, batch, n_in, hidden = sizes
-    gates = GATES[cell] * hidden
+    gates = CELLS[cell].gates * hidden
 
     def arrays() -> Sequence[np.ndarray | None]:
         rng = np.random.default_rng([*sizes, masked])
-        first = [_floats(rng, batch, hidden) for _ in range(2 if cell == "lstm" else 1)]
+        first = [_floats(rng, batch, hidden) for _ in range(len(CELLS[cell].states))]
         weights = [_floats(rng, n, gates, scale=n ** -0.5) for n in (n_in, hidden)]
         bias = _floats(rng, gates) if has_bias(cell, norm) else None
         mask = rng.random((steps, batch)) < 0.6 if masked else None
         norms = [_floats(rng, *shape) for shape in norm_shapes(cell, norm, hidden).values()]
         return _floats(rng, steps, batch, n_in), *first, *weights, bias, mask, *norms
 
-    attrs = {"norm": norm, "eps": _eps(min(n_in, hidden) + 1), "eps_place": "inside", "reverse": reverse,
-             "gradient_limit": gradient_limit}
-    if cell == "lstm":
-        attrs["remat"] = False
+    attrs = {"norm": norm, "eps": _eps(min(n_in, hidden) + 1), "reverse": reverse, "gradient_limit": gradient_limit}
     label = recurrent_label(norm, sizes, masked, reverse, gradient_limit)
     return RuleCase(cell, label, Made(arrays), attrs, 4 * steps * max(gates, batch), roundings=_OF_A_STEP * steps)
 
@@ -200,7 +192,7 @@ def lstm_cell(norm: str, batch: int, hidden: int) -> RuleCase:
                 _floats(rng, 4 * hidden), *(_floats(rng, *s) for s in norm_shapes("lstm", norm, hidden).values()))
 
     return RuleCase("lstm_cell", f"{norm} B{batch} H{hidden}", Made(arrays),
-                    {"norm": norm, "eps": _eps(hidden), "eps_place": "inside"}, 4 * hidden, roundings=_OF_A_STEP)
+                    {"norm": norm, "eps": _eps(hidden)}, 4 * hidden, roundings=_OF_A_STEP)
 
 
 def _cross_entropy() -> Iterator[RuleCase]:

@@ -62,9 +62,9 @@ def empty_like(values: np.ndarray) -> np.ndarray:
 
 
 def side_by_side(parts: Sequence[np.ndarray | None], axis: int) -> np.ndarray | None:
-    """The array of which these are all parts, in order; None if they do not lie so in memory.
+    """The array whose consecutive views along `axis` these are; None if they are not.
 
-    `axis`, along which they lie, is counted from the front.
+    `axis` is counted from the front.
     """
     first = parts[0]
     if first is None or first.size == 0:

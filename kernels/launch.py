@@ -3,7 +3,7 @@
 A RawKernel checks nothing: it ignores strides, passes a Python float as a double, and reads any memory to which an
 argument points. A `Kernel` declares its parameters, and a launch that does not fit them raises an error.
 
-    forward = Kernel("layer_norm/layer_norm.cu", "layer_norm_forward",
+    forward = Kernel("norm/norm.cu", "layer_norm_forward",
                      "x: float32[2], gain: float32[1]?, y: float32[2], width: int32, eps: float32")
     forward(grid=(rows,), block=(128,), arguments=(x, None, y, width, 1e-5), macros={"THREADS": 128})
 
@@ -186,11 +186,11 @@ def vector_width(width: int, *arrays: Any, most: int = 4) -> int:
 
 
 STORAGES: dict[Any, int] = {np.dtype(np.float32): 0, np.dtype(np.float16): 1, np.dtype(np.uint16): 2}
-"""The numbers in storage.cuh of what values are stored in; the bits of bfloat16 are uint16."""
+"""The STORAGE number of each dtype, see storage.cuh; bfloat16 arrives as uint16."""
 
 
 def storage_macro(x: Any) -> dict[str, int]:
-    """The macro that says in what `x` is stored; none for float32."""
+    """The STORAGE macro for the dtype of `x`; none for float32."""
     return {"STORAGE": STORAGES[x.dtype]} if STORAGES[x.dtype] else {}
 
 

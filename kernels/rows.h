@@ -80,8 +80,8 @@ static inline T row_mean(const T* row, index_t width) {
     return sum.sum() / T(width);
 }
 
-// Whether so many results are written past the caches: a cache would first read the memory, and by the time that somebody
-// reads the results, they would have left it.
+// True if this many results are written with streaming stores: they are too large to be read again from cache, and ordinary
+// stores would first read the memory.
 template <class T>
 static inline bool go_past_caches(index_t count) { return count * index_t(sizeof(T)) >= index_t(8) << 20; }
 
@@ -95,7 +95,7 @@ static inline void store_past_caches(T* to, typename Vector<T>::type from) {
     asm("vmovntps %1, %0" : "=m"(*place) : "v"(from));
 #endif
 }
-// What was written past the caches is there for other threads only after this.
+// A fence: other threads see streaming stores only after it.
 static inline void end_past_caches() { asm volatile("sfence" ::: "memory"); }
 #else
 template <class T>
@@ -103,7 +103,7 @@ static inline void store_past_caches(T* to, typename Vector<T>::type from) { sto
 static inline void end_past_caches() {}
 #endif
 
-// Copies a row past the caches, but for what shares a vector's place with another row.
+// Copies a row with streaming stores, and with ordinary ones the values that share a vector with another row.
 template <class T>
 static inline void copy_past_caches(const T* row, T* to, index_t width) {
     constexpr index_t LANES = Vector<T>::lanes;

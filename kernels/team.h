@@ -20,9 +20,9 @@ using index_t = int64_t;
 namespace duoln {
 
 static const int64_t MICROSECOND = 1000;  // times are in nanoseconds
-// A thread spins for SPIN, offers its core to others again and again until PATIENCE is over, and sleeps. If the caller was off
-// its core, or waited for the last part, for longer than LOST, no thread stays awake after SPIN for the next CROWDED. A long
-// part looks like a lost core; beside such parts a wake costs little.
+// A thread without work spins for SPIN, yields its core until PATIENCE is over, and sleeps. If the caller lost its core, or
+// waited for the last part, for longer than LOST, threads sleep right after SPIN for the next CROWDED. A long part looks like a
+// lost core; beside such parts a wake costs little.
 static const int64_t SPIN = 20 * MICROSECOND, PATIENCE = 300 * MICROSECOND, LOST = 2000 * MICROSECOND;
 static const int64_t CROWDED = 1000000 * MICROSECOND;
 

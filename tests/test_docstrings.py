@@ -11,11 +11,11 @@ import pytest
 
 import duoln
 from duoln import nn, ops, optim
-from duoln.cli import api
+from duoln.cli.help_search import MODULES, public_names
 from duoln.nn import cells
 
 NAMES = {"duoln": duoln, "np": np, "nn": nn, "ops": ops, "optim": optim}
-EXAMPLES = {f"{module}.{name}": value for module in api.MODULES for name in api.public_names(importlib.import_module(module))
+EXAMPLES = {f"{module}.{name}": value for module in MODULES for name in public_names(importlib.import_module(module))
             if ">>>" in ((value := getattr(importlib.import_module(module), name)).__doc__ or "")}
 
 
@@ -38,7 +38,7 @@ def test_a_recurrent_layer_names_its_arguments(layer):
     text = layer.__doc__[layer.__doc__.index("Args:"):layer.__doc__.index("Shape:")]
     named = set(re.findall(r"^        (\w+):", text, re.MULTILINE))
     assert named == set(inspect.signature(layer).parameters) - {"cell_options"}
-    of_others = {"rnn": {"forget_bias", "remat", "update_gate"}, "lstm": {"update_gate"}, "gru": {"forget_bias", "remat"}}
+    of_others = {"rnn": {"forget_bias", "update_gate"}, "lstm": {"update_gate"}, "gru": {"forget_bias"}}
     assert set(re.findall(r"`(\w+)`", text[text.index("**cell_options"):])) - {"RecurrentCell"} \
         == set(cells.OPTIONS) - of_others[layer.cell_type.cell]
 

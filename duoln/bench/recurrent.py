@@ -14,11 +14,11 @@ import numpy as np
 
 from duoln.bench import machine, peak
 from duoln.bench.clock import DeviceSeconds
-from duoln.bench.records import Work, source_hash
+from duoln.bench.records import Work, of_row, source_hash
 from duoln.bench.turns import Entry, with_allocators
 from duoln.kernels.recurrent import cases
 from duoln.kernels.recurrent.cases import Shape
-from duoln.ops.recurrent.variants import GATES, has_bias, norm_shapes
+from duoln.ops.recurrent.variants import CELLS, has_bias, norm_shapes
 
 PEERS = ("torch",)
 PRODUCTS = "products"
@@ -30,7 +30,7 @@ def arrays_for(cell: str, norm: str, shape: Shape) -> dict[str, np.ndarray]:
     """The same inputs for every side."""
     rng = np.random.default_rng(0)
     t, b, n, h = shape
-    width = GATES[cell] * h
+    width = CELLS[cell].gates * h
     sizes: dict[str, tuple[int, ...]] = {"x": (t, b, n), "h": (b, h)}
     if cell == "lstm":
         sizes["c"] = (b, h)
@@ -143,9 +143,7 @@ def rule_of(cell: str, norm: str, params: Mapping[str, Any]) -> str:
 
     states = [params[name] for name in ("h", "c") if name in params]
     norms = {name: params[name] for name in norm_shapes(cell, norm, 1)}
-    attributes = {"norm": norm, "eps": 1e-5, "eps_place": "inside", "reverse": False}
-    if cell == "lstm":
-        attributes["remat"] = False
+    attributes = {"norm": norm, "eps": 1e-5, "reverse": False}
     verdicts = getattr(ops, cell).explain(params["x"], *states, params["w_x"], params["w_h"], params.get("bias"),
                                           None, norms, **attributes)
     name: str = verdicts[-1][0]
@@ -157,6 +155,14 @@ def source_of(cell: str, rule: str | None) -> str | None:
     rule.
     """
     return None if rule in (None, "composed") else source_hash(KERNELS, [cell, "recurrent"])
+
+
+def case_of(cell: str, norm: str, shape: Shape, backward: bool, row: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of a case in a record, from a row of `turns.time_in_turns`."""
+    rule = row["facts"].get("rule")
+    return {"op": f"{cell} {norm}", "passes": "forward+backward" if backward else "forward", "shape": shape,
+            "moved": None if backward else cases.least_bytes(cell, shape), "flops": cases.flops(cell, shape, backward),
+            "rule": rule, "source": source_of(cell, rule), **of_row(row)}
 
 
 def entries(cell: str, norm: str, shape: Shape, backward: bool, backend: str | None, peers: list[str]) -> list[Entry]:

@@ -39,8 +39,9 @@ def build(cell: str, norm: str, form: str, arrays: Mapping[str, np.ndarray], bac
 
 def weighted(make: Callable[[Mapping[str, Any]], Callable[[], Any]], arrays: Mapping[str, np.ndarray], backward: bool,
              device: str) -> Built:
-    """What `build` returns, of the function that `make` makes of the arrays as tensors: its output is weighted by
-    `arrays["weights"]` and added up for the gradients.
+    """The parts that `build` returns, for the function `make(tensors)`.
+
+    The loss is the sum of its output weighted by `arrays["weights"]`.
     """
     import torch
 

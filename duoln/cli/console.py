@@ -303,7 +303,7 @@ def changes_in(results: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def count(value: float | Range) -> str:
-    """A number of epochs, updates or examples; an epoch may be a part of one. Several are written as `number` does."""
+    """A number of epochs, updates or examples; epochs may be a fraction. A Range is written like `number`."""
     if isinstance(value, Range):
         return f"{count(value.median)}\n{count(value.low)}-{count(value.high)}"
     return f"{value}" if isinstance(value, int) else f"{round(value, 3):g}"

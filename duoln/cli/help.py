@@ -1,8 +1,9 @@
-"""`duoln help`: the pages of the documentation in the terminal, and every public name."""
+"""`duoln help`: the pages of the documentation in the terminal, and a search for words in them and in public names."""
 
 from __future__ import annotations
 
 import argparse
+import inspect
 import posixpath
 import re
 import textwrap
@@ -13,14 +14,14 @@ from typing import Any
 from duoln.errors import UsageError
 
 _INDEX = "README"
-_API = "api"
 _FOLDER = "duoln/docs"
 _CODE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
+_SENTENCE = re.compile(r"(.+?\.)(?=\s+[A-Z`(]|$)")
 _LINK = re.compile(r"(!?)\[([^\]]+)\]\((?!https?:)([^)#]*)(?:#[^)]*)?\)")
 
 
 class _Topics(tuple[str, ...]):
-    """What a shell completes after `duoln help`: the pages. Other words are searched for."""
+    """The words that a shell completes after `duoln help`: the pages. Other words are searched for."""
 
     def __contains__(self, word: object) -> bool:
         return True
@@ -29,10 +30,9 @@ class _Topics(tuple[str, ...]):
 def add_command(commands: Any) -> None:
     """Add `help` to the command line."""
     parser = commands.add_parser("help", help="a page of the documentation, or where words are; alone, all pages")
-    parser.add_argument("topic", nargs="?", metavar="TOPIC", choices=_Topics((*topics(), _API)),
-                        help=f"a page: {', '.join(topics())}; or {_API}: every public name; or words to search for")
-    parser.add_argument("more", nargs="*", metavar="WORD",
-                        help=f"after {_API}: one public name, such as nn.LSTM; else more words to search for")
+    parser.add_argument("topic", nargs="?", metavar="TOPIC", choices=_Topics(topics()),
+                        help=f"a page: {', '.join(topics())}; or words to search for")
+    parser.add_argument("more", nargs="*", metavar="WORD", help="more words to search for")
     parser.set_defaults(run=_help)
 
 
@@ -69,10 +69,15 @@ def _typed(link: re.Match[str]) -> str:
 
 def summary(topic: str) -> str:
     """The title of a page and its first sentence."""
-    from duoln.cli.api import first_sentence
-
     title, _, rest = page(topic).partition("\n\n")
     return f"{title.removeprefix('# ')}: {first_sentence(for_a_terminal(rest))}"
+
+
+def first_sentence(text: str | None) -> str:
+    """The first sentence of a docstring or a page's paragraph, in one line."""
+    paragraph = " ".join(inspect.cleandoc(text or "").split("\n\n")[0].split())
+    match = _SENTENCE.match(paragraph)
+    return match[1] if match else paragraph
 
 
 def _listed(topic: str, words: str, width: int) -> str:
@@ -82,24 +87,18 @@ def _listed(topic: str, words: str, width: int) -> str:
 
 
 def _help(args: argparse.Namespace) -> int:
-    from duoln.cli import api, console, help_search
+    from duoln.cli import console, help_search
 
-    name = args.more[0] if args.more else None
-    if len(args.more) > (args.topic == _API) and args.topic in (*topics(), _API):
-        raise UsageError(f"[help] expected one topic, found {args.topic!r} and {args.more[-1]!r}")
     width = console.width()
     if args.topic is None:
-        pages = {topic: summary(topic) for topic in topics()}
-        pages[_API] = "Every public name in a line; `duoln help api nn.LSTM` shows one of them with its docstring."
-        console.put("\n".join([*(_listed(topic, words, width) for topic, words in pages.items()), "",
+        console.put("\n".join([*(_listed(topic, summary(topic), width) for topic in topics()), "",
                                "duoln help TOPIC shows one, duoln help WORD searches all of them; "
-                               "duoln COMMAND --help shows the options of a command."]))
-    elif args.topic == _API and name is None:
-        console.put("\n".join(api.lines(width)))
-    elif args.topic == _API or ("." in args.topic and name is None):
-        console.put(api.page(name or args.topic, width or api.PIPE))
-    elif args.topic in topics():
-        console.show_page(for_a_terminal(page(args.topic)))
-    else:
+                               "duoln COMMAND --help shows the options of a command; "
+                               "python -m pydoc duoln.nn.LSTM shows a public name."]))
+    elif args.topic not in topics():
         console.put("\n".join(help_search.search(" ".join([args.topic, *args.more]), width)))
+    elif args.more:
+        raise UsageError(f"[help] expected one topic, found {args.topic!r} and {args.more[-1]!r}")
+    else:
+        console.show_page(for_a_terminal(page(args.topic)))
     return 0

@@ -1,4 +1,4 @@
-"""`duoln new-task NAME`: it writes a package with a task that runs at once and that its user then changes."""
+"""`duoln new-task NAME`: it writes a package with a copy of `duoln.examples.own_task`, which its user then changes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,89 @@ import importlib.util
 import keyword
 import re
 import tempfile
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from duoln.cli.template import fill
 from duoln.errors import DuolnError, UsageError
+
+PYPROJECT = '''\
+[build-system]
+requires = ["setuptools>=77"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "duoln-DIST"
+version = "0.1.0"
+description = "The task NAME for duoln"
+readme = "README.md"
+requires-python = ">=3.11"
+dependencies = ["duoln", "numpy>=2"]
+
+[project.optional-dependencies]
+test = ["pytest>=8"]
+
+# This is how the duoln command finds the package.
+[project.entry-points.duoln]
+NAME = "NAME.task"
+
+[tool.setuptools]
+packages = ["NAME"]
+# With this line an editable install is a plain path, which Python finds before a folder of the same name.
+package-dir = {"" = "."}
+
+[tool.pytest.ini_options]
+testpaths = ["tests"]
+
+[tool.ruff]
+line-length = 120
+
+[tool.ruff.lint]
+select = ["E", "F", "I", "UP", "B"]
+'''
+
+README = '''\
+# NAME
+
+A task for duoln: the model tells which of two spirals a point lies on, with and without layer norm.
+The task generates its data.
+
+```sh
+pip install -e ".[test]"
+duoln show NAME                    # its settings, presets and variants
+duoln run NAME --preset smoke      # seconds
+duoln run NAME                     # both variants, then a table
+duoln run NAME --variant ln --set width=64
+pytest
+```
+
+All code is in `NAME/task.py`: change `data` to your data, `model` to your model, `loss` and `metrics` to what you
+measure. The test calls `check_task`, which reports what a task still lacks. `duoln help tasks` explains all of it.
+
+`loss` gets no settings: `model` has them, so the model takes along what the loss needs. For a setting `weight`,
+one line in `model` and one in `loss`:
+
+```python
+model.weight = cfg.weight
+return model.weight * loss
+```
+'''
+
+TEST = '''\
+"""The task is complete: data, every preset and variant, training, metrics, exact resume."""
+
+from duoln.testing import check_task
+
+from NAME.task import TITLETask
+
+
+def test_NAME():
+    check_task(TITLETask())
+'''
+
+FILES = {"pyproject.toml": PYPROJECT, "README.md": README, "NAME/__init__.py": '"""The task NAME."""\n',
+         "tests/test_NAME.py": TEST}
+"""The files beside the task by their paths in the new folder. NAME, TITLE and DIST stand for the new names."""
 
 _NAME = re.compile(r"[a-z]([a-z0-9_]*[a-z0-9])?")
 
@@ -56,6 +134,27 @@ def write_task(name: str, parent: Path) -> Path:
     except OSError as error:
         raise DuolnError(f"{target}: cannot be written: {error.strerror or error}") from error
     return target
+
+
+def fill(name: str) -> dict[str, str]:
+    """The files of a task of that name."""
+    title = "".join(part.capitalize() for part in name.split("_"))
+    title = title.removesuffix("Task") or title
+    words = {"TITLE": title, "DIST": name.replace("_", "-"), "NAME": name}
+
+    def filled(text: str) -> str:
+        return re.sub("|".join(words), lambda word: words[word[0]], text)
+
+    return {**{filled(path): filled(text) for path, text in FILES.items()}, f"{name}/task.py": _task(name, title)}
+
+
+def _task(name: str, title: str) -> str:
+    """The example with the names of a new task, and without the words about the example itself."""
+    text = files("duoln.examples").joinpath("own_task.py").read_text(encoding="utf-8")
+    text = re.sub(r'(?s)^""".*?"""', f'"""The task {name}: two spirals, with and without layer norm."""', text)
+    text = text.replace("import numpy as np\n\n", "import numpy as np\n")  # both are installed packages there
+    text = text.replace("SpiralsConfig", f"{title}Config").replace("Spirals", f"{title}Task")
+    return re.sub(r"(?<![Tt]wo )\bspirals\b", name, text)
 
 
 def _check_name(name: str) -> None:

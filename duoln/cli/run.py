@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from duoln.cli import facts, planned
 from duoln.cli.ended import Ended, show_ended
-from duoln.cli.going_on import resume_command
 from duoln.cli.guard import as_document, guarded
 from duoln.cli.one_task import say_absent, say_data
 from duoln.cli.parser import Parser
@@ -112,7 +111,7 @@ def run_task(make: Callable[[], Task], argv: Sequence[str], prog: str | None = N
 def _run_alone(task: Task, argv: Sequence[str], prog: str | None, description: str | None, preset: str,
                variants: Sequence[str]) -> int:
     from duoln.runs.settings import Command
-    from duoln.tasks.faults import named
+    from duoln.tasks.boundary import named
 
     parser = Parser(prog=prog, description=description,
                     formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -232,7 +231,7 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
             figures = train_in_folder(trainer, top / job.name, [display, *loggers(top / job.name), *listeners],
                                       args.resume is not None, args.resume != "anyway", watch)
         except Interrupted as end:
-            stop = Interrupted(f"{end}; go on with\n{resume_command(args.words, top)}", end.number)
+            stop = Interrupted(f"{end}; go on with\n{planned.resume_command(args.words, top)}", end.number)
             ended.append(Ended(job, splits.dataset, "interrupted", trainer.result()))
             show_ended(task, backend, ended, top, args.json, as_document(stop, str(stop), stop.exit_code))
             raise stop from None
@@ -263,20 +262,20 @@ def _together(failures: Mapping[str, DuolnError]) -> DuolnError | None:
 
 
 def _loggers(name: str | None, say: Callable[[str], None]) -> Callable[[Path], list[Listener]]:
-    """What makes the listeners of --log-to for the folder of a run.
+    """A function that makes the listeners of --log-to for the folder of a run.
 
     Raises:
         UsageError: the package that writes the files is missing.
     """
     if name is None:
         return lambda folder: []
-    from duoln.tasks.listening import Contained
+    from duoln.tasks.boundary import Apart
 
     try:
         from duoln.runs.tensorboard import TensorBoard
     except ImportError as error:
         raise UsageError(f"[run] --log-to {name}: {error}; pip install tensorboardX") from error
-    return lambda folder: [Contained(TensorBoard(folder), f"--log-to {name}", say)]
+    return lambda folder: [Apart(TensorBoard(folder), f"--log-to {name}", say)]
 
 
 def _of_first(task: Task, ranks: Ranks, configs: Mapping[Job, Config], precisions: Mapping[Job, str],

@@ -139,7 +139,8 @@ class Recording:
 
     def _wrap(self, rule: Rule) -> Rule:
         saved_places: dict[int, Place] = {}
-        """Of what calls saved: it lives until its gradient is taken, so the newest with an identity is the one."""
+        """The place of each saved value by its `id`. A saved value lives until its gradient is taken, so the newest
+        entry of an `id` is the right one."""
 
         def forward(be: Backend, *natives: Array | None, **attrs: Any) -> tuple[Any, Any]:
             inputs = tuple([self._place(x) for x in natives])

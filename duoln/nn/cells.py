@@ -11,6 +11,7 @@ from duoln import ops
 from duoln.core import Tensor
 from duoln.core.arguments import (
     ABOVE_0,
+    AT_LEAST_0,
     check_choice,
     check_flag,
     check_function,
@@ -18,23 +19,23 @@ from duoln.core.arguments import (
     described,
 )
 from duoln.core.pytorch_names import OF_RECURRENT
+from duoln.core.spec import check_tensors
+from duoln.core.tensor import constant_tensor
 from duoln.errors import ShapeError, UsageError
 from duoln.nn import init, reports, step_statistics
 from duoln.nn.layers import check_sizes
 from duoln.nn.module import NOT_GIVEN, Module, Params, parameter, parameters
-from duoln.ops.common import check_tensors
-from duoln.ops.norm import EpsilonPlace, check_epsilon
 from duoln.ops.recurrent.formulas import Settings
 from duoln.ops.recurrent.sequences import check_cell, walk
-from duoln.ops.recurrent.variants import GATES, Cell, Norm, check_variant, has_bias, norm_shapes, state_dtype
+from duoln.ops.recurrent.variants import CELLS, CellName, Norm, check_variant, has_bias, norm_shapes, state_dtype
 from duoln.randomness import Stream
 
 States = tuple[Tensor, ...]
 UpdateGate = Literal["renews", "keeps"]
 Bias = Literal["one", "pytorch"]
-OPTIONS = ("learned_state", "bias", "forget_bias", "eps", "eps_place", "gain", "update_gate", "remat",
-           "gradient_limit", "input_init", "recurrent_init")
-"""What a layer hands on to its cells."""
+OPTIONS = ("learned_state", "bias", "forget_bias", "eps", "gain", "update_gate", "gradient_limit",
+           "input_init", "recurrent_init")
+"""The arguments that a layer passes to its cells."""
 _TWO_BIASES = "bias_ih", "bias_hh"
 """The names that PyTorch gives its two biases; `bias_x` and `bias_h` are those of norms."""
 
@@ -59,10 +60,9 @@ class RecurrentCell(Module):
             only their sum matters, but Adam moves each as far as it would move one, and both count for a global norm.
             A GRU without norms is then PyTorch's, "recurrent-bias", whose bias_hh of n the reset gate multiplies.
         forget_bias: the initial bias of an LSTM's forget gate; the paper has none.
-        remat: keep fewer values for an LSTM's gradient and compute them again, see `ops.lstm`.
         gradient_limit: a bound on the gradients of the states between the time steps of a sequence, see `ops.lstm`;
             a single time step has none.
-        eps, eps_place: as in `ops.layer_norm`.
+        eps: as in `ops.layer_norm`.
         gain: the initial gain of the norms. The bias of "recurrent-bias" starts at 0.
         update_gate: what a GRU's update gate of 1 does to the state. It "renews" it in eq. 25-28 of the paper,
             h = (1 - z) h + z h'; it "keeps" it in the published code of the paper's authors, h = z h + (1 - z) h'. One
@@ -76,14 +76,13 @@ class RecurrentCell(Module):
         UsageError: the variant is unknown. ShapeError: a size is below 1.
     """
 
-    cell: ClassVar[Cell]
+    cell: ClassVar[CellName]
     _step: ClassVar[Callable[..., Any]]
     _sequence: ClassVar[Callable[..., Any]]
 
     def __init__(self, n_in: int, n_hidden: int, norm: Norm = "none", learned_state: bool = False,
-                 bias: Bias = "one", forget_bias: float = 0.0, eps: float = 1e-5, eps_place: EpsilonPlace = "inside",
-                 gain: float | None = None, update_gate: UpdateGate = "renews", remat: bool = False,
-                 gradient_limit: float | None = None,
+                 bias: Bias = "one", forget_bias: float = 0.0, eps: float = 1e-5, gain: float | None = None,
+                 update_gate: UpdateGate = "renews", gradient_limit: float | None = None,
                  input_init: init.Initializer | None = None, recurrent_init: init.Initializer | None = None,
                  name: str | None = None) -> None:
         self._name = name or type(self).__name__
@@ -95,11 +94,10 @@ class RecurrentCell(Module):
         if bias == "pytorch" and (self.cell, norm) == ("gru", "none"):
             norm = "recurrent-bias"
         check_number(self._name, "forget_bias", forget_bias)
-        check_epsilon(self._name, eps, eps_place)
+        check_number(self._name, "eps", eps, AT_LEAST_0)
         check_number(self._name, "gain", 1.0 if gain is None else gain)
         check_choice(self._name, "update_gate", update_gate, get_args(UpdateGate))
         check_flag(self._name, "learned_state", learned_state)
-        check_flag(self._name, "remat", remat)
         check_number(self._name, "gradient_limit", 1.0 if gradient_limit is None else gradient_limit, ABOVE_0)
         check_function(self._name, "input_init", init.zeros if input_init is None else input_init)
         check_function(self._name, "recurrent_init", init.zeros if recurrent_init is None else recurrent_init)
@@ -108,14 +106,11 @@ class RecurrentCell(Module):
             raise UsageError(f"[{self._name}] bias: expected 'one' for {why}, found 'pytorch'")
         if forget_bias and not (self.cell == "lstm" and has_bias(self.cell, norm)):
             raise UsageError(f"[{self._name}] norm '{norm}' has no bias of a forget gate to start at {forget_bias}")
-        if remat and self.cell != "lstm":
-            raise UsageError(f"[{self._name}] expected remat for an LSTM only")
         if update_gate != "renews" and self.cell != "gru":
             raise UsageError(f"[{self._name}] expected an update_gate for a GRU only, found {update_gate!r}")
         self.n_in, self.n_hidden, self.norm, self.learned_state = n_in, n_hidden, norm, learned_state
         self.gradient_limit = gradient_limit
-        self.options: dict[str, Any] = {"remat": True} if remat else {}
-        self.forget_bias, self.eps, self.eps_place = forget_bias, eps, eps_place
+        self.forget_bias, self.eps = forget_bias, eps
         self.gain, self.update_gate, self.bias = gain, update_gate, bias
         self._uniform = init.uniform(n_hidden ** -0.5)
         starts = (self._uniform, self._uniform) if bias == "pytorch" else (init.UNIFORM, init.ORTHOGONAL)
@@ -126,12 +121,12 @@ class RecurrentCell(Module):
 
     @property
     def state_names(self) -> tuple[str, ...]:
-        return ("h", "c") if self.cell == "lstm" else ("h",)
+        return CELLS[self.cell].states
 
     @property
     def state_form(self) -> str:
         """The tuple of states, as it is written."""
-        return "(h, c)" if self.cell == "lstm" else "(h,)"
+        return "(h, c)" if len(self.state_names) == 2 else "(h,)"
 
     def weights(self, rng: Stream) -> Params:
         def by_gate(name: str, start: init.Initializer, rows: int) -> np.ndarray:
@@ -141,10 +136,10 @@ class RecurrentCell(Module):
         params: Params = {"w_x": by_gate("w_x", self.input_init, self.n_in),
                           "w_h": by_gate("w_h", self.recurrent_init, self.n_hidden)}
         if self.bias == "pytorch":
-            wide = GATES[self.cell] * self.n_hidden
+            wide = CELLS[self.cell].gates * self.n_hidden
             params |= {name: self._uniform(rng.child(name), (wide,)) for name in _TWO_BIASES}
         elif has_bias(self.cell, self.norm):
-            params["bias"] = np.zeros(GATES[self.cell] * self.n_hidden, np.float32)
+            params["bias"] = np.zeros(CELLS[self.cell].gates * self.n_hidden, np.float32)
             params["bias"][self.n_hidden:2 * self.n_hidden] = self.forget_bias  # the forget gate comes second
         gain = self.gain if self.gain is not None else (0.1 if self.norm == "batch" else 1.0)
         shapes = norm_shapes(self.cell, self.norm, self.n_hidden)
@@ -164,13 +159,16 @@ class RecurrentCell(Module):
         like = parameter(self._name, params, "w_h")
         check_tensors(self._name, like)
         shape = (batch, self.n_hidden)
-        dtypes = [state_dtype(self.cell, name, like.dtype) for name in self.state_names]
+        stored = like.dtype
+        dtypes = [state_dtype(self.cell, name, stored) for name in CELLS[self.cell].states]
         if self.learned_state:
             learned = parameters(self._name, params, [f"{name}0" for name in self.state_names])
             return tuple(ops.broadcast_to(state.astype(dtype), shape=shape)
                          for state, dtype in zip(learned, dtypes, strict=True))
-        zeros = {dtype: ops.zeros(shape, like.backend, dtype) for dtype in dict.fromkeys(dtypes)}
-        return tuple(zeros[dtype] for dtype in dtypes)
+        first = constant_tensor(like.backend.zeros(shape, dtypes[0]), like.backend)
+        alike = dtypes[0] == dtypes[-1]
+        last = first if alike else constant_tensor(like.backend.zeros(shape, dtypes[-1]), like.backend)
+        return (first, last)[:len(dtypes)]
 
     def _states(self, params: Params, batch: int, given: States | None) -> States:
         """The states that were given, or the first ones."""
@@ -207,7 +205,7 @@ class RecurrentCell(Module):
         if self._has_population(params):
             raise UsageError(f"[{self._name}] expected a sequence, because each of its time steps has a population's "
                              "statistics of its own, found one time step; call cell.sequence(params, x)")
-        new = self._step(x, *states, w_x, w_h, bias, norms, norm=self.norm, eps=self.eps, eps_place=self.eps_place)
+        new = self._step(x, *states, w_x, w_h, bias, norms, norm=self.norm, eps=self.eps)
         return new if isinstance(new, tuple) else (new,)
 
     def _check_width(self, x: Tensor) -> None:
@@ -226,12 +224,11 @@ class RecurrentCell(Module):
         if self._has_population(params):
             return self._by_population(params, x, states, mask, reverse)
         hidden, *last = self._sequence(x, *states, w_x, w_h, bias, mask, norms, norm=self.norm, eps=self.eps,
-                                       eps_place=self.eps_place, reverse=reverse,
-                                       gradient_limit=self.gradient_limit, **self.options)
+                                       reverse=reverse, gradient_limit=self.gradient_limit)
         return hidden, tuple(last)
 
     def _has_population(self, params: Params) -> bool:
-        """Whether the parameters have statistics of a population, or these are to be gathered."""
+        """True if the parameters have statistics of a population, or these are gathered now."""
         return self.norm == "batch" and (reports.is_asked(params) or "mean_x" in params)
 
     def _by_population(self, params: Params, x: Tensor, states: States, mask: Tensor | None,
@@ -245,7 +242,7 @@ class RecurrentCell(Module):
 
         def run(norms_at: Callable[[int], Any], tell: Callable[..., None] | None = None) -> States:
             return walk(self.cell, x, states, w_x, w_h, bias, mask, norms_at,
-                        Settings(self.norm, self.eps, self.eps_place), reverse, self.gradient_limit, tell)
+                        Settings(self.norm, self.eps), reverse, self.gradient_limit, tell)
 
         if gathers:
             (hidden, *last), statistics = step_statistics.gathered(run, norms, mask, reverse)
@@ -259,7 +256,7 @@ class RecurrentCell(Module):
 
 
 def described_states(given: Any) -> str:
-    """States that were given, in the words of an error."""
+    """A description of given states, for an error."""
     if not isinstance(given, tuple | list):
         return described(given)
     tensors = " tensors" if given and all(isinstance(each, Tensor) for each in given) else ""

@@ -14,7 +14,7 @@ from duoln.nn import init, reports
 from duoln.nn.convolution import Conv2d
 from duoln.nn.layers import Linear, check_sizes
 from duoln.nn.module import NOT_GIVEN, Module, Params, check_params, parameter, parameters
-from duoln.ops.norm import ACTIVATIONS, Activation, EpsilonPlace, by_statistics, check_epsilon
+from duoln.ops.norm import ACTIVATIONS, Activation, by_statistics
 from duoln.randomness import Stream
 
 
@@ -38,11 +38,11 @@ def check_gain(name: str, gain: float, affine: bool) -> None:
 
 
 class _Affine(Module):
-    """What the normalising layers without statistics of their own share: a gain and a bias, or none.
+    """The common base of the normalising layers without statistics of their own: a gain and a bias, or none.
 
     Attributes:
-        shape: of the gain and of the bias.
-        names: of the parameters.
+        shape: the shape of the gain and of the bias.
+        names: the names of the parameters.
     """
 
     shape: tuple[int, ...]
@@ -93,23 +93,22 @@ class LayerNorm(_Affine):
         `LayerNorm((h, w, c))` takes x (..., h, w, c) and has gain and bias (h, w, c).
     """
 
-    def __init__(self, width: int | tuple[int, ...], eps: float = 1e-5, eps_place: EpsilonPlace = "inside",
-                 gain: float = 1.0, activation: Activation | None = None, *, affine: bool = True) -> None:
+    def __init__(self, width: int | tuple[int, ...], eps: float = 1e-5, gain: float = 1.0,
+                 activation: Activation | None = None, *, affine: bool = True) -> None:
         self.shape = check_width("LayerNorm", width)
-        check_epsilon("LayerNorm", eps, eps_place)
+        check_number("LayerNorm", "eps", eps, AT_LEAST_0)
         super().__init__(gain, affine)
         check_choice("LayerNorm", "activation", activation, ACTIVATIONS)
-        self.width, self.eps, self.eps_place = width, eps, eps_place
+        self.width, self.eps = width, eps
         self.activation: Activation | None = activation
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
         gain, bias = self._given(params, x)
-        return ops.layer_norm(x, gain, bias, axis=self._axis, eps=self.eps, eps_place=self.eps_place,
-                              activation=self.activation)
+        return ops.layer_norm(x, gain, bias, axis=self._axis, eps=self.eps, activation=self.activation)
 
     def of_sum(self, params: Params, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         """The norm of x + residual, and this sum: `ops.add_layer_norm`, where the layer's settings are those it has."""
-        if len(self.shape) > 1 or self.eps_place != "inside" or self.activation:
+        if len(self.shape) > 1 or self.activation:
             total = x + residual
             return self(params, total), total
         gain, bias = self._given(params, x)

@@ -10,12 +10,12 @@ from duoln import ops
 from duoln.core import Tensor
 from duoln.core.arguments import check_flag
 from duoln.core.pytorch_names import OF_RECURRENT, how_to_name
+from duoln.core.spec import check_tensors
 from duoln.errors import ShapeError, UsageError
 from duoln.nn.cells import OPTIONS, GRUCell, LSTMCell, RecurrentCell, RNNCell, States, described_states
 from duoln.nn.dropout import Dropout, dropout_of
 from duoln.nn.layers import check_sizes
 from duoln.nn.module import NOT_GIVEN, Module, Params, branch, with_attributes
-from duoln.ops.common import check_tensors
 from duoln.ops.recurrent.variants import Norm
 
 
@@ -148,8 +148,8 @@ class RNN(Recurrent):
             which each place has a copy.
         return_sequences: return the outputs of all time steps (T, B, ...), or of the last one (B, ...).
         batch_first: x, the mask and the outputs of all time steps are (B, T, ...).
-        **cell_options: `bias`, `learned_state`, `eps`, `eps_place`, `gain`, `gradient_limit`, `input_init` and
-            `recurrent_init`, see `RecurrentCell`.
+        **cell_options: `bias`, `learned_state`, `eps`, `gain`, `gradient_limit`, `input_init` and `recurrent_init`,
+            see `RecurrentCell`.
 
     Shape:
         x (T, B, n_in), mask bool (T, B) or None -> (T, B, directions * n_hidden), and for each layer and direction the
@@ -181,8 +181,8 @@ class LSTM(Recurrent):
             which each place has a copy.
         return_sequences: return the outputs of all time steps (T, B, ...), or of the last one (B, ...).
         batch_first: x, the mask and the outputs of all time steps are (B, T, ...).
-        **cell_options: `bias`, `forget_bias`, `learned_state`, `eps`, `eps_place`, `gain`, `remat`, `gradient_limit`,
-            `input_init` and `recurrent_init`, see `RecurrentCell`.
+        **cell_options: `bias`, `forget_bias`, `learned_state`, `eps`, `gain`, `gradient_limit`, `input_init` and
+            `recurrent_init`, see `RecurrentCell`.
 
     Shape:
         x (T, B, n_in), mask bool (T, B) or None -> (T, B, directions * n_hidden), and for each layer and direction the
@@ -211,8 +211,8 @@ class GRU(Recurrent):
             which each place has a copy.
         return_sequences: return the outputs of all time steps (T, B, ...), or of the last one (B, ...).
         batch_first: x, the mask and the outputs of all time steps are (B, T, ...).
-        **cell_options: `bias`, `update_gate`, `learned_state`, `eps`, `eps_place`, `gain`, `gradient_limit`,
-            `input_init` and `recurrent_init`, see `RecurrentCell`.
+        **cell_options: `bias`, `update_gate`, `learned_state`, `eps`, `gain`, `gradient_limit`, `input_init` and
+            `recurrent_init`, see `RecurrentCell`.
 
     Shape:
         x (T, B, n_in), mask bool (T, B) or None -> (T, B, directions * n_hidden), and for each layer and direction the

@@ -1,8 +1,8 @@
 """The three normalisations that the paper compares, layer, batch and weight, and RMS norm.
 
 Source: Ba, Kiros, Hinton 2016, "Layer Normalization", eq. 3 and table 1; Ioffe, Szegedy 2015; Salimans,
-Kingma 2016; Zhang, Sennrich 2019. The paper has no epsilon; by default these operators add 1e-5 to the variance, inside
-the root. Group and instance norm are in `group_norm.py`.
+Kingma 2016; Zhang, Sennrich 2019. The paper has no epsilon; these operators add theirs, by default 1e-5, to the
+variance inside the root. Group and instance norm are in `group_norm.py`.
 """
 
 from __future__ import annotations
@@ -13,41 +13,20 @@ from typing import Any, Literal, get_args
 
 from duoln.backends.protocol import Array, Backend, Shape
 from duoln.core import Rule, Tensor, op
-from duoln.core.arguments import AT_LEAST_0, check_choice, check_flag, check_number
+from duoln.core.arguments import AtLeast0
+from duoln.core.spec import check_float
 from duoln.core.tensor import stop_gradient
 from duoln.errors import ShapeError
-from duoln.ops.common import check_float, check_given, length_over, normal_axes
+from duoln.ops.common import check_given, length_over, normal_axes
 from duoln.ops.elementwise import sqrt, stored_as, widened
 from duoln.ops.moments import centred, mean_square
 from duoln.ops.shape import permute_dims, reshape
 
-EpsilonPlace = Literal["inside", "outside"]
-PLACES = get_args(EpsilonPlace)
 Activation = Literal["relu", "tanh"]
 """The activations that a layer norm, or a product with a weight, may compute in the same pass over memory."""
 
 
 ACTIVATIONS = (*get_args(Activation), None)
-
-
-def check_epsilon(name: str, eps: float, eps_place: EpsilonPlace) -> tuple[float, EpsilonPlace]:
-    """Raises UsageError for an `eps` below 0 or an unknown place, DtypeError for a value of another kind."""
-    return check_number(name, "eps", eps, AT_LEAST_0), check_choice(name, "eps_place", eps_place, PLACES)
-
-
-def check_affine(name: str, x: Tensor, gain: Tensor | None, bias: Tensor | None) -> None:
-    """The checks of a normalisation over the last axis, or of one with parameters along it.
-
-    Raises:
-        ShapeError: `x` has no axes, or the gain or bias has another size.
-    """
-    check_float(name, x, *(p for p in (gain, bias) if p is not None))
-    if x.ndim < 1:
-        raise ShapeError(f"[{name}] expected at least one axis, found shape {x.shape}")
-    for role, p in (("gain", gain), ("bias", bias)):
-        if p is not None and p.shape != (x.shape[-1],):
-            actual = f"{role} has {p.shape[0]}" if p.ndim == 1 else f"{role} has shape {p.shape}"
-            raise ShapeError(f"[{name}] last axis is {x.shape[-1]}, {actual}")
 
 
 def check_values(name: str, x: Tensor, shape: Shape) -> None:
@@ -94,17 +73,15 @@ def _row_axes(x: Array) -> tuple[int, ...]:
     return tuple(range(len(x.shape) - 1))
 
 
-@op(like=(0,))
-def layer_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None, *, eps: float = 1e-5,
-               eps_place: EpsilonPlace = "inside", activation: Activation | None = None,
-               axis: int | Sequence[int] = -1) -> Tensor:
+@op("x: real[*rows, width+], gain: real[width]?, bias: real[width]? -> like x")
+def layer_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None, *, eps: AtLeast0 = 1e-5,
+               activation: Activation | None = None, axis: int | Sequence[int] = -1) -> Tensor:
     """Layer normalisation over the last axis, or over several (eq. 3, with the gain and bias of eq. 4).
 
-    y = gain * (x - mean) / sqrt(var + eps) + bias, or / (sqrt(var) + eps) with `eps_place="outside"`; the
-    variance divides by the width. It is computed in two passes, so that a large mean costs no accuracy. With an
-    `activation` the result is relu(y) or tanh(y): the values of two operators, in one pass over memory. An `eps` of 0
-    is allowed; a row of equal values then has no spread to divide by and gives NaN. Values may be as large as
-    1e31 / sqrt(width).
+    y = gain * (x - mean) / sqrt(var + eps) + bias; the variance divides by the width. It is computed in two passes, so
+    that a large mean costs no accuracy. With an `activation` the result is relu(y) or tanh(y): the values of two
+    operators, in one pass over memory. An `eps` of 0 is allowed; a row of equal values then has no spread to divide by
+    and gives NaN. Values may be as large as 1e31 / sqrt(width).
 
     Shape:
         x (..., width), gain and bias (width,) or None -> like x. With several axes, `axis=(-3, -2, -1)` for images of
@@ -114,45 +91,35 @@ def layer_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None
         ShapeError: `[layer_norm] last axis is 5, gain has 4`; there is no such axis, or no value along it.
         UsageError: `eps` is below 0, or a name is unknown.
     """
-    eps, eps_place = check_epsilon("layer_norm", eps, eps_place)
-    check_choice("layer_norm", "activation", activation, ACTIVATIONS)
     if not is_last(axis):
         return over_axes("layer_norm", x, axis, {"gain": gain, "bias": bias}, lambda rows, gain, bias: layer_norm.apply(
-            rows, gain, bias, eps=eps, eps_place=eps_place, activation=activation))
-    check_affine("layer_norm", x, gain, bias)
-    check_values("layer_norm", x, x.shape[-1:])
-    return layer_norm.apply(x, gain, bias, eps=eps, eps_place=eps_place, activation=activation)
+            rows, gain, bias, eps=eps, activation=activation))
+    layer_norm.check(x, gain, bias)
+    return layer_norm.apply(x, gain, bias, eps=eps, activation=activation)
 
 
 def layer_norm_forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps: float,
-                        eps_place: EpsilonPlace, activation: Activation | None = None) -> tuple[Array, Any]:
+                       activation: Activation | None = None) -> tuple[Array, Any]:
     differences, _ = centred(be, x, (-1,), eps)
     square, scale = mean_square(be, differences, (-1,), eps)
-    if eps_place == "inside":
-        rstd = scale / be.sqrt(square + eps * scale * scale)
-        xhat = unit = differences * rstd
-    else:
-        sigma = be.sqrt(square) / scale
-        rstd = 1.0 / (sigma + eps)
-        xhat = differences * rstd
-        # d sigma / d x is (x - mean) / (n sigma). Where sigma is 0 it is not defined, and the term is left out.
-        unit = be.where(sigma > 0, differences / be.where(sigma > 0, sigma, 1.0), 0.0)
+    rstd = scale / be.sqrt(square + eps * scale * scale)
+    xhat = differences * rstd
     y = xhat if gain is None else xhat * gain
     y = y if bias is None else y + bias
     if activation:
         y = be.maximum(y, 0.0) if activation == "relu" else be.tanh(y)
-    return y, (xhat, rstd, unit, gain, activation, y if activation else None)
+    return y, (xhat, rstd, gain, activation, y if activation else None)
 
 
 def layer_norm_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
-    xhat, rstd, unit, gain, activation, y = saved
+    xhat, rstd, gain, activation, y = saved
     if activation:
         gout = be.where(y > 0, gout, 0.0) if activation == "relu" else gout * (1.0 - y * y)
     dx = None
     if needs[0]:
         g = gout if gain is None else gout * gain
         along = be.mean(g * xhat, axis=-1, keepdims=True)
-        dx = rstd * (g - be.mean(g, axis=-1, keepdims=True) - unit * along)
+        dx = rstd * (g - be.mean(g, axis=-1, keepdims=True) - xhat * along)
     rows = _row_axes(gout)
     return (dx, be.sum(gout * xhat, axis=rows) if needs[1] else None,
             be.sum(gout, axis=rows) if needs[2] else None)
@@ -161,8 +128,8 @@ def layer_norm_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) 
 layer_norm.add(Rule("composed", layer_norm_forward, layer_norm_vjp))
 
 
-@op(like=(0,))
-def rms_norm(x: Tensor, gain: Tensor | None = None, *, eps: float = 1e-5, axis: int | Sequence[int] = -1) -> Tensor:
+@op("x: real[*rows, width+], gain: real[width]? -> like x")
+def rms_norm(x: Tensor, gain: Tensor | None = None, *, eps: AtLeast0 = 1e-5, axis: int | Sequence[int] = -1) -> Tensor:
     """Division by the root of the mean square, over the last axis or over several (Zhang and Sennrich 2019, eq. 4).
 
     y = gain * x / sqrt(mean(x ** 2) + eps): layer normalisation without the mean and without a bias. An `eps` of 0 is
@@ -174,11 +141,9 @@ def rms_norm(x: Tensor, gain: Tensor | None = None, *, eps: float = 1e-5, axis: 
     Raises:
         ShapeError: `[rms_norm] last axis is 5, gain has 4`; there is no such axis. UsageError: `eps` is below 0.
     """
-    eps = check_number("rms_norm", "eps", eps, AT_LEAST_0)
     if not is_last(axis):
         return over_axes("rms_norm", x, axis, {"gain": gain}, lambda rows, gain: rms_norm.apply(rows, gain, eps=eps))
-    check_affine("rms_norm", x, gain, None)
-    check_values("rms_norm", x, x.shape[-1:])
+    rms_norm.check(x, gain)
     return rms_norm.apply(x, gain, eps=eps)
 
 
@@ -201,8 +166,9 @@ def rms_norm_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) ->
 rms_norm.add(Rule("composed", rms_norm_forward, rms_norm_vjp))
 
 
-@op(like=(0, None))
-def batch_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None, *, eps: float = 1e-5,
+@op("x: real[*rows, width], gain: real[width]?, bias: real[width]? "
+    "-> y: like x, mean: real[width], variance: real[width]")
+def batch_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None, *, eps: AtLeast0 = 1e-5,
                unbiased: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """Batch normalisation over all axes but the last, with the statistics of this batch.
 
@@ -216,8 +182,7 @@ def batch_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None
     Raises:
         ShapeError: the gain or bias has another size, or there are fewer than 2 rows.
     """
-    check_affine("batch_norm", x, gain, bias)
-    eps, unbiased = check_number("batch_norm", "eps", eps, AT_LEAST_0), check_flag("batch_norm", "unbiased", unbiased)
+    batch_norm.check(x, gain, bias)
     rows = prod(x.shape[:-1])
     if x.ndim < 2 or rows < 2:
         raise ShapeError(f"[batch_norm] expected at least 2 rows to normalise over, found shape {x.shape}")
@@ -268,7 +233,7 @@ def by_statistics(x: Tensor, gain: Tensor, bias: Tensor | None, mean: Tensor, va
     return stored_as(y if bias is None else y + bias, x)
 
 
-@op(like=(0,))
+@op("direction: real[*fans, out], gain: real[out] -> like direction")
 def weight_norm(direction: Tensor, gain: Tensor) -> Tensor:
     """Weight normalisation: each output's weights are gain * v / |v| (Salimans and Kingma 2016, eq. 2).
 
@@ -280,8 +245,7 @@ def weight_norm(direction: Tensor, gain: Tensor) -> Tensor:
     Raises:
         ShapeError: the direction has fewer than two axes, or the gain has another size.
     """
-    check_float("weight_norm", direction, gain)
-    check_affine("weight_norm", direction, gain, None)
+    weight_norm.check(direction, gain)
     if direction.ndim < 2:
         raise ShapeError(f"[weight_norm] expected at least 2 axes, found shape {direction.shape}")
     return weight_norm.apply(direction, gain)

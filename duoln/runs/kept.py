@@ -1,4 +1,4 @@
-"""What is kept of a run that has ended, as evidence: three small files, without checkpoints and log.
+"""Keeps a run that has ended, as evidence: three small files, without checkpoints and log.
 
     config.json   the settings, as the run has them
     result.json   the figures; under "dataset" the data, under "starts" when, where and with which versions the run was
@@ -21,8 +21,7 @@ from typing import Any
 from duoln.data.bounded import opened
 from duoln.data.csv_text import csv_text
 from duoln.errors import CheckpointError, DataError, DataFormatError
-from duoln.runs.curve import Curve, check_entry, read_header
-from duoln.runs.dataset import read_dataset
+from duoln.runs.curve import Curve, check_entry, read_dataset, read_header
 from duoln.runs.folder import read_json, write_json
 from duoln.runs.log import NAME as LOG
 from duoln.runs.places import CONFIG, CURVES, RESULT
@@ -35,7 +34,7 @@ _PARTS = 200
 _MOST_BYTES = 1 << 24
 _OF_START = ("time", "first_step", "duoln", "python", "numpy", "platform", "backend", "identity",
              "changes")
-"""What is kept of each start; the command line may name folders of its author."""
+"""The notes of each start that are kept; the command line may name folders of its author."""
 
 
 def keep(run: Curve, folder: Path) -> list[Path]:
@@ -76,7 +75,7 @@ def home(task: Task) -> Path:
 
 
 def is_kept(folder: Path) -> bool:
-    """Whether a folder has what is kept of a run, and no run."""
+    """True for a folder that has the files of a kept run, and no run."""
     return (folder / CURVES).is_file() and (folder / RESULT).is_file() and not (folder / LOG).exists()
 
 

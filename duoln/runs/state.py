@@ -10,19 +10,16 @@ import numpy as np
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor
 from duoln.core.arguments import check_integer, described
-from duoln.core.miscalled import explained
 from duoln.errors import CheckpointError, DtypeError, UsageError
 from duoln.randomness import Stream
 from duoln.runs import checkpoint
-from duoln.runs.tensor_file import by_path, checked_array, path_of
-from duoln.runs.tree_form import form_of, tree_of
+from duoln.runs.tensor_file import by_path, checked_array, form_of, path_of, tree_of
 from duoln.runtime import backend_of, tensor
 from duoln.system.filesystem import check_folder
 
 _LARGEST_UPDATE = 10**9 - 1
 
 
-@explained
 def save_state(folder: str | Path, update: int, **state: Any) -> Path:
     """Write a checkpoint of a training loop, from which `load_state` goes on; returns its path.
 
@@ -57,7 +54,6 @@ def save_state(folder: str | Path, update: int, **state: Any) -> Path:
     return path
 
 
-@explained
 def load_state(folder: str | Path, backend: Backend | str | None = None) -> dict[str, Any] | None:
     """The newest state that `save_state` has written whole: a dict of what was saved, and "update"; None at the start.
 
@@ -86,7 +82,7 @@ def load_state(folder: str | Path, backend: Backend | str | None = None) -> dict
 
 
 def _form(leaf: Any) -> Any:
-    """What the notes say of a leaf; None for a tensor."""
+    """The notes about a leaf; None for a tensor."""
     if isinstance(leaf, Tensor):
         return None
     if isinstance(leaf, np.ndarray | np.generic):

@@ -1,16 +1,14 @@
-"""What happens during a run, and who is told: loggers, progress displays, plug-ins."""
+"""The events of a run, and their listeners: loggers, progress displays, plug-ins."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from duoln.core.fields import fields_in_words
 from duoln.tasks.task import Config
 from duoln.tasks.values import Dataset
 
 
-@fields_in_words
 class Change(NamedTuple):
     """A part of a run's identity that was another one before an update."""
 
@@ -24,7 +22,6 @@ class Change(NamedTuple):
         return f"{self.key} was {self.was} up to update {self.step}, and is {self.now} since"
 
 
-@fields_in_words
 class RunStart(NamedTuple):
     """A run is about to make its first update, or its first one after a resume."""
 
@@ -44,14 +41,13 @@ class RunStart(NamedTuple):
     precision: str = "float32"
     """In what the step stores activations and weights: "float32" or "bf16"."""
     is_finished: bool = False
-    """Whether a resumed run has made its last update already."""
+    """True if a resumed run has made its last update already."""
     identity: Mapping[str, str] = {}
-    """What the run's bits depend on besides its settings, as texts by name: rules, libraries, code, data."""
+    """The facts beside its settings that decide the run's bits, as texts by name: rules, libraries, code, data."""
     changes: tuple[Change, ...] = ()
     """The parts of the identity that were others in earlier updates."""
 
 
-@fields_in_words
 class Step(NamedTuple):
     """One update was made. `step` counts from 1: the number of updates so far."""
 
@@ -59,10 +55,9 @@ class Step(NamedTuple):
     loss: float
     seconds: float
     gradient_norm: float
-    """Of all gradients together, before any clipping."""
+    """The norm of all gradients together, before any clipping."""
 
 
-@fields_in_words
 class Evaluation(NamedTuple):
     """The metrics after `step` updates; `values` has keys like "train_nll" and "test_error"."""
 

@@ -11,8 +11,6 @@ import numpy as np
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor, compile
 from duoln.core.arguments import ABOVE_0, check_function, check_integer, check_number, described
-from duoln.core.fields import fields_in_words
-from duoln.core.miscalled import explained
 from duoln.errors import DivergedError, DtypeError, ShapeError, UsageError
 from duoln.runtime import tensor, to_tensors
 from duoln.tasks.task import Config, Task
@@ -28,9 +26,8 @@ _RISE = 3.0
 _TENTH = 0.1
 
 
-@fields_in_words
 class RateTest(NamedTuple):
-    """What a range test measured. The two rates that it proposes are suggestions to start a search from."""
+    """The result of a range test. The two rates that it proposes are suggestions to start a search from."""
 
     rates: np.ndarray
     """float64 (updates,)."""
@@ -39,7 +36,7 @@ class RateTest(NamedTuple):
     smoothed: np.ndarray
     """float64 (updates,): the losses on lines through their neighbours, and never beyond these."""
     diverged: bool
-    """Whether the test ended early, because the loss rose far or was not finite."""
+    """True if the test ended early, because the loss rose far or was not finite."""
     minimum: float | None
     """The rate at which the smoothed loss is least; None if the loss never falls."""
     steepest: float | None
@@ -49,7 +46,6 @@ class RateTest(NamedTuple):
     """A tenth of the rate `minimum`."""
 
 
-@explained
 def find_rate(train_step: Callable[[float], Any], low: float = 1e-6, high: float = 1.0,
               updates: int = 100) -> RateTest:
     """Find between which learning rates training works: the rate grows with each update, and the loss tells.
@@ -137,7 +133,7 @@ def _number(loss: Any) -> float:
 
 
 def _has_risen(losses: np.ndarray, width: int) -> bool:
-    """Whether the mean of the last losses is far above the least one, beside the loss's fall and its size."""
+    """True if the mean of the last losses is far above the least one, beside the loss's fall and its size."""
     if len(losses) < 2 * width:
         return False
     means = np.convolve(losses, np.full(width, 1 / width), "valid")

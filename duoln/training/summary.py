@@ -9,9 +9,7 @@ from typing import Any, NamedTuple
 from duoln import runtime
 from duoln.core import Tensor
 from duoln.core.arguments import described
-from duoln.core.fields import fields_in_words
 from duoln.core.footprint import kept_bytes
-from duoln.core.miscalled import explained
 from duoln.errors import DtypeError
 from duoln.nn import Module, Params, without_masks
 from duoln.nn.example import inputs_of
@@ -31,7 +29,6 @@ calls stands behind the shape.
 """
 
 
-@fields_in_words
 class Row(NamedTuple):
     """One layer of a summary."""
 
@@ -46,12 +43,11 @@ class Row(NamedTuple):
     """Numbers in the layer's own arrays, without those of the layers in it, so that all rows add up to the model's."""
     parameter_bytes: int
     activation_bytes: int
-    """Of the outputs of all calls; 0 for a layer that has others in it, because its output is that of one of them."""
+    """Bytes of the outputs of all calls; 0 for a layer with children, whose output is that of a child."""
     parts: int
     """The number of layers directly in it."""
 
 
-@fields_in_words
 class Summary(NamedTuple):
     """The layers of a model, in the order of its parameters. `print(summary)` shows a table."""
 
@@ -60,10 +56,10 @@ class Summary(NamedTuple):
     """Numbers in all arrays of the model."""
     parameter_bytes: int
     training_bytes: int
-    """Of the gradients and of Adam's two moments: three times those of the parameters."""
+    """Bytes of the gradients and of Adam's two moments: three times those of the parameters."""
     activation_bytes: int
-    """What a forward pass keeps for the gradient, as measured: the saved values of all operators, also of those between
-    layers."""
+    """Bytes that a forward pass keeps for the gradient, as measured: the saved values of all operators, also of those
+    between layers."""
 
     def text(self, width: int = _WIDTH) -> str:
         """The table and the totals in lines of that width at most.
@@ -89,11 +85,10 @@ class Summary(NamedTuple):
         return self.text()
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[str]:
-        """What rich prints: the text for the width of its console, in which a bracket is no markup."""
+        """The text that rich prints, for the width of its console, in which a bracket is no markup."""
         yield self.text(options.max_width).replace("[", "\\[")
 
 
-@explained
 def summary(model: Module, shapes: Any) -> Summary:
     """The layers of a model with the shapes of their outputs, their parameters and the memory that they need.
 
@@ -147,7 +142,7 @@ def _row(path: str, layer: Module, arrays: Sequence[Tensor], outputs: Sequence[T
 # The text -----------------------------------------------------------------------------------------------
 
 def _is_missed(row: Row) -> bool:
-    """Whether no call of a layer was seen; one that only has others in it may have been called in parts."""
+    """True if no call of a layer was seen; one that only has others in it may have been called in parts."""
     return not row.calls and not row.parts
 
 

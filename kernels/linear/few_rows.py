@@ -14,7 +14,7 @@ MOST_ROWS_TRANSPOSED = 4
 8 rows 134, 146 and 138.
 """
 LEAST_WIDTH = 128
-"""Of the rows of the matrix as they lie, unless there is one row to multiply: narrow ones are faster packed."""
+"""The narrowest matrix that is used unpacked. Narrower ones are faster packed, except for a single row."""
 FILE = "linear/linear.cpp"
 
 _multiply = native.Function(FILE, "linear_forward", "x: real[2], weight: real[2], bias: real[1]?, y: real[2], "

@@ -115,7 +115,7 @@ class Function:
 
 
 def _failures_of(loaded: ctypes.CDLL) -> tuple[ctypes.c_int32, Any]:
-    """How many calls have found too little memory, and what tells those of a thread (`native.h`)."""
+    """The library's count of failed allocations, and the function that takes this thread's count (`native.h`)."""
     try:
         return ctypes.c_int32.in_dll(loaded, "duoln_failures"), loaded.duoln_take_failures
     except (ValueError, AttributeError):  # a plug-in's text without that header
@@ -123,6 +123,6 @@ def _failures_of(loaded: ctypes.CDLL) -> tuple[ctypes.c_int32, Any]:
 
 
 def _in_rows(array: np.ndarray) -> bool:
-    """Whether the rows of an array lie in one piece each; those of a matrix apart from each other too."""
+    """True if each row is contiguous, and the rows of a matrix do not overlap."""
     least = array.shape[-1] * array.itemsize if array.ndim == 2 else 0
     return array.ndim > 1 and array.strides[-1] == array.itemsize and min(array.strides[:-1]) >= least

@@ -20,9 +20,8 @@ from duoln.errors import CheckpointError, KernelError
 from duoln.kernels import source
 from duoln.kernels.native import processor, toolchain
 from duoln.kernels.native.toolchain import NATIVE, Compiler
-from duoln.system.cache import cache_folder
 from duoln.system.filesystem import make_folder
-from duoln.system.paths import in_home
+from duoln.system.paths import cache_folder, in_home
 
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 REALS = {"float32": "-DREAL_BITS=32", "float64": "-DREAL_BITS=64"}
@@ -83,7 +82,7 @@ def count_in(file: str) -> None:
 
 def sources() -> list[str]:
     """The C++ files of all kernels, relative to `kernels/`, then those of the plug-ins that are loaded, whole paths."""
-    own = sorted(path.relative_to(source.FOLDER).as_posix() for path in source.FOLDER.glob("*/*.cpp"))
+    own = sorted(path.relative_to(source.FOLDER).as_posix() for path in source.FOLDER.rglob("*.cpp"))
     return [*own, *sorted(_outside)]
 
 

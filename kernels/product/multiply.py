@@ -108,10 +108,10 @@ def column_sums(x: Array) -> Array:
 def _pack_and_multiply(a: Array, b: Array, out: Array, bias: Array | None = None, sums: Array | None = None,
                        activation: int = 0) -> None:
     rows, (depth, columns) = len(a), b.shape
-    first, of_first, turned = _as_it_lies(a)
-    second, of_second, second_turned = _as_it_lies(b)
-    _product(first, second, bias, out, sums, rows, depth, columns, of_first, of_second, _distance(out), turned,
-             second_turned, activation, host.threads_for(rows * depth * columns, _WORTH_THREADS))
+    first, of_first, transposed = _row_contiguous(a)
+    second, of_second, second_transposed = _row_contiguous(b)
+    _product(first, second, bias, out, sums, rows, depth, columns, of_first, of_second, _distance(out), transposed,
+             second_transposed, activation, host.threads_for(rows * depth * columns, _WORTH_THREADS))
 
 
 def multiply_pieces(a: Array, pieces: Sequence[Array]) -> Array:
@@ -125,24 +125,24 @@ def multiply_pieces(a: Array, pieces: Sequence[Array]) -> Array:
     products = rows * depth * columns
     if len(pieces) == 1 or products < LEAST or native.failure(FILE, a.dtype):
         return multiply(a, pieces[0] if len(pieces) == 1 else np.concatenate(pieces))
-    first, of_first, turned = _as_it_lies(a)
+    first, of_first, transposed = _row_contiguous(a)
     whole = [piece if _distance(piece) and piece.dtype == a.dtype else np.ascontiguousarray(piece, a.dtype)
              for piece in pieces]
     out = host.empty((rows, columns), a.dtype)
     addresses, distances = ([of(piece) for piece in whole] for of in (native.address, _distance))
     ends = np.cumsum([len(piece) for piece in whole], dtype=np.int64)
     _product_of_pieces(first, np.array(addresses, np.int64), np.array(distances, np.int64), ends, out, len(whole), rows,
-                       depth, columns, of_first, turned, host.threads_for(products, _WORTH_THREADS))
+                       depth, columns, of_first, transposed, host.threads_for(products, _WORTH_THREADS))
     return out
 
 
 def _packs_nothing(a: Array, b: Array) -> bool:
-    """Whether `multiply` reads both matrices as they lie."""
+    """True if `multiply` reads both matrices in their own layout, without packing them."""
     return few_rows.fits(len(a), b) or few_rows.fits(b.shape[1], a.T)
 
 
-def _as_it_lies(matrix: Array) -> tuple[Array, int, bool]:
-    """A matrix whose rows lie in one piece each, their distance in values, and whether it is the transpose."""
+def _row_contiguous(matrix: Array) -> tuple[Array, int, bool]:
+    """A matrix with contiguous rows, its row stride in values, and whether it is the transpose of the argument."""
     if (distance := _distance(matrix)) > 0:
         return matrix, distance, False
     if (distance := _distance(matrix.T)) > 0:
@@ -151,7 +151,7 @@ def _as_it_lies(matrix: Array) -> tuple[Array, int, bool]:
 
 
 def _distance(matrix: Array) -> int:
-    """How many values apart the rows of a matrix are; 0 if a row does not lie in one piece."""
+    """The row stride of a matrix in values; 0 if a row is not contiguous."""
     if matrix.flags.c_contiguous:
         return int(matrix.shape[1])
     (down, right), size = matrix.strides, matrix.itemsize

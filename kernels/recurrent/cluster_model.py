@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 THREADS = 256
 """Of a block: a thread may then have 255 registers. With more threads it would have 128, of which weights get fewer."""
-MHZ = 1755.0
-"""The clock under load of an H100 or H200 (published)."""
 EXCHANGE_CYCLES = 420
 """From a push to the end of the wait for it. 180 cycles from one multiprocessor to another one are published for an
 H100; the rest is the push, the count at the signal and the wait."""

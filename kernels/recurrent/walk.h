@@ -331,9 +331,8 @@ static void bound(T* gradient, const Rows& rows, const Sizes& sizes, const Share
     }
 }
 
-// A member's part of sums (blocks of rows, gates * stride) that are added to at each time step. Members that share rows add to
-// memory of their own and copy it in the end: a CPU reads on where a member's columns end, and would take lines to which another
-// member adds.
+// A thread's part of sums (blocks of rows, gates * stride) that grow at each time step. Threads that share rows add to separate
+// buffers and copy them in the end. This avoids false sharing at the edge of a thread's columns.
 template <class T>
 class OwnSums {
   public:

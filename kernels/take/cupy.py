@@ -57,7 +57,7 @@ def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> tupl
 
 
 def _first_two_exchanged(x: Array) -> Array:
-    """(m, n, k) to (n, m, k), in one piece; if there is one m or n, the values lie so already."""
+    """(m, n, k) to (n, m, k), contiguous; a reshape if m or n is 1."""
     if 1 in x.shape[:2]:
         return cupy.ascontiguousarray(x).reshape(x.shape[1], x.shape[0], x.shape[2])
     return cupy.ascontiguousarray(cupy.transpose(x, (1, 0, 2)))

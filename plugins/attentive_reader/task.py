@@ -12,7 +12,6 @@ import numpy as np
 from duoln import Tensor, ops, optim
 from duoln.data import Batch
 from duoln.nn import Module, Params
-from duoln.ops.norm import EpsilonPlace
 from duoln.plugins.attentive_reader import data, optimizer, published
 from duoln.plugins.attentive_reader.batches import LastBatch, Order, evaluation_batches
 from duoln.plugins.attentive_reader.corpus import LastToken
@@ -30,15 +29,15 @@ class AttentiveReaderConfig(Config):
     batch_size: int = 64
     learning_rate: float = 8e-5
     norm: Norm = "layer-theano"
-    """Of the LSTMs."""
+    """Norm of the LSTMs."""
     everywhere: bool = False
-    """Whether attention and output have batch norm too."""
+    """True puts batch norm into attention and output too."""
     gain: float | None = None
     """Initial gain of the LSTMs' norms; none is 1, or 0.1 for batch norm."""
     table: int = 65_829
     """Rows of the table of words; the answer is one of all of them, or one class more."""
     min_count: int = 2
-    """How often the training set must have a word that is known."""
+    """Least number of times that the training set must have a word that is known."""
     vocabulary: str | None = None
     """A file of words, one a line, in the place of those of the training set; none is the latter."""
     width: int = 240
@@ -48,11 +47,11 @@ class AttentiveReaderConfig(Config):
     sentences: int | None = 4
     """Read only so many sentences of a passage, those that share most words with the question; none is all."""
     window: int | None = None
-    """Of what is left of a passage, read only words at most so far from an entity; none is all."""
+    """The largest distance from an entity at which words of the rest of a passage are read; none is all."""
     within_from: int | None = None
     """Train also on questions made of the training passages: every sentence from this one on, after those before it."""
     last_token: LastToken = "dropped"
-    """Whether the last token of every passage and question is read."""
+    """The last token of every passage and question: read or dropped."""
     order: Order = "sequential"
     """Order of the questions: as they stand, new in every epoch, or new with batches of like lengths."""
     last_batch: LastBatch = "dropped"
@@ -62,34 +61,24 @@ class AttentiveReaderConfig(Config):
     start: Start = "paper"
     """Initial weights: those of the authors' code, or Glorot's, each drawn on its own."""
     tied: bool = False
-    """Whether the scores of words are products with their vectors, in the place of a matrix of their own."""
+    """True makes the scores of words products with their vectors, in the place of a matrix of their own."""
     dropout: DropoutForm = "paper"
     """Paper multiplies by `keep` in use, inverted divides by `keep` in training, none drops nothing."""
     keep: float = 0.5
     """Chance that a value is kept by dropout."""
-    bias_twice: bool = True
-    """Whether an LSTM without norm adds its bias twice, as the authors' code does."""
     clip: optimizer.Clip = "paper"
     """Bound on the norm of the gradients: that of the authors' code, the usual one, or none."""
-    clip_limit: float = 10.0
-    """The bound of `clip`."""
     likelihood: Likelihood = "paper"
     """The loss: -log(p + 1e-8), or -log p."""
-    remat: bool = False
-    """Whether fewer values are kept for the LSTMs' gradients and computed again."""
-    eps: float = 1e-5
-    """Epsilon of the norms."""
-    eps_place: EpsilonPlace = "inside"
-    """Whether epsilon stands inside the root of the norms or outside."""
     source: data.Source = "auto"
-    """The questions: cnn is the original, novels, novels-large and record are substitutes, made are drawn on the spot,
-    auto is the first of cnn, novels, record and made to be had."""
+    """The questions: cnn is the original, novels, novels-large and record are substitutes, made is synthetic, auto is
+    the first of cnn, novels, record and made that is available."""
     corpus: str | None = None
     """A folder or tar of questions of your own; none is what `source` names."""
     questions: int | None = None
     """Train on the first so many only; none is all."""
     evaluate_questions: int | None = 3_924
-    """How many training questions are evaluated: as many as CNN's validation set has."""
+    """The number of training questions that are evaluated: as many as CNN's validation set has."""
 
 
 class AttentiveReader(Task):
@@ -137,7 +126,7 @@ class AttentiveReader(Task):
 
     def model(self, cfg: AttentiveReaderConfig) -> Module:
         return Reader(cfg.table, cfg.width, cfg.hidden, cfg.norm, cfg.everywhere, cfg.gain, cfg.start, cfg.dropout,
-                      cfg.keep, cfg.bias_twice, cfg.eps, cfg.eps_place, cfg.remat, cfg.likelihood, cfg.tied)
+                      cfg.keep, cfg.likelihood, cfg.tied)
 
     def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
         assert isinstance(model, Reader)
@@ -164,7 +153,7 @@ class AttentiveReader(Task):
         return {"error": errors / count, "nll": nats / count, "most_frequent_error": frequent / count}
 
     def optimizer(self, cfg: AttentiveReaderConfig) -> optim.Optimizer:
-        return optimizer.make(cfg.clip, cfg.clip_limit, cfg.learning_rate)
+        return optimizer.make(cfg.clip, cfg.learning_rate)
 
     def reference_curves(self) -> Sequence[ReferenceCurve]:
         return published.curves()

@@ -50,7 +50,7 @@ class ConvNetConfig(Config):
     decay_to: int = 100_000
     """The update from which the learning rate is 0."""
     source: data.Source = "auto"
-    """The data: real is the original, made is drawn on the spot, auto is the original where it is to be had."""
+    """The data: real is the original, made is synthetic, auto is the original if available, else made."""
     rows: int | None = None
     """Train on the first so many images at most; none is all."""
     evaluate_images: int | None = None

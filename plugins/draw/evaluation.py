@@ -29,7 +29,7 @@ def findings(trained: Trained, options: Options, say: Callable[[str], None]) -> 
     standard error over images.
 
     Raises:
-        UsageError: a number of draws below 1. DataError: the images are not to be had or damaged.
+        UsageError: a number of draws below 1. DataError: the images are not available or damaged.
     """
     if options.draws < 1:
         raise UsageError(f"[draw] draws: expected at least 1, found {options.draws}")

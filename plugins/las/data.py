@@ -39,7 +39,7 @@ BATCH_AXES = dict.fromkeys(("x", "mask", "labels", "weight", "coin", "gumbel",
 
 
 def alphabet_of(source: Source) -> Alphabet:
-    """What the corpora of a source are written in."""
+    """The alphabet of the corpora of a source."""
     return TIMIT if source == "timit" else LETTERS
 
 
@@ -97,7 +97,7 @@ def splits(cfg: Any, root: Path | None) -> Splits:
     For the loss alone, as many utterances of the training set as dev has are evaluated, too.
 
     Raises:
-        DataMissingError: the corpus is not to be had. DataError: a file is damaged, or an utterance too short.
+        DataMissingError: the corpus is not available. DataError: a file is damaged, or an utterance too short.
         UsageError: a setting out of range.
     """
     check(cfg)

@@ -107,10 +107,10 @@ def _score(path: Path, number: int, text: str) -> float:
 
 
 def load(names: Sequence[str], synthetic: bool, lower_case: bool, root: Path | None = None) -> list[TestSet]:
-    """The sets of those names, from `sentences/` below the data folders, or made on the spot.
+    """The sets of those names, from `sentences/` below the data folders, or synthetic.
 
     Raises:
-        DataMissingError: one is not to be had. DataError: one is damaged.
+        DataMissingError: one is not available. DataError: one is damaged.
     """
     def cut(sentence: str) -> list[str]:
         return tokens.words(sentence.lower() if lower_case else sentence)

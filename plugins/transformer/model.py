@@ -6,7 +6,7 @@ from math import sqrt
 
 from duoln import Tensor, nn, ops
 from duoln.nn import Params
-from duoln.nn.attention import BlockActivation, NormKind, NormPlace
+from duoln.nn.attention import NormKind, NormPlace
 
 
 class CharacterTransformer(nn.Module):
@@ -22,10 +22,9 @@ class CharacterTransformer(nn.Module):
         blocks: how many.
         width: of a character's vector.
         heads: of the attention, a divisor of `width`.
-        hidden: units between the two layers of a block.
+        hidden: units between the two layers of a block, which a ReLU follows.
         norm: where the norms stand.
         kind: what they are.
-        activation: between the two layers of a block.
 
     Shape:
         `states`: x int32 (B, T), T at most `length` -> (B, T, width); `nats`: with y int32 (B, T) -> (B, T);
@@ -33,20 +32,20 @@ class CharacterTransformer(nn.Module):
     """
 
     def __init__(self, classes: int, length: int, blocks: int, width: int, heads: int, hidden: int, norm: NormPlace,
-                 kind: NormKind = "layer", activation: BlockActivation = "relu") -> None:
+                 kind: NormKind = "layer") -> None:
         self.classes, self.length, self.width = classes, length, width
         start = nn.init.gaussian(1 / sqrt(width))
         self.characters = nn.Embedding(classes, width, table_init=start)
         self.places = nn.Embedding(length, width, table_init=start)
         self.blocks = nn.Sequential(*(
-            nn.TransformerBlock(width, heads, hidden, norm=norm, kind=kind, activation=activation, causal=True)
+            nn.TransformerBlock(width, heads, hidden, norm=norm, kind=kind, activation="relu", causal=True)
             for _ in range(blocks)))
         if norm == "pre":
             self.last_norm = nn.LayerNorm(width) if kind == "layer" else nn.RMSNorm(width)
         self.output = nn.Linear(width, classes)
 
     def states(self, params: Params, x: Tensor) -> Tensor:
-        """What the last block, or the norm after it, makes of each character and those before it."""
+        """The output of the last block, or of the norm after it, for each character and those before it."""
         vectors = self.characters(params["characters"], x) + params["places"]["table"][:x.shape[1]]
         h: Tensor = self.blocks(params["blocks"], vectors * sqrt(self.width))
         return self.last_norm(params["last_norm"], h) if "last_norm" in params else h
@@ -57,5 +56,5 @@ class CharacterTransformer(nn.Module):
         return ops.linear_cross_entropy(self.states(params, x), output["weight"], output["bias"], y)
 
     def logits(self, params: Params, x: Tensor) -> Tensor:
-        """Of each next character."""
+        """The logits of each next character."""
         return self.output(params["output"], self.states(params, x))

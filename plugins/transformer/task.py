@@ -13,13 +13,13 @@ import numpy as np
 from duoln import Tensor, ops, optim
 from duoln.data import Batch
 from duoln.nn import Module, Params
-from duoln.nn.attention import BlockActivation, NormKind, NormPlace
+from duoln.nn.attention import NormKind, NormPlace
 from duoln.plugins.transformer import corpus, data, gradients
 from duoln.plugins.transformer.alphabet import CLASSES
 from duoln.plugins.transformer.corpus import Source
 from duoln.plugins.transformer.model import CharacterTransformer
 from duoln.plugins.transformer.sampling import Options, sample
-from duoln.plugins.transformer.schedule import inverse_root, remark
+from duoln.plugins.transformer.schedule import BETA2, inverse_root, remark
 from duoln.tasks import Column, Config, Findings, Splits, Task, Trained
 from duoln.tasks.task import Predict
 
@@ -35,16 +35,14 @@ class TransformerConfig(Config):
     learning_rate: float = 1e-3
     """The highest; see `warm` and `warmup`."""
     warm: bool = False
-    """Whether the rate rises to its highest value along a line; else it has that value from the first update on."""
+    """True lets the rate rise to its highest value along a line; else it has that value from the first update on."""
     warmup: int = 4000
     """The last update that has the highest rate at most; from there on it falls with the inverse root of the number of
     updates. 0 keeps the rate as it is."""
-    beta2: float = 0.98
-    """Of Adam."""
     norm: NormPlace = "pre"
-    """Where the norms of a block stand: pre is before attention and layers, post is after each sum."""
+    """Place of the norms of a block: pre is before attention and layers, post is after each sum."""
     kind: NormKind = "layer"
-    """What the norms are: layer norm or RMS norm."""
+    """Kind of the norms: layer norm or RMS norm."""
     blocks: int = 6
     """Blocks of attention and two layers."""
     width: int = 512
@@ -53,8 +51,6 @@ class TransformerConfig(Config):
     """Heads of the attention."""
     hidden: int = 1024
     """Units between the two layers of a block."""
-    activation: BlockActivation = "relu"
-    """Between the two layers of a block."""
     length: int = 256
     """Characters of a window."""
     updates: int = 1000
@@ -62,7 +58,7 @@ class TransformerConfig(Config):
     windows: int = 256
     """Windows of validation and of test that an evaluation reads."""
     source: Source = "auto"
-    """The text: novels (eleven) or novels100 (95), made books are drawn on the spot, auto is the first to be had."""
+    """The text: novels (eleven) or novels100 (95), made books are synthetic, auto is the first that is available."""
     corpus: str | None = None
     """A plain text of your own; none is that of the data folders."""
 
@@ -113,7 +109,7 @@ class TransformerTask(Task):
 
     def model(self, cfg: TransformerConfig) -> Module:
         return CharacterTransformer(CLASSES, cfg.length, cfg.blocks, cfg.width, cfg.heads, cfg.hidden, cfg.norm,
-                                    cfg.kind, cfg.activation)
+                                    cfg.kind)
 
     def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
         return ops.mean(self.predict(model, params, batch))
@@ -132,7 +128,7 @@ class TransformerTask(Task):
         return {"bits": nats / log(2), "nats": nats, "unigram": float(-np.log2(shares[y]).mean())}
 
     def optimizer(self, cfg: TransformerConfig) -> optim.Optimizer:
-        return optim.Adam(learning_rate=inverse_root(cfg.learning_rate, cfg.warmup, cfg.warm), beta2=cfg.beta2,
+        return optim.Adam(learning_rate=inverse_root(cfg.learning_rate, cfg.warmup, cfg.warm), beta2=BETA2,
                           donate=True)
 
     def sample(self, trained: Trained, options: Options, out: Path) -> list[Path]:

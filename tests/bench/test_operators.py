@@ -9,12 +9,13 @@ import pytest
 
 from duoln import ops, runtime
 from duoln.backends.numpy import NumpyBackend
-from duoln.bench import agreement, clock, duration, launch_chains, limits, operators, operators_torch, subjects
+from duoln.bench import agreement, clock, launch_chains, operators, operators_torch, subjects
 from duoln.bench.launch_chains import DuolnChain, Rotation, cache_for
 from duoln.bench.operators import Plan
 from duoln.bench.schema import check_record
 from duoln.bench.subjects import COPY, SUBJECTS, buffer_count, buffers
 from duoln.cli import main
+from duoln.cli.bench import operators as bench_command
 from duoln.core import Rule, composed_only
 from duoln.errors import DuolnError, UsageError
 from duoln.kernels import native
@@ -98,15 +99,15 @@ def test_the_yardstick_of_a_cpu_writes_past_the_caches(be, monkeypatch):
     assert copy.gbps(1) > 0 and copy.gbps(2) > 0
     case = copy.case()
     assert len(case["samples"]) == 3 and case["fraction_of_copy"] == pytest.approx(1.0)
-    words = limits.copy_words(20.0, case["rule"], be)
+    words = operators.copy_words(20.0, case["rule"], be)
     if not operators.on_cpu(be):
         assert (case["rule"], words) == ("the library's", "a copy, 20.0 GB/s")
     elif native.reason() is None:
         assert (case["rule"], words) == ("streaming", "a streaming copy, 20.0 GB/s")
-    monkeypatch.setenv("DUOLN_NATIVE", "0")
+    monkeypatch.setattr(cpu, "refusal", lambda: "DUOLN_NATIVE=0 is set")
     if operators.on_cpu(be):
         assert operators.Yardstick(be).rule == "the library's"
-        assert limits.copy_words(20.0, "the library's", be).endswith("because DUOLN_NATIVE=0 is set)")
+        assert operators.copy_words(20.0, "the library's", be).endswith("because DUOLN_NATIVE=0 is set)")
 
 
 def test_what_a_cache_holds_has_no_share_of_a_copy(numpy_backend):
@@ -115,20 +116,14 @@ def test_what_a_cache_holds_has_no_share_of_a_copy(numpy_backend):
     assert warm["fraction_of_copy"] is None and cold["fraction_of_copy"] == pytest.approx(cold["gbps"] / 10.0)
 
 
-def test_the_estimate_counts_measurements_and_their_sizes():
-    def seconds(*plans, sides=1, rounds=15, gbps=20.0):
-        return duration.seconds(plans, sides, rounds, gbps)
-
-    small, large = Plan(LAYER_NORM, (64, 64), "warm", False), Plan(LAYER_NORM, (16384, 8192), "cold", True)
-    assert seconds(small, small) == 2 * seconds(small) > seconds(small, sides=2) > 1.5 * seconds(small)
-    assert seconds(small, rounds=30) > 1.5 * seconds(small) and seconds(large) > 5 * seconds(small)
-    assert seconds(large, gbps=10.0) > 1.3 * seconds(large)
-    assert [duration.words(n) for n in (2.0, 44.0, 94.0, 95.0, 375.0)] == ["10 s", "40 s", "90 s", "2 minutes", "6 minutes"]
+@pytest.mark.parametrize(("seconds", "words"), [(12.0, "about 6 s left"), (400.0, "about 3 minutes left")])
+def test_the_cases_so_far_estimate_the_rest(seconds, words):
+    assert bench_command._remaining(0, 3, 0.0) == "" and bench_command._remaining(2, 3, seconds) == f", {words}"
 
 
 @pytest.mark.parametrize(("asked", "small"), [((), True), (("--small",), True), (("--full",), False)])
 def test_a_cpu_takes_the_small_tables_by_itself(asked, small, monkeypatch, capsys):
-    """And says beforehand how long it will take."""
+    """And says from the second case on how long the rest will take."""
     timed = []
 
     def measure(plan, *others):
@@ -141,8 +136,8 @@ def test_a_cpu_takes_the_small_tables_by_itself(asked, small, monkeypatch, capsy
     rms_norm = SUBJECTS["rms_norm"]
     assert [plan.shape for plan in timed[::2]] == list(rms_norm.small if small else rms_norm.shapes)
     lines = capsys.readouterr().err.splitlines()
-    [told] = [k for k, line in enumerate(lines) if line.startswith(f"{len(timed)} cases, about ")]
-    assert told < next(k for k, line in enumerate(lines) if line.endswith(f"(1 of {len(timed)})"))
+    counted = [line.partition(f" of {len(timed)}")[2] for line in lines if line.startswith("rms_norm ")]
+    assert counted == [")"] + [", about 0 s left)"] * (len(timed) - 1)
 
 
 def test_the_copy_is_one(be):

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 from conftest import PATIENCE
 
-from duoln.cli import main, template
+from duoln.cli import main, new_task
 from duoln.cli.new_task import write_task
 from duoln.errors import DuolnError, UsageError
 from duoln.testing import check_error
@@ -75,7 +75,8 @@ def test_a_name_that_is_nearly_one_is_proposed(tmp_path):
 
 @pytest.mark.parametrize(("name", "kind"), [("my_task", "MyTask"), ("odd_rows", "OddRowsTask"), ("task", "TaskTask")])
 def test_the_class_is_called_a_task_once(name, kind):
-    files = template.fill(name)
+    files = new_task.fill(name)
+    assert "pirals" not in re.sub("[Tt]wo spirals|_spirals", "", files[f"{name}/task.py"])
     assert f"class {kind}(Task):" in files[f"{name}/task.py"] and f"check_task({kind}())" in files[f"tests/test_{name}.py"]
 
 
@@ -86,7 +87,7 @@ def test_it_is_listed_and_runs(installed, tmp_path):
     assert {t["name"]: t["distribution"] for t in listed["tasks"]}[NAME] == "duoln-odd-rows"
     done = _run("duoln", "run", NAME, "--preset", "smoke", "--backend", "numpy", "--json", cwd=tmp_path, paths=[installed])
     result = json.loads(done.stdout)
-    assert result["dataset"]["provenance"] == "synthetic" and [r["variant"] for r in result["results"]] == ["none", "ln"]
+    assert result["dataset"]["provenance"] == "synthetic" and [r["variant"] for r in result["results"]] == ["ln", "none"]
 
 
 @pytest.mark.long
@@ -149,7 +150,7 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path):
 
 
 def test_a_failure_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(template, "FILES", {"pyproject.toml": "", "pyproject.toml/b": "a file below a file"})
+    monkeypatch.setattr(new_task, "FILES", {"pyproject.toml": "", "pyproject.toml/b": "a file below a file"})
     check_error(DuolnError, lambda: write_task("mine", tmp_path), "mine: cannot be written")
     assert list(tmp_path.iterdir()) == []
 

@@ -7,10 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from duoln.kernels.case_table import RuleCase, recurrent, rule_cases
-from duoln.ops.recurrent.variants import norm_shapes
-
-CELLS = {"rnn": ("none", "layer"), "lstm": ("none", "layer", "layer-cell", "layer-theano"),
-         "gru": ("none", "layer", "layer-theano")}
+from duoln.kernels.recurrent.cells import FUSED, fused_norms
+from duoln.ops.recurrent.variants import CELLS, norm_shapes
 
 
 def _floats(rng: np.random.Generator, *shapes: tuple[int, ...]) -> list[np.ndarray]:
@@ -23,8 +21,8 @@ def rows() -> Iterator[RuleCase]:
     for shape in ((3, 5), (1, 7), (2, 1, 6), (5,)):
         for activation in (None, "relu", "tanh"):
             yield RuleCase("layer_norm", f"{shape} {activation}", _floats(rng, shape, shape[-1:], shape[-1:]),
-                        {"eps": 1e-3, "eps_place": "inside", "activation": activation}, 40)
-    yield RuleCase("layer_norm", "alone", [*_floats(rng, (4, 6)), None, None], {"eps": 1e-3, "eps_place": "inside", "activation": None}, 40)
+                        {"eps": 1e-3, "activation": activation}, 40)
+    yield RuleCase("layer_norm", "alone", [*_floats(rng, (4, 6)), None, None], {"eps": 1e-3, "activation": None}, 40)
     for shape in ((3, 5), (1, 7), (2, 1, 6), (5,)):
         along = shape[-1:]
         yield RuleCase("rms_norm", f"{shape}", _floats(rng, shape, along), {"eps": 1e-3}, 40)
@@ -89,10 +87,9 @@ def images() -> Iterator[RuleCase]:
 
 def cells() -> Iterator[RuleCase]:
     """Whole sequences of every variant, and single steps."""
-    for cell, norms in CELLS.items():
-        for norm in norms:
-            yield _sequence(cell, norm, (2, 3, 2, 4))
-    for norm in CELLS["lstm"]:
+    for cell, norm in FUSED:
+        yield _sequence(cell, norm, (2, 3, 2, 4))
+    for norm in fused_norms("lstm"):
         yield _step(norm, 2, 3)
 
 
@@ -103,15 +100,12 @@ def more_cells() -> Iterator[RuleCase]:
 
 
 def all_cells() -> Iterator[RuleCase]:
-    """The same of every variant, and the gates computed again."""
-    for cell, norms in CELLS.items():
-        for norm in norms:
-            yield from _masked(cell, norm)
-            yield _sequence(cell, norm, (1, 2, 3, 1))
-    for norm in CELLS["lstm"]:
+    """The same of every variant."""
+    for cell, norm in FUSED:
+        yield from _masked(cell, norm)
+        yield _sequence(cell, norm, (1, 2, 3, 1))
+    for norm in fused_norms("lstm"):
         yield _step(norm, 1, 4)
-        again = _sequence("lstm", norm, (2, 3, 2, 4))
-        yield again._replace(attrs={**again.attrs, "remat": True}, label=f"{norm} remat")
 
 
 def _sequence(cell: str, norm: str, sizes: tuple[int, ...], masked: bool = False) -> RuleCase:
@@ -134,7 +128,7 @@ def _masked(cell: str, norm: str) -> Iterator[RuleCase]:
 def _step(norm: str, batch: int, hidden: int) -> RuleCase:
     shapes = ((batch, 4 * hidden), (batch, 4 * hidden), (batch, hidden), (4 * hidden,), *norm_shapes("lstm", norm, hidden).values())
     arrays = _floats(np.random.default_rng(3), *shapes)
-    return RuleCase("lstm_cell", f"{norm} B{batch}", arrays, {"norm": norm, "eps": 0.1, "eps_place": "inside"}, 80)
+    return RuleCase("lstm_cell", f"{norm} B{batch}", arrays, {"norm": norm, "eps": 0.1}, 80)
 
 
 def updates() -> Iterator[RuleCase]:

@@ -6,11 +6,9 @@ from ops.test_rnn import Problem
 
 from duoln import ops
 from duoln.kernels import native
+from duoln.kernels.recurrent.cells import FUSED
 
-VARIANTS = {"rnn": ("none", "layer"), "lstm": ("none", "layer", "layer-cell", "layer-theano"),
-            "gru": ("none", "layer", "layer-theano")}
-CASES = [(cell, norm) for cell, norms in VARIANTS.items() for norm in norms]
-WALKS = [*CASES, pytest.param("lstm", "layer", marks=pytest.mark.inputs_before_the_walk,
+WALKS = [*FUSED, pytest.param("lstm", "layer", marks=pytest.mark.inputs_before_the_walk,
                               id="lstm-layer, inputs before the walk")]
 """The same, and once more the LSTM of `layer`, with the product of few inputs made before its walk."""
 COMPILED, PLAIN = "compiled walk", "fused steps"
@@ -32,15 +30,9 @@ def make_arguments(cell, norm, rng, sizes, dtype, mask=None):
     return arguments_of(problem, dtype)
 
 
-def attributes(cell, norm, reverse=False, remat=False, eps=1e-5, gradient_limit=None):
+def attributes(cell, norm, reverse=False, eps=1e-5, gradient_limit=None):
     """The attributes of an operator."""
-    of_lstm = {"remat": remat} if cell == "lstm" else {}
-    return {"norm": norm, "eps": eps, "eps_place": "inside", "reverse": reverse, "gradient_limit": gradient_limit, **of_lstm}
-
-
-def remats(cell):
-    """The values of `remat` that a cell has."""
-    return (False, True) if cell == "lstm" else (False,)
+    return {"norm": norm, "eps": eps, "reverse": reverse, "gradient_limit": gradient_limit}
 
 
 def rule_of(cell, name):

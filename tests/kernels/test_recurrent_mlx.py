@@ -24,4 +24,4 @@ def test_one_rule_for_all_variants(cell):
     rule = next(r for r in rules if r.name == "steps without products")
     assert {rule.supports(be, x, h, norm=norm) for norm in ("none", "layer", "batch")} == {None}
     assert "no values" in rule.supports(be, x[:0], h, norm="layer")
-    assert cell == "rnn" or "no Metal device" in rules[0].supports(be, x, h, norm="layer", eps_place="inside")
+    assert cell == "rnn" or "no Metal device" in rules[0].supports(be, x, h, norm="layer")

@@ -2,6 +2,8 @@
 give the same bits on every run, and the compiled ones keep as little for the gradient as they promise.
 """
 
+import itertools
+
 import numpy as np
 import pytest
 from conftest import every_second
@@ -9,13 +11,11 @@ from ops.test_rnn import Problem
 from recurrent_cases import (
     COMPILED,
     PLAIN,
-    VARIANTS,
     WALKS,
     arguments_of,
     attributes,
     gouts_of,
     make_arguments,
-    remats,
     results,
     rule_of,
 )
@@ -25,9 +25,9 @@ from duoln import ops
 from duoln.core import composed_only
 from duoln.kernels import native
 from duoln.kernels.linear.few_rows import MOST_ROWS
-from duoln.kernels.recurrent.cases import KEPT
+from duoln.kernels.recurrent.cells import FUSED
 from duoln.kernels.recurrent.positions import FEW_INPUTS
-from duoln.ops.recurrent.variants import GATES
+from duoln.ops.recurrent.variants import CELLS
 from duoln.testing import check_rule
 
 BOTH, DTYPES = (False, True), ("float32", "float64")
@@ -45,20 +45,20 @@ def _check(name, cell, arguments, attrs, backend):
 @pytest.mark.parametrize("name", NAMES)
 def test_rule(name, cell, norm, sizes, rng, numpy_backend):
     eps = 1e-5 if sizes[3] > 2 else 1.0  # a norm turns two values into +1 and -1: a small eps leaves no gradient
-    for masked, reverse, dtype, remat in every_second(BOTH, BOTH, DTYPES, remats(cell)):
+    for masked, reverse, dtype in every_second(BOTH, BOTH, DTYPES):
         mask = rng.random(sizes[:2]) < 0.7 if masked else None
         _check(name, cell, make_arguments(cell, norm, rng, sizes, dtype, mask),
-               attributes(cell, norm, reverse, remat, eps), numpy_backend)
+               attributes(cell, norm, reverse, eps=eps), numpy_backend)
 
 
 @pytest.mark.parametrize(("cell", "norm"), WALKS)
 @NEEDS_COMPILER
 def test_one_time_step_of_few_rows_or_more(cell, norm, rng, numpy_backend):
     """With few rows the weights are read as they lie; a unit that fills its vectors, or not; few inputs, and more."""
-    for (rows, inputs, hidden), reverse, dtype, remat in every_second(
-            ((1, 20, 16), (MOST_ROWS, 2, 5), (3, 20, 21), (MOST_ROWS + 1, 20, 16)), BOTH, DTYPES, remats(cell)):
+    for (rows, inputs, hidden), reverse, dtype in every_second(
+            ((1, 20, 16), (MOST_ROWS, 2, 5), (3, 20, 21), (MOST_ROWS + 1, 20, 16)), BOTH, DTYPES):
         arguments = make_arguments(cell, norm, rng, (1, rows, inputs, hidden), dtype)
-        attrs = attributes(cell, norm, reverse, remat)
+        attrs = attributes(cell, norm, reverse)
         _check(COMPILED, cell, arguments, attrs, numpy_backend)
         _, saved = rule_of(cell, COMPILED).forward(numpy_backend, *arguments, **attrs)
         w_x = arguments[3 if cell == "lstm" else 2]
@@ -89,11 +89,9 @@ def _padding(name):
 @pytest.mark.parametrize(("cell", "norm"), WALKS)
 @pytest.mark.parametrize("name", NAMES)
 def test_padded_sequences(name, cell, norm, rng, numpy_backend):
-    """The LSTM keeps its gates or computes them again, in turn; every cell is walked both ways over each set of lengths."""
-    ways = [(lengths, reverse, False) for lengths in LENGTHS for reverse in BOTH]
-    for lengths, reverse, remat in ways if cell != "lstm" else every_second(list(LENGTHS), BOTH, BOTH):
+    for lengths, reverse in itertools.product(LENGTHS, BOTH):
         arguments = make_arguments(cell, norm, rng, (9, len(LENGTHS[lengths]), 4, 6), "float64", _padding(lengths))
-        _check(name, cell, arguments, attributes(cell, norm, reverse, remat), numpy_backend)
+        _check(name, cell, arguments, attributes(cell, norm, reverse), numpy_backend)
 
 
 @pytest.mark.parametrize(("cell", "norm"), WALKS)
@@ -128,7 +126,7 @@ def test_nothing_depends_on_padding(name, cell, norm, rng, numpy_backend):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("cell", VARIANTS)
+@pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("name", NAMES)
 def test_no_gradient_at_some_outputs(name, cell, rng, numpy_backend):
     """A loss on last states only gives no gradient to the outputs, and one on outputs none to the last states."""
@@ -152,6 +150,8 @@ def _floats(saved, skip):
         item = stack.pop()
         if isinstance(item, tuple | list):
             stack += item
+        elif isinstance(item, dict):
+            stack += item.values()
         elif isinstance(item, np.ndarray) and item.dtype.kind == "f" and id(item) not in seen:
             seen.add(id(item))
             total += 0 if any(a is not None and np.may_share_memory(a, item) for a in skip) else item.size
@@ -159,13 +159,13 @@ def _floats(saved, skip):
 
 
 @NEEDS_COMPILER
-@pytest.mark.parametrize(("cell", "norm", "remat", "n_in", "kept"), [
-    *((cell, norm, False, 20, kept) for (cell, norm), kept in KEPT.items()), ("lstm", "layer", True, 20, 2),
-    ("lstm", "none", True, 20, 2), ("lstm", "layer", False, FEW_INPUTS, 6), ("lstm", "layer", True, FEW_INPUTS, 2)])
-def test_memory_of_the_compiled_rules_for_the_gradient(cell, norm, remat, n_in, kept, rng, numpy_backend):
+@pytest.mark.parametrize(("cell", "norm", "n_in", "kept"), [
+    *((cell, norm, 20, row.kept) for (cell, norm), row in FUSED.items()),
+    ("lstm", "layer", FEW_INPUTS, 6)])
+def test_memory_of_the_compiled_rules_for_the_gradient(cell, norm, n_in, kept, rng, numpy_backend):
     steps, batch, hidden = 40, 30, 16
     arguments = arguments_of(Problem(cell, norm, rng, steps=steps, batch=batch, n_in=n_in, hidden=hidden), "float32")
-    _, saved = rule_of(cell, COMPILED).forward(numpy_backend, *arguments, **attributes(cell, norm, remat=remat))
+    _, saved = rule_of(cell, COMPILED).forward(numpy_backend, *arguments, **attributes(cell, norm))
     per_step_and_row = _floats(saved, arguments) / (steps * batch)
     assert kept * hidden <= per_step_and_row <= kept * hidden + 8  # and four numbers of norms, and the weights once
 
@@ -176,15 +176,13 @@ def test_memory_of_the_compiled_rules_for_the_gradient(cell, norm, remat, n_in, 
 def test_the_remaining_variants_are_left_to_the_composed_rule(name, cell, norm, rng, numpy_backend):
     rule, arguments = rule_of(cell, name), arguments_of(Problem(cell, norm, rng), "float32")
     assert norm in rule.supports(numpy_backend, *arguments, **attributes(cell, norm))
-    outside = {**attributes(cell, "layer"), "eps_place": "outside"}
-    assert "outside" in rule.supports(numpy_backend, *arguments, **outside)
 
 
 @pytest.mark.parametrize("hidden", [15, 16, 33])
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
 def test_an_infinite_gradient_that_is_limited_stays_finite(cell, hidden, rng, numpy_backend):
     """What fills up the last panel of units would make NaN of it at the next time step."""
-    gates, weights = GATES[cell], np.ones((3, 2, hidden), np.float32)
+    gates, weights = CELLS[cell].gates, np.ones((3, 2, hidden), np.float32)
     weights[2, 1, 0] = np.inf
     x, h, w_x, w_h, bias = (duoln.tensor((0.5 * rng.standard_normal(shape)).astype(np.float32), numpy_backend) for shape in (
         (3, 2, 4), (2, hidden), (4, gates * hidden), (hidden, gates * hidden), (gates * hidden,)))

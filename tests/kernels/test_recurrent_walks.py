@@ -7,13 +7,11 @@ import numpy as np
 import pytest
 from recurrent_cases import (
     COMPILED,
-    VARIANTS,
     WALKS,
     attributes,
     fused_names,
     gouts_of,
     make_arguments,
-    remats,
     results,
     rule_of,
     wide,
@@ -21,7 +19,7 @@ from recurrent_cases import (
 
 from duoln.kernels import host, native, source
 from duoln.kernels.recurrent import positions
-from duoln.ops.recurrent.variants import GATES
+from duoln.ops.recurrent.variants import CELLS
 from duoln.testing.closeness import check_close, tolerance
 
 NEEDS_COMPILER = pytest.mark.skipif(native.reason() is not None, reason="nothing is compiled here")
@@ -43,13 +41,11 @@ def test_every_size_equals_the_composed_rule_in_float64(cell, norm, sizes, rng, 
         attrs = attributes(cell, norm, reverse=size[3] % 3 == 0, eps=EPS)
         expected = results(rule_of(cell, "composed"), numpy_backend, wide(arguments), attrs, wide(gouts))
         for name in fused_names() if number % 5 == 0 else fused_names()[:1]:  # the plain rule has no blocks
-            for remat in remats(cell):
-                own = {**attrs, "remat": remat} if cell == "lstm" else attrs
-                for dtype, given, d_given in (("float32", arguments, gouts), ("float64", wide(arguments), wide(gouts))):
-                    computed = results(rule_of(cell, name), numpy_backend, given, own, d_given)
-                    for k, (a, b) in enumerate(zip(computed, expected, strict=True)):
-                        assert a.dtype == dtype
-                        check_close(a, b, 8 * tolerance(dtype, 2000), f"{name} {dtype} {size} result {k}")
+            for dtype, given, d_given in (("float32", arguments, gouts), ("float64", wide(arguments), wide(gouts))):
+                computed = results(rule_of(cell, name), numpy_backend, given, attrs, d_given)
+                for k, (a, b) in enumerate(zip(computed, expected, strict=True)):
+                    assert a.dtype == dtype
+                    check_close(a, b, 8 * tolerance(dtype, 2000), f"{name} {dtype} {size} result {k}")
 
 
 # Threads ---------------------------------------------------------------------------------------------------
@@ -61,27 +57,26 @@ SHARED = {"by units": (3, 12, 5, 300), "by rows": (3, 67, 5, 130)}
 def _bytes_with(monkeypatch, threads, cell, size, run):
     """The bytes of a run with so many threads, which the rule really asks for."""
     monkeypatch.setattr(host, "workers", lambda: threads)
-    weights = np.empty((size[3], GATES[cell] * size[3]), np.float32)
+    weights = np.empty((size[3], CELLS[cell].gates * size[3]), np.float32)
     asked, by_units = positions.threads(positions.Positions.of(*size[:2], None, False), weights)
     assert (asked, bool(by_units)) == (threads, size == SHARED["by units"] or weights.nbytes >= positions.WEIGHTS_READ_ONCE)
     return [a.tobytes() for a in run()]
 
 
-def _runner(cell, norm, size, rng, backend, remat=False):
+def _runner(cell, norm, size, rng, backend):
     mask = rng.random(size[:2]) < 0.8
     arguments = make_arguments(cell, norm, rng, size, "float32", mask)
     gouts = gouts_of(cell, size, rng, "float32")
-    return lambda: results(rule_of(cell, COMPILED), backend, arguments, attributes(cell, norm, remat=remat), gouts)
+    return lambda: results(rule_of(cell, COMPILED), backend, arguments, attributes(cell, norm), gouts)
 
 
 @NEEDS_COMPILER
 @pytest.mark.parametrize("size", SHARED.values(), ids=SHARED)
 @pytest.mark.parametrize(("cell", "norm"), WALKS)
 def test_the_same_bits_for_any_number_of_threads(cell, norm, size, rng, numpy_backend, monkeypatch):
-    for remat in remats(cell):
-        run = _runner(cell, norm, size, rng, numpy_backend, remat)
-        one, *more = (_bytes_with(monkeypatch, threads, cell, size, run) for threads in (1, 2, 3, 8))
-        assert all(several == one for several in more)
+    run = _runner(cell, norm, size, rng, numpy_backend)
+    one, *more = (_bytes_with(monkeypatch, threads, cell, size, run) for threads in (1, 2, 3, 8))
+    assert all(several == one for several in more)
 
 
 @NEEDS_COMPILER
@@ -113,7 +108,7 @@ def test_the_same_bits_a_hundred_times(cell, norm, size, threads, rng, numpy_bac
 @NEEDS_COMPILER
 @pytest.mark.parametrize("n_in", [positions.FEW_INPUTS, 20])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("cell", VARIANTS)
+@pytest.mark.parametrize("cell", CELLS)
 def test_rows_of_a_sequence_that_the_caches_do_not_hold(cell, dtype, n_in, threads, rng, numpy_backend):
     """They have the bits that they have among few rows."""
     size, few = (17, 72, n_in, 450), 32
@@ -165,9 +160,8 @@ def test_what_is_not_finite_goes_where_the_composed_rule_sends_it(cell, norm, si
     arguments[place][(1, 3, 0) if place == 0 else (3, 0)] = bad
     gouts = gouts_of(cell, size, rng, "float32")
     with np.errstate(all="ignore"):
-        expected, *computed = (results(rule_of(cell, name), numpy_backend, arguments, attributes(cell, norm, **own), gouts)
-                             for name, own in (("composed", {}), *((name, {}) for name in fused_names()),
-                                               *((fused_names()[0], {"remat": remat}) for remat in remats(cell)[1:])))
+        expected, *computed = (results(rule_of(cell, name), numpy_backend, arguments, attributes(cell, norm), gouts)
+                               for name in ("composed", *fused_names()))
     for fused in computed:
         for k, (a, b) in enumerate(zip(fused, expected, strict=True)):
             np.testing.assert_array_equal(np.isfinite(a), np.isfinite(b), err_msg=f"result {k}")
@@ -192,7 +186,7 @@ def _calls_in_kernels(run):
 
 
 @NEEDS_COMPILER
-@pytest.mark.parametrize("cell", VARIANTS)
+@pytest.mark.parametrize("cell", CELLS)
 def test_the_calls_of_python_do_not_grow_with_the_sequence(cell, rng, numpy_backend):
     rule, attrs, calls = rule_of(cell, COMPILED), attributes(cell, "layer"), {}
     for steps in (5, 50):

@@ -11,7 +11,7 @@ from conftest import GPU, STAND_IN
 from duoln import ops, runtime
 from duoln.kernels import source
 from duoln.kernels.case_table import rule_cases
-from duoln.kernels.layer_norm.plan import plan
+from duoln.kernels.norm.plan import plan
 from duoln.testing import check_rule
 
 pytestmark = pytest.mark.skipif(GPU == STAND_IN and sys.platform != "linux", reason="kernels run on the CPU under Linux only")
@@ -186,11 +186,11 @@ def test_every_width_of_an_access_has_a_plan():
 def test_gains_in_16_bits_are_widened(gpu):
     rng = np.random.default_rng(0)
     x, gain = (gpu.asarray(rng.standard_normal(s).astype(np.float32), "bfloat16") for s in ((3, 40), (40,)))
-    rule = ops.layer_norm.select(gpu, [x, gain, None], {"eps": 1e-5, "eps_place": "inside", "activation": None})
+    rule = ops.layer_norm.select(gpu, [x, gain, None], {"eps": 1e-5, "activation": None})
     assert rule.name == "cuda row"
-    y, saved = rule.forward(gpu, x, gain, None, eps=1e-5, eps_place="inside", activation=None)
+    y, saved = rule.forward(gpu, x, gain, None, eps=1e-5, activation=None)
     dx, d_gain, _ = rule.vjp(gpu, saved, y, (True, True, False))
     assert [gpu.dtype(a) for a in (y, dx, d_gain)] == ["bfloat16"] * 3
     numpy = runtime.backend("numpy")
-    plain = ops.layer_norm.rules("numpy")[-1].forward(numpy, gpu.to_numpy(x), gpu.to_numpy(gain), None, eps=1e-5, eps_place="inside", activation=None)[0]
+    plain = ops.layer_norm.rules("numpy")[-1].forward(numpy, gpu.to_numpy(x), gpu.to_numpy(gain), None, eps=1e-5, activation=None)[0]
     np.testing.assert_allclose(gpu.to_numpy(y), plain, rtol=8e-3, atol=1e-6)

@@ -9,7 +9,7 @@ import numpy as np
 
 from duoln import ops
 from duoln.core.tensor import constant_tensor
-from duoln.ops.recurrent.variants import GATES, has_bias, norm_shapes
+from duoln.ops.recurrent.variants import CELLS, has_bias, norm_shapes
 
 
 @dataclass(frozen=True)
@@ -37,16 +37,14 @@ def _of_floats(name: str, **attrs: tuple[Any, str]) -> Call:
 
 def _recurrent(name: str) -> Call:
     cell = name.partition("_")[0]
-    hidden, gates = 3, GATES[cell]
+    hidden, gates = 3, CELLS[cell].gates
     sequence = name == cell
     norms = {key: floats(*shape) for key, shape in norm_shapes(cell, "layer", hidden).items()}
     bias = floats(gates * hidden) if has_bias(cell, "layer") else None
     states = ((floats(2, hidden), "fixed"),) * (2 if cell == "lstm" else 1)
-    attrs: dict[str, tuple[Any, str]] = {"norms": (norms, "norms"), "norm": ("layer", "choice"), "eps": (1e-5, "positive"),
-                                         "eps_place": ("inside", "choice")}
+    attrs: dict[str, tuple[Any, str]] = {"norms": (norms, "norms"), "norm": ("layer", "choice"), "eps": (1e-5, "positive")}
     if sequence:
         attrs |= {"reverse": (False, "flag"), "gradient_limit": (1.0, "optional positive")}
-        attrs |= {"remat": (False, "flag")} if cell == "lstm" else {}
     mask = ((np.ones((2, 2), bool), "optional bool"),) if sequence else ()
     return Call(name, ((floats(*((2,) if sequence else ()), 2, 4), "fixed"), *states, (floats(4, gates * hidden), "fixed"),
                        (floats(hidden, gates * hidden), "fixed"), (bias, "absent" if bias is None else "fixed"), *mask), attrs)
@@ -121,7 +119,7 @@ CALLS: list[Call] = [
     *(Call(name, ((_IMAGES[:, 0], "fixed"),), {"size": (2, "count"), "stride": (1, "optional count"), "padding": (1, "pool padding")})
       for name in ("max_pool1d", "avg_pool1d")),
     Call("layer_norm", ((floats(3, 4), "float"), (floats(4), "optional"), (floats(4), "optional")),
-         {"eps": (1e-5, "positive"), "eps_place": ("inside", "choice"), "activation": ("relu", "optional choice"), "axis": (-1, "some axes")}),
+         {"eps": (1e-5, "positive"), "activation": ("relu", "optional choice"), "axis": (-1, "some axes")}),
     Call("rms_norm", ((floats(3, 4), "float"), (floats(4), "optional")), {"eps": (1e-5, "positive"), "axis": (-1, "some axes")}),
     Call("add_layer_norm", ((floats(3, 4), "fixed"), (floats(3, 4), "fixed"), (floats(4), "optional"), (floats(4), "optional")), {"eps": (1e-5, "positive")}),
     Call("add_rms_norm", ((floats(3, 4), "fixed"), (floats(3, 4), "fixed"), (floats(4), "optional")), {"eps": (1e-5, "positive")}),
@@ -149,7 +147,7 @@ CALLS: list[Call] = [
     *(_recurrent(name) for name in ("rnn", "rnn_step", "lstm", "lstm_step", "gru", "gru_step")),
     Call("lstm_cell", ((floats(2, 12), "fixed"), (floats(2, 12), "fixed"), (floats(2, 3), "fixed"), (floats(12), "fixed")),
          {"norms": ({k: floats(*s) for k, s in norm_shapes("lstm", "layer", 3).items()}, "norms"), "norm": ("layer", "choice"),
-          "eps": (1e-5, "positive"), "eps_place": ("inside", "choice")}),
+          "eps": (1e-5, "positive")}),
 ]
 
 

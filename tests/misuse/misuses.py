@@ -40,7 +40,7 @@ BAD: dict[str, dict[str, Any]] = {
     "optional count": {**{k: v for k, v in NO_INTEGERS.items() if k != "None"}, "zero": 0, "negative": -1, "fraction": 2.5},
     "width": {**NO_INTEGERS, "negative": -1, "fraction": 0.5, "huge": HUGE},
     "flag": {"None": None, "text": "no", "number": 2, "float": 0.0, "array": np.ones(2, bool), "list": []},
-    "choice": {"None": None, "text": "elsewhere", "number": 1, "array": np.ones(2, np.float32), "list": ["inside"], "dict": {}},
+    "choice": {"None": None, "text": "elsewhere", "number": 1, "array": np.ones(2, np.float32), "list": ["tanh"], "dict": {}},
     "optional choice": {"text": "gelu", "number": 1, "array": np.ones(2, np.float32), "list": ["relu"], "bool": False},
     "dtype": {"None": None, "text": "int64", "number": 1, "list": ["float32"], "half": "half", "array": np.ones(2, np.float32)},
     "number": {**NO_NUMBERS},

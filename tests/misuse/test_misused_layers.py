@@ -23,7 +23,7 @@ LAYERS = {
     "InstanceNorm": (lambda **k: nn.InstanceNorm(**{"width": 3} | k), ("width",), ("eps",), ("gain",), ("affine",), ()),
     "BatchNorm": (lambda **k: nn.BatchNorm(**{"width": 3} | k), ("width",), ("eps",), ("gain",), ("unbiased",), ()),
     **{name: (lambda kind=kind, **k: kind(**{"n_in": 3, "n_hidden": 2} | k), ("n_in", "n_hidden"), ("eps",), ("forget_bias",),
-              ("learned_state", "remat"), ("recurrent_init",))
+              ("learned_state",), ("recurrent_init",))
        for name, kind in (("RNNCell", nn.RNNCell), ("LSTMCell", nn.LSTMCell), ("GRUCell", nn.GRUCell))},
     **{name: (lambda kind=kind, **k: kind(**{"n_in": 3, "n_hidden": 2} | k), ("layers",), (), ("dropout",), ("bidirectional", "return_sequences"), ())
        for name, kind in (("RNN", nn.RNN), ("LSTM", nn.LSTM), ("GRU", nn.GRU))},
@@ -60,7 +60,7 @@ def test_settings_of_layers():
     rows += [(name, UsageError, lambda m=make: m(affine=False, gain=0.5)) for name, (make, *_) in LAYERS.items() if name in ("LayerNorm", "RMSNorm", "GroupNorm", "InstanceNorm")]
     rows += [("GroupNorm", ShapeError, lambda: nn.GroupNorm(2, 3)), ("GroupNorm", ShapeError, lambda: nn.GroupNorm(4, 2))]
     rows += [("Conv2d", ShapeError, lambda: nn.Conv2d(3, 2, 2, padding=-1)), ("Conv2d", DtypeError, lambda: nn.Conv2d(3, 2, 2, padding=0.5)),
-             ("Conv2d", DtypeError, lambda: nn.Conv2d(3, 2, 2, padding=None)), ("LayerNorm", UsageError, lambda: nn.LayerNorm(3, eps_place="up")),
+             ("Conv2d", DtypeError, lambda: nn.Conv2d(3, 2, 2, padding=None)), ("LayerNorm", UsageError, lambda: nn.LayerNorm(3, activation="up")),
              ("LayerNorm", UsageError, lambda: nn.LayerNorm(3, activation="gelu")), ("LayerNorm", DtypeError, lambda: nn.LayerNorm(3, activation=1)),
              ("LSTM", UsageError, lambda: nn.LSTM(3, 2, dropout=1.0)), ("LSTM", UsageError, lambda: nn.LSTM(3, 2, dropout=-0.1)),
              ("LSTM", UsageError, lambda: nn.LSTM(3, 2, eps=-1.0)), ("WeightNorm", UsageError, lambda: nn.WeightNorm(None)),

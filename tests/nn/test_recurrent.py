@@ -91,16 +91,6 @@ def test_learned_states_get_gradients(numpy_backend, rng):
         assert np.abs(grads["forward0"][name].numpy()).max() > 0
 
 
-def test_keeping_less_gives_the_same_gradients(be, rng):
-    x, gradients = _x(be, rng, 6, 3, 4), []
-    for remat in (False, True):
-        layer = nn.LSTM(4, 5, "layer", layers=2, remat=remat)
-        gradients.append(duoln.value_and_grad(lambda p, f=layer: ops.sum(ops.square(f(p, x)[0])))(_start(layer, be))[1])
-    assert len(tree.leaves(gradients[0])) > 2
-    for a, b in zip(tree.leaves(gradients[0]), tree.leaves(gradients[1]), strict=True):
-        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("batch_first", [False, True])
 def test_dropout_acts_between_layers_and_only_with_masks(batch_first, numpy_backend, rng):
     layer = nn.GRU(4, 5, "layer", layers=2, dropout=0.5, batch_first=batch_first)
@@ -158,7 +148,6 @@ def test_errors(numpy_backend, rng):
     check_error(UsageError, lambda: nn.LSTM(4, 5, "layer", dropout=0.5), "[LSTM] dropout", "one layer", "nn.Dropout")
     check_error(ShapeError, lambda: nn.LSTM(4, 0), "n_hidden", "0")
     check_error(ShapeError, lambda: nn.LSTM(4, 5, "layer", layers=0), "layers", "0")
-    check_error(UsageError, lambda: nn.GRU(4, 5, "layer", remat=True), "LSTM only")
     check_error(UsageError, lambda: nn.LSTM(4, 5, "layer", update_gate="keeps"), "[LSTM]", "GRU only", "'keeps'")
     check_error(UsageError, lambda: nn.GRU(4, 5, "layer", update_gate="forgets"), "[GRU]", "update_gate 'renews' or 'keeps'", "'forgets'")
     layer = nn.LSTM(4, 5, "layer", layers=2)

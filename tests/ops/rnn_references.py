@@ -11,9 +11,9 @@ def sigmoid(x):
     return 1 / (1 + np.exp(-x))
 
 
-def ln(x, gain, bias, eps=1e-5, outside=False):
+def ln(x, gain, bias, eps=1e-5):
     mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
-    return gain * (x - mean) / (np.sqrt(variance) + eps if outside else np.sqrt(variance + eps)) + bias
+    return gain * (x - mean) / np.sqrt(variance + eps) + bias
 
 
 def bn(x, gain, eps=1e-5):

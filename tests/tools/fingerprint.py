@@ -98,12 +98,13 @@ def main():
         print(f"{len(made)} cases")
         return 0
     before = json.loads(args.against.read_text())
-    gone, changed = sorted(before.keys() - made.keys()), sorted(k for k in before.keys() & made.keys() if before[k] != made[k])
-    print(f"{len(made)} cases, {len(changed)} differ, {len(gone)} are gone, {len(made.keys() - before.keys())} are new")
-    for what, names in (("differs", changed), ("is gone", gone)):
+    gone = sorted(before.keys() - made.keys())
+    different = sorted(k for k in before.keys() & made.keys() if before[k] != made[k])
+    print(f"{len(made)} cases, {len(different)} differ, {len(gone)} are gone, {len(made.keys() - before.keys())} are new")
+    for what, names in (("differs", different), ("is gone", gone)):
         for name in names[:20]:
             print(f"  {what}: {name}")
-    return int(bool(changed or gone))
+    return int(bool(different or gone))
 
 
 if __name__ == "__main__":

@@ -12,24 +12,24 @@ import torch
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from duoln import tree
-from duoln.bridge.sequences import NORMS, check_norm
+from duoln.bridge.functions import NORMS, check_norm
 from duoln.bridge.torch.layers import call
 from duoln.core.arguments import AT_LEAST_0, check_choice, check_flag, check_integer, check_number, described
 from duoln.errors import DtypeError, ShapeError, UsageError
-from duoln.ops.recurrent.variants import GATES, has_bias, norm_shapes
+from duoln.ops.recurrent.variants import CELLS, has_bias, norm_shapes
 
 Bias = bool | Literal["one"]
 
 
 class _Part(NamedTuple):
-    """One layer in one direction, by the names of what it needs."""
+    """The names of the parameters of one layer in one direction."""
 
     weights: tuple[str, str]
     biases: tuple[str, ...]
     norms: tuple[tuple[str, str], ...]
     """The module and the name in it, in the order of duoln's operators."""
     keys: tuple[str, str]
-    """What is computed, without a mask and with one; see `layers`."""
+    """The keys of the computation without a mask and with one; see `layers`."""
 
 
 class _Recurrent(torch.nn.Module):
@@ -72,7 +72,7 @@ class _Recurrent(torch.nn.Module):
         self.reset_parameters()
 
     def _add_parameters(self, options: dict[str, Any]) -> None:
-        wide = GATES[self.cell] * self.hidden_size
+        wide = CELLS[self.cell].gates * self.hidden_size
         self._parts: list[list[_Part]] = []
         for layer in range(self.num_layers):
             n_in = self.input_size if layer == 0 else self.hidden_size * self._directions
@@ -100,7 +100,7 @@ class _Recurrent(torch.nn.Module):
 
     @property
     def _has_recurrent_bias(self) -> bool:
-        """Whether a GRU's reset gate multiplies a bias too, as torch.nn.GRU's does."""
+        """True if the reset gate of this GRU multiplies a bias too, as torch.nn.GRU's does."""
         return self.cell == "gru" and self.norm == "none" and self.bias is True
 
     @property
@@ -118,7 +118,7 @@ class _Recurrent(torch.nn.Module):
             if self.init == "pytorch":
                 values.uniform_(-1 / math.sqrt(self.hidden_size), 1 / math.sqrt(self.hidden_size))
             elif name.startswith("weight_hh"):
-                for gate in values.chunk(GATES[self.cell]):
+                for gate in values.chunk(CELLS[self.cell].gates):
                     torch.nn.init.orthogonal_(gate)
             elif name.startswith("weight_ih"):
                 values.uniform_(-0.1, 0.1)

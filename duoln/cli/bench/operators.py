@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from duoln.bench import duration, limits, operators, text
+from duoln.bench import operators, text
 from duoln.bench.records import make_record
 from duoln.bench.subjects import SUBJECTS
 from duoln.cli import console
@@ -46,13 +47,12 @@ def _ops(args: argparse.Namespace) -> int:
                                  args.forward)
     copy = operators.Yardstick(backend)
     copied = copy.gbps(args.rounds)
-    console.say(f"100% is {limits.copy_words(copied, copy.rule, backend)}")
-    estimate = duration.seconds(plans, 1 + len(peers), args.rounds, copied)
-    console.say(f"{len(plans)} cases, about {duration.words(estimate)} on a machine that does nothing else")
+    console.say(f"100% is {operators.copy_words(copied, copy.rule, backend)}")
     cases: list[dict[str, Any]] = []
+    started = time.monotonic()
     try:
         for k, plan in enumerate(plans):
-            console.say(f"{plan.name} ({k + 1} of {len(plans)})")
+            console.say(f"{plan.name} ({k + 1} of {len(plans)}{_remaining(k, len(plans), time.monotonic() - started)})")
             cases += operators.measure(plan, backend, peers, args.rounds, copy.gbps())
     finally:  # a case that fails loses no earlier one
         of_copy = copy.case()
@@ -60,6 +60,14 @@ def _ops(args: argparse.Namespace) -> int:
         write_record(make_record("ops", backend, args.label, of_copy["gbps"], cases), args)
         _show_operators(cases, tables_are_results(args))
     return 0
+
+
+def _remaining(done: int, planned: int, seconds: float) -> str:
+    """The time that the rest will take, estimated from the mean time of the cases so far."""
+    if not done:
+        return ""
+    left = seconds / done * (planned - done)
+    return f", about {left:.0f} s left" if left < 95 else f", about {left / 60:.0f} minutes left"
 
 
 def _show_operators(cases: Sequence[Mapping[str, Any]], data: bool) -> None:

@@ -1,24 +1,20 @@
-"""`duoln bench survey` and `duoln bench picture`: everything that one device can show, in one command."""
+"""`duoln bench survey`: everything that one device can show, in one command."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import time
 from typing import Any
 
 from duoln import runtime
-from duoln.bench.survey.folder import PICTURE, SUMMARY, Folder
-from duoln.bench.survey.parts import chosen_parts, parts
-from duoln.bench.survey.picture import draw
-from duoln.bench.survey.running import Budget, survey
+from duoln.bench.survey import SUMMARY, Folder, chosen_parts, parts, survey
 from duoln.cli import console
-from duoln.errors import UsageError
-from duoln.pictures.drawing import check_picture
 from duoln.system.paths import path_argument
 
 
 def add_kind(kinds: Any) -> None:
-    """Add `survey` and `picture`."""
+    """Add `survey`."""
     parser = kinds.add_parser("survey", help="everything that one device can show: a folder of records and a summary")
     parser.add_argument("--out", type=path_argument, required=True, metavar="DIR",
                         help="a new folder, or that of a survey of this device, which is continued")
@@ -32,18 +28,15 @@ def add_kind(kinds: Any) -> None:
                         help="an archive of the folder, made anew after every part")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: whether it works, not how fast")
     parser.set_defaults(run=_survey)
-    picture = kinds.add_parser("picture", help="draw the times of a survey that was measured without matplotlib")
-    picture.add_argument("folder", type=path_argument, metavar="DIR")
-    picture.set_defaults(run=_picture)
 
 
 def _survey(args: argparse.Namespace) -> int:
-    budget = Budget(args.seconds)
+    until = time.monotonic() + args.seconds
     everything = parts(args.backend, args.out.absolute(), args.quick, os.cpu_count() or 1)
     wanted = chosen_parts(everything, args.parts)
     folder = Folder(args.out, args.backend, args.quick)
     runtime.backend(args.backend)  # an error, where it cannot be used: every part would fail
-    good = survey(wanted, folder, console.say, budget, args.tar)
+    good = survey(wanted, folder, console.say, until, args.tar)
     console.put((args.out / SUMMARY).read_text(encoding="utf-8"))
     return 0 if good else 1
 
@@ -56,11 +49,3 @@ def _seconds(text: str) -> float:
     if not 0 < seconds < float("inf"):
         raise argparse.ArgumentTypeError(f"expected a number of seconds above 0, found {text!r}")
     return seconds
-
-
-def _picture(args: argparse.Namespace) -> int:
-    check_picture(args.folder / PICTURE)
-    if not draw(Folder(args.folder)):
-        raise UsageError(f"[survey] {args.folder}: expected records of operators, layers or steps, found none")
-    console.put(str(args.folder / PICTURE))
-    return 0

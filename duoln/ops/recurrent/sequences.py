@@ -19,17 +19,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from duoln.core import Tensor, derived, op
-from duoln.core.arguments import ABOVE_0, check_flag, check_number, described
+from duoln.core.arguments import ABOVE_0, AT_LEAST_0, check_flag, check_number, described
+from duoln.core.spec import check_beside, check_float
 from duoln.errors import DtypeError, ShapeError
-from duoln.ops.common import check_beside, check_float
 from duoln.ops.creation import zeros
 from duoln.ops.elementwise import stored_as, where, widened
 from duoln.ops.gradient import clip_gradient
 from duoln.ops.linalg import linear, matmul
-from duoln.ops.norm import EpsilonPlace, check_epsilon
 from duoln.ops.recurrent import formulas
 from duoln.ops.recurrent.formulas import Settings
-from duoln.ops.recurrent.variants import GATES, check_variant, has_bias, norm_shapes
+from duoln.ops.recurrent.variants import CELLS, check_variant, has_bias, norm_shapes
 from duoln.ops.shape import expand_dims, stack, unstack
 
 NormParameters = Mapping[str, Tensor]
@@ -50,8 +49,8 @@ def check_cell(name: str, norm: str, x: Tensor, states: tuple[Tensor, ...], w_x:
     x_shape, (hidden, width) = x.data.shape, w_h.data.shape if w_h.ndim == 2 else (0, 0)
     if len(x_shape) != (3 if time else 2):
         raise ShapeError(f"[{name}] expected x ({'time, ' if time else ''}batch, in), found shape {x_shape}")
-    if hidden == 0 or width != GATES[cell] * hidden:
-        raise ShapeError(f"[{name}] expected w_h (hidden, {GATES[cell]} * hidden) with hidden of at least 1, "
+    if hidden == 0 or width != CELLS[cell].gates * hidden:
+        raise ShapeError(f"[{name}] expected w_h (hidden, {CELLS[cell].gates} * hidden) with hidden of at least 1, "
                          f"found {w_h.shape}")
     shapes: dict[str, tuple[Tensor, tuple[int, ...]]] = {"w_x": (w_x, (x_shape[-1], width))}
     for k, state in enumerate(states):
@@ -87,7 +86,7 @@ def check_shapes(name: str, cell: str, norm: str, hidden: int, shapes: dict[str,
         raise ShapeError(f"[{name}] norm '{norm}': expected the norm parameters "
                          f"{', '.join(expected) or 'none'}, found {', '.join(map(str, norms)) or 'none'}")
     if bias is not None:
-        shapes["bias"] = bias, (GATES[cell] * hidden,)
+        shapes["bias"] = bias, (CELLS[cell].gates * hidden,)
     for key, shape in expected.items():
         shapes[key] = norms[key], shape
     for role, (tensor, wanted) in shapes.items():
@@ -143,15 +142,15 @@ def walk(cell: str, x: Tensor, states: tuple[Tensor, ...], w_x: Tensor, w_h: Ten
 
 
 def _walk(cell: str, x: Tensor, states: tuple[Tensor, ...], w_x: Tensor, w_h: Tensor, bias: Tensor | None,
-          mask: Tensor | None, *norm_arrays: Tensor, norm: str, eps: float, eps_place: EpsilonPlace,
-          reverse: bool, gradient_limit: float | None) -> tuple[Tensor, ...]:
-    """The composed rule."""
+          mask: Tensor | None, *norm_arrays: Tensor, norm: str, eps: float, reverse: bool,
+          gradient_limit: float | None) -> tuple[Tensor, ...]:
+    """The composed rule; as every rule, it takes out the padding's values itself."""
     norms = named(cell, norm, norm_arrays)
-    return walk(cell, x, states, w_x, w_h, bias, mask, lambda k: norms, Settings(norm, eps, eps_place), reverse,
-                gradient_limit)
+    return walk(cell, _without_padding(x, mask, norm), states, w_x, w_h, bias, mask, lambda k: norms,
+                Settings(norm, eps), reverse, gradient_limit)
 
 
-def _lstm(x: Tensor, h: Tensor, c: Tensor, *rest: Tensor, remat: bool, **attrs: Any) -> tuple[Tensor, ...]:
+def _lstm(x: Tensor, h: Tensor, c: Tensor, *rest: Tensor, **attrs: Any) -> tuple[Tensor, ...]:
     return _walk("lstm", x, (h, c), *rest, **attrs)
 
 
@@ -164,16 +163,15 @@ def _rnn(x: Tensor, h: Tensor, *rest: Tensor, **attrs: Any) -> tuple[Tensor, ...
 
 
 def _checked(cell: str, norm: str, x: Tensor, states: tuple[Tensor, ...], w_x: Tensor, w_h: Tensor, bias: Tensor | None,
-             mask: Tensor | None, norms: NormParameters | None, eps: float, eps_place: EpsilonPlace, reverse: bool,
-             gradient_limit: float | None) -> tuple[Tensor, NormParameters, dict[str, Any]]:
-    """The input without padding, the norms' parameters, and the attributes, after the checks of a sequence operator."""
+             mask: Tensor | None, norms: NormParameters | None, eps: float, reverse: bool, gradient_limit: float | None,
+             ) -> tuple[NormParameters, dict[str, Any]]:
+    """The norms' parameters and the attributes, after the checks of a sequence operator."""
     norms = check_norms(cell, norms)
-    eps, eps_place = check_epsilon(cell, eps, eps_place)
+    eps = check_number(cell, "eps", eps, AT_LEAST_0)
     limit = None if gradient_limit is None else float(check_number(cell, "gradient_limit", gradient_limit, ABOVE_0))
-    attrs = {"norm": norm, "eps": eps, "eps_place": eps_place, "reverse": check_flag(cell, "reverse", reverse),
-             "gradient_limit": limit}
+    attrs = {"norm": norm, "eps": eps, "reverse": check_flag(cell, "reverse", reverse), "gradient_limit": limit}
     check_cell(cell, norm, x, states, w_x, w_h, bias, norms, mask)
-    return _without_padding(x, mask, norm), norms, attrs
+    return norms, attrs
 
 
 def named(cell: str, norm: str, arrays: tuple[Tensor, ...]) -> NormParameters:
@@ -181,34 +179,28 @@ def named(cell: str, norm: str, arrays: tuple[Tensor, ...]) -> NormParameters:
     return dict(zip(norm_shapes(cell, norm, 1), arrays, strict=True))
 
 
-@op(like=(0, 1, 2))
+@op("x: real[time, rows, n_in], h: real[rows, hidden], c: real[rows, hidden], w_x: real[n_in, gates], "
+    "w_h: real[hidden, gates], bias: real[gates]?, mask: bool[time, rows]? -> hidden: like x, h: like h, c: like c")
 def lstm(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None,
          mask: Tensor | None = None, norms: NormParameters | None = None, *, norm: str = "none",
-         eps: float = 1e-5, eps_place: EpsilonPlace = "inside", reverse: bool = False, remat: bool = False,
-         gradient_limit: float | None = None) -> tuple[Tensor, Tensor, Tensor]:
+         eps: float = 1e-5, reverse: bool = False, gradient_limit: float | None = None,
+         ) -> tuple[Tensor, Tensor, Tensor]:
     """An LSTM over a sequence: hidden states (T, B, H), the last hidden state and the last cell (B, H).
 
     Gates stand in the order i, f, g, o. See the module for shapes, `NORMS` for variants.
 
-    With `remat` the compiled rule of the CPU keeps 2 H floats per time step and row instead of 10 H (6 H without
-    norms over the gates, and with few inputs): the states. The products are computed again for the gradient, that of
-    the states by one product over all time steps; they may differ from the first time in the last bits. The other
-    rules ignore `remat`.
-
     Raises:
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
     """
-    remat = check_flag("lstm", "remat", remat)
-    x, norms, attrs = _checked("lstm", norm, x, (h, c), w_x, w_h, bias, mask, norms, eps, eps_place, reverse,
-                               gradient_limit)
-    return lstm.apply(x, h, c, w_x, w_h, bias, mask, *norms.values(), **attrs, remat=remat)
+    norms, attrs = _checked("lstm", norm, x, (h, c), w_x, w_h, bias, mask, norms, eps, reverse, gradient_limit)
+    return lstm.apply(x, h, c, w_x, w_h, bias, mask, *norms.values(), **attrs)
 
 
-@op(like=(0, 1))
+@op("x: real[time, rows, n_in], h: real[rows, hidden], w_x: real[n_in, gates], w_h: real[hidden, gates], "
+    "bias: real[gates]?, mask: bool[time, rows]? -> hidden: like x, h: like h")
 def gru(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None, mask: Tensor | None = None,
         norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5,
-        eps_place: EpsilonPlace = "inside", reverse: bool = False,
-        gradient_limit: float | None = None) -> tuple[Tensor, Tensor]:
+        reverse: bool = False, gradient_limit: float | None = None) -> tuple[Tensor, Tensor]:
     """A GRU over a sequence: hidden states (T, B, H) and the last one (B, H).
 
     Gates stand in the order z, r, n. See the module for shapes, `NORMS` for variants.
@@ -216,16 +208,15 @@ def gru(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = No
     Raises:
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
     """
-    x, norms, attrs = _checked("gru", norm, x, (h,), w_x, w_h, bias, mask, norms, eps, eps_place, reverse,
-                               gradient_limit)
+    norms, attrs = _checked("gru", norm, x, (h,), w_x, w_h, bias, mask, norms, eps, reverse, gradient_limit)
     return gru.apply(x, h, w_x, w_h, bias, mask, *norms.values(), **attrs)
 
 
-@op(like=(0, 1))
+@op("x: real[time, rows, n_in], h: real[rows, hidden], w_x: real[n_in, gates], w_h: real[hidden, gates], "
+    "bias: real[gates]?, mask: bool[time, rows]? -> hidden: like x, h: like h")
 def rnn(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None, mask: Tensor | None = None,
         norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5,
-        eps_place: EpsilonPlace = "inside", reverse: bool = False,
-        gradient_limit: float | None = None) -> tuple[Tensor, Tensor]:
+        reverse: bool = False, gradient_limit: float | None = None) -> tuple[Tensor, Tensor]:
     """A tanh RNN over a sequence: hidden states (T, B, H) and the last one (B, H).
 
     See the module for shapes, `NORMS` for variants.
@@ -233,8 +224,7 @@ def rnn(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = No
     Raises:
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
     """
-    x, norms, attrs = _checked("rnn", norm, x, (h,), w_x, w_h, bias, mask, norms, eps, eps_place, reverse,
-                               gradient_limit)
+    norms, attrs = _checked("rnn", norm, x, (h,), w_x, w_h, bias, mask, norms, eps, reverse, gradient_limit)
     return rnn.apply(x, h, w_x, w_h, bias, mask, *norms.values(), **attrs)
 
 

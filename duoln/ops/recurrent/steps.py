@@ -10,38 +10,36 @@ number of time steps.
 from __future__ import annotations
 
 from duoln.core import Tensor, derived, op
-from duoln.core.miscalled import explained
+from duoln.core.arguments import AT_LEAST_0, check_number
+from duoln.core.pytorch_names import hinted
+from duoln.core.spec import check_float
 from duoln.errors import ShapeError
-from duoln.ops.common import check_float
 from duoln.ops.elementwise import stored_as, widened
 from duoln.ops.linalg import linear, matmul
-from duoln.ops.norm import EpsilonPlace, check_epsilon
 from duoln.ops.recurrent import formulas
 from duoln.ops.recurrent.formulas import Settings
 from duoln.ops.recurrent.sequences import NormParameters, check_cell, check_norms, check_shapes, named
 from duoln.ops.recurrent.variants import check_variant
 
 
-@explained
+@hinted
 def lstm_step(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None,
-              norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5,
-              eps_place: EpsilonPlace = "inside") -> tuple[Tensor, Tensor]:
+              norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5) -> tuple[Tensor, Tensor]:
     """The next hidden state and cell of an LSTM (eq. 20-22).
 
     Raises:
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
     """
     norms = check_norms("lstm_step", norms)
-    eps, eps_place = check_epsilon("lstm_step", eps, eps_place)
+    eps = check_number("lstm_step", "eps", eps, AT_LEAST_0)
     check_cell("lstm_step", norm, x, (h, c), w_x, w_h, bias, norms)
-    return lstm_cell.apply(linear(x, w_x), matmul(h, w_h), c, bias, *norms.values(), norm=norm, eps=eps,
-                           eps_place=eps_place)
+    return lstm_cell.apply(linear(x, w_x), matmul(h, w_h), c, bias, *norms.values(), norm=norm, eps=eps)
 
 
-@op(like=(0, 2))
+@op("x_proj: real[rows, gates], h_proj: real[rows, gates], c: real[rows, hidden], bias: real[gates]? "
+    "-> h: like x_proj, c: like c")
 def lstm_cell(x_proj: Tensor, h_proj: Tensor, c: Tensor, bias: Tensor | None = None,
-              norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5,
-              eps_place: EpsilonPlace = "inside") -> tuple[Tensor, Tensor]:
+              norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5) -> tuple[Tensor, Tensor]:
     """The next hidden state and cell of an LSTM from its two products: what `lstm_step` does after them.
 
     A model whose input has several parts can compute the products of some parts for all time steps at once, and add
@@ -54,7 +52,7 @@ def lstm_cell(x_proj: Tensor, h_proj: Tensor, c: Tensor, bias: Tensor | None = N
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
     """
     norms = check_norms("lstm_cell", norms)
-    eps, eps_place = check_epsilon("lstm_cell", eps, eps_place)
+    eps = check_number("lstm_cell", "eps", eps, AT_LEAST_0)
     check_variant("lstm", norm, "lstm_cell")
     check_float("lstm_cell", x_proj, h_proj, c, *norms.values(), *([] if bias is None else [bias]))
     if c.ndim != 2:
@@ -62,45 +60,43 @@ def lstm_cell(x_proj: Tensor, h_proj: Tensor, c: Tensor, bias: Tensor | None = N
     wide = (c.shape[0], 4 * c.shape[1])
     products: dict[str, tuple[Tensor, tuple[int, ...]]] = {"x_proj": (x_proj, wide), "h_proj": (h_proj, wide)}
     check_shapes("lstm_cell", "lstm", norm, c.shape[1], products, bias, norms)
-    return lstm_cell.apply(x_proj, h_proj, c, bias, *norms.values(), norm=norm, eps=eps, eps_place=eps_place)
+    return lstm_cell.apply(x_proj, h_proj, c, bias, *norms.values(), norm=norm, eps=eps)
 
 
 def _lstm_cell(x_proj: Tensor, h_proj: Tensor, c: Tensor, bias: Tensor | None, *norm_arrays: Tensor, norm: str,
-               eps: float, eps_place: EpsilonPlace) -> tuple[Tensor, Tensor]:
-    norms, s = named("lstm", norm, norm_arrays), Settings(norm, eps, eps_place)
+               eps: float) -> tuple[Tensor, Tensor]:
+    norms, s = named("lstm", norm, norm_arrays), Settings(norm, eps)
     x_gates = formulas.input_to_gates("lstm", x_proj, bias, norms, s)
     return formulas.lstm_cell(x_gates, h_proj, c, bias, norms, s)
 
 
-@explained
+@hinted
 def gru_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None,
-             norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5,
-             eps_place: EpsilonPlace = "inside") -> Tensor:
+             norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5) -> Tensor:
     """The next hidden state of a GRU (eq. 26-28).
 
     Raises:
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
     """
-    return _composed_step("gru", norm, x, h, w_x, w_h, bias, norms, eps, eps_place)
+    return _composed_step("gru", norm, x, h, w_x, w_h, bias, norms, eps)
 
 
-@explained
+@hinted
 def rnn_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None,
-             norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5,
-             eps_place: EpsilonPlace = "inside") -> Tensor:
+             norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5) -> Tensor:
     """The next hidden state of a tanh RNN (eq. 4).
 
     Raises:
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
     """
-    return _composed_step("rnn", norm, x, h, w_x, w_h, bias, norms, eps, eps_place)
+    return _composed_step("rnn", norm, x, h, w_x, w_h, bias, norms, eps)
 
 
 def _composed_step(cell: str, norm: str, x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None,
-                   norms: NormParameters | None, eps: float, eps_place: EpsilonPlace) -> Tensor:
+                   norms: NormParameters | None, eps: float) -> Tensor:
     """The next state of a cell that has but one, by its formula: in float32, and stored as the state before."""
     name = f"{cell}_step"
-    norms, s = check_norms(name, norms), Settings(norm, *check_epsilon(name, eps, eps_place))
+    norms, s = check_norms(name, norms), Settings(norm, check_number(name, "eps", eps, AT_LEAST_0))
     check_cell(name, norm, x, (h,), w_x, w_h, bias, norms)
     x_gates = formulas.input_to_gates(cell, widened(linear(x, w_x)), bias, norms, s)
     [state] = formulas.next_states(cell, x_gates, widened(matmul(h, w_h)), (widened(h),), bias, norms, s)

@@ -1,0 +1,181 @@
+"""Hidden states and gradients over time, plain and normalised (section 3.1).
+
+The paper: the summed inputs of a plain recurrent network tend to grow or shrink from one time step to the next, so
+gradients explode or vanish; a layer-normalised one does not see a re-scaling of all summed inputs to a layer, so its
+hidden-to-hidden dynamics are much more stable. Here recurrent weights that start orthogonal are scaled, and a gradient
+of norm 1 at the last time step is propagated back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+
+from duoln import nn, ops
+from duoln.backends.protocol import Backend
+from duoln.core import Tensor, value_and_grad
+from duoln.data.csv_text import csv_text
+from duoln.errors import UsageError
+from duoln.nn.cells import RecurrentCell
+from duoln.ops.recurrent.variants import CELLS, CellName
+from duoln.pictures import style
+from duoln.pictures.drawing import figure
+from duoln.randomness import Stream
+
+Norm = Literal["none", "layer"]
+NORMS: tuple[Norm, ...] = get_args(Norm)
+_VARIANTS: dict[Norm, str] = {"none": "none", "layer": "ln"}
+"""As tasks call them."""
+Scaled = Literal["w_h", "w_h and w_x"]
+SCALED: tuple[Scaled, ...] = get_args(Scaled)
+
+SCALES = (0.5, 1.0, 2.0, 4.0)
+BATCH, INPUTS, HIDDEN = 8, 32, 64
+_KINDS: dict[CellName, type[RecurrentCell]] = {"rnn": nn.RNNCell, "lstm": nn.LSTMCell, "gru": nn.GRUCell}
+
+
+class Walk(NamedTuple):
+    """One network over time.
+
+    `state` is the root mean square of the hidden state after each step, `gradient` the norm of the gradient by the
+    states of that step (hidden state and cell), of an example; both of length `steps`. `moved` is the relative
+    change of the hidden states of all steps from those of scale 1.
+    """
+
+    cell: CellName
+    norm: Norm
+    scaled: Scaled
+    scale: float
+    state: list[float]
+    gradient: list[float]
+    moved: float
+
+
+class Stability(NamedTuple):
+    """All walks, and what they were made with."""
+
+    walks: list[Walk]
+    steps: int
+    eps: float
+    dtype: str
+
+    def of(self, cell: CellName, norm: Norm, scaled: Scaled = "w_h") -> list[Walk]:
+        """The walks of one network, by scale."""
+        return [w for w in self.walks if (w.cell, w.norm, w.scaled) == (cell, norm, scaled)]
+
+
+def walks(backend: Backend, seed: int = 0, steps: int = 100, scales: Sequence[float] = SCALES,
+          eps: float = 1e-5) -> Stability:
+    """Walk every cell, plain and layer-normalised, at every scale of its recurrent weights, and of all its weights.
+
+    In float64 on NumPy, in float32 elsewhere.
+
+    Args:
+        backend: where the cells run.
+        seed: of weights, inputs and the direction of the last gradient.
+        steps: how many.
+        scales: factors of the weights.
+        eps: of the norms.
+
+    Raises:
+        UsageError: no time step, or a scale or eps that is not a positive number.
+    """
+    if steps < 1:
+        raise UsageError(f"[stability] expected at least 1 step, found {steps}")
+    for what, value in (*(("scale", s) for s in scales), ("eps", eps)):
+        if not 0 < value < float("inf"):
+            raise UsageError(f"[stability] expected a positive {what}, found {value:g}")
+    dtype = "float64" if backend.name == "numpy" else "float32"
+    all_walks = []
+    for cell in CELLS:
+        for norm in NORMS:
+            for scaled in SCALED:
+                with np.errstate(over="ignore", invalid="ignore"):  # an overflow is a result here, and not an error
+                    made = {scale: _walk(backend, dtype, cell, norm, scaled, scale, seed, steps, eps)
+                            for scale in dict.fromkeys((1.0, *map(float, scales)))}
+                like = made[1.0][0]
+                for scale in map(float, scales):
+                    hidden, gradient = made[scale]
+                    all_walks.append(Walk(cell, norm, scaled, scale, np.sqrt((hidden**2).mean(axis=(1, 2))).tolist(),
+                                      gradient.tolist(), float(np.linalg.norm(hidden - like) / np.linalg.norm(like))))
+    return Stability(all_walks, steps, eps, dtype)
+
+
+def _walk(backend: Backend, dtype: str, cell: CellName, norm: Norm, scaled: Scaled, scale: float, seed: int, steps: int,
+          eps: float) -> tuple[np.ndarray, np.ndarray]:
+    """Hidden states (steps, batch, hidden) and the norm of the gradient at each time step."""
+    layer = _KINDS[cell](INPUTS, HIDDEN, norm, eps=eps)
+    params = layer.init(Stream(seed, "stability.init"))
+    for name in scaled.split(" and "):
+        params[name] = params[name] * scale
+    rng = Stream(seed, "stability")
+    x = rng.gaussian((steps, BATCH, INPUTS))
+    direction = rng.gaussian((BATCH, HIDDEN))
+    direction /= np.linalg.norm(direction, axis=1, keepdims=True)
+
+    def tensor(array: np.ndarray) -> Tensor:
+        return Tensor(backend.asarray(array, dtype), backend)
+
+    weights = {name: tensor(array) for name, array in params.items()}
+    inputs, end = tensor(x), tensor(direction)
+
+    def run(nudges: list[tuple[Tensor, ...]]) -> tuple[Tensor, list[Tensor]]:
+        """A zero is added to every state, because the gradient of the zero is that of the state."""
+        states, hidden = layer.first_states(weights, BATCH), []
+        for t, nudge in enumerate(nudges):
+            states = tuple(s + n for s, n in zip(layer(weights, inputs[t], states), nudge, strict=True))
+            hidden.append(states[0])
+        return ops.sum(states[0] * end), hidden
+
+    zeros = np.zeros((BATCH, HIDDEN))
+    nudges = [tuple(tensor(zeros) for _ in layer.state_names) for _ in range(steps)]
+    (_, hidden), gradients = value_and_grad(run, has_aux=True)(nudges)
+    squares = [sum(float(np.sum(g.numpy().astype(np.float64)**2)) for g in at) for at in gradients]
+    return np.stack([h.numpy().astype(np.float64) for h in hidden]), np.sqrt(np.array(squares) / BATCH)
+
+
+def as_csv(measured: Stability) -> str:
+    """All walks as a table with a line for each time step."""
+    rows: list[Sequence[Any]] = [["cell", "norm", "scaled", "scale", "step", "state_rms", "gradient_norm"]]
+    for walk in measured.walks:
+        for step, (state, gradient) in enumerate(zip(walk.state, walk.gradient, strict=True), start=1):
+            rows.append([walk.cell, walk.norm, walk.scaled, f"{walk.scale:g}", step, f"{state:.6g}",
+                         f"{gradient:.6g}"])
+    return csv_text(rows)
+
+
+def draw(measured: Stability, target: Path) -> Path:
+    """A column for each cell: above the hidden states over time, below the gradient followed back; W_h scaled.
+
+    Plain networks have the dashes of `none` and layer-normalised ones those of `ln`; scales are colours.
+
+    Raises:
+        UsageError: matplotlib is not installed.
+    """
+    scales = list(dict.fromkeys(w.scale for w in measured.walks))
+    time = np.arange(1, measured.steps + 1)
+    with figure(target, 2, len(CELLS), (style.WIDTH + 1, 5.0), top=0.9, sharex=True, sharey="row") as (whole, panels):
+        for column, cell in enumerate(CELLS):
+            for norm in NORMS:
+                dashes = style.looks([_VARIANTS[norm]])[_VARIANTS[norm]].line()["linestyle"]
+                for index, walk in enumerate(measured.of(cell, norm)):
+                    look = {"color": style.look(index).colour, "linestyle": dashes, "linewidth": 1.4}
+                    label = f"{'layer norm' if norm == 'layer' else 'plain'}, W_h x {walk.scale:g}"
+                    panels[0][column].plot(time, walk.state, label=label, **look)
+                    finite = [g if 0 < g < np.inf else np.nan for g in walk.gradient]  # for the logarithm
+                    panels[1][column].plot(time, finite, **look)
+            panels[0][column].set_title(cell.upper(), fontsize=10)
+            panels[1][column].set_yscale("log")
+            panels[1][column].set_xlabel("time step")
+            for row in (0, 1):
+                panels[row][column].grid(alpha=0.3)
+        panels[0][0].set_ylabel("hidden state (rms)")
+        panels[1][0].set_ylabel("gradient by the state")
+        lines, labels = panels[0][0].get_legend_handles_labels()
+        by_scale = [k + row * len(scales) for k in range(len(scales)) for row in (0, 1)]  # a column for each scale
+        whole.legend([lines[k] for k in by_scale], [labels[k] for k in by_scale], loc="upper center",
+                     ncol=len(scales), fontsize=8)
+    return target
