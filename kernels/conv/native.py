@@ -41,7 +41,7 @@ def _supports(be: Backend, x: Array, weight: Array, stride: Sizes = 1, padding: 
 
 
 def _sizes(x: Array, weight: Array, stride: int, padding: int) -> tuple[int, ...]:
-    """What an entry takes after its arrays."""
+    """The numbers that an entry takes after its arrays."""
     batch, height, width, n_in = x.shape
     kernel_rows, kernel_columns, _, n_out = weight.shape
     rows, columns = ((n + 2 * padding - k) // stride + 1

@@ -138,8 +138,8 @@ class Reader(nn.Module):
         """The attention to each place of the passage: (T, B), a column adds up to 1."""
         # (d M) . (q M) is d . (q M M'): one product for the question in the place of one for every word.
         match = params["match"]["weight"]
-        turned = ops.matmul(ops.matmul(asked, match), ops.permute_dims(match, axes=(1, 0)))
-        near = ops.sum(states * turned, axis=-1, keepdims=True)
+        query = ops.matmul(ops.matmul(asked, match), ops.permute_dims(match, axes=(1, 0)))
+        near = ops.sum(states * query, axis=-1, keepdims=True)
         seen = ops.tanh(self._term(params, "of_passage", states) + self._term(params, "of_question", asked) + near)
         scores = ops.squeeze(ops.matmul(seen, params["score"]), axis=-1)
         return ops.softmax(ops.where(mask, scores, _NEVER), axis=0)

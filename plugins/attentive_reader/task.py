@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from duoln import Tensor, ops, optim
 from duoln.data import Batch
 from duoln.nn import Module, Params
-from duoln.plugins.attentive_reader import data, optimizer, published
+from duoln.plugins.attentive_reader import data
 from duoln.plugins.attentive_reader.batches import LastBatch, Order, evaluation_batches
 from duoln.plugins.attentive_reader.corpus import LastToken
 from duoln.plugins.attentive_reader.model import DropoutForm, Likelihood, Norm, Reader
@@ -20,6 +22,13 @@ from duoln.plugins.attentive_reader.start import Start
 from duoln.plugins.attentive_reader.vocabulary import UNKNOWN
 from duoln.tasks import Column, Config, ReferenceCurve, Splits, Task
 from duoln.tasks.task import Predict
+
+Clip = Literal["paper", "norm", "none"]
+LIMIT = 10.0
+"""The bound on the norm of all gradients together."""
+
+FIGURE = Path(__file__).with_name("figure2.csv")
+"""The curves of figure 2, read off the vector figure in which the baseline and batch norm were first published."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +75,7 @@ class AttentiveReaderConfig(Config):
     """Paper multiplies by `keep` in use, inverted divides by `keep` in training, none drops nothing."""
     keep: float = 0.5
     """Chance that a value is kept by dropout."""
-    clip: optimizer.Clip = "paper"
+    clip: Clip = "paper"
     """Bound on the norm of the gradients: that of the authors' code, the usual one, or none."""
     likelihood: Likelihood = "paper"
     """The loss: -log(p + 1e-8), or -log p."""
@@ -153,7 +162,27 @@ class AttentiveReader(Task):
         return {"error": errors / count, "nll": nats / count, "most_frequent_error": frequent / count}
 
     def optimizer(self, cfg: AttentiveReaderConfig) -> optim.Optimizer:
-        return optimizer.make(cfg.clip, cfg.learning_rate)
+        bounds = {"paper": clip_as_published, "norm": optim.clip_global_norm}
+        clip = None if cfg.clip == "none" else bounds[cfg.clip](LIMIT)
+        return optim.Adam(learning_rate=cfg.learning_rate, clip=clip, donate=True)
 
     def reference_curves(self) -> Sequence[ReferenceCurve]:
-        return published.curves()
+        """Validation error against updates of none, bn and bn-everywhere; layer norm's curve has no numbers."""
+        points: dict[str, list[tuple[float, float]]] = {}
+        with FIGURE.open(encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                points.setdefault(row["variant"], []).append((float(row["updates"]), float(row["valid_error"])))
+        return [ReferenceCurve("valid_error", variant, line) for variant, line in points.items()]
+
+
+def clip_as_published(limit: float) -> optim.Clip:
+    """The bound that the paper's code uses instead of `clip_global_norm`.
+
+    It compares the norm n of all gradients with limit^2. If n is larger, it multiplies them by limit / sqrt(n), so that
+    the norm becomes limit * sqrt(n). Otherwise nothing changes.
+    """
+    return optim.scale_by_norm(partial(_scale_as_published, limit))
+
+
+def _scale_as_published(limit: float, norm: Tensor) -> Tensor:
+    return ops.where(norm > limit * limit, limit / ops.sqrt(ops.maximum(norm, limit * limit)), 1.0)

@@ -31,7 +31,7 @@ class OrderEmbeddingsConfig(Config):
     score: Score = "order"
     """Comparison of a caption and an image: by order violations, or by the cosine."""
     margin: float = 0.05
-    """By how much a right pair must be better than a wrong one."""
+    """The margin by which a right pair must be better than a wrong one."""
     joint_size: int = 1024
     """Size of the space that captions and images share, and of the GRU's state."""
     word_size: int = 300

@@ -28,7 +28,7 @@ from duoln.randomness import Stream
 Norm = Literal["none", "layer"]
 NORMS: tuple[Norm, ...] = get_args(Norm)
 _VARIANTS: dict[Norm, str] = {"none": "none", "layer": "ln"}
-"""As tasks call them."""
+"""The variants of tasks that have these norms."""
 Scaled = Literal["w_h", "w_h and w_x"]
 SCALED: tuple[Scaled, ...] = get_args(Scaled)
 

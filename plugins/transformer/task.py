@@ -58,7 +58,7 @@ class TransformerConfig(Config):
     windows: int = 256
     """Windows of validation and of test that an evaluation reads."""
     source: Source = "auto"
-    """The text: novels (eleven) or novels100 (95), made books are synthetic, auto is the first that is available."""
+    """The text: novels (eleven) or novels100 (95), made are synthetic books, auto is the first that is available."""
     corpus: str | None = None
     """A plain text of your own; none is that of the data folders."""
 

@@ -149,7 +149,7 @@ def test_the_copy_is_one(be):
 @pytest.mark.skipif(native.reason() is not None, reason="nothing is compiled")
 @pytest.mark.parametrize("size", [1, 1000, (8 << 18) + 5])
 def test_a_streaming_copy_has_every_value(size):
-    """The last size is written past the caches."""
+    """The last size is written with streaming stores."""
     x = np.arange(size, dtype=np.float32)
     assert np.array_equal(cpu.copy(x), x)
 

@@ -54,7 +54,7 @@ def test_rule(name, cell, norm, sizes, rng, numpy_backend):
 @pytest.mark.parametrize(("cell", "norm"), WALKS)
 @NEEDS_COMPILER
 def test_one_time_step_of_few_rows_or_more(cell, norm, rng, numpy_backend):
-    """With few rows the weights are read as they lie; a unit that fills its vectors, or not; few inputs, and more."""
+    """With few rows the weights are read unpacked; a unit that fills its vectors, or not; few inputs, and more."""
     for (rows, inputs, hidden), reverse, dtype in every_second(
             ((1, 20, 16), (MOST_ROWS, 2, 5), (3, 20, 21), (MOST_ROWS + 1, 20, 16)), BOTH, DTYPES):
         arguments = make_arguments(cell, norm, rng, (1, rows, inputs, hidden), dtype)

@@ -150,7 +150,7 @@ def test_without_files_images_are_made_and_labelled(name, shape, monkeypatch):
 
 
 def test_made_images_are_digits_in_two_colours():
-    from duoln.plugins.convnet.made import make_coloured, make_grey
+    from duoln.plugins.convnet.data import make_coloured, make_grey
 
     coloured, grey = make_coloured(30, 0, "train"), make_grey(30, 0, "train")
     assert coloured.images.shape == (30, 32, 32, 3) and coloured.images.dtype == np.uint8

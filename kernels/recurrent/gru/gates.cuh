@@ -1,12 +1,12 @@
-// The gates of one hidden unit of a GRU. normed(source, gate) is what the input (source 0) or the state (source 1) gives a
-// gate after its norm, before gain and bias.
+// The gates of one hidden unit of a GRU. normed(source, gate) is the normalised value of the input (source 0) or the state (source
+// 1) for a gate, before gain and bias.
 #pragma once
 #include "../cell.cuh"
 #include "gru.h"
 
 struct GatesOfUnit {
     GruGates s;
-    float h_n;  // what the state gives the new gate, before the reset
+    float h_n;  // h_gates of the new gate, before the reset
 };
 
 template <class F>

@@ -1,6 +1,6 @@
 // A GRU over a whole sequence (Ba, Kiros, Hinton 2016, eq. 26-28), forward and backward.
 //
-// The input's product x_proj for all positions comes in, and the gradients of both products go out; large products are
+// The input's product x_proj for all positions is an argument, the gradients of both products are results; large products are
 // not made here. With norms both weights are used without the means of their rows, those of the columns of z and r and those
 // of n, so that no norm need subtract one: the input's was before its product, the recurrent one is when it is packed.
 #include "../one_step.h"
@@ -28,7 +28,7 @@ struct GruGradients {
     T limit;  // of the gradient that a time step hands to the one before; 0 for none
 };
 
-// The products of one row, and what turns them into gates. The norms of z and r come before that of n.
+// The products of one row, with the parameters that make gates of them. The norms of z and r come before that of n.
 template <class T, bool NORMED>
 struct Products {
     using vector = typename Vector<T>::type;
@@ -68,11 +68,11 @@ struct Products {
     }
 };
 
-// How many values a norm is over.
+// The number of values of a norm.
 static inline index_t norm_width(int norm, index_t hidden) { return norm == 0 ? 2 * hidden : hidden; }
 
-// What the phases of a time step share. `panel_sums` has four sums of each row and panel: over z and r and over n, of what
-// comes from x and then of what comes from h.
+// The common part of the phases of a time step. `panel_sums` has four sums of each row and panel: of the products of x over z and
+// r and over n, and of those of h.
 template <class T, bool NORMED>
 struct Step {
     using vector = typename Vector<T>::type;
@@ -81,7 +81,7 @@ struct Step {
     const Gru<T> g;
     T* panel_sums;
     const Share s;
-    index_t ahead;  // how many values ahead of their use products are asked for
+    index_t ahead;  // the distance of prefetches of products in values
 
     index_t wide() const { return GATES * g.sizes.stride; }
     T* sums_of(index_t row) const { return panel_sums + row * g.sizes.panels * 4; }
@@ -174,7 +174,7 @@ struct StepBack : Step<T, NORMED> {
 
     const GruGradients<T> d;
 
-    // What gru_gates gives, in loops of its own.
+    // The results of gru_gates, in loops of their own.
     static void store_gates(const Products<T, NORMED>& products, index_t first, index_t last, T* to) {
         const index_t S = products.S;
         for (index_t j = first * W; j < last * W; j += L) {
@@ -304,7 +304,7 @@ static void backward(const Gru<T>& g, const GruGradients<T>& d, const T* w_h, in
     });
 }
 
-// The arguments that forward and backward share, and what they make of them.
+// The arguments that forward and backward share, and the objects made of them.
 #define SHARED_PARAMETERS(T)                                                                                          \
     const T *w_h, T *x_proj, T *h_proj, const T *gain_x, const T *bias_x, const T *gain_h, const T *bias_h,           \
         T *hidden, T *norms, const int64_t *slots, int64_t steps, int64_t batch, int64_t units, double eps,           \

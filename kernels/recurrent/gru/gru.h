@@ -6,7 +6,7 @@ STRUCT GruGates {  // update gate, reset gate, new gate
     real z, r, n;
 };
 
-// From what the input and the state give the gates; the reset gate multiplies what the state gives the new gate.
+// Gates from x_gates and h_gates; the reset gate multiplies h_gates of the new gate.
 FUNCTION OF(GruGates) gru_gates(real x_z, real x_r, real x_n, real h_z, real h_r, real h_n) {
     OF(GruGates) s;
     s.z = sigmoid(x_z + h_z);

@@ -2,7 +2,7 @@
 // one norm over z and r and one over n.
 //
 // Macros: THREADS and UNITS (see cell.metal.h); HAS_MASK. Gates: z, r, n (update, reset and new gate). Inputs:
-// x_gates (B, 3H), what the input gives the gates, with norms and bias; h_proj = h W_h (B, 3H); h (B, H); gain_h and
+// x_gates (B, 3H), the gates of the input, with norms and bias; h_proj = h W_h (B, 3H); h (B, H); gain_h and
 // bias_h (3H); mask (B): a row that is 0 keeps its state; eps. Outputs: next_h (B, H); stats (2, B, 3).
 #include "../cell.metal.h"
 #include "gru.h"

@@ -62,7 +62,7 @@ gru_backward_wide(const storage_t* __restrict__ x_proj, const storage_t* __restr
         for (int gate = 0; gate < 3; ++gate) {
             const int place = gate * hidden + u;
 #if NORM_GATES
-            const storage_t kept_x = stored(d_x[gate]), kept_state = stored(d_state[gate]);  // what is read again below
+            const storage_t kept_x = stored(d_x[gate]), kept_state = stored(d_state[gate]);  // these values are read again below
             d_x_gates[row * 3 * hidden + place] = kept_x;
             d_h_gates[row * 3 * hidden + place] = kept_state;
             float* of_part = sums + 4 * Gru::part(gate);

@@ -6,7 +6,8 @@
 
 static const index_t GATES = 4;
 
-// What a norm subtracts and multiplies by. `rest` is what rounding left of the mean, which is much for values far from zero.
+// The numbers that a norm subtracts and multiplies by. `rest` is the rounding error of the mean, which is large for values far
+// from zero.
 template <class T>
 struct Norm {
     T mean, rest, rstd;
@@ -24,7 +25,7 @@ struct Cell {
     index_t wide() const { return GATES * stride; }
 };
 
-// Values of gates or of a cell, filled up with zeros to the stride.
+// Values of gates or of a cell, padded with zeros to the stride.
 template <class T>
 static void fill_up(const T* values, index_t parts, index_t hidden, index_t stride, T* filled) {
     for (index_t part = 0; part < parts; ++part) {
@@ -39,7 +40,7 @@ static void cut(const T* filled, index_t parts, index_t hidden, index_t stride, 
         std::copy(filled + part * stride, filled + part * stride + hidden, values + part * hidden);
 }
 
-// What the norm makes of filled-up values before its gain and bias; what fills up stays zero.
+// The normalised padded values, before gain and bias; the padding stays zero.
 template <class T>
 static void standardise(T* values, index_t parts, index_t hidden, index_t stride, const Norm<T>& norm) {
     for (index_t part = 0; part < parts; ++part)
@@ -47,7 +48,7 @@ static void standardise(T* values, index_t parts, index_t hidden, index_t stride
             values[j] = ((values[j] - norm.mean) - norm.rest) * norm.rstd;
 }
 
-// The norm of filled-up values.
+// The norm of padded values.
 template <class T>
 static Norm<T> norm_of(const T* values, index_t parts, index_t hidden, index_t stride, T eps) {
     using vector = typename Vector<T>::type;
@@ -66,7 +67,7 @@ static Norm<T> norm_of(const T* values, index_t parts, index_t hidden, index_t s
     return {mean, left, T(1) / std::sqrt((variance < 0 ? T(0) : variance) + eps)};
 }
 
-// What a thread works with: one row, filled up to the stride.
+// The memory of a thread: one row, padded to the stride.
 template <class T>
 struct Row {
     Aligned<T> x, h, c, out, d;
@@ -97,7 +98,7 @@ static void read_products(const Cell<T>& cell, Row<T>& row, index_t r) {
         for (index_t k = 0; cell.inner_bias && k < cell.wide(); ++k) row.x.data()[k] += cell.inner_bias[k];
 }
 
-// Asks the memory for the next row's products, a vector of each gate at a time.
+// Prefetches the next row's products, a vector of each gate at a time.
 template <class T>
 static inline void fetch_next(const Cell<T>& cell, index_t r, index_t unit) {
     for (index_t k = (r + 1) * GATES * cell.hidden + unit, gate = 0; gate < GATES; ++gate, k += cell.hidden) {
@@ -148,7 +149,7 @@ struct CellGradients {
     T *d_gain_c, *d_bias_c;  // (blocks of rows, stride)
 };
 
-// The same for the memory of their gradients.
+// Prefetches the memory of their gradients for writing.
 template <class T>
 static inline void claim_next(const Cell<T>& cell, const CellGradients<T>& d, index_t r, index_t unit) {
     for (index_t k = (r + 1) * GATES * cell.hidden + unit, gate = 0; gate < GATES; ++gate, k += cell.hidden) {
@@ -235,7 +236,7 @@ static void step_back(const Cell<T>& cell, const CellGradients<T>& d, index_t fi
     }
 }
 
-// The arguments that forward and backward share, and what they make of them.
+// The arguments that forward and backward share, and the objects made of them.
 #define SHARED_PARAMETERS(T)                                                                                          \
     const T *x_proj, const T *h_proj, const T *c, const T *gain_x, const T *gain_h, const T *bias,                    \
         const T *gain_c, const T *bias_c, const T *inner_bias, T *c_new, T *norms, int64_t batch, int64_t hidden,     \

@@ -1,5 +1,5 @@
-// The gates of one hidden unit of an LSTM. normed(source, gate) is what the input (source 0) or the state (source 1) gives a
-// gate after its norm, before gain and bias.
+// The gates of one hidden unit of an LSTM. normed(source, gate) is the normalised value of the input (source 0) or the state
+// (source 1) for a gate, before gain and bias.
 #pragma once
 #include "../cell.cuh"
 #include "lstm.h"

@@ -10,7 +10,7 @@
 #include "variant.h"
 
 static const index_t GATES = 4;
-static const index_t MOST_TOGETHER = 16;  // rows that go through the phases backward: what they keep stays in the second cache
+static const index_t MOST_TOGETHER = 16;  // rows that go through the backward phases together: their values stay in L2
 
 template <class T>
 struct Lstm {
@@ -25,7 +25,7 @@ struct Lstm {
     T* norms;  // (positions, 4): rstd of x_proj and h_proj, mean and rstd of the cell
 
     T* state_products() const { return h_proj ? h_proj : x_proj; }
-    // Of the row at a place among those that go together.
+    // The sums of the row with this index among those that go together.
     T* x_of(index_t place, index_t slot) const { return x_proj + (inputs.are_few() ? place : slot) * GATES * sizes.stride; }
 };
 
@@ -39,7 +39,7 @@ struct LstmGradients {
     T limit;  // of the gradients that a time step hands to the one before; 0 for none
 };
 
-// The products of one row, and what turns them into gates.
+// The products of one row, with the parameters that make gates of them.
 template <class T, bool NORMED>
 struct Products {
     using vector = typename Vector<T>::type;
@@ -85,8 +85,8 @@ struct CellNorm {
     vector after(index_t unit) const { return xhat(unit) * load(gain + unit) + load(bias + unit); }
 };
 
-// What the phases of a time step share. Some rows go through them together; `place` is that of a row among these. `panel_sums` has
-// four sums of each row and panel. While a phase computes a row, it asks for the values of the next one.
+// The common part of the phases of a time step. Some rows go through them together; `place` is the index of a row among these.
+// `panel_sums` has four sums of each row and panel. While a phase computes a row, it prefetches the values of the next one.
 template <class T, bool NORMED, bool CELL>
 struct Step {
     using vector = typename Vector<T>::type;
@@ -95,7 +95,7 @@ struct Step {
     const Lstm<T> l;
     T* panel_sums;
     const Share s;
-    index_t before, after, ahead;  // blocks of states, and how many values ahead of their use products are asked for
+    index_t before, after, ahead;  // blocks of states, and the distance of prefetches of products in values
 
     index_t wide() const { return GATES * l.sizes.stride; }
     T* sums_of(index_t row) const { return panel_sums + row * l.sizes.panels * 4; }
@@ -200,14 +200,14 @@ static void walk(Lstm<T> l, const T* packed, T* panel_sums, const Share& s, cons
     }
 }
 
-// What a row's gradient through a norm of the cell takes off: the mean of the gradient of xhat, and that of its products with xhat.
+// The means that a row's gradient through a norm of the cell subtracts: of the gradient of xhat, and of its products with xhat.
 template <class T>
 struct CellMeans {
     T d_xhat, along;
 };
 
-// The same for the norms of both products: the means of each one's products with its gradient. The mean of the gradient is not taken
-// off, because these norms subtract none.
+// The same for the norms of both products: the means of each one's products with its gradient. The mean of the gradient is not
+// subtracted, because these norms subtract none.
 template <class T>
 struct ProductMeans {
     T along_x, along_h;
@@ -215,7 +215,7 @@ struct ProductMeans {
 
 // The same phases backward. `of_cell` keeps three vectors of each row for the second phase: the gradient of the normalised cell, its
 // tanh, and the output gate. `of_sums` keeps the gradients of the gates' sums for the third. The second and the third phase take a
-// few panels of all rows that go together, and then the next panels: so the sums of the parameters' gradients stay in the first cache.
+// few panels of all rows that go together, and then the next panels: so the sums of the parameters' gradients stay in L1.
 template <class T, bool NORMED, bool CELL>
 struct StepBack : Step<T, NORMED, CELL> {
     using Forward = Step<T, NORMED, CELL>;
@@ -445,7 +445,7 @@ static void backward(const Lstm<T>& l, const LstmGradients<T>& d, const T* w_h, 
     });
 }
 
-// The arguments that forward and backward share, and what they make of them.
+// The arguments that forward and backward share, and the objects made of them.
 #define SHARED_PARAMETERS(T)                                                                                          \
     const T *w_h, const T *x, const T *w_x, T *x_proj, T *h_proj, const T *gain_x, const T *gain_h,                   \
         const T *bias, const T *gain_c, const T *bias_c, T *hidden, T *cells, T *norms, const int64_t *slots,         \

@@ -1,7 +1,7 @@
 // One time step of an LSTM after its product (Ba, Kiros, Hinton 2016, eq. 20-22 and 29-31).
 //
 // Macros: THREADS and UNITS (see cell.metal.h); NORM_H 1 if h_proj is normalised; HAS_MASK. Gates: i, f, g, o
-// (input, forget, cell and output gate). Inputs: x_gates (B, 4H), what the input gives the gates, with norm and bias;
+// (input, forget, cell and output gate). Inputs: x_gates (B, 4H), the gates of the input, with norm and bias;
 // h_proj = h W_h (B, 4H); h and c (B, H); gains and biases; mask (B): a row that is 0 keeps its state; eps.
 // Outputs: next_h and next_c (B, H); stats (norms, B, 3), of h_proj and of the cell.
 #include "../cell.metal.h"

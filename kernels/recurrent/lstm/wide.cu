@@ -103,7 +103,7 @@ lstm_backward_wide(const storage_t* __restrict__ x_proj, const storage_t* __rest
         for (int gate = 0; gate < 4; ++gate) {
             const int place = gate * hidden + u;
 #if NORM_GATES
-            const storage_t kept = stored(d_sum[gate]);  // what is read again below
+            const storage_t kept = stored(d_sum[gate]);  // this value is read again below
             d_gates[row * 4 * hidden + place] = kept;
             const float d_x = loaded(kept) * gain_x[place], d_state_part = loaded(kept) * gain_h[place];
             sums[0] += d_x;

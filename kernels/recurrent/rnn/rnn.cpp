@@ -1,6 +1,6 @@
 // A tanh RNN over a whole sequence (Ba, Kiros, Hinton 2016, eq. 4), forward and backward.
 //
-// The input's product for all positions comes in as `sums` and gets that of the state, and the gradient of the sums goes out;
+// The input's product for all positions is the argument `sums`, to which that of the state is added; the gradient is a result;
 // large products are not made here. With a norm both weights are used without the means of their rows, so that it need not
 // subtract one: the input's was before its product, the recurrent one is when it is packed.
 #include "../one_step.h"
@@ -135,7 +135,7 @@ static void backward(const Rnn<T>& n, const RnnGradients<T>& d, const T* w_h, in
     });
 }
 
-// The arguments that forward and backward share, and what they make of them.
+// The arguments that forward and backward share, and the objects made of them.
 #define SHARED_PARAMETERS(T)                                                                                          \
     const T *w_h, T *sums, const T *gain, const T *bias, T *hidden, T *rstd, const int64_t *slots, int64_t steps,     \
         int64_t batch, int64_t units, double eps, int32_t reverse, int32_t threads, int32_t by_units

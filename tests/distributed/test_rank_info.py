@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from duoln.distributed.place import choose_gpu, find_place
+from duoln.distributed.rank_info import choose_gpu, find_rank
 from duoln.errors import UsageError
 
 SECRET = {"DUOLN_RANK_TOKEN": "0123456789abcdef"}
@@ -28,27 +28,27 @@ SLURM = {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "SLURM_
     ("slurm", {**SLURM, "MASTER_ADDR": "a", "MASTER_PORT": "5000"}, (5, 8, "a:5000", 1))])
 def test_a_launcher_says_who_we_are(launcher, environment, expected, named):
     environment = dict(environment)
-    place = find_place(launcher if named else "auto", environment)
-    assert (place.rank, place.size, place.meeting, place.local_rank) == expected
-    assert place.token == b"0123456789abcdef" and place.listener is None
+    info = find_rank(launcher if named else "auto", environment)
+    assert (info.rank, info.size, info.meeting, info.local_rank) == expected
+    assert info.token == b"0123456789abcdef" and info.listener is None
     assert "DUOLN_RANK_TOKEN" not in environment  # so that no child process has it
-    assert "0123456789abcdef" not in repr(place)
+    assert "0123456789abcdef" not in repr(info)
 
 
 @pytest.mark.parametrize(("nodes", "first"), [
     ("node1", "node1"), ("node1,node2", "node1"), ("gpu[003-007,9],cpu1", "gpu003"), ("a-[1,3]", "a-1"), ("r[0-1]n[4-5]x", "r0n4x")])
 def test_the_first_node_of_a_slurm_list(nodes, first):
-    assert find_place("slurm", {**SLURM, "SLURM_JOB_NODELIST": nodes}).host == first
+    assert find_rank("slurm", {**SLURM, "SLURM_JOB_NODELIST": nodes}).host == first
 
 
 def test_our_own_variables_come_before_those_of_the_surroundings():
-    assert find_place("auto", {**TORCHRUN, **SLURM, **OURS}).rank == 1
+    assert find_rank("auto", {**TORCHRUN, **SLURM, **OURS}).rank == 1
 
 
 @pytest.mark.parametrize("environment", [
     {"RANK": "0", "WORLD_SIZE": "1"}, {"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, {"DUOLN_RANK": "0", "DUOLN_RANK_COUNT": "1"}])
 def test_one_process_is_alone_and_needs_nothing(environment):
-    assert find_place("auto", environment) is None
+    assert find_rank("auto", environment) is None
 
 
 def without(environment, *names):
@@ -80,7 +80,7 @@ def without(environment, *names):
     ({**OURS, "DUOLN_RANK_TOKEN": "short"}, "found 5 characters")])
 def test_what_is_missing_or_contradicts_is_named(environment, message):
     with pytest.raises(UsageError, match=message):
-        find_place("auto", dict(environment))
+        find_rank("auto", dict(environment))
 
 
 LONG = "9" * 5000
@@ -92,13 +92,13 @@ LONG = "9" * 5000
     (TORCHRUN, "MASTER_PORT"), (TORCHRUN, "WORLD_SIZE"), (OPENMPI, "OMPI_COMM_WORLD_RANK"), (SLURM, "SLURM_PROCID"), (SLURM, "SLURM_JOB_ID")])
 def test_a_number_of_5000_digits_is_named(environment, name):
     with pytest.raises(UsageError, match=rf"expected a number of at most [0-9]+ in {name}, found 9+$") as told:
-        find_place("auto", {**environment, name: LONG})
+        find_rank("auto", {**environment, name: LONG})
     assert len(str(told.value)) < 200
 
 
 def test_a_long_meeting_point_is_named():
     with pytest.raises(UsageError, match=r"at most 65535 in DUOLN_RANK_MEETING, found 9+$"):
-        find_place("auto", {**OURS, "DUOLN_RANK_MEETING": f"node1:{LONG}"})
+        find_rank("auto", {**OURS, "DUOLN_RANK_MEETING": f"node1:{LONG}"})
 
 
 @pytest.mark.parametrize("host", ["::1", "10.0.0.7 172.17.0.1 ", "a" * 64, "a." * 127 + "a", "x..y", "caf\udce9", "tcp://node1", "node1\n"])
@@ -106,23 +106,23 @@ def test_what_is_no_host_is_named_on_every_rank(host):
     """As `hostname -I` gives it, for example: each rank would try to find it until its time is up."""
     for rank in "01":
         with pytest.raises(UsageError, match="expected one host name or IPv4 address in MASTER_ADDR, found"):
-            find_place("auto", {**TORCHRUN, "RANK": rank, "MASTER_ADDR": host})
+            find_rank("auto", {**TORCHRUN, "RANK": rank, "MASTER_ADDR": host})
 
 
 def test_a_secret_that_is_not_utf_8_is_one():
     token = b"a secret \xff of some length"
-    assert find_place("auto", {**OURS, "DUOLN_RANK_TOKEN": os.fsdecode(token)}).token == token
+    assert find_rank("auto", {**OURS, "DUOLN_RANK_TOKEN": os.fsdecode(token)}).token == token
 
 
 def test_a_named_pipe_as_the_secrets_file_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe", 0o600)
     with pytest.raises(UsageError, match=r"DUOLN_RANK_TOKEN_FILE: .*expected a regular file, found a named pipe"):
-        find_place("auto", {**without(OURS, "DUOLN_RANK_TOKEN"), "DUOLN_RANK_TOKEN_FILE": str(tmp_path / "pipe")})
+        find_rank("auto", {**without(OURS, "DUOLN_RANK_TOKEN"), "DUOLN_RANK_TOKEN_FILE": str(tmp_path / "pipe")})
 
 
 def test_a_named_launcher_settles_a_contradiction():
-    assert find_place("slurm", {**TORCHRUN, **SLURM}).rank == 5
-    assert find_place("torchrun", {**TORCHRUN, **SLURM}).rank == 3
+    assert find_rank("slurm", {**TORCHRUN, **SLURM}).rank == 5
+    assert find_rank("torchrun", {**TORCHRUN, **SLURM}).rank == 3
 
 
 def test_the_secret_in_a_file_that_only_we_can_read(tmp_path):
@@ -131,11 +131,11 @@ def test_the_secret_in_a_file_that_only_we_can_read(tmp_path):
     environment = {**without(OURS, "DUOLN_RANK_TOKEN"), "DUOLN_RANK_TOKEN_FILE": str(file)}
     file.chmod(0o640)
     with pytest.raises(UsageError, match="readable by you alone, found mode 0640"):
-        find_place("auto", dict(environment))
+        find_rank("auto", dict(environment))
     file.chmod(0o600)
-    assert find_place("auto", dict(environment)).token == b"a secret of some length"
+    assert find_rank("auto", dict(environment)).token == b"a secret of some length"
     with pytest.raises(UsageError, match=r"DUOLN_RANK_TOKEN_FILE: .*No such file"):
-        find_place("auto", {**environment, "DUOLN_RANK_TOKEN_FILE": str(tmp_path / "nowhere")})
+        find_rank("auto", {**environment, "DUOLN_RANK_TOKEN_FILE": str(tmp_path / "nowhere")})
 
 
 @pytest.mark.parametrize(("visible", "local", "chosen"), [(None, 2, "2"), ("4,5,6", 1, "5"), ("GPU-7", 3, "GPU-7"), ("", 1, "")])

@@ -1,4 +1,4 @@
-"""The number of this process among several, from the variables that its launcher has set."""
+"""The rank of this process, the number of ranks and their meeting point, from the variables of a launcher."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from duoln.data.bounded import open_regular
 from duoln.errors import DataError, UsageError
 
 RANK, COUNT, MEETING = "DUOLN_RANK", "DUOLN_RANK_COUNT", "DUOLN_RANK_MEETING"
-"""A process's number, how many there are, and HOST:PORT where rank 0 listens."""
+"""The variables with a process's rank, the number of ranks, and HOST:PORT where rank 0 listens."""
 TOKEN, TOKEN_FILE = "DUOLN_RANK_TOKEN", "DUOLN_RANK_TOKEN_FILE"
-"""The secret that makes a process one of the run, or the file that holds it."""
+"""The variables with the secret of the run, or the file that holds it."""
 LISTENER = "DUOLN_RANK_LISTENER"
 """Set by `duoln run --ranks N` for rank 0: the descriptor of a socket that already listens."""
 
@@ -29,7 +29,7 @@ _SLURM_PORTS = range(20_000, 30_000)
 
 
 class _Names(NamedTuple):
-    """The variables in which a launcher tells a process its number, the count, and its number on its machine."""
+    """The variables in which a launcher sets the rank, the number of ranks, and the rank on the machine."""
 
     rank: str
     size: str
@@ -46,16 +46,15 @@ LAUNCHERS = {
 
 
 @dataclass(frozen=True)
-class Place:
-    """One process of several that train one model.
+class RankInfo:
+    """The rank of this process, and the meeting point of all ranks.
 
     Attributes:
-        rank: its number, from 0.
-        size: how many there are.
-        host: where rank 0 listens.
-        port: its port.
+        rank: the number of this process, from 0.
+        size: the number of ranks.
+        host, port: the address at which rank 0 listens.
         token: the secret of the run.
-        local_rank: the number among the processes of one machine, where that is known.
+        local_rank: the number of this process on its machine, if that is known.
         listener: the descriptor of a socket that already listens at the meeting point.
     """
 
@@ -73,9 +72,9 @@ class Place:
         return f"{self.host}:{self.port}"
 
 
-def find_place(launcher: str, environment: MutableMapping[str, str] = os.environ) -> Place | None:
-    """Our place among several processes; None for a single process. The token is removed from the environment, so that
-    child processes do not get it.
+def find_rank(launcher: str, environment: MutableMapping[str, str] = os.environ) -> RankInfo | None:
+    """The rank of this process; None for a single process. The token is removed from the environment, so that child
+    processes do not get it.
 
     Args:
         launcher: a key of `LAUNCHERS`, or "auto" for the launcher whose variables are set.
@@ -95,7 +94,7 @@ def find_place(launcher: str, environment: MutableMapping[str, str] = os.environ
     local = _number(environment, names.local) if names.local in environment else None
     host, port = _meeting_point(names, environment)
     listener = _number(environment, LISTENER) if LISTENER in environment else None
-    return Place(rank, size, host, port, _take_token(environment), local, listener)
+    return RankInfo(rank, size, host, port, _take_token(environment), local, listener)
 
 
 def choose_gpu(local_rank: int, environment: MutableMapping[str, str] = os.environ) -> None:
