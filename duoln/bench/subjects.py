@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from math import gcd
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,13 +15,11 @@ from duoln.backends.protocol import Array, Backend
 from duoln.bench.records import source_hash
 from duoln.core import Op, Tensor
 from duoln.core.gradient import pullback
-from duoln.kernels.add_norm import cases as add_norm_cases
 from duoln.kernels.device_limits import cpu
-from duoln.kernels.layer_norm import cases as layer_norm_cases
-from duoln.kernels.rms_norm import cases as rms_norm_cases
+from duoln.kernels.norm import cases as norm_cases
 from duoln.kernels.softmax_cross_entropy import cases as cross_entropy_cases
 
-KERNELS = Path(layer_norm_cases.__file__).parents[1]
+KERNELS = Path(norm_cases.__file__).parents[1]
 
 Shape = tuple[int, int]
 STREAMING = "streaming"
@@ -110,7 +109,7 @@ def _given(tensors: Mapping[str, Tensor]) -> list[Tensor]:
 
 
 def _streams(backend: Backend) -> bool:
-    return backend.name == "numpy" and cpu.problem() is None
+    return backend.name == "numpy" and cpu.refusal() is None
 
 
 def _copy(backend: Backend, x: Array) -> Array:
@@ -123,13 +122,23 @@ def _copy(backend: Backend, x: Array) -> Array:
     return backend.concat([x[:half], x[half:]])
 
 
-def _layer_norm_arguments(rows: int, width: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+def _gain_and_bias(rows: int, width: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
     return {"gain": 1 + 0.1 * rng.standard_normal(width, np.float32),
             "bias": 0.1 * rng.standard_normal(width, np.float32)}
 
 
 def _gain(rows: int, width: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
     return {"gain": 1 + 0.1 * rng.standard_normal(width, np.float32)}
+
+
+def _norm(op: Op[Any, Any], centred: bool, of_sum: bool) -> Subject:
+    parameters = ("gain", "bias") if centred else ("gain",)
+    shapes, small = ((norm_cases.SHAPES, norm_cases.SMALL) if op is ops.layer_norm else
+                     (norm_cases.FEW_SHAPES, norm_cases.FEW_SMALL))
+    return Subject(op.name, op, shapes, small, _gain_and_bias if centred else _gain, parameters,
+                   partial(norm_cases.bytes_moved, of_sum=of_sum),
+                   partial(norm_cases.flops, centred=centred, of_sum=of_sum), {"eps": 1e-5}, link=parameters[-1],
+                   residual=of_sum, folders=("norm",))
 
 
 def _cross_entropy_arguments(rows: int, width: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -141,19 +150,10 @@ COPY = Subject("copy", None, _COPIED, _COPIED, lambda rows, width, rng: {}, (),
                lambda rows, width, backward: 2 * 4 * rows * width, lambda rows, width, backward: 0)
 
 SUBJECTS = {
-    "layer_norm": Subject("layer_norm", ops.layer_norm, layer_norm_cases.SHAPES, layer_norm_cases.SMALL,
-                          _layer_norm_arguments, ("gain", "bias"), layer_norm_cases.bytes_moved,
-                          layer_norm_cases.flops, {"eps": 1e-5}, link="bias"),
-    "rms_norm": Subject("rms_norm", ops.rms_norm, rms_norm_cases.SHAPES, rms_norm_cases.SMALL, _gain, ("gain",),
-                        rms_norm_cases.bytes_moved, rms_norm_cases.flops, {"eps": 1e-5}, link="gain",
-                        folders=("layer_norm", "rms_norm")),
-    "add_layer_norm": Subject("add_layer_norm", ops.add_layer_norm, add_norm_cases.SHAPES, add_norm_cases.SMALL,
-                              _layer_norm_arguments, ("gain", "bias"), add_norm_cases.bytes_moved,
-                              add_norm_cases.layer_norm_flops, {"eps": 1e-5}, link="bias", residual=True,
-                              folders=("add_norm", "layer_norm")),
-    "add_rms_norm": Subject("add_rms_norm", ops.add_rms_norm, add_norm_cases.SHAPES, add_norm_cases.SMALL, _gain,
-                            ("gain",), add_norm_cases.bytes_moved, add_norm_cases.rms_norm_flops, {"eps": 1e-5},
-                            link="gain", residual=True, folders=("add_norm", "layer_norm")),
+    "layer_norm": _norm(ops.layer_norm, centred=True, of_sum=False),
+    "rms_norm": _norm(ops.rms_norm, centred=False, of_sum=False),
+    "add_layer_norm": _norm(ops.add_layer_norm, centred=True, of_sum=True),
+    "add_rms_norm": _norm(ops.add_rms_norm, centred=False, of_sum=True),
     "softmax_cross_entropy": Subject("softmax_cross_entropy", ops.softmax_cross_entropy, cross_entropy_cases.SHAPES,
                                      cross_entropy_cases.SMALL, _cross_entropy_arguments, (),
                                      cross_entropy_cases.bytes_moved, cross_entropy_cases.flops),

@@ -29,7 +29,6 @@ from duoln.bench.survey import NOT_THERE, options, save
 from duoln.bench.turns import Entry, Side, take_turns
 from duoln.errors import DuolnError
 from duoln.kernels import source
-from duoln.kernels.recurrent import cases
 from duoln.kernels.recurrent.cases import Shape
 from duoln.system import processes
 
@@ -55,7 +54,7 @@ OPERATORS: tuple[tuple[str, tuple[int, int]], ...] = (
     ("layer_norm", (4099, 1001)), ("layer_norm", (199, 65_536)), ("layer_norm", (37, 262_144)),
     ("layer_norm", (4099, 257)), ("layer_norm", (199, 16_385)), ("layer_norm", (1, 131_072)),
     ("layer_norm", (4096, 1024)), ("softmax_cross_entropy", (4096, 1000)))
-"""In the order of their worth: large arrays that memory bounds, then rows and widths of quack's tests."""
+"""Operators and shapes, the most important first: large arrays, which memory bounds, then sizes of quack's tests."""
 COMPILED_OPERATORS = OPERATORS[-2:]
 """Those that `torch.compile` compiles, too. They come last, since that takes some seconds for each."""
 _SMALLER = (("layer_norm", (4096, 1000)), ("layer_norm", (32, 1024)), ("add_layer_norm", (4096, 1000)),
@@ -104,7 +103,7 @@ class Comparison(NamedTuple):
     name: str
     entries: Sequence[Entry]
     case: Callable[[Mapping[str, Any]], dict[str, Any]]
-    """The entries of a case in a record that its times do not give, from a row of `turns.take_turns`."""
+    """The entries of a case in a record, from a row of `turns.take_turns`."""
 
 
 _IMPORT_SECONDS = 60.0
@@ -174,7 +173,7 @@ def _measure(args: argparse.Namespace, kind: str, backend: Backend, comparisons:
     missing: dict[str, str] = {}
     good = True
     for comparison, rows, lacking in time_comparisons(comparisons, 2 if args.quick else 5, patience):
-        made += [make_case(copy_gbps=copy_gbps, runs=_RUNS, **comparison.case(row), **of_row(row)) for row in rows]
+        made += [make_case(copy_gbps=copy_gbps, runs=_RUNS, **comparison.case(row)) for row in rows]
         missing |= {f"{comparison.name}, {side}": why for side, why in lacking.items()}
         good = good and bool(rows)
         save({**make_record(kind, backend, None, copy_gbps, made), "missing": missing}, args.json)
@@ -190,6 +189,7 @@ LAYERS = (("lstm", Shape(100, 64, 256, 256), False), ("lstm", Shape(100, 64, 256
 """Cell, shape, and whether the gradient is computed too."""
 COMPILED_LAYER = ("lstm", Shape(100, 8, 400, 400), True)
 """The one whose loop is timed by `torch.compile` too: that takes half a minute to compile."""
+_LAYER_SIDES = ("duoln", "our products alone", "torch loop", "torch.nn.LSTM, no norm", "torch.nn.GRU, no norm")
 _QUICK_LAYERS = (("lstm", Shape(3, 4, 5, 6), True), ("gru", Shape(3, 4, 5, 6), False))
 
 
@@ -201,25 +201,15 @@ def rnn(args: argparse.Namespace, backend: Backend) -> int:
 
 def of_layer(cell: str, shape: Shape, backward: bool, backend: str, peers: Sequence[str]) -> Comparison:
     """The sides of one layer."""
-    asked = {"kind": "rnn", "cell": cell, "norm": "layer", "shape": list(shape), "backward": backward,
-             "backend": backend, "peer": None}
-    entries = [Entry("duoln", asked), Entry("our products alone", {**asked, "peer": recurrent.PRODUCTS}, checked=False)]
+    entries = [entry for entry in recurrent.entries(cell, "layer", shape, backward, backend, list(peers))
+               if entry.name in _LAYER_SIDES]
+    asked = entries[0].asked
     if backend == "cupy":  # where the first side walks in one launch
         entries.append(Entry("duoln, by steps", {**asked, "rule": "cuda steps"}))
-    if "torch" in peers:
-        peer = {**asked, "peer": "torch"}
-        entries += [Entry("torch loop", {**peer, "form": "loop"}),
-                    Entry(f"torch.nn.{cell.upper()}, no norm", {**peer, "form": "plain"}, checked=False)]
-        if (cell, shape, backward) == COMPILED_LAYER:
-            entries.append(Entry("torch loop, compiled", {**peer, "form": "compiled"}))
-
-    def case(row: Mapping[str, Any]) -> dict[str, Any]:
-        rule = row["facts"].get("rule")
-        return {"op": f"{cell} layer", "passes": operators.passes(backward), "shape": shape, "rule": rule,
-                "moved": None if backward else cases.least_bytes(cell, shape),
-                "flops": cases.flops(cell, shape, backward), "source": recurrent.source_of(cell, rule)}
-
-    return Comparison(f"{cell} layer {'x'.join(map(str, shape))} {operators.passes(backward)}", entries, case)
+    if "torch" in peers and (cell, shape, backward) == COMPILED_LAYER:
+        entries.append(Entry("torch loop, compiled", {**asked, "peer": "torch", "form": "compiled"}))
+    return Comparison(f"{cell} layer {'x'.join(map(str, shape))} {operators.passes(backward)}", entries,
+                      lambda row: recurrent.case_of(cell, "layer", shape, backward, row))
 
 
 # Training steps ---------------------------------------------------------------------------------------
@@ -259,7 +249,7 @@ def of_step(step: Step, backend: str, peers: Sequence[str]) -> Comparison:
             entries.append(Entry("torch, compiled", {**asked, "peer": "torch", "form": "compiled"}))
     return Comparison(f"{step.task} ln", entries, lambda row: {
         "op": f"{step.task} ln", "passes": "step", "shape": [step.batch],
-        "settings": {"preset": step.preset, **step.settings}})
+        "settings": {"preset": step.preset, **step.settings}, **of_row(row)})
 
 
 # compute-sanitizer ------------------------------------------------------------------------------------
@@ -269,7 +259,7 @@ _PROGRAM = "compute-sanitizer"
 _FOUND = 86
 """The exit code by which the program says that it found something."""
 _RESERVE_SECONDS = 4
-"""Of the part, to read the output of the tools."""
+"""Kept of the part's seconds to read the output of the tools."""
 _SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: .*")
 
 

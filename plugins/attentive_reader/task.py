@@ -17,14 +17,13 @@ from duoln.nn import Module, Params
 from duoln.plugins.attentive_reader import data
 from duoln.plugins.attentive_reader.batches import LastBatch, Order, evaluation_batches
 from duoln.plugins.attentive_reader.corpus import LastToken
-from duoln.plugins.attentive_reader.model import DropoutForm, Likelihood, Norm, Reader
+from duoln.plugins.attentive_reader.model import LIMIT, DropoutForm, Likelihood, Norm, Reader
 from duoln.plugins.attentive_reader.start import Start
 from duoln.plugins.attentive_reader.vocabulary import UNKNOWN
 from duoln.tasks import Column, Config, ReferenceCurve, Splits, Task
 from duoln.tasks.task import Predict
 
 Clip = Literal["paper", "norm", "none"]
-
 FIGURE = Path(__file__).with_name("figure2.csv")
 """The curves of figure 2, read off the vector figure in which the baseline and batch norm were first published."""
 
@@ -73,16 +72,10 @@ class AttentiveReaderConfig(Config):
     """Paper multiplies by `keep` in use, inverted divides by `keep` in training, none drops nothing."""
     keep: float = 0.5
     """Chance that a value is kept by dropout."""
-    bias_twice: bool = True
-    """An LSTM without norm adds its bias twice, as the authors' code does."""
     clip: Clip = "paper"
     """Bound on the norm of the gradients: that of the authors' code, the usual one, or none."""
-    clip_limit: float = 10.0
-    """The bound of `clip`."""
     likelihood: Likelihood = "paper"
     """The loss: -log(p + 1e-8), or -log p."""
-    eps: float = 1e-5
-    """Epsilon of the norms."""
     source: data.Source = "auto"
     """The questions: cnn is the original, novels, novels-large and record are substitutes, made is synthetic, auto is
     the first of cnn, novels, record and made that is available."""
@@ -139,7 +132,7 @@ class AttentiveReader(Task):
 
     def model(self, cfg: AttentiveReaderConfig) -> Module:
         return Reader(cfg.table, cfg.width, cfg.hidden, cfg.norm, cfg.everywhere, cfg.gain, cfg.start, cfg.dropout,
-                      cfg.keep, cfg.bias_twice, cfg.eps, cfg.likelihood, cfg.tied)
+                      cfg.keep, cfg.likelihood, cfg.tied)
 
     def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
         assert isinstance(model, Reader)
@@ -167,8 +160,8 @@ class AttentiveReader(Task):
 
     def optimizer(self, cfg: AttentiveReaderConfig) -> optim.Optimizer:
         bounds = {"paper": clip_as_published, "norm": optim.clip_global_norm}
-        clip = None if cfg.clip == "none" else bounds[cfg.clip](cfg.clip_limit)
-        return optim.Adam(learning_rate=cfg.learning_rate, clip=clip, donate=True)
+        return optim.Adam(learning_rate=cfg.learning_rate,
+                          clip=None if cfg.clip == "none" else bounds[cfg.clip](LIMIT), donate=True)
 
     def reference_curves(self) -> Sequence[ReferenceCurve]:
         """Validation error against updates of none, bn and bn-everywhere; layer norm's curve has no numbers."""

@@ -13,8 +13,8 @@ from h100 import H100, MULTIPROCESSORS, use_h100
 from duoln import ops
 from duoln.kernels import device_cases
 from duoln.kernels.case_table import rule_cases
-from duoln.kernels.layer_norm import plan as of_norms
-from duoln.kernels.layer_norm.variant import Norm
+from duoln.kernels.norm import Norm
+from duoln.kernels.norm import plan as of_norms
 from duoln.kernels.recurrent import plan as of_cells
 from duoln.kernels.recurrent.cluster_plan import CELLS, plan
 from duoln.kernels.settings import every_setting
@@ -137,13 +137,13 @@ def test_every_setting_runs(made, boundaries):
         storage = {"STORAGE": STORAGE[case.stored]} if STORAGE[case.stored] else {}
         if case.op in NORMS:
             p = _plan(case)
-            ran.add(("layer_norm/wide.cu" if p.wide else "layer_norm/layer_norm.cu", *sorted(p.macros.items())))
+            ran.add(("norm/wide.cu" if p.wide else "norm/norm.cu", *sorted(p.macros.items())))
         elif case.op in ("lstm", "gru", "rnn", "lstm_cell"):
             cell, hidden = case.op.partition("_")[0], case.inputs[1 if case.op != "lstm_cell" else 2].shape[-1]
             p = of_cells.plan(hidden, of_cells.RNN_WIDE if cell == "rnn" else of_cells.WIDE)
             macros = {**p.macros(**of_cells.norm_macros(cell, case.attrs["norm"])), **storage}
             ran.add((f"{cell}/{'wide' if p == of_cells.WIDE else cell}.cu", *sorted(macros.items())))
-    wanted = {(file, *sorted(macros.items())) for file, macros in every_setting() if file.partition("/")[0] in ("layer_norm", "lstm", "gru", "rnn")}
+    wanted = {(file, *sorted(macros.items())) for file, macros in every_setting() if file.partition("/")[0] in ("norm", "lstm", "gru", "rnn")}
     assert len(wanted) > 300 and wanted - ran == set()
 
 

@@ -18,7 +18,7 @@ if sys.platform != "linux":
 import stand_in_metal
 
 from duoln.kernels import metal, source
-from duoln.kernels.layer_norm.metal import MOST_COLUMNS
+from duoln.kernels.norm.metal import MOST_COLUMNS
 
 SIZES = [(1, 1, 1, 1), (3, 5, 3, 9), (2, 9, 2, 32), (2, 3, 2, 33), (2, 3, 5, 70), (2, 2, 3, 130), (2, 2, 1, 300),
          (1, 3, 2, 600), (2, 1, 1, 1100), (2, 2, 3, 8), (4, 2, 2, 7), (1, 7, 1, 128), (1, 2, 1, 257)]

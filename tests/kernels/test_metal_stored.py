@@ -17,7 +17,7 @@ if sys.platform != "linux":
 import stand_in_metal
 
 from duoln.kernels import metal, source
-from duoln.kernels.layer_norm.metal import MOST_COLUMNS
+from duoln.kernels.norm.metal import MOST_COLUMNS
 
 DTYPES = ("bfloat16", "float16")
 ARRAYS = {"layer_norm": 1, "rms_norm": 1, "add_layer_norm": 2, "add_rms_norm": 2}

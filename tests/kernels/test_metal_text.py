@@ -18,8 +18,8 @@ import stand_in_metal
 from duoln.errors import KernelError
 from duoln.kernels import metal, source
 from duoln.kernels.gru import metal as gru_metal
-from duoln.kernels.layer_norm import metal as layer_norm_metal
 from duoln.kernels.lstm import metal as lstm_metal
+from duoln.kernels.norm import metal as layer_norm_metal
 from duoln.kernels.recurrent.plan import METAL_LADDER
 
 WORDS = (Path(hostgpu.HERE) / "metal_words.h").read_text()

@@ -16,7 +16,7 @@ import stand_in_metal
 from duoln import ops
 from duoln.errors import KernelError
 from duoln.kernels.case_table import RuleCase, recurrent
-from duoln.kernels.layer_norm import metal as layer_norm_metal
+from duoln.kernels.norm import metal as layer_norm_metal
 from duoln.testing import check_error, selftest
 
 

@@ -11,7 +11,7 @@ from conftest import GPU, STAND_IN
 from duoln import ops, runtime
 from duoln.kernels import source
 from duoln.kernels.case_table import rule_cases
-from duoln.kernels.layer_norm.plan import plan
+from duoln.kernels.norm.plan import plan
 from duoln.testing import check_rule
 
 pytestmark = pytest.mark.skipif(GPU == STAND_IN and sys.platform != "linux", reason="kernels run on the CPU under Linux only")

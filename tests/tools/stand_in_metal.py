@@ -21,8 +21,8 @@ import pytest
 
 from duoln.kernels import metal
 from duoln.kernels.gru import metal as gru
-from duoln.kernels.layer_norm import metal as layer_norm
 from duoln.kernels.lstm import metal as lstm
+from duoln.kernels.norm import metal as layer_norm
 
 _SMALL = 8
 _ATTRIBUTES = {
