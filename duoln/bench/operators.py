@@ -82,7 +82,7 @@ def make_plans(subjects: Sequence[Subject], shapes: Sequence[Shape] | None, smal
 class Yardstick:
     """A plain copy of more than the caches hold: the bandwidths of other cases are given as fractions of its bandwidth.
 
-    On a CPU it is a copy of NumPy's arrays, whichever library computes: by our own C++, which writes past the caches,
+    On a CPU it is a copy of NumPy's arrays, whichever library computes: by our own C++ with streaming stores,
     or by NumPy where nothing is compiled. It is timed again before each case, because the speed of a machine changes.
     """
 

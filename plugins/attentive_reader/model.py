@@ -23,7 +23,7 @@ _BATCH_GAIN = 0.1
 LIMIT = 10.0
 """The bound on the norm of all gradients together."""
 _FLOOR = 1e-8
-"""The code behind the paper adds this to a probability before it takes the logarithm."""
+"""A number that the code behind the paper adds to a probability before it takes the logarithm."""
 _NEVER = -1e9
 """The score of a place where there is no word."""
 
@@ -137,7 +137,7 @@ class Reader(nn.Module):
         return -ops.log(ops.exp(-nats) + _FLOOR) if self.likelihood == "paper" else nats
 
     def attention(self, params: Params, states: Tensor, asked: Tensor, mask: Tensor) -> Tensor:
-        """The attention's weights of each place of the passage: (T, B), a column adds up to 1."""
+        """The attention to each place of the passage: (T, B), a column adds up to 1."""
         # (d M) . (q M) is d . (q M M'): one product for the question in the place of one for every word.
         match = params["match"]["weight"]
         query = ops.matmul(ops.matmul(asked, match), ops.permute_dims(match, axes=(1, 0)))

@@ -35,15 +35,15 @@ class AttentiveReaderConfig(Config):
     batch_size: int = 64
     learning_rate: float = 8e-5
     norm: Norm = "layer-theano"
-    """The norm of the LSTMs."""
+    """Norm of the LSTMs."""
     everywhere: bool = False
-    """Attention and output have batch norm, too."""
+    """True puts batch norm into attention and output too."""
     gain: float | None = None
     """Initial gain of the LSTMs' norms; none is 1, or 0.1 for batch norm."""
     table: int = 65_829
     """Rows of the table of words; the answer is one of all of them, or one class more."""
     min_count: int = 2
-    """The number of times that the training set must have a word for it to be known."""
+    """Least number of times that the training set must have a word that is known."""
     vocabulary: str | None = None
     """A file of words, one a line, in the place of those of the training set; none is the latter."""
     width: int = 240
@@ -53,11 +53,11 @@ class AttentiveReaderConfig(Config):
     sentences: int | None = 4
     """Read only so many sentences of a passage, those that share most words with the question; none is all."""
     window: int | None = None
-    """Read only words at most so far from an entity, in the sentences that are read; none is all."""
+    """The largest distance from an entity at which words of the rest of a passage are read; none is all."""
     within_from: int | None = None
     """Train also on questions made of the training passages: every sentence from this one on, after those before it."""
     last_token: LastToken = "dropped"
-    """The last token of every passage and question: read (kept) or not."""
+    """The last token of every passage and question: read or dropped."""
     order: Order = "sequential"
     """Order of the questions: as they stand, new in every epoch, or new with batches of like lengths."""
     last_batch: LastBatch = "dropped"
@@ -67,7 +67,7 @@ class AttentiveReaderConfig(Config):
     start: Start = "paper"
     """Initial weights: those of the authors' code, or Glorot's, each drawn on its own."""
     tied: bool = False
-    """The scores of words are products with their vectors, instead of a matrix of their own."""
+    """True makes the scores of words products with their vectors, in the place of a matrix of their own."""
     dropout: DropoutForm = "paper"
     """Paper multiplies by `keep` in use, inverted divides by `keep` in training, none drops nothing."""
     keep: float = 0.5
@@ -160,8 +160,8 @@ class AttentiveReader(Task):
 
     def optimizer(self, cfg: AttentiveReaderConfig) -> optim.Optimizer:
         bounds = {"paper": clip_as_published, "norm": optim.clip_global_norm}
-        return optim.Adam(learning_rate=cfg.learning_rate,
-                          clip=None if cfg.clip == "none" else bounds[cfg.clip](LIMIT), donate=True)
+        clip = None if cfg.clip == "none" else bounds[cfg.clip](LIMIT)
+        return optim.Adam(learning_rate=cfg.learning_rate, clip=clip, donate=True)
 
     def reference_curves(self) -> Sequence[ReferenceCurve]:
         """Validation error against updates of none, bn and bn-everywhere; layer norm's curve has no numbers."""

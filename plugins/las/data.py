@@ -39,7 +39,7 @@ BATCH_AXES = dict.fromkeys(("x", "mask", "labels", "weight", "coin", "gumbel",
 
 
 def alphabet_of(source: Source) -> Alphabet:
-    """The alphabet of the transcripts of a source."""
+    """The alphabet of the corpora of a source."""
     return TIMIT if source == "timit" else LETTERS
 
 

@@ -28,6 +28,7 @@ FORGET_BIAS = 1.0
 
 Batch = Mapping[str, Tensor]
 
+
 def of_lstm(n_in: int, n_hidden: int) -> Initializer:
     """The initialiser of both matrices of an LSTM cell, as in TensorFlow, on which nabu is built.
 

@@ -95,7 +95,7 @@ def _batches(part: Part, batch_size: int, seed: int, steps: int) -> Callable[[in
 
 
 def padded_length(longest: int) -> int:
-    """The number of time steps of a batch whose longest sentence has so many, its end counted."""
+    """The number of steps of a batch whose longest sentence has so many, its end counted."""
     return next((n for n in _LENGTHS if n >= longest), -(-longest // _LONG) * _LONG)
 
 

@@ -27,9 +27,9 @@ class OrderEmbeddingsConfig(Config):
     """Settings; the defaults are the protocol's."""
 
     norm: Norm = "none"
-    """The norm of the GRU that reads captions."""
+    """Norm of the GRU that reads captions."""
     score: Score = "order"
-    """The comparison of a caption and an image: by order violations, or by the cosine."""
+    """Comparison of a caption and an image: by order violations, or by the cosine."""
     margin: float = 0.05
     """The margin by which a right pair must be better than a wrong one."""
     joint_size: int = 1024

@@ -32,7 +32,7 @@ class SkipThoughtsConfig(Config):
     bias_correction: Literal["standard", "kiros2015"] = "kiros2015"
     """Adam's: standard, or that of the authors' code, which makes early updates larger."""
     norm: Norm = "layer-theano"
-    """The norm of the GRUs."""
+    """Norm of the GRUs."""
     hidden: int = 2400
     """Units of each GRU, and the size of a sentence's code."""
     width: int = 620
@@ -42,9 +42,9 @@ class SkipThoughtsConfig(Config):
     longest: int = 30
     """Sentences must have fewer words than this."""
     filtering: data.Filter = "batch"
-    """Triplets with a long neighbour are left out of each batch, as in the authors' code, or before."""
+    """When triplets with a long neighbour are left out: from each batch, as in the authors' code, or before."""
     lower_case: bool = False
-    """All words are read in lower case."""
+    """True reads all words in lower case."""
     source: data.Source = "auto"
     """The sentences: bookcorpus is the original, novels100 and novels are substitutes, made is synthetic, auto is the
     first that is available."""
@@ -57,8 +57,8 @@ class SkipThoughtsConfig(Config):
     valid_triplets: int = 1024
     """Triplets of sentences of the validation."""
     judge: Literal["none", "fixed", "nested"] = "nested"
-    """The evaluation on SICK, MR, CR, SUBJ and MPQA during training: none, all with one strength of the penalty, or
-    the whole protocol."""
+    """The work of an evaluation during training on SICK, MR, CR, SUBJ and MPQA: none, all with one strength of the
+    penalty, or the whole protocol."""
     sick_round: Round = "keras0"
     """Epochs and batch of a round of training on SICK: the defaults of Keras before 1.0, or from 1.0 on."""
 

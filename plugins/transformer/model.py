@@ -56,5 +56,5 @@ class CharacterTransformer(nn.Module):
         return ops.linear_cross_entropy(self.states(params, x), output["weight"], output["bias"], y)
 
     def logits(self, params: Params, x: Tensor) -> Tensor:
-        """The scores of each next character."""
+        """The logits of each next character."""
         return self.output(params["output"], self.states(params, x))

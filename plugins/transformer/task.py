@@ -35,14 +35,14 @@ class TransformerConfig(Config):
     learning_rate: float = 1e-3
     """The highest; see `warm` and `warmup`."""
     warm: bool = False
-    """The rate rises to its highest value along a line; else it has that value from the first update on."""
+    """True lets the rate rise to its highest value along a line; else it has that value from the first update on."""
     warmup: int = 4000
     """The last update that has the highest rate at most; from there on it falls with the inverse root of the number of
     updates. 0 keeps the rate as it is."""
     norm: NormPlace = "pre"
-    """The place of a block's norms: pre is before attention and layers, post is after each sum."""
+    """Place of the norms of a block: pre is before attention and layers, post is after each sum."""
     kind: NormKind = "layer"
-    """The kind of the norms: layer norm or RMS norm."""
+    """Kind of the norms: layer norm or RMS norm."""
     blocks: int = 6
     """Blocks of attention and two layers."""
     width: int = 512

@@ -1,4 +1,4 @@
-"""A glimpse of DRAW on the CPU, compiled: a row stays in the first cache from its filters to what is read."""
+"""A glimpse of DRAW on the CPU, compiled: a row stays in L1 from its filters to the glimpse."""
 
 from __future__ import annotations
 
