@@ -57,7 +57,7 @@ PHRASES = {
     "asks the memory": "prefetches",
 }
 """Plain words in texts and comments for which the field has a term."""
-OLDER_TEXTS = ("kernels/layer_norm/", "kernels/norm/", "kernels/recurrent/", "kernels/gru/")
+OLDER_TEXTS = ("kernels/recurrent/", "kernels/gru/")
 """Rooms whose texts still have some of them."""
 FRAGMENT = re.compile(r"\s*(What|Where|How|Whether|Of)\b")
 """The first word of a docstring that cannot be read without the name above it."""

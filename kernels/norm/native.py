@@ -29,11 +29,11 @@ _DIFFERENTIATE = {centred: native.Function(
 
 class _Kept(NamedTuple):
     rows: Array
-    """What was normalised, (rows, width)."""
+    """The rows that were normalised, (rows, width)."""
     gain: Array | None
     bias: Array | None
     means: Array | None
-    """Of each row its mean and the mean of what is left without that, (rows, 2); None for an RMS norm."""
+    """(rows, 2): the mean, and the mean of the row after subtracting it; None for an RMS norm."""
     rstd: Array
     activation: str | None
 
