@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from duoln.ops.recurrent.variants import GATES, has_bias, norm_shapes
+from duoln.kernels.recurrent.cells import FUSED
+from duoln.ops.recurrent.variants import CELLS, has_bias, norm_shapes
 
 
 class RuleCase(NamedTuple):
@@ -65,8 +66,6 @@ CELL_SIZES = ((1, 1, 1, 1), (3, 5, 3, 9), (2, 9, 2, 32), (2, 3, 2, 33), (2, 3, 1
 LONG_CELL_SIZES = ((1, 2, 1, 2100), (1, 1, 1, 4096))
 _OF_A_STEP = 3 * 4
 """Roundings to 16 bits in a time step: both products and the state, which a gain of two makes twice as large each."""
-VARIANTS = (("rnn", "none"), ("rnn", "layer"), ("lstm", "none"), ("lstm", "layer"), ("lstm", "layer-cell"),
-             ("lstm", "layer-theano"), ("gru", "none"), ("gru", "layer"), ("gru", "layer-theano"))
 
 
 def rule_cases() -> list[RuleCase]:
@@ -143,7 +142,7 @@ def norm_label(op: str, shape: Sequence[int], *, activation: str | None = None, 
 
 
 def _recurrent() -> Iterator[RuleCase]:
-    for cell, norm in VARIANTS:
+    for cell, norm in FUSED:
         for sizes in CELL_SIZES:
             for masked, reverse in ((False, False), (True, True)):
                 yield recurrent(cell, norm, sizes, masked, reverse)
@@ -154,11 +153,11 @@ def recurrent(cell: str, norm: str, sizes: Sequence[int], masked: bool, reverse:
               gradient_limit: float | None = None) -> RuleCase:
     """One case of a recurrent operator; `sizes` are time steps, rows, inputs and hidden units."""
     steps, batch, n_in, hidden = sizes
-    gates = GATES[cell] * hidden
+    gates = CELLS[cell].gates * hidden
 
     def arrays() -> Sequence[np.ndarray | None]:
         rng = np.random.default_rng([*sizes, masked])
-        first = [_floats(rng, batch, hidden) for _ in range(2 if cell == "lstm" else 1)]
+        first = [_floats(rng, batch, hidden) for _ in range(len(CELLS[cell].states))]
         weights = [_floats(rng, n, gates, scale=n ** -0.5) for n in (n_in, hidden)]
         bias = _floats(rng, gates) if has_bias(cell, norm) else None
         mask = rng.random((steps, batch)) < 0.6 if masked else None

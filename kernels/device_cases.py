@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from duoln.kernels.case_table import (
     MANY,
-    VARIANTS,
     RuleCase,
     adam_rates,
     adam_update,
@@ -27,6 +26,7 @@ from duoln.kernels.case_table import (
     recurrent_label,
     take,
 )
+from duoln.kernels.recurrent.cells import FUSED
 
 STORED = ("float16", "bfloat16")
 NORMS = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
@@ -92,7 +92,7 @@ _LONG = (("lstm", "layer", 8, 400), ("lstm", "layer", 64, 256), ("lstm", "layer"
 
 def _walks() -> Iterator[DeviceCase]:
     """The walk and the rule by steps run on each of them."""
-    for cell, kind in VARIANTS:
+    for cell, kind in FUSED:
         yield _walk(cell, kind, (9, 32, 3, 240 if cell == "rnn" else 128), masked=True, reverse=True, net=True)
         if kind == "layer":
             yield _walk(cell, kind, (9, 3, 2, 600 if cell == "rnn" else 130), net=True)
@@ -118,7 +118,7 @@ def walked_layers() -> list[tuple[str, str, int, int]]:
 def _steps_of_16_bits() -> Iterator[DeviceCase]:
     """One for each launch plan; and so many rows that the sum over them takes two levels."""
     for stored in STORED:
-        for cell, kind in VARIANTS:
+        for cell, kind in FUSED:
             yield _walk(cell, kind, (4, 5, 3, 33), masked=True, reverse=True, net=True, stored=stored)
             for sizes in ((9, 5, 3, 9), (3, 3, 3, 130), (3, 3, 3, 300), (3, 3, 3, 600), (2, 3, 3, 1100)):
                 yield _walk(cell, kind, sizes, stored=stored)

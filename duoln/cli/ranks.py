@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from duoln.cli import streams
-from duoln.cli.going_on import BY_LAUNCH, resume_command
+from duoln.cli.planned import BY_LAUNCH, resume_command
 from duoln.errors import RankError, UsageError
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from duoln.cli import facts, planned
 from duoln.cli.ended import Ended, show_ended
-from duoln.cli.going_on import resume_command
 from duoln.cli.guard import as_document, guarded
 from duoln.cli.one_task import say_absent, say_data
 from duoln.cli.parser import Parser
@@ -232,7 +231,7 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
             figures = train_in_folder(trainer, top / job.name, [display, *loggers(top / job.name), *listeners],
                                       args.resume is not None, args.resume != "anyway", watch)
         except Interrupted as end:
-            stop = Interrupted(f"{end}; go on with\n{resume_command(args.words, top)}", end.number)
+            stop = Interrupted(f"{end}; go on with\n{planned.resume_command(args.words, top)}", end.number)
             ended.append(Ended(job, splits.dataset, "interrupted", trainer.result()))
             show_ended(task, backend, ended, top, args.json, as_document(stop, str(stop), stop.exit_code))
             raise stop from None
@@ -263,7 +262,7 @@ def _together(failures: Mapping[str, DuolnError]) -> DuolnError | None:
 
 
 def _loggers(name: str | None, say: Callable[[str], None]) -> Callable[[Path], list[Listener]]:
-    """What makes the listeners of --log-to for the folder of a run.
+    """A function that makes the listeners of --log-to for the folder of a run.
 
     Raises:
         UsageError: the package that writes the files is missing.

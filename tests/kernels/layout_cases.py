@@ -7,10 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from duoln.kernels.case_table import RuleCase, recurrent, rule_cases
-from duoln.ops.recurrent.variants import norm_shapes
-
-CELLS = {"rnn": ("none", "layer"), "lstm": ("none", "layer", "layer-cell", "layer-theano"),
-         "gru": ("none", "layer", "layer-theano")}
+from duoln.kernels.recurrent.cells import FUSED, fused_norms
+from duoln.ops.recurrent.variants import CELLS, norm_shapes
 
 
 def _floats(rng: np.random.Generator, *shapes: tuple[int, ...]) -> list[np.ndarray]:
@@ -89,10 +87,9 @@ def images() -> Iterator[RuleCase]:
 
 def cells() -> Iterator[RuleCase]:
     """Whole sequences of every variant, and single steps."""
-    for cell, norms in CELLS.items():
-        for norm in norms:
-            yield _sequence(cell, norm, (2, 3, 2, 4))
-    for norm in CELLS["lstm"]:
+    for cell, norm in FUSED:
+        yield _sequence(cell, norm, (2, 3, 2, 4))
+    for norm in fused_norms("lstm"):
         yield _step(norm, 2, 3)
 
 
@@ -104,11 +101,10 @@ def more_cells() -> Iterator[RuleCase]:
 
 def all_cells() -> Iterator[RuleCase]:
     """The same of every variant."""
-    for cell, norms in CELLS.items():
-        for norm in norms:
-            yield from _masked(cell, norm)
-            yield _sequence(cell, norm, (1, 2, 3, 1))
-    for norm in CELLS["lstm"]:
+    for cell, norm in FUSED:
+        yield from _masked(cell, norm)
+        yield _sequence(cell, norm, (1, 2, 3, 1))
+    for norm in fused_norms("lstm"):
         yield _step(norm, 1, 4)
 
 

@@ -16,7 +16,8 @@ from duoln.kernels.case_table import rule_cases
 from duoln.kernels.norm import Norm
 from duoln.kernels.norm import plan as of_norms
 from duoln.kernels.recurrent import plan as of_cells
-from duoln.kernels.recurrent.cluster_plan import CELLS, plan
+from duoln.kernels.recurrent.cells import FUSED
+from duoln.kernels.recurrent.cluster_plan import plan
 from duoln.kernels.settings import every_setting
 from duoln.testing import selftest
 
@@ -92,7 +93,7 @@ def _layouts(cell, norm, batch, hidden):
 
 def test_walks_have_every_layout_of_common_sizes():
     layouts = {layout for cell, norm, (_, batch, _, hidden), *_ in _walks() for layout in _layouts(cell, norm, batch, hidden)}
-    common = {layout for (cell, norm), (batch, hidden) in product(CELLS, COMMON) for layout in _layouts(cell, norm, batch, hidden)}
+    common = {layout for (cell, norm), (batch, hidden) in product(FUSED, COMMON) for layout in _layouts(cell, norm, batch, hidden)}
     assert len(common) > 19 and common - layouts == set()
     assert {cluster for cluster, _, _ in layouts} == {1, 2, 4, 8, 16} and {rows for _, rows, _ in layouts} == {1, 2, 4, 8}
 
@@ -108,7 +109,7 @@ def test_every_variant_is_masked_and_reversed_in_clusters():
     for cell, norm, (_, batch, _, hidden), masked, reverse, _ in _walks():
         if all(cluster > 1 for cluster, _, _ in _layouts(cell, norm, batch, hidden)):
             kinds[cell, norm].add((masked, reverse))
-    assert all({(False, False), (True, False), (True, True)} <= kinds[variant] for variant in CELLS)
+    assert all({(False, False), (True, False), (True, True)} <= kinds[variant] for variant in FUSED)
 
 
 def _plan(case):
@@ -140,10 +141,10 @@ def test_every_setting_runs(made, boundaries):
             ran.add(("norm/wide.cu" if p.wide else "norm/norm.cu", *sorted(p.macros.items())))
         elif case.op in ("lstm", "gru", "rnn", "lstm_cell"):
             cell, hidden = case.op.partition("_")[0], case.inputs[1 if case.op != "lstm_cell" else 2].shape[-1]
-            p = of_cells.plan(hidden, of_cells.RNN_WIDE if cell == "rnn" else of_cells.WIDE)
+            p = of_cells.plan(hidden, cell)
             macros = {**p.macros(**of_cells.norm_macros(cell, case.attrs["norm"])), **storage}
-            ran.add((f"{cell}/{'wide' if p == of_cells.WIDE else cell}.cu", *sorted(macros.items())))
-    wanted = {(file, *sorted(macros.items())) for file, macros in every_setting() if file.partition("/")[0] in ("norm", "lstm", "gru", "rnn")}
+            ran.add((of_cells.wide_file(cell) if hidden > of_cells.MOST_KEPT else f"recurrent/{cell}/{cell}.cu", *sorted(macros.items())))
+    wanted = {(file, *sorted(macros.items())) for file, macros in every_setting() if file.startswith(("norm/", *(f"recurrent/{cell}/" for cell in ("lstm", "gru", "rnn"))))}
     assert len(wanted) > 300 and wanted - ran == set()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import windowed_conv
 from conftest import GPU, STAND_IN, get_backend
 from layout_cases import layout_cases, long_layout_cases
 from layout_table import Tally
@@ -11,7 +12,6 @@ from numpy.lib.stride_tricks import as_strided
 from duoln import ops
 from duoln.core import Op, Rule
 from duoln.kernels import native
-from duoln.kernels.conv import numpy as conv
 
 LEAST = {"activated_linear": 20, "add": 140, "add_layer_norm": 340, "add_rms_norm": 290, "adam_update": 200, "batch_norm": 650,
          "conv2d": 480, "global_norm": 20, "gru": 600, "layer_norm": 700, "leaky_relu": 140,
@@ -60,8 +60,8 @@ def _steps_of_any_axis(padded, kernel, axes):
 
 
 def test_a_rule_that_trusts_the_stride_of_an_axis_of_length_1_is_found(numpy_backend, monkeypatch):
-    monkeypatch.setenv("DUOLN_NATIVE", "0")
-    monkeypatch.setattr(conv, "sliding_window_view", _steps_of_any_axis)
+    monkeypatch.setitem(ops.conv2d._rules, "numpy", [windowed_conv.RULE])
+    monkeypatch.setattr(windowed_conv, "sliding_window_view", _steps_of_any_axis)
     with pytest.raises(AssertionError, match=r"conv2d.*'image by image'"):
         Tally().run([proof for proof in _of("conv2d") if proof.inputs[0].shape[-1] == 1], numpy_backend)
 

@@ -17,10 +17,11 @@ import stand_in_metal
 
 from duoln.errors import KernelError
 from duoln.kernels import metal, source
-from duoln.kernels.gru import metal as gru_metal
-from duoln.kernels.lstm import metal as lstm_metal
 from duoln.kernels.norm import metal as layer_norm_metal
+from duoln.kernels.recurrent.metal import MetalSteps
 from duoln.kernels.recurrent.plan import METAL_LADDER
+from duoln.ops.recurrent.formulas import Settings
+from duoln.ops.recurrent.variants import CELLS, norm_shapes
 
 WORDS = (Path(hostgpu.HERE) / "metal_words.h").read_text()
 
@@ -46,14 +47,11 @@ def texts(batch, hidden):
                 for dtype in (mx.float32, mx.float16, mx.bfloat16):
                     layer_norm_metal.backward(state.astype(dtype), gain, bias, state.astype(dtype), 1e-5, activation, needs)
         for mask in (None, mx.ones((batch,), mx.bool_)):
-            wide, proj = mx.zeros((4 * hidden,)), mx.zeros((batch, 4 * hidden))
-            for of_h_proj in ((wide, wide), (None, None)):
-                p = lstm_metal.Parameters(*of_h_proj, row, row)
-                kept = lstm_metal.forward(proj, proj, state, state, p, mask, 1e-5)[-1]
-                lstm_metal.backward(kept, p, state, state)
-            wide, proj = mx.zeros((3 * hidden,)), mx.zeros((batch, 3 * hidden))
-            kept = gru_metal.forward(proj, proj, state, wide, wide, mask, 1e-5)[-1]
-            gru_metal.backward(kept, wide, wide, state)
+            for cell, norm in (("lstm", "layer"), ("lstm", "layer-cell"), ("gru", "layer")):
+                proj, states = mx.zeros((batch, CELLS[cell].gates * hidden)), (state,) * len(CELLS[cell].states)
+                norms = {name: mx.zeros(shape) for name, shape in norm_shapes(cell, norm, hidden).items()}
+                steps = MetalSteps(None, cell, Settings(norm, 1e-5), None, norms)
+                steps.backward(steps.forward(proj, proj, states, mask)[1], list(states))
     return made
 
 
@@ -96,11 +94,11 @@ def test_small_arrays_are_in_constant_memory():
                     for end in ("1 x 1", "3 x 600"))
     assert "const constant float* h_proj" in small and "const device float* h_proj" in large
     assert "const constant float& eps" in small and "const constant int* h_shape" in small
-    assert source.metal("gru/gru_forward.metal")[1] in large
+    assert source.metal("recurrent/gru/gru_forward.metal")[1] in large
 
 
 def test_no_threadgroup_is_larger_than_any_pipeline_allows():
-    kernel = metal.Kernel("gru/gru_forward.metal", "h: float32[2]")
+    kernel = metal.Kernel("recurrent/gru/gru_forward.metal", "h: float32[2]")
     with pytest.raises(KernelError, match=r"\[gru_forward\] expected at most 512 threads, found 1024"):
         kernel(1, 1024, (None,), {}, {})
     assert max(threads for threads, _ in METAL_LADDER) <= metal.MOST_THREADS

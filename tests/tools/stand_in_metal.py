@@ -20,9 +20,8 @@ import numpy as np
 import pytest
 
 from duoln.kernels import metal
-from duoln.kernels.gru import metal as gru
-from duoln.kernels.lstm import metal as lstm
 from duoln.kernels.norm import metal as layer_norm
+from duoln.kernels.recurrent import metal as cells
 
 _SMALL = 8
 _ATTRIBUTES = {
@@ -34,8 +33,8 @@ _TYPES = {"float32": "float", "int32": "int32_t", "bool": "bool", "float16": "fl
 """Metal's types of NumPy's dtypes; the bits of bfloat16 are uint16."""
 _SHARED = re.compile(r"^(\s*)threadgroup (?=\w+ \w+\[)", re.M)
 
-_MODULES = (layer_norm, lstm, gru)
-KERNELS = {k.name: k for module in _MODULES for k in vars(module).values() if isinstance(k, metal.Kernel)}
+_OF_LAYER_NORM = [k for k in vars(layer_norm).values() if isinstance(k, metal.Kernel)]
+KERNELS = {k.name: k for k in (*_OF_LAYER_NORM, *cells.FORWARD.values(), *cells.BACKWARD.values())}
 """Every Metal kernel of duoln, by name."""
 
 launches: list[str] = []
@@ -144,8 +143,8 @@ def install(patch: pytest.MonkeyPatch, metal_kernel: Any = None) -> None:
     patch.setattr(mx.metal, "is_available", lambda: True)
     for kernel in KERNELS.values():
         patch.setattr(kernel, "_made", {})
-    for module in _MODULES:
-        patch.setattr(module._layouts, "_refused", {})
+    for layouts in (layer_norm._layouts, *cells.LAYOUTS.values()):
+        patch.setattr(layouts, "_refused", {})
 
 
 def ran(before: int) -> set[str]:

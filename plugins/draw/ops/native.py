@@ -35,7 +35,7 @@ class _Saved(NamedTuple):
     filters: Array
     """Columns, then rows, of the grid that reads and then of the grid that writes: (B, 2, read + write, line)."""
     seen_rows: Array
-    """Both images between the rows of the grid that reads: (B, 2 read, line)."""
+    """The two images after the row filters of the grid that reads: (B, 2 read, line)."""
     sizes: tuple[Any, ...]
 
 
