@@ -77,7 +77,7 @@ class Problem(NamedTuple):
 
     @property
     def is_apart(self) -> bool:
-        """Whether the gradients of the two products differ: each has a norm of its own, or a gate needs it alone."""
+        """True if the gradients of the two products differ: each has a norm of its own, or a gate needs it alone."""
         return "gain_x" in self.norms or CELLS[self.cell].apart
 
     @property
@@ -92,12 +92,12 @@ class Problem(NamedTuple):
 
     @property
     def kernel_adds_bias(self) -> bool:
-        """Whether the kernel adds the bias to the gates; if not, it is in x_proj."""
+        """True if the kernel adds the bias to the gates; if not, it is in x_proj."""
         return self.cell == "lstm"
 
     @property
     def keeps_sum(self) -> bool:
-        """Whether the kernel adds the products up in x_proj, and no gate needs one alone."""
+        """True if the kernel adds the products up in x_proj, and no gate needs one alone."""
         return self.cell == "rnn"
 
     @property

@@ -2,7 +2,7 @@
 
 A compiled walk gets the input's product for all positions and gives the gradients of both products; the large products
 before and after it are made apart. Few inputs can be multiplied within the walk (inputs.h). Its arrays hold
-the H columns of a gate in `stride` columns, filled up with zeros, so that no vector ends beyond a gate. Positions (time
+the H columns of a gate in `stride` columns, padded with zeros, so that no vector ends beyond a gate. Positions (time
 step, row) that a mask takes out have no place in the products.
 """
 
@@ -23,9 +23,9 @@ from duoln.kernels.signature import parameters
 from duoln.ops.recurrent.variants import CELLS
 
 PANEL_BYTES = 64
-"""As in tile.h."""
+"""The bytes of a panel, as in tile.h."""
 ROW_BLOCK = 8
-"""As in walk.h."""
+"""The rows of a block, as in walk.h."""
 BY_UNITS_BELOW = 16
 """With fewer rows than this, threads share the units of all rows; else each has its own rows, and reads all weights."""
 WEIGHTS_READ_ONCE = 8 << 20
@@ -38,7 +38,7 @@ _WORTH_THREADS = 1 << 20
 
 
 class Units(NamedTuple):
-    """How the columns of the gates stand in the arrays of a walk."""
+    """The columns of the gates in the arrays of a walk."""
 
     gates: int
     hidden: int
@@ -144,7 +144,7 @@ def given(units: Units, d_state: Array | None, like: Array) -> Array:
 
 
 def threads(positions: Positions, w_h: Array) -> tuple[int, int]:
-    """How many threads walk, and whether (1 or 0) they share units instead of rows."""
+    """The number of threads of a walk, and 1 if they share units instead of rows, else 0."""
     count = host.threads_for(positions.batch * w_h.size, _WORTH_THREADS)
     return count, int(positions.batch < BY_UNITS_BELOW or w_h.nbytes >= WEIGHTS_READ_ONCE)
 
@@ -223,10 +223,10 @@ def optional(d_hidden: Array | None) -> Array | None:
 
 
 class Walked(NamedTuple):
-    """What every compiled cell keeps for its products."""
+    """The arrays that every compiled cell keeps for its products."""
 
     x: Array
-    """Of the positions, (positions, in)."""
+    """The input of the positions, (positions, in)."""
     w_x: Array
     """(in, gates * stride), centred, as it was multiplied; of one step (in, gates * H), as it is."""
     w_h: Array
@@ -238,12 +238,12 @@ class Walked(NamedTuple):
     centre: Callable[..., Array]
     """Takes the means out of a weight's rows, as norms of its product do; or nothing, without such norms."""
     is_one_step: bool
-    """Whether a walk forward multiplies the inputs and the states of one time step with the weights as they lie."""
+    """True if a walk forward multiplies the inputs and the states of one time step with the weights as they lie."""
 
     @classmethod
     def of(cls, units: Units, positions: Positions, x: Array, h: Array, w_x: Array, w_h: Array,
            centre: Callable[..., Array]) -> Walked:
-        """Of an operator's arrays; the states after the first one have room, and no values yet."""
+        """The arrays of an operator; the states after the first one have room, and no values yet."""
         is_one_step = positions.steps == 1 and positions.slots is None and 0 < positions.batch <= MOST_ROWS
         w_x = np.ascontiguousarray(w_x) if is_one_step else units.filled(centre(w_x))
         return cls(positions.rows(x), w_x, np.ascontiguousarray(w_h), states(units, positions, h), units, positions,
