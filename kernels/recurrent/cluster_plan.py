@@ -25,7 +25,7 @@ _PORTABLE = 8
 _ROWS = (1, 2, 4, 8)
 _MOST_EACH, _MOST_SLICES = 8, 8
 _WEIGHTS_IN_REGISTERS = {"forward": 132, "backward": 112}
-"""Registers of a thread; with more, some variant spills (`tests/kernels/test_nvrtc.py`)."""
+"""The weights of a thread in registers; with more, some variant spills (`tests/kernels/test_nvrtc.py`)."""
 _SUMS, _OUTPUTS, _UNITS = 4, 2, 1
 """Sums and outputs of a thread, and units of a lane, that the numbers above leave room for."""
 _OF_A_SUM, _OF_AN_OUTPUT, _OF_A_UNIT = 3, 8, 24
@@ -38,18 +38,18 @@ _GROUP = 18
 
 
 class Device(NamedTuple):
-    """The sizes of a device that a plan needs."""
+    """The properties of a device that a plan needs."""
 
     shared: int
-    """Bytes of shared memory that a block may ask for."""
+    """Bytes of shared memory that a block may allocate."""
     active: tuple[int, ...]
-    """The clusters of each size in CLUSTERS that run at once; 0 where one does not fit."""
+    """The number of clusters of each size in CLUSTERS that run at once; 0 where one does not fit."""
     without: str = "the device has no clusters of blocks"
     """The reason if no size fits."""
 
     @classmethod
     def of(cls, major: int, multiprocessors: int, shared: int) -> Device:
-        """The assumed device of a compute capability (9 Hopper, 10 to 12 Blackwell), without asking one."""
+        """The assumed properties of a device of a compute capability (9 Hopper, 10 to 12 Blackwell)."""
         most = 0 if major < 9 else 16 if major < 12 else _PORTABLE
         return cls(shared, tuple(max(multiprocessors // _GROUP * (16 // n), 1) if n <= most else 0 for n in CLUSTERS))
 
@@ -59,17 +59,17 @@ class Device(NamedTuple):
 
 
 _EXCHANGE_CYCLES = 420
-"""From a push to the end of the wait for it. 180 cycles from one multiprocessor to another one are published for an
+"""Cycles from a push to the end of the wait for it. 180 from one multiprocessor to another one are published for an
 H100; the rest is the push, the count at the signal and the wait."""
 _ALONE_CYCLES = 120
-"""The same, of a block with itself."""
+"""Cycles of an exchange of a block with itself."""
 _PUSHED_BYTES = 11
 """Bytes that leave a block in a cycle: 2.65 TB/s of 132 multiprocessors (published for loads)."""
 _BARRIER_CYCLES = 40
 _ROW_CYCLES = {"forward": 300, "backward": 450}
 """Cycles of a warp for a row: exponentials, loads and stores."""
 _NORM_CYCLES = 300
-"""Cycles of a warp for an exchange of a norm: sums over its lanes, then over what all blocks exchanged."""
+"""Cycles of a warp for an exchange of a norm: sums over its lanes, then over the exchanged values of all blocks."""
 _PART_CYCLES = 8
 """Cycles to add one part of a product."""
 _WARPS, _SCHEDULERS = THREADS // 32, 4

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
+from duoln.backends import cublas
 from duoln.backends.protocol import STORAGE, Array, Backend
 from duoln.core.storage import converted
 from duoln.kernels import launch
@@ -25,7 +26,6 @@ from duoln.kernels.norm import cupy as norms
 from duoln.kernels.recurrent.cells import FUSED, Norms, Supports
 from duoln.kernels.recurrent.plan import MOST_HIDDEN, MOST_KEPT, norm_macros, plan, wide_file
 from duoln.ops.recurrent.variants import CELLS
-from duoln.system import cublas
 
 _FLOAT32 = np.dtype(np.float32)
 

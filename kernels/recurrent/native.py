@@ -46,7 +46,7 @@ class _Walk(NamedTuple):
     of_norms: tuple[int, ...]
     """The numbers of a position that norms keep."""
     overwrites: bool = False
-    """True if the walk back writes the products' gradients over the products."""
+    """True if the backward walk writes the products' gradients over the products."""
     few_inputs: str = ""
     """The variant whose walks can multiply few inputs."""
 

@@ -3,7 +3,7 @@
 A compiled walk gets the input's product for all positions and gives the gradients of both products; the large products
 before and after it are made apart. Few inputs can be multiplied within the walk (inputs.h). Its arrays hold
 the H columns of a gate in `stride` columns, padded with zeros, so that no vector ends beyond a gate. Positions (time
-step, row) that a mask takes out have no place in the products.
+step, row) that a mask takes out have no row in the products.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BY_UNITS_BELOW = 16
 """With fewer rows than this, threads share the units of all rows; else each has its own rows, and reads all weights."""
 WEIGHTS_READ_ONCE = 8 << 20
 """Bytes of recurrent weights from which threads share the units of any number of rows: if each read all of them at each
-time step, they would ask the last cache for more than it gives."""
+time step, the bandwidth of L3 would be the limit."""
 FEW_INPUTS = 8
 """Inputs up to which the LSTM of `layer` multiplies them within its walk."""
 _WORTH_THREADS = 1 << 20
@@ -38,7 +38,7 @@ _WORTH_THREADS = 1 << 20
 
 
 class Units(NamedTuple):
-    """The columns of the gates in the arrays of a walk."""
+    """The layout of the gates' columns in the arrays of a walk."""
 
     gates: int
     hidden: int
@@ -150,9 +150,9 @@ def threads(positions: Positions, w_h: Array) -> tuple[int, int]:
 
 
 def product(rows: Array, weight: Array, units: Units, bias: Array | None = None) -> Array:
-    """`rows @ weight + bias` of filled-up gates, which begins on a cache line.
+    """`rows @ weight + bias` of padded gates, which begins on a cache line.
 
-    What fills up is zero; its product with an infinite value would not be.
+    The padding is zero; its product with an infinite value would not be.
     """
     out = multiply(rows, weight, host.empty((len(rows), weight.shape[1]), rows.dtype), bias)
     if units.hidden < units.stride:
@@ -194,7 +194,7 @@ def kernel_parameters(cell: str, norm: str) -> tuple[Parameter, ...]:
 
 def filled_parameters(cell: str, norm: str, units: Units, bias: Array | None,
                       norms: Mapping[str, Array]) -> dict[str, Array]:
-    """The parameters as a compiled kernel reads them, by its names for them: filled up to the stride."""
+    """The parameters as a compiled kernel reads them, by its names for them: padded to the stride."""
     made = {}
     for name, terms, gates in kernel_parameters(cell, norm):
         terms_of = [bias if term == "bias" else norms[term] for term in terms]
@@ -226,7 +226,7 @@ class Walked(NamedTuple):
     """The arrays that every compiled cell keeps for its products."""
 
     x: Array
-    """The input of the positions, (positions, in)."""
+    """The inputs of the positions, (positions, in)."""
     w_x: Array
     """(in, gates * stride), centred, as it was multiplied; of one step (in, gates * H), as it is."""
     w_h: Array
@@ -236,14 +236,14 @@ class Walked(NamedTuple):
     units: Units
     positions: Positions
     centre: Callable[..., Array]
-    """Takes the means out of a weight's rows, as norms of its product do; or nothing, without such norms."""
+    """The function that subtracts the means of a weight's rows, as norms of its product do; or the identity."""
     is_one_step: bool
-    """True if a walk forward multiplies the inputs and the states of one time step with the weights as they lie."""
+    """True if the forward walk multiplies the inputs and the states of one time step with unpacked weights."""
 
     @classmethod
     def of(cls, units: Units, positions: Positions, x: Array, h: Array, w_x: Array, w_h: Array,
            centre: Callable[..., Array]) -> Walked:
-        """The arrays of an operator; the states after the first one have room, and no values yet."""
+        """The kept arrays, from an operator's; the states after the first one are allocated, and not yet computed."""
         is_one_step = positions.steps == 1 and positions.slots is None and 0 < positions.batch <= MOST_ROWS
         w_x = np.ascontiguousarray(w_x) if is_one_step else units.filled(centre(w_x))
         return cls(positions.rows(x), w_x, np.ascontiguousarray(w_h), states(units, positions, h), units, positions,

@@ -9,7 +9,8 @@ from task_checks import check_peer
 
 from duoln import nn, tree
 from duoln.errors import UsageError
-from duoln.plugins.attentive_reader import optimizer, peer_torch
+from duoln.plugins.attentive_reader import peer_torch
+from duoln.plugins.attentive_reader import task as task_module
 from duoln.plugins.attentive_reader.batches import evaluation_batches
 from duoln.plugins.attentive_reader.model import Reader
 from duoln.plugins.attentive_reader.task import FIGURE, AttentiveReader, clip_as_published
@@ -333,7 +334,7 @@ def test_equal_training_on_numpy_and_mlx(variant):
     ("ln", {"tied": True, "width": 4})])
 def test_the_peer_trains_as_we_do(variant, options, monkeypatch):
     if "dropout" in options:
-        for module in (optimizer, peer_torch):
+        for module in (task_module, peer_torch):
             monkeypatch.setattr(module, "LIMIT", 0.05)  # so that the gradients are clipped
     cfg = make_config(TASK, variant, "smoke", {**TINY, **options})
     check_peer(TASK, variant, cfg, 4, rtol=1e-4)
