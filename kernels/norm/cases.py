@@ -11,13 +11,13 @@ SHAPES: tuple[Shape, ...] = (
     *((4096, width) for width in (100, 1000, 1600, 2400, 9600)),
     (8, 400), (32, 1024), (128, 256),
 )
-"""Of layer norm: widths of transformers, widths that no vector length divides, and batches so small that only the
-launch counts."""
+"""The shapes of layer norm: widths of transformers, widths that no vector length divides, and batches so small that
+only the launch counts."""
 SMALL: tuple[Shape, ...] = ((4096, 256), (4096, 1000), (1024, 4096), (32, 1024))
 """A reduced suite, for a CPU."""
 
 FEW_SHAPES: tuple[Shape, ...] = ((4096, 1024), (4096, 4096), (4096, 8192), (4096, 1000), (2048, 512), (32, 1024))
-"""Of the other norms: the same kinds, one or two of each."""
+"""The shapes of the other norms: the same kinds, one or two of each."""
 FEW_SMALL: tuple[Shape, ...] = ((4096, 1000), (2048, 512))
 """A reduced suite, for a CPU."""
 
