@@ -16,8 +16,10 @@ each array that may be one number, `NAME_step`; then the numbers. Of an optional
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,6 +30,56 @@ from duoln.errors import DtypeError, ShapeError
 _NAMES = {name: f"{name.upper()}" for name in ("bool", "int32", "int64", "float32", "float64")}
 DTYPES = {written: np.dtype(name) for name, written in _NAMES.items()}
 """The dtypes that lines name."""
+
+
+class Layout(NamedTuple):
+    """How a GPU runs a kernel: a CUDA grid of blocks, or Metal's threadgroups."""
+
+    grid: tuple[int, ...]
+    """The number of blocks along each axis."""
+    block: tuple[int, ...]
+    """The threads of a block."""
+    macros: Mapping[str, int] = {}
+    """The macros with which the text is compiled, without STORAGE."""
+    parts: int = 0
+    """The parts of each sum."""
+    shared: int = 0
+    """Bytes of dynamic shared memory."""
+    text: tuple[str, str] | None = None
+    """Another file and entry, for these sizes."""
+
+
+_THREADS = 256
+
+
+def a_thread_each(size: int) -> Layout:
+    """A thread for each value of `*size`."""
+    return Layout((-(-size // _THREADS),), (_THREADS,))
+
+
+_SIZES = sorted({size + more for size in (1 << k for k in range(18)) for more in (0, 1)})
+"""The sizes between which no layout changes its macros."""
+
+
+def settings(plan: Callable[..., Layout], file: str, spec: Spec) -> list[tuple[str, Mapping[str, int]]]:
+    """Each text with each set of macros that a plan gives, over all sizes and conditions."""
+    values: dict[str, Sequence[int]] = {"processors": (132,)}
+    for axis in axes_of(spec):
+        values[axis.lstrip("*")] = _SIZES[::len(_SIZES) - 1] if axis[0] == "*" else _SIZES
+    wanted = list(inspect.signature(plan).parameters)
+    every: list[tuple[str, Mapping[str, int]]] = []
+    for storage in range(3) if any(each.kind == "stored" for each in spec.inputs) else (0,):
+        values["storage"] = (storage,)
+        for told in product(*(values.get(name, (0, 1)) for name in wanted)):
+            layout = plan(**dict(zip(wanted, told, strict=True)))
+            setting = layout.text[0] if layout.text else file, _with_storage(layout.macros, storage)
+            if setting not in every:
+                every.append(setting)
+    return every
+
+
+def _with_storage(macros: Mapping[str, int], storage: int) -> Mapping[str, int]:
+    return {**macros, "STORAGE": storage} if storage else macros
 
 
 def arrays_of(spec: Spec) -> list[Array]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
 
+import duoln.kernels
+from duoln.kernels.fused import Launch
 from duoln.kernels.norm import plan as norm_plan
 from duoln.kernels.recurrent import plan as recurrent
 from duoln.kernels.recurrent.cells import FUSED
@@ -21,8 +25,6 @@ ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"
 
 STORED: tuple[dict[str, int], ...] = ({}, {"STORAGE": 1}, {"STORAGE": 2})
 """The macros of each dtype of a kernel that takes 16 bits: its STORAGE number, see storage.cuh."""
-CROSS_ENTROPY = ({"THREADS": 32}, {"THREADS": 256})
-"""For few classes a warp works on a row, for many classes a block does."""
 TENSORS = {"CHUNK": 4096, "MOST": 56}
 """Of kernels that read all tensors of a model."""
 ADAM = {**TENSORS, "ROLES": 7}
@@ -76,11 +78,21 @@ def every_setting() -> list[tuple[str, Macros]]:
     sources: dict[str, list[dict[str, int]]] = {
         "norm/norm.cu": rows, "norm/wide.cu": wide, "columns.cu": list(STORED),
         **{file: _stored(every) for file, every in recurrent.every_setting().items()},
-        "softmax_cross_entropy/softmax_cross_entropy.cu": _stored(CROSS_ENTROPY),
         "adam/adam.cu": [ADAM],
         "global_norm/global_norm.cu": [NORM],
         "recurrent/row_statistics.cu": [{**m, "CELL_GATES": gates} for gates in (cell.gates for cell in CELLS.values())
                                         for m in recurrent.every_plan([{}])],
         "take/take.cu": list(STORED), "device_limits/memory.cu": [{}], "device_limits/exchange.cu": [{}],
         "device_limits/push.cu": list(PUSHES)}
-    return [(file, macros) for file, every in sources.items() for macros in every]
+    return [*((file, macros) for file, every in sources.items() for macros in every), *_of_launches()]
+
+
+def _of_launches() -> list[tuple[str, Macros]]:
+    """Those of the launches that are declared in the folders' own files."""
+    for folder in pkgutil.iter_modules(duoln.kernels.__path__):
+        if folder.ispkg:
+            importlib.import_module(f"duoln.kernels.{folder.name}")
+    every: list[tuple[str, Macros]] = []
+    for launch in Launch.every:
+        every += [setting for setting in launch.settings() if setting not in every] if launch.runs_on("cupy") else []
+    return every
