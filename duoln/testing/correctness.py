@@ -24,7 +24,7 @@ from duoln.bench import machine
 from duoln.bench.survey import device
 from duoln.bench.survey.parts import REPEATS
 from duoln.bench.survey.program import options, save
-from duoln.kernels.case_table import RuleCase
+from duoln.kernels.registry import Case
 from duoln.system import processes
 from duoln.system.worker import Worker, WorkerLostError
 from duoln.testing import graphs, ladder, selftest
@@ -69,10 +69,10 @@ def tries(what: str, backend: Backend, quick: bool) -> list[Try]:
                 for task in graphs.TASKS[:1 if quick else None]]
     every = selftest.every_device_case()
     if what == "repeats":
-        names = [*(c.name for c in every if c.runs > 2), *map(str, selftest.cases(backend))]
+        names = [str(c) for c in (*(c for c in every if c.runs > 2), *selftest.cases(backend))]
         return _of_cases(names[-8:] if quick else names, 3 if quick else REPEATS)
-    names = [*(c.name for c in every if c.net or not quick), *map(str, selftest.cases(backend if quick else None))]
-    return _of_cases(names, 2)
+    wanted = (*(c for c in every if c.net or not quick), *selftest.cases(backend if quick else None))
+    return _of_cases(dict.fromkeys(map(str, wanted)), 2)
 
 
 def _of_cases(names: Iterable[str], repeats: int, seconds: float = _TRY_SECONDS) -> list[Try]:
@@ -208,7 +208,7 @@ def verdicts(report: Report) -> list[dict[str, str]]:
     return list(rules.values())
 
 
-def small_cases(backend: Backend) -> list[RuleCase]:
+def small_cases(backend: Backend) -> list[Case]:
     """Of each operator, variant and rule the largest case of few values: for tools under which a kernel takes long."""
     few = [case for case in selftest.cases() if selftest.size_of(case) <= SMALL_VALUES]
     return selftest.largest_of_each(few, backend)

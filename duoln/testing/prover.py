@@ -4,7 +4,7 @@
 
 A request is an object with its kind:
     rule    an operator, a rule and a dtype: None, or the first of the rule's own cases that fails
-    case    a case of the tables: what became of it by every rule that takes it
+    case    a case: what became of it by every rule that takes it
     graph   a task: its compiled step against its eager one
     ladder  the name of one of its checks
 """
@@ -22,8 +22,7 @@ from duoln import runtime
 from duoln.backends.protocol import NO_CASE, Backend
 from duoln.bench.survey.device import give_back
 from duoln.errors import KernelError
-from duoln.kernels.case_table import RuleCase
-from duoln.kernels.device_cases import DeviceCase
+from duoln.kernels.registry import Case
 from duoln.system import worker
 from duoln.testing import graphs, ladder, selftest
 
@@ -46,19 +45,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _rule(backend: Backend, request: dict[str, Any], doing: Doing) -> dict[str, Any] | None:
     tried = False
-    for planned in selftest.every_device_case():
-        if not planned.net or (planned.op, planned.stored) != (request["op"], request["stored"]):
+    key = request["op"], request["stored"], request["variant"]
+    for case in selftest.every_device_case():
+        if not case.net or (case.op, case.stored, case.attrs.get("norm", "")) != key:
             continue
-        case = planned.make()
-        if case.attrs.get("norm", "") != request["variant"]:
-            continue
-        doing(planned.name)
+        doing(str(case))
         for outcome in selftest.run(backend, [case], 2, named=request["rule"]):
             tried = True
             if outcome.says_nothing:
                 return {"case": "", "reason": outcome.problem, "ended": not answers(backend)}
             if not (outcome.passed or outcome.near):
-                return {"case": planned.name, "reason": outcome.words, "ended": not answers(backend)}
+                return {"case": str(case), "reason": outcome.words, "ended": not answers(backend)}
     return None if tried else {"case": "", "reason": NO_CASE, "ended": False}
 
 
@@ -103,15 +100,13 @@ _WAYS: dict[str, Callable[[Backend, dict[str, Any], Doing], Any]] = {
 
 
 @cache
-def _tables() -> dict[str, DeviceCase | RuleCase]:
-    return {**{str(case): case for case in selftest.cases()},
-            **{case.name: case for case in selftest.every_device_case()}}
+def _by_name() -> dict[str, Case]:
+    return {str(case): case for case in (*selftest.cases(), *selftest.every_device_case())}
 
 
-def find_case(name: str) -> RuleCase:
-    """The case of that name, of either table."""
-    case = _tables()[name]
-    return case.make() if isinstance(case, DeviceCase) else case
+def find_case(name: str) -> Case:
+    """The case of that name."""
+    return _by_name()[name]
 
 
 def answers(backend: Backend) -> bool:

@@ -11,15 +11,18 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from device_rules import values
 from layouts import ANYWHERE, OF_NUMPY, PLAIN, Layout, layouts_of
 
 from duoln import ops
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Op, Rule
-from duoln.kernels.case_table import RuleCase
+from duoln.kernels.registry import Case, every_case
 from duoln.testing.closeness import check_close, tolerance
 
 Host = np.ndarray | None
+_SMALL = 3000
+"""Values of a case."""
 _GRADIENTS = 8.0
 """A gradient adds up what forward rounded: so many times the tolerance of values."""
 
@@ -47,7 +50,7 @@ class Placing(NamedTuple):
 class Subject:
     """One case of an operator of `module`: its plain arrays, its incoming gradients, and what the composed rule makes of them."""
 
-    def __init__(self, rule_case: RuleCase, backend: Backend, module: Any = ops) -> None:
+    def __init__(self, rule_case: Case, backend: Backend, module: Any = ops) -> None:
         self.case, self.backend = rule_case, backend
         self.op: Op[..., Any] = getattr(module, rule_case.op)
         self.arrays: list[Host] = [None if a is None else np.asarray(a) for a in rule_case.inputs]
@@ -98,6 +101,11 @@ class Subject:
                     _check_like(a, b, usual, times * limit, f"{placing.name}, '{rule.name}': {which} {k}")
         return rule.name
 
+    def refusals(self, placing: Placing) -> str:
+        """Why no fused rule runs in these layouts."""
+        views, (*fused, _) = self._placer(self.arrays, placing.arrays), self.op.rules(self.backend.name)
+        return "; ".join(str(rule.supports and rule.supports(self.backend, *views, **self.case.attrs)) for rule in fused)
+
     def _placer(self, arrays: Sequence[Host], layouts: Sequence[Layout]) -> list[Array | None]:
         return [None if a is None else layout.place(self.backend, a) for a, layout in zip(arrays, layouts, strict=True)]
 
@@ -123,14 +131,35 @@ def _check_like(mine: Host, expected: np.ndarray, usual: np.ndarray, limit: floa
     check_close(mine, expected, limit * max(usual_scale / scale, 1.0), what)
 
 
+def layout_cases() -> Iterator[Case]:
+    """The cases of every test run: those of the registry with few values; also with arrays that a rule may overwrite."""
+    for case in map(_forgiving, every_case()):
+        if case.layouts:
+            yield case
+            if "donate" in case.attrs:
+                yield case._replace(label=f"{case.label}, donated", attrs={**case.attrs, "donate": True})
+
+
+def long_layout_cases() -> list[Case]:
+    """What is left over for the long run: the smaller of the others."""
+    others = [case for case in every_case() if not case.layouts and not case.misaligned]
+    return [_forgiving(case) for case, size in zip(others, values(others), strict=True) if size < _SMALL]
+
+
+def _forgiving(case: Case) -> Case:
+    """With an epsilon under which rows of one value, all mean and no deviation, show no more than rounding."""
+    return case._replace(attrs={**case.attrs, "eps": 0.1}) if "eps" in case.attrs else case
+
+
 class Tally:
-    """How many cases there were for each operator, and how many of them a fused rule ran."""
+    """How many cases there were for each operator, how many of them a fused rule ran, and why it did not run the others."""
 
     def __init__(self) -> None:
         self.cases: dict[str, int] = {}
         self.fused: dict[str, int] = {}
+        self.refusals: set[str] = set()
 
-    def run(self, rule_cases: Sequence[RuleCase], backend: Backend, module: Any = ops) -> None:
+    def run(self, rule_cases: Sequence[Case], backend: Backend, module: Any = ops) -> None:
         """Check every placing of every case of operators of `module`.
 
         Raises:
@@ -145,3 +174,5 @@ class Tally:
                     raise AssertionError(f"{placing.name}: {type(error).__name__}: {error}") from error
                 self.cases[rule_case.op] = self.cases.get(rule_case.op, 0) + 1
                 self.fused[rule_case.op] = self.fused.get(rule_case.op, 0) + (rule != "composed")
+                if rule == "composed":
+                    self.refusals.add(subject.refusals(placing))

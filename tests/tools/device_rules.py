@@ -1,0 +1,43 @@
+"""The rules of a device and their cases, from the registry; and cases of zeros, before their arrays are made."""
+
+import contextlib
+
+import numpy as np
+import pytest
+from conftest import GPU, get_backend
+
+from duoln import ops
+from duoln.kernels import registry
+from duoln.kernels.registry import every_case, every_rule
+
+_BACKENDS = {"cuda": GPU, "metal": "mlx"}
+
+
+def rules(device):
+    """Pairs of an operator's name and a rule, of "cuda" or "metal"."""
+    return [(op.name, rule) for op, rule in every_rule(get_backend(_BACKENDS[device])) if rule.name.startswith(device)]
+
+
+def cases(device):
+    """The cases of the operators that have a rule of "cuda" or "metal"."""
+    names = {name for name, _ in rules(device)}
+    return [case for case in every_case() if case.op in names]
+
+
+def stored(op, backend):
+    """How many arrays of an operator a rule takes in 16 bits."""
+    return next(len(rule.stored) for rule in getattr(ops, op).rules(backend) if rule.stored)
+
+
+@contextlib.contextmanager
+def zeros():
+    """Where `make` of cases gives zeros that take no memory."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "_drawn", lambda rng, shape, scale: np.broadcast_to(np.float32(0), shape))
+        yield
+
+
+def values(cases):
+    """The number of values of each case."""
+    with zeros():
+        return [sum(a.size for a in case.make() if a is not None) for case in cases]
