@@ -1,4 +1,4 @@
-"""Reports what this machine can use, why it cannot use the rest, and how to repair that."""
+"""The report of what this machine can use, the reasons why it cannot use the rest, and the remedies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def examine(with_ops: bool = False, asked: Sequence[str] | None = None) -> dict[
     """The report of `duoln doctor` as plain data. It works also if every backend and plug-in is broken.
 
     Args:
-        with_ops: the rules of each operator too.
+        with_ops: report the rules of each operator, too.
         asked: load the plug-ins of these names only.
 
     Raises:
@@ -68,5 +68,5 @@ def _cache_folder() -> str:
 
 
 def _described(rule: Rule) -> str:
-    """The rule's name, and whether it takes 16 bits as they are stored; the others get such values in float32."""
+    """The rule's name, with a mark if it reads 16 bits as they are stored; other rules get such values in float32."""
     return f"{rule.name} (16 bits)" if rule.stored else rule.name

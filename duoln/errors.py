@@ -95,7 +95,7 @@ class OutputError(DuolnError):
     """The result cannot be written to stdout. The files of a run are complete.
 
     Attributes:
-        unread: whether the reader of our stdout has closed it, as `head` does after its last line.
+        unread: True if the reader of our stdout has closed it, as `head` does after its last line.
     """
 
     exit_code = 7

@@ -53,11 +53,10 @@ first array is stored, beside weights in float32. A fast rule for arrays as they
 
 `supports`, the last argument of the fast rule, returns the reason why the rule cannot run; the operator then runs the
 composed rule. No rule writes into its inputs or `gout`, and a second gradient from the same saved values has the same
-bits. `check_op` compares an operator with a
-NumPy formula and its gradient with central differences (`attrs={"slope": 0.1}` goes to both); `check_rule` compares a
-fast rule with the composed one.
+bits. `check_op` compares an operator with a NumPy formula and its gradient with central differences
+(`attrs={"slope": 0.1}` goes to both); `check_rule` compares a fast rule with the composed one.
 
-What is here:
+Contents:
 
 * `Op`, `op`, `Rule`, `derived`, `Tensor`; the types `Array`, `Backend`, `Shape`; the dtypes `FLOATS`;
 * checks of tensors: `check_tensors`, `check_float`, `check_beside`, `check_indices`, `check_dtype`, `check_room`;
@@ -97,16 +96,14 @@ from duoln.core.arguments import (
     check_integers_in,
     check_number,
 )
+from duoln.core.spec import check_beside, check_float, check_tensors
 from duoln.kernels import host, native
 from duoln.kernels.registry import Case
 from duoln.ops.common import (
     broadcast_shape,
-    check_beside,
     check_dtype,
-    check_float,
     check_indices,
     check_room,
-    check_tensors,
     normal_axes,
     normal_axis,
     unbroadcast,

@@ -14,18 +14,17 @@ import numpy as np
 
 from duoln.core import Tensor
 from duoln.core.arguments import Interval, check_integer, check_integers_in, check_number, described
-from duoln.core.miscalled import explained
 from duoln.core.pytorch_names import OF_STREAMS, name_missing
 from duoln.errors import CallError, DtypeError, MemoryExhaustedError, ShapeError, UsageError
-from duoln.system import host_memory
+from duoln.system import limits
 from duoln.system.cores import in_threads
 
 Shape = tuple[int, ...]
 
 _BLOCK = 4
-"""Philox makes so many numbers at once."""
+"""The number of values in a block of Philox."""
 _TOGETHER = 1 << 12
-"""Threads get multiples of so many numbers: NumPy's vectors begin at the same ones for any number of threads."""
+"""Threads get multiples of this count, so NumPy's vectors begin at the same values for any number of threads."""
 _WORTH_THREADS, _PAIRS_WORTH_THREADS = 1 << 17, 1 << 15
 """Uniform numbers, and pairs of Gaussian ones, below which a second thread costs more than it saves."""
 _SCALED = 1 << 32
@@ -33,12 +32,12 @@ _SCALED = 1 << 32
 LARGEST_SEED = (1 << 64) - 1
 _LARGEST_COUNT = 1 << 62
 _ROOM_ALWAYS = 1 << 24
-"""So many numbers are drawn without a look at the free memory."""
+"""Up to this count, numbers are drawn without a look at the free memory."""
 _BYTES = 20
-"""What a number takes at most: the two of a pair, its value, and the float32 that initial weights make of it."""
-_SHARE = Interval("a number in [0, 1]", lambda x: 0 <= x <= 1)
+"""The most bytes of a number: the two of a pair, its value, and the float32 of an initial weight."""
+_SHARE = Interval("a number in [0, 1]", "0 <= {0} <= 1")
 _SUM_WITHIN = 0.01
-"""Probabilities of 16 bits may add up to 1 plus or minus so much."""
+"""The largest distance from 1 of a sum of probabilities, which may be rounded to 16 bits."""
 _LOG2_E, _LN2_HIGH, _LN2_LOW = 1.4426950408889634, 0.6931471803691238, 1.9082149292705877e-10
 """1 / ln(2); ln(2) as a number of 32 bits, whose products with exponents are exact, and the rest of it."""
 _EXP_TERMS = tuple(1.0 / factorial(k) for k in range(13, -1, -1))
@@ -57,7 +56,6 @@ class Stream:
         MemoryExhaustedError: more numbers are drawn than fit into the memory that this process may have.
     """
 
-    @explained
     def __init__(self, seed: int, name: str, epoch: int = 0, step: int = 0, position: int = 0) -> None:
         self.seed = check_integer("Stream", "seed", seed, 0, LARGEST_SEED)
         self.name = _check_name("Stream", name)
@@ -71,17 +69,15 @@ class Stream:
 
     @property
     def position(self) -> int:
-        """How many numbers of 64 bits were drawn: `Stream(seed, name, epoch, step, position)` goes on after them."""
+        """The count of 64-bit numbers drawn so far: `Stream(seed, name, epoch, step, position)` goes on after them."""
         state = self._bits.state
         counter = sum(int(word) << 64 * k for k, word in enumerate(state["state"]["counter"]))
         return counter * _BLOCK - (_BLOCK - int(state["buffer_pos"]))
 
-    @explained
     def child(self, name: str) -> Stream:
         """A separate stream for a part; its numbers do not depend on the draws of other parts, nor of this stream."""
         return Stream(self.seed, f"{self.name}.{_check_name('Stream.child', name)}", self.epoch, self.step)
 
-    @explained
     def uniform(self, shape: int | Shape, low: float = 0.0, high: float = 1.0) -> np.ndarray:
         """float64 values in [low, high), from 53 bits each; `low` where both are equal.
 
@@ -92,7 +88,7 @@ class Stream:
         unit = np.empty(_sizes("Stream.uniform", shape))
         low = check_number("Stream.uniform", "low", low)
         at_least_low = Interval(f"a number of at least low, {low}, and not further than float64 reaches",
-                                lambda x: 0 <= float(x) - low < inf)
+                                f"0 <= float({{0}}) - {low!r} < inf")
         high = check_number("Stream.uniform", "high", high, at_least_low)
         self._fill(unit.reshape(-1))
         if (low, high) == (0.0, 1.0):
@@ -102,7 +98,6 @@ class Stream:
         # The sum may be rounded to `high`, which is no value of the interval.
         return np.minimum(unit, np.nextafter(float(high), low), out=unit)
 
-    @explained
     def gaussian(self, shape: int | Shape) -> np.ndarray:
         """float64 values of a standard Gaussian, by the transform of Box and Muller."""
         shape = _sizes("Stream.gaussian", shape)
@@ -122,7 +117,6 @@ class Stream:
             in_threads(pairs, _TOGETHER, transform)
         return both.reshape(-1)[:count].reshape(shape)
 
-    @explained
     def integers(self, high: int, shape: int | Shape) -> np.ndarray:
         """int64 values in 0 .. high - 1, all equally likely.
 
@@ -143,18 +137,15 @@ class Stream:
             drawn = np.concatenate((drawn, bits[bits <= last]))
         return (drawn % np.uint64(high)).astype(np.int64).reshape(shape)
 
-    @explained
     def permutation(self, n: int) -> np.ndarray:
         """0 .. n - 1 in random order, int64. Raises ShapeError for an `n` below 0."""
         return np.argsort(self._raw(check_integer("Stream.permutation", "n", n, 0, _LARGEST_COUNT)), kind="stable")
 
-    @explained
     def keep_mask(self, shape: int | Shape, keep: float) -> np.ndarray:
         """float32 mask: 1 with probability `keep`, else 0. Raises UsageError for a `keep` that is not in [0, 1]."""
         keep = check_number("Stream.keep_mask", "keep", keep, _SHARE)
         return (self.uniform(_sizes("Stream.keep_mask", shape)) < keep).astype(np.float32)
 
-    @explained
     def categorical(self, *, logits: Any = None, probabilities: Any = None) -> np.ndarray:
         """int64 classes, one for each row, with the probabilities given, or with those of softmax(logits).
 
@@ -274,7 +265,7 @@ def _sizes(function: str, shape: Any) -> Shape:
     sizes = shape if isinstance(shape, tuple | list) else (shape,)
     checked = check_integers_in(function, "shape", sizes, 0, _LARGEST_COUNT)
     count = prod(checked)
-    if count > _ROOM_ALWAYS and _BYTES * count > (free := host_memory.free_memory()):
+    if count > _ROOM_ALWAYS and _BYTES * count > (free := limits.free_memory()):
         raise MemoryExhaustedError(f"[{function}] expected numbers that fit the {free >> 20} MiB that are free, found "
                                    f"shape {checked}, which takes up to {_BYTES * count >> 20} MiB")
     return checked

@@ -18,13 +18,13 @@ from duoln.backends.protocol import DTYPES, Backend
 from duoln.core import Tensor
 from duoln.core.arguments import described, did_you_mean
 from duoln.core.entering import host_array
-from duoln.core.miscalled import explained
+from duoln.core.pytorch_names import hinted
 from duoln.core.tensor import constant_tensor
 from duoln.data.batches import check_pair, check_range
 from duoln.errors import BackendError, DtypeError, UsageError
 from duoln.kernels import host, native, proofs
 from duoln.nn.module import Module
-from duoln.system import switches
+from duoln.system import variables
 
 CHOICES = ("auto", *backends.NAMES)
 
@@ -65,7 +65,7 @@ def probe(name: str) -> Probe:
     return Probe(name, loaded, "no Metal GPU; on a CPU numpy is many times faster" if on_cpu else "")
 
 
-@explained
+@hinted
 def backend(name: str | None = None) -> Backend:
     """The backend of that name; for None or "auto" this function chooses one.
 
@@ -79,7 +79,7 @@ def backend(name: str | None = None) -> Backend:
 
 
 def choose(name: str | None = None) -> tuple[Backend, str]:
-    """As `backend`, with what a command says of it: `numpy, compiled by g++ 12, AVX-512`, `cupy, NVIDIA H100`.
+    """The choice of `backend`, and a description such as `numpy, compiled by g++ 12, AVX-512` or `cupy, NVIDIA H100`.
 
     `duoln doctor` has the rest.
     """
@@ -88,13 +88,13 @@ def choose(name: str | None = None) -> tuple[Backend, str]:
 
 
 def choice_in_full() -> str:
-    """The backend that is chosen where none is asked for, why it is, and how its rules run."""
+    """A description of the default backend, of the reason for that choice, and of its rules."""
     chosen, why = _choose(None)
     return f"{why}; {native.summary()}" if chosen.name == "numpy" else why
 
 
 def _rules() -> str:
-    """How NumPy's rules run: by which compiler, for which vectors; or why they are interpreted, and what mends that."""
+    """The compiler and the vectors of NumPy's rules; or the reason why they are interpreted, with its remedy."""
     known = native.facts()
     if known["rules"] == "interpreted":
         return native.summary()
@@ -110,7 +110,7 @@ _VECTORS = {"512": "AVX-512", "256": "AVX", "128": "SSE"}
 
 
 def _short(version: str) -> str:
-    """The name of a compiler and the first part of its number, of the line that it says of itself."""
+    """The name of a compiler and the first part of its version, from the first line of its `--version`."""
     match = re.match(r"(.*?)(?: version)? +v?(\d+)\.\d", re.sub(r"\([^)]*\)", "", version))
     return f"{' '.join(match[1].split())} {match[2]}" if match else version
 
@@ -143,7 +143,7 @@ def _choose(name: str | None) -> tuple[Backend, str]:
     return chosen.backend, f"numpy on {chosen.backend.device}: {'; '.join(refused)}"
 
 
-@explained
+@hinted
 def tensor(x: Any, backend: Backend | str | None = None, dtype: str | None = None,
            within: tuple[int, int] | None = None) -> Tensor:
     """A tensor with the values of a NumPy array, nested lists, a number, or a tensor of any backend.
@@ -182,7 +182,7 @@ def tensor(x: Any, backend: Backend | str | None = None, dtype: str | None = Non
     return constant_tensor(where.asarray(host, dtype), where)
 
 
-@explained
+@hinted
 def from_dlpack(x: Any, backend: Backend | str | None = None) -> Tensor:
     """A tensor that shares the memory of another library's array: of NumPy, PyTorch, CuPy, MLX, JAX or another.
 
@@ -221,7 +221,7 @@ def from_dlpack(x: Any, backend: Backend | str | None = None) -> Tensor:
 
 _CUDA = 2
 _ON_DEVICE = {1: "numpy", _CUDA: "cupy", 8: "mlx"}
-"""The backend that has the arrays of a type of device, by DLPack's numbers: the host, CUDA and Metal."""
+"""The backend for each type of device, by DLPack's numbers: the host, CUDA and Metal."""
 
 
 def _device_type(x: Any) -> int | None:
@@ -246,7 +246,7 @@ def backend_of(name: str, given: Backend | str | None) -> Backend:
     return given
 
 
-@explained
+@hinted
 def to_tensors(values: Any, backend: Backend | str | None = None, dtype: str | None = None) -> Any:
     """`tensor` at every leaf of a tree."""
     where = backend_of("to_tensors", backend)
@@ -254,7 +254,7 @@ def to_tensors(values: Any, backend: Backend | str | None = None, dtype: str | N
 
 
 def threads() -> int:
-    """How many threads the NumPy backend's rules use: DUOLN_THREADS, OMP_NUM_THREADS, or the cores of this process."""
+    """The number of threads of NumPy's rules: DUOLN_THREADS, OMP_NUM_THREADS, or the cores of this process."""
     return host.workers()
 
 
@@ -264,7 +264,7 @@ def kernel_folders() -> list[Path]:
 
 
 def native_facts() -> dict[str, Any]:
-    """Whether the NumPy backend's rules are compiled on this machine, with what, or why not and what mends it."""
+    """Facts about the compilation of NumPy's rules here: the compiler, or the reason why not and a remedy."""
     return native.facts()
 
 
@@ -283,14 +283,14 @@ def compile_kernels(march: str, out: Path | None = None) -> dict[str, Any]:
 
 
 _MODULES = {"numpy": ("numpy", "native")}
-"""What rules for a backend are in, where that is not the backend's name alone; what comes later is tried first."""
+"""The names of modules with rules, for a backend that has several; the rules of later ones are tried first."""
 
 
 def _attach(loaded: Backend) -> None:
-    """Import `kernels/*/NAME.py` for this backend; each adds its rules to the ops."""
+    """Import `kernels/*/NAME.py` for this backend; each adds its rules to the operators."""
     if loaded.name in _attached:
         return
-    switches.check()
+    variables.check_switches()
     if loaded.name == "numpy":
         host.workers()  # a wrong DUOLN_THREADS is told before a rule needs it
     for folder in sorted(m.name for m in pkgutil.iter_modules(duoln.kernels.__path__) if m.ispkg):

@@ -30,9 +30,9 @@ from duoln.errors import CheckpointError
 from duoln.kernels import source
 from duoln.kernels.native import remarks
 from duoln.system import processes
-from duoln.system.cache import cache_folder
 from duoln.system.filesystem import make_folder, write_atomically
 from duoln.system.locks import lock
+from duoln.system.paths import cache_folder
 from duoln.system.worker import Worker, WorkerLostError
 
 _FLOAT32 = "float32"
@@ -93,11 +93,11 @@ class Proofs:
         self._idle: threading.Timer | None = None
         self._has_said = False
         self._no_worker = ""
-        """Why no process can prove; empty while one can."""
+        """The reason why no process can prove; empty while one can."""
         atexit.register(self._end)
 
-    def reason(self, op: str, rule: Rule, arrays: Sequence[Array], attrs: Mapping[str, Any]) -> str | None:
-        """Why a rule must not run here; None if it may. The first call for a rule and a dtype may take seconds."""
+    def refusal(self, op: str, rule: Rule, arrays: Sequence[Array], attrs: Mapping[str, Any]) -> str | None:
+        """The reason why a rule must not run here; None if it may. The first call of a rule may take seconds."""
         narrow = self._backend.narrow
         stored = next((self._backend.dtype(x) for x in arrays if getattr(x, "dtype", None) in narrow), _FLOAT32)
         key = op, rule.name, stored, attrs.get("norm", "")

@@ -87,5 +87,5 @@ def every_setting() -> list[tuple[str, Macros]]:
         "recurrent/row_statistics.cu": [{**m, "CELL_GATES": gates} for gates in GATES.values()
                                         for m in recurrent.every_setting([{}])],
         "take/take.cu": list(STORED), "device_limits/memory.cu": [{}], "device_limits/exchange.cu": [{}],
-        "device_limits/products.cu": [{}], "device_limits/push.cu": list(PUSHES)}
+        "device_limits/push.cu": list(PUSHES)}
     return [(file, macros) for file, every in sources.items() for macros in every]

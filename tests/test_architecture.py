@@ -23,9 +23,10 @@ LAYERS = (
     ("tree", "core", "randomness"),
     ("ops", "kernels"),
     ("nn", "optim", "data", "pictures"),
-    ("tasks", "runtime", "bridge", "runs", "distributed", "training", "paper", "bench", "testing", "doctor", "extend"),
+    ("tasks", "runtime", "bridge", "runs", "distributed", "training", "bench", "testing", "doctor", "extend"),
+    ("cli",),
     ("plugins",),
-    ("cli", "examples", "__main__"),
+    ("examples", "__main__"),
 )
 ORDER = [unit for layer in LAYERS for unit in layer]
 
@@ -134,7 +135,7 @@ def test_every_import_goes_down_or_left():
     ("duoln/ops/norm.py", "from ..kernels import host"), ("duoln/ops/norm.py", "from .. import nn"),
     ("duoln/core/op.py", "def f():\n    from duoln.ops import add"), ("duoln/tree.py", "from duoln import tensor"),
     ("duoln/errors.py", "from duoln.backends.protocol import Array"), ("kernels/adam/numpy.py", "from duoln import nn"),
-    ("duoln/training/trainer.py", "from duoln.plugins.mnist import Mnist"), ("plugins/mnist/task.py", "import duoln.cli"),
+    ("duoln/training/trainer.py", "from duoln.plugins.mnist import Mnist"), ("duoln/cli/run.py", "import duoln.plugins.paper"),
     ("duoln/ops/__init__.py", "from ..nn import init")])
 def test_a_wrong_import_would_be_seen(file, source):
     [statement] = imports_in(file, source)
@@ -159,7 +160,7 @@ def test_duoln_itself_imports_only_what_loads_nothing():
 
 def test_nothing_low_asks_duoln_itself():
     """`import duoln` reaches everything by attribute, so low layers must not have it."""
-    high = LAYERS[4] + LAYERS[5] + LAYERS[6]
+    high = [unit for layer in LAYERS[4:] for unit in layer]
     assert _listed(i for i in OURS if i.module == "duoln" and i.name not in ("data", "nn", "ops", "optim")
                    and unit_of(_module_of(i.file)) not in high) == []
 
@@ -175,7 +176,7 @@ def test_only_runtime_knows_kernels():
         cases = f"{i.module}.{i.name}".rstrip(".")
         if importer == "extend":
             return i.module in {f"duoln.kernels.{name}" for name in ("host", "launch", "metal", "native", "registry")}
-        if re.match(r"duoln/(bench/survey/|testing/(ladder|compilation)\.py)", i.file) and re.fullmatch(
+        if re.match(r"duoln/(bench/survey_parts|testing/(checks|compilation))\.py", i.file) and re.fullmatch(
                 r"duoln\.kernels\.(settings|registry|recurrent\.cluster_plan|device_limits\.cuda|recurrent\.cuda_walk|launch)(\.\w+)?", cases):
             return True
         return importer in ("kernels", "runtime") or (
@@ -192,12 +193,21 @@ def test_only_runtime_and_doctor_load_backends():
                    and unit_of(_module_of(i.file)) not in ("backends", "runtime", "doctor")) == []
 
 
+def test_contributing_shows_these_layers():
+    """There the highest layer stands first; what follows two spaces is a remark."""
+    page = (ROOT / ".github/CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = page.partition("## Architecture")[2].split("```")[1].strip()
+    assert [tuple(line.split("  ")[0].split()) for line in table.splitlines()][::-1] == list(LAYERS)
+
+
+GUESTS = ("paper", "theory")
+"""Plug-ins that bring commands and measure the library, and train nothing of their own. The layers alone bind them."""
 OF_PLUGINS = ("extend", "nn", "ops", "optim", "data", "tasks", "errors", "randomness", "pictures")
 """What a plug-in may import, beside names of `duoln` itself, such as `from duoln import Tensor`, and its own folder."""
 
 
 def fit_for_a_plugin(taken):
-    """Whether a plug-in may have an import: nothing of core, backends, kernels or another plug-in."""
+    """Whether an experiment may have an import: nothing of core, backends, kernels, cli or another plug-in."""
     top = taken.module.split(".")[0]
     if top == "duoln":
         own = ".".join(_module_of(taken.file).split(".")[:3])
@@ -206,14 +216,25 @@ def fit_for_a_plugin(taken):
             or top in {"sklearn", "scipy", "soundfile"})  # which files may have them, OWNERS says
 
 
-def test_plugins_import_nothing_below_nn():
-    assert _listed(i for i in ALL if i.file.startswith("plugins/") and not fit_for_a_plugin(i)) == []
+def _folder_of(file):
+    return file.split("/")[1] if file.startswith("plugins/") else ""
+
+
+def test_experiments_import_nothing_below_nn():
+    assert _listed(i for i in ALL if _folder_of(i.file) not in ("", *GUESTS) and not fit_for_a_plugin(i)) == []
+
+
+def test_guests_import_no_experiment():
+    """They are told of tasks by the registry. `paper` knows the analyses of `theory`."""
+    allowed = {"paper": GUESTS, "theory": ("theory",)}
+    assert _listed(i for i in OURS if _folder_of(i.file) in GUESTS and unit_of(i.module) == "plugins"
+                   and i.module.split(".")[2] not in allowed[_folder_of(i.file)]) == []
 
 
 @pytest.mark.parametrize("source", [
     "from duoln.core import Tensor", "from duoln.core import Rule", "from duoln import core", "import duoln.backends.numpy",
     "from duoln.backends.protocol import Array", "from duoln.kernels import host", "from duoln import kernels",
-    "from duoln.plugins.draw.ops import filterbank", "from duoln import runtime", "import duoln.training", "import torch"])
+    "from duoln.plugins.draw.ops import filterbank", "from duoln import runtime", "import duoln.training", "import duoln.cli", "import torch"])
 def test_a_wrong_import_of_a_plugin_would_be_seen(source):
     [taken] = imports_in("plugins/mnist/model.py", source)
     assert not fit_for_a_plugin(taken), taken
@@ -301,10 +322,10 @@ def test_backends_has_one_file_per_library():
         ["__init__.py", "cupy.py", "long_sums.py", "mlx.py", "numpy.py", "numpy_like.py", "protocol.py", "storage.py"]
 
 
-def test_plugins_are_all_alike():
+def test_experiments_are_all_alike():
     wanted = {"__init__.py", "task.py", "model.py", "data.py", "peer_torch.py", "README.md", "RESULTS.md"}
     missing = {folder.name: wanted - {p.name for p in folder.iterdir()}
-               for folder in (ROOT / "plugins").iterdir() if (folder / "__init__.py").is_file()}
+               for folder in (ROOT / "plugins").iterdir() if (folder / "__init__.py").is_file() and folder.name not in GUESTS}
     assert len(missing) == 9 and {name: files for name, files in missing.items() if files} == {}
 
 

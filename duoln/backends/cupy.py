@@ -48,7 +48,7 @@ class CupyBackend(NumpyLikeBackend):
         return storage.float32_of(array) if array.dtype == storage.BITS else array
 
     def shared(self, x: Any) -> Array:
-        """On the current stream, which waits for what the exporter has queued."""
+        """The array on the current stream, which waits for the work that the exporter has queued."""
         return cupy.from_dlpack(x)
 
     def exported(self, x: Array) -> Array:
@@ -73,7 +73,7 @@ class CupyBackend(NumpyLikeBackend):
         return read
 
     def compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """`fn` itself; what it repeats is captured, see `repeat`."""
+        """`fn` itself; its repeated parts are captured, see `repeat`."""
         return fn
 
     def repeat(self, run: Callable[..., list[Array]], unchanged: Collection[int]) -> Callable[..., list[Array]]:
@@ -102,7 +102,7 @@ class CupyBackend(NumpyLikeBackend):
         Raises:
             KernelError: nothing is captured here. Exception: what CuPy and CUDA raise at work that cannot be captured.
         """
-        reason = cuda_graph.obstacle()
+        reason = cuda_graph.refusal()
         if reason is not None:
             raise KernelError(f"[graph] {reason}")
         stream, pool = cupy.cuda.Stream(non_blocking=True), cupy.cuda.MemoryPool()
@@ -146,13 +146,13 @@ class CupyBackend(NumpyLikeBackend):
             "memory": f"{facts['totalGlobalMem'] >> 20} MiB",
             "driver": str(cupy.cuda.runtime.driverGetVersion()),
             "compiler": ".".join(map(str, ("NVRTC", *cupy.cuda.nvrtc.getVersion()))).replace(".", " ", 1),
-            "compiled_steps": cuda_graph.obstacle() or "one CUDA graph",
+            "compiled_steps": cuda_graph.refusal() or "one CUDA graph",
             "tf32": os.environ.get("CUPY_TF32", "0"),
         }
 
 
 def _pinned(x: Array) -> np.ndarray:
-    """Room on the host for an array, where a device writes without a wait."""
+    """Pinned memory for an array on the host, to which a device writes asynchronously."""
     memory = cupy.cuda.alloc_pinned_memory(max(x.nbytes, 1))
     return np.frombuffer(memory, x.dtype, x.size).reshape(x.shape)
 

@@ -23,8 +23,8 @@ def sum_over(xp: ModuleType, x: Array, axes: Sequence[int], keepdims: bool, long
         xp: NumPy or `mlx.core`.
         x: of any shape.
         axes: counted from the front.
-        keepdims: whether they stay, with length 1.
-        long: how many values of an axis are summed in parts.
+        keepdims: keep the axes, with length 1.
+        long: the least number of values of an axis that is summed in parts.
     """
     for axis in sorted(axes, reverse=True):
         x = xp.sum(_partial_sums(xp, x, axis) if x.shape[axis] >= long else x, axis=axis, keepdims=True)
@@ -42,7 +42,7 @@ def _partial_sums(xp: ModuleType, x: Array, axis: int) -> Array:
 
 
 def matmul_in_parts(xp: ModuleType, x: Array, y: Array, most: int) -> Array:
-    """`x @ y`, of which at most so many products are added at a time."""
+    """`x @ y`, with at most `most` products added at a time."""
     length = x.shape[-1]
     if length <= most:
         return xp.matmul(x, y)

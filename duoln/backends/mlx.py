@@ -19,7 +19,7 @@ from duoln.backends import OnePerProcess, storage
 from duoln.backends.long_sums import sum_over
 from duoln.backends.protocol import DTYPES, READS_ON_HOST, STORAGE, Array, Axis, Proofs, Shape
 from duoln.errors import BackendError, CompileError, DtypeError
-from duoln.system import host_memory
+from duoln.system import limits
 
 _DTYPES = {"float32": mx.float32, "float64": mx.float64, "int32": mx.int32, "bool": mx.bool_, "float16": mx.float16,
            "bfloat16": mx.bfloat16}
@@ -28,7 +28,7 @@ _NAMES = {native: name for name, native in _DTYPES.items()}
 _LONG = 64
 """Sums of at least this many values are split into parts."""
 _LONG_PRODUCT = 1 << 12
-"""So many products are added in float64."""
+"""Sums of at least this many products are added in float64."""
 _REST_OF_E = 5.3182e-17
 """e / math.e - 1."""
 
@@ -41,14 +41,15 @@ class MlxBackend(OnePerProcess):
     proofs: Proofs | None = None
     queues = False
     narrow = frozenset([mx.float16, mx.bfloat16])
+    wide = frozenset([mx.float32, mx.float64])
 
     def __init__(self) -> None:
         self.on_gpu = mx.default_device() == mx.Device(mx.gpu)
         # Metal has no float64. The CPU stream has it, and gradient checks use it.
         self.dtypes = tuple(name for name in DTYPES if name != "float64" or not self.on_gpu)
         self._process = os.getpid()
-        # MLX computes a lazy value only in the thread that made it, except on a stream of this kind. The lock does
-        # what such a stream asks for: one evaluation after the other.
+        # MLX computes a lazy value only in the thread that made it, except on a stream of this kind. Such a stream
+        # needs a lock: one evaluation after the other.
         self._stream = mx.new_thread_unsafe_stream(mx.default_device())
         self._evaluating = threading.Lock()
         self._joined = threading.local()
@@ -58,7 +59,7 @@ class MlxBackend(OnePerProcess):
 
     # The edges
     def join(self) -> None:
-        """Let this thread compute on the stream that all threads share, so that any of them may read what it makes."""
+        """Let this thread compute on the stream that all threads share, so that any of them may read its arrays."""
         if not hasattr(self._joined, "stream"):
             mx.set_default_stream(self._stream)
             self._joined.stream = self._stream
@@ -150,7 +151,7 @@ class MlxBackend(OnePerProcess):
 
     def free_memory(self) -> int:
         limit = mx.device_info().get("max_recommended_working_set_size")
-        return max(int(limit) - mx.get_active_memory(), 0) if limit else host_memory.free_memory()
+        return max(int(limit) - mx.get_active_memory(), 0) if limit else limits.free_memory()
 
     def info(self) -> dict[str, str]:
         facts = mx.device_info()
@@ -403,7 +404,7 @@ def _single(x: Array) -> Array:
 
 
 def _is_of_a_trace(error: Exception) -> bool:
-    """Whether MLX refused to compute an array of a step that it traces: there are no values yet."""
+    """True if MLX refused to compute an array of a step that it traces, which has no values yet."""
     return str(error).startswith(("[eval]", "[async_eval]"))
 
 

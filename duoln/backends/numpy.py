@@ -19,7 +19,7 @@ from duoln.backends.long_sums import matmul_in_parts, sum_over
 from duoln.backends.numpy_like import INT32, NumpyLikeBackend
 from duoln.backends.protocol import READS_ON_HOST, STORAGE, Array, Axis
 from duoln.errors import CompileError, DtypeError
-from duoln.system import host_memory, openblas
+from duoln.system import limits, openblas
 
 # The numbers of mallopt's parameters in glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -30,10 +30,10 @@ _BITS = {np.dtype(np.float32): np.dtype(np.uint32), np.dtype(np.float64): np.dty
 _LONG = 1 << 8
 """Sums of at least this many values are split into parts."""
 _LONG_PRODUCT = 1 << 14
-"""At most so many products are added by one call of BLAS."""
+"""The largest number of products that one call of BLAS adds."""
 
 _within_step: ContextVar[bool] = ContextVar("within_step", default=False)
-"""Whether this thread is inside a compiled step."""
+"""True inside a compiled step of this thread."""
 
 
 class NumpyBackend(NumpyLikeBackend):
@@ -145,7 +145,7 @@ class NumpyBackend(NumpyLikeBackend):
         return time.perf_counter()
 
     def free_memory(self) -> int:
-        return host_memory.free_memory()
+        return limits.free_memory()
 
     def info(self) -> dict[str, str]:
         return {

@@ -24,6 +24,7 @@ class NumpyLikeBackend(OnePerProcess):
 
     dtypes = DTYPES
     narrow = frozenset([np.dtype(np.float16), storage.BITS])
+    wide = frozenset([np.dtype(np.float32), np.dtype(np.float64)])
 
     def __init__(self, xp: ModuleType) -> None:
         self.xp = xp

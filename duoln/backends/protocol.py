@@ -41,19 +41,19 @@ READS_ON_HOST = "[compile] the step reads a value on the host; return it from th
 
 
 PROVED, SET_ASIDE, TRUSTED = "proved", "set aside", "trusted"
-"""What is known of a fused rule on a device."""
+"""The verdicts on a fused rule on a device."""
 NO_CASE = "no case proves it"
-"""Why a rule is trusted for which no table has a case: this is kept, so that no process asks again."""
+"""The reason to trust a rule that has no case; the verdict is kept, so that no process searches again."""
 
 
 class Proofs(Protocol):
-    """What is known of a backend's fused rules on this device; see `duoln.kernels.proofs`."""
+    """The verdicts on a backend's fused rules on this device; see `duoln.kernels.proofs`."""
 
-    def reason(self, op: str, rule: Any, arrays: Sequence[Array], attrs: Mapping[str, Any]) -> str | None:
-        """Why a rule of an operator must not run here; None if it may."""
+    def refusal(self, op: str, rule: Any, arrays: Sequence[Array], attrs: Mapping[str, Any]) -> str | None:
+        """The reason why a rule of an operator must not run here; None if it may."""
 
     def summary(self) -> dict[str, list[str]]:
-        """The rules that this process asked for, by what is known of them."""
+        """The rules that this process has used, by verdict."""
 
     def kept(self) -> list[dict[str, str]]:
         """All verdicts of earlier processes on this device, as plain data."""
@@ -71,12 +71,14 @@ class Backend(Protocol):
     dtypes: tuple[str, ...]
     narrow: frozenset[Any]
     """The library's own dtypes of arrays that store 16 bits."""
+    wide: frozenset[Any]
+    """Its dtypes in which rules compute: float32 and float64."""
     lazy: bool
-    """Whether values are computed when they are read: `compile` then runs a function once, to see its operations."""
+    """True if values are computed when they are read; `compile` then traces a function once."""
     queues: bool
-    """Whether a device computes while the host goes on, so that figures are better read a step late."""
+    """True if a device computes while the host goes on, so that figures are better read a step late."""
     proofs: Proofs | None
-    """Of a device whose fused rules are proved before they are trusted; None where none need be."""
+    """The verdicts of a device whose fused rules are proved before they are trusted; None for other devices."""
 
     # The edges -----------------------------------------------------------------------------------
     def asarray(self, host: Any, dtype: str | None = None) -> Array:
@@ -101,7 +103,7 @@ class Backend(Protocol):
         """Let this thread compute with arrays of other threads, and they with its arrays."""
 
     def begin(self, arrays: Sequence[Array]) -> None:
-        """Start to compute lazy arrays without a wait, so that what they depend on can be freed.
+        """Start to compute lazy arrays without a wait, so that their inputs can be freed.
 
         It does nothing inside a compiled step.
         """

@@ -8,6 +8,7 @@ launch ends. Cross-entropy and copy have no argument of that size, so a GPU may 
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -17,15 +18,18 @@ from duoln.bench import agreement, clock, operators_torch
 from duoln.bench.clock import Chain, Samples, SlopeClock, take_turns
 from duoln.bench.launch_chains import DuolnChain, cache_for
 from duoln.bench.records import make_case
-from duoln.bench.subjects import COPY, Shape, Subject
+from duoln.bench.subjects import COPY, STREAMING, Shape, Subject
 from duoln.core import Tensor
 from duoln.errors import UsageError
+from duoln.kernels.device_limits import cpu
 
 PEERS = operators_torch.PEERS
 
 _COPY_ROUNDS = 5
 AGAIN_ROUNDS = 3
 """Samples of the copy before each case."""
+_PRODUCT = (2048, 1024, 1024)
+"""Rows, depth and columns of the large product."""
 
 
 class Plan(NamedTuple):
@@ -116,6 +120,36 @@ def measure_copy(backend: Backend, rounds: int = _COPY_ROUNDS) -> dict[str, Any]
     copy = Yardstick(backend)
     copy.gbps(rounds)
     return copy.case()
+
+
+def _product_gflops(backend: Backend) -> float:
+    """10^9 floating-point operations a second of a large product in float32, the best of some runs."""
+    rows, depth, columns = _PRODUCT
+    x, w = backend.ones((rows, depth)), backend.ones((depth, columns))
+    best = float("inf")
+    for _ in range(_COPY_ROUNDS):
+        started = time.perf_counter()
+        backend.to_numpy(backend.matmul(x, w)[:1, :1])  # waits for the device
+        best = min(best, time.perf_counter() - started)
+    return 2 * rows * depth * columns / best / 1e9
+
+
+def machine_limits(backend: Backend) -> str:
+    """One line for people: the bandwidth of a copy and the speed of a large product just now."""
+    copy = measure_copy(backend)
+    product = _product_gflops(backend)
+    return f"limits of this machine just now: {copy_words(copy['gbps'], copy['rule'], backend)}, a large product " \
+           f"{product:.0f} GFLOP/s"
+
+
+def copy_words(gbps: float, rule: str, backend: Backend) -> str:
+    """The bandwidth of a copy, and on a CPU who copies, where it makes a difference."""
+    if rule == STREAMING:
+        return f"a streaming copy, {gbps:.1f} GB/s"
+    if on_cpu(backend):
+        return f"NumPy's copy, {gbps:.1f} GB/s (no limit: it reads what it overwrites; nothing is compiled, because " \
+               f"{cpu.problem()})"
+    return f"a copy, {gbps:.1f} GB/s"
 
 
 def measure(plan: Plan, backend: Backend, peers: Sequence[str], rounds: int,

@@ -1,4 +1,4 @@
-"""Functions of trees of duoln's tensors as functions of trees of another library's arrays."""
+"""The common part of both bridges: functions over trees of another library's arrays, and those of recurrent layers."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import Any
 
-from duoln import tree
+from duoln import ops, tree
 from duoln.core import Tensor
 from duoln.core.arguments import check_function, name_of
+from duoln.errors import UsageError
+from duoln.ops.recurrent.variants import Cell, check_variant, norm_shapes
 
 Apply = Callable[[Callable[..., Sequence[Tensor]], Sequence[Any]], Iterable[Any]]
 """`apply(function of tensors, arrays)`: the arrays of the function's results."""
+NORMS = {"x": "layernorm_i", "h": "layernorm_h", "c": "layernorm_c"}
+"""The modules that hold a layer's norms, by what they normalise: the names that `duoln.load_pytorch` reads."""
 
 
 def over_trees(fn: Callable[..., Any], kind: type, apply: Apply) -> Callable[..., Any]:
@@ -38,3 +42,34 @@ def over_trees(fn: Callable[..., Any], kind: type, apply: Apply) -> Callable[...
 
     run.__name__ = run.__qualname__ = f"differentiable({name_of(fn)})"
     return run
+
+
+def check_norm(name: str, cell: Cell, norm: str) -> None:
+    """Raises UsageError for a norm that a layer of another library cannot have."""
+    check_variant(cell, norm, name)
+    if norm == "batch":
+        raise UsageError(f"[{name}] norm: expected one without a population, found 'batch', which duoln.nn has")
+    if norm == "recurrent-bias":
+        raise UsageError(f"[{name}] norm: expected 'none', which has the recurrent bias here, found 'recurrent-bias'")
+
+
+def sequence(cell: Cell, norm: str, eps: float, reverse: bool = False, bias: bool = True, mask: bool = False,
+             ) -> Callable[..., Sequence[Tensor]]:
+    """A cell over a sequence, as a pure function of x, the states, w_x, w_h, the bias and the mask if it has them, and
+    the norms' parameters.
+
+    Shape:
+        x (T, B, in), states (B, H), w_x (in, gates * H), w_h (H, gates * H) -> hidden states (T, B, H), last states.
+    """
+    operator, states, names = getattr(ops, cell), 2 if cell == "lstm" else 1, list(norm_shapes(cell, norm, 1))
+
+    def walk(x: Tensor, *arrays: Tensor) -> Sequence[Tensor]:
+        rest = iter(arrays)
+        arguments = [next(rest) for _ in range(states + 2)]
+        of_bias, of_mask = (next(rest) if given else None for given in (bias, mask))
+        results: tuple[Tensor, ...] = operator(x, *arguments, of_bias, of_mask, dict(zip(names, rest, strict=True)),
+                                               norm=norm, eps=eps, reverse=reverse)
+        return results
+
+    walk.takes_long = True  # type: ignore[attr-defined]  # so PyTorch's threads are paused
+    return walk

@@ -17,8 +17,7 @@ import mlx.core as mx
 import mlx.nn
 
 from duoln import ops
-from duoln.bridge.functions import over_trees
-from duoln.bridge.sequences import NORMS, check_norm, sequence
+from duoln.bridge.functions import NORMS, check_norm, over_trees, sequence
 from duoln.core import Tensor
 from duoln.core.arguments import described, name_of
 from duoln.core.gradient import pullback

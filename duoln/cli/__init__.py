@@ -12,9 +12,9 @@ from typing import NoReturn
 
 import duoln
 from duoln.cli.guard import guarded, leave
-from duoln.cli.parser import Parser, ShowVersion
+from duoln.cli.parser import Parser, ShowVersion, add_commands_of_plugins
 from duoln.cli.run import run_task
-from duoln.system import switches
+from duoln.system import variables
 
 __all__ = ["build_parser", "command", "main", "run_task"]
 
@@ -36,8 +36,6 @@ EXAMPLES = """examples:
   duoln report runs/a runs/b --html page.html        curves of several runs, as a page for a browser
   duoln sample runs/a/ln --out digits.png            what a trained model generates
   duoln evaluate runs/a/ln                           a trained model by the task's own protocol
-  duoln paper                                        every figure, table and claim, and where we stand
-  duoln analyze invariance                           table 1 of the paper, measured
   duoln new-task my_task                             a package with a task of your own, to start from
   duoln doctor                                       what this machine can use, and what mends the rest
   duoln compile --march x86-64-v3 --out /opt/kernels    the CPU's kernels, for an image without a compiler
@@ -50,8 +48,12 @@ EXAMPLES = """examples:
 """
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The command line."""
+def build_parser(word: str | None = None) -> argparse.ArgumentParser:
+    """The command line.
+
+    Args:
+        word: its first word. Plug-ins, which may bring commands, are loaded unless this is a command of duoln.
+    """
     parser = Parser(prog="duoln", description="Layer-normalised networks on any vendor's hardware.", epilog=EXAMPLES,
                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action=ShowVersion, version=f"duoln {duoln.__version__}",
@@ -60,7 +62,6 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
     from duoln.cli import (
-        analyze,
         bench,
         compare,
         data,
@@ -68,11 +69,9 @@ def build_parser() -> argparse.ArgumentParser:
         facts,
         find_rate,
         help,
-        keep,
         kernels,
         listing,
         new_task,
-        paper,
         report,
         run,
         sample,
@@ -81,9 +80,10 @@ def build_parser() -> argparse.ArgumentParser:
 
     listing.add_commands(commands)
     facts.add_commands(commands)
-    for part in (run, report, keep, summary, find_rate, sample, evaluate, data, analyze, paper, new_task, bench,
-                 compare, kernels, help):
+    for part in (run, report, summary, find_rate, sample, evaluate, data, new_task, bench, compare, kernels, help):
         part.add_command(commands)
+    if word not in (*commands.choices, "--version"):
+        add_commands_of_plugins(commands, word)
     return parser
 
 
@@ -92,8 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
 
     def run() -> int:
-        switches.check()
-        args = build_parser().parse_args(words)
+        variables.check_switches()
+        args = build_parser(next(iter(words), None)).parse_args(words)
         args.words = words
         code: int | None = args.run(args)
         return code or 0

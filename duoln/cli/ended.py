@@ -52,7 +52,7 @@ def show_ended(task: Task, backend: Backend, ended: Sequence[Ended], top: Path, 
             _show_table(task, dataset, [run for run in ended if run.dataset == dataset], top, by, not as_json)
     console.say(f"run folder: {top}  ({', '.join(p.name for p in written)})")
     if not drawing.can_draw():
-        console.say(f"  for a picture of the curves: {drawing.obstacle()}")
+        console.say(f"  for a picture of the curves: {drawing.refusal()}")
     if as_json:
         datasets = {run.dataset for run in ended}
         console.put_json({

@@ -77,7 +77,7 @@ def variants_of(task: Task, text: str | None) -> list[str]:
     Raises:
         UsageError: it names one twice.
     """
-    from duoln.tasks.attributes import ALL
+    from duoln.tasks.contract import ALL
 
     names = [] if text is None else list(task.variants) if text == ALL else text.split(",")
     if len(set(names)) < len(names):

@@ -14,7 +14,7 @@ from duoln.cli import facts
 from duoln.cli.sample import options_of
 
 if TYPE_CHECKING:
-    from duoln.tasks.meanings import Setting
+    from duoln.tasks.settings import Setting
     from duoln.tasks.task import Task
 
 _INDENT = "    "
@@ -70,8 +70,8 @@ def _list(args: argparse.Namespace) -> int:
 
 def _show(args: argparse.Namespace) -> int:
     from duoln.cli import console
-    from duoln.tasks.meanings import settings_of
     from duoln.tasks.registry import find_task
+    from duoln.tasks.settings import settings_of
 
     task = find_task(args.task, args.plugins)
     settings = settings_of(task)
@@ -88,7 +88,7 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _lines(task: Task, settings: Sequence[Setting]) -> list[str]:
-    from duoln.tasks.kinds import value_in_words
+    from duoln.tasks.settings import value_in_words
 
     lines = [_wrapped(f"{task.name}: {_titled(task)}"), "",
              _wrapped(f"settings, of `duoln run {task.name} --set NAME=VALUE` (--seed, --epochs and --batch-size are "
@@ -123,7 +123,7 @@ def _titled(task: Task) -> str:
 
 
 def _changes(settings: Mapping[str, Any]) -> str:
-    from duoln.tasks.kinds import value_in_words
+    from duoln.tasks.settings import value_in_words
 
     return ", ".join(f"{key}={value_in_words(value)}" for key, value in settings.items()) or "nothing"
 

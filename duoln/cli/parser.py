@@ -112,6 +112,29 @@ class ShowVersion(argparse.Action):
         parser.exit()
 
 
+def add_commands_of_plugins(commands: Any, word: str | None) -> None:
+    """Add the commands that plug-ins bring.
+
+    Args:
+        commands: the sub-parsers of `duoln`.
+        word: the command that is asked for; where nobody brings it, a line names each plug-in that is broken.
+    """
+    from duoln.cli import console
+    from duoln.tasks.registry import Registry
+
+    registry = Registry()
+    for (name, summary, options, run), distribution in registry.commands.values():
+        if name in commands.choices:
+            console.say(f"left out: command {name!r} of {distribution}, because duoln has one of that name", "yellow")
+            continue
+        parser = commands.add_parser(name, help=summary.replace("%", "%%"))  # argparse fills in what follows a "%"
+        options(parser)
+        parser.set_defaults(run=run)
+    if word not in commands.choices and word is not None and not word.startswith("-"):
+        for broken in registry.broken:
+            console.say(f"plug-in '{broken.name}' of {broken.distribution} is broken: {broken.reason}", "yellow")
+
+
 def wants_json(words: Sequence[str]) -> bool:
     """Whether a command line asks for JSON on stdout; the command line may be wrong.
 

@@ -34,8 +34,7 @@ def add_command(commands: Any) -> None:
                         help=f"write {' and '.join(CURVES)} there, of several tasks in a folder for each; without this "
                              "nothing is written")
     report.add_argument("--html", type=path_argument, metavar="FILE.html",
-                        help="write one page that any browser opens: table, settings, and curves that answer to the "
-                             "pointer")
+                        help="write one page that any browser opens: table, curves and settings")
     report.add_argument("--markdown", action="store_true", help="the table as text for a README, on stdout")
     report.add_argument("--over", metavar="KEY", help="with --markdown: this metric at several updates instead")
     facts.add_plugin_option(report)

@@ -112,7 +112,7 @@ def run_task(make: Callable[[], Task], argv: Sequence[str], prog: str | None = N
 def _run_alone(task: Task, argv: Sequence[str], prog: str | None, description: str | None, preset: str,
                variants: Sequence[str]) -> int:
     from duoln.runs.settings import Command
-    from duoln.tasks.faults import named
+    from duoln.tasks.boundary import named
 
     parser = Parser(prog=prog, description=description,
                     formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -270,13 +270,13 @@ def _loggers(name: str | None, say: Callable[[str], None]) -> Callable[[Path], l
     """
     if name is None:
         return lambda folder: []
-    from duoln.tasks.listening import Contained
+    from duoln.tasks.boundary import Apart
 
     try:
         from duoln.runs.tensorboard import TensorBoard
     except ImportError as error:
         raise UsageError(f"[run] --log-to {name}: {error}; pip install tensorboardX") from error
-    return lambda folder: [Contained(TensorBoard(folder), f"--log-to {name}", say)]
+    return lambda folder: [Apart(TensorBoard(folder), f"--log-to {name}", say)]
 
 
 def _of_first(task: Task, ranks: Ranks, configs: Mapping[Job, Config], precisions: Mapping[Job, str],

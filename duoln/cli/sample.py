@@ -74,7 +74,7 @@ def add_options(parser: argparse.ArgumentParser, kind: type) -> None:
 
 def options_of(kind: type) -> Iterator[tuple[str, str, str]]:
     """The name, the flag and the meaning of each option that is a field of a task's own dataclass."""
-    from duoln.tasks.kinds import kind_in_words, value_in_words
+    from duoln.tasks.settings import kind_in_words, value_in_words
 
     kinds = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
@@ -91,7 +91,7 @@ def read_options(task: str, kind: type, given: Mapping[str, Any]) -> Any:
     Raises:
         UsageError: a value does not fit.
     """
-    from duoln.tasks.kinds import convert
+    from duoln.tasks.settings import convert
 
     kinds = typing.get_type_hints(kind)
     return kind(**{key: convert(f"[{task}] --{key.replace('_', '-')}", given[key], kinds[key])

@@ -11,11 +11,11 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, MappingView, Sequence, Set
 from dataclasses import is_dataclass
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from duoln.core.fields import fields_in_words
 from duoln.errors import DtypeError, ShapeError, UsageError
 
 INT32 = np.iinfo(np.int32)
@@ -29,43 +29,35 @@ WORDS = {"ln": "layer", "bn": "batch", "cuda": "cupy", "gpu": "cupy", "mps": "ml
 """What other libraries call a value that has a name here: norms, backends and dtypes."""
 
 
-@fields_in_words
 class Interval(NamedTuple):
-    """The numbers that an argument may be, in words and as a test."""
+    """The numbers that an argument may be: in words, and as a condition in Python, whose `{0}` is the number."""
 
     words: str
-    holds: Callable[[float], bool]
+    test: str
+
+    def holds(self, number: float) -> bool:
+        """Whether the number is in the interval."""
+        return bool(_condition(self.test)(number))
 
 
-# These are functions with names, so that an interval can be pickled.
-
-def _is_number(x: float) -> bool:
-    return not math.isnan(x)
-
-
-def _is_at_least_0(x: float) -> bool:
-    return 0 <= x < math.inf
+@lru_cache(maxsize=64)
+def _condition(test: str) -> Callable[[float], bool]:
+    condition: Callable[[float], bool] = eval(f"lambda x: {test.format('x')}", {"inf": math.inf})
+    return condition
 
 
-def _is_above_0(x: float) -> bool:
-    return 0 < x < math.inf
-
-
-def _is_epsilon(x: float) -> bool:
-    return 1e-30 <= x < math.inf
-
-
-def _is_below_1(x: float) -> bool:
-    return 0 <= x < 1
-
-
-NOT_NAN = Interval("a number", _is_number)
-FINITE = Interval("a finite number", math.isfinite)
-AT_LEAST_0 = Interval("a finite number of at least 0", _is_at_least_0)
-ABOVE_0 = Interval("a finite number above 0", _is_above_0)
-EPSILON = Interval("a finite number of at least 1e-30", _is_epsilon)
+NOT_NAN = Interval("a number", "{0} == {0}")
+FINITE = Interval("a finite number", "-inf < {0} < inf")
+AT_LEAST_0 = Interval("a finite number of at least 0", "0 <= {0} < inf")
+ABOVE_0 = Interval("a finite number above 0", "0 < {0} < inf")
+EPSILON = Interval("a finite number of at least 1e-30", "1e-30 <= {0} < inf")
 """What keeps 0 / 0 from being computed, with factors that an optimiser puts to it; in float32 1e-50 is 0."""
-BELOW_1 = Interval("a number in [0, 1)", _is_below_1)
+BELOW_1 = Interval("a number in [0, 1)", "0 <= {0} < 1")
+Finite = Annotated[float, FINITE]
+AtLeast0 = Annotated[float, AT_LEAST_0]
+Above0 = Annotated[float, ABOVE_0]
+Below1 = Annotated[float, BELOW_1]
+"""Annotations of an operator's attributes; a call checks them."""
 
 
 def described(value: Any) -> str:

@@ -14,7 +14,7 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core.arguments import check_function, described, how_to_wrap
 from duoln.core.donation import arrays_of_step, in_compiled_step, is_spent, spend
 from duoln.core.gradient import is_recording
-from duoln.core.miscalled import explained
+from duoln.core.pytorch_names import hinted
 from duoln.core.replay import Replay
 from duoln.core.step_contract import MAX_INPUT_FORMS, form
 from duoln.core.tensor import Tensor
@@ -24,7 +24,7 @@ _MANY_FORMS = (f"a compiled step has seen more than {MAX_INPUT_FORMS} different 
                "all others; give it arrays of few different shapes")
 
 
-@explained
+@hinted
 def compile(step: Callable[..., Any]) -> Callable[..., Any]:
     """The same step, faster: MLX traces and fuses it, NumPy and CuPy replay the operators that it ran.
 

@@ -15,7 +15,7 @@ from duoln import tree
 from duoln.backends.protocol import REALS, Array
 from duoln.core.arguments import check_flag, check_function, check_integer, described, how_to_wrap, name_of
 from duoln.core.made import Made
-from duoln.core.miscalled import explained
+from duoln.core.pytorch_names import hinted
 from duoln.core.repeated import constant
 from duoln.core.tape import Tape
 from duoln.core.tensor import Tensor
@@ -87,7 +87,7 @@ def tensors_of(result: Any) -> list[Tensor]:
     return [leaf for leaf in tree.leaves(result) if isinstance(leaf, Tensor)]
 
 
-@explained
+@hinted
 def value_and_grad(fn: Callable[..., Any], has_aux: bool = False, argnums: int | tuple[int, ...] = 0,
                    ) -> Callable[..., tuple[Any, Any]]:
     """A function that returns the value of `fn` and its gradient with respect to the first argument.
@@ -152,7 +152,7 @@ def value_and_grad(fn: Callable[..., Any], has_aux: bool = False, argnums: int |
         return (value, tree.map(lambda x: Tensor(x.data, x.backend) if isinstance(x, Tensor) else x, aux)), gradients
 
     run.__name__ = run.__qualname__ = f"value_and_grad({name_of(fn)})"
-    return Made(explained(run), value_and_grad, (fn, has_aux, argnums))
+    return Made(run, value_and_grad, (fn, has_aux, argnums))
 
 
 def _by_position(fn: Callable[..., Any], last: int, args: tuple[Any, ...], kwargs: dict[str, Any],
@@ -166,7 +166,7 @@ def _by_position(fn: Callable[..., Any], last: int, args: tuple[Any, ...], kwarg
     return (*args, *(kwargs[name] for name in names)), {k: v for k, v in kwargs.items() if k not in names}
 
 
-@explained
+@hinted
 def vjp(fn: Callable[..., Any], *args: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
     """The result of `fn(*args)`, and the function that gives the gradients of the arguments from that of the result.
 

@@ -5,10 +5,9 @@ value, the other computes the gradient from what the first one saved. Each op ha
 backend can run, and a backend may have faster rules. The op picks the rule, so the author of a rule never writes a
 fallback.
 
-    @op
+    @op("x: real[*shape] -> like x")
     def tanh(x: Tensor) -> Tensor:
         '''Hyperbolic tangent.'''
-        return tanh.apply(x)
 
     def tanh_forward(be, x):
         y = be.tanh(x)
@@ -18,12 +17,15 @@ fallback.
         return (gout * (1 - y * y),)
 
     tanh.add(Rule("composed", tanh_forward, tanh_vjp))
+
+The declaration has the arguments' kinds and axes (`core.spec`); annotations have what an attribute may be. Both are
+checked before the function runs. A function whose body is its docstring needs no more. Another one has conditions or
+other operators, and ends with `return NAME.apply(...)`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -33,10 +35,12 @@ import numpy as np
 
 from duoln.backends.protocol import NAMES, REALS, STORAGE, Backend
 from duoln.core.arguments import described, how_to_wrap, kind_name
-from duoln.core.miscalled import check_fit, is_of_call, wrong_call
+from duoln.core.call import called, checked
+from duoln.core.pytorch_names import add_hint
 from duoln.core.repeated import recordings, used_elsewhere
 from duoln.core.rule import Rule
-from duoln.core.storage import Like, candidates, common_dtype
+from duoln.core.spec import Spec
+from duoln.core.storage import candidates, common_dtype
 from duoln.core.tape import Record, Tape
 from duoln.core.tensor import Tensor
 from duoln.errors import DtypeError, DuolnError, GradientError, MixedBackendError, UsageError
@@ -90,17 +94,18 @@ class Op(Generic[P, R]):
     """An operator on tensors. A call checks the arguments, picks a rule and records itself on a tape.
 
     Args:
-        function: the function that a call runs: it checks its arguments and ends with `apply`.
+        function: its signature is that of the operator; its body is described above.
+        spec: the declaration of arrays, in the language of `core.spec`; None where the function checks all itself.
+            A result that is `like` an array is stored in its dtype if that has 16 bits, another one in float32, and
+            without declared results all are stored in 16 bits if all float arrays are.
         name, doc: name and docstring of the op; by default those of the function.
-        like: for each result the number of the array in whose dtype it is stored, if that dtype has 16 bits; the last
-            one counts for all results that follow, and a result is float32 for None. By default results have 16 bits if
-            all float arrays have.
     """
 
-    def __init__(self, function: Callable[P, R], name: str | None = None, doc: str | None = None,
-                 like: Like | None = None) -> None:
+    def __init__(self, function: Callable[P, R], spec: str | None = None, name: str | None = None,
+                 doc: str | None = None) -> None:
         self.function = function
-        self.like = like
+        self.spec = None if spec is None else Spec.of(spec)
+        self.like = None if self.spec is None else self.spec.like
         self._composed: Rule | None = None
         self._rules: dict[str, list[Rule]] = {}
         self.__module__ = function.__module__
@@ -109,14 +114,25 @@ class Op(Generic[P, R]):
             function.__name__ = function.__qualname__ = name  # Python's own errors about arguments name it
         self.name = self.__name__ = self.__qualname__ = function.__name__
         self.__wrapped__ = function  # inspect.signature reads the signature from this attribute
+        self._run: Callable[P, R] = self._first
+        self.check: Callable[..., None] = self._first_check
+        """Checks arrays by the declaration, for a function that changes them first. It raises as `Spec.check`."""
+
+    def _first(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The first call makes the function that runs in all calls: to make those of all operators takes too long."""
+        self._run = called(self)
+        return self._run(*args, **kwargs)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            return self.function(*args, **kwargs)
+            return self._run(*args, **kwargs)
         except TypeError as error:
-            if type(error) is TypeError and is_of_call(error.__traceback__):
-                raise wrong_call(self.name, inspect.signature(self), args, kwargs) from None
+            add_hint(error, self.function)
             raise
+
+    def _first_check(self, *args: Tensor | None) -> None:
+        self.check = checked(self)
+        self.check(*args)
 
     def __get__(self, instance: object, owner: type | None = None) -> Op[P, R]:
         """The op itself, also as an attribute of a class. With this method `help(op)` counts it as a routine, and shows
@@ -163,9 +179,11 @@ class Op(Generic[P, R]):
 
     def _of_wide(self, backend: Backend, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> Rule:
         """The rule that runs on these arrays, none of which has 16 bits."""
-        if not _composed_only.get():
-            for rule in self._rules.get(backend.name, ()):
-                if self._refusal(rule, backend, arrays, attrs) is None:
+        fused = self._rules.get(backend.name)
+        if fused is not None and not _composed_only.get():
+            size = getattr(arrays[0], "size", 0)
+            for rule in fused:
+                if rule.least <= size and self._refusal(rule, backend, arrays, attrs) is None:
                     return rule
         if self._composed is None:
             raise DuolnError(f"[{self.name}] has no composed rule")
@@ -173,17 +191,15 @@ class Op(Generic[P, R]):
 
     def _refusal(self, rule: Rule, backend: Backend, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str | None:
         """The reason why the rule cannot run on these arrays, or must not run on this device; None if it can."""
+        if rule.least > getattr(arrays[0], "size", 0):
+            return f"it is for at least {rule.least} values"
         if rule.supports is not None:
-            try:
-                reason = rule.supports(backend, *arrays, **attrs)
-            except TypeError as error:
-                check_fit(error, f"[{self.name}] rule '{rule.name}'", "supports", rule.supports, len(arrays), attrs)
-                raise
+            reason = rule.supports(backend, *arrays, **attrs)
             if reason is not None:
                 return reason
         if backend.proofs is None or (self._composed is not None and rule.name == self._composed.name):
             return None
-        return backend.proofs.reason(self.name, rule, arrays, attrs)
+        return backend.proofs.refusal(self.name, rule, arrays, attrs)
 
     def explain(self, *args: P.args, **kwargs: P.kwargs) -> list[tuple[str, str]]:
         """What a call with these arguments would run: pairs (rule, verdict) in the order of trial.
@@ -258,9 +274,9 @@ class Op(Generic[P, R]):
         if backend is None:
             raise DtypeError(f"[{self.name}] expected a duoln.Tensor among the arguments, found none")
         if dtype in backend.narrow or (is_mixed and self._has_narrow(args)):
-            rule = own = self._of_narrow(backend, natives, attrs)
+            rule = self._of_narrow(backend, natives, attrs)
         else:
-            rule = own = self._of_wide(backend, natives, attrs)
+            rule = self._of_wide(backend, natives, attrs)
         if backend.lazy:
             backend.join()
         watch = _watch.get()
@@ -270,9 +286,6 @@ class Op(Generic[P, R]):
             used_elsewhere(natives)
         try:
             computed = rule.forward(backend, *natives, **attrs)
-        except TypeError as error:
-            check_fit(error, f"[{self.name}] rule '{own.name}'", "forward", own.forward, len(natives), attrs)
-            raise
         except FloatingPointError:
             # The program told NumPy to raise. A value too near 0 for its dtype is 0, as if it had not; all else is
             # raised again. To set NumPy's state before every rule would take a tenth of the time of a small one.
@@ -333,10 +346,10 @@ def _record(tape: Tape, rule: Rule, args: Sequence[Any], out: Any, saved: Any, b
 @overload
 def op(function: Callable[P, R]) -> Op[P, R]: ...
 @overload
-def op(*, like: Like) -> Callable[[Callable[P, R]], Op[P, R]]: ...
-def op(function: Callable[..., Any] | None = None, *, like: Like | None = None) -> Any:
-    """Make an operator from a function that checks its arguments and ends with `return NAME.apply(...)`.
+def op(function: str) -> Callable[[Callable[P, R]], Op[P, R]]: ...
+def op(function: Callable[..., Any] | str) -> Any:
+    """Make an operator: `@op("x: real[*shape] -> like x")` above its function, see `Op`.
 
-    `@op(like=...)` says in which dtypes the results are stored, see `Op`.
+    `@op` alone is for a function that checks its arguments itself and ends with `return NAME.apply(...)`.
     """
-    return Op(function) if function is not None else lambda plain: Op(plain, like=like)
+    return Op(function) if callable(function) else lambda plain: Op(plain, function)

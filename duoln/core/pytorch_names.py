@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Mapping
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, wraps
 from importlib.resources import files
 from types import ModuleType
-from typing import Any, Never
+from typing import Any, Never, ParamSpec, TypeVar
 
 from duoln.core.arguments import did_you_mean
 from duoln.errors import DtypeError
 
+P = ParamSpec("P")
+R = TypeVar("R")
 _CELL, _QUOTED = re.compile(r"(?<!\\)\|"), re.compile(r"`([^`]+)`")
 
 _GRADIENT = "`value, gradients = duoln.value_and_grad(loss)(params, x)` computes a gradient"
@@ -353,6 +355,33 @@ def how_to_name(keyword: str, parameters: Iterable[str]) -> str:
     if keyword in NO_KEYWORDS:
         return f"; in duoln: {NO_KEYWORDS[keyword]}"
     return did_you_mean(keyword, known)
+
+
+def add_hint(error: TypeError, function: Callable[..., Any]) -> None:
+    """Let the error of a call of `function` end with our name for an argument that it has not, or with what gives one
+    that is missing.
+    """
+    if type(error) is not TypeError:
+        return
+    hint = ""
+    if unknown := re.search(r"got an unexpected keyword argument '(\w+)'", str(error)):
+        hint = how_to_name(unknown[1], inspect.signature(function).parameters)
+    elif missing := re.search(r"missing \d+ required .* arguments?: (.*)", str(error)):
+        hint = next((f"; {ABSENT[name]}" for name in re.findall(r"'(\w+)'", missing[1]) if name in ABSENT), "")
+    error.args = (f"{error}{hint}",)
+
+
+def hinted(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, whose error for an unknown argument ends with our name for it."""
+    @wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            add_hint(error, function)
+            raise
+
+    return called
 
 
 class _Missing:

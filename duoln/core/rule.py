@@ -35,6 +35,7 @@ class Rule:
         factors: for argument i, a matrix, `factors[i](backend, saved, gout) -> (left, right)`: its gradient is
             `left.T @ right`, and a compiled step need not write it out; see `core.factors`.
         takes_factors: whether `forward` takes `Factors` in the place of an array.
+        least: the number of values of the first array below which another rule takes less time.
 
     A rule never writes into its inputs or `gout`. A second gradient from the same `saved` has the same bits as the
     first, so a rule may overwrite only what it can compute again.
@@ -49,6 +50,7 @@ class Rule:
     stored: Container[int] = ()
     factors: Mapping[int, Callable[..., tuple[Array, Array]]] = field(default_factory=dict)
     takes_factors: bool = False
+    least: int = 0
     fitted: dict[Any, Rule] = field(default_factory=dict, init=False, repr=False)
     """This rule for arrays of 16 bits, by their dtypes; see `storage`."""
 

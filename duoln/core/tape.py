@@ -13,7 +13,6 @@ import numpy as np
 
 from duoln.backends.protocol import STORAGE, Array, Backend
 from duoln.core.arguments import described
-from duoln.core.miscalled import check_fit
 from duoln.core.repeated import repeated
 from duoln.core.rule import Rule
 from duoln.errors import GradientError
@@ -111,11 +110,7 @@ class Tape:
             needs = tuple([index is not None and i not in pooled for i, index in enumerate(inputs)])
             if any(needs):
                 assert rule.vjp is not None
-                try:
-                    results = rule.vjp(backend, saved, gout, needs)
-                except TypeError as error:
-                    check_fit(error, f"[vjp] rule '{rule.name}'", "vjp", rule.vjp, len(needs))
-                    raise
+                results = rule.vjp(backend, saved, gout, needs)
                 if not isinstance(results, tuple | list) or len(results) != len(needs):
                     raise GradientError(f"[vjp] rule '{rule.name}': expected a tuple of {len(needs)} gradients, one "
                                         f"for each array, found {described(results)}")

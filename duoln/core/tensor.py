@@ -10,8 +10,7 @@ import numpy as np
 
 from duoln.backends.protocol import Array, Axis, Backend
 from duoln.core.arguments import described
-from duoln.core.miscalled import explained
-from duoln.core.pytorch_names import OF_TENSORS, name_missing, present_names, refuse_operators
+from duoln.core.pytorch_names import OF_TENSORS, hinted, name_missing, present_names, refuse_operators
 from duoln.core.repeated import constant, read_on_host, repeated
 from duoln.core.tape import Node
 from duoln.errors import CallError, CompileError, DtypeError, GradientError, GradientWarning, ShapeError
@@ -94,7 +93,7 @@ class Tensor:
         """The name of the dtype, such as "float32"."""
         return self.backend.dtype(self.data)
 
-    @explained
+    @hinted
     def numpy(self) -> np.ndarray:
         """The values on the host, as a copy; those of bfloat16 as float32, which is exact. Waits for the device.
 
@@ -132,22 +131,22 @@ class Tensor:
             raise ShapeError(f"[T] expected two axes, found shape {self.shape}; use ops.permute_dims")
         return OPERATORS["permute_dims"](self, axes=(1, 0))
 
-    @explained
+    @hinted
     def sum(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """The sum along axes; None means all axes."""
         return OPERATORS["sum"](self, axis=axis, keepdims=keepdims)
 
-    @explained
+    @hinted
     def mean(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """The arithmetic mean along axes; None means all axes."""
         return OPERATORS["mean"](self, axis=axis, keepdims=keepdims)
 
-    @explained
+    @hinted
     def max(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """The greatest value along axes; None means all axes."""
         return OPERATORS["max"](self, axis=axis, keepdims=keepdims)
 
-    @explained
+    @hinted
     def min(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """The smallest value along axes; None means all axes."""
         return OPERATORS["min"](self, axis=axis, keepdims=keepdims)
@@ -157,12 +156,12 @@ class Tensor:
         whole = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
         return OPERATORS["reshape"](self, shape=tuple(whole))
 
-    @explained
+    @hinted
     def astype(self, dtype: str) -> Tensor:
         """The values in another dtype."""
         return OPERATORS["astype"](self, dtype=dtype)
 
-    @explained
+    @hinted
     def item(self) -> float | int | bool:
         """The only value as a Python number. Inside a gradient it is a constant, of which a GradientWarning tells.
 
@@ -183,7 +182,7 @@ class Tensor:
                           "such as those of a log", GradientWarning, stacklevel=_NUMBERS[name])
         return value
 
-    @explained
+    @hinted
     def tolist(self) -> Any:
         """The values as nested lists of Python numbers; a number for a tensor without axes."""
         return self._on_host("tolist").tolist()
@@ -421,7 +420,7 @@ def _from_host(values: np.ndarray, backend: Backend, dtype: str) -> Tensor:
     return constant_tensor(backend.asarray(values, dtype), backend)
 
 
-@explained
+@hinted
 def stop_gradient(x: Tensor) -> Tensor:
     """The same values as a constant: no gradient flows back through the result.
 

@@ -1,4 +1,4 @@
-"""Data: where files are found, readers that trust nothing, and batches as a function of the step."""
+"""Data: the search for files, readers that trust nothing, and batches as a function of the step."""
 
 from typing import Never
 
@@ -9,13 +9,11 @@ from duoln.data.files import Resource, data_folders, find, packed_or_not, search
 from duoln.data.idx import read_idx, write_idx
 from duoln.data.json_text import json_of, parse_json, read_json
 from duoln.data.mnist import Digits, find_mnist, read_found, read_mnist
-from duoln.data.npy import map_npy
-from duoln.data.npz import Expected, read_npz
+from duoln.data.npz import Expected, map_npy, read_npz
 from duoln.data.originals import DATA_SEED, absent, locate, original_or_made, suited_to
 from duoln.data.tar import read_tar
 from duoln.data.text import at_line, describe_unknown, read_lines, read_text
-from duoln.system.cache import cache_folder
-from duoln.system.paths import in_home
+from duoln.system.paths import cache_folder, in_home
 
 __all__ = ["CONTENT_ERRORS", "DATA_SEED", "Axes", "Batch", "Batches", "Digits", "Expected", "Resource",
            "Unpacked", "absent", "at_line", "cache_folder", "check_range", "count_examples", "data_folders",

@@ -8,7 +8,7 @@ from typing import Never
 import numpy as np
 
 from duoln.core.arguments import check_integer, check_integers_in, described
-from duoln.core.miscalled import explained
+from duoln.core.pytorch_names import hinted
 from duoln.errors import CallError, DataError, DtypeError, ShapeError, UsageError
 from duoln.randomness import LARGEST_SEED, Stream
 
@@ -34,7 +34,7 @@ class Batches:
         UsageError: a batch larger than the data. DataError: a value that is not within its range.
     """
 
-    @explained
+    @hinted
     def __init__(self, arrays: Mapping[str, np.ndarray], batch_size: int, seed: int,
                  within: Mapping[str, tuple[int, int]] | None = None) -> None:
         lengths = _lengths(arrays)
@@ -50,7 +50,6 @@ class Batches:
         self.steps_per_epoch = self.rows // batch_size
         self._order: tuple[int, np.ndarray] | None = None
 
-    @explained
     def __call__(self, step: int) -> Batch:
         """The batch of one update; updates are counted from 0 over all epochs."""
         epoch, position = divmod(check_integer("Batches", "step", step, 0), self.steps_per_epoch)
@@ -102,12 +101,11 @@ Axes = Mapping[str, int | None]
 examples."""
 
 
-@explained
 def count_examples(batch: Batch, axes: Axes) -> int:
     """The number of examples in a batch.
 
     Raises:
-        ShapeError: its arrays disagree, or have too few axes.
+        ShapeError: its arrays disagree, or have too few axes. DtypeError: an argument is no mapping.
     """
     for role, given in (("batch", batch), ("axes", axes)):
         if not isinstance(given, Mapping):
@@ -121,7 +119,6 @@ def count_examples(batch: Batch, axes: Axes) -> int:
     return count
 
 
-@explained
 def examples(batch: Batch, axes: Axes, chosen: slice | np.ndarray) -> Batch:
     """Some of the examples of a batch; an array without examples stays complete."""
     def part(name: str, array: np.ndarray) -> np.ndarray:
@@ -139,7 +136,6 @@ def check_pair(name: str, role: str, bounds: tuple[int, int]) -> tuple[int, int]
     return ends[0], ends[1]
 
 
-@explained
 def check_range(name: str, indices: np.ndarray, size: int, low: int = 0) -> np.ndarray:
     """Check that the indices lie in low .. size - 1, and return them as int32.
 

@@ -22,7 +22,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from duoln.core.miscalled import explained
 from duoln.errors import DataError, DataFormatError, DataMissingError, DuolnError
 from duoln.system.filesystem import kind_of
 
@@ -41,7 +40,6 @@ CONTENT_ERRORS = (*GZIP_ERRORS, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarE
 encrypted or packed in an unknown way."""
 
 
-@explained
 def most_unpacked(size: int, most: int) -> int:
     """The bytes that a packed file of that size may hold if the reader's cap is `most`."""
     return min(most, _GREATEST_RATIO * size, max(SMALL, RATIO * size))
@@ -68,21 +66,19 @@ def open_regular(path: Path) -> BinaryIO:
     return file
 
 
-@explained
 def size_of(file: BinaryIO) -> int:
     """The size of an open file in bytes."""
     return os.fstat(file.fileno()).st_size
 
 
 @contextmanager
-@explained
 def opened(path: Path, kind: str) -> Iterator[BinaryIO]:
     """Open a regular file for reading. An error that its content causes in the block becomes an error that names the
     file.
 
     Args:
         path: the file.
-        kind: what it has to be, such as ".npz archive".
+        kind: the expected kind of file, for errors, such as ".npz archive".
 
     Raises:
         DataMissingError: there is no such file. DataError: it cannot be read. DataFormatError: it is no regular file,
@@ -103,7 +99,6 @@ def opened(path: Path, kind: str) -> Iterator[BinaryIO]:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-@explained
 def read_whole(path: Path, most: int, kind: str) -> bytes:
     """The bytes of a file, at most `most`.
 

@@ -1,4 +1,4 @@
-"""Writes tables as CSV text, in lines that end as those of a Unix file."""
+"""Tables as CSV text, with Unix line ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Digits made on the spot: strokes of ten templates, bent, slanted, scaled and drawn with a round pen."""
+"""Synthetic digits: strokes of ten templates, bent, slanted, scaled and drawn with a round pen."""
 
 from __future__ import annotations
 

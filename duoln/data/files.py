@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from duoln.core.miscalled import explained
 from duoln.data.bounded import opened
 from duoln.errors import DataError, DataMissingError
-from duoln.system.cache import cache_folder
+from duoln.system.paths import cache_folder
 
 _TIMEOUT = 10.0
 _CHUNK = 1 << 20
@@ -46,7 +45,6 @@ class Resource:
     also: tuple[str, ...] = ()
 
 
-@explained
 def data_folders() -> list[Path]:
     """The folders of DUOLN_DATA."""
     return [Path(os.path.expanduser(p)) for p in os.environ.get("DUOLN_DATA", "").split(os.pathsep) if p]
@@ -57,13 +55,11 @@ def absent_folders() -> list[str]:
     return [f"DUOLN_DATA: {folder} does not exist" for folder in data_folders() if not os.path.exists(folder)]
 
 
-@explained
 def search_folders(root: Path | None = None) -> list[Path]:
     """The folders in which data are looked for: `root`, those of DUOLN_DATA, the cache."""
     return [*([] if root is None else [root]), *data_folders(), cache_folder()]
 
 
-@explained
 def packed_or_not(path: Path) -> Path | None:
     """A path, or the same without .gz, where something of this name is; None where nothing is.
 
@@ -83,20 +79,17 @@ def packed_or_not(path: Path) -> Path | None:
     return None
 
 
-@explained
 def visible(paths: Iterable[Path]) -> list[Path]:
     """Paths in order, without names that begin with a point: macOS puts a file `._NAME` beside each NAME."""
     return sorted(path for path in paths if not path.name.startswith("."))
 
 
-@explained
 def on_disk(resource: Resource, root: Path | None = None) -> Path | None:
     """The path of a resource's file, packed or unpacked, in the first folder that has it; None where none has."""
     places = [folder / place for folder in search_folders(root) for place in (resource.path, *resource.also)]
     return next((path for path in map(packed_or_not, places) if path is not None), None)
 
 
-@explained
 def find(resource: Resource) -> Path:
     """The path of a resource's file, which is downloaded if it is in no folder.
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from duoln.core.miscalled import explained
 from duoln.data.bounded import Unpacked, most_unpacked, opened
 from duoln.errors import DataError, DataFormatError
 from duoln.system.paths import in_home
@@ -21,7 +20,6 @@ _MAX_BYTES = 1 << 28
 _CHUNK = 1 << 20
 
 
-@explained
 def read_idx(path: str | Path, max_bytes: int = _MAX_BYTES) -> np.ndarray:
     """The array in an IDX file of unsigned bytes, gzipped or not.
 
@@ -71,7 +69,6 @@ def _read(path: Path, file: Unpacked) -> np.ndarray:
     return np.frombuffer(b"".join(parts), np.uint8).reshape(shape)
 
 
-@explained
 def write_idx(path: str | Path, array: np.ndarray) -> None:
     """Write unsigned bytes as IDX, gzipped if the name ends in .gz.
 

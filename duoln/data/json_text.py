@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from duoln.core.miscalled import explained
 from duoln.data.bounded import read_whole
 from duoln.errors import DataFormatError
 
@@ -17,7 +16,6 @@ _MOST_VALUES = 1 << 24
 2."""
 
 
-@explained
 def parse_json(content: bytes) -> Any:
     """The value of a JSON text; every failure of the parser is a ValueError.
 
@@ -42,7 +40,6 @@ def parse_json(content: bytes) -> Any:
     return value
 
 
-@explained
 def json_of(where: object, content: bytes, kind: str = "JSON text") -> Any:
     """The value of a JSON text.
 
@@ -67,7 +64,6 @@ def json_of(where: object, content: bytes, kind: str = "JSON text") -> Any:
         raise DataFormatError(where, 0, f"a {kind}", str(error)) from error
 
 
-@explained
 def read_json(path: Path, most: int, kind: str = "JSON text") -> Any:
     """The value of a JSON file of at most so many bytes.
 

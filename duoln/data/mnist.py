@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from duoln.core.fields import fields_in_words
-from duoln.core.miscalled import explained
 from duoln.data.batches import check_range
 from duoln.data.files import Resource, find, on_disk, packed_or_not
 from duoln.data.idx import read_idx
@@ -41,10 +39,9 @@ FILES = {
 """Images and labels of each split."""
 _ALL = [resource for pair in FILES.values() for resource in pair]
 PLACES = (tuple(resource.path for resource in _ALL), *zip(*(resource.also for resource in _ALL), strict=True))
-"""Where below a data folder the four files may be."""
+"""The paths of the four files below a data folder, in each layout."""
 
 
-@fields_in_words
 class Digits(NamedTuple):
     """Images uint8 (count, 28, 28) and labels int32 (count,) in 0 .. 9."""
 
@@ -52,7 +49,6 @@ class Digits(NamedTuple):
     labels: np.ndarray
 
 
-@explained
 def read_mnist(root: Path | None = None) -> dict[str, Digits]:
     """The 60,000 digits of "train" and the 10,000 of "test", as they are distributed, packed or unpacked.
 
@@ -65,25 +61,22 @@ def read_mnist(root: Path | None = None) -> dict[str, Digits]:
     return read_found(find_mnist(root))
 
 
-@explained
 def find_mnist(root: Path | None = None) -> dict[str, tuple[Path, Path]]:
-    """Where the images and labels of each split are, as `read_mnist` looks for them.
+    """The paths of the images and labels of each split, as `read_mnist` finds them.
 
     Raises:
         as `read_mnist`, for files that are missing.
     """
-    resources = [resource for pair in FILES.values() for resource in pair]
     try:
-        paths = {resource: _find(resource, root) for resource in resources}
+        paths = {resource: _find(resource, root) for resource in _ALL}
     except DataMissingError as error:
-        present = next((path for path in (on_disk(resource, root) for resource in resources) if path is not None), None)
+        present = next((path for path in (on_disk(resource, root) for resource in _ALL) if path is not None), None)
         if present is None:
             raise
         raise DataError(f"{error}; {present} is there, and MNIST is read whole or not at all") from error
     return {split: (paths[images], paths[labels]) for split, (images, labels) in FILES.items()}
 
 
-@explained
 def read_found(paths: Mapping[str, tuple[Path, Path]]) -> dict[str, Digits]:
     """The digits of the files that `find_mnist` names.
 

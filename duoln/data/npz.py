@@ -1,6 +1,4 @@
-"""Reads arrays from an .npz file that may be hostile: it takes no pickles, and no claim that does not fit the file's
-size.
-"""
+"""Reads .npz and .npy files that may be hostile: no pickles, and no claim that does not fit the file's size."""
 
 from __future__ import annotations
 
@@ -15,8 +13,6 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
-from duoln.core.fields import fields_in_words
-from duoln.core.miscalled import explained
 from duoln.data.bounded import most_unpacked, opened, size_of
 from duoln.errors import DataFormatError
 
@@ -28,7 +24,7 @@ images."""
 _WIDEST = 4096
 """The most characters of a text."""
 _LAST_CHARACTER = 0x10FFFF
-LONGEST_HEADER = 1 << 16
+_LONGEST_HEADER = 1 << 16
 """The most bytes of a header."""
 _CHUNK = 1 << 20
 _PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -38,7 +34,6 @@ _HEADER_ERRORS = (ValueError, LookupError, TypeError, ArithmeticError, SyntaxErr
 """The errors of NumPy, and of Python's parser, which NumPy calls, for a wrong header."""
 
 
-@fields_in_words
 class Expected(NamedTuple):
     """The dtype and rank that an array must have."""
 
@@ -51,7 +46,6 @@ class Expected(NamedTuple):
         return f"{kind} values along {self.rank} {'axis' if self.rank == 1 else 'axes'}"
 
 
-@explained
 def read_npz(path: Path, arrays: Mapping[str, Expected]) -> dict[str, np.ndarray]:
     """The named arrays of an .npz file; others in it are left alone.
 
@@ -84,8 +78,8 @@ def read_npz(path: Path, arrays: Mapping[str, Expected]) -> dict[str, np.ndarray
 
 def _array(where: str, raw: IO[bytes], size: int, expected: Expected) -> np.ndarray:
     """Read one array, after a check that its header claims no more than the file holds."""
-    head = raw.read(LONGEST_HEADER)
-    shape, by_columns, dtype, start = read_header(where, head)
+    head = raw.read(_LONGEST_HEADER)
+    shape, by_columns, dtype, start = _read_header(where, head)
     text = expected.dtype == "U"
     fits = dtype.kind == "U" and 0 < dtype.itemsize <= 4 * _WIDEST if text else dtype == np.dtype(expected.dtype)
     if not fits or len(shape) != expected.rank:
@@ -112,8 +106,30 @@ def _array(where: str, raw: IO[bytes], size: int, expected: Expected) -> np.ndar
     return np.ascontiguousarray(values.reshape(shape, order="F")) if by_columns else values.reshape(shape)
 
 
-def read_header(where: str, content: bytes) -> tuple[tuple[int, ...], bool, np.dtype, int]:
-    """The header of an .npy array: shape, whether it is by columns, dtype, and where the values begin.
+def map_npy(path: Path, expected: Expected) -> np.ndarray:
+    """The array of an .npy file, read-only, whose values are read from disk as they are used.
+
+    Raises:
+        DataMissingError: there is no such file. DataError: it cannot be read.
+        DataFormatError: no .npy file, another dtype or rank, values by columns, none at all, pickled ones, or another
+            number of bytes than its header claims. The message names the file.
+    """
+    with opened(path, ".npy file") as file:
+        size = size_of(file)
+        shape, by_columns, dtype, start = _read_header(str(path), file.read(_LONGEST_HEADER))
+        if dtype != np.dtype(expected.dtype) or len(shape) != expected.rank:
+            raise DataFormatError(path, 0, expected, f"{dtype} of shape {shape}")
+        if by_columns:
+            raise DataFormatError(path, 0, "values by rows", "values by columns (Fortran order)")
+        claimed = prod(shape) * dtype.itemsize
+        if claimed != size - start or not claimed:
+            raise DataFormatError(path, start, f"{claimed} bytes, as its header claims" if claimed else "values",
+                                  f"{size - start}")
+        return np.memmap(file, dtype, "r", start, shape)
+
+
+def _read_header(where: str, content: bytes) -> tuple[tuple[int, ...], bool, np.dtype, int]:
+    """The header of an .npy array: shape, True if it is by columns, dtype, and the offset of the values.
 
     Raises:
         DataFormatError: the header is wrong; the message begins with `where`.

@@ -1,4 +1,4 @@
-"""Finds the files of a corpus, whole or not at all, and decides when made data stand in for it."""
+"""Finds the files of a corpus, whole or not at all, and decides when synthetic data stand in for it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from duoln.core.miscalled import explained
 from duoln.data.files import packed_or_not, search_folders
 from duoln.errors import DataError, DataMissingError, UsageError
 
 T = TypeVar("T")
 
 DATA_SEED = 0
-"""Of all that is drawn as data: a run's own seed decides how it trains, never what it is trained or judged on."""
+"""The seed of all synthetic data. A run's own seed changes its training, never its data."""
 
 
-@explained
 def locate(names: Sequence[str], root: Path | None = None) -> list[Path] | None:
     """The files of a corpus in the first folder that has all of them; None where no folder has any.
 
@@ -44,7 +42,6 @@ def locate(names: Sequence[str], root: Path | None = None) -> list[Path] | None:
     return None
 
 
-@explained
 def absent(names: Sequence[str], root: Path | None, advice: str) -> DataMissingError:
     """The error that says which files were looked for, in which folders, and what to do."""
     folders = ", ".join(f"{folder}{'' if folder.is_dir() else ' (no such folder)'}" for folder in search_folders(root))
@@ -52,12 +49,11 @@ def absent(names: Sequence[str], root: Path | None, advice: str) -> DataMissingE
                             "which data are looked for")
 
 
-@explained
 def original_or_made(source: str, find: Callable[[], Callable[[], T]], make: Callable[[], T]) -> tuple[T, str]:
-    """A corpus as its files have it, or a made one, and the reason for a made one in words ("" where there is none).
+    """A corpus from its files, or a synthetic one, and the reason for a synthetic one ("" for a corpus from files).
 
-    Made data stand in only if they were requested, or if the source is "auto" and nothing of the corpus is there. A
-    damaged or incomplete corpus is an error.
+    Synthetic data stand in only if they were requested, or if the source is "auto" and nothing of the corpus is there.
+    A damaged or incomplete corpus is an error.
 
     Args:
         source: the setting; "made" and "auto" have their meaning, every other value requests a corpus.
@@ -68,20 +64,19 @@ def original_or_made(source: str, find: Callable[[], Callable[[], T]], make: Cal
         DataMissingError: a corpus was requested, and is not there. DataError: a file is damaged or missing.
     """
     if source == "made":
-        return make(), "made data were requested (source=made)"
+        return make(), "synthetic data were requested (source=made)"
     try:
         read = find()
     except DataMissingError as error:
         if source != "auto":
             raise
-        return make(), f"made data stand in for it: {error}"
+        return make(), f"synthetic data stand in for it: {error}"
     return read(), ""
 
 
 @contextmanager
-@explained
 def suited_to(source: str, why: str) -> Iterator[None]:
-    """In the block, settings that do not suit made data which nobody requested are an error about the missing data.
+    """In the block, settings that do not suit synthetic data that nobody requested are an error about missing data.
 
     Args:
         source: the setting.

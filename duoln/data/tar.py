@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple, cast
 
-from duoln.core.miscalled import explained
 from duoln.data.bounded import Unpacked, opened
 from duoln.errors import DataFormatError
 
@@ -29,7 +28,6 @@ class Entry(NamedTuple):
     content: bytes
 
 
-@explained
 def read_tar(path: Path, cap: int, most: int, wanted: Callable[[PurePosixPath], bool]) -> Iterator[Entry]:
     """The wanted files of a tar archive (gzipped or not), in its order.
 

@@ -6,7 +6,6 @@ import codecs
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from duoln.core.miscalled import explained
 from duoln.data.bounded import Unpacked, opened
 from duoln.errors import DataError, DataFormatError, DtypeError, UsageError
 
@@ -14,11 +13,10 @@ _MOST_BYTES = 1 << 25
 """A text takes up to four bytes a character, and its lines are made again."""
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _MOST_UNKNOWN = 0.5
-"""Of the words of a text: the 100 most frequent words of English are about half of any text, so that a vocabulary with
-fewer of its words is of another language, another case or another way to cut words."""
+"""The largest share of unknown words in a text. The 100 most frequent words of English are about half of any text, so a
+vocabulary with fewer of its words is of another language, another case or another way to cut words."""
 
 
-@explained
 def read_text(path: Path, encoding: str = "utf-8", most: int = _MOST_BYTES) -> str:
     r"""The text of a file, or of a gzipped one, with `\n` at the end of each line, whatever ends them in the file.
 
@@ -43,7 +41,6 @@ def read_text(path: Path, encoding: str = "utf-8", most: int = _MOST_BYTES) -> s
     return _decoded(path, content, encoding).replace("\r\n", "\n").replace("\r", "\n")
 
 
-@explained
 def read_lines(path: Path, most: int, longest: int, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
     """The lines of a file, or of a gzipped one, with their numbers from 1 and without what ends them.
 
@@ -84,13 +81,11 @@ def _line(path: Path, file: Unpacked, number: int, longest: int) -> bytes:
     return line
 
 
-@explained
 def at_line(path: Path, number: int, expected: object, actual: object, offset: int = 0) -> DataFormatError:
     """The error of a line; `offset` is the byte of the line."""
     return DataFormatError(f"{path}: line {number}", offset, expected, actual)
 
 
-@explained
 def describe_unknown(where: object, shares: Mapping[str, float]) -> str:
     """A sentence about the words that a vocabulary does not have; "" if it has all.
 

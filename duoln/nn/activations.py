@@ -7,10 +7,10 @@ from typing import Any, get_args
 from duoln import ops
 from duoln.core import Tensor
 from duoln.core.arguments import ABOVE_0, FINITE, check_choice, check_integer, check_number
+from duoln.core.spec import check_tensors
 from duoln.nn.layers import flatten
 from duoln.nn.module import NOT_GIVEN, Module, Params, check_params
 from duoln.ops.activation import GeluForm
-from duoln.ops.common import check_tensors
 
 
 class _Function(Module):

@@ -8,12 +8,12 @@ from typing import Any, Literal, get_args
 from duoln import ops
 from duoln.core import Tensor
 from duoln.core.arguments import AT_LEAST_0, check_choice, check_flag, check_number
+from duoln.core.spec import check_beside, check_tensors
 from duoln.errors import ShapeError
 from duoln.nn.dropout import Dropout, dropout_of
 from duoln.nn.layers import Linear, check_sizes
 from duoln.nn.module import NOT_GIVEN, Module, Params, branch, parameter
 from duoln.nn.norm import LayerNorm, RMSNorm
-from duoln.ops.common import check_beside, check_tensors
 
 NormPlace = Literal["pre", "post", "none"]
 NormKind = Literal["layer", "rms"]

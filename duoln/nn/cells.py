@@ -19,11 +19,11 @@ from duoln.core.arguments import (
     described,
 )
 from duoln.core.pytorch_names import OF_RECURRENT
+from duoln.core.spec import check_tensors
 from duoln.errors import ShapeError, UsageError
 from duoln.nn import init, reports, step_statistics
 from duoln.nn.layers import check_sizes
 from duoln.nn.module import NOT_GIVEN, Module, Params, parameter, parameters
-from duoln.ops.common import check_tensors
 from duoln.ops.recurrent.formulas import Settings
 from duoln.ops.recurrent.sequences import check_cell, walk
 from duoln.ops.recurrent.variants import GATES, Cell, Norm, check_variant, has_bias, norm_shapes, state_dtype
@@ -34,7 +34,7 @@ UpdateGate = Literal["renews", "keeps"]
 Bias = Literal["one", "pytorch"]
 OPTIONS = ("learned_state", "bias", "forget_bias", "eps", "gain", "update_gate", "gradient_limit",
            "input_init", "recurrent_init")
-"""What a layer hands on to its cells."""
+"""The arguments that a layer passes to its cells."""
 _TWO_BIASES = "bias_ih", "bias_hh"
 """The names that PyTorch gives its two biases; `bias_x` and `bias_h` are those of norms."""
 
@@ -224,7 +224,7 @@ class RecurrentCell(Module):
         return hidden, tuple(last)
 
     def _has_population(self, params: Params) -> bool:
-        """Whether the parameters have statistics of a population, or these are to be gathered."""
+        """True if the parameters have statistics of a population, or these are gathered now."""
         return self.norm == "batch" and (reports.is_asked(params) or "mean_x" in params)
 
     def _by_population(self, params: Params, x: Tensor, states: States, mask: Tensor | None,
@@ -252,7 +252,7 @@ class RecurrentCell(Module):
 
 
 def described_states(given: Any) -> str:
-    """States that were given, in the words of an error."""
+    """A description of given states, for an error."""
     if not isinstance(given, tuple | list):
         return described(given)
     tensors = " tensors" if given and all(isinstance(each, Tensor) for each in given) else ""

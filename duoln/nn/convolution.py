@@ -19,7 +19,7 @@ from duoln.randomness import Stream
 
 
 class _Convolution(Module):
-    """What both convolutions share: their sizes, weights and bias. Each group starts as a convolution of its own."""
+    """The common base of both convolutions: sizes, weights and bias. Each group is initialised on its own."""
 
     def __init__(self, n_in: int, n_out: int, kernel: tuple[int, ...], groups: int, bias: bool,
                  weight_init: init.Initializer) -> None:
@@ -44,7 +44,7 @@ class _Convolution(Module):
         return params
 
     def _with_bias(self, params: Params, y: Tensor) -> Tensor:
-        """The result with the bias if there is one, stored as it was without."""
+        """The result plus the bias, if there is one, in the dtype of the result."""
         return stored_as(y + parameter(type(self).__name__, params, "bias"), y) if self.bias else y
 
 

@@ -16,16 +16,16 @@ from duoln.backends.protocol import Backend
 from duoln.core import Tensor
 from duoln.core.arguments import BELOW_1, check_flag, check_integer, check_number, described
 from duoln.core.gradient import is_recording
-from duoln.core.miscalled import explained
+from duoln.core.pytorch_names import hinted
+from duoln.core.spec import check_float
 from duoln.errors import DtypeError, GradientWarning, ShapeError, UsageError
 from duoln.nn import reports
 from duoln.nn.module import NOT_GIVEN, Module, Params, branch_at, check_params
-from duoln.ops.common import check_float
 from duoln.randomness import LARGEST_SEED, Stream
 
 Shape = tuple[int, ...]
 Masks = dict[str, Any]
-"""Masks by the paths of the layers that they are for."""
+"""Masks by the paths of their layers."""
 _MASK = "mask"
 _without_masks: ContextVar[bool] = ContextVar("without_masks", default=False)
 
@@ -84,15 +84,15 @@ def dropout_of(name: str, given: float | Dropout) -> Dropout:
 
 
 class _Seen(NamedTuple):
-    """What a layer got."""
+    """The shape and dtype of a layer's input."""
 
     shape: Shape
     dtype: str
 
 
-@explained
+@hinted
 def without_masks() -> AbstractContextManager[None]:
-    """Within this context no gradient wants masks: nothing is told of `Dropout` layers that have none."""
+    """Within this context no gradient needs masks, so `Dropout` layers without masks give no warning."""
     return _wanting_none()
 
 
@@ -122,11 +122,10 @@ class DropoutMasks:
 
     Args:
         model: the model.
-        seed: of the masks, at least 0.
-        forward: what is called as `forward(params, ...)`; the model itself if None.
+        seed: the seed of the masks, at least 0.
+        forward: a function that is called as `forward(params, ...)`; the model itself if None.
     """
 
-    @explained
     def __init__(self, model: Module, seed: int, forward: Callable[..., Any] | None = None) -> None:
         if not isinstance(model, Module):
             raise DtypeError(f"[DropoutMasks] model: expected a Module, found {described(model)}")
@@ -137,7 +136,6 @@ class DropoutMasks:
         self._around = {path: modules[path.rpartition(".")[0]] for path in self.layers}
         self._shapes: dict[Any, dict[str, _Seen]] = {}
 
-    @explained
     def __call__(self, update: int, params: Params, *inputs: Any) -> Masks:
         """The masks as tensors, by path.
 
@@ -175,7 +173,7 @@ class DropoutMasks:
         return {path: self._of_calls(path, seen) for path, seen in zip(paths, calls, strict=True)}
 
     def _of_calls(self, path: str, calls: list[_Seen]) -> _Seen:
-        """What all calls of a layer got."""
+        """The input of a layer, the same in all its calls."""
         if not calls:
             raise UsageError(f"[DropoutMasks] expected a call of the Dropout at '{path}' with its branch of the "
                              "parameters, found none in a pass over the model")
@@ -196,13 +194,13 @@ class DropoutMasks:
 
 
 def _made_dropouts(module: Module) -> bool:
-    """Whether a layer of duoln makes its Dropouts itself, from its argument `dropout`."""
+    """True for a layer of duoln that makes its Dropouts itself, from its argument `dropout`."""
     return any(kind.__module__.startswith("duoln.nn.") and "dropout" in inspect.signature(kind).parameters
                for kind in type(module).__mro__)
 
 
 def _form(value: Any) -> Any:
-    """What tells apart the inputs of passes that may have other shapes.
+    """A key of a pass's inputs: passes with equal keys have equal shapes.
 
     Raises:
         DtypeError: a value is no array and no number, text or None.
@@ -227,7 +225,7 @@ def _backend_of(values: Any) -> Backend:
                      "params, x) with what the model gets")
 
 
-@explained
+@hinted
 def with_masks(params: Params, masks: Masks) -> Params:
     """The parameters with these masks in them, for a pass over the model that leaves values out.
 

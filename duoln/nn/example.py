@@ -1,4 +1,4 @@
-"""Made inputs of a model, from the shapes that stand for them."""
+"""Example inputs of a model, made from their shapes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def inputs_of(name: str, model: Module, shapes: Any) -> tuple[list[Any], dict[st
     """The arguments of a model's call after the parameters, by position and by name, as `duoln.summary` says.
 
     Raises:
-        DtypeError: an input is none of what stands for one. ShapeError: a size is below 0.
+        DtypeError: an entry describes no input. ShapeError: a size is below 0.
     """
     if isinstance(shapes, Mapping):
         entries = {str(key): _input(name, key, spec) for key, spec in shapes.items()}
@@ -38,7 +38,7 @@ def _names_of_arguments(model: Module) -> set[str]:
 
 
 def _is_one(spec: Any) -> bool:
-    """Whether this stands for one input: an array, a shape, or a shape with a dtype."""
+    """True if this describes one input: an array, a shape, or a shape with a dtype."""
     if not isinstance(spec, tuple):
         return isinstance(spec, np.ndarray | Tensor)
     is_shape = all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in spec)

@@ -13,8 +13,7 @@ from typing import Never
 import numpy as np
 
 from duoln.core.arguments import AT_LEAST_0, check_number
-from duoln.core.miscalled import explained
-from duoln.core.pytorch_names import OF_INIT, unknown_name
+from duoln.core.pytorch_names import OF_INIT, hinted, unknown_name
 from duoln.errors import ShapeError
 from duoln.randomness import Stream
 
@@ -30,33 +29,33 @@ class Named(partial[np.ndarray]):
         return f"{name}({', '.join(map(repr, self.args))})" if self.args else name
 
 
-@explained
+@hinted
 def zeros(rng: Stream, shape: Shape) -> np.ndarray:
     """All 0, for biases."""
     return np.zeros(shape, np.float32)
 
 
-@explained
+@hinted
 def ones(rng: Stream, shape: Shape) -> np.ndarray:
     """All 1, for gains."""
     return np.ones(shape, np.float32)
 
 
-@explained
+@hinted
 def constant(value: float) -> Initializer:
     """All `value`."""
     check_number("constant", "value", value)
     return Named(_constant, value)
 
 
-@explained
+@hinted
 def uniform(scale: float) -> Initializer:
     """Uniform between -scale and scale."""
     check_number("uniform", "scale", scale, AT_LEAST_0)
     return Named(_uniform, scale)
 
 
-@explained
+@hinted
 def gaussian(scale: float) -> Initializer:
     """Gaussian with standard deviation `scale`."""
     check_number("gaussian", "scale", scale, AT_LEAST_0)
@@ -77,7 +76,7 @@ def _gaussian(scale: float, rng: Stream, shape: Shape) -> np.ndarray:
     return (scale * rng.gaussian(shape)).astype(np.float32)
 
 
-@explained
+@hinted
 def fans(shape: Shape) -> tuple[int, int]:
     """The number of inputs of an output, and the number of outputs of an input."""
     if len(shape) < 2:
@@ -85,20 +84,20 @@ def fans(shape: Shape) -> tuple[int, int]:
     return prod(shape[:-1]), prod(shape[:-2]) * shape[-1]
 
 
-@explained
+@hinted
 def glorot(rng: Stream, shape: Shape) -> np.ndarray:
     """Uniform in +-sqrt(6 / (fan in + fan out)) (Glorot and Bengio 2010, eq. 16)."""
     fan_in, fan_out = fans(shape)
     return uniform(sqrt(6.0 / (fan_in + fan_out)))(rng, shape)
 
 
-@explained
+@hinted
 def he(rng: Stream, shape: Shape) -> np.ndarray:
     """Gaussian with standard deviation sqrt(2 / fan in) (He et al. 2015, eq. 10)."""
     return gaussian(sqrt(2.0 / fans(shape)[0]))(rng, shape)
 
 
-@explained
+@hinted
 def orthogonal(rng: Stream, shape: Shape) -> np.ndarray:
     """A matrix with orthonormal rows or columns (Saxe et al. 2014), all such matrices equally likely.
 

@@ -10,11 +10,11 @@ import numpy as np
 from duoln import ops
 from duoln.core import Op, Tensor
 from duoln.core.arguments import check_choice, check_flag, check_function, check_integer
-from duoln.core.miscalled import explained
+from duoln.core.pytorch_names import hinted
+from duoln.core.spec import check_tensors
 from duoln.errors import DtypeError, ShapeError, UsageError
 from duoln.nn import init
 from duoln.nn.module import NOT_GIVEN, Module, Params, branch, parameter, with_attributes
-from duoln.ops.common import check_tensors
 from duoln.ops.norm import ACTIVATIONS, Activation
 from duoln.randomness import Stream
 
@@ -98,7 +98,7 @@ class Embedding(Module):
         return ops.embedding(parameter("Embedding", params, "table"), ids, padding_idx=self.padding_idx)
 
 
-@explained
+@hinted
 def flatten(x: Tensor) -> Tensor:
     """Merge all axes after the first into one.
 

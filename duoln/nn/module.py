@@ -11,8 +11,7 @@ import numpy as np
 from duoln import tree
 from duoln.core import Tensor
 from duoln.core.arguments import check_integer, described
-from duoln.core.miscalled import explained
-from duoln.core.pytorch_names import OF_MODULES, name_missing, present_names
+from duoln.core.pytorch_names import OF_MODULES, hinted, name_missing, present_names
 from duoln.errors import CallError, DtypeError, ShapeError, UsageError
 from duoln.randomness import LARGEST_SEED, Stream
 
@@ -42,7 +41,6 @@ class Module:
 
     gathers: bool = False
 
-    @explained
     def __init__(self) -> None:
         """A module without settings."""
 
@@ -52,9 +50,8 @@ class Module:
             if isinstance(value, Module | Tensor):
                 raise UsageError(f"[{cls.__name__}] {name}: expected a module to be made in __init__, found "
                                  f"{described(value)} of the class, which all its objects would share")
-        for name in ("__init__", "__call__"):
-            if name in vars(cls):
-                setattr(cls, name, explained(vars(cls)[name]))
+        if "__init__" in vars(cls):
+            cls.__init__ = hinted(cls.__init__)  # type: ignore[method-assign]
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _METHODS or (name == "gathers" and not isinstance(value, bool)):
@@ -73,7 +70,6 @@ class Module:
         """Child modules by name: by default, the attributes that are modules."""
         return {name: child for name, child in vars(self).items() if isinstance(child, Module)}
 
-    @explained
     def init(self, rng: Stream | int | None = None) -> Params:
         """The initial parameters, as NumPy arrays. Each array has a random stream with its own name.
 
@@ -122,7 +118,6 @@ class Module:
         raise UsageError(f"[{name}] expected a layer by its name, found {name}[{key!r:.20}]; model.children() has the "
                          "layers by name, as params has their arrays")
 
-    @explained
     def __call__(self, params: Any, x: Any) -> Any:
         name = type(self).__name__
         has = "forward; rename it, and let it take params first" if "forward" in _methods(type(self)) else "none"
@@ -135,7 +130,7 @@ class Module:
         return "\n".join([head, *lines, ")"]) if lines else f"{head})"
 
     def _parts(self) -> Mapping[str, Any]:
-        """What `repr` shows below the module: by default its children."""
+        """The parts that `repr` shows below the module: by default its children."""
         return self.children()
 
     def _settings(self) -> Iterator[str]:
@@ -152,7 +147,7 @@ name_missing(Module, OF_MODULES)
 
 
 def _wrong_with(module: Module, name: str, is_array: bool, is_child: bool) -> str:
-    """What is wrong with the name of an array or a child; empty for a good one."""
+    """The fault in the name of an array or a child; empty for a good name."""
     if "." in str(name):
         return "a dot in it"
     if is_array and is_child:

@@ -38,11 +38,11 @@ def check_gain(name: str, gain: float, affine: bool) -> None:
 
 
 class _Affine(Module):
-    """What the normalising layers without statistics of their own share: a gain and a bias, or none.
+    """The common base of the normalising layers without statistics of their own: a gain and a bias, or none.
 
     Attributes:
-        shape: of the gain and of the bias.
-        names: of the parameters.
+        shape: the shape of the gain and of the bias.
+        names: the names of the parameters.
     """
 
     shape: tuple[int, ...]

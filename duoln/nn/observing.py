@@ -1,4 +1,4 @@
-"""A model's layers, seen from outside: their calls while a function is told of them, and the arrays of each."""
+"""A model's layers, seen from outside: a function observes their calls; and the arrays of each layer."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 from duoln import tree
 from duoln.core import Tensor
 from duoln.core.arguments import check_function, described
-from duoln.core.miscalled import explained
+from duoln.core.pytorch_names import hinted
 from duoln.errors import DtypeError, DuolnError
 from duoln.nn.module import Module, Params
 
 Tell = Callable[[str, Module, Tensor], None]
 Around = Callable[[str, Module, list[Tensor], Callable[[], Any]], Any]
-"""`around(path, layer, given, call)` in the place of a call: the tensors that the layer got, and what runs it."""
+"""`around(path, layer, given, call)` replaces a call: `given` are the tensors of the layer, `call` runs it."""
 _FLOATS = ("float", "bfloat")
 _LOCK = threading.RLock()
 """Classes are changed while a model is observed, so one thread observes at a time."""
@@ -32,7 +32,7 @@ class _Running(NamedTuple):
     params: Any
 
 
-@explained
+@hinted
 def observed(model: Module, tell: Tell) -> contextlib.AbstractContextManager[None]:
     """Within this context `tell(path, layer, output)` gets every call of a layer of the model.
 

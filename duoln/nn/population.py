@@ -11,13 +11,13 @@ from duoln import tree
 from duoln.backends.protocol import STORAGE
 from duoln.core import Tensor
 from duoln.core.arguments import described
-from duoln.core.miscalled import explained
+from duoln.core.pytorch_names import hinted
 from duoln.errors import CompileError, DtypeError, ShapeError, UsageError
 from duoln.nn.module import STATISTICS, Module, Params, branch_at
 from duoln.nn.reports import asked
 
 
-@explained
+@hinted
 def with_population(model: Module, params: Params, batches: Iterable[Any],
                     forward: Callable[[Params, Any], Any] | None = None) -> Params:
     """Parameters with which every batch norm of the model normalises by the statistics of a population.
@@ -81,7 +81,7 @@ def with_population(model: Module, params: Params, batches: Iterable[Any],
     return result
 
 
-@explained
+@hinted
 def without_population(model: Module, params: Params) -> Params:
     """Parameters without the statistics that `with_population` adds, and `load_pytorch` reads."""
     result: Params = tree.map(lambda x: x, params)
@@ -93,12 +93,12 @@ def without_population(model: Module, params: Params) -> Params:
 
 
 def is_statistic(path: str) -> bool:
-    """Whether a parameter with this path is a statistic of a population, by its name."""
+    """True if the path ends with the name of a population's statistic."""
     return path.rpartition(".")[2] in STATISTICS
 
 
 def _mean(arrays: list[np.ndarray]) -> np.ndarray:
-    """The mean over batches, in float64; at each place of the first axis over those batches that are so long."""
+    """The mean over batches, in float64; each entry of the first axis over the batches that are long enough."""
     longest = max(arrays, key=len)
     total, count = np.zeros(longest.shape), np.zeros(len(longest))
     for array in arrays:

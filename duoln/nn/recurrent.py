@@ -10,12 +10,12 @@ from duoln import ops
 from duoln.core import Tensor
 from duoln.core.arguments import check_flag
 from duoln.core.pytorch_names import OF_RECURRENT, how_to_name
+from duoln.core.spec import check_tensors
 from duoln.errors import ShapeError, UsageError
 from duoln.nn.cells import OPTIONS, GRUCell, LSTMCell, RecurrentCell, RNNCell, States, described_states
 from duoln.nn.dropout import Dropout, dropout_of
 from duoln.nn.layers import check_sizes
 from duoln.nn.module import NOT_GIVEN, Module, Params, branch, with_attributes
-from duoln.ops.common import check_tensors
 from duoln.ops.recurrent.variants import Norm
 
 

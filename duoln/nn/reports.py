@@ -22,11 +22,11 @@ from duoln.nn.module import Params, branch_at
 _ENTRY = "report"
 _numbers = itertools.count(1)
 _reports: dict[int, list[Any]] = {}
-"""Those of each layer that is asked, in any thread, by its number."""
+"""The reports of each layer that is asked, in any thread, by its number."""
 
 
 def is_asked(params: Params) -> bool:
-    """Whether a layer with these parameters has to report."""
+    """True if a layer with these parameters has to report."""
     return _ENTRY in params
 
 

@@ -6,18 +6,18 @@ from duoln import tree
 from duoln.backends.protocol import STORAGE
 from duoln.core import Tensor
 from duoln.core.arguments import check_choice
-from duoln.core.miscalled import explained
+from duoln.core.pytorch_names import hinted
+from duoln.core.spec import check_tensors
 from duoln.nn.module import Params
 from duoln.nn.population import is_statistic
-from duoln.ops.common import check_tensors
 
 _LEAST_AXES = 2
-"""Of what is rounded."""
+"""The least number of axes of a parameter that is rounded."""
 _OF_NORMS = ("gain", "bias")
-"""How the names of a norm's parameters begin; they may have several axes."""
+"""The first words of the names of a norm's parameters, which may have several axes and are not rounded."""
 
 
-@explained
+@hinted
 def in_16_bits(params: Params, dtype: str = "bfloat16") -> Params:
     """The parameters with which a model computes in 16 bits: each weight of float32 rounded, the rest as it is.
 

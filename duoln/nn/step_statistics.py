@@ -20,9 +20,9 @@ Run = Callable[..., tuple[Tensor, ...]]
 
 def gathered(run: Run, norms: Norms, mask: Tensor | None, reverse: bool,
              ) -> tuple[tuple[Tensor, ...], dict[str, np.ndarray]]:
-    """What the walk returns by the statistics of the batch, and these statistics by name, (time steps, width).
+    """The results of the walk by the statistics of the batch, and these statistics by name, (time steps, width).
 
-    Those of a time step are the mean over the rows that have it of the statistics by which they were normalised.
+    The statistics of a time step are the mean, over the rows that have it, of those that normalised them.
     """
     of_walk: list[dict[str, np.ndarray]] = []
     names = _normalised(norms)

@@ -15,7 +15,7 @@ from duoln.ops.norm import Activation
 _FUNCTIONS = {"relu": relu, "tanh": tanh}
 
 
-@op(like=(0,))
+@op("x: real[*rows, n_in], weight: real[n_in, n_out], bias: real[n_out]? -> like x")
 def activated_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation: Activation) -> Tensor:
     """relu(x @ weight + bias), or its tanh: the value before the activation is not kept.
 

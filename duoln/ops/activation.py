@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
-from duoln.core.arguments import ABOVE_0, check_choice, check_number
-from duoln.ops.common import check_float
+from duoln.core.arguments import Above0
 from duoln.ops.elementwise import logistic
 
 GeluForm = Literal["none", "tanh"]
@@ -27,11 +26,9 @@ _FAR = ((2.15311535474403846e-8, 5.64188496988670089e-1, 8.88314979438837594e0, 
 _BORDER, _END = 0.5, 27.0
 
 
-@op
+@op("x: real[*shape] -> like x")
 def erf(x: Tensor) -> Tensor:
     """The error function, 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x; to 4 units in the last place."""
-    check_float("erf", x)
-    return erf.apply(x)
 
 
 def _polynomial(coefficients: Sequence[float], x: Array) -> Array:
@@ -73,7 +70,7 @@ def _erf_vjp(be: Backend, bell: Array, gout: Array, needs: Sequence[bool]) -> tu
 erf.add(Rule("composed", _erf_forward, _erf_vjp))
 
 
-@op
+@op("x: real[*shape] -> like x")
 def gelu(x: Tensor, *, approximate: GeluForm = "none") -> Tensor:
     """The value x Phi(x), where Phi is the distribution function of the standard Gaussian (Hendrycks and Gimpel 2016).
 
@@ -83,8 +80,6 @@ def gelu(x: Tensor, *, approximate: GeluForm = "none") -> Tensor:
             Phi(x) = (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2, which some published models have. Its small
             values have the relative error of the cube's rounding, which grows with the cube.
     """
-    check_float("gelu", x)
-    return gelu.apply(x, approximate=check_choice("gelu", "approximate", approximate, get_args(GeluForm)))
 
 
 _SCALE, _CUBIC = math.sqrt(2 / math.pi), 0.044715
@@ -118,11 +113,9 @@ def _gelu_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool], *, ap
 gelu.add(Rule("composed", _gelu_forward, _gelu_vjp))
 
 
-@op
+@op("x: real[*shape] -> like x")
 def silu(x: Tensor) -> Tensor:
     """The value x sigmoid(x), also called swish (Elfwing et al. 2017)."""
-    check_float("silu", x)
-    return silu.apply(x)
 
 
 def _silu_forward(be: Backend, x: Array) -> tuple[Array, Any]:
@@ -139,11 +132,9 @@ def _silu_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tu
 silu.add(Rule("composed", _silu_forward, _silu_vjp))
 
 
-@op
-def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
+@op("x: real[*shape] -> like x")
+def elu(x: Tensor, alpha: Above0 = 1.0) -> Tensor:
     """The value x where it is positive, alpha (exp(x) - 1) elsewhere (Clevert et al. 2015)."""
-    check_float("elu", x)
-    return elu.apply(x, alpha=check_number("elu", "alpha", alpha, ABOVE_0))
 
 
 def _elu_forward(be: Backend, x: Array, alpha: float) -> tuple[Array, Any]:

@@ -15,8 +15,8 @@ from typing import Any
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import AT_LEAST_0, check_number
+from duoln.core.spec import check_float
 from duoln.errors import ShapeError
-from duoln.ops.common import check_float
 from duoln.ops.norm import (
     check_affine,
     check_values,
@@ -37,7 +37,8 @@ def _check(name: str, x: Tensor, residual: Tensor, gain: Tensor | None, bias: Te
         raise ShapeError(f"[{name}] residual: expected the shape of x, {x.shape}, found {residual.shape}")
 
 
-@op(like=(0, 1))
+@op("x: real[*rows, width], residual: real[*rows, width], gain: real[width]?, bias: real[width]? "
+    "-> y: like x, total: like residual")
 def add_layer_norm(x: Tensor, residual: Tensor, gain: Tensor | None = None, bias: Tensor | None = None, *,
                    eps: float = 1e-5) -> tuple[Tensor, Tensor]:
     """The sum of `x` and `residual`, and its layer norm over the last axis: `layer_norm(x + residual, gain, bias)`.
@@ -57,7 +58,7 @@ def add_layer_norm(x: Tensor, residual: Tensor, gain: Tensor | None = None, bias
     return add_layer_norm.apply(x, residual, gain, bias, eps=eps)
 
 
-@op(like=(0, 1))
+@op("x: real[*rows, width], residual: real[*rows, width], gain: real[width]? -> y: like x, total: like residual")
 def add_rms_norm(x: Tensor, residual: Tensor, gain: Tensor | None = None, *,
                  eps: float = 1e-5) -> tuple[Tensor, Tensor]:
     """The sum of `x` and `residual`, and its RMS norm over the last axis: `rms_norm(x + residual, gain)`.

@@ -7,14 +7,15 @@ from typing import Any
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
+from duoln.core.spec import check_beside, check_float
 from duoln.errors import ShapeError
-from duoln.ops.common import check_beside, check_float
 
 _NEVER = -1e30
 """The score of a masked time step: its weight becomes 0. With minus infinity, a row of masked steps would give NaN."""
 
 
-@op(like=(3, 0))
+@op("query: real[rows, width], keys: real[rows, steps, width], score_vector: real[width], "
+    "values: real[rows, steps, out], mask: bool[rows, steps] -> context: like values, weights: like query")
 def additive_attention(query: Tensor, keys: Tensor, score_vector: Tensor, values: Tensor, mask: Tensor,
                        ) -> tuple[Tensor, Tensor]:
     """The attention of Bahdanau et al. (2015), which adds the query to each key.

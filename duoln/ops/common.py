@@ -8,12 +8,12 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from duoln.backends.protocol import REALS, Array, Backend, Shape
+from duoln.backends.protocol import Array, Backend, Shape
 from duoln.core import Tensor
-from duoln.core.arguments import LARGEST, check_integer, did_you_mean, dtype_name, how_to_unpack, how_to_wrap, kind_name
+from duoln.core.arguments import LARGEST, check_integer, did_you_mean, dtype_name
 from duoln.core.repeated import repeated
-from duoln.core.storage import common_dtype
-from duoln.errors import DtypeError, MemoryExhaustedError, MixedBackendError, ShapeError
+from duoln.core.spec import check_beside
+from duoln.errors import DtypeError, MemoryExhaustedError, ShapeError
 
 _ROOM_ALWAYS = 1 << 28
 """The number of values up to which a result needs no check of the free memory."""
@@ -73,72 +73,12 @@ def broadcast_shape(name: str, *shapes: Shape) -> Shape:
     return tuple(out)
 
 
-def check_tensors(name: str, *tensors: Tensor) -> None:
-    """Check that all arguments are tensors of one backend; their dtypes may differ.
-
-    Raises:
-        DtypeError: one is not a tensor; the message says what to do. MixedBackendError: they are on several backends.
-    """
-    for x in tensors:
-        if not isinstance(x, Tensor):
-            raise no_tensor(name, x)
-        if x.backend is not tensors[0].backend:
-            raise MixedBackendError(f"[{name}] expected one backend, found {tensors[0].backend.name} and "
-                                    f"{x.backend.name}")
-
-
-def no_tensor(name: str, value: Any) -> DtypeError:
-    """The error for an argument that should have been a tensor."""
-    if isinstance(value, list | tuple) and any(isinstance(x, Tensor) for x in value):
-        remedy = f"give the tensors one by one, {name}(x, y)"
-    elif how_to_unpack(value) == "give list(x)":
-        remedy = f"give its tensors one by one, {name}(*list(x))"
-    else:
-        return DtypeError(f"[{name}] expected a duoln.Tensor, found {_described_and_remedied(value)}")
-    return DtypeError(f"[{name}] expected a duoln.Tensor, found {kind_name(type(value))}; {remedy}")
-
-
-def _described_and_remedied(value: Any) -> str:
-    """What is no tensor, and what makes one of it."""
-    return "None" if value is None else f"{kind_name(type(value))}; {how_to_wrap(value)}"
-
-
-def check_float(name: str, *tensors: Tensor) -> None:
-    """Raises DtypeError unless all are float tensors that belong together, MixedBackendError if on several backends.
-
-    Those of one dtype do, and those of float32 and one dtype of 16 bits.
-    """
-    backend = dtype = None
-    for x in tensors:
-        if not isinstance(x, Tensor):
-            raise no_tensor(name, x)
-        if x.backend is backend and x.data.dtype == dtype:  # native dtypes compare faster than their names
-            continue
-        if x.dtype not in REALS:
-            raise DtypeError(f"[{name}] expected a float dtype, found {x.dtype}; convert with astype")
-        if backend is None:
-            backend, dtype = x.backend, x.data.dtype
-        elif x.backend is not backend:
-            raise MixedBackendError(f"[{name}] expected one backend, found {backend.name} and {x.backend.name}")
-        else:
-            common_dtype(name, [t.dtype for t in tensors if isinstance(t, Tensor)])
-
-
 def check_wide(name: str, roles: str, *tensors: Tensor) -> None:
     """Raises DtypeError if a tensor has 16 bits, which would lose most of the small changes that are added to it."""
     narrow = next((x.dtype for x in tensors if x.data.dtype in x.backend.narrow), None)
     if narrow:
         raise DtypeError(f"[{name}] expected {roles} of float32, found {narrow}, which loses most steps; keep them "
                          f"in float32 and round a copy for the model: p.astype({narrow!r})")
-
-
-def check_beside(name: str, role: str, x: Tensor, dtype: str, like: Tensor) -> None:
-    """Raises DtypeError unless `x` is a tensor of that dtype, MixedBackendError unless `like` has the same backend."""
-    if not isinstance(x, Tensor) or x.dtype != dtype:
-        raise DtypeError(f"[{name}] {role}: expected {'an' if dtype[0] == 'i' else 'a'} {dtype} tensor, "
-                         f"found {x.dtype if isinstance(x, Tensor) else _described_and_remedied(x)}")
-    if x.backend is not like.backend:
-        raise MixedBackendError(f"[{name}] expected one backend, found {like.backend.name} and {x.backend.name}")
 
 
 def check_indices(name: str, role: str, x: Tensor, count: int, like: Tensor, low: int = 0) -> None:

@@ -15,9 +15,10 @@ from typing import Any, Literal
 from duoln.backends.protocol import Array, Backend, Shape
 from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import check_choice, check_integer
-from duoln.core.miscalled import explained
+from duoln.core.pytorch_names import hinted
+from duoln.core.spec import check_float
 from duoln.errors import ShapeError
-from duoln.ops.common import check_float, check_room, is_extreme
+from duoln.ops.common import check_room, is_extreme
 from duoln.ops.linalg import transposed
 from duoln.ops.shape import pad, reshape
 
@@ -78,7 +79,7 @@ def _check_image(name: str, x: Tensor, kernel: Pair, padding: Sequence[int] = (0
                          f"with padding {tuple(padding[first:])} in all")
 
 
-@op(like=(0,))
+@op("x: real[n, h, w, channels], weight: real[kh, kw, group, out] -> like x")
 def conv2d(x: Tensor, weight: Tensor, *, stride: Sizes = 1, padding: Padding = 0, dilation: Sizes = 1,
            groups: int = 1) -> Tensor:
     """Two-dimensional convolution: a cross-correlation, as is usual for neural networks.
@@ -103,7 +104,7 @@ def conv2d(x: Tensor, weight: Tensor, *, stride: Sizes = 1, padding: Padding = 0
                         check_pair("conv2d", "dilation", dilation, 1), groups)
 
 
-@explained
+@hinted
 def conv1d(x: Tensor, weight: Tensor, *, stride: int = 1, padding: int | Literal["same"] = 0, dilation: int = 1,
            groups: int = 1) -> Tensor:
     """One-dimensional convolution: `conv2d` along the time.
@@ -310,7 +311,7 @@ def _avg_pool_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -
 avg_pool2d.add(Rule("composed", _avg_pool_forward, _avg_pool_vjp))
 
 
-@explained
+@hinted
 def max_pool1d(x: Tensor, *, size: int, stride: int | None = None, padding: int = 0) -> Tensor:
     """Greatest value of each window along the time; equal greatest values share the gradient evenly.
 
@@ -323,7 +324,7 @@ def max_pool1d(x: Tensor, *, size: int, stride: int | None = None, padding: int 
     return reshape(y, shape=(y.shape[0], *y.shape[2:]))
 
 
-@explained
+@hinted
 def avg_pool1d(x: Tensor, *, size: int, stride: int | None = None, padding: int = 0) -> Tensor:
     """Mean of each window along the time, in which the zeros of the border count. Shapes as for `max_pool1d`."""
     image, sizes = _as_image("avg_pool1d", x, size, stride, padding)

@@ -10,13 +10,14 @@ from duoln.backends.protocol import REALS, Backend
 from duoln.core import Tensor
 from duoln.core.arguments import LARGEST, NOT_NAN, check_flag, check_integer, check_integers_in, check_number
 from duoln.core.entering import check_held
-from duoln.core.miscalled import explained
+from duoln.core.pytorch_names import hinted
+from duoln.core.spec import check_tensors
 from duoln.core.tensor import constant_tensor
 from duoln.errors import DtypeError, ShapeError
-from duoln.ops.common import check_dtype, check_room, check_tensors
+from duoln.ops.common import check_dtype, check_room
 
 
-@explained
+@hinted
 def zeros(shape: int | tuple[int, ...], backend: Backend, dtype: str = "float32") -> Tensor:
     """All 0.
 
@@ -28,14 +29,14 @@ def zeros(shape: int | tuple[int, ...], backend: Backend, dtype: str = "float32"
     return constant_tensor(backend.zeros(sizes, dtype), backend)
 
 
-@explained
+@hinted
 def ones(shape: int | tuple[int, ...], backend: Backend, dtype: str = "float32") -> Tensor:
     """All 1. Raises as `zeros`."""
     sizes, dtype = _checked("ones", shape, backend, dtype)
     return constant_tensor(backend.ones(sizes, dtype), backend)
 
 
-@explained
+@hinted
 def full(shape: int | tuple[int, ...], fill_value: float, backend: Backend, dtype: str = "float32") -> Tensor:
     """All `fill_value`.
 
@@ -46,7 +47,7 @@ def full(shape: int | tuple[int, ...], fill_value: float, backend: Backend, dtyp
     return constant_tensor(backend.full(sizes, _held("full", "fill_value", fill_value, dtype), dtype), backend)
 
 
-@explained
+@hinted
 def arange(start: int, stop: int | None = None, step: int = 1, *, backend: Backend, dtype: str = "int32") -> Tensor:
     """The integers start, start + step, ... before `stop`; with one number, 0, 1, ... before it.
 
@@ -67,21 +68,21 @@ def arange(start: int, stop: int | None = None, step: int = 1, *, backend: Backe
     return constant_tensor(backend.astype(ramp, dtype) if dtype != "int32" else ramp, backend)
 
 
-@explained
+@hinted
 def zeros_like(x: Tensor) -> Tensor:
     """All 0, of the shape, dtype and backend of `x`."""
     check_tensors("zeros_like", x)
     return constant_tensor(x.backend.zeros(x.shape, x.dtype), x.backend)
 
 
-@explained
+@hinted
 def ones_like(x: Tensor) -> Tensor:
     """All 1, of the shape, dtype and backend of `x`."""
     check_tensors("ones_like", x)
     return constant_tensor(x.backend.ones(x.shape, x.dtype), x.backend)
 
 
-@explained
+@hinted
 def full_like(x: Tensor, fill_value: float) -> Tensor:
     """All `fill_value`, of the shape, dtype and backend of `x`. Raises as `full`."""
     check_tensors("full_like", x)
@@ -89,7 +90,7 @@ def full_like(x: Tensor, fill_value: float) -> Tensor:
     return constant_tensor(x.backend.full(x.shape, value, x.dtype), x.backend)
 
 
-@explained
+@hinted
 def eye(n_rows: int, n_cols: int | None = None, *, k: int = 0, backend: Backend, dtype: str = "float32") -> Tensor:
     """1 on the diagonal `k` above the main one of a matrix, which is square without `n_cols`; 0 elsewhere.
 
@@ -103,7 +104,7 @@ def eye(n_rows: int, n_cols: int | None = None, *, k: int = 0, backend: Backend,
     return constant_tensor(backend.astype(row == backend.arange(columns), dtype), backend)
 
 
-@explained
+@hinted
 def linspace(start: float, stop: float, num: int, *, endpoint: bool = True, backend: Backend,
              dtype: str = "float32") -> Tensor:
     """Evenly spaced numbers from `start` on, `stop` among them if `endpoint` is set. Raises as `zeros`."""

@@ -9,8 +9,8 @@ from typing import Any
 from duoln.backends.protocol import Array, Backend, Shape
 from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import ABOVE_0, check_flag, check_number
+from duoln.core.spec import check_beside, check_float
 from duoln.errors import ShapeError
-from duoln.ops.common import check_beside, check_float
 from duoln.ops.shape import reshape
 
 _NEVER = -3e38
@@ -21,7 +21,7 @@ _BLOCKS, _LEAST_ROWS = 64, 32
 """With more scores than `_SCORES`, queries are processed in up to 64 blocks, of at least 32 rows."""
 
 
-@op(like=(0,))
+@op("query: real[*lead, t, d], key: real[*lead, s, d], value: real[*lead, s, v], mask: bool? -> like query")
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *,
                                  causal: bool = False, scale: float | None = None) -> Tensor:
     """softmax(scale * query @ key^T) @ value, over the keys that each query sees.

@@ -13,9 +13,9 @@ import numpy as np
 from duoln.backends.protocol import Shape
 from duoln.core import Tensor
 from duoln.core.arguments import described
-from duoln.core.miscalled import explained
+from duoln.core.pytorch_names import hinted
+from duoln.core.spec import check_float
 from duoln.errors import DtypeError, ShapeError, UsageError
-from duoln.ops.common import check_float
 from duoln.ops.elementwise import multiply
 from duoln.ops.index import getitem
 from duoln.ops.linalg import matmul
@@ -26,7 +26,7 @@ Term = tuple[Tensor, str]
 """A tensor, and a letter for each of its axes."""
 
 
-@explained
+@hinted
 def einsum(subscripts: str, *arrays: Tensor) -> Tensor:
     """Einstein summation: `einsum("bij,bjk->bik", x, y)` is a product of batches of matrices.
 

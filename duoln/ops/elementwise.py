@@ -14,12 +14,13 @@ import numpy as np
 
 from duoln.backends.protocol import REALS, Array, Backend
 from duoln.core import Op, Rule, Tensor, op
-from duoln.core.arguments import ABOVE_0, FINITE, NOT_NAN, check_number
-from duoln.core.miscalled import explained
+from duoln.core.arguments import ABOVE_0, FINITE, NOT_NAN, Finite, check_number
+from duoln.core.pytorch_names import hinted
 from duoln.core.repeated import repeated
+from duoln.core.spec import check_beside, check_float, check_tensors
 from duoln.core.tensor import Operand
 from duoln.errors import ShapeError, UsageError
-from duoln.ops.common import broadcast_shape, check_beside, check_dtype, check_float, check_tensors, unbroadcast
+from duoln.ops.common import broadcast_shape, check_dtype, unbroadcast
 from duoln.ops.operands import operands
 
 Value = Callable[[Backend, Array], Array]
@@ -27,7 +28,7 @@ Slope = Callable[..., Array]
 
 
 def _unary(name: str, doc: str, value: Value, keeps: Literal["x", "y", "xy", ""] = "", slope: Slope | None = None,
-           ) -> Op[[Tensor], Tensor]:
+           spec: str = "x: real[*shape] -> like x") -> Op[[Tensor], Tensor]:
     """An op of one float tensor.
 
     Args:
@@ -35,21 +36,21 @@ def _unary(name: str, doc: str, value: Value, keeps: Literal["x", "y", "xy", ""]
         value: `y = value(be, x)`.
         keeps: what the tape keeps, because the slope is computed from it: the input, the output, both or nothing.
         slope: `slope(be, kept, gout)`, the gradient of x; None if there is no gradient.
+        spec: the declaration of the op.
     """
 
     def function(x: Tensor) -> Tensor:
-        check_float(name, x)
-        return made.apply(x)
+        """`doc` describes it."""
 
     def forward(be: Backend, x: Array) -> tuple[Array, Any]:
         y = value(be, x)
-        return y, {"x": x, "y": y, "xy": (x, y), "": None}[keeps]
+        return y, (x if keeps == "x" else y if keeps == "y" else (x, y) if keeps else None)
 
     def vjp(be: Backend, kept: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
         assert slope is not None
         return (slope(be, kept, gout),)
 
-    made = Op(function, name, doc)
+    made = Op(function, spec, name, doc)
     made.add(Rule("composed", forward, vjp if slope else None))
     return made
 
@@ -108,18 +109,16 @@ softplus = _unary("softplus", "log(1 + exp(x)), finite for every x.", _softplus,
 sqrt = _unary("sqrt", "Square root.", lambda be, x: be.sqrt(x), "y", lambda be, y, g: 0.5 * g / y)
 square = _unary("square", "x * x.", lambda be, x: x * x, "x", lambda be, x, g: 2.0 * g * x)
 tanh = _unary("tanh", "Hyperbolic tangent.", lambda be, x: be.tanh(x), "x", _tanh_slope)
-isfinite = _unary("isfinite", "Whether each value is finite, as bool.", lambda be, x: be.isfinite(x))
-isinf = _unary("isinf", "Whether each value is infinite, as bool.",
-               lambda be, x: be.abs(x) == math.inf)
-isnan = _unary("isnan", "Whether each value is NaN, as bool.",
-               lambda be, x: be.logical_not(be.abs(x) <= math.inf))
+_TO_BOOLS = "x: real[*shape] -> bool[*shape]"
+isfinite = _unary("isfinite", "True where a value is finite.", lambda be, x: be.isfinite(x), spec=_TO_BOOLS)
+isinf = _unary("isinf", "True where a value is infinite.", lambda be, x: be.abs(x) == math.inf, spec=_TO_BOOLS)
+isnan = _unary("isnan", "True where a value is NaN.", lambda be, x: be.logical_not(be.abs(x) <= math.inf),
+               spec=_TO_BOOLS)
 
 
-@op
+@op("x: real[*shape] -> like x")
 def sigmoid(x: Tensor) -> Tensor:
     """1 / (1 + exp(-x)), finite for every x. Small values and slopes have all their digits."""
-    check_float("sigmoid", x)
-    return sigmoid.apply(x)
 
 
 def _sigmoid_vjp(be: Backend, saved: tuple[Array, Array], gout: Array, needs: Sequence[bool]) -> tuple[Array]:
@@ -135,11 +134,9 @@ def _sigmoid_forward(be: Backend, x: Array) -> tuple[Array, tuple[Array, Array]]
 sigmoid.add(Rule("composed", _sigmoid_forward, _sigmoid_vjp))
 
 
-@op
-def leaky_relu(x: Tensor, slope: float) -> Tensor:
+@op("x: real[*shape] -> like x")
+def leaky_relu(x: Tensor, slope: Finite) -> Tensor:
     """The value x where it is positive, slope * x elsewhere."""
-    check_float("leaky_relu", x)
-    return leaky_relu.apply(x, slope=check_number("leaky_relu", "slope", slope, FINITE))
 
 
 def _leaky_relu_forward(be: Backend, x: Array, slope: float) -> tuple[Array, Any]:
@@ -168,9 +165,12 @@ def _binary(name: str, doc: str, value: Callable[[Backend, Any, Any], Array],
     """
 
     def function(x: Operand, y: Operand) -> Tensor:
-        return made.apply(*operands(name, x, y))
+        if not (type(x) is Tensor and type(y) is Tensor and x.backend is y.backend and x.data.dtype == y.data.dtype
+                and x.data.shape == y.data.shape and x.data.dtype in x.backend.wide):
+            x, y = operands(name, x, y)
+        return made.apply(x, y)
 
-    made = Op(function, name, doc)
+    made = Op(function, None, name, doc)
     made.add(_broadcast_rule(value, slope_x, slope_y, reads))
     return made
 
@@ -178,12 +178,13 @@ def _binary(name: str, doc: str, value: Callable[[Backend, Any, Any], Array],
 def _broadcast_rule(value: Callable[[Backend, Any, Any], Array], slope_x: Slope | None, slope_y: Slope | None,
                     reads: tuple[str, str]) -> Rule:
     """The composed rule of two broadcast arguments; the arguments are those of `_binary`."""
+    for_x, for_y = (tuple([name in read for name in ("x", "y")]) for read in reads)
 
     def forward(be: Backend, x: Array | float, y: Array | float) -> tuple[Array, Any]:
-        shapes = [getattr(a, "shape", None) for a in (x, y)]
-        # A number has no gradient, so nothing is kept for it.
-        read = "".join(names for names, shape in zip(reads, shapes, strict=True) if shape is not None)
-        return value(be, x, y), (x if "x" in read else None, y if "y" in read else None, *shapes)
+        x_shape, y_shape = getattr(x, "shape", None), getattr(y, "shape", None)
+        has_x, has_y = x_shape is not None, y_shape is not None  # a number has no gradient, so nothing is kept for it
+        return value(be, x, y), (x if (has_x and for_x[0]) or (has_y and for_y[0]) else None,
+                                 y if (has_x and for_x[1]) or (has_y and for_y[1]) else None, x_shape, y_shape)
 
     def vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, Array | None]:
         x, y, *shapes = saved
@@ -215,9 +216,10 @@ def _whole(name: str, value: Callable[[Any, Any], Array]) -> Callable[[Backend, 
     """`value` of two arguments, which for int32 does not wrap round."""
 
     def compute(be: Backend, x: Array | float, y: Array | float) -> Array:
-        if be.dtype(x if hasattr(x, "dtype") else y) == "int32":
-            return be.exactly(x, y, name=name, compute=value)
-        return value(x, y)
+        array: Array = x if hasattr(x, "dtype") else y
+        if array.dtype in be.wide or be.dtype(array) != "int32":
+            return value(x, y)
+        return be.exactly(x, y, name=name, compute=value)
 
     return compute
 
@@ -317,7 +319,7 @@ logical_or.add(Rule("composed", lambda be, x, y: (be.logical_or(x, y), None)))
 logical_not.add(Rule("composed", lambda be, x: (be.logical_not(x), None)))
 
 
-@explained
+@hinted
 def clip(x: Tensor, min: Operand | None = None, max: Operand | None = None) -> Tensor:
     """Values below `min` become `min`, and values above `max` become `max`; None is no bound.
 

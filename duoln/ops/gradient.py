@@ -7,12 +7,11 @@ from typing import Any
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
-from duoln.core.arguments import ABOVE_0, check_number
-from duoln.ops.common import check_float
+from duoln.core.arguments import Above0
 
 
-@op
-def clip_gradient(x: Tensor, *, limit: float) -> Tensor:
+@op("x: real[*shape] -> like x")
+def clip_gradient(x: Tensor, *, limit: Above0) -> Tensor:
     """`x` itself, with each entry of its gradient kept within -limit .. limit.
 
     Between the time steps of a recurrent network it bounds the gradient that flows back in time, as in Graves (2013,
@@ -25,8 +24,6 @@ def clip_gradient(x: Tensor, *, limit: float) -> Tensor:
     Raises:
         UsageError: the limit is not a finite number above 0.
     """
-    check_float("clip_gradient", x)
-    return clip_gradient.apply(x, limit=float(check_number("clip_gradient", "limit", limit, ABOVE_0)))
 
 
 def _forward(be: Backend, x: Array, limit: float) -> tuple[Array, Any]:

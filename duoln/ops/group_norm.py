@@ -17,7 +17,7 @@ from duoln.errors import ShapeError
 from duoln.ops.norm import check_affine, check_values, layer_norm_forward, layer_norm_vjp
 
 
-@op(like=(0,))
+@op("x: real[n, *positions, channels], gain: real[channels]?, bias: real[channels]? -> like x")
 def group_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None, *, groups: int,
                eps: float = 1e-5) -> Tensor:
     """Group normalisation: over all positions of an example and the channels of a group (Wu and He 2018).
@@ -39,7 +39,7 @@ def group_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None
     return group_norm.apply(x, gain, bias, groups=groups, eps=check_number("group_norm", "eps", eps, AT_LEAST_0))
 
 
-@op(like=(0,))
+@op("x: real[n, *positions, channels], gain: real[channels]?, bias: real[channels]? -> like x")
 def instance_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None, *, eps: float = 1e-5) -> Tensor:
     """Instance normalisation: over the positions of an example, each channel alone (Ulyanov et al. 2016).
 

@@ -14,20 +14,12 @@ from typing import Any
 from duoln.backends.protocol import Array, Backend, Shape
 from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import LARGEST, check_integer, described
-from duoln.core.miscalled import explained
+from duoln.core.pytorch_names import hinted
+from duoln.core.spec import check_beside, check_tensors
 from duoln.core.storage import in_float32
 from duoln.core.tensor import stop_gradient
 from duoln.errors import AxisIndexError, DtypeError, ShapeError
-from duoln.ops.common import (
-    broadcast_shape,
-    check_beside,
-    check_dtype,
-    check_indices,
-    check_room,
-    check_tensors,
-    normal_axis,
-    only_axis,
-)
+from duoln.ops.common import broadcast_shape, check_dtype, check_indices, check_room, normal_axis, only_axis
 from duoln.ops.elementwise import where
 
 MOST_AXES = 32
@@ -208,7 +200,7 @@ def _added_rows(be: Backend, gout: Array, shape: Shape, indices: Array, axis: in
 take.add(Rule("composed", _take_forward, _take_vjp, stored=(0,), remark=_counts_rows))
 
 
-@explained
+@hinted
 def embedding(table: Tensor, ids: Tensor, *, padding_idx: int | None = None) -> Tensor:
     """Rows of a table. The row `padding_idx` gets no gradient.
 

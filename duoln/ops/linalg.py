@@ -9,10 +9,11 @@ from typing import Any
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import check_integer, check_integers_in
-from duoln.core.miscalled import explained
+from duoln.core.pytorch_names import hinted
+from duoln.core.spec import check_float
 from duoln.core.storage import converted
 from duoln.errors import ShapeError
-from duoln.ops.common import broadcast_shape, check_float, normal_axis, unbroadcast
+from duoln.ops.common import broadcast_shape, normal_axis, unbroadcast
 from duoln.ops.elementwise import multiply
 from duoln.ops.reduce import sum
 from duoln.ops.shape import permute_dims, reshape
@@ -115,7 +116,7 @@ def _matmul_pooled(be: Backend, uses: Sequence[tuple[Any, Array]]) -> Array:
 matmul.add(Rule("composed", _matmul_forward, _matmul_vjp, pooled={1: _matmul_pooled}, stored=(0, 1)))
 
 
-@op(like=(0,))
+@op("x: real[*rows, n_in], weight: real[n_in, n_out], bias: real[n_out]? -> like x")
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`x @ weight + bias`.
 
@@ -168,7 +169,7 @@ def linear_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> t
 linear.add(Rule("composed", linear_forward, linear_vjp, pooled={1: weight_gradient, 2: bias_gradient}, stored=(0, 1)))
 
 
-@explained
+@hinted
 def outer(x: Tensor, y: Tensor) -> Tensor:
     """All products of a value of one vector and a value of a second one.
 
@@ -184,7 +185,7 @@ def outer(x: Tensor, y: Tensor) -> Tensor:
     return multiply(reshape(x, shape=(x.size, 1)), y)
 
 
-@explained
+@hinted
 def vecdot(x: Tensor, y: Tensor, axis: int = -1) -> Tensor:
     """The sums of products along an axis, counted from the end; the other axes broadcast.
 
@@ -199,7 +200,7 @@ def vecdot(x: Tensor, y: Tensor, axis: int = -1) -> Tensor:
     return sum(multiply(x, y), axis=axis)
 
 
-@explained
+@hinted
 def tensordot(x: Tensor, y: Tensor, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Tensor:
     """The sums of products over several axes, as one matrix product.
 

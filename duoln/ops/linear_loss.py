@@ -13,8 +13,8 @@ from typing import Any
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
+from duoln.core.spec import check_beside, check_float
 from duoln.errors import ShapeError
-from duoln.ops.common import check_beside, check_float
 from duoln.ops.elementwise import where
 from duoln.ops.loss import counted_rows
 
@@ -24,7 +24,7 @@ BLOCK = 1 << 22
 """The number of logits that are stored at a time: 16 MiB in float32."""
 
 
-@op(like=(None,))
+@op("x: real[*rows, n_in], weight: real[n_in, classes], bias: real[classes], labels: int32[*rows] -> real[*rows]")
 def linear_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor,
                          ignore_index: int | None = None) -> Tensor:
     """Negative log-likelihood of the labels under softmax(x @ weight + bias), in nats.

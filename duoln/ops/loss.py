@@ -8,16 +8,17 @@ from typing import Any
 from duoln.backends.protocol import REALS, Array, Backend
 from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import ABOVE_0, BELOW_1, check_integer, check_number
-from duoln.core.miscalled import explained
+from duoln.core.pytorch_names import hinted
+from duoln.core.spec import check_beside, check_float
 from duoln.errors import DtypeError, ShapeError
-from duoln.ops.common import check_beside, check_float, check_indices
+from duoln.ops.common import check_indices
 from duoln.ops.elementwise import abs, isinf, log, logical_and, logistic, minimum, not_equal, square, where
 from duoln.ops.index import take
 from duoln.ops.reduce import log_softmax, mean, sum
 from duoln.ops.shape import expand_dims
 
 
-@op(like=(None,))
+@op("logits: real[*rows, classes], labels: int32[*rows] -> real[*rows]")
 def softmax_cross_entropy(logits: Tensor, labels: Tensor, ignore_index: int | None = None, *,
                           weight: Tensor | None = None, label_smoothing: float = 0.0) -> Tensor:
     """Negative log-likelihood of the labels under softmax(logits), in nats.
@@ -78,7 +79,7 @@ def _check_weight(name: str, weight: Tensor | None, logits: Tensor) -> None:
         raise ShapeError(f"[{name}] weight: expected shape {logits.shape[-1:]}, found {weight.shape}")
 
 
-@explained
+@hinted
 def soft_cross_entropy(logits: Tensor, targets: Tensor, *, weight: Tensor | None = None) -> Tensor:
     """Cross-entropy of distributions over classes under softmax(logits), in nats: -sum(weight * targets * log p).
 
@@ -133,7 +134,7 @@ def _cross_entropy_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[boo
 softmax_cross_entropy.add(Rule("composed", _cross_entropy_forward, _cross_entropy_vjp))
 
 
-@op(like=(None,))
+@op("logits: real[*shape], targets: real[*shape] -> real[*shape]")
 def bce_with_logits(logits: Tensor, targets: Tensor) -> Tensor:
     """Binary cross-entropy of targets in [0, 1] under sigmoid(logits), in nats, finite for every logit.
 
@@ -143,8 +144,6 @@ def bce_with_logits(logits: Tensor, targets: Tensor) -> Tensor:
     Raises:
         ShapeError: the shapes differ.
     """
-    _check_pair("bce_with_logits", logits, targets)
-    return bce_with_logits.apply(logits, targets)
 
 
 def _bce_forward(be: Backend, logits: Array, targets: Array) -> tuple[Array, Any]:
@@ -170,7 +169,7 @@ def _check_pair(name: str, x: Tensor, y: Tensor, *rest: Tensor) -> None:
         raise ShapeError(f"[{name}] expected equal shapes, found {x.shape} and {y.shape}")
 
 
-@explained
+@hinted
 def mse_loss(predictions: Tensor, targets: Tensor) -> Tensor:
     """Squared error of each entry.
 
@@ -184,14 +183,14 @@ def mse_loss(predictions: Tensor, targets: Tensor) -> Tensor:
     return square(predictions - targets)
 
 
-@explained
+@hinted
 def l1_loss(predictions: Tensor, targets: Tensor) -> Tensor:
     """Absolute error of each entry; its gradient at 0 is 0. Shapes as for `mse_loss`."""
     _check_pair("l1_loss", predictions, targets)
     return abs(predictions - targets)
 
 
-@explained
+@hinted
 def huber_loss(predictions: Tensor, targets: Tensor, *, delta: float = 1.0) -> Tensor:
     """Half the squared error of each entry up to `delta`, beyond it the tangent: delta (|error| - delta / 2).
 
@@ -207,7 +206,7 @@ def huber_loss(predictions: Tensor, targets: Tensor, *, delta: float = 1.0) -> T
     return 0.5 * square(near) + delta * (size - near)
 
 
-@explained
+@hinted
 def kl_div(log_predictions: Tensor, targets: Tensor) -> Tensor:
     """What each entry adds to the divergence of targets from predictions: targets * (log(targets) - log_predictions).
 

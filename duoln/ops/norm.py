@@ -14,9 +14,10 @@ from typing import Any, Literal, get_args
 from duoln.backends.protocol import Array, Backend, Shape
 from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import AT_LEAST_0, check_choice, check_flag, check_number
+from duoln.core.spec import check_float
 from duoln.core.tensor import stop_gradient
 from duoln.errors import ShapeError
-from duoln.ops.common import check_float, check_given, length_over, normal_axes
+from duoln.ops.common import check_given, length_over, normal_axes
 from duoln.ops.elementwise import sqrt, stored_as, widened
 from duoln.ops.moments import centred, mean_square
 from duoln.ops.shape import permute_dims, reshape
@@ -87,7 +88,7 @@ def _row_axes(x: Array) -> tuple[int, ...]:
     return tuple(range(len(x.shape) - 1))
 
 
-@op(like=(0,))
+@op("x: real[*rows, width], gain: real[width]?, bias: real[width]? -> like x")
 def layer_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None, *, eps: float = 1e-5,
                activation: Activation | None = None, axis: int | Sequence[int] = -1) -> Tensor:
     """Layer normalisation over the last axis, or over several (eq. 3, with the gain and bias of eq. 4).
@@ -145,7 +146,7 @@ def layer_norm_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) 
 layer_norm.add(Rule("composed", layer_norm_forward, layer_norm_vjp))
 
 
-@op(like=(0,))
+@op("x: real[*rows, width], gain: real[width]? -> like x")
 def rms_norm(x: Tensor, gain: Tensor | None = None, *, eps: float = 1e-5, axis: int | Sequence[int] = -1) -> Tensor:
     """Division by the root of the mean square, over the last axis or over several (Zhang and Sennrich 2019, eq. 4).
 
@@ -185,7 +186,8 @@ def rms_norm_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) ->
 rms_norm.add(Rule("composed", rms_norm_forward, rms_norm_vjp))
 
 
-@op(like=(0, None))
+@op("x: real[*rows, width], gain: real[width]?, bias: real[width]? "
+    "-> y: like x, mean: real[width], variance: real[width]")
 def batch_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None, *, eps: float = 1e-5,
                unbiased: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """Batch normalisation over all axes but the last, with the statistics of this batch.
@@ -252,7 +254,7 @@ def by_statistics(x: Tensor, gain: Tensor, bias: Tensor | None, mean: Tensor, va
     return stored_as(y if bias is None else y + bias, x)
 
 
-@op(like=(0,))
+@op("direction: real[*fans, out], gain: real[out] -> like direction")
 def weight_norm(direction: Tensor, gain: Tensor) -> Tensor:
     """Weight normalisation: each output's weights are gain * v / |v| (Salimans and Kingma 2016, eq. 2).
 

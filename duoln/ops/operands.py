@@ -37,10 +37,11 @@ import numpy as np
 from duoln.backends.protocol import DTYPES, REALS, STORAGE
 from duoln.core import Tensor
 from duoln.core.arguments import INT32, described
+from duoln.core.spec import no_tensor
 from duoln.core.storage import MIXED
 from duoln.core.tensor import Operand
 from duoln.errors import DtypeError, MixedBackendError
-from duoln.ops.common import broadcast_shape, no_tensor
+from duoln.ops.common import broadcast_shape
 
 _ARITHMETIC = ("add", "subtract", "multiply", "maximum", "minimum")
 _ANY_DTYPE = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "where")

@@ -14,14 +14,15 @@ from typing import Any, NamedTuple
 from duoln.backends.protocol import Array, Axis, Backend
 from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import check_flag
+from duoln.core.spec import check_tensors
 from duoln.errors import DtypeError
-from duoln.ops.common import check_tensors, normal_axes
+from duoln.ops.common import normal_axes
 
 _FAR = 2300.0
 """A number of about 1 times 2 to this power is infinite, and divided by it is 0, in every dtype."""
 
 
-@op(like=(None,))
+@op("x: any -> real")
 def prod(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """The product of float or int32 values; that of none is 1.
 

@@ -14,19 +14,11 @@ from typing import Any
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import NOT_NAN, check_flag, check_number
-from duoln.core.miscalled import explained
+from duoln.core.pytorch_names import hinted
+from duoln.core.spec import check_beside, check_float, check_tensors
 from duoln.core.tensor import stop_gradient
 from duoln.errors import ShapeError
-from duoln.ops.common import (
-    check_beside,
-    check_float,
-    check_tensors,
-    is_extreme,
-    length_over,
-    normal_axes,
-    normal_axis,
-    only_axis,
-)
+from duoln.ops.common import is_extreme, length_over, normal_axes, normal_axis, only_axis
 from duoln.ops.creation import zeros, zeros_like
 from duoln.ops.elementwise import abs, logical_and, negative, pow, square, where
 from duoln.ops.shape import concat, reshape
@@ -47,7 +39,7 @@ def _check_nonempty(name: str, x: Tensor, axes: tuple[int, ...]) -> None:
         raise ShapeError(f"[{name}] expected at least one value along axis {axes}, found shape {x.shape}")
 
 
-@op(like=(None,))
+@op("x: any -> real")
 def sum(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """The sum of float or int32 values, or the number of True values.
 
@@ -80,7 +72,7 @@ def sum_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tupl
 sum.add(Rule("composed", _sum_forward, sum_vjp))
 
 
-@explained
+@hinted
 def mean(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Arithmetic mean.
 
@@ -94,7 +86,7 @@ def mean(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     return sum(x, axis=axes, keepdims=keepdims) / math.prod(x.shape[a] for a in axes)
 
 
-@explained
+@hinted
 def var(x: Tensor, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
     """The variance: the sum of squared differences from the mean, divided by the number of values less `correction`.
 
@@ -105,7 +97,7 @@ def var(x: Tensor, axis: Axis = None, *, correction: float = 0.0, keepdims: bool
     return sum(square(centred), axis=axes, keepdims=keepdims) / count
 
 
-@explained
+@hinted
 def std(x: Tensor, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
     """The standard deviation: the root of the variance. Its gradient at equal values is 0. Raises as `var`."""
     centred, axes, count = _centred("std", x, axis, correction, keepdims)
@@ -133,7 +125,7 @@ def _centred(name: str, x: Tensor, axis: Axis, correction: float, keepdims: bool
     return where(are_equal, fixed - fixed, differences), axes, count  # 0, and NaN for infinities
 
 
-@op(like=(None,))
+@op("x: real -> real")
 def vector_norm(x: Tensor, axis: Axis = None, *, keepdims: bool = False, ord: float = 2) -> Tensor:
     """The norm sum(|x|^ord)^(1 / ord) of the values along the axes as one vector; the gradient at 0 is 0.
 
@@ -204,13 +196,13 @@ def _one_axis(name: str, x: Tensor, axis: int, keepdims: bool = False) -> int:
     return axis
 
 
-@op
+@op("x: real -> like x")
 def max(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Greatest value; equal greatest values share the gradient evenly."""
     return max.apply(x, axis=_extreme("max", x, axis, keepdims), keepdims=keepdims)
 
 
-@op
+@op("x: real -> like x")
 def min(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Smallest value; equal smallest values share the gradient evenly."""
     return min.apply(x, axis=_extreme("min", x, axis, keepdims), keepdims=keepdims)
@@ -245,7 +237,7 @@ max.add(Rule("composed", _max_forward, _extreme_vjp))
 min.add(Rule("composed", _min_forward, _extreme_vjp))
 
 
-@op
+@op("x: bool")
 def all(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Whether every bool along the axes is True."""
     check_beside("all", "x", x, "bool", x)
@@ -256,7 +248,7 @@ def all(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
 all.add(Rule("composed", lambda be, x, axis, keepdims: (be.all(x, axis=axis, keepdims=keepdims), None)))
 
 
-@op
+@op("x: bool")
 def any(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Whether at least one bool along the axes is True."""
     check_beside("any", "x", x, "bool", x)
@@ -267,13 +259,13 @@ def any(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
 any.add(Rule("composed", lambda be, x, axis, keepdims: (be.any(x, axis=axis, keepdims=keepdims), None)))
 
 
-@op
+@op("x: real")
 def argmax(x: Tensor, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
     """Index of the first greatest value along one axis, or among all values for None, as int32."""
     return _place("argmax", x, axis, keepdims)
 
 
-@explained
+@hinted
 def argmin(x: Tensor, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
     """Index of the first smallest value along one axis, or among all values for None, as int32."""
     return _place("argmin", x, axis, keepdims)
@@ -295,7 +287,7 @@ def _place(name: str, x: Tensor, axis: int | None, keepdims: bool) -> Tensor:
 argmax.add(Rule("composed", lambda be, x, axis: (be.argmax(x, axis=axis), None)))
 
 
-@op(like=(None,))
+@op("x: real -> real")
 def cumulative_sum(x: Tensor, axis: int | None = None, *, include_initial: bool = False) -> Tensor:
     """Running sums along one axis, which only a vector may leave out; with `include_initial` they begin with 0.
 
@@ -322,7 +314,7 @@ def _cumulative_vjp(be: Backend, axis: int, gout: Array, needs: Sequence[bool]) 
 cumulative_sum.add(Rule("composed", _cumulative_forward, _cumulative_vjp))
 
 
-@op(like=(None,))
+@op("x: real -> real")
 def logsumexp(x: Tensor, axis: int = -1, *, keepdims: bool = False) -> Tensor:
     """log(sum(exp(x))) along one axis, without overflow. That of -inf alone is -inf, and has a gradient of 0."""
     axis = _one_axis("logsumexp", x, axis, keepdims)
@@ -349,7 +341,7 @@ def _logsumexp_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) 
 logsumexp.add(Rule("composed", _logsumexp_forward, _logsumexp_vjp))
 
 
-@op
+@op("x: real -> like x")
 def softmax(x: Tensor, axis: int = -1) -> Tensor:
     """exp(x) / sum(exp(x)) along one axis."""
     return softmax.apply(x, axis=_one_axis("softmax", x, axis))
@@ -369,7 +361,7 @@ def _softmax_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) ->
 softmax.add(Rule("composed", _softmax_forward, _softmax_vjp))
 
 
-@op(like=(None,))
+@op("x: real -> real")
 def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
     """`x - logsumexp(x)` along one axis."""
     return log_softmax.apply(x, axis=_one_axis("log_softmax", x, axis))

@@ -11,18 +11,11 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core import Op, Rule, Tensor, op
 from duoln.core.arguments import LARGEST, NOT_NAN, check_integer, check_integers_in, check_number, described
 from duoln.core.entering import check_held
-from duoln.core.miscalled import explained
+from duoln.core.pytorch_names import hinted
+from duoln.core.spec import check_tensors
 from duoln.core.storage import EVERY, MIXED, in_float32
 from duoln.errors import DtypeError, ShapeError
-from duoln.ops.common import (
-    broadcast_shape,
-    check_given,
-    check_room,
-    check_tensors,
-    normal_axes,
-    normal_axis,
-    unbroadcast,
-)
+from duoln.ops.common import broadcast_shape, check_given, check_room, normal_axes, normal_axis, unbroadcast
 from duoln.ops.index import getitem
 
 
@@ -71,7 +64,7 @@ def _permute_vjp(be: Backend, axes: tuple[int, ...], gout: Array, needs: Sequenc
 permute_dims.add(Rule("composed", lambda be, x, axes: (be.permute_dims(x, axes), axes), _permute_vjp, stored=(0,)))
 
 
-@explained
+@hinted
 def matrix_transpose(x: Tensor) -> Tensor:
     """The last two axes exchanged.
 
@@ -84,7 +77,7 @@ def matrix_transpose(x: Tensor) -> Tensor:
     return permute_dims.apply(x, axes=(*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
 
 
-@explained
+@hinted
 def moveaxis(x: Tensor, source: int | tuple[int, ...], destination: int | tuple[int, ...]) -> Tensor:
     """The axes `source` at the positions `destination`; the others keep their order.
 
@@ -108,7 +101,7 @@ def _in_order(name: str, axis: Any, ndim: int) -> tuple[int, ...]:
     return tuple(normal_axis(name, a, ndim) for a in (axis if isinstance(axis, tuple | list) else (axis,)))
 
 
-@explained
+@hinted
 def expand_dims(x: Tensor, axis: int = 0) -> Tensor:
     """A new axis of size 1 at position `axis`."""
     check_tensors("expand_dims", x)
@@ -116,7 +109,7 @@ def expand_dims(x: Tensor, axis: int = 0) -> Tensor:
     return reshape(x, shape=(*x.shape[:axis], 1, *x.shape[axis:]))
 
 
-@explained
+@hinted
 def squeeze(x: Tensor, axis: int | tuple[int, ...]) -> Tensor:
     """The tensor without some axes, which must have size 1."""
     check_tensors("squeeze", x)
@@ -143,7 +136,7 @@ broadcast_to.add(Rule("composed", lambda be, x, shape: (be.broadcast_to(x, shape
                       stored=(0,)))
 
 
-@explained
+@hinted
 def broadcast_arrays(*arrays: Tensor) -> tuple[Tensor, ...]:
     """The tensors, each repeated along axes of size 1, so that all have the shape that they broadcast to.
 
@@ -158,7 +151,7 @@ def broadcast_arrays(*arrays: Tensor) -> tuple[Tensor, ...]:
     return tuple(x if x.shape == shape else broadcast_to.apply(x, shape=shape) for x in arrays)
 
 
-@explained
+@hinted
 def tile(x: Tensor, repetitions: tuple[int, ...]) -> Tensor:
     """The whole tensor side by side, `repetitions` times along each axis, of which the last ones are meant.
 
@@ -177,7 +170,7 @@ def tile(x: Tensor, repetitions: tuple[int, ...]) -> Tensor:
     return reshape.apply(many, shape=whole)
 
 
-@explained
+@hinted
 def repeat(x: Tensor, repeats: int, axis: int | None = None) -> Tensor:
     """Each value `repeats` times along an axis, or for None along the only axis of all values in a row.
 
@@ -241,7 +234,7 @@ def _concat_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> 
 concat.add(Rule("composed", _concat_forward, _concat_vjp, stored=EVERY))
 
 
-@explained
+@hinted
 def stack(*arrays: Tensor | Sequence[Tensor] | int, axis: int = 0) -> Tensor:
     """Several tensors of one shape along a new axis: `stack(x, y)` or `stack([x, y])`.
 
@@ -330,7 +323,7 @@ def _unstack_vjp(be: Backend, saved: Any, gouts: tuple[Array | None, ...], needs
 unstack.add(Rule("composed", _unstack_forward, _unstack_vjp, stored=(0,)))
 
 
-@explained
+@hinted
 def flip(x: Tensor, axis: int | tuple[int, ...] | None = None) -> Tensor:
     """The values along some axes, or along all for None, in reverse order."""
     check_tensors("flip", x)
@@ -340,7 +333,7 @@ def flip(x: Tensor, axis: int | tuple[int, ...] | None = None) -> Tensor:
     return getitem.apply(x, key=tuple(slice(None, None, -1) if i in axes else slice(None) for i in range(x.ndim)))
 
 
-@explained
+@hinted
 def roll(x: Tensor, shift: int | tuple[int, ...], axis: int | tuple[int, ...] | None = None) -> Tensor:
     """The values moved by `shift` places along an axis; those that leave it come in at its start.
 
@@ -390,7 +383,7 @@ def _triangle(name: str, doc: str, keeps: Callable[[Array, Array], Array]) -> Op
         mask = keeps(be.reshape(be.arange(rows) + k, (rows, 1)), be.arange(columns))
         return be.where(mask, x, be.zeros((1,), be.dtype(x)))
 
-    made = Op(function, name, doc)
+    made = Op(function, None, name, doc)
     made.add(Rule("composed", lambda be, x, k: (kept(be, x, k), k),
                   lambda be, k, gout, needs: (kept(be, gout, k),), stored=(0,)))
     return made

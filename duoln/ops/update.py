@@ -11,11 +11,12 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import AT_LEAST_0, BELOW_1, LARGEST, check_choice, check_flag, check_number
 from duoln.core.footprint import owner
+from duoln.core.spec import check_beside, check_float
 from duoln.errors import ShapeError, UsageError
-from duoln.ops.common import check_beside, check_float, check_wide, greatest_size, scale_of
+from duoln.ops.common import check_wide, greatest_size, scale_of
 
 
-@op(like=(None,))
+@op("*arrays: real -> real[]")
 def global_norm(*arrays: Tensor) -> Tensor:
     """The Euclidean norm of all entries of all tensors together.
 
@@ -60,7 +61,7 @@ def norm_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> lis
 global_norm.add(Rule("composed", _norm_forward, norm_vjp))
 
 
-@op(like=(None,))
+@op("rate: real[], updates: int32[] -> step: real[], epsilon: real[], updated: int32[]")
 def adam_rates(rate: Tensor, updates: Tensor, *, beta1: float, beta2: float, eps: float,
                bias_correction: str = "standard") -> tuple[Tensor, Tensor, Tensor]:
     """`rate` and `eps` of `adam_update` from the learning rate and the number of updates so far; that number plus 1.

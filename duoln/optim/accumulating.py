@@ -8,9 +8,8 @@ from typing import Any
 from duoln import ops, tree
 from duoln.core import Tensor
 from duoln.core.arguments import AT_LEAST_0, check_number, described
-from duoln.core.miscalled import explained
+from duoln.core.spec import check_float, check_tensors
 from duoln.errors import DtypeError, ShapeError
-from duoln.ops.common import check_float, check_tensors
 from duoln.optim.clipping import Params
 
 Sums = dict[str, Any]
@@ -41,7 +40,6 @@ class Accumulate:
     tensors, so an optimiser with `donate` may overwrite its parameters. `clip` of an optimiser clips the mean.
     """
 
-    @explained
     def init(self, params: Params) -> Sums:
         """Sums of no gradients: `{"gradients": ..., "weight": ...}`, in float32 where a parameter has 16 bits.
 
@@ -56,7 +54,6 @@ class Accumulate:
         return {"gradients": tree.map(lambda p: ops.zeros(p.shape, p.backend, wide), params),
                 "weight": ops.zeros((), leaves[0].backend, wide)}
 
-    @explained
     def add(self, sums: Sums, gradients: Params, weight: Tensor | float = 1.0) -> Sums:
         """The sums with the gradients of one more batch, which counts by its weight, a number or a 0-d tensor.
 
@@ -76,7 +73,6 @@ class Accumulate:
         return {"gradients": tree.map(lambda total, g: total + g * by, _part(sums, "gradients"), gradients),
                 "weight": before + by}
 
-    @explained
     def mean(self, sums: Sums) -> Params:
         """The gradients of the update; zeros if no entry counted."""
         weight = _part(sums, "weight")

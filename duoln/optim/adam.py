@@ -11,7 +11,7 @@ from duoln import ops, tree
 from duoln.core import Tensor
 from duoln.core.arguments import AT_LEAST_0, BELOW_1, EPSILON, check_function, check_number
 from duoln.core.donation import in_compiled_step, own
-from duoln.core.miscalled import explained
+from duoln.core.pytorch_names import hinted
 from duoln.nn.population import is_statistic
 from duoln.ops.update import check_correction
 from duoln.optim.clipping import Params, ScaleByNorm, global_norm
@@ -39,10 +39,10 @@ class Adam(Optimizer):
 
     Attributes:
         learning_rate: a number, or a function of the update such as `optim.cosine(...)`; `rate_at` gives its values.
-        clip: what is done with the gradients first, such as `optim.clip_global_norm(1.0)`; None is nothing.
-        donate: whether `update` may overwrite its parameters and slots, see `Optimizer`.
+        clip: a function applied to the gradients first, such as `optim.clip_global_norm(1.0)`, or None.
+        donate: let `update` overwrite its parameters and slots, see `Optimizer`.
         beta1, beta2: the shares of the moments that stay, in [0, 1).
-        eps: what is added to the root of the second moment.
+        eps: a number added to the root of the second moment.
         bias_correction: "standard" or "kiros2015".
     """
 
@@ -59,7 +59,6 @@ class Adam(Optimizer):
             check_number(kind, name, beta, BELOW_1)
         check_correction(kind, self.beta1, self.beta2, self.bias_correction)
 
-    @explained
     def init(self, params: Params) -> dict[str, Any]:
         leaves = self._checked_leaves(params)
         moments = {"m": zeros_like(params), "v": zeros_like(params)}
@@ -69,7 +68,7 @@ class Adam(Optimizer):
                 ) -> tuple[Params, dict[str, Any]]:
         return self._scaled_update(params, gradients, slots, rate, None)[:2]
 
-    @explained
+    @hinted
     def update_with_norm(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor | float,
                          ) -> tuple[Params, dict[str, Any], Tensor]:
         if self.clip is not None and not isinstance(self.clip, ScaleByNorm):
@@ -109,7 +108,7 @@ class Adam(Optimizer):
         return parts[0], {"m": parts[1], "v": parts[2], "step": step}, norm
 
     def _groups(self, params: Params, rate: Tensor) -> list[tuple[Tensor | None, list[int]]]:
-        """The places of the parameters that are updated together, and by what they are multiplied, None for 1."""
+        """Groups of parameters that are updated together: a factor of the parameters, None for 1, and their indices."""
         return [(None, list(range(len(tree.leaves(params)))))]
 
 
@@ -121,7 +120,7 @@ class AdamW(Adam):
 
     Attributes:
         learning_rate, clip, donate, beta1, beta2, eps, bias_correction: as of `Adam`.
-        weight_decay: of the parameters, at least 0; each update multiplies it by the learning rate.
+        weight_decay: the decay of the parameters, at least 0; each update multiplies it by the learning rate.
         decays: `decays(path, parameter)` says which parameters decay, such as weights alone; all of them if None. The
             path is that of `tree.items`, "hidden.weight". Statistics of a population never do.
     """

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from duoln import tree
 from duoln.core.arguments import BELOW_1, check_number
-from duoln.core.miscalled import explained
-from duoln.ops.common import check_float, check_wide
+from duoln.core.spec import check_float
+from duoln.ops.common import check_wide
 from duoln.optim.clipping import Params
 
 
@@ -32,7 +32,6 @@ class MovingAverage:
     def __post_init__(self) -> None:
         check_number("MovingAverage", "decay", self.decay, BELOW_1)
 
-    @explained
     def init(self, params: Params) -> Params:
         """The first average, a copy of the parameters, which an optimiser with `donate` may overwrite.
 
@@ -42,7 +41,6 @@ class MovingAverage:
         _check(params)
         return tree.map(lambda p: p * 1.0, params)
 
-    @explained
     def update(self, average: Params, params: Params) -> Params:
         """The next average.
 

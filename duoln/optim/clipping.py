@@ -9,14 +9,12 @@ from typing import Any
 from duoln import ops, tree
 from duoln.core import Tensor
 from duoln.core.arguments import ABOVE_0, check_function, check_number
-from duoln.core.miscalled import explained
 
 Params = Any
 """A tree of tensors."""
 Clip = Callable[[Params], Params]
 
 
-@explained
 def global_norm(gradients: Params) -> Tensor:
     """The Euclidean norm of all gradients together, as a 0-d tensor."""
     return ops.global_norm(*tree.leaves(gradients))
@@ -24,10 +22,10 @@ def global_norm(gradients: Params) -> Tensor:
 
 @dataclass(frozen=True)
 class ScaleByNorm:
-    """Multiplies all gradients by `scale_of(norm)`. Adam does so while it reads them, without a pass of its own."""
+    """All gradients times `scale_of(norm)`. Adam multiplies while it reads them, without a pass of its own."""
 
     scale_of: Callable[[Tensor], Tensor]
-    """Of the common norm of all gradients; both are 0-d tensors."""
+    """The multiplier as a function of the common norm of all gradients; both are 0-d tensors."""
 
     def __post_init__(self) -> None:
         check_function("scale_by_norm", "scale_of", self.scale_of)
@@ -39,27 +37,23 @@ class ScaleByNorm:
         return tree.map(lambda g: g * by, gradients)
 
 
-@explained
 def clip_global_norm(limit: float) -> Clip:
     """Scale all gradients by one number, so that their common norm is at most `limit` (Pascanu et al. 2013)."""
     _check_limit("clip_global_norm", limit)
     return scale_by_norm(_Shrink(limit))
 
 
-@explained
 def scale_by_norm(scale_of: Callable[[Tensor], Tensor]) -> Clip:
     """Multiply all gradients by `scale_of(norm)`, a 0-d tensor; `norm` is the common norm of all gradients."""
     return ScaleByNorm(scale_of)
 
 
-@explained
 def clip_each_norm(limit: float) -> Clip:
     """Scale each gradient separately, so that its norm is at most `limit` (order-embedding's `maxnorm`)."""
     _check_limit("clip_each_norm", limit)
     return _ClipEachNorm(limit)
 
 
-@explained
 def clip_value(limit: float) -> Clip:
     """Clip each entry of each gradient to -limit .. limit."""
     _check_limit("clip_value", limit)

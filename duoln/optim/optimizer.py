@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Self, TypeVar
 
 from duoln import ops, tree
 from duoln.core import Tensor
 from duoln.core.arguments import AT_LEAST_0, check_flag, check_function, check_integer, check_number, described
 from duoln.core.donation import spend
-from duoln.core.miscalled import explained, wrong_call
-from duoln.core.pytorch_names import OF_OPTIMIZERS, how_to_name, name_missing, present_names
-from duoln.errors import CallError, DtypeError, ShapeError
+from duoln.core.pytorch_names import OF_OPTIMIZERS, hinted, how_to_name, name_missing, present_names
+from duoln.core.spec import check_float, check_tensors
+from duoln.errors import DtypeError, ShapeError
 from duoln.nn.module import Module
-from duoln.ops.common import check_float, check_tensors, check_wide
+from duoln.ops.common import check_wide
 from duoln.optim.clipping import Clip, Params, global_norm
 
 R = TypeVar("R")
@@ -37,8 +36,8 @@ class Optimizer:
 
     Attributes:
         learning_rate: a number, or a function of the update such as `optim.cosine(...)`; `rate_at` gives its values.
-        clip: what is done with the gradients first, such as `optim.clip_global_norm(1.0)`; None is nothing.
-        donate: whether `update` may overwrite its parameters and slots.
+        clip: a function applied to the gradients first, such as `optim.clip_global_norm(1.0)`, or None.
+        donate: let `update` overwrite its parameters and slots.
     """
 
     learning_rate: float | Schedule
@@ -51,16 +50,9 @@ class Optimizer:
                 raise DtypeError(f"[{cls.__name__}] learning_rate: expected a number or a function of the update, "
                                  f"found {described(given)}; parameters go to init(params) and update(params, ...): "
                                  f"optimizer = optim.{cls.__name__}(1e-3), slots = optimizer.init(params)")
-        names = [f.name for f in fields(cls)] if is_dataclass(cls) else list(settings)
+        names = [f.name for f in fields(cls)]
         for name in settings.keys() - set(names):
-            raise CallError(f"[{cls.__name__}] expected settings of {', '.join(names)}, found {name!r}"
-                            f"{how_to_name(name, names)}")
-        if args or settings:  # a copy is made without
-            signature = inspect.signature(cls)
-            try:
-                signature.bind(*args, **settings)
-            except TypeError:
-                raise wrong_call(cls.__name__, signature, args, settings) from None
+            raise TypeError(f"{cls.__name__}() got an unexpected keyword argument {name!r}{how_to_name(name, names)}")
         return super().__new__(cls)
 
     def __dir__(self) -> list[str]:
@@ -77,7 +69,6 @@ class Optimizer:
             check_function(kind, "clip", self.clip)
         check_flag(kind, "donate", self.donate)
 
-    @explained
     def rate_at(self, step: int) -> float:
         """The learning rate of the update numbered `step`, from 0.
 
@@ -89,7 +80,7 @@ class Optimizer:
         rate = self.learning_rate(step) if callable(self.learning_rate) else self.learning_rate
         return float(check_number("optim", f"the learning rate at step {step}", rate, AT_LEAST_0))
 
-    @explained
+    @hinted
     def init(self, params: Params) -> dict[str, Any]:
         """The initial slots.
 
@@ -99,7 +90,7 @@ class Optimizer:
         self._checked_leaves(params)
         return {}
 
-    @explained
+    @hinted
     def update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor | float,
                ) -> tuple[Params, dict[str, Any]]:
         """New parameters and slots.
@@ -115,7 +106,7 @@ class Optimizer:
         return self._given_up(params, slots,
                               self._update(params, self.clip(gradients) if self.clip else gradients, slots, checked))
 
-    @explained
+    @hinted
     def update_with_norm(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor | float,
                          ) -> tuple[Params, dict[str, Any], Tensor]:
         """As `update`, with the common norm of all gradients before they are clipped.
@@ -183,7 +174,6 @@ def slot(name: str, slots: dict[str, Any], key: str) -> Any:
     return slots[key]
 
 
-@explained
 def zeros_like(params: Params) -> Params:
     """Zeros in the form of the parameters. Raises DtypeError for a leaf that is not a tensor."""
     check_tensors("zeros_like", *tree.leaves(params))

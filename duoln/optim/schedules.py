@@ -15,12 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from duoln.core.arguments import AT_LEAST_0, check_integer, check_number, described
-from duoln.core.miscalled import explained
 from duoln.errors import DtypeError, UsageError
 from duoln.optim.optimizer import Schedule
 
 
-@explained
 def cosine(peak: float, updates: int, end: float = 0.0) -> Schedule:
     """Half a cosine from `peak` to `end` over so many updates (Loshchilov and Hutter 2017, eq. 5); then `end`.
 
@@ -36,7 +34,6 @@ def cosine(peak: float, updates: int, end: float = 0.0) -> Schedule:
                    check_number("cosine", "end", end, AT_LEAST_0))
 
 
-@explained
 def linear_warmup(updates: int, then: float | Schedule) -> Schedule:
     """A linear rise over so many updates to the first rate of what follows, then that: a rate or a schedule.
 
@@ -53,7 +50,6 @@ def linear_warmup(updates: int, then: float | Schedule) -> Schedule:
                          _checked("linear_warmup", "then", then))
 
 
-@explained
 def piecewise(start: float | Schedule, changes: Mapping[int, float | Schedule]) -> Schedule:
     """A rate or schedule from the first update, and another one from each of these updates on.
 

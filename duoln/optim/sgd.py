@@ -8,7 +8,6 @@ from typing import Any
 from duoln import ops, tree
 from duoln.core import Tensor
 from duoln.core.arguments import BELOW_1, EPSILON, check_flag, check_number
-from duoln.core.miscalled import explained
 from duoln.optim.clipping import Params
 from duoln.optim.optimizer import Optimizer, slot, zeros_like
 
@@ -27,10 +26,10 @@ class SGD(Optimizer):
 
     Attributes:
         learning_rate: a number, or a function of the update such as `optim.cosine(...)`; `rate_at` gives its values.
-        clip: what is done with the gradients first, such as `optim.clip_global_norm(1.0)`; None is nothing.
-        donate: whether `update` may overwrite its parameters and slots, see `Optimizer`.
+        clip: a function applied to the gradients first, such as `optim.clip_global_norm(1.0)`, or None.
+        donate: let `update` overwrite its parameters and slots, see `Optimizer`.
         momentum: the share of the velocity that stays, in [0, 1).
-        nesterov: whether the gradient is added once more to the velocity that the parameters take.
+        nesterov: add the gradient once more to the velocity in the step of the parameters.
     """
 
     momentum: float = 0.0
@@ -41,7 +40,6 @@ class SGD(Optimizer):
         check_number("SGD", "momentum", self.momentum, BELOW_1)
         check_flag("SGD", "nesterov", self.nesterov)
 
-    @explained
     def init(self, params: Params) -> dict[str, Any]:
         self._checked_leaves(params)
         return {"velocity": zeros_like(params)} if self.momentum else {}
@@ -64,10 +62,10 @@ class RMSProp(Optimizer):
 
     Attributes:
         learning_rate: a number, or a function of the update such as `optim.cosine(...)`; `rate_at` gives its values.
-        clip: what is done with the gradients first, such as `optim.clip_global_norm(1.0)`; None is nothing.
-        donate: whether `update` may overwrite its parameters and slots, see `Optimizer`.
+        clip: a function applied to the gradients first, such as `optim.clip_global_norm(1.0)`, or None.
+        donate: let `update` overwrite its parameters and slots, see `Optimizer`.
         decay: the share of the mean square that stays, in [0, 1).
-        eps: what is added to the root.
+        eps: a number added to the root.
     """
 
     decay: float = 0.9
@@ -78,7 +76,6 @@ class RMSProp(Optimizer):
         check_number("RMSProp", "decay", self.decay, BELOW_1)
         check_number("RMSProp", "eps", self.eps, EPSILON)
 
-    @explained
     def init(self, params: Params) -> dict[str, Any]:
         self._checked_leaves(params)
         return {"square": zeros_like(params)}

@@ -23,13 +23,13 @@ _DPI = 110
 
 
 def can_draw() -> bool:
-    """Whether matplotlib is installed and works."""
-    return not obstacle()
+    """True if matplotlib is installed and works."""
+    return not refusal()
 
 
 @cache
-def obstacle() -> str:
-    """Why no picture can be drawn, and what mends it; empty where one can."""
+def refusal() -> str:
+    """The reason why no picture can be drawn, with its remedy; empty if pictures can be drawn."""
     if find_spec("matplotlib") is None:
         return "pip install matplotlib"
     backend = os.environ.pop("MPLBACKEND", None)  # it is for windows, and an unknown one fails the import
@@ -54,7 +54,7 @@ def check_picture(path: Path) -> None:
         raise UsageError(f"{path}: expected a picture's name, which ends in {', '.join(FORMS)}; "
                          f"found {path.suffix or 'no ending'}")
     if not can_draw():
-        raise UsageError(f"{path}: pictures need matplotlib: {obstacle()}")
+        raise UsageError(f"{path}: pictures need matplotlib: {refusal()}")
 
 
 @contextmanager
@@ -64,8 +64,7 @@ def figure(target: Path, rows: int = 1, columns: int = 1, size: tuple[float, flo
 
     Args:
         target: ends in .png, .svg or .pdf.
-        rows: of the grid of axes.
-        columns: of the grid of axes.
+        rows, columns: the size of the grid of axes.
         size: width and height in inches.
         top: the share of the height below which the axes are; above it is room for a legend.
         bottom: the share of the height above which the axes are; below it is room for a legend.

@@ -31,7 +31,7 @@ _LETTER = 0.55
 
 
 class Look(NamedTuple):
-    """How a line is drawn."""
+    """The style of a line."""
 
     colour: str
     dashes: tuple[float, ...]
@@ -61,7 +61,7 @@ def looks(variants: Iterable[str]) -> dict[str, Look]:
 
 
 def shades(of_variant: Look, count: int) -> list[Look]:
-    """Looks for so many runs of one variant: its colour, which is lighter or darker for all but the first run.
+    """Looks for `count` runs of one variant: its colour, which is lighter or darker for all but the first run.
 
     Each has dashes and a marker of its own.
     """
@@ -84,7 +84,7 @@ def run_looks(of_runs: Sequence[str], variants: Iterable[str]) -> list[Look]:
 
 
 def _apart(own: float, count: int) -> list[float]:
-    """So many values of lightness, as far from `own` and from each other as there is room for; the farthest first."""
+    """`count` values of lightness, as far from `own` and from each other as possible; the farthest first."""
     def steps(below: int) -> tuple[float, float]:
         return ((own - _DARKEST) / below if below else math.inf,
                 (_LIGHTEST - own) / (count - below) if count > below else math.inf)
@@ -103,7 +103,7 @@ def _lightness(colour: str) -> float:
 
 
 def _of_lightness(colour: str, wanted: float) -> str:
-    """The colour, mixed with white or with black until it is as light as is wanted."""
+    """The colour, mixed with white or black until it has the wanted lightness."""
     end = 255 if wanted > _lightness(colour) else 0
     mixtures = ("#" + "".join(f"{round(part + k / 255 * (end - part)):02X}" for part in _parts(colour))
                 for k in range(256))
@@ -114,16 +114,16 @@ def _parts(colour: str) -> list[int]:
     return [int(colour[k:k + 2], 16) for k in (1, 3, 5)]
 
 
-# What matplotlib's axes show ---------------------------------------------------------------------------
+# Axes --------------------------------------------------------------------------------------------------
 
 def wrapped(text: str, inches: float, size: float = MIDDLE) -> str:
-    """A text in lines that are not wider than this."""
+    """A text in lines of at most this width."""
     letters = max(int(inches * 72 / (size * _LETTER)), 8)
     return "\n".join(textwrap.wrap(text, letters, break_on_hyphens=False)) or text
 
 
 def inches_of(text: str, size: float = MIDDLE) -> float:
-    """About how wide a line of text is."""
+    """The estimated width of a line of text."""
     return len(text) * size * _LETTER / 72
 
 

@@ -16,14 +16,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from duoln import tree
-from duoln.data.json_text import read_json
-from duoln.errors import CheckpointError, CheckpointWarning, DataError
+from duoln.errors import CheckpointError, CheckpointWarning
 from duoln.runs.tensor_file import Array, by_path, in_bytes, opened_tensors
 from duoln.system.filesystem import check_folder, check_regular, is_left, make_folder, remove, write_own
 
 FORMAT = 1
-_MAX_POINTER = 1 << 12
-"""The most bytes of a file that names a checkpoint."""
 _NAME = re.compile(r"step-(\d+)\.safetensors")
 _OWN_PART = re.compile(r"(step-\d+\.safetensors|(config|result|command)\.json|lock|(curves|norm_stats)\.(csv|png))"
                        r"\.[0-9a-f]{8}\.part")
@@ -42,7 +39,8 @@ class Checkpoint(NamedTuple):
     @property
     def best_step(self) -> int | None:
         """The step of the best checkpoint of the run up to this one; None where no evaluation was any good."""
-        return _best_step(self.path.parent, self.notes)
+        best: int | None = self.notes.get("best_step")
+        return best
 
 
 def check_names(folder: Path) -> None:
@@ -52,7 +50,7 @@ def check_names(folder: Path) -> None:
         CheckpointError: the message says where.
     """
     check_folder(folder)
-    for path in (*list_steps(folder), folder / "latest.json", folder / "best.json"):
+    for path in list_steps(folder):
         check_regular(path)
 
 
@@ -89,22 +87,20 @@ def remove_old(folder: Path) -> list[Path]:
         CheckpointError: one cannot be removed.
     """
     kept: set[Path] = set()
-    steps = list_steps(folder)
-    read: list[Mapping[str, Any]] = []
+    steps, readable = list_steps(folder), 0
     for path in reversed(steps):
-        if len(read) == _KEPT:
+        if readable == _KEPT:
             break
         kept.add(path)
         try:
-            notes = _read_notes(path)
+            with _opened(path) as (_, notes):
+                best = notes.get("best_step")
         except CheckpointError:  # a resumed run reports the reason
             continue
-        best = _best_step(folder, notes)
         kept.update([] if best is None else [step_path(folder, best)])
-        read.append(notes)
+        readable += 1
     old = [path for path in steps if path not in kept]
-    pointers = ["latest.json", *(["best.json"] if all("best_step" in notes for notes in read) else [])]
-    for path in (*old, *(folder / name for name in pointers)):
+    for path in old:
         remove(path)
     return old
 
@@ -116,43 +112,13 @@ def load_best(saved: Checkpoint) -> Checkpoint:
         CheckpointError: the best is not there any more, or cannot be read.
     """
     best = saved.best_step
-    if best == saved.step or (best is None and saved.notes.get("best") is None):
+    if best in (None, saved.step):
         return saved
     try:
-        if best is None:
-            raise CheckpointError("an earlier version of duoln was killed before it had noted which one that is")
         return load(step_path(saved.path.parent, best))
     except CheckpointError as error:
         raise CheckpointError(f"{saved.path}: the best checkpoint before it is lost: {error}; go on without it with "
                               "--set patience=0") from error
-
-
-def _best_step(folder: Path, notes: Mapping[str, Any]) -> int | None:
-    """The step of the best checkpoint, as the notes of a checkpoint tell it.
-
-    Earlier versions named it in a file of its own, best.json, which a kill could leave behind the checkpoints: it is
-    used only if its value is that of the notes.
-    """
-    if "best_step" in notes or notes.get("best") is None:
-        best: int | None = notes.get("best_step")
-        return best
-    pointer = named_best(folder)
-    try:
-        if pointer is not None and _read_notes(pointer).get("best") == notes["best"]:
-            return step_of(pointer)
-    except CheckpointError:
-        return None  # `load_best` reports the loss if the best one is needed
-    return int(notes["step"]) if notes.get("worse") == 0 else None
-
-
-def named_best(folder: Path) -> Path | None:
-    """The checkpoint that an earlier version's `best.json` names; None where there is none, or none readable."""
-    try:
-        name = read_json(folder / "best.json", _MAX_POINTER)["file"]
-        good = isinstance(name, str) and _NAME.fullmatch(name) and (folder / name).is_file()
-    except (DataError, OSError, KeyError, TypeError):  # a name may be longer than the system allows
-        return None
-    return folder / name if good else None
 
 
 def step_path(folder: Path, step: int) -> Path:
@@ -190,11 +156,6 @@ def load(path: Path) -> Checkpoint:
     """
     with _opened(path) as (file, notes):
         return Checkpoint(path, notes["step"], file.arrays(), notes)
-
-
-def _read_notes(path: Path) -> dict[str, Any]:
-    with _opened(path) as (_, notes):
-        return notes
 
 
 @contextmanager

@@ -78,6 +78,23 @@ def read_header(path: Path) -> dict[str, Any]:
     return config
 
 
+def read_dataset(where: object, value: Any) -> Dataset:
+    """The dataset that a file of a run names.
+
+    Args:
+        where: the file and the entry, for errors.
+        value: the JSON value under the key `dataset`.
+
+    Raises:
+        DataFormatError: the value is not an object of the two texts.
+    """
+    if not isinstance(value, dict) or value.keys() != set(Dataset._fields) or not all(
+            isinstance(text, str) for text in value.values()):
+        raise DataFormatError(where, 0, f"an object of the texts {', '.join(Dataset._fields)} as dataset",
+                              f"{value!r:.60}")
+    return Dataset(**value)
+
+
 def check_entry(where: str, entry: Mapping[str, Any]) -> None:
     """Raises DataFormatError if an entry of a log lacks a value that curves need."""
     event, step = entry.get("event"), entry.get("step")

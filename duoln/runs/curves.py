@@ -8,8 +8,7 @@ from typing import Any
 
 from duoln.errors import CheckpointError
 from duoln.runs import kept
-from duoln.runs.curve import Curve, check_entry, first_step, read_header
-from duoln.runs.dataset import read_dataset
+from duoln.runs.curve import Curve, check_entry, first_step, read_dataset, read_header
 from duoln.runs.log import read_log
 from duoln.runs.norm_stats import EVENT, LayerStats, read_entry
 from duoln.runs.places import CONFIG, run_folders

@@ -21,8 +21,7 @@ from typing import Any
 from duoln.data.bounded import opened
 from duoln.data.csv_text import csv_text
 from duoln.errors import CheckpointError, DataError, DataFormatError
-from duoln.runs.curve import Curve, check_entry, read_header
-from duoln.runs.dataset import read_dataset
+from duoln.runs.curve import Curve, check_entry, read_dataset, read_header
 from duoln.runs.folder import read_json, write_json
 from duoln.runs.log import NAME as LOG
 from duoln.runs.places import CONFIG, CURVES, RESULT

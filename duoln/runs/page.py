@@ -1,19 +1,17 @@
-"""A report as one HTML page: for each task a table, curves that answer to the pointer, and settings."""
+"""A report as one HTML page: for each task a table, its curves, and the settings."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from duoln.pictures import style
+from duoln.pictures import drawing
 from duoln.runs import html
-from duoln.runs.curves_picture import lines_of, losses
-from duoln.runs.series import Point, Series, metric
-from duoln.system.visible import visible
+from duoln.runs.curves_picture import draw
+from duoln.runs.series import Series
 from duoln.tasks.task import Task, claims_of
-from duoln.tasks.values import Column, split_columns
 
 
 class Part(NamedTuple):
@@ -54,8 +52,11 @@ def _part(part: Part, number: Callable[[Any, str], str]) -> Iterator[str]:
     for label in dict.fromkeys(c.dataset.label for s in series for c in s.runs):
         yield f"<p>data: {html.text(label)}</p>"
     yield from _results(task, series, number)
-    yield html.curves(panels(task, series))
-    yield from html.pictures(pictures)
+    yield "<h2>Curves</h2>"
+    yield from curves(task, series)
+    for path in pictures:
+        if image := html.picture(path):
+            yield f"<h2>{html.text(path.name)}</h2>{image}"
     yield from _settings(series)
 
 
@@ -90,43 +91,10 @@ def _settings(series: Sequence[Series]) -> Iterator[str]:
     yield from html.table(["", *(s.label() for s in series)], [*differing, *folders])
 
 
-# What the script draws -----------------------------------------------------------------------------------
-
-def panels(task: Task, series: Sequence[Series]) -> dict[str, Any]:
-    """For each column of the task the lines of all series."""
-    lines = lines_of(task, series)
-    metrics, _ = split_columns(task.columns)
-    drawn = [_panel(column, {label: s.points(metric(column.key, task.x_axis)) for label, (s, _) in lines.items()})
-             for column in metrics]
-    if task.x_axis == "step":
-        of_training = {label: s.points(losses) for label, (s, _) in lines.items()}
-        drawn.insert(0, _panel(Column("", "training loss"), of_training))
-    return _drawing(task, {label: look for label, (_, look) in lines.items()}, drawn)
-
-
-def published_panels(task: Task) -> dict[str, Any]:
-    """The paper's curves that the task has, in the same way."""
-    published = task.reference_curves()
-    chosen = style.looks([*task.variants, *(curve.variant for curve in published)])
-    looks = {variant: chosen[variant] for variant in dict.fromkeys(curve.variant for curve in published)}
-    drawn = []
-    for column in task.columns:
-        of_column = {c.variant: [Point(x, y, y, y) for x, y in c.points] for c in published if c.metric == column.key}
-        if of_column:
-            drawn.append(_panel(column, {variant: of_column.get(variant, []) for variant in looks}))
-    return _drawing(task, looks, drawn)
-
-
-def _drawing(task: Task, looks: Mapping[str, style.Look], drawn: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"axis": "updates" if task.x_axis == "step" else "epoch",
-            "lines": [{"label": visible(label), "colour": look.colour, "dashes": look.dashes}
-                      for label, look in looks.items()],
-            "panels": drawn}
-
-
-def _panel(column: Column, points: Mapping[str, Sequence[Point]]) -> dict[str, Any]:
-    finite = {label: [p for p in line if all(map(math.isfinite, p))] for label, line in points.items()}
-    values = [value for line in finite.values() for p in line for value in (p.low, p.high)]
-    return {"heading": visible(column.heading), "percent": column.form.endswith("%"),
-            "logarithmic": bool(values) and 0 < 10 * min(values) <= max(values),
-            "lines": [[[p.x, p.y, p.low, p.high] for p in line] for line in finite.values()]}
+def curves(task: Task, series: Sequence[Series]) -> Iterator[str]:
+    """The curves as a picture, or what is missing to draw them."""
+    if drawing.obstacle():
+        yield f"<p>No curves: {html.text(drawing.obstacle())}</p>"
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield html.picture(draw(task, series, Path(folder) / "curves.png"))

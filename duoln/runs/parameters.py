@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from duoln import tree
-from duoln.core.miscalled import explained
 from duoln.errors import CheckpointError
 from duoln.runs.tensor_file import by_path, check_name, checked_array, in_bytes, opened_tensors, path_of
 from duoln.runs.tree_form import form_of, tree_of
@@ -19,7 +18,6 @@ _KIND = "a file of duoln.save's parameters"
 _FORMAT = 1
 
 
-@explained
 def save(path: str | Path, params: Any) -> None:
     """Write parameters, or another tree of arrays, into one file in safetensors; `load` reads it.
 
@@ -49,7 +47,6 @@ def save(path: str | Path, params: Any) -> None:
     write_atomically(path, in_bytes("save", arrays, {"format": _FORMAT, "parameters": form}))
 
 
-@explained
 def load(path: str | Path) -> Any:
     """The parameters that `save` has written, as NumPy arrays: `duoln.to_tensors` makes tensors of them.
 

@@ -28,7 +28,7 @@ def read_precision(folder: Path) -> str | None:
     path = folder / CONFIG
     if not path.is_file():
         return None
-    precision = read_json(path).get("precision", FLOAT32)  # older runs are in float32 and do not say so
+    precision = read_json(path).get("precision")
     if precision not in PRECISIONS:
         raise DataFormatError(path, 0, f"one of {', '.join(PRECISIONS)} as precision", f"{precision!r:.60}")
     return str(precision)

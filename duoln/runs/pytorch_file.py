@@ -17,7 +17,6 @@ from duoln.backends.protocol import STORAGE, Shape
 from duoln.core import Tensor
 from duoln.core.arguments import check_flag, described
 from duoln.core.entering import refuse_masked
-from duoln.core.miscalled import explained
 from duoln.errors import CheckpointError, DtypeError, ShapeError, UsageError
 from duoln.nn.module import Params, branch_at
 from duoln.runs.pytorch_layers import LAYERS, Layer, check_settings
@@ -30,7 +29,6 @@ _KIND = "a state dict of PyTorch in safetensors"
 _FLOATS = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 
 
-@explained
 def load_pytorch(path: str | Path, model: nn.Module, *, prefix: str = "", strict: bool = True,
                  shapes: Any = None, flattened: Words | None = None, unflattened: Words | None = None) -> Params:
     """The parameters of a model, as NumPy arrays, from a state dict of a PyTorch model with the same names of layers.
@@ -103,7 +101,6 @@ def load_pytorch(path: str | Path, model: nn.Module, *, prefix: str = "", strict
     return _whole(model, params)
 
 
-@explained
 def save_pytorch(path: str | Path, model: nn.Module, params: Params, *, prefix: str = "", shapes: Any = None,
                  flattened: Words | None = None, unflattened: Words | None = None) -> None:
     """Write the parameters of a model as a state dict of a PyTorch model with the same names of layers.

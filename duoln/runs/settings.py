@@ -12,8 +12,7 @@ from duoln.errors import CheckpointError, DataError, DataFormatError, UsageError
 from duoln.runs.folder import folder_name, read_json, write_json
 from duoln.runs.places import COMMAND, CONFIG, folders_below
 from duoln.system.filesystem import check_regular, make_folder
-from duoln.tasks.kinds import value_in_words
-from duoln.tasks.settings import check_config, make_config, restored
+from duoln.tasks.settings import check_config, make_config, restored, value_in_words
 from duoln.tasks.task import Config, Task
 
 MAY_CHANGE = ("epochs", "evaluate_every", "patience")

@@ -10,7 +10,6 @@ import numpy as np
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor
 from duoln.core.arguments import check_integer, described
-from duoln.core.miscalled import explained
 from duoln.errors import CheckpointError, DtypeError, UsageError
 from duoln.randomness import Stream
 from duoln.runs import checkpoint
@@ -22,7 +21,6 @@ from duoln.system.filesystem import check_folder
 _LARGEST_UPDATE = 10**9 - 1
 
 
-@explained
 def save_state(folder: str | Path, update: int, **state: Any) -> Path:
     """Write a checkpoint of a training loop, from which `load_state` goes on; returns its path.
 
@@ -57,7 +55,6 @@ def save_state(folder: str | Path, update: int, **state: Any) -> Path:
     return path
 
 
-@explained
 def load_state(folder: str | Path, backend: Backend | str | None = None) -> dict[str, Any] | None:
     """The newest state that `save_state` has written whole: a dict of what was saved, and "update"; None at the start.
 

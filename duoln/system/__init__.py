@@ -1,1 +1,1 @@
-"""What the operating system and the machine give: files, processes, signals, memory, products, CUDA graphs."""
+"""The operating system and the machine: files, processes, signals, memory, products, CUDA graphs."""

@@ -1,7 +1,7 @@
-"""How many clusters of blocks a device runs at once, asked of NVIDIA's driver.
+"""The number of clusters of blocks that a device runs at once, by NVIDIA's driver.
 
-CuPy does not bind the question, and `cuda-bindings`, which does, is no dependency of CuPy's; so ctypes asks. The
-structures are those of cuda.h; https://docs.nvidia.com/cuda/cuda-driver-api/ describes the function.
+CuPy does not bind `cuOccupancyMaxActiveClusters`, and `cuda-bindings`, which does, is no dependency of CuPy's, so
+ctypes calls it. The structures are those of cuda.h; https://docs.nvidia.com/cuda/cuda-driver-api/ has the function.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class _Config(ctypes.Structure):
 
 
 def most_active(function: int, blocks: int, threads: int, shared: int) -> int:
-    """How many clusters of a kernel the current device runs at once; 0 if not one fits.
+    """The number of clusters of a kernel that the current device runs at once; 0 if not one fits.
 
     Args:
         function: the address of the driver's function.
         blocks: of a cluster.
         threads: of a block.
-        shared: bytes of dynamic shared memory of a block, for which the function has been made ready.
+        shared: bytes of dynamic shared memory of a block, which the function has been set to allow.
 
     Raises:
         KernelError: there is no driver, it is too old for clusters, or it fails.

@@ -1,4 +1,4 @@
-"""How many threads work in this process, work that they share, and their start."""
+"""Threads of this process: their number, their start, and work that they share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import cache
 
 from duoln.errors import UsageError
-from duoln.system import cgroup, variables
+from duoln.system import limits, variables
 
 _THREADS = "DUOLN_THREADS"
 
@@ -29,7 +29,7 @@ def workers() -> int:
     if asked is not None:
         return asked
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, cgroup.processors() or cores)
+    return min(cores, limits.processors() or cores)
 
 
 def in_threads(count: int, multiple: int, work: Callable[[int, int], None]) -> None:

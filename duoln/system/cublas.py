@@ -33,7 +33,7 @@ _WORKSPACE = 32 << 20
 
 
 class _Kind(NamedTuple):
-    """How matrices of a dtype are multiplied; the bits of bfloat16 are uint16."""
+    """The arguments of a product of matrices of one dtype; bfloat16 arrives as uint16."""
 
     dtype: int
     arithmetic: int
@@ -56,7 +56,7 @@ _SUMS = {np.dtype(np.float16): np.dtype(np.float32), np.dtype(np.uint16): np.dty
 
 
 class _Operand(NamedTuple):
-    """The last two axes of an array as cuBLAS takes them; it counts in columns, so a plain one is one by rows."""
+    """The last two axes of an array as cuBLAS takes them. It is column-major, so a row-major matrix is plain."""
 
     array: Array
     transposed: int
@@ -64,7 +64,7 @@ class _Operand(NamedTuple):
 
     @classmethod
     def of(cls, x: Array) -> _Operand:
-        """The operand; an array in which neither rows nor columns lie in one piece is copied."""
+        """The operand; an array in which neither rows nor columns are contiguous is copied."""
         (rows, columns), item = x.shape[-2:], x.itemsize
         by_row, by_column = x.strides[-2] // item, x.strides[-1] // item
         if (columns == 1 or by_column == 1) and (rows == 1 or by_row >= columns):
@@ -97,13 +97,13 @@ class Cublas:
 
 
 class _Product:
-    """`out = x @ y` with everything but the place of x and out laid down.
+    """`out = x @ y` with all arguments prepared but the addresses of x and out.
 
     Args:
         x: (..., m, k).
         y: (..., k, n).
         out: (..., m, n), contiguous.
-        batches: the number of products; their matrices lie at equal distances.
+        batches: the number of products; their matrices have one stride.
     """
 
     def __init__(self, x: Array, y: Array, out: Array, batches: int = 1) -> None:
@@ -135,7 +135,7 @@ class _Product:
                                ctypes.c_longlong(m * n), batches, *end)
 
     def __call__(self) -> None:
-        """Queue the product on the stream on which it was laid down."""
+        """Queue the product on the stream for which it was prepared."""
         _check(self._what, self._function(*self._arguments))
 
 

@@ -29,20 +29,20 @@ _SWITCHED_OFF = "DUOLN_GRAPH is 0"
 
 
 class _Room:
-    """Where graphs that are launched on one stream are captured. One runs after the other, so they share memory."""
+    """The stream and the memory of the graphs that one stream launches. They run in turn, so they share memory."""
 
     def __init__(self) -> None:
         self.stream = cupy.cuda.Stream(non_blocking=True)
         self.pool = cupy.cuda.MemoryPool(self._allocate)
-        self.refusals = 0
-        """How often the device had no memory left. CuPy's pool then gives back what no array uses, and so what graphs
-        write in between; it may belong to another array afterwards."""
+        self.failures = 0
+        """The number of times that the device had no memory left. CuPy's pool then gives back memory that no array
+        uses, also the temporary memory of graphs; it may belong to another array afterwards."""
 
     def _allocate(self, size: int) -> Any:
         try:
             return cupy.cuda.MemoryPointer(cupy.cuda.Memory(size), 0)
         except cupy.cuda.runtime.CUDARuntimeError:
-            self.refusals += 1
+            self.failures += 1
             raise
 
 
@@ -51,7 +51,7 @@ def _room(device: int, stream: int) -> _Room:
     return _Room()
 
 
-def obstacle() -> str | None:
+def refusal() -> str | None:
     """The reason why nothing is captured; None if graphs are used."""
     if os.environ.get("DUOLN_GRAPH") == "0":
         return _SWITCHED_OFF
@@ -80,12 +80,12 @@ class Repeated:
         self._moving: set[int] = set()
         """Unchanged arguments that moved between calls; they are copied like the others."""
         self._captures = self._launches = 0
-        self._obstacle = obstacle()
-        if self._obstacle not in (None, _SWITCHED_OFF):
+        self._refusal = refusal()
+        if self._refusal not in (None, _SWITCHED_OFF):
             self._tell()
 
     def __call__(self, *natives: Array) -> list[Array]:
-        if self._obstacle is not None:
+        if self._refusal is not None:
             return self._run(*natives)
         self._graphs = [graph for graph in self._graphs if graph.has_its_memory()]
         for graph in self._graphs:
@@ -98,8 +98,8 @@ class Repeated:
             return self._refuse("arguments that are updated in place are at other addresses in most calls", natives)
         if len({x.data.ptr for x in natives if x.nbytes}) < sum(x.nbytes > 0 for x in natives):
             return self._run(*natives)  # one array as two arguments, which it may not be at the next call
-        results, self._obstacle = self._capture(natives)
-        if self._obstacle:
+        results, self._refusal = self._capture(natives)
+        if self._refusal:
             self._tell()
         return results
 
@@ -117,13 +117,13 @@ class Repeated:
         return results, None
 
     def _refuse(self, reason: str, natives: Sequence[Array]) -> list[Array]:
-        self._obstacle = reason
+        self._refusal = reason
         self._graphs.clear()
         self._tell()
         return self._run(*natives)
 
     def _tell(self) -> None:
-        warnings.warn(f"a compiled step runs operator by operator, not as one CUDA graph: {self._obstacle}",
+        warnings.warn(f"a compiled step runs operator by operator, not as one CUDA graph: {self._refusal}",
                       CompileWarning, stacklevel=2)
 
 
@@ -164,9 +164,9 @@ class _Graph:
                 cannot be captured.
         """
         if not self._is_dense:
-            raise KernelError("an argument does not lie in one piece")
+            raise KernelError("an argument has gaps between its values")
         self._graph, self._made = captured(self._room.stream, self._room.pool, lambda: run(*self._fixed))
-        self._refusals = self._room.refusals
+        self._failures = self._room.failures
         place = {_place(self._fixed[k]): k for k in self._in_place}
         self._results = [(x, place.get(_place(x))) for x in self._made]
         """Each result with the number of the argument that it is, if it is one."""
@@ -174,8 +174,8 @@ class _Graph:
         self._copied = [(k, x) for k, x in enumerate(self._fixed) if k not in self._in_place and x.nbytes]
 
     def has_its_memory(self) -> bool:
-        """Whether the pool has given none back since the capture."""
-        return self._room.refusals == self._refusals
+        """True if the pool has given back no memory since the capture."""
+        return self._room.failures == self._failures
 
     def moved(self, natives: Sequence[Array]) -> set[int]:
         """The numbers of the arguments that are at other addresses than those of the graph; none if it is for these."""

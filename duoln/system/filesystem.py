@@ -185,7 +185,7 @@ def missing_folders(path: Path) -> list[Path]:
 
 
 def is_left(part: Path) -> bool:
-    """Whether a file that was written aside has lost its writer. Without locks nobody knows, so that it stays."""
+    """True if a partial file has lost its writer. On a file system without locks nobody knows, so it stays."""
     try:
         descriptor = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:  # a link, which none of ours is, or one that was moved into its place just now

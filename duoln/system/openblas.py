@@ -1,4 +1,4 @@
-"""How OpenBLAS works under NumPy: which CPU kernels it takes, how many threads, and how long they spin after a product.
+"""OpenBLAS under NumPy: its CPU kernels, its number of threads, and the time that they spin after a product.
 
 The OpenBLAS in NumPy's wheels can take AVX2 kernels on an AMD CPU that has AVX-512 (its list of CPU
 models is older than the CPU). `OPENBLAS_CORETYPE=SkylakeX`, set before the library loads, mends that.
@@ -26,7 +26,7 @@ _CPUINFO, _MAPS = Path("/proc/cpuinfo"), Path("/proc/self/maps")
 _COUNT = "OPENBLAS_NUM_THREADS"
 _SPIN = "OPENBLAS_THREAD_TIMEOUT"
 _SPIN_CYCLES = "20"
-"""As a power of two; OpenBLAS takes 4 to 30."""
+"""The exponent of a power of two; OpenBLAS takes 4 to 30."""
 
 
 def preferred_core(cpuinfo: str) -> str | None:
@@ -80,7 +80,7 @@ def choose_core() -> None:
 
 
 def loaded_core() -> str | None:
-    """The core type of the OpenBLAS that this process has loaded, or None where there is none to ask."""
+    """The core type of the loaded OpenBLAS, or None where none is loaded."""
     function = _function("get_corename")
     if function is None:
         return None
@@ -90,7 +90,7 @@ def loaded_core() -> str | None:
 
 
 def threads() -> int | None:
-    """In how many threads the loaded OpenBLAS computes a product, or None where there is none to ask.
+    """The number of threads of the loaded OpenBLAS, or None where none is loaded.
 
     The number decides how sums are split, and with that the last bits of a product.
     """
@@ -99,9 +99,7 @@ def threads() -> int | None:
 
 
 def advice() -> str | None:
-    """Advice for the user where NumPy was loaded before duoln could choose; None where OpenBLAS is as fast as it can
-    be.
-    """
+    """Advice for the user where NumPy was loaded before duoln could choose a core; None where the core is right."""
     if not _CPUINFO.exists():
         return None
     wanted, loaded = preferred_core(_CPUINFO.read_text(encoding="utf-8", errors="replace")), loaded_core()

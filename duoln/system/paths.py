@@ -1,8 +1,9 @@
-"""Paths that a user gives: the home folder stands in the place of "~", which a shell leaves after `--out=`."""
+"""Paths that a user gives, in which "~" is the home folder (a shell leaves it after `--out=`), and the cache folder."""
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 from duoln.errors import DataMissingError
@@ -22,6 +23,19 @@ def in_home(path: str | os.PathLike[str]) -> Path:
         raise DataMissingError(f"{text}: expected a home folder, found none; set HOME, or give the whole path "
                                f"(DUOLN_CACHE, --out); ./{text} is a name that begins with '~'")
     return Path(whole)
+
+
+def cache_folder() -> Path:
+    """The folder of what duoln can make or fetch again: DUOLN_CACHE, else `duoln` where this system keeps caches.
+
+    Raises:
+        DataMissingError: that is in the home folder, and there is none.
+    """
+    if os.environ.get("DUOLN_CACHE"):
+        return in_home(os.environ["DUOLN_CACHE"])
+    if sys.platform == "darwin":
+        return in_home("~/Library/Caches/duoln")
+    return in_home(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "duoln"
 
 
 def path_argument(text: str) -> Path:

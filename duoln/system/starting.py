@@ -19,7 +19,7 @@ _NAME = "duoln"
 
 
 def is_own_command(argv0: str, words: Sequence[str]) -> bool:
-    """Whether this process is the `duoln` command, or `python -m` with duoln or a module of it.
+    """True if this process is the `duoln` command, or `python -m` with duoln or a module of it.
 
     Args:
         argv0: `sys.argv[0]`, which is "-m" as long as Python imports the packages of the module it is to run.

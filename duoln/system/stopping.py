@@ -36,9 +36,10 @@ def exit_code(number: int) -> int:
 
 
 class StopRequest:
-    """Which signal has asked to stop; None while none has."""
+    """A request to stop."""
 
     number: int | None = None
+    """The signal that has asked; None while none has."""
 
 
 @contextmanager

@@ -26,16 +26,16 @@ from duoln.system import processes
 
 _KILL_SECONDS = 10.0
 _LAST_CHARACTERS = 4000
-"""Of what a process wrote on stderr before it ended."""
+"""The number of last characters of a lost process's stderr that an error shows."""
 
 
 class WorkerLostError(DuolnError):
     """The worker gave no answer: it hung or it ended.
 
     Attributes:
-        doing: what it had begun, in its own words.
-        hung: whether it was alive and said nothing.
-        from_outside: whether another program ended it, as a system without memory does.
+        doing: its own last words about its work.
+        hung: True if it was alive and did not answer.
+        from_outside: True if another program ended it, as a system without memory does.
     """
 
     def __init__(self, reason: str, doing: str, hung: bool = False, from_outside: bool = False) -> None:
@@ -68,15 +68,15 @@ class Worker:
         self._lines.put(None)
 
     def ready(self, seconds: float) -> None:
-        """Wait until it can be asked. Raises as `ask`."""
+        """Wait until it answers requests. Raises as `ask`."""
         self.ask({}, seconds)
 
     def ask(self, request: Mapping[str, Any], seconds: float) -> Any:
         """The answer to a request.
 
         Args:
-            request: what `serve` gives to its function there.
-            seconds: how long the worker may say nothing; `doing` counts as a word.
+            request: the argument of the worker's function, see `serve`.
+            seconds: the longest time without a line from the worker; `doing` writes one.
 
         Raises:
             WorkerLostError: it hung or ended, and has been killed. An interrupt ends it too, because the answer that
@@ -138,8 +138,8 @@ class Worker:
                 pipe.close()
 
 
-class _Speech:
-    """The worker's side of the pipe. What libraries print goes to stderr."""
+class _Output:
+    """The worker's side of the pipe. The prints of libraries go to stderr."""
 
     def __init__(self) -> None:
         self._out = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -156,13 +156,13 @@ def serve(begin: Callable[[], Callable[[dict[str, Any], Callable[[str], None]], 
     Args:
         begin: prepares, and gives the function from a request and `doing` to the answer.
     """
-    speech = _Speech()
+    output = _Output()
     requests = _requests()
     next(requests)  # of `ready`
     answer = begin()
-    speech.say(answer=None)
+    output.say(answer=None)
     for request in requests:
-        speech.say(answer=answer(request, lambda what: speech.say(doing=what)))
+        output.say(answer=answer(request, lambda what: output.say(doing=what)))
 
 
 def _requests() -> Iterator[dict[str, Any]]:

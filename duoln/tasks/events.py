@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from duoln.core.fields import fields_in_words
 from duoln.tasks.task import Config
 from duoln.tasks.values import Dataset
 
 
-@fields_in_words
 class Change(NamedTuple):
     """A part of a run's identity that was another one before an update."""
 
@@ -24,7 +22,6 @@ class Change(NamedTuple):
         return f"{self.key} was {self.was} up to update {self.step}, and is {self.now} since"
 
 
-@fields_in_words
 class RunStart(NamedTuple):
     """A run is about to make its first update, or its first one after a resume."""
 
@@ -51,7 +48,6 @@ class RunStart(NamedTuple):
     """The parts of the identity that were others in earlier updates."""
 
 
-@fields_in_words
 class Step(NamedTuple):
     """One update was made. `step` counts from 1: the number of updates so far."""
 
@@ -62,7 +58,6 @@ class Step(NamedTuple):
     """Of all gradients together, before any clipping."""
 
 
-@fields_in_words
 class Evaluation(NamedTuple):
     """The metrics after `step` updates; `values` has keys like "train_nll" and "test_error"."""
 

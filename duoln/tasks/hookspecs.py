@@ -13,8 +13,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import argparse
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pluggy
 
@@ -25,6 +26,19 @@ if TYPE_CHECKING:
 
 hookspec = pluggy.HookspecMarker("duoln")
 hookimpl = pluggy.HookimplMarker("duoln")
+
+
+class Command(NamedTuple):
+    """A command that a plug-in adds to `duoln`."""
+
+    name: str
+    """The word after `duoln`."""
+    help: str
+    """One line, for `duoln --help`."""
+    options: Callable[[argparse.ArgumentParser], None]
+    """Adds the arguments to the command's parser."""
+    run: Callable[[argparse.Namespace], int | None]
+    """Runs the parsed command line and returns the exit code; None is 0."""
 
 
 @hookspec
@@ -40,6 +54,11 @@ def duoln_rules() -> Sequence[tuple[Op[..., Any], Rule, str]]:  # type: ignore[e
 @hookspec
 def duoln_cases() -> Sequence[Any]:  # type: ignore[empty-body]
     """An `extend.Case` for each path of the CUDA and Metal rules among these, to prove them on a device."""
+
+
+@hookspec
+def duoln_commands() -> Sequence[Command]:  # type: ignore[empty-body]
+    """Commands to add to `duoln`, with names of their own."""
 
 
 @hookspec

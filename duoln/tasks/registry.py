@@ -7,11 +7,12 @@ user names.
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import time
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import Distribution, EntryPoint, distributions
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,11 +24,10 @@ from duoln.core import Op
 from duoln.core.arguments import did_you_mean
 from duoln.errors import PluginError, UsageError
 from duoln.tasks import hookspecs
-from duoln.tasks.attributes import NAME, check_attributes
+from duoln.tasks.boundary import Apart, hearing_interrupts, named, refusal, staying
+from duoln.tasks.contract import NAME, check_attributes, kind_of
 from duoln.tasks.events import Listener
-from duoln.tasks.faults import hearing_interrupts, named, refusal, staying
-from duoln.tasks.listening import Contained
-from duoln.tasks.results import kind_of
+from duoln.tasks.hookspecs import Command
 from duoln.tasks.task import Task
 
 GROUP = "duoln"
@@ -52,8 +52,15 @@ class Found(NamedTuple):
     distribution: str
 
 
+class FoundCommand(NamedTuple):
+    """A command and the distribution that brings it."""
+
+    command: Command
+    distribution: str
+
+
 class Broken(NamedTuple):
-    """A plug-in, or a task of it, that cannot be used, and why."""
+    """A plug-in, or a task or command of it, that cannot be used, and why."""
 
     name: str
     distribution: str
@@ -85,6 +92,7 @@ class Registry:
 
     def __init__(self, names: Iterable[str] | None = None, asked: Sequence[str] | None = None) -> None:
         self.tasks: dict[str, Found] = {}
+        self.commands: dict[str, FoundCommand] = {}
         self.broken: list[Broken] = []
         self.slow: list[Slow] = []
         self._distributions: dict[str, str] = {}
@@ -122,6 +130,9 @@ class Registry:
                 if not isinstance(task, Task):
                     raise PluginError(f"duoln_tasks: expected Task objects, found {kind_of(task)}")
                 check_attributes(task)
+            commands = self._ask(plugin, "duoln_commands")
+            for command in commands:
+                _check_command(command)
             if not any(plugin is ruled for ruled in _ruled):
                 for op, rule, backend in self._ask(plugin, "duoln_rules"):
                     _check_own_name(op)
@@ -131,7 +142,11 @@ class Registry:
                 _cases.extend(self._ask(plugin, "duoln_cases"))
                 _ruled.append(plugin)
             for task in tasks:
-                self._add(task, entry.name, distribution)
+                if self._is_first("task", task.name, self.tasks, entry.name, distribution):
+                    self.tasks[task.name] = Found(task, distribution)
+            for command in commands:
+                if self._is_first("command", command.name, self.commands, entry.name, distribution):
+                    self.commands[command.name] = FoundCommand(command, distribution)
         except BaseException as error:  # the import of a plug-in may call sys.exit
             if isinstance(error, _StrictError) or (isinstance(error, KeyboardInterrupt) and heard):
                 raise
@@ -143,13 +158,13 @@ class Registry:
         caller = self._manager.subset_hook_caller(hook, [p for p in self._manager.get_plugins() if p is not plugin])
         return [item for answer in caller() for item in answer]
 
-    def _add(self, task: Task, plugin: str, distribution: str) -> None:
-        if task.name in self.tasks:
-            self._refuse(task.name, distribution, "PluginError: "
-                         f"expected one task named '{task.name}', found a second in plug-in '{plugin}'; "
-                         f"the first is {self.tasks[task.name].distribution}'s")
-            return
-        self.tasks[task.name] = Found(task, distribution)
+    def _is_first(self, kind: str, name: str, known: Mapping[str, Found | FoundCommand], plugin: str,
+                  distribution: str) -> bool:
+        """Whether no plug-in before has brought one of that name; the second one is refused."""
+        if name in known:
+            self._refuse(name, distribution, f"PluginError: expected one {kind} named '{name}', found a second in "
+                                             f"plug-in '{plugin}'; the first is {known[name].distribution}'s")
+        return name not in known
 
     def _refuse(self, name: str, distribution: str, reason: str, error: BaseException | None = None) -> None:
         if os.environ.get("DUOLN_STRICT_PLUGINS") == "1":
@@ -181,7 +196,7 @@ class Registry:
                     for listener in given:
                         if not isinstance(listener, Listener):
                             raise PluginError(f"duoln_listeners: expected Listener objects, found {kind_of(listener)}")
-                    made += [Contained(listener, source, say) for listener in given]
+                    made += [Apart(listener, source, say) for listener in given]
                 except BaseException as error:
                     if isinstance(error, KeyboardInterrupt) and heard:
                         raise
@@ -195,6 +210,18 @@ def _check_own_name(op: Op[..., Any]) -> None:
     known = [getattr(ops, op.name, None), *_operators]
     if any(isinstance(each, Op) and each.name == op.name and each is not op for each in known):
         raise PluginError(f"duoln_rules: expected an operator with a name of its own, found a second '{op.name}'")
+
+
+def _check_command(command: Any) -> None:
+    """Raises PluginError for what is no command; its options are added to a parser, because that may fail, too."""
+    if not isinstance(command, Command):
+        raise PluginError(f"duoln_commands: expected Command objects, found {kind_of(command)}")
+    if type(command.name) is not str or not NAME.fullmatch(command.name) or type(command.help) is not str:
+        raise PluginError("duoln_commands: expected a command whose name is one word and whose help is a text, found "
+                          f"{kind_of(command.name)} and {kind_of(command.help)}")
+    trial = argparse.ArgumentParser(command.name)
+    command.options(trial)
+    trial.format_help()
 
 
 def plugins(autoload: bool | None = None) -> list[tuple[EntryPoint, str]]:

@@ -1,30 +1,51 @@
-"""The settings of a task: it makes a configuration of them, and reads texts as settings."""
+"""The settings of a task: their types and meanings, and the configurations that are made of them.
+
+The type of a setting is int, float, bool, str, None, a Literal of them, a tuple or list of types, or a union of types.
+Its meaning is the string under its field, which is also what documentation tools read:
+
+    @dataclass(frozen=True)
+    class MyConfig(Config):
+        width: int = 32
+        '''Units of each hidden layer.'''
+
+Python drops such strings, so they are read from the source, which wheels and checkouts contain.
+"""
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import inspect
+import json
+import math
+import textwrap
+import types
 import typing
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Number
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from duoln.core.arguments import did_you_mean
-from duoln.core.miscalled import explained
 from duoln.core.pytorch_names import how_to_name
 from duoln.data import strictjson
 from duoln.data.json_text import parse_json
 from duoln.errors import DuolnError, TaskError, UsageError, words_of
 from duoln.randomness import LARGEST_SEED
-from duoln.tasks.kinds import convert, restore
 from duoln.tasks.task import Config, Task
 
+_PLAIN = (bool, int, float, str, type(None))
+_UNIONS = (types.UnionType, typing.Union)
 
-@explained
+
+# Configurations --------------------------------------------------------------------------------------------
+
 def option(default: Any, help: str) -> Any:
     """A field of `Task.sampling` or `Task.evaluating`: its default value and its text in `--help`."""
     return dataclasses.field(default=default, metadata={"help": help})
 
 
-@explained
 def make_config(task: Task, variant: str, preset: str | None = None,
                 settings: Mapping[str, Any] | None = None) -> Config:
     """The configuration of a run: defaults, then the preset, the variant, and last the user's settings.
@@ -115,7 +136,6 @@ def restored(source: str, task: Task, settings: Mapping[str, Any]) -> Config:
     return task.config(**{key: restore(f"{source}{key}", value, kinds[key]) for key, value in settings.items()})
 
 
-@explained
 def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
     """`KEY=VALUE` texts as a dict.
 
@@ -131,3 +151,205 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
             raise UsageError(f"[--set] expected one value of {key}, found {settings[key]!r} and {value!r}")
         settings[key] = value
     return settings
+
+
+# Meanings --------------------------------------------------------------------------------------------------
+
+class Setting(NamedTuple):
+    """A setting of a task, as one reads it."""
+
+    name: str
+    kind: str
+    """What it may be, in words: `int`, `float or none`, `one of layer, none`."""
+    default: Any
+    meaning: str
+    """Empty if the class says nothing, or if its source is not there."""
+
+
+def settings_of(task: Task) -> list[Setting]:
+    """The settings of a task, in the order of its class."""
+    kinds, meanings = typing.get_type_hints(task.config), meanings_of(task.config)
+    defaults = task.config()
+    return [Setting(f.name, kind_in_words(kinds[f.name]), getattr(defaults, f.name), meanings.get(f.name, ""))
+            for f in dataclasses.fields(task.config)]
+
+
+def meanings_of(config: type[Config]) -> dict[str, str]:
+    """The strings under the fields of a class and of its bases, by field; a field that is defined again keeps its
+    base's string unless it has its own.
+    """
+    meanings: dict[str, str] = {}
+    for kind in reversed(config.__mro__):
+        if dataclasses.is_dataclass(kind):
+            meanings |= _own_meanings(kind)
+    return meanings
+
+
+def has_source(config: type[Config]) -> bool:
+    """Whether the source of a class is there; one that was typed into an interpreter has none."""
+    try:
+        inspect.getsource(config)
+    except (OSError, TypeError):
+        return False
+    return True
+
+
+def _own_meanings(kind: type) -> dict[str, str]:
+    if not has_source(kind):
+        return {}
+    [definition] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    if not isinstance(definition, ast.ClassDef):
+        return {}
+    meanings = {}
+    for field, below in zip(definition.body, definition.body[1:], strict=False):
+        if (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr)
+                and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str)):
+            meanings[field.target.id] = " ".join(below.value.value.split())
+    return meanings
+
+
+# Types and values ------------------------------------------------------------------------------------------
+
+class _MisfitError(Exception):
+    """A value is none of the type."""
+
+
+def is_readable(kind: Any) -> bool:
+    """Whether a setting may have this type."""
+    args = typing.get_args(kind)
+    if typing.get_origin(kind) is Literal:
+        return all(type(option) in _PLAIN for option in args)
+    if typing.get_origin(kind) in (tuple, list):
+        return bool(args) and all(is_readable(k) for k in args if k is not ...)
+    return kind in _PLAIN or (typing.get_origin(kind) in _UNIONS and all(map(is_readable, args)))
+
+
+def convert(what: str, value: Any, kind: Any) -> Any:
+    """A setting as its type; text is read as `--set` has it, `a,b,c` or a list of JSON for several values.
+
+    Raises:
+        UsageError: it does not fit; the message begins with `what`.
+    """
+    return _converted(what, value, kind, _from_text if isinstance(value, str) else _from_value)
+
+
+def restore(what: str, value: Any, kind: Any) -> Any:
+    """A setting as its type, from what JSON made of it.
+
+    Raises:
+        UsageError: it does not fit; the message begins with `what`.
+    """
+    return _converted(what, value, kind, _from_value)
+
+
+def kind_in_words(kind: Any) -> str:
+    """A type as one reads it, with the values that `--set` takes where they are few."""
+    if typing.get_origin(kind) in _UNIONS:
+        return " or ".join(map(kind_in_words, typing.get_args(kind)))
+    if typing.get_origin(kind) is Literal:
+        return f"one of {', '.join(map(value_in_words, typing.get_args(kind)))}"
+    if kind is type(None):
+        return "none"
+    return "true or false" if kind is bool else kind.__name__ if isinstance(kind, type) else str(kind)
+
+
+def value_in_words(value: Any) -> str:
+    """A setting as `--set` takes it."""
+    if isinstance(value, tuple | list):
+        parts = [part if isinstance(part, str) else value_in_words(part) for part in value]
+        is_plain = all(part and "," not in part and part == part.strip() and part[0] != "[" for part in parts)
+        return ",".join(parts) if is_plain else json.dumps(value)
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def _converted(what: str, value: Any, kind: Any, read: Callable[[Any, Any], Any]) -> Any:
+    try:
+        return read(value, kind)
+    except _MisfitError:
+        options = [value_in_words(option) for k in (kind, *typing.get_args(kind)) if typing.get_origin(k) is Literal
+                   for option in typing.get_args(k)]
+        raise UsageError(f"{what}: expected {kind_in_words(kind)}{';' if options else ','} found {value!r}"
+                         f"{did_you_mean(value, options)}") from None
+
+
+def _from_value(value: Any, kind: Any) -> Any:
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
+        value = value.item()
+    args = typing.get_args(kind)
+    if typing.get_origin(kind) in _UNIONS:  # the type that the value has already stands first
+        return _first(value, sorted(args, key=lambda k: type(value) is not k), _from_value)
+    if typing.get_origin(kind) is Literal:
+        for option in args:
+            if value == option and isinstance(value, bool) == isinstance(option, bool):
+                return option
+        raise _MisfitError
+    if typing.get_origin(kind) in (tuple, list):
+        if not isinstance(value, tuple | list):
+            raise _MisfitError
+        return _parts(value, kind, _from_value)
+    if kind in (int, float) and not isinstance(value, bool) and isinstance(value, Number):
+        return _number(value, kind)
+    if (kind is type(None) and value is None) or (kind in (bool, str) and isinstance(value, kind)):
+        return value
+    raise _MisfitError
+
+
+def _from_text(text: str, kind: Any) -> Any:
+    args = typing.get_args(kind)
+    if typing.get_origin(kind) in _UNIONS:  # every text is a str, so that others are tried before
+        return _first(text, sorted(args, key=lambda k: (k is str, k is not type(None))), _from_text)
+    if typing.get_origin(kind) is Literal:
+        for option in args:
+            if text in (value_in_words(option), str(option)):
+                return option
+        raise _MisfitError
+    if typing.get_origin(kind) in (tuple, list):
+        if not text.startswith("["):
+            return _parts(text.split(",") if text else (), kind, _from_text)
+        try:
+            return _from_value(parse_json(text.encode()), kind)
+        except ValueError:
+            raise _MisfitError from None
+    if kind in (int, float):
+        return _number(text, kind)
+    if kind is str:
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # bytes of a command line that are no UTF-8
+            raise _MisfitError from None
+        return str(text)
+    words = {"none": None} if kind is type(None) else {"true": True, "false": False} if kind is bool else {}
+    if text not in words:
+        raise _MisfitError
+    return words[text]
+
+
+def _first(value: Any, kinds: Any, read: Callable[[Any, Any], Any]) -> Any:
+    """The value as the first type that it fits."""
+    for kind in kinds:
+        try:
+            return read(value, kind)
+        except _MisfitError:
+            continue
+    raise _MisfitError
+
+
+def _parts(values: Any, kind: Any, read: Callable[[Any, Any], Any]) -> Any:
+    """The values as the types of a tuple's or list's parts."""
+    kinds = typing.get_args(kind)
+    if typing.get_origin(kind) is list or kinds[-1] is ...:
+        kinds = (kinds[0],) * len(values)
+    if len(kinds) != len(values):
+        raise _MisfitError
+    return typing.get_origin(kind)(map(read, values, kinds))
+
+
+def _number(value: Any, kind: Any) -> Any:
+    """A number, but NaN, or a fraction for a whole number."""
+    try:
+        converted = kind(value)
+    except (TypeError, ValueError, OverflowError):
+        raise _MisfitError from None
+    if math.isnan(converted) if kind is float else not isinstance(value, str) and converted != value:
+        raise _MisfitError
+    return converted

@@ -6,14 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from duoln.core.fields import fields_in_words
 from duoln.data import Batch
 from duoln.nn import Module, Params
 
 Provenance = Literal["original", "substitute", "synthetic"]
 
 
-@fields_in_words
 class Dataset(NamedTuple):
     """What a run was trained on.
 
@@ -30,7 +28,6 @@ class Dataset(NamedTuple):
         return self.name if self.provenance == "original" else f"{self.name}, {self.provenance}"
 
 
-@fields_in_words
 class Column(NamedTuple):
     """A column of tables: the key of a metric, a heading, and a format for `format()`."""
 
@@ -48,7 +45,6 @@ def split_columns(columns: Sequence[Column]) -> tuple[list[Column], list[Column]
     return [c for c in columns if c.key not in levels], [c for c in columns if c.key in levels]
 
 
-@fields_in_words
 class ReferenceCurve(NamedTuple):
     """A curve of the paper, read off its figure. It is drawn in a panel of its own beside the runs."""
 
@@ -59,7 +55,6 @@ class ReferenceCurve(NamedTuple):
     """Along the task's `x_axis`."""
 
 
-@fields_in_words
 class ReferenceTable(NamedTuple):
     """A table of the paper, with rows that no variant of the task has too."""
 
@@ -90,7 +85,6 @@ class Splits:
     remarks: Sequence[str] = ()
 
 
-@fields_in_words
 class Trained(NamedTuple):
     """The trained model of a run, for `Task.sample` and `Task.evaluate`."""
 
@@ -103,7 +97,6 @@ class Trained(NamedTuple):
     """Tensors on the backend that was asked for."""
 
 
-@fields_in_words
 class Findings(NamedTuple):
     """The results of a task's own protocol for a trained model: a table for people, figures for programs."""
 

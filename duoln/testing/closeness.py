@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from duoln.core.miscalled import explained
 from duoln.errors import DuolnError
 
 _SAFETY = 8.0
@@ -15,7 +14,6 @@ _OF_STORAGE = {"bfloat16": 1.6e-2, "float16": 1e-3}
 """What rounding to 16 bits adds: a unit in the last place and a half of bfloat16, one of float16."""
 
 
-@explained
 def tolerance(dtype: str, length: int) -> float:
     """The relative error to allow: 8 eps sqrt(n) for a reduction or product over n values.
 
@@ -26,7 +24,6 @@ def tolerance(dtype: str, length: int) -> float:
     return float(_SAFETY * np.finfo(dtype).eps * np.sqrt(max(length, 1)))
 
 
-@explained
 def check_close(actual: np.ndarray, expected: np.ndarray, limit: float, what: str) -> None:
     """Raises AssertionError if shapes differ, or if the error of a value is more than `limit` times the largest value.
     Values that are not finite must be equal.
@@ -49,7 +46,6 @@ def check_close(actual: np.ndarray, expected: np.ndarray, limit: float, what: st
                              f"at value {worst} (allowed difference {allowed:.3g})")
 
 
-@explained
 def check_error(kind: type[DuolnError], call: Callable[[], Any], *words: str) -> None:
     """Raises AssertionError if `call` raises no error of that class, or if a word is missing in its message."""
     try:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from duoln.core.miscalled import explained
 from duoln.errors import DataError, UsageError
 from duoln.tasks.task import Task
 
@@ -20,7 +19,6 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@explained
 def check_corpus(task: Task, cfg: Any, corpus: Path, harmless: Collection[str] = ()) -> None:
     """Check that a task reads a small corpus, and refuses it as soon as one of its files is damaged.
 

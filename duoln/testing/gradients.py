@@ -11,7 +11,6 @@ from duoln import tree
 from duoln.backends.protocol import REALS, Array
 from duoln.core.arguments import check_function
 from duoln.core.gradient import pullback, tensors_of
-from duoln.core.miscalled import explained
 from duoln.core.tensor import Tensor
 from duoln.errors import DtypeError, GradientError
 from duoln.nn.dropout import without_masks
@@ -41,7 +40,6 @@ def projected_gradients(fn: Callable[..., Any], args: Sequence[Any], places: Seq
         tape.close()
 
 
-@explained
 def gradcheck(fn: Callable[..., Any], *args: Any, rtol: float = 1e-6, step: float = 1e-6, seed: int = 0) -> float:
     """Check the gradient of `fn(*args)` with respect to every float64 tensor in the arguments, which may be trees.
 

@@ -5,21 +5,19 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from duoln import runtime
 from duoln.backends.protocol import REALS, STORAGE, Backend
 from duoln.core import Op, Rule, Tensor
-from duoln.core.miscalled import check_fit, explained
 from duoln.core.storage import candidates
 from duoln.errors import CallError
 from duoln.testing.closeness import check_close, tolerance
 from duoln.testing.gradients import gradcheck, projected_gradients
 
 
-@explained
 def check_op(fn: Callable[..., Any], inputs: Sequence[np.ndarray], reference: Callable[..., Any],
              backend: Backend | str, length: int = 1, differentiable: bool = True, dtype: str = "float32",
              attrs: Mapping[str, Any] | None = None) -> None:
@@ -90,7 +88,6 @@ def _gradients(fn: Callable[..., Any], args: Sequence[Tensor]) -> list[np.ndarra
     return [backend.to_numpy(g) for g in gradients]
 
 
-@explained
 def check_rule(op: Op[Any, Any], rule: Rule, inputs: Sequence[np.ndarray | None], backend: Backend | str,
                attrs: Mapping[str, Any] | None = None, length: int = 1, dtype: str = "float32") -> None:
     """Check a fast rule: values, saved state and gradients against the composed rule, for every set of needs.
@@ -117,8 +114,7 @@ def check_rule(op: Op[Any, Any], rule: Rule, inputs: Sequence[np.ndarray | None]
                backend.asarray(a, dtype if dtype in STORAGE and a.dtype.kind == "f" and i in rule.stored else None)
                for i, a in enumerate(inputs)]
     before = [None if a is None else backend.to_numpy(a) for a in natives]
-    call = _Caller(op, rule, len(natives), attrs)
-    refusal = call("supports", backend, *natives, **attrs) if rule.supports else None
+    refusal = rule.supports(backend, *natives, **attrs) if rule.supports else None
     if refusal:
         raise AssertionError(f"[{op.name}] rule '{rule.name}' refuses these inputs: {refusal}")
     composed = op.rules(backend.name)[-1]
@@ -126,10 +122,10 @@ def check_rule(op: Op[Any, Any], rule: Rule, inputs: Sequence[np.ndarray | None]
         *_, (composed, _) = candidates(op.name, backend, [composed], op.like, natives)
     kinds = {a.dtype.name for a in inputs if a is not None and a.dtype.kind == "f"}
     limit = tolerance(dtype if dtype in STORAGE else kinds.pop(), length)
-    out, saved = call("forward", backend, *natives, **attrs)
+    out, saved = rule.forward(backend, *natives, **attrs)
     _check_unchanged(op, rule, backend, natives, before, "input")
     expected, their_saved = composed.forward(backend, *natives, **attrs)
-    again, _ = call("forward", backend, *natives, **attrs)
+    again, _ = rule.forward(backend, *natives, **attrs)
     for k, (a, b, c) in enumerate(zip(_as_tuple(out), _as_tuple(expected), _as_tuple(again), strict=True)):
         _check_dtypes(backend, a, b, f"[{op.name}] output {k}")
         check_close(backend.to_numpy(a), backend.to_numpy(b), limit, f"[{op.name}] output {k}")
@@ -145,8 +141,8 @@ def check_rule(op: Op[Any, Any], rule: Rule, inputs: Sequence[np.ndarray | None]
     for needs in [tuple(floats), *(tuple(i == j and f for j, f in enumerate(floats)) for i in range(len(floats)))]:
         if not any(needs):
             continue
-        mine = call("vjp", backend, saved, gout, needs)
-        second = call("vjp", backend, saved, gout, needs)
+        mine = rule.vjp(backend, saved, gout, needs)
+        second = rule.vjp(backend, saved, gout, needs)
         for k, (a, b, c, need) in enumerate(zip(mine, everything, second, needs, strict=True)):
             if not need:
                 continue
@@ -163,24 +159,6 @@ def _check_unchanged(op: Op[Any, Any], rule: Rule, backend: Backend, arrays: Seq
     for k, (array, old) in enumerate(zip(arrays, before, strict=True)):
         if old is not None and not np.array_equal(backend.to_numpy(array), old, equal_nan=True):
             raise AssertionError(f"[{op.name}] rule '{rule.name}' wrote into its {role} {k}")
-
-
-class _Caller(NamedTuple):
-    """Calls the functions of a rule; one that does not take its arguments is an error of the rule."""
-
-    op: Op[Any, Any]
-    rule: Rule
-    arrays: int
-    attrs: Mapping[str, Any]
-
-    def __call__(self, role: str, *args: Any, **attrs: Any) -> Any:
-        """Call the function of that role. Raises CallError if it does not take the arguments."""
-        function = getattr(self.rule, role)
-        try:
-            return function(*args, **attrs)
-        except TypeError as error:
-            check_fit(error, f"[{self.op.name}] rule '{self.rule.name}'", role, function, self.arrays, self.attrs)
-            raise
 
 
 def _with_defaults(op: Op[Any, Any], rule: Rule, count: int, attrs: Mapping[str, Any]) -> dict[str, Any]:

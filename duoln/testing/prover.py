@@ -1,46 +1,70 @@
-"""A process that tries kernels for another one, which goes on if they hang or end this one; see `system.worker`.
+"""Tries rules, cases and checks of a device in processes that may hang or end: for a proof, and for the survey.
 
-    python -m duoln.testing.prover --backend cupy
+    python -m duoln.testing.prover --backend cupy                                           serve one process
+    python -m duoln.testing.prover --backend cupy --what selftest --json selftest.json      try all, and write a record
 
-A request is an object with its kind:
-    rule    an operator, a rule and a dtype: None, or the first of the rule's own cases that fails
-    case    a case: what became of it by every rule that takes it
-    graph   a task: its compiled step against its eager one
-    ladder  the name of one of its checks
+The process that serves (`system.worker`) is asked with an object that has its kind:
+    rule    an operator, a rule, a dtype and a variant: None, or the first of the rule's own cases that fails
+    case    the name of a case: its outcome by every rule that takes it
+    check   the name of a check of `testing.checks`: one outcome
+A record is made by several such processes side by side. One that hangs, or after which the device does not answer, is
+replaced; the case that it tried is named, and all others are tried.
 """
 
 from __future__ import annotations
 
-import argparse
+import os
+import queue
+import subprocess
 import sys
+import threading
+import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from duoln import runtime
-from duoln.backends.protocol import NO_CASE, Backend
-from duoln.bench.survey.device import give_back
-from duoln.errors import KernelError
+from duoln import ops, runtime
+from duoln.backends.protocol import NO_CASE, PROVED, SET_ASIDE, Backend
+from duoln.bench import machine
+from duoln.bench.survey import REPEATS, options, save
 from duoln.kernels.registry import Case
-from duoln.system import worker
-from duoln.testing import graphs, ladder, selftest
+from duoln.system import processes, worker
+from duoln.testing import checks, selftest
+from duoln.testing.compilation import compile_all, of_this_device
+from duoln.testing.selftest import Outcome
 
 Doing = Callable[[str], None]
+Result = tuple[str, list[Outcome] | None]
+"""The name of what was tried, and its outcomes; None if it was left out."""
+
+_SAVE_SECONDS = 2.0
+_START_SECONDS, _TRY_SECONDS, _LADDER_SECONDS, _STEP_SECONDS = 60.0, 20.0, 8.0, 25.0
+_MOST_WORKERS, _WORKER_BYTES = 8, 6 << 30
+"""Processes side by side, and memory of the device that the largest case takes in one."""
+_WORKER_VARIABLES = {"DUOLN_PROVE": "0", "OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2", "DUOLN_THREADS": "2"}
+_RESERVE_SECONDS = 2.0
+"""Kept of a part's seconds for its last record."""
+SMALL_VALUES = 1 << 17
+_LADDER_CASES = (
+    "layer_norm 9 x 64", "layer_norm 4099 x 1000", "rnn layer T9 B3 in2 H33 reverse, gradients within 0.05",
+    "lstm layer T9 B3 in2 H33 reverse, gradients within 0.05", "lstm layer T9 B3 in2 H130",
+    "lstm layer T9 B8 in3 H400", "lstm layer T9 B64 in3 H240", "gru layer T9 B8 in3 H400",
+    "lstm layer T100 B8 in3 H400")
+"""Cases that follow the checks of the ladder: norms, then walks of more blocks and of more rows."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Answer until the caller is gone."""
-    parser = argparse.ArgumentParser(prog="python -m duoln.testing.prover", description=__doc__.splitlines()[0])
-    parser.add_argument("--backend", required=True)
-    args = parser.parse_args(argv)
+# The process that serves ------------------------------------------------------------------------------
 
+def serve(backend_name: str) -> None:
+    """Answer requests until the caller is gone."""
     def begin() -> Callable[[dict[str, Any], Doing], Any]:
-        backend = runtime.backend(args.backend)
-        return lambda request, doing: _WAYS[request["kind"]](backend, request, doing)
+        backend = runtime.backend(backend_name)
+        kinds = {"rule": _rule, "case": _case, "check": _check}
+        return lambda request, doing: kinds[request["kind"]](backend, request, doing)
 
     worker.serve(begin)
-    return 0
 
 
 def _rule(backend: Backend, request: dict[str, Any], doing: Doing) -> dict[str, Any] | None:
@@ -54,49 +78,31 @@ def _rule(backend: Backend, request: dict[str, Any], doing: Doing) -> dict[str, 
             tried = True
             if outcome.says_nothing:
                 return {"case": "", "reason": outcome.problem, "ended": not answers(backend)}
-            if not (outcome.passed or outcome.near):
+            if not outcome.right:
                 return {"case": str(case), "reason": outcome.words, "ended": not answers(backend)}
     return None if tried else {"case": "", "reason": NO_CASE, "ended": False}
 
 
-def _case(backend: Backend, request: dict[str, Any], doing: Doing) -> list[dict[str, Any]]:
-    case, outcomes = find_case(request["name"]), []
+def _case(backend: Backend, request: dict[str, Any], doing: Doing) -> dict[str, Any]:
+    case, outcomes, ended = find_case(request["name"]), [], False
     for outcome in selftest.run(backend, [case], request["repeats"], lambda _, rule: doing(f"{case} by {rule.name}")):
-        outcomes.append({**outcome._asdict(), "ended": bool(outcome.problem) and not answers(backend)})
-        if outcomes[-1]["ended"]:
+        outcomes.append(outcome._asdict())
+        ended = bool(outcome.problem) and not answers(backend)
+        if ended:
             break
-    give_back(backend)
-    return outcomes
+    if backend.name == "cupy":  # memory of this case is for the processes beside this one
+        _cupy(backend).get_default_memory_pool().free_all_blocks()
+    return {"outcomes": outcomes, "ended": ended}
 
 
-def _graph(backend: Backend, request: dict[str, Any], doing: Doing) -> dict[str, Any]:
-    doing(f"a graph of {request['task']}")
-
-    def compare() -> str:
-        outcome = graphs.compare(backend, request["task"])
-        words = f"{outcome.variant}, {outcome.updates} updates, {outcome.obstacle or 'repeated as one'}"
-        if not outcome.passed:
-            raise KernelError(f"[graphs] {words}: other bits: {'; '.join(outcome.differing)}")
-        return words
-
-    return _in_words(backend, compare)
-
-
-def _ladder(backend: Backend, request: dict[str, Any], doing: Doing) -> dict[str, Any]:
-    doing(request["name"])
-    return _in_words(backend, lambda: ladder.LADDER[request["name"]](backend))
-
-
-def _in_words(backend: Backend, check: Callable[[], str]) -> dict[str, Any]:
-    """The words of a check, or the whole of its error and whether the device is lost to this process."""
+def _check(backend: Backend, request: dict[str, Any], doing: Doing) -> dict[str, Any]:
+    name = request["name"]
+    doing(name)
     try:
-        return {"words": check(), "wrong": "", "ended": False}
+        outcome = Outcome.of_check(name, checks.CHECKS[name](backend))
     except Exception:
-        return {"words": "", "wrong": traceback.format_exc(), "ended": not answers(backend)}
-
-
-_WAYS: dict[str, Callable[[Backend, dict[str, Any], Doing], Any]] = {
-    "rule": _rule, "case": _case, "graph": _graph, "ladder": _ladder}
+        outcome = Outcome.of_check(name, problem=traceback.format_exc())
+    return {"outcomes": [outcome._asdict()], "ended": bool(outcome.problem) and not answers(backend)}
 
 
 @cache
@@ -115,6 +121,202 @@ def answers(backend: Backend) -> bool:
         return bool(backend.to_numpy(backend.ones((1,)) + 1.0)[0] == 2.0)
     except Exception:  # whatever the driver's error is
         return False
+
+
+def _cupy(backend: Any) -> Any:
+    return backend.xp
+
+
+# The caller -------------------------------------------------------------------------------------------
+
+class Try(NamedTuple):
+    """One request to a process."""
+
+    kind: str
+    """"case" or "check"."""
+    name: str
+    repeats: int
+    seconds: float
+    """It has hung if it says nothing for so long."""
+
+    def failed(self, problem: str) -> Outcome:
+        """The outcome where there is no answer."""
+        op = self.name.partition(" ")[0] if self.kind == "case" else ""
+        return Outcome.of_check(self.name, problem=problem)._replace(op=op)
+
+
+def tries(what: str, backend: Backend, quick: bool) -> list[Try]:
+    """All tries of a part of the survey, the most important first."""
+    if what == "ladder":
+        first = [Try("check", name, 1, _LADDER_SECONDS) for name in checks.LADDER]
+        return [*first, *of_cases([] if quick else _LADDER_CASES, 2, _LADDER_SECONDS)]
+    if what == "graphs":
+        return [Try("check", name, 1, _STEP_SECONDS) for name in list(checks.STEPS)[:1 if quick else None]]
+    every = selftest.every_device_case()
+    if what == "repeats":
+        names = [str(c) for c in (*(c for c in every if c.runs > 2), *selftest.cases(backend))]
+        return of_cases(names[-8:] if quick else names, 3 if quick else REPEATS)
+    wanted = (*(c for c in every if c.net or not quick), *selftest.cases(backend if quick else None))
+    return of_cases(dict.fromkeys(map(str, wanted)), 2)
+
+
+def of_cases(names: Iterable[str], repeats: int, seconds: float = _TRY_SECONDS) -> list[Try]:
+    """Tries of the cases of these names."""
+    return [Try("case", name, repeats, seconds) for name in names]
+
+
+def in_workers(wanted: Sequence[Try], backend: str, count: int, until: float, running: set[str],
+               ) -> Iterator[Result]:
+    """Try all of it, with some processes side by side.
+
+    Args:
+        wanted: the tries, in order.
+        backend: its name.
+        count: number of processes.
+        until: by `time.monotonic()`; what has not ended then is left out.
+        running: holds the names of what is being tried.
+    """
+    command = processes.command("duoln.testing.prover", "--backend", backend)
+    waiting: queue.SimpleQueue[Try | None] = queue.SimpleQueue()
+    results: queue.SimpleQueue[Result] = queue.SimpleQueue()
+    for one in (*wanted, *[None] * count):
+        waiting.put(one)
+
+    def work() -> None:
+        process: worker.Worker | None = None
+        while (one := waiting.get()) is not None:
+            if time.monotonic() >= until:
+                results.put((one.name, None))
+                continue
+            running.add(one.name)
+            print(f"trying {one.name}", flush=True)
+            try:
+                if process is None:
+                    process = worker.Worker(command, _WORKER_VARIABLES)
+                    process.ready(min(_START_SECONDS, until - time.monotonic()))
+                answer = process.ask(one._asdict(), min(one.seconds, until - time.monotonic()))
+            except Exception as error:  # one that ended this thread would leave the others waiting for its results
+                process, is_late = None, time.monotonic() >= until
+                doing = f", while it did: {error.doing}" if isinstance(error, worker.WorkerLostError) else ""
+                results.put((one.name, None if is_late else [one.failed(f"{error}{doing}")]))
+            else:
+                results.put((one.name, [Outcome(**entry) for entry in answer["outcomes"]]))
+                if answer["ended"]:
+                    process.end()
+                    process = None
+            running.discard(one.name)
+        if process is not None:
+            process.end()
+
+    for _ in range(count):
+        threading.Thread(target=work, daemon=True).start()
+    for _ in wanted:
+        yield results.get()
+
+
+class Report:
+    """The record of a part, which is written again every few seconds."""
+
+    def __init__(self, facts: dict[str, Any], expected: int, file: Path) -> None:
+        self._facts, self._expected, self._file = facts, expected, file
+        self.outcomes: list[Outcome] = []
+        self.left_out: list[str] = []
+        self._saved = 0.0
+
+    def add(self, outcomes: Iterable[Outcome]) -> None:
+        """Take outcomes, and say each in a line."""
+        for outcome in outcomes:
+            self.outcomes.append(outcome)
+            print(f"{outcome.case}, {outcome.rule}: {outcome.words}" if outcome.rule else
+                  f"{'' if outcome.right else 'FAILED '}{outcome.case}: {outcome.words}", flush=True)
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing was wrong so far."""
+        return all(outcome.right for outcome in self.outcomes)
+
+    def save(self, running: Iterable[str] = (), complete: bool = False) -> None:
+        """Write the file, if it is time."""
+        if complete or time.monotonic() - self._saved > _SAVE_SECONDS:
+            self._saved = time.monotonic()
+            of_device = [o for o in self.outcomes if not o.op]
+            save({**self._facts, "expected": self._expected, "complete": complete and not self.left_out,
+                  "left out": len(self.left_out), "running": sorted(running),
+                  "checks": {o.case: o.words for o in of_device if o.right},
+                  "failures": [f"{o.case}: {o.words}" for o in of_device if not o.right],
+                  "rules": [r._asdict() for r in selftest.by_rule(o for o in self.outcomes if o.op)]}, self._file)
+
+
+def measure(results: Iterable[Result], running: set[str], report: Report) -> bool:
+    """Write the record while results come; whether nothing was wrong."""
+    report.save()
+    for name, outcomes in results:
+        if outcomes is None:
+            report.left_out.append(name)
+        else:
+            report.add(outcomes)
+        report.save(list(running))
+    report.save(complete=True)
+    return report.good
+
+
+def verdicts(report: Report) -> list[dict[str, str]]:
+    """What all cases say of each rule of the library's operators. Where one hung or was left out, nothing is known."""
+    unknown = {name.partition(" ")[0] for name in report.left_out}
+    unknown |= {o.op for o in report.outcomes if o.says_nothing or not o.rule}
+    rules: dict[tuple[str, ...], dict[str, str]] = {}
+    for o in report.outcomes:
+        of = {"op": o.op, "rule": o.rule, "stored": o.stored, "variant": o.variant}
+        if o.rule and not (o.right or o.says_nothing):
+            rules[tuple(of.values())] = {**of, "state": SET_ASIDE, "reason": o.words, "case": o.case}
+        elif o.op not in unknown and hasattr(ops, o.op):
+            rules.setdefault(tuple(of.values()), {**of, "state": PROVED})
+    return list(rules.values())
+
+
+def small_cases(backend: Backend) -> list[Case]:
+    """Of each operator, variant and rule the largest case of few values: for tools under which a kernel takes long."""
+    few = [case for case in selftest.cases() if selftest.size_of(case) <= SMALL_VALUES]
+    return selftest.largest_of_each(few, backend)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve; or compile, try, and write the file."""
+    parser = options("duoln.testing.prover", __doc__.splitlines()[0], json_required=False)
+    parser.add_argument("--what", choices=("ladder", "selftest", "graphs", "repeats"), default="selftest")
+    parser.add_argument("--seconds", type=float, default=float("inf"), metavar="N",
+                        help="what has not begun by then is left out")
+    parser.add_argument("--small", action="store_true", help="a small case of each rule, in this process")
+    parser.add_argument("--no-pool", action="store_true", help="each array has memory of its own, for memcheck")
+    args = parser.parse_args(argv)
+    if args.json is None:
+        serve(args.backend)
+        return 0
+    until = time.monotonic() + args.seconds - _RESERVE_SECONDS
+    backend = runtime.backend(args.backend)
+    if args.no_pool:
+        _cupy(backend).cuda.set_allocator(None)
+    facts: dict[str, Any] = {"backend": machine.backend_facts(backend), "host": machine.host(), **machine.side()}
+    if args.small:
+        cases = small_cases(backend)
+        results = ((outcome.case, [outcome]) for outcome in selftest.run(backend, cases, 1))
+        return 0 if measure(results, set(), Report(facts, len(cases), args.json)) else 1
+    compiles = backend.name == "cupy" and not args.quick
+    if args.what == "ladder" and compiles:  # the survey ends it with this part
+        subprocess.Popen(processes.command("duoln.testing.compilation"), env=processes.environment(),
+                         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    if args.what == "selftest" and compiles:
+        facts["compilation"] = compile_all(os.cpu_count() or 1, of_this_device())
+        save(facts, args.json)
+    wanted = tries(args.what, backend, args.quick)
+    report = Report(facts, len(wanted), args.json)
+    side_by_side = min(_MOST_WORKERS, (os.cpu_count() or 1) // 2, backend.free_memory() // _WORKER_BYTES)
+    running: set[str] = set()
+    workers = 1 if args.what == "ladder" else max(side_by_side, 1)
+    good = measure(in_workers(wanted, backend.name, workers, until, running), running, report)
+    if args.what == "selftest" and backend.proofs is not None:
+        backend.proofs.learn(verdicts(report))
+    return 0 if good and not facts.get("compilation", {}).get("failures") else 1
 
 
 if __name__ == "__main__":

@@ -34,16 +34,17 @@ _MANY = 1 << 20
 
 
 class Outcome(NamedTuple):
-    """The outcome of one case, as plain data that goes from process to process."""
+    """The outcome of one case by one rule, or of a check of the device, as plain data for other processes."""
 
     op: str
+    """Empty for a check of the device."""
     case: str
-    """Its name."""
+    """The name of the case or of the check."""
     stored: str
     variant: str
     """Of a recurrent layer, its `norm`; else empty."""
     rule: str
-    """The rule that ran; "composed" where no other supports the case."""
+    """The rule that ran; "composed" where no other supports the case, empty where none ran."""
     error: float
     """The largest error of a value or gradient, divided by the allowed error; above 1 the case is not passed."""
     worst: str
@@ -52,6 +53,8 @@ class Outcome(NamedTuple):
     """Whether all runs were equal to the bit."""
     problem: str = ""
     """The exception in words, with the whole of a compiler's log; empty if there was none."""
+    answer: str = ""
+    """The words of a check that is right."""
 
     @property
     def passed(self) -> bool:
@@ -64,6 +67,11 @@ class Outcome(NamedTuple):
         return not self.problem and self.repeats and 1 < self.error <= _NEAR
 
     @property
+    def right(self) -> bool:
+        """Whether nothing is wrong with the rule or the device."""
+        return self.passed or self.near
+
+    @property
     def says_nothing(self) -> bool:
         """Whether it says nothing about the rule: the device had no memory left, which other programs use too."""
         return _NO_MEMORY.search(self.problem) is not None
@@ -71,13 +79,18 @@ class Outcome(NamedTuple):
     @property
     def words(self) -> str:
         """What is to say about it."""
-        words = self.problem or f"{self.worst}, {self.error:.3g} of what is allowed"
+        words = self.problem or self.answer or f"{self.worst}, {self.error:.3g} of what is allowed"
         return words + ("" if self.repeats or self.problem else ", and two runs differ")
 
     @classmethod
     def of(cls, case: Case, rule: str, error: float, worst: str, repeats: bool, problem: str = "") -> Outcome:
         """The outcome of this case."""
         return cls(case.op, str(case), case.stored, case.attrs.get("norm", ""), rule, error, worst, repeats, problem)
+
+    @classmethod
+    def of_check(cls, name: str, answer: str = "", problem: str = "") -> Outcome:
+        """The outcome of a check of the device."""
+        return cls("", name, "float32", "", "", np.inf if problem else 0.0, "", not problem, problem, answer)
 
 
 def run(backend: Backend, chosen: Iterable[Case], repeats: int = 2,
@@ -314,6 +327,6 @@ def by_rule(outcomes: Iterable[Outcome]) -> list[RuleReport]:
         worst = max(group, key=lambda o: o.error)
         reports.append(RuleReport(op, rule or "none ran", len(group), worst.error,
                                   f"{worst.case}, {worst.worst}", all(o.repeats for o in group),
-                                  [f"{o.case}: {o.words}" for o in group if not o.passed and not o.near],
+                                  [f"{o.case}: {o.words}" for o in group if not o.right],
                                   [f"{o.case}: {o.words}" for o in group if o.near]))
     return reports

@@ -15,7 +15,6 @@ import numpy as np
 from duoln import runtime, tree
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor
-from duoln.core.miscalled import explained
 from duoln.data import count_examples
 from duoln.errors import GradientError, ShapeError, UsageError
 from duoln.nn import without_masks
@@ -24,12 +23,11 @@ from duoln.randomness import Stream
 from duoln.runs.checkpoint import load
 from duoln.runs.folder import RunFolder
 from duoln.runs.trained import load_trained
-from duoln.tasks.settings import make_config
+from duoln.tasks.settings import has_source, make_config, settings_of
 from duoln.tasks.task import Config, Task, selected_by
 from duoln.tasks.values import Splits
 from duoln.testing.corpora import check_corpus
 from duoln.testing.gradients import gradcheck
-from duoln.testing.meanings import check_meanings
 from duoln.training.trainer import Trainer
 
 _DERIVATIVE = 1e-4
@@ -44,7 +42,6 @@ _BELOW = ("duoln.backends", "duoln.kernels", "cupy", "cupyx", "mlx")
 modules inside."""
 
 
-@explained
 def check_task(task: Task, preset: str = "smoke", backend: Backend | str = "numpy", steps: int = 4,
                settings: Mapping[str, Any] | None = None, *, gradients: bool = True, agreement: bool = True,
                layering: bool = True, corpus: Path | None = None,
@@ -78,7 +75,7 @@ def check_task(task: Task, preset: str = "smoke", backend: Backend | str = "nump
     """
     where = runtime.backend_of("check_task", backend)
     _check_names(task, preset)
-    check_meanings(task)
+    _check_meanings(task)
     if layering:
         _check_layering(task)
     second = _second(where) if agreement else None
@@ -100,6 +97,22 @@ def check_task(task: Task, preset: str = "smoke", backend: Backend | str = "nump
         _check_training(task, variant, cfg, splits, where, steps)
         if task.sampling is not None and can_draw():
             _check_sampling(task, variant, cfg, splits, where)
+
+
+def _check_meanings(task: Task) -> None:
+    """Check that a string stands under every field of the task's settings, from which `duoln show` has their meanings.
+
+    A class without source, such as one that was typed into an interpreter, cannot be checked.
+
+    Raises:
+        AssertionError: a setting has none; the message names it.
+    """
+    if not has_source(task.config):
+        return
+    silent = [setting.name for setting in settings_of(task) if not setting.meaning]
+    if silent:
+        raise AssertionError(f"config: expected a string under every field of {task.config.__name__} that says what "
+                             f"the setting means, found none under {', '.join(silent)}")
 
 
 def _check_layering(task: Task) -> None:
@@ -157,6 +170,19 @@ def _check_agreement(task: Task, variant: str, cfg: Config, splits: Splits, pair
         if not abs(first - second) <= _AGREEMENT * max(abs(first), abs(second), 1.0):
             raise AssertionError(f"agreement: '{variant}', batch {step}: expected one loss on every backend, found "
                                  f"{first:.9g} on {pair[0].name} and {second:.9g} on {pair[1].name}")
+
+
+def _check_meanings(task: Task) -> None:
+    """Check that a string stands under every field of the task's settings, from which `duoln show` has their meanings.
+
+    A class without source, such as one that was typed into an interpreter, cannot be checked.
+    """
+    if not has_source(task.config):
+        return
+    silent = [setting.name for setting in settings_of(task) if not setting.meaning]
+    if silent:
+        raise AssertionError(f"config: expected a string under every field of {task.config.__name__} that says what "
+                             f"the setting means, found none under {', '.join(silent)}")
 
 
 def _check_names(task: Task, preset: str) -> None:

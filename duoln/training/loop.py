@@ -13,8 +13,8 @@ from duoln.runs import checkpoint
 from duoln.runs.folder import RunFolder
 from duoln.runs.identity import changes_since, check_unchanged, read_changes
 from duoln.system.stopping import Interrupted, stop_requested
+from duoln.tasks.boundary import Apart
 from duoln.tasks.events import Evaluation, Listener, RunStart
-from duoln.tasks.listening import Apart
 from duoln.training.norm_stats import Watch, measure
 from duoln.training.trainer import Trainer
 

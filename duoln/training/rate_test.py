@@ -11,8 +11,6 @@ import numpy as np
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor, compile
 from duoln.core.arguments import ABOVE_0, check_function, check_integer, check_number, described
-from duoln.core.fields import fields_in_words
-from duoln.core.miscalled import explained
 from duoln.errors import DivergedError, DtypeError, ShapeError, UsageError
 from duoln.runtime import tensor, to_tensors
 from duoln.tasks.task import Config, Task
@@ -28,7 +26,6 @@ _RISE = 3.0
 _TENTH = 0.1
 
 
-@fields_in_words
 class RateTest(NamedTuple):
     """What a range test measured. The two rates that it proposes are suggestions to start a search from."""
 
@@ -49,7 +46,6 @@ class RateTest(NamedTuple):
     """A tenth of the rate `minimum`."""
 
 
-@explained
 def find_rate(train_step: Callable[[float], Any], low: float = 1e-6, high: float = 1.0,
               updates: int = 100) -> RateTest:
     """Find between which learning rates training works: the rate grows with each update, and the loss tells.

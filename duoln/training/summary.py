@@ -9,9 +9,7 @@ from typing import Any, NamedTuple
 from duoln import runtime
 from duoln.core import Tensor
 from duoln.core.arguments import described
-from duoln.core.fields import fields_in_words
 from duoln.core.footprint import kept_bytes
-from duoln.core.miscalled import explained
 from duoln.errors import DtypeError
 from duoln.nn import Module, Params, without_masks
 from duoln.nn.example import inputs_of
@@ -31,7 +29,6 @@ calls stands behind the shape.
 """
 
 
-@fields_in_words
 class Row(NamedTuple):
     """One layer of a summary."""
 
@@ -51,7 +48,6 @@ class Row(NamedTuple):
     """The number of layers directly in it."""
 
 
-@fields_in_words
 class Summary(NamedTuple):
     """The layers of a model, in the order of its parameters. `print(summary)` shows a table."""
 
@@ -93,7 +89,6 @@ class Summary(NamedTuple):
         yield self.text(options.max_width).replace("[", "\\[")
 
 
-@explained
 def summary(model: Module, shapes: Any) -> Summary:
     """The layers of a model with the shapes of their outputs, their parameters and the memory that they need.
 

@@ -14,8 +14,6 @@ import numpy as np
 from duoln import runtime
 from duoln.backends.protocol import Backend
 from duoln.core.arguments import check_flag, described, did_you_mean
-from duoln.core.fields import fields_in_words
-from duoln.core.miscalled import explained
 from duoln.errors import CheckpointWarning, UsageError
 from duoln.nn import Module, Params
 from duoln.runs.curve import Curve
@@ -26,8 +24,8 @@ from duoln.runs.precision import FLOAT32, check_precision, resumed_precision
 from duoln.runs.settings import resumed_config
 from duoln.system.paths import in_home
 from duoln.system.stopping import Interrupted
+from duoln.tasks.boundary import named
 from duoln.tasks.events import Listener, RunStart
-from duoln.tasks.faults import named
 from duoln.tasks.registry import find_task
 from duoln.tasks.settings import check_config, check_preset, make_config
 from duoln.tasks.task import Config, Task
@@ -40,7 +38,6 @@ _NO_METRICS = ("event", "step", "epoch", "wall_s")
 """The keys of an evaluation's entry in the log that are not metrics."""
 
 
-@fields_in_words
 class TrainedRun(NamedTuple):
     """The result of a run of `train`."""
 
@@ -70,7 +67,6 @@ class TrainedRun(NamedTuple):
         return f"<run of {self.task} {self.variant} on {self.backend}, {self.dataset.label}: {figures}>"
 
 
-@explained
 def train(task: str | Task, variant: str | None = None, *, preset: str | None = None,
           backend: str | Backend | None = None, out: str | Path | None = None, data: str | Path | None = None,
           resume: bool | Literal["anyway"] = False, listeners: Sequence[Listener] = (), precision: str | None = None,

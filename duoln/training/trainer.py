@@ -25,7 +25,7 @@ from duoln.runs.identity import Identity, identity_of, rules_of
 from duoln.runs.precision import FLOAT32, check_precision
 from duoln.runs.settings import MAY_CHANGE, config_of
 from duoln.runtime import tensor, to_tensors
-from duoln.system import host_memory
+from duoln.system import limits
 from duoln.tasks.events import Change, Step
 from duoln.tasks.settings import through_json
 from duoln.tasks.task import Config, Task, selected_by
@@ -217,7 +217,7 @@ class Trainer:
 
     def _free(self) -> tuple[int, int]:
         """The bytes that are free on the device and on the host."""
-        return self.backend.free_memory(), host_memory.free_memory()
+        return self.backend.free_memory(), limits.free_memory()
 
     def _smaller_batch(self, needed: StepMemory, free: int) -> str:
         whole = needed.largest_batch(free) * (self.ranks.size if self.ranks else 1)
@@ -357,7 +357,7 @@ class Trainer:
             CheckpointError: the task, the variant, the precision, the model or a setting differs; only settings for
                 the length of the training and the times of evaluations may differ.
         """
-        noted = {"precision": FLOAT32, **saved.notes, **saved.notes.get("config", {})}
+        noted = {**saved.notes, **saved.notes.get("config", {})}
         wanted = {"task": self.task.name, "variant": self.variant, "precision": self.precision,
                   **through_json(self.cfg)}
         for key, mine in wanted.items():

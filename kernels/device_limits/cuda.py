@@ -1,13 +1,10 @@
-"""The limits of the device: memory, launches, exchanges between blocks, tensor cores.
-
-    python -m duoln.kernels.device_limits.cuda        one JSON object on stdout
+"""The limits of a CUDA device: memory, launches, exchanges between blocks.
 
 If a figure cannot be measured, the reason takes its place, and the other figures are still measured.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -23,59 +20,32 @@ MIB = 256
 """Size of each buffer: more than any L2 cache."""
 _THREADS = 256
 _ROUNDS = 1000
-"""Exchanges, or rounds of products, of one launch."""
+"""Exchanges of one launch."""
 _copy = launch.Kernel("device_limits/memory.cu", "device_copy", "x: float32[1], y: float32[1], count: int32")
 _write = launch.Kernel("device_limits/memory.cu", "device_write", "y: float32[1], count: int32")
 _read = launch.Kernel("device_limits/memory.cu", "device_read", "x: float32[1], never: float32[1], count: int32")
 _nothing = launch.Kernel("device_limits/memory.cu", "device_nothing", "count: int32")
-
-
 _by_counter = launch.Kernel("device_limits/exchange.cu", "exchange_by_counter", "arrived: uint32[1], rounds: int32")
 _by_flags = launch.Kernel("device_limits/exchange.cu", "exchange_by_flags", "flags: uint32[1], rounds: int32")
 _in_cluster = launch.Kernel("device_limits/exchange.cu", "exchange_in_cluster", "heard: uint32[1], rounds: int32")
 _told_in_cluster = launch.Kernel("device_limits/exchange.cu", "tell_in_cluster", "heard: uint32[1], rounds: int32")
 _push = launch.Kernel("device_limits/push.cu", "push_in_cluster", "heard: uint32[1], rounds: int32")
-_gather_near = launch.Kernel("device_limits/exchange.cu", "gather_in_cluster", "never: float32[1], rounds: int32")
-_gather_far = launch.Kernel("device_limits/exchange.cu", "gather_from_memory",
-                            "x: float32[1], never: float32[1], rounds: int32")
-_bf16 = launch.Kernel("device_limits/products.cu", "products_bf16", "never: float32[1], rounds: int32")
-_tf32 = launch.Kernel("device_limits/products.cu", "products_tf32", "never: float32[1], rounds: int32")
 _EXCHANGING = 128
 """The number of blocks, at most one per multiprocessor, so that all run at once; and the threads of each block."""
 _CLUSTER = 8
-_GATHERED = 16 << 10
-"""Bytes that a block of a cluster offers to each of the others."""
-_SUMS, _WARPS = 8, 8
-_FLOPS = {"bf16": 2 * 16 * 8 * 16, "tf32": 2 * 16 * 8 * 8}
-"""Floating-point operations of one product of a warp."""
 
 
 def figures(mib: int = MIB, rounds: int = 9, launches: int = 200) -> Iterator[tuple[str, float | str]]:
     """Figures by name, the unit in the name: medians over `rounds`, from the slope over k and 2 k launches."""
     ways: dict[str, Callable[[], float]] = {
-        **_memory(mib, rounds, max(launches // 20, 1)), **_steps(rounds, launches), **_products(rounds),
-        **_gathers(rounds), **_exchanges(rounds), **_pushes(rounds)}  # what may end the context comes last
+        **_memory(mib, rounds, max(launches // 20, 1)), **_steps(rounds, launches),
+        **_exchanges(rounds), **_pushes(rounds)}  # what may end the context comes last
     yield "multiprocessors", launch.multiprocessors()
     for name, figure in ways.items():
         try:
             yield name, figure()
         except Exception as error:  # the driver or the compiler may fail for one of them
             yield name, f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-
-
-def measure(mib: int = MIB, rounds: int = 9, launches: int = 200) -> dict[str, float | str]:
-    """All of `figures`."""
-    return dict(figures(mib, rounds, launches))
-
-
-def allocate_each_array() -> None:
-    """From now on each array is an allocation of its own, so that memcheck sees an access beyond the end of one."""
-    cupy.cuda.set_allocator(None)
-
-
-def give_back() -> None:
-    """Give what CuPy's pool keeps, and no array uses, back to the driver."""
-    cupy.get_default_memory_pool().free_all_blocks()
 
 
 def _memory(mib: int, rounds: int, launches: int) -> dict[str, Callable[[], float]]:
@@ -136,31 +106,6 @@ def _pushes(rounds: int) -> dict[str, Callable[[], float]]:
     return {f"pushed to {m['CLUSTER']} blocks by {m['WIDTH']} bytes, GB/s a block": partial(rate, m) for m in PUSHES}
 
 
-def _gathers(rounds: int) -> dict[str, Callable[[], float]]:
-    never, x = cupy.zeros(1, dtype="float32"), cupy.zeros(_CLUSTER * _GATHERED // 4, dtype="float32")
-
-    def rate(run: Callable[[], None]) -> float:
-        """GB/s into one block while eight blocks work."""
-        return (_CLUSTER - 1) * _GATHERED * _ROUNDS / 1e9 / _slope(run, 2, rounds)
-
-    return {"gathered from L2, GB/s a block":
-                lambda: rate(lambda: _gather_far((_CLUSTER,), (_THREADS,), (x, never, _ROUNDS))),
-            "gathered in a cluster, GB/s a block":
-                lambda: rate(lambda: _gather_near((_CLUSTER,), (_THREADS,), (never, _ROUNDS)))}
-
-
-def _products(rounds: int) -> dict[str, Callable[[], float]]:
-    never, blocks = cupy.zeros(1, dtype="float32"), launch.multiprocessors() * 4
-
-    def rate(kernel: launch.Kernel, flops: int) -> float:
-        """TFLOP/s."""
-        seconds = _slope(lambda: kernel((blocks,), (32 * _WARPS,), (never, _ROUNDS)), 2, rounds)
-        return flops * _SUMS * _ROUNDS * _WARPS * blocks / seconds / 1e12
-
-    return {"tensor cores bf16, TFLOP/s": lambda: rate(_bf16, _FLOPS["bf16"]),
-            "tensor cores tf32, TFLOP/s": lambda: rate(_tf32, _FLOPS["tf32"])}
-
-
 def _per_round(run: Callable[[Any, int], None], slots: int, rounds: int) -> float:
     """The seconds of one exchange, from the slope over exchanges within a launch."""
     def seconds(count: int) -> float:
@@ -192,7 +137,3 @@ def _slope(run: Callable[[], None], launches: int, rounds: int) -> float:
 
     seconds(launches)
     return statistics.median(max(seconds(2 * launches) - seconds(launches), 1e-12) / launches for _ in range(rounds))
-
-
-if __name__ == "__main__":
-    print(json.dumps(measure()))

@@ -20,9 +20,8 @@ from duoln.errors import CheckpointError, KernelError
 from duoln.kernels import source
 from duoln.kernels.native import processor, toolchain
 from duoln.kernels.native.toolchain import NATIVE, Compiler
-from duoln.system.cache import cache_folder
 from duoln.system.filesystem import make_folder
-from duoln.system.paths import in_home
+from duoln.system.paths import cache_folder, in_home
 
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 REALS = {"float32": "-DREAL_BITS=32", "float64": "-DREAL_BITS=64"}

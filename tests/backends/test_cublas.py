@@ -10,7 +10,7 @@ TOLERANCE = {"float32": 1e-5, "float64": 1e-13}
 
 
 def _laid_out(gpu, values, layout):
-    """The values with rows in one piece, with columns in one piece, with gaps, reversed, or as a part of wider rows."""
+    """The values with contiguous rows or columns, with gaps, reversed, or as a part of wider rows."""
     array = gpu.asarray(values)
     swapped = (*range(array.ndim - 2), array.ndim - 1, array.ndim - 2)
     if layout == "columns":

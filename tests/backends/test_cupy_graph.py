@@ -93,7 +93,7 @@ def _lstm(gpu, dtype="float32"):
 
 @pytest.mark.parametrize(("name", "updates"), [("lstm", 6), *(pytest.param(*case, marks=pytest.mark.long) for case in (("draw", 6), ("mnist", 50), ("lstm", 50), ("draw", 50)))])
 def test_training_has_the_bits_of_eager_steps(name, updates, gpu):
-    """`tests/testing/test_graphs.py` has every task, each with one batch; here each update has another one."""
+    """`tests/testing/test_checks.py` has every task, each with one batch; here each update has another one."""
     step, arguments = _lstm(gpu) if name == "lstm" else _task(name, gpu)
     assert _in_step(step, arguments, updates) == updates - 3
 
@@ -233,7 +233,7 @@ def test_arguments_of_several_layouts(gpu, rng):
         for tensor in (duoln.tensor(values, gpu), ops.permute_dims(duoln.tensor(values.T.copy(), gpu), (1, 0))):
             np.testing.assert_array_equal(compiled(tensor).numpy(), expected)
     with_gaps = duoln.Tensor(gpu.xp.ascontiguousarray(gpu.asarray(np.repeat(values, 2, axis=1)))[:, ::2], gpu)
-    with pytest.warns(CompileWarning, match="an argument does not lie in one piece"):
+    with pytest.warns(CompileWarning, match="an argument has gaps between its values"):
         for _ in range(5):
             np.testing.assert_array_equal(compiled(with_gaps).numpy(), expected)
 

@@ -209,7 +209,7 @@ def test_one_file_is_not_enough(tmp_path):
 def test_a_picture_without_matplotlib_or_a_folder(tmp_path, capsys, monkeypatch):
     a = _write(tmp_path / "a.json", made.record())
     assert _compare(a, a, "--plot", tmp_path / "none" / "p.png") == 2
-    monkeypatch.setattr("duoln.pictures.drawing.obstacle", lambda: "pip install matplotlib")
+    monkeypatch.setattr("duoln.pictures.drawing.refusal", lambda: "pip install matplotlib")
     assert _compare(a, a, "--plot", tmp_path / "p.png") == 2
     assert "pip install matplotlib" in capsys.readouterr().err and not (tmp_path / "p.png").exists()
 

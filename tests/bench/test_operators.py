@@ -9,7 +9,7 @@ import pytest
 
 from duoln import ops, runtime
 from duoln.backends.numpy import NumpyBackend
-from duoln.bench import agreement, clock, launch_chains, limits, operators, operators_torch, subjects
+from duoln.bench import agreement, clock, launch_chains, operators, operators_torch, subjects
 from duoln.bench.launch_chains import DuolnChain, Rotation, cache_for
 from duoln.bench.operators import Plan
 from duoln.bench.schema import check_record
@@ -99,7 +99,7 @@ def test_the_yardstick_of_a_cpu_writes_past_the_caches(be, monkeypatch):
     assert copy.gbps(1) > 0 and copy.gbps(2) > 0
     case = copy.case()
     assert len(case["samples"]) == 3 and case["fraction_of_copy"] == pytest.approx(1.0)
-    words = limits.copy_words(20.0, case["rule"], be)
+    words = operators.copy_words(20.0, case["rule"], be)
     if not operators.on_cpu(be):
         assert (case["rule"], words) == ("the library's", "a copy, 20.0 GB/s")
     elif native.reason() is None:
@@ -107,7 +107,7 @@ def test_the_yardstick_of_a_cpu_writes_past_the_caches(be, monkeypatch):
     monkeypatch.setenv("DUOLN_NATIVE", "0")
     if operators.on_cpu(be):
         assert operators.Yardstick(be).rule == "the library's"
-        assert limits.copy_words(20.0, "the library's", be).endswith("because DUOLN_NATIVE=0 is set)")
+        assert operators.copy_words(20.0, "the library's", be).endswith("because DUOLN_NATIVE=0 is set)")
 
 
 def test_what_a_cache_holds_has_no_share_of_a_copy(numpy_backend):

@@ -10,7 +10,7 @@ from duoln import runtime
 from duoln.bench import operators, operators_torch, timed_process
 from duoln.bench.operators import Plan
 from duoln.bench.subjects import SUBJECTS
-from duoln.bench.survey.operators import COMPILED, peers_of
+from duoln.bench.survey_parts import COMPILED_OPERATORS, peers_of
 from duoln.errors import UsageError
 from duoln.randomness import Stream
 from duoln.testing import check_error
@@ -55,8 +55,8 @@ def test_a_peer_that_fails_is_noted_and_ours_is_timed(monkeypatch):
 def test_peers_where_they_are_installed(monkeypatch):
     assert peers_of(_plan(), []) == []
     assert peers_of(_plan(), ["torch"]) == ["torch"]
-    assert [peers_of(_plan(*compiled), ["torch"]) for compiled in COMPILED] == [["torch", "torch-compile"]] * 2
-    monkeypatch.setattr("duoln.bench.survey.operators.find_spec", lambda name: name)
+    assert [peers_of(_plan(*compiled), ["torch"]) for compiled in COMPILED_OPERATORS] == [["torch", "torch-compile"]] * 2
+    monkeypatch.setattr("duoln.bench.survey_parts.find_spec", lambda name: name)
     assert peers_of(_plan(), ["torch"]) == ["torch", "liger"]
     assert peers_of(_plan("softmax_cross_entropy"), ["torch"]) == ["torch"]
 

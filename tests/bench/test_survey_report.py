@@ -6,8 +6,7 @@ import pytest
 
 from duoln import runtime
 from duoln.bench.records import make_case, make_record
-from duoln.bench.survey.folder import Folder, Outcome
-from duoln.bench.survey.report import write_summary
+from duoln.bench.survey import Folder, Outcome, summary
 
 DEVICE = {"name": "cupy", "device": "NVIDIA H200", "library": "cupy 14"}
 
@@ -19,10 +18,10 @@ def _case(op, passes, shape, side, seconds, **more):
 
 @pytest.fixture
 def surveyed(tmp_path):
-    """A folder whose records were made up: an H200 whose forward pass holds, whose gradient is slower."""
+    """A folder with synthetic records of an H200."""
     folder = Folder(tmp_path / "day", "cupy")
     folder.begin([])
-    forward, gradient = 52e-6 * 3000 / 4200, 2 * 98e-6 * 3000 / 4200
+    forward, gradient = 37.1e-6, 140e-6
     cases = [_case("layer_norm", "forward", (4096, 4096), "duoln", forward, event_seconds=forward),
              _case("layer_norm", "forward+backward", (4096, 4096), "duoln", 1e-3, event_seconds=forward + gradient),
              _case("layer_norm", "forward+backward", (4096, 4096), "torch", 1e-3, event_seconds=(forward + gradient) / 0.3)]
@@ -32,7 +31,7 @@ def surveyed(tmp_path):
     compiled = {"settings": 76, "processes": 16, "seconds": 21.0, "processor seconds": 240.0, "slowest seconds": 4.1,
                 "slowest": "lstm/lstm.cu UNITS=4", "failures": []}
     rule = {"op": "layer_norm", "rule": "cuda", "cases": 9, "error": 0.2, "worst": "", "repeats": True, "failures": [], "near": []}
-    tried = {"expected": 9, "left out": 0, "running": [], "failures": [], "lines": {"a product": "130 x 257 x 67"}}
+    tried = {"expected": 9, "left out": 0, "running": [], "failures": [], "checks": {"a product": "130 x 257 x 67"}}
     records = {"selftest": {"backend": DEVICE, "host": {"cores": 16}, "compilation": compiled, "complete": True,
                             "rules": [rule], **tried},
                "sanitizer": {"program": "/cuda/bin/compute-sanitizer", "tools": {"racecheck": {"result": "0 hazards"}}},
@@ -46,8 +45,7 @@ def surveyed(tmp_path):
 
 
 def test_the_summary_has_what_was_measured(surveyed):
-    write_summary(surveyed)
-    text = (surveyed.path / "summary.md").read_text()
+    text = summary(surveyed)
     for words in ("device: NVIDIA H200", "| sanitizer | what sanitizer is | 12 | done |", "racecheck: 0 hazards", "copy GB/s: 4200",
                   "launch of our kernel, us: RuntimeError: no", "compiled: 76 settings by 16 processes in 21 s",
                   "did not run: layer_norm, liger: not installed", "37.1 us on the device"):
@@ -59,8 +57,7 @@ def test_what_failed_is_whole_and_what_was_left_out_is_told(surveyed):
     log = "add a: KernelError: it does not compile:\nline one of the log\nline two"
     surveyed.record_path("selftest").write_text(json.dumps({
         **record, "complete": False, "expected": 700, "left out": 691, "running": ["gru a case"], "failures": [log]}))
-    write_summary(surveyed)
-    text = (surveyed.path / "summary.md").read_text()
+    text = summary(surveyed)
     for words in ("left out: 691 of 700", "* failed: add a: KernelError: it does not compile:\n\n```\nline one of the log\nline two\n```",
                   "stopped while it tried: gru a case", "a product: 130 x 257 x 67"):
         assert words in text, words

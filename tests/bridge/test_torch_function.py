@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.peers
 
 from duoln.bridge import torch as bridge
-from duoln.bridge.torch import function, threads
+from duoln.bridge.torch import function
 
 
 def _doubles(*shape):
@@ -276,11 +276,11 @@ def test_data_parallel_by_gloo(tmp_path):
 
 def test_pytorchs_threads_are_paused_and_start_again(monkeypatch):
     """They would spin beside those of a kernel that takes long. Where OpenMP cannot be asked, nothing is done."""
-    monkeypatch.setattr(threads.runtime, "threads", lambda: 2)
-    assert (threads._pause.__wrapped__() is not None) == (sys.platform == "linux")
-    monkeypatch.setattr(threads.runtime, "threads", lambda: 1)
-    assert threads._pause.__wrapped__() is None
+    monkeypatch.setattr(function.runtime, "threads", lambda: 2)
+    assert (function._pause.__wrapped__() is not None) == (sys.platform == "linux")
+    monkeypatch.setattr(function.runtime, "threads", lambda: 1)
+    assert function._pause.__wrapped__() is None
     x = torch.ones(1 << 17)
     for _ in range(3):
         assert torch.exp(x).sum().item() == pytest.approx(x.numel() * 2.718281828, rel=1e-4)
-        threads.pause_threads()
+        function.pause_threads()

@@ -212,7 +212,7 @@ def test_list_doctor_and_report(tmp_path, here):
 
 
 def test_runs_of_several_tasks_have_a_table_each(tmp_path, here, monkeypatch):
-    monkeypatch.setattr("duoln.pictures.drawing.obstacle", lambda: "pip install matplotlib")
+    monkeypatch.setattr("duoln.pictures.drawing.refusal", lambda: "pip install matplotlib")
     for task in ("mnist", "transformer"):
         assert here("run", task, *SMOKE, "--epochs", "0", "--variant", "none", "--out", f"runs/{task}").returncode == 0
     out = here("report", "runs", "--out", "all", "--html", "all.html")

@@ -164,7 +164,7 @@ def test_the_report_has_them_too(here, tmp_path):
     assert code == 0 and all(f"wrote both/{name}" in err for name in ["norm_stats.csv", *PICTURES])
     assert len(set(err.splitlines())) == len(err.splitlines())
     assert {row["run"] for row in csv.DictReader((tmp_path / "both" / "norm_stats.csv").read_text().splitlines())} == {"a/ln"}
-    assert (tmp_path / "page.html").read_text().count("<img") == len(PICTURES)
+    assert (tmp_path / "page.html").read_text().count("<img") == 2 * len(PICTURES)  # with the curves
     assert here("report", "b", "--plugin", "mnist", "--out", "none")[0] == 0 and not (tmp_path / "none" / "norm_stats.csv").exists()
 
 

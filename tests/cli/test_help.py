@@ -74,7 +74,7 @@ def test_other_words_are_searched_for(words, lines, told):
     for line in lines:
         assert re.search(f"^{line}", out, re.MULTILINE), line
     named = re.findall(r"^  (\S+)  ", out, re.MULTILINE)
-    assert named and all(name in help.topics() or pydoc.locate(f"duoln.{name}") is not None for name in named), "what is named can be shown"
+    assert named and all(name in help.topics() or pydoc.locate(f"duoln.{name}") is not None for name in named), "what is named can be printed"
 
 
 def test_words_that_are_nowhere_are_an_error(told):
@@ -101,8 +101,8 @@ def test_pydoc_shows_what_the_search_names(name, told):
     code, out, _ = told(name)
     assert code == 0 and re.search(rf"^  {re.escape(name)} +\S.*[.]", out, re.MULTILINE)
     assert "python -m pydoc duoln.NAME" in out
-    shown = pydoc.plain(pydoc.render_doc(f"duoln.{name}"))
-    assert f"{name.rpartition('.')[2]}(" in shown and inspect.getdoc(pydoc.locate(f"duoln.{name}")).splitlines()[0] in shown
+    printed = pydoc.plain(pydoc.render_doc(f"duoln.{name}"))
+    assert f"{name.rpartition('.')[2]}(" in printed and inspect.getdoc(pydoc.locate(f"duoln.{name}")).splitlines()[0] in printed
 
 
 def test_every_module_of_public_names_is_found():

@@ -44,7 +44,7 @@ CASES = [pytest.param(*case, id=" ".join(case[0])) for cases in WRONG.values() f
 
 @pytest.fixture(autouse=True)
 def _nothing_is_drawn(monkeypatch):
-    monkeypatch.setattr("duoln.pictures.drawing.obstacle", lambda: "pip install matplotlib")
+    monkeypatch.setattr("duoln.pictures.drawing.refusal", lambda: "pip install matplotlib")
 
 
 @pytest.mark.parametrize(("words", "code", "name"), CASES)

@@ -18,7 +18,7 @@ from duoln.cli import main, streams
 from duoln.errors import PluginError
 from duoln.examples.own_task import Spirals
 from duoln.plugins import convnet
-from duoln.tasks.attributes import check_attributes
+from duoln.tasks.contract import check_attributes
 from duoln.tasks.registry import Registry
 from duoln.testing import check_error
 

@@ -17,7 +17,7 @@ from duoln.plugins.mnist.task import Mnist
 from duoln.randomness import Stream
 from duoln.runs.folder import RunFolder
 from duoln.runs.trained import load_trained
-from duoln.tasks.attributes import RESERVED
+from duoln.tasks.contract import RESERVED
 from duoln.testing import check_error, check_task
 from duoln.training.loop import fit
 from duoln.training.train import train
@@ -204,7 +204,7 @@ def test_pictures_are_written_whole_or_not_at_all(tmp_path, monkeypatch):
     assert (tmp_path / "deep" / "a.png").read_bytes()[:4] == b"\x89PNG" and "<svg" in (tmp_path / "a.svg").read_text()
     check_error(UsageError, lambda: draw(tmp_path / "a.gif"), ".png", ".gif")
     check_error(CheckpointError, lambda: draw(tmp_path / "a.svg" / "b.png"), "a.svg", "cannot be written")
-    monkeypatch.setattr(drawing, "obstacle", lambda: "pip install matplotlib")
+    monkeypatch.setattr(drawing, "refusal", lambda: "pip install matplotlib")
     check_error(UsageError, lambda: draw(tmp_path / "c.png"), "pip install matplotlib")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.svg", "deep"]
 

@@ -106,8 +106,7 @@ def test_explain_fills_in_the_defaults_and_checks(be):
     x = duoln.tensor(np.array([-1.0, 1.0], np.float32), be)
     assert leaky.explain(x) == [("fast", "slope is 0.25"), ("composed", "runs")]
     assert leaky.explain(x, slope=0.5)[0] == ("fast", "slope is 0.5")
-    check_error(CallError, leaky.explain, "[leaky] expected x too")
-    check_error(CallError, lambda: leaky.explain(x, solpe=1.0), "[leaky]", "did you mean 'slope'")
+    check_error(TypeError, lambda: leaky.explain(x, solpe=1.0), "did you mean 'slope'")
     check_error(DtypeError, lambda: leaky.explain(np.ones(3)), "[leaky] expected a duoln.Tensor")
     assert ops.layer_norm.explain(x) == ops.layer_norm.explain(x, None, None, eps=1e-5, activation=None)
 

@@ -35,7 +35,7 @@ def half_or_float32():
         seen.append([be.dtype(gout), needs])
         return be.ones(gout.shape, saved), be.ones(gout.shape, saved), be.full(gout.shape, 1 / 3)
 
-    made = Op(function, "half_or_float32", like=(0,))
+    made = Op(function, "x: real, y: real, z: real -> like x", "half_or_float32")
     made.add(Rule("composed", forward, vjp, stored=(0, 1)))
     return made, seen
 
@@ -75,7 +75,7 @@ def test_a_result_like_an_array_that_a_rule_takes_in_float32_is_rounded_once(sta
         seen.append([None if g is None else be.dtype(g) for g in gouts])
         return gouts[0], gouts[1] * 1.001
 
-    made = Op(lambda x, y: made.apply(x, y), "carried", like=(0, 1))
+    made = Op(lambda x, y: made.apply(x, y), "x: real, y: real -> x: like x, y: like y", "carried")
     made.add(Rule("composed", forward, vjp, stored=(0,)))
     x, y = _tensor(be, 4), _tensor(be, 4, dtype="float32", seed=1).astype("bfloat16").astype(state)
     assert made.explain(x, y) == [("composed", "runs")]

@@ -220,7 +220,6 @@ BOMBS = [
         struct.pack("<Q", 256) + json.dumps({"a": {"dtype": "F32", "shape": [1 << 30], "data_offsets": [0, 1 << 32]},
                                              "__metadata__": {"duoln": '{"format": 1, "step": 1}'}}).encode().ljust(256),
         (1 << 32) + 264)),
-    Bomb("best.json", _sparse(b"{", 1 << 32), file="best.json"),
     Bomb("config (JSON)", _sparse(b"{", 1 << 32)),
     Bomb("config (JSON)", _of(lambda: b'{"a": [' + b"[]," * 300_000 + b"[]]}")),
     Bomb("log (JSONL)", _sparse(b'{"event": "', 1 << 32), file="log.jsonl"),

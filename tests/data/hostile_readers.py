@@ -217,7 +217,7 @@ def _narrow(dtype):
     return tensor_file.in_foreign_bytes("hostile", {key: tensor(value, "numpy", dtype) for key, value in arrays.items()}, {})
 
 
-_CONFIG = json.dumps({"task": "t", "variant": "ln", "config": {"seed": 0, "batch_size": 128}}, indent=2).encode()
+_CONFIG = json.dumps({"task": "t", "variant": "ln", "precision": "float32", "config": {"seed": 0, "batch_size": 128}}, indent=2).encode()
 _LOG = b"".join(json.dumps(line).encode() + b"\n" for line in [
     {"event": "start", "task": "t", "variant": "ln", "seed": 0, "dataset": {"name": "made", "provenance": "synthetic"}},
     *({"event": "step", "step": k, "loss": 1.5, "wall_s": 0.1} for k in range(3)),
@@ -277,8 +277,6 @@ READERS = {
     "checkpoint (safetensors)": Reader(checkpoint.load, [_checkpoint(3), _checkpoint(10**9, best=0.5)], (CheckpointError,)),
     "state dict of PyTorch (safetensors)": Reader(lambda p: pytorch_file.load_pytorch(p, _MODEL), [_STATE, safetensors.numpy.save(
         {**safetensors.numpy.load(_STATE), "0.bias": np.full(3, np.nan, np.float16)}), _narrow("float16"), _narrow("bfloat16")], (CheckpointError,)),
-    "best.json": Reader(lambda p: checkpoint.named_best(p.parent), [
-        b'{"file": "step-000000003.safetensors", "step": 3}\n', b'{"file": "../../etc/passwd", "step": 3}'], (), "best.json"),
     "config (JSON)": Reader(folder.read_json, [_CONFIG, b"{}"], RUN),
     "log (JSONL)": Reader(lambda p: list(log.read_log(p.parent)), [_LOG, _LOG[:200]], RUN, "log.jsonl"),
     "curves of a log": Reader(lambda p: curves.read_curves([p.parent]), [_LOG, _LOG * 2], RUN, "log.jsonl",

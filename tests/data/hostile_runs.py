@@ -26,7 +26,8 @@ def _trainer():
 
 def config():
     """`config.json` of the run."""
-    return json.dumps({"task": "mnist", "variant": "ln", "config": dataclasses.asdict(_trainer().cfg)}, indent=2).encode()
+    content = {"task": "mnist", "variant": "ln", "precision": "float32", "config": dataclasses.asdict(_trainer().cfg)}
+    return json.dumps(content, indent=2).encode()
 
 
 def saved(step=3, **notes):
@@ -34,7 +35,7 @@ def saved(step=3, **notes):
     trainer = _trainer()
     arrays = dict(tree.items(tree.map(lambda t: t.numpy(), trainer.state)))
     return safetensors.numpy.save(arrays, {"duoln": sealed(json.dumps({
-        "format": 1, "step": step, "task": "mnist", "variant": "ln", "config": dataclasses.asdict(trainer.cfg),
+        "format": 1, "step": step, "task": "mnist", "variant": "ln", "precision": "float32", "config": dataclasses.asdict(trainer.cfg),
         "train_seconds": 1.5, "evaluated": {"test_error": 0.5}, "best": 0.5, "worse": 0, "identity": {"data": "made digits"}, "changes": [],
         **notes}), arrays)})
 

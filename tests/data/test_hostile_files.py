@@ -69,12 +69,6 @@ def test_a_config_that_is_too_deep(tmp_path):
     check_error(DataFormatError, lambda: folder.read_json(tmp_path / "config.json"), "nested too deeply")
 
 
-@pytest.mark.parametrize("content", [DEEP, b'{"file": "step-%s.safetensors"}' % (b"9" * 300)])
-def test_a_pointer_to_the_best_that_cannot_be_followed(tmp_path, content):
-    (tmp_path / "best.json").write_bytes(content)
-    assert checkpoint.named_best(tmp_path) is None
-
-
 @pytest.mark.parametrize(("notes", "words"), [
     ('{"format": 1, "step": Infinity}', ["step", "inf"]), ('{"format": 1, "step": -1}', ["at least 0", "-1"]),
     ('{"format": 1, "step": 1, "config": []}', ["config", "an object"]), (DEEP.decode(), ["nested too deeply"]),

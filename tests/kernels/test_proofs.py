@@ -56,7 +56,7 @@ def prove(numpy_backend, tmp_path, monkeypatch, capsys):
     def ask(prover, op="op", attrs=(), arrays=(np.ones(1, np.float32),)):
         made = proofs.Proofs(numpy_backend, lambda: prover)
         try:
-            return made.reason(op, Rule("fast", lambda: None), arrays, dict(attrs)), made
+            return made.refusal(op, Rule("fast", lambda: None), arrays, dict(attrs)), made
         finally:
             made._end_idle()
             made._idle and made._idle.cancel()
@@ -166,7 +166,7 @@ def test_a_process_that_does_not_start_is_started_once(numpy_backend, tmp_path, 
     monkeypatch.delenv("DUOLN_PROVE")
     started = []
     made = proofs.Proofs(numpy_backend, lambda: started.append(1) or Prover(start=WorkerLostError("exit code 1", "to start")))
-    assert [made.reason(op, Rule("fast", lambda: None), [], {}) for op in ("one", "two", "three")] == [None] * 3
+    assert [made.refusal(op, Rule("fast", lambda: None), [], {}) for op in ("one", "two", "three")] == [None] * 3
     assert started == [1] and made.summary() == {"trusted": ["one 'fast'", "two 'fast'", "three 'fast'"]}
 
 

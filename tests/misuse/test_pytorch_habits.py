@@ -250,19 +250,18 @@ def test_what_sequential_does_not_take():
 # Calls ------------------------------------------------------------------------------------------------
 
 def test_arguments_that_go_by_name(x):
-    check_error(CallError, lambda: ops.layer_norm(x, x[0], x[0], 1e-5), "[layer_norm] expected at most 3 arguments by position, found 4",
-                "write eps=1e-05", "eps, activation and axis go by name")
-    check_error(CallError, lambda: ops.sum(x, dim=0), "[sum]", "found 'dim'", "did you mean 'axis'")
-    check_error(CallError, lambda: ops.sum(x, axsi=0), "[sum]", "found 'axsi'", "did you mean 'axis'")
-    check_error(CallError, lambda: ops.sum(x, x=x), "[sum]", "x once", "by position and by name")
-    check_error(CallError, lambda: ops.conv2d(x), "[conv2d]", "expected weight too, found only x")
+    check_error(TypeError, lambda: ops.layer_norm(x, x[0], x[0], 1e-5), "layer_norm() takes from 1 to 3 positional arguments")
+    check_error(TypeError, lambda: ops.sum(x, dim=0), "did you mean 'axis'")
+    check_error(TypeError, lambda: ops.sum(x, axsi=0), "did you mean 'axis'")
+    check_error(TypeError, lambda: ops.sum(x, x=x))
+    check_error(TypeError, lambda: ops.conv2d(x))
 
 
 def test_a_module_without_a_call_of_its_own(x):
     class Bare(nn.Module):
         pass
 
-    check_error(CallError, lambda: Bare()(x), "[Bare] expected x too, found only params", "Bare(params, x)")
+    check_error(TypeError, lambda: Bare()(x), "missing", "x")
     check_error(CallError, lambda: Bare()({}, x), "[Bare] expected a method __call__(self, params, x), found none")
 
 
@@ -292,21 +291,21 @@ def test_a_type_error_inside_an_operator_stays_what_it_is(x):
 
 
 def test_settings_of_optimisers_by_other_names(model, be):
-    check_error(CallError, lambda: optim.Adam(lr=1e-3), "[Adam]", "found 'lr'", "did you mean 'learning_rate'")
-    check_error(CallError, lambda: optim.SGD(0.1, momentun=0.9), "[SGD]", "found 'momentun'", "did you mean 'momentum'")
+    check_error(TypeError, lambda: optim.Adam(lr=1e-3), "did you mean 'learning_rate'")
+    check_error(TypeError, lambda: optim.SGD(0.1, momentun=0.9), "did you mean 'momentum'")
     check_error(DtypeError, lambda: optim.Adam(duoln.to_tensors(model.init(0), be)), "[Adam] learning_rate", "found dict", "init(params)")
 
 
 @pytest.mark.parametrize(("make", "words"), [
-    (lambda: nn.Linear(2), ["[Linear] expected n_out too, found only n_in", "Linear(n_in, n_out, bias=True"]),
-    (lambda: nn.Linear(in_features=2, out_features=3), ["[Linear]", "found 'in_features'", "did you mean 'n_in'"]),
-    (lambda: nn.Conv2d(1, 2, kernel_size=3), ["[Conv2d]", "found 'kernel_size'", "did you mean 'size'"]),
-    (lambda: nn.Embedding(num_embeddings=3, embedding_dim=2), ["[Embedding]", "did you mean 'words'"]),
-    (lambda: nn.LSTM(2), ["[LSTM] expected n_hidden too"]), (lambda: nn.LayerNorm(), ["[LayerNorm] expected width too"]),
+    (lambda: nn.Linear(2), ["Linear.__init__() missing", "n_out"]),
+    (lambda: nn.Linear(in_features=2, out_features=3), ["Linear.__init__() got", "did you mean 'n_in'"]),
+    (lambda: nn.Conv2d(1, 2, kernel_size=3), ["did you mean 'size'"]),
+    (lambda: nn.Embedding(num_embeddings=3, embedding_dim=2), ["did you mean 'words'"]),
+    (lambda: nn.LSTM(2), ["n_hidden"]), (lambda: nn.LayerNorm(), ["width"]),
     (lambda: nn.LayerNorm(normalized_shape=(2, 3)), ["did you mean 'width'"]), (lambda: nn.RMSNorm(3, elementwise_affine=False), ["did you mean 'affine'"]),
-    (lambda: nn.GroupNorm(num_groups=2, num_channels=4), ["[GroupNorm]", "did you mean 'groups'"])])
+    (lambda: nn.GroupNorm(num_groups=2, num_channels=4), ["did you mean 'groups'"])])
 def test_sizes_of_layers_that_are_missing_or_named_otherwise(make, words):
-    check_error(CallError, make, *words)
+    check_error(TypeError, make, *words)
 
 
 def test_constructors_of_modules_of_ones_own():
@@ -318,7 +317,7 @@ def test_constructors_of_modules_of_ones_own():
                 len(3)
 
     assert repr(Own(3)) == "Own(width=3)" and Own.__init__.__doc__ == "Made as usual."
-    check_error(CallError, Own, "[Own] expected width too")
+    check_error(TypeError, Own)
     with pytest.raises(TypeError, match="has no len") as caught:
         Own(3, broken=True)
     assert type(caught.value) is TypeError

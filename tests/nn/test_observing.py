@@ -7,7 +7,7 @@ import pytest
 
 import duoln
 from duoln import nn, ops
-from duoln.errors import CallError, DtypeError, ShapeError
+from duoln.errors import DtypeError, ShapeError
 from duoln.nn.observing import observed, own_arrays
 from duoln.testing import check_error
 
@@ -147,7 +147,7 @@ def test_an_error_names_the_innermost_layer_once(numpy_backend):
 def test_what_is_no_model():
     check_error(DtypeError, lambda: observed(3, print), "[observed] model: expected a Module, found 3 (int)")
     check_error(DtypeError, lambda: observed(nn.Linear(2, 3), "print"), "[observed] tell: expected a function, found 'print' (str)")
-    check_error(CallError, lambda: observed(nn.Linear(2, 3)), "[observed] expected tell too")
+    check_error(TypeError, lambda: observed(nn.Linear(2, 3)))
 
 
 def test_own_arrays_are_each_in_one_layer():

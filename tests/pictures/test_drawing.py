@@ -67,11 +67,11 @@ def test_a_picture_changes_nothing_in_the_users_matplotlib(tmp_path):
 
 
 def test_what_is_wrong_is_said_before_anything_is_computed(tmp_path, monkeypatch):
-    drawing.obstacle.cache_clear()
+    drawing.refusal.cache_clear()
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     monkeypatch.setenv("MPLBACKEND", "theirs")
     try:
         check_error(UsageError, lambda: drawing.check_picture(tmp_path / "p.png"), "matplotlib cannot be imported: ")
         assert os.environ["MPLBACKEND"] == "theirs"
     finally:
-        drawing.obstacle.cache_clear()
+        drawing.refusal.cache_clear()

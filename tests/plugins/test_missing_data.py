@@ -58,10 +58,10 @@ def test_made_data_say_why_and_where_files_belong(tmp_path, monkeypatch, capsys,
     splits = task.data(cfg)
     one_task.say_data(splits)
     output = " ".join(capsys.readouterr().err.split())
-    assert splits.dataset.provenance == "synthetic" and "made data stand in for it: " in output and "DUOLN_DATA" in output
+    assert splits.dataset.provenance == "synthetic" and "synthetic data stand in for it: " in output and "DUOLN_DATA" in output
     assert "(no such folder)" in output or "DUOLN_OFFLINE=1" in output
     requested = task.data(make_config(task, next(iter(task.variants)), "smoke"))
-    assert requested.remarks[0] == "made data were requested (source=made)"
+    assert requested.remarks[0] == "synthetic data were requested (source=made)"
 
 
 @pytest.mark.parametrize(("name", "preset", "settings"), [
@@ -70,7 +70,7 @@ def test_made_data_say_why_and_where_files_belong(tmp_path, monkeypatch, capsys,
     ("convnet", "small", {"batch_size": 3_000})])
 def test_settings_of_a_corpus_that_is_missing_are_about_the_corpus(name, preset, settings):
     task, cfg = _auto(name, preset, **settings)
-    check_error(DataMissingError, lambda: task.data(cfg), "made data stand in for it", "not found", "DUOLN_DATA")
+    check_error(DataMissingError, lambda: task.data(cfg), "synthetic data stand in for it", "not found", "DUOLN_DATA")
 
 
 @pytest.mark.parametrize("name", TASKS)

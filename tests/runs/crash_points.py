@@ -201,7 +201,7 @@ def _cut_and_go_on(plan, run, n, half, again, expected):
 
 
 def main():
-    drawing.obstacle = lambda: "pip install matplotlib"  # drawing takes half a second each
+    drawing.refusal = lambda: "pip install matplotlib"  # drawing takes half a second each
     os.fsync = lambda descriptor: None  # the system outlives its processes; so the calls are counted and not waited for
     registry._outside = functools.cache(registry._outside)
     registry.Registry()

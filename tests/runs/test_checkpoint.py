@@ -73,35 +73,6 @@ def test_a_damaged_checkpoint_takes_no_ones_place(tmp_path):
     assert _steps(tmp_path) == [5, 6]
 
 
-def test_the_best_of_a_folder_of_an_earlier_version(tmp_path):
-    """Earlier versions named it in best.json, which could be older than the checkpoints after a kill."""
-    pointer = tmp_path / "best.json"
-
-    def earlier(step, best, worse):
-        return checkpoint.save(tmp_path, step, ARRAYS, {"best": best, "worse": worse})
-
-    earlier(1, 0.5, 0)
-    pointer.write_text('{"file": "step-000000001.safetensors", "step": 1}')
-    (tmp_path / "latest.json").write_text("{}")
-    for step in (2, 3, 4):
-        earlier(step, 0.5, step - 1)
-    assert _steps(tmp_path) == [1, 3, 4] and not (tmp_path / "latest.json").exists()
-    assert checkpoint.load_best(checkpoint.newest(tmp_path)[0]).step == 1
-    earlier(5, 0.25, 0)
-    assert checkpoint.load_best(checkpoint.newest(tmp_path)[0]).step == 5  # killed before best.json followed
-    earlier(6, 0.25, 1)
-    saved, _ = checkpoint.newest(tmp_path)
-    assert saved.best_step is None
-    check_error(CheckpointError, lambda: checkpoint.load_best(saved), "lost", "earlier version")
-    assert pointer.exists()
-    for step in (7, 8):
-        _save(tmp_path, step, 7)
-    assert _steps(tmp_path) == [7, 8] and not pointer.exists()
-    for wrong in ("", "[]", "{}", '{"file": 3}', '{"file": "../step-000000008.safetensors"}', '{"file": "step-9.safetensors"}'):
-        pointer.write_text(wrong)
-        assert checkpoint.named_best(tmp_path) is None
-
-
 def test_only_our_own_parts_are_removed(tmp_path):
     ours = ["step-000000003.safetensors.01234567.part", "config.json.89abcdef.part", "curves.csv.01234567.part"]
     theirs = ["film.part", "step-3.txt.part", "notes.json.01234567.part", "config.json.part", "config.json.0123456.part"]

@@ -62,7 +62,7 @@ class Full:
 
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch):
-    monkeypatch.setattr("duoln.pictures.drawing.obstacle", lambda: "pip install matplotlib")
+    monkeypatch.setattr("duoln.pictures.drawing.refusal", lambda: "pip install matplotlib")
 
 
 def _calls(tmp_path, monkeypatch):

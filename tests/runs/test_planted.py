@@ -14,7 +14,7 @@ from duoln.runs.log import read_log
 from duoln.testing import check_error
 
 NAMES = ("plain/lock", "plain/log.jsonl", "plain/config.json", "plain/result.json", "plain/checkpoints",
-         "plain/checkpoints/step-000000005.safetensors", "plain/checkpoints/latest.json", "plain/checkpoints/best.json",
+         "plain/checkpoints/step-000000005.safetensors",
          "curves.csv", "curves.png", "norm_stats.csv", "norm_stats.png")
 PARTS = ("plain/config.json.0a1b2c3d.part", "plain/result.json.0a1b2c3d.part", "plain/checkpoints/step-000000005.safetensors.0a1b2c3d.part",
          "plain/checkpoints/step-000000123.safetensors.0a1b2c3d.part", "curves.csv.0a1b2c3d.part")
@@ -30,7 +30,7 @@ def victim(tmp_path):
 
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch):
-    monkeypatch.setattr("duoln.pictures.drawing.obstacle", lambda: "pip install matplotlib")
+    monkeypatch.setattr("duoln.pictures.drawing.refusal", lambda: "pip install matplotlib")
 
 
 def _plant(top, name, make):

@@ -1,18 +1,20 @@
-"""Numbers and folders that variables of the environment name, also where they make no sense."""
+"""Numbers, folders and switches in variables of the environment, also values that make no sense."""
 
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from conftest import PATIENCE
 from small_runs import Line
 
+from duoln.cli import main
 from duoln.data import Batches
 from duoln.errors import DataMissingError, KernelError, ShapeError, UsageError
 from duoln.kernels import native
 from duoln.kernels.native import loading, storage
 from duoln.randomness import Stream
-from duoln.system import cache, openblas, variables
+from duoln.system import openblas, paths, variables
 from duoln.tasks import make_config
 from duoln.tasks.settings import check_config
 from duoln.testing import check_error
@@ -42,11 +44,11 @@ def homeless(monkeypatch):
 
 
 def test_without_a_home_the_cache_is_told(homeless, monkeypatch, tmp_path):
-    check_error(DataMissingError, cache.cache_folder, "expected a home folder", "DUOLN_CACHE")
+    check_error(DataMissingError, paths.cache_folder, "expected a home folder", "DUOLN_CACHE")
     monkeypatch.setenv("DUOLN_CACHE", "~/x")
-    check_error(DataMissingError, cache.cache_folder, "~/x: expected a home folder")
+    check_error(DataMissingError, paths.cache_folder, "~/x: expected a home folder")
     monkeypatch.setenv("DUOLN_CACHE", str(tmp_path))
-    assert cache.cache_folder() == tmp_path
+    assert paths.cache_folder() == tmp_path
 
 
 def test_without_a_home_kernels_cost_their_speed_alone(homeless):
@@ -82,3 +84,25 @@ def test_seeds_have_one_range(seed):
 def test_a_seed_beyond_it_is_refused_everywhere():
     check_error(ShapeError, lambda: Batches({"x": np.arange(6.0)}, 6, 1 << 64), "seed")
     check_error(UsageError, lambda: check_config(Line(), "plain", make_config(Line(), "plain", None, {"seed": 1 << 64})), "a seed of at most 2^64 - 1")
+
+
+@pytest.mark.parametrize(("name", "value"), [("DUOLN_NATIVE", "no"), ("DUOLN_OFFLINE", "true"), ("DUOLN_GRAPH", "off"),
+                                             ("DUOLN_RULES", "interpreted"), ("DUOLN_TRACEBACK", "2"), ("DUOLN_WALK", "off")])
+def test_a_value_that_means_nothing(name, value, monkeypatch, capsys):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=f"{name}: expected .*, found '{value}'"):
+        variables.check_switches()
+    assert main(["list"]) == 2 and f"{name}: expected" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", ["", "0", "1"])
+def test_values_that_mean_something(value, monkeypatch):
+    monkeypatch.setenv("DUOLN_OFFLINE", value)
+    monkeypatch.setenv("DUOLN_RULES", "composed")
+    variables.check_switches()
+
+
+def test_python_is_told_too():
+    done = subprocess.run([sys.executable, "-c", "import os; os.environ['DUOLN_NATIVE'] = 'off'\nimport duoln; duoln.tensor([1.0], 'numpy')"],
+                          capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert "UsageError: [environment] DUOLN_NATIVE: expected 0 or 1, found 'off'" in done.stderr

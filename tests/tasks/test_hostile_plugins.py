@@ -14,7 +14,7 @@ from duoln.cli import main
 from duoln.errors import PluginError, TaskError
 from duoln.system import processes
 from duoln.tasks import Task
-from duoln.tasks.faults import METHODS as GUARDED
+from duoln.tasks.boundary import METHODS as GUARDED
 from duoln.tasks.registry import Registry, find_task
 from duoln.testing import check_error
 
@@ -26,7 +26,7 @@ def _here(tmp_path, monkeypatch):
     """The working folder is restored, after the test at the latest; nothing is drawn."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setattr("duoln.pictures.drawing.obstacle", lambda: "pip install matplotlib")
+    monkeypatch.setattr("duoln.pictures.drawing.refusal", lambda: "pip install matplotlib")
 
 
 def _documents(text):

@@ -14,8 +14,8 @@ from small_runs import Line, LineConfig
 from duoln.cli import main
 from duoln.errors import UsageError
 from duoln.tasks import Findings, make_config, option
-from duoln.tasks.faults import named
-from duoln.tasks.kinds import convert, is_readable, kind_in_words, value_in_words
+from duoln.tasks.boundary import named
+from duoln.tasks.settings import convert, is_readable, kind_in_words, value_in_words
 from duoln.testing import check_error
 
 

@@ -8,9 +8,8 @@ import pytest
 
 from duoln.examples.own_task import Spirals
 from duoln.tasks import Config
-from duoln.tasks.kinds import kind_in_words
-from duoln.tasks.meanings import meanings_of, settings_of
 from duoln.tasks.registry import Registry
+from duoln.tasks.settings import kind_in_words, meanings_of, settings_of
 from duoln.testing import check_task
 
 

@@ -9,7 +9,7 @@ from duoln.errors import PluginError, UsageError
 from duoln.plugins.mnist import peer_torch
 from duoln.plugins.mnist.task import Mnist
 from duoln.tasks import Task
-from duoln.tasks.attributes import check_attributes
+from duoln.tasks.contract import check_attributes
 from duoln.tasks.registry import find_task
 from duoln.testing import check_error
 

@@ -23,8 +23,10 @@ from duoln.tasks.registry import Registry, find_task
 from duoln.testing import check_error
 
 PROJECT = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
-BUILT_IN = list(PROJECT["project"]["entry-points"]["duoln"])
-"""Our own plug-ins; each brings one task of its name."""
+PLUGINS = list(PROJECT["project"]["entry-points"]["duoln"])
+"""Our own plug-ins."""
+BUILT_IN = [name for name in PLUGINS if name not in ("paper", "theory")]
+"""Those that bring a task, one of their own name each; the others bring commands."""
 
 GOOD = """
     from duoln.tasks import Task, hookimpl
@@ -35,6 +37,22 @@ GOOD = """
     @hookimpl
     def duoln_tasks():
         return [Mine()]
+"""
+
+GREETING = """
+    from duoln.cli import console
+    from duoln.tasks import Command, hookimpl
+
+    def options(parser):
+        parser.add_argument("name")
+
+    def run(args):
+        console.put(f"hello {args.name}")
+        return 7
+
+    @hookimpl
+    def duoln_commands():
+        return [Command("greet", "say hello", options, run)]
 """
 
 
@@ -124,6 +142,22 @@ def test_rules_are_tried_first_and_added_once(install, monkeypatch):
     assert ops.negative(tensor(np.float32(1), runtime.backend("numpy"))).numpy() == 8
 
 
+def test_a_command_of_an_outside_plugin(install):
+    install("greeting", GREETING)
+    command, distribution = Registry().commands["greet"]
+    assert (command.help, distribution) == ("say hello", "greeting-dist")
+
+
+def test_the_second_command_of_a_name_is_refused(install):
+    install("greeting", GREETING)
+    install("paper2", GREETING.replace('"greet"', '"paper"'))
+    registry = Registry()
+    assert registry.commands["paper"].distribution == "duoln" and "greet" in registry.commands
+    [row] = registry.broken
+    assert row[:2] == ("paper", "paper2-dist")
+    assert row.reason == "PluginError: expected one command named 'paper', found a second in plug-in 'paper2'; the first is duoln's"
+
+
 def test_listeners(install):
     install("listening", """
         from duoln.tasks import hookimpl
@@ -176,6 +210,11 @@ BROKEN = {
     "name of another operator": (HOOK + "def duoln_rules():\n    from duoln import ops\n    from duoln.extend import Rule, derived, op\n"
                                  "    @op\n    def relu(x):\n        return relu.apply(x)\n    relu.add(derived(ops.abs))\n"
                                  "    return [(relu, Rule('mine', abs), 'numpy')]", "expected an operator with a name of its own, found a second 'relu'"),
+    "no command": (HOOK + "def duoln_commands():\n    return ['greet']", "PluginError: duoln_commands: expected Command objects, found 'greet'"),
+    "command of two words": (dedent(GREETING).replace('"greet"', '"say hello"'), "whose name is one word and whose help is a text, found 'say hello'"),
+    "command without help": (dedent(GREETING).replace('"say hello"', "None"), "whose help is a text, found 'greet' and None"),
+    "options that raise": (dedent(GREETING).replace('"name")', '"-n", "n")'), "ValueError: "),
+    "help that raises": (dedent(GREETING).replace('"name")', '"name", help="50 %!")'), "ValueError: "),
     "good task, bad rules": (dedent(GOOD) + "\n@hookimpl\ndef duoln_rules():\n    return 1\n", "TypeError"),
 }
 
@@ -282,7 +321,7 @@ def test_a_plugin_that_is_named_and_is_not_there(install, capsys, command):
     install("good", GOOD)
     assert main([*command, "--plugin", "good", "--plugin", "goood"]) == 2
     stderr = " ".join(capsys.readouterr().err.split())
-    assert f"[--plugin] expected one of {', '.join(BUILT_IN)}, good; found 'goood'" in stderr
+    assert f"[--plugin] expected one of {', '.join(PLUGINS)}, good; found 'goood'" in stderr
 
 
 def test_only_the_plugins_that_are_named_are_loaded(install, capsys, monkeypatch):

@@ -5,7 +5,7 @@ import pytest
 
 from duoln import ops
 from duoln.core import Op, Rule
-from duoln.errors import CallError, DtypeError, GradientError
+from duoln.errors import DtypeError, GradientError
 from duoln.testing import check_error, check_op, check_rule
 
 X = np.array([[0.5, -1.25], [2.0, 3.5]])
@@ -90,8 +90,8 @@ class TestAttributes:
                     "expected a derivative")
 
     def test_one_that_the_operator_has_not(self, numpy_backend):
-        check_error(CallError, lambda: check_op(self._leaky(), [X], self._reference, numpy_backend, attrs={"solpe": 0.3}),
-                    "[leaky]", "'solpe'", "did you mean 'slope'")
+        check_error(TypeError, lambda: check_op(self._leaky(), [X], self._reference, numpy_backend, attrs={"solpe": 0.3}),
+                    "leaky() got", "'solpe'", "did you mean 'slope'")
 
 
 class TestRules:

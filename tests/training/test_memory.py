@@ -20,7 +20,7 @@ from duoln.errors import MemoryExhaustedError
 from duoln.randomness import Stream
 from duoln.runs.folder import RunFolder
 from duoln.runs.log import read_log
-from duoln.system import host_memory
+from duoln.system import limits
 from duoln.tasks import make_config
 from duoln.tasks.registry import find_task
 from duoln.testing import check_error
@@ -185,14 +185,14 @@ def test_free_memory_is_a_number_of_bytes(be, tmp_path):
     assert 10 * MB < be.free_memory() < 1 << 50
     facts = tmp_path / "meminfo"
     facts.write_text("MemTotal:       100 kB\nMemAvailable:    7 kB\n")
-    assert host_memory.free_memory(facts) == 7 * 1024
-    assert host_memory.free_memory(tmp_path / "none") > 10 * MB
+    assert limits.free_memory(facts) == 7 * 1024
+    assert limits.free_memory(tmp_path / "none") > 10 * MB
 
 
 def _free_of_host(monkeypatch, *amounts):
     """The host's free memory at each look; the last one from then on."""
     left = list(amounts)
-    monkeypatch.setattr(host_memory, "free_memory", lambda: left.pop(0) if len(left) > 1 else left[0])
+    monkeypatch.setattr(limits, "free_memory", lambda: left.pop(0) if len(left) > 1 else left[0])
 
 
 def _wide_trainer(numpy_backend):
@@ -231,16 +231,16 @@ def test_numbers_that_do_not_fit_are_not_drawn(draw, monkeypatch):
     check_error(MemoryExhaustedError, lambda: draw(Stream(0, "x")), "Stream.", "1024 MiB that are free", "1280 MiB")
 
 
-@pytest.mark.parametrize(("limits", "left"), [((1 << 20, -1), (1 << 20) - 100 * PAGE), ((-1, 1 << 20), (1 << 20) - 6 * PAGE), ((PAGE, 1 << 20), 0)])
-def test_the_limits_of_a_process_count(limits, left, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("allowed", "left"), [((1 << 20, -1), (1 << 20) - 100 * PAGE), ((-1, 1 << 20), (1 << 20) - 6 * PAGE), ((PAGE, 1 << 20), 0)])
+def test_the_limits_of_a_process_count(allowed, left, tmp_path, monkeypatch):
     pages = tmp_path / "statm"
     pages.write_text("100 50 9 4 0 6 0\n")
-    monkeypatch.setattr(host_memory, "_PAGES", pages)
-    of = dict(zip((resource.RLIMIT_AS, resource.RLIMIT_DATA), limits, strict=True))
+    monkeypatch.setattr(limits, "_PAGES", pages)
+    of = dict(zip((resource.RLIMIT_AS, resource.RLIMIT_DATA), allowed, strict=True))
     monkeypatch.setattr(resource, "getrlimit", lambda which: (of[which], of[which]))
-    assert host_memory.free_memory() == left
+    assert limits.free_memory() == left
     pages.unlink()
-    assert host_memory.free_memory() > 1 << 20  # a sandbox hides the file
+    assert limits.free_memory() > 1 << 20  # a sandbox hides the file
 
 
 _NARROW = """

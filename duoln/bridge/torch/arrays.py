@@ -100,7 +100,7 @@ def apart(arrays: Sequence[Array], be: Backend) -> list[Array]:
 
 
 def _is_foreign(x: Array) -> bool:
-    """Whether a result of NumPy cannot be handed out: it is no array, is read-only, or is a view of an argument."""
+    """True if a result of NumPy has to be copied: it is no array, is read-only, or is a view of an argument."""
     if not isinstance(x, np.ndarray) or not x.flags.writeable:
         return True
     base = x.base

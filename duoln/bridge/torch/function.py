@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
 
+from duoln import runtime
 from duoln.backends.protocol import Backend
 from duoln.bridge.functions import over_trees
 from duoln.bridge.torch.arrays import apart, backend_for, native_of, on_device, tensor_of
-from duoln.bridge.torch.threads import pause_threads
 from duoln.core import Tensor
 from duoln.core.arguments import described
 from duoln.core.gradient import pullback
@@ -22,6 +25,8 @@ from duoln.errors import DtypeError, GradientError, UsageError
 NOT_EXPORTED = ("expected a model of PyTorch's own operators, found a layer or function of duoln; export the model "
                 "with torch.nn's layers, or save its state_dict")
 Back = Callable[[Sequence[torch.Tensor | None]], list[torch.Tensor | None]]
+_SOFT = 1
+"""omp_pause_soft of OpenMP 5.0, section 3.2.44: the threads may be started again."""
 
 
 def differentiable(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -49,7 +54,7 @@ def apply(fn: Callable[..., Sequence[Tensor]], tensors: Sequence[torch.Tensor], 
           ) -> tuple[torch.Tensor, ...]:
     """`fn` of tensors, recorded by PyTorch's autograd where a gradient is needed.
 
-    `keeps_results` says whether the gradient may read the results, which must not change then.
+    With `keeps_results` the gradient may read the results, which must not change then.
     """
     for k, x in enumerate(tensors):
         if not isinstance(x, torch.Tensor):
@@ -145,6 +150,29 @@ def forward(fn: Callable[..., Sequence[Tensor]], tensors: Sequence[torch.Tensor]
 def _tensors(outputs: Sequence[Tensor], be: Backend) -> list[torch.Tensor]:
     natives = apart([y.data for y in outputs], be)
     return [tensor_of(native, be, y.dtype) for native, y in zip(natives, outputs, strict=True)]
+
+
+def pause_threads() -> None:
+    """End the threads that PyTorch keeps for this one; its next operation starts them again.
+
+    They spin for some milliseconds after an operation, in case that another one follows, and would take cores from a
+    kernel of duoln.
+    """
+    pause = _pause()
+    if pause is not None:
+        pause(_SOFT)
+
+
+@lru_cache
+def _pause() -> Callable[[int], int] | None:
+    """The function of PyTorch's OpenMP library; None where it has none, or if duoln uses one thread."""
+    if runtime.threads() == 1:
+        return None
+    for file in sorted((Path(torch.__file__).parent / "lib").glob("lib*omp*")):
+        if hasattr(library := ctypes.CDLL(str(file)), "omp_pause_resource_all"):
+            pause: Callable[[int], int] = library.omp_pause_resource_all
+            return pause
+    return None
 
 
 class _Ticket(np.ndarray):

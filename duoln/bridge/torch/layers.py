@@ -1,4 +1,4 @@
-"""What the layers of this package compute, by a key: a text that names an operator and its settings.
+"""The functions of this package's layers, by a key: a text that names an operator and its settings.
 
 A key means the same in every process, so layers pickle, and `torch.compile` keeps a call of `torch.ops.duoln.forward`
 in its graph.
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from duoln import ops
-from duoln.bridge.sequences import sequence
+from duoln.bridge.functions import sequence
 from duoln.bridge.torch.function import NOT_EXPORTED, apply, forward, of_ticket, ticket_for
 from duoln.core import Tensor
 from duoln.errors import UsageError

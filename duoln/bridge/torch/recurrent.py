@@ -12,7 +12,7 @@ import torch
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from duoln import tree
-from duoln.bridge.sequences import NORMS, check_norm
+from duoln.bridge.functions import NORMS, check_norm
 from duoln.bridge.torch.layers import call
 from duoln.core.arguments import AT_LEAST_0, check_choice, check_flag, check_integer, check_number, described
 from duoln.errors import DtypeError, ShapeError, UsageError
@@ -22,14 +22,14 @@ Bias = bool | Literal["one"]
 
 
 class _Part(NamedTuple):
-    """One layer in one direction, by the names of what it needs."""
+    """The names of the parameters of one layer in one direction."""
 
     weights: tuple[str, str]
     biases: tuple[str, ...]
     norms: tuple[tuple[str, str], ...]
     """The module and the name in it, in the order of duoln's operators."""
     keys: tuple[str, str]
-    """What is computed, without a mask and with one; see `layers`."""
+    """The keys of the computation without a mask and with one; see `layers`."""
 
 
 class _Recurrent(torch.nn.Module):
@@ -100,7 +100,7 @@ class _Recurrent(torch.nn.Module):
 
     @property
     def _has_recurrent_bias(self) -> bool:
-        """Whether a GRU's reset gate multiplies a bias too, as torch.nn.GRU's does."""
+        """True if the reset gate of this GRU multiplies a bias too, as torch.nn.GRU's does."""
         return self.cell == "gru" and self.norm == "none" and self.bias is True
 
     @property

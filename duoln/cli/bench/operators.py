@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from duoln.bench import limits, operators, text
+from duoln.bench import operators, text
 from duoln.bench.records import make_record
 from duoln.bench.subjects import SUBJECTS
 from duoln.cli import console
@@ -47,7 +47,7 @@ def _ops(args: argparse.Namespace) -> int:
                                  args.forward)
     copy = operators.Yardstick(backend)
     copied = copy.gbps(args.rounds)
-    console.say(f"100% is {limits.copy_words(copied, copy.rule, backend)}")
+    console.say(f"100% is {operators.copy_words(copied, copy.rule, backend)}")
     cases: list[dict[str, Any]] = []
     started = time.monotonic()
     try:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from duoln.backends.protocol import Backend
-from duoln.bench import limits, machine, operators, operators_torch
+from duoln.bench import machine, operators, operators_torch
 from duoln.bench.records import append_timings, check_target, make_case, make_record, write
 from duoln.cli import console
 from duoln.cli.rows_table import RowsTable
@@ -90,7 +90,7 @@ def recorded(kind: str, args: argparse.Namespace, backend: Backend) -> Iterator[
         yield cases
     finally:
         if cases:
-            console.tell(limits.line(backend), tables_are_results(args))
+            console.tell(operators.machine_limits(backend), tables_are_results(args))
             _record_cases(kind, args, backend, cases)
 
 

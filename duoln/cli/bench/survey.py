@@ -7,9 +7,7 @@ import os
 from typing import Any
 
 from duoln import runtime
-from duoln.bench.survey.folder import SUMMARY, Folder
-from duoln.bench.survey.parts import chosen_parts, parts
-from duoln.bench.survey.running import Budget, survey
+from duoln.bench.survey import SUMMARY, Budget, Folder, chosen_parts, parts, survey
 from duoln.cli import console
 from duoln.system.paths import path_argument
 

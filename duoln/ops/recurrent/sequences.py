@@ -20,8 +20,8 @@ from typing import Any
 
 from duoln.core import Tensor, derived, op
 from duoln.core.arguments import ABOVE_0, AT_LEAST_0, check_flag, check_number, described
+from duoln.core.spec import check_beside, check_float
 from duoln.errors import DtypeError, ShapeError
-from duoln.ops.common import check_beside, check_float
 from duoln.ops.creation import zeros
 from duoln.ops.elementwise import stored_as, where, widened
 from duoln.ops.gradient import clip_gradient
@@ -178,7 +178,8 @@ def named(cell: str, norm: str, arrays: tuple[Tensor, ...]) -> NormParameters:
     return dict(zip(norm_shapes(cell, norm, 1), arrays, strict=True))
 
 
-@op(like=(0, 1, 2))
+@op("x: real[time, rows, n_in], h: real[rows, hidden], c: real[rows, hidden], w_x: real[n_in, gates], "
+    "w_h: real[hidden, gates], bias: real[gates]?, mask: bool[time, rows]? -> hidden: like x, h: like h, c: like c")
 def lstm(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None,
          mask: Tensor | None = None, norms: NormParameters | None = None, *, norm: str = "none",
          eps: float = 1e-5, reverse: bool = False, gradient_limit: float | None = None,
@@ -194,7 +195,8 @@ def lstm(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor
     return lstm.apply(x, h, c, w_x, w_h, bias, mask, *norms.values(), **attrs)
 
 
-@op(like=(0, 1))
+@op("x: real[time, rows, n_in], h: real[rows, hidden], w_x: real[n_in, gates], w_h: real[hidden, gates], "
+    "bias: real[gates]?, mask: bool[time, rows]? -> hidden: like x, h: like h")
 def gru(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None, mask: Tensor | None = None,
         norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5,
         reverse: bool = False, gradient_limit: float | None = None) -> tuple[Tensor, Tensor]:
@@ -209,7 +211,8 @@ def gru(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = No
     return gru.apply(x, h, w_x, w_h, bias, mask, *norms.values(), **attrs)
 
 
-@op(like=(0, 1))
+@op("x: real[time, rows, n_in], h: real[rows, hidden], w_x: real[n_in, gates], w_h: real[hidden, gates], "
+    "bias: real[gates]?, mask: bool[time, rows]? -> hidden: like x, h: like h")
 def rnn(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None, mask: Tensor | None = None,
         norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5,
         reverse: bool = False, gradient_limit: float | None = None) -> tuple[Tensor, Tensor]:

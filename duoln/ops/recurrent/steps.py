@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from duoln.core import Tensor, derived, op
 from duoln.core.arguments import AT_LEAST_0, check_number
-from duoln.core.miscalled import explained
+from duoln.core.pytorch_names import hinted
+from duoln.core.spec import check_float
 from duoln.errors import ShapeError
-from duoln.ops.common import check_float
 from duoln.ops.elementwise import stored_as, widened
 from duoln.ops.linalg import linear, matmul
 from duoln.ops.recurrent import formulas
@@ -22,7 +22,7 @@ from duoln.ops.recurrent.sequences import NormParameters, check_cell, check_norm
 from duoln.ops.recurrent.variants import check_variant
 
 
-@explained
+@hinted
 def lstm_step(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None,
               norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5) -> tuple[Tensor, Tensor]:
     """The next hidden state and cell of an LSTM (eq. 20-22).
@@ -36,7 +36,8 @@ def lstm_step(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: T
     return lstm_cell.apply(linear(x, w_x), matmul(h, w_h), c, bias, *norms.values(), norm=norm, eps=eps)
 
 
-@op(like=(0, 2))
+@op("x_proj: real[rows, gates], h_proj: real[rows, gates], c: real[rows, hidden], bias: real[gates]? "
+    "-> h: like x_proj, c: like c")
 def lstm_cell(x_proj: Tensor, h_proj: Tensor, c: Tensor, bias: Tensor | None = None,
               norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5) -> tuple[Tensor, Tensor]:
     """The next hidden state and cell of an LSTM from its two products: what `lstm_step` does after them.
@@ -69,7 +70,7 @@ def _lstm_cell(x_proj: Tensor, h_proj: Tensor, c: Tensor, bias: Tensor | None, *
     return formulas.lstm_cell(x_gates, h_proj, c, bias, norms, s)
 
 
-@explained
+@hinted
 def gru_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None,
              norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5) -> Tensor:
     """The next hidden state of a GRU (eq. 26-28).
@@ -80,7 +81,7 @@ def gru_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None
     return _composed_step("gru", norm, x, h, w_x, w_h, bias, norms, eps)
 
 
-@explained
+@hinted
 def rnn_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None,
              norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5) -> Tensor:
     """The next hidden state of a tanh RNN (eq. 4).

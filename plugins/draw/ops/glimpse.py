@@ -14,7 +14,7 @@ def split_look(looked: Tensor, write: int) -> tuple[Tensor, Tensor, Tensor]:
     return looked[:, :WHERE], looked[:, WHERE:2 * WHERE], patch
 
 
-@op(like=(0, 1))
+@op("canvas: real[n, p, p], image: real[n, p, p], looked: real[n, where] -> canvas: like canvas, seen: like image")
 def write_then_read(canvas: Tensor, image: Tensor, looked: Tensor, *, read: int, write: int,
                     centre: Centre = "edge") -> tuple[Tensor, Tensor]:
     """The use of a state of DRAW's decoder: it writes on the canvas, and reads for the next glimpse.

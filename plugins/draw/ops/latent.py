@@ -9,7 +9,7 @@ from duoln.errors import ShapeError
 from duoln.extend import Array, Backend, Rule, Tensor, check_float, op
 
 
-@op(like=(0, None))
+@op("statistics: real[n, twice], noise: real[n, latent] -> z: like statistics, divergence: real[n]")
 def gaussian_latent(statistics: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """A sample of N(mu, sigma^2), and the divergence of that from N(0, 1), in nats a row.
 

@@ -16,7 +16,7 @@ be NaN. A component farther away has no share, and the correlation of a greater 
 """
 
 
-@op(like=(None,))
+@op("output: real[*rows, width], points: real[*rows, 3] -> real[*rows]")
 def mixture_density(output: Tensor, points: Tensor) -> Tensor:
     """Negative log-likelihood, in nats, of an offset and a bit, from the outputs of a network.
 

@@ -11,7 +11,8 @@ from duoln.extend import AT_LEAST_0, Array, Backend, Rule, Tensor, check_float, 
 _MOST = 80.0
 
 
-@op(like=(0, 1, 0))
+@op("raw: real[n, width], kappa: real[n, k], characters: real[n, u, c] "
+    "-> window: like raw, kappa: like kappa, phi: like raw")
 def soft_window(raw: Tensor, kappa: Tensor, characters: Tensor, *, advance: float = 1.0,
                 ) -> tuple[Tensor, Tensor, Tensor]:
     """One step of a soft window over a text (Graves 2013, eq. 46-51).

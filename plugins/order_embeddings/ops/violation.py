@@ -12,7 +12,7 @@ _BLOCK_VALUES = 1 << 22
 """How many differences exist at a time. All pairs of a batch of 128 in 1024 dimensions have four times as many."""
 
 
-@op(like=(None,))
+@op("captions: real[n, d], images: real[m, d] -> real[n, m]")
 def order_violation(captions: Tensor, images: Tensor) -> Tensor:
     """E_ij = sum over k of max(0, captions_ik - images_jk)^2 (Vendrov et al. 2016, eq. 3), for all pairs.
 

@@ -38,8 +38,7 @@ def compile(source: str, defines: Mapping[str, object] | None = None, prelude: s
     Raises:
         HostGpuError: the compiler's log.
     """
-    macros = [f"-D{k}={v}" for k, v in sorted((defines or {}).items())]
-    library = machine.kernel(text.host_text(source, prelude), prelude, macros)
+    library = machine.kernel(text.host_text(source, prelude, defines or {}), prelude)
     return Program(library, text.entries(source), _MOST_SHARED[prelude])
 
 

@@ -56,33 +56,57 @@ def engine() -> ctypes.PyDLL:
     return ctypes.PyDLL(str(_library(text, key, _ENGINE, HERE / "engine")), mode=ctypes.RTLD_GLOBAL)
 
 
-def kernel(text: str, prelude: str, macros: list[str]) -> ctypes.CDLL:
-    """The library of a kernel's text.
+def kernel(text: str, prelude: str) -> ctypes.CDLL:
+    """The library of a kernel's text, which begins with the prelude.
 
     Raises:
         HostGpuError: the compiler's log.
     """
     engine()
-    headers = "".join((HERE / name).read_text() for name in ("device.h", prelude))
-    return ctypes.CDLL(str(_library(text, "\0".join((text, headers)), (*_KERNEL, *macros), HERE)))
+    return ctypes.CDLL(str(_library(text, text + _headers(prelude), _KERNEL, HERE, prelude)))
 
 
-def _library(text: str, key: str, flags: tuple[str, ...], folder: Path) -> Path:
-    name = hashlib.sha256("\0".join((key, *_COMMON, *flags)).encode()).hexdigest()[:24]
-    library = CACHE / f"{name}.so"
+@cache
+def _headers(prelude: str) -> str:
+    return "\0".join(("", *((HERE / name).read_text() for name in ("device.h", prelude))))
+
+
+def _library(text: str, key: str, flags: tuple[str, ...], folder: Path, prelude: str = "") -> Path:
+    library = CACHE / f"{_hash(key, flags)}.so"
     if library.exists():
         return library
     if shutil.which("g++") is None:
         raise HostGpuError("expected a C++ compiler to run kernels with, found no g++")
     CACHE.mkdir(mode=0o700, exist_ok=True)
+    folders = [*([_precompiled(prelude)] if prelude else []), folder]
     with tempfile.TemporaryDirectory(dir=CACHE) as made:
         source, compiled, linked = (Path(made) / f"kernel.{end}" for end in ("cpp", "o", "so"))
         source.write_text(text)
         # In two steps: where the linker sees the sanitizers, it adds their runtimes.
-        for command in (["g++", *_COMMON, *flags, "-I", str(folder), "-c", str(source), "-o", str(compiled)],
-                        ["g++", "-shared", str(compiled), "-o", str(linked)]):
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise HostGpuError(f"the C++ compiler refuses the kernel:\n{done.stderr[:4000]}")
+        _run("g++", *_COMMON, *flags, *(f"-I{folder}" for folder in folders), "-c", source, "-o", compiled)
+        _run("g++", "-shared", compiled, "-o", linked)
         linked.replace(library)
     return library
+
+
+@cache
+def _precompiled(prelude: str) -> Path:
+    """The folder of the header, compiled once for all kernels: more than half of a kernel's time is the library's headers."""
+    folder = CACHE / _hash(_headers(prelude), _KERNEL)
+    if not (folder / f"{prelude}.gch").exists():
+        folder.mkdir(mode=0o700, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=CACHE) as made:
+            compiled = Path(made) / "header.gch"
+            _run("g++", *_COMMON, *_KERNEL, f"-I{HERE}", "-x", "c++-header", HERE / prelude, "-o", compiled)
+            compiled.replace(folder / f"{prelude}.gch")
+    return folder
+
+
+def _hash(text: str, flags: tuple[str, ...]) -> str:
+    return hashlib.sha256("\0".join((text, *_COMMON, *flags)).encode()).hexdigest()[:24]
+
+
+def _run(*command: object) -> None:
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise HostGpuError(f"the C++ compiler refuses the kernel:\n{done.stderr[:4000]}")

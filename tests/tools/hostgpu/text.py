@@ -5,6 +5,7 @@ point can be called with a list of pointers.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from itertools import count
 from typing import NamedTuple
 
@@ -56,8 +57,8 @@ def entries(text: str) -> dict[str, Entry]:
     return declared
 
 
-def host_text(text: str, prelude: str) -> str:
-    """The text for the C++ compiler."""
+def host_text(text: str, prelude: str, macros: Mapping[str, object]) -> str:
+    """The text for the C++ compiler. Macros follow the prelude, which is compiled once without them."""
     body = _SYSTEM.sub("", text)
     body = _DYNAMIC.sub(r"\1* \2 = static_cast<\1*>(hostgpu::dynamic_shared());", body)
     numbers = count()
@@ -72,7 +73,8 @@ def host_text(text: str, prelude: str) -> str:
                           f"*static_cast<{kind} (*){sizes}>(hostgpu::shared_array({site}, sizeof({kind}{sizes})));")
         return " ".join(pieces)
 
-    parts = [f'#include "{prelude}"', _SHARED.sub(own, body)]
+    parts = [f'#include "{prelude}"', *(f"#define {name} {value}" for name, value in sorted(macros.items())),
+             _SHARED.sub(own, body)]
     for name, entry in entries(text).items():
         values = ", ".join(f"*static_cast<{p.kind}*>(a[{i}])" for i, p in enumerate(entry.parameters))
         parts.append(f'extern "C" void hostgpu_{name}(void** a) {{ {name}({values}); }}\n'

@@ -1,0 +1,246 @@
+"""The one language of shapes and kinds, for operators, for launches of kernels and for the `Shape:` of docstrings.
+
+    x: real[*rows, width], gain: real[width]?, labels: int32[*rows] -> y: like x, rstd: real[*rows]
+
+An array has a name, a kind and its axes. Kinds are `real` (a float dtype, one for all of a call; 16 bits are widened),
+`stored` (the same, of a launch that takes 16 bits as they are), `int32`, `bool` and `any`. An axis is a name, which
+stands for one size in the whole call, or a number; `*rows` stands for any number of axes. Without brackets an array has
+any shape; `*arrays: real` takes any number of them. `?` lets an argument be None. A result is `like` an argument, or a
+`sum` of parts that the driver of a launch adds in a fixed order. A launch also takes numbers: `eps: float64`. Where a
+condition is needed, Python is written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from duoln.backends.protocol import REALS
+from duoln.core.arguments import how_to_unpack, how_to_wrap, kind_name
+from duoln.core.storage import common_dtype
+from duoln.core.tensor import Tensor
+from duoln.errors import DtypeError, MixedBackendError, ShapeError
+
+NUMBERS = ("int32", "int64", "float32", "float64")
+KINDS = ("real", "stored", "bool", "any", "sum", *NUMBERS)
+_ARRAY = re.compile(r"(?:(\*?\w+): )?(?:like (\w+)|(\w+)(?:\[([^\]]*)\])?)(\?)?$")
+
+
+class Array(NamedTuple):
+    """An argument or a result."""
+
+    name: str
+    kind: str
+    """One of KINDS or NUMBERS, or "like"."""
+    axes: tuple[str, ...] | None
+    """Names, numbers, and a name after a star; None for any shape, or that of what it is like."""
+    optional: bool = False
+    like: str | None = None
+    """The argument whose shape and dtype a result has."""
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it is a number that a launch takes."""
+        return self.axes is None and self.kind in NUMBERS
+
+
+class Spec(NamedTuple):
+    """The arguments and the results of an operator or of a launch."""
+
+    inputs: tuple[Array, ...]
+    outputs: tuple[Array, ...]
+    text: str
+
+    @classmethod
+    def of(cls, text: str) -> Spec:
+        """Read a declaration. Raises ValueError for a piece that is none, or for an axis that no argument has."""
+        before, _, after = text.partition("->")
+        inputs, outputs = (tuple([_array(piece) for piece in re.split(r",(?![^\[]*\])", side) if piece.strip()])
+                           for side in (before, after))
+        names = [each.name for each in inputs]
+        axes = {axis for each in inputs for axis in each.axes or ()}
+        for each in outputs:
+            absent = [axis for axis in each.axes or () if axis not in axes and not axis.isdigit()]
+            if absent or (each.like is not None and each.like not in names):
+                raise ValueError(f"expected a result in axes of the arguments, found {absent or each.like} in {text!r}")
+        return cls(inputs, outputs, text)
+
+    @property
+    def like(self) -> tuple[int | None, ...] | None:
+        """For each result the argument as which it is stored, None for float32; see `core.storage`."""
+        names = [each.name for each in self.inputs]
+        return tuple([names.index(each.like) if each.like else None for each in self.outputs]) or None
+
+    def check(self, name: str, *args: Any) -> None:
+        """Check the arguments of the operator `name`.
+
+        Raises:
+            DtypeError: one is no tensor, or has another dtype. MixedBackendError: they are on several backends.
+            ShapeError: the axes do not fit together; for example `[layer_norm] last axis is 5, gain has 4`.
+        """
+        check_float(name, *[x for each, x in self._given(args) if each.kind == "real"])
+        first = next(x for _, x in self._given(args))
+        sizes: dict[str, Any] = {}
+        for each, x in self._given(args):
+            if each.kind in ("int32", "bool"):
+                check_beside(name, each.name, x, each.kind, first)
+            elif each.kind == "any":
+                check_tensors(name, first, x)
+            if each.axes is not None:
+                self._check_axes(name, each, x, sizes)
+
+    def _given(self, args: Sequence[Any]) -> list[tuple[Array, Any]]:
+        return [(each, x) for each, x in zip(self.inputs, args, strict=True) if not (x is None and each.optional)]
+
+    def _check_axes(self, name: str, array: Array, x: Tensor, sizes: dict[str, Any]) -> None:
+        """Bind the axes that are new, and compare the others."""
+        assert array.axes is not None
+        fixed = [axis for axis in array.axes if axis[0] != "*"]
+        spare = len(x.shape) - len(fixed)
+        if spare < 0 or (spare and len(fixed) == len(array.axes)):
+            if all(axis in sizes for axis in array.axes):
+                raise self._misfit(name, array, x, sizes)
+            words = "at least " if len(fixed) < len(array.axes) else ""
+            many = "one axis" if len(fixed) == 1 else f"{len(fixed)} axes"
+            raise ShapeError(f"[{name}] {self._role(array)}expected {words}{many}, found shape {x.shape}")
+        place = 0
+        for axis in array.axes:
+            count = spare if axis[0] == "*" else 1
+            size = x.shape[place:place + count] if axis[0] == "*" else x.shape[place]
+            place += count
+            if size != (int(axis) if axis.isdigit() else sizes.setdefault(axis, size)):
+                raise self._misfit(name, array, x, sizes)
+
+    def _role(self, array: Array) -> str:
+        return f"{array.name}: " if len(self.inputs) > 1 and array is not self.inputs[0] else ""
+
+    def _misfit(self, name: str, array: Array, x: Tensor, sizes: dict[str, Any]) -> ShapeError:
+        """The error of an argument whose axes are not those of the arguments before it."""
+        first, axes = self.inputs[0], array.axes or ()
+        if len(axes) == 1 and axes[0][0] != "*" and first.axes and axes[0] == first.axes[-1] and axes[0] in sizes:
+            actual = f"has {x.shape[0]}" if len(x.shape) == 1 else f"has shape {x.shape}"
+            return ShapeError(f"[{name}] last axis is {sizes[axes[0]]}, {array.name} {actual}")
+        wanted = [n for axis in axes for n in (sizes[axis] if axis[0] == "*" else (sizes.get(axis, axis),))]
+        return ShapeError(f"[{name}] {array.name}: expected shape ({', '.join(map(str, wanted))}"
+                          f"{',' if len(wanted) == 1 else ''}), found {x.shape}")
+
+    def test(self) -> str:
+        """The condition, in Python, under which `check` finds nothing: of all common calls, and of no wrong one.
+
+        Arguments are names; `Tensor` is that class. Arguments of several float dtypes are left to `check`.
+        """
+        lead = self.inputs[0]
+        bound: dict[str, str] = {}
+        parts: list[str] = []
+        for each in self.inputs:
+            if each.optional and each.axes and not set(each.axes) <= set(bound):
+                return "False"  # an axis of an argument that may be None is none of the others'
+            x = each.name
+            tests = [f"type({x}) is Tensor"]
+            if each is not lead:
+                tests.append(f"{x}.backend is {lead.name}.backend")
+            if each.kind == "real":
+                tests.append(f"{x}.data.dtype in {x}.backend.wide" if each is lead or lead.kind != "real" else
+                             f"{x}.data.dtype == {lead.name}.data.dtype")
+            elif each.kind != "any":
+                tests.append(f"{x}.data.dtype == {x}.backend.native_dtype({each.kind!r})")
+            tests += _axes_tests(each, bound)
+            whole = " and ".join(tests)
+            parts.append(f"({x} is None or {whole})" if each.optional else whole)
+        return " and ".join(parts)
+
+
+def _axes_tests(array: Array, bound: dict[str, str]) -> list[str]:
+    """The conditions on one argument's axes; binds the axes that are new to expressions."""
+    if array.axes is None:
+        return []
+    shape, count = f"{array.name}.data.shape", len(array.axes)
+    star = next((place for place, axis in enumerate(array.axes) if axis[0] == "*"), count)
+    if star == count and all(axis in bound for axis in array.axes):
+        return [f"{shape} == ({''.join(f'{bound[axis]}, ' for axis in array.axes)})"]
+    tests = [f"len({shape}) {'==' if star == count else '>='} {count - (star < count)}"] if count > 1 or star else []
+    for place, axis in enumerate(array.axes):
+        from_end = place - count
+        if place == star:
+            size = f"{shape}[{star or ''}:{from_end + 1 or ''}]" if count > 1 else shape
+        else:
+            size = f"{shape}[{place if place < star else from_end}]"
+        if axis.isdigit():
+            tests.append(f"{size} == {axis}")
+        elif axis in bound:
+            tests.append(f"{size} == {bound[axis]}")
+        else:
+            bound[axis] = size
+    return tests
+
+
+def _array(piece: str) -> Array:
+    match = _ARRAY.match(" ".join(piece.split()))
+    if not match:
+        raise ValueError(f"expected 'name: kind', 'name: kind[axes]' or 'like name', found {piece!r}")
+    name, like, kind, axes, optional = match.groups()
+    if like is None and kind not in KINDS:
+        raise ValueError(f"expected a kind of {', '.join(KINDS)}, found {kind!r} in {piece!r}")
+    named = None if axes is None else tuple([axis.strip() for axis in axes.split(",") if axis.strip()])
+    return Array(name or "y", kind or "like", named, bool(optional), like)
+
+
+def check_tensors(name: str, *tensors: Any) -> None:
+    """Check that all arguments are tensors of one backend; their dtypes may differ.
+
+    Raises:
+        DtypeError: one is not a tensor; the message says what to do. MixedBackendError: they are on several backends.
+    """
+    for x in tensors:
+        if not isinstance(x, Tensor):
+            raise no_tensor(name, x)
+        if x.backend is not tensors[0].backend:
+            raise MixedBackendError(f"[{name}] expected one backend, found {tensors[0].backend.name} and "
+                                    f"{x.backend.name}")
+
+
+def check_float(name: str, *tensors: Any) -> None:
+    """Raises DtypeError unless all are float tensors that belong together, MixedBackendError if on several backends.
+
+    Those of one dtype do, and those of float32 and one dtype of 16 bits.
+    """
+    backend = dtype = None
+    for x in tensors:
+        if not isinstance(x, Tensor):
+            raise no_tensor(name, x)
+        if x.backend is backend and x.data.dtype == dtype:  # native dtypes compare faster than their names
+            continue
+        if x.dtype not in REALS:
+            raise DtypeError(f"[{name}] expected a float dtype, found {x.dtype}; convert with astype")
+        if backend is None:
+            backend, dtype = x.backend, x.data.dtype
+        elif x.backend is not backend:
+            raise MixedBackendError(f"[{name}] expected one backend, found {backend.name} and {x.backend.name}")
+        else:
+            common_dtype(name, [t.dtype for t in tensors if isinstance(t, Tensor)])
+
+
+def check_beside(name: str, role: str, x: Any, dtype: str, like: Tensor) -> None:
+    """Raises DtypeError unless `x` is a tensor of that dtype, MixedBackendError unless `like` has the same backend."""
+    if not isinstance(x, Tensor) or x.dtype != dtype:
+        raise DtypeError(f"[{name}] {role}: expected {'an' if dtype[0] == 'i' else 'a'} {dtype} tensor, "
+                         f"found {x.dtype if isinstance(x, Tensor) else _described_and_remedied(x)}")
+    if x.backend is not like.backend:
+        raise MixedBackendError(f"[{name}] expected one backend, found {like.backend.name} and {x.backend.name}")
+
+
+def no_tensor(name: str, value: Any) -> DtypeError:
+    """The error for an argument that should have been a tensor."""
+    if isinstance(value, list | tuple) and any(isinstance(x, Tensor) for x in value):
+        remedy = f"give the tensors one by one, {name}(x, y)"
+    elif how_to_unpack(value) == "give list(x)":
+        remedy = f"give its tensors one by one, {name}(*list(x))"
+    else:
+        return DtypeError(f"[{name}] expected a duoln.Tensor, found {_described_and_remedied(value)}")
+    return DtypeError(f"[{name}] expected a duoln.Tensor, found {kind_name(type(value))}; {remedy}")
+
+
+def _described_and_remedied(value: Any) -> str:
+    """The kind of a value that is no tensor, and what makes a tensor of it."""
+    return "None" if value is None else f"{kind_name(type(value))}; {how_to_wrap(value)}"

@@ -1,0 +1,236 @@
+"""The boundary between duoln and a plug-in's code: failures are named, results checked, the working folder restored.
+
+A failure of a task's own code becomes one error that names the task, the method and the line. A listener can neither
+change the run that it hears of nor, if it is a plug-in's, end it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import importlib
+import inspect
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pluggy
+
+from duoln import errors
+from duoln.errors import DuolnError, PluginError, TaskError, words_of
+from duoln.tasks.contract import RESULTS, ContractError, as_it_is, check_attributes, checked_batch
+from duoln.tasks.events import Evaluation, Listener, RunStart, Step
+from duoln.tasks.task import Task
+
+METHODS = tuple(name for name, value in vars(Task).items() if inspect.isfunction(value) and not name.startswith("_"))
+"""All methods of the contract that duoln calls."""
+
+_OF_RESULTS = {"model": ("init",), "optimizer": ("rate_at", "init", "update")}
+"""For a method that gives an object of the author's: the methods of the object that duoln calls."""
+
+
+def named(task: Task, owner: str) -> Task:
+    """A copy of a task whose methods raise a `TaskError` if the task's code fails or its result breaks the contract.
+
+    The same is true of its batches, of the initialisation of its model and of its optimiser. The author's code runs on
+    the author's own object. Errors with an exit code of their own, such as missing data, are not changed, because they
+    tell the user what to do.
+
+    Args:
+        task: the task.
+        owner: the distribution that brings it.
+
+    Raises:
+        PluginError: its attributes are not a task's.
+        TaskError: it cannot be copied.
+    """
+    check_attributes(task)
+    author = _Author(task.name, owner, _file_of(task))
+    result: Task = author.call("copy", as_it_is, copy.copy, task)
+    vars(result)["owner"] = owner
+    for method in METHODS:
+        vars(result)[method] = partial(author.method, method, author.call(method, as_it_is, getattr, task, method))
+    return result
+
+
+class _Author(NamedTuple):
+    """The task and distribution whose code is called."""
+
+    task: str
+    owner: str
+    file: str
+    """The file of the task; empty if the task was made in an interpreter."""
+
+    def method(self, where: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """The checked result of a method of the task; failures of what it gives are named too."""
+        result = self.call(where, RESULTS.get(where, as_it_is), function, *args, **kwargs)
+        if where == "data":
+            return dataclasses.replace(result, train=partial(self.call, where, checked_batch, result.train))
+        if where == "peer":
+            return partial(self.call, where, as_it_is, result)
+        if where not in _OF_RESULTS:
+            return result
+        copied = self.call(where, as_it_is, copy.copy, result)
+        for method in _OF_RESULTS[where]:
+            bound = self.call(where, as_it_is, getattr, result, method)
+            vars(copied)[method] = partial(self.call, where, as_it_is, bound)
+        return copied
+
+    def call(self, where: str, check: Callable[[Any], Any], function: Callable[..., Any], /,
+             *args: Any, **kwargs: Any) -> Any:
+        """The checked result of a call of the author's code; the working folder is the same afterwards."""
+        with staying():
+            try:
+                return check(function(*args, **kwargs))
+            except (TaskError, MemoryError, KeyboardInterrupt):  # already named; no error of the task; the user's wish
+                raise
+            except BaseException as error:  # also sys.exit, which would end an unfinished run with exit code 0
+                if _says_what_to_do(error):
+                    raise
+                text = (words_of(error).splitlines() or ["no message"])[0]
+                said = f": {text}" if isinstance(error, ContractError) else f" raised {type(error).__name__}: {text}"
+                raise TaskError(f"task '{self.task}' of {self.owner}: {where}{said} "
+                                f"({_place(error, self.file, function)}); "
+                                "DUOLN_TRACEBACK=1 shows the whole way there") from error
+
+
+def _says_what_to_do(error: BaseException) -> bool:
+    """Whether an error is one of duoln's own classes, with an exit code of its own."""
+    own = getattr(errors, type(error).__name__, None) is type(error)
+    return own and isinstance(error, DuolnError) and type(error).exit_code != DuolnError.exit_code
+
+
+def _file_of(task: Task) -> str:
+    try:
+        return inspect.getfile(type(task))
+    except (TypeError, OSError):  # made in an interpreter
+        return ""
+
+
+def _place(error: BaseException, own: str, function: Callable[..., Any]) -> str:
+    """The innermost line of the task's own file in the traceback of an error; without one, the first line of the method
+    that was called, because its result is wrong, or the innermost line.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [f"{frame.filename}:{frame.lineno}" for frame in frames if frame.filename == own]
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is not None and code.co_filename == own:
+        lines.insert(0, f"{own}:{code.co_firstlineno}")
+    return lines[-1] if lines else f"{frames[-1].filename}:{frames[-1].lineno}"
+
+
+def refusal(error: BaseException) -> str:
+    """The reason why a plug-in is not used, in one line."""
+    text = [line.strip() for line in words_of(error).splitlines() if line.strip()]
+    # The first line of pluggy's own error does not say what is wrong.
+    lines = text if type(error).__name__ == "PluginValidationError" else text[:1]
+    return f"{type(error).__name__}: {'; '.join(lines) or 'no message'}{_line_of(error)}"
+
+
+def _line_of(error: BaseException) -> str:
+    """Where a plug-in's code failed: the innermost line that is neither duoln's nor of what imports modules."""
+    own = (*(str(Path(module.__file__ or "").parent) for module in (errors, importlib, pluggy)), "<")
+    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError) and error.filename:
+        frames.append((error.filename, error.lineno))
+    outside = [f"{file}:{line}" for file, line in frames if not file.startswith(own)]
+    return f" ({outside[-1]})" if outside else ""
+
+
+@contextlib.contextmanager
+def staying() -> Iterator[None]:
+    """Restore the working folder after the block, because relative paths of the user refer to it, and put back what was
+    taken from the module path, because modules of ours may still have to be imported.
+    """
+    here, path = _folder(), list(sys.path)
+    try:
+        yield
+    finally:
+        if here is not None and _folder() != here:
+            os.chdir(here)
+        if sys.path != path:
+            sys.path.extend([entry for entry in path if entry not in sys.path])
+
+
+def _folder() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:  # it was removed
+        return None
+
+
+@contextlib.contextmanager
+def hearing_interrupts() -> Iterator[list[int]]:
+    """Collects the interrupts during the block, because a task's code may raise KeyboardInterrupt without the user.
+    Outside the main thread this cannot be known, so each counts as the user's.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield [signal.SIGINT]
+        return
+    heard: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        heard.append(number)
+        before(number, frame)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield heard
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class Apart(Listener):
+    """A listener that cannot change a run: it gets copies of what it may write into, and the working folder stays.
+
+    Args:
+        listener: the listener.
+        source: of a plug-in's listener the plug-in and its distribution, for messages.
+        say: takes one line about a failure of a plug-in's listener, which then gets no more events; the run continues.
+            Without it the error of a listener ends the run.
+    """
+
+    def __init__(self, listener: Listener, source: str = "", say: Callable[[str], object] | None = None) -> None:
+        self._listener, self._source, self._say = listener, source, say
+        self._failed = False
+
+    def _tell(self, event: str, *values: Any) -> None:
+        """Raises PluginError under DUOLN_STRICT_PLUGINS=1, where the listener of a plug-in fails."""
+        if self._failed:
+            return
+        try:
+            with staying():
+                getattr(self._listener, event)(*values)
+        except (KeyboardInterrupt, MemoryError):
+            raise
+        except BaseException as error:
+            if self._say is None:
+                raise
+            self._failed = True
+            problem = f"{self._source}: the listener's {event} raised {refusal(error)}"
+            if os.environ.get("DUOLN_STRICT_PLUGINS") == "1":
+                raise PluginError(problem) from error
+            self._say(f"{problem}; it is told of nothing more")
+
+    def on_start(self, event: RunStart) -> None:
+        self._tell("on_start", copy.deepcopy(event))
+
+    def on_memory(self, step_bytes: int) -> None:
+        self._tell("on_memory", step_bytes)
+
+    def on_step(self, event: Step) -> None:
+        self._tell("on_step", event)  # numbers alone
+
+    def on_evaluation(self, event: Evaluation) -> None:
+        self._tell("on_evaluation", copy.deepcopy(event))
+
+    def on_end(self, status: str, result: Mapping[str, Any]) -> None:
+        self._tell("on_end", status, copy.deepcopy(dict(result)))

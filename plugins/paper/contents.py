@@ -1,0 +1,202 @@
+"""The figures, tables, equations and numbered claims of *Layer Normalization* (Ba, Kiros, Hinton 2016), in its order.
+
+Facts that a task has itself (title, settings, the paper's figures for each variant, metrics) are not repeated here.
+Where the paper says "faster" without a number, any saving of updates counts; where it has a number, that number does.
+"""
+
+from __future__ import annotations
+
+from duoln.plugins.paper.claims import Claim, Entry, Length
+from duoln.plugins.paper.findings import robust, stable, stated, unchanged, whole_table
+from duoln.plugins.paper.rules import Metric, alike, at_best, better, less_sensitive, sooner
+from duoln.plugins.theory.statements import SHORT
+
+_EQUATIONS, _GEOMETRY, _MAGNITUDE = "equations", "geometry", "magnitude"
+
+
+def _retrieval(way: str) -> tuple[Metric, ...]:
+    return (*(Metric(f"test_{way}_r{k}", "highest", f"{way} R@{k}", ".1f") for k in (1, 5, 10)),
+            Metric(f"test_{way}_mean_rank", "lowest", f"{way} mean rank", ".1f"))
+
+
+_RECALLS = tuple(Metric(f"dev_image_r{k}", "highest", f"dev image R@{k}", ".1f") for k in (1, 5, 10))
+_RECALL_SUM = Metric("dev_image_sum", "highest", "dev image R@1 + R@5 + R@10", ".1f")
+_OF_PICTURES = Length(88_500, "100 epochs of 885 updates (the authors' code; figure 1 ends at 90,000)")
+
+_READER_ERROR = Metric("valid_error", "lowest", "valid error", ".3f", limit=0.0)
+_OF_READER = Length(800_000, "figure 2's axis")
+
+_SICK_R, _SICK_RHO, _SICK_MSE = (Metric("sick_r", "highest", "SICK r", ".3f"),
+                                 Metric("sick_rho", "highest", "SICK rho", ".3f"),
+                                 Metric("sick_mse", "lowest", "SICK MSE", ".3f"))
+_MR, _CR, _SUBJ, _MPQA = (Metric(f"{name.lower()}_accuracy", "highest", name, ".1f")
+                          for name in ("MR", "CR", "SUBJ", "MPQA"))
+_OF_THOUGHTS = Length(1_000_000, "table 3's caption: 1M updates")
+
+_BOUND = Metric("test_bound", "lowest", "test bound, nats", ".2f")
+_OF_DRAW = Length(78_000, "section 6.4: 200 epochs; 390 updates each")
+
+_WRITING = Metric("train_nll", "lowest", "train nats", ".1f")
+_OF_HANDWRITING = Length(200_000, "figure 5's axis")
+
+_TRAIN_NLL = Metric("train_nll", "lowest", "train NLL")
+_OF_MNIST = Length(25_740, "figure 6: 60 epochs; 429 updates each at batch 128", batch=128)
+
+_TEST_NLL, _TEST_ERROR = Metric("test_nll", "lowest", "test NLL"), Metric("test_error", "lowest", "test error", ".2%")
+_OF_CONVNET = Length(100_000, "not in the paper: 200 epochs of 500 updates, as Salimans and Kingma 2016")
+
+
+def _equation(where: str, text: str, begins: str) -> Claim:
+    return Claim(text, stated(where, begins))
+
+
+def _column(metric: Metric, original: str, plain: str, normalised: str, month: str) -> Claim:
+    """A column of table 3."""
+    return Claim(f"layer norm improves {metric.heading}", better("ln", ("none",), (metric,)),
+                 f"{plain} without, {normalised} with, {month} after a month; original skip-thoughts {original}",
+                 _OF_THOUGHTS)
+
+
+CONTENTS: tuple[Entry, ...] = (
+    Entry("eq. 2", "3", "batch norm of a layer's summed inputs", "",
+          (_equation("eq. 2", "our batch norm is the equation", "batch norm"),), analysis=_EQUATIONS),
+    Entry("eq. 3", "3", "the layer norm of a layer's summed inputs",
+          "no epsilon is given; ours is 1e-5, inside the root", (
+              _equation("eq. 3, 15", "our layer norm is the equation", "layer norm"),), analysis=_EQUATIONS),
+    Entry("eq. 4", "3.1", "the layer-normalised recurrent network",
+          "eq. 4 norms W_h h + W_x x together, so it does see the scale of W_h alone",
+          (_equation("eq. 4", "our layer-normalised RNN is the equation", "layer-normalised RNN"),),
+          analysis=_EQUATIONS),
+    Entry("text", "3.1", "gradients and states of recurrent networks over time",
+          "measured over 100 steps, recurrent weights scaled by 0.5 to 4",
+          tuple(Claim(f"the hidden-to-hidden dynamics of a layer-normalised {cell.upper()} are much more stable",
+                      stable(cell)) for cell in ("rnn", "lstm", "gru")), analysis="stability"),
+    Entry("table 1", "5.1", "which re-scalings and re-centrings leave the output of a normalised layer", "", (
+        Claim("every cell is right", whole_table()),), analysis="invariance"),
+    Entry("eq. 5-7", "5.1", "layer norm under changes of the weights and of one case",
+          "the text has weight norm stay when the dataset is re-scaled; the table, rightly, has not", (
+              Claim("eq. 6: a re-scaled and a re-centred weight matrix leave the output",
+                    unchanged(("layer", "weight matrix re-scaling"), ("layer", "weight matrix re-centring"))),
+              Claim("eq. 7: a re-scaled training case leaves the output",
+                    unchanged(("layer", "single training case re-scaling"))),
+              Claim("text: a re-scaled dataset leaves the output of all three norms",
+                    unchanged(*((norm, "dataset re-scaling") for norm in ("batch", "weight", "layer"))))),
+          analysis="invariance"),
+    Entry("eq. 8", "5.2.1", "KL of a small step is a quadratic form of the Fisher information", "", (
+        Claim("a tenth of a step has a tenth of the error",
+              stated("eq. 8", "KL is the quadratic form", bound=SHORT, form=".2f",
+                     heading="error of a tenth of a step, as a share of the step's")),),
+        analysis=_GEOMETRY),
+    Entry("eq. 9-12", "5.2.2", "the Fisher information of generalised linear models", "", (
+        _equation("eq. 12", "every block is exact", "plain model"),), analysis=_GEOMETRY),
+    Entry("eq. 13-14", "5.2.2", "the Fisher information of normalised models",
+          "layer norm's outputs share mu and sigma, which the equations leave out", (
+              Claim("exact for batch norm", stated("eq. 13", "batch norm")),
+              Claim("exact for weight norm", stated("eq. 13", "weight norm")),
+              Claim("exact for layer norm's gains and biases", stated("eq. 13", "layer norm, blocks of gains")),
+              Claim("exact for layer norm's weights", stated("eq. 13", "layer norm, blocks of weights:",
+                                                                "layer norm, blocks of weights with"))),
+          analysis=_GEOMETRY),
+    Entry("text", "5.2.2", "long weights learn slowly in normalised models", "", (
+        Claim("the norm of w_i doubled, the curvature along it is halved (batch and weight norm)",
+              stated("5.2.2", "batch and weight norm"), "a factor of 1/2; by the exact matrix it is 1/4"),
+        Claim("layer norm's output stays when the norm of one w_i is doubled", stated("5.2.2", "layer norm: |w_i|")),
+        Claim("updates lengthen the weights, so the learning rate falls by itself",
+              stated("5.2.2", "normalised models", "and |W|^2 grows"))), analysis=_GEOMETRY),
+    Entry("text, its end", "5.2.2", "learning the magnitude of the weights is robust to inputs scaled or shifted",
+          "logistic outputs that become sure of their predictions lower the metric of the other models", (
+              Claim("inputs times 4 leave the metric along the gains of batch and layer norm",
+                    robust("inputs x 4", "batch", "layer"), "weight norm and the plain model are not robust"),
+              Claim("inputs plus 3 leave the metric along the gains of batch norm", robust("inputs + 3", "batch")),
+              Claim("inputs plus 3 leave the metric along the gains of layer norm", robust("inputs + 3", "layer"))),
+          analysis=_MAGNITUDE),
+    Entry("table 2", "6.1", "retrieval of captions and images by order embeddings, with and without layer norm",
+          "whether time is updates or seconds; COCO's VGG-19 features are no longer at hand everywhere", (
+              Claim("layer norm improves every metric of caption retrieval",
+                    better("ln", ("none",), _retrieval("caption")),
+                    "R@1 46.6, R@5 79.3, R@10 89.1, mean rank 5.2 without; 48.5, 80.6, 89.8, 5.1 with", _OF_PICTURES),
+              Claim("layer norm improves every metric of image retrieval",
+                    better("ln", ("none",), _retrieval("image")),
+                    "R@1 37.8, R@5 73.6, R@10 85.7, mean rank 7.9 without; 38.9, 74.3, 86.3, 7.6 with", _OF_PICTURES),
+              Claim("layer norm needs 60 % of the time for the baseline's best model",
+                    sooner("ln", "none", (_RECALL_SUM,), 0.6), "60 % of the time", _OF_PICTURES)),
+          task="order_embeddings"),
+    Entry("figure 1", "6.1", "recall of image retrieval on the dev set against updates: R@1 from 34 to 43, R@5 from 71 "
+          "to 78, R@10 from 84 to 90, in 90,000 updates", "the curves have no values in the text",
+          tuple(Claim(f"layer norm needs fewer updates for any {m.heading}", sooner("ln", "none", (m,)), "",
+                      _OF_PICTURES) for m in _RECALLS), task="order_embeddings", curves=True),
+    Entry("figure 2", "6.2", "validation error of the attentive reader against updates, from 1.0 to 0.4 in 800,000",
+          "no number for layer norm; the rule that chose four sentences of a story was not published", (
+              Claim("layer norm trains faster than the baseline", sooner("ln", "none", (_READER_ERROR,)), "",
+                    _OF_READER),
+              Claim("layer norm trains faster than recurrent batch norm", sooner("ln", "bn", (_READER_ERROR,)), "",
+                    _OF_READER),
+              Claim("layer norm ends at a better validation error than the baseline",
+                    better("ln", ("none",), (_READER_ERROR,), at_best), "the baseline's least error is 50.3 %",
+                    _OF_READER),
+              Claim("layer norm ends at a better validation error than both batch norms",
+                    better("ln", ("bn", "bn-everywhere"), (_READER_ERROR,), at_best),
+                    "their least errors are 49.5 and 50.0 %", _OF_READER),
+              Claim("an initial gain of 1 is clearly better than 0.1",
+                    better("ln", ("ln-gain-0.1",), (_READER_ERROR,), at_best), "", _OF_READER)),
+          task="attentive_reader", curves=True),
+    Entry("table 3", "6.3", "skip-thoughts judged by seven figures of other tasks",
+          "BookCorpus is not distributed any more", (
+              _column(_SICK_R, ".848", ".842", ".854", ".858"), _column(_SICK_RHO, ".778", ".767", ".785", ".788"),
+              _column(_SICK_MSE, ".287", ".298", ".277", ".270"), _column(_MR, "75.5", "77.3", "79.5", "79.4"),
+              _column(_CR, "79.3", "81.8", "82.6", "83.1"), _column(_SUBJ, "92.1", "92.6", "93.4", "93.7"),
+              _column(_MPQA, "86.9", "87.9", "89.0", "89.3"),
+              Claim("a month of training improves layer norm's model further (dagger)",
+                    None, "better in six columns of seven", unmeasured="it takes 1.7 million updates")),
+          task="skip_thoughts"),
+    Entry("figure 3", "6.3", "six of table 3's figures against updates, up to a million",
+          "the curves have no values in the text", (
+              Claim("layer norm is faster in each",
+                    sooner("ln", "none", (_SICK_R, _SICK_MSE, _MR, _CR, _SUBJ, _MPQA)), "", _OF_THOUGHTS),),
+          task="skip_thoughts", curves=True),
+    Entry("figure 4", "6.4", "DRAW's bound on binarised MNIST's test set against epochs: baseline, weight norm, layer "
+          "norm, from 100 to 80 nats in 100 epochs",
+          "latent size, windows, clipping and start are not given; the weight norm curve is not described; \"almost "
+          "twice\" is read as 60 % of the updates", (
+              Claim("layer norm converges almost twice as fast", sooner("ln", "none", (_BOUND,), 0.6),
+                    "almost twice as fast", _OF_DRAW),
+              Claim("layer norm ends at a better bound", better("ln", ("none",), (_BOUND,)),
+                    "82.36 nats without, 82.09 with, after 200 epochs", _OF_DRAW)), task="draw", curves=True),
+    Entry("figure 5", "6.5", "negative log-likelihood of handwriting against updates, from 0 to -900 nats in 200,000, "
+          "train and test", "no values; rate, split and which sums are normed are not given; \"comparable\" is read as "
+          "5 %", (
+              Claim("layer norm converges much faster", sooner("ln", "none", (_WRITING,)), "", _OF_HANDWRITING),
+              Claim("its final log-likelihood is comparable", alike(("ln", "none"), _WRITING, 0.05), "",
+                    _OF_HANDWRITING)), task="handwriting", curves=True),
+    Entry("figure 6", "6.6", "permutation-invariant MNIST: train NLL from 1 to 1e-7, test error from .025 to .005, in "
+          "60 epochs, with batches of 128 and 4", "no values; activation, start and rate are not given", (
+              *(Claim(f"layer norm's train NLL falls faster than that of batch norm, batch {size}",
+                      sooner("ln", "bn", (_TRAIN_NLL,), settings={"batch_size": size}), "", _OF_MNIST)
+                for size in (128, 4)),
+              Claim("layer norm is less sensitive to the batch size than batch norm",
+                    less_sensitive(("ln", "bn"), _TRAIN_NLL, "batch_size", (4, 128)), "", _OF_MNIST),
+              Claim("layer norm is also faster than batch norm of the hidden layers alone, batch 128",
+                    sooner("ln", "bn-hidden", (_TRAIN_NLL,), settings={"batch_size": 128}), "not in the paper",
+                    _OF_MNIST)), task="mnist", curves=True),
+    Entry("text", "6.7", "ConvNets with layer norm and batch norm", "no data set, network or number", (
+        Claim("layer norm is faster than no norm", sooner("ln", "none", (_TEST_NLL,)), "", _OF_CONVNET),
+        Claim("batch norm is better than both", better("bn", ("ln", "none"), (_TEST_ERROR,)), "", _OF_CONVNET)),
+        task="convnet", curves=True),
+    Entry("eq. 15-31", "supplement", "the LSTM, the GRU, and the LSTM of DRAW, plain and layer-normalised",
+          "gain and bias are swapped in the sentences below eq. 22, 28 and 31; duoln selftest compares every fused "
+          "rule of a machine with the same cells", (
+              _equation("eq. 17-19", "eq. 15-19: our LSTM is the equations", "LSTM"),
+              _equation("eq. 20-22", "eq. 20-22: our layer-normalised LSTM is the equations", "layer-normalised LSTM"),
+              _equation("eq. 23-25", "eq. 23-25: our GRU is the equations", "GRU"),
+              _equation("eq. 26-28", "eq. 26-28: our layer-normalised GRU is the equations", "layer-normalised GRU"),
+              _equation("eq. 29-31", "eq. 29-31: our LSTM of DRAW is the equations", "LSTM of DRAW")),
+          analysis=_EQUATIONS),
+    Entry("eq. 32-35", "supplement", "curvature when the gains alone move",
+          "eq. 32 drops the spread of the inputs; eq. 35 equates four terms with one", (
+              Claim("eq. 32: batch norm", stated("eq. 32", "batch norm's gains"),
+                    "exact only where Cov[y|x] is constant and outputs are independent"),
+              Claim("eq. 33: layer norm", stated("eq. 33", "layer norm's gains")),
+              Claim("eq. 34: weight norm", stated("eq. 34", "weight norm's gains")),
+              Claim("eq. 35: the plain model, the term of two outputs", stated("eq. 35", "plain model")),
+              Claim("eq. 35: its left side as printed", stated("eq. 35", "the left side"))), analysis=_GEOMETRY),
+)

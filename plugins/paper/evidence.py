@@ -1,0 +1,185 @@
+"""The runs that decide a claim: of one setting, on the best data there is."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+from duoln.errors import DataFormatError, DuolnError
+from duoln.plugins.paper.claims import Answer, Length, Role, RunRule
+from duoln.runs.curve import Curve
+from duoln.runs.curves import read_curves
+from duoln.runs.places import run_folders
+from duoln.tasks.registry import Registry
+from duoln.tasks.settings import make_config
+from duoln.tasks.task import Task
+from duoln.tasks.values import Dataset, Provenance
+
+PROVENANCES: tuple[Provenance, ...] = get_args(Provenance)
+"""Best data first."""
+_NO_PROTOCOL = frozenset({"seed", "evaluate_every", "source"})
+"""Settings that may differ from the paper's without another experiment; the provenance tells which data it was."""
+
+
+class Setting(NamedTuple):
+    """Runs of a variant that differ in nothing but the seed."""
+
+    variant: str
+    config: Mapping[str, Any]
+    """Without the seed."""
+    dataset: Dataset
+    runs: Mapping[int, Curve]
+    """By seed."""
+
+
+class Evidence(NamedTuple):
+    """What decides a claim."""
+
+    settings: Sequence[Setting]
+    """One for each role of the claim's rule."""
+    seeds: Sequence[int]
+    """That all of them have."""
+    seen: Sequence[Answer]
+    """The rule's answer for each seed."""
+    length: Length
+
+    @property
+    def dataset(self) -> Dataset:
+        return self.settings[0].dataset
+
+    @property
+    def runs(self) -> list[Curve]:
+        return [setting.runs[seed] for setting in self.settings for seed in self.seeds]
+
+    @property
+    def shortest(self) -> Curve:
+        """The run with the smallest share of the paper's updates."""
+        return min(self.runs, key=lambda run: _share(run, self.length))
+
+    @property
+    def share(self) -> float:
+        """The updates of the shortest run by the paper's."""
+        return _share(self.shortest, self.length)
+
+    @property
+    def going(self) -> list[Curve]:
+        """Runs that have not ended."""
+        return [run for run in self.runs if run.result.get("status") != "done"]
+
+
+def _share(run: Curve, length: Length) -> float:
+    share: float = run.points[-1]["step"] / length.at(run.config["batch_size"])
+    return share
+
+
+def read_runs(registry: Registry, folders: Iterable[Path], refused: list[str]) -> dict[str, list[Setting]]:
+    """The runs of each task in some folders, with at least one evaluation; what cannot be read goes to `refused`."""
+    runs: dict[str, list[Curve]] = {}
+    for path in dict.fromkeys(run for folder in folders for run in run_folders(folder)):
+        try:
+            [run] = read_curves([path])
+            if run.task in registry.tasks and run.points:
+                _check(run)
+                runs.setdefault(run.task, []).append(run)
+        except DuolnError as error:
+            refused.append(str(error))
+    return {task: _by_setting(registry.tasks[task].task, of_task) for task, of_task in runs.items()}
+
+
+def _check(run: Curve) -> None:
+    """Raises DataFormatError for a provenance or a figure that is none."""
+    if run.dataset.provenance not in PROVENANCES:
+        raise DataFormatError(run.path, 0, f"a provenance of {', '.join(PROVENANCES)}",
+                              repr(run.dataset.provenance))
+    seed = run.config.get("seed")
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise DataFormatError(run.path, 0, "a whole number as seed", f"{seed!r:.60}")
+    for key, known in run.last.items():
+        value = run.result.get(key, known)
+        if isinstance(known, int | float) and (not isinstance(value, int | float) or isinstance(value, bool)):
+            raise DataFormatError(run.path, 0, f"a number as {key} of the run's end", f"{value!r:.60}")
+
+
+def _by_setting(task: Task, runs: Sequence[Curve]) -> list[Setting]:
+    """Of runs that are equal in seed and settings the longest counts, and of these the newest.
+
+    A run counts as one of its variant only if its settings are those of the variant.
+    """
+    groups: dict[str, Setting] = {}
+    for run in sorted(runs, key=lambda run: (run.points[-1]["step"], _time(run))):
+        if run.variant not in task.variants or any(
+                run.config.get(key) != value for key, value in task.variants[run.variant].items()):
+            continue
+        config = {key: value for key, value in run.config.items() if key != "seed"}
+        key = repr((run.variant, run.dataset, sorted(config.items())))
+        setting = groups.setdefault(key, Setting(run.variant, config, run.dataset, {}))
+        groups[key] = setting._replace(runs={**setting.runs, run.config["seed"]: run})
+    return list(groups.values())
+
+
+def _time(run: Curve) -> str:
+    time = run.starts[-1].get("time") if run.starts else None
+    return time if isinstance(time, str) else ""
+
+
+def choose(task: Task, rule: RunRule, length: Length, settings: Sequence[Setting]) -> Evidence | None:
+    """The runs for a rule: the best data, then the largest share of the paper's length, then the most seeds.
+
+    The settings of all roles are equal, but for what the variants and the rule say, and the seed. None if no settings
+    are.
+    """
+    candidates = [_evidence(rule, length, chosen) for chosen in _comparable(task, rule, settings)]
+    return max((c for c in candidates if c is not None), default=None, key=lambda c: (
+        -PROVENANCES.index(c.dataset.provenance), c.share, len(c.seeds), max(map(_time, c.runs))))
+
+
+def _comparable(task: Task, rule: RunRule, settings: Sequence[Setting]) -> Iterable[tuple[Setting, ...]]:
+    apart = {"seed", *rule.free, *(key for role in rule.roles for key in (*task.variants.get(role.variant, ()),
+                                                                          *role.settings))}
+    by_common: dict[str, list[list[Setting]]] = {}
+    for place, role in enumerate(rule.roles):
+        for setting in settings:
+            if fits(role, setting):
+                common = sorted((key, value) for key, value in setting.config.items() if key not in apart)
+                group = by_common.setdefault(repr((setting.dataset, common)), [[] for _ in rule.roles])
+                group[place].append(setting)
+    return (chosen for group in by_common.values() for chosen in itertools.product(*group)
+            if _one_setting(task, rule, chosen))
+
+
+def _one_setting(task: Task, rule: RunRule, chosen: Sequence[Setting]) -> bool:
+    """Whether settings that one variant overrides are equal among the others."""
+    for key in {key for role in rule.roles for key in task.variants.get(role.variant, ())}:
+        if key not in rule.free and len({repr(s.config.get(key)) for s in chosen
+                                         if key not in task.variants[s.variant]}) > 1:
+            return False
+    return True
+
+
+def fits(role: Role, setting: Setting) -> bool:
+    """Whether runs can have a role."""
+    return setting.variant == role.variant and all(
+        setting.config.get(key) == value for key, value in role.settings.items())
+
+
+def _evidence(rule: RunRule, length: Length, chosen: Sequence[Setting]) -> Evidence | None:
+    """What the seeds say that all settings have; None if they have none in common, or lack the rule's figures."""
+    seen = {}
+    for seed in sorted(set.intersection(*(set(s.runs) for s in chosen))):
+        of_seed = rule.judge([s.runs[seed] for s in chosen])
+        if of_seed is not None:
+            seen[seed] = of_seed
+    return Evidence(chosen, list(seen), list(seen.values()), length) if seen else None
+
+
+def differences(task: Task, setting: Setting) -> dict[str, tuple[Any, Any]]:
+    """The settings that differ from the paper's, as (ours, the paper's), if the task has a preset `paper`."""
+    if "paper" not in task.presets or setting.variant not in task.variants:
+        return {}
+    protocol = json.loads(json.dumps(dataclasses.asdict(make_config(task, setting.variant, "paper"))))
+    return {key: (setting.config[key], value) for key, value in protocol.items()
+            if key not in _NO_PROTOCOL and key in setting.config and setting.config[key] != value}

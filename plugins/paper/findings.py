@@ -1,0 +1,184 @@
+"""The findings that `duoln analyze --out` has written, and rules that decide a claim from one.
+
+The findings of the present analyses are kept beside them.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from duoln.errors import DataFormatError, DuolnError
+from duoln.plugins.paper.claims import Answer, Figure, FindingRule, all_hold
+from duoln.plugins.theory import statements
+from duoln.plugins.theory.statements import EXACT, WRONG
+from duoln.runs.folder import read_json
+
+KEPT = Path(statements.__file__).resolve().parent / "results"
+KINDS = ("equations", "stability", "invariance", "geometry", "magnitude", "shift", "smoothness")
+"""The kinds of `duoln analyze`."""
+Content = Mapping[str, Any]
+
+
+class Finding(NamedTuple):
+    """The result of a kind of `duoln analyze`."""
+
+    path: Path
+    time: str
+    summary: str
+    content: Content
+
+
+# Rules ------------------------------------------------------------------------------------------------------
+
+def stated(where: str, *begins: str, heading: str = "relative error", form: str = ".1e",
+           bound: float | None = None) -> FindingRule:
+    """The errors of statements of the equations or the geometry are at most the limits that the analysis gives them.
+
+    Args:
+        where: as in the statements.
+        begins: the beginnings of their texts.
+        heading: of the figure that is called an error there.
+        form: how the figure is written.
+        bound: the limit, where it is more than rounding.
+    """
+    def answer(content: Content) -> Answer:
+        figures, answers = [], []
+        for begin in begins:
+            [statement] = [s for s in content["statements"] if s["where"] == where and s["text"].startswith(begin)]
+            error = float(statement["error"])
+            figures.append(Figure(heading, statement["text"] if len(begins) > 1 else "", error, form))
+            answers.append(True if error <= statement["limit"] else False if error >= WRONG else None)
+        return Answer(all_hold(answers), figures)
+
+    return FindingRule(f"the {heading} is rounding (at least {WRONG:.0%}: it does not hold)" if bound is None else
+                       f"{heading}: at most {bound:g}", answer)
+
+
+def unchanged(*cells: tuple[str, str]) -> FindingRule:
+    """The outputs stay in some cells of table 1, given as (norm, transformation)."""
+    def answer(content: Content) -> Answer:
+        by_place = {(c["norm"], c["transformation"]): c for c in content["cells"]}
+        chosen = [by_place[cell] for cell in cells]
+        return Answer(all_hold([c["measured"] for c in chosen]), [
+            Figure(f"greatest relative change, {c['transformation']}", f"{c['norm']} norm", float(c["greatest"]), ".1e")
+            for c in chosen])
+
+    return FindingRule("the output changes by no more than epsilon and rounding can cause", answer)
+
+
+def whole_table() -> FindingRule:
+    """Every cell of table 1 is as the paper has it."""
+    def answer(content: Content) -> Answer:
+        agreeing = [c["measured"] is c["expected"] for c in content["cells"]]
+        return Answer(None if any(c["measured"] is None for c in content["cells"]) else all(agreeing), [
+            Figure(f"of {len(agreeing)} cells as in the paper", "", sum(agreeing), ".0f")])
+
+    return FindingRule("each of the 18 outputs stays or changes as the table has it", answer)
+
+
+def robust(change: str, *norms: str) -> FindingRule:
+    """A change of the inputs leaves the metric along the gains of some models, in both families of outputs."""
+    def answer(content: Content) -> Answer:
+        figures, answers = [], []
+        for norm in norms:
+            moved = max(abs(float(e[end]) - 1) for e in content["effects"] for end in ("least", "greatest")
+                        if (e["change"], e["norm"]) == (change, norm))
+            figures.append(Figure("greatest relative change", f"{norm} norm", moved, ".1e"))
+            answers.append(True if moved <= EXACT else False if moved >= WRONG else None)
+        return Answer(all_hold(answers), figures)
+
+    return FindingRule(f"{change}: the metric along each gain changes by rounding alone "
+                       f"(at least {WRONG:.0%}: it does not hold)", answer)
+
+
+def stable(cell: str) -> FindingRule:
+    """The gradient at the first time step spans fewer powers of ten over the scales of W_h with layer norm."""
+    def answer(content: Content) -> Answer:
+        layer, none = (_span(w["gradient"][0] for w in content["walks"]
+                             if (w["cell"], w["norm"], w["scaled"]) == (cell, norm, "w_h"))
+                       for norm in ("layer", "none"))
+        what = "powers of ten that the gradient spans"
+        return Answer(layer < none, [Figure(what, "ln", layer, ".1f"), Figure(what, "none", none, ".1f")])
+
+    return FindingRule("the gradient that reaches the first time step spans fewer powers of ten, over all scales of "
+                       "the recurrent weights, than in the plain network", answer)
+
+
+def _span(gradients: Iterable[float]) -> float:
+    """The powers of ten between the least and the greatest; infinite for an overflow or a gradient of zero."""
+    values = [float(g) for g in gradients]
+    if not all(math.isfinite(g) and g > 0 for g in values):
+        return math.inf
+    return math.log10(max(values) / min(values))
+
+
+def moves_less(variant: str) -> FindingRule:
+    """The inputs of every layer move less between updates than in the plain network, with every seed."""
+    def answer(content: Content) -> Answer:
+        moved: dict[tuple[str, str, str], list[float]] = {}
+        for kind in ("deviations", "means"):
+            for movement in content["movements"]:
+                key = (kind, movement["layer"], movement["variant"])
+                moved.setdefault(key, []).append(statistics.fmean(movement[kind]))
+        return _lower([(f"movement of {kind}", f"{layer}:", of_seeds, moved[kind, layer, "none"])
+                       for (kind, layer, name), of_seeds in moved.items() if name == variant])
+
+    return FindingRule("in every layer the means and the deviations of the units' inputs move less between updates, "
+                       "with every seed; not if in one layer they move more, with every seed", answer)
+
+
+def smoother(variant: str) -> FindingRule:
+    """The Lipschitz constants of the loss and of its gradient are lower than the plain network's, with every seed."""
+    def answer(content: Content) -> Answer:
+        return _lower([("constant", f"of the {kind}:", *(
+            [statistics.geometric_mean(c[kind]) for c in content["constants"] if c["variant"] == name]
+            for name in (variant, "none"))) for kind in ("loss", "gradient")])
+
+    return FindingRule("the constants of the loss and of its gradient along the gradient, their geometric mean over "
+                       "the training, are lower with every seed; not if one of them is higher with every seed", answer)
+
+
+def _lower(rows: Iterable[tuple[str, str, Sequence[float], Sequence[float]]]) -> Answer:
+    """Each row has a figure of each seed, then the plain network's: it is lower with every seed."""
+    figures, answers = [], []
+    for what, who, ours, plain in rows:
+        shares = [own / without for own, without in zip(ours, plain, strict=True)]
+        figures.append(Figure(f"{what} by that of none, median of {len(shares)} seeds", who,
+                              statistics.median(shares), ".2f"))
+        answers.append(True if max(shares) < 1 else False if min(shares) > 1 else None)
+    return Answer(all_hold(answers), figures)
+
+
+# Files ------------------------------------------------------------------------------------------------------
+
+def read_finding(path: Path) -> Finding:
+    """A finding.
+
+    Raises:
+        CheckpointError: the file is not there. DataFormatError: it is no finding.
+    """
+    content = read_json(path)
+    for key in ("analysis", "time", "summary"):
+        if not isinstance(content.get(key), str):
+            raise DataFormatError(path, 0, f"a text as {key}", f"{content.get(key)!r:.60}")
+    return Finding(path, content["time"], content["summary"], content)
+
+
+def newest_findings(folders: Sequence[Path], refused: list[str]) -> dict[str, Finding]:
+    """The newest finding of each kind in some folders; what cannot be read is added to `refused`."""
+    newest: dict[str, Finding] = {}
+    for path in (folder / f"{kind}.json" for kind in KINDS for folder in folders):
+        if not path.is_file():
+            continue
+        try:
+            finding = read_finding(path)
+        except DuolnError as error:
+            refused.append(str(error))
+            continue
+        if path.stem not in newest or finding.time > newest[path.stem].time:
+            newest[path.stem] = finding
+    return newest

@@ -1,0 +1,197 @@
+"""`duoln paper`: every figure, table and claim of the paper, with our evidence for it and the verdict."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from duoln.cli import facts
+from duoln.errors import UsageError
+from duoln.system.filesystem import check_regular
+from duoln.system.paths import path_argument
+from duoln.tasks import Command
+
+if TYPE_CHECKING:
+    from duoln.plugins.paper.claims import Entry
+    from duoln.plugins.paper.evidence import Evidence
+    from duoln.plugins.paper.standing import Standing
+    from duoln.tasks.registry import Registry
+
+_RUNS = Path("runs")
+_WIDE = 140
+"""On a terminal with at least so many columns the result is a table; on a narrower one and in a pipe it is lines."""
+_PAGES = (".html", ".htm")
+
+
+def _add_options(paper: argparse.ArgumentParser) -> None:
+    paper.add_argument("--runs", action="append", type=path_argument, metavar="DIR",
+                       help="runs to look in, or one run; may be repeated (default: runs, and what is kept beside the "
+                            "code)")
+    paper.add_argument("--section", metavar="NUMBER", help="only the claims of this section, such as 6 or 6.5")
+    paper.add_argument("--verdict", metavar="WORDS", help="only the claims with this verdict, such as 'does not hold'")
+    paper.add_argument("--html", type=path_argument, metavar="FILE.html",
+                       help="write one page that any browser opens: the paper's figures beside ours")
+    facts.add_plugin_option(paper)
+    paper.add_argument("--json", action="store_true", help="as one JSON object on stdout")
+
+
+def _paper(args: argparse.Namespace) -> int:
+    from duoln.cli import console
+    from duoln.cli.rows_table import RowsTable
+    from duoln.plugins.paper.page import TITLE
+    from duoln.plugins.paper.standing import by_entry, standings, tally
+    from duoln.tasks.registry import Registry
+
+    if args.html is not None and args.html.suffix.lower() not in _PAGES:
+        raise UsageError(f"[paper] expected a page's name, which ends in {' or '.join(_PAGES)}; found {args.html}")
+    registry = Registry(asked=args.plugins)
+    folders = args.runs or _kept(registry)
+    rows, refused = standings(registry, folders)
+    if not any(row.evidence for row in rows):
+        console.say("no runs that decide a claim: it wants runs of all the variants that it compares, with one "
+                    "setting; --runs names the folder of your runs")
+    for line in refused:
+        console.say(f"left out: {line}", style="yellow")
+    rows = _asked_for(rows, args.section, args.verdict)
+    if args.html is not None:
+        from duoln.plugins.paper.page import write_page
+
+        check_regular(args.html)
+        console.say(f"wrote {write_page(rows, args.html, console.number)}")
+    counts = tally(rows)
+    if args.json:
+        tasks = [entry.task for entry in registry.tasks.values()]
+        console.put_json({"paper": [_as_json(row) for row in rows], "verdicts": counts, "refused": refused,
+                          "tables": [table._asdict() for task in tasks for table in task.reference_tables()]})
+    elif args.html is None and not rows:
+        where, which = (f" of section {args.section}" if args.section else "",
+                        f" has the verdict {args.verdict!r}" if args.verdict else "")
+        console.put(f"no claim{where}{which or ' was found'}")
+    elif args.html is None:
+        console.show(RowsTable(TITLE, ("claim", "verdict", "where"), [
+            (row.claim.text, row.verdict, f"{row.entry.where} ({row.entry.section})") for row in rows]), data=True)
+        console.put("")
+        if console.width() >= _WIDE:
+            cells = [row for entry, of_entry in by_entry(rows) for row in _cells(entry, of_entry)]
+            table = RowsTable("What each verdict is from", (
+                "where", "claim, and its command", "verdict", "the paper's", "ours", "data, length, seeds"), cells,
+                whole=(0,), ruled=True)
+            console.show(table, data=True)
+        else:
+            for entry, of_entry in by_entry(rows):
+                for line in _lines(entry, of_entry):
+                    console.put(line)
+        console.put(", ".join(f"{word}: {count}" for word, count in counts.items()))
+        if not (args.section or args.verdict):
+            console.say("for a part: --section 6.5, --verdict holds; a page with links and curves: --html FILE.html")
+    return 0
+
+
+def _asked_for(rows: Sequence[Standing], section: str | None, verdict: str | None) -> list[Standing]:
+    """The claims of a section, with the sections inside it, and of a verdict.
+
+    Raises:
+        UsageError: no claim is of this section, or there is no such verdict.
+    """
+    from duoln.core.arguments import did_you_mean
+    from duoln.plugins.paper.verdict import VERDICTS
+
+    if verdict is not None and verdict not in VERDICTS:
+        raise UsageError(f"[paper] --verdict: expected one of {', '.join(map(repr, VERDICTS))}; found {verdict!r}"
+                         f"{did_you_mean(verdict, VERDICTS)}")
+    of_section = [row for row in rows if section is None or f"{row.entry.section}.".startswith(f"{section}.")]
+    if not of_section:
+        known = dict.fromkeys(row.entry.section for row in rows)
+        raise UsageError(f"[paper] --section: expected one of {', '.join(known)}, or what it begins with; "
+                         f"found {section!r}")
+    return [row for row in of_section if verdict in (None, row.verdict)]
+
+
+def _kept(registry: Registry) -> list[Path]:
+    """The user's runs, and the runs and findings that are kept beside the code."""
+    from duoln.plugins.paper.findings import KEPT
+    from duoln.runs import kept
+
+    folders = [_RUNS, *(kept.home(entry.task) for entry in registry.tasks.values()), KEPT]
+    return [folder for folder in folders if folder.is_dir()]
+
+
+def _cells(entry: Entry, rows: Sequence[Standing]) -> Iterator[tuple[str, ...]]:
+    """A row for each claim; the first one names the entry."""
+    from duoln.cli import console
+
+    for row in rows:
+        first = row is rows[0]
+        claim = "\n".join([row.claim.text, *(f"to decide it: {command}" for command in row.commands),
+                           *([f"open: {entry.open}"] if first and entry.open else [])])
+        yield (f"{entry.where}\n({entry.section})" if first else "", claim,
+               "\n".join(filter(None, [row.verdict, row.so_far])), row.claim.published,
+               row.figures(console.number) or row.missing, "\n".join(filter(None, [row.data, row.length, row.seeds])))
+
+
+def _lines(entry: Entry, rows: Sequence[Standing]) -> Iterator[str]:
+    from duoln.cli import console
+
+    yield f"{entry.where} ({entry.section}): {entry.shows}"
+    settings = ""
+    for row in rows:
+        yield f"  {row.claim.text}: {row.verdict}{'; ' + row.so_far if row.so_far else ''}"
+        for command in row.commands:
+            yield f"    to decide it: {command}"
+        if row.claim.published:
+            yield f"    the paper: {row.claim.published}"
+        if row.measured:
+            basis = "; ".join(filter(None, [row.data, row.length, row.seeds]))
+            yield f"    ours: {row.figures(console.number)} ({basis})"
+        if row.evidence:
+            yield f"    runs: {'; '.join(_folders(row))}"
+        changed = ", ".join(f"{key} {ours} (paper: {theirs})" for key, (ours, theirs) in row.differs.items())
+        if changed:
+            yield f"    settings: {'as above' if changed == settings else changed}"
+        settings = changed or settings
+        if row.missing:
+            yield f"    open: {row.missing}"
+    if entry.open:
+        yield f"  open: {entry.open}"
+
+
+def _folders(row: Standing) -> Iterator[str]:
+    """The folders of a claim's runs, each with the runs in it; one that belongs to the task's package begins there."""
+    from duoln.runs import kept
+
+    below: dict[Path, dict[str, None]] = {}
+    for run in row.evidence.runs if row.evidence else ():
+        below.setdefault(run.path.parent, {})[run.path.name] = None
+    package = kept.home(row.task).parent if row.task else None
+    for folder, names in below.items():
+        inside = package is not None and folder.is_relative_to(package)
+        yield f"{folder.relative_to(package.parent) if package and inside else folder}: {', '.join(names)}"
+
+
+def _as_json(row: Standing) -> dict[str, Any]:
+    rule = row.claim.rule
+    return {
+        "where": row.entry.where, "section": row.entry.section, "shows": row.entry.shows, "claim": row.claim.text,
+        "rule": None if rule is None else rule.words, "verdict": row.verdict,
+        "so_far": row.so_far or None, "published": row.claim.published or None, "commands": row.commands,
+        "task": row.entry.task or None, "references": dict(row.task.references) if row.task else {},
+        "figures": [measured._asdict() for measured in row.measured],
+        "evidence": _evidence(row.evidence) if row.evidence else None, "settings": row.differs, "open": row.open,
+        "finding": None if row.finding is None else {
+            "path": str(row.finding.path), "time": row.finding.time, "summary": row.finding.summary}}
+
+
+def _evidence(evidence: Evidence) -> dict[str, Any]:
+    run = evidence.shortest
+    return {"dataset": evidence.dataset._asdict(), "updates": run.points[-1]["step"],
+            "paper_updates": evidence.length.at(run.config["batch_size"]), "length_source": evidence.length.source,
+            "share": evidence.share, "seeds": list(evidence.seeds),
+            "holds": [seen.holds for seen in evidence.seen],
+            "runs": [{"path": str(curve.path), "variant": curve.variant, "seed": curve.config["seed"]}
+                     for curve in evidence.runs]}
+
+
+COMMAND = Command("paper", "every figure, table and claim of the paper, our evidence, the verdict", _add_options,
+                  _paper)

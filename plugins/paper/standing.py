@@ -1,0 +1,236 @@
+"""How far each claim of the paper is reproduced: claims, joined with tasks, runs and findings."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from duoln.errors import CheckpointError
+from duoln.plugins.paper import verdict
+from duoln.plugins.paper.chapter import CHAPTER
+from duoln.plugins.paper.claims import Claim, Entry, Figure, FindingRule, RunRule
+from duoln.plugins.paper.contents import CONTENTS
+from duoln.plugins.paper.evidence import PROVENANCES, Evidence, Setting, choose, differences, fits, read_runs
+from duoln.plugins.paper.findings import Finding, newest_findings
+from duoln.plugins.paper.verdict import Verdict
+from duoln.tasks.registry import Registry
+from duoln.tasks.task import Task
+
+ENTRIES: tuple[Entry, ...] = (*CONTENTS, *CHAPTER)
+
+
+class Measured(NamedTuple):
+    """A number behind a verdict: one value for each seed, or one of an exact computation."""
+
+    what: str
+    who: str
+    form: str
+    values: Sequence[float | None]
+
+    def words(self, number: Callable[[Any, str], str]) -> str:
+        """The median, and the range of several seeds; seeds that cannot tell are left out."""
+        ordered = sorted(math.inf if value is None else value for value in self.values
+                         if value is None or not math.isnan(value))
+        if not ordered:
+            return f"{self.who} cannot be told, the first evaluation comes too late".strip()
+        median, low, high = (_written(value, self.form, number) for value in (
+            statistics.median(ordered), ordered[0], ordered[-1]))
+        return f"{self.who} {median}".strip() + (f" ({low} to {high})" if len(ordered) > 1 else "")
+
+
+def _share(share: float) -> str:
+    """In percent, with two digits where it is small."""
+    return f"{share:.0%}" if share >= 0.1 else f"{100 * share:.2g}%"
+
+
+def _written(value: float, form: str, number: Callable[[Any, str], str]) -> str:
+    return number(value, form) if math.isfinite(value) else "not reached"
+
+
+class Standing(NamedTuple):
+    """The state of one claim."""
+
+    entry: Entry
+    claim: Claim
+    task: Task | None
+    missing: str
+    """Why there is no evidence, if there is none."""
+    verdict: Verdict
+    so_far: str
+    """What is seen where the seeds do not agree, or that is no verdict yet."""
+    evidence: Evidence | None
+    finding: Finding | None
+    measured: Sequence[Measured]
+    settings: Sequence[Setting] = ()
+    """All runs of the task."""
+
+    @property
+    def commands(self) -> list[str]:
+        """What reproduces the evidence."""
+        if not isinstance(self.claim.rule, RunRule):
+            return [] if self.claim.rule is None else [f"duoln analyze {self.entry.analysis}"]
+        if self.task is None:
+            return []
+        paper = " --preset paper" if "paper" in self.task.presets else ""
+        by_settings: dict[str, list[str]] = {}
+        for role in self.claim.rule.roles:
+            chosen = "".join(f" --set {key}={value}" for key, value in role.settings.items())
+            by_settings.setdefault(chosen, []).append(role.variant)
+        return [f"duoln run {self.task.name}{paper} --variant {','.join(variants)}{chosen}"
+                for chosen, variants in by_settings.items()]
+
+    @property
+    def differs(self) -> dict[str, tuple[Any, Any]]:
+        """Settings of the runs that are not the paper's, as (ours, the paper's)."""
+        if self.evidence is None or self.task is None:
+            return {}
+        return {key: values for setting in self.evidence.settings
+                for key, values in differences(self.task, setting).items()}
+
+    @property
+    def open(self) -> list[str]:
+        """What is still open on our side, then on the paper's."""
+        ours = [self.missing] if self.missing else []
+        if self.evidence:
+            if self.evidence.dataset.provenance != PROVENANCES[0]:
+                ours.append(f"on {self.evidence.dataset.provenance} data only")
+            if self.evidence.going:
+                ours.append(f"{len(self.evidence.going)} of {len(self.evidence.runs)} runs not ended")
+            if self.differs:
+                ours.append(f"not the paper's: {', '.join(self.differs)}")
+        return [*ours, *([self.entry.open] if self.entry.open else [])]
+
+    @property
+    def length(self) -> str:
+        """The updates of the shortest run, by the paper's."""
+        if self.evidence is None:
+            return ""
+        run = self.evidence.shortest
+        return (f"{run.points[-1]['step']:,} of {self.evidence.length.at(run.config['batch_size']):,} updates "
+                f"({_share(self.evidence.share)})")
+
+    @property
+    def seeds(self) -> str:
+        """How many seeds, in words."""
+        count = len(self.evidence.seeds) if self.evidence else 0
+        return f"{count} seed{'' if count == 1 else 's'}" if count else ""
+
+    @property
+    def data(self) -> str:
+        """What the evidence was measured on."""
+        if self.evidence:
+            return self.evidence.dataset.label
+        if self.finding is None:
+            return ""
+        of_training: str = self.finding.content.get("dataset", "")
+        return of_training or f"exact, {self.finding.content.get('dtype', 'float64')}"
+
+    def figures(self, number: Callable[[Any, str], str]) -> str:
+        """Our numbers, with a text for each."""
+        return "; ".join(f"{what}: {', '.join(m.words(number) for m in of_what)}"
+                         for what, of_what in groupby(self.measured, key=lambda m: m.what))
+
+
+def standings(registry: Registry, folders: Sequence[Path]) -> tuple[list[Standing], list[str]]:
+    """Every claim with the evidence for it in some folders.
+
+    Args:
+        registry: the tasks.
+        folders: each is a run, a folder of runs, or a folder of such folders, as `runs` is.
+
+    Returns:
+        The standings, and a line for each run or finding that could not be read.
+
+    Raises:
+        CheckpointError: a folder that is not there, or cannot be read.
+    """
+    for folder in folders:
+        if not folder.is_dir():
+            raise CheckpointError(f"{folder}: expected a folder of runs, found "
+                                  f"{'a file' if folder.exists() else 'nothing there'}")
+    places = list(dict.fromkeys(place for folder in folders for place in _below(folder)))
+    refused: list[str] = []
+    settings = read_runs(registry, places, refused)
+    findings = newest_findings(places, refused)
+    broken = {b.name: b.reason for b in registry.broken}
+    rows = []
+    for entry in ENTRIES:
+        task = registry.tasks[entry.task].task if entry.task in registry.tasks else None
+        missing = ""
+        if entry.task and task is None:
+            missing = f"plug-in {entry.task} is broken: {broken[entry.task]}" if entry.task in broken else \
+                f"no plug-in {entry.task} is loaded"
+        for claim in entry.claims:
+            if claim.rule is None:
+                rows.append(Standing(entry, claim, task, missing or claim.unmeasured, "not measured", "", None, None,
+                                     [], settings.get(entry.task, [])))
+            elif isinstance(claim.rule, RunRule):
+                rows.append(_by_runs(entry, claim, claim.rule, task, missing, settings.get(entry.task, [])))
+            else:
+                rows.append(_by_finding(entry, claim, claim.rule, findings.get(entry.analysis), refused))
+    return rows, list(dict.fromkeys(refused))
+
+
+def _below(folder: Path) -> list[Path]:
+    """The folder and the folders in it: runs and findings are in one of these, or right below."""
+    try:
+        return [folder, *sorted(p for p in folder.iterdir() if p.is_dir())]
+    except OSError as error:
+        raise CheckpointError(f"{folder}: cannot be read: {error.strerror or error}") from error
+
+
+def _by_finding(entry: Entry, claim: Claim, rule: FindingRule, finding: Finding | None,
+                refused: list[str]) -> Standing:
+    missing = f"no finding kept: duoln analyze {entry.analysis} --out runs/theory"
+    if finding is not None:
+        try:
+            answer = rule.answer(finding.content)
+        except (KeyError, TypeError, ValueError, IndexError):
+            refused.append(f"{finding.path}: expected a finding of the present analysis, found another; "
+                           f"duoln analyze {entry.analysis} --out makes it")
+        else:
+            return Standing(entry, claim, None, "", verdict.of_seeds([answer.holds], 1.0),
+                            "" if answer.holds is not None else "so far: it is not clear", None, finding,
+                            _over_seeds([answer.figures]))
+    return Standing(entry, claim, None, missing, "not measured", "", None, None, [])
+
+
+def _by_runs(entry: Entry, claim: Claim, rule: RunRule, task: Task | None, missing: str,
+             settings: Sequence[Setting]) -> Standing:
+    evidence = None
+    if task is not None and claim.length is not None:
+        evidence = choose(task, rule, claim.length, settings)
+    if evidence is None:
+        return Standing(entry, claim, task, missing or claim.unmeasured or _lacking(rule, settings),
+                        verdict.of_seeds([], 0.0), "", None, None, [], settings)
+    seeds = [seen.holds for seen in evidence.seen]
+    decided = verdict.of_seeds(seeds, evidence.share, rule.whole)
+    return Standing(entry, claim, task, "", decided, "" if decided in verdict.AGREED else verdict.so_far(seeds),
+                    evidence, None, _over_seeds([seen.figures for seen in evidence.seen]), settings)
+
+
+def _lacking(rule: RunRule, settings: Sequence[Setting]) -> str:
+    """Which runs a rule needs that are not there."""
+    names = dict.fromkeys(" ".join([role.variant, *(f"({key} {value})" for key, value in role.settings.items())])
+                          for role in rule.roles if not any(fits(role, setting) for setting in settings))
+    return f"no run of {', '.join(names)}" if names else "no runs of one setting and seed that have the figures"
+
+
+def _over_seeds(of_seeds: Sequence[Sequence[Figure]]) -> list[Measured]:
+    """The figures of all seeds, which have the same ones in the same order, as rows."""
+    return [Measured(same[0].what, same[0].who, same[0].form, [figure.value for figure in same])
+            for same in zip(*of_seeds, strict=True)]
+
+
+def by_entry(rows: Iterable[Standing]) -> list[tuple[Entry, list[Standing]]]:
+    """The claims of each entry."""
+    return [(entry, list(of_entry)) for entry, of_entry in groupby(rows, key=lambda row: row.entry)]
+
+
+def tally(rows: Sequence[Standing]) -> dict[Verdict, int]:
+    """How many claims have each verdict."""
+    return {word: sum(row.verdict == word for row in rows) for word in verdict.VERDICTS}

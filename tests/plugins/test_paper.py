@@ -1,0 +1,177 @@
+"""`duoln paper` as a user meets it, on what is kept beside the code."""
+
+import json
+from html.parser import HTMLParser
+
+import pytest
+
+from duoln.cli import main
+from duoln.plugins.paper.standing import ENTRIES
+from duoln.runs import kept
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """A folder without runs."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def document(capsys):
+    assert main(["paper", "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_in_a_pipe_every_figure_has_its_data_beside_it(capsys):
+    assert main(["paper", "--plugin", "mnist"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    at = lines.index("    to decide it: duoln run mnist --preset paper --variant ln,bn --set batch_size=128")
+    assert "falls faster than that of batch norm, batch 128: " in lines[at - 1]
+    assert lines[at + 1].startswith("    ours: ") and " updates (" in lines[at + 1] and " seed" in lines[at + 1]
+    assert lines[at + 2].startswith("    runs: mnist/results/batch-128: ") and ", ln-seed1" in lines[at + 2]
+    assert all(any(line.startswith(f"{entry.where} ({entry.section}): ") for line in lines) for entry in ENTRIES)
+    assert lines[-1].startswith("holds: ")
+
+
+def test_every_row_has_a_verdict_and_what_it_is_from(document):
+    assert sum(document["verdicts"].values()) == len(document["paper"]) and document["refused"] == []
+    for row in document["paper"]:
+        assert row["verdict"] in document["verdicts"]
+        if row["verdict"] in ("holds", "does not hold"):
+            assert row["figures"] and row["rule"] and (row["evidence"] or row["finding"]) and row["so_far"] is None
+        if row["evidence"]:
+            evidence = row["evidence"]
+            assert evidence["share"] == evidence["updates"] / evidence["paper_updates"] and evidence["length_source"]
+            assert len(evidence["seeds"]) == len(evidence["holds"]) == len(row["figures"][0]["values"])
+
+
+def test_it_begins_with_an_index_of_the_claims(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["paper", "--plugin", "mnist"]) == 0
+    index = capsys.readouterr().out.partition("└")[0]
+    rows = [line for line in index.splitlines() if line.startswith("│")]
+    places = [line.split("│")[-2].strip() for line in rows]
+    assert list(dict.fromkeys(filter(None, places))) == [f"{entry.where} ({entry.section})" for entry in ENTRIES]
+
+
+@pytest.mark.parametrize(("words", "kept"), [
+    (["--section", "5.2"], lambda row: row["section"] in ("5.2.1", "5.2.2")),
+    (["--section", "6.6"], lambda row: row["section"] == "6.6"),
+    (["--verdict", "does not hold"], lambda row: row["verdict"] == "does not hold"),
+    (["--section", "5", "--verdict", "holds"], lambda row: row["section"].startswith("5.") and row["verdict"] == "holds")])
+def test_a_part_of_the_claims(document, capsys, words, kept):
+    assert main(["paper", *words, "--json"]) == 0
+    chosen = [row["claim"] for row in document["paper"] if kept(row)]
+    assert [row["claim"] for row in json.loads(capsys.readouterr().out)["paper"]] == chosen != []
+
+
+@pytest.mark.parametrize(("words", "told"), [(["--section", "9"], "expected one of 3, 3.1, 5.1"), (["--section", "6."], "found '6.'"),
+                                             (["--verdict", "hold"], "did you mean 'holds'?")])
+def test_there_is_no_such_part(capsys, words, told):
+    assert main(["paper", "--plugin", "mnist", *words]) == 2 and told in capsys.readouterr().err
+
+
+def test_the_papers_tables_have_the_rows_that_are_no_variant(document):
+    tables = {table["where"]: [row[0] for row in table["rows"]] for table in document["tables"]}
+    assert tables["table 3"] == ["Original", "Ours", "Ours + LN", "Ours + LN †"]
+    assert tables["table 2"][:2] == ["Sym (Vendrov et al.)", "OE (Vendrov et al.)"]
+
+
+def test_the_narrowest_table_keeps_the_first_column_whole(capsys, monkeypatch):
+    for columns, is_table in ((140, True), (139, False)):
+        monkeypatch.setattr("duoln.cli.console.width", lambda columns=columns: columns)
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert main(["paper", "--plugin", "mnist"]) == 0
+        out = capsys.readouterr().out
+        assert ("\n┃ where" in out) == is_table
+        assert all(entry.where in out for entry in ENTRIES)
+
+
+def test_without_any_run_it_says_so(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(kept, "home", lambda task: tmp_path / "results")
+    assert main(["paper", "--plugin", "mnist"]) == 0
+    out, err = capsys.readouterr()
+    assert "--runs" in err
+    claims = [line for line in out.splitlines() if line.startswith("  ") and " batch norm, batch 128: " in line]
+    assert claims and all(line.endswith(": not measured") for line in claims)
+    assert "    open: no run of ln (batch_size 128), bn (batch_size 128)" in out.splitlines()
+    assert main(["paper", "--plugin", "mnist", "--html", str(tmp_path / "paper.html")]) == 0
+    assert "no comparable runs" not in (tmp_path / "paper.html").read_text()
+    assert main(["paper", "--runs", "none"]) == 1
+    assert "nothing there" in capsys.readouterr().err
+
+
+# The page -----------------------------------------------------------------------------------------------------
+
+class _Page(HTMLParser):
+    """Every element, with its text; an element that is closed by another's end is an error."""
+
+    void = frozenset({"meta", "br", "img"})
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.elements = [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append([tag, dict(attrs), ""])
+        if tag not in self.void:
+            self.open.append(len(self.elements) - 1)
+
+    def handle_endtag(self, tag):
+        assert self.elements[self.open.pop()][0] == tag
+
+    def handle_data(self, data):
+        if self.open:
+            self.elements[self.open[-1]][2] += data
+
+    def texts(self, tag):
+        return [text for name, _, text in self.elements if name == tag]
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    target = tmp_path_factory.mktemp("page") / "paper.html"
+    assert main(["paper", "--html", str(target)]) == 0
+    parser = _Page()
+    parser.feed(target.read_text(encoding="utf-8"))
+    parser.close()
+    return parser
+
+
+def test_the_page_is_well_formed_and_loads_nothing(page):
+    assert page.open == []
+    assert all(attrs.get("src", "data:").startswith("data:") for _, attrs, _ in page.elements)
+    [policy] = [attrs["content"] for tag, attrs, _ in page.elements if tag == "meta" and "http-equiv" in attrs]
+    assert policy.startswith("default-src 'none'")
+
+
+def test_the_page_has_every_entry_and_claim(page):
+    assert [text for text in page.texts("h2") if "(" in text] == [f"{entry.where} ({entry.section})" for entry in ENTRIES]
+    cells = set(page.texts("td"))
+    assert all(claim.text in cells for entry in ENTRIES for claim in entry.claims)
+
+
+def test_the_page_begins_with_an_index_whose_links_lead_to_the_entries(page):
+    heads = {attrs["id"]: text for tag, attrs, text in page.elements if tag == "h2" and attrs}
+    links = [(attrs["href"], text) for tag, attrs, text in page.elements if tag == "a"]
+    assert [tag for tag, _, _ in page.elements if tag in ("h1", "h2", "a")][:2] == ["h1", "a"]
+    assert len(links) == sum(len(entry.claims) for entry in ENTRIES)
+    assert all(href.startswith("#") and heads[href[1:]] == text for href, text in links)
+
+
+def test_settings_that_are_not_the_papers_are_listed(page, document):
+    cells = page.texts("td")
+    triples = set(zip(cells, cells[1:], cells[2:], strict=False))
+    differing = [(key, str(ours), str(theirs)) for row in document["paper"] for key, (ours, theirs) in row["settings"].items()]
+    assert differing and triples >= set(differing)
+
+
+def test_every_figure_has_curves(page):
+    pytest.importorskip("matplotlib")
+    pictures = [attrs["alt"] for tag, attrs, _ in page.elements if tag == "img"]
+    assert len(pictures) >= len([entry for entry in ENTRIES if entry.curves]) and set(pictures) == {"curves.png"}
+
+
+def test_a_page_has_a_pages_name(capsys, tmp_path):
+    assert main(["paper", "--html", str(tmp_path / "paper.txt")]) == 2
+    assert ".html" in capsys.readouterr().err and list(tmp_path.iterdir()) == []

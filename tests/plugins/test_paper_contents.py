@@ -1,0 +1,96 @@
+"""The list of what the paper and the chapter contain."""
+
+import dataclasses
+import itertools
+
+import pytest
+
+from duoln.cli import build_parser
+from duoln.plugins.paper.claims import FindingRule, RunRule
+from duoln.plugins.paper.findings import KEPT, KINDS
+from duoln.plugins.paper.standing import ENTRIES, standings
+from duoln.runs import kept
+from duoln.tasks.registry import Registry
+from duoln.tasks.settings import make_config
+
+REGISTRY = Registry()
+CLAIMS = [(entry, claim) for entry in ENTRIES for claim in entry.claims]
+OF_RUNS = [(entry, claim) for entry, claim in CLAIMS if isinstance(claim.rule, RunRule)]
+
+
+def _named(pairs):
+    return pytest.mark.parametrize(("entry", "claim"), pairs, ids=[f"{e.where}: {c.text}"[:60] for e, c in pairs])
+
+
+def test_every_table_and_figure_is_there():
+    names = [(entry.where, entry.section) for entry in ENTRIES]
+    assert len(set(names)) == len(names)
+    wheres = [where for where, _ in names]
+    for word in (*(f"figure {k}" for k in range(1, 7)), *(f"table {k}" for k in (1, 2, 3)),
+                 *(f"chapter, table {k}" for k in (1, 2, 3)), "chapter, figures 1-3", "chapter, figure 7", "chapter, figures 8-10",
+                 "chapter, text", "slides"):
+        assert word in wheres, word
+
+
+def test_every_equation_is_there():
+    spans = [entry.where.removeprefix("eq. ").split("-") for entry in ENTRIES if entry.where.startswith("eq.")]
+    assert sorted(k for span in spans for k in range(int(span[0]), int(span[-1]) + 1)) == list(range(2, 36))
+
+
+def test_most_claims_have_a_rule():
+    assert len([claim for _, claim in CLAIMS if claim.rule]) >= 14
+    assert all(claim.unmeasured for _, claim in CLAIMS if claim.rule is None)
+
+
+def test_texts_are_told_apart():
+    assert len({(entry.where, entry.section, claim.text) for entry, claim in CLAIMS}) == len(CLAIMS)
+
+
+@_named([(e, c) for e, c in CLAIMS if isinstance(c.rule, FindingRule)])
+def test_a_claim_that_no_run_decides_has_its_analysis(entry, claim):
+    assert entry.analysis in KINDS and claim.rule.words and claim.length is None
+
+
+@_named(OF_RUNS)
+def test_a_claim_that_runs_decide_has_task_variants_settings_and_length(entry, claim):
+    task = REGISTRY.tasks[entry.task].task
+    assert claim.length is not None and claim.length.source and claim.rule.words
+    for role in claim.rule.roles:
+        config = dataclasses.asdict(make_config(task, role.variant, "paper", role.settings))
+        assert config.items() >= dict(role.settings).items()
+
+
+@_named(OF_RUNS)
+def test_its_figures_are_those_of_kept_runs(entry, claim):
+    """Of some runs of its variants, whatever their settings."""
+    rows, _ = standings(REGISTRY, [kept.home(REGISTRY.tasks[entry.task].task)])
+    settings = next(row.settings for row in rows if row.entry is entry)
+    runs = [[run for s in settings if s.variant == role.variant for run in s.runs.values()] for role in claim.rule.roles]
+    assert any(claim.rule.judge(chosen) for chosen in itertools.product(*runs))
+
+
+@pytest.mark.parametrize(("task", "updates", "batch"), [("mnist", 429, 128), ("draw", 390, 128), ("order_embeddings", 885, 128),
+                                                        ("convnet", 500, 100)])
+def test_the_length_is_that_of_the_preset(task, updates, batch):
+    """Updates an epoch of the paper's data."""
+    config = make_config(REGISTRY.tasks[task].task, "ln", "paper")
+    assert config.batch_size == batch
+    assert {claim.length.updates for entry, claim in OF_RUNS if entry.task == task} == {config.epochs * updates}
+
+
+def test_its_command_parses():
+    rows = standings(REGISTRY, [])[0]
+    assert len(rows) == len(CLAIMS)
+    for row in rows:
+        assert bool(row.commands) == bool(row.claim.rule)
+        for command in row.commands:
+            build_parser().parse_args(command.split()[1:])
+
+
+def test_each_claim_is_measured_by_what_is_kept_or_says_why_not():
+    homes = [kept.home(registered.task) for registered in REGISTRY.tasks.values()]
+    rows, refused = standings(REGISTRY, [*(home for home in homes if home.is_dir()), KEPT])
+    assert not refused
+    for row in rows:
+        assert row.missing == row.claim.unmeasured, row.claim.text
+        assert (row.verdict == "not measured") is bool(row.missing), row.claim.text

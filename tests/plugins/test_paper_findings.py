@@ -1,0 +1,107 @@
+"""The rules that decide a claim from what `duoln analyze` found."""
+
+import pytest
+
+from duoln.plugins.paper.findings import moves_less, robust, smoother, stable, stated, unchanged, whole_table
+
+
+def _statement(error, limit=1e-9, where="eq. 8", text="KL is short"):
+    return {"where": where, "text": text, "error": error, "limit": limit}
+
+
+@pytest.mark.parametrize(("errors", "holds"), [((1e-12,), True), ((0.5,), False), ((1e-4,), None), ((1e-12, 0.5), False),
+                                               ((1e-12, 1e-4), None), ((0.5, 1e-4), False)])
+def test_statements_hold_by_their_errors(errors, holds):
+    content = {"statements": [_statement(error, text=f"{k} is") for k, error in enumerate(errors)]}
+    answer = stated("eq. 8", *(str(k) for k in range(len(errors)))).answer(content)
+    assert answer.holds is holds and [f.value for f in answer.figures] == list(errors)
+
+
+def test_a_limit_of_a_statement_counts_before_the_bound_of_wrong():
+    assert stated("eq. 8", "KL").answer({"statements": [_statement(0.1, limit=0.3)]}).holds is True
+
+
+@pytest.mark.parametrize("content", [{}, {"statements": []}, {"statements": [_statement(0.1), _statement(0.2)]},
+                                     {"statements": [_statement(0.1, where="eq. 9")]}])
+def test_a_statement_that_is_not_there_once_is_refused(content):
+    with pytest.raises((KeyError, ValueError)):
+        stated("eq. 8", "KL").answer(content)
+
+
+@pytest.mark.parametrize(("error", "holds"), [(0.3, True), (0.31, False)])
+def test_a_bound_that_is_no_rounding(error, holds):
+    rule = stated("eq. 8", "KL", heading="share", bound=0.3)
+    answer = rule.answer({"statements": [_statement(error, limit=0.3)]})
+    assert answer.holds is holds and "0.3" in rule.words and (answer.figures[0].what, answer.figures[0].value) == ("share", error)
+
+
+def _effects(*ends):
+    changed = [{"change": "inputs x 4", "norm": norm, "family": "gaussian", "least": least, "greatest": greatest}
+               for norm, (least, greatest) in zip(("batch", "layer"), ends, strict=True)]
+    return {"effects": [*changed, {"change": "inputs + 3", "norm": "layer", "family": "gaussian", "least": 9.0, "greatest": 9.0}]}
+
+
+@pytest.mark.parametrize(("batch", "layer", "holds"), [
+    ((1.0, 1.0), (1 - 1e-12, 1 + 1e-12), True), ((1.0, 1.0), (0.5, 1.0), False), ((1.0, 1.5), (1.0, 1.0), False),
+    ((1.0, 1.0), (1.0, 1.001), None)])
+def test_a_change_of_the_inputs_leaves_the_metric_or_not(batch, layer, holds):
+    answer = robust("inputs x 4", "batch", "layer").answer(_effects(batch, layer))
+    assert answer.holds is holds and len(answer.figures) == 2
+
+
+def _cell(measured, expected=True, norm="layer", transformation="dataset re-scaling"):
+    return {"norm": norm, "transformation": transformation, "measured": measured, "expected": expected, "greatest": 0.25}
+
+
+@pytest.mark.parametrize("measured", [True, False, None])
+def test_cells_of_table_1(measured):
+    content = {"cells": [_cell(measured), _cell(True, norm="batch")]}
+    both = unchanged(("layer", "dataset re-scaling"), ("batch", "dataset re-scaling"))
+    assert both.answer(content).holds is measured
+    assert whole_table().answer(content).holds is measured
+
+
+def test_the_table_may_say_that_an_output_changes():
+    answer = whole_table().answer({"cells": [_cell(False, expected=False), _cell(True)]})
+    assert answer.holds is True and answer.figures[0].value == 2
+
+
+def _walks(layer, none):
+    return {"walks": [{"cell": "rnn", "norm": norm, "scaled": scaled, "gradient": [g, 1.0]}
+                      for norm, gradients in (("layer", layer), ("none", none))
+                      for scaled, g in zip(("w_h", "w_h", "w_h and w_x"), gradients, strict=True)]}
+
+
+@pytest.mark.parametrize(("layer", "none", "holds"), [
+    ((1.0, 10.0, 1e9), (1.0, 1000.0, 1.0), True), ((1.0, 1000.0, 1.0), (1.0, 10.0, 1.0), False),
+    ((1.0, 10.0, 1.0), (1.0, float("inf"), 1.0), True), ((0.0, 1.0, 1.0), (1.0, 10.0, 1.0), False)])
+def test_gradients_span_fewer_powers_of_ten(layer, none, holds):
+    assert stable("rnn").answer(_walks(layer, none)).holds is holds
+
+
+def _movements(**ours):
+    """Movements of two seeds in two layers: 1 in the plain network, and as given, by layer, for each seed."""
+    plain = dict.fromkeys(ours, (1.0, 1.0))
+    return {"movements": [{"variant": variant, "layer": layer, "seed": seed, "means": [value, 1.0], "deviations": [0.5, 0.5 * value]}
+                          for variant, layers in (("none", plain), ("both", ours)) for layer, values in layers.items()
+                          for seed, value in enumerate(values)]}
+
+
+@pytest.mark.parametrize(("first", "second", "holds"), [
+    ((0.9, 0.8), (0.2, 0.9), True), ((0.9, 0.8), (1.1, 1.2), False), ((0.9, 0.8), (0.9, 1.2), None), ((1.5, 1.2), (0.9, 1.2), False)])
+def test_every_layer_moves_less_with_every_seed(first, second, holds):
+    answer = moves_less("both").answer(_movements(first=first, second=second))
+    assert answer.holds is holds
+    assert [(f.what.split()[2], f.who) for f in answer.figures] == [(kind, layer) for kind in ("deviations", "means") for layer in ("first:", "second:")]
+    assert answer.figures[2].value == pytest.approx(((first[0] + 1) / 2 + (first[1] + 1) / 2) / 2)
+
+
+@pytest.mark.parametrize(("loss", "gradient", "holds"), [((0.5, 0.9), (0.1, 0.2), True), ((0.5, 1.1), (0.1, 0.2), None),
+                                                         ((0.5, 0.9), (1.1, 1.2), False), ((0.5, 1.1), (1.1, 1.2), False)])
+def test_both_constants_are_lower_with_every_seed(loss, gradient, holds):
+    """Of two seeds: the plain network's are 1, or 4 and 1/4, with the geometric mean 1."""
+    content = {"constants": [{"variant": "none", "seed": seed, "loss": [4.0, 0.25], "gradient": [1.0, 1.0]} for seed in (0, 1)]
+               + [{"variant": "both", "seed": seed, "loss": [loss[seed]] * 2, "gradient": [gradient[seed]] * 2} for seed in (0, 1)]}
+    answer = smoother("both").answer(content)
+    assert answer.holds is holds and [f.who for f in answer.figures] == ["of the loss:", "of the gradient:"]
+    assert answer.figures[0].value == pytest.approx(sum(loss) / 2)

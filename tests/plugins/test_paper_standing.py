@@ -1,0 +1,188 @@
+"""Where each claim stands: the contents of the paper, joined with tasks, run folders and findings."""
+
+import json
+import math
+import shutil
+from types import SimpleNamespace
+
+import pytest
+
+from duoln.cli import console, main
+from duoln.errors import CheckpointError
+from duoln.plugins.paper.findings import KEPT
+from duoln.plugins.paper.standing import ENTRIES, Measured, by_entry, standings, tally
+from duoln.runs import kept
+from duoln.tasks.registry import Broken, Registry
+
+ONLY_MNIST = SimpleNamespace(tasks=Registry(["mnist"]).tasks, broken=[])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A folder of one smoke run of two variants."""
+    folder = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DUOLN_OFFLINE", "1")
+        assert main(["run", "mnist", "--preset", "smoke", "--variant", "bn,ln", "--backend", "numpy",
+                     "--epochs", "2", "--out", str(folder / "runs" / "a")]) == 0
+    return folder / "runs"
+
+
+@pytest.fixture
+def runs(made, tmp_path):
+    return shutil.copytree(made, tmp_path / "runs")
+
+
+def _faster(*folders, registry=ONLY_MNIST):
+    """The claim of figure 6 on batch 128, and what was left out."""
+    rows, refused = standings(registry, folders)
+    return next(row for row in rows if row.entry.task == "mnist"), refused
+
+
+def _change(run, key, value):
+    config = json.loads((run / "config.json").read_text())
+    config["config"][key] = value
+    (run / "config.json").write_text(json.dumps(config))
+
+
+# Runs -------------------------------------------------------------------------------------------------------
+
+def test_without_runs_nothing_is_decided():
+    row, refused = _faster()
+    assert refused == [] and row.verdict == "not measured" and row.so_far == ""
+    assert row.open == ["no run of ln (batch_size 128), bn (batch_size 128)", row.entry.open]
+    assert row.commands == ["duoln run mnist --preset paper --variant ln,bn --set batch_size=128"]
+    draw = next(row for row in standings(ONLY_MNIST, [])[0] if row.entry.task == "draw")
+    assert draw.open[0] == "no plug-in draw is loaded" and draw.commands == []
+
+
+def test_a_broken_plugin_gives_its_reason():
+    broken = SimpleNamespace(tasks={}, broken=[Broken("mnist", "duoln", "ImportError: no such thing")])
+    assert _faster(registry=broken)[0].open[0] == "plug-in mnist is broken: ImportError: no such thing"
+
+
+def test_a_run_is_shown_with_data_length_seeds_and_settings(runs):
+    row, refused = _faster(runs)
+    assert refused == [] and row.verdict == "too short to tell" and row.so_far.startswith("so far: it ")
+    assert (row.data, row.length, row.seeds) == ("made digits, synthetic", "30 of 25,740 updates (0.12%)", "1 seed")
+    assert row.differs["epochs"] == (2, 60) and row.differs["hidden"] == (64, 1000)
+    assert "norm" not in row.differs and "source" not in row.differs and "seed" not in row.differs
+    assert row.open[:2] == ["on synthetic data only", "not the paper's: epochs, hidden, rows"]
+    assert [m.what for m in row.measured] == ["best train NLL", "updates until there, as a share of bn's"]
+
+
+def test_three_seeds_are_a_verdict(runs):
+    for seed in (1, 2):
+        for variant in ("bn", "ln"):
+            _change(shutil.copytree(runs / "a" / variant, runs / f"b{seed}" / variant), "seed", seed)
+    once, thrice = _faster(runs / "a")[0], _faster(runs)[0]
+    expected = "does not hold" if "not" in once.so_far else "holds"
+    assert thrice.verdict == expected and thrice.so_far == "" and thrice.seeds == "3 seeds"
+    assert all(len(m.values) == 3 for m in thrice.measured)
+
+
+@pytest.mark.parametrize("where", [".", "a"])
+def test_a_run_is_found_from_each_folder_above_it(runs, where):
+    assert _faster(runs / where)[0].evidence
+
+
+def test_runs_of_two_settings_are_told(runs):
+    _change(runs / "a" / "ln", "hidden", 65)
+    row, _ = _faster(runs)
+    assert row.evidence is None and row.missing == "no runs of one setting and seed that have the figures"
+
+
+def test_a_run_that_goes_on_is_told(runs):
+    log = runs / "a" / "ln" / "log.jsonl"
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))
+    assert "1 of 2 runs not ended" in _faster(runs)[0].open
+
+
+@pytest.mark.parametrize(("file", "content", "words"), [
+    ("log.jsonl", '{"event": "start", "dataset": {"name": "made digits", "provenance": "synthetic"}}\n'
+     '{"event": "evaluation", "step": 1, "epoch": 1, "wall_s": 1, "test_error": 1}\n'
+     '{"event": "end", "status": "done", "steps": 1, "epochs": 1, "test_error": "low"}\n', "test_error"),
+    ("config.json", "{", "config.json"), ("config.json", "[1]", "a JSON object"), ("log.jsonl", "{\n{}\n{}\n", "log.jsonl"),
+    ("log.jsonl", '{"event": "start", "dataset": {"name": "x", "provenance": "stolen"}}\n'
+     '{"event": "evaluation", "step": 1, "epoch": 1, "wall_s": 1}\n', "original, substitute, synthetic")])
+def test_a_damaged_run_is_told_and_the_others_stay(runs, file, content, words):
+    (runs / "a" / "ln" / file).write_text(content)
+    row, refused = _faster(runs)
+    assert [s.variant for s in row.settings] == ["bn"] and row.missing == "no run of ln (batch_size 128)"
+    assert len(refused) == 1 and words in refused[0] and str(runs / "a" / "ln") in refused[0]
+
+
+def test_a_seed_that_is_none_is_told(runs):
+    _change(runs / "a" / "ln", "seed", None)
+    assert "a whole number as seed" in _faster(runs)[1][0]
+
+
+def test_a_run_without_its_log_is_told(runs):
+    (runs / "a" / "ln" / "log.jsonl").unlink()
+    assert "not a run folder" in _faster(runs)[1][0]
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(CheckpointError, match="nothing there"):
+        standings(ONLY_MNIST, [tmp_path / "none"])
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match="a file"):
+        standings(ONLY_MNIST, [tmp_path / "file"])
+
+
+# What is kept beside the code -------------------------------------------------------------------------------
+
+def test_a_fresh_clone_has_evidence_for_each_experiment():
+    registry = Registry()
+    rows, refused = standings(registry, [*(kept.home(entry.task) for entry in registry.tasks.values()), KEPT])
+    assert refused == []
+    of_papers = {entry.task.name for entry in registry.tasks.values() if entry.task.paper}
+    assert {row.entry.task for row in rows if row.evidence} == of_papers and len(of_papers) == 8
+    assert all(row.finding for row in rows if row.entry.analysis)
+    counts = tally(rows)
+    assert sum(counts.values()) == len(rows) and counts["holds"] + counts["does not hold"] >= 14
+    assert [entry for entry, _ in by_entry(rows)] == list(ENTRIES)
+
+
+# Findings of duoln analyze ------------------------------------------------------------------------------------
+
+def _finding(folder, summary, time="2026-01-01T00:00:00+00:00"):
+    folder.mkdir(exist_ok=True)
+    content = json.loads((KEPT / "invariance.json").read_text())
+    (folder / "invariance.json").write_text(json.dumps({**content, "summary": summary, "time": time}))
+
+
+def _table_1(*folders):
+    rows, refused = standings(ONLY_MNIST, folders)
+    return next(row for row in rows if row.entry.where == "table 1"), refused
+
+
+def test_the_newest_finding_counts(tmp_path):
+    _finding(tmp_path / "a", "newer", "2026-02-01T00:00:00+00:00")
+    _finding(tmp_path / "b", "older")
+    row, _ = _table_1(tmp_path)
+    assert row.finding.summary == "newer" and row.verdict == "holds" and row.commands == ["duoln analyze invariance"]
+
+
+def test_without_a_finding_its_command_is_told():
+    row, _ = _table_1()
+    assert row.verdict == "not measured" and row.so_far == "" and "duoln analyze invariance --out" in row.missing
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"analysis": "invariance", "summary": 3, "time": "x"}',
+                                     '{"analysis": "invariance", "summary": "old", "time": "x"}',
+                                     '{"analysis": "invariance", "summary": "old", "time": "x", "cells": [1]}'])
+def test_a_damaged_finding_is_told(tmp_path, content):
+    (tmp_path / "invariance.json").write_text(content)
+    row, refused = _table_1(tmp_path)
+    assert len(refused) == 1 and "invariance.json" in refused[0] and row.finding is None
+
+
+# Words --------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("values", "words"), [
+    ([0.25], "ln 0.25"), ([0.25, 0.75, 0.5], "ln 0.50 (0.25 to 0.75)"), ([None], "ln not reached"), ([math.nan], "ln cannot be told, the first evaluation comes too late"),
+    ([math.nan, 0.5, None, 0.25], "ln 0.50 (0.25 to not reached)"),
+    ([0.25, None, 0.5], "ln 0.50 (0.25 to not reached)")])
+def test_figures_are_medians_with_their_range(values, words):
+    assert Measured("figure", "ln", ".2f", values).words(console.number) == words

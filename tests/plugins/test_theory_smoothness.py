@@ -1,0 +1,73 @@
+"""Lipschitz constants along the gradient: of functions whose constants are known, and of a task in training."""
+
+import numpy as np
+import pytest
+
+import duoln
+from duoln import ops, runtime
+from duoln.errors import DivergedError, UsageError
+from duoln.plugins.las.task import Las
+from duoln.plugins.theory import smoothness
+from duoln.plugins.theory.smoothness import constants_at
+from duoln.testing import check_error
+from duoln.training.train_step import make_gradients
+from duoln.training.trainer import Trainer
+
+TINY = {"utterances": 12, "batch_size": 4, "listener_hidden": 3, "speller_hidden": 4, "attention": 3, "mels": 3, "buckets": 2,
+        "evaluate_utterances": 3, "beam": 2, "longest": 2}
+
+
+def _measure(variants=("none",), updates=4, every=2, seeds=(0,), **settings):
+    return smoothness.measure(Las(), variants, "smoke", {**TINY, **settings}, runtime.backend("numpy"), seeds, updates, every)
+
+
+def _tree(*values):
+    return {str(k): duoln.tensor(np.array(value), "numpy") for k, value in enumerate(values)}
+
+
+def test_of_a_linear_function_the_loss_has_the_slope_and_the_gradient_nothing():
+    slopes = _tree([3.0, 0.0], [4.0])
+    loss = duoln.value_and_grad(lambda p: ops.sum(p["0"] * slopes["0"]) + ops.sum(p["1"] * slopes["1"]))
+    assert constants_at(loss, _tree([1.0, 2.0], [-1.0])) == pytest.approx((5.0, 0.0))
+
+
+def test_of_a_parabola_the_gradient_has_twice_its_factor_and_the_loss_its_steepest_chord():
+    """L = a x^2 at x = 2: |L(x) - L(x - d)| / d = a (2 x - d), the greatest at the least d."""
+    parabola = duoln.value_and_grad(lambda p: ops.sum(p["0"] ** 2) * 3.0)
+    loss, gradient = constants_at(parabola, _tree([2.0]), (0.5, 1.0))
+    assert loss == pytest.approx(3 * (2 * 2 - 0.5)) and gradient == pytest.approx(2 * 3)
+
+
+def test_distances_are_of_all_parameters_together():
+    """L = x^2 + y^2 at (3, 4) falls straight towards 0: at a distance of 5 it is 0 there."""
+    bowl = duoln.value_and_grad(lambda p: ops.sum(p["0"] ** 2) + ops.sum(p["1"] ** 2))
+    assert constants_at(bowl, _tree([3.0], [4.0]), (5.0,)) == pytest.approx((25 / 5, 10 / 5))
+
+
+def test_without_a_slope_or_a_finite_loss_there_are_no_constants():
+    flat = duoln.value_and_grad(lambda p: ops.sum(p["0"] * 0.0))
+    check_error(DivergedError, lambda: constants_at(flat, _tree([1.0])), "not zero", "0.0")
+    check_error(DivergedError, lambda: constants_at(flat, _tree([np.nan])), "finite loss", "nan")
+
+
+def test_looks_are_before_every_few_updates_of_the_trainer_on_the_batch_that_comes_next():
+    task, backend = Las(), runtime.backend("numpy")
+    measured = _measure(("none", "both"), updates=5, every=2, seeds=(0, 3))
+    assert [(c.variant, c.seed) for c in measured.constants] == [("none", 0), ("none", 3), ("both", 0), ("both", 3)]
+    assert all(c.updates == [0, 2, 4] and len(c.loss) == len(c.gradient) == 3 for c in measured.constants)
+    assert measured.dataset == "made sounds, synthetic" and measured.seeds == [0, 3]
+    cfg = smoothness.make_config(task, "none", "smoke", {**TINY, "seed": 3})
+    splits = task.data(cfg)
+    trainer = Trainer(task, "none", cfg, splits, backend)
+    for _ in range(2):
+        trainer.advance()
+    gradients = make_gradients(task, trainer.model)
+    batch = runtime.to_tensors(splits.train(2), backend)
+    expected = constants_at(lambda params: gradients(params, batch), trainer.state["params"])
+    own = measured.of("none")[1]
+    assert (own.loss[1], own.gradient[1]) == pytest.approx(expected, rel=1e-4)
+
+
+def test_an_interval_must_fit():
+    for updates, every in ((0, 1), (3, 4), (3, 0)):
+        check_error(UsageError, lambda u=updates, e=every: _measure(updates=u, every=e), "[smoothness]", str(every))

@@ -1,0 +1,195 @@
+"""A task that fails in its own code gives one message with its name and exit code 1; everything else continues."""
+
+import json
+from textwrap import dedent
+
+import numpy as np
+import pytest
+
+from duoln import runtime
+from duoln.cli import main
+from duoln.errors import DataMissingError, MemoryExhaustedError, TaskError
+from duoln.examples.own_task import Spirals
+from duoln.tasks import make_config
+from duoln.tasks.boundary import named
+from duoln.testing import check_error, check_task
+from duoln.training.trainer import Trainer
+
+ARGS = ["run", "frail", "--preset", "smoke", "--variant", "ln", "--backend", "numpy", "--out"]
+
+
+def _source(where):
+    """A plug-in whose task raises in one of its methods; "batch" is data that fails once it is asked for a batch.
+
+    A population is asked for where there is batch norm.
+    """
+    body = {"batch": """
+        def data(self, cfg, root=None):
+            splits = super().data(cfg, root)
+            def train(step):
+                raise ValueError("what went wrong\\nand more")
+            return type(splits)(splits.dataset, train, splits.steps_per_epoch, splits.evaluation)
+        """, "population": """
+        def model(self, cfg):
+            from duoln import nn
+            return nn.Sequential(nn.BatchNorm(2), super().model(cfg))
+
+        def population(self, *args):
+            raise ValueError("what went wrong\\nand more")
+        """}.get(where, f"""
+        def {where}(self, *args):
+            raise ValueError("what went wrong\\nand more")
+        """)
+    return (dedent("""
+        from duoln.examples.own_task import Spirals
+        from duoln.tasks import hookimpl
+
+        class Frail(Spirals):
+            name = "frail"
+        """) + "\n".join(f"    {line}" for line in dedent(body).strip().splitlines())
+        + "\n\n@hookimpl\ndef duoln_tasks():\n    return [Frail()]\n")
+
+
+@pytest.mark.parametrize("where", ["data", "model", "optimizer", "loss", "predict", "metrics", "batch"])
+def test_one_message_names_task_distribution_method_and_line(install, tmp_path, capsys, where):
+    install("frail", _source(where))
+    assert main([*ARGS, str(tmp_path / "r")]) == 1
+    captured = capsys.readouterr()
+    words = " ".join(captured.err.split())
+    method = "data" if where == "batch" else where
+    assert f"duoln: task 'frail' of frail-dist: {method} raised ValueError: what went wrong (" in words
+    assert "frail_module.py:" in words.replace(" ", "") and "Traceback" not in captured.err and "and more" not in captured.err
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize("where", ["batch", "loss", "predict", "metrics"])
+def test_the_log_says_failed(install, tmp_path, where):
+    install("frail", _source(where))
+    assert main([*ARGS, str(tmp_path / "r")]) == 1
+    lines = (tmp_path / "r" / "ln" / "log.jsonl").read_text().splitlines()
+    if where == "batch":  # the fingerprint of the data has read it before the log begins
+        assert lines == []
+        return
+    last = json.loads(lines[-1])
+    assert (last["event"], last["status"]) == ("end", "failed")
+
+
+def test_the_traceback_is_shown_if_asked_for(install, tmp_path, capsys, monkeypatch):
+    install("frail", _source("loss"))
+    monkeypatch.setenv("DUOLN_TRACEBACK", "1")
+    assert main([*ARGS, str(tmp_path / "r")]) == 1
+    stderr = capsys.readouterr().err
+    assert "Traceback" in stderr and "and more" in stderr and stderr.index("Traceback") < stderr.index("duoln: task")
+
+
+def test_other_tasks_go_on(install, tmp_path, capsys):
+    install("frail", _source("data"))
+    assert main(["list"]) == 0 and main(["doctor"]) == 0
+    assert main(["run", "mnist", *ARGS[2:], str(tmp_path / "r")]) == 0
+
+
+def test_on_every_backend(be):
+    class Frail(Spirals):
+        def loss(self, model, params, batch):
+            raise ValueError("what went wrong")
+
+    task = named(Frail(), "here")
+    cfg = make_config(task, "ln", "smoke")
+    trainer = Trainer(task, "ln", cfg, task.data(cfg), be)
+    check_error(TaskError, trainer.advance, "task 'spirals' of here: loss raised ValueError: what went wrong")
+
+
+def test_a_named_task_is_the_same_task():
+    task = named(Spirals(), "here")
+    assert isinstance(task, Spirals)
+    check_task(task)
+    cfg = make_config(task, "ln", "smoke")
+    task.data(cfg)
+    assert "loss" not in vars(Spirals()) and Spirals.loss is not task.loss
+
+
+def test_errors_that_say_what_to_do_pass_as_they_are():
+    class Frail(Spirals):
+        def data(self, cfg, root=None):
+            raise DataMissingError("put the file there")
+
+        def loss(self, model, params, batch):
+            raise MemoryError("no room")
+
+    task = named(Frail(), "here")
+    cfg = make_config(task, "ln", "smoke")
+    check_error(DataMissingError, lambda: task.data(cfg), "put the file there")
+    trainer = Trainer(task, "ln", cfg, Spirals().data(cfg), runtime.backend("numpy"))
+    check_error(MemoryExhaustedError, trainer.advance, "no room")
+
+
+# Beside training ---------------------------------------------------------------------------------------
+
+_SAMPLES = """
+from dataclasses import dataclass
+from pathlib import Path
+from duoln.examples.own_task import Spirals
+from duoln.tasks import hookimpl
+
+@dataclass(frozen=True)
+class Options:
+    pass
+
+class Frail(Spirals):
+    name = "frail"
+    sampling = Options
+
+    def sample(self, trained, options, out):
+        raise ValueError("what went wrong")
+
+    def prepare(self, source, target):
+        raise ValueError("what went wrong")
+
+    def peer(self, name):
+        raise ValueError("what went wrong")
+
+@hookimpl
+def duoln_tasks():
+    return [Frail()]
+"""
+
+
+@pytest.mark.parametrize(("words", "method"), [
+    (["sample", "--plugin", "frail", "RUN", "--out", "o.txt", "--backend", "numpy"], "sample"),
+    (["data", "prepare", "frail", "--plugin", "frail", "--from", "RUN"], "prepare"),
+    (["bench", "train", "--task", "frail", "--plugin", "frail", "--peer", "torch"], "peer")])
+def test_every_command_names_the_task_that_failed(install, tmp_path, capsys, words, method):
+    install("frail", _SAMPLES)
+    run = str(tmp_path / "r")
+    assert main([*ARGS, run]) == 0
+    capsys.readouterr()
+    assert main([run if word == "RUN" else word for word in words]) == 1
+    stderr = " ".join(capsys.readouterr().err.split())
+    assert f"duoln: task 'frail' of frail-dist: {method} raised ValueError: what went wrong (" in stderr
+
+
+@pytest.mark.parametrize("words", [["report", "RUN"], ["sample", "RUN", "--out", "x"],
+                                   ["data", "prepare", "frail", "--from", "RUN"], ["bench", "train", "--task", "frail"]])
+def test_a_command_loads_the_plug_ins_that_it_is_told_to(install, tmp_path, capsys, words):
+    install("frail", _SAMPLES)
+    install("other", "raise SystemExit(7)")
+    run = str(tmp_path / "r")
+    assert main([*ARGS, run]) == 0
+    words = [run if word == "RUN" else word for word in words]
+    place = 1 if words[0] in ("report", "sample") else 2
+    assert main([*words[:place], "--plugin", "mnist", *words[place:]]) == 2
+    assert "expected one of mnist; found 'frail'" in capsys.readouterr().err
+
+
+def test_report_takes_plug_ins_by_name(install, tmp_path):
+    install("frail", _SAMPLES)
+    assert main([*ARGS, str(tmp_path / "r")]) == 0
+    assert main(["report", str(tmp_path / "r"), "--plugin", "frail"]) == 0
+
+
+@pytest.mark.parametrize(("result", "words"), [
+    ({}, "arrays by layer"), ({"a": [1.0]}, "floats (rows, units) as 'a'"), ({1: np.ones((2, 3))}, "name of a layer"),
+    ({"a": np.ones(3)}, "floats (rows, units) as 'a'"), ({"a": np.ones((2, 3), int)}, "floats (rows, units)")])
+def test_what_layers_get_is_checked(result, words):
+    wrong = type("Wrong", (Spirals,), {"layer_inputs": lambda self, model, params, batch: result})()
+    check_error(TaskError, lambda: named(wrong, "here").layer_inputs(None, {}, {}), "layer_inputs", words)
