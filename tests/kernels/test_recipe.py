@@ -73,12 +73,12 @@ def test_the_files_stand_in_their_order():
 def test_what_it_names_exists():
     made = {*TEXTS, "kernels/square/__init__.py", "kernels/square/square.h"}
     names = re.findall(r"`((?:kernels|tests|duoln)/[\w/.]+)`", RECIPE)
-    assert len(names) > 5 and [name for name in names if name not in made and not (ROOT / name).exists()] == []
+    assert len(names) > 3 and [name for name in names if name not in made and not (ROOT / name).exists()] == []
     for name in ("native.h", "common.cuh", "portable.h", "vector.h"):
         assert f"`{name}`" in RECIPE and (source.FOLDER / name).is_file()
     for file, words in (("kernels/native.h", ["ENTRIES"]), ("kernels/team.h", ["in_parts"]),
-                        ("kernels/settings.py", ['"take/take.cu": list(STORED)']), ("tests/tools/stand_in_metal.py", ["KERNELS = "]),
-                        ("tests/kernels/test_metal_rules.py", ["BROKEN = "]), ("tests/kernels/test_metal_text.py", ["def texts"]),
+                        ("kernels/settings.py", ['"take/take.cu": list(STORED)']),
+                        ("tests/kernels/test_metal_rules.py", ["BROKEN = "]),
                         ("tests/kernels/test_cuda_rules.py", ["BROKEN = "])):
         assert all(word in (ROOT / file).read_text() for word in words), file
 

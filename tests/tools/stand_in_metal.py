@@ -19,10 +19,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from duoln.kernels import metal
-from duoln.kernels.gru import metal as gru
-from duoln.kernels.layer_norm import metal as layer_norm
-from duoln.kernels.lstm import metal as lstm
+from duoln.kernels import metal, registry
 
 _SMALL = 8
 _ATTRIBUTES = {
@@ -34,7 +31,7 @@ _TYPES = {"float32": "float", "int32": "int32_t", "bool": "bool", "float16": "fl
 """Metal's types of NumPy's dtypes; the bits of bfloat16 are uint16."""
 _SHARED = re.compile(r"^(\s*)threadgroup (?=\w+ \w+\[)", re.M)
 
-_MODULES = (layer_norm, lstm, gru)
+_MODULES = registry.modules("metal")
 KERNELS = {k.name: k for module in _MODULES for k in vars(module).values() if isinstance(k, metal.Kernel)}
 """Every Metal kernel of duoln, by name."""
 
@@ -145,7 +142,8 @@ def install(patch: pytest.MonkeyPatch, metal_kernel: Any = None) -> None:
     for kernel in KERNELS.values():
         patch.setattr(kernel, "_made", {})
     for module in _MODULES:
-        patch.setattr(module._layouts, "_refused", {})
+        for layouts in (v for v in vars(module).values() if isinstance(v, metal.Layouts)):
+            patch.setattr(layouts, "_refused", {})
 
 
 def ran(before: int) -> set[str]:
