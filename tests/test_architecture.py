@@ -180,7 +180,7 @@ def test_only_runtime_knows_kernels():
                 r"duoln\.kernels\.(settings|registry|recurrent\.cluster_plan|device_limits\.cuda|recurrent\.cuda_walk|launch)(\.\w+)?", cases):
             return True
         return importer in ("kernels", "runtime") or (
-            importer in ("bench", "testing", "cli")
+            importer in ("bench", "testing", "cli", "doctor")
             and re.fullmatch(r"duoln\.kernels\.(\w+\.cases|registry|source|device_limits\.cpu)(\.\w+)?", cases))
 
     assert _listed(i for i in OURS if unit_of(i.module) == "kernels" and not allowed(i)) == []
