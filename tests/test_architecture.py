@@ -37,7 +37,7 @@ OWNERS = {
     "pluggy": r"duoln/tasks/\w+\.py",
     "pooch": r"duoln/data/\w+\.py",
     "safetensors": r"duoln/runs/tensor_file\.py",
-    "matplotlib": r"duoln/pictures/\w+\.py|duoln/bench/plot\.py",
+    "matplotlib": r"duoln/pictures/\w+\.py",
     "sklearn|scipy": r"plugins/skip_thoughts/(classify|table)\.py",
     "torch|liger_kernel": r"plugins/\w+/peer_torch\.py|duoln/bridge/torch/\w+\.py|duoln/bench/(recurrent|operators|attention|language_model)_torch\.py",
     "tensorboardX": r"duoln/runs/tensorboard\.py",

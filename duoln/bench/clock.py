@@ -39,7 +39,7 @@ class Chain(Protocol):
     warmups: int
     """Launches after which every buffer has been used."""
     most: int
-    """How many launches may wait for the device at once."""
+    """The largest number of launches that may wait for the device at once."""
 
     def launch(self, count: int) -> None:
         """Queue `count` launches, one after the other."""
@@ -63,10 +63,9 @@ class Samples(NamedTuple):
     device_seconds: list[float] | None
     """The device's own seconds per launch, one sample for each turn; None without a graph."""
     no_graph: str | None
-    """Why the launches cannot be captured; None if they are, or if the library has no graphs."""
+    """The reason why the launches cannot be captured; None if they are, or if the library has no graphs."""
     repeated: int
-    """How many samples were repeated, because the run of 2k launches took no longer than that of k: another program
-    ran."""
+    """The number of repeated samples: another program ran, and 2k launches took no longer than k."""
 
 
 def read(chain: Chain, count: int, now: Now = time.perf_counter) -> float:
@@ -139,7 +138,7 @@ def take_turns(clocks: Sequence[SlopeClock], rounds: int) -> None:
 
 
 def captured(capture: Callable[[], DeviceSeconds | None]) -> tuple[DeviceSeconds | None, str | None]:
-    """What a capture gives, and why it failed: a library may raise anything; then the host's clock alone remains."""
+    """A capture's result, or the reason why it failed: a library may raise anything; then the host's clock remains."""
     try:
         return capture(), None
     except Exception as error:

@@ -38,7 +38,7 @@ class File(NamedTuple):
     """The record's, with the file where another record has the same."""
     record: dict[str, Any]
     cases: dict[str, dict[str, Any]]
-    """By identity."""
+    """The cases by their identity."""
 
     @property
     def heading(self) -> str:
@@ -54,9 +54,6 @@ class Cell(NamedTuple):
     """The first file's time over this one's."""
     fraction_of_copy: float | None
     rule: str | None
-    p10: float
-    p90: float
-    """Seconds: a tenth of the samples is below `p10`, and a tenth above `p90`."""
 
 
 class Row(NamedTuple):
@@ -71,7 +68,7 @@ class Mean(NamedTuple):
 
     speedup: float
     rows: int
-    """How many rows of the group the file has."""
+    """The number of rows of the group that the file has."""
 
 
 class Group(NamedTuple):
@@ -80,15 +77,15 @@ class Group(NamedTuple):
     op: str
     side: str
     means: list[Mean | None]
-    """In each file after the first; None in one that has no row of the group."""
+    """One for each file after the first; None for a file that has no row of the group."""
 
 
 class Left(NamedTuple):
-    """A case that was left out of the rows, or has an empty cell, and the reason."""
+    """A case left out of the rows, or with an empty cell, and the reason why."""
 
     op: str
     case: str
-    """In words."""
+    """The case in words."""
     why: str
 
 
@@ -165,8 +162,7 @@ def _numbered(records: Sequence[tuple[Path, dict[str, Any]]]) -> list[File]:
 def _cell(case: Mapping[str, Any] | None, reference: Mapping[str, Any]) -> Cell | None:
     if case is None:
         return None
-    return Cell(case["median"], reference["median"] / case["median"], case["fraction_of_copy"], case["rule"],
-                case["p10"], case["p90"])
+    return Cell(case["median"], reference["median"] / case["median"], case["fraction_of_copy"], case["rule"])
 
 
 def _work(case: Mapping[str, Any]) -> str:
@@ -285,7 +281,7 @@ def table(comparison: Comparison) -> tuple[str, list[str], list[list[str]]]:
 
 
 def _shown(case: Mapping[str, Any], key: str) -> str:
-    """What a case has under a key, in words."""
+    """The value of a key of a case, in words."""
     return text.CLOCKS[case[key]] if key == "clock" else str(case[key])
 
 

@@ -68,7 +68,7 @@ def busy() -> str | None:
 
 
 _COMMIT = ".commit"
-"""In a copy of a checkout without its `.git`: what `git describe --always --dirty --abbrev=40 --exclude '*'` writes."""
+"""A file in a copy without `.git`: the output of `git describe --always --dirty --abbrev=40 --exclude '*'`."""
 _DIRTY = "-dirty"
 
 

@@ -1,4 +1,4 @@
-"""What has been measured on which machine: ranges of medians, and how they compare with PyTorch's in the same run.
+"""The times that were measured on each machine: ranges of medians, and their ratios to PyTorch's in the same run.
 
 `machines.jsonl` beside this file has a line for each machine and work. Its samples were not kept:
 
@@ -47,7 +47,7 @@ class Work(NamedTuple):
     name: str
     seconds: Range
     ratios: dict[str, Range]
-    """By side: duoln's time over the side's."""
+    """The ratio of duoln's time to each side's, by the side's name."""
 
 
 def measured(files: Sequence[Path] = ()) -> dict[str, list[Work]]:

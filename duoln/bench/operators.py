@@ -96,7 +96,7 @@ class Yardstick:
 
     @property
     def rule(self) -> str:
-        """How it copies."""
+        """The rule by which it copies."""
         return str(self._side.facts["rule"])
 
     def gbps(self, rounds: int = AGAIN_ROUNDS) -> float:
@@ -111,7 +111,7 @@ class Yardstick:
 
 
 def on_cpu(backend: Backend) -> bool:
-    """Whether a backend computes on the CPU: NumPy always, MLX where it has no GPU."""
+    """True if a backend computes on the CPU: NumPy always, MLX where it has no GPU."""
     return backend.name == "numpy" or not getattr(backend, "on_gpu", True)
 
 
@@ -148,7 +148,7 @@ def copy_words(gbps: float, rule: str, backend: Backend) -> str:
         return f"a streaming copy, {gbps:.1f} GB/s"
     if on_cpu(backend):
         return f"NumPy's copy, {gbps:.1f} GB/s (no limit: it reads what it overwrites; nothing is compiled, because " \
-               f"{cpu.problem()})"
+               f"{cpu.refusal()})"
     return f"a copy, {gbps:.1f} GB/s"
 
 

@@ -19,11 +19,11 @@ PEERS = ("torch", "torch-compile", "liger")
 """PyTorch's own operators; the same by `torch.compile`; Liger's Triton kernel, layer norm alone."""
 
 Call = Callable[[Any, Mapping[str, Any]], Any]
-"""From x and the other arguments to the value."""
+"""A function of x and the other arguments that returns the value."""
 
 
 def device_for(backend: str) -> str:
-    """Where PyTorch runs beside a backend of ours: on CUDA beside CuPy if it can, else on the CPU."""
+    """The device of PyTorch beside a backend of ours: CUDA beside CuPy if it can, else the CPU."""
     return "cuda" if backend == "cupy" and _torch().cuda.is_available() else "cpu"
 
 
@@ -120,7 +120,7 @@ def _run(torch: Any, call: Call, subject: Subject, x: Any, tensors: Mapping[str,
 
 
 def caller(peer: str, subject: Subject) -> Call:
-    """How a peer computes an operator.
+    """A function by which a peer computes an operator.
 
     Raises:
         UsageError: the peer has no such operator, or is not installed.

@@ -14,7 +14,7 @@ _RESET_PEAK = "5"
 
 
 class _State:
-    """What the process had at the beginning, in bytes; None before it, and where the system does not say."""
+    """The memory of the process at the beginning, in bytes; None before it, and where the system does not say."""
 
     before: int | None = None
 

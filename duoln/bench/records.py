@@ -129,7 +129,7 @@ def make_case(*, op: str, passes: str, shape: Sequence[int], side: str, samples:
 
 
 def of_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What a case takes from a row of `turns.time_in_turns`."""
+    """The entries of a case that a row of `turns.time_in_turns` gives."""
     return {"side": row["name"], "samples": row["samples"], "clock_name": "wall_run", "cache": "running",
             "warmups": row["facts"]["warmups"], "ratio": row["ratio"], "facts": row["facts"], **row["events"]}
 

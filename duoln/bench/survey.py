@@ -41,10 +41,10 @@ NOT_THERE = "not there"
 _WAITING, _CUT_SHORT, _LEFT_OUT = "not yet run", "cut short", "left out"
 _ABOUT, _SCHEMA = "survey.json", "duoln-survey/1"
 _COMPILING_SECONDS = 400
-"""Of one core, for all settings of the CUDA kernels: NVRTC needs 200 s for 583 of them on an AMD EPYC; the rest is for
-processes that start, and a reserve."""
+"""The time of one core for all settings of the CUDA kernels: NVRTC needs 200 s for 583 of them on an AMD EPYC; the rest
+is for processes that start, and a reserve."""
 _LIMIT = "the seconds that it gets"
-"""In a command, the place of this number."""
+"""A word of a command that stands for this number."""
 _OFFLINE = {"DUOLN_OFFLINE": "1", "PYTHONFAULTHANDLER": "1"}
 _TIMED = {**_OFFLINE, "DUOLN_PROVE": "0"}
 """No part that times proves rules meanwhile, or times another rule because one case was off: the selftest says that."""
@@ -52,7 +52,7 @@ _PLAIN_REDUCTIONS = {"CUPY_ACCELERATORS": ""}
 """CuPy compiles a reduction by CUB for 2 s and a plain one for 0.1 s, of each operation and dtype."""
 _LAST_LINES = 12
 _LEAST_SHARE = 1 / 3
-"""Of a part's seconds: with fewer of them left, it is left out."""
+"""A part is left out if less than this share of its seconds is left."""
 _KILL_SECONDS, _REPORT_SECONDS = 10.0, 5.0
 """For a part to end that is killed; and kept for the last summary and archive."""
 
@@ -148,11 +148,11 @@ class Outcome(NamedTuple):
     """"done", "FAILED", "not there", "cut short", "left out", "interrupted" or "not yet run"."""
     seconds: float = 0.0
     problem: str = ""
-    """Why it failed, or why this machine cannot run it."""
+    """The reason why it failed, or why this machine cannot run it."""
 
     @property
     def good(self) -> bool:
-        """Whether nothing is wrong: a part is not, for which the machine is not made or the time was too short."""
+        """True if nothing is wrong. A part that the machine cannot run, or that had too little time, is not wrong."""
         return self.state in ("done", NOT_THERE, _CUT_SHORT, _LEFT_OUT)
 
 
@@ -234,19 +234,13 @@ class Folder:
 
 # Running ----------------------------------------------------------------------------------------------
 
-class Budget:
-    """The seconds that a survey may take, from now on."""
-
-    def __init__(self, seconds: float) -> None:
-        self._until = time.monotonic() + seconds - _REPORT_SECONDS
-
-    def limit(self, part: Part) -> float:
-        """The seconds that a part gets; 0 if it is left out."""
-        left = self._until - time.monotonic()
-        return 0.0 if left < _LEAST_SHARE * part.seconds else min(left, part.seconds)
+def limit_of(part: Part, seconds: float) -> float:
+    """The seconds that a part gets of those that are left for the survey; 0 if it is left out."""
+    left = seconds - _REPORT_SECONDS
+    return 0.0 if left < _LEAST_SHARE * part.seconds else min(left, part.seconds)
 
 
-def survey(wanted: Sequence[Part], folder: Folder, say: Callable[[str], None], budget: Budget,
+def survey(wanted: Sequence[Part], folder: Folder, say: Callable[[str], None], until: float,
            archive: Path | None = None) -> bool:
     """Run some parts; whether none of them failed.
 
@@ -254,7 +248,7 @@ def survey(wanted: Sequence[Part], folder: Folder, say: Callable[[str], None], b
         wanted: the parts, in order.
         folder: of the results; the outcomes of other parts in it stay.
         say: takes lines of progress.
-        budget: of all parts together.
+        until: by `time.monotonic()`; parts are shortened or left out so that all have ended then.
         archive: a file that gets the whole folder after every part.
 
     An interrupt ends the part that runs, and the folder says so.
@@ -271,7 +265,7 @@ def survey(wanted: Sequence[Part], folder: Folder, say: Callable[[str], None], b
     good = True
     for part in wanted:
         say(f"{part.name}: {part.what}")
-        limit = budget.limit(part)
+        limit = limit_of(part, until - time.monotonic())
         try:
             outcome = run_part(part, folder, limit) if limit else Outcome(
                 part.name, part.what, _LEFT_OUT, 0.0, f"too few of the {part.seconds} s that it may take were left")
@@ -381,7 +375,8 @@ def _figures(content: Mapping[str, Any]) -> list[str]:
                 *(f"* did not run: {what}: {why}" for what, why in content.get("missing", {}).items())]
     if "tools" in content:
         return [f"* {tool}: {outcome['result']}" for tool, outcome in content["tools"].items()]
-    return [f"* {key}: {_plain(value)}" for key, value in content.get("figures", content).items()]
+    return [f"* {name}: {value:.4g}" if isinstance(value, float) else f"* {name}: {value}"
+            for name, value in content.get("figures", {}).items()]
 
 
 def _rules(content: Mapping[str, Any]) -> list[str]:
@@ -404,12 +399,6 @@ def _rules(content: Mapping[str, Any]) -> list[str]:
     if content["running"]:
         lines.append(f"* stopped while it tried: {', '.join(content['running'])}")
     return [*lines, f"* left out: {content['left out']} of {content['expected']}"] if content["left out"] else lines
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_plain(entry)}" for key, entry in value.items())
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _case(case: Mapping[str, Any]) -> str:

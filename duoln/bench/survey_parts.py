@@ -55,7 +55,7 @@ OPERATORS: tuple[tuple[str, tuple[int, int]], ...] = (
     ("layer_norm", (4099, 1001)), ("layer_norm", (199, 65_536)), ("layer_norm", (37, 262_144)),
     ("layer_norm", (4099, 257)), ("layer_norm", (199, 16_385)), ("layer_norm", (1, 131_072)),
     ("layer_norm", (4096, 1024)), ("softmax_cross_entropy", (4096, 1000)))
-"""In the order of their worth: large arrays that memory bounds, then rows and widths of quack's tests."""
+"""Operators and shapes, the most important first: large arrays, which memory bounds, then sizes of quack's tests."""
 COMPILED_OPERATORS = OPERATORS[-2:]
 """Those that `torch.compile` compiles, too. They come last, since that takes some seconds for each."""
 _SMALLER = (("layer_norm", (4096, 1000)), ("layer_norm", (32, 1024)), ("add_layer_norm", (4096, 1000)),
@@ -269,7 +269,7 @@ _PROGRAM = "compute-sanitizer"
 _FOUND = 86
 """The exit code by which the program says that it found something."""
 _RESERVE_SECONDS = 4
-"""Of the part, to read the output of the tools."""
+"""Kept of the part's seconds to read the output of the tools."""
 _SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: .*")
 
 

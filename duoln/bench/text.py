@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 CLOCKS = {"wall_slope": "wall time a launch", "wall_run": "wall time a run"}
-"""What each clock of a record measures."""
+"""The meaning of each clock of a record."""
 _SHORT = {"forward": "fwd", "forward+backward": "fwd+bwd", "step": "step"}
 
 

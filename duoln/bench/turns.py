@@ -27,7 +27,7 @@ _LEAST_SECONDS = 1.0
 
 _TOLERANCE = 1e-3
 _LATER_TOLERANCE = 1e-2
-"""Of the loss after two updates and more: networks multiply rounding, handwriting with 700 time steps to 3e-3."""
+"""The tolerance of a loss after two updates and more: networks multiply rounding, handwriting of 700 steps to 3e-3."""
 
 
 class Entry(NamedTuple):
@@ -37,7 +37,7 @@ class Entry(NamedTuple):
     asked: Mapping[str, Any]
     environment: Mapping[str, str] = {}
     checked: bool = True
-    """Whether its figures must agree with those of the first side."""
+    """True if its figures must agree with those of the first side."""
 
 
 class Side:
@@ -87,7 +87,7 @@ class Side:
 
     @property
     def ended(self) -> bool:
-        """Whether the process has ended."""
+        """True if the process has ended."""
         return self._process.poll() is not None
 
     def close(self) -> None:
@@ -154,7 +154,7 @@ def time_in_turns(entries: Sequence[Entry], rounds: int, runs: int) -> list[dict
 
 
 def take_turns(sides: Sequence[Side], rounds: int, runs: int, seconds: float = _LONGEST_TURN) -> list[dict[str, Any]]:
-    """As `time_in_turns`, of sides that are ready. A turn that takes longer than `seconds` ends its side."""
+    """Time sides that are ready, as `time_in_turns` does. A turn that takes longer than `seconds` ends its side."""
     for side in sides:
         side.samples.clear()
         side.device_samples.clear()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from duoln.bench.records import check_target
 from duoln.errors import UsageError
 from duoln.system.paths import path_argument
 
@@ -15,7 +14,6 @@ def add_command(commands: Any) -> None:
     versus = commands.add_parser("compare", help="compare files of `duoln bench ... --json FILE` from several machines")
     versus.add_argument("files", nargs="+", type=path_argument, metavar="FILE",
                         help="the others are compared with the first")
-    versus.add_argument("--plot", type=path_argument, metavar="FILE.png", help="also draw the times (needs matplotlib)")
     versus.add_argument("--json", action="store_true", help="as one JSON object on stdout")
     versus.set_defaults(run=_compare)
 
@@ -24,20 +22,12 @@ def _compare(args: argparse.Namespace) -> int:
     from duoln.bench import compare as comparing
     from duoln.cli import console
     from duoln.cli.rows_table import RowsTable
-    from duoln.pictures import drawing
 
     for path in args.files:
         if path.is_dir():
             raise UsageError(f"{path}: expected a file of `duoln bench ... --json FILE`, found a folder; for runs: "
                              f"duoln report {' '.join(map(str, args.files))}")
-    if args.plot is not None:
-        check_target(args.plot)
-        drawing.check_picture(args.plot)
     comparison = comparing.compare(args.files)
-    if args.plot is not None:
-        from duoln.bench.plot import draw
-
-        console.say(f"wrote {draw(comparison, args.plot)}")
     if args.json:
         console.put_json(comparison.as_json())
         return 0

@@ -11,7 +11,7 @@ from duoln.errors import DuolnError
 
 _SAFETY = 8.0
 _OF_STORAGE = {"bfloat16": 1.6e-2, "float16": 1e-3}
-"""What rounding to 16 bits adds: a unit in the last place and a half of bfloat16, one of float16."""
+"""The relative error that rounding to 16 bits adds: a unit in the last place and a half of bfloat16, one of float16."""
 
 
 def tolerance(dtype: str, length: int) -> float:

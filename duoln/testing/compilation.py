@@ -70,7 +70,7 @@ def compile_all(workers: int, settings: Sequence[tuple[str, Macros]]) -> dict[st
 
 
 def _result(setting: tuple[str, Macros], future: Future[Compiled]) -> Compiled:
-    """What a process compiled. One that the compiler ended is a failure of its setting, and of those that waited."""
+    """The result of a process. If the compiler ended it, its setting and those that waited are failures."""
     try:
         return future.result()
     except BrokenProcessPool as error:
@@ -78,7 +78,7 @@ def _result(setting: tuple[str, Macros], future: Future[Compiled]) -> Compiled:
 
 
 def _work(setting: tuple[str, Macros]) -> int:
-    """What takes longest comes first: more values a thread are more text after unrolling."""
+    """The work of a setting, to sort by: more values a thread are more text after unrolling."""
     macros = setting[1]
     return macros.get("UNITS", macros.get("CHUNKS", 0)) * 4096 + macros.get("THREADS", 0)
 

@@ -116,7 +116,7 @@ def find_case(name: str) -> Case:
 
 
 def answers(backend: Backend) -> bool:
-    """Whether the device still computes: after some errors no call of this process succeeds."""
+    """True if the device still computes: after some errors no call of this process succeeds."""
     try:
         return bool(backend.to_numpy(backend.ones((1,)) + 1.0)[0] == 2.0)
     except Exception:  # whatever the driver's error is
@@ -232,7 +232,7 @@ class Report:
 
     @property
     def good(self) -> bool:
-        """Whether nothing was wrong so far."""
+        """True if nothing was wrong so far."""
         return all(outcome.right for outcome in self.outcomes)
 
     def save(self, running: Iterable[str] = (), complete: bool = False) -> None:
@@ -261,7 +261,7 @@ def measure(results: Iterable[Result], running: set[str], report: Report) -> boo
 
 
 def verdicts(report: Report) -> list[dict[str, str]]:
-    """What all cases say of each rule of the library's operators. Where one hung or was left out, nothing is known."""
+    """A verdict on each rule of the library's operators; none on an operator with a case that hung or was left out."""
     unknown = {name.partition(" ")[0] for name in report.left_out}
     unknown |= {o.op for o in report.outcomes if o.says_nothing or not o.rule}
     rules: dict[tuple[str, ...], dict[str, str]] = {}
@@ -275,7 +275,7 @@ def verdicts(report: Report) -> list[dict[str, str]]:
 
 
 def small_cases(backend: Backend) -> list[Case]:
-    """Of each operator, variant and rule the largest case of few values: for tools under which a kernel takes long."""
+    """The largest case of few values of each operator, variant and rule: for tools under which a kernel takes long."""
     few = [case for case in selftest.cases() if selftest.size_of(case) <= SMALL_VALUES]
     return selftest.largest_of_each(few, backend)
 

@@ -28,7 +28,7 @@ _GRADIENTS = 4.0
 _NEAR = 1.5
 """Up to here an error may come from a device's own functions; above it something is wrong."""
 _NO_MEMORY = re.compile("OutOfMemory|MemoryError|out of memory|cudaErrorMemoryAllocation|ALLOC_FAILED|NOT_INITIALIZED")
-"""In the words of CuPy, of CUDA and of cuBLAS."""
+"""The words of CuPy, CUDA and cuBLAS for it."""
 _MANY = 1 << 20
 """Values of a case above which CUDA computes its reference faster than the host."""
 
@@ -42,7 +42,7 @@ class Outcome(NamedTuple):
     """The name of the case or of the check."""
     stored: str
     variant: str
-    """Of a recurrent layer, its `norm`; else empty."""
+    """The `norm` of a recurrent layer; else empty."""
     rule: str
     """The rule that ran; "composed" where no other supports the case, empty where none ran."""
     error: float
@@ -50,7 +50,7 @@ class Outcome(NamedTuple):
     worst: str
     """The name of that value or gradient."""
     repeats: bool
-    """Whether all runs were equal to the bit."""
+    """True if all runs were equal to the bit."""
     problem: str = ""
     """The exception in words, with the whole of a compiler's log; empty if there was none."""
     answer: str = ""
@@ -58,27 +58,27 @@ class Outcome(NamedTuple):
 
     @property
     def passed(self) -> bool:
-        """Whether the values are right and repeat to the bit."""
+        """True if the values are right and repeat to the bit."""
         return not self.problem and self.error <= 1 and self.repeats
 
     @property
     def near(self) -> bool:
-        """Whether the case missed what is allowed by little, as another device's rounding may."""
+        """True if the error is a little above what is allowed, as another device's rounding may be."""
         return not self.problem and self.repeats and 1 < self.error <= _NEAR
 
     @property
     def right(self) -> bool:
-        """Whether nothing is wrong with the rule or the device."""
+        """True if nothing is wrong with the rule or the device."""
         return self.passed or self.near
 
     @property
     def says_nothing(self) -> bool:
-        """Whether it says nothing about the rule: the device had no memory left, which other programs use too."""
+        """True if it says nothing about the rule: the device had no memory left, which other programs use too."""
         return _NO_MEMORY.search(self.problem) is not None
 
     @property
     def words(self) -> str:
-        """What is to say about it."""
+        """The outcome in words."""
         words = self.problem or self.answer or f"{self.worst}, {self.error:.3g} of what is allowed"
         return words + ("" if self.repeats or self.problem else ", and two runs differ")
 
@@ -117,7 +117,7 @@ def run(backend: Backend, chosen: Iterable[Case], repeats: int = 2,
 
 
 def prove_or_say(case: Case, backend: Backend, repeats: int, rule: Rule) -> Outcome:
-    """As `prove`; an error is an outcome too, for example of a kernel that does not compile or launch."""
+    """Call `prove`; an error is an outcome too, for example of a kernel that does not compile or launch."""
     try:
         return prove(case, backend, repeats, rule)
     except Exception as error:
@@ -193,7 +193,7 @@ def prove(case: Case, backend: Backend, repeats: int = 2, rule: Rule | None = No
 
 
 def _allowed(case: Case) -> float:
-    """What float32 may differ by; in 16 bits also the roundings that follow each other, which are independent."""
+    """The error allowed in float32; in 16 bits also the roundings that follow each other, which are independent."""
     wide = tolerance("float32", case.length)
     return wide + sqrt(case.roundings) * (tolerance(case.stored, case.length) - wide)
 
@@ -207,7 +207,7 @@ def _equal(first: dict[str, np.ndarray], again: dict[str, np.ndarray]) -> bool:
 
 
 def _is_stored(case: Case, rule: Rule, k: int) -> bool:
-    """Whether a rule gets array k of a case in 16 bits."""
+    """True if a rule gets array k of a case in 16 bits."""
     given = case.inputs[k]
     return case.stored != "float32" and k in rule.stored and given is not None and given.dtype.kind == "f"
 

@@ -33,7 +33,7 @@ from duoln.training.trainer import Trainer
 _DERIVATIVE = 1e-4
 """The allowed relative error of a derivative along a line, which may cross the kinks of a few rectifiers."""
 _STEP = 1e-8
-"""How far along the line: of the 100,000 rectifiers and maxima of a convolutional network some have a kink within
+"""The distance along the line: of the 100,000 rectifiers and maxima of a convolutional network some have a kink within
 1e-7."""
 _AGREEMENT = 1e-4
 """The allowed relative difference between the losses of two backends, in float32."""

@@ -13,8 +13,8 @@ _FILE = "elementwise/elementwise.cpp"
 _copy = native.Function(_FILE, "copy", "x: real[1], out: real[1], size: int64, threads: int32")
 
 
-def problem() -> str | None:
-    """Why there is no such copy of float32 here; None if there is one."""
+def refusal() -> str | None:
+    """The reason why there is no such copy of float32 here; None if there is one."""
     return native.failure(_FILE, np.dtype(np.float32))
 
 

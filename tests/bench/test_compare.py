@@ -64,10 +64,9 @@ def test_two_files_measured_here(folder, capsys):
     assert (folder / "timings.jsonl").read_text().count("\n") == 2 * 21  # a copy, and five operators at two shapes, forward and backward
 
 
-def test_json_and_picture(folder, tmp_path, capsys):
-    picture = tmp_path / "both.png"
+def test_json(folder, capsys):
     paths = [folder / "numpy.json", folder / "mlx.json", folder / "numpy.json"]
-    assert _compare(*paths, "--json", "--plot", picture) == 0
+    assert _compare(*paths, "--json") == 0
     comparison = json.loads(capsys.readouterr().out)
     assert len(comparison["rows"]) == 21 and [f["label"] for f in comparison["files"]] == ["here, numpy", "here, mlx", "here, numpy"]
     ours = json.loads((folder / "numpy.json").read_text())["cases"]
@@ -77,7 +76,6 @@ def test_json_and_picture(folder, tmp_path, capsys):
         assert first["seconds"] == third["seconds"] == case["median"] and third["speedup"] == 1.0
         assert second["speedup"] == pytest.approx(first["seconds"] / second["seconds"])
         assert first["fraction_of_copy"] == case["fraction_of_copy"]
-    assert picture.read_bytes()[:4] == b"\x89PNG"
 
 
 @pytest.mark.parametrize("columns", ["50", "200"])
@@ -204,14 +202,6 @@ def test_files_that_cannot_be_compared(tmp_path, capsys, content, code, words):
 
 def test_one_file_is_not_enough(tmp_path):
     check_error(UsageError, lambda: compare.compare([tmp_path]), "two files", "1")
-
-
-def test_a_picture_without_matplotlib_or_a_folder(tmp_path, capsys, monkeypatch):
-    a = _write(tmp_path / "a.json", made.record())
-    assert _compare(a, a, "--plot", tmp_path / "none" / "p.png") == 2
-    monkeypatch.setattr("duoln.pictures.drawing.refusal", lambda: "pip install matplotlib")
-    assert _compare(a, a, "--plot", tmp_path / "p.png") == 2
-    assert "pip install matplotlib" in capsys.readouterr().err and not (tmp_path / "p.png").exists()
 
 
 @pytest.mark.parametrize(("seconds", "words"), [

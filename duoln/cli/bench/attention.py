@@ -7,9 +7,8 @@ from typing import Any
 
 from duoln.bench import attention, operators
 from duoln.bench.records import of_row
-from duoln.bench.turns import time_in_turns
 from duoln.cli import console
-from duoln.cli.bench.options import add_common, begin, numbers, recorded, show_rows, tables_are_results
+from duoln.cli.bench.options import add_common, begin, numbers, recorded, time_sides
 from duoln.kernels.attention import cases
 
 
@@ -33,11 +32,9 @@ def _attention(args: argparse.Namespace) -> int:
     with recorded("attention", args, begin(args)) as timed:
         for shape in dict.fromkeys(args.shape or cases.SHAPES):
             name = f"attention B{shape.batch} H{shape.heads} T{shape.steps} D{shape.width}{', causal' * args.causal}"
-            console.say(f"{name}: {args.rounds} turns of {args.runs} runs a side; the scores of all queries would take "
-                        f"{cases.scores_bytes(shape) / 2 ** 20:.0f} MiB")
+            console.say(f"the scores of all queries would take {cases.scores_bytes(shape) / 2 ** 20:.0f} MiB")
             entries = attention.entries(shape, args.causal, not args.forward, args.backend, args.peer)
-            rows = time_in_turns(entries, args.rounds, args.runs)
-            show_rows(f"{title}: {name}", rows, 1e3, "ms", tables_are_results(args))
+            rows = time_sides(f"{title}: {name}", entries, args, "ms", 1e3)
             timed += [{"op": f"attention{' causal' * args.causal}", "passes": operators.passes(not args.forward),
                        "shape": shape, "moved": cases.least_bytes(shape) if args.forward else None,
                        "flops": cases.flops(shape, args.causal, not args.forward), "rule": row["facts"].get("rule"),

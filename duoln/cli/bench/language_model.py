@@ -11,9 +11,8 @@ from typing import Any
 from duoln.bench import language_model
 from duoln.bench.language_model import SUBJECTS, TOKENS, UPDATE, Sizes
 from duoln.bench.records import of_row, spread
-from duoln.bench.turns import time_in_turns
 from duoln.cli import console
-from duoln.cli.bench.options import add_common, begin, numbers, recorded, show_rows, tables_are_results
+from duoln.cli.bench.options import add_common, begin, numbers, recorded, time_sides
 from duoln.errors import UsageError
 from duoln.pictures import style
 from duoln.pictures.drawing import check_picture, figure
@@ -46,11 +45,10 @@ def _language_model(args: argparse.Namespace) -> int:
         check_picture(args.plot)
     with recorded("language-model", args, begin(args)) as timed:
         for size, subject in product(dict.fromkeys(args.sizes or [Sizes()]), SUBJECTS):
-            console.say(f"{subject}: {args.rounds} turns of {args.runs} runs a side")
-            rows = time_in_turns(language_model.entries(subject, size, args.backend, args.peer), args.rounds, args.runs)
+            entries = language_model.entries(subject, size, args.backend, args.peer)
             what = UPDATE if subject == "update" else f"{TOKENS} sampled tokens"
             words = ", ".join(f"{name} {count}" for name, count in size._asdict().items())
-            show_rows(f"{what}: {words}", rows, 1e3, "ms", tables_are_results(args))
+            rows = time_sides(f"{what}: {words}", entries, args, "ms", 1e3)
             timed += [{"op": f"language model, {what}", "passes": "step" if subject == "update" else "forward",
                        "shape": size, "moved": None, "flops": None, "rule": None, "source": None, **of_row(row)}
                       for row in rows]

@@ -1,4 +1,4 @@
-"""What the kinds of `duoln bench` share: options, checks before anything is timed, and the record of what was timed."""
+"""Options, checks, tables and records that the kinds of `duoln bench` share."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 from duoln.backends.protocol import Backend
 from duoln.bench import machine, operators, operators_torch
 from duoln.bench.records import append_timings, check_target, make_case, make_record, write
+from duoln.bench.turns import Entry, time_in_turns
 from duoln.cli import console
 from duoln.cli.rows_table import RowsTable
 from duoln.errors import UsageError
@@ -103,15 +104,28 @@ def _record_cases(kind: str, args: argparse.Namespace, backend: Backend, cases: 
 
 
 def tables_are_results(args: argparse.Namespace) -> bool:
-    """Whether the tables are the result, for stdout. With `--json -` a document is, and the tables go to stderr."""
+    """True if the tables are the result, for stdout. With `--json -` a document is, and the tables go to stderr."""
     return bool(args.json != "-")
 
 
-def show_rows(title: str, rows: Sequence[Mapping[str, Any]], scale: float, unit: str, data: bool) -> None:
-    """Show what the sides took, with our share of each, and their peak memory beyond libraries and data."""
+def time_sides(title: str, entries: Sequence[Entry], args: argparse.Namespace, unit: str, scale: float,
+               ) -> list[dict[str, Any]]:
+    """Time sides in turns, and show their times, our share of each, and their peak memory beyond libraries and data.
+
+    Args:
+        title: what is timed.
+        entries: the sides.
+        args: the options of `add_common`.
+        unit: of the times that are shown.
+        scale: units in a second.
+    """
+    console.say(f"{title}: {args.rounds} turns of {args.runs} runs a side")
+    rows = time_in_turns(entries, args.rounds, args.runs)
     table = [(row["name"], f"{row['median'] * scale:.2f}", f"{row['p10'] * scale:.2f} - {row['p90'] * scale:.2f}",
               f"{row['ratio']:.2f}", _mib(row["facts"].get("peak_bytes"))) for row in rows]
-    console.show(RowsTable(title, ("side", unit, "p10 - p90", "duoln / side", "peak MiB"), table, whole=range(5)), data)
+    console.show(RowsTable(title, ("side", unit, "p10 - p90", "duoln / side", "peak MiB"), table, whole=range(5)),
+                 tables_are_results(args))
+    return rows
 
 
 def _mib(size: int | None) -> str:

@@ -7,9 +7,7 @@ from typing import Any
 
 from duoln.bench import operators, recurrent
 from duoln.bench.records import of_row
-from duoln.bench.turns import time_in_turns
-from duoln.cli import console
-from duoln.cli.bench.options import add_common, begin, numbers, recorded, show_rows, tables_are_results
+from duoln.cli.bench.options import add_common, begin, numbers, recorded, time_sides
 from duoln.kernels.recurrent import cases
 from duoln.ops.recurrent.variants import check_variant
 
@@ -39,10 +37,8 @@ def _rnn(args: argparse.Namespace) -> int:
     with recorded("rnn", args, begin(args)) as timed:
         for cell, norm, shape in chosen:
             name = f"{cell} {norm} T{shape.steps} B{shape.batch} in{shape.n_in} H{shape.hidden}"
-            console.say(f"{name}: {args.rounds} turns of {args.runs} runs a side")
             entries = recurrent.entries(cell, norm, shape, not args.forward, args.backend, args.peer)
-            rows = time_in_turns(entries, args.rounds, args.runs)
-            show_rows(f"{title}: {name}", rows, 1e6 / shape.steps, "us a time step", tables_are_results(args))
+            rows = time_sides(f"{title}: {name}", entries, args, "us a time step", 1e6 / shape.steps)
             timed += [{"op": f"{cell} {norm}", "passes": operators.passes(not args.forward), "shape": shape,
                        "moved": cases.least_bytes(cell, shape) if args.forward else None,
                        "flops": cases.flops(cell, shape, not args.forward),

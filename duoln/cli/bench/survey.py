@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import time
 from typing import Any
 
 from duoln import runtime
-from duoln.bench.survey import SUMMARY, Budget, Folder, chosen_parts, parts, survey
+from duoln.bench.survey import SUMMARY, Folder, chosen_parts, parts, survey
 from duoln.cli import console
 from duoln.system.paths import path_argument
 
@@ -30,12 +31,12 @@ def add_kind(kinds: Any) -> None:
 
 
 def _survey(args: argparse.Namespace) -> int:
-    budget = Budget(args.seconds)
+    until = time.monotonic() + args.seconds
     everything = parts(args.backend, args.out.absolute(), args.quick, os.cpu_count() or 1)
     wanted = chosen_parts(everything, args.parts)
     folder = Folder(args.out, args.backend, args.quick)
     runtime.backend(args.backend)  # an error, where it cannot be used: every part would fail
-    good = survey(wanted, folder, console.say, budget, args.tar)
+    good = survey(wanted, folder, console.say, until, args.tar)
     console.put((args.out / SUMMARY).read_text(encoding="utf-8"))
     return 0 if good else 1
 

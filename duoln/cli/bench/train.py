@@ -6,9 +6,8 @@ import argparse
 from typing import Any
 
 from duoln.bench.records import of_row
-from duoln.bench.turns import Entry, time_in_turns, with_allocators
-from duoln.cli import console
-from duoln.cli.bench.options import add_common, begin, recorded, show_rows, tables_are_results
+from duoln.bench.turns import Entry, with_allocators
+from duoln.cli.bench.options import add_common, begin, recorded, time_sides
 from duoln.errors import UsageError
 from duoln.tasks import make_config, parse_settings
 from duoln.tasks.registry import find_task
@@ -51,9 +50,7 @@ def _train(args: argparse.Namespace) -> int:
             entries = [Entry("duoln", asked)]
             for peer in peers:
                 entries += with_allocators(peer, {**asked, "peer": peer})
-            console.say(f"{task.name} {args.variant}, batch {size}: {args.rounds} turns of {args.runs} steps a side")
-            rows = time_in_turns(entries, args.rounds, args.runs)
-            show_rows(f"{title}: batch {size}", rows, 1e3, "ms", tables_are_results(args))
+            rows = time_sides(f"{title}: batch {size}", entries, args, "ms", 1e3)
             preset = {} if args.preset is None else {"preset": args.preset}
             timed += [{"op": f"{task.name} {args.variant}", "passes": "step", "shape": [size],
                        "settings": {**preset, **{key: getattr(cfg, key) for key in chosen}}, **of_row(row)}
