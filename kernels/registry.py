@@ -3,7 +3,7 @@
 Each folder of kernels may have a module `cases`, found by its name, with:
 
     cases()      the cases that prove the rules of its operators
-    TIMED        by operator, what `duoln bench ops` times of it
+    TIMED        by operator, the shapes, bytes and operations that `duoln bench ops` times
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Case(NamedTuple):
 
     op: str
     label: str
-    """With `op` and `stored`, its name: no two cases have the same."""
+    """The name of the case together with `op` and `stored`: no two cases have the same."""
     make: Callable[[], Arrays]
     """The operator's arrays, in float32, from a fixed seed."""
     attrs: Mapping[str, Any]
@@ -41,19 +41,19 @@ class Case(NamedTuple):
     sizes: Sequence[int] = ()
     """The numbers that decide a kernel's plan: the shape of a norm's rows; time steps, rows, inputs and units."""
     misaligned: bool = False
-    """Whether the arrays begin one value after an aligned address."""
+    """True if the arrays begin one value after an aligned address."""
     stored: str = "float32"
     """The dtype of the arrays that a rule takes in 16 bits; the other ones are float32."""
     roundings: int = 1
     """The most roundings to `stored` that follow each other; the tolerance grows with it, too."""
     gpu: bool = False
-    """Whether it is for GPUs alone: sizes and runs that a CPU does not need, or 16 bits."""
+    """True for sizes and runs that a CPU does not need, and for 16 bits."""
     net: bool = False
-    """Whether it is one of the few that prove a GPU's rule before a user's first call of it."""
+    """True for the few that prove a GPU's rule before a user's first call of it."""
     runs: int = 2
     """The number of runs that must give the same bits."""
     layouts: bool = False
-    """Whether the tests also place each of its arrays in each layout of memory; it has few values."""
+    """True if the tests also place each of its arrays in each layout of memory; such a case has few values."""
 
     def __str__(self) -> str:
         return f"{self.op} {self.label}" if self.stored == "float32" else f"{self.op} {self.stored} {self.label}"
@@ -73,7 +73,7 @@ Shape = tuple[int, int]
 
 
 class Timed(NamedTuple):
-    """What `duoln bench ops` times of an operator on rows of values: its least traffic, and its peer."""
+    """An operator on rows of values in `duoln bench ops`: its shapes, its least traffic, and its peer."""
 
     case: Callable[[Shape], Case]
     """The case of a shape."""
@@ -87,6 +87,8 @@ class Timed(NamedTuple):
     """Floating-point operations for a value, of forward and of backward; an exponential counts as one."""
     peer: Callable[..., Any] | None = None
     """`peer(torch, *arrays, **attrs)`: the same in PyTorch; None if it has none."""
+    on_device: Sequence[Shape] = ()
+    """Shapes that the survey of a GPU times: large arrays that memory bounds first, then odd rows and widths."""
     row_bytes: tuple[int, int] = (0, 0)
     """Bytes that forward and backward move beside them, for a row."""
 
@@ -150,7 +152,7 @@ def every_case(gpu: bool = False) -> tuple[Case, ...]:
 
 
 def timed() -> dict[str, Timed]:
-    """By operator, what `duoln bench ops` times."""
+    """The operators that `duoln bench ops` times, by name."""
     return {op: timed for module in modules("cases") for op, timed in getattr(module, "TIMED", {}).items()}
 
 

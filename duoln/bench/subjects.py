@@ -1,4 +1,4 @@
-"""What `duoln bench ops` times: operators on rows of values, with the arrays, shapes and formulas of each."""
+"""The operators on rows of values that `duoln bench ops` times, with their arrays."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Subject(NamedTuple):
     labels: tuple[str, ...] = ()
     """Arguments with an integer for each row; the operator then returns a number for each row."""
     residual: bool = False
-    """Whether the first argument after x is a residual: as large as x, and the operator returns the sum of both too."""
+    """True if the first argument after x is a residual: as large as x, and the operator returns the sum of both too."""
     attributes: Mapping[str, Any] = {}
 
     @property
@@ -117,7 +117,7 @@ def _copy(backend: Backend, x: Array) -> Array:
 
 
 def _subject(op: Op[..., Any], timed: Timed) -> Subject:
-    """What is timed of an operator, with its arguments by their kinds in a case of 2 rows and 3 columns."""
+    """The subject of an operator; its arguments are known by their kinds in a case of 2 rows and 3 columns."""
     like = timed.case((2, 3))
     kinds = {name: (a.shape, a.dtype.kind) for name, a in zip(signature(op).parameters, like.inputs, strict=False)
              if a is not None}
@@ -146,7 +146,7 @@ _ALIGNED_VALUES = 64
 
 
 def buffer_count(shape: Shape, cold: bool) -> int:
-    """How many buffers rotate; two for warm inputs: x and the gradient."""
+    """The number of buffers that rotate; two for warm inputs: x and the gradient."""
     rows, width = shape
     return 2 * CACHE_BYTES // (4 * rows * width) + 2 if cold else 2
 

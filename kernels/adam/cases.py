@@ -20,7 +20,7 @@ _BOTH = (False, True)
 
 
 def cases() -> Iterator[Case]:
-    """Of the update, of its rates and of the norm."""
+    """The update, its rates and the norm, of few, of large and of many tensors."""
     for shapes in (((1,),), ((4095,), (4096,), (4097,)), _FEW, ((0,), (7,)), _MANY):
         for scaled, decayed in itertools.product(_BOTH, repeat=2):
             is_of_net = (shapes is _FEW or shapes is _MANY) and scaled is not decayed

@@ -115,10 +115,14 @@ _SUITE: tuple[Shape, ...] = (
     *((rows, width) for rows in (4096, 16384) for width in (256, 512, 768, 1024, 2048, 4096, 8192)), (4096, 16384),
     *((4096, width) for width in (100, 1000, 1600, 2400, 9600)), (8, 400), (32, 1024), (128, 256))
 """Widths of transformers, widths that no vector length divides, and batches so small that only the launch counts."""
-_SMALL_SUITE: tuple[Shape, ...] = ((4096, 256), (4096, 1000), (1024, 4096), (32, 1024))
+_SMALL_SUITE: tuple[Shape, ...] = ((4096, 1000), (4096, 256), (1024, 4096), (32, 1024))
+_ON_DEVICE: tuple[Shape, ...] = (
+    (4096, 4096), (4096, 8192), (4096, 2048), (4096, 1000), (32, 1024), (4099, 1001), (199, 65_536), (37, 262_144),
+    (4099, 257), (199, 16_385), (1, 131_072), (4096, 1024))
+"""The later ones are rows and widths of quack's tests."""
 _SUITE_BESIDE: tuple[Shape, ...] = ((4096, 1024), (4096, 4096), (4096, 8192), (4096, 1000), (2048, 512), (32, 1024))
 _SMALL_BESIDE: tuple[Shape, ...] = ((4096, 1000), (2048, 512))
-"""Of the three beside layer norm."""
+"""The suites of the three norms beside layer norm."""
 _FLOPS = {"layer_norm": (7, 11), "rms_norm": (4, 8)}
 """Forward: add up, subtract the mean, square, add up, scale, gain, bias; an RMS norm has no mean and no bias.
 Backward: three for dy * gain, its product with the normalised row and the sum of this product, another for its own sum;
@@ -138,7 +142,8 @@ def _timed(op: str) -> Timed:
     forward, backward = _FLOPS[op.removeprefix("add_")]
     suites = (_SUITE, _SMALL_SUITE) if op == "layer_norm" else (_SUITE_BESIDE, _SMALL_BESIDE)
     return Timed(lambda shape: norm(op, shape), *suites, arrays=(4, 2) if is_sum else (2, 2),
-                 flops=(forward + is_sum, backward + is_sum), peer=partial(_in_torch, op))
+                 flops=(forward + is_sum, backward + is_sum), peer=partial(_in_torch, op),
+                 on_device=_ON_DEVICE if op == "layer_norm" else _ON_DEVICE[:1])
 
 
 TIMED = {op: _timed(op) for op in NORMS}

@@ -58,7 +58,7 @@ def cases() -> Iterator[Case]:
 
 
 def _small(cell: str, norm: str) -> Iterator[Case]:
-    """Of few values: one row, one input, one unit; masked rows, and padded ones."""
+    """Cases of few values: one row, one input, one unit; masked rows, and padded ones."""
     yield recurrent(cell, norm, (2, 3, 2, 4))._replace(layouts=True)
     yield recurrent(cell, norm, (3, 1, 1, 3), masked=True, reverse=True)._replace(layouts=norm == "layer")
     yield recurrent(cell, norm, (3, 4, 2, 3), lengths=(2, 3, 1, 1))._replace(layouts=norm == "layer")

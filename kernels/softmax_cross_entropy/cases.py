@@ -37,6 +37,7 @@ _SUITE: tuple[Shape, ...] = ((128, 10), (65536, 10), (4096, 1000), (4096, 10000)
 
 TIMED = {"softmax_cross_entropy": Timed(
     cross_entropy, _SUITE, small=((128, 10), (4096, 1000), (512, 10000)), arrays=(1, 1), flops=(4, 3), row_bytes=(8, 4),
+    on_device=((4096, 10_000), (128, 10), (4096, 1000)),
     peer=lambda torch, x, labels: torch.nn.functional.cross_entropy(x, labels, reduction="none"))}
 """Forward reads logits and labels and writes a loss for each row: compare with the largest, subtract it, exponentiate,
 add up. Backward reads the gradient of the losses and writes that of the logits: divide by the sum, subtract the label's

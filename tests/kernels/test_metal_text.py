@@ -76,7 +76,7 @@ def test_every_kernel_has_a_text():
 
 
 def complaints(text):
-    """What Clang finds wrong with a kernel."""
+    """The messages of Clang about a kernel."""
     body = re.sub(r"#include <metal_stdlib>", "", stand_in_metal._SHARED.sub(r"\1THREADGROUP_MEMORY ", text))
     unit = cindex.Index.create().parse(
         "kernel.cpp", args=["-x", "c++", "-std=c++14", "-nostdinc", "-Wno-unknown-attributes", "-Wno-pragma-once-outside-header"],

@@ -25,13 +25,13 @@ def cases(device):
 
 
 def stored(op, backend):
-    """How many arrays of an operator a rule takes in 16 bits."""
+    """The number of arrays of an operator that a rule takes in 16 bits."""
     return next(len(rule.stored) for rule in getattr(ops, op).rules(backend) if rule.stored)
 
 
 @contextlib.contextmanager
 def zeros():
-    """Where `make` of cases gives zeros that take no memory."""
+    """A context in which `make` of a case gives zeros that take no memory."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "_drawn", lambda rng, shape, scale: np.broadcast_to(np.float32(0), shape))
         yield

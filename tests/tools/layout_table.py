@@ -43,7 +43,7 @@ class Placing(NamedTuple):
 
     @property
     def same_values(self) -> bool:
-        """Whether the case is still the same numbers."""
+        """True if the case is still the same numbers."""
         return all(layout.same_values for layout in (*self.arrays, *self.gouts))
 
 
@@ -141,7 +141,7 @@ def layout_cases() -> Iterator[Case]:
 
 
 def long_layout_cases() -> list[Case]:
-    """What is left over for the long run: the smaller of the others."""
+    """The cases of the long run: the smaller of the others."""
     others = [case for case in every_case() if not case.layouts and not case.misaligned]
     return [_forgiving(case) for case, size in zip(others, values(others), strict=True) if size < _SMALL]
 
@@ -152,7 +152,7 @@ def _forgiving(case: Case) -> Case:
 
 
 class Tally:
-    """How many cases there were for each operator, how many of them a fused rule ran, and why it did not run the others."""
+    """Counts of cases of each operator, and of those that a fused rule ran; and the reasons why it did not run the others."""
 
     def __init__(self) -> None:
         self.cases: dict[str, int] = {}
