@@ -3,7 +3,7 @@
 A RawKernel checks nothing: it ignores strides, passes a Python float as a double, and reads any memory to which an
 argument points. A `Kernel` declares its parameters, and a launch that does not fit them raises an error.
 
-    forward = Kernel("layer_norm/layer_norm.cu", "layer_norm_forward",
+    forward = Kernel("norm/norm.cu", "layer_norm_forward",
                      "x: float32[2], gain: float32[1]?, y: float32[2], width: int32, eps: float32")
     forward(grid=(rows,), block=(128,), arguments=(x, None, y, width, 1e-5), macros={"THREADS": 128})
 

@@ -1,6 +1,6 @@
 """Typed launches of Metal kernels through MLX.
 
-    backward = Kernel("layer_norm/layer_norm_backward.metal", "x: float32[2], gain: float32[1]?, eps: float32")
+    backward = Kernel("norm/layer_norm_backward.metal", "x: float32[2], gain: float32[1]?, eps: float32")
     dx, = backward(groups=512, threads=128, inputs=(x, gain, 1e-5), outputs={"dx": x.shape}, macros={"UNITS": 8})
 
 A `.metal` file is the body of a function: MLX writes the signature from the names and the arrays. Macros are lines

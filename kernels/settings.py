@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from duoln.kernels.layer_norm import plan as layer_norm
+from duoln.kernels.norm import plan as norm_plan
 from duoln.kernels.recurrent import plan as recurrent
 from duoln.kernels.recurrent.cluster_plan import CELLS, Device, plan
 from duoln.ops.recurrent.variants import GATES
@@ -74,9 +74,9 @@ def walks(device: Device, layers: Iterable[Layer] | None = None) -> list[Walk]:
 
 def every_setting() -> list[tuple[str, Macros]]:
     """Pairs of a source file and its macros; those of walks depend on the device, see `walks`."""
-    rows, wide = layer_norm.every_setting()
+    rows, wide = norm_plan.every_setting()
     sources: dict[str, list[dict[str, int]]] = {
-        "layer_norm/layer_norm.cu": rows, "layer_norm/wide.cu": wide, "columns.cu": list(STORED),
+        "norm/norm.cu": rows, "norm/wide.cu": wide, "columns.cu": list(STORED),
         "lstm/lstm.cu": _stored(recurrent.every_setting(_LSTM)), "gru/gru.cu": _stored(recurrent.every_setting(_CELL)),
         "lstm/wide.cu": _stored(recurrent.every_wide_setting(_LSTM)),
         "gru/wide.cu": _stored(recurrent.every_wide_setting(_CELL)),

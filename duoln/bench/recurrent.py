@@ -14,7 +14,7 @@ import numpy as np
 
 from duoln.bench import machine, peak
 from duoln.bench.clock import DeviceSeconds
-from duoln.bench.records import Work, source_hash
+from duoln.bench.records import Work, of_row, source_hash
 from duoln.bench.turns import Entry, with_allocators
 from duoln.kernels.recurrent import cases
 from duoln.kernels.recurrent.cases import Shape
@@ -155,6 +155,14 @@ def source_of(cell: str, rule: str | None) -> str | None:
     rule.
     """
     return None if rule in (None, "composed") else source_hash(KERNELS, [cell, "recurrent"])
+
+
+def case_of(cell: str, norm: str, shape: Shape, backward: bool, row: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of a case in a record, from a row of `turns.time_in_turns`."""
+    rule = row["facts"].get("rule")
+    return {"op": f"{cell} {norm}", "passes": "forward+backward" if backward else "forward", "shape": shape,
+            "moved": None if backward else cases.least_bytes(cell, shape), "flops": cases.flops(cell, shape, backward),
+            "rule": rule, "source": source_of(cell, rule), **of_row(row)}
 
 
 def entries(cell: str, norm: str, shape: Shape, backward: bool, backend: str | None, peers: list[str]) -> list[Entry]:

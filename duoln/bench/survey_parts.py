@@ -29,7 +29,6 @@ from duoln.bench.survey import NOT_THERE, options, save
 from duoln.bench.turns import Entry, Side, take_turns
 from duoln.errors import DuolnError
 from duoln.kernels import source
-from duoln.kernels.recurrent import cases
 from duoln.kernels.recurrent.cases import Shape
 from duoln.system import processes
 
@@ -107,7 +106,7 @@ class Comparison(NamedTuple):
     name: str
     entries: Sequence[Entry]
     case: Callable[[Mapping[str, Any]], dict[str, Any]]
-    """The entries of a case in a record that its times do not give, from a row of `turns.take_turns`."""
+    """The entries of a case in a record, from a row of `turns.take_turns`."""
 
 
 _IMPORT_SECONDS = 60.0
@@ -177,7 +176,7 @@ def _measure(args: argparse.Namespace, kind: str, backend: Backend, comparisons:
     missing: dict[str, str] = {}
     good = True
     for comparison, rows, lacking in time_comparisons(comparisons, 2 if args.quick else 5, patience):
-        made += [make_case(copy_gbps=copy_gbps, runs=_RUNS, **comparison.case(row), **of_row(row)) for row in rows]
+        made += [make_case(copy_gbps=copy_gbps, runs=_RUNS, **comparison.case(row)) for row in rows]
         missing |= {f"{comparison.name}, {side}": why for side, why in lacking.items()}
         good = good and bool(rows)
         save({**make_record(kind, backend, None, copy_gbps, made), "missing": missing}, args.json)
@@ -193,6 +192,7 @@ LAYERS = (("lstm", Shape(100, 64, 256, 256), False), ("lstm", Shape(100, 64, 256
 """Cell, shape, and whether the gradient is computed too."""
 COMPILED_LAYER = ("lstm", Shape(100, 8, 400, 400), True)
 """The one whose loop is timed by `torch.compile` too: that takes half a minute to compile."""
+_LAYER_SIDES = ("duoln", "our products alone", "torch loop", "torch.nn.LSTM, no norm", "torch.nn.GRU, no norm")
 _QUICK_LAYERS = (("lstm", Shape(3, 4, 5, 6), True), ("gru", Shape(3, 4, 5, 6), False))
 
 
@@ -204,25 +204,15 @@ def rnn(args: argparse.Namespace, backend: Backend) -> int:
 
 def of_layer(cell: str, shape: Shape, backward: bool, backend: str, peers: Sequence[str]) -> Comparison:
     """The sides of one layer."""
-    asked = {"kind": "rnn", "cell": cell, "norm": "layer", "shape": list(shape), "backward": backward,
-             "backend": backend, "peer": None}
-    entries = [Entry("duoln", asked), Entry("our products alone", {**asked, "peer": recurrent.PRODUCTS}, checked=False)]
+    entries = [entry for entry in recurrent.entries(cell, "layer", shape, backward, backend, list(peers))
+               if entry.name in _LAYER_SIDES]
+    asked = entries[0].asked
     if backend == "cupy":  # where the first side walks in one launch
         entries.append(Entry("duoln, by steps", {**asked, "rule": "cuda steps"}))
-    if "torch" in peers:
-        peer = {**asked, "peer": "torch"}
-        entries += [Entry("torch loop", {**peer, "form": "loop"}),
-                    Entry(f"torch.nn.{cell.upper()}, no norm", {**peer, "form": "plain"}, checked=False)]
-        if (cell, shape, backward) == COMPILED_LAYER:
-            entries.append(Entry("torch loop, compiled", {**peer, "form": "compiled"}))
-
-    def case(row: Mapping[str, Any]) -> dict[str, Any]:
-        rule = row["facts"].get("rule")
-        return {"op": f"{cell} layer", "passes": operators.passes(backward), "shape": shape, "rule": rule,
-                "moved": None if backward else cases.least_bytes(cell, shape),
-                "flops": cases.flops(cell, shape, backward), "source": recurrent.source_of(cell, rule)}
-
-    return Comparison(f"{cell} layer {'x'.join(map(str, shape))} {operators.passes(backward)}", entries, case)
+    if "torch" in peers and (cell, shape, backward) == COMPILED_LAYER:
+        entries.append(Entry("torch loop, compiled", {**asked, "peer": "torch", "form": "compiled"}))
+    return Comparison(f"{cell} layer {'x'.join(map(str, shape))} {operators.passes(backward)}", entries,
+                      lambda row: recurrent.case_of(cell, "layer", shape, backward, row))
 
 
 # Training steps ---------------------------------------------------------------------------------------
@@ -262,7 +252,7 @@ def of_step(step: Step, backend: str, peers: Sequence[str]) -> Comparison:
             entries.append(Entry("torch, compiled", {**asked, "peer": "torch", "form": "compiled"}))
     return Comparison(f"{step.task} ln", entries, lambda row: {
         "op": f"{step.task} ln", "passes": "step", "shape": [step.batch],
-        "settings": {"preset": step.preset, **step.settings}})
+        "settings": {"preset": step.preset, **step.settings}, **of_row(row)})
 
 
 # compute-sanitizer ------------------------------------------------------------------------------------

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import statistics
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -51,15 +49,16 @@ def _results_of_small(task: Task) -> Iterator[dict[str, Any]]:
     from duoln.runs.folder import read_json
     from duoln.runs.places import CONFIG, RESULT
     from duoln.tasks import make_config
+    from duoln.tasks.settings import through_json
 
     if PRESET not in task.presets:
         return
     try:
-        wanted = {name: json.dumps(dataclasses.asdict(make_config(task, name, PRESET, {"seed": 0})), sort_keys=True)
-                  for name in task.variants}
+        wanted = {name: through_json(make_config(task, name, PRESET, {"seed": 0})) for name in task.variants}
     except UsageError:  # `duoln run` tells what is wrong with the preset
         return
     for path in sorted(kept.home(task).glob(f"*/*/{CONFIG}")):
         run = read_json(path)
-        if json.dumps({**run["config"], "seed": 0}, sort_keys=True) == wanted.get(run["variant"]):
+        settings = wanted.get(run["variant"], {})  # a kept run may have settings that are constants today
+        if settings and all({**run["config"], "seed": 0}.get(key) == value for key, value in settings.items()):
             yield read_json(path.parent / RESULT)

@@ -4,7 +4,8 @@
 
 An array has a name, a kind and its axes. Kinds are `real` (a float dtype, one for all of a call; 16 bits are widened),
 `stored` (the same, of a launch that takes 16 bits as they are), `int32`, `bool` and `any`. An axis is a name, which
-stands for one size in the whole call, or a number; `*rows` stands for any number of axes. Without brackets an array has
+stands for one size in the whole call, or a number; `width+` has at least one value, and `*rows` stands for any number
+of axes. Without brackets an array has
 any shape; `*arrays: real` takes any number of them. `?` lets an argument be None. A result is `like` an argument, or a
 `sum` of parts that the driver of a launch adds in a fixed order. A launch also takes numbers: `eps: float64`. Where a
 condition is needed, Python is written.
@@ -38,6 +39,8 @@ class Array(NamedTuple):
     optional: bool = False
     like: str | None = None
     """The argument whose shape and dtype a result has."""
+    filled: tuple[str, ...] = ()
+    """The axes that have at least one value."""
 
     @property
     def is_number(self) -> bool:
@@ -109,6 +112,9 @@ class Spec(NamedTuple):
             count = spare if axis[0] == "*" else 1
             size = x.shape[place:place + count] if axis[0] == "*" else x.shape[place]
             place += count
+            if axis in array.filled and not size:
+                raise ShapeError(f"[{name}] {self._role(array)}expected at least one value along {axis}, found shape "
+                                 f"{x.shape}")
             if size != (int(axis) if axis.isdigit() else sizes.setdefault(axis, size)):
                 raise self._misfit(name, array, x, sizes)
 
@@ -172,6 +178,8 @@ def _axes_tests(array: Array, bound: dict[str, str]) -> list[str]:
             tests.append(f"{size} == {bound[axis]}")
         else:
             bound[axis] = size
+        if axis in array.filled:
+            tests.append(size)
     return tests
 
 
@@ -182,8 +190,10 @@ def _array(piece: str) -> Array:
     name, like, kind, axes, optional = match.groups()
     if like is None and kind not in KINDS:
         raise ValueError(f"expected a kind of {', '.join(KINDS)}, found {kind!r} in {piece!r}")
-    named = None if axes is None else tuple([axis.strip() for axis in axes.split(",") if axis.strip()])
-    return Array(name or "y", kind or "like", named, bool(optional), like)
+    words = [axis.strip() for axis in (axes or "").split(",") if axis.strip()]
+    named = None if axes is None else tuple([word.rstrip("+") for word in words])
+    filled = tuple([word[:-1] for word in words if word.endswith("+")])
+    return Array(name or "y", kind or "like", named, bool(optional), like, filled)
 
 
 def check_tensors(name: str, *tensors: Any) -> None:

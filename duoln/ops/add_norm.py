@@ -14,12 +14,8 @@ from typing import Any
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
-from duoln.core.arguments import AT_LEAST_0, check_number
-from duoln.core.spec import check_float
-from duoln.errors import ShapeError
+from duoln.core.arguments import AtLeast0
 from duoln.ops.norm import (
-    check_affine,
-    check_values,
     layer_norm_forward,
     layer_norm_vjp,
     rms_norm_forward,
@@ -29,18 +25,10 @@ from duoln.ops.norm import (
 Gouts = tuple[Array | None, Array | None]
 
 
-def _check(name: str, x: Tensor, residual: Tensor, gain: Tensor | None, bias: Tensor | None) -> None:
-    check_float(name, x, residual)
-    check_affine(name, x, gain, bias)
-    check_values(name, x, x.shape[-1:])
-    if residual.shape != x.shape:
-        raise ShapeError(f"[{name}] residual: expected the shape of x, {x.shape}, found {residual.shape}")
-
-
-@op("x: real[*rows, width], residual: real[*rows, width], gain: real[width]?, bias: real[width]? "
+@op("x: real[*rows, width+], residual: real[*rows, width], gain: real[width]?, bias: real[width]? "
     "-> y: like x, total: like residual")
 def add_layer_norm(x: Tensor, residual: Tensor, gain: Tensor | None = None, bias: Tensor | None = None, *,
-                   eps: float = 1e-5) -> tuple[Tensor, Tensor]:
+                   eps: AtLeast0 = 1e-5) -> tuple[Tensor, Tensor]:
     """The sum of `x` and `residual`, and its layer norm over the last axis: `layer_norm(x + residual, gain, bias)`.
 
     total = x + residual; y = gain * (total - mean) / sqrt(var + eps) + bias. If `residual` is float32 and `x` has 16
@@ -53,14 +41,11 @@ def add_layer_norm(x: Tensor, residual: Tensor, gain: Tensor | None = None, bias
         ShapeError: `[add_layer_norm] last axis is 5, gain has 4`; `residual` has another shape than `x`; the last axis
             has no values. UsageError: `eps` is below 0.
     """
-    eps = check_number("add_layer_norm", "eps", eps, AT_LEAST_0)
-    _check("add_layer_norm", x, residual, gain, bias)
-    return add_layer_norm.apply(x, residual, gain, bias, eps=eps)
 
 
-@op("x: real[*rows, width], residual: real[*rows, width], gain: real[width]? -> y: like x, total: like residual")
+@op("x: real[*rows, width+], residual: real[*rows, width], gain: real[width]? -> y: like x, total: like residual")
 def add_rms_norm(x: Tensor, residual: Tensor, gain: Tensor | None = None, *,
-                 eps: float = 1e-5) -> tuple[Tensor, Tensor]:
+                 eps: AtLeast0 = 1e-5) -> tuple[Tensor, Tensor]:
     """The sum of `x` and `residual`, and its RMS norm over the last axis: `rms_norm(x + residual, gain)`.
 
     total = x + residual; y = gain * total / sqrt(mean(total ** 2) + eps). Dtypes are those of `add_layer_norm`.
@@ -72,9 +57,6 @@ def add_rms_norm(x: Tensor, residual: Tensor, gain: Tensor | None = None, *,
         ShapeError: `[add_rms_norm] last axis is 5, gain has 4`; `residual` has another shape than `x`; the last axis
             has no values. UsageError: `eps` is below 0.
     """
-    eps = check_number("add_rms_norm", "eps", eps, AT_LEAST_0)
-    _check("add_rms_norm", x, residual, gain, None)
-    return add_rms_norm.apply(x, residual, gain, eps=eps)
 
 
 def _add_layer_norm_forward(be: Backend, x: Array, residual: Array, gain: Array | None, bias: Array | None,

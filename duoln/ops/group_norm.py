@@ -12,14 +12,14 @@ from typing import Any
 
 from duoln.backends.protocol import Array, Backend, Shape
 from duoln.core import Rule, Tensor, op
-from duoln.core.arguments import AT_LEAST_0, check_integer, check_number
+from duoln.core.arguments import AtLeast0, check_integer
 from duoln.errors import ShapeError
-from duoln.ops.norm import check_affine, check_values, layer_norm_forward, layer_norm_vjp
+from duoln.ops.norm import check_values, layer_norm_forward, layer_norm_vjp
 
 
 @op("x: real[n, *positions, channels], gain: real[channels]?, bias: real[channels]? -> like x")
 def group_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None, *, groups: int,
-               eps: float = 1e-5) -> Tensor:
+               eps: AtLeast0 = 1e-5) -> Tensor:
     """Group normalisation: over all positions of an example and the channels of a group (Wu and He 2018).
 
     y = gain * (x - mean) / sqrt(var + eps) + bias, with a mean and a variance for each example and each group of
@@ -32,15 +32,16 @@ def group_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None
         ShapeError: `x` has fewer than 2 axes or no positions, the groups do not divide the channels, or the gain or
             bias has another size. UsageError: `eps` is below 0.
     """
-    _check("group_norm", x, gain, bias, 2)
+    group_norm.check(x, gain, bias)
+    check_values("group_norm", x, x.shape[1:])
     groups = check_integer("group_norm", "groups", groups, 1)
     if x.shape[-1] % groups:
         raise ShapeError(f"[group_norm] groups: expected a divisor of the channels, found {groups} for {x.shape[-1]}")
-    return group_norm.apply(x, gain, bias, groups=groups, eps=check_number("group_norm", "eps", eps, AT_LEAST_0))
+    return group_norm.apply(x, gain, bias, groups=groups, eps=eps)
 
 
-@op("x: real[n, *positions, channels], gain: real[channels]?, bias: real[channels]? -> like x")
-def instance_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None, *, eps: float = 1e-5) -> Tensor:
+@op("x: real[n, position, *positions, channels], gain: real[channels]?, bias: real[channels]? -> like x")
+def instance_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None, *, eps: AtLeast0 = 1e-5) -> Tensor:
     """Instance normalisation: over the positions of an example, each channel alone (Ulyanov et al. 2016).
 
     y = gain * (x - mean) / sqrt(var + eps) + bias, with a mean and a variance for each example and each channel. Where
@@ -53,16 +54,9 @@ def instance_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = N
         ShapeError: `x` has fewer than 3 axes or no positions, or the gain or bias has another size. UsageError: `eps`
             is below 0.
     """
-    _check("instance_norm", x, gain, bias, 3)
-    eps = check_number("instance_norm", "eps", eps, AT_LEAST_0)
+    instance_norm.check(x, gain, bias)
+    check_values("instance_norm", x, x.shape[1:])
     return instance_norm.apply(x, gain, bias, groups=x.shape[-1], eps=eps)
-
-
-def _check(name: str, x: Tensor, gain: Tensor | None, bias: Tensor | None, axes: int) -> None:
-    check_affine(name, x, gain, bias)
-    if x.ndim < axes:
-        raise ShapeError(f"[{name}] expected at least {axes} axes, found shape {x.shape}")
-    check_values(name, x, x.shape[1:])
 
 
 def _rows(be: Backend, x: Array, groups: int) -> Array:

@@ -57,7 +57,7 @@ def bias_gradient(be: Backend, uses: Sequence[tuple[Any, Array]]) -> Array:
     return be.reshape(_sums(be, be.ones((1, g.shape[0]), be.dtype(g)), g), (g.shape[1],))
 
 
-@op
+@op("x: real, y: real")
 def matmul(x: Tensor, y: Tensor) -> Tensor:
     """Matrix product over the last two axes; leading axes broadcast. A vector is a row or, on the right, a column.
 
@@ -67,7 +67,9 @@ def matmul(x: Tensor, y: Tensor) -> Tensor:
     Raises:
         ShapeError: an argument has no axes, or the sizes that are summed over differ.
     """
-    check_float("matmul", x, y)
+    matmul.check(x, y)
+    if len(x.data.shape) == len(y.data.shape) == 2 and x.data.shape[1] == y.data.shape[0]:
+        return matmul.apply(x, y)
     if not x.ndim or not y.ndim:
         raise ShapeError(f"[matmul] expected at least one axis on both sides, found shapes {x.shape} and {y.shape}")
     if x.shape[-1] != y.shape[-2 if y.ndim > 1 else 0]:
@@ -126,8 +128,6 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Raises:
         ShapeError: the sizes do not fit.
     """
-    check_linear("linear", x, weight, bias)
-    return linear.apply(x, weight, bias)
 
 
 def check_linear(name: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from duoln.backends.protocol import Array, Backend, Shape
 from duoln.core import Rule, Tensor, op
-from duoln.core.arguments import AT_LEAST_0, check_choice, check_flag, check_number
+from duoln.core.arguments import AtLeast0
 from duoln.core.spec import check_float
 from duoln.core.tensor import stop_gradient
 from duoln.errors import ShapeError
@@ -27,21 +27,6 @@ Activation = Literal["relu", "tanh"]
 
 
 ACTIVATIONS = (*get_args(Activation), None)
-
-
-def check_affine(name: str, x: Tensor, gain: Tensor | None, bias: Tensor | None) -> None:
-    """The checks of a normalisation over the last axis, or of one with parameters along it.
-
-    Raises:
-        ShapeError: `x` has no axes, or the gain or bias has another size.
-    """
-    check_float(name, x, *(p for p in (gain, bias) if p is not None))
-    if x.ndim < 1:
-        raise ShapeError(f"[{name}] expected at least one axis, found shape {x.shape}")
-    for role, p in (("gain", gain), ("bias", bias)):
-        if p is not None and p.shape != (x.shape[-1],):
-            actual = f"{role} has {p.shape[0]}" if p.ndim == 1 else f"{role} has shape {p.shape}"
-            raise ShapeError(f"[{name}] last axis is {x.shape[-1]}, {actual}")
 
 
 def check_values(name: str, x: Tensor, shape: Shape) -> None:
@@ -88,8 +73,8 @@ def _row_axes(x: Array) -> tuple[int, ...]:
     return tuple(range(len(x.shape) - 1))
 
 
-@op("x: real[*rows, width], gain: real[width]?, bias: real[width]? -> like x")
-def layer_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None, *, eps: float = 1e-5,
+@op("x: real[*rows, width+], gain: real[width]?, bias: real[width]? -> like x")
+def layer_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None, *, eps: AtLeast0 = 1e-5,
                activation: Activation | None = None, axis: int | Sequence[int] = -1) -> Tensor:
     """Layer normalisation over the last axis, or over several (eq. 3, with the gain and bias of eq. 4).
 
@@ -106,13 +91,10 @@ def layer_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None
         ShapeError: `[layer_norm] last axis is 5, gain has 4`; there is no such axis, or no value along it.
         UsageError: `eps` is below 0, or a name is unknown.
     """
-    eps = check_number("layer_norm", "eps", eps, AT_LEAST_0)
-    check_choice("layer_norm", "activation", activation, ACTIVATIONS)
     if not is_last(axis):
         return over_axes("layer_norm", x, axis, {"gain": gain, "bias": bias}, lambda rows, gain, bias: layer_norm.apply(
             rows, gain, bias, eps=eps, activation=activation))
-    check_affine("layer_norm", x, gain, bias)
-    check_values("layer_norm", x, x.shape[-1:])
+    layer_norm.check(x, gain, bias)
     return layer_norm.apply(x, gain, bias, eps=eps, activation=activation)
 
 
@@ -146,8 +128,8 @@ def layer_norm_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) 
 layer_norm.add(Rule("composed", layer_norm_forward, layer_norm_vjp))
 
 
-@op("x: real[*rows, width], gain: real[width]? -> like x")
-def rms_norm(x: Tensor, gain: Tensor | None = None, *, eps: float = 1e-5, axis: int | Sequence[int] = -1) -> Tensor:
+@op("x: real[*rows, width+], gain: real[width]? -> like x")
+def rms_norm(x: Tensor, gain: Tensor | None = None, *, eps: AtLeast0 = 1e-5, axis: int | Sequence[int] = -1) -> Tensor:
     """Division by the root of the mean square, over the last axis or over several (Zhang and Sennrich 2019, eq. 4).
 
     y = gain * x / sqrt(mean(x ** 2) + eps): layer normalisation without the mean and without a bias. An `eps` of 0 is
@@ -159,11 +141,9 @@ def rms_norm(x: Tensor, gain: Tensor | None = None, *, eps: float = 1e-5, axis: 
     Raises:
         ShapeError: `[rms_norm] last axis is 5, gain has 4`; there is no such axis. UsageError: `eps` is below 0.
     """
-    eps = check_number("rms_norm", "eps", eps, AT_LEAST_0)
     if not is_last(axis):
         return over_axes("rms_norm", x, axis, {"gain": gain}, lambda rows, gain: rms_norm.apply(rows, gain, eps=eps))
-    check_affine("rms_norm", x, gain, None)
-    check_values("rms_norm", x, x.shape[-1:])
+    rms_norm.check(x, gain)
     return rms_norm.apply(x, gain, eps=eps)
 
 
@@ -188,7 +168,7 @@ rms_norm.add(Rule("composed", rms_norm_forward, rms_norm_vjp))
 
 @op("x: real[*rows, width], gain: real[width]?, bias: real[width]? "
     "-> y: like x, mean: real[width], variance: real[width]")
-def batch_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None, *, eps: float = 1e-5,
+def batch_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None, *, eps: AtLeast0 = 1e-5,
                unbiased: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """Batch normalisation over all axes but the last, with the statistics of this batch.
 
@@ -202,8 +182,7 @@ def batch_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None
     Raises:
         ShapeError: the gain or bias has another size, or there are fewer than 2 rows.
     """
-    check_affine("batch_norm", x, gain, bias)
-    eps, unbiased = check_number("batch_norm", "eps", eps, AT_LEAST_0), check_flag("batch_norm", "unbiased", unbiased)
+    batch_norm.check(x, gain, bias)
     rows = prod(x.shape[:-1])
     if x.ndim < 2 or rows < 2:
         raise ShapeError(f"[batch_norm] expected at least 2 rows to normalise over, found shape {x.shape}")
@@ -266,8 +245,7 @@ def weight_norm(direction: Tensor, gain: Tensor) -> Tensor:
     Raises:
         ShapeError: the direction has fewer than two axes, or the gain has another size.
     """
-    check_float("weight_norm", direction, gain)
-    check_affine("weight_norm", direction, gain, None)
+    weight_norm.check(direction, gain)
     if direction.ndim < 2:
         raise ShapeError(f"[weight_norm] expected at least 2 axes, found shape {direction.shape}")
     return weight_norm.apply(direction, gain)

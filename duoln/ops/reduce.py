@@ -15,7 +15,7 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import NOT_NAN, check_flag, check_number
 from duoln.core.pytorch_names import hinted
-from duoln.core.spec import check_beside, check_float, check_tensors
+from duoln.core.spec import check_beside, check_float
 from duoln.core.tensor import stop_gradient
 from duoln.errors import ShapeError
 from duoln.ops.common import is_extreme, length_over, normal_axes, normal_axis, only_axis
@@ -46,9 +46,8 @@ def sum(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     Raises:
         DtypeError: on NumPy, int32 does not hold a sum; on a device it is then the nearest number that int32 holds.
     """
-    check_tensors("sum", x)
-    axes = normal_axes("sum", axis, x.ndim)
-    return sum.apply(x, axis=axes, keepdims=check_flag("sum", "keepdims", keepdims))
+    sum.check(x)
+    return sum.apply(x, axis=normal_axes("sum", axis, len(x.data.shape)), keepdims=keepdims)
 
 
 def _sum_forward(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> tuple[Array, Any]:
@@ -188,11 +187,11 @@ def _extreme(name: str, x: Tensor, axis: Axis, keepdims: bool = False) -> tuple[
     return axes
 
 
-def _one_axis(name: str, x: Tensor, axis: int, keepdims: bool = False) -> int:
-    check_float(name, x)
-    check_flag(name, "keepdims", keepdims)
-    axis = normal_axis(name, axis, x.ndim)
-    _check_nonempty(name, x, (axis,))
+def _one_axis(name: str, x: Tensor, axis: int) -> int:
+    shape = x.data.shape
+    axis = normal_axis(name, axis, len(shape))
+    if not shape[axis]:
+        _check_nonempty(name, x, (axis,))
     return axis
 
 
@@ -317,7 +316,8 @@ cumulative_sum.add(Rule("composed", _cumulative_forward, _cumulative_vjp))
 @op("x: real -> real")
 def logsumexp(x: Tensor, axis: int = -1, *, keepdims: bool = False) -> Tensor:
     """log(sum(exp(x))) along one axis, without overflow. That of -inf alone is -inf, and has a gradient of 0."""
-    axis = _one_axis("logsumexp", x, axis, keepdims)
+    logsumexp.check(x)
+    axis = _one_axis("logsumexp", x, axis)
     return logsumexp.apply(x, axis=axis, keepdims=keepdims)
 
 
@@ -344,6 +344,7 @@ logsumexp.add(Rule("composed", _logsumexp_forward, _logsumexp_vjp))
 @op("x: real -> like x")
 def softmax(x: Tensor, axis: int = -1) -> Tensor:
     """exp(x) / sum(exp(x)) along one axis."""
+    softmax.check(x)
     return softmax.apply(x, axis=_one_axis("softmax", x, axis))
 
 
@@ -364,6 +365,7 @@ softmax.add(Rule("composed", _softmax_forward, _softmax_vjp))
 @op("x: real -> real")
 def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
     """`x - logsumexp(x)` along one axis."""
+    log_softmax.check(x)
     return log_softmax.apply(x, axis=_one_axis("log_softmax", x, axis))
 
 

@@ -93,8 +93,8 @@ def _settings(series: Sequence[Series]) -> Iterator[str]:
 
 def curves(task: Task, series: Sequence[Series]) -> Iterator[str]:
     """The curves as a picture, or what is missing to draw them."""
-    if drawing.obstacle():
-        yield f"<p>No curves: {html.text(drawing.obstacle())}</p>"
+    if drawing.refusal():
+        yield f"<p>No curves: {html.text(drawing.refusal())}</p>"
         return
     with tempfile.TemporaryDirectory() as folder:
         yield html.picture(draw(task, series, Path(folder) / "curves.png"))

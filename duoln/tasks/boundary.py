@@ -95,8 +95,8 @@ class _Author(NamedTuple):
                 if _says_what_to_do(error):
                     raise
                 text = (words_of(error).splitlines() or ["no message"])[0]
-                said = f": {text}" if isinstance(error, ContractError) else f" raised {type(error).__name__}: {text}"
-                raise TaskError(f"task '{self.task}' of {self.owner}: {where}{said} "
+                problem = f": {text}" if isinstance(error, ContractError) else f" raised {type(error).__name__}: {text}"
+                raise TaskError(f"task '{self.task}' of {self.owner}: {where}{problem} "
                                 f"({_place(error, self.file, function)}); "
                                 "DUOLN_TRACEBACK=1 shows the whole way there") from error
 

@@ -67,7 +67,7 @@ def linear(torch: Any, weight: np.ndarray, bias: np.ndarray | None = None) -> An
     return layer
 
 
-def cell_norm(torch: Any, cell: Params, side: str, eps: float, part: slice = slice(None)) -> Any:
+def cell_norm(torch: Any, cell: Params, side: str, part: slice = slice(None)) -> Any:
     """The layer norm of a `side` ("x", "h" or "c") of a recurrent cell, or of a part of its units.
 
     Of a cell that has no such norm it is the identity.
@@ -75,7 +75,7 @@ def cell_norm(torch: Any, cell: Params, side: str, eps: float, part: slice = sli
     if f"gain_{side}" not in cell:
         return torch.nn.Identity()
     gain = cell[f"gain_{side}"][part]
-    layer = torch.nn.LayerNorm(len(gain), eps=eps)
+    layer = torch.nn.LayerNorm(len(gain))
     layer.weight, layer.bias = parameter(torch, gain), parameter(torch, cell[f"bias_{side}"][part])
     return layer
 

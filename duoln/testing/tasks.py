@@ -172,19 +172,6 @@ def _check_agreement(task: Task, variant: str, cfg: Config, splits: Splits, pair
                                  f"{first:.9g} on {pair[0].name} and {second:.9g} on {pair[1].name}")
 
 
-def _check_meanings(task: Task) -> None:
-    """Check that a string stands under every field of the task's settings, from which `duoln show` has their meanings.
-
-    A class without source, such as one that was typed into an interpreter, cannot be checked.
-    """
-    if not has_source(task.config):
-        return
-    silent = [setting.name for setting in settings_of(task) if not setting.meaning]
-    if silent:
-        raise AssertionError(f"config: expected a string under every field of {task.config.__name__} that says what "
-                             f"the setting means, found none under {', '.join(silent)}")
-
-
 def _check_names(task: Task, preset: str) -> None:
     for attribute in ("name", "title", "variants", "presets", "columns"):
         if not getattr(task, attribute):

@@ -8,15 +8,16 @@ import numpy as np
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
-from duoln.kernels import channels, host, native
+from duoln.kernels import channels, native
 from duoln.ops import add
 
 _FILE = "add/add.cpp"
 
-_add_bias = native.Function(_FILE, "add_bias", "x: real[2], bias: real[1], y: real[2], rows: int64, channels: int64, "
-                                               "threads: int32")
-_sum_channels = native.Function(_FILE, "sum_channels", "dy: real[2], parts: real[2], rows: int64, channels: int64, "
-                                                       "threads: int32")
+_add_bias = native.launch(_FILE, "add_bias", "x: real[*rows, channels], bias: real[channels] -> y: like x")
+_sum_channels = native.launch(_FILE, "sum_channels", "dy: real[*rows, channels] -> d_bias: sum[channels]",
+                              block=channels.blocks)
+_LEAST = 1 << 10
+"""Values below which NumPy takes less time."""
 
 
 def _supports(be: Backend, x: Array | float, y: Array | float) -> str | None:
@@ -26,22 +27,13 @@ def _supports(be: Backend, x: Array | float, y: Array | float) -> str | None:
 
 
 def _forward(be: Backend, x: Array, y: Array) -> tuple[Array, None]:
-    rows = host.as_rows(x)
-    out = host.empty_like(rows)
-    _add_bias(rows, np.ascontiguousarray(y), out, *rows.shape, native.threads_for(rows.nbytes))
-    return out.reshape(x.shape), None
+    return _add_bias(x, y), None
 
 
 def _vjp(be: Backend, saved: None, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, Array | None]:
-    d_bias = None
-    if needs[1]:
-        dy = host.as_rows(gout)
-        parts = np.empty((channels.blocks(*dy.shape), dy.shape[1]), dy.dtype)
-        _sum_channels(dy, parts, *dy.shape, native.threads_for(dy.nbytes))
-        d_bias = host.added_up(parts)
-    return gout if needs[0] else None, d_bias
+    return gout if needs[0] else None, _sum_channels(gout) if needs[1] else None
 
 
 def attach() -> None:
     """Add the rule to `add`."""
-    add.add(Rule("compiled bias", _forward, _vjp, _supports), backend="numpy")
+    add.add(Rule("compiled bias", _forward, _vjp, _supports, least=_LEAST), backend="numpy")

@@ -19,12 +19,13 @@ from duoln.ops.reduce import sum_vjp
 _FILE = "elementwise/elementwise.cpp"
 _LEAST = 1 << 12
 """Values below which a call of NumPy's `where` costs less."""
+_LARGE = host.PARALLEL_BYTES // 8
+"""Values below which no array has the bytes for several threads."""
 
-_add = native.Function(_FILE, "add", "x: real[1], y: real[1], out: real[1], size: int64, threads: int32")
-_multiply = native.Function(_FILE, "multiply", "x: real[1], y: real[1]?, out: real[1], size: int64, y_number: float64, "
-                                               "threads: int32")
-_where = native.Function(_FILE, "where", "condition: bool[1], x: real[1]?, y: real[1]?, out: real[1], size: int64, "
-                                         "x_number: float64, y_number: float64, threads: int32")
+_add = native.launch(_FILE, "add", "x: real[*size], y: real[*size] -> out: like x")
+_multiply = native.launch(_FILE, "multiply", "x: real[*size], y: real[*size]?, y_number: float64 -> out: like x")
+_where = native.launch(_FILE, "where", "condition: bool[*size], x: real[*size]?, y: real[*size]?, x_number: float64, "
+                                       "y_number: float64 -> out: real[*size]")
 _sum = native.Function(_FILE, "sum", "x: real[1], sums: float64[1], size: int64, length: int64, threads: int32")
 _BLOCK = 1024
 """Values that are added in their own dtype; the sums of such blocks are added in float64."""
@@ -38,16 +39,8 @@ def _of_two_supports(be: Backend, x: Array | float, y: Array | float) -> str | N
     return native.failure(_FILE, x.dtype)
 
 
-def _line(x: Array) -> Array:
-    """All values of an array, in order."""
-    line: Array = np.ascontiguousarray(x).reshape(-1)
-    return line
-
-
 def _add_forward(be: Backend, x: Array, y: Array) -> tuple[Array, None]:
-    out = host.empty_like(x)
-    _add(_line(x), _line(y), _line(out), out.size, native.threads_for(out.nbytes))
-    return out, None
+    return _add(x, y), None
 
 
 def _add_vjp(be: Backend, saved: None, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, Array | None]:
@@ -55,10 +48,8 @@ def _add_vjp(be: Backend, saved: None, gout: Array, needs: Sequence[bool]) -> tu
 
 
 def _product(x: Array, y: Array) -> Array:
-    of_y, y_number = (None, float(y.flat[0])) if _is_one_number(y) else (_line(y), 0.0)
-    out = host.empty_like(x)
-    _multiply(_line(x), of_y, _line(out), out.size, y_number, native.threads_for(out.nbytes))
-    return out
+    product: Array = _multiply(x, None, float(y.flat[0])) if _is_one_number(y) else _multiply(x, y, 0.0)
+    return product
 
 
 def _is_one_number(x: Array) -> bool:
@@ -86,15 +77,14 @@ def _where_supports(be: Backend, condition: Array, x: Array | float, y: Array | 
 
 
 def _choose(condition: Array, x: Array | float, y: Array | float) -> Array:
-    (of_x, x_number), (of_y, y_number) = _array_or_number(x), _array_or_number(y)
-    out = host.empty(condition.shape, (of_x if of_y is None else of_y).dtype)
-    _where(_line(condition), of_x, of_y, _line(out), out.size, x_number, y_number, native.threads_for(out.nbytes))
-    return out
+    chosen: Array = _where(condition, *_arrays_and_numbers(x, y))
+    return chosen
 
 
-def _array_or_number(x: Array | float) -> tuple[Any, float]:
-    """What the kernel gets of an operand: an array, or None and a number."""
-    return (_line(x), 0.0) if isinstance(x, np.ndarray) else (None, float(x))
+def _arrays_and_numbers(x: Array | float, y: Array | float) -> list[Any]:
+    """Both operands as arrays, then as numbers: None and 0 where an operand is of the other kind."""
+    return [*(a if isinstance(a, np.ndarray) else None for a in (x, y)),
+            *(0.0 if isinstance(a, np.ndarray) else float(a) for a in (x, y))]
 
 
 def _where_forward(be: Backend, condition: Array, x: Array | float, y: Array | float) -> tuple[Array, Array]:
@@ -116,14 +106,14 @@ def _sum_supports(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) 
 
 def _sum_forward(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> tuple[Array, Any]:
     sums = np.empty(-(-x.size // _BLOCK))
-    _sum(_line(x), sums, x.size, _BLOCK, native.threads_for(x.nbytes))
+    _sum(np.ravel(x), sums, x.size, _BLOCK, native.threads_for(x.nbytes))
     total = np.asarray(sums.sum().astype(x.dtype))
     return total.reshape((1,) * x.ndim) if keepdims else total, (x.shape, axis)
 
 
 def attach() -> None:
     """Add the rules to the four operators."""
-    add.add(Rule("compiled", _add_forward, _add_vjp, _of_two_supports), backend="numpy")
-    multiply.add(Rule("compiled", _multiply_forward, _multiply_vjp, _of_two_supports), backend="numpy")
-    where.add(Rule("compiled", _where_forward, _where_vjp, _where_supports), backend="numpy")
-    sum.add(Rule("compiled", _sum_forward, sum_vjp, _sum_supports), backend="numpy")
+    add.add(Rule("compiled", _add_forward, _add_vjp, _of_two_supports, least=_LARGE), backend="numpy")
+    multiply.add(Rule("compiled", _multiply_forward, _multiply_vjp, _of_two_supports, least=_LARGE), backend="numpy")
+    where.add(Rule("compiled", _where_forward, _where_vjp, _where_supports, least=_LEAST), backend="numpy")
+    sum.add(Rule("compiled", _sum_forward, sum_vjp, _sum_supports, least=_LARGE), backend="numpy")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from duoln.kernels.gru.metal import MetalGru, refusal
-from duoln.kernels.layer_norm.metal import MOST_COLUMNS
+from duoln.kernels.norm.metal import MOST_COLUMNS
 from duoln.kernels.recurrent import mlx_walk
 from duoln.ops import gru
 

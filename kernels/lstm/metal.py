@@ -9,9 +9,8 @@ import mlx.core as mx
 
 from duoln.backends.protocol import Array, Backend
 from duoln.kernels import metal
-from duoln.kernels.layer_norm import metal as layer_norm
-from duoln.kernels.layer_norm.metal import backward as layer_norm_backward
-from duoln.kernels.layer_norm.variant import LAYER
+from duoln.kernels.norm.metal import backward as layer_norm_backward
+from duoln.kernels.norm.metal import refusal as layer_norm_refusal
 from duoln.kernels.recurrent.plan import METAL_LADDER, Plan
 from duoln.kernels.recurrent.steps import Gradient, States
 from duoln.ops.recurrent.formulas import Settings
@@ -98,7 +97,7 @@ _layouts = metal.Layouts(METAL_LADDER, _trial)
 
 def refusal(hidden: int, norm: str) -> str | None:
     """Why the pipelines of this device do not allow the kernels of this variant; None if they do."""
-    of_gates, of_cell = (layer_norm.refusal(width, LAYER, mx.float32) for width in (4 * hidden, hidden))
+    of_gates, of_cell = (layer_norm_refusal(width, True, mx.float32) for width in (4 * hidden, hidden))
     return _layouts.refusal(hidden, norm != "layer-cell") or of_gates or of_cell
 
 

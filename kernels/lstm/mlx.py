@@ -9,8 +9,8 @@ import mlx.core as mx
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, derived
-from duoln.kernels.layer_norm.metal import MOST_COLUMNS
 from duoln.kernels.lstm.metal import MetalLstm, refusal
+from duoln.kernels.norm.metal import MOST_COLUMNS
 from duoln.kernels.recurrent import mlx_walk
 from duoln.kernels.recurrent.steps import States
 from duoln.ops import lstm, lstm_cell

@@ -19,7 +19,7 @@ from duoln.kernels.native.toolchain import NATIVE, Compiler
 
 NAMES = {np.dtype(real).char: real for real in REALS}
 """The dtypes of compiled kernels by their characters: every call of an operator asks, and `dtype.name` takes 3 us."""
-COMMON = ("layer_norm", "softmax_cross_entropy", "adam", "global_norm", "linear", "product", "relu", "elementwise")
+COMMON = ("norm", "softmax_cross_entropy", "adam", "global_norm", "linear", "product", "relu", "elementwise")
 """Folders of the kernels that nearly every task needs: the first use of any kernel compiles them side by side."""
 BESIDE = {**dict.fromkeys(("conv", "max_pool"), ("conv", "batch_norm", "max_pool", "add")),
           "attention": ("linear_cross_entropy",)}
@@ -146,8 +146,6 @@ def _fail(unit: Unit, reason: str) -> None:
 
 def failure(file: str, dtype: np.dtype[Any]) -> str | None:
     """Why `kernels/<file>` has no library for a dtype; None where it has one."""
-    if os.environ.get("DUOLN_NATIVE") == "0":
-        return "DUOLN_NATIVE=0 is set"
     if (file, NAMES.get(dtype.char)) in _state.libraries:
         return None  # every call of an operator asks
     if dtype.char not in NAMES:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from duoln.kernels.layer_norm.cases import epsilon
+from duoln.kernels.norm.cases import epsilon
 from duoln.kernels.registry import STORED, Arrays, Case, floats
 from duoln.ops.recurrent.variants import GATES, has_bias, norm_shapes
 

@@ -12,7 +12,7 @@
 // Source 0 is the input (x_proj), source 1 the state (h_proj).
 #pragma once
 #include "../common.cuh"
-#include "../layer_norm/gradient.h"
+#include "../norm/gradient.h"
 #include "../storage.cuh"
 #include "sigmoid.h"
 
@@ -74,7 +74,7 @@ __device__ __forceinline__ float affine(float v, const float* gain, const float*
 }
 
 // Layer norm of the values of SOURCES sources at once, in place. `stats` keeps mean, residual and rstd of every norm,
-// [norm][row][3] (see layer_norm.cu): the gradient and layer_norm_backward read them.
+// [norm][row][3] (see norm.cu): the gradient and layer_norm_backward read them.
 template <class Cell, int SOURCES>
 __device__ __forceinline__ void standardise(Values<Cell> (&v)[SOURCES], int hidden, float eps,
                                             float* __restrict__ stats, size_t row, size_t rows, bool inside,

@@ -5,7 +5,7 @@
 // depends on the state. Values of a row are [gate][unit of the thread]; those that do not exist are zero.
 #pragma once
 #include "../common.metal.h"
-#include "../layer_norm/gradient.h"
+#include "../norm/gradient.h"
 
 // Which gates are normalised together: all of an LSTM's, a GRU's z and r, apart from its n (eq. 26, 27).
 struct Lstm {
@@ -24,7 +24,7 @@ struct State {  // a cell by itself
     static int width(int part, int hidden) { return hidden; }
 };
 
-#define STATS 3  // of each norm and row: mean, residual and rstd, as in layer_norm.cu
+#define STATS 3  // of each norm and row: mean, residual and rstd, as in norm.cu
 #define SHARED (4 * THREADS / SIMD)  // two sums of two norms
 #define EACH_UNIT(u) for (int u = 0; u < UNITS; ++u) if (u * THREADS + t < hidden)
 

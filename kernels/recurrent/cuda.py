@@ -20,8 +20,8 @@ import numpy as np
 from duoln.backends.protocol import STORAGE, Array, Backend
 from duoln.core.storage import converted
 from duoln.kernels import launch
-from duoln.kernels.layer_norm import cuda as layer_norm
-from duoln.kernels.layer_norm.variant import LAYER
+from duoln.kernels.norm import LAYER
+from duoln.kernels.norm import cupy as norms
 from duoln.kernels.recurrent.plan import MOST_HIDDEN, MOST_KEPT, plan
 from duoln.system import cublas
 
@@ -139,8 +139,8 @@ def gain_and_bias(x: Array, stats: Array, dy: Array, first: int = 0,
         first: the first column.
         width: the number of columns; all from `first` if None.
     """
-    kept = layer_norm.Kept(rows(x), stats)
-    _, d_gain, d_bias = layer_norm.backward(LAYER, kept, rows(dy), (False, True, True), first=first, width=width)
+    kept = norms.Kept(rows(x), stats)
+    _, d_gain, d_bias = norms.backward(LAYER, kept, rows(dy), (False, True, True), first=first, width=width)
     assert d_gain is not None and d_bias is not None
     return d_gain, d_bias
 

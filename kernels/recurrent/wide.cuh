@@ -26,7 +26,7 @@ struct GatesOfRow {
     }
 };
 
-// Writes mean, residual and rstd of value(0) ... value(width - 1), as layer_norm.cu has them. All threads must call it; value(i)
+// Writes mean, residual and rstd of value(0) ... value(width - 1), as norm.cu has them. All threads must call it; value(i)
 // is asked by the thread that works on i.
 template <class F>
 __device__ __forceinline__ void keep_statistics(float* stat, int width, float eps, float* shared, F value) {

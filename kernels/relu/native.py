@@ -5,22 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
-from duoln.kernels import host, native
+from duoln.kernels import native
 from duoln.ops import leaky_relu, relu
 
 _FILE = "relu/relu.cpp"
 
-_relu = native.Function(_FILE, "relu_forward", "x: real[1], y: real[1], size: int64, threads: int32")
-_relu_gradient = native.Function(_FILE, "relu_backward", "kept: real[1], dy: real[1], dx: real[1], size: int64, "
-                                                         "threads: int32")
-_leaky = native.Function(_FILE, "leaky_relu_forward", "x: real[1], y: real[1], size: int64, slope: float64, "
-                                                      "threads: int32")
-_leaky_gradient = native.Function(_FILE, "leaky_relu_backward", "kept: real[1], dy: real[1], dx: real[1], size: int64, "
-                                                                "slope: float64, threads: int32")
+_relu = native.launch(_FILE, "relu_forward", "x: real[*size] -> y: like x")
+_relu_gradient = native.launch(_FILE, "relu_backward", "kept: real[*size], dy: real[*size] -> dx: like kept")
+_leaky = native.launch(_FILE, "leaky_relu_forward", "x: real[*size], slope: float64 -> y: like x")
+_leaky_gradient = native.launch(_FILE, "leaky_relu_backward",
+                                "kept: real[*size], dy: real[*size], slope: float64 -> dx: like kept")
 
 
 class _Saved(NamedTuple):
@@ -34,28 +30,21 @@ def _supports(be: Backend, x: Array, slope: float = 0.0) -> str | None:
 
 
 def _forward(be: Backend, x: Array) -> tuple[Array, Array]:
-    y = _run(_relu, x)
+    y = _relu(x)
     return y, y
 
 
 def _vjp(be: Backend, saved: Array, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
-    return (_run(_relu_gradient, saved, gout),)
+    return (_relu_gradient(saved, gout),)
 
 
 def _leaky_forward(be: Backend, x: Array, slope: float) -> tuple[Array, _Saved]:
-    y = _run(_leaky, x, slope=(slope,))
+    y = _leaky(x, slope)
     return y, _Saved(y if slope > 0 else x, slope)
 
 
 def _leaky_vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
-    return (_run(_leaky_gradient, saved.kept, gout, slope=(saved.slope,)),)
-
-
-def _run(launch: native.Function, *arrays: Array, slope: tuple[float, ...] = ()) -> Array:
-    flat = [np.ascontiguousarray(a).reshape(-1) for a in arrays]
-    out = host.empty_like(flat[0])
-    launch(*flat, out, out.size, *slope, native.threads_for(out.nbytes))
-    return out.reshape(arrays[0].shape)
+    return (_leaky_gradient(saved.kept, gout, saved.slope),)
 
 
 def attach() -> None:

@@ -29,15 +29,15 @@ _NEVER = -1e9
 class Encoder(nn.Module):
     """An LSTM with a learned first hidden state that starts at 0; the first cell is 0.
 
-    With `bias_twice` an LSTM without norms adds its bias twice, as the authors' does; with norms "layer-theano" does so
-    by itself, inside the input's norm and again outside.
+    As the authors' LSTM it adds its bias twice: without norms here; with norms "layer-theano" does so by itself, inside
+    the input's norm and again outside.
 
     Shape:
         x (T, B, n_in), mask bool (T, B) -> the states (T, B, hidden) and the last one (B, hidden).
     """
 
-    def __init__(self, cell: nn.LSTMCell, bias_twice: bool) -> None:
-        self.cell, self.bias_twice = cell, bias_twice and cell.norm == "none"
+    def __init__(self, cell: nn.LSTMCell) -> None:
+        self.cell = cell
         cell.gathers = False  # that code evaluates by the statistics of the batch too
 
     def weights(self, rng: Stream) -> Params:
@@ -46,7 +46,7 @@ class Encoder(nn.Module):
     def read(self, params: Params, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """The states, and the last one."""
         own = params["cell"]
-        if self.bias_twice:
+        if self.cell.norm == "none":
             own = {**own, "bias": own["bias"] * 2.0}
         _, cell = self.cell.first_states(own, x.shape[1])
         first = ops.broadcast_to(params["first"].astype(x.dtype), shape=cell.shape)
@@ -74,8 +74,6 @@ class Reader(nn.Module):
         dropout: of words and of g. "paper": values are dropped in training and multiplied by `keep` in use; "inverted":
             those kept are divided by `keep` in training.
         keep: the chance that a value is kept.
-        bias_twice: see `Encoder`.
-        eps: of the norms.
         tied: a word's score is the product of g and the word's vector (Press and Wolf 2017), with no class beyond.
         likelihood: what `loss` takes the logarithm of: "paper" is p + 1e-8, "exact" is p.
 
@@ -86,19 +84,18 @@ class Reader(nn.Module):
 
     def __init__(self, words: int, width: int, hidden: int, norm: Norm, everywhere: bool = False,
                  gain: float | None = None, start: Start = "paper", dropout: DropoutForm = "paper", keep: float = 0.5,
-                 bias_twice: bool = True, eps: float = 1e-5, likelihood: Likelihood = "paper",
-                 tied: bool = False) -> None:
+                 likelihood: Likelihood = "paper", tied: bool = False) -> None:
         if not 0 < keep <= 1:
             raise UsageError(f"[attentive_reader] expected keep in (0, 1], found {keep}")
         if tied and width != hidden:
             raise UsageError(f"[attentive_reader] tied: expected equal width and hidden, found {width} and {hidden}")
         begin = weights(start)
-        self.hidden, self.everywhere, self.dropout, self.keep, self.eps = hidden, everywhere, dropout, keep, eps
+        self.hidden, self.everywhere, self.dropout, self.keep = hidden, everywhere, dropout, keep
         self._score, self.likelihood, self.words, self.tied = begin.score, likelihood, words, tied
 
         def encoder() -> Encoder:
-            return Encoder(nn.LSTMCell(width, hidden, norm, eps=eps, gain=gain, input_init=begin.lstm,
-                                       recurrent_init=begin.lstm), bias_twice)
+            return Encoder(nn.LSTMCell(width, hidden, norm, gain=gain, input_init=begin.lstm,
+                                       recurrent_init=begin.lstm))
 
         def linear(bias: bool, how: nn.init.Initializer, out: int = hidden) -> nn.Linear:
             return nn.Linear(hidden, out, bias, how)
@@ -163,7 +160,7 @@ class Reader(nn.Module):
         if not self.everywhere:
             y: Tensor = getattr(self, name)(own, x)
             return y
-        xhat = ops.batch_norm(ops.matmul(x, own["weight"]), params[f"gain_{name}"], eps=self.eps)[0]
+        xhat = ops.batch_norm(ops.matmul(x, own["weight"]), params[f"gain_{name}"])[0]
         return (xhat + own["bias"]).astype(x.dtype) if "bias" in own else xhat
 
     @staticmethod

@@ -8,6 +8,8 @@ from typing import Literal
 from duoln import Tensor, ops, optim
 
 Clip = Literal["paper", "norm", "none"]
+LIMIT = 10.0
+"""Of the norm of all gradients together."""
 
 
 def clip_as_published(limit: float) -> optim.Clip:
@@ -23,7 +25,7 @@ def _scale_as_published(limit: float, norm: Tensor) -> Tensor:
     return ops.where(norm > limit * limit, limit / ops.sqrt(ops.maximum(norm, limit * limit)), 1.0)
 
 
-def make(clip: Clip, limit: float, learning_rate: float) -> optim.Adam:
+def make(clip: Clip, learning_rate: float) -> optim.Adam:
     """Adam with the bound of that name."""
     bounds = {"paper": clip_as_published, "norm": optim.clip_global_norm}
-    return optim.Adam(learning_rate=learning_rate, clip=None if clip == "none" else bounds[clip](limit), donate=True)
+    return optim.Adam(learning_rate=learning_rate, clip=None if clip == "none" else bounds[clip](LIMIT), donate=True)

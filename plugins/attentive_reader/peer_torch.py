@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from duoln.nn import Params
+from duoln.plugins.attentive_reader.optimizer import LIMIT
 from duoln.tasks.task import Peer
 from duoln.tasks.torch_peer import adam, cell_norm, embedding, linear, parameter, training_step
 
@@ -28,12 +29,12 @@ def build(cfg: Any, start: Params, fused: bool = False) -> Peer:
 
 def _clip(torch: Any, cfg: Any, model: Any) -> None:
     if cfg.clip == "norm":
-        torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.clip_limit)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), LIMIT)
     elif cfg.clip == "paper":
         norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(p.grad) for p in model.parameters()]))
-        if norm > cfg.clip_limit ** 2:
+        if norm > LIMIT ** 2:
             for p in model.parameters():
-                p.grad *= cfg.clip_limit / torch.sqrt(norm)
+                p.grad *= LIMIT / torch.sqrt(norm)
 
 
 def _network(torch: Any, cfg: Any, start: Params) -> Any:
@@ -41,7 +42,7 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
 
     def batch_norm(x: Any, gain: Any) -> Any:
         return nn.functional.batch_norm(x.reshape(-1, x.shape[-1]), None, None, gain, None, True, 0.0,
-                                        cfg.eps).reshape(x.shape)
+                                        1e-5).reshape(x.shape)
 
     class LSTM(nn.Module):  # type: ignore[name-defined]
         def __init__(self, params: Params) -> None:
@@ -50,7 +51,7 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
             self.first, self.bias = parameter(torch, params["first"]), parameter(torch, cell["bias"])
             self.of_x, self.of_h = linear(torch, cell["w_x"]), linear(torch, cell["w_h"])
             if cfg.norm in ("layer", "layer-theano"):
-                self.norm_x, self.norm_h, self.norm_c = (cell_norm(torch, cell, side, cfg.eps) for side in "xhc")
+                self.norm_x, self.norm_h, self.norm_c = (cell_norm(torch, cell, side) for side in "xhc")
             elif cfg.norm == "batch":
                 self.gain_x, self.gain_h, self.gain_c = (parameter(torch, cell[f"gain_{side}"]) for side in "xhc")
                 self.bias_c = parameter(torch, cell["bias_c"])
@@ -60,7 +61,7 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
             if cfg.norm == "batch":
                 return batch_norm(from_x, self.gain_x) + batch_norm(from_h, self.gain_h) + self.bias
             if cfg.norm == "none":
-                return from_x + from_h + self.bias * (2.0 if cfg.bias_twice else 1.0)
+                return from_x + from_h + 2.0 * self.bias
             if cfg.norm == "layer-theano":
                 from_x = from_x + self.bias
             return self.norm_x(from_x) + self.norm_h(from_h) + self.bias

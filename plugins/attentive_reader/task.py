@@ -66,16 +66,10 @@ class AttentiveReaderConfig(Config):
     """Paper multiplies by `keep` in use, inverted divides by `keep` in training, none drops nothing."""
     keep: float = 0.5
     """Chance that a value is kept by dropout."""
-    bias_twice: bool = True
-    """Whether an LSTM without norm adds its bias twice, as the authors' code does."""
     clip: optimizer.Clip = "paper"
     """Bound on the norm of the gradients: that of the authors' code, the usual one, or none."""
-    clip_limit: float = 10.0
-    """The bound of `clip`."""
     likelihood: Likelihood = "paper"
     """The loss: -log(p + 1e-8), or -log p."""
-    eps: float = 1e-5
-    """Epsilon of the norms."""
     source: data.Source = "auto"
     """The questions: cnn is the original, novels, novels-large and record are substitutes, made is synthetic, auto is
     the first of cnn, novels, record and made that is available."""
@@ -132,7 +126,7 @@ class AttentiveReader(Task):
 
     def model(self, cfg: AttentiveReaderConfig) -> Module:
         return Reader(cfg.table, cfg.width, cfg.hidden, cfg.norm, cfg.everywhere, cfg.gain, cfg.start, cfg.dropout,
-                      cfg.keep, cfg.bias_twice, cfg.eps, cfg.likelihood, cfg.tied)
+                      cfg.keep, cfg.likelihood, cfg.tied)
 
     def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
         assert isinstance(model, Reader)
@@ -159,7 +153,7 @@ class AttentiveReader(Task):
         return {"error": errors / count, "nll": nats / count, "most_frequent_error": frequent / count}
 
     def optimizer(self, cfg: AttentiveReaderConfig) -> optim.Optimizer:
-        return optimizer.make(cfg.clip, cfg.clip_limit, cfg.learning_rate)
+        return optimizer.make(cfg.clip, cfg.learning_rate)
 
     def reference_curves(self) -> Sequence[ReferenceCurve]:
         return published.curves()

@@ -10,15 +10,7 @@ from duoln import Tensor, nn, ops
 from duoln.errors import ShapeError
 from duoln.nn import Params
 from duoln.nn.init import Initializer
-from duoln.plugins.draw.ops import (
-    WHERE,
-    Centre,
-    gaussian_latent,
-    read_patches,
-    split_look,
-    write_patch,
-    write_then_read,
-)
+from duoln.plugins.draw.ops import WHERE, gaussian_latent, read_patches, split_look, write_patch, write_then_read
 from duoln.randomness import Stream
 
 Norm = Literal["none", "weight", "layer-cell"]
@@ -26,6 +18,8 @@ Start = Literal["fan-in", "gaussian"]
 
 PIXELS = 28
 """Images are squares of so many pixels a side."""
+LARGEST_NORM = 10.0
+"""The norm to which all gradients together are clipped."""
 
 
 def fan_in(rng: Stream, shape: tuple[int, ...]) -> np.ndarray:
@@ -67,13 +61,13 @@ class Draw(nn.Module):
         divergence of the latent variables of all glimpses, in nats.
     """
 
-    def __init__(self, glimpses: int, hidden: int, latent: int, read: int, write: int, norm: Norm, start: Start,
-                 centre: Centre) -> None:
+    def __init__(self, glimpses: int, hidden: int, latent: int, read: int, write: int, norm: Norm,
+                 start: Start) -> None:
         if min(read, write) < 2 or glimpses < 1:
             raise ShapeError(f"[draw] expected at least 1 glimpse and grids of at least 2 x 2, found {glimpses} and "
                              f"{read}, {write}")
         self.glimpses, self.hidden, self.latent, self.read, self.write = glimpses, hidden, latent, read, write
-        self.norm, self.centre = norm, centre
+        self.norm = norm
         init = STARTS[start]
         cell_norm: Any = "layer-cell" if norm == "layer-cell" else "none"
         self.encoder = nn.LSTMCell(2 * read * read + hidden, hidden, cell_norm, input_init=init, recurrent_init=init)
@@ -93,7 +87,7 @@ class Draw(nn.Module):
         decoder = self.decoder.first_states(params["decoder"], rows)
         canvas = ops.zeros(image.shape, x.backend, x.dtype)
         looked = self.look(params["look"], decoder[0])
-        seen = read_patches(image, image - ops.sigmoid(canvas), looked[:, :WHERE], size=self.read, centre=self.centre)
+        seen = read_patches(image, image - ops.sigmoid(canvas), looked[:, :WHERE], size=self.read)
         divergences: list[Tensor] = []
         for t in range(self.glimpses):
             encoder = self.encoder(params["encoder"], ops.concat(seen, decoder[0], axis=1), encoder)
@@ -102,8 +96,7 @@ class Draw(nn.Module):
             decoder = self.decoder(params["decoder"], latent, decoder)
             looked = self.look(params["look"], decoder[0])
             if t < self.glimpses - 1:
-                canvas, seen = write_then_read(canvas, image, looked, read=self.read, write=self.write,
-                                               centre=self.centre)
+                canvas, seen = write_then_read(canvas, image, looked, read=self.read, write=self.write)
             else:
                 canvas = canvas + self._write(looked)[0]
         divergence = ops.sum(ops.stack(divergences, axis=0), axis=0)
@@ -136,7 +129,7 @@ class Draw(nn.Module):
     def _write(self, looked: Tensor) -> tuple[Tensor, Tensor]:
         """What is added to the canvas, and where the grid was."""
         _, where, patch = split_look(looked, self.write)
-        return write_patch(patch, where, pixels=PIXELS, centre=self.centre), where
+        return write_patch(patch, where, pixels=PIXELS), where
 
 
 def _directions(params: Params) -> Params:

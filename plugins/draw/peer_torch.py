@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from duoln.nn import Params
+from duoln.plugins.draw.model import LARGEST_NORM
 from duoln.tasks.task import Peer
 from duoln.tasks.torch_peer import adam, linear, training_step
 
@@ -18,10 +19,7 @@ def build(cfg: Any, start: Params, fused: bool = False) -> Peer:
     model = _network(torch, cfg, start)
 
     def clip(_: int) -> None:
-        if cfg.clip == "norm":
-            torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.clip_limit)
-        elif cfg.clip == "value":
-            torch.nn.utils.clip_grad_value_(model.parameters(), cfg.clip_limit)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), LARGEST_NORM)
 
     return training_step(torch, adam(torch, model, cfg, fused), lambda batch: model(batch["x"], batch["noise"]), clip)
 
@@ -65,10 +63,9 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
             pixels = torch.arange(28, dtype=where.dtype, device=where.device)
             steps = torch.arange(size, dtype=where.dtype, device=where.device) - size / 2 + 0.5
             stride = 27 / (size - 1) * torch.exp(log_delta)
-            width = 28 if cfg.centre == "edge" else 29
             banks = []
             for center in (center_x, center_y):
-                means = (center + 1) / 2 * width + stride * steps
+                means = (center + 1) / 2 * 28 + stride * steps
                 away = pixels - means.unsqueeze(2)
                 bells = torch.exp(-away ** 2 / (2 * torch.exp(log_variance).unsqueeze(2)))
                 banks.append(bells / (bells.sum(2, keepdim=True) + 1e-4))

@@ -64,13 +64,13 @@ def generate(trained: Trained, count: int, seed: int) -> tuple[np.ndarray, np.nd
     drawn = model.generate(trained.params, tensor(noise, backend))
     logits = np.stack([canvas.numpy() for canvas in drawn.canvases]).astype(np.float64)
     where = np.stack([window.numpy() for window in drawn.windows]).astype(np.float64)
-    return 0.5 * np.tanh(0.5 * logits) + 0.5, squares(where, model.centre)
+    return 0.5 * np.tanh(0.5 * logits) + 0.5, squares(where)
 
 
-def squares(where: np.ndarray, centre: str) -> np.ndarray:
+def squares(where: np.ndarray) -> np.ndarray:
     """The outermost means of the grids that `filterbank` makes of `where` (..., 5): (..., 4)."""
     clamped = np.clip(where, -LIMIT, LIMIT)
-    middle = (clamped[..., :2] + 1) / 2 * (PIXELS if centre == "edge" else PIXELS + 1)
+    middle = (clamped[..., :2] + 1) / 2 * PIXELS
     reach = (PIXELS - 1) / 2 * np.exp(clamped[..., 3:4])
     return np.concatenate((middle - reach, middle + reach), axis=-1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -13,12 +13,9 @@ from duoln import Tensor, ops, optim
 from duoln.data import Batch
 from duoln.nn import Module, Params
 from duoln.plugins.draw import corpus, data, evaluation, sampling
-from duoln.plugins.draw.model import Draw, Norm, Start
-from duoln.plugins.draw.ops import Centre
+from duoln.plugins.draw.model import LARGEST_NORM, Draw, Norm, Start
 from duoln.tasks import Column, Config, Findings, Splits, Task, Trained
 from duoln.tasks.task import Predict
-
-Clip = Literal["norm", "value", "none"]
 
 
 @dataclass(frozen=True)
@@ -39,12 +36,6 @@ class DrawConfig(Config):
     """Of the LSTMs; weight is weight norm of every linear map."""
     start: Start = "fan-in"
     """Initial weights: fan-in is uniform in +-1 / sqrt(fan in)."""
-    centre: Centre = "edge"
-    """Where the centre of the grid of a patch is: edge is (g + 1) / 2 * pixels, draw is eq. 22 of the DRAW paper."""
-    clip: Clip = "norm"
-    """Bound on the gradients: all scaled to one norm together, each value cut, or none."""
-    clip_limit: float = 10.0
-    """The bound of `clip`."""
     source: data.Source = "auto"
     """The data: binarized_mnist is the original, made is synthetic, auto is the original if available, else made."""
     rows: int | None = None
@@ -87,7 +78,7 @@ class DrawTask(Task):
         return data.splits(cfg, root)
 
     def model(self, cfg: DrawConfig) -> Module:
-        return Draw(cfg.glimpses, cfg.hidden, cfg.latent, cfg.read, cfg.write, cfg.norm, cfg.start, cfg.centre)
+        return Draw(cfg.glimpses, cfg.hidden, cfg.latent, cfg.read, cfg.write, cfg.norm, cfg.start)
 
     def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
         nats = model(params, batch)
@@ -104,9 +95,7 @@ class DrawTask(Task):
         return {"bound": missed + divergence, "reconstruction": missed, "divergence": divergence}
 
     def optimizer(self, cfg: DrawConfig) -> optim.Optimizer:
-        clips = {"norm": optim.clip_global_norm, "value": optim.clip_value}
-        return optim.Adam(learning_rate=cfg.learning_rate, donate=True,
-                          clip=None if cfg.clip == "none" else clips[cfg.clip](cfg.clip_limit))
+        return optim.Adam(learning_rate=cfg.learning_rate, donate=True, clip=optim.clip_global_norm(LARGEST_NORM))
 
     def sample(self, trained: Trained, options: Any, out: Path) -> list[Path]:
         return sampling.draw_pictures(trained, options, out)

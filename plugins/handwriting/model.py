@@ -12,9 +12,16 @@ from duoln.plugins.handwriting.ops import soft_window
 from duoln.randomness import Stream
 
 Norm = Literal["none", "layer"]
-FirstWindow = Literal["first_character", "zeros"]
-Biases = Literal["uniform", "zeros"]
-
+CLIP_OUTPUT = 100.0
+"""The bound on the gradient of the output layer's pre-activations."""
+CLIP_STEPS = 10.0
+"""The bound on the gradients that flow from a time step to the one before it."""
+CLIP_WEIGHTS = 10.0
+"""The bound on each entry of the parameters' gradients."""
+ADAM_EPS = 1e-6
+"""Epsilon of Adam."""
+_START = nn.init.uniform(0.1)
+"""How weights and biases start."""
 POINT = 3
 """Two offsets and the end-of-stroke bit."""
 _LAYERS = ("layer1", "layer2", "layer3")
@@ -34,8 +41,9 @@ class Walk(NamedTuple):
 class Synthesis(nn.Module):
     """x_t and the text -> the parameters of the mixture for x_{t+1}.
 
-    The inputs of layer1 are x_t and w_{t-1}. The window is a linear map of its output. The inputs of layers 2 and 3 are
-    x_t, w_t and the hidden state below. Several inputs have one W_x in eq. 20: the norm is over the sum of their terms.
+    The inputs of layer1 are x_t and w_{t-1}; w_0 is the first character. The window is a linear map of its output. The
+    inputs of layers 2 and 3 are x_t, w_t and the hidden state below. Several inputs have one W_x in eq. 20: the norm is
+    over the sum of their terms.
 
     Args:
         norm: "layer" has eq. 20-22 in all three LSTMs.
@@ -45,35 +53,28 @@ class Synthesis(nn.Module):
         clip_steps: the bound on the gradients of h, c and the window between steps; 0 for none.
         clip_output: the bound on the gradient of the output; 0 for none.
         advance: factor of the window's steps.
-        first_window: the window that layer 1 gets before the first time step.
-        scale: weights start uniform in +-scale, and so do biases if `biases` says so.
-        biases: how they start.
-        eps: of the norms.
 
     Shape:
         `outputs`: x (T, B, 3), text int32 (B, U) -> (T, B, 1 + 6 mixtures).
     """
 
     def __init__(self, norm: Norm, hidden: int, gaussians: int, mixtures: int, clip_steps: float = 0.0,
-                 clip_output: float = 0.0, advance: float = 1.0, first_window: FirstWindow = "first_character",
-                 scale: float = 0.1, biases: Biases = "uniform", eps: float = 1e-5) -> None:
+                 clip_output: float = 0.0, advance: float = 1.0) -> None:
         self.gaussians, self.mixtures, self.advance = gaussians, mixtures, advance
-        self.clip_steps, self.clip_output, self.first_window = clip_steps, clip_output, first_window
-        self.biases, self.start = biases, nn.init.uniform(scale)
+        self.clip_steps, self.clip_output = clip_steps, clip_output
 
         def lstm(n_in: int) -> nn.LSTMCell:
-            return nn.LSTMCell(n_in, hidden, norm, eps=eps, input_init=self.start,
-                               recurrent_init=self.start, gradient_limit=clip_steps or None)
+            return nn.LSTMCell(n_in, hidden, norm, input_init=_START, recurrent_init=_START,
+                               gradient_limit=clip_steps or None)
 
         self.layer1 = lstm(POINT + CLASSES)
         self.layer2, self.layer3 = lstm(POINT + CLASSES + hidden), lstm(POINT + CLASSES + hidden)
-        self.window = nn.Linear(hidden, 3 * gaussians, weight_init=self.start)
-        self.output = nn.Linear(3 * hidden, 1 + 6 * mixtures, weight_init=self.start)
+        self.window = nn.Linear(hidden, 3 * gaussians, weight_init=_START)
+        self.output = nn.Linear(3 * hidden, 1 + 6 * mixtures, weight_init=_START)
 
     def adapted(self, params: Params, rng: Stream) -> Params:
-        if self.biases == "uniform":
-            for name in (*_LAYERS, "window", "output"):
-                params[name]["bias"] = self.start(rng.child(name).child("bias"), params[name]["bias"].shape)
+        for name in (*_LAYERS, "window", "output"):
+            params[name]["bias"] = _START(rng.child(name).child("bias"), params[name]["bias"].shape)
         return params
 
     def outputs(self, params: Params, x: Tensor, text: Tensor) -> Tensor:
@@ -96,13 +97,11 @@ class Synthesis(nn.Module):
         return self._output(params, ops.concat(*hidden, axis=-1))
 
     def begin(self, params: Params, characters: Tensor) -> Walk:
-        """Before the first step: zeros, and the window as `first_window` says."""
+        """Before the first step: zeros, and the window on the first character."""
         batch = characters.shape[0]
         be, dtype = characters.backend, characters.dtype
-        window = (characters[:, 0] if self.first_window == "first_character"
-                  else ops.zeros((batch, CLASSES), be, dtype))
         states = {name: getattr(self, name).first_states(params[name], batch) for name in _LAYERS}
-        return Walk(states, ops.zeros((batch, self.gaussians), be, dtype), window)
+        return Walk(states, ops.zeros((batch, self.gaussians), be, dtype), characters[:, 0])
 
     def step(self, params: Params, point: Tensor, characters: Tensor, walk: Walk) -> tuple[Walk, Tensor]:
         """One step of all layers: where the network then is, and phi (B, U), where in the text it looked."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from duoln.nn import Params
 from duoln.plugins.handwriting.alphabet import CLASSES
+from duoln.plugins.handwriting.model import ADAM_EPS, CLIP_OUTPUT, CLIP_STEPS, CLIP_WEIGHTS
 from duoln.tasks.task import Peer
 from duoln.tasks.torch_peer import adam, cell_norm, linear, parameter, training_step
 
@@ -29,10 +30,9 @@ def build(cfg: Any, start: Params, fused: bool = False) -> Peer:
         return (_nll(torch, model(batch["x"], characters), batch["target"]) * batch["mask"]).sum() / len(text)
 
     def clip(_: int) -> None:
-        if cfg.clip_weights:
-            torch.nn.utils.clip_grad_value_(model.parameters(), cfg.clip_weights)
+        torch.nn.utils.clip_grad_value_(model.parameters(), CLIP_WEIGHTS)
 
-    return training_step(torch, adam(torch, model, cfg, fused, cfg.adam_eps), loss_of, clip)
+    return training_step(torch, adam(torch, model, cfg, fused, ADAM_EPS), loss_of, clip)
 
 
 def _nll(torch: Any, output: Any, target: Any) -> Any:
@@ -51,9 +51,9 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
     nn = torch.nn
 
     def bound(x: Any) -> Any:
-        if cfg.clip_steps and x.requires_grad:
+        if x.requires_grad:
             x = x.view_as(x)  # a tensor of its own, so that only what this edge hands back is bounded
-            x.register_hook(lambda g: g.clamp(-cfg.clip_steps, cfg.clip_steps))
+            x.register_hook(lambda g: g.clamp(-CLIP_STEPS, CLIP_STEPS))
         return x
 
     class Cell(nn.Module):  # type: ignore[name-defined]
@@ -61,7 +61,7 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
             super().__init__()
             self.of_x, self.of_h = linear(torch, params["w_x"]), linear(torch, params["w_h"])
             self.bias = parameter(torch, params["bias"])
-            self.norm_x, self.norm_h, self.norm_c = (cell_norm(torch, params, side, cfg.eps) for side in "xhc")
+            self.norm_x, self.norm_h, self.norm_c = (cell_norm(torch, params, side) for side in "xhc")
 
         def forward(self, x: Any, h: Any, c: Any) -> tuple[Any, Any]:
             i, f, g, o = (self.norm_x(self.of_x(x)) + self.norm_h(self.of_h(h)) + self.bias).chunk(4, dim=-1)
@@ -79,7 +79,7 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
             steps, batch, _ = x.shape
             states = [(x.new_zeros(batch, cfg.hidden), x.new_zeros(batch, cfg.hidden)) for _ in self.cells]
             kappa = x.new_zeros(batch, cfg.gaussians)
-            window = characters[:, 0] if cfg.first_window == "first_character" else x.new_zeros(batch, CLASSES)
+            window = characters[:, 0]
             places = torch.arange(1, characters.shape[1] + 1, dtype=x.dtype, device=x.device)
             outputs = []
             for t in range(steps):
@@ -94,8 +94,7 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
                     states[k] = self.cells[k](seen, *map(bound, states[k]))
                 outputs.append(torch.cat([h for h, _ in states], -1))
             y = self.output(torch.stack(outputs))
-            if cfg.clip_output:
-                y.register_hook(lambda g: g.clamp(-cfg.clip_output, cfg.clip_output))
+            y.register_hook(lambda g: g.clamp(-CLIP_OUTPUT, CLIP_OUTPUT))
             return y
 
     return Network()

@@ -12,7 +12,14 @@ from duoln import Tensor, ops, optim
 from duoln.data import Batch, examples
 from duoln.nn import Module, Params
 from duoln.plugins.handwriting import corpus, data, iam
-from duoln.plugins.handwriting.model import Biases, FirstWindow, Norm, Synthesis
+from duoln.plugins.handwriting.model import (
+    ADAM_EPS,
+    CLIP_OUTPUT,
+    CLIP_STEPS,
+    CLIP_WEIGHTS,
+    Norm,
+    Synthesis,
+)
 from duoln.plugins.handwriting.ops import mixture_density
 from duoln.plugins.handwriting.sampling import Options, sample
 from duoln.tasks import Column, Config, Splits, Task
@@ -25,12 +32,10 @@ _LINES = 32
 
 @dataclass(frozen=True)
 class HandwritingConfig(Config):
-    """Settings; the defaults are the protocol's, and what the paper leaves open is a setting too."""
+    """Settings; the defaults are the protocol's."""
 
     batch_size: int = 8
     learning_rate: float = 1e-4
-    adam_eps: float = 1e-6
-    """Epsilon of Adam."""
     norm: Norm = "layer"
     """Of the three LSTM layers."""
     hidden: int = 400
@@ -45,22 +50,8 @@ class HandwritingConfig(Config):
     """Characters of a line at most; a shorter longest text makes the batches narrower."""
     order: data.Order = "sequential"
     """Order of the lines: as they stand, or new in every epoch."""
-    clip_output: float = 100.0
-    """Bound on the gradient of the output layer's pre-activations; 0 for none."""
-    clip_steps: float = 10.0
-    """Bound on the gradients that flow from a time step to the one before it; 0 for none."""
-    clip_weights: float = 10.0
-    """Bound on each entry of the parameters' gradients; 0 for none."""
     window_advance: float = 1.0
     """Factor of the window's steps: exp(0) is a character a point at the start, where handwriting takes about 22."""
-    first_window: FirstWindow = "first_character"
-    """The window on the text before the first point: on the first character, or zeros."""
-    start_scale: float = 0.1
-    """Initial weights are uniform in +- this."""
-    start_biases: Biases = "uniform"
-    """Initial biases: uniform as the weights are, or zeros."""
-    eps: float = 1e-5
-    """Epsilon of the norms."""
     source: data.Source = "auto"
     """The data: iam is the original, made is synthetic, auto is the original if available, else made."""
     lines: int | None = None
@@ -104,8 +95,8 @@ class Handwriting(Task):
                            cfg.evaluate_lines, root)
 
     def model(self, cfg: HandwritingConfig) -> Module:
-        return Synthesis(cfg.norm, cfg.hidden, cfg.gaussians, cfg.mixtures, cfg.clip_steps, cfg.clip_output,
-                         cfg.window_advance, cfg.first_window, cfg.start_scale, cfg.start_biases, cfg.eps)
+        return Synthesis(cfg.norm, cfg.hidden, cfg.gaussians, cfg.mixtures, CLIP_STEPS, CLIP_OUTPUT,
+                         cfg.window_advance)
 
     def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
         return ops.sum(self.predict(model, params, batch)) / batch["text"].shape[0]
@@ -123,8 +114,8 @@ class Handwriting(Task):
         return {"nll": total / count}
 
     def optimizer(self, cfg: HandwritingConfig) -> optim.Optimizer:
-        return optim.Adam(learning_rate=cfg.learning_rate, eps=cfg.adam_eps, donate=True,
-                          clip=optim.clip_value(cfg.clip_weights) if cfg.clip_weights else None)
+        return optim.Adam(learning_rate=cfg.learning_rate, eps=ADAM_EPS, donate=True,
+                          clip=optim.clip_value(CLIP_WEIGHTS))
 
     def sample(self, trained: Trained, options: Options, out: Path) -> list[Path]:
         return sample(trained, options, out)

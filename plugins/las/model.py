@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import sqrt
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -11,16 +12,30 @@ from duoln import Tensor, nn, ops
 from duoln.errors import ShapeError
 from duoln.nn import Params
 from duoln.nn.cells import States
+from duoln.nn.init import Initializer
 from duoln.ops.recurrent.variants import Norm
 from duoln.plugins.las.alphabet import Alphabet
-from duoln.plugins.las.start import Start, of_lstm, of_score
 from duoln.randomness import Stream
 
 ListenerNorm = Literal["none", "layer", "upper", "cell", "over-time"]
 SpellerNorm = Literal["none", "layer"]
 SpellerState = Literal["kept", "swapped"]
 
+CLIP = 1.0
+"""The bound on each entry of the gradients."""
+FORGET_BIAS = 1.0
+"""The initial bias of the forget gates."""
+
 Batch = Mapping[str, Tensor]
+
+def of_lstm(n_in: int, n_hidden: int) -> Initializer:
+    """The initialiser of both matrices of an LSTM cell, as in TensorFlow, on which nabu is built.
+
+    There a cell has one matrix for input and state and all gates, (n_in + n_hidden, 4 n_hidden), and a variable without
+    an initialiser starts as Glorot and Bengio (2010) have it, uniform in +-sqrt(6 / (n_in + 5 n_hidden)).
+    """
+    return nn.init.uniform(sqrt(6.0 / (n_in + 5 * n_hidden)))
+
 
 class Heard(NamedTuple):
     """The listener's outputs for utterances."""
@@ -56,8 +71,6 @@ class Listener(nn.Module):
         pyramids: layers after which two steps become one.
         layers: layers above them.
         norm: see above.
-        forget_bias: the forget bias of the cells.
-        start: how the weights start.
         constant: a feature of this value stands beside the others in every frame; 0 is none. The layer norm of W_x x is
             the same for x and for 2 x; with a constant in x it is not.
 
@@ -66,16 +79,16 @@ class Listener(nn.Module):
         multiple of 2^pyramids.
     """
 
-    def __init__(self, n_in: int, n_hidden: int, pyramids: int, layers: int, norm: ListenerNorm, forget_bias: float,
-                 start: Start = "tensorflow", constant: float = 0.0, eps: float = 1e-5) -> None:
+    def __init__(self, n_in: int, n_hidden: int, pyramids: int, layers: int, norm: ListenerNorm,
+                 constant: float = 0.0, eps: float = 1e-5) -> None:
         self.pyramids, self.norm, self.eps, self.wide = pyramids, norm, eps, 4 * n_hidden
         self.constant = constant
         self.layers: list[nn.LSTM] = []
         n_in += bool(constant)
         for k in range(pyramids + layers):
-            begin = of_lstm(start, n_in, n_hidden)
-            self.layers.append(nn.LSTM(n_in, n_hidden, _cell_norm(norm, k), bidirectional=True, forget_bias=forget_bias,
-                                       eps=eps, input_init=begin.input, recurrent_init=begin.recurrent))
+            start = of_lstm(n_in, n_hidden)
+            self.layers.append(nn.LSTM(n_in, n_hidden, _cell_norm(norm, k), bidirectional=True, forget_bias=FORGET_BIAS,
+                                       eps=eps, input_init=start, recurrent_init=start))
             n_in = 4 * n_hidden if len(self.layers) <= pyramids else 2 * n_hidden
 
     def children(self) -> dict[str, nn.Module]:
@@ -149,19 +162,15 @@ class Speller(nn.Module):
         n_attention: width of query and keys.
         norm: "layer" has eq. 7-9 of the chapter in every cell.
         state: the order in which a cell gets its last states, "swapped" or not.
-        forget_bias: the forget bias of the cells.
-        start: how the weights start.
     """
 
     def __init__(self, classes: int, n_values: int, n_hidden: int, layers: int, n_attention: int, norm: SpellerNorm,
-                 state: SpellerState, forget_bias: float, start: Start = "tensorflow", eps: float = 1e-5) -> None:
+                 state: SpellerState, eps: float = 1e-5) -> None:
         self.classes, self.n_values, self.n_attention, self.state = classes, n_values, n_attention, state
-        self.start = start
         widths = [classes + n_values, *[n_hidden] * (layers - 1)]
-        begin = [of_lstm(start, n_in, n_hidden) for n_in in widths]
-        self.cells = [nn.LSTMCell(n_in, n_hidden, norm, forget_bias=forget_bias, eps=eps, input_init=of_cell.input,
-                                  recurrent_init=of_cell.recurrent)
-                      for n_in, of_cell in zip(widths, begin, strict=True)]
+        self.cells = [nn.LSTMCell(n_in, n_hidden, norm, forget_bias=FORGET_BIAS, eps=eps,
+                                  input_init=of_lstm(n_in, n_hidden), recurrent_init=of_lstm(n_in, n_hidden))
+                      for n_in in widths]
         self.query = nn.Linear(n_hidden, n_attention, bias=False)
         self.keys = nn.Linear(n_values, n_attention, bias=False)
         self.output = nn.Linear(n_hidden + n_values, classes)
@@ -170,7 +179,9 @@ class Speller(nn.Module):
         return {**super().children(), **{f"layer{k}": cell for k, cell in enumerate(self.cells)}}
 
     def weights(self, rng: Stream) -> Params:
-        return {"score": of_score(self.start, self.n_attention)(rng.child("score"), (self.n_attention,))}
+        # TensorFlow takes the length of a vector for both its fans.
+        start = nn.init.uniform(sqrt(3.0 / self.n_attention))
+        return {"score": start(rng.child("score"), (self.n_attention,))}
 
     def attend_to(self, params: Params, outputs: Tensor, mask: Tensor) -> Heard:
         """The listener's outputs (T', B, M) by utterance, with their keys."""

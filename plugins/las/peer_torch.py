@@ -6,6 +6,7 @@ from typing import Any
 
 from duoln.nn import Params
 from duoln.plugins.las.alphabet import Alphabet
+from duoln.plugins.las.model import CLIP
 from duoln.tasks.task import Peer
 from duoln.tasks.torch_peer import adam, cell_norm, linear, parameter, training_step
 
@@ -26,7 +27,7 @@ def build(cfg: Any, start: Params, fused: bool = False, hoisted: bool = False) -
         return (each * batch["weight"]).sum(0).mean()
 
     def clip_and_set_rate(done: int) -> None:
-        torch.nn.utils.clip_grad_value_(model.parameters(), cfg.clip)
+        torch.nn.utils.clip_grad_value_(model.parameters(), CLIP)
         if cfg.decay_steps:
             optimizer.param_groups[0]["lr"] = cfg.learning_rate * 10 ** (-done / cfg.decay_steps)
 
@@ -41,7 +42,7 @@ def _network(torch: Any, cfg: Any, start: Params, hoisted: bool) -> Any:
             super().__init__()
             self.of_x, self.of_h = linear(torch, params["w_x"]), linear(torch, params["w_h"])
             self.bias = parameter(torch, params["bias"])
-            self.norm_x, self.norm_h, self.norm_c = (cell_norm(torch, params, side, 1e-5) for side in "xhc")
+            self.norm_x, self.norm_h, self.norm_c = (cell_norm(torch, params, side) for side in "xhc")
 
         def side(self, x: Any) -> Any:
             return self.norm_x(self.of_x(x)) + self.bias

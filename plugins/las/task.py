@@ -15,8 +15,7 @@ from duoln.data import Batch
 from duoln.nn import Module, Params
 from duoln.plugins.las import data, inputs, pictures, scoring, search, spoken
 from duoln.plugins.las.features import width
-from duoln.plugins.las.model import LasModel, Listener, ListenerNorm, Speller, SpellerNorm, SpellerState
-from duoln.plugins.las.start import Start
+from duoln.plugins.las.model import CLIP, LasModel, Listener, ListenerNorm, Speller, SpellerNorm, SpellerState
 from duoln.tasks import Column, Config, Splits, Task, Trained
 from duoln.tasks.task import Predict
 
@@ -33,8 +32,6 @@ class LasConfig(Config):
     patience: int = 3
     decay_steps: int = 8700
     """Updates over which the learning rate falls to a tenth, exponentially; 0 keeps it."""
-    clip: float = 1.0
-    """Bound on each entry of the gradients."""
     source: data.Source = "timit"
     """The corpus: auto is the spoken digits if available, else synthetic sounds."""
     words: int = 1
@@ -68,10 +65,6 @@ class LasConfig(Config):
     """Norm of the speller."""
     speller_state: SpellerState = "kept"
     """Swapped gives each cell its cell and hidden state in the other's place, as its author's code does."""
-    forget_bias: float = 1.0
-    """Initial bias of the forget gates."""
-    start: Start = "tensorflow"
-    """How weights start: as in TensorFlow, on which nabu is built, or with orthogonal recurrent weights."""
     beam: int = 16
     """Hypotheses that the search of an evaluation keeps."""
     length_penalty: float = 1.0
@@ -140,10 +133,10 @@ class Las(Task):
 
     def model(self, cfg: LasConfig) -> Module:
         listener = Listener(width(cfg.mels), cfg.listener_hidden, cfg.pyramids, cfg.layers, cfg.listener_norm,
-                            cfg.forget_bias, cfg.start, cfg.constant)
+                            cfg.constant)
         n_values = (2 if cfg.layers else 4) * cfg.listener_hidden
         speller = Speller(data.alphabet_of(cfg.source).classes, n_values, cfg.speller_hidden, cfg.speller_layers,
-                          cfg.attention, cfg.speller_norm, cfg.speller_state, cfg.forget_bias, cfg.start)
+                          cfg.attention, cfg.speller_norm, cfg.speller_state)
         return LasModel(listener, speller, cfg.beam, cfg.longest, cfg.length_penalty)
 
     def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
@@ -190,7 +183,7 @@ class Las(Task):
     def optimizer(self, cfg: LasConfig) -> optim.Optimizer:
         rate = cfg.learning_rate
         falling = partial(_falling, rate, cfg.decay_steps) if cfg.decay_steps else rate
-        return optim.Adam(learning_rate=falling, clip=optim.clip_value(cfg.clip), donate=True)
+        return optim.Adam(learning_rate=falling, clip=optim.clip_value(CLIP), donate=True)
 
     def sample(self, trained: Trained, options: Any, out: Path) -> list[Path]:
         return pictures.sample(trained, options, out)

@@ -6,7 +6,6 @@ from typing import Any
 
 from duoln.errors import UsageError
 from duoln.nn import Params
-from duoln.plugins.mnist.model import Activation
 from duoln.tasks.task import Peer
 from duoln.tasks.torch_peer import adam, linear, parameter, training_step
 
@@ -17,13 +16,13 @@ def build(cfg: Any, start: Params, fused: bool = False) -> Peer:
 
     if cfg.dropout:
         raise UsageError(f"[mnist] expected no dropout beside PyTorch, found {cfg.dropout}")
-    model = _network(torch, cfg.norm, cfg.activation, start)
+    model = _network(torch, cfg.norm, start)
     loss_of = torch.nn.CrossEntropyLoss()
     return training_step(torch, adam(torch, model, cfg, fused),
                          lambda batch: loss_of(model(batch["x"]), batch["label"]))
 
 
-def _network(torch: Any, norm: str, activation: Activation, start: Params) -> Any:
+def _network(torch: Any, norm: str, start: Params) -> Any:
     nn = torch.nn
     layers: list[Any] = []
     for name, params in start.items():
@@ -34,8 +33,8 @@ def _network(torch: Any, norm: str, activation: Activation, start: Params) -> An
             layer = nn.LayerNorm(width) if norm == "layer" else nn.BatchNorm1d(width)
             layer.weight, layer.bias = parameter(torch, params["gain"]), parameter(torch, params["bias"])
         layers.append(layer)
-        # An activation ends each hidden layer: after its norm, or after the linear map where it has none.
+        # A ReLU ends each hidden layer: after its norm, or after the linear map where it has none.
         is_hidden = not name.endswith("3")
         if is_hidden and (name.startswith("norm") or norm == "none"):
-            layers.append({"relu": nn.ReLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}[activation]())
+            layers.append(nn.ReLU())
     return nn.Sequential(*layers)

@@ -12,7 +12,7 @@ from duoln import Tensor, ops, optim
 from duoln.data import Batch, mnist
 from duoln.nn import Module, Params
 from duoln.plugins.mnist import data
-from duoln.plugins.mnist.model import Activation, Norm, Start, network
+from duoln.plugins.mnist.model import Norm, network
 from duoln.tasks import Column, Config, Splits, Task
 from duoln.tasks.task import Predict
 
@@ -26,13 +26,9 @@ class MnistConfig(Config):
 
     epochs: int = 2
     norm: Norm = "layer"
-    """Before the activation: layer norm and batch-hidden of the hidden layers, batch of the logits too."""
+    """Before the ReLU: layer norm and batch-hidden of the hidden layers, batch of the logits too."""
     hidden: int = 1000
     """Units of each of the two hidden layers."""
-    activation: Activation = "relu"
-    """Of the hidden layers."""
-    start: Start = "glorot"
-    """Initial weights: uniform is +-0.05; biases are 0."""
     dropout: float = 0.0
     """The share of each hidden layer's activations that an update leaves out; 0 is the paper's."""
     source: data.Source = "auto"
@@ -74,8 +70,7 @@ class Mnist(Task):
 
     def model(self, cfg: MnistConfig) -> Module:
         # At batch 4 the paper estimates batch norm's variance without bias.
-        return network(cfg.norm, cfg.hidden, cfg.activation, cfg.start, unbiased=cfg.batch_size <= 4,
-                       dropout=cfg.dropout)
+        return network(cfg.norm, cfg.hidden, unbiased=cfg.batch_size <= 4, dropout=cfg.dropout)
 
     def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
         return ops.mean(ops.softmax_cross_entropy(model(params, batch["x"]), batch["label"]))

@@ -28,7 +28,6 @@ from duoln.randomness import Stream
 from duoln.tasks import Dataset, Splits
 
 Source = Literal["auto", "coco", "flickr8k", "flickr8k-captions", "made"]
-LastBatch = Literal["dropped", "kept"]
 
 PLACES: dict[str, tuple[str, ...]] = {"coco": coco.FILES, "flickr8k": flickr8k.FILES,
                                      "flickr8k-captions": caption_features.FILES}
@@ -43,9 +42,11 @@ _SENTENCES = 256
 _FOLD_IMAGES = 1_000
 
 
-def splits(source: Source, batch_size: int, seed: int, image_size: int, vocabulary: int, last_batch: LastBatch,
+def splits(source: Source, batch_size: int, seed: int, image_size: int, vocabulary: int,
            root: Path | None) -> Splits:
     """Training batches, and dev and test for evaluation.
+
+    As in the authors' code an epoch's last batch is dropped, even a full one that takes the last image.
 
     Args:
         source: "auto" takes COCO, else the photographs of Flickr8k, else made pictures; a damaged or incomplete corpus
@@ -54,8 +55,6 @@ def splits(source: Source, batch_size: int, seed: int, image_size: int, vocabula
         seed: of the order and of the choice of captions.
         image_size: width of the image features.
         vocabulary: rows of the word table.
-        last_batch: as the authors' code has it, an epoch's last batch is "dropped", even a full one that takes the
-            last image; or a full one is "kept".
         root: a folder that is searched before DUOLN_DATA.
 
     Raises:
@@ -67,7 +66,7 @@ def splits(source: Source, batch_size: int, seed: int, image_size: int, vocabula
     with suited_to(source, why):
         parts = in_vocabulary(corpus, vocabulary)
         images = len(parts["train"].features)
-        steps = -(-images // batch_size) - 1 if last_batch == "dropped" else images // batch_size
+        steps = -(-images // batch_size) - 1
         if batch_size < 2 or steps < 1:
             raise UsageError(f"[order_embeddings] expected a batch_size from 2 to below {images}, the number of "
                              f"training images, found {batch_size}")

@@ -7,7 +7,6 @@ from typing import Literal
 
 from duoln import Tensor, nn, ops, optim
 from duoln.nn import Params
-from duoln.nn.cells import UpdateGate
 from duoln.plugins.order_embeddings.ops import order_violation
 
 Norm = Literal["none", "layer-theano", "layer"]
@@ -26,8 +25,6 @@ class OrderEmbedding(nn.Module):
         score: "order" is the violation of the order (eq. 3 of Vendrov et al.), of absolute values; "cosine" less the
             cosine of the points as they are.
         margin: by which a caption's own image is to be better than any other, and an image's own caption.
-        update_gate: what a gate of 1 does to the state, as in `nn.RecurrentCell`; the authors' code "keeps" it.
-        eps: of the norms.
 
     Shape:
         `captions`: ids int32 (T, N), mask bool (T, N) -> (N, joint_size). `images`: (M, image_size) ->
@@ -35,13 +32,13 @@ class OrderEmbedding(nn.Module):
     """
 
     def __init__(self, vocabulary: int, word_size: int, image_size: int, joint_size: int, norm: Norm = "none",
-                 score: Score = "order", margin: float = 0.05, update_gate: UpdateGate = "keeps",
-                 eps: float = 1e-5) -> None:
+                 score: Score = "order", margin: float = 0.05) -> None:
         self.score, self.margin = score, margin
         self.words = nn.Embedding(vocabulary, word_size)
         # The authors' code starts square matrices orthogonal and others uniform.
         start = nn.init.orthogonal if word_size == joint_size else nn.init.uniform(0.1)
-        self.sentence = nn.GRUCell(word_size, joint_size, norm, eps=eps, update_gate=update_gate, input_init=start)
+        # In the authors' code an update gate of 1 keeps the state; in eq. 25 it renews it.
+        self.sentence = nn.GRUCell(word_size, joint_size, norm, update_gate="keeps", input_init=start)
         self.image = nn.Linear(image_size, joint_size)
 
     def captions(self, params: Params, ids: Tensor, mask: Tensor) -> Tensor:
@@ -80,6 +77,10 @@ def contrastive_loss(errors: Tensor, margin: float) -> Tensor:
     apart = margin - errors
     each = ops.relu(apart + ops.sum(of_pairs, axis=1, keepdims=True)) + ops.relu(apart + ops.sum(of_pairs, axis=0))
     return ops.sum(each * (1.0 - own))
+
+
+CLIP_EACH = 2.0
+"""The largest norm of the gradient of each array of the authors' code."""
 
 
 def clip_each_array(limit: float) -> optim.Clip:

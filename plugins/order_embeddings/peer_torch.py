@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from duoln.nn import Params
+from duoln.plugins.order_embeddings.model import CLIP_EACH
 from duoln.tasks.task import Peer
 from duoln.tasks.torch_peer import adam, cell_norm, embedding, linear, parameter, training_step
 
@@ -31,12 +32,11 @@ def build(cfg: Any, start: Params, fused: bool = False) -> Peer:
         if cfg.bias_correction == "kiros2015":
             for group in optimizer.param_groups:
                 group["lr"], group["eps"] = _kiros2015(cfg.learning_rate, done + 1)
-        if cfg.clip_each:
-            for name, parameter in model.named_parameters():
-                # The authors have arrays of their own for the two gates and for the candidate.
-                apart = name.startswith("sentence.") and len(parameter) == 3 * cfg.joint_size
-                for part in parameter.grad.split(2 * cfg.joint_size) if apart else (parameter.grad,):
-                    part.mul_((cfg.clip_each / part.norm()).clamp(max=1.0))
+        for name, weights in model.named_parameters():
+            # The authors have arrays of their own for the two gates and for the candidate.
+            apart = name.startswith("sentence.") and len(weights) == 3 * cfg.joint_size
+            for part in weights.grad.split(2 * cfg.joint_size) if apart else (weights.grad,):
+                part.mul_((CLIP_EACH / part.norm()).clamp(max=1.0))
 
     return training_step(torch, optimizer, loss_of, set_rate_and_clip)
 
@@ -69,7 +69,7 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
             self.of_x, self.of_h = linear(torch, cell["w_x"], cell.get("bias")), linear(torch, cell["w_h"])
             gates, new = slice(0, 2 * size), slice(2 * size, None)
             self.x_gates, self.h_gates, self.x_new, self.h_new = (
-                cell_norm(torch, cell, side, cfg.eps, part) for part in (gates, new) for side in "xh")
+                cell_norm(torch, cell, side, part) for part in (gates, new) for side in "xh")
 
         def forward(self, x: Any, mask: Any) -> Any:
             h = x.new_zeros(x.shape[1], size)

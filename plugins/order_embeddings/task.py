@@ -12,10 +12,9 @@ import numpy as np
 from duoln import Tensor, optim
 from duoln.data import Batch
 from duoln.nn import Module, Params
-from duoln.nn.cells import UpdateGate
 from duoln.plugins.order_embeddings import data, retrieval
 from duoln.plugins.order_embeddings.corpus import Sentences
-from duoln.plugins.order_embeddings.model import Norm, OrderEmbedding, Score, clip_each_array
+from duoln.plugins.order_embeddings.model import CLIP_EACH, Norm, OrderEmbedding, Score, clip_each_array
 from duoln.tasks import Column, Config, ReferenceTable, Splits, Task
 from duoln.tasks.task import Predict
 
@@ -43,14 +42,6 @@ class OrderEmbeddingsConfig(Config):
     """Rows of the table of words; those that no word has are never changed."""
     bias_correction: Literal["standard", "kiros2015"] = "kiros2015"
     """Adam's: standard, or that of the authors' code, which makes early updates larger."""
-    clip_each: float = 2.0
-    """Bound on the norm of the gradient of each array that the authors' code has; 0 for none."""
-    last_batch: data.LastBatch = "dropped"
-    """The last batch of an epoch, where it is not full."""
-    update_gate: UpdateGate = "keeps"
-    """What an update gate of 1 does to the state: keeps it, as in the authors' code, or renews it, as in eq. 25."""
-    eps: float = 1e-5
-    """Epsilon of the norms."""
     source: data.Source = "auto"
     """The data: coco is the original, flickr8k a substitute with photographs, made is synthetic, auto is the first of
     these that is available. flickr8k-captions is a substitute without pictures: its features are made of captions."""
@@ -95,11 +86,11 @@ class OrderEmbeddings(Task):
     peers: ClassVar = {"torch": {}, "torch-fused": {"fused": True}}
 
     def data(self, cfg: OrderEmbeddingsConfig, root: Path | None = None) -> Splits:
-        return data.splits(cfg.source, cfg.batch_size, cfg.seed, cfg.image_size, cfg.vocabulary, cfg.last_batch, root)
+        return data.splits(cfg.source, cfg.batch_size, cfg.seed, cfg.image_size, cfg.vocabulary, root)
 
     def model(self, cfg: OrderEmbeddingsConfig) -> Module:
         return OrderEmbedding(cfg.vocabulary, cfg.word_size, cfg.image_size, cfg.joint_size, cfg.norm, cfg.score,
-                              cfg.margin, cfg.update_gate, cfg.eps)
+                              cfg.margin)
 
     def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
         assert isinstance(model, OrderEmbedding)
@@ -125,7 +116,7 @@ class OrderEmbeddings(Task):
 
     def optimizer(self, cfg: OrderEmbeddingsConfig) -> optim.Optimizer:
         return optim.Adam(learning_rate=cfg.learning_rate, bias_correction=cfg.bias_correction, donate=True,
-                          clip=clip_each_array(cfg.clip_each) if cfg.clip_each else None)
+                          clip=clip_each_array(CLIP_EACH))
 
 
 def _errors(predict: Predict, sentences: Sentences, features: np.ndarray) -> np.ndarray:

@@ -8,10 +8,13 @@ import numpy as np
 
 from duoln import Tensor, nn, ops
 from duoln.nn import Params
-from duoln.nn.cells import UpdateGate
 from duoln.randomness import Stream
 
 Norm = Literal["none", "layer", "layer-theano"]
+FLOOR = 1e-8
+"""Added to the probability of a word in the loss."""
+LARGEST_NORM = 5.0
+"""The norm to which all gradients together are clipped."""
 
 
 def start_matrix(rng: Stream, shape: tuple[int, ...]) -> np.ndarray:
@@ -32,21 +35,19 @@ class SkipThoughts(nn.Module):
         hidden: units of each GRU, and of a code.
         norm: "layer-theano" is the form of the code behind the paper, with biases inside of the norms; "layer" that of
             eq. 26-28.
-        update_gate: what a gate of 1 does to the state, as in `nn.RecurrentCell`; the code behind the paper "keeps" it.
         floor: added to the probability of a word in the loss.
-        eps: of the norms.
 
     Shape:
         `code`: words int32 (L, B), mask bool (L, B) -> (B, hidden); `nats`: as `data.Triplets.batch` has them ->
         (2, T, B).
     """
 
-    def __init__(self, words: int, width: int, hidden: int, norm: Norm, update_gate: UpdateGate = "keeps",
-                 floor: float = 1e-8, eps: float = 1e-5) -> None:
+    def __init__(self, words: int, width: int, hidden: int, norm: Norm, floor: float = FLOOR) -> None:
         self.width, self.hidden, self.floor = width, hidden, floor
 
         def gru() -> nn.GRUCell:
-            return nn.GRUCell(width, hidden, norm, eps=eps, update_gate=update_gate, input_init=start_matrix)
+            # In the code behind the paper an update gate of 1 keeps the state; in eq. 28 it renews it.
+            return nn.GRUCell(width, hidden, norm, update_gate="keeps", input_init=start_matrix)
 
         self.embedding = nn.Embedding(words, width)
         self.encoder, self.previous, self.next = gru(), gru(), gru()

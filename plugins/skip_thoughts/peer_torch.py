@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from duoln.nn import Params
+from duoln.plugins.skip_thoughts.model import FLOOR, LARGEST_NORM
 from duoln.tasks.task import Peer
 from duoln.tasks.torch_peer import adam, cell_norm, embedding, linear, parameter, training_step
 
@@ -29,7 +30,7 @@ def build(cfg: Any, start: Params, packed: bool = False) -> Peer:
         return model(batch["words"], batch["mask"], batch["given"], batch["targets"])
 
     def clip_and_set_rate(done: int) -> None:
-        torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.clip)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), LARGEST_NORM)
         if cfg.bias_correction == "kiros2015":
             update = done + 1
             undone = (1 - 0.9 ** update) / sqrt(1 - 0.999 ** update)
@@ -66,7 +67,7 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
             super().__init__()
             self.of_x, self.of_h = linear(torch, params["w_x"], params.get("bias")), linear(torch, params["w_h"])
             gates, new = slice(0, 2 * hidden), slice(2 * hidden, None)
-            self.norms = nn.ModuleList([cell_norm(torch, params, side, cfg.eps, part)
+            self.norms = nn.ModuleList([cell_norm(torch, params, side, part)
                                         for side in "xh" for part in (gates, new)])
 
         def forward(self, x: Any, h: Any) -> Any:
@@ -103,8 +104,7 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
             if self.packed:
                 states, targets = states[targets >= 0], targets[targets >= 0]
             nats = nn.functional.cross_entropy(self.output(states), targets, ignore_index=-1, reduction="none")
-            if cfg.floor:
-                nats = -torch.log(torch.exp(-nats) + cfg.floor)
+            nats = -torch.log(torch.exp(-nats) + FLOOR)
             return (nats * (targets >= 0)).sum()
 
     return Network()

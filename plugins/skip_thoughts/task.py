@@ -12,10 +12,9 @@ import numpy as np
 from duoln import Tensor, ops, optim
 from duoln.data import DATA_SEED, Batch, suited_to
 from duoln.nn import Module, Params
-from duoln.nn.cells import UpdateGate
 from duoln.plugins.skip_thoughts import classify, data, judging, sets, table
 from duoln.plugins.skip_thoughts.corpus import Corpus
-from duoln.plugins.skip_thoughts.model import Norm, SkipThoughts
+from duoln.plugins.skip_thoughts.model import LARGEST_NORM, Norm, SkipThoughts
 from duoln.plugins.skip_thoughts.relatedness import ROUNDS, Round
 from duoln.tasks import Column, Config, Dataset, Findings, ReferenceTable, Splits, Task
 from duoln.tasks.task import Predict
@@ -32,12 +31,8 @@ class SkipThoughtsConfig(Config):
     learning_rate: float = 2e-4
     bias_correction: Literal["standard", "kiros2015"] = "kiros2015"
     """Adam's: standard, or that of the authors' code, which makes early updates larger."""
-    clip: float = 5.0
-    """Bound on the norm of all gradients together."""
     norm: Norm = "layer-theano"
     """Of the GRUs."""
-    update_gate: UpdateGate = "keeps"
-    """What an update gate of 1 does to the state: keeps it, as in the authors' code, or renews it, as in eq. 28."""
     hidden: int = 2400
     """Units of each GRU, and the size of a sentence's code."""
     width: int = 620
@@ -48,12 +43,8 @@ class SkipThoughtsConfig(Config):
     """Sentences must have fewer words than this."""
     filtering: data.Filter = "batch"
     """When triplets with a long neighbour are left out: from each batch, as in the authors' code, or before."""
-    floor: float = 1e-8
-    """Added to a probability in the loss."""
     lower_case: bool = False
     """Whether all words are read in lower case."""
-    eps: float = 1e-5
-    """Epsilon of the norms."""
     source: data.Source = "auto"
     """The sentences: bookcorpus is the original, novels100 and novels are substitutes, made is synthetic, auto is the
     first that is available."""
@@ -127,7 +118,7 @@ class SkipThoughtsTask(Task):
         return {test.name: {**sets.as_batch(test, number), **how} for test in tests}
 
     def model(self, cfg: SkipThoughtsConfig) -> Module:
-        return SkipThoughts(cfg.words, cfg.width, cfg.hidden, cfg.norm, cfg.update_gate, cfg.floor, cfg.eps)
+        return SkipThoughts(cfg.words, cfg.width, cfg.hidden, cfg.norm)
 
     def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
         """The sum over words, both sentences and the batch, as in the code behind the paper."""
@@ -150,7 +141,7 @@ class SkipThoughtsTask(Task):
 
     def optimizer(self, cfg: SkipThoughtsConfig) -> optim.Optimizer:
         return optim.Adam(learning_rate=cfg.learning_rate, bias_correction=cfg.bias_correction, donate=True,
-                          clip=optim.clip_global_norm(cfg.clip))
+                          clip=optim.clip_global_norm(LARGEST_NORM))
 
     def reference_tables(self) -> Sequence[ReferenceTable]:
         return [table.reference()]

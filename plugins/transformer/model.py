@@ -6,7 +6,7 @@ from math import sqrt
 
 from duoln import Tensor, nn, ops
 from duoln.nn import Params
-from duoln.nn.attention import BlockActivation, NormKind, NormPlace
+from duoln.nn.attention import NormKind, NormPlace
 
 
 class CharacterTransformer(nn.Module):
@@ -22,10 +22,9 @@ class CharacterTransformer(nn.Module):
         blocks: how many.
         width: of a character's vector.
         heads: of the attention, a divisor of `width`.
-        hidden: units between the two layers of a block.
+        hidden: units between the two layers of a block, which a ReLU follows.
         norm: where the norms stand.
         kind: what they are.
-        activation: between the two layers of a block.
 
     Shape:
         `states`: x int32 (B, T), T at most `length` -> (B, T, width); `nats`: with y int32 (B, T) -> (B, T);
@@ -33,13 +32,13 @@ class CharacterTransformer(nn.Module):
     """
 
     def __init__(self, classes: int, length: int, blocks: int, width: int, heads: int, hidden: int, norm: NormPlace,
-                 kind: NormKind = "layer", activation: BlockActivation = "relu") -> None:
+                 kind: NormKind = "layer") -> None:
         self.classes, self.length, self.width = classes, length, width
         start = nn.init.gaussian(1 / sqrt(width))
         self.characters = nn.Embedding(classes, width, table_init=start)
         self.places = nn.Embedding(length, width, table_init=start)
         self.blocks = nn.Sequential(*(
-            nn.TransformerBlock(width, heads, hidden, norm=norm, kind=kind, activation=activation, causal=True)
+            nn.TransformerBlock(width, heads, hidden, norm=norm, kind=kind, activation="relu", causal=True)
             for _ in range(blocks)))
         if norm == "pre":
             self.last_norm = nn.LayerNorm(width) if kind == "layer" else nn.RMSNorm(width)

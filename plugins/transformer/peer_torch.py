@@ -6,7 +6,7 @@ from math import sqrt
 from typing import Any
 
 from duoln.nn import Params
-from duoln.plugins.transformer.schedule import inverse_root
+from duoln.plugins.transformer.schedule import BETA2, inverse_root
 from duoln.tasks.task import Peer
 from duoln.tasks.torch_peer import adam, embedding, linear, parameter, training_step
 
@@ -21,7 +21,7 @@ def build(cfg: Any, start: Params, fused: bool = False) -> Peer:
     model = _network(torch, cfg, start)
     optimizer = adam(torch, model, cfg, fused)
     group = optimizer.param_groups[0]
-    group["betas"] = (0.9, cfg.beta2)
+    group["betas"] = (0.9, BETA2)
     rate_at = inverse_root(cfg.learning_rate, cfg.warmup, cfg.warm)
 
     def loss_of(batch: dict[str, Any]) -> Any:
@@ -46,7 +46,6 @@ def _norm(torch: Any, params: Params, eps: float = 1e-5) -> Any:
 
 def _network(torch: Any, cfg: Any, start: Params) -> Any:
     nn = torch.nn
-    activation = nn.functional.relu if cfg.activation == "relu" else nn.functional.gelu
 
     class Block(nn.Module):  # type: ignore[name-defined]
         def __init__(self, params: Params) -> None:
@@ -64,7 +63,7 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
             return self.joined(y.transpose(1, 2).reshape(batch, length, width))
 
         def transform(self, x: Any) -> Any:
-            return self.out(activation(self.hidden(x)))
+            return self.out(nn.functional.relu(self.hidden(x)))
 
         def forward(self, x: Any) -> Any:
             if cfg.norm == "post":

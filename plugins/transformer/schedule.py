@@ -6,6 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from math import sqrt
 
+BETA2 = 0.98
+"""Of Adam, as Xiong et al. 2020 have it."""
+
 
 def inverse_root(rate: float, full: int, warm: bool) -> Callable[[int], float]:
     """`rate` at the update numbered `full` (counted from 1), and rate * sqrt(full / number) at those after it.

@@ -13,13 +13,13 @@ import numpy as np
 from duoln import Tensor, ops, optim
 from duoln.data import Batch
 from duoln.nn import Module, Params
-from duoln.nn.attention import BlockActivation, NormKind, NormPlace
+from duoln.nn.attention import NormKind, NormPlace
 from duoln.plugins.transformer import corpus, data, gradients
 from duoln.plugins.transformer.alphabet import CLASSES
 from duoln.plugins.transformer.corpus import Source
 from duoln.plugins.transformer.model import CharacterTransformer
 from duoln.plugins.transformer.sampling import Options, sample
-from duoln.plugins.transformer.schedule import inverse_root, remark
+from duoln.plugins.transformer.schedule import BETA2, inverse_root, remark
 from duoln.tasks import Column, Config, Findings, Splits, Task, Trained
 from duoln.tasks.task import Predict
 
@@ -39,8 +39,6 @@ class TransformerConfig(Config):
     warmup: int = 4000
     """The last update that has the highest rate at most; from there on it falls with the inverse root of the number of
     updates. 0 keeps the rate as it is."""
-    beta2: float = 0.98
-    """Of Adam."""
     norm: NormPlace = "pre"
     """Where the norms of a block stand: pre is before attention and layers, post is after each sum."""
     kind: NormKind = "layer"
@@ -53,8 +51,6 @@ class TransformerConfig(Config):
     """Heads of the attention."""
     hidden: int = 1024
     """Units between the two layers of a block."""
-    activation: BlockActivation = "relu"
-    """Between the two layers of a block."""
     length: int = 256
     """Characters of a window."""
     updates: int = 1000
@@ -113,7 +109,7 @@ class TransformerTask(Task):
 
     def model(self, cfg: TransformerConfig) -> Module:
         return CharacterTransformer(CLASSES, cfg.length, cfg.blocks, cfg.width, cfg.heads, cfg.hidden, cfg.norm,
-                                    cfg.kind, cfg.activation)
+                                    cfg.kind)
 
     def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
         return ops.mean(self.predict(model, params, batch))
@@ -132,7 +128,7 @@ class TransformerTask(Task):
         return {"bits": nats / log(2), "nats": nats, "unigram": float(-np.log2(shares[y]).mean())}
 
     def optimizer(self, cfg: TransformerConfig) -> optim.Optimizer:
-        return optim.Adam(learning_rate=inverse_root(cfg.learning_rate, cfg.warmup, cfg.warm), beta2=cfg.beta2,
+        return optim.Adam(learning_rate=inverse_root(cfg.learning_rate, cfg.warmup, cfg.warm), beta2=BETA2,
                           donate=True)
 
     def sample(self, trained: Trained, options: Options, out: Path) -> list[Path]:

@@ -150,7 +150,7 @@ def test_what_the_layers_and_steps_are_compared_with():
         return [entry.name for entry in comparison.entries]
 
     assert sides(survey_parts.of_layer(*survey_parts.COMPILED_LAYER, "cupy", ["torch"])) == [
-        "duoln", "our products alone", "duoln, by steps", "torch loop", "torch.nn.LSTM, no norm", "torch loop, compiled"]
+        "duoln", "our products alone", "torch loop", "torch.nn.LSTM, no norm", "duoln, by steps", "torch loop, compiled"]
     assert survey_parts.COMPILED_LAYER in survey_parts.LAYERS
     assert sides(survey_parts.of_layer("gru", Shape(1, 2, 3, 4), False, "numpy", [])) == ["duoln", "our products alone"]
     mnist, *others = [sides(survey_parts.of_step(step, "cupy", ["torch"])) for step in survey_parts.STEPS]

@@ -10,9 +10,9 @@ from conftest import GPU, STAND_IN
 from device_rules import rules, zeros
 from h100 import H100, MULTIPROCESSORS, use_h100
 
-from duoln.kernels.layer_norm import plan as of_norms
-from duoln.kernels.layer_norm.cases import NORMS
-from duoln.kernels.layer_norm.variant import Norm
+from duoln.kernels.norm import Norm
+from duoln.kernels.norm import plan as of_norms
+from duoln.kernels.norm.cases import NORMS
 from duoln.kernels.recurrent import plan as of_cells
 from duoln.kernels.recurrent.cases import LONG
 from duoln.kernels.recurrent.cluster_plan import CELLS, plan
@@ -119,13 +119,13 @@ def test_every_setting_runs():
         storage = {"STORAGE": STORAGE[case.stored]} if STORAGE[case.stored] else {}
         if case.op in NORMS:
             p = _plan(case)
-            ran.add(("layer_norm/wide.cu" if p.wide else "layer_norm/layer_norm.cu", *sorted(p.macros.items())))
+            ran.add(("norm/wide.cu" if p.wide else "norm/norm.cu", *sorted(p.macros.items())))
         elif case.op in ("lstm", "gru", "rnn", "lstm_cell"):
             cell, hidden = case.op.partition("_")[0], case.sizes[-1]
             p = of_cells.plan(hidden, of_cells.RNN_WIDE if cell == "rnn" else of_cells.WIDE)
             macros = {**p.macros(**of_cells.norm_macros(cell, case.attrs["norm"])), **storage}
             ran.add((f"{cell}/{'wide' if p == of_cells.WIDE else cell}.cu", *sorted(macros.items())))
-    wanted = {(file, *sorted(macros.items())) for file, macros in every_setting() if file.partition("/")[0] in ("layer_norm", "lstm", "gru", "rnn")}
+    wanted = {(file, *sorted(macros.items())) for file, macros in every_setting() if file.partition("/")[0] in ("norm", "lstm", "gru", "rnn")}
     assert len(wanted) > 300 and wanted - ran == set()
 
 

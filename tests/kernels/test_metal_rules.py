@@ -19,7 +19,7 @@ if sys.platform != "linux":
 import stand_in_metal
 
 from duoln.kernels import metal, source
-from duoln.kernels.layer_norm.metal import MOST_COLUMNS
+from duoln.kernels.norm.metal import MOST_COLUMNS
 
 SIZES = [(3, 5, 3, 8), (2, 9, 2, 31), (2, 3, 5, 70), (2, 2, 3, 8), (4, 2, 2, 7), (1, 7, 1, 128), (1, 2, 1, 257)]
 RULES = {op: rule.name for op, rule in rules("metal")}

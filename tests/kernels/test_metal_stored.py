@@ -17,8 +17,8 @@ if sys.platform != "linux":
 import stand_in_metal
 
 from duoln.kernels import metal, source
-from duoln.kernels.layer_norm.cases import NORMS
-from duoln.kernels.layer_norm.metal import MOST_COLUMNS
+from duoln.kernels.norm.cases import NORMS
+from duoln.kernels.norm.metal import MOST_COLUMNS
 
 DTYPES = ("bfloat16", "float16")
 CASES = [c for c in cases("metal") if c.op in NORMS and c.sizes[-1] <= MOST_COLUMNS and not c.misaligned]

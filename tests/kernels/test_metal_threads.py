@@ -15,7 +15,7 @@ import stand_in_metal
 
 from duoln import ops
 from duoln.errors import KernelError
-from duoln.kernels.layer_norm import metal as layer_norm_metal
+from duoln.kernels.norm import metal as layer_norm_metal
 from duoln.kernels.recurrent.cases import recurrent
 from duoln.kernels.registry import Case
 from duoln.testing import check_error, selftest

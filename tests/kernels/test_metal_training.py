@@ -18,8 +18,8 @@ from conftest import get_backend
 import duoln
 from duoln import nn, ops, optim, runtime
 from duoln.kernels.gru import metal as gru_metal
-from duoln.kernels.layer_norm import metal as layer_norm_metal
 from duoln.kernels.lstm import metal as lstm_metal
+from duoln.kernels.norm import metal as layer_norm_metal
 from duoln.plugins.mnist import Mnist
 from duoln.randomness import Stream
 from duoln.tasks import make_config

@@ -17,7 +17,7 @@ from duoln.testing import check_error
 
 pytestmark = pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler")
 
-UNIT = storage.Unit("layer_norm/layer_norm.cpp", "float32")
+UNIT = storage.Unit("norm/norm.cpp", "float32")
 NO_COMPILER = {"PATH": "/nowhere"}
 HERE = "x86-64" if processor.here().endswith("x86_64") else "armv8-a"
 """A CPU that every machine of this architecture can stand in for."""
@@ -62,7 +62,7 @@ def test_the_command_names_what_it_made(tmp_path, capfd, monkeypatch):
     assert [(each["file"], each["dtype"]) for each in made["libraries"]] == [UNIT]
     names = [each["name"] for each in made["libraries"]]
     assert all((tmp_path / "out" / name).is_file() for name in names) and all(each["new"] for each in made["libraries"])
-    assert f"compiling layer_norm in float32 for {HERE}" in stderr
+    assert f"compiling norm in float32 for {HERE}" in stderr
     assert main(["compile", "--march", HERE, "--out", str(tmp_path / "out")]) == 0
     stdout, stderr = capfd.readouterr()
     assert stdout.splitlines() == [str(tmp_path / "out" / name) for name in names]
@@ -76,7 +76,7 @@ def test_the_command_names_what_it_made(tmp_path, capfd, monkeypatch):
 def test_other_users_may_read_the_folder_and_not_write_it(ahead):
     folder, _ = ahead
     assert stat.S_IMODE(folder.stat().st_mode) == 0o755
-    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.glob("layer_norm*")} == {0o644}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.glob("norm*")} == {0o644}
 
 
 def test_folders_above_it_let_other_users_in(tmp_path):
@@ -110,7 +110,7 @@ def test_the_cache_itself_serves_after_the_compiler_has_gone(tmp_path):
 def test_the_widest_vectors_are_taken(ahead, tmp_path):
     folder = _copy(ahead[0], tmp_path / "two")
     [library] = folder.glob("*.so")
-    wider = folder / "layer_norm-float32-wider.so"
+    wider = folder / "norm-float32-wider.so"
     wider.write_bytes(library.read_bytes())
     record = json.loads(library.with_suffix(".json").read_text())
     wider.with_suffix(".json").write_text(json.dumps({**record, "vector_bits": 4096}))
@@ -175,7 +175,7 @@ def test_without_a_compiler_there_is_nothing_to_compile_with(tmp_path, monkeypat
 def test_a_kernel_that_does_not_compile_is_an_error_with_the_log(tmp_path, monkeypatch):
     monkeypatch.setattr(toolchain, "FLAGS", (*toolchain.FLAGS, "-Wno-such-ship", "-include", "no-such-header.h"))
     monkeypatch.setattr(toolchain, "target", lambda chosen, march: toolchain.Target("linux x86_64", [], 128))
-    check_error(KernelError, lambda: runtime.compile_kernels(HERE, tmp_path), "layer_norm/layer_norm.cpp for float32 does not compile",
+    check_error(KernelError, lambda: runtime.compile_kernels(HERE, tmp_path), "norm/norm.cpp for float32 does not compile",
                 "no-such-header.h")
     assert not list(tmp_path.glob("*.so"))
 
@@ -191,4 +191,4 @@ def test_the_line_of_a_failure_can_be_typed(tmp_path, monkeypatch):
     again = subprocess.run(line, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert again.returncode and "no-such-header.h" in again.stderr
     subprocess.run(line.replace(cause, ""), shell=True, cwd=tmp_path, check=True)
-    assert (tmp_path / "layer_norm-float32.so").is_file()
+    assert (tmp_path / "norm-float32.so").is_file()

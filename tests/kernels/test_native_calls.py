@@ -15,7 +15,7 @@ def _of_rule(op, arrays, be, gout):
     """The results of the compiled rule, and its gradients for `gout` at each."""
     rule = op.rules("numpy")[0]
     assert rule.name == "compiled"
-    out, saved = rule.forward(be, *arrays, 1e-5)
+    out, saved = rule.forward(be, *arrays, eps=1e-5)
     outs = out if isinstance(out, tuple) else (out,)
     return (*outs, *rule.vjp(be, saved, (gout,) * len(outs) if isinstance(out, tuple) else gout, (True,) * len(arrays)))
 
@@ -30,7 +30,7 @@ def test_the_same_bits_for_any_number_of_threads(numpy_backend, monkeypatch, rng
     def bits():
         norm, loss = (op.rules("numpy")[0] for op in (ops.layer_norm, ops.softmax_cross_entropy))
         assert norm.name == loss.name == "compiled"
-        y, saved = norm.forward(numpy_backend, x, gain, bias, 1e-5, "tanh")
+        y, saved = norm.forward(numpy_backend, x, gain, bias, eps=1e-5, activation="tanh")
         each, kept = loss.forward(numpy_backend, x, labels)
         arrays = (y, each, *norm.vjp(numpy_backend, saved, gout, (True,) * 3), loss.vjp(numpy_backend, kept, d_loss, (True, False))[0],
                   *(a for op, given in beside for a in _of_rule(op, given, numpy_backend, gout)))
@@ -43,7 +43,7 @@ def test_the_same_bits_for_any_number_of_threads(numpy_backend, monkeypatch, rng
     assert all(run == runs[0] for run in runs)
 
 
-_FUNCTION = native.Function("layer_norm/layer_norm.cpp", "layer_norm_forward",
+_FUNCTION = native.Function("norm/norm.cpp", "layer_norm_forward",
                             "x: real[2], residual: real[2]?, gain: real[1]?, bias: real[1]?, total: real[2]?, y: real[2], "
                             "mean: real[1], rstd: real[1], rows: int64, width: int64, eps: float64, activation: int32, "
                             "threads: int32")
@@ -67,19 +67,19 @@ def test_arguments_are_checked(place, value, kind, words):
 
 @pytest.mark.parametrize("signature", ["x: foo[1]", "x: real[1], n: uint8", "x: real"])
 def test_a_dtype_that_does_not_exist(signature):
-    check_error(KernelError, lambda: native.Function("layer_norm/layer_norm.cpp", "f", signature), "[f]", "expected a dtype of")
+    check_error(KernelError, lambda: native.Function("norm/norm.cpp", "f", signature), "[f]", "expected a dtype of")
 
 
 def test_an_entry_that_is_not_in_the_file():
-    wrong = native.Function("layer_norm/layer_norm.cpp", "no_such_entry", "x: real[1]")
-    check_error(KernelError, lambda: wrong(np.ones(3, np.float32)), "expected the entry no_such_entry_float32 in layer_norm/layer_norm.cpp")
+    wrong = native.Function("norm/norm.cpp", "no_such_entry", "x: real[1]")
+    check_error(KernelError, lambda: wrong(np.ones(3, np.float32)), "expected the entry no_such_entry_float32 in norm/norm.cpp")
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_what_is_not_a_number_comes_out(value, numpy_backend):
     x = np.arange(20, dtype=np.float32).reshape(4, 5)
     x[1, 2] = value
-    y = ops.layer_norm.rules("numpy")[0].forward(numpy_backend, x, None, None, 1e-5, "relu")[0]
+    y = ops.layer_norm.rules("numpy")[0].forward(numpy_backend, x, None, None, eps=1e-5, activation="relu")[0]
     loss = ops.softmax_cross_entropy.rules("numpy")[0].forward(numpy_backend, x, np.zeros(4, np.int32))[0]
     assert np.isnan(y[1]).all() and np.isfinite(y[[0, 2, 3]]).all()
     assert (np.isfinite(loss[[0, 2, 3]]).all() and not np.isfinite(loss[1])) or value == -np.inf
@@ -94,7 +94,7 @@ def test_what_is_not_a_number_comes_out_of_the_norms_beside_too(value, numpy_bac
     for op, arrays in ((ops.rms_norm, (x, None)), (ops.add_layer_norm, (x, zeros, None, None)), (ops.add_layer_norm, (zeros, x, None, None)),
                        (ops.add_rms_norm, (x, zeros, None)), (ops.add_rms_norm, (zeros, x, None))):
         rule, composed = op.rules("numpy")[0], op.rules("numpy")[-1]
-        out, saved = rule.forward(be, *arrays, 1e-5)
+        out, saved = rule.forward(be, *arrays, eps=1e-5)
         with np.errstate(all="ignore"):
             expected = composed.forward(be, *arrays, eps=1e-5)[0]
         outs, wanted = (o if isinstance(o, tuple) else (o,) for o in (out, expected))
@@ -112,10 +112,10 @@ def test_a_norm_of_a_sum_has_the_bits_of_a_sum_and_a_norm(dtype, width, numpy_ba
     be = numpy_backend
     x, residual, dy, d_total = (rng.standard_normal((67, width)).astype(dtype) for _ in range(4))
     gain, bias = (rng.standard_normal(width).astype(dtype) for _ in range(2))
-    for op, plain, params, more in ((ops.add_layer_norm, ops.layer_norm, (gain, bias), (None,)), (ops.add_rms_norm, ops.rms_norm, (gain,), ())):
+    for op, plain, params in ((ops.add_layer_norm, ops.layer_norm, (gain, bias)), (ops.add_rms_norm, ops.rms_norm, (gain,))):
         fused, norm = op.rules("numpy")[0], plain.rules("numpy")[0]
-        (y, total), saved = fused.forward(be, x, residual, *params, 1e-5)
-        expected, kept = norm.forward(be, x + residual, *params, 1e-5, *more)
+        (y, total), saved = fused.forward(be, x, residual, *params, eps=1e-5)
+        expected, kept = norm.forward(be, x + residual, *params, eps=1e-5)
         np.testing.assert_array_equal(total, x + residual)
         np.testing.assert_array_equal(y, expected)
         needs = (True,) * len(params)
@@ -134,5 +134,5 @@ def test_rms_norm_overflows_where_the_composed_rule_does_and_not_before(numpy_ba
         x = np.full((2, width), scale, np.float32)
         with np.errstate(all="ignore"):
             expected = composed.forward(numpy_backend, x, None, eps=1e-5)[0]
-        y = rule.forward(numpy_backend, x, None, 1e-5)[0]
+        y = rule.forward(numpy_backend, x, None, eps=1e-5)[0]
         np.testing.assert_allclose(y, expected, rtol=1e-5, err_msg=f"{width} values of {scale}")

@@ -48,9 +48,9 @@ def test_numpys_rules_run_and_the_reason_is_told(compiled_values, variables, wor
 def test_a_compiler_that_fails_is_told_once_with_its_log(tmp_path):
     compiler = make_compiler(tmp_path / "c++", tmp_path / "log", "echo 'no room on this ship'; seq 1000; exit 1")
     done = run(tmp_path / "cache", DUOLN_CXX=compiler)
-    assert "does not compile" in done.stdout and "'interpreted', 'runs'" in run(
+    assert "does not compile" in done.stdout and "'composed', 'runs'" in run(
         tmp_path / "cache", PROGRAM.replace("[0]", "[1]"), DUOLN_CXX=compiler).stdout
-    assert done.stderr.count("layer_norm/layer_norm.cpp for float32 does not compile") == 1 and "no room on this ship" in done.stderr
+    assert done.stderr.count("norm/norm.cpp for float32 does not compile") == 1 and "no room on this ship" in done.stderr
     assert len(done.stderr.splitlines()) < 30 and "more lines)" in done.stderr
     assert "-march=native" in done.stderr  # the command, so that one can try it
 
@@ -80,7 +80,7 @@ from duoln.kernels.native import loading, storage
 def full(*args):
     raise OSError(errno.ENOSPC, "No space left on device")
 pathlib.Path.replace = full
-loading.COMMON = "layer_norm", "relu", "softmax_cross_entropy"
+loading.COMMON = "norm", "relu", "softmax_cross_entropy"
 storage.units = lambda: [storage.Unit(f"{name}/{name}.cpp", "float32") for name in loading.COMMON]
 """)
     assert done.stdout.count("No space left on device") >= 3 and not libraries(tmp_path), done.stdout

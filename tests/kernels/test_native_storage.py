@@ -69,7 +69,7 @@ def test_a_kernel_is_compiled_once_for_the_user_alone(cache):
 def test_one_line_on_stderr_says_so_once(cache):
     _, first = cache
     [line] = first.stderr.splitlines()
-    assert line.startswith("duoln: compiling layer_norm in float32 for this CPU with ") and "compiling" not in first.stdout
+    assert line.startswith("duoln: compiling norm in float32 for this CPU with ") and "compiling" not in first.stdout
     assert run(cache[0]).stderr == ""
 
 
@@ -102,7 +102,7 @@ def test_a_damaged_library_is_made_again(cache, tmp_path):
     copied.write_bytes(copied.read_bytes()[:4000])
     done = run(tmp_path)
     assert COMPILED in done.stdout and values(done) == values(first), done.stdout + done.stderr
-    assert "compiling layer_norm" in done.stderr and run(tmp_path).stderr == ""
+    assert "compiling norm" in done.stderr and run(tmp_path).stderr == ""
 
 
 def test_a_folder_that_others_can_write_is_refused(tmp_path):
@@ -137,18 +137,18 @@ def test_what_a_killed_process_left_is_removed(cache, tmp_path):
     [copied] = _copy(cache[0], tmp_path)
     left = tmp_path / "native" / "building-left"
     left.mkdir()
-    (left / "layer_norm.cpp").write_text("half")
+    (left / "norm.cpp").write_text("half")
     copied.unlink()
     assert COMPILED in run(tmp_path).stdout and not left.exists()
 
 
 @pytest.mark.parametrize(("file", "company"), [
-    ("layer_norm/layer_norm.cpp", ["adam"]), ("lstm/lstm.cpp", ["adam", "layer_norm"]),
-    ("attention/attention.cpp", ["adam", "layer_norm", "linear_cross_entropy"]), ("lstm/cell.cpp", ["adam", "layer_norm"]),
-    ("batch_norm/batch_norm.cpp", ["adam", "layer_norm"]),
-    ("conv/conv.cpp", ["adam", "add", "batch_norm", "layer_norm", "max_pool"]),
-    ("add/add.cpp", ["adam", "layer_norm"]),
-    ("/plugin/a.cpp", ["adam", "layer_norm", "/plugin/b.cpp"])])
+    ("norm/norm.cpp", ["adam"]), ("lstm/lstm.cpp", ["adam", "norm"]),
+    ("attention/attention.cpp", ["adam", "linear_cross_entropy", "norm"]), ("lstm/cell.cpp", ["adam", "norm"]),
+    ("batch_norm/batch_norm.cpp", ["adam", "norm"]),
+    ("conv/conv.cpp", ["adam", "add", "batch_norm", "max_pool", "norm"]),
+    ("add/add.cpp", ["adam", "norm"]),
+    ("/plugin/a.cpp", ["adam", "norm", "/plugin/b.cpp"])])
 def test_what_a_task_needs_is_compiled_together(file, company, tmp_path, monkeypatch):
     asked = []
 
@@ -156,7 +156,7 @@ def test_what_a_task_needs_is_compiled_together(file, company, tmp_path, monkeyp
         asked.append(files)
         return {each: "no room on this ship" for each in files}
 
-    names = ("adam", "add", "attention", "batch_norm", "conv", "gru", "layer_norm", "linear_cross_entropy", "lstm", "max_pool")
+    names = ("adam", "add", "attention", "batch_norm", "conv", "gru", "linear_cross_entropy", "lstm", "max_pool", "norm")
     others = ["lstm/cell.cpp", "/plugin/a.cpp", "/plugin/b.cpp", "/other/c.cpp"]
     monkeypatch.setattr(loading, "_state", loading._State())
     monkeypatch.setattr(storage, "sources", lambda: [*(f"{name}/{name}.cpp" for name in names), *others])

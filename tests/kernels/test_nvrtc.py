@@ -34,7 +34,7 @@ def test_compiles_and_keeps_its_values_in_registers(file, architecture):
 
 
 ORDINARY = [("take/take.cu", {"STORAGE": 1}, architecture) for architecture in ARCHITECTURES]
-ORDINARY += [("layer_norm/layer_norm.cu", {"THREADS": 256, "CHUNKS": 8, "VECTOR": 8, "STORAGE": 2}, "sm_90")]
+ORDINARY += [("norm/norm.cu", {"THREADS": 256, "CHUNKS": 8, "VECTOR": 8, "STORAGE": 2}, "sm_90")]
 """The conversions everywhere, and the setting that needs most registers: a compilation takes more than a second."""
 
 

@@ -34,7 +34,7 @@ def test_layer_norm(dtype, offset, threads, rng, numpy_backend):
     rule = _rule(ops.layer_norm)
 
     def results(first, last):
-        y, saved = rule.forward(numpy_backend, x[first:last], gain, bias, 1e-5, "tanh")
+        y, saved = rule.forward(numpy_backend, x[first:last], gain, bias, eps=1e-5, activation="tanh")
         return y, rule.vjp(numpy_backend, saved, dy[first:last], (True, True, True))[0]
 
     y, dx = results(0, ROWS)

@@ -11,8 +11,8 @@ from device_rules import cases, rules, stored
 
 from duoln import ops, runtime
 from duoln.kernels import source
-from duoln.kernels.layer_norm.cases import NORMS
-from duoln.kernels.layer_norm.plan import plan
+from duoln.kernels.norm.cases import NORMS
+from duoln.kernels.norm.plan import plan
 from duoln.testing import check_rule
 
 pytestmark = pytest.mark.skipif(GPU == STAND_IN and sys.platform != "linux", reason="kernels run on the CPU under Linux only")

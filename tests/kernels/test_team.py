@@ -26,7 +26,7 @@ native.threads_for = lambda count_bytes: 3
 x = np.random.default_rng(0).standard_normal((999, 64)).astype(np.float32)
 labels = np.zeros(999, np.int32)
 def norm():
-    return ops.layer_norm.rules("numpy")[0].forward(be, x, None, None, 1e-5, None)[0].tobytes()
+    return ops.layer_norm.rules("numpy")[0].forward(be, x, None, None, eps=1e-5)[0].tobytes()
 def loss():
     return ops.softmax_cross_entropy.rules("numpy")[0].forward(be, x, labels)[0].tobytes()
 def others():
@@ -124,7 +124,7 @@ def test_several_callers_at_once(numpy_backend, monkeypatch, rng):
     inputs = [rng.standard_normal((301, 40)).astype(np.float32) for _ in range(4)]
 
     def norm(x):
-        return rule.forward(numpy_backend, x, None, None, 1e-5, None)[0].tobytes()
+        return rule.forward(numpy_backend, x, None, None, eps=1e-5)[0].tobytes()
 
     expected = [norm(x) for x in inputs]
     wrong = []

@@ -43,9 +43,8 @@ def test_generated_digits_are_those_of_the_decoder(run):
 
 def test_squares_are_where_the_grids_are():
     where = np.array([[0.0, 0.5, 0.0, np.log(0.5), 0.0], [0.0, 0.0, 0.0, 0.0, 0.0]])
-    check_close(sampling.squares(where, "edge"), np.array([[14 - 6.75, 21 - 6.75, 14 + 6.75, 21 + 6.75],
-                                                           [0.5, 0.5, 27.5, 27.5]]), 1e-12, "squares")
-    check_close(sampling.squares(where[1:], "draw"), np.array([[1.0, 1.0, 28.0, 28.0]]), 1e-12, "squares")
+    check_close(sampling.squares(where), np.array([[14 - 6.75, 21 - 6.75, 14 + 6.75, 21 + 6.75],
+                                                  [0.5, 0.5, 27.5, 27.5]]), 1e-12, "squares")
 
 
 @pytest.mark.skipif(not drawing.can_draw(), reason="matplotlib is not installed")

@@ -69,23 +69,17 @@ def test_the_network_of_the_recipe():
     assert start["encoder-over-time"]["listener"]["gain"].shape == (4 * 128,)
 
 
-@pytest.mark.parametrize("start", ["tensorflow", "orthogonal"])
-def test_how_weights_start(start):
+def test_how_weights_start():
     """TensorFlow's cells have one matrix, of n_in + n_hidden rows and 4 n_hidden columns, and Glorot's start for it."""
-    values = TASK.model(make_config(TASK, "both", "paper", {"start": start})).init(Stream(0, "init"))
+    values = TASK.model(make_config(TASK, "both", "paper")).init(Stream(0, "init"))
     cell = values["listener"]["layer1"]["forward0"]
-    reach = (6 / (512 + 5 * 128)) ** 0.5 if start == "tensorflow" else (6 / (512 + 128)) ** 0.5
+    reach = (6 / (512 + 5 * 128)) ** 0.5
     assert 0.99 * reach < np.abs(cell["w_x"]).max() <= reach
     gates = np.split(values["speller"]["layer1"]["w_h"], 4, axis=1)
-    if start == "tensorflow":
-        reach = (6 / (128 + 5 * 128)) ** 0.5
-        assert 0.99 * reach < np.abs(gates).max() <= reach and np.std(gates) == pytest.approx(reach / 3 ** 0.5, rel=0.02)
-    else:
-        for gate in gates:
-            np.testing.assert_allclose(gate.T @ gate, np.eye(128), atol=1e-5)
-    score = (3 / 128) ** 0.5 if start == "tensorflow" else (6 / 129) ** 0.5
+    reach = (6 / (128 + 5 * 128)) ** 0.5
+    assert 0.99 * reach < np.abs(gates).max() <= reach and np.std(gates) == pytest.approx(reach / 3 ** 0.5, rel=0.02)
+    score = (3 / 128) ** 0.5
     assert 0.9 * score < np.abs(values["speller"]["score"]).max() <= score
-    assert TASK.config().start == "tensorflow"
 
 
 def test_the_rate_falls_to_a_tenth_over_the_planned_run():

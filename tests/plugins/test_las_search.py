@@ -16,7 +16,7 @@ CLASSES, ROWS = 3, 4
 
 def _speller(scale=2.0):
     """A small speller with large weights, so that no two texts have nearly the same probability."""
-    speller = Speller(CLASSES, 3, 4, 1, 3, "layer", "kept", 1.0)
+    speller = Speller(CLASSES, 3, 4, 1, 3, "layer", "kept")
     rng = np.random.default_rng(3)
     params = tree.map(lambda a: (a + scale * rng.standard_normal(a.shape)).astype(np.float32), speller.init(Stream(0, "init")))
     memory = rng.standard_normal((ROWS, 5, 3)).astype(np.float32)

@@ -46,7 +46,7 @@ def _stream():
 
 
 def test_layer_norm_spares_the_logits_and_batch_norm_does_not():
-    names = {norm: [path for path, m in network(norm, 8, "relu", "glorot", False).modules()
+    names = {norm: [path for path, m in network(norm, 8, False).modules()
                     if isinstance(m, nn.LayerNorm | nn.BatchNorm)] for norm in ("none", "layer", "batch", "batch-hidden")}
     assert names == {"none": [], "layer": ["norm1", "norm2"], "batch": ["norm1", "norm2", "norm3"],
                      "batch-hidden": ["norm1", "norm2"]}

@@ -5,6 +5,7 @@ small presets are those of the tables in each plug-in's README.md and RESULTS.md
 """
 
 import dataclasses
+import importlib
 
 import pytest
 
@@ -17,8 +18,8 @@ SETTINGS = {
             "norm": "layer-theano", "everywhere": False, "gain": None, "table": 65829, "min_count": 2,
             "vocabulary": None, "width": 240, "hidden": 240, "sentences": 4, "window": None, "within_from": None,
             "last_token": "dropped", "order": "sequential", "last_batch": "dropped", "pad_multiple": 1,
-            "start": "paper", "tied": False, "dropout": "paper", "keep": 0.5, "bias_twice": True, "clip": "paper",
-            "clip_limit": 10.0, "likelihood": "paper", "eps": 1e-05,
+            "start": "paper", "tied": False, "dropout": "paper", "keep": 0.5, "clip": "paper",
+            "likelihood": "paper",
             "source": "auto", "corpus": None, "questions": None, "evaluate_questions": 3924},
         "paper": {"epochs": 135, "evaluate_every": 1000},
         "small": {
@@ -53,8 +54,7 @@ SETTINGS = {
         "defaults": {
             "seed": 0, "epochs": 1, "batch_size": 128, "learning_rate": 0.001, "evaluate_every": 0, "patience": 0,
             "glimpses": 64, "hidden": 256, "latent": 100, "read": 2, "write": 5, "norm": "layer-cell",
-            "start": "fan-in", "centre": "edge", "clip": "norm", "clip_limit": 10.0, "source": "auto", "rows": None,
-            "evaluate_images": None},
+            "start": "fan-in", "source": "auto", "rows": None, "evaluate_images": None},
         "paper": {"epochs": 200},
         "small": {
             "epochs": 5, "glimpses": 8, "hidden": 128, "latent": 32, "read": 5, "learning_rate": 0.002,
@@ -66,11 +66,8 @@ SETTINGS = {
     "handwriting": {
         "defaults": {
             "seed": 0, "epochs": 1, "batch_size": 8, "learning_rate": 0.0001, "evaluate_every": 0, "patience": 0,
-            "adam_eps": 1e-06, "norm": "layer", "hidden": 400, "gaussians": 10, "mixtures": 20, "length": 500,
-            "text_length": 96, "order": "sequential", "clip_output": 100.0, "clip_steps": 10.0,
-            "clip_weights": 10.0, "window_advance": 1.0, "first_window": "first_character", "start_scale": 0.1,
-            "start_biases": "uniform", "eps": 1e-05, "source": "auto", "lines": None,
-            "evaluate_lines": None},
+            "norm": "layer", "hidden": 400, "gaussians": 10, "mixtures": 20, "length": 500, "text_length": 96,
+            "order": "sequential", "window_advance": 1.0, "source": "auto", "lines": None, "evaluate_lines": None},
         "paper": {"epochs": 299, "evaluate_every": 2000},
         "small": {
             "epochs": 1, "hidden": 128, "gaussians": 6, "mixtures": 8, "length": 150, "lines": 3200,
@@ -83,11 +80,10 @@ SETTINGS = {
     "las": {
         "defaults": {
             "seed": 0, "epochs": 300, "batch_size": 128, "learning_rate": 0.001, "evaluate_every": 500,
-            "patience": 3, "decay_steps": 8700, "clip": 1.0, "source": "timit", "words": 1, "mels": 40, "noise": 0.6,
+            "patience": 3, "decay_steps": 8700, "source": "timit", "words": 1, "mels": 40, "noise": 0.6,
             "dropout": 0.5, "sampling": 0.1, "listener_hidden": 128, "pyramids": 2, "layers": 1,
             "speller_hidden": 128, "speller_layers": 2, "attention": 128, "listener_norm": "none",
-            "constant": 0.0, "speller_norm": "none", "speller_state": "kept", "forget_bias": 1.0,
-            "start": "tensorflow", "beam": 16, "length_penalty": 1.0,
+            "constant": 0.0, "speller_norm": "none", "speller_state": "kept", "beam": 16, "length_penalty": 1.0,
             "longest": 100, "buckets": 16, "utterances": None, "evaluate_utterances": None},
         "paper": {},
         "small": {
@@ -111,8 +107,7 @@ SETTINGS = {
     "mnist": {
         "defaults": {
             "seed": 0, "epochs": 2, "batch_size": 128, "learning_rate": 0.001, "evaluate_every": 0, "patience": 0,
-            "norm": "layer", "hidden": 1000, "dropout": 0.0, "activation": "relu", "start": "glorot", "source": "auto",
-            "rows": None},
+            "norm": "layer", "hidden": 1000, "dropout": 0.0, "source": "auto", "rows": None},
         "paper": {"epochs": 60},
         "small": {"epochs": 2},
         "smoke": {"epochs": 1, "hidden": 64, "source": "made", "rows": 2000},
@@ -121,8 +116,7 @@ SETTINGS = {
         "defaults": {
             "seed": 0, "epochs": 1, "batch_size": 128, "learning_rate": 0.001, "evaluate_every": 0, "patience": 0,
             "norm": "none", "score": "order", "margin": 0.05, "joint_size": 1024, "word_size": 300,
-            "image_size": 4096, "vocabulary": 32000, "bias_correction": "kiros2015", "clip_each": 2.0,
-            "last_batch": "dropped", "update_gate": "keeps", "eps": 1e-05, "source": "auto"},
+            "image_size": 4096, "vocabulary": 32000, "bias_correction": "kiros2015", "source": "auto"},
         "paper": {"epochs": 100, "evaluate_every": 300},
         "small": {
             "epochs": 40, "batch_size": 64, "joint_size": 128, "word_size": 100, "image_size": 512,
@@ -134,9 +128,9 @@ SETTINGS = {
     "skip_thoughts": {
         "defaults": {
             "seed": 0, "epochs": 1, "batch_size": 64, "learning_rate": 0.0002, "evaluate_every": 0, "patience": 0,
-            "bias_correction": "kiros2015", "clip": 5.0, "norm": "layer-theano", "update_gate": "keeps", "hidden": 2400, "width": 620,
-            "words": 20000, "longest": 30, "filtering": "batch", "floor": 1e-08, "lower_case": False, "eps": 1e-05, "source": "auto", "corpus": None, "vocabulary": None, "valid_share": 0.02,
-            "valid_triplets": 1024, "judge": "nested", "sick_round": "keras0"},
+            "bias_correction": "kiros2015", "norm": "layer-theano", "hidden": 2400, "width": 620, "words": 20000,
+            "longest": 30, "filtering": "batch", "lower_case": False, "source": "auto", "corpus": None,
+            "vocabulary": None, "valid_share": 0.02, "valid_triplets": 1024, "judge": "nested", "sick_round": "keras0"},
         "paper": {"epochs": 1, "evaluate_every": 50000},
         "small": {
             "epochs": 3, "hidden": 200, "width": 120, "words": 4000, "longest": 21, "learning_rate": 0.001,
@@ -150,8 +144,8 @@ SETTINGS = {
     "transformer": {
         "defaults": {
             "seed": 0, "epochs": 1, "batch_size": 16, "learning_rate": 0.001, "evaluate_every": 0, "patience": 0,
-            "warm": False, "warmup": 4000, "beta2": 0.98, "norm": "pre", "kind": "layer", "blocks": 6, "width": 512,
-            "heads": 4, "hidden": 1024, "activation": "relu", "length": 256, "updates": 1000, "windows": 256,
+            "warm": False, "warmup": 4000, "norm": "pre", "kind": "layer", "blocks": 6, "width": 512,
+            "heads": 4, "hidden": 1024, "length": 256, "updates": 1000, "windows": 256,
             "source": "auto", "corpus": None},
         "xiong2020": {"source": "novels100", "epochs": 100},
         "small": {
@@ -162,6 +156,12 @@ SETTINGS = {
             "learning_rate": 0.01, "updates": 40, "windows": 16, "source": "made"},
     },
 }
+CONSTANTS = {
+    "attentive_reader.optimizer": {"LIMIT": 10.0}, "draw.model": {"LARGEST_NORM": 10.0},
+    "handwriting.model": {"CLIP_OUTPUT": 100.0, "CLIP_STEPS": 10.0, "CLIP_WEIGHTS": 10.0, "ADAM_EPS": 1e-6},
+    "las.model": {"CLIP": 1.0, "FORGET_BIAS": 1.0}, "order_embeddings.model": {"CLIP_EACH": 2.0},
+    "skip_thoughts.model": {"FLOOR": 1e-8, "LARGEST_NORM": 5.0}, "transformer.schedule": {"BETA2": 0.98}}
+"""Of each protocol what no run varies."""
 SAMPLING = {
     "draw": {"count": 64, "seed": 0},
     "handwriting": {"text": "layer norm", "bias": 0.5, "seed": 0, "steps": None, "attention": None},
@@ -179,3 +179,9 @@ def test_the_settings_are_the_protocol(name):
 @pytest.mark.parametrize("name", SAMPLING)
 def test_what_is_drawn_from_a_model_where_nothing_is_asked(name):
     assert dataclasses.asdict(registry.find_task(name).sampling()) == SAMPLING[name]
+
+
+@pytest.mark.parametrize("module", CONSTANTS)
+def test_the_constants_are_the_protocol(module):
+    values = vars(importlib.import_module(f"duoln.plugins.{module}"))
+    assert {name: values[name] for name in CONSTANTS[module]} == CONSTANTS[module]

@@ -56,7 +56,7 @@ def test_the_curves_are_a_picture_in_it(tmp_path, runs):
 
 
 def test_without_matplotlib_it_says_what_draws_the_curves(tmp_path, runs, monkeypatch):
-    monkeypatch.setattr(drawing, "obstacle", lambda: "pip install matplotlib")
+    monkeypatch.setattr(drawing, "refusal", lambda: "pip install matplotlib")
     text, parser = _page(tmp_path, runs)
     assert "<img" not in text and "No curves: pip install matplotlib" in parser.text
 

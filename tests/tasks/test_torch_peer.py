@@ -36,9 +36,9 @@ def test_a_linear_layer_multiplies_as_ours(torch, rng):
 
 def test_a_norm_of_a_part_has_that_part_of_gain_and_bias(torch):
     cell = {"gain_h": np.arange(6, dtype=np.float32), "bias_h": np.arange(6, 12, dtype=np.float32)}
-    norm = torch_peer.cell_norm(torch, cell, "h", 0.5, slice(4, None))
-    assert norm.eps == 0.5 and norm.weight.tolist() == [4, 5] and norm.bias.tolist() == [10, 11]
-    assert isinstance(torch_peer.cell_norm(torch, cell, "x", 0.5), torch.nn.Identity)
+    norm = torch_peer.cell_norm(torch, cell, "h", slice(4, None))
+    assert norm.eps == 1e-5 and norm.weight.tolist() == [4, 5] and norm.bias.tolist() == [10, 11]
+    assert isinstance(torch_peer.cell_norm(torch, cell, "x"), torch.nn.Identity)
 
 
 def test_a_step_updates_after_the_hook_and_starts_from_no_gradient(torch):

@@ -23,7 +23,7 @@ FEW = """
 from duoln.kernels.native import loading, storage, toolchain
 toolchain.FLAGS = tuple("-O0" if flag == "-O3" else flag for flag in toolchain.FLAGS)
 loading.COMMON = ()
-storage.units = lambda: [storage.Unit("layer_norm/layer_norm.cpp", "float32")]
+storage.units = lambda: [storage.Unit("norm/norm.cpp", "float32")]
 """
 PROGRAM = """
 import numpy as np, duoln

@@ -167,7 +167,7 @@ _EXCHANGE = source.text("device_limits/exchange.cu").replace(
 // Eight""")
 """`exchange_by_flags` with something to tell: what a kernel does that stays for many time steps."""
 
-_ROWS = source.text("layer_norm/layer_norm.cu")
+_ROWS = source.text("norm/norm.cu")
 _WIDE_ROW = {"THREADS": 128, "CHUNKS": 2, "VECTOR": 4}
 _SHORT_ROW = {"THREADS": 16, "CHUNKS": 1, "VECTOR": 4}
 _SUM = {**_SHORT_ROW, "CENTRED": 0, "RESIDUAL": 1}

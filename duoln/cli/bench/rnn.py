@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from duoln.bench import operators, recurrent
-from duoln.bench.records import of_row
+from duoln.bench import recurrent
 from duoln.cli.bench.options import add_common, begin, numbers, recorded, time_sides
 from duoln.kernels.recurrent import cases
 from duoln.ops.recurrent.variants import check_variant
@@ -39,9 +38,5 @@ def _rnn(args: argparse.Namespace) -> int:
             name = f"{cell} {norm} T{shape.steps} B{shape.batch} in{shape.n_in} H{shape.hidden}"
             entries = recurrent.entries(cell, norm, shape, not args.forward, args.backend, args.peer)
             rows = time_sides(f"{title}: {name}", entries, args, "us a time step", 1e6 / shape.steps)
-            timed += [{"op": f"{cell} {norm}", "passes": operators.passes(not args.forward), "shape": shape,
-                       "moved": cases.least_bytes(cell, shape) if args.forward else None,
-                       "flops": cases.flops(cell, shape, not args.forward),
-                       "rule": row["facts"].get("rule"), "source": recurrent.source_of(cell, row["facts"].get("rule")),
-                       **of_row(row)} for row in rows]
+            timed += [recurrent.case_of(cell, norm, shape, not args.forward, row) for row in rows]
     return 0

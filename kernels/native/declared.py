@@ -1,6 +1,6 @@
 """A launch of a compiled kernel, declared once: straight-line Python that checks, allocates and calls.
 
-    normalise = launch("layer_norm/layer_norm.cpp", "layer_norm_forward",
+    normalise = launch("norm/norm.cpp", "layer_norm_forward",
                        "x: real[*rows, width], gain: real[width]?, eps: float64 -> y: like x, rstd: real[*rows]")
     y, rstd = normalise(x, gain, 1e-5)
 
@@ -55,17 +55,22 @@ def launch(file: str, entry: str, declaration: str, block: int | Callable[[int, 
              "word": ctypes.c_void_p.from_address, "HEAD": object.__basicsize__, "misfit": _misfit, "entry": entry,
              "parts_of": block if callable(block) else lambda rows, columns: -(-rows // block)}
     lead = arrays[0]
-    lines = [f"dtype = {lead.name}.dtype"]
+    reals = [each for each in arrays if each.kind in ("real", "stored")]
+    dtype_of = f"{reals[0].name}.dtype"
+    if reals[0].optional:
+        dtype_of = f"({reals[1].name} if {reals[0].name} is None else {reals[0].name}).dtype"
+    large = lead if lead is reals[0] else spec.outputs[0]
+    lines = [f"dtype = {dtype_of}"]
     bound: dict[str, str] = {}
     for each in arrays:
-        lines += _taken(each, each is lead, bound, lines)
+        lines += _taken(each, each is reals[0], bound)
     for each in spec.outputs:
         lines += _made(each, spec, bound)
     given = [f"{f'None if {each.name} is None else ' if each.optional else ''}word(id({each.name}) + HEAD).value"
              for each in (*arrays, *spec.outputs)]
     given += [f"prod({axis[1:]})" if axis[0] == "*" else axis for axis in bound]
     given += [each.name for each in numbers]
-    given.append(f"host.workers() if {lead.name}.nbytes >= host.PARALLEL_BYTES else 1")
+    given.append(f"host.workers() if {large.name}.nbytes >= host.PARALLEL_BYTES else 1")
     lines += ["call, failures, check = entries.get(dtype.char) or find(dtype)", f"call({', '.join(given)})",
               "if failures.value:", "    check()"]
     back = [f"None if {each.name} is None else host.added_up({each.name})" if each.kind == "sum" and each.optional else
@@ -76,7 +81,7 @@ def launch(file: str, entry: str, declaration: str, block: int | Callable[[int, 
     return compiled(text, entry, f"<launch of {file}: {entry}>", known)
 
 
-def _taken(array: Array, is_lead: bool, bound: dict[str, str], before: list[str]) -> list[str]:
+def _taken(array: Array, is_lead: bool, bound: dict[str, str]) -> list[str]:
     """The lines that make an argument contiguous, bind its new axes, and check it."""
     x, axes = array.name, array.axes or ()
     lines = [f"if not {x}.flags.c_contiguous:", f"    {x} = np.ascontiguousarray({x})"]

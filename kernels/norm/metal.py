@@ -16,7 +16,6 @@ import mlx.core as mx
 from duoln.backends.protocol import Array
 from duoln.kernels import metal
 from duoln.kernels.activation import NUMBERS
-from duoln.kernels.layer_norm.variant import LAYER, Norm
 
 MOST_COLUMNS = 8192
 _MOST_GROUPS = 512
@@ -24,27 +23,27 @@ _MOST_GROUPS = 512
 _LADDER = ((32, 1), (32, 4), (128, 2), (128, 4), (256, 4), (256, 8), (512, 8), (512, 16))
 """The threads, and the values of each thread; an entry holds rows up to the product of both."""
 
-_backward = metal.Kernel("layer_norm/layer_norm_backward.metal",
+_backward = metal.Kernel("norm/layer_norm_backward.metal",
                          "x: storage[2], residual: storage[2]?, gain: float32[1]?, bias: float32[1]?, dy: storage[2], "
                          "d_total: storage[2]?, eps: float32",
                          stored=("dx",))
 
 
-def _trial(width: int, norm: Norm, dtype: mx.Dtype) -> list[Array]:
+def _trial(width: int, centred: bool, dtype: mx.Dtype) -> list[Array]:
     """The gradients of one row by the kernel of this norm that needs most registers."""
     row, gain = mx.zeros((1, width), dtype), mx.zeros((width,))
     residual = None if dtype == mx.float32 else row
-    made = backward(row, gain, gain if norm.centred else None, row, 1e-5, "tanh" if norm.centred else None,
-                    (True, True, norm.centred), norm, residual, row)
+    made = backward(row, gain, gain if centred else None, row, 1e-5, "tanh" if centred else None,
+                    (True, True, centred), centred, residual, row)
     return [a for a in made if a is not None]
 
 
 _layouts = metal.Layouts(_LADDER, _trial)
 refusal = _layouts.refusal
-"""Why the pipelines of this device allow no layout for a width, a norm and a dtype; None if they allow one."""
+"""The reason why the device's pipelines allow no layout for a width, with a mean or without, and a dtype; else None."""
 
 
-def supports(x: Array, norm: Norm = LAYER) -> str | None:
+def supports(x: Array, centred: bool = True) -> str | None:
     """The reason why the kernel cannot take these rows; None if it can."""
     if x.dtype not in metal.STORAGES:
         return f"the kernel is for float32 and 16 bits, not {x.dtype}"
@@ -52,11 +51,11 @@ def supports(x: Array, norm: Norm = LAYER) -> str | None:
         return "there are no values"
     if x.shape[-1] > MOST_COLUMNS:
         return f"rows of {x.shape[-1]} are wider than {MOST_COLUMNS}"
-    return f"{x.size} values are more than 2^31" if x.size >= 1 << 31 else refusal(x.shape[-1], norm, x.dtype)
+    return f"{x.size} values are more than 2^31" if x.size >= 1 << 31 else refusal(x.shape[-1], centred, x.dtype)
 
 
 def backward(x: Array, gain: Array | None, bias: Array | None, dy: Array, eps: float, activation: str | None,
-             needs: Sequence[bool], norm: Norm = LAYER, residual: Array | None = None,
+             needs: Sequence[bool], centred: bool = True, residual: Array | None = None,
              d_total: Array | None = None) -> list[Array | None]:
     """The gradients of the rows, gain and bias that `needs` requests.
 
@@ -68,7 +67,7 @@ def backward(x: Array, gain: Array | None, bias: Array | None, dy: Array, eps: f
         eps: of the norm.
         activation: what followed a layer norm.
         needs: whether to compute the gradient of the rows, of the gain and of the bias.
-        norm: which norm it was.
+        centred: whether it was a layer norm.
         residual: where 16 bits do not hold the sum that was normalised.
         d_total: the gradient of the sum itself, which is added to that of the rows.
 
@@ -77,15 +76,15 @@ def backward(x: Array, gain: Array | None, bias: Array | None, dy: Array, eps: f
         (width,).
     """
     width, rows = x.shape[-1], prod(x.shape[:-1])
-    threads, units = _layouts.plan(width, norm, x.dtype)
+    threads, units = _layouts.plan(width, centred, x.dtype)
     groups = min(rows, _MOST_GROUPS)
     outputs = {"dx": (rows, width)} if needs[0] else {}
     if needs[1] or needs[2]:
-        outputs |= {name: (groups, width) for name in ("d_gain", "d_bias")[:1 + norm.centred]}
+        outputs |= {name: (groups, width) for name in ("d_gain", "d_bias")[:1 + centred]}
     x_rows, more, dy_rows, d_rows = (None if a is None else a.reshape(rows, width) for a in (x, residual, dy, d_total))
     gradients = dict(zip(outputs, _backward(
         groups, threads, (x_rows, more, gain, bias, dy_rows, d_rows, eps), outputs,
-        {"THREADS": threads, "UNITS": units, "WITH_DX": int("dx" in outputs), **norm.macros,
+        {"THREADS": threads, "UNITS": units, "WITH_DX": int("dx" in outputs), **({} if centred else {"CENTRED": 0}),
          "WITH_PARAMETERS": int("d_gain" in outputs), "ACTIVATION": NUMBERS[activation]}), strict=True))
     return [gradients["dx"].reshape(x.shape) if needs[0] else None,
             mx.sum(gradients["d_gain"], axis=0) if needs[1] else None,

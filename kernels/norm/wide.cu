@@ -1,5 +1,5 @@
 // Layer norm or RMS norm of rows that are too wide for registers: THREADS threads (one block) read a row once for each
-// sum, from cache where the row fits. Arguments, macros, sums and what is kept of a row are those of layer_norm.cu.
+// sum, from cache where the row fits. Arguments, macros, sums and what is kept of a row are those of norm.cu.
 #include "../common.cuh"
 #include "../storage.cuh"
 #include "../activation.h"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from duoln.kernels.layer_norm.variant import LAYER, Norm
+from duoln.kernels.norm import LAYER, OPERATORS, Norm
 
 _BLOCK = 128
 """Threads of a block whose rows need one warp or less."""
@@ -38,7 +38,11 @@ class Plan(NamedTuple):
     @property
     def macros(self) -> dict[str, int]:
         """The macros with which the source is compiled."""
-        last = {**({"STORAGE": self.storage} if self.storage else {}), **self.norm.macros}
+        last = {"STORAGE": self.storage} if self.storage else {}
+        if not self.norm.centred:
+            last["CENTRED"] = 0
+        if self.norm.residual:
+            last["RESIDUAL"] = 1
         if self.wide:
             return {"THREADS": self.threads, **last}
         return {"THREADS": self.threads, "CHUNKS": self.chunks, "VECTOR": self.vector, **last}
@@ -72,8 +76,7 @@ def _widest(chunks: int, storage: int) -> int:
 
 
 def every_setting() -> tuple[list[dict[str, int]], list[dict[str, int]]]:
-    """All macros that `layer_norm.cu` and `wide.cu` are ever compiled with."""
-    kinds = [(storage, Norm(centred, residual)) for centred in (True, False) for residual in (False, True)
-             for storage in range(3)]
+    """All macros that `norm.cu` and `wide.cu` are ever compiled with."""
+    kinds = [(storage, norm) for norm in OPERATORS for storage in range(3)]
     rows = [Plan(t, c, v, b, s, norm).macros for s, norm in kinds for t, c, b in _LADDER for v in (_widest(c, s), 1)]
     return rows, [_WIDE._replace(storage=s, norm=norm).macros for s, norm in kinds]

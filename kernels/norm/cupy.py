@@ -1,7 +1,9 @@
-"""Launches of `layer_norm.cu` and `wide.cu`: layer norm and RMS norm on CUDA, of rows or of the sum of two arrays.
+"""The norms on CUDA: launches of `norm.cu` and `wide.cu`.
 
 A row is read once and stays in registers; the gradient reads each array once. x, residual, total, y and their gradients
-may be stored in 16 bits, all in one dtype; gain, bias, statistics and all sums are float32.
+may be stored in 16 bits, all in one dtype; gain, bias, statistics and all sums are float32. For the gradient the rules
+keep the rows and three floats for each, or one of an RMS norm. Of a sum they keep the sums, or in 16 bits both arrays,
+because rows are normalised before the sums are rounded.
 """
 
 from __future__ import annotations
@@ -16,22 +18,18 @@ import numpy as np
 from duoln.backends.protocol import STORAGE, Array, Backend
 from duoln.kernels import launch
 from duoln.kernels.activation import NUMBERS
-from duoln.kernels.layer_norm.plan import plan
-from duoln.kernels.layer_norm.variant import Norm
+from duoln.kernels.norm import OPERATORS, Norm, rule
+from duoln.kernels.norm.plan import plan
 
 _FORWARD = ("x: storage[2], residual: storage[2]?, gain: float32[1]?, bias: float32[1]?, total: storage[2]?, "
             "y: storage[2], stats: float32[2], rows: int32, width: int32, eps: float32, activation: int32")
 _BACKWARD = ("x: storage[2], residual: storage[2]?, stats: float32[2], gain: float32[1]?, bias: float32[1]?, "
              "dy: storage[2], d_total: storage[2]?, dx: storage[2]?, d_gain: float32[2]?, d_bias: float32[2]?, "
              "rows: int32, width: int32, stride: int32, first: int32, activation: int32")
-_forward_row = launch.stored_kernels("layer_norm/layer_norm.cu", "layer_norm_forward", _FORWARD)
-_backward_row = launch.stored_kernels("layer_norm/layer_norm.cu", "layer_norm_backward", _BACKWARD)
-_forward_wide = launch.stored_kernels("layer_norm/wide.cu", "layer_norm_forward_wide", _FORWARD)
-_backward_wide = launch.stored_kernels("layer_norm/wide.cu", "layer_norm_backward_wide", _BACKWARD)
-
-
-Gradients = tuple[Array | None, Array | None, Array | None]
-"""Of the rows, of the gain and of the bias."""
+_forward_row = launch.stored_kernels("norm/norm.cu", "layer_norm_forward", _FORWARD)
+_backward_row = launch.stored_kernels("norm/norm.cu", "layer_norm_backward", _BACKWARD)
+_forward_wide = launch.stored_kernels("norm/wide.cu", "layer_norm_forward_wide", _FORWARD)
+_backward_wide = launch.stored_kernels("norm/wide.cu", "layer_norm_backward_wide", _BACKWARD)
 
 
 class Kept(NamedTuple):
@@ -48,51 +46,45 @@ class Kept(NamedTuple):
     activation: str | None = None
 
 
-def supports(be: Backend, x: Array) -> str | None:
-    """The reason why the kernels cannot take rows; None if they can."""
+def _supports(be: Backend, norm: Norm, x: Array, eps: float) -> str | None:
     if be.dtype(x) not in ("float32", *STORAGE):
         return f"the kernel is for float32 and 16 bits, not {be.dtype(x)}"
     return launch.too_large(x) if x.size else "there are no values"
 
 
-def as_rows(x: Array) -> Array:
+def _as_rows(x: Array) -> Array:
     """(..., width) -> (rows, width), in contiguous memory."""
     return cupy.ascontiguousarray(x).reshape(prod(x.shape[:-1]), x.shape[-1])
 
 
-def forward(norm: Norm, x: Array, gain: Array | None, bias: Array | None, eps: float,
-            activation: str | None = None) -> tuple[Array, Kept]:
-    """The normalised rows of x (rows, width), and what the gradient needs; it keeps x."""
-    y, stats = cupy.empty_like(x), cupy.empty((x.shape[0], norm.stats), dtype=np.float32)
-    _run(norm, x, None, gain, bias, None, y, stats, eps, activation)
-    return y, Kept(x, stats, gain, bias, None, activation)
-
-
-def add_forward(norm: Norm, x: Array, residual: Array, gain: Array | None, bias: Array | None,
-                eps: float) -> tuple[Array, Array, Kept]:
-    """The normalised rows of x + residual, (rows, width) each, the sums themselves, and what the gradient needs.
-
-    It keeps the sums, or of 16 bits both arrays, because rows are normalised before the sums are rounded.
-    """
-    y, total = cupy.empty_like(x), cupy.empty_like(x)
-    stats = cupy.empty((x.shape[0], norm.stats), dtype=np.float32)
-    _run(norm._replace(residual=True), x, residual, gain, bias, total, y, stats, eps, None)
-    exact = x.dtype == np.float32
-    return y, total, Kept(total if exact else x, stats, gain, bias, None if exact else residual)
-
-
-def _run(norm: Norm, x: Array, residual: Array | None, gain: Array | None, bias: Array | None, total: Array | None,
-         y: Array, stats: Array, eps: float, activation: str | None) -> None:
-    rows, width = x.shape
-    vector = launch.vector_width(width, x, residual, gain, bias, total, y, most=8)
+def forward(be: Backend, norm: Norm, x: Array, residual: Array | None, gain: Array | None, bias: Array | None,
+            eps: float, activation: str | None) -> tuple[Array, Array | None, Kept]:
+    """The normalised rows, their sums where they are sums, and what the gradient needs; see `rule`."""
+    gain, bias = launch.packed(gain, bias)
+    flat, more = _as_rows(x), None if residual is None else _as_rows(residual)
+    rows, width = flat.shape
+    y, total = cupy.empty_like(flat), None if more is None else cupy.empty_like(flat)
+    stats = cupy.empty((rows, 3 if norm.centred else 1), dtype=np.float32)
+    vector = launch.vector_width(width, flat, more, gain, bias, total, y, most=8)
     p = plan(width, vector, launch.STORAGES[x.dtype], norm)
     kernels = _forward_wide if p.wide else _forward_row
     kernels[x.dtype]((-(-rows // p.rows),), (p.threads, p.rows),
-                     (x, residual, gain, bias, total, y, stats, rows, width, eps, NUMBERS[activation]), p.macros)
+                     (flat, more, gain, bias, total, y, stats, rows, width, eps, NUMBERS[activation]), p.macros)
+    if total is None:
+        return y.reshape(x.shape), None, Kept(flat, stats, gain, bias, None, activation)
+    exact = x.dtype == np.float32
+    kept = Kept(total if exact else flat, stats, gain, bias, None if exact else more)
+    return y.reshape(x.shape), total.reshape(x.shape), kept
+
+
+def _backward(norm: Norm, kept: Kept, dy: Array, d_total: Array | None,
+              needs: Sequence[bool]) -> tuple[Array | None, ...]:
+    dx, *of_parameters = backward(norm, kept, _as_rows(dy), needs, None if d_total is None else _as_rows(d_total))
+    return None if dx is None else dx.reshape(dy.shape), *of_parameters
 
 
 def backward(norm: Norm, kept: Kept, dy: Array, needs: Sequence[bool], d_total: Array | None = None, first: int = 0,
-             width: int | None = None) -> Gradients:
+             width: int | None = None) -> tuple[Array | None, Array | None, Array | None]:
     """Gradients of rows, gain and bias; that of rows is the gradient of x and of residual.
 
     Args:
@@ -120,24 +112,14 @@ def backward(norm: Norm, kept: Kept, dy: Array, needs: Sequence[bool], d_total: 
     return dx, *_sums(*parts)
 
 
-def add_backward(norm: Norm, kept: Kept, gouts: tuple[Array | None, Array | None],
-                 needs: Sequence[bool]) -> tuple[Array | None, ...]:
-    """Gradients of x, residual, gain and bias from those of y and of the sums, either of which may be None.
-
-    Shape:
-        gouts (..., width) -> (..., width) twice, the same array, (width,), (width,).
-    """
-    dy, d_total = gouts
-    if dy is None:
-        return (d_total if needs[0] else None, d_total if needs[1] else None, None, None)
-    dx, d_gain, d_bias = backward(norm, kept, as_rows(dy), (needs[0] or needs[1], *needs[2:]),
-                                  None if d_total is None else as_rows(d_total))
-    dx = None if dx is None else dx.reshape(dy.shape)
-    return (dx if needs[0] else None, dx if needs[1] else None, d_gain, d_bias)
-
-
 def _sums(of_gain: Array | None, of_bias: Array | None) -> tuple[Array | None, Array | None]:
     """The gradients of gain and bias from their parts, in one launch."""
     if of_gain is None:
         return None, None if of_bias is None else launch.sum_columns(of_bias)[0]
     return launch.sum_columns(of_gain, of_bias)
+
+
+def attach() -> None:
+    """Add the rules to the operators."""
+    for norm, op in OPERATORS.items():
+        op.add(rule(norm, "cuda row", forward, _backward, _supports, stored=True), backend="cupy")

@@ -1,1 +1,0 @@
-"""Fused rules for `add_layer_norm` and `add_rms_norm`."""

@@ -1,0 +1,76 @@
+// Softmax of rows and its logarithm, forward and backward. A row's largest value is subtracted first, so that no power overflows.
+#include "../rows.h"
+
+// The largest value of a row. A NaN is none, and makes the sum of powers NaN.
+template <class T>
+static T largest_of(const T* in, index_t width) {
+    using vector = typename Vector<T>::type;
+    vector parts[SUMS];
+    std::fill_n(parts, SUMS, vector{} + in[0]);
+    each_vector<T>(width, [&](index_t k, auto lanes, auto n) {
+        vector& part = parts[n];
+        const vector values = lanes.load(in + k, in[0]);
+        part = values > part ? values : part;
+    });
+    T top = in[0];
+    for (const vector& part : parts) top = std::max(top, greatest<T>(part));
+    return top;
+}
+
+// e^(x - largest) / sum, or its logarithm.
+template <class T>
+static void of_rows(const T* x, T* y, index_t first, index_t last, index_t width, bool logarithm) {
+    using vector = typename Vector<T>::type;
+    for (index_t row = first; row < last; ++row) {
+        const T* in = x + row * width;
+        T* out = y + row * width;
+        const vector shift = vector{} + largest_of(in, width);
+        RowSum<T> sums;
+        each_vector<T>(width, [&](index_t k, auto lanes, auto n) {
+            const vector shifted = lanes.load(in + k) - shift, power = lanes.or_zero(exponential(shifted));
+            sums.add(power, n);
+            lanes.store(out + k, logarithm ? shifted : power);
+        });
+        const T total = sums.sum();
+        const vector divisor = vector{} + total, offset = vector{} + std::log(total);
+        each_vector<T>(width, [&](index_t k, auto lanes, auto) {
+            const vector value = lanes.load(out + k);
+            lanes.store(out + k, logarithm ? value - offset : value / divisor);
+        });
+    }
+}
+
+// y (dy - sum(dy y)), or dy - e^y sum(dy).
+template <class T>
+static void gradients(const T* y, const T* dy, T* dx, index_t first, index_t last, index_t width, bool logarithm) {
+    using vector = typename Vector<T>::type;
+    for (index_t row = first; row < last; ++row) {
+        const T *value = y + row * width, *g = dy + row * width;
+        T* out = dx + row * width;
+        RowSum<T> sums;
+        each_vector<T>(width, [&](index_t k, auto lanes, auto n) {
+            const vector through = lanes.load(g + k);
+            sums.add(logarithm ? through : through * lanes.load(value + k), n);
+        });
+        const vector along = vector{} + sums.sum();
+        each_vector<T>(width, [&](index_t k, auto lanes, auto) {
+            const vector kept = lanes.load(value + k), through = lanes.load(g + k);
+            lanes.store(out + k, logarithm ? through - exponential(kept) * along : kept * (through - along));
+        });
+    }
+}
+
+#define SOFTMAX(T, NAME)                                                                                              \
+    extern "C" void softmax_forward_##NAME(const T* x, T* y, int64_t rows, int64_t width, int32_t logarithm,          \
+                                           int32_t threads) {                                                         \
+        in_parts(rows, threads, [=](index_t first, index_t last) {                                                    \
+            of_rows(x, y, first, last, width, logarithm != 0);                                                        \
+        });                                                                                                           \
+    }                                                                                                                 \
+    extern "C" void softmax_backward_##NAME(const T* y, const T* dy, T* dx, int64_t rows, int64_t width,              \
+                                            int32_t logarithm, int32_t threads) {                                     \
+        in_parts(rows, threads, [=](index_t first, index_t last) {                                                    \
+            gradients(y, dy, dx, first, last, width, logarithm != 0);                                                 \
+        });                                                                                                           \
+    }
+ENTRIES(SOFTMAX)
