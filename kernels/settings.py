@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
 
+from duoln.kernels import source
 from duoln.kernels.norm import plan as norm_plan
 from duoln.kernels.recurrent import plan as recurrent
 from duoln.kernels.recurrent.cluster_plan import CELLS, Device, plan
@@ -73,10 +74,12 @@ def walks(device: Device, layers: Iterable[Layer] | None = None) -> list[Walk]:
 
 
 def every_setting() -> list[tuple[str, Macros]]:
-    """Pairs of a source file and its macros; those of walks depend on the device, see `walks`."""
+    """Pairs of a source file and its macros. A text without macros of its own is compiled once, or once for each way in
+    which it stores values; those of walks depend on the device, see `walks`.
+    """
     rows, wide = norm_plan.every_setting()
-    sources: dict[str, list[dict[str, int]]] = {
-        "norm/norm.cu": rows, "norm/wide.cu": wide, "columns.cu": list(STORED),
+    with_macros: dict[str, list[dict[str, int]]] = {
+        "norm/norm.cu": rows, "norm/wide.cu": wide,
         "lstm/lstm.cu": _stored(recurrent.every_setting(_LSTM)), "gru/gru.cu": _stored(recurrent.every_setting(_CELL)),
         "lstm/wide.cu": _stored(recurrent.every_wide_setting(_LSTM)),
         "gru/wide.cu": _stored(recurrent.every_wide_setting(_CELL)),
@@ -86,6 +89,7 @@ def every_setting() -> list[tuple[str, Macros]]:
         "global_norm/global_norm.cu": [NORM],
         "recurrent/row_statistics.cu": [{**m, "CELL_GATES": gates} for gates in GATES.values()
                                         for m in recurrent.every_setting([{}])],
-        "take/take.cu": list(STORED), "device_limits/memory.cu": [{}], "device_limits/exchange.cu": [{}],
         "device_limits/push.cu": list(PUSHES)}
-    return [(file, macros) for file, every in sources.items() for macros in every]
+    files = [path for path in sorted(source.FOLDER.rglob("*.cu")) if not path.name.startswith("walk")]
+    return [(file, macros) for file, path in ((path.relative_to(source.FOLDER).as_posix(), path) for path in files)
+            for macros in with_macros.get(file) or (STORED if "storage_t" in path.read_text("utf-8") else STORED[:1])]
