@@ -26,7 +26,7 @@ import numpy as np
 import duoln
 from duoln import Tensor, nn, ops, optim
 from duoln.data import Batch
-from duoln.examples import adding_record
+from duoln.examples import adding_record, records
 from duoln.examples.adding_record import Record, Run
 from duoln.extend import Backend
 from duoln.randomness import Stream
@@ -37,7 +37,7 @@ Variant = Literal["layer", "none"]
 
 @dataclass(frozen=True)
 class Settings:
-    """What all variants share."""
+    """The settings of all variants."""
 
     length: int = 50
     hidden: int = 64
@@ -132,10 +132,10 @@ def main(argv: Sequence[str] | None = None, settings: Settings = Settings()) -> 
                         help="default: runs/adding")
     parser.add_argument("--record", type=path_argument, metavar="FILE", help="show this adding.json, and train nothing")
     args = parser.parse_args(argv)
-    record = (adding_record.read(args.record) if args.record is not None else
+    record = (records.read(args.record, Record, Run) if args.record is not None else
               measure(args.rates, args.seeds, args.choose, duoln.backend(), settings))
     print(adding_record.table(record))
-    for path in adding_record.write(record, args.out):
+    for path in records.write(record, args.out / "adding.json", adding_record.draw):
         print(f"wrote {path}", file=sys.stderr)
     return record
 

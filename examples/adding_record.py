@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from duoln.data import read_json
-from duoln.pictures.drawing import can_draw, figure
+from duoln.examples import records
+from duoln.examples.records import spread
+from duoln.pictures.drawing import figure
 
 STYLES = {"layer": ("layer norm", "#0072B2", "-"), "none": ("plain LSTM", "#E69F00", "--")}
 """The name in the picture, the colour and the line style of each variant; readers who see no red or no green can tell
@@ -19,7 +18,6 @@ CONSTANT = 1 / 6
 """The loss of the answer 1 to every sequence: the variance of the sum of two uniform values."""
 SOLVED = 0.01
 """A validation loss below this one counts as solved: the error is then a tenth of a value."""
-_MOST_BYTES = 1 << 20
 
 
 class Run(NamedTuple):
@@ -29,7 +27,7 @@ class Run(NamedTuple):
     rate: float
     seed: int
     choice: bool
-    """Whether it serves to choose the learning rate, and is no result."""
+    """True for a run that serves to choose the learning rate, and is no result."""
     seconds: float
     losses: Sequence[float]
     """Validation losses, one every `every` updates."""
@@ -63,16 +61,6 @@ class Record(NamedTuple):
         return (first + 1) * every if first < len(run.losses) else math.inf
 
 
-def read(path: Path) -> Record:
-    """A record from its file.
-
-    Raises:
-        DataError: the file is missing or damaged.
-    """
-    content = read_json(path, _MOST_BYTES)
-    return Record(content["backend"], content["settings"], [Run(**run) for run in content["runs"]])
-
-
 def table(record: Record) -> str:
     """Each variant at each rate: the last validation loss and the updates until it stays solved, over the seeds."""
     settings = record.settings
@@ -92,22 +80,6 @@ def table(record: Record) -> str:
     return "\n".join(lines)
 
 
-def spread(values: Sequence[float], form: str) -> str:
-    """The median of some values with the least and the greatest one, as a table has them; one value alone."""
-    middle = f"{statistics.median(values):{form}}"
-    return middle if len(values) == 1 else f"{middle} ({min(values):{form}} to {max(values):{form}})"
-
-
-def write(record: Record, folder: Path) -> list[Path]:
-    """Write `adding.json` and, where matplotlib is installed, `adding.png`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    runs = ",\n".join(json.dumps({**run._asdict(), "seconds": round(run.seconds, 1)}) for run in record.runs)
-    target = folder / "adding.json"
-    target.write_text(f'{{"backend": {json.dumps(record.backend)},\n"settings": {json.dumps(dict(record.settings))},\n'
-                      f'"runs": [\n{runs}\n]}}\n', encoding="utf-8")
-    return [target, draw(record, folder / "adding.png")] if can_draw() else [target]
-
-
 def draw(record: Record, target: Path) -> Path:
     """The picture: a panel for each rate with the validation losses, their median and their range over the seeds."""
     rates, settings = record.rates(), record.settings
@@ -124,27 +96,19 @@ def draw(record: Record, target: Path) -> Path:
         for panel in panels[max(len(rates) - columns, 0):len(rates)]:
             panel.set_xlabel("updates")
             panel.tick_params(labelbottom=True)
-        whole.legend(*panels[0].get_legend_handles_labels(), loc="upper center", ncols=3, frameon=False,
-                     bbox_to_anchor=(0.5, 1 - 0.25 / height))
-        seeds = len(record.results("layer", rates[0]))
-        title = whole.suptitle(f"The adding problem, {settings['length']} time steps: validation error of an LSTM, "
-                               + (f"median and range of {seeds} seeds" if seeds > 1 else "one seed"), fontsize=11)
-        title.set_in_layout(False)  # `top` has left the room for it
+        title = f"The adding problem, {settings['length']} time steps: validation error of an LSTM"
+        records.add_title(whole, panels[0], title, len(record.results("layer", rates[0])), height)
     return target
 
 
 def _panel(panel: Any, record: Record, rate: float) -> None:
     for norm, (label, colour, line) in STYLES.items():
-        losses = list(zip(*(run.losses for run in record.results(norm, rate)), strict=True))
-        updates = [record.settings["every"] * (i + 1) for i in range(len(losses))]
-        panel.plot(updates, [statistics.median(column) for column in losses], color=colour, linestyle=line,
-                   linewidth=2, label=label)
-        panel.fill_between(updates, [min(column) for column in losses], [max(column) for column in losses],
-                           color=colour, alpha=0.2, linewidth=0)
+        losses = [run.losses for run in record.results(norm, rate)]
+        updates = [record.settings["every"] * (k + 1) for k in range(len(losses[0]))]
+        records.draw_range(panel, updates, losses, color=colour, linestyle=line, label=label)
     panel.axhline(CONSTANT, color="0.45", linestyle=":", linewidth=1, label="one answer to all")
     names = [label for norm, (label, _, _) in STYLES.items() if record.chosen(norm) == rate]
     chosen = f"\nchosen for {'both' if len(names) == len(STYLES) else names[0]}" if names else ""
     panel.set_title(f"learning rate {rate:g}{chosen}", fontsize=10)
     panel.set(yscale="log", xlim=(0, record.settings["updates"]))
     panel.set_ylabel("mean squared error" if panel.get_subplotspec().is_first_col() else "")
-    panel.spines[["top", "right"]].set_visible(False)

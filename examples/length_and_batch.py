@@ -37,8 +37,8 @@ from pathlib import Path
 
 import duoln
 from duoln.errors import UsageError
-from duoln.examples import adding
-from duoln.examples import length_and_batch_record as records
+from duoln.examples import adding, records
+from duoln.examples import length_and_batch_record as maps
 from duoln.examples.adding import CHOICE_SEED, VARIANTS, Settings
 from duoln.examples.length_and_batch_record import Cell, Record, Run
 from duoln.extend import Backend
@@ -50,7 +50,7 @@ RATES = (1e-3, 3e-3, 1e-2, 3e-2)
 CHOICE = Cell(length=50, batch_size=32)
 """The cell at which the rates are chosen."""
 SETTINGS = Settings(updates=3000, every=50, validation_rows=500)
-"""Of all runs, but for the length and the batch size."""
+"""The settings of all runs, but for the length and the batch size."""
 
 
 def train(cell: Cell, norm: adding.Variant, rate: float, seed: int, backend: Backend, settings: Settings) -> Run:
@@ -59,7 +59,7 @@ def train(cell: Cell, norm: adding.Variant, rate: float, seed: int, backend: Bac
     choice, begin, losses = seed == CHOICE_SEED, time.perf_counter(), list[float]()
     for loss in adding.validations(norm, rate, seed, backend, of_cell):
         losses.append(loss)
-        if not choice and records.learnt(losses) is not None:
+        if not choice and maps.learnt(losses) is not None:
             break
     return Run(norm, cell.length, cell.batch_size, rate, seed, choice, round(time.perf_counter() - begin, 1), losses)
 
@@ -80,10 +80,10 @@ def measure(record: Record, out: Path, backend: Backend, plan: Iterator[tuple[in
             return
         made = train(cell, norm, rate, seed, backend, settings)
         record = record._replace(runs=[*record.runs, made])
-        records.write(record, out)
-        told = records.learnt(made.losses)
+        records.write(record, out / maps.FILE)
+        end = maps.learnt(made.losses)
         print(f"length {cell.length}, batch {cell.batch_size}, norm {norm}, rate {rate:g}, seed {seed}: "
-              f"{'not learnt' if told is None else f'learnt after {told * settings.every} updates'}, last error "
+              f"{'not learnt' if end is None else f'learnt after {end * settings.every} updates'}, last error "
               f"{made.losses[-1]:.4f}, {made.seconds:.0f} s", file=sys.stderr, flush=True)
 
     for one in choose if rate is None else ():
@@ -125,14 +125,14 @@ def main(argv: Sequence[str] | None = None, settings: Settings = SETTINGS) -> Re
             raise UsageError(f"[length_and_batch] {name}: expected at least {lowest}, found {value}")
     settings = dataclasses.replace(settings, updates=args.updates)
     backend = duoln.backend()
-    record = records.opened(args.out, backend.name, {key: value for key, value in vars(settings).items()
+    record = maps.opened(args.out, backend.name, {key: value for key, value in vars(settings).items()
                                                      if key not in Cell._fields})
     for path in args.add:
-        record = records.joined(record, path)
+        record = maps.joined(record, path)
     record = measure(record, args.out, backend, planned(args.lengths, args.batches, args.seeds), args.choose, args.rate,
                      settings)
-    print(records.table(record))
-    for path in records.write(record, args.out, picture=True):
+    print(maps.table(record))
+    for path in records.write(record, args.out / maps.FILE, maps.draw):
         print(f"wrote {path}", file=sys.stderr)
     return record
 

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from duoln.data import read_json
-from duoln.errors import DataFormatError, UsageError
+from duoln.errors import UsageError
+from duoln.examples import records
 from duoln.examples.adding_record import CONSTANT
-from duoln.pictures.drawing import can_draw, figure
-from duoln.system.filesystem import make_folder, write_own
+from duoln.pictures.drawing import figure
 
 LEVEL = 0.05
 """The mean squared error below which the problem counts as learnt."""
 IN_A_ROW = 3
 """Validations in a row that must be below it."""
-NAME = "length_and_batch"
-_MOST_BYTES = 1 << 24
+FILE = "length_and_batch.json"
 _REACH = 8.0
 """The ratio, and its inverse, at which the colours of the map end."""
 
@@ -41,7 +38,7 @@ class Run(NamedTuple):
     rate: float
     seed: int
     choice: bool
-    """Whether it serves to choose the learning rate, and is no result."""
+    """True for a run that serves to choose the learning rate, and is no result."""
     seconds: float
     losses: Sequence[float]
     """Validation errors, one every `every` updates."""
@@ -66,12 +63,12 @@ class Record(NamedTuple):
     """The rate of each variant in the table and the map; empty before it is chosen."""
 
     def has(self, cell: Cell, norm: str, rate: float, seed: int) -> bool:
-        """Whether this run has been made."""
+        """True if this run has been made."""
         return any((run.length, run.batch_size, run.norm, run.rate, run.seed) == (*cell, norm, rate, seed)
                    for run in self.runs)
 
     def chosen(self, norm: str, rates: Sequence[float]) -> float:
-        """Of these rates the one whose run for the choice ends with the lowest error."""
+        """The rate of these whose run for the choice ends with the lowest error."""
         ends = {run.rate: run.losses[-1] for run in self.runs if run.choice and run.norm == norm}
         return min(rates, key=lambda rate: math.inf if math.isnan(ends[rate]) else ends[rate])
 
@@ -121,10 +118,10 @@ def opened(folder: Path, backend: str, settings: Mapping[str, Any]) -> Record:
         UsageError: the record's runs have other settings.
         DataError: it is damaged.
     """
-    path = folder / f"{NAME}.json"
+    path = folder / FILE
     if not path.exists():
         return Record(backend, settings, [], {})
-    record = read(path)
+    record = records.read(path, Record, Run)
     _check_settings(path, record, settings)
     return record
 
@@ -136,7 +133,7 @@ def joined(record: Record, path: Path) -> Record:
         UsageError: the file's runs have other settings.
         DataError: it is missing or damaged.
     """
-    added = read(path)
+    added = records.read(path, Record, Run)
     _check_settings(path, added, record.settings)
     new = [run for run in added.runs if not record.has(Cell(run.length, run.batch_size), run.norm, run.rate, run.seed)]
     return record._replace(runs=[*record.runs, *new])
@@ -144,37 +141,11 @@ def joined(record: Record, path: Path) -> Record:
 
 def _check_settings(path: Path, record: Record, settings: Mapping[str, Any]) -> None:
     if dict(record.settings) != dict(settings):
-        raise UsageError(f"[{NAME}] {path}: expected a record of the settings {dict(settings)}, found one of "
+        raise UsageError(f"[length_and_batch] {path}: expected a record of the settings {dict(settings)}, found one of "
                          f"{dict(record.settings)}; give another --out")
 
 
-def read(path: Path) -> Record:
-    """A record from its file; an error that is not finite is null there.
-
-    Raises:
-        DataError: the file is missing or damaged.
-    """
-    content = read_json(path, _MOST_BYTES)
-    try:
-        runs = [Run(**{**run, "losses": [math.nan if loss is None else float(loss) for loss in run["losses"]]})
-                for run in content["runs"]]
-        return Record(content["backend"], content["settings"], runs, content["rates"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataFormatError(path, 0, "a record of runs", f"{type(error).__name__}: {error}") from error
-
-
-def write(record: Record, folder: Path, picture: bool = False) -> list[Path]:
-    """Write the record and, with `picture`, the map where matplotlib is installed; returns the paths."""
-    make_folder(folder)
-    runs = ",\n".join(json.dumps({**run._asdict(), "losses": [loss if math.isfinite(loss) else None
-                                                              for loss in run.losses]}) for run in record.runs)
-    target = folder / f"{NAME}.json"
-    write_own(target, (f'{{"backend": {json.dumps(record.backend)},\n"settings": {json.dumps(dict(record.settings))},\n'
-                       f'"rates": {json.dumps(dict(record.rates))},\n"runs": [\n{runs}\n]}}\n').encode())
-    return [target, draw(record, folder / f"{NAME}.png")] if picture and can_draw() else [target]
-
-
-# What is shown -----------------------------------------------------------------------------------------
+# Table and map -----------------------------------------------------------------------------------------
 
 def table(record: Record) -> str:
     """A line for each length, a column for each batch size: the ratio, and the updates of both."""
@@ -194,16 +165,10 @@ def _words(record: Record, cell: Cell) -> str:
     ratio = record.ratio(cell)
     if ratio is None:
         return "-"
-    return f"{_short(ratio)} ({_both(record, cell)})" if not math.isnan(ratio.value) else "neither"
-
-
-def _short(ratio: Ratio) -> str:
-    return f"{ratio.bound}{ratio.value:.2g}"
-
-
-def _both(record: Record, cell: Cell) -> str:
-    return " / ".join(f"{statistics.median_high(record.updates(cell, norm)):.0f}".replace("inf", "never")
-                      for norm in ("none", "layer"))
+    if math.isnan(ratio.value):
+        return "neither"
+    both = (f"{statistics.median_high(record.updates(cell, norm)):.0f}" for norm in ("none", "layer"))
+    return f"{ratio.bound}{ratio.value:.2g} ({' / '.join(both).replace('inf', 'never')})"
 
 
 def draw(record: Record, target: Path) -> Path:

@@ -24,7 +24,7 @@ from duoln.cli import console
 from duoln.cli.guard import guarded
 from duoln.cli.parser import Parser
 from duoln.errors import UsageError
-from duoln.examples import mnist_record
+from duoln.examples import mnist_record, records
 from duoln.examples.mnist_record import BATCH_SIZES, STYLES, Record, Run
 from duoln.plugins.mnist.task import Mnist, MnistConfig
 from duoln.system.paths import path_argument
@@ -33,14 +33,14 @@ from duoln.training.train import train
 
 
 class Settings(NamedTuple):
-    """What all runs share."""
+    """The settings of all runs."""
 
     hidden: int = 1000
     rate: float = 1e-3
     digits: int | None = None
     """Training digits in batches of 128; None is all."""
     digits_in_small_batches: int = 8000
-    """In batches of 4."""
+    """Training digits in batches of 4."""
     evaluated: int = 2000
     """Training digits on which the train NLL is measured, the first ones."""
     points: int = 8
@@ -99,9 +99,9 @@ def main(argv: Sequence[str] | None = None, settings: Settings | None = None) ->
     if args.seeds < 1:
         raise UsageError(f"[mnist] --seeds: expected at least 1, found {args.seeds}")
     record = (measure(args.backend, args.seeds, settings or Settings()) if args.record is None else
-              mnist_record.read(args.record))
+              records.read(args.record, Record, Run))
     console.tell(mnist_record.table(record), True)
-    for path in mnist_record.write(record, args.out):
+    for path in records.write(record, args.out / "mnist.json", mnist_record.draw):
         console.say(f"wrote {path}")
     return record
 

@@ -31,7 +31,7 @@ class SpiralsConfig(Config):
     width: int = 32
     """Units of each hidden layer."""
     norm: bool = True
-    """Whether the hidden layers have layer norm."""
+    """True for layer norm in the hidden layers."""
 
 
 class Spirals(Task):
@@ -73,7 +73,7 @@ def _spirals(points: int, split: str) -> Batch:
 
 @hookimpl
 def duoln_tasks() -> list[Task]:
-    """What a plug-in's module offers."""
+    """The tasks of this module, for duoln's plug-in system."""
     return [Spirals()]
 
 

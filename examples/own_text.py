@@ -1,6 +1,6 @@
 """A task on a text of one's own, with all that a task may offer: `sample`, `evaluate` and `pictures` beside training.
 
-    python -m duoln.examples.own_text                          trains on a text made on the spot
+    python -m duoln.examples.own_text                          trains on a synthetic text
 
 A network reads the bytes of a text and predicts the next one. In a package with an entry point (see `own_task`) these
 are its commands:
@@ -45,7 +45,7 @@ class OwnTextConfig(Config):
     norm: Literal["layer", "none"] = "layer"
     """The LSTM's normalisation."""
     file: str | None = None
-    """A text, in UTF-8; without it one is made on the spot."""
+    """A text, in UTF-8; without it a synthetic one."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def _made_text(seed: int, sentences: int = 1500) -> str:
 
 @hookimpl
 def duoln_tasks() -> list[Task]:
-    """What a plug-in's module offers."""
+    """The tasks of this module, for duoln's plug-in system."""
     return [OwnText()]
 
 

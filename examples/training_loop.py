@@ -2,7 +2,7 @@
 
     python -m duoln.examples.training_loop
 
-Digits are made on the spot. The step is a pure function of trees of tensors, so the same code runs on NumPy, CuPy and
+The digits are synthetic. The step is a pure function of trees of tensors, so the same code runs on NumPy, CuPy and
 MLX, and `duoln.compile` may trace it.
 """
 

@@ -1,4 +1,4 @@
-// What may follow a norm or a product: nothing, relu or tanh; and its gradient. `real` may be a vector.
+// The activation after a norm or a product: none, relu or tanh; and its gradient. `real` may be a vector.
 #pragma once
 #include "portable.h"
 

@@ -1,6 +1,6 @@
 // The sum of each column, in one fixed order: the second half of every gradient that many rows share.
 //
-// Macro: STORAGE, in what x and y are stored (see storage.cuh); the sums are float.
+// Macro: STORAGE of x and y (see storage.cuh); the sums are float.
 // A block has COLUMNS columns, 32 bytes of a row of floats, of array blockIdx.z, and the blockIdx.y-th group of its
 // rows; a warp reads four rows at once. `sums` (arrays, groups, width) gets the sum of each group. `y` is the second array, or null.
 #include "common.cuh"

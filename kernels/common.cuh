@@ -1,4 +1,4 @@
-// What all kernels share: sums over the threads of a row, and rows in registers.
+// The common part of all kernels: sums over the threads of a row, and rows in registers.
 //
 // PER_ROW threads work on a row: a power of two. Up to 32 they are part of one warp, and a block has several rows
 // (threadIdx.y); above, a block has one row. Sums are added in one fixed order, so results repeat to the bit.

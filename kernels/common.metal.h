@@ -1,4 +1,4 @@
-// What the Metal kernels share: sums over the threads of a row, added in one fixed order.
+// The common part of the Metal kernels: sums over the threads of a row, added in one fixed order.
 //
 // THREADS work on a row, a multiple of 32, and are a whole threadgroup. Metal has no lambdas before its version 3.2
 // and wants the address space of every pointer, so loops are written out, and functions that read from the caller's

@@ -22,7 +22,7 @@ _LINE_BYTES = 64
 
 
 def threads_for(amount: int, least: int = PARALLEL_BYTES) -> int:
-    """How many threads for some work: one if `amount` is less than `least`, both in bytes or in another unit.
+    """The number of threads for some work: one if `amount` is less than `least`, both in bytes or in another unit.
 
     To wake a thread takes 10 to 40 us.
     """
@@ -42,7 +42,7 @@ def _by_layout(array: np.ndarray) -> int:
 _probe = np.zeros(1)
 address = _by_layout if sys.implementation.name == "cpython" and _by_layout(_probe) == _by_interface(_probe) \
     else _by_interface
-"""Where an array's values begin: a tenth of the time of `__array_interface__`, which makes a dict at each call."""
+"""The address of an array's values, in a tenth of the time of `__array_interface__`, which makes a dict."""
 
 
 def empty(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:

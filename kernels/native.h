@@ -1,4 +1,4 @@
-// What the C++ kernels share: vectors and their functions (vector.h), threads over rows (team.h), an entry for each dtype.
+// The common part of the C++ kernels: vectors and their functions (vector.h), threads over rows (team.h), an entry for each dtype.
 #pragma once
 #include <limits>
 #include <vector>
@@ -7,8 +7,8 @@
 #include "team.h"
 #include "vector.h"
 
-// ENTRIES(M) defines what M makes of the type that the library is for and of its name, such as
-// `extern "C" void f_float32(...)`: a library for each, because few programs need both and the compiler takes twice as long.
+// ENTRIES(M) expands M for the type of the library and its name, such as `extern "C" void f_float32(...)`: a library for each
+// type, because few programs need both and the compiler takes twice as long.
 #if REAL_BITS == 32
 #define ENTRIES(M) M(float, float32)
 #elif REAL_BITS == 64
@@ -17,8 +17,8 @@
 #error "expected -DREAL_BITS=32 or 64"
 #endif
 
-// Calls that have found too little memory. `duoln_failures` counts those of all threads; the launcher reads it after each call. If
-// there are any, the launcher takes those of its own thread, because other threads call kernels at the same time.
+// Failed allocations. `duoln_failures` counts those of all threads; the launcher reads it after each call. If there are any, the
+// launcher takes the count of its own thread, because other threads call kernels at the same time.
 static thread_local int32_t own_failures = 0;
 extern "C" {
 std::atomic<int32_t> duoln_failures{0};
@@ -30,7 +30,7 @@ int32_t duoln_take_failures() {
 }
 }
 
-// What an entry does whose kernel needs memory of its own: no error leaves it, because its caller is not C++.
+// Runs a kernel that allocates memory: no exception leaves it, because its caller is not C++.
 template <class Work>
 static void guarded(const Work& work) {
     try {
@@ -43,14 +43,14 @@ static void guarded(const Work& work) {
 
 static const index_t CACHE_LINE = 64;  // bytes
 
-// Asks for memory that is read soon, `distance` values from an address. The sum is a number, because it may lie beyond the
-// array: nothing is read, so that does no harm.
+// Prefetches memory `distance` values from an address. The sum is a number, because it may lie beyond the array: nothing is read,
+// so that does no harm.
 template <class T>
 static inline void fetch_ahead(const T* values, index_t distance = 0) {
     __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(values) + distance * index_t(sizeof(T))));
 }
 
-// The same for memory that is written.
+// Prefetches memory for writing.
 template <class T>
 static inline void claim_ahead(T* values, index_t distance = 0) {
     __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(values) + distance * index_t(sizeof(T))), 1);

@@ -2,9 +2,9 @@
 #pragma once
 #include "tile.h"
 
-static const index_t CACHED_BYTES = 1 << 20;  // of panels that stay in the second cache
+static const index_t CACHED_BYTES = 1 << 20;  // of panels that stay in L2
 
-// The tall tiles of some rows, and what is left to be asked for. If one row to three are left over, they share two groups with a
+// The tall tiles of some rows; returns the remaining prefetches. If one row to three are left over, they share two groups with a
 // strip, because the sums of so few would wait for each other.
 template <int PANELS, class T, class First>
 static Prefetch tall_tiles(const First& a, index_t rows, const FromPanels<T>& panels, index_t depth, T* out, index_t distance,
@@ -22,9 +22,9 @@ static Prefetch tall_tiles(const First& a, index_t rows, const FromPanels<T>& pa
 }
 
 // The columns of some panels, by flat tiles or by tall ones; a panel begins `between` values after the one before. Strips use the
-// same panels; where these come from memory, the first strip would wait for them, so strips ask for those that come next. A strip
-// alone reads the panels as they lie, which the CPU foresees. Where panels stay in the second cache, tiles ask for what is `wanted`
-// after the product.
+// same panels; where these come from memory, the first strip would wait for them, so strips prefetch the next panels. A single
+// strip reads the panels in order, which the hardware prefetches. Where panels stay in L2, tiles prefetch the lines `wanted` after
+// the product.
 template <int PANELS, bool FLAT, class T, class First>
 static void columns_of(const First& a, index_t rows, const T* packed, index_t between, index_t depth, T* out, index_t distance,
                        bool add, bool from_memory, Prefetch& wanted) {
@@ -53,7 +53,7 @@ static void columns_of(const First& a, index_t rows, const T* packed, index_t be
 }
 
 // The panels [first, last) of a product with the first `depth` rows of panels that begin `between` values one after another:
-// out = a * packed, or out += a * packed. Rows of `out` are `distance` values apart. `wanted` are lines that are read afterwards.
+// out = a * packed, or out += a * packed. The row stride of `out` is `distance`. `wanted` are lines that are read afterwards.
 template <class T, class First>
 __attribute__((noinline)) static void product(const First& a, index_t rows, const T* packed, index_t between, index_t first,
                                               index_t last, index_t depth, T* out, index_t distance, bool add,

@@ -1,4 +1,4 @@
-// Matrices as they lie in memory, for products with a packed matrix (packed_product.h): packed, or turned.
+// Matrices packed or transposed for products with a packed matrix (packed_product.h).
 #pragma once
 #include <utility>
 
@@ -10,8 +10,8 @@ static inline void copy_row(const T* from, T* to) {
     for (int n = 0; n < Panel<T>::vectors; ++n) store(to + n * Vector<T>::lanes, load(from + n * Vector<T>::lanes));
 }
 
-// The panels [first, last) of a matrix (depth, columns), whose rows are `distance` values apart; what lies beyond its columns
-// is zero. A panel begins `between` values after the one before.
+// The panels [first, last) of a matrix (depth, columns) with row stride `distance`; the last panel is padded with zeros. A panel
+// begins `between` values after the one before.
 template <class T>
 static void pack_panels(const T* matrix, index_t distance, index_t depth, index_t columns, index_t first, index_t last,
                         T* packed, index_t between) {
@@ -42,7 +42,7 @@ static inline V interleaved_ends(V a, V b, std::index_sequence<LANE...>) {
     return __builtin_shufflevector(a, b, (LANE % 2 * sizeof...(LANE) + LANE / 2 + HALF)...);
 }
 
-// A square of values, one vector wide, turned: to[k][r] = from[r][k]. Rows are `from_step` and `to_step` values apart.
+// The transpose of a square of values, one vector wide: to[k][r] = from[r][k]. The row strides are `from_step` and `to_step`.
 template <class T>
 static inline void turn_square(const T* from, index_t from_step, T* to, index_t to_step) {
     using vector = typename Vector<T>::type;
@@ -65,7 +65,7 @@ static inline void turn_square(const T* from, index_t from_step, T* to, index_t 
     for (int r = 0; r < L; ++r) store(to + r * to_step, rows[r]);
 }
 
-// to[k][r] = from[r][k] for a matrix (rows, columns); rows of the two are `from_step` and `to_step` values apart.
+// to[k][r] = from[r][k] for a matrix (rows, columns); the row strides are `from_step` and `to_step`.
 template <class T>
 static void turn(const T* from, index_t rows, index_t columns, index_t from_step, T* to, index_t to_step) {
     constexpr index_t L = Vector<T>::lanes;
@@ -76,7 +76,7 @@ static void turn(const T* from, index_t rows, index_t columns, index_t from_step
         for (index_t k = r < whole_rows ? whole : 0; k < columns; ++k) to[k * to_step + r] = from[r * from_step + k];
 }
 
-// The panels [first, last) of the transpose of a matrix, whose rows are `distance` values apart.
+// The panels [first, last) of the transpose of a matrix with row stride `distance`.
 template <class T>
 static void pack_transposed(const T* matrix, index_t distance, index_t depth, index_t columns, index_t first,
                             index_t last, T* packed) {

@@ -1,4 +1,4 @@
-// What CUDA, Metal and C++ spell differently, so that arithmetic on single values is written once, in `.h` files.
+// The differences in spelling of CUDA, Metal and C++, so that arithmetic on single values is written once, in `.h` files.
 // CUDA and Metal have it for float; in C++ every FUNCTION and STRUCT is a template over the type `real`.
 #pragma once
 #if defined(__METAL_VERSION__)

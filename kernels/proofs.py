@@ -38,12 +38,12 @@ from duoln.system.worker import Worker, WorkerLostError
 _FLOAT32 = "float32"
 _START_SECONDS = 60.0
 _CASE_SECONDS = (20.0, 60.0)
-"""For a case, whose kernels the process compiles, and once more for one that hung: the machine may have been busy."""
+"""Time limits of a case, whose kernels the process compiles; the second is for one that hung on a busy machine."""
 _IDLE_SECONDS = 30.0
-"""After which the process ends: it holds memory of the device."""
+"""The idle time after which the process ends, because it holds memory of the device."""
 _TEXTS = (".cu", ".cuh", ".h", ".metal", ".py")
 _FACTS = ("library", "device", "compute_capability", "driver", "compiler")
-"""Of what a backend says about itself."""
+"""The facts of a backend's `info` that identify the device and its software."""
 
 
 Key = tuple[str, str, str, str]
@@ -51,22 +51,22 @@ Key = tuple[str, str, str, str]
 
 
 class Verdict(NamedTuple):
-    """What is known of a rule on this device."""
+    """The verdict on a rule on this device."""
 
     op: str
     rule: str
     stored: str
-    """In what its values are stored: "float32", "float16" or "bfloat16"."""
+    """The dtype in which its values are stored: "float32", "float16" or "bfloat16"."""
     variant: str
-    """Of a recurrent layer, its `norm`; else empty."""
+    """The `norm` of a recurrent layer; else empty."""
     state: str
     """"proved", "set aside" or "trusted"."""
     reason: str = ""
-    """What was wrong, or why it is trusted without a proof."""
+    """The error, or the reason why it is trusted without a proof."""
     case: str = ""
     """The case that was wrong."""
     text: str = ""
-    """Of what a plug-in's rule was made; empty for a rule of the library."""
+    """The hash of the files of a plug-in's rule; empty for a rule of the library."""
 
     @property
     def name(self) -> str:
@@ -216,7 +216,7 @@ class Proofs:
             self._write(Verdict(**verdict) for verdict in verdicts)
 
     def _write(self, verdicts: Iterable[Verdict]) -> None:
-        """Where they cannot be kept, the next process proves again."""
+        """Keep verdicts; if they cannot be written, the next process proves again."""
         every = {v[:4]: v for v in (*self._read(), *verdicts)}
         content = {"device": _device_facts(self._backend), "verdicts": [v._asdict() for v in every.values()]}
         try:
@@ -294,7 +294,7 @@ def text_of(rule: Rule) -> str:
 
 
 def _fingerprint(*files: str) -> str:
-    """Of names, sizes and times of change of sources: to read them would take 15 ms at each start."""
+    """A hash of the sources' names, sizes and times of change; to read the files would take 15 ms at each start."""
     seen = []
     for file in files:
         with contextlib.suppress(OSError):  # a link that leads nowhere is nobody's source

@@ -9,8 +9,9 @@ from typing import NamedTuple
 from duoln.kernels import source
 from duoln.kernels.norm import plan as norm_plan
 from duoln.kernels.recurrent import plan as recurrent
-from duoln.kernels.recurrent.cluster_plan import CELLS, Device, plan
-from duoln.ops.recurrent.variants import GATES
+from duoln.kernels.recurrent.cells import FUSED
+from duoln.kernels.recurrent.cluster_plan import Device, plan
+from duoln.ops.recurrent.variants import CELLS
 
 Macros = Mapping[str, int]
 Layer = tuple[str, str, int, int]
@@ -29,9 +30,6 @@ ADAM = {**TENSORS, "ROLES": 7}
 NORM = {**TENSORS, "ROLES": 1}
 PUSHES = tuple({"CLUSTER": 16, "THREADS": 256, "WIDTH": width} for width in (4, 8, 16, 1024))
 """Bytes of a push, in the largest clusters; the last is one copy for each block."""
-
-_CELL = [{"NORM_GATES": 0}, {"NORM_GATES": 1}]
-_LSTM = [{"NORM_GATES": 0, "NORM_CELL": 0}, {"NORM_GATES": 0, "NORM_CELL": 1}, {"NORM_GATES": 1, "NORM_CELL": 1}]
 
 
 def _stored(every: Sequence[dict[str, int]]) -> list[dict[str, int]]:
@@ -57,7 +55,7 @@ class Walk(NamedTuple):
 
 def every_layer(sizes: Iterable[tuple[int, int]]) -> list[Layer]:
     """Every cell and norm, with each of these rows and units."""
-    return [(cell, norm, batch, hidden) for (cell, norm), (batch, hidden) in product(CELLS, sizes)]
+    return [(cell, norm, batch, hidden) for (cell, norm), (batch, hidden) in product(FUSED, sizes)]
 
 
 def walks(device: Device, layers: Iterable[Layer] | None = None) -> list[Walk]:
@@ -67,7 +65,7 @@ def walks(device: Device, layers: Iterable[Layer] | None = None) -> list[Walk]:
         norms = recurrent.norm_macros(cell, norm)
         for direction, file in (("forward", "walk.cu"), ("backward", "walk_backward.cu")):
             chosen = plan(cell, norm, direction, hidden, batch, device)
-            walk = chosen and Walk(f"{cell}/{file}", chosen.macros(**norms), chosen.shared)
+            walk = chosen and Walk(f"recurrent/{cell}/{file}", chosen.macros(**norms), chosen.shared)
             if walk and walk not in made:
                 made.append(walk)
     return made
@@ -80,15 +78,12 @@ def every_setting() -> list[tuple[str, Macros]]:
     rows, wide = norm_plan.every_setting()
     with_macros: dict[str, list[dict[str, int]]] = {
         "norm/norm.cu": rows, "norm/wide.cu": wide,
-        "lstm/lstm.cu": _stored(recurrent.every_setting(_LSTM)), "gru/gru.cu": _stored(recurrent.every_setting(_CELL)),
-        "lstm/wide.cu": _stored(recurrent.every_wide_setting(_LSTM)),
-        "gru/wide.cu": _stored(recurrent.every_wide_setting(_CELL)),
-        "rnn/rnn.cu": _stored(recurrent.every_setting(_CELL, recurrent.RNN_WIDE)),
+        **{file: _stored(every) for file, every in recurrent.every_setting().items()},
         "softmax_cross_entropy/softmax_cross_entropy.cu": _stored(CROSS_ENTROPY),
         "adam/adam.cu": [ADAM],
         "global_norm/global_norm.cu": [NORM],
-        "recurrent/row_statistics.cu": [{**m, "CELL_GATES": gates} for gates in GATES.values()
-                                        for m in recurrent.every_setting([{}])],
+        "recurrent/row_statistics.cu": [{**m, "CELL_GATES": gates} for gates in (cell.gates for cell in CELLS.values())
+                                        for m in recurrent.every_plan([{}])],
         "device_limits/push.cu": list(PUSHES)}
     files = [path for path in sorted(source.FOLDER.rglob("*.cu")) if not path.name.startswith("walk")]
     return [(file, macros) for file, path in ((path.relative_to(source.FOLDER).as_posix(), path) for path in files)

@@ -1,7 +1,7 @@
 """The declaration of a kernel's parameters: `"x: float32[2], gain: float32[1]?, width: int32, eps: float32"`.
 
 A parameter is a number or an array of a dtype and rank; `?` lets it be None. The rows of an array with `+`, such as
-`float32[2+]`, lie in one piece each, at any distance. `struct` without a rank is a structure that a CUDA kernel takes
+`float32[2+]`, are contiguous, with any row stride. `struct` without a rank is a structure that a CUDA kernel takes
 by value; the argument for it is a NumPy array of one structured value.
 """
 

@@ -40,7 +40,7 @@ static inline void relax() {
 #endif
 }
 
-// Whether `ready` came true within some microseconds.
+// True if `ready` came true within some microseconds.
 template <class Ready>
 static bool spin_until(const Ready& ready, int64_t most = SPIN) {
     for (const int64_t end = now() + most; now() < end; relax())
@@ -48,13 +48,13 @@ static bool spin_until(const Ready& ready, int64_t most = SPIN) {
     return ready();
 }
 
-// When the machine will no longer count as crowded. Beside another process, a thread that stays awake makes the system take
-// the core of one that works.
+// The time until which the machine counts as crowded. Beside another process, a thread that stays awake makes the system take the
+// core of one that works.
 inline std::atomic<int64_t> crowded_until{0};
 
 inline void note_crowd() { crowded_until = now() + CROWDED; }
 
-// Whether `ready` came true before it is time to sleep.
+// True if `ready` came true before it is time to sleep.
 template <class Ready>
 static bool awake_until(const Ready& ready) {
     if (spin_until(ready)) return true;
@@ -66,7 +66,7 @@ static bool awake_until(const Ready& ready) {
     return ready();
 }
 
-// Threads that sleep until what they wait for has come true.
+// Threads that sleep until a condition is true.
 class Sleepers {
 public:
     ~Sleepers() {
@@ -81,10 +81,10 @@ public:
         --count_;
         pthread_mutex_unlock(&mutex_);
     }
-    // Wakes up to `most` of them, after what they wait for has come true.
+    // Wakes up to `most` of them, after their condition is true.
     void wake(int most) {
         if (count_ == 0) return;
-        pthread_mutex_lock(&mutex_);  // nobody is between its last look at what it waits for and its sleep
+        pthread_mutex_lock(&mutex_);  // no thread is between its last look at the condition and its sleep
         for (int k = std::min<int>(count_, most); k > 0; --k) pthread_cond_signal(&woken_);
         pthread_mutex_unlock(&mutex_);
     }
@@ -138,7 +138,7 @@ private:
         pthread_sigmask(SIG_SETMASK, &before, nullptr);
     }
 
-    // Takes one of `n`, if there is one; gives how many there were.
+    // Decrements `n` unless it is 0; returns the value before.
     static int take_one(std::atomic<int>& n) {
         int count = n;
         while (count > 0 && !n.compare_exchange_weak(count, count - 1)) {
@@ -146,7 +146,7 @@ private:
         return count;
     }
 
-    // What describes the job is read after a part of it was taken: until that part is finished, the job is not over.
+    // The description of the job is read after a part of it was taken: until that part is finished, the job is not over.
     void take_parts() {
         while (const int left = std::max(take_one(left_), 0)) {
             const index_t part = parts_ - left;

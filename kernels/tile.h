@@ -1,10 +1,10 @@
 // The inner loop of every product: a tile of some rows and some panels of the result, whose sums stay in registers.
 //
-// A packed second matrix (depth, columns) stands in panels of 64 bytes of columns: the values of one row of a panel are side by
-// side, and its rows follow one another. A packed first matrix (rows, depth) stands in strips of TALL_ROWS rows: the values of
-// a strip at one place of the depth are side by side. A tile can pack what it reads, because while it multiplies nothing else
-// is written. Each value is one sum over the tile's depth, in order, whatever rows and columns are computed with it: so its
-// bits do not depend on who computes what.
+// A packed second matrix (depth, columns) is stored in panels of 64 bytes of columns: the values of one row of a panel are
+// contiguous, and its rows follow one another. A packed first matrix (rows, depth) is stored in strips of TALL_ROWS rows: the
+// values of a strip at one k are contiguous. A tile can pack its operands while it multiplies, because nothing else is written
+// then. Each value is one sum over the tile's depth, in order, whatever rows and columns are computed with it: so its bits do not
+// depend on the division of the work.
 #pragma once
 #include "native.h"
 
@@ -18,8 +18,8 @@ static const int TALL_ROWS = 3, TALL_PANELS = 1, FLAT_ROWS = 3, FLAT_PANELS = 1;
 // TALL and FLAT are the rows and panels whose sums fit in the registers beside a row of the panels and one value; a flat tile
 // is for so few rows that the sums of a tall one would wait for each other.
 static const index_t PANEL_BYTES = 64;
-static const index_t STEP = 4;  // places of the depth that a tile takes at once
-static const index_t DEPTH_BLOCK = 256;  // rows of a tall tile's panels that stay in the first cache
+static const index_t STEP = 4;  // values of k that a tile takes at once
+static const index_t DEPTH_BLOCK = 256;  // rows of a tall tile's panels that stay in L1
 
 template <class T>
 struct Panel {
@@ -28,15 +28,15 @@ struct Panel {
     static index_t count(index_t columns) { return (columns + width - 1) / width; }
 };
 
-// The cache lines that tiles ask for while they multiply, because they are used soon: one at each STEP places of the depth, or
-// two that are `beside` bytes apart, `count` times in all. From one to the next it is `pace` bytes, and after `run` of them
-// `jump` bytes more. Addresses are numbers, because they may lie beyond an array: nothing is read. The CPU waits for few lines
-// at once: a tile that asked for more would wait for its own values.
+// The cache lines that tiles prefetch while they multiply: one at each STEP values of k, or two that are `beside` bytes apart,
+// `count` times in all. From one to the next it is `pace` bytes, and after `run` of them `jump` bytes more. Addresses are numbers,
+// because they may lie beyond an array: nothing is read. The CPU has few misses under way at once: with more prefetches a tile
+// would wait for its own values.
 struct Prefetch {
     uintptr_t next = 0;
     index_t pace = 0, run = 0, jump = 0, count = 0, left = 0, beside = 0;
 
-    // The same lines two at a time, for tiles that have too few places of the depth.
+    // The same lines two at a time, for tiles of too small a depth.
     Prefetch by_two() const { return run % 2 ? *this : Prefetch{next, 2 * pace, run / 2, jump, count / 2, left / 2, pace}; }
 
     void ask() {
@@ -52,8 +52,8 @@ struct Prefetch {
     }
 };
 
-// The values of a tile in the first matrix, whose rows are `distance` values apart. `go_on` goes to the next strip, and `from` to
-// another row and place of the depth.
+// The values of a tile in the first matrix, whose row stride is `distance`. `go_on` goes to the next strip, and `from` to another
+// row and k.
 template <class T>
 struct FromRows {
     const T* first;
@@ -64,7 +64,7 @@ struct FromRows {
     FromRows from(index_t row, index_t k) const { return {first + row * distance + k, distance}; }
 };
 
-// The same of a matrix that lies transposed: columns are `distance` values apart.
+// The same of a transposed matrix: the stride of its columns is `distance`.
 template <class T>
 struct FromColumns {
     const T* first;
@@ -110,7 +110,7 @@ struct FromPanels {
     }
 };
 
-// The same of a matrix whose rows are `distance` values apart; they are packed on the way.
+// The same of a matrix with row stride `distance`; its rows are packed on the way.
 template <class T>
 struct MatrixToPanels {
     using vector = typename Vector<T>::type;
@@ -126,7 +126,7 @@ struct MatrixToPanels {
     }
 };
 
-// Where a tile's sums go, and what is added to them, unless it is null.
+// The destination of a tile's sums, and the values added to them, unless null.
 template <class T>
 struct Sums {
     T* out;
@@ -135,7 +135,7 @@ struct Sums {
     index_t added_distance;
 };
 
-// Adds the products at one place of the depth to the sums of a tile.
+// Adds the products at one k to the sums of a tile.
 template <class T, int ROWS, int N, class First, class Second>
 __attribute__((always_inline)) static inline void add_products(const First& first, const Second& second, index_t k,
                                                                typename Vector<T>::type (&sums)[ROWS][N]) {
@@ -164,7 +164,7 @@ __attribute__((always_inline)) static inline void tile(const First& first, const
     for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 16
         for (int n = 0; n < N; ++n) sums[r][n] = vector{};
-    // The lines of the sums shall be there when the sums are. Rows are claimed one after another, as far as the depth allows.
+    // The lines of the sums are prefetched for writing, one row after another, as far as the depth allows.
     const T* claimed = to.out;
     index_t left = ROWS;
     const auto claim_row = [&] {

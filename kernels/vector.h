@@ -79,8 +79,7 @@ static inline To same_bits(From from) {
     return to;
 }
 
-// x, but at most `limit`, or at least; what is not a number stays what it is. For vectors these are single instructions, which
-// compilers do not find.
+// x, but at most `limit`, or at least; NaN stays NaN. For vectors these are single instructions, which compilers do not find.
 template <class R>
 static inline R at_most(R x, R limit) {
     return x > limit ? limit : x;
@@ -97,7 +96,7 @@ static const float TO_WHOLE = 12582912.0f;
 template <class R>
 static inline R scaled(R value, R n) {
     using whole = typename Whole<R>::type;
-    using bits = typename Whole<R>::bits;  // what is shifted out is not an overflow
+    using bits = typename Whole<R>::bits;  // a shift of unsigned bits does not overflow
     const whole power = same_bits<whole>(n + TO_WHOLE) - 0x4B400000, half = power >> 1;
     return value * same_bits<R>(same_bits<bits>(half + 127) << 23) * same_bits<R>(same_bits<bits>(power - half + 127) << 23);
 }

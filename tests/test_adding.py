@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from duoln.errors import DataError
-from duoln.examples import adding, adding_record
+from duoln.examples import adding, adding_record, records
 from duoln.examples.adding_record import Record, Run
 from duoln.randomness import Stream
 from duoln.testing import check_error
@@ -38,7 +38,7 @@ def test_it_learns(numpy_backend):
 
 def test_what_is_written_is_what_is_read(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("DUOLN_BACKEND", "numpy")
-    monkeypatch.setattr(adding_record, "can_draw", lambda: False)  # another test draws
+    monkeypatch.setattr(records, "can_draw", lambda: False)  # another test draws
     record = adding.main(["--rates", "0.01", "0.001", "--choose", "0.03", "0.001", "--out", str(tmp_path / "a")], TINY)
     printed = capsys.readouterr().out
     assert [(run.norm, run.rate, run.seed, run.choice) for run in record.runs] == [
@@ -46,7 +46,7 @@ def test_what_is_written_is_what_is_read(tmp_path, capsys, monkeypatch):
     again = adding.main(["--record", str(tmp_path / "a" / "adding.json"), "--out", str(tmp_path / "b")])
     assert capsys.readouterr().out == printed and [run.losses for run in again.runs] == [run.losses for run in record.runs]
     assert (tmp_path / "a" / "adding.json").read_bytes() == (tmp_path / "b" / "adding.json").read_bytes()
-    check_error(DataError, lambda: adding_record.read(tmp_path / "none.json"), "none.json")
+    check_error(DataError, lambda: records.read(tmp_path / "none.json", Record, Run), "none.json")
 
 
 def _record(*runs, every=10, updates=40):
@@ -80,7 +80,7 @@ def test_the_table_has_the_median_and_the_range():
 
 @pytest.fixture(scope="module")
 def committed():
-    return adding_record.read(EXAMPLES / "adding.json")
+    return records.read(EXAMPLES / "adding.json", Record, Run)
 
 
 def test_the_record_is_of_five_seeds_and_of_the_settings_in_the_program(committed):

@@ -32,7 +32,7 @@ ORDER = [unit for layer in LAYERS for unit in layer]
 
 # Which files may import an outside library.
 OWNERS = {
-    "cupy|cupyx|cupy_backends|mlx": r"duoln/backends/(cupy|mlx)\.py|duoln/bridge/(mlx|torch/arrays)\.py|duoln/system/(cublas|cuda_graph)\.py|duoln/distributed/(ring|nccl)\.py|kernels/(\w+/(cupy|cuda|cuda_walk|metal|mlx|mlx_walk)|launch|metal)\.py",
+    "cupy|cupyx|cupy_backends|mlx": r"duoln/backends/(cupy|mlx)\.py|duoln/bridge/(mlx|torch/arrays)\.py|duoln/system/(cublas|cuda_graph)\.py|duoln/distributed/(ring|nccl)\.py|kernels/(\w+/(cupy|cuda|cuda_steps|cuda_walk|metal|mlx)|launch|metal)\.py",
     "rich": r"duoln/cli/(console|rows_table)\.py",
     "pluggy": r"duoln/tasks/\w+\.py",
     "pooch": r"duoln/data/\w+\.py",
@@ -177,7 +177,7 @@ def test_only_runtime_knows_kernels():
         if importer == "extend":
             return i.module in {f"duoln.kernels.{name}" for name in ("host", "launch", "metal", "native", "registry")}
         if re.match(r"duoln/(bench/survey_parts|testing/(checks|compilation))\.py", i.file) and re.fullmatch(
-                r"duoln\.kernels\.(settings|registry|recurrent\.cluster_plan|device_limits\.cuda|recurrent\.cuda_walk|launch)(\.\w+)?", cases):
+                r"duoln\.kernels\.(settings|registry|recurrent\.cells|device_limits\.cuda|recurrent\.cuda_walk|launch)(\.\w+)?", cases):
             return True
         return importer in ("kernels", "runtime") or (
             importer in ("bench", "testing", "cli", "doctor")

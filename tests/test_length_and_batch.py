@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from duoln.errors import DataError, UsageError
-from duoln.examples import adding, length_and_batch
-from duoln.examples import length_and_batch_record as records
+from duoln.examples import adding, length_and_batch, records
+from duoln.examples import length_and_batch_record as maps
 from duoln.examples.length_and_batch_record import Cell, Record, Run
 from duoln.testing import check_error
 
@@ -27,7 +27,7 @@ def _on_numpy(monkeypatch):
     ([0.1, 0.04, 0.03, 0.02], 2), ([0.04, 0.04, 0.06, 0.04, 0.04, 0.04], 4), ([0.04, 0.04], None), ([], None),
     ([0.04, math.nan, 0.04, 0.04], None), ([0.05, 0.05, 0.05], None), ([0.01] * 9, 1)])
 def test_learnt_is_three_validations_in_a_row_below_the_level(losses, first):
-    assert records.learnt(losses) == first
+    assert maps.learnt(losses) == first
 
 
 def test_a_run_ends_when_it_has_learnt_unless_a_rate_is_chosen_by_it(numpy_backend, monkeypatch):
@@ -60,7 +60,7 @@ def test_a_record_goes_on_where_it_ended(tmp_path, monkeypatch, capsys):
     table = capsys.readouterr().out
     assert [t[2:] for t in trained[:4]] == [(100, 5, 3)] * 4 and len(trained) == 4 + 8
     assert {t[:2] for t in trained[4:]} == set(first.rates.items())
-    assert length_and_batch.main(asked, TINY) == first == records.read(tmp_path / "length_and_batch.json")
+    assert length_and_batch.main(asked, TINY) == first == records.read(tmp_path / "length_and_batch.json", Record, Run)
     assert len(trained) == 12 and capsys.readouterr().out == table
     path = tmp_path / "length_and_batch.json"
     content = json.loads(path.read_text())
@@ -127,7 +127,7 @@ def test_the_rate_is_chosen_by_the_last_loss():
 
 
 def test_the_table_has_a_line_a_length():
-    lines = [" ".join(line.split()) for line in records.table(RECORD).splitlines()[-4:]]
+    lines = [" ".join(line.split()) for line in maps.table(RECORD).splitlines()[-4:]]
     assert lines == ["length batch 2 batch 8", "25 4 (80 / 20) >2 (never / 50)", "50 <0.4 (40 / never) neither", "100 - -"]
 
 
@@ -138,7 +138,7 @@ def test_the_map_has_a_colour_and_words_for_each_cell(tmp_path, monkeypatch):
     drawn = []
     before = Axes.imshow
     monkeypatch.setattr(Axes, "imshow", lambda self, values, **options: (drawn.append((self, values)), before(self, values, **options))[1])
-    path = records.draw(RECORD, tmp_path / "a.png")
+    path = maps.draw(RECORD, tmp_path / "a.png")
     [(axes, values)] = drawn
     assert path.read_bytes()[:4] == b"\x89PNG"
     assert values[0] == [2.0, 1.0] and values[1][0] == pytest.approx(math.log2(0.4)) and math.isnan(values[1][1]) and math.isnan(values[2][0])
@@ -146,14 +146,14 @@ def test_the_map_has_a_colour_and_words_for_each_cell(tmp_path, monkeypatch):
 
 
 def test_an_error_that_is_not_finite_is_kept(tmp_path):
-    [path] = records.write(RECORD, tmp_path)
-    again = records.read(path)
+    [path] = records.write(RECORD, tmp_path / "a.json")
+    again = records.read(path, Record, Run)
     assert math.isnan(again.runs[-2].losses[1]) and again.runs[:-3] == RECORD.runs[:-3] and again.rates == RECORD.rates
 
 
 def test_the_table_in_the_results_is_that_of_the_committed_record():
     examples = Path(length_and_batch.__file__).parent
-    record = records.read(examples / "length_and_batch.json")
-    assert f"```text\n{records.table(record)}\n```" in (examples / "RESULTS.md").read_text()
+    record = records.read(examples / "length_and_batch.json", Record, Run)
+    assert f"```text\n{maps.table(record)}\n```" in (examples / "RESULTS.md").read_text()
     for cell in [Cell(length, size) for length in (25, 50, 100) for size in (2, 8, 32)]:
         assert [len(record.updates(cell, norm)) for norm in adding.VARIANTS] == [3, 3]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from duoln.errors import DataError, UsageError
-from duoln.examples import mnist, mnist_record
+from duoln.examples import mnist, mnist_record, records
 from duoln.examples.mnist_record import Record, Run
 from duoln.pictures.drawing import can_draw
 from duoln.testing import check_error
@@ -17,7 +17,7 @@ TINY = mnist.Settings(hidden=8, digits=1280, digits_in_small_batches=40, evaluat
 
 def test_what_is_written_is_what_is_read(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("DUOLN_BACKEND", "numpy")
-    monkeypatch.setattr(mnist_record, "can_draw", lambda: False)  # another test draws
+    monkeypatch.setattr(records, "can_draw", lambda: False)  # another test draws
     record = mnist.main(["--out", str(tmp_path / "a")], TINY)
     printed = capsys.readouterr().out
     assert [(run.variant, run.batch_size, list(run.updates)) for run in record.runs] == [
@@ -27,7 +27,7 @@ def test_what_is_written_is_what_is_read(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().out == printed and [tuple(run[3:]) for run in again.runs] == [
         (round(run.seconds, 1), *run[4:]) for run in record.runs]
     assert (tmp_path / "a" / "mnist.json").read_bytes() == (tmp_path / "b" / "mnist.json").read_bytes()
-    check_error(DataError, lambda: mnist_record.read(tmp_path / "none.json"), "none.json")
+    check_error(DataError, lambda: records.read(tmp_path / "none.json", Record, Run), "none.json")
     check_error(UsageError, lambda: mnist.main(["--seeds", "0"]), "[mnist]", "at least 1", "0")
 
 
@@ -52,7 +52,7 @@ def test_the_picture_has_a_panel_for_each_batch_size(tmp_path):
 
 
 def test_what_the_results_show_is_the_record():
-    record, page = mnist_record.read(EXAMPLES / "mnist.json"), (EXAMPLES / "RESULTS.md").read_text(encoding="utf-8")
+    record, page = records.read(EXAMPLES / "mnist.json", Record, Run), (EXAMPLES / "RESULTS.md").read_text(encoding="utf-8")
     assert mnist_record.table(record) in page
     assert json.dumps(record.settings) == json.dumps(mnist.Settings()._asdict())
     for size in (128, 4):

@@ -42,6 +42,30 @@ NUMPYS = frozenset({"outer", "inner"})
 STANDARD = ("outer", "duoln/ops/")
 """The array API standard's name of an operator, and where it is one; elsewhere it is `ops.outer`."""
 
+PHRASES = {
+    "past the caches": "with streaming stores",
+    "to be had": "available",
+    "on the spot": "synthetic",
+    "filled up": "padded",
+    "first cache": "L1",
+    "second cache": "L2",
+    "last cache": "L3",
+    "as it lies": "in its own layout, or unpacked",
+    "as they lie": "in their own layout, or unpacked",
+    "in one piece": "contiguous",
+    "place of the depth": "k",
+    "asks the memory": "prefetches",
+}
+"""Plain words in texts and comments for which the field has a term."""
+OLDER_TEXTS = ("kernels/layer_norm/", "kernels/norm/", "kernels/recurrent/", "kernels/gru/")
+"""Rooms whose texts still have some of them."""
+FRAGMENT = re.compile(r"\s*(What|Where|How|Whether|Of)\b")
+"""The first word of a docstring that cannot be read without the name above it."""
+WHOLE_SENTENCES = ("duoln/data", "duoln/distributed", "duoln/system", "duoln/backends", "duoln/optim", "duoln/pictures",
+                   "duoln/bridge", "duoln/nn", "examples", *(f"duoln/{name}.py" for name in (
+                       "doctor", "errors", "extend", "randomness", "runtime", "tree")))
+"""Rooms whose docstrings stand alone, those of fields too."""
+
 C_ENDINGS = (".cu", ".cuh", ".h", ".metal", ".cpp")
 NO_CODE = re.compile(r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'""", re.DOTALL)
 C_WORDS = re.compile(rf"\b({'|'.join(sorted(RETIRED.keys() - {'memory'}))})\b")
@@ -110,6 +134,41 @@ def test_no_retired_word_is_a_name():
         words = words_in_python(source, file) if path.suffix == ".py" else words_in_c(source)
         errors += [f"{file}:{line}: {word}; say {RETIRED[word]}" for line, word in words]
     assert files > 100 and errors == [], "\n".join(errors)
+
+
+def docstrings(source: str) -> Iterator[tuple[int, str]]:
+    """Line and text of each docstring, also of those below a field or a variable."""
+    for node in ast.walk(ast.parse(source)):
+        before: object = node if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) else None
+        for statement in getattr(node, "body", None) if isinstance(getattr(node, "body", None), list) else ():
+            match statement:
+                case ast.Expr(value=ast.Constant(value=str(text))) if before:
+                    yield statement.lineno, text
+            before = statement if isinstance(statement, ast.Assign | ast.AnnAssign) else None
+
+
+def test_no_phrase_stands_for_a_term():
+    errors = []
+    for path in sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*")):
+        file = path.relative_to(ROOT).as_posix()
+        if path.suffix in (".py", *C_ENDINGS) and not file.startswith(OLDER_TEXTS) and path != Path(__file__):
+            text = " ".join(path.read_text(encoding="utf-8").replace("//", "").split())
+            errors += [f"{file}: {phrase}; say {PHRASES[phrase]}" for phrase in PHRASES if f" {phrase}" in text]
+    assert errors == [], "\n".join(errors)
+
+
+def test_docstrings_stand_alone():
+    files = [path for room in WHOLE_SENTENCES for path in ([ROOT / room] if room.endswith(".py") else (ROOT / room).rglob("*.py"))]
+    errors = [f"{path.relative_to(ROOT)}:{line}: {text[:60]}" for path in files
+              for line, text in docstrings(path.read_text(encoding="utf-8")) if FRAGMENT.match(text)]
+    assert len(files) > 80 and errors == [], "\n".join(errors)
+
+
+@pytest.mark.parametrize("source", ['"""Of x."""', 'x = 1\n"""Whether y."""', 'class A:\n    b: int\n    """What is it."""',
+                                    'def f():\n    """How often."""\n    return 1', 'class A:\n  def g(self):\n    self.x = 1\n    """Where."""'])
+def test_each_kind_of_docstring_is_seen(source):
+    [(_, text)] = docstrings(source)
+    assert FRAGMENT.match(text) and not FRAGMENT.match("Offers: what is whole")
 
 
 @pytest.mark.parametrize("word", sorted(RETIRED.keys() - {"memory", "normal"}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import os
 import threading
@@ -142,12 +141,6 @@ class MlxBackend(OnePerProcess):
         if os.getpid() != self._process:
             raise BackendError(f"[mlx] expected the process {self._process}, which loaded MLX, found its forked child "
                                f"{os.getpid()}; start processes with the method 'spawn', or use numpy in them")
-
-    def graph_size(self, arrays: Sequence[Array]) -> int:
-        """The number of operations that these arrays need and that are not computed yet."""
-        text = io.StringIO()
-        mx.export_to_dot(text, *arrays)
-        return text.getvalue().count("shape=rectangle")
 
     def free_memory(self) -> int:
         limit = mx.device_info().get("max_recommended_working_set_size")

@@ -92,11 +92,15 @@ class NumpyBackend(NumpyLikeBackend):
         return wide
 
     def sum(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
-        axes = _axes_of_a_long_chain(x, axis)
-        return sum_over(np, x, axes, keepdims, _LONG) if axes else super().sum(x, axis, keepdims)
+        axes = _axes_of_a_long_chain(x, axis) if x.size >= _LONG else ()
+        if axes:
+            return sum_over(np, x, axes, keepdims, _LONG)
+        dtype = np.int32 if x.dtype == np.bool_ else x.dtype
+        total: Array = np.add.reduce(x, axis=axis, keepdims=keepdims, dtype=dtype)
+        return total
 
     def mean(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
-        axes = _axes_of_a_long_chain(x, axis)
+        axes = _axes_of_a_long_chain(x, axis) if x.size >= _LONG else ()
         if not axes:
             return super().mean(x, axis, keepdims)
         return sum_over(np, x, axes, keepdims, _LONG) / math.prod(x.shape[a] for a in axes)
@@ -108,7 +112,7 @@ class NumpyBackend(NumpyLikeBackend):
     def matmul(self, x: Array, y: Array, dtype: str | None = None) -> Array:
         if x.dtype not in _BITS:
             return super().matmul(x, y, dtype)
-        return matmul_in_parts(np, x, y, _LONG_PRODUCT)
+        return np.matmul(x, y) if x.shape[-1] <= _LONG_PRODUCT else matmul_in_parts(np, x, y, _LONG_PRODUCT)
 
     def stray_index(self, indices: Array, low: int, stop: int) -> int | None:
         """The largest index that is out of range, else the smallest one."""
@@ -163,9 +167,9 @@ def _axes_of_a_long_chain(x: Array, axis: Axis) -> tuple[int, ...]:
     It adds all values of an array, or those of the axis that is the fastest in memory, in pairs. A broadcast axis that
     is kept comes before the fastest.
     """
-    if axis is None or x.size < _LONG or x.dtype not in (np.float32, np.float64):
+    if axis is None or x.dtype not in (np.float32, np.float64):
         return ()
-    axes = np.lib.array_utils.normalize_axis_tuple(axis, x.ndim)
+    axes = tuple([a % x.ndim for a in (axis if isinstance(axis, tuple) else (axis,))])
     if len(axes) == x.ndim or math.prod(x.shape[a] for a in axes) < _LONG:
         return ()
     steps = {abs(x.strides[a]): a for a in range(x.ndim) if x.shape[a] > 1 and (x.strides[a] or a not in axes)}

@@ -182,10 +182,10 @@ class NumpyLikeBackend(OnePerProcess):
 
     # Shape
     def reshape(self, x: Array, shape: Shape) -> Array:
-        return self.xp.reshape(x, shape)
+        return x.reshape(shape)
 
     def permute_dims(self, x: Array, axes: tuple[int, ...]) -> Array:
-        return self.xp.transpose(x, axes)
+        return x.transpose(axes)
 
     def expand_dims(self, x: Array, axis: int) -> Array:
         return self.xp.expand_dims(x, axis)

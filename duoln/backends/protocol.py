@@ -226,9 +226,8 @@ class Backend(Protocol):
 
 EDGES = ("asarray", "to_numpy", "shared", "exported", "join", "begin", "wait", "end_step", "compile", "repeat", "clock",
          "info", "free_memory", "dtype", "stray_index")
-OPTIONAL_EDGES = ("device_seconds", "graph_size")
-"""Functions of some libraries only, for benchmarks: they time work by the device's own clock, and count the nodes of a
-graph that is not computed yet."""
+OPTIONAL_EDGES = ("device_seconds",)
+"""A function of CuPy alone, for benchmarks: it times work by the device's own clock."""
 PRIMITIVES = tuple(
     name for name, member in vars(Backend).items()
     if callable(member) and not name.startswith("_") and name not in EDGES

@@ -18,10 +18,11 @@ from duoln.bench import agreement, clock, operators_torch
 from duoln.bench.clock import Chain, Samples, SlopeClock, take_turns
 from duoln.bench.launch_chains import DuolnChain, cache_for
 from duoln.bench.records import make_case
-from duoln.bench.subjects import COPY, STREAMING, Shape, Subject
+from duoln.bench.subjects import COPY, STREAMING, Subject
 from duoln.core import Tensor
 from duoln.errors import UsageError
 from duoln.kernels.device_limits import cpu
+from duoln.kernels.registry import Shape
 
 PEERS = operators_torch.PEERS
 
@@ -82,7 +83,7 @@ def make_plans(subjects: Sequence[Subject], shapes: Sequence[Shape] | None, smal
 class Yardstick:
     """A plain copy of more than the caches hold: the bandwidths of other cases are given as fractions of its bandwidth.
 
-    On a CPU it is a copy of NumPy's arrays, whichever library computes: by our own C++, which writes past the caches,
+    On a CPU it is a copy of NumPy's arrays, whichever library computes: by our own C++ with streaming stores,
     or by NumPy where nothing is compiled. It is timed again before each case, because the speed of a machine changes.
     """
 

@@ -12,7 +12,7 @@
     host          {"cpu", "cores", "ram" (bytes or null), "os", "python"}
     flags         environment variables that are set and change arithmetic or its speed
     copy_gbps     bandwidth of a plain copy on the same device, beyond its caches: read + written, 1e9 bytes a second;
-                  on a CPU by our own C++, which writes past the caches, where that is compiled
+                  on a CPU by our own C++ with streaming stores, where that is compiled
     cases         a list, one object for each thing timed and each side:
 
       op, pass      what; "forward", "forward+backward", or "step" (a whole training step)

@@ -18,7 +18,7 @@ from duoln.bench.records import Work, of_row, source_hash
 from duoln.bench.turns import Entry, with_allocators
 from duoln.kernels.recurrent import cases
 from duoln.kernels.recurrent.cases import Shape
-from duoln.ops.recurrent.variants import GATES, has_bias, norm_shapes
+from duoln.ops.recurrent.variants import CELLS, has_bias, norm_shapes
 
 PEERS = ("torch",)
 PRODUCTS = "products"
@@ -30,7 +30,7 @@ def arrays_for(cell: str, norm: str, shape: Shape) -> dict[str, np.ndarray]:
     """The same inputs for every side."""
     rng = np.random.default_rng(0)
     t, b, n, h = shape
-    width = GATES[cell] * h
+    width = CELLS[cell].gates * h
     sizes: dict[str, tuple[int, ...]] = {"x": (t, b, n), "h": (b, h)}
     if cell == "lstm":
         sizes["c"] = (b, h)

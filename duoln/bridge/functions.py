@@ -10,7 +10,7 @@ from duoln import ops, tree
 from duoln.core import Tensor
 from duoln.core.arguments import check_function, name_of
 from duoln.errors import UsageError
-from duoln.ops.recurrent.variants import Cell, check_variant, norm_shapes
+from duoln.ops.recurrent.variants import CELLS, CellName, check_variant, norm_shapes
 
 Apply = Callable[[Callable[..., Sequence[Tensor]], Sequence[Any]], Iterable[Any]]
 """`apply(function of tensors, arrays)`: the arrays of the function's results."""
@@ -44,7 +44,7 @@ def over_trees(fn: Callable[..., Any], kind: type, apply: Apply) -> Callable[...
     return run
 
 
-def check_norm(name: str, cell: Cell, norm: str) -> None:
+def check_norm(name: str, cell: CellName, norm: str) -> None:
     """Raises UsageError for a norm that a layer of another library cannot have."""
     check_variant(cell, norm, name)
     if norm == "batch":
@@ -53,7 +53,7 @@ def check_norm(name: str, cell: Cell, norm: str) -> None:
         raise UsageError(f"[{name}] norm: expected 'none', which has the recurrent bias here, found 'recurrent-bias'")
 
 
-def sequence(cell: Cell, norm: str, eps: float, reverse: bool = False, bias: bool = True, mask: bool = False,
+def sequence(cell: CellName, norm: str, eps: float, reverse: bool = False, bias: bool = True, mask: bool = False,
              ) -> Callable[..., Sequence[Tensor]]:
     """A cell over a sequence, as a pure function of x, the states, w_x, w_h, the bias and the mask if it has them, and
     the norms' parameters.
@@ -61,7 +61,7 @@ def sequence(cell: Cell, norm: str, eps: float, reverse: bool = False, bias: boo
     Shape:
         x (T, B, in), states (B, H), w_x (in, gates * H), w_h (H, gates * H) -> hidden states (T, B, H), last states.
     """
-    operator, states, names = getattr(ops, cell), 2 if cell == "lstm" else 1, list(norm_shapes(cell, norm, 1))
+    operator, states, names = getattr(ops, cell), len(CELLS[cell].states), list(norm_shapes(cell, norm, 1))
 
     def walk(x: Tensor, *arrays: Tensor) -> Sequence[Tensor]:
         rest = iter(arrays)

@@ -22,7 +22,7 @@ from duoln.core import Tensor
 from duoln.core.arguments import described, name_of
 from duoln.core.gradient import pullback
 from duoln.errors import DtypeError, GradientError, ShapeError, UsageError
-from duoln.ops.recurrent.variants import GATES, Cell, has_bias, norm_shapes
+from duoln.ops.recurrent.variants import CELLS, CellName, has_bias, norm_shapes
 from duoln.runtime import backend
 
 __all__ = ["GRU", "LSTM", "RNN", "AddLayerNorm", "AddRMSNorm", "LayerNorm", "RMSNorm", "differentiable"]
@@ -106,7 +106,7 @@ def _walk(*settings: Any) -> Callable[..., Sequence[Tensor]]:
 class _Recurrent:
     """The part of a layer that calls duoln: mixed into the class of mlx.nn that has its weights and their names."""
 
-    cell: Cell
+    cell: CellName
     norm: str
     eps: float
     hidden_size: int
@@ -132,7 +132,7 @@ class _Recurrent:
         whole = x.reshape(*batch, *x.shape[-2:]).swapaxes(0, 1)
         first = [mx.zeros((*batch, self.hidden_size), x.dtype) if s is None else s.reshape(*batch, self.hidden_size)
                  for s in states]
-        biases = [mx.zeros(GATES[self.cell] * self.hidden_size, w_x.dtype) if bias is None else bias]
+        biases = [mx.zeros(CELLS[self.cell].gates * self.hidden_size, w_x.dtype) if bias is None else bias]
         biases = biases if has_bias(self.cell, norm) else []
         hidden, *last = apply(_walk(self.cell, norm, self.eps, False, bool(biases)),
                               [whole, *first, w_x.T, w_h.T, *biases, *norms])

@@ -64,23 +64,21 @@ def build_parser(word: str | None = None) -> argparse.ArgumentParser:
     from duoln.cli import (
         bench,
         compare,
-        data,
-        evaluate,
         facts,
         find_rate,
         help,
         kernels,
         listing,
         new_task,
+        one_task,
         report,
         run,
-        sample,
-        summary,
+        trained,
     )
 
-    listing.add_commands(commands)
-    facts.add_commands(commands)
-    for part in (run, report, summary, find_rate, sample, evaluate, data, new_task, bench, compare, kernels, help):
+    for part in (listing, facts, trained):
+        part.add_commands(commands)
+    for part in (run, report, one_task, find_rate, new_task, bench, compare, kernels, help):
         part.add_command(commands)
     if word not in (*commands.choices, "--version"):
         add_commands_of_plugins(commands, word)

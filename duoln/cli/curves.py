@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 CURVES = ("curves.csv", "curves.png")
 LAYERS = ("norm_stats.csv", "norm_stats.png")
-"""Of runs that watched the statistics of their layers."""
+"""Files of runs that watched the statistics of their layers."""
 _BESIDE = 4
 """The most runs that one picture of the layers shows."""
 

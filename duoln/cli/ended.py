@@ -1,4 +1,4 @@
-"""What a command of `duoln run` shows at its end: tables, files of curves, JSON."""
+"""The output of `duoln run` at its end: tables, files of curves, JSON."""
 
 from __future__ import annotations
 

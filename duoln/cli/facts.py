@@ -38,7 +38,7 @@ def add_plugin_option(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_of(task: Task, args: argparse.Namespace) -> dict[str, Any]:
-    """What `--set` asks for, as text.
+    """The settings that `--set` asks for, as text.
 
     Raises:
         UsageError: no KEY=VALUE, or the key is no setting of the task but an option of the command.
@@ -144,7 +144,7 @@ def _doctor(args: argparse.Namespace) -> int:
 
 
 def _of_proofs(verdicts: list[dict[str, str]], info: dict[str, str]) -> Iterator[str]:
-    """How many rules were proved on this device, and all that is known of those that were set aside."""
+    """The number of rules proved on this device, and all that is known of those that were set aside."""
     wrong = [v for v in verdicts if v["state"] == "set aside"]
     if verdicts:
         proved = sum(v["state"] == "proved" for v in verdicts)

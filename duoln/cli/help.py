@@ -21,7 +21,7 @@ _LINK = re.compile(r"(!?)\[([^\]]+)\]\((?!https?:)([^)#]*)(?:#[^)]*)?\)")
 
 
 class _Topics(tuple[str, ...]):
-    """What a shell completes after `duoln help`: the pages. Other words are searched for."""
+    """The words that a shell completes after `duoln help`: the pages. Other words are searched for."""
 
     def __contains__(self, word: object) -> bool:
         return True

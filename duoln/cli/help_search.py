@@ -1,4 +1,4 @@
-"""Where a word is in the documentation: lines of the pages, and public names with their first sentences."""
+"""Searches the documentation for words: lines of the pages, and public names with their first sentences."""
 
 from __future__ import annotations
 

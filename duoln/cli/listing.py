@@ -1,4 +1,4 @@
-"""`duoln list`, the tasks, and `duoln show TASK`, what one of them can be told.
+"""`duoln list`, the tasks, `duoln show TASK`, what one of them can be told, and `duoln data prepare`, for its corpus.
 
 No name is cut or broken, because names are typed: where the terminal is narrow, the table of tasks is lines.
 """
@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from duoln.cli import facts
-from duoln.cli.sample import options_of
+from duoln.cli.trained import options_of
+from duoln.errors import DataMissingError
+from duoln.system.paths import path_argument
 
 if TYPE_CHECKING:
     from duoln.tasks.settings import Setting
@@ -21,7 +23,7 @@ _INDENT = "    "
 
 
 def add_commands(commands: Any) -> None:
-    """Add `list` and `show` to the command line."""
+    """Add `list`, `show` and `data` to the command line."""
     listing = commands.add_parser("list", help="the tasks, with their variants and presets")
     listing.add_argument("--json", action="store_true", help="as one JSON object on stdout")
     facts.add_plugin_option(listing)
@@ -32,6 +34,16 @@ def add_commands(commands: Any) -> None:
     show.add_argument("--json", action="store_true", help="as one JSON object on stdout")
     facts.add_plugin_option(show)
     show.set_defaults(run=_show)
+
+    data = commands.add_parser("data", help="prepare a corpus of your own for a task")
+    kinds = data.add_subparsers(dest="kind", metavar="KIND", required=True)
+    prepare = kinds.add_parser("prepare", help="read a corpus as it is distributed, write what the task reads")
+    prepare.add_argument("task")
+    prepare.add_argument("--from", type=path_argument, required=True, metavar="DIR", dest="source", help="the corpus")
+    facts.add_plugin_option(prepare)
+    prepare.add_argument("--out", type=path_argument, metavar="DIR",
+                         help="a folder like DUOLN_DATA (default: the first one of DUOLN_DATA, else the cache)")
+    prepare.set_defaults(run=_prepare)
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -136,3 +148,17 @@ def _wrapped(text: str, indent: str = "") -> str:
     width = console.width()
     return textwrap.fill(words, width or len(indent + words) + 1, initial_indent=indent,
                          subsequent_indent=indent or "  ", break_long_words=False, break_on_hyphens=False)
+
+
+def _prepare(args: argparse.Namespace) -> int:
+    from duoln.cli import console
+    from duoln.data import cache_folder, data_folders
+    from duoln.tasks.registry import find_task
+
+    task = find_task(args.task, args.plugins)
+    if not args.source.exists():
+        raise DataMissingError(f"{args.source}: expected the corpus of {task.name}, found nothing there")
+    target = args.out or [*data_folders(), cache_folder()][0]
+    for path in task.prepare(args.source, target):
+        console.say(f"wrote {path}")
+    return 0

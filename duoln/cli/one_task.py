@@ -1,9 +1,9 @@
-"""What the commands that take one variant of a task have in common: the options that name it, and its configuration."""
+"""The commands that take one variant of a task: `duoln summary TASK`, the options that name it, its configuration."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from duoln.cli import facts
 from duoln.errors import UsageError
@@ -11,6 +11,35 @@ from duoln.errors import UsageError
 if TYPE_CHECKING:
     from duoln.tasks.task import Config, Task
     from duoln.tasks.values import Splits
+
+
+def add_command(commands: Any) -> None:
+    """Add `summary` to the command line."""
+    parser = commands.add_parser("summary", help="the layers of a task's model: shapes, parameters and memory, for the "
+                                                 "first training batch")
+    add_options(parser)
+    parser.add_argument("--json", action="store_true", help="as one JSON object on stdout")
+    parser.set_defaults(run=_summary)
+
+
+def _summary(args: argparse.Namespace) -> int:
+    from duoln import runtime
+    from duoln.cli import console
+    from duoln.randomness import Stream
+    from duoln.training.summary import summary_of
+
+    task, variant, cfg, splits = configured(args)
+    backend = runtime.backend("numpy")
+    model, batch = task.model(cfg), runtime.to_tensors(splits.train(0), backend)
+    params = runtime.to_tensors(model.init(Stream(cfg.seed, "init")), backend)
+    made = summary_of(model, params, lambda p: task.loss(model, p, batch))
+    if args.json:
+        console.put_json({"task": task.name, "variant": variant, "dataset": splits.dataset._asdict(),
+                          "batch_size": cfg.batch_size, **made._asdict(), "rows": [row._asdict() for row in made.rows]})
+        return 0
+    console.put(f"{task.title}, {variant}: the loss of a batch of {cfg.batch_size}\n\n"
+                + (made.text(console.width()) if console.width() else made.text()))
+    return 0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +89,7 @@ def say_absent() -> None:
 
 
 def say_data(splits: Splits) -> None:
-    """What a run is trained on, and what its task remarks about it."""
+    """Say which data a run is trained on, and what its task remarks about them."""
     from duoln.cli import console
 
     console.say(f"data: {splits.dataset.label}", style="" if splits.dataset.provenance == "original" else "yellow")

@@ -136,7 +136,7 @@ def add_commands_of_plugins(commands: Any, word: str | None) -> None:
 
 
 def wants_json(words: Sequence[str]) -> bool:
-    """Whether a command line asks for JSON on stdout; the command line may be wrong.
+    """True if a command line asks for JSON on stdout; the command line may be wrong.
 
     `--json` may be abbreviated; for `bench` it takes a file, and the file `-` is stdout.
     """

@@ -1,9 +1,12 @@
-"""What a command of `duoln run` is to train, with which settings, and in which folders."""
+"""Plans a command of `duoln run`: the runs, their settings and folders, and the command that goes on with them."""
 
 from __future__ import annotations
 
+import argparse
 import os
-from collections.abc import Iterable, Mapping
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +20,9 @@ if TYPE_CHECKING:
     from duoln.tasks.task import Config, Task
 
 RUNS = Path("runs")
-"""Where commands without --out put their runs."""
+"""The folder of the runs of commands without --out."""
+BY_LAUNCH = ["--ranks", "duoln"]
+"""The words that `duoln run --ranks N` adds to the command lines of its processes."""
 
 
 def begun(task: Task, asked: Command) -> tuple[dict[Job, Command], dict[Job, Config]]:
@@ -110,7 +115,7 @@ def newest_folder(task: Task) -> Path:
 
 def resumed(task: Task, top: Path, asked: Command,
             usual: str | None) -> tuple[dict[Job, Command], dict[Job, Config]]:
-    """What each run is to be, and what the command goes on with: each run's own settings.
+    """The plan of each run, and the settings with which the command goes on: each run's own.
 
     A run that the earlier command had not begun gets the preset and the settings that it was to have; one that the
     command was not to make gets those of the others.
@@ -191,3 +196,27 @@ def backend_before(top: Path, runs: Iterable[Job]) -> str | None:
             name = saved.notes.get("identity", {}).get("backend")
             return name if name in runtime.CHOICES and runtime.probe(name).backend is not None else None
     return None
+
+
+def resume_command(words: Sequence[str], out: Path | None) -> str:
+    """The whole command, quoted for a shell, indented by four columns, by which `console.say` leaves it in one line.
+
+    Args:
+        words: the command line of this process.
+        out: the run folder; None stands for the newest of the task.
+    """
+    given = list(words[:-2] if list(words[-2:]) == BY_LAUNCH else words)
+    old = argparse.ArgumentParser(add_help=False)
+    old.add_argument("--resume")
+    old.add_argument("--out")
+    _, kept = old.parse_known_args(given)
+    return "    " + shlex.join([*_program(), *kept, "--resume", "auto", *([] if out is None else ["--out", str(out)])])
+
+
+def _program() -> list[str]:
+    """The words that started this process: a command, `python -m MODULE`, or `python FILE`."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is not None:
+        module = spec.name.removesuffix(".__main__")
+        return ["duoln"] if module == "duoln" else ["python", "-m", module]
+    return ["python", sys.argv[0]] if sys.argv[0].endswith(".py") else [Path(sys.argv[0]).name]

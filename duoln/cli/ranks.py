@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from duoln.cli import streams
-from duoln.cli.going_on import BY_LAUNCH, resume_command
+from duoln.cli.planned import BY_LAUNCH, resume_command
 from duoln.errors import RankError, UsageError
 
 if TYPE_CHECKING:
-    from duoln.distributed.place import Place
+    from duoln.distributed.rank_info import RankInfo
 
 _MOST = 64
 
 
 def parse_ranks(word: str) -> int | str:
     """The value of --ranks: a number of processes, or the launcher that has started them."""
-    from duoln.distributed.place import LAUNCHERS
+    from duoln.distributed.rank_info import LAUNCHERS
 
     if word == "auto" or word in LAUNCHERS:
         return word
@@ -31,25 +31,25 @@ def parse_ranks(word: str) -> int | str:
         raise argparse.ArgumentTypeError(f"expected a number, auto, {', '.join(LAUNCHERS)}; found {word!r}") from None
 
 
-def take_place(launcher: str) -> Place | None:
-    """The place of this process among those that a launcher started; None if there is only this one.
+def take_rank(launcher: str) -> RankInfo | None:
+    """The rank of this process among those that a launcher started; None if there is only this one.
 
     Raises:
         UsageError: the variables of the launcher are incomplete or contradict each other.
     """
     from duoln.cli import console
     from duoln.distributed.launching import end_with_launcher
-    from duoln.distributed.place import choose_gpu, find_place
+    from duoln.distributed.rank_info import choose_gpu, find_rank
 
     end_with_launcher()
-    place = find_place(launcher)
-    if place is None:
+    info = find_rank(launcher)
+    if info is None:
         console.say("ranks: one process alone")
         return None
-    if place.local_rank is not None:
-        choose_gpu(place.local_rank)
-    console.say(f"ranks: this is rank {place.rank} of {place.size}; they meet at {place.meeting}")
-    return place
+    if info.local_rank is not None:
+        choose_gpu(info.local_rank)
+    console.say(f"ranks: this is rank {info.rank} of {info.size}; they meet at {info.meeting}")
+    return info
 
 
 def launch(count: int, args: argparse.Namespace) -> int:
@@ -64,9 +64,9 @@ def launch(count: int, args: argparse.Namespace) -> int:
     """
     from duoln import runtime
     from duoln.cli import console
-    from duoln.distributed.group import check_engine
+    from duoln.distributed.joining import check_engine
     from duoln.distributed.launching import Children
-    from duoln.distributed.place import choose_gpu
+    from duoln.distributed.rank_info import choose_gpu
     from duoln.system.stopping import exit_code
 
     if not 1 <= count <= _MOST:

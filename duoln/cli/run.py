@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from duoln.cli import facts, planned
 from duoln.cli.ended import Ended, show_ended
-from duoln.cli.going_on import resume_command
 from duoln.cli.guard import as_document, guarded
 from duoln.cli.one_task import say_absent, say_data
 from duoln.cli.parser import Parser
-from duoln.cli.ranks import launch, parse_ranks, take_place
+from duoln.cli.ranks import launch, parse_ranks, take_rank
 from duoln.errors import DivergedError, DuolnError, MemoryExhaustedError, UsageError
 from duoln.system.paths import path_argument
 
 if TYPE_CHECKING:
-    from duoln.distributed.place import Place
+    from duoln.distributed.rank_info import RankInfo
     from duoln.distributed.ranks import Ranks
     from duoln.runs.settings import Command, Job
     from duoln.tasks.events import Listener
@@ -136,15 +135,15 @@ def _run(args: argparse.Namespace) -> int:
     for option, is_given in (("--debug-nans", args.debug_nans), ("--watch", args.watch is not None)):
         if args.ranks != 1 and is_given:
             raise UsageError(f"[ranks] {option} wants one process: run without --ranks")
-    place = take_place(args.ranks) if isinstance(args.ranks, str) else None
+    info = take_rank(args.ranks) if isinstance(args.ranks, str) else None
     if isinstance(args.ranks, int) and args.ranks != 1:
         return launch(args.ranks, args)
     return run_variants(task, args, Command(names, args.preset, facts.settings_of(task, args), []), None,
-                        args.plugins, place)
+                        args.plugins, info)
 
 
 def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: str | None = None,
-                 plugins: Sequence[str] | None = None, place: Place | None = None) -> int:
+                 plugins: Sequence[str] | None = None, info: RankInfo | None = None) -> int:
     """Train some variants of a task one after another, then show, draw and print their results.
 
     Args:
@@ -153,7 +152,7 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
         asked: the variants, preset and settings that the command line names; no variants are all of them.
         usual: the preset of a run for which none is named.
         plugins: the plug-ins that may listen.
-        place: the place of this process among several that train each model together.
+        info: the rank of this process among several that train each model together.
 
     Raises:
         TaskError: the task's own code failed.
@@ -178,7 +177,7 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
     given = facts.given_by_options(args, asked.settings, "seed", "epochs", "batch_size")
     seeds = given.pop("seed", [])
     asked = asked._replace(settings={**asked.settings, **given}, seeds=seeds)
-    follows = place is not None and place.rank > 0
+    follows = info is not None and info.rank > 0
     asked = asked._replace(precision=args.precision)
     top = Path()
     wishes: Mapping[Job, Command] = {}
@@ -193,10 +192,10 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
             console.say(f"going on in {top}")
         wishes, configs = planned.resumed(task, top, asked, usual)
     precisions = {} if follows else planned.precisions(top, wishes, args.precision)
-    before = planned.backend_before(top, configs) if args.resume and place is None else None
+    before = planned.backend_before(top, configs) if args.resume and info is None else None
     backend, why = runtime.choose(args.backend or before)
     console.say(f"backend: {why}")
-    ranks = join_ranks(place, backend, console.say) if place else None
+    ranks = join_ranks(info, backend, console.say) if info else None
     if ranks is not None:
         configs, precisions = _of_first(task, ranks, configs, precisions, args.precision)
     for word in dict.fromkeys(precisions.values()):
@@ -232,7 +231,7 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
             figures = train_in_folder(trainer, top / job.name, [display, *loggers(top / job.name), *listeners],
                                       args.resume is not None, args.resume != "anyway", watch)
         except Interrupted as end:
-            stop = Interrupted(f"{end}; go on with\n{resume_command(args.words, top)}", end.number)
+            stop = Interrupted(f"{end}; go on with\n{planned.resume_command(args.words, top)}", end.number)
             ended.append(Ended(job, splits.dataset, "interrupted", trainer.result()))
             show_ended(task, backend, ended, top, args.json, as_document(stop, str(stop), stop.exit_code))
             raise stop from None
@@ -263,7 +262,7 @@ def _together(failures: Mapping[str, DuolnError]) -> DuolnError | None:
 
 
 def _loggers(name: str | None, say: Callable[[str], None]) -> Callable[[Path], list[Listener]]:
-    """What makes the listeners of --log-to for the folder of a run.
+    """A function that makes the listeners of --log-to for the folder of a run.
 
     Raises:
         UsageError: the package that writes the files is missing.

@@ -1,4 +1,4 @@
-"""What `duoln list` says of a task beside its names: whether its data are there, and how long a preset takes."""
+"""Facts about a task for `duoln list`: whether its data are there, and how long a preset takes."""
 
 from __future__ import annotations
 

@@ -76,6 +76,8 @@ def called(op: Op[..., Any]) -> Callable[..., Any]:
     for each in attributes(function):
         known[f"of_{each.name}"] = each
         lines += [f"if not ({each.test}):", f"    {each.name} = of_{each.name}.check(op.name, {each.name})"]
+    if not lines and not _is_empty(function):
+        return function
     target = "op.apply" if _is_empty(function) else "function"
     by_place = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
     if target == "op.apply":  # what is no array is an attribute

@@ -46,7 +46,7 @@ def pullback(fn: Callable[..., Any], params: Any, *args: Any) -> tuple[Any, Call
         if not isinstance(leaf, Tensor):
             raise DtypeError(f"[value_and_grad] parameter '{path}': expected a duoln.Tensor, found "
                              f"{described(leaf)}; {how_to_wrap(leaf)}")
-        if leaf.dtype not in REALS:
+        if leaf.data.dtype not in leaf.backend.wide and leaf.dtype not in REALS:
             raise DtypeError(f"[value_and_grad] parameter '{path}': expected a float dtype, found {leaf.dtype}")
         tracked = Tensor(leaf.data, leaf.backend, tape.new_place())
         leaves.append(tracked)

@@ -29,7 +29,8 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+from math import inf
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import numpy as np
 
@@ -108,6 +109,8 @@ class Op(Generic[P, R]):
         self.like = None if self.spec is None else self.spec.like
         self._composed: Rule | None = None
         self._rules: dict[str, list[Rule]] = {}
+        self._least: dict[str, int] = {}
+        """The least number of values for which a backend has a rule other than the composed one."""
         self.__module__ = function.__module__
         self.__doc__ = doc or function.__doc__
         if name is not None:
@@ -158,6 +161,7 @@ class Op(Generic[P, R]):
             self._composed = rule
         else:
             self._rules.setdefault(backend, []).insert(0, rule)
+            self._least[backend] = min(self._least.get(backend, rule.least), rule.least)
 
     def rules(self, backend: str) -> list[Rule]:
         """The rules of this op on one backend, in the order in which they are tried."""
@@ -179,11 +183,14 @@ class Op(Generic[P, R]):
 
     def _of_wide(self, backend: Backend, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> Rule:
         """The rule that runs on these arrays, none of which has 16 bits."""
-        fused = self._rules.get(backend.name)
-        if fused is not None and not _composed_only.get():
+        if not _composed_only.get():
             size = getattr(arrays[0], "size", 0)
-            for rule in fused:
-                if rule.least <= size and self._refusal(rule, backend, arrays, attrs) is None:
+            for rule in self._rules.get(backend.name, ()):
+                if rule.least > size:
+                    continue
+                if rule.supports is not None and rule.supports(backend, *arrays, **attrs) is not None:
+                    continue
+                if backend.proofs is None or backend.proofs.reason(self.name, rule, arrays, attrs) is None:
                     return rule
         if self._composed is None:
             raise DuolnError(f"[{self.name}] has no composed rule")
@@ -262,8 +269,11 @@ class Op(Generic[P, R]):
             elif arg.backend is not backend:
                 raise MixedBackendError(f"[{self.name}] expected one backend, found "
                                         f"{backend.name} and {arg.backend.name}")
-            elif native.dtype != dtype:
-                is_mixed = True
+            elif native.dtype != dtype and (native.dtype in backend.wide or native.dtype in backend.narrow):
+                if dtype in backend.wide or dtype in backend.narrow:
+                    is_mixed = True
+                else:
+                    dtype = native.dtype
             node = arg.node
             if node is not None and not node.tape.closed:
                 if tape is not None and tape is not node.tape:
@@ -275,6 +285,8 @@ class Op(Generic[P, R]):
             raise DtypeError(f"[{self.name}] expected a duoln.Tensor among the arguments, found none")
         if dtype in backend.narrow or (is_mixed and self._has_narrow(args)):
             rule = self._of_narrow(backend, natives, attrs)
+        elif getattr(natives[0], "size", 0) < self._least.get(backend.name, inf) and self._composed is not None:
+            rule = self._composed
         else:
             rule = self._of_wide(backend, natives, attrs)
         if backend.lazy:
@@ -295,18 +307,18 @@ class Op(Generic[P, R]):
             raise UsageError(f"[{self.name}] rule '{rule.name}': expected the pair (value, what the gradient needs) of "
                              f"forward, found {described(computed)}")
         out, saved = computed
-        if tape is not None and self._has_gradient(rule, out, backend):
-            result: R = _record(tape, rule, args, out, saved, backend)
-            return result
-        if isinstance(out, tuple):
-            return cast(R, tuple([Tensor(o, backend) for o in out]))
-        return cast(R, Tensor(out, backend))
+        if tape is not None:
+            if rule.vjp is not None:
+                result: R = _record(tape, rule, args, out, saved, backend)
+                return result
+            self._check_constant(rule, out, backend)
+        made: Any = tuple([Tensor(o, backend) for o in out]) if isinstance(out, tuple) else Tensor(out, backend)
+        return made  # type: ignore[no-any-return]
 
-    def _has_gradient(self, rule: Rule, out: Any, backend: Backend) -> bool:
-        """Whether the result has a derivative by the inputs; the result of a comparison is a constant."""
-        if rule.vjp is None and any(backend.dtype(o) in REALS for o in (out if isinstance(out, tuple) else (out,))):
+    def _check_constant(self, rule: Rule, out: Any, backend: Backend) -> None:
+        """Raises GradientError for floats of a rule without a gradient; the result of a comparison is a constant."""
+        if any(backend.dtype(o) in REALS for o in (out if isinstance(out, tuple) else (out,))):
             raise GradientError(f"[{self.name}] rule '{rule.name}' has no gradient; pass it stop_gradient(x)")
-        return rule.vjp is not None
 
     def _has_narrow(self, args: Sequence[Any]) -> bool:
         """Whether a tensor has 16 bits. Raises DtypeError if the float dtypes do not belong together."""
@@ -329,18 +341,21 @@ class _Stopped(BaseException):
 
 def _record(tape: Tape, rule: Rule, args: Sequence[Any], out: Any, saved: Any, backend: Backend) -> Any:
     """Record one call of an op on the tape; returns the outputs as tensors with places on it."""
-    inputs = tuple([
-        a.node.place if isinstance(a, Tensor) and a.node is not None and not a.node.tape.closed else None
-        for a in args
-    ])
-    for place in inputs:
-        if place is not None:
-            tape.uses[place] += 1
-    outs = out if isinstance(out, tuple) else (out,)
-    nodes = [tape.new_place() for _ in outs]
-    tape.records.append(Record(rule, saved, inputs, tuple([n.place for n in nodes]), isinstance(out, tuple)))
-    tensors = tuple([Tensor(o, backend, node) for o, node in zip(outs, nodes, strict=True)])
-    return tensors if isinstance(out, tuple) else tensors[0]
+    uses, inputs = tape.uses, []
+    for a in args:
+        node = a.node if isinstance(a, Tensor) else None
+        if node is None or node.tape.closed:
+            inputs.append(None)
+        else:
+            inputs.append(node.place)
+            uses[node.place] += 1
+    if not isinstance(out, tuple):
+        node = tape.new_place()
+        tape.records.append(Record(rule, saved, inputs, (node.place,), False))
+        return Tensor(out, backend, node)
+    nodes = [tape.new_place() for _ in out]
+    tape.records.append(Record(rule, saved, inputs, [n.place for n in nodes], True))
+    return tuple([Tensor(o, backend, node) for o, node in zip(out, nodes, strict=True)])
 
 
 @overload

@@ -7,6 +7,7 @@ a record. The tape holds native arrays only.
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,8 +31,8 @@ class Record(NamedTuple):
 
     rule: Rule
     saved: Any
-    inputs: tuple[int | None, ...]
-    outputs: tuple[int, ...]
+    inputs: Sequence[int | None]
+    outputs: Sequence[int]
     is_tuple: bool
 
 
@@ -96,27 +97,31 @@ class Tape:
             for index in outputs:
                 if index in pools:
                     flush(index)
-            gouts = tuple([finished(index) for index in outputs])
+            gouts = tuple([finished(index) if index in stored else gradients[index] for index in outputs])
+            if not any([g is not None for g in gouts]):
+                continue
             for index in outputs:
                 gradients[index] = None  # no later record reads it
-            if all(g is None for g in gouts):
-                continue
             gout = gouts if is_tuple else gouts[0]
-            # The gradient of a weight that T time steps use costs one product over all T, not T products.
-            pooled = {i: place for i in rule.pooled
-                      if i < len(inputs) and (place := inputs[i]) is not None and self.uses[place] > 1}
-            for argument, place in pooled.items():
-                pools.setdefault(place, {}).setdefault((rule, argument), []).append((saved, gout))
-            needs = tuple([index is not None and i not in pooled for i, index in enumerate(inputs)])
-            if any(needs):
+            needs = tuple([index is not None for index in inputs])
+            for i in rule.pooled:  # the gradient of a weight that T time steps use costs one product, not T
+                place = inputs[i] if i < len(inputs) else None
+                if place is not None and self.uses[place] > 1:
+                    needs = (*needs[:i], False, *needs[i + 1:])
+                    pools.setdefault(place, {}).setdefault((rule, i), []).append((saved, gout))
+            if True in needs:
                 assert rule.vjp is not None
                 results = rule.vjp(backend, saved, gout, needs)
                 if not isinstance(results, tuple | list) or len(results) != len(needs):
                     raise GradientError(f"[vjp] rule '{rule.name}': expected a tuple of {len(needs)} gradients, one "
                                         f"for each array, found {described(results)}")
                 for target, need, gradient in zip(inputs, needs, results, strict=True):
-                    if need and target is not None:
+                    if not need or target is None:
+                        continue
+                    if gradients[target] is None and target not in stored:
+                        gradients[target] = gradient
+                    else:
                         accumulate(target, gradient)
         for index in list(pools):
             flush(index)
-        return [finished(index) for index in range(len(gradients))]
+        return [finished(index) for index in range(len(gradients))] if stored else gradients

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any
-
-
-class _Lines(list[str]):
-    """The rows that a writer of Python's module `csv` has made."""
-
-    def write(self, line: str) -> None:
-        """Take a row."""
-        self.append(line)
 
 
 def csv_text(rows: Iterable[Sequence[Any]]) -> str:
@@ -21,6 +14,6 @@ def csv_text(rows: Iterable[Sequence[Any]]) -> str:
     Python quotes the characters of the writer's own line end alone: rows are made with "\r\n", and end with "\n". Half
     of a character (a lone surrogate), which UTF-8 does not have, is written as its number.
     """
-    lines = _Lines()
-    csv.writer(lines, lineterminator="\r\n").writerows(rows)
+    lines: list[str] = []
+    csv.writer(SimpleNamespace(write=lines.append), lineterminator="\r\n").writerows(rows)
     return "".join(line.removesuffix("\r\n") + "\n" for line in lines).encode(errors="backslashreplace").decode()

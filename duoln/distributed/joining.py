@@ -1,9 +1,10 @@
-"""Makes a process that knows its place a member of the group that trains."""
+"""The join of a process to the group that trains one model: meeting, engine, and a check of both."""
 
 from __future__ import annotations
 
 import contextlib
 import faulthandler
+import importlib
 import os
 import secrets
 import sys
@@ -13,21 +14,22 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from duoln.backends.protocol import Backend
-from duoln.distributed.group import Group, check_engine, join
 from duoln.distributed.meeting import Meeting, meet
-from duoln.distributed.place import Place
-from duoln.distributed.ranks import Ranks
-from duoln.errors import RankError
+from duoln.distributed.rank_info import RankInfo
+from duoln.distributed.ranks import Group, Ranks
+from duoln.errors import RankError, UsageError
 
+ENGINES = {"mlx": "ring", "cupy": "nccl"}
+"""The module with the engine of each array library. It has a function `join(meeting)`, which returns a `Group`."""
 ENGINE_SECONDS = 60.0
-"""How long an engine may take to connect ranks that have met; MLX's ring tries for half of that."""
+"""The time limit of an engine that connects ranks that have met; MLX's ring tries for half of that."""
 
 
-def join_ranks(place: Place, backend: Backend, tell: Callable[[str], None]) -> Ranks:
+def join_ranks(info: RankInfo, backend: Backend, tell: Callable[[str], None]) -> Ranks:
     """Meet the other ranks, connect the engine, and check that it connects the processes that have met.
 
     Args:
-        place: which rank this process is.
+        info: the rank of this process, and the meeting point.
         backend: where to compute.
         tell: called with a sentence about each refused connection.
 
@@ -36,15 +38,43 @@ def join_ranks(place: Place, backend: Backend, tell: Callable[[str], None]) -> R
         RankError: the others cannot be reached, or the engine has connected a process that is not one of them.
     """
     check_engine(backend.name)
-    meeting = meet(place, backend.name, tell)
+    meeting = meet(info, backend.name, tell)
     try:
-        with time_limit(ENGINE_SECONDS, f"[ranks] rank {place.rank}: the engine of {backend.name} did not connect all "
-                        f"{place.size} ranks within {ENGINE_SECONDS:g} s"):
-            group = join(backend.name, meeting)
+        with time_limit(ENGINE_SECONDS, f"[ranks] rank {info.rank}: the engine of {backend.name} did not connect all "
+                        f"{info.size} ranks within {ENGINE_SECONDS:g} s"):
+            group = connect(backend.name, meeting)
             check_members(group, backend, meeting)
     finally:
         meeting.close()
     return Ranks(group, backend)
+
+
+def check_engine(library: str) -> None:
+    """Check that there is an engine for an array library.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if library not in ENGINES:
+        raise UsageError(f"[ranks] expected a backend of {', '.join(ENGINES)}, found {library}: it has no engine that "
+                         f"adds arrays over processes; say --backend {next(iter(ENGINES))}")
+
+
+def connect(library: str, meeting: Meeting) -> Group:
+    """Join the group of all processes that have met; returns when all are connected.
+
+    Raises:
+        UsageError: the library has no engine.
+        RankError: the engine is not installed, or the others cannot be reached.
+    """
+    check_engine(library)
+    engine = ENGINES[library]
+    try:
+        module = importlib.import_module(f"duoln.distributed.{engine}")
+    except ImportError as error:
+        raise RankError(f"[ranks] the engine {engine} of {library} cannot be loaded: {error}") from error
+    group: Group = module.join(meeting)
+    return group
 
 
 def check_members(group: Group, backend: Backend, meeting: Meeting) -> None:

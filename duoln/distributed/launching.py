@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, MutableMapping, Sequence
 from pathlib import Path
 
-from duoln.distributed.place import COUNT, LAUNCHERS, LISTENER, MEETING, RANK, TOKEN
+from duoln.distributed.rank_info import COUNT, LAUNCHERS, LISTENER, MEETING, RANK, TOKEN
 from duoln.errors import RankError, UsageError
 from duoln.system import processes
 from duoln.system.cores import start_thread

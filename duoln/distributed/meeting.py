@@ -26,25 +26,25 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from duoln.distributed.place import Place
+from duoln.distributed.rank_info import RankInfo
 from duoln.errors import RankError, UsageError
 from duoln.system.cores import start_thread
 
 MEETING_SECONDS = 300.0
-"""How long a rank waits for the others to be started."""
+"""The time for which a rank waits for the others to be started."""
 SILENT_SECONDS = 10.0
-"""After how much waiting a rank says for whom it waits."""
+"""The time after which a waiting rank names the missing ones."""
 PROOF_SECONDS = 10.0
-"""How long a connection may take to prove that it knows the token."""
-MOST_STRANGERS = 64
-"""How many connections, in addition to those of the ranks, may be in the handshake at one time."""
+"""The time limit of a connection's handshake."""
+MOST_HANDSHAKES = 64
+"""The largest number of handshakes at one time, in addition to those of the ranks."""
 
 _NONCE_BYTES = _PROOF_BYTES = 32
 _LONGEST_MESSAGE = 1 << 20
 _POLL_SECONDS = 0.05
 
 
-class Stranger(Exception):
+class AuthenticationError(Exception):
     """The other end does not know the token, or does not follow the protocol."""
 
 
@@ -56,7 +56,7 @@ class Channel:
         key: known to both ends, and of this connection alone.
         names: the names of this end and of the other end. They are part of the hash of a message, so that it cannot be
             sent back.
-        deadline: when to give up waiting, as of `time.monotonic`.
+        deadline: the end of all waits, a time of `time.monotonic`.
     """
 
     def __init__(self, connection: socket.socket, key: bytes, names: tuple[bytes, bytes], deadline: float) -> None:
@@ -77,15 +77,15 @@ class Channel:
 
         Raises:
             OSError: the other end is gone or silent.
-            Stranger: the other end did not send the message.
+            AuthenticationError: the other end did not send the message.
         """
         [length] = struct.unpack(">I", _read(self._connection, 4, self._deadline))
         if length > _LONGEST_MESSAGE:
-            raise Stranger(f"sent a message of {length} bytes")
+            raise AuthenticationError(f"sent a message of {length} bytes")
         proof = _read(self._connection, _PROOF_BYTES, self._deadline)
         body = _read(self._connection, length, self._deadline)
         if not hmac.compare_digest(proof, self._proof(self._other_name, self._received, body)):
-            raise Stranger("sent a message that was changed under way")
+            raise AuthenticationError("sent a message that was changed under way")
         self._received += 1
         return json.loads(body)
 
@@ -101,14 +101,14 @@ class Meeting:
     """All ranks of a run, connected to rank 0.
 
     Attributes:
-        rank: our number.
-        size: how many ranks there are.
+        rank: the rank of this process.
+        size: the number of ranks.
         host: the address of this machine at which the others reach it.
     """
 
-    def __init__(self, place: Place, host: str, channels: dict[int, Channel]) -> None:
-        self.rank, self.size, self.host = place.rank, place.size, host
-        self._token, self._channels = place.token, channels
+    def __init__(self, info: RankInfo, host: str, channels: dict[int, Channel]) -> None:
+        self.rank, self.size, self.host = info.rank, info.size, host
+        self._token, self._channels = info.token, channels
 
     def gather(self, value: object) -> list[Any]:
         """The values of all ranks, by rank; returns when all have given theirs.
@@ -128,7 +128,7 @@ class Meeting:
             for lost in range(1, self.size):
                 self._channels[lost].send(values)
             return values
-        except (OSError, Stranger) as error:
+        except (OSError, AuthenticationError) as error:
             self.close()  # so that the other ranks notice it at once
             raise RankError(f"[ranks] rank {self.rank} lost rank {lost} before training: {error}") from error
 
@@ -142,68 +142,68 @@ class Meeting:
             channel.close()
 
 
-def meet(place: Place, library: str, tell: Callable[[str], None], seconds: float = MEETING_SECONDS) -> Meeting:
+def meet(info: RankInfo, library: str, tell: Callable[[str], None], seconds: float = MEETING_SECONDS) -> Meeting:
     """Meet the other ranks.
 
     Args:
-        place: our number, and the address at which rank 0 listens.
+        info: our rank, and the address at which rank 0 listens.
         library: the array library, which has to be the same on all.
-        tell: called with a sentence about each stranger, and one about a long wait.
-        seconds: how long to wait for the others.
+        tell: called with a sentence about each refused connection, and one about a long wait.
+        seconds: the time for which to wait for the others.
 
     Raises:
         UsageError: two ranks have the same number, or their settings differ.
         RankError: the others did not come, or rank 0 cannot be reached or does not know the token.
     """
     deadline = time.monotonic() + seconds
-    if place.rank == 0:
+    if info.rank == 0:
         try:
-            listener = _listen(place)
+            listener = _listen(info)
         except OSError as error:
-            raise RankError(f"[ranks] rank 0 cannot listen at {place.meeting}: {error}; name an address of this "
+            raise RankError(f"[ranks] rank 0 cannot listen at {info.meeting}: {error}; name an address of this "
                             "machine and a free port") from error
         with listener, contextlib.ExitStack() as opened:
-            members = _admit(listener, place, library, tell, deadline, opened)
+            channels = _admit(listener, info, library, tell, deadline, opened)
             opened.pop_all()
-            return Meeting(place, listener.getsockname()[0], members)
+            return Meeting(info, listener.getsockname()[0], channels)
     with contextlib.ExitStack() as opened:
-        channel = _reach(place, tell, deadline)
+        channel = _reach(info, tell, deadline)
         opened.callback(channel.close)
         try:
-            channel.send({"rank": place.rank, "size": place.size, "library": library})
+            channel.send({"rank": info.rank, "size": info.size, "library": library})
             answer = channel.receive()
-        except (OSError, Stranger) as error:
-            raise RankError(f"[ranks] rank {place.rank} lost rank 0 before all had met: {error}") from error
+        except (OSError, AuthenticationError) as error:
+            raise RankError(f"[ranks] rank {info.rank} lost rank 0 before all had met: {error}") from error
         if answer != "welcome":
             raise UsageError(f"[ranks] {answer}")
         opened.pop_all()
-        return Meeting(place, channel.host, {0: channel})
+        return Meeting(info, channel.host, {0: channel})
 
 
-def _listen(place: Place) -> socket.socket:
-    if place.listener is not None:
-        return socket.socket(fileno=place.listener)
-    return socket.create_server((place.host, place.port), backlog=place.size + 16)
+def _listen(info: RankInfo) -> socket.socket:
+    if info.listener is not None:
+        return socket.socket(fileno=info.listener)
+    return socket.create_server((info.host, info.port), backlog=info.size + 16)
 
 
-def _admit(listener: socket.socket, place: Place, library: str, tell: Callable[[str], None], deadline: float,
+def _admit(listener: socket.socket, info: RankInfo, library: str, tell: Callable[[str], None], deadline: float,
            opened: contextlib.ExitStack) -> dict[int, Channel]:
     """The channels to ranks 1 to size - 1. Each connection has a thread, so that a slow one does not stop the
     others.
     """
     arrivals: queue.SimpleQueue[tuple[Channel, dict[str, Any]] | str] = queue.SimpleQueue()
-    members: dict[int, Channel] = {}
-    free = threading.Semaphore(place.size + MOST_STRANGERS)
+    channels: dict[int, Channel] = {}
+    free = threading.Semaphore(info.size + MOST_HANDSHAKES)
     listener.settimeout(_POLL_SECONDS)
     silent_until = time.monotonic() + SILENT_SECONDS
-    while len(members) < place.size - 1:
+    while len(channels) < info.size - 1:
         now = time.monotonic()
-        missing = ", ".join(str(rank) for rank in range(1, place.size) if rank not in members)
+        missing = ", ".join(str(rank) for rank in range(1, info.size) if rank not in channels)
         if now > deadline:
-            raise RankError(f"[ranks] rank 0 waited at {place.meeting} and did not meet rank {missing}; start every "
+            raise RankError(f"[ranks] rank 0 waited at {info.meeting} and did not meet rank {missing}; start every "
                             "rank with the same token and meeting point")
         if now >= silent_until:
-            tell(f"ranks: rank 0 waits at {place.meeting}, which is {listener.getsockname()[0]} here, for rank "
+            tell(f"ranks: rank 0 waits at {info.meeting}, which is {listener.getsockname()[0]} here, for rank "
                  f"{missing}, for {deadline - now:.0f} s more")
             silent_until = math.inf
         if free.acquire(timeout=_POLL_SECONDS):
@@ -212,7 +212,7 @@ def _admit(listener: socket.socket, place: Place, library: str, tell: Callable[[
             except (TimeoutError, ConnectionAbortedError):
                 free.release()
             else:
-                hear = partial(_hear, connection, address, place.token, deadline, arrivals, free)
+                hear = partial(_hear, connection, address, info.token, deadline, arrivals, free)
                 if start_thread(hear, daemon=True) is None:
                     hear()  # until then nobody else is heard
         while not arrivals.empty():
@@ -222,61 +222,61 @@ def _admit(listener: socket.socket, place: Place, library: str, tell: Callable[[
                 continue
             channel, hello = arrival
             opened.callback(channel.close)
-            objection = _objection(hello, place, library, members)
+            refusal = _refusal(hello, info, library, channels)
             with contextlib.suppress(OSError):  # a rank that has ended meanwhile is noticed at the first exchange
-                channel.send(objection or "welcome")
-            if objection:
-                raise UsageError(f"[ranks] {objection}")
-            members[hello["rank"]] = channel
-    return members
+                channel.send(refusal or "welcome")
+            if refusal:
+                raise UsageError(f"[ranks] {refusal}")
+            channels[hello["rank"]] = channel
+    return channels
 
 
 def _hear(connection: socket.socket, address: Any, token: bytes, deadline: float,
           arrivals: queue.SimpleQueue[tuple[Channel, dict[str, Any]] | str], free: threading.Semaphore) -> None:
-    """Make the handshake with one connection, and queue the member, or a sentence about the stranger."""
+    """Make the handshake with one connection, and queue its channel, or the reason against it."""
     try:
         proven_by = min(time.monotonic() + PROOF_SECONDS, deadline)
         channel = Channel(connection, _welcome(connection, token, proven_by), (b"first", b"member"), deadline)
         arrivals.put((channel, channel.receive()))
-    except (OSError, Stranger) as error:
+    except (OSError, AuthenticationError) as error:
         connection.close()
         arrivals.put(f"from {address[0]}:{address[1]}: {error}")
     finally:
         free.release()
 
 
-def _objection(hello: dict[str, Any], place: Place, library: str, members: dict[int, Channel]) -> str:
+def _refusal(hello: dict[str, Any], info: RankInfo, library: str, channels: dict[int, Channel]) -> str:
     rank = hello["rank"]
-    if hello["size"] != place.size:
-        return f"expected {place.size} ranks, as rank 0 was told; found {hello['size']} on rank {rank}"
+    if hello["size"] != info.size:
+        return f"expected {info.size} ranks, as rank 0 was told; found {hello['size']} on rank {rank}"
     if hello["library"] != library:
         return f"expected one backend on all ranks, found {library} on rank 0 and {hello['library']} on rank {rank}"
-    if rank in members or rank == 0:
+    if rank in channels or rank == 0:
         return f"expected one process a rank, found two that are rank {rank}"
     return ""
 
 
-def _reach(place: Place, tell: Callable[[str], None], deadline: float) -> Channel:
+def _reach(info: RankInfo, tell: Callable[[str], None], deadline: float) -> Channel:
     """Our channel to rank 0. Rank 0 may not listen yet, so this tries again until the deadline."""
     silent_until = time.monotonic() + SILENT_SECONDS
     while True:
         try:
-            connection = socket.create_connection((place.host, place.port), timeout=PROOF_SECONDS)
+            connection = socket.create_connection((info.host, info.port), timeout=PROOF_SECONDS)
         except OSError as error:
             now = time.monotonic()
             if now > deadline:
-                raise RankError(f"[ranks] rank {place.rank} cannot reach rank 0 at {place.meeting}: {error}") from error
+                raise RankError(f"[ranks] rank {info.rank} cannot reach rank 0 at {info.meeting}: {error}") from error
             if now >= silent_until:
-                tell(f"ranks: rank {place.rank} cannot reach rank 0 at {place.meeting} yet, and tries for "
+                tell(f"ranks: rank {info.rank} cannot reach rank 0 at {info.meeting} yet, and tries for "
                      f"{deadline - now:.0f} s more: {error}")
                 silent_until = math.inf
             time.sleep(_POLL_SECONDS)
             continue
         try:
-            key = _introduce(connection, place.token, deadline)  # rank 0 may answer strangers first
-        except (OSError, Stranger) as error:
+            key = _introduce(connection, info.token, deadline)  # rank 0 may answer other connections first
+        except (OSError, AuthenticationError) as error:
             connection.close()
-            raise RankError(f"[ranks] rank {place.rank}: who listens at {place.meeting} is not rank 0 of this run, or "
+            raise RankError(f"[ranks] rank {info.rank}: who listens at {info.meeting} is not rank 0 of this run, or "
                             f"has another token: {error}") from error
         return Channel(connection, key, (b"member", b"first"), deadline)
 
@@ -284,15 +284,15 @@ def _reach(place: Place, tell: Callable[[str], None], deadline: float) -> Channe
 # The handshake --------------------------------------------------------------------------------------------
 
 def _welcome(connection: socket.socket, token: bytes, deadline: float) -> bytes:
-    """Rank 0's side; it gives the key of this connection. The other end gives its proof first, so a stranger learns
-    nothing.
+    """Rank 0's side of the handshake; returns the key of this connection. The other end proves itself first, so that
+    one without the token learns nothing.
     """
     own = secrets.token_bytes(_NONCE_BYTES)
     connection.sendall(own)
     answer = _read(connection, _NONCE_BYTES + _PROOF_BYTES, deadline)
     nonces, proof = own + answer[:_NONCE_BYTES], answer[_NONCE_BYTES:]
     if not hmac.compare_digest(proof, _hash(token, b"member" + nonces)):
-        raise Stranger("it does not know this run's token")
+        raise AuthenticationError("it does not know this run's token")
     connection.sendall(_hash(token, b"first" + nonces))
     return _hash(token, b"channel" + nonces)
 
@@ -303,7 +303,7 @@ def _introduce(connection: socket.socket, token: bytes, deadline: float) -> byte
     own = secrets.token_bytes(_NONCE_BYTES)
     connection.sendall(own + _hash(token, b"member" + first + own))
     if not hmac.compare_digest(_read(connection, _PROOF_BYTES, deadline), _hash(token, b"first" + first + own)):
-        raise Stranger("it does not know this run's token")
+        raise AuthenticationError("it does not know this run's token")
     return _hash(token, b"channel" + first + own)
 
 

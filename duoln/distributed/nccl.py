@@ -1,4 +1,4 @@
-"""NVIDIA's NCCL through CuPy: one GPU a member. Not yet run on several GPUs; its tests run over a stand-in.
+"""NVIDIA's NCCL through CuPy: one GPU a rank. Not yet run on several GPUs; its tests run over a stand-in.
 
 `cupyx.distributed` would give NCCL's id to any process that asks. Here the meeting gives it to the ranks only, and NCCL
 refuses a process without it.
@@ -16,7 +16,7 @@ from duoln.errors import RankError
 
 
 class Nccl:
-    """A group over `cupy.cuda.nccl`. NCCL adds in one order for one size, number of members and wiring."""
+    """A group over `cupy.cuda.nccl`. NCCL adds in one order for one size, number of ranks and wiring."""
 
     def __init__(self, communicator: Any, rank: int, size: int) -> None:
         self._communicator = communicator
@@ -30,7 +30,7 @@ class Nccl:
         try:
             self._communicator.allReduce(x.data.ptr, total.data.ptr, x.size, self._dtypes[x.dtype.name], nccl.NCCL_SUM,
                                          stream.ptr)
-            stream.synchronize()  # only this call shows that a member has ended
+            stream.synchronize()  # only this call shows that a rank has ended
         except RuntimeError as error:
             raise RankError(f"[ranks] rank {self.rank} lost another rank: {error}") from error
         return total
@@ -40,7 +40,7 @@ class Nccl:
 
 
 def join(meeting: Meeting) -> Nccl:
-    """See `duoln.distributed.group.join`. Rank 0 makes NCCL's id, and the meeting sends it to all."""
+    """The engine of `duoln.distributed.joining.connect`. Rank 0 makes NCCL's id, and the meeting sends it to all."""
     if not nccl.available:
         raise RankError("[ranks] the engine nccl of cupy cannot be loaded: NCCL is not installed; "
                         "pip install nvidia-nccl-cu12")

@@ -8,17 +8,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from duoln import tree
-from duoln.backends.protocol import Backend
+from duoln.backends.protocol import Array, Backend
 from duoln.core import Tensor
 from duoln.data import Axes, Batch, count_examples, examples
-from duoln.distributed.group import Group
 from duoln.errors import UsageError
 from duoln.tasks.task import Task
+
+
+class Group(Protocol):
+    """This process among several, numbered from 0."""
+
+    rank: int
+    size: int
+
+    def all_sum(self, x: Array) -> Array:
+        """The sum of all ranks' `x`, of one shape and dtype; equal to the bit on every rank, and every time.
+
+        Raises:
+            RankError: another rank is gone.
+        """
+
+    def leave(self) -> None:
+        """Leave the group."""
 
 
 class Ranks:
@@ -26,7 +42,7 @@ class Ranks:
 
     Args:
         group: the processes.
-        backend: whose arrays they exchange.
+        backend: the backend of the arrays that they exchange.
     """
 
     def __init__(self, group: Group, backend: Backend) -> None:
@@ -43,7 +59,7 @@ class Ranks:
         return examples(batch, axes, slice(self.rank * count, (self.rank + 1) * count))
 
     def part_of_loss(self, task: Task, own: Batch, whole: Batch) -> float:
-        """By what the loss of our share is multiplied, so that those of all shares add up to the loss of the batch.
+        """The factor of the loss of our share with which the losses of all shares add up to the loss of the batch.
 
         Raises:
             UsageError: the task gives no weight of at least 0.
@@ -82,11 +98,11 @@ class Ranks:
             UsageError: they differ; the message has the values and the rank.
         """
         first, *peers = [json.loads(text) for text in self.texts(json.dumps(dict(own)))]
-        told = [f"expected {key} {first.get(key, 'none')} as on rank 0, found {peer.get(key, 'none')} on rank {rank}"
-                for rank, peer in enumerate(peers, 1) for key in {**first, **peer}
-                if first.get(key) != peer.get(key)]
-        if told:
-            raise UsageError(f"[ranks] {'; '.join(told)}. All ranks train one model, so all need the same")
+        differences = [
+            f"expected {key} {first.get(key, 'none')} as on rank 0, found {peer.get(key, 'none')} on rank {rank}"
+            for rank, peer in enumerate(peers, 1) for key in {**first, **peer} if first.get(key) != peer.get(key)]
+        if differences:
+            raise UsageError(f"[ranks] {'; '.join(differences)}. All ranks train one model, so all need the same")
 
     def _sum_of(self, values: np.ndarray) -> np.ndarray:
         if not values.size:
@@ -95,7 +111,7 @@ class Ranks:
         return total
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is true in any process."""
+        """True if the flag is true in any process."""
         return bool(self._sum_of(np.array([flag], np.float32))[0] > 0)
 
     def leave(self) -> None:

@@ -1,6 +1,6 @@
-"""MLX's ring over TCP: each member talks to the next one only.
+"""MLX's ring over TCP: each rank talks to the next one only.
 
-MLX accepts the first connection to a member's port, so `duoln.distributed.joining` checks the members through the ring
+MLX accepts the first connection to a rank's port, so `duoln.distributed.joining` checks the ranks through the ring
 before it sends data.
 """
 
@@ -23,8 +23,8 @@ from duoln.errors import RankError
 class Ring:
     """A group over `mx.distributed`.
 
-    Each part of an array is added up on one member, in the ring's order, and then sent to all. So every member has the
-    same bits, and a group of the same size gives the same bits each time.
+    Each part of an array is added up on one rank, in the ring's order, and then sent to all. So every rank has the same
+    bits, and a group of the same size gives the same bits each time.
     """
 
     def __init__(self, group: mx.distributed.Group) -> None:
@@ -34,7 +34,7 @@ class Ring:
     def all_sum(self, x: mx.array) -> mx.array:
         try:
             total = mx.distributed.all_sum(x, group=self._group)
-            mx.eval(total)  # only this call shows that a member has ended
+            mx.eval(total)  # only this call shows that a rank has ended
         except RuntimeError as error:
             raise RankError(f"[ranks] rank {self.rank} lost another rank: {error}") from error
         return total
@@ -44,7 +44,7 @@ class Ring:
 
 
 def join(meeting: Meeting) -> Ring:
-    """See `duoln.distributed.group.join`."""
+    """The engine of `duoln.distributed.joining.connect`."""
     with tempfile.TemporaryDirectory() as folder, _reserved_port(meeting.host) as port:
         addresses = meeting.gather(f"{meeting.host}:{port}")
         hosts = Path(folder) / "hosts.json"

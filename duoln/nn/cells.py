@@ -20,13 +20,14 @@ from duoln.core.arguments import (
 )
 from duoln.core.pytorch_names import OF_RECURRENT
 from duoln.core.spec import check_tensors
+from duoln.core.tensor import constant_tensor
 from duoln.errors import ShapeError, UsageError
 from duoln.nn import init, reports, step_statistics
 from duoln.nn.layers import check_sizes
 from duoln.nn.module import NOT_GIVEN, Module, Params, parameter, parameters
 from duoln.ops.recurrent.formulas import Settings
 from duoln.ops.recurrent.sequences import check_cell, walk
-from duoln.ops.recurrent.variants import GATES, Cell, Norm, check_variant, has_bias, norm_shapes, state_dtype
+from duoln.ops.recurrent.variants import CELLS, CellName, Norm, check_variant, has_bias, norm_shapes, state_dtype
 from duoln.randomness import Stream
 
 States = tuple[Tensor, ...]
@@ -75,7 +76,7 @@ class RecurrentCell(Module):
         UsageError: the variant is unknown. ShapeError: a size is below 1.
     """
 
-    cell: ClassVar[Cell]
+    cell: ClassVar[CellName]
     _step: ClassVar[Callable[..., Any]]
     _sequence: ClassVar[Callable[..., Any]]
 
@@ -120,12 +121,12 @@ class RecurrentCell(Module):
 
     @property
     def state_names(self) -> tuple[str, ...]:
-        return ("h", "c") if self.cell == "lstm" else ("h",)
+        return CELLS[self.cell].states
 
     @property
     def state_form(self) -> str:
         """The tuple of states, as it is written."""
-        return "(h, c)" if self.cell == "lstm" else "(h,)"
+        return "(h, c)" if len(self.state_names) == 2 else "(h,)"
 
     def weights(self, rng: Stream) -> Params:
         def by_gate(name: str, start: init.Initializer, rows: int) -> np.ndarray:
@@ -135,10 +136,10 @@ class RecurrentCell(Module):
         params: Params = {"w_x": by_gate("w_x", self.input_init, self.n_in),
                           "w_h": by_gate("w_h", self.recurrent_init, self.n_hidden)}
         if self.bias == "pytorch":
-            wide = GATES[self.cell] * self.n_hidden
+            wide = CELLS[self.cell].gates * self.n_hidden
             params |= {name: self._uniform(rng.child(name), (wide,)) for name in _TWO_BIASES}
         elif has_bias(self.cell, self.norm):
-            params["bias"] = np.zeros(GATES[self.cell] * self.n_hidden, np.float32)
+            params["bias"] = np.zeros(CELLS[self.cell].gates * self.n_hidden, np.float32)
             params["bias"][self.n_hidden:2 * self.n_hidden] = self.forget_bias  # the forget gate comes second
         gain = self.gain if self.gain is not None else (0.1 if self.norm == "batch" else 1.0)
         shapes = norm_shapes(self.cell, self.norm, self.n_hidden)
@@ -158,13 +159,16 @@ class RecurrentCell(Module):
         like = parameter(self._name, params, "w_h")
         check_tensors(self._name, like)
         shape = (batch, self.n_hidden)
-        dtypes = [state_dtype(self.cell, name, like.dtype) for name in self.state_names]
+        stored = like.dtype
+        dtypes = [state_dtype(self.cell, name, stored) for name in CELLS[self.cell].states]
         if self.learned_state:
             learned = parameters(self._name, params, [f"{name}0" for name in self.state_names])
             return tuple(ops.broadcast_to(state.astype(dtype), shape=shape)
                          for state, dtype in zip(learned, dtypes, strict=True))
-        zeros = {dtype: ops.zeros(shape, like.backend, dtype) for dtype in dict.fromkeys(dtypes)}
-        return tuple(zeros[dtype] for dtype in dtypes)
+        first = constant_tensor(like.backend.zeros(shape, dtypes[0]), like.backend)
+        alike = dtypes[0] == dtypes[-1]
+        last = first if alike else constant_tensor(like.backend.zeros(shape, dtypes[-1]), like.backend)
+        return (first, last)[:len(dtypes)]
 
     def _states(self, params: Params, batch: int, given: States | None) -> States:
         """The states that were given, or the first ones."""

@@ -14,7 +14,7 @@ from duoln.core.pytorch_names import hinted
 from duoln.core.spec import check_tensors
 from duoln.errors import DtypeError, ShapeError, UsageError
 from duoln.nn import init
-from duoln.nn.module import NOT_GIVEN, Module, Params, branch, parameter, with_attributes
+from duoln.nn.module import NOT_GIVEN, Module, Params, branch, parameter, parameters, with_attributes
 from duoln.ops.norm import ACTIVATIONS, Activation
 from duoln.randomness import Stream
 
@@ -61,8 +61,10 @@ class Linear(Module):
         return params
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
-        arrays = x, parameter("Linear", params, "weight"), parameter("Linear", params, "bias") if self.bias else None
-        return ops.activated_linear(*arrays, activation=self.activation) if self.activation else ops.linear(*arrays)
+        arrays = parameters("Linear", params, ("weight", "bias") if self.bias else ("weight",))
+        if self.activation:
+            return ops.activated_linear(x, *arrays, activation=self.activation)
+        return ops.linear(x, *arrays)
 
 
 class Embedding(Module):

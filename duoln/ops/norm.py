@@ -64,11 +64,6 @@ def over_axes(name: str, x: Tensor, axis: int | Sequence[int], params: dict[str,
     return permute_dims(reshape(y, shape=moved.shape), axes=tuple(order.index(i) for i in range(x.ndim)))
 
 
-def is_last(axis: Any) -> bool:
-    """Whether an axis is the default, the last one, for which nothing has to move."""
-    return type(axis) is int and axis == -1
-
-
 def _row_axes(x: Array) -> tuple[int, ...]:
     return tuple(range(len(x.shape) - 1))
 
@@ -91,7 +86,7 @@ def layer_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None
         ShapeError: `[layer_norm] last axis is 5, gain has 4`; there is no such axis, or no value along it.
         UsageError: `eps` is below 0, or a name is unknown.
     """
-    if not is_last(axis):
+    if type(axis) is not int or axis != -1:
         return over_axes("layer_norm", x, axis, {"gain": gain, "bias": bias}, lambda rows, gain, bias: layer_norm.apply(
             rows, gain, bias, eps=eps, activation=activation))
     layer_norm.check(x, gain, bias)
@@ -141,7 +136,7 @@ def rms_norm(x: Tensor, gain: Tensor | None = None, *, eps: AtLeast0 = 1e-5, axi
     Raises:
         ShapeError: `[rms_norm] last axis is 5, gain has 4`; there is no such axis. UsageError: `eps` is below 0.
     """
-    if not is_last(axis):
+    if type(axis) is not int or axis != -1:
         return over_axes("rms_norm", x, axis, {"gain": gain}, lambda rows, gain: rms_norm.apply(rows, gain, eps=eps))
     rms_norm.check(x, gain)
     return rms_norm.apply(x, gain, eps=eps)

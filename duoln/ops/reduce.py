@@ -53,7 +53,7 @@ def sum(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
 def _sum_forward(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> tuple[Array, Any]:
     if not axis:
         return (be.astype(x, "int32") if be.dtype(x) == "bool" else x), (x.shape, axis)
-    if be.dtype(x) == "int32":
+    if x.dtype not in be.wide and be.dtype(x) == "int32":
         return _whole_sum(be, x, axis, keepdims), (x.shape, axis)
     return be.sum(x, axis=axis, keepdims=keepdims), (x.shape, axis)
 
@@ -189,7 +189,7 @@ def _extreme(name: str, x: Tensor, axis: Axis, keepdims: bool = False) -> tuple[
 
 def _one_axis(name: str, x: Tensor, axis: int) -> int:
     shape = x.data.shape
-    axis = normal_axis(name, axis, len(shape))
+    axis = len(shape) - 1 if axis == -1 and shape else normal_axis(name, axis, len(shape))
     if not shape[axis]:
         _check_nonempty(name, x, (axis,))
     return axis

@@ -25,7 +25,7 @@ _NAME = re.compile(r"step-(\d+)\.safetensors")
 _OWN_PART = re.compile(r"(step-\d+\.safetensors|(config|result|command)\.json|lock|(curves|norm_stats)\.(csv|png))"
                        r"\.[0-9a-f]{8}\.part")
 _KEPT = 2
-"""How many of the newest checkpoints are kept, in addition to the best one that each of them names."""
+"""The number of newest checkpoints that are kept, in addition to the best one that each of them names."""
 
 
 class Checkpoint(NamedTuple):

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 _NO_BITS = frozenset({"bench", "cli", "doctor.py", "examples", "kernels", "paper", "pictures", "plugins", "testing"})
-"""What of the package does not take part in training, and the kernels, which a checkout has elsewhere."""
+"""Parts of the package that do not take part in training, and the kernels, which a checkout has elsewhere."""
 _DIGITS = 12
 _TEXTS = (".py", ".cpp", ".cu", ".cuh", ".h", ".metal")
 _STDLIB = os.path.realpath(sysconfig.get_path("stdlib")) + os.sep
@@ -177,6 +177,6 @@ def _modules(name: str, top: str) -> Iterator[tuple[str, Path]]:
 
 
 def _is_installed(place: str | Path) -> bool:
-    """Whether a module is Python's own or of an installed package, of whichever environment."""
+    """True for a module of Python itself or of an installed package, of whichever environment."""
     real = os.path.realpath(place)
     return real.startswith(_STDLIB) or not _INSTALLED.isdisjoint(Path(real).parts)

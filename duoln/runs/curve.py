@@ -28,7 +28,7 @@ class Curve(NamedTuple):
     result: dict[str, Any]
     """The figures of a run that has ended, with the status "done"; else empty, or with another status."""
     starts: list[dict[str, Any]]
-    """What the run noted each time that it was started: time, versions, machine."""
+    """The notes of the run, one for each start: time, versions, machine."""
     layers: Mapping[int, Layers] = {}
     """The statistics of the layers by update, if the run watched them."""
 
@@ -40,7 +40,7 @@ class Curve(NamedTuple):
 
     @property
     def identity(self) -> Mapping[str, str]:
-        """What its bits depend on besides its settings, as its last start noted it; see `duoln.runs.identity`."""
+        """The facts beside its settings that decide its bits, by its last start; see `duoln.runs.identity`."""
         identity = self.starts[-1].get("identity", {}) if self.starts else {}
         good = isinstance(identity, dict) and all(isinstance(text, str) for text in identity.values())
         _check(self.path, "identity", good, "an object of texts", identity)

@@ -109,7 +109,7 @@ def draw(task: Task, series: Sequence[Series], target: Path) -> Path:
 
 
 def _end_labels(lines: Mapping[str, tuple[Series, style.Look]]) -> dict[str, str]:
-    """What stands at the end of each line: its label, or its number if a label is too long for that."""
+    """The text at the end of each line: its label, or its number if a label is too long for that."""
     if max(map(len, lines)) <= _SHORT:
         return {label: label for label in lines}
     return {label: str(number) for number, label in enumerate(lines, start=1)}

@@ -1,4 +1,4 @@
-"""What the bits of a run depend on, besides its settings, as short texts by name: rules, libraries, code, data, ranks.
+"""The facts beside its settings that decide the bits of a run, as texts by name: rules, libraries, code, data, ranks.
 
 Two runs of equal settings and equal identity have the same bits. The seed is a setting that decides the batches; all
 other parts are the same for every seed. The fingerprints of data and batches do not see every value: of the training
@@ -29,16 +29,16 @@ from duoln.tasks.values import Splits
 Identity = dict[str, str]
 
 _OF_BACKEND = ("library", "blas_core", "blas_threads", "tf32", "compute_capability", "driver", "compiled_steps")
-"""Of what a backend says about itself. Of a GPU its name is part of it too."""
+"""Parts of a backend's description of itself. The name of a GPU is among them too."""
 _REMEDIES = {"blas_threads": "OPENBLAS_NUM_THREADS", "blas_core": "OPENBLAS_CORETYPE"}
 """The variables that set a value before duoln starts."""
 _BATCHES = 4
 _MOST_VALUES = 1 << 16
-"""Of an array; a larger one is sampled."""
+"""The most bytes of an array; a larger one is sampled."""
 
 
 def identity_of(backend: Backend, task: Task, splits: Splits, ranks: int = 1) -> Identity:
-    """What the bits of a run depend on besides its settings.
+    """The facts beside its settings that decide the bits of a run.
 
     Args:
         backend: on which it computes.
@@ -141,7 +141,7 @@ def _code() -> str:
 
 
 def fingerprint(splits: Splits) -> str:
-    """What the data are, for every seed: name, updates an epoch, and a hash of the splits that are held out."""
+    """The identity of the data, for every seed: name, updates an epoch, and a hash of the splits that are held out."""
     held_out = [(name, arrays) for name, arrays in splits.evaluation.items() if name != "train"]
     return f"{splits.dataset.label}, {splits.steps_per_epoch} updates an epoch ({digest_of(_pieces(held_out))})"
 

@@ -1,4 +1,4 @@
-"""What is kept of a run that has ended, as evidence: three small files, without checkpoints and log.
+"""Keeps a run that has ended, as evidence: three small files, without checkpoints and log.
 
     config.json   the settings, as the run has them
     result.json   the figures; under "dataset" the data, under "starts" when, where and with which versions the run was
@@ -34,7 +34,7 @@ _PARTS = 200
 _MOST_BYTES = 1 << 24
 _OF_START = ("time", "first_step", "duoln", "python", "numpy", "platform", "backend", "identity",
              "changes")
-"""What is kept of each start; the command line may name folders of its author."""
+"""The notes of each start that are kept; the command line may name folders of its author."""
 
 
 def keep(run: Curve, folder: Path) -> list[Path]:
@@ -75,7 +75,7 @@ def home(task: Task) -> Path:
 
 
 def is_kept(folder: Path) -> bool:
-    """Whether a folder has what is kept of a run, and no run."""
+    """True for a folder that has the files of a kept run, and no run."""
     return (folder / CURVES).is_file() and (folder / RESULT).is_file() and not (folder / LOG).exists()
 
 

@@ -17,11 +17,11 @@ class LayerStats(NamedTuple):
     """The statistics of one layer after some update."""
 
     mean: float | None
-    """Of all numbers in the outputs of all its calls; None for a layer that was not called."""
+    """Mean of all numbers in the outputs of all its calls; None for a layer that was not called."""
     variance: float | None
-    """Of the same numbers."""
+    """Variance of the same numbers."""
     gradient_norm: float | None
-    """Of all its own arrays together; None for a layer without any."""
+    """Norm of the gradients of all its own arrays together; None for a layer without any."""
 
 
 Layers = Mapping[str, LayerStats]
@@ -60,7 +60,7 @@ def _read(where: str, stats: Any) -> LayerStats:
 
 
 def name_of(path: str) -> str:
-    """What a layer is called in tables and pictures."""
+    """The name of a layer in tables and pictures."""
     return path or "(model)"
 
 

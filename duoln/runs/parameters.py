@@ -10,8 +10,16 @@ from typing import Any
 
 from duoln import tree
 from duoln.errors import CheckpointError
-from duoln.runs.tensor_file import by_path, check_name, checked_array, in_bytes, opened_tensors, path_of
-from duoln.runs.tree_form import form_of, tree_of
+from duoln.runs.tensor_file import (
+    by_path,
+    check_name,
+    checked_array,
+    form_of,
+    in_bytes,
+    opened_tensors,
+    path_of,
+    tree_of,
+)
 from duoln.system.filesystem import write_atomically
 
 _KIND = "a file of duoln.save's parameters"

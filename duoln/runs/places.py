@@ -1,4 +1,4 @@
-"""Where runs are: all run folders at and below a path, at any depth, and no run in another one."""
+"""Finds runs: all run folders at and below a path, at any depth, and no run in another one."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from duoln.runs.log import NAME as LOG
 
 CONFIG, RESULT, COMMAND, LOCK, CHECKPOINTS = "config.json", "result.json", "command.json", "lock", "checkpoints"
 CURVES = "curves.csv"
-"""Of what is kept of a run."""
+"""The curves of a kept run."""
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder is a run, or what is kept of one. Programs of others have a `config.json` too, so that another
+    """True for the folder of a run or of a kept run. Programs of others have a `config.json` too, so that another
     file of a run must be beside it.
     """
     beside = ((LOG,), (COMMAND,), (LOCK,), (CURVES, RESULT))

@@ -1,16 +1,25 @@
-"""The precision of a run: in how many bits its training step stores activations and weights."""
+"""The precision of a run: in how many bits its training step stores activations and weights.
+
+In bf16 a step stores in 16 bits a rounded copy of each weight, the batch, and so the activations. The parameters
+themselves, the optimiser's slots and the gradients are float32: a step of the optimiser is often smaller than half a
+unit in the last place of bfloat16, and would be lost.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+from duoln import tree
+from duoln.core import Tensor
 from duoln.core.arguments import check_choice
 from duoln.errors import DataFormatError, UsageError
+from duoln.nn import in_16_bits
 from duoln.runs.folder import read_json
 from duoln.runs.places import CONFIG
 
 FLOAT32, BF16 = PRECISIONS = ("float32", "bf16")
+_STORED = "bfloat16"
 
 
 def check_precision(name: str, precision: Any) -> str:
@@ -45,3 +54,16 @@ def resumed_precision(folder: Path, asked: str | None) -> str:
         return before or asked or FLOAT32
     raise UsageError(f"[precision] expected {before}, the precision of {folder / CONFIG} with which the run goes on, "
                      f"found {asked}; leave it out, or begin a run with another --out")
+
+
+def stored_params(params: Any, precision: str) -> Any:
+    """The parameters as the model computes with them. Gradients flow back through the rounding."""
+    return in_16_bits(params, _STORED) if precision == BF16 else params
+
+
+def stored_batch(batch: dict[str, Tensor], precision: str) -> dict[str, Tensor]:
+    """The batch as the model computes with it: its floats rounded, the rest as it is."""
+    if precision != BF16:
+        return batch
+    rounded: dict[str, Tensor] = tree.map(lambda t: t.astype(_STORED) if t.dtype == "float32" else t, batch)
+    return rounded

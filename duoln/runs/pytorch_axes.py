@@ -1,4 +1,4 @@
-"""What the entries of a tensor stand for: which feature of which layer, and which position.
+"""The meaning of each entry of a tensor: which feature of which layer, and which position.
 
 A tensor's coordinates are arrays of int32 that broadcast to its shape. One of them says for each entry its place along
 an axis that the tensor, or one before it, had: of features, or of positions. Operators that move values move the
@@ -150,7 +150,7 @@ def pairs(coordinates: Mapping[Coordinate, np.ndarray], axis: int) -> list[np.nd
 
 
 def is_merged(coordinates: Mapping[Coordinate, np.ndarray], axis: int) -> bool:
-    """Whether features and positions are merged into that axis."""
+    """True if features and positions are merged into that axis."""
     return bool(pairs(coordinates, axis))
 
 

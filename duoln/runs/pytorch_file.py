@@ -203,7 +203,7 @@ def _check_rest(path: Path, file: TensorFile, rest: set[str], prefix: str,
 
 
 def _advice(name: str, module: nn.Module) -> str:
-    """What to do about an array of that name, which a layer has in PyTorch alone."""
+    """The advice about an array of that name, which a layer has in PyTorch alone."""
     if name in ("running_mean", "running_var"):
         return "; take it out of the state dict only if PyTorch's model is used in training mode, as without " \
                "track_running_stats"

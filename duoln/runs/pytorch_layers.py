@@ -1,4 +1,4 @@
-"""How the layers that both libraries have stand in a file of PyTorch: names, layouts, the order of gates.
+"""Layers of both libraries as a file of PyTorch has them: names, layouts, the order of gates.
 
 A layer's arrays hold the same numbers in both libraries, in another order:
 
@@ -37,13 +37,13 @@ from duoln.backends.protocol import Shape
 from duoln.errors import ShapeError, UsageError
 from duoln.nn import Recurrent, RecurrentCell
 from duoln.nn.module import Params, branch, parameters
-from duoln.ops.recurrent.variants import GATES, has_bias, norm_shapes
+from duoln.ops.recurrent.variants import CELLS, has_bias, norm_shapes
 
 Arrays = Mapping[str, np.ndarray]
 
 
 class Layer(NamedTuple):
-    """How one kind of layer stands in a file of PyTorch."""
+    """One kind of layer as a file of PyTorch has it."""
 
     shapes: Callable[[Any], dict[str, Shape]]
     """`shapes(module)`: the names of its arrays in the file, with their shapes."""
@@ -107,7 +107,7 @@ def _channels_first(weight: np.ndarray) -> np.ndarray:
 
 
 _ORDER = {"rnn": (0,), "lstm": (0, 1, 2, 3), "gru": (1, 0, 2)}
-"""Where the gates of one library stand in the other: each order is its own inverse."""
+"""The places of one library's gates in the other: each order is its own inverse."""
 _UPDATE_HERE, _UPDATE_IN_PYTORCH = 0, 1
 """The place of a GRU's update gate."""
 
@@ -117,7 +117,7 @@ def _gates(cell: RecurrentCell, array: np.ndarray, update: int, of_norm: bool = 
 
     That gate changes its sign where the array is of a norm, or the cell has none over its gates.
     """
-    gates = np.split(array, GATES[cell.cell], axis=-1)
+    gates = np.split(array, CELLS[cell.cell].gates, axis=-1)
     gates = [gates[k] for k in _ORDER[cell.cell]]
     if cell.cell == "gru" and of_norm is _has_norms(cell):
         gates[update] = -gates[update]
@@ -138,7 +138,7 @@ def _norms(cell: RecurrentCell) -> dict[str, str]:
 
 
 def _cell_shapes(cell: RecurrentCell) -> dict[str, Shape]:
-    wide = GATES[cell.cell] * cell.n_hidden
+    wide = CELLS[cell.cell].gates * cell.n_hidden
     biases = dict.fromkeys(("bias_ih", "bias_hh") if has_bias(cell.cell, cell.norm) else (), (wide,))
     own = norm_shapes(cell.cell, cell.norm, cell.n_hidden)
     return {"weight_ih": (wide, cell.n_in), "weight_hh": (wide, cell.n_hidden), **biases,
@@ -168,7 +168,7 @@ def _cell_ours(cell: RecurrentCell, arrays: Arrays) -> Params:
 
 
 def _cell_theirs(cell: RecurrentCell, params: Params) -> dict[str, np.ndarray]:
-    kind, wide = type(cell).__name__, GATES[cell.cell] * cell.n_hidden
+    kind, wide = type(cell).__name__, CELLS[cell.cell].gates * cell.n_hidden
     biases = {"bias_ih": "bias_ih", "bias_hh": "bias_hh"} if cell.bias == "pytorch" else {"bias_ih": "bias"}
     names = {"weight_ih": "w_x", "weight_hh": "w_h"} | (biases if has_bias(cell.cell, cell.norm) else {})
     arrays = {theirs: _array(cell, params, name) for theirs, name in names.items()}
@@ -191,7 +191,7 @@ def _cell_theirs(cell: RecurrentCell, params: Params) -> dict[str, np.ndarray]:
 
 
 def _endings(layer: Recurrent) -> dict[str, str]:
-    """What ends PyTorch's names of each cell's arrays."""
+    """The ends of PyTorch's names of each cell's arrays."""
     return {name: f"_l{name.removeprefix('forward').removeprefix('backward')}"
                   f"{'_reverse' if name.startswith('backward') else ''}" for name in layer.cells}
 

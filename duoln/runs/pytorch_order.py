@@ -32,7 +32,7 @@ _OF_BLOCK = {"self_attn.in_proj_weight": 1, "self_attn.out_proj.weight": 0, "sel
 
 
 class Orders(NamedTuple):
-    """Where PyTorch has each feature that a layer takes, and each of its outputs. None: at the same place."""
+    """PyTorch's place of each feature that a layer takes, and of each of its outputs. None: the same place."""
 
     inputs: np.ndarray | None
     outputs: np.ndarray | None
@@ -94,7 +94,7 @@ class _Ordering:
             for place, m in model.modules() if place or isinstance(m, nn.Sequential))
         self._several = any(m.n_in > 1 if isinstance(m, CONVOLUTIONS) else True for _, m, _ in layers
                             if isinstance(m, OF_IMAGES))
-        """Whether an image may have several channels where a layer takes it."""
+        """True if an image may have several channels where a layer takes it."""
         self._is_made_up = shapes is None
         self._trace = self._followed(model, shapes) if self._has_images else None
 
@@ -318,7 +318,7 @@ def _runs(is_merged: np.ndarray, parts: Sequence[set[int]]) -> list[slice]:
 
 
 def _is_image(line: Mapping[Coordinate, np.ndarray], run: slice, channels: int) -> bool:
-    """Whether these features are positions with so many channels each, in our order and each of them once."""
+    """True if these features are positions with so many channels each, in our order and each of them once."""
     own = {c: x[run] for c, x in line.items() if c.kind in ("feature", "position")}
     count = run.stop - run.start
     own = {c: x for c, x in own.items() if len(np.unique(x)) < count}  # a layer has numbered all features anew

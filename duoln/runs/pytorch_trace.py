@@ -60,7 +60,7 @@ _PRODUCTS = {"matmul", "linear", "activated_linear"}
 
 
 class Trace:
-    """What one call of a model shows.
+    """The record of one call of a model.
 
     Attributes:
         inputs: for each layer, by its path, what it takes in each call.
@@ -200,7 +200,7 @@ class Trace:
 
     @staticmethod
     def _handed_on(x: Given, shape: Shape, is_kept: bool) -> Coordinates:
-        """What a layer's output of that shape has of the coordinates of what it takes: those of the other axes."""
+        """The coordinates that a layer's output of that shape keeps of its input: those of the other axes."""
         before = x.coordinates if is_kept else reduced(x.coordinates, [len(x.shape) - 1])
         if len(shape) == len(x.shape) + 1:  # of ids
             before = {c: a[..., None] for c, a in x.coordinates.items()}
@@ -311,7 +311,7 @@ class Trace:
 
 
 def is_known(layer: nn.Module) -> bool:
-    """Whether PyTorch has this layer, too."""
+    """True if PyTorch has this layer, too."""
     return any(kind in LAYERS for kind in type(layer).__mro__)
 
 

@@ -1,4 +1,4 @@
-"""What is drawn and printed as one: a run, or the runs of one setting with several seeds; and what each is called."""
+"""Series, each drawn and printed as one: a run, or the runs of one setting with several seeds; and their names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ABSENT = object()
 
 
 def metric(key: str, x_axis: str) -> Callable[[Curve], list[tuple[float, float]]]:
-    """What gives a run's values of a metric along an axis, "epoch" or "step"."""
+    """A function that gives a run's values of a metric along an axis, "epoch" or "step"."""
     return lambda curve: [(p[x_axis], p[key]) for p in curve.points if key in p]
 
 
@@ -173,7 +173,7 @@ def series_of(task: Task, curves: Sequence[Curve], by: By = "run") -> list[Serie
 
 
 def _apart(series: Series, all_series: Sequence[Series]) -> dict[str, str]:
-    """What keeps a series apart from others of the same settings, by its heading."""
+    """The texts that tell a series from others of the same settings, by heading."""
     of_settings = [each.runs[0] for each in all_series
                    if setting_of(each.runs[0])[:3] == setting_of(series.runs[0])[:3]]
     return {heading: series.runs[0].identity.get(key, "not noted") for key, heading in POOLED.items()
@@ -181,7 +181,7 @@ def _apart(series: Series, all_series: Sequence[Series]) -> dict[str, str]:
 
 
 def setting_of(curve: Curve) -> tuple[Any, ...]:
-    """What runs have in common that are pooled: all settings but the seed, the code of the task, and the data."""
+    """The common part of runs that are pooled: all settings but the seed, the code of the task, and the data."""
     settings = sorted((key, value) for key, value in curve.config.items() if key != "seed")
     return (curve.variant, curve.dataset, settings, *(curve.identity.get(key) for key in POOLED))
 

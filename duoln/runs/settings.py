@@ -27,18 +27,18 @@ class Job(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What the run is called, as is its folder: `ln`, or `ln-seed1`."""
+        """The name of the run and of its folder: `ln`, or `ln-seed1`."""
         return folder_name(self.variant, {} if self.seed is None else {"seed": str(self.seed)})
 
 
 class Command(NamedTuple):
-    """What one `duoln run` is asked to train; the folders of its runs are in one folder."""
+    """The request of one `duoln run`; the folders of its runs are in one folder."""
 
     variants: list[str]
     preset: str | None
     settings: dict[str, Any]
     seeds: list[int]
-    """Of which each variant is trained with each; one alone is a setting as the others are, and none is the task's."""
+    """Each variant is trained with each of these; one alone is a setting as the others are, and none is the task's."""
     precision: str | None = None
 
     def settings_of(self, job: Job) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def jobs(variants: Sequence[str], seeds: Sequence[int]) -> list[Job]:
 
 
 class Asked(NamedTuple):
-    """What one run was asked to be when its command began; a file in the folder of the run."""
+    """The request of one run when its command began; a file in the folder of the run."""
 
     task: str
     number: int
@@ -153,7 +153,7 @@ def write_asked(folder: Path, asked: Asked) -> None:
 
 
 def read_asked(folder: Path) -> Asked | None:
-    """What the variant of this folder was asked to be; None if no command has noted it.
+    """The request of the variant of this folder; None if no command has noted it.
 
     Raises:
         DataFormatError: the file is damaged. CheckpointError: it is no regular file.
@@ -180,12 +180,12 @@ def newest_of(commands: Iterable[Asked]) -> Asked | None:
 
 
 def _commands(folder: Path) -> Iterator[Path]:
-    """What was asked for in the folders at any depth below a folder."""
+    """The requests in the folders at any depth below a folder."""
     return (place / COMMAND for place in folders_below(folder) if place != folder and (place / COMMAND).is_file())
 
 
 def begun_below(folder: Path) -> dict[Path, Asked]:
-    """What was asked for in the folders at and below a folder; of several variants the newest.
+    """The request in the folders at and below a folder; of several variants the newest.
 
     Raises:
         DataFormatError: a file is damaged. CheckpointError: one is no regular file.

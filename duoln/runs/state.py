@@ -13,8 +13,7 @@ from duoln.core.arguments import check_integer, described
 from duoln.errors import CheckpointError, DtypeError, UsageError
 from duoln.randomness import Stream
 from duoln.runs import checkpoint
-from duoln.runs.tensor_file import by_path, checked_array, path_of
-from duoln.runs.tree_form import form_of, tree_of
+from duoln.runs.tensor_file import by_path, checked_array, form_of, path_of, tree_of
 from duoln.runtime import backend_of, tensor
 from duoln.system.filesystem import check_folder
 
@@ -83,7 +82,7 @@ def load_state(folder: str | Path, backend: Backend | str | None = None) -> dict
 
 
 def _form(leaf: Any) -> Any:
-    """What the notes say of a leaf; None for a tensor."""
+    """The notes about a leaf; None for a tensor."""
     if isinstance(leaf, Tensor):
         return None
     if isinstance(leaf, np.ndarray | np.generic):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from os import PathLike
@@ -41,11 +41,11 @@ _RESERVED = "__metadata__"
 """The name under which a header has its metadata."""
 _NARROW = "BF16"
 _OTHER_FORMATS = (".npz", ".npy", ".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".h5", ".json")
-"""What ends the names of other libraries' files of parameters."""
+"""The ends of the names of other libraries' files of parameters."""
 _PICKLES = tuple(bytes((0x80, version)) for version in range(2, 6))
 _HEAD = 1 << 8
 _COPIES = 2
-"""How often the library holds the content that it writes."""
+"""The number of copies of the content that the library holds while it writes."""
 
 
 def path_of(name: str, path: Any) -> Path:
@@ -247,7 +247,7 @@ class TensorFile:
 
     @cached_property
     def _header(self) -> tuple[int, Any]:
-        """Where the data begins, and the header."""
+        """The offset at which the data begins, and the header."""
         with open(self._path, "rb") as file:
             size = int.from_bytes(file.read(8), "little")
             return 8 + size, parse_json(file.read(size))
@@ -302,7 +302,7 @@ def _check_header(path: Path, kind: str) -> None:
 
 
 def _other_format(path: Path, head: bytes) -> str:
-    """What a file is by its first bytes, with the line that writes it anew; empty for one that is not known."""
+    """The format of a file by its first bytes, with the line that writes it anew; empty for an unknown one."""
     new = path.with_suffix(".safetensors").name
     if head.startswith(b"PK\3\4") and b".npy" in head:
         return f"an archive of NumPy; duoln.save({new!r}, dict(numpy.load({path.name!r}))) writes its arrays"
@@ -310,3 +310,35 @@ def _other_format(path: Path, head: bytes) -> str:
         return ("a pickle of torch.save, which may run code when it is read; write in PyTorch: "
                 f"safetensors.torch.save_file(torch.load({path.name!r}, weights_only=True), {new!r})")
     return ""
+
+
+# The form of a tree, in the notes of a file: its dicts, lists and tuples, and what its author says of each leaf.
+
+def form_of(name: str, tree: Any, of_leaf: Callable[[Any], Any]) -> Any:
+    """The form of a tree, in what JSON can hold; `of_leaf` gives that of a leaf, None or an object of one other name.
+
+    Raises:
+        DtypeError: a dict has a name that is no text. `name` begins the message.
+    """
+    if isinstance(tree, dict):
+        strange = next((key for key in tree if not isinstance(key, str)), None)
+        if strange is not None:
+            raise DtypeError(f"[{name}] expected texts as names, found {described(strange)}")
+        return {"dict": {key: form_of(name, branch, of_leaf) for key, branch in tree.items()}}
+    if isinstance(tree, list | tuple):
+        return {"list" if isinstance(tree, list) else "tuple": [form_of(name, branch, of_leaf) for branch in tree]}
+    return of_leaf(tree)
+
+
+def tree_of(form: Any, leaf: Callable[[str, Any], Any], path: str = "") -> Any:
+    """The tree of a form, with `leaf(path, form)` at each leaf. Raises ValueError if a form is none."""
+    if isinstance(form, Mapping) and len(form) == 1:
+        [(kind, branches)] = form.items()
+        if kind == "dict" and isinstance(branches, dict):
+            return {key: tree_of(branch, leaf, f"{path}.{key}" if path else key) for key, branch in branches.items()}
+        if kind in ("list", "tuple") and isinstance(branches, list):
+            made = [tree_of(branch, leaf, f"{path}.{k}" if path else str(k)) for k, branch in enumerate(branches)]
+            return made if kind == "list" else tuple(made)
+        if kind in ("dict", "list", "tuple"):
+            raise ValueError(f"expected a dict, list or tuple in the notes, found {form!r:.60}")
+    return leaf(path, form)

@@ -15,8 +15,5 @@ def visible(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() or c in _KEPT or unicodedata.category(c) == "Zs" else _number(c) for c in text)
-
-
-def _number(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
+    return "".join(c if c.isprintable() or c in _KEPT or unicodedata.category(c) == "Zs"
+                   else c.encode("unicode_escape").decode("ascii") for c in text)

@@ -102,7 +102,7 @@ class _Author(NamedTuple):
 
 
 def _says_what_to_do(error: BaseException) -> bool:
-    """Whether an error is one of duoln's own classes, with an exit code of its own."""
+    """True for an error of one of duoln's own classes, with an exit code of its own."""
     own = getattr(errors, type(error).__name__, None) is type(error)
     return own and isinstance(error, DuolnError) and type(error).exit_code != DuolnError.exit_code
 
@@ -135,7 +135,7 @@ def refusal(error: BaseException) -> str:
 
 
 def _line_of(error: BaseException) -> str:
-    """Where a plug-in's code failed: the innermost line that is neither duoln's nor of what imports modules."""
+    """The line at which a plug-in's code failed: the innermost that is neither duoln's nor of what imports modules."""
     own = (*(str(Path(module.__file__ or "").parent) for module in (errors, importlib, pluggy)), "<")
     frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError) and error.filename:

@@ -36,7 +36,7 @@ RESERVED = {
 """For each class of settings the names that its fields cannot have, and what has them."""
 
 ALL = "all"
-"""What stands for every variant on a command line."""
+"""The word for every variant on a command line."""
 
 
 class ContractError(TypeError):

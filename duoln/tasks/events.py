@@ -1,4 +1,4 @@
-"""What happens during a run, and who is told: loggers, progress displays, plug-ins."""
+"""The events of a run, and their listeners: loggers, progress displays, plug-ins."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class RunStart(NamedTuple):
     precision: str = "float32"
     """In what the step stores activations and weights: "float32" or "bf16"."""
     is_finished: bool = False
-    """Whether a resumed run has made its last update already."""
+    """True if a resumed run has made its last update already."""
     identity: Mapping[str, str] = {}
-    """What the run's bits depend on besides its settings, as texts by name: rules, libraries, code, data."""
+    """The facts beside its settings that decide the run's bits, as texts by name: rules, libraries, code, data."""
     changes: tuple[Change, ...] = ()
     """The parts of the identity that were others in earlier updates."""
 
@@ -55,7 +55,7 @@ class Step(NamedTuple):
     loss: float
     seconds: float
     gradient_norm: float
-    """Of all gradients together, before any clipping."""
+    """The norm of all gradients together, before any clipping."""
 
 
 class Evaluation(NamedTuple):

@@ -160,7 +160,7 @@ class Registry:
 
     def _is_first(self, kind: str, name: str, known: Mapping[str, Found | FoundCommand], plugin: str,
                   distribution: str) -> bool:
-        """Whether no plug-in before has brought one of that name; the second one is refused."""
+        """True if no plug-in before has brought one of that name; the second one is refused."""
         if name in known:
             self._refuse(name, distribution, f"PluginError: expected one {kind} named '{name}', found a second in "
                                              f"plug-in '{plugin}'; the first is {known[name].distribution}'s")

@@ -160,7 +160,7 @@ class Setting(NamedTuple):
 
     name: str
     kind: str
-    """What it may be, in words: `int`, `float or none`, `one of layer, none`."""
+    """The type in words: `int`, `float or none`, `one of layer, none`."""
     default: Any
     meaning: str
     """Empty if the class says nothing, or if its source is not there."""
@@ -186,7 +186,7 @@ def meanings_of(config: type[Config]) -> dict[str, str]:
 
 
 def has_source(config: type[Config]) -> bool:
-    """Whether the source of a class is there; one that was typed into an interpreter has none."""
+    """True if the source of a class is there; one that was typed into an interpreter has none."""
     try:
         inspect.getsource(config)
     except (OSError, TypeError):
@@ -215,7 +215,7 @@ class _MisfitError(Exception):
 
 
 def is_readable(kind: Any) -> bool:
-    """Whether a setting may have this type."""
+    """True if a setting may have this type."""
     args = typing.get_args(kind)
     if typing.get_origin(kind) is Literal:
         return all(type(option) in _PLAIN for option in args)

@@ -28,7 +28,7 @@ PeerBuilder = Callable[[Any, Params], Peer]
 
 
 def is_of_test(metric: str) -> bool:
-    """Whether a metric, SPLIT_NAME, is of a test set."""
+    """True for a metric, SPLIT_NAME, of a test set."""
     return metric.startswith("test")
 
 
@@ -37,7 +37,7 @@ class Config:
     """Settings that every task has; a task's own config adds to them."""
 
     seed: int = 0
-    """Of initial weights, batch order and noise: runs of one seed start alike on every backend."""
+    """Seed of initial weights, batch order and noise: runs of one seed start alike on every backend."""
     epochs: int = 1
     """Passes over the training data."""
     batch_size: int = 128
@@ -119,7 +119,7 @@ class Task:
         raise UsageError(f"[{self.name}] the task defines no loss")
 
     def loss_weight(self, batch: Batch) -> float:
-        """How much the loss of a batch counts in the loss of a larger one of which it is a part.
+        """The weight of a batch's loss in the loss of a larger batch of which it is a part.
 
         By default the number of examples, because a loss is a mean over them. A mean over real tokens gives their
         number, such as `batch["mask"].sum()`; a sum gives 1. `duoln run --ranks` adds the gradients of a batch's parts.
@@ -127,7 +127,7 @@ class Task:
         return count_examples(batch, self.batch_axes)
 
     def predict(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
-        """What `metrics` is made from; by default the model on `batch["x"]`."""
+        """The values of which `metrics` is made; by default the model on `batch["x"]`."""
         result: Tensor = model(params, batch["x"])
         return result
 
@@ -144,7 +144,7 @@ class Task:
         raise UsageError(f"[{self.name}] the task defines no metrics")
 
     def layer_inputs(self, model: Module, params: Params, batch: dict[str, Tensor]) -> dict[str, np.ndarray]:
-        """What layers of the model get for a training batch, by the layers' names, for `duoln analyze shift`.
+        """The inputs of layers of the model for a training batch, by the layers' names, for `duoln analyze shift`.
 
         Without padding and dropout.
 
@@ -154,7 +154,7 @@ class Task:
         raise UsageError(f"[{self.name}] the task does not tell what its layers get")
 
     def optimizer(self, cfg: Any) -> Optimizer:
-        """How to train; Adam by default."""
+        """The optimiser; Adam by default."""
         return Adam(learning_rate=cfg.learning_rate)
 
     def reference_curves(self) -> Sequence[ReferenceCurve]:

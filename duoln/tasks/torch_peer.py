@@ -1,4 +1,4 @@
-"""What the PyTorch peers of tasks share: Adam, the training step, and our arrays as PyTorch's.
+"""Parts that the PyTorch peers of tasks share: Adam, the training step, and our arrays as PyTorch's.
 
 Every function is given the module `torch`, which only a task's `peer_torch` imports.
 """

@@ -13,7 +13,7 @@ Provenance = Literal["original", "substitute", "synthetic"]
 
 
 class Dataset(NamedTuple):
-    """What a run was trained on.
+    """The training data of a run.
 
     `provenance` is "original" (the corpus of the paper), "substitute" (a named stand-in) or "synthetic" (made by the
     program). Tables and curves of figures from data that are not the original have its label.

@@ -47,12 +47,12 @@ def compile_one(setting: tuple[str, Macros]) -> Compiled:
 
 def of_this_device() -> list[tuple[str, Macros]]:
     """Every setting, and the walks of all cases that the current device takes."""
-    from duoln.kernels.recurrent.cluster_plan import CELLS
+    from duoln.kernels.recurrent.cells import FUSED
     from duoln.kernels.recurrent.cuda_walk import device
 
     layers = dict.fromkeys((case.op, case.attrs["norm"], case.sizes[1], case.sizes[3])
                            for case in (*every_case(), *every_case(gpu=True))
-                           if (case.op, case.attrs.get("norm")) in CELLS and case.stored == "float32")
+                           if (case.op, case.attrs.get("norm")) in FUSED and case.stored == "float32")
     return [*every_setting(), *((walk.file, walk.macros) for walk in walks(device(), layers))]
 
 

@@ -9,12 +9,12 @@ from duoln.data import Batch, count_examples
 from duoln.distributed.ranks import Ranks
 from duoln.errors import UsageError
 from duoln.nn import DropoutMasks, Module, Params, with_masks
+from duoln.runs.precision import stored_batch, stored_params
 from duoln.runtime import to_tensors
 from duoln.tasks.task import Task
-from duoln.training.precision import stored_batch, stored_params
 
 _BEGINS = "dropout mask of "
-"""What begins the names of masks among the arrays of a batch; the path of the layer follows."""
+"""The beginning of the names of masks among the arrays of a batch; the path of the layer follows."""
 
 
 def split_batch(batch: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

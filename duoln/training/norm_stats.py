@@ -18,7 +18,7 @@ from duoln.training.train_step import make_gradients
 from duoln.training.trainer import Trainer
 
 WATCHES = ("norm-stats",)
-"""What a run can watch."""
+"""The names of what a run can watch."""
 
 
 class Watch:
@@ -37,7 +37,7 @@ class Watch:
         self.every = None if every is None else check_integer("watch", "every", every, 1)
 
     def is_due(self, step: int, evaluates: bool) -> bool:
-        """Whether to measure after this update."""
+        """True if a measurement is due after this update."""
         return evaluates if self.every is None else step % self.every == 0
 
 

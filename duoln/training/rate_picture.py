@@ -14,7 +14,7 @@ from duoln.training.rate_test import RateTest
 
 _HEIGHT = 3.6
 _ABOVE = 0.5
-"""How far above the first losses the picture goes, as a share of the loss's fall; what diverges has no end."""
+"""The height of the picture above the first losses, as a share of the loss's fall; a diverging loss has no end."""
 
 
 def write_table(test: RateTest, target: Path) -> Path:

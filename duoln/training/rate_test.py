@@ -27,7 +27,7 @@ _TENTH = 0.1
 
 
 class RateTest(NamedTuple):
-    """What a range test measured. The two rates that it proposes are suggestions to start a search from."""
+    """The result of a range test. The two rates that it proposes are suggestions to start a search from."""
 
     rates: np.ndarray
     """float64 (updates,)."""
@@ -36,7 +36,7 @@ class RateTest(NamedTuple):
     smoothed: np.ndarray
     """float64 (updates,): the losses on lines through their neighbours, and never beyond these."""
     diverged: bool
-    """Whether the test ended early, because the loss rose far or was not finite."""
+    """True if the test ended early, because the loss rose far or was not finite."""
     minimum: float | None
     """The rate at which the smoothed loss is least; None if the loss never falls."""
     steepest: float | None
@@ -133,7 +133,7 @@ def _number(loss: Any) -> float:
 
 
 def _has_risen(losses: np.ndarray, width: int) -> bool:
-    """Whether the mean of the last losses is far above the least one, beside the loss's fall and its size."""
+    """True if the mean of the last losses is far above the least one, beside the loss's fall and its size."""
     if len(losses) < 2 * width:
         return False
     means = np.convolve(losses, np.full(width, 1 / width), "valid")

@@ -56,10 +56,10 @@ class Summary(NamedTuple):
     """Numbers in all arrays of the model."""
     parameter_bytes: int
     training_bytes: int
-    """Of the gradients and of Adam's two moments: three times those of the parameters."""
+    """Bytes of the gradients and of Adam's two moments: three times those of the parameters."""
     activation_bytes: int
-    """What a forward pass keeps for the gradient, as measured: the saved values of all operators, also of those between
-    layers."""
+    """Bytes that a forward pass keeps for the gradient, as measured: the saved values of all operators, also of those
+    between layers."""
 
     def text(self, width: int = _WIDTH) -> str:
         """The table and the totals in lines of that width at most.
@@ -85,7 +85,7 @@ class Summary(NamedTuple):
         return self.text()
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[str]:
-        """What rich prints: the text for the width of its console, in which a bracket is no markup."""
+        """The text that rich prints, for the width of its console, in which a bracket is no markup."""
         yield self.text(options.max_width).replace("[", "\\[")
 
 
@@ -142,7 +142,7 @@ def _row(path: str, layer: Module, arrays: Sequence[Tensor], outputs: Sequence[T
 # The text -----------------------------------------------------------------------------------------------
 
 def _is_missed(row: Row) -> bool:
-    """Whether no call of a layer was seen; one that only has others in it may have been called in parts."""
+    """True if no call of a layer was seen; one that only has others in it may have been called in parts."""
     return not row.calls and not row.parts
 
 

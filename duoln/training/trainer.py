@@ -22,7 +22,7 @@ from duoln.errors import CheckpointError, DivergedError, MemoryExhaustedError, N
 from duoln.nn import with_population
 from duoln.runs import checkpoint
 from duoln.runs.identity import Identity, identity_of, rules_of
-from duoln.runs.precision import FLOAT32, check_precision
+from duoln.runs.precision import FLOAT32, check_precision, stored_batch, stored_params
 from duoln.runs.settings import MAY_CHANGE, config_of
 from duoln.runtime import tensor, to_tensors
 from duoln.system import limits
@@ -33,7 +33,6 @@ from duoln.tasks.values import Splits
 from duoln.training import memory
 from duoln.training.dropout import TaskDropout
 from duoln.training.memory import StepMemory
-from duoln.training.precision import stored_batch, stored_params
 from duoln.training.train_step import make_ranked_step, make_step, start_state
 
 _POPULATION_ROWS = 10_000
@@ -105,7 +104,7 @@ class Trainer:
 
     @property
     def identity(self) -> Identity:
-        """What the bits of this run depend on besides its settings."""
+        """The facts beside its settings that decide the bits of this run."""
         if not self._identity:
             ranks = 1 if self.ranks is None else self.ranks.size
             self._identity = identity_of(self.backend, self.task, self.splits, ranks)
@@ -224,7 +223,7 @@ class Trainer:
         return f"try a batch_size of {whole} at most" if whole else "try a smaller model"
 
     def agree_to_stop(self, wanted: bool) -> bool:
-        """Whether any of the processes wants to stop after this step; then all processes stop."""
+        """True if any of the processes wants to stop after this step; then all processes stop."""
         return wanted if self.ranks is None else self.ranks.any(wanted)
 
     def _tell_divergence(self, update: _Queued, loss: float, norm: float) -> None:
@@ -273,7 +272,7 @@ class Trainer:
         return self.evaluated
 
     def note_best(self) -> bool:
-        """Whether the last evaluation is the best so far by the task's selection; a best one is stored.
+        """True if the last evaluation is the best so far by the task's selection; a best one is stored.
 
         Raises:
             TaskError: `patience` goes by a metric that the evaluation does not have.
@@ -292,7 +291,7 @@ class Trainer:
 
     @property
     def finished(self) -> bool:
-        """Whether the last step is done, or too many evaluations have passed since the best one (`patience`)."""
+        """True after the last step, or if too many evaluations have passed since the best one (`patience`)."""
         return self.step >= self.last_step or 0 < self.cfg.patience <= self.worse
 
     def _population_forward(self) -> Callable[[Any, Batch], Any]:
@@ -336,8 +335,9 @@ class Trainer:
             "identity": self.identity, "changes": [change._asdict() for change in self.changes]})
 
     def schedule_changes(self, saved: checkpoint.Checkpoint) -> list[Change]:
-        """Whether the updates before a checkpoint had other rates than this configuration plans for them: a schedule
-        that ends with the training is another one if the training becomes longer.
+        """The change if the updates before a checkpoint had other rates than this configuration plans for them.
+
+        A schedule that ends with the training is another one if the training becomes longer.
         """
         settings = saved.notes.get("config")
         if settings is None or not saved.step:

@@ -1,16 +1,16 @@
 // Scaled dot-product attention (Vaswani et al. 2017, eq. 1), forward and backward.
 //
 // The forward computes the scores of some queries of one head at a time. The backward computes them again, for some queries and
-// some keys, from what the forward kept of each query: its largest score, and the sum of the powers. What is computed at once
-// stays in the caches. One thread does all of a head's backward, in order, so the gradients have the same bits for any number
-// of threads.
+// some keys, from two numbers of each query that the forward keeps: its largest score, and the sum of the powers. A block of scores
+// stays in cache. One thread does all of a head's backward, in order, so the gradients have the same bits for any number of
+// threads.
 #include "../packing.h"
 #include "../rows.h"
 
 static const index_t MOST_QUERIES = 64, LEAST_QUERIES = 12;  // whose scores are computed at once
 static const index_t SCORES = 1 << 15;                       // the forward's, where that many queries suffice
 static const index_t KEYS_AT_ONCE = 128;                     // the backward's
-static const index_t GROUP = 16;                             // queries or keys that skip together what is not seen
+static const index_t GROUP = 16;                             // queries or keys that skip masked scores together
 static const float NEVER = -1e30f;                           // the score of a key that a query does not see
 
 // The time steps of one head: `values` is that of its first one, rows are `distance` values apart.
@@ -21,7 +21,7 @@ struct Head {
     T* at(index_t step) const { return values + step * distance; }
 };
 
-// An array (batch, heads, steps, width), with how many values it is from one to the next along the first three axes.
+// An array (batch, heads, steps, width), with its strides in values along the first three axes.
 template <class T>
 struct Heads {
     T* values;
@@ -32,7 +32,7 @@ struct Heads {
     }
 };
 
-// What each query sees: a mask (batch or 1, heads or 1, queries or 1, keys), or none.
+// The keys that each query sees: a mask (batch or 1, heads or 1, queries or 1, keys), or none.
 struct Mask {
     const uint8_t* values;
     const int64_t* to_next;  // 0 where the axis has size 1
@@ -53,15 +53,15 @@ struct Attention {
     index_t size() const {
         return std::min(std::max(SCORES / key.steps, LEAST_QUERIES), MOST_QUERIES);
     }
-    // Whether there can be keys that a query does not see.
+    // True if there can be keys that a query does not see.
     bool hides() const { return causal || mask.values; }
-    // How many of the keys [first, first + count) a query sees at most; they are the first ones.
+    // The largest number of the keys [first, first + count) that a query sees; they are the first ones.
     index_t seen(index_t step, index_t first, index_t count) const {
         return causal ? std::min(std::max(step + 1 - first, index_t(0)), count) : count;
     }
 };
 
-// Calls work(first, last, seen) for groups of the queries [first, last), with how many of some keys a group sees at most.
+// Calls work(first, last, seen) for groups of the queries [first, last); `seen` is the largest number of keys that a group sees.
 template <class T, class Work>
 static void each_group(const Attention<T>& of, index_t first, index_t last, index_t first_key, index_t keys,
                        const Work& work) {
@@ -72,8 +72,8 @@ static void each_group(const Attention<T>& of, index_t first, index_t last, inde
     }
 }
 
-// Sets to 0 what is not finite; returns whether something is not. With the weight 0 of a key that a query does not see it would
-// give NaN.
+// Sets values that are not finite to 0; returns true if there are any. They would give NaN with the weight 0 of a key that a query
+// does not see.
 template <class T>
 static bool make_finite(T* values, index_t count) {
     typename Vector<T>::type zeros[SUMS] = {};
@@ -106,7 +106,7 @@ class OverRows {
     Aligned<T> packed_;
 };
 
-// Some keys, or values, of a head, turned, as the right side of products whose results have a column for each of them.
+// Some keys, or values, of a head, transposed, as the right side of products whose results have a column for each of them.
 template <class T>
 class ForKeys {
   public:
@@ -120,7 +120,7 @@ class ForKeys {
     void spoil(index_t row) {
         for (index_t k = 0; k < width_; ++k) packed_.data()[(row / W * width_ + k) * W + row % W] = std::numeric_limits<T>::quiet_NaN();
     }
-    // out[r] = rows[r] * matrix, for the first `end` keys and what is left of their last panel.
+    // out[r] = rows[r] * matrix, for the first `end` keys and the rest of their last panel.
     void product(const FromRows<T>& rows, index_t count, index_t end, T* out, index_t distance) const {
         ::product(rows, count, packed_.data(), 0, Panel<T>::count(end), width_, out, distance, false);
     }
@@ -157,7 +157,7 @@ static void hide(T* scores, index_t seen, const uint8_t* mask, T scale) {
 }
 
 // Calls work(k, in) for the vectors of a row's scores before `end`, where whole panels end: `in` chooses the first `seen` scores.
-// So all rows of a group take the same way, which the CPU foresees.
+// So all rows of a group take the same branches, which the CPU predicts.
 template <class T, class Work>
 static void each_score(index_t seen, index_t end, const Work& work) {
     using vector = typename Vector<T>::type;
@@ -166,7 +166,7 @@ static void each_score(index_t seen, index_t end, const Work& work) {
     for (index_t k = 0; k < end; k += Vector<T>::lanes) work(k, places < vector{} + T(seen - k));
 }
 
-// e^x of the scores that count, x being what a score is above the largest one; 0 of the others, and of those that a mask hides.
+// e^x of the scores that count, where x is the score minus the largest one; 0 for the others, and for masked ones.
 // A CPU takes fifteen times as long for e^x where that is almost 0.
 template <class V, class Chosen>
 static inline V power(V x, const Chosen& in) {
@@ -202,7 +202,7 @@ static T powers_of(T* scores, index_t seen, index_t end, const uint8_t* mask, T 
 }
 
 // The weights of a row's keys, from its scores, and the gradients of the scores, from those of the weights; 0 for other keys
-// before `end`. `share` is 1 / the sum of the powers, and `along` what the norm of the weights takes off.
+// before `end`. `share` is 1 / the sum of the powers; `along` is subtracted, as the gradient of a softmax requires.
 template <class T>
 static void through_row(T* weights, T* gradients, index_t seen, index_t end, const uint8_t* mask, T scale, T top, T share,
                         T along) {
@@ -269,7 +269,7 @@ static T dot(const T* a, const T* b, index_t width) {
     return sums.sum();
 }
 
-// What the backward needs of some queries and some keys.
+// The arrays of the backward for some queries and some keys.
 template <class T>
 struct Room {
     const index_t most_keys, most_queries;
@@ -330,8 +330,8 @@ struct Backward {
 
     index_t see(index_t step) const { return of.seen(step, first_key, keys); }
 
-    // The weights and the gradients of the scores of the queries [begin, end), with zeros in what is left of the last panel,
-    // and what these keys add to the gradients of the queries. The rows of scores begin with the query `first`.
+    // The weights and the gradients of the scores of the queries [begin, end), with zeros in the rest of the last panel, and the
+    // contributions of these keys to the gradients of the queries. The rows of scores begin with the query `first`.
     void through_scores(index_t begin, index_t end, index_t first, index_t seen) {
         const index_t count = end - begin, whole = Panel<T>::count(seen) * W;
         T *weights = room.weights.row(begin - first), *d_scores = room.d_scores.row(begin - first);
@@ -349,7 +349,7 @@ struct Backward {
     }
 
     // to[key] = the sum over the queries [first, last) of scores[query][key] * their rows, for the first `seen` of the keys;
-    // it is added to what the first `summed` have.
+    // it is added to the gradients of the first `summed`.
     void over_queries(const Scores<T>& scores, const OverRows<T>& rows, index_t first, index_t last, index_t seen,
                       index_t summed, const Head<T>& to) {
         // No query skips a key, and all sums begin here or all go on.

@@ -33,9 +33,9 @@ class _Saved(NamedTuple):
     """Queries, keys and values with four axes."""
     mask: Array | None
     results: tuple[Array, Array, Array]
-    """What came out, and two numbers of each query."""
+    """The output, and two numbers of each query: its largest score and the sum of the powers."""
     shapes: tuple[Shape, Shape, Shape]
-    """Of queries, keys and values as they came."""
+    """The shapes of the arguments: queries, keys and values."""
     causal: bool
     scale: float
 
@@ -46,7 +46,7 @@ def _supports(be: Backend, query: Array, key: Array, value: Array, mask: Array |
 
 
 def _by_heads(x: Array) -> Array:
-    """(..., T, D) as (batch, heads, T, D) whose rows lie in one piece each."""
+    """(..., T, D) as (batch, heads, T, D) with contiguous rows."""
     x = x.reshape(prod(x.shape[:-3]), *((1,) * (3 - x.ndim)), *x.shape[-3:])
     return x if x.strides[-1] == x.itemsize and min(x.strides) >= 0 else np.ascontiguousarray(x)
 
@@ -78,7 +78,7 @@ def _whole_mask(mask: Array | None, scores: Shape) -> Array | None:
 
 
 def _to_next(*arrays: Array | None) -> Array:
-    """How many values it is from one to the next along the first three axes, 0 where there is one alone."""
+    """The strides of each array in values along the first three axes; 0 for an axis of size 1."""
     return np.array([[0, 0, 0] if x is None else [0 if n == 1 else step // x.itemsize for n, step in
                                                   zip(x.shape[:3], x.strides, strict=False)] for x in arrays], np.int64)
 

@@ -3,7 +3,7 @@
 #include "../squares.h"
 
 // The mean of each channel and the sum of its squared distances from it, for each block of rows. A block is centred in
-// two steps while it is in cache, by its first line and by the mean of what is left, so that a large mean costs no bits.
+// two steps while it is in cache, by its first line and by the mean of the residual, so that a large mean costs no bits.
 template <class T>
 static void moments(const T* x, double* means, double* squares, T eps, const Lines& lines, index_t first, index_t last) {
     std::vector<T> offsets(lines.width()), rests(lines.width()), sums(lines.width());

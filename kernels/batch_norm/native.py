@@ -31,7 +31,7 @@ class _Saved(NamedTuple):
     x: Array
     mean: Array
     mean_rest: Array
-    """What the mean loses by rounding; it counts where the mean is much larger than the deviation."""
+    """The rounding error of the mean; it counts where the mean is much larger than the deviation."""
     rstd: Array
     gain: Array | None
     divisor: int

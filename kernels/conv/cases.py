@@ -55,9 +55,9 @@ def _channels() -> Iterator[Case]:
     for shape in ((3, 2, 1), (2, 5, 7, 3), (20, 8, 8, 16), (3, 40, 257), (40, 7, 9, 1)):
         yield _batch_norm(shape, False)
         yield _bias(shape)
-    for shape in ((4, 3), (2, 3, 3, 2), (3, 1, 4), (2, 5, 1)):
+    for few in ((4, 3), (2, 3, 3, 2), (3, 1, 4), (2, 5, 1)):
         for unbiased in (False, True):
-            yield _batch_norm(shape, unbiased)._replace(layouts=True)
+            yield _batch_norm(few, unbiased)._replace(layouts=True)
     for shape in ((2, 3, 3, 2), (3, 1, 4), (1, 5, 1)):
         yield _bias(shape)._replace(layouts=True)
 

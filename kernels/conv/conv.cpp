@@ -1,5 +1,5 @@
 // Convolution of images with channels last, and both gradients, without a matrix of patches: for an output position and
-// a row of the kernel, the pixels that count lie one behind the other in memory.
+// a row of the kernel, the pixels that count are contiguous.
 //
 // All three are sums of outer products: a few broadcast values times a panel of two vectors of channels. An image is
 // worked on in bands of rows that stay in cache, and a band is copied with its border of zeros.
@@ -8,7 +8,7 @@
 #include "../native.h"
 
 constexpr int ROWS = VECTOR_BYTES == 64 ? 12 : 6;  // their sums fit in the registers
-constexpr index_t BAND_POSITIONS = 128;  // output positions of a band: what a tile of their gradients reads stays in L1
+constexpr index_t BAND_POSITIONS = 128;  // output positions of a band: the operands of a tile of their gradients stay in L1
 constexpr index_t WEIGHT_BYTES = 20 << 10;  // weights that stay in L1 while a band passes
 
 // Columns whose sums are made side by side.
@@ -21,7 +21,7 @@ struct Shape {
     index_t batch, height, width, depth, kernel_rows, kernel_columns, channels, rows, columns;
     index_t stride, row_border, column_border, dilation;
 
-    index_t run() const { return kernel_columns * depth; }  // values that lie one behind the other
+    index_t run() const { return kernel_columns * depth; }  // contiguous values
     index_t patch() const { return kernel_rows * run(); }
     index_t band_rows() const { return std::min(rows, std::max<index_t>(BAND_POSITIONS / columns, 1)); }
     index_t bands_per_image() const { return (rows + band_rows() - 1) / band_rows(); }
@@ -75,7 +75,7 @@ static Band<T> band_of(const T* x, index_t number, const Shape& s, T* buffer) {
     return {image, first, rows, buffer, row_step};
 }
 
-// Where the broadcast values of a sum of outer products lie behind each start: in pieces of several values.
+// The offsets of the broadcast values of a sum of outer products from each start: pieces of several values.
 struct Walk {
     index_t pieces, piece_step, values, value_step;
 };
@@ -128,7 +128,7 @@ static index_t panels_of(index_t channels) {
     return (channels + PANEL_OF<T> - 1) / PANEL_OF<T>;
 }
 
-// Rows of channels as panels, one behind the other; the last is filled up with zeros.
+// Rows of channels as panels, one after another; the last is padded with zeros.
 template <class T>
 static void pack(const T* values, index_t rows, index_t channels, T* panels) {
     constexpr index_t PANEL = PANEL_OF<T>;
@@ -246,7 +246,7 @@ static void weight_gradient(const T* x, const T* dy, T* d_weight, const Shape& s
     });
 }
 
-// The weights (kernel rows, kernel columns, in, out) for the gradient of the images: turned by half a turn, (out, in).
+// The weights (kernel rows, kernel columns, in, out) for the gradient of the images: flipped along both axes, and (out, in).
 template <class T>
 static void turn(const T* weight, T* turned, index_t pixels, index_t n_in, index_t n_out) {
     for (index_t p = 0; p < pixels; ++p, turned += n_in * n_out) {

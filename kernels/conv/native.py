@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import host, native
-from duoln.kernels.conv.numpy import image_gradient, supports
 from duoln.ops import conv2d
+from duoln.ops.conv import Sizes
 
 _FILE = "conv/conv.cpp"
 _FLOPS_PER_BYTE = 8
@@ -33,12 +33,15 @@ class _Saved(NamedTuple):
     padding: int
 
 
-def _supports(be: Backend, x: Array, weight: Array, **attrs: Any) -> str | None:
-    return supports(be, x, weight, **attrs) or native.failure(_FILE, x.dtype)
+def _supports(be: Backend, x: Array, weight: Array, stride: Sizes = 1, padding: int = 0, dilation: Sizes = 1,
+              groups: int = 1) -> str | None:
+    if isinstance(stride, tuple) or dilation != 1 or groups != 1:
+        return "it has one stride, no dilation and no groups"
+    return native.failure(_FILE, x.dtype) if x.size and weight.size else "there are no values"
 
 
 def _sizes(x: Array, weight: Array, stride: int, padding: int) -> tuple[int, ...]:
-    """What an entry takes after its arrays."""
+    """The numbers that an entry takes after its arrays."""
     batch, height, width, n_in = x.shape
     kernel_rows, kernel_columns, _, n_out = weight.shape
     rows, columns = ((n + 2 * padding - k) // stride + 1
@@ -67,14 +70,22 @@ def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> tupl
             dx = host.empty_like(saved.x)
             _image_gradient(dy, saved.weight, dx, *sizes)
         else:
-            batch, height, width, n_in = saved.x.shape
-            border = 2 * saved.padding
-            dx = image_gradient(dy, saved.weight, np.zeros((batch, height + border, width + border, n_in), dy.dtype),
-                                saved.stride, saved.padding)
+            dx = _image_gradient_by_weight(saved, dy)
     if needs[1]:
         d_weight = host.empty_like(saved.weight)
         _weight_gradient(saved.x, dy, d_weight, *sizes)
     return dx, d_weight
+
+
+def _image_gradient_by_weight(saved: _Saved, dy: Array) -> Array:
+    """The gradient of the images; each product is that of a weight that an output used."""
+    _, weight, stride, padding = saved
+    batch, height, width, n_in = saved.x.shape
+    d_padded = np.zeros((batch, height + 2 * padding, width + 2 * padding, n_in), dy.dtype)
+    rows, columns = (stride * (n - 1) + 1 for n in dy.shape[1:3])
+    for i, j in np.ndindex(weight.shape[:2]):
+        d_padded[:, i:i + rows:stride, j:j + columns:stride] += dy @ weight[i, j].T
+    return d_padded[:, padding:padding + height, padding:padding + width]
 
 
 def attach() -> None:

@@ -1,4 +1,4 @@
-"""The limit of a CPU's memory: a copy that writes past the caches, with all threads.
+"""The limit of a CPU's memory: a copy with streaming stores, with all threads.
 
 A library's own copy reads what it overwrites, so it moves half as much again as it says.
 """
@@ -19,7 +19,7 @@ def refusal() -> str | None:
 
 
 def copy(x: np.ndarray) -> np.ndarray:
-    """A copy of a contiguous array; one of 8 MiB or more is written past the caches."""
+    """A copy of a contiguous array; one of 8 MiB or more is written with streaming stores."""
     out = host.empty_like(x)
     _copy(x.reshape(-1), out.reshape(-1), x.size, native.threads_for(x.nbytes))
     return out

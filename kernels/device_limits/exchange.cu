@@ -1,4 +1,4 @@
-// How long an exchange between blocks takes: a kernel that stays on the device for many time steps needs one each.
+// The time of an exchange between blocks: a kernel that stays on the device for many time steps needs one each.
 //
 // All blocks of a launch must be on the device at once; each kernel does `rounds` exchanges.
 #include "../common.cuh"

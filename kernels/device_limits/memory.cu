@@ -10,7 +10,7 @@ extern "C" __global__ void device_write(float4* __restrict__ y, int count) {
         y[i] = make_float4(1, 2, 3, 4);
 }
 
-// The sum of what a thread reads is written only if it is a number that it never is, so nothing but reads is left.
+// The sum of a thread's values is written only if it is a number that it never is, so only reads are left.
 extern "C" __global__ void device_read(const float4* __restrict__ x, float* __restrict__ never, int count) {
     float sum = 0;
     for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) {

@@ -1,4 +1,4 @@
-// How fast a block pushes what a walk sends in a time step: 1 KB to each block of its cluster, itself too, `rounds` times.
+// The rate of a walk's pushes in a time step: a block sends 1 KB to each block of its cluster, itself too, `rounds` times.
 // Macros: CLUSTER blocks of THREADS threads, as many as values; WIDTH bytes of a push: 4, 8, 16, or 1024, which is a copy.
 #include "../recurrent/cluster.cuh"
 

@@ -1,9 +1,9 @@
-// Copies; sums and products of two arrays, place by place; a choice between two by a condition, where either may be one number; and the sum of
+// Copies; elementwise sums and products of two arrays; a choice between two by a condition, where either may be one number; and the sum of
 // all values of an array.
 #include "../rows.h"
 
 // `value(k, lanes)` gives the vector of the values k and after; `lanes` loads it (rows.h). `out` begins on a cache line. A large
-// result goes past the caches.
+// result is written with streaming stores.
 template <class T, class Value>
 static void each_value(index_t size, T* out, int threads, const Value& value) {
     static constexpr index_t AT_ONCE = 1024;  // threads get whole ones, so that no two write to one cache line

@@ -23,7 +23,7 @@ _norm = native.Function(_FILE, "global_norm", "addresses: int64[2], sizes: int64
 
 
 def table(*roles: Sequence[Array]) -> tuple[Array, Array]:
-    """Where the arrays of each role begin, (roles, tensors), and the number of values of each tensor.
+    """The addresses of the arrays of each role, (roles, tensors), and the number of values of each tensor.
 
     Raises:
         DtypeError: one is not an array; the scalars of NumPy have no address that lasts.

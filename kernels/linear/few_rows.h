@@ -1,5 +1,5 @@
-// Products of a few rows with a matrix. The matrix is read once, as it lies in memory: it is packed nowhere. Each value of a result is
-// added up in one order, which does not depend on the threads.
+// Products of a few rows with a matrix. The matrix is read once, unpacked. Each value of a result is added up in one order, which
+// does not depend on the threads.
 #pragma once
 #include "../rows.h"
 
@@ -17,7 +17,7 @@ static inline V kept(V v) {
 }
 
 static const int GROUP = 4;  // rows of x that share a load of the matrix
-static const int PANEL = 8;  // rows of the matrix that share a load and a store of y; the next panel is asked for
+static const int PANEL = 8;  // rows of the matrix that share a load and a store of y; the next panel is prefetched
 static const int SIDE_BY_SIDE = 8;   // vectors that are added up side by side; fewer would wait for each other
 static const index_t BLOCK = 128;  // rows of the matrix whose products are added up together, whatever the threads
 
@@ -71,7 +71,7 @@ static void add_rows(const T* x, const T* w, T* y, index_t rows, index_t in, ind
     }
 }
 
-// The threads share rows of the matrix, not columns: a CPU fetches ahead what lies in one piece.
+// The threads share rows of the matrix, not columns: the hardware prefetches contiguous memory.
 template <class T>
 static void multiply(const T* x, const T* w, const T* bias, T* y, index_t rows, index_t in, index_t out, int threads) {
     const index_t blocks = (in + BLOCK - 1) / BLOCK, size = rows * out;

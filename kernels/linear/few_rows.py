@@ -1,4 +1,4 @@
-"""Products of a few rows with a matrix on the CPU, compiled: the matrix is read once, as it lies."""
+"""Products of a few rows with a matrix on the CPU, compiled: the matrix is read once, unpacked."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _multiply_transposed = native.Function(FILE, "linear_transposed", "x: real[2], w
 
 
 def fits(rows: int, weight: Array) -> bool:
-    """Whether a product of so many rows with a matrix is faster here than by packing the matrix."""
+    """True if a product of `rows` rows with a matrix is faster here than by packing the matrix."""
     if weight.flags.c_contiguous:
         most, width = MOST_ROWS, weight.shape[1]
     else:

@@ -7,7 +7,7 @@ static const int ROWS_OF_W = 4;  // rows of the matrix, or of its gradient, that
 static const index_t COLUMNS_AT_ONCE = 1 << 12;  // of a sum over columns: the rounding of a longer one would grow with it
 
 // dx[r, k .. k + K) = or += the products of g's rows with K rows of w, over the first `count` columns. The rows of w are read in
-// turns, which the CPU does not foresee, so the loop asks for those that follow.
+// turns, which the hardware does not prefetch, so the loop prefetches the next ones.
 template <int R, int K, class T>
 static void some_dots(const T* g, const T* w, T* dx, index_t in, index_t out, index_t count, bool add) {
     using vector = typename Vector<T>::type;
@@ -81,7 +81,7 @@ static void differentiate(const T* x, const T* w, const T* g, T* dx, T* dw, inde
     }
 }
 
-// The gradients of x and of w, as far as they are asked for.
+// The gradients of x and of w; a null one is not computed.
 template <class T>
 static void backward(const T* x, const T* w, const T* g, T* dx, T* dw, index_t rows, index_t in, index_t out, int threads) {
     const index_t blocks = (in + ROWS_OF_W - 1) / ROWS_OF_W;

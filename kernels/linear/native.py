@@ -1,4 +1,4 @@
-"""`linear`, and `matmul` with a matrix, of a few rows on the CPU, compiled: the weight is read once, as it lies.
+"""`linear`, and `matmul` with a matrix, of a few rows on the CPU, compiled: the weight is read once, unpacked.
 
 BLAS copies it first.
 

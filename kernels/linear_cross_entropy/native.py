@@ -18,7 +18,7 @@ from duoln.kernels.product.multiply import multiply
 from duoln.ops import linear_cross_entropy
 
 BLOCK = 1 << 20
-"""The number of logits of a block: they stay in the last cache between the product and what reads it."""
+"""The number of logits of a block: they stay in L3 between the product and the loss."""
 KEEP_BYTES = 1 << 28
 
 _FILE = "linear_cross_entropy/linear_cross_entropy.cpp"
@@ -33,10 +33,10 @@ _differentiate = native.Function(_FILE, "linear_cross_entropy_backward",
 
 
 class _Row(NamedTuple):
-    """What is known of each row that is not padding."""
+    """The state of each row that is not padding."""
 
     number: Array
-    """Its place among all rows."""
+    """Its index among all rows."""
     x: Array
     label: Array
     largest: Array

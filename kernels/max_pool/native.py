@@ -25,7 +25,7 @@ class _Saved(NamedTuple):
     x: Array
     y: Array
     sizes: tuple[int, ...]
-    """What an entry takes after its arrays."""
+    """The numbers that an entry takes after its arrays."""
     attrs: dict[str, Any]
 
 

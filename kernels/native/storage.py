@@ -82,7 +82,7 @@ def count_in(file: str) -> None:
 
 def sources() -> list[str]:
     """The C++ files of all kernels, relative to `kernels/`, then those of the plug-ins that are loaded, whole paths."""
-    own = sorted(path.relative_to(source.FOLDER).as_posix() for path in source.FOLDER.glob("*/*.cpp"))
+    own = sorted(path.relative_to(source.FOLDER).as_posix() for path in source.FOLDER.rglob("*.cpp"))
     return [*own, *sorted(_outside)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from duoln.backends.protocol import Array, Backend
@@ -38,7 +39,7 @@ def rule(norm: Norm, name: str, forward: Callable[..., Any], backward: Callable[
             sums, `total`, are None where rows are no sums; `bias` is None without a mean.
         backward: `backward(norm, kept, dy, d_total, needs) -> (d_rows, d_gain, d_bias)`, those that `needs` requests.
             `d_total` is the gradient of the sums or None; `d_rows` includes it, and is that of both arrays of a sum.
-        supports: `supports(be, norm, x, eps)`: None, or the reason why the rule cannot run.
+        supports: `supports(norm, be, x, *arrays, eps=..., **attrs)`: None, or the reason why the rule cannot run.
         stored: whether rows may be stored in 16 bits.
         remark: that of the rule.
     """
@@ -64,10 +65,7 @@ def rule(norm: Norm, name: str, forward: Callable[..., Any], backward: Callable[
             d_rows, d_gain, d_bias = backward(norm, kept, dy, d_rows, (needs[0] or needs[1], *needs[2:], False)[:3])
         return (d_rows if needs[0] else None, d_rows if needs[1] else None, d_gain, d_bias)[:len(needs)]
 
-    def refusal(be: Backend, x: Array, *arrays: Array | None, eps: float = 1e-5, **unused: Any) -> str | None:
-        reason: str | None = supports(be, norm, x, eps)
-        return reason
-
+    refusal = partial(supports, norm)
     arrays = range(1 + norm.residual) if stored else ()
     if norm.residual:
         return Rule(name, of_sum, of_sum_vjp, refusal, remark=remark, stored=arrays)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import gcd, prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
@@ -46,7 +46,7 @@ class Kept(NamedTuple):
     activation: str | None = None
 
 
-def _supports(be: Backend, norm: Norm, x: Array, eps: float) -> str | None:
+def _supports(norm: Norm, be: Backend, x: Array, *arrays: Array | None, **attrs: Any) -> str | None:
     if be.dtype(x) not in ("float32", *STORAGE):
         return f"the kernel is for float32 and 16 bits, not {be.dtype(x)}"
     return launch.too_large(x) if x.size else "there are no values"

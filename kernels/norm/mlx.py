@@ -118,7 +118,7 @@ class _Gate:
 _GATES = {centred: _Gate(centred) for centred in (True, False)}
 
 
-def _fast_supports(be: Backend, norm: Norm, x: Array, eps: float) -> str | None:
+def _fast_supports(norm: Norm, be: Backend, x: Array, *arrays: Array | None, eps: float, **attrs: Any) -> str | None:
     if eps < LEAST_EPS:
         return f"epsilon is below {LEAST_EPS:g}"  # MLX's kernels square values as they are
     if x.dtype != mx.float32 or not x.size:
@@ -148,7 +148,7 @@ def _fast_backward(norm: Norm, kept: _Kept, dy: Array, d_total: None, needs: Seq
     return [by_place.get(i) for i in range(len(needs))]
 
 
-def _metal_supports(be: Backend, norm: Norm, x: Array, eps: float) -> str | None:
+def _metal_supports(norm: Norm, be: Backend, x: Array, *arrays: Array | None, **attrs: Any) -> str | None:
     return metal_kernels.missing() or metal.supports(x, norm.centred)
 
 

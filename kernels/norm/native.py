@@ -3,70 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
-
-import numpy as np
+from typing import Any
 
 from duoln.backends.protocol import Array, Backend
-from duoln.kernels import host, native
+from duoln.kernels import native
 from duoln.kernels.activation import NUMBERS
 from duoln.kernels.norm import OPERATORS, Norm, rule
 
 _FILE = "norm/norm.cpp"
-_BLOCK = 64
-"""Rows whose shares of a gain's gradient are added up together, as in the C++ text."""
-_ENTRIES = {True: "layer_norm", False: "rms_norm"}
-"""The first words of the entries with a mean and without."""
-_NORMALISE = {centred: native.Function(
-    _FILE, f"{name}_forward", "x: real[2], residual: real[2]?, gain: real[1]?, bias: real[1]?, total: real[2]?, "
-    "y: real[2], means: real[2]?, rstd: real[1], rows: int64, width: int64, eps: float64, activation: int32, "
-    "threads: int32") for centred, name in _ENTRIES.items()}
-_DIFFERENTIATE = {centred: native.Function(
-    _FILE, f"{name}_backward", "x: real[2], gain: real[1]?, bias: real[1]?, means: real[2]?, rstd: real[1], "
-    "dy: real[2], d_total: real[2]?, dx: real[2]?, gain_parts: real[2]?, bias_parts: real[2]?, rows: int64, "
-    "width: int64, activation: int32, threads: int32") for centred, name in _ENTRIES.items()}
+_NORMALISE = {centred: native.launch(
+    _FILE, f"{name}_forward", "x: real[*rows, width], residual: real[*rows, width]?, gain: real[width]?, "
+    "bias: real[width]?, eps: float64, activation: int32 "
+    "-> total: like x?, y: like x, means: real[*rows, 2]?, rstd: real[*rows]")
+    for centred, name in ((True, "layer_norm"), (False, "rms_norm"))}
+_DIFFERENTIATE = {centred: native.launch(
+    _FILE, f"{name}_backward", "x: real[*rows, width], gain: real[width]?, bias: real[width]?, means: real[*rows, 2]?, "
+    "rstd: real[*rows], dy: real[*rows, width], d_total: real[*rows, width]?, activation: int32 "
+    "-> dx: like x?, d_gain: sum[width]?, d_bias: sum[width]?", block=64)  # the rows of a block of the C++ text
+    for centred, name in ((True, "layer_norm"), (False, "rms_norm"))}
 
 
-class _Kept(NamedTuple):
-    rows: Array
-    """What was normalised, (rows, width)."""
-    gain: Array | None
-    bias: Array | None
-    means: Array | None
-    """Of each row its mean and the mean of what is left without that, (rows, 2); None for an RMS norm."""
-    rstd: Array
-    activation: str | None
-
-
-def _supports(be: Backend, norm: Norm, x: Array, eps: float) -> str | None:
+def _supports(norm: Norm, be: Backend, x: Array, *arrays: Array | None, **attrs: Any) -> str | None:
     return native.failure(_FILE, x.dtype) if x.size else "there are no values"
 
 
 def _forward(be: Backend, norm: Norm, x: Array, residual: Array | None, gain: Array | None, bias: Array | None,
-             eps: float, activation: str | None) -> tuple[Array, Array | None, _Kept]:
-    flat = host.as_rows(x)
-    rows, width = flat.shape
-    gain, bias = (None if p is None else np.ascontiguousarray(p) for p in (gain, bias))
-    more, total = (None, None) if residual is None else (host.as_rows(residual), host.empty_like(flat))
-    y, rstd = host.empty_like(flat), np.empty(rows, x.dtype)
-    means = np.empty((rows, 2), x.dtype) if norm.centred else None
-    _NORMALISE[norm.centred](flat, more, gain, bias, total, y, means, rstd, rows, width, eps, NUMBERS[activation],
-                             native.threads_for(x.nbytes))
-    kept = _Kept(flat if total is None else total, gain, bias, means, rstd, activation)
-    return y.reshape(x.shape), None if total is None else total.reshape(x.shape), kept
+             eps: float, activation: str | None) -> tuple[Array, Array | None, tuple[Any, ...]]:
+    number = NUMBERS[activation]
+    total, y, means, rstd = _NORMALISE[norm.centred](x, residual, gain, bias, eps, number, norm.residual, norm.centred)
+    return y, total, (x if total is None else total, gain, bias, means, rstd, number)
 
 
-def _backward(norm: Norm, kept: _Kept, dy: Array, d_total: Array | None,
+def _backward(norm: Norm, kept: tuple[Any, ...], dy: Array, d_total: Array | None,
               needs: Sequence[bool]) -> tuple[Array | None, ...]:
-    x = kept.rows
-    rows, width = x.shape
-    dx = host.empty_like(x) if needs[0] else None
-    blocks = -(-rows // _BLOCK)
-    parts = [np.empty((blocks, width), x.dtype) if need else None for need in needs[1:]]
-    _DIFFERENTIATE[norm.centred](x, kept.gain, kept.bias, kept.means, kept.rstd, host.as_rows(dy),
-                                 None if d_total is None else host.as_rows(d_total), dx, *parts, rows, width,
-                                 NUMBERS[kept.activation], native.threads_for(x.nbytes))
-    return (None if dx is None else dx.reshape(dy.shape), *(None if p is None else host.added_up(p) for p in parts))
+    *arrays, number = kept
+    gradients: tuple[Array | None, ...] = _DIFFERENTIATE[norm.centred](*arrays, dy, d_total, number, *needs)
+    return gradients
 
 
 def attach() -> None:

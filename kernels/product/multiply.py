@@ -42,13 +42,13 @@ _product_of_pieces = native.Function(FILE, "product_of_pieces",
 def multiply(a: Array, b: Array, out: Array | None = None, bias: Array | None = None) -> Array:
     """`a @ b + bias`, by BLAS where that is small, or where there is no library.
 
-    Where `a` has few rows, or `b` has few columns, the other matrix is read once, as it lies, and not packed.
+    Where `a` has few rows, or `b` has few columns, the other matrix is read once, unpacked.
 
     Shape:
         a (rows, depth), b (depth, columns), bias (columns,) or None -> (rows, columns).
 
-    Either matrix may lie transposed in memory. `out` is where the result goes; its rows lie in one piece each, and it
-    overlaps neither matrix.
+    Either matrix may be transposed in memory. `out` gets the result; its rows are contiguous, and it overlaps neither
+    matrix.
     """
     rows, columns = len(a), b.shape[1]
     if out is None:

@@ -23,9 +23,10 @@ _through_activation = native.Function(FILE, "activation_backward", "y: real[1], 
 
 
 def _supports(be: Backend, x: Array, weight: Array, bias: Array | None) -> str | None:
-    if few_rows_supports(be, x, weight, bias) is None:
+    refusal = failure(prod(x.shape[:-1]), weight)
+    if refusal is None and few_rows_supports(be, x, weight, bias) is None:
         return "a rule for few rows runs"
-    return failure(prod(x.shape[:-1]), weight)
+    return refusal
 
 
 def _forward(be: Backend, x: Array, weight: Array, bias: Array | None) -> tuple[Array, Any]:

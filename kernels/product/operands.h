@@ -2,15 +2,15 @@
 #pragma once
 #include "../native.h"
 
-// Rows of the second matrix that lie in one piece of memory: `end` is the row after them, a distance is that of two rows.
+// Rows of the second matrix with one row stride, `distance`; `end` is the row after them.
 template <class T>
 struct Piece {
     const T* rows;
     index_t distance, end;
 };
 
-// The arguments of a product: a (rows, depth), or (depth, rows) if `a_turned`, and b (depth, columns), of pieces one below the
-// other, or (columns, depth), of one piece, if `b_turned`.
+// The arguments of a product: a (rows, depth), or its transpose (depth, rows) if `a_turned`, and b (depth, columns), of pieces one
+// below the other, or its transpose (columns, depth), of one piece, if `b_turned`.
 template <class T>
 struct Operands {
     const T *a, *bias;
@@ -18,7 +18,7 @@ struct Operands {
     T* out;
     index_t rows, depth, columns, a_distance, out_distance;
     bool a_turned, b_turned;
-    T* sums = nullptr;  // of b's columns, with room for whole panels
+    T* sums = nullptr;  // the sums of b's columns, padded to whole panels
     int activation = 0;  // see activation.h
 
     const T* a_at(index_t row, index_t k) const { return a_turned ? a + k * a_distance + row : a + row * a_distance + k; }

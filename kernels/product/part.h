@@ -1,18 +1,18 @@
 // A part of the product of two matrices, which one thread computes.
 //
-// It goes through the depth in blocks, each block through groups of panels that stay in the second cache, and each group through
-// some rows at a time. The first matrix is packed by the tiles of the first panels, if it lies transposed, and the second one, a
-// pair of panels at a time, by the tile of the first rows (tile.h). Tiles ask for what the next tiles read.
+// It goes through the depth in blocks, each block through groups of panels that stay in L2, and each group through some rows at a
+// time. The first matrix is packed by the tiles of the first panels, if it is transposed, and the second one, a pair of panels at a
+// time, by the tile of the first rows (tile.h). Tiles prefetch the operands of the next tiles.
 #pragma once
 #include "../packing.h"
 #include "../activation.h"
 #include "operands.h"
 
-static const index_t ROWS_AT_ONCE = 8 * TALL_ROWS;  // of a part of many: they and their sums stay in the second cache
+static const index_t ROWS_AT_ONCE = 8 * TALL_ROWS;  // of a part with many rows: they and their sums stay in L2
 static const index_t FEW_ROWS = 2 * ROWS_AT_ONCE;
 static const index_t CACHED_PANELS = 1 << 19;  // bytes of a group of panels
 
-// Some places of the depth, some rows, and a group of panels.
+// A range of k, some rows, and a group of panels.
 struct Place {
     index_t k = 0, depth = 0, row = 0, rows = 0, first_panel = 0, last_panel = 0;
 };
@@ -43,11 +43,11 @@ class Part {
     const Operands<T>& of;
     const index_t first_row, last_row, first_panel, last_panel, blocks, depths;  // blocks of rows, and of the depth
     const Aligned<T> strips, panels;
-    index_t n = 0, block = 0;  // the blocks where it is
-    Place at, next;            // where it is, and will be; a depth of 0 is the end
+    index_t n = 0, block = 0;  // the current blocks
+    Place at, next;            // the current one and the next; a depth of 0 is the end
     index_t panel = 0;
     Prefetch next_rows, next_panels;
-    bool by_two = false;  // whether tiles ask for two lines at a time
+    bool by_two = false;  // true if tiles prefetch two lines at a time
 
     static index_t strips_of(index_t rows) { return (rows + R - 1) / R; }
     index_t most_depth() const { return (of.depth + depths - 1) / depths; }
@@ -80,7 +80,7 @@ class Part {
     bool packs_first() const { return of.a_turned && panel == first_panel; }
     bool packs_second() const { return at.row == first_row; }
 
-    // The columns of `count` panels: as many as a tile has, or what is left.
+    // The columns of `count` panels: as many as a tile has, or the remaining ones.
     void multiply_panels(index_t count) {
         const bool whole = count == P && (panel + P) * W <= of.columns;
         const bool by_tile = packs_second() && whole && at.rows >= R && !of.b_turned && of.b_in_one_piece();
@@ -108,7 +108,7 @@ class Part {
         if (at.rows % R) multiply_rows<P>(count, at.rows % R, sums(count));
     }
 
-    // What follows the product, of the values that the last panels have just got: they are still in the caches.
+    // The activation of the values that the last panels have just got, while they are in cache.
     void activate() const {
         const index_t columns = std::min(P * W, std::min(last_panel * W, of.columns) - panel * W);
         for (index_t r = at.row; r < at.row + at.rows; ++r) {
@@ -119,7 +119,7 @@ class Part {
         }
     }
 
-    // Where the sums of a strip go.
+    // The destination of the sums of a strip.
     Sums<T> sums(index_t s) const {
         T* out = of.out + (at.row + s * R) * of.out_distance + panel * W;
         if (at.k > 0) return {out, of.out_distance, out, of.out_distance};
@@ -158,7 +158,7 @@ class Part {
         return multiply_each<T, PANELS>(count, ColumnsToStrips<T>{from, distance, strip(first)}, second, at.depth, to, next);
     }
 
-    // The rows after the last whole strip. If the first matrix lies transposed, they are packed as rows.
+    // The rows after the last whole strip. If the first matrix is transposed, they are packed as rows.
     template <int PANELS>
     void multiply_rows(index_t s, index_t count, const Sums<T>& to) {
         const T* from = of.a_at(at.row + s * R, at.k);
@@ -182,8 +182,8 @@ class Part {
         }
     }
 
-    // What the next place reads: its rows, and its first panels if they are not packed yet. Where a place reads some columns of a
-    // matrix, a line is asked for by its last value: a row may begin within a line, which the columns before have asked for.
+    // The operands of the next place: its rows, and its first panels if they are not packed yet. Where a place reads some columns
+    // of a matrix, a line is prefetched by its last value: a row may begin within a line that the columns before have prefetched.
     void foresee() {
         next_rows = next_panels = Prefetch();
         const index_t count = next.rows * next.depth / LINE;

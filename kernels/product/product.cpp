@@ -1,4 +1,4 @@
-// Products of two matrices, each of which may lie transposed in memory, or the second one in pieces.
+// Products of two matrices, each of which may be stored transposed, or the second one in pieces.
 //
 // A product of a small depth is made row by row (shallow.h). The result of another is divided into parts of rows and columns (part.h).
 // A part belongs to one thread, and no thread waits for another. So a process that takes a core costs its share of time and no more;
@@ -9,17 +9,17 @@
 
 static const index_t LEAST_PART = 1 << 19;  // multiplications
 
-// Of a thread: one whose core is taken leaves its rest to others. A first matrix that lies transposed would be packed for each
+// The parts of a thread: one whose core is taken leaves its rest to others. A transposed first matrix would be packed for each
 // part, which costs more than that saves.
 static int parts_each(bool a_turned) { return a_turned ? 1 : 2; }
 
-// Into how many parts rows and panels are divided.
+// The numbers of parts of the rows and of the panels.
 struct Grid {
     index_t of_rows, of_panels;
 };
 
-// The grid of enough parts that packs least: each part packs its columns, and if the first matrix is turned its rows; packing a
-// column takes about twice as long.
+// The grid of enough parts that packs least: each part packs its columns, and its rows if the first matrix is transposed; packing
+// a column takes about twice as long.
 template <class T>
 static Grid grid_of(const Operands<T>& of, index_t strips, index_t groups, int threads) {
     if (threads <= 1) return {1, 1};

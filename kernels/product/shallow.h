@@ -1,20 +1,20 @@
-// A product of so small a depth that its time is that of writing the result. A tile would write a few columns of many rows; here some
-// rows are written from left to right, which the CPU foresees.
+// A product of so small a depth that its time is that of writing the result. A tile would write a few columns of many rows; here
+// some rows are written from left to right, which the hardware prefetches.
 #pragma once
 #include "../activation.h"
 #include "../rows.h"
 #include "operands.h"
 
-static const index_t SHALLOW = 8;  // the most places of the depth
-static const index_t LEAST_COLUMNS = 128;  // with fewer, what begins and ends a row takes longer than a tile
+static const index_t SHALLOW = 8;  // the greatest depth
+static const index_t LEAST_COLUMNS = 128;  // with fewer, the begin and the end of a row take longer than a tile
 
 template <class T>
 static bool is_shallow(const Operands<T>& of) {
     return of.depth <= SHALLOW && of.columns >= LEAST_COLUMNS && !of.b_turned && of.b_in_one_piece();
 }
 
-// ROWS rows from `row` on, which share what they read of the second matrix. With `room` they are computed there, and copied past the
-// caches.
+// ROWS rows from `row` on, which share loads of the second matrix. With `room` they are computed there, and copied with streaming
+// stores.
 template <int ROWS, class T>
 static void shallow_rows(const Operands<T>& of, index_t row, T* room) {
     using vector = typename Vector<T>::type;

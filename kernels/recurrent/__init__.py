@@ -1,1 +1,1 @@
-"""Shared parts of the recurrent operators' rules, and their rule on MLX, which is the same for all cells."""
+"""The rules of `rnn`, `lstm`, `gru` and `lstm_cell`, a driver a device; the folders hold the texts of their kernels."""

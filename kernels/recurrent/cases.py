@@ -8,12 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from duoln.kernels.norm.cases import epsilon
+from duoln.kernels.recurrent.cells import FUSED, fused_norms
 from duoln.kernels.registry import STORED, Arrays, Case, floats
-from duoln.ops.recurrent.variants import GATES, has_bias, norm_shapes
+from duoln.ops.recurrent.variants import CELLS, has_bias, norm_shapes
 
-VARIANTS = (("rnn", "none"), ("rnn", "layer"), ("lstm", "none"), ("lstm", "layer"), ("lstm", "layer-cell"),
-            ("lstm", "layer-theano"), ("gru", "none"), ("gru", "layer"), ("gru", "layer-theano"))
-_OF_LSTM = tuple(norm for cell, norm in VARIANTS if cell == "lstm")
 _SIZES = ((1, 1, 1, 1), (3, 5, 3, 9), (2, 9, 2, 32), (2, 3, 2, 33), (2, 3, 17, 70), (2, 2, 3, 130), (2, 2, 1, 300),
           (1, 3, 2, 600), (2, 1, 1, 1100))
 """Time steps, rows, inputs, hidden units: one case for each launch plan of the cell kernels."""
@@ -41,13 +39,13 @@ _LONG_WALKS = (("lstm", "layer", 8, 400), ("lstm", "layer", 64, 256), ("lstm", "
 
 def cases() -> Iterator[Case]:
     """Sequences and single steps; then what a GPU adds."""
-    for cell, norm in VARIANTS:
+    for cell, norm in FUSED:
         for sizes in _SIZES:
             for masked, reverse in ((False, False), (True, True)):
                 yield recurrent(cell, norm, sizes, masked, reverse)
         yield recurrent(cell, norm, (4, 3, 2, 33), reverse=True, gradient_limit=0.05)
         yield from _small(cell, norm)
-    for norm in _OF_LSTM:
+    for norm in fused_norms("lstm"):
         for batch, hidden in ((1, 1), (3, 9), (2, 33), (5, 70), (2, 600)):
             yield step(norm, batch, hidden)._replace(net=(norm, hidden) == ("layer", 600))
         yield step(norm, 1, 4)
@@ -69,11 +67,11 @@ def recurrent(cell: str, norm: str, sizes: Sequence[int], masked: bool = False, 
               gradient_limit: float | None = None, lengths: Sequence[int] | None = None) -> Case:
     """One case of a recurrent operator: `sizes` are time steps, rows, inputs and units, `lengths` those of rows."""
     steps, batch, n_in, hidden = sizes
-    gates = GATES[cell] * hidden
+    gates = CELLS[cell].gates * hidden
 
     def arrays() -> Arrays:
         rng = np.random.default_rng([*sizes, masked])
-        first = [floats(rng, batch, hidden) for _ in range(2 if cell == "lstm" else 1)]
+        first = [floats(rng, batch, hidden) for _ in range(len(CELLS[cell].states))]
         weights = [floats(rng, n, gates, scale=n ** -0.5) for n in (n_in, hidden)]
         bias = floats(rng, gates) if has_bias(cell, norm) else None
         mask = rng.random((steps, batch)) < 0.6 if masked else None
@@ -102,7 +100,7 @@ def step(norm: str, batch: int, hidden: int) -> Case:
 
 def _walks() -> Iterator[Case]:
     """The walk and the rule by steps run on each of them."""
-    for cell, norm in VARIANTS:
+    for cell, norm in FUSED:
         sizes_of_net = (9, 32, 3, 240 if cell == "rnn" else 128)
         yield recurrent(cell, norm, sizes_of_net, masked=True, reverse=True).on_gpu(net=True)
         if norm == "layer":
@@ -122,17 +120,17 @@ def _walks() -> Iterator[Case]:
 def _in_16_bits() -> Iterator[Case]:
     """One for each launch plan; and so many rows that the sum over them takes two levels."""
     for stored in STORED:
-        for cell, norm in VARIANTS:
+        for cell, norm in FUSED:
             yield recurrent(cell, norm, (4, 5, 3, 33), masked=True, reverse=True).on_gpu(stored, net=True)
             for sizes in ((9, 5, 3, 9), (3, 3, 3, 130), (3, 3, 3, 300), (3, 3, 3, 600), (2, 3, 3, 1100)):
                 yield recurrent(cell, norm, sizes).on_gpu(stored)
-        for cell in GATES:
+        for cell in CELLS:
             yield recurrent(cell, "layer", (2, 3, 3, 1100), masked=True, reverse=True).on_gpu(stored, net=True)
         yield recurrent("gru", "layer", (3, 1030, 3, 9)).on_gpu(stored)
 
 
 def _steps_on_gpus() -> Iterator[Case]:
-    for norm in _OF_LSTM:
+    for norm in fused_norms("lstm"):
         for batch, hidden in ((3, 33), (3, 130), (2500, 33)):
             yield step(norm, batch, hidden).on_gpu(net=(batch, hidden) == (3, 33))
         for stored in STORED:
@@ -155,21 +153,15 @@ class Shape(NamedTuple):
 SHAPES = (Shape(100, 8, 3, 400), Shape(100, 128, 256, 256), Shape(30, 64, 620, 1024))
 """Handwriting synthesis, a middle size, and sentence encoders."""
 
-KEPT = {("lstm", "layer"): 10, ("lstm", "layer-theano"): 10, ("lstm", "layer-cell"): 6, ("lstm", "none"): 6,
-        ("gru", "layer"): 7, ("gru", "layer-theano"): 7, ("gru", "none"): 5, ("rnn", "layer"): 2, ("rnn", "none"): 2}
-"""Floats kept for the gradient per time step, row and hidden unit, by the compiled rules of the CPU; for few inputs the
-LSTM of `layer` keeps 6.
-"""
-
 
 def flops(cell: str, shape: Shape, backward: bool) -> int:
     """Floating-point operations of the products of one run; backward adds two products for each one of forward."""
     t, b, n, h = shape
-    return 2 * t * b * (n + h) * GATES[cell] * h * (3 if backward else 1)
+    return 2 * t * b * (n + h) * CELLS[cell].gates * h * (3 if backward else 1)
 
 
 def least_bytes(cell: str, shape: Shape, itemsize: int = 4) -> int:
     """The least bytes that forward moves: it reads inputs, weights and x_proj, and writes x_proj and hidden states."""
     t, b, n, h = shape
-    gates = GATES[cell] * h
+    gates = CELLS[cell].gates * h
     return itemsize * (t * b * (n + 2 * gates + h) + (n + h) * gates)

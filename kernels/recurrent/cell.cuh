@@ -1,14 +1,14 @@
-// What the cell kernels share: the gates of a row in registers, their norms, and the gradients of those.
+// The common part of the cell kernels: the gates of a row in registers, their norms, and the gradients of those.
 //
 // A row of the batch belongs to THREADS threads (32 or more), each with UNITS hidden units: unit u of a thread is
 // u * THREADS + threadIdx.x. A block has blockDim.y rows if THREADS is 32, else one. All arrays of a sequence are
 // in the order of the walk; in (T, B, .), time step t begins at row t * B.
 //
-// What the products of a sequence give or take is stored as storage_t (see storage.cuh): x_proj, h_proj, their
-// gradients, hidden states. Parameters, statistics and sums are float, and so is what adds up from one time step to the
-// next: an LSTM's cell, a GRU's state, the gradients of states.
+// Operands and results of a sequence's products are storage_t (see storage.cuh): x_proj, h_proj, their gradients, hidden
+// states. Parameters, statistics and sums are float, and so are values that accumulate over time steps: an LSTM's cell, a
+// GRU's state, the gradients of states.
 //
-// Values<Cell> is [gate][unit of the thread]: what one source gives the gates of a row, before its norms or after them.
+// Values<Cell> is [gate][unit of the thread]: the gates of a row from one source, before its norms or after them.
 // Source 0 is the input (x_proj), source 1 the state (h_proj).
 #pragma once
 #include "../common.cuh"

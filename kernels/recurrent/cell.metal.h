@@ -1,4 +1,4 @@
-// What the Metal cell kernels share: h_proj of a row in registers, its norms, and their gradients.
+// The common part of the Metal cell kernels: h_proj of a row in registers, its norms, and their gradients.
 //
 // A row of the batch belongs to one threadgroup of THREADS threads, each with UNITS hidden units: unit u of thread t
 // is u * THREADS + t. x_gates is normalised before, for all time steps at once, so a kernel normalises only what
@@ -41,7 +41,7 @@ inline void store(thread const float (&v)[Cell::GATES][UNITS], device float* to,
         EACH_UNIT(u) to[(row * Cell::GATES + gate) * hidden + u * THREADS + t] = v[gate][u];
 }
 
-// Layer norm in place; `stat` receives what the gradient needs.
+// Layer norm in place; `stat` receives the statistics for the gradient.
 template <class Cell>
 inline void standardise(thread float (&v)[Cell::GATES][UNITS], thread float (&stat)[Cell::PARTS][STATS], int hidden,
                         float eps, threadgroup float* shared, int t) {

@@ -1,11 +1,11 @@
-// What the blocks of a thread-block cluster do together, in PTX (sm_90 on).
+// Exchanges between the blocks of a thread-block cluster, in PTX (sm_90 on).
 //
 // A block pushes values into the shared memory of any block of its cluster, itself too. The receiver expects so many bytes at a
 // Signal in its own shared memory (an mbarrier) and waits there until all of them have come; then it may read what was
 // pushed. A signal has phases: the first has parity 0, the next one 1, then 0 again. Each begins with `expect_at` by one thread.
 #pragma once
 
-#ifdef __CUDA_ARCH__  // elsewhere, whoever compiles the text brings these words
+#ifdef __CUDA_ARCH__  // elsewhere the includer defines these functions
 struct Signal {
     unsigned long long state;
 };
@@ -32,7 +32,7 @@ __device__ __forceinline__ void cluster_barrier() {
     asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
 }
 
-// By one thread, before any use; a cluster_barrier makes it known.
+// Called by one thread, before any use; a cluster_barrier makes it visible.
 __device__ __forceinline__ void make_signal(Signal& signal) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.mbarrier_init.release.cluster;"
                  ::"r"(shared_address(&signal)) : "memory");
@@ -43,7 +43,7 @@ __device__ __forceinline__ void expect_at(Signal& signal, int bytes) {
                  ::"r"(shared_address(&signal)), "r"(bytes) : "memory");
 }
 
-// Whether the phase of this parity has ended; the machine itself waits for a while before it says no.
+// True if the phase of this parity has ended; the instruction itself waits for a while before it returns false.
 __device__ __forceinline__ bool has_come(Signal& signal, int parity) {
     unsigned done;
     asm volatile("{\n.reg .pred done;\n"
@@ -52,15 +52,15 @@ __device__ __forceinline__ bool has_come(Signal& signal, int parity) {
     return done != 0;
 }
 
-// By the device's clock. It wraps after 4.3 seconds, but differences below that are right; 64 bits made a walk spill.
+// The device's clock. It wraps after 4.3 seconds, but differences below that are right; 64 bits made a walk spill.
 __device__ __forceinline__ unsigned nanoseconds() {
     unsigned now;
     asm volatile("mov.u32 %0, %%globaltimer_lo;" : "=r"(now));
     return now;
 }
 
-// Whoever waits longer than any exchange takes ends the launch with an error: a fault would keep the device for ever.
-// Macro SAY_WAITS: it prints first who waits for what.
+// A wait that is longer than any exchange ends the launch with an error: a fault would keep the device for ever.
+// Macro SAY_WAITS: it first prints the waiting thread and the signal.
 __device__ __forceinline__ void wait_at(Signal& signal, int parity) {
     if (has_come(signal, parity)) return;
     const unsigned begun = nanoseconds();
@@ -74,8 +74,8 @@ __device__ __forceinline__ void wait_at(Signal& signal, int parity) {
     }
 }
 
-// Between reading or writing shared memory and a push that lets another block push there: pushes take a way of their own
-// to memory (the async proxy), for which a signal alone orders nothing.
+// A fence between accesses to shared memory and a push that lets another block push there: pushes go through the async
+// proxy, which a signal alone does not order.
 __device__ __forceinline__ void fence_pushes() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // `to` and `signal` are the caller's own; the value goes to the same places in block `rank`.
@@ -92,8 +92,8 @@ __device__ __forceinline__ void push(float4* to, float4 v, int rank, Signal& sig
                  ::"r"(address_in(to, rank)), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(address_in(&signal, rank))
                  : "memory");
 }
-// Many bytes by one thread: 16 divides their number and both places. `from` is the caller's own, and may be written again,
-// or end, after the signal's phase has.
+// A copy of many bytes by one thread: 16 divides their number and both addresses. `from` is the caller's own, and may be
+// written again, or end, after the signal's phase has ended.
 __device__ __forceinline__ void push_copy(float* to, const float* from, int bytes, int rank, Signal& signal) {
     asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                  ::"r"(address_in(to, rank)), "r"(shared_address(from)), "r"(bytes), "r"(address_in(&signal, rank))

@@ -6,12 +6,14 @@ the one is taken whose time step should take the fewest cycles, by the model in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from math import ceil
 from typing import NamedTuple
 
 from duoln.kernels.recurrent import cluster_model
+from duoln.kernels.recurrent.cells import FUSED, Fused
+from duoln.ops.recurrent.variants import CELLS
 
 THREADS = cluster_model.THREADS
 _LANES = 32
@@ -52,26 +54,6 @@ class Device(NamedTuple):
     def clusters(self, blocks: int) -> int:
         """How many clusters of so many blocks run at once."""
         return self.active[CLUSTERS.index(blocks)]
-
-
-class Cell(NamedTuple):
-    """What a plan asks of a cell's variant."""
-
-    gates: int
-    told: tuple[int, ...]
-    """Values of a row that blocks tell each other in a time step, forward; one entry for each exchange of a norm."""
-    told_back: tuple[int, ...]
-    """The same, backward."""
-    registers: int = 0
-    """That it takes more than others."""
-
-
-CELLS = {("lstm", "layer"): Cell(4, (1, 4), (2, 4)), ("lstm", "layer-theano"): Cell(4, (1, 4), (2, 4)),
-         ("lstm", "layer-cell"): Cell(4, (4,), (2,)), ("lstm", "none"): Cell(4, (), ()),
-         ("gru", "layer"): Cell(3, (2,), (8,), 36), ("gru", "layer-theano"): Cell(3, (2,), (8,), 36),
-         ("gru", "none"): Cell(3, (), ()),
-         ("rnn", "layer"): Cell(1, (1,), (2,)), ("rnn", "none"): Cell(1, (), ())}
-"""By cell and norm."""
 
 
 class ClusterPlan(NamedTuple):
@@ -120,15 +102,18 @@ def plan(cell: str, norm: str, direction: str, hidden: int, batch: int, device: 
         batch: rows, at least 1.
         device: what the plan must fit.
     """
-    return min(_plans(CELLS[cell, norm], direction, hidden, batch, device), key=lambda p: p.cycles, default=None)
+    plans = _plans(CELLS[cell].gates, FUSED[cell, norm], direction, hidden, batch, device)
+    return min(plans, key=lambda p: p.cycles, default=None)
 
 
-def _plans(cell: Cell, direction: str, hidden: int, batch: int, device: Device) -> Iterator[ClusterPlan]:
+def _plans(gates: int, variant: Fused, direction: str, hidden: int, batch: int,
+           device: Device) -> Iterator[ClusterPlan]:
+    exchanged = variant.exchanged if direction == "forward" else variant.exchanged_back
     for cluster in filter(device.clusters, CLUSTERS):
         own = ceil(hidden / cluster)
         if ceil(hidden / own) < cluster:  # a block without units would send nothing: nobody would know what it has read
             continue
-        inputs, outputs = (hidden, cell.gates * own) if direction == "forward" else (cell.gates * own, hidden)
+        inputs, outputs = (hidden, gates * own) if direction == "forward" else (gates * own, hidden)
         for rows in (r for r in _ROWS if r < 2 * batch):
             waves = ceil(ceil(batch / rows) / device.clusters(cluster))
             for each in range(1, _MOST_EACH + 1):
@@ -137,16 +122,17 @@ def _plans(cell: Cell, direction: str, hidden: int, batch: int, device: Device) 
                     continue
                 slices = min(THREADS // at_once, ceil(inputs / 4), _MOST_SLICES)
                 length = _fours(ceil(inputs / slices))
-                registers = _registers(direction, rows, each, ceil(own / _LANES)) - cell.registers
+                registers = _registers(direction, rows, each, ceil(own / _LANES)) - variant.registers
                 kept = min(registers // each // 4 * 4, length)
                 if kept < length:
                     kept = min(kept, length - _LEAST_REST)
-                static = _static(cell, direction, own, cluster, rows, slices, length)
+                columns = outputs if direction == "forward" else cluster * own
+                static = _static(exchanged, columns, cluster, rows, slices, length)
                 rest = (length - kept) * each * at_once * slices * 4
                 if kept < 4 or static > _STATIC_SHARED or static + rest + _RESERVED_SHARED > device.shared:
                     continue
                 step = cluster_model.Step(direction, cluster, rows, each, slices, length, kept, hidden,
-                                          len(cell.told if direction == "forward" else cell.told_back))
+                                          len(exchanged))
                 yield ClusterPlan(hidden, cluster, rows, each, slices, kept, rest, waves * step.cycles)
 
 
@@ -156,12 +142,12 @@ def _registers(direction: str, rows: int, each: int, units: int) -> int:
             - _OF_AN_OUTPUT * max(each - _OUTPUTS, 0) - _OF_A_UNIT * (units - _UNITS))
 
 
-def _static(cell: Cell, direction: str, own: int, cluster: int, rows: int, slices: int, length: int) -> int:
-    """Bytes of shared memory that the source declares."""
-    told = sum(2 * cluster * rows * n * 4 + 16 for n in (cell.told if direction == "forward" else cell.told_back))
+def _static(exchanged: Sequence[int], columns: int, cluster: int, rows: int, slices: int, length: int) -> int:
+    """Bytes of shared memory that the source declares; `columns` are those of a slice's part of the product."""
+    of_norms = sum(2 * cluster * rows * n * 4 + 16 for n in exchanged)
     vectors = 2 * rows * slices * length * 4
-    parts = 2 * slices * rows * (cell.gates * own if direction == "forward" else cluster * own) * 4
-    return told + vectors + parts + 32
+    parts = 2 * slices * rows * columns * 4
+    return of_norms + vectors + parts + 32
 
 
 def _fours(n: int) -> int:

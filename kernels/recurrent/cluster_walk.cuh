@@ -1,5 +1,5 @@
-// What the walks share that stay on the device for all time steps: the recurrent weights, which never leave the blocks of
-// a cluster, the product of a time step, and what blocks tell each other (sm_90 on).
+// The common part of the walks that stay on the device for all time steps: the recurrent weights, which never leave the
+// blocks of a cluster, the product of a time step, and the exchanges between blocks (sm_90 on).
 //
 // Macros: HIDDEN units; CLUSTER blocks of THREADS threads, each with OWN units and all their gates; ROWS rows of the batch
 // for a cluster; UNITS of a lane (see cell.cuh). Of the product: EACH outputs of a thread, SLICES of the inputs, and of
@@ -19,10 +19,10 @@ static_assert((CLUSTER - 1) * OWN < HIDDEN, "a block without units sends nothing
 
 __device__ constexpr int up_to_fours(int n) { return (n + 3) / 4 * 4; }
 
-// Where this thread stands.
+// The position of this thread: its block in the cluster, its row of the cluster, its lane, and its row of the batch.
 struct Place {
     int rank, row, lane, b;
-    bool works, inside;  // whether this warp has a row, and whether the batch has it
+    bool works, inside;  // this warp has a row; the batch has it, too
 };
 
 __device__ __forceinline__ Place place(int batch) {
@@ -36,7 +36,7 @@ __device__ __forceinline__ Place place(int batch) {
     return p;
 }
 
-// Unit u of a lane: its place in the block, and among all units; the second is HIDDEN or more where there is none.
+// Unit u of a lane: its index in the block, and among all units; the second is HIDDEN or more where there is none.
 __device__ __forceinline__ int own_unit(int u, const Place& p) { return u * WARP + p.lane; }
 __device__ __forceinline__ int unit_of(int own, int rank) { return own < OWN ? rank * OWN + own : HIDDEN; }
 
@@ -73,7 +73,7 @@ struct Part {
         return rest[((i - KEPT) * EACH + e) * WORKERS + int(threadIdx.x)];
     }
 
-    // weight(input, output) is asked for those that exist.
+    // weight(input, output) is called for those that exist.
     template <class F>
     __device__ __forceinline__ void load(float* shared, F weight) {
         rest = shared;
@@ -143,10 +143,10 @@ __device__ __forceinline__ float weight_at(const float* __restrict__ w_h, const 
 #endif
 }
 
-// What blocks tell each other -------------------------------------------------------------------------------------
+// Exchanges between blocks ----------------------------------------------------------------------------------------
 
-// What is pushed has two places in turn, so a block may go on while a lane of another one still reads. `use` counts the
-// exchanges. A phase of a signal cannot be missed: a lane that is late keeps its block from the next barrier.
+// Pushed values are double-buffered, so a block may go on while a lane of another one still reads. `use` counts the exchanges.
+// A phase of a signal cannot be missed: a lane that is late keeps its block from the next barrier.
 __device__ __forceinline__ int slot_of(int use) { return use & 1; }
 __device__ __forceinline__ int parity_of(int use) { return use >> 1 & 1; }
 
@@ -174,7 +174,7 @@ __device__ __forceinline__ void push_values(float* to, const float (&v)[8], int 
     push(reinterpret_cast<float4*>(to + 4), make_float4(v[4], v[5], v[6], v[7]), rank, s);
 }
 
-// Tells all blocks this block's values of a row, and waits for theirs; every lane of the warps that have rows calls it.
+// Sends this block's values of a row to all blocks, and waits for theirs; every lane of the warps that have rows calls it.
 // `use` counts the calls.
 template <int N>
 __device__ __forceinline__ void tell(Told<N>& told, int use, const Place& p, const float (&v)[N]) {
@@ -186,7 +186,7 @@ __device__ __forceinline__ void tell(Told<N>& told, int use, const Place& p, con
     wait_at(signal, parity_of(use));
 }
 
-// Sums over all blocks, in rank order, of what was told.
+// Sums of the exchanged values over all blocks, in rank order.
 template <int N>
 __device__ __forceinline__ void sum_told(const Told<N>& told, int use, const Place& p, float (&sum)[N]) {
 #pragma unroll
@@ -220,7 +220,7 @@ __device__ __forceinline__ void begin(States<Cell>& states, const float* __restr
     for (int i = threadIdx.x; i < 2 * ROWS * STRIDE; i += THREADS) {
         const int row = i / STRIDE % ROWS, state = i % STRIDE, slot = i / STRIDE / ROWS;
         const bool known = slot == 0 && state < HIDDEN && first + row < batch;
-        // The second slot's states come from the blocks; what is behind the last state is never pushed.
+        // The second slot's states come from the blocks; the padding behind the last state is never pushed.
         if (slot == 0 || state >= HIDDEN)
             states.values[slot][row][state] = known ? h[size_t(first + row) * HIDDEN + state] : 0;
     }
@@ -247,8 +247,8 @@ __device__ __forceinline__ void send(States<Cell>& states, int t, const Place& p
     });
 }
 
-// Parts of the product of a time step, to be added up over the slices. They have two places in turn too, so that the next
-// product may begin while a slow warp still reads.
+// Parts of the product of a time step, to be added up over the slices. They are double-buffered too, so that the next product
+// may begin while a slow warp still reads.
 template <class Cell>
 struct __align__(16) Partial {
     float values[2][SLICES][ROWS][Cell::GATES * OWN];
@@ -267,7 +267,7 @@ __device__ __forceinline__ void product(Forward<Cell>& weights, const States<Cel
                 partial.values[slot_of(t)][Forward<Cell>::slice()][r][Forward<Cell>::output(e)] = sum[e][r];
 }
 
-// What the state gives the gates of this lane's units.
+// h_proj of this lane's units: the product, summed over the slices.
 template <class Cell>
 __device__ __forceinline__ void collect(const Partial<Cell>& partial, int t, const Place& p, Values<Cell>& v) {
 #pragma unroll
@@ -282,8 +282,8 @@ __device__ __forceinline__ void collect(const Partial<Cell>& partial, int t, con
         }
 }
 
-// The gradient of the states: every block has a part of it, from its own gates, and sends to each block what belongs to
-// that block's units.
+// The gradient of the states: every block has a part of it, from its own gates, and sends to each block the part of that
+// block's units.
 template <class Cell>
 struct __align__(16) Gradients {
     float gates[2][ROWS][Backward<Cell>::STRIDE];  // d_h_proj of this block's gates
@@ -373,7 +373,7 @@ __device__ __forceinline__ void store_units(const Values<Cell>& v, float* __rest
 
 // Norms -----------------------------------------------------------------------------------------------------------
 
-// Of one row, for each part of a cell; stats [part][rows][3] as in row_statistics.cu.
+// The statistics of one row, for each part of a cell; stats [part][rows][3] as in row_statistics.cu.
 template <class Cell>
 struct Statistics {
     float mean[Cell::PARTS], residual[Cell::PARTS], rstd[Cell::PARTS];
@@ -426,8 +426,8 @@ __device__ __forceinline__ Statistics<Cell> standardise_centred(Told<Cell::PARTS
     return s;
 }
 
-// Layer norm of one value for each unit, in place. A block tells its mean, and the sums of what is left and of its squares
-// when the mean is subtracted; all are merged about the first block's mean (Chan, Golub, LeVeque 1979).
+// Layer norm of one value for each unit, in place. A block sends its mean, and the sums of the centred values and of their
+// squares; all are merged about the first block's mean (Chan, Golub, LeVeque 1979).
 __device__ __forceinline__ Statistics<State> standardise_state(Told<4>& told, int use, const Place& p, float eps,
                                                                Values<State>& v) {
     const int own = max(min(OWN, HIDDEN - p.rank * OWN), 0);
@@ -489,5 +489,5 @@ __device__ __forceinline__ void through_norms(const Place& p, Values<Cell>& d, c
         });
 }
 
-// Not a number stays what it is.
+// NaN stays NaN.
 __device__ __forceinline__ float within(float v, float limit) { return v > limit ? limit : v < -limit ? -limit : v; }

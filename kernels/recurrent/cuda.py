@@ -10,7 +10,7 @@ the last place of 16 bits would be lost: an LSTM's cell, a GRU's state, and the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from math import prod
 from typing import Any, NamedTuple
 
@@ -22,17 +22,19 @@ from duoln.core.storage import converted
 from duoln.kernels import launch
 from duoln.kernels.norm import LAYER
 from duoln.kernels.norm import cupy as norms
-from duoln.kernels.recurrent.plan import MOST_HIDDEN, MOST_KEPT, plan
+from duoln.kernels.recurrent.cells import FUSED, Norms, Supports
+from duoln.kernels.recurrent.plan import MOST_HIDDEN, MOST_KEPT, norm_macros, plan, wide_file
+from duoln.ops.recurrent.variants import CELLS
 from duoln.system import cublas
 
 _FLOAT32 = np.dtype(np.float32)
 
 
-def supports(variants: Sequence[str]) -> Callable[..., str | None]:
-    """A function of the arguments: it returns None, or the reason why a rule for these variants cannot run."""
+def supports(cell: str) -> Supports:
+    """The condition of the rules for a cell's variants."""
 
-    def reason(be: Backend, x: Array, h: Array, *arrays: Array, norm: str = "layer", **unused: Any) -> str | None:
-        if norm not in variants:
+    def refusal(be: Backend, x: Array, h: Array, *arrays: Array, norm: str = "layer", **unused: Any) -> str | None:
+        if (cell, norm) not in FUSED:
             return f"norm '{norm}' has no kernel"
         if be.dtype(x) not in ("float32", *STORAGE):
             return f"the kernel is for float32 and 16 bits, not {be.dtype(x)}"
@@ -40,36 +42,86 @@ def supports(variants: Sequence[str]) -> Callable[..., str | None]:
             return f"{h.shape[1]} hidden units are more than {MOST_HIDDEN}"
         return launch.too_large(x) if x.size and h.size else "there are no values"
 
-    return reason
+    return refusal
 
 
 class TimeStep:
-    """A cell's kernel. The values of a row stay in registers where they fit; else they are read again.
-
-    The first argument tells in what values are stored.
-    """
+    """A cell's kernel. The values of a row stay in registers where they fit; else they are read again."""
 
     def __init__(self, cell: str, direction: str, signature: str) -> None:
-        self._kept = launch.stored_kernels(f"{cell}/{cell}.cu", f"{cell}_{direction}", signature)
-        self._wide = launch.stored_kernels(f"{cell}/wide.cu", f"{cell}_{direction}_wide", signature)
+        self._cell = cell
+        self._kept = launch.stored_kernels(f"recurrent/{cell}/{cell}.cu", f"{cell}_{direction}", signature)
+        wide = wide_file(cell)
+        self._wide = self._kept if wide == f"recurrent/{cell}/{cell}.cu" else launch.stored_kernels(
+            wide, f"{cell}_{direction}_wide", signature)
 
-    def bind(self, hidden: int, batch: int, arguments: Sequence[Any], norms: dict[str, int]) -> launch.Launch:
-        """The launch of any time step, for these arguments and the macros of the norms."""
-        kernels, p, values = self._wide if hidden > MOST_KEPT else self._kept, plan(hidden), arguments[0]
-        return kernels[values.dtype].bind(*p.launch(batch), arguments,
-                                          p.macros(**norms, **launch.storage_macro(values)), varying="time_step")
+    def bind(self, arguments: Mapping[str, Any], norms: dict[str, int]) -> launch.Launch:
+        """The launch of any time step, for these arguments by name and the macros of the norms."""
+        hidden, x_proj = arguments["hidden"], arguments["x_proj"]
+        p, kernel = plan(hidden, self._cell), (self._wide if hidden > MOST_KEPT else self._kept)[x_proj.dtype]
+        return kernel.bind(*p.launch(arguments["batch"]), [arguments[each.name] for each in kernel.parameters],
+                           p.macros(**norms, **launch.storage_macro(x_proj)), varying="time_step")
 
 
-def gate_macros(normed: bool) -> dict[str, int]:
-    """The macros of a cell that has norms over its gates only, or none."""
-    return {"NORM_GATES": int(normed)}
+class Problem(NamedTuple):
+    """A cell's variant on its arrays, as the kernels take them."""
+
+    cell: str
+    norm: str
+    walk: Walk
+    w_x: Array
+    w_h: Array
+    bias: Array | None
+    norms: dict[str, Array]
+    """The norms' parameters by name, contiguous."""
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether the gradients of the two products differ: each has a norm of its own, or a gate needs it alone."""
+        return "gain_x" in self.norms or CELLS[self.cell].apart
+
+    @property
+    def normed(self) -> Norms:
+        """The norms of the variant."""
+        return Norms.of(self.cell, self.norm)
+
+    @property
+    def inner_bias(self) -> Array | None:
+        """The bias inside the input's norm, if the variant has one."""
+        return self.bias if CELLS[self.cell].variants[self.norm].inner_bias else None
+
+    @property
+    def kernel_adds_bias(self) -> bool:
+        """Whether the kernel adds the bias to the gates; if not, it is in x_proj."""
+        return self.cell == "lstm"
+
+    @property
+    def keeps_sum(self) -> bool:
+        """Whether the kernel adds the products up in x_proj, and no gate needs one alone."""
+        return self.cell == "rnn"
+
+    @property
+    def macros(self) -> dict[str, int]:
+        """The macros of the norms."""
+        return norm_macros(self.cell, self.norm)
+
+    @property
+    def norm_count(self) -> int:
+        """The norms of a row in a time step."""
+        products = sum(f"gain_{name}" in self.norms for name in "xh")
+        return products * len(CELLS[self.cell].parts) + self.normed.cell
+
+    def parameters(self) -> dict[str, Array | None]:
+        """The parameters by name, None for those that the variant does not have."""
+        return {"bias": self.bias, **{f"{kind}_{name}": self.norms.get(f"{kind}_{name}")
+                                      for name in "xhc" for kind in ("gain", "bias")}}
 
 
 class Walk(NamedTuple):
     """A sequence in the order of computation."""
 
     x: Array
-    """(T, B, in)."""
+    """(T, B, in), with 0 where a row is masked: padding may be infinite, and its gradient would be NaN."""
     mask: Array | None
     reverse: bool
     limit: float | None
@@ -78,6 +130,8 @@ class Walk(NamedTuple):
     @classmethod
     def of(cls, x: Array, mask: Array | None, reverse: bool, limit: float | None) -> Walk:
         """The sequence from arrays in the order of time."""
+        if mask is not None:
+            x = _unpadded(x, mask)
         return cls(_turned(x, reverse), None if mask is None else _turned(mask, reverse), reverse, limit)
 
     def bound(self, *gradients: Array) -> None:
@@ -89,6 +143,11 @@ class Walk(NamedTuple):
     def in_time(self, array: Array) -> Array:
         """The array in the order of time, from the order of computation, or the reverse."""
         return _turned(array, self.reverse)
+
+
+def _unpadded(x: Array, mask: Array) -> Array:
+    """The values where the mask (T, B) is True, and 0 elsewhere."""
+    return cupy.where(mask[..., None], x, x.dtype.type(0))
 
 
 def _turned(array: Array, reverse: bool) -> Array:
@@ -145,6 +204,19 @@ def gain_and_bias(x: Array, stats: Array, dy: Array, first: int = 0,
     return d_gain, d_bias
 
 
+def bias_gradient(problem: Problem, of_norms: Mapping[str, Array], d_x_proj: Array) -> Array | None:
+    """The gradient of the bias from those of the norms' parameters and of x_proj; None without a bias.
+
+    A bias that a kernel adds to the gates has that of the norm's bias, where there is one.
+    """
+    if problem.bias is None:
+        return None
+    outside = of_norms.get("bias_x") if problem.kernel_adds_bias else None
+    if outside is None:
+        return launch.sum_columns(rows(d_x_proj))[0]
+    return outside if problem.inner_bias is None else outside + launch.sum_columns(rows(d_x_proj))[0]
+
+
 def weight_gradient(x: Array, d_proj: Array) -> Array:
     """The gradient of a weight that multiplied `x` (T, B, n) at every time step: one product."""
     return cublas.multiply(rows(x).T, rows(d_proj))
@@ -152,4 +224,5 @@ def weight_gradient(x: Array, d_proj: Array) -> Array:
 
 def input_gradient(d_proj: Array, weight: Array, walk: Walk) -> Array:
     """The gradient of the input, (T, B, in), in the order of time."""
-    return walk.in_time(cublas.multiply(rows(d_proj), weight.T).reshape(walk.x.shape))
+    d_x = cublas.multiply(rows(d_proj), weight.T).reshape(walk.x.shape)
+    return walk.in_time(d_x if walk.mask is None else _unpadded(d_x, walk.mask))

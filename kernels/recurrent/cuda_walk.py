@@ -1,31 +1,33 @@
-"""Shared parts of the CUDA rules that walk through all time steps in one launch, by clusters of blocks.
+"""The recurrent operators on CUDA in one launch for all time steps, for sizes whose recurrent weights fit a cluster of
+blocks.
 
 Forward takes a product, the statistics of its rows and of those of the recurrent weights (where there are norms of the
-gates), and the walk; the gradient takes the walk, sums over the batch, and three products.
+gates), and the walk; the gradient takes the walk, sums over the batch, and three products. Kept for the gradient is
+what the rule by steps keeps (`cuda_steps`); with norms of the gates, h_proj is that of the centred weights.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import cupy
 
 from duoln.backends.protocol import Array, Backend
 from duoln.kernels import launch
 from duoln.kernels.recurrent import cuda
+from duoln.kernels.recurrent.cells import Supports
 from duoln.kernels.recurrent.cluster_plan import CLUSTERS, THREADS, ClusterPlan, Device, plan
+from duoln.kernels.recurrent.cuda_steps import Saved
 from duoln.kernels.recurrent.plan import plan as plan_of_rows
-from duoln.ops.recurrent.variants import GATES
+from duoln.ops.recurrent.variants import CELLS
 from duoln.system import clusters
 
 _DIRECTIONS = ("forward", "backward")
 _SWITCH = "DUOLN_WALK"
 """0: no walks; say: one that waits in vain prints for what (see cluster.cuh)."""
-_PARTS = {"lstm": 1, "gru": 2, "rnn": 1}
-"""Norms of the gates of one source."""
 _statistics = launch.Kernel(
     "recurrent/row_statistics.cu", "row_statistics", "x_proj: float32[3], w_h: float32[2], bias: float32[1]?, "
     "x_stats: float32[3], w_stats: float32[3], rows: int32, hidden: int32, eps: float32")
@@ -55,10 +57,11 @@ def _active(blocks: int, shared: int) -> int:
     return clusters.most_active(_probe.ready({}, shared, blocks).kernel.ptr, blocks, THREADS, shared)
 
 
-def supports(cell: str, of_steps: Callable[..., str | None]) -> Callable[..., str | None]:
+def supports(cell: str, of_steps: Supports) -> Supports:
     """The condition of a cell's walk: that of the rule by steps, and that the weights fit the device's clusters."""
 
-    def reason(be: Backend, x: Array, h: Array, *arrays: Array | None, norm: str = "layer", **attrs: Any) -> str | None:
+    def refusal(be: Backend, x: Array, h: Array, *arrays: Array | None, norm: str = "layer",
+                **attrs: Any) -> str | None:
         if os.environ.get(_SWITCH) == "0":
             return f"{_SWITCH} is 0"
         refused = of_steps(be, x, h, *arrays, norm=norm, **attrs)
@@ -73,7 +76,16 @@ def supports(cell: str, of_steps: Callable[..., str | None]) -> Callable[..., st
             return f"the weights of {hidden} units do not fit the multiprocessors of a cluster"
         return None
 
-    return reason
+    return refusal
+
+
+_OF_GATES = "gain_x: float32[1]?, bias_x: float32[1]?, gain_h: float32[1]?, bias_h: float32[1]?, "
+_OF_WEIGHTS = "w_h: float32[2], w_stats: float32[3]?, "
+_LSTM = _OF_WEIGHTS + _OF_GATES + ("bias: float32[1], gain_c: float32[1]?, bias_c: float32[1]?, mask: bool[2]?, ")
+_GRU = _OF_WEIGHTS + _OF_GATES + "mask: bool[2]?, h: float32[3], "
+_RNN = "gain_h: float32[1]?, bias_h: float32[1]?, mask: bool[2]?, "
+_SIZES = "time_steps: int32, batch: int32, "
+_BACK = "stats: float32[3], d_hs: float32[3]?, dh: float32[2], "
 
 
 class ClusterWalk:
@@ -82,46 +94,124 @@ class ClusterWalk:
     def __init__(self, cell: str, direction: str, signature: str) -> None:
         file = "walk.cu" if direction == "forward" else "walk_backward.cu"
         self._cell, self._direction = cell, direction
-        self._kernel = launch.Kernel(f"{cell}/{file}", f"{cell}_walk_{direction}", signature)
+        self._kernel = launch.Kernel(f"recurrent/{cell}/{file}", f"{cell}_walk_{direction}", signature)
 
-    def __call__(self, norm: str, hidden: int, batch: int, arguments: Sequence[Any], norms: Mapping[str, int]) -> None:
-        """Launch with these arguments and the macros of the norms."""
-        p = plan(self._cell, norm, self._direction, hidden, batch, device())
+    def __call__(self, problem: cuda.Problem, arguments: Mapping[str, Any]) -> None:
+        """Launch with these arguments by name."""
+        hidden, batch = len(problem.w_h), arguments["batch"]
+        p = plan(self._cell, problem.norm, self._direction, hidden, batch, device())
         assert isinstance(p, ClusterPlan), "supports() has asked"
-        macros = p.macros(**norms, **({"SAY_WAITS": 1} if os.environ.get(_SWITCH) == "say" else {}))
-        self._kernel.bind((p.grid(batch),), (THREADS,), arguments, macros, p.shared, cluster=p.cluster)()
+        macros = p.macros(**problem.macros, **({"SAY_WAITS": 1} if os.environ.get(_SWITCH) == "say" else {}))
+        self._kernel.bind((p.grid(batch),), (THREADS,), [arguments[each.name] for each in self._kernel.parameters],
+                          macros, p.shared, cluster=p.cluster)()
 
 
-def statistics(cell: str, x_proj: Array, w_h: Array, bias: Array | None, eps: float, x_stats: Array) -> Array:
-    """Writes the statistics of the rows of x_proj, after `bias` is added to it in place; gives those of w_h's rows.
+_FORWARD = {
+    "lstm": ClusterWalk("lstm", "forward", "x_proj: float32[3], " + _LSTM + "h: float32[3], c: float32[3], "
+                        "h_proj: float32[3], stats: float32[3], " + _SIZES + "eps: float32"),
+    "gru": ClusterWalk("gru", "forward", "x_proj: float32[3], " + _GRU + "h_proj: float32[3], stats: float32[3], "
+                       + _SIZES + "eps: float32"),
+    "rnn": ClusterWalk("rnn", "forward", "x_proj: float32[3], " + _OF_WEIGHTS + "x_stats: float32[3], " + _RNN
+                       + "h: float32[3], stats: float32[3], " + _SIZES + "eps: float32"),
+}
+_BACKWARD = {
+    "lstm": ClusterWalk("lstm", "backward", "x_proj: float32[3], h_proj: float32[3], " + _LSTM + "c: float32[3], "
+                        + _BACK + "dc: float32[2], d_x_proj: float32[3], d_h_proj: float32[3]?, "
+                        "d_parameters: float32[3], " + _SIZES + "limit: float32"),
+    "gru": ClusterWalk("gru", "backward", "x_proj: float32[3], h_proj: float32[3], " + _GRU + _BACK
+                       + "d_x_proj: float32[3], d_h_proj: float32[3], d_parameters: float32[3]?, " + _SIZES
+                       + "limit: float32"),
+    "rnn": ClusterWalk("rnn", "backward", "x_proj: float32[3], " + _OF_WEIGHTS + _RNN + _BACK
+                       + "d_x_proj: float32[3], d_parameters: float32[3]?, " + _SIZES + "limit: float32"),
+}
 
-    Args:
-        cell: "lstm", "gru" or "rnn".
-        x_proj: (T, B, gates * H).
-        w_h: (H, gates * H), contiguous.
-        bias: (gates * H), or None.
-        eps: added to the variance.
-        x_stats: room for mean, residual and rstd: (norms, T * B, 3).
+
+class _Saved(NamedTuple):
+    of_steps: Saved
+    w_stats: Array | None
+    """The statistics of the rows of the recurrent weights."""
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments that both directions share."""
+        problem = self.of_steps.problem
+        return {**self.of_steps.arguments(len(problem.walk.x)), "w_h": problem.w_h, "w_stats": self.w_stats}
+
+
+def forward(problem: cuda.Problem, be: Backend, states: tuple[Array, ...],
+            eps: float) -> tuple[tuple[Array, ...], _Saved]:
+    """All hidden states (T, B, H) and the last states (B, H), and what the gradient needs."""
+    problem = problem._replace(w_h=cupy.ascontiguousarray(problem.w_h))
+    h, *cells = states
+    walk, is_normed = problem.walk, problem.normed.gates
+    time_steps, batch = len(walk.x), len(h)
+    is_in_proj = not problem.kernel_adds_bias and not is_normed
+    x_proj = cuda.projection(be, walk.x, problem.w_x, problem.bias if is_in_proj else None)
+    hs = cuda.states(h, time_steps)
+    c = cuda.states(cells[0], time_steps) if cells else None
+    h_proj = x_proj if problem.keeps_sum else cupy.empty_like(x_proj)
+    stats = cupy.empty((problem.norm_count, time_steps * batch, 3), dtype=x_proj.dtype)
+    of_x = len(CELLS[problem.cell].parts) if is_normed else 0
+    x_stats = cupy.empty((of_x, time_steps * batch, 3), dtype=x_proj.dtype) if problem.keeps_sum else stats[:of_x]
+    w_stats = _row_statistics(problem, x_proj, eps, x_stats) if is_normed else None
+    saved = _Saved(Saved(problem, x_proj, h_proj, hs, hs, c, stats), w_stats)
+    _FORWARD[problem.cell](problem, {**saved.arguments(), "x_stats": x_stats, "eps": eps})
+    last = [] if c is None else [c[-1].copy()]
+    return (walk.in_time(hs[1:]), hs[-1].copy(), *last), saved
+
+
+def vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Sequence[bool]) -> list[Array | None]:
+    """The gradients of all arguments of a sequence operator, from those of its results."""
+    of_steps, problem = saved.of_steps, saved.of_steps.problem
+    walk, (batch, hidden) = problem.walk, of_steps.h.shape[1:]
+    d_hs = None if gouts[0] is None else walk.in_time(gouts[0])
+    d_states = [cuda.start(d, of_steps.h[0]) for d in gouts[1:]]
+    d_x_proj = cupy.empty_like(of_steps.x_proj)
+    d_h_proj = cupy.empty_like(d_x_proj) if problem.is_apart else d_x_proj
+    gates = _gates_of_gradients(problem)
+    sums = cupy.empty((batch, sum(gates.values()), hidden), dtype=d_x_proj.dtype) if gates else None
+    _BACKWARD[problem.cell](problem, {
+        **saved.arguments(), "d_hs": d_hs, "dh": d_states[0], "dc": d_states[-1], "d_x_proj": d_x_proj,
+        "d_h_proj": d_h_proj if problem.is_apart else None, "d_parameters": sums,
+        "limit": float("inf") if walk.limit is None else walk.limit})
+    gradients = {} if sums is None else _of_parameters(sums, gates)
+    if problem.kernel_adds_bias:
+        gradients["bias_x"] = gradients["bias_h"] = gradients["bias"]
+    return [cuda.input_gradient(d_x_proj, problem.w_x, walk) if needs[0] else None, *d_states,
+            cuda.weight_gradient(walk.x, d_x_proj), cuda.weight_gradient(of_steps.h[:-1], d_h_proj),
+            cuda.bias_gradient(problem, gradients, d_x_proj), None, *(gradients[name] for name in problem.norms)]
+
+
+def _gates_of_gradients(problem: cuda.Problem) -> dict[str, int]:
+    """The parameters whose gradients the walk back gives for each row, with their gates; one for an LSTM's cell.
+
+    All biases that a kernel adds to the gates have that of "bias".
     """
-    hidden = len(w_h)
+    names = list(problem.norms)
+    if problem.kernel_adds_bias:
+        names = [name for name in ("gain_x", "gain_h", "bias", "gain_c", "bias_c") if name in ("bias", *problem.norms)]
+    return {name: 1 if name.endswith("_c") else CELLS[problem.cell].gates for name in names}
+
+
+def _row_statistics(problem: cuda.Problem, x_proj: Array, eps: float, x_stats: Array) -> Array:
+    """Write mean, residual and rstd of the rows of x_proj, after the inner bias is added to it in place.
+
+    Shape:
+        x_proj (T, B, gates * H), x_stats (norms, T * B, 3) -> the same of the rows of w_h, (norms, H, 3).
+    """
+    hidden, cell = len(problem.w_h), CELLS[problem.cell]
     rows, p = x_stats.shape[1], plan_of_rows(hidden)
-    w_stats = cupy.empty((_PARTS[cell], hidden, 3), dtype=x_proj.dtype)
+    w_stats = cupy.empty((len(cell.parts), hidden, 3), dtype=x_proj.dtype)
     grid, block = p.launch(rows + hidden)
-    _statistics(grid, block, (x_proj, w_h, bias, x_stats, w_stats, rows, hidden, eps),
-                p.macros(CELL_GATES=GATES[cell]))
+    _statistics(grid, block, (x_proj, problem.w_h, problem.inner_bias, x_stats, w_stats, rows, hidden, eps),
+                p.macros(CELL_GATES=cell.gates))
     return w_stats
 
 
-def limit(walk: cuda.Walk) -> float:
-    """The bound on the gradients of states; infinite for none."""
-    return float("inf") if walk.limit is None else walk.limit
-
-
-def of_parameters(sums: Array, lengths: Mapping[str, int]) -> dict[str, Array]:
-    """Gradients by name, from what each row of the batch gave, (B, kinds, H), and the number of kinds of each."""
+def _of_parameters(sums: Array, gates: Mapping[str, int]) -> dict[str, Array]:
+    """Gradients by name, from those of each row of the batch, (B, gates, H), and the gates of each parameter."""
     total = launch.sum_columns(sums.reshape(len(sums), -1))[0].reshape(sums.shape[1:])
     gradients, first = {}, 0
-    for name, kinds in lengths.items():
-        gradients[name] = total[first:first + kinds].reshape(-1)
-        first += kinds
+    for name, count in gates.items():
+        gradients[name] = total[first:first + count].reshape(-1)
+        first += count
     return gradients

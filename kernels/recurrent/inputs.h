@@ -1,23 +1,22 @@
-// Inputs of few values, which a walk multiplies itself, forward and backward.
+// Inputs of few values, whose products a walk computes itself, forward and backward.
 #pragma once
 #include "walk.h"
 
-// A product for all positions would take longer to write and to read than those of some rows take to compute, which stay in the
-// caches.
+// A product for all positions would take longer to write and to read than those of some rows take to compute, which stay in cache.
 template <class T>
 struct Inputs {
-    const T* x;  // (positions, count); null where the product of all positions is there
+    const T* x;  // (positions, count); null if the product of all positions is given
     const T* weights;  // (count, gates * stride)
     index_t count;
 
-    static constexpr index_t TOGETHER = 4;  // rows that share what is read of the weights
+    static constexpr index_t TOGETHER = 4;  // rows that share loads of the weights
 
     bool are_few() const { return x != nullptr; }
-    // How many rows a member that waits for nobody takes through the phases of a time step together.
+    // The number of rows that a thread without barriers takes through the phases of a time step together.
     index_t rows_together() const { return are_few() ? TOGETHER : 1; }
 
-    // The products (last - first, gates * stride) of some of a time step's rows, for the panels of a share. What fills up a gate is not
-    // a number if an input is infinite; the norm then makes the whole row so.
+    // The products (last - first, gates * stride) of some of a time step's rows, for the panels of a share. The padding of a gate
+    // is NaN if an input is infinite; the norm then makes the whole row NaN.
     void multiply(const Rows& rows, index_t first, index_t last, const Share& s, const Sizes& sizes, index_t gates,
                   T* products) const {
         const index_t wide = gates * sizes.stride;
@@ -27,7 +26,7 @@ struct Inputs {
     }
 
     // Back: adds to the gradients of the weights (blocks of rows, count, gates * stride), and gives those of the inputs for each
-    // panel. `of_panels` (panels, batch, count) keeps these until all members have computed theirs; it is null if nobody wants them.
+    // panel. `of_panels` (panels, batch, count) keeps these until all threads have computed theirs; null if they are not needed.
     void differentiate(const Rows& rows, index_t first, index_t last, const Share& s, const Sizes& sizes, index_t gates,
                        const T* d_products, T* d_weights, T* of_panels) const {
         const auto block = [&](index_t r) { return rows.row[r] / ROW_BLOCK; };
@@ -46,7 +45,7 @@ struct Inputs {
         }
     }
 
-    // The gradients of the inputs (positions, count), from those of the panels; each member adds up those of some rows.
+    // The gradients of the inputs (positions, count), from those of the panels; each thread adds up those of some rows.
     void add_panels(const Rows& rows, const Share& s, const Sizes& sizes, const T* of_panels, T* d_x) const {
         const index_t P = sizes.panels, last = rows.count() * s.last_panel / P;
         for (index_t r = rows.count() * s.first_panel / P; r < last; ++r)

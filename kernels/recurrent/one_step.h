@@ -1,5 +1,5 @@
-// A sequence of one time step and few rows, such as a token that is sampled. Both weights are read once, as they lie: to pack them, or to
-// take off the means of their rows, would take longer than the products.
+// A sequence of one time step and few rows, such as a token that is sampled. Both weights are read once, unpacked: to pack them, or
+// to subtract the means of their rows, would take longer than the products.
 #pragma once
 #include "../linear/few_rows.h"
 #include "walk.h"
@@ -12,8 +12,8 @@ struct OneStep {
     index_t inputs;
 };
 
-// Adds to gates their product, of rows (count, depth) that lie `distance` values apart and of weights (depth, gates * hidden). It loses
-// its means where the weights would lose those of their rows. `gate_of(row, gate)` is where the `hidden` values of a gate are.
+// Adds to gates the product of rows (count, depth) with stride `distance` and of weights (depth, gates * hidden). Its means are
+// subtracted where those of the weights' rows would be. `gate_of(row, gate)` is the address of the `hidden` values of a gate.
 template <class T, class GateOf>
 static void add_product(const T* rows, index_t distance, index_t count, index_t depth, const Weights<T>& weights, const GateOf& gate_of) {
     const index_t H = weights.hidden, wide = weights.gates * H;

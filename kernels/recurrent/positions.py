@@ -8,15 +8,19 @@ step, row) that a mask takes out have no place in the products.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Mapping
+from functools import cache, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from duoln.backends.protocol import Array
-from duoln.kernels import host
+from duoln.kernels import host, native
 from duoln.kernels.linear.few_rows import MOST_ROWS
 from duoln.kernels.product.multiply import multiply
+from duoln.kernels.signature import parameters
+from duoln.ops.recurrent.variants import CELLS
 
 PANEL_BYTES = 64
 """As in tile.h."""
@@ -112,6 +116,18 @@ class Positions(NamedTuple):
         return states[0 if self.reverse else -1]
 
 
+class Kernel:
+    """A compiled kernel that takes its arguments by name; the signature is that of `native.Function`."""
+
+    def __init__(self, file: str, entry: str, signature: str) -> None:
+        self._function = native.Function(file, entry, signature)
+        self._names = [parameter.name for parameter in parameters(signature)]
+
+    def __call__(self, arguments: Mapping[str, Any]) -> None:
+        """Call it with those of the arguments that it has."""
+        self._function(*[arguments[name] for name in self._names])
+
+
 def states(units: Units, positions: Positions, first: Array) -> Array:
     """Room for a state before and after each time step, with the first one in its place: (T + 1, B, stride)."""
     room = host.empty((positions.steps + 1, positions.batch, units.stride), first.dtype)
@@ -133,11 +149,6 @@ def threads(positions: Positions, w_h: Array) -> tuple[int, int]:
     return count, int(positions.batch < BY_UNITS_BELOW or w_h.nbytes >= WEIGHTS_READ_ONCE)
 
 
-def as_it_is(weight: Array) -> Array:
-    """The weight: what a variant without norms of its products centres."""
-    return weight
-
-
 def product(rows: Array, weight: Array, units: Units, bias: Array | None = None) -> Array:
     """`rows @ weight + bias` of filled-up gates, which begins on a cache line.
 
@@ -149,9 +160,55 @@ def product(rows: Array, weight: Array, units: Units, bias: Array | None = None)
     return out
 
 
-def row_blocks(positions: Positions, shape: tuple[int, ...], dtype: np.dtype) -> Array:
-    """Zeros for a parameter's gradient, which a walk adds up for each block of rows."""
-    return np.zeros((-(-positions.batch // ROW_BLOCK), *shape), dtype)
+def row_blocks(batch: int, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+    """Zeros for a parameter's gradient, which a kernel adds up for each block of rows."""
+    return np.zeros((-(-batch // ROW_BLOCK), *shape), dtype)
+
+
+@cache
+def bias_sums(cell: str, norm: str) -> Mapping[str, list[str]]:
+    """The biases that a compiled kernel adds to the gates, each with the operator's parameters whose sum it is.
+
+    Where the products stay apart, so do their biases.
+    """
+    of_cell = CELLS[cell]
+    variant = of_cell.variants[norm]
+    of_x = [name for name in ("bias_x",) if name in variant.norms]
+    of_h = [name for name in ("bias_h",) if name in variant.norms]
+    of_gates = ["bias"] if variant.outer_bias else []
+    return {"bias_x": of_x + of_gates, "bias_h": of_h} if of_cell.apart else {"bias": of_x + of_h + of_gates}
+
+
+def filled_parameters(cell: str, norm: str, units: Units, bias: Array | None,
+                      norms: Mapping[str, Array]) -> dict[str, Array | None]:
+    """The parameters as a compiled kernel reads them, by name: filled up to the stride, None where there is none."""
+    given = {**norms, "bias": bias}
+    made = {name: units.filled(norms[name], _gates_of(name)) if name in norms else None
+            for name in ("gain_x", "gain_h", "gain_c", "bias_c")}
+    for name, terms in bias_sums(cell, norm).items():
+        made[name] = units.filled(reduce(operator.add, [given[term] for term in terms])) if terms else None
+    return made
+
+
+def room_for_gradients(batch: int, parameters: Mapping[str, Array | None],
+                       dtype: np.dtype) -> dict[str, Array | None]:
+    """Zeros for the gradients of a kernel's parameters, by its names for them."""
+    return {f"d_{name}": None if array is None else row_blocks(batch, array.shape, dtype)
+            for name, array in parameters.items()}
+
+
+def parameter_gradients(cell: str, norm: str, units: Units, parts: Mapping[str, Array | None]) -> dict[str, Array]:
+    """The gradients of the norms' parameters and of the outer bias, from the parts that a kernel gives of each."""
+    of_kernel = {name.removeprefix("d_"): units.cut(host.added_up(d), _gates_of(name))
+                 for name, d in parts.items() if d is not None}
+    sums = bias_sums(cell, norm)
+    direct = {name: d for name, d in of_kernel.items() if name not in sums}
+    return {**direct, **{term: of_kernel[name] for name, terms in sums.items() for term in terms}}
+
+
+def _gates_of(parameter: str) -> int | None:
+    """One for the norm of an LSTM's cell; None for all gates of the cell."""
+    return 1 if parameter.endswith("_c") else None
 
 
 def optional(d_hidden: Array | None) -> Array | None:
@@ -172,14 +229,14 @@ class Walked(NamedTuple):
     """The states, (T + 1, B, stride)."""
     units: Units
     positions: Positions
-    centre: Callable[[Array], Array]
-    """What weights lose in the norms' favour: the means of their rows, or nothing."""
+    centre: Callable[..., Array]
+    """Takes the means out of a weight's rows, as norms of its product do; or nothing, without such norms."""
     is_one_step: bool
     """Whether a walk forward multiplies the inputs and the states of one time step with the weights as they lie."""
 
     @classmethod
     def of(cls, units: Units, positions: Positions, x: Array, h: Array, w_x: Array, w_h: Array,
-           centre: Callable[[Array], Array]) -> Walked:
+           centre: Callable[..., Array]) -> Walked:
         """Of an operator's arrays; the states after the first one have room, and no values yet."""
         is_one_step = positions.steps == 1 and positions.slots is None and 0 < positions.batch <= MOST_ROWS
         w_x = np.ascontiguousarray(w_x) if is_one_step else units.filled(centre(w_x))
@@ -194,13 +251,9 @@ class Walked(NamedTuple):
         out[...] = 0 if inner_bias is None else inner_bias
         return out
 
-    def one_step(self) -> tuple[Any, ...]:
-        """The arguments of a walk forward that say whether it is one step: x, w_x and the number of inputs."""
-        return (self.x, self.w_x, self.x.shape[1]) if self.is_one_step else (None, None, 0)
-
     def outputs(self, *states: Array) -> tuple[Array, ...]:
         """The hidden states of all time steps, and the last of each of `states`."""
-        last = (self.units.cut(self.positions.last(each), 1).copy() for each in states)
+        last = [self.units.cut(self.positions.last(each), 1).copy() for each in states]
         return self.units.cut(self.positions.blocks(self.hidden)[1], 1), *last
 
     def before(self) -> Array:

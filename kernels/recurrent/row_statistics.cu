@@ -1,5 +1,5 @@
 // Mean, residual and rstd of the rows of x_proj (rows, GATES * H), to which `bias` is added first if there is one, and of those
-// of w_h (H, GATES * H), for each norm of a cell: what a walk of a cluster needs before it begins.
+// of w_h (H, GATES * H), for each norm of a cell: the arguments of a walk of a cluster.
 //
 // Macros: THREADS and UNITS (see cell.cuh); CELL_GATES 4 for an LSTM, 3 for a GRU, 1 for an RNN.
 #include "cell.cuh"

@@ -1,32 +1,32 @@
-// What the compiled walks over the time steps of a sequence share: who computes what, and the layout of the arrays.
+// The common part of the compiled walks over the time steps of a sequence: the division of the work, and the layout of the arrays.
 //
-// Hidden units stand in panels (`tile.h`), so a gate takes `stride` columns: H, filled up with zeros. Only the
-// positions (time step, row) that no mask takes out have a slot in the products: `slots` gives it, or -1.
+// Hidden units are stored in panels (`tile.h`), so a gate takes `stride` columns: H, padded with zeros. Only the positions (time
+// step, row) that no mask takes out have a slot in the products: `slots` gives it, or -1.
 #pragma once
 #include "weights.h"
 
 // Rows whose shares of a parameter's gradient are added up together. Threads get whole blocks.
 static const index_t ROW_BLOCK = 8;
 
-// Who walks together. A thread that wakes late, because another process has its core, is not waited for: those that have
-// come within a short time share the work, and who comes later finds nothing to do.
+// The threads of a walk. A thread that wakes late, because another process has its core, is not waited for: those that have come
+// within a short time share the work, and a later one finds nothing to do.
 class Roster {
   public:
-    // The place of the caller, or -1 if the others have begun.
+    // The index of the calling thread, or -1 if the others have begun.
     int join() {
         int joined = joined_;
         while (!(joined & BEGUN))
             if (joined_.compare_exchange_weak(joined, joined + 1)) return joined;
         return -1;
     }
-    // How many have come; waits for `most`, but not for long.
+    // The number of threads that have come; waits for `most`, but not for long.
     int begin(int most) {
         duoln::spin_until([&] { return (joined_ & BEGUN) || joined_ == most; }, ARRIVAL);
         return (joined_.fetch_or(BEGUN)) & ~BEGUN;
     }
-    // Waits until all members have come here. It spins, because a step is short, and then sleeps: a member may have lost its
-    // core to another process, and the system gives it the core of one that sleeps.
-    // If a member has failed, the others fail, too.
+    // The barrier: waits until all threads have come. It spins, because a step is short, and then sleeps: a thread may have lost
+    // its core to another process, and the system gives it the core of one that sleeps.
+    // If a thread has failed, the others fail, too.
     void meet(int members) {
         if (members == 1) return;
         const unsigned round = round_;
@@ -42,7 +42,7 @@ class Roster {
         }
         if (failed_) throw std::bad_alloc();
     }
-    // A member that has found too little memory comes to no more meetings.
+    // Called by a thread that has found too little memory: it comes to no more barriers.
     void fail() {
         failed_ = true;
         asleep_.wake(MOST);
@@ -58,26 +58,25 @@ class Roster {
     std::atomic<bool> failed_{false};
 };
 
-// The barrier of a member: those that have their own rows wait for nobody.
+// The barrier of a thread: threads that have their own rows do not wait.
 struct Barrier {
     Roster* roster;
     int members;
     void wait() const {
         if (roster) roster->meet(members);
     }
-    // How many of a time step's rows go through its phases together: all, if members meet between the phases; else a few, whose
-    // values stay in the first cache.
+    // The number of a time step's rows that go through its phases together: all, if there are barriers between the phases; else a
+    // few, whose values stay in L1.
     index_t together(index_t rows, index_t few = 1) const { return members > 1 ? rows : few; }
 };
 
-// The rows and the panels of units that one member of the team computes.
+// The rows and the panels of units that one thread of the team computes.
 struct Share {
     index_t first_row, last_row, first_panel, last_panel;
 };
 
-// Calls work(first, last) for a few of a share's panels at a time, whose values stay in the first cache. What comes from e^x has
-// its own loop in a gradient: the CPU looks so far ahead that it works on several vectors of such a loop at once, but not of a long
-// one.
+// Calls work(first, last) for a few of a share's panels at a time, whose values stay in L1. The functions of e^x have their own
+// loop in a gradient: out of order, the CPU works on several vectors of such a short loop at once, but not of a long one.
 template <class Work>
 static void each_panels(const Share& s, const Work& work) {
     static constexpr index_t AT_ONCE = 8;
@@ -88,10 +87,10 @@ static void each_panels(const Share& s, const Work& work) {
 struct Sizes {
     index_t steps, batch, hidden, panels, stride;
     bool reverse;
-    const index_t* slots;  // (steps, batch), or null: every position has its own place
+    const index_t* slots;  // (steps, batch), or null: every position has its own slot
 
     index_t slot(index_t t, index_t row) const { return slots ? slots[t * batch + row] : t * batch + row; }
-    // The states stand in (steps + 1, batch, stride): these are the blocks before and after a time step.
+    // The states are (steps + 1, batch, stride): these are the blocks before and after a time step.
     index_t before(index_t t) const { return reverse ? t + 1 : t; }
     index_t after(index_t t) const { return reverse ? t : t + 1; }
     index_t time(index_t position) const { return reverse ? steps - 1 - position : position; }
@@ -105,14 +104,14 @@ static Sizes sizes_of(index_t steps, index_t batch, index_t hidden, bool reverse
     return {steps, batch, hidden, panels, panels * Panel<T>::width, reverse, slots};
 }
 
-// How many positions after the one where it is now a member asks the memory for values: those of the next row, or, if a few rows
-// go together, of the same row at the next time step: the next row would come too soon.
+// The distance of a thread's prefetches in positions: to the next row, or, if a few rows go together, to the same row at the next
+// time step: the next row would come too soon.
 static inline index_t positions_ahead(const Sizes& sizes, const Barrier& barrier, bool backward) {
     if (barrier.members == 1 || sizes.batch > ROW_BLOCK) return 1;
     return sizes.reverse == backward ? sizes.batch : -sizes.batch;
 }
 
-// The first block of rows of each member, so that all have about as many positions, and the end.
+// The first block of rows of each thread, so that all have about as many positions, and the end.
 static inline std::vector<index_t> row_bounds(const Sizes& sizes, int members) {
     const index_t blocks = (sizes.batch + ROW_BLOCK - 1) / ROW_BLOCK;
     std::vector<index_t> until(blocks + 1, 0), bounds(members + 1, blocks);  // until: positions before each block
@@ -127,8 +126,8 @@ static inline std::vector<index_t> row_bounds(const Sizes& sizes, int members) {
     return bounds;
 }
 
-// Calls work(share, barrier) for each member of a team. Either every member has its own rows and none waits for another,
-// or all have all rows and their own units, and wait for each other.
+// Calls work(share, barrier) on each thread of a team. Either every thread has its own rows and none waits for another, or all
+// have all rows and their own units, and wait for each other.
 template <class Work>
 static void as_team(const Sizes& sizes, int threads, bool by_units, const Work& work) {
     const index_t blocks = (sizes.batch + ROW_BLOCK - 1) / ROW_BLOCK;
@@ -224,12 +223,12 @@ struct Rows {
         slot.push_back(its_slot);
     }
     index_t count() const { return index_t(row.size()); }
-    // Whether they follow one another; their slots always do.
+    // True if they follow one another; their slots always do.
     bool side_by_side() const { return row.back() - row.front() + 1 == count(); }
 };
 
 // The panels [first, last) of the products of rows' states (batch, stride) with packed weights. `products` (positions, wide)
-// get them, or they are added. What fills up a gate's last panel stays zero: the product of an infinite state would not be.
+// get them, or they are added. The padding of a gate's last panel stays zero: the product of an infinite state would not be.
 template <class T>
 static void multiply_states(const Rows& rows, const T* states, index_t stride, const T* packed, index_t first, index_t last,
                             index_t depth, T* products, index_t wide, bool add) {
@@ -248,7 +247,7 @@ static void multiply_states(const Rows& rows, const T* states, index_t stride, c
 }
 
 // The same back: the rows of `states` (batch, stride) get the products of the rows of `products` (positions, wide), or they are added.
-// What fills up the last panel stays zero. Meanwhile the CPU asks for the lines that are `wanted`.
+// The padding of the last panel stays zero. Meanwhile the lines `wanted` are prefetched.
 template <class T>
 static void multiply_products(const Rows& rows, const T* products, index_t wide, const T* packed, const Share& s, const Sizes& sizes,
                               T* states, bool add, const Prefetch& wanted = Prefetch()) {
@@ -320,7 +319,7 @@ static Prefetch lines_of_products(const Sizes& sizes, const Share& s, index_t t,
 }
 
 // Keeps a share's entries of the gradient of a state (batch, stride) within -limit .. limit, for the rows that take part in
-// a time step. What is not a number stays what it is. A limit of 0 is none.
+// a time step. NaN stays NaN. A limit of 0 is none.
 template <class T>
 static void bound(T* gradient, const Rows& rows, const Sizes& sizes, const Share& s, T limit) {
     if (limit <= 0) return;

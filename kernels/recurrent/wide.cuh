@@ -1,11 +1,11 @@
-// What the kernels of cells share whose rows are too wide for registers: a block works on a row of the batch, each of its
-// THREADS threads on every THREADS-th unit, and values are read again where they are needed again.
+// The common part of the cell kernels whose rows are too wide for registers: a block works on a row of the batch, each of
+// its THREADS threads on every THREADS-th unit, and values are read again where they are needed again.
 //
 // Macro: UNITS is 1, since nothing of a row is kept.
 #pragma once
 #include "cell.cuh"
 
-// What the input (source 0) and the state (source 1) give the gates of one row, before the norms or standardised.
+// The gates of one row from the input (source 0) or the state (source 1), before the norms or standardised.
 struct GatesOfRow {
     const storage_t *x_proj, *h_proj;
     const float* stats;
@@ -26,8 +26,8 @@ struct GatesOfRow {
     }
 };
 
-// Writes mean, residual and rstd of value(0) ... value(width - 1), as norm.cu has them. All threads must call it; value(i)
-// is asked by the thread that works on i.
+// Writes mean, residual and rstd of value(0) ... value(width - 1), as norm.cu has them. All threads must call it; value(i) is
+// called by the thread that works on i.
 template <class F>
 __device__ __forceinline__ void keep_statistics(float* stat, int width, float eps, float* shared, F value) {
     float kept[3] = {0, 0, 0};

@@ -1,7 +1,7 @@
 // ReLU and leaky ReLU with their gradients. NaN stays NaN.
 #include "../native.h"
 
-// What becomes of a value, or a gradient, where x is not positive.
+// The result, or the gradient, where x is not positive.
 template <class T>
 struct Zero {
     T operator()(T) const { return T(0); }  // a product with 0 would make NaN of infinity
@@ -13,9 +13,8 @@ struct Slope {
     T operator()(T x) const { return slope * x; }
 };
 
-// Both values are computed before one is chosen: what is computed or read for one sign alone would be a branch. The loop
-// reads a copy of `below`: as far as the compiler knows, the one that the threads share could be a part of y, and would be
-// read again at each value.
+// Both values are computed before one is chosen: work for one sign alone would be a branch. The loop reads a copy of `below`: as
+// far as the compiler knows, the shared one could be a part of y, and would be read again at each value.
 template <class T, class Below>
 static void rectify(const T* x, T* y, index_t size, int threads, Below below) {
     in_parts(size, threads, [=](index_t first, index_t last) {

@@ -11,8 +11,8 @@ def cases() -> Iterator[Case]:
     """Rows whose widths are around a vector, and large ones; some of few values."""
     for shape in ((1, 1), (3, 2), (5, 15), (5, 16), (5, 17), (130, 33), (9, 1000), (2, 3, 257), (2, 20_001)):
         yield from _both(shape, layouts=False)
-    for shape in ((4, 6), (1, 3), (2, 1, 5), (7,)):
-        yield from _both(shape, layouts=True)
+    for few in ((4, 6), (1, 3), (2, 1, 5), (7,)):
+        yield from _both(few, layouts=True)
 
 
 def _both(shape: tuple[int, ...], layouts: bool) -> Iterator[Case]:

@@ -23,7 +23,7 @@ _backward = launch.stored_kernels("take/take.cu", "take_backward", "g: storage[2
 
 
 _THREADS, _MOST_GROUPS = 256, 1024
-"""Of a block, and the groups of columns that blocks share."""
+"""The threads of a block, and the largest number of groups of columns."""
 
 
 class _Saved(NamedTuple):

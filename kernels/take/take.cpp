@@ -15,7 +15,7 @@ static void add_rows_at(const int64_t* places, index_t count, const T* dy, index
     }
 }
 
-// How often so many copies are divided into halves, until no part is longer than a run.
+// The number of halvings of `count` copies until no part is longer than a run.
 static inline index_t halvings(index_t count) {
     index_t n = 0;
     for (; count > RUN; count -= count / 2) ++n;

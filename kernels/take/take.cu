@@ -1,7 +1,7 @@
 // The gradient of rows taken from a table: each row of the table adds up what was taken from it, in the order in which
 // it was taken. No atomics, so it repeats to the bit.
 //
-// Macro: STORAGE, in what `g` and the table's gradient are stored; the sums are float.
+// Macro: STORAGE of `g` and of the table's gradient; the sums are float.
 // `sorted` (taken) has the indices in order and `order` where each stood. Block (r, c) has row r of the table, and of its
 // columns every gridDim.y-th group of blockDim.x, from group c on.
 #include "../storage.cuh"

@@ -15,7 +15,7 @@ _ENDING = ".question"
 _MAX_QUESTION = 1 << 17
 """Bytes of a question; those of CNN have some 4,000."""
 _MAX_BYTES = 1 << 33
-"""Of all that is in an archive; that of CNN unpacks to some 2 thousand million."""
+"""The largest size of an archive, unpacked; CNN's unpacks to some 2 thousand million bytes."""
 
 
 class Member(NamedTuple):

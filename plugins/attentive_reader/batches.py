@@ -45,7 +45,7 @@ def as_batch(split: Split, rows: np.ndarray, multiple: int) -> Batch:
 
 
 class Dropout(NamedTuple):
-    """What the masks of a batch are made for."""
+    """The sizes of the dropout masks of a batch."""
 
     keep: float
     embedding: int

@@ -24,21 +24,21 @@ from duoln.plugins.attentive_reader.questions import (
 LastToken = Literal["dropped", "kept"]
 
 _MOST_WORDS = 1 << 30
-"""Of all passages and questions; those of CNN have some 300 million. An archive may have fewer by its size: `within`
-makes many words of few."""
+"""The most words of all passages and questions; CNN's have some 300 million. An archive may have fewer by its size:
+`within` makes many words of few."""
 _MOST_DIFFERENT = 1 << 21
 """Different words; CNN has some 120,000."""
 
 
 class Cut(NamedTuple):
-    """How much of each text is read."""
+    """The part of each text that is read."""
 
     sentences: int | None
-    """So many sentences of a passage, those nearest to the question; None is all."""
+    """The number of sentences of a passage, those nearest to the question; None is all."""
     window: int | None
     """The largest distance between a word of the shortened passage and an entity; None keeps all words."""
     last_token: LastToken
-    """Of passages and questions."""
+    """The last token of passages and questions."""
 
     def __call__(self, question: Question) -> tuple[list[str], list[str]]:
         """The words of the passage and of the question."""

@@ -1,4 +1,4 @@
-"""The questions that a run reads: CNN's, a stand-in, the user's, or made ones."""
+"""The questions that a run reads: CNN's, a stand-in, the user's, or synthetic ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "novels-large": ("cloze/novel_cloze_large.tar.gz",),
     "record": ("cloze/record_questions_sample.tar.gz",),
 }
-"""Where below a data folder each corpus lies."""
+"""The places of each corpus below a data folder."""
 AUTO = ("cnn", "novels", "record")
 """The order in which "auto" looks. The large cloze set needs a larger table, and so has to be asked for."""
 DATASETS = {"cnn": Dataset("CNN questions", "original"), "novels": Dataset("novel cloze", "substitute"),
@@ -33,7 +33,7 @@ DATASETS = {"cnn": Dataset("CNN questions", "original"), "novels": Dataset("nove
 def splits(cfg: Any, root: Path | None) -> Splits:
     """Training batches, and the splits for evaluation; for the training set these are its first questions.
 
-    Source "auto" falls back to made questions only where nothing of a corpus is found; a damaged one is an error.
+    Source "auto" falls back to synthetic questions only where nothing of a corpus is found; a damaged one is an error.
 
     Raises:
         DataMissingError: a corpus was requested and is not available.

@@ -1,4 +1,4 @@
-"""Made questions: a passage states facts about entities, and the question asks for one of them."""
+"""Synthetic questions: a passage states facts about entities, and the question asks for one of them."""
 
 from __future__ import annotations
 

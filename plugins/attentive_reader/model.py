@@ -21,7 +21,7 @@ _TERMS = ("of_passage", "of_question", "context", "asked", "mean")
 """The affine terms that "batch norm everywhere" normalises: two of the attention, three of the output."""
 _BATCH_GAIN = 0.1
 _FLOOR = 1e-8
-"""What the code behind the paper adds to a probability before it takes the logarithm."""
+"""A number that the code behind the paper adds to a probability before it takes the logarithm."""
 _NEVER = -1e9
 """The score of a place where there is no word."""
 
@@ -135,11 +135,11 @@ class Reader(nn.Module):
         return -ops.log(ops.exp(-nats) + _FLOOR) if self.likelihood == "paper" else nats
 
     def attention(self, params: Params, states: Tensor, asked: Tensor, mask: Tensor) -> Tensor:
-        """How much each place of the passage is looked at: (T, B), a column adds up to 1."""
+        """The attention to each place of the passage: (T, B), a column adds up to 1."""
         # (d M) . (q M) is d . (q M M'): one product for the question in the place of one for every word.
         match = params["match"]["weight"]
-        turned = ops.matmul(ops.matmul(asked, match), ops.permute_dims(match, axes=(1, 0)))
-        near = ops.sum(states * turned, axis=-1, keepdims=True)
+        query = ops.matmul(ops.matmul(asked, match), ops.permute_dims(match, axes=(1, 0)))
+        near = ops.sum(states * query, axis=-1, keepdims=True)
         seen = ops.tanh(self._term(params, "of_passage", states) + self._term(params, "of_question", asked) + near)
         scores = ops.squeeze(ops.matmul(seen, params["score"]), axis=-1)
         return ops.softmax(ops.where(mask, scores, _NEVER), axis=0)

@@ -34,12 +34,12 @@ class Question(NamedTuple):
 
 
 def is_entity(word: str) -> bool:
-    """Whether a word is @entityN."""
+    """True for a word of the form @entityN."""
     return _ENTITY.fullmatch(word) is not None
 
 
 def entity_places(words: Sequence[str]) -> list[int]:
-    """Where a text has entities."""
+    """The positions of the entities in a text."""
     # Few words begin with the mark; to match all of them would take most of the time of reading.
     return [k for k, word in enumerate(words) if word[:1] == "@" and is_entity(word)]
 

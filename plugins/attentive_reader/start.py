@@ -1,4 +1,4 @@
-"""How the reader's weights start: as in the code behind the paper, or each on its own."""
+"""The initial weights of the reader: as in the code behind the paper, or each on its own."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Weights(NamedTuple):
     """The initialisers of a start."""
 
     lstm: init.Initializer
-    """Of the LSTMs, gate by gate, of the bilinear match and of the passage's side of the attention."""
+    """For the LSTMs, gate by gate, the bilinear match and the passage's side of the attention."""
     dense: init.Initializer
-    """Of all other matrices."""
+    """For all other matrices."""
     score: init.Initializer
-    """Of the vector that makes a score of the attention's tanh."""
+    """For the vector that makes a score of the attention's tanh."""
     table: init.Initializer
-    """Of the words."""
+    """For the table of words."""
 
 
 def _anew(rng: Stream) -> Stream:
@@ -45,7 +45,7 @@ def _shrunk_orthogonal(rng: Stream, shape: init.Shape) -> np.ndarray:
 
 @lru_cache(maxsize=1)
 def _orthogonal(seed: int, size: int) -> np.ndarray:
-    """Made once, for the eighteen matrices that are all this one."""
+    """One draw, cached, because eighteen matrices are all this one."""
     return init.orthogonal(_anew(Stream(seed, "")), (size, size))
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from duoln import Tensor, ops, optim
 from duoln.data import Batch
 from duoln.nn import Module, Params
-from duoln.plugins.attentive_reader import data, optimizer, published
+from duoln.plugins.attentive_reader import data
 from duoln.plugins.attentive_reader.batches import LastBatch, Order, evaluation_batches
 from duoln.plugins.attentive_reader.corpus import LastToken
 from duoln.plugins.attentive_reader.model import DropoutForm, Likelihood, Norm, Reader
@@ -20,6 +22,13 @@ from duoln.plugins.attentive_reader.start import Start
 from duoln.plugins.attentive_reader.vocabulary import UNKNOWN
 from duoln.tasks import Column, Config, ReferenceCurve, Splits, Task
 from duoln.tasks.task import Predict
+
+Clip = Literal["paper", "norm", "none"]
+LIMIT = 10.0
+"""The bound on the norm of all gradients together."""
+
+FIGURE = Path(__file__).with_name("figure2.csv")
+"""The curves of figure 2, read off the vector figure in which the baseline and batch norm were first published."""
 
 
 @dataclass(frozen=True)
@@ -29,15 +38,15 @@ class AttentiveReaderConfig(Config):
     batch_size: int = 64
     learning_rate: float = 8e-5
     norm: Norm = "layer-theano"
-    """Of the LSTMs."""
+    """Norm of the LSTMs."""
     everywhere: bool = False
-    """Whether attention and output have batch norm too."""
+    """True puts batch norm into attention and output too."""
     gain: float | None = None
     """Initial gain of the LSTMs' norms; none is 1, or 0.1 for batch norm."""
     table: int = 65_829
     """Rows of the table of words; the answer is one of all of them, or one class more."""
     min_count: int = 2
-    """How often the training set must have a word that is known."""
+    """Least number of times that the training set must have a word that is known."""
     vocabulary: str | None = None
     """A file of words, one a line, in the place of those of the training set; none is the latter."""
     width: int = 240
@@ -47,11 +56,11 @@ class AttentiveReaderConfig(Config):
     sentences: int | None = 4
     """Read only so many sentences of a passage, those that share most words with the question; none is all."""
     window: int | None = None
-    """Of what is left of a passage, read only words at most so far from an entity; none is all."""
+    """The largest distance from an entity at which words of the rest of a passage are read; none is all."""
     within_from: int | None = None
     """Train also on questions made of the training passages: every sentence from this one on, after those before it."""
     last_token: LastToken = "dropped"
-    """Whether the last token of every passage and question is read."""
+    """The last token of every passage and question: read or dropped."""
     order: Order = "sequential"
     """Order of the questions: as they stand, new in every epoch, or new with batches of like lengths."""
     last_batch: LastBatch = "dropped"
@@ -61,12 +70,12 @@ class AttentiveReaderConfig(Config):
     start: Start = "paper"
     """Initial weights: those of the authors' code, or Glorot's, each drawn on its own."""
     tied: bool = False
-    """Whether the scores of words are products with their vectors, in the place of a matrix of their own."""
+    """True makes the scores of words products with their vectors, in the place of a matrix of their own."""
     dropout: DropoutForm = "paper"
     """Paper multiplies by `keep` in use, inverted divides by `keep` in training, none drops nothing."""
     keep: float = 0.5
     """Chance that a value is kept by dropout."""
-    clip: optimizer.Clip = "paper"
+    clip: Clip = "paper"
     """Bound on the norm of the gradients: that of the authors' code, the usual one, or none."""
     likelihood: Likelihood = "paper"
     """The loss: -log(p + 1e-8), or -log p."""
@@ -78,7 +87,7 @@ class AttentiveReaderConfig(Config):
     questions: int | None = None
     """Train on the first so many only; none is all."""
     evaluate_questions: int | None = 3_924
-    """How many training questions are evaluated: as many as CNN's validation set has."""
+    """The number of training questions that are evaluated: as many as CNN's validation set has."""
 
 
 class AttentiveReader(Task):
@@ -153,7 +162,27 @@ class AttentiveReader(Task):
         return {"error": errors / count, "nll": nats / count, "most_frequent_error": frequent / count}
 
     def optimizer(self, cfg: AttentiveReaderConfig) -> optim.Optimizer:
-        return optimizer.make(cfg.clip, cfg.learning_rate)
+        bounds = {"paper": clip_as_published, "norm": optim.clip_global_norm}
+        clip = None if cfg.clip == "none" else bounds[cfg.clip](LIMIT)
+        return optim.Adam(learning_rate=cfg.learning_rate, clip=clip, donate=True)
 
     def reference_curves(self) -> Sequence[ReferenceCurve]:
-        return published.curves()
+        """Validation error against updates of none, bn and bn-everywhere; layer norm's curve has no numbers."""
+        points: dict[str, list[tuple[float, float]]] = {}
+        with FIGURE.open(encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                points.setdefault(row["variant"], []).append((float(row["updates"]), float(row["valid_error"])))
+        return [ReferenceCurve("valid_error", variant, line) for variant, line in points.items()]
+
+
+def clip_as_published(limit: float) -> optim.Clip:
+    """The bound that the paper's code uses instead of `clip_global_norm`.
+
+    It compares the norm n of all gradients with limit^2. If n is larger, it multiplies them by limit / sqrt(n), so that
+    the norm becomes limit * sqrt(n). Otherwise nothing changes.
+    """
+    return optim.scale_by_norm(partial(_scale_as_published, limit))
+
+
+def _scale_as_published(limit: float, norm: Tensor) -> Tensor:
+    return ops.where(norm > limit * limit, limit / ops.sqrt(ops.maximum(norm, limit * limit)), 1.0)

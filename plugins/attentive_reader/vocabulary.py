@@ -1,4 +1,4 @@
-"""Which words have a row in the table, and corpora in numbers of those rows."""
+"""The words that have a row in the table, and corpora in numbers of those rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Vocabulary(NamedTuple):
 
     words: list[str]
     rows: int
-    """Of the table, all told."""
+    """The number of rows of the table."""
 
     @property
     def entities(self) -> np.ndarray:
@@ -93,7 +93,7 @@ def encode(corpus: Corpus, vocabulary: Vocabulary) -> dict[str, Split]:
 
 
 def remark(splits: Mapping[str, Split], source: object) -> str:
-    """Which share of the words of each split is unknown; see `describe_unknown`."""
+    """A sentence about the share of unknown words in each split; see `describe_unknown`."""
     return describe_unknown(source, {name: float(np.mean(split.passages.values == UNKNOWN))
                                      for name, split in splits.items()})
 

@@ -23,10 +23,10 @@ _PICKLED = ("cifar-10-batches-py", "cifar-10-python.tar.gz")
 FILES = {"train": tuple(f"data_batch_{k}.bin" for k in range(1, 6)), "test": ("test_batch.bin",)}
 
 PLACES = ((f"{FOLDER}/{BATCHES}",), (ARCHIVE.path,), (SUBSET,))
-"""Where below a data folder it may be, in the order in which it is looked for."""
+"""The places below a data folder where it may be, in the order in which they are tried."""
 CLASSES = 10
 RECORDS = 10_000
-"""In every file of the binary version."""
+"""The images of every file of the binary version."""
 _SHAPE = (3, 32, 32)
 _RECORD_BYTES = 1 + 3 * 32 * 32
 _MAX_UNPACKED = 200_000_000
@@ -119,7 +119,7 @@ def read_archive(path: Path) -> dict[str, Images]:
 
 
 def _is_wanted(place: PurePosixPath) -> bool:
-    """Whether a member is one of the six files."""
+    """True for one of the six files."""
     return any(place == PurePosixPath(BATCHES, name) for names in FILES.values() for name in names)
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from duoln.data import DATA_SEED, Batch, Batches, find_mnist, original_or_made, read_found, suited_to
+from duoln.data.digits import make_digits
 from duoln.errors import UsageError
 from duoln.plugins.convnet import corpus, schedule, whitening
 from duoln.plugins.convnet.corpus import Images
-from duoln.plugins.convnet.made import make_coloured, make_grey
 from duoln.plugins.convnet.model import mask_shapes
 from duoln.randomness import Stream
 from duoln.tasks import Dataset, Splits
@@ -30,7 +30,7 @@ _VALID = 5_000
 def splits(cfg: Any, root: Path | None) -> Splits:
     """The images of a configuration; each training batch brings its noise and the masks of its dropout.
 
-    Source "auto" falls back to made images only if nothing of the corpus is there; a damaged or missing file is an
+    Source "auto" falls back to synthetic images only if nothing of the corpus is there; a damaged or missing file is an
     error.
 
     Raises:
@@ -62,7 +62,7 @@ def splits(cfg: Any, root: Path | None) -> Splits:
 
 
 def _mask(rng: Stream, shape: tuple[int, ...], keep: float) -> np.ndarray:
-    """What a layer is multiplied by: 0, or 1 / keep with the chance `keep`, so that the mean stays."""
+    """The factors of a layer's values: 0, or 1 / keep with the chance `keep`, so that the mean stays."""
     return rng.keep_mask(shape, keep) / np.float32(keep)
 
 
@@ -98,3 +98,19 @@ def _mnist(paths: Mapping[str, tuple[Path, Path]]) -> tuple[Dataset, dict[str, I
     images = {split: Images(digits.images[..., None], digits.labels) for split, digits in read_found(paths).items()}
     images["train"] = Images(*(a[:-_VALID] for a in images["train"]))
     return Dataset("MNIST", "substitute"), images
+
+
+@lru_cache(maxsize=4)  # drawing them takes longer than a smoke run's steps
+def make_grey(count: int, seed: int, split: str) -> Images:
+    """Synthetic digits, uint8 (count, 28, 28, 1)."""
+    images, labels = make_digits(count, seed, split)
+    return Images(images[..., None], labels.astype(np.int32))
+
+
+@lru_cache(maxsize=4)
+def make_coloured(count: int, seed: int, split: str) -> Images:
+    """Synthetic digits in a colour of their own on another, uint8 (count, 32, 32, 3)."""
+    grey, labels = make_grey(count, seed, split)
+    ink = np.pad(grey, ((0, 0), (2, 2), (2, 2), (0, 0))) / 255
+    behind, before = Stream(seed, f"made colours {split}").uniform((2, count, 1, 1, 3), 0, 255)
+    return Images((behind * (1 - ink) + before * ink).astype(np.uint8), labels)

@@ -18,7 +18,7 @@ Shape = tuple[int, int, int]
 """Height, width, channels."""
 
 SLOPE = 0.1
-"""Of the leaky ReLU below 0."""
+"""The slope of the leaky ReLU below 0."""
 _SMALLEST = 12
 """The side, in pixels, of the smallest image with an input for the last 3 x 3 kernel."""
 STARTS: dict[str, Initializer] = {"gaussian": nn.init.gaussian(0.05), "he": nn.init.he}
@@ -118,7 +118,7 @@ class ConvNet(Module):
 
 
 def mask_shapes(image: Shape, channels: int) -> dict[str, Shape]:
-    """What dropout leaves out of: the pooled images of the first and second stage."""
+    """The shapes of the dropout masks: those of the pooled images of the first and second stage."""
     return {"first": _pooled(image, channels), "second": _pooled(_pooled(image), 2 * channels)}
 
 

@@ -16,7 +16,7 @@ def _decayed(rate: float, start: int, stop: int, step: int) -> float:
 
 
 def remark(updates: int, start: int, stop: int) -> str:
-    """How the learning rate of a run of so many updates ends, if it is not at `stop`; "" for a run that ends there, or
+    """A sentence about a run of so many updates that does not end at `stop`; "" for others, and for a run that ends
     before the rate falls.
     """
     if updates > stop:

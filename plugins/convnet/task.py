@@ -30,7 +30,7 @@ class ConvNetConfig(Config):
     dataset: data.Corpus = "cifar10"
     """The images to recognise."""
     norm: Norm = "layer"
-    """Of the convolutions and of the layers within."""
+    """The norm of the convolutions and of the layers within."""
     gains: Gains = "unit"
     """Layer norm's gain and bias: one for each unit, or for each channel."""
     channels: int = 96
@@ -42,9 +42,9 @@ class ConvNetConfig(Config):
     dropout: float = 0.5
     """Share of the values that is dropped after each of the two poolings in training."""
     whitening: Whitening = "zca"
-    """How images are prepared: zca whitens them, mean subtracts the mean image only."""
+    """The preparation of images: zca whitens them, mean subtracts the mean image only."""
     zca_epsilon: float = 1e-5
-    """Added to the eigenvalues by which ZCA divides."""
+    """The epsilon that is added to the eigenvalues by which ZCA divides."""
     decay_from: int = 50_000
     """The update after which the learning rate falls in a straight line."""
     decay_to: int = 100_000

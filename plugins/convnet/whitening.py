@@ -9,13 +9,13 @@ import numpy as np
 Whitening = Literal["zca", "mean"]
 
 _LARGER = 1.5
-"""Of the root mean squares; by all of CIFAR-10 it is 1.0."""
+"""A larger ratio of the root mean squares is remarked; by all of CIFAR-10 it is 1.0."""
 _CHUNK = 1000
 """Images at a time: the whole of them in float64 would be gigabytes."""
 
 
 class Preparation(NamedTuple):
-    """x = (pixels - 127.5) / 128, less the mean image, and with a matrix turned by it."""
+    """x = (pixels - 127.5) / 128, less the mean image, and multiplied by a matrix if there is one."""
 
     mean: np.ndarray
     """float64 (values,)."""
@@ -55,7 +55,7 @@ def fit(images: np.ndarray, kind: Whitening, epsilon: float) -> Preparation:
 
 
 def remark(train: np.ndarray, test: np.ndarray) -> str:
-    """How much larger prepared test images are than training ones, where whitening fits the training images alone."""
+    """A sentence where whitening fits the training images alone, so that prepared test images are larger; else ""."""
     mean_square = {name: float(np.vdot(x, x)) / x.size for name, x in (("train", train), ("test", test))}
     ratio = np.sqrt(mean_square["test"] / mean_square["train"]) if mean_square["train"] else 1.0
     return "" if ratio < _LARGER else (

@@ -31,5 +31,5 @@ def duoln_rules() -> list[tuple[Op[..., Any], Rule, str]]:
 
 @hookimpl
 def duoln_cases() -> Sequence[Case]:
-    """Those of the rules on CUDA."""
+    """The cases of the rules on CUDA."""
     return cases()

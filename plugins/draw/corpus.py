@@ -21,7 +21,7 @@ PACKED = f"{FOLDER}/binarized_mnist_packed.npz"
 SPLITS = ("train", "valid", "test")
 TEXTS = {split: f"binarized_mnist_{split}.amat" for split in SPLITS}
 PLACES = ((PACKED,), tuple(f"{FOLDER}/{name}" for name in TEXTS.values()))
-"""Where below a data folder it may be."""
+"""The places below a data folder where it may be."""
 PIXELS = 784
 ROW_BYTES = PIXELS // 8
 
@@ -29,9 +29,9 @@ ROW_BYTES = PIXELS // 8
 KNOWN_SHA256 = "c462f82a020638a4d5d8d44e4c83242ee0145ee1d125869d0e030c35011837e6"
 
 _MAX_BYTES = 1 << 27
-"""Of a text file; the largest of Larochelle's is 78 million."""
+"""The largest size of a text file; the largest of Larochelle's has 78 million bytes."""
 _MOST_IMAGES = 1 << 18
-"""Of a packed file; unpacked, one takes 784 bytes. The training images are 50,000."""
+"""The most images of a packed file; one takes 784 bytes, unpacked. The training images are 50,000."""
 
 
 def read(root: Path | None = None) -> tuple[Dataset, dict[str, np.ndarray]]:

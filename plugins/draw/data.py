@@ -32,8 +32,8 @@ def noise(seed: int, name: str, step: int, shape: tuple[int, int, int]) -> np.nd
 def splits(cfg: Any, root: Path | None) -> Splits:
     """The binarised digits of a configuration; each batch brings the noise of its latent variables.
 
-    Source "auto" falls back to made digits only if nothing of binarised MNIST is there; a damaged or missing file is an
-    error.
+    Source "auto" falls back to synthetic digits only if nothing of binarised MNIST is there; a damaged or missing
+    file is an error.
 
     Raises:
         DataMissingError: binarised MNIST was requested and is not available.
@@ -62,7 +62,7 @@ def splits(cfg: Any, root: Path | None) -> Splits:
 
 
 def _spread(images: np.ndarray, count: int) -> np.ndarray:
-    """So many images from all over: the test file is sorted by digit, so its first ones would be zeros."""
+    """Evenly spread images: the test file is sorted by digit, so its first ones would be zeros."""
     count = min(count, len(images))
     return images[np.arange(count) * len(images) // count]
 
@@ -82,7 +82,7 @@ def _made() -> tuple[Dataset, dict[str, np.ndarray]]:
 
 @lru_cache(maxsize=3)  # drawing them takes longer than a smoke run's steps
 def _binarised(count: int, split: str) -> np.ndarray:
-    """Made digits, each pixel drawn once with its grey as the chance of a 1, as the fixed binarisation was."""
+    """Synthetic digits, each pixel drawn once with its grey as the chance of a 1, as the fixed binarisation was."""
     grey = make_digits(count, DATA_SEED, split)[0].reshape(count, -1)
     images = (Stream(DATA_SEED, f"binarised {split}").uniform(grey.shape) * 255 < grey).astype(np.uint8)
     images.flags.writeable = False

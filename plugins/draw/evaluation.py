@@ -19,7 +19,7 @@ PARTS = ("bound", "reconstruction", "divergence")
 
 @dataclass(frozen=True)
 class Options:
-    """What `duoln evaluate draw` takes."""
+    """The options of `duoln evaluate draw`."""
 
     draws: int = option(1, "how many times the latent variables of each image are drawn")
 
@@ -48,7 +48,7 @@ def findings(trained: Trained, options: Options, say: Callable[[str], None]) -> 
 
 
 def of_images(trained: Trained, split: Batch, draw: int) -> np.ndarray:
-    """What the pixels of each image cost and the divergence of its latent variables: float64 (images, 2).
+    """The cross-entropy of each image's pixels and the divergence of its latent variables: float64 (images, 2).
 
     Draw 0 has the noise of the evaluations during training.
     """

@@ -31,12 +31,12 @@ STARTS: dict[str, Initializer] = {"fan-in": fan_in, "gaussian": nn.init.gaussian
 
 
 class Drawing(NamedTuple):
-    """What was generated, after each glimpse."""
+    """The generated images, after each glimpse."""
 
     canvases: list[Tensor]
     """Logits of the pixels, (B, 28, 28) each."""
     windows: list[Tensor]
-    """Where each glimpse wrote, (B, 5) each."""
+    """The place at which each glimpse wrote, (B, 5) each."""
 
 
 class Draw(nn.Module):
@@ -127,7 +127,7 @@ class Draw(nn.Module):
         return x.shape[0]
 
     def _write(self, looked: Tensor) -> tuple[Tensor, Tensor]:
-        """What is added to the canvas, and where the grid was."""
+        """The addition to the canvas, and the place of the grid."""
         _, where, patch = split_look(looked, self.write)
         return write_patch(patch, where, pixels=PIXELS), where
 

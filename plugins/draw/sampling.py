@@ -18,7 +18,7 @@ from duoln.randomness import Stream
 from duoln.tasks import Trained, option
 
 _SEQUENCES, _COLUMNS = 5, 10
-"""How many digits are shown as they come about, and at how many glimpses."""
+"""The number of digits that are shown at several glimpses, and of these glimpses."""
 _MOST = 1024
 _GREY: dict[str, Any] = {"cmap": "gray", "vmin": 0.0, "vmax": 1.0, "interpolation": "nearest"}
 

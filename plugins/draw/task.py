@@ -33,7 +33,7 @@ class DrawConfig(Config):
     write: int = 5
     """The patch that a glimpse writes has so many points a side."""
     norm: Norm = "layer-cell"
-    """Of the LSTMs; weight is weight norm of every linear map."""
+    """Norm of the LSTMs; weight is weight norm of every linear map."""
     start: Start = "fan-in"
     """Initial weights: fan-in is uniform in +-1 / sqrt(fan in)."""
     source: data.Source = "auto"

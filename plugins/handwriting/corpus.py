@@ -19,7 +19,7 @@ WHOLE_CORPUS = 12_000
 """Lines from which on a prepared corpus is IAM-OnDB itself (12,179 lines) and not a part of it."""
 ARRAYS = {"dx": Expected("i2", 1), "dy": Expected("i2", 1), "pen_up": Expected("u1", 1), "offsets": Expected("i8", 1),
           "text": Expected("U", 1), "line_id": Expected("U", 1)}
-"""What a prepared file holds."""
+"""The arrays of a prepared file."""
 
 
 class Line(NamedTuple):
@@ -34,7 +34,7 @@ class Line(NamedTuple):
 
 
 def path_of(root: Path, split: str) -> Path:
-    """Where the prepared file of a split stands below a data folder."""
+    """The prepared file of a split below a data folder."""
     return root / "handwriting" / f"iam_ondb_full_{split}.npz"
 
 

@@ -22,7 +22,7 @@ Order = Literal["sequential", "shuffled"]
 
 MEAN = np.array([8.1852, 0.1243], np.float32)
 DEVIATION = np.array([41.5577, 37.0368], np.float32)
-"""Of the offsets of IAM-OnDB, as the code behind the paper has them."""
+"""The deviations of IAM-OnDB's offsets, as the code behind the paper has them."""
 BATCH_AXES = {"x": 1, "target": 1, "mask": 1}
 """Points are time-major, texts are not."""
 MADE_TRAIN, MADE_VALID = 96, 16
@@ -33,14 +33,14 @@ def splits(source: Source, batch_size: int, seed: int, length: int, text_length:
     """Training batches, and the training, validation and test sets for evaluation.
 
     Args:
-        source: "auto" falls back to made lines only where nothing of the corpus is found; a damaged or incomplete
+        source: "auto" falls back to synthetic lines only where nothing of the corpus is found; a damaged or incomplete
             one is an error.
         batch_size: lines a batch.
         seed: of the order.
         length: points a line at most; longer ones are cut off.
         text_length: characters a text at most; longer ones are cut off.
         order: of the lines: as the corpus has them, over and over, or a new order each epoch.
-        lines: train on the first so many only; of made lines that nobody requested, on no more than there are.
+        lines: train on the first so many only; of synthetic lines that nobody requested, on no more than there are.
         evaluate_lines: evaluate the first so many lines of each set only.
         root: a folder that is searched before DUOLN_DATA.
 

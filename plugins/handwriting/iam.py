@@ -28,7 +28,7 @@ _ENCODINGS = frozenset(("utf-8", "iso-8859-1", "us-ascii", "utf-16"))
 _LISTS = {"train": ("trainset.txt",), "valid": ("testset_v.txt", "testset_t.txt"), "test": ("testset_f.txt",)}
 """The official lists of the recognition task that make each split, where they lie in the folder."""
 _SHARE = 0.05
-"""Of the forms, for the validation and for the test set each, where there are no lists."""
+"""The share of the forms for the validation set, and for the test set, where there are no lists."""
 
 
 def prepare(source: Path, target: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Made lines of handwriting: each character has a few strokes, which are bent and slanted a little at random."""
+"""Synthetic lines of handwriting: each character has a few strokes, which are bent and slanted a little at random."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LETTERS: dict[str, list[list[tuple[float, float]]]] = {
 }
 _WIDTH = 0.8
 _HEIGHT = 180.0
-"""Of a line in units of the whiteboard: the offsets then have about IAM-OnDB's deviations."""
+"""The height of a line in units of the whiteboard: the offsets then have about IAM-OnDB's deviations."""
 
 
 def make_lines(count: int, seed: int, split: str, words: int = 3) -> list[Line]:

@@ -21,17 +21,17 @@ CLIP_WEIGHTS = 10.0
 ADAM_EPS = 1e-6
 """Epsilon of Adam."""
 _START = nn.init.uniform(0.1)
-"""How weights and biases start."""
+"""The initialiser of weights and biases."""
 POINT = 3
 """Two offsets and the end-of-stroke bit."""
 _LAYERS = ("layer1", "layer2", "layer3")
 
 
 class Walk(NamedTuple):
-    """Where the network is after a step."""
+    """The state of the network after a step."""
 
     states: dict[str, States]
-    """Of each layer: hidden state and cell, (B, H)."""
+    """Hidden state and cell of each layer, (B, H)."""
     kappa: Tensor
     """(B, K): where in the text each Gaussian of the window is."""
     window: Tensor
@@ -78,7 +78,7 @@ class Synthesis(nn.Module):
         return params
 
     def outputs(self, params: Params, x: Tensor, text: Tensor) -> Tensor:
-        """What the network puts out at every step, the points before it given.
+        """The output of the network at every step, the points before it given.
 
         The window's feedback reaches layer 1 alone, so layers 2 and 3 run over the whole sequence at once.
         """
@@ -113,7 +113,7 @@ class Synthesis(nn.Module):
         return walk._replace(states=states), phi
 
     def mixture(self, params: Params, walk: Walk) -> Tensor:
-        """What the network puts out where it is: (B, 1 + 6 mixtures)."""
+        """The output of the network in its state: (B, 1 + 6 mixtures)."""
         return self._output(params, ops.concat(*(walk.states[name][0] for name in _LAYERS), axis=-1))
 
     def _read(self, params: Params, point: Tensor, characters: Tensor, walk: Walk) -> tuple[Walk, Tensor]:

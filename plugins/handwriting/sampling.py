@@ -27,7 +27,7 @@ _POINTS_A_CHARACTER = 40
 
 @dataclass(frozen=True)
 class Options:
-    """What `duoln sample handwriting` takes."""
+    """The options of `duoln sample handwriting`."""
 
     text: str = option("layer norm", "what to write: letters, space and . ! ?")
     bias: float = option(0.5, "how neatly: 0 is as the writers write, larger is neater")
@@ -37,7 +37,7 @@ class Options:
 
 
 class Written(NamedTuple):
-    """What was written."""
+    """A line that the network has written."""
 
     offsets: np.ndarray
     """(points, 2), in units of the whiteboard, y downwards."""
@@ -46,7 +46,7 @@ class Written(NamedTuple):
     phi: np.ndarray
     """(points, characters): where in the text each point looked."""
     passed: bool
-    """Whether the window passed the text; else the number of points ran out."""
+    """True if the window passed the text; else the number of points ran out."""
 
 
 def sample(trained: Trained, options: Options, out: Path) -> list[Path]:

@@ -37,7 +37,7 @@ class HandwritingConfig(Config):
     batch_size: int = 8
     learning_rate: float = 1e-4
     norm: Norm = "layer"
-    """Of the three LSTM layers."""
+    """Norm of the three LSTM layers."""
     hidden: int = 400
     """Units of each of the three LSTM layers."""
     gaussians: int = 10

@@ -1,4 +1,4 @@
-"""What the speller writes: 39 phones or characters, and the mark that ends an utterance."""
+"""The symbols that the speller writes: 39 phones or characters, and the mark that ends an utterance."""
 
 from __future__ import annotations
 

@@ -15,10 +15,10 @@ from duoln.data import CONTENT_ERRORS, opened, read_whole
 from duoln.errors import DataFormatError, UsageError
 
 MOST_SAMPLES = 1 << 22
-"""Of an utterance: 4 minutes at 16 kHz. FLAC can make a small file of any length of silence; the longest utterances of
-LibriSpeech have 35 seconds."""
+"""The most samples of an utterance: 4 minutes at 16 kHz. FLAC can make a small file of any length of silence; the
+longest utterances of LibriSpeech have 35 seconds."""
 _MAX_BYTES = 4 * MOST_SAMPLES
-"""Of a file; other chunks may stand beside the samples."""
+"""The largest size of a file; other chunks may stand beside the samples."""
 _FLAC_BLOCK = 1 << 16
 _FROM_A_PIPE = 0x7FFFF000
 """A size of data from which on it is none: a program that writes to a pipe cannot go back and fill it in."""

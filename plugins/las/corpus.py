@@ -1,4 +1,4 @@
-"""What every corpus is: utterances with their transcripts, in three sets."""
+"""A corpus: utterances with their transcripts, in three sets."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from duoln.tasks import Dataset
 
 SETS = ("train", "dev", "test")
 MOST_BYTES = 1 << 20
-"""Of a transcript; those of a chapter of LibriSpeech have some 20,000."""
+"""The largest size of a file of transcripts; that of a chapter of LibriSpeech has some 20,000 bytes."""
 
 
 class Utterance(NamedTuple):
     """One utterance; its samples are read when they are needed."""
 
     name: str
-    """Of the file, and the utterance in it: what errors name."""
+    """The file and the utterance in it, for errors."""
     symbols: tuple[str, ...]
-    """What was said."""
+    """The transcript."""
     length: int
     """Samples."""
     read: Callable[[], np.ndarray]
@@ -38,11 +38,11 @@ class Corpus(NamedTuple):
     rate: int
     """Samples a second."""
     sets: dict[str, list[Utterance]]
-    """By the names of `SETS`; none is empty."""
+    """The utterances by the names of `SETS`; no set is empty."""
 
 
 def joined(source: Corpus, words: int) -> Corpus:
-    """As many clips as there are utterances, each of so many utterances of its set, drawn at random, one after another.
+    """The same number of clips, each of `words` utterances of its set, drawn at random, one after another.
 
     In single words the listener can hear all there is, and the speller need not look for it; here it must.
     """

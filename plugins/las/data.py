@@ -39,7 +39,7 @@ BATCH_AXES = dict.fromkeys(("x", "mask", "labels", "weight", "coin", "gumbel",
 
 
 def alphabet_of(source: Source) -> Alphabet:
-    """What the corpora of a source are written in."""
+    """The alphabet of the corpora of a source."""
     return TIMIT if source == "timit" else LETTERS
 
 
@@ -55,7 +55,7 @@ def load(cfg: Any, root: Path | None) -> Corpus:
 
 
 def load_with_reason(cfg: Any, root: Path | None) -> tuple[Corpus, str]:
-    """The same, and why it is made sounds ("" where it is not).
+    """The same, and why it is synthetic sounds ("" where it is not).
 
     Raises:
         DataMissingError: the corpus was requested and is not available; the message says where to put it.
@@ -68,7 +68,7 @@ def load_with_reason(cfg: Any, root: Path | None) -> tuple[Corpus, str]:
 
 
 def read(source: Source, root: Path | None) -> Corpus:
-    """The corpus of a source; "auto" is the spoken digits, and made sounds where nothing of them is there.
+    """The corpus of a source; "auto" is the spoken digits, and synthetic sounds where nothing of them is there.
 
     Raises:
         as `load_with_reason`.
@@ -149,7 +149,7 @@ def check(cfg: Any) -> None:
 
 
 def spread(utterances: Sequence[Utterance], count: int | None) -> list[Utterance]:
-    """So many utterances from all over: the digits are sorted by word."""
+    """Evenly spread utterances, because the digits are sorted by word."""
     count = len(utterances) if count is None else min(count, len(utterances))
     return [utterances[k * len(utterances) // count] for k in range(count)]
 

@@ -26,7 +26,7 @@ def frame_length(rate: int) -> int:
 
 
 def frame_count(samples: int, rate: int) -> int:
-    """How many whole frames a clip has."""
+    """The number of whole frames of a clip."""
     return max(0, 1 + (samples - frame_length(rate)) // round(HOP_SECONDS * rate))
 
 
@@ -77,7 +77,7 @@ def power_spectra(samples: np.ndarray, rate: int, name: str) -> np.ndarray:
 
 
 def _power_blocks(samples: np.ndarray, rate: int, name: str) -> Iterator[np.ndarray]:
-    """As `power_spectra`, some frames at a time: those of a long clip take 30 times the memory of its samples."""
+    """`power_spectra` of some frames at a time: those of a long clip take 30 times the memory of its samples."""
     length, hop = frame_length(rate), round(HOP_SECONDS * rate)
     if len(samples) < length:
         raise DataFormatError(name, 0, f"at least one frame of {length} samples", len(samples))
@@ -109,7 +109,7 @@ def deltas(values: np.ndarray) -> np.ndarray:
 
 
 def features(samples: np.ndarray, rate: int, mels: int, name: str) -> np.ndarray:
-    """What the listener hears: mels and energy (logarithms), their slopes and the slopes' slopes.
+    """The listener's inputs: mels and energy (logarithms), their slopes and the slopes' slopes.
 
     Each value has mean 0 and deviation 1 over the utterance; one that does not move is 0.
 

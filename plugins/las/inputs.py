@@ -1,4 +1,4 @@
-"""What the layers get for a batch: how their inputs are distributed tells how much they shift in training."""
+"""The inputs of the layers for a batch: their distribution tells how much they shift in training."""
 
 from __future__ import annotations
 

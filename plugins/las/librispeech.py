@@ -1,6 +1,6 @@
 """LibriSpeech as it is distributed: one FLAC file per utterance, and one transcript per chapter.
 
-Its files may also have been turned into RIFF wav, which needs no soundfile.
+Its files may also have been converted to RIFF wav, which needs no soundfile.
 """
 
 from __future__ import annotations

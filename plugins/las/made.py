@@ -1,4 +1,4 @@
-"""Speech made on the spot: each letter has a chord of its own, a little off pitch, with noise and pauses."""
+"""Synthetic speech: each letter has a chord of its own, a little off pitch, with noise and pauses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from duoln.randomness import Stream
 from duoln.tasks import Dataset
 
 RATE = 8000
-"""As the spoken digits have, in whose place these stand."""
+"""The rate of the spoken digits, in whose place these stand."""
 COUNTS = {"train": 96, "dev": 16, "test": 16}
 CHORDS = {"a": (300, 900), "e": (450, 1900), "n": (250, 1300), "o": (600, 1000), "s": (2600, 3400), "t": (1600, 2900)}
 """Hertz of each letter's two tones."""

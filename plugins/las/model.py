@@ -28,6 +28,7 @@ FORGET_BIAS = 1.0
 
 Batch = Mapping[str, Tensor]
 
+
 def of_lstm(n_in: int, n_hidden: int) -> Initializer:
     """The initialiser of both matrices of an LSTM cell, as in TensorFlow, on which nabu is built.
 
@@ -137,7 +138,7 @@ def _pairs(x: Tensor) -> Tensor:
 
 
 def normalise_over_time(x: Tensor, gain: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Each value of each utterance, less its mean over the steps, by its deviation over them: (T, B, D)."""
+    """Values standardised by their mean and deviation over the time steps of each utterance: (T, B, D)."""
     y: Tensor = ops.layer_norm(x, axis=0, eps=eps) * gain + bias
     return y.astype(x.dtype)
 

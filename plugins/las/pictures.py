@@ -32,7 +32,7 @@ _SHOWN = 0.999
 
 @dataclass(frozen=True)
 class Options:
-    """What `duoln sample las` takes."""
+    """The options of `duoln sample las`."""
 
     count: int = option(4, f"how many utterances, evenly spread over the set; at most {_MOST}")
     set: str = option("test", f"of which set: {', '.join(SETS)}")
@@ -46,9 +46,9 @@ class Spelled(NamedTuple):
     heard: np.ndarray
     """(frames, width): its features."""
     symbols: list[str] | None
-    """None if it is unknown."""
+    """The transcript; None if it is unknown."""
     written: list[str]
-    """By beam search."""
+    """The hypothesis of beam search."""
     weights: np.ndarray
     """(symbols and the end, listener's steps): where the speller listened."""
 
@@ -85,7 +85,7 @@ def sample(trained: Trained, options: Options, out: Path) -> list[Path]:
 
 
 def spell(trained: Trained, heard: np.ndarray, alphabet: Alphabet) -> tuple[list[str], np.ndarray]:
-    """What a model writes for one utterance's features, and the weights with which it listened.
+    """The symbols that a model writes for one utterance's features, and the attention's weights.
 
     Raises:
         DivergedError: the model gives no finite numbers.
@@ -157,7 +157,7 @@ def _text(symbols: list[str]) -> str:
 # Weights ----------------------------------------------------------------------------------------------
 
 def draw_weights(runs: Mapping[str, Trained], variants: Iterable[str], out: Path) -> Path:
-    """How the weights of the LSTMs are distributed at the end of each run, and at the start of the first.
+    """The distributions of the LSTMs' weights at the end of each run, and at the start of the first.
 
     `variants` are all variants of the task.
     """

@@ -80,7 +80,7 @@ def spell(speller: Speller, params: Params, heard: Heard, beam: int, steps: int,
 
 
 def _repeat(x: Tensor, count: int) -> Tensor:
-    """Each row `count` times, one after another."""
+    """The rows, each `count` times, one after another."""
     shape = x.shape
     wide = ops.broadcast_to(ops.expand_dims(x, axis=1), shape=(shape[0], count, *shape[1:]))
     return ops.reshape(wide, shape=(shape[0] * count, *shape[1:]))

@@ -1,4 +1,4 @@
-"""MNIST from the user's folder, the cache or a mirror; otherwise made digits."""
+"""MNIST from the user's folder, the cache or a mirror; otherwise synthetic digits."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ MADE_TRAIN, MADE_TEST = 20_000, 4_000
 
 
 def splits(source: Source, batch_size: int, seed: int, rows: int | None, root: Path | None) -> Splits:
-    """55,000 training digits, the 10,000 test digits; or made ones.
+    """55,000 training digits, the 10,000 test digits; or synthetic ones.
 
-    Source "auto" falls back to made digits only if nothing of MNIST is there; a damaged or missing file is an error.
+    Source "auto" falls back to synthetic digits only if nothing of MNIST is there; a damaged or missing file is an
+    error.
 
     Raises:
         DataMissingError: MNIST was requested and is not available.

@@ -17,7 +17,7 @@ from duoln.tasks import Dataset
 
 FILE = "flickr8k_heldout_features.npz"
 CAPTIONS_LEFT = 3
-"""Of each picture, those that its features do not know."""
+"""The number of captions of each picture that its features do not know."""
 _ARRAYS = {"features": Expected("f2", 2), "name": Expected("U", 1), "split": Expected("U", 1),
            "captions": Expected("U", 2)}
 _SHOWN = 60
@@ -27,7 +27,7 @@ FILES = (f"{FOLDER}/{FILE}",)
 
 
 def path_in(root: Path) -> Path:
-    """Where the file stands below a data folder."""
+    """The file below a data folder."""
     return root / FOLDER / FILE
 
 

@@ -19,7 +19,7 @@ _SPLITS = {"train": "train", "restval": "train", "val": "dev", "test": "test"}
 WHOLE_TRAIN = 113_287
 _DEV_IMAGES = 1_000
 _MAX_BYTES = 1 << 28
-"""Of the captions; Karpathy's file has 145 million."""
+"""The largest size of the captions; Karpathy's file has 145 million bytes."""
 _SHOWN = 60
 
 
@@ -32,7 +32,7 @@ FILES = (f"{FOLDER}/{CAPTION_FILE}", *(f"{FOLDER / FEATURE_FOLDER}/{file}" for f
 
 
 def path_in(root: Path) -> Path:
-    """Where the captions stand below a data folder."""
+    """The captions below a data folder."""
     return root / FOLDER / CAPTION_FILE
 
 

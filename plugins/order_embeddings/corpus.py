@@ -12,7 +12,7 @@ from duoln.errors import DataEntryError, UsageError
 from duoln.tasks import Dataset
 
 CAPTIONS = 5
-"""Of each image of COCO, of Flickr8k and of those that are made."""
+"""The number of captions of each image of COCO, of Flickr8k and of the synthetic ones."""
 END, UNKNOWN = 0, 1
 """The first rows of the table: the end of a sentence, and every word that is not in the vocabulary."""
 SPLITS = ("train", "dev", "test")
@@ -29,7 +29,7 @@ class Sentences:
 
     @classmethod
     def of(cls, sentences: Sequence[Sequence[int]]) -> Sentences:
-        """From lists of numbers."""
+        """Sentences from lists of numbers."""
         lengths = np.fromiter((len(s) for s in sentences), np.int64, len(sentences))
         flat = np.fromiter((w for s in sentences for w in s), np.int32, int(lengths.sum()))
         return cls(flat, np.concatenate(([0], np.cumsum(lengths))))
@@ -82,16 +82,16 @@ class Part(NamedTuple):
 
     @property
     def captions_each(self) -> int:
-        """How many captions an image has."""
+        """The number of captions of an image."""
         return len(self.captions) // len(self.features)
 
 
 class Corpus(NamedTuple):
-    """What a reader found."""
+    """A corpus as a reader gives it."""
 
     dataset: Dataset
     parts: dict[str, Part]
-    """By the names of `SPLITS`; the captions' words are positions in `words`."""
+    """The parts by the names of `SPLITS`; the captions' words are positions in `words`."""
     words: list[str]
     source: object
     """The file of the captions, for errors."""

@@ -38,7 +38,7 @@ _LENGTHS = (8, 12, 16, 20, 24, 32, 48, 64)
 """Steps of a batch: every batch is padded to one of these, so that few shapes are compiled."""
 _LONG = 64
 _SENTENCES = 256
-"""At a time in the evaluation."""
+"""The sentences of a batch of the evaluation."""
 _FOLD_IMAGES = 1_000
 
 
@@ -49,8 +49,8 @@ def splits(source: Source, batch_size: int, seed: int, image_size: int, vocabula
     As in the authors' code an epoch's last batch is dropped, even a full one that takes the last image.
 
     Args:
-        source: "auto" takes COCO, else the photographs of Flickr8k, else made pictures; a damaged or incomplete corpus
-            is an error. "flickr8k-captions" has nothing of the pictures, so that it has to be asked for.
+        source: "auto" takes COCO, else the photographs of Flickr8k, else synthetic pictures; a damaged or incomplete
+            corpus is an error. "flickr8k-captions" has nothing of the pictures, so that it has to be asked for.
         batch_size: images a batch, each with one of its captions.
         seed: of the order and of the choice of captions.
         image_size: width of the image features.
@@ -95,7 +95,7 @@ def _batches(part: Part, batch_size: int, seed: int, steps: int) -> Callable[[in
 
 
 def padded_length(longest: int) -> int:
-    """How many steps a batch has whose longest sentence has so many, its end counted."""
+    """The number of steps of a batch whose longest sentence has so many, its end counted."""
     return next((n for n in _LENGTHS if n >= longest), -(-longest // _LONG) * _LONG)
 
 

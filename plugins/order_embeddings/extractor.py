@@ -24,16 +24,16 @@ COLOURS = _LEVELS ** 3
 _SAMPLES = 40_000
 _ROUNDS = 10
 _CONTRAST = 10.0
-"""Added to a patch's variance: flat patches stay flat (the paper's value for pixels of 0 to 255)."""
+"""The value that is added to a patch's variance: flat patches stay flat (the paper's for pixels of 0 to 255)."""
 _WHITENING = 0.1
 _FLOOR = 1e-2
-"""Added to a feature's deviation, of the largest."""
+"""The share of the largest deviation that is added to a feature's deviation."""
 _PIXELS = 16 * 32 * 32
-"""Of the images that are described at a time: the patches of these take 5 MB."""
+"""The pixels of the images that are described at a time: their patches take 5 MB."""
 
 
 class Dictionary(NamedTuple):
-    """What was fitted on training images."""
+    """The mean, the whitening and the patches that were fitted on training images."""
 
     mean: np.ndarray
     whitening: np.ndarray

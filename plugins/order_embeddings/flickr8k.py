@@ -20,7 +20,7 @@ PHOTOGRAPH_FILE = "flickr8k_images_32px.npz"
 ALL_PHOTOGRAPHS = 8_000
 _LINE = re.compile(r"(?P<image>[^\s#]+)#(?P<number>[0-4])\t(?P<text>.*)")
 _MAX_BYTES = 1 << 24
-"""Of the captions, which have 3.4 million, and of a list, which has 155,000."""
+"""The largest size of the captions, which have 3.4 million bytes, and of a list, which has 155,000."""
 _MOST_PHOTOGRAPHS, _LARGEST = 1 << 15, 128
 """Photographs (Flickr8k has 8,091), and their rows and columns: what the extractor makes of a photograph takes 1,000
 times the memory of its pixels."""
@@ -40,7 +40,7 @@ class Pictures(NamedTuple):
 
 
 def path_in(root: Path) -> Path:
-    """Where the captions stand below a data folder."""
+    """The captions below a data folder."""
     return root / FOLDER / CAPTION_FILE
 
 

@@ -1,4 +1,4 @@
-"""Pictures of two coloured shapes on a coloured ground, made on the spot, with five captions each."""
+"""Pictures of two coloured shapes on a coloured ground, synthetic, with five captions each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FORMS = ("a {0} {1} left of a {2} {3}", "a {2} {3} right of a {0} {1}", "a {0} 
 
 
 def make_pictures(count: int, seed: int, split: str) -> Pictures:
-    """So many pictures. The same for the same seed and split."""
+    """The pictures of a split; they are the same for the same seed."""
     rng = Stream(seed, f"order_embeddings.made.{split}")
     images, captions = np.empty((count, PIXELS, PIXELS, 3), np.uint8), []
     names = list(COLOURS)

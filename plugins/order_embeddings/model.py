@@ -42,12 +42,12 @@ class OrderEmbedding(nn.Module):
         self.image = nn.Linear(image_size, joint_size)
 
     def captions(self, params: Params, ids: Tensor, mask: Tensor) -> Tensor:
-        """Where sentences lie."""
+        """The points of sentences."""
         _, (last,) = self.sentence.sequence(params["sentence"], self.words(params["words"], ids), mask=mask)
         return self._placed(last)
 
     def images(self, params: Params, features: Tensor) -> Tensor:
-        """Where images lie."""
+        """The points of images."""
         return self._placed(self.image(params["image"], features))
 
     def errors(self, captions: Tensor, images: Tensor) -> Tensor:

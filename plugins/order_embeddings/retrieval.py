@@ -1,4 +1,4 @@
-"""How well captions find their images, and images their captions."""
+"""Retrieval: the ranks with which captions find their images, and images their captions."""
 
 from __future__ import annotations
 

@@ -27,11 +27,11 @@ class OrderEmbeddingsConfig(Config):
     """Settings; the defaults are the protocol's."""
 
     norm: Norm = "none"
-    """Of the GRU that reads captions."""
+    """Norm of the GRU that reads captions."""
     score: Score = "order"
-    """How a caption and an image are compared: by order violations, or by the cosine."""
+    """Comparison of a caption and an image: by order violations, or by the cosine."""
     margin: float = 0.05
-    """By how much a right pair must be better than a wrong one."""
+    """The margin by which a right pair must be better than a wrong one."""
     joint_size: int = 1024
     """Size of the space that captions and images share, and of the GRU's state."""
     word_size: int = 300
@@ -97,7 +97,7 @@ class OrderEmbeddings(Task):
         return model.loss(model.captions(params, batch["ids"], batch["mask"]), model.images(params, batch["features"]))
 
     def predict(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
-        """Where sentences (`ids`, `mask`) or images (`features`) lie, or the errors of `captions` and `images`."""
+        """The points of sentences (`ids`, `mask`) or images (`features`), or the errors of `captions` and `images`."""
         assert isinstance(model, OrderEmbedding)
         if "ids" in batch:
             return model.captions(params, batch["ids"], batch["mask"])

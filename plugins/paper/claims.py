@@ -46,7 +46,7 @@ class RunRule(NamedTuple):
     free: frozenset[str] = frozenset()
     """Settings in which the runs may differ."""
     whole: bool = False
-    """Whether only runs as long as the paper's decide."""
+    """True if only runs as long as the paper's decide."""
 
 
 class FindingRule(NamedTuple):
@@ -91,14 +91,14 @@ class Entry(NamedTuple):
     section: str
     shows: str
     open: str
-    """What the paper leaves open or has wrong, or what cannot be repeated; empty if there is nothing."""
+    """Remarks on what the paper leaves open or has wrong, or what cannot be repeated; empty if there is nothing."""
     claims: Sequence[Claim]
     task: str = ""
     """The task that trains it."""
     analysis: str = ""
     """The kind of `duoln analyze` that measures it."""
     curves: bool = False
-    """Whether it is of curves, or of learning over time, so that ours are drawn beside it."""
+    """True for curves and for learning over time: ours are drawn beside it."""
 
 
 def all_hold(answers: Sequence[bool | None]) -> bool | None:

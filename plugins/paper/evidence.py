@@ -30,19 +30,19 @@ class Setting(NamedTuple):
 
     variant: str
     config: Mapping[str, Any]
-    """Without the seed."""
+    """The settings without the seed."""
     dataset: Dataset
     runs: Mapping[int, Curve]
-    """By seed."""
+    """The runs by seed."""
 
 
 class Evidence(NamedTuple):
-    """What decides a claim."""
+    """The runs that decide a claim, and the rule's answers."""
 
     settings: Sequence[Setting]
     """One for each role of the claim's rule."""
     seeds: Sequence[int]
-    """That all of them have."""
+    """The seeds that all of them have."""
     seen: Sequence[Answer]
     """The rule's answer for each seed."""
     length: Length
@@ -105,7 +105,7 @@ def _check(run: Curve) -> None:
 
 
 def _by_setting(task: Task, runs: Sequence[Curve]) -> list[Setting]:
-    """Of runs that are equal in seed and settings the longest counts, and of these the newest.
+    """The runs by setting. The longest of runs that are equal in seed and settings counts, and the newest of these.
 
     A run counts as one of its variant only if its settings are those of the variant.
     """
@@ -152,7 +152,7 @@ def _comparable(task: Task, rule: RunRule, settings: Sequence[Setting]) -> Itera
 
 
 def _one_setting(task: Task, rule: RunRule, chosen: Sequence[Setting]) -> bool:
-    """Whether settings that one variant overrides are equal among the others."""
+    """True if settings that one variant overrides are equal among the others."""
     for key in {key for role in rule.roles for key in task.variants.get(role.variant, ())}:
         if key not in rule.free and len({repr(s.config.get(key)) for s in chosen
                                          if key not in task.variants[s.variant]}) > 1:
@@ -161,13 +161,13 @@ def _one_setting(task: Task, rule: RunRule, chosen: Sequence[Setting]) -> bool:
 
 
 def fits(role: Role, setting: Setting) -> bool:
-    """Whether runs can have a role."""
+    """True if runs can have a role."""
     return setting.variant == role.variant and all(
         setting.config.get(key) == value for key, value in role.settings.items())
 
 
 def _evidence(rule: RunRule, length: Length, chosen: Sequence[Setting]) -> Evidence | None:
-    """What the seeds say that all settings have; None if they have none in common, or lack the rule's figures."""
+    """The answers for the seeds that all settings have; None if there are none, or they lack the rule's figures."""
     seen = {}
     for seed in sorted(set.intersection(*(set(s.runs) for s in chosen))):
         of_seed = rule.judge([s.runs[seed] for s in chosen])

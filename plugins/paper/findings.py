@@ -134,16 +134,23 @@ def moves_less(variant: str) -> FindingRule:
 def smoother(variant: str) -> FindingRule:
     """The Lipschitz constants of the loss and of its gradient are lower than the plain network's, with every seed."""
     def answer(content: Content) -> Answer:
-        return _lower([("constant", f"of the {kind}:", *(
-            [statistics.geometric_mean(c[kind]) for c in content["constants"] if c["variant"] == name]
-            for name in (variant, "none"))) for kind in ("loss", "gradient")])
+        rows = []
+        for kind in ("loss", "gradient"):
+            ours, plain = ([statistics.geometric_mean(c[kind]) for c in content["constants"] if c["variant"] == name]
+                           for name in (variant, "none"))
+            rows.append(("constant", f"of the {kind}:", ours, plain))
+        return _lower(rows)
 
     return FindingRule("the constants of the loss and of its gradient along the gradient, their geometric mean over "
                        "the training, are lower with every seed; not if one of them is higher with every seed", answer)
 
 
 def _lower(rows: Iterable[tuple[str, str, Sequence[float], Sequence[float]]]) -> Answer:
-    """Each row has a figure of each seed, then the plain network's: it is lower with every seed."""
+    """The figures of each row are lower than the plain network's, with every seed.
+
+    Args:
+        rows: each what it is, of whom, the figures of each seed, and the plain network's.
+    """
     figures, answers = [], []
     for what, who, ours, plain in rows:
         shares = [own / without for own, without in zip(ours, plain, strict=True)]

@@ -23,11 +23,11 @@ class Metric(NamedTuple):
     """The best value there can be, if runs reach it; of two runs that have it neither can be ahead."""
 
     def reaches(self, value: float, level: float) -> bool:
-        """Whether a value is at least as good as a level."""
+        """True if a value is at least as good as a level."""
         return value <= level if self.better == "lowest" else value >= level
 
     def ahead(self, value: float, level: float) -> bool | None:
-        """Whether a value is better than a level; None if both are the limit."""
+        """True if a value is better than a level; None if both are the limit."""
         if value == level == self.limit:
             return None
         return value < level if self.better == "lowest" else value > level

@@ -1,4 +1,4 @@
-"""How far each claim of the paper is reproduced: claims, joined with tasks, runs and findings."""
+"""The state of each claim of the paper: claims, joined with tasks, runs and findings."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Measured(NamedTuple):
 
 
 def _share(share: float) -> str:
-    """In percent, with two digits where it is small."""
+    """A share in percent, with two digits where it is small."""
     return f"{share:.0%}" if share >= 0.1 else f"{100 * share:.2g}%"
 
 
@@ -56,21 +56,21 @@ class Standing(NamedTuple):
 
     entry: Entry
     claim: Claim
-    task: Task | None
-    missing: str
-    """Why there is no evidence, if there is none."""
-    verdict: Verdict
-    so_far: str
-    """What is seen where the seeds do not agree, or that is no verdict yet."""
-    evidence: Evidence | None
-    finding: Finding | None
-    measured: Sequence[Measured]
+    task: Task | None = None
     settings: Sequence[Setting] = ()
     """All runs of the task."""
+    missing: str = ""
+    """The reason why there is no evidence, if there is none."""
+    verdict: Verdict = "not measured"
+    so_far: str = ""
+    """A remark on seeds that do not agree, or that are no verdict yet."""
+    evidence: Evidence | None = None
+    finding: Finding | None = None
+    measured: Sequence[Measured] = ()
 
     @property
     def commands(self) -> list[str]:
-        """What reproduces the evidence."""
+        """The commands that reproduce the evidence."""
         if not isinstance(self.claim.rule, RunRule):
             return [] if self.claim.rule is None else [f"duoln analyze {self.entry.analysis}"]
         if self.task is None:
@@ -93,7 +93,7 @@ class Standing(NamedTuple):
 
     @property
     def open(self) -> list[str]:
-        """What is still open on our side, then on the paper's."""
+        """Remarks on what is open on our side, then on the paper's."""
         ours = [self.missing] if self.missing else []
         if self.evidence:
             if self.evidence.dataset.provenance != PROVENANCES[0]:
@@ -115,13 +115,13 @@ class Standing(NamedTuple):
 
     @property
     def seeds(self) -> str:
-        """How many seeds, in words."""
+        """The number of seeds, in words."""
         count = len(self.evidence.seeds) if self.evidence else 0
         return f"{count} seed{'' if count == 1 else 's'}" if count else ""
 
     @property
     def data(self) -> str:
-        """What the evidence was measured on."""
+        """The data of the evidence."""
         if self.evidence:
             return self.evidence.dataset.label
         if self.finding is None:
@@ -165,13 +165,12 @@ def standings(registry: Registry, folders: Sequence[Path]) -> tuple[list[Standin
             missing = f"plug-in {entry.task} is broken: {broken[entry.task]}" if entry.task in broken else \
                 f"no plug-in {entry.task} is loaded"
         for claim in entry.claims:
-            if claim.rule is None:
-                rows.append(Standing(entry, claim, task, missing or claim.unmeasured, "not measured", "", None, None,
-                                     [], settings.get(entry.task, [])))
-            elif isinstance(claim.rule, RunRule):
-                rows.append(_by_runs(entry, claim, claim.rule, task, missing, settings.get(entry.task, [])))
-            else:
-                rows.append(_by_finding(entry, claim, claim.rule, findings.get(entry.analysis), refused))
+            row = Standing(entry, claim, task, settings.get(entry.task, []), missing or claim.unmeasured)
+            if isinstance(claim.rule, RunRule):
+                row = _by_runs(row, claim.rule)
+            elif claim.rule is not None:
+                row = _by_finding(row, claim.rule, findings.get(entry.analysis), refused)
+            rows.append(row)
     return rows, list(dict.fromkeys(refused))
 
 
@@ -183,38 +182,36 @@ def _below(folder: Path) -> list[Path]:
         raise CheckpointError(f"{folder}: cannot be read: {error.strerror or error}") from error
 
 
-def _by_finding(entry: Entry, claim: Claim, rule: FindingRule, finding: Finding | None,
-                refused: list[str]) -> Standing:
-    missing = f"no finding kept: duoln analyze {entry.analysis} --out runs/theory"
+def _by_finding(row: Standing, rule: FindingRule, finding: Finding | None, refused: list[str]) -> Standing:
+    analysis = row.entry.analysis
     if finding is not None:
         try:
             answer = rule.answer(finding.content)
         except (KeyError, TypeError, ValueError, IndexError):
             refused.append(f"{finding.path}: expected a finding of the present analysis, found another; "
-                           f"duoln analyze {entry.analysis} --out makes it")
+                           f"duoln analyze {analysis} --out makes it")
         else:
-            return Standing(entry, claim, None, "", verdict.of_seeds([answer.holds], 1.0),
-                            "" if answer.holds is not None else "so far: it is not clear", None, finding,
-                            _over_seeds([answer.figures]))
-    return Standing(entry, claim, None, missing, "not measured", "", None, None, [])
+            return row._replace(verdict=verdict.of_seeds([answer.holds], 1.0), finding=finding,
+                                so_far="" if answer.holds is not None else "so far: it is not clear",
+                                measured=_over_seeds([answer.figures]))
+    return row._replace(missing=f"no finding kept: duoln analyze {analysis} --out runs/theory")
 
 
-def _by_runs(entry: Entry, claim: Claim, rule: RunRule, task: Task | None, missing: str,
-             settings: Sequence[Setting]) -> Standing:
-    evidence = None
-    if task is not None and claim.length is not None:
-        evidence = choose(task, rule, claim.length, settings)
+def _by_runs(row: Standing, rule: RunRule) -> Standing:
+    claim, evidence = row.claim, None
+    if row.task is not None and claim.length is not None:
+        evidence = choose(row.task, rule, claim.length, row.settings)
     if evidence is None:
-        return Standing(entry, claim, task, missing or claim.unmeasured or _lacking(rule, settings),
-                        verdict.of_seeds([], 0.0), "", None, None, [], settings)
+        return row._replace(missing=row.missing or _lacking(rule, row.settings))
     seeds = [seen.holds for seen in evidence.seen]
     decided = verdict.of_seeds(seeds, evidence.share, rule.whole)
-    return Standing(entry, claim, task, "", decided, "" if decided in verdict.AGREED else verdict.so_far(seeds),
-                    evidence, None, _over_seeds([seen.figures for seen in evidence.seen]), settings)
+    return row._replace(missing="", verdict=decided, evidence=evidence,
+                        so_far="" if decided in verdict.AGREED else verdict.so_far(seeds),
+                        measured=_over_seeds([seen.figures for seen in evidence.seen]))
 
 
 def _lacking(rule: RunRule, settings: Sequence[Setting]) -> str:
-    """Which runs a rule needs that are not there."""
+    """A sentence about the runs that a rule needs and that are not there."""
     names = dict.fromkeys(" ".join([role.variant, *(f"({key} {value})" for key, value in role.settings.items())])
                           for role in rule.roles if not any(fits(role, setting) for setting in settings))
     return f"no run of {', '.join(names)}" if names else "no runs of one setting and seed that have the figures"
@@ -232,5 +229,5 @@ def by_entry(rows: Iterable[Standing]) -> list[tuple[Entry, list[Standing]]]:
 
 
 def tally(rows: Sequence[Standing]) -> dict[Verdict, int]:
-    """How many claims have each verdict."""
+    """The number of claims with each verdict."""
     return {word: sum(row.verdict == word for row in rows) for word in verdict.VERDICTS}

@@ -20,7 +20,7 @@ METHOD = (
     "those with the most seeds. The length is that of the shortest run, in updates, by the paper's.",
     "Findings of duoln analyze are exact computations, so one is enough. A claim without runs or a finding is not "
     "measured, and the reason stands beside it.")
-"""How a verdict is made, in words."""
+"""The rules of a verdict, in words."""
 _SAYS = {True: "holds", False: "does not hold", None: "cannot be told"}
 
 

@@ -28,7 +28,7 @@ class Corpus(NamedTuple):
 
     name: str
     words: list[str]
-    """By number: the end, the unknown word, then the most frequent ones."""
+    """The words by number: the end, the unknown word, then the most frequent ones."""
     numbers: np.ndarray
     """int32 (tokens,)."""
     starts: np.ndarray

@@ -55,7 +55,7 @@ class Triplets(NamedTuple):
 
     @property
     def fits(self) -> np.ndarray:
-        """Whether all three sentences of a triplet are short enough: bool (triplets,)."""
+        """True where all three sentences of a triplet are short enough: bool (triplets,)."""
         short = self.corpus.lengths < self.limit
         fitting: np.ndarray = short[self.middles - 1] & short[self.middles] & short[self.middles + 1]
         return fitting
@@ -120,7 +120,7 @@ class HomogeneousBatches:
         self._plans: dict[int, list[np.ndarray]] = {}
         self._ends = [len(self._plan(0))]
         self.steps_per_epoch = self._ends[0]
-        """Of the first epoch; with "batch" others may have a few more or less."""
+        """The steps of the first epoch; with "batch" others may have a few more or less."""
 
     def __call__(self, step: int) -> Batch:
         """The batch of one step, counted from 0 over all epochs."""
@@ -150,7 +150,7 @@ def load_corpus(source: Source, path: str | None, words: int, lower_case: bool, 
     """A corpus with the numbers of a table of so many rows: rarer words are unknown.
 
     Args:
-        source: "auto" takes the largest corpus that is found, and made books only where there is none.
+        source: "auto" takes the largest corpus that is found, and synthetic books only where there is none.
         path: a plain text, instead of those that are looked for; with any source but "made".
         words: rows of the table, with the end and the unknown word.
         lower_case: whether the text is lower-cased.
@@ -198,12 +198,12 @@ def load_held_out(source: Source, path: str | None, lower_case: bool, corpus: Co
 
 class _Files(NamedTuple):
     train: Path | None
-    """None for made books."""
+    """The file of the corpus; None for synthetic books."""
     held_out: Path | None
 
 
 def why_made(source: Source, path: str | None, root: Path | None = None) -> str:
-    """The reason why `load_corpus` gives made books; "" where it gives others."""
+    """The reason why `load_corpus` gives synthetic books; "" where it gives others."""
     return _find(source, path, root)[1]
 
 
@@ -223,7 +223,7 @@ def _find(source: Source, path: str | None, root: Path | None) -> tuple[_Files, 
 
 
 def unknown_words(corpus: Corpus, held_out: Corpus | None, judged: Mapping[str, Batch], where: object) -> str:
-    """Which share of the words of each text is unknown; see `describe_unknown`."""
+    """A sentence about the share of unknown words in each text; see `describe_unknown`."""
     shares = {"training": float(np.mean(corpus.numbers == UNKNOWN))}
     if held_out is not None:
         shares["the books held out"] = float(np.mean(held_out.numbers == UNKNOWN))
@@ -290,7 +290,7 @@ def valid_split(valid: Triplets, train: Triplets, count: int, rows: int) -> Batc
 
 
 def _target_counts(train: Triplets) -> np.ndarray:
-    """How often each word is a target in training: int32 (words,)."""
+    """The number of times that each word is a target in training: int32 (words,)."""
     corpus = train.corpus
     middles = train.middles[train.fits]
     uses = np.bincount(np.concatenate((middles - 1, middles + 1)), minlength=len(corpus.lengths))

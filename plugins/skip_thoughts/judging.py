@@ -1,4 +1,4 @@
-"""How good codes are: from sentences to the figures of table 3."""
+"""The evaluation of sentence codes: from sentences to the figures of table 3."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Made books and test sets, so that everything runs without a corpus.
+"""Synthetic books and test sets, so that everything runs without a corpus.
 
 A book has a few topics, one after another. A sentence has words of its topic, and a topic lasts for some sentences, so
 that a sentence contains information about its neighbours.
@@ -19,7 +19,7 @@ _TOPICS = {
     "town": (("street", "clerk", "carriage", "shop", "house"), ("stood", "opened", "waited", "closed"),
              ("loud", "busy", "dusty", *_GOOD, *_BAD)),
 }
-"""Of each: nouns, verbs and adjectives."""
+"""The nouns, verbs and adjectives of each topic."""
 _STAY = 0.9
 """The chance that the next sentence has the same topic."""
 

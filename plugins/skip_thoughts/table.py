@@ -106,7 +106,7 @@ def judge_run(trained: Trained, options: Options, say: Say) -> Findings:
 
 
 def bag_of_words(test: sets.TestSet, number: Mapping[str, int]) -> Any:
-    """How often each word of the vocabulary is in each sentence, as rows of length 1.
+    """The counts of the vocabulary's words in each sentence, as rows of length 1.
 
     Dense for pairs, whose features are products of two rows; else sparse.
     """

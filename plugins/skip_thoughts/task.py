@@ -32,7 +32,7 @@ class SkipThoughtsConfig(Config):
     bias_correction: Literal["standard", "kiros2015"] = "kiros2015"
     """Adam's: standard, or that of the authors' code, which makes early updates larger."""
     norm: Norm = "layer-theano"
-    """Of the GRUs."""
+    """Norm of the GRUs."""
     hidden: int = 2400
     """Units of each GRU, and the size of a sentence's code."""
     width: int = 620
@@ -44,7 +44,7 @@ class SkipThoughtsConfig(Config):
     filtering: data.Filter = "batch"
     """When triplets with a long neighbour are left out: from each batch, as in the authors' code, or before."""
     lower_case: bool = False
-    """Whether all words are read in lower case."""
+    """True reads all words in lower case."""
     source: data.Source = "auto"
     """The sentences: bookcorpus is the original, novels100 and novels are substitutes, made is synthetic, auto is the
     first that is available."""
@@ -57,7 +57,7 @@ class SkipThoughtsConfig(Config):
     valid_triplets: int = 1024
     """Triplets of sentences of the validation."""
     judge: Literal["none", "fixed", "nested"] = "nested"
-    """What an evaluation during training does on SICK, MR, CR, SUBJ and MPQA: nothing, all with one strength of the
+    """The work of an evaluation during training on SICK, MR, CR, SUBJ and MPQA: none, all with one strength of the
     penalty, or the whole protocol."""
     sick_round: Round = "keras0"
     """Epochs and batch of a round of training on SICK: the defaults of Keras before 1.0, or from 1.0 on."""

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from duoln.cli import facts
 from duoln.errors import UsageError
@@ -18,7 +18,7 @@ from duoln.tasks import Command
 if TYPE_CHECKING:
     from duoln.backends.protocol import Backend
     from duoln.plugins.theory.statements import Statement
-    from duoln.tasks import Task
+    from duoln.plugins.theory.trained import Training
 
 
 def _add_options(analyze: argparse.ArgumentParser) -> None:
@@ -95,12 +95,10 @@ def _invariance(args: argparse.Namespace) -> int:
 
     backend = _backend(args.backend)
     table = invariance.table_one(backend, args.seed, args.draws, args.eps)
-    wrong = [cell for cell in table.cells if not cell.agrees]
     summary = f"{table.agreeing} of {len(table.cells)} cells of table 1 as in the paper"
-    _finish(args, backend, summary, not wrong, {
+    return _finish(args, backend, summary, table.agreeing == len(table.cells), {
         **table._asdict(), "cells": [{**c._asdict(), "measured": c.measured} for c in table.cells]},
         lambda: tables.show_invariance(table, summary))
-    return 1 if wrong else 0
 
 
 def _geometry(args: argparse.Namespace) -> int:
@@ -110,20 +108,18 @@ def _geometry(args: argparse.Namespace) -> int:
     backend = _backend(args.backend or "numpy")
     report = geometry.examine(backend, args.seed, args.cases)
     checked = statements(report)
-    right = sum(s.agrees for s in checked)
     errors = {norm: max(max(b.weights, b.cross, b.others) for b in report.blocks if b.norm == norm)
               for norm in geometry.NORMALISED}
     layer = next(b for b in report.blocks if b.norm == "layer")
     summary = (f"eq. 13: exact for batch norm ({errors['batch']:.0e}) and weight norm ({errors['weight']:.0e}); "
                f"{layer.weights:.0%} off for layer norm's blocks of weights ({layer.family})")
-    _finish(args, backend, summary, right == len(checked), {
-        "statements": _as_objects(checked), **dataclasses.asdict(report)},
-        lambda: tables.show_geometry(report, checked, summary))
-    return 0 if right == len(checked) else 1
+    return _finish(args, backend, summary, all(s.agrees for s in checked),
+                   {"statements": _as_objects(checked), **dataclasses.asdict(report)},
+                   lambda: tables.show_geometry(report, checked, summary))
 
 
 def _magnitude(args: argparse.Namespace) -> int:
-    from duoln.plugins.theory import learning_tables, magnitude
+    from duoln.plugins.theory import magnitude, tables
 
     backend = _backend(args.backend or "numpy")
     report = magnitude.measure(backend, args.seed, args.cases, args.scale, args.shift)
@@ -132,10 +128,9 @@ def _magnitude(args: argparse.Namespace) -> int:
     summary = (f"{report.changes[0]}: the metric along |w| of a plain model x {scaled['none']:.4g}, along the gain x "
                f"{scaled['weight']:.4g} in weight norm, x {scaled['batch']:.4g} in batch norm, x {scaled['layer']:.4g} "
                "in layer norm")
-    _finish(args, backend, summary, report.holds, {
+    return _finish(args, backend, summary, report.holds, {
         **report._asdict(), "effects": [effect._asdict() for effect in report.effects]},
-        lambda: learning_tables.show_magnitude(report, summary))
-    return 0 if report.holds else 1
+        lambda: tables.show_magnitude(report, summary))
 
 
 def _stability(args: argparse.Namespace) -> int:
@@ -146,15 +141,12 @@ def _stability(args: argparse.Namespace) -> int:
     ranges = []
     for norm in stability.NORMS:
         first = [w.gradient[0] if math.isfinite(w.gradient[0]) else math.inf for w in report.of("rnn", norm)]
-        ranges.append(f"{tables.TITLES[norm]} {tables.power(min(first))} to "
-                      f"{tables.power(max(first))}")
+        ranges.append(f"{tables.TITLES[norm]} {tables.power(min(first))} to {tables.power(max(first))}")
     summary = f"RNN, gradient over {report.steps} steps at W_h x {min(args.scales):g} to {max(args.scales):g}: " \
               f"{'; '.join(ranges)}"
     _finish(args, backend, summary, None, {**report._asdict(), "walks": [w._asdict() for w in report.walks]},
             lambda: tables.show_stability(report, summary))
-    if args.out is not None:
-        _write_curves(args, stability.as_csv(report), lambda target: stability.draw(report, target))
-    return 0
+    return _write_curves(args, lambda: stability.as_csv(report), lambda target: stability.draw(report, target))
 
 
 def _equations(args: argparse.Namespace) -> int:
@@ -166,53 +158,38 @@ def _equations(args: argparse.Namespace) -> int:
     right = sum(s.agrees for s in checked)
     summary = (f"{right} of {len(checked)} layers and cells are their equations, "
                f"to a relative {max(s.error for s in checked):.0e}")
-    _finish(args, backend, summary, right == len(checked), {"statements": _as_objects(checked)},
-            lambda: tables.show_equations(checked, summary))
-    return 0 if right == len(checked) else 1
+    return _finish(args, backend, summary, right == len(checked), {"statements": _as_objects(checked)},
+                   lambda: tables.show_equations(checked, summary))
 
 
 def _shift(args: argparse.Namespace) -> int:
-    from duoln.plugins.theory import learning_tables, shift
+    from duoln.plugins.theory import shift, tables
 
     training = _training(args)
-    report = shift.measure(*training, args.updates, args.every)
+    report = shift.measure(training)
     summary = (f"{report.task}, {report.dataset}: median of all layers, seeds and intervals of {report.every} updates, "
-               f"by which the means and deviations of units move: {learning_tables.shift_summary(report)}")
+               f"by which the means and deviations of units move: {tables.shift_summary(report)}")
     _finish(args, training.backend, summary, None, {
         **report._asdict(), "movements": [m._asdict() for m in report.movements]},
-        lambda: learning_tables.show_shift(report, summary))
-    if args.out is not None:
-        _write_curves(args, shift.as_csv(report), lambda target: shift.draw(report, target))
-    return 0
+        lambda: tables.show_shift(report, summary))
+    return _write_curves(args, lambda: shift.as_csv(report), lambda target: shift.draw(report, target))
 
 
 def _smoothness(args: argparse.Namespace) -> int:
-    from duoln.plugins.theory import learning_tables, smoothness
+    from duoln.plugins.theory import smoothness, tables
 
     training = _training(args)
-    report = smoothness.measure(*training, args.updates, args.every)
+    report = smoothness.measure(training)
     summary = (f"{report.task}, {report.dataset}: constants of the loss and of its gradient, geometric mean of all "
-               f"looks and seeds: {learning_tables.smoothness_summary(report)}")
+               f"looks and seeds: {tables.smoothness_summary(report)}")
     _finish(args, training.backend, summary, None, {
         **report._asdict(), "constants": [c._asdict() for c in report.constants]},
-        lambda: learning_tables.show_smoothness(report, summary))
-    if args.out is not None:
-        _write_curves(args, smoothness.as_csv(report), lambda target: smoothness.draw(report, target))
-    return 0
+        lambda: tables.show_smoothness(report, summary))
+    return _write_curves(args, lambda: smoothness.as_csv(report), lambda target: smoothness.draw(report, target))
 
 
-class _Training(NamedTuple):
-    """What is trained, and where: the first arguments of `measure`."""
-
-    task: Task
-    variants: list[str]
-    preset: str
-    settings: dict[str, Any]
-    backend: Backend
-    seeds: range
-
-
-def _training(args: argparse.Namespace) -> _Training:
+def _training(args: argparse.Namespace) -> Training:
+    from duoln.plugins.theory.trained import Training
     from duoln.tasks.registry import find_task
 
     task = find_task(args.task, args.plugins)
@@ -222,8 +199,8 @@ def _training(args: argparse.Namespace) -> _Training:
         raise UsageError(f"[{args.kind}] --set seed: expected --seed, the first of several")
     if args.seeds < 1:
         raise UsageError(f"[{args.kind}] --seeds: expected at least 1, found {args.seeds}")
-    return _Training(task, variants, args.preset, settings, _backend(args.backend),
-                     range(args.seed, args.seed + args.seeds))
+    return Training(task, variants, args.preset, settings, _backend(args.backend),
+                    range(args.seed, args.seed + args.seeds), args.updates, args.every)
 
 
 # Shared by all kinds ------------------------------------------------------------------------------------
@@ -242,8 +219,8 @@ def _as_objects(checked: Sequence[Statement]) -> list[dict[str, Any]]:
 
 
 def _finish(args: argparse.Namespace, backend: Backend, summary: str, agrees: bool | None, content: Mapping[str, Any],
-            show: Callable[[], None]) -> None:
-    """Print the finding or write it as JSON, with the backend and the device that computed it."""
+            show: Callable[[], None]) -> int:
+    """Print the finding or write it as JSON, with the backend and the device that computed it; the exit code."""
     from duoln.cli import console
     from duoln.data import strictjson
 
@@ -257,31 +234,29 @@ def _finish(args: argparse.Namespace, backend: Backend, summary: str, agrees: bo
         console.put_json(document)
     else:
         show()
+    return 1 if agrees is False else 0
+
+
+def _write_curves(args: argparse.Namespace, table: Callable[[], str], draw: Callable[[Path], Path]) -> int:
+    """Below `--out`, a kind's table over time and, where matplotlib is installed, its picture; the exit code."""
+    from duoln.cli import console
+    from duoln.pictures import drawing
+
+    if args.out is not None:
+        _write(args.out / f"{args.kind}.csv", table())
+        if drawing.can_draw():
+            console.say(f"wrote {draw(args.out / f'{args.kind}.png')}")
+        else:
+            console.say(f"  for a picture: {drawing.refusal()}")
+    return 0
 
 
 def _write(path: Path, text: str) -> None:
+    from duoln.cli import console
     from duoln.system.filesystem import make_folder, write_atomically
 
     make_folder(path.parent)
     write_atomically(path, text.encode())
-    _say_written(path)
-
-
-def _write_curves(args: argparse.Namespace, table: str, draw: Callable[[Path], Path]) -> None:
-    """A kind's table over time and, where matplotlib is installed, its picture."""
-    from duoln.cli import console
-    from duoln.pictures import drawing
-
-    _write(args.out / f"{args.kind}.csv", table)
-    if drawing.can_draw():
-        _say_written(draw(args.out / f"{args.kind}.png"))
-    else:
-        console.say(f"  for a picture: {drawing.refusal()}")
-
-
-def _say_written(path: Path) -> None:
-    from duoln.cli import console
-
     console.say(f"wrote {path}")
 
 

@@ -15,7 +15,7 @@ from duoln.backends.protocol import Backend
 from duoln.core import Tensor
 from duoln.errors import BackendError
 from duoln.nn.cells import RecurrentCell
-from duoln.ops.recurrent.variants import GATES, Norm
+from duoln.ops.recurrent.variants import CELLS, Norm
 from duoln.plugins.theory.statements import Statement
 from duoln.randomness import Stream
 
@@ -99,7 +99,7 @@ def _rnn(x: np.ndarray, states: tuple[np.ndarray, ...], p: _Arrays) -> tuple[np.
 
 def _gated(gates: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Eq. 18 or 21: the output gate, open, and the next cell, from the gates i, f, g, o and the cell."""
-    i, f, g, o = np.split(gates, GATES["lstm"], axis=-1)
+    i, f, g, o = np.split(gates, CELLS["lstm"].gates, axis=-1)
     return _sigmoid(o), _sigmoid(f) * c + _sigmoid(i) * np.tanh(g)
 
 

@@ -97,7 +97,7 @@ def paper_fisher(glm: Glm, covariances: np.ndarray, dispersion: float) -> np.nda
 
 
 def layer_norm_jacobian(glm: Glm) -> np.ndarray:
-    """What eq. 13 leaves out of layer norm: all outputs share mu and sigma, so w_i moves every output k.
+    """The Jacobian of layer norm. Eq. 13 leaves out that all outputs share mu and sigma, so w_i moves every output k.
 
     d a_k / d w_i = (g_k / sigma) x ([k = i] - 1 / H - u_k u_i / H) with u = (a - mu) / sigma and H outputs.
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from duoln.backends.protocol import Backend
-from duoln.errors import BackendError, UsageError
 from duoln.plugins.theory import growth
 from duoln.plugins.theory.fisher import (
     covariance,
@@ -22,7 +21,7 @@ from duoln.plugins.theory.fisher import (
     normalised,
     paper_fisher,
 )
-from duoln.plugins.theory.glm import FAMILIES, NORMS, Glm, Norm, jacobian, predictor, random_glm
+from duoln.plugins.theory.glm import FAMILIES, NORMS, Glm, Norm, check_exact, jacobian, predictor, random_glm
 from duoln.plugins.theory.growth import Descent, SameUpdate
 from duoln.randomness import Stream
 
@@ -135,13 +134,9 @@ def examine(backend: Backend, seed: int = 0, cases: int = 500) -> Geometry:
         cases: rows of data.
 
     Raises:
-        BackendError: a backend without float64.
-        UsageError: fewer than 10 cases, which say nothing about expectations.
+        BackendError, UsageError: as `check_exact`.
     """
-    if "float64" not in backend.dtypes:
-        raise BackendError(f"[geometry] expected a backend with float64, found {backend.name} on {backend.device}")
-    if cases < 10:
-        raise UsageError(f"[geometry] expected at least 10 cases, found {cases}")
+    check_exact("geometry", backend, cases)
     models = {norm: random_glm(norm, seed, cases) for norm in NORMS}
     rows = {norm: jacobian(glm, backend) for norm, glm in models.items()}
     naturals = {norm: predictor(glm, backend) for norm, glm in models.items()}

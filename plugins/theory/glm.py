@@ -16,6 +16,7 @@ from duoln import ops
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor
 from duoln.core.tape import Tape
+from duoln.errors import BackendError, UsageError
 from duoln.randomness import Stream
 
 Norm = Literal["none", "batch", "weight", "layer"]
@@ -76,6 +77,19 @@ class Glm(NamedTuple):
         gain = self.gain if self.norm == "none" else self.gain + parts[:, -1]
         return self._replace(weight=self.weight + parts[:, :self.inputs].T, bias=self.bias + parts[:, self.inputs],
                              gain=gain)
+
+
+def check_exact(measure: str, backend: Backend, cases: int) -> None:
+    """Check what an exact computation needs.
+
+    Raises:
+        BackendError: a backend without float64.
+        UsageError: fewer than 10 cases, which say nothing about expectations.
+    """
+    if "float64" not in backend.dtypes:
+        raise BackendError(f"[{measure}] expected a backend with float64, found {backend.name} on {backend.device}")
+    if cases < 10:
+        raise UsageError(f"[{measure}] expected at least 10 cases, found {cases}")
 
 
 def random_glm(norm: Norm, seed: int, cases: int, inputs: int = 4, outputs: int = 3) -> Glm:

@@ -43,7 +43,7 @@ class Cell(NamedTuple):
     norm: Norm
     transformation: str
     expected: bool
-    """Whether the paper says that the output does not change."""
+    """True if the paper says that the output does not change."""
     least: float
     greatest: float
     tolerance: float
@@ -51,7 +51,7 @@ class Cell(NamedTuple):
 
     @property
     def measured(self) -> bool | None:
-        """Whether the output is invariant in every draw; None if only in some draws, or if its change is too small to
+        """True if the output is invariant in every draw; None if only in some draws, or if its change is too small to
         decide.
         """
         if self.greatest <= self.tolerance:

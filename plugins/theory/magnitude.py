@@ -1,4 +1,4 @@
-"""How fast the magnitude of incoming weights is learnt when inputs and weights are scaled or shifted (section 5.2.2).
+"""The metric along the magnitude of incoming weights when inputs and weights are scaled or shifted (section 5.2.2).
 
 The paper: in a standard GLM the metric along the magnitude |w_i| grows with the norm of the input, while in batch and
 layer norm, where the gain g_i is the magnitude, it depends only on the size of the prediction error. So learning the
@@ -17,12 +17,12 @@ from typing import NamedTuple
 import numpy as np
 
 from duoln.backends.protocol import Backend
-from duoln.errors import BackendError, UsageError
+from duoln.errors import UsageError
 from duoln.plugins.theory.fisher import covariance, fisher, magnitudes, normalised
-from duoln.plugins.theory.glm import FAMILIES, NORMS, Glm, Norm, jacobian, predictor, random_glm
+from duoln.plugins.theory.glm import FAMILIES, NORMS, Glm, Norm, check_exact, jacobian, predictor, random_glm
 
 FAMILIES_SHOWN = ("gaussian", "logistic")
-"""In the first the variance of y is the same everywhere; in the second it falls where predictions are sure."""
+"""The variance of y is the same everywhere in the first; it falls where predictions are sure in the second."""
 ROBUST: tuple[Norm, ...] = ("batch", "layer")
 """The models of which the paper says that the scale of inputs and weights is not seen."""
 TOLERANCE = 1e-9
@@ -35,10 +35,10 @@ class Effect(NamedTuple):
     family: str
     norm: Norm
     ratio: float
-    """Of the sum over all outputs."""
+    """The ratio of the sum over all outputs."""
     least: float
     greatest: float
-    """Of a single output."""
+    """The least and the greatest ratio of a single output."""
     error: float
     """Relative error of the formula at the top of this module, after the change."""
 
@@ -62,7 +62,7 @@ class Magnitude(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether scales change nothing in batch and layer norm, and the formula is that of the exact matrix."""
+        """True if scales change nothing in batch and layer norm, and the formula is that of the exact matrix."""
         scaled = [e for e in self.effects if e.norm in ROBUST and "+" not in e.change]
         return (all(abs(e.ratio - 1) < TOLERANCE for e in scaled)
                 and all(e.error < TOLERANCE for e in self.effects))
@@ -87,13 +87,10 @@ def measure(backend: Backend, seed: int = 0, cases: int = 500, scale: float = 4.
         shift: what every input is moved by.
 
     Raises:
-        BackendError: a backend without float64.
-        UsageError: fewer than 10 cases, or a scale or shift that changes nothing.
+        BackendError: as `check_exact`.
+        UsageError: as `check_exact`, or a scale or shift that changes nothing.
     """
-    if "float64" not in backend.dtypes:
-        raise BackendError(f"[magnitude] expected a backend with float64, found {backend.name} on {backend.device}")
-    if cases < 10:
-        raise UsageError(f"[magnitude] expected at least 10 cases, found {cases}")
+    check_exact("magnitude", backend, cases)
     if not (np.isfinite(scale) and scale > 0 and scale != 1):
         raise UsageError(f"[magnitude] expected a finite scale above 0 other than 1, found {scale:g}")
     if not (np.isfinite(shift) and shift != 0):

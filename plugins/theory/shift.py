@@ -8,21 +8,18 @@ the mean over its units of |change of the mean| and of |change of the deviation|
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from duoln.backends.protocol import Backend
 from duoln.data.csv_text import csv_text
-from duoln.errors import UsageError
 from duoln.pictures import style
 from duoln.pictures.drawing import figure
+from duoln.plugins.theory.trained import Training, draw_legend, draw_seeds
 from duoln.runtime import to_tensors
-from duoln.tasks import Task, make_config
 from duoln.training.trainer import Trainer
 
 _LEAST_DEVIATION = 1e-6
@@ -70,34 +67,22 @@ class Distribution(NamedTuple):
     deviation: np.ndarray
 
 
-def measure(task: Task, variants: Sequence[str], preset: str | None, settings: Mapping[str, Any], backend: Backend,
-            seeds: Sequence[int] = (0,), updates: int = 200, every: int = 5) -> Shift:
-    """Train each variant from each seed and measure the movement of its layers' inputs.
+def measure(training: Training) -> Shift:
+    """Train and measure the movement of the layers' inputs.
 
     Args:
-        task: a task that has `layer_inputs`.
-        variants: what is compared.
-        preset: of the task.
-        settings: overrides of the preset.
-        backend: where it is trained.
-        seeds: of weights, batches and noise.
-        updates: how many of each variant.
-        every: updates of an interval.
+        training: of a task that has `layer_inputs`.
 
     Raises:
-        UsageError: fewer updates than one interval, an unknown variant or setting, or a task without `layer_inputs`.
-        DataError: the task's data are missing or damaged. DivergedError: a loss is not finite.
+        UsageError, DataError: as `Training.trainers`; UsageError for a task without `layer_inputs`.
+        DivergedError: a loss is not finite.
     """
-    if not 1 <= every <= updates:
-        raise UsageError(f"[shift] expected an interval of 1 to {updates} updates, all of them; found {every}")
-    movements, dataset = list[Movement](), ""
-    losses: dict[str, list[float]] = {variant: [] for variant in variants}
-    for variant, seed in itertools.product(variants, seeds):
-        cfg = make_config(task, variant, preset, {**settings, "seed": seed})
-        splits = task.data(cfg)
-        trainer = Trainer(task, variant, cfg, splits, backend)
+    movements, dataset, (updates, every) = list[Movement](), "", training[-2:]
+    losses: dict[str, list[float]] = {variant: [] for variant in training.variants}
+    for trainer in training.trainers("shift"):
+        variant, seed, splits = trainer.variant, trainer.cfg.seed, trainer.splits
         dataset, loss = splits.dataset.label, math.nan
-        probe = to_tensors(splits.train(updates), backend)  # the first batch that is not trained on before the end
+        probe = to_tensors(splits.train(updates), trainer.backend)  # the first batch that is not trained on
         before, moved = _distributions(trainer, probe), dict[str, Movement]()
         for last in range(every, updates + 1, every):
             loss = sum(trainer.advance() for _ in range(every)) / every
@@ -111,7 +96,7 @@ def measure(task: Task, variants: Sequence[str], preset: str | None, settings: M
             before = after
         movements += moved.values()
         losses[variant].append(loss)
-    return Shift(movements, task.name, dataset, every, list(seeds), losses)
+    return Shift(movements, training.task.name, dataset, every, list(training.seeds), losses)
 
 
 def movement_of(before: Distribution, after: Distribution) -> tuple[float, float]:
@@ -155,16 +140,10 @@ def draw(measured: Shift, target: Path) -> Path:
                 of_seeds = measured.of(variant, layer)
                 for panel, values in zip(panels[:, column], ([m.means for m in of_seeds],
                                                              [m.deviations for m in of_seeds]), strict=True):
-                    low, middle, high = np.quantile(values, (0.0, 0.5, 1.0), axis=0)
-                    panel.plot(of_seeds[0].updates, middle, label=variant, linewidth=1.2, **looks[variant].line())
-                    panel.fill_between(of_seeds[0].updates, low, high, color=looks[variant].colour, alpha=0.15,
-                                       linewidth=0)
-                    panel.set_yscale("log")
-                    panel.grid(alpha=0.3)
+                    draw_seeds(panel, of_seeds[0].updates, values, variant, looks[variant])
             panels[0][column].set_title(style.wrapped(layer, 2.0), fontsize=9)
             panels[1][column].set_xlabel("updates", fontsize=8)
         panels[0][0].set_ylabel("means moved by", fontsize=8)
         panels[1][0].set_ylabel("deviations moved by", fontsize=8)
-        lines, labels = panels[0][0].get_legend_handles_labels()
-        whole.legend(lines, labels, loc="upper center", ncol=len(variants), fontsize=8)
+        draw_legend(whole, panels[0][0], len(variants))
     return target

@@ -9,23 +9,21 @@ gradient g of the batch that comes next, by some distances d in turn. The consta
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from duoln import tree
-from duoln.backends.protocol import Backend
 from duoln.core import compile
 from duoln.data.csv_text import csv_text
-from duoln.errors import DivergedError, UsageError
+from duoln.errors import DivergedError
 from duoln.pictures import style
 from duoln.pictures.drawing import figure
+from duoln.plugins.theory.trained import Training, draw_legend, draw_seeds
 from duoln.runtime import to_tensors
-from duoln.tasks import Task, make_config
 from duoln.training.train_step import make_gradients
 from duoln.training.trainer import Trainer
 
@@ -43,7 +41,7 @@ class Constants(NamedTuple):
     loss: list[float]
     """The loss' Lipschitz constant, in nats a unit of distance."""
     gradient: list[float]
-    """That of the gradient."""
+    """The gradient's Lipschitz constant."""
 
 
 class Smoothness(NamedTuple):
@@ -61,46 +59,26 @@ class Smoothness(NamedTuple):
         return [constants for constants in self.constants if constants.variant == variant]
 
 
-def measure(task: Task, variants: Sequence[str], preset: str | None, settings: Mapping[str, Any], backend: Backend,
-            seeds: Sequence[int] = (0,), updates: int = 200, every: int = 5) -> Smoothness:
-    """Train each variant from each seed and measure the constants on the way.
-
-    Args:
-        task: any task.
-        variants: what is compared.
-        preset: of the task.
-        settings: overrides of the preset.
-        backend: where it is trained.
-        seeds: of weights, batches and noise.
-        updates: how many of each variant.
-        every: updates between two looks.
+def measure(training: Training) -> Smoothness:
+    """Train and measure the constants on the way.
 
     Raises:
-        UsageError: fewer updates than one interval, or an unknown variant or setting.
-        DataError: the task's data are missing or damaged. DivergedError: a loss or a gradient is not finite.
+        UsageError, DataError: as `Training.trainers`. DivergedError: a loss or a gradient is not finite.
     """
-    if not 1 <= every <= updates:
-        raise UsageError(f"[smoothness] expected an interval of 1 to {updates} updates, all of them; found {every}")
     measured, dataset = list[Constants](), ""
-    for variant, seed in itertools.product(variants, seeds):
-        cfg = make_config(task, variant, preset, {**settings, "seed": seed})
-        splits = task.data(cfg)
-        dataset = splits.dataset.label
-        measured.append(_trained(Trainer(task, variant, cfg, splits, backend), updates, every))
-    return Smoothness(measured, task.name, dataset, every, list(seeds), list(DISTANCES))
-
-
-def _trained(trainer: Trainer, updates: int, every: int) -> Constants:
-    gradients = compile(make_gradients(trainer.task, trainer.model))
-    constants = Constants(trainer.variant, trainer.cfg.seed, [], [], [])
-    for update in range(updates):
-        if update % every == 0:
-            loss, gradient = _look(trainer, gradients)
-            constants.updates.append(update)
-            constants.loss.append(loss)
-            constants.gradient.append(gradient)
-        trainer.advance()
-    return constants
+    for trainer in training.trainers("smoothness"):
+        dataset = trainer.splits.dataset.label
+        gradients = compile(make_gradients(trainer.task, trainer.model))
+        constants = Constants(trainer.variant, trainer.cfg.seed, [], [], [])
+        for update in range(training.updates):
+            if update % training.every == 0:
+                loss, gradient = _look(trainer, gradients)
+                constants.updates.append(update)
+                constants.loss.append(loss)
+                constants.gradient.append(gradient)
+            trainer.advance()
+        measured.append(constants)
+    return Smoothness(measured, training.task.name, dataset, training.every, list(training.seeds), list(DISTANCES))
 
 
 def _look(trainer: Trainer, gradients: Callable[..., tuple[Any, Any]]) -> tuple[float, float]:
@@ -163,13 +141,8 @@ def draw(measured: Smoothness, target: Path) -> Path:
         for panel, kind, title in zip(panels[0], ("loss", "gradient"), ("of the loss", "of the gradient"), strict=True):
             for variant in variants:
                 of_seeds = measured.of(variant)
-                low, middle, high = np.quantile([getattr(c, kind) for c in of_seeds], (0.0, 0.5, 1.0), axis=0)
-                panel.plot(of_seeds[0].updates, middle, label=variant, linewidth=1.2, **looks[variant].line())
-                panel.fill_between(of_seeds[0].updates, low, high, color=looks[variant].colour, alpha=0.15, linewidth=0)
-            panel.set_yscale("log")
-            panel.grid(alpha=0.3)
+                draw_seeds(panel, of_seeds[0].updates, [getattr(c, kind) for c in of_seeds], variant, looks[variant])
             panel.set_title(f"Lipschitz constant {title}", fontsize=9)
             panel.set_xlabel("updates", fontsize=8)
-        lines, labels = panels[0][0].get_legend_handles_labels()
-        whole.legend(lines, labels, loc="upper center", ncol=len(variants), fontsize=8)
+        draw_legend(whole, panels[0][0], len(variants))
     return target

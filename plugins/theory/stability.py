@@ -20,7 +20,7 @@ from duoln.core import Tensor, value_and_grad
 from duoln.data.csv_text import csv_text
 from duoln.errors import UsageError
 from duoln.nn.cells import RecurrentCell
-from duoln.ops.recurrent.variants import CELLS, Cell
+from duoln.ops.recurrent.variants import CELLS, CellName
 from duoln.pictures import style
 from duoln.pictures.drawing import figure
 from duoln.randomness import Stream
@@ -28,13 +28,13 @@ from duoln.randomness import Stream
 Norm = Literal["none", "layer"]
 NORMS: tuple[Norm, ...] = get_args(Norm)
 _VARIANTS: dict[Norm, str] = {"none": "none", "layer": "ln"}
-"""As tasks call them."""
+"""The variants of tasks that have these norms."""
 Scaled = Literal["w_h", "w_h and w_x"]
 SCALED: tuple[Scaled, ...] = get_args(Scaled)
 
 SCALES = (0.5, 1.0, 2.0, 4.0)
 BATCH, INPUTS, HIDDEN = 8, 32, 64
-_KINDS: dict[Cell, type[RecurrentCell]] = {"rnn": nn.RNNCell, "lstm": nn.LSTMCell, "gru": nn.GRUCell}
+_KINDS: dict[CellName, type[RecurrentCell]] = {"rnn": nn.RNNCell, "lstm": nn.LSTMCell, "gru": nn.GRUCell}
 
 
 class Walk(NamedTuple):
@@ -45,7 +45,7 @@ class Walk(NamedTuple):
     change of the hidden states of all steps from those of scale 1.
     """
 
-    cell: Cell
+    cell: CellName
     norm: Norm
     scaled: Scaled
     scale: float
@@ -62,7 +62,7 @@ class Stability(NamedTuple):
     eps: float
     dtype: str
 
-    def of(self, cell: Cell, norm: Norm, scaled: Scaled = "w_h") -> list[Walk]:
+    def of(self, cell: CellName, norm: Norm, scaled: Scaled = "w_h") -> list[Walk]:
         """The walks of one network, by scale."""
         return [w for w in self.walks if (w.cell, w.norm, w.scaled) == (cell, norm, scaled)]
 
@@ -104,7 +104,7 @@ def walks(backend: Backend, seed: int = 0, steps: int = 100, scales: Sequence[fl
     return Stability(all_walks, steps, eps, dtype)
 
 
-def _walk(backend: Backend, dtype: str, cell: Cell, norm: Norm, scaled: Scaled, scale: float, seed: int, steps: int,
+def _walk(backend: Backend, dtype: str, cell: CellName, norm: Norm, scaled: Scaled, scale: float, seed: int, steps: int,
           eps: float) -> tuple[np.ndarray, np.ndarray]:
     """Hidden states (steps, batch, hidden) and the norm of the gradient at each time step."""
     layer = _KINDS[cell](INPUTS, HIDDEN, norm, eps=eps)

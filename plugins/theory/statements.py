@@ -32,7 +32,7 @@ class Statement(NamedTuple):
 
     @property
     def agrees(self) -> bool:
-        """Whether the measurement confirms it."""
+        """True if the measurement confirms it."""
         return self.error <= self.limit if self.holds else self.error >= WRONG
 
 

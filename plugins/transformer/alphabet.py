@@ -16,7 +16,7 @@ CLASSES = OTHER + 1
 
 _ASCII = 128
 _CLASS_OF = np.full(_ASCII + 1, OTHER, np.uint8)
-"""By the number of a character; the last entry is of all those above ASCII."""
+"""The class by the number of a character; the last entry is of all those above ASCII."""
 _CLASS_OF[[ord(character) for character in CHARACTERS]] = np.arange(OTHER)
 
 

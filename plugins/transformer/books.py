@@ -16,7 +16,7 @@ from duoln.errors import DataError
 from duoln.plugins.transformer.alphabet import encode
 
 _MOST_BYTES = 1 << 28
-"""Of a text, unpacked; the 95 novels have 73 million."""
+"""The largest size of a text, unpacked; the 95 novels have 73 million bytes."""
 _BLOCK, _LONGEST_LINE = 1 << 10, 1 << 22
 """Lines that are taken at a time, and the bytes of one. A line is a paragraph."""
 _TITLE = re.compile(r"^###.*\n", re.MULTILINE)
@@ -27,9 +27,9 @@ class Books(NamedTuple):
     """Books, one after another."""
 
     classes: np.ndarray
-    """Of all characters: uint8 (characters,)."""
+    """The classes of all characters: uint8 (characters,)."""
     starts: np.ndarray
-    """Where each book begins, and the end: int64 (books + 1,)."""
+    """The first character of each book, and the end: int64 (books + 1,)."""
 
 
 def read_books(path: Path) -> Books:

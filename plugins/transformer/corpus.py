@@ -11,8 +11,8 @@ import numpy as np
 
 from duoln.data import DATA_SEED, absent, in_home, locate, original_or_made
 from duoln.errors import DataError
-from duoln.plugins.transformer import made
 from duoln.plugins.transformer.books import Books, of_texts, read_books
+from duoln.randomness import Stream
 from duoln.tasks import Dataset
 
 Source = Literal["auto", "novels", "novels100", "made"]
@@ -22,7 +22,7 @@ PLACES = {"novels": ("books/novels.txt.gz",),
 """The files of each corpus below a data folder, in the order in which "auto" looks; a second one has books for
 validation and test alone."""
 _CUTS = 0.9, 0.95
-"""Where a text of fewer than three books is cut."""
+"""The shares at which a text of fewer than three books is cut."""
 
 
 class Parts(NamedTuple):
@@ -34,10 +34,10 @@ class Parts(NamedTuple):
 
 
 def load(source: Source, file: str | None, root: Path | None = None) -> tuple[tuple[Dataset, Parts], str]:
-    """The texts of a corpus, and why they are made books ("" where they are not).
+    """The texts of a corpus, and why they are synthetic books ("" where they are not).
 
     Args:
-        source: "auto" is the novels where there are some, and made books elsewhere.
+        source: "auto" is the novels where there are some, and synthetic books elsewhere.
         file: a plain text, instead of those that are looked for; with any source but "made".
         root: a folder that is searched before DUOLN_DATA.
 
@@ -50,7 +50,7 @@ def load(source: Source, file: str | None, root: Path | None = None) -> tuple[tu
 
 
 def _made() -> tuple[Dataset, Parts]:
-    return Dataset("made books", "synthetic"), parts(of_texts(made.make_books(DATA_SEED)), None, "made books")
+    return Dataset("made books", "synthetic"), parts(of_texts(make_books(DATA_SEED)), None, "made books")
 
 
 def _read(path: Path, held_out: Path | None) -> tuple[Dataset, Parts]:
@@ -89,3 +89,23 @@ def parts(books: Books, held_out: Books | None, where: object) -> Parts:
     if len(starts) < 4:
         return Parts(*np.split(classes, [round(len(classes) * share) for share in _CUTS]))
     return Parts(*np.split(classes, starts[-3:-1]))
+
+
+_SUBJECTS = (("The captain", "sails", "The captains", "sail"), ("A robin", "sings", "Robins", "sing"),
+             ("Mr. Grey", "waits", "The clerks", "wait"), ("The old dog", "barks", "Old dogs", "bark"))
+"""Each has a subject in the singular with its verb, and in the plural with its verb."""
+_WHERE = ("at sea", "in the garden", "by the house", "on the road")
+_WHEN = ("", " today", " at last", " again")
+
+
+def make_books(seed: int, books: int = 6, sentences: int = 240) -> list[str]:
+    """Synthetic books; a verb agrees with its subject. A line with `###` begins each; eight sentences are a line."""
+    made = []
+    for k in range(books):
+        rng = Stream(seed, "transformer.books", step=k)
+        subjects, many, where, when = (rng.child(name).integers(size, (sentences,)) for name, size in (
+            ("subject", len(_SUBJECTS)), ("many", 2), ("where", len(_WHERE)), ("when", len(_WHEN))))
+        lines = [f"{' '.join(_SUBJECTS[s][2 * m:2 * m + 2])} {_WHERE[w]}{_WHEN[t]}."
+                 for s, m, w, t in zip(subjects, many, where, when, strict=True)]
+        made.append("### A made book\n" + "".join(" ".join(lines[i:i + 8]) + "\n" for i in range(0, sentences, 8)))
+    return made

@@ -44,7 +44,7 @@ def _windows(text: np.ndarray, places: np.ndarray, length: int) -> Batch:
 
 
 def fixed_windows(text: np.ndarray, length: int, count: int) -> Batch:
-    """So many windows of a text, or as many as it has, evenly apart; none shares a predicted character with another."""
+    """At most `count` windows of a text, evenly apart; none shares a predicted character with another."""
     count = min(count, (len(text) - 1) // length)
     return _windows(text, np.arange(count) * ((len(text) - 1 - length) // max(count - 1, 1)), length)
 

@@ -26,7 +26,7 @@ PICTURE = "gradients.png"
 
 @dataclass(frozen=True)
 class Options:
-    """What `duoln evaluate transformer` takes."""
+    """The options of `duoln evaluate transformer`."""
 
     batches: int = option(4, "training batches over which the norms of gradients are averaged")
 

@@ -45,7 +45,7 @@ class CharacterTransformer(nn.Module):
         self.output = nn.Linear(width, classes)
 
     def states(self, params: Params, x: Tensor) -> Tensor:
-        """What the last block, or the norm after it, makes of each character and those before it."""
+        """The output of the last block, or of the norm after it, for each character and those before it."""
         vectors = self.characters(params["characters"], x) + params["places"]["table"][:x.shape[1]]
         h: Tensor = self.blocks(params["blocks"], vectors * sqrt(self.width))
         return self.last_norm(params["last_norm"], h) if "last_norm" in params else h
@@ -56,5 +56,5 @@ class CharacterTransformer(nn.Module):
         return ops.linear_cross_entropy(self.states(params, x), output["weight"], output["bias"], y)
 
     def logits(self, params: Params, x: Tensor) -> Tensor:
-        """Of each next character."""
+        """The logits of each next character."""
         return self.output(params["output"], self.states(params, x))

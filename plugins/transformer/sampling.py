@@ -20,7 +20,7 @@ from duoln.tasks.values import Trained
 
 @dataclass(frozen=True)
 class Options:
-    """What `duoln sample transformer` takes."""
+    """The options of `duoln sample transformer`."""
 
     text: str = option("It was", "what to continue: letters, digits, space, line ends and . , ; : ! ? ' \" - ( )")
     characters: int = option(400, "how many to write")
@@ -50,7 +50,7 @@ def sample(trained: Trained, options: Options, out: Path) -> list[Path]:
 
 def write(model: CharacterTransformer, params: Params, begin: np.ndarray, characters: int, temperature: float,
           seed: int) -> str:
-    """So many characters after those of `begin`.
+    """The characters that a model writes after those of `begin`.
 
     Each is drawn from softmax(logits / temperature), without the class of characters outside the alphabet. The model
     reads the last `model.length` characters anew for each, so a character costs as much as such a window does.

@@ -7,7 +7,7 @@ from functools import partial
 from math import sqrt
 
 BETA2 = 0.98
-"""Of Adam, as Xiong et al. 2020 have it."""
+"""Adam's second coefficient, as Xiong et al. 2020 have it."""
 
 
 def inverse_root(rate: float, full: int, warm: bool) -> Callable[[int], float]:

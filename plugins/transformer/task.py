@@ -35,14 +35,14 @@ class TransformerConfig(Config):
     learning_rate: float = 1e-3
     """The highest; see `warm` and `warmup`."""
     warm: bool = False
-    """Whether the rate rises to its highest value along a line; else it has that value from the first update on."""
+    """True lets the rate rise to its highest value along a line; else it has that value from the first update on."""
     warmup: int = 4000
     """The last update that has the highest rate at most; from there on it falls with the inverse root of the number of
     updates. 0 keeps the rate as it is."""
     norm: NormPlace = "pre"
-    """Where the norms of a block stand: pre is before attention and layers, post is after each sum."""
+    """Place of the norms of a block: pre is before attention and layers, post is after each sum."""
     kind: NormKind = "layer"
-    """What the norms are: layer norm or RMS norm."""
+    """Kind of the norms: layer norm or RMS norm."""
     blocks: int = 6
     """Blocks of attention and two layers."""
     width: int = 512
@@ -58,7 +58,7 @@ class TransformerConfig(Config):
     windows: int = 256
     """Windows of validation and of test that an evaluation reads."""
     source: Source = "auto"
-    """The text: novels (eleven) or novels100 (95), made books are synthetic, auto is the first that is available."""
+    """The text: novels (eleven) or novels100 (95), made are synthetic books, auto is the first that is available."""
     corpus: str | None = None
     """A plain text of your own; none is that of the data folders."""
 

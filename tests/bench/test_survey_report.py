@@ -29,7 +29,7 @@ def surveyed(tmp_path):
              for side, seconds in (("duoln, eager", 1e-3), ("duoln, compiled", 4e-4), ("torch", 9e-4))]
     numpy = runtime.backend("numpy")
     compiled = {"settings": 76, "processes": 16, "seconds": 21.0, "processor seconds": 240.0, "slowest seconds": 4.1,
-                "slowest": "lstm/lstm.cu UNITS=4", "failures": []}
+                "slowest": "recurrent/lstm/lstm.cu UNITS=4", "failures": []}
     rule = {"op": "layer_norm", "rule": "cuda", "cases": 9, "error": 0.2, "worst": "", "repeats": True, "failures": [], "near": []}
     tried = {"expected": 9, "left out": 0, "running": [], "failures": [], "checks": {"a product": "130 x 257 x 67"}}
     records = {"selftest": {"backend": DEVICE, "host": {"cores": 16}, "compilation": compiled, "complete": True,

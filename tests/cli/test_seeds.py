@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from small_runs import Line
 
-from duoln.cli import going_on
+from duoln.cli import planned
 from duoln.cli.run import run_task
 
 
@@ -90,11 +90,11 @@ def test_a_folder_of_one_seed_takes_no_list(line):
     (["run", "line", "--set", "a=x y", "--seed", "0,1"], "/usr/bin/duoln", ["duoln", "run", "line", "--set", "a=x y", "--seed", "0,1"]),
     (["run", "line", "--resume=anyway", "--ou", "old", "--json"], "/usr/bin/duoln", ["duoln", "run", "line", "--json"]),
     (["--epochs", "3", "--out=old"], "examples/own.py", ["python", "examples/own.py", "--epochs", "3"]),
-    (["run", "line", "--ranks", "2", *going_on.BY_LAUNCH], "duoln", ["duoln", "run", "line", "--ranks", "2"])])
+    (["run", "line", "--ranks", "2", *planned.BY_LAUNCH], "duoln", ["duoln", "run", "line", "--ranks", "2"])])
 def test_the_command_that_goes_on(words, program, kept, monkeypatch):
     monkeypatch.setattr(sys, "argv", [program])
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
-    told = going_on.resume_command(words, "my runs")
+    told = planned.resume_command(words, "my runs")
     assert shlex.split(told) == [*kept, "--resume", "auto", "--out", "my runs"]
 
 
@@ -102,4 +102,4 @@ def test_the_command_that_goes_on(words, program, kept, monkeypatch):
     ("duoln.__main__", ["duoln"]), ("duoln.examples.mnist", ["python", "-m", "duoln.examples.mnist"])])
 def test_the_command_that_goes_on_with_a_module(module, program, monkeypatch):
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", SimpleNamespace(name=module))
-    assert shlex.split(going_on.resume_command(["run", "line"], None)) == [*program, "run", "line", "--resume", "auto"]
+    assert shlex.split(planned.resume_command(["run", "line"], None)) == [*program, "run", "line", "--resume", "auto"]

@@ -4,7 +4,7 @@ import socket
 import threading
 
 from duoln.distributed.meeting import Meeting, meet
-from duoln.distributed.place import Place
+from duoln.distributed.rank_info import RankInfo
 
 TOKEN = b"the secret of one run of the tests"
 
@@ -14,11 +14,11 @@ def free_port(host="127.0.0.1"):
         return s.getsockname()[1]
 
 
-def places(size, token=TOKEN, host="127.0.0.1"):
-    """A place for each rank, at a socket that listens already."""
+def rank_infos(size, token=TOKEN, host="127.0.0.1"):
+    """The info of each rank, with a socket that listens already."""
     listener = socket.create_server((host, 0), backlog=size + 16)
     port = listener.getsockname()[1]
-    return [Place(k, size, host, port, token, listener=listener.detach() if k == 0 else None) for k in range(size)]
+    return [RankInfo(k, size, host, port, token, listener=listener.detach() if k == 0 else None) for k in range(size)]
 
 
 def close(results):
@@ -47,5 +47,5 @@ def in_threads(*works):
 
 
 def meet_all(where, tell=lambda sentence: None, seconds=30.0, library="mlx"):
-    """`meet` for each of the places, side by side."""
+    """`meet` for each of the rank_infos, side by side."""
     return in_threads(*(lambda p=p: meet(p, library, tell, seconds) for p in where))

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import stand_in_cupy
 from groups import Together
-from meetings import TOKEN, close, in_threads, meet_all, places
+from meetings import TOKEN, close, in_threads, meet_all, rank_infos
 
 import duoln.backends.numpy
-from duoln.distributed import group
+from duoln.distributed import joining
 from duoln.distributed.joining import check_members
 from duoln.distributed.meeting import meet
 from duoln.errors import RankError, UsageError
@@ -24,14 +24,14 @@ needs_ring = pytest.mark.skipif(sys.platform == "win32", reason="MLX's ring runs
 
 def test_a_library_without_an_engine_is_told():
     with pytest.raises(UsageError, match="expected a backend of mlx, cupy, found numpy"):
-        group.join("numpy", None)
+        joining.connect("numpy", None)
 
 
 # Who is in the group ----------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_group_of_those_who_have_met_passes(size):
-    threads, met = Together(size), meet_all(places(size))
+    threads, met = Together(size), meet_all(rank_infos(size))
     assert in_threads(*(lambda m=m: check_members(threads.member(m.rank), duoln.backends.numpy.create(), m)
                         for m in met)) == [None] * size
     close(met)
@@ -39,7 +39,7 @@ def test_a_group_of_those_who_have_met_passes(size):
 
 def test_a_group_with_somebody_else_ends_on_every_rank():
     """The engine has connected a stranger in the place of rank 1; the stranger gives wrong numbers."""
-    threads, met = Together(3), meet_all(places(3))
+    threads, met = Together(3), meet_all(rank_infos(3))
 
     def stranger(x):
         return threads.member(1).all_sum(np.arange(32, dtype=np.float32))
@@ -53,7 +53,7 @@ def test_a_group_with_somebody_else_ends_on_every_rank():
 def test_what_a_rank_proves_with_is_new_in_every_run():
     seen = []
     for _ in range(2):
-        threads, met = Together(2), meet_all(places(2))
+        threads, met = Together(2), meet_all(rank_infos(2))
 
         def kept(x, k, threads=threads):
             seen.append(x.tobytes())
@@ -71,12 +71,12 @@ SECOND_RANK = """
 import sys
 from duoln import runtime
 from duoln.distributed import joining
-from duoln.distributed.place import Place
+from duoln.distributed.rank_info import RankInfo
 from duoln.errors import DuolnError
 
 joining.ENGINE_SECONDS = float(sys.argv[2])
 try:
-    joining.join_ranks(Place(1, 2, "127.0.0.1", int(sys.argv[1]), sys.stdin.buffer.read()), runtime.backend("mlx"), print)
+    joining.join_ranks(RankInfo(1, 2, "127.0.0.1", int(sys.argv[1]), sys.stdin.buffer.read()), runtime.backend("mlx"), print)
 except DuolnError as error:
     sys.exit(f"told: {error}")
 """
@@ -88,7 +88,7 @@ except DuolnError as error:
     ("2", b"", "rank 1: the engine of mlx did not connect all 2 ranks within 2 s"),
     ("60", b"\x07" * 4096, "told: [ranks] the engine has connected a process that does not know this run's token")])
 def test_a_stranger_who_takes_the_place_of_rank_0_in_the_ring_gets_no_weights(seconds, sends, message):
-    first, _ = places(2)
+    first, _ = rank_infos(2)
     second = subprocess.Popen([sys.executable, "-c", SECOND_RANK, str(first.port), seconds], stdin=subprocess.PIPE,
                               stderr=subprocess.PIPE)
     second.stdin.write(TOKEN)
@@ -172,8 +172,8 @@ def nccl(monkeypatch):
 
 
 def test_nccl_adds_over_those_who_have_met_and_its_id_goes_through_the_meeting(nccl):
-    met = meet_all(places(2))
-    members = in_threads(*(lambda m=m: group.join("cupy", m) for m in met))
+    met = meet_all(rank_infos(2))
+    members = in_threads(*(lambda m=m: joining.connect("cupy", m) for m in met))
     close(met)
     assert sorted(nccl.calls) == [(2, ID, 0), (2, ID, 1)]
     for dtype in ("float32", "int32"):
@@ -192,11 +192,11 @@ def test_nccl_adds_over_those_who_have_met_and_its_id_goes_through_the_meeting(n
 
 
 def test_nccl_that_cannot_start_is_told(nccl):
-    met = meet_all(places(2))
+    met = meet_all(rank_infos(2))
     nccl.lost.add("start")
-    errors = in_threads(*(lambda m=m: group.join("cupy", m) for m in met))
+    errors = in_threads(*(lambda m=m: joining.connect("cupy", m) for m in met))
     assert all("cannot reach the others: NCCL_ERROR_SYSTEM_ERROR; NCCL wants one GPU a rank" in str(e) for e in errors)
     nccl.cupy.cuda.nccl.available = False
     with pytest.raises(RankError, match="NCCL is not installed; pip install nvidia-nccl-cu12"):
-        group.join("cupy", met[0])
+        joining.connect("cupy", met[0])
     close(met)

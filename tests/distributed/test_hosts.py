@@ -15,7 +15,7 @@ from conftest import PATIENCE
 from meetings import free_port
 from running import command, losses, run_here, without_pictures
 
-from duoln.distributed.place import LAUNCHERS
+from duoln.distributed.rank_info import LAUNCHERS
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="MLX's ring runs under Linux and macOS")
 

@@ -9,11 +9,11 @@ import time
 from dataclasses import replace
 
 import pytest
-from meetings import TOKEN, close, free_port, in_threads, meet_all, places
+from meetings import TOKEN, close, free_port, in_threads, meet_all, rank_infos
 
 from duoln.distributed import meeting as meeting_module
-from duoln.distributed.meeting import Channel, Stranger, _introduce, _welcome, meet
-from duoln.distributed.place import Place
+from duoln.distributed.meeting import AuthenticationError, Channel, _introduce, _welcome, meet
+from duoln.distributed.rank_info import RankInfo
 from duoln.errors import RankError, UsageError
 
 FOREVER = time.monotonic() + 3600
@@ -21,7 +21,7 @@ FOREVER = time.monotonic() + 3600
 
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_ranks_that_know_the_token_meet_and_exchange_values(size):
-    met = meet_all(places(size))
+    met = meet_all(rank_infos(size))
     assert [(m.rank, m.size, m.host) for m in met] == [(k, size, "127.0.0.1") for k in range(size)]
     for round_name in ("a", "b"):
         values = in_threads(*(lambda m=m, name=round_name: m.gather({"of": m.rank, "in": name}) for m in met))
@@ -32,7 +32,7 @@ def test_ranks_that_know_the_token_meet_and_exchange_values(size):
 
 def test_rank_0_hears_one_after_another_where_there_are_no_threads(monkeypatch):
     monkeypatch.setattr(meeting_module, "start_thread", lambda work, daemon: None)
-    close(meet_all(places(3)))
+    close(meet_all(rank_infos(3)))
 
 
 def silent(connection):
@@ -44,7 +44,7 @@ def garbage(connection):
 
 
 def wrong_token(connection):
-    with pytest.raises((OSError, Stranger)):
+    with pytest.raises((OSError, AuthenticationError)):
         _introduce(connection, b"another secret of some length", FOREVER)
 
 
@@ -61,7 +61,7 @@ def cut_off(connection):
 @pytest.mark.parametrize("stranger", [silent, garbage, wrong_token, sent_back, cut_off])
 def test_a_stranger_who_comes_first_is_refused_and_the_ranks_meet(stranger, monkeypatch):
     monkeypatch.setattr(meeting_module, "PROOF_SECONDS", 0.5)
-    where, told = places(2), []
+    where, told = rank_infos(2), []
     with socket.create_connection((where[0].host, where[0].port)) as connection:
         heard = threading.Event()
 
@@ -89,9 +89,9 @@ def test_a_stranger_who_comes_first_is_refused_and_the_ranks_meet(stranger, monk
 
 
 def test_more_strangers_than_are_heard_at_once_only_delay_the_ranks(monkeypatch):
-    monkeypatch.setattr(meeting_module, "MOST_STRANGERS", 1)
+    monkeypatch.setattr(meeting_module, "MOST_HANDSHAKES", 1)
     monkeypatch.setattr(meeting_module, "PROOF_SECONDS", 0.3)
-    where = places(2)
+    where = rank_infos(2)
     with contextlib.ExitStack() as strangers:
         for _ in range(8):
             strangers.enter_context(socket.create_connection((where[0].host, where[0].port)))
@@ -101,7 +101,7 @@ def test_more_strangers_than_are_heard_at_once_only_delay_the_ranks(monkeypatch)
 
 
 def test_strangers_who_say_nothing_do_not_delay_the_ranks():
-    where = places(2)
+    where = rank_infos(2)
     with contextlib.ExitStack() as strangers:
         for _ in range(8):
             strangers.enter_context(socket.create_connection((where[0].host, where[0].port)))
@@ -111,7 +111,7 @@ def test_strangers_who_say_nothing_do_not_delay_the_ranks():
 
 
 def test_a_rank_with_another_token_is_told_and_rank_0_tells_who_is_missing():
-    first, second = places(2)
+    first, second = rank_infos(2)
     told = []
     results = in_threads(lambda: meet(first, "mlx", told.append, 1.0),
                          lambda: meet(replace(second, token=b"another secret of some length"), "mlx", told.append, 1.0))
@@ -123,7 +123,7 @@ def test_a_rank_with_another_token_is_told_and_rank_0_tells_who_is_missing():
 
 def test_who_listens_in_the_place_of_rank_0_learns_nothing():
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        place = Place(1, 2, "127.0.0.1", listener.getsockname()[1], TOKEN)
+        info = RankInfo(1, 2, "127.0.0.1", listener.getsockname()[1], TOKEN)
         heard = []
 
         def pretend():
@@ -134,7 +134,7 @@ def test_who_listens_in_the_place_of_rank_0_learns_nothing():
                 connection.sendall(heard[0][32:])  # its own proof, sent back
                 heard.append(connection.recv(4096))
 
-        [error, _] = in_threads(lambda: meet(place, "mlx", print, 5.0), pretend)
+        [error, _] = in_threads(lambda: meet(info, "mlx", print, 5.0), pretend)
     assert isinstance(error, RankError) and "it does not know this run's token" in str(error)
     assert len(heard[0]) == 64 and heard[1] == b"" and TOKEN not in heard[0]
 
@@ -144,7 +144,7 @@ def test_who_listens_in_the_place_of_rank_0_learns_nothing():
     ({"rank": 0}, "mlx", None),
     ({}, "cupy", "expected one backend on all ranks, found mlx on rank 0 and cupy on rank 1")])
 def test_ranks_that_were_told_different_things_say_so_on_both_sides(change, library, message):
-    first, second = places(2)
+    first, second = rank_infos(2)
     if message is None:  # a second rank 0 finds the place taken
         first = socket.socket(fileno=first.listener)
         with pytest.raises(RankError, match="rank 0 cannot listen at 127"):
@@ -157,7 +157,7 @@ def test_ranks_that_were_told_different_things_say_so_on_both_sides(change, libr
 
 
 def test_two_processes_of_one_number_are_told():
-    first, second, _ = places(3)
+    first, second, _ = rank_infos(3)
     results = meet_all([first, second, second], seconds=5.0)
     assert isinstance(results[0], UsageError) and "found two that are rank 1" in str(results[0])
     close(results)
@@ -165,21 +165,21 @@ def test_two_processes_of_one_number_are_told():
 
 def test_nobody_there_is_an_error_within_the_time_limit():
     with pytest.raises(RankError, match="rank 1 cannot reach rank 0 at 127"):
-        meet(Place(1, 2, "127.0.0.1", free_port(), TOKEN), "mlx", print, 0.2)
+        meet(RankInfo(1, 2, "127.0.0.1", free_port(), TOKEN), "mlx", print, 0.2)
 
 
 def test_a_long_wait_is_told_once(monkeypatch):
     monkeypatch.setattr(meeting_module, "SILENT_SECONDS", 0.0)
     told = []
     with pytest.raises(RankError):
-        meet(Place(1, 2, "127.0.0.1", free_port(), TOKEN), "mlx", told.append, 0.2)
+        meet(RankInfo(1, 2, "127.0.0.1", free_port(), TOKEN), "mlx", told.append, 0.2)
     with pytest.raises(RankError):
-        meet(places(3)[0], "mlx", told.append, 0.2)
+        meet(rank_infos(3)[0], "mlx", told.append, 0.2)
     assert len(told) == 2 and "rank 1 cannot reach rank 0 at 127" in told[0] and "which is 127.0.0.1 here, for rank 1, 2, for" in told[1]
 
 
 def test_a_rank_that_goes_before_training_is_named():
-    met = meet_all(places(3))
+    met = meet_all(rank_infos(3))
     met[2].close()
     results = in_threads(lambda: met[0].gather(0), lambda: met[1].gather(1))
     assert "rank 0 lost rank 2 before training" in str(results[0])
@@ -217,7 +217,7 @@ def test_a_message_that_was_changed_is_refused(attack, message, ends):
     sent = frame(first_socket)
     assert json.loads(sent[36:]) == {"ports": [1, 2]}
     member_socket.sendall(attack(sent))
-    with pytest.raises(Stranger, match=message):
+    with pytest.raises(AuthenticationError, match=message):
         first.receive()
 
 
@@ -226,9 +226,9 @@ def test_a_message_that_comes_again_or_comes_back_is_refused(ends):
     member.send("once")
     sent = frame(first_socket)
     first_socket.sendall(sent)
-    with pytest.raises(Stranger, match="changed under way"):
+    with pytest.raises(AuthenticationError, match="changed under way"):
         member.receive()  # its own
     member_socket.sendall(sent * 2)
     assert first.receive() == "once"
-    with pytest.raises(Stranger, match="changed under way"):
+    with pytest.raises(AuthenticationError, match="changed under way"):
         first.receive()

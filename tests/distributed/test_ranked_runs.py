@@ -13,7 +13,7 @@ from processes import wait_until_gone
 from running import FEW, STEPS, Started, losses, run, run_here, states, without_pictures
 
 from duoln.cli import main
-from duoln.distributed.place import LAUNCHERS
+from duoln.distributed.rank_info import LAUNCHERS
 
 needs_ring = pytest.mark.skipif(sys.platform == "win32", reason="MLX's ring runs under Linux and macOS")
 

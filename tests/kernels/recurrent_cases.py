@@ -6,11 +6,9 @@ from ops.test_rnn import Problem
 
 from duoln import ops
 from duoln.kernels import native
+from duoln.kernels.recurrent.cells import FUSED
 
-VARIANTS = {"rnn": ("none", "layer"), "lstm": ("none", "layer", "layer-cell", "layer-theano"),
-            "gru": ("none", "layer", "layer-theano")}
-CASES = [(cell, norm) for cell, norms in VARIANTS.items() for norm in norms]
-WALKS = [*CASES, pytest.param("lstm", "layer", marks=pytest.mark.inputs_before_the_walk,
+WALKS = [*FUSED, pytest.param("lstm", "layer", marks=pytest.mark.inputs_before_the_walk,
                               id="lstm-layer, inputs before the walk")]
 """The same, and once more the LSTM of `layer`, with the product of few inputs made before its walk."""
 COMPILED, PLAIN = "compiled walk", "fused steps"

@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 import stand_in_cupy
 from conftest import GPU, STAND_IN
-from device_rules import zeros
 from h100 import H100, with_clusters
+from zeros import zeros
 
 from duoln import ops
 from duoln.errors import KernelError
 from duoln.kernels.recurrent import cluster_plan
 from duoln.kernels.recurrent.cases import recurrent
-from duoln.kernels.recurrent.cluster_plan import CELLS, CLUSTERS, Device, plan
+from duoln.kernels.recurrent.cells import FUSED
+from duoln.kernels.recurrent.cluster_plan import CLUSTERS, Device, plan
 from duoln.testing import selftest
 
 pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="kernels run on the CPU under Linux only"),
@@ -46,7 +47,7 @@ def on_clusters(gpu, monkeypatch):
 
 def _cases(shapes):
     return [pytest.param(recurrent(cell, norm, sizes, **kind), cluster, id=f"{cell} {norm} {sizes} by {cluster}, {k}")
-            for cell, norm in CELLS for sizes, cluster in shapes for k, kind in enumerate(KINDS)]
+            for cell, norm in FUSED for sizes, cluster in shapes for k, kind in enumerate(KINDS)]
 
 
 LARGEST = _cases([((2, 2, 2, 48), 16)])[4:6]
@@ -93,7 +94,7 @@ def test_a_large_mean_of_the_cell(on_clusters):
 
 # Launches ---------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("cell", "norm"), CELLS)
+@pytest.mark.parametrize(("cell", "norm"), FUSED)
 def test_launches_of_a_sequence(cell, norm, on_clusters, monkeypatch):
     from duoln.system import cublas
 
@@ -118,7 +119,7 @@ def test_launches_of_a_sequence(cell, norm, on_clusters, monkeypatch):
 # Plans ------------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-@pytest.mark.parametrize(("cell", "norm"), CELLS)
+@pytest.mark.parametrize(("cell", "norm"), FUSED)
 @pytest.mark.parametrize("device", [H100, RTX_5090])
 def test_plans_fit_the_device(cell, norm, direction, device):
     for hidden in (1, 2, 9, 31, 33, 64, 100, 128, 240, 256, 257, 300, 400, 512, 640, 1024):

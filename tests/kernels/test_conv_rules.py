@@ -1,4 +1,4 @@
-"""The rules of `conv2d`, compiled and plain, against the composed one: odd sizes, borders, strides, views."""
+"""The compiled rule of `conv2d` against the composed one: odd sizes, borders, strides, views."""
 
 import numpy as np
 import pytest
@@ -11,12 +11,11 @@ from duoln.kernels import native
 from duoln.kernels.conv import mlx as mlx_conv
 from duoln.testing import check_rule
 
-RULES = [pytest.param("compiled", marks=pytest.mark.skipif(native.reason() is not None, reason="nothing is compiled here")),
-         "image by image"]
+NEEDS_COMPILER = pytest.mark.skipif(native.reason() is not None, reason="nothing is compiled here")
 
 
-def _rule(name):
-    return runtime.backend("numpy") and next(r for r in ops.conv2d.rules("numpy") if r.name == name)
+def _rule():
+    return runtime.backend("numpy") and next(r for r in ops.conv2d.rules("numpy") if r.name == "compiled")
 
 
 CONVOLUTIONS = [((1, 1, 1, 1), (1, 1, 1, 1), 0), ((2, 6, 7, 3), (3, 3, 3, 4), 1), ((5, 5, 4, 2), (3, 2, 2, 3), 0),
@@ -30,22 +29,22 @@ LARGE = [((2, 19, 32, 40), (3, 3, 40, 37), 1), ((3, 7, 6, 200), (3, 3, 200, 5), 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("stride", [1, 2, 3])
 @pytest.mark.parametrize(("x", "weight", "padding"), CONVOLUTIONS, ids=str)
-@pytest.mark.parametrize("rule", RULES)
-def test_conv2d(rule, x, weight, padding, stride, dtype, rng, numpy_backend):
+@NEEDS_COMPILER
+def test_conv2d(x, weight, padding, stride, dtype, rng, numpy_backend):
     arrays = [rng.standard_normal(shape).astype(dtype) for shape in (x, weight)]
-    check_rule(ops.conv2d, _rule(rule), arrays, numpy_backend, {"stride": stride, "padding": padding},
+    check_rule(ops.conv2d, _rule(), arrays, numpy_backend, {"stride": stride, "padding": padding},
                length=max(int(np.prod(weight[:3])), x[0] * x[1] * x[2]))
 
 
 @pytest.mark.parametrize(("x", "weight", "padding"), LARGE, ids=str)
-@pytest.mark.parametrize("rule", RULES)
-def test_conv2d_in_bands_and_panels(rule, x, weight, padding, rng, numpy_backend):
+@NEEDS_COMPILER
+def test_conv2d_in_bands_and_panels(x, weight, padding, rng, numpy_backend):
     arrays = [rng.standard_normal(shape).astype(np.float32) for shape in (x, weight)]
-    check_rule(ops.conv2d, _rule(rule), arrays, numpy_backend, {"stride": 1, "padding": padding}, length=4000)
+    check_rule(ops.conv2d, _rule(), arrays, numpy_backend, {"stride": 1, "padding": padding}, length=4000)
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_conv2d_is_as_exact_as_a_sum_in_float32(rule, rng, numpy_backend):
+@NEEDS_COMPILER
+def test_conv2d_is_as_exact_as_a_sum_in_float32(rng, numpy_backend):
     x, weight = (rng.standard_normal(shape) for shape in ((4, 32, 32, 16), (3, 3, 16, 16)))
     gout = rng.standard_normal(x.shape)
 
@@ -53,15 +52,15 @@ def test_conv2d_is_as_exact_as_a_sum_in_float32(rule, rng, numpy_backend):
         y, saved = rule.forward(numpy_backend, x.astype(dtype), weight.astype(dtype), 1, 1)
         return y, *rule.vjp(numpy_backend, saved, gout.astype(dtype), (True, True))
 
-    for mine, exact, terms in zip(results(_rule(rule), "float32"), results(_rule("image by image"), "float64"),
+    for mine, exact, terms in zip(results(_rule(), "float32"), results(ops.conv2d.rules("numpy")[-1], "float64"),
                                   (144, 144, 4096), strict=True):
         assert np.abs(mine - exact).max() <= np.finfo(np.float32).eps * np.sqrt(terms) * np.abs(exact).max()
 
 
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize(("stride", "padding"), [(1, 0), (1, 1), (2, 1), (3, 2)])
-@pytest.mark.parametrize("rule", RULES)
-def test_a_weight_that_is_not_finite_reaches_the_pixels_that_met_it(rule, stride, padding, bad, rng, numpy_backend):
+@NEEDS_COMPILER
+def test_a_weight_that_is_not_finite_reaches_the_pixels_that_met_it(stride, padding, bad, rng, numpy_backend):
     x, weight = (rng.standard_normal(shape).astype(np.float32) for shape in ((2, 7, 8, 3), (3, 3, 3, 4)))
     weight[0, 1, 2, 3] = bad
 
@@ -70,17 +69,17 @@ def test_a_weight_that_is_not_finite_reaches_the_pixels_that_met_it(rule, stride
         return rule.vjp(numpy_backend, saved, np.ones_like(y), (True, True))
 
     with np.errstate(all="ignore"):
-        mine, composed = gradients(_rule(rule)), gradients(ops.conv2d.rules("numpy")[-1])
+        mine, composed = gradients(_rule()), gradients(ops.conv2d.rules("numpy")[-1])
     assert np.isfinite(composed[0]).any() and not np.isfinite(composed[0]).all()
     for got, expected in zip(mine, composed, strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_conv2d_of_views(rule, rng, numpy_backend):
+@NEEDS_COMPILER
+def test_conv2d_of_views(rng, numpy_backend):
     x = rng.standard_normal((3, 12, 6, 8)).astype(np.float32)[:, ::2, ::-1, ::2]
     weight = rng.standard_normal((5, 3, 3, 4)).astype(np.float32).transpose(1, 2, 3, 0)
-    check_rule(ops.conv2d, _rule(rule), [x, weight], numpy_backend, {"stride": 1, "padding": 1}, length=100)
+    check_rule(ops.conv2d, _rule(), [x, weight], numpy_backend, {"stride": 1, "padding": 1}, length=100)
 
 
 @pytest.mark.parametrize("make", [lambda flat: flat.reshape(2, 5, 5)[..., None],
@@ -97,9 +96,9 @@ def test_conv2d_of_axes_of_length_1(make, numpy_backend):
     np.testing.assert_array_equal(gradient.numpy()[:, :, 0, 0], met)
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_conv2d_without_values_is_left_to_the_composed_rule(rule, numpy_backend):
-    supports, x, w = _rule(rule).supports, np.ones((2, 4, 4, 3), np.float32), np.ones((3, 3, 3, 5), np.float32)
+@NEEDS_COMPILER
+def test_conv2d_without_values_is_left_to_the_composed_rule(numpy_backend):
+    supports, x, w = _rule().supports, np.ones((2, 4, 4, 3), np.float32), np.ones((3, 3, 3, 5), np.float32)
     assert supports(numpy_backend, x, w, stride=2, padding=0) is None
     assert "no values" in supports(numpy_backend, x[:0], w, stride=1, padding=0)
     assert "no values" in supports(numpy_backend, x, w[..., :0], stride=1, padding=0)

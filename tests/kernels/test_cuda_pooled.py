@@ -38,7 +38,7 @@ def _gradients(norm, backend, dtype, used=("h", "c")):
 @pytest.mark.parametrize("at_once", [1, 2, 3, 100], ids=lambda n: f"{n} at once")
 @pytest.mark.parametrize("norm", ["none", "layer", "layer-cell", "layer-theano"])
 def test_many_time_steps_in_one_launch(norm, at_once, gpu, monkeypatch):
-    from duoln.kernels.lstm import cupy as rules
+    from duoln.kernels.recurrent import cupy as rules
 
     monkeypatch.setattr(rules, "_POOLED_VALUES", at_once * ROWS * 4 * HIDDEN)
     ours, exact = _gradients(norm, gpu, np.float32), _gradients(norm, runtime.backend("numpy"), np.float64)

@@ -7,15 +7,17 @@ from math import ceil, prod
 
 import pytest
 from conftest import GPU, STAND_IN
-from device_rules import rules, zeros
+from device_rules import rules
 from h100 import H100, MULTIPROCESSORS, use_h100
+from zeros import zeros
 
 from duoln.kernels.norm import Norm
 from duoln.kernels.norm import plan as of_norms
 from duoln.kernels.norm.cases import NORMS
 from duoln.kernels.recurrent import plan as of_cells
 from duoln.kernels.recurrent.cases import LONG
-from duoln.kernels.recurrent.cluster_plan import CELLS, plan
+from duoln.kernels.recurrent.cells import FUSED
+from duoln.kernels.recurrent.cluster_plan import plan
 from duoln.kernels.registry import STORED, every_case
 from duoln.kernels.settings import every_setting
 from duoln.testing import selftest
@@ -62,7 +64,7 @@ def test_the_net_has_every_rule_for_gpus(backend, gpu):
 
 def _walks():
     """The cases that a walk takes."""
-    return [case for case in every_case(gpu=True) if (case.op, case.attrs.get("norm")) in CELLS and case.stored == "float32"]
+    return [case for case in every_case(gpu=True) if (case.op, case.attrs.get("norm")) in FUSED and case.stored == "float32"]
 
 
 def _layouts(cell, norm, batch, hidden):
@@ -73,7 +75,7 @@ def _layouts(cell, norm, batch, hidden):
 
 def test_walks_have_every_layout_of_common_sizes():
     layouts = {layout for case in _walks() for layout in _layouts(case.op, case.attrs["norm"], case.sizes[1], case.sizes[3])}
-    common = {layout for (cell, norm), (batch, hidden) in product(CELLS, COMMON) for layout in _layouts(cell, norm, batch, hidden)}
+    common = {layout for (cell, norm), (batch, hidden) in product(FUSED, COMMON) for layout in _layouts(cell, norm, batch, hidden)}
     assert len(common) > 19 and common - layouts == set()
     assert {cluster for cluster, _, _ in layouts} == {1, 2, 4, 8, 16} and {rows for _, rows, _ in layouts} == {1, 2, 4, 8}
 
@@ -90,7 +92,7 @@ def test_every_variant_is_masked_and_reversed_in_clusters():
         variant = case.op, case.attrs["norm"]
         if all(cluster > 1 for cluster, _, _ in _layouts(*variant, case.sizes[1], case.sizes[3])):
             kinds[variant].add(("masked" in case.label, case.attrs["reverse"]))
-    assert all({(False, False), (True, False), (True, True)} <= kinds[variant] for variant in CELLS)
+    assert all({(False, False), (True, False), (True, True)} <= kinds[variant] for variant in FUSED)
 
 
 def _plan(case):
@@ -122,10 +124,10 @@ def test_every_setting_runs():
             ran.add(("norm/wide.cu" if p.wide else "norm/norm.cu", *sorted(p.macros.items())))
         elif case.op in ("lstm", "gru", "rnn", "lstm_cell"):
             cell, hidden = case.op.partition("_")[0], case.sizes[-1]
-            p = of_cells.plan(hidden, of_cells.RNN_WIDE if cell == "rnn" else of_cells.WIDE)
+            p = of_cells.plan(hidden, cell)
             macros = {**p.macros(**of_cells.norm_macros(cell, case.attrs["norm"])), **storage}
-            ran.add((f"{cell}/{'wide' if p == of_cells.WIDE else cell}.cu", *sorted(macros.items())))
-    wanted = {(file, *sorted(macros.items())) for file, macros in every_setting() if file.partition("/")[0] in ("norm", "lstm", "gru", "rnn")}
+            ran.add((of_cells.wide_file(cell) if hidden > of_cells.MOST_KEPT else f"recurrent/{cell}/{cell}.cu", *sorted(macros.items())))
+    wanted = {(file, *sorted(macros.items())) for file, macros in every_setting() if file.startswith(("norm/", *(f"recurrent/{cell}/" for cell in ("lstm", "gru", "rnn"))))}
     assert len(wanted) > 300 and wanted - ran == set()
 
 

@@ -19,7 +19,7 @@ def _rule(name):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("shape", [(65536,), (65537,), (3, 5, 9001), (2049, 1025)], ids=str)  # the last one goes past the caches
+@pytest.mark.parametrize("shape", [(65536,), (65537,), (3, 5, 9001), (2049, 1025)], ids=str)  # the last one has streaming stores
 @pytest.mark.parametrize("name", OPERATORS)
 def test_value_and_gradients_are_those_of_numpy(name, shape, dtype, rng, numpy_backend):
     x, y, gout = (rng.standard_normal(shape).astype(dtype) for _ in range(3))
@@ -79,7 +79,7 @@ def _arrays(rng, shape, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("shape", [(4096,), (4097,), (3, 5, 1001), (67, 1023), (2049, 1025)], ids=str)  # the last one goes past the caches
+@pytest.mark.parametrize("shape", [(4096,), (4097,), (3, 5, 1001), (67, 1023), (2049, 1025)], ids=str)  # the last one has streaming stores
 def test_where_is_that_of_numpy(shape, dtype, rule, rng, numpy_backend):
     condition, x, y = _arrays(rng, shape, dtype)
     gout = rng.standard_normal(shape).astype(dtype)

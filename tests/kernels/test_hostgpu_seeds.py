@@ -4,7 +4,8 @@ import sys
 
 import pytest
 from conftest import GPU, STAND_IN, get_backend
-from device_rules import cases, rules, values
+from device_rules import cases, rules
+from zeros import values
 
 from duoln.kernels.recurrent.plan import MOST_KEPT
 from duoln.testing import selftest

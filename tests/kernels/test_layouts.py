@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import windowed_conv
 from conftest import GPU, STAND_IN, get_backend
 from device_rules import rules
 from layout_table import Tally, layout_cases, long_layout_cases
@@ -11,7 +12,6 @@ from numpy.lib.stride_tricks import as_strided
 from duoln import ops
 from duoln.core import Rule
 from duoln.kernels import native
-from duoln.kernels.conv import numpy as conv
 from duoln.kernels.registry import Case, every_rule
 
 FUSED = sorted({op.name for op, _ in every_rule(get_backend("numpy"))})
@@ -51,9 +51,8 @@ def _steps_of_any_axis(padded, kernel, axes):
 
 
 def test_a_rule_that_trusts_the_stride_of_an_axis_of_length_1_is_found(numpy_backend, monkeypatch):
-    plain = [rule for rule in ops.conv2d.rules("numpy") if rule.name != "compiled"]
-    monkeypatch.setattr(ops.conv2d, "rules", lambda name: plain)
-    monkeypatch.setattr(conv, "sliding_window_view", _steps_of_any_axis)
+    monkeypatch.setitem(ops.conv2d._rules, "numpy", [windowed_conv.RULE])
+    monkeypatch.setattr(windowed_conv, "sliding_window_view", _steps_of_any_axis)
     with pytest.raises(AssertionError, match=r"conv2d.*'image by image'"):
         Tally().run([proof for proof in _of("conv2d") if proof.inputs[0].shape[-1] == 1], numpy_backend)
 

@@ -16,7 +16,8 @@ mx = pytest.importorskip("mlx.core", reason="MLX is not for this platform")
 cindex = pytest.importorskip("clang.cindex", reason="libclang is a test dependency on Linux")
 
 import stand_in_metal
-from device_rules import cases, zeros
+from device_rules import cases
+from zeros import zeros
 
 from duoln.errors import KernelError
 from duoln.kernels import metal, source
@@ -111,11 +112,11 @@ def test_small_arrays_are_in_constant_memory():
                     for sizes in ("T1 B1 in1 H1", "T1 B3 in2 H600"))
     assert "const constant float* h_proj" in small and "const device float* h_proj" in large
     assert "const constant float& eps" in small and "const constant int* h_shape" in small
-    assert source.metal("gru/gru_forward.metal")[1] in large
+    assert source.metal("recurrent/gru/gru_forward.metal")[1] in large
 
 
 def test_no_threadgroup_is_larger_than_any_pipeline_allows():
-    kernel = metal.Kernel("gru/gru_forward.metal", "h: float32[2]")
+    kernel = metal.Kernel("recurrent/gru/gru_forward.metal", "h: float32[2]")
     with pytest.raises(KernelError, match=r"\[gru_forward\] expected at most 512 threads, found 1024"):
         kernel(1, 1024, (None,), {}, {})
     assert max(threads for threads, _ in METAL_LADDER) <= metal.MOST_THREADS

@@ -143,8 +143,8 @@ def test_what_a_killed_process_left_is_removed(cache, tmp_path):
 
 
 @pytest.mark.parametrize(("file", "company"), [
-    ("norm/norm.cpp", ["adam"]), ("lstm/lstm.cpp", ["adam", "norm"]),
-    ("attention/attention.cpp", ["adam", "linear_cross_entropy", "norm"]), ("lstm/cell.cpp", ["adam", "norm"]),
+    ("norm/norm.cpp", ["adam"]), ("recurrent/lstm/lstm.cpp", ["adam", "norm"]),
+    ("attention/attention.cpp", ["adam", "linear_cross_entropy", "norm"]), ("recurrent/lstm/cell.cpp", ["adam", "norm"]),
     ("batch_norm/batch_norm.cpp", ["adam", "norm"]),
     ("conv/conv.cpp", ["adam", "add", "batch_norm", "max_pool", "norm"]),
     ("add/add.cpp", ["adam", "norm"]),
@@ -157,7 +157,7 @@ def test_what_a_task_needs_is_compiled_together(file, company, tmp_path, monkeyp
         return {each: "no room on this ship" for each in files}
 
     names = ("adam", "add", "attention", "batch_norm", "conv", "gru", "linear_cross_entropy", "lstm", "max_pool", "norm")
-    others = ["lstm/cell.cpp", "/plugin/a.cpp", "/plugin/b.cpp", "/other/c.cpp"]
+    others = ["recurrent/lstm/cell.cpp", "/plugin/a.cpp", "/plugin/b.cpp", "/other/c.cpp"]
     monkeypatch.setattr(loading, "_state", loading._State())
     monkeypatch.setattr(storage, "sources", lambda: [*(f"{name}/{name}.cpp" for name in names), *others])
     monkeypatch.setattr(storage, "stored", lambda file, chosen: "it is not there")

@@ -54,7 +54,7 @@ def test_values_of_16_bits(file, macros, architecture):
 @pytest.mark.long
 @pytest.mark.parametrize(("architecture", "device"), [
     pytest.param(architecture, device, id=architecture) for architecture, device in WALK_DEVICES.items()])
-@pytest.mark.parametrize("file", sorted(f"{cell}/walk{end}.cu" for cell in ("lstm", "gru", "rnn") for end in ("", "_backward")))
+@pytest.mark.parametrize("file", sorted(f"recurrent/{cell}/walk{end}.cu" for cell in ("lstm", "gru", "rnn") for end in ("", "_backward")))
 def test_walks(file, architecture, device):
     _check(file, [walk.macros for walk in walks(device) if walk.file == file], architecture)
 
@@ -103,6 +103,6 @@ def test_how_many_blocks_a_multiprocessor_holds(architecture, threads, registers
 
 
 def test_an_error_names_the_header_and_the_line():
-    text = source.text("lstm/lstm.cu").replace("constexpr int WARP = 32;", "constexpr int WARP = thirty_two;")
+    text = source.text("recurrent/lstm/lstm.cu").replace("constexpr int WARP = 32;", "constexpr int WARP = thirty_two;")
     with pytest.raises(AssertionError, match=r"common\.cuh\(\d+\)"):
         nvrtc_logs.log(text, SMALL, "sm_90")

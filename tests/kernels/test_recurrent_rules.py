@@ -11,7 +11,6 @@ from ops.test_rnn import Problem
 from recurrent_cases import (
     COMPILED,
     PLAIN,
-    VARIANTS,
     WALKS,
     arguments_of,
     attributes,
@@ -26,9 +25,9 @@ from duoln import ops
 from duoln.core import composed_only
 from duoln.kernels import native
 from duoln.kernels.linear.few_rows import MOST_ROWS
-from duoln.kernels.recurrent.cases import KEPT
+from duoln.kernels.recurrent.cells import FUSED
 from duoln.kernels.recurrent.positions import FEW_INPUTS
-from duoln.ops.recurrent.variants import GATES
+from duoln.ops.recurrent.variants import CELLS
 from duoln.testing import check_rule
 
 BOTH, DTYPES = (False, True), ("float32", "float64")
@@ -55,7 +54,7 @@ def test_rule(name, cell, norm, sizes, rng, numpy_backend):
 @pytest.mark.parametrize(("cell", "norm"), WALKS)
 @NEEDS_COMPILER
 def test_one_time_step_of_few_rows_or_more(cell, norm, rng, numpy_backend):
-    """With few rows the weights are read as they lie; a unit that fills its vectors, or not; few inputs, and more."""
+    """With few rows the weights are read unpacked; a unit that fills its vectors, or not; few inputs, and more."""
     for (rows, inputs, hidden), reverse, dtype in every_second(
             ((1, 20, 16), (MOST_ROWS, 2, 5), (3, 20, 21), (MOST_ROWS + 1, 20, 16)), BOTH, DTYPES):
         arguments = make_arguments(cell, norm, rng, (1, rows, inputs, hidden), dtype)
@@ -127,7 +126,7 @@ def test_nothing_depends_on_padding(name, cell, norm, rng, numpy_backend):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("cell", VARIANTS)
+@pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("name", NAMES)
 def test_no_gradient_at_some_outputs(name, cell, rng, numpy_backend):
     """A loss on last states only gives no gradient to the outputs, and one on outputs none to the last states."""
@@ -151,6 +150,8 @@ def _floats(saved, skip):
         item = stack.pop()
         if isinstance(item, tuple | list):
             stack += item
+        elif isinstance(item, dict):
+            stack += item.values()
         elif isinstance(item, np.ndarray) and item.dtype.kind == "f" and id(item) not in seen:
             seen.add(id(item))
             total += 0 if any(a is not None and np.may_share_memory(a, item) for a in skip) else item.size
@@ -159,7 +160,7 @@ def _floats(saved, skip):
 
 @NEEDS_COMPILER
 @pytest.mark.parametrize(("cell", "norm", "n_in", "kept"), [
-    *((cell, norm, 20, kept) for (cell, norm), kept in KEPT.items()),
+    *((cell, norm, 20, row.kept) for (cell, norm), row in FUSED.items()),
     ("lstm", "layer", FEW_INPUTS, 6)])
 def test_memory_of_the_compiled_rules_for_the_gradient(cell, norm, n_in, kept, rng, numpy_backend):
     steps, batch, hidden = 40, 30, 16
@@ -181,7 +182,7 @@ def test_the_remaining_variants_are_left_to_the_composed_rule(name, cell, norm, 
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
 def test_an_infinite_gradient_that_is_limited_stays_finite(cell, hidden, rng, numpy_backend):
     """What fills up the last panel of units would make NaN of it at the next time step."""
-    gates, weights = GATES[cell], np.ones((3, 2, hidden), np.float32)
+    gates, weights = CELLS[cell].gates, np.ones((3, 2, hidden), np.float32)
     weights[2, 1, 0] = np.inf
     x, h, w_x, w_h, bias = (duoln.tensor((0.5 * rng.standard_normal(shape)).astype(np.float32), numpy_backend) for shape in (
         (3, 2, 4), (2, hidden), (4, gates * hidden), (hidden, gates * hidden), (gates * hidden,)))

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from recurrent_cases import (
     COMPILED,
-    VARIANTS,
     WALKS,
     attributes,
     fused_names,
@@ -20,7 +19,7 @@ from recurrent_cases import (
 
 from duoln.kernels import host, native, source
 from duoln.kernels.recurrent import positions
-from duoln.ops.recurrent.variants import GATES
+from duoln.ops.recurrent.variants import CELLS
 from duoln.testing.closeness import check_close, tolerance
 
 NEEDS_COMPILER = pytest.mark.skipif(native.reason() is not None, reason="nothing is compiled here")
@@ -58,7 +57,7 @@ SHARED = {"by units": (3, 12, 5, 300), "by rows": (3, 67, 5, 130)}
 def _bytes_with(monkeypatch, threads, cell, size, run):
     """The bytes of a run with so many threads, which the rule really asks for."""
     monkeypatch.setattr(host, "workers", lambda: threads)
-    weights = np.empty((size[3], GATES[cell] * size[3]), np.float32)
+    weights = np.empty((size[3], CELLS[cell].gates * size[3]), np.float32)
     asked, by_units = positions.threads(positions.Positions.of(*size[:2], None, False), weights)
     assert (asked, bool(by_units)) == (threads, size == SHARED["by units"] or weights.nbytes >= positions.WEIGHTS_READ_ONCE)
     return [a.tobytes() for a in run()]
@@ -109,7 +108,7 @@ def test_the_same_bits_a_hundred_times(cell, norm, size, threads, rng, numpy_bac
 @NEEDS_COMPILER
 @pytest.mark.parametrize("n_in", [positions.FEW_INPUTS, 20])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("cell", VARIANTS)
+@pytest.mark.parametrize("cell", CELLS)
 def test_rows_of_a_sequence_that_the_caches_do_not_hold(cell, dtype, n_in, threads, rng, numpy_backend):
     """They have the bits that they have among few rows."""
     size, few = (17, 72, n_in, 450), 32
@@ -187,7 +186,7 @@ def _calls_in_kernels(run):
 
 
 @NEEDS_COMPILER
-@pytest.mark.parametrize("cell", VARIANTS)
+@pytest.mark.parametrize("cell", CELLS)
 def test_the_calls_of_python_do_not_grow_with_the_sequence(cell, rng, numpy_backend):
     rule, attrs, calls = rule_of(cell, COMPILED), attributes(cell, "layer"), {}
     for steps in (5, 50):

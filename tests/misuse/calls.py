@@ -9,7 +9,7 @@ import numpy as np
 
 from duoln import ops
 from duoln.core.tensor import constant_tensor
-from duoln.ops.recurrent.variants import GATES, has_bias, norm_shapes
+from duoln.ops.recurrent.variants import CELLS, has_bias, norm_shapes
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def _of_floats(name: str, **attrs: tuple[Any, str]) -> Call:
 
 def _recurrent(name: str) -> Call:
     cell = name.partition("_")[0]
-    hidden, gates = 3, GATES[cell]
+    hidden, gates = 3, CELLS[cell].gates
     sequence = name == cell
     norms = {key: floats(*shape) for key, shape in norm_shapes(cell, "layer", hidden).items()}
     bias = floats(gates * hidden) if has_bias(cell, "layer") else None

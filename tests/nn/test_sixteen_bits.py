@@ -7,8 +7,8 @@ import duoln
 from duoln import nn, ops, tree
 from duoln.errors import DtypeError, UsageError
 from duoln.nn.population import is_statistic
+from duoln.runs.precision import stored_params
 from duoln.testing import check_error
-from duoln.training.precision import stored_params
 
 NARROW = ["float16", "bfloat16"]
 ROWS, IMAGE, STEPS = (6, 4), (6, 5, 5, 4), (5, 6, 4)

@@ -7,13 +7,13 @@ from conftest import every_second
 import duoln
 from duoln import nn, ops, tree
 from duoln.errors import DtypeError, ShapeError
-from duoln.ops.recurrent.variants import _PARAMETERS, NORMS
+from duoln.ops.recurrent.variants import CELLS
 from duoln.randomness import Stream
 from duoln.testing import check_error
 
 _CELLS = {"lstm": nn.LSTMCell, "gru": nn.GRUCell, "rnn": nn.RNNCell}
 # Recurrent batch norm takes its statistics over all rows, padding included: it is documented to.
-_VARIANTS = [(cell, norm) for cell in _CELLS for norm in NORMS if norm != "batch" and (cell, norm) in _PARAMETERS]
+_VARIANTS = [(cell, norm) for cell in _CELLS for norm in CELLS[cell].variants if norm != "batch"]
 
 
 def _t(be, x):

@@ -13,7 +13,7 @@ from duoln import nn, ops
 from duoln.core import Tensor, composed_only
 from duoln.errors import DtypeError, ShapeError, UsageError
 from duoln.ops import recurrent
-from duoln.ops.recurrent.variants import GATES, has_bias
+from duoln.ops.recurrent.variants import CELLS, has_bias
 from duoln.testing import check_error, check_op
 
 VARIANTS = [(cell, norm) for cell in recurrent.CELLS for norm in recurrent.NORMS
@@ -31,7 +31,7 @@ class Problem:
         self.cell, self.norm, self.attrs = cell, norm, attrs
         self.n_states = 2 if cell == "lstm" else 1
         shapes = {name: shape for name, shape in recurrent.norm_shapes(cell, norm, hidden).items()}
-        width = GATES[cell] * hidden
+        width = CELLS[cell].gates * hidden
         self.arrays = [rng.standard_normal((steps, batch, n_in))]
         self.arrays += [rng.standard_normal((batch, hidden)) for _ in range(self.n_states)]
         self.arrays += [rng.standard_normal((n_in, width)), rng.standard_normal((hidden, width))]

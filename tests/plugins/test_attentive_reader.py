@@ -9,11 +9,10 @@ from task_checks import check_peer, sigmoid
 
 from duoln import nn, tree
 from duoln.errors import UsageError
-from duoln.plugins.attentive_reader import optimizer, peer_torch, published
+from duoln.plugins.attentive_reader import optimizer, peer_torch
 from duoln.plugins.attentive_reader.batches import evaluation_batches
 from duoln.plugins.attentive_reader.model import Reader
-from duoln.plugins.attentive_reader.optimizer import clip_as_published
-from duoln.plugins.attentive_reader.task import AttentiveReader
+from duoln.plugins.attentive_reader.task import FIGURE, AttentiveReader, clip_as_published
 from duoln.randomness import Stream
 from duoln.runtime import to_tensors
 from duoln.tasks import make_config
@@ -316,7 +315,7 @@ def test_it_learns_to_answer(numpy_backend):
 
 def test_the_curves_of_figure_2():
     curves = {c.variant: list(c.points) for c in TASK.reference_curves()}
-    assert list(curves) == ["none", "bn", "bn-everywhere"] and published.FIGURE.is_file()
+    assert list(curves) == ["none", "bn", "bn-everywhere"] and FIGURE.is_file()
     least = {variant: min(points, key=lambda p: p[1]) for variant, points in curves.items()}
     assert least == {"none": (759_000, 0.5033), "bn": (228_000, 0.4951), "bn-everywhere": (126_000, 0.5)}
     assert all(c.metric in {column.key for column in TASK.columns} for c in TASK.reference_curves())

@@ -150,7 +150,7 @@ def test_without_files_images_are_made_and_labelled(name, shape, monkeypatch):
 
 
 def test_made_images_are_digits_in_two_colours():
-    from duoln.plugins.convnet.made import make_coloured, make_grey
+    from duoln.plugins.convnet.data import make_coloured, make_grey
 
     coloured, grey = make_coloured(30, 0, "train"), make_grey(30, 0, "train")
     assert coloured.images.shape == (30, 32, 32, 3) and coloured.images.dtype == np.uint8
@@ -341,4 +341,4 @@ def test_whitening_by_too_few_images_is_said():
 
 def test_remarks_reach_the_splits():
     cfg = make_config(TASK, "ln", "smoke", {"decay_from": 1, "decay_to": 4, "whitening": "zca", "zca_epsilon": 1e-7})
-    assert [remark.partition(" ")[0] for remark in TASK.data(cfg).remarks] == ["made", "prepared", "the"]
+    assert [remark.partition(" ")[0] for remark in TASK.data(cfg).remarks] == ["synthetic", "prepared", "the"]

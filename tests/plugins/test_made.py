@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from duoln.plugins.attentive_reader import made as reader
-from duoln.plugins.convnet.made import make_coloured
+from duoln.plugins.convnet.data import make_coloured
 from duoln.plugins.handwriting.made import make_lines
 from duoln.plugins.las.made import made as make_sounds
 from duoln.plugins.order_embeddings.made import make_pictures
 from duoln.plugins.skip_thoughts.made import make_books, make_labelled, make_pairs
-from duoln.plugins.transformer.made import make_books as make_characters
+from duoln.plugins.transformer.corpus import make_books as make_characters
 from duoln.randomness import Stream
 
 

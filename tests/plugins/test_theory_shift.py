@@ -10,6 +10,8 @@ from duoln.errors import UsageError
 from duoln.plugins.las.task import Las
 from duoln.plugins.theory import shift
 from duoln.plugins.theory.shift import Distribution
+from duoln.plugins.theory.trained import Training
+from duoln.tasks import make_config
 from duoln.testing import check_error
 from duoln.training.trainer import Trainer
 
@@ -18,7 +20,7 @@ TINY = {"utterances": 12, "batch_size": 4, "listener_hidden": 3, "speller_hidden
 
 
 def _measure(variants=("none",), updates=4, every=2, seeds=(0,), **settings):
-    return shift.measure(Las(), variants, "smoke", {**TINY, **settings}, runtime.backend("numpy"), seeds, updates, every)
+    return shift.measure(Training(Las(), variants, "smoke", {**TINY, **settings}, runtime.backend("numpy"), seeds, updates, every))
 
 
 def test_movements_are_by_the_deviation_before():
@@ -60,7 +62,7 @@ def test_each_seed_is_a_training_of_its_own():
 def test_the_movement_is_that_of_the_trainers_own_states():
     task, backend = Las(), runtime.backend("numpy")
     measured = _measure(updates=2, every=1)
-    cfg = shift.make_config(task, "none", "smoke", TINY)
+    cfg = make_config(task, "none", "smoke", TINY)
     splits = task.data(cfg)
     trainer = Trainer(task, "none", cfg, splits, backend)
     probe = runtime.to_tensors(splits.train(2), backend)

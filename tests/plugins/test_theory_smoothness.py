@@ -9,6 +9,8 @@ from duoln.errors import DivergedError, UsageError
 from duoln.plugins.las.task import Las
 from duoln.plugins.theory import smoothness
 from duoln.plugins.theory.smoothness import constants_at
+from duoln.plugins.theory.trained import Training
+from duoln.tasks import make_config
 from duoln.testing import check_error
 from duoln.training.train_step import make_gradients
 from duoln.training.trainer import Trainer
@@ -18,7 +20,7 @@ TINY = {"utterances": 12, "batch_size": 4, "listener_hidden": 3, "speller_hidden
 
 
 def _measure(variants=("none",), updates=4, every=2, seeds=(0,), **settings):
-    return smoothness.measure(Las(), variants, "smoke", {**TINY, **settings}, runtime.backend("numpy"), seeds, updates, every)
+    return smoothness.measure(Training(Las(), variants, "smoke", {**TINY, **settings}, runtime.backend("numpy"), seeds, updates, every))
 
 
 def _tree(*values):
@@ -56,7 +58,7 @@ def test_looks_are_before_every_few_updates_of_the_trainer_on_the_batch_that_com
     assert [(c.variant, c.seed) for c in measured.constants] == [("none", 0), ("none", 3), ("both", 0), ("both", 3)]
     assert all(c.updates == [0, 2, 4] and len(c.loss) == len(c.gradient) == 3 for c in measured.constants)
     assert measured.dataset == "made sounds, synthetic" and measured.seeds == [0, 3]
-    cfg = smoothness.make_config(task, "none", "smoke", {**TINY, "seed": 3})
+    cfg = make_config(task, "none", "smoke", {**TINY, "seed": 3})
     splits = task.data(cfg)
     trainer = Trainer(task, "none", cfg, splits, backend)
     for _ in range(2):

@@ -16,8 +16,8 @@ from duoln.tasks import make_config
 from duoln.testing import check_error, check_task
 
 TASK = TransformerTask()
-REAL = next((Path(p) / corpus.PLACES["novels"] for p in os.environ.get("DUOLN_DATA", "").split(os.pathsep)
-             if p and (Path(p) / corpus.PLACES["novels"]).is_file()), None)
+REAL = next((Path(p) / corpus.PLACES["novels"][0] for p in os.environ.get("DUOLN_DATA", "").split(os.pathsep)
+             if p and (Path(p) / corpus.PLACES["novels"][0]).is_file()), None)
 
 
 def _book(name, words):

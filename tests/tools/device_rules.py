@@ -1,13 +1,8 @@
-"""The rules of a device and their cases, from the registry; and cases of zeros, before their arrays are made."""
+"""The rules of a device and their cases, from the registry."""
 
-import contextlib
-
-import numpy as np
-import pytest
 from conftest import GPU, get_backend
 
 from duoln import ops
-from duoln.kernels import registry
 from duoln.kernels.registry import every_case, every_rule
 
 _BACKENDS = {"cuda": GPU, "metal": "mlx"}
@@ -27,17 +22,3 @@ def cases(device):
 def stored(op, backend):
     """The number of arrays of an operator that a rule takes in 16 bits."""
     return next(len(rule.stored) for rule in getattr(ops, op).rules(backend) if rule.stored)
-
-
-@contextlib.contextmanager
-def zeros():
-    """A context in which `make` of a case gives zeros that take no memory."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry, "_drawn", lambda rng, shape, scale: np.broadcast_to(np.float32(0), shape))
-        yield
-
-
-def values(cases):
-    """The number of values of each case."""
-    with zeros():
-        return [sum(a.size for a in case.make() if a is not None) for case in cases]

@@ -115,7 +115,7 @@ def _backward(norm: bool) -> Callable[..., Result]:
     def launch(program: hostgpu.Program, seed: int) -> Result:
         of = _Sequence.of(norm)
         rule, out, kept = of.run()
-        sound = hostgpu.compile(source.text("lstm/walk.cu"), _LAYER if norm else _NONE)
+        sound = hostgpu.compile(source.text("recurrent/lstm/walk.cu"), _LAYER if norm else _NONE)
         walked = _walk(sound, of, seed)
         given = tuple(np.random.default_rng(7).standard_normal(a.shape) for a in out)
         wanted = rule.vjp(backend("numpy"), kept, given, [True] * 3 + [False] * (4 + len(of.norms))) if rule.vjp else []
@@ -131,7 +131,7 @@ def _backward(norm: bool) -> Callable[..., Result]:
     return launch
 
 
-_FORWARD, _BACKWARD = source.text("lstm/walk.cu"), source.text("lstm/walk_backward.cu")
+_FORWARD, _BACKWARD = source.text("recurrent/lstm/walk.cu"), source.text("recurrent/lstm/walk_backward.cu")
 _BUFFERS = "int slot_of(int use) { return use & 1; }\n__device__ __forceinline__ int parity_of(int use) { return use >> 1 & 1; }"
 _ONE_BUFFER = "int slot_of(int use) { return 0; }\n__device__ __forceinline__ int parity_of(int use) { return use & 1; }"
 _NO_WAIT, _OVER = "without a wait at its signal|a push over", "a push over|'(states|partial|d_states)'.*no barrier"

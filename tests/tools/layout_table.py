@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from device_rules import values
 from layouts import ANYWHERE, OF_NUMPY, PLAIN, Layout, layouts_of
+from zeros import values
 
 from duoln import ops
 from duoln.backends.protocol import Array, Backend

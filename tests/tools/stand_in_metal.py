@@ -11,7 +11,7 @@ are computed (here at once), and what Metal's compiler accepts (`tests/kernels/t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import hostgpu
@@ -32,7 +32,15 @@ _TYPES = {"float32": "float", "int32": "int32_t", "bool": "bool", "float16": "fl
 _SHARED = re.compile(r"^(\s*)threadgroup (?=\w+ \w+\[)", re.M)
 
 _MODULES = registry.modules("metal")
-KERNELS = {k.name: k for module in _MODULES for k in vars(module).values() if isinstance(k, metal.Kernel)}
+
+
+def _parts(kind: type) -> Iterator[Any]:
+    """The objects of this type that a module of Metal kernels has, by themselves or in a dict."""
+    for value in (value for module in _MODULES for value in vars(module).values()):
+        yield from (v for v in (value.values() if isinstance(value, dict) else (value,)) if isinstance(v, kind))
+
+
+KERNELS = {k.name: k for k in _parts(metal.Kernel)}
 """Every Metal kernel of duoln, by name."""
 
 launches: list[str] = []
@@ -141,9 +149,8 @@ def install(patch: pytest.MonkeyPatch, metal_kernel: Any = None) -> None:
     patch.setattr(mx.metal, "is_available", lambda: True)
     for kernel in KERNELS.values():
         patch.setattr(kernel, "_made", {})
-    for module in _MODULES:
-        for layouts in (v for v in vars(module).values() if isinstance(v, metal.Layouts)):
-            patch.setattr(layouts, "_refused", {})
+    for layouts in _parts(metal.Layouts):
+        patch.setattr(layouts, "_refused", {})
 
 
 def ran(before: int) -> set[str]:

@@ -16,7 +16,7 @@ from duoln.bridge.functions import NORMS, check_norm
 from duoln.bridge.torch.layers import call
 from duoln.core.arguments import AT_LEAST_0, check_choice, check_flag, check_integer, check_number, described
 from duoln.errors import DtypeError, ShapeError, UsageError
-from duoln.ops.recurrent.variants import GATES, has_bias, norm_shapes
+from duoln.ops.recurrent.variants import CELLS, has_bias, norm_shapes
 
 Bias = bool | Literal["one"]
 
@@ -72,7 +72,7 @@ class _Recurrent(torch.nn.Module):
         self.reset_parameters()
 
     def _add_parameters(self, options: dict[str, Any]) -> None:
-        wide = GATES[self.cell] * self.hidden_size
+        wide = CELLS[self.cell].gates * self.hidden_size
         self._parts: list[list[_Part]] = []
         for layer in range(self.num_layers):
             n_in = self.input_size if layer == 0 else self.hidden_size * self._directions
@@ -118,7 +118,7 @@ class _Recurrent(torch.nn.Module):
             if self.init == "pytorch":
                 values.uniform_(-1 / math.sqrt(self.hidden_size), 1 / math.sqrt(self.hidden_size))
             elif name.startswith("weight_hh"):
-                for gate in values.chunk(GATES[self.cell]):
+                for gate in values.chunk(CELLS[self.cell].gates):
                     torch.nn.init.orthogonal_(gate)
             elif name.startswith("weight_ih"):
                 values.uniform_(-0.1, 0.1)

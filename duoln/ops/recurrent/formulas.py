@@ -13,6 +13,7 @@ from duoln.core import Tensor
 from duoln.ops.elementwise import sigmoid, tanh
 from duoln.ops.index import getitem
 from duoln.ops.norm import batch_norm, by_statistics, layer_norm
+from duoln.ops.recurrent.variants import CELLS
 from duoln.ops.shape import concat, split
 
 
@@ -44,8 +45,10 @@ def _parts(x: Tensor, gates: int, first: int) -> tuple[Tensor, Tensor]:
     return getitem(x, key=(..., slice(0, cut))), getitem(x, key=(..., slice(cut, None)))
 
 
-def _gru_ln(x: Tensor, norms: Norms, name: str, s: Settings) -> Tensor:
-    """A GRU's norms: one over z and r together, one over n (eq. 26 and 27)."""
+def _gates_ln(cell: str, x: Tensor, norms: Norms, name: str, s: Settings) -> Tensor:
+    """The norms of a product: one over all gates; a GRU has one over z and r together, and one over n (eq. 26, 27)."""
+    if len(CELLS[cell].parts) == 1:
+        return _ln(x, norms, name, s)
     pieces = zip(_parts(x, 3, 2), _parts(norms[f"gain_{name}"], 3, 2), _parts(norms[f"bias_{name}"], 3, 2), strict=True)
     return concat(*(layer_norm(part, g, b, eps=s.eps) for part, g, b in pieces), axis=-1)
 
@@ -60,17 +63,13 @@ def input_to_gates(cell: str, x_proj: Tensor, bias: Tensor | None, norms: Norms,
 
     Batch norm's statistics belong to a time step, so `next_states` applies it.
     """
-    if s.norm == "layer-theano":
-        assert bias is not None
-        if cell == "gru":
-            return _gru_ln(x_proj + bias, norms, "x", s)
-        return _ln(x_proj + bias, norms, "x", s) + bias
-    if s.norm == "layer" and cell != "rnn":
-        x_gates = _gru_ln(x_proj, norms, "x", s) if cell == "gru" else _ln(x_proj, norms, "x", s)
-        return x_gates if bias is None else x_gates + bias
-    if s.norm == "batch" or bias is None:
+    if s.norm == "batch" or (bias is None and "bias_x" not in norms):
         return x_proj
-    return x_proj + bias
+    variant = CELLS[cell].variants[s.norm]
+    x_gates = x_proj + bias if variant.inner_bias and bias is not None else x_proj
+    if "bias_x" in norms:
+        x_gates = _gates_ln(cell, x_gates, norms, "x", s)
+    return x_gates + bias if variant.outer_bias and bias is not None else x_gates
 
 
 def next_states(cell: str, x_gates: Tensor, h_proj: Tensor, states: tuple[Tensor, ...], bias: Tensor | None,
@@ -127,7 +126,7 @@ def gru_cell(x_gates: Tensor, h_proj: Tensor, h: Tensor, bias: Tensor | None, no
     """
     h_gates = h_proj
     if s.norm in ("layer", "layer-theano"):
-        h_gates = _gru_ln(h_proj, norms, "h", s)
+        h_gates = _gates_ln("gru", h_proj, norms, "h", s)
     elif s.norm == "batch":
         assert bias is not None
         x_gates = _bn(x_gates, norms, "x", s) + bias

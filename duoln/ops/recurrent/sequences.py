@@ -28,7 +28,7 @@ from duoln.ops.gradient import clip_gradient
 from duoln.ops.linalg import linear, matmul
 from duoln.ops.recurrent import formulas
 from duoln.ops.recurrent.formulas import Settings
-from duoln.ops.recurrent.variants import GATES, check_variant, has_bias, norm_shapes
+from duoln.ops.recurrent.variants import CELLS, check_variant, has_bias, norm_shapes
 from duoln.ops.shape import expand_dims, stack, unstack
 
 NormParameters = Mapping[str, Tensor]
@@ -49,8 +49,8 @@ def check_cell(name: str, norm: str, x: Tensor, states: tuple[Tensor, ...], w_x:
     x_shape, (hidden, width) = x.data.shape, w_h.data.shape if w_h.ndim == 2 else (0, 0)
     if len(x_shape) != (3 if time else 2):
         raise ShapeError(f"[{name}] expected x ({'time, ' if time else ''}batch, in), found shape {x_shape}")
-    if hidden == 0 or width != GATES[cell] * hidden:
-        raise ShapeError(f"[{name}] expected w_h (hidden, {GATES[cell]} * hidden) with hidden of at least 1, "
+    if hidden == 0 or width != CELLS[cell].gates * hidden:
+        raise ShapeError(f"[{name}] expected w_h (hidden, {CELLS[cell].gates} * hidden) with hidden of at least 1, "
                          f"found {w_h.shape}")
     shapes: dict[str, tuple[Tensor, tuple[int, ...]]] = {"w_x": (w_x, (x_shape[-1], width))}
     for k, state in enumerate(states):
@@ -86,7 +86,7 @@ def check_shapes(name: str, cell: str, norm: str, hidden: int, shapes: dict[str,
         raise ShapeError(f"[{name}] norm '{norm}': expected the norm parameters "
                          f"{', '.join(expected) or 'none'}, found {', '.join(map(str, norms)) or 'none'}")
     if bias is not None:
-        shapes["bias"] = bias, (GATES[cell] * hidden,)
+        shapes["bias"] = bias, (CELLS[cell].gates * hidden,)
     for key, shape in expected.items():
         shapes[key] = norms[key], shape
     for role, (tensor, wanted) in shapes.items():
@@ -144,9 +144,10 @@ def walk(cell: str, x: Tensor, states: tuple[Tensor, ...], w_x: Tensor, w_h: Ten
 def _walk(cell: str, x: Tensor, states: tuple[Tensor, ...], w_x: Tensor, w_h: Tensor, bias: Tensor | None,
           mask: Tensor | None, *norm_arrays: Tensor, norm: str, eps: float, reverse: bool,
           gradient_limit: float | None) -> tuple[Tensor, ...]:
-    """The composed rule."""
+    """The composed rule; as every rule, it takes out the padding's values itself."""
     norms = named(cell, norm, norm_arrays)
-    return walk(cell, x, states, w_x, w_h, bias, mask, lambda k: norms, Settings(norm, eps), reverse, gradient_limit)
+    return walk(cell, _without_padding(x, mask, norm), states, w_x, w_h, bias, mask, lambda k: norms,
+                Settings(norm, eps), reverse, gradient_limit)
 
 
 def _lstm(x: Tensor, h: Tensor, c: Tensor, *rest: Tensor, **attrs: Any) -> tuple[Tensor, ...]:
@@ -163,14 +164,14 @@ def _rnn(x: Tensor, h: Tensor, *rest: Tensor, **attrs: Any) -> tuple[Tensor, ...
 
 def _checked(cell: str, norm: str, x: Tensor, states: tuple[Tensor, ...], w_x: Tensor, w_h: Tensor, bias: Tensor | None,
              mask: Tensor | None, norms: NormParameters | None, eps: float, reverse: bool, gradient_limit: float | None,
-             ) -> tuple[Tensor, NormParameters, dict[str, Any]]:
-    """The input without padding, the norms' parameters, and the attributes, after the checks of a sequence operator."""
+             ) -> tuple[NormParameters, dict[str, Any]]:
+    """The norms' parameters and the attributes, after the checks of a sequence operator."""
     norms = check_norms(cell, norms)
     eps = check_number(cell, "eps", eps, AT_LEAST_0)
     limit = None if gradient_limit is None else float(check_number(cell, "gradient_limit", gradient_limit, ABOVE_0))
     attrs = {"norm": norm, "eps": eps, "reverse": check_flag(cell, "reverse", reverse), "gradient_limit": limit}
     check_cell(cell, norm, x, states, w_x, w_h, bias, norms, mask)
-    return _without_padding(x, mask, norm), norms, attrs
+    return norms, attrs
 
 
 def named(cell: str, norm: str, arrays: tuple[Tensor, ...]) -> NormParameters:
@@ -191,7 +192,7 @@ def lstm(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor
     Raises:
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
     """
-    x, norms, attrs = _checked("lstm", norm, x, (h, c), w_x, w_h, bias, mask, norms, eps, reverse, gradient_limit)
+    norms, attrs = _checked("lstm", norm, x, (h, c), w_x, w_h, bias, mask, norms, eps, reverse, gradient_limit)
     return lstm.apply(x, h, c, w_x, w_h, bias, mask, *norms.values(), **attrs)
 
 
@@ -207,7 +208,7 @@ def gru(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = No
     Raises:
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
     """
-    x, norms, attrs = _checked("gru", norm, x, (h,), w_x, w_h, bias, mask, norms, eps, reverse, gradient_limit)
+    norms, attrs = _checked("gru", norm, x, (h,), w_x, w_h, bias, mask, norms, eps, reverse, gradient_limit)
     return gru.apply(x, h, w_x, w_h, bias, mask, *norms.values(), **attrs)
 
 
@@ -223,7 +224,7 @@ def rnn(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = No
     Raises:
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
     """
-    x, norms, attrs = _checked("rnn", norm, x, (h,), w_x, w_h, bias, mask, norms, eps, reverse, gradient_limit)
+    norms, attrs = _checked("rnn", norm, x, (h,), w_x, w_h, bias, mask, norms, eps, reverse, gradient_limit)
     return rnn.apply(x, h, w_x, w_h, bias, mask, *norms.values(), **attrs)
 
 

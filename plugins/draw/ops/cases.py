@@ -53,11 +53,13 @@ def latent(batch: int, size: int, misaligned: bool = False) -> Case:
 
 def cases() -> list[Case]:
     """Every case; the first ones of each operator are of the net."""
-    glimpses = ((3, 28, 5, 2, "draw"), (2, 16, 2, 3, "edge", True), (2, 33, 2, 3, "draw"), (1, 28, 2, 5), (2, 5, 3, 4),
-                (1, 1, 2, 2), (1, 64, 4, 3), (64, 28, 2, 5), (128, 28, 5, 5), (301, 28, 2, 5, "draw"),
-                (133, 60, 12, 12))
-    banks = ((3, 5, 7, "draw", True), (2, 12, 65), (1, 2, 28), (2, 3, 1), (64, 5, 28), (301, 12, 60))
-    latents = ((4, 32), (5, 33, True), (9, 100), (1, 1), (3, 4), (128, 100), (4099, 33))
-    return [*(glimpse(*a)._replace(net=k < 3) for k, a in enumerate(glimpses)),
-            *(bank(*a)._replace(net=k < 2) for k, a in enumerate(banks)),
-            *(latent(*a)._replace(net=k < 3) for k, a in enumerate(latents))]
+    glimpses = [glimpse(3, 28, 5, 2, "draw"), glimpse(2, 16, 2, 3, "edge", misaligned=True),
+                glimpse(2, 33, 2, 3, "draw"), glimpse(1, 28, 2, 5), glimpse(2, 5, 3, 4), glimpse(1, 1, 2, 2),
+                glimpse(1, 64, 4, 3), glimpse(64, 28, 2, 5), glimpse(128, 28, 5, 5), glimpse(301, 28, 2, 5, "draw"),
+                glimpse(133, 60, 12, 12)]
+    banks = [bank(3, 5, 7, "draw", inverse=True), bank(2, 12, 65), bank(1, 2, 28), bank(2, 3, 1), bank(64, 5, 28),
+             bank(301, 12, 60)]
+    latents = [latent(4, 32), latent(5, 33, misaligned=True), latent(9, 100), latent(1, 1), latent(3, 4),
+               latent(128, 100), latent(4099, 33)]
+    return [case._replace(net=k < most) for some, most in ((glimpses, 3), (banks, 2), (latents, 3))
+            for k, case in enumerate(some)]

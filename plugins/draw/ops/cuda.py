@@ -85,7 +85,7 @@ class _Glimpse(NamedTuple):
     chances: Array
     seen_rows: Array
     numbers: tuple[Any, ...]
-    """What ends the arguments of both kernels."""
+    """The last arguments of both kernels."""
 
 
 def _shared_of_forward(pixels: int, read: int, write: int) -> int:

@@ -9,7 +9,7 @@ from duoln.plugins.draw.ops.grid import CENTRES, WHERE, Centre, read_patches, wr
 
 
 def split_look(looked: Tensor, write: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Where to read (B, 5), where to write (B, 5), and the patch to write (B, write, write)."""
+    """The grid to read (B, 5), the grid to write (B, 5), and the patch to write (B, write, write)."""
     patch = ops.reshape(looked[:, 2 * WHERE:], shape=(looked.shape[0], write, write))
     return looked[:, :WHERE], looked[:, WHERE:2 * WHERE], patch
 

@@ -8,7 +8,7 @@ STRUCT Grid {
     real x, y, precision, stride, gamma;
 };
 
-// A number that is not one stays what it is.
+// NaN stays NaN.
 FUNCTION real clamped(real number, real limit) {
     const real low = number < -limit ? -limit : number;
     return low > limit ? limit : low;

@@ -21,7 +21,7 @@ from duoln.extend import (
 )
 
 Centre = Literal["edge", "draw"]
-"""Where a grid's centre is: (g + 1) / 2 * pixels for "edge", (g + 1) / 2 * (pixels + 1) for "draw", as in eq. 22."""
+"""The centre of a grid: (g + 1) / 2 * pixels for "edge", (g + 1) / 2 * (pixels + 1) for "draw", as in eq. 22."""
 
 CENTRES = get_args(Centre)
 

@@ -1,4 +1,4 @@
-"""A glimpse of DRAW on the CPU, compiled: a row stays in the first cache from its filters to what is read."""
+"""A glimpse of DRAW on the CPU, compiled: a row stays in L1 from its filters to the glimpse."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Saved(NamedTuple):
     filters: Array
     """Columns, then rows, of the grid that reads and then of the grid that writes: (B, 2, read + write, line)."""
     seen_rows: Array
-    """Both images between the rows of the grid that reads: (B, 2 read, line)."""
+    """The two images after the row filters of the grid that reads: (B, 2 read, line)."""
     sizes: tuple[Any, ...]
 
 

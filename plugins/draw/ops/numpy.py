@@ -24,13 +24,13 @@ class _Grids(NamedTuple):
     filters: Array
     """Columns, then rows: (B, 2, read + write, P)."""
     away: Array
-    """Of each pixel from each mean: the same shape."""
+    """The distance of each pixel from each mean: the same shape."""
     precision: Array
     """(B, 1, read + write, 1)."""
     strides: Array
-    """What a grid's steps are multiplied by: (B, 2)."""
+    """The factors of a grid's steps: (B, 2)."""
     gammas: Array
-    """What the row filters are multiplied by: gamma to read, 1 / gamma to write, (B, 2)."""
+    """The factors of the row filters: gamma to read, 1 / gamma to write, (B, 2)."""
     steps: Array
     """(read + write,)."""
     sizes: tuple[int, int]
@@ -48,7 +48,7 @@ class _Saved(NamedTuple):
     landed: Array
     """The patch between the columns: (B, write, P)."""
     seen_rows: Array
-    """Both images between the rows: (B, 2 read, P)."""
+    """The two images after the row filters: (B, 2 read, P)."""
 
 
 def _make_grids(looked: Array, sizes: tuple[int, int], pixels: int, centre: str) -> _Grids:
@@ -149,12 +149,12 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, Array | None],
         d_read_columns = halves.transpose(0, 2, 1) @ seen_rows
         d_read_rows = d_seen_rows[:, :read] @ image.transpose(0, 2, 1)
         d_read_rows += d_seen_rows[:, read:] @ chances.transpose(0, 2, 1)
-        turned = read_rows.transpose(0, 2, 1)
+        read_rows_t = read_rows.transpose(0, 2, 1)
         if needs[1]:
-            d_image = turned @ d_seen_rows[:, :read]
+            d_image = read_rows_t @ d_seen_rows[:, :read]
         d_canvas = np.multiply(chances, chances, host.empty_like(chances))
         np.subtract(chances, d_canvas, d_canvas)
-        d_canvas *= turned @ d_seen_rows[:, read:]
+        d_canvas *= read_rows_t @ d_seen_rows[:, read:]
         if of_canvas is not None:
             d_canvas += of_canvas
     else:

@@ -1,4 +1,4 @@
-// How far pairs of points are from being in order, for all pairs of captions and images, and the gradient.
+// The violation of the order by all pairs of captions and images, and its gradient.
 //
 // No array holds the differences of all pairs. A value of a result belongs to one thread and is added up in one order.
 #include "native.h"

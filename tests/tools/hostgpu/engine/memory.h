@@ -82,7 +82,7 @@ inline uint16_t own(uintptr_t first, size_t pages, const Mapping& m) {
     return uint16_t(mappings.size() - 1);
 }
 
-// Arguments that overlap, in one piece of memory.
+// Arguments that overlap, in one region of memory.
 struct Region {
     uintptr_t low, high;  // on the host
     size_t pages, offset, file_page;

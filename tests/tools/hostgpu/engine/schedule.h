@@ -176,7 +176,7 @@ inline void run_all() {
     }
 }
 
-// Fibers, in one piece and with their stacks, are kept from launch to launch.
+// Fibers and their stacks, allocated at once, are kept from launch to launch.
 inline Fiber* fibers = nullptr;
 inline size_t fibers_made = 0;
 constexpr size_t FIBERS = 1 << 16;

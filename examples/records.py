@@ -1,0 +1,74 @@
+"""Records of an example's runs: their file, and the median and range over the seeds in tables and pictures."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from duoln.data import read_json
+from duoln.errors import DataFormatError
+from duoln.pictures.drawing import can_draw
+from duoln.system.filesystem import make_folder, write_own
+
+R = TypeVar("R")
+_MOST_BYTES = 1 << 24
+
+
+def write(record: Any, path: Path, draw: Callable[[Any, Path], Path] | None = None) -> list[Path]:
+    """Write a record and, with `draw` where matplotlib is installed, its picture; returns the paths.
+
+    A record is a NamedTuple with `runs`, which get a line each. A loss that is not finite becomes null.
+    """
+    make_folder(path.parent)
+    head = "".join(f'"{key}": {json.dumps(value)},\n' for key, value in record._asdict().items() if key != "runs")
+    runs = [{**run._asdict(), "seconds": round(run.seconds, 1),
+             "losses": [loss if math.isfinite(loss) else None for loss in run.losses]} for run in record.runs]
+    content = f'{{{head}"runs": [\n' + ",\n".join(map(json.dumps, runs)) + "\n]}\n"
+    write_own(path, content.encode())
+    return [path, draw(record, path.with_suffix(".png"))] if draw and can_draw() else [path]
+
+
+def read(path: Path, record: Callable[..., R], run: Callable[..., Any]) -> R:
+    """A record from its file.
+
+    Args:
+        path: the file.
+        record, run: the classes of the record and of its runs.
+
+    Raises:
+        DataError: the file is missing or damaged.
+    """
+    content = read_json(path, _MOST_BYTES)
+    try:
+        runs = [run(**{**each, "losses": [math.nan if loss is None else float(loss) for loss in each["losses"]]})
+                for each in content["runs"]]
+        return record(**{**content, "runs": runs})
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataFormatError(path, 0, "a record of runs", f"{type(error).__name__}: {error}") from error
+
+
+def spread(values: Sequence[float], form: str) -> str:
+    """The median of some values with the least and the greatest one, for a table; one value alone."""
+    middle = f"{statistics.median(values):{form}}"
+    return middle if len(values) == 1 else f"{middle} ({min(values):{form}} to {max(values):{form}})"
+
+
+def draw_range(panel: Any, updates: Sequence[int], losses: Sequence[Sequence[float]], **line: Any) -> None:
+    """Draw the median of the seeds' losses as a line, and their range as an area. `line` goes to `plot`."""
+    columns = list(zip(*losses, strict=True))
+    panel.plot(updates, [statistics.median(column) for column in columns], linewidth=2, **line)
+    panel.fill_between(updates, [min(column) for column in columns], [max(column) for column in columns],
+                       color=line["color"], alpha=0.2, linewidth=0)
+    panel.spines[["top", "right"]].set_visible(False)
+
+
+def add_title(figure: Any, panel: Any, text: str, seeds: int, height: float) -> None:
+    """Write the title, and the legend of a panel's lines below it, above all panels of a figure of `height` inches."""
+    figure.legend(*panel.get_legend_handles_labels(), loc="upper center", ncols=3, frameon=False,
+                  bbox_to_anchor=(0.5, 1 - 0.25 / height))
+    number = f"median and range of {seeds} seeds" if seeds > 1 else "one seed"
+    figure.suptitle(f"{text}, {number}", fontsize=11).set_in_layout(False)  # `top` has left the room for it

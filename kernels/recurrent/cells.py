@@ -1,0 +1,109 @@
+"""The cells' variants that have fused rules, one row each, and the conditions that these rules share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from duoln.backends.protocol import Array, Backend
+from duoln.ops.recurrent.variants import CELLS
+
+Supports = Callable[..., str | None]
+"""A function of a rule's arguments: it returns None, or the reason why the rule cannot run."""
+
+
+class Fused(NamedTuple):
+    """The numbers that the rules of one variant need, beside what `ops.recurrent.variants` says of it."""
+
+    kept: int
+    """Floats that the compiled rule keeps for the gradient per time step, row and hidden unit; with few inputs the LSTM
+    of `layer` keeps 6."""
+    exchanged: tuple[int, ...] = ()
+    """Values of a row that the blocks of a cluster exchange in a time step forward, an entry for each exchange."""
+    exchanged_back: tuple[int, ...] = ()
+    """The same, backward."""
+    registers: int = 0
+    """Registers that a walk of a cluster takes beyond those of the other variants."""
+
+
+FUSED = {
+    ("rnn", "none"): Fused(2),
+    ("rnn", "layer"): Fused(2, (1,), (2,)),
+    ("lstm", "none"): Fused(6),
+    ("lstm", "layer"): Fused(10, (1, 4), (2, 4)),
+    ("lstm", "layer-cell"): Fused(6, (4,), (2,)),
+    ("lstm", "layer-theano"): Fused(10, (1, 4), (2, 4)),
+    ("gru", "none"): Fused(5),
+    ("gru", "layer"): Fused(7, (2,), (8,), 36),
+    ("gru", "layer-theano"): Fused(7, (2,), (8,), 36),
+}
+"""By cell and norm."""
+
+
+def fused_norms(cell: str) -> tuple[str, ...]:
+    """The variants of a cell that have fused rules."""
+    return tuple(norm for of_cell, norm in FUSED if of_cell == cell)
+
+
+class Norms(NamedTuple):
+    """The norms of a variant."""
+
+    gates: bool
+    """Whether the products, or a tanh RNN's sum of both, are normalised."""
+    cell: bool
+    """Whether an LSTM's cell is normalised before the output."""
+
+    @property
+    def number(self) -> int:
+        """The number in variant.h: 0 without norms, 1 with a norm of the cell, 2 with norms of the gates (and cell)."""
+        return 2 if self.gates else int(self.cell)
+
+    @classmethod
+    def of(cls, cell: str, norm: str) -> Norms:
+        """The norms of a cell's variant."""
+        parameters = CELLS[cell].variants[norm].norms
+        return cls("gain_h" in parameters, "gain_c" in parameters)
+
+
+class Arrays(NamedTuple):
+    """The arrays of an operator over a sequence, apart."""
+
+    states: tuple[Array, ...]
+    w_x: Array
+    w_h: Array
+    bias: Array | None
+    mask: Array | None
+    norms: dict[str, Array]
+    """The norms' parameters by name."""
+
+    @classmethod
+    def of(cls, cell: str, norm: str, arrays: tuple[Any, ...]) -> Arrays:
+        """The arrays behind x, in the operator's order."""
+        count = len(CELLS[cell].states)
+        w_x, w_h, bias, mask, *norms = arrays[count:]
+        return cls(arrays[:count], w_x, w_h, bias, mask,
+                   dict(zip(CELLS[cell].variants[norm].norms, norms, strict=True)))
+
+
+def supports(cell: str) -> Supports:
+    """The condition of the CPU's rules for a cell's variants."""
+
+    def refusal(be: Backend, x: Array, h: Array, *arrays: Array, norm: str = "layer", **unused: Any) -> str | None:
+        if (cell, norm) not in FUSED:
+            return f"norm '{norm}' has no fused rule"
+        return None if x.size and h.size else "there are no values"
+
+    return refusal
+
+
+def bounds_unmasked(cell: str, supports: Supports) -> Supports:
+    """The condition of a rule over sequences that bounds the gradients between time steps of all rows alike."""
+    mask_place = len(CELLS[cell].states) + 3  # behind the states, both weights and the bias
+
+    def refusal(be: Backend, x: Array, *arrays: Array | None, gradient_limit: float | None = None,
+                **attrs: Any) -> str | None:
+        if gradient_limit is not None and arrays[mask_place] is not None:
+            return "it does not bound gradients between time steps under a mask"
+        return supports(be, x, *arrays, **attrs)
+
+    return refusal

@@ -1,0 +1,187 @@
+"""The recurrent operators on CUDA by steps: one product for all inputs, one product and one kernel per time step, and
+one product per weight.
+
+Kept for the gradient, per time step and row: x_proj and h_proj, of a tanh RNN their sum, the states, and three floats
+for each norm. In 16 bits the products and the hidden states take half the bytes. A state that adds up over time, an
+LSTM's cell and a GRU's state, is float32; a GRU's is kept a second time as the products take it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import cupy
+
+from duoln.backends.protocol import Array, Backend
+from duoln.core.storage import converted
+from duoln.kernels.recurrent import cuda
+from duoln.ops.recurrent.variants import CELLS
+from duoln.system import cublas
+
+_GATE_NORMS = "gain_x: float32[1]?, bias_x: float32[1]?, gain_h: float32[1]?, bias_h: float32[1]?, "
+_SIZES = "time_step: int32, time_steps: int32, batch: int32, hidden: int32"
+_LSTM = ("x_proj: storage[3], h_proj: storage[3], " + _GATE_NORMS + "bias: float32[1], gain_c: float32[1]?, "
+         "bias_c: float32[1]?, mask: bool[2]?, ")
+_GRU = "x_proj: storage[3], h_proj: storage[3], " + _GATE_NORMS + "mask: bool[2]?, h: float32[3], "
+_RNN = "gain_h: float32[1]?, bias_h: float32[1]?, mask: bool[2]?, "
+FORWARD = {
+    "lstm": cuda.TimeStep("lstm", "forward", _LSTM + "h: storage[3], c: float32[3], stats: float32[3], " + _SIZES
+                          + ", eps: float32"),
+    "gru": cuda.TimeStep("gru", "forward", _GRU + "h_stored: storage[3]?, stats: float32[3], " + _SIZES
+                         + ", eps: float32"),
+    "rnn": cuda.TimeStep("rnn", "forward", "x_proj: storage[3], h_proj: float32[2], " + _RNN
+                         + "h: storage[3], stats: float32[3], " + _SIZES + ", eps: float32"),
+}
+BACKWARD = {
+    "lstm": cuda.TimeStep(
+        "lstm", "backward", _LSTM + "c: float32[3], stats: float32[3], d_hs: storage[3]?, dh: float32[2], "
+        "carry: float32[2]?, dc: float32[2], d_x_proj: storage[3], d_h_proj: storage[3]?, d_x_gates: storage[3]?, "
+        "d_c_norm: float32[3]?, " + _SIZES),
+    "gru": cuda.TimeStep(
+        "gru", "backward", _GRU + "stats: float32[3], d_hs: storage[3]?, dh: float32[2], carry: float32[2], "
+        "d_x_proj: storage[3], d_h_proj: storage[3], d_x_gates: storage[3]?, d_h_gates: storage[3]?, " + _SIZES),
+    "rnn": cuda.TimeStep(
+        "rnn", "backward", "x_proj: storage[3], " + _RNN + "stats: float32[3], d_hs: storage[3]?, dh: float32[2], "
+        "carry: float32[2]?, d_x_proj: storage[3], d_x_gates: storage[3]?, " + _SIZES),
+}
+
+
+class Saved(NamedTuple):
+    """The values of a sequence, or of one time step, that its gradient needs; all in the order of computation."""
+
+    problem: cuda.Problem
+    x_proj: Array
+    """(T, B, gates * H); of a tanh RNN the sum of both products."""
+    h_proj: Array
+    """Like x_proj; of a tanh RNN room for that of one time step."""
+    h: Array
+    """(T + 1, B, H)."""
+    h_stored: Array
+    """The same as the products take it."""
+    c: Array | None
+    """The cells of an LSTM, like `h`."""
+    stats: Array
+    """(norms, T * B, 3)."""
+
+    def arguments(self, time_steps: int) -> dict[str, Any]:
+        """The arguments that both directions share."""
+        batch, hidden = self.x_proj.shape[1], self.h.shape[2]
+        return {**self.problem.parameters(), "x_proj": self.x_proj, "h_proj": self.h_proj,
+                "mask": self.problem.walk.mask, "h": self.h, "c": self.c, "stats": self.stats, "time_step": 0,
+                "time_steps": time_steps, "batch": batch, "hidden": hidden}
+
+
+class Gradients(NamedTuple):
+    """The gradients of the products and norms of all time steps, each as its kernel writes them."""
+
+    x_proj: Array
+    h_proj: Array
+    """`x_proj` itself where both are one."""
+    x_gates: Array | None
+    """After the norm of x_proj, or of the sum; None without norms of the gates."""
+    h_gates: Array | None
+    """After the norm of h_proj; `x_gates` itself where both are one."""
+    c_norm: Array | None
+    """After the norm of an LSTM's cell."""
+
+    @classmethod
+    def room(cls, saved: Saved) -> Gradients:
+        """Arrays without values yet."""
+        problem, like = saved.problem, saved.x_proj
+        d_x_proj = cupy.empty_like(like)
+        d_h_proj = cupy.empty_like(like) if problem.is_apart else d_x_proj
+        d_x_gates = cupy.empty_like(like) if problem.normed.gates else None
+        is_second = d_x_gates is not None and CELLS[problem.cell].apart
+        c = saved.c if problem.normed.cell else None
+        d_c_norm = None if c is None else cupy.empty(c[1:].shape, dtype=c.dtype)
+        return cls(d_x_proj, d_h_proj, d_x_gates, cupy.empty_like(like) if is_second else d_x_gates, d_c_norm)
+
+    def arguments(self) -> dict[str, Array | None]:
+        """The arguments of a kernel."""
+        return {"d_x_proj": self.x_proj, "d_h_proj": None if self.h_proj is self.x_proj else self.h_proj,
+                "d_x_gates": self.x_gates, "d_h_gates": self.h_gates, "d_c_norm": self.c_norm}
+
+
+def forward(problem: cuda.Problem, be: Backend, states: tuple[Array, ...],
+            eps: float) -> tuple[tuple[Array, ...], Saved]:
+    """All hidden states (T, B, H) and the last states (B, H), and what the gradient needs."""
+    h, *cells = states
+    walk, cell = problem.walk, CELLS[problem.cell]
+    time_steps, dtype = len(walk.x), be.dtype(walk.x)
+    is_in_proj = not problem.kernel_adds_bias or problem.inner_bias is not None
+    x_proj = cuda.projection(be, walk.x, problem.w_x, problem.bias if is_in_proj else None)
+    h_proj = cupy.empty(h.shape, dtype=h.dtype) if problem.keeps_sum else cupy.empty_like(x_proj)
+    is_wide = cell.increased == "h" and dtype != "float32"
+    hs = cuda.states(h if is_wide else converted(be, h, dtype), time_steps)
+    h_stored = cuda.states(be.astype(h, dtype), time_steps) if is_wide else hs
+    c = cuda.states(cells[0], time_steps) if cells else None
+    stats = cupy.empty((problem.norm_count, time_steps * len(h), 3), dtype=states[-1].dtype)
+    saved = Saved(problem, x_proj, h_proj, hs, h_stored, c, stats)
+    step = FORWARD[problem.cell].bind(
+        {**saved.arguments(time_steps), "h_stored": h_stored if is_wide else None, "eps": eps}, problem.macros)
+    multiply = cublas.TimeProducts(h_stored, problem.w_h, h_proj)
+    for t in range(time_steps):
+        multiply(t)
+        step(t)
+    last = [] if c is None else [c[-1].copy()]
+    return (walk.in_time(h_stored[1:]), cuda.last(be, hs), *last), saved
+
+
+def vjp(be: Backend, saved: Saved, gouts: tuple[Array | None, ...], needs: Sequence[bool]) -> list[Array | None]:
+    """The gradients of all arguments of a sequence operator, from those of its results."""
+    problem, walk = saved.problem, saved.problem.walk
+    time_steps = len(walk.x)
+    d_hs = None if gouts[0] is None else walk.in_time(gouts[0])
+    d_states = [cuda.start(d, saved.h[0]) for d in gouts[1:]]
+    dh = d_states[0]
+    has_carry = walk.mask is not None or CELLS[problem.cell].increased == "h"
+    carry = cupy.zeros_like(dh) if has_carry else None
+    gradients = Gradients.room(saved)
+    step = BACKWARD[problem.cell].bind(
+        {**saved.arguments(time_steps), **gradients.arguments(), "d_hs": d_hs, "dh": dh, "carry": carry,
+         "dc": d_states[-1]}, problem.macros)
+    multiply = cublas.TimeProducts(gradients.h_proj, problem.w_h.T, dh)
+    for t in range(time_steps - 1, -1, -1):
+        step(t)
+        multiply(t)
+        if walk.limit is not None:
+            if carry is not None:
+                dh += carry
+                carry.fill(0)
+            walk.bound(*d_states)
+    if carry is not None:
+        dh += carry
+    of_parameters = of_all(saved, gradients)
+    return [cuda.input_gradient(gradients.x_proj, problem.w_x, walk) if needs[0] else None, *d_states,
+            cuda.weight_gradient(walk.x, gradients.x_proj),
+            cuda.weight_gradient(saved.h_stored[:-1], gradients.h_proj), of_parameters.get("bias"), None,
+            *(of_parameters[name] for name in problem.norms)]
+
+
+def of_all(saved: Saved, gradients: Gradients) -> dict[str, Array]:
+    """Gradients of the bias and the norms, by name, from all time steps at once."""
+    problem, made = saved.problem, dict[str, Array]()
+    of_gates = [("h", saved.x_proj, gradients.x_gates)] if problem.keeps_sum else [
+        ("x", saved.x_proj, gradients.x_gates), ("h", saved.h_proj, gradients.h_gates)]
+    count = len(CELLS[problem.cell].parts)
+    for k, (name, values, d) in enumerate(of_gates):
+        if d is not None:
+            made[f"gain_{name}"], made[f"bias_{name}"] = _of_parts(
+                problem.cell, values, saved.stats[k * count:(k + 1) * count], d)
+    if gradients.c_norm is not None and saved.c is not None:
+        # The cell of a masked row is not the one normalised at this time step, but its gradient here is zero.
+        made["gain_c"], made["bias_c"] = cuda.gain_and_bias(saved.c[1:], saved.stats[-1], gradients.c_norm)
+    d_bias = cuda.bias_gradient(problem, made, gradients.x_proj)
+    return made if d_bias is None else {**made, "bias": d_bias}
+
+
+def _of_parts(cell: str, proj: Array, stats: Array, d_gates: Array) -> tuple[Array, Array]:
+    """Gradients of gain and bias of a product; the parts of a cell's gates each have a norm."""
+    parts = CELLS[cell].parts
+    if len(parts) == 1:
+        return cuda.gain_and_bias(proj, stats[0], d_gates)
+    cut = proj.shape[-1] * parts[0] // CELLS[cell].gates
+    first = cuda.gain_and_bias(proj, stats[0], d_gates, 0, cut)
+    second = cuda.gain_and_bias(proj, stats[1], d_gates, cut)
+    return cupy.concatenate((first[0], second[0])), cupy.concatenate((first[1], second[1]))

@@ -1,0 +1,337 @@
+// A GRU over a whole sequence (Ba, Kiros, Hinton 2016, eq. 26-28), forward and backward.
+//
+// The input's product x_proj for all positions is an argument, the gradients of both products are results; large products are
+// not made here. With norms both weights are used without the means of their rows, those of the columns of z and r and those
+// of n, so that no norm need subtract one: the input's was before its product, the recurrent one is when it is packed.
+#include "../one_step.h"
+#include "gru.h"
+
+static const index_t GATES = 3;
+
+template <class T>
+struct Gru {
+    Sizes sizes;
+    T eps;
+    T* x_proj;  // (positions, 3 * stride); without norms it gets the state's products for z and r, too
+    T* h_proj;  // (positions, 3 * stride); without norms (positions, stride), for n alone
+    const T *gain_x, *bias_x, *gain_h, *bias_h;  // (3 * stride); without norms bias_x alone
+    T* hidden;  // (steps + 1, batch, stride)
+    T* norms;  // (positions, 4): rstd of x_proj's z and r, of its n, and those of h_proj
+};
+
+template <class T>
+struct GruGradients {
+    const T* d_hidden;  // (steps, batch, hidden), or null
+    T* dh;  // (batch, stride)
+    T *d_x_proj, *d_h_proj;  // (positions, 3 * stride)
+    T *d_gain_x, *d_bias_x, *d_gain_h, *d_bias_h;  // (blocks of rows, 3 * stride); without norms d_bias_x alone
+    T limit;  // of the gradient that a time step hands to the one before; 0 for none
+};
+
+// The products of one row, with the parameters that make gates of them. The norms of z and r come before that of n.
+template <class T, bool NORMED>
+struct Products {
+    using vector = typename Vector<T>::type;
+    const index_t S;
+    const T *const gain_x, *const bias_x, *const gain_h, *const bias_h;  // a store could change those of a Gru
+    const T *x, *h;
+    T rstd_x[2] = {0, 0}, rstd_h[2] = {0, 0};
+
+    Products(const Gru<T>& g, index_t slot)
+        : S(g.sizes.stride), gain_x(g.gain_x), bias_x(g.bias_x), gain_h(g.gain_h), bias_h(g.bias_h) {
+        x = g.x_proj + slot * GATES * S;
+        h = g.h_proj + slot * (NORMED ? GATES : 1) * S;
+    }
+    // With the norms that the walk forward has kept.
+    static Products kept(const Gru<T>& g, index_t slot) {
+        Products products(g, slot);
+        for (int k = 0; NORMED && k < 2; ++k) {
+            products.rstd_x[k] = g.norms[slot * 4 + k];
+            products.rstd_h[k] = g.norms[slot * 4 + 2 + k];
+        }
+        return products;
+    }
+    vector xhat_x(index_t gate, index_t k) const { return load(x + k) * rstd_x[gate == 2]; }
+    vector xhat_h(index_t gate, index_t k) const { return load(h + k) * rstd_h[gate == 2]; }
+    vector of_x(index_t gate, index_t unit) const {
+        const index_t k = gate * S + unit;
+        if constexpr (NORMED) return xhat_x(gate, k) * load(gain_x + k) + load(bias_x + k);
+        else return load(x + k) + load(bias_x + k);
+    }
+    vector of_h(index_t gate, index_t unit) const {
+        const index_t k = gate * S + unit;
+        if constexpr (NORMED) return xhat_h(gate, k) * load(gain_h + k) + load(bias_h + k);
+        else return gate == 2 ? load(h + unit) : vector{};
+    }
+    GruGates<vector> gates(index_t unit) const {
+        return gru_gates(of_x(0, unit), of_x(1, unit), of_x(2, unit), of_h(0, unit), of_h(1, unit), of_h(2, unit));
+    }
+};
+
+// The number of values of a norm.
+static inline index_t norm_width(int norm, index_t hidden) { return norm == 0 ? 2 * hidden : hidden; }
+
+// The common part of the phases of a time step. `panel_sums` has four sums of each row and panel: of the products of x over z and
+// r and over n, and of those of h.
+template <class T, bool NORMED>
+struct Step {
+    using vector = typename Vector<T>::type;
+    static constexpr index_t L = Vector<T>::lanes, W = Panel<T>::width;
+
+    const Gru<T> g;
+    T* panel_sums;
+    const Share s;
+    index_t ahead;  // the distance of prefetches of products in values
+
+    index_t wide() const { return GATES * g.sizes.stride; }
+    T* sums_of(index_t row) const { return panel_sums + row * g.sizes.panels * 4; }
+    T mean_of_products(const T* sums, int norm) const {
+        return row_sum(sums, g.sizes.panels, 4) / T(norm_width(norm, g.sizes.hidden));
+    }
+    void keep_sums(index_t row, index_t p, const vector* of_x, const vector* of_h) const {
+        T* sums = sums_of(row) + p * 4;
+        for (int k = 0; k < 2; ++k) {
+            sums[k] = total<T>(of_x[k]);
+            sums[2 + k] = total<T>(of_h[k]);
+        }
+    }
+
+    // The sums of squares of both products.
+    void add_squares(index_t row, index_t slot) const {
+        const index_t S = g.sizes.stride;
+        const T *x = g.x_proj + slot * wide(), *h = g.h_proj + slot * wide();
+        for (index_t p = s.first_panel; p < s.last_panel; ++p) {
+            vector of_x[2] = {}, of_h[2] = {};
+            for (index_t gate = 0; gate < GATES; ++gate)
+                for (index_t k = gate * S + p * W; k < gate * S + (p + 1) * W; k += L) {
+                    fetch_ahead(x + k, ahead);
+                    fetch_ahead(h + k, ahead);
+                    of_x[gate == 2] += load(x + k) * load(x + k);
+                    of_h[gate == 2] += load(h + k) * load(h + k);
+                }
+            keep_sums(row, p, of_x, of_h);
+        }
+    }
+
+    // The new state.
+    void open_gates(index_t row, index_t slot, const T* h_before, T* h_new) const {
+        Products<T, NORMED> products(g, slot);
+        if constexpr (NORMED)
+            for (int k = 0; k < 2; ++k) {
+                products.rstd_x[k] = T(1) / std::sqrt(mean_of_products(sums_of(row) + k, k) + g.eps);
+                products.rstd_h[k] = T(1) / std::sqrt(mean_of_products(sums_of(row) + 2 + k, k) + g.eps);
+                if (s.first_panel == 0) {
+                    g.norms[slot * 4 + k] = products.rstd_x[k];
+                    g.norms[slot * 4 + 2 + k] = products.rstd_h[k];
+                }
+            }
+        for (index_t j = s.first_panel * W; j < s.last_panel * W; j += L) {
+            fetch_ahead(h_before + j, g.sizes.stride);
+            claim_ahead(h_new + j, g.sizes.stride);
+            store(h_new + j, gru_state(products.gates(j), load(h_before + j)));
+        }
+    }
+};
+
+template <class T, bool NORMED>
+static void walk(const Gru<T>& g, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
+    const Sizes& sizes = g.sizes;
+    const index_t P = sizes.panels, S = sizes.stride, wide = GATES * S;
+    const Step<T, NORMED> step{g, panel_sums, s, positions_ahead(sizes, barrier, false) * wide};
+    Rows rows;
+    for (index_t position = 0; position < sizes.steps; ++position) {
+        const index_t t = sizes.time(position);
+        begin_step(rows, sizes, s, t, {g.hidden});
+        const T* states = g.hidden + sizes.before(t) * sizes.batch * S;
+        for (index_t gate = 0; packed && gate < GATES; ++gate)
+            if (!NORMED && gate == 2)  // its product stands alone: the reset gate comes before the sum
+                multiply_states(rows, states, S, packed + gate * P * sizes.hidden * Panel<T>::width, s.first_panel, s.last_panel,
+                                sizes.hidden, g.h_proj, S, false);
+            else
+                multiply_states(rows, states, S, packed, gate * P + s.first_panel, gate * P + s.last_panel, sizes.hidden,
+                                NORMED ? g.h_proj : g.x_proj, wide, !NORMED);
+        const index_t together = barrier.together(rows.count());
+        for (index_t first = 0; first < rows.count(); first += together) {
+            const index_t last = first + together;
+            if constexpr (NORMED) {
+                for (index_t r = first; r < last; ++r) step.add_squares(rows.row[r], rows.slot[r]);
+                barrier.wait();
+            }
+            for (index_t r = first; r < last; ++r)
+                step.open_gates(rows.row[r], rows.slot[r], sizes.state(g.hidden, sizes.before(t), rows.row[r]),
+                                sizes.state(g.hidden, sizes.after(t), rows.row[r]));
+        }
+        barrier.wait();
+    }
+}
+
+// The same phases backward.
+template <class T, bool NORMED>
+struct StepBack : Step<T, NORMED> {
+    using Forward = Step<T, NORMED>;
+    using typename Forward::vector;
+    using Forward::L, Forward::W, Forward::g, Forward::s, Forward::sums_of, Forward::wide, Forward::ahead;
+
+    const GruGradients<T> d;
+
+    // The results of gru_gates, in loops of their own.
+    static void store_gates(const Products<T, NORMED>& products, index_t first, index_t last, T* to) {
+        const index_t S = products.S;
+        for (index_t j = first * W; j < last * W; j += L) {
+            store(to + j, sigmoid(products.of_x(0, j) + products.of_h(0, j)));
+            store(to + S + j, sigmoid(products.of_x(1, j) + products.of_h(1, j)));
+        }
+        for (index_t j = first * W; j < last * W; j += L)
+            store(to + 2 * S + j, hyperbolic_tangent(products.of_x(2, j) + load(to + S + j) * products.of_h(2, j)));
+    }
+
+    // Through the new state and the gates. Until its gradient is known, a gate is where that will be.
+    void through_gates(index_t row, index_t slot, const T* h_before) const {
+        const index_t S = g.sizes.stride, block = row / ROW_BLOCK * wide(), ahead = this->ahead;
+        const auto products = Products<T, NORMED>::kept(g, slot);
+        T *d_x = d.d_x_proj + slot * wide(), *d_h = d.d_h_proj + slot * wide(), *dh = d.dh + row * S;
+        T *d_bias_x = d.d_bias_x + block, *d_bias_h = NORMED ? d.d_bias_h + block : nullptr;
+        T *d_gain_x = NORMED ? d.d_gain_x + block : nullptr, *d_gain_h = NORMED ? d.d_gain_h + block : nullptr;
+        each_panels(s, [=](index_t first, index_t last) {
+            store_gates(products, first, last, d_h);
+            for (index_t p = first; p < last; ++p) {
+                vector along_x[2] = {}, along_h[2] = {};
+                for (index_t j = p * W; j < (p + 1) * W; j += L) {
+                    const GruGates<vector> gates{load(d_h + j), load(d_h + S + j), load(d_h + 2 * S + j)};
+                    fetch_ahead(h_before + j, S);
+                    claim_ahead(dh + j, S);
+                    const vector d_new = load(dh + j);
+                    const GruGates<vector> of = gru_gradient(gates, load(h_before + j), products.of_h(2, j), d_new);
+                    store(dh + j, d_new - d_new * gates.z);
+                    const auto through_gate = [&](index_t gate, vector of_x, vector of_h) {
+                        const index_t k = gate * S + j;
+                        fetch_ahead(products.x + k, ahead);
+                        claim_ahead(d_x + k, ahead);
+                        claim_ahead(d_h + k, ahead);
+                        store(d_x + k, of_x);
+                        store(d_h + k, of_h);
+                        add_to(d_bias_x + k, of_x);
+                        if constexpr (NORMED) {
+                            fetch_ahead(products.h + k, ahead);
+                            add_to(d_bias_h + k, of_h);
+                            const vector of_gain_x = of_x * products.xhat_x(gate, k);
+                            const vector of_gain_h = of_h * products.xhat_h(gate, k);
+                            add_to(d_gain_x + k, of_gain_x);
+                            add_to(d_gain_h + k, of_gain_h);
+                            along_x[gate == 2] += of_gain_x * load(products.gain_x + k);
+                            along_h[gate == 2] += of_gain_h * load(products.gain_h + k);
+                        }
+                    };
+                    through_gate(0, of.z, of.z);
+                    through_gate(1, of.r, of.r);
+                    through_gate(2, of.n, of.n * gates.r);
+                }
+                if constexpr (NORMED) this->keep_sums(row, p, along_x, along_h);
+            }
+        });
+    }
+
+    // Through the norms of both products.
+    void through_norms(index_t row, index_t slot) const {
+        const auto products = Products<T, NORMED>::kept(g, slot);
+        T *d_x = d.d_x_proj + slot * wide(), *d_h = d.d_h_proj + slot * wide();
+        for (index_t gate = 0; gate < GATES; ++gate) {
+            const int norm = gate == 2;
+            const T rstd_x = products.rstd_x[norm], rstd_h = products.rstd_h[norm];
+            const T along_x = this->mean_of_products(sums_of(row) + norm, norm);
+            const T along_h = this->mean_of_products(sums_of(row) + 2 + norm, norm);
+            const index_t first = gate * g.sizes.stride + s.first_panel * W, last = gate * g.sizes.stride + s.last_panel * W;
+            for (index_t k = first; k < last; k += L) {
+                store(d_x + k, (load(d_x + k) * load(g.gain_x + k) - products.xhat_x(gate, k) * along_x) * rstd_x);
+                store(d_h + k, (load(d_h + k) * load(g.gain_h + k) - products.xhat_h(gate, k) * along_h) * rstd_h);
+            }
+        }
+    }
+};
+
+template <class T, bool NORMED>
+static void walk_back(const Gru<T>& g, GruGradients<T> d, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
+    const Sizes& sizes = g.sizes;
+    const index_t wide = GATES * sizes.stride;
+    const OwnSums<T> of_gain_x(sizes, s, barrier, GATES, d.d_gain_x), of_bias_x(sizes, s, barrier, GATES, d.d_bias_x),
+        of_gain_h(sizes, s, barrier, GATES, d.d_gain_h), of_bias_h(sizes, s, barrier, GATES, d.d_bias_h);
+    d.d_gain_x = of_gain_x.data();
+    d.d_bias_x = of_bias_x.data();
+    d.d_gain_h = of_gain_h.data();
+    d.d_bias_h = of_bias_h.data();
+    const StepBack<T, NORMED> step{{g, panel_sums, s, positions_ahead(sizes, barrier, true) * wide}, d};
+    Rows rows;
+    for (index_t position = sizes.steps - 1; position >= 0; --position) {
+        const index_t t = sizes.time(position);
+        begin_step_back(rows, sizes, s, t, d.d_hidden, d.dh);
+        const index_t together = barrier.together(rows.count());
+        for (index_t first = 0; first < rows.count(); first += together) {
+            const index_t last = first + together;
+            for (index_t r = first; r < last; ++r)
+                step.through_gates(rows.row[r], rows.slot[r], sizes.state(g.hidden, sizes.before(t), rows.row[r]));
+            if constexpr (NORMED) {
+                barrier.wait();
+                for (index_t r = first; r < last; ++r) step.through_norms(rows.row[r], rows.slot[r]);
+            }
+        }
+        barrier.wait();
+        multiply_products(rows, d.d_h_proj, wide, packed, s, sizes, d.dh, true);
+        bound(d.dh, rows, sizes, s, d.limit);
+    }
+}
+
+template <class T, bool NORMED>
+static void forward(const Gru<T>& g, const OneStep<T>& one, const T* w_h, int threads, bool by_units) {
+    const Weights<T> weights{w_h, g.sizes.hidden, GATES, NORMED ? 2 : 0, threads};
+    const auto by = [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
+        walk<T, NORMED>(g, packed, panel_sums, share, barrier);
+    };
+    if (!one.x) return walk_forward(weights, g.sizes, 4, by_units, by);
+    const index_t S = g.sizes.stride, wide = GATES * S, of_h = NORMED ? wide : S;
+    std::fill_n(g.h_proj, g.sizes.batch * of_h, T(0));
+    const auto x_gate = [=](index_t row, index_t gate) { return g.x_proj + row * wide + gate * S; };
+    walk_one_step(one, g.hidden, weights, g.sizes, 4, x_gate, [=](index_t row, index_t gate) {
+        if (NORMED) return g.h_proj + row * of_h + gate * S;
+        return gate == 2 ? g.h_proj + row * of_h : x_gate(row, gate);
+    }, by);
+}
+
+template <class T, bool NORMED>
+static void backward(const Gru<T>& g, const GruGradients<T>& d, const T* w_h, int threads, bool by_units) {
+    const Weights<T> weights{w_h, g.sizes.hidden, GATES, NORMED ? 2 : 0, threads};
+    walk_backward(weights, g.sizes, 4, by_units, [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
+        walk_back<T, NORMED>(g, d, packed, panel_sums, share, barrier);
+    });
+}
+
+// The arguments that forward and backward share, and the objects made of them.
+#define SHARED_PARAMETERS(T)                                                                                          \
+    const T *w_h, T *x_proj, T *h_proj, const T *gain_x, const T *bias_x, const T *gain_h, const T *bias_h,           \
+        T *hidden, T *norms, const int64_t *slots, int64_t steps, int64_t batch, int64_t units, double eps,           \
+        int32_t normed, int32_t reverse, int32_t threads, int32_t by_units
+#define SHARED_VALUES                                                                                                 \
+    const Gru<T> g{sizes_of<T>(steps, batch, units, reverse != 0, slots), T(eps), x_proj, h_proj, gain_x, bias_x,     \
+                   gain_h, bias_h, hidden, norms};
+
+#define GRU(TYPE, NAME)                                                                                               \
+    extern "C" void gru_forward_##NAME(SHARED_PARAMETERS(TYPE), const TYPE* x, const TYPE* w_x, int64_t inputs) {     \
+        guarded([&] {                                                                                                 \
+            using T = TYPE;                                                                                           \
+            SHARED_VALUES                                                                                             \
+            const OneStep<T> one{x, w_x, inputs};                                                                     \
+            if (normed) forward<T, true>(g, one, w_h, threads, by_units != 0);                                        \
+            else forward<T, false>(g, one, w_h, threads, by_units != 0);                                              \
+        });                                                                                                           \
+    }                                                                                                                 \
+    extern "C" void gru_backward_##NAME(SHARED_PARAMETERS(TYPE), const TYPE* d_hidden, TYPE* dh, TYPE* d_x_proj,      \
+                                        TYPE* d_h_proj, TYPE* d_gain_x, TYPE* d_bias_x, TYPE* d_gain_h,               \
+                                        TYPE* d_bias_h, double limit) {                                               \
+        guarded([&] {                                                                                                 \
+            using T = TYPE;                                                                                           \
+            SHARED_VALUES                                                                                             \
+            const GruGradients<T> d{d_hidden, dh, d_x_proj, d_h_proj, d_gain_x, d_bias_x, d_gain_h, d_bias_h, T(limit)}; \
+            if (normed) backward<T, true>(g, d, w_h, threads, by_units != 0);                                         \
+            else backward<T, false>(g, d, w_h, threads, by_units != 0);                                               \
+        });                                                                                                           \
+    }
+ENTRIES(GRU)
