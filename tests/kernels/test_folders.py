@@ -1,31 +1,23 @@
-"""The page of the kernels has each folder, with the backends that its files are for."""
+"""The folders of the kernels: the page has the rules of all operators, and each operator with a rule has cases."""
 
-import importlib
-import pkgutil
-import re
+import sys
 
-import duoln.kernels
-from duoln.kernels import source
+import pytest
+from conftest import STAND_IN, get_backend
+from readme_tables import renewed
 
-TEXTS = {"native": ".cpp", "cupy": ".cu", "mlx": ".metal"}
-
-
-def backends(folder):
-    """The names of modules with rules that a folder has, or would have if its texts had one each."""
-    own = {name for name in ("native", "numpy", "cupy", "mlx") if (folder / f"{name}.py").is_file()}
-    if hasattr(importlib.import_module(f"duoln.kernels.{folder.name}"), "attach"):
-        own |= {name for name, suffix in TEXTS.items() if list(folder.glob(f"*{suffix}"))}
-    return own
+from duoln.kernels import native, registry, source
 
 
-def test_the_page_of_the_kernels_has_every_folder_and_its_backends():
-    page = (source.FOLDER / "README.md").read_text(encoding="utf-8")
-    [table] = re.findall(r"^\| folder \|.*\n\|[ |-]+\|\n((?:\|.*\n)+)", page, re.MULTILINE)
-    rows = {row[1]: row[3:6] for row in (re.split(r" *\| *", line) for line in table.splitlines())}
-    folders = [source.FOLDER / each.name for each in pkgutil.iter_modules(duoln.kernels.__path__) if each.ispkg]
-    with_rules = [folder for folder in folders if backends(folder)]
-    assert sorted(rows) == sorted(f"`{folder.name}`" for folder in with_rules)
-    for folder in with_rules:
-        cpu, cuda, mlx = rows[f"`{folder.name}`"]
-        told = {"native": "compiled" in cpu, "numpy": "NumPy" in cpu, "cupy": cuda != "-", "mlx": mlx != "-"}
-        assert {name for name, is_told in told.items() if is_told} == backends(folder), folder.name
+@pytest.mark.skipif(native.reason() is not None, reason="the page has the compiled rules")
+def test_the_page_of_the_kernels_has_the_rules_of_every_operator():
+    pytest.importorskip("mlx.core")
+    page = source.FOLDER / "README.md"
+    assert renewed(page) == page.read_text(encoding="utf-8")
+
+
+def test_every_folder_with_rules_has_the_cases_of_its_operators():
+    """Or another folder has them."""
+    for name in ("numpy", "mlx", STAND_IN) if sys.platform == "linux" else ("numpy",):
+        fused = {op.name for op, _ in registry.every_rule(get_backend(name))}
+        assert fused - {case.op for case in registry.every_case()} == set()
