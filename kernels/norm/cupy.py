@@ -33,10 +33,10 @@ _backward_wide = launch.stored_kernels("norm/wide.cu", "layer_norm_backward_wide
 
 
 class Kept(NamedTuple):
-    """What the gradient reads."""
+    """The arrays that the gradient reads."""
 
     x: Array
-    """(rows, stride): the rows, or with `residual` what was added to it."""
+    """(rows, stride): the rows, or with `residual` the other summand."""
     stats: Array
     """(rows, 3) for layer norm, (rows, 1) for RMS norm."""
     gain: Array | None = None

@@ -27,7 +27,7 @@ class Plan(NamedTuple):
 
     @property
     def wide(self) -> bool:
-        """Whether the row is too wide for registers."""
+        """True if the row is too wide for registers."""
         return self.chunks == 0
 
     @property

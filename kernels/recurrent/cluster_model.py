@@ -1,4 +1,4 @@
-"""What a time step of a cluster's walk should take on an H100, from counted work and published latencies: plain data.
+"""A model of the time of a time step of a cluster's walk on an H100, from counted work and published latencies.
 
 No GPU has confirmed it. `duoln bench survey` measures the exchange first (`device_limits/exchange.cu`), then the walks.
 """
@@ -8,21 +8,22 @@ from __future__ import annotations
 from typing import NamedTuple
 
 THREADS = 256
-"""Of a block: a thread may then have 255 registers. With more threads it would have 128, of which weights get fewer."""
+"""The threads of a block: a thread may then have 255 registers. With more threads it would have 128, and keep fewer
+weights."""
 EXCHANGE_CYCLES = 420
-"""From a push to the end of the wait for it. 180 cycles from one multiprocessor to another one are published for an
+"""Cycles from a push to the end of the wait for it. 180 from one multiprocessor to another one are published for an
 H100; the rest is the push, the count at the signal and the wait."""
 ALONE_CYCLES = 120
-"""The same, of a block with itself."""
+"""Cycles of an exchange of a block with itself."""
 PUSHED_BYTES = 11
-"""That leave a block in a cycle: 2.65 TB/s of 132 multiprocessors (published for loads)."""
+"""Bytes that leave a block in a cycle: 2.65 TB/s of 132 multiprocessors (published for loads)."""
 BARRIER_CYCLES = 40
 ROW_CYCLES = {"forward": 300, "backward": 450}
-"""What a warp does with a row: exponentials, loads and stores."""
+"""Cycles of a warp for a row: exponentials, loads and stores."""
 NORM_CYCLES = 300
-"""What it does for an exchange of a norm: sums over its lanes, then over what all blocks told."""
+"""Cycles of a warp for the exchange of a norm: sums over its lanes, then over the exchanged values of all blocks."""
 PART_CYCLES = 8
-"""To add one part of a product."""
+"""Cycles to add one part of a product."""
 _WARPS, _SCHEDULERS = THREADS // 32, 4
 
 
@@ -63,7 +64,7 @@ class Step(NamedTuple):
 
     @property
     def cycles(self) -> float:
-        """Of the whole time step."""
+        """Cycles of the whole time step."""
         parts = self.slices * (self.cluster if self.direction == "backward" else 1)
         return (self.product + BARRIER_CYCLES + (1 + self.norms) * self.exchange + self.pushed
                 + ROW_CYCLES[self.direction] + self.norms * NORM_CYCLES + parts * PART_CYCLES)

@@ -1,4 +1,4 @@
-"""How a walk of a cluster divides its work: blocks, rows, weights in registers and in shared memory; plain data.
+"""The division of a cluster's walk: blocks, rows, weights in registers and in shared memory; plain data.
 
 A cluster of blocks keeps the recurrent weights for all time steps (`cluster_walk.cuh`). Of the plans that fit a device,
 the one is taken whose time step should take the fewest cycles, by the model in `cluster_model.py`.
@@ -23,7 +23,7 @@ _PORTABLE = 8
 _ROWS = (1, 2, 4, 8)
 _MOST_EACH, _MOST_SLICES = 8, 8
 _WEIGHTS_IN_REGISTERS = {"forward": 132, "backward": 112}
-"""Of a thread; with more, some variant spills (`tests/kernels/test_nvrtc.py`)."""
+"""The weights of a thread in registers; with more, some variant spills (`tests/kernels/test_nvrtc.py`)."""
 _SUMS, _OUTPUTS, _UNITS = 4, 2, 1
 """Sums and outputs of a thread, and units of a lane, that the numbers above leave room for."""
 _OF_A_SUM, _OF_AN_OUTPUT, _OF_A_UNIT = 3, 8, 24
@@ -36,23 +36,23 @@ _GROUP = 18
 
 
 class Device(NamedTuple):
-    """What a plan asks of a device."""
+    """The properties of a device that a plan needs."""
 
     shared: int
-    """Bytes of shared memory that a block may ask for."""
+    """Bytes of shared memory that a block may allocate."""
     active: tuple[int, ...]
-    """How many clusters of each size in CLUSTERS run at once; 0 where one does not fit."""
+    """The number of clusters of each size in CLUSTERS that run at once; 0 where one does not fit."""
     without: str = "the device has no clusters of blocks"
     """The reason if no size fits."""
 
     @classmethod
     def of(cls, major: int, multiprocessors: int, shared: int) -> Device:
-        """What is assumed of a device of a compute capability (9 Hopper, 10 to 12 Blackwell), without asking one."""
+        """The assumed properties of a device of a compute capability (9 Hopper, 10 to 12 Blackwell)."""
         most = 0 if major < 9 else 16 if major < 12 else _PORTABLE
         return cls(shared, tuple(max(multiprocessors // _GROUP * (16 // n), 1) if n <= most else 0 for n in CLUSTERS))
 
     def clusters(self, blocks: int) -> int:
-        """How many clusters of so many blocks run at once."""
+        """The number of clusters of so many blocks that run at once."""
         return self.active[CLUSTERS.index(blocks)]
 
 
@@ -73,7 +73,7 @@ class ClusterPlan(NamedTuple):
     shared: int
     """Bytes of shared memory for the other weights."""
     cycles: float
-    """Of a time step of the whole batch, by the model."""
+    """Cycles of a time step of the whole batch, by the model."""
 
     @property
     def own(self) -> int:

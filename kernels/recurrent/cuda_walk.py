@@ -53,7 +53,7 @@ def _device_of(number: int) -> Device:
 
 
 def _active(blocks: int, shared: int) -> int:
-    """Of a kernel that leaves a multiprocessor no room for a second block, as walks do."""
+    """The number of active clusters of a kernel that leaves a multiprocessor no room for a second block, like walks."""
     return clusters.most_active(_probe.ready({}, shared, blocks).kernel.ptr, blocks, THREADS, shared)
 
 

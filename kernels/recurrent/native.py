@@ -46,7 +46,7 @@ class _Walk(NamedTuple):
     of_norms: tuple[int, ...]
     """The numbers of a position that norms keep."""
     overwrites: bool = False
-    """Whether the walk back writes the products' gradients over the products."""
+    """True if the backward walk writes the products' gradients over the products."""
     few_inputs: str = ""
     """The variant whose walks can multiply few inputs."""
 
@@ -90,7 +90,7 @@ class _Saved(NamedTuple):
     """One, or none after a gradient has taken them, because its walk overwrites them."""
     normed: Norms
     has_few_inputs: bool
-    """Whether the walks multiply the inputs. They give no gradient of x_proj then."""
+    """True if the walks multiply the inputs. They give no gradient of x_proj then."""
     norm: str
     eps: float
     limit: float

@@ -2,8 +2,8 @@
 
 A compiled walk gets the input's product for all positions and gives the gradients of both products; the large products
 before and after it are made apart. Few inputs can be multiplied within the walk (inputs.h). Its arrays hold
-the H columns of a gate in `stride` columns, filled up with zeros, so that no vector ends beyond a gate. Positions (time
-step, row) that a mask takes out have no place in the products.
+the H columns of a gate in `stride` columns, padded with zeros, so that no vector ends beyond a gate. Positions (time
+step, row) that a mask takes out have no row in the products.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BY_UNITS_BELOW = 16
 """With fewer rows than this, threads share the units of all rows; else each has its own rows, and reads all weights."""
 WEIGHTS_READ_ONCE = 8 << 20
 """Bytes of recurrent weights from which threads share the units of any number of rows: if each read all of them at each
-time step, they would ask the last cache for more than it gives."""
+time step, the bandwidth of L3 would be the limit."""
 FEW_INPUTS = 8
 """Inputs up to which the LSTM of `layer` multiplies them within its walk."""
 _WORTH_THREADS = 1 << 20
@@ -38,7 +38,7 @@ _WORTH_THREADS = 1 << 20
 
 
 class Units(NamedTuple):
-    """How the columns of the gates stand in the arrays of a walk."""
+    """The layout of the gates' columns in the arrays of a walk."""
 
     gates: int
     hidden: int
@@ -144,15 +144,15 @@ def given(units: Units, d_state: Array | None, like: Array) -> Array:
 
 
 def threads(positions: Positions, w_h: Array) -> tuple[int, int]:
-    """How many threads walk, and whether (1 or 0) they share units instead of rows."""
+    """The number of threads of a walk, and 1 if they share units instead of rows, else 0."""
     count = host.threads_for(positions.batch * w_h.size, _WORTH_THREADS)
     return count, int(positions.batch < BY_UNITS_BELOW or w_h.nbytes >= WEIGHTS_READ_ONCE)
 
 
 def product(rows: Array, weight: Array, units: Units, bias: Array | None = None) -> Array:
-    """`rows @ weight + bias` of filled-up gates, which begins on a cache line.
+    """`rows @ weight + bias` of padded gates, which begins on a cache line.
 
-    What fills up is zero; its product with an infinite value would not be.
+    The padding is zero; its product with an infinite value would not be.
     """
     out = multiply(rows, weight, host.empty((len(rows), weight.shape[1]), rows.dtype), bias)
     if units.hidden < units.stride:
@@ -181,7 +181,7 @@ def bias_sums(cell: str, norm: str) -> Mapping[str, list[str]]:
 
 def filled_parameters(cell: str, norm: str, units: Units, bias: Array | None,
                       norms: Mapping[str, Array]) -> dict[str, Array | None]:
-    """The parameters as a compiled kernel reads them, by name: filled up to the stride, None where there is none."""
+    """The parameters as a compiled kernel reads them, by name: padded to the stride, None where there is none."""
     given = {**norms, "bias": bias}
     made = {name: units.filled(norms[name], _gates_of(name)) if name in norms else None
             for name in ("gain_x", "gain_h", "gain_c", "bias_c")}
@@ -217,10 +217,10 @@ def optional(d_hidden: Array | None) -> Array | None:
 
 
 class Walked(NamedTuple):
-    """What every compiled cell keeps for its products."""
+    """The arrays that every compiled cell keeps for its products."""
 
     x: Array
-    """Of the positions, (positions, in)."""
+    """The inputs of the positions, (positions, in)."""
     w_x: Array
     """(in, gates * stride), centred, as it was multiplied; of one step (in, gates * H), as it is."""
     w_h: Array
@@ -230,14 +230,14 @@ class Walked(NamedTuple):
     units: Units
     positions: Positions
     centre: Callable[..., Array]
-    """Takes the means out of a weight's rows, as norms of its product do; or nothing, without such norms."""
+    """The function that subtracts the means of a weight's rows, as norms of its product do; or the identity."""
     is_one_step: bool
-    """Whether a walk forward multiplies the inputs and the states of one time step with the weights as they lie."""
+    """True if the forward walk multiplies the inputs and the states of one time step with unpacked weights."""
 
     @classmethod
     def of(cls, units: Units, positions: Positions, x: Array, h: Array, w_x: Array, w_h: Array,
            centre: Callable[..., Array]) -> Walked:
-        """Of an operator's arrays; the states after the first one have room, and no values yet."""
+        """The kept arrays, from an operator's; the states after the first one are allocated, and not yet computed."""
         is_one_step = positions.steps == 1 and positions.slots is None and 0 < positions.batch <= MOST_ROWS
         w_x = np.ascontiguousarray(w_x) if is_one_step else units.filled(centre(w_x))
         return cls(positions.rows(x), w_x, np.ascontiguousarray(w_h), states(units, positions, h), units, positions,
