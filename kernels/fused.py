@@ -25,8 +25,8 @@ from duoln.backends.protocol import STORAGE, Array, Backend
 from duoln.core import Op, Rule
 from duoln.core.spec import Spec
 from duoln.kernels import declared, native, source
-from duoln.kernels.native import storage
 from duoln.kernels.declared import Layout
+from duoln.kernels.native import storage
 
 _SUFFIXES = {"numpy": ".cpp", "cupy": ".cu", "mlx": ".metal"}
 _MODULES = {"cupy": "duoln.kernels.launch", "mlx": "duoln.kernels.metal"}
