@@ -1,7 +1,9 @@
 """The division of a cluster's walk: blocks, rows, weights in registers and in shared memory; plain data.
 
 A cluster of blocks keeps the recurrent weights for all time steps (`cluster_walk.cuh`). Of the plans that fit a device,
-the one is taken whose time step should take the fewest cycles, by the model in `cluster_model.py`.
+the one is taken whose time step should take the fewest cycles. These are counted work and latencies published for an
+H100 (`Step`), which no GPU has confirmed; `duoln bench survey` measures the exchange first
+(`device_limits/exchange.cu`), then the walks.
 """
 
 from __future__ import annotations
@@ -11,11 +13,11 @@ from functools import cache
 from math import ceil
 from typing import NamedTuple
 
-from duoln.kernels.recurrent import cluster_model
 from duoln.kernels.recurrent.cells import FUSED, Fused
 from duoln.ops.recurrent.variants import CELLS
 
-THREADS = cluster_model.THREADS
+THREADS = 256
+"""Threads of a block: each may then have 255 registers. Of 512 each would have 128, and fewer of them for weights."""
 _LANES = 32
 CLUSTERS = (1, 2, 4, 8, 16)
 """Blocks of a cluster."""
@@ -54,6 +56,66 @@ class Device(NamedTuple):
     def clusters(self, blocks: int) -> int:
         """The number of clusters of so many blocks that run at once."""
         return self.active[CLUSTERS.index(blocks)]
+
+
+_EXCHANGE_CYCLES = 420
+"""Cycles from a push to the end of the wait for it. 180 from one multiprocessor to another one are published for an
+H100; the rest is the push, the count at the signal and the wait."""
+_ALONE_CYCLES = 120
+"""Cycles of an exchange of a block with itself."""
+_PUSHED_BYTES = 11
+"""Bytes that leave a block in a cycle: 2.65 TB/s of 132 multiprocessors (published for loads)."""
+_BARRIER_CYCLES = 40
+_ROW_CYCLES = {"forward": 300, "backward": 450}
+"""Cycles of a warp for a row: exponentials, loads and stores."""
+_NORM_CYCLES = 300
+"""Cycles of a warp for an exchange of a norm: sums over its lanes, then over the exchanged values of all blocks."""
+_PART_CYCLES = 8
+"""Cycles to add one part of a product."""
+_WARPS, _SCHEDULERS = THREADS // 32, 4
+
+
+class Step(NamedTuple):
+    """A time step of one cluster."""
+
+    direction: str
+    """"forward" or "backward"."""
+    cluster: int
+    rows: int
+    each: int
+    slices: int
+    length: int
+    """Inputs of a slice of the product."""
+    kept: int
+    """Those whose weights are in registers."""
+    hidden: int
+    norms: int
+    """Exchanges of norms; one of the states comes on top."""
+
+    @property
+    def product(self) -> float:
+        """Cycles of the product: it multiplies, or it reads shared memory, 128 bytes a cycle."""
+        multiply = _WARPS * self.each * self.length * self.rows / _SCHEDULERS
+        read = _WARPS * (self.length / 4 * self.rows + (self.length - self.kept) * self.each)
+        return max(multiply, read)
+
+    @property
+    def exchange(self) -> float:
+        """Cycles of one exchange."""
+        return _ALONE_CYCLES if self.cluster == 1 else _EXCHANGE_CYCLES
+
+    @property
+    def pushed(self) -> float:
+        """Cycles in which the states, or the parts of their gradients, leave a block."""
+        copies = self.slices if self.direction == "backward" else 1
+        return 0 if self.cluster == 1 else 4 * self.rows * self.hidden * copies / _PUSHED_BYTES
+
+    @property
+    def cycles(self) -> float:
+        """Cycles of the whole time step."""
+        parts = self.slices * (self.cluster if self.direction == "backward" else 1)
+        return (self.product + _BARRIER_CYCLES + (1 + self.norms) * self.exchange + self.pushed
+                + _ROW_CYCLES[self.direction] + self.norms * _NORM_CYCLES + parts * _PART_CYCLES)
 
 
 class ClusterPlan(NamedTuple):
@@ -131,13 +193,13 @@ def _plans(gates: int, variant: Fused, direction: str, hidden: int, batch: int,
                 rest = (length - kept) * each * at_once * slices * 4
                 if kept < 4 or static > _STATIC_SHARED or static + rest + _RESERVED_SHARED > device.shared:
                     continue
-                step = cluster_model.Step(direction, cluster, rows, each, slices, length, kept, hidden,
+                step = Step(direction, cluster, rows, each, slices, length, kept, hidden,
                                           len(exchanged))
                 yield ClusterPlan(hidden, cluster, rows, each, slices, kept, rest, waves * step.cycles)
 
 
 def _registers(direction: str, rows: int, each: int, units: int) -> int:
-    """For the weights of a thread."""
+    """The registers for the weights of a thread."""
     return (_WEIGHTS_IN_REGISTERS[direction] - _OF_A_SUM * max(each * rows - _SUMS, 0)
             - _OF_AN_OUTPUT * max(each - _OUTPUTS, 0) - _OF_A_UNIT * (units - _UNITS))
 

@@ -78,7 +78,7 @@ class _Products(NamedTuple):
 class _Saved(NamedTuple):
     walk: _Walk
     walked: walks.Walked
-    parameters: dict[str, Array | None]
+    parameters: dict[str, Array]
     inner_bias: Array | None
     """The bias inside the input's norm, without the means of its parts."""
     names: list[str]
@@ -186,7 +186,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
         assert products.x_proj is not None
         d_x_proj = host.empty_like(products.x_proj)
         d_h_proj = host.empty_like(d_x_proj) if cell.apart else None
-    parts = walks.room_for_gradients(positions.batch, saved.parameters, dtype)
+    parts = walks.room_for_gradients(positions.batch, saved.parameters)
     walk.backward({**saved.arguments(products), **parts, "d_hidden": walks.optional(gouts[0]),
                    **{f"d{name}": d for name, d in zip(cell.states, d_states, strict=True)}, "d_x": d_rows,
                    "d_w_x": d_weights, "d_x_proj": d_x_proj, "d_h_proj": d_h_proj,

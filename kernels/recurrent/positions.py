@@ -23,9 +23,9 @@ from duoln.kernels.signature import parameters
 from duoln.ops.recurrent.variants import CELLS
 
 PANEL_BYTES = 64
-"""As in tile.h."""
+"""The bytes of a panel, as in tile.h."""
 ROW_BLOCK = 8
-"""As in walk.h."""
+"""The rows of a block, as in walk.h."""
 BY_UNITS_BELOW = 16
 """With fewer rows than this, threads share the units of all rows; else each has its own rows, and reads all weights."""
 WEIGHTS_READ_ONCE = 8 << 20
@@ -124,8 +124,8 @@ class Kernel:
         self._names = [parameter.name for parameter in parameters(signature)]
 
     def __call__(self, arguments: Mapping[str, Any]) -> None:
-        """Call it with those of the arguments that it has."""
-        self._function(*[arguments[name] for name in self._names])
+        """Call it with those of the arguments that it has; one that is not there is None."""
+        self._function(*map(arguments.get, self._names))
 
 
 def states(units: Units, positions: Positions, first: Array) -> Array:
@@ -165,50 +165,56 @@ def row_blocks(batch: int, shape: tuple[int, ...], dtype: np.dtype) -> Array:
     return np.zeros((-(-batch // ROW_BLOCK), *shape), dtype)
 
 
-@cache
-def bias_sums(cell: str, norm: str) -> Mapping[str, list[str]]:
-    """The biases that a compiled kernel adds to the gates, each with the operator's parameters whose sum it is.
+class Parameter(NamedTuple):
+    """A parameter of a compiled kernel."""
 
-    Where the products stay apart, so do their biases.
+    name: str
+    terms: tuple[str, ...]
+    """The operator's parameters whose sum it is; each has its gradient."""
+    gates: int | None
+    """One for the norm of an LSTM's cell; None for all gates of the cell."""
+
+
+@cache
+def kernel_parameters(cell: str, norm: str) -> tuple[Parameter, ...]:
+    """The parameters that a variant's compiled kernels read.
+
+    All biases that are added to the gates are one; where the products stay apart, so do their biases.
     """
     of_cell = CELLS[cell]
     variant = of_cell.variants[norm]
+    made = [Parameter(name, (name,), 1 if name.endswith("_c") else None)
+            for name in ("gain_x", "gain_h", "gain_c", "bias_c") if name in variant.norms]
     of_x = [name for name in ("bias_x",) if name in variant.norms]
     of_h = [name for name in ("bias_h",) if name in variant.norms]
     of_gates = ["bias"] if variant.outer_bias else []
-    return {"bias_x": of_x + of_gates, "bias_h": of_h} if of_cell.apart else {"bias": of_x + of_h + of_gates}
+    sums = {"bias_x": of_x + of_gates, "bias_h": of_h} if of_cell.apart else {"bias": of_x + of_h + of_gates}
+    return (*made, *(Parameter(name, tuple(terms), None) for name, terms in sums.items() if terms))
 
 
 def filled_parameters(cell: str, norm: str, units: Units, bias: Array | None,
-                      norms: Mapping[str, Array]) -> dict[str, Array | None]:
-    """The parameters as a compiled kernel reads them, by name: padded to the stride, None where there is none."""
-    given = {**norms, "bias": bias}
-    made = {name: units.filled(norms[name], _gates_of(name)) if name in norms else None
-            for name in ("gain_x", "gain_h", "gain_c", "bias_c")}
-    for name, terms in bias_sums(cell, norm).items():
-        made[name] = units.filled(reduce(operator.add, [given[term] for term in terms])) if terms else None
+                      norms: Mapping[str, Array]) -> dict[str, Array]:
+    """The parameters as a compiled kernel reads them, by its names for them: padded to the stride."""
+    made = {}
+    for name, terms, gates in kernel_parameters(cell, norm):
+        terms_of = [bias if term == "bias" else norms[term] for term in terms]
+        made[name] = units.filled(terms_of[0] if len(terms) == 1 else reduce(operator.add, terms_of), gates)
     return made
 
 
-def room_for_gradients(batch: int, parameters: Mapping[str, Array | None],
-                       dtype: np.dtype) -> dict[str, Array | None]:
+def room_for_gradients(batch: int, parameters: Mapping[str, Array]) -> dict[str, Array]:
     """Zeros for the gradients of a kernel's parameters, by its names for them."""
-    return {f"d_{name}": None if array is None else row_blocks(batch, array.shape, dtype)
-            for name, array in parameters.items()}
+    return {f"d_{name}": row_blocks(batch, array.shape, array.dtype) for name, array in parameters.items()}
 
 
-def parameter_gradients(cell: str, norm: str, units: Units, parts: Mapping[str, Array | None]) -> dict[str, Array]:
+def parameter_gradients(cell: str, norm: str, units: Units, parts: Mapping[str, Array]) -> dict[str, Array]:
     """The gradients of the norms' parameters and of the outer bias, from the parts that a kernel gives of each."""
-    of_kernel = {name.removeprefix("d_"): units.cut(host.added_up(d), _gates_of(name))
-                 for name, d in parts.items() if d is not None}
-    sums = bias_sums(cell, norm)
-    direct = {name: d for name, d in of_kernel.items() if name not in sums}
-    return {**direct, **{term: of_kernel[name] for name, terms in sums.items() for term in terms}}
-
-
-def _gates_of(parameter: str) -> int | None:
-    """One for the norm of an LSTM's cell; None for all gates of the cell."""
-    return 1 if parameter.endswith("_c") else None
+    made = {}
+    for name, terms, gates in kernel_parameters(cell, norm):
+        d = units.cut(host.added_up(parts[f"d_{name}"]), gates)
+        for term in terms:
+            made[term] = d
+    return made
 
 
 def optional(d_hidden: Array | None) -> Array | None:
