@@ -6,10 +6,11 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from duoln import backends, data, ops, runtime
-from duoln.core import Op, Rule
+from duoln import backends, data, runtime
+from duoln.core import Rule
 from duoln.data.files import absent_folders
 from duoln.errors import DataMissingError, DuolnError
+from duoln.kernels.registry import every_op
 from duoln.system import openblas
 from duoln.tasks.registry import Registry
 
@@ -51,7 +52,7 @@ def examine(with_ops: bool = False, asked: Sequence[str] | None = None) -> dict[
     if with_ops:
         usable = {p.name: p.backend for p in probes if p.backend is not None}
         every = {op.name: op for op in registry.operators}
-        every |= {name: op for name in ops.__all__ if isinstance(op := getattr(ops, name), Op)}
+        every |= {op.name: op for op in every_op()}
         facts["ops"] = {name: {b: " > ".join(_described(rule) for rule in op.rules(b)) for b in usable}
                         for name, op in every.items()}
         facts["remarks"] = [f"{name} on {b}, rule '{rule.name}': {remark}"
@@ -65,6 +66,16 @@ def _cache_folder() -> str:
         return str(data.cache_folder())
     except DataMissingError as error:
         return f"none: {error}"
+
+
+def rules_table(names: Sequence[str]) -> str:
+    """The fused rules of duoln's own operators on these backends, in the order of trial, as Markdown."""
+    lines = [["operator", *names], ["---"] * (1 + len(names))]
+    for op in sorted(every_op(), key=lambda op: op.name):
+        cells = [" > ".join(map(_described, op.rules(name)[:-1])) for name in names]
+        if any(cells):
+            lines.append([f"`{op.name}`", *(cell or "-" for cell in cells)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _described(rule: Rule) -> str:

@@ -73,8 +73,7 @@ Contents:
   `native.h`, whose `ENTRIES` makes an entry `NAME_float32` or `NAME_float64` for each dtype, whose `in_parts` divides
   work among threads, and whose `guarded` turns a lack of memory into a MemoryError. `failure` says why there is none
   for a dtype, for `supports`; `threads_for` how many threads to use;
-* `DeviceCase` and the `RuleCase` that it makes: the sizes that prove a rule on a device. A plug-in's hook `duoln_cases`
-  gives them;
+* `Case`: one call of an operator, by which its rules are proved. A plug-in's hook `duoln_cases` gives them;
 * loaded on first use: `cuda` and `metal`, each with a `Kernel` that compiles a file (give its whole path) and checks
   its launches; and `check_op`, `check_rule`, `gradcheck`, `check_close` and `check_error` of
   `duoln.testing`.
@@ -107,8 +106,7 @@ from duoln.core.arguments import (
 )
 from duoln.core.spec import check_beside, check_float, check_tensors
 from duoln.kernels import host, native
-from duoln.kernels.case_table import RuleCase
-from duoln.kernels.device_cases import DeviceCase
+from duoln.kernels.registry import Case
 from duoln.ops.common import (
     broadcast_shape,
     check_dtype,
@@ -130,11 +128,11 @@ _CHECKS = ("check_close", "check_error", "check_op", "check_rule", "gradcheck")
 
 __all__ = [
     "ABOVE_0", "AT_LEAST_0", "BELOW_1", "FINITE", "FLOATS", "NOT_NAN", "Above0", "Array", "AtLeast0", "Backend",
-    "Below1", "DeviceCase", "Finite", "Interval", "Op", "Rule", "RuleCase", "Shape", "Tensor", "broadcast_shape",
-    "check_beside", "check_choice", "check_close", "check_dtype", "check_error", "check_flag", "check_float",
-    "check_function", "check_indices", "check_integer", "check_integers_in", "check_number", "check_op", "check_room",
-    "check_rule", "check_tensors", "cuda", "derived", "gradcheck", "host", "metal", "native", "normal_axes",
-    "normal_axis", "op", "unbroadcast",
+    "Below1", "Case", "Finite", "Interval", "Op", "Rule", "Shape", "Tensor", "broadcast_shape", "check_beside",
+    "check_choice", "check_close", "check_dtype", "check_error", "check_flag", "check_float", "check_function",
+    "check_indices", "check_integer", "check_integers_in", "check_number", "check_op", "check_room", "check_rule",
+    "check_tensors", "cuda", "derived", "gradcheck", "host", "metal", "native", "normal_axes", "normal_axis", "op",
+    "unbroadcast",
 ]
 
 

@@ -287,7 +287,7 @@ _MODULES = {"numpy": ("numpy", "native")}
 
 
 def _attach(loaded: Backend) -> None:
-    """Import `kernels/*/NAME.py` for this backend; each adds its rules to the operators."""
+    """Import `kernels/*/NAME.py` for this backend, and each folder; they add their rules to the operators."""
     if loaded.name in _attached:
         return
     variables.check_switches()
@@ -300,6 +300,8 @@ def _attach(loaded: Backend) -> None:
             if module in modules:
                 attach: Callable[[], None] = importlib.import_module(f"duoln.kernels.{folder}.{module}").attach
                 attach()
+        if hasattr(package, "attach"):  # one file for all devices
+            package.attach(loaded.name)
     if loaded.name == "cupy" or getattr(loaded, "on_gpu", False):
         loaded.proofs = proofs.Proofs(loaded)
     _attached.add(loaded.name)

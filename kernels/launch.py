@@ -1,7 +1,8 @@
 """Typed launches of CUDA kernels through CuPy.
 
 A RawKernel checks nothing: it ignores strides, passes a Python float as a double, and reads any memory to which an
-argument points. A `Kernel` declares its parameters, and a launch that does not fit them raises an error.
+argument points. `launch` makes a function from a declaration (see `kernels.declared`) and a plan of its grid. A `Kernel`
+is for what is no such launch: it declares its parameters, and a call that does not fit them raises an error.
 
     forward = Kernel("norm/norm.cu", "layer_norm_forward",
                      "x: float32[2], gain: float32[1]?, y: float32[2], width: int32, eps: float32")
@@ -12,15 +13,19 @@ An optional parameter (see `signature`) that is None becomes a null pointer.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from math import prod
 from typing import Any
 
 import cupy
 import numpy as np
 
-from duoln.errors import KernelError
-from duoln.kernels import source
+from duoln.core.spec import Array, Spec
+from duoln.errors import DtypeError, KernelError
+from duoln.kernels import declared, source
+from duoln.kernels.declared import Layout
 from duoln.kernels.signature import STRUCT, Parameter, parameters
 
 _OPTIONS = ("--std=c++17",)
@@ -52,15 +57,14 @@ class Launch:
         try:
             self._function(self._grid, self._block, tuple(self._native), shared_mem=self._shared)
         except Exception as error:
-            raise KernelError(f"{self._name}: launch of grid {self._grid}, block {self._block}, {self._shared} bytes "
-                              f"shared: {error}") from error
+            raise _refused(self._name, self._grid, self._block, self._shared, error) from error
 
 
 class Kernel:
     """One entry point of a source file. The first launch with each set of macros on a device compiles it."""
 
-    def __init__(self, file: str, entry: str, signature: str) -> None:
-        self.file, self.entry, self.parameters = file, entry, parameters(signature)
+    def __init__(self, file: str, entry: str, signature: str = "") -> None:
+        self.file, self.entry, self.parameters = file, entry, parameters(signature) if signature else []
         self._dtypes = [np.dtype("V" if p.dtype == STRUCT else p.dtype) for p in self.parameters]
         self._compiled: dict[tuple[Any, ...], Any] = {}
         self._asked: dict[int, int] = {}
@@ -153,6 +157,138 @@ class Kernel:
             raise KernelError(f"[{self.entry}] {expected.name}: expected an array on device {device}, found one on "
                               f"device {given.data.device_id}")
         return given
+
+
+_MOST_LAYOUTS = 1 << 12
+"""Layouts of a launch that are kept, one for each set of sizes."""
+
+
+def launch(file: str, entry: str, declaration: str, plan: Callable[..., Layout] = declared.a_thread_each,
+           ) -> Callable[..., Any]:
+    """The function that a declaration describes, on the current stream.
+
+    Args:
+        file: the CUDA text, below `kernels/`, or the whole path of a plug-in's.
+        entry: the name of its kernel.
+        declaration: arguments and results. `stored` is the dtype of the call, with its STORAGE macro; `real` is
+            float32, and so is a number of float64.
+        plan: the layout, from what its parameters name: an axis (`rows` of `*rows`); `storage`, the STORAGE number;
+            `aligned`, whether all arguments begin at 16 bytes; `has_NAME`, whether an optional array is given; and
+            `processors`, the device's multiprocessors.
+
+    Raises:
+        ValueError: the declaration is none.
+    """
+    spec = Spec.of(declaration)
+    layouts = Layouts(file, entry, plan, spec)
+    arrays, axes = declared.arrays_of(spec), declared.axes_of(spec)
+    kinds = {each.name: _kind(each, spec) for each in (*arrays, *spec.outputs)}
+    stored = next((each for each in arrays if each.kind == "stored" and not each.optional), None)
+    known = {"cupy": cupy, "empty": cupy.empty, "ascontiguousarray": cupy.ascontiguousarray, "prod": prod,
+             "layouts": layouts, "device_of": cupy.cuda.runtime.getDevice, "misfit": declared.misfit, "NULL": _NULL,
+             "int32": np.int32, "float32": np.float32, "STORAGES": STORAGES, "unstored": _unstored,
+             "strange": _strange, "added_up": added_up}
+    lines = ["device = device_of()"]
+    if stored is not None:
+        lines += [f"dtype = {stored.name}.dtype", "storage = STORAGES.get(dtype)", "if storage is None:",
+                  f"    unstored(entry, {stored.name!r}, dtype)"]
+    bound = {each.name for each in declared.numbers_of(spec)}
+    for each in arrays:
+        lines += declared.taken(each, None if each is stored else kinds[each.name], bound)
+        lines += [f"if {f'{each.name} is not None and ' if each.optional else ''}{each.name}.data.device_id != device:",
+                  f"    strange(entry, {each.name!r}, {each.name}, device)"]
+    lines += [f"key = device, {', '.join(layouts.keys())}",
+              f"{', '.join(['run', 'grid', 'block', 'shared', 'parts', *layouts.sizes])} = "
+              "layouts.known.get(key) or layouts.find(*key)"]
+    for each in spec.outputs:
+        shape = f"(parts, {', '.join(each.axes or ())})" if each.kind == "sum" else \
+            f"{each.like}.shape" if each.like else declared.shape_of(each.axes or ())
+        lines.append(declared.made(each, shape, kinds[each.name]))
+    given = [f"NULL if {each.name} is None else {each.name}" if each.optional else each.name
+             for each in (*arrays, *spec.outputs)]
+    given += [*layouts.sizes, *(f"int32({step})" for step in declared.steps_of(spec)),
+              *(f"{'int' if each.kind[0] == 'i' else 'float'}32({each.name})" for each in declared.numbers_of(spec))]
+    lines += ["try:", f"    run(grid, block, ({', '.join(given)},), shared_mem=shared)", "except Exception as error:",
+              "    raise layouts.refused(grid, block, shared, error) from error"]
+    sums = [each.name for each in spec.outputs if each.kind == "sum"]
+    if sums:
+        lines.append(f"{', '.join(sums)}{',' * (len(sums) == 1)} = added_up({', '.join(sums)})")
+    lines.append(f"return {', '.join(each.name for each in spec.outputs)}")
+    return declared.function(file, entry, spec, lines, known)
+
+
+def _kind(array: Array, spec: Spec) -> str:
+    """The dtype of an array of a launch, as an expression."""
+    if array.like is not None:
+        array = next(each for each in spec.inputs if each.name == array.like)
+    return "dtype" if array.kind == "stored" else declared.named("float32" if array.kind in ("real", "sum") else array.kind)
+
+
+def _unstored(entry: str, name: str, dtype: np.dtype[Any]) -> None:
+    raise DtypeError(f"[{entry}] {name}: expected {', '.join(each.name for each in STORAGES)}, found {dtype.name}")
+
+
+def _strange(entry: str, name: str, array: Any, device: int) -> None:
+    raise KernelError(f"[{entry}] {name}: expected an array on device {device}, found one on device "
+                      f"{array.data.device_id}")
+
+
+class Layouts:
+    """The layouts of a declared launch, and its compiled kernels; both are found when a size first comes."""
+
+    every: list[Layouts] = []  # noqa: RUF012
+    """Those of this process."""
+
+    def __init__(self, file: str, entry: str, plan: Callable[..., Layout], spec: Spec) -> None:
+        self._file, self._entry, self._plan = file, entry, plan
+        axes = declared.axes_of(spec)
+        self.sizes = [f"{axis.lstrip('*')}_size" for axis in axes]
+        self._axes = {axis.lstrip("*"): declared.size_of(axis) for axis in axes}
+        arrays = declared.arrays_of(spec)
+        self._is_stored = any(each.kind == "stored" for each in arrays)
+        self._wanted = list(inspect.signature(plan).parameters)
+        starts = " | ".join(f"(0 if {each.name} is None else {each.name}.data.ptr)" if each.optional else
+                            f"{each.name}.data.ptr" for each in arrays if each.kind in ("real", "stored"))
+        self._of_call = {"aligned": f"not ({starts}) & 15",
+                         **{f"has_{each.name}": f"{each.name} is not None" for each in arrays if each.optional}}
+        self._kernels: dict[tuple[str, str], Kernel] = {}
+        self.known: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+        Layouts.every.append(self)
+
+    def keys(self) -> list[str]:
+        """The expressions of what tells one layout from another."""
+        named = [name for name in self._wanted if name in self._of_call]
+        return ["storage" if self._is_stored else "0", *self._axes.values(), *(self._of_call[name] for name in named)]
+
+    def find(self, device: int, storage: int, *values: Any) -> tuple[Any, ...]:
+        """The kernel, its grid, block, shared bytes and parts, and the sizes as it takes them.
+
+        Raises:
+            KernelError: the compiler fails.
+        """
+        names = [*self._axes, *(name for name in self._wanted if name in self._of_call)]
+        told = {"storage": storage, **dict(zip(names, values, strict=True))}
+        if "processors" in self._wanted:
+            told["processors"] = multiprocessors()
+        layout = self._plan(**{name: told[name] for name in self._wanted})
+        text = layout.text or (self._file, self._entry)
+        kernel = self._kernels.setdefault(text, Kernel(*text))
+        macros = {**layout.macros, "STORAGE": storage} if storage else layout.macros
+        run = kernel.ready(macros, layout.shared, 1)
+        if len(self.known) >= _MOST_LAYOUTS:
+            self.known.clear()
+        entry = (run, layout.grid, layout.block, layout.shared, layout.parts,
+                 *(np.int32(told[name]) for name in self._axes))
+        self.known[device, storage, *values] = entry
+        return entry
+
+    def refused(self, grid: Sequence[int], block: Sequence[int], shared: int, error: Exception) -> KernelError:
+        """The error for a launch that the driver refuses."""
+        return _refused(f"[{self._entry}] {self._file}", grid, block, shared, error)
+
+
+def _refused(name: str, grid: Sequence[int], block: Sequence[int], shared: int, error: Exception) -> KernelError:
+    return KernelError(f"{name}: launch of grid {grid}, block {block}, {shared} bytes shared: {error}")
 
 
 def current_device() -> int:
@@ -252,3 +388,17 @@ def sum_columns(x: Any, y: Any = None) -> tuple[Any, Any]:
     if groups > 1:
         return sum_columns(sums[0], None if y is None else sums[1])
     return sums[0, 0], None if y is None else sums[1, 0]
+
+
+def added_up(*parts: Any) -> list[Any]:
+    """The sums of parts, each (n, width) or None, two of one width in one launch."""
+    sums: list[Any] = [None] * len(parts)
+    present = [place for place, each in enumerate(parts) if each is not None]
+    while present:
+        place, *present = present
+        if present and parts[place].shape == parts[present[0]].shape:
+            second, *present = present
+            sums[place], sums[second] = sum_columns(parts[place], parts[second])
+        else:
+            sums[place] = sum_columns(parts[place])[0]
+    return sums

@@ -3,7 +3,8 @@
     backward = Kernel("norm/layer_norm_backward.metal", "x: float32[2], gain: float32[1]?, eps: float32")
     dx, = backward(groups=512, threads=128, inputs=(x, gain, 1e-5), outputs={"dx": x.shape}, macros={"UNITS": 8})
 
-A `.metal` file is the body of a function: MLX writes the signature from the names and the arrays. Macros are lines
+`launch` makes a function from a declaration (see `kernels.declared`) and a plan; a `Kernel` is for what is no such
+launch. A `.metal` file is the body of a function: MLX writes the signature from the names and the arrays. Macros are lines
 above it, and `HAS_<NAME>` says whether an optional input (see `signature`) is given. A kernel is compiled at its first
 launch for each set of macros, inputs and outputs.
 
@@ -12,15 +13,20 @@ Inputs of dtype `storage` are of float32, float16 or bfloat16, all alike; `STORA
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Container, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import mlx.core as mx
 
 from duoln.backends.protocol import Array, Shape
-from duoln.errors import KernelError
-from duoln.kernels import source
+from duoln.core.spec import Array as Declared
+from duoln.core.spec import Spec
+from duoln.errors import DtypeError, KernelError
+from duoln.kernels import declared, source
+from duoln.kernels.declared import Layout
 from duoln.kernels.signature import Parameter, parameters
 
 MOST_THREADS = 512
@@ -44,7 +50,6 @@ class Kernel:
     def __init__(self, file: str, inputs: str, stored: Container[str] = ()) -> None:
         self.file, self.inputs, self.stored = file, parameters(inputs), stored
         self.name = file.rsplit("/", 1)[-1].removesuffix(".metal")
-        self._made: dict[tuple[Any, ...], Any] = {}
 
     def __call__(self, groups: int, threads: int, inputs: Sequence[Any], outputs: Mapping[str, Shape],
                  macros: Mapping[str, int]) -> list[Array]:
@@ -70,22 +75,11 @@ class Kernel:
         every = {**macros, **{f"HAS_{p.name.upper()}": int(value is not None) for p, value in given if p.optional}}
         if STORAGES[storage]:
             every["STORAGE"] = STORAGES[storage]
-        kernel = self._compiled(every, [name for name, _ in present], list(outputs))
+        kernel = _compiled(self.file, self.name, every, [name for name, _ in present], list(outputs))
         return list(kernel(
             inputs=[value for _, value in present], grid=(groups * threads, 1, 1), threadgroup=(threads, 1, 1),
             output_shapes=list(outputs.values()),
             output_dtypes=[storage if name in self.stored else mx.float32 for name in outputs]))
-
-    def _compiled(self, macros: Mapping[str, int], inputs: list[str], outputs: list[str]) -> Any:
-        key = (*sorted(macros.items()), *outputs)
-        if key not in self._made:
-            header, body = source.metal(self.file)
-            defines = "".join(f"#define {k} {v}\n" for k, v in sorted(macros.items()))
-            # MLX identifies a compiled kernel by its name, so each variation needs its own name.
-            name = "_".join(["duoln", self.name, *(f"{k}{v}" for k, v in sorted(macros.items()))]).lower()
-            self._made[key] = mx.fast.metal_kernel(name=name, input_names=inputs, output_names=outputs, source=body,
-                                                   header=defines + header)
-        return self._made[key]
 
     def _storage(self, inputs: Sequence[Any]) -> Any:
         """The dtype of the first input that is stored; float32 if there is none, or it has another one."""
@@ -105,6 +99,114 @@ class Kernel:
             raise KernelError(f"[{self.name}] {expected.name}: expected {wanted}, found {given.dtype} of "
                               f"{given.ndim} dimensions")
         return given
+
+
+_made: dict[tuple[Any, ...], Any] = {}
+"""MLX's kernels, by file, name, macros and outputs."""
+
+
+def _compiled(file: str, name: str, macros: Mapping[str, int], inputs: list[str], outputs: list[str]) -> Any:
+    key = (file, name, *sorted(macros.items()), *outputs)
+    if key not in _made:
+        header, body = source.metal(file)
+        defines = "".join(f"#define {k} {v}\n" for k, v in sorted(macros.items()))
+        # MLX identifies a compiled kernel by its name, so each variation needs its own name.
+        whole = "_".join(["duoln", name, *(f"{k}{v}" for k, v in sorted(macros.items()))]).lower()
+        _made[key] = mx.fast.metal_kernel(name=whole, input_names=inputs, output_names=outputs, source=body,
+                                          header=defines + header)
+    return _made[key]
+
+
+def launch(file: str, entry: str, declaration: str, plan: Callable[..., Layout] = declared.a_thread_each,
+           ) -> Callable[..., Any]:
+    """The function that a declaration describes; MLX computes its results when they are needed.
+
+    The text is that of all entries of a file: each is what stands where its name in capitals is defined. All leading
+    axes of an argument are one there. Macros are those of the plan, THREADS, HAS_NAME of each optional array, and
+    STORAGE.
+
+    Args:
+        file: the Metal text, below `kernels/`, or the whole path of a plug-in's.
+        entry: the name of the kernel.
+        declaration: arguments and results. `stored` is the dtype of the call, `real` is float32.
+        plan: the layout, from what its parameters name: an axis, `storage`, `has_NAME`, or a number, which is a macro
+            then and no argument of the text.
+
+    Raises:
+        ValueError: the declaration is none.
+    """
+    spec = Spec.of(declaration)
+    arrays, axes = declared.arrays_of(spec), declared.axes_of(spec)
+    wanted = list(inspect.signature(plan).parameters)
+    kinds = {each.name: _kind(each, spec) for each in (*arrays, *spec.outputs)}
+    stored = next((each for each in arrays if each.kind == "stored" and not each.optional), None)
+    optional = [each.name for each in (*arrays, *spec.outputs) if each.optional]
+    numbers = [each for each in declared.numbers_of(spec) if each.name not in wanted]
+
+    def run(layout: Layout, storage: int, given: Mapping[str, Any], shapes: Mapping[str, Shape | None],
+            dtypes: Sequence[Any]) -> list[Any]:
+        """The results, None for those without a shape; the sums of their parts are added up."""
+        threads = prod(layout.block)
+        if threads > MOST_THREADS:
+            raise KernelError(f"[{entry}] expected at most {MOST_THREADS} threads, found {threads}")
+        macros = {**layout.macros, "THREADS": threads, entry.upper(): 1, **({"STORAGE": storage} if storage else {}),
+                  **{f"HAS_{name.upper()}": int((given if name in given else shapes)[name] is not None)
+                     for name in optional}}
+        inputs = {name: x for name, x in given.items() if x is not None}
+        outputs = {name: shape for name, shape in shapes.items() if shape is not None}
+        kernel = _compiled(file, entry, macros, list(inputs), list(outputs))
+        made = dict(zip(outputs, kernel(
+            inputs=list(inputs.values()), grid=(layout.grid[0] * threads, 1, 1), threadgroup=(threads, 1, 1),
+            output_shapes=list(outputs.values()),
+            output_dtypes=[dtype for name, dtype in zip(shapes, dtypes, strict=True) if name in outputs]), strict=True))
+        return [made.get(each.name) if each.kind != "sum" or each.name not in made else mx.sum(made[each.name], axis=0)
+                for each in spec.outputs]
+
+    known = {"mx": mx, "prod": prod, "misfit": declared.misfit, "run": run, "plan": plan, "STORAGES": STORAGES,
+             "unstored": _unstored}
+    lines = ["storage = 0"]
+    if stored is not None:
+        lines = [f"dtype = {stored.name}.dtype", "storage = STORAGES.get(dtype)", "if storage is None:",
+                 f"    unstored(entry, {stored.name!r}, dtype)"]
+    bound = {each.name for each in declared.numbers_of(spec)}
+    for each in arrays:
+        lines += declared.taken(each, None if each is stored else kinds[each.name], bound, copies=False)
+    told = {"storage": "storage", **{axis.lstrip("*"): declared.size_of(axis) for axis in axes},
+            **{f"has_{name}": f"{name} is not None" if any(name == a.name for a in arrays) else name
+               for name in optional}}
+    lines.append(f"layout = plan({', '.join(f'{name}={told.get(name, name)}' for name in wanted)})")
+    given = [f"{each.name!r}: {_flat(each)}" for each in arrays]
+    given += [f"{each.name!r}: mx.array({each.name}, mx.{'int' if each.kind[0] == 'i' else 'float'}32)" for each in numbers]
+    shapes = []
+    for each in spec.outputs:
+        shape = f"(layout.parts, {', '.join(each.axes or ())})" if each.kind == "sum" else \
+            f"{each.like}.shape" if each.like else declared.shape_of(each.axes or ())
+        shapes.append(f"{each.name!r}: {f'{shape} if {each.name} else None' if each.optional else shape}")
+    lines += [f"made = run(layout, storage, {{{', '.join(given)}}}, {{{', '.join(shapes)}}}, "
+              f"({', '.join(kinds[each.name] for each in spec.outputs)},))",
+              "return made[0]" if len(spec.outputs) == 1 else "return tuple(made)"]
+    return declared.function(file, entry, spec, lines, known)
+
+
+def _kind(array: Declared, spec: Spec) -> str:
+    """The dtype of an array of a launch, as an expression."""
+    if array.like is not None:
+        array = next(each for each in spec.inputs if each.name == array.like)
+    return "dtype" if array.kind == "stored" else \
+        f"mx.{'float32' if array.kind in ('real', 'sum') else 'bool_' if array.kind == 'bool' else array.kind}"
+
+
+def _flat(array: Declared) -> str:
+    """An argument whose leading axes are one, as an expression."""
+    axes = array.axes or ()
+    if not axes or axes[0][0] != "*":
+        return array.name
+    flat = f"{array.name}.reshape({', '.join(map(declared.size_of, axes)) if len(axes) > 1 else '-1'})"
+    return f"None if {array.name} is None else {flat}" if array.optional else flat
+
+
+def _unstored(entry: str, name: str, dtype: Any) -> None:
+    raise DtypeError(f"[{entry}] {name}: expected float32, float16 or bfloat16, found {str(dtype).rpartition('.')[2]}")
 
 
 class Layouts:

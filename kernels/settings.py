@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
 
+import duoln.kernels
+from duoln.kernels import source
+from duoln.kernels.fused import Launch
 from duoln.kernels.norm import plan as norm_plan
 from duoln.kernels.recurrent import plan as recurrent
 from duoln.kernels.recurrent.cells import FUSED
@@ -21,8 +26,6 @@ ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"
 
 STORED: tuple[dict[str, int], ...] = ({}, {"STORAGE": 1}, {"STORAGE": 2})
 """The macros of each dtype of a kernel that takes 16 bits: its STORAGE number, see storage.cuh."""
-CROSS_ENTROPY = ({"THREADS": 32}, {"THREADS": 256})
-"""For few classes a warp works on a row, for many classes a block does."""
 TENSORS = {"CHUNK": 4096, "MOST": 56}
 """Of kernels that read all tensors of a model."""
 ADAM = {**TENSORS, "ROLES": 7}
@@ -70,17 +73,32 @@ def walks(device: Device, layers: Iterable[Layer] | None = None) -> list[Walk]:
     return made
 
 
+def _of_launches() -> dict[str, list[Macros]]:
+    """Those of the launches that are declared in the folders' own files, which their plans give."""
+    for folder in pkgutil.iter_modules(duoln.kernels.__path__):
+        if folder.ispkg:
+            importlib.import_module(f"duoln.kernels.{folder.name}")
+    by_file: dict[str, list[Macros]] = {}
+    for launch in Launch.every:
+        for file, macros in launch.settings() if launch.runs_on("cupy") else ():
+            if macros not in by_file.setdefault(file, []):
+                by_file[file].append(macros)
+    return by_file
+
+
 def every_setting() -> list[tuple[str, Macros]]:
-    """Pairs of a source file and its macros; those of walks depend on the device, see `walks`."""
+    """Pairs of a source file and its macros. A text without macros of its own is compiled once, or once for each way in
+    which it stores values; those of walks depend on the device, see `walks`.
+    """
     rows, wide = norm_plan.every_setting()
-    sources: dict[str, list[dict[str, int]]] = {
-        "norm/norm.cu": rows, "norm/wide.cu": wide, "columns.cu": list(STORED),
+    with_macros: dict[str, Sequence[Macros]] = {
+        "norm/norm.cu": rows, "norm/wide.cu": wide,
         **{file: _stored(every) for file, every in recurrent.every_setting().items()},
-        "softmax_cross_entropy/softmax_cross_entropy.cu": _stored(CROSS_ENTROPY),
         "adam/adam.cu": [ADAM],
         "global_norm/global_norm.cu": [NORM],
         "recurrent/row_statistics.cu": [{**m, "CELL_GATES": gates} for gates in (cell.gates for cell in CELLS.values())
                                         for m in recurrent.every_plan([{}])],
-        "take/take.cu": list(STORED), "device_limits/memory.cu": [{}], "device_limits/exchange.cu": [{}],
-        "device_limits/push.cu": list(PUSHES)}
-    return [(file, macros) for file, every in sources.items() for macros in every]
+        "device_limits/push.cu": list(PUSHES), **_of_launches()}
+    files = [path for path in sorted(source.FOLDER.rglob("*.cu")) if not path.name.startswith("walk")]
+    return [(file, macros) for file, path in ((path.relative_to(source.FOLDER).as_posix(), path) for path in files)
+            for macros in with_macros.get(file) or (STORED if "storage_t" in path.read_text("utf-8") else STORED[:1])]

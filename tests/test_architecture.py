@@ -175,13 +175,13 @@ def test_only_runtime_knows_kernels():
         importer = unit_of(_module_of(i.file))
         cases = f"{i.module}.{i.name}".rstrip(".")
         if importer == "extend":
-            return i.module in {f"duoln.kernels.{name}" for name in ("case_table", "device_cases", "host", "launch", "metal", "native")}
+            return i.module in {f"duoln.kernels.{name}" for name in ("host", "launch", "metal", "native", "registry")}
         if re.match(r"duoln/(bench/survey_parts|testing/(checks|compilation))\.py", i.file) and re.fullmatch(
-                r"duoln\.kernels\.(settings|case_table|device_cases|device_limits\.cuda|recurrent\.cuda_walk|launch)(\.\w+)?", cases):
+                r"duoln\.kernels\.(settings|registry|recurrent\.cells|device_limits\.cuda|recurrent\.cuda_walk|launch)(\.\w+)?", cases):
             return True
         return importer in ("kernels", "runtime") or (
-            importer in ("bench", "testing", "cli")
-            and re.fullmatch(r"duoln\.kernels\.(\w+\.cases|case_table|device_cases|source|device_limits\.cpu)(\.\w+)?", cases))
+            importer in ("bench", "testing", "cli", "doctor")
+            and re.fullmatch(r"duoln\.kernels\.(\w+\.cases|registry|source|device_limits\.cpu)(\.\w+)?", cases))
 
     assert _listed(i for i in OURS if unit_of(i.module) == "kernels" and not allowed(i)) == []
 

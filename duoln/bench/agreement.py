@@ -8,9 +8,10 @@ import numpy as np
 
 from duoln import runtime
 from duoln.backends.protocol import Backend
-from duoln.bench.subjects import RESULTS, Shape, Subject
+from duoln.bench.subjects import RESULTS, Subject
 from duoln.core import Tensor, composed_only
 from duoln.errors import DuolnError
+from duoln.kernels.registry import Shape
 
 Values = Mapping[str, np.ndarray]
 """The results of a launch, on the host: "value", and each gradient under the name of its argument."""

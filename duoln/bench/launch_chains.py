@@ -14,8 +14,9 @@ import numpy as np
 
 from duoln.backends.protocol import Array, Backend
 from duoln.bench.clock import MOST_LAUNCHES, DeviceSeconds
-from duoln.bench.subjects import LEAST_COLD_BYTES, Shape, Subject, buffer_count, buffers
+from duoln.bench.subjects import LEAST_COLD_BYTES, Subject, buffer_count, buffers
 from duoln.core import Tensor
+from duoln.kernels.registry import Shape
 
 LAZY = ("mlx",)
 """Libraries that compute when they are waited for. They may run independent kernels at the same time."""

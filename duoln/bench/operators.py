@@ -18,10 +18,11 @@ from duoln.bench import agreement, clock, operators_torch
 from duoln.bench.clock import Chain, Samples, SlopeClock, take_turns
 from duoln.bench.launch_chains import DuolnChain, cache_for
 from duoln.bench.records import make_case
-from duoln.bench.subjects import COPY, STREAMING, Shape, Subject
+from duoln.bench.subjects import COPY, STREAMING, Subject
 from duoln.core import Tensor
 from duoln.errors import UsageError
 from duoln.kernels.device_limits import cpu
+from duoln.kernels.registry import Shape
 
 PEERS = operators_torch.PEERS
 
@@ -73,7 +74,7 @@ def make_plans(subjects: Sequence[Subject], shapes: Sequence[Shape] | None, smal
     """
     plans = [Plan(subject, shape, cache_for(shape, cache == "cold"), backward)
              for subject in subjects if subject.op is not None
-             for shape in shapes or (subject.small if small else subject.shapes)
+             for shape in shapes or (subject.timed.small if small else subject.timed.shapes)
              for cache in caches
              for backward in ((False,) if forward_only else (False, True))]
     return list({plan.name: plan for plan in plans}.values())
@@ -87,7 +88,7 @@ class Yardstick:
     """
 
     def __init__(self, backend: Backend) -> None:
-        [shape] = COPY.shapes
+        [shape] = COPY.timed.shapes
         plan = Plan(COPY, shape, "cold", False)
         where = runtime.backend("numpy") if on_cpu(backend) else backend
         inputs = COPY.inputs(shape)
@@ -183,15 +184,16 @@ def measure(plan: Plan, backend: Backend, peers: Sequence[str], rounds: int,
 
 
 def _moved(plan: Plan) -> int:
-    return plan.subject.bytes_moved(*plan.shape, plan.backward)
+    return plan.subject.timed.bytes_moved(*plan.shape, plan.backward)
 
 
 def _case(plan: Plan, side: Side, taken: Samples, copy_gbps: float) -> dict[str, Any]:
     return make_case(
         op=plan.subject.name, passes=passes(plan.backward), shape=plan.shape, side=side.name,
         samples=taken.seconds, clock_name=clock.NAME, cache=plan.cache, warmups=taken.warmups, copy_gbps=copy_gbps,
-        moved=_moved(plan), flops=plan.subject.flops(*plan.shape, plan.backward) or None, launches=taken.launches,
-        repeated=taken.repeated, **clock.events(taken.device_seconds, taken.no_graph), **side.facts)
+        moved=_moved(plan), flops=plan.subject.timed.operations(*plan.shape, plan.backward) or None,
+        launches=taken.launches, repeated=taken.repeated, **clock.events(taken.device_seconds, taken.no_graph),
+        **side.facts)
 
 
 def _our_side(plan: Plan, backend: Backend, inputs: agreement.Values, ours: agreement.Values) -> Side:

@@ -139,20 +139,11 @@ def caller(peer: str, subject: Subject) -> Call:
 
 
 def _eager(torch: Any, subject: Subject) -> Call:
-    functional = torch.nn.functional
-    if subject.name.endswith("_norm"):
-        norm = functional.rms_norm if "rms" in subject.name else functional.layer_norm
-        eps = subject.attributes["eps"]
-
-        def normalised(x: Any, tensors: Mapping[str, Any]) -> Any:
-            return norm(x, x.shape[-1:], *(tensors[name] for name in subject.shared), eps=eps)
-
-        def of_sum(x: Any, tensors: Mapping[str, Any]) -> Any:
-            total = x + tensors["residual"]
-            return normalised(total, tensors), total
-
-        return of_sum if subject.residual else normalised
-    return lambda x, tensors: functional.cross_entropy(x, tensors["labels"], reduction="none")
+    peer = subject.timed.peer
+    if peer is None:
+        raise UsageError(f"[bench] PyTorch has no peer of {subject.name}")
+    others = (*subject.rows_arguments()[1:], *subject.shared, *subject.labels)
+    return lambda x, tensors: peer(torch, x, *(tensors[name] for name in others), **subject.attributes)
 
 
 def _liger_layer_norm() -> Any:

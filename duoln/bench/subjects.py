@@ -1,11 +1,10 @@
-"""What `duoln bench ops` times: operators on rows of values, with the arrays, shapes and formulas of each."""
+"""The operators on rows of values that `duoln bench ops` times, with their arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
+from inspect import signature
 from math import gcd
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,13 +14,12 @@ from duoln.backends.protocol import Array, Backend
 from duoln.bench.records import source_hash
 from duoln.core import Op, Tensor
 from duoln.core.gradient import pullback
+from duoln.kernels import source
 from duoln.kernels.device_limits import cpu
-from duoln.kernels.norm import cases as norm_cases
-from duoln.kernels.softmax_cross_entropy import cases as cross_entropy_cases
+from duoln.kernels.registry import Case, Shape, Timed, drawn, timed
 
-KERNELS = Path(norm_cases.__file__).parents[1]
+KERNELS = source.FOLDER
 
-Shape = tuple[int, int]
 STREAMING = "streaming"
 """The rule of a copy by our own C++."""
 RESULTS = ("value", "total")
@@ -34,36 +32,31 @@ class Subject(NamedTuple):
     name: str
     op: Op[..., Any] | None
     """None for the copy, which is no operator of duoln and has no gradient here."""
-    shapes: tuple[Shape, ...]
-    small: tuple[Shape, ...]
-    arguments: Callable[[int, int, np.random.Generator], dict[str, np.ndarray]]
-    """The arguments after x for some rows and width, in order."""
-    shared: tuple[str, ...]
+    timed: Timed
+    shared: tuple[str, ...] = ()
     """Arguments that all rows share: their gradients are sums over rows."""
-    bytes_moved: Callable[[int, int, bool], int]
-    flops: Callable[[int, int, bool], int]
-    attributes: Mapping[str, Any] = {}
-    link: str | None = None
-    """The name of an argument of the size of a row. It can be a row of the last result, so that each launch needs the
-    last one."""
+    labels: tuple[str, ...] = ()
+    """Arguments with an integer for each row; the operator then returns a number for each row."""
     residual: bool = False
-    """Whether the first argument after x is a residual: as large as x, and the operator returns the sum of both too."""
-    folders: tuple[str, ...] = ()
-    """Where its kernels' sources are, if that is not the folder of its name."""
+    """True if the first argument after x is a residual: as large as x, and the operator returns the sum of both too."""
+    attributes: Mapping[str, Any] = {}
+
+    @property
+    def link(self) -> str | None:
+        """The name of an argument of the size of a row, if any. It can be a row of the last result, so that each launch
+        needs the last one.
+        """
+        return self.shared[-1] if self.shared else None
 
     def inputs(self, shape: Shape) -> dict[str, np.ndarray]:
         """The arrays, equal for every side: x, the arguments, and the gradient of the output as `gout`."""
         rows, width = shape
         rng = np.random.default_rng(0)
-        x = rng.standard_normal((rows, width), np.float32)
-        arguments = {"residual": rng.standard_normal((rows, width), np.float32)} if self.residual else {}
-        arguments |= self.arguments(rows, width, rng)
-        gout_shape: tuple[int, ...] = (rows, width)
-        if self.op is None:
-            gout_shape = (0,)
-        elif "labels" in arguments:  # one loss a row, so one gradient a row
-            gout_shape = (rows,)
-        return {"x": x, **arguments, "gout": rng.standard_normal(gout_shape, np.float32)}
+        made = {name: rng.standard_normal(shape, np.float32) for name in self.rows_arguments()}
+        made |= {name: 1 + 0.1 * rng.standard_normal(width, np.float32) for name in self.shared}
+        made |= {name: rng.integers(0, width, rows).astype(np.int32) for name in self.labels}
+        gout_shape = (0,) if self.op is None else (rows,) if self.labels else shape
+        return {**made, "gout": rng.standard_normal(gout_shape, np.float32)}
 
     def rule(self, tensors: Mapping[str, Tensor]) -> str:
         """The name of the rule that runs these arguments."""
@@ -73,7 +66,8 @@ class Subject(NamedTuple):
 
     def source(self, rule: str) -> str | None:
         """The hash of the rule's source files; None if it has none of its own."""
-        return None if self.op is None or rule == "composed" else source_hash(KERNELS, self.folders or [self.name])
+        folder = self.timed.case.__module__.split(".")[-2]
+        return None if self.op is None or rule == "composed" else source_hash(KERNELS, [folder])
 
     def rows_arguments(self) -> tuple[str, ...]:
         """The arguments as large as x, and x."""
@@ -122,43 +116,20 @@ def _copy(backend: Backend, x: Array) -> Array:
     return backend.concat([x[:half], x[half:]])
 
 
-def _gain_and_bias(rows: int, width: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    return {"gain": 1 + 0.1 * rng.standard_normal(width, np.float32),
-            "bias": 0.1 * rng.standard_normal(width, np.float32)}
-
-
-def _gain(rows: int, width: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    return {"gain": 1 + 0.1 * rng.standard_normal(width, np.float32)}
-
-
-def _norm(op: Op[Any, Any], centred: bool, of_sum: bool) -> Subject:
-    parameters = ("gain", "bias") if centred else ("gain",)
-    shapes, small = ((norm_cases.SHAPES, norm_cases.SMALL) if op is ops.layer_norm else
-                     (norm_cases.FEW_SHAPES, norm_cases.FEW_SMALL))
-    return Subject(op.name, op, shapes, small, _gain_and_bias if centred else _gain, parameters,
-                   partial(norm_cases.bytes_moved, of_sum=of_sum),
-                   partial(norm_cases.flops, centred=centred, of_sum=of_sum), {"eps": 1e-5}, link=parameters[-1],
-                   residual=of_sum, folders=("norm",))
-
-
-def _cross_entropy_arguments(rows: int, width: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    return {"labels": rng.integers(0, width, rows).astype(np.int32)}
+def _subject(op: Op[..., Any], timed: Timed) -> Subject:
+    """The subject of an operator; its arguments are known by their kinds in a case of 2 rows and 3 columns."""
+    like = timed.case((2, 3))
+    kinds = {name: (a.shape, a.dtype.kind) for name, a in zip(signature(op).parameters, like.inputs, strict=False)
+             if a is not None}
+    rows, shared, labels = ([name for name, kind in kinds.items() if kind == wanted]
+                            for wanted in (((2, 3), "f"), ((3,), "f"), ((2,), "i")))
+    return Subject(op.name, op, timed, tuple(shared), tuple(labels), len(rows) > 1, like.attrs)
 
 
 _COPIED = ((4096, 4096),)
-COPY = Subject("copy", None, _COPIED, _COPIED, lambda rows, width, rng: {}, (),
-               lambda rows, width, backward: 2 * 4 * rows * width, lambda rows, width, backward: 0)
-
-SUBJECTS = {
-    "layer_norm": _norm(ops.layer_norm, centred=True, of_sum=False),
-    "rms_norm": _norm(ops.rms_norm, centred=False, of_sum=False),
-    "add_layer_norm": _norm(ops.add_layer_norm, centred=True, of_sum=True),
-    "add_rms_norm": _norm(ops.add_rms_norm, centred=False, of_sum=True),
-    "softmax_cross_entropy": Subject("softmax_cross_entropy", ops.softmax_cross_entropy, cross_entropy_cases.SHAPES,
-                                     cross_entropy_cases.SMALL, _cross_entropy_arguments, (),
-                                     cross_entropy_cases.bytes_moved, cross_entropy_cases.flops),
-    "copy": COPY,
-}
+COPY = Subject("copy", None, Timed(lambda shape: Case("copy", "", drawn(shape, seed=0), {}, 1), _COPIED, _COPIED,
+                                   arrays=(2, 0), flops=(0, 0)))
+SUBJECTS = {**{name: _subject(getattr(ops, name), what) for name, what in timed().items()}, "copy": COPY}
 
 
 # Buffers ----------------------------------------------------------------------------------------------
@@ -175,7 +146,7 @@ _ALIGNED_VALUES = 64
 
 
 def buffer_count(shape: Shape, cold: bool) -> int:
-    """How many buffers rotate; two for warm inputs: x and the gradient."""
+    """The number of buffers that rotate; two for warm inputs: x and the gradient."""
     rows, width = shape
     return 2 * CACHE_BYTES // (4 * rows * width) + 2 if cold else 2
 

@@ -24,7 +24,7 @@ from duoln.backends.protocol import Backend
 from duoln.bench import machine, operators, recurrent
 from duoln.bench.operators import Plan
 from duoln.bench.records import make_case, make_record, of_row
-from duoln.bench.subjects import SUBJECTS
+from duoln.bench.subjects import SUBJECTS, Subject
 from duoln.bench.survey import NOT_THERE, options, save
 from duoln.bench.turns import Entry, Side, take_turns
 from duoln.errors import DuolnError
@@ -47,20 +47,25 @@ def device(args: argparse.Namespace, backend: Backend) -> int:
 
 # Operators --------------------------------------------------------------------------------------------
 
-OPERATORS: tuple[tuple[str, tuple[int, int]], ...] = (
-    ("layer_norm", (4096, 4096)), ("layer_norm", (4096, 8192)), ("softmax_cross_entropy", (4096, 10_000)),
-    ("layer_norm", (4096, 2048)), ("layer_norm", (4096, 1000)), ("layer_norm", (32, 1024)),
-    ("softmax_cross_entropy", (128, 10)), ("rms_norm", (4096, 4096)), ("add_layer_norm", (4096, 4096)),
-    ("layer_norm", (4099, 1001)), ("layer_norm", (199, 65_536)), ("layer_norm", (37, 262_144)),
-    ("layer_norm", (4099, 257)), ("layer_norm", (199, 16_385)), ("layer_norm", (1, 131_072)),
-    ("layer_norm", (4096, 1024)), ("softmax_cross_entropy", (4096, 1000)))
-"""Operators and shapes, the most important first: large arrays, which memory bounds, then sizes of quack's tests."""
-COMPILED_OPERATORS = OPERATORS[-2:]
-"""Those that `torch.compile` compiles, too. They come last, since that takes some seconds for each."""
-_SMALLER = (("layer_norm", (4096, 1000)), ("layer_norm", (32, 1024)), ("add_layer_norm", (4096, 1000)),
-            ("softmax_cross_entropy", (4096, 1000)))
-"""For another device than an NVIDIA GPU."""
-_QUICK_OPERATORS = (("layer_norm", (64, 128)), ("add_rms_norm", (64, 128)), ("softmax_cross_entropy", (64, 128)))
+def plans_of(backend_name: str, quick: bool) -> list[Plan]:
+    """All plans: on an NVIDIA GPU each operator's shapes of a device, the first ones first, those to compile last."""
+    chosen = [(k, subject, shape) for subject in SUBJECTS.values() if subject.op is not None
+              for k, shape in enumerate(_shapes(subject, backend_name, quick))]
+    chosen.sort(key=lambda one: (is_compiled(one[1], one[2]), one[0]))
+    return [plan for _, subject, shape in chosen
+            for plan in operators.make_plans([subject], [shape], False, ["cold"], False)]
+
+
+def _shapes(subject: Subject, backend_name: str, quick: bool) -> Sequence[tuple[int, int]]:
+    if quick:
+        return [(64, 128)]
+    return subject.timed.on_device if backend_name == "cupy" else subject.timed.small[:1]
+
+
+def is_compiled(subject: Subject, shape: tuple[int, int]) -> bool:
+    """True if `torch.compile` compiles it, too, which takes some seconds: for the last of the shapes of a device."""
+    shapes = subject.timed.on_device
+    return len(shapes) > 1 and shape == shapes[-1]
 
 
 def ops(args: argparse.Namespace, backend: Backend) -> int:
@@ -69,9 +74,7 @@ def ops(args: argparse.Namespace, backend: Backend) -> int:
     copied = operators.measure_copy(backend, rounds)
     timed = [copied]
     missing: dict[str, str] = {}
-    wanted = _QUICK_OPERATORS if args.quick else OPERATORS if backend.name == "cupy" else _SMALLER
-    for plan in (plan for name, shape in wanted
-                 for plan in operators.make_plans([SUBJECTS[name]], [shape], False, ["cold"], False)):
+    for plan in plans_of(backend.name, args.quick):
         print(plan.name, flush=True)
         lacking: dict[str, str] = {}
         try:
@@ -90,7 +93,7 @@ def peers_of(plan: Plan, asked: Sequence[str]) -> list[str]:
     """The peers of one plan, of those that are installed."""
     if "torch" not in asked:
         return []
-    compiles = ["torch-compile"] if (plan.subject.name, plan.shape) in COMPILED_OPERATORS else []
+    compiles = ["torch-compile"] if is_compiled(plan.subject, plan.shape) else []
     liger = ["liger"] if plan.subject.name == "layer_norm" and find_spec("liger_kernel") else []
     return ["torch", *liger, *compiles]
 

@@ -18,6 +18,7 @@ def add_commands(commands: Any) -> None:
     """Add `doctor` and `selftest` to the command line."""
     doctor = commands.add_parser("doctor", help="which backends this machine can use, and how to repair the others")
     doctor.add_argument("--ops", action="store_true", help="which rule each operator runs on each backend")
+    doctor.add_argument("--markdown", action="store_true", help="with --ops: the fused rules as a table of a page")
     doctor.add_argument("--json", action="store_true", help="as one JSON object on stdout")
     add_plugin_option(doctor)
     doctor.set_defaults(run=_doctor)
@@ -99,10 +100,15 @@ def _doctor(args: argparse.Namespace) -> int:
     from duoln.cli import console
     from duoln.cli.rows_table import RowsTable
 
+    if args.markdown and (args.json or not args.ops):
+        raise UsageError("[doctor] --markdown: expected --ops too, and no --json")
     facts = doctor.examine(with_ops=args.ops, asked=args.plugins)
     say_slow((s["name"], s["distribution"], s["seconds"]) for s in facts["slow"])
     if args.json:
         console.put_json(facts)
+        return 0
+    if args.markdown:
+        console.put(doctor.rules_table([b["name"] for b in facts["backends"] if b["usable"]]))
         return 0
     # These are lines, not a table, because a reason or a pip command must stay on one line to be copied.
     for b in facts["backends"]:

@@ -6,9 +6,10 @@ An array has a name, a kind and its axes. Kinds are `real` (a float dtype, one f
 `stored` (the same, of a launch that takes 16 bits as they are), `int32`, `bool` and `any`. An axis is a name, which
 stands for one size in the whole call, or a number; `width+` has at least one value, and `*rows` stands for any number
 of axes. Without brackets an array has
-any shape; `*arrays: real` takes any number of them. `?` lets an argument be None. A result is `like` an argument, or a
-`sum` of parts that the driver of a launch adds in a fixed order. A launch also takes numbers: `eps: float64`. Where a
-condition is needed, Python is written.
+any shape; `*arrays: real` takes any number of them. `?` lets an argument be None. An array is `like` an argument, or a
+`sum` of parts that the driver of a launch adds in a fixed order. A launch also takes numbers, `eps: float64`, which
+may be sizes of a result's axes; `or one` lets an argument of a launch be one number that is broadcast. Where a condition
+is needed, Python is written.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from duoln.errors import DtypeError, MixedBackendError, ShapeError
 
 NUMBERS = ("int32", "int64", "float32", "float64")
 KINDS = ("real", "stored", "bool", "any", "sum", *NUMBERS)
-_ARRAY = re.compile(r"(?:(\*?\w+): )?(?:like (\w+)|(\w+)(?:\[([^\]]*)\])?)(\?)?$")
+_ARRAY = re.compile(r"(?:(\*?\w+): )?(?:like (\w+)|(\w+)(?:\[([^\]]*)\])?)(\?)?( or one)?$")
 
 
 class Array(NamedTuple):
@@ -41,6 +42,8 @@ class Array(NamedTuple):
     """The argument whose shape and dtype a result has."""
     filled: tuple[str, ...] = ()
     """The axes that have at least one value."""
+    or_one: bool = False
+    """Whether a launch also takes one number that is broadcast."""
 
     @property
     def is_number(self) -> bool:
@@ -61,13 +64,15 @@ class Spec(NamedTuple):
         before, _, after = text.partition("->")
         inputs, outputs = (tuple([_array(piece) for piece in re.split(r",(?![^\[]*\])", side) if piece.strip()])
                            for side in (before, after))
-        names = [each.name for each in inputs]
-        axes = {axis for each in inputs for axis in each.axes or ()}
-        for each in outputs:
+        by_name = {each.name: each for each in inputs}
+        axes = {axis for each in inputs for axis in each.axes or ((each.name,) if each.is_number else ())}
+        for each in (*inputs, *outputs):
             absent = [axis for axis in each.axes or () if axis not in axes and not axis.isdigit()]
-            if absent or (each.like is not None and each.like not in names):
+            if absent or (each.like is not None and each.like not in by_name):
                 raise ValueError(f"expected a result in axes of the arguments, found {absent or each.like} in {text!r}")
-        return cls(inputs, outputs, text)
+        whole = [each if each.like is None else by_name[each.like]._replace(name=each.name, optional=each.optional)
+                 for each in inputs]
+        return cls(tuple(whole), outputs, text)
 
     @property
     def like(self) -> tuple[int | None, ...] | None:
@@ -187,13 +192,13 @@ def _array(piece: str) -> Array:
     match = _ARRAY.match(" ".join(piece.split()))
     if not match:
         raise ValueError(f"expected 'name: kind', 'name: kind[axes]' or 'like name', found {piece!r}")
-    name, like, kind, axes, optional = match.groups()
+    name, like, kind, axes, optional, or_one = match.groups()
     if like is None and kind not in KINDS:
         raise ValueError(f"expected a kind of {', '.join(KINDS)}, found {kind!r} in {piece!r}")
     words = [axis.strip() for axis in (axes or "").split(",") if axis.strip()]
     named = None if axes is None else tuple([word.rstrip("+") for word in words])
     filled = tuple([word[:-1] for word in words if word.endswith("+")])
-    return Array(name or "y", kind or "like", named, bool(optional), like, filled)
+    return Array(name or "y", kind or "like", named, bool(optional), like, filled, bool(or_one))
 
 
 def check_tensors(name: str, *tensors: Any) -> None:

@@ -53,7 +53,7 @@ def duoln_rules() -> Sequence[tuple[Op[..., Any], Rule, str]]:  # type: ignore[e
 
 @hookspec
 def duoln_cases() -> Sequence[Any]:  # type: ignore[empty-body]
-    """An `extend.DeviceCase` for each path of the CUDA and Metal rules among these, to prove them on a device."""
+    """An `extend.Case` for each path of the CUDA and Metal rules among these, to prove them on a device."""
 
 
 @hookspec

@@ -178,7 +178,7 @@ class Registry:
 
     @property
     def cases(self) -> list[Any]:
-        """The `extend.DeviceCase`s that plug-ins have brought, in this process."""
+        """The `extend.Case`s that plug-ins have brought, in this process."""
         return list(_cases)
 
     def listeners(self, say: Callable[[str], None]) -> list[Listener]:

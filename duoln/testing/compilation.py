@@ -17,9 +17,8 @@ from typing import Any, NamedTuple
 
 from duoln import runtime
 from duoln.kernels import source
-from duoln.kernels.case_table import CELL_SIZES
-from duoln.kernels.device_cases import walked_layers
-from duoln.kernels.settings import Macros, every_layer, every_setting, walks
+from duoln.kernels.registry import every_case
+from duoln.kernels.settings import Macros, every_setting, walks
 
 
 class Compiled(NamedTuple):
@@ -47,10 +46,13 @@ def compile_one(setting: tuple[str, Macros]) -> Compiled:
 
 
 def of_this_device() -> list[tuple[str, Macros]]:
-    """Every setting, and the walks of all cases of both tables that the current device takes."""
+    """Every setting, and the walks of all cases that the current device takes."""
+    from duoln.kernels.recurrent.cells import FUSED
     from duoln.kernels.recurrent.cuda_walk import device
 
-    layers = [*every_layer((batch, hidden) for _, batch, _, hidden in CELL_SIZES), *walked_layers()]
+    layers = dict.fromkeys((case.op, case.attrs["norm"], case.sizes[1], case.sizes[3])
+                           for case in (*every_case(), *every_case(gpu=True))
+                           if (case.op, case.attrs.get("norm")) in FUSED and case.stored == "float32")
     return [*every_setting(), *((walk.file, walk.macros) for walk in walks(device(), layers))]
 
 

@@ -5,7 +5,7 @@
 
 The process that serves (`system.worker`) is asked with an object that has its kind:
     rule    an operator, a rule, a dtype and a variant: None, or the first of the rule's own cases that fails
-    case    the name of a case of the tables: its outcome by every rule that takes it
+    case    the name of a case: its outcome by every rule that takes it
     check   the name of a check of `testing.checks`: one outcome
 A record is made by several such processes side by side. One that hangs, or after which the device does not answer, is
 replaced; the case that it tried is named, and all others are tried.
@@ -29,8 +29,7 @@ from duoln import ops, runtime
 from duoln.backends.protocol import NO_CASE, PROVED, SET_ASIDE, Backend
 from duoln.bench import machine
 from duoln.bench.survey import REPEATS, options, save
-from duoln.kernels.case_table import RuleCase
-from duoln.kernels.device_cases import DeviceCase
+from duoln.kernels.registry import Case
 from duoln.system import processes, worker
 from duoln.testing import checks, selftest
 from duoln.testing.compilation import compile_all, of_this_device
@@ -70,19 +69,17 @@ def serve(backend_name: str) -> None:
 
 def _rule(backend: Backend, request: dict[str, Any], doing: Doing) -> dict[str, Any] | None:
     tried = False
-    for planned in selftest.every_device_case():
-        if not planned.net or (planned.op, planned.stored) != (request["op"], request["stored"]):
+    key = request["op"], request["stored"], request["variant"]
+    for case in selftest.every_device_case():
+        if not case.net or (case.op, case.stored, case.attrs.get("norm", "")) != key:
             continue
-        case = planned.make()
-        if case.attrs.get("norm", "") != request["variant"]:
-            continue
-        doing(planned.name)
+        doing(str(case))
         for outcome in selftest.run(backend, [case], 2, named=request["rule"]):
             tried = True
             if outcome.says_nothing:
                 return {"case": "", "reason": outcome.problem, "ended": not answers(backend)}
             if not outcome.right:
-                return {"case": planned.name, "reason": outcome.words, "ended": not answers(backend)}
+                return {"case": str(case), "reason": outcome.words, "ended": not answers(backend)}
     return None if tried else {"case": "", "reason": NO_CASE, "ended": False}
 
 
@@ -109,15 +106,13 @@ def _check(backend: Backend, request: dict[str, Any], doing: Doing) -> dict[str,
 
 
 @cache
-def _tables() -> dict[str, DeviceCase | RuleCase]:
-    return {**{str(case): case for case in selftest.cases()},
-            **{case.name: case for case in selftest.every_device_case()}}
+def _by_name() -> dict[str, Case]:
+    return {str(case): case for case in (*selftest.cases(), *selftest.every_device_case())}
 
 
-def find_case(name: str) -> RuleCase:
-    """The case of that name, of either table."""
-    case = _tables()[name]
-    return case.make() if isinstance(case, DeviceCase) else case
+def find_case(name: str) -> Case:
+    """The case of that name."""
+    return _by_name()[name]
 
 
 def answers(backend: Backend) -> bool:
@@ -159,10 +154,10 @@ def tries(what: str, backend: Backend, quick: bool) -> list[Try]:
         return [Try("check", name, 1, _STEP_SECONDS) for name in list(checks.STEPS)[:1 if quick else None]]
     every = selftest.every_device_case()
     if what == "repeats":
-        names = [*(c.name for c in every if c.runs > 2), *map(str, selftest.cases(backend))]
+        names = [str(c) for c in (*(c for c in every if c.runs > 2), *selftest.cases(backend))]
         return of_cases(names[-8:] if quick else names, 3 if quick else REPEATS)
-    names = [*(c.name for c in every if c.net or not quick), *map(str, selftest.cases(backend if quick else None))]
-    return of_cases(names, 2)
+    wanted = (*(c for c in every if c.net or not quick), *selftest.cases(backend if quick else None))
+    return of_cases(dict.fromkeys(map(str, wanted)), 2)
 
 
 def of_cases(names: Iterable[str], repeats: int, seconds: float = _TRY_SECONDS) -> list[Try]:
@@ -279,7 +274,7 @@ def verdicts(report: Report) -> list[dict[str, str]]:
     return list(rules.values())
 
 
-def small_cases(backend: Backend) -> list[RuleCase]:
+def small_cases(backend: Backend) -> list[Case]:
     """The largest case of few values of each operator, variant and rule: for tools under which a kernel takes long."""
     few = [case for case in selftest.cases() if selftest.size_of(case) <= SMALL_VALUES]
     return selftest.largest_of_each(few, backend)

@@ -2,7 +2,7 @@
 
     for outcome in selftest.run(backend, selftest.cases()): ...
 
-Each case of the tables goes through every fused rule that takes it, forward and backward, and through the composed rule
+Each case goes through every fused rule that takes it, forward and backward, and through the composed rule
 in float64; and a second time, to check that it repeats to the bit.
 """
 
@@ -19,8 +19,7 @@ import numpy as np
 from duoln import ops, runtime
 from duoln.backends.protocol import STORAGE, Array, Backend
 from duoln.core import Op, Rule
-from duoln.kernels.case_table import RuleCase, rule_cases
-from duoln.kernels.device_cases import DeviceCase, device_cases
+from duoln.kernels.registry import Case, every_case
 from duoln.tasks.registry import Registry
 from duoln.testing import tolerance
 
@@ -84,7 +83,7 @@ class Outcome(NamedTuple):
         return words + ("" if self.repeats or self.problem else ", and two runs differ")
 
     @classmethod
-    def of(cls, case: RuleCase, rule: str, error: float, worst: str, repeats: bool, problem: str = "") -> Outcome:
+    def of(cls, case: Case, rule: str, error: float, worst: str, repeats: bool, problem: str = "") -> Outcome:
         """The outcome of this case."""
         return cls(case.op, str(case), case.stored, case.attrs.get("norm", ""), rule, error, worst, repeats, problem)
 
@@ -94,8 +93,8 @@ class Outcome(NamedTuple):
         return cls("", name, "float32", "", "", np.inf if problem else 0.0, "", not problem, problem, answer)
 
 
-def run(backend: Backend, chosen: Iterable[RuleCase], repeats: int = 2,
-        begun: Callable[[RuleCase, Rule], None] = lambda case, rule: None, named: str | None = None,
+def run(backend: Backend, chosen: Iterable[Case], repeats: int = 2,
+        begun: Callable[[Case, Rule], None] = lambda case, rule: None, named: str | None = None,
         ) -> Iterator[Outcome]:
     """The outcome of every case and rule, one by one; the others run also if one raises an error.
 
@@ -117,7 +116,7 @@ def run(backend: Backend, chosen: Iterable[RuleCase], repeats: int = 2,
             yield prove_or_say(case, backend, repeats, rule)
 
 
-def prove_or_say(case: RuleCase, backend: Backend, repeats: int, rule: Rule) -> Outcome:
+def prove_or_say(case: Case, backend: Backend, repeats: int, rule: Rule) -> Outcome:
     """Call `prove`; an error is an outcome too, for example of a kernel that does not compile or launch."""
     try:
         return prove(case, backend, repeats, rule)
@@ -125,11 +124,11 @@ def prove_or_say(case: RuleCase, backend: Backend, repeats: int, rule: Rule) -> 
         return _raised(case, rule.name, error)
 
 
-def _raised(case: RuleCase, rule: str, error: Exception) -> Outcome:
+def _raised(case: Case, rule: str, error: Exception) -> Outcome:
     return Outcome.of(case, rule, np.inf, "", False, f"{type(error).__name__}: {error}")
 
 
-def operator(case: RuleCase | DeviceCase) -> Op[..., Any]:
+def operator(case: Case) -> Op[..., Any]:
     """The operator of a case: one of duoln's, or one for which a plug-in has brought rules.
 
     Raises:
@@ -147,12 +146,13 @@ def _plugins() -> Registry:
     return Registry()
 
 
-def every_device_case() -> list[DeviceCase]:
-    """The cases for a device: those of duoln's operators, and those that plug-ins bring for their own."""
-    return [*device_cases(), *_plugins().cases]
+def every_device_case() -> list[Case]:
+    """The cases that prove rules on a GPU, those of the net first; plug-ins bring some for their own operators."""
+    own = [case for case in every_case() if case.net]
+    return sorted([*own, *every_case(gpu=True), *_plugins().cases], key=lambda case: not case.net)
 
 
-def rules(case: RuleCase, backend: Backend) -> list[Rule]:
+def rules(case: Case, backend: Backend) -> list[Rule]:
     """The fused rules that take a case, in the order in which they are tried; the composed one where none does.
 
     Of a case in 16 bits those that take its arrays as they are stored; there may be none.
@@ -165,7 +165,7 @@ def rules(case: RuleCase, backend: Backend) -> list[Rule]:
     return taken or ([composed] if case.stored == "float32" else [])
 
 
-def prove(case: RuleCase, backend: Backend, repeats: int = 2, rule: Rule | None = None) -> Outcome:
+def prove(case: Case, backend: Backend, repeats: int = 2, rule: Rule | None = None) -> Outcome:
     """Run one case on a backend, `repeats` times, by a rule, or by the one that the backend would choose.
 
     Raises:
@@ -192,13 +192,13 @@ def prove(case: RuleCase, backend: Backend, repeats: int = 2, rule: Rule | None 
     return Outcome.of(case, rule.name, error, worst, same)
 
 
-def _allowed(case: RuleCase) -> float:
+def _allowed(case: Case) -> float:
     """The error allowed in float32; in 16 bits also the roundings that follow each other, which are independent."""
     wide = tolerance("float32", case.length)
     return wide + sqrt(case.roundings) * (tolerance(case.stored, case.length) - wide)
 
 
-def _again(backend: Backend, rule: Rule, natives: Sequence[Array | None], case: RuleCase) -> dict[str, np.ndarray]:
+def _again(backend: Backend, rule: Rule, natives: Sequence[Array | None], case: Case) -> dict[str, np.ndarray]:
     return {name: backend.to_numpy(x) for name, x in _results(backend, rule, natives, case)[0].items()}
 
 
@@ -206,13 +206,13 @@ def _equal(first: dict[str, np.ndarray], again: dict[str, np.ndarray]) -> bool:
     return all(np.array_equal(values, again[name], equal_nan=True) for name, values in first.items())
 
 
-def _is_stored(case: RuleCase, rule: Rule, k: int) -> bool:
+def _is_stored(case: Case, rule: Rule, k: int) -> bool:
     """True if a rule gets array k of a case in 16 bits."""
     given = case.inputs[k]
     return case.stored != "float32" and k in rule.stored and given is not None and given.dtype.kind == "f"
 
 
-def _rounded_inputs(case: RuleCase, rule: Rule) -> list[np.ndarray | None]:
+def _rounded_inputs(case: Case, rule: Rule) -> list[np.ndarray | None]:
     """The arrays of a case with the values that the rule sees."""
     return [_rounded(a, case.stored) if a is not None and _is_stored(case, rule, k) else a
             for k, a in enumerate(case.inputs)]
@@ -224,7 +224,7 @@ def _rounded(values: np.ndarray, dtype: str) -> np.ndarray:
     return numpy.to_numpy(numpy.asarray(values, dtype)).astype(np.float32)
 
 
-def _natives(case: RuleCase, backend: Backend, rule: Rule) -> list[Array | None]:
+def _natives(case: Case, backend: Backend, rule: Rule) -> list[Array | None]:
     dtypes = (case.stored if _is_stored(case, rule, k) else None for k in range(len(case.inputs)))
     return [None if a is None else _native(backend, a, case.misaligned, dtype)
             for a, dtype in zip(case.inputs, dtypes, strict=True)]
@@ -237,7 +237,7 @@ def _native(backend: Backend, host: np.ndarray, misaligned: bool, dtype: str | N
     return backend.reshape(padded[1:], host.shape)
 
 
-def _results(backend: Backend, rule: Rule, natives: Sequence[Array | None], case: RuleCase,
+def _results(backend: Backend, rule: Rule, natives: Sequence[Array | None], case: Case,
              gouts: Sequence[np.ndarray] | None = None) -> tuple[dict[str, Array], Sequence[np.ndarray]]:
     """Outputs, and gradients of a weighted sum of them, by name; and the weights, which are made if none are given."""
     out, saved = rule.forward(backend, *natives, **case.attrs)
@@ -271,23 +271,22 @@ def _error(where: Backend, actual: Array, expected: Array) -> float:
     return difference / max(largest, 1e-30) if np.isfinite(difference) else np.inf
 
 
-def cases(one_of_each: Backend | None = None) -> list[RuleCase]:
-    """All cases of the table; or the largest of each operator, variant and rule of a backend."""
-    everything = rule_cases()
-    return everything if one_of_each is None else largest_of_each(everything, one_of_each)
+def cases(one_of_each: Backend | None = None) -> list[Case]:
+    """The cases for any machine; or the largest of each operator, variant and rule of a backend."""
+    return list(every_case()) if one_of_each is None else largest_of_each(every_case(), one_of_each)
 
 
-def chosen(backend: Backend, one_of_each: bool) -> Iterator[RuleCase]:
+def chosen(backend: Backend, one_of_each: bool) -> Iterator[Case]:
     """The cases of `duoln selftest`, for a GPU those of a device too, or one of each."""
     yield from cases(backend if one_of_each else None)
     if backend.proofs is not None and not one_of_each:
-        for planned in every_device_case():
-            yield planned.make()
+        yield from every_case(gpu=True)
+        yield from _plugins().cases
 
 
-def largest_of_each(chosen: Iterable[RuleCase], backend: Backend) -> list[RuleCase]:
+def largest_of_each(chosen: Iterable[Case], backend: Backend) -> list[Case]:
     """The largest case of each operator, variant and rule of a backend among some cases."""
-    largest: dict[tuple[str, Any, str], RuleCase] = {}
+    largest: dict[tuple[str, Any, str], Case] = {}
     for case in chosen:
         for rule in rules(case, backend):
             key = (case.op, case.attrs.get("norm"), rule.name)
@@ -296,7 +295,7 @@ def largest_of_each(chosen: Iterable[RuleCase], backend: Backend) -> list[RuleCa
     return list({str(case): case for case in largest.values()}.values())
 
 
-def size_of(case: RuleCase) -> int:
+def size_of(case: Case) -> int:
     """The number of values that a case takes."""
     return sum(a.size for a in case.inputs if a is not None)
 

@@ -99,7 +99,7 @@ def _where_vjp(be: Backend, condition: Array, gout: Array, needs: Sequence[bool]
 
 def _sum_supports(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> str | None:
     if len(axis) != x.ndim or not x.flags.c_contiguous:
-        return "it is for all values of an array whose values follow one another"
+        return "it is for all values of a contiguous array"
     if x.nbytes < host.PARALLEL_BYTES:
         return f"it is for at least {host.PARALLEL_BYTES} bytes"
     return native.failure(_FILE, x.dtype)

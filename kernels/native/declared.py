@@ -1,15 +1,6 @@
-"""A launch of a compiled kernel, declared once: straight-line Python that checks, allocates and calls.
+"""The C++ half of the declared launches: see `kernels.declared`. An entry also takes the number of threads, last.
 
-    normalise = launch("norm/norm.cpp", "layer_norm_forward",
-                       "x: real[*rows, width], gain: real[width]?, eps: float64 -> y: like x, rstd: real[*rows]")
-    y, rstd = normalise(x, gain, 1e-5)
-
-The language is that of `core.spec`. A launch takes the arguments of the declaration in their order, and returns its
-results, one alone or a tuple. It makes inputs contiguous and checks their shapes and dtypes; it owns what it allocates.
-The entry of the C++ text gets all arrays, those of the arguments first; then the size of each axis, in the order in
-which the axes appear, `*rows` being the product of its sizes; then the numbers, and the number of threads.
-Of an optional result, `dx: like x?`, the launch takes `dx=False`, and returns None. Of a sum, `d_gain: sum[width]`, the
-entry writes one part for each block of rows, and the launch adds them in float64.
+An entry writes one part of a sum for each block of rows; the parts are added in float64.
 """
 
 from __future__ import annotations
@@ -21,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from duoln.core.call import compiled
 from duoln.core.spec import Array, Spec
-from duoln.errors import DtypeError, KernelError, ShapeError
-from duoln.kernels import host
+from duoln.errors import KernelError
+from duoln.kernels import declared, host
 from duoln.kernels.native import storage
 from duoln.kernels.native.loading import NAMES, failure, library
 
@@ -48,91 +38,56 @@ def launch(file: str, entry: str, declaration: str, block: int | Callable[[int, 
     """
     spec = Spec.of(declaration)
     storage.count_in(file)
-    arrays = [each for each in spec.inputs if not each.is_number]
-    numbers = [each for each in spec.inputs if each.is_number]
-    entries = _Entries(file, entry, len(arrays) + len(spec.outputs), spec, numbers)
-    known = {"np": np, "host": host, "prod": prod, "find": entries.find, "entries": entries.known, "LINES": _LINES,
-             "word": ctypes.c_void_p.from_address, "HEAD": object.__basicsize__, "misfit": _misfit, "entry": entry,
+    arrays, axes = declared.arrays_of(spec), declared.axes_of(spec)
+    entries = _Entries(file, entry, spec)
+    known = {"ascontiguousarray": np.ascontiguousarray, "empty": np.empty, "host": host, "prod": prod,
+             "find": entries.find, "entries": entries.known, "LINES": _LINES, "misfit": declared.misfit,
+             "word": ctypes.c_void_p.from_address, "HEAD": object.__basicsize__,
              "parts_of": block if callable(block) else lambda rows, columns: -(-rows // block)}
     lead = arrays[0]
     reals = [each for each in arrays if each.kind in ("real", "stored")]
-    dtype_of = f"{reals[0].name}.dtype"
+    lines = [f"dtype = {reals[0].name}.dtype"]
     if reals[0].optional:
-        dtype_of = f"({reals[1].name} if {reals[0].name} is None else {reals[0].name}).dtype"
-    large = lead if lead is reals[0] else spec.outputs[0]
-    lines = [f"dtype = {dtype_of}"]
-    bound: dict[str, str] = {}
+        lines = [f"dtype = ({reals[1].name} if {reals[0].name} is None else {reals[0].name}).dtype"]
+    bound = {each.name for each in declared.numbers_of(spec)}
     for each in arrays:
-        lines += _taken(each, each is reals[0], bound)
-    for each in spec.outputs:
-        lines += _made(each, spec, bound)
+        wanted = "dtype" if each.kind in ("real", "stored") else declared.named(each.kind)
+        lines += declared.taken(each, None if each is reals[0] else wanted, bound)
+    lines += [_made(each, axes) for each in spec.outputs]
+    large = lead if lead is reals[0] else spec.outputs[0]
     given = [f"{f'None if {each.name} is None else ' if each.optional else ''}word(id({each.name}) + HEAD).value"
              for each in (*arrays, *spec.outputs)]
-    given += [f"prod({axis[1:]})" if axis[0] == "*" else axis for axis in bound]
-    given += [each.name for each in numbers]
-    given.append(f"host.workers() if {large.name}.nbytes >= host.PARALLEL_BYTES else 1")
+    given += [*map(declared.size_of, axes), *declared.steps_of(spec), *(n.name for n in declared.numbers_of(spec)),
+              f"host.workers() if {large.name}.nbytes >= host.PARALLEL_BYTES else 1"]
     lines += ["call, failures, check = entries.get(dtype.char) or find(dtype)", f"call({', '.join(given)})",
               "if failures.value:", "    check()"]
     back = [f"None if {each.name} is None else host.added_up({each.name})" if each.kind == "sum" and each.optional else
             f"host.added_up({each.name})" if each.kind == "sum" else each.name for each in spec.outputs]
-    lines.append(f"return {', '.join(back)}")
-    head = [each.name for each in spec.inputs] + [f"{each.name}=True" for each in spec.outputs if each.optional]
-    text = "\n    ".join([f"def {entry}({', '.join(head)}):", *lines]) + "\n"
-    return compiled(text, entry, f"<launch of {file}: {entry}>", known)
+    return declared.function(file, entry, spec, [*lines, f"return {', '.join(back)}"], known)
 
 
-def _taken(array: Array, is_lead: bool, bound: dict[str, str]) -> list[str]:
-    """The lines that make an argument contiguous, bind its new axes, and check it."""
-    x, axes = array.name, array.axes or ()
-    lines = [f"if not {x}.flags.c_contiguous:", f"    {x} = np.ascontiguousarray({x})"]
-    binds = []
-    for place, axis in enumerate(axes):
-        if axis in bound or axis.isdigit():
-            continue
-        from_end = place - len(axes) + 1
-        binds.append(f"{axis[1:]} = {x}.shape[:{from_end or ''}]" if axis[0] == "*" else
-                     f"{axis} = {x}.shape[{from_end - 1}]")
-        bound[axis] = axis
-    wanted = f"({''.join(f'*{a[1:]}, ' if a[0] == '*' else f'{a}, ' for a in axes)})"
-    dtype = "dtype" if array.kind in ("real", "stored") else f"np.{array.kind}{'_' if array.kind == 'bool' else ''}"
-    tests = ([] if is_lead else [f"{x}.dtype != {dtype}"]) + \
-            ([] if len(binds) == len(axes) else [f"{x}.shape != {wanted}"] if len(axes) > 1 or axes[0][0] != "*" else
-             [f"{x}.shape != {axes[0][1:]}"])
-    check = [f"if {' or '.join(tests)}:", f"    misfit(entry, {x!r}, {x}, {dtype}, {wanted})"] if tests else []
-    lines = [*binds, *check, *lines] if not array.optional else \
-        [f"if {x} is not None:", *("    " + line for line in (*check, *lines))]
-    return lines
-
-
-def _made(array: Array, spec: Spec, bound: dict[str, str]) -> list[str]:
-    """The lines that allocate a result."""
-    y = array.name
+def _made(array: Array, axes: list[str]) -> str:
+    """The line that allocates a result."""
     if array.kind == "sum":
         assert array.axes is not None
-        rows = next((f"prod({axis[1:]})" for axis in bound if axis[0] == "*"), next(iter(bound)))
-        make = f"np.empty((parts_of({rows}, {array.axes[-1]}), {', '.join(array.axes)}), dtype)"
-    elif array.like is not None:
-        make = f"(host.empty if {array.like}.nbytes >= LINES else np.empty)({array.like}.shape, dtype)"
-    else:
-        shape = "".join(f"*{a[1:]}, " if a[0] == "*" else f"{a}, " for a in array.axes or ())
-        make = f"np.empty(({shape}), {'dtype' if array.kind == 'real' else f'np.{array.kind}'})"
-    return [f"{y} = {make} if {y} else None" if array.optional else f"{y} = {make}"]
-
-
-def _misfit(entry: str, name: str, array: Any, dtype: np.dtype, shape: tuple[int, ...]) -> None:
-    """Raises the error for an argument of another kind than the declaration says."""
-    if array.dtype != dtype:
-        raise DtypeError(f"[{entry}] {name}: expected {np.dtype(dtype).name}, found {array.dtype.name}")
-    raise ShapeError(f"[{entry}] {name}: expected shape {shape}, found {array.shape}")
+        rows = next((axis for axis in axes if axis[0] == "*"), axes[0])
+        parts = f"parts_of({declared.size_of(rows)}, {array.axes[-1]})"
+        return declared.made(array, f"({parts}, {', '.join(array.axes)})", "dtype")
+    if array.like is not None:
+        return declared.made(array, f"{array.like}.shape", "dtype",
+                             f"(host.empty if {array.like}.nbytes >= LINES else empty)")
+    kind = "dtype" if array.kind in ("real", "stored") else declared.named(array.kind)
+    return declared.made(array, declared.shape_of(array.axes or ()), kind)
 
 
 class _Entries:
     """The entry point of each dtype, looked up at its first call."""
 
-    def __init__(self, file: str, entry: str, arrays: int, spec: Spec, numbers: list[Array]) -> None:
+    def __init__(self, file: str, entry: str, spec: Spec) -> None:
         self._file, self._entry = file, entry
-        axes = len(dict.fromkeys(axis for each in spec.inputs for axis in each.axes or () if not axis.isdigit()))
-        self._types = [*[ctypes.c_void_p] * arrays, *[ctypes.c_int64] * axes,
+        arrays, numbers = declared.arrays_of(spec), declared.numbers_of(spec)
+        sizes = len(declared.axes_of(spec)) + len(declared.steps_of(spec))
+        self._types = [*[ctypes.c_void_p] * (len(arrays) + len(spec.outputs)), *[ctypes.c_int64] * sizes,
                        *(NUMBERS[each.kind] for each in numbers), ctypes.c_int32]
         self.known: dict[str, tuple[Any, ctypes.c_int32, Callable[[], None]]] = {}
 

@@ -1,33 +1,44 @@
-"""The shapes of softmax cross-entropy's benchmarks, and the bytes and operations that a run needs, as plain data."""
+"""The cases of softmax cross-entropy, and what is timed of it."""
 
 from __future__ import annotations
 
-Shape = tuple[int, int]
-"""Rows, classes."""
+from collections.abc import Iterator, Sequence
 
-SHAPES: tuple[Shape, ...] = ((128, 10), (65536, 10), (4096, 1000), (4096, 10000), (4096, 32000))
+import numpy as np
+
+from duoln.kernels.registry import STORED, Arrays, Case, Shape, Timed, by, floats
+
+
+def cases() -> Iterator[Case]:
+    """Rows, and classes around each boundary."""
+    for shape in ((1, 1), (3, 2), (5, 10), (130, 10), (9, 1000), (3, 1024), (3, 1025), (2, 3, 33), (2, 20_000)):
+        yield cross_entropy(shape)._replace(net=shape in ((130, 10), (3, 1025)))
+    for few in ((4, 6), (1, 3), (2, 3, 5), (7,)):
+        yield cross_entropy(few)._replace(layouts=True)
+    for shape in ((4099, 1000), (515, 30_000)):
+        yield cross_entropy(shape).on_gpu()
+    for stored in STORED:
+        for shape in ((130, 10), (9, 1000), (3, 1025), (4099, 1000), (515, 30_000)):
+            yield cross_entropy(shape).on_gpu(stored, net=shape in ((130, 10), (3, 1025)))
+
+
+def cross_entropy(shape: Sequence[int]) -> Case:
+    """One case of logits (..., classes)."""
+    def arrays() -> Arrays:
+        rng = np.random.default_rng(shape)
+        labels = rng.integers(0, shape[-1], shape[:-1]).astype(np.int32)
+        return floats(rng, *shape, scale=5), labels
+
+    return Case("softmax_cross_entropy", by(shape), arrays, {}, shape[-1])
+
+
+_SUITE: tuple[Shape, ...] = ((128, 10), (65536, 10), (4096, 1000), (4096, 10000), (4096, 32000))
 """Digits at the paper's batch and as a full data set, ImageNet's classes, and two vocabularies."""
 
-SMALL: tuple[Shape, ...] = ((128, 10), (4096, 1000), (512, 10000))
-"""A reduced suite, for a CPU."""
-
-_LABEL_BYTES = 4
-_FORWARD_FLOPS = 4
-"""Per logit: compare with the largest, subtract it, exponentiate, add up."""
-_BACKWARD_FLOPS = 3
-"""Per logit: divide by the sum, subtract the label's one, multiply by the row's gradient."""
-
-
-def bytes_moved(rows: int, width: int, backward: bool, itemsize: int = 4) -> int:
-    """The least number of bytes that a run reads and writes.
-
-    Forward reads logits and labels and writes one loss per row. Backward reads the gradient of the losses and writes
-    the gradient of the logits. Each array counts once, since a cache may have it when it is read again.
-    """
-    forward = rows * (width * itemsize + _LABEL_BYTES + itemsize)
-    return forward + (rows * (width * itemsize + itemsize) if backward else 0)
-
-
-def flops(rows: int, width: int, backward: bool) -> int:
-    """Floating-point operations of the formulas; an exponential counts as one."""
-    return (_FORWARD_FLOPS + (_BACKWARD_FLOPS if backward else 0)) * rows * width
+TIMED = {"softmax_cross_entropy": Timed(
+    cross_entropy, _SUITE, small=((128, 10), (4096, 1000), (512, 10000)), arrays=(1, 1), flops=(4, 3), row_bytes=(8, 4),
+    on_device=((4096, 10_000), (128, 10), (4096, 1000)),
+    peer=lambda torch, x, labels: torch.nn.functional.cross_entropy(x, labels, reduction="none"))}
+"""Forward reads logits and labels and writes a loss for each row: compare with the largest, subtract it, exponentiate,
+add up. Backward reads the gradient of the losses and writes that of the logits: divide by the sum, subtract the label's
+one, multiply by the row's gradient."""

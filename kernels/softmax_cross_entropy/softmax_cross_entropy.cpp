@@ -39,9 +39,9 @@ static void losses(const T* logits, const int32_t* labels, T* loss, T* largest, 
     }                                                                                                                  \
     extern "C" void cross_entropy_backward_##NAME(const T* logits, const int32_t* labels, const T* largest,            \
                                                   const T* total, const T* d_loss, T* d_logits, int64_t rows,          \
-                                                  int64_t classes, int32_t threads) {                                  \
+                                                  int64_t classes, int64_t d_loss_step, int32_t threads) {             \
         in_parts(rows, threads, [=](index_t first, index_t last) {                                                     \
-            differentiate(logits, labels, largest, total, d_loss, d_logits, first, last, classes, 0);                  \
+            differentiate(logits, labels, largest, total, d_loss, d_logits, first, last, classes, 0, d_loss_step);     \
         });                                                                                                            \
     }
 ENTRIES(CROSS_ENTROPY)

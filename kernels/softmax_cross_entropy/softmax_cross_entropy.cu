@@ -2,7 +2,7 @@
 //
 // Macros: THREADS for a row (a power of two of at least 32); a block has blockDim.y rows if THREADS is 32, else one.
 // STORAGE: in what the logits and their gradient are stored; all else is float.
-// Kept for the gradient, two floats a row: the largest logit, and the logarithm of the sum of what lies below it.
+// Kept for the gradient, two floats a row: the largest logit, and the sum of e^x, x being what a logit is above that.
 #include "../common.cuh"
 #include "../storage.cuh"
 
@@ -18,37 +18,37 @@ __device__ __forceinline__ float row_max(float value, float* shared) {
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 1)
 cross_entropy_forward(const storage_t* __restrict__ logits, const int* __restrict__ labels, float* __restrict__ loss,
-                      float* __restrict__ kept, int rows, int classes) {
+                      float* __restrict__ largest, float* __restrict__ total, int rows, int classes) {
     __shared__ float for_max[WARP], for_sum[WARP];
     const int row = int(blockIdx.x * blockDim.y + threadIdx.y);
     const bool inside = row < rows;
     const storage_t* x = logits + size_t(inside ? row : 0) * classes;
-    float largest = loaded(x[0]), sum[1] = {0};
-    for (int i = threadIdx.x; i < classes; i += THREADS) largest = fmaxf(largest, loaded(x[i]));
-    largest = row_max<THREADS>(largest, for_max);
-    for (int i = threadIdx.x; i < classes; i += THREADS) sum[0] += expf(loaded(x[i]) - largest);
+    float top = loaded(x[0]), sum[1] = {0};
+    for (int i = threadIdx.x; i < classes; i += THREADS) top = fmaxf(top, loaded(x[i]));
+    top = row_max<THREADS>(top, for_max);
+    for (int i = threadIdx.x; i < classes; i += THREADS) sum[0] += expf(loaded(x[i]) - top);
     block_sum<THREADS>(sum, for_sum);
     if (!inside || threadIdx.x != 0) return;
-    kept[size_t(row) * 2] = largest;
-    kept[size_t(row) * 2 + 1] = logf(sum[0]);
+    largest[row] = top;
+    total[row] = sum[0];
     // A label that is no class gives NaN: on a device nothing else checks it, and it must not read other memory.
     const int label = labels[row];
     const float chosen = label >= 0 && label < classes ? loaded(x[label]) : logf(-1.0f);
-    loss[row] = logf(sum[0]) - (chosen - largest);
+    loss[row] = logf(sum[0]) - (chosen - top);
 }
 
-// The gradient of row r is g[r * g_step]; a step of 0 means one number for all rows, as after a mean.
+// The gradient of row r is d_loss[r * d_loss_step]; a step of 0 means one number for all rows, as after a mean.
 extern "C" __global__ void __launch_bounds__(BLOCK, 1)
 cross_entropy_backward(const storage_t* __restrict__ logits, const int* __restrict__ labels,
-                       const float* __restrict__ kept, const float* __restrict__ g, int g_step,
-                       storage_t* __restrict__ d_logits, int rows, int classes) {
+                       const float* __restrict__ largest, const float* __restrict__ total,
+                       const float* __restrict__ d_loss, storage_t* __restrict__ d_logits, int rows, int classes,
+                       int d_loss_step) {
     const int row = int(blockIdx.x * blockDim.y + threadIdx.y);
     if (row >= rows) return;
     const size_t start = size_t(row) * classes;
-    const float largest = kept[size_t(row) * 2], log_sum = kept[size_t(row) * 2 + 1];
-    const float by = g[size_t(row) * g_step];
+    const float top = largest[row], log_sum = logf(total[row]), by = d_loss[size_t(row) * d_loss_step];
     for (int i = threadIdx.x; i < classes; i += THREADS) {
-        const float probability = expf(loaded(logits[start + i]) - largest - log_sum);
+        const float probability = expf(loaded(logits[start + i]) - top - log_sum);
         d_logits[start + i] = stored(by * (probability - (i == labels[row] ? 1.0f : 0.0f)));
     }
 }

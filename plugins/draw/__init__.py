@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from duoln.extend import DeviceCase, Op, Rule
+from duoln.extend import Case, Op, Rule
 from duoln.plugins.draw.ops import filterbank, gaussian_latent, write_then_read
-from duoln.plugins.draw.ops.cases import device_cases
+from duoln.plugins.draw.ops.cases import cases
 from duoln.plugins.draw.ops.cuda import filterbank_on_cuda, glimpse_on_cuda, latent_on_cuda
 from duoln.plugins.draw.ops.native import write_then_read_compiled
 from duoln.plugins.draw.ops.native_latent import latent_compiled
@@ -30,6 +30,6 @@ def duoln_rules() -> list[tuple[Op[..., Any], Rule, str]]:
 
 
 @hookimpl
-def duoln_cases() -> Sequence[DeviceCase]:
+def duoln_cases() -> Sequence[Case]:
     """The cases of the rules on CUDA."""
-    return device_cases()
+    return cases()

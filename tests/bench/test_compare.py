@@ -27,7 +27,7 @@ def folder(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clock, "SAMPLE_SECONDS", 1e-3)
         patch.setattr(subjects, "CACHE_BYTES", 1 << 20)
-        patch.setattr(subjects, "COPY", subjects.COPY._replace(shapes=((256, 256),)))
+        patch.setattr(subjects, "COPY", subjects.COPY._replace(timed=subjects.COPY.timed._replace(shapes=((256, 256),))))
         patch.setattr("duoln.bench.operators.COPY", subjects.COPY)
         for name in ("numpy", "mlx"):
             code = main(["bench", "ops", "--backend", name, "--shape", "8,16", "--shape", "64,256", "--rounds", "3",

@@ -94,7 +94,7 @@ def test_a_device_computes_the_float64_that_numpy_computes(gpu, subject):
 
 def test_the_yardstick_of_a_cpu_writes_past_the_caches(be, monkeypatch):
     """Whichever library computes; without a compiler it is NumPy's copy, and the line says why it is no limit."""
-    monkeypatch.setattr(operators, "COPY", COPY._replace(shapes=((16, 8),)))
+    monkeypatch.setattr(operators, "COPY", COPY._replace(timed=COPY.timed._replace(shapes=((16, 8),))))
     copy = operators.Yardstick(be)
     assert copy.gbps(1) > 0 and copy.gbps(2) > 0
     case = copy.case()
@@ -130,11 +130,11 @@ def test_a_cpu_takes_the_small_tables_by_itself(asked, small, monkeypatch, capsy
         timed.append(plan)
         return []
 
-    monkeypatch.setattr(operators, "COPY", COPY._replace(shapes=((16, 8),)))
+    monkeypatch.setattr(operators, "COPY", COPY._replace(timed=COPY.timed._replace(shapes=((16, 8),))))
     monkeypatch.setattr(operators, "measure", measure)
     monkeypatch.setattr(bench_command, "_remaining", lambda done, planned, seconds: f", after {done}")
     assert main(["bench", "ops", "--backend", "numpy", "--rounds", "1", "--op", "rms_norm", *asked]) == 0
-    rms_norm = SUBJECTS["rms_norm"]
+    rms_norm = SUBJECTS["rms_norm"].timed
     assert [plan.shape for plan in timed[::2]] == list(rms_norm.small if small else rms_norm.shapes)
     lines = capsys.readouterr().err.splitlines()
     counted = [line.partition(f" of {len(timed)}")[2] for line in lines if line.startswith("rms_norm ")]
@@ -217,19 +217,19 @@ def test_plans():
     assert [(p.shape, p.cache) for p in plans] == [((8, 16), "warm"), ((64, 256), "cold"), ((64, 256), "warm")]
     both = operators.make_plans(list(SUBJECTS.values()), None, True, ["cold"], False)
     timed = [subject for name, subject in SUBJECTS.items() if name != "copy"]
-    assert len(both) == 2 * sum(len(subject.small) for subject in timed)
+    assert len(both) == 2 * sum(len(subject.timed.small) for subject in timed)
     for subject in timed:
-        assert len(set(subject.shapes)) == len(subject.shapes) > len(subject.small)
+        assert len(set(subject.timed.shapes)) == len(subject.timed.shapes) > len(subject.timed.small)
 
 
 def test_least_bytes():
-    assert LAYER_NORM.bytes_moved(3, 5, False) == 2 * 60 and LAYER_NORM.bytes_moved(3, 5, True) == 4 * 60
-    assert CROSS_ENTROPY.bytes_moved(3, 5, False) == 60 + 24 and CROSS_ENTROPY.bytes_moved(3, 5, True) == 2 * 60 + 36
-    assert COPY.bytes_moved(3, 5, False) == 2 * 60
-    assert [s.bytes_moved(3, 5, False) for s in BESIDE] == [2 * 60, 4 * 60, 4 * 60]
-    assert [s.bytes_moved(3, 5, True) for s in BESIDE] == [4 * 60, 6 * 60, 6 * 60]
-    assert [s.flops(3, 5, True) for s in BESIDE] == [12 * 15, 20 * 15, 14 * 15]
-    assert LAYER_NORM.flops(3, 5, True) > LAYER_NORM.flops(3, 5, False) > 0
+    assert LAYER_NORM.timed.bytes_moved(3, 5, False) == 2 * 60 and LAYER_NORM.timed.bytes_moved(3, 5, True) == 4 * 60
+    assert CROSS_ENTROPY.timed.bytes_moved(3, 5, False) == 60 + 24 and CROSS_ENTROPY.timed.bytes_moved(3, 5, True) == 2 * 60 + 36
+    assert COPY.timed.bytes_moved(3, 5, False) == 2 * 60
+    assert [s.timed.bytes_moved(3, 5, False) for s in BESIDE] == [2 * 60, 4 * 60, 4 * 60]
+    assert [s.timed.bytes_moved(3, 5, True) for s in BESIDE] == [4 * 60, 6 * 60, 6 * 60]
+    assert [s.timed.operations(3, 5, True) for s in BESIDE] == [12 * 15, 20 * 15, 14 * 15]
+    assert LAYER_NORM.timed.operations(3, 5, True) > LAYER_NORM.timed.operations(3, 5, False) > 0
 
 
 @pytest.mark.peers

@@ -10,7 +10,7 @@ from duoln import runtime
 from duoln.bench import operators, operators_torch, timed_process
 from duoln.bench.operators import Plan
 from duoln.bench.subjects import SUBJECTS
-from duoln.bench.survey_parts import COMPILED_OPERATORS, peers_of
+from duoln.bench.survey_parts import is_compiled, peers_of, plans_of
 from duoln.errors import UsageError
 from duoln.randomness import Stream
 from duoln.testing import check_error
@@ -55,7 +55,9 @@ def test_a_peer_that_fails_is_noted_and_ours_is_timed(monkeypatch):
 def test_peers_where_they_are_installed(monkeypatch):
     assert peers_of(_plan(), []) == []
     assert peers_of(_plan(), ["torch"]) == ["torch"]
-    assert [peers_of(_plan(*compiled), ["torch"]) for compiled in COMPILED_OPERATORS] == [["torch", "torch-compile"]] * 2
+    compiled = [plan for plan in plans_of("cupy", False) if is_compiled(plan.subject, plan.shape)]
+    assert len(compiled) == 4 and plans_of("cupy", False)[-4:] == compiled
+    assert [peers_of(plan, ["torch"]) for plan in compiled] == [["torch", "torch-compile"]] * 4
     monkeypatch.setattr("duoln.bench.survey_parts.find_spec", lambda name: name)
     assert peers_of(_plan(), ["torch"]) == ["torch", "liger"]
     assert peers_of(_plan("softmax_cross_entropy"), ["torch"]) == ["torch"]

@@ -16,4 +16,6 @@ def break_text(monkeypatch, old, new):
         return launch.cupy.RawModule(code=text.replace(old, new), options=options).get_function(self.entry)
 
     monkeypatch.setattr(launch.Kernel, "compiled", compiled)
+    for layouts in launch.Layouts.every:
+        monkeypatch.setattr(layouts, "known", {})
     return in_text

@@ -24,8 +24,7 @@ sys.path[:0] = [str(_TESTS / "tools"), str(_TESTS / "plugins")]
 import guard_pages
 import operator_layouts
 import windowed_conv
-from layout_cases import layout_cases, long_layout_cases
-from layout_table import Placing, Subject
+from layout_table import Placing, Subject, layout_cases, long_layout_cases
 from layouts import FAR, PLAIN, Layout
 from numpy.lib.stride_tricks import as_strided, sliding_window_view
 
@@ -85,7 +84,7 @@ PLUGINS = ("draw", "order_embeddings")
 def main(side: guard_pages.Side, which: str) -> int:
     """Run the cases; how many there were."""
     backend = runtime.backend("numpy")
-    rule_cases = long_layout_cases() if which == "long" else layout_cases()
+    rule_cases = long_layout_cases() if which == "long" else list(layout_cases())
     if which in BROKEN:
         ops.conv2d._rules["numpy"] = [windowed_conv.RULE]
         windowed_conv.sliding_window_view = BROKEN[which]

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import stand_in_cupy
 from conftest import GPU, STAND_IN
-from every_case import zeros
 from h100 import H100, with_clusters
+from zeros import zeros
 
 from duoln import ops
 from duoln.errors import KernelError
-from duoln.kernels.case_table import recurrent
 from duoln.kernels.recurrent import cluster_plan
+from duoln.kernels.recurrent.cases import recurrent
 from duoln.kernels.recurrent.cells import FUSED
 from duoln.kernels.recurrent.cluster_plan import CLUSTERS, Device, plan
 from duoln.testing import selftest
@@ -88,7 +88,7 @@ def test_a_large_mean_of_the_cell(on_clusters):
     inputs[2] = np.round(4 * inputs[2]) / 4 + np.float32(20_000)
     for place in (3, 4, 5):  # without weights and biases the gates are a half, and what they let in is 0
         inputs[place] = 0 * inputs[place]
-    outcome = selftest.prove(case._replace(inputs=inputs), on_clusters(4))
+    outcome = selftest.prove(case._replace(make=lambda inputs=inputs: inputs), on_clusters(4))
     assert outcome.rule == "cuda walk" and outcome.passed, outcome
 
 

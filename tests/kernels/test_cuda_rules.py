@@ -6,14 +6,12 @@ import pytest
 import stand_in_cupy
 from broken_text import break_text
 from conftest import GPU, STAND_IN
-from every_case import every_case
+from device_rules import cases
 
-from duoln.kernels.case_table import LONG_CELL_SIZES, recurrent
+from duoln.kernels.recurrent.cases import LONG_SIZES, recurrent
 from duoln.testing import selftest
 
-CASES = [p for p in every_case() if p.op not in ("conv2d", "max_pool2d", "leaky_relu", "relu", "batch_norm", "add", "linear_cross_entropy", "activated_linear", "matmul", "where", "multiply", "sum",
-                                                "scaled_dot_product_attention")]
-"""Those of operators that have a CUDA kernel."""
+CASES = cases("cuda")
 
 
 def test_there_are_many_cases():
@@ -30,7 +28,7 @@ def test_kernel(case, gpu):
 
 
 @pytest.mark.minutes
-@pytest.mark.parametrize("sizes", LONG_CELL_SIZES, ids=str)
+@pytest.mark.parametrize("sizes", LONG_SIZES, ids=str)
 @pytest.mark.parametrize(("cell", "norm"), [("lstm", "layer"), ("gru", "layer"), ("rnn", "layer")])
 def test_wide_cells(cell, norm, sizes, gpu):
     outcome = selftest.prove(recurrent(cell, norm, sizes, masked=False, reverse=False), gpu)

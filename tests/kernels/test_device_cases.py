@@ -7,17 +7,18 @@ from math import ceil, prod
 
 import pytest
 from conftest import GPU, STAND_IN
-from every_case import zeros
+from device_rules import rules
 from h100 import H100, MULTIPROCESSORS, use_h100
+from zeros import zeros
 
-from duoln import ops
-from duoln.kernels import device_cases
-from duoln.kernels.case_table import rule_cases
 from duoln.kernels.norm import Norm
 from duoln.kernels.norm import plan as of_norms
+from duoln.kernels.norm.cases import NORMS
 from duoln.kernels.recurrent import plan as of_cells
+from duoln.kernels.recurrent.cases import LONG
 from duoln.kernels.recurrent.cells import FUSED
 from duoln.kernels.recurrent.cluster_plan import plan
+from duoln.kernels.registry import STORED, every_case
 from duoln.kernels.settings import every_setting
 from duoln.testing import selftest
 
@@ -27,62 +28,43 @@ COMMON = ((1, 256), (1, 400), (1, 1000), (2, 64), (3, 33), (8, 128), (8, 256), (
           (17, 100), (32, 128), (32, 240), (64, 64), (64, 128), (64, 240), (64, 256), (64, 512), (100, 400), (128, 128), (128, 256),
           (256, 256))
 """Rows and hidden units of recurrent layers in the tasks and in other libraries' benchmarks."""
-NORMS = {"layer_norm": Norm(True, False), "rms_norm": Norm(False, False), "add_layer_norm": Norm(True, True), "add_rms_norm": Norm(False, True)}
 STORAGE = {"float32": 0, "float16": 1, "bfloat16": 2}
-
-
-def _with_arrays(case):
-    return case._replace(inputs=list(case.inputs))
 
 
 @pytest.fixture(scope="module")
 def made():
-    """Every case with zeros that take no memory, by name."""
+    """The arrays of every case of duoln's own operators, of zeros that take no memory, by name."""
     with zeros():
-        return {case.name: _with_arrays(case.make()) for case in EVERY if case.build.__module__.startswith("duoln.kernels")}
+        return {str(case): case.make() for case in (*every_case(), *every_case(gpu=True))}
 
 
-@pytest.fixture(scope="module")
-def boundaries():
-    """The table of boundaries, with zeros too."""
-    with zeros():
-        return [_with_arrays(case) for case in rule_cases()]
-
-
-def test_names_are_those_of_the_cases(made):
-    assert len({case.name for case in EVERY}) == len(EVERY) >= 600
-    assert all(str(case) == name for name, case in made.items())
+def test_no_two_cases_have_the_same_name(made):
+    assert len(made) == len(every_case()) + len(every_case(gpu=True)) and len({str(case) for case in EVERY}) == len(EVERY) >= 690
 
 
 def test_no_array_is_large(made):
-    assert max(a.nbytes for case in made.values() for a in case.inputs if a is not None) <= MOST_BYTES
+    assert max(a.nbytes for arrays in made.values() for a in arrays if a is not None) <= MOST_BYTES
 
 
 def test_the_net_is_small(made):
     of_each = Counter((case.op, case.stored) for case in EVERY if case.net)
     assert max(of_each.values()) <= 7
-    assert all(selftest.size_of(made[case.name]) <= 1 << 23 for case in EVERY if case.net and case.name in made)
+    assert all(sum(a.size for a in made[str(case)] if a is not None) <= 1 << 23 for case in EVERY if case.net and str(case) in made)
 
 
 @pytest.mark.parametrize("backend", ["cupy", "mlx"])
 def test_the_net_has_every_rule_for_gpus(backend, gpu):
     pytest.importorskip("mlx.core") if backend == "mlx" else None
-    if backend == "mlx":
-        from duoln import runtime
-
-        runtime.backend("mlx")
-    wanted = set()
-    for op in {*(getattr(ops, name) for name in ops.__all__ if hasattr(getattr(ops, name), "rules")), *selftest._plugins().operators}:
-        for rule in op.rules(backend)[:-1]:
-            if rule.name.startswith(("cuda", "metal")):
-                wanted |= {(op.name, "float32"), *((op.name, stored) for stored in device_cases.STORED if rule.stored)}
+    of_plugins = [(op.name, rule) for op in selftest._plugins().operators for rule in op.rules(backend)[:-1]]
+    wanted = {(op, stored) for op, rule in (*rules("metal" if backend == "mlx" else "cuda"), *of_plugins)
+              for stored in ("float32", *(STORED if rule.stored else ()))}
     assert len(wanted) > 4
     assert wanted - {(case.op, case.stored) for case in EVERY if case.net} == set()
 
 
 def _walks():
-    """Arguments of the cases that a walk takes."""
-    return [case.arguments for case in EVERY if case.op in ("lstm", "gru", "rnn") and case.stored == "float32"]
+    """The cases that a walk takes."""
+    return [case for case in every_case(gpu=True) if (case.op, case.attrs.get("norm")) in FUSED and case.stored == "float32"]
 
 
 def _layouts(cell, norm, batch, hidden):
@@ -92,55 +74,56 @@ def _layouts(cell, norm, batch, hidden):
 
 
 def test_walks_have_every_layout_of_common_sizes():
-    layouts = {layout for cell, norm, (_, batch, _, hidden), *_ in _walks() for layout in _layouts(cell, norm, batch, hidden)}
+    layouts = {layout for case in _walks() for layout in _layouts(case.op, case.attrs["norm"], case.sizes[1], case.sizes[3])}
     common = {layout for (cell, norm), (batch, hidden) in product(FUSED, COMMON) for layout in _layouts(cell, norm, batch, hidden)}
     assert len(common) > 19 and common - layouts == set()
     assert {cluster for cluster, _, _ in layouts} == {1, 2, 4, 8, 16} and {rows for _, rows, _ in layouts} == {1, 2, 4, 8}
 
 
 def test_walks_use_every_place_and_parity_again():
-    assert all(sizes[0] >= 9 for _, _, sizes, *_ in _walks())
+    assert all(case.sizes[0] >= 9 for case in _walks())
     long = [case for case in EVERY if case.runs > 10]
-    assert {case.op for case in long} == {"lstm", "gru", "rnn"} and all(case.arguments[2][0] == 100 for case in long)
+    assert {case.op for case in long} == {"lstm", "gru", "rnn"} and all(case.sizes[0] == LONG for case in long)
 
 
 def test_every_variant_is_masked_and_reversed_in_clusters():
     kinds = defaultdict(set)
-    for cell, norm, (_, batch, _, hidden), masked, reverse, _ in _walks():
-        if all(cluster > 1 for cluster, _, _ in _layouts(cell, norm, batch, hidden)):
-            kinds[cell, norm].add((masked, reverse))
+    for case in _walks():
+        variant = case.op, case.attrs["norm"]
+        if all(cluster > 1 for cluster, _, _ in _layouts(*variant, case.sizes[1], case.sizes[3])):
+            kinds[variant].add(("masked" in case.label, case.attrs["reverse"]))
     assert all({(False, False), (True, False), (True, True)} <= kinds[variant] for variant in FUSED)
 
 
 def _plan(case):
     """Of a norm."""
-    width, storage = case.inputs[0].shape[-1], STORAGE[case.stored]
+    width, storage = case.sizes[-1], STORAGE[case.stored]
     vector = 1 if case.misaligned else next(n for n in (8, 4, 1) if width % n == 0)
-    return of_norms.plan(width, vector, storage, NORMS[case.op])
+    return of_norms.plan(width, vector, storage, Norm(case.op.endswith("layer_norm"), case.op.startswith("add_")))
 
 
-def test_each_block_takes_several_rows(made):
+def test_each_block_takes_several_rows():
     """For every entry of the table of plans, and for rows that are too wide for registers."""
     loops = defaultdict(set)
-    for case in made.values():
+    for case in EVERY:
         if case.op in NORMS:
             p = _plan(case)
-            if ceil(prod(case.inputs[0].shape[:-1]) / p.rows) > MULTIPROCESSORS * p.blocks_per_processor:
+            if ceil(prod(case.sizes[:-1]) / p.rows) > MULTIPROCESSORS * p.blocks_per_processor:
                 loops[case.op].add((p.threads, p.chunks))
     entries = {(threads, chunks) for threads, chunks, _ in of_norms._LADDER} | {(of_norms._WIDE.threads, 0)}
     assert all(entries - loops[op] <= {(16, 1), (32, 1)} for op in NORMS), {op: entries - loops[op] for op in NORMS}
 
 
-def test_every_setting_runs(made, boundaries):
-    """The tests compile each of them; with the table of boundaries these cases launch each."""
+def test_every_setting_runs():
+    """The tests compile each of them, and the cases launch each."""
     ran = set()
-    for case in (*made.values(), *boundaries):
+    for case in (*every_case(), *every_case(gpu=True)):
         storage = {"STORAGE": STORAGE[case.stored]} if STORAGE[case.stored] else {}
         if case.op in NORMS:
             p = _plan(case)
             ran.add(("norm/wide.cu" if p.wide else "norm/norm.cu", *sorted(p.macros.items())))
         elif case.op in ("lstm", "gru", "rnn", "lstm_cell"):
-            cell, hidden = case.op.partition("_")[0], case.inputs[1 if case.op != "lstm_cell" else 2].shape[-1]
+            cell, hidden = case.op.partition("_")[0], case.sizes[-1]
             p = of_cells.plan(hidden, cell)
             macros = {**p.macros(**of_cells.norm_macros(cell, case.attrs["norm"])), **storage}
             ran.add((of_cells.wide_file(cell) if hidden > of_cells.MOST_KEPT else f"recurrent/{cell}/{cell}.cu", *sorted(macros.items())))
@@ -164,19 +147,17 @@ MOST_VALUES, MOST_WORK = 1 << 19, 50_000
 
 def _is_quick(case):
     if case.op in ("lstm", "gru", "rnn"):
-        steps, rows, _, hidden = case.arguments[2]
+        steps, rows, _, hidden = case.sizes
         return steps * rows * hidden <= MOST_WORK
-    numbers = case.arguments[1][0] if case.op in NORMS else case.arguments
-    sizes = [n for n in numbers if isinstance(n, int)]
-    return prod(sizes) <= MOST_VALUES and max(sizes, default=0) < MOST_COLUMNS
+    return prod(case.sizes) <= MOST_VALUES and max(case.sizes, default=0) < MOST_COLUMNS
 
 
 def _on_this_device():
     for case in EVERY:
-        if GPU != STAND_IN or case.name in ORDINARY:
-            yield pytest.param(case, id=case.name)
+        if GPU != STAND_IN or str(case) in ORDINARY:
+            yield pytest.param(case, id=str(case))
         elif _is_quick(case):
-            yield pytest.param(case, id=case.name, marks=pytest.mark.minutes)
+            yield pytest.param(case, id=str(case), marks=pytest.mark.minutes)
 
 
 @pytest.mark.few
@@ -186,10 +167,10 @@ def test_case(case, gpu, monkeypatch):
     """On a GPU all of them; on the CPU those that are quick, with the layouts of an H100."""
     if GPU == STAND_IN:
         use_h100(monkeypatch)
-    outcomes = list(selftest.run(gpu, [case.make()], case.runs if GPU != STAND_IN else 2))
+    outcomes = list(selftest.run(gpu, [case], case.runs if GPU != STAND_IN else 2))
     assert outcomes and all(o.passed for o in outcomes), outcomes
     assert any(o.rule.startswith("cuda") for o in outcomes)
 
 
 def test_the_ordinary_ones_are_there():
-    assert set(ORDINARY) <= {case.name for case in EVERY}
+    assert set(ORDINARY) <= {str(case) for case in EVERY}

@@ -1,8 +1,8 @@
-"""Kernels broken on purpose where only a device's sizes see it: the device's cases fail, and those of `case_table` pass.
+"""Kernels broken on purpose where only a device's sizes see it: the device's cases fail, and those for any machine pass.
 
 The stand-in has the multiprocessors and the clusters of an H100 here, so a launch has the grid and a walk the layout that it has
 there. A mistake of values is seen by values; a walk that reads too early has other values on a device only sometimes, and the
-emulation says so by an error. The cases of `case_table` never come to the broken words with a number that matters.
+emulation says so by an error. Those never come to the broken words with a number that matters.
 """
 
 import sys
@@ -11,9 +11,9 @@ from typing import NamedTuple
 import pytest
 from broken_text import break_text
 from conftest import GPU, STAND_IN
-from every_case import every_case
 from h100 import use_h100
 
+from duoln.kernels.registry import every_case
 from duoln.testing import selftest
 
 pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="kernels run on the CPU under Linux only"),
@@ -25,7 +25,7 @@ class Broken(NamedTuple):
 
     what: str
     case: str
-    """The name of a case of `device_cases` that fails."""
+    """The name of a case for GPUs that fails."""
     old: str
     new: str
     layout: tuple[int, ...] = ()
@@ -60,7 +60,7 @@ BROKEN = [
     Broken("the gradient of DRAW's divergence has no slope", "gaussian_latent B4 of 32", "along * (sigma * sigma - 1)", "along * sigma * sigma", ordinary=False)]
 
 
-BY_NAME = {case.name: case for case in selftest.every_device_case()}
+BY_NAME = {str(case): case for case in selftest.every_device_case()}
 
 
 @pytest.mark.long
@@ -68,7 +68,7 @@ BY_NAME = {case.name: case for case in selftest.every_device_case()}
 def test_the_cases_for_a_device_fail(broken, gpu, monkeypatch):
     use_h100(monkeypatch, broken.layout)
     in_text = break_text(monkeypatch, broken.old, broken.new)
-    [first, *_] = selftest.run(gpu, [BY_NAME[broken.case].make()], repeats=1)
+    [first, *_] = selftest.run(gpu, [BY_NAME[broken.case]], repeats=1)
     assert any(in_text), "the text to break is not there any more"
     assert not first.passed
 
@@ -78,7 +78,7 @@ def test_the_cases_for_a_device_fail(broken, gpu, monkeypatch):
 def test_the_cases_of_the_table_pass(broken, gpu, monkeypatch):
     """All of the same operator and variant; of DRAW's operators the table has none."""
     use_h100(monkeypatch)
-    case = BY_NAME[broken.case].make()
+    case = BY_NAME[broken.case]
     in_text = break_text(monkeypatch, broken.old, broken.new)
     chosen = [c for c in every_case() if (c.op, c.attrs.get("norm")) == (case.op, case.attrs.get("norm"))]
     assert [str(o.case) for o in selftest.run(gpu, chosen, repeats=1) if not o.passed] == []
@@ -89,5 +89,5 @@ def test_the_cases_of_the_table_pass(broken, gpu, monkeypatch):
 @pytest.mark.parametrize(("name", "layout"), sorted({(b.case, b.layout) for b in BROKEN}), ids=str)
 def test_the_sound_text_passes(name, layout, gpu, monkeypatch):
     use_h100(monkeypatch, layout)
-    outcomes = list(selftest.run(gpu, [BY_NAME[name].make()]))
+    outcomes = list(selftest.run(gpu, [BY_NAME[name]]))
     assert outcomes and all(o.passed for o in outcomes), outcomes

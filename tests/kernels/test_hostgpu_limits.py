@@ -13,7 +13,7 @@ from hostgpu import HostGpuError
 
 from duoln.errors import KernelError
 from duoln.kernels import source
-from duoln.kernels.case_table import rule_cases
+from duoln.kernels.registry import every_case
 from duoln.testing import check_error, selftest
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kernels run on the CPU under Linux only")
@@ -86,7 +86,7 @@ def test_sizes_that_no_device_has(grid, block):
 
 # Through the stand-in -------------------------------------------------------------------------------------
 
-MISALIGNED = next(c for c in rule_cases() if "5 x 128, mean 10, no bias, misaligned" in str(c))
+MISALIGNED = next(c for c in every_case() if "5 x 128, mean 10, no bias, misaligned" in str(c))
 
 
 @pytest.mark.skipif(GPU != STAND_IN, reason="a kernel that reads at a wrong address could take a real device with it")
@@ -107,7 +107,7 @@ def test_a_table_with_an_address_of_no_array(gpu, monkeypatch):
             super().__init__(roles, first)
             self.by_value["at"][0, :, :len(roles[0])] += np.uint64(4)
 
-    case = next(c for c in rule_cases() if c.op == "adam_update")
+    case = next(c for c in every_case() if c.op == "adam_update")
     assert selftest.prove(case, gpu).passed
     monkeypatch.setattr("duoln.kernels.adam.cupy.Tensors", Moved)
     check_error(KernelError, lambda: selftest.prove(case, gpu), "argument 'tensors'", "expected addresses of arrays")

@@ -1,14 +1,15 @@
 """Every Metal kernel, run on the CPU from its own text: against float64, to the bit on every run, and broken on purpose."""
 
 import sys
+from collections import Counter
 
 import numpy as np
 import pytest
 from conftest import get_backend
-from every_case import every_case, width
+from device_rules import cases, rules
 
 from duoln.errors import KernelError
-from duoln.kernels.case_table import recurrent
+from duoln.kernels.recurrent.cases import recurrent
 from duoln.testing import check_error, selftest
 
 mx = pytest.importorskip("mlx.core", reason="MLX is not for this platform")
@@ -20,15 +21,13 @@ import stand_in_metal
 from duoln.kernels import metal, source
 from duoln.kernels.norm.metal import MOST_COLUMNS
 
-SIZES = [(1, 1, 1, 1), (3, 5, 3, 9), (2, 9, 2, 32), (2, 3, 2, 33), (2, 3, 5, 70), (2, 2, 3, 130), (2, 2, 1, 300),
-         (1, 3, 2, 600), (2, 1, 1, 1100), (2, 2, 3, 8), (4, 2, 2, 7), (1, 7, 1, 128), (1, 2, 1, 257)]
-VARIANTS = {"lstm": ("layer", "layer-cell", "layer-theano"), "gru": ("layer", "layer-theano")}
-NORMS = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
-CASES = [p for p in every_case() if p.op in NORMS and width(p) <= MOST_COLUMNS]
-CASES += [p for p in every_case() if p.op == "lstm_cell" and p.attrs["norm"] != "none"]
-CASES += [recurrent(cell, norm, sizes, masked, reverse) for cell, norms in VARIANTS.items() for norm in norms
-          for sizes in SIZES for masked, reverse in ((False, False), (False, True), (True, False), (True, True))
-          if cell == "gru" or masked or not reverse]
+SIZES = [(3, 5, 3, 8), (2, 9, 2, 31), (2, 3, 5, 70), (2, 2, 3, 8), (4, 2, 2, 7), (1, 7, 1, 128), (1, 2, 1, 257)]
+RULES = {op: rule.name for op, rule in rules("metal")}
+CASES = [c for c in cases("metal") if (c.attrs["norm"] != "none" if "norm" in c.attrs else c.sizes[-1] <= MOST_COLUMNS)]
+CELLS = dict.fromkeys((c.op, c.attrs["norm"]) for c in CASES if len(c.sizes) == 4)
+CASES += [recurrent(*cell, sizes, masked, reverse) for cell in CELLS for sizes in SIZES for masked in (False, True)
+          for reverse in (False, True)]
+"""Other layouts of threads than those of CUDA."""
 
 
 @pytest.fixture
@@ -39,8 +38,7 @@ def mlx(monkeypatch):
 
 
 def test_there_are_many_cases_of_each():
-    assert {op: sum(p.op == op for p in CASES) >= 100 for op in ("layer_norm", "lstm", "gru")} == \
-        {"layer_norm": True, "lstm": True, "gru": True}
+    assert min(Counter(case.op for case in CASES).values()) >= 18 and len(CASES) >= 450
     assert sorted(f"{name}.metal" for name in stand_in_metal.KERNELS) == sorted(p.name for p in source.FOLDER.rglob("*.metal"))
 
 
@@ -48,7 +46,7 @@ def test_there_are_many_cases_of_each():
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_kernel(case, mlx):
     outcome = selftest.prove(case, mlx)
-    assert outcome.rule == {"lstm_cell": "metal cell", **dict.fromkeys(NORMS, "metal gradient")}.get(case.op, "metal cells")
+    assert outcome.rule == RULES[case.op]
     assert outcome.repeats, "two runs differ"
     assert outcome.error <= 1, f"{outcome.worst}: {outcome.error:.3g} of what is allowed"
 

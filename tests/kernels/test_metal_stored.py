@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 from conftest import get_backend
-from every_case import every_case, width
+from device_rules import cases, stored
 
 from duoln import ops
 from duoln.testing import check_rule
@@ -17,12 +17,11 @@ if sys.platform != "linux":
 import stand_in_metal
 
 from duoln.kernels import metal, source
+from duoln.kernels.norm.cases import NORMS
 from duoln.kernels.norm.metal import MOST_COLUMNS
 
 DTYPES = ("bfloat16", "float16")
-ARRAYS = {"layer_norm": 1, "rms_norm": 1, "add_layer_norm": 2, "add_rms_norm": 2}
-"""The norms, and how many of their arrays are stored in 16 bits."""
-CASES = [c for c in every_case() if c.op in ARRAYS and width(c) <= MOST_COLUMNS and not c.misaligned]
+CASES = [c for c in cases("metal") if c.op in NORMS and c.sizes[-1] <= MOST_COLUMNS and not c.misaligned]
 ORDINARY = (*(f"layer_norm {name}" for name in ("bfloat16 3 x 33", "float16 3 x 33", "bfloat16 4 x 500, tanh", "float16 70 x 129",
                                                 "bfloat16 2 x 2 x 7, alone", "bfloat16 3 x 2048")),
             "rms_norm bfloat16 70 x 33", "rms_norm float16 3 x 500", "add_layer_norm bfloat16 70 x 33", "add_layer_norm float16 3 x 2048",
@@ -44,13 +43,13 @@ def _pairs():
 
 
 def _natives(be, case, dtype):
-    count = ARRAYS[case.op]
+    count = stored(case.op, "mlx")
     return [*(be.asarray(a, dtype) for a in case.inputs[:count]), *(None if a is None else be.asarray(a) for a in case.inputs[count:])]
 
 
 def _differences(case, dtype, be, numpy):
     """Names of the results whose bits are not those of float32, rounded as NumPy's backend rounds."""
-    op, count = getattr(ops, case.op), ARRAYS[case.op]
+    op, count = getattr(ops, case.op), stored(case.op, "mlx")
     natives = _natives(be, case, dtype)
     rule = op.select(be, natives, case.attrs)
     assert rule.name == "metal gradient"
@@ -80,7 +79,7 @@ def test_the_bits_of_float32_rounded_once(case, dtype, mlx, numpy_backend):
     assert _differences(case, dtype, mlx, numpy_backend) == []
 
 
-@pytest.mark.parametrize("op", ARRAYS)
+@pytest.mark.parametrize("op", NORMS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_kit_for_rules(dtype, op, mlx):
     case = next(c for c in CASES if c.op == op and c.label == "3 x 33")

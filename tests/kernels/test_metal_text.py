@@ -1,65 +1,83 @@
 """A check of every Metal kernel by Clang instead of Metal's compiler: Metal is C++14 with address spaces.
 
-Every text that the cases launch is parsed with its signature as MLX writes it. `device`, `constant` and `threadgroup`
+Every text that the small cases launch is parsed with its signature as MLX writes it. `device`, `constant` and `threadgroup`
 are different address spaces. Features that Metal does not have (lambdas, double) must not be in the text.
 """
 
 import re
+from math import prod
 from pathlib import Path
 
 import hostgpu
 import pytest
+from conftest import get_backend
 
 mx = pytest.importorskip("mlx.core", reason="MLX is not for this platform")
 cindex = pytest.importorskip("clang.cindex", reason="libclang is a test dependency on Linux")
 
 import stand_in_metal
+from device_rules import cases
+from zeros import zeros
 
 from duoln.errors import KernelError
 from duoln.kernels import metal, source
-from duoln.kernels.norm import metal as layer_norm_metal
-from duoln.kernels.recurrent.metal import MetalSteps
 from duoln.kernels.recurrent.plan import METAL_LADDER
-from duoln.ops.recurrent.formulas import Settings
-from duoln.ops.recurrent.variants import CELLS, norm_shapes
+from duoln.kernels.registry import STORED
+from duoln.testing import selftest
 
 WORDS = (Path(hostgpu.HERE) / "metal_words.h").read_text()
 
 
-def texts(batch, hidden):
-    """Each kernel, with and without optional inputs, as MLX would give it to the compiler."""
-    made = []
+def texts():
+    """Each kernel as MLX would give it to the compiler: every text of the small cases, by its name and the case."""
+    made = {}
 
     def metal_kernel(name, input_names, output_names, source, header):
         def run(inputs, output_shapes, output_dtypes, **unused):
             given = {n: stand_in_metal.on_host(x) for n, x in zip(input_names, inputs, strict=True)}
             out = {n: stand_in_metal.on_host(mx.zeros(s, d)) for n, s, d in zip(output_names, output_shapes, output_dtypes, strict=True)}
             everything = stand_in_metal.arguments(given, out, source)
-            made.append((name, stand_in_metal.signature(name, everything, source, header)))
+            made.setdefault(stand_in_metal.signature(name, everything, source, header), f"{name}, {case}")
             return [mx.array(a) for a in out.values()]
         return run
 
-    with pytest.MonkeyPatch.context() as patch:
+    backend = get_backend("mlx")
+    with pytest.MonkeyPatch.context() as patch, zeros():
         stand_in_metal.install(patch, metal_kernel)
-        row, state = mx.zeros((hidden,)), mx.zeros((batch, hidden))
-        for needs in ((True, True, True), (True, False, False), (False, True, True)):
-            for gain, bias, activation in ((row, row, "tanh"), (row, None, None), (None, None, "relu")):
-                for dtype in (mx.float32, mx.float16, mx.bfloat16):
-                    layer_norm_metal.backward(state.astype(dtype), gain, bias, state.astype(dtype), 1e-5, activation, needs)
-        for mask in (None, mx.ones((batch,), mx.bool_)):
-            for cell, norm in (("lstm", "layer"), ("lstm", "layer-cell"), ("gru", "layer")):
-                proj, states = mx.zeros((batch, CELLS[cell].gates * hidden)), (state,) * len(CELLS[cell].states)
-                norms = {name: mx.zeros(shape) for name, shape in norm_shapes(cell, norm, hidden).items()}
-                steps = MetalSteps(None, cell, Settings(norm, 1e-5), None, norms)
-                steps.backward(steps.forward(proj, proj, states, mask)[1], list(states))
-    return made
+        for case in small_cases():
+            for rule in selftest.rules(case, backend):
+                if rule.name.startswith("metal"):
+                    run_with_every_need(rule, case, backend)
+    return [(name, text) for text, name in made.items()]
 
 
-EVERY = [(f"{name}, {b} x {h}", text) for b, h in ((1, 1), (2, 3), (3, 600)) for name, text in texts(b, h)]
+def small_cases():
+    """Those with a Metal rule, the smallest of them in 16 bits too."""
+    for case in cases("metal"):
+        if prod(case.sizes) <= MOST_VALUES:
+            yield from (case._replace(stored=stored) for stored in ("float32", *STORED) if stored == "float32" or case.layouts)
+
+
+def run_with_every_need(rule, case, backend):
+    """Forward, and backward for all gradients, for the first array's alone, and for those of all others."""
+    arrays = selftest._natives(case, backend, rule)
+    out, saved = rule.forward(backend, *arrays, **case.attrs)
+    gout = tuple(backend.zeros(o.shape, backend.dtype(o)) for o in (out if isinstance(out, tuple) else (out,)))
+    floats = [a is not None and a.dtype != mx.bool_ for a in arrays]
+    for needs in (floats, [f and k == 0 for k, f in enumerate(floats)], [f and k > 0 for k, f in enumerate(floats)]):
+        rule.vjp(backend, saved, gout if isinstance(out, tuple) else gout[0], needs)
+
+
+MOST_VALUES = 4000
+EVERY = texts()
+
+
+def test_every_kernel_has_a_text():
+    assert {k for k in stand_in_metal.KERNELS for name, _ in EVERY if name.startswith(f"duoln_{k}")} == set(stand_in_metal.KERNELS)
 
 
 def complaints(text):
-    """What Clang finds wrong with a kernel."""
+    """The messages of Clang about a kernel."""
     body = re.sub(r"#include <metal_stdlib>", "", stand_in_metal._SHARED.sub(r"\1THREADGROUP_MEMORY ", text))
     unit = cindex.Index.create().parse(
         "kernel.cpp", args=["-x", "c++", "-std=c++14", "-nostdinc", "-Wno-unknown-attributes", "-Wno-pragma-once-outside-header"],
@@ -85,13 +103,13 @@ def test_clang_accepts_it(name, text):
     ("hyperbolic_tangent(g)", "hyperbolic_tangent(g) * 1.0", "double"),
     ("mem_flags::mem_threadgroup", "mem_flags::mem_all", "mem_all")])
 def test_clang_would_complain(old, new, word):
-    text = next(t for name, t in EVERY if name.startswith("duoln_lstm_forward") and name.endswith("3 x 600"))
+    text = next(t for name, t in EVERY if name.startswith("duoln_lstm_forward") and "layer T1 B3 in2 H600" in name)
     assert old in text and any(word in c for c in complaints(text.replace(old, new)))
 
 
 def test_small_arrays_are_in_constant_memory():
-    small, large = (next(t for name, t in EVERY if name.startswith("duoln_gru_forward") and name.endswith(end))
-                    for end in ("1 x 1", "3 x 600"))
+    small, large = (next(t for name, t in EVERY if name.startswith("duoln_gru_forward") and f"layer {sizes}" in name)
+                    for sizes in ("T1 B1 in1 H1", "T1 B3 in2 H600"))
     assert "const constant float* h_proj" in small and "const device float* h_proj" in large
     assert "const constant float& eps" in small and "const constant int* h_shape" in small
     assert source.metal("recurrent/gru/gru_forward.metal")[1] in large

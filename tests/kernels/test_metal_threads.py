@@ -15,8 +15,9 @@ import stand_in_metal
 
 from duoln import ops
 from duoln.errors import KernelError
-from duoln.kernels.case_table import RuleCase, recurrent
 from duoln.kernels.norm import metal as layer_norm_metal
+from duoln.kernels.recurrent.cases import recurrent
+from duoln.kernels.registry import Case
 from duoln.testing import check_error, selftest
 
 
@@ -33,8 +34,8 @@ def _norm(op, width):
     rng = np.random.default_rng(width)
     x, row = rng.standard_normal((2, width)).astype(np.float32), np.ones(width, np.float32)
     if op == "layer_norm":
-        return RuleCase(op, f"2 x {width}", (x, row, row), {"eps": 1e-5}, 1)
-    return RuleCase(op, f"2 x {width}", (x, x, row), {"eps": 1e-5}, 1)
+        return Case(op, f"2 x {width}", lambda: (x, row, row), {"eps": 1e-5}, 1)
+    return Case(op, f"2 x {width}", lambda: (x, x, row), {"eps": 1e-5}, 1)
 
 
 CASES = [_norm("layer_norm", 8192), _norm("add_rms_norm", 5000), recurrent("lstm", "layer", (1, 1, 1, 1100), False, False),

@@ -233,7 +233,7 @@ def compiled(gpu):
     used = ("layer_norm", "linear", "softmax_cross_entropy", "adam_update", "adam_rates", "global_norm")
     for case in selftest.every_device_case():
         if case.net and case.op in used and case.stored == "float32":
-            assert all(o.passed for o in selftest.run(gpu, [case.make()], 1))
+            assert all(o.passed for o in selftest.run(gpu, [case], 1))
 
 
 def _trained(tmp_path, faults, **variables):
@@ -301,10 +301,11 @@ loss, gradient = duoln.value_and_grad(lambda p: ops.sum(layer(p, x)[0] ** 2))(pa
 print(json.dumps([float(loss), gradient["forward0"]["w_h"].numpy().tolist(), backend.proofs.summary()]))
 """
 FEW_CASES = """
-from duoln.kernels import device_cases
+from duoln.kernels import registry
+from duoln.kernels.recurrent.cases import recurrent
 from duoln.system import clusters
-one = device_cases._walk("lstm", "layer", (3, 5, 3, 9), net=True)
-device_cases.device_cases = lambda: [one]
+one = recurrent("lstm", "layer", (3, 5, 3, 9))._replace(net=True)
+registry.every_case = lambda gpu=False: () if gpu else (one,)
 clusters.most_active = lambda function, blocks, threads, shared: FITTING
 """
 

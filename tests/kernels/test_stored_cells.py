@@ -15,13 +15,14 @@ from conftest import GPU, STAND_IN
 import duoln
 from duoln import ops, value_and_grad
 from duoln.core.gradient import pullback
-from duoln.kernels.case_table import recurrent, rule_cases
+from duoln.kernels.recurrent.cases import recurrent
+from duoln.kernels.registry import every_case
 
 pytestmark = pytest.mark.skipif(GPU == STAND_IN and sys.platform != "linux", reason="kernels run on the CPU under Linux only")
 
 UNITS = {"bfloat16": 2.0 ** -7, "float16": 2.0 ** -10}
 """One unit in the last place of values up to 2, as a share of 1."""
-_EVERY = [c for c in rule_cases() if c.op in ("rnn", "lstm", "gru", "lstm_cell")]
+_EVERY = [c for c in every_case() if "norm" in c.attrs]
 CASES = [c for c in _EVERY if "in1 H1100" not in str(c) or c.op == "rnn"]
 CASES += [recurrent(c.op, c.attrs["norm"], (2, 2, 3, 1100), "masked" in c.label, c.attrs["reverse"]) for c in _EVERY if str(c) not in {str(k) for k in CASES}]
 """Of wide rows those with three inputs: a norm takes out the part of the gradient of one input alone, and what is left is mostly rounding."""

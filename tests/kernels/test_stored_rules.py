@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from broken_text import break_text
 from conftest import GPU, STAND_IN
+from device_rules import cases, rules, stored
 
 from duoln import ops, runtime
 from duoln.kernels import source
-from duoln.kernels.case_table import rule_cases
+from duoln.kernels.norm.cases import NORMS
 from duoln.kernels.norm.plan import plan
 from duoln.testing import check_rule
 
@@ -27,9 +28,8 @@ extern "C" __global__ void convert(const float* from, storage_t* to, const stora
 """
 
 
-ARRAYS = {"layer_norm": 1, "rms_norm": 1, "add_layer_norm": 2, "add_rms_norm": 2}
-"""The norms, and how many of their arrays are stored in 16 bits."""
-CASES = [case for case in rule_cases() if case.op in ARRAYS]
+EVERY = cases("cuda")
+CASES = [case for case in EVERY if case.op in NORMS]
 _LAYER = ("bfloat16 3 x 33", "float16 3 x 33", "float16 4 x 100, tanh", "bfloat16 70 x 512", "bfloat16 5 x 513, mean 10, no bias, misaligned",
             "bfloat16 3 x 8193", "bfloat16 2 x 2 x 7, alone")
 ORDINARY = (*(f"layer_norm {name}" for name in _LAYER), "rms_norm float16 70 x 33", "rms_norm bfloat16 3 x 1000", "rms_norm bfloat16 3 x 8193",
@@ -99,7 +99,7 @@ def _stored(be, case, dtype):
             return be.asarray(x, dtype)
         return be.reshape(be.asarray(np.concatenate((np.zeros(1, np.float32), x.reshape(-1))), dtype)[1:], x.shape)
 
-    count = ARRAYS[case.op]
+    count = stored(case.op, "cupy")
     return [*map(first, case.inputs[:count]), *(None if a is None else be.asarray(a) for a in case.inputs[count:])]
 
 
@@ -119,7 +119,7 @@ def test_norms_take_values_as_they_are_stored(case, dtype, gpu):
 
 
 def _check_stored(case, dtype, gpu):
-    op, count = getattr(ops, case.op), ARRAYS[case.op]
+    op, count = getattr(ops, case.op), stored(case.op, "cupy")
     natives = _stored(gpu, case, dtype)
     rule = op.select(gpu, natives, case.attrs)
     assert rule.name == "cuda row"
@@ -158,18 +158,19 @@ def test_a_sum_that_is_rounded_too_early_is_noticed(what, label, old, new, gpu, 
     assert any(in_text), "the text to break is not there any more"
 
 
-OTHERS = [case for case in rule_cases() if case.op in ("softmax_cross_entropy", "take")]
+_STORED = {op for op, rule in rules("cuda") if rule.stored}
+OTHERS = [case for case in EVERY if case.op in _STORED and case.op not in NORMS and "norm" not in case.attrs]
+"""Of the cells `test_stored_cells.py` has the reference."""
 KIT = ["softmax_cross_entropy 5 x 10", "softmax_cross_entropy 3 x 1025", "take 20 of 7 x 3", "take 200 of 3 x 5"]
 
 
 @pytest.mark.parametrize("dtype", NUMBERS)
-@pytest.mark.parametrize("case", [*(next(c for c in CASES if c.op == op and c.label == "3 x 33") for op in ARRAYS), *(
+@pytest.mark.parametrize("case", [*(next(c for c in CASES if c.op == op and c.label == "3 x 33") for op in NORMS), *(
     c if str(c) in KIT else pytest.param(c, marks=pytest.mark.minutes) for c in OTHERS)], ids=str)
 def test_the_kit_for_rules(case, dtype, gpu):
     """Values and all gradients against the composed rule on the same values, and their dtypes."""
     op = getattr(ops, case.op)
-    stored = ARRAYS.get(case.op, 1)
-    natives = [gpu.asarray(a, dtype) if k < stored else gpu.asarray(a) for k, a in enumerate(case.inputs) if a is not None]
+    natives = [gpu.asarray(a, dtype) if k < stored(case.op, "cupy") else gpu.asarray(a) for k, a in enumerate(case.inputs) if a is not None]
     rule = op.select(gpu, natives, case.attrs)
     assert rule.name.startswith("cuda") and "float32" not in rule.name
     check_rule(op, rule, case.inputs, gpu, case.attrs, case.length, dtype=dtype)

@@ -25,8 +25,8 @@ import numpy as np
 from duoln import ops, runtime
 from duoln.core import Factors, Rule
 from duoln.kernels import host, native, source
-from duoln.kernels.case_table import RuleCase, rule_cases
 from duoln.kernels.native import loading, storage, toolchain
+from duoln.kernels.registry import Case, every_case
 from duoln.testing import check_rule, selftest
 
 SANITIZERS = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fsanitize=float-cast-overflow",
@@ -74,7 +74,7 @@ def run_broken() -> None:
     print(f"a broken kernel gave {y[0]}")
 
 
-def compiled_rules(case: RuleCase) -> dict[str, Rule]:
+def compiled_rules(case: Case) -> dict[str, Rule]:
     """The compiled rules of a case's operator, by their names."""
     rules = getattr(ops, case.op).rules("numpy")
     return {rule.name: rule for rule in rules if rule.forward.__module__.rpartition(".")[2].startswith("native")}
@@ -101,7 +101,7 @@ def failures(op: str) -> Iterator[str]:
     """Run every case of every compiled rule, or of one operator's; a line for each that is wrong."""
     backend = runtime.backend("numpy")
     count = 0
-    for case in rule_cases():
+    for case in every_case():
         rules = compiled_rules(case)
         if not rules or op not in ("", case.op):
             continue

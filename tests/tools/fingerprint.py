@@ -6,7 +6,8 @@
 
 `--on` is one of numpy, interpreted (NumPy without compiled rules), mlx, cuda (emulated) and metal (emulated). Each case
 of `tests/ops/cases.py` runs through its operator, and each case of the fused rules through every rule that takes it:
-values, and the gradients of a weighted sum of them. The two kernels' emulators run one case in `--every`. The exit code
+values, and the gradients of a weighted sum of them. The two kernels' emulators run one case in `--every`, or those of the
+file. The exit code
 is 1 if a case differs or is gone; new ones are counted.
 """
 
@@ -56,19 +57,19 @@ def _of_operators(be):
         yield f"operator {case.name}", _digest(named)
 
 
-def _of_rules(be, every):
-    """Pairs (case and rule, bits) of the fused rules' cases."""
-    from every_case import every_case
-
+def _of_rules(be, every, names):
+    """Pairs (case and rule, bits) of the fused rules' cases, or of those that are named."""
+    from duoln.kernels.registry import every_case
     from duoln.testing import selftest
 
-    for case in every_case()[::every]:
+    named = {name.rpartition(" by ")[0] for name in names}
+    for case in [c for c in every_case() if f"rule {c}" in named] or every_case()[::every]:
         for rule in selftest.rules(case, be):
             results, _ = selftest._results(be, rule, selftest._natives(case, be, rule), case)
             yield f"rule {case} by {rule.name}", _digest((name, be.to_numpy(x)) for name, x in results.items())
 
 
-def fingerprint(on, every):
+def fingerprint(on, every, names=()):
     """Each case's bits, by name."""
     if on == "interpreted":
         os.environ["DUOLN_NATIVE"] = "0"
@@ -81,7 +82,7 @@ def fingerprint(on, every):
             stand_in_metal.install(patch)
         be = conftest.get_backend({"interpreted": "numpy", "cuda": conftest.STAND_IN, "metal": "mlx"}.get(on, on))
         is_emulated = on in ("cuda", "metal")
-        return {**({} if is_emulated else dict(_of_operators(be))), **dict(_of_rules(be, every if is_emulated else 1))}
+        return {**({} if is_emulated else dict(_of_operators(be))), **dict(_of_rules(be, every if is_emulated else 1, names if is_emulated else ()))}
 
 
 def main():
@@ -91,13 +92,13 @@ def main():
     parser.add_argument("--write", type=Path)
     parser.add_argument("--against", type=Path)
     args = parser.parse_args()
-    made = fingerprint(args.on, args.every)
+    before = json.loads(args.against.read_text()) if args.against else {}
+    made = fingerprint(args.on, args.every, before)
     if args.write:
         args.write.write_text(json.dumps(made, indent=0))
     if not args.against:
         print(f"{len(made)} cases")
         return 0
-    before = json.loads(args.against.read_text())
     gone = sorted(before.keys() - made.keys())
     different = sorted(k for k in before.keys() & made.keys() if before[k] != made[k])
     print(f"{len(made)} cases, {len(different)} differ, {len(gone)} are gone, {len(made.keys() - before.keys())} are new")

@@ -1,6 +1,6 @@
 """The table of layouts: every array of a case and every incoming gradient in each layout, in turn and all at once.
 
-What is checked is the rule that the operator picks for such arrays: values and gradients against the composed rule on
+What is checked is the first rule that takes such arrays: values and gradients against the composed rule on
 plain arrays, to the bit when the gradient is asked for again (so that nothing saved was overwritten), and without a
 write to what it was given, which NumPy's views refuse.
 """
@@ -12,14 +12,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from layouts import ANYWHERE, OF_NUMPY, PLAIN, Layout, layouts_of
+from zeros import values
 
 from duoln import ops
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Op, Rule
-from duoln.kernels.case_table import RuleCase
+from duoln.kernels.registry import Case, every_case
 from duoln.testing.closeness import check_close, tolerance
 
 Host = np.ndarray | None
+_SMALL = 3000
+"""Values of a case."""
 _GRADIENTS = 8.0
 """A gradient adds up what forward rounded: so many times the tolerance of values."""
 
@@ -40,14 +43,14 @@ class Placing(NamedTuple):
 
     @property
     def same_values(self) -> bool:
-        """Whether the case is still the same numbers."""
+        """True if the case is still the same numbers."""
         return all(layout.same_values for layout in (*self.arrays, *self.gouts))
 
 
 class Subject:
     """One case of an operator of `module`: its plain arrays, its incoming gradients, and what the composed rule makes of them."""
 
-    def __init__(self, rule_case: RuleCase, backend: Backend, module: Any = ops) -> None:
+    def __init__(self, rule_case: Case, backend: Backend, module: Any = ops) -> None:
         self.case, self.backend = rule_case, backend
         self.op: Op[..., Any] = getattr(module, rule_case.op)
         self.arrays: list[Host] = [None if a is None else np.asarray(a) for a in rule_case.inputs]
@@ -88,7 +91,7 @@ class Subject:
             plain, plain_gouts = ([None if v is None else np.ascontiguousarray(backend.to_numpy(v)).reshape(v.shape)
                                   for v in given] for given in (views, gouts))
             expected = self._run(self.op.rules(backend.name)[-1], self._plain(plain), self._plain(plain_gouts))
-        rule = self.op.select(backend, views, self.case.attrs)
+        rule = self._chosen(views)
         mine = self._run(rule, views, gouts)
         limit = tolerance("float32", self.case.length)
         for which, times in (("outs", 1.0), ("gradients", _GRADIENTS)):
@@ -97,6 +100,16 @@ class Subject:
                 if b is not None:
                     _check_like(a, b, usual, times * limit, f"{placing.name}, '{rule.name}': {which} {k}")
         return rule.name
+
+    def _chosen(self, views: Sequence[Array | None]) -> Rule:
+        """The first rule that takes these arrays, however few values they have."""
+        return next(rule for rule in self.op.rules(self.backend.name)
+                    if rule.supports is None or rule.supports(self.backend, *views, **self.case.attrs) is None)
+
+    def refusals(self, placing: Placing) -> str:
+        """Why no fused rule runs in these layouts."""
+        views, (*fused, _) = self._placer(self.arrays, placing.arrays), self.op.rules(self.backend.name)
+        return "; ".join(str(rule.supports and rule.supports(self.backend, *views, **self.case.attrs)) for rule in fused)
 
     def _placer(self, arrays: Sequence[Host], layouts: Sequence[Layout]) -> list[Array | None]:
         return [None if a is None else layout.place(self.backend, a) for a, layout in zip(arrays, layouts, strict=True)]
@@ -123,14 +136,35 @@ def _check_like(mine: Host, expected: np.ndarray, usual: np.ndarray, limit: floa
     check_close(mine, expected, limit * max(usual_scale / scale, 1.0), what)
 
 
+def layout_cases() -> Iterator[Case]:
+    """The cases of every test run: those of the registry with few values; also with arrays that a rule may overwrite."""
+    for case in map(_forgiving, every_case()):
+        if case.layouts:
+            yield case
+            if "donate" in case.attrs:
+                yield case._replace(label=f"{case.label}, donated", attrs={**case.attrs, "donate": True})
+
+
+def long_layout_cases() -> list[Case]:
+    """The cases of the long run: the smaller of the others."""
+    others = [case for case in every_case() if not case.layouts and not case.misaligned]
+    return [_forgiving(case) for case, size in zip(others, values(others), strict=True) if size < _SMALL]
+
+
+def _forgiving(case: Case) -> Case:
+    """With an epsilon under which rows of one value, all mean and no deviation, show no more than rounding."""
+    return case._replace(attrs={**case.attrs, "eps": 0.1}) if "eps" in case.attrs else case
+
+
 class Tally:
-    """How many cases there were for each operator, and how many of them a fused rule ran."""
+    """Counts of cases of each operator, and of those that a fused rule ran; and the reasons why it did not run the others."""
 
     def __init__(self) -> None:
         self.cases: dict[str, int] = {}
         self.fused: dict[str, int] = {}
+        self.refusals: set[str] = set()
 
-    def run(self, rule_cases: Sequence[RuleCase], backend: Backend, module: Any = ops) -> None:
+    def run(self, rule_cases: Sequence[Case], backend: Backend, module: Any = ops) -> None:
         """Check every placing of every case of operators of `module`.
 
         Raises:
@@ -145,3 +179,5 @@ class Tally:
                     raise AssertionError(f"{placing.name}: {type(error).__name__}: {error}") from error
                 self.cases[rule_case.op] = self.cases.get(rule_case.op, 0) + 1
                 self.fused[rule_case.op] = self.fused.get(rule_case.op, 0) + (rule != "composed")
+                if rule == "composed":
+                    self.refusals.add(subject.refusals(placing))

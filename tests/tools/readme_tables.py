@@ -22,6 +22,11 @@ or what an evaluation of skip-thoughts judged by the protocol of table 3: the ru
     <!-- judged results/novels100 -->
     <!-- end -->
 
+or in `kernels/README.md` the rules of all operators, as on a machine with every backend:
+
+    <!-- duoln doctor --ops --markdown -->
+    <!-- end -->
+
 Paths are relative to the page's folder.
 
     python tests/tools/readme_tables.py          write them all anew
@@ -36,6 +41,7 @@ import os
 import re
 import shlex
 import statistics
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,6 +50,7 @@ _BLOCK = re.compile(r"(<!-- duoln (?P<command>report [^;\n]*--markdown[^;\n]*)(?
                     re.DOTALL)
 _ROWS = re.compile(r"(<!-- rows of (?P<results>\S+): (?P<kinds>.*?); (?P<asked>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 _EVALUATED = re.compile(r"(<!-- evaluated (?P<results>\S+): (?P<asked>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+_RULES = re.compile(r"(<!-- duoln doctor --ops --markdown -->\n).*?(<!-- end -->)", re.DOTALL)
 _JUDGED = re.compile(r"(<!-- judged (?P<results>\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -58,6 +65,7 @@ def renewed(page: Path) -> str:
     text = _ROWS.sub(lambda match: f"{match[1]}{_rows(match, page.parent)}{match[5]}", page.read_text(encoding="utf-8"))
     text = _EVALUATED.sub(lambda match: f"{match[1]}{_evaluated(match, page.parent)}{match[4]}", text)
     text = _JUDGED.sub(lambda match: f"{match[1]}{_judged(match, page.parent)}{match[3]}", text)
+    text = _RULES.sub(lambda match: f"{match[1]}{_rules()}\n{match[2]}", text)
     return _BLOCK.sub(lambda match: f"{match[1]}{_report(match, page.parent)}{match[4]}", text)
 
 
@@ -108,6 +116,16 @@ def _judged(match: re.Match[str], folder: Path) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
+def _rules() -> str:
+    from conftest import STAND_IN, get_backend
+
+    from duoln import doctor
+
+    for name in ("numpy", "mlx", STAND_IN):
+        get_backend(name)
+    return doctor.rules_table(("numpy", "cupy", "mlx"))
+
+
 def _median(values: list[float]) -> str:
     middle, low, high = (f"{value:.1f}" for value in (statistics.median(values), min(values), max(values)))
     return middle if low == high else f"{middle} ({low}-{high})"
@@ -125,6 +143,7 @@ def _output(command: str, folder: Path) -> str:
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT / "tests"))
     os.environ.setdefault("COLUMNS", "200")
-    for path in pages():
+    for path in (*pages(), ROOT / "kernels" / "README.md"):
         path.write_text(renewed(path), encoding="utf-8")

@@ -11,7 +11,7 @@ are computed (here at once), and what Metal's compiler accepts (`tests/kernels/t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import hostgpu
@@ -19,9 +19,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from duoln.kernels import metal
-from duoln.kernels.norm import metal as layer_norm
-from duoln.kernels.recurrent import metal as cells
+from duoln.kernels import metal, registry
 
 _SMALL = 8
 _ATTRIBUTES = {
@@ -33,8 +31,16 @@ _TYPES = {"float32": "float", "int32": "int32_t", "bool": "bool", "float16": "fl
 """Metal's types of NumPy's dtypes; the bits of bfloat16 are uint16."""
 _SHARED = re.compile(r"^(\s*)threadgroup (?=\w+ \w+\[)", re.M)
 
-_OF_LAYER_NORM = [k for k in vars(layer_norm).values() if isinstance(k, metal.Kernel)]
-KERNELS = {k.name: k for k in (*_OF_LAYER_NORM, *cells.FORWARD.values(), *cells.BACKWARD.values())}
+_MODULES = registry.modules("metal")
+
+
+def _parts(kind: type) -> Iterator[Any]:
+    """The objects of this type that a module of Metal kernels has, by themselves or in a dict."""
+    for value in (value for module in _MODULES for value in vars(module).values()):
+        yield from (v for v in (value.values() if isinstance(value, dict) else (value,)) if isinstance(v, kind))
+
+
+KERNELS = {k.name: k for k in _parts(metal.Kernel)}
 """Every Metal kernel of duoln, by name."""
 
 launches: list[str] = []
@@ -141,9 +147,8 @@ def install(patch: pytest.MonkeyPatch, metal_kernel: Any = None) -> None:
     """Put it in MLX's place, as if there were a Metal device and nothing had been compiled yet."""
     patch.setattr(mx.fast, "metal_kernel", metal_kernel or make())
     patch.setattr(mx.metal, "is_available", lambda: True)
-    for kernel in KERNELS.values():
-        patch.setattr(kernel, "_made", {})
-    for layouts in (layer_norm._layouts, *cells.LAYOUTS.values()):
+    patch.setattr(metal, "_made", {})
+    for layouts in _parts(metal.Layouts):
         patch.setattr(layouts, "_refused", {})
 
 

@@ -1,0 +1,72 @@
+"""The cases of convolution and of what is used with it: pooling, activations, batch norm, the bias of channels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+
+from duoln.kernels.registry import Case, drawn
+
+
+def cases() -> Iterator[Case]:
+    """Images with their channels last."""
+    for x, weight, stride, padding in (((1, 1, 1, 1), (1, 1, 1, 1), 1, 0), ((3, 7, 6, 3), (3, 3, 3, 5), 1, 1),
+                                       ((5, 6, 9, 4), (2, 3, 4, 3), 2, 0), ((2, 5, 5, 2), (1, 1, 2, 7), 1, 2),
+                                       ((2, 12, 12, 64), (3, 3, 64, 96), 1, 1), ((3, 9, 8, 17), (4, 2, 17, 33), 3, 2),
+                                       ((2, 19, 40, 5), (3, 3, 5, 16), 1, 1), ((1, 5, 6, 150), (3, 5, 150, 3), 1, 4)):
+        yield _conv(x, weight, stride, padding)
+    for x, weight, padding in (((2, 5, 4, 3), (3, 2, 3, 2), 1), ((2, 5, 5, 1), (3, 3, 1, 1), 0),
+                               ((1, 4, 5, 2), (2, 2, 2, 3), 0), ((3, 1, 4, 2), (1, 3, 2, 1), 1),
+                               ((2, 4, 1, 3), (3, 1, 3, 2), 0), ((1, 1, 6, 1), (1, 2, 1, 2), 0),
+                               ((2, 3, 3, 2), (1, 1, 2, 3), 0), ((1, 3, 3, 1), (3, 3, 1, 1), 0),
+                               ((2, 3, 3, 1), (1, 1, 1, 2), 2)):
+        yield _conv(x, weight, 1, padding)._replace(layouts=True)
+    yield from _pools()
+    yield from _channels()
+
+
+def _conv(x: Sequence[int], weight: Sequence[int], stride: int, padding: int) -> Case:
+    return Case("conv2d", f"{x} by {weight}, stride {stride}, padding {padding}", drawn(x, weight, seed=[*x, *weight]),
+                {"stride": stride, "padding": padding}, max(prod(weight[:3]), prod(x[:3])))
+
+
+def _pools() -> Iterator[Case]:
+    for shape, size, stride in (((1, 1, 1, 1), 1, 1), ((3, 7, 6, 5), 2, 2), ((2, 9, 9, 33), 3, 3), ((2, 8, 9, 6), 3, 2),
+                                ((1, 9, 7, 4), 2, 3)):
+        yield _pool(shape, size, stride)
+        yield from _activations(shape)
+    for shape, size in (((2, 4, 6, 3), 2), ((1, 5, 3, 1), 2), ((2, 3, 3, 1), 3), ((2, 2, 3, 2), 1)):
+        yield _pool(shape, size, size)._replace(layouts=True)
+    for few in ((2, 3, 4), (1, 5), (7,), (2, 1, 3)):
+        yield from (case._replace(layouts=True) for case in _activations(few))
+
+
+def _pool(shape: Sequence[int], size: int, stride: int) -> Case:
+    return Case("max_pool2d", f"{shape}, {size} x {size}, stride {stride}", drawn(shape, seed=shape),
+                {"size": size, "stride": stride}, size ** 2)
+
+
+def _activations(shape: Sequence[int]) -> Iterator[Case]:
+    yield Case("leaky_relu", f"{shape}", drawn(shape, seed=shape), {"slope": 0.1}, 1)
+    yield Case("relu", f"{shape}", drawn(shape, seed=shape), {}, 1)
+
+
+def _channels() -> Iterator[Case]:
+    for shape in ((3, 2, 1), (2, 5, 7, 3), (20, 8, 8, 16), (3, 40, 257), (40, 7, 9, 1)):
+        yield _batch_norm(shape, False)
+        yield _bias(shape)
+    for few in ((4, 3), (2, 3, 3, 2), (3, 1, 4), (2, 5, 1)):
+        for unbiased in (False, True):
+            yield _batch_norm(few, unbiased)._replace(layouts=True)
+    for shape in ((2, 3, 3, 2), (3, 1, 4), (1, 5, 1)):
+        yield _bias(shape)._replace(layouts=True)
+
+
+def _batch_norm(shape: Sequence[int], unbiased: bool) -> Case:
+    row = shape[-1:]
+    return Case("batch_norm", f"{shape}{', unbiased' * unbiased}", drawn(shape, row, row, seed=shape),
+                {"eps": 1e-2, "unbiased": unbiased}, prod(shape))
+
+
+def _bias(shape: Sequence[int]) -> Case:
+    return Case("add", f"{shape} and a bias", drawn(shape, shape[-1:], seed=shape), {}, prod(shape))

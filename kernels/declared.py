@@ -1,0 +1,184 @@
+"""What the launches of all devices have in common: the lines of their functions that check, copy and allocate arrays.
+
+    normalise = launch("norm/norm.cpp", "layer_norm_forward",
+                       "x: stored[*rows, width], gain: real[width]?, eps: float64 -> y: like x, rstd: real[*rows]")
+    y, rstd = normalise(x, gain, 1e-5)
+
+The language is that of `core.spec`. A launch takes the arguments of the declaration in their order, and returns its
+results, one alone or a tuple. It makes arguments contiguous and checks their shapes and dtypes; it owns what it
+allocates. Its function is straight-line Python, made once, whose lines tracebacks show.
+
+The entry of the text, for C++ and CUDA alike, has all arrays as parameters, those of the arguments first; then the size
+of each axis, in the order in which the axes appear, `*rows` being the product of its sizes; then the step, 0 or 1, of
+each array that may be one number, `NAME_step`; then the numbers. Of an optional result, `dx: like x?`, the launch takes
+`dx=False`, and returns None. Of a sum, `d_gain: sum[width]`, the entry writes parts, which the launch adds up.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from duoln.core.call import compiled
+from duoln.core.spec import Array, Spec
+from duoln.errors import DtypeError, ShapeError
+
+_NAMES = {name: f"{name.upper()}" for name in ("bool", "int32", "int64", "float32", "float64")}
+DTYPES = {written: np.dtype(name) for name, written in _NAMES.items()}
+"""The dtypes that lines name."""
+
+
+class Layout(NamedTuple):
+    """How a GPU runs a kernel: a CUDA grid of blocks, or Metal's threadgroups."""
+
+    grid: tuple[int, ...]
+    """The number of blocks along each axis."""
+    block: tuple[int, ...]
+    """The threads of a block."""
+    macros: Mapping[str, int] = {}
+    """The macros with which the text is compiled, without STORAGE."""
+    parts: int = 0
+    """The parts of each sum."""
+    shared: int = 0
+    """Bytes of dynamic shared memory."""
+    text: tuple[str, str] | None = None
+    """Another file and entry, for these sizes."""
+
+
+_THREADS = 256
+
+
+def a_thread_each(size: int) -> Layout:
+    """A thread for each value of `*size`."""
+    return Layout((-(-size // _THREADS),), (_THREADS,))
+
+
+_SIZES = sorted({size + more for size in (1 << k for k in range(18)) for more in (0, 1)})
+"""The sizes between which no layout changes its macros."""
+
+
+def settings(plan: Callable[..., Layout], file: str, spec: Spec) -> list[tuple[str, Mapping[str, int]]]:
+    """Each text with each set of macros that a plan gives, over all sizes and conditions."""
+    values: dict[str, Sequence[int]] = {"processors": (132,)}
+    for axis in axes_of(spec):
+        values[axis.lstrip("*")] = _SIZES[::len(_SIZES) - 1] if axis[0] == "*" else _SIZES
+    wanted = list(inspect.signature(plan).parameters)
+    every: list[tuple[str, Mapping[str, int]]] = []
+    for storage in range(3) if any(each.kind == "stored" for each in spec.inputs) else (0,):
+        values["storage"] = (storage,)
+        for told in product(*(values.get(name, (0, 1)) for name in wanted)):
+            layout = plan(**dict(zip(wanted, told, strict=True)))
+            setting = layout.text[0] if layout.text else file, _with_storage(layout.macros, storage)
+            if setting not in every:
+                every.append(setting)
+    return every
+
+
+def _with_storage(macros: Mapping[str, int], storage: int) -> Mapping[str, int]:
+    return {**macros, "STORAGE": storage} if storage else macros
+
+
+def arrays_of(spec: Spec) -> list[Array]:
+    """The arguments that are arrays."""
+    return [each for each in spec.inputs if not each.is_number]
+
+
+def numbers_of(spec: Spec) -> list[Array]:
+    """The arguments that are numbers."""
+    return [each for each in spec.inputs if each.is_number]
+
+
+def axes_of(spec: Spec) -> list[str]:
+    """The axes that arrays bind, in the order in which they appear; `rows` with its star."""
+    numbers = {each.name for each in numbers_of(spec)}
+    return list(dict.fromkeys(axis for each in arrays_of(spec) for axis in each.axes or ()
+                              if not axis.isdigit() and axis not in numbers))
+
+
+def steps_of(spec: Spec) -> list[str]:
+    """The names of the steps of arguments that may be one number."""
+    return [f"{each.name}_step" for each in arrays_of(spec) if each.or_one]
+
+
+def parameters(spec: Spec) -> list[str]:
+    """The names of an entry's parameters, in their order."""
+    arrays = [each.name for each in (*arrays_of(spec), *spec.outputs)]
+    return [*arrays, *(axis.lstrip("*") for axis in axes_of(spec)), *steps_of(spec),
+            *(each.name for each in numbers_of(spec))]
+
+
+def size_of(axis: str) -> str:
+    """The number of values along an axis that is bound, as an expression."""
+    return f"prod({axis[1:]})" if axis[0] == "*" else axis
+
+
+def shape_of(axes: Sequence[str]) -> str:
+    """The shape of these axes as an expression."""
+    return f"({''.join(f'*{a[1:]}, ' if a[0] == '*' else f'{a}, ' for a in axes)})"
+
+
+def taken(array: Array, dtype: str | None, bound: set[str], copies: bool = True) -> list[str]:
+    """The lines that bind the new axes of an argument, check it, and make it contiguous.
+
+    Args:
+        array: the argument.
+        dtype: the one that it must have, as an expression; None where any will do.
+        bound: the names that have values; the new ones are added.
+        copies: whether the device needs arguments that are contiguous.
+    """
+    x, axes = array.name, array.axes or ()
+    binds = []
+    for place, axis in enumerate(axes):
+        if axis in bound or axis.isdigit():
+            continue
+        from_end = place - len(axes) + 1
+        binds.append(f"{axis[1:]} = {x}.shape[:{from_end or ''}]" if axis[0] == "*" else
+                     f"{axis} = {x}.shape[{from_end - 1}]")
+        bound.add(axis)
+    wanted = shape_of(axes)
+    tests = [] if dtype is None else [f"{x}.dtype != {dtype}"]
+    if len(binds) < len(axes):
+        tests.append(f"{x}.shape != {axes[0][1:] if len(axes) == 1 and axes[0][0] == '*' else wanted}")
+    lines = binds
+    if tests:
+        lines += [f"if {' or '.join(tests)}:", f"    misfit(entry, {x!r}, {x}, {dtype or f'{x}.dtype'}, {wanted})"]
+    if copies:
+        lines += [f"if not {x}.flags.c_contiguous:", f"    {x} = ascontiguousarray({x})"]
+    if array.or_one and copies:
+        lines[-2:] = [f"{x}_step = int(any({x}.strides))", f"if not {x}_step:",
+                      f"    {x} = {x}[(0,) * {x}.ndim + (None,)]", f"elif not {x}.flags.c_contiguous:",
+                      f"    {x} = ascontiguousarray({x})"]
+    return [f"if {x} is not None:", *(f"    {line}" for line in lines)] if array.optional else lines
+
+
+def made(array: Array, shape: str, dtype: str, empty: str = "empty") -> str:
+    """The line that allocates a result."""
+    make = f"{empty}({shape}, {dtype})"
+    return f"{array.name} = {make if not array.optional else f'{make} if {array.name} else None'}"
+
+
+def named(dtype: str) -> str:
+    """The expression for a dtype of its own, such as int32."""
+    return _NAMES[dtype]
+
+
+def function(file: str, entry: str, spec: Spec, lines: Sequence[str], known: Mapping[str, Any]) -> Callable[..., Any]:
+    """The launch whose body these lines are; `known` has the names in them."""
+    head = [each.name for each in spec.inputs] + [f"{each.name}=True" for each in spec.outputs if each.optional]
+    text = "\n    ".join([f"def {entry}({', '.join(head)}):", *lines]) + "\n"
+    return compiled(text, entry, f"<launch of {file}: {entry}>", {**DTYPES, "entry": entry, **known})
+
+
+def misfit(entry: str, name: str, array: Any, dtype: Any, shape: Sequence[int]) -> None:
+    """Raises the error for an argument of another kind than the declaration says."""
+    if array.dtype != dtype:
+        raise DtypeError(f"[{entry}] {name}: expected {_name(dtype)}, found {_name(array.dtype)}")
+    raise ShapeError(f"[{entry}] {name}: expected shape {tuple(shape)}, found {tuple(array.shape)}")
+
+
+def _name(dtype: Any) -> str:
+    return getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]

@@ -1,0 +1,128 @@
+"""A fused operator of one host file: launches that are declared once, and the rule that they make on each device.
+
+    _forward = Launch("square/square", "square_forward", "x: stored[*size] -> y: like x")
+    _backward = Launch("square/square", "square_backward", "x: stored[*size], dy: like x -> dx: like x")
+
+    def forward(be, x):
+        return _forward[be.name](x), x
+
+    def vjp(be, x, gout, needs):
+        return (_backward[be.name](x, gout),)
+
+    attach = fused(square, forward, vjp, _forward)
+
+The devices are those that have a text: `square.cpp` for NumPy's arrays, `square.cu` for CuPy's, `square.metal` for
+MLX's. `duoln.runtime` calls `attach` with the name of a backend when that is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from duoln.backends.protocol import STORAGE, Array, Backend
+from duoln.core import Op, Rule
+from duoln.core.spec import Spec
+from duoln.kernels import declared, native, source
+from duoln.kernels.declared import Layout
+from duoln.kernels.native import storage
+
+_SUFFIXES = {"numpy": ".cpp", "cupy": ".cu", "mlx": ".metal"}
+_MODULES = {"cupy": "duoln.kernels.launch", "mlx": "duoln.kernels.metal"}
+_RULES = {"numpy": "compiled", "cupy": "cuda", "mlx": "metal"}
+"""The names of rules."""
+
+class Launch(dict[str, Callable[..., Any]]):
+    """A declared launch of each device, by the name of its backend; each is made when it is first asked for.
+
+    Args:
+        file: the texts, below `kernels/` or whole, without their ends.
+        entry: the name in all of them; in Metal's it is a macro that says which kernel to compile.
+        declaration: arguments and results, see `kernels.declared`.
+        plan: the layout on GPUs, see `kernels.launch`; that of Metal, if it is another one, is `metal`.
+        block: see `native.launch`.
+        metal: that plan.
+    """
+
+    every: list[Launch] = []  # noqa: RUF012
+    """Those of this process."""
+
+    def __init__(self, file: str, entry: str, declaration: str, plan: Callable[..., Layout] = declared.a_thread_each,
+                 block: int | Callable[[int, int], int] = 1, metal: Callable[..., Layout] | None = None) -> None:
+        super().__init__()
+        self.file, self.entry, self.declaration = file, entry, declaration
+        self.spec = Spec.of(declaration)
+        self._plans, self._block = {"cupy": plan, "mlx": metal or plan}, block
+        if self.runs_on("numpy"):
+            storage.count_in(file + _SUFFIXES["numpy"])
+        Launch.every.append(self)
+
+    def __missing__(self, backend: str) -> Callable[..., Any]:
+        text = self.file + _SUFFIXES[backend]
+        if backend == "numpy":
+            made = native.launch(text, self.entry, self.declaration, self._block)
+        else:
+            driver = importlib.import_module(_MODULES[backend])
+            made = driver.launch(text, self.entry, self.declaration, self._plans[backend])
+        self[backend] = made
+        return made
+
+    def runs_on(self, backend: str) -> bool:
+        """Whether there is a text for that backend's device."""
+        return (source.FOLDER / (self.file + _SUFFIXES[backend])).is_file()
+
+    def settings(self) -> list[tuple[str, Mapping[str, int]]]:
+        """Each CUDA text of the launch with its macros, for the compiler's tests."""
+        return declared.settings(self._plans["cupy"], self.file + _SUFFIXES["cupy"], self.spec)
+
+
+def fused(op: Op[Any, Any], forward: Callable[..., Any], vjp: Callable[..., Any], first: Launch,
+          supports: Callable[..., str | None] | None = None, names: Mapping[str, str] | None = None,
+          **options: Any) -> Callable[[str], None]:
+    """A function that adds the rule of these passes to the operator, for a backend that has a text.
+
+    Args:
+        op: the operator.
+        forward: the rule's, see `Rule`; its launches are those of the backend's name.
+        vjp: the rule's.
+        first: the launch of the forward pass: its arguments are those of the operator, as far as it has any.
+        supports: a condition beside that of the launch, like a rule's.
+        names: the rule's on some backends; else it is "compiled", "cuda" or "metal".
+        options: of `Rule`.
+    """
+
+    def attach(backend: str) -> None:
+        """Add the rule to the operator."""
+        if first.runs_on(backend):
+            stored = [k for k, each in enumerate(first.spec.inputs) if each.kind == "stored" and backend != "numpy"]
+            name = (names or {}).get(backend, _RULES[backend])
+            refusal = _condition(first, backend, supports)
+            op.add(Rule(name, forward, vjp, refusal, stored=tuple(stored), **options), backend=backend)
+
+    return attach
+
+
+def _condition(launch: Launch, backend: str, supports: Callable[..., str | None] | None) -> Callable[..., str | None]:
+    """The `supports` of a launch: sizes, dtypes, and whether a text can be compiled here."""
+    arrays = declared.arrays_of(launch.spec)
+    place, lead = next((k, each) for k, each in enumerate(arrays) if each.kind in ("real", "stored"))
+    taken = ("float32", *STORAGE) if lead.kind == "stored" else ("float32",)
+    text = launch.file + _SUFFIXES[backend]
+
+    def refusal(be: Backend, *given: Array, **attrs: Any) -> str | None:
+        if supports is not None and (reason := supports(be, *given, **attrs)):
+            return reason
+        x = given[place]
+        if not x.size:
+            return "there are no values"
+        if backend == "numpy":
+            return native.failure(text, x.dtype)
+        if be.dtype(x) not in taken:
+            return f"the kernel is for {'float32 and 16 bits' if len(taken) > 1 else 'float32'}, not {be.dtype(x)}"
+        if x.size >= 1 << 31:
+            return f"{x.size} values are more than 2^31"
+        return missing() if missing else None
+
+    missing = importlib.import_module(_MODULES[backend]).missing if backend == "mlx" else None
+    return refusal
