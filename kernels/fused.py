@@ -25,8 +25,8 @@ from duoln.backends.protocol import STORAGE, Array, Backend
 from duoln.core import Op, Rule
 from duoln.core.spec import Spec
 from duoln.kernels import declared, native, source
-from duoln.kernels.native import storage
 from duoln.kernels.declared import Layout
+from duoln.kernels.native import storage
 
 _SUFFIXES = {"numpy": ".cpp", "cupy": ".cu", "mlx": ".metal"}
 _MODULES = {"cupy": "duoln.kernels.launch", "mlx": "duoln.kernels.metal"}
@@ -97,14 +97,15 @@ def fused(op: Op[Any, Any], forward: Callable[..., Any], vjp: Callable[..., Any]
         if first.runs_on(backend):
             stored = [k for k, each in enumerate(first.spec.inputs) if each.kind == "stored" and backend != "numpy"]
             name = (names or {}).get(backend, _RULES[backend])
-            refusal = _condition(first, backend, supports)
+            refusal = condition(first, backend, supports)
             op.add(Rule(name, forward, vjp, refusal, stored=tuple(stored), **options), backend=backend)
 
     return attach
 
 
-def _condition(launch: Launch, backend: str, supports: Callable[..., str | None] | None) -> Callable[..., str | None]:
-    """The `supports` of a launch: sizes, dtypes, and whether a text can be compiled here."""
+def condition(launch: Launch, backend: str, supports: Callable[..., str | None] | None = None,
+              ) -> Callable[..., str | None]:
+    """The `supports` of a rule by a launch: sizes, dtypes, and whether a text can be compiled here."""
     arrays = declared.arrays_of(launch.spec)
     place, lead = next((k, each) for k, each in enumerate(arrays) if each.kind in ("real", "stored"))
     taken = ("float32", *STORAGE) if lead.kind == "stored" else ("float32",)
