@@ -169,6 +169,8 @@ Emulated GPUs and MLX are left out: neither multiplies by OpenBLAS, and they tak
 
 _LEFT_OUT = pytest.StashKey[int]()
 _LIBRARY = ctypes.CDLL(None) if sys.platform == "linux" else None
+if hasattr(_LIBRARY, "mallopt"):
+    _LIBRARY.mallopt(-8, 2)  # M_ARENA_MAX: each thread would keep freed memory of its own
 
 
 _MANY = 20
@@ -202,12 +204,22 @@ def chosen_of(items, share=None):
     return [item for item in items if item in kept]
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config, items):
-    _mark(items)
-    every = len(items)
-    items[:] = chosen_of(items, "0/1" if config.getoption("--long") else config.getoption("--share"))
-    config.stash[_LEFT_OUT] = every - len(items)
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makeitem(collector):
+    """Mark and choose among the cases of a test as soon as they are made: those left out would fill more memory than the others.
+
+    Where cases are named, as in `test_a.py::test_b[case]`, all of them are run.
+    """
+    made = yield
+    if not isinstance(made, list):
+        return made
+    _mark(made)
+    config = collector.config
+    if any(word.endswith("]") for word in config.args):
+        return made
+    chosen = chosen_of(made, "0/1" if config.getoption("--long") else config.getoption("--share"))
+    config.stash[_LEFT_OUT] = config.stash.get(_LEFT_OUT, 0) + len(made) - len(chosen)
+    return chosen
 
 
 def pytest_collection_finish(session):
@@ -218,7 +230,9 @@ def pytest_collection_finish(session):
 
 
 def _give_back():
-    """Give the memory of arrays that are no more back to the system: the C library of Linux keeps hundreds of megabytes."""
+    """Return the memory of freed arrays to the system: MLX and the C library of Linux keep hundreds of megabytes."""
+    if "mlx.core" in sys.modules:
+        sys.modules["mlx.core"].clear_cache()
     if hasattr(_LIBRARY, "malloc_trim"):
         _LIBRARY.malloc_trim(0)
 

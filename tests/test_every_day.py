@@ -2,9 +2,11 @@
 
 import itertools
 import re
+import subprocess
+import sys
 
 import pytest
-from conftest import chosen_of
+from conftest import TESTS, chosen_of
 
 
 class Case:
@@ -51,3 +53,9 @@ def test_shares_have_each_other_test_once():
 def test_what_takes_minutes_is_in_no_share():
     cases = [Case("test_one"), Case("test_slow", "minutes")]
     assert all(chosen_of(cases, f"{k}/3") == cases[:1] for k in range(3)) and chosen_of(cases, "0/1") == cases
+
+
+def test_a_marker_that_conftest_sets_can_be_asked_for():
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "--collect-only", "-n", "0", "-m", "numerical", "tests/test_optim.py"], check=False,
+                          cwd=TESTS.parent, capture_output=True, text=True)
+    assert "tests/test_optim.py: " in done.stdout, done.stdout + done.stderr

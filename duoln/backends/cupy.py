@@ -10,11 +10,10 @@ from typing import Any
 import cupy
 import numpy as np
 
-from duoln.backends import storage
+from duoln.backends import cublas, cuda_graph, storage
 from duoln.backends.numpy_like import NumpyLikeBackend
 from duoln.backends.protocol import STORAGE, Array
 from duoln.errors import KernelError
-from duoln.system import cublas, cuda_graph
 
 _COPIED_SINGLY = 8
 

@@ -92,7 +92,8 @@ class NumpyBackend(NumpyLikeBackend):
         return wide
 
     def sum(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
-        axes = _axes_of_a_long_chain(x, axis) if x.size >= _LONG else ()
+        is_whole = isinstance(axis, tuple) and len(axis) == x.ndim
+        axes = _axes_of_a_long_chain(x, axis) if x.size >= _LONG and not is_whole else ()
         if axes:
             return sum_over(np, x, axes, keepdims, _LONG)
         dtype = np.int32 if x.dtype == np.bool_ else x.dtype

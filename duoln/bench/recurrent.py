@@ -154,7 +154,7 @@ def source_of(cell: str, rule: str | None) -> str | None:
     """The hash of the source files of a cell's fused rules and of the files that they share; None for the composed
     rule.
     """
-    return None if rule in (None, "composed") else source_hash(KERNELS, [cell, "recurrent"])
+    return None if rule in (None, "composed") else source_hash(KERNELS, [f"recurrent/{cell}", "recurrent"])
 
 
 def case_of(cell: str, norm: str, shape: Shape, backward: bool, row: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ import numpy as np
 from duoln import tree
 from duoln.bench import clock, machine, peak
 from duoln.bench.attention import prepare as prepare_attention
+from duoln.bench.eager import prepare as prepare_eager
 from duoln.bench.language_model import prepare as prepare_language_model
 from duoln.bench.records import Work
 from duoln.bench.recurrent import prepare as prepare_recurrent
@@ -43,7 +44,7 @@ def main() -> None:
 def _answer() -> None:
     asked: dict[str, Any] = json.loads(sys.argv[1])
     prepare = {"rnn": prepare_recurrent, "attention": prepare_attention, "train": prepare_training,
-               "step": prepare_step, "language-model": prepare_language_model}[asked["kind"]]
+               "step": prepare_step, "language-model": prepare_language_model, "eager": prepare_eager}[asked["kind"]]
     _load_libraries(asked)
     print(json.dumps("imported"), flush=True)
     work = prepare(asked)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
 import os
 import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from duoln.cli.curves import CURVES, LAYERS
 from duoln.errors import CheckpointError, UsageError
 from duoln.system.filesystem import check_regular, make_folder
 
 if TYPE_CHECKING:
+    from duoln.distributed.ranks import Ranks
     from duoln.runs.settings import Asked, Command, Job
     from duoln.tasks.task import Config, Task
 
@@ -25,7 +28,50 @@ BY_LAUNCH = ["--ranks", "duoln"]
 """The words that `duoln run --ranks N` adds to the command lines of its processes."""
 
 
-def begun(task: Task, asked: Command) -> tuple[dict[Job, Command], dict[Job, Config]]:
+class Plan(NamedTuple):
+    """The runs of a command."""
+
+    top: Path
+    """The folder that holds them."""
+    wishes: Mapping[Job, Command]
+    """The request of each run."""
+    configs: Mapping[Job, Config]
+    precisions: Mapping[Job, str]
+
+
+def plan(task: Task, asked: Command, usual: str | None, out: Path | None, resume: bool, follows: bool) -> Plan:
+    """The runs that a command makes or goes on with, with their settings.
+
+    Args:
+        task: the task.
+        asked: the request of the command line; no variants are all of them, or those of the folder.
+        usual: the preset of a run for which none is named.
+        out: the folder that the user names.
+        resume: go on with runs of that folder, or of the task's newest one.
+        follows: this process is one of several but not the first, which alone reads and writes the folder.
+
+    Raises:
+        UsageError, CheckpointError: the folder or the request does not fit; the message says which.
+    """
+    from duoln.cli import console
+
+    if resume and follows:
+        return Plan(Path(), {}, {}, {})
+    if resume:
+        top = out or _newest_folder(task)
+        if out is None:
+            console.say(f"going on in {top}")
+        wishes, configs = _resumed(task, top, asked, usual)
+    else:
+        wishes, configs = _begun(task, asked._replace(variants=asked.variants or list(task.variants),
+                                                      preset=asked.preset or usual))
+        if follows:
+            return Plan(Path(), wishes, configs, {})
+        top = _new_folder(task, configs, out)
+    return Plan(top, wishes, configs, _precisions(top, wishes, asked.precision))
+
+
+def _begun(task: Task, asked: Command) -> tuple[dict[Job, Command], dict[Job, Config]]:
     """The runs of a command that begins: what each is to be, and its settings.
 
     Raises:
@@ -41,7 +87,7 @@ def begun(task: Task, asked: Command) -> tuple[dict[Job, Command], dict[Job, Con
     return wishes, configs
 
 
-def new_folder(task: Task, runs: Iterable[Job], out: Path | None) -> Path:
+def _new_folder(task: Task, runs: Iterable[Job], out: Path | None) -> Path:
     """The folder of a command that begins.
 
     Raises:
@@ -77,7 +123,7 @@ def of_its_own(folder: Path) -> Path:
             return own
 
 
-def note(task: Task, top: Path, wishes: Mapping[Job, Command], configs: Mapping[Job, Config]) -> None:
+def note(task: Task, made: Plan) -> None:
     """Note in the folders of runs what they are to be, before the first of them trains: the command may be stopped, and
     what it asked for holds for the runs that it had not reached.
     """
@@ -86,10 +132,10 @@ def note(task: Task, top: Path, wishes: Mapping[Job, Command], configs: Mapping[
     from duoln.runs.settings import Asked, next_number, read_asked, write_asked
 
     number, now = next_number(RUNS), datetime.now(UTC).isoformat(timespec="microseconds")
-    for job, wish in wishes.items():
-        folder = top / job.name
+    for job, wish in made.wishes.items():
+        folder = made.top / job.name
         if (folder / CONFIG).is_file():
-            rewrite_config(folder, configs[job])
+            rewrite_config(folder, made.configs[job])
             continue
         before = read_asked(folder)
         asked = Asked(task.name, number, now, **wish._asdict())
@@ -99,7 +145,7 @@ def note(task: Task, top: Path, wishes: Mapping[Job, Command], configs: Mapping[
             write_asked(folder, asked)
 
 
-def newest_folder(task: Task) -> Path:
+def _newest_folder(task: Task) -> Path:
     """The folder of the task's command that began last.
 
     Raises:
@@ -113,7 +159,7 @@ def newest_folder(task: Task) -> Path:
     return newest
 
 
-def resumed(task: Task, top: Path, asked: Command,
+def _resumed(task: Task, top: Path, asked: Command,
             usual: str | None) -> tuple[dict[Job, Command], dict[Job, Config]]:
     """The plan of each run, and the settings with which the command goes on: each run's own.
 
@@ -169,7 +215,7 @@ def _chosen(task: Task, top: Path, earlier: Iterable[Asked], asked: Command) -> 
     return chosen, sorted({*seeds, *asked.seeds})
 
 
-def precisions(top: Path, wishes: Mapping[Job, Command], asked: str | None) -> dict[Job, str]:
+def _precisions(top: Path, wishes: Mapping[Job, Command], asked: str | None) -> dict[Job, str]:
     """The precision of each run: that of its folder; if it has none yet, the one that it was to have, or that of the
     others of the command.
     """
@@ -181,7 +227,7 @@ def precisions(top: Path, wishes: Mapping[Job, Command], asked: str | None) -> d
             for job, wish in wishes.items()}
 
 
-def backend_before(top: Path, runs: Iterable[Job]) -> str | None:
+def backend_before(made: Plan) -> str | None:
     """The backend that made the newest checkpoint of a run; None if no run has one, this machine cannot use it, or
     DUOLN_BACKEND names one.
     """
@@ -190,12 +236,37 @@ def backend_before(top: Path, runs: Iterable[Job]) -> str | None:
 
     if os.environ.get("DUOLN_BACKEND"):
         return None
-    for job in runs:
-        saved, _ = checkpoint.newest(top / job.name / "checkpoints")
+    for job in made.configs:
+        saved, _ = checkpoint.newest(made.top / job.name / "checkpoints")
         if saved is not None:
             name = saved.notes.get("identity", {}).get("backend")
             return name if name in runtime.CHOICES and runtime.probe(name).backend is not None else None
     return None
+
+
+def plan_of_first(task: Task, ranks: Ranks, own: Plan, asked: str | None) -> Plan:
+    """The plan of this process with the configurations and precisions of process 0, which alone reads the run folder.
+
+    Args:
+        task: the task.
+        ranks: the processes.
+        own: the plan of this process; it has no runs if the run folder has them.
+        asked: the precision that the command line of this process names.
+
+    Raises:
+        UsageError: the command line of another process has other settings.
+    """
+    from duoln.data import strictjson
+    from duoln.runs.settings import Job, config_of
+
+    text = strictjson.dumps([[*job, dataclasses.asdict(cfg), own.precisions.get(job)]
+                             for job, cfg in own.configs.items()])
+    shared = strictjson.revive(json.loads(ranks.texts(text)[0]))
+    first = {Job(variant, seed): config_of(task, settings, "[ranks] rank 0") for variant, seed, settings, _ in shared}
+    chosen = {Job(variant, seed): precision for variant, seed, _, precision in shared}
+    ranks.check_same({f"{job.name} {key}": strictjson.dumps(value) for job, cfg in (own.configs or first).items()
+                      for key, value in {**vars(cfg), "precision": asked or chosen.get(job)}.items()})
+    return own._replace(configs=first, precisions=chosen)
 
 
 def resume_command(words: Sequence[str], out: Path | None) -> str:

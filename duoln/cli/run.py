@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,10 +19,9 @@ from duoln.system.paths import path_argument
 
 if TYPE_CHECKING:
     from duoln.distributed.rank_info import RankInfo
-    from duoln.distributed.ranks import Ranks
-    from duoln.runs.settings import Command, Job
+    from duoln.runs.settings import Command
     from duoln.tasks.events import Listener
-    from duoln.tasks.task import Config, Task
+    from duoln.tasks.task import Task
     from duoln.tasks.values import Splits
 
 
@@ -176,29 +173,16 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
     loggers = _loggers(args.log_to, console.say)
     given = facts.given_by_options(args, asked.settings, "seed", "epochs", "batch_size")
     seeds = given.pop("seed", [])
-    asked = asked._replace(settings={**asked.settings, **given}, seeds=seeds)
+    asked = asked._replace(settings={**asked.settings, **given}, seeds=seeds, precision=args.precision)
     follows = info is not None and info.rank > 0
-    asked = asked._replace(precision=args.precision)
-    top = Path()
-    wishes: Mapping[Job, Command] = {}
-    configs: Mapping[Job, Config] = {}
-    if not args.resume:
-        wishes, configs = planned.begun(task, asked._replace(variants=asked.variants or list(task.variants),
-                                                             preset=asked.preset or usual))
-        top = top if follows else planned.new_folder(task, configs, args.out)
-    elif not follows:  # the others get the configurations of process 0, which reads the folder
-        top = args.out or planned.newest_folder(task)
-        if args.out is None:
-            console.say(f"going on in {top}")
-        wishes, configs = planned.resumed(task, top, asked, usual)
-    precisions = {} if follows else planned.precisions(top, wishes, args.precision)
-    before = planned.backend_before(top, configs) if args.resume and info is None else None
+    plan = planned.plan(task, asked, usual, args.out, args.resume is not None, follows)
+    before = planned.backend_before(plan) if args.resume and info is None else None
     backend, why = runtime.choose(args.backend or before)
     console.say(f"backend: {why}")
     ranks = join_ranks(info, backend, console.say) if info else None
     if ranks is not None:
-        configs, precisions = _of_first(task, ranks, configs, precisions, args.precision)
-    for word in dict.fromkeys(precisions.values()):
+        plan = planned.plan_of_first(task, ranks, plan, args.precision)
+    for word in dict.fromkeys(plan.precisions.values()):
         if word != FLOAT32:
             console.say(f"precision: {word}")
     ended: list[Ended] = []
@@ -211,44 +195,45 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
     told: Any = None
     splits: Splits | None = None
     trainer: Trainer | None = None
-    for job, cfg in configs.items():
+    for job, cfg in plan.configs.items():
         trainer = splits = None  # the data of the run before need not be there beside its own
         splits = task.data(cfg)
         if told != (splits.dataset, splits.remarks):
             told = splits.dataset, splits.remarks
             say_data(splits)
-        trainer = Trainer(task, job.variant, cfg, splits, backend, args.debug_nans, ranks, precisions[job])
+        trainer = Trainer(task, job.variant, cfg, splits, backend, args.debug_nans, ranks, plan.precisions[job])
         if follows:
             follow(trainer)
             continue
         display = console.ProgressDisplay(task.columns, task.x_axis, job.name)
         if not ended:
             if args.out is None and args.resume is None:
-                top = planned.of_its_own(top)
-            planned.note(task, top, wishes, configs)
+                plan = plan._replace(top=planned.of_its_own(plan.top))
+            planned.note(task, plan)
         status = "done"
         try:
-            figures = train_in_folder(trainer, top / job.name, [display, *loggers(top / job.name), *listeners],
+            folder = plan.top / job.name
+            figures = train_in_folder(trainer, folder, [display, *loggers(folder), *listeners],
                                       args.resume is not None, args.resume != "anyway", watch)
         except Interrupted as end:
-            stop = Interrupted(f"{end}; go on with\n{planned.resume_command(args.words, top)}", end.number)
+            stop = Interrupted(f"{end}; go on with\n{planned.resume_command(args.words, plan.top)}", end.number)
             ended.append(Ended(job, splits.dataset, "interrupted", trainer.result()))
-            show_ended(task, backend, ended, top, args.json, as_document(stop, str(stop), stop.exit_code))
+            show_ended(task, backend, ended, plan.top, args.json, as_document(stop, str(stop), stop.exit_code))
             raise stop from None
         except (DivergedError, MemoryExhaustedError) as error:
             if ranks is not None:  # the other processes may not know
                 raise
             figures, status = trainer.result(), "diverged" if isinstance(error, DivergedError) else "failed"
             failures[job.name] = type(error)(str(error))  # without the frames, which hold the state
-            if len(configs) > 1:
+            if len(plan.configs) > 1:
                 console.say(f"{job.name}: {error}", style="bold red")
         ended.append(Ended(job, splits.dataset, status, figures))
     if ranks is not None:
         ranks.leave()
     if follows:
         return 0
-    failure = _together(failures) if len(configs) > 1 else next(iter(failures.values()), None)
-    show_ended(task, backend, ended, top, args.json,
+    failure = _together(failures) if len(plan.configs) > 1 else next(iter(failures.values()), None)
+    show_ended(task, backend, ended, plan.top, args.json,
                None if failure is None else as_document(failure, str(failure), failure.exit_code))
     if failure is not None:
         raise failure
@@ -276,28 +261,3 @@ def _loggers(name: str | None, say: Callable[[str], None]) -> Callable[[Path], l
     except ImportError as error:
         raise UsageError(f"[run] --log-to {name}: {error}; pip install tensorboardX") from error
     return lambda folder: [Apart(TensorBoard(folder), f"--log-to {name}", say)]
-
-
-def _of_first(task: Task, ranks: Ranks, configs: Mapping[Job, Config], precisions: Mapping[Job, str],
-              asked: str | None) -> tuple[dict[Job, Config], dict[Job, str]]:
-    """The configurations and precisions of process 0, which alone reads the run folder.
-
-    Args:
-        task: the task.
-        ranks: the processes.
-        configs, precisions: those of this process; it has none if the run folder has them.
-        asked: the precision that the command line of this process names.
-
-    Raises:
-        UsageError: the command line of another process has other settings.
-    """
-    from duoln.data import strictjson
-    from duoln.runs.settings import Job, config_of
-
-    text = strictjson.dumps([[*job, dataclasses.asdict(cfg), precisions.get(job)] for job, cfg in configs.items()])
-    shared = strictjson.revive(json.loads(ranks.texts(text)[0]))
-    first = {Job(variant, seed): config_of(task, settings, "[ranks] rank 0") for variant, seed, settings, _ in shared}
-    chosen = {Job(variant, seed): precision for variant, seed, _, precision in shared}
-    ranks.check_same({f"{job.name} {key}": strictjson.dumps(value) for job, cfg in (configs or first).items()
-                      for key, value in {**vars(cfg), "precision": asked or chosen.get(job)}.items()})
-    return first, chosen

@@ -190,7 +190,7 @@ class Op(Generic[P, R]):
                     continue
                 if rule.supports is not None and rule.supports(backend, *arrays, **attrs) is not None:
                     continue
-                if backend.proofs is None or backend.proofs.reason(self.name, rule, arrays, attrs) is None:
+                if backend.proofs is None or backend.proofs.refusal(self.name, rule, arrays, attrs) is None:
                     return rule
         if self._composed is None:
             raise DuolnError(f"[{self.name}] has no composed rule")

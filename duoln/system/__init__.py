@@ -1,1 +1,1 @@
-"""The operating system and the machine: files, processes, signals, memory, products, CUDA graphs."""
+"""The operating system and the machine: files, processes, signals, memory, threads."""

@@ -24,8 +24,9 @@ _LARGE = host.PARALLEL_BYTES // 8
 
 _add = native.launch(_FILE, "add", "x: real[*size], y: real[*size] -> out: like x")
 _multiply = native.launch(_FILE, "multiply", "x: real[*size], y: real[*size]?, y_number: float64 -> out: like x")
+# `like condition` in shape alone: such a result begins on a cache line where it is large, as streaming stores need.
 _where = native.launch(_FILE, "where", "condition: bool[*size], x: real[*size]?, y: real[*size]?, x_number: float64, "
-                                       "y_number: float64 -> out: real[*size]")
+                                       "y_number: float64 -> out: like condition")
 _sum = native.Function(_FILE, "sum", "x: real[1], sums: float64[1], size: int64, length: int64, threads: int32")
 _BLOCK = 1024
 """Values that are added in their own dtype; the sums of such blocks are added in float64."""

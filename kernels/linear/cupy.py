@@ -8,12 +8,12 @@ from typing import Any
 
 import cupy
 
+from duoln.backends import cublas
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import launch
 from duoln.ops import linear
 from duoln.ops.linalg import weight_gradient
-from duoln.system import cublas
 
 
 def _supports(be: Backend, x: Array, weight: Array, bias: Array | None) -> str | None:

@@ -27,12 +27,14 @@ _differentiate = native.Function(FILE, "linear_backward", "x: real[2], weight: r
                                                            "n_out: int64, threads: int32")
 
 
-def supports(be: Backend, x: Array, weight: Array, bias: Array | None) -> str | None:
+def supports(be: Backend, x: Array, weight: Array, bias: Array | None = None) -> str | None:
     """The reason why these rules cannot run; None if they can."""
-    if not 0 < prod(x.shape[:-1]) <= MOST_ROWS:
-        return f"it is for 1 to {MOST_ROWS} rows"
+    if weight.ndim != 2:
+        return "the right side is no matrix"
     if weight.size < LEAST_WEIGHTS:
         return f"it is for weights of at least {LEAST_WEIGHTS} values"
+    if not 0 < prod(x.shape[:-1]) <= MOST_ROWS:
+        return f"it is for 1 to {MOST_ROWS} rows"
     if not weight.flags.c_contiguous:
         return "the weight is not contiguous"
     return native.failure(FILE, x.dtype)

@@ -1,8 +1,8 @@
 """Layer norm and RMS norm, of rows or of the sums of two arrays: one family, with one pass each way on every device.
 
-A row is read once from memory, each way, and three numbers are kept for it: the mean, the mean of what is left when that
-is subtracted, and rstd; of an RMS norm rstd alone. Of a sum the rules keep the sums, or in 16 bits both arrays, because
-rows are normalised before the sums are rounded.
+A row is read once from memory, each way, and three numbers are kept for it: the mean, the mean of what is left after it
+is subtracted, and rstd; for an RMS norm rstd alone. For a norm of sums the rules keep the sums, or in 16 bits both
+arrays, because rows are normalised before the sums are rounded.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ def _forward_plan(centred: bool, rows: int, width: int, aligned: bool, storage: 
 
 def _backward_plan(centred: bool, rows: int, stride: int, width: int, first: int, aligned: bool, storage: int,
                    has_residual: bool, has_d_total: bool, processors: int) -> Layout:
-    p = plans.plan(width, _vector(gcd(stride, width, first), aligned), storage, Norm(centred, has_residual or has_d_total))
+    of_sums = has_residual or has_d_total
+    p = plans.plan(width, _vector(gcd(stride, width, first), aligned), storage, Norm(centred, of_sums))
     blocks = min(-(-rows // p.rows), processors * p.blocks_per_processor)
     return Layout((blocks,), (p.threads, p.rows), p.macros, blocks * p.rows, text=_text(p, "backward"))
 
@@ -97,8 +98,9 @@ def _text(p: Plan, way: str) -> tuple[str, str]:
 def _launches(centred: bool, name: str, stats: int) -> tuple[Launch, Launch]:
     """The passes of layer norm or of RMS norm."""
     forward = Launch("norm/norm", f"{name}_forward",
-                     "x: stored[*rows, width], residual: like x?, gain: real[width]?, bias: real[width]?, eps: float64, "
-                     f"activation: int32 -> total: like x?, y: like x, stats: real[*rows, {stats}]",
+                     "x: stored[*rows, width], residual: like x?, gain: real[width]?, bias: real[width]?, "
+                     "eps: float64, activation: int32 "
+                     f"-> total: like x?, y: like x, stats: real[*rows, {stats}]",
                      partial(_forward_plan, centred))
     backward = Launch("norm/norm", f"{name}_backward",
                       f"x: stored[*rows, stride], residual: like x?, stats: real[*rows, {stats}], gain: real[width]?, "
@@ -124,8 +126,9 @@ def _forward(be: Backend, norm: Norm, x: Array, residual: Array | None, gain: Ar
 def _backward(norm: Norm, kept: tuple[Any, ...], dy: Array, d_total: Array | None,
               needs: Sequence[bool]) -> tuple[Array | None, ...]:
     backend, *arrays, number = kept
-    made: tuple[Array | None, ...] = _LAUNCHES[norm.centred][1][backend](*arrays, dy, d_total, dy.shape[-1], 0, number, *needs)
-    return made
+    differentiate, width = _LAUNCHES[norm.centred][1][backend], dy.shape[-1]
+    gradients: tuple[Array | None, ...] = differentiate(*arrays, dy, d_total, width, 0, number, *needs)
+    return gradients
 
 
 def parameter_gradients(backend: str, x: Array, stats: Array, dy: Array, first: int,
@@ -148,4 +151,5 @@ def attach(backend: str) -> None:
     if backend in _RULES:
         for norm, op in OPERATORS.items():
             supports = condition(_LAUNCHES[norm.centred][0], backend)
-            op.add(rule(norm, _RULES[backend], _forward, _backward, supports, stored=backend == "cupy"), backend=backend)
+            op.add(rule(norm, _RULES[backend], _forward, _backward, supports, stored=backend == "cupy"),
+                   backend=backend)

@@ -8,9 +8,9 @@ FUNCTION real through_norm(real d, real xhat, real rstd, real mean_d, real mean_
     return rstd * (d - mean_d - xhat * mean_d_xhat);
 }
 
-// What the values of a row are multiplied by before they are squared: a power of two, which changes no bit of the usual results.
-// Without it the squares of 1e20 are infinite and those of 1e-25 are 0. It depends on the mean of the sizes of the values only if
-// epsilon is so small that small squares count beside it.
+// The scale of the values of a row before they are squared: a power of two, which changes no bit of the usual results. Without
+// it the squares of 1e20 are infinite and those of 1e-25 are 0. It depends on the mean of the sizes of the values only if epsilon
+// is so small that small squares count beside it.
 #define LEAST_EPS 1e-12f
 #define SQUARE_SCALE 9.094947017729282e-13f  // 2^-40
 FUNCTION real square_scale(real size) {

@@ -2,10 +2,10 @@
 // array is read once, dx is written once.
 //
 // Macros: THREADS a row, UNITS values a thread; HAS_RESIDUAL, HAS_GAIN, HAS_BIAS, HAS_D_TOTAL; WITH_DX, WITH_PARAMETERS:
-// what is asked for; ACTIVATION as in activation.h; CENTRED (see variant.h); STORAGE (see common.metal.h), for x, residual,
+// the wanted gradients; ACTIVATION as in activation.h; CENTRED (see variant.h); STORAGE (see common.metal.h), for x, residual,
 // dy, d_total and dx. Inputs: x (rows, width); residual like x, which is added to it; gain and bias (width); dy like x;
 // d_total like x, the gradient of the sum itself; eps. Outputs: dx like x, that of the sum; d_gain and, for layer norm,
-// d_bias (groups, width): what each threadgroup adds up in registers over its share of the rows, in float32.
+// d_bias (groups, width): the sums of each threadgroup over its share of the rows, in float32 registers.
 #include "../common.metal.h"
 #include "../activation.h"
 #include "gradient.h"

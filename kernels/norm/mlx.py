@@ -37,7 +37,7 @@ _EPS = 1e-5
 
 class _Kept(NamedTuple):
     x: Array
-    """What was normalised, or what is added to `residual` to have it."""
+    """The array that was normalised, or, with `residual`, the other summand of it."""
     residual: Array | None
     gain: Array | None
     bias: Array | None

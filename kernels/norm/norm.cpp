@@ -8,8 +8,8 @@
 // A block of rows whose shares of the gain's and bias's gradients are added up together.
 static const index_t BLOCK = 64;
 
-// The mean of a row in two numbers: what the sum of its values gives, and the mean of what is left when that is taken off. One
-// number would lose the last digits of a large mean.
+// The mean of a row in two numbers: the rounded mean, and the mean of the row after subtracting it. One number would lose the last
+// digits of a large mean.
 template <class T>
 struct Mean {
     T rounded, rest;
@@ -19,8 +19,8 @@ struct Mean {
 template <bool CENTRED>
 static constexpr index_t KEPT = CENTRED ? 3 : 1;
 
-// What takes the values of a row to their normalised ones. CENTRED says which norm it is, here and below: a layer norm takes off
-// the mean, an RMS norm takes off none.
+// The map from the values of a row to the normalised ones. CENTRED tells the norms apart, here and below: a layer norm subtracts
+// the mean, an RMS norm does not.
 template <bool CENTRED, class T>
 struct RowNorm {
     using vector = typename Vector<T>::type;
@@ -38,8 +38,8 @@ __attribute__((noinline)) static T rstd_of(T variance, T eps, const T* values, i
 }
 
 // With a residual a row is the sum of x and residual: the walk that reads them writes it to `total`, where the next walks
-// find it in cache. The first walk claims the memory of the results, unless they go past the caches, and the last one fetches the
-// next row: otherwise memory would rest while a row is in cache.
+// find it in cache. The first walk prefetches the results for writing, unless they are written with streaming stores, and the last
+// one prefetches the next row: otherwise memory would be idle while a row is in cache.
 template <bool CENTRED, int32_t ACTIVATION, class T>
 static void normalise(const T* x, const T* residual, const T* gain, const T* bias, T* total, T* y, T* stats, index_t first,
                       index_t last, index_t width, T eps, bool past_caches) {
@@ -93,14 +93,14 @@ static void normalise(const T* x, const T* residual, const T* gain, const T* bia
     if (past_caches) end_past_caches();
 }
 
-// Of a sum, `x` is the sum, and d_total its gradient from elsewhere, which is added to dx.
+// For the norm of a sum, `x` is the sum, and d_total its gradient from elsewhere, which is added to dx.
 template <bool CENTRED, int32_t ACTIVATION, class T>
 static void differentiate(const T* x, const T* stats, const T* gain, const T* bias, const T* dy, const T* d_total, T* dx,
                           T* gain_parts, T* bias_parts, index_t first, index_t last, index_t rows, index_t width,
                           bool past_caches) {
     using vector = typename Vector<T>::type;
     const Aligned<T> kept(width);
-    T* dxhat = kept.data();  // and then dx, if that is written past the caches
+    T* dxhat = kept.data();  // and then dx, if that is written with streaming stores
     for (index_t block = first; block < last; ++block) {
         T* d_gain = gain_parts ? gain_parts + block * width : nullptr;
         T* d_bias = bias_parts ? bias_parts + block * width : nullptr;

@@ -1,13 +1,13 @@
 // Layer norm or RMS norm of rows of up to THREADS * CHUNKS * 4 values, and its gradient.
 //
-// Macros: THREADS a row (a power of two), CHUNKS of four values a thread, VECTOR 8, 4 or 1 (see row.cuh), STORAGE, in
-// which x, residual, total, y and their gradients are stored (see storage.cuh), CENTRED and RESIDUAL (see variant.h).
+// Macros: THREADS a row (a power of two), CHUNKS of four values a thread, VECTOR 8, 4 or 1 (see row.cuh), STORAGE of x,
+// residual, total, y and their gradients (see storage.cuh), CENTRED and RESIDUAL (see variant.h).
 // Gain, bias, statistics and sums are float.
 // A row is read once and stays in registers. With RESIDUAL it is x + residual, which is normalised before it is rounded,
 // and written to `total`. The variance is that of centred values; the mean is taken out twice, because a large mean
 // rounds by more than the deviation does.
-// Kept for the gradient of layer norm, three floats a row: mean, residue (the mean of what is left when the first is
-// subtracted) and rstd (one over the deviation); for that of RMS norm rstd alone.
+// Kept for the gradient of layer norm, three floats a row: mean, residue (the mean of the row after subtracting the first)
+// and rstd (one over the deviation); for that of RMS norm rstd alone.
 #include "../activation.h"
 #include "gradient.h"
 #include "row.cuh"

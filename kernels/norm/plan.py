@@ -9,9 +9,9 @@ class Norm(NamedTuple):
     """One norm of the family."""
 
     centred: bool = True
-    """Whether the mean is subtracted, as layer norm does; a bias may follow then."""
+    """True if the mean is subtracted, as in layer norm; a bias may follow then."""
     residual: bool = False
-    """Whether the rows are sums of two arrays."""
+    """True if the rows are sums of two arrays."""
 
 
 LAYER = Norm()
@@ -36,7 +36,7 @@ class Plan(NamedTuple):
 
     @property
     def wide(self) -> bool:
-        """Whether the row is too wide for registers."""
+        """True if the row is too wide for registers."""
         return self.chunks == 0
 
     @property

@@ -1,5 +1,5 @@
 // Layer norm or RMS norm of rows that are too wide for registers: THREADS threads (one block) read a row once for each
-// sum, from cache where the row fits. Arguments, macros, sums and what is kept of a row are those of norm.cu.
+// sum, from cache where the row fits. Arguments, macros, sums and the kept numbers of a row are those of norm.cu.
 #include "../common.cuh"
 #include "../storage.cuh"
 #include "../activation.h"
@@ -23,7 +23,7 @@ layer_norm_forward_wide(const storage_t* __restrict__ x, const storage_t* __rest
     __shared__ float shared[WARP];
     for (int row = int(blockIdx.x); row < rows; row += int(gridDim.x)) {
         const size_t start = size_t(row) * width;
-        // With RESIDUAL each sum adds x and residual again: what `total` has may be rounded.
+        // With RESIDUAL each sum adds x and residual again: `total` may be rounded.
         auto value_at = [&](int i) {
             return RESIDUAL ? loaded(x[start + i]) + loaded(residual[start + i]) : loaded(x[start + i]);
         };

@@ -13,12 +13,9 @@ _BIAS = 2
 
 
 def without_bias(linear: Rule) -> Rule:
-    """A rule of `linear` as one of `matmul`."""
-    forward, vjp, supports = linear.forward, linear.vjp, linear.supports
-    assert vjp is not None and supports is not None
-
-    def matmul_supports(be: Backend, x: Array, y: Array) -> str | None:
-        return supports(be, x, y, None) if y.ndim == 2 else "the right side is no matrix"
+    """A rule of `linear` as one of `matmul`, which it supports where the right side is a matrix."""
+    forward, vjp = linear.forward, linear.vjp
+    assert vjp is not None
 
     def matmul_forward(be: Backend, x: Array, y: Array) -> tuple[Array, Any]:
         return forward(be, x, y, None)
@@ -26,5 +23,5 @@ def without_bias(linear: Rule) -> Rule:
     def matmul_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> Sequence[Array | None]:
         return vjp(be, saved, gout, (*needs, False))[:_BIAS]
 
-    return Rule(linear.name, matmul_forward, matmul_vjp, matmul_supports,
+    return Rule(linear.name, matmul_forward, matmul_vjp, linear.supports,
                 {k: function for k, function in linear.pooled.items() if k != _BIAS}, factors=linear.factors)

@@ -17,7 +17,7 @@ from duoln.kernels.linear import few_rows
 
 LEAST = 1 << 18
 """Multiplications below which BLAS uses one thread too; its call costs less."""
-_LEAST_OF_VECTOR = 1 << 13
+LEAST_OF_VECTOR = 1 << 13
 """The same for a product with one row or column, which BLAS divides between threads from about 9,200 on: the number of
 threads would change its bits.
 """
@@ -160,7 +160,7 @@ def _distance(matrix: Array) -> int:
 
 def failure(rows: int, b: Array) -> str | None:
     """The reason why a product of so many rows and `b` is not compiled; None if it is."""
-    least = _LEAST_OF_VECTOR if rows == 1 or b.shape[1] == 1 else LEAST
+    least = LEAST_OF_VECTOR if rows == 1 or b.shape[1] == 1 else LEAST
     if rows * b.size < least:
         return f"it is for at least {least} multiplications"
     return native.failure(FILE, b.dtype)

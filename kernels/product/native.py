@@ -14,7 +14,7 @@ from duoln.kernels import host, native
 from duoln.kernels.activation import NUMBERS
 from duoln.kernels.linear.native import supports as few_rows_supports
 from duoln.kernels.product.matmul import without_bias
-from duoln.kernels.product.multiply import FILE, failure, multiply, multiply_and_activate
+from duoln.kernels.product.multiply import FILE, LEAST_OF_VECTOR, failure, multiply, multiply_and_activate
 from duoln.kernels.product.uses import bias_gradient, both_gradients, merged, weight_gradient
 from duoln.ops import activated_linear, linear, matmul
 
@@ -22,7 +22,11 @@ _through_activation = native.Function(FILE, "activation_backward", "y: real[1], 
                                                                    "activation: int32, threads: int32")
 
 
-def _supports(be: Backend, x: Array, weight: Array, bias: Array | None) -> str | None:
+def _supports(be: Backend, x: Array, weight: Array, bias: Array | None = None) -> str | None:
+    if weight.ndim != 2:
+        return "the right side is no matrix"
+    if x.size * weight.shape[1] < LEAST_OF_VECTOR:  # most small products come no further
+        return f"it is for at least {LEAST_OF_VECTOR} multiplications"
     refusal = failure(prod(x.shape[:-1]), weight)
     if refusal is None and few_rows_supports(be, x, weight, bias) is None:
         return "a rule for few rows runs"

@@ -49,9 +49,9 @@ class Norms(NamedTuple):
     """The norms of a variant."""
 
     gates: bool
-    """Whether the products, or a tanh RNN's sum of both, are normalised."""
+    """True if the products, or a tanh RNN's sum of both, are normalised."""
     cell: bool
-    """Whether an LSTM's cell is normalised before the output."""
+    """True if an LSTM's cell is normalised before the output."""
 
     @property
     def number(self) -> int:

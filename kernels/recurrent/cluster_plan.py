@@ -1,7 +1,9 @@
-"""How a walk of a cluster divides its work: blocks, rows, weights in registers and in shared memory; plain data.
+"""The division of a cluster's walk: blocks, rows, weights in registers and in shared memory; plain data.
 
 A cluster of blocks keeps the recurrent weights for all time steps (`cluster_walk.cuh`). Of the plans that fit a device,
-the one is taken whose time step should take the fewest cycles, by the model in `cluster_model.py`.
+the one is taken whose time step should take the fewest cycles. These are counted work and latencies published for an
+H100 (`Step`), which no GPU has confirmed; `duoln bench survey` measures the exchange first
+(`device_limits/exchange.cu`), then the walks.
 """
 
 from __future__ import annotations
@@ -11,11 +13,11 @@ from functools import cache
 from math import ceil
 from typing import NamedTuple
 
-from duoln.kernels.recurrent import cluster_model
 from duoln.kernels.recurrent.cells import FUSED, Fused
 from duoln.ops.recurrent.variants import CELLS
 
-THREADS = cluster_model.THREADS
+THREADS = 256
+"""Threads of a block: each may then have 255 registers. Of 512 each would have 128, and fewer of them for weights."""
 _LANES = 32
 CLUSTERS = (1, 2, 4, 8, 16)
 """Blocks of a cluster."""
@@ -23,7 +25,7 @@ _PORTABLE = 8
 _ROWS = (1, 2, 4, 8)
 _MOST_EACH, _MOST_SLICES = 8, 8
 _WEIGHTS_IN_REGISTERS = {"forward": 132, "backward": 112}
-"""Of a thread; with more, some variant spills (`tests/kernels/test_nvrtc.py`)."""
+"""The weights of a thread in registers; with more, some variant spills (`tests/kernels/test_nvrtc.py`)."""
 _SUMS, _OUTPUTS, _UNITS = 4, 2, 1
 """Sums and outputs of a thread, and units of a lane, that the numbers above leave room for."""
 _OF_A_SUM, _OF_AN_OUTPUT, _OF_A_UNIT = 3, 8, 24
@@ -36,24 +38,84 @@ _GROUP = 18
 
 
 class Device(NamedTuple):
-    """What a plan asks of a device."""
+    """The properties of a device that a plan needs."""
 
     shared: int
-    """Bytes of shared memory that a block may ask for."""
+    """Bytes of shared memory that a block may allocate."""
     active: tuple[int, ...]
-    """How many clusters of each size in CLUSTERS run at once; 0 where one does not fit."""
+    """The number of clusters of each size in CLUSTERS that run at once; 0 where one does not fit."""
     without: str = "the device has no clusters of blocks"
     """The reason if no size fits."""
 
     @classmethod
     def of(cls, major: int, multiprocessors: int, shared: int) -> Device:
-        """What is assumed of a device of a compute capability (9 Hopper, 10 to 12 Blackwell), without asking one."""
+        """The assumed properties of a device of a compute capability (9 Hopper, 10 to 12 Blackwell)."""
         most = 0 if major < 9 else 16 if major < 12 else _PORTABLE
         return cls(shared, tuple(max(multiprocessors // _GROUP * (16 // n), 1) if n <= most else 0 for n in CLUSTERS))
 
     def clusters(self, blocks: int) -> int:
-        """How many clusters of so many blocks run at once."""
+        """The number of clusters of so many blocks that run at once."""
         return self.active[CLUSTERS.index(blocks)]
+
+
+_EXCHANGE_CYCLES = 420
+"""Cycles from a push to the end of the wait for it. 180 from one multiprocessor to another one are published for an
+H100; the rest is the push, the count at the signal and the wait."""
+_ALONE_CYCLES = 120
+"""Cycles of an exchange of a block with itself."""
+_PUSHED_BYTES = 11
+"""Bytes that leave a block in a cycle: 2.65 TB/s of 132 multiprocessors (published for loads)."""
+_BARRIER_CYCLES = 40
+_ROW_CYCLES = {"forward": 300, "backward": 450}
+"""Cycles of a warp for a row: exponentials, loads and stores."""
+_NORM_CYCLES = 300
+"""Cycles of a warp for an exchange of a norm: sums over its lanes, then over the exchanged values of all blocks."""
+_PART_CYCLES = 8
+"""Cycles to add one part of a product."""
+_WARPS, _SCHEDULERS = THREADS // 32, 4
+
+
+class Step(NamedTuple):
+    """A time step of one cluster."""
+
+    direction: str
+    """"forward" or "backward"."""
+    cluster: int
+    rows: int
+    each: int
+    slices: int
+    length: int
+    """Inputs of a slice of the product."""
+    kept: int
+    """Those whose weights are in registers."""
+    hidden: int
+    norms: int
+    """Exchanges of norms; one of the states comes on top."""
+
+    @property
+    def product(self) -> float:
+        """Cycles of the product: it multiplies, or it reads shared memory, 128 bytes a cycle."""
+        multiply = _WARPS * self.each * self.length * self.rows / _SCHEDULERS
+        read = _WARPS * (self.length / 4 * self.rows + (self.length - self.kept) * self.each)
+        return max(multiply, read)
+
+    @property
+    def exchange(self) -> float:
+        """Cycles of one exchange."""
+        return _ALONE_CYCLES if self.cluster == 1 else _EXCHANGE_CYCLES
+
+    @property
+    def pushed(self) -> float:
+        """Cycles in which the states, or the parts of their gradients, leave a block."""
+        copies = self.slices if self.direction == "backward" else 1
+        return 0 if self.cluster == 1 else 4 * self.rows * self.hidden * copies / _PUSHED_BYTES
+
+    @property
+    def cycles(self) -> float:
+        """Cycles of the whole time step."""
+        parts = self.slices * (self.cluster if self.direction == "backward" else 1)
+        return (self.product + _BARRIER_CYCLES + (1 + self.norms) * self.exchange + self.pushed
+                + _ROW_CYCLES[self.direction] + self.norms * _NORM_CYCLES + parts * _PART_CYCLES)
 
 
 class ClusterPlan(NamedTuple):
@@ -73,7 +135,7 @@ class ClusterPlan(NamedTuple):
     shared: int
     """Bytes of shared memory for the other weights."""
     cycles: float
-    """Of a time step of the whole batch, by the model."""
+    """Cycles of a time step of the whole batch, by the model."""
 
     @property
     def own(self) -> int:
@@ -131,13 +193,13 @@ def _plans(gates: int, variant: Fused, direction: str, hidden: int, batch: int,
                 rest = (length - kept) * each * at_once * slices * 4
                 if kept < 4 or static > _STATIC_SHARED or static + rest + _RESERVED_SHARED > device.shared:
                     continue
-                step = cluster_model.Step(direction, cluster, rows, each, slices, length, kept, hidden,
+                step = Step(direction, cluster, rows, each, slices, length, kept, hidden,
                                           len(exchanged))
                 yield ClusterPlan(hidden, cluster, rows, each, slices, kept, rest, waves * step.cycles)
 
 
 def _registers(direction: str, rows: int, each: int, units: int) -> int:
-    """For the weights of a thread."""
+    """The registers for the weights of a thread."""
     return (_WEIGHTS_IN_REGISTERS[direction] - _OF_A_SUM * max(each * rows - _SUMS, 0)
             - _OF_AN_OUTPUT * max(each - _OUTPUTS, 0) - _OF_A_UNIT * (units - _UNITS))
 

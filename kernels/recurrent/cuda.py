@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
+from duoln.backends import cublas
 from duoln.backends.protocol import STORAGE, Array, Backend
 from duoln.core.storage import converted
 from duoln.kernels import launch
@@ -24,7 +25,6 @@ from duoln.kernels.norm import parameter_gradients
 from duoln.kernels.recurrent.cells import FUSED, Norms, Supports
 from duoln.kernels.recurrent.plan import MOST_HIDDEN, MOST_KEPT, norm_macros, plan, wide_file
 from duoln.ops.recurrent.variants import CELLS
-from duoln.system import cublas
 
 _FLOAT32 = np.dtype(np.float32)
 
@@ -76,7 +76,7 @@ class Problem(NamedTuple):
 
     @property
     def is_apart(self) -> bool:
-        """Whether the gradients of the two products differ: each has a norm of its own, or a gate needs it alone."""
+        """True if the gradients of the two products differ: each has a norm of its own, or a gate needs it alone."""
         return "gain_x" in self.norms or CELLS[self.cell].apart
 
     @property
@@ -91,12 +91,12 @@ class Problem(NamedTuple):
 
     @property
     def kernel_adds_bias(self) -> bool:
-        """Whether the kernel adds the bias to the gates; if not, it is in x_proj."""
+        """True if the kernel adds the bias to the gates; if not, it is in x_proj."""
         return self.cell == "lstm"
 
     @property
     def keeps_sum(self) -> bool:
-        """Whether the kernel adds the products up in x_proj, and no gate needs one alone."""
+        """True if the kernel adds the products up in x_proj, and no gate needs one alone."""
         return self.cell == "rnn"
 
     @property

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import cupy
 
+from duoln.backends import cublas
 from duoln.backends.protocol import Array, Backend
 from duoln.core.storage import converted
 from duoln.kernels.recurrent import cuda
 from duoln.ops.recurrent.variants import CELLS
-from duoln.system import cublas
 
 _GATE_NORMS = "gain_x: float32[1]?, bias_x: float32[1]?, gain_h: float32[1]?, bias_h: float32[1]?, "
 _SIZES = "time_step: int32, time_steps: int32, batch: int32, hidden: int32"

@@ -27,7 +27,7 @@ from duoln.system import clusters
 
 _DIRECTIONS = ("forward", "backward")
 _SWITCH = "DUOLN_WALK"
-"""0: no walks; say: one that waits in vain prints for what (see cluster.cuh)."""
+"""The variable: 0 for no walks; say: a walk that waits in vain prints for what (see cluster.cuh)."""
 _statistics = launch.Kernel(
     "recurrent/row_statistics.cu", "row_statistics", "x_proj: float32[3], w_h: float32[2], bias: float32[1]?, "
     "x_stats: float32[3], w_stats: float32[3], rows: int32, hidden: int32, eps: float32")
@@ -53,7 +53,7 @@ def _device_of(number: int) -> Device:
 
 
 def _active(blocks: int, shared: int) -> int:
-    """Of a kernel that leaves a multiprocessor no room for a second block, as walks do."""
+    """The number of active clusters of a kernel that leaves a multiprocessor no room for a second block, like walks."""
     return clusters.most_active(_probe.ready({}, shared, blocks).kernel.ptr, blocks, THREADS, shared)
 
 

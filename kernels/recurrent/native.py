@@ -46,7 +46,7 @@ class _Walk(NamedTuple):
     of_norms: tuple[int, ...]
     """The numbers of a position that norms keep."""
     overwrites: bool = False
-    """Whether the walk back writes the products' gradients over the products."""
+    """True if the backward walk writes the products' gradients over the products."""
     few_inputs: str = ""
     """The variant whose walks can multiply few inputs."""
 
@@ -78,7 +78,7 @@ class _Products(NamedTuple):
 class _Saved(NamedTuple):
     walk: _Walk
     walked: walks.Walked
-    parameters: dict[str, Array | None]
+    parameters: dict[str, Array]
     inner_bias: Array | None
     """The bias inside the input's norm, without the means of its parts."""
     names: list[str]
@@ -90,7 +90,7 @@ class _Saved(NamedTuple):
     """One, or none after a gradient has taken them, because its walk overwrites them."""
     normed: Norms
     has_few_inputs: bool
-    """Whether the walks multiply the inputs. They give no gradient of x_proj then."""
+    """True if the walks multiply the inputs. They give no gradient of x_proj then."""
     norm: str
     eps: float
     limit: float
@@ -186,7 +186,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
         assert products.x_proj is not None
         d_x_proj = host.empty_like(products.x_proj)
         d_h_proj = host.empty_like(d_x_proj) if cell.apart else None
-    parts = walks.room_for_gradients(positions.batch, saved.parameters, dtype)
+    parts = walks.room_for_gradients(positions.batch, saved.parameters)
     walk.backward({**saved.arguments(products), **parts, "d_hidden": walks.optional(gouts[0]),
                    **{f"d{name}": d for name, d in zip(cell.states, d_states, strict=True)}, "d_x": d_rows,
                    "d_w_x": d_weights, "d_x_proj": d_x_proj, "d_h_proj": d_h_proj,

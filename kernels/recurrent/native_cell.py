@@ -30,7 +30,7 @@ class _Saved(NamedTuple):
     x_proj: Array
     h_proj: Array
     c: Array
-    parameters: dict[str, Array | None]
+    parameters: dict[str, Array]
     inner_bias: Array | None
     """The bias inside the input's norm, without its mean."""
     c_new: Array
@@ -67,7 +67,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, Array | None],
          needs: Sequence[bool]) -> list[Array | None]:
     d_x_proj, d_c_before = np.empty_like(saved.x_proj), np.empty_like(saved.c)
     d_h_proj = np.empty_like(saved.x_proj) if Norms.of("lstm", saved.norm).gates else d_x_proj
-    parts = walks.room_for_gradients(len(saved.c), saved.parameters, saved.c.dtype)
+    parts = walks.room_for_gradients(len(saved.c), saved.parameters)
     d_h, d_c = (None if d is None else np.ascontiguousarray(d) for d in gouts)
     _step_back({**saved.arguments(), **parts, "d_h": d_h, "d_c": d_c, "d_x_proj": d_x_proj, "d_h_proj": d_h_proj,
                 "d_c_before": d_c_before})

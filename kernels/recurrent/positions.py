@@ -2,8 +2,8 @@
 
 A compiled walk gets the input's product for all positions and gives the gradients of both products; the large products
 before and after it are made apart. Few inputs can be multiplied within the walk (inputs.h). Its arrays hold
-the H columns of a gate in `stride` columns, filled up with zeros, so that no vector ends beyond a gate. Positions (time
-step, row) that a mask takes out have no place in the products.
+the H columns of a gate in `stride` columns, padded with zeros, so that no vector ends beyond a gate. Positions (time
+step, row) that a mask takes out have no row in the products.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from duoln.kernels.signature import parameters
 from duoln.ops.recurrent.variants import CELLS
 
 PANEL_BYTES = 64
-"""As in tile.h."""
+"""The bytes of a panel, as in tile.h."""
 ROW_BLOCK = 8
-"""As in walk.h."""
+"""The rows of a block, as in walk.h."""
 BY_UNITS_BELOW = 16
 """With fewer rows than this, threads share the units of all rows; else each has its own rows, and reads all weights."""
 WEIGHTS_READ_ONCE = 8 << 20
 """Bytes of recurrent weights from which threads share the units of any number of rows: if each read all of them at each
-time step, they would ask the last cache for more than it gives."""
+time step, the bandwidth of L3 would be the limit."""
 FEW_INPUTS = 8
 """Inputs up to which the LSTM of `layer` multiplies them within its walk."""
 _WORTH_THREADS = 1 << 20
@@ -38,7 +38,7 @@ _WORTH_THREADS = 1 << 20
 
 
 class Units(NamedTuple):
-    """How the columns of the gates stand in the arrays of a walk."""
+    """The layout of the gates' columns in the arrays of a walk."""
 
     gates: int
     hidden: int
@@ -124,8 +124,8 @@ class Kernel:
         self._names = [parameter.name for parameter in parameters(signature)]
 
     def __call__(self, arguments: Mapping[str, Any]) -> None:
-        """Call it with those of the arguments that it has."""
-        self._function(*[arguments[name] for name in self._names])
+        """Call it with those of the arguments that it has; one that is not there is None."""
+        self._function(*map(arguments.get, self._names))
 
 
 def states(units: Units, positions: Positions, first: Array) -> Array:
@@ -144,15 +144,15 @@ def given(units: Units, d_state: Array | None, like: Array) -> Array:
 
 
 def threads(positions: Positions, w_h: Array) -> tuple[int, int]:
-    """How many threads walk, and whether (1 or 0) they share units instead of rows."""
+    """The number of threads of a walk, and 1 if they share units instead of rows, else 0."""
     count = host.threads_for(positions.batch * w_h.size, _WORTH_THREADS)
     return count, int(positions.batch < BY_UNITS_BELOW or w_h.nbytes >= WEIGHTS_READ_ONCE)
 
 
 def product(rows: Array, weight: Array, units: Units, bias: Array | None = None) -> Array:
-    """`rows @ weight + bias` of filled-up gates, which begins on a cache line.
+    """`rows @ weight + bias` of padded gates, which begins on a cache line.
 
-    What fills up is zero; its product with an infinite value would not be.
+    The padding is zero; its product with an infinite value would not be.
     """
     out = multiply(rows, weight, host.empty((len(rows), weight.shape[1]), rows.dtype), bias)
     if units.hidden < units.stride:
@@ -165,50 +165,56 @@ def row_blocks(batch: int, shape: tuple[int, ...], dtype: np.dtype) -> Array:
     return np.zeros((-(-batch // ROW_BLOCK), *shape), dtype)
 
 
-@cache
-def bias_sums(cell: str, norm: str) -> Mapping[str, list[str]]:
-    """The biases that a compiled kernel adds to the gates, each with the operator's parameters whose sum it is.
+class Parameter(NamedTuple):
+    """A parameter of a compiled kernel."""
 
-    Where the products stay apart, so do their biases.
+    name: str
+    terms: tuple[str, ...]
+    """The operator's parameters whose sum it is; each has its gradient."""
+    gates: int | None
+    """One for the norm of an LSTM's cell; None for all gates of the cell."""
+
+
+@cache
+def kernel_parameters(cell: str, norm: str) -> tuple[Parameter, ...]:
+    """The parameters that a variant's compiled kernels read.
+
+    All biases that are added to the gates are one; where the products stay apart, so do their biases.
     """
     of_cell = CELLS[cell]
     variant = of_cell.variants[norm]
+    made = [Parameter(name, (name,), 1 if name.endswith("_c") else None)
+            for name in ("gain_x", "gain_h", "gain_c", "bias_c") if name in variant.norms]
     of_x = [name for name in ("bias_x",) if name in variant.norms]
     of_h = [name for name in ("bias_h",) if name in variant.norms]
     of_gates = ["bias"] if variant.outer_bias else []
-    return {"bias_x": of_x + of_gates, "bias_h": of_h} if of_cell.apart else {"bias": of_x + of_h + of_gates}
+    sums = {"bias_x": of_x + of_gates, "bias_h": of_h} if of_cell.apart else {"bias": of_x + of_h + of_gates}
+    return (*made, *(Parameter(name, tuple(terms), None) for name, terms in sums.items() if terms))
 
 
 def filled_parameters(cell: str, norm: str, units: Units, bias: Array | None,
-                      norms: Mapping[str, Array]) -> dict[str, Array | None]:
-    """The parameters as a compiled kernel reads them, by name: filled up to the stride, None where there is none."""
-    given = {**norms, "bias": bias}
-    made = {name: units.filled(norms[name], _gates_of(name)) if name in norms else None
-            for name in ("gain_x", "gain_h", "gain_c", "bias_c")}
-    for name, terms in bias_sums(cell, norm).items():
-        made[name] = units.filled(reduce(operator.add, [given[term] for term in terms])) if terms else None
+                      norms: Mapping[str, Array]) -> dict[str, Array]:
+    """The parameters as a compiled kernel reads them, by its names for them: padded to the stride."""
+    made = {}
+    for name, terms, gates in kernel_parameters(cell, norm):
+        terms_of = [bias if term == "bias" else norms[term] for term in terms]
+        made[name] = units.filled(terms_of[0] if len(terms) == 1 else reduce(operator.add, terms_of), gates)
     return made
 
 
-def room_for_gradients(batch: int, parameters: Mapping[str, Array | None],
-                       dtype: np.dtype) -> dict[str, Array | None]:
+def room_for_gradients(batch: int, parameters: Mapping[str, Array]) -> dict[str, Array]:
     """Zeros for the gradients of a kernel's parameters, by its names for them."""
-    return {f"d_{name}": None if array is None else row_blocks(batch, array.shape, dtype)
-            for name, array in parameters.items()}
+    return {f"d_{name}": row_blocks(batch, array.shape, array.dtype) for name, array in parameters.items()}
 
 
-def parameter_gradients(cell: str, norm: str, units: Units, parts: Mapping[str, Array | None]) -> dict[str, Array]:
+def parameter_gradients(cell: str, norm: str, units: Units, parts: Mapping[str, Array]) -> dict[str, Array]:
     """The gradients of the norms' parameters and of the outer bias, from the parts that a kernel gives of each."""
-    of_kernel = {name.removeprefix("d_"): units.cut(host.added_up(d), _gates_of(name))
-                 for name, d in parts.items() if d is not None}
-    sums = bias_sums(cell, norm)
-    direct = {name: d for name, d in of_kernel.items() if name not in sums}
-    return {**direct, **{term: of_kernel[name] for name, terms in sums.items() for term in terms}}
-
-
-def _gates_of(parameter: str) -> int | None:
-    """One for the norm of an LSTM's cell; None for all gates of the cell."""
-    return 1 if parameter.endswith("_c") else None
+    made = {}
+    for name, terms, gates in kernel_parameters(cell, norm):
+        d = units.cut(host.added_up(parts[f"d_{name}"]), gates)
+        for term in terms:
+            made[term] = d
+    return made
 
 
 def optional(d_hidden: Array | None) -> Array | None:
@@ -217,10 +223,10 @@ def optional(d_hidden: Array | None) -> Array | None:
 
 
 class Walked(NamedTuple):
-    """What every compiled cell keeps for its products."""
+    """The arrays that every compiled cell keeps for its products."""
 
     x: Array
-    """Of the positions, (positions, in)."""
+    """The inputs of the positions, (positions, in)."""
     w_x: Array
     """(in, gates * stride), centred, as it was multiplied; of one step (in, gates * H), as it is."""
     w_h: Array
@@ -230,14 +236,14 @@ class Walked(NamedTuple):
     units: Units
     positions: Positions
     centre: Callable[..., Array]
-    """Takes the means out of a weight's rows, as norms of its product do; or nothing, without such norms."""
+    """The function that subtracts the means of a weight's rows, as norms of its product do; or the identity."""
     is_one_step: bool
-    """Whether a walk forward multiplies the inputs and the states of one time step with the weights as they lie."""
+    """True if the forward walk multiplies the inputs and the states of one time step with unpacked weights."""
 
     @classmethod
     def of(cls, units: Units, positions: Positions, x: Array, h: Array, w_x: Array, w_h: Array,
            centre: Callable[..., Array]) -> Walked:
-        """Of an operator's arrays; the states after the first one have room, and no values yet."""
+        """The kept arrays, from an operator's; the states after the first one are allocated, and not yet computed."""
         is_one_step = positions.steps == 1 and positions.slots is None and 0 < positions.batch <= MOST_ROWS
         w_x = np.ascontiguousarray(w_x) if is_one_step else units.filled(centre(w_x))
         return cls(positions.rows(x), w_x, np.ascontiguousarray(w_h), states(units, positions, h), units, positions,

@@ -20,6 +20,8 @@ Likelihood = Literal["paper", "exact"]
 _TERMS = ("of_passage", "of_question", "context", "asked", "mean")
 """The affine terms that "batch norm everywhere" normalises: two of the attention, three of the output."""
 _BATCH_GAIN = 0.1
+LIMIT = 10.0
+"""The bound on the norm of all gradients together."""
 _FLOOR = 1e-8
 """A number that the code behind the paper adds to a probability before it takes the logarithm."""
 _NEVER = -1e9

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from duoln.nn import Params
-from duoln.plugins.attentive_reader.optimizer import LIMIT
+from duoln.plugins.attentive_reader.model import LIMIT
 from duoln.tasks.task import Peer
 from duoln.tasks.torch_peer import adam, cell_norm, embedding, linear, parameter, training_step
 

@@ -17,16 +17,13 @@ from duoln.nn import Module, Params
 from duoln.plugins.attentive_reader import data
 from duoln.plugins.attentive_reader.batches import LastBatch, Order, evaluation_batches
 from duoln.plugins.attentive_reader.corpus import LastToken
-from duoln.plugins.attentive_reader.model import DropoutForm, Likelihood, Norm, Reader
+from duoln.plugins.attentive_reader.model import LIMIT, DropoutForm, Likelihood, Norm, Reader
 from duoln.plugins.attentive_reader.start import Start
 from duoln.plugins.attentive_reader.vocabulary import UNKNOWN
 from duoln.tasks import Column, Config, ReferenceCurve, Splits, Task
 from duoln.tasks.task import Predict
 
 Clip = Literal["paper", "norm", "none"]
-LIMIT = 10.0
-"""The bound on the norm of all gradients together."""
-
 FIGURE = Path(__file__).with_name("figure2.csv")
 """The curves of figure 2, read off the vector figure in which the baseline and batch norm were first published."""
 

@@ -20,13 +20,14 @@ from duoln.core import Tensor, value_and_grad
 from duoln.data.csv_text import csv_text
 from duoln.errors import UsageError
 from duoln.nn.cells import RecurrentCell
-from duoln.ops.recurrent.variants import CELLS, CellName
+from duoln.ops.recurrent.variants import CellName
 from duoln.pictures import style
 from duoln.pictures.drawing import figure
 from duoln.randomness import Stream
 
 Norm = Literal["none", "layer"]
 NORMS: tuple[Norm, ...] = get_args(Norm)
+CELLS: tuple[CellName, ...] = get_args(CellName)
 _VARIANTS: dict[Norm, str] = {"none": "none", "layer": "ln"}
 """The variants of tasks that have these norms."""
 Scaled = Literal["w_h", "w_h and w_x"]

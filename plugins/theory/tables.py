@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from duoln.cli import console
 from duoln.cli.rows_table import RowsTable
-from duoln.ops.recurrent.variants import CELLS
 from duoln.plugins.theory import magnitude, shift, smoothness, stability
 from duoln.plugins.theory.geometry import CORRELATION, DIRECTIONS, Geometry
 from duoln.plugins.theory.glm import NORMS as MODELS
@@ -102,7 +101,7 @@ def show_stability(measured: stability.Stability, summary: str) -> None:
     scales = list(dict.fromkeys(w.scale for w in measured.walks))
     rows = [(cell.upper(), TITLES[norm], scaled.replace("w_", "W_"), *(power(w.gradient[0]) for w in walks),
              _error(max(w.moved if math.isfinite(w.moved) else math.inf for w in walks)))
-            for cell in CELLS for norm in stability.NORMS for scaled in stability.SCALED
+            for cell in stability.CELLS for norm in stability.NORMS for scaled in stability.SCALED
             if (walks := measured.of(cell, norm, scaled))]
     _show(f"A gradient of 1 at the last of {measured.steps} steps, at the first ({measured.dtype}); "
           "change of the states",

@@ -1,5 +1,6 @@
 """Reading files of a tar archive: which other members it may have, and which files are refused at once."""
 
+import gzip
 import io
 import tarfile
 
@@ -11,6 +12,7 @@ from duoln.testing import check_error
 
 
 def _archive(path, *members):
+    path.parent.mkdir(exist_ok=True)
     with tarfile.open(path, "w") as archive:
         for name, kind, content in members:
             info = tarfile.TarInfo(name)
@@ -30,11 +32,43 @@ def test_the_wanted_files_are_read(tmp_path):
     assert _read(path) == [("1.a", b"one"), (long, b"")]
 
 
-@pytest.mark.parametrize(("name", "kind"), [
-    ("../1.a", tarfile.REGTYPE), ("/1.a", tarfile.REGTYPE), ("d/../../1.a", tarfile.REGTYPE), ("..\\1.a", tarfile.REGTYPE),
-    ("1.a", tarfile.FIFOTYPE), ("1.a", tarfile.CHRTYPE), ("1.a", tarfile.BLKTYPE), ("1.a", tarfile.SYMTYPE), ("1.a", tarfile.LNKTYPE)])
-def test_members_that_lead_out_and_devices(tmp_path, name, kind):
-    check_error(DataFormatError, lambda: _read(_archive(tmp_path / "x.tar", (name, kind, b""))), "x.tar", "expected", "found")
+@pytest.mark.parametrize("name", ["../1.a", "/1.a", "d/../../1.a", "..\\1.a", "a/..", "/etc/passwd"])
+def test_members_that_lead_out(tmp_path, name):
+    path = _archive(tmp_path / "in" / "x.tar", ("1.a", tarfile.REGTYPE, b"one"), (name, tarfile.REGTYPE, b"x"))
+    check_error(DataFormatError, lambda: _read(path), "x.tar", repr(name), "at byte 1024", "a path inside of the archive", "leads out of it")
+    assert [p.name for p in tmp_path.rglob("*")] == ["in", "x.tar"]
+
+
+@pytest.mark.parametrize("kind", [tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE])
+def test_members_that_are_no_files(tmp_path, kind):
+    path = _archive(tmp_path / "x.tar", ("1.a", kind, b""))
+    check_error(DataFormatError, lambda: _read(path), "x.tar: '1.a'", "plain files and folders", repr(kind))
+
+
+@pytest.mark.parametrize(("pack", "size", "words"), [
+    (gzip.compress, 60, ["an undamaged gzip stream"]), (bytes, 512 + 5, ["undamaged tar archive", "unexpected end of data"]),
+    (bytes, 512 + 60, ["at byte 572", "at most 572 bytes", "more"]),
+    (bytes, 1024, ["at byte 1024", "ends an archive", "0 bytes on"]), (bytes, 1024 + 100, ["at byte 1024", "ends an archive", "100 bytes on"])])
+def test_archives_that_were_cut(tmp_path, pack, size, words):
+    path = _archive(tmp_path / "x.tar", *((f"{k}.a", tarfile.REGTYPE, b"0123456789") for k in range(5)))
+    path.write_bytes(pack(path.read_bytes())[:size])
+    check_error(DataFormatError, lambda: _read(path), "x.tar", *words)
+
+
+def test_another_block_in_the_place_of_a_header(tmp_path):
+    path = _archive(tmp_path / "x.tar", *((f"{k}.a", tarfile.REGTYPE, b"one") for k in range(5)))
+    content = path.read_bytes()
+    path.write_bytes(content[:1024] + b"#" * 12 + content[1036:])
+    check_error(DataFormatError, lambda: _read(path), "at byte 1024", "another block")
+
+
+def test_a_long_name_that_claims_to_be_endless(tmp_path):
+    """Nothing of the size that its header claims is read."""
+    info = tarfile.TarInfo("././@LongLink")
+    info.type, info.size = tarfile.GNUTYPE_LONGNAME, 1 << 40
+    path = tmp_path / "x.tar.gz"
+    path.write_bytes(gzip.compress(info.tobuf(tarfile.GNU_FORMAT) + bytes(1 << 20)))
+    check_error(DataFormatError, lambda: list(read_tar(path, 10**9, 10, lambda place: True)), str(path), "at most 4096")
 
 
 def test_a_wanted_file_that_is_too_large(tmp_path):

@@ -23,7 +23,7 @@ def rounded(x, dtype):
 
 def _rounding(dtype, both):
     """An operator that rounds values, and their gradients too if it is for `both`."""
-    made = Op(lambda x: made.apply(x), "rounding")
+    made = Op(lambda x: made.apply(x), name="rounding")
     made.add(Rule("composed", lambda be, x: (rounded(x, dtype), None), lambda be, saved, gout, needs: (rounded(gout, dtype) if both else gout,)))
     return made
 

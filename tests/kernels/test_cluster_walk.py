@@ -96,11 +96,11 @@ def test_a_large_mean_of_the_cell(on_clusters):
 
 @pytest.mark.parametrize(("cell", "norm"), FUSED)
 def test_launches_of_a_sequence(cell, norm, on_clusters, monkeypatch):
-    from duoln.system import cublas
+    from duoln.backends import cublas
 
     gpu, products = on_clusters(4), []
     multiply = cublas.multiply
-    monkeypatch.setattr(cublas, "multiply", lambda *args: products.append(1) or multiply(*args))
+    monkeypatch.setattr(cublas, "multiply", lambda *args, **named: products.append(1) or multiply(*args, **named))
     case = recurrent(cell, norm, (6, 3, 2, 16), masked=False, reverse=False)
     arrays = [None if a is None else gpu.asarray(a) for a in case.inputs]
     rule = getattr(ops, cell).select(gpu, arrays, case.attrs)

@@ -1,7 +1,8 @@
-"""Every case of the table: values and gradients on every backend, and every fast rule against the composed one."""
+"""Every case of the table: values and gradients on every backend, every fast rule against the composed one, every layout."""
 
 import numpy as np
 import pytest
+from composed_layouts import check_layouts, is_small
 from ops.cases import CASES
 
 from duoln import compile, ops, tensor, tree, value_and_grad
@@ -73,3 +74,12 @@ def test_linear_cross_entropy_in_blocks(be, monkeypatch):
     with composed_only():
         for dtype in ("float32", "float64") if be.name == "numpy" else ("float32",):
             check_op(case.fn, _inputs(case), case.reference, be, 100, dtype=dtype)
+
+
+def test_no_layout_changes_a_composed_rule():
+    assert check_layouts([case for case in CASES if is_small(case)]) >= 10500
+
+
+@pytest.mark.minutes
+def test_no_layout_changes_a_composed_rule_of_large_arrays():
+    assert check_layouts([case for case in CASES if not is_small(case)]) >= 300

@@ -6,7 +6,6 @@ import itertools
 import numpy as np
 import pytest
 from conftest import NAMES, every_second
-from ops import rnn_references as reference
 
 import duoln
 from duoln import nn, ops
@@ -14,14 +13,13 @@ from duoln.core import Tensor, composed_only
 from duoln.errors import DtypeError, ShapeError, UsageError
 from duoln.ops import recurrent
 from duoln.ops.recurrent.variants import CELLS, has_bias
-from duoln.testing import check_error, check_op
+from duoln.testing import check_error, check_op, references
 
 VARIANTS = [(cell, norm) for cell in recurrent.CELLS for norm in recurrent.NORMS
             if norm not in ("layer-cell", "recurrent-bias") or (cell, norm) in (("lstm", "layer-cell"), ("gru", "recurrent-bias"))]
 FUSED = [(cell, norm) for cell, norm in VARIANTS if norm in ("none", "layer", "layer-cell")] + [
     ("lstm", "layer-theano"), ("gru", "layer-theano")]
 """The variants that have a rule beside the composed one."""
-SHORT = {"bias_n": "b_n", "gain_x": "g_x", "bias_x": "b_x", "gain_h": "g_h", "bias_h": "b_h", "gain_c": "g_c", "bias_c": "b_c"}
 
 
 class Problem:
@@ -66,9 +64,8 @@ class Problem:
 
     def reference(self, *arrays, **options):
         x, states, w_x, w_h, bias, norms = self._split(arrays)
-        p = {"w_x": w_x, "w_h": w_h, "b": bias, **{SHORT[k]: v for k, v in norms.items()}}
-        step = getattr(reference, f"{self.cell}_{self.norm.replace('-', '_')}")
-        return reference.run(step, p, x, states, self.mask, self.attrs.get("reverse", False), **options)
+        p, step = {"w_x": w_x, "w_h": w_h, "bias": bias, **norms}, references.STEPS[self.cell, self.norm]
+        return references.sequence(step, p, x, states, self.mask, self.attrs.get("reverse", False), **options)
 
 
 SHAPES = [{}, {"steps": 1}, {"steps": 0}, {"batch": 1}, {"hidden": 1}, {"masked": True}, {"reverse": True},

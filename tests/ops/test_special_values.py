@@ -1,4 +1,4 @@
-"""Infinity, NaN, zeros of both signs, large and small values: what the array API standard says, beside NumPy in float64."""
+"""Infinity, NaN, zeros of both signs, large and small values and empty arrays."""
 
 import math
 
@@ -8,6 +8,10 @@ from ops.test_array_api import EXPRESSIONS
 
 import duoln
 from duoln import ops
+from duoln.errors import ShapeError
+from duoln.plugins.handwriting.ops import mixture_density, soft_window
+
+# As the array API standard says, beside NumPy in float64 -----------------------------------------------
 
 V = np.float32([np.nan, np.inf, -np.inf, 0.0, -0.0, 1, -1, 0.5, -0.5, 2, -2, 3, -3, 1.5, -1.5, 2.5, -2.5, 88, -88, 1e20, -1e20, 3e38, -3e38,
                 1e-20, -1e-20, 0.75, -0.25, 7, -8, 2e-38])
@@ -103,3 +107,161 @@ def test_python_scalars_beside_bools(be):
             ops.logical_and(x, wrong)
     with pytest.raises(duoln.errors.DtypeError, match=r"\[logical_or\] x: expected a bool tensor, found float32"):
         ops.logical_or(duoln.tensor([1.0], be), True)
+
+
+# NaN stays NaN, and what is known stays known ----------------------------------------------------------
+
+INF, NAN = np.inf, np.nan
+
+
+def tensor(x, be, dtype=np.float32):
+    return duoln.tensor(np.asarray(x, dtype), be)
+
+
+def gradients(function, be, *arrays):
+    tensors = [tensor(a, be) for a in arrays]
+    with np.errstate(all="ignore"):
+        return [g.numpy() for g in duoln.value_and_grad(lambda p: ops.sum(function(*p)))(tensors)[1]]
+
+
+def value(function, be, *arrays):
+    with np.errstate(all="ignore"):
+        return function(*(tensor(a, be) for a in arrays)).numpy()
+
+
+def test_a_class_of_no_probability_that_is_no_target_adds_nothing(be):
+    logits, targets = [[0, -INF, 1], [2, 0, -INF]], [[1, 0, 0], [0.5, 0.5, 0]]
+    p = np.exp(np.float64([[0, -INF, 1], [2, 0, -INF]]))
+    p /= p.sum(1, keepdims=True)
+    np.testing.assert_allclose(value(ops.soft_cross_entropy, be, logits, targets),
+                               [-np.log(p[0, 0]), -0.5 * np.log(p[1, 0] * p[1, 1])], rtol=1e-6)
+    d_logits, d_targets = gradients(ops.soft_cross_entropy, be, logits, targets)
+    np.testing.assert_allclose(d_logits, p - np.float64(targets), atol=1e-6)
+    assert np.isfinite(d_targets).all() and d_targets[0, 2] > 0
+    assert value(ops.soft_cross_entropy, be, logits, [[0.5, 0.5, 0], [0.5, 0.5, 0]])[0] == INF
+    assert np.isnan(value(ops.soft_cross_entropy, be, [[0, NAN]], [[1, 0]])).all()
+
+
+def test_a_class_of_weight_0_takes_out_its_infinity(be):
+    labels, weight = tensor([1, 0], be, np.int32), tensor([1, 0, 0], be)
+    logits = tensor([[0, -INF, 1], [0, -INF, 1]], be)
+    losses = ops.softmax_cross_entropy(logits, labels, weight=weight, label_smoothing=0.25).numpy()
+    assert np.isfinite(losses).all()
+    soft = ops.soft_cross_entropy(logits, tensor([[0, 1, 0], [1, 0, 0]], be), weight=weight).numpy()
+    assert soft[0] == 0 and np.isfinite(soft).all()
+
+
+def test_the_sum_of_exponentials(be):
+    x = [[-INF, -INF], [0, NAN], [INF, 0], [NAN, -INF], [-INF, 3]]
+    np.testing.assert_array_equal(value(ops.logsumexp, be, x), [-INF, NAN, INF, NAN, 3])
+    [dx] = gradients(ops.logsumexp, be, x)
+    np.testing.assert_array_equal(dx[[0, 4]], [[0, 0], [0, 1]])
+    assert np.isnan(dx[1]).any() and np.isnan(dx[3]).any()
+
+
+def test_binary_cross_entropy_of_infinite_logits(be):
+    logits, targets = [INF, -INF, INF, -INF, NAN, NAN, 0], [1, 0, 0, 1, 0, 1, 0.5]
+    np.testing.assert_allclose(value(ops.bce_with_logits, be, logits, targets), [0, 0, INF, INF, NAN, NAN, np.log(2)], rtol=1e-6)
+    dx, _ = gradients(ops.bce_with_logits, be, logits, targets)
+    np.testing.assert_array_equal(dx, [0, 0, 1, -1, NAN, NAN, 0])
+
+
+def test_divergence_of_targets_that_are_no_probabilities(be):
+    targets, log_predictions = [NAN, -0.5, 0, 1], [-1, -1, -INF, -2]
+    np.testing.assert_array_equal(value(ops.kl_div, be, log_predictions, targets), [NAN, NAN, 0, 2])
+    d_predictions, d_targets = gradients(ops.kl_div, be, log_predictions[2:], targets[2:])
+    np.testing.assert_array_equal(d_predictions, [0, -1])
+    np.testing.assert_array_equal(d_targets, [0, 3])
+
+
+ACTIVATIONS = {"elu": (ops.elu, INF, -1, 1, 0), "erf": (ops.erf, 1, -1, 0, 0), "gelu": (ops.gelu, INF, 0, 1, 0),
+               "gelu, tanh": (lambda x: ops.gelu(x, approximate="tanh"), INF, 0, 1, 0), "relu": (ops.relu, INF, 0, 1, 0),
+               "leaky_relu": (lambda x: ops.leaky_relu(x, 0.5), INF, -INF, 1, 0.5), "sigmoid": (ops.sigmoid, 1, 0, 0, 0),
+               "silu": (ops.silu, INF, 0, 1, 0), "softplus": (ops.softplus, INF, 0, 1, 0), "tanh": (ops.tanh, 1, -1, 0, 0)}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_and_slopes_of_infinity(name, be):
+    function, above, below, slope_above, slope_below = ACTIVATIONS[name]
+    np.testing.assert_array_equal(value(function, be, [INF, -INF, NAN]), [above, below, NAN])
+    np.testing.assert_allclose(gradients(function, be, [INF, -INF])[0], [slope_above, slope_below], atol=1e-37)
+
+
+@pytest.mark.parametrize("function", [
+    ops.abs, ops.ceil, ops.cos, ops.exp, ops.expm1, ops.floor, ops.log, ops.log1p, ops.negative, ops.round, ops.rsqrt, ops.sign, ops.sin,
+    ops.sqrt, ops.square, ops.max, ops.min, ops.mean, ops.prod, ops.std, ops.sum, ops.var, ops.vector_norm, ops.softmax, ops.log_softmax,
+    ops.logsumexp, ops.global_norm, lambda x: ops.vector_norm(x, ord=3), lambda x: ops.vector_norm(x, ord=0.5), lambda x: ops.clip(x, 0, 1),
+    lambda x: ops.maximum(x, 0.0), lambda x: ops.minimum(0.0, x), lambda x: ops.huber_loss(x, ops.zeros_like(x)), lambda x: x ** 2.0,
+    lambda x: ops.max_pool2d(ops.reshape(x, (1, 2, 2, 1)), size=2)], ids=range(35))
+def test_nan_stays_nan(function, be):
+    for x in ([NAN] * 4, [1, NAN, 2, 3], [NAN, 1, 2, 3], [3, 2, 1, NAN]):
+        y = value(function, be, x)
+        assert np.isnan(y).sum() == (np.isnan(x).sum() if y.shape == (4,) and function not in (ops.softmax, ops.log_softmax) else y.size)
+
+
+def test_a_far_component_has_no_gradient(be):
+    output = np.zeros((5, 13), np.float32)
+    output[:, 4] = [1e4, 1e30, 3, 3, 3]  # the first mean of the second component
+    output[:, 8] = [0, 0, -60, -100, 0]  # its log deviations
+    output[:, 10] = [0, 0, -60, -100, 0]
+    output[:, 12] = [0, 0, 0, 0, 60]  # its correlation
+    points = np.float32([[0.5, 0.5, 1]] * 5)
+    assert np.isfinite(value(mixture_density, be, output, points)).all()
+    d_output, d_points = gradients(mixture_density, be, output, points)
+    assert np.isfinite(d_output).all() and np.isfinite(d_points).all()
+    for column in (4, 8, 10):
+        assert not d_output[:4, column].any()
+
+
+@pytest.mark.parametrize("number", [-1000, 100, 1000])
+def test_a_window_of_extreme_values(number, be):
+    for place in range(3):
+        raw = np.zeros((1, 3), np.float32)
+        raw[0, place] = number
+        kappa, characters = np.full((1, 1), 2, np.float32), np.ones((1, 4, 2), np.float32)
+        function = lambda *arrays: soft_window(*arrays)[0]  # noqa: E731
+        assert np.isfinite(value(function, be, raw, kappa, characters)).all()
+        assert all(np.isfinite(g).all() for g in gradients(function, be, raw, kappa, characters))
+
+
+@pytest.mark.parametrize("function", [
+    lambda x, labels: ops.softmax_cross_entropy(x, labels), lambda x, labels: ops.softmax_cross_entropy(x, labels, label_smoothing=0.1),
+    lambda x, labels: ops.linear_cross_entropy(x, ops.eye(3, backend=x.backend), ops.zeros(3, x.backend), labels),
+    lambda x, labels: ops.activated_linear(x, ops.eye(3, backend=x.backend), activation="relu")[:, 0],
+    lambda x, labels: ops.activated_linear(x, ops.eye(3, backend=x.backend), activation="tanh")[:, 0],
+    lambda x, labels: ops.layer_norm(x)[:, 0], lambda x, labels: ops.rms_norm(x)[:, 0]], ids=range(7))
+def test_a_row_with_nan_is_nan_and_the_next_is_not(function, be):
+    x = np.float32([[1, 2, NAN], [1, 2, 3], [NAN, 0, 1], [-1, NAN, -2]] * 5)
+    labels = tensor([0, 1, 2, 0] * 5, be, np.int32)
+    np.testing.assert_array_equal(np.isnan(value(lambda x: function(x, labels), be, x)), [True, False, True, True] * 5)
+
+
+def test_indices_that_are_none_and_tables_that_are_empty(be):
+    none, table = tensor([], be, np.int32), [[1.0, 2], [3, 4]]
+    for function in (lambda x: ops.take(x, none, axis=0), lambda x: ops.take(x, none, axis=1), lambda x: x[none],
+                     lambda x: ops.take_along_axis(x, tensor(np.zeros((2, 0)), be, np.int32), axis=1), lambda x: ops.embedding(x, none)):
+        [dx] = gradients(function, be, table)
+        np.testing.assert_array_equal(dx, np.zeros((2, 2)))
+    for shape, axis in (((0, 3), 0), ((3, 0), 1), ((0, 3), 1), ((3, 0), 0)):
+        indices = none if not shape[axis] else tensor([0, 2], be, np.int32)
+        assert gradients(lambda x, indices=indices, axis=axis: ops.take(x, indices, axis=axis), be, np.zeros(shape))[0].shape == shape
+    with pytest.raises(ShapeError, match=r"expected no indices into an axis of 0 entries, found 2"):
+        ops.take(tensor(np.zeros((0, 3)), be), tensor([0, 1], be, np.int32), axis=0)
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0), (2, 0, 3)])
+def test_all_and_any_of_none(shape, be):
+    x = tensor(np.zeros(shape), be, bool)
+    for axis in (None, *range(len(shape)), tuple(range(len(shape)))):
+        for keepdims in (False, True):
+            np.testing.assert_array_equal(ops.all(x, axis=axis, keepdims=keepdims).numpy(), np.all(np.zeros(shape, bool), axis=axis, keepdims=keepdims))
+            np.testing.assert_array_equal(ops.any(x, axis=axis, keepdims=keepdims).numpy(), np.any(np.zeros(shape, bool), axis=axis, keepdims=keepdims))
+
+
+def test_the_gradient_of_a_new_axis(be):
+    for key, x in ((None, [1.0, 2]), ((None, 0), [1.0, 2]), ((slice(None), None, slice(1, None)), np.ones((2, 3))), ((..., None), 2.0),
+                   ((None, slice(1, None), None, ..., None, 0), np.ones((2, 3))), ((None, ..., None, slice(None, None, 2)), np.ones((2, 3)))):
+        [dx] = gradients(lambda x, key=key: x[key] * 3.0, be, x)
+        expected = np.zeros(np.shape(x))
+        expected[key] = 3
+        np.testing.assert_array_equal(dx, expected)

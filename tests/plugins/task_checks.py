@@ -2,12 +2,12 @@
 
 import numpy as np
 from conftest import get_backend
-from ops.cases import layer_norm_reference
 
 from duoln import runtime, tree
 from duoln.randomness import Stream
 from duoln.tasks import Trained, make_config
 from duoln.testing import check_task
+from duoln.testing.references import STEPS
 from duoln.training.trainer import Trainer
 
 
@@ -49,18 +49,7 @@ def untrained(task, variant):
     return Trained(cfg, variant, 1, model, runtime.to_tensors(model.init(Stream(0, "init")), "numpy"))
 
 
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
-
-
 def lstm_reference(p, x, h, c):
-    """A step of eq. 20-22, with those of its norms that `p` has."""
-    from_x, from_h, c_norm = x @ p["w_x"], h @ p["w_h"], lambda c: c
-    if "gain_x" in p:
-        from_x = layer_norm_reference(from_x, p["gain_x"], p["bias_x"])
-        from_h = layer_norm_reference(from_h, p["gain_h"], p["bias_h"])
-    if "gain_c" in p:
-        c_norm = lambda c: layer_norm_reference(c, p["gain_c"], p["bias_c"])  # noqa: E731
-    i, f, g, o = np.split(from_x + from_h + p["bias"], 4, axis=-1)
-    c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
-    return sigmoid(o) * np.tanh(c_norm(c)), c
+    """A step of an LSTM from the equations, with those of its norms that `p` has."""
+    norm = "layer" if "gain_x" in p else "layer-cell" if "gain_c" in p else "none"
+    return STEPS["lstm", norm](p, x, h, c)

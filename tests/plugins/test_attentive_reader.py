@@ -5,11 +5,12 @@ from math import sqrt
 import numpy as np
 import pytest
 from conftest import NAMES, get_backend
-from task_checks import check_peer, sigmoid
+from task_checks import check_peer
 
 from duoln import nn, tree
 from duoln.errors import UsageError
-from duoln.plugins.attentive_reader import optimizer, peer_torch
+from duoln.plugins.attentive_reader import peer_torch
+from duoln.plugins.attentive_reader import task as task_module
 from duoln.plugins.attentive_reader.batches import evaluation_batches
 from duoln.plugins.attentive_reader.model import Reader
 from duoln.plugins.attentive_reader.task import FIGURE, AttentiveReader, clip_as_published
@@ -17,6 +18,7 @@ from duoln.randomness import Stream
 from duoln.runtime import to_tensors
 from duoln.tasks import make_config
 from duoln.testing import check_close, check_error, check_task, gradcheck
+from duoln.testing.references import batch_norm, layer_norm, lstm_states
 from duoln.training.trainer import Trainer
 
 TASK = AttentiveReader()
@@ -41,15 +43,6 @@ def test_it_is_a_task_elsewhere(name, variant, monkeypatch):
 
 # The network, from the equations ------------------------------------------------------------------------
 
-def _ln(x, gain, bias):
-    return gain * (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5) + bias
-
-
-def _bn(x, gain):
-    rows = x.reshape(-1, x.shape[-1])
-    return gain * (x - rows.mean(0)) / np.sqrt(rows.var(0) + 1e-5)
-
-
 def _lstm(p, xs, mask, norm):
     """All states (T, B, H): gates input, forget, candidate, output; where the mask is 0 the state stays."""
     p, first = p["cell"], p["first"]
@@ -57,20 +50,16 @@ def _lstm(p, xs, mask, norm):
     states = []
     for x, real in zip(xs, mask, strict=True):
         a, b = x @ p["w_x"], h @ p["w_h"]
+        norm_c = None
         if norm == "none":
             z = (a + p["bias"]) + b + p["bias"]
         elif norm == "batch":
-            z = _bn(a + p["bias"], p["gain_x"]) + _bn(b, p["gain_h"]) + p["bias"]
+            z = batch_norm(a + p["bias"], p["gain_x"]) + batch_norm(b, p["gain_h"]) + p["bias"]
+            norm_c = lambda c: batch_norm(c, p["gain_c"]) + p["bias_c"]  # noqa: E731
         else:
-            z = _ln(a + p["bias"], p["gain_x"], p["bias_x"]) + _ln(b, p["gain_h"], p["bias_h"]) + p["bias"]
-        i, f, g, o = np.split(z, 4, axis=1)
-        new_c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
-        c_norm = new_c
-        if norm == "batch":
-            c_norm = _bn(new_c, p["gain_c"]) + p["bias_c"]
-        elif norm == "layer-theano":
-            c_norm = _ln(new_c, p["gain_c"], p["bias_c"])
-        new_h = sigmoid(o) * np.tanh(c_norm)
+            z = layer_norm(a + p["bias"], p["gain_x"], p["bias_x"]) + layer_norm(b, p["gain_h"], p["bias_h"]) + p["bias"]
+            norm_c = lambda c: layer_norm(c, p["gain_c"], p["bias_c"])  # noqa: E731
+        new_h, new_c = lstm_states(z, c, norm_c)
         h, c = np.where(real[:, None], new_h, h), np.where(real[:, None], new_c, c)
         states.append(h)
     return np.array(states)
@@ -85,7 +74,7 @@ def _reference(p, batch, norm, everywhere, dropout="paper", keep=0.5):
 
     def term(name, x):
         y = x @ p[name]["weight"]
-        return (_bn(y, p[f"gain_{name}"]) if everywhere else y) + p[name].get("bias", 0)
+        return (batch_norm(y, p[f"gain_{name}"]) if everywhere else y) + p[name].get("bias", 0)
 
     words = {s: drop(p["embedding"]["table"][batch[s]], f"keep_{s}") for s in ("passage", "question")}
     d = _lstm(p["passage"], words["passage"], batch["passage_mask"], norm)
@@ -345,7 +334,7 @@ def test_equal_training_on_numpy_and_mlx(variant):
     ("ln", {"tied": True, "width": 4})])
 def test_the_peer_trains_as_we_do(variant, options, monkeypatch):
     if "dropout" in options:
-        for module in (optimizer, peer_torch):
+        for module in (task_module, peer_torch):
             monkeypatch.setattr(module, "LIMIT", 0.05)  # so that the gradients are clipped
     cfg = make_config(TASK, variant, "smoke", {**TINY, **options})
     check_peer(TASK, variant, cfg, 4, rtol=1e-4)

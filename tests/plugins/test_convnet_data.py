@@ -244,27 +244,16 @@ def test_a_missing_file_is_an_error_and_not_a_fallback(folder, tmp_path):
     check_error(DataError, lambda: corpus.read_folder(folder), "data_batch_5.bin")
 
 
-@pytest.mark.parametrize("name", ["../data_batch_1.bin", "cifar-10-batches-bin/../../x", "/etc/passwd", "a/..", "..\\x"])
-def test_an_archive_that_names_a_place_outside_of_itself(name, archive, tmp_path):
-    before = sorted(tmp_path.parent.rglob("*"))
-    archive.write_bytes(_archive({**_inside(), name: b"x"}))
-    check_error(DataFormatError, lambda: corpus.read(tmp_path), "cifar-10-binary.tar.gz", "a path inside of the archive", name.lstrip(".")[-2:])
-    assert sorted(tmp_path.parent.rglob("*")) == before
-
-
-@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.DIRTYPE])
-def test_an_archive_whose_file_is_none(kind, archive):
-    info = tarfile.TarInfo("cifar-10-batches-bin/test_batch.bin")
-    info.type, info.linkname = kind, "/etc/passwd"
-    archive.write_bytes(_archive({**_inside(), info.name: info}))
-    check_error(DataFormatError, lambda: corpus.read_archive(archive), "expected", "test_batch.bin")
-
-
 def test_a_damaged_archive(archive):
-    whole = archive.read_bytes()
+    """Besides what is wrong with any tar archive."""
+    whole, inside = archive.read_bytes(), _inside()
+    file = "cifar-10-batches-bin/test_batch.bin"
+    a_folder = _folder_entry()
+    a_folder.name = file
     for content, words in ((whole[:-30], "undamaged gzip stream"), (whole[:len(whole) // 2], "undamaged gzip stream"), (b"", "empty"),
                            (b"PK\3\4 no gzip", "undamaged tar archive"), (gzip.compress(b"no tar" * 200, mtime=0), "undamaged tar archive"),
-                           (_archive({k: v for k, v in _inside().items() if "batch_4" not in k}), "data_batch_4.bin")):
+                           (_archive({k: v for k, v in inside.items() if "batch_4" not in k}), "data_batch_4.bin"),
+                           (_archive({**inside, "../x": b"x"}), "leads out"), (_archive({**inside, file: a_folder}), "test_batch.bin")):
         archive.write_bytes(content)
         check_error(DataFormatError, lambda: corpus.read_archive(archive), "cifar-10-binary.tar.gz", words)
 
@@ -272,18 +261,6 @@ def test_a_damaged_archive(archive):
 def test_an_archive_that_unpacks_to_more_than_is_believed(archive, monkeypatch):
     monkeypatch.setattr(corpus, "_MAX_UNPACKED", 100_000)
     check_error(DataFormatError, lambda: corpus.read_archive(archive), "cifar-10-binary.tar.gz", "at most 100000 bytes", "more")
-
-
-def test_an_archive_that_claims_a_larger_file_than_it_has(archive):
-    members = _inside()
-    whole = bytearray(gzip.decompress(_archive(members)))
-    at = whole.index(b"cifar-10-batches-bin/test_batch.bin")
-    whole[at + 124:at + 136] = b"77777777777\0"
-    header = whole[at:at + 512]
-    header[148:156] = b" " * 8
-    whole[at + 148:at + 156] = b"%06o\0 " % sum(header)
-    archive.write_bytes(gzip.compress(bytes(whole)))
-    check_error(DataFormatError, lambda: corpus.read_archive(archive), "test_batch.bin", "found 8589934591")
 
 
 @pytest.mark.parametrize(("changed", "words"), [
@@ -339,6 +316,8 @@ def test_whitening_by_too_few_images_is_said():
     assert whitening.remark(many(images[:900]), many(images[900:])) == "" == whitening.remark(few(images[:40]) * 0, few(images))
 
 
-def test_remarks_reach_the_splits():
-    cfg = make_config(TASK, "ln", "smoke", {"decay_from": 1, "decay_to": 4, "whitening": "zca", "zca_epsilon": 1e-7})
-    assert [remark.partition(" ")[0] for remark in TASK.data(cfg).remarks] == ["synthetic", "prepared", "the"]
+def test_remarks_reach_the_splits(monkeypatch):
+    monkeypatch.setattr(whitening, "remark", lambda train, test: f"prepared: {len(train)} and {len(test)}")
+    cfg = make_config(TASK, "ln", "smoke", {"decay_from": 1, "decay_to": 4, "rows": 60})
+    made, prepared, schedule_of = TASK.data(cfg).remarks
+    assert "requested" in made and prepared == "prepared: 60 and 500" and schedule_of.startswith("the learning rate")

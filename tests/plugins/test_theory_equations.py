@@ -6,6 +6,7 @@ from duoln import nn
 from duoln.errors import BackendError
 from duoln.plugins.theory import equations as module
 from duoln.plugins.theory.equations import equations
+from duoln.testing.references import STEPS
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -17,16 +18,16 @@ def test_every_layer_and_cell_is_its_equation(seed, numpy_backend):
 
 
 @pytest.mark.parametrize(("printed", "cell", "norm"), [
-    (module._lstm, nn.LSTMCell, "layer"), (module._draw_lstm, nn.LSTMCell, "layer"), (module._layer_lstm, nn.LSTMCell, "layer-theano"),
-    (module._layer_gru, nn.GRUCell, "layer-theano"), (module._rnn, nn.RNNCell, "layer-theano")])
+    ("none", nn.LSTMCell, "layer"), ("layer-cell", nn.LSTMCell, "layer"), ("layer", nn.LSTMCell, "layer-theano"),
+    ("layer", nn.GRUCell, "layer-theano"), ("layer", nn.RNNCell, "layer-theano")])
 def test_another_variant_of_a_cell_is_found_out(printed, cell, norm, numpy_backend):
     made = cell(module.INPUTS, module.HIDDEN, norm, eps=0.0)
-    assert module._of_cell(made, printed, 0, numpy_backend) > 0.01
+    assert module._of_cell(made, STEPS[made.cell, printed], 0, numpy_backend) > 0.01
 
 
 def test_an_epsilon_is_found_out(numpy_backend):
     made = nn.LSTMCell(module.INPUTS, module.HIDDEN, "layer", eps=1e-5)
-    assert module._of_cell(made, module._layer_lstm, 0, numpy_backend) > 1e-7
+    assert module._of_cell(made, STEPS["lstm", "layer"], 0, numpy_backend) > 1e-7
 
 
 def test_a_backend_without_float64_is_refused(numpy_backend):

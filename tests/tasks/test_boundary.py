@@ -99,6 +99,29 @@ def test_on_every_backend(be):
     check_error(TaskError, trainer.advance, "task 'spirals' of here: loss raised ValueError: what went wrong")
 
 
+def test_a_wrong_result_names_the_method_and_its_first_line():
+    class Wrong(Spirals):
+        def loss(self, model, params, batch):
+            return 1.0
+
+    line = Wrong.loss.__code__.co_firstlineno
+    check_error(TaskError, lambda: named(Wrong(), "here").loss(None, {}, {}),
+                f"task 'spirals' of here: loss: expected a Tensor, found 1.0 ({__file__}:{line}); ")
+
+
+def test_the_code_of_a_task_runs_on_its_own_object():
+    class Counting(Spirals):
+        def data(self, cfg, root=None):
+            self.asked = cfg.batch_size
+            return super().data(cfg, root)
+
+    own = Counting()
+    task = named(own, "here")
+    cfg = make_config(task, "ln", "smoke")
+    task.data(cfg)
+    assert own.asked == cfg.batch_size and not hasattr(task, "asked")
+
+
 def test_a_named_task_is_the_same_task():
     task = named(Spirals(), "here")
     assert isinstance(task, Spirals)

@@ -1,4 +1,4 @@
-"""What the contract says of results: the tables of the paper that tasks bring are checked where the method returns."""
+"""Results by the contract of a task: the tables of the paper are checked where the method returns."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What each cell computes in one time step, written once from the equations, in operators on tensors.
+"""The equations of each cell for one time step, written once, in operators on tensors.
 
 `x_gates` is what the input gives the gates of a time step: `input_to_gates` makes it from `x_proj` = x W_x for all time
 steps at once. `h_proj` is h W_h. `norms` holds the parameters of the norms by name (see `variants`).

@@ -39,9 +39,9 @@ class Variant(NamedTuple):
     the GRU's recurrent n.
     """
     inner_bias: bool = False
-    """Whether the bias is added to x W_x before its norm."""
+    """True if the bias is added to x W_x before its norm."""
     outer_bias: bool = True
-    """Whether the bias is added to the gates after their norms."""
+    """True if the bias is added to the gates after their norms."""
 
 
 class Cell(NamedTuple):
@@ -53,7 +53,7 @@ class Cell(NamedTuple):
     increased: str | None
     """The state to which a time step adds a little, which would be lost in 16 bits."""
     apart: bool
-    """Whether the gates need the products with x and h apart: a GRU's r multiplies only that with h (eq. 27)."""
+    """True if the gates need the products with x and h apart: a GRU's r multiplies only that with h (eq. 27)."""
     parts: tuple[int, ...]
     """The gates that share one norm: all, or a GRU's z and r, and n alone (eq. 26, 27)."""
     variants: Mapping[str, Variant]
@@ -120,6 +120,6 @@ def _norm_shapes(cell: str, norm: str, hidden: int) -> dict[str, tuple[int]]:
 
 
 def has_bias(cell: str, norm: str) -> bool:
-    """Whether a variant that exists has a bias (gates * hidden,) beside its norms' own."""
+    """True if a variant that exists has a bias (gates * hidden,) beside its norms' own."""
     variant = CELLS[cell].variants[norm]
     return variant.inner_bias or variant.outer_bias

@@ -15,8 +15,8 @@ from typing import Any
 
 import cupy
 
+from duoln.backends import cublas
 from duoln.errors import CompileWarning, KernelError
-from duoln.system import cublas
 
 Array = Any
 """A cupy.ndarray."""

@@ -1,0 +1,121 @@
+"""Numbers of the house that may only fall. A change that lowers one writes the new number here.
+
+`python tests/test_ratchet.py` prints them as they are.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PRODUCT = ("duoln", "kernels", "plugins", "examples", ".ci")
+CODE = (".py", ".cpp", ".h", ".cu", ".cuh", ".metal", ".js", ".css")
+ROOMS = ("duoln/core", "duoln/ops", "duoln/nn", "duoln/optim", "duoln/backends", "duoln/system", "duoln/data", "duoln/tasks",
+         "duoln/training", "duoln/distributed", "duoln/runs", "duoln/bench", "duoln/testing", "duoln/bridge", "duoln/cli",
+         "kernels", "plugins", "examples")
+SMALL = 40
+"""A Python file of at most so many lines is small."""
+WHY_NOT = ("reason", "failure", "obstacle", "missing", "unfit", "misfit", "problem", "inaccurate", "refusal", "supports")
+"""The names that functions which return a text why something cannot be have had; two are to stay."""
+FIRST_WORDS = ("What", "Where", "How", "Whether", "Of")
+NUMBERS = {}
+
+
+def files(*tops):
+    listed = subprocess.run(["git", "ls-files", "-z", "--", *tops], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("the numbers are of a checkout")
+    return [ROOT / name for name in listed.stdout.split("\0") if name.endswith(CODE) and (ROOT / name).is_file()]
+
+
+def lines(*tops):
+    return sum(len(path.read_bytes().splitlines()) for path in files(*tops))
+
+
+def docstrings(tree):
+    """Those of modules, classes and functions, and the strings after an assignment."""
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if not isinstance(body, list):
+            continue
+        for place, each in enumerate(body):
+            if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant) and isinstance(each.value.value, str) \
+                    and (place == 0 or isinstance(body[place - 1], ast.Assign | ast.AnnAssign)):
+                yield each.value.value.strip()
+
+
+def refusals(tree):
+    """The names of functions that return a text or None, under a name for the reason why not."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.returns is not None and ast.unparse(node.returns) == "str | None":
+            word = re.split(r"_", node.name.strip("_"))
+            yield from (name for name in WHY_NOT if name in word)
+
+
+def calls_of(function):
+    """The Python functions that a warm call enters."""
+    function(), function()
+    entered = 0
+
+    def count(frame, event, argument):
+        nonlocal entered
+        entered += event == "call"
+
+    sys.setprofile(count)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return entered - 1  # `function` itself
+
+
+def eager_calls():
+    import numpy as np
+
+    import duoln
+    from duoln import nn, ops
+
+    be = duoln.backend("numpy")
+    x, y = (duoln.tensor(np.ones((8, 64), np.float32) * k, be) for k in (1, 2))
+    norm, lstm = nn.LayerNorm(64), nn.LSTM(3, 4)
+    of_norm, of_lstm = (duoln.to_tensors(layer.init(0), be) for layer in (norm, lstm))
+    steps, mask = duoln.tensor(np.ones((5, 3, 3), np.float32), be), duoln.tensor(np.ones((5, 3), bool), be)
+    return {"calls of add": calls_of(lambda: x + y), "calls of LayerNorm": calls_of(lambda: norm(of_norm, x)),
+            "calls of softmax": calls_of(lambda: ops.softmax(x)), "calls of LSTM": calls_of(lambda: lstm(of_lstm, steps, mask=mask))}
+
+
+def measured():
+    """Every number, as it is."""
+    python = [path for path in files(*PRODUCT) if path.suffix == ".py"]
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in python]
+    return {
+        "lines of the product": lines(*PRODUCT), **{f"lines of {room}": lines(room) for room in ROOMS}, "lines of tests": lines("tests"),
+        "Python files": len(python), "small Python files": sum(len(path.read_bytes().splitlines()) <= SMALL for path in python),
+        "names for why not": len({name for tree in trees for name in refusals(tree)}),
+        "docstrings that begin with What, Where, How, Whether, Of": sum(
+            text.split(" ")[0].rstrip(",") in FIRST_WORDS for tree in trees for text in docstrings(tree)),
+        "lists that name rms_norm": sum("rms_norm" in path.read_text(encoding="utf-8") for path in files(*PRODUCT, "tests") if path.suffix == ".py"),
+    }
+
+
+@pytest.fixture(scope="module")
+def now():
+    return measured()
+
+
+@pytest.mark.parametrize("what", NUMBERS)
+def test_a_number_does_not_rise(what, now):
+    if what.startswith("calls of"):
+        if sys.version_info[:2] != (3, 11):
+            pytest.skip("Python 3.12 counts no comprehensions")
+        now = eager_calls()
+    assert now[what] <= NUMBERS[what], "remove something else, or say in the commit why the number rises"
+
+
+if __name__ == "__main__":
+    for what, number in {**measured(), **eager_calls()}.items():
+        print(f'    "{what}": {number},')
