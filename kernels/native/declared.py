@@ -57,7 +57,7 @@ def launch(file: str, entry: str, declaration: str, block: int | Callable[[int, 
             # Where an array has no axes, NumPy's arithmetic gives a scalar, which has no pointer to its value.
             is_there = f" and {each.name} is not None" if each.optional else ""
             lines += [f"if not {each.axes[0][1:]}{is_there}:", f"    {each.name} = asarray({each.name})"]
-    lines += [_made(each, axes) for each in spec.outputs]
+    lines += [_made(each, axes, reals[0].name) for each in spec.outputs]
     large = lead if lead is reals[0] else spec.outputs[0]
     given = [f"{f'None if {each.name} is None else ' if each.optional else ''}word(id({each.name}) + HEAD).value"
              for each in (*arrays, *spec.outputs)]
@@ -70,8 +70,8 @@ def launch(file: str, entry: str, declaration: str, block: int | Callable[[int, 
     return declared.function(file, entry, spec, [*lines, f"return {', '.join(back)}"], known)
 
 
-def _made(array: Array, axes: list[str]) -> str:
-    """The line that allocates a result."""
+def _made(array: Array, axes: list[str], lead: str) -> str:
+    """The line that allocates a result; of a large argument `lead` it may be large, too."""
     if array.kind == "sum":
         assert array.axes is not None
         rows = next((axis for axis in axes if axis[0] == "*"), axes[0])
@@ -81,7 +81,9 @@ def _made(array: Array, axes: list[str]) -> str:
         return declared.made(array, f"{array.like}.shape", "dtype",
                              f"(host.empty if {array.like}.nbytes >= LINES else empty)")
     kind = "dtype" if array.kind in ("real", "stored") else declared.named(array.kind)
-    return declared.made(array, declared.shape_of(array.axes or ()), kind)
+    shape = array.axes or ()
+    empty = f"(host.empty if {lead}.nbytes >= LINES else empty)" if len(shape) > 2 else "empty"
+    return declared.made(array, declared.shape_of(shape), kind, empty)
 
 
 class _Entries:
