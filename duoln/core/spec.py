@@ -7,9 +7,9 @@ An array has a name, a kind and its axes. Kinds are `real` (a float dtype, one f
 stands for one size in the whole call, or a number; `width+` has at least one value, and `*rows` stands for any number
 of axes. Without brackets an array has
 any shape; `*arrays: real` takes any number of them. `?` lets an argument be None. An array is `like` an argument, or a
-`sum` of parts that the driver of a launch adds in a fixed order. A launch also takes numbers, `eps: float64`, which may
-be sizes of axes; `or one` lets an argument of a launch be one number that is broadcast. Where a condition is needed,
-Python is written.
+`sum` of parts that the driver of a launch adds in a fixed order. A launch also takes numbers, `eps: float64`, which
+may be sizes of a result's axes; `or one` lets an argument of a launch be one number that is broadcast. Where a
+condition is needed, Python is written.
 """
 
 from __future__ import annotations
