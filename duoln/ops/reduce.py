@@ -189,7 +189,7 @@ def _extreme(name: str, x: Tensor, axis: Axis, keepdims: bool = False) -> tuple[
 
 def _one_axis(name: str, x: Tensor, axis: int) -> int:
     shape = x.data.shape
-    axis = len(shape) - 1 if axis == -1 and shape else normal_axis(name, axis, len(shape))
+    axis = len(shape) - 1 if type(axis) is int and axis == -1 and shape else normal_axis(name, axis, len(shape))
     if not shape[axis]:
         _check_nonempty(name, x, (axis,))
     return axis
