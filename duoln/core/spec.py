@@ -2,14 +2,13 @@
 
     x: real[*rows, width], gain: real[width]?, labels: int32[*rows] -> y: like x, rstd: real[*rows]
 
-An array has a name, a kind and its axes. Kinds are `real` (a float dtype, one for all of a call; 16 bits are widened),
-`stored` (the same, of a launch that takes 16 bits as they are), `int32`, `bool` and `any`. An axis is a name, which
-stands for one size in the whole call, or a number; `width+` has at least one value, and `*rows` stands for any number
-of axes. Without brackets an array has
-any shape; `*arrays: real` takes any number of them. `?` lets an argument be None. An array is `like` an argument, or a
-`sum` of parts that the driver of a launch adds in a fixed order. A launch also takes numbers, `eps: float64`, which
-may be sizes of a result's axes; `or one` lets an argument of a launch be one number that is broadcast. Where a condition
-is needed, Python is written.
+An array has a name, a kind and its axes. Kinds are `real` (a float dtype, one for all of a call; 16 bits are
+widened), `stored` (the same, of a launch that takes 16 bits as they are), `int32`, `bool` and `any`. An axis is a
+name, which stands for one size in the whole call, or a number; `2 width` is twice that size, `width+` has at least
+one value, and `*rows` stands for any number of axes. Without brackets an array has any shape; `*arrays: real` takes
+any number of them. `?` lets an argument be None. An array is `like` an argument, or a `sum` of parts that the driver
+of a launch adds in a fixed order. A launch also takes numbers, `eps: float64`, which may be sizes of a result's axes;
+`or one` lets an argument of a launch be one number that is broadcast. Where a condition is needed, Python is written.
 """
 
 from __future__ import annotations
@@ -120,7 +119,12 @@ class Spec(NamedTuple):
             if axis in array.filled and not size:
                 raise ShapeError(f"[{name}] {self._role(array)}expected at least one value along {axis}, found shape "
                                  f"{x.shape}")
-            if size != (int(axis) if axis.isdigit() else sizes.setdefault(axis, size)):
+            times, _, of = axis.rpartition(" ")
+            if times:
+                is_right = size % int(times) == 0 and size == int(times) * sizes.setdefault(of, size // int(times))
+            else:
+                is_right = size == (int(axis) if axis.isdigit() else sizes.setdefault(axis, size))
+            if not is_right:
                 raise self._misfit(name, array, x, sizes)
 
     def _role(self, array: Array) -> str:
@@ -145,7 +149,7 @@ class Spec(NamedTuple):
         bound: dict[str, str] = {}
         parts: list[str] = []
         for each in self.inputs:
-            if each.optional and each.axes and not set(each.axes) <= set(bound):
+            if each.optional and each.axes and not {axis.rpartition(" ")[2] for axis in each.axes} <= set(bound):
                 return "False"  # an axis of an argument that may be None is none of the others'
             x = each.name
             tests = [f"type({x}) is Tensor"]
@@ -155,7 +159,7 @@ class Spec(NamedTuple):
                 tests.append(f"{x}.data.dtype in {x}.backend.wide" if each is lead or lead.kind != "real" else
                              f"{x}.data.dtype == {lead.name}.data.dtype")
             elif each.kind != "any":
-                tests.append(f"{x}.data.dtype == {x}.backend.native_dtype({each.kind!r})")
+                tests.append(f"{x}.data.dtype == {x}.backend.natives[{each.kind!r}]")
             tests += _axes_tests(each, bound)
             whole = " and ".join(tests)
             parts.append(f"({x} is None or {whole})" if each.optional else whole)
@@ -177,8 +181,14 @@ def _axes_tests(array: Array, bound: dict[str, str]) -> list[str]:
             size = f"{shape}[{star or ''}:{from_end + 1 or ''}]" if count > 1 else shape
         else:
             size = f"{shape}[{place if place < star else from_end}]"
+        times, _, of = axis.rpartition(" ")
         if axis.isdigit():
             tests.append(f"{size} == {axis}")
+        elif times and of in bound:
+            tests.append(f"{size} == {times} * {bound[of]}")
+        elif times:
+            tests.append(f"{size} % {times} == 0")
+            bound[of] = f"{size} // {times}"
         elif axis in bound:
             tests.append(f"{size} == {bound[axis]}")
         else:
