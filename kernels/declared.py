@@ -64,7 +64,7 @@ _SIZES = sorted({size + more for size in (1 << k for k in range(18)) for more in
 def settings(plan: Callable[..., Layout], file: str, spec: Spec) -> list[tuple[str, Mapping[str, int]]]:
     """Each text with each set of macros that a plan gives, over all sizes and conditions."""
     values: dict[str, Sequence[int]] = {"processors": (132,)}
-    for axis in axes_of(spec):
+    for axis in (axis for each in (*spec.inputs, *spec.outputs) for axis in each.axes or ()):
         values[axis.lstrip("*")] = _SIZES[::len(_SIZES) - 1] if axis[0] == "*" else _SIZES
     wanted = list(inspect.signature(plan).parameters)
     every: list[tuple[str, Mapping[str, int]]] = []

@@ -87,7 +87,7 @@ def fused(op: Op[Any, Any], forward: Callable[..., Any], vjp: Callable[..., Any]
         forward: the rule's, see `Rule`; its launches are those of the backend's name.
         vjp: the rule's.
         first: the launch of the forward pass: its arguments are those of the operator, as far as it has any.
-        supports: a condition beside that of the launch, like a rule's.
+        supports: the rule's, where that of the launch does not do; see `condition`.
         names: the rule's on some backends; else it is "compiled", "cuda" or "metal".
         options: of `Rule`.
     """
@@ -97,22 +97,20 @@ def fused(op: Op[Any, Any], forward: Callable[..., Any], vjp: Callable[..., Any]
         if first.runs_on(backend):
             stored = [k for k, each in enumerate(first.spec.inputs) if each.kind == "stored" and backend != "numpy"]
             name = (names or {}).get(backend, _RULES[backend])
-            refusal = _condition(first, backend, supports)
-            op.add(Rule(name, forward, vjp, refusal, stored=tuple(stored), **options), backend=backend)
+            op.add(Rule(name, forward, vjp, supports or condition(first, backend), stored=tuple(stored), **options),
+                   backend=backend)
 
     return attach
 
 
-def _condition(launch: Launch, backend: str, supports: Callable[..., str | None] | None) -> Callable[..., str | None]:
-    """The `supports` of a launch: sizes, dtypes, and whether a text can be compiled here."""
+def condition(launch: Launch, backend: str) -> Callable[..., str | None]:
+    """The `supports` of a rule by a launch: sizes, dtypes, and whether a text can be compiled here."""
     arrays = declared.arrays_of(launch.spec)
     place, lead = next((k, each) for k, each in enumerate(arrays) if each.kind in ("real", "stored"))
     taken = ("float32", *STORAGE) if lead.kind == "stored" else ("float32",)
     text = launch.file + _SUFFIXES[backend]
 
     def refusal(be: Backend, *given: Array, **attrs: Any) -> str | None:
-        if supports is not None and (reason := supports(be, *given, **attrs)):
-            return reason
         x = given[place]
         if not x.size:
             return "there are no values"

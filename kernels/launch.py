@@ -1,8 +1,8 @@
 """Typed launches of CUDA kernels through CuPy.
 
 A RawKernel checks nothing: it ignores strides, passes a Python float as a double, and reads any memory to which an
-argument points. `launch` makes a function from a declaration (see `kernels.declared`) and a plan of its grid. A `Kernel`
-is for what is no such launch: it declares its parameters, and a call that does not fit them raises an error.
+argument points. `launch` makes a function from a declaration (see `kernels.declared`) and a plan of its grid. A
+`Kernel` is for what is no such launch: it declares its parameters, and a call that does not fit them raises an error.
 
     forward = Kernel("norm/norm.cu", "layer_norm_forward",
                      "x: float32[2], gain: float32[1]?, y: float32[2], width: int32, eps: float32")
@@ -173,15 +173,15 @@ def launch(file: str, entry: str, declaration: str, plan: Callable[..., Layout] 
         declaration: arguments and results. `stored` is the dtype of the call, with its STORAGE macro; `real` is
             float32, and so is a number of float64.
         plan: the layout, from what its parameters name: an axis (`rows` of `*rows`); `storage`, the STORAGE number;
-            `aligned`, whether all arguments begin at 16 bytes; `has_NAME`, whether an optional array is given; and
-            `processors`, the device's multiprocessors.
+            `aligned`, whether all arguments begin at 16 bytes; `has_NAME`, whether an optional array is given; a
+            number; and `processors`, the device's multiprocessors.
 
     Raises:
         ValueError: the declaration is none.
     """
     spec = Spec.of(declaration)
     layouts = Layouts(file, entry, plan, spec)
-    arrays, axes = declared.arrays_of(spec), declared.axes_of(spec)
+    arrays = declared.arrays_of(spec)
     kinds = {each.name: _kind(each, spec) for each in (*arrays, *spec.outputs)}
     stored = next((each for each in arrays if each.kind == "stored" and not each.optional), None)
     known = {"cupy": cupy, "empty": cupy.empty, "ascontiguousarray": cupy.ascontiguousarray, "prod": prod,
@@ -221,7 +221,9 @@ def _kind(array: Array, spec: Spec) -> str:
     """The dtype of an array of a launch, as an expression."""
     if array.like is not None:
         array = next(each for each in spec.inputs if each.name == array.like)
-    return "dtype" if array.kind == "stored" else declared.named("float32" if array.kind in ("real", "sum") else array.kind)
+    if array.kind == "stored":
+        return "dtype"
+    return declared.named("float32" if array.kind in ("real", "sum") else array.kind)
 
 
 def _unstored(entry: str, name: str, dtype: np.dtype[Any]) -> None:
@@ -249,7 +251,7 @@ class Layouts:
         self._wanted = list(inspect.signature(plan).parameters)
         starts = " | ".join(f"(0 if {each.name} is None else {each.name}.data.ptr)" if each.optional else
                             f"{each.name}.data.ptr" for each in arrays if each.kind in ("real", "stored"))
-        self._of_call = {"aligned": f"not ({starts}) & 15",
+        self._of_call = {"aligned": f"not ({starts}) & 15", **{n.name: n.name for n in declared.numbers_of(spec)},
                          **{f"has_{each.name}": f"{each.name} is not None" for each in arrays if each.optional}}
         self._kernels: dict[tuple[str, str], Kernel] = {}
         self.known: dict[tuple[Any, ...], tuple[Any, ...]] = {}

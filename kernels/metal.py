@@ -4,9 +4,9 @@
     dx, = backward(groups=512, threads=128, inputs=(x, gain, 1e-5), outputs={"dx": x.shape}, macros={"UNITS": 8})
 
 `launch` makes a function from a declaration (see `kernels.declared`) and a plan; a `Kernel` is for what is no such
-launch. A `.metal` file is the body of a function: MLX writes the signature from the names and the arrays. Macros are lines
-above it, and `HAS_<NAME>` says whether an optional input (see `signature`) is given. A kernel is compiled at its first
-launch for each set of macros, inputs and outputs.
+launch. A `.metal` file is the body of a function: MLX writes the signature from the names and the arrays. Macros are
+lines above it, and `HAS_<NAME>` says whether an optional input (see `signature`) is given. A kernel is compiled at its
+first launch for each set of macros, inputs and outputs.
 
 Inputs of dtype `storage` are of float32, float16 or bfloat16, all alike; `STORAGE` says of which (see common.metal.h).
 """
@@ -176,7 +176,8 @@ def launch(file: str, entry: str, declaration: str, plan: Callable[..., Layout] 
                for name in optional}}
     lines.append(f"layout = plan({', '.join(f'{name}={told.get(name, name)}' for name in wanted)})")
     given = [f"{each.name!r}: {_flat(each)}" for each in arrays]
-    given += [f"{each.name!r}: mx.array({each.name}, mx.{'int' if each.kind[0] == 'i' else 'float'}32)" for each in numbers]
+    given += [f"{each.name!r}: mx.array({each.name}, mx.{'int' if each.kind[0] == 'i' else 'float'}32)"
+              for each in numbers]
     shapes = []
     for each in spec.outputs:
         shape = f"(layout.parts, {', '.join(each.axes or ())})" if each.kind == "sum" else \

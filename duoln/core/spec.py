@@ -137,7 +137,8 @@ class Spec(NamedTuple):
             actual = f"has {x.shape[0]}" if len(x.shape) == 1 else f"has shape {x.shape}"
             return ShapeError(f"[{name}] last axis is {sizes[axes[0]]}, {array.name} {actual}")
         wanted = [n for axis in axes for n in (sizes[axis] if axis[0] == "*" else (sizes.get(axis, axis),))]
-        return ShapeError(f"[{name}] {array.name}: expected shape ({', '.join(map(str, wanted))}"
+        of_first = f"the shape of {first.name}, " if axes == first.axes else "shape "
+        return ShapeError(f"[{name}] {array.name}: expected {of_first}({', '.join(map(str, wanted))}"
                           f"{',' if len(wanted) == 1 else ''}), found {x.shape}")
 
     def test(self) -> str:

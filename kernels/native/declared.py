@@ -40,7 +40,7 @@ def launch(file: str, entry: str, declaration: str, block: int | Callable[[int, 
     storage.count_in(file)
     arrays, axes = declared.arrays_of(spec), declared.axes_of(spec)
     entries = _Entries(file, entry, spec)
-    known = {"ascontiguousarray": np.ascontiguousarray, "empty": np.empty, "host": host, "prod": prod,
+    known = {"asarray": np.asarray, "ascontiguousarray": np.ascontiguousarray, "empty": np.empty, "host": host, "prod": prod,
              "find": entries.find, "entries": entries.known, "LINES": _LINES, "misfit": declared.misfit,
              "word": ctypes.c_void_p.from_address, "HEAD": object.__basicsize__,
              "parts_of": block if callable(block) else lambda rows, columns: -(-rows // block)}
@@ -53,7 +53,11 @@ def launch(file: str, entry: str, declaration: str, block: int | Callable[[int, 
     for each in arrays:
         wanted = "dtype" if each.kind in ("real", "stored") else declared.named(each.kind)
         lines += declared.taken(each, None if each is reals[0] else wanted, bound)
-    lines += [_made(each, axes) for each in spec.outputs]
+        if each.axes and len(each.axes) == 1 and each.axes[0][0] == "*":
+            # Where an array has no axes, NumPy's arithmetic gives a scalar, which has no pointer to its value.
+            is_there = f" and {each.name} is not None" if each.optional else ""
+            lines += [f"if not {each.axes[0][1:]}{is_there}:", f"    {each.name} = asarray({each.name})"]
+    lines += [_made(each, axes, reals[0].name) for each in spec.outputs]
     large = lead if lead is reals[0] else spec.outputs[0]
     given = [f"{f'None if {each.name} is None else ' if each.optional else ''}word(id({each.name}) + HEAD).value"
              for each in (*arrays, *spec.outputs)]
@@ -66,8 +70,8 @@ def launch(file: str, entry: str, declaration: str, block: int | Callable[[int, 
     return declared.function(file, entry, spec, [*lines, f"return {', '.join(back)}"], known)
 
 
-def _made(array: Array, axes: list[str]) -> str:
-    """The line that allocates a result."""
+def _made(array: Array, axes: list[str], lead: str) -> str:
+    """The line that allocates a result; of a large argument `lead` it may be large, too."""
     if array.kind == "sum":
         assert array.axes is not None
         rows = next((axis for axis in axes if axis[0] == "*"), axes[0])
@@ -77,7 +81,9 @@ def _made(array: Array, axes: list[str]) -> str:
         return declared.made(array, f"{array.like}.shape", "dtype",
                              f"(host.empty if {array.like}.nbytes >= LINES else empty)")
     kind = "dtype" if array.kind in ("real", "stored") else declared.named(array.kind)
-    return declared.made(array, declared.shape_of(array.axes or ()), kind)
+    shape = array.axes or ()
+    empty = f"(host.empty if {lead}.nbytes >= LINES else empty)" if len(shape) > 2 else "empty"
+    return declared.made(array, declared.shape_of(shape), kind, empty)
 
 
 class _Entries:

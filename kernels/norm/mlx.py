@@ -12,6 +12,7 @@ sum.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -20,7 +21,8 @@ import numpy as np
 from duoln.backends.protocol import STORAGE, Array, Backend
 from duoln.core.storage import in_float32
 from duoln.kernels import metal as metal_kernels
-from duoln.kernels.norm import OPERATORS, Norm, metal, rule
+from duoln.kernels.norm import OPERATORS, metal, rule
+from duoln.kernels.norm.plan import Norm
 from duoln.ops import layer_norm, rms_norm
 from duoln.ops.moments import LEAST_EPS, SCALE
 from duoln.randomness import Stream
@@ -179,7 +181,7 @@ def attach() -> None:
     """Add the rules to the operators."""
     for norm, op in OPERATORS.items():
         if not norm.residual:
-            op.add(rule(norm, "mx.fast", _fast_forward, _fast_backward, _fast_supports,
+            op.add(rule(norm, "mx.fast", _fast_forward, _fast_backward, partial(_fast_supports, norm),
                         remark=_GATES[norm.centred].remark), backend="mlx")
-        op.add(rule(norm, "metal gradient", _metal_forward, _metal_backward, _metal_supports, stored=True),
-               backend="mlx")
+        op.add(rule(norm, "metal gradient", _metal_forward, _metal_backward, partial(_metal_supports, norm),
+                    stored=True), backend="mlx")

@@ -23,7 +23,8 @@ def _plan(rows: int, classes: int) -> Layout:
 _losses = Launch(_TEXT, "cross_entropy_forward", "logits: stored[*rows, classes], labels: int32[*rows] "
                  "-> loss: real[*rows], largest: real[*rows], total: real[*rows]", _plan)
 _gradient = Launch(_TEXT, "cross_entropy_backward", "logits: stored[*rows, classes], labels: int32[*rows], "
-                   "largest: real[*rows], total: real[*rows], d_loss: real[*rows] or one -> d_logits: like logits", _plan)
+                   "largest: real[*rows], total: real[*rows], d_loss: real[*rows] or one "
+                   "-> d_logits: like logits", _plan)
 
 
 def _forward(be: Backend, logits: Array, labels: Array) -> tuple[Array, tuple[Array, ...]]:
