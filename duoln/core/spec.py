@@ -95,19 +95,19 @@ class Spec(NamedTuple):
             elif each.kind == "any":
                 check_tensors(name, first, x)
             if each.axes is not None:
-                self._check_axes(name, each, x, sizes)
+                self._check_axes(name, each, x, sizes, first)
 
     def _given(self, args: Sequence[Any]) -> list[tuple[Array, Any]]:
         return [(each, x) for each, x in zip(self.inputs, args, strict=True) if not (x is None and each.optional)]
 
-    def _check_axes(self, name: str, array: Array, x: Tensor, sizes: dict[str, Any]) -> None:
+    def _check_axes(self, name: str, array: Array, x: Tensor, sizes: dict[str, Any], first: Tensor) -> None:
         """Bind the axes that are new, and compare the others."""
         assert array.axes is not None
         fixed = [axis for axis in array.axes if axis[0] != "*"]
         spare = len(x.shape) - len(fixed)
         if spare < 0 or (spare and len(fixed) == len(array.axes)):
             if all(axis in sizes for axis in array.axes):
-                raise self._misfit(name, array, x, sizes)
+                raise self._misfit(name, array, x, sizes, first)
             words = "at least " if len(fixed) < len(array.axes) else ""
             many = "one axis" if len(fixed) == 1 else f"{len(fixed)} axes"
             raise ShapeError(f"[{name}] {self._role(array)}expected {words}{many}, found shape {x.shape}")
@@ -125,21 +125,25 @@ class Spec(NamedTuple):
             else:
                 is_right = size == (int(axis) if axis.isdigit() else sizes.setdefault(axis, size))
             if not is_right:
-                raise self._misfit(name, array, x, sizes)
+                raise self._misfit(name, array, x, sizes, first)
 
     def _role(self, array: Array) -> str:
         return f"{array.name}: " if len(self.inputs) > 1 and array is not self.inputs[0] else ""
 
-    def _misfit(self, name: str, array: Array, x: Tensor, sizes: dict[str, Any]) -> ShapeError:
+    def _misfit(self, name: str, array: Array, x: Tensor, sizes: dict[str, Any], first: Tensor) -> ShapeError:
         """The error of an argument whose axes are not those of the arguments before it."""
-        first, axes = self.inputs[0], array.axes or ()
-        if len(axes) == 1 and axes[0][0] != "*" and first.axes and axes[0] == first.axes[-1] and axes[0] in sizes:
+        lead, axes = self.inputs[0], array.axes or ()
+        if len(axes) == 1 and axes[0][0] != "*" and lead.axes and axes[0] == lead.axes[-1] and axes[0] in sizes:
             actual = f"has {x.shape[0]}" if len(x.shape) == 1 else f"has shape {x.shape}"
             return ShapeError(f"[{name}] last axis is {sizes[axes[0]]}, {array.name} {actual}")
         wanted = [n for axis in axes for n in (sizes[axis] if axis[0] == "*" else (sizes.get(axis, axis),))]
-        of_first = f"the shape of {first.name}, " if axes == first.axes else "shape "
-        return ShapeError(f"[{name}] {array.name}: expected {of_first}({', '.join(map(str, wanted))}"
-                          f"{',' if len(wanted) == 1 else ''}), found {x.shape}")
+        shape = f"({', '.join(map(str, wanted))}{',' if len(wanted) == 1 else ''})"
+        if array is lead:
+            expected = f"shape {shape}"
+        else:
+            expected = (f"the shape of {lead.name}, {shape}" if axes == lead.axes else
+                        f"shape {shape} for {lead.name} {first.shape}")
+        return ShapeError(f"[{name}] {self._role(array)}expected {expected}, found {x.shape}")
 
     def test(self) -> str:
         """The condition, in Python, under which `check` finds nothing: of all common calls, and of no wrong one.
