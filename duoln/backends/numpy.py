@@ -97,7 +97,7 @@ class NumpyBackend(NumpyLikeBackend):
         if axes:
             return sum_over(np, x, axes, keepdims, _LONG)
         dtype = np.int32 if x.dtype == np.bool_ else x.dtype
-        total: Array = np.add.reduce(x, axis=axis, keepdims=keepdims, dtype=dtype)
+        total: Array = np.add.reduce(x, axis, dtype, keepdims=keepdims)  # type: ignore[call-overload]
         return total
 
     def mean(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:

@@ -46,7 +46,9 @@ class Attribute(NamedTuple):
         """The value as a plain one of Python's. Raises as the checks of `core.arguments`."""
         if isinstance(self.kind, Interval):
             return value if value is None and self.optional else check_number(op, self.name, value, self.kind)
-        return check_flag(op, self.name, value) if self.kind is bool else check_choice(op, self.name, value, self.kind)
+        if isinstance(self.kind, tuple):
+            return check_choice(op, self.name, value, self.kind)
+        return check_flag(op, self.name, value)
 
 
 def attributes(function: Callable[..., Any]) -> list[Attribute]:
@@ -86,7 +88,7 @@ def called(op: Op[..., Any]) -> Callable[..., Any]:
     else:
         given = [f"*{p.name}" if p.kind is p.VAR_POSITIONAL else p.name if p.name in by_place else f"{p.name}={p.name}"
                  for p in parameters]
-    head = []
+    head: list[str] = []
     for p in parameters:
         if p.kind is p.KEYWORD_ONLY and "*" not in head and not any(h.startswith("*") for h in head):
             head.append("*")

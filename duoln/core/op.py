@@ -341,7 +341,7 @@ class _Stopped(BaseException):
 
 def _record(tape: Tape, rule: Rule, args: Sequence[Any], out: Any, saved: Any, backend: Backend) -> Any:
     """Record one call of an op on the tape; returns the outputs as tensors with places on it."""
-    uses, inputs = tape.uses, []
+    uses, inputs = tape.uses, list[int | None]()
     for a in args:
         node = a.node if isinstance(a, Tensor) else None
         if node is None or node.tape.closed:

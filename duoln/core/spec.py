@@ -7,9 +7,9 @@ An array has a name, a kind and its axes. Kinds are `real` (a float dtype, one f
 stands for one size in the whole call, or a number; `width+` has at least one value, and `*rows` stands for any number
 of axes. Without brackets an array has
 any shape; `*arrays: real` takes any number of them. `?` lets an argument be None. An array is `like` an argument, or a
-`sum` of parts that the driver of a launch adds in a fixed order. A launch also takes numbers, `eps: float64`, which may
-be sizes of axes; `or one` lets an argument of a launch be one number that is broadcast. Where a condition is needed,
-Python is written.
+`sum` of parts that the driver of a launch adds in a fixed order. A launch also takes numbers, `eps: float64`, which
+may be sizes of a result's axes; `or one` lets an argument of a launch be one number that is broadcast. Where a
+condition is needed, Python is written.
 """
 
 from __future__ import annotations
@@ -133,7 +133,8 @@ class Spec(NamedTuple):
             actual = f"has {x.shape[0]}" if len(x.shape) == 1 else f"has shape {x.shape}"
             return ShapeError(f"[{name}] last axis is {sizes[axes[0]]}, {array.name} {actual}")
         wanted = [n for axis in axes for n in (sizes[axis] if axis[0] == "*" else (sizes.get(axis, axis),))]
-        return ShapeError(f"[{name}] {array.name}: expected shape ({', '.join(map(str, wanted))}"
+        of_first = f"the shape of {first.name}, " if axes == first.axes else "shape "
+        return ShapeError(f"[{name}] {array.name}: expected {of_first}({', '.join(map(str, wanted))}"
                           f"{',' if len(wanted) == 1 else ''}), found {x.shape}")
 
     def test(self) -> str:

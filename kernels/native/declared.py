@@ -40,7 +40,7 @@ def launch(file: str, entry: str, declaration: str, block: int | Callable[[int, 
     storage.count_in(file)
     arrays, axes = declared.arrays_of(spec), declared.axes_of(spec)
     entries = _Entries(file, entry, spec)
-    known = {"ascontiguousarray": np.ascontiguousarray, "empty": np.empty, "host": host, "prod": prod,
+    known = {"asarray": np.asarray, "ascontiguousarray": np.ascontiguousarray, "empty": np.empty, "host": host, "prod": prod,
              "find": entries.find, "entries": entries.known, "LINES": _LINES, "misfit": declared.misfit,
              "word": ctypes.c_void_p.from_address, "HEAD": object.__basicsize__,
              "parts_of": block if callable(block) else lambda rows, columns: -(-rows // block)}
@@ -53,6 +53,10 @@ def launch(file: str, entry: str, declaration: str, block: int | Callable[[int, 
     for each in arrays:
         wanted = "dtype" if each.kind in ("real", "stored") else declared.named(each.kind)
         lines += declared.taken(each, None if each is reals[0] else wanted, bound)
+        if each.axes and len(each.axes) == 1 and each.axes[0][0] == "*":
+            # Where an array has no axes, NumPy's arithmetic gives a scalar, which has no pointer to its value.
+            is_there = f" and {each.name} is not None" if each.optional else ""
+            lines += [f"if not {each.axes[0][1:]}{is_there}:", f"    {each.name} = asarray({each.name})"]
     lines += [_made(each, axes, reals[0].name) for each in spec.outputs]
     large = lead if lead is reals[0] else spec.outputs[0]
     given = [f"{f'None if {each.name} is None else ' if each.optional else ''}word(id({each.name}) + HEAD).value"

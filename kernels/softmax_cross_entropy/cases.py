@@ -13,7 +13,7 @@ def cases() -> Iterator[Case]:
     """Rows, and classes around each boundary."""
     for shape in ((1, 1), (3, 2), (5, 10), (130, 10), (9, 1000), (3, 1024), (3, 1025), (2, 3, 33), (2, 20_000)):
         yield cross_entropy(shape)._replace(net=shape in ((130, 10), (3, 1025)))
-    for few in ((4, 6), (1, 3), (2, 3, 5), (7,)):
+    for few in ((4, 6), (1, 3), (2, 3, 5), (9,)):
         yield cross_entropy(few)._replace(layouts=True)
     for shape in ((4099, 1000), (515, 30_000)):
         yield cross_entropy(shape).on_gpu()

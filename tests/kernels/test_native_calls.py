@@ -136,3 +136,13 @@ def test_rms_norm_overflows_where_the_composed_rule_does_and_not_before(numpy_ba
             expected = composed.forward(numpy_backend, x, None, eps=1e-5)[0]
         y = rule.forward(numpy_backend, x, None, eps=1e-5)[0]
         np.testing.assert_allclose(y, expected, rtol=1e-5, err_msg=f"{width} values of {scale}")
+
+
+@pytest.mark.parametrize("op", [ops.relu, ops.leaky_relu])
+def test_a_gradient_without_axes_may_be_a_scalar_of_numpy(op, numpy_backend):
+    """NumPy's arithmetic on arrays without axes gives scalars."""
+    [rule] = [rule for rule in op.rules("numpy") if rule.name == "compiled"]
+    attrs = {"slope": 0.5} if op is ops.leaky_relu else {}
+    y, saved = rule.forward(numpy_backend, np.array(3, np.float32), **attrs)
+    [dx] = rule.vjp(numpy_backend, saved, np.float32(2), (True,))
+    assert y.shape == dx.shape == () and (y, dx) == (3, 2)

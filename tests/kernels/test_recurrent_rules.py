@@ -95,6 +95,17 @@ def test_padded_sequences(name, cell, norm, rng, numpy_backend):
 
 
 @pytest.mark.parametrize(("cell", "norm"), WALKS)
+@pytest.mark.parametrize("name", [*NAMES, "composed"])
+def test_a_rule_takes_out_padding_itself(name, cell, norm, rng, numpy_backend):
+    mask, gouts = _padding("any"), gouts_of(cell, (9, 7, 4, 6), rng, "float32")
+    clean = make_arguments(cell, norm, rng, (9, 7, 4, 6), "float32", mask)
+    hostile = [np.where(mask[..., None], clean[0], np.float32(np.nan)), *clean[1:]]
+    of_both = (results(rule_of(cell, name), numpy_backend, arguments, attributes(cell, norm), gouts) for arguments in (hostile, clean))
+    for a, b in zip(*of_both, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(("cell", "norm"), WALKS)
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_and_time_steps_that_are_all_masked(name, cell, norm, rng, numpy_backend):
     mask = rng.random((7, 5)) < 0.6
