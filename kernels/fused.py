@@ -119,7 +119,7 @@ def condition(launch: Launch, backend: str) -> Callable[..., str | None]:
         if not x.size:
             return "there are no values"
         if backend == "numpy":
-            return native.failure(text, x.dtype)
+            return native.refusal(text, x.dtype)
         if be.dtype(x) not in taken:
             return f"the kernel is for {'float32 and 16 bits' if len(taken) > 1 else 'float32'}, not {be.dtype(x)}"
         if x.size >= 1 << 31:

@@ -40,7 +40,7 @@ STORAGES = {mx.float32: 0, mx.float16: 1, mx.bfloat16: 2}
 """The numbers in common.metal.h of what values are stored in."""
 
 
-def missing() -> str | None:
+def refusal() -> str | None:
     """The reason why no Metal kernel can run here; None if one can."""
     return None if mx.metal.is_available() else "there is no Metal device"
 

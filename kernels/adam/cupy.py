@@ -13,7 +13,7 @@ import cupy
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import launch
-from duoln.kernels.global_norm.cupy import partial_sums, root_of_sum, unfit
+from duoln.kernels.global_norm.cupy import partial_sums, refusal, root_of_sum
 from duoln.kernels.settings import ADAM
 from duoln.kernels.tensors import THREADS, Tensors
 from duoln.ops import adam_rates, adam_update
@@ -30,7 +30,7 @@ _rates = launch.Kernel(_FILE, "adam_rates", "rate: float32[0], updates: int32[0]
 
 def _supports(be: Backend, rate: Array, eps: Array, scale: Array | None, keep: Array | None,
               *arrays: Array, **attrs: Any) -> str | None:
-    return unfit(rate, eps, *arrays)
+    return refusal(rate, eps, *arrays)
 
 
 def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, keep: Array | None,

@@ -37,7 +37,7 @@ def _of_two_supports(be: Backend, x: Array | float, y: Array | float) -> str | N
         return "they are no arrays of one shape and dtype"
     if x.nbytes < host.PARALLEL_BYTES:
         return f"it is for at least {host.PARALLEL_BYTES} bytes"
-    return native.failure(_FILE, x.dtype)
+    return native.refusal(_FILE, x.dtype)
 
 
 def _add_forward(be: Backend, x: Array, y: Array) -> tuple[Array, None]:
@@ -74,7 +74,7 @@ def _where_supports(be: Backend, condition: Array, x: Array | float, y: Array | 
         return f"it is for arrays of the shape {condition.shape} of the condition"
     if condition.size < _LEAST:
         return f"it is for at least {_LEAST} values"
-    return native.failure(_FILE, arrays[0].dtype)
+    return native.refusal(_FILE, arrays[0].dtype)
 
 
 def _choose(condition: Array, x: Array | float, y: Array | float) -> Array:
@@ -102,7 +102,7 @@ def _sum_supports(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) 
         return "it is for all values of a contiguous array"
     if x.nbytes < host.PARALLEL_BYTES:
         return f"it is for at least {host.PARALLEL_BYTES} bytes"
-    return native.failure(_FILE, x.dtype)
+    return native.refusal(_FILE, x.dtype)
 
 
 def _sum_forward(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> tuple[Array, Any]:

@@ -22,7 +22,7 @@ _sum_squares = launch.Kernel(_FILE, "sum_squares", "tensors: struct, squares: fl
 _root_of_sum = launch.Kernel(_FILE, "root_of_sum", "squares: float64[1], norm: float32[0], count: int32")
 
 
-def unfit(*arrays: Array) -> str | None:
+def refusal(*arrays: Array) -> str | None:
     """The reason why kernels over lists of tensors cannot take these; None if they can."""
     if any(a.dtype != np.float32 for a in arrays):
         return "the kernel is for float32"
@@ -44,7 +44,7 @@ def root_of_sum(squares: Array) -> Array:
 
 
 def _supports(be: Backend, *arrays: Array) -> str | None:
-    return unfit(*arrays)
+    return refusal(*arrays)
 
 
 def _forward(be: Backend, *arrays: Array) -> tuple[Array, Any]:

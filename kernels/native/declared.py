@@ -16,7 +16,7 @@ from duoln.core.spec import Array, Spec
 from duoln.errors import KernelError
 from duoln.kernels import declared, host
 from duoln.kernels.native import storage
-from duoln.kernels.native.loading import NAMES, failure, library
+from duoln.kernels.native.loading import NAMES, library, refusal
 
 NUMBERS: dict[str, Any] = {"int32": ctypes.c_int32, "int64": ctypes.c_int64, "float32": ctypes.c_float,
                            "float64": ctypes.c_double}
@@ -101,7 +101,7 @@ class _Entries:
         """The entry for a dtype. Raises KernelError where there is no library for it, or no such entry in it."""
         loaded = library(self._file, dtype)
         if loaded is None:
-            raise KernelError(f"[{self._entry}] {failure(self._file, dtype)}")
+            raise KernelError(f"[{self._entry}] {refusal(self._file, dtype)}")
         function = getattr(loaded, f"{self._entry}_{NAMES[dtype.char]}", None)
         if function is None:
             raise KernelError(f"[{self._entry}] expected the entry {self._entry}_{NAMES[dtype.char]} in {self._file}, "

@@ -11,7 +11,7 @@ import numpy as np
 from duoln.errors import DtypeError, KernelError, ShapeError
 from duoln.kernels.host import address
 from duoln.kernels.native import storage
-from duoln.kernels.native.loading import NAMES, failure, library
+from duoln.kernels.native.loading import NAMES, library, refusal
 from duoln.kernels.signature import Parameter, parameters
 
 _NUMBERS: dict[str, Any] = {"int32": ctypes.c_int32, "int64": ctypes.c_int64, "float32": ctypes.c_float,
@@ -104,7 +104,7 @@ class Function:
                 raise DtypeError(f"[{self.entry}] expected an array of {' or '.join(storage.REALS)}, found none")
             loaded = library(self.file, np.dtype(real))
             if loaded is None:
-                raise KernelError(f"[{self.entry}] {failure(self.file, np.dtype(real))}")
+                raise KernelError(f"[{self.entry}] {refusal(self.file, np.dtype(real))}")
             function = getattr(loaded, f"{self.entry}_{real}", None)
             if function is None:
                 raise KernelError(f"[{self.entry}] expected the entry {self.entry}_{real} in {self.file}, found none")

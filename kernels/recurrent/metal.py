@@ -138,7 +138,7 @@ def supports(cell: str, supports_any: Supports) -> Supports:
     most = layer_norm.MOST_COLUMNS // max(parts)
 
     def refusal(be: Backend, x: Array, h: Array, *arrays: Array, norm: str, **unused: Any) -> str | None:
-        if reason := metal.missing():
+        if reason := metal.refusal():
             return reason
         if (cell, norm) not in FUSED or not any(Norms.of(cell, norm)):
             return f"norm '{norm}' has no kernel"

@@ -17,7 +17,7 @@ _gradient = Launch(_TEXT, "softmax_backward", "y: real[*rows, width], dy: like y
 def _supports(be: Backend, x: Array, axis: int) -> str | None:
     if axis != x.ndim - 1:
         return "it is for the last axis"
-    return native.failure(f"{_TEXT}.cpp", x.dtype) if x.size else "there are no values"
+    return native.refusal(f"{_TEXT}.cpp", x.dtype) if x.size else "there are no values"
 
 
 def attach(backend: str) -> None:

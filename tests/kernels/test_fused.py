@@ -138,7 +138,7 @@ def test_a_launch_that_the_driver_refuses(scale, gpu, tmp_path):
                 "[scale]", "block (2048,)")
 
 
-@pytest.mark.skipif(native.reason() is not None, reason="there is no C++ compiler")
+@pytest.mark.skipif(native.machine_refusal() is not None, reason="there is no C++ compiler")
 def test_an_argument_that_does_not_fit_in_cpp():
     run = native.launch("softmax/softmax.cpp", "softmax_backward", "y: real[*rows, width], dy: like y, logarithm: int32 -> dx: like y")
     x = np.ones((2, 3), np.float32)
