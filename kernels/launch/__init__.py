@@ -24,12 +24,13 @@ from typing import Any
 from duoln.backends.protocol import STORAGE, Array, Backend
 from duoln.core import Op, Rule
 from duoln.core.spec import Spec
-from duoln.kernels import declared, native, source
-from duoln.kernels.declared import Layout
+from duoln.kernels import native, source
+from duoln.kernels.launch import cpp, declared
+from duoln.kernels.launch.declared import Layout
 from duoln.kernels.native import storage
 
 _SUFFIXES = {"numpy": ".cpp", "cupy": ".cu", "mlx": ".metal"}
-_MODULES = {"cupy": "duoln.kernels.launch", "mlx": "duoln.kernels.metal"}
+_MODULES = {"cupy": "duoln.kernels.launch.cuda", "mlx": "duoln.kernels.launch.metal"}
 _RULES = {"numpy": "compiled", "cupy": "cuda", "mlx": "metal"}
 """The names of rules."""
 
@@ -39,9 +40,9 @@ class Launch(dict[str, Callable[..., Any]]):
     Args:
         file: the texts, below `kernels/` or whole, without their ends.
         entry: the name in all of them; in Metal's it is a macro that says which kernel to compile.
-        declaration: arguments and results, see `kernels.declared`.
-        plan: the layout on GPUs, see `kernels.launch`; that of Metal, if it is another one, is `metal`.
-        block: see `native.launch`.
+        declaration: arguments and results, see `kernels.launch.declared`.
+        plan: the layout on GPUs, see `launch.cuda`; that of Metal, if it is another one, is `metal`.
+        block: see `launch.cpp`.
         metal: that plan.
     """
 
@@ -61,7 +62,7 @@ class Launch(dict[str, Callable[..., Any]]):
     def __missing__(self, backend: str) -> Callable[..., Any]:
         text = self.file + _SUFFIXES[backend]
         if backend == "numpy":
-            made = native.launch(text, self.entry, self.declaration, self._block)
+            made = cpp.launch(text, self.entry, self.declaration, self._block)
         else:
             driver = importlib.import_module(_MODULES[backend])
             made = driver.launch(text, self.entry, self.declaration, self._plans[backend])

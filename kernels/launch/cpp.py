@@ -1,6 +1,10 @@
-"""The C++ half of the declared launches: see `kernels.declared`. An entry also takes the number of threads, last.
+"""Declared launches of C++ entries, on NumPy's arrays: see `kernels.launch.declared`.
 
-An entry writes one part of a sum for each block of rows; the parts are added in float64.
+    softmax = launch("softmax/softmax.cpp", "softmax_forward", "x: real[*rows, width], logarithm: int32 -> y: like x")
+    y = softmax(x, 0)
+
+An entry also takes the number of threads, last. It writes one part of a sum for each block of rows; the parts are added
+in float64.
 """
 
 from __future__ import annotations
@@ -14,12 +18,12 @@ import numpy as np
 
 from duoln.core.spec import Array, Spec
 from duoln.errors import KernelError
-from duoln.kernels import declared, host
+from duoln.kernels import host
+from duoln.kernels.launch import declared
 from duoln.kernels.native import storage
+from duoln.kernels.native.function import NUMBERS, failures_of
 from duoln.kernels.native.loading import NAMES, failure, library
 
-NUMBERS: dict[str, Any] = {"int32": ctypes.c_int32, "int64": ctypes.c_int64, "float32": ctypes.c_float,
-                           "float64": ctypes.c_double}
 _LINES = 1 << 16
 """Bytes from which a result begins on a cache line, because a vector that lies in two lines takes two loads."""
 
@@ -40,8 +44,8 @@ def launch(file: str, entry: str, declaration: str, block: int | Callable[[int, 
     storage.count_in(file)
     arrays, axes = declared.arrays_of(spec), declared.axes_of(spec)
     entries = _Entries(file, entry, spec)
-    known = {"asarray": np.asarray, "ascontiguousarray": np.ascontiguousarray, "empty": np.empty, "host": host, "prod": prod,
-             "find": entries.find, "entries": entries.known, "LINES": _LINES, "misfit": declared.misfit,
+    known = {"asarray": np.asarray, "ascontiguousarray": np.ascontiguousarray, "empty": np.empty, "host": host,
+             "prod": prod, "find": entries.find, "entries": entries.known, "LINES": _LINES, "misfit": declared.misfit,
              "word": ctypes.c_void_p.from_address, "HEAD": object.__basicsize__,
              "parts_of": block if callable(block) else lambda rows, columns: -(-rows // block)}
     lead = arrays[0]
@@ -115,11 +119,3 @@ class _Entries:
 
         self.known[dtype.char] = function, failures, check
         return self.known[dtype.char]
-
-
-def failures_of(loaded: ctypes.CDLL) -> tuple[ctypes.c_int32, Any]:
-    """The library's count of failed allocations, and the function that returns and clears this thread's."""
-    try:
-        return ctypes.c_int32.in_dll(loaded, "duoln_failures"), loaded.duoln_take_failures
-    except (ValueError, AttributeError):  # a plug-in's text without that header
-        return ctypes.c_int32(0), None
