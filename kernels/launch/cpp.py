@@ -55,7 +55,7 @@ def launch(file: str, entry: str, declaration: str, block: int | Callable[[int, 
         lines = [f"dtype = ({reals[1].name} if {reals[0].name} is None else {reals[0].name}).dtype"]
     bound = {each.name for each in declared.numbers_of(spec)}
     for each in arrays:
-        wanted = "dtype" if each.kind in ("real", "stored") else declared.named(each.kind)
+        wanted = "dtype" if each.kind in ("real", "stored") else each.kind.upper()
         lines += declared.taken(each, None if each is reals[0] else wanted, bound)
         if each.axes and len(each.axes) == 1 and each.axes[0][0] == "*":
             # Where an array has no axes, NumPy's arithmetic gives a scalar, which has no pointer to its value.
@@ -84,7 +84,7 @@ def _made(array: Array, axes: list[str], lead: str) -> str:
     if array.like is not None:
         return declared.made(array, f"{array.like}.shape", "dtype",
                              f"(host.empty if {array.like}.nbytes >= LINES else empty)")
-    kind = "dtype" if array.kind in ("real", "stored") else declared.named(array.kind)
+    kind = "dtype" if array.kind in ("real", "stored") else array.kind.upper()
     shape = array.axes or ()
     empty = f"(host.empty if {lead}.nbytes >= LINES else empty)" if len(shape) > 2 else "empty"
     return declared.made(array, declared.shape_of(shape), kind, empty)

@@ -224,7 +224,7 @@ def _kind(array: Array, spec: Spec) -> str:
         array = next(each for each in spec.inputs if each.name == array.like)
     if array.kind == "stored":
         return "dtype"
-    return declared.named("float32" if array.kind in ("real", "sum") else array.kind)
+    return "FLOAT32" if array.kind in ("real", "sum") else array.kind.upper()
 
 
 def _unstored(entry: str, name: str, dtype: np.dtype[Any]) -> None:
