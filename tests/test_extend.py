@@ -69,7 +69,7 @@ def test_it_loads_no_device_library():
                           cwd=Path(__file__).parents[1])
     loaded = set(done.stdout.split())
     assert "duoln.kernels.host" in loaded
-    assert sorted(loaded & {"cupy", "mlx", "mlx.core", "torch", "pluggy", "duoln.kernels.launch", "duoln.kernels.metal",
+    assert sorted(loaded & {"cupy", "mlx", "mlx.core", "torch", "pluggy", "duoln.kernels.launch.cuda", "duoln.kernels.launch.metal",
                             "duoln.testing"}) == []
 
 
@@ -103,5 +103,5 @@ def test_help_does_without_the_libraries_of_devices(monkeypatch):
     import duoln.extend
 
     monkeypatch.setitem(sys.modules, "cupy", None)
-    monkeypatch.delitem(sys.modules, "duoln.kernels.launch", raising=False)
+    monkeypatch.delitem(sys.modules, "duoln.kernels.launch.cuda", raising=False)
     assert "check_rule" in pydoc.render_doc(duoln.extend)

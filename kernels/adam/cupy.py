@@ -12,8 +12,8 @@ import cupy
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
-from duoln.kernels import launch
 from duoln.kernels.global_norm.cupy import partial_sums, refusal, root_of_sum
+from duoln.kernels.launch import cuda as launch
 from duoln.kernels.settings import ADAM
 from duoln.kernels.tensors import THREADS, Tensors
 from duoln.ops import adam_rates, adam_update

@@ -8,7 +8,7 @@ import numpy as np
 
 from duoln.backends.protocol import Array, Backend
 from duoln.kernels import channels, native
-from duoln.kernels.fused import Launch, fused
+from duoln.kernels.launch import Launch, fused
 from duoln.ops import add
 
 _TEXT = "add/add"

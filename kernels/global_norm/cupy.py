@@ -10,7 +10,7 @@ import numpy as np
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
-from duoln.kernels import launch
+from duoln.kernels.launch import cuda as launch
 from duoln.kernels.settings import NORM
 from duoln.kernels.tensors import THREADS, Tensors
 from duoln.ops import global_norm

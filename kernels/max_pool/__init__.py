@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from duoln.backends.protocol import Array, Backend
 from duoln.kernels import native
-from duoln.kernels.fused import Launch, fused
+from duoln.kernels.launch import Launch, fused
 from duoln.ops import max_pool2d
 from duoln.ops.conv import Pair, Sizes
 

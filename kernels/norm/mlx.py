@@ -20,7 +20,7 @@ import numpy as np
 
 from duoln.backends.protocol import STORAGE, Array, Backend
 from duoln.core.storage import in_float32
-from duoln.kernels import metal as metal_kernels
+from duoln.kernels.launch import metal as metal_kernels
 from duoln.kernels.norm import OPERATORS, metal, rule
 from duoln.kernels.norm.plan import Norm
 from duoln.ops import layer_norm, rms_norm
@@ -172,7 +172,7 @@ def _metal_forward(be: Backend, norm: Norm, x: Array, residual: Array | None, ga
 
 
 def _metal_backward(norm: Norm, kept: _Kept, dy: Array, d_total: Array | None,
-                    needs: Sequence[bool]) -> list[Array | None]:
+                    needs: Sequence[bool]) -> tuple[Array | None, ...]:
     return metal.backward(kept.x, kept.gain, kept.bias, dy, kept.eps, kept.activation, needs, norm.centred,
                           kept.residual, d_total)
 

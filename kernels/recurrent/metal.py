@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from duoln.backends.protocol import Array, Backend
-from duoln.kernels import metal
+from duoln.kernels.launch import metal
 from duoln.kernels.norm import metal as layer_norm
 from duoln.kernels.recurrent.cells import FUSED, Norms, Supports
 from duoln.kernels.recurrent.plan import METAL_LADDER, Plan

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from duoln.backends.protocol import Array, Backend
 from duoln.kernels import native
-from duoln.kernels.fused import Launch, fused
+from duoln.kernels.launch import Launch, fused
 from duoln.ops import log_softmax, softmax
 
 _TEXT = "softmax/softmax"

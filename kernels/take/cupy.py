@@ -14,7 +14,7 @@ import numpy as np
 
 from duoln.backends.protocol import STORAGE, Array, Backend, Shape
 from duoln.core import Rule
-from duoln.kernels import launch
+from duoln.kernels.launch import cuda as launch
 from duoln.ops import take
 from duoln.ops.index import from_front
 
