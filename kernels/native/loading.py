@@ -220,7 +220,7 @@ def facts() -> dict[str, Any]:
     """What `duoln doctor` and the records of benchmarks say of compiled kernels on this machine."""
     problem, chosen = obstacle(), toolchain.compiler()
     if problem is not None:
-        return {"rules": "interpreted", "refusal": problem.reason, "remedy": problem.remedy}
+        return {"rules": "interpreted", "reason": problem.reason, "remedy": problem.remedy}
     choices = {str(unit): _choice(unit, chosen) for unit in storage.units()}
     records = [choice.record for choice in choices.values() if isinstance(choice, Stored)]
     if chosen is not None and not records:
