@@ -17,7 +17,7 @@ each array that may be one number, `NAME_step`; then the numbers. Of an optional
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -61,25 +61,27 @@ _SIZES = sorted({size + more for size in (1 << k for k in range(18)) for more in
 """The sizes between which no layout changes its macros."""
 
 
-def settings(plan: Callable[..., Layout], file: str, spec: Spec) -> list[tuple[str, Mapping[str, int]]]:
-    """Each text with each set of macros that a plan gives, over all sizes and conditions."""
+def layouts(plan: Callable[..., Layout], spec: Spec) -> Iterator[tuple[int, Layout]]:
+    """Each STORAGE number with each layout that a plan gives, over all sizes and conditions."""
     values: dict[str, Sequence[int]] = {"processors": (132,)}
     for axis in (axis for each in (*spec.inputs, *spec.outputs) for axis in each.axes or ()):
         values[axis.lstrip("*")] = _SIZES[::len(_SIZES) - 1] if axis[0] == "*" else _SIZES
     wanted = list(inspect.signature(plan).parameters)
-    every: list[tuple[str, Mapping[str, int]]] = []
     for storage in range(3) if any(each.kind == "stored" for each in spec.inputs) else (0,):
         values["storage"] = (storage,)
         for told in product(*(values.get(name, (0, 1)) for name in wanted)):
-            layout = plan(**dict(zip(wanted, told, strict=True)))
-            setting = layout.text[0] if layout.text else file, _with_storage(layout.macros, storage)
-            if setting not in every:
-                every.append(setting)
+            yield storage, plan(**dict(zip(wanted, told, strict=True)))
+
+
+def settings(plan: Callable[..., Layout], file: str, spec: Spec) -> list[tuple[str, Mapping[str, int]]]:
+    """Each text with each set of macros of these layouts."""
+    every: list[tuple[str, Mapping[str, int]]] = []
+    for storage, layout in layouts(plan, spec):
+        macros = {**layout.macros, "STORAGE": storage} if storage else layout.macros
+        setting = layout.text[0] if layout.text else file, macros
+        if setting not in every:
+            every.append(setting)
     return every
-
-
-def _with_storage(macros: Mapping[str, int], storage: int) -> Mapping[str, int]:
-    return {**macros, "STORAGE": storage} if storage else macros
 
 
 def arrays_of(spec: Spec) -> list[Array]:

@@ -72,6 +72,10 @@ class Launch(dict[str, Callable[..., Any]]):
         """Whether there is a text for that backend's device."""
         return (source.FOLDER / (self.file + _SUFFIXES[backend])).is_file()
 
+    def layouts(self) -> list[Layout]:
+        """Each layout on CUDA, over all sizes and conditions."""
+        return [layout for _, layout in declared.layouts(self._plans["cupy"], self.spec)]
+
     def settings(self) -> list[tuple[str, Mapping[str, int]]]:
         """Each CUDA text of the launch with its macros, for the compiler's tests."""
         return declared.settings(self._plans["cupy"], self.file + _SUFFIXES["cupy"], self.spec)

@@ -1,7 +1,8 @@
 """Typed launches of Metal kernels through MLX.
 
-    backward = Kernel("norm/layer_norm_backward.metal", "x: float32[2], gain: float32[1]?, eps: float32")
-    dx, = backward(groups=512, threads=128, inputs=(x, gain, 1e-5), outputs={"dx": x.shape}, macros={"UNITS": 8})
+    backward = launch("norm/layer_norm_backward.metal", "layer_norm_backward",
+                      "x: stored[*rows, width], gain: real[width]?, dy: like x, eps: float64 -> dx: like x", plan)
+    dx = backward(x, gain, dy, 1e-5)
 
 `launch` makes a function from a declaration (see `kernels.declared`) and a plan; a `Kernel` is for what is no such
 launch. A `.metal` file is the body of a function: MLX writes the signature from the names and the arrays. Macros are
@@ -44,12 +45,17 @@ def missing() -> str | None:
     return None if mx.metal.is_available() else "there is no Metal device"
 
 
+FILES: dict[str, str] = {}
+"""The file of each kernel of this process, by its name."""
+
+
 class Kernel:
     """One `.metal` file; an output is float32, or stored as the inputs are if `stored` has its name."""
 
     def __init__(self, file: str, inputs: str, stored: Container[str] = ()) -> None:
         self.file, self.inputs, self.stored = file, parameters(inputs), stored
         self.name = file.rsplit("/", 1)[-1].removesuffix(".metal")
+        FILES[self.name] = file
 
     def __call__(self, groups: int, threads: int, inputs: Sequence[Any], outputs: Mapping[str, Shape],
                  macros: Mapping[str, int]) -> list[Array]:
@@ -135,6 +141,7 @@ def launch(file: str, entry: str, declaration: str, plan: Callable[..., Layout] 
     Raises:
         ValueError: the declaration is none.
     """
+    FILES[entry] = file
     spec = Spec.of(declaration)
     arrays, axes = declared.arrays_of(spec), declared.axes_of(spec)
     wanted = list(inspect.signature(plan).parameters)

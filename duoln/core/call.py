@@ -12,14 +12,11 @@ import linecache
 import typing
 from collections.abc import Callable
 from math import inf
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from duoln.core.arguments import Interval, Whole, check_choice, check_flag, check_integer, check_number
 from duoln.core.spec import Spec
 from duoln.core.tensor import Tensor
-
-if TYPE_CHECKING:
-    from duoln.core.op import Op
 
 
 class Attribute(NamedTuple):
@@ -73,8 +70,8 @@ def attributes(function: Callable[..., Any]) -> list[Attribute]:
     return known
 
 
-def called(op: Op[..., Any]) -> Callable[..., Any]:
-    """The function of an operator, with its checks."""
+def called(op: Any) -> Callable[..., Any]:
+    """The function of an operator (`core.op.Op`), with its checks."""
     function, spec = op.function, op.spec
     parameters = list(inspect.signature(function).parameters.values())
     known = {"Tensor": Tensor, "inf": inf, "op": op, "function": function}
@@ -105,7 +102,7 @@ def called(op: Op[..., Any]) -> Callable[..., Any]:
     return compiled(text + "\n", op.name, f"<operator {op.__module__}.{op.name}>", known)
 
 
-def checked(op: Op[..., Any]) -> Callable[..., None]:
+def checked(op: Any) -> Callable[..., None]:
     """The function that checks the arrays of an operator."""
     assert op.spec is not None
     names = ", ".join(each.name for each in op.spec.inputs)

@@ -40,8 +40,8 @@ def launch(file: str, entry: str, declaration: str, block: int | Callable[[int, 
     storage.count_in(file)
     arrays, axes = declared.arrays_of(spec), declared.axes_of(spec)
     entries = _Entries(file, entry, spec)
-    known = {"asarray": np.asarray, "ascontiguousarray": np.ascontiguousarray, "empty": np.empty, "host": host, "prod": prod,
-             "find": entries.find, "entries": entries.known, "LINES": _LINES, "misfit": declared.misfit,
+    known = {"asarray": np.asarray, "ascontiguousarray": np.ascontiguousarray, "empty": np.empty, "host": host,
+             "prod": prod, "find": entries.find, "entries": entries.known, "LINES": _LINES, "misfit": declared.misfit,
              "word": ctypes.c_void_p.from_address, "HEAD": object.__basicsize__,
              "parts_of": block if callable(block) else lambda rows, columns: -(-rows // block)}
     lead = arrays[0]

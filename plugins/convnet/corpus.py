@@ -40,13 +40,8 @@ class Images(NamedTuple):
     labels: np.ndarray
 
 
-def read(root: Path | None = None) -> tuple[Dataset, dict[str, Images]]:
-    """The images of "train" and "test", and what they are; see `find_images`."""
-    return find_images(root)()
-
-
 def find_images(root: Path | None = None) -> Callable[[], tuple[Dataset, dict[str, Images]]]:
-    """The function that reads CIFAR-10 from where it is.
+    """The function that reads CIFAR-10, "train" and "test", from where it is.
 
     Looks below `root`, the folders of DUOLN_DATA and the cache for `cifar10/`: the folder of the binary version first,
     then its archive, then a part of it; and downloads the archive where none of them is there. The paper names no

@@ -40,8 +40,8 @@ def _parts(kind: type) -> Iterator[Any]:
         yield from (v for v in (value.values() if isinstance(value, dict) else (value,)) if isinstance(v, kind))
 
 
-KERNELS = {k.name: k for k in _parts(metal.Kernel)}
-"""Every Metal kernel of duoln, by name."""
+KERNELS = dict(metal.FILES)
+"""The file of every Metal kernel of duoln, by name."""
 
 launches: list[str] = []
 """The kernels that ran, in order; their number is the seed of the next."""

@@ -1,0 +1,153 @@
+"""Launches that are declared once: they are what their texts say, on every device, and refuse what does not fit."""
+
+import re
+
+import numpy as np
+import pytest
+
+from duoln.core.spec import Spec
+from duoln.errors import DtypeError, ShapeError
+from duoln.kernels import declared, native, registry, source
+from duoln.kernels.declared import Layout
+from duoln.kernels.fused import Launch
+from duoln.testing import check_error
+
+registry.modules("cases")  # imports every folder
+EVERY = [launch for launch in Launch.every if (source.FOLDER / f"{launch.file}.cpp").is_relative_to(source.FOLDER)]
+OF_C = {"real": "float", "stored": "storage_t", "sum": "float", "bool": "bool", "int32": "int", "float64": "double"}
+
+
+def of_text(file, entry):
+    """Pairs of type and name of the parameters of a CUDA kernel; the type of an array ends in a star."""
+    [listed] = re.findall(rf"\b{entry}\(([^)]*)\)", source.text(file))
+    return [(re.sub(r"const\b|__restrict__|\s", "", parameter[:-len(name)]), name)
+            for parameter in listed.split(",") if (name := parameter.split()[-1])]
+
+
+@pytest.mark.parametrize("launch", [each for each in EVERY if each.runs_on("cupy")], ids=lambda each: each.entry)
+def test_the_parameters_of_a_cuda_text_are_those_of_its_declaration(launch):
+    spec = launch.spec
+    kinds = {each.name: each.kind for each in (*declared.arrays_of(spec), *spec.outputs)}
+    kinds |= {each.name: kinds[each.like] for each in spec.outputs if each.like}
+    numbers = {each.name: each.kind for each in declared.numbers_of(spec)}
+    wanted = [(OF_C[kinds[name]] + "*" if name in kinds else "float" if numbers.get(name, "int")[0] == "f" else "int", name)
+              for name in declared.parameters(spec)]
+    texts = {(file, entry) for layout in launch.layouts() for file, entry in [layout.text or (f"{launch.file}.cu", launch.entry)]}
+    assert texts and {text: of_text(*text) for text in texts} == dict.fromkeys(texts, wanted)
+
+
+@pytest.mark.parametrize("launch", [each for each in EVERY if each.runs_on("numpy")], ids=lambda each: each.entry)
+def test_the_parameters_of_a_cpp_text_are_those_of_its_declaration(launch):
+    """As many, of the same types; the text of the norms pastes its names together."""
+    text = re.sub(r"\s*\\\n\s*", " ", (source.FOLDER / f"{launch.file}.cpp").read_text(encoding="utf-8"))
+    way = launch.entry.rpartition("_")[2]
+    [listed] = re.findall(rf"(?:\b{launch.entry}|NORM_NAME##_{way})_##NAME\(([^)]*)\)", text)
+    if "SIZES" in listed:
+        listed = listed.replace("SIZES", re.findall(r"#define SIZES (.*)", text)[0])
+    types = [parameter.replace("const ", "").split()[0] for parameter in listed.split(",")]
+    spec = launch.spec
+    of_c = {"real": "T*", "stored": "T*", "sum": "T*", "like": "T*", "bool": "bool*", "int32": "int32_t*", "float64": "double*"}
+    wanted = [of_c[each.kind] for each in (*declared.arrays_of(spec), *spec.outputs)]
+    wanted += ["int64_t"] * (len(declared.axes_of(spec)) + len(declared.steps_of(spec)))
+    wanted += [{"float64": "double"}.get(each.kind, f"{each.kind}_t") for each in declared.numbers_of(spec)]
+    assert types == [*wanted, "int32_t"]
+
+
+SPEC = "x: stored[*rows, width], gain: real[width]?, labels: int32[*rows], g: real[*rows] or one, n: int32 " \
+       "-> y: like x, sums: sum[width]?, made: real[n, 2]"
+
+
+def test_the_order_of_parameters():
+    assert declared.parameters(Spec.of(SPEC)) == [
+        "x", "gain", "labels", "g", "y", "sums", "made", "rows", "width", "g_step", "n"]
+
+
+@pytest.mark.parametrize("text", ["x: real[*rows] -> y: like z", "x: real[*rows], dy: like z -> y: like x", "x: real[*rows] -> y: real[n]"])
+def test_a_declaration_that_names_what_is_not_there(text):
+    with pytest.raises(ValueError, match="expected a result in axes"):
+        Spec.of(text)
+
+
+CUDA = """#include "storage.cuh"
+extern "C" __global__ void scale(const float* x, const float* gain, const float* g, float* y, float* sums, float* made,
+                                 int rows, int width, int g_step, int n) {
+    for (int row = threadIdx.x; row < rows; row += blockDim.x)
+        for (int k = 0; k < width; ++k) y[row * width + k] = x[row * width + k] * (gain ? gain[k] : 1) * g[row * g_step];
+    if (threadIdx.x) return;
+    for (int k = 0; sums && k < width; ++k)
+        for (int part = 0; part < 2; ++part) sums[part * width + k] = k + part;
+    for (int k = 0; k < 2 * n; ++k) made[k] = k;
+}
+"""
+SCALE = "x: real[*rows, width], gain: real[width]?, g: real[*rows] or one, n: int32 -> y: like x, sums: sum[width]?, made: real[n, 2]"
+
+
+@pytest.fixture
+def scale(gpu, tmp_path):
+    from duoln.kernels import launch
+
+    (tmp_path / "scale.cu").write_text(CUDA)
+    plans = []
+
+    def plan(rows, width, aligned, has_gain):
+        plans.append((rows, width, aligned, has_gain))
+        return Layout((1,), (32,), parts=2)
+
+    run = launch.launch(str(tmp_path / "scale.cu"), "scale", SCALE, plan)
+    run.plans = plans
+    return run
+
+
+def test_a_launch_on_cuda(scale, gpu, rng):
+    x, g = rng.standard_normal((2, 3, 5)).astype(np.float32), rng.standard_normal((2, 3)).astype(np.float32)
+    gain = np.arange(5, dtype=np.float32)
+    y, sums, made = scale(gpu.asarray(x), gpu.asarray(gain), gpu.asarray(g), 3)
+    np.testing.assert_array_equal(gpu.to_numpy(y), x * gain * g[..., None])
+    np.testing.assert_array_equal(gpu.to_numpy(sums), 2 * gain + 1)
+    np.testing.assert_array_equal(gpu.to_numpy(made), np.arange(6).reshape(3, 2))
+    one = gpu.xp.broadcast_to(gpu.asarray(np.float32([2])), (2, 3)) if hasattr(gpu, "xp") else gpu.broadcast_to(gpu.asarray(np.float32([2])), (2, 3))
+    y, sums, made = scale(gpu.asarray(x)[:, ::2], None, one[:, ::2], 1, sums=False)
+    np.testing.assert_array_equal(gpu.to_numpy(y), 2 * x[:, ::2])
+    assert sums is None and made.shape == (1, 2)
+    assert [(rows, width, has_gain) for rows, width, _, has_gain in scale.plans] == [(6, 5, True), (4, 5, False)]
+
+
+def test_a_layout_is_planned_once(scale, gpu):
+    x = gpu.asarray(np.ones((4, 5), np.float32))
+    for _ in range(3):
+        scale(x, None, gpu.asarray(np.ones(4, np.float32)), 1)
+    assert len(scale.plans) == 1
+
+
+@pytest.mark.parametrize(("place", "value", "kind", "words"), [
+    (0, np.ones((4, 5)), DtypeError, ("x: expected float32", "float64")),
+    (1, np.ones(4, np.float32), ShapeError, ("gain: expected shape (5,)", "found (4,)")),
+    (2, np.ones((4, 1), np.float32), ShapeError, ("g: expected shape (4,)", "found (4, 1)"))])
+def test_an_argument_that_does_not_fit(place, value, kind, words, scale, gpu):
+    arguments = [gpu.asarray(np.ones((4, 5), np.float32)), None, gpu.asarray(np.ones(4, np.float32)), 1]
+    arguments[place] = gpu.asarray(value)
+    check_error(kind, lambda: scale(*arguments), "[scale]", *words)
+
+
+def test_a_launch_that_the_driver_refuses(scale, gpu, tmp_path):
+    from duoln.errors import KernelError
+    from duoln.kernels import launch
+
+    large = launch.launch(str(tmp_path / "scale.cu"), "scale", SCALE, lambda rows: Layout((1,), (2048,), parts=1))
+    check_error(KernelError, lambda: large(gpu.asarray(np.ones((4, 5), np.float32)), None, gpu.asarray(np.ones(4, np.float32)), 1),
+                "[scale]", "block (2048,)")
+
+
+@pytest.mark.skipif(native.reason() is not None, reason="there is no C++ compiler")
+def test_an_argument_that_does_not_fit_in_cpp():
+    run = native.launch("softmax/softmax.cpp", "softmax_backward", "y: real[*rows, width], dy: like y, logarithm: int32 -> dx: like y")
+    x = np.ones((2, 3), np.float32)
+    check_error(DtypeError, lambda: run(x, np.ones((2, 3)), 0), "[softmax_backward] dy: expected float32, found float64")
+    check_error(ShapeError, lambda: run(x, x[:1], 0), "[softmax_backward] dy: expected shape (2, 3), found (1, 3)")
+
+
+def test_the_settings_of_a_plan():
+    """Each set of macros once, for sizes on both sides of a boundary."""
+    spec = Spec.of("x: stored[*rows, width] -> y: like x")
+    made = declared.settings(lambda rows, width: Layout((rows,), (32,), {"WIDE": int(width > 1024)}), "a.cu", spec)
+    assert made == [("a.cu", {"WIDE": wide, **({"STORAGE": storage} if storage else {})}) for storage in range(3) for wide in (0, 1)]
