@@ -88,12 +88,13 @@ class Spec(NamedTuple):
         """
         check_float(name, *[x for each, x in self._given(args) if each.kind == "real"])
         first = next(x for _, x in self._given(args))
-        sizes: dict[str, Any] = {}
         for each, x in self._given(args):
             if each.kind in ("int32", "bool"):
                 check_beside(name, each.name, x, each.kind, first)
             elif each.kind == "any":
                 check_tensors(name, first, x)
+        sizes: dict[str, Any] = {}
+        for each, x in self._given(args):
             if each.axes is not None:
                 self._check_axes(name, each, x, sizes, first)
 

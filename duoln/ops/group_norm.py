@@ -47,7 +47,7 @@ def instance_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = N
     an example has one position alone, y is the bias.
 
     Shape:
-        x (B, ..., channels) with at least one axis of positions, gain and bias (channels,) or None -> like x.
+        x (B, position, ..., channels), gain and bias (channels,) or None -> like x.
 
     Raises:
         ShapeError: `x` has fewer than 3 axes or no positions, or the gain or bias has another size. UsageError: `eps`

@@ -137,7 +137,7 @@ def bce_with_logits(logits: Tensor, targets: Tensor) -> Tensor:
     """Binary cross-entropy of targets in [0, 1] under sigmoid(logits), in nats, finite for every logit.
 
     Shape:
-        logits and targets of one shape -> the same.
+        logits and targets (...) -> the same.
 
     Raises:
         ShapeError: the shapes differ.

@@ -86,7 +86,8 @@ def mean(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """
     check_float("mean", x)
     check_flag("mean", "keepdims", keepdims)
-    axes = _filled_axes("mean", x, axis)
+    axes = normal_axes("mean", axis, x.ndim)
+    _check_nonempty("mean", x, axes)
     return sum(x, axis=axes, keepdims=keepdims) / math.prod(x.shape[a] for a in axes)
 
 
