@@ -45,7 +45,8 @@ class RunLog:
         """A report of the unfinished line that was removed; empty if there was none."""
         try:
             lock(self._descriptor)
-            good, size = _good_length(path), os.fstat(self._descriptor).st_size
+            good = max((end for end, _ in _entries(path)), default=0)  # where the last complete, readable line ends
+            size = os.fstat(self._descriptor).st_size
             if good < size:
                 os.ftruncate(self._descriptor, good)
                 self.mended = f"{path}: removed {size - good} bytes of a line that was not written to its end"
@@ -139,8 +140,3 @@ def _entries(path: Path) -> Iterator[tuple[int, Any]]:
             offset += len(line)
             if bad is None:
                 yield offset if line.endswith(b"\n") else 0, entry
-
-
-def _good_length(path: Path) -> int:
-    """The bytes of a log up to the end of the last complete, readable line."""
-    return max((end for end, _ in _entries(path)), default=0)

@@ -72,8 +72,10 @@ def splits(source: Source, batch_size: int, seed: int, image_size: int, vocabula
                              f"training images, found {batch_size}")
     unknown = describe_unknown(corpus.source, {name: float(np.mean(parts[name].captions.flat == UNKNOWN))
                                                for name in SPLITS})
-    return Splits(corpus.dataset, _batches(parts["train"], batch_size, seed, steps), steps,
-                  {name: _whole(parts[name]) for name in SPLITS[1:]}, (why, unknown))
+    whole = {name: {"flat": part.captions.flat, "offsets": part.captions.offsets,
+                    "features": part.features.rows(np.arange(len(part.features)))}
+             for name, part in parts.items() if name != "train"}
+    return Splits(corpus.dataset, _batches(parts["train"], batch_size, seed, steps), steps, whole, (why, unknown))
 
 
 def _batches(part: Part, batch_size: int, seed: int, steps: int) -> Callable[[int], Batch]:
@@ -111,11 +113,6 @@ def pad(sentences: Sentences, chosen: np.ndarray) -> Batch:
     for column, i in enumerate(chosen):
         ids[:lengths[column] - 1, column] = sentences[i]
     return {"ids": ids, "mask": np.arange(steps)[:, None] < lengths}
-
-
-def _whole(part: Part) -> Batch:
-    return {"flat": part.captions.flat, "offsets": part.captions.offsets,
-            "features": part.features.rows(np.arange(len(part.features)))}
 
 
 def folds(split: Batch) -> Iterator[tuple[Sentences, np.ndarray]]:
