@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from duoln.core.call import compiled
 from duoln.errors import DtypeError, KernelError, ShapeError
 from duoln.kernels.host import address
 from duoln.kernels.native import storage
@@ -75,7 +76,32 @@ class Function:
         except ctypes.ArgumentError as error:
             raise self._number_misfit(arguments) from error
         if failures.value and take_failures():
-            raise MemoryError(f"[{self.entry}] no memory left for what the kernel needs beside its arrays")
+            raise self._no_memory()
+
+    def unchecked(self, names: Sequence[str]) -> Callable[[np.dtype, tuple[Any, ...]], None]:
+        """A function of a dtype, that of `real`, and of a tuple of values with these names.
+
+        It calls the entry with those that its parameters name, and checks nothing: its caller has made the arrays.
+        """
+        given = []
+        for name, _, rank, _, optional in self._parameters:
+            pointer = f"word(id({name}) + HEAD).value"
+            given.append(name if rank is None else f"None if {name} is None else {pointer}" if optional else pointer)
+        lines = [f"def {self.entry}(dtype, values):", f"{', '.join(names)} = values",
+                 "entry, failures, take_failures = entries.get(dtype.char) or find(dtype)",
+                 f"entry({', '.join(given)})", "if failures.value and take_failures():", "    raise no_memory()"]
+        entries: dict[str, tuple[Any, ctypes.c_int32, Any]] = {}
+
+        def find(dtype: np.dtype) -> tuple[Any, ctypes.c_int32, Any]:
+            entries[dtype.char] = self._entry(NAMES[dtype.char])
+            return entries[dtype.char]
+
+        known = {"word": ctypes.c_void_p.from_address, "HEAD": object.__basicsize__, "entries": entries, "find": find,
+                 "no_memory": self._no_memory}
+        return compiled("\n    ".join(lines) + "\n", self.entry, f"<call of {self.file}: {self.entry}>", known)
+
+    def _no_memory(self) -> MemoryError:
+        return MemoryError(f"[{self.entry}] no memory left for what the kernel needs beside its arrays")
 
     def _number_misfit(self, arguments: Sequence[Any]) -> Exception:
         """The error for the first number that is not of its parameter's kind."""
