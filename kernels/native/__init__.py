@@ -21,5 +21,5 @@ from duoln.kernels.native.loading import facts, library, machine_refusal, refusa
 from duoln.kernels.native.storage import sources
 from duoln.kernels.native.toolchain import compiler
 
-__all__ = ["Function", "address", "compile_ahead", "compiler", "facts", "library", "machine_refusal", "refusal", "sources",
-           "summary", "threads_for"]
+__all__ = ["Function", "address", "compile_ahead", "compiler", "facts", "library", "machine_refusal", "refusal",
+           "sources", "summary", "threads_for"]
