@@ -60,16 +60,11 @@ class RunLog:
         """Write one line; a closed log ignores it.
 
         Raises:
-            CheckpointError: it cannot be written, and the log is closed; or it is longer than a reader takes. The log
-                is then as before.
+            CheckpointError: it cannot be written. The log is closed, and as before.
         """
         if self._descriptor is None:
             return
-        line = (strictjson.dumps(entry) + "\n").encode()
-        if len(line) > _LONGEST_LINE:
-            raise CheckpointError(f"{self.path}: expected an entry of at most {_LONGEST_LINE} bytes, found "
-                                  f"{len(line)}: {line[:60]!r}")
-        end = None
+        line, end = (strictjson.dumps(entry) + "\n").encode(), None
         try:
             end = os.fstat(self._descriptor).st_size
             write_all(self._descriptor, line)
