@@ -243,7 +243,7 @@ class Layouts:
     """Those of this process."""
 
     def __init__(self, file: str, entry: str, plan: Callable[..., Layout], spec: Spec) -> None:
-        self._file, self._entry, self._plan = file, entry, plan
+        self.file, self.entry, self.spec, self._plan = file, entry, spec, plan
         axes = declared.axes_of(spec)
         self.sizes = [f"{axis.lstrip('*')}_size" for axis in axes]
         self._axes = {axis.lstrip("*"): declared.size_of(axis) for axis in axes}
@@ -274,7 +274,7 @@ class Layouts:
         if "processors" in self._wanted:
             told["processors"] = multiprocessors()
         layout = self._plan(**{name: told[name] for name in self._wanted})
-        text = layout.text or (self._file, self._entry)
+        text = layout.text or (self.file, self.entry)
         kernel = self._kernels.setdefault(text, Kernel(*text))
         macros = {**layout.macros, "STORAGE": storage} if storage else layout.macros
         run = kernel.ready(macros, layout.shared, 1)
@@ -287,7 +287,7 @@ class Layouts:
 
     def refused(self, grid: Sequence[int], block: Sequence[int], shared: int, error: Exception) -> KernelError:
         """The error for a launch that the driver refuses."""
-        return _refused(f"[{self._entry}] {self._file}", grid, block, shared, error)
+        return _refused(f"[{self.entry}] {self.file}", grid, block, shared, error)
 
 
 def _refused(name: str, grid: Sequence[int], block: Sequence[int], shared: int, error: Exception) -> KernelError:

@@ -142,7 +142,7 @@ def taken(array: Array, dtype: str | None, bound: set[str], copies: bool = True)
         bound.add(axis)
     wanted = shape_of(axes)
     tests = [] if dtype is None else [f"{x}.dtype != {dtype}"]
-    if len(binds) < len(axes):
+    if len(binds) < len(axes) or array.axes == ():
         tests.append(f"{x}.shape != {axes[0][1:] if len(axes) == 1 and axes[0][0] == '*' else wanted}")
     lines = binds
     if tests:

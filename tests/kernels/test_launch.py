@@ -36,6 +36,16 @@ def test_the_parameters_of_a_cuda_text_are_those_of_its_declaration(launch):
     assert texts and {text: of_text(*text) for text in texts} == dict.fromkeys(texts, wanted)
 
 
+def test_the_parameters_of_the_other_cuda_launches_are_those_of_their_declarations(gpu):
+    """Of those without a host file for all devices."""
+    from duoln.kernels.launch import cuda
+
+    others = [each for each in cuda.Layouts.every if each.file in ("take/take.cu", "adam/adam.cu", "global_norm/global_norm.cu")]
+    assert len(others) >= 3
+    for each in others:
+        assert [name for _, name in of_text(each.file, each.entry)] == declared.parameters(each.spec)
+
+
 @pytest.mark.parametrize("launch", [each for each in EVERY if each.runs_on("numpy")], ids=lambda each: each.entry)
 def test_the_parameters_of_a_cpp_text_are_those_of_its_declaration(launch):
     """As many, of the same types; the text of the norms pastes its names together."""
