@@ -31,8 +31,8 @@ The declaration says what the arrays are: kinds are `real`, `int32`, `bool` and 
 one size, `*rows` is any number of axes, `?` allows None. `duoln.core.spec` has the whole language. A call checks the
 arrays, and then runs a rule.
 
-An attribute, such as a slope, is an argument after a star; its annotation says what it may be: `Finite`, `AtLeast0`,
-`Above0`, `Below1`, `bool`, or a `Literal` of names. A call checks it, and gives it to every `forward` and `supports` by
+An attribute, such as a slope, is an argument after a star; its annotation says what it may be: `Finite`, `Above0`,
+`Integer`, `bool`, or a `Literal` of names. A call checks it, and gives it to every `forward` and `supports` by
 name, and to a `vjp` that names it after a star too:
 
     @extend.op("x: real[*shape] -> like x")
@@ -62,7 +62,8 @@ bits. `check_op` compares an operator with a NumPy formula and its gradient with
 Contents:
 
 * `Op`, `op`, `Rule`, `derived`, `Tensor`; the types `Array`, `Backend`, `Shape`; the dtypes `FLOATS`;
-* annotations of attributes: `Finite`, `AtLeast0`, `Above0`, `Below1`, or `Annotated[float, Interval(...)]`;
+* annotations of attributes: `Finite`, `AtLeast0`, `Above0`, `Below1`, `Integer`, `AtLeast1`, or `Annotated` with an
+  `Interval` of numbers or the integers of a `Whole`;
 * checks of tensors: `check_tensors`, `check_float`, `check_beside`, `check_indices`, `check_dtype`, `check_room`;
 * checks of other arguments: `check_integer`, `check_integers_in`, `check_flag`, `check_choice`, `check_function`,
   `normal_axis`, `normal_axes`, and `check_number` with an `Interval`: `NOT_NAN`, `FINITE`, `AT_LEAST_0`, `ABOVE_0`,
@@ -94,9 +95,12 @@ from duoln.core.arguments import (
     NOT_NAN,
     Above0,
     AtLeast0,
+    AtLeast1,
     Below1,
     Finite,
+    Integer,
     Interval,
+    Whole,
     check_choice,
     check_flag,
     check_function,
@@ -118,21 +122,20 @@ from duoln.ops.common import (
 )
 
 if TYPE_CHECKING:
-    from duoln.kernels import launch as cuda
-    from duoln.kernels import metal
+    from duoln.kernels.launch import cuda, metal
     from duoln.testing import check_close, check_error, check_op, check_rule, gradcheck
 
-_MODULES = {"cuda": "duoln.kernels.launch", "metal": "duoln.kernels.metal"}
+_MODULES = {"cuda": "duoln.kernels.launch.cuda", "metal": "duoln.kernels.launch.metal"}
 """These modules import CuPy and MLX, so they are loaded only when a rule uses them."""
 _CHECKS = ("check_close", "check_error", "check_op", "check_rule", "gradcheck")
 
 __all__ = [
-    "ABOVE_0", "AT_LEAST_0", "BELOW_1", "FINITE", "FLOATS", "NOT_NAN", "Above0", "Array", "AtLeast0", "Backend",
-    "Below1", "Case", "Finite", "Interval", "Op", "Rule", "Shape", "Tensor", "broadcast_shape", "check_beside",
-    "check_choice", "check_close", "check_dtype", "check_error", "check_flag", "check_float", "check_function",
-    "check_indices", "check_integer", "check_integers_in", "check_number", "check_op", "check_room", "check_rule",
-    "check_tensors", "cuda", "derived", "gradcheck", "host", "metal", "native", "normal_axes", "normal_axis", "op",
-    "unbroadcast",
+    "ABOVE_0", "AT_LEAST_0", "BELOW_1", "FINITE", "FLOATS", "NOT_NAN", "Above0", "Array", "AtLeast0", "AtLeast1",
+    "Backend", "Below1", "Case", "Finite", "Integer", "Interval", "Op", "Rule", "Shape", "Tensor", "Whole",
+    "broadcast_shape", "check_beside", "check_choice", "check_close", "check_dtype", "check_error", "check_flag",
+    "check_float", "check_function", "check_indices", "check_integer", "check_integers_in", "check_number", "check_op",
+    "check_room", "check_rule", "check_tensors", "cuda", "derived", "gradcheck", "host", "metal", "native",
+    "normal_axes", "normal_axis", "op", "unbroadcast",
 ]
 
 

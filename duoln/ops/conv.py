@@ -236,7 +236,7 @@ def _with_border(x: Tensor, border: Pair, value: float) -> Tensor:
     return pad(x, widths=((0, 0), *((n, n) for n in border), (0, 0)), value=value) if any(border) else x
 
 
-@op
+@op("x: real[n, h, w, channels] -> like x")
 def max_pool2d(x: Tensor, *, size: Sizes, stride: Sizes | None = None, padding: Sizes = 0) -> Tensor:
     """Greatest value of each window; equal greatest values share the gradient evenly.
 
@@ -285,7 +285,7 @@ def _max_pool_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -
 max_pool2d.add(Rule("composed", _max_pool_forward, _max_pool_vjp))
 
 
-@op
+@op("x: real[n, h, w, channels] -> like x")
 def avg_pool2d(x: Tensor, *, size: Sizes, stride: Sizes | None = None, padding: Sizes = 0) -> Tensor:
     """Mean of each window, in which the zeros of the border count. Arguments and shapes as for `max_pool2d`."""
     sizes, steps, border = _check_pool("avg_pool2d", x, size, stride, padding)

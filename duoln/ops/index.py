@@ -28,7 +28,7 @@ _PLAIN = 1 << 30
 """The largest bound of a slice with which no library's sums overflow."""
 
 
-@op
+@op("x: any")
 def getitem(x: Tensor, key: Any) -> Tensor:
     """`x[key]` for integers, slices, `...` and None; or for an integer or an int32 tensor at every axis.
 
@@ -39,7 +39,7 @@ def getitem(x: Tensor, key: Any) -> Tensor:
         AxisIndexError: there are too many indices, or one is out of range; it is a ShapeError and an IndexError.
         ShapeError: tensors that do not broadcast, or beside slices.
     """
-    check_tensors("getitem", x)
+    getitem.check(x)
     given = key if isinstance(key, tuple) else (key,)
     if Tensor in map(type, given) and any(isinstance(k, Tensor) and k.ndim for k in given):
         return _entries(x, given)

@@ -7,9 +7,9 @@ from typing import Any
 
 from duoln.backends.protocol import REALS, Array, Backend
 from duoln.core import Rule, Tensor, op
-from duoln.core.arguments import ABOVE_0, BELOW_1, check_integer, check_number
+from duoln.core.arguments import ABOVE_0, Below1, Integer, check_number
 from duoln.core.pytorch_names import hinted
-from duoln.core.spec import check_beside, check_float
+from duoln.core.spec import check_float
 from duoln.errors import DtypeError, ShapeError
 from duoln.ops.common import check_indices
 from duoln.ops.elementwise import abs, isinf, log, logical_and, logistic, minimum, not_equal, square, where
@@ -18,9 +18,9 @@ from duoln.ops.reduce import log_softmax, mean, sum
 from duoln.ops.shape import expand_dims
 
 
-@op("logits: real[*rows, classes], labels: int32[*rows] -> real[*rows]")
-def softmax_cross_entropy(logits: Tensor, labels: Tensor, ignore_index: int | None = None, *,
-                          weight: Tensor | None = None, label_smoothing: float = 0.0) -> Tensor:
+@op("logits: real[*rows, classes+], labels: int32[*rows] -> real[*rows]")
+def softmax_cross_entropy(logits: Tensor, labels: Tensor, ignore_index: Integer | None = None, *,
+                          weight: Tensor | None = None, label_smoothing: Below1 = 0.0) -> Tensor:
     """Negative log-likelihood of the labels under softmax(logits), in nats.
 
     Args:
@@ -45,15 +45,10 @@ def softmax_cross_entropy(logits: Tensor, labels: Tensor, ignore_index: int | No
         DtypeError: the labels are no integers. UsageError: the share is not in [0, 1).
     """
     name = "softmax_cross_entropy"
-    check_float(name, logits, *([] if weight is None else [weight]))
     if isinstance(labels, Tensor) and labels.dtype in REALS:
         raise DtypeError(f"[{name}] labels: expected an int32 tensor, found {labels.dtype}; soft_cross_entropy takes "
                          "probabilities, x.astype(\"int32\") makes classes")
-    check_beside(name, "labels", labels, "int32", logits)
-    share = check_number(name, "label_smoothing", label_smoothing, BELOW_1)
-    if logits.ndim < 1 or logits.shape[-1] == 0 or labels.shape != logits.shape[:-1]:
-        raise ShapeError(f"[{name}] expected logits (..., classes) and labels (...), "
-                         f"found {logits.shape} and {labels.shape}")
+    softmax_cross_entropy.check(logits, labels)
     _check_weight(name, weight, logits)
     counted = counted_rows(name, labels, logits, logits.shape[-1], ignore_index)
     if counted is not None:
@@ -62,10 +57,10 @@ def softmax_cross_entropy(logits: Tensor, labels: Tensor, ignore_index: int | No
     losses = softmax_cross_entropy.apply(logits, labels)
     if weight is not None:
         losses = _weighted(take.apply(weight, labels, axis=0), losses)
-    if share:
+    if label_smoothing:
         of_all = log_softmax.apply(logits, axis=logits.ndim - 1)
         even = mean(of_all if weight is None else _weighted(weight, of_all), axis=-1)
-        losses = (1.0 - share) * losses - share * even
+        losses = (1.0 - label_smoothing) * losses - label_smoothing * even
     return losses if counted is None else where(counted, losses, 0.0)
 
 
@@ -75,7 +70,10 @@ def _weighted(weight: Tensor, x: Tensor) -> Tensor:
 
 
 def _check_weight(name: str, weight: Tensor | None, logits: Tensor) -> None:
-    if weight is not None and weight.shape != logits.shape[-1:]:
+    if weight is None:
+        return
+    check_float(name, logits, weight)
+    if weight.shape != logits.shape[-1:]:
         raise ShapeError(f"[{name}] weight: expected shape {logits.shape[-1:]}, found {weight.shape}")
 
 
@@ -92,7 +90,7 @@ def soft_cross_entropy(logits: Tensor, targets: Tensor, *, weight: Tensor | None
         ShapeError: the shapes differ, the weights do not fit, or there are no classes.
     """
     name = "soft_cross_entropy"
-    _check_pair(name, logits, targets, *([] if weight is None else [weight]))
+    _check_pair(name, logits, targets)
     if logits.ndim < 1 or logits.shape[-1] == 0:
         raise ShapeError(f"[{name}] expected logits (..., classes), found {logits.shape}")
     _check_weight(name, weight, logits)
@@ -104,12 +102,12 @@ def counted_rows(name: str, labels: Tensor, like: Tensor, classes: int, ignore_i
     """A bool tensor, True where the label is not `ignore_index`; None if every row counts.
 
     Raises:
-        ShapeError: another label is not in 0 .. classes - 1. DtypeError: `ignore_index` is not an integer.
+        ShapeError: another label is not in 0 .. classes - 1.
     """
     if ignore_index is None:
         check_indices(name, "labels", labels, classes, like)
         return None
-    counted = not_equal(labels, check_integer(name, "ignore_index", ignore_index))
+    counted = not_equal(labels, ignore_index)
     check_indices(name, "labels", where(counted, labels, 0), classes, like)
     return counted
 
@@ -139,7 +137,7 @@ def bce_with_logits(logits: Tensor, targets: Tensor) -> Tensor:
     """Binary cross-entropy of targets in [0, 1] under sigmoid(logits), in nats, finite for every logit.
 
     Shape:
-        logits and targets of one shape -> the same.
+        logits and targets (...) -> the same.
 
     Raises:
         ShapeError: the shapes differ.
@@ -162,9 +160,9 @@ def _bce_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tup
 bce_with_logits.add(Rule("composed", _bce_forward, _bce_vjp))
 
 
-def _check_pair(name: str, x: Tensor, y: Tensor, *rest: Tensor) -> None:
+def _check_pair(name: str, x: Tensor, y: Tensor) -> None:
     """Raises ShapeError unless two tensors have one shape: a loss that broadcasts would count targets twice."""
-    check_float(name, x, y, *rest)
+    check_float(name, x, y)
     if x.shape != y.shape:
         raise ShapeError(f"[{name}] expected equal shapes, found {x.shape} and {y.shape}")
 
