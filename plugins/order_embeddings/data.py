@@ -48,14 +48,8 @@ def splits(source: Source, batch_size: int, seed: int, image_size: int, vocabula
 
     As in the authors' code an epoch's last batch is dropped, even a full one that takes the last image.
 
-    Args:
-        source: "auto" takes COCO, else the photographs of Flickr8k, else synthetic pictures; a damaged or incomplete
-            corpus is an error. "flickr8k-captions" has nothing of the pictures, so that it has to be asked for.
-        batch_size: images a batch, each with one of its captions.
-        seed: of the order and of the choice of captions.
-        image_size: width of the image features.
-        vocabulary: rows of the word table.
-        root: a folder that is searched before DUOLN_DATA.
+    Each argument is the setting of this name; `root` is searched before DUOLN_DATA. A damaged or incomplete corpus is
+    an error, and never replaced by another one.
 
     Raises:
         DataMissingError: the corpus was requested and is not available.
