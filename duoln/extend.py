@@ -122,11 +122,10 @@ from duoln.ops.common import (
 )
 
 if TYPE_CHECKING:
-    from duoln.kernels import launch as cuda
-    from duoln.kernels import metal
+    from duoln.kernels.launch import cuda, metal
     from duoln.testing import check_close, check_error, check_op, check_rule, gradcheck
 
-_MODULES = {"cuda": "duoln.kernels.launch", "metal": "duoln.kernels.metal"}
+_MODULES = {"cuda": "duoln.kernels.launch.cuda", "metal": "duoln.kernels.launch.metal"}
 """These modules import CuPy and MLX, so they are loaded only when a rule uses them."""
 _CHECKS = ("check_close", "check_error", "check_op", "check_rule", "gradcheck")
 

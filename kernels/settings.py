@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import duoln.kernels
 from duoln.kernels import source
-from duoln.kernels.fused import Launch
+from duoln.kernels.launch import Launch
 from duoln.kernels.recurrent import plan as recurrent
 from duoln.kernels.recurrent.cells import FUSED
 from duoln.kernels.recurrent.cluster_plan import Device, plan

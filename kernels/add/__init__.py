@@ -8,7 +8,7 @@ import numpy as np
 
 from duoln.backends.protocol import Array, Backend
 from duoln.kernels import channels, native
-from duoln.kernels.fused import Launch, fused
+from duoln.kernels.launch import Launch, fused
 from duoln.ops import add
 
 _TEXT = "add/add"
@@ -23,7 +23,7 @@ _LEAST = 1 << 10
 def _supports(be: Backend, x: Array | float, y: Array | float) -> str | None:
     if not (isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and x.ndim > 2 and y.shape == x.shape[-1:]):
         return "it is no bias of the last of three axes or more"
-    return native.failure(f"{_TEXT}.cpp", x.dtype) if x.size else "there are no values"
+    return native.refusal(f"{_TEXT}.cpp", x.dtype) if x.size else "there are no values"
 
 
 def _forward(be: Backend, x: Array, y: Array) -> tuple[Array, None]:

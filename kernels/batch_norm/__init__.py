@@ -10,7 +10,7 @@ import numpy as np
 
 from duoln.backends.protocol import Array, Backend
 from duoln.kernels import channels
-from duoln.kernels.fused import Launch, fused
+from duoln.kernels.launch import Launch, fused
 from duoln.ops import batch_norm
 
 _TEXT = "batch_norm/batch_norm"

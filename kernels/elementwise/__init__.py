@@ -13,6 +13,7 @@ import numpy as np
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import host, native
+from duoln.kernels.launch import cpp
 from duoln.ops import add, multiply, sum, where
 from duoln.ops.reduce import sum_vjp
 
@@ -22,10 +23,10 @@ _LEAST = 1 << 12
 _LARGE = host.PARALLEL_BYTES // 8
 """Values below which no array has the bytes for several threads."""
 
-_add = native.launch(_FILE, "add", "x: real[*size], y: real[*size] -> out: like x")
-_multiply = native.launch(_FILE, "multiply", "x: real[*size], y: real[*size]?, y_number: float64 -> out: like x")
+_add = cpp.launch(_FILE, "add", "x: real[*size], y: real[*size] -> out: like x")
+_multiply = cpp.launch(_FILE, "multiply", "x: real[*size], y: real[*size]?, y_number: float64 -> out: like x")
 # `like condition` in shape alone: such a result begins on a cache line where it is large, as streaming stores need.
-_where = native.launch(_FILE, "where", "condition: bool[*size], x: real[*size]?, y: real[*size]?, x_number: float64, "
+_where = cpp.launch(_FILE, "where", "condition: bool[*size], x: real[*size]?, y: real[*size]?, x_number: float64, "
                                        "y_number: float64 -> out: like condition")
 _sum = native.Function(_FILE, "sum", "x: real[1], sums: float64[1], size: int64, length: int64, threads: int32")
 _BLOCK = 1024
@@ -37,7 +38,7 @@ def _of_two_supports(be: Backend, x: Array | float, y: Array | float) -> str | N
         return "they are no arrays of one shape and dtype"
     if x.nbytes < host.PARALLEL_BYTES:
         return f"it is for at least {host.PARALLEL_BYTES} bytes"
-    return native.failure(_FILE, x.dtype)
+    return native.refusal(_FILE, x.dtype)
 
 
 def _add_forward(be: Backend, x: Array, y: Array) -> tuple[Array, None]:
@@ -74,7 +75,7 @@ def _where_supports(be: Backend, condition: Array, x: Array | float, y: Array | 
         return f"it is for arrays of the shape {condition.shape} of the condition"
     if condition.size < _LEAST:
         return f"it is for at least {_LEAST} values"
-    return native.failure(_FILE, arrays[0].dtype)
+    return native.refusal(_FILE, arrays[0].dtype)
 
 
 def _choose(condition: Array, x: Array | float, y: Array | float) -> Array:
@@ -102,7 +103,7 @@ def _sum_supports(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) 
         return "it is for all values of a contiguous array"
     if x.nbytes < host.PARALLEL_BYTES:
         return f"it is for at least {host.PARALLEL_BYTES} bytes"
-    return native.failure(_FILE, x.dtype)
+    return native.refusal(_FILE, x.dtype)
 
 
 def _sum_forward(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> tuple[Array, Any]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from duoln.backends.protocol import Array, Backend
 from duoln.kernels import native
-from duoln.kernels.fused import Launch, fused
+from duoln.kernels.launch import Launch, fused
 from duoln.ops import max_pool2d
 from duoln.ops.conv import Pair, Sizes
 
@@ -30,7 +30,7 @@ class _Saved(NamedTuple):
 def _supports(be: Backend, x: Array, size: Sizes, stride: Sizes, border: Pair = (0, 0)) -> str | None:
     if isinstance(size, tuple) or isinstance(stride, tuple):
         return "its windows are squares with one stride"
-    return native.failure(f"{_TEXT}.cpp", x.dtype) if x.size else "there are no values"
+    return native.refusal(f"{_TEXT}.cpp", x.dtype) if x.size else "there are no values"
 
 
 def _forward(be: Backend, x: Array, size: int, stride: int, border: Pair = (0, 0)) -> tuple[Array, _Saved]:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from duoln.core.call import compiled
 from duoln.errors import DtypeError, KernelError, ShapeError
 from duoln.kernels.host import address
 from duoln.kernels.native import storage
-from duoln.kernels.native.loading import NAMES, failure, library
+from duoln.kernels.native.loading import NAMES, library, refusal
 from duoln.kernels.signature import Parameter, parameters
 
-_NUMBERS: dict[str, Any] = {"int32": ctypes.c_int32, "int64": ctypes.c_int64, "float32": ctypes.c_float,
+NUMBERS: dict[str, Any] = {"int32": ctypes.c_int32, "int64": ctypes.c_int64, "float32": ctypes.c_float,
                             "float64": ctypes.c_double}
-_DTYPES = {name: np.dtype(name) for name in (*_NUMBERS, "bool", "uint8")}
+_DTYPES = {name: np.dtype(name) for name in (*NUMBERS, "bool", "uint8")}
 
 
 class Function:
@@ -36,7 +37,7 @@ class Function:
         self.file, self.entry = file, entry
         self._parameters = parameters(signature)
         for each in self._parameters:
-            dtypes = _NUMBERS if each.rank is None else (*_DTYPES, "real")
+            dtypes = NUMBERS if each.rank is None else (*_DTYPES, "real")
             if each.dtype not in dtypes:
                 raise KernelError(f"[{entry}] {each.name}: expected a dtype of {', '.join(dtypes)}, found "
                                   f"{each.dtype!r}")
@@ -75,14 +76,39 @@ class Function:
         except ctypes.ArgumentError as error:
             raise self._number_misfit(arguments) from error
         if failures.value and take_failures():
-            raise MemoryError(f"[{self.entry}] no memory left for what the kernel needs beside its arrays")
+            raise self._no_memory()
+
+    def unchecked(self, names: Sequence[str]) -> Callable[[np.dtype, tuple[Any, ...]], None]:
+        """A function of a dtype, that of `real`, and of a tuple of values with these names.
+
+        It calls the entry with those that its parameters name, and checks nothing: its caller has made the arrays.
+        """
+        given = []
+        for name, _, rank, _, optional in self._parameters:
+            pointer = f"word(id({name}) + HEAD).value"
+            given.append(name if rank is None else f"None if {name} is None else {pointer}" if optional else pointer)
+        lines = [f"def {self.entry}(dtype, values):", f"{', '.join(names)} = values",
+                 "entry, failures, take_failures = entries.get(dtype.char) or find(dtype)",
+                 f"entry({', '.join(given)})", "if failures.value and take_failures():", "    raise no_memory()"]
+        entries: dict[str, tuple[Any, ctypes.c_int32, Any]] = {}
+
+        def find(dtype: np.dtype) -> tuple[Any, ctypes.c_int32, Any]:
+            entries[dtype.char] = self._entry(NAMES[dtype.char])
+            return entries[dtype.char]
+
+        known = {"word": ctypes.c_void_p.from_address, "HEAD": object.__basicsize__, "entries": entries, "find": find,
+                 "no_memory": self._no_memory}
+        return compiled("\n    ".join(lines) + "\n", self.entry, f"<call of {self.file}: {self.entry}>", known)
+
+    def _no_memory(self) -> MemoryError:
+        return MemoryError(f"[{self.entry}] no memory left for what the kernel needs beside its arrays")
 
     def _number_misfit(self, arguments: Sequence[Any]) -> Exception:
         """The error for the first number that is not of its parameter's kind."""
         for parameter, argument in zip(self._parameters, arguments, strict=True):
             if parameter.rank is None:
                 try:
-                    _NUMBERS[parameter.dtype](argument)
+                    NUMBERS[parameter.dtype](argument)
                 except TypeError:
                     return DtypeError(f"[{self.entry}] {parameter.name}: expected {parameter.dtype}, found "
                                       f"{type(argument).__name__} {argument!r}")
@@ -104,17 +130,17 @@ class Function:
                 raise DtypeError(f"[{self.entry}] expected an array of {' or '.join(storage.REALS)}, found none")
             loaded = library(self.file, np.dtype(real))
             if loaded is None:
-                raise KernelError(f"[{self.entry}] {failure(self.file, np.dtype(real))}")
+                raise KernelError(f"[{self.entry}] {refusal(self.file, np.dtype(real))}")
             function = getattr(loaded, f"{self.entry}_{real}", None)
             if function is None:
                 raise KernelError(f"[{self.entry}] expected the entry {self.entry}_{real} in {self.file}, found none")
             function.restype = None
-            function.argtypes = [ctypes.c_void_p if p.rank is not None else _NUMBERS[p.dtype] for p in self._parameters]
-            self._entries[real] = function, *_failures_of(loaded)
+            function.argtypes = [ctypes.c_void_p if p.rank is not None else NUMBERS[p.dtype] for p in self._parameters]
+            self._entries[real] = function, *failures_of(loaded)
         return self._entries[real]
 
 
-def _failures_of(loaded: ctypes.CDLL) -> tuple[ctypes.c_int32, Any]:
+def failures_of(loaded: ctypes.CDLL) -> tuple[ctypes.c_int32, Any]:
     """The library's count of failed allocations, and the function that takes this thread's count (`native.h`)."""
     try:
         return ctypes.c_int32.in_dll(loaded, "duoln_failures"), loaded.duoln_take_failures

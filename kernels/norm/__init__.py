@@ -15,8 +15,8 @@ from typing import Any
 from duoln.backends.protocol import STORAGE, Array, Backend
 from duoln.core import Op, Rule
 from duoln.kernels.activation import NUMBERS
-from duoln.kernels.declared import Layout
-from duoln.kernels.fused import Launch, condition
+from duoln.kernels.launch import Launch, condition
+from duoln.kernels.launch.declared import Layout
 from duoln.kernels.norm import plan as plans
 from duoln.kernels.norm.plan import LAYER, Norm, Plan
 from duoln.ops import add_layer_norm, add_rms_norm, layer_norm, rms_norm

@@ -14,9 +14,9 @@ from typing import cast
 import mlx.core as mx
 
 from duoln.backends.protocol import Array
-from duoln.kernels import metal
 from duoln.kernels.activation import NUMBERS
-from duoln.kernels.declared import Layout
+from duoln.kernels.launch import metal
+from duoln.kernels.launch.declared import Layout
 
 MOST_COLUMNS = 8192
 _MOST_GROUPS = 512

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 from duoln.backends.protocol import Array, Backend
@@ -59,6 +60,7 @@ class Norms(NamedTuple):
         return 2 if self.gates else int(self.cell)
 
     @classmethod
+    @cache
     def of(cls, cell: str, norm: str) -> Norms:
         """The norms of a cell's variant."""
         parameters = CELLS[cell].variants[norm].norms

@@ -20,7 +20,7 @@ import numpy as np
 from duoln.backends import cublas
 from duoln.backends.protocol import STORAGE, Array, Backend
 from duoln.core.storage import converted
-from duoln.kernels import launch
+from duoln.kernels.launch import cuda as launch
 from duoln.kernels.norm import parameter_gradients
 from duoln.kernels.recurrent.cells import FUSED, Norms, Supports
 from duoln.kernels.recurrent.plan import MOST_HIDDEN, MOST_KEPT, norm_macros, plan, wide_file

@@ -20,149 +20,170 @@ from duoln.kernels.product.centred import centred
 from duoln.kernels.product.multiply import column_sums
 from duoln.kernels.recurrent import native_cell
 from duoln.kernels.recurrent import positions as walks
-from duoln.kernels.recurrent.cells import Arrays, Norms, Supports, supports
-from duoln.kernels.recurrent.positions import Positions, Units
+from duoln.kernels.recurrent.cells import Norms, Supports, fused_norms, supports
+from duoln.kernels.recurrent.positions import Parameters, Positions, Units
 from duoln.ops.recurrent.variants import CELLS
 
 _SIZES = "slots: int64[2]?, steps: int64, batch: int64, "
 _WORK = "reverse: int32, threads: int32, by_units: int32"
 _ONE_STEP = ", x: real[2]?, w_x: real[2]?, inputs: int64"
-_RNN = ("w_h: real[2], x_proj: real[2], gain_h: real[1]?, bias: real[1], hidden: real[3], norms: real[1]?, "
+_RNN = ("w_h: real[2], x_proj: real[2], gain_h: real[1]?, bias_x: real[1], hidden: real[3], norms: real[1]?, "
         + _SIZES + "units: int64, eps: float64, " + _WORK)
 _GRU = ("w_h: real[2], x_proj: real[2], h_proj: real[2], gain_x: real[1]?, bias_x: real[1], gain_h: real[1]?, "
         "bias_h: real[1]?, hidden: real[3], norms: real[2]?, " + _SIZES + "units: int64, eps: float64, "
         "gates_normed: int32, " + _WORK)
 _LSTM = ("w_h: real[2], x: real[2]?, w_x: real[2]?, x_proj: real[2]?, h_proj: real[2]?, gain_x: real[1]?, "
-         "gain_h: real[1]?, bias: real[1], gain_c: real[1]?, bias_c: real[1]?, hidden: real[3], cells: real[3], "
+         "gain_h: real[1]?, bias_x: real[1], gain_c: real[1]?, bias_c: real[1]?, hidden: real[3], cells: real[3], "
          "norms: real[2]?, " + _SIZES + "inputs: int64, units: int64, eps: float64, variant: int32, " + _WORK)
+_SHARED = ("w_h", "x", "w_x", "x_proj", "h_proj", *walks.PARAMETERS, "hidden", "cells", "norms", "slots", "steps",
+           "batch", "inputs", "units", "eps", "gates_normed", "variant", "reverse", "threads", "by_units")
+_BACKWARD = (*_SHARED, "d_hidden", "dh", "dc", "d_x", "d_w_x", "d_x_proj", "d_h_proj",
+             *(f"d_{name}" for name in walks.PARAMETERS), "limit")
+
+_Kernel = Callable[[np.dtype, tuple[Any, ...]], None]
+"""A compiled walk, called with values as `_SHARED` or `_BACKWARD` names them."""
+
+
+def _kernel(cell: str, direction: str, signature: str, names: tuple[str, ...]) -> _Kernel:
+    return native.Function(f"recurrent/{cell}/{cell}.cpp", f"{cell}_{direction}", signature).unchecked(names)
+
+
+_KERNELS = {
+    "rnn": (_kernel("rnn", "forward", _RNN + _ONE_STEP, _SHARED),
+            _kernel("rnn", "backward", _RNN + ", d_hidden: real[3]?, dh: real[2], d_x_proj: real[2], "
+                    "d_gain_h: real[2]?, d_bias_x: real[2], limit: float64", _BACKWARD)),
+    "gru": (_kernel("gru", "forward", _GRU + _ONE_STEP, _SHARED),
+            _kernel("gru", "backward", _GRU + ", d_hidden: real[3]?, dh: real[2], d_x_proj: real[2], "
+                    "d_h_proj: real[2], d_gain_x: real[2]?, d_bias_x: real[2], d_gain_h: real[2]?, "
+                    "d_bias_h: real[2]?, limit: float64", _BACKWARD)),
+    "lstm": (_kernel("lstm", "forward", _LSTM, _SHARED),
+             _kernel("lstm", "backward", _LSTM + ", d_hidden: real[3]?, dh: real[2], dc: real[2], d_x: real[2]?, "
+                     "d_w_x: real[3]?, d_bias_x: real[2], d_gain_x: real[2]?, d_gain_h: real[2]?, "
+                     "d_gain_c: real[2]?, d_bias_c: real[2]?, limit: float64", _BACKWARD)),
+}
+"""Forward and backward of each cell."""
 
 
 class _Walk(NamedTuple):
-    """The compiled walks of a cell."""
+    """The compiled walks of a variant, and what a call needs to know of it."""
 
-    cell: str
-    forward: walks.Kernel
-    backward: walks.Kernel
-    of_norms: tuple[int, ...]
-    """The numbers of a position that norms keep."""
-    overwrites: bool = False
+    forward: _Kernel
+    backward: _Kernel
+    gates: int
+    states: int
+    kept_norms: tuple[int, ...] | None
+    """The numbers of a position that norms keep; None without norms."""
+    h_gates: int
+    """The gates whose product with the state is kept beside that with the input."""
+    is_apart: bool
+    """True if the backward walk writes the gradient of the state's product beside that of the input's."""
+    overwrites: bool
     """True if the backward walk writes the products' gradients over the products."""
-    few_inputs: str = ""
-    """The variant whose walks can multiply few inputs."""
-
-
-def _walk(cell: str, shared: str, forward: str, backward: str, **facts: Any) -> _Walk:
-    file = f"recurrent/{cell}/{cell}.cpp"
-    return _Walk(cell, walks.Kernel(file, f"{cell}_forward", shared + forward),
-                 walks.Kernel(file, f"{cell}_backward", f"{shared}, d_hidden: real[3]?, {backward}"), **facts)
-
-
-_RNN_WALK = _walk("rnn", _RNN, _ONE_STEP, "dh: real[2], d_x_proj: real[2], d_gain_h: real[2]?, d_bias: real[2], "
-                  "limit: float64", of_norms=())
-_GRU_WALK = _walk("gru", _GRU, _ONE_STEP, "dh: real[2], d_x_proj: real[2], d_h_proj: real[2], d_gain_x: real[2]?, "
-                  "d_bias_x: real[2], d_gain_h: real[2]?, d_bias_h: real[2]?, limit: float64", of_norms=(4,))
-_LSTM_WALK = _walk("lstm", _LSTM, "", "dh: real[2], dc: real[2], d_x: real[2]?, d_w_x: real[3]?, d_bias: real[2], "
-                   "d_gain_x: real[2]?, d_gain_h: real[2]?, d_gain_c: real[2]?, d_bias_c: real[2]?, limit: float64",
-                   of_norms=(4,), overwrites=True, few_inputs="layer")
-
-
-class _Products(NamedTuple):
-    x_proj: Array | None
-    """With the bias inside the norm. Where a gate needs nothing but the sum of both products, that sum. None for few
-    inputs, whose product the walks compute.
-    """
-    h_proj: Array | None
-    """None where `x_proj` is the sum."""
-
-
-class _Saved(NamedTuple):
-    walk: _Walk
-    walked: walks.Walked
-    parameters: dict[str, Array]
-    inner_bias: Array | None
-    """The bias inside the input's norm, without the means of its parts."""
-    names: list[str]
-    """Those of the norms' parameters."""
-    cells: Array | None
-    """An LSTM's cells, like `walked.hidden`."""
-    norms: Array | None
-    products: list[_Products]
-    """One, or none after a gradient has taken them, because its walk overwrites them."""
-    normed: Norms
     has_few_inputs: bool
-    """True if the walks multiply the inputs. They give no gradient of x_proj then."""
-    norm: str
-    eps: float
-    limit: float
-    """The bound on the gradients of states between time steps; 0 for none."""
+    """True if the walks can multiply few inputs."""
+    gates_normed: bool
+    number: int
+    """The number in variant.h."""
+    centre: Callable[..., Array]
+    """A function that takes the means out of a matrix' rows, one for each part of the gates that shares a norm; without
+    norms of the gates the identity.
+    """
+    without_mean: Callable[..., Array] | None
+    """The same of the bias inside the norm, and another vector added to it; None without such a bias."""
+    parameters: Parameters
 
-    def arguments(self, products: _Products, is_forward: bool = False) -> dict[str, Any]:
-        """The arguments that both walks share. That forward multiplies the inputs of one step, too."""
-        walked, positions, normed = self.walked, self.walked.positions, self.normed
-        multiplies = self.has_few_inputs or (is_forward and walked.is_one_step)
-        threads, by_units = walks.threads(positions, walked.w_h)
-        return {"w_h": walked.w_h, "x": walked.x if multiplies else None, "w_x": walked.w_x if multiplies else None,
-                "x_proj": products.x_proj, "h_proj": products.h_proj, **self.parameters, "hidden": walked.hidden,
-                "cells": self.cells, "norms": self.norms, "slots": positions.slots, "steps": positions.steps,
-                "batch": positions.batch, "inputs": walked.x.shape[1], "units": walked.units.hidden,
-                "eps": self.eps, "gates_normed": int(normed.gates), "variant": normed.number,
-                "reverse": int(positions.reverse), "threads": threads, "by_units": by_units}
-
-
-def _centring(cell: str) -> Callable[..., Array]:
-    """A function that takes the means out of a matrix' rows: one for each part of the gates that shares a norm."""
-    of_cell = CELLS[cell]
-    if len(of_cell.parts) == 1:
-        return centred
-
-    def in_parts(weight: Array, out: Array | None = None) -> Array:
-        return centred(weight, weight.shape[1] * of_cell.parts[0] // of_cell.gates, out)
-
-    return in_parts
-
-
-def _without_means(cell: str, vector: Array, added: Array | None = None) -> Array:
-    """A bias inside the norms without the means of its parts, and `added` to it."""
-    if len(CELLS[cell].parts) == 1:
-        return (vector if added is None else added + vector) - vector.mean()
-    centre: Array = _centring(cell)(vector[None])[0]
-    return centre if added is None else added + centre
+    @classmethod
+    def of(cls, cell: str, norm: str) -> _Walk:
+        """The walks of a cell's variant."""
+        of_cell, normed, variant = CELLS[cell], Norms.of(cell, norm), CELLS[cell].variants[norm]
+        kept = () if cell == "rnn" else (4,)
+        h_gates = of_cell.gates if "gain_x" in variant.norms else int(of_cell.apart)  # apart: a GRU's n
+        is_one_part = len(of_cell.parts) == 1
+        centre = _as_it_is if not normed.gates else centred if is_one_part else partial(_centred_parts, of_cell.parts)
+        without_mean = _without_mean if is_one_part else partial(_without_means, centre)
+        return cls(*_KERNELS[cell], of_cell.gates, len(of_cell.states), kept if variant.norms else None, h_gates,
+                   is_apart=of_cell.apart, overwrites=cell == "lstm", has_few_inputs=(cell, norm) == ("lstm", "layer"),
+                   gates_normed=normed.gates, number=normed.number, centre=centre,
+                   without_mean=without_mean if variant.inner_bias else None, parameters=Parameters.of(cell, norm))
 
 
 def _as_it_is(weight: Array, out: Array | None = None) -> Array:
     return weight
 
 
-def _forward(walk: _Walk, be: Backend, x: Array, *arrays: Any, **attrs: Any) -> tuple[tuple[Array, ...], _Saved]:
-    norm, normed = attrs["norm"], Norms.of(walk.cell, attrs["norm"])
-    states, w_x, w_h, bias, mask, norms = Arrays.of(walk.cell, norm, arrays)
-    units = Units.of(CELLS[walk.cell].gates, w_h.shape[0], x.dtype)
-    positions = Positions.of(x.shape[0], x.shape[1], mask, attrs["reverse"])
-    centre = _centring(walk.cell) if normed.gates else _as_it_is
-    walked = walks.Walked.of(units, positions, x, states[0], w_x, w_h, centre)
-    is_inner = bias is not None and CELLS[walk.cell].variants[norm].inner_bias
-    few_inputs = norm == walk.few_inputs and walked.x.shape[1] <= walks.FEW_INPUTS and not walked.is_one_step
-    saved = _Saved(walk, walked, walks.filled_parameters(walk.cell, norm, units, bias, norms),
-                   units.filled(_without_means(walk.cell, bias)) if is_inner else None, list(norms),
-                   walks.states(units, positions, states[1]) if len(states) == 2 else None,
-                   np.empty((len(walked.x), *walk.of_norms), x.dtype) if norms else None, [], normed, few_inputs, norm,
-                   attrs["eps"], attrs["gradient_limit"] or 0.0)
+def _centred_parts(parts: tuple[int, ...], weight: Array, out: Array | None = None) -> Array:
+    return centred(weight, weight.shape[1] * parts[0] // sum(parts), out)
+
+
+def _without_mean(bias: Array, added: Array | None = None) -> Array:
+    return (bias if added is None else added + bias) - bias.mean()
+
+
+def _without_means(centre: Callable[..., Array], bias: Array, added: Array | None = None) -> Array:
+    centred_bias: Array = centre(bias[None])[0]
+    return centred_bias if added is None else added + centred_bias
+
+
+class _Saved(NamedTuple):
+    walk: _Walk
+    walked: walks.Walked
+    parameters: list[Array | None]
+    """As `positions.PARAMETERS`."""
+    inner_bias: Array | None
+    """The bias inside the input's norm, without the means of its parts."""
+    cells: Array | None
+    """An LSTM's cells, like `walked.hidden`."""
+    norms: Array | None
+    products: list[tuple[Array | None, Array | None]]
+    """`_walk_forward`'s, or nothing after a gradient has taken them, because its walk overwrites them."""
+    has_few_inputs: bool
+    """True if the walks multiply the inputs. They give no gradient of x_proj then."""
+    eps: float
+    limit: float
+    """The bound on the gradients of states between time steps; 0 for none."""
+
+    def arguments(self, x_proj: Array | None, h_proj: Array | None, multiplies: bool) -> tuple[Any, ...]:
+        """The arguments that both walks share, as `_SHARED`; `multiplies` is true if the walk multiplies the inputs."""
+        walk, walked, positions = self.walk, self.walked, self.walked.positions
+        x, w_x = (walked.x, walked.w_x) if multiplies else (None, None)
+        return (walked.w_h, x, w_x, x_proj, h_proj, *self.parameters, walked.hidden, self.cells, self.norms,
+                positions.slots, positions.steps, positions.batch, walked.x.shape[1], walked.units.hidden, self.eps,
+                walk.gates_normed, walk.number, positions.reverse, *walks.threads(positions, walked.w_h))
+
+
+def _forward(variants: dict[str, _Walk], be: Backend, x: Array, *arrays: Any, norm: str, eps: float, reverse: bool,
+             gradient_limit: float | None) -> tuple[tuple[Array, ...], _Saved]:
+    walk = variants[norm]
+    h, w_x, w_h, bias, mask = arrays[0], *arrays[walk.states:walk.states + 4]
+    units = Units.of(walk.gates, h.shape[1], x.dtype)
+    positions = Positions.of(x.shape[0], x.shape[1], mask, reverse)
+    walked = walks.Walked.of(units, positions, x, h, w_x, w_h, walk.centre)
+    filled = walk.parameters.filled(units, (bias, *arrays[walk.states + 4:]))
+    saved = _Saved(walk, walked, filled,
+                   None if walk.without_mean is None else units.filled(walk.without_mean(bias)),
+                   walks.states(units, positions, arrays[1]) if walk.states == 2 else None,
+                   None if walk.kept_norms is None else np.empty((len(walked.x), *walk.kept_norms), x.dtype), [],
+                   walk.has_few_inputs and walked.x.shape[1] <= walks.FEW_INPUTS and not walked.is_one_step, eps,
+                   gradient_limit or 0.0)
     saved.products.append(_walk_forward(saved))
-    return walked.outputs(walked.hidden, *([] if saved.cells is None else [saved.cells])), saved
+    return walked.outputs(*([walked.hidden] if saved.cells is None else [walked.hidden, saved.cells])), saved
 
 
-def _walk_forward(saved: _Saved) -> _Products:
-    """Compute the states after the first ones, and what norms keep, in their places; returns the products."""
-    walked, cell = saved.walked, CELLS[saved.walk.cell]
-    gates = cell.gates if "gain_x" in saved.names else int(cell.apart)  # apart, a gate reads it: a GRU's n
-    room = (len(walked.x), gates * walked.units.stride)
-    products = _Products(None if saved.has_few_inputs else walked.x_proj(saved.inner_bias),
-                         host.empty(room, walked.x.dtype) if gates else None)
-    saved.walk.forward(saved.arguments(products, is_forward=True))
-    return products
+def _walk_forward(saved: _Saved) -> tuple[Array | None, Array | None]:
+    """Compute the states after the first ones, and what norms keep, in their places.
+
+    Returns:
+        x_proj, with the bias inside the norm; where a gate needs nothing but the sum of both products, that sum; None
+        for few inputs, whose product the walks compute. h_proj; None where x_proj is the sum.
+    """
+    walk, walked = saved.walk, saved.walked
+    x_proj = None if saved.has_few_inputs else walked.x_proj(saved.inner_bias)
+    h_proj = host.empty((len(walked.x), walk.h_gates * walked.units.stride), walked.x.dtype) if walk.h_gates else None
+    walk.forward(walked.x.dtype, saved.arguments(x_proj, h_proj, saved.has_few_inputs or walked.is_one_step))
+    return x_proj, h_proj
 
 
-def _products_for_gradient(saved: _Saved) -> _Products:
+def _products_for_gradient(saved: _Saved) -> tuple[Array | None, Array | None]:
     """The products, which the caller may overwrite if the walk does."""
     if not saved.walk.overwrites:
         return saved.products[0]
@@ -175,48 +196,47 @@ def _products_for_gradient(saved: _Saved) -> _Products:
 
 
 def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Sequence[bool]) -> list[Array | None]:
-    walk, walked, products = saved.walk, saved.walked, _products_for_gradient(saved)
-    units, positions, dtype, cell = walked.units, walked.positions, walked.x.dtype, CELLS[walk.cell]
+    walk, walked, (x_proj, h_proj) = saved.walk, saved.walked, _products_for_gradient(saved)
+    units, positions, dtype, few = walked.units, walked.positions, walked.x.dtype, saved.has_few_inputs
     d_states = [walks.given(units, d, walked.hidden) for d in gouts[1:]]
-    few = saved.has_few_inputs
     d_rows = host.empty_like(walked.x) if few and needs[0] else None
     d_weights = walks.row_blocks(positions.batch, walked.w_x.shape, dtype) if few else None
-    d_x_proj, d_h_proj = products
+    d_x_proj, d_h_proj = x_proj, h_proj
     if not walk.overwrites:
-        assert products.x_proj is not None
-        d_x_proj = host.empty_like(products.x_proj)
-        d_h_proj = host.empty_like(d_x_proj) if cell.apart else None
-    parts = walks.room_for_gradients(positions.batch, saved.parameters)
-    walk.backward({**saved.arguments(products), **parts, "d_hidden": walks.optional(gouts[0]),
-                   **{f"d{name}": d for name, d in zip(cell.states, d_states, strict=True)}, "d_x": d_rows,
-                   "d_w_x": d_weights, "d_x_proj": d_x_proj, "d_h_proj": d_h_proj,
-                   "limit": saved.limit})
+        assert x_proj is not None
+        d_x_proj = host.empty_like(x_proj)
+        d_h_proj = host.empty_like(x_proj) if walk.is_apart else None
+    parts = walk.parameters.room(units, positions.batch, dtype)
+    d_hidden = None if gouts[0] is None else np.ascontiguousarray(gouts[0], dtype)
+    walk.backward(dtype, (*saved.arguments(x_proj, h_proj, few), d_hidden, d_states[0], d_states[-1], d_rows, d_weights,
+                          d_x_proj, d_h_proj, *parts, saved.limit))
     if d_weights is None:
         d_x, d_w_x = walked.input_gradients(d_x_proj, needs[0])
     else:
         d_x = None if d_rows is None else positions.spread(d_rows)
         d_w_x = units.cut(host.added_up(d_weights))
     d_w_h = walked.state_gradient(d_x_proj if d_h_proj is None else d_h_proj)
-    gradients = walks.parameter_gradients(walk.cell, saved.norm, units, parts)
-    if saved.normed.gates:  # remove the means that `centre` removed from the weights
-        d_w_x, d_w_h = (walked.centre(d, out=d) for d in (d_w_x, d_w_h))
-    if saved.inner_bias is not None:
-        gradients["bias"] = _without_means(walk.cell, units.cut(column_sums(d_x_proj)), gradients.get("bias"))
-    return [d_x, *(units.cut(d, 1) for d in d_states), d_w_x, d_w_h, gradients.get("bias"), None,
-            *(gradients[name] for name in saved.names)]
+    if walk.gates_normed:  # remove the means that `centre` removed from the weights
+        d_w_x, d_w_h = walk.centre(d_w_x, out=d_w_x), walk.centre(d_w_h, out=d_w_h)
+    d_bias, *d_norms = walk.parameters.gradients(units, parts)
+    if walk.without_mean is not None:
+        d_bias = walk.without_mean(units.cut(column_sums(d_x_proj)), d_bias)
+    return [d_x, *[units.cut(d, 1) for d in d_states], d_w_x, d_w_h, d_bias, None, *d_norms]
 
 
 def _supports(cell: str) -> Supports:
     fused = supports(cell)
 
     def refusal(be: Backend, x: Array, *arrays: Array, **attrs: Any) -> str | None:
-        return fused(be, x, *arrays, **attrs) or native.failure(f"recurrent/{cell}/{cell}.cpp", x.dtype)
+        return fused(be, x, *arrays, **attrs) or native.refusal(f"recurrent/{cell}/{cell}.cpp", x.dtype)
 
     return refusal
 
 
 def attach() -> None:
     """Add the rules to `rnn`, `lstm`, `gru` and `lstm_cell`."""
-    for operator, walk in ((ops.rnn, _RNN_WALK), (ops.lstm, _LSTM_WALK), (ops.gru, _GRU_WALK)):
-        operator.add(Rule("compiled walk", partial(_forward, walk), _vjp, _supports(walk.cell)), backend="numpy")
+    for operator in (ops.rnn, ops.lstm, ops.gru):
+        cell = operator.name
+        variants = {norm: _Walk.of(cell, norm) for norm in fused_norms(cell)}
+        operator.add(Rule("compiled walk", partial(_forward, variants), _vjp, _supports(cell)), backend="numpy")
     ops.lstm_cell.add(native_cell.rule(), backend="numpy")

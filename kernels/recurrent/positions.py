@@ -8,18 +8,16 @@ step, row) that a mask takes out have no row in the products.
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Mapping
-from functools import cache, reduce
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from duoln.backends.protocol import Array
-from duoln.kernels import host, native
+from duoln.kernels import host
 from duoln.kernels.linear.few_rows import MOST_ROWS
 from duoln.kernels.product.multiply import multiply
-from duoln.kernels.signature import parameters
 from duoln.ops.recurrent.variants import CELLS
 
 PANEL_BYTES = 64
@@ -56,6 +54,10 @@ class Units(NamedTuple):
         count = self.gates if gates is None else gates
         if self.hidden == self.stride:
             return np.ascontiguousarray(x)
+        if count == 1:
+            padded = np.zeros((*x.shape[:-1], self.stride), x.dtype)
+            padded[..., :self.hidden] = x
+            return padded
         wide = np.zeros((*x.shape[:-1], count, self.stride), x.dtype)
         wide[..., :self.hidden] = x.reshape(*x.shape[:-1], count, self.hidden)
         return wide.reshape(*x.shape[:-1], count * self.stride)
@@ -65,6 +67,8 @@ class Units(NamedTuple):
         count = self.gates if gates is None else gates
         if self.hidden == self.stride:
             return x
+        if count == 1:
+            return np.ascontiguousarray(x[..., :self.hidden])
         return np.ascontiguousarray(x.reshape(*x.shape[:-1], count, self.stride)[..., :self.hidden]).reshape(
             *x.shape[:-1], count * self.hidden)
 
@@ -116,22 +120,13 @@ class Positions(NamedTuple):
         return states[0 if self.reverse else -1]
 
 
-class Kernel:
-    """A compiled kernel that takes its arguments by name; the signature is that of `native.Function`."""
-
-    def __init__(self, file: str, entry: str, signature: str) -> None:
-        self._function = native.Function(file, entry, signature)
-        self._names = [parameter.name for parameter in parameters(signature)]
-
-    def __call__(self, arguments: Mapping[str, Any]) -> None:
-        """Call it with those of the arguments that it has; one that is not there is None."""
-        self._function(*map(arguments.get, self._names))
-
-
 def states(units: Units, positions: Positions, first: Array) -> Array:
     """Room for a state before and after each time step, with the first one in its place: (T + 1, B, stride)."""
     room = host.empty((positions.steps + 1, positions.batch, units.stride), first.dtype)
-    positions.first(room)[:] = units.filled(first, 1)
+    block = positions.first(room)
+    block[:, :units.hidden] = first
+    if units.hidden < units.stride:
+        block[:, units.hidden:] = 0
     return room
 
 
@@ -165,61 +160,70 @@ def row_blocks(batch: int, shape: tuple[int, ...], dtype: np.dtype) -> Array:
     return np.zeros((-(-batch // ROW_BLOCK), *shape), dtype)
 
 
+PARAMETERS = ("gain_x", "gain_h", "bias_x", "gain_c", "bias_c", "bias_h")
+"""The parameters of the compiled kernels; `bias_h` is a GRU's, and `bias_x` the bias of all other cells' gates."""
+
+
 class Parameter(NamedTuple):
     """A parameter of a compiled kernel."""
 
-    name: str
-    terms: tuple[str, ...]
-    """The operator's parameters whose sum it is; each has its gradient."""
-    gates: int | None
-    """One for the norm of an LSTM's cell; None for all gates of the cell."""
+    slot: int
+    """Its place in `PARAMETERS`."""
+    terms: tuple[int, ...]
+    """The operator's parameters whose sum it is, as places in (bias, *norms); each of them has its gradient."""
+    gates: int
+    """One for the norm of an LSTM's cell, else all gates of the cell."""
 
 
-@cache
-def kernel_parameters(cell: str, norm: str) -> tuple[Parameter, ...]:
-    """The parameters that a variant's compiled kernels read.
+class Parameters(NamedTuple):
+    """The parameters that a variant's compiled kernels read, made of an operator's (bias, *norms)."""
 
-    All biases that are added to the gates are one; where the products stay apart, so do their biases.
-    """
-    of_cell = CELLS[cell]
-    variant = of_cell.variants[norm]
-    made = [Parameter(name, (name,), 1 if name.endswith("_c") else None)
-            for name in ("gain_x", "gain_h", "gain_c", "bias_c") if name in variant.norms]
-    of_x = [name for name in ("bias_x",) if name in variant.norms]
-    of_h = [name for name in ("bias_h",) if name in variant.norms]
-    of_gates = ["bias"] if variant.outer_bias else []
-    sums = {"bias_x": of_x + of_gates, "bias_h": of_h} if of_cell.apart else {"bias": of_x + of_h + of_gates}
-    return (*made, *(Parameter(name, tuple(terms), None) for name, terms in sums.items() if terms))
+    read: tuple[Parameter, ...]
+    given: int
+    """The number of (bias, *norms)."""
 
+    @classmethod
+    @cache
+    def of(cls, cell: str, norm: str) -> Parameters:
+        """Those of a variant: all biases that are added to the gates are one; a GRU's products have one each."""
+        of_cell = CELLS[cell]
+        variant = of_cell.variants[norm]
+        places = {name: place for place, name in enumerate(("bias", *variant.norms)) if place or variant.outer_bias}
+        names = {name: [name] for name in PARAMETERS}
+        names["bias_x"], names["bias_h"] = (["bias_x", "bias"], ["bias_h"]) if of_cell.apart else (
+            ["bias_x", "bias_h", "bias"], [])
+        read = []
+        for slot, (name, of) in enumerate(names.items()):
+            terms = tuple(places[term] for term in of if term in places)
+            if terms:
+                read.append(Parameter(slot, terms, 1 if name.endswith("_c") else of_cell.gates))
+        return cls(tuple(read), 1 + len(variant.norms))
 
-def filled_parameters(cell: str, norm: str, units: Units, bias: Array | None,
-                      norms: Mapping[str, Array]) -> dict[str, Array]:
-    """The parameters as a compiled kernel reads them, by its names for them: padded to the stride."""
-    made = {}
-    for name, terms, gates in kernel_parameters(cell, norm):
-        terms_of = [bias if term == "bias" else norms[term] for term in terms]
-        made[name] = units.filled(terms_of[0] if len(terms) == 1 else reduce(operator.add, terms_of), gates)
-    return made
+    def filled(self, units: Units, given: Sequence[Any]) -> list[Array | None]:
+        """The parameters as a kernel reads them, padded to the stride; None for one that is not there."""
+        made: list[Array | None] = [None] * len(PARAMETERS)
+        for slot, terms, gates in self.read:
+            total = given[terms[0]]
+            for term in terms[1:]:
+                total = total + given[term]
+            made[slot] = units.filled(total, gates)
+        return made
 
+    def room(self, units: Units, batch: int, dtype: np.dtype) -> list[Array | None]:
+        """Zeros for the parameters' gradients, which a kernel adds up for each block of rows."""
+        made: list[Array | None] = [None] * len(PARAMETERS)
+        for slot, _, gates in self.read:
+            made[slot] = row_blocks(batch, (gates * units.stride,), dtype)
+        return made
 
-def room_for_gradients(batch: int, parameters: Mapping[str, Array]) -> dict[str, Array]:
-    """Zeros for the gradients of a kernel's parameters, by its names for them."""
-    return {f"d_{name}": row_blocks(batch, array.shape, array.dtype) for name, array in parameters.items()}
-
-
-def parameter_gradients(cell: str, norm: str, units: Units, parts: Mapping[str, Array]) -> dict[str, Array]:
-    """The gradients of the norms' parameters and of the outer bias, from the parts that a kernel gives of each."""
-    made = {}
-    for name, terms, gates in kernel_parameters(cell, norm):
-        d = units.cut(host.added_up(parts[f"d_{name}"]), gates)
-        for term in terms:
-            made[term] = d
-    return made
-
-
-def optional(d_hidden: Array | None) -> Array | None:
-    """The gradient of all hidden states as a walk reads it."""
-    return None if d_hidden is None else np.ascontiguousarray(d_hidden)
+    def gradients(self, units: Units, parts: Sequence[Any]) -> list[Array | None]:
+        """The gradients of (bias, *norms), from the parts that a kernel gives of each parameter."""
+        made: list[Array | None] = [None] * self.given
+        for slot, terms, gates in self.read:
+            d = units.cut(host.added_up(parts[slot]), gates)
+            for term in terms:
+                made[term] = d
+        return made
 
 
 class Walked(NamedTuple):
@@ -259,7 +263,7 @@ class Walked(NamedTuple):
 
     def outputs(self, *states: Array) -> tuple[Array, ...]:
         """The hidden states of all time steps, and the last of each of `states`."""
-        last = [self.units.cut(self.positions.last(each), 1).copy() for each in states]
+        last = [self.positions.last(each)[:, :self.units.hidden].copy() for each in states]
         return self.units.cut(self.positions.blocks(self.hidden)[1], 1), *last
 
     def before(self) -> Array:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from duoln.backends.protocol import Array, Backend
-from duoln.kernels.fused import Launch, fused
+from duoln.kernels.launch import Launch, fused
 from duoln.ops import leaky_relu, relu
 
 _TEXT = "relu/relu"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from duoln.backends.protocol import Array, Backend
 from duoln.kernels import native
-from duoln.kernels.fused import Launch, fused
+from duoln.kernels.launch import Launch, fused
 from duoln.ops import log_softmax, softmax
 
 _TEXT = "softmax/softmax"
@@ -17,7 +17,7 @@ _gradient = Launch(_TEXT, "softmax_backward", "y: real[*rows, width], dy: like y
 def _supports(be: Backend, x: Array, axis: int) -> str | None:
     if axis != x.ndim - 1:
         return "it is for the last axis"
-    return native.failure(f"{_TEXT}.cpp", x.dtype) if x.size else "there are no values"
+    return native.refusal(f"{_TEXT}.cpp", x.dtype) if x.size else "there are no values"
 
 
 def attach(backend: str) -> None:

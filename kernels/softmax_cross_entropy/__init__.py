@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from duoln.backends.protocol import Array, Backend
-from duoln.kernels.declared import Layout
-from duoln.kernels.fused import Launch, fused
+from duoln.kernels.launch import Launch, fused
+from duoln.kernels.launch.declared import Layout
 from duoln.ops import softmax_cross_entropy
 
 _TEXT = "softmax_cross_entropy/softmax_cross_entropy"

@@ -104,18 +104,14 @@ def read_archive(path: Path) -> dict[str, Images]:
             file; or see `parse_batch`.
     """
     contents = {}
-    for place, where, content in read_tar(path, _MAX_UNPACKED, RECORDS * _RECORD_BYTES, _is_wanted):
+    wanted = {PurePosixPath(BATCHES, name) for names in FILES.values() for name in names}
+    for place, where, content in read_tar(path, _MAX_UNPACKED, RECORDS * _RECORD_BYTES, wanted.__contains__):
         _check_size(where, len(content))
         contents[place.name] = content
     for name in (name for names in FILES.values() for name in names):
         if name not in contents:
             raise DataFormatError(path, 0, f"a file {BATCHES}/{name}", ", ".join(contents) or "none of the six")
     return _joined(path, contents)
-
-
-def _is_wanted(place: PurePosixPath) -> bool:
-    """True for one of the six files."""
-    return any(place == PurePosixPath(BATCHES, name) for names in FILES.values() for name in names)
 
 
 def _check_size(where: object, size: int) -> None:

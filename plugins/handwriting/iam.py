@@ -100,7 +100,7 @@ def _listed_forms(lists: Mapping[str, Path], forms: Set[str]) -> dict[str, list[
     for split, names in _LISTS.items():
         parts[split] = []
         for name in names:
-            chosen = [form for form in _words(lists[name]) if form in forms]
+            chosen = [form for form in read_text(lists[name], "latin-1", _MAX_TEXT).split() if form in forms]
             if not chosen:
                 raise DataFormatError(lists[name], 0, "names of forms whose strokes are there", "none")
             for form in chosen:
@@ -110,10 +110,6 @@ def _listed_forms(lists: Mapping[str, Path], forms: Set[str]) -> dict[str, list[
                 list_of[form] = name
             parts[split] += chosen
     return parts
-
-
-def _words(path: Path) -> list[str]:
-    return read_text(path, "latin-1", _MAX_TEXT).split()
 
 
 def read_transcript(path: Path) -> list[str]:

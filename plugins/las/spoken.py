@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -110,12 +110,9 @@ def _read(path: Path, rate: int, texts: str, takes: str | None) -> tuple[list[Ut
     of_file = []
     for k, (first, last) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
         name = f"{path}: utterance {k}"
-        of_file.append(Utterance(name, spelled(name, str(words[k])), last - first, _cut(audio, first, last)))
+        read = partial(lambda a: a.astype(np.float32) / 2 ** 15, audio[first:last])
+        of_file.append(Utterance(name, spelled(name, str(words[k])), last - first, read))
     return of_file, arrays[takes] if takes else np.zeros(len(of_file), np.int16)
-
-
-def _cut(audio: np.ndarray, first: int, last: int) -> Callable[[], np.ndarray]:
-    return partial(lambda a: a.astype(np.float32) / 2 ** 15, audio[first:last])
 
 
 def spelled(name: str, text: str) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from duoln.errors import ShapeError
 from duoln.kernels import native
 from duoln.testing import check_close, check_error, check_rule
 
-compiled = pytest.mark.skipif(native.reason() is not None, reason="nothing is compiled here")
+compiled = pytest.mark.skipif(native.machine_refusal() is not None, reason="nothing is compiled here")
 attention = ops.scaled_dot_product_attention
 
 
@@ -156,7 +156,7 @@ def test_2048_steps_need_less_than_a_third_of_the_scores(causal, rng, numpy_back
     arrays = _arrays(rng, (1, 4), 2048, 2048, 64, 64)
     with composed_only():
         assert _peak(arrays, causal) < (0.34 if causal else 0.25)
-    if native.reason() is None:
+    if native.machine_refusal() is None:
         assert _peak(arrays, causal) < 0.17
 
 

@@ -91,7 +91,7 @@ MISALIGNED = next(c for c in every_case() if "5 x 128, mean 10, no bias, misalig
 
 @pytest.mark.skipif(GPU != STAND_IN, reason="a kernel that reads at a wrong address could take a real device with it")
 def test_a_rule_that_ignores_addresses_fails(gpu, monkeypatch):
-    from duoln.kernels import launch
+    from duoln.kernels.launch import cuda as launch
 
     assert selftest.prove(MISALIGNED, gpu).passed
     monkeypatch.setattr(launch, "vector_width", lambda width, *arrays, most: 4 if width % 4 == 0 else 1)

@@ -65,6 +65,20 @@ def test_arguments_are_checked(place, value, kind, words):
     check_error(KernelError, lambda: _FUNCTION(*arguments[1:]), "expected 12 arguments, found 11")
 
 
+def test_an_unchecked_call_takes_what_it_names():
+    """Values in any order, among others; those that are not there are None."""
+    x, results = np.arange(6, dtype=np.float32).reshape(2, 3), [np.empty(shape, np.float32) for shape in ((2, 3), 2, 2)]
+    call = _FUNCTION.unchecked(("eps", "unused", "x", "gain", "bias", "residual", "total", "mean", "rstd", "y", "width",
+                                "rows", "activation", "threads"))
+    y, mean, rstd = results
+    call(x.dtype, (1e-5, "", x, None, None, None, None, mean, rstd, y, 3, 2, 0, 1))
+    expected = [np.empty_like(each) for each in results]
+    _FUNCTION(x, None, None, None, None, *expected, 2, 3, 1e-5, 0, 1)
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(results, expected, strict=True))
+    wrong = native.Function("norm/norm.cpp", "no_such_entry", "x: real[1]").unchecked(("x",))
+    check_error(KernelError, lambda: wrong(x.dtype, (x,)), "expected the entry no_such_entry_float32")
+
+
 @pytest.mark.parametrize("signature", ["x: foo[1]", "x: real[1], n: uint8", "x: real"])
 def test_a_dtype_that_does_not_exist(signature):
     check_error(KernelError, lambda: native.Function("norm/norm.cpp", "f", signature), "[f]", "expected a dtype of")

@@ -65,11 +65,14 @@ def test_a_part_that_fails(threads, functions):
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_a_member_of_a_walk_that_fails(threads, by_units, functions):
     """The others wait for it at a barrier."""
+    unchecked = functions[1].unchecked(("done", "steps", "failing", "threads", "by_units"))
     for failing in (0, 7, 199):
         done = np.zeros(200, np.float32)
         with pytest.raises(MemoryError, match=r"\[walk\] no memory left"):
             functions[1](done, 200, failing, threads, by_units)
         assert not done[failing:].any()
+        with pytest.raises(MemoryError, match=r"\[walk\] no memory left"):
+            unchecked(done.dtype, (done, 200, failing, threads, by_units))
         functions[1](done, 200, -1, threads, by_units)
         assert done.all()
 

@@ -12,7 +12,7 @@ from conftest import GPU, STAND_IN, get_backend
 
 import duoln.kernels
 from duoln import ops
-from duoln.kernels import fused, native, source
+from duoln.kernels import launch, native, source
 from duoln.testing import selftest
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +40,7 @@ def follow(tmp_path, monkeypatch):
             content = text.replace(old, new) if old else text
             (tmp_path / file).write_text(content.replace('"square/', f'"{tmp_path}/kernels/square/'))
         monkeypatch.setattr(duoln.kernels, "__path__", [*duoln.kernels.__path__, str(tmp_path / "kernels")])
-        monkeypatch.setattr(fused.Launch, "every", [])
+        monkeypatch.setattr(launch.Launch, "every", [])
         rules, composed = [], ops.square.rules("numpy")[-1]
         monkeypatch.setattr(ops.square, "add", lambda rule, backend: rules.append(rule))
         importlib.import_module("duoln.kernels.square").attach(backend)
@@ -73,7 +73,7 @@ def test_what_it_names_exists():
     assert "BROKEN = " in (ROOT / "tests/kernels/test_cuda_rules.py").read_text()
 
 
-@pytest.mark.skipif(native.reason() is not None, reason="there is no C++ compiler")
+@pytest.mark.skipif(native.machine_refusal() is not None, reason="there is no C++ compiler")
 @pytest.mark.parametrize(("old", "new", "right"), [("", "", True), ("dx[a] = 2 * x[a]", "dx[a] = x[a]", False)])
 def test_the_kernel_in_cpp(follow, old, new, right, numpy_backend):
     assert all(prove(numpy_backend, follow("numpy", old, new))) == right
@@ -82,7 +82,7 @@ def test_the_kernel_in_cpp(follow, old, new, right, numpy_backend):
 @pytest.mark.skipif(GPU != STAND_IN, reason="a broken kernel could take a real device with it")
 @pytest.mark.parametrize(("old", "new", "right"), [("", "", True), ("k < size) dx", "k < 256) dx", False)])
 def test_the_kernel_in_cuda(follow, old, new, right, gpu, monkeypatch):
-    from duoln.kernels import launch
+    from duoln.kernels.launch import cuda as launch
 
     monkeypatch.setitem(sys.modules, "cupy", launch.cupy)  # the stand-in
     assert all(prove(gpu, follow("cupy", old, new))) == right

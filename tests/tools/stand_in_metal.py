@@ -19,7 +19,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from duoln.kernels import metal, registry
+from duoln.kernels import registry
+from duoln.kernels.launch import metal
 
 _SMALL = 8
 _ATTRIBUTES = {

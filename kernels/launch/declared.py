@@ -1,4 +1,4 @@
-"""What the launches of all devices have in common: the lines of their functions that check, copy and allocate arrays.
+"""The parts that declared launches of all devices share: lines that check, copy and allocate arrays.
 
     normalise = launch("norm/norm.cpp", "layer_norm_forward",
                        "x: stored[*rows, width], gain: real[width]?, eps: float64 -> y: like x, rstd: real[*rows]")
@@ -27,13 +27,12 @@ from duoln.core.call import compiled
 from duoln.core.spec import Array, Spec
 from duoln.errors import DtypeError, ShapeError
 
-_NAMES = {name: f"{name.upper()}" for name in ("bool", "int32", "int64", "float32", "float64")}
-DTYPES = {written: np.dtype(name) for name, written in _NAMES.items()}
-"""The dtypes that lines name."""
+DTYPES = {name.upper(): np.dtype(name) for name in ("bool", "int32", "int64", "float32", "float64")}
+"""The dtypes that lines name, as INT32."""
 
 
 class Layout(NamedTuple):
-    """How a GPU runs a kernel: a CUDA grid of blocks, or Metal's threadgroups."""
+    """The layout of a launch on a GPU: a CUDA grid of blocks, or Metal's threadgroups."""
 
     grid: tuple[int, ...]
     """The number of blocks along each axis."""
@@ -143,7 +142,7 @@ def taken(array: Array, dtype: str | None, bound: set[str], copies: bool = True)
         bound.add(axis)
     wanted = shape_of(axes)
     tests = [] if dtype is None else [f"{x}.dtype != {dtype}"]
-    if len(binds) < len(axes):
+    if len(binds) < len(axes) or array.axes == ():
         tests.append(f"{x}.shape != {axes[0][1:] if len(axes) == 1 and axes[0][0] == '*' else wanted}")
     lines = binds
     if tests:
@@ -161,11 +160,6 @@ def made(array: Array, shape: str, dtype: str, empty: str = "empty") -> str:
     """The line that allocates a result."""
     make = f"{empty}({shape}, {dtype})"
     return f"{array.name} = {make if not array.optional else f'{make} if {array.name} else None'}"
-
-
-def named(dtype: str) -> str:
-    """The expression for a dtype of its own, such as int32."""
-    return _NAMES[dtype]
 
 
 def function(file: str, entry: str, spec: Spec, lines: Sequence[str], known: Mapping[str, Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""A fused operator of one host file: launches that are declared once, and the rule that they make on each device.
+"""A fused operator in one host file: launches that are declared once, and the rule that they make on each device.
 
     _forward = Launch("square/square", "square_forward", "x: stored[*size] -> y: like x")
     _backward = Launch("square/square", "square_backward", "x: stored[*size], dy: like x -> dx: like x")
@@ -24,14 +24,16 @@ from typing import Any
 from duoln.backends.protocol import STORAGE, Array, Backend
 from duoln.core import Op, Rule
 from duoln.core.spec import Spec
-from duoln.kernels import declared, native, source
-from duoln.kernels.declared import Layout
+from duoln.kernels import native, source
+from duoln.kernels.launch import cpp, declared
+from duoln.kernels.launch.declared import Layout
 from duoln.kernels.native import storage
 
 _SUFFIXES = {"numpy": ".cpp", "cupy": ".cu", "mlx": ".metal"}
-_MODULES = {"cupy": "duoln.kernels.launch", "mlx": "duoln.kernels.metal"}
+_MODULES = {"cupy": "duoln.kernels.launch.cuda", "mlx": "duoln.kernels.launch.metal"}
 _RULES = {"numpy": "compiled", "cupy": "cuda", "mlx": "metal"}
 """The names of rules."""
+
 
 class Launch(dict[str, Callable[..., Any]]):
     """A declared launch of each device, by the name of its backend; each is made when it is first asked for.
@@ -39,21 +41,20 @@ class Launch(dict[str, Callable[..., Any]]):
     Args:
         file: the texts, below `kernels/` or whole, without their ends.
         entry: the name in all of them; in Metal's it is a macro that says which kernel to compile.
-        declaration: arguments and results, see `kernels.declared`.
-        plan: the layout on GPUs, see `kernels.launch`; that of Metal, if it is another one, is `metal`.
-        block: see `native.launch`.
-        metal: that plan.
+        declaration: arguments and results, see `kernels.launch.declared`.
+        plan: the layout on GPUs, see `launch.cuda`.
+        block: see `launch.cpp`.
     """
 
     every: list[Launch] = []  # noqa: RUF012
     """Those of this process."""
 
     def __init__(self, file: str, entry: str, declaration: str, plan: Callable[..., Layout] = declared.a_thread_each,
-                 block: int | Callable[[int, int], int] = 1, metal: Callable[..., Layout] | None = None) -> None:
+                 block: int | Callable[[int, int], int] = 1) -> None:
         super().__init__()
         self.file, self.entry, self.declaration = file, entry, declaration
         self.spec = Spec.of(declaration)
-        self._plans, self._block = {"cupy": plan, "mlx": metal or plan}, block
+        self._plan, self._block = plan, block
         if self.runs_on("numpy"):
             storage.count_in(file + _SUFFIXES["numpy"])
         Launch.every.append(self)
@@ -61,10 +62,10 @@ class Launch(dict[str, Callable[..., Any]]):
     def __missing__(self, backend: str) -> Callable[..., Any]:
         text = self.file + _SUFFIXES[backend]
         if backend == "numpy":
-            made = native.launch(text, self.entry, self.declaration, self._block)
+            made = cpp.launch(text, self.entry, self.declaration, self._block)
         else:
             driver = importlib.import_module(_MODULES[backend])
-            made = driver.launch(text, self.entry, self.declaration, self._plans[backend])
+            made = driver.launch(text, self.entry, self.declaration, self._plan)
         self[backend] = made
         return made
 
@@ -74,11 +75,11 @@ class Launch(dict[str, Callable[..., Any]]):
 
     def layouts(self) -> list[Layout]:
         """Each layout on CUDA, over all sizes and conditions."""
-        return [layout for _, layout in declared.layouts(self._plans["cupy"], self.spec)]
+        return [layout for _, layout in declared.layouts(self._plan, self.spec)]
 
     def settings(self) -> list[tuple[str, Mapping[str, int]]]:
         """Each CUDA text of the launch with its macros, for the compiler's tests."""
-        return declared.settings(self._plans["cupy"], self.file + _SUFFIXES["cupy"], self.spec)
+        return declared.settings(self._plan, self.file + _SUFFIXES["cupy"], self.spec)
 
 
 def fused(op: Op[Any, Any], forward: Callable[..., Any], vjp: Callable[..., Any], first: Launch,
@@ -90,7 +91,7 @@ def fused(op: Op[Any, Any], forward: Callable[..., Any], vjp: Callable[..., Any]
         op: the operator.
         forward: the rule's, see `Rule`; its launches are those of the backend's name.
         vjp: the rule's.
-        first: the launch of the forward pass: its arguments are those of the operator, as far as it has any.
+        first: the launch of the forward pass; its first arguments are those of the operator.
         supports: the rule's, where that of the launch does not do; see `condition`.
         names: the rule's on some backends; else it is "compiled", "cuda" or "metal".
         options: of `Rule`.
@@ -114,12 +115,14 @@ def condition(launch: Launch, backend: str) -> Callable[..., str | None]:
     taken = ("float32", *STORAGE) if lead.kind == "stored" else ("float32",)
     text = launch.file + _SUFFIXES[backend]
 
+    def compiled(be: Backend, *given: Array, **attrs: Any) -> str | None:
+        x = given[place]
+        return native.refusal(text, x.dtype) if x.size else "there are no values"
+
     def refusal(be: Backend, *given: Array, **attrs: Any) -> str | None:
         x = given[place]
         if not x.size:
             return "there are no values"
-        if backend == "numpy":
-            return native.failure(text, x.dtype)
         if be.dtype(x) not in taken:
             return f"the kernel is for {'float32 and 16 bits' if len(taken) > 1 else 'float32'}, not {be.dtype(x)}"
         if x.size >= 1 << 31:
@@ -127,4 +130,4 @@ def condition(launch: Launch, backend: str) -> Callable[..., str | None]:
         return missing() if missing else None
 
     missing = importlib.import_module(_MODULES[backend]).missing if backend == "mlx" else None
-    return refusal
+    return compiled if backend == "numpy" else refusal

@@ -1,7 +1,7 @@
 """Typed launches of CUDA kernels through CuPy.
 
 A RawKernel checks nothing: it ignores strides, passes a Python float as a double, and reads any memory to which an
-argument points. `launch` makes a function from a declaration (see `kernels.declared`) and a plan of its grid. A
+argument points. `launch` makes a function from a declaration (see `launch.declared`) and a plan of its grid. A
 `Kernel` is for what is no such launch: it declares its parameters, and a call that does not fit them raises an error.
 
     forward = Kernel("norm/norm.cu", "layer_norm_forward",
@@ -24,8 +24,9 @@ import numpy as np
 
 from duoln.core.spec import Array, Spec
 from duoln.errors import DtypeError, KernelError
-from duoln.kernels import declared, source
-from duoln.kernels.declared import Layout
+from duoln.kernels import source
+from duoln.kernels.launch import declared
+from duoln.kernels.launch.declared import Layout
 from duoln.kernels.signature import STRUCT, Parameter, parameters
 
 _OPTIONS = ("--std=c++17",)
@@ -223,7 +224,7 @@ def _kind(array: Array, spec: Spec) -> str:
         array = next(each for each in spec.inputs if each.name == array.like)
     if array.kind == "stored":
         return "dtype"
-    return declared.named("float32" if array.kind in ("real", "sum") else array.kind)
+    return "FLOAT32" if array.kind in ("real", "sum") else array.kind.upper()
 
 
 def _unstored(entry: str, name: str, dtype: np.dtype[Any]) -> None:
@@ -242,7 +243,7 @@ class Layouts:
     """Those of this process."""
 
     def __init__(self, file: str, entry: str, plan: Callable[..., Layout], spec: Spec) -> None:
-        self._file, self._entry, self._plan = file, entry, plan
+        self.file, self.entry, self.spec, self._plan = file, entry, spec, plan
         axes = declared.axes_of(spec)
         self.sizes = [f"{axis.lstrip('*')}_size" for axis in axes]
         self._axes = {axis.lstrip("*"): declared.size_of(axis) for axis in axes}
@@ -273,7 +274,7 @@ class Layouts:
         if "processors" in self._wanted:
             told["processors"] = multiprocessors()
         layout = self._plan(**{name: told[name] for name in self._wanted})
-        text = layout.text or (self._file, self._entry)
+        text = layout.text or (self.file, self.entry)
         kernel = self._kernels.setdefault(text, Kernel(*text))
         macros = {**layout.macros, "STORAGE": storage} if storage else layout.macros
         run = kernel.ready(macros, layout.shared, 1)
@@ -286,7 +287,7 @@ class Layouts:
 
     def refused(self, grid: Sequence[int], block: Sequence[int], shared: int, error: Exception) -> KernelError:
         """The error for a launch that the driver refuses."""
-        return _refused(f"[{self._entry}] {self._file}", grid, block, shared, error)
+        return _refused(f"[{self.entry}] {self.file}", grid, block, shared, error)
 
 
 def _refused(name: str, grid: Sequence[int], block: Sequence[int], shared: int, error: Exception) -> KernelError:

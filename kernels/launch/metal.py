@@ -4,7 +4,7 @@
                       "x: stored[*rows, width], gain: real[width]?, dy: like x, eps: float64 -> dx: like x", plan)
     dx = backward(x, gain, dy, 1e-5)
 
-`launch` makes a function from a declaration (see `kernels.declared`) and a plan; a `Kernel` is for what is no such
+`launch` makes a function from a declaration (see `launch.declared`) and a plan; a `Kernel` is for what is no such
 launch. A `.metal` file is the body of a function: MLX writes the signature from the names and the arrays. Macros are
 lines above it, and `HAS_<NAME>` says whether an optional input (see `signature`) is given. A kernel is compiled at its
 first launch for each set of macros, inputs and outputs.
@@ -26,8 +26,9 @@ from duoln.backends.protocol import Array, Shape
 from duoln.core.spec import Array as Declared
 from duoln.core.spec import Spec
 from duoln.errors import DtypeError, KernelError
-from duoln.kernels import declared, source
-from duoln.kernels.declared import Layout
+from duoln.kernels import source
+from duoln.kernels.launch import declared
+from duoln.kernels.launch.declared import Layout
 from duoln.kernels.signature import Parameter, parameters
 
 MOST_THREADS = 512
@@ -40,7 +41,7 @@ STORAGES = {mx.float32: 0, mx.float16: 1, mx.bfloat16: 2}
 """The numbers in common.metal.h of what values are stored in."""
 
 
-def missing() -> str | None:
+def refusal() -> str | None:
     """The reason why no Metal kernel can run here; None if one can."""
     return None if mx.metal.is_available() else "there is no Metal device"
 
