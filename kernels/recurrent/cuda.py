@@ -68,7 +68,7 @@ class TimeStep:
 
 
 class Variant(NamedTuple):
-    """What the rules read of a cell's variant."""
+    """A cell and its norm, with the facts that the rules read."""
 
     cell: str
     norm: str
