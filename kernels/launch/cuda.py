@@ -306,7 +306,7 @@ def address(array: Any) -> int:
 
 def packed(*arrays: Any) -> tuple[Any, ...]:
     """The arrays in contiguous memory, as a kernel needs them: others are copied, and None stays None."""
-    return tuple(None if a is None else cupy.ascontiguousarray(a) for a in arrays)
+    return tuple([None if a is None else cupy.ascontiguousarray(a) for a in arrays])
 
 
 def empty(shape: Sequence[int], dtype: Any) -> Any:
