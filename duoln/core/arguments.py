@@ -10,7 +10,7 @@ import difflib
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, MappingView, Sequence, Set
-from dataclasses import is_dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import lru_cache
 from typing import Annotated, Any, NamedTuple
 
@@ -55,7 +55,8 @@ EPSILON = Interval("a finite number of at least 1e-30", "1e-30 <= {0} < inf")
 BELOW_1 = Interval("a number in [0, 1)", "0 <= {0} < 1")
 
 
-class Whole(NamedTuple):
+@dataclass(frozen=True)
+class Whole:
     """The integers that an argument may be."""
 
     low: int = -LARGEST

@@ -48,7 +48,7 @@ class Attribute(NamedTuple):
         if isinstance(self.kind, Interval):
             return check_number(op, self.name, value, self.kind)
         if isinstance(self.kind, Whole):
-            return check_integer(op, self.name, value, *self.kind)
+            return check_integer(op, self.name, value, self.kind.low, self.kind.high)
         if isinstance(self.kind, tuple):
             return check_choice(op, self.name, value, self.kind)
         return check_flag(op, self.name, value)
@@ -72,7 +72,8 @@ def attributes(function: Callable[..., Any]) -> list[Attribute]:
 
 def called(op: Any) -> Callable[..., Any]:
     """The function of an operator (`core.op.Op`), with its checks."""
-    function, spec = op.function, op.spec
+    function: Callable[..., Any] = op.function
+    spec = op.spec
     parameters = list(inspect.signature(function).parameters.values())
     known = {"Tensor": Tensor, "inf": inf, "op": op, "function": function}
     lines = []

@@ -77,7 +77,7 @@ def _check_image(name: str, x: Tensor, kernel: Pair, padding: Sequence[int] = (0
                          f"with padding {tuple(padding[first:])} in all")
 
 
-@op("x: real[n, h, w, channels], weight: real[kh, kw, group, out] -> like x")
+@op("x: real[batch, height, width, channels], weight: real[kh, kw, group, out] -> like x")
 def conv2d(x: Tensor, weight: Tensor, *, stride: Sizes = 1, padding: Padding = 0, dilation: Sizes = 1,
            groups: AtLeast1 = 1) -> Tensor:
     """Two-dimensional convolution: a cross-correlation, as is usual for neural networks.
@@ -103,7 +103,7 @@ def conv2d(x: Tensor, weight: Tensor, *, stride: Sizes = 1, padding: Padding = 0
                         check_pair("conv2d", "dilation", dilation, 1), groups)
 
 
-@op("x: real[n, time, channels], weight: real[k, group, out]")
+@op("x: real[batch, time, channels], weight: real[k, group, out]")
 def conv1d(x: Tensor, weight: Tensor, *, stride: AtLeast1 = 1, padding: int | Literal["same"] = 0,
            dilation: AtLeast1 = 1, groups: AtLeast1 = 1) -> Tensor:
     """One-dimensional convolution: `conv2d` along the time.
@@ -227,7 +227,7 @@ def _with_border(x: Tensor, border: Pair, value: float) -> Tensor:
     return pad(x, widths=((0, 0), *((n, n) for n in border), (0, 0)), value=value) if any(border) else x
 
 
-@op("x: real[n, h, w, channels] -> like x")
+@op("x: real[batch, height, width, channels] -> like x")
 def max_pool2d(x: Tensor, *, size: Sizes, stride: Sizes | None = None, padding: Sizes = 0) -> Tensor:
     """Greatest value of each window; equal greatest values share the gradient evenly.
 
@@ -277,7 +277,7 @@ def _max_pool_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -
 max_pool2d.add(Rule("composed", _max_pool_forward, _max_pool_vjp))
 
 
-@op("x: real[n, h, w, channels] -> like x")
+@op("x: real[batch, height, width, channels] -> like x")
 def avg_pool2d(x: Tensor, *, size: Sizes, stride: Sizes | None = None, padding: Sizes = 0) -> Tensor:
     """Mean of each window, in which the zeros of the border count. Arguments and shapes as for `max_pool2d`."""
     avg_pool2d.check(x)
@@ -304,7 +304,7 @@ def _avg_pool_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -
 avg_pool2d.add(Rule("composed", _avg_pool_forward, _avg_pool_vjp))
 
 
-@op("x: real[n, time, channels]")
+@op("x: real[batch, time, channels]")
 def max_pool1d(x: Tensor, *, size: AtLeast1, stride: AtLeast1 | None = None, padding: Width = 0) -> Tensor:
     """Greatest value of each window along the time; equal greatest values share the gradient evenly.
 
@@ -318,7 +318,7 @@ def max_pool1d(x: Tensor, *, size: AtLeast1, stride: AtLeast1 | None = None, pad
     return reshape(y, shape=(y.shape[0], *y.shape[2:]))
 
 
-@op("x: real[n, time, channels]")
+@op("x: real[batch, time, channels]")
 def avg_pool1d(x: Tensor, *, size: AtLeast1, stride: AtLeast1 | None = None, padding: Width = 0) -> Tensor:
     """Mean of each window along the time, in which the zeros of the border count. Shapes as for `max_pool1d`."""
     avg_pool1d.check(x)

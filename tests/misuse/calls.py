@@ -170,7 +170,7 @@ BY_HAND: list[Call] = [
 ]
 """Those that take numbers in the place of tensors, or any number of tensors, and those that other operators compute."""
 
-_IMAGES = {"h": 5, "w": 5, "channels": 3, "kh": 2, "kw": 2, "group": 3, "out": 4}
+_IMAGES = {"height": 5, "width": 5, "channels": 3, "kh": 2, "kw": 2, "group": 3, "out": 4}
 _PAIRS = {"stride": (1, "pair of counts"), "padding": (1, "padding"), "dilation": (1, "pair of counts")}
 _IMAGES_1D = {"time": 5, "channels": 4, "k": 2, "group": 2, "out": 6}
 _POOL = {"size": (2, "pair of counts"), "stride": (1, "optional pair of counts"), "padding": (1, "pool padding")}
