@@ -3,11 +3,9 @@
     from duoln import extend, ops
     from duoln.tasks import hookimpl
 
-    @extend.op
+    @extend.op("x: real[*shape] -> like x")
     def softsign(x: extend.Tensor) -> extend.Tensor:
         '''x / (1 + |x|) of each value.'''
-        extend.check_float("softsign", x)
-        return softsign.apply(x)
 
     def forward(be, x):                                     # arrays of the backend `be`, whichever it is
         size = 1.0 + be.abs(x)
@@ -29,14 +27,17 @@
     def duoln_rules():                                      # in the module that the plug-in's entry point names
         return [(softsign, fast, "numpy")]
 
-An attribute, such as a slope, is an argument after a star. `apply` gives it to every `forward` and `supports` by name,
-and to a `vjp` that names it after a star too:
+The declaration says what the arrays are: kinds are `real`, `int32`, `bool` and `any`, an axis that two arrays name has
+one size, `*rows` is any number of axes, `?` allows None. `duoln.core.spec` has the whole language. A call checks the
+arrays, and then runs a rule.
 
-    @extend.op
-    def leaky(x: extend.Tensor, *, slope: float = 0.1) -> extend.Tensor:
+An attribute, such as a slope, is an argument after a star; its annotation says what it may be: `Finite`, `Above0`,
+`Integer`, `bool`, or a `Literal` of names. A call checks it, and gives it to every `forward` and `supports` by
+name, and to a `vjp` that names it after a star too:
+
+    @extend.op("x: real[*shape] -> like x")
+    def leaky(x: extend.Tensor, *, slope: extend.Finite = 0.1) -> extend.Tensor:
         '''x, and slope * x below 0.'''
-        extend.check_float("leaky", x)
-        return leaky.apply(x, slope=extend.check_number("leaky", "slope", slope))
 
     def forward(be, x, slope):
         positive = x > 0
@@ -45,11 +46,13 @@ and to a `vjp` that names it after a star too:
     def vjp(be, positive, gout, needs, *, slope):
         return (be.where(positive, gout, gout * slope),)
 
+An operator with further conditions has a body. `leaky.check(x)` there checks the arrays by the declaration, and
+`return leaky.apply(x, slope=slope)` ends it.
+
 Tensors of float16 and bfloat16 store values; arithmetic is float32. Nothing has to be written for them: a rule gets
-float32 arrays, and its results and gradients are rounded to 16 bits if all float arrays of the call have 16 bits.
-`@op(like=...)` decides otherwise: `like=(None,)` keeps a sum or a loss in float32, `like=(0,)` stores the result as the
-first array is stored, beside weights in float32. A fast rule for arrays as they are stored names them,
-`Rule(..., stored=(0,))`, and `check_rule(..., dtype="bfloat16")` checks it.
+float32 arrays, and the declaration says how a result is stored: `like x` in the dtype of x, `real[*rows]` in float32,
+as a sum or a loss. Gradients are rounded to the dtypes of their arrays. A fast rule for arrays as they are stored names
+them, `Rule(..., stored=(0,))`, and `check_rule(..., dtype="bfloat16")` checks it.
 
 `supports`, the last argument of the fast rule, returns the reason why the rule cannot run; the operator then runs the
 composed rule. No rule writes into its inputs or `gout`, and a second gradient from the same saved values has the same
@@ -59,6 +62,8 @@ bits. `check_op` compares an operator with a NumPy formula and its gradient with
 Contents:
 
 * `Op`, `op`, `Rule`, `derived`, `Tensor`; the types `Array`, `Backend`, `Shape`; the dtypes `FLOATS`;
+* annotations of attributes: `Finite`, `AtLeast0`, `Above0`, `Below1`, `Integer`, `AtLeast1`, or `Annotated` with an
+  `Interval` of numbers or the integers of a `Whole`;
 * checks of tensors: `check_tensors`, `check_float`, `check_beside`, `check_indices`, `check_dtype`, `check_room`;
 * checks of other arguments: `check_integer`, `check_integers_in`, `check_flag`, `check_choice`, `check_function`,
   `normal_axis`, `normal_axes`, and `check_number` with an `Interval`: `NOT_NAN`, `FINITE`, `AT_LEAST_0`, `ABOVE_0`,
@@ -88,7 +93,14 @@ from duoln.core.arguments import (
     BELOW_1,
     FINITE,
     NOT_NAN,
+    Above0,
+    AtLeast0,
+    AtLeast1,
+    Below1,
+    Finite,
+    Integer,
     Interval,
+    Whole,
     check_choice,
     check_flag,
     check_function,
@@ -110,20 +122,20 @@ from duoln.ops.common import (
 )
 
 if TYPE_CHECKING:
-    from duoln.kernels import launch as cuda
-    from duoln.kernels import metal
+    from duoln.kernels.launch import cuda, metal
     from duoln.testing import check_close, check_error, check_op, check_rule, gradcheck
 
-_MODULES = {"cuda": "duoln.kernels.launch", "metal": "duoln.kernels.metal"}
+_MODULES = {"cuda": "duoln.kernels.launch.cuda", "metal": "duoln.kernels.launch.metal"}
 """These modules import CuPy and MLX, so they are loaded only when a rule uses them."""
 _CHECKS = ("check_close", "check_error", "check_op", "check_rule", "gradcheck")
 
 __all__ = [
-    "ABOVE_0", "AT_LEAST_0", "BELOW_1", "FINITE", "FLOATS", "NOT_NAN", "Array", "Backend", "Case", "Interval",
-    "Op", "Rule", "Shape", "Tensor", "broadcast_shape", "check_beside", "check_choice", "check_close",
-    "check_dtype", "check_error", "check_flag", "check_float", "check_function", "check_indices", "check_integer",
-    "check_integers_in", "check_number", "check_op", "check_room", "check_rule", "check_tensors", "cuda", "derived",
-    "gradcheck", "host", "metal", "native", "normal_axes", "normal_axis", "op", "unbroadcast",
+    "ABOVE_0", "AT_LEAST_0", "BELOW_1", "FINITE", "FLOATS", "NOT_NAN", "Above0", "Array", "AtLeast0", "AtLeast1",
+    "Backend", "Below1", "Case", "Finite", "Integer", "Interval", "Op", "Rule", "Shape", "Tensor", "Whole",
+    "broadcast_shape", "check_beside", "check_choice", "check_close", "check_dtype", "check_error", "check_flag",
+    "check_float", "check_function", "check_indices", "check_integer", "check_integers_in", "check_number", "check_op",
+    "check_room", "check_rule", "check_tensors", "cuda", "derived", "gradcheck", "host", "metal", "native",
+    "normal_axes", "normal_axis", "op", "unbroadcast",
 ]
 
 

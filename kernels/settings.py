@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import duoln.kernels
 from duoln.kernels import source
-from duoln.kernels.fused import Launch
-from duoln.kernels.norm import plan as norm_plan
+from duoln.kernels.launch import Launch
 from duoln.kernels.recurrent import plan as recurrent
 from duoln.kernels.recurrent.cells import FUSED
 from duoln.kernels.recurrent.cluster_plan import Device, plan
@@ -90,9 +89,7 @@ def every_setting() -> list[tuple[str, Macros]]:
     """Pairs of a source file and its macros. A text without macros of its own is compiled once, or once for each way in
     which it stores values; those of walks depend on the device, see `walks`.
     """
-    rows, wide = norm_plan.every_setting()
     with_macros: dict[str, Sequence[Macros]] = {
-        "norm/norm.cu": rows, "norm/wide.cu": wide,
         **{file: _stored(every) for file, every in recurrent.every_setting().items()},
         "adam/adam.cu": [ADAM],
         "global_norm/global_norm.cu": [NORM],

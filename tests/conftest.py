@@ -55,7 +55,7 @@ PATIENCE = 900
 _DEFAULT = {"linux": f"numpy,mlx,{STAND_IN}", "darwin": "numpy,mlx"}.get(sys.platform, "numpy")
 NAMES = os.environ.get("DUOLN_TEST_BACKENDS", _DEFAULT).split(",")
 _made: dict[str, object] = {}
-_OF_CUPY = (("duoln.backends", "cupy"), ("duoln.system", "cublas"), ("duoln.system", "cuda_graph"))
+_OF_CUPY = (("duoln.backends", "cupy"), ("duoln.backends", "cublas"), ("duoln.backends", "cuda_graph"))
 """What is loaded anew over the stand-in, and anew after it."""
 
 

@@ -69,7 +69,7 @@ def test_it_loads_no_device_library():
                           cwd=Path(__file__).parents[1])
     loaded = set(done.stdout.split())
     assert "duoln.kernels.host" in loaded
-    assert sorted(loaded & {"cupy", "mlx", "mlx.core", "torch", "pluggy", "duoln.kernels.launch", "duoln.kernels.metal",
+    assert sorted(loaded & {"cupy", "mlx", "mlx.core", "torch", "pluggy", "duoln.kernels.launch.cuda", "duoln.kernels.launch.metal",
                             "duoln.testing"}) == []
 
 
@@ -87,9 +87,9 @@ def test_an_author_compiles_a_file_of_their_own(tmp_path, monkeypatch):
                     "    for (index_t k = 0; k < size; ++k) y[k] = FACTOR * x[k]; }\nENTRIES(TWICE)\n")
     twice = extend.native.Function(str(file), "twice", "x: real[1], y: real[1], size: int64")
     assert extend.native.sources()[-1] == str(file)
-    assert extend.native.failure(str(file), np.dtype(np.float16)) == "it is for float32 and float64"
+    assert extend.native.refusal(str(file), np.dtype(np.float16)) == "it is for float32 and float64"
     for dtype in (np.float32, np.float64):
-        assert extend.native.failure(str(file), np.dtype(dtype)) is None
+        assert extend.native.refusal(str(file), np.dtype(dtype)) is None
         x = np.arange(5, dtype=dtype)
         y = np.empty_like(x)
         twice(x, y, 5)
@@ -103,5 +103,5 @@ def test_help_does_without_the_libraries_of_devices(monkeypatch):
     import duoln.extend
 
     monkeypatch.setitem(sys.modules, "cupy", None)
-    monkeypatch.delitem(sys.modules, "duoln.kernels.launch", raising=False)
+    monkeypatch.delitem(sys.modules, "duoln.kernels.launch.cuda", raising=False)
     assert "check_rule" in pydoc.render_doc(duoln.extend)

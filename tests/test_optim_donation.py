@@ -14,7 +14,7 @@ from duoln.errors import UsageError
 from duoln.kernels import native
 from duoln.testing import check_error
 
-NEEDS_COMPILER = pytest.mark.skipif(native.reason() is not None, reason="on the CPU the compiled rule alone overwrites")
+NEEDS_COMPILER = pytest.mark.skipif(native.machine_refusal() is not None, reason="on the CPU the compiled rule alone overwrites")
 
 
 def _t(be, x):

@@ -40,6 +40,7 @@ class MlxBackend(OnePerProcess):
     proofs: Proofs | None = None
     queues = False
     narrow = frozenset([mx.float16, mx.bfloat16])
+    natives = _DTYPES
     wide = frozenset([mx.float32, mx.float64])
 
     def __init__(self) -> None:

@@ -28,8 +28,8 @@ class NumpyLikeBackend(OnePerProcess):
 
     def __init__(self, xp: ModuleType) -> None:
         self.xp = xp
-        self._dtype_of = {name: storage.BITS if name == "bfloat16" else np.dtype(name) for name in self.dtypes}
-        self._name_of = {dtype: name for name, dtype in self._dtype_of.items()}
+        self.natives = {name: storage.BITS if name == "bfloat16" else np.dtype(name) for name in self.dtypes}
+        self._name_of = {dtype: name for name, dtype in self.natives.items()}
 
     def join(self) -> None:
         """Does nothing: arrays belong to no thread."""
@@ -45,7 +45,7 @@ class NumpyLikeBackend(OnePerProcess):
 
     def native_dtype(self, name: str) -> np.dtype:
         try:
-            return self._dtype_of[name]
+            return self.natives[name]
         except KeyError:
             raise DtypeError(f"[dtype] expected one of {', '.join(self.dtypes)}, found {name!r}") from None
 

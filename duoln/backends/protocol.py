@@ -73,6 +73,8 @@ class Backend(Protocol):
     """The library's own dtypes of arrays that store 16 bits."""
     wide: frozenset[Any]
     """Its dtypes in which rules compute: float32 and float64."""
+    natives: Mapping[str, Any]
+    """Its dtype of each name in `dtypes`."""
     lazy: bool
     """True if values are computed when they are read; `compile` then traces a function once."""
     queues: bool

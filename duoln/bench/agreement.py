@@ -93,13 +93,10 @@ def _exact(subject: Subject, backend: Backend, inputs: Values, backward: bool,
     step = max(_CHUNK_VALUES // width, 1)
     for start in range(0, rows, step):
         place = slice(start, min(start + step, rows))
-        part = {name: _wide(a if name in subject.shared else a[place]) for name, a in inputs.items()}
+        part = {name: a if name in subject.shared else a[place] for name, a in inputs.items()}
+        wide = {name: a.astype(np.float64) if a.dtype.kind == "f" else a for name, a in part.items()}
         with composed_only():
-            yield place, compute(subject, backend, part, backward)
-
-
-def _wide(a: np.ndarray) -> np.ndarray:
-    return a.astype(np.float64) if a.dtype.kind == "f" else a
+            yield place, compute(subject, backend, wide, backward)
 
 
 def _relative(actual: np.ndarray, exact: np.ndarray, scale: float) -> float:

@@ -250,14 +250,11 @@ def groups_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]
     """Title, headings and rows of the groups."""
     of_each = groups(comparison)
     sides = bool(text.varying([group._asdict() for group in of_each], ["side"]))
-    rows = [[group.op + (f", {group.side}" if sides else ""), *(_mean_text(mean) for mean in group.means)]
+    rows = [[group.op + (f", {group.side}" if sides else ""),
+             *("-" if mean is None else f"{mean.speedup:.2f}x ({mean.rows})" for mean in group.means)]
             for group in of_each]
     return (f"Speed-up over {comparison.files[0].heading}: geometric mean (rows)",
             ["group", *(file.heading for file in comparison.files[1:])], rows)
-
-
-def _mean_text(mean: Mean | None) -> str:
-    return "-" if mean is None else f"{mean.speedup:.2f}x ({mean.rows})"
 
 
 def table(comparison: Comparison) -> tuple[str, list[str], list[list[str]]]:

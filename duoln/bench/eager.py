@@ -51,7 +51,7 @@ def prepare(asked: dict[str, Any]) -> Work:
         from duoln.bench import eager_torch
         from duoln.bench.operators_torch import device_for
 
-        return eager_torch.work(asked["subject"], device_for(backend.name))
+        return eager_torch.work(asked["subject"], device_for(backend.name), arrays(), layers(), CALLS)
     t = {name: duoln.tensor(array, backend) for name, array in arrays().items()}
     call = _call(asked["subject"], t)
 

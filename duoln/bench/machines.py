@@ -56,7 +56,9 @@ def measured(files: Sequence[Path] = ()) -> dict[str, list[Work]]:
     Raises:
         DataError: a file cannot be read, or a line of it is no timing.
     """
-    works = [_of_line(parse_json(line)) for line in FILE.read_bytes().splitlines()]
+    works = [Work(line["label"], _name(line), Range(*line["seconds"]),
+                  {side: Range(*ratio) for side, ratio in line["ratio"].items()})
+             for line in map(parse_json, FILE.read_bytes().splitlines())]
     works += _of_timings([line for file in files for line in load_timings(file)])
     machines: dict[str, list[Work]] = {}
     for work in works:
@@ -86,11 +88,6 @@ def shares(ratio: Range) -> str:
     """A range of ratios."""
     low, high = (f"{value:.2f}" for value in ratio)
     return low if low == high else f"{low}-{high}"
-
-
-def _of_line(line: Mapping[str, Any]) -> Work:
-    return Work(line["label"], _name(line), Range(*line["seconds"]),
-                {side: Range(*ratio) for side, ratio in line["ratio"].items()})
 
 
 def _name(case: Mapping[str, Any]) -> str:

@@ -53,10 +53,21 @@ ABOVE_0 = Interval("a finite number above 0", "0 < {0} < inf")
 EPSILON = Interval("a finite number of at least 1e-30", "1e-30 <= {0} < inf")
 """What keeps 0 / 0 from being computed, with factors that an optimiser puts to it; in float32 1e-50 is 0."""
 BELOW_1 = Interval("a number in [0, 1)", "0 <= {0} < 1")
+
+
+class Whole(NamedTuple):
+    """The integers that an argument may be."""
+
+    low: int = -LARGEST
+    high: int = LARGEST
+
+
 Finite = Annotated[float, FINITE]
 AtLeast0 = Annotated[float, AT_LEAST_0]
 Above0 = Annotated[float, ABOVE_0]
 Below1 = Annotated[float, BELOW_1]
+Integer = Annotated[int, Whole()]
+AtLeast1 = Annotated[int, Whole(1)]
 """Annotations of an operator's attributes; a call checks them."""
 
 

@@ -12,22 +12,19 @@ import linecache
 import typing
 from collections.abc import Callable
 from math import inf
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
-from duoln.core.arguments import Interval, check_choice, check_flag, check_number
+from duoln.core.arguments import Interval, Whole, check_choice, check_flag, check_integer, check_number
 from duoln.core.spec import Spec
 from duoln.core.tensor import Tensor
-
-if TYPE_CHECKING:
-    from duoln.core.op import Op
 
 
 class Attribute(NamedTuple):
     """What an attribute may be, as its annotation says it."""
 
     name: str
-    kind: Interval | tuple[str | None, ...] | type
-    """Numbers, choices, or bool."""
+    kind: Interval | Whole | tuple[str | None, ...] | type
+    """Numbers, integers, choices, or bool."""
     optional: bool
     """Whether None is allowed."""
 
@@ -36,6 +33,8 @@ class Attribute(NamedTuple):
         """The expression that is true of the usual values."""
         if isinstance(self.kind, Interval):
             usual = f"type({self.name}) is float and {self.kind.test.format(self.name)}"
+        elif isinstance(self.kind, Whole):
+            usual = f"type({self.name}) is int and {self.kind.low} <= {self.name} <= {self.kind.high}"
         elif self.kind is bool:
             usual = f"{self.name} is True or {self.name} is False"
         else:
@@ -44,8 +43,12 @@ class Attribute(NamedTuple):
 
     def check(self, op: str, value: Any) -> Any:
         """The value as a plain one of Python's. Raises as the checks of `core.arguments`."""
+        if value is None and self.optional:
+            return None
         if isinstance(self.kind, Interval):
-            return value if value is None and self.optional else check_number(op, self.name, value, self.kind)
+            return check_number(op, self.name, value, self.kind)
+        if isinstance(self.kind, Whole):
+            return check_integer(op, self.name, value, *self.kind)
         if isinstance(self.kind, tuple):
             return check_choice(op, self.name, value, self.kind)
         return check_flag(op, self.name, value)
@@ -58,7 +61,7 @@ def attributes(function: Callable[..., Any]) -> list[Attribute]:
         parts = get_args(hint) if get_origin(hint) in (typing.Union, type(int | None)) else (hint,)
         optional = type(None) in parts
         kind: Any = next((part for part in parts if part is not type(None)), None)
-        if get_origin(kind) is Annotated and isinstance(get_args(kind)[-1], Interval):
+        if get_origin(kind) is Annotated and isinstance(get_args(kind)[-1], Interval | Whole):
             known.append(Attribute(name, get_args(kind)[-1], optional))
         elif get_origin(kind) is Literal:
             known.append(Attribute(name, (*get_args(kind), *((None,) if optional else ())), optional))
@@ -67,8 +70,8 @@ def attributes(function: Callable[..., Any]) -> list[Attribute]:
     return known
 
 
-def called(op: Op[..., Any]) -> Callable[..., Any]:
-    """The function of an operator, with its checks."""
+def called(op: Any) -> Callable[..., Any]:
+    """The function of an operator (`core.op.Op`), with its checks."""
     function, spec = op.function, op.spec
     parameters = list(inspect.signature(function).parameters.values())
     known = {"Tensor": Tensor, "inf": inf, "op": op, "function": function}
@@ -99,7 +102,7 @@ def called(op: Op[..., Any]) -> Callable[..., Any]:
     return compiled(text + "\n", op.name, f"<operator {op.__module__}.{op.name}>", known)
 
 
-def checked(op: Op[..., Any]) -> Callable[..., None]:
+def checked(op: Any) -> Callable[..., None]:
     """The function that checks the arrays of an operator."""
     assert op.spec is not None
     names = ", ".join(each.name for each in op.spec.inputs)

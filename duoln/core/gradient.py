@@ -42,17 +42,11 @@ def pullback(fn: Callable[..., Any], params: Any, *args: Any) -> tuple[Any, Call
     tape = Tape()
     leaves: list[Tensor] = []
 
-    def track(path: str, leaf: Any) -> Tensor:
-        if not isinstance(leaf, Tensor):
-            raise DtypeError(f"[value_and_grad] parameter '{path}': expected a duoln.Tensor, found "
-                             f"{described(leaf)}; {how_to_wrap(leaf)}")
-        if leaf.data.dtype not in leaf.backend.wide and leaf.dtype not in REALS:
-            raise DtypeError(f"[value_and_grad] parameter '{path}': expected a float dtype, found {leaf.dtype}")
-        tracked = Tensor(leaf.data, leaf.backend, tape.new_place())
-        leaves.append(tracked)
-        return tracked
-
-    tracked = tree.unflatten(params, [track(path, leaf) for path, leaf in tree.items(params)])
+    for place, leaf in enumerate(tree.leaves(params)):
+        if not isinstance(leaf, Tensor) or (leaf.data.dtype not in leaf.backend.wide and leaf.dtype not in REALS):
+            raise _no_parameter([path for path, _ in tree.items(params)][place], leaf)
+        leaves.append(Tensor(leaf.data, leaf.backend, tape.new_place()))
+    tracked = tree.unflatten(params, leaves)
     token = _recording.set(True)
     try:
         result = fn(tracked, *args)
@@ -72,6 +66,13 @@ def pullback(fn: Callable[..., Any], params: Any, *args: Any) -> tuple[Any, Call
         ])
 
     return result, back, tape
+
+
+def _no_parameter(path: str, leaf: Any) -> DtypeError:
+    where = f"[value_and_grad] parameter '{path}': expected"
+    if isinstance(leaf, Tensor):
+        return DtypeError(f"{where} a float dtype, found {leaf.dtype}")
+    return DtypeError(f"{where} a duoln.Tensor, found {described(leaf)}; {how_to_wrap(leaf)}")
 
 
 def _advice(value: Any) -> str:

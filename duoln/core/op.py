@@ -163,6 +163,11 @@ class Op(Generic[P, R]):
             self._rules.setdefault(backend, []).insert(0, rule)
             self._least[backend] = min(self._least.get(backend, rule.least), rule.least)
 
+    @property
+    def has_rules(self) -> bool:
+        """Whether rules compute it; the body of another one has operators that do."""
+        return self._composed is not None
+
     def rules(self, backend: str) -> list[Rule]:
         """The rules of this op on one backend, in the order in which they are tried."""
         if self._composed is None:

@@ -2,14 +2,13 @@
 
     x: real[*rows, width], gain: real[width]?, labels: int32[*rows] -> y: like x, rstd: real[*rows]
 
-An array has a name, a kind and its axes. Kinds are `real` (a float dtype, one for all of a call; 16 bits are widened),
-`stored` (the same, of a launch that takes 16 bits as they are), `int32`, `bool` and `any`. An axis is a name, which
-stands for one size in the whole call, or a number; `width+` has at least one value, and `*rows` stands for any number
-of axes. Without brackets an array has
-any shape; `*arrays: real` takes any number of them. `?` lets an argument be None. An array is `like` an argument, or a
-`sum` of parts that the driver of a launch adds in a fixed order. A launch also takes numbers, `eps: float64`, which
-may be sizes of a result's axes; `or one` lets an argument of a launch be one number that is broadcast. Where a condition
-is needed, Python is written.
+An array has a name, a kind and its axes. Kinds are `real` (a float dtype, one for all of a call; 16 bits are
+widened), `stored` (the same, of a launch that takes 16 bits as they are), `int32`, `bool` and `any`. An axis is a
+name, which stands for one size in the whole call, or a number; `2 width` is twice that size, `width+` has at least
+one value, and `*rows` stands for any number of axes. Without brackets an array has any shape; `*arrays: real` takes
+any number of them. `?` lets an argument be None. An array is `like` an argument, or a `sum` of parts that the driver
+of a launch adds in a fixed order. A launch also takes numbers, `eps: float64`, which may be sizes of a result's axes;
+`or one` lets an argument of a launch be one number that is broadcast. Where a condition is needed, Python is written.
 """
 
 from __future__ import annotations
@@ -89,26 +88,27 @@ class Spec(NamedTuple):
         """
         check_float(name, *[x for each, x in self._given(args) if each.kind == "real"])
         first = next(x for _, x in self._given(args))
-        sizes: dict[str, Any] = {}
         for each, x in self._given(args):
             if each.kind in ("int32", "bool"):
                 check_beside(name, each.name, x, each.kind, first)
             elif each.kind == "any":
                 check_tensors(name, first, x)
+        sizes: dict[str, Any] = {}
+        for each, x in self._given(args):
             if each.axes is not None:
-                self._check_axes(name, each, x, sizes)
+                self._check_axes(name, each, x, sizes, first)
 
     def _given(self, args: Sequence[Any]) -> list[tuple[Array, Any]]:
         return [(each, x) for each, x in zip(self.inputs, args, strict=True) if not (x is None and each.optional)]
 
-    def _check_axes(self, name: str, array: Array, x: Tensor, sizes: dict[str, Any]) -> None:
+    def _check_axes(self, name: str, array: Array, x: Tensor, sizes: dict[str, Any], first: Tensor) -> None:
         """Bind the axes that are new, and compare the others."""
         assert array.axes is not None
         fixed = [axis for axis in array.axes if axis[0] != "*"]
         spare = len(x.shape) - len(fixed)
         if spare < 0 or (spare and len(fixed) == len(array.axes)):
             if all(axis in sizes for axis in array.axes):
-                raise self._misfit(name, array, x, sizes)
+                raise self._misfit(name, array, x, sizes, first)
             words = "at least " if len(fixed) < len(array.axes) else ""
             many = "one axis" if len(fixed) == 1 else f"{len(fixed)} axes"
             raise ShapeError(f"[{name}] {self._role(array)}expected {words}{many}, found shape {x.shape}")
@@ -120,21 +120,31 @@ class Spec(NamedTuple):
             if axis in array.filled and not size:
                 raise ShapeError(f"[{name}] {self._role(array)}expected at least one value along {axis}, found shape "
                                  f"{x.shape}")
-            if size != (int(axis) if axis.isdigit() else sizes.setdefault(axis, size)):
-                raise self._misfit(name, array, x, sizes)
+            times, _, of = axis.rpartition(" ")
+            if times:
+                is_right = size % int(times) == 0 and size == int(times) * sizes.setdefault(of, size // int(times))
+            else:
+                is_right = size == (int(axis) if axis.isdigit() else sizes.setdefault(axis, size))
+            if not is_right:
+                raise self._misfit(name, array, x, sizes, first)
 
     def _role(self, array: Array) -> str:
         return f"{array.name}: " if len(self.inputs) > 1 and array is not self.inputs[0] else ""
 
-    def _misfit(self, name: str, array: Array, x: Tensor, sizes: dict[str, Any]) -> ShapeError:
+    def _misfit(self, name: str, array: Array, x: Tensor, sizes: dict[str, Any], first: Tensor) -> ShapeError:
         """The error of an argument whose axes are not those of the arguments before it."""
-        first, axes = self.inputs[0], array.axes or ()
-        if len(axes) == 1 and axes[0][0] != "*" and first.axes and axes[0] == first.axes[-1] and axes[0] in sizes:
+        lead, axes = self.inputs[0], array.axes or ()
+        if len(axes) == 1 and axes[0][0] != "*" and lead.axes and axes[0] == lead.axes[-1] and axes[0] in sizes:
             actual = f"has {x.shape[0]}" if len(x.shape) == 1 else f"has shape {x.shape}"
             return ShapeError(f"[{name}] last axis is {sizes[axes[0]]}, {array.name} {actual}")
         wanted = [n for axis in axes for n in (sizes[axis] if axis[0] == "*" else (sizes.get(axis, axis),))]
-        return ShapeError(f"[{name}] {array.name}: expected shape ({', '.join(map(str, wanted))}"
-                          f"{',' if len(wanted) == 1 else ''}), found {x.shape}")
+        shape = f"({', '.join(map(str, wanted))}{',' if len(wanted) == 1 else ''})"
+        if array is lead:
+            expected = f"shape {shape}"
+        else:
+            expected = (f"the shape of {lead.name}, {shape}" if axes == lead.axes else
+                        f"shape {shape} for {lead.name} {first.shape}")
+        return ShapeError(f"[{name}] {self._role(array)}expected {expected}, found {x.shape}")
 
     def test(self) -> str:
         """The condition, in Python, under which `check` finds nothing: of all common calls, and of no wrong one.
@@ -145,7 +155,7 @@ class Spec(NamedTuple):
         bound: dict[str, str] = {}
         parts: list[str] = []
         for each in self.inputs:
-            if each.optional and each.axes and not set(each.axes) <= set(bound):
+            if each.optional and each.axes and not {axis.rpartition(" ")[2] for axis in each.axes} <= set(bound):
                 return "False"  # an axis of an argument that may be None is none of the others'
             x = each.name
             tests = [f"type({x}) is Tensor"]
@@ -155,7 +165,7 @@ class Spec(NamedTuple):
                 tests.append(f"{x}.data.dtype in {x}.backend.wide" if each is lead or lead.kind != "real" else
                              f"{x}.data.dtype == {lead.name}.data.dtype")
             elif each.kind != "any":
-                tests.append(f"{x}.data.dtype == {x}.backend.native_dtype({each.kind!r})")
+                tests.append(f"{x}.data.dtype == {x}.backend.natives[{each.kind!r}]")
             tests += _axes_tests(each, bound)
             whole = " and ".join(tests)
             parts.append(f"({x} is None or {whole})" if each.optional else whole)
@@ -177,8 +187,14 @@ def _axes_tests(array: Array, bound: dict[str, str]) -> list[str]:
             size = f"{shape}[{star or ''}:{from_end + 1 or ''}]" if count > 1 else shape
         else:
             size = f"{shape}[{place if place < star else from_end}]"
+        times, _, of = axis.rpartition(" ")
         if axis.isdigit():
             tests.append(f"{size} == {axis}")
+        elif times and of in bound:
+            tests.append(f"{size} == {times} * {bound[of]}")
+        elif times:
+            tests.append(f"{size} % {times} == 0")
+            bound[of] = f"{size} // {times}"
         elif axis in bound:
             tests.append(f"{size} == {bound[axis]}")
         else:

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from duoln.data.bounded import opened
-from duoln.errors import DataError, DataMissingError
+from duoln.errors import CheckpointError, DataError, DataMissingError
+from duoln.system.filesystem import write_atomically
 from duoln.system.paths import cache_folder
 
 _TIMEOUT = 10.0
@@ -77,6 +78,22 @@ def packed_or_not(path: Path) -> Path | None:
             raise DataError(f"{option}: expected a file or folder, found a link to nothing")
         return option
     return None
+
+
+def write_whole(path: Path, content: bytes) -> Path:
+    """Write a file, and its folder if that is not there; returns the path.
+
+    Raises:
+        DataError: it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content)
+    except CheckpointError as error:
+        raise DataError(str(error)) from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
+    return path
 
 
 def visible(paths: Iterable[Path]) -> list[Path]:

@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 from tokenize import TokenError
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
 from duoln.data.bounded import most_unpacked, opened, size_of
+from duoln.data.files import write_whole
 from duoln.errors import DataFormatError
 
 _MAX_BYTES = 1 << 28
@@ -74,6 +75,17 @@ def read_npz(path: Path, arrays: Mapping[str, Expected]) -> dict[str, np.ndarray
             with archive.open(info) as raw:
                 values[name] = _array(where, raw, info.file_size, expected)
     return values
+
+
+def write_npz(path: Path, arrays: Mapping[str, Any]) -> Path:
+    """Write arrays by name; returns the path.
+
+    Raises:
+        DataError: it cannot be written.
+    """
+    content = io.BytesIO()
+    np.savez_compressed(content, allow_pickle=False, **arrays)
+    return write_whole(path, content.getvalue())
 
 
 def _array(where: str, raw: IO[bytes], size: int, expected: Expected) -> np.ndarray:

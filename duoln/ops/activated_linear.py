@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import Any
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
-from duoln.core.arguments import check_choice
 from duoln.ops.elementwise import relu, tanh
-from duoln.ops.linalg import check_linear, linear, linear_forward, linear_vjp
+from duoln.ops.linalg import linear, linear_forward, linear_vjp
 from duoln.ops.norm import Activation
 
 _FUNCTIONS = {"relu": relu, "tanh": tanh}
@@ -30,8 +29,7 @@ def activated_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, a
     Raises:
         ShapeError: the sizes do not fit.
     """
-    check_choice("activated_linear", "activation", activation, get_args(Activation))
-    check_linear("activated_linear", x, weight, bias)
+    activated_linear.check(x, weight, bias)
     if len(activated_linear.rules(x.backend.name)) == 1:
         return _FUNCTIONS[activation](linear(x, weight, bias))
     return activated_linear.apply(x, weight, bias, activation=activation)

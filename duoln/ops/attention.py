@@ -7,14 +7,12 @@ from typing import Any
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
-from duoln.core.spec import check_beside, check_float
-from duoln.errors import ShapeError
 
 _NEVER = -1e30
 """The score of a masked time step: its weight becomes 0. With minus infinity, a row of masked steps would give NaN."""
 
 
-@op("query: real[rows, width], keys: real[rows, steps, width], score_vector: real[width], "
+@op("query: real[rows, width], keys: real[rows, steps+, width], score_vector: real[width], "
     "values: real[rows, steps, out], mask: bool[rows, steps] -> context: like values, weights: like query")
 def additive_attention(query: Tensor, keys: Tensor, score_vector: Tensor, values: Tensor, mask: Tensor,
                        ) -> tuple[Tensor, Tensor]:
@@ -32,17 +30,6 @@ def additive_attention(query: Tensor, keys: Tensor, score_vector: Tensor, values
     Raises:
         ShapeError, DtypeError: the arrays do not fit together.
     """
-    check_float("additive_attention", query, keys, score_vector, values)
-    check_beside("additive_attention", "mask", mask, "bool", keys)
-    rows, steps, width = keys.shape if keys.ndim == 3 else (-1, 0, -1)
-    expected = {"query": (query, (rows, width)), "score_vector": (score_vector, (width,)),
-                "mask": (mask, (rows, steps)), "values": (values, (rows, steps, *values.shape[2:3]))}
-    wrong = [name for name, (tensor, shape) in expected.items() if tensor.shape != shape]
-    if wrong or steps < 1 or values.ndim != 3:
-        shapes = ", ".join(f"{name} {tensor.shape}" for name, (tensor, _) in expected.items())
-        raise ShapeError(f"[additive_attention] expected query (B, A), score_vector (A,), mask (B, T), "
-                         f"values (B, T, M) and keys (B, T, A) with T of at least 1, found {shapes}, keys {keys.shape}")
-    return additive_attention.apply(query, keys, score_vector, values, mask)
 
 
 def _forward(be: Backend, query: Array, keys: Array, score_vector: Array, values: Array, mask: Array,

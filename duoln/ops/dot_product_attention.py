@@ -8,8 +8,7 @@ from typing import Any
 
 from duoln.backends.protocol import Array, Backend, Shape
 from duoln.core import Rule, Tensor, op
-from duoln.core.arguments import ABOVE_0, check_flag, check_number
-from duoln.core.spec import check_beside, check_float
+from duoln.core.arguments import Above0
 from duoln.errors import ShapeError
 from duoln.ops.shape import reshape
 
@@ -21,9 +20,9 @@ _BLOCKS, _LEAST_ROWS = 64, 32
 """With more scores than `_SCORES`, queries are processed in up to 64 blocks, of at least 32 rows."""
 
 
-@op("query: real[*lead, t, d], key: real[*lead, s, d], value: real[*lead, s, v], mask: bool? -> like query")
+@op("query: real[*lead, t, d+], key: real[*lead, s+, d], value: real[*lead, s, v], mask: bool? -> like query")
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *,
-                                 causal: bool = False, scale: float | None = None) -> Tensor:
+                                 causal: bool = False, scale: Above0 | None = None) -> Tensor:
     """softmax(scale * query @ key^T) @ value, over the keys that each query sees.
 
     The scores are computed for some queries at a time and computed again for the gradient: what is kept is two numbers
@@ -42,23 +41,16 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, mask
     Raises:
         ShapeError, DtypeError: the arrays do not fit together. UsageError: `scale` is not above 0.
     """
-    name = "scaled_dot_product_attention"
-    check_float(name, query, key, value)
-    causal = check_flag(name, "causal", causal)
-    shapes = query.shape, key.shape, value.shape
-    if min(map(len, shapes)) < 2 or query.shape[:-2] != key.shape[:-2] or key.shape[:-1] != value.shape[:-1] \
-            or query.shape[-1] != key.shape[-1] or 0 in (key.shape[-2], key.shape[-1]):
-        raise ShapeError(f"[{name}] expected query (..., T, D), key (..., S, D), value (..., S, V) with S and D of at "
-                         f"least 1, found {', '.join(map(str, shapes))}")
+    scaled_dot_product_attention.check(query, key, value, mask)
     if mask is not None:
-        check_beside(name, "mask", mask, "bool", query)
         scores = (*query.shape[:-1], key.shape[-2])
         pairs = zip(reversed(mask.shape), reversed(scores), strict=False)
         if mask.ndim > len(scores) or any(n not in (1, m) for n, m in pairs):
-            raise ShapeError(f"[{name}] mask: expected a shape that broadcasts to {scores}, found {mask.shape}")
+            raise ShapeError("[scaled_dot_product_attention] mask: expected a shape that broadcasts to "
+                             f"{scores}, found {mask.shape}")
         if mask.ndim < 2:
             mask = reshape(mask, shape=(1,) * (2 - mask.ndim) + mask.shape)
-    scale = 1.0 / sqrt(query.shape[-1]) if scale is None else check_number(name, "scale", scale, ABOVE_0)
+    scale = 1.0 / sqrt(query.shape[-1]) if scale is None else scale
     return scaled_dot_product_attention.apply(query, key, value, mask, causal=causal, scale=scale)
 
 

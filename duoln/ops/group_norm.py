@@ -12,13 +12,13 @@ from typing import Any
 
 from duoln.backends.protocol import Array, Backend, Shape
 from duoln.core import Rule, Tensor, op
-from duoln.core.arguments import AtLeast0, check_integer
+from duoln.core.arguments import AtLeast0, AtLeast1
 from duoln.errors import ShapeError
 from duoln.ops.norm import check_values, layer_norm_forward, layer_norm_vjp
 
 
 @op("x: real[n, *positions, channels], gain: real[channels]?, bias: real[channels]? -> like x")
-def group_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None, *, groups: int,
+def group_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None, *, groups: AtLeast1,
                eps: AtLeast0 = 1e-5) -> Tensor:
     """Group normalisation: over all positions of an example and the channels of a group (Wu and He 2018).
 
@@ -34,7 +34,6 @@ def group_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None
     """
     group_norm.check(x, gain, bias)
     check_values("group_norm", x, x.shape[1:])
-    groups = check_integer("group_norm", "groups", groups, 1)
     if x.shape[-1] % groups:
         raise ShapeError(f"[group_norm] groups: expected a divisor of the channels, found {groups} for {x.shape[-1]}")
     return group_norm.apply(x, gain, bias, groups=groups, eps=eps)
@@ -48,7 +47,7 @@ def instance_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = N
     an example has one position alone, y is the bias.
 
     Shape:
-        x (B, ..., channels) with at least one axis of positions, gain and bias (channels,) or None -> like x.
+        x (B, position, ..., channels), gain and bias (channels,) or None -> like x.
 
     Raises:
         ShapeError: `x` has fewer than 3 axes or no positions, or the gain or bias has another size. UsageError: `eps`

@@ -130,21 +130,6 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """
 
 
-def check_linear(name: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-    """Check the arrays of `linear` for an operator of that name.
-
-    Raises:
-        DtypeError: they are no floats of one dtype.
-        ShapeError: the sizes do not fit.
-    """
-    check_float(name, x, weight, *([] if bias is None else [bias]))
-    if weight.ndim != 2 or x.ndim < 1 or x.shape[-1] != weight.shape[0]:
-        raise ShapeError(f"[{name}] expected weight (in, out) with in equal to the last axis of x, "
-                         f"found x {x.shape} and weight {weight.shape}")
-    if bias is not None and bias.shape != (weight.shape[1],):
-        raise ShapeError(f"[{name}] expected bias ({weight.shape[1]},), found {bias.shape}")
-
-
 def linear_forward(be: Backend, x: Array, weight: Array, bias: Array | None) -> tuple[Array, Any]:
     """The value of `linear` on native arrays, and what its gradient needs."""
     if bias is None:

@@ -13,8 +13,7 @@ from typing import Any
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
-from duoln.core.spec import check_beside, check_float
-from duoln.errors import ShapeError
+from duoln.core.arguments import Integer
 from duoln.ops.elementwise import where
 from duoln.ops.loss import counted_rows
 
@@ -24,9 +23,9 @@ BLOCK = 1 << 22
 """The number of logits that are stored at a time: 16 MiB in float32."""
 
 
-@op("x: real[*rows, n_in], weight: real[n_in, classes], bias: real[classes], labels: int32[*rows] -> real[*rows]")
+@op("x: real[*rows, n_in], weight: real[n_in, classes+], bias: real[classes], labels: int32[*rows] -> real[*rows]")
 def linear_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor,
-                         ignore_index: int | None = None) -> Tensor:
+                         ignore_index: Integer | None = None) -> Tensor:
     """Negative log-likelihood of the labels under softmax(x @ weight + bias), in nats.
 
     Args:
@@ -40,14 +39,7 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor
     Raises:
         ShapeError: the sizes do not fit together, or there are no classes.
     """
-    check_float("linear_cross_entropy", x, weight, bias)
-    check_beside("linear_cross_entropy", "labels", labels, "int32", x)
-    if weight.ndim != 2 or x.ndim < 1 or x.shape[-1] != weight.shape[0] or weight.shape[1] == 0:
-        raise ShapeError(f"[linear_cross_entropy] expected weight (in, classes) with in equal to the last axis of x "
-                         f"and at least one class, found x {x.shape} and weight {weight.shape}")
-    if bias.shape != weight.shape[1:] or labels.shape != x.shape[:-1]:
-        raise ShapeError(f"[linear_cross_entropy] expected bias {weight.shape[1:]} and labels {x.shape[:-1]}, "
-                         f"found {bias.shape} and {labels.shape}")
+    linear_cross_entropy.check(x, weight, bias, labels)
     counted = counted_rows("linear_cross_entropy", labels, x, weight.shape[1], ignore_index)
     if counted is not None:
         labels = where(counted, labels, _IGNORED)

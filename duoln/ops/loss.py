@@ -7,9 +7,8 @@ from typing import Any
 
 from duoln.backends.protocol import REALS, Array, Backend
 from duoln.core import Rule, Tensor, op
-from duoln.core.arguments import ABOVE_0, BELOW_1, check_integer, check_number
-from duoln.core.pytorch_names import hinted
-from duoln.core.spec import check_beside, check_float
+from duoln.core.arguments import Above0, Below1, Integer
+from duoln.core.spec import check_float
 from duoln.errors import DtypeError, ShapeError
 from duoln.ops.common import check_indices
 from duoln.ops.elementwise import abs, isinf, log, logical_and, logistic, minimum, not_equal, square, where
@@ -18,9 +17,9 @@ from duoln.ops.reduce import log_softmax, mean, sum
 from duoln.ops.shape import expand_dims
 
 
-@op("logits: real[*rows, classes], labels: int32[*rows] -> real[*rows]")
-def softmax_cross_entropy(logits: Tensor, labels: Tensor, ignore_index: int | None = None, *,
-                          weight: Tensor | None = None, label_smoothing: float = 0.0) -> Tensor:
+@op("logits: real[*rows, classes+], labels: int32[*rows] -> real[*rows]")
+def softmax_cross_entropy(logits: Tensor, labels: Tensor, ignore_index: Integer | None = None, *,
+                          weight: Tensor | None = None, label_smoothing: Below1 = 0.0) -> Tensor:
     """Negative log-likelihood of the labels under softmax(logits), in nats.
 
     Args:
@@ -45,15 +44,10 @@ def softmax_cross_entropy(logits: Tensor, labels: Tensor, ignore_index: int | No
         DtypeError: the labels are no integers. UsageError: the share is not in [0, 1).
     """
     name = "softmax_cross_entropy"
-    check_float(name, logits, *([] if weight is None else [weight]))
     if isinstance(labels, Tensor) and labels.dtype in REALS:
         raise DtypeError(f"[{name}] labels: expected an int32 tensor, found {labels.dtype}; soft_cross_entropy takes "
                          "probabilities, x.astype(\"int32\") makes classes")
-    check_beside(name, "labels", labels, "int32", logits)
-    share = check_number(name, "label_smoothing", label_smoothing, BELOW_1)
-    if logits.ndim < 1 or logits.shape[-1] == 0 or labels.shape != logits.shape[:-1]:
-        raise ShapeError(f"[{name}] expected logits (..., classes) and labels (...), "
-                         f"found {logits.shape} and {labels.shape}")
+    softmax_cross_entropy.check(logits, labels)
     _check_weight(name, weight, logits)
     counted = counted_rows(name, labels, logits, logits.shape[-1], ignore_index)
     if counted is not None:
@@ -62,10 +56,10 @@ def softmax_cross_entropy(logits: Tensor, labels: Tensor, ignore_index: int | No
     losses = softmax_cross_entropy.apply(logits, labels)
     if weight is not None:
         losses = _weighted(take.apply(weight, labels, axis=0), losses)
-    if share:
+    if label_smoothing:
         of_all = log_softmax.apply(logits, axis=logits.ndim - 1)
         even = mean(of_all if weight is None else _weighted(weight, of_all), axis=-1)
-        losses = (1.0 - share) * losses - share * even
+        losses = (1.0 - label_smoothing) * losses - label_smoothing * even
     return losses if counted is None else where(counted, losses, 0.0)
 
 
@@ -75,11 +69,14 @@ def _weighted(weight: Tensor, x: Tensor) -> Tensor:
 
 
 def _check_weight(name: str, weight: Tensor | None, logits: Tensor) -> None:
-    if weight is not None and weight.shape != logits.shape[-1:]:
+    if weight is None:
+        return
+    check_float(name, logits, weight)
+    if weight.shape != logits.shape[-1:]:
         raise ShapeError(f"[{name}] weight: expected shape {logits.shape[-1:]}, found {weight.shape}")
 
 
-@hinted
+@op("logits: real[*rows, classes+], targets: real[*rows, classes]")
 def soft_cross_entropy(logits: Tensor, targets: Tensor, *, weight: Tensor | None = None) -> Tensor:
     """Cross-entropy of distributions over classes under softmax(logits), in nats: -sum(weight * targets * log p).
 
@@ -91,11 +88,8 @@ def soft_cross_entropy(logits: Tensor, targets: Tensor, *, weight: Tensor | None
     Raises:
         ShapeError: the shapes differ, the weights do not fit, or there are no classes.
     """
-    name = "soft_cross_entropy"
-    _check_pair(name, logits, targets, *([] if weight is None else [weight]))
-    if logits.ndim < 1 or logits.shape[-1] == 0:
-        raise ShapeError(f"[{name}] expected logits (..., classes), found {logits.shape}")
-    _check_weight(name, weight, logits)
+    soft_cross_entropy.check(logits, targets)
+    _check_weight("soft_cross_entropy", weight, logits)
     of_all = log_softmax.apply(logits, axis=logits.ndim - 1)
     return -sum(_weighted(targets if weight is None else targets * weight, of_all), axis=-1)
 
@@ -104,12 +98,12 @@ def counted_rows(name: str, labels: Tensor, like: Tensor, classes: int, ignore_i
     """A bool tensor, True where the label is not `ignore_index`; None if every row counts.
 
     Raises:
-        ShapeError: another label is not in 0 .. classes - 1. DtypeError: `ignore_index` is not an integer.
+        ShapeError: another label is not in 0 .. classes - 1.
     """
     if ignore_index is None:
         check_indices(name, "labels", labels, classes, like)
         return None
-    counted = not_equal(labels, check_integer(name, "ignore_index", ignore_index))
+    counted = not_equal(labels, ignore_index)
     check_indices(name, "labels", where(counted, labels, 0), classes, like)
     return counted
 
@@ -139,7 +133,7 @@ def bce_with_logits(logits: Tensor, targets: Tensor) -> Tensor:
     """Binary cross-entropy of targets in [0, 1] under sigmoid(logits), in nats, finite for every logit.
 
     Shape:
-        logits and targets of one shape -> the same.
+        logits and targets (...) -> the same.
 
     Raises:
         ShapeError: the shapes differ.
@@ -162,51 +156,50 @@ def _bce_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tup
 bce_with_logits.add(Rule("composed", _bce_forward, _bce_vjp))
 
 
-def _check_pair(name: str, x: Tensor, y: Tensor, *rest: Tensor) -> None:
-    """Raises ShapeError unless two tensors have one shape: a loss that broadcasts would count targets twice."""
-    check_float(name, x, y, *rest)
-    if x.shape != y.shape:
-        raise ShapeError(f"[{name}] expected equal shapes, found {x.shape} and {y.shape}")
-
-
-@hinted
+@op("predictions: real[*shape], targets: real[*shape]")
 def mse_loss(predictions: Tensor, targets: Tensor) -> Tensor:
     """Squared error of each entry.
 
     Shape:
-        predictions and targets of one shape -> the same.
+        predictions and targets (...) -> the same.
 
     Raises:
         ShapeError: the shapes differ.
     """
-    _check_pair("mse_loss", predictions, targets)
+    mse_loss.check(predictions, targets)
     return square(predictions - targets)
 
 
-@hinted
+@op("predictions: real[*shape], targets: real[*shape]")
 def l1_loss(predictions: Tensor, targets: Tensor) -> Tensor:
-    """Absolute error of each entry; its gradient at 0 is 0. Shapes as for `mse_loss`."""
-    _check_pair("l1_loss", predictions, targets)
+    """Absolute error of each entry; its gradient at 0 is 0.
+
+    Shape:
+        predictions and targets (...) -> the same.
+    """
+    l1_loss.check(predictions, targets)
     return abs(predictions - targets)
 
 
-@hinted
-def huber_loss(predictions: Tensor, targets: Tensor, *, delta: float = 1.0) -> Tensor:
+@op("predictions: real[*shape], targets: real[*shape]")
+def huber_loss(predictions: Tensor, targets: Tensor, *, delta: Above0 = 1.0) -> Tensor:
     """Half the squared error of each entry up to `delta`, beyond it the tangent: delta (|error| - delta / 2).
 
-    Huber 1964. Shapes as for `mse_loss`.
+    Huber 1964.
+
+    Shape:
+        predictions and targets (...) -> the same.
 
     Raises:
         ShapeError: the shapes differ. UsageError: `delta` is not above 0.
     """
-    _check_pair("huber_loss", predictions, targets)
-    delta = float(check_number("huber_loss", "delta", delta, ABOVE_0))
+    huber_loss.check(predictions, targets)
     size = abs(predictions - targets)
     near = minimum(size, delta)
     return 0.5 * square(near) + delta * (size - near)
 
 
-@hinted
+@op("log_predictions: real[*shape], targets: real[*shape]")
 def kl_div(log_predictions: Tensor, targets: Tensor) -> Tensor:
     """What each entry adds to the divergence of targets from predictions: targets * (log(targets) - log_predictions).
 
@@ -214,11 +207,11 @@ def kl_div(log_predictions: Tensor, targets: Tensor) -> Tensor:
     divergence, in nats.
 
     Shape:
-        log_predictions, as `log_softmax` gives them, and targets of one shape -> the same.
+        log_predictions and targets (...) -> the same; the first as `log_softmax` gives them.
 
     Raises:
         ShapeError: the shapes differ.
     """
-    _check_pair("kl_div", log_predictions, targets)
+    kl_div.check(log_predictions, targets)
     is_zero = targets == 0.0
     return targets * (log(where(is_zero, 1.0, targets)) - where(is_zero, 0.0, log_predictions))

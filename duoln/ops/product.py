@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 
 from duoln.backends.protocol import Array, Axis, Backend
 from duoln.core import Rule, Tensor, op
-from duoln.core.arguments import check_flag
-from duoln.core.spec import check_tensors
 from duoln.errors import DtypeError
 from duoln.ops.common import normal_axes
 
@@ -31,11 +29,11 @@ def prod(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     Raises:
         DtypeError: `x` holds bools; on NumPy, int32 does not hold a product, see `sum`.
     """
-    check_tensors("prod", x)
+    prod.check(x)
     if x.dtype == "bool":
         raise DtypeError("[prod] expected a float or int32 tensor, found bool; ops.all is the product of bools")
     axes = normal_axes("prod", axis, x.ndim)
-    return prod.apply(x, axis=axes, keepdims=check_flag("prod", "keepdims", keepdims))
+    return prod.apply(x, axis=axes, keepdims=keepdims)
 
 
 class _Scaled(NamedTuple):

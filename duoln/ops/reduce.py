@@ -9,13 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
-from duoln.core.arguments import NOT_NAN, check_flag, check_number
-from duoln.core.pytorch_names import hinted
-from duoln.core.spec import check_beside, check_float
+from duoln.core.arguments import NOT_NAN, Finite
 from duoln.core.tensor import stop_gradient
 from duoln.errors import ShapeError
 from duoln.ops.common import is_extreme, length_over, normal_axes, normal_axis, only_axis
@@ -37,6 +35,12 @@ def _dropped(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
 def _check_nonempty(name: str, x: Tensor, axes: tuple[int, ...]) -> None:
     if 0 in [x.shape[a] for a in axes]:
         raise ShapeError(f"[{name}] expected at least one value along axis {axes}, found shape {x.shape}")
+
+
+def _filled_axes(name: str, x: Tensor, axis: Axis) -> tuple[int, ...]:
+    axes = normal_axes(name, axis, x.ndim)
+    _check_nonempty(name, x, axes)
+    return axes
 
 
 @op("x: any -> real")
@@ -71,47 +75,44 @@ def sum_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tupl
 sum.add(Rule("composed", _sum_forward, sum_vjp))
 
 
-@hinted
+@op("x: real")
 def mean(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Arithmetic mean.
 
     Raises:
         ShapeError: there are no values to average.
     """
-    check_float("mean", x)
-    check_flag("mean", "keepdims", keepdims)
+    mean.check(x)
     axes = normal_axes("mean", axis, x.ndim)
     _check_nonempty("mean", x, axes)
     return sum(x, axis=axes, keepdims=keepdims) / math.prod(x.shape[a] for a in axes)
 
 
-@hinted
-def var(x: Tensor, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+@op("x: real")
+def var(x: Tensor, axis: Axis = None, *, correction: Finite = 0.0, keepdims: bool = False) -> Tensor:
     """The variance: the sum of squared differences from the mean, divided by the number of values less `correction`.
 
     Raises:
         ShapeError: there are no more values than `correction`.
     """
-    centred, axes, count = _centred("var", x, axis, correction, keepdims)
+    var.check(x)
+    centred, axes, count = _centred("var", x, axis, correction)
     return sum(square(centred), axis=axes, keepdims=keepdims) / count
 
 
-@hinted
-def std(x: Tensor, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+@op("x: real")
+def std(x: Tensor, axis: Axis = None, *, correction: Finite = 0.0, keepdims: bool = False) -> Tensor:
     """The standard deviation: the root of the variance. Its gradient at equal values is 0. Raises as `var`."""
-    centred, axes, count = _centred("std", x, axis, correction, keepdims)
+    std.check(x)
+    centred, axes, count = _centred("std", x, axis, correction)
     return vector_norm.apply(centred, axis=axes, keepdims=keepdims) / math.sqrt(count)
 
 
-def _centred(name: str, x: Tensor, axis: Axis, correction: float, keepdims: bool,
-             ) -> tuple[Tensor, tuple[int, ...], float]:
+def _centred(name: str, x: Tensor, axis: Axis, correction: float) -> tuple[Tensor, tuple[int, ...], float]:
     """The differences from the mean, the axes, and the number by which a sum of their squares is divided."""
-    check_float(name, x)
-    check_flag(name, "keepdims", keepdims)
-    axes = normal_axes(name, axis, x.ndim)
-    _check_nonempty(name, x, axes)
+    axes = _filled_axes(name, x, axis)
     size = math.prod(x.shape[a] for a in axes)
-    count = size - check_number(name, "correction", correction)
+    count = size - correction
     if not count > 0:
         raise ShapeError(f"[{name}] expected more than {correction} values along axis {axes}, found {size}")
     # The gradient through the means is 0, because the differences add up to 0. The rounding of a large mean leaves an
@@ -125,7 +126,8 @@ def _centred(name: str, x: Tensor, axis: Axis, correction: float, keepdims: bool
 
 
 @op("x: real -> real")
-def vector_norm(x: Tensor, axis: Axis = None, *, keepdims: bool = False, ord: float = 2) -> Tensor:
+def vector_norm(x: Tensor, axis: Axis = None, *, keepdims: bool = False,
+                ord: Annotated[float, NOT_NAN] = 2) -> Tensor:
     """The norm sum(|x|^ord)^(1 / ord) of the values along the axes as one vector; the gradient at 0 is 0.
 
     `ord` may be infinite, for the greatest or the smallest size, and 0, for the number of values that are not 0.
@@ -133,9 +135,7 @@ def vector_norm(x: Tensor, axis: Axis = None, *, keepdims: bool = False, ord: fl
     Raises:
         ShapeError: there are no values, and `ord` is infinite.
     """
-    check_float("vector_norm", x)
-    check_flag("vector_norm", "keepdims", keepdims)
-    ord = check_number("vector_norm", "ord", ord, NOT_NAN)
+    vector_norm.check(x)
     axes = normal_axes("vector_norm", axis, x.ndim)
     if math.isinf(ord):
         _check_nonempty("vector_norm", x, axes)
@@ -179,17 +179,9 @@ def _norm_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tu
 vector_norm.add(Rule("composed", _norm_forward, _norm_vjp))
 
 
-def _extreme(name: str, x: Tensor, axis: Axis, keepdims: bool = False) -> tuple[int, ...]:
-    check_float(name, x)
-    check_flag(name, "keepdims", keepdims)
-    axes = normal_axes(name, axis, x.ndim)
-    _check_nonempty(name, x, axes)
-    return axes
-
-
 def _one_axis(name: str, x: Tensor, axis: int) -> int:
     shape = x.data.shape
-    axis = len(shape) - 1 if axis == -1 and shape else normal_axis(name, axis, len(shape))
+    axis = len(shape) - 1 if type(axis) is int and axis == -1 and shape else normal_axis(name, axis, len(shape))
     if not shape[axis]:
         _check_nonempty(name, x, (axis,))
     return axis
@@ -198,13 +190,15 @@ def _one_axis(name: str, x: Tensor, axis: int) -> int:
 @op("x: real -> like x")
 def max(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Greatest value; equal greatest values share the gradient evenly."""
-    return max.apply(x, axis=_extreme("max", x, axis, keepdims), keepdims=keepdims)
+    max.check(x)
+    return max.apply(x, axis=_filled_axes("max", x, axis), keepdims=keepdims)
 
 
 @op("x: real -> like x")
 def min(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Smallest value; equal smallest values share the gradient evenly."""
-    return min.apply(x, axis=_extreme("min", x, axis, keepdims), keepdims=keepdims)
+    min.check(x)
+    return min.apply(x, axis=_filled_axes("min", x, axis), keepdims=keepdims)
 
 
 def _max_forward(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> tuple[Array, Any]:
@@ -239,8 +233,7 @@ min.add(Rule("composed", _min_forward, _extreme_vjp))
 @op("x: bool")
 def all(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Whether every bool along the axes is True."""
-    check_beside("all", "x", x, "bool", x)
-    check_flag("all", "keepdims", keepdims)
+    all.check(x)
     return all.apply(x, axis=normal_axes("all", axis, x.ndim), keepdims=keepdims)
 
 
@@ -250,8 +243,7 @@ all.add(Rule("composed", lambda be, x, axis, keepdims: (be.all(x, axis=axis, kee
 @op("x: bool")
 def any(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Whether at least one bool along the axes is True."""
-    check_beside("any", "x", x, "bool", x)
-    check_flag("any", "keepdims", keepdims)
+    any.check(x)
     return any.apply(x, axis=normal_axes("any", axis, x.ndim), keepdims=keepdims)
 
 
@@ -261,18 +253,18 @@ any.add(Rule("composed", lambda be, x, axis, keepdims: (be.any(x, axis=axis, kee
 @op("x: real")
 def argmax(x: Tensor, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
     """Index of the first greatest value along one axis, or among all values for None, as int32."""
+    argmax.check(x)
     return _place("argmax", x, axis, keepdims)
 
 
-@hinted
+@op("x: real")
 def argmin(x: Tensor, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
     """Index of the first smallest value along one axis, or among all values for None, as int32."""
+    argmin.check(x)
     return _place("argmin", x, axis, keepdims)
 
 
 def _place(name: str, x: Tensor, axis: int | None, keepdims: bool) -> Tensor:
-    check_float(name, x)
-    check_flag(name, "keepdims", keepdims)
     axes = normal_axes(name, None, x.ndim) if axis is None else (normal_axis(name, axis, x.ndim),)
     _check_nonempty(name, x, axes)
     values = negative(x) if name == "argmin" else x
@@ -293,8 +285,7 @@ def cumulative_sum(x: Tensor, axis: int | None = None, *, include_initial: bool 
     Raises:
         ShapeError: no axis is given, and there are several or none.
     """
-    check_float("cumulative_sum", x)
-    check_flag("cumulative_sum", "include_initial", include_initial)
+    cumulative_sum.check(x)
     axis = only_axis("cumulative_sum", axis, x.ndim)
     if include_initial:
         shape = (*x.shape[:axis], 1, *x.shape[axis + 1:])

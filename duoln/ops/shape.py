@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from math import prod
-from typing import Any
+from typing import Annotated, Any
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Op, Rule, Tensor, op
-from duoln.core.arguments import LARGEST, NOT_NAN, check_integer, check_integers_in, check_number, described
+from duoln.core.arguments import LARGEST, NOT_NAN, Whole, check_integer, check_integers_in, check_number, described
 from duoln.core.entering import check_held
 from duoln.core.pytorch_names import hinted
 from duoln.core.spec import check_tensors
@@ -19,14 +19,14 @@ from duoln.ops.common import broadcast_shape, check_given, check_room, normal_ax
 from duoln.ops.index import getitem
 
 
-@op
+@op("x: any")
 def reshape(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """The same values in another shape; one entry may be -1.
 
     Raises:
         ShapeError: the number of values differs.
     """
-    check_tensors("reshape", x)
+    reshape.check(x)
     shape = check_integers_in("reshape", "shape", shape, high=1 << 62)
     known = prod(n for n in shape if n != -1)
     if shape.count(-1) > 1 or any(n < -1 for n in shape):
@@ -42,14 +42,14 @@ reshape.add(Rule("composed", lambda be, x, shape: (be.reshape(x, shape), x.shape
                  lambda be, before, gout, needs: (be.reshape(gout, before),), stored=(0,)))
 
 
-@op
+@op("x: any")
 def permute_dims(x: Tensor, axes: tuple[int, ...]) -> Tensor:
     """The axes in another order.
 
     Raises:
         ShapeError: `axes` is not an order of the axes.
     """
-    check_tensors("permute_dims", x)
+    permute_dims.check(x)
     order = tuple(normal_axis("permute_dims", a, x.ndim) for a in check_integers_in("permute_dims", "axes", axes))
     if sorted(order) != list(range(x.ndim)):
         raise ShapeError(f"[permute_dims] expected an order of {x.ndim} axes, found {axes}")
@@ -119,10 +119,10 @@ def squeeze(x: Tensor, axis: int | tuple[int, ...]) -> Tensor:
     return reshape(x, shape=tuple(n for i, n in enumerate(x.shape) if i not in axes))
 
 
-@op
+@op("x: any")
 def broadcast_to(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Repeat the values along new axes and along axes of size 1, so that the result has this shape."""
-    check_tensors("broadcast_to", x)
+    broadcast_to.check(x)
     shape = check_integers_in("broadcast_to", "shape", shape, 0, 1 << 62)
     padded = (1,) * (len(shape) - x.ndim) + x.shape
     if len(padded) != len(shape) or any(a not in (1, b) for a, b in zip(padded, shape, strict=True)):
@@ -262,7 +262,7 @@ def _several(name: str, arrays: Sequence[Any], axis: Any) -> tuple[Sequence[Tens
     return tensors, axis
 
 
-@op
+@op("x: any")
 def split(x: Tensor, parts: int | tuple[int, ...], axis: int = -1) -> tuple[Tensor, ...]:
     """Parts along an axis: a number of equal ones, or parts of the sizes that a tuple names.
 
@@ -271,7 +271,7 @@ def split(x: Tensor, parts: int | tuple[int, ...], axis: int = -1) -> tuple[Tens
     Raises:
         ShapeError: the axis does not divide evenly, or the sizes do not add up to it.
     """
-    check_tensors("split", x)
+    split.check(x)
     axis = normal_axis("split", axis, x.ndim)
     n = x.shape[axis]
     if isinstance(parts, tuple | list):
@@ -301,10 +301,10 @@ def _split_vjp(be: Backend, saved: Any, gouts: tuple[Array | None, ...], needs: 
 split.add(Rule("composed", _split_forward, _split_vjp, stored=(0,)))
 
 
-@op
+@op("x: any")
 def unstack(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
     """The slices along an axis, which they no longer have. Their gradients are joined in one step."""
-    check_tensors("unstack", x)
+    unstack.check(x)
     return unstack.apply(x, axis=normal_axis("unstack", axis, x.ndim))
 
 
@@ -372,18 +372,15 @@ def _triangle(name: str, doc: str, keeps: Callable[[Array, Array], Array]) -> Op
         keeps: `keeps(row + k, column)`, for arrays of int32.
     """
 
-    def function(x: Tensor, *, k: int = 0) -> Tensor:
-        check_tensors(name, x)
-        if x.ndim < 2:
-            raise ShapeError(f"[{name}] expected at least two axes, found shape {x.shape}")
-        return made.apply(x, k=check_integer(name, "k", k, -LARGEST // 2, LARGEST // 2))
+    def function(x: Tensor, *, k: Annotated[int, Whole(-LARGEST // 2, LARGEST // 2)] = 0) -> Tensor:
+        """`doc` describes it."""
 
     def kept(be: Backend, x: Array, k: int) -> Array:
         rows, columns = x.shape[-2:]
         mask = keeps(be.reshape(be.arange(rows) + k, (rows, 1)), be.arange(columns))
         return be.where(mask, x, be.zeros((1,), be.dtype(x)))
 
-    made = Op(function, None, name, doc)
+    made = Op(function, "x: any[*lead, rows, columns]", name, doc)
     made.add(Rule("composed", lambda be, x, k: (kept(be, x, k), k),
                   lambda be, k, gout, needs: (kept(be, gout, k),), stored=(0,)))
     return made
@@ -395,7 +392,7 @@ triu = _triangle("triu", "The upper triangle of matrices over the last two axes,
                  "one on; 0 elsewhere.", lambda row, column: column >= row)
 
 
-@op
+@op("x: any")
 def pad(x: Tensor, widths: tuple[tuple[int, int], ...], value: float = 0.0) -> Tensor:
     """A border of `value`, `(before, after)` wide at each axis.
 
@@ -403,7 +400,7 @@ def pad(x: Tensor, widths: tuple[tuple[int, int], ...], value: float = 0.0) -> T
         ShapeError: the number of pairs is wrong, or a width is below 0. DtypeError: widths or value of a wrong kind.
         MemoryExhaustedError: the device has not enough memory for the result.
     """
-    check_tensors("pad", x)
+    pad.check(x)
     if not isinstance(widths, tuple | list):
         raise DtypeError(f"[pad] widths: expected a tuple of pairs, found {described(widths)}")
     pairs = tuple(check_integers_in("pad", "widths", pair, 0) for pair in widths)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
-from duoln.core.arguments import AT_LEAST_0, BELOW_1, LARGEST, check_choice, check_flag, check_number
+from duoln.core.arguments import LARGEST, AtLeast0, Below1, check_choice
 from duoln.core.footprint import owner
-from duoln.core.spec import check_beside, check_float
+from duoln.core.spec import check_float
 from duoln.errors import ShapeError, UsageError
 from duoln.ops.common import check_wide, greatest_size, scale_of
 
@@ -62,8 +62,8 @@ global_norm.add(Rule("composed", _norm_forward, norm_vjp))
 
 
 @op("rate: real[], updates: int32[] -> step: real[], epsilon: real[], updated: int32[]")
-def adam_rates(rate: Tensor, updates: Tensor, *, beta1: float, beta2: float, eps: float,
-               bias_correction: str = "standard") -> tuple[Tensor, Tensor, Tensor]:
+def adam_rates(rate: Tensor, updates: Tensor, *, beta1: Below1, beta2: Below1, eps: AtLeast0,
+               bias_correction: Literal["standard", "kiros2015"] = "standard") -> tuple[Tensor, Tensor, Tensor]:
     """`rate` and `eps` of `adam_update` from the learning rate and the number of updates so far; that number plus 1.
 
     The greatest number of int32 stays as it is: by then the correction has long been 1.
@@ -78,14 +78,8 @@ def adam_rates(rate: Tensor, updates: Tensor, *, beta1: float, beta2: float, eps
         ShapeError: rate or updates has axes. DtypeError: rate is not a float tensor, updates not an int32 one.
         UsageError: a beta is not in [0, 1), eps is below 0, or the bias correction is unknown or divides by 0.
     """
-    check_float("adam_rates", rate)
-    check_beside("adam_rates", "updates", updates, "int32", rate)
-    beta1 = check_number("adam_rates", "beta1", beta1, BELOW_1)
-    beta2 = check_number("adam_rates", "beta2", beta2, BELOW_1)
-    eps = check_number("adam_rates", "eps", eps, AT_LEAST_0)
+    adam_rates.check(rate, updates)
     check_correction("adam_rates", beta1, beta2, bias_correction)
-    if rate.shape != () or updates.shape != ():
-        raise ShapeError(f"[adam_rates] expected 0-d rate and updates, found shapes {rate.shape} and {updates.shape}")
     return adam_rates.apply(rate, updates, beta1=beta1, beta2=beta2, eps=eps, bias_correction=bias_correction)
 
 
@@ -141,8 +135,8 @@ adam_rates.add(Rule("composed", _rates_forward))
 
 
 @op
-def adam_update(rate: Tensor, eps: Tensor, scale: Tensor | None, keep: Tensor | None, *arrays: Tensor, beta1: float,
-                beta2: float, donate: bool = False) -> tuple[Tensor, ...]:
+def adam_update(rate: Tensor, eps: Tensor, scale: Tensor | None, keep: Tensor | None, *arrays: Tensor, beta1: Below1,
+                beta2: Below1, donate: bool = False) -> tuple[Tensor, ...]:
     """One step of Adam (Kingma and Ba 2015, algorithm 1) on n tensors at once; it has no gradient.
 
     g <- scale g;  m <- beta1 m + g;  v <- beta2 v + g^2;  p <- keep p - rate m / (sqrt(v) + eps).
@@ -166,9 +160,6 @@ def adam_update(rate: Tensor, eps: Tensor, scale: Tensor | None, keep: Tensor | 
     numbers = {"rate": rate, "eps": eps, **{name: number for name, number in optional.items() if number is not None}}
     check_float("adam_update", *numbers.values(), *arrays)
     check_wide("adam_update", "parameters, gradients and moments", *arrays)
-    beta1 = check_number("adam_update", "beta1", beta1, BELOW_1)
-    beta2 = check_number("adam_update", "beta2", beta2, BELOW_1)
-    check_flag("adam_update", "donate", donate)
     if len(arrays) % 4 or not arrays:
         raise ShapeError(f"[adam_update] expected 4 n tensors, found {len(arrays)}")
     for name, number in numbers.items():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
@@ -103,14 +103,10 @@ def _show_as_they_are(drawn: Any) -> None:
     for axis in (axis for axes in drawn.axes for axis in (axes.xaxis, axes.yaxis)):
         formatter = axis.get_major_formatter()
         if isinstance(formatter, FixedFormatter | FuncFormatter):  # they make texts again at each drawing
-            axis.set_major_formatter(FuncFormatter(_visibly(formatter)))
+            axis.set_major_formatter(FuncFormatter(lambda value, place, of=formatter: visible(of(value, place))))
         if isinstance(formatter, LogFormatter | ScalarFormatter):
             numbers |= {*axis.get_ticklabels(), *axis.get_ticklabels(minor=True), axis.get_offset_text()}
     for text in drawn.findobj(Text):
         if text not in numbers:
             text.set_parse_math(False)
             text.set_text(visible(text.get_text()))
-
-
-def _visibly(formatter: Callable[[float, int], str]) -> Callable[[float, int], str]:
-    return lambda value, place: visible(formatter(value, place))

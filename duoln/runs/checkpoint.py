@@ -164,28 +164,9 @@ def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
     with opened_tensors(path, "a duoln checkpoint") as (file, notes):
         if notes["format"] != FORMAT:
             raise CheckpointError(f"{path}: expected checkpoint format {FORMAT}, found {notes['format']}")
-        _check_notes(path, notes)
         if _NAME.fullmatch(path.name) and step_of(path) != notes["step"]:
             raise CheckpointError(f"{path}: expected update {step_of(path)}, as its name says, found {notes['step']}")
         yield file, notes
-
-
-def _check_notes(path: Path, notes: Mapping[str, Any]) -> None:
-    """Check that the notes have the kinds of values that the trainer writes; KeyError without a step."""
-    kinds: dict[str, tuple[str, tuple[type, ...]]] = {
-        "step": ("a whole number", (int,)), "config": ("an object", (dict,)), "evaluated": ("an object", (dict,)),
-        "train_seconds": ("a number", (int, float)), "best": ("a number or null", (int, float, type(None))),
-        "worse": ("a whole number", (int,)), "best_step": ("a whole number or null", (int, type(None))),
-        "identity": ("an object", (dict,)), "changes": ("a list", (list,))}
-    for key, (words, kind) in kinds.items():
-        value = notes[key] if key == "step" else notes.get(key, kind[0]())
-        # Python's whole numbers have no limit, but an array holds none beyond 2^63.
-        odd = isinstance(value, int) and not -2 ** 63 <= value < 2 ** 63
-        counts = key.endswith("step")
-        negative = counts and isinstance(value, int) and value < 0
-        if not isinstance(value, kind) or isinstance(value, bool) or odd or negative:
-            raise CheckpointError(f"{path}: {key}: expected {words}{' of at least 0' if counts else ''}, "
-                                  f"found {value!r:.60}")
 
 
 def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:

@@ -32,7 +32,8 @@ def write_csv(series: Sequence[Series], target: Path, by: By = "run") -> Path:
         first = s.runs[0]
         named = [s.name if by == "run" else s.label(), s.variant, first.config["batch_size"], *first.dataset,
                  *(s.differences.get(key, "") for key in settings)]
-        for row in _runs(s, metrics) if by == "run" else _seeds(s, metrics):
+        of_runs = ([point.get(key, "") for key in metrics] for curve in s.runs for point in curve.points)
+        for row in of_runs if by == "run" else _seeds(s, metrics):
             rows.append([*named, *row])
     write_own(target, csv_text(rows).encode())
     return target
@@ -40,12 +41,6 @@ def write_csv(series: Sequence[Series], target: Path, by: By = "run") -> Path:
 
 def _ends(metric: str) -> tuple[str, ...]:
     return ("",) if metric == "step" else ("", "_low", "_high", "_nan")
-
-
-def _runs(series: Series, metrics: Sequence[str]) -> Iterator[list[Any]]:
-    for curve in series.runs:
-        for point in curve.points:
-            yield [point.get(key, "") for key in metrics]
 
 
 def _seeds(series: Series, metrics: Sequence[str]) -> Iterator[list[Any]]:

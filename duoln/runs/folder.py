@@ -222,12 +222,9 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON object that `read_json` reads.
 
     Raises:
-        CheckpointError: it cannot be written, or is larger than a reader takes.
+        CheckpointError: it cannot be written.
     """
-    text = (strictjson.dumps(content, indent=2) + "\n").encode()
-    if len(text) > _MAX_JSON:
-        raise CheckpointError(f"{path}: expected an object of at most {_MAX_JSON} bytes, found {len(text)}")
-    write_own(path, text)
+    write_own(path, (strictjson.dumps(content, indent=2) + "\n").encode())
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -45,7 +45,8 @@ class RunLog:
         """A report of the unfinished line that was removed; empty if there was none."""
         try:
             lock(self._descriptor)
-            good, size = _good_length(path), os.fstat(self._descriptor).st_size
+            good = max((end for end, _ in _entries(path)), default=0)  # where the last complete, readable line ends
+            size = os.fstat(self._descriptor).st_size
             if good < size:
                 os.ftruncate(self._descriptor, good)
                 self.mended = f"{path}: removed {size - good} bytes of a line that was not written to its end"
@@ -59,16 +60,11 @@ class RunLog:
         """Write one line; a closed log ignores it.
 
         Raises:
-            CheckpointError: it cannot be written, and the log is closed; or it is longer than a reader takes. The log
-                is then as before.
+            CheckpointError: it cannot be written. The log is closed, and as before.
         """
         if self._descriptor is None:
             return
-        line = (strictjson.dumps(entry) + "\n").encode()
-        if len(line) > _LONGEST_LINE:
-            raise CheckpointError(f"{self.path}: expected an entry of at most {_LONGEST_LINE} bytes, found "
-                                  f"{len(line)}: {line[:60]!r}")
-        end = None
+        line, end = (strictjson.dumps(entry) + "\n").encode(), None
         try:
             end = os.fstat(self._descriptor).st_size
             write_all(self._descriptor, line)
@@ -139,8 +135,3 @@ def _entries(path: Path) -> Iterator[tuple[int, Any]]:
             offset += len(line)
             if bad is None:
                 yield offset if line.endswith(b"\n") else 0, entry
-
-
-def _good_length(path: Path) -> int:
-    """The bytes of a log up to the end of the last complete, readable line."""
-    return max((end for end, _ in _entries(path)), default=0)

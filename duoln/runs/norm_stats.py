@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,22 +42,13 @@ def read_entry(where: str, entry: Mapping[str, Any]) -> tuple[int, dict[str, Lay
     Raises:
         DataFormatError: a value is missing or of another type.
     """
-    step, layers = entry.get("step"), entry.get("layers")
-    if not isinstance(step, int) or isinstance(step, bool):
-        raise DataFormatError(where, 0, "a whole number as step", f"{step!r:.60}")
-    if not isinstance(layers, dict):
-        raise DataFormatError(where, 0, "an object as layers", f"{layers!r:.60}")
-    return step, {path: _read(f"{where}, layer {path!r}", stats) for path, stats in layers.items()}
-
-
-def _read(where: str, stats: Any) -> LayerStats:
-    if not isinstance(stats, dict):
-        raise DataFormatError(where, 0, "an object", f"{stats!r:.60}")
-    values = [stats.get(key) for key in LayerStats._fields]
-    for key, value in zip(LayerStats._fields, values, strict=True):
-        if key in stats and (not isinstance(value, int | float) or isinstance(value, bool)):
-            raise DataFormatError(where, 0, f"a number as {key}", f"{value!r:.60}")
-    return LayerStats(*values)
+    try:
+        layers = {path: LayerStats(*(+stats[key] if key in stats else None for key in LayerStats._fields))
+                  for path, stats in entry["layers"].items()}
+        return operator.index(entry["step"]), layers
+    except (LookupError, TypeError, AttributeError) as error:
+        raise DataFormatError(where, 0, "a whole number as step, and numbers of layers", f"{dict(entry)!r:.120}"
+                              ) from error
 
 
 def name_of(path: str) -> str:

@@ -96,16 +96,6 @@ def _with_bias(module: Any, weight: Shape) -> dict[str, Shape]:
     return {"weight": weight, **({"bias": (module.n_out,)} if module.bias else {})}
 
 
-def _channels_last(weight: np.ndarray) -> np.ndarray:
-    """A convolution's weight (out, in, ...) as (..., in, out)."""
-    return np.moveaxis(weight, (0, 1), (-1, -2))
-
-
-def _channels_first(weight: np.ndarray) -> np.ndarray:
-    """A convolution's weight (..., in, out) as (out, in, ...)."""
-    return np.moveaxis(weight, (-1, -2), (0, 1))
-
-
 _ORDER = {"rnn": (0,), "lstm": (0, 1, 2, 3), "gru": (1, 0, 2)}
 """The places of one library's gates in the other: each order is its own inverse."""
 _UPDATE_HERE, _UPDATE_IN_PYTORCH = 0, 1
@@ -119,13 +109,9 @@ def _gates(cell: RecurrentCell, array: np.ndarray, update: int, of_norm: bool = 
     """
     gates = np.split(array, CELLS[cell.cell].gates, axis=-1)
     gates = [gates[k] for k in _ORDER[cell.cell]]
-    if cell.cell == "gru" and of_norm is _has_norms(cell):
+    if cell.cell == "gru" and of_norm is (cell.norm not in ("none", "recurrent-bias")):
         gates[update] = -gates[update]
     return np.concatenate(gates, axis=-1)
-
-
-def _has_norms(cell: RecurrentCell) -> bool:
-    return cell.norm not in ("none", "recurrent-bias")
 
 
 _NORMS = {"gain_x": "layernorm_i.weight", "bias_x": "layernorm_i.bias", "gain_h": "layernorm_h.weight",
@@ -222,15 +208,7 @@ _SAME = {"weight": "weight", "bias": "bias"}
 _OF_NORMS = {"weight": "gain", "bias": "bias"}
 
 
-def _of_norm(module: Any) -> dict[str, Shape]:
-    return {name: module.shape for name, own in _OF_NORMS.items() if module.affine and own in module.names}
-
-
 _STATISTICS = {"running_mean": "mean", "running_var": "variance"}
-
-
-def _batch_norm_ours(module: nn.BatchNorm, arrays: Arrays) -> Params:
-    return {own: arrays[name] for name, own in {**_OF_NORMS, **_STATISTICS}.items() if name in arrays}
 
 
 def _batch_norm_theirs(module: nn.BatchNorm, params: Params) -> dict[str, np.ndarray]:
@@ -243,10 +221,6 @@ class _Part(NamedTuple):
 
     begins: str
     module: nn.Module
-
-
-def _attention_parts(layer: nn.MultiHeadAttention) -> dict[str, _Part]:
-    return {"projection": _Part("in_proj_", layer.projection), "out": _Part("out_proj.", layer.out)}
 
 
 def _block_parts(block: nn.TransformerBlock) -> dict[str, _Part]:
@@ -279,13 +253,19 @@ def _of_parts(parts: Callable[[Any], dict[str, _Part]]) -> Layer:
 
 LAYERS: dict[type[nn.Module], Layer] = {
     nn.Linear: _renamed(_SAME, lambda m: _with_bias(m, (m.n_out, m.n_in)), np.transpose, np.transpose),
-    **dict.fromkeys((nn.LayerNorm, nn.GroupNorm, nn.InstanceNorm, nn.RMSNorm), _renamed(_OF_NORMS, _of_norm)),
-    nn.BatchNorm: Layer(lambda m: dict.fromkeys({**_OF_NORMS, **_STATISTICS}, (m.width,)), _batch_norm_ours,
-                        _batch_norm_theirs, optional=tuple(_STATISTICS), unused=("num_batches_tracked",)),
+    **dict.fromkeys((nn.LayerNorm, nn.GroupNorm, nn.InstanceNorm, nn.RMSNorm), _renamed(
+        _OF_NORMS, lambda m: {name: m.shape for name, own in _OF_NORMS.items() if m.affine and own in m.names})),
+    nn.BatchNorm: Layer(
+        lambda m: dict.fromkeys({**_OF_NORMS, **_STATISTICS}, (m.width,)),
+        lambda m, arrays: {own: arrays[name] for name, own in {**_OF_NORMS, **_STATISTICS}.items() if name in arrays},
+        _batch_norm_theirs, optional=tuple(_STATISTICS), unused=("num_batches_tracked",)),
     nn.Embedding: _renamed({"weight": "table"}, lambda m: {"weight": (m.words, m.width)}),
     **dict.fromkeys((nn.Conv1d, nn.Conv2d), _renamed(
-        _SAME, lambda m: _with_bias(m, (m.n_out, m.n_in // m.groups, *m.kernel)), _channels_last, _channels_first)),
-    nn.MultiHeadAttention: _of_parts(_attention_parts), nn.TransformerBlock: _of_parts(_block_parts),
+        _SAME, lambda m: _with_bias(m, (m.n_out, m.n_in // m.groups, *m.kernel)),
+        lambda weight: np.moveaxis(weight, (0, 1), (-1, -2)), lambda weight: np.moveaxis(weight, (-1, -2), (0, 1)))),
+    nn.MultiHeadAttention: _of_parts(
+        lambda layer: {"projection": _Part("in_proj_", layer.projection), "out": _Part("out_proj.", layer.out)}),
+    nn.TransformerBlock: _of_parts(_block_parts),
     Recurrent: Layer(_layers_shapes, _layers_ours, _layers_theirs, inside=_endings),
     RecurrentCell: Layer(_cell_shapes, _cell_ours, _cell_theirs),
 }

@@ -164,7 +164,8 @@ def series_of(task: Task, curves: Sequence[Curve], by: By = "run") -> list[Serie
         groups.setdefault(repr(setting_of(c)), {}).setdefault(c.config.get("seed"), []).append(c)
     made = []
     for of_seeds in groups.values():
-        ordered = [sorted(runs, key=_started) for runs in of_seeds.values()]
+        ordered = [sorted(runs, key=lambda run: str(run.starts[-1].get("time", "")) if run.starts else "")
+                   for runs in of_seeds.values()]  # by the time of their last start
         newest, older = [runs[-1] for runs in ordered], [c for runs in ordered for c in runs[:-1]]
         name = newest[0].variant if len(newest) == 1 else f"{len(newest)} seeds"
         made.append(Series(name, newest[0].variant, {}, newest, older))
@@ -184,11 +185,6 @@ def setting_of(curve: Curve) -> tuple[Any, ...]:
     """The common part of runs that are pooled: all settings but the seed, the code of the task, and the data."""
     settings = sorted((key, value) for key, value in curve.config.items() if key != "seed")
     return (curve.variant, curve.dataset, settings, *(curve.identity.get(key) for key in POOLED))
-
-
-def _started(curve: Curve) -> str:
-    """When a run was started last, in a form that sorts."""
-    return str(curve.starts[-1].get("time", "")) if curve.starts else ""
 
 
 def differing_settings(task: Task, curves: Sequence[Curve]) -> list[str]:

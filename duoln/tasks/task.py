@@ -114,7 +114,7 @@ class Task:
         """The model of a configuration."""
         raise UsageError(f"[{self.name}] the task defines no model")
 
-    def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
+    def loss(self, model: Any, params: Params, batch: dict[str, Tensor]) -> Tensor:
         """The training loss of a batch: a scalar tensor. `model` puts the settings that it needs into the model."""
         raise UsageError(f"[{self.name}] the task defines no loss")
 
@@ -126,12 +126,12 @@ class Task:
         """
         return count_examples(batch, self.batch_axes)
 
-    def predict(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
+    def predict(self, model: Any, params: Params, batch: dict[str, Tensor]) -> Tensor:
         """The values of which `metrics` is made; by default the model on `batch["x"]`."""
         result: Tensor = model(params, batch["x"])
         return result
 
-    def population(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
+    def population(self, model: Any, params: Params, batch: dict[str, Tensor]) -> Tensor:
         """A pass over a training batch from which batch norm gathers a population's statistics; by default the loss.
 
         A task that disturbs its training batches on purpose passes them undisturbed here. Dropout, for example, makes
@@ -143,7 +143,7 @@ class Task:
         """Figures of one split; `predict` takes a batch of NumPy arrays and gives a NumPy array."""
         raise UsageError(f"[{self.name}] the task defines no metrics")
 
-    def layer_inputs(self, model: Module, params: Params, batch: dict[str, Tensor]) -> dict[str, np.ndarray]:
+    def layer_inputs(self, model: Any, params: Params, batch: dict[str, Tensor]) -> dict[str, np.ndarray]:
         """The inputs of layers of the model for a training batch, by the layers' names, for `duoln analyze shift`.
 
         Without padding and dropout.

@@ -80,6 +80,46 @@ def cell_norm(torch: Any, cell: Params, side: str, part: slice = slice(None)) ->
     return layer
 
 
+def lstm_cell(torch: Any, params: Params) -> Any:
+    """An LSTM cell of `nn.Linear` and, where it has norms, `nn.LayerNorm` (eq. 20-22): `cell(cell.side(x), h, c)`.
+
+    The input's side can also be computed for all time steps at once.
+    """
+    class Cell(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.of_x, self.of_h = linear(torch, params["w_x"]), linear(torch, params["w_h"])
+            self.bias = parameter(torch, params["bias"])
+            self.norm_x, self.norm_h, self.norm_c = (cell_norm(torch, params, side) for side in "xhc")
+
+        def side(self, x: Any) -> Any:
+            return self.norm_x(self.of_x(x)) + self.bias
+
+        def forward(self, side: Any, h: Any, c: Any) -> tuple[Any, Any]:
+            i, f, g, o = (side + self.norm_h(self.of_h(h))).chunk(4, dim=-1)
+            c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+            return torch.sigmoid(o) * torch.tanh(self.norm_c(c)), c
+
+    return Cell()
+
+
+def plain_gru(torch: Any, params: Params) -> Any:
+    """PyTorch's GRU with our weights: its gates are reset, update, candidate, and its update gate is one less ours.
+
+    It has one bias, as ours: PyTorch's second one would be trained as well.
+    """
+    def reset_first(a: np.ndarray) -> np.ndarray:
+        z, r, n = np.split(a, 3, axis=-1)
+        return np.concatenate((r, -z, n), axis=-1)
+
+    gru = torch.nn.GRU(*params["w_x"].shape[:1], params["w_h"].shape[0])
+    gru.weight_ih_l0 = parameter(torch, reset_first(params["w_x"]).T)
+    gru.weight_hh_l0 = parameter(torch, reset_first(params["w_h"]).T)
+    gru.bias_ih_l0 = parameter(torch, reset_first(params["bias"]))
+    gru.bias_hh_l0 = parameter(torch, np.zeros_like(params["bias"])).requires_grad_(False)
+    return gru
+
+
 def embedding(torch: Any, table: np.ndarray) -> Any:
     """A table of vectors, which is trained."""
     return torch.nn.Embedding.from_pretrained(parameter(torch, table), freeze=False)

@@ -43,7 +43,7 @@ def _probe(backend: Backend) -> str:
 def _nothing(backend: Backend) -> str:
     if backend.name != _CUDA:
         return NOT_THERE
-    from duoln.kernels import launch
+    from duoln.kernels.launch import cuda as launch
 
     launch.Kernel("device_limits/memory.cu", "device_nothing", "count: int32")((1,), (32,), (1,))
     backend.clock()

@@ -33,7 +33,7 @@ class Compiled(NamedTuple):
 
 def compile_one(setting: tuple[str, Macros]) -> Compiled:
     """Compile one setting, or load it from the cache."""
-    from duoln.kernels.launch import Kernel
+    from duoln.kernels.launch.cuda import Kernel
 
     file, macros = setting
     started = time.perf_counter()

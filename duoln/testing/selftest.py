@@ -179,8 +179,9 @@ def prove(case: Case, backend: Backend, repeats: int = 2, rule: Rule | None = No
     first = {name: backend.to_numpy(x) for name, x in results.items()}
     where = backend if backend.name == "cupy" and size_of(case) > _MANY else runtime.backend("numpy")
     composed = operator(case).rules(where.name)[-1]
-    exact = [where.asarray(a.astype(np.float64)) if a is not None and a.dtype.kind == "f" else
-             None if a is None else where.asarray(a) for a in _rounded_inputs(case, rule)]
+    seen = [_rounded(a, case.stored) if a is not None and _is_stored(case, rule, k) else a
+            for k, a in enumerate(case.inputs)]
+    exact = [None if a is None else where.asarray(a.astype(np.float64) if a.dtype.kind == "f" else a) for a in seen]
     expected, _ = _results(where, composed, exact, case, gouts)
     error, worst = 0.0, "nothing"
     for name, wide in expected.items():
@@ -188,7 +189,9 @@ def prove(case: Case, backend: Backend, repeats: int = 2, rule: Rule | None = No
         share /= _GRADIENTS if name.startswith("gradient") else 1
         if not share <= error:
             error, worst = share, name
-    same = all(_equal(first, _again(backend, rule, natives, case)) for _ in range(repeats - 1))
+    again = (_results(backend, rule, natives, case)[0] for _ in range(repeats - 1))
+    same = all(np.array_equal(first[name], backend.to_numpy(x), equal_nan=True)
+               for run_again in again for name, x in run_again.items())
     return Outcome.of(case, rule.name, error, worst, same)
 
 
@@ -198,24 +201,10 @@ def _allowed(case: Case) -> float:
     return wide + sqrt(case.roundings) * (tolerance(case.stored, case.length) - wide)
 
 
-def _again(backend: Backend, rule: Rule, natives: Sequence[Array | None], case: Case) -> dict[str, np.ndarray]:
-    return {name: backend.to_numpy(x) for name, x in _results(backend, rule, natives, case)[0].items()}
-
-
-def _equal(first: dict[str, np.ndarray], again: dict[str, np.ndarray]) -> bool:
-    return all(np.array_equal(values, again[name], equal_nan=True) for name, values in first.items())
-
-
 def _is_stored(case: Case, rule: Rule, k: int) -> bool:
     """True if a rule gets array k of a case in 16 bits."""
     given = case.inputs[k]
     return case.stored != "float32" and k in rule.stored and given is not None and given.dtype.kind == "f"
-
-
-def _rounded_inputs(case: Case, rule: Rule) -> list[np.ndarray | None]:
-    """The arrays of a case with the values that the rule sees."""
-    return [_rounded(a, case.stored) if a is not None and _is_stored(case, rule, k) else a
-            for k, a in enumerate(case.inputs)]
 
 
 def _rounded(values: np.ndarray, dtype: str) -> np.ndarray:

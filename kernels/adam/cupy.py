@@ -12,8 +12,9 @@ import cupy
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
-from duoln.kernels import launch
-from duoln.kernels.global_norm.cupy import partial_sums, root_of_sum, unfit
+from duoln.kernels.global_norm.cupy import partial_sums, refusal, root_of_sum
+from duoln.kernels.launch import cuda as launch
+from duoln.kernels.launch.declared import Layout
 from duoln.kernels.settings import ADAM
 from duoln.kernels.tensors import THREADS, Tensors
 from duoln.ops import adam_rates, adam_update
@@ -23,14 +24,15 @@ _FILE = "adam/adam.cu"
 
 _update = launch.Kernel(_FILE, "adam_update", "tensors: struct, rate: float32[0], eps: float32[0], "
                         "scale: float32[0]?, keep: float32[0]?, squares: float64[1], beta1: float32, beta2: float32")
-_rates = launch.Kernel(_FILE, "adam_rates", "rate: float32[0], updates: int32[0], scaled: float32[0], "
-                       "corrected: float32[0], update: int32[0], log_beta1: float32, log_beta2: float32, "
-                       "rate_by: float32, eps_by: float32, of_eps: int32")
+_rates = launch.launch(_FILE, "adam_rates", "rate: real[], updates: int32[], log_beta1: float32, log_beta2: float32, "
+                       "rate_by: float32, eps_by: float32, of_eps: int32 "
+                       "-> scaled: like rate, corrected: like rate, update: like updates",
+                       lambda: Layout((1,), (1,), ADAM))
 
 
 def _supports(be: Backend, rate: Array, eps: Array, scale: Array | None, keep: Array | None,
               *arrays: Array, **attrs: Any) -> str | None:
-    return unfit(rate, eps, *arrays)
+    return refusal(rate, eps, *arrays)
 
 
 def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, keep: Array | None,
@@ -55,11 +57,8 @@ def _rates_support(be: Backend, rate: Array, updates: Array, **attrs: Any) -> st
 
 def _rates_forward(be: Backend, rate: Array, updates: Array, **attrs: Any) -> tuple[tuple[Array, ...], None]:
     by = Correction.of(**attrs)
-    scaled, corrected = cupy.empty((), dtype=rate.dtype), cupy.empty((), dtype=rate.dtype)
-    update = cupy.empty((), dtype=updates.dtype)
-    _rates((1,), (1,), (rate, updates, scaled, corrected, update, _log(by.beta1), _log(by.beta2), by.rate, by.eps,
-                        int(by.corrects_eps)), ADAM)
-    return (scaled, corrected, update), None
+    made = _rates(rate, updates, _log(by.beta1), _log(by.beta2), by.rate, by.eps, int(by.corrects_eps))
+    return made, None
 
 
 def _log(beta: float) -> float:

@@ -30,7 +30,7 @@ def _supports(be: Backend, rate: Array, eps: Array, scale: Array | None, keep: A
               *arrays: Array, **attrs: Any) -> str | None:
     if not all(a.flags.c_contiguous for a in arrays):
         return "an array is not contiguous"
-    return native.failure(_FILE, arrays[0].dtype)
+    return native.refusal(_FILE, arrays[0].dtype)
 
 
 def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, keep: Array | None,

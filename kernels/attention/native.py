@@ -42,7 +42,7 @@ class _Saved(NamedTuple):
 
 def _supports(be: Backend, query: Array, key: Array, value: Array, mask: Array | None, causal: bool,
               scale: float) -> str | None:
-    return native.failure(_FILE, query.dtype) if query.size and value.size else "there are no values"
+    return native.refusal(_FILE, query.dtype) if query.size and value.size else "there are no values"
 
 
 def _by_heads(x: Array) -> Array:

@@ -106,8 +106,8 @@ static void image_gradient(const T* x, const T* dy, const T* mean, const T* mean
     in_parts(lines.blocks(), threads, [=](index_t first, index_t last) { CALL; })
 
 #define BATCH_NORM(T, NAME)                                                                                           \
-    extern "C" void batch_moments_##NAME(const T* x, double* means, double* squares, double eps, int64_t rows,        \
-                                         int64_t channels, int32_t threads) {                                         \
+    extern "C" void batch_moments_##NAME(const T* x, double* means, double* squares, int64_t rows, int64_t channels,  \
+                                         int64_t, double eps, int32_t threads) {                                      \
         guarded([&] {                                                                                                 \
             OVER_BLOCKS(moments(x, means, squares, T(eps), lines, first, last));                                      \
         });                                                                                                           \

@@ -37,7 +37,7 @@ def _supports(be: Backend, x: Array, weight: Array, stride: Sizes = 1, padding: 
               groups: int = 1) -> str | None:
     if isinstance(stride, tuple) or dilation != 1 or groups != 1:
         return "it has one stride, no dilation and no groups"
-    return native.failure(_FILE, x.dtype) if x.size and weight.size else "there are no values"
+    return native.refusal(_FILE, x.dtype) if x.size and weight.size else "there are no values"
 
 
 def _sizes(x: Array, weight: Array, stride: int, padding: int) -> tuple[int, ...]:

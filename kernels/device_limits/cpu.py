@@ -15,7 +15,7 @@ _copy = native.Function(_FILE, "copy", "x: real[1], out: real[1], size: int64, t
 
 def refusal() -> str | None:
     """The reason why there is no such copy of float32 here; None if there is one."""
-    return native.failure(_FILE, np.dtype(np.float32))
+    return native.refusal(_FILE, np.dtype(np.float32))
 
 
 def copy(x: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ from typing import Any
 
 import cupy
 
-from duoln.kernels import launch
+from duoln.kernels.launch import cuda as launch
 from duoln.kernels.settings import PUSHES
 
 MIB = 256

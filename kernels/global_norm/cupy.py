@@ -10,7 +10,8 @@ import numpy as np
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
-from duoln.kernels import launch
+from duoln.kernels.launch import cuda as launch
+from duoln.kernels.launch.declared import Layout
 from duoln.kernels.settings import NORM
 from duoln.kernels.tensors import THREADS, Tensors
 from duoln.ops import global_norm
@@ -19,10 +20,12 @@ from duoln.ops.update import norm_vjp
 _FILE = "global_norm/global_norm.cu"
 
 _sum_squares = launch.Kernel(_FILE, "sum_squares", "tensors: struct, squares: float64[1]")
-_root_of_sum = launch.Kernel(_FILE, "root_of_sum", "squares: float64[1], norm: float32[0], count: int32")
+root_of_sum = launch.launch(_FILE, "root_of_sum", "squares: float64[count] -> norm: real[]",
+                            lambda: Layout((1,), (THREADS,), NORM))
+"""The root of the sum of (n,) numbers, 0-d."""
 
 
-def unfit(*arrays: Array) -> str | None:
+def refusal(*arrays: Array) -> str | None:
     """The reason why kernels over lists of tensors cannot take these; None if they can."""
     if any(a.dtype != np.float32 for a in arrays):
         return "the kernel is for float32"
@@ -36,15 +39,8 @@ def partial_sums(pieces: Sequence[Tensors]) -> Array:
     return cupy.empty(sum(piece.blocks for piece in pieces), dtype=np.float64)
 
 
-def root_of_sum(squares: Array) -> Array:
-    """The root of the sum of (n,) numbers, 0-d."""
-    norm = cupy.empty((), dtype=np.float32)
-    _root_of_sum((1,), (THREADS,), (squares, norm, len(squares)), NORM)
-    return norm
-
-
 def _supports(be: Backend, *arrays: Array) -> str | None:
-    return unfit(*arrays)
+    return refusal(*arrays)
 
 
 def _forward(be: Backend, *arrays: Array) -> tuple[Array, Any]:

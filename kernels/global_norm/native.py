@@ -36,7 +36,7 @@ def table(*roles: Sequence[Array]) -> tuple[Array, Array]:
 
 
 def _supports(be: Backend, *arrays: Array) -> str | None:
-    return native.failure(_FILE, arrays[0].dtype)
+    return native.refusal(_FILE, arrays[0].dtype)
 
 
 def _forward(be: Backend, *arrays: Array) -> tuple[Array, Any]:

@@ -11,7 +11,7 @@ import cupy
 from duoln.backends import cublas
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
-from duoln.kernels import launch
+from duoln.kernels.launch import cuda as launch
 from duoln.ops import linear
 from duoln.ops.linalg import weight_gradient
 

@@ -30,7 +30,7 @@ def fits(rows: int, weight: Array) -> bool:
         most, width = MOST_ROWS, weight.shape[1]
     else:
         most, width = MOST_ROWS_TRANSPOSED if weight.flags.f_contiguous else 0, weight.shape[0]
-    return 0 < rows <= most and (rows == 1 or width >= LEAST_WIDTH) and native.failure(FILE, weight.dtype) is None
+    return 0 < rows <= most and (rows == 1 or width >= LEAST_WIDTH) and native.refusal(FILE, weight.dtype) is None
 
 
 def multiply_few_rows(x: Array, weight: Array, bias: Array | None, y: Array, threads: int) -> None:

@@ -37,7 +37,7 @@ def supports(be: Backend, x: Array, weight: Array, bias: Array | None = None) ->
         return f"it is for 1 to {MOST_ROWS} rows"
     if not weight.flags.c_contiguous:
         return "the weight is not contiguous"
-    return native.failure(FILE, x.dtype)
+    return native.refusal(FILE, x.dtype)
 
 
 def _forward(be: Backend, x: Array, weight: Array, bias: Array | None) -> tuple[Array, Any]:

@@ -62,7 +62,7 @@ def _blocks(rows: int, classes: int) -> Iterator[slice]:
 
 
 def _supports(be: Backend, x: Array, weight: Array, bias: Array, labels: Array) -> str | None:
-    return native.failure(_FILE, x.dtype) if x.size else "there are no values"
+    return native.refusal(_FILE, x.dtype) if x.size else "there are no values"
 
 
 def _forward(be: Backend, x: Array, weight: Array, bias: Array, labels: Array) -> tuple[Array, _Saved]:

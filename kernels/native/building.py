@@ -151,7 +151,7 @@ def trial(chosen: Compiler) -> str | None:
         with _alone(storage.folder()), tempfile.TemporaryDirectory(dir=storage.folder(), prefix=_ASIDE) as aside:
             text, made = Path(aside, "trial.cpp"), Path(aside, "trial.so")
             text.write_text(_TRIAL, encoding="utf-8")
-            problem = _problem_of([*chosen.command, *toolchain.flags_for(chosen, toolchain.NATIVE), str(text), "-o",
+            problem = _trial_refusal([*chosen.command, *toolchain.flags_for(chosen, toolchain.NATIVE), str(text), "-o",
                                    str(made)], chosen.version, Path(aside))
             if problem is None and made.is_file():
                 answer = storage.find(ctypes.CDLL(str(made)), "duoln_trial")(_ANSWER)
@@ -161,7 +161,7 @@ def trial(chosen: Compiler) -> str | None:
         return str(error)
 
 
-def _problem_of(command: Sequence[str], name: str, aside: Path) -> str | None:
+def _trial_refusal(command: Sequence[str], name: str, aside: Path) -> str | None:
     """Why a compiler does not do what it is told; None if it does. Zig takes some 40 s at its very first use."""
     with Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, encoding="utf-8", errors="replace",
                start_new_session=True, env=_with_room(aside)) as process:

@@ -12,12 +12,12 @@ from duoln.core.call import compiled
 from duoln.errors import DtypeError, KernelError, ShapeError
 from duoln.kernels.host import address
 from duoln.kernels.native import storage
-from duoln.kernels.native.loading import NAMES, failure, library
+from duoln.kernels.native.loading import NAMES, library, refusal
 from duoln.kernels.signature import Parameter, parameters
 
-_NUMBERS: dict[str, Any] = {"int32": ctypes.c_int32, "int64": ctypes.c_int64, "float32": ctypes.c_float,
+NUMBERS: dict[str, Any] = {"int32": ctypes.c_int32, "int64": ctypes.c_int64, "float32": ctypes.c_float,
                             "float64": ctypes.c_double}
-_DTYPES = {name: np.dtype(name) for name in (*_NUMBERS, "bool", "uint8")}
+_DTYPES = {name: np.dtype(name) for name in (*NUMBERS, "bool", "uint8")}
 
 
 class Function:
@@ -37,7 +37,7 @@ class Function:
         self.file, self.entry = file, entry
         self._parameters = parameters(signature)
         for each in self._parameters:
-            dtypes = _NUMBERS if each.rank is None else (*_DTYPES, "real")
+            dtypes = NUMBERS if each.rank is None else (*_DTYPES, "real")
             if each.dtype not in dtypes:
                 raise KernelError(f"[{entry}] {each.name}: expected a dtype of {', '.join(dtypes)}, found "
                                   f"{each.dtype!r}")
@@ -108,7 +108,7 @@ class Function:
         for parameter, argument in zip(self._parameters, arguments, strict=True):
             if parameter.rank is None:
                 try:
-                    _NUMBERS[parameter.dtype](argument)
+                    NUMBERS[parameter.dtype](argument)
                 except TypeError:
                     return DtypeError(f"[{self.entry}] {parameter.name}: expected {parameter.dtype}, found "
                                       f"{type(argument).__name__} {argument!r}")
@@ -130,17 +130,17 @@ class Function:
                 raise DtypeError(f"[{self.entry}] expected an array of {' or '.join(storage.REALS)}, found none")
             loaded = library(self.file, np.dtype(real))
             if loaded is None:
-                raise KernelError(f"[{self.entry}] {failure(self.file, np.dtype(real))}")
+                raise KernelError(f"[{self.entry}] {refusal(self.file, np.dtype(real))}")
             function = getattr(loaded, f"{self.entry}_{real}", None)
             if function is None:
                 raise KernelError(f"[{self.entry}] expected the entry {self.entry}_{real} in {self.file}, found none")
             function.restype = None
-            function.argtypes = [ctypes.c_void_p if p.rank is not None else _NUMBERS[p.dtype] for p in self._parameters]
-            self._entries[real] = function, *_failures_of(loaded)
+            function.argtypes = [ctypes.c_void_p if p.rank is not None else NUMBERS[p.dtype] for p in self._parameters]
+            self._entries[real] = function, *failures_of(loaded)
         return self._entries[real]
 
 
-def _failures_of(loaded: ctypes.CDLL) -> tuple[ctypes.c_int32, Any]:
+def failures_of(loaded: ctypes.CDLL) -> tuple[ctypes.c_int32, Any]:
     """The library's count of failed allocations, and the function that takes this thread's count (`native.h`)."""
     try:
         return ctypes.c_int32.in_dll(loaded, "duoln_failures"), loaded.duoln_take_failures

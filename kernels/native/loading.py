@@ -74,13 +74,13 @@ def obstacle() -> Obstacle | None:
         where = storage.folder()
     except DuolnError as error:
         return Obstacle(words_of(error), "export DUOLN_KERNELS=FOLDER")
-    problem = storage.folder_problem(where)
+    problem = storage.folder_refusal(where)
     if problem is not None:
         return Obstacle(problem, f"chmod go-w {where}" if "chmod" in problem else "export DUOLN_KERNELS=FOLDER")
     chosen, refused = toolchain.compiler(), []
     for unit in storage.units():
         choice = _choice(unit, chosen)
-        problem = choice if isinstance(choice, str) else _load_problem(unit, choice)
+        problem = choice if isinstance(choice, str) else _load_refusal(unit, choice)
         if problem is None:
             return None
         refused += [] if problem == storage.absence() else [problem]
@@ -88,7 +88,7 @@ def obstacle() -> Obstacle | None:
     return to_compiling and to_compiling._replace(reason="; ".join([to_compiling.reason, *refused[:1]]))
 
 
-def _load_problem(unit: Unit, choice: Stored) -> str | None:
+def _load_refusal(unit: Unit, choice: Stored) -> str | None:
     """Why a library cannot be used; None if it can."""
     try:
         storage.load(unit, choice.path)
@@ -104,7 +104,7 @@ def _obstacle_to_compiling(chosen: Compiler | None) -> Obstacle | None:
     if not storage.can_write(storage.folder()):
         return Obstacle(f"{storage.folder()} cannot be written", "export DUOLN_KERNELS=FOLDER")
     name = " ".join(chosen.command)
-    if (problem := toolchain.misfit(chosen)) is not None:
+    if (problem := toolchain.refusal(chosen)) is not None:
         return Obstacle(f"{name} cannot compile for this machine: {problem}", "export DUOLN_CXX=PROGRAM", is_told=True)
     if (problem := building.trial(chosen)) is not None:
         return Obstacle(f"what {name} makes in {storage.folder()} does not run: {problem}",
@@ -112,7 +112,7 @@ def _obstacle_to_compiling(chosen: Compiler | None) -> Obstacle | None:
     return None
 
 
-def reason() -> str | None:
+def machine_refusal() -> str | None:
     """Why no kernel is compiled on this machine; None where they are."""
     problem = obstacle()
     return None if problem is None else problem.reason
@@ -144,7 +144,7 @@ def _fail(unit: Unit, reason: str) -> None:
     _state.told = True
 
 
-def failure(file: str, dtype: np.dtype[Any]) -> str | None:
+def refusal(file: str, dtype: np.dtype[Any]) -> str | None:
     """Why `kernels/<file>` has no library for a dtype; None where it has one."""
     if (file, NAMES.get(dtype.char)) in _state.libraries:
         return None  # every call of an operator asks

@@ -111,7 +111,7 @@ def _absolute(path: str) -> Path:
 
 
 @cache
-def folder_problem(path: Path) -> str | None:
+def folder_refusal(path: Path) -> str | None:
     """Why compiled kernels cannot be kept in a folder, if they cannot; makes it where it is not there."""
     try:
         if not path.is_dir():
@@ -196,7 +196,7 @@ def stored(unit: Unit, chosen: Compiler | None) -> Stored | str:
         if record.source != digest(unit):
             stale = True
         elif record.march != NATIVE or chosen is None:
-            problem = _unfit(path, record)
+            problem = _record_refusal(path, record)
             reasons += [problem] if problem else []
             usable += [] if problem else [Stored(path, record)]
     if usable:
@@ -220,7 +220,7 @@ def is_whole(library: Path) -> bool:
     return True
 
 
-def _unfit(path: Path, record: Record) -> str | None:
+def _record_refusal(path: Path, record: Record) -> str | None:
     """Why this machine cannot run a library; None where it can."""
     if record.platform != processor.here():
         return f"{path} is compiled for {record.platform}, and this machine is {processor.here()}"
@@ -258,7 +258,7 @@ def check_writable(path: Path) -> None:
     Raises:
         KernelError: they cannot.
     """
-    problem = folder_problem(path)
+    problem = folder_refusal(path)
     if problem is None and not can_write(path):
         problem = f"{path} cannot be written"
     if problem:

@@ -59,7 +59,7 @@ def compiler() -> Compiler | None:
     machine.
     """
     answered = _answered()
-    return None if answered is None or (_is_asked() and misfit(answered)) else answered
+    return None if answered is None or (_is_asked() and refusal(answered)) else answered
 
 
 @cache
@@ -80,7 +80,7 @@ def _is_asked() -> bool:
 
 
 @cache
-def misfit(answered: Compiler) -> str | None:
+def refusal(answered: Compiler) -> str | None:
     """Why a program that answers cannot compile for this machine; None if it can."""
     try:
         made = target(answered, NATIVE).platform
@@ -109,7 +109,7 @@ def missing() -> str:
         silent = "" if find_spec(ZIG) is None else f", and that of the package {ZIG} does not answer"
         return f"no C++ compiler of {', '.join(COMPILERS)} is on the PATH{silent}"
     return f"{_ASKED}={asked} is no compiler " + ("that answers" if answered is None else
-                                                  f"for this machine: {misfit(answered)}")
+                                                  f"for this machine: {refusal(answered)}")
 
 
 def install_line() -> str:

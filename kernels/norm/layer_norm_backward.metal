@@ -1,8 +1,8 @@
 // The gradient of a layer norm or RMS norm over rows, or over the sums of two arrays, statistics computed again: each
 // array is read once, dx is written once.
 //
-// Macros: THREADS a row, UNITS values a thread; HAS_RESIDUAL, HAS_GAIN, HAS_BIAS, HAS_D_TOTAL; WITH_DX, WITH_PARAMETERS:
-// the wanted gradients; ACTIVATION as in activation.h; CENTRED (see variant.h); STORAGE (see common.metal.h), for x, residual,
+// Macros: THREADS a row, UNITS values a thread; HAS_RESIDUAL, HAS_GAIN, HAS_BIAS, HAS_D_TOTAL; HAS_DX, HAS_D_GAIN,
+// HAS_D_BIAS: the wanted gradients; ACTIVATION as in activation.h; CENTRED (see variant.h); STORAGE (see common.metal.h), for x, residual,
 // dy, d_total and dx. Inputs: x (rows, width); residual like x, which is added to it; gain and bias (width); dy like x;
 // d_total like x, the gradient of the sum itself; eps. Outputs: dx like x, that of the sum; d_gain and, for layer norm,
 // d_bias (groups, width): the sums of each threadgroup over its share of the rows, in float32 registers.
@@ -69,7 +69,7 @@ for (int row = threadgroup_position_in_grid.x; row < rows; row += threadgroups_p
         if (CENTRED) sums[0] += d[u];
         sums[CENTRED] += d[u] * xhat[u];
     }
-#if WITH_DX
+#if HAS_DX
     row_sum(sums, shared, t);
     for (int u = 0; u < UNITS; ++u) {
         const int column = u * THREADS + t;
@@ -82,12 +82,14 @@ for (int row = threadgroup_position_in_grid.x; row < rows; row += threadgroups_p
     }
 #endif
 }
-#if WITH_PARAMETERS
+#if HAS_D_GAIN || HAS_D_BIAS
 for (int u = 0; u < UNITS; ++u) {
     const int column = u * THREADS + t;
     if (column >= width) continue;
+#if HAS_D_GAIN
     d_gain[size_t(threadgroup_position_in_grid.x) * width + column] = gain_sums[u];
-#if CENTRED
+#endif
+#if HAS_D_BIAS
     d_bias[size_t(threadgroup_position_in_grid.x) * width + column] = bias_sums[u];
 #endif
 }

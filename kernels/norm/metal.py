@@ -8,14 +8,15 @@ uses MLX's own differentiation.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
+from functools import partial
 from typing import cast
 
 import mlx.core as mx
 
 from duoln.backends.protocol import Array
-from duoln.kernels import metal
 from duoln.kernels.activation import NUMBERS
+from duoln.kernels.launch import metal
+from duoln.kernels.launch.declared import Layout
 
 MOST_COLUMNS = 8192
 _MOST_GROUPS = 512
@@ -23,10 +24,21 @@ _MOST_GROUPS = 512
 _LADDER = ((32, 1), (32, 4), (128, 2), (128, 4), (256, 4), (256, 8), (512, 8), (512, 16))
 """The threads, and the values of each thread; an entry holds rows up to the product of both."""
 
-_backward = metal.Kernel("norm/layer_norm_backward.metal",
-                         "x: storage[2], residual: storage[2]?, gain: float32[1]?, bias: float32[1]?, dy: storage[2], "
-                         "d_total: storage[2]?, eps: float32",
-                         stored=("dx",))
+
+
+def _plan(centred: bool, rows: int, width: int, storage: int, activation: int) -> Layout:
+    threads, units = _layouts.plan(width, centred, _DTYPES[storage])
+    groups = min(rows, _MOST_GROUPS)
+    macros = {"UNITS": units, "ACTIVATION": activation, **({} if centred else {"CENTRED": 0})}
+    return Layout((groups,), (threads,), macros, groups)
+
+
+_DTYPES = {number: dtype for dtype, number in metal.STORAGES.items()}
+_BACKWARD = {centred: metal.launch(
+    "norm/layer_norm_backward.metal", "layer_norm_backward",
+    "x: stored[*rows, width], residual: like x?, gain: real[width]?, bias: real[width]?, dy: like x, d_total: like x?, "
+    "eps: float64, activation: int32 -> dx: like x?, d_gain: sum[width]?, d_bias: sum[width]?", partial(_plan, centred))
+    for centred in (True, False)}
 
 
 def _trial(width: int, centred: bool, dtype: mx.Dtype) -> list[Array]:
@@ -56,7 +68,7 @@ def supports(x: Array, centred: bool = True) -> str | None:
 
 def backward(x: Array, gain: Array | None, bias: Array | None, dy: Array, eps: float, activation: str | None,
              needs: Sequence[bool], centred: bool = True, residual: Array | None = None,
-             d_total: Array | None = None) -> list[Array | None]:
+             d_total: Array | None = None) -> tuple[Array | None, ...]:
     """The gradients of the rows, gain and bias that `needs` requests.
 
     Args:
@@ -75,20 +87,9 @@ def backward(x: Array, gain: Array | None, bias: Array | None, dy: Array, eps: f
         x, residual, dy and d_total (..., width), of one dtype, gain and bias (width,) or None -> like x, (width,),
         (width,).
     """
-    width, rows = x.shape[-1], prod(x.shape[:-1])
-    threads, units = _layouts.plan(width, centred, x.dtype)
-    groups = min(rows, _MOST_GROUPS)
-    outputs = {"dx": (rows, width)} if needs[0] else {}
-    if needs[1] or needs[2]:
-        outputs |= {name: (groups, width) for name in ("d_gain", "d_bias")[:1 + centred]}
-    x_rows, more, dy_rows, d_rows = (None if a is None else a.reshape(rows, width) for a in (x, residual, dy, d_total))
-    gradients = dict(zip(outputs, _backward(
-        groups, threads, (x_rows, more, gain, bias, dy_rows, d_rows, eps), outputs,
-        {"THREADS": threads, "UNITS": units, "WITH_DX": int("dx" in outputs), **({} if centred else {"CENTRED": 0}),
-         "WITH_PARAMETERS": int("d_gain" in outputs), "ACTIVATION": NUMBERS[activation]}), strict=True))
-    return [gradients["dx"].reshape(x.shape) if needs[0] else None,
-            mx.sum(gradients["d_gain"], axis=0) if needs[1] else None,
-            mx.sum(gradients["d_bias"], axis=0) if needs[2] else None]
+    made: tuple[Array | None, ...] = _BACKWARD[centred](
+        x, residual, gain, bias, dy, d_total, eps, NUMBERS[activation], needs[0], needs[1], needs[2] and centred)
+    return made
 
 
 def differentiable(eps: float = 1e-5) -> Callable[[Array, Array, Array], Array]:
@@ -101,6 +102,6 @@ def differentiable(eps: float = 1e-5) -> Callable[[Array, Array, Array], Array]:
     @layer_norm.vjp
     def layer_norm_vjp(primals: Sequence[Array], dy: Array, y: Array) -> tuple[Array | None, ...]:
         x, gain, bias = primals
-        return tuple(backward(x, gain, bias, dy, eps, None, (True, True, True)))
+        return backward(x, gain, bias, dy, eps, None, (True, True, True))
 
     return cast(Callable[[Array, Array, Array], Array], layer_norm)

@@ -12,6 +12,7 @@ sum.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -19,8 +20,9 @@ import numpy as np
 
 from duoln.backends.protocol import STORAGE, Array, Backend
 from duoln.core.storage import in_float32
-from duoln.kernels import metal as metal_kernels
-from duoln.kernels.norm import OPERATORS, Norm, metal, rule
+from duoln.kernels.launch import metal as metal_kernels
+from duoln.kernels.norm import OPERATORS, metal, rule
+from duoln.kernels.norm.plan import Norm
 from duoln.ops import layer_norm, rms_norm
 from duoln.ops.moments import LEAST_EPS, SCALE
 from duoln.randomness import Stream
@@ -100,7 +102,7 @@ class _Gate:
         normalised: np.ndarray = values / np.sqrt((values ** 2).mean(-1, keepdims=True) + x.dtype.type(_EPS))
         return normalised
 
-    def inaccurate(self, be: Backend) -> str | None:
+    def refusal(self, be: Backend) -> str | None:
         """The reason why MLX's kernel is not used; None if its errors are within the limits."""
         bad = [f for f in self._figures(be) if not f.fast <= f.allowed]
         if not bad:
@@ -111,7 +113,7 @@ class _Gate:
         """The line of `duoln doctor --ops`."""
         figures = "; ".join(f"mean {f.mean:g}: {f.fast:.1e}, ours {f.composed:.1e}" for f in self._figures(be))
         name = "mx.fast.layer_norm" if self._centred else "mx.fast.rms_norm"
-        verdict = "it is not used" if self.inaccurate(be) else "it is used"
+        verdict = "it is not used" if self.refusal(be) else "it is used"
         return f"largest error of {name} against float64 on rows of {_SHAPE[1]}, {figures}. So {verdict}"
 
 
@@ -123,7 +125,7 @@ def _fast_supports(norm: Norm, be: Backend, x: Array, *arrays: Array | None, eps
         return f"epsilon is below {LEAST_EPS:g}"  # MLX's kernels square values as they are
     if x.dtype != mx.float32 or not x.size:
         return "there are no values" if not x.size else f"it was measured for float32, not for {x.dtype}"
-    return _GATES[norm.centred].inaccurate(be)
+    return _GATES[norm.centred].refusal(be)
 
 
 def _fast_forward(be: Backend, norm: Norm, x: Array, residual: None, gain: Array | None, bias: Array | None, eps: float,
@@ -149,13 +151,13 @@ def _fast_backward(norm: Norm, kept: _Kept, dy: Array, d_total: None, needs: Seq
 
 
 def _metal_supports(norm: Norm, be: Backend, x: Array, *arrays: Array | None, **attrs: Any) -> str | None:
-    return metal_kernels.missing() or metal.supports(x, norm.centred)
+    return metal_kernels.refusal() or metal.supports(x, norm.centred)
 
 
 def _metal_forward(be: Backend, norm: Norm, x: Array, residual: Array | None, gain: Array | None, bias: Array | None,
                    eps: float, activation: str | None) -> tuple[Array, Array | None, _Kept]:
     def normalised(wide: Array) -> Array:
-        if eps >= LEAST_EPS and _GATES[norm.centred].inaccurate(be) is None:
+        if eps >= LEAST_EPS and _GATES[norm.centred].refusal(be) is None:
             return _fast(norm.centred, wide, gain, bias, eps, activation)
         return _composed(be, norm.centred, wide, gain, bias, eps, activation)
 
@@ -170,7 +172,7 @@ def _metal_forward(be: Backend, norm: Norm, x: Array, residual: Array | None, ga
 
 
 def _metal_backward(norm: Norm, kept: _Kept, dy: Array, d_total: Array | None,
-                    needs: Sequence[bool]) -> list[Array | None]:
+                    needs: Sequence[bool]) -> tuple[Array | None, ...]:
     return metal.backward(kept.x, kept.gain, kept.bias, dy, kept.eps, kept.activation, needs, norm.centred,
                           kept.residual, d_total)
 
@@ -179,7 +181,7 @@ def attach() -> None:
     """Add the rules to the operators."""
     for norm, op in OPERATORS.items():
         if not norm.residual:
-            op.add(rule(norm, "mx.fast", _fast_forward, _fast_backward, _fast_supports,
+            op.add(rule(norm, "mx.fast", _fast_forward, _fast_backward, partial(_fast_supports, norm),
                         remark=_GATES[norm.centred].remark), backend="mlx")
-        op.add(rule(norm, "metal gradient", _metal_forward, _metal_backward, _metal_supports, stored=True),
-               backend="mlx")
+        op.add(rule(norm, "metal gradient", _metal_forward, _metal_backward, partial(_metal_supports, norm),
+                    stored=True), backend="mlx")

@@ -15,6 +15,10 @@ struct Mean {
     T rounded, rest;
 };
 
+// How many numbers are kept of a row: its mean, where it has one, and last rstd.
+template <bool CENTRED>
+static constexpr index_t KEPT = CENTRED ? 3 : 1;
+
 // The map from the values of a row to the normalised ones. CENTRED tells the norms apart, here and below: a layer norm subtracts
 // the mean, an RMS norm does not.
 template <bool CENTRED, class T>
@@ -37,8 +41,8 @@ __attribute__((noinline)) static T rstd_of(T variance, T eps, const T* values, i
 // find it in cache. The first walk prefetches the results for writing, unless they are written with streaming stores, and the last
 // one prefetches the next row: otherwise memory would be idle while a row is in cache.
 template <bool CENTRED, int32_t ACTIVATION, class T>
-static void normalise(const T* x, const T* residual, const T* gain, const T* bias, T* total, T* y, Mean<T>* means, T* rstd,
-                      index_t first, index_t last, index_t width, T eps, bool past_caches) {
+static void normalise(const T* x, const T* residual, const T* gain, const T* bias, T* total, T* y, T* stats, index_t first,
+                      index_t last, index_t width, T eps, bool past_caches) {
     using vector = typename Vector<T>::type;
     const Aligned<T> kept(past_caches ? width : 0);
     for (index_t row = first; row < last; ++row) {
@@ -61,6 +65,7 @@ static void normalise(const T* x, const T* residual, const T* gain, const T* bia
             else squares.add(value * value, n);
         });
         Mean<T> mean{};
+        T* stat = stats + row * KEPT<CENTRED>;
         if (CENTRED) {
             mean.rounded = sums.sum() / T(width);
             const vector rounded = vector{} + mean.rounded;
@@ -70,11 +75,11 @@ static void normalise(const T* x, const T* residual, const T* gain, const T* bia
                 squares.add(d * d, n);
             });
             mean.rest = rests.sum() / T(width);
-            means[row] = mean;
+            stat[0] = mean.rounded, stat[1] = mean.rest;
         }
         const T variance = squares.sum() / T(width) - mean.rest * mean.rest;
         const T scale = rstd_of<CENTRED>(variance, eps, values, width, mean);
-        rstd[row] = scale;
+        stat[KEPT<CENTRED> - 1] = scale;
         const RowNorm<CENTRED, T> norm(mean, scale);
         each_vector<T>(width, [&](index_t k, auto lanes, auto) {
             vector value = norm.xhat(lanes.load(values + k));
@@ -90,9 +95,9 @@ static void normalise(const T* x, const T* residual, const T* gain, const T* bia
 
 // For the norm of a sum, `x` is the sum, and d_total its gradient from elsewhere, which is added to dx.
 template <bool CENTRED, int32_t ACTIVATION, class T>
-static void differentiate(const T* x, const T* gain, const T* bias, const Mean<T>* means, const T* rstd, const T* dy,
-                          const T* d_total, T* dx, T* gain_parts, T* bias_parts, index_t first, index_t last,
-                          index_t rows, index_t width, bool past_caches) {
+static void differentiate(const T* x, const T* stats, const T* gain, const T* bias, const T* dy, const T* d_total, T* dx,
+                          T* gain_parts, T* bias_parts, index_t first, index_t last, index_t rows, index_t width,
+                          bool past_caches) {
     using vector = typename Vector<T>::type;
     const Aligned<T> kept(width);
     T* dxhat = kept.data();  // and then dx, if that is written with streaming stores
@@ -104,7 +109,8 @@ static void differentiate(const T* x, const T* gain, const T* bias, const Mean<T
         const index_t end = std::min((block + 1) * BLOCK, rows);
         for (index_t row = block * BLOCK; row < end; ++row) {
             const T *in = x + row * width, *g = dy + row * width;
-            const RowNorm<CENTRED, T> norm(CENTRED ? means[row] : Mean<T>{}, rstd[row]);
+            const T* stat = stats + row * KEPT<CENTRED>;
+            const RowNorm<CENTRED, T> norm(CENTRED ? Mean<T>{stat[0], stat[1]} : Mean<T>{}, stat[KEPT<CENTRED> - 1]);
             RowSum<T> sums, alongs;
             each_vector<T>(width, [&](index_t k, auto lanes, auto n) {
                 fetch_ahead(in, width + k);
@@ -152,32 +158,32 @@ static void by_activation(int32_t activation, const Work& work) {
     work(Number<NONE>());
 }
 
-// The entries of one norm and one dtype.
+// The entries of one norm and one dtype. As on CUDA, the gradient takes a residual and columns of wider rows; the CPU's rules
+// keep the sum instead, and normalise whole rows.
 #define NORM(NORM_NAME, CENTRED, T, NAME)                                                                             \
     extern "C" void NORM_NAME##_forward_##NAME(const T* x, const T* residual, const T* gain, const T* bias, T* total, \
-                                               T* y, T* means, T* rstd, int64_t rows, int64_t width, double eps,      \
+                                               T* y, T* stats, int64_t rows, int64_t width, double eps,               \
                                                int32_t activation, int32_t threads) {                                 \
         guarded([&] {                                                                                                 \
             const bool past_caches = go_past_caches<T>(rows * width);                                                 \
             in_parts(rows, threads, [=](index_t first, index_t last) {                                                \
                 by_activation<CENTRED>(activation, [=](auto number) {                                                 \
-                    normalise<CENTRED, decltype(number)::value>(x, residual, gain, bias, total, y,                    \
-                                                                reinterpret_cast<Mean<T>*>(means), rstd, first, last, \
-                                                                width, T(eps), past_caches);                          \
+                    normalise<CENTRED, decltype(number)::value>(x, residual, gain, bias, total, y, stats, first,      \
+                                                                last, width, T(eps), past_caches);                    \
                 });                                                                                                   \
             });                                                                                                       \
         });                                                                                                           \
     }                                                                                                                 \
     extern "C" void NORM_NAME##_backward_##NAME(                                                                      \
-        const T* x, const T* gain, const T* bias, const T* means, const T* rstd, const T* dy, const T* d_total,       \
-        T* dx, T* gain_parts, T* bias_parts, int64_t rows, int64_t width, int32_t activation, int32_t threads) {      \
+        const T* x, const T*, const T* stats, const T* gain, const T* bias, const T* dy, const T* d_total, T* dx,     \
+        T* d_gain, T* d_bias, int64_t rows, int64_t width, int32_t, int32_t, int32_t activation, int32_t threads) {   \
         guarded([&] {                                                                                                 \
             const bool past_caches = dx && go_past_caches<T>(rows * width);                                           \
             in_parts((rows + BLOCK - 1) / BLOCK, threads, [=](index_t first, index_t last) {                          \
                 by_activation<CENTRED>(activation, [=](auto number) {                                                 \
                     differentiate<CENTRED, decltype(number)::value>(                                                  \
-                        x, gain, bias, reinterpret_cast<const Mean<T>*>(means), rstd, dy, d_total, dx, gain_parts,    \
-                        bias_parts, first, last, rows, width, past_caches);                                           \
+                        x, stats, gain, bias, dy, d_total, dx, d_gain, d_bias, first, last, rows, width,              \
+                        past_caches);                                                                                 \
                 });                                                                                                   \
             });                                                                                                       \
         });                                                                                                           \

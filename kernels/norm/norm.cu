@@ -80,7 +80,7 @@ layer_norm_backward(const storage_t* __restrict__ x, const storage_t* __restrict
                     const float* __restrict__ stats, const float* __restrict__ gain, const float* __restrict__ bias,
                     const storage_t* __restrict__ dy, const storage_t* __restrict__ d_total,
                     storage_t* __restrict__ dx, float* __restrict__ d_gain, float* __restrict__ d_bias, int rows,
-                    int width, int stride, int first, int activation) {
+                    int stride, int width, int first, int activation) {
     __shared__ float shared[2 * WARP];
     Row gains, gain_sums, bias_sums;
 #pragma unroll

@@ -1,11 +1,20 @@
-"""The number of threads for each width of a row: the settings of the CUDA kernels' compilation, as plain data."""
+"""The norms of the family, and the number of threads for each width of a row on CUDA, as plain data."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from duoln.kernels.norm import LAYER, OPERATORS, Norm
 
+class Norm(NamedTuple):
+    """One norm of the family."""
+
+    centred: bool = True
+    """True if the mean is subtracted, as in layer norm; a bias may follow then."""
+    residual: bool = False
+    """True if the rows are sums of two arrays."""
+
+
+LAYER = Norm()
 _BLOCK = 128
 """Threads of a block whose rows need one warp or less."""
 
@@ -73,10 +82,3 @@ def plan(width: int, vector: int, storage: int = 0, norm: Norm = LAYER) -> Plan:
 def _widest(chunks: int, storage: int) -> int:
     """The values of a 16-byte access, as far as the chunks of a thread have them."""
     return 8 if storage and chunks > 1 else 4
-
-
-def every_setting() -> tuple[list[dict[str, int]], list[dict[str, int]]]:
-    """All macros that `norm.cu` and `wide.cu` are ever compiled with."""
-    kinds = [(storage, norm) for norm in OPERATORS for storage in range(3)]
-    rows = [Plan(t, c, v, b, s, norm).macros for s, norm in kinds for t, c, b in _LADDER for v in (_widest(c, s), 1)]
-    return rows, [_WIDE._replace(storage=s, norm=norm).macros for s, norm in kinds]

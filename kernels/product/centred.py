@@ -24,7 +24,7 @@ def centred(weight: Array, cut: int | None = None, out: Array | None = None) -> 
     cut = width if cut is None else cut
     if out is None:
         out = host.empty((rows, width), weight.dtype)
-    if native.failure(_FILE, weight.dtype):
+    if native.refusal(_FILE, weight.dtype):
         for first, last in ((0, cut), (cut, width)):
             if first < last:
                 out[:, first:last] = weight[:, first:last] - weight[:, first:last].mean(axis=1, keepdims=True)

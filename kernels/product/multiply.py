@@ -53,7 +53,7 @@ def multiply(a: Array, b: Array, out: Array | None = None, bias: Array | None = 
     rows, columns = len(a), b.shape[1]
     if out is None:
         out = host.empty((rows, columns), a.dtype)
-    if failure(rows, b):
+    if refusal(rows, b):
         np.matmul(a, b, out=out)
         return out if bias is None else np.add(out, bias, out=out)
     if out.flags.c_contiguous and few_rows.fits(rows, b):
@@ -73,7 +73,7 @@ def _few_columns(a: Array, b: Array, bias: Array | None) -> Array:
 
 
 def multiply_and_activate(a: Array, b: Array, bias: Array | None, activation: str) -> Array:
-    """relu(`a @ b + bias`), or its tanh, for matrices for which `failure` is None.
+    """relu(`a @ b + bias`), or its tanh, for matrices for which `refusal` is None.
 
     Shape:
         a (rows, depth), b (depth, columns), bias (columns,) or None -> (rows, columns).
@@ -93,7 +93,7 @@ def multiply_and_sum(a: Array, b: Array) -> tuple[Array, Array]:
         a (rows, depth), b (depth, columns) -> (rows, columns), (columns,).
     """
     out = host.empty((len(a), b.shape[1]), a.dtype)
-    if failure(len(a), b) or _packs_nothing(a, b):
+    if refusal(len(a), b) or _packs_nothing(a, b):
         return multiply(a, b, out), column_sums(b)
     sums = np.empty(b.shape[1], a.dtype)
     _pack_and_multiply(a, b, out, sums=sums)
@@ -123,7 +123,7 @@ def multiply_pieces(a: Array, pieces: Sequence[Array]) -> Array:
     """
     (rows, depth), columns = a.shape, pieces[0].shape[1]
     products = rows * depth * columns
-    if len(pieces) == 1 or products < LEAST or native.failure(FILE, a.dtype):
+    if len(pieces) == 1 or products < LEAST or native.refusal(FILE, a.dtype):
         return multiply(a, pieces[0] if len(pieces) == 1 else np.concatenate(pieces))
     first, of_first, transposed = _row_contiguous(a)
     whole = [piece if _distance(piece) and piece.dtype == a.dtype else np.ascontiguousarray(piece, a.dtype)
@@ -158,9 +158,9 @@ def _distance(matrix: Array) -> int:
     return down // size if right == size and down % size == 0 and down >= matrix.shape[1] * size else 0
 
 
-def failure(rows: int, b: Array) -> str | None:
+def refusal(rows: int, b: Array) -> str | None:
     """The reason why a product of so many rows and `b` is not compiled; None if it is."""
     least = LEAST_OF_VECTOR if rows == 1 or b.shape[1] == 1 else LEAST
     if rows * b.size < least:
         return f"it is for at least {least} multiplications"
-    return native.failure(FILE, b.dtype)
+    return native.refusal(FILE, b.dtype)

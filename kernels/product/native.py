@@ -14,7 +14,7 @@ from duoln.kernels import host, native
 from duoln.kernels.activation import NUMBERS
 from duoln.kernels.linear.native import supports as few_rows_supports
 from duoln.kernels.product.matmul import without_bias
-from duoln.kernels.product.multiply import FILE, LEAST_OF_VECTOR, failure, multiply, multiply_and_activate
+from duoln.kernels.product.multiply import FILE, LEAST_OF_VECTOR, multiply, multiply_and_activate, refusal
 from duoln.kernels.product.uses import bias_gradient, both_gradients, merged, weight_gradient
 from duoln.ops import activated_linear, linear, matmul
 
@@ -27,10 +27,10 @@ def _supports(be: Backend, x: Array, weight: Array, bias: Array | None = None) -
         return "the right side is no matrix"
     if x.size * weight.shape[1] < LEAST_OF_VECTOR:  # most small products come no further
         return f"it is for at least {LEAST_OF_VECTOR} multiplications"
-    refusal = failure(prod(x.shape[:-1]), weight)
-    if refusal is None and few_rows_supports(be, x, weight, bias) is None:
+    reason = refusal(prod(x.shape[:-1]), weight)
+    if reason is None and few_rows_supports(be, x, weight, bias) is None:
         return "a rule for few rows runs"
-    return refusal
+    return reason
 
 
 def _forward(be: Backend, x: Array, weight: Array, bias: Array | None) -> tuple[Array, Any]:
@@ -55,7 +55,7 @@ class _Activated(NamedTuple):
 
 
 def _activated_supports(be: Backend, x: Array, weight: Array, bias: Array | None, *, activation: str) -> str | None:
-    return failure(prod(x.shape[:-1]), weight)
+    return refusal(prod(x.shape[:-1]), weight)
 
 
 def _activated_forward(be: Backend, x: Array, weight: Array, bias: Array | None, *,

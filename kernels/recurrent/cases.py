@@ -70,7 +70,8 @@ def recurrent(cell: str, norm: str, sizes: Sequence[int], masked: bool = False, 
     gates = CELLS[cell].gates * hidden
 
     def arrays() -> Arrays:
-        rng = np.random.default_rng([*sizes, masked])
+        # With one unit the products of the gates may cancel, and then no rule in float32 has the digits of the sum.
+        rng = np.random.default_rng([*sizes, masked, *((1,) if hidden == 1 else ())])
         first = [floats(rng, batch, hidden) for _ in range(len(CELLS[cell].states))]
         weights = [floats(rng, n, gates, scale=n ** -0.5) for n in (n_in, hidden)]
         bias = floats(rng, gates) if has_bias(cell, norm) else None

@@ -21,9 +21,8 @@ import numpy as np
 from duoln.backends import cublas
 from duoln.backends.protocol import STORAGE, Array, Backend
 from duoln.core.storage import converted
-from duoln.kernels import launch
-from duoln.kernels.norm import LAYER
-from duoln.kernels.norm import cupy as norms
+from duoln.kernels.launch import cuda as launch
+from duoln.kernels.norm import parameter_gradients
 from duoln.kernels.recurrent.cells import FUSED, Norms, Supports
 from duoln.kernels.recurrent.plan import MOST_HIDDEN, MOST_KEPT, norm_macros, plan, wide_file
 from duoln.kernels.signature import parameters
@@ -69,7 +68,7 @@ class TimeStep:
 
 
 class Variant(NamedTuple):
-    """What the rules read of a cell's variant."""
+    """A cell and its norm, with the facts that the rules read."""
 
     cell: str
     norm: str
@@ -210,10 +209,7 @@ def gain_and_bias(x: Array, stats: Array, dy: Array, first: int = 0,
         first: the first column.
         width: the number of columns; all from `first` if None.
     """
-    kept = norms.Kept(rows(x), stats)
-    _, d_gain, d_bias = norms.backward(LAYER, kept, rows(dy), (False, True, True), first=first, width=width)
-    assert d_gain is not None and d_bias is not None
-    return d_gain, d_bias
+    return parameter_gradients("cupy", rows(x), stats, rows(dy), first, x.shape[-1] - first if width is None else width)
 
 
 def bias_gradient(problem: Problem, of_norms: Mapping[str, Array], d_x_proj: Array) -> Array | None:

@@ -17,7 +17,7 @@ from typing import Any
 import cupy
 
 from duoln.backends.protocol import Array, Backend
-from duoln.kernels import launch
+from duoln.kernels.launch import cuda as launch
 from duoln.kernels.recurrent import cuda
 from duoln.kernels.recurrent.cells import Supports
 from duoln.kernels.recurrent.cluster_plan import CLUSTERS, THREADS, ClusterPlan, Device, plan

@@ -13,7 +13,7 @@ from duoln import ops
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.core.storage import converted, in_float32
-from duoln.kernels import launch
+from duoln.kernels.launch import cuda as launch
 from duoln.kernels.recurrent import cuda, cuda_steps, cuda_walk
 from duoln.kernels.recurrent.cells import bounds_unmasked
 from duoln.kernels.recurrent.cuda_steps import Gradients, Saved

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from duoln.backends.protocol import Array, Backend
-from duoln.kernels import metal
+from duoln.kernels.launch import metal
 from duoln.kernels.norm import metal as layer_norm
 from duoln.kernels.recurrent.cells import FUSED, Norms, Supports
 from duoln.kernels.recurrent.plan import METAL_LADDER, Plan
@@ -141,7 +141,7 @@ def supports(cell: str, supports_any: Supports) -> Supports:
     most = layer_norm.MOST_COLUMNS // max(parts)
 
     def refusal(be: Backend, x: Array, h: Array, *arrays: Array, norm: str, **unused: Any) -> str | None:
-        if reason := metal.missing():
+        if reason := metal.refusal():
             return reason
         if (cell, norm) not in FUSED or not any(Norms.of(cell, norm)):
             return f"norm '{norm}' has no kernel"

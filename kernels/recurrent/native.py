@@ -228,7 +228,7 @@ def _supports(cell: str) -> Supports:
     fused = supports(cell)
 
     def refusal(be: Backend, x: Array, *arrays: Array, **attrs: Any) -> str | None:
-        return fused(be, x, *arrays, **attrs) or native.failure(f"recurrent/{cell}/{cell}.cpp", x.dtype)
+        return fused(be, x, *arrays, **attrs) or native.refusal(f"recurrent/{cell}/{cell}.cpp", x.dtype)
 
     return refusal
 

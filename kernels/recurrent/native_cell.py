@@ -82,6 +82,6 @@ def rule() -> Rule:
     fused = supports("lstm")
 
     def refusal(be: Backend, x_proj: Array, *arrays: Array, **attrs: Any) -> str | None:
-        return fused(be, x_proj, *arrays, **attrs) or native.failure(_FILE, x_proj.dtype)
+        return fused(be, x_proj, *arrays, **attrs) or native.refusal(_FILE, x_proj.dtype)
 
     return Rule("compiled step", _forward, _vjp, refusal)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from duoln.backends.protocol import Array, Backend
-from duoln.kernels.declared import Layout
-from duoln.kernels.fused import Launch, fused
+from duoln.kernels.launch import Launch, fused
+from duoln.kernels.launch.declared import Layout
 from duoln.ops import softmax_cross_entropy
 
 _TEXT = "softmax_cross_entropy/softmax_cross_entropy"
@@ -23,7 +23,8 @@ def _plan(rows: int, classes: int) -> Layout:
 _losses = Launch(_TEXT, "cross_entropy_forward", "logits: stored[*rows, classes], labels: int32[*rows] "
                  "-> loss: real[*rows], largest: real[*rows], total: real[*rows]", _plan)
 _gradient = Launch(_TEXT, "cross_entropy_backward", "logits: stored[*rows, classes], labels: int32[*rows], "
-                   "largest: real[*rows], total: real[*rows], d_loss: real[*rows] or one -> d_logits: like logits", _plan)
+                   "largest: real[*rows], total: real[*rows], d_loss: real[*rows] or one "
+                   "-> d_logits: like logits", _plan)
 
 
 def _forward(be: Backend, logits: Array, labels: Array) -> tuple[Array, tuple[Array, ...]]:

@@ -14,16 +14,21 @@ import numpy as np
 
 from duoln.backends.protocol import STORAGE, Array, Backend, Shape
 from duoln.core import Rule
-from duoln.kernels import launch
+from duoln.kernels.launch import cuda as launch
+from duoln.kernels.launch.declared import Layout
 from duoln.ops import take
 from duoln.ops.index import from_front
 
-_backward = launch.stored_kernels("take/take.cu", "take_backward", "g: storage[2], sorted: int32[1], order: int32[1], "
-                                  "d_table: storage[2], taken: int32, width: int32")
-
-
 _THREADS, _MOST_GROUPS = 256, 1024
 """The threads of a block, and the largest number of groups of columns."""
+
+
+def _plan(width: int, words: int) -> Layout:
+    return Layout((words, min(-(-width // _THREADS), _MOST_GROUPS)), (min(_THREADS, -(-width // 32) * 32),))
+
+
+_backward = launch.launch("take/take.cu", "take_backward", "g: stored[taken, width], sorted: int32[taken], "
+                          "order: int32[taken], words: int32 -> d_table: stored[words, width]", _plan)
 
 
 class _Saved(NamedTuple):
@@ -50,9 +55,7 @@ def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> tupl
     flat, width = from_front(be, saved.indices.reshape(-1), words), before * after
     order = cupy.argsort(flat, kind="stable").astype(np.int32)
     g = _first_two_exchanged(gout.reshape(before, flat.size, after)).reshape(flat.size, width)
-    d_table = cupy.empty((words, width), dtype=gout.dtype)
-    _backward[g.dtype]((words, min(-(-width // _THREADS), _MOST_GROUPS)), (min(_THREADS, -(-width // 32) * 32),),
-                       (g, cupy.take(flat, order), order, d_table, flat.size, width), launch.storage_macro(g))
+    d_table = _backward(g, cupy.take(flat, order), order, words)
     return _first_two_exchanged(d_table.reshape(words, before, after)).reshape(shape), None
 
 

@@ -27,7 +27,7 @@ class _Saved(NamedTuple):
 def _supports(be: Backend, x: Array, indices: Array, axis: int) -> str | None:
     if axis != 0 or x.ndim != 2 or x.dtype.kind != "f":
         return f"axis {axis} of {x.ndim} in {be.dtype(x)}: only rows of a table of floats"
-    return native.failure(_FILE, x.dtype) if x.size and indices.size else "there are no values"
+    return native.refusal(_FILE, x.dtype) if x.size and indices.size else "there are no values"
 
 
 def _forward(be: Backend, x: Array, indices: Array, axis: int) -> tuple[Array, _Saved]:

@@ -18,7 +18,7 @@ __device__ __forceinline__ int first_at_least(const int* __restrict__ sorted, in
 
 extern "C" __global__ void take_backward(const storage_t* __restrict__ g, const int* __restrict__ sorted,
                                          const int* __restrict__ order, storage_t* __restrict__ d_table, int taken,
-                                         int width) {
+                                         int width, int words) {
     const int row = int(blockIdx.x), first = first_at_least(sorted, taken, row);
     for (int i = blockIdx.y * blockDim.x + threadIdx.x; i < width; i += gridDim.y * blockDim.x) {
         float sum = 0;

@@ -37,18 +37,13 @@ def members(path: Path) -> Iterator[Member]:
     """
     if not path.exists():
         raise DataMissingError(f"{path}: expected a folder or tar archive of {_ENDING} files, found nothing there")
-    yield from _of_folder(path) if path.is_dir() else _of_tar(path)
-
-
-def _of_folder(path: Path) -> Iterator[Member]:
-    for file in visible(path.rglob(f"*{_ENDING}")):
-        content = read_whole(file, _MAX_QUESTION, "question")
-        yield Member(_split(file, PurePosixPath(file.relative_to(path).as_posix())), str(file), content)
-
-
-def _of_tar(path: Path) -> Iterator[Member]:
-    for place, where, content in read_tar(path, _MAX_BYTES, _MAX_QUESTION, _wanted):
-        yield Member(_split(where, place), where, content)
+    if path.is_dir():
+        for file in visible(path.rglob(f"*{_ENDING}")):
+            content = read_whole(file, _MAX_QUESTION, "question")
+            yield Member(_split(file, PurePosixPath(file.relative_to(path).as_posix())), str(file), content)
+    else:
+        for place, where, content in read_tar(path, _MAX_BYTES, _MAX_QUESTION, _wanted):
+            yield Member(_split(where, place), where, content)
 
 
 def _wanted(place: PurePosixPath) -> bool:

@@ -61,11 +61,7 @@ class Training:
     Args:
         split: the questions.
         entities: the rows of the table that are entities.
-        table: how many rows there are.
-        batch_size: questions a batch.
-        seed: the seed of the order, the bijections and the masks.
-        order: as they stand, over and over; a new order each pass; or a new one in which batches have like lengths.
-        multiple: lengths of texts are rounded up to a multiple of this number.
+        table, batch_size, seed, order, multiple: the settings; `multiple` is `pad_multiple`.
         dropout: None for none.
     """
 

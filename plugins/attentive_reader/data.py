@@ -96,10 +96,7 @@ def _find(cfg: Any, cut: Cut, root: Path | None) -> Callable[[], tuple[Dataset, 
     for name, place in places:
         files = locate([place], root)
         if files is not None:
-            return partial(_read, name, files[0], cut, cfg.within_from)
+            path, dataset = files[0], DATASETS[name]
+            return lambda: (dataset, corpus.read(path, cut, cfg.within_from), path)
     raise absent([place for _, place in places], root,
                  "put the questions there, or name a folder or tar of them with --set corpus=PATH")
-
-
-def _read(name: str, path: Path, cut: Cut, within_from: int | None) -> tuple[Dataset, Corpus, object]:
-    return DATASETS[name], corpus.read(path, cut, within_from), path

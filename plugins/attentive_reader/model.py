@@ -65,19 +65,12 @@ class Reader(nn.Module):
         g = tanh((sum_t a_t d_t) W_c + q W_g + b_g + mean(d) W_m), logits = g W_o + b_o.
 
     Args:
-        words: rows of the table.
-        width: of a word's vector.
-        hidden: of the LSTMs and of g.
-        norm: of the LSTMs, see `duoln.ops.recurrent`.
+        words: the setting `table`; all others have the names of theirs.
         everywhere: batch norm also for the five affine terms d W_d, q W_q, c W_c, q W_g and mean(d) W_m, over all rows,
             those where there are no words included; always by the statistics of the batch.
-        gain: what the LSTMs' gains start at; None is 1, or 0.1 for batch norm.
-        start: how weights start.
         dropout: of words and of g. "paper": values are dropped in training and multiplied by `keep` in use; "inverted":
             those kept are divided by `keep` in training.
-        keep: the chance that a value is kept.
         tied: a word's score is the product of g and the word's vector (Press and Wolf 2017), with no class beyond.
-        likelihood: what `loss` takes the logarithm of: "paper" is p + 1e-8, "exact" is p.
 
     Shape:
         As `batches.as_batch` gives it, and in training bool keep_passage (T, B, width), keep_question (U, B, width) and

@@ -53,10 +53,6 @@ def _fan_in(rng: Stream, shape: init.Shape) -> np.ndarray:
     return init.uniform(1.0 / sqrt(shape[0]))(rng, shape)
 
 
-def _fan_in_anew(rng: Stream, shape: init.Shape) -> np.ndarray:
-    return _fan_in(_anew(rng), shape)
-
-
 def weights(start: Start) -> Weights:
     """The initialisers of that name.
 
@@ -65,5 +61,5 @@ def weights(start: Start) -> Weights:
     "glorot": every matrix is drawn separately, by Glorot's uniform; words are normal with deviation 0.5.
     """
     if start == "paper":
-        return Weights(_shrunk_orthogonal, _uniform, _fan_in_anew, _uniform)
+        return Weights(_shrunk_orthogonal, _uniform, lambda rng, shape: _fan_in(_anew(rng), shape), _uniform)
     return Weights(init.glorot, init.glorot, _fan_in, init.gaussian(0.5))

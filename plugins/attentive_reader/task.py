@@ -134,14 +134,12 @@ class AttentiveReader(Task):
         return Reader(cfg.table, cfg.width, cfg.hidden, cfg.norm, cfg.everywhere, cfg.gain, cfg.start, cfg.dropout,
                       cfg.keep, cfg.likelihood, cfg.tied)
 
-    def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
-        assert isinstance(model, Reader)
+    def loss(self, model: Reader, params: Params, batch: dict[str, Tensor]) -> Tensor:
         return ops.mean(model.loss(params, batch))
 
-    def predict(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
+    def predict(self, model: Reader, params: Params, batch: dict[str, Tensor]) -> Tensor:
         """The score of every word as the answer: (B, table + 1)."""
-        result: Tensor = model(params, batch)
-        return result
+        return model(params, batch)
 
     def metrics(self, predict: Predict, split: Batch) -> dict[str, float]:
         """Shares of questions whose answer is not the highest of all words, and the mean negative log-likelihood.

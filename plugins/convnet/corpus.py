@@ -40,13 +40,8 @@ class Images(NamedTuple):
     labels: np.ndarray
 
 
-def read(root: Path | None = None) -> tuple[Dataset, dict[str, Images]]:
-    """The images of "train" and "test", and what they are; see `find_images`."""
-    return find_images(root)()
-
-
 def find_images(root: Path | None = None) -> Callable[[], tuple[Dataset, dict[str, Images]]]:
-    """The function that reads CIFAR-10 from where it is.
+    """The function that reads CIFAR-10, "train" and "test", from where it is.
 
     Looks below `root`, the folders of DUOLN_DATA and the cache for `cifar10/`: the folder of the binary version first,
     then its archive, then a part of it; and downloads the archive where none of them is there. The paper names no
@@ -109,18 +104,14 @@ def read_archive(path: Path) -> dict[str, Images]:
             file; or see `parse_batch`.
     """
     contents = {}
-    for place, where, content in read_tar(path, _MAX_UNPACKED, RECORDS * _RECORD_BYTES, _is_wanted):
+    wanted = {PurePosixPath(BATCHES, name) for names in FILES.values() for name in names}
+    for place, where, content in read_tar(path, _MAX_UNPACKED, RECORDS * _RECORD_BYTES, wanted.__contains__):
         _check_size(where, len(content))
         contents[place.name] = content
     for name in (name for names in FILES.values() for name in names):
         if name not in contents:
             raise DataFormatError(path, 0, f"a file {BATCHES}/{name}", ", ".join(contents) or "none of the six")
     return _joined(path, contents)
-
-
-def _is_wanted(place: PurePosixPath) -> bool:
-    """True for one of the six files."""
-    return any(place == PurePosixPath(BATCHES, name) for names in FILES.values() for name in names)
 
 
 def _check_size(where: object, size: int) -> None:

@@ -51,19 +51,15 @@ def splits(cfg: Any, root: Path | None) -> Splits:
         batch = order(step)
         rng = Stream(cfg.seed, "convnet", step=step)
         noise = rng.child("noise").gaussian(batch["x"].shape).astype(np.float32)
-        return {**batch, "noise": np.float32(cfg.noise) * noise,
-                **{name: _mask(rng.child(name), (cfg.batch_size, *shape), 1 - cfg.dropout)
-                   for name, shape in shapes.items()}}
+        keep = 1 - cfg.dropout
+        masks = {name: rng.child(name).keep_mask((cfg.batch_size, *shape), keep) / np.float32(keep)  # the mean stays
+                 for name, shape in shapes.items()}
+        return {**batch, "noise": np.float32(cfg.noise) * noise, **masks}
 
     return Splits(dataset, train, order.steps_per_epoch,
                   {split: {k: a[:cfg.evaluate_images] for k, a in part.items()} for split, part in arrays.items()},
                   (why, whitening.remark(arrays["train"]["x"], arrays["test"]["x"]),
                    schedule.remark(cfg.epochs * order.steps_per_epoch, cfg.decay_from, cfg.decay_to)))
-
-
-def _mask(rng: Stream, shape: tuple[int, ...], keep: float) -> np.ndarray:
-    """The factors of a layer's values: 0, or 1 / keep with the chance `keep`, so that the mean stays."""
-    return rng.keep_mask(shape, keep) / np.float32(keep)
 
 
 def _check(cfg: Any) -> None:
@@ -80,18 +76,16 @@ def _check(cfg: Any) -> None:
 
 
 def _load(name: Corpus, source: Source, root: Path | None) -> tuple[tuple[Dataset, dict[str, Images]], str]:
-    find = corpus.find_images if name == "cifar10" else _find_mnist
-    return original_or_made(source, partial(find, root), partial(_made, name))
+    def find() -> Callable[[], tuple[Dataset, dict[str, Images]]]:
+        return corpus.find_images(root) if name == "cifar10" else partial(_mnist, find_mnist(root))
+
+    return original_or_made(source, find, partial(_made, name))
 
 
 def _made(name: Corpus) -> tuple[Dataset, dict[str, Images]]:
     make = make_coloured if name == "cifar10" else make_grey
     return (Dataset("made digits, coloured" if name == "cifar10" else "made digits", "synthetic"),
             {split: make(count, DATA_SEED, split) for split, count in MADE.items()})
-
-
-def _find_mnist(root: Path | None) -> Callable[[], tuple[Dataset, dict[str, Images]]]:
-    return partial(_mnist, find_mnist(root))
 
 
 def _mnist(paths: Mapping[str, tuple[Path, Path]]) -> tuple[Dataset, dict[str, Images]]:

@@ -93,14 +93,13 @@ class ConvNetTask(Task):
     def model(self, cfg: ConvNetConfig) -> Module:
         return ConvNet(data.SHAPES[cfg.dataset], cfg.channels, cfg.norm, cfg.gains, cfg.start)
 
-    def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
+    def loss(self, model: ConvNet, params: Params, batch: dict[str, Tensor]) -> Tensor:
         return ops.mean(ops.softmax_cross_entropy(model(params, batch), batch["label"]))
 
-    def predict(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
-        result: Tensor = model(params, batch)
-        return result
+    def predict(self, model: ConvNet, params: Params, batch: dict[str, Tensor]) -> Tensor:
+        return model(params, batch)
 
-    def population(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
+    def population(self, model: ConvNet, params: Params, batch: dict[str, Tensor]) -> Tensor:
         return self.predict(model, params, {"x": batch["x"]})
 
     def metrics(self, predict: Predict, split: Batch) -> dict[str, float]:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import io
-import os
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from duoln.data import Expected, absent, locate, read_npz, read_whole
-from duoln.errors import DataError, DataFormatError, DataMissingError
+from duoln.data import Expected, absent, locate, read_npz, read_whole, write_npz
+from duoln.errors import DataFormatError, DataMissingError
 from duoln.tasks import Dataset
 
 FOLDER = "binarized_mnist"
@@ -34,13 +31,8 @@ _MOST_IMAGES = 1 << 18
 """The most images of a packed file; one takes 784 bytes, unpacked. The training images are 50,000."""
 
 
-def read(root: Path | None = None) -> tuple[Dataset, dict[str, np.ndarray]]:
-    """The splits as uint8 (images, 784) of 0 and 1, and what they are; see `find_images`."""
-    return find_images(root)()
-
-
 def find_images(root: Path | None = None) -> Callable[[], tuple[Dataset, dict[str, np.ndarray]]]:
-    """The function that reads the images from where they are.
+    """The function that reads the splits, uint8 (images, 784) of 0 and 1, from where they are.
 
     Looks below `root`, the folders of DUOLN_DATA and the cache for `binarized_mnist/`: the packed file first, then
     the three text files. The provenance is "original" where the bits are those of the known files.
@@ -127,16 +119,4 @@ def prepare(source: Path, target: Path) -> Path:
         if not (source / name).is_file():
             raise DataMissingError(f"{source / name}: missing; expected {', '.join(TEXTS.values())}")
         packed[split] = np.packbits(read_text(source / name), axis=1)
-    content = io.BytesIO()
-    np.savez_compressed(content, **packed)
-    path = target / PACKED
-    part = path.with_name(path.name + ".part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(content.getvalue())
-        os.replace(part, path)
-    except OSError as error:
-        with suppress(OSError):
-            part.unlink()
-        raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
-    return path
+    return write_npz(target / PACKED, packed)

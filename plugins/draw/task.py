@@ -80,14 +80,13 @@ class DrawTask(Task):
     def model(self, cfg: DrawConfig) -> Module:
         return Draw(cfg.glimpses, cfg.hidden, cfg.latent, cfg.read, cfg.write, cfg.norm, cfg.start)
 
-    def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
+    def loss(self, model: Draw, params: Params, batch: dict[str, Tensor]) -> Tensor:
         nats = model(params, batch)
         y: Tensor = ops.sum(nats) / nats.shape[0]
         return y
 
-    def predict(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
-        result: Tensor = model(params, batch)
-        return result
+    def predict(self, model: Draw, params: Params, batch: dict[str, Tensor]) -> Tensor:
+        return model(params, batch)
 
     def metrics(self, predict: Predict, split: Batch) -> dict[str, float]:
         nats = np.concatenate([predict(batch) for batch in data.evaluation_batches(split)]).astype(np.float64)

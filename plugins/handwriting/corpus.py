@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from duoln.data import Expected, absent, locate, packed_or_not, read_npz, search_folders
+from duoln.data import Expected, absent, locate, packed_or_not, read_npz, search_folders, write_npz
 from duoln.errors import DataError, DataFormatError
 from duoln.tasks import Dataset
 
@@ -80,13 +79,7 @@ def write_lines(path: Path, lines: Sequence[Line]) -> None:
         "pen_up": np.concatenate([np.zeros(0), *(line.pen_up for line in lines)]).astype(np.uint8), "offsets": ends,
         "text": np.array([line.text for line in lines], np.str_),
         "line_id": np.array([line.name for line in lines], np.str_)}
-    content = io.BytesIO()
-    np.savez_compressed(content, allow_pickle=False, **arrays)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content.getvalue())
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
+    write_npz(path, arrays)
 
 
 def read_lines(path: Path) -> list[Line]:

@@ -32,17 +32,8 @@ def splits(source: Source, batch_size: int, seed: int, length: int, text_length:
            lines: int | None, evaluate_lines: int | None, root: Path | None) -> Splits:
     """Training batches, and the training, validation and test sets for evaluation.
 
-    Args:
-        source: "auto" falls back to synthetic lines only where nothing of the corpus is found; a damaged or incomplete
-            one is an error.
-        batch_size: lines a batch.
-        seed: of the order.
-        length: points a line at most; longer ones are cut off.
-        text_length: characters a text at most; longer ones are cut off.
-        order: of the lines: as the corpus has them, over and over, or a new order each epoch.
-        lines: train on the first so many only; of synthetic lines that nobody requested, on no more than there are.
-        evaluate_lines: evaluate the first so many lines of each set only.
-        root: a folder that is searched before DUOLN_DATA.
+    Each argument is the setting of this name; `root` is searched before DUOLN_DATA. Of synthetic lines that nobody
+    requested, `lines` takes no more than there are.
 
     Raises:
         DataMissingError: the corpus was requested and is not available.

@@ -8,7 +8,8 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
-from duoln.errors import DataError, UsageError
+from duoln.data import write_whole
+from duoln.errors import UsageError
 from duoln.pictures.drawing import check_picture, figure
 
 __all__ = ["check", "check_picture", "draw", "draw_attention", "strokes", "svg"]
@@ -33,11 +34,7 @@ def draw(out: Path, offsets: np.ndarray, pen_up: np.ndarray, text: str) -> None:
     """
     parts = strokes(offsets, pen_up)
     if out.suffix.lower() == ".svg":
-        try:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_text(svg(parts, text), encoding="utf-8")
-        except OSError as error:
-            raise DataError(f"{out}: cannot be written: {error.strerror or error}") from error
+        write_whole(out, svg(parts, text).encode())
         return
     whole = np.concatenate(parts)
     width, height = np.maximum(np.ptp(whole, axis=0), 1.0)

@@ -6,12 +6,11 @@ import math
 import re
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any
 from xml.parsers import expat
 
 import numpy as np
 
-from duoln.data import read_text, read_whole, visible
+from duoln.data import CONTENT_ERRORS, read_text, read_whole, visible, write_whole
 from duoln.errors import DataFormatError, DataMissingError
 from duoln.plugins.handwriting import corpus
 from duoln.plugins.handwriting.corpus import Line
@@ -23,8 +22,6 @@ _MAX_TEXT = 1 << 20
 """Bytes of a transcript, which has some 1,000, or of a list of forms, which has some 10,000."""
 _NO_TEXT = re.compile("\x1a|%%+\\s*$")
 """Ctrl-Z, with which DOS ended a file, and the signs that end some lines of the corpus; a single % is text."""
-_ENCODINGS = frozenset(("utf-8", "iso-8859-1", "us-ascii", "utf-16"))
-"""The encodings that the parser reads itself; for others it would load a Python codec by a name from the file."""
 _LISTS = {"train": ("trainset.txt",), "valid": ("testset_v.txt", "testset_t.txt"), "test": ("testset_f.txt",)}
 """The official lists of the recognition task that make each split, where they lie in the folder."""
 _SHARE = 0.05
@@ -74,8 +71,7 @@ def prepare(source: Path, target: Path) -> list[Path]:
         written.append(corpus.path_of(target, split))
         corpus.write_lines(written[-1], [line for name in names for line in forms[name]])
     if left_out:
-        written.append(target / "handwriting" / "left_out.txt")
-        written[-1].write_text("\n".join(left_out) + "\n", encoding="utf-8")
+        written.append(write_whole(target / "handwriting" / "left_out.txt", "\n".join([*left_out, ""]).encode()))
     return written
 
 
@@ -104,7 +100,7 @@ def _listed_forms(lists: Mapping[str, Path], forms: Set[str]) -> dict[str, list[
     for split, names in _LISTS.items():
         parts[split] = []
         for name in names:
-            chosen = [form for form in _words(lists[name]) if form in forms]
+            chosen = [form for form in read_text(lists[name], "latin-1", _MAX_TEXT).split() if form in forms]
             if not chosen:
                 raise DataFormatError(lists[name], 0, "names of forms whose strokes are there", "none")
             for form in chosen:
@@ -114,10 +110,6 @@ def _listed_forms(lists: Mapping[str, Path], forms: Set[str]) -> dict[str, list[
                 list_of[form] = name
             parts[split] += chosen
     return parts
-
-
-def _words(path: Path) -> list[str]:
-    return read_text(path, "latin-1", _MAX_TEXT).split()
 
 
 def read_transcript(path: Path) -> list[str]:
@@ -138,11 +130,9 @@ def read_transcript(path: Path) -> list[str]:
 def read_strokes(path: Path, text: str) -> Line:
     """One line from its stroke file.
 
-    The XML may not have a DOCTYPE, so that no entity can be defined, and is not kept in memory as a tree.
-
     Raises:
-        DataFormatError: damaged or truncated XML, a DOCTYPE, a stroke without points, a coordinate that is no
-            finite number, or a distance that no pen can go.
+        DataFormatError: damaged or truncated XML, a stroke without points, a coordinate that is no finite number,
+            or a distance that no pen can go.
         DataError: the file cannot be read.
     """
     reader = _Reader(path)
@@ -162,28 +152,19 @@ class _Reader:
     def __init__(self, path: Path) -> None:
         self.path, self.points, self.ends = path, list[tuple[float, float]](), list[int]()
         self.parser = expat.ParserCreate()
-        self.parser.XmlDeclHandler = self._declaration
-        self.parser.StartDoctypeDeclHandler = self._doctype
         self.parser.StartElementHandler = self._start
         self.parser.EndElementHandler = self._end
 
     def read(self, content: bytes) -> None:
         try:
             self.parser.Parse(content, True)
-        except expat.ExpatError as error:
+        except (expat.ExpatError, *CONTENT_ERRORS) as error:  # of an encoding that Python has not
             raise self._error("well-formed XML", error) from error
         if len(self.points) < 2:
             raise DataFormatError(self.path, 0, "at least 2 points in strokes", len(self.points))
 
     def _error(self, expected: object, actual: object) -> DataFormatError:
         return DataFormatError(self.path, max(self.parser.CurrentByteIndex, 0), expected, actual)
-
-    def _declaration(self, _: str, encoding: str | None, __: int) -> None:
-        if encoding is not None and encoding.lower() not in _ENCODINGS:
-            raise self._error(f"an encoding of {', '.join(sorted(_ENCODINGS))}", f"{encoding!r:.60}")
-
-    def _doctype(self, *_: Any) -> None:
-        raise self._error("XML without a DOCTYPE", "a DOCTYPE")
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         if name == "Stroke":

@@ -46,13 +46,9 @@ class Synthesis(nn.Module):
     over the sum of their terms.
 
     Args:
-        norm: "layer" has eq. 20-22 in all three LSTMs.
-        hidden: size of each LSTM.
-        gaussians: of the window.
-        mixtures: the number of mixture components of the pen's offset.
+        norm, hidden, gaussians, mixtures: the settings of these names; `advance` is `window_advance`.
         clip_steps: the bound on the gradients of h, c and the window between steps; 0 for none.
         clip_output: the bound on the gradient of the output; 0 for none.
-        advance: factor of the window's steps.
 
     Shape:
         `outputs`: x (T, B, 3), text int32 (B, U) -> (T, B, 1 + 6 mixtures).

@@ -10,7 +10,7 @@ from duoln.nn import Params
 from duoln.plugins.handwriting.alphabet import CLASSES
 from duoln.plugins.handwriting.model import ADAM_EPS, CLIP_OUTPUT, CLIP_STEPS, CLIP_WEIGHTS
 from duoln.tasks.task import Peer
-from duoln.tasks.torch_peer import adam, cell_norm, linear, parameter, training_step
+from duoln.tasks.torch_peer import adam, linear, lstm_cell, training_step
 
 
 def build(cfg: Any, start: Params, fused: bool = False) -> Peer:
@@ -56,22 +56,10 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
             x.register_hook(lambda g: g.clamp(-CLIP_STEPS, CLIP_STEPS))
         return x
 
-    class Cell(nn.Module):  # type: ignore[name-defined]
-        def __init__(self, params: Params) -> None:
-            super().__init__()
-            self.of_x, self.of_h = linear(torch, params["w_x"]), linear(torch, params["w_h"])
-            self.bias = parameter(torch, params["bias"])
-            self.norm_x, self.norm_h, self.norm_c = (cell_norm(torch, params, side) for side in "xhc")
-
-        def forward(self, x: Any, h: Any, c: Any) -> tuple[Any, Any]:
-            i, f, g, o = (self.norm_x(self.of_x(x)) + self.norm_h(self.of_h(h)) + self.bias).chunk(4, dim=-1)
-            c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-            return torch.sigmoid(o) * torch.tanh(self.norm_c(c)), c
-
     class Network(nn.Module):  # type: ignore[name-defined]
         def __init__(self) -> None:
             super().__init__()
-            self.cells = nn.ModuleList([Cell(start[f"layer{k}"]) for k in (1, 2, 3)])
+            self.cells = nn.ModuleList([lstm_cell(torch, start[f"layer{k}"]) for k in (1, 2, 3)])
             self.window = linear(torch, **start["window"])
             self.output = linear(torch, **start["output"])
 
@@ -83,14 +71,15 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
             places = torch.arange(1, characters.shape[1] + 1, dtype=x.dtype, device=x.device)
             outputs = []
             for t in range(steps):
-                states[0] = self.cells[0](torch.cat((x[t], bound(window)), -1), *map(bound, states[0]))
+                seen = self.cells[0].side(torch.cat((x[t], bound(window)), -1))
+                states[0] = self.cells[0](seen, *map(bound, states[0]))
                 alpha, beta, step = torch.exp(self.window(states[0][0])).chunk(3, dim=-1)
                 kappa = kappa + cfg.window_advance * step
                 distance = kappa[..., None] - places
                 phi = (alpha[..., None] * torch.exp(-beta[..., None] * distance ** 2)).sum(1, keepdim=True)
                 window = (phi @ characters)[:, 0]
                 for k in (1, 2):
-                    seen = torch.cat((x[t], window, states[k - 1][0]), -1)
+                    seen = self.cells[k].side(torch.cat((x[t], window, states[k - 1][0]), -1))
                     states[k] = self.cells[k](seen, *map(bound, states[k]))
                 outputs.append(torch.cat([h for h, _ in states], -1))
             y = self.output(torch.stack(outputs))

@@ -98,12 +98,11 @@ class Handwriting(Task):
         return Synthesis(cfg.norm, cfg.hidden, cfg.gaussians, cfg.mixtures, CLIP_STEPS, CLIP_OUTPUT,
                          cfg.window_advance)
 
-    def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
+    def loss(self, model: Synthesis, params: Params, batch: dict[str, Tensor]) -> Tensor:
         return ops.sum(self.predict(model, params, batch)) / batch["text"].shape[0]
 
-    def predict(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
+    def predict(self, model: Synthesis, params: Params, batch: dict[str, Tensor]) -> Tensor:
         """The negative log-likelihood of each line, in nats: (B,)."""
-        assert isinstance(model, Synthesis)
         each = mixture_density(model.outputs(params, batch["x"], batch["text"]), batch["target"])
         return ops.sum(ops.where(batch["mask"], each, 0.0), axis=0)
 

@@ -58,6 +58,11 @@ def read_audio(path: Path, rate: int | None = None) -> Sound:
     return sound
 
 
+def read_samples(path: Path, rate: int) -> np.ndarray:
+    """The samples of a clip that has that rate; errors as those of `read_audio`."""
+    return read_audio(path, rate).samples
+
+
 def audio_length(path: Path, rate: int) -> int:
     """Samples of a clip that has that rate; FLAC is not decoded for it, but believed until it is read.
 

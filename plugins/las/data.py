@@ -49,35 +49,18 @@ def rate_of(source: Source) -> int:
             "digits": spoken.DIGITS_RATE}.get(source, RATE)
 
 
-def load(cfg: Any, root: Path | None) -> Corpus:
-    """The corpus of a configuration, with as many recordings a clip as it asks for, as `load_with_reason` gives it."""
-    return load_with_reason(cfg, root)[0]
-
-
-def load_with_reason(cfg: Any, root: Path | None) -> tuple[Corpus, str]:
-    """The same, and why it is synthetic sounds ("" where it is not).
+def load(cfg: Any, root: Path | None) -> tuple[Corpus, str]:
+    """The corpus of a configuration, with as many recordings a clip as it asks for; and why it is synthetic sounds
+    ("" where it is not). The source "auto" is the spoken digits, and synthetic sounds where nothing of them is there.
 
     Raises:
         DataMissingError: the corpus was requested and is not available; the message says where to put it.
         DataError: a file is damaged or missing. UsageError: phones are to be joined as words.
     """
-    source, why = _read(cfg.source, root)
+    source, why = original_or_made(cfg.source, partial(_find, cfg.source, root), made)
     if cfg.words > 1 and source.alphabet is not LETTERS:
         raise UsageError(f"[las] words: expected 1 where the symbols are phones, found {cfg.words}")
     return source if cfg.words == 1 else corpus.joined(source, cfg.words), why
-
-
-def read(source: Source, root: Path | None) -> Corpus:
-    """The corpus of a source; "auto" is the spoken digits, and synthetic sounds where nothing of them is there.
-
-    Raises:
-        as `load_with_reason`.
-    """
-    return _read(source, root)[0]
-
-
-def _read(source: Source, root: Path | None) -> tuple[Corpus, str]:
-    return original_or_made(source, partial(_find, source, root), made)
 
 
 def _find(source: Source, root: Path | None) -> Callable[[], Corpus]:
@@ -101,7 +84,7 @@ def splits(cfg: Any, root: Path | None) -> Splits:
         UsageError: a setting out of range.
     """
     check(cfg)
-    source, why = load_with_reason(cfg, root)
+    source, why = load(cfg, root)
     for utterance in (u for part in source.sets.values() for u in part):
         if not frame_count(utterance.length, source.rate):
             raise DataFormatError(utterance.name, 0, "a clip of at least one frame (25 ms)",

@@ -8,12 +8,10 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from duoln.data import at_line, read_lines, visible
 from duoln.errors import DataMissingError
 from duoln.plugins.las.alphabet import LETTERS
-from duoln.plugins.las.audio import audio_length, read_audio
+from duoln.plugins.las.audio import audio_length, read_samples
 from duoln.plugins.las.corpus import MOST_BYTES, Corpus, Utterance
 from duoln.plugins.las.spoken import spelled
 from duoln.tasks import Dataset
@@ -70,10 +68,6 @@ def read_chapter(path: Path) -> list[Utterance]:
         sound = next((file for file in sounds if file.is_file()), None)
         if sound is None:
             raise DataMissingError(f"{' or '.join(map(str, sounds))}: missing; {path.name} has a transcript of it")
-        utterances.append(Utterance(str(sound), spelled(f"{path}: {name}", text),
-                               audio_length(sound, RATE), partial(_samples, sound)))
+        utterances.append(Utterance(str(sound), spelled(f"{path}: {name}", text), audio_length(sound, RATE),
+                                    partial(read_samples, sound, RATE)))
     return utterances
-
-
-def _samples(path: Path) -> np.ndarray:
-    return read_audio(path, RATE).samples

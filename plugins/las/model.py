@@ -243,9 +243,7 @@ class Speller(nn.Module):
 class LasModel(nn.Module):
     """Listener and speller.
 
-    Args:
-        listener, speller: the two parts of the model.
-        beam, longest, length_penalty: settings of the search in evaluation, see `search.spell`.
+    `beam`, `longest` and `length_penalty` are settings of the search in evaluation, see `search.spell`.
     """
 
     def __init__(self, listener: Listener, speller: Speller, beam: int, longest: int, length_penalty: float) -> None:

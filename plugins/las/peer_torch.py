@@ -8,7 +8,7 @@ from duoln.nn import Params
 from duoln.plugins.las.alphabet import Alphabet
 from duoln.plugins.las.model import CLIP
 from duoln.tasks.task import Peer
-from duoln.tasks.torch_peer import adam, cell_norm, linear, parameter, training_step
+from duoln.tasks.torch_peer import adam, linear, lstm_cell, parameter, training_step
 
 
 def build(cfg: Any, start: Params, fused: bool = False, hoisted: bool = False) -> Peer:
@@ -37,25 +37,10 @@ def build(cfg: Any, start: Params, fused: bool = False, hoisted: bool = False) -
 def _network(torch: Any, cfg: Any, start: Params, hoisted: bool) -> Any:
     nn = torch.nn
 
-    class Cell(nn.Module):  # type: ignore[name-defined]
-        def __init__(self, params: Params) -> None:
-            super().__init__()
-            self.of_x, self.of_h = linear(torch, params["w_x"]), linear(torch, params["w_h"])
-            self.bias = parameter(torch, params["bias"])
-            self.norm_x, self.norm_h, self.norm_c = (cell_norm(torch, params, side) for side in "xhc")
-
-        def side(self, x: Any) -> Any:
-            return self.norm_x(self.of_x(x)) + self.bias
-
-        def forward(self, side: Any, h: Any, c: Any) -> tuple[Any, Any]:
-            i, f, g, o = (side + self.norm_h(self.of_h(h))).chunk(4, dim=-1)
-            c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-            return torch.sigmoid(o) * torch.tanh(self.norm_c(c)), c
-
     class Loop(nn.Module):  # type: ignore[name-defined]
         def __init__(self, params: Params) -> None:
             super().__init__()
-            self.cells = nn.ModuleList([Cell(params["forward0"]), Cell(params["backward0"])])
+            self.cells = nn.ModuleList([lstm_cell(torch, params[way]) for way in ("forward0", "backward0")])
 
         def forward(self, x: Any, mask: Any) -> Any:
             both = []
@@ -95,7 +80,7 @@ def _network(torch: Any, cfg: Any, start: Params, hoisted: bool) -> Any:
             self.layers = nn.ModuleList([(Loop if "gain_c" in own["forward0"] else Packed)(own) for own in layers])
             if cfg.listener_norm == "over-time":
                 self.gain, self.bias = (parameter(torch, listener[name]) for name in ("gain", "bias"))
-            self.cells = nn.ModuleList([Cell(speller[f"layer{k}"]) for k in range(cfg.speller_layers)])
+            self.cells = nn.ModuleList([lstm_cell(torch, speller[f"layer{k}"]) for k in range(cfg.speller_layers)])
             self.query, self.keys = (linear(torch, **speller[n]) for n in ("query", "keys"))
             self.score = linear(torch, speller["score"][:, None])
             self.output = linear(torch, **speller["output"])

@@ -75,7 +75,7 @@ def sample(trained: Trained, options: Options, out: Path) -> list[Path]:
         chosen: list[tuple[str, np.ndarray, list[str] | None]] = [(
             path.name, features(sound.samples, sound.rate, cfg.mels, str(path)), None)]
     else:
-        source = data.load(cfg, None)
+        source, _ = data.load(cfg, None)
         chosen = [(f"{source.dataset.name}\n{options.set} {k + 1}",
                    features(u.read(), source.rate, cfg.mels, u.name), list(u.symbols))
                   for k, u in enumerate(data.spread(source.sets[options.set], options.count))]
@@ -140,7 +140,7 @@ def draw_side_by_side(runs: Mapping[str, Trained], variants: Iterable[str], out:
     spellings, order = [], list(variants)
     for name, trained in sorted(runs.items(), key=lambda run: order.index(run[1].variant)):
         cfg = trained.config
-        source = data.load(cfg, None)
+        source, _ = data.load(cfg, None)
         chosen = source.sets["test"][len(source.sets["test"]) // 2]
         heard = features(chosen.read(), source.rate, cfg.mels, chosen.name)
         spellings.append(Spelled(f"{name}\n{source.dataset.name}", heard, list(chosen.symbols),

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from duoln.data import Expected, read_npz
-from duoln.errors import DataError, DataFormatError, DataMissingError
+from duoln.data import Expected, read_npz, write_npz
+from duoln.errors import DataFormatError, DataMissingError
 from duoln.plugins.las.alphabet import LETTERS
 from duoln.plugins.las.audio import MOST_SAMPLES, read_audio
 from duoln.plugins.las.corpus import Corpus, Utterance
@@ -72,15 +71,7 @@ def prepare(source: Path, target: Path) -> list[Path]:
             "offsets": np.cumsum([0, *map(len, clips)], dtype=np.int64), "sample_rate": np.int32(DIGITS_RATE),
             "word": np.array([_WORDS[int(match["digit"])] for _, match in recordings]),
             "take": np.array([int(match["take"]) for _, match in recordings], np.int16)}
-        content = io.BytesIO()
-        np.savez_compressed(content, allow_pickle=False, **arrays)
-        path = target / DIGITS[part]
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content.getvalue())
-        except OSError as error:
-            raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
-        written.append(path)
+        written.append(write_npz(target / DIGITS[part], arrays))
     return written
 
 
@@ -119,12 +110,9 @@ def _read(path: Path, rate: int, texts: str, takes: str | None) -> tuple[list[Ut
     of_file = []
     for k, (first, last) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
         name = f"{path}: utterance {k}"
-        of_file.append(Utterance(name, spelled(name, str(words[k])), last - first, _cut(audio, first, last)))
+        read = partial(lambda a: a.astype(np.float32) / 2 ** 15, audio[first:last])
+        of_file.append(Utterance(name, spelled(name, str(words[k])), last - first, read))
     return of_file, arrays[takes] if takes else np.zeros(len(of_file), np.int16)
-
-
-def _cut(audio: np.ndarray, first: int, last: int) -> Callable[[], np.ndarray]:
-    return partial(lambda a: a.astype(np.float32) / 2 ** 15, audio[first:last])
 
 
 def spelled(name: str, text: str) -> tuple[str, ...]:

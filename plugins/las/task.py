@@ -139,17 +139,15 @@ class Las(Task):
                           cfg.attention, cfg.speller_norm, cfg.speller_state)
         return LasModel(listener, speller, cfg.beam, cfg.longest, cfg.length_penalty)
 
-    def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
-        assert isinstance(model, LasModel)
+    def loss(self, model: LasModel, params: Params, batch: dict[str, Tensor]) -> Tensor:
         return ops.mean(model.misses(params, batch))
 
-    def predict(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
+    def predict(self, model: LasModel, params: Params, batch: dict[str, Tensor]) -> Tensor:
         """With labels, the cross-entropy of each utterance: (B,).
 
         Without labels, the hypotheses of greedy search and of beam search, before `walk_back` makes texts of them:
         symbols and parents (2, longest, B, 1 + beam), those of greedy search first.
         """
-        assert isinstance(model, LasModel)
         if "labels" in batch:
             return model.misses(params, batch)
         heard = model.hear(params, batch)
@@ -176,8 +174,7 @@ class Las(Task):
         error_rates = scoring.rates(labels, heard, bool(split["phones"])) if split["searched"] else {}
         return {"nll": missed / len(labels), **error_rates}
 
-    def layer_inputs(self, model: Module, params: Params, batch: dict[str, Tensor]) -> dict[str, np.ndarray]:
-        assert isinstance(model, LasModel)
+    def layer_inputs(self, model: LasModel, params: Params, batch: dict[str, Tensor]) -> dict[str, np.ndarray]:
         return inputs.layer_inputs(model, params, batch)
 
     def optimizer(self, cfg: LasConfig) -> optim.Optimizer:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from duoln.data import at_line, read_lines, visible
 from duoln.errors import DataFormatError, DataMissingError
 from duoln.plugins.las.alphabet import FOLDED, LEFT_OUT, TIMIT
-from duoln.plugins.las.audio import audio_length, read_audio
+from duoln.plugins.las.audio import audio_length, read_samples
 from duoln.plugins.las.corpus import MOST_BYTES, Corpus, Utterance
 from duoln.tasks import Dataset
 
@@ -64,11 +62,7 @@ def _utterance(path: Path) -> Utterance:
     wavs = [p for p in (path.with_suffix(s) for s in (".WAV", ".wav")) if p.is_file()]
     if not wavs:
         raise DataMissingError(f"{path.with_suffix('.WAV')}: missing; {path.name} is there")
-    return Utterance(str(path), read_phones(path), audio_length(wavs[0], RATE), partial(_samples, wavs[0]))
-
-
-def _samples(path: Path) -> np.ndarray:
-    return read_audio(path, RATE).samples
+    return Utterance(str(path), read_phones(path), audio_length(wavs[0], RATE), partial(read_samples, wavs[0], RATE))
 
 
 def read_phones(path: Path) -> tuple[str, ...]:

@@ -48,14 +48,8 @@ def splits(source: Source, batch_size: int, seed: int, image_size: int, vocabula
 
     As in the authors' code an epoch's last batch is dropped, even a full one that takes the last image.
 
-    Args:
-        source: "auto" takes COCO, else the photographs of Flickr8k, else synthetic pictures; a damaged or incomplete
-            corpus is an error. "flickr8k-captions" has nothing of the pictures, so that it has to be asked for.
-        batch_size: images a batch, each with one of its captions.
-        seed: of the order and of the choice of captions.
-        image_size: width of the image features.
-        vocabulary: rows of the word table.
-        root: a folder that is searched before DUOLN_DATA.
+    Each argument is the setting of this name; `root` is searched before DUOLN_DATA. A damaged or incomplete corpus is
+    an error, and never replaced by another one.
 
     Raises:
         DataMissingError: the corpus was requested and is not available.
@@ -72,8 +66,10 @@ def splits(source: Source, batch_size: int, seed: int, image_size: int, vocabula
                              f"training images, found {batch_size}")
     unknown = describe_unknown(corpus.source, {name: float(np.mean(parts[name].captions.flat == UNKNOWN))
                                                for name in SPLITS})
-    return Splits(corpus.dataset, _batches(parts["train"], batch_size, seed, steps), steps,
-                  {name: _whole(parts[name]) for name in SPLITS[1:]}, (why, unknown))
+    whole = {name: {"flat": part.captions.flat, "offsets": part.captions.offsets,
+                    "features": part.features.rows(np.arange(len(part.features)))}
+             for name, part in parts.items() if name != "train"}
+    return Splits(corpus.dataset, _batches(parts["train"], batch_size, seed, steps), steps, whole, (why, unknown))
 
 
 def _batches(part: Part, batch_size: int, seed: int, steps: int) -> Callable[[int], Batch]:
@@ -111,11 +107,6 @@ def pad(sentences: Sentences, chosen: np.ndarray) -> Batch:
     for column, i in enumerate(chosen):
         ids[:lengths[column] - 1, column] = sentences[i]
     return {"ids": ids, "mask": np.arange(steps)[:, None] < lengths}
-
-
-def _whole(part: Part) -> Batch:
-    return {"flat": part.captions.flat, "offsets": part.captions.offsets,
-            "features": part.features.rows(np.arange(len(part.features)))}
 
 
 def folds(split: Batch) -> Iterator[tuple[Sentences, np.ndarray]]:

@@ -16,15 +16,9 @@ Score = Literal["order", "cosine"]
 class OrderEmbedding(nn.Module):
     """Captions and images as points on the unit sphere, under "order" on its part where nothing is negative.
 
-    Args:
-        vocabulary: rows of the word table.
-        word_size: of a word's vector.
-        image_size: of an image's features.
-        joint_size: of the space, and of the GRU's state.
-        norm: of the GRU; "layer-theano" is the authors' cell, with biases inside the norms.
-        score: "order" is the violation of the order (eq. 3 of Vendrov et al.), of absolute values; "cosine" less the
-            cosine of the points as they are.
-        margin: by which a caption's own image is to be better than any other, and an image's own caption.
+    Each argument is the setting of this name. Norm "layer-theano" is the authors' cell, with biases inside the norms.
+    Score "order" is the violation of the order (eq. 3 of Vendrov et al.), of absolute values; "cosine" less the cosine
+    of the points as they are.
 
     Shape:
         `captions`: ids int32 (T, N), mask bool (T, N) -> (N, joint_size). `images`: (M, image_size) ->

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from duoln.nn import Params
 from duoln.plugins.order_embeddings.model import CLIP_EACH
 from duoln.tasks.task import Peer
-from duoln.tasks.torch_peer import adam, cell_norm, embedding, linear, parameter, training_step
+from duoln.tasks.torch_peer import adam, cell_norm, embedding, linear, plain_gru, training_step
 
 
 def build(cfg: Any, start: Params, fused: bool = False) -> Peer:
@@ -32,7 +30,7 @@ def build(cfg: Any, start: Params, fused: bool = False) -> Peer:
         if cfg.bias_correction == "kiros2015":
             for group in optimizer.param_groups:
                 group["lr"], group["eps"] = _kiros2015(cfg.learning_rate, done + 1)
-        for name, weights in model.named_parameters():
+        for name, weights in ((n, p) for n, p in model.named_parameters() if p.requires_grad):
             # The authors have arrays of their own for the two gates and for the candidate.
             apart = name.startswith("sentence.") and len(weights) == 3 * cfg.joint_size
             for part in weights.grad.split(2 * cfg.joint_size) if apart else (weights.grad,):
@@ -84,15 +82,7 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
     class PlainGRU(nn.Module):  # type: ignore[name-defined]
         def __init__(self) -> None:
             super().__init__()
-            self.gru = nn.GRU(cfg.word_size, size)
-            # PyTorch's gates are reset, update, new, and its update gate keeps the state.
-            update, reset, new = (slice(k * size, (k + 1) * size) for k in range(3))
-            for name, values in (("weight_ih_l0", cell["w_x"].T), ("weight_hh_l0", cell["w_h"].T),
-                                 ("bias_ih_l0", cell["bias"]), ("bias_hh_l0", np.zeros_like(cell["bias"]))):
-                rows = np.concatenate((values[reset], -values[update], values[new]))
-                setattr(self.gru, name, parameter(torch, rows))
-            del self.gru.bias_hh_l0  # a second bias, which the authors' cell has not
-            self.gru.register_buffer("bias_hh_l0", torch.zeros(3 * size))
+            self.gru = plain_gru(torch, cell)
 
         def forward(self, x: Any, mask: Any) -> Any:
             packed = nn.utils.rnn.pack_padded_sequence(x, mask.sum(dim=0).cpu(), enforce_sorted=False)

@@ -92,13 +92,11 @@ class OrderEmbeddings(Task):
         return OrderEmbedding(cfg.vocabulary, cfg.word_size, cfg.image_size, cfg.joint_size, cfg.norm, cfg.score,
                               cfg.margin)
 
-    def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
-        assert isinstance(model, OrderEmbedding)
+    def loss(self, model: OrderEmbedding, params: Params, batch: dict[str, Tensor]) -> Tensor:
         return model.loss(model.captions(params, batch["ids"], batch["mask"]), model.images(params, batch["features"]))
 
-    def predict(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
+    def predict(self, model: OrderEmbedding, params: Params, batch: dict[str, Tensor]) -> Tensor:
         """The points of sentences (`ids`, `mask`) or images (`features`), or the errors of `captions` and `images`."""
-        assert isinstance(model, OrderEmbedding)
         if "ids" in batch:
             return model.captions(params, batch["ids"], batch["mask"])
         if "features" in batch:

@@ -106,8 +106,5 @@ def _drawn(task: Task, rows: Sequence[Standing]) -> list[list[Setting]]:
     for group in groups.values():
         group.sort(key=lambda setting: order.index(setting.variant))
     drawn = [group for group in groups.values() if deciding.intersection(map(id, group))]
-    return drawn or sorted(groups.values(), key=_worth)[-1:]
-
-
-def _worth(group: Sequence[Setting]) -> tuple[int, int]:
-    return -PROVENANCES.index(group[0].dataset.provenance), len({setting.variant for setting in group})
+    return drawn or sorted(groups.values(), key=lambda group: (
+        -PROVENANCES.index(group[0].dataset.provenance), len({setting.variant for setting in group})))[-1:]

@@ -37,7 +37,7 @@ class Measured(NamedTuple):
                          if value is None or not math.isnan(value))
         if not ordered:
             return f"{self.who} cannot be told, the first evaluation comes too late".strip()
-        median, low, high = (_written(value, self.form, number) for value in (
+        median, low, high = (number(value, self.form) if math.isfinite(value) else "not reached" for value in (
             statistics.median(ordered), ordered[0], ordered[-1]))
         return f"{self.who} {median}".strip() + (f" ({low} to {high})" if len(ordered) > 1 else "")
 
@@ -45,10 +45,6 @@ class Measured(NamedTuple):
 def _share(share: float) -> str:
     """A share in percent, with two digits where it is small."""
     return f"{share:.0%}" if share >= 0.1 else f"{100 * share:.2g}%"
-
-
-def _written(value: float, form: str, number: Callable[[Any, str], str]) -> str:
-    return number(value, form) if math.isfinite(value) else "not reached"
 
 
 class Standing(NamedTuple):

@@ -149,16 +149,8 @@ def load_corpus(source: Source, path: str | None, words: int, lower_case: bool, 
                 valid_share: float, root: Path | None = None) -> tuple[Dataset, Corpus]:
     """A corpus with the numbers of a table of so many rows: rarer words are unknown.
 
-    Args:
-        source: "auto" takes the largest corpus that is found, and synthetic books only where there is none.
-        path: a plain text, instead of those that are looked for; with any source but "made".
-        words: rows of the table, with the end and the unknown word.
-        lower_case: whether the text is lower-cased.
-        vocabulary: a file of words, the most frequent first; by default those of the sentences for training are
-            counted, so that a word that only validation has is unknown there.
-        valid_share: the share of each book, at its end, that `parts` leaves out of training; none where the corpus has
-            books for validation alone.
-        root: a folder that is searched before DUOLN_DATA.
+    Each argument is the setting of this name, and `path` the setting `corpus`; `root` is searched before DUOLN_DATA.
+    The words of training are counted, so that a word that only validation has is unknown there.
 
     Raises:
         DataMissingError: a corpus was requested and is not available. DataError: a file is damaged.

@@ -30,11 +30,8 @@ class SkipThoughts(nn.Module):
     a vector of zeros. Unlike the model of 2015 they have no other access to the code.
 
     Args:
-        words: rows of the table, with the end and the unknown word.
-        width: of a word's vector.
-        hidden: units of each GRU, and of a code.
-        norm: "layer-theano" is the form of the code behind the paper, with biases inside of the norms; "layer" that of
-            eq. 26-28.
+        words, width, hidden, norm: the settings of these names. "layer-theano" is the form of the code behind the
+            paper, with biases inside of the norms; "layer" that of eq. 26-28.
         floor: added to the probability of a word in the loss.
 
     Shape:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from math import sqrt
 from typing import Any
 
-import numpy as np
-
 from duoln.nn import Params
 from duoln.plugins.skip_thoughts.model import FLOOR, LARGEST_NORM
 from duoln.tasks.task import Peer
-from duoln.tasks.torch_peer import adam, cell_norm, embedding, linear, parameter, training_step
+from duoln.tasks.torch_peer import adam, cell_norm, embedding, linear, plain_gru, training_step
 
 
 def build(cfg: Any, start: Params, packed: bool = False) -> Peer:
@@ -44,20 +42,10 @@ def _network(torch: Any, cfg: Any, start: Params) -> Any:
     nn = torch.nn
     hidden = cfg.hidden
 
-    def reset_first(a: np.ndarray) -> np.ndarray:
-        """PyTorch's gates are reset, update, candidate; its update gate is one less ours."""
-        z, r, n = np.split(a, 3, axis=-1)
-        return np.concatenate((r, -z, n), axis=-1)
-
     class Plain(nn.Module):  # type: ignore[name-defined]
         def __init__(self, params: Params) -> None:
             super().__init__()
-            self.gru = nn.GRU(cfg.width, hidden)
-            self.gru.weight_ih_l0 = parameter(torch, reset_first(params["w_x"]).T)
-            self.gru.weight_hh_l0 = parameter(torch, reset_first(params["w_h"]).T)
-            self.gru.bias_ih_l0 = parameter(torch, reset_first(params["bias"]))
-            # One bias, as ours: PyTorch's second one would be trained as well.
-            self.gru.bias_hh_l0 = parameter(torch, np.zeros_like(params["bias"])).requires_grad_(False)
+            self.gru = plain_gru(torch, params)
 
         def forward(self, x: Any, h: Any) -> Any:
             return self.gru(x, h[None])[0]

@@ -120,13 +120,12 @@ class SkipThoughtsTask(Task):
     def model(self, cfg: SkipThoughtsConfig) -> Module:
         return SkipThoughts(cfg.words, cfg.width, cfg.hidden, cfg.norm)
 
-    def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
+    def loss(self, model: SkipThoughts, params: Params, batch: dict[str, Tensor]) -> Tensor:
         """The sum over words, both sentences and the batch, as in the code behind the paper."""
         return ops.sum(self.predict(model, params, batch))
 
-    def predict(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
+    def predict(self, model: SkipThoughts, params: Params, batch: dict[str, Tensor]) -> Tensor:
         """The nats of the neighbours' words, (2, T, B), if the batch has targets; else the codes, (B, hidden)."""
-        assert isinstance(model, SkipThoughts)
         if "targets" in batch:
             return model.nats(params, batch["words"], batch["mask"], batch["given"], batch["targets"])
         return model.code(params, batch["words"], batch["mask"])

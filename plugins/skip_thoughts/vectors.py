@@ -41,8 +41,10 @@ def read_vectors(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
             message names the line, or in a binary file the byte.
     """
     wanted = {word for word in wanted if "_" not in word}
-    binary = path.name.removesuffix(".gz").endswith(".bin")
-    return (_read_binary if binary else _read_text)(path, wanted)
+    if not path.name.removesuffix(".gz").endswith(".bin"):
+        return _read_text(path, wanted)
+    with opened(path, "file of word vectors") as raw:
+        return _records(path, Unpacked(path, raw, _MOST_BYTES), wanted)
 
 
 def _read_text(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
@@ -90,11 +92,6 @@ def _width(where: str, width: int) -> int:
     if not 1 <= width <= _WIDEST:
         raise DataFormatError(where, 0, f"vectors of 1 to {_WIDEST} numbers", width)
     return width
-
-
-def _read_binary(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
-    with opened(path, "file of word vectors") as raw:
-        return _records(path, Unpacked(path, raw, _MOST_BYTES), wanted)
 
 
 def _records(path: Path, file: IO[bytes], wanted: Collection[str]) -> dict[str, np.ndarray]:

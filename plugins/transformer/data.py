@@ -20,9 +20,7 @@ class Windows:
 
     Args:
         text: the classes, uint8 (characters,), more than `length`.
-        length: characters of a window.
-        batch_size: windows of a batch.
-        seed: of the places.
+        length, batch_size, seed: the settings.
     """
 
     def __init__(self, text: np.ndarray, length: int, batch_size: int, seed: int) -> None:

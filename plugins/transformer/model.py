@@ -16,15 +16,7 @@ class CharacterTransformer(nn.Module):
     those of the places are learnt. All matrices start as Glorot and Bengio 2010 have it ("Xavier"); none is made
     smaller for the number of blocks. After the last block of a "pre" model stands one more norm (Xiong et al. 2020).
 
-    Args:
-        classes: of characters.
-        length: characters of a window at most.
-        blocks: how many.
-        width: of a character's vector.
-        heads: of the attention, a divisor of `width`.
-        hidden: units between the two layers of a block, which a ReLU follows.
-        norm: where the norms stand.
-        kind: what they are.
+    Each argument but `classes`, the number of characters, is the setting of this name.
 
     Shape:
         `states`: x int32 (B, T), T at most `length` -> (B, T, width); `nats`: with y int32 (B, T) -> (B, T);

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from duoln import tensor
-from duoln.errors import DataError, DivergedError, UsageError
+from duoln.data import write_whole
+from duoln.errors import DivergedError, UsageError
 from duoln.nn import Params
 from duoln.plugins.transformer.alphabet import OTHER, decode, encode_strictly
 from duoln.plugins.transformer.model import CharacterTransformer
@@ -40,12 +41,7 @@ def sample(trained: Trained, options: Options, out: Path) -> list[Path]:
         raise UsageError("[transformer] expected a trained model, found one after 0 updates")
     assert isinstance(trained.model, CharacterTransformer)
     written = write(trained.model, trained.params, begin, options.characters, options.temperature, options.seed)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(options.text + written + "\n", encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"{out}: cannot be written: {error.strerror or error}") from error
-    return [out]
+    return [write_whole(out, f"{options.text}{written}\n".encode())]
 
 
 def write(model: CharacterTransformer, params: Params, begin: np.ndarray, characters: int, temperature: float,

@@ -111,12 +111,11 @@ class TransformerTask(Task):
         return CharacterTransformer(CLASSES, cfg.length, cfg.blocks, cfg.width, cfg.heads, cfg.hidden, cfg.norm,
                                     cfg.kind)
 
-    def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
+    def loss(self, model: CharacterTransformer, params: Params, batch: dict[str, Tensor]) -> Tensor:
         return ops.mean(self.predict(model, params, batch))
 
-    def predict(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
+    def predict(self, model: CharacterTransformer, params: Params, batch: dict[str, Tensor]) -> Tensor:
         """The nats of each character, (B, T)."""
-        assert isinstance(model, CharacterTransformer)
         return model.nats(params, batch["x"], batch["y"])
 
     def metrics(self, predict: Predict, split: Batch) -> dict[str, float]:

@@ -97,7 +97,7 @@ def test_signatures_are_the_protocols(be, name):
 
 
 def test_nothing_public_beside_the_protocol(be):
-    allowed = {*protocol.PRIMITIVES, *protocol.EDGES, *protocol.OPTIONAL_EDGES, "name", "device", "dtypes", "narrow", "lazy", "queues", "proofs", "xp", "native_dtype", "on_gpu"}
+    allowed = {*protocol.PRIMITIVES, *protocol.EDGES, *protocol.OPTIONAL_EDGES, "name", "device", "dtypes", "narrow", "wide", "natives", "lazy", "queues", "proofs", "xp", "native_dtype", "on_gpu"}
     assert {n for n in dir(be) if not n.startswith("_")} <= allowed
 
 

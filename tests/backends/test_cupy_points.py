@@ -60,15 +60,12 @@ def test_views_reach_kernels_as_they_are_meant(gpu, rng, view):
 
 def test_numbers_have_the_width_of_their_parameter(gpu):
     """A wrong width would shift every number behind it: here the last ones decide the result."""
-    from duoln.kernels.norm import LAYER, cupy
-
-    x = gpu.asarray(np.array([[1.0, 3.0]], np.float32))
-    y, _, _ = cupy.forward(gpu, LAYER, x, None, None, None, 3.0, "relu")
-    np.testing.assert_allclose(gpu.to_numpy(y), [[0.0, 0.5]], rtol=1e-6)
+    x = Tensor(gpu.asarray(np.array([[1.0, 3.0]], np.float32)), gpu)
+    np.testing.assert_allclose(ops.layer_norm(x, eps=3.0, activation="relu").numpy(), [[0.0, 0.5]], rtol=1e-6)
 
 
 def test_an_array_of_the_host_is_refused(gpu):
-    from duoln.kernels import launch
+    from duoln.kernels.launch import cuda as launch
 
     with pytest.raises(KernelError, match="x: expected"):
         launch._sum_columns[np.dtype(np.float32)]((1,), (8, 64), (np.ones((2, 2), np.float32), None, gpu.ones((1, 1, 2)), 2, 2, 2))

@@ -102,7 +102,7 @@ def test_the_yardstick_of_a_cpu_writes_past_the_caches(be, monkeypatch):
     words = operators.copy_words(20.0, case["rule"], be)
     if not operators.on_cpu(be):
         assert (case["rule"], words) == ("the library's", "a copy, 20.0 GB/s")
-    elif native.reason() is None:
+    elif native.machine_refusal() is None:
         assert (case["rule"], words) == ("streaming", "a streaming copy, 20.0 GB/s")
     monkeypatch.setattr(cpu, "refusal", lambda: "DUOLN_NATIVE=0 is set")
     if operators.on_cpu(be):
@@ -147,7 +147,7 @@ def test_the_copy_is_one(be):
     assert np.array_equal(arrays["value"], x)
 
 
-@pytest.mark.skipif(native.reason() is not None, reason="nothing is compiled")
+@pytest.mark.skipif(native.machine_refusal() is not None, reason="nothing is compiled")
 @pytest.mark.parametrize("size", [1, 1000, (8 << 18) + 5])
 def test_a_streaming_copy_has_every_value(size):
     """The last size is written with streaming stores."""

@@ -72,12 +72,8 @@ def test_the_documented_keys_are_the_checked_ones():
     ("cases.0.samples", [1.0, math.inf], ["cases[0].samples", "inf"]),
     ("cases.0.samples", [1.0, -1.0], ["cases[0].samples", "above 0"]),
     ("cases.0.median", 10**400, ["cases[0].median"]),
-    ("cases.0.median", 9.0, ["cases[0].median", "0.002", "9.0"]),
     ("cases.0.max_error", math.nan, ["cases[0].max_error", "nan"]),
-    ("cases.0.source", "abc", ["cases[0].source", "hexadecimal"]),
     ("cases.0.bytes", 1.5, ["cases[0].bytes", "whole number"]),
-    ("cases.0.extra", {"deep": [1.0, math.nan]}, ["cases[0].extra.deep[1]", "nan"]),
-    ("cases", [made.CASE, made.CASE], ["cases[1]", "cases[0]"]),
 ])
 def test_errors_name_file_and_key(tmp_path, path, value, words):
     broken = made.record()

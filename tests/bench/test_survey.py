@@ -198,7 +198,7 @@ def _no_backend(name):
 
 
 def test_what_measures_the_device(gpu, monkeypatch):
-    from duoln.kernels import launch
+    from duoln.kernels.launch import cuda as launch
 
     monkeypatch.setitem(sys.modules, "cupy", launch.cupy)
     from duoln.kernels.device_limits import cuda

@@ -5,7 +5,7 @@ from duoln.kernels import source
 
 def break_text(monkeypatch, old, new):
     """From now on every kernel is compiled with `new` in the place of `old`. Returns the list of whether each text had it."""
-    from duoln.kernels import launch
+    from duoln.kernels.launch import cuda as launch
 
     in_text = []
 

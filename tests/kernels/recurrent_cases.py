@@ -42,7 +42,7 @@ def rule_of(cell, name):
 
 def fused_names():
     """The names of the fused rules that can run here."""
-    return [PLAIN] if native.reason() else [COMPILED, PLAIN]
+    return [PLAIN] if native.machine_refusal() else [COMPILED, PLAIN]
 
 
 def results(rule, backend, arguments, attrs, gouts):

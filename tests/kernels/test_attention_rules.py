@@ -14,7 +14,7 @@ from duoln.errors import ShapeError
 from duoln.kernels import native
 from duoln.testing import check_close, check_error, check_rule
 
-compiled = pytest.mark.skipif(native.reason() is not None, reason="nothing is compiled here")
+compiled = pytest.mark.skipif(native.machine_refusal() is not None, reason="nothing is compiled here")
 attention = ops.scaled_dot_product_attention
 
 
@@ -156,13 +156,13 @@ def test_2048_steps_need_less_than_a_third_of_the_scores(causal, rng, numpy_back
     arrays = _arrays(rng, (1, 4), 2048, 2048, 64, 64)
     with composed_only():
         assert _peak(arrays, causal) < (0.34 if causal else 0.25)
-    if native.reason() is None:
+    if native.machine_refusal() is None:
         assert _peak(arrays, causal) < 0.17
 
 
 @pytest.mark.parametrize(("shapes", "words"), [
-    (((2, 3, 4), (2, 5, 3), (2, 5, 4)), "(2, 5, 3)"), (((2, 3, 4), (1, 5, 4), (1, 5, 4)), "(1, 5, 4)"), (((3, 4), (0, 4), (0, 4)), "S and D of at least 1"),
-    (((3, 4), (5, 4), (6, 4)), "(6, 4)"), (((4,), (5, 4), (5, 4)), "(4,)"), (((3, 0), (5, 0), (5, 4)), "at least 1")])
+    (((2, 3, 4), (2, 5, 3), (2, 5, 4)), "(2, 5, 3)"), (((2, 3, 4), (1, 5, 4), (1, 5, 4)), "(1, 5, 4)"), (((3, 4), (0, 4), (0, 4)), "at least one value along s"),
+    (((3, 4), (5, 4), (6, 4)), "(6, 4)"), (((4,), (5, 4), (5, 4)), "(4,)"), (((3, 0), (5, 0), (5, 4)), "at least one value along d")])
 def test_arrays_that_do_not_fit(be, shapes, words):
     tensors = [duoln.tensor(np.ones(shape, np.float32), be) for shape in shapes]
     check_error(ShapeError, lambda: attention(*tensors), "[scaled_dot_product_attention]", words)

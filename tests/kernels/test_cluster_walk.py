@@ -185,7 +185,7 @@ def test_walks_are_switched_off(on_clusters, monkeypatch):
 
 def _asked(gpu, monkeypatch, answer):
     """Why a walk cannot run on a Hopper whose driver gives this answer, and what it was asked."""
-    from duoln.kernels import launch
+    from duoln.kernels.launch import cuda as launch
     from duoln.kernels.recurrent import cuda_walk
 
     asked = []

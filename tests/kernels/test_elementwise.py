@@ -10,7 +10,7 @@ import pytest
 from duoln import ops, runtime
 from duoln.kernels import native
 
-pytestmark = pytest.mark.skipif(native.reason() is not None, reason="nothing is compiled here")
+pytestmark = pytest.mark.skipif(native.machine_refusal() is not None, reason="nothing is compiled here")
 OPERATORS = {"add": np.add, "multiply": np.multiply}
 
 

@@ -1,133 +1,163 @@
-"""The launcher and the source loader: arguments that do not fit a kernel's declaration never reach the GPU."""
+"""Launches that are declared once: they are what their texts say, on every device, and refuse what does not fit."""
+
+import re
 
 import numpy as np
 import pytest
 
-from duoln.errors import KernelError
-from duoln.kernels import source
+from duoln.core.spec import Spec
+from duoln.errors import DtypeError, ShapeError
+from duoln.kernels import native, registry, source
+from duoln.kernels.launch import Launch, cpp, declared
+from duoln.kernels.launch.declared import Layout
 from duoln.testing import check_error
 
-SCALE = "x: float32[2], bias: float32[1]?, n: int32, by: float32"
-TEXT = """
-extern "C" __global__ void scale(float* x, const float* bias, int n, float by) {
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) x[i] = x[i] * by + (bias ? bias[i] : 0);
+registry.modules("cases")  # imports every folder
+EVERY = [launch for launch in Launch.every if (source.FOLDER / f"{launch.file}.cpp").is_relative_to(source.FOLDER)]
+OF_C = {"real": "float", "stored": "storage_t", "sum": "float", "bool": "bool", "int32": "int", "float64": "double"}
+
+
+def of_text(file, entry):
+    """Pairs of type and name of the parameters of a CUDA kernel; the type of an array ends in a star."""
+    [listed] = re.findall(rf"\b{entry}\(([^)]*)\)", source.text(file))
+    return [(re.sub(r"const\b|__restrict__|\s", "", parameter[:-len(name)]), name)
+            for parameter in listed.split(",") if (name := parameter.split()[-1])]
+
+
+@pytest.mark.parametrize("launch", [each for each in EVERY if each.runs_on("cupy")], ids=lambda each: each.entry)
+def test_the_parameters_of_a_cuda_text_are_those_of_its_declaration(launch):
+    spec = launch.spec
+    kinds = {each.name: each.kind for each in (*declared.arrays_of(spec), *spec.outputs)}
+    kinds |= {each.name: kinds[each.like] for each in spec.outputs if each.like}
+    numbers = {each.name: each.kind for each in declared.numbers_of(spec)}
+    wanted = [(OF_C[kinds[name]] + "*" if name in kinds else "float" if numbers.get(name, "int")[0] == "f" else "int", name)
+              for name in declared.parameters(spec)]
+    texts = {(file, entry) for layout in launch.layouts() for file, entry in [layout.text or (f"{launch.file}.cu", launch.entry)]}
+    assert texts and {text: of_text(*text) for text in texts} == dict.fromkeys(texts, wanted)
+
+
+def test_the_parameters_of_the_other_cuda_launches_are_those_of_their_declarations(gpu):
+    """Of those without a host file for all devices."""
+    from duoln.kernels.launch import cuda
+
+    others = [each for each in cuda.Layouts.every if each.file in ("take/take.cu", "adam/adam.cu", "global_norm/global_norm.cu")]
+    assert len(others) >= 3
+    for each in others:
+        assert [name for _, name in of_text(each.file, each.entry)] == declared.parameters(each.spec)
+
+
+@pytest.mark.parametrize("launch", [each for each in EVERY if each.runs_on("numpy")], ids=lambda each: each.entry)
+def test_the_parameters_of_a_cpp_text_are_those_of_its_declaration(launch):
+    """As many, of the same types; the text of the norms pastes its names together."""
+    text = re.sub(r"\s*\\\n\s*", " ", (source.FOLDER / f"{launch.file}.cpp").read_text(encoding="utf-8"))
+    way = launch.entry.rpartition("_")[2]
+    [listed] = re.findall(rf"(?:\b{launch.entry}|NORM_NAME##_{way})_##NAME\(([^)]*)\)", text)
+    if "SIZES" in listed:
+        listed = listed.replace("SIZES", re.findall(r"#define SIZES (.*)", text)[0])
+    types = [parameter.replace("const ", "").split()[0] for parameter in listed.split(",")]
+    spec = launch.spec
+    of_c = {"real": "T*", "stored": "T*", "sum": "T*", "like": "T*", "bool": "bool*", "int32": "int32_t*", "float64": "double*"}
+    wanted = [of_c[each.kind] for each in (*declared.arrays_of(spec), *spec.outputs)]
+    wanted += ["int64_t"] * (len(declared.axes_of(spec)) + len(declared.steps_of(spec)))
+    wanted += [{"float64": "double"}.get(each.kind, f"{each.kind}_t") for each in declared.numbers_of(spec)]
+    assert types == [*wanted, "int32_t"]
+
+
+SPEC = "x: stored[*rows, width], gain: real[width]?, labels: int32[*rows], g: real[*rows] or one, n: int32 " \
+       "-> y: like x, sums: sum[width]?, made: real[n, 2]"
+
+
+def test_the_order_of_parameters():
+    assert declared.parameters(Spec.of(SPEC)) == [
+        "x", "gain", "labels", "g", "y", "sums", "made", "rows", "width", "g_step", "n"]
+
+
+@pytest.mark.parametrize("text", ["x: real[*rows] -> y: like z", "x: real[*rows], dy: like z -> y: like x", "x: real[*rows] -> y: real[n]"])
+def test_a_declaration_that_names_what_is_not_there(text):
+    with pytest.raises(ValueError, match="expected a result in axes"):
+        Spec.of(text)
+
+
+CUDA = """#include "storage.cuh"
+extern "C" __global__ void scale(const float* x, const float* gain, const float* g, float* y, float* sums, float* made,
+                                 int rows, int width, int g_step, int n) {
+    for (int row = threadIdx.x; row < rows; row += blockDim.x)
+        for (int k = 0; k < width; ++k) y[row * width + k] = x[row * width + k] * (gain ? gain[k] : 1) * g[row * g_step];
+    if (threadIdx.x) return;
+    for (int k = 0; sums && k < width; ++k)
+        for (int part = 0; part < 2; ++part) sums[part * width + k] = k + part;
+    for (int k = 0; k < 2 * n; ++k) made[k] = k;
 }
 """
+SCALE = "x: real[*rows, width], gain: real[width]?, g: real[*rows] or one, n: int32 -> y: like x, sums: sum[width]?, made: real[n, 2]"
 
 
 @pytest.fixture
-def launch(gpu, tmp_path, monkeypatch):
-    """The launcher's module, reading kernels from a folder of this test."""
-    from duoln.kernels import launch
+def scale(gpu, tmp_path):
+    from duoln.kernels.launch import cuda as launch
 
-    (tmp_path / "scale.cu").write_text(TEXT)
-    monkeypatch.setattr(source, "FOLDER", tmp_path)
-    source.text.cache_clear()
-    yield launch
-    source.text.cache_clear()
+    (tmp_path / "scale.cu").write_text(CUDA)
+    plans = []
 
+    def plan(rows, width, aligned, has_gain):
+        plans.append((rows, width, aligned, has_gain))
+        return Layout((1,), (32,), parts=2)
 
-def test_a_launch(launch, gpu):
-    kernel = launch.Kernel("scale.cu", "scale", SCALE)
-    x = gpu.asarray(np.arange(6, dtype=np.float32).reshape(2, 3))
-    kernel((1,), (32,), (x, None, 6, 2.0))
-    kernel((1,), (32,), (x, gpu.asarray(np.ones(6, np.float32)), np.int32(6), 1))
-    np.testing.assert_array_equal(gpu.to_numpy(x).reshape(-1), 2 * np.arange(6) + 1)
+    run = launch.launch(str(tmp_path / "scale.cu"), "scale", SCALE, plan)
+    run.plans = plans
+    return run
 
 
-@pytest.mark.parametrize(("change", "words"), [
-    ({0: lambda be, x: be.asarray(np.zeros((2, 3)))}, ("x: expected a contiguous float32 array of 2", "float64")),
-    ({0: lambda be, x: be.asarray(np.zeros(6, np.float32))}, ("x: expected", "1 dimensions")),
-    ({0: lambda be, x: x[:, :2]}, ("x: expected", "a strided float32")),
-    ({0: lambda be, x: np.zeros((2, 3), np.float32)}, ("x: expected", "found ndarray")),
-    ({0: lambda be, x: None}, ("x: expected", "NoneType")),
-    ({2: lambda be, x: 6.5}, ("n: expected int32", "6.5")),
-    ({2: lambda be, x: True}, ("n: expected int32", "True")),
-    ({3: lambda be, x: "2"}, ("by: expected float32", "'2'"))])
-def test_an_argument_that_does_not_fit(change, words, launch, gpu):
-    if any(w == "found ndarray" for w in words) and "stand_in" in type(gpu.zeros((1,))).__module__:
-        words = words[:1]  # the stand-in's own arrays are called ndarray, too
-    kernel = launch.Kernel("scale.cu", "scale", SCALE)
-    arguments = [gpu.asarray(np.zeros((2, 3), np.float32)), None, 6, 2.0]
-    for place, make in change.items():
-        arguments[place] = make(gpu, arguments[place])
-    check_error(KernelError, lambda: kernel((1,), (32,), arguments), "[scale]", *words)
+def test_a_launch_on_cuda(scale, gpu, rng):
+    x, g = rng.standard_normal((2, 3, 5)).astype(np.float32), rng.standard_normal((2, 3)).astype(np.float32)
+    gain = np.arange(5, dtype=np.float32)
+    y, sums, made = scale(gpu.asarray(x), gpu.asarray(gain), gpu.asarray(g), 3)
+    np.testing.assert_array_equal(gpu.to_numpy(y), x * gain * g[..., None])
+    np.testing.assert_array_equal(gpu.to_numpy(sums), 2 * gain + 1)
+    np.testing.assert_array_equal(gpu.to_numpy(made), np.arange(6).reshape(3, 2))
+    one = gpu.xp.broadcast_to(gpu.asarray(np.float32([2])), (2, 3)) if hasattr(gpu, "xp") else gpu.broadcast_to(gpu.asarray(np.float32([2])), (2, 3))
+    y, sums, made = scale(gpu.asarray(x)[:, ::2], None, one[:, ::2], 1, sums=False)
+    np.testing.assert_array_equal(gpu.to_numpy(y), 2 * x[:, ::2])
+    assert sums is None and made.shape == (1, 2)
+    assert [(rows, width, has_gain) for rows, width, _, has_gain in scale.plans] == [(6, 5, True), (4, 5, False)]
 
 
-def test_a_number_too_large_for_its_parameter(launch, gpu):
-    kernel = launch.Kernel("scale.cu", "scale", SCALE)
-    with pytest.raises((KernelError, OverflowError)):
-        kernel((1,), (32,), (gpu.asarray(np.zeros((2, 3), np.float32)), None, 1 << 40, 2.0))
+def test_a_layout_is_planned_once(scale, gpu):
+    x = gpu.asarray(np.ones((4, 5), np.float32))
+    for _ in range(3):
+        scale(x, None, gpu.asarray(np.ones(4, np.float32)), 1)
+    assert len(scale.plans) == 1
 
 
-def test_the_number_of_arguments(launch, gpu):
-    kernel = launch.Kernel("scale.cu", "scale", SCALE)
-    check_error(KernelError, lambda: kernel((1,), (32,), (1,)), "[scale]", "expected 4 arguments", "found 1")
+@pytest.mark.parametrize(("place", "value", "kind", "words"), [
+    (0, np.ones((4, 5)), DtypeError, ("x: expected float32", "float64")),
+    (1, np.ones(4, np.float32), ShapeError, ("gain: expected shape (5,)", "found (4,)")),
+    (2, np.ones((4, 1), np.float32), ShapeError, ("g: expected shape (4,)", "found (4, 1)"))])
+def test_an_argument_that_does_not_fit(place, value, kind, words, scale, gpu):
+    arguments = [gpu.asarray(np.ones((4, 5), np.float32)), None, gpu.asarray(np.ones(4, np.float32)), 1]
+    arguments[place] = gpu.asarray(value)
+    check_error(kind, lambda: scale(*arguments), "[scale]", *words)
 
 
-def test_a_kernel_that_does_not_compile_says_which_and_why(launch, gpu, tmp_path):
-    (tmp_path / "bad.cu").write_text('#include "part.cuh"\nextern "C" __global__ void bad() { part(); }\n')
-    (tmp_path / "part.cuh").write_text("inline void part() {\n    nonsense();\n}\n")
-    check_error(KernelError, lambda: launch.Kernel("bad.cu", "bad", "n: int32")((1,), (1,), (1,), {"SIZE": 3}),
-                "[bad]", "bad.cu", "'SIZE': 3", "part.cuh:2", "nonsense")
+def test_a_launch_that_the_driver_refuses(scale, gpu, tmp_path):
+    from duoln.errors import KernelError
+    from duoln.kernels.launch import cuda as launch
+
+    large = launch.launch(str(tmp_path / "scale.cu"), "scale", SCALE, lambda rows: Layout((1,), (2048,), parts=1))
+    check_error(KernelError, lambda: large(gpu.asarray(np.ones((4, 5), np.float32)), None, gpu.asarray(np.ones(4, np.float32)), 1),
+                "[scale]", "block (2048,)")
 
 
-def test_an_entry_that_is_not_there(launch, gpu):
-    check_error(KernelError, lambda: launch.Kernel("scale.cu", "shrink", "n: int32")((1,), (1,), (1,)), "shrink")
+@pytest.mark.skipif(native.machine_refusal() is not None, reason="there is no C++ compiler")
+def test_an_argument_that_does_not_fit_in_cpp():
+    run = cpp.launch("softmax/softmax.cpp", "softmax_backward", "y: real[*rows, width], dy: like y, logarithm: int32 -> dx: like y")
+    x = np.ones((2, 3), np.float32)
+    check_error(DtypeError, lambda: run(x, np.ones((2, 3)), 0), "[softmax_backward] dy: expected float32, found float64")
+    check_error(ShapeError, lambda: run(x, x[:1], 0), "[softmax_backward] dy: expected shape (2, 3), found (1, 3)")
 
 
-def test_a_launch_that_the_driver_refuses(launch, gpu):
-    kernel = launch.Kernel("scale.cu", "scale", SCALE)
-    check_error(KernelError, lambda: kernel((1,), (2048,), (gpu.asarray(np.zeros((2, 3), np.float32)), None, 6, 2.0)),
-                "[scale]", "scale.cu", "block (2048,)")
-
-
-def test_one_compilation_for_each_set_of_macros(launch, gpu, monkeypatch):
-    made = []
-    real = launch.cupy.RawModule
-    monkeypatch.setattr(launch.cupy, "RawModule", lambda **k: (made.append(k["options"]), real(**k))[1])
-    kernel = launch.Kernel("scale.cu", "scale", SCALE)
-    x = gpu.asarray(np.zeros((2, 3), np.float32))
-    for macros in ({}, {"A": 1}, {"A": 1}, {"A": 2}, None):
-        kernel((1,), (32,), (x, None, 6, 2.0), macros)
-    assert [[o for o in options if o.startswith("-D")] for options in made] == [[], ["-DA=1"], ["-DA=2"]]
-
-
-def test_a_signature_that_is_not_one(launch):
-    with pytest.raises(ValueError, match="expected 'name: dtype'"):
-        launch.Kernel("scale.cu", "scale", "x float32")
-
-
-def test_headers_are_pasted_once_and_lines_keep_their_numbers(launch, tmp_path):
-    (tmp_path / "a.cu").write_text('#include "b.cuh"\n#include "c.cuh"\n#include <math.h>\nint last;\n')
-    (tmp_path / "b.cuh").write_text('#include "c.cuh"\nint b;\n')
-    (tmp_path / "c.cuh").write_text("int c;\n")
-    text = source.text("a.cu")
-    assert text.count("int c;") == 1 and "#include <math.h>" in text and '#include "' not in text
-    assert text.index("int c;") < text.index("int b;") < text.index("int last;")
-    assert len(source.digest("a.cu")) == 64
-    assert text.splitlines()[-3:] == ['#line 3 "a.cu"', "#include <math.h>", "int last;"]
-
-
-def test_a_missing_header(launch, tmp_path):
-    (tmp_path / "a.cu").write_text('#include "none.cuh"\n')
-    with pytest.raises(FileNotFoundError, match=r"none\.cuh"):
-        source.text("a.cu")
-
-
-@pytest.mark.parametrize("rows", [0, 1, 2048, 2049, 1 << 24, (1 << 24) + 1, 65_536 << 10, (1 << 31) - 1])
-def test_groups_of_rows_fit_a_grid(launch, rows):
-    group, groups = launch.groups_of(rows)
-    assert 1 <= groups <= 65_535 and group * (groups - 1) <= rows <= group * groups
-    assert group == 1024 or rows <= 2048 or rows > 1 << 24
-
-
-@pytest.mark.parametrize("width", [1, 9])
-def test_sums_of_so_many_rows_that_groups_grow(gpu, monkeypatch, rng, width):
-    from duoln.kernels import launch
-
-    monkeypatch.setattr(launch, "_MOST_GROUPS", 3)
-    x, y = (rng.integers(-8, 8, (10_001, width)).astype(np.float32) for _ in range(2))  # their sums are exact
-    for total, values in zip(launch.sum_columns(gpu.asarray(x), gpu.asarray(y)), (x, y), strict=True):
-        np.testing.assert_array_equal(gpu.to_numpy(total), values.sum(axis=0))
+def test_the_settings_of_a_plan():
+    """Each set of macros once, for sizes on both sides of a boundary."""
+    spec = Spec.of("x: stored[*rows, width] -> y: like x")
+    made = declared.settings(lambda rows, width: Layout((rows,), (32,), {"WIDE": int(width > 1024)}), "a.cu", spec)
+    assert made == [("a.cu", {"WIDE": wide, **({"STORAGE": storage} if storage else {})}) for storage in range(3) for wide in (0, 1)]

@@ -16,7 +16,8 @@ if sys.platform != "linux":
 
 import stand_in_metal
 
-from duoln.kernels import metal, source
+from duoln.kernels import source
+from duoln.kernels.launch import metal
 from duoln.kernels.norm.cases import NORMS
 from duoln.kernels.norm.metal import MOST_COLUMNS
 

@@ -20,7 +20,8 @@ from device_rules import cases
 from zeros import zeros
 
 from duoln.errors import KernelError
-from duoln.kernels import metal, source
+from duoln.kernels import source
+from duoln.kernels.launch import metal
 from duoln.kernels.recurrent.plan import METAL_LADDER
 from duoln.kernels.registry import STORED
 from duoln.testing import selftest

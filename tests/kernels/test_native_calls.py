@@ -5,7 +5,7 @@ import pytest
 
 from duoln import ops
 from duoln.errors import DtypeError, KernelError, ShapeError
-from duoln.kernels import native
+from duoln.kernels import host, native
 from duoln.testing import check_error
 
 pytestmark = pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler")
@@ -38,40 +38,40 @@ def test_the_same_bits_for_any_number_of_threads(numpy_backend, monkeypatch, rng
 
     runs = []
     for threads in (1, 2, 3, 8, 8):
-        monkeypatch.setattr(native, "threads_for", lambda count_bytes, threads=threads: threads)
+        monkeypatch.setattr(host, "PARALLEL_BYTES", 0)
+        monkeypatch.setattr(host, "workers", lambda threads=threads: threads)
         runs.append(bits())
     assert all(run == runs[0] for run in runs)
 
 
 _FUNCTION = native.Function("norm/norm.cpp", "layer_norm_forward",
                             "x: real[2], residual: real[2]?, gain: real[1]?, bias: real[1]?, total: real[2]?, y: real[2], "
-                            "mean: real[1], rstd: real[1], rows: int64, width: int64, eps: float64, activation: int32, "
-                            "threads: int32")
+                            "stats: real[2], rows: int64, width: int64, eps: float64, activation: int32, threads: int32")
 
 
 @pytest.mark.parametrize(("place", "value", "kind", "words"), [
     (0, np.ones((2, 3)), DtypeError, "y: expected a contiguous float64 array of 2 dimensions, found float32"),
     (5, np.ones((2, 3), np.int32), DtypeError, "int32"), (0, None, DtypeError, "x: expected"), (0, [[1.0]], DtypeError, "list"),
     (0, np.ones((2, 6), np.float32)[:, ::2], ShapeError, "x: expected a contiguous float32 array of 2 dimensions, found a strided"),
-    (0, np.ones(6, np.float32), ShapeError, "shape (6,)"), (6, np.ones(2), DtypeError, "mean"), (2, np.ones((3, 1), np.float32), ShapeError, "gain"),
+    (0, np.ones(6, np.float32), ShapeError, "shape (6,)"), (6, np.ones((2, 3)), DtypeError, "stats"), (2, np.ones((3, 1), np.float32), ShapeError, "gain"),
     (1, np.ones(3, np.float32), ShapeError, "residual"), (4, np.ones((2, 3)), DtypeError, "total"),
-    (8, 2.0, DtypeError, "rows: expected int64, found float 2.0"), (10, "a", DtypeError, "eps: expected float64, found str 'a'")])
+    (7, 2.0, DtypeError, "rows: expected int64, found float 2.0"), (9, "a", DtypeError, "eps: expected float64, found str 'a'")])
 def test_arguments_are_checked(place, value, kind, words):
-    arguments = [np.ones((2, 3), np.float32), None, None, None, None, np.empty((2, 3), np.float32), np.empty(2, np.float32),
-                 np.empty(2, np.float32), 2, 3, 1e-5, 0, 1]
+    arguments = [np.ones((2, 3), np.float32), None, None, None, None, np.empty((2, 3), np.float32), np.empty((2, 3), np.float32),
+                 2, 3, 1e-5, 0, 1]
     _FUNCTION(*arguments)
     arguments[place] = value
     check_error(kind, lambda: _FUNCTION(*arguments), "[layer_norm_forward]", words)
-    check_error(KernelError, lambda: _FUNCTION(*arguments[1:]), "expected 13 arguments, found 12")
+    check_error(KernelError, lambda: _FUNCTION(*arguments[1:]), "expected 12 arguments, found 11")
 
 
 def test_an_unchecked_call_takes_what_it_names():
     """Values in any order, among others; those that are not there are None."""
-    x, results = np.arange(6, dtype=np.float32).reshape(2, 3), [np.empty(shape, np.float32) for shape in ((2, 3), 2, 2)]
-    call = _FUNCTION.unchecked(("eps", "unused", "x", "gain", "bias", "residual", "total", "mean", "rstd", "y", "width",
-                                "rows", "activation", "threads"))
-    y, mean, rstd = results
-    call(x.dtype, (1e-5, "", x, None, None, None, None, mean, rstd, y, 3, 2, 0, 1))
+    x, results = np.arange(6, dtype=np.float32).reshape(2, 3), [np.empty(shape, np.float32) for shape in ((2, 3), (2, 3))]
+    call = _FUNCTION.unchecked(("eps", "unused", "x", "gain", "bias", "residual", "total", "stats", "y", "width", "rows",
+                                "activation", "threads"))
+    y, stats = results
+    call(x.dtype, (1e-5, "", x, None, None, None, None, stats, y, 3, 2, 0, 1))
     expected = [np.empty_like(each) for each in results]
     _FUNCTION(x, None, None, None, None, *expected, 2, 3, 1e-5, 0, 1)
     assert all(a.tobytes() == b.tobytes() for a, b in zip(results, expected, strict=True))

@@ -163,11 +163,11 @@ def test_what_a_task_needs_is_compiled_together(file, company, tmp_path, monkeyp
     monkeypatch.setattr(storage, "stored", lambda file, chosen: "it is not there")
     monkeypatch.setattr(loading.building, "build", build)
     monkeypatch.setenv("DUOLN_KERNELS", str(tmp_path))
-    assert native.failure(file, FLOAT32) == f"{file} for float32 does not compile"
+    assert native.refusal(file, FLOAT32) == f"{file} for float32 does not compile"
     assert asked == [[Unit(each, "float32") for each in (file, *(name if "/" in name else f"{name}/{name}.cpp" for name in company))]]
     last = asked[0][-1]
-    assert native.failure(last.file, FLOAT32) == f"{last} does not compile" and len(asked) == 1
-    assert native.failure(file, np.dtype(np.float64)) == f"{file} for float64 does not compile"
+    assert native.refusal(last.file, FLOAT32) == f"{last} does not compile" and len(asked) == 1
+    assert native.refusal(file, np.dtype(np.float64)) == f"{file} for float64 does not compile"
     assert asked[1] == [each._replace(real="float64") for each in asked[0]]
 
 
@@ -281,7 +281,7 @@ def test_another_folder_in_the_same_process_is_made_too(tmp_path, monkeypatch):
     for name in ("a", "b"):
         monkeypatch.setenv("DUOLN_KERNELS", str(tmp_path / name))
         loading._state.libraries.clear()
-        assert native.failure("adam/adam.cpp", FLOAT32) is None and len(list((tmp_path / name).glob("*.so"))) == 1
+        assert native.refusal("adam/adam.cpp", FLOAT32) is None and len(list((tmp_path / name).glob("*.so"))) == 1
 
 
 @pytest.mark.long

@@ -27,7 +27,7 @@ SIZES = [(1, 1, 1), (1, 300, 17), (5, 1, 33), (9, 270, 80), (6, 7, 16), (7, 257,
 @pytest.fixture(autouse=True)
 def _small_products_too(monkeypatch):
     monkeypatch.setattr(module, "LEAST", 1)
-    monkeypatch.setattr(module, "_LEAST_OF_VECTOR", 1)
+    monkeypatch.setattr(module, "LEAST_OF_VECTOR", 1)
     monkeypatch.setattr(module, "_WORTH_THREADS", 1)
     monkeypatch.setattr(module, "_WORTH_THREADS_BYTES", 1)
 

@@ -267,7 +267,7 @@ def test_a_first_run_over_a_wrong_a_hanging_and_a_context_ending_kernel(tmp_path
 @pytest.mark.long
 @pytest.mark.skipif(GPU != STAND_IN or sys.platform != "linux", reason="the pool is the stand-in's")
 def test_a_device_without_memory_left_says_nothing_about_a_kernel(gpu, monkeypatch):
-    from duoln.kernels import launch
+    from duoln.kernels.launch import cuda as launch
     from duoln.testing import prover
 
     def empty(*shape, **kwargs):

@@ -31,7 +31,7 @@ from duoln.ops.recurrent.variants import CELLS
 from duoln.testing import check_rule
 
 BOTH, DTYPES = (False, True), ("float32", "float64")
-NEEDS_COMPILER = pytest.mark.skipif(native.reason() is not None, reason="nothing is compiled here")
+NEEDS_COMPILER = pytest.mark.skipif(native.machine_refusal() is not None, reason="nothing is compiled here")
 NAMES = [pytest.param(COMPILED, marks=NEEDS_COMPILER), PLAIN]
 SIZES = {"": (6, 5, 7, 9), "one row": (4, 1, 3, 5), "one unit": (4, 3, 2, 1), "one time step": (1, 3, 2, 4)}
 

@@ -22,7 +22,7 @@ from duoln.kernels.recurrent import positions
 from duoln.ops.recurrent.variants import CELLS
 from duoln.testing.closeness import check_close, tolerance
 
-NEEDS_COMPILER = pytest.mark.skipif(native.reason() is not None, reason="nothing is compiled here")
+NEEDS_COMPILER = pytest.mark.skipif(native.machine_refusal() is not None, reason="nothing is compiled here")
 WIDTHS = [(3, 3, 2, hidden) for hidden in range(1, 68)]
 """Time steps, rows, inputs, hidden units: every width through four panels of 16."""
 BATCHES = [(3, batch, 2, hidden) for batch in range(1, 34) for hidden in (5, 17)]

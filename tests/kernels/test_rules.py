@@ -9,13 +9,13 @@ from duoln.kernels import host, native
 from duoln.testing import check_rule
 
 DTYPES, THREADS = ["float32", "float64"], [1, 2, 3]
-NEEDS_COMPILER = pytest.mark.skipif(native.reason() is not None, reason="the only fused rule is compiled")
+NEEDS_COMPILER = pytest.mark.skipif(native.machine_refusal() is not None, reason="the only fused rule is compiled")
 SHAPES = [(1, 1), (1, 7), (3, 5), (5,), (2, 3, 33), (128, 1000), (130, 4097), (2, 300_001), (700, 1024)]
 
 
 def _rules(op):
     """The compiled rule, if there is a compiler, and NumPy's."""
-    return runtime.backend("numpy") and [rule for rule in op.rules("numpy")[:-1] if rule.name != "compiled" or native.reason() is None]
+    return runtime.backend("numpy") and [rule for rule in op.rules("numpy")[:-1] if rule.name != "compiled" or native.machine_refusal() is None]
 
 
 def _rule(op):
@@ -68,7 +68,7 @@ def test_the_norms_beside_layer_norm_of_a_view(norm, rng, numpy_backend):
     op, summands, params = norm
     views = [rng.standard_normal((6, 8)).astype(np.float32)[::2, ::-1], rng.standard_normal((8, 3)).astype(np.float32).T][:summands]
     _check_rules(op, [*views, *[None] * len(params)], {"eps": 1e-5}, numpy_backend, length=24)
-    if native.reason() is None:  # their only fused rule is compiled
+    if native.machine_refusal() is None:  # their only fused rule is compiled
         assert "no values" in _rule(op).supports(numpy_backend, *[view[:0] for view in views], *[None] * len(params), eps=1e-5)
 
 

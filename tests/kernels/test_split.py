@@ -58,7 +58,7 @@ def test_gradients_through_attention_and_its_projection(be, rng):
         check_close(gradients[name].numpy(), expected[name].numpy(), 1e-5, name)
 
 
-@pytest.mark.skipif(native.reason() is not None, reason="attention is not compiled here")
+@pytest.mark.skipif(native.machine_refusal() is not None, reason="attention is not compiled here")
 def test_attention_leaves_them_side_by_side_where_its_operands_are(rng, numpy_backend):
     rule = ops.scaled_dot_product_attention.rules("numpy")[0]
     whole = rng.standard_normal((2, 9, 3, 2, 4)).astype(np.float32).transpose(2, 0, 3, 1, 4)  # queries, keys, values of each time step

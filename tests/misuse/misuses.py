@@ -18,6 +18,7 @@ NO_NUMBERS: dict[str, Any] = {"None": None, "text": "a", "array": np.ones(2, np.
                               "nan": float("nan"), "bool": True}
 BAD: dict[str, dict[str, Any]] = {
     "axis": {**NO_INTEGERS, "too large": 7, "too small": -7, "huge": HUGE, "tuple": (0,)},
+    "optional integer": {**{k: v for k, v in NO_INTEGERS.items() if k != "None"}, "huge": HUGE},
     "optional index": {**{k: v for k, v in NO_INTEGERS.items() if k != "None"}, "too large": 7, "too small": -1},
     "optional axis": {**{k: v for k, v in NO_INTEGERS.items() if k != "None"}, "too large": 7, "too small": -7, "tuple": (0,)},
     "some axes": {**{k: v for k, v in NO_INTEGERS.items() if k != "list"}, "too large": 7, "twice": (1, 1), "none in it": (0, None)},
@@ -26,7 +27,7 @@ BAD: dict[str, dict[str, Any]] = {
     "last axis": {**NO_INTEGERS, "too small": -7, "not below 0": 0, "tuple": (0,)},
     "meeting axes": {**NO_INTEGERS, "too many": 3, "negative": -1, "one tuple": ((1,),), "no pair": (1, 0), "sizes": ((0,), (0,)), "twice": ((1, 1), (0, 0)),
                      "too large": ((7,), (0,))},
-    "shift": {**NO_INTEGERS, "huge": HUGE},
+    "integer": {**NO_INTEGERS, "huge": HUGE},
     "shifts": {**{k: v for k, v in NO_INTEGERS.items() if k != "list"}, "huge": HUGE, "two": (1, 2), "float in it": (1.0,)},
     "counts": {**{k: v for k, v in NO_INTEGERS.items() if k != "list"}, "integer": 2, "negative": (-1, 1), "float in it": (2.0, 1), "none in it": (None,),
                "huge": (HUGE, HUGE)},
@@ -75,13 +76,15 @@ _NUMBERS = ("float", "integer", "scalar")
 ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     # which of NO_TENSORS are right after all, and the dtypes that are wrong
     "float": ((), ("int32", "bool")), "fixed": ((), ("int32", "bool")), "optional": (("None",), ("int32", "bool")),
-    "absent": (("None",), ()), "any": ((), ()), "fixed any": ((), ()), "bool": ((), ("int32", "float32")), "paired bool": (("bool",), ("int32", "float32")),
+    "absent": (("None",), ()), "any": ((), ()), "fixed any": ((), ()), **dict.fromkeys(("bool", "fixed bool"), ((), ("int32", "float32"))), "paired bool": (("bool",), ("int32", "float32")),
     **dict.fromkeys(("optional bool", "broadcast bool"), (("None",), ("int32", "float32"))), "ids": ((), ("float32", "bool")), "labels": ((), ("float32", "bool")),
     "fixed integer": ((), ("float32", "bool")),
     "joined": ((), ("int32", "bool")), "paired": (_NUMBERS, ("int32", "bool")), "compared": (_NUMBERS, ("int32", "bool")),
 }
-RANKED = ("fixed", "fixed integer", "fixed any", "optional", "optional bool", "labels")
+RANKED = ("fixed", "fixed integer", "fixed any", "optional", "optional bool", "fixed bool", "labels")
 """Roles in which a tensor of another rank is wrong."""
+
+BAD["optional weight"] = {**{k: v for k, v in NO_TENSORS.items() if k != "None"}}
 
 Misuse = tuple[str, Callable[[], Any]]
 
@@ -111,6 +114,8 @@ def of_tensors(call: Call, be: Any, elsewhere: Any) -> Iterator[Misuse]:
             yield f"tensor {i}: a rank more", replaced(i, as_tensor(np.asarray(array)[None, None, None], be))
             if np.ndim(array):
                 yield f"tensor {i}: a rank less", replaced(i, as_tensor(np.asarray(array)[0], be))
+        for _, k in [each for each in call.bound_axes() if each[0] == i]:
+            yield f"tensor {i}: a size more at axis {k}", replaced(i, as_tensor(np.take(array, [*range(np.shape(array)[k]), 0], k), be))
         if role in ("ids", "labels") and call.name != "one_hot" and be.name == "numpy":
             yield f"tensor {i}: out of range", replaced(i, as_tensor(np.asarray(array) + 9, be))
     others = [a for a, _ in call.tensors[1:] if a is not None and a.dtype == np.float32]

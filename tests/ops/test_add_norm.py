@@ -96,4 +96,4 @@ def test_wrong_shapes_are_named(name, be):
     check_error(ShapeError, lambda: call(x, x[:1]), f"[{name}] residual: expected the shape of x, (3, 4), found (1, 4)")
     check_error(ShapeError, lambda: call(x, x, gain), f"[{name}] last axis is 4, gain has 5")
     check_error(ShapeError, lambda: call(x[0, 0], x[0, 0]), f"[{name}] expected at least one axis, found shape ()")
-    check_error(ShapeError, lambda: call(x[:, :0], x[:, :0]), f"[{name}] expected at least one value to normalise over")
+    check_error(ShapeError, lambda: call(x[:, :0], x[:, :0]), f"[{name}] expected at least one value along width")

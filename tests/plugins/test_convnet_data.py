@@ -95,7 +95,7 @@ def subset(tmp_path):
 @pytest.mark.parametrize("form", ["folder", "archive"])
 def test_the_binary_version(form, request, tmp_path):
     request.getfixturevalue(form)
-    dataset, splits = corpus.read(tmp_path)
+    dataset, splits = corpus.find_images(tmp_path)()
     assert dataset.label == "CIFAR-10, substitute"
     labels, images = (np.concatenate(a) for a in zip(*(_records(k) for k in range(5)), strict=True))
     assert np.array_equal(splits["train"].labels, labels) and splits["train"].labels.dtype == np.int32
@@ -107,7 +107,7 @@ def test_the_binary_version(form, request, tmp_path):
 
 
 def test_a_part_of_it(subset, tmp_path):
-    dataset, splits = corpus.read(tmp_path)
+    dataset, splits = corpus.find_images(tmp_path)()
     labels, images = _records(0)
     assert dataset.label == "CIFAR-10, 7 images, substitute"
     assert np.array_equal(splits["train"].images, images.transpose(0, 2, 3, 1)) and np.array_equal(splits["test"].labels, labels[:2])
@@ -115,7 +115,7 @@ def test_a_part_of_it(subset, tmp_path):
 
 def test_the_whole_comes_before_a_part(subset, tmp_path):
     (tmp_path / corpus.ARCHIVE.path).write_bytes(_archive(_inside()))
-    assert len(corpus.read(tmp_path)[1]["train"].labels) == 5 * RECORDS
+    assert len(corpus.find_images(tmp_path)()[1]["train"].labels) == 5 * RECORDS
 
 
 def test_batches_of_a_run(subset, tmp_path):
@@ -164,7 +164,7 @@ def test_made_images_are_digits_in_two_colours():
 
 @pytest.mark.skipif(not (REAL / corpus.SUBSET).is_file(), reason="DUOLN_DATA has no CIFAR-10")
 def test_the_real_subset():
-    dataset, splits = corpus.read(REAL)
+    dataset, splits = corpus.find_images(REAL)()
     assert dataset.name == "CIFAR-10, 1,700 images" and len(splits["test"].labels) == 400
     assert list(splits["train"].labels[:5]) == [6, 9, 9, 4, 1] and list(splits["test"].labels[:4]) == [3, 8, 8, 0]
 
@@ -273,7 +273,7 @@ def test_an_archive_that_unpacks_to_more_than_is_believed(archive, monkeypatch):
     ({"test_labels": np.array([3, 10], np.uint8)}, ("test_labels", "at most 9", "found 10", "byte 1"))])
 def test_an_npz_of_other_arrays(changed, words, subset, tmp_path):
     np.savez(subset, **_arrays(**changed))
-    check_error(DataFormatError, lambda: corpus.read(tmp_path), "cifar10_subset.npz", *words)
+    check_error(DataFormatError, lambda: corpus.find_images(tmp_path)(), "cifar10_subset.npz", *words)
 
 
 def test_an_npz_that_lacks_an_array_or_is_none(subset):

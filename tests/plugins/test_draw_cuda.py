@@ -134,7 +134,7 @@ BARRIERS = [pytest.param(file, case, k, marks=pytest.mark.minutes if k % 5 else 
 @pytest.mark.skipif(GPU != STAND_IN, reason="a broken kernel could take a real device with it")
 @pytest.mark.parametrize(("file", "case", "which"), BARRIERS, ids=lambda value: value if isinstance(value, int) else Path(str(value)).stem)
 def test_no_barrier_can_be_left_out(file, case, which, gpu, monkeypatch):
-    from duoln.kernels import launch
+    from duoln.kernels.launch import cuda as launch
 
     before, after = (source.text(file).split(BARRIER)[part] for part in (slice(None, OF_COMMON + which + 1), slice(OF_COMMON + which + 1, None)))
     broken = BARRIER.join(before) + BARRIER.join(after)

@@ -41,21 +41,21 @@ def texts(tmp_path, images):
 
 
 def test_the_packed_file_is_read(packed, images, tmp_path):
-    dataset, splits = corpus.read(tmp_path)
+    dataset, splits = corpus.find_images(tmp_path)()
     assert dataset.provenance == "substitute"  # not the bits of the literature
     assert all(np.array_equal(splits[split], images[split]) for split in COUNTS)
 
 
 def test_by_columns_as_well(packed, images, tmp_path):
     np.savez(packed, **{split: np.asfortranarray(np.packbits(a, axis=1)) for split, a in images.items()})
-    assert all(np.array_equal(corpus.read(tmp_path)[1][split], images[split]) for split in COUNTS)
+    assert all(np.array_equal(corpus.find_images(tmp_path)()[1][split], images[split]) for split in COUNTS)
 
 
 def test_the_text_files_are_read_where_the_packed_one_is_not(texts, images, tmp_path):
     (tmp_path / corpus.FOLDER).mkdir()
     for path in texts.iterdir():
         path.rename(tmp_path / corpus.FOLDER / path.name)
-    assert all(np.array_equal(corpus.read(tmp_path)[1][split], images[split]) for split in COUNTS)
+    assert all(np.array_equal(corpus.find_images(tmp_path)()[1][split], images[split]) for split in COUNTS)
 
 
 def test_the_known_bits_are_the_original(packed, images, tmp_path, monkeypatch):
@@ -63,7 +63,7 @@ def test_the_known_bits_are_the_original(packed, images, tmp_path, monkeypatch):
 
     bits = b"".join(np.packbits(images[split], axis=1).tobytes() for split in corpus.SPLITS)
     monkeypatch.setattr(corpus, "KNOWN_SHA256", hashlib.sha256(bits).hexdigest())
-    assert corpus.read(tmp_path)[0] == ("binarised MNIST", "original")
+    assert corpus.find_images(tmp_path)()[0] == ("binarised MNIST", "original")
 
 
 def test_without_files_digits_are_made_and_labelled(monkeypatch, tmp_path):
@@ -129,7 +129,7 @@ def test_the_text_files_are_prepared(texts, images, tmp_path, capsys):
     out = tmp_path / "ready"
     assert cli.main(["data", "prepare", "draw", "--from", str(texts), "--out", str(out)]) == 0
     assert str(out / corpus.PACKED) in capsys.readouterr().err
-    assert all(np.array_equal(corpus.read(out)[1][split], images[split]) for split in COUNTS)
+    assert all(np.array_equal(corpus.find_images(out)()[1][split], images[split]) for split in COUNTS)
     (texts / corpus.TEXTS["valid"]).unlink()
     check_error(DataMissingError, lambda: corpus.prepare(texts, out), "binarized_mnist_valid.amat", "missing")
     (tmp_path / "file").write_text("")

@@ -242,11 +242,9 @@ def test_forms_that_do_not_match_are_left_out_and_named(source, tmp_path):
 @pytest.mark.parametrize(("old", "new", "words"), [
     ("</StrokeSet>", "", ["well-formed", "mismatched tag"]), (XML[300:], "", ["well-formed"]),
     (XML, "", ["well-formed", "no element"]),
-    ("<WhiteboardCaptureSession>", '<!DOCTYPE a [<!ENTITY b "c">]><WhiteboardCaptureSession>', ["without a DOCTYPE"]),
     ('x="104"', 'x="nan"', ["finite x", "nan"]), ('x="104"', 'x="1e999"', ["finite x"]), ('x="104"', "", ["a number", "x", "None"]),
     ('y="47"', 'y="4 7"', ["a number", "y", "'4 7'"]), ('x="104"', 'x="99999"', ["distances", "99899"]),
-    ('ISO-8859-1', "no-such", ["an encoding of", "utf-8", "'no-such'"]),
-    ('ISO-8859-1', "Shift_JIS", ["an encoding of", "'Shift_JIS'"]), ('ISO-8859-1', "idna", ["an encoding of", "'idna'"]),
+    ('ISO-8859-1', "no-such", ["well-formed", "no-such"]), ('ISO-8859-1', "Shift_JIS", ["well-formed", "encoding"]),
     ('<Point x="130" y="60" time="2.0"/><Point x="131" y="61" time="2.1"/><Point x="135" y="62" time="2.2"/>', "",
      ["a stroke with points"])])
 def test_damaged_strokes(source, tmp_path, old, new, words):

@@ -19,6 +19,10 @@ from duoln.testing import check_error
 TASK = Las()
 
 
+def read(source, root):
+    return data.load(make_config(TASK, "none", "smoke", {"source": source}), root)[0]
+
+
 # TIMIT --------------------------------------------------------------------------------------------------
 
 def make_timit(root, write=write_sphere):
@@ -32,7 +36,7 @@ def make_timit(root, write=write_sphere):
 
 @pytest.mark.parametrize("write", [write_sphere, write_wav])
 def test_timit(tmp_path, write):
-    corpus = data.read("timit", make_timit(tmp_path, write))
+    corpus = read("timit", make_timit(tmp_path, write))
     assert corpus.dataset == ("TIMIT, 2 utterances", "substitute") and corpus.alphabet is TIMIT and corpus.rate == 16000
     assert {name: [u.name.rpartition("/")[2] for u in part] for name, part in corpus.sets.items()} == {
         "train": ["SI1027.PHN", "SX37.PHN"], "dev": ["SI943.PHN"], "test": ["SX36.PHN"]}  # no SA, no other test speaker
@@ -51,19 +55,19 @@ def test_the_usual_sets_of_timit():
 def test_damaged_labels(tmp_path, content, words):
     make_timit(tmp_path)
     (tmp_path / "timit/TRAIN/DR1/FCJF0/SX37.PHN").write_bytes(content)
-    check_error(DataFormatError, lambda: data.read("timit", tmp_path), *words)
+    check_error(DataFormatError, lambda: read("timit", tmp_path), *words)
 
 
 def test_what_timit_lacks(tmp_path):
     make_timit(tmp_path)
     (tmp_path / "timit/TRAIN/DR1/FCJF0/SX37.WAV").unlink()
-    check_error(DataMissingError, lambda: data.read("timit", tmp_path), "SX37.WAV", "missing")
+    check_error(DataMissingError, lambda: read("timit", tmp_path), "SX37.WAV", "missing")
     for path in (tmp_path / "timit/TEST").rglob("*.PHN"):
         path.unlink()
     make_timit(tmp_path / "other")
     (tmp_path / "other/timit/TEST").rename(tmp_path / "other/timit/ELSE")
-    check_error(DataMissingError, lambda: data.read("timit", tmp_path / "other"), "dev set")
-    check_error(DataMissingError, lambda: data.read("timit", tmp_path / "nowhere"), "timit", "nowhere", "DUOLN_DATA")
+    check_error(DataMissingError, lambda: read("timit", tmp_path / "other"), "dev set")
+    check_error(DataMissingError, lambda: read("timit", tmp_path / "nowhere"), "timit", "nowhere", "DUOLN_DATA")
 
 
 # LibriSpeech --------------------------------------------------------------------------------------------
@@ -83,14 +87,14 @@ LIBRISPEECH = [pytest.param(write_flac, "flac", marks=FLAC), (write_wav, "wav")]
 @pytest.mark.parametrize(("write", "ending"), LIBRISPEECH)
 def test_librispeech(tmp_path, write, ending):
     make_librispeech(tmp_path, write=write, ending=ending)
-    corpus = data.read("librispeech", tmp_path)
+    corpus = read("librispeech", tmp_path)
     assert corpus.dataset == ("LibriSpeech (train-clean-100)", "original") and corpus.alphabet is LETTERS
     one = corpus.sets["dev"][0]
     assert "".join(one.symbols) == "mister quilter's manner" and one.length == len(TONE) == len(one.read())
     assert {name: len(part) for name, part in corpus.sets.items()} == {"train": 2, "dev": 2, "test": 2}
-    check_error(DataFormatError, lambda: data.read("librispeech", make_librispeech(tmp_path, "CAFÉ 9", write, ending)),
+    check_error(DataFormatError, lambda: read("librispeech", make_librispeech(tmp_path, "CAFÉ 9", write, ending)),
                 "84-121123-0000", "letters", "'é'")
-    check_error(DataMissingError, lambda: data.read("librispeech", (tmp_path / "LibriSpeech" / "x").parent.parent / "x"))
+    check_error(DataMissingError, lambda: read("librispeech", (tmp_path / "LibriSpeech" / "x").parent.parent / "x"))
 
 
 def test_a_batch_of_librispeech_by_its_preset(tmp_path):
@@ -107,7 +111,7 @@ def test_a_batch_of_librispeech_by_its_preset(tmp_path):
 def test_librispeech_without_soundfile(tmp_path, monkeypatch):
     make_librispeech(tmp_path, write=lambda path: (path.parent.mkdir(parents=True, exist_ok=True), path.write_bytes(b"fLaC" + bytes(40))))
     monkeypatch.setitem(sys.modules, "soundfile", None)
-    check_error(UsageError, lambda: data.read("librispeech", tmp_path), "84-121123-0000.flac", "soundfile", "duoln[speech]")
+    check_error(UsageError, lambda: read("librispeech", tmp_path), "84-121123-0000.flac", "soundfile", "duoln[speech]")
 
 
 @pytest.mark.parametrize(("line", "words"), [
@@ -140,13 +144,13 @@ def make_digits(root, **changes):
 
 def test_digits_are_spelled_and_the_last_takes_are_the_dev_set(tmp_path):
     for source in ("digits", "auto"):
-        corpus = data.read(source, make_digits(tmp_path))
+        corpus = read(source, make_digits(tmp_path))
         assert corpus.dataset == ("spoken digits, spelled", "substitute") and corpus.rate == data.rate_of(source) == 8000
     assert {name: len(part) for name, part in corpus.sets.items()} == {"train": 4, "dev": 4, "test": 2}
     assert corpus.sets["dev"][1].symbols == tuple("one") and corpus.sets["dev"][1].length == 450
     assert np.array_equal(corpus.sets["dev"][1].read() * 2 ** 15, TONE[:450])
-    assert data.read("auto", tmp_path / "nowhere").dataset.provenance == "synthetic"
-    check_error(DataMissingError, lambda: data.read("digits", tmp_path / "nowhere"), "fsdd_train.npz", "fsdd_test.npz")
+    assert read("auto", tmp_path / "nowhere").dataset.provenance == "synthetic"
+    check_error(DataMissingError, lambda: read("digits", tmp_path / "nowhere"), "fsdd_train.npz", "fsdd_test.npz")
 
 
 def _no_unicode(words):
@@ -167,7 +171,7 @@ def _no_unicode(words):
     ({"audio": lambda a: a.astype(np.float32) * np.nan}, ["audio", "int16", "float32"]),
     ({"audio": lambda a: a[:-1]}, ["offsets", "climb"])])
 def test_claims_of_the_digits_are_checked(tmp_path, changes, words):
-    check_error(DataFormatError, lambda: data.read("auto", make_digits(tmp_path, **changes)), "fsdd_train.npz", *words)
+    check_error(DataFormatError, lambda: read("auto", make_digits(tmp_path, **changes)), "fsdd_train.npz", *words)
 
 
 def test_a_clip_shorter_than_a_frame_is_named(tmp_path):
@@ -181,7 +185,7 @@ def test_digits_are_made_of_their_recordings(tmp_path, capsys):
         write_wav(tmp_path / f"in/{name}.wav", TONE[:900 + int(name[0])], 8000)
     (tmp_path / "in/notes.wav").write_bytes(b"no recording")
     assert cli.main(["data", "prepare", "las", "--from", str(tmp_path / "in"), "--out", str(tmp_path)]) == 0
-    corpus = data.read("digits", tmp_path)
+    corpus = read("digits", tmp_path)
     assert {name: ["".join(u.symbols) for u in part] for name, part in corpus.sets.items()} == {
         "train": ["zero", "one"], "dev": ["zero", "one"], "test": ["seven", "seven"]}
     assert np.array_equal(corpus.sets["test"][0].read() * 2 ** 15, TONE[:907])
@@ -197,14 +201,14 @@ def test_read_utterances(tmp_path):
     arrays["sample_rate"] = np.int32(16000)
     (tmp_path / "speech").mkdir()
     np.savez_compressed(tmp_path / "speech/pocketsphinx_utterances.npz", **arrays)
-    corpus = data.read("utterances", tmp_path)
+    corpus = read("utterances", tmp_path)
     assert {name: len(part) for name, part in corpus.sets.items()} == {"train": 6, "dev": 1, "test": 1}
     assert corpus.rate == data.rate_of("utterances") == spoken.UTTERANCES_RATE and corpus.sets["dev"][0].symbols == tuple("a man")
 
 
 def test_recordings_are_joined(tmp_path):
     cfg = make_config(TASK, "none", "smoke", {"source": "digits", "words": 3})
-    single, joined = data.read("digits", make_digits(tmp_path)), data.load(cfg, tmp_path)
+    single, joined = read("digits", make_digits(tmp_path)), data.load(cfg, tmp_path)[0]
     assert joined.dataset == ("spoken digits, spelled, 3 a clip", "substitute")
     assert {name: len(part) for name, part in joined.sets.items()} == {"train": 4, "dev": 4, "test": 2}
     for name, part in joined.sets.items():
@@ -214,7 +218,7 @@ def test_recordings_are_joined(tmp_path):
             first = next(n for n, (_, samples) in known.items() if np.array_equal(clip.read()[:n], samples)
                          and "".join(clip.symbols).startswith("".join(known[n][0]) + " "))
             assert first in known
-    other_seed = data.load(make_config(TASK, "none", "smoke", {"source": "digits", "words": 3, "seed": 1}), tmp_path)
+    other_seed = data.load(make_config(TASK, "none", "smoke", {"source": "digits", "words": 3, "seed": 1}), tmp_path)[0]
     assert [u.symbols for u in other_seed.sets["test"]] == [u.symbols for u in joined.sets["test"]]
     assert [u.length for u in other_seed.sets["train"]] == [u.length for u in joined.sets["train"]]
     phones = make_config(TASK, "none", "smoke", {"source": "timit", "words": 2})

@@ -94,7 +94,7 @@ def test_the_models_of_several_runs_listen_to_one_utterance(tmp_path, monkeypatc
     out = pictures.draw_side_by_side(models, TASK.variants, tmp_path / "a.png")
     *spelled, mels, path = drawn
     assert [one.name for one in spelled] == [f"{name}\nmade sounds" for name in ("none", "encoder", "both")] and (mels, path) == (8, out)
-    middle = data.load(models["none"].config, None).sets["test"][8]
+    middle = data.load(models["none"].config, None)[0].sets["test"][8]
     assert all(tuple(one.symbols) == middle.symbols and np.array_equal(one.heard, spelled[0].heard) for one in spelled)
     assert not np.array_equal(spelled[0].weights, spelled[2].weights)
 

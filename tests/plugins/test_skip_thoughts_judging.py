@@ -7,7 +7,7 @@ import pytest
 from scipy.sparse import csr_array
 
 from duoln.cli import main
-from duoln.errors import DataError, DivergedError, ShapeError
+from duoln.errors import DataError, DivergedError
 from duoln.plugins.skip_thoughts import classify, figures, judging, relatedness, sets, table
 from duoln.plugins.skip_thoughts.task import SkipThoughtsTask
 from duoln.testing import check_error
@@ -31,14 +31,11 @@ def test_correlations_are_scipys(count, kind):
         y = x + 1e6
     assert figures.pearson(x, y) == pytest.approx(stats.pearsonr(x, y)[0], abs=1e-9)
     assert figures.spearman(x, y) == pytest.approx(stats.spearmanr(x, y)[0], abs=1e-9)
-    assert figures.mean_squared_error(x, y) == pytest.approx(float(((x - y) ** 2).mean()), rel=1e-6)
 
 
 def test_correlations_at_the_edge():
     assert figures.pearson(np.ones(5), np.arange(5.0)) == 0.0 == figures.spearman(np.arange(5.0), np.ones(5))
     assert figures.pearson(np.arange(3.0), -np.arange(3.0)) == -1.0
-    for bad in ((np.ones(1), np.ones(1)), (np.ones(2), np.ones(3)), (np.ones((2, 2)), np.ones((2, 2)))):
-        check_error(ShapeError, lambda b=bad: figures.pearson(*b), "one length")
 
 
 # SICK ---------------------------------------------------------------------------------------------------

@@ -153,7 +153,7 @@ def drive(plan, folder):
     """The outcome of each point of a plan."""
     folder.mkdir(parents=True)
     for file in storage.sources():  # compiled and loaded before any call is counted, so that all children make the same calls
-        native.failure(file, np.dtype(np.float32))
+        native.refusal(file, np.dtype(np.float32))
     native.facts()
     calls = calls_of(plan, folder)
     expected = outcome(plan, folder / "run")

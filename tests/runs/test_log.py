@@ -4,14 +4,10 @@ import sys
 
 import pytest
 
-from duoln.errors import CheckpointError
-from duoln.runs import folder as folders
-from duoln.runs import log
 from duoln.runs.folder import RunFolder
 from duoln.runs.log import read_log
 from duoln.tasks import Config, Dataset
 from duoln.tasks.events import Evaluation, RunStart, Step
-from duoln.testing import check_error
 
 
 def _start(steps_per_epoch):
@@ -58,18 +54,3 @@ def test_a_command_line_of_bytes_that_are_no_utf_8(numpy_backend, tmp_path, monk
     start, memory = read_log(tmp_path)
     assert start["argv"] == ["run", "--out", r"caf\udce9"] and memory["step_bytes"] == 1
     RunFolder(tmp_path, numpy_backend).close()
-
-
-def test_what_a_reader_would_refuse_is_not_written(numpy_backend, tmp_path, monkeypatch):
-    folder = RunFolder(tmp_path, numpy_backend)
-    folder.on_memory(1)
-    folder.write_config("line", "plain", Config())
-    before = {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()}
-    monkeypatch.setattr(log, "_LONGEST_LINE", 100)
-    monkeypatch.setattr(folders, "_MAX_JSON", 100)
-    for call in (lambda: folder.on_evaluation(Evaluation(5, 0.1, {f"metric_{k}": 1.0 for k in range(20)}, 1.0)),
-                 lambda: folder.write_config("line", "plain", Config())):
-        check_error(CheckpointError, call, str(tmp_path), "at most 100 bytes")
-    assert {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()} == before
-    folder.on_memory(2)
-    assert [entry["step_bytes"] for entry in read_log(tmp_path)] == [1, 2]

@@ -11,7 +11,6 @@ from runs.reading import Reading, made_curve
 from duoln.cli import console, markdown
 from duoln.cli.report import result_row, told_apart
 from duoln.runs.curves_csv import write_csv
-from duoln.runs.page import panels
 from duoln.runs.series import Range, series_of, short_names
 
 
@@ -130,7 +129,6 @@ def test_nan_is_left_out_and_counted_in_whatever_order_runs_stand(order, tmp_pat
     assert "| 0.4000 (0.2000-0.6000, 1 NaN) | 0.2000 (0.1000-0.3000, 1 NaN) |" in markdown.over_time(Reading(), [s], "test_error")
     [row, _] = _rows([s], tmp_path / "c.csv", "seed")
     assert [row[f"valid_error{end}"] for end in ("", "_low", "_high", "_nan")] == ["0.2", "0.1", "0.3", "1"]
-    assert panels(Reading(), [s])["panels"][1]["lines"] == [[[10, 0.2, 0.1, 0.3], [20, 0.1, 0.05, 0.15]]]
 
 
 def test_nan_in_all_runs_is_nan(tmp_path):

@@ -124,7 +124,7 @@ def failures(op: str) -> Iterator[str]:
                 yield from (f"{case}, gradients in {rows} rows: {error}" for rows in (1, 3, 8)
                             for error in factored_failures(rule, wide, case.attrs, rows))
     unused = [] if op else [unit for unit in storage.units() if unit not in loading._state.libraries]
-    yield from (f"no case reaches {unit}: {native.failure(unit.file, np.dtype(unit.real)) or 'it compiles'}" for unit in unused)
+    yield from (f"no case reaches {unit}: {native.refusal(unit.file, np.dtype(unit.real)) or 'it compiles'}" for unit in unused)
     print(f"\n{count} cases of {len(native.sources())} kernels, {native.summary()}", flush=True)
 
 

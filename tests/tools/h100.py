@@ -15,7 +15,7 @@ def with_clusters(*sizes):
 
 def use_h100(monkeypatch, layout=()):
     """From now on the device has this size; walks take a layout, blocks and rows of a cluster, or that of their plan."""
-    from duoln.kernels import launch
+    from duoln.kernels.launch import cuda as launch
     from duoln.kernels.recurrent import cluster_plan, cuda_walk
 
     here = with_clusters(*layout[:1]) if layout else H100

@@ -19,7 +19,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from duoln.kernels import metal, registry
+from duoln.kernels import registry
+from duoln.kernels.launch import metal
 
 _SMALL = 8
 _ATTRIBUTES = {
@@ -40,8 +41,8 @@ def _parts(kind: type) -> Iterator[Any]:
         yield from (v for v in (value.values() if isinstance(value, dict) else (value,)) if isinstance(v, kind))
 
 
-KERNELS = {k.name: k for k in _parts(metal.Kernel)}
-"""Every Metal kernel of duoln, by name."""
+KERNELS = dict(metal.FILES)
+"""The file of every Metal kernel of duoln, by name."""
 
 launches: list[str] = []
 """The kernels that ran, in order; their number is the seed of the next."""

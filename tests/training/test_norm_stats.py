@@ -209,13 +209,11 @@ def test_wrong_watches(error, args, words):
     check_error(error, lambda: Watch(*args), *words)
 
 
-@pytest.mark.parametrize(("entry", "words"), [
-    ({"step": "3", "layers": {}}, ("a whole number as step", "'3'")), ({"layers": {}}, ("a whole number as step", "None")), ({"step": True, "layers": {}}, ("step",)),
-    ({"step": 3}, ("an object as layers", "None")), ({"step": 3, "layers": {"a": [1]}}, ("log, layer 'a'", "an object", "[1]")),
-    ({"step": 3, "layers": {"a": {"mean": "x"}}}, ("log, layer 'a'", "a number as mean", "'x'")), ({"step": 3, "layers": {"a": {"variance": True}}}, ("a number as variance",)),
-    ({"step": 3, "layers": {"a": {"gradient_norm": None}}}, ("a number as gradient_norm",))])
-def test_a_damaged_entry_is_named(entry, words):
-    check_error(DataFormatError, lambda: read_entry("log", entry), *words)
+@pytest.mark.parametrize("entry", [
+    {"step": "3", "layers": {}}, {"layers": {}}, {"step": 3}, {"step": 3, "layers": [1]}, {"step": 3, "layers": {"a": 1}},
+    {"step": 3, "layers": {"a": {"mean": "x"}}}, {"step": 3, "layers": {"a": {"gradient_norm": None}}}])
+def test_a_damaged_entry_is_named(entry):
+    check_error(DataFormatError, lambda: read_entry("log", entry), "log", "step", str(entry))
 
 
 def test_the_trainers_compiled_step_is_not_entered(numpy_backend):

@@ -46,7 +46,7 @@ def lstm_cell(x_proj: Tensor, h_proj: Tensor, c: Tensor, bias: Tensor | None = N
     those of the others at each.
 
     Shape:
-        x_proj = x W_x and h_proj = h W_h (B, 4H), c (B, H) -> (B, H) each.
+        x_proj and h_proj (B, 4H), the products x W_x and h W_h; c (B, H), bias (4H,) or None -> (B, H) each.
 
     Raises:
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.

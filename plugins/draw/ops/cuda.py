@@ -59,7 +59,7 @@ def _kernel(file: str, entry: str) -> Any:
     return extend.cuda.Kernel(file, entry, _SIGNATURES[entry])
 
 
-def _unfit(be: Backend, shared: int, *arrays: Array) -> str | None:
+def _refusal(be: Backend, shared: int, *arrays: Array) -> str | None:
     if be.dtype(arrays[0]) != "float32":
         return f"the kernel is for float32, not {be.dtype(arrays[0])}"
     if shared > _SHARED_BYTES:
@@ -98,7 +98,7 @@ def _shared_of_backward(pixels: int, read: int, write: int) -> int:
 
 def _glimpse_supports(be: Backend, canvas: Array, image: Array, looked: Array, read: int, write: int,
                       **unused: Any) -> str | None:
-    return _unfit(be, _shared_of_backward(canvas.shape[-1], read, write), canvas, image, looked)
+    return _refusal(be, _shared_of_backward(canvas.shape[-1], read, write), canvas, image, looked)
 
 
 def _glimpse_forward(be: Backend, canvas: Array, image: Array, looked: Array, read: int, write: int,
@@ -138,7 +138,7 @@ def _shared_of_bank(size: int, pixels: int) -> int:
 
 
 def _bank_supports(be: Backend, where: Array, size: int, pixels: int, **unused: Any) -> str | None:
-    return _unfit(be, _shared_of_bank(size, pixels), where)
+    return _refusal(be, _shared_of_bank(size, pixels), where)
 
 
 def _bank_forward(be: Backend, where: Array, size: int, pixels: int, centre: str,
@@ -169,7 +169,7 @@ filterbank_on_cuda = Rule("cuda bank", _bank_forward, _bank_vjp, _bank_supports)
 # A sample of the latent variables -------------------------------------------------------------------------
 
 def _latent_supports(be: Backend, statistics: Array, noise: Array) -> str | None:
-    return _unfit(be, 0, statistics, noise)
+    return _refusal(be, 0, statistics, noise)
 
 
 def _latent_grid(rows: int) -> tuple[tuple[int], tuple[int, int]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from duoln import ops
 from duoln.errors import ShapeError
-from duoln.extend import Tensor, check_choice, check_float, check_integer, check_room, derived, op
-from duoln.plugins.draw.ops.grid import CENTRES, WHERE, Centre, read_patches, write_patch
+from duoln.extend import Tensor, check_room, derived, op
+from duoln.plugins.draw.ops.grid import WHERE, Centre, Side, read_patches, write_patch
 
 
 def split_look(looked: Tensor, write: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -15,7 +15,7 @@ def split_look(looked: Tensor, write: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @op("canvas: real[n, p, p], image: real[n, p, p], looked: real[n, where] -> canvas: like canvas, seen: like image")
-def write_then_read(canvas: Tensor, image: Tensor, looked: Tensor, *, read: int, write: int,
+def write_then_read(canvas: Tensor, image: Tensor, looked: Tensor, *, read: Side, write: Side,
                     centre: Centre = "edge") -> tuple[Tensor, Tensor]:
     """The use of a state of DRAW's decoder: it writes on the canvas, and reads for the next glimpse.
 
@@ -29,16 +29,11 @@ def write_then_read(canvas: Tensor, image: Tensor, looked: Tensor, *, read: int,
     Raises:
         ShapeError: the sizes do not fit. UsageError: `centre` is unknown.
     """
-    check_float("write_then_read", canvas, image, looked)
-    if canvas.ndim != 3 or canvas.shape[1] != canvas.shape[2] or image.shape != canvas.shape:
-        raise ShapeError(f"[write_then_read] expected a canvas and an image (batch, pixels, pixels), "
-                         f"found {canvas.shape} and {image.shape}")
-    read, write = (check_integer("write_then_read", role, n, 2) for role, n in (("read", read), ("write", write)))
+    write_then_read.check(canvas, image, looked)
     check_room("write_then_read", canvas.backend, (canvas.shape[0], 2, read, max(read, canvas.shape[1])))
-    if looked.shape != (canvas.shape[0], 2 * WHERE + write * write):
+    if looked.shape[1] != 2 * WHERE + write * write:
         raise ShapeError(f"[write_then_read] expected looked {(canvas.shape[0], 2 * WHERE + write * write)}, "
                          f"found {looked.shape}")
-    check_choice("write_then_read", "centre", centre, CENTRES)
     return write_then_read.apply(canvas, image, looked, read=read, write=write, centre=centre)
 
 

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from duoln import ops
-from duoln.errors import ShapeError
-from duoln.extend import (
-    Array,
-    Backend,
-    Rule,
-    Tensor,
-    check_choice,
-    check_flag,
-    check_float,
-    check_integer,
-    check_room,
-    op,
-)
+from duoln.extend import Array, AtLeast1, Backend, Rule, Tensor, Whole, check_room, op
 
 Centre = Literal["edge", "draw"]
 """The centre of a grid: (g + 1) / 2 * pixels for "edge", (g + 1) / 2 * (pixels + 1) for "draw", as in eq. 22."""
-
-CENTRES = get_args(Centre)
+Side = Annotated[int, Whole(2)]
+"""The number of rows and columns of a grid."""
 
 WHERE = 5
 """Numbers that place a grid: g_X, g_Y, log sigma^2, log delta, log gamma."""
@@ -32,8 +20,8 @@ LIMIT = 20.0
 EPSILON = 1e-4
 
 
-@op
-def filterbank(where: Tensor, *, size: int, pixels: int, centre: Centre = "edge", inverse: bool = False,
+@op("where: real[n, 5]")
+def filterbank(where: Tensor, *, size: Side, pixels: AtLeast1, centre: Centre = "edge", inverse: bool = False,
                ) -> tuple[Tensor, Tensor]:
     """The filters of a size x size grid on a square image, one bank for its rows and one for its columns.
 
@@ -54,12 +42,7 @@ def filterbank(where: Tensor, *, size: int, pixels: int, centre: Centre = "edge"
         ShapeError: `where` of another shape, a grid smaller than 2 x 2, or no pixels.
         UsageError: an unknown `centre`.
     """
-    check_float("filterbank", where)
-    if where.ndim != 2 or where.shape[1] != WHERE:
-        raise ShapeError(f"[filterbank] expected where (batch, 5), found shape {where.shape}")
-    size, pixels = check_integer("filterbank", "size", size, 2), check_integer("filterbank", "pixels", pixels, 1)
-    check_choice("filterbank", "centre", centre, CENTRES)
-    check_flag("filterbank", "inverse", inverse)
+    filterbank.check(where)
     check_room("filterbank", where.backend, (where.shape[0], 2, size, pixels))
     return filterbank.apply(where, size=size, pixels=pixels, centre=centre, inverse=inverse)
 

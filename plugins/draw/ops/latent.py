@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from duoln.errors import ShapeError
-from duoln.extend import Array, Backend, Rule, Tensor, check_float, op
+from duoln.extend import Array, Backend, Rule, Tensor, op
 
 
-@op("statistics: real[n, twice], noise: real[n, latent] -> z: like statistics, divergence: real[n]")
+@op("statistics: real[n, 2 latent], noise: real[n, latent] -> z: like statistics, divergence: real[n]")
 def gaussian_latent(statistics: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """A sample of N(mu, sigma^2), and the divergence of that from N(0, 1), in nats a row.
 
@@ -24,12 +23,6 @@ def gaussian_latent(statistics: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     Raises:
         ShapeError: shapes that do not fit.
     """
-    check_float("gaussian_latent", statistics, noise)
-    if statistics.ndim != 2 or noise.shape != (statistics.shape[0], statistics.shape[1] // 2) or (
-            statistics.shape[1] % 2):
-        raise ShapeError(f"[gaussian_latent] expected statistics (batch, 2 latent) and noise (batch, latent), "
-                         f"found {statistics.shape} and {noise.shape}")
-    return gaussian_latent.apply(statistics, noise)
 
 
 def _forward(be: Backend, statistics: Array, noise: Array) -> tuple[tuple[Array, Array], Any]:

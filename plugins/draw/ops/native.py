@@ -40,7 +40,7 @@ class _Saved(NamedTuple):
 
 
 def _supports(be: Backend, canvas: Array, image: Array, looked: Array, **unused: Any) -> str | None:
-    return native.failure(_FILE, canvas.dtype) if canvas.size else "there are no values"
+    return native.refusal(_FILE, canvas.dtype) if canvas.size else "there are no values"
 
 
 def _forward(be: Backend, canvas: Array, image: Array, looked: Array, read: int, write: int,

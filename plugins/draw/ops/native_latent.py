@@ -29,7 +29,7 @@ class _Saved(NamedTuple):
 
 
 def _supports(be: Backend, statistics: Array, noise: Array) -> str | None:
-    return native.failure(_FILE, noise.dtype) if noise.size else "there are no values"
+    return native.refusal(_FILE, noise.dtype) if noise.size else "there are no values"
 
 
 def _forward(be: Backend, statistics: Array, noise: Array) -> tuple[tuple[Array, Array], _Saved]:

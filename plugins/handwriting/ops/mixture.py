@@ -7,7 +7,7 @@ from math import log, pi
 from typing import Any
 
 from duoln.errors import ShapeError
-from duoln.extend import Array, Backend, Rule, Tensor, check_float, op
+from duoln.extend import Array, Backend, Rule, Tensor, op
 
 _LOG_TWO_PI = log(2 * pi)
 _STEEPEST, _FARTHEST, _NARROWEST = 80.0, 1e9, 20.0
@@ -38,11 +38,9 @@ def mixture_density(output: Tensor, points: Tensor) -> Tensor:
     Raises:
         ShapeError: arrays that do not fit.
     """
-    check_float("mixture_density", output, points)
-    width = output.shape[-1] if output.ndim else 0
-    if width < 7 or width % 6 != 1 or points.shape != (*output.shape[:-1], 3):
-        raise ShapeError(f"[mixture_density] expected output (..., 1 + 6 M) and points (..., 3), "
-                         f"found {output.shape} and {points.shape}")
+    mixture_density.check(output, points)
+    if output.shape[-1] < 7 or output.shape[-1] % 6 != 1:
+        raise ShapeError(f"[mixture_density] expected output (..., 1 + 6 M), found {output.shape}")
     return mixture_density.apply(output, points)
 
 

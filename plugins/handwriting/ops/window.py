@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from duoln.errors import ShapeError
-from duoln.extend import AT_LEAST_0, Array, Backend, Rule, Tensor, check_float, check_number, op
+from duoln.extend import Array, AtLeast0, Backend, Rule, Tensor, op
 
 _MOST = 80.0
 
 
-@op("raw: real[n, width], kappa: real[n, k], characters: real[n, u, c] "
+@op("raw: real[n, 3 k], kappa: real[n, k], characters: real[n, u, c] "
     "-> window: like raw, kappa: like kappa, phi: like raw")
-def soft_window(raw: Tensor, kappa: Tensor, characters: Tensor, *, advance: float = 1.0,
-                ) -> tuple[Tensor, Tensor, Tensor]:
+def soft_window(raw: Tensor, kappa: Tensor, characters: Tensor, *,
+                advance: AtLeast0 = 1.0) -> tuple[Tensor, Tensor, Tensor]:
     """One step of a soft window over a text (Graves 2013, eq. 46-51).
 
     (a, b, k) = raw;  kappa' = kappa + advance * exp(k);
@@ -27,13 +26,6 @@ def soft_window(raw: Tensor, kappa: Tensor, characters: Tensor, *, advance: floa
     Raises:
         ShapeError: the arrays do not fit together.
     """
-    check_float("soft_window", raw, kappa, characters)
-    if kappa.ndim != 2 or characters.ndim != 3 or characters.shape[0] != kappa.shape[0] \
-            or raw.shape != (kappa.shape[0], 3 * kappa.shape[1]):
-        raise ShapeError(f"[soft_window] expected raw (B, 3 K), kappa (B, K) and characters (B, U, C), "
-                         f"found {raw.shape}, {kappa.shape} and {characters.shape}")
-    advance = float(check_number("soft_window", "advance", advance, AT_LEAST_0))
-    return soft_window.apply(raw, kappa, characters, advance=advance)
 
 
 def _forward(be: Backend, raw: Array, kappa: Array, characters: Array, advance: float) -> tuple[tuple[Array, ...], Any]:

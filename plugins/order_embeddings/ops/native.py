@@ -18,7 +18,7 @@ _differentiate = native.Function(_FILE, "violation_backward", "captions: real[2]
 
 
 def _supports(be: Backend, captions: Array, images: Array) -> str | None:
-    return native.failure(_FILE, captions.dtype) if captions.size and images.size else "there are no values"
+    return native.refusal(_FILE, captions.dtype) if captions.size and images.size else "there are no values"
 
 
 def _sizes(captions: Array, images: Array) -> tuple[int, int, int, int]:

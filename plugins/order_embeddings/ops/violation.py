@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from duoln.errors import ShapeError
-from duoln.extend import Array, Backend, Rule, Tensor, check_float, op
+from duoln.extend import Array, Backend, Rule, Tensor, op
 
 _BLOCK_VALUES = 1 << 22
 """The most differences that exist at a time. All pairs of a batch of 128 in 1024 dimensions have four times as many."""
@@ -27,11 +26,6 @@ def order_violation(captions: Tensor, images: Tensor) -> Tensor:
     Raises:
         ShapeError: other ranks, or widths that differ.
     """
-    check_float("order_violation", captions, images)
-    if captions.ndim != 2 or images.ndim != 2 or captions.shape[1] != images.shape[1]:
-        raise ShapeError(f"[order_violation] expected captions (N, D) and images (M, D), "
-                         f"found {captions.shape} and {images.shape}")
-    return order_violation.apply(captions, images)
 
 
 def _blocks(captions: Array, images: Array) -> Iterator[slice]:

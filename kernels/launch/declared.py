@@ -1,4 +1,4 @@
-"""What the launches of all devices have in common: the lines of their functions that check, copy and allocate arrays.
+"""The parts that declared launches of all devices share: lines that check, copy and allocate arrays.
 
     normalise = launch("norm/norm.cpp", "layer_norm_forward",
                        "x: stored[*rows, width], gain: real[width]?, eps: float64 -> y: like x, rstd: real[*rows]")
@@ -17,7 +17,7 @@ each array that may be one number, `NAME_step`; then the numbers. Of an optional
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -27,13 +27,12 @@ from duoln.core.call import compiled
 from duoln.core.spec import Array, Spec
 from duoln.errors import DtypeError, ShapeError
 
-_NAMES = {name: f"{name.upper()}" for name in ("bool", "int32", "int64", "float32", "float64")}
-DTYPES = {written: np.dtype(name) for name, written in _NAMES.items()}
-"""The dtypes that lines name."""
+DTYPES = {name.upper(): np.dtype(name) for name in ("bool", "int32", "int64", "float32", "float64")}
+"""The dtypes that lines name, as INT32."""
 
 
 class Layout(NamedTuple):
-    """How a GPU runs a kernel: a CUDA grid of blocks, or Metal's threadgroups."""
+    """The layout of a launch on a GPU: a CUDA grid of blocks, or Metal's threadgroups."""
 
     grid: tuple[int, ...]
     """The number of blocks along each axis."""
@@ -61,25 +60,27 @@ _SIZES = sorted({size + more for size in (1 << k for k in range(18)) for more in
 """The sizes between which no layout changes its macros."""
 
 
-def settings(plan: Callable[..., Layout], file: str, spec: Spec) -> list[tuple[str, Mapping[str, int]]]:
-    """Each text with each set of macros that a plan gives, over all sizes and conditions."""
+def layouts(plan: Callable[..., Layout], spec: Spec) -> Iterator[tuple[int, Layout]]:
+    """Each STORAGE number with each layout that a plan gives, over all sizes and conditions."""
     values: dict[str, Sequence[int]] = {"processors": (132,)}
-    for axis in axes_of(spec):
+    for axis in (axis for each in (*spec.inputs, *spec.outputs) for axis in each.axes or ()):
         values[axis.lstrip("*")] = _SIZES[::len(_SIZES) - 1] if axis[0] == "*" else _SIZES
     wanted = list(inspect.signature(plan).parameters)
-    every: list[tuple[str, Mapping[str, int]]] = []
     for storage in range(3) if any(each.kind == "stored" for each in spec.inputs) else (0,):
         values["storage"] = (storage,)
         for told in product(*(values.get(name, (0, 1)) for name in wanted)):
-            layout = plan(**dict(zip(wanted, told, strict=True)))
-            setting = layout.text[0] if layout.text else file, _with_storage(layout.macros, storage)
-            if setting not in every:
-                every.append(setting)
+            yield storage, plan(**dict(zip(wanted, told, strict=True)))
+
+
+def settings(plan: Callable[..., Layout], file: str, spec: Spec) -> list[tuple[str, Mapping[str, int]]]:
+    """Each text with each set of macros of these layouts."""
+    every: list[tuple[str, Mapping[str, int]]] = []
+    for storage, layout in layouts(plan, spec):
+        macros = {**layout.macros, "STORAGE": storage} if storage else layout.macros
+        setting = layout.text[0] if layout.text else file, macros
+        if setting not in every:
+            every.append(setting)
     return every
-
-
-def _with_storage(macros: Mapping[str, int], storage: int) -> Mapping[str, int]:
-    return {**macros, "STORAGE": storage} if storage else macros
 
 
 def arrays_of(spec: Spec) -> list[Array]:
@@ -141,7 +142,7 @@ def taken(array: Array, dtype: str | None, bound: set[str], copies: bool = True)
         bound.add(axis)
     wanted = shape_of(axes)
     tests = [] if dtype is None else [f"{x}.dtype != {dtype}"]
-    if len(binds) < len(axes):
+    if len(binds) < len(axes) or array.axes == ():
         tests.append(f"{x}.shape != {axes[0][1:] if len(axes) == 1 and axes[0][0] == '*' else wanted}")
     lines = binds
     if tests:
@@ -159,11 +160,6 @@ def made(array: Array, shape: str, dtype: str, empty: str = "empty") -> str:
     """The line that allocates a result."""
     make = f"{empty}({shape}, {dtype})"
     return f"{array.name} = {make if not array.optional else f'{make} if {array.name} else None'}"
-
-
-def named(dtype: str) -> str:
-    """The expression for a dtype of its own, such as int32."""
-    return _NAMES[dtype]
 
 
 def function(file: str, entry: str, spec: Spec, lines: Sequence[str], known: Mapping[str, Any]) -> Callable[..., Any]:

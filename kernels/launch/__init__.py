@@ -1,4 +1,4 @@
-"""A fused operator of one host file: launches that are declared once, and the rule that they make on each device.
+"""A fused operator in one host file: launches that are declared once, and the rule that they make on each device.
 
     _forward = Launch("square/square", "square_forward", "x: stored[*size] -> y: like x")
     _backward = Launch("square/square", "square_backward", "x: stored[*size], dy: like x -> dx: like x")
@@ -24,14 +24,16 @@ from typing import Any
 from duoln.backends.protocol import STORAGE, Array, Backend
 from duoln.core import Op, Rule
 from duoln.core.spec import Spec
-from duoln.kernels import declared, native, source
-from duoln.kernels.declared import Layout
+from duoln.kernels import native, source
+from duoln.kernels.launch import cpp, declared
+from duoln.kernels.launch.declared import Layout
 from duoln.kernels.native import storage
 
 _SUFFIXES = {"numpy": ".cpp", "cupy": ".cu", "mlx": ".metal"}
-_MODULES = {"cupy": "duoln.kernels.launch", "mlx": "duoln.kernels.metal"}
+_MODULES = {"cupy": "duoln.kernels.launch.cuda", "mlx": "duoln.kernels.launch.metal"}
 _RULES = {"numpy": "compiled", "cupy": "cuda", "mlx": "metal"}
 """The names of rules."""
+
 
 class Launch(dict[str, Callable[..., Any]]):
     """A declared launch of each device, by the name of its backend; each is made when it is first asked for.
@@ -39,21 +41,20 @@ class Launch(dict[str, Callable[..., Any]]):
     Args:
         file: the texts, below `kernels/` or whole, without their ends.
         entry: the name in all of them; in Metal's it is a macro that says which kernel to compile.
-        declaration: arguments and results, see `kernels.declared`.
-        plan: the layout on GPUs, see `kernels.launch`; that of Metal, if it is another one, is `metal`.
-        block: see `native.launch`.
-        metal: that plan.
+        declaration: arguments and results, see `kernels.launch.declared`.
+        plan: the layout on GPUs, see `launch.cuda`.
+        block: see `launch.cpp`.
     """
 
     every: list[Launch] = []  # noqa: RUF012
     """Those of this process."""
 
     def __init__(self, file: str, entry: str, declaration: str, plan: Callable[..., Layout] = declared.a_thread_each,
-                 block: int | Callable[[int, int], int] = 1, metal: Callable[..., Layout] | None = None) -> None:
+                 block: int | Callable[[int, int], int] = 1) -> None:
         super().__init__()
         self.file, self.entry, self.declaration = file, entry, declaration
         self.spec = Spec.of(declaration)
-        self._plans, self._block = {"cupy": plan, "mlx": metal or plan}, block
+        self._plan, self._block = plan, block
         if self.runs_on("numpy"):
             storage.count_in(file + _SUFFIXES["numpy"])
         Launch.every.append(self)
@@ -61,10 +62,10 @@ class Launch(dict[str, Callable[..., Any]]):
     def __missing__(self, backend: str) -> Callable[..., Any]:
         text = self.file + _SUFFIXES[backend]
         if backend == "numpy":
-            made = native.launch(text, self.entry, self.declaration, self._block)
+            made = cpp.launch(text, self.entry, self.declaration, self._block)
         else:
             driver = importlib.import_module(_MODULES[backend])
-            made = driver.launch(text, self.entry, self.declaration, self._plans[backend])
+            made = driver.launch(text, self.entry, self.declaration, self._plan)
         self[backend] = made
         return made
 
@@ -72,9 +73,13 @@ class Launch(dict[str, Callable[..., Any]]):
         """Whether there is a text for that backend's device."""
         return (source.FOLDER / (self.file + _SUFFIXES[backend])).is_file()
 
+    def layouts(self) -> list[Layout]:
+        """Each layout on CUDA, over all sizes and conditions."""
+        return [layout for _, layout in declared.layouts(self._plan, self.spec)]
+
     def settings(self) -> list[tuple[str, Mapping[str, int]]]:
         """Each CUDA text of the launch with its macros, for the compiler's tests."""
-        return declared.settings(self._plans["cupy"], self.file + _SUFFIXES["cupy"], self.spec)
+        return declared.settings(self._plan, self.file + _SUFFIXES["cupy"], self.spec)
 
 
 def fused(op: Op[Any, Any], forward: Callable[..., Any], vjp: Callable[..., Any], first: Launch,
@@ -86,8 +91,8 @@ def fused(op: Op[Any, Any], forward: Callable[..., Any], vjp: Callable[..., Any]
         op: the operator.
         forward: the rule's, see `Rule`; its launches are those of the backend's name.
         vjp: the rule's.
-        first: the launch of the forward pass: its arguments are those of the operator, as far as it has any.
-        supports: a condition beside that of the launch, like a rule's.
+        first: the launch of the forward pass; its first arguments are those of the operator.
+        supports: the rule's, where that of the launch does not do; see `condition`.
         names: the rule's on some backends; else it is "compiled", "cuda" or "metal".
         options: of `Rule`.
     """
@@ -97,32 +102,32 @@ def fused(op: Op[Any, Any], forward: Callable[..., Any], vjp: Callable[..., Any]
         if first.runs_on(backend):
             stored = [k for k, each in enumerate(first.spec.inputs) if each.kind == "stored" and backend != "numpy"]
             name = (names or {}).get(backend, _RULES[backend])
-            refusal = _condition(first, backend, supports)
-            op.add(Rule(name, forward, vjp, refusal, stored=tuple(stored), **options), backend=backend)
+            op.add(Rule(name, forward, vjp, supports or condition(first, backend), stored=tuple(stored), **options),
+                   backend=backend)
 
     return attach
 
 
-def _condition(launch: Launch, backend: str, supports: Callable[..., str | None] | None) -> Callable[..., str | None]:
-    """The `supports` of a launch: sizes, dtypes, and whether a text can be compiled here."""
+def condition(launch: Launch, backend: str) -> Callable[..., str | None]:
+    """The `supports` of a rule by a launch: sizes, dtypes, and whether a text can be compiled here."""
     arrays = declared.arrays_of(launch.spec)
     place, lead = next((k, each) for k, each in enumerate(arrays) if each.kind in ("real", "stored"))
     taken = ("float32", *STORAGE) if lead.kind == "stored" else ("float32",)
     text = launch.file + _SUFFIXES[backend]
 
+    def compiled(be: Backend, *given: Array, **attrs: Any) -> str | None:
+        x = given[place]
+        return native.refusal(text, x.dtype) if x.size else "there are no values"
+
     def refusal(be: Backend, *given: Array, **attrs: Any) -> str | None:
-        if supports is not None and (reason := supports(be, *given, **attrs)):
-            return reason
         x = given[place]
         if not x.size:
             return "there are no values"
-        if backend == "numpy":
-            return native.failure(text, x.dtype)
         if be.dtype(x) not in taken:
             return f"the kernel is for {'float32 and 16 bits' if len(taken) > 1 else 'float32'}, not {be.dtype(x)}"
         if x.size >= 1 << 31:
             return f"{x.size} values are more than 2^31"
-        return missing() if missing else None
+        return of_device() if of_device else None
 
-    missing = importlib.import_module(_MODULES[backend]).missing if backend == "mlx" else None
-    return refusal
+    of_device = importlib.import_module(_MODULES[backend]).refusal if backend == "mlx" else None
+    return compiled if backend == "numpy" else refusal

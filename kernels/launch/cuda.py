@@ -1,8 +1,8 @@
 """Typed launches of CUDA kernels through CuPy.
 
 A RawKernel checks nothing: it ignores strides, passes a Python float as a double, and reads any memory to which an
-argument points. `launch` makes a function from a declaration (see `kernels.declared`) and a plan of its grid. A `Kernel`
-is for what is no such launch: it declares its parameters, and a call that does not fit them raises an error.
+argument points. `launch` makes a function from a declaration (see `launch.declared`) and a plan of its grid. A
+`Kernel` is for what is no such launch: it declares its parameters, and a call that does not fit them raises an error.
 
     forward = Kernel("norm/norm.cu", "layer_norm_forward",
                      "x: float32[2], gain: float32[1]?, y: float32[2], width: int32, eps: float32")
@@ -24,8 +24,9 @@ import numpy as np
 
 from duoln.core.spec import Array, Spec
 from duoln.errors import DtypeError, KernelError
-from duoln.kernels import declared, source
-from duoln.kernels.declared import Layout
+from duoln.kernels import source
+from duoln.kernels.launch import declared
+from duoln.kernels.launch.declared import Layout
 from duoln.kernels.signature import STRUCT, Parameter, parameters
 
 _OPTIONS = ("--std=c++17",)
@@ -173,15 +174,15 @@ def launch(file: str, entry: str, declaration: str, plan: Callable[..., Layout] 
         declaration: arguments and results. `stored` is the dtype of the call, with its STORAGE macro; `real` is
             float32, and so is a number of float64.
         plan: the layout, from what its parameters name: an axis (`rows` of `*rows`); `storage`, the STORAGE number;
-            `aligned`, whether all arguments begin at 16 bytes; `has_NAME`, whether an optional array is given; and
-            `processors`, the device's multiprocessors.
+            `aligned`, whether all arguments begin at 16 bytes; `has_NAME`, whether an optional array is given; a
+            number; and `processors`, the device's multiprocessors.
 
     Raises:
         ValueError: the declaration is none.
     """
     spec = Spec.of(declaration)
     layouts = Layouts(file, entry, plan, spec)
-    arrays, axes = declared.arrays_of(spec), declared.axes_of(spec)
+    arrays = declared.arrays_of(spec)
     kinds = {each.name: _kind(each, spec) for each in (*arrays, *spec.outputs)}
     stored = next((each for each in arrays if each.kind == "stored" and not each.optional), None)
     known = {"cupy": cupy, "empty": cupy.empty, "ascontiguousarray": cupy.ascontiguousarray, "prod": prod,
@@ -221,7 +222,9 @@ def _kind(array: Array, spec: Spec) -> str:
     """The dtype of an array of a launch, as an expression."""
     if array.like is not None:
         array = next(each for each in spec.inputs if each.name == array.like)
-    return "dtype" if array.kind == "stored" else declared.named("float32" if array.kind in ("real", "sum") else array.kind)
+    if array.kind == "stored":
+        return "dtype"
+    return "FLOAT32" if array.kind in ("real", "sum") else array.kind.upper()
 
 
 def _unstored(entry: str, name: str, dtype: np.dtype[Any]) -> None:
@@ -240,7 +243,7 @@ class Layouts:
     """Those of this process."""
 
     def __init__(self, file: str, entry: str, plan: Callable[..., Layout], spec: Spec) -> None:
-        self._file, self._entry, self._plan = file, entry, plan
+        self.file, self.entry, self.spec, self._plan = file, entry, spec, plan
         axes = declared.axes_of(spec)
         self.sizes = [f"{axis.lstrip('*')}_size" for axis in axes]
         self._axes = {axis.lstrip("*"): declared.size_of(axis) for axis in axes}
@@ -249,7 +252,7 @@ class Layouts:
         self._wanted = list(inspect.signature(plan).parameters)
         starts = " | ".join(f"(0 if {each.name} is None else {each.name}.data.ptr)" if each.optional else
                             f"{each.name}.data.ptr" for each in arrays if each.kind in ("real", "stored"))
-        self._of_call = {"aligned": f"not ({starts}) & 15",
+        self._of_call = {"aligned": f"not ({starts}) & 15", **{n.name: n.name for n in declared.numbers_of(spec)},
                          **{f"has_{each.name}": f"{each.name} is not None" for each in arrays if each.optional}}
         self._kernels: dict[tuple[str, str], Kernel] = {}
         self.known: dict[tuple[Any, ...], tuple[Any, ...]] = {}
@@ -271,7 +274,7 @@ class Layouts:
         if "processors" in self._wanted:
             told["processors"] = multiprocessors()
         layout = self._plan(**{name: told[name] for name in self._wanted})
-        text = layout.text or (self._file, self._entry)
+        text = layout.text or (self.file, self.entry)
         kernel = self._kernels.setdefault(text, Kernel(*text))
         macros = {**layout.macros, "STORAGE": storage} if storage else layout.macros
         run = kernel.ready(macros, layout.shared, 1)
@@ -284,7 +287,7 @@ class Layouts:
 
     def refused(self, grid: Sequence[int], block: Sequence[int], shared: int, error: Exception) -> KernelError:
         """The error for a launch that the driver refuses."""
-        return _refused(f"[{self._entry}] {self._file}", grid, block, shared, error)
+        return _refused(f"[{self.entry}] {self.file}", grid, block, shared, error)
 
 
 def _refused(name: str, grid: Sequence[int], block: Sequence[int], shared: int, error: Exception) -> KernelError:
@@ -309,16 +312,6 @@ def packed(*arrays: Any) -> tuple[Any, ...]:
 def empty(shape: Sequence[int], dtype: Any) -> Any:
     """An array on the current device; its values are not defined."""
     return cupy.empty(tuple(shape), dtype=dtype)
-
-
-def vector_width(width: int, *arrays: Any, most: int = 4) -> int:
-    """The values of rows of `width` that can be read at a time in all these arrays: 1, 4 or 8, and not above `most`.
-
-    4 values of float32, or 8 of 16 bits, are an access of 16 bytes.
-    """
-    if not all(address(a) % 16 == 0 for a in arrays):
-        return 1
-    return next(n for n in (8, 4, 1) if n <= most and width % n == 0)
 
 
 STORAGES: dict[Any, int] = {np.dtype(np.float32): 0, np.dtype(np.float16): 1, np.dtype(np.uint16): 2}

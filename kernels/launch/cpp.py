@@ -1,6 +1,10 @@
-"""The C++ half of the declared launches: see `kernels.declared`. An entry also takes the number of threads, last.
+"""Declared launches of C++ entries, on NumPy's arrays: see `kernels.launch.declared`.
 
-An entry writes one part of a sum for each block of rows; the parts are added in float64.
+    softmax = launch("softmax/softmax.cpp", "softmax_forward", "x: real[*rows, width], logarithm: int32 -> y: like x")
+    y = softmax(x, 0)
+
+An entry also takes the number of threads, last. It writes one part of a sum for each block of rows; the parts are added
+in float64.
 """
 
 from __future__ import annotations
@@ -14,12 +18,12 @@ import numpy as np
 
 from duoln.core.spec import Array, Spec
 from duoln.errors import KernelError
-from duoln.kernels import declared, host
+from duoln.kernels import host
+from duoln.kernels.launch import declared
 from duoln.kernels.native import storage
-from duoln.kernels.native.loading import NAMES, failure, library
+from duoln.kernels.native.function import NUMBERS, failures_of
+from duoln.kernels.native.loading import NAMES, library, refusal
 
-NUMBERS: dict[str, Any] = {"int32": ctypes.c_int32, "int64": ctypes.c_int64, "float32": ctypes.c_float,
-                           "float64": ctypes.c_double}
 _LINES = 1 << 16
 """Bytes from which a result begins on a cache line, because a vector that lies in two lines takes two loads."""
 
@@ -40,8 +44,8 @@ def launch(file: str, entry: str, declaration: str, block: int | Callable[[int, 
     storage.count_in(file)
     arrays, axes = declared.arrays_of(spec), declared.axes_of(spec)
     entries = _Entries(file, entry, spec)
-    known = {"asarray": np.asarray, "ascontiguousarray": np.ascontiguousarray, "empty": np.empty, "host": host, "prod": prod,
-             "find": entries.find, "entries": entries.known, "LINES": _LINES, "misfit": declared.misfit,
+    known = {"asarray": np.asarray, "ascontiguousarray": np.ascontiguousarray, "empty": np.empty, "host": host,
+             "prod": prod, "find": entries.find, "entries": entries.known, "LINES": _LINES, "misfit": declared.misfit,
              "word": ctypes.c_void_p.from_address, "HEAD": object.__basicsize__,
              "parts_of": block if callable(block) else lambda rows, columns: -(-rows // block)}
     lead = arrays[0]
@@ -51,13 +55,13 @@ def launch(file: str, entry: str, declaration: str, block: int | Callable[[int, 
         lines = [f"dtype = ({reals[1].name} if {reals[0].name} is None else {reals[0].name}).dtype"]
     bound = {each.name for each in declared.numbers_of(spec)}
     for each in arrays:
-        wanted = "dtype" if each.kind in ("real", "stored") else declared.named(each.kind)
+        wanted = "dtype" if each.kind in ("real", "stored") else each.kind.upper()
         lines += declared.taken(each, None if each is reals[0] else wanted, bound)
         if each.axes and len(each.axes) == 1 and each.axes[0][0] == "*":
             # Where an array has no axes, NumPy's arithmetic gives a scalar, which has no pointer to its value.
             is_there = f" and {each.name} is not None" if each.optional else ""
             lines += [f"if not {each.axes[0][1:]}{is_there}:", f"    {each.name} = asarray({each.name})"]
-    lines += [_made(each, axes) for each in spec.outputs]
+    lines += [_made(each, axes, reals[0].name) for each in spec.outputs]
     large = lead if lead is reals[0] else spec.outputs[0]
     given = [f"{f'None if {each.name} is None else ' if each.optional else ''}word(id({each.name}) + HEAD).value"
              for each in (*arrays, *spec.outputs)]
@@ -70,8 +74,8 @@ def launch(file: str, entry: str, declaration: str, block: int | Callable[[int, 
     return declared.function(file, entry, spec, [*lines, f"return {', '.join(back)}"], known)
 
 
-def _made(array: Array, axes: list[str]) -> str:
-    """The line that allocates a result."""
+def _made(array: Array, axes: list[str], lead: str) -> str:
+    """The line that allocates a result; of a large argument `lead` it may be large, too."""
     if array.kind == "sum":
         assert array.axes is not None
         rows = next((axis for axis in axes if axis[0] == "*"), axes[0])
@@ -80,8 +84,10 @@ def _made(array: Array, axes: list[str]) -> str:
     if array.like is not None:
         return declared.made(array, f"{array.like}.shape", "dtype",
                              f"(host.empty if {array.like}.nbytes >= LINES else empty)")
-    kind = "dtype" if array.kind in ("real", "stored") else declared.named(array.kind)
-    return declared.made(array, declared.shape_of(array.axes or ()), kind)
+    kind = "dtype" if array.kind in ("real", "stored") else array.kind.upper()
+    shape = array.axes or ()
+    empty = f"(host.empty if {lead}.nbytes >= LINES else empty)" if len(shape) > 2 else "empty"
+    return declared.made(array, declared.shape_of(shape), kind, empty)
 
 
 class _Entries:
@@ -99,7 +105,7 @@ class _Entries:
         """The entry for a dtype. Raises KernelError where there is no library for it, or no such entry in it."""
         loaded = library(self._file, dtype)
         if loaded is None:
-            raise KernelError(f"[{self._entry}] {failure(self._file, dtype)}")
+            raise KernelError(f"[{self._entry}] {refusal(self._file, dtype)}")
         function = getattr(loaded, f"{self._entry}_{NAMES[dtype.char]}", None)
         if function is None:
             raise KernelError(f"[{self._entry}] expected the entry {self._entry}_{NAMES[dtype.char]} in {self._file}, "
@@ -113,11 +119,3 @@ class _Entries:
 
         self.known[dtype.char] = function, failures, check
         return self.known[dtype.char]
-
-
-def failures_of(loaded: ctypes.CDLL) -> tuple[ctypes.c_int32, Any]:
-    """The library's count of failed allocations, and the function that returns and clears this thread's."""
-    try:
-        return ctypes.c_int32.in_dll(loaded, "duoln_failures"), loaded.duoln_take_failures
-    except (ValueError, AttributeError):  # a plug-in's text without that header
-        return ctypes.c_int32(0), None

@@ -1,12 +1,13 @@
 """Typed launches of Metal kernels through MLX.
 
-    backward = Kernel("norm/layer_norm_backward.metal", "x: float32[2], gain: float32[1]?, eps: float32")
-    dx, = backward(groups=512, threads=128, inputs=(x, gain, 1e-5), outputs={"dx": x.shape}, macros={"UNITS": 8})
+    backward = launch("norm/layer_norm_backward.metal", "layer_norm_backward",
+                      "x: stored[*rows, width], gain: real[width]?, dy: like x, eps: float64 -> dx: like x", plan)
+    dx = backward(x, gain, dy, 1e-5)
 
-`launch` makes a function from a declaration (see `kernels.declared`) and a plan; a `Kernel` is for what is no such
-launch. A `.metal` file is the body of a function: MLX writes the signature from the names and the arrays. Macros are lines
-above it, and `HAS_<NAME>` says whether an optional input (see `signature`) is given. A kernel is compiled at its first
-launch for each set of macros, inputs and outputs.
+`launch` makes a function from a declaration (see `launch.declared`) and a plan; a `Kernel` is for what is no such
+launch. A `.metal` file is the body of a function: MLX writes the signature from the names and the arrays. Macros are
+lines above it, and `HAS_<NAME>` says whether an optional input (see `signature`) is given. A kernel is compiled at its
+first launch for each set of macros, inputs and outputs.
 
 Inputs of dtype `storage` are of float32, float16 or bfloat16, all alike; `STORAGE` says of which (see common.metal.h).
 """
@@ -25,8 +26,9 @@ from duoln.backends.protocol import Array, Shape
 from duoln.core.spec import Array as Declared
 from duoln.core.spec import Spec
 from duoln.errors import DtypeError, KernelError
-from duoln.kernels import declared, source
-from duoln.kernels.declared import Layout
+from duoln.kernels import source
+from duoln.kernels.launch import declared
+from duoln.kernels.launch.declared import Layout
 from duoln.kernels.signature import Parameter, parameters
 
 MOST_THREADS = 512
@@ -39,9 +41,13 @@ STORAGES = {mx.float32: 0, mx.float16: 1, mx.bfloat16: 2}
 """The numbers in common.metal.h of what values are stored in."""
 
 
-def missing() -> str | None:
+def refusal() -> str | None:
     """The reason why no Metal kernel can run here; None if one can."""
     return None if mx.metal.is_available() else "there is no Metal device"
+
+
+FILES: dict[str, str] = {}
+"""The file of each kernel of this process, by its name."""
 
 
 class Kernel:
@@ -50,6 +56,7 @@ class Kernel:
     def __init__(self, file: str, inputs: str, stored: Container[str] = ()) -> None:
         self.file, self.inputs, self.stored = file, parameters(inputs), stored
         self.name = file.rsplit("/", 1)[-1].removesuffix(".metal")
+        FILES[self.name] = file
 
     def __call__(self, groups: int, threads: int, inputs: Sequence[Any], outputs: Mapping[str, Shape],
                  macros: Mapping[str, int]) -> list[Array]:
@@ -135,6 +142,7 @@ def launch(file: str, entry: str, declaration: str, plan: Callable[..., Layout] 
     Raises:
         ValueError: the declaration is none.
     """
+    FILES[entry] = file
     spec = Spec.of(declaration)
     arrays, axes = declared.arrays_of(spec), declared.axes_of(spec)
     wanted = list(inspect.signature(plan).parameters)
@@ -176,7 +184,8 @@ def launch(file: str, entry: str, declaration: str, plan: Callable[..., Layout] 
                for name in optional}}
     lines.append(f"layout = plan({', '.join(f'{name}={told.get(name, name)}' for name in wanted)})")
     given = [f"{each.name!r}: {_flat(each)}" for each in arrays]
-    given += [f"{each.name!r}: mx.array({each.name}, mx.{'int' if each.kind[0] == 'i' else 'float'}32)" for each in numbers]
+    given += [f"{each.name!r}: mx.array({each.name}, mx.{'int' if each.kind[0] == 'i' else 'float'}32)"
+              for each in numbers]
     shapes = []
     for each in spec.outputs:
         shape = f"(layout.parts, {', '.join(each.axes or ())})" if each.kind == "sum" else \
