@@ -164,11 +164,10 @@ def of_all(saved: Saved, gradients: Gradients) -> dict[str, Array]:
     problem, variant, made = saved.problem, saved.problem.variant, dict[str, Array]()
     of_gates = [("h", saved.x_proj, gradients.x_gates)] if variant.keeps_sum else [
         ("x", saved.x_proj, gradients.x_gates), ("h", saved.h_proj, gradients.h_gates)]
-    count = variant.parts
     for k, (name, values, d) in enumerate(of_gates):
         if d is not None:
             made[f"gain_{name}"], made[f"bias_{name}"] = _of_parts(
-                variant.cell, values, saved.stats[k * count:(k + 1) * count], d)
+                variant.cell, values, saved.stats, k * variant.parts, d)
     if gradients.c_norm is not None and saved.c is not None:
         # The cell of a masked row is not the one normalised at this time step, but its gradient here is zero.
         made["gain_c"], made["bias_c"] = cuda.gain_and_bias(saved.c[1:], saved.stats[-1], gradients.c_norm)
@@ -176,12 +175,12 @@ def of_all(saved: Saved, gradients: Gradients) -> dict[str, Array]:
     return made if d_bias is None else {**made, "bias": d_bias}
 
 
-def _of_parts(cell: str, proj: Array, stats: Array, d_gates: Array) -> tuple[Array, Array]:
-    """Gradients of gain and bias of a product; the parts of a cell's gates each have a norm."""
+def _of_parts(cell: str, proj: Array, stats: Array, norm: int, d_gates: Array) -> tuple[Array, Array]:
+    """Gradients of gain and bias of a product; the parts of a cell's gates each have a norm, from `norm` on."""
     parts = CELLS[cell].parts
     if len(parts) == 1:
-        return cuda.gain_and_bias(proj, stats[0], d_gates)
+        return cuda.gain_and_bias(proj, stats[norm], d_gates)
     cut = proj.shape[-1] * parts[0] // CELLS[cell].gates
-    first = cuda.gain_and_bias(proj, stats[0], d_gates, 0, cut)
-    second = cuda.gain_and_bias(proj, stats[1], d_gates, cut)
+    first = cuda.gain_and_bias(proj, stats[norm], d_gates, 0, cut)
+    second = cuda.gain_and_bias(proj, stats[norm + 1], d_gates, cut)
     return cupy.concatenate((first[0], second[0])), cupy.concatenate((first[1], second[1]))
