@@ -20,13 +20,13 @@ from duoln.core.tensor import Tensor
 
 
 class Attribute(NamedTuple):
-    """What an attribute may be, as its annotation says it."""
+    """The values that an attribute may have, from its annotation."""
 
     name: str
     kind: Interval | Whole | tuple[str | None, ...] | type
     """Numbers, integers, choices, or bool."""
     optional: bool
-    """Whether None is allowed."""
+    """True if None is allowed."""
 
     @property
     def test(self) -> str:
@@ -125,6 +125,6 @@ def compiled(text: str, name: str, file: str, known: dict[str, Any]) -> Callable
 
 
 def _is_empty(function: Callable[..., Any]) -> bool:
-    """Whether the body of a function is its docstring: it loads None and returns it."""
+    """True if the body of a function is only its docstring: it loads None and returns it."""
     body = [each for each in dis.get_instructions(function) if each.opname != "RESUME"]
     return body[0].opname in ("LOAD_CONST", "RETURN_CONST") and body[0].argval is None and len(body) <= 2

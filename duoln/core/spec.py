@@ -42,11 +42,11 @@ class Array(NamedTuple):
     filled: tuple[str, ...] = ()
     """The axes that have at least one value."""
     or_one: bool = False
-    """Whether a launch also takes one number that is broadcast."""
+    """True if a launch also takes one number that is broadcast."""
 
     @property
     def is_number(self) -> bool:
-        """Whether it is a number that a launch takes."""
+        """True for a number that a launch takes."""
         return self.axes is None and self.kind in NUMBERS
 
 

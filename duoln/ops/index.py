@@ -167,7 +167,7 @@ def from_front(be: Backend, indices: Array, size: int) -> Array:
 
 
 def _counts_rows(be: Backend) -> str | None:
-    """What a device waits for in the gradient by repeated indices."""
+    """The remark about backends with queues, which wait for the host in the gradient; None for others."""
     return ("the host counts the rows of its gradient, so a compiled step with it runs operator by operator, not as "
             "one CUDA graph") if be.queues else None
 

@@ -201,7 +201,7 @@ def huber_loss(predictions: Tensor, targets: Tensor, *, delta: Above0 = 1.0) -> 
 
 @op("log_predictions: real[*shape], targets: real[*shape]")
 def kl_div(log_predictions: Tensor, targets: Tensor) -> Tensor:
-    """What each entry adds to the divergence of targets from predictions: targets * (log(targets) - log_predictions).
+    """The terms of the divergence of targets from predictions: targets * (log(targets) - log_predictions).
 
     A target of 0 adds 0 and has no gradient, one below 0 gives NaN. The sum over the classes is the Kullback-Leibler
     divergence, in nats.

@@ -150,8 +150,8 @@ def vector_norm(x: Tensor, axis: Axis = None, *, keepdims: bool = False,
 
 
 def _norm_of_order(size: Tensor, axes: tuple[int, ...], keepdims: bool, ord: float) -> Tensor:
-    """Of sizes. Each is divided by the one with the greatest power, so that no power overflows. None is a power of 0,
-    whose slope may be infinite.
+    """The norm of sizes, each divided by the one with the greatest power, so that no power overflows. No 0 is raised to
+    a power, whose slope may be infinite.
     """
     if not size.size:
         return sum(size, axis=axes, keepdims=keepdims)
@@ -232,7 +232,7 @@ min.add(Rule("composed", _min_forward, _extreme_vjp))
 
 @op("x: bool")
 def all(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-    """Whether every bool along the axes is True."""
+    """True if every bool along the axes is True."""
     all.check(x)
     return all.apply(x, axis=normal_axes("all", axis, x.ndim), keepdims=keepdims)
 
@@ -242,7 +242,7 @@ all.add(Rule("composed", lambda be, x, axis, keepdims: (be.all(x, axis=axis, kee
 
 @op("x: bool")
 def any(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-    """Whether at least one bool along the axes is True."""
+    """True if at least one bool along the axes is True."""
     any.check(x)
     return any.apply(x, axis=normal_axes("any", axis, x.ndim), keepdims=keepdims)
 

@@ -70,7 +70,7 @@ class Launch(dict[str, Callable[..., Any]]):
         return made
 
     def runs_on(self, backend: str) -> bool:
-        """Whether there is a text for that backend's device."""
+        """True if there is a text for that backend's device."""
         return (source.FOLDER / (self.file + _SUFFIXES[backend])).is_file()
 
     def layouts(self) -> list[Layout]:

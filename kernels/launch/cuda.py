@@ -334,7 +334,7 @@ def multiprocessors() -> int:
 
 
 def properties() -> Mapping[str, Any]:
-    """What the driver says of the current device, by the names of the runtime's structure."""
+    """The properties of the current device from the driver, by the names of the runtime's structure."""
     return _properties_of(current_device())
 
 
@@ -361,7 +361,7 @@ _MOST_GROUPS = 1 << 14
 
 
 def groups_of(rows: int) -> tuple[int, int]:
-    """How many rows are added up at once, and how many such groups there are."""
+    """Number of rows that are added up at once, and number of such groups."""
     group = max(_ROWS_OF_GROUP, -(-rows // _MOST_GROUPS)) if rows > _MOST_ROWS else max(rows, 1)
     return group, max(-(-rows // group), 1)
 
