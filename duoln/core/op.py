@@ -35,7 +35,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import numpy as np
 
 from duoln.backends.protocol import NAMES, REALS, STORAGE, Backend
-from duoln.core.arguments import described, how_to_wrap, kind_name
+from duoln.core.arguments import check_function, described, how_to_wrap, kind_name, name_of
 from duoln.core.call import called, checked
 from duoln.core.pytorch_names import add_hint
 from duoln.core.repeated import recordings, used_elsewhere
@@ -104,8 +104,11 @@ class Op(Generic[P, R]):
 
     def __init__(self, function: Callable[P, R], spec: str | None = None, name: str | None = None,
                  doc: str | None = None) -> None:
+        check_function("op", "function", function)
+        if not (name or name_of(function)).isidentifier():
+            raise UsageError(f"[op] expected a function with a name, as def makes it, found {name_of(function)}")
         self.function = function
-        self.spec = None if spec is None else Spec.of(spec)
+        self.spec = None if spec is None else Spec.of_operator(spec, function)
         self.like = None if self.spec is None else self.spec.like
         self._composed: Rule | None = None
         self._rules: dict[str, list[Rule]] = {}
@@ -372,4 +375,9 @@ def op(function: Callable[..., Any] | str) -> Any:
 
     `@op` alone is for a function that checks its arguments itself and ends with `return NAME.apply(...)`.
     """
-    return Op(function) if callable(function) else lambda plain: Op(plain, function)
+    if callable(function):
+        return Op(function)
+    if not isinstance(function, str):
+        raise DtypeError("[op] expected a declaration such as 'x: real[*shape] -> like x', found "
+                         f"{described(function)}")
+    return lambda plain: Op(plain, function)

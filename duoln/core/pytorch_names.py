@@ -357,17 +357,22 @@ def how_to_name(keyword: str, parameters: Iterable[str]) -> str:
     return did_you_mean(keyword, known)
 
 
-def add_hint(error: TypeError, function: Callable[..., Any]) -> None:
+def add_hint(error: TypeError, function: Callable[..., Any], keywords: Iterable[str] = ()) -> None:
     """Let the error of a call of `function` end with our name for an argument that it has not, or with what gives one
-    that is missing.
+    that is missing; `keywords` are the names that the call gives.
     """
     if type(error) is not TypeError:
         return
-    hint = ""
+    hint, known = "", inspect.signature(function).parameters
     if unknown := re.search(r"got an unexpected keyword argument '(\w+)'", str(error)):
-        hint = how_to_name(unknown[1], inspect.signature(function).parameters)
+        if unknown[1] not in known:  # else a function that this one calls has not the argument
+            hint = how_to_name(unknown[1], known)
     elif missing := re.search(r"missing \d+ required .* arguments?: (.*)", str(error)):
-        hint = next((f"; {ABSENT[name]}" for name in re.findall(r"'(\w+)'", missing[1]) if name in ABSENT), "")
+        names = re.findall(r"'(\w+)'", missing[1])
+        hint = next((f"; {ABSENT[name]}" for name in names if name in ABSENT), "")
+        for keyword in keywords:
+            if keyword not in known and our_word(keyword, names):
+                hint += f"; {keyword!r} is {our_word(keyword, names)!r} in duoln"
     error.args = (f"{error}{hint}",)
 
 
@@ -378,7 +383,9 @@ def hinted(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except TypeError as error:
-            add_hint(error, function)
+            if function.__name__ == "__init__":  # of a class that inherits it
+                error.args = (str(error).replace(function.__qualname__, f"{type(args[0]).__qualname__}.__init__"),)
+            add_hint(error, function, kwargs)
             raise
 
     return called

@@ -13,19 +13,22 @@ of a launch adds in a fixed order. A launch also takes numbers, `eps: float64`, 
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from duoln.backends.protocol import REALS
 from duoln.core.arguments import how_to_unpack, how_to_wrap, kind_name
 from duoln.core.storage import common_dtype
 from duoln.core.tensor import Tensor
-from duoln.errors import DtypeError, MixedBackendError, ShapeError
+from duoln.errors import DtypeError, MixedBackendError, ShapeError, UsageError
 
 NUMBERS = ("int32", "int64", "float32", "float64")
+OF_OPERATORS = ("real", "int32", "bool", "any")
 KINDS = ("real", "stored", "bool", "any", "sum", *NUMBERS)
 _ARRAY = re.compile(r"(?:(\*?\w+): )?(?:like (\w+)|(\w+)(?:\[([^\]]*)\])?)(\?)?( or one)?$")
+_AXIS = re.compile(r"(\*[a-zA-Z_]\w*|\d+|(\d+ )?[a-zA-Z_]\w*\+?)$")
 
 
 class Array(NamedTuple):
@@ -59,11 +62,17 @@ class Spec(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Spec:
-        """Read a declaration. Raises ValueError for a piece that is none, or for an axis that no argument has."""
+        """Read a declaration.
+
+        Raises:
+            ValueError: a piece is none, a result's axis is no argument's, or two arguments have one name.
+        """
         before, _, after = text.partition("->")
         inputs, outputs = (tuple([_array(piece) for piece in re.split(r",(?![^\[]*\])", side) if piece.strip()])
                            for side in (before, after))
         by_name = {each.name: each for each in inputs}
+        if not inputs or len(by_name) < len(inputs):
+            raise ValueError(f"expected arguments, each with a name of its own, found {text!r}")
         axes = {axis for each in inputs for axis in each.axes or ((each.name,) if each.is_number else ())}
         for each in (*inputs, *outputs):
             absent = [axis for axis in each.axes or () if axis not in axes and not axis.isdigit()]
@@ -72,6 +81,27 @@ class Spec(NamedTuple):
         whole = [each if each.like is None else by_name[each.like]._replace(name=each.name, optional=each.optional)
                  for each in inputs]
         return cls(tuple(whole), outputs, text)
+
+    @classmethod
+    def of_operator(cls, text: str, function: Callable[..., Any]) -> Spec:
+        """Read the declaration of an operator. Raises UsageError, also for an array that `function` does not take."""
+        name, code = function.__name__, inspect.unwrap(function).__code__
+        count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)
+        taken = code.co_varnames[:count]
+        try:
+            spec = cls.of(text)
+        except ValueError as error:
+            raise UsageError(f"[{name}] declaration: {error}") from None
+        if spec.inputs[0].optional:
+            raise UsageError(f"[{name}] declaration: expected a first array that is never None, found {text!r}")
+        for each in spec.inputs:
+            if each.name.lstrip("*") not in taken:
+                raise UsageError(f"[{name}] declaration: expected arguments of the function, {', '.join(taken)}; found "
+                                 f"{each.name!r} in {text!r}")
+            if each.kind not in OF_OPERATORS or each.or_one:
+                raise UsageError(f"[{name}] declaration: expected a kind of {', '.join(OF_OPERATORS)}, found "
+                                 f"{each.kind + ' or one' * each.or_one!r} in {text!r}")
+        return spec
 
     @property
     def like(self) -> tuple[int | None, ...] | None:
@@ -214,6 +244,9 @@ def _array(piece: str) -> Array:
     if like is None and kind not in KINDS:
         raise ValueError(f"expected a kind of {', '.join(KINDS)}, found {kind!r} in {piece!r}")
     words = [axis.strip() for axis in (axes or "").split(",") if axis.strip()]
+    wrong = [word for word in words if not _AXIS.match(word)]
+    if wrong or sum(word[0] == "*" for word in words) > 1:
+        raise ValueError(f"expected axes such as width, 4, 2 width, width+, and at most one *rows, found {piece!r}")
     named = None if axes is None else tuple([word.rstrip("+") for word in words])
     filled = tuple([word[:-1] for word in words if word.endswith("+")])
     return Array(name or "y", kind or "like", named, bool(optional), like, filled, bool(or_one))

@@ -113,8 +113,9 @@ class Tape:
                 assert rule.vjp is not None
                 results = rule.vjp(backend, saved, gout, needs)
                 if not isinstance(results, tuple | list) or len(results) != len(needs):
+                    actual = f"a tuple of {len(results)}" if isinstance(results, tuple) else described(results)
                     raise GradientError(f"[vjp] rule '{rule.name}': expected a tuple of {len(needs)} gradients, one "
-                                        f"for each array, found {described(results)}")
+                                        f"for each array, found {actual}")
                 for target, need, gradient in zip(inputs, needs, results, strict=True):
                     if not need or target is None:
                         continue
