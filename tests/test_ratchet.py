@@ -25,8 +25,8 @@ WHY_NOT = ("reason", "failure", "obstacle", "missing", "unfit", "misfit", "probl
 """The names that functions which return a text why something cannot be have had; two are to stay."""
 FIRST_WORDS = ("What", "Where", "How", "Whether", "Of")
 NUMBERS = {
-    "lines of the product": 73050,
-    "lines of duoln/core": 3732,
+    "lines of the product": 73099,
+    "lines of duoln/core": 3781,
     "lines of duoln/ops": 5049,
     "lines of duoln/nn": 2567,
     "lines of duoln/optim": 801,
@@ -44,11 +44,11 @@ NUMBERS = {
     "lines of kernels": 17780,
     "lines of plugins": 15641,
     "lines of examples": 1352,
-    "lines of tests": 58065,
+    "lines of tests": 58100,
     "Python files": 514,
     "small Python files": 70,
     "names for why not": 2,
-    "docstrings that begin with What, Where, How, Whether, Of": 82,
+    "docstrings that begin with What, Where, How, Whether, Of": 1,
     "lists that name rms_norm": 36,
     "calls of add": 8,
     "calls of LayerNorm": 17,
