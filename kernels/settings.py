@@ -26,7 +26,7 @@ ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"
 STORED: tuple[dict[str, int], ...] = ({}, {"STORAGE": 1}, {"STORAGE": 2})
 """The macros of each dtype of a kernel that takes 16 bits: its STORAGE number, see storage.cuh."""
 TENSORS = {"CHUNK": 4096, "MOST": 56}
-"""Of kernels that read all tensors of a model."""
+"""The macros of kernels that read all tensors of a model."""
 ADAM = {**TENSORS, "ROLES": 7}
 NORM = {**TENSORS, "ROLES": 1}
 PUSHES = tuple({"CLUSTER": 16, "THREADS": 256, "WIDTH": width} for width in (4, 8, 16, 1024))

@@ -23,7 +23,7 @@ class Parameter(NamedTuple):
     rank: int | None
     """None for a number."""
     apart: bool
-    """Whether rows may be apart."""
+    """True if rows may be apart."""
     optional: bool
 
     def __str__(self) -> str:

@@ -15,7 +15,7 @@ from ops.cases import CASES
 import duoln
 from duoln import nn, ops, optim, testing, tree
 from duoln.core import Tensor, composed_only
-from duoln.data import Batches, check_range, count_examples, examples, write_idx
+from duoln.data import Batches, check_range, count_examples, examples, write_idx, write_npz
 from duoln.errors import DtypeError, GradientError
 from duoln.nn.init import Named
 
@@ -184,6 +184,7 @@ HOST = {
     "duoln.data.check_range": lambda g, be, tmp: check_range("test", g.host(np.int32([0, 1])), 2),
     "duoln.data.count_examples": lambda g, be, tmp: count_examples({"x": g.host(_floats(3, 2))}, {"x": 0}),
     "duoln.data.examples": lambda g, be, tmp: examples({"x": g.host(_floats(3, 2))}, {"x": 0}, np.array([2, 0])),
+    "duoln.data.write_npz": lambda g, be, tmp: write_npz(tmp / "a.npz", {"x": g.host(np.uint8([[1, 2]]))}),
     "duoln.data.write_idx": lambda g, be, tmp: write_idx(tmp / "a-idx", g.host(np.uint8([[1, 2]]))),
     "duoln.nn.flatten": lambda g, be, tmp: nn.flatten(g.tensor(_floats(2, 3, 4))),
     "duoln.nn.with_population": lambda g, be, tmp: nn.with_population(nn.LSTM(4, 3, "batch"), g.tensors(nn.LSTM(4, 3, "batch").init(0)), [g.tensor(_floats(5, 6, 4))]),
@@ -213,7 +214,7 @@ WITHOUT_ARRAYS = {
     "duoln.data.find_mnist", "duoln.data.locate", "duoln.data.original_or_made", "duoln.data.packed_or_not", "duoln.data.read_found",
     "duoln.data.read_lines", "duoln.data.search_folders", "duoln.data.suited_to", "duoln.data.visible", "duoln.data.json_of", "duoln.data.map_npy", "duoln.data.most_unpacked", "duoln.data.opened",
     "duoln.data.parse_json", "duoln.data.read_idx", "duoln.data.read_json", "duoln.data.read_mnist", "duoln.data.read_npz",
-    "duoln.data.read_tar", "duoln.data.read_text", "duoln.data.read_whole", "duoln.data.size_of",
+    "duoln.data.read_tar", "duoln.data.read_text", "duoln.data.read_whole", "duoln.data.size_of", "duoln.data.write_whole",
     "duoln.testing.check_corpus", "duoln.testing.check_error", "duoln.testing.check_task", "duoln.testing.tolerance"}
 
 

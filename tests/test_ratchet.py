@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from duoln.kernels import native
+
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("duoln", "kernels", "plugins", "examples", ".ci")
 CODE = (".py", ".cpp", ".h", ".cu", ".cuh", ".metal", ".js", ".css")
@@ -22,7 +24,37 @@ SMALL = 40
 WHY_NOT = ("reason", "failure", "obstacle", "missing", "unfit", "misfit", "problem", "inaccurate", "refusal", "supports")
 """The names that functions which return a text why something cannot be have had; two are to stay."""
 FIRST_WORDS = ("What", "Where", "How", "Whether", "Of")
-NUMBERS = {}
+NUMBERS = {
+    "lines of the product": 73050,
+    "lines of duoln/core": 3732,
+    "lines of duoln/ops": 5049,
+    "lines of duoln/nn": 2567,
+    "lines of duoln/optim": 801,
+    "lines of duoln/backends": 1886,
+    "lines of duoln/system": 1173,
+    "lines of duoln/data": 1517,
+    "lines of duoln/tasks": 1891,
+    "lines of duoln/training": 1527,
+    "lines of duoln/distributed": 1177,
+    "lines of duoln/runs": 4461,
+    "lines of duoln/bench": 3951,
+    "lines of duoln/testing": 1834,
+    "lines of duoln/bridge": 1173,
+    "lines of duoln/cli": 3830,
+    "lines of kernels": 17780,
+    "lines of plugins": 15641,
+    "lines of examples": 1352,
+    "lines of tests": 58065,
+    "Python files": 514,
+    "small Python files": 70,
+    "names for why not": 2,
+    "docstrings that begin with What, Where, How, Whether, Of": 82,
+    "lists that name rms_norm": 36,
+    "calls of add": 8,
+    "calls of LayerNorm": 17,
+    "calls of softmax": 11,
+    "calls of LSTM": 104,
+}
 
 
 def files(*tops):
@@ -110,8 +142,8 @@ def now():
 @pytest.mark.parametrize("what", NUMBERS)
 def test_a_number_does_not_rise(what, now):
     if what.startswith("calls of"):
-        if sys.version_info[:2] != (3, 11):
-            pytest.skip("Python 3.12 counts no comprehensions")
+        if sys.version_info[:2] != (3, 11) or native.machine_refusal() is not None:
+            pytest.skip("the calls are those of Python 3.11, whose comprehensions count, with compiled rules")
         now = eager_calls()
     assert now[what] <= NUMBERS[what], "remove something else, or say in the commit why the number rises"
 

@@ -44,7 +44,7 @@ def test_schedules_are_settings_of_an_optimiser(rate):
     (lambda: optim.linear_warmup(0, 0.1), ShapeError, ["[linear_warmup] updates"]), (lambda: optim.linear_warmup(3, None), DtypeError, ["[linear_warmup] then"]),
     (lambda: optim.linear_warmup(3, -0.1), UsageError, ["[linear_warmup] then"]), (lambda: optim.piecewise(0.1, [0.2]), DtypeError, ["[piecewise] changes"]),
     (lambda: optim.piecewise(0.1, {0: 0.2}), ShapeError, ["[piecewise] changes"]), (lambda: optim.piecewise(0.1, {5: 0.2, 3: 0.1}), UsageError, ["rise", "[5, 3]"]),
-    (lambda: optim.piecewise(0.1, {5: "slow"}), DtypeError, ["[piecewise] changes"]), (lambda: optim.cosine(1.0, updates=3, eta_min=0.0), TypeError, ["[cosine]", "eta_min"]),
+    (lambda: optim.piecewise(0.1, {5: "slow"}), DtypeError, ["[piecewise] changes"]), (lambda: optim.cosine(1.0, updates=3, eta_min=0.0), TypeError, ["cosine() got", "eta_min"]),
 ])
 def test_wrong_settings(call, kind, words):
     check_error(kind, call, *words)

@@ -10,7 +10,7 @@ import difflib
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, MappingView, Sequence, Set
-from dataclasses import is_dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import lru_cache
 from typing import Annotated, Any, NamedTuple
 
@@ -26,7 +26,7 @@ LARGEST = int(INT32.max)
 WORDS = {"ln": "layer", "bn": "batch", "cuda": "cupy", "gpu": "cupy", "mps": "mlx", "metal": "mlx", "cpu": "numpy",
          "half": "float16", "fp16": "float16", "bf16": "bfloat16", "bfloat16": "bf16", "float": "float32",
          "double": "float64", "int": "int32", "long": "int32"}
-"""What other libraries call a value that has a name here: norms, backends and dtypes."""
+"""Other libraries' names of norms, backends and dtypes, with ours."""
 
 
 class Interval(NamedTuple):
@@ -36,7 +36,7 @@ class Interval(NamedTuple):
     test: str
 
     def holds(self, number: float) -> bool:
-        """Whether the number is in the interval."""
+        """True if the number is in the interval."""
         return bool(_condition(self.test)(number))
 
 
@@ -51,11 +51,12 @@ FINITE = Interval("a finite number", "-inf < {0} < inf")
 AT_LEAST_0 = Interval("a finite number of at least 0", "0 <= {0} < inf")
 ABOVE_0 = Interval("a finite number above 0", "0 < {0} < inf")
 EPSILON = Interval("a finite number of at least 1e-30", "1e-30 <= {0} < inf")
-"""What keeps 0 / 0 from being computed, with factors that an optimiser puts to it; in float32 1e-50 is 0."""
+"""An epsilon that keeps 0 / 0 from being computed, also times an optimiser's factors; in float32 1e-50 is 0."""
 BELOW_1 = Interval("a number in [0, 1)", "0 <= {0} < 1")
 
 
-class Whole(NamedTuple):
+@dataclass(frozen=True)
+class Whole:
     """The integers that an argument may be."""
 
     low: int = -LARGEST
@@ -96,7 +97,7 @@ def name_of(function: Any) -> str:
 
 
 def how_to_wrap(value: Any) -> str:
-    """What makes a tensor of a value that should be one, in words: the end of an error."""
+    """The end of an error about a value that should be a tensor: the way to make one of it."""
     if isinstance(value, np.ndarray):
         return ("wrap a constant with duoln.tensor(x), and parameters, as a module's weights(self, rng) and "
                 "model.init(seed) make them, with duoln.to_tensors(params)")
@@ -116,7 +117,7 @@ def how_to_wrap(value: Any) -> str:
 
 
 def how_to_unpack(value: Any) -> str | None:
-    """What makes a dict of a mapping, or a list of what only goes through its entries, in words; else None."""
+    """The words for making a dict of a mapping, or a list of an iterator, a view or a set; None for another value."""
     if isinstance(value, Mapping):
         return "give dict(x)"
     return "give list(x)" if isinstance(value, Iterator | MappingView | Set) else None

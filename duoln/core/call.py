@@ -20,13 +20,13 @@ from duoln.core.tensor import Tensor
 
 
 class Attribute(NamedTuple):
-    """What an attribute may be, as its annotation says it."""
+    """The values that an attribute may have, from its annotation."""
 
     name: str
     kind: Interval | Whole | tuple[str | None, ...] | type
     """Numbers, integers, choices, or bool."""
     optional: bool
-    """Whether None is allowed."""
+    """True if None is allowed."""
 
     @property
     def test(self) -> str:
@@ -48,7 +48,7 @@ class Attribute(NamedTuple):
         if isinstance(self.kind, Interval):
             return check_number(op, self.name, value, self.kind)
         if isinstance(self.kind, Whole):
-            return check_integer(op, self.name, value, *self.kind)
+            return check_integer(op, self.name, value, self.kind.low, self.kind.high)
         if isinstance(self.kind, tuple):
             return check_choice(op, self.name, value, self.kind)
         return check_flag(op, self.name, value)
@@ -72,7 +72,8 @@ def attributes(function: Callable[..., Any]) -> list[Attribute]:
 
 def called(op: Any) -> Callable[..., Any]:
     """The function of an operator (`core.op.Op`), with its checks."""
-    function, spec = op.function, op.spec
+    function: Callable[..., Any] = op.function
+    spec = op.spec
     parameters = list(inspect.signature(function).parameters.values())
     known = {"Tensor": Tensor, "inf": inf, "op": op, "function": function}
     lines = []
@@ -124,6 +125,6 @@ def compiled(text: str, name: str, file: str, known: dict[str, Any]) -> Callable
 
 
 def _is_empty(function: Callable[..., Any]) -> bool:
-    """Whether the body of a function is its docstring: it loads None and returns it."""
+    """True if the body of a function is only its docstring: it loads None and returns it."""
     body = [each for each in dis.get_instructions(function) if each.opname != "RESUME"]
     return body[0].opname in ("LOAD_CONST", "RETURN_CONST") and body[0].argval is None and len(body) <= 2

@@ -19,7 +19,7 @@ from duoln.core.tensor import Tensor
 from duoln.errors import UsageError
 
 in_compiled_step: ContextVar[bool] = ContextVar("in_compiled_step", default=False)
-"""Whether the tensors here belong to a compiled step, which looks at its arguments itself."""
+"""True within a compiled step, which looks at its arguments itself."""
 
 
 class _Spent:
@@ -41,7 +41,7 @@ def spend(tensors: Iterable[Tensor]) -> None:
 
 
 def is_spent(x: Tensor) -> bool:
-    """Whether the tensor was donated."""
+    """True if the tensor was donated."""
     return x.data is _SPENT
 
 
@@ -50,7 +50,7 @@ def _holders(x: Tensor) -> int:
 
 
 _ALONE = _holders(Tensor(np.zeros(1), cast(Backend, object())))
-"""What the count is where the tensor alone holds its array."""
+"""The reference count of an array that only its tensor holds."""
 
 
 def own_array(x: Tensor, references: int = 0) -> Array:

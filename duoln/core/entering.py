@@ -93,12 +93,12 @@ def _own_dtype(x: Any, values: np.ndarray, backend: Backend) -> str:
 
 
 def _kind(values: np.ndarray) -> str:
-    """What an array holds, in words: NumPy calls a text of three letters str96."""
+    """The kind of an array's values in words: NumPy calls a text of three letters str96."""
     return _TEXTS.get(values.dtype.kind, values.dtype.name)
 
 
 def _whole(x: Any) -> bool:
-    """Whether lists hold integers only; some of them may need more than 64 bits."""
+    """True if lists hold integers only; some of them may need more than 64 bits."""
     return all(_whole(v) for v in x) if isinstance(x, list | tuple) and len(x) else isinstance(x, int)
 
 

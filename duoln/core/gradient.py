@@ -25,7 +25,7 @@ _recording: ContextVar[bool] = ContextVar("duoln_recording", default=False)
 
 
 def is_recording() -> bool:
-    """Whether this thread is inside a function whose gradient is being computed."""
+    """True if this thread is inside a function whose gradient is being computed."""
     return _recording.get()
 
 

@@ -18,7 +18,7 @@ class Made:
         return self._function(*args, **kwargs)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
-        """What an attribute of a class gives: made of a method, the function is made anew of the bound method."""
+        """The value of an attribute of a class: a function made of a method is made anew of the bound method."""
         maker, (method, *options) = self._made_by
         bound = method.__get__(instance, owner) if hasattr(type(method), "__get__") else method
         if bound is method:

@@ -73,12 +73,12 @@ def only_rule(through: Callable[[Op[..., Any], Rule], Rule]) -> contextlib.Abstr
 
 
 def is_composed_only() -> bool:
-    """Whether ops of this thread run their composed rules only."""
+    """True if ops of this thread run their composed rules only."""
     return _composed_only.get()
 
 
 def is_watched() -> bool:
-    """Whether this thread is within `each_rule`."""
+    """True if this thread is within `each_rule`."""
     return _watch.get() is not None
 
 
@@ -166,6 +166,11 @@ class Op(Generic[P, R]):
             self._rules.setdefault(backend, []).insert(0, rule)
             self._least[backend] = min(self._least.get(backend, rule.least), rule.least)
 
+    @property
+    def has_rules(self) -> bool:
+        """True if rules compute it; the body of another one has operators that do."""
+        return self._composed is not None
+
     def rules(self, backend: str) -> list[Rule]:
         """The rules of this op on one backend, in the order in which they are tried."""
         if self._composed is None:
@@ -212,7 +217,7 @@ class Op(Generic[P, R]):
         return backend.proofs.refusal(self.name, rule, arrays, attrs)
 
     def explain(self, *args: P.args, **kwargs: P.kwargs) -> list[tuple[str, str]]:
-        """What a call with these arguments would run: pairs (rule, verdict) in the order of trial.
+        """The rules that a call with these arguments would try: pairs (rule, verdict), in order.
 
         A verdict is "runs" or the reason why the rule cannot run. The arguments are checked, and defaults are filled
         in, as in a call; no rule runs.
@@ -324,7 +329,7 @@ class Op(Generic[P, R]):
             raise GradientError(f"[{self.name}] rule '{rule.name}' has no gradient; pass it stop_gradient(x)")
 
     def _has_narrow(self, args: Sequence[Any]) -> bool:
-        """Whether a tensor has 16 bits. Raises DtypeError if the float dtypes do not belong together."""
+        """True if a tensor has 16 bits. Raises DtypeError if the float dtypes do not belong together."""
         dtypes = [a.dtype for a in args if isinstance(a, Tensor)]
         if any(dtype in REALS for dtype in dtypes):
             common_dtype(self.name, dtypes)

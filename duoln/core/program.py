@@ -70,7 +70,7 @@ class Pooled(NamedTuple):
     rule: Rule
     argument: int
     uses: tuple[tuple[Place, tuple[Place, ...], bool], ...]
-    """What each call saved, the gradients of its outputs, and whether these are a tuple."""
+    """For each call: the place of what it saved, those of its outputs' gradients, and True if these are a tuple."""
     output: Place
 
     def run(self, backend: Backend, values: Values) -> None:
@@ -144,7 +144,7 @@ class Program:
         return [values[place] for place in self.results]
 
     def difference(self, second: Program) -> str | None:
-        """How another record of the step differs from this one; None if both run the same rules on the same values.
+        """The difference of another record of the step; None if both run the same rules on the same values.
 
         A constant that the step did not make was there before it, so both records have the same object. Equal values
         prove nothing: they may be computed from arguments that were equal.
@@ -160,7 +160,7 @@ class Program:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether two lists of instructions are equal; what cannot be compared is not."""
+    """True if two lists of instructions are equal; what cannot be compared is not."""
     try:
         return bool(a == b)
     except (TypeError, ValueError):  # arrays among the attributes
@@ -168,13 +168,13 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _is_one(a: Any, b: Any) -> bool:
-    """Whether two constants are one object, or numbers of Python with one value."""
+    """True if two constants are one object, or numbers of Python with one value."""
     if isinstance(a, int | float):
         return type(a) is type(b) and repr(a) == repr(b)  # 0.0 is not -0.0, and NaN is NaN
     return a is b and not isinstance(a, np.bool_)  # NumPy has one object for all that is True
 
 
 def _equal(backend: Backend, a: Array, b: Array) -> bool:
-    """Whether two arrays have the same bits."""
+    """True if two arrays have the same shape, dtype and bits."""
     return bool(a.shape == b.shape and a.dtype == b.dtype
                 and backend.to_numpy(a).tobytes() == backend.to_numpy(b).tobytes())

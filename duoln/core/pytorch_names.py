@@ -342,7 +342,7 @@ def unknown_name(module: str, name: str, remedies: Mapping[str, str], known: Ite
 
 
 def our_word(keyword: str, known: Iterable[str] | None = None) -> str | None:
-    """What an argument of PyTorch is called here, in a call that has the arguments `known`."""
+    """Our name for an argument of PyTorch, among the arguments `known` of a call; None if there is none."""
     return next((name for name in KEYWORDS.get(keyword, "").split() if known is None or name in known), None)
 
 
@@ -419,5 +419,5 @@ def present_names(thing: object, names: Iterable[str]) -> list[str]:
 
 
 def is_missing(member: object) -> bool:
-    """Whether a member of a class only says what to write instead."""
+    """True if a member of a class only says what to write instead."""
     return isinstance(member, _Missing)

@@ -54,7 +54,7 @@ class Recording:
             recorder.reset(token)
 
     def program(self, results: Sequence[Array]) -> Program | None:
-        """What was recorded; None if it cannot be replayed."""
+        """The recorded program; None if it cannot be replayed."""
         places = tuple([self._place(x) for x in results])
         if self.obstacle:
             return None
@@ -87,7 +87,7 @@ class Recording:
                 self.obstacle = _IN_A_THREAD
 
     def _is_elsewhere(self) -> bool:
-        """Whether another thread than that of the step runs this, in a copy of its context."""
+        """True if another thread than that of the step runs this, in a copy of its context."""
         if threading.get_ident() == self._thread:
             return False
         self.obstacle = _IN_A_THREAD

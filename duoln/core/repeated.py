@@ -1,4 +1,4 @@
-"""What a recorded step computes outside of rules, and what other threads do with its values."""
+"""Computations of a recorded step outside of rules, and other threads' uses of its values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Recorder(Protocol):
 
 
 recorder: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
-"""What records this thread; None while nothing does."""
+"""The recorder of this thread; None while nothing is recorded."""
 recordings: list[Recorder] = []
 """The records that are being made, of all threads."""
 

@@ -28,7 +28,7 @@ _MAX_LAYOUTS = 16
 _MOST_DIFFERENT = 2
 """So many calls that differ from the one before are enough: the step is not repeated."""
 _CALLER = 4
-"""How many frames above a warning the caller of the compiled step is."""
+"""Number of frames from a warning up to the caller of the compiled step."""
 
 
 class Replay:
@@ -45,7 +45,7 @@ class Replay:
         self._recorded: dict[Any, tuple[Program, int]] = {}
         """The last program of each layout, and how many calls differed from the one before."""
         self._proved: dict[Any, Callable[..., list[Array]]] = {}
-        """What runs from the third call on, by the layout of the arrays."""
+        """The function that runs from the third call on, by the layout of the arrays."""
 
     def __call__(self, *natives: Array) -> list[Array]:
         if recordings:

@@ -17,7 +17,7 @@ Vjp = Callable[..., Sequence[Array | None]]
 
 @dataclass(frozen=True, eq=False)
 class Rule:
-    """How an op is computed: a value and its vector-Jacobian product, on native arrays.
+    """A way to compute an op: its value and its vector-Jacobian product, on native arrays.
 
     Attributes:
         forward: `forward(backend, *arrays, **attrs) -> (out, saved)`; `out` is an array or a tuple of them.

@@ -45,11 +45,11 @@ class Array(NamedTuple):
     filled: tuple[str, ...] = ()
     """The axes that have at least one value."""
     or_one: bool = False
-    """Whether a launch also takes one number that is broadcast."""
+    """True if a launch also takes one number that is broadcast."""
 
     @property
     def is_number(self) -> bool:
-        """Whether it is a number that a launch takes."""
+        """True for a number that a launch takes."""
         return self.axes is None and self.kind in NUMBERS
 
 
@@ -144,11 +144,13 @@ class Spec(NamedTuple):
                 raise self._misfit(name, array, x, sizes, first)
             words = "at least " if len(fixed) < len(array.axes) else ""
             many = "one axis" if len(fixed) == 1 else f"{len(fixed)} axes"
+            if len(fixed) == len(array.axes) > 1:
+                many += f" ({', '.join(array.axes)})"
             raise ShapeError(f"[{name}] {self._role(array)}expected {words}{many}, found shape {x.shape}")
         place = 0
         for axis in array.axes:
             count = spare if axis[0] == "*" else 1
-            size = x.shape[place:place + count] if axis[0] == "*" else x.shape[place]
+            size: Any = x.shape[place:place + count] if axis[0] == "*" else x.shape[place]
             place += count
             if axis in array.filled and not size:
                 raise ShapeError(f"[{name}] {self._role(array)}expected at least one value along {axis}, found shape "

@@ -117,7 +117,7 @@ class Tensor:
                                 "gradients; duoln.stop_gradient(x) is for values that are meant as constants")
 
     def _is_recorded(self) -> bool:
-        """Whether a gradient that is still being computed needs this tensor."""
+        """True if a gradient that is still being computed needs this tensor."""
         return self.node is not None and not self.node.tape.closed
 
     @property

@@ -52,7 +52,7 @@ def _bell(be: Backend, x: Array, width: float) -> Array:
 
 
 def _near_and_far(be: Backend, size: Array, bell: Array) -> tuple[Array, Array]:
-    """Of |x| and exp(-x^2): erf where |x| is below the border, and 1 - erf above it, with all its digits."""
+    """From |x| and exp(-x^2): erf where |x| is below the border, and 1 - erf above it, with all its digits."""
     near = be.minimum(size, _BORDER)
     return near * _ratio(_NEAR, near * near), bell * _ratio(_FAR, be.minimum(size, _END))
 

@@ -47,7 +47,7 @@ def greatest_size(backend: Backend, x: Array, axes: tuple[int, ...]) -> Array:
 
 
 def is_extreme(backend: Backend, x: Array, extreme: Array) -> Array:
-    """Where values are the greatest or smallest one, which is given; of values with a NaN among them, all are."""
+    """True where a value is the greatest or smallest one, which is given; everywhere if that is NaN."""
     return backend.logical_not(backend.logical_or(x < extreme, x > extreme))
 
 

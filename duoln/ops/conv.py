@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import inf, prod
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from duoln.backends.protocol import Array, Backend, Shape
 from duoln.core import Rule, Tensor, op
-from duoln.core.arguments import check_choice, check_integer
-from duoln.core.pytorch_names import hinted
-from duoln.core.spec import check_float
+from duoln.core.arguments import AtLeast1, Whole, check_choice, check_integer
 from duoln.errors import ShapeError
 from duoln.ops.common import check_room, is_extreme
 from duoln.ops.linalg import transposed
@@ -25,6 +23,8 @@ from duoln.ops.shape import pad, reshape
 Pair = tuple[int, int]
 Sizes = int | tuple[int, int]
 Padding = Sizes | Literal["same"]
+Width = Annotated[int, Whole(0)]
+"""The border of a sequence."""
 
 
 def check_pair(name: str, role: str, value: Any, low: int) -> Pair:
@@ -68,8 +68,6 @@ def _windows(shape: Shape, kernel: Pair, stride: Pair, dilation: Pair = (1, 1)) 
 def _check_image(name: str, x: Tensor, kernel: Pair, padding: Sequence[int] = (0, 0), dilation: Pair = (1, 1),
                  axes: str = "height, width") -> None:
     """Check that an image, with all its padding, holds the kernel. A sequence has `axes` "time" and a height of 1."""
-    if x.ndim != 4:
-        raise ShapeError(f"[{name}] expected (batch, {axes}, channels), found shape {x.shape}")
     if min(kernel) < 1:
         raise ShapeError(f"[{name}] expected a kernel of at least 1, found {kernel}")
     least = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)]
@@ -79,9 +77,9 @@ def _check_image(name: str, x: Tensor, kernel: Pair, padding: Sequence[int] = (0
                          f"with padding {tuple(padding[first:])} in all")
 
 
-@op("x: real[n, h, w, channels], weight: real[kh, kw, group, out] -> like x")
+@op("x: real[batch, height, width, channels], weight: real[kh, kw, group, out] -> like x")
 def conv2d(x: Tensor, weight: Tensor, *, stride: Sizes = 1, padding: Padding = 0, dilation: Sizes = 1,
-           groups: int = 1) -> Tensor:
+           groups: AtLeast1 = 1) -> Tensor:
     """Two-dimensional convolution: a cross-correlation, as is usual for neural networks.
 
     Args:
@@ -100,13 +98,14 @@ def conv2d(x: Tensor, weight: Tensor, *, stride: Sizes = 1, padding: Padding = 0
         ShapeError: the channels differ or do not divide by `groups`, or the kernel is larger than the padded image.
         UsageError: `padding` is another word than "same".
     """
+    conv2d.check(x, weight)
     return _convolution("conv2d", x, weight, check_pair("conv2d", "stride", stride, 1), padding,
                         check_pair("conv2d", "dilation", dilation, 1), groups)
 
 
-@hinted
-def conv1d(x: Tensor, weight: Tensor, *, stride: int = 1, padding: int | Literal["same"] = 0, dilation: int = 1,
-           groups: int = 1) -> Tensor:
+@op("x: real[batch, time, channels], weight: real[k, group, out]")
+def conv1d(x: Tensor, weight: Tensor, *, stride: AtLeast1 = 1, padding: int | Literal["same"] = 0,
+           dilation: AtLeast1 = 1, groups: AtLeast1 = 1) -> Tensor:
     """One-dimensional convolution: `conv2d` along the time.
 
     Shape:
@@ -115,26 +114,19 @@ def conv1d(x: Tensor, weight: Tensor, *, stride: int = 1, padding: int | Literal
     Raises:
         ShapeError, UsageError: as `conv2d`.
     """
-    check_float("conv1d", x, weight)
-    if x.ndim != 3 or weight.ndim != 3:
-        raise ShapeError(f"[conv1d] expected x (batch, time, channels) and weight (K, in / groups, out), "
-                         f"found shapes {x.shape} and {weight.shape}")
-    steps = check_integer("conv1d", "stride", stride, 1), check_integer("conv1d", "dilation", dilation, 1)
+    conv1d.check(x, weight)
     if not isinstance(padding, str):
         padding = check_integer("conv1d", "padding", padding, 0)
     # Along the height of 1 nothing moves, so that any stride and dilation serve.
     image, rows = reshape(x, shape=(x.shape[0], 1, *x.shape[1:])), reshape(weight, shape=(1, *weight.shape))
-    y = _convolution("conv1d", image, rows, (steps[0], steps[0]), padding if isinstance(padding, str) else (0, padding),
-                     (steps[1], steps[1]), groups)
+    y = _convolution("conv1d", image, rows, (stride, stride), padding if isinstance(padding, str) else (0, padding),
+                     (dilation, dilation), groups)
     return reshape(y, shape=(y.shape[0], *y.shape[2:]))
 
 
 def _convolution(name: str, x: Tensor, weight: Tensor, stride: Pair, padding: Padding, dilation: Pair, groups: int,
                  ) -> Tensor:
-    check_float(name, x, weight)
-    if weight.ndim != 4:
-        raise ShapeError(f"[{name}] expected weight (KH, KW, in / groups, out), found shape {weight.shape}")
-    groups, kernel = check_integer(name, "groups", groups, 1), (weight.shape[0], weight.shape[1])
+    kernel = weight.shape[0], weight.shape[1]
     if isinstance(padding, str):
         check_choice(name, "padding", padding, ("same",))
         borders = [_same(n, k, s, d) for n, k, s, d in zip(x.shape[1:3], kernel, stride, dilation, strict=False)]
@@ -224,7 +216,6 @@ conv2d.add(Rule("composed", _conv_forward, _conv_vjp))
 
 
 def _check_pool(name: str, x: Tensor, size: Sizes, stride: Sizes | None, padding: Sizes) -> tuple[Pair, Pair, Pair]:
-    check_float(name, x)
     sizes, border = check_pair(name, "size", size, 1), check_pair(name, "padding", padding, 0)
     if any(2 * b > n for b, n in zip(border, sizes, strict=True)):
         raise ShapeError(f"[{name}] padding: expected at most half of size {sizes}, found {border}")
@@ -236,7 +227,7 @@ def _with_border(x: Tensor, border: Pair, value: float) -> Tensor:
     return pad(x, widths=((0, 0), *((n, n) for n in border), (0, 0)), value=value) if any(border) else x
 
 
-@op("x: real[n, h, w, channels] -> like x")
+@op("x: real[batch, height, width, channels] -> like x")
 def max_pool2d(x: Tensor, *, size: Sizes, stride: Sizes | None = None, padding: Sizes = 0) -> Tensor:
     """Greatest value of each window; equal greatest values share the gradient evenly.
 
@@ -249,6 +240,7 @@ def max_pool2d(x: Tensor, *, size: Sizes, stride: Sizes | None = None, padding: 
     Shape:
         x (B, H, W, C) -> (B, (H + 2 padding - size) // stride + 1, (W + 2 padding - size) // stride + 1, C).
     """
+    max_pool2d.check(x)
     sizes, steps, border = _check_pool("max_pool2d", x, size, stride, padding)
     return max_pool2d.apply(_with_border(x, border, -inf), size=_joint(sizes), stride=_joint(steps), border=border)
 
@@ -285,9 +277,10 @@ def _max_pool_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -
 max_pool2d.add(Rule("composed", _max_pool_forward, _max_pool_vjp))
 
 
-@op("x: real[n, h, w, channels] -> like x")
+@op("x: real[batch, height, width, channels] -> like x")
 def avg_pool2d(x: Tensor, *, size: Sizes, stride: Sizes | None = None, padding: Sizes = 0) -> Tensor:
     """Mean of each window, in which the zeros of the border count. Arguments and shapes as for `max_pool2d`."""
+    avg_pool2d.check(x)
     sizes, steps, border = _check_pool("avg_pool2d", x, size, stride, padding)
     return avg_pool2d.apply(_with_border(x, border, 0.0), size=_joint(sizes), stride=_joint(steps))
 
@@ -311,22 +304,24 @@ def _avg_pool_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -
 avg_pool2d.add(Rule("composed", _avg_pool_forward, _avg_pool_vjp))
 
 
-@hinted
-def max_pool1d(x: Tensor, *, size: int, stride: int | None = None, padding: int = 0) -> Tensor:
+@op("x: real[batch, time, channels]")
+def max_pool1d(x: Tensor, *, size: AtLeast1, stride: AtLeast1 | None = None, padding: Width = 0) -> Tensor:
     """Greatest value of each window along the time; equal greatest values share the gradient evenly.
 
     Shape:
         x (B, T, C) -> (B, (T + 2 padding - size) // stride + 1, C); stride is size if None.
     """
+    max_pool1d.check(x)
     image, sizes = _as_image("max_pool1d", x, size, stride, padding)
     image = _with_border(image, (0, sizes[2]), -inf)
     y = max_pool2d.apply(image, size=_joint((1, sizes[0])), stride=_joint((1, sizes[1])), border=(0, sizes[2]))
     return reshape(y, shape=(y.shape[0], *y.shape[2:]))
 
 
-@hinted
-def avg_pool1d(x: Tensor, *, size: int, stride: int | None = None, padding: int = 0) -> Tensor:
+@op("x: real[batch, time, channels]")
+def avg_pool1d(x: Tensor, *, size: AtLeast1, stride: AtLeast1 | None = None, padding: Width = 0) -> Tensor:
     """Mean of each window along the time, in which the zeros of the border count. Shapes as for `max_pool1d`."""
+    avg_pool1d.check(x)
     image, sizes = _as_image("avg_pool1d", x, size, stride, padding)
     image = _with_border(image, (0, sizes[2]), 0.0)
     y = avg_pool2d.apply(image, size=_joint((1, sizes[0])), stride=_joint((1, sizes[1])))
@@ -335,13 +330,8 @@ def avg_pool1d(x: Tensor, *, size: int, stride: int | None = None, padding: int 
 
 def _as_image(name: str, x: Tensor, size: int, stride: int | None, padding: int) -> tuple[Tensor, tuple[int, int, int]]:
     """A sequence as images of height 1; size, stride and padding along the time."""
-    check_float(name, x)
-    if x.ndim != 3:
-        raise ShapeError(f"[{name}] expected (batch, time, channels), found shape {x.shape}")
     image = reshape(x, shape=(x.shape[0], 1, *x.shape[1:]))
-    size = check_integer(name, "size", size, 1)
-    border = check_integer(name, "padding", padding, 0)
-    if 2 * border > size:
-        raise ShapeError(f"[{name}] padding: expected at most half of size {size}, found {border}")
-    _check_image(name, image, (1, size), (0, 2 * border), axes="time")
-    return image, (size, size if stride is None else check_integer(name, "stride", stride, 1), border)
+    if 2 * padding > size:
+        raise ShapeError(f"[{name}] padding: expected at most half of size {size}, found {padding}")
+    _check_image(name, image, (1, size), (0, 2 * padding), axes="time")
+    return image, (size, size if stride is None else stride, padding)

@@ -13,9 +13,7 @@ from typing import Any
 
 from duoln.backends.protocol import Array, Backend, Shape
 from duoln.core import Rule, Tensor, op
-from duoln.core.arguments import LARGEST, check_integer, described
-from duoln.core.pytorch_names import hinted
-from duoln.core.spec import check_beside, check_tensors
+from duoln.core.arguments import LARGEST, AtLeast1, check_integer, described
 from duoln.core.storage import in_float32
 from duoln.core.tensor import stop_gradient
 from duoln.errors import AxisIndexError, DtypeError, ShapeError
@@ -146,7 +144,7 @@ def _added_slice(be: Backend, zeros: Array, key: tuple[Any, ...], gout: Array) -
 getitem.add(Rule("composed", _getitem_forward, _getitem_vjp, stored=(0,)))
 
 
-@op
+@op("x: any, indices: int32")
 def take(x: Tensor, indices: Tensor, axis: int | None = None) -> Tensor:
     """Entries along one axis, which only a vector may leave out, by int32 indices.
 
@@ -157,7 +155,7 @@ def take(x: Tensor, indices: Tensor, axis: int | None = None) -> Tensor:
     Raises:
         DtypeError: indices are not an int32 tensor. ShapeError: no such axis; on NumPy, an index is out of range.
     """
-    check_tensors("take", x)
+    take.check(x, indices)
     axis = only_axis("take", axis, x.ndim)
     check_indices("take", "indices", indices, x.shape[axis], x, low=-x.shape[axis])
     return take.apply(x, indices, axis=axis)
@@ -169,7 +167,7 @@ def from_front(be: Backend, indices: Array, size: int) -> Array:
 
 
 def _counts_rows(be: Backend) -> str | None:
-    """What a device waits for in the gradient by repeated indices."""
+    """The remark about backends with queues, which wait for the host in the gradient; None for others."""
     return ("the host counts the rows of its gradient, so a compiled step with it runs operator by operator, not as "
             "one CUDA graph") if be.queues else None
 
@@ -200,7 +198,7 @@ def _added_rows(be: Backend, gout: Array, shape: Shape, indices: Array, axis: in
 take.add(Rule("composed", _take_forward, _take_vjp, stored=(0,), remark=_counts_rows))
 
 
-@hinted
+@op("table: any[words, width], ids: int32")
 def embedding(table: Tensor, ids: Tensor, *, padding_idx: int | None = None) -> Tensor:
     """Rows of a table. The row `padding_idx` gets no gradient.
 
@@ -210,9 +208,7 @@ def embedding(table: Tensor, ids: Tensor, *, padding_idx: int | None = None) -> 
     Raises:
         ShapeError: the table is no matrix, or it has no row `padding_idx`; on NumPy, an id is out of range.
     """
-    check_tensors("embedding", table)
-    if table.ndim != 2:
-        raise ShapeError(f"[embedding] expected a table of 2 dimensions, found shape {table.shape}")
+    embedding.check(table, ids)
     check_indices("embedding", "ids", ids, table.shape[0], table)
     rows = take.apply(table, ids, axis=0)
     if padding_idx is None:
@@ -221,7 +217,7 @@ def embedding(table: Tensor, ids: Tensor, *, padding_idx: int | None = None) -> 
     return where(getitem.apply(ids != padding, key=(..., None)), rows, stop_gradient(rows))
 
 
-@op
+@op("x: any, indices: int32")
 def take_along_axis(x: Tensor, indices: Tensor, axis: int = -1) -> Tensor:
     """One entry along `axis` for each position of `indices`.
 
@@ -229,8 +225,7 @@ def take_along_axis(x: Tensor, indices: Tensor, axis: int = -1) -> Tensor:
         x (..., n, ...), int32 indices (..., k, ...) like x except at `axis` -> shape of indices. Indices lie in
         -n .. n - 1; a negative one counts from the end.
     """
-    check_tensors("take_along_axis", x)
-    check_beside("take_along_axis", "indices", indices, "int32", x)
+    take_along_axis.check(x, indices)
     axis = normal_axis("take_along_axis", axis, x.ndim)
     if indices.ndim != x.ndim or any(i != axis and a != b for i, (a, b) in
                                      enumerate(zip(x.shape, indices.shape, strict=True))):
@@ -269,17 +264,16 @@ def _added_entries(be: Backend, gout: Array, shape: Shape, indices: Array, axis:
 take_along_axis.add(Rule("composed", _take_along_forward, _take_along_vjp, stored=(0,), remark=_counts_rows))
 
 
-@op
-def one_hot(ids: Tensor, size: int, dtype: str = "float32") -> Tensor:
+@op("ids: int32[*rows]")
+def one_hot(ids: Tensor, size: AtLeast1, dtype: str = "float32") -> Tensor:
     """1 at each id, 0 elsewhere.
 
     Shape:
         ids int32 (...) -> (..., size). An id outside 0 .. size - 1 gives a row of zeros.
     """
-    check_beside("one_hot", "ids", ids, "int32", ids)
+    one_hot.check(ids)
     be = ids.backend
     dtype = check_dtype("one_hot", dtype, be)
-    size = check_integer("one_hot", "size", size, 1, high=1 << 62)
     check_room("one_hot", be, (*ids.shape, size))
     return one_hot.apply(ids, size=size, dtype=dtype)
 

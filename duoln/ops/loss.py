@@ -7,8 +7,7 @@ from typing import Any
 
 from duoln.backends.protocol import REALS, Array, Backend
 from duoln.core import Rule, Tensor, op
-from duoln.core.arguments import ABOVE_0, Below1, Integer, check_number
-from duoln.core.pytorch_names import hinted
+from duoln.core.arguments import Above0, Below1, Integer
 from duoln.core.spec import check_float
 from duoln.errors import DtypeError, ShapeError
 from duoln.ops.common import check_indices
@@ -77,7 +76,7 @@ def _check_weight(name: str, weight: Tensor | None, logits: Tensor) -> None:
         raise ShapeError(f"[{name}] weight: expected shape {logits.shape[-1:]}, found {weight.shape}")
 
 
-@hinted
+@op("logits: real[*rows, classes+], targets: real[*rows, classes]")
 def soft_cross_entropy(logits: Tensor, targets: Tensor, *, weight: Tensor | None = None) -> Tensor:
     """Cross-entropy of distributions over classes under softmax(logits), in nats: -sum(weight * targets * log p).
 
@@ -89,11 +88,8 @@ def soft_cross_entropy(logits: Tensor, targets: Tensor, *, weight: Tensor | None
     Raises:
         ShapeError: the shapes differ, the weights do not fit, or there are no classes.
     """
-    name = "soft_cross_entropy"
-    _check_pair(name, logits, targets)
-    if logits.ndim < 1 or logits.shape[-1] == 0:
-        raise ShapeError(f"[{name}] expected logits (..., classes), found {logits.shape}")
-    _check_weight(name, weight, logits)
+    soft_cross_entropy.check(logits, targets)
+    _check_weight("soft_cross_entropy", weight, logits)
     of_all = log_softmax.apply(logits, axis=logits.ndim - 1)
     return -sum(_weighted(targets if weight is None else targets * weight, of_all), axis=-1)
 
@@ -160,63 +156,62 @@ def _bce_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tup
 bce_with_logits.add(Rule("composed", _bce_forward, _bce_vjp))
 
 
-def _check_pair(name: str, x: Tensor, y: Tensor) -> None:
-    """Raises ShapeError unless two tensors have one shape: a loss that broadcasts would count targets twice."""
-    check_float(name, x, y)
-    if x.shape != y.shape:
-        raise ShapeError(f"[{name}] expected equal shapes, found {x.shape} and {y.shape}")
-
-
-@hinted
+@op("predictions: real[*shape], targets: real[*shape]")
 def mse_loss(predictions: Tensor, targets: Tensor) -> Tensor:
     """Squared error of each entry.
 
     Shape:
-        predictions and targets of one shape -> the same.
+        predictions and targets (...) -> the same.
 
     Raises:
         ShapeError: the shapes differ.
     """
-    _check_pair("mse_loss", predictions, targets)
+    mse_loss.check(predictions, targets)
     return square(predictions - targets)
 
 
-@hinted
+@op("predictions: real[*shape], targets: real[*shape]")
 def l1_loss(predictions: Tensor, targets: Tensor) -> Tensor:
-    """Absolute error of each entry; its gradient at 0 is 0. Shapes as for `mse_loss`."""
-    _check_pair("l1_loss", predictions, targets)
+    """Absolute error of each entry; its gradient at 0 is 0.
+
+    Shape:
+        predictions and targets (...) -> the same.
+    """
+    l1_loss.check(predictions, targets)
     return abs(predictions - targets)
 
 
-@hinted
-def huber_loss(predictions: Tensor, targets: Tensor, *, delta: float = 1.0) -> Tensor:
+@op("predictions: real[*shape], targets: real[*shape]")
+def huber_loss(predictions: Tensor, targets: Tensor, *, delta: Above0 = 1.0) -> Tensor:
     """Half the squared error of each entry up to `delta`, beyond it the tangent: delta (|error| - delta / 2).
 
-    Huber 1964. Shapes as for `mse_loss`.
+    Huber 1964.
+
+    Shape:
+        predictions and targets (...) -> the same.
 
     Raises:
         ShapeError: the shapes differ. UsageError: `delta` is not above 0.
     """
-    _check_pair("huber_loss", predictions, targets)
-    delta = float(check_number("huber_loss", "delta", delta, ABOVE_0))
+    huber_loss.check(predictions, targets)
     size = abs(predictions - targets)
     near = minimum(size, delta)
     return 0.5 * square(near) + delta * (size - near)
 
 
-@hinted
+@op("log_predictions: real[*shape], targets: real[*shape]")
 def kl_div(log_predictions: Tensor, targets: Tensor) -> Tensor:
-    """What each entry adds to the divergence of targets from predictions: targets * (log(targets) - log_predictions).
+    """The terms of the divergence of targets from predictions: targets * (log(targets) - log_predictions).
 
     A target of 0 adds 0 and has no gradient, one below 0 gives NaN. The sum over the classes is the Kullback-Leibler
     divergence, in nats.
 
     Shape:
-        log_predictions, as `log_softmax` gives them, and targets of one shape -> the same.
+        log_predictions and targets (...) -> the same; the first as `log_softmax` gives them.
 
     Raises:
         ShapeError: the shapes differ.
     """
-    _check_pair("kl_div", log_predictions, targets)
+    kl_div.check(log_predictions, targets)
     is_zero = targets == 0.0
     return targets * (log(where(is_zero, 1.0, targets)) - where(is_zero, 0.0, log_predictions))

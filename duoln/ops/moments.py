@@ -13,7 +13,7 @@ from duoln.backends.protocol import Array, Backend
 LEAST_EPS = 1e-12
 """From this epsilon on, the squares of small values do not count beside it."""
 SCALE = {"float32": 2.0**-40, "float64": 2.0**-300}
-"""What values are multiplied by before they are squared, with such an epsilon: the sum of n squares is finite for
+"""The factor of values before they are squared, with such an epsilon: the sum of n squares is finite for
 values below 1e31 / sqrt(n), in float64 below 1e244 / sqrt(n).
 """
 _FAR = {"float32": (2.0**30, 2.0**80), "float64": (2.0**240, 2.0**500)}

@@ -228,22 +228,18 @@ def by_statistics(x: Tensor, gain: Tensor, bias: Tensor | None, mean: Tensor, va
     return stored_as(y if bias is None else y + bias, x)
 
 
-@op("direction: real[*fans, out], gain: real[out] -> like direction")
+@op("direction: real[*fans, n_in, out], gain: real[out] -> like direction")
 def weight_norm(direction: Tensor, gain: Tensor) -> Tensor:
     """Weight normalisation: each output's weights are gain * v / |v| (Salimans and Kingma 2016, eq. 2).
 
     A direction of zeros gives weights of 0, without a gradient.
 
     Shape:
-        direction (..., out), gain (out,) -> like direction; the norm runs over all axes but the last.
+        direction (..., in, out), gain (out,) -> like direction; the norm runs over all axes but the last.
 
     Raises:
         ShapeError: the direction has fewer than two axes, or the gain has another size.
     """
-    weight_norm.check(direction, gain)
-    if direction.ndim < 2:
-        raise ShapeError(f"[weight_norm] expected at least 2 axes, found shape {direction.shape}")
-    return weight_norm.apply(direction, gain)
 
 
 def _weight_norm_forward(be: Backend, v: Array, gain: Array) -> tuple[Array, Any]:

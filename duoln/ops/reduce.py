@@ -13,9 +13,7 @@ from typing import Annotated, Any
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
-from duoln.core.arguments import NOT_NAN, check_flag, check_number
-from duoln.core.pytorch_names import hinted
-from duoln.core.spec import check_float
+from duoln.core.arguments import NOT_NAN, Finite
 from duoln.core.tensor import stop_gradient
 from duoln.errors import ShapeError
 from duoln.ops.common import is_extreme, length_over, normal_axes, normal_axis, only_axis
@@ -77,46 +75,44 @@ def sum_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tupl
 sum.add(Rule("composed", _sum_forward, sum_vjp))
 
 
-@hinted
+@op("x: real")
 def mean(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """Arithmetic mean.
 
     Raises:
         ShapeError: there are no values to average.
     """
-    check_float("mean", x)
-    check_flag("mean", "keepdims", keepdims)
+    mean.check(x)
     axes = normal_axes("mean", axis, x.ndim)
     _check_nonempty("mean", x, axes)
     return sum(x, axis=axes, keepdims=keepdims) / math.prod(x.shape[a] for a in axes)
 
 
-@hinted
-def var(x: Tensor, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+@op("x: real")
+def var(x: Tensor, axis: Axis = None, *, correction: Finite = 0.0, keepdims: bool = False) -> Tensor:
     """The variance: the sum of squared differences from the mean, divided by the number of values less `correction`.
 
     Raises:
         ShapeError: there are no more values than `correction`.
     """
-    centred, axes, count = _centred("var", x, axis, correction, keepdims)
+    var.check(x)
+    centred, axes, count = _centred("var", x, axis, correction)
     return sum(square(centred), axis=axes, keepdims=keepdims) / count
 
 
-@hinted
-def std(x: Tensor, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+@op("x: real")
+def std(x: Tensor, axis: Axis = None, *, correction: Finite = 0.0, keepdims: bool = False) -> Tensor:
     """The standard deviation: the root of the variance. Its gradient at equal values is 0. Raises as `var`."""
-    centred, axes, count = _centred("std", x, axis, correction, keepdims)
+    std.check(x)
+    centred, axes, count = _centred("std", x, axis, correction)
     return vector_norm.apply(centred, axis=axes, keepdims=keepdims) / math.sqrt(count)
 
 
-def _centred(name: str, x: Tensor, axis: Axis, correction: float, keepdims: bool,
-             ) -> tuple[Tensor, tuple[int, ...], float]:
+def _centred(name: str, x: Tensor, axis: Axis, correction: float) -> tuple[Tensor, tuple[int, ...], float]:
     """The differences from the mean, the axes, and the number by which a sum of their squares is divided."""
-    check_float(name, x)
-    check_flag(name, "keepdims", keepdims)
     axes = _filled_axes(name, x, axis)
     size = math.prod(x.shape[a] for a in axes)
-    count = size - check_number(name, "correction", correction)
+    count = size - correction
     if not count > 0:
         raise ShapeError(f"[{name}] expected more than {correction} values along axis {axes}, found {size}")
     # The gradient through the means is 0, because the differences add up to 0. The rounding of a large mean leaves an
@@ -154,8 +150,8 @@ def vector_norm(x: Tensor, axis: Axis = None, *, keepdims: bool = False,
 
 
 def _norm_of_order(size: Tensor, axes: tuple[int, ...], keepdims: bool, ord: float) -> Tensor:
-    """Of sizes. Each is divided by the one with the greatest power, so that no power overflows. None is a power of 0,
-    whose slope may be infinite.
+    """The norm of sizes, each divided by the one with the greatest power, so that no power overflows. No 0 is raised to
+    a power, whose slope may be infinite.
     """
     if not size.size:
         return sum(size, axis=axes, keepdims=keepdims)
@@ -236,7 +232,7 @@ min.add(Rule("composed", _min_forward, _extreme_vjp))
 
 @op("x: bool")
 def all(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-    """Whether every bool along the axes is True."""
+    """True if every bool along the axes is True."""
     all.check(x)
     return all.apply(x, axis=normal_axes("all", axis, x.ndim), keepdims=keepdims)
 
@@ -246,7 +242,7 @@ all.add(Rule("composed", lambda be, x, axis, keepdims: (be.all(x, axis=axis, kee
 
 @op("x: bool")
 def any(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-    """Whether at least one bool along the axes is True."""
+    """True if at least one bool along the axes is True."""
     any.check(x)
     return any.apply(x, axis=normal_axes("any", axis, x.ndim), keepdims=keepdims)
 
@@ -257,18 +253,18 @@ any.add(Rule("composed", lambda be, x, axis, keepdims: (be.any(x, axis=axis, kee
 @op("x: real")
 def argmax(x: Tensor, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
     """Index of the first greatest value along one axis, or among all values for None, as int32."""
+    argmax.check(x)
     return _place("argmax", x, axis, keepdims)
 
 
-@hinted
+@op("x: real")
 def argmin(x: Tensor, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
     """Index of the first smallest value along one axis, or among all values for None, as int32."""
+    argmin.check(x)
     return _place("argmin", x, axis, keepdims)
 
 
 def _place(name: str, x: Tensor, axis: int | None, keepdims: bool) -> Tensor:
-    check_float(name, x)
-    check_flag(name, "keepdims", keepdims)
     axes = normal_axes(name, None, x.ndim) if axis is None else (normal_axis(name, axis, x.ndim),)
     _check_nonempty(name, x, axes)
     values = negative(x) if name == "argmin" else x

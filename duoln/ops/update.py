@@ -96,7 +96,7 @@ def check_correction(name: str, beta1: float, beta2: float, bias_correction: str
 
 
 class Correction(NamedTuple):
-    """What `adam_rates` multiplies by; the moments are kept without their factors: m = (1 - beta1) m'.
+    """The factors of `adam_rates`; the moments are kept without their own: m = (1 - beta1) m'.
 
     The rate is multiplied by root / (1 - beta1^t) and by `rate`, epsilon by `eps`, and by the root if `corrects_eps`;
     root is the root of 1 - beta2^t.
@@ -175,7 +175,7 @@ def adam_update(rate: Tensor, eps: Tensor, scale: Tensor | None, keep: Tensor | 
 
 
 def are_apart(kept: Sequence[Array], gradients: Sequence[Array]) -> bool:
-    """Whether each of the arrays that are kept from update to update owns its memory, and shares it with no other one
+    """True if each of the arrays that are kept from update to update owns its memory, and shares it with no other one
     and no gradient: only then may a rule overwrite them.
     """
     owners = {id(a) for a in kept if owner(a) is a}

@@ -70,7 +70,7 @@ class Launch(dict[str, Callable[..., Any]]):
         return made
 
     def runs_on(self, backend: str) -> bool:
-        """Whether there is a text for that backend's device."""
+        """True if there is a text for that backend's device."""
         return (source.FOLDER / (self.file + _SUFFIXES[backend])).is_file()
 
     def layouts(self) -> list[Layout]:
@@ -127,7 +127,7 @@ def condition(launch: Launch, backend: str) -> Callable[..., str | None]:
             return f"the kernel is for {'float32 and 16 bits' if len(taken) > 1 else 'float32'}, not {be.dtype(x)}"
         if x.size >= 1 << 31:
             return f"{x.size} values are more than 2^31"
-        return missing() if missing else None
+        return of_device() if of_device else None
 
-    missing = importlib.import_module(_MODULES[backend]).missing if backend == "mlx" else None
+    of_device = importlib.import_module(_MODULES[backend]).refusal if backend == "mlx" else None
     return compiled if backend == "numpy" else refusal

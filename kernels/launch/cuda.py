@@ -306,22 +306,12 @@ def address(array: Any) -> int:
 
 def packed(*arrays: Any) -> tuple[Any, ...]:
     """The arrays in contiguous memory, as a kernel needs them: others are copied, and None stays None."""
-    return tuple(None if a is None else cupy.ascontiguousarray(a) for a in arrays)
+    return tuple([None if a is None else cupy.ascontiguousarray(a) for a in arrays])
 
 
 def empty(shape: Sequence[int], dtype: Any) -> Any:
     """An array on the current device; its values are not defined."""
     return cupy.empty(tuple(shape), dtype=dtype)
-
-
-def vector_width(width: int, *arrays: Any, most: int = 4) -> int:
-    """The values of rows of `width` that can be read at a time in all these arrays: 1, 4 or 8, and not above `most`.
-
-    4 values of float32, or 8 of 16 bits, are an access of 16 bytes.
-    """
-    if not all(address(a) % 16 == 0 for a in arrays):
-        return 1
-    return next(n for n in (8, 4, 1) if n <= most and width % n == 0)
 
 
 STORAGES: dict[Any, int] = {np.dtype(np.float32): 0, np.dtype(np.float16): 1, np.dtype(np.uint16): 2}
@@ -344,7 +334,7 @@ def multiprocessors() -> int:
 
 
 def properties() -> Mapping[str, Any]:
-    """What the driver says of the current device, by the names of the runtime's structure."""
+    """The properties of the current device from the driver, by the names of the runtime's structure."""
     return _properties_of(current_device())
 
 
@@ -371,7 +361,7 @@ _MOST_GROUPS = 1 << 14
 
 
 def groups_of(rows: int) -> tuple[int, int]:
-    """How many rows are added up at once, and how many such groups there are."""
+    """Number of rows that are added up at once, and number of such groups."""
     group = max(_ROWS_OF_GROUP, -(-rows // _MOST_GROUPS)) if rows > _MOST_ROWS else max(rows, 1)
     return group, max(-(-rows // group), 1)
 

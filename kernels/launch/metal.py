@@ -32,7 +32,7 @@ from duoln.kernels.launch.declared import Layout
 from duoln.kernels.signature import Parameter, parameters
 
 MOST_THREADS = 512
-"""Of a threadgroup. A pipeline allows fewer than Metal's 1,024 where a kernel uses many registers."""
+"""The most threads of a threadgroup; a pipeline allows fewer than Metal's 1,024 where a kernel uses many registers."""
 _SURE_THREADS = 256
 """That every pipeline should allow; more are tried (see `Layouts`)."""
 _DTYPES = {"float32": mx.float32, "int32": mx.int32, "bool": mx.bool_}
@@ -234,7 +234,7 @@ class Layouts:
     def __init__(self, ladder: Sequence[tuple[int, int]], run: Callable[..., list[Array]]) -> None:
         self._ladder, self._run = ladder, run
         self._refused: dict[tuple[Any, ...], str | None] = {}
-        """What was tried, with the error of MLX."""
+        """The layouts that were tried, each with the error of MLX, or None."""
         self._trying = threading.RLock()
 
     def plan(self, width: int, *kind: Any) -> tuple[int, int]:

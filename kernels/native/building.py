@@ -46,7 +46,7 @@ _ANSWER = 31
 
 
 class Plan(NamedTuple):
-    """What to compile for, and where to put it."""
+    """The compiler, CPU and folder of a build."""
 
     compiler: Compiler
     march: str
@@ -83,7 +83,7 @@ class Running(NamedTuple):
     unit: Unit
     built: Path
     log: Path
-    """What it says."""
+    """The file of its output."""
     process: Popen[bytes]
     deadline: float
 
@@ -175,7 +175,7 @@ def _trial_refusal(command: Sequence[str], name: str, aside: Path) -> str | None
 
 
 def _words_of(process: Popen[str], name: str) -> str:
-    """What a compiler says until it ends; a line says that it takes long."""
+    """The output of a compiler until it ends; a line says that it takes long."""
     try:
         return process.communicate(timeout=_SLOW_SECONDS)[0].strip()
     except TimeoutExpired:
@@ -289,7 +289,7 @@ def _line_to_type(unit: Unit, plan: Plan) -> str:
 
 
 def _has_ended(running: Running) -> bool:
-    """Whether a compiler has ended; one that takes too long is ended, and says so in its log."""
+    """True if a compiler has ended; one that takes too long is ended, and its log says so."""
     if running.process.poll() is None and time.monotonic() > running.deadline:
         _end(running.process)
         with running.log.open("a", encoding="utf-8") as output:

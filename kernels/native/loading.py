@@ -23,7 +23,7 @@ COMMON = ("norm", "softmax_cross_entropy", "adam", "global_norm", "linear", "pro
 """Folders of the kernels that nearly every task needs: the first use of any kernel compiles them side by side."""
 BESIDE = {**dict.fromkeys(("conv", "max_pool"), ("conv", "batch_norm", "max_pool", "add")),
           "attention": ("linear_cross_entropy",)}
-"""What the networks that need the kernel of one folder need too: the first use of the one compiles the others."""
+"""By the folder of a kernel, those of the kernels that its networks need: the first use compiles them all."""
 
 
 class Obstacle(NamedTuple):
@@ -33,11 +33,11 @@ class Obstacle(NamedTuple):
     remedy: str
     """A line to type."""
     is_told: bool = False
-    """Whether a line on stderr says so when a kernel is wanted: there is a compiler, and it does not work."""
+    """True if a line on stderr says so when a kernel is wanted: there is a compiler, and it does not work."""
 
 
 class _State:
-    """What one process knows of compiled kernels."""
+    """The compiled kernels that one process knows of."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -45,7 +45,7 @@ class _State:
         self.failures: dict[Unit, str] = {}
         """Why a unit has no library, in words."""
         self.told = False
-        """Whether a line on stderr has said that a library cannot be kept or loaded."""
+        """True once a line on stderr has said that a library cannot be kept or loaded."""
 
 
 _state = _State()
@@ -217,7 +217,7 @@ def _choice(unit: Unit, chosen: Compiler | None) -> Stored | str:
 
 
 def facts() -> dict[str, Any]:
-    """What `duoln doctor` and the records of benchmarks say of compiled kernels on this machine."""
+    """The facts about compiled kernels on this machine, for `duoln doctor` and the records of benchmarks."""
     problem, chosen = obstacle(), toolchain.compiler()
     if problem is not None:
         return {"rules": "interpreted", "reason": problem.reason, "remedy": problem.remedy}

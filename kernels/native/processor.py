@@ -23,13 +23,13 @@ _NAMES = {"sse3": "pni", "lzcnt": "abm", "bmi": "bmi1", "lahfsahf": "lahflm", "p
           "matmulint8": "i8mm", "complex": "fcma", "jcvt": "jscvt", "rcpc": "lrcpc", "qrdmx": "asimdrdm"}
 """Compilers' names of instruction sets and Linux's, where they differ by more than underscores and case."""
 _NO_SET = ("ssemath", "sse2math", "mmxwithsse")
-"""What sounds like an instruction set among the macros, and is none."""
+"""Macros that sound like an instruction set and name none."""
 _WIDTHS = (("__AVX512F__", 512), ("__AVX__", 256), ("__SSE2__", 128), ("__ARM_NEON", 128))
 
 
 @cache
 def identity() -> str:
-    """What of this CPU decides the code that `-march=native` gives."""
+    """The properties of this CPU that decide the code of `-march=native`."""
     if _INFO.exists():
         wanted = ("model name", "flags", "Features", "CPU part")
         lines = [line for line in _INFO.read_text().splitlines() if line.startswith(wanted)]
@@ -47,7 +47,7 @@ def features() -> frozenset[str] | None:
 
 
 def lacking(needs: Sequence[str]) -> list[str] | None:
-    """What of `needs` this CPU does not have; None where the system does not say."""
+    """The instruction sets in `needs` that this CPU lacks; None where the system does not say."""
     present = features()
     return None if present is None else [name for name in needs if name not in present]
 

@@ -32,7 +32,7 @@ _OF_HEADER = "duoln_take_failures"
 
 
 class Unit(NamedTuple):
-    """What one library is compiled from: a C++ file, for one dtype."""
+    """The source of one library: a C++ file, for one dtype."""
 
     file: str
     """Below `kernels/`, or the whole path of a plug-in's."""
@@ -40,7 +40,7 @@ class Unit(NamedTuple):
     """A key of REALS."""
 
     def name(self) -> str:
-        """How the names of its library's files begin."""
+        """The start of the names of its library's files."""
         return f"{Path(self.file).stem}-{self.real}"
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class Unit(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What a library was made from, and what it needs; a file beside it holds this as JSON."""
+    """The origin of a library and its needs; a file beside it holds this as JSON."""
 
     source: str
     """`digest` of the unit."""
@@ -61,7 +61,7 @@ class Record(NamedTuple):
     cpu: str
     """`cpu_digest` of the machine that compiled it."""
     sha256: str
-    """Of the library."""
+    """The digest of the library's file."""
 
 
 class Stored(NamedTuple):
@@ -92,7 +92,7 @@ def units() -> list[Unit]:
 
 
 def folder() -> Path:
-    """Where compiled kernels are kept: DUOLN_KERNELS, else a folder of the cache.
+    """The folder of compiled kernels: DUOLN_KERNELS, else a folder of the cache.
 
     Raises:
         KernelError, DataMissingError: there is none, because the working folder, or the home folder, is not there.
@@ -126,12 +126,12 @@ def folder_refusal(path: Path) -> str | None:
 
 
 def can_write(path: Path) -> bool:
-    """Whether libraries can be put into a folder."""
+    """True if libraries can be put into a folder."""
     return os.access(path, os.W_OK | os.X_OK)
 
 
 def digest(unit: Unit) -> str:
-    """What decides the code of a unit, besides compiler and CPU."""
+    """A digest of what decides the code of a unit, besides compiler and CPU."""
     return _hash(source.text(unit.file), *toolchain.FLAGS, REALS[unit.real])
 
 
@@ -141,7 +141,7 @@ def cpu_digest() -> str:
 
 
 def library_path(unit: Unit, chosen: Compiler, march: str, where: Path) -> Path:
-    """Where the library of a unit is kept; `march` "native" stands for the CPU of this machine."""
+    """The path of a unit's library; `march` "native" stands for the CPU of this machine."""
     cpu = cpu_digest() if march == NATIVE else ""
     return where / f"{unit.name()}-{_hash(digest(unit), march, *chosen.command, chosen.version, cpu)}.so"
 
@@ -212,7 +212,7 @@ def absence() -> str:
 
 
 def is_whole(library: Path) -> bool:
-    """Whether a library and its record are there, this user's alone, and fit each other."""
+    """True if a library and its record are there, this user's alone, and fit each other."""
     try:
         check_library(Stored(library, _read(library)))
     except OSError:

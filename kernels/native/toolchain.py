@@ -20,7 +20,7 @@ ZIG = "ziglang"
 """The package that brings Clang, for machines where one may not install a compiler."""
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread", "-fno-math-errno", "-fno-trapping-math",
          "-ffp-contract=fast", "-fopenmp-simd")
-"""What every kernel is compiled with, beside the CPU that it is for."""
+"""The flags of every kernel, beside that of its CPU."""
 NATIVE = "native"
 """The name of this machine's own CPU."""
 _ASKED = "DUOLN_CXX"
@@ -41,7 +41,7 @@ class Compiler(NamedTuple):
 
 
 class Target(NamedTuple):
-    """What a compiler makes for a CPU."""
+    """The properties of a compiler's code for a CPU."""
 
     platform: str
     """System and architecture, such as "linux x86_64"."""
@@ -139,7 +139,7 @@ def _cpu_flags(chosen: Compiler, march: str) -> tuple[str, ...]:
 
 @cache
 def _native_flags(chosen: Compiler) -> tuple[str, ...]:
-    """What names this machine's own CPU: -march=native, or -mcpu=native (GCC for PowerPC, older Clang for ARM).
+    """The flag of this machine's own CPU: -march=native, or -mcpu=native (GCC for PowerPC, older Clang for ARM).
 
     It is nothing where a compiler takes neither. Its code runs on any CPU of the kind then.
     """
@@ -155,7 +155,7 @@ def _native_flags(chosen: Compiler) -> tuple[str, ...]:
 
 @cache
 def target(chosen: Compiler, march: str) -> Target:
-    """What the compiler makes for the CPU of that name: its own macros say it.
+    """The properties of the compiler's code for the CPU of that name, from its macros.
 
     Raises:
         UsageError: the compiler knows no such CPU; its words are in the message.
@@ -173,12 +173,12 @@ def target(chosen: Compiler, march: str) -> Target:
 
 @cache
 def _macros(chosen: Compiler, flags: tuple[str, ...]) -> subprocess.CompletedProcess[str] | Exception:
-    """What the compiler answers when it is asked for its macros with these flags for a CPU."""
+    """The compiler's answer when it is asked for its macros with these flags for a CPU."""
     return _answer([*chosen.command, *FLAGS, *flags, "-dM", "-E", "-x", "c++", os.devnull])
 
 
 def _answer(command: Sequence[str]) -> subprocess.CompletedProcess[str] | Exception:
-    """What a program says, or why it does not answer."""
+    """The result of a program, or the error that kept it from answering."""
     try:
         return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, encoding="utf-8",
                               errors="replace", timeout=_SECONDS, check=False)

@@ -11,6 +11,7 @@ the last place of 16 bits would be lost: an LSTM's cell, a GRU's state, and the 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from duoln.kernels.launch import cuda as launch
 from duoln.kernels.norm import parameter_gradients
 from duoln.kernels.recurrent.cells import FUSED, Norms, Supports
 from duoln.kernels.recurrent.plan import MOST_HIDDEN, MOST_KEPT, norm_macros, plan, wide_file
+from duoln.kernels.signature import parameters
 from duoln.ops.recurrent.variants import CELLS
 
 _FLOAT32 = np.dtype(np.float32)
@@ -48,72 +50,82 @@ class TimeStep:
     """A cell's kernel. The values of a row stay in registers where they fit; else they are read again."""
 
     def __init__(self, cell: str, direction: str, signature: str) -> None:
-        self._cell = cell
+        self._cell, self._names = cell, [each.name for each in parameters(signature)]
         self._kept = launch.stored_kernels(f"recurrent/{cell}/{cell}.cu", f"{cell}_{direction}", signature)
         wide = wide_file(cell)
         self._wide = self._kept if wide == f"recurrent/{cell}/{cell}.cu" else launch.stored_kernels(
             wide, f"{cell}_{direction}_wide", signature)
 
     def bind(self, arguments: Mapping[str, Any], norms: dict[str, int]) -> launch.Launch:
-        """The launch of any time step, for these arguments by name and the macros of the norms."""
+        """The launch of any time step, for these arguments by name and the macros of the norms.
+
+        An argument that is not there is None.
+        """
         hidden, x_proj = arguments["hidden"], arguments["x_proj"]
         p, kernel = plan(hidden, self._cell), (self._wide if hidden > MOST_KEPT else self._kept)[x_proj.dtype]
-        return kernel.bind(*p.launch(arguments["batch"]), [arguments[each.name] for each in kernel.parameters],
+        return kernel.bind(*p.launch(arguments["batch"]), [*map(arguments.get, self._names)],
                            p.macros(**norms, **launch.storage_macro(x_proj)), varying="time_step")
+
+
+class Variant(NamedTuple):
+    """A cell and its norm, with the facts that the rules read."""
+
+    cell: str
+    norm: str
+    gates: int
+    parts: int
+    """The norms of one product."""
+    normed: Norms
+    norm_count: int
+    """The norms of a row in a time step."""
+    products_apart: bool
+    """True if a gate needs one of the products alone."""
+    is_apart: bool
+    """True if the gradients of the two products differ: each has a norm of its own, or a gate needs it alone."""
+    has_inner_bias: bool
+    """True if the bias is inside the input's norm."""
+    kernel_adds_bias: bool
+    """True if the kernel adds the bias to the gates; if not, it is in x_proj."""
+    keeps_sum: bool
+    """True if the kernel adds the products up in x_proj, and no gate needs one alone."""
+    increases_h: bool
+    """True if a time step adds a little to the hidden state, which would be lost in 16 bits."""
+    macros: dict[str, int]
+    """The macros of the norms."""
+    row_gradients: dict[str, int]
+    """The parameters whose gradients a walk gives for each row, with their gates; one for an LSTM's cell.
+
+    All biases that a kernel adds to the gates have that of "bias".
+    """
+
+    @classmethod
+    @cache
+    def of(cls, cell: str, norm: str) -> Variant:
+        """The variant of a cell."""
+        of_cell, normed, variant = CELLS[cell], Norms.of(cell, norm), CELLS[cell].variants[norm]
+        products = sum(f"gain_{name}" in variant.norms for name in "xh")
+        of_rows = list(variant.norms)
+        if cell == "lstm":
+            of_rows = [name for name in ("gain_x", "gain_h", "bias", "gain_c", "bias_c")
+                       if name in ("bias", *variant.norms)]
+        return cls(cell, norm, of_cell.gates, len(of_cell.parts), normed,
+                   norm_count=products * len(of_cell.parts) + normed.cell, products_apart=of_cell.apart,
+                   is_apart="gain_x" in variant.norms or of_cell.apart, has_inner_bias=variant.inner_bias,
+                   kernel_adds_bias=cell == "lstm", keeps_sum=cell == "rnn",
+                   increases_h=of_cell.increased == "h", macros=norm_macros(cell, norm),
+                   row_gradients={name: 1 if name.endswith("_c") else of_cell.gates for name in of_rows})
 
 
 class Problem(NamedTuple):
     """A cell's variant on its arrays, as the kernels take them."""
 
-    cell: str
-    norm: str
+    variant: Variant
     walk: Walk
     w_x: Array
     w_h: Array
     bias: Array | None
     norms: dict[str, Array]
     """The norms' parameters by name, contiguous."""
-
-    @property
-    def is_apart(self) -> bool:
-        """True if the gradients of the two products differ: each has a norm of its own, or a gate needs it alone."""
-        return "gain_x" in self.norms or CELLS[self.cell].apart
-
-    @property
-    def normed(self) -> Norms:
-        """The norms of the variant."""
-        return Norms.of(self.cell, self.norm)
-
-    @property
-    def inner_bias(self) -> Array | None:
-        """The bias inside the input's norm, if the variant has one."""
-        return self.bias if CELLS[self.cell].variants[self.norm].inner_bias else None
-
-    @property
-    def kernel_adds_bias(self) -> bool:
-        """True if the kernel adds the bias to the gates; if not, it is in x_proj."""
-        return self.cell == "lstm"
-
-    @property
-    def keeps_sum(self) -> bool:
-        """True if the kernel adds the products up in x_proj, and no gate needs one alone."""
-        return self.cell == "rnn"
-
-    @property
-    def macros(self) -> dict[str, int]:
-        """The macros of the norms."""
-        return norm_macros(self.cell, self.norm)
-
-    @property
-    def norm_count(self) -> int:
-        """The norms of a row in a time step."""
-        products = sum(f"gain_{name}" in self.norms for name in "xh")
-        return products * len(CELLS[self.cell].parts) + self.normed.cell
-
-    def parameters(self) -> dict[str, Array | None]:
-        """The parameters by name, None for those that the variant does not have."""
-        return {"bias": self.bias, **{f"{kind}_{name}": self.norms.get(f"{kind}_{name}")
-                                      for name in "xhc" for kind in ("gain", "bias")}}
 
 
 class Walk(NamedTuple):
@@ -207,10 +219,12 @@ def bias_gradient(problem: Problem, of_norms: Mapping[str, Array], d_x_proj: Arr
     """
     if problem.bias is None:
         return None
-    outside = of_norms.get("bias_x") if problem.kernel_adds_bias else None
+    outside = of_norms.get("bias_x") if problem.variant.kernel_adds_bias else None
     if outside is None:
         return launch.sum_columns(rows(d_x_proj))[0]
-    return outside if problem.inner_bias is None else outside + launch.sum_columns(rows(d_x_proj))[0]
+    if not problem.variant.has_inner_bias:
+        return outside
+    return outside + launch.sum_columns(rows(d_x_proj))[0]
 
 
 def weight_gradient(x: Array, d_proj: Array) -> Array:

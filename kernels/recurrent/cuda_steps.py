@@ -63,13 +63,16 @@ class Saved(NamedTuple):
     """The cells of an LSTM, like `h`."""
     stats: Array
     """(norms, T * B, 3)."""
+    w_stats: Array | None = None
+    """The statistics of the rows of the recurrent weights, which walks of one launch take."""
 
-    def arguments(self, time_steps: int) -> dict[str, Any]:
-        """The arguments that both directions share."""
-        batch, hidden = self.x_proj.shape[1], self.h.shape[2]
-        return {**self.problem.parameters(), "x_proj": self.x_proj, "h_proj": self.h_proj,
-                "mask": self.problem.walk.mask, "h": self.h, "c": self.c, "stats": self.stats, "time_step": 0,
-                "time_steps": time_steps, "batch": batch, "hidden": hidden}
+    def arguments(self, **more: Any) -> dict[str, Any]:
+        """The arguments that both directions share, and more."""
+        problem, (time_steps, batch, _) = self.problem, self.x_proj.shape
+        return {**problem.norms, "bias": problem.bias, "w_h": problem.w_h, "w_stats": self.w_stats,
+                "x_proj": self.x_proj, "h_proj": self.h_proj, "mask": problem.walk.mask, "h": self.h, "c": self.c,
+                "stats": self.stats, "time_step": 0, "time_steps": time_steps, "batch": batch,
+                "hidden": self.h.shape[2], **more}
 
 
 class Gradients(NamedTuple):
@@ -88,12 +91,12 @@ class Gradients(NamedTuple):
     @classmethod
     def room(cls, saved: Saved) -> Gradients:
         """Arrays without values yet."""
-        problem, like = saved.problem, saved.x_proj
+        variant, like = saved.problem.variant, saved.x_proj
         d_x_proj = cupy.empty_like(like)
-        d_h_proj = cupy.empty_like(like) if problem.is_apart else d_x_proj
-        d_x_gates = cupy.empty_like(like) if problem.normed.gates else None
-        is_second = d_x_gates is not None and CELLS[problem.cell].apart
-        c = saved.c if problem.normed.cell else None
+        d_h_proj = cupy.empty_like(like) if variant.is_apart else d_x_proj
+        d_x_gates = cupy.empty_like(like) if variant.normed.gates else None
+        is_second = d_x_gates is not None and variant.products_apart
+        c = saved.c if variant.normed.cell else None
         d_c_norm = None if c is None else cupy.empty(c[1:].shape, dtype=c.dtype)
         return cls(d_x_proj, d_h_proj, d_x_gates, cupy.empty_like(like) if is_second else d_x_gates, d_c_norm)
 
@@ -107,19 +110,18 @@ def forward(problem: cuda.Problem, be: Backend, states: tuple[Array, ...],
             eps: float) -> tuple[tuple[Array, ...], Saved]:
     """All hidden states (T, B, H) and the last states (B, H), and what the gradient needs."""
     h, *cells = states
-    walk, cell = problem.walk, CELLS[problem.cell]
-    time_steps, dtype = len(walk.x), be.dtype(walk.x)
-    is_in_proj = not problem.kernel_adds_bias or problem.inner_bias is not None
+    walk, variant = problem.walk, problem.variant
+    (time_steps, batch, _), dtype = walk.x.shape, be.dtype(walk.x)
+    is_in_proj = not variant.kernel_adds_bias or variant.has_inner_bias
     x_proj = cuda.projection(be, walk.x, problem.w_x, problem.bias if is_in_proj else None)
-    h_proj = cupy.empty(h.shape, dtype=h.dtype) if problem.keeps_sum else cupy.empty_like(x_proj)
-    is_wide = cell.increased == "h" and dtype != "float32"
+    h_proj = cupy.empty(h.shape, dtype=h.dtype) if variant.keeps_sum else cupy.empty_like(x_proj)
+    is_wide = variant.increases_h and dtype != "float32"
     hs = cuda.states(h if is_wide else converted(be, h, dtype), time_steps)
     h_stored = cuda.states(be.astype(h, dtype), time_steps) if is_wide else hs
     c = cuda.states(cells[0], time_steps) if cells else None
-    stats = cupy.empty((problem.norm_count, time_steps * len(h), 3), dtype=states[-1].dtype)
+    stats = cupy.empty((variant.norm_count, time_steps * batch, 3), dtype=states[-1].dtype)
     saved = Saved(problem, x_proj, h_proj, hs, h_stored, c, stats)
-    step = FORWARD[problem.cell].bind(
-        {**saved.arguments(time_steps), "h_stored": h_stored if is_wide else None, "eps": eps}, problem.macros)
+    step = FORWARD[variant.cell].bind(saved.arguments(h_stored=h_stored if is_wide else None, eps=eps), variant.macros)
     multiply = cublas.TimeProducts(h_stored, problem.w_h, h_proj)
     for t in range(time_steps):
         multiply(t)
@@ -130,19 +132,17 @@ def forward(problem: cuda.Problem, be: Backend, states: tuple[Array, ...],
 
 def vjp(be: Backend, saved: Saved, gouts: tuple[Array | None, ...], needs: Sequence[bool]) -> list[Array | None]:
     """The gradients of all arguments of a sequence operator, from those of its results."""
-    problem, walk = saved.problem, saved.problem.walk
-    time_steps = len(walk.x)
+    problem, walk, variant = saved.problem, saved.problem.walk, saved.problem.variant
     d_hs = None if gouts[0] is None else walk.in_time(gouts[0])
     d_states = [cuda.start(d, saved.h[0]) for d in gouts[1:]]
     dh = d_states[0]
-    has_carry = walk.mask is not None or CELLS[problem.cell].increased == "h"
+    has_carry = walk.mask is not None or variant.increases_h
     carry = cupy.zeros_like(dh) if has_carry else None
     gradients = Gradients.room(saved)
-    step = BACKWARD[problem.cell].bind(
-        {**saved.arguments(time_steps), **gradients.arguments(), "d_hs": d_hs, "dh": dh, "carry": carry,
-         "dc": d_states[-1]}, problem.macros)
+    step = BACKWARD[variant.cell].bind(
+        saved.arguments(**gradients.arguments(), d_hs=d_hs, dh=dh, carry=carry, dc=d_states[-1]), variant.macros)
     multiply = cublas.TimeProducts(gradients.h_proj, problem.w_h.T, dh)
-    for t in range(time_steps - 1, -1, -1):
+    for t in range(walk.x.shape[0] - 1, -1, -1):
         step(t)
         multiply(t)
         if walk.limit is not None:
@@ -156,19 +156,18 @@ def vjp(be: Backend, saved: Saved, gouts: tuple[Array | None, ...], needs: Seque
     return [cuda.input_gradient(gradients.x_proj, problem.w_x, walk) if needs[0] else None, *d_states,
             cuda.weight_gradient(walk.x, gradients.x_proj),
             cuda.weight_gradient(saved.h_stored[:-1], gradients.h_proj), of_parameters.get("bias"), None,
-            *(of_parameters[name] for name in problem.norms)]
+            *[of_parameters[name] for name in problem.norms]]
 
 
 def of_all(saved: Saved, gradients: Gradients) -> dict[str, Array]:
     """Gradients of the bias and the norms, by name, from all time steps at once."""
-    problem, made = saved.problem, dict[str, Array]()
-    of_gates = [("h", saved.x_proj, gradients.x_gates)] if problem.keeps_sum else [
+    problem, variant, made = saved.problem, saved.problem.variant, dict[str, Array]()
+    of_gates = [("h", saved.x_proj, gradients.x_gates)] if variant.keeps_sum else [
         ("x", saved.x_proj, gradients.x_gates), ("h", saved.h_proj, gradients.h_gates)]
-    count = len(CELLS[problem.cell].parts)
     for k, (name, values, d) in enumerate(of_gates):
         if d is not None:
             made[f"gain_{name}"], made[f"bias_{name}"] = _of_parts(
-                problem.cell, values, saved.stats[k * count:(k + 1) * count], d)
+                variant.cell, values, saved.stats, k * variant.parts, d)
     if gradients.c_norm is not None and saved.c is not None:
         # The cell of a masked row is not the one normalised at this time step, but its gradient here is zero.
         made["gain_c"], made["bias_c"] = cuda.gain_and_bias(saved.c[1:], saved.stats[-1], gradients.c_norm)
@@ -176,12 +175,12 @@ def of_all(saved: Saved, gradients: Gradients) -> dict[str, Array]:
     return made if d_bias is None else {**made, "bias": d_bias}
 
 
-def _of_parts(cell: str, proj: Array, stats: Array, d_gates: Array) -> tuple[Array, Array]:
-    """Gradients of gain and bias of a product; the parts of a cell's gates each have a norm."""
+def _of_parts(cell: str, proj: Array, stats: Array, norm: int, d_gates: Array) -> tuple[Array, Array]:
+    """Gradients of gain and bias of a product; the parts of a cell's gates each have a norm, from `norm` on."""
     parts = CELLS[cell].parts
     if len(parts) == 1:
-        return cuda.gain_and_bias(proj, stats[0], d_gates)
+        return cuda.gain_and_bias(proj, stats[norm], d_gates)
     cut = proj.shape[-1] * parts[0] // CELLS[cell].gates
-    first = cuda.gain_and_bias(proj, stats[0], d_gates, 0, cut)
-    second = cuda.gain_and_bias(proj, stats[1], d_gates, cut)
+    first = cuda.gain_and_bias(proj, stats[norm], d_gates, 0, cut)
+    second = cuda.gain_and_bias(proj, stats[norm + 1], d_gates, cut)
     return cupy.concatenate((first[0], second[0])), cupy.concatenate((first[1], second[1]))

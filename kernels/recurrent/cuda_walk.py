@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from math import inf
+from typing import Any
 
 import cupy
 
@@ -22,7 +23,6 @@ from duoln.kernels.recurrent.cells import Supports
 from duoln.kernels.recurrent.cluster_plan import CLUSTERS, THREADS, ClusterPlan, Device, plan
 from duoln.kernels.recurrent.cuda_steps import Saved
 from duoln.kernels.recurrent.plan import plan as plan_of_rows
-from duoln.ops.recurrent.variants import CELLS
 from duoln.system import clusters
 
 _DIRECTIONS = ("forward", "backward")
@@ -95,15 +95,16 @@ class ClusterWalk:
         file = "walk.cu" if direction == "forward" else "walk_backward.cu"
         self._cell, self._direction = cell, direction
         self._kernel = launch.Kernel(f"recurrent/{cell}/{file}", f"{cell}_walk_{direction}", signature)
+        self._names = [each.name for each in self._kernel.parameters]
 
-    def __call__(self, problem: cuda.Problem, arguments: Mapping[str, Any]) -> None:
-        """Launch with these arguments by name."""
-        hidden, batch = len(problem.w_h), arguments["batch"]
-        p = plan(self._cell, problem.norm, self._direction, hidden, batch, device())
+    def __call__(self, variant: cuda.Variant, arguments: Mapping[str, Any]) -> None:
+        """Launch with these arguments by name; one that is not there is None."""
+        hidden, batch = arguments["hidden"], arguments["batch"]
+        p = plan(self._cell, variant.norm, self._direction, hidden, batch, device())
         assert isinstance(p, ClusterPlan), "supports() has asked"
-        macros = p.macros(**problem.macros, **({"SAY_WAITS": 1} if os.environ.get(_SWITCH) == "say" else {}))
-        self._kernel.bind((p.grid(batch),), (THREADS,), [arguments[each.name] for each in self._kernel.parameters],
-                          macros, p.shared, cluster=p.cluster)()
+        macros = p.macros(**variant.macros, **({"SAY_WAITS": 1} if os.environ.get(_SWITCH) == "say" else {}))
+        self._kernel.bind((p.grid(batch),), (THREADS,), [*map(arguments.get, self._names)], macros,
+                          p.shared, cluster=p.cluster)()
 
 
 _FORWARD = {
@@ -126,70 +127,48 @@ _BACKWARD = {
 }
 
 
-class _Saved(NamedTuple):
-    of_steps: Saved
-    w_stats: Array | None
-    """The statistics of the rows of the recurrent weights."""
-
-    def arguments(self) -> dict[str, Any]:
-        """The arguments that both directions share."""
-        problem = self.of_steps.problem
-        return {**self.of_steps.arguments(len(problem.walk.x)), "w_h": problem.w_h, "w_stats": self.w_stats}
-
-
 def forward(problem: cuda.Problem, be: Backend, states: tuple[Array, ...],
-            eps: float) -> tuple[tuple[Array, ...], _Saved]:
+            eps: float) -> tuple[tuple[Array, ...], Saved]:
     """All hidden states (T, B, H) and the last states (B, H), and what the gradient needs."""
-    problem = problem._replace(w_h=cupy.ascontiguousarray(problem.w_h))
+    if not problem.w_h.flags.c_contiguous:
+        problem = problem._replace(w_h=cupy.ascontiguousarray(problem.w_h))
     h, *cells = states
-    walk, is_normed = problem.walk, problem.normed.gates
-    time_steps, batch = len(walk.x), len(h)
-    is_in_proj = not problem.kernel_adds_bias and not is_normed
+    walk, variant, is_normed = problem.walk, problem.variant, problem.variant.normed.gates
+    time_steps, batch, _ = walk.x.shape
+    is_in_proj = not variant.kernel_adds_bias and not is_normed
     x_proj = cuda.projection(be, walk.x, problem.w_x, problem.bias if is_in_proj else None)
     hs = cuda.states(h, time_steps)
     c = cuda.states(cells[0], time_steps) if cells else None
-    h_proj = x_proj if problem.keeps_sum else cupy.empty_like(x_proj)
-    stats = cupy.empty((problem.norm_count, time_steps * batch, 3), dtype=x_proj.dtype)
-    of_x = len(CELLS[problem.cell].parts) if is_normed else 0
-    x_stats = cupy.empty((of_x, time_steps * batch, 3), dtype=x_proj.dtype) if problem.keeps_sum else stats[:of_x]
+    h_proj = x_proj if variant.keeps_sum else cupy.empty_like(x_proj)
+    stats = cupy.empty((variant.norm_count, time_steps * batch, 3), dtype=x_proj.dtype)
+    of_x = variant.parts if is_normed else 0
+    x_stats = cupy.empty((of_x, time_steps * batch, 3), dtype=x_proj.dtype) if variant.keeps_sum else stats[:of_x]
     w_stats = _row_statistics(problem, x_proj, eps, x_stats) if is_normed else None
-    saved = _Saved(Saved(problem, x_proj, h_proj, hs, hs, c, stats), w_stats)
-    _FORWARD[problem.cell](problem, {**saved.arguments(), "x_stats": x_stats, "eps": eps})
+    saved = Saved(problem, x_proj, h_proj, hs, hs, c, stats, w_stats)
+    _FORWARD[variant.cell](variant, saved.arguments(x_stats=x_stats, eps=eps))
     last = [] if c is None else [c[-1].copy()]
     return (walk.in_time(hs[1:]), hs[-1].copy(), *last), saved
 
 
-def vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Sequence[bool]) -> list[Array | None]:
+def vjp(be: Backend, saved: Saved, gouts: tuple[Array | None, ...], needs: Sequence[bool]) -> list[Array | None]:
     """The gradients of all arguments of a sequence operator, from those of its results."""
-    of_steps, problem = saved.of_steps, saved.of_steps.problem
-    walk, (batch, hidden) = problem.walk, of_steps.h.shape[1:]
+    problem, walk, variant = saved.problem, saved.problem.walk, saved.problem.variant
+    batch, hidden = saved.h.shape[1:]
     d_hs = None if gouts[0] is None else walk.in_time(gouts[0])
-    d_states = [cuda.start(d, of_steps.h[0]) for d in gouts[1:]]
-    d_x_proj = cupy.empty_like(of_steps.x_proj)
-    d_h_proj = cupy.empty_like(d_x_proj) if problem.is_apart else d_x_proj
-    gates = _gates_of_gradients(problem)
+    d_states = [cuda.start(d, saved.h[0]) for d in gouts[1:]]
+    d_x_proj = cupy.empty_like(saved.x_proj)
+    d_h_proj = cupy.empty_like(d_x_proj) if variant.is_apart else d_x_proj
+    gates = variant.row_gradients
     sums = cupy.empty((batch, sum(gates.values()), hidden), dtype=d_x_proj.dtype) if gates else None
-    _BACKWARD[problem.cell](problem, {
-        **saved.arguments(), "d_hs": d_hs, "dh": d_states[0], "dc": d_states[-1], "d_x_proj": d_x_proj,
-        "d_h_proj": d_h_proj if problem.is_apart else None, "d_parameters": sums,
-        "limit": float("inf") if walk.limit is None else walk.limit})
+    _BACKWARD[variant.cell](variant, saved.arguments(
+        d_hs=d_hs, dh=d_states[0], dc=d_states[-1], d_x_proj=d_x_proj, d_h_proj=d_h_proj if variant.is_apart else None,
+        d_parameters=sums, limit=inf if walk.limit is None else walk.limit))
     gradients = {} if sums is None else _of_parameters(sums, gates)
-    if problem.kernel_adds_bias:
+    if variant.kernel_adds_bias:
         gradients["bias_x"] = gradients["bias_h"] = gradients["bias"]
     return [cuda.input_gradient(d_x_proj, problem.w_x, walk) if needs[0] else None, *d_states,
-            cuda.weight_gradient(walk.x, d_x_proj), cuda.weight_gradient(of_steps.h[:-1], d_h_proj),
-            cuda.bias_gradient(problem, gradients, d_x_proj), None, *(gradients[name] for name in problem.norms)]
-
-
-def _gates_of_gradients(problem: cuda.Problem) -> dict[str, int]:
-    """The parameters whose gradients the walk back gives for each row, with their gates; one for an LSTM's cell.
-
-    All biases that a kernel adds to the gates have that of "bias".
-    """
-    names = list(problem.norms)
-    if problem.kernel_adds_bias:
-        names = [name for name in ("gain_x", "gain_h", "bias", "gain_c", "bias_c") if name in ("bias", *problem.norms)]
-    return {name: 1 if name.endswith("_c") else CELLS[problem.cell].gates for name in names}
+            cuda.weight_gradient(walk.x, d_x_proj), cuda.weight_gradient(saved.h[:-1], d_h_proj),
+            cuda.bias_gradient(problem, gradients, d_x_proj), None, *[gradients[name] for name in problem.norms]]
 
 
 def _row_statistics(problem: cuda.Problem, x_proj: Array, eps: float, x_stats: Array) -> Array:
@@ -198,12 +177,13 @@ def _row_statistics(problem: cuda.Problem, x_proj: Array, eps: float, x_stats: A
     Shape:
         x_proj (T, B, gates * H), x_stats (norms, T * B, 3) -> the same of the rows of w_h, (norms, H, 3).
     """
-    hidden, cell = len(problem.w_h), CELLS[problem.cell]
+    hidden, variant = problem.w_h.shape[0], problem.variant
     rows, p = x_stats.shape[1], plan_of_rows(hidden)
-    w_stats = cupy.empty((len(cell.parts), hidden, 3), dtype=x_proj.dtype)
+    w_stats = cupy.empty((variant.parts, hidden, 3), dtype=x_proj.dtype)
     grid, block = p.launch(rows + hidden)
-    _statistics(grid, block, (x_proj, problem.w_h, problem.inner_bias, x_stats, w_stats, rows, hidden, eps),
-                p.macros(CELL_GATES=cell.gates))
+    inner_bias = problem.bias if variant.has_inner_bias else None
+    _statistics(grid, block, (x_proj, problem.w_h, inner_bias, x_stats, w_stats, rows, hidden, eps),
+                p.macros(CELL_GATES=variant.gates))
     return w_stats
 
 

@@ -15,7 +15,7 @@ from duoln.core import Rule
 from duoln.core.storage import converted, in_float32
 from duoln.kernels.launch import cuda as launch
 from duoln.kernels.recurrent import cuda, cuda_steps, cuda_walk
-from duoln.kernels.recurrent.cells import Arrays, bounds_unmasked
+from duoln.kernels.recurrent.cells import bounds_unmasked
 from duoln.kernels.recurrent.cuda_steps import Gradients, Saved
 from duoln.ops.recurrent.variants import CELLS, norm_shapes
 
@@ -32,14 +32,15 @@ _Use = tuple[Saved, tuple[Array | None, Array | None]]
 
 def _rule(name: str, cell: str, driver: Any, supports: Callable[..., str | None], **options: Any) -> Rule:
     """A rule over sequences; `driver` is a module with `forward` and `vjp`."""
+    states, variants = len(CELLS[cell].states), CELLS[cell].variants
 
     def forward(be: Backend, x: Array, *arrays: Any, norm: str, eps: float, reverse: bool,
                 gradient_limit: float | None, **unused: Any) -> tuple[tuple[Array, ...], Any]:
-        states, w_x, w_h, bias, mask, norms = Arrays.of(cell, norm, arrays)
-        [packed_bias] = launch.packed(bias)
-        packed = dict(zip(norms, launch.packed(*norms.values()), strict=True))
-        walk = cuda.Walk.of(x, mask, reverse, gradient_limit)
-        out, saved = driver.forward(cuda.Problem(cell, norm, walk, w_x, w_h, packed_bias, packed), be, states, eps)
+        w_x, w_h, bias, mask, *norms = arrays[states:]
+        bias, *norms = launch.packed(bias, *norms)
+        problem = cuda.Problem(cuda.Variant.of(cell, norm), cuda.Walk.of(x, mask, reverse, gradient_limit), w_x, w_h,
+                               bias, dict(zip(variants[norm].norms, norms, strict=True)))
+        out, saved = driver.forward(problem, be, arrays[:states], eps)
         return out, saved
 
     return Rule(name, forward, driver.vjp, supports, **options)
@@ -49,15 +50,16 @@ def _cell_forward(be: Backend, x_proj: Array, h_proj: Array, c: Array, bias: Arr
                   eps: float, **unused: Any) -> tuple[tuple[Array, Array], Saved]:
     bias, *packed_norms = launch.packed(bias, *norm_arrays)
     norms = dict(zip(norm_shapes("lstm", norm, 1), packed_norms, strict=True))
-    problem = cuda.Problem("lstm", norm, cuda.Walk(x_proj, None, False, None), bias, bias, bias, norms)
-    if problem.inner_bias is not None:
+    variant = cuda.Variant.of("lstm", norm)
+    problem = cuda.Problem(variant, cuda.Walk(x_proj, None, False, None), bias, bias, bias, norms)
+    if variant.has_inner_bias:
         x_proj = in_float32(be, x_proj, lambda proj: proj + bias)
     x_proj = cupy.ascontiguousarray(x_proj)[None]
     h_proj, cs = cupy.ascontiguousarray(h_proj)[None], cuda.states(c, 1)
     hs = cupy.empty(cs.shape, dtype=x_proj.dtype)  # the kernel reads the first state of masked rows only
-    stats = cupy.empty((problem.norm_count, len(c), 3), dtype=c.dtype)
+    stats = cupy.empty((variant.norm_count, len(c), 3), dtype=c.dtype)
     saved = Saved(problem, x_proj, h_proj, hs, hs, cs, stats)
-    cuda_steps.FORWARD["lstm"].bind({**saved.arguments(1), "eps": eps}, problem.macros)()
+    cuda_steps.FORWARD["lstm"].bind(saved.arguments(eps=eps), variant.macros)()
     return (hs[1], cs[1]), saved
 
 
@@ -77,8 +79,8 @@ def _cell_gradient(be: Backend, saved: Saved,
     dh = cupy.zeros(saved.c.shape[1:], dtype=saved.c.dtype) if d_h is None else cupy.ascontiguousarray(d_h)
     dc = cuda.start(gouts[1], dh)
     gradients = Gradients.room(saved)
-    cuda_steps.BACKWARD["lstm"].bind({**saved.arguments(1), **gradients.arguments(), "d_hs": None, "dh": dh,
-                                      "carry": None, "dc": dc}, saved.problem.macros)()
+    cuda_steps.BACKWARD["lstm"].bind(saved.arguments(**gradients.arguments(), dh=dh, dc=dc),
+                                     saved.problem.variant.macros)()
     return gradients, dc
 
 
@@ -105,7 +107,7 @@ def _few(be: Backend, uses: Sequence[_Use]) -> Iterator[_Use]:
     for use in uses:
         problem = use[0].problem
         parameters = (problem.bias, *problem.norms.values())
-        alike.setdefault((problem.norm, *(launch.address(p) for p in parameters)), []).append(use)
+        alike.setdefault((problem.variant.norm, *(launch.address(p) for p in parameters)), []).append(use)
     for some in alike.values():
         count = max(_POOLED_VALUES // max(some[0][0].x_proj.size, 1), 1)
         for k in range(0, len(some), count):

@@ -49,22 +49,25 @@ class MetalSteps:
     def __init__(self, be: Backend | None, cell: str, settings: Settings, bias: Array | None,
                  norms: Mapping[str, Array]) -> None:
         self._cell, self._bias, self._norms, self._eps = cell, bias, norms, settings.eps
+        self._read = {**norms, "eps": self._eps}
+        self._forward, self._backward = ((kernels[cell], [each.name for each in kernels[cell].inputs])
+                                         for kernels in (FORWARD, BACKWARD))
 
     def forward(self, x_gates: Array, h_proj: Array, states: States, mask: Array | None) -> tuple[States, Any]:
         """The next states, and the arrays that the gradient needs."""
         kept = {"x_gates": x_gates, "h_proj": h_proj, **dict(zip(CELLS[self._cell].states, states, strict=True)),
                 "mask": mask}
-        given = {**kept, "eps": self._eps}
+        given = {**self._read, **kept}
         if self._cell == "lstm" and mask is None:
             given["h"] = None  # the kernel reads the first state of masked rows only
         outputs = {f"next_{name}": states[0].shape for name in CELLS[self._cell].states}
         counts = len(CELLS[self._cell].parts) * ("gain_h" in self._norms) + ("gain_c" in self._norms)
-        *new, kept["stats"] = self._run(FORWARD, given, {**outputs, "stats": (counts, len(h_proj), 3)}).values()
+        *new, kept["stats"] = self._run(*self._forward, given, {**outputs, "stats": (counts, len(h_proj), 3)}).values()
         return tuple(new), {**kept, "new": new}
 
     def backward(self, kept: Any, gradients: list[Array]) -> Gradient:
         """The gradients of the time step's arguments, from those of the next states."""
-        given = {**kept, **{f"d_{name}": d for name, d in zip(CELLS[self._cell].states, gradients, strict=True)}}
+        given = {**self._read, **kept, "d_h": gradients[0], "d_c": gradients[-1]}
         wide, narrow = kept["x_gates"].shape, kept["h"].shape
         if self._cell == "lstm":
             outputs = {"d_x_gates": wide, "d_c_norm": narrow, "d_c_before": narrow,
@@ -72,7 +75,7 @@ class MetalSteps:
                        **({} if kept["mask"] is None else {"d_h_before": narrow})}
         else:
             outputs = {"d_x_gates": wide, "d_h_gates": wide, "d_h_proj": wide, "d_h_before": narrow}
-        made = self._run(BACKWARD, given, outputs)
+        made = self._run(*self._backward, given, outputs)
         d_x_gates = made["d_x_gates"]
         d_states = [made["d_h_before"] if "d_h_before" in made else mx.zeros_like(kept["h"])]
         d_states += [made["d_c_before"]] if self._cell == "lstm" else []
@@ -96,14 +99,14 @@ class MetalSteps:
         d_bias = [] if self._bias is None else [mx.zeros_like(self._bias)]
         return [*d_bias, *(gradients.get(name, mx.zeros_like(a)) for name, a in self._norms.items())]
 
-    def _run(self, kernels: Mapping[str, metal.Kernel], given: Mapping[str, Any],
+    def _run(self, kernel: metal.Kernel, names: Sequence[str], given: Mapping[str, Any],
              outputs: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
-        """The outputs of a kernel by name, from its inputs by name; norms that the variant does not have are None."""
-        kernel, norm_h = kernels[self._cell], "gain_h" in self._norms
+        """The outputs of a kernel by name, from its inputs by name; an input that is not there is None."""
+        norm_h = "gain_h" in self._norms
         p = Plan(*LAYOUTS[self._cell].plan(given["h_proj"].shape[1] // CELLS[self._cell].gates, norm_h))
-        inputs = [given[each.name] if each.name in given else self._norms.get(each.name) for each in kernel.inputs]
         macros = p.macros(**({"NORM_H": int(norm_h)} if self._cell == "lstm" else {}))
-        return dict(zip(outputs, kernel(len(given["h_proj"]), p.threads, inputs, outputs, macros), strict=True))
+        return dict(zip(outputs, kernel(len(given["h_proj"]), p.threads, [*map(given.get, names)], outputs, macros),
+                        strict=True))
 
     def _of_norms(self, x: Array, dy: Array, parts: Sequence[int]) -> tuple[Array, Array]:
         """Gradients of gain and bias from all time steps at once, for norms over parts of the columns."""

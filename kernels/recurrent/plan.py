@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 from duoln.kernels.recurrent.cells import Norms, fused_norms
@@ -46,6 +47,7 @@ _RNN_WIDE = Plan(1024, 4)
 """For the RNN above MOST_KEPT: it has one value for each unit, which still fits in a register."""
 
 
+@cache
 def plan(hidden: int, cell: str = "") -> Plan:
     """The first entry of the table that holds a row of `hidden` units; that of wide rows for more than MOST_KEPT.
 

@@ -75,7 +75,7 @@ def test_shape_errors_begin_with_the_op_and_name_both_sides(be):
     check_error(ShapeError, lambda: ops.pad(a, widths=((1, 1),)), "[pad]", "2 pairs")
     check_error(ShapeError, lambda: a[3], "[getitem]", "below 3")
     check_error(ShapeError, lambda: a[0, 0, 0], "[getitem]", "at most 2")
-    check_error(ShapeError, lambda: ops.conv2d(a, a), "[conv2d]", "KH, KW")
+    check_error(ShapeError, lambda: ops.conv2d(a, a), "[conv2d]", "(batch, height, width, channels)", "(3, 4)")
     check_error(ShapeError, lambda: ops.max_pool2d(a, size=2), "[max_pool2d]", "batch, height")
 
 
@@ -85,8 +85,8 @@ def test_index_errors(be):
     check_error(DtypeError, lambda: x[x > 0], "[getitem]", "mask", "where")
     check_error(DtypeError, lambda: x[True], "[getitem]", "bool")
     check_error(DtypeError, lambda: ops.take(x, x, axis=0), "[take]", "int32", "float32")
-    check_error(ShapeError, lambda: ops.embedding(x[0], i), "[embedding]", "2 dimensions", "(4,)")
-    check_error(ShapeError, lambda: ops.embedding(x[None], i), "[embedding]", "2 dimensions", "(1, 3, 4)")
+    check_error(ShapeError, lambda: ops.embedding(x[0], i), "[embedding]", "2 axes (words, width)", "(4,)")
+    check_error(ShapeError, lambda: ops.embedding(x[None], i), "[embedding]", "2 axes (words, width)", "(1, 3, 4)")
     check_error(ShapeError, lambda: ops.take_along_axis(x, i), "[take_along_axis]", "(3, 4)")
     check_error(DtypeError, lambda: ops.where(x, x, x), "[where]", "bool")
 

@@ -70,9 +70,8 @@ def test_a_config_that_is_too_deep(tmp_path):
 
 
 @pytest.mark.parametrize(("notes", "words"), [
-    ('{"format": 1, "step": Infinity}', ["step", "inf"]), ('{"format": 1, "step": -1}', ["at least 0", "-1"]),
-    ('{"format": 1, "step": 1, "config": []}', ["config", "an object"]), (DEEP.decode(), ["nested too deeply"]),
-    ('{"format": 1, "step": 1, "best": "x"}', ["best", "'x'"]), ('{"format": 1}', ["KeyError", "step"])])
+    ('{"format": 1, "step": Infinity}', ["step", "inf"]), ('{"format": 1, "step": -1}', ["update 1", "-1"]),
+    (DEEP.decode(), ["nested too deeply"]), ('{"format": 1}', ["KeyError", "step"])])
 def test_notes_of_a_checkpoint(tmp_path, notes, words):
     path = tmp_path / "step-000000001.safetensors"
     path.write_bytes(hostile_readers.safetensors.numpy.save({}, {"duoln": sealed(notes, {})}))

@@ -161,8 +161,8 @@ def test_2048_steps_need_less_than_a_third_of_the_scores(causal, rng, numpy_back
 
 
 @pytest.mark.parametrize(("shapes", "words"), [
-    (((2, 3, 4), (2, 5, 3), (2, 5, 4)), "(2, 5, 3)"), (((2, 3, 4), (1, 5, 4), (1, 5, 4)), "(1, 5, 4)"), (((3, 4), (0, 4), (0, 4)), "S and D of at least 1"),
-    (((3, 4), (5, 4), (6, 4)), "(6, 4)"), (((4,), (5, 4), (5, 4)), "(4,)"), (((3, 0), (5, 0), (5, 4)), "at least 1")])
+    (((2, 3, 4), (2, 5, 3), (2, 5, 4)), "(2, 5, 3)"), (((2, 3, 4), (1, 5, 4), (1, 5, 4)), "(1, 5, 4)"), (((3, 4), (0, 4), (0, 4)), "at least one value along s"),
+    (((3, 4), (5, 4), (6, 4)), "(6, 4)"), (((4,), (5, 4), (5, 4)), "(4,)"), (((3, 0), (5, 0), (5, 4)), "at least one value along d")])
 def test_arrays_that_do_not_fit(be, shapes, words):
     tensors = [duoln.tensor(np.ones(shape, np.float32), be) for shape in shapes]
     check_error(ShapeError, lambda: attention(*tensors), "[scaled_dot_product_attention]", words)

@@ -67,11 +67,11 @@ def test_arguments_are_checked(place, value, kind, words):
 
 def test_an_unchecked_call_takes_what_it_names():
     """Values in any order, among others; those that are not there are None."""
-    x, results = np.arange(6, dtype=np.float32).reshape(2, 3), [np.empty(shape, np.float32) for shape in ((2, 3), 2, 2)]
-    call = _FUNCTION.unchecked(("eps", "unused", "x", "gain", "bias", "residual", "total", "mean", "rstd", "y", "width",
-                                "rows", "activation", "threads"))
-    y, mean, rstd = results
-    call(x.dtype, (1e-5, "", x, None, None, None, None, mean, rstd, y, 3, 2, 0, 1))
+    x, results = np.arange(6, dtype=np.float32).reshape(2, 3), [np.empty(shape, np.float32) for shape in ((2, 3), (2, 3))]
+    call = _FUNCTION.unchecked(("eps", "unused", "x", "gain", "bias", "residual", "total", "stats", "y", "width", "rows",
+                                "activation", "threads"))
+    y, stats = results
+    call(x.dtype, (1e-5, "", x, None, None, None, None, stats, y, 3, 2, 0, 1))
     expected = [np.empty_like(each) for each in results]
     _FUNCTION(x, None, None, None, None, *expected, 2, 3, 1e-5, 0, 1)
     assert all(a.tobytes() == b.tobytes() for a, b in zip(results, expected, strict=True))

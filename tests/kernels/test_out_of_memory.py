@@ -101,12 +101,12 @@ def test_the_thread_whose_call_fails_is_told(functions):
 def test_a_run_is_told_of_it_as_of_other_memory(monkeypatch, capsys, tmp_path):
     """The exit code is that of too little memory, and the run can go on from its checkpoint."""
     from duoln.cli import main
-    from duoln.kernels.norm import native as norms
+    from duoln.kernels import norm
 
     def fail(*arguments):
         raise MemoryError("[product] no memory left for what the kernel needs beside its arrays")
 
     assert main(["run", "mnist", "--preset", "smoke", "--variant", "ln", "--out", str(tmp_path / "r"), "--backend", "numpy"]) == 0
-    monkeypatch.setitem(norms._NORMALISE, True, fail)
+    monkeypatch.setitem(norm._LAUNCHES[True][0], "numpy", fail)
     code = main(["run", "mnist", "--preset", "smoke", "--variant", "ln", "--out", str(tmp_path / "s"), "--backend", "numpy"])
     assert code == MemoryExhaustedError.exit_code and "no memory left" in capsys.readouterr().err

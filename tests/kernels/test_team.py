@@ -20,9 +20,9 @@ START = """
 import os, sys, time
 import numpy as np
 from duoln import ops, runtime
-from duoln.kernels import native
+from duoln.kernels import host
 be = runtime.backend("numpy")
-native.threads_for = lambda count_bytes: 3
+host.PARALLEL_BYTES, host.workers = 0, lambda: 3
 x = np.random.default_rng(0).standard_normal((999, 64)).astype(np.float32)
 labels = np.zeros(999, np.int32)
 def norm():

@@ -90,10 +90,12 @@ def _role(array: Array, spec: Spec) -> str:
     stars = Counter(axis for each in spec.inputs for axis in each.axes or () if axis[0] == "*")
     is_ranked = array.axes is not None and all(stars[axis] != 1 for axis in array.axes)
     if array.kind == "int32":
-        return "labels" if array.axes else "fixed integer"
+        return "labels" if array.axes and is_ranked else "fixed integer" if array.axes == () else "ids"
     if array.kind == "bool":
         return ("optional bool" if is_ranked else "broadcast bool") if array.optional else "fixed bool" if is_ranked else "bool"
-    return "any" if array.kind == "any" else "optional" if array.optional else "fixed" if is_ranked else "float"
+    if array.kind == "any":
+        return "fixed any" if is_ranked else "any"
+    return "optional" if array.optional else "fixed" if is_ranked else "float"
 
 
 def _of_attribute(attribute: Attribute) -> tuple[Any, str]:
@@ -141,9 +143,6 @@ BY_HAND: list[Call] = [
     *(Call(name, ((_BOOLS, "paired bool"), (_BOOLS, "paired bool"))) for name in ("logical_and", "logical_or")),
     Call("where", ((_BOOLS, "bool"), (floats(2, 2), "compared"), (floats(2, 2), "compared"))),
     Call("astype", ((floats(2), "any"),), {"dtype": ("float32", "dtype")}),
-    Call("mean", ((floats(3, 4), "float"),), {"axis": (1, "axes"), "keepdims": (False, "flag")}),
-    *(Call(name, ((floats(3, 4), "float"),), {"axis": (1, "axes"), "keepdims": (False, "flag"), "correction": (0.5, "number")}) for name in ("var", "std")),
-    Call("argmin", ((floats(3, 4), "float"),), {"axis": (1, "optional axis"), "keepdims": (False, "flag")}),
     Call("expand_dims", ((floats(3, 4), "any"),), {"axis": (1, "new axis")}),
     Call("squeeze", ((floats(3, 1), "any"),), {"axis": (1, "some axes")}),
     Call("matrix_transpose", ((floats(3, 4), "any"),)),
@@ -155,21 +154,11 @@ BY_HAND: list[Call] = [
     Call("concat", ((floats(3, 4), "joined"), (floats(3, 4), "joined")), {"axis": (1, "optional axis")}),
     Call("stack", ((floats(3, 4), "joined"), (floats(3, 4), "joined")), {"axis": (1, "new axis")}),
     Call("flip", ((floats(3, 4), "any"),), {"axis": (1, "axes")}),
-    Call("take", ((floats(3, 4), "any"), (_IDS, "ids")), {"axis": (0, "axis")}),
-    Call("embedding", ((floats(3, 4), "fixed any"), (_IDS, "ids")), {"padding_idx": (0, "optional index")}),
     Call("take_along_axis", ((floats(2, 3), "fixed any"), (_IDS, "ids")), {"axis": (1, "axis")}),
-    Call("one_hot", ((_IDS, "ids"),), {"size": (3, "count"), "dtype": ("float32", "dtype")}),
     Call("matmul", ((floats(3, 4), "float"), (floats(4, 2), "float"))),
     Call("outer", ((floats(3), "fixed"), (floats(4), "fixed"))),
     Call("vecdot", ((floats(3, 4), "float"), (floats(3, 4), "float")), {"axis": (-1, "last axis")}),
     Call("tensordot", ((floats(3, 4), "float"), (floats(4, 2), "float")), {"axes": (1, "meeting axes")}),
-    Call("conv1d", ((floats(2, 5, 4), "fixed"), (floats(2, 2, 6), "fixed")), {"stride": (1, "count"), "padding": (1, "padding of time"), "dilation": (1, "count"),
-                                                                             "groups": (2, "count of groups")}),
-    *(Call(name, ((floats(2, 5, 3), "fixed"),), {"size": (2, "count"), "stride": (1, "optional count"), "padding": (1, "pool padding")})
-      for name in ("max_pool1d", "avg_pool1d")),
-    *(Call(name, ((floats(3, 4), "fixed"), (floats(3, 4), "fixed"))) for name in ("mse_loss", "l1_loss", "kl_div")),
-    Call("soft_cross_entropy", ((floats(3, 4), "fixed"), (floats(3, 4), "fixed")), {"weight": (None, "optional weight")}),
-    Call("huber_loss", ((floats(3, 4), "fixed"), (floats(3, 4), "fixed")), {"delta": (1.0, "positive")}),
     Call("global_norm", ((floats(3, 4), "float"), (floats(2), "float"))),
     Call("adam_update", ((np.float32(0.1), "fixed"), (np.float32(0.1), "fixed"), (np.float32(0.5), "optional"),
                          (np.float32(0.9), "optional"), *((floats(3, 4), "fixed"),) * 4),
@@ -181,16 +170,18 @@ BY_HAND: list[Call] = [
 ]
 """Those that take numbers in the place of tensors, or any number of tensors, and those that other operators compute."""
 
-_IMAGES = {"h": 5, "w": 5, "channels": 3, "kh": 2, "kw": 2, "group": 3, "out": 4}
+_IMAGES = {"height": 5, "width": 5, "channels": 3, "kh": 2, "kw": 2, "group": 3, "out": 4}
 _PAIRS = {"stride": (1, "pair of counts"), "padding": (1, "padding"), "dilation": (1, "pair of counts")}
+_IMAGES_1D = {"time": 5, "channels": 4, "k": 2, "group": 2, "out": 6}
 _POOL = {"size": (2, "pair of counts"), "stride": (1, "optional pair of counts"), "padding": (1, "pool padding")}
 
-SIZES: dict[str, dict[str, int]] = {"conv2d": _IMAGES, "max_pool2d": _IMAGES, "avg_pool2d": _IMAGES, "group_norm": {"channels": 4},
+SIZES: dict[str, dict[str, int]] = {"conv2d": _IMAGES, "max_pool2d": _IMAGES, "avg_pool2d": _IMAGES, "conv1d": _IMAGES_1D, "group_norm": {"channels": 4},
                                     "broadcast_to": {"x.0": 3, "x.1": 1}, "reshape": {"x.0": 3, "x.1": 4}}
 """Sizes of axes on which an operator asks more than it declares."""
 ATTRS: dict[str, dict[str, tuple[Any, str]]] = {
-    **{name: {"axis": (1, "axes")} for name in ("sum", "max", "min", "prod", "all", "any", "vector_norm")},
-    "argmax": {"axis": (1, "optional axis")},
+    **{name: {"axis": (1, "axes")} for name in ("sum", "max", "min", "prod", "all", "any", "vector_norm", "mean", "var", "std")},
+    **{name: {"axis": (1, "optional axis")} for name in ("argmax", "argmin")},
+    "take": {"axis": (0, "axis")}, "embedding": {"padding_idx": (0, "optional index")}, "one_hot": {"dtype": ("float32", "dtype")},
     **{name: {"axis": (1, "axis")} for name in ("cumulative_sum", "logsumexp", "softmax", "log_softmax", "unstack")},
     **{name: {"axis": (-1, "some axes")} for name in ("layer_norm", "rms_norm")},
     "split": {"parts": (2, "parts"), "axis": (0, "axis")},
@@ -198,7 +189,9 @@ ATTRS: dict[str, dict[str, tuple[Any, str]]] = {
     "pad": {"widths": (((1, 0), (0, 2)), "widths"), "value": (0.5, "number")},
     "getitem": {"key": (1, "key")},
     "conv2d": {**_PAIRS, "groups": (1, "count of groups")}, "max_pool2d": _POOL, "avg_pool2d": _POOL,
-    "group_norm": {"groups": (2, "count of groups")}, "softmax_cross_entropy": {"weight": (None, "optional weight")},
+    "conv1d": {"padding": (1, "padding of time"), "groups": (2, "count of groups")},
+    **{name: {"padding": (1, "pool padding")} for name in ("max_pool1d", "avg_pool1d")},
+    "group_norm": {"groups": (2, "count of groups")}, **{name: {"weight": (None, "optional weight")} for name in ("softmax_cross_entropy", "soft_cross_entropy")},
 }
 """The attributes whose annotations do not say all: a right value and a kind."""
 

@@ -28,12 +28,12 @@ def described(doc):
 @pytest.mark.parametrize("name", OPERATORS)
 def test_shape_has_the_arguments_and_axes_of_the_declaration(name):
     operator = OPERATORS[name]
-    said, words = described(operator.__doc__), {}
+    axes, words = described(operator.__doc__), {}
     for each in operator.spec.inputs:
         if each.axes is None:
             continue
-        assert len(said[each.name]) == len(each.axes), each
-        for axis, word in zip(each.axes, said[each.name], strict=True):
+        assert len(axes[each.name]) == len(each.axes), each
+        for axis, word in zip(each.axes, axes[each.name], strict=True):
             assert (word == "...") == (axis[0] == "*")
             assert words.setdefault(axis, word) == word, f"one axis, two names: {axis}"
     names = [word for word in words.values() if word != "..."]
