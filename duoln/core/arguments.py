@@ -107,6 +107,8 @@ def how_to_wrap(value: Any) -> str:
         return "its parameters are params = duoln.to_tensors(model.init(0))"
     if is_dataclass(value):
         return "a tree is made of dicts, lists and tuples: give vars(x), or a NamedTuple"
+    if type(value) is dict:
+        return "give its tensors one by one; duoln.tree.leaves(x) lists them"
     if remedy := how_to_unpack(value):
         return remedy
     if kind_name(type(value)) == "torch.Tensor":

@@ -69,7 +69,8 @@ def pullback(fn: Callable[..., Any], params: Any, *args: Any) -> tuple[Any, Call
 
 
 def _no_parameter(path: str, leaf: Any) -> DtypeError:
-    where = f"[value_and_grad] parameter '{path}': expected"
+    role = f"parameter '{path}'" if path else "params"
+    where = f"[value_and_grad] {role}: expected"
     if isinstance(leaf, Tensor):
         return DtypeError(f"{where} a float dtype, found {leaf.dtype}")
     return DtypeError(f"{where} a duoln.Tensor, found {described(leaf)}; {how_to_wrap(leaf)}")

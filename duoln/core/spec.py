@@ -116,6 +116,9 @@ class Spec(NamedTuple):
             DtypeError: one is no tensor, or has another dtype. MixedBackendError: they are on several backends.
             ShapeError: the axes do not fit together; for example `[layer_norm] last axis is 5, gain has 4`.
         """
+        for each, x in self._given(args):
+            if each.kind == "real" and not isinstance(x, Tensor):
+                raise no_tensor(name, x, self._role(each))
         check_float(name, *[x for each, x in self._given(args) if each.kind == "real"])
         first = next(x for _, x in self._given(args))
         for each, x in self._given(args):
@@ -296,15 +299,15 @@ def check_beside(name: str, role: str, x: Any, dtype: str, like: Tensor) -> None
         raise MixedBackendError(f"[{name}] expected one backend, found {like.backend.name} and {x.backend.name}")
 
 
-def no_tensor(name: str, value: Any) -> DtypeError:
-    """The error for an argument that should have been a tensor."""
+def no_tensor(name: str, value: Any, role: str = "") -> DtypeError:
+    """The error for an argument that should have been a tensor; `role` is its name, with a colon."""
     if isinstance(value, list | tuple) and any(isinstance(x, Tensor) for x in value):
         remedy = f"give the tensors one by one, {name}(x, y)"
     elif how_to_unpack(value) == "give list(x)":
         remedy = f"give its tensors one by one, {name}(*list(x))"
     else:
-        return DtypeError(f"[{name}] expected a duoln.Tensor, found {_described_and_remedied(value)}")
-    return DtypeError(f"[{name}] expected a duoln.Tensor, found {kind_name(type(value))}; {remedy}")
+        return DtypeError(f"[{name}] {role}expected a duoln.Tensor, found {_described_and_remedied(value)}")
+    return DtypeError(f"[{name}] {role}expected a duoln.Tensor, found {kind_name(type(value))}; {remedy}")
 
 
 def _described_and_remedied(value: Any) -> str:

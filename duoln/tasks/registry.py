@@ -95,7 +95,8 @@ class Registry:
         self.commands: dict[str, FoundCommand] = {}
         self.broken: list[Broken] = []
         self.slow: list[Slow] = []
-        self._distributions: dict[str, str] = {}
+        self.distributions: dict[str, str] = {}
+        """The distribution of each plug-in by the name of its entry point."""
         self._manager = pluggy.PluginManager(GROUP)
         self._manager.add_hookspecs(hookspecs)
         wanted = None if names is None else set(names)
@@ -106,12 +107,12 @@ class Registry:
         for entry, distribution in plugins() if asked is None else _asked(asked):
             if wanted is not None and entry.name not in wanted:
                 continue
-            if entry.name in self._distributions:
+            if entry.name in self.distributions:
                 self._refuse(entry.name, distribution, "PluginError: "
                              f"expected one plug-in named '{entry.name}', found a second; "
-                             f"the first is {self._distributions[entry.name]}'s")
+                             f"the first is {self.distributions[entry.name]}'s")
                 continue
-            self._distributions[entry.name] = distribution
+            self.distributions[entry.name] = distribution
             started = time.perf_counter()
             with staying(), hearing_interrupts() as heard:
                 self._load(entry, distribution, heard)
@@ -189,7 +190,7 @@ class Registry:
         """
         made: list[Listener] = []
         for name, plugin in self._manager.list_name_plugin():
-            source = f"plug-in '{name}' of {self._distributions[name]}"
+            source = f"plug-in '{name}' of {self.distributions[name]}"
             with staying(), hearing_interrupts() as heard:
                 try:
                     given = self._ask(plugin, "duoln_listeners")
@@ -200,7 +201,7 @@ class Registry:
                 except BaseException as error:
                     if isinstance(error, KeyboardInterrupt) and heard:
                         raise
-                    self._refuse(name, self._distributions[name], refusal(error), error)
+                    self._refuse(name, self.distributions[name], refusal(error), error)
                     say(f"{source} has no listeners for this run: {refusal(error)}")
         return made
 
@@ -308,6 +309,10 @@ def find_task(name: str, asked: Sequence[str] | None = None) -> Task:
     for broken in everything.broken:
         if broken.name == name:
             raise PluginError(f"plug-in '{name}' of {broken.distribution} is broken: {broken.reason}")
+    brought = everything.distributions.get(name)
+    if brought is not None and all(each.distribution != brought for each in everything.tasks.values()):
+        raise PluginError(f"plug-in '{name}' of {brought}: expected tasks, found none; its hook duoln_tasks, a "
+                          "function below @hookimpl, returns them")
     raise UsageError(f"[task] expected one of {', '.join(sorted(everything.tasks)) or 'none'}; found {name!r}"
                      f"{_how_to_install(name) or did_you_mean(name, everything.tasks) or _OF_OTHERS}")
 

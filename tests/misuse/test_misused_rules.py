@@ -109,3 +109,12 @@ def test_the_error_of_a_forward_has_no_hint_for_an_argument_of_the_operator(be):
 def test_pytorchs_names_of_required_arguments():
     check_error(TypeError, lambda: nn.LSTM(input_size=8, hidden_size=16), "LSTM.__init__() missing", "'input_size' is 'n_in'", "'hidden_size' is 'n_hidden'")
     check_error(TypeError, lambda: nn.GRU(8), "GRU.__init__() missing", "'n_hidden'")
+
+
+def test_what_is_no_tensor_is_named_with_its_argument(be):
+    x = duoln.tensor(np.ones((2, 3), np.float32), be)
+    check_error(DtypeError, lambda: ops.linear(x, np.ones((3, 4))), "[linear] weight: expected a duoln.Tensor, found numpy.ndarray")
+    check_error(DtypeError, lambda: ops.layer_norm(x, [1.0, 1.0, 1.0]), "[layer_norm] gain: expected a duoln.Tensor, found list")
+    check_error(DtypeError, lambda: ops.layer_norm([1.0]), "[layer_norm] expected a duoln.Tensor, found list")
+    check_error(DtypeError, lambda: ops.global_norm({"w": x}), "[global_norm] expected a duoln.Tensor, found dict", "duoln.tree.leaves(x)")
+    check_error(DtypeError, lambda: duoln.value_and_grad(ops.sum)(x.astype("int32")), "[value_and_grad] params: expected a float dtype")

@@ -123,6 +123,7 @@ def test_an_object_may_be_the_plugin(install):
 def test_a_plugin_need_not_bring_tasks(install):
     install("empty", "")
     assert Registry().broken == [] and list(Registry().tasks) == BUILT_IN
+    check_error(PluginError, lambda: find_task("empty"), "plug-in 'empty' of empty-dist: expected tasks, found none", "@hookimpl")
 
 
 def test_rules_are_tried_first_and_added_once(install, monkeypatch):
@@ -205,7 +206,8 @@ BROKEN = {
     "half good": (dedent(GOOD).replace("[Mine()]", "[Mine(), 3]"), "expected Task objects, found 3"),
     "rules": (HOOK + "def duoln_rules():\n    return [('add', 'rule')]", "ValueError: not enough values to unpack"),
     "no composed rule": (HOOK + "def duoln_rules():\n    from duoln.extend import Rule, op\n"
-                         "    return [(op(lambda x: x), Rule('fast', abs), 'numpy')]", "DuolnError: [<lambda>] has no composed rule"),
+                         "    def mine(x): return x\n"
+                         "    return [(op(mine), Rule('fast', abs), 'numpy')]", "DuolnError: [mine] has no composed rule"),
     "no operator": (HOOK + "def duoln_rules():\n    return [(1, 2, 3)]", "AttributeError: 'int' object has no"),
     "name of another operator": (HOOK + "def duoln_rules():\n    from duoln import ops\n    from duoln.extend import Rule, derived, op\n"
                                  "    @op\n    def relu(x):\n        return relu.apply(x)\n    relu.add(derived(ops.abs))\n"
