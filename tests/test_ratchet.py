@@ -25,15 +25,15 @@ WHY_NOT = ("reason", "failure", "obstacle", "missing", "unfit", "misfit", "probl
 """The names that functions which return a text why something cannot be have had; two are to stay."""
 FIRST_WORDS = ("What", "Where", "How", "Whether", "Of")
 NUMBERS = {
-    "lines of the product": 73099,
-    "lines of duoln/core": 3781,
+    "lines of the product": 73110,
+    "lines of duoln/core": 3787,
     "lines of duoln/ops": 5049,
     "lines of duoln/nn": 2567,
     "lines of duoln/optim": 801,
     "lines of duoln/backends": 1886,
     "lines of duoln/system": 1173,
     "lines of duoln/data": 1517,
-    "lines of duoln/tasks": 1891,
+    "lines of duoln/tasks": 1896,
     "lines of duoln/training": 1527,
     "lines of duoln/distributed": 1177,
     "lines of duoln/runs": 4461,
@@ -44,7 +44,7 @@ NUMBERS = {
     "lines of kernels": 17780,
     "lines of plugins": 15641,
     "lines of examples": 1352,
-    "lines of tests": 58100,
+    "lines of tests": 58111,
     "Python files": 514,
     "small Python files": 70,
     "names for why not": 2,
