@@ -6,7 +6,7 @@ from groups import together
 
 import duoln
 from duoln import nn, ops, optim
-from duoln.cli.run import _of_first
+from duoln.cli.planned import Plan, plan_of_first
 from duoln.data import Batches
 from duoln.distributed.ranks import Ranks
 from duoln.distributed.sharing import check_sharing
@@ -266,12 +266,13 @@ def test_other_data_of_another_rank_are_refused(rng):
         assert "on rank 1" in str(error)
 
 
-def test_other_settings_of_another_rank_are_refused(rng):
+def test_other_settings_of_another_rank_are_refused(tmp_path):
     task = Labels(np.zeros((24, 3), np.float32))
 
     def agree(g, be, seeds=(0, 1), asked=(None, None)):
         own = {Job("only"): task.config(seed=seeds[g.rank])} if seeds[g.rank] is not None else {}
-        return _of_first(task, Ranks(g, be), own, {Job("only"): "float32"} if g.rank == 0 else {}, asked[g.rank])
+        plan = Plan(tmp_path, {}, own, {Job("only"): "float32"} if g.rank == 0 else {})
+        return plan_of_first(task, Ranks(g, be), plan, asked[g.rank])[2:]
 
     for error in together(2, agree):
         assert isinstance(error, UsageError) and "expected only seed 0 as on rank 0, found 1 on rank 1" in str(error)

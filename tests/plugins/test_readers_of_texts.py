@@ -27,7 +27,6 @@ READERS = {
     "phones": (timit.read_phones, b"0 800 h#\n800 900 ix\n", ("sil", "ih")),
     "captions": (lambda p: list(flickr8k.read_captions(p)), b"1.jpg#0\tA dog\n", ["1.jpg"]),
     "a list of images": (flickr8k.read_list, b"1.jpg\n", ["1.jpg"]),
-    "a list of forms": (iam._words, b"a01\n", ["a01"]),
     "a transcript": (iam.read_transcript, b"CSR:\nA b\n", ["A b"]),
 }
 

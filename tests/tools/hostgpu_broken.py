@@ -127,7 +127,7 @@ def _column_sums(program: hostgpu.Program, seed: int) -> Result:
 def _taken(program: hostgpu.Program, seed: int) -> Result:
     g, indices = _floats(9, 5), np.array([2, 0, 2, 1, 3, 3, 3, 0, 2], np.int32)
     order, table = np.argsort(indices, kind="stable").astype(np.int32), np.full((4, 5), np.nan, np.float32)
-    program.launch("take_backward", (4,), (32,), [g, indices[order], order, table, np.int32(9), np.int32(5)], seed=seed)
+    program.launch("take_backward", (4,), (32,), [g, indices[order], order, table, np.int32(9), np.int32(5), np.int32(4)], seed=seed)
     yield table, np.stack([g[indices == row].sum(0) for row in range(4)])
 
 
