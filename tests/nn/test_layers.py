@@ -6,6 +6,7 @@ import pytest
 import duoln
 from duoln import nn, ops
 from duoln.errors import DtypeError, ShapeError, UsageError
+from duoln.kernels import native
 from duoln.randomness import Stream
 from duoln.testing import check_error
 
@@ -257,6 +258,7 @@ def test_shapes_of_convolutions(layer, shape, expected, be):
     assert params["weight"].shape == (*layer.kernel, layer.n_in // layer.groups, layer.n_out)
 
 
+@pytest.mark.skipif(native.machine_refusal() is not None, reason="there is no C++ compiler")
 def test_which_rule_runs_a_convolution_in_groups(numpy_backend):
     x, weight = ops.ones((1, 5, 5, 4), numpy_backend), ops.ones((3, 3, 2, 4), numpy_backend)
     for settings in ({"groups": 2}, {"groups": 2, "dilation": 2}, {"groups": 2, "stride": (1, 2)}):
