@@ -192,7 +192,7 @@ class Op(Generic[P, R]):
     def _of_wide(self, backend: Backend, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> Rule:
         """The rule that runs on these arrays, none of which has 16 bits."""
         if not _composed_only.get():
-            size = getattr(arrays[0], "size", 0)
+            size = _size(arrays)
             for rule in self._rules.get(backend.name, ()):
                 if rule.least > size:
                     continue
@@ -206,7 +206,7 @@ class Op(Generic[P, R]):
 
     def _refusal(self, rule: Rule, backend: Backend, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str | None:
         """The reason why the rule cannot run on these arrays, or must not run on this device; None if it can."""
-        if rule.least > getattr(arrays[0], "size", 0):
+        if rule.least > _size(arrays):
             return f"it is for at least {rule.least} values"
         if rule.supports is not None:
             reason = rule.supports(backend, *arrays, **attrs)
@@ -264,6 +264,7 @@ class Op(Generic[P, R]):
         natives: list[Any] = []
         dtype = None
         is_mixed = False
+        size = 0
         for arg in args:
             if not isinstance(arg, Tensor):
                 if arg is not None and not isinstance(arg, int | float):
@@ -272,6 +273,8 @@ class Op(Generic[P, R]):
                 continue
             native = arg.data
             natives.append(native)
+            if native.size > size:
+                size = native.size
             if backend is None:
                 backend, dtype = arg.backend, native.dtype
             elif arg.backend is not backend:
@@ -293,7 +296,7 @@ class Op(Generic[P, R]):
             raise DtypeError(f"[{self.name}] expected a duoln.Tensor among the arguments, found none")
         if dtype in backend.narrow or (is_mixed and self._has_narrow(args)):
             rule = self._of_narrow(backend, natives, attrs)
-        elif getattr(natives[0], "size", 0) < self._least.get(backend.name, inf) and self._composed is not None:
+        elif size < self._least.get(backend.name, inf) and self._composed is not None:
             rule = self._composed
         else:
             rule = self._of_wide(backend, natives, attrs)
@@ -337,6 +340,11 @@ class Op(Generic[P, R]):
 
     def _no_tensor(self, arg: object) -> DtypeError:
         return DtypeError(f"[{self.name}] expected a duoln.Tensor, found {kind_name(type(arg))}; {how_to_wrap(arg)}")
+
+
+def _size(natives: Sequence[Any]) -> int:
+    """The number of values of the largest array."""
+    return max([getattr(x, "size", 0) for x in natives], default=0)
 
 
 class _Stopped(BaseException):

@@ -105,6 +105,10 @@ class Call(NamedTuple):
 Instruction = Forward | Backward | Pooled | Call
 
 
+Form = tuple[tuple[int, ...], str] | None
+"""The shape of an array and the character of its dtype; None for another value."""
+
+
 class Program:
     """The instructions of a step, for inputs of one form.
 
@@ -114,12 +118,13 @@ class Program:
         instructions: what is run, in order.
         results: the places of the results.
         made: the places of the constants that the step makes itself, from no tensor.
+        forms: the form of each value, on NumPy.
     """
 
     def __init__(self, backend: Backend, constants: Values, instructions: Sequence[Instruction],
-                 results: tuple[Place, ...], made: Set[Place] = frozenset()) -> None:
+                 results: tuple[Place, ...], made: Set[Place] = frozenset(), forms: Sequence[Form] = ()) -> None:
         self.backend, self.constants, self.results, self.made = backend, constants, results, made
-        self.instructions = instructions
+        self.instructions, self.forms = instructions, forms
         last_use = {place: k for k, one in enumerate(instructions) for place in (*one.writes(), *one.reads())}
         freed: list[list[Place]] = [[] for _ in instructions]
         for place, k in last_use.items():
@@ -157,6 +162,10 @@ class Program:
                 return (f"it computes with an array of shape {np.shape(a)} that is no argument and another one at each "
                         "call; give it as an argument")
         return None
+
+
+rewrites: dict[str, Callable[[Program], Program]] = {}
+"""By backend, the function that makes a program with the same results that takes less time."""
 
 
 def _same(a: Any, b: Any) -> bool:

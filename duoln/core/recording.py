@@ -13,7 +13,7 @@ import numpy as np
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core.op import Op, each_rule, only_rule
-from duoln.core.program import Backward, Call, Forward, Instruction, Place, Pooled, Program, Values
+from duoln.core.program import Backward, Call, Form, Forward, Instruction, Place, Pooled, Program, Values
 from duoln.core.repeated import recorder, recordings
 from duoln.core.rule import Rule
 
@@ -32,6 +32,7 @@ class Recording:
         self._backend = backend
         self._thread = threading.get_ident()
         self._constants: Values = []
+        self._forms: list[Form] = []
         self._made: set[Place] = set()
         """The places of the constants that the step makes itself."""
         self._places: dict[int, Place] = {}
@@ -60,7 +61,7 @@ class Recording:
             return None
         if not self._backend.lazy and any(self._constants[place] is not None for place in places):
             return None  # the caller may overwrite a result, so it cannot be a constant
-        return Program(self._backend, self._constants, self._instructions, places, self._made)
+        return Program(self._backend, self._constants, self._instructions, places, self._made, self._forms)
 
     # What is computed outside of rules --------------------------------------------------------------
     def call(self, function: Callable[..., Any], natives: Sequence[Any]) -> Any:
@@ -96,10 +97,16 @@ class Recording:
     # Places ---------------------------------------------------------------------------------------
     def _new(self, x: Any) -> Place:
         """A place for a value that was just made. If it was known before, it is the same object, perhaps changed."""
-        place = len(self._constants)
-        self._constants.append(None)
+        place = self._append(None, x)
         self._know(x, place)
         return place
+
+    def _append(self, constant: Any, x: Any) -> Place:
+        """A place for the value `x`, which may be a constant."""
+        self._constants.append(constant)
+        is_array = isinstance(x, np.ndarray | np.generic)
+        self._forms.append((x.shape, x.dtype.char) if is_array else None)
+        return len(self._constants) - 1
 
     def _know(self, x: Any, place: Place) -> None:
         if x is None:
@@ -118,8 +125,7 @@ class Recording:
         """The place of a value that is used: what no rule made is a constant."""
         if x is not None and id(x) in self._places:
             return self._places[id(x)]
-        place = len(self._constants)
-        self._constants.append(x)
+        place = self._append(x, x)
         if x is not None and not isinstance(x, int | float):
             self._kept.append(x)
             self._places[id(x)] = place
@@ -151,8 +157,7 @@ class Recording:
             out, saved = computed
             out = tuple([_own(x) for x in out]) if isinstance(out, tuple) else _own(out)
             outputs = tuple([self._new(x) for x in (out if isinstance(out, tuple) else (out,))])
-            place = len(self._constants)
-            self._constants.append(None)
+            place = self._append(None, None)
             saved_places[id(saved)] = place
             self._instructions.append(Forward(rule, attrs, inputs, outputs, isinstance(out, tuple), place))
             return out, saved

@@ -18,7 +18,7 @@ import numpy as np
 from duoln.backends.protocol import Array, Backend
 from duoln.core.factors import keep_factors
 from duoln.core.op import is_composed_only, is_watched
-from duoln.core.program import Program
+from duoln.core.program import Program, rewrites
 from duoln.core.recording import Recording
 from duoln.core.repeated import recordings, used_elsewhere
 from duoln.errors import CompileWarning
@@ -79,6 +79,8 @@ class Replay:
             self._recorded[layout] = program, differed
         else:
             program = keep_factors(program)
+            if self._backend.name in rewrites:
+                program = rewrites[self._backend.name](program)
             if self._backend.lazy:  # MLX cannot trace an array that is an argument and a constant
                 array = type(natives[0])
                 program.constants = [self._view(x) if isinstance(x, array) else x for x in program.constants]

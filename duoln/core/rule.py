@@ -35,7 +35,7 @@ class Rule:
         factors: for argument i, a matrix, `factors[i](backend, saved, gout) -> (left, right)`: its gradient is
             `left.T @ right`, and a compiled step need not write it out; see `core.factors`.
         takes_factors: whether `forward` takes `Factors` in the place of an array.
-        least: the number of values of the first array below which another rule takes less time.
+        least: the number of values of the largest array below which another rule takes less time.
 
     A rule never writes into its inputs or `gout`. A second gradient from the same `saved` has the same bits as the
     first, so a rule may overwrite only what it can compute again.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from duoln.backends.protocol import REALS, Array, Backend
@@ -11,7 +11,7 @@ from duoln.core.arguments import Above0, Below1, Integer
 from duoln.core.spec import check_float
 from duoln.errors import DtypeError, ShapeError
 from duoln.ops.common import check_indices
-from duoln.ops.elementwise import abs, isinf, log, logical_and, logistic, minimum, not_equal, square, where
+from duoln.ops.elementwise import isinf, log, logical_and, logistic, not_equal, where
 from duoln.ops.index import take
 from duoln.ops.reduce import log_softmax, mean, sum
 from duoln.ops.shape import expand_dims
@@ -156,7 +156,7 @@ def _bce_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tup
 bce_with_logits.add(Rule("composed", _bce_forward, _bce_vjp))
 
 
-@op("predictions: real[*shape], targets: real[*shape]")
+@op("predictions: real[*shape], targets: real[*shape] -> real[*shape]")
 def mse_loss(predictions: Tensor, targets: Tensor) -> Tensor:
     """Squared error of each entry.
 
@@ -166,22 +166,18 @@ def mse_loss(predictions: Tensor, targets: Tensor) -> Tensor:
     Raises:
         ShapeError: the shapes differ.
     """
-    mse_loss.check(predictions, targets)
-    return square(predictions - targets)
 
 
-@op("predictions: real[*shape], targets: real[*shape]")
+@op("predictions: real[*shape], targets: real[*shape] -> real[*shape]")
 def l1_loss(predictions: Tensor, targets: Tensor) -> Tensor:
     """Absolute error of each entry; its gradient at 0 is 0.
 
     Shape:
         predictions and targets (...) -> the same.
     """
-    l1_loss.check(predictions, targets)
-    return abs(predictions - targets)
 
 
-@op("predictions: real[*shape], targets: real[*shape]")
+@op("predictions: real[*shape], targets: real[*shape] -> real[*shape]")
 def huber_loss(predictions: Tensor, targets: Tensor, *, delta: Above0 = 1.0) -> Tensor:
     """Half the squared error of each entry up to `delta`, beyond it the tangent: delta (|error| - delta / 2).
 
@@ -193,10 +189,32 @@ def huber_loss(predictions: Tensor, targets: Tensor, *, delta: Above0 = 1.0) -> 
     Raises:
         ShapeError: the shapes differ. UsageError: `delta` is not above 0.
     """
-    huber_loss.check(predictions, targets)
-    size = abs(predictions - targets)
-    near = minimum(size, delta)
-    return 0.5 * square(near) + delta * (size - near)
+
+
+def _of_error(value: Callable[..., Array], slope: Callable[..., Array]) -> Rule:
+    """The composed rule of a loss of the error: `value(be, error, **attrs)`, and its slope."""
+
+    def forward(be: Backend, predictions: Array, targets: Array, **attrs: float) -> tuple[Array, Any]:
+        error = predictions - targets
+        return value(be, error, **attrs), (error, attrs)
+
+    def vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, Array | None]:
+        error, attrs = saved
+        gradient = gout * slope(be, error, **attrs)
+        return gradient if needs[0] else None, -gradient if needs[1] else None
+
+    return Rule("composed", forward, vjp)
+
+
+def _huber(be: Backend, error: Array, delta: float) -> Array:
+    size = be.abs(error)
+    near = be.minimum(size, delta)
+    return 0.5 * (near * near) + delta * (size - near)
+
+
+mse_loss.add(_of_error(lambda be, error: error * error, lambda be, error: 2.0 * error))
+l1_loss.add(_of_error(lambda be, error: be.abs(error), lambda be, error: be.sign(error)))
+huber_loss.add(_of_error(_huber, lambda be, error, delta: be.maximum(be.minimum(error, delta), -delta)))
 
 
 @op("log_predictions: real[*shape], targets: real[*shape]")

@@ -1,0 +1,221 @@
+// One pass over arrays: formulas one after the other on blocks that stay in L1, and sums or greatest values of what they give.
+#include "../rows.h"
+
+// A function of formula.h.
+template <class T>
+using Formula = void (*)(const T* const* in, T* out, int64_t count, int32_t past_caches);
+
+static constexpr index_t BLOCK = 1024, MOST_ARGUMENTS = 4;
+enum Kind { REAL = 0, BOOL = 1 };
+
+// The numbers that `engine.py` writes. A slot holds the block of a value; all axes are those of the broadcast arrays, as few as
+// there can be.
+struct Plan {
+    int64_t size, rank, inputs, numbers, steps, outputs, slots;
+};
+struct Input {
+    int64_t kind, slot, is_contiguous;  // then a stride for each axis, in values
+};
+struct Step {
+    int64_t formula, slot, arguments[MOST_ARGUMENTS];
+};
+struct Output {
+    int64_t kind, slot, is_read;  // by a step after it
+};
+
+template <class To, class From>
+static inline void copy_run(const From* from, index_t step, index_t count, To* to) {
+    if (step == 1)
+        for (index_t k = 0; k < count; ++k) to[k] = To(from[k]);
+    else if (step == 0) std::fill_n(to, count, To(*from));
+    else
+        for (index_t k = 0; k < count; ++k) to[k] = To(from[k * step]);
+}
+
+// Copies `count` values of a strided array, those from the place `from` in the order of its axes.
+template <class To, class From>
+static void gather(const From* values, const int64_t* shape, const int64_t* strides, index_t rank, index_t from, index_t count, To* to) {
+    index_t place[32];
+    for (index_t axis = rank; axis-- > 0; from /= shape[axis]) {
+        place[axis] = from % shape[axis];
+        values += place[axis] * strides[axis];
+    }
+    const index_t last = rank - 1;
+    for (;;) {
+        const index_t run = std::min(count, shape[last] - place[last]);
+        copy_run(values, strides[last], run, to);
+        to += run, count -= run;
+        if (count == 0) return;
+        values -= place[last] * strides[last];
+        place[last] = 0;
+        for (index_t axis = last; axis-- > 0;) {
+            values += strides[axis];
+            if (++place[axis] < shape[axis]) break;
+            values -= shape[axis] * strides[axis];
+            place[axis] = 0;
+        }
+    }
+}
+
+// Values that are 1 or 0 as bools.
+template <class T>
+static void store_bools(const T* values, index_t count, uint8_t* to) {
+    index_t k = 0;
+    for (; k + Vector<T>::lanes <= count; k += Vector<T>::lanes) {
+        typedef uint8_t bytes __attribute__((vector_size(Vector<T>::lanes)));
+        const bytes converted = __builtin_convertvector(load(values + k), bytes);
+        std::memcpy(to + k, &converted, sizeof(converted));
+    }
+    for (; k < count; ++k) to[k] = uint8_t(values[k]);
+}
+
+// The values of a plan, block by block; each thread has its own.
+template <class T>
+class Pass {
+  public:
+    Pass(const int64_t* plan, void* const* arrays, const double* numbers)
+        : plan_(*reinterpret_cast<const Plan*>(plan)), shape_(plan + sizeof(Plan) / sizeof(int64_t)), arrays_(arrays),
+          inputs_(shape_ + plan_.rank), number_slots_(inputs_ + plan_.inputs * input_length()),
+          steps_(reinterpret_cast<const Step*>(number_slots_ + plan_.numbers)),
+          outputs_(reinterpret_cast<const Output*>(steps_ + plan_.steps)), memory_(plan_.slots * BLOCK), at_(plan_.slots) {
+        for (index_t k = 0; k < plan_.slots; ++k) at_[k] = own(k);
+        for (index_t k = 0; k < plan_.numbers; ++k) std::fill_n(own(number_slots_[k]), BLOCK, T(numbers[k]));
+    }
+
+    // Computes the values from `from` on; returns those of the last step, or of the only input.
+    const T* block(index_t from, index_t count) {
+        for (index_t k = 0; k < plan_.inputs; ++k) {
+            const int64_t* strides = inputs_ + k * input_length();
+            const Input& input = *reinterpret_cast<const Input*>(strides);
+            strides += sizeof(Input) / sizeof(int64_t);
+            if (input.kind == BOOL) gather(static_cast<const uint8_t*>(arrays_[k]), shape_, strides, plan_.rank, from, count, own(input.slot));
+            else if (input.is_contiguous) at_[input.slot] = static_cast<T*>(arrays_[k]) + from;
+            else gather(static_cast<const T*>(arrays_[k]), shape_, strides, plan_.rank, from, count, own(input.slot));
+        }
+        for (index_t k = 0; k < plan_.outputs; ++k)
+            if (outputs_[k].kind == REAL) at_[outputs_[k].slot] = static_cast<T*>(result(k)) + from;
+        for (index_t k = 0; k < plan_.steps; ++k) {
+            const Step& step = steps_[k];
+            const T* in[MOST_ARGUMENTS];
+            for (index_t n = 0; n < MOST_ARGUMENTS; ++n) in[n] = at_[step.arguments[n]];
+            reinterpret_cast<Formula<T>>(step.formula)(in, at_[step.slot], count, past_caches(step.slot));
+        }
+        for (index_t k = 0; k < plan_.outputs; ++k) {
+            if (outputs_[k].kind == BOOL) store_bools(at_[outputs_[k].slot], count, static_cast<uint8_t*>(result(k)) + from);
+        }
+        return plan_.steps ? at_[steps_[plan_.steps - 1].slot] : at_[0];
+    }
+
+    ~Pass() {
+        if (go_past_caches<T>(plan_.size)) end_past_caches();
+    }
+
+  private:
+    index_t input_length() const { return sizeof(Input) / sizeof(int64_t) + plan_.rank; }
+    T* own(index_t slot) const { return memory_.data() + slot * BLOCK; }
+    void* result(index_t k) const { return arrays_[plan_.inputs + k]; }
+    bool past_caches(index_t slot) const {
+        if (!go_past_caches<T>(plan_.size)) return false;
+        for (index_t k = 0; k < plan_.outputs; ++k)
+            if (outputs_[k].slot == slot) return outputs_[k].kind == REAL && !outputs_[k].is_read;
+        return false;
+    }
+
+    const Plan& plan_;
+    const int64_t* shape_;
+    void* const* arrays_;
+    const int64_t *inputs_, *number_slots_;
+    const Step* steps_;
+    const Output* outputs_;
+    Aligned<T> memory_;
+    std::vector<T*> at_;
+};
+
+// How values of a row are put together: their sum, or the greatest or least, which is NaN if one of them is.
+template <class T>
+static double sum_of(const T* values, index_t count) {
+    RowSum<T> sum;
+    each_vector<T>(count, [&](index_t k, const auto& lanes, auto number) { sum.add(lanes.load(values + k), number); });
+    return double(sum.sum());
+}
+
+template <class T, class Before>
+static double extreme_of(const T* values, index_t count, const Before& before) {
+    using vector = typename Vector<T>::type;
+    vector parts[SUMS];
+    std::fill_n(parts, SUMS, vector{} + values[0]);
+    const auto chosen = [&](auto a, auto b) { return before(a, b) | (a != a) ? a : b; };
+    each_vector<T>(count, [&](index_t k, const auto& lanes, auto n) { parts[n] = chosen(parts[n], lanes.load(values + k, values[0])); });
+    return double(folded<T>(chosen(chosen(parts[0], parts[1]), chosen(parts[2], parts[3])), chosen));
+}
+
+template <class T>
+static double put_together(int64_t how, const T* values, index_t count) {
+    if (how == 0) return sum_of(values, count);
+    if (how == 1) return extreme_of(values, count, [](auto a, auto b) { return a >= b; });
+    return extreme_of(values, count, [](auto a, auto b) { return a <= b; });
+}
+
+// What is put together of each row of `width` values: in `out`, or of rows longer than a block in `parts`, one for each block.
+template <class T>
+static void reduce_rows(const int64_t* plan, void* const* arrays, const double* numbers, T* out, double* parts, int64_t rows,
+                        int64_t width, int64_t how, int threads) {
+    const index_t at_once = std::max<index_t>(BLOCK / width, 1), blocks = (width + BLOCK - 1) / BLOCK;
+    in_parts((rows + at_once - 1) / at_once * blocks, threads, [=](index_t first, index_t last) {
+        Pass<T> pass(plan, arrays, numbers);
+        for (index_t k = first; k < last; ++k) {
+            if (blocks > 1) {
+                const index_t begin = k % blocks * BLOCK, count = std::min(BLOCK, width - begin);
+                parts[k] = put_together(how, pass.block(k / blocks * width + begin, count), count);
+                continue;
+            }
+            const index_t end = std::min((k + 1) * at_once, rows);
+            const T* values = pass.block(k * at_once * width, (end - k * at_once) * width);
+            for (index_t row = k * at_once; row < end; ++row, values += width) out[row] = T(put_together(how, values, width));
+        }
+    });
+}
+
+// The sum of each of `inner` columns over `length` rows, for each of `outer` such matrices: a part for each `at_once` rows.
+template <class T>
+static void sum_columns(const int64_t* plan, void* const* arrays, const double* numbers, T* parts, int64_t outer, int64_t length,
+                        int64_t inner, int64_t at_once, int threads) {
+    const index_t chunk = std::min(inner, BLOCK), chunks = (inner + BLOCK - 1) / BLOCK, of_length = (length + at_once - 1) / at_once;
+    const index_t lines = std::max<index_t>(BLOCK / chunk, 1);  // rows of a block
+    in_parts(outer * of_length * chunks, threads, [=](index_t first, index_t last) {
+        Pass<T> pass(plan, arrays, numbers);
+        for (index_t k = first; k < last; ++k) {
+            const index_t matrix = k / (of_length * chunks), part = k / chunks % of_length, column = k % chunks * BLOCK;
+            const index_t count = std::min(chunk, inner - column), end = std::min((part + 1) * at_once, length);
+            T* sums = parts + (matrix * of_length + part) * inner + column;
+            std::fill_n(sums, count, T(0));
+            for (index_t row = part * at_once; row < end;) {
+                const index_t rows = std::min(lines, end - row);
+                const T* values = pass.block((matrix * length + row) * inner + column, rows * count);
+                for (index_t n = 0; n < rows; ++n, values += count)
+                    for (index_t c = 0; c < count; ++c) sums[c] += values[c];
+                row += rows;
+            }
+        }
+    });
+}
+
+#define ENGINE(T, NAME)                                                                                               \
+    extern "C" void elementwise_##NAME(const int64_t* plan, void* const* arrays, const double* numbers, int32_t threads) { \
+        guarded([=] {                                                                                                 \
+            const index_t size = plan[0];                                                                             \
+            in_parts((size + BLOCK - 1) / BLOCK, threads, [=](index_t first, index_t last) {                          \
+                Pass<T> pass(plan, arrays, numbers);                                                                  \
+                for (index_t k = first; k < last; ++k) pass.block(k * BLOCK, std::min(BLOCK, size - k * BLOCK));      \
+            });                                                                                                       \
+        });                                                                                                           \
+    }                                                                                                                 \
+    extern "C" void reduce_rows_##NAME(const int64_t* plan, void* const* arrays, const double* numbers, T* out,       \
+                                       double* parts, int64_t rows, int64_t width, int64_t how, int32_t threads) {    \
+        guarded([=] { reduce_rows(plan, arrays, numbers, out, parts, rows, width, how, threads); });                  \
+    }                                                                                                                 \
+    extern "C" void sum_columns_##NAME(const int64_t* plan, void* const* arrays, const double* numbers, T* parts,     \
+                                       int64_t outer, int64_t length, int64_t inner, int64_t at_once, int32_t threads) { \
+        guarded([=] { sum_columns(plan, arrays, numbers, parts, outer, length, inner, at_once, threads); });          \
+    }
+ENTRIES(ENGINE)

@@ -1,0 +1,304 @@
+"""Passes over NumPy's arrays: formulas of `formulas.cpp` one after the other, block by block, in any layout of the arrays.
+
+    chain = Chain(2, [("multiply", (0, 1)), ("tanh", (2,))], [3])
+    y, = chain(x, 0.5)
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from duoln.backends.protocol import Array
+from duoln.core.call import compiled
+from duoln.errors import KernelError
+from duoln.kernels import host, source
+from duoln.kernels.native.function import failures_of
+from duoln.kernels.native.loading import NAMES, library, refusal
+
+ENGINE, TEXT = "elementwise/engine.cpp", "elementwise/formulas.cpp"
+SUM, GREATEST, LEAST = range(3)
+"""How `Chain.of_rows` puts the values of a row together; see `put_together` in engine.cpp."""
+MOST_STEPS = 24
+"""Formulas of one pass, whose blocks stay in L1 and L2."""
+_BLOCK = 1024
+_MOST_ARGUMENTS, _MOST_AXES, _MOST_PLANS = 4, 32, 512
+_LINES = 1 << 16
+"""Bytes from which a result begins on a cache line."""
+_PART_ROWS, _MOST_PARTS = 128, 512
+_FORMULA = re.compile(r"^(FORMULA|TEST)(\d)\((.+)\)$", re.M)
+
+
+class Formula(NamedTuple):
+    """A line of `formulas.cpp`."""
+
+    name: str
+    arguments: tuple[str, ...]
+    is_test: bool
+    """True if its values are bools."""
+    value: str
+
+
+def _formulas() -> dict[str, Formula]:
+    known = {}
+    for kind, count, inside in _FORMULA.findall((source.FOLDER / TEXT).read_text(encoding="utf-8")):
+        name, *arguments, value = inside.split(", ", int(count) + 1)
+        known[name] = Formula(name, tuple(arguments), kind == "TEST", value)
+    return known
+
+
+FORMULAS = _formulas()
+
+
+class _Library:
+    """The engine and the addresses of the formulas for a dtype."""
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        loaded = [library(file, dtype) for file in (ENGINE, TEXT)]
+        for file, each in zip((ENGINE, TEXT), loaded, strict=True):
+            if each is None:
+                raise KernelError(f"[elementwise] {refusal(file, dtype)}")
+        engine, self._formulas = loaded
+        assert engine is not None
+        self._name = NAMES[dtype.char]
+        pointer, size, threads = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+        self.run = self._entry(engine, "elementwise", [pointer] * 3 + [threads])
+        self.rows = self._entry(engine, "reduce_rows", [pointer] * 5 + [size] * 3 + [threads])
+        self.columns = self._entry(engine, "sum_columns", [pointer] * 4 + [size] * 4 + [threads])
+        self.failures, self._take_failures = failures_of(engine)
+
+    def _entry(self, engine: ctypes.CDLL, name: str, types: list[Any]) -> Any:
+        entry = getattr(engine, f"{name}_{self._name}")
+        entry.restype, entry.argtypes = None, types
+        return entry
+
+    def function(self, formula: str) -> Any:
+        """The function of a formula: of the addresses of its arrays, that of its result, the number of values, 0."""
+        function = getattr(self._formulas, f"{formula}_{self._name}")
+        function.restype = None
+        function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32]
+        return function
+
+    def check(self) -> None:
+        """Raises MemoryError if a call of this thread found too little memory."""
+        if self._take_failures():
+            raise MemoryError("[elementwise] no memory left for the blocks of a pass")
+
+
+_libraries: dict[str, _Library] = {}
+
+
+def _library(dtype: np.dtype[Any]) -> _Library:
+    if dtype.char not in _libraries:
+        _libraries[dtype.char] = _Library(dtype)
+    return _libraries[dtype.char]
+
+
+class _Plan(NamedTuple):
+    """A chain for arrays in certain layouts."""
+
+    library: _Library
+    words: np.ndarray
+    """The numbers that `Plan` of engine.cpp reads."""
+    address: int
+    pointers: Any
+    numbers: Any
+    results: tuple[np.dtype[Any], ...]
+    empty: Any
+    shape: tuple[int, ...]
+    threads: bool
+    """True if there is work for several threads."""
+
+
+def of_one(formula: str) -> Callable[..., np.ndarray]:
+    """The function that computes one formula of arrays and numbers that broadcast.
+
+    Arrays of one shape, contiguous and too small for several threads, need no plan.
+    """
+    known = FORMULAS[formula]
+    chain = Chain(len(known.arguments), [(formula, tuple(range(len(known.arguments))))])
+    names = [f"{name}_" for name in known.arguments]  # an argument may be called as a function
+    lead, *others = names
+    found: dict[str, Any] = {}
+
+    def find(dtype: np.dtype[Any]) -> Any:
+        found[dtype.char] = _library(dtype).function(formula)
+        return found[dtype.char]
+
+    def whole(*given: Array | float) -> np.ndarray:
+        y, = chain(*given)
+        return y
+
+    conditions = [f"type({lead}) is ndarray and {lead}.dtype.char in reals and {lead}.flags.c_contiguous",
+                  *[f"type({x}) is ndarray and {x}.shape == {lead}.shape and {x}.dtype == {lead}.dtype "
+                    f"and {x}.flags.c_contiguous" for x in others], f"{lead}.nbytes < PARALLEL"]
+    text = [f"def {formula}({', '.join(names)}):", *([] if known.is_test else [
+            f"if {' and '.join(conditions)}:", f"    dtype = {lead}.dtype",
+            f"    out = (host_empty if {lead}.nbytes >= LINES else empty)({lead}.shape, dtype)",
+            f"    (found.get(dtype.char) or find(dtype))(pointers({', '.join(f'address({x})' for x in names)}), "
+            f"address(out), {lead}.size, 0)", "    return out"]), f"return whole({', '.join(names)})"]
+    return compiled("\n    ".join(text) + "\n", formula, f"<elementwise {formula}>", {
+        "ndarray": np.ndarray, "reals": NAMES, "empty": np.empty, "host_empty": host.empty, "address": host.address,
+        "pointers": ctypes.c_void_p * len(names), "found": found, "find": find, "whole": whole,
+        "PARALLEL": host.PARALLEL_BYTES, "LINES": _LINES})
+
+
+class Chain:
+    """Formulas that are computed in one pass over arrays that broadcast, and numbers.
+
+    Args:
+        inputs: the number of arrays and numbers that a call gets.
+        steps: formulas with the places of their arguments; input k has place k, and step k the place `inputs + k`.
+        outputs: the places of the results, each that of a step. None gives those of the last step.
+    """
+
+    def __init__(self, inputs: int, steps: Sequence[tuple[str, tuple[int, ...]]],
+                 outputs: Sequence[int] | None = None) -> None:
+        self.inputs, self.steps = inputs, tuple(steps)
+        self.outputs = tuple(outputs) if outputs is not None else (inputs + len(self.steps) - 1,)
+        self._plans: dict[Any, _Plan] = {}
+
+    def __call__(self, *given: Array | float) -> list[Array]:
+        """The results, in C order. Arrays are bools, and floats of one dtype; one at least is an array of floats."""
+        arrays, numbers, plan = self._planned(given)
+        results = [plan.empty(plan.shape, dtype) for dtype in plan.results]
+        pointers = plan.pointers(*[host.address(x) for x in arrays], *[host.address(x) for x in results])
+        plan.library.run(plan.address, pointers, plan.numbers(*numbers) if numbers else None,
+                         host.workers() if plan.threads else 1)
+        if plan.library.failures.value:
+            plan.library.check()
+        return results
+
+    def of_rows(self, how: int, width: int, *given: Array | float) -> np.ndarray:
+        """One value for each row of the last values: the sum, the greatest or the least. Shape (rows,).
+
+        Args:
+            how: SUM, GREATEST or LEAST.
+            width: how many values a row has; at least 1.
+        """
+        arrays, numbers, plan = self._planned(given, has_results=False)
+        rows, dtype = prod(plan.shape) // width, plan.results[0]
+        blocks = -(-width // _BLOCK)
+        out = np.empty(rows if blocks == 1 else 0, dtype)
+        parts = np.empty((rows, blocks) if blocks > 1 else 0)
+        plan.library.rows(plan.address, plan.pointers(*[host.address(x) for x in arrays]),
+                          plan.numbers(*numbers) if numbers else None, host.address(out), host.address(parts), rows,
+                          width, how, host.workers() if plan.threads else 1)
+        if plan.library.failures.value:
+            plan.library.check()
+        if blocks == 1:
+            return out
+        together = (np.add, np.maximum, np.minimum)[how].reduce(parts, axis=1)
+        return np.asarray(together.astype(dtype))
+
+    def of_columns(self, outer: int, length: int, *given: Array | float) -> np.ndarray:
+        """The sums over `length` rows of each of `outer` matrices. Shape (outer, columns)."""
+        arrays, numbers, plan = self._planned(given, has_results=False)
+        inner = prod(plan.shape) // (outer * length)
+        at_once = max(_PART_ROWS, -(-length // _MOST_PARTS))
+        parts = np.empty((outer, -(-length // at_once), inner), plan.results[0])
+        plan.library.columns(plan.address, plan.pointers(*[host.address(x) for x in arrays]),
+                             plan.numbers(*numbers) if numbers else None, host.address(parts), outer, length, inner,
+                             at_once, host.workers() if plan.threads else 1)
+        if plan.library.failures.value:
+            plan.library.check()
+        if parts.shape[1] == 1:
+            return parts[:, 0]
+        return np.asarray(parts.sum(axis=1, dtype=np.float64).astype(parts.dtype))
+
+    def _planned(self, given: Sequence[Array | float], has_results: bool = True,
+                 ) -> tuple[list[np.ndarray], list[float], _Plan]:
+        arrays, numbers, key = [], [], []
+        for x in given:
+            if isinstance(x, np.ndarray):
+                arrays.append(x)
+                key.append((x.shape, x.strides, x.dtype.char))
+            elif isinstance(x, np.generic):
+                arrays.append(np.asarray(x))
+                key.append(((), (), x.dtype.char))
+            else:
+                numbers.append(x)
+                key.append(None)
+        known = (has_results, *key)
+        if known not in self._plans:
+            if len(self._plans) >= _MOST_PLANS:
+                self._plans.clear()
+            self._plans[known] = self._plan(given, has_results)
+        return arrays, numbers, self._plans[known]
+
+    def _plan(self, given: Sequence[Array | float], has_results: bool) -> _Plan:
+        arrays = [np.asarray(x) for x in given if isinstance(x, np.ndarray | np.generic)]
+        places = [k for k, x in enumerate(given) if isinstance(x, np.ndarray | np.generic)]
+        real = next(x.dtype for x in arrays if x.dtype.char in NAMES)
+        shape = np.broadcast_shapes(*[x.shape for x in arrays])
+        axes, strides = _merged(shape, [np.broadcast_to(x, shape).strides for x in arrays])
+        plain = [prod(axes[k + 1:]) for k in range(len(axes))]
+        outputs = self.outputs if has_results else ()
+        slots, count = self._slots(outputs)
+        words = [prod(shape), len(axes), len(arrays), len(given) - len(arrays), len(self.steps), len(outputs), count,
+                 *axes]
+        for k, x, steps in zip(places, arrays, strides, strict=True):
+            values = [step // x.itemsize for step in steps]
+            words += [int(x.dtype == np.bool_), slots[k], int(values == plain), *values]
+        words += [slots[k] for k in range(len(given)) if k not in places]
+        loaded = _library(real)
+        for k, (name, taken) in enumerate(self.steps):
+            words += [ctypes.cast(loaded.function(name), ctypes.c_void_p).value or 0, slots[self.inputs + k], *[slots[each] for each in taken],
+                      *[slots[taken[0]]] * (_MOST_ARGUMENTS - len(taken))]
+        read = {place for _, taken in self.steps for place in taken}
+        tests = [self._is_test(place) for place in self.outputs]
+        for place in outputs:
+            words += [int(self._is_test(place)), slots[place], int(place in read)]
+        packed = np.array(words, np.int64)
+        size = prod(shape) * real.itemsize
+        return _Plan(loaded, packed, host.address(packed), ctypes.c_void_p * (len(arrays) + len(outputs)),
+                     ctypes.c_double * (len(given) - len(arrays)), tuple(np.dtype(bool) if t else real for t in tests),
+                     host.empty if size >= _LINES else np.empty, shape, size >= host.PARALLEL_BYTES)
+
+    def _is_test(self, place: int) -> bool:
+        return place >= self.inputs and FORMULAS[self.steps[place - self.inputs][0]].is_test
+
+    def _slots(self, outputs: Sequence[int]) -> tuple[list[int], int]:
+        """A slot for the block of each value, and how many there are. One is used again after its last reader.
+
+        Those of inputs and outputs are their own, because they may stand for the arrays.
+        """
+        last = {place: k for k, (_, taken) in enumerate(self.steps) for place in taken}
+        slots, free, count = list(range(self.inputs)), list[int](), self.inputs
+        for k, (_, taken) in enumerate(self.steps):
+            place = self.inputs + k
+            if free and place not in outputs:
+                slots.append(free.pop())
+            else:
+                slots.append(count)
+                count += 1
+            free += {slots[each] for each in taken
+                     if each >= self.inputs and last[each] == k and each not in outputs}
+        return slots, count
+
+
+def _merged(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
+    """The axes of arrays, as few as there can be, with the strides of each array: those of length 1 go, and two are one
+    where every array has their values at one distance.
+    """
+    axes: list[int] = []
+    steps: list[list[int]] = [[] for _ in strides]
+    for k, length in enumerate(shape):
+        if length == 1:
+            continue
+        if axes and all(mine[-1] == theirs[k] * length for mine, theirs in zip(steps, strides, strict=True)):
+            axes[-1] *= length
+            for mine, theirs in zip(steps, strides, strict=True):
+                mine[-1] = theirs[k]
+        else:
+            axes.append(length)
+            for mine, theirs in zip(steps, strides, strict=True):
+                mine.append(theirs[k])
+    if not axes:
+        return [1], [[0] for _ in strides]
+    return axes, steps

@@ -1,0 +1,43 @@
+// Formulas of elementwise operators: FORMULAn(name, n arguments, value) is a function of n arrays that writes one. TESTn gives 1 or 0.
+//
+// The arguments and the value are vectors R of T.
+#pragma once
+#include "../functions.h"
+#include "../rows.h"
+
+#if REAL_BITS == 32
+using T = float;
+#define NAMED(NAME) NAME##_float32
+#else
+using T = double;
+#define NAMED(NAME) NAME##_float64
+#endif
+using R = Vector<T>::type;
+
+// Results that are `past_caches` begin on a cache line.
+template <class Value>
+static inline void each_value(T* out, int64_t count, int32_t past_caches, const Value& value) {
+    const WholeVector<T> whole;
+    int64_t k = 0;
+    for (; k + Vector<T>::lanes <= count; k += Vector<T>::lanes) {
+        if (past_caches) store_past_caches(out + k, value(k, whole));
+        else store(out + k, value(k, whole));
+    }
+    const PartOfVector<T> part{count - k};
+    if (part.count) part.store(out + k, value(k, part));
+}
+
+#define DEFINED(NAME, TAKEN, ...)                                                                                     \
+    extern "C" void NAMED(NAME)(const T* const* in, T* out, int64_t count, int32_t past_caches) {                     \
+        each_value(out, count, past_caches, [=](int64_t k, const auto& lanes) -> R { TAKEN return __VA_ARGS__; });    \
+    }
+#define TAKEN1(A) const R A = lanes.load(in[0] + k);
+#define TAKEN2(A, B) TAKEN1(A) const R B = lanes.load(in[1] + k);
+#define TAKEN3(A, B, C) TAKEN2(A, B) const R C = lanes.load(in[2] + k);
+#define TAKEN4(A, B, C, D) TAKEN3(A, B, C) const R D = lanes.load(in[3] + k);
+#define FORMULA1(NAME, A, ...) DEFINED(NAME, TAKEN1(A), __VA_ARGS__)
+#define FORMULA2(NAME, A, B, ...) DEFINED(NAME, TAKEN2(A, B), __VA_ARGS__)
+#define FORMULA3(NAME, A, B, C, ...) DEFINED(NAME, TAKEN3(A, B, C), __VA_ARGS__)
+#define FORMULA4(NAME, A, B, C, D, ...) DEFINED(NAME, TAKEN4(A, B, C, D), __VA_ARGS__)
+#define TEST1(NAME, A, ...) FORMULA1(NAME, A, (__VA_ARGS__) ? R{} + 1 : R{})
+#define TEST2(NAME, A, B, ...) FORMULA2(NAME, A, B, (__VA_ARGS__) ? R{} + 1 : R{})

@@ -1,0 +1,180 @@
+"""Chains in compiled steps: elementwise rules that follow each other are one pass over their arrays.
+
+The values between them are not written, unless something else reads them.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from duoln.backends.protocol import Backend
+from duoln.core import Rule
+from duoln.core.program import Backward, Call, Forward, Instruction, Place, Program, Values
+from duoln.kernels.elementwise.engine import FORMULAS, MOST_STEPS, Chain
+from duoln.kernels.elementwise.passes import OneFormula, Passes, Saved
+from duoln.kernels.native.loading import NAMES
+
+Key = tuple[tuple[int, ...], str]
+"""The shape of the values of a chain, and the character of their dtype."""
+
+
+class Link(NamedTuple):
+    """An instruction as formulas."""
+
+    one: Instruction
+    key: Key
+    steps: list[tuple[str, list[Place], Place]]
+    """For each formula its name, the places of its arguments, and that of its result."""
+
+    def reads(self) -> set[Place]:
+        """The values that the formulas take."""
+        return {place for _, taken, _ in self.steps for place in taken}
+
+
+class _Save(NamedTuple):
+    """The origin of a value that a rule would have saved."""
+
+    place: Place
+    of: OneFormula
+    names: Mapping[str, Place]
+    shapes: tuple[tuple[int, ...] | None, ...]
+
+
+class Fused(NamedTuple):
+    """A chain in the place of some instructions."""
+
+    chain: Chain
+    inputs: tuple[Place, ...]
+    outputs: tuple[Place, ...]
+    saves: tuple[_Save, ...]
+    """For instructions that are in no chain."""
+
+    def run(self, backend: Backend, values: Values) -> None:
+        """Compute the results."""
+        for place, value in zip(self.outputs, self.chain(*[values[k] for k in self.inputs]), strict=True):
+            values[place] = value
+        for place, of, names, shapes in self.saves:
+            values[place] = Saved(of, {name: values[k] for name, k in names.items()}, shapes)
+
+    def reads(self) -> tuple[Place, ...]:
+        """The places that it reads."""
+        return (*self.inputs, *[place for save in self.saves for place in save.names.values()])
+
+    def writes(self) -> tuple[Place, ...]:
+        """The places that it writes."""
+        return (*self.outputs, *[save.place for save in self.saves])
+
+
+def fuse(program: Program, rules: Mapping[Rule, Passes]) -> Program:
+    """The program, in which instructions of the rules that have formulas are chains."""
+    links = _Links(program, rules)
+    items = list(_grouped(program, links))
+    reads = set(program.results)
+    for item in items:
+        reads.update(*[link.reads() for link in item] if isinstance(item, list) else [item.reads()])
+    fused = [links.chain(item, items, reads) if isinstance(item, list) else item for item in items]
+    return Program(program.backend, links.constants, fused, program.results, program.made, program.forms)
+
+
+class _Links:
+    """The instructions of a program as formulas."""
+
+    def __init__(self, program: Program, rules: Mapping[Rule, Passes]) -> None:
+        self.constants = program.constants.copy()
+        self._rules, self._forms, self._results = rules, program.forms, program.results
+        self._forwards = {one.saved: one for one in program.instructions if isinstance(one, Forward)}
+
+    def of(self, one: Instruction) -> Link | None:
+        """An instruction as formulas; None if it is no elementwise one, or adds up over a broadcast axis."""
+        if isinstance(one, Call):
+            form = self._forms[one.output]
+            is_sum = one.function is operator.add and form is not None and form[1] in NAMES
+            return Link(one, form, [("add", list(one.inputs), one.output)]) if is_sum and form else None
+        if isinstance(one, Forward) and one.rule in self._rules:
+            form = self._forms[one.outputs[0]]
+            dtype = next((f[1] for f in (self._forms[k] for k in one.inputs) if f and f[1] in NAMES), None)
+            if form is None or dtype is None:
+                return None
+            of = self._rules[one.rule].of(one.attrs)
+            return Link(one, (form[0], dtype), [(of.name, list(self._names(one).values())[:-1], one.outputs[0])])
+        if isinstance(one, Backward) and one.rule in self._rules:
+            return self._gradients(one, self._forwards[one.saved])
+        return None
+
+    def _gradients(self, one: Backward, forward: Forward) -> Link | None:
+        form = self._forms[one.gouts[0]]
+        names = self._names(forward) | {"g": one.gouts[0]}
+        steps = []
+        for k, slope in enumerate(self._rules[one.rule].of(forward.attrs).slopes):
+            if one.needs[k] and slope:
+                mine = self._forms[forward.inputs[k]]
+                if form is None or mine is None or mine[0] != form[0]:
+                    return None
+                steps.append((slope.name, [names[name] for name in slope.arguments], one.outputs[k]))
+        return Link(one, form, steps) if form and steps else None
+
+    def _names(self, one: Forward) -> dict[str, Place]:
+        """The places of the values that formulas name: arguments, attributes, and last the result."""
+        of = self._rules[one.rule].of(one.attrs)
+        names = dict(zip(of.arguments, one.inputs, strict=False))
+        for name in of.attributes:
+            names[name] = len(self.constants)
+            self.constants.append(one.attrs[name])
+        return names | {"r": one.outputs[0]}
+
+    def chain(self, links: list[Link], items: list[Any], reads: set[Place]) -> Fused:
+        """The chain of some instructions.
+
+        Args:
+            links: the instructions.
+            items: all instructions and groups of the program.
+            reads: the values that any of them reads, or that are results.
+        """
+        steps = [step for link in links for step in link.steps]
+        made = {place: k for k, (_, _, place) in enumerate(steps)}
+        saves = [self._save(link.one) for link in links if isinstance(link.one, Forward) and link.one.saved in reads]
+        inputs = tuple(dict.fromkeys(k for _, taken, _ in steps for k in taken if k not in made))
+        at = {place: k for k, place in enumerate((*inputs, *made))}
+        outside = {*self._results, *[k for save in saves for k in save.names.values()]}
+        for item in items:
+            if item is not links:
+                outside.update(*[link.reads() for link in item] if isinstance(item, list) else [item.reads()])
+        outputs = tuple([place for place in made if place in outside])
+        chain = Chain(len(inputs), [(name, tuple([at[k] for k in taken])) for name, taken, _ in steps],
+                      [at[place] for place in outputs])
+        return Fused(chain, inputs, outputs, tuple(saves))
+
+    def _save(self, one: Forward) -> _Save:
+        of, names = self._rules[one.rule].of(one.attrs), self._names(one)
+        forms = [self._forms[k] for k in one.inputs]
+        read = {name for reads, form in zip(of.reads, forms, strict=True) if form for name in reads}
+        return _Save(one.saved, of, {name: names[name] for name in read}, tuple([form and form[0] for form in forms]))
+
+
+def _grouped(program: Program, links: _Links) -> Iterator[Instruction | list[Link]]:
+    """The instructions, those of a chain together where its last one is. A chain has values of one shape, and ends
+    before something else reads one of them.
+    """
+    groups: dict[Key, list[Link]] = {}
+
+    def closed(key: Key) -> Instruction | list[Link]:
+        group = groups.pop(key)
+        return group if len(group) > 1 else group[0].one
+
+    for one in program.instructions:
+        link = links.of(one)
+        reads = {*one.reads(), *(link.reads() if link else ())}
+        overwrites = isinstance(one, Forward) and one.attrs.get("donate")
+        for key in [key for key in groups if not link or key != link.key]:
+            if overwrites or not reads.isdisjoint(k for each in groups[key] for k in each.one.writes()):
+                yield closed(key)
+        if not link:
+            yield one
+            continue
+        if sum(len(each.steps) for each in groups.get(link.key, ())) + len(link.steps) > MOST_STEPS:
+            yield closed(link.key)
+        groups.setdefault(link.key, []).append(link)
+    for key in list(groups):
+        yield closed(key)

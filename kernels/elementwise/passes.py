@@ -1,0 +1,184 @@
+"""The rules of the elementwise operators that `formulas.cpp` has: one pass for the value, one for the gradients."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from functools import cache
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from duoln.backends.protocol import Array, Backend
+from duoln.core import Op, Rule
+from duoln.core.call import attributes
+from duoln.kernels import native
+from duoln.kernels.elementwise.engine import ENGINE, FORMULAS, SUM, TEXT, Chain, of_one
+from duoln.kernels.native.loading import NAMES
+from duoln.ops.common import unbroadcast
+
+_LEAST = 1 << 14
+"""Values below which a function of NumPy takes less time than a pass."""
+_SMALL = 1 << 5
+"""Values below which an operator of several functions of NumPy takes less time."""
+
+
+class Saved(NamedTuple):
+    """The values that the gradients read."""
+
+    of: OneFormula
+    values: dict[str, Array | float]
+    """By the names in formulas: arguments of the operator, and its result r."""
+    shapes: tuple[tuple[int, ...] | None, ...]
+    """The shape of each argument; None for a number."""
+
+
+class OneFormula:
+    """The formula of an operator's value, and those of its gradients.
+
+    Args:
+        name: the formula of the value.
+        arguments: the operator's arguments.
+    """
+
+    def __init__(self, name: str, arguments: Sequence[str]) -> None:
+        self.name, self.value = name, of_one(name)
+        formula = FORMULAS[name]
+        self.attributes = formula.arguments[len(arguments):]
+        self.is_test = formula.is_test
+        self.slopes = [FORMULAS.get(f"{name}_{argument}") for argument in arguments]
+        self.reads = [set(slope.arguments) - {"g"} if slope else set[str]() for slope in self.slopes]
+        self.arguments = formula.arguments
+
+    def chain(self, places: Sequence[int]) -> tuple[Chain, list[str]]:
+        """The gradients of some arguments in one pass, and the names of the values that it takes before g."""
+        names = sorted(set().union(*[self.reads[k] for k in places]))
+        at = {name: k for k, name in enumerate((*names, "g"))}
+        steps = [(slope.name, tuple([at[name] for name in slope.arguments]))
+                 for slope in (self.slopes[k] for k in places) if slope]
+        return Chain(len(at), steps, range(len(at), len(at) + len(steps))), names
+
+
+class Passes:
+    """The rule of an elementwise operator by its formulas.
+
+    Args:
+        op: the operator. Where an attribute is a choice, the choice is a part of the formula's name.
+    """
+
+    def __init__(self, op: Op[..., Any]) -> None:
+        given = {each.name: each for each in attributes(op.function)}
+        self._choice = next((name for name, each in given.items() if isinstance(each.kind, tuple)), None)
+        self._arguments = [name for name in inspect.signature(op.function).parameters if name not in given]
+        self._name = op.name
+        self._of: dict[str | None, OneFormula] = {}
+        self._chains: dict[Any, tuple[Chain, list[str]]] = {}
+        least = _LEAST if hasattr(np, op.name) else _SMALL
+        vjp = None if FORMULAS[op.name].is_test else self._vjp
+        self.rule = Rule("compiled", self._forward, vjp, self._supports, least=least)
+        """The rule."""
+
+    def of(self, attrs: dict[str, Any]) -> OneFormula:
+        """The formula for these attributes."""
+        choice = attrs[self._choice] if self._choice else None
+        if choice not in self._of:
+            name = f"{self._name}_{choice}"
+            self._of[choice] = OneFormula(name if choice and name in FORMULAS else self._name, self._arguments)
+        return self._of[choice]
+
+    def _supports(self, be: Backend, *arrays: Array | float, **attrs: Any) -> str | None:
+        real = None
+        for name, x in zip(self._arguments, arrays, strict=True):
+            if isinstance(x, np.ndarray | np.generic):
+                if not x.size:
+                    return "there are no values"
+                if x.dtype.char in NAMES:
+                    real = x.dtype
+                elif name != "condition":
+                    return f"it is for {' and '.join(NAMES.values())}, not {x.dtype}"
+        if real is None:
+            return "there is no array of floats"
+        return native.refusal(TEXT, real) or native.refusal(ENGINE, real)
+
+    def _forward(self, be: Backend, *arrays: Array | float, **attrs: Any) -> tuple[Array, Saved | None]:
+        of = self.of(attrs)
+        given = (*arrays, *[attrs[name] for name in of.attributes])
+        y = of.value(*given)
+        if of.is_test:
+            return y, None
+        shapes = tuple([getattr(x, "shape", None) for x in arrays])
+        kept: dict[str, Array | float] = {}
+        for reads, shape in zip(of.reads, shapes, strict=True):
+            if shape is not None:
+                for name in reads:
+                    kept[name] = y if name == "r" else given[of.arguments.index(name)]
+        return y, Saved(of, kept, shapes)
+
+    def _vjp(self, be: Backend, saved: Saved, gout: Array, needs: Sequence[bool]) -> list[Array | None]:
+        """Each gradient is summed over the axes along which its argument was broadcast."""
+        of, values, shapes = saved
+        gradients: list[Array | None] = [None] * len(needs)
+        whole = []
+        for k, (slope, shape, need) in enumerate(zip(of.slopes, shapes, needs, strict=True)):
+            if not need or slope is None or shape is None:
+                continue
+            if slope.value == "g":
+                gradients[k] = reduced(be, shape, None, gout)
+            elif shape == gout.shape:
+                whole.append(k)
+            else:
+                gradients[k] = reduced(be, shape, slope.name,
+                                       *[gout if name == "g" else values[name] for name in slope.arguments])
+        if len(whole) == 1:
+            slope = of.slopes[whole[0]]
+            gradients[whole[0]] = of_slope(slope.name)(*[gout if n == "g" else values[n] for n in slope.arguments])
+        elif whole:
+            if (of, *whole) not in self._chains:
+                self._chains[of, *whole] = of.chain(whole)
+            chain, names = self._chains[of, *whole]
+            for k, gradient in zip(whole, chain(*[values[name] for name in names], gout), strict=True):
+                gradients[k] = gradient
+        return gradients
+
+
+of_slope = cache(of_one)
+"""The function of a gradient's formula."""
+
+
+@cache
+def _one(formula: str | None) -> Chain:
+    """The chain of one formula, or of none."""
+    if formula is None:
+        return Chain(1, [])
+    count = len(FORMULAS[formula].arguments)
+    return Chain(count, [(formula, tuple(range(count)))])
+
+
+def reduced(be: Backend, shape: tuple[int, ...], formula: str | None, *given: Array | float) -> Array:
+    """The values of a formula, or of one array, summed over the axes along which an argument of `shape` was broadcast.
+
+    The values themselves are not written where the axes are neighbours.
+    """
+    whole = np.broadcast_shapes(*[np.shape(x) for x in given])
+    if shape == whole and formula is None:
+        return given[0]
+    padded = (1,) * (len(whole) - len(shape)) + shape
+    over = [k for k, (mine, all_of) in enumerate(zip(padded, whole, strict=True)) if mine != all_of]
+    if not over:
+        return np.reshape(given[0] if formula is None else of_slope(formula)(*given), shape)
+    sums = summed(_one(formula), whole, over, *given)
+    if sums is None:
+        return unbroadcast(be, given[0] if formula is None else of_slope(formula)(*given), shape)
+    return sums.reshape(shape)
+
+
+def summed(chain: Chain, shape: Sequence[int], axes: Sequence[int], *given: Array | float) -> np.ndarray | None:
+    """The sums of a chain's values over some axes of their shape, in C order; None if these axes are no neighbours."""
+    first, last = axes[0], axes[-1] + 1
+    if any(shape[k] != 1 for k in range(first, last) if k not in axes):
+        return None
+    outer, length = prod(shape[:first]), prod(shape[first:last])
+    if outer * length == prod(shape):
+        return chain.of_rows(SUM, length, *given)
+    return chain.of_columns(outer, length, *given)
