@@ -7,6 +7,7 @@ from functools import partial
 from duoln import ops
 from duoln.core import Op
 from duoln.core.program import rewrites
+from duoln.kernels.elementwise import reductions
 from duoln.kernels.elementwise.engine import FORMULAS
 from duoln.kernels.elementwise.fusing import fuse
 from duoln.kernels.elementwise.passes import Passes
@@ -21,6 +22,7 @@ def attach(backend: str) -> None:
     """Add the rules, and the chains of compiled steps."""
     if backend != "numpy":
         return
+    reductions.attach()
     rules = {}
     for op in operators():
         passes = Passes(op)

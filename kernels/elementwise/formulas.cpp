@@ -126,3 +126,7 @@ FORMULA3(l1_loss_targets, predictions, targets, g, signed_by(targets - predictio
 FORMULA3(huber_loss, predictions, targets, delta, huber(absolute(predictions - targets), delta))
 FORMULA4(huber_loss_predictions, predictions, targets, delta, g, g * at_most(at_least(predictions - targets, -delta), delta))
 FORMULA4(huber_loss_targets, predictions, targets, delta, g, g * at_most(at_least(targets - predictions, -delta), delta))
+
+// Parts of the gradients of max and min: 1 where a value is the greatest or least one, and its share of a gradient there.
+FORMULA2(is_extreme, x, extreme, (x < extreme) | (x > extreme) ? R{} : R{} + 1)
+FORMULA3(share, x, extreme, g, (x < extreme) | (x > extreme) ? R{} : g)

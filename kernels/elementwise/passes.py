@@ -18,7 +18,7 @@ from duoln.kernels.elementwise.engine import ENGINE, FORMULAS, SUM, TEXT, Chain,
 from duoln.kernels.native.loading import NAMES
 from duoln.ops.common import unbroadcast
 
-_LEAST = 1 << 14
+LEAST_VALUES = 1 << 14
 """Values below which a function of NumPy takes less time than a pass."""
 _SMALL = 1 << 5
 """Values below which an operator of several functions of NumPy takes less time."""
@@ -74,7 +74,7 @@ class Passes:
         self._name = op.name
         self._of: dict[str | None, OneFormula] = {}
         self._chains: dict[Any, tuple[Chain, list[str]]] = {}
-        least = _LEAST if hasattr(np, op.name) else _SMALL
+        least = LEAST_VALUES if hasattr(np, op.name) else _SMALL
         vjp = None if FORMULAS[op.name].is_test else self._vjp
         self.rule = Rule("compiled", self._forward, vjp, self._supports, least=least)
         """The rule."""
