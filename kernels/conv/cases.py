@@ -1,4 +1,4 @@
-"""The cases of convolution and of what is used with it: pooling, activations, batch norm, the bias of channels."""
+"""The cases of convolution and of what is used with it: pooling and batch norm."""
 
 from __future__ import annotations
 
@@ -34,11 +34,8 @@ def _pools() -> Iterator[Case]:
     for shape, size, stride in (((1, 1, 1, 1), 1, 1), ((3, 7, 6, 5), 2, 2), ((2, 9, 9, 33), 3, 3), ((2, 8, 9, 6), 3, 2),
                                 ((1, 9, 7, 4), 2, 3)):
         yield _pool(shape, size, stride)
-        yield from _activations(shape)
     for shape, size in (((2, 4, 6, 3), 2), ((1, 5, 3, 1), 2), ((2, 3, 3, 1), 3), ((2, 2, 3, 2), 1)):
         yield _pool(shape, size, size)._replace(layouts=True)
-    for few in ((2, 3, 4), (1, 5), (7,), (2, 1, 3)):
-        yield from (case._replace(layouts=True) for case in _activations(few))
 
 
 def _pool(shape: Sequence[int], size: int, stride: int) -> Case:
@@ -46,27 +43,15 @@ def _pool(shape: Sequence[int], size: int, stride: int) -> Case:
                 {"size": size, "stride": stride}, size ** 2)
 
 
-def _activations(shape: Sequence[int]) -> Iterator[Case]:
-    yield Case("leaky_relu", f"{shape}", drawn(shape, seed=shape), {"slope": 0.1}, 1)
-    yield Case("relu", f"{shape}", drawn(shape, seed=shape), {}, 1)
-
-
 def _channels() -> Iterator[Case]:
     for shape in ((3, 2, 1), (2, 5, 7, 3), (20, 8, 8, 16), (3, 40, 257), (40, 7, 9, 1)):
         yield _batch_norm(shape, False)
-        yield _bias(shape)
     for few in ((4, 3), (2, 3, 3, 2), (3, 1, 4), (2, 5, 1)):
         for unbiased in (False, True):
             yield _batch_norm(few, unbiased)._replace(layouts=True)
-    for shape in ((2, 3, 3, 2), (3, 1, 4), (1, 5, 1)):
-        yield _bias(shape)._replace(layouts=True)
 
 
 def _batch_norm(shape: Sequence[int], unbiased: bool) -> Case:
     row = shape[-1:]
     return Case("batch_norm", f"{shape}{', unbiased' * unbiased}", drawn(shape, row, row, seed=shape),
                 {"eps": 1e-2, "unbiased": unbiased}, prod(shape))
-
-
-def _bias(shape: Sequence[int]) -> Case:
-    return Case("add", f"{shape} and a bias", drawn(shape, shape[-1:], seed=shape), {}, prod(shape))

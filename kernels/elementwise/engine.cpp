@@ -40,7 +40,19 @@ static void gather(const From* values, const int64_t* shape, const int64_t* stri
         place[axis] = from % shape[axis];
         values += place[axis] * strides[axis];
     }
-    const index_t last = rank - 1;
+    const index_t last = rank - 1, period = shape[last];
+    const bool is_row = std::all_of(strides, strides + last, [](int64_t stride) { return stride == 0; });
+    if (is_row && rank > 1 && count > 2 * period) {  // each copy doubles what there is
+        const index_t rest = period - place[last];
+        copy_run(values, strides[last], rest, to);
+        copy_run(values - place[last] * strides[last], strides[last], period, to + rest);
+        for (index_t done = rest + period; done < count;) {
+            const index_t back = done / period * period, copied = std::min(back, count - done);
+            std::copy_n(to + done - back, copied, to + done);
+            done += copied;
+        }
+        return;
+    }
     for (;;) {
         const index_t run = std::min(count, shape[last] - place[last]);
         copy_run(values, strides[last], run, to);
@@ -131,7 +143,6 @@ class Pass {
     std::vector<T*> at_;
 };
 
-// How values of a row are put together: their sum, or the greatest or least, which is NaN if one of them is.
 template <class T>
 static double sum_of(const T* values, index_t count) {
     RowSum<T> sum;
@@ -139,21 +150,35 @@ static double sum_of(const T* values, index_t count) {
     return double(sum.sum());
 }
 
-template <class T, class Before>
-static double extreme_of(const T* values, index_t count, const Before& before) {
+// The greatest or least of two, NaN if one of them is.
+struct Greater {
+    template <class V>
+    V operator()(V a, V b) const { return (a >= b) | (a != a) ? a : b; }
+};
+struct Less {
+    template <class V>
+    V operator()(V a, V b) const { return (a <= b) | (a != a) ? a : b; }
+};
+struct Sum {
+    template <class V>
+    V operator()(V a, V b) const { return a + b; }
+};
+
+template <class T, class Chosen>
+static double extreme_of(const T* values, index_t count, const Chosen& chosen) {
     using vector = typename Vector<T>::type;
     vector parts[SUMS];
     std::fill_n(parts, SUMS, vector{} + values[0]);
-    const auto chosen = [&](auto a, auto b) { return before(a, b) | (a != a) ? a : b; };
     each_vector<T>(count, [&](index_t k, const auto& lanes, auto n) { parts[n] = chosen(parts[n], lanes.load(values + k, values[0])); });
     return double(folded<T>(chosen(chosen(parts[0], parts[1]), chosen(parts[2], parts[3])), chosen));
 }
 
+enum How { OF_SUM = 0, OF_GREATEST = 1, OF_LEAST = 2 };
+
 template <class T>
 static double put_together(int64_t how, const T* values, index_t count) {
-    if (how == 0) return sum_of(values, count);
-    if (how == 1) return extreme_of(values, count, [](auto a, auto b) { return a >= b; });
-    return extreme_of(values, count, [](auto a, auto b) { return a <= b; });
+    if (how == OF_SUM) return sum_of(values, count);
+    return how == OF_GREATEST ? extreme_of(values, count, Greater()) : extreme_of(values, count, Less());
 }
 
 // What is put together of each row of `width` values: in `out`, or of rows longer than a block in `parts`, one for each block.
@@ -176,26 +201,30 @@ static void reduce_rows(const int64_t* plan, void* const* arrays, const double* 
     });
 }
 
-// The sum of each of `inner` columns over `length` rows, for each of `outer` such matrices: a part for each `at_once` rows.
-template <class T>
-static void sum_columns(const int64_t* plan, void* const* arrays, const double* numbers, T* parts, int64_t outer, int64_t length,
-                        int64_t inner, int64_t at_once, int threads) {
+// What is put together of each of `inner` columns over `length` rows, for each of `outer` such matrices: a part for each `at_once` rows.
+template <class T, class Together>
+static void reduce_columns(const int64_t* plan, void* const* arrays, const double* numbers, T* parts, index_t outer, index_t length,
+                           index_t inner, index_t at_once, int threads, const Together& together) {
     const index_t chunk = std::min(inner, BLOCK), chunks = (inner + BLOCK - 1) / BLOCK, of_length = (length + at_once - 1) / at_once;
-    const index_t lines = std::max<index_t>(BLOCK / chunk, 1);  // rows of a block
+    const index_t lines = std::max<index_t>(BLOCK / chunk, 1);  // rows of a block, which are put together side by side
     in_parts(outer * of_length * chunks, threads, [=](index_t first, index_t last) {
         Pass<T> pass(plan, arrays, numbers);
         for (index_t k = first; k < last; ++k) {
             const index_t matrix = k / (of_length * chunks), part = k / chunks % of_length, column = k % chunks * BLOCK;
-            const index_t count = std::min(chunk, inner - column), end = std::min((part + 1) * at_once, length);
-            T* sums = parts + (matrix * of_length + part) * inner + column;
-            std::fill_n(sums, count, T(0));
-            for (index_t row = part * at_once; row < end;) {
-                const index_t rows = std::min(lines, end - row);
-                const T* values = pass.block((matrix * length + row) * inner + column, rows * count);
-                for (index_t n = 0; n < rows; ++n, values += count)
-                    for (index_t c = 0; c < count; ++c) sums[c] += values[c];
-                row += rows;
+            const index_t count = std::min(chunk, inner - column), begin = part * at_once, end = std::min(begin + at_once, length);
+            T line[BLOCK], *out = parts + (matrix * of_length + part) * inner + column;
+            for (index_t row = begin; row < end; row += lines) {
+                const index_t values = std::min(lines, end - row) * count;
+                const T* x = pass.block((matrix * length + row) * inner + column, values);
+                if (row == begin) std::copy_n(x, values, line);
+                else
+                    each_vector<T>(values, [&](index_t n, const auto& lanes, auto) {
+                        lanes.store(line + n, together(lanes.load(line + n), lanes.load(x + n)));
+                    });
             }
+            std::copy_n(line, count, out);
+            for (index_t row = 1; row < std::min(lines, end - begin); ++row)
+                for (index_t n = 0; n < count; ++n) out[n] = together(out[n], line[row * count + n]);
         }
     });
 }
@@ -214,8 +243,14 @@ static void sum_columns(const int64_t* plan, void* const* arrays, const double* 
                                        double* parts, int64_t rows, int64_t width, int64_t how, int32_t threads) {    \
         guarded([=] { reduce_rows(plan, arrays, numbers, out, parts, rows, width, how, threads); });                  \
     }                                                                                                                 \
-    extern "C" void sum_columns_##NAME(const int64_t* plan, void* const* arrays, const double* numbers, T* parts,     \
-                                       int64_t outer, int64_t length, int64_t inner, int64_t at_once, int32_t threads) { \
-        guarded([=] { sum_columns(plan, arrays, numbers, parts, outer, length, inner, at_once, threads); });          \
+    extern "C" void reduce_columns_##NAME(const int64_t* plan, void* const* arrays, const double* numbers, T* parts,  \
+                                          int64_t outer, int64_t length, int64_t inner, int64_t at_once, int64_t how, \
+                                          int32_t threads) {                                                          \
+        guarded([=] {                                                                                                 \
+            const auto reduce = [=](auto together) {                                                                  \
+                reduce_columns(plan, arrays, numbers, parts, outer, length, inner, at_once, threads, together);       \
+            };                                                                                                        \
+            how == OF_SUM ? reduce(Sum()) : how == OF_GREATEST ? reduce(Greater()) : reduce(Less());                  \
+        });                                                                                                           \
     }
 ENTRIES(ENGINE)

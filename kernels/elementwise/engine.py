@@ -23,14 +23,15 @@ from duoln.kernels.native.loading import NAMES, library, refusal
 
 ENGINE, TEXT = "elementwise/engine.cpp", "elementwise/formulas.cpp"
 SUM, GREATEST, LEAST = range(3)
-"""How `Chain.of_rows` puts the values of a row together; see `put_together` in engine.cpp."""
+"""How values of a row or of a column are put together; see `put_together` in engine.cpp."""
 MOST_STEPS = 24
 """Formulas of one pass, whose blocks stay in L1 and L2."""
+_TOGETHER = (np.add.reduce, np.maximum.reduce, np.minimum.reduce)
 _BLOCK = 1024
 _MOST_ARGUMENTS, _MOST_AXES, _MOST_PLANS = 4, 32, 512
 _LINES = 1 << 16
 """Bytes from which a result begins on a cache line."""
-_PART_ROWS, _MOST_PARTS = 128, 512
+_PART_ROWS, _PART_BLOCKS, _MOST_PARTS = 128, 8, 512
 _FORMULA = re.compile(r"^(FORMULA|TEST)(\d)\((.+)\)$", re.M)
 
 
@@ -69,7 +70,7 @@ class _Library:
         pointer, size, threads = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
         self.run = self._entry(engine, "elementwise", [pointer] * 3 + [threads])
         self.rows = self._entry(engine, "reduce_rows", [pointer] * 5 + [size] * 3 + [threads])
-        self.columns = self._entry(engine, "sum_columns", [pointer] * 4 + [size] * 4 + [threads])
+        self.columns = self._entry(engine, "reduce_columns", [pointer] * 4 + [size] * 5 + [threads])
         self.failures, self._take_failures = failures_of(engine)
 
     def _entry(self, engine: ctypes.CDLL, name: str, types: list[Any]) -> Any:
@@ -193,23 +194,22 @@ class Chain:
             plan.library.check()
         if blocks == 1:
             return out
-        together = (np.add, np.maximum, np.minimum)[how].reduce(parts, axis=1)
-        return np.asarray(together.astype(dtype))
+        return np.asarray(_TOGETHER[how](parts, axis=1, dtype=np.float64).astype(dtype))
 
-    def of_columns(self, outer: int, length: int, *given: Array | float) -> np.ndarray:
-        """The sums over `length` rows of each of `outer` matrices. Shape (outer, columns)."""
+    def of_columns(self, how: int, outer: int, length: int, *given: Array | float) -> np.ndarray:
+        """One value for each column of `outer` matrices of `length` rows. Shape (outer, columns)."""
         arrays, numbers, plan = self._planned(given, has_results=False)
         inner = prod(plan.shape) // (outer * length)
-        at_once = max(_PART_ROWS, -(-length // _MOST_PARTS))
+        at_once = max(_PART_ROWS, _PART_BLOCKS * _BLOCK // inner, -(-length // _MOST_PARTS))
         parts = np.empty((outer, -(-length // at_once), inner), plan.results[0])
         plan.library.columns(plan.address, plan.pointers(*[host.address(x) for x in arrays]),
                              plan.numbers(*numbers) if numbers else None, host.address(parts), outer, length, inner,
-                             at_once, host.workers() if plan.threads else 1)
+                             at_once, how, host.workers() if plan.threads else 1)
         if plan.library.failures.value:
             plan.library.check()
         if parts.shape[1] == 1:
             return parts[:, 0]
-        return np.asarray(parts.sum(axis=1, dtype=np.float64).astype(parts.dtype))
+        return np.asarray(_TOGETHER[how](parts, axis=1, dtype=np.float64).astype(parts.dtype))
 
     def _planned(self, given: Sequence[Array | float], has_results: bool = True,
                  ) -> tuple[list[np.ndarray], list[float], _Plan]:

@@ -50,6 +50,9 @@ class OneFormula:
         self.slopes = [FORMULAS.get(f"{name}_{argument}") for argument in arguments]
         self.reads = [set(slope.arguments) - {"g"} if slope else set[str]() for slope in self.slopes]
         self.arguments = formula.arguments
+        places = {argument: k for k, argument in enumerate(formula.arguments)} | {"r": -1}
+        self.kept = [(k, name, places[name]) for k, reads in enumerate(self.reads) for name in sorted(reads)]
+        """For each array argument what its gradient reads: a name and its place among the arguments; -1 for r."""
 
     def chain(self, places: Sequence[int]) -> tuple[Chain, list[str]]:
         """The gradients of some arguments in one pass, and the names of the values that it takes before g."""
@@ -68,11 +71,13 @@ class Passes:
     """
 
     def __init__(self, op: Op[..., Any]) -> None:
-        given = {each.name: each for each in attributes(op.function)}
-        self._choice = next((name for name, each in given.items() if isinstance(each.kind, tuple)), None)
-        self._arguments = [name for name in inspect.signature(op.function).parameters if name not in given]
+        self.attributes = attributes(op.function)
+        given = {each.name for each in self.attributes}
+        self.arguments = [name for name in inspect.signature(op.function).parameters if name not in given]
+        self._choice = next((each.name for each in self.attributes if type(each.kind) is tuple), None)
         self._name = op.name
         self._of: dict[str | None, OneFormula] = {}
+        self._only = None if self._choice else self.of({})
         self._chains: dict[Any, tuple[Chain, list[str]]] = {}
         least = LEAST_VALUES if hasattr(np, op.name) else _SMALL
         vjp = None if FORMULAS[op.name].is_test else self._vjp
@@ -84,12 +89,12 @@ class Passes:
         choice = attrs[self._choice] if self._choice else None
         if choice not in self._of:
             name = f"{self._name}_{choice}"
-            self._of[choice] = OneFormula(name if choice and name in FORMULAS else self._name, self._arguments)
+            self._of[choice] = OneFormula(name if choice and name in FORMULAS else self._name, self.arguments)
         return self._of[choice]
 
     def _supports(self, be: Backend, *arrays: Array | float, **attrs: Any) -> str | None:
         real = None
-        for name, x in zip(self._arguments, arrays, strict=True):
+        for name, x in zip(self.arguments, arrays, strict=True):
             if isinstance(x, np.ndarray | np.generic):
                 if not x.size:
                     return "there are no values"
@@ -102,22 +107,20 @@ class Passes:
         return native.refusal(TEXT, real) or native.refusal(ENGINE, real)
 
     def _forward(self, be: Backend, *arrays: Array | float, **attrs: Any) -> tuple[Array, Saved | None]:
-        of = self.of(attrs)
-        given = (*arrays, *[attrs[name] for name in of.attributes])
+        of = self._only or self.of(attrs)
+        given = (*arrays, *[attrs[name] for name in of.attributes]) if of.attributes else arrays
         y = of.value(*given)
         if of.is_test:
             return y, None
         shapes = tuple([getattr(x, "shape", None) for x in arrays])
-        kept: dict[str, Array | float] = {}
-        for reads, shape in zip(of.reads, shapes, strict=True):
-            if shape is not None:
-                for name in reads:
-                    kept[name] = y if name == "r" else given[of.arguments.index(name)]
+        kept = {name: y if at < 0 else given[at] for k, name, at in of.kept if shapes[k] is not None}
         return y, Saved(of, kept, shapes)
 
     def _vjp(self, be: Backend, saved: Saved, gout: Array, needs: Sequence[bool]) -> list[Array | None]:
         """Each gradient is summed over the axes along which its argument was broadcast."""
         of, values, shapes = saved
+        if len(needs) == 1 and (slope := of.slopes[0]) and slope.value != "g":
+            return [of_slope(slope.name)(*[gout if name == "g" else values[name] for name in slope.arguments])]
         gradients: list[Array | None] = [None] * len(needs)
         whole = []
         for k, (slope, shape, need) in enumerate(zip(of.slopes, shapes, needs, strict=True)):
@@ -167,18 +170,21 @@ def reduced(be: Backend, shape: tuple[int, ...], formula: str | None, *given: Ar
     over = [k for k, (mine, all_of) in enumerate(zip(padded, whole, strict=True)) if mine != all_of]
     if not over:
         return np.reshape(given[0] if formula is None else of_slope(formula)(*given), shape)
-    sums = summed(_one(formula), whole, over, *given)
+    sums = put_together(SUM, _one(formula), whole, over, *given)
     if sums is None:
         return unbroadcast(be, given[0] if formula is None else of_slope(formula)(*given), shape)
     return sums.reshape(shape)
 
 
-def summed(chain: Chain, shape: Sequence[int], axes: Sequence[int], *given: Array | float) -> np.ndarray | None:
-    """The sums of a chain's values over some axes of their shape, in C order; None if these axes are no neighbours."""
+def put_together(how: int, chain: Chain, shape: Sequence[int], axes: Sequence[int],
+                 *given: Array | float) -> np.ndarray | None:
+    """The sums, or greatest or least, of a chain's values over some axes of their shape, in C order; None if these axes
+    are no neighbours.
+    """
     first, last = axes[0], axes[-1] + 1
     if any(shape[k] != 1 for k in range(first, last) if k not in axes):
         return None
     outer, length = prod(shape[:first]), prod(shape[first:last])
     if outer * length == prod(shape):
-        return chain.of_rows(SUM, length, *given)
-    return chain.of_columns(outer, length, *given)
+        return chain.of_rows(how, length, *given)
+    return chain.of_columns(how, outer, length, *given)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import native
 from duoln.kernels.elementwise.engine import ENGINE, GREATEST, LEAST, SUM, TEXT, Chain, of_one
-from duoln.kernels.elementwise.passes import LEAST_VALUES, summed
+from duoln.kernels.elementwise.passes import LEAST_VALUES, put_together
 from duoln.kernels.launch import cpp
 from duoln.ops import cumulative_sum, max, min, sum
 from duoln.ops.reduce import sum_vjp
@@ -21,7 +20,7 @@ _IS_EXTREME = Chain(2, [("is_extreme", (0, 1))])
 _running = cpp.launch(_SCAN, "cumulative_sum", "x: real[*rows, width] -> y: like x")
 
 
-def _refusal(x: Array, axis: Sequence[int]) -> str | None:
+def _supports(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> str | None:
     if not x.size or not axis:
         return "there are no values or no axes"
     if any(x.shape[k] != 1 for k in range(axis[0], axis[-1]) if k not in axis):
@@ -29,37 +28,34 @@ def _refusal(x: Array, axis: Sequence[int]) -> str | None:
     return native.refusal(ENGINE, x.dtype) or native.refusal(TEXT, x.dtype)
 
 
-def _sum_supports(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> str | None:
-    return _refusal(x, axis)
+def _reduced(how: int, chain: Chain, axis: Sequence[int], *given: Array) -> Array:
+    """What is put together, with axes of length 1 in the place of those that went."""
+    x = given[0]
+    values = put_together(how, chain, x.shape, axis, *given)
+    assert values is not None
+    return values.reshape([1 if k in axis else n for k, n in enumerate(x.shape)])
 
 
-def _shape(x: Array, axis: Sequence[int], keepdims: bool) -> tuple[int, ...]:
-    return tuple([1 if k in axis else n for k, n in enumerate(x.shape) if keepdims or k not in axis])
+def _dropped(kept: Array, axis: Sequence[int], keepdims: bool) -> Array:
+    return kept if keepdims else kept.reshape([n for k, n in enumerate(kept.shape) if k not in axis])
 
 
 def _sum_forward(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> tuple[Array, Any]:
-    sums = summed(_PLAIN, x.shape, axis, x)
-    assert sums is not None
-    return sums.reshape(_shape(x, axis, keepdims)), (x.shape, axis)
-
-
-def _extreme_supports(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> str | None:
-    return _refusal(x, axis) or (None if axis[-1] == x.ndim - 1 else "it is for the last axes")
+    return _dropped(_reduced(SUM, _PLAIN, axis, x), axis, keepdims), (x.shape, axis)
 
 
 def _extreme(how: int) -> Rule:
-    """The rule of `max` or `min`, which along rows are one pass, and their gradient two."""
+    """The rule of `max` or `min`, which is one pass, and whose gradient is two."""
 
     def forward(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> tuple[Array, Any]:
-        kept = _PLAIN.of_rows(how, prod(x.shape[axis[0]:]), x).reshape(_shape(x, axis, True))
-        return kept.reshape(_shape(x, axis, keepdims)), (x, kept, axis)
+        kept = _reduced(how, _PLAIN, axis, x)
+        return _dropped(kept, axis, keepdims), (x, kept, axis)
 
     def vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
         x, kept, axis = saved
-        count = _IS_EXTREME.of_rows(SUM, prod(x.shape[axis[0]:]), x, kept).reshape(kept.shape)
-        return (of_one("share")(x, kept, gout.reshape(kept.shape) / count),)
+        return (of_one("share")(x, kept, gout.reshape(kept.shape) / _reduced(SUM, _IS_EXTREME, axis, x, kept)),)
 
-    return Rule("compiled", forward, vjp, _extreme_supports, least=LEAST_VALUES)
+    return Rule("compiled", forward, vjp, _supports, least=LEAST_VALUES)
 
 
 def _running_supports(be: Backend, x: Array, axis: int) -> str | None:
@@ -78,7 +74,7 @@ def _running_vjp(be: Backend, axis: int, gout: Array, needs: Sequence[bool]) -> 
 
 def attach() -> None:
     """Add the rules."""
-    sum.add(Rule("compiled", _sum_forward, sum_vjp, _sum_supports, least=LEAST_VALUES), backend="numpy")
+    sum.add(Rule("compiled", _sum_forward, sum_vjp, _supports, least=LEAST_VALUES), backend="numpy")
     max.add(_extreme(GREATEST), backend="numpy")
     min.add(_extreme(LEAST), backend="numpy")
     cumulative_sum.add(Rule("compiled", _running_forward, _running_vjp, _running_supports, least=LEAST_VALUES),

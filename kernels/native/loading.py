@@ -19,9 +19,9 @@ from duoln.kernels.native.toolchain import NATIVE, Compiler
 
 NAMES = {np.dtype(real).char: real for real in REALS}
 """The dtypes of compiled kernels by their characters: every call of an operator asks, and `dtype.name` takes 3 us."""
-COMMON = ("norm", "softmax_cross_entropy", "adam", "global_norm", "linear", "product", "relu", "elementwise")
+COMMON = ("norm", "softmax_cross_entropy", "adam", "global_norm", "linear", "product", "elementwise")
 """Folders of the kernels that nearly every task needs: the first use of any kernel compiles them side by side."""
-BESIDE = {**dict.fromkeys(("conv", "max_pool"), ("conv", "batch_norm", "max_pool", "add")),
+BESIDE = {**dict.fromkeys(("conv", "max_pool"), ("conv", "batch_norm", "max_pool")),
           "attention": ("linear_cross_entropy",)}
 """By the folder of a kernel, those of the kernels that its networks need: the first use compiles them all."""
 

@@ -1,151 +1,314 @@
-"""The compiled sum and product of two arrays, and `where`: NumPy's bits in every layout, and what is left to NumPy. And the
-sum of all values of an array.
-"""
+"""The elementwise engine: each formula beside the composed rule, NumPy's bits, broadcasting, chains of compiled steps, reductions."""
 
+import inspect
 import math
 
 import numpy as np
 import pytest
 
+import duoln
 from duoln import ops, runtime
-from duoln.kernels import native
+from duoln.core import composed_only
+from duoln.kernels import host, native
+from duoln.kernels.elementwise import operators
+from duoln.kernels.elementwise.engine import FORMULAS, MOST_STEPS, Chain
+from duoln.kernels.elementwise.fusing import Fused
+from duoln.kernels.elementwise.passes import LEAST_VALUES, Passes
 
 pytestmark = pytest.mark.skipif(native.machine_refusal() is not None, reason="nothing is compiled here")
-OPERATORS = {"add": np.add, "multiply": np.multiply}
+OPERATORS = {op.name: op for op in operators()}
+TWO = [name for name, op in OPERATORS.items() if op.spec is None and name != "where"]
+EXACT = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide, "negative": np.negative, "abs": np.abs,
+         "maximum": np.maximum, "minimum": np.minimum, "sqrt": np.sqrt, "where": np.where, "equal": np.equal, "less": np.less,
+         "greater_equal": np.greater_equal, "isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite}
+REDUCTIONS = {"sum": np.sum, "max": np.max, "min": np.min}
 
 
 def _rule(name):
     return runtime.backend("numpy") and getattr(ops, name).rules("numpy")[0]
 
 
+def _special(rng, shape, dtype):
+    x = rng.standard_normal(shape).astype(dtype)
+    x.flat[::7], x.flat[::5], x.flat[::11], x.flat[3], x.flat[4] = np.nan, np.inf, -np.inf, -0.0, 0.0
+    return x
+
+
+def _arguments(name, rng, shape, dtype, make):
+    names = Passes(OPERATORS[name]).arguments
+    return [rng.random(shape) < 0.6 if each == "condition" else make(rng, shape, dtype) for each in names]
+
+
+def test_each_gradient_is_that_of_an_argument_and_reads_what_there_is():
+    for name, op in OPERATORS.items():
+        passes = Passes(op)
+        choices = [""] + [f"_{value}" for each in passes.attributes if type(each.kind) is tuple for value in each.kind]
+        for of in (name + choice for choice in choices if name + choice in FORMULAS):
+            slopes = [FORMULAS[f"{of}_{each}"] for each in passes.arguments if f"{of}_{each}" in FORMULAS]
+            assert FORMULAS[of].arguments[:len(passes.arguments)] == tuple(passes.arguments)
+            assert bool(slopes) is not FORMULAS[of].is_test
+            assert all(set(slope.arguments) <= {*FORMULAS[of].arguments, "r", "g"} for slope in slopes)
+
+
+def test_an_operator_has_its_signature():
+    for op in OPERATORS.values():
+        passes = Passes(op)
+        assert [*passes.arguments, *(each.name for each in passes.attributes)] == list(inspect.signature(op.function).parameters)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("shape", [(65536,), (65537,), (3, 5, 9001), (2049, 1025)], ids=str)  # the last one has streaming stores
-@pytest.mark.parametrize("name", OPERATORS)
-def test_value_and_gradients_are_those_of_numpy(name, shape, dtype, rng, numpy_backend):
-    x, y, gout = (rng.standard_normal(shape).astype(dtype) for _ in range(3))
-    x.flat[::7], y.flat[::5], x.flat[3] = np.nan, np.inf, -0.0
-    rule, of_numpy = _rule(name), OPERATORS[name]
-    assert rule.supports(numpy_backend, x, y) is None
-    out, saved = rule.forward(numpy_backend, x, y)
-    assert out.dtype == x.dtype and out.tobytes() == of_numpy(x, y).tobytes()
-    d_x, d_y = rule.vjp(numpy_backend, saved, gout, (True, True))
-    for gradient, second in ((d_x, y), (d_y, x)):
-        np.testing.assert_array_equal(gradient, gout * second if name == "multiply" else gout)
-    assert rule.vjp(numpy_backend, saved, gout, (False, False)) == (None, None)
-
-
-@pytest.mark.parametrize("name", OPERATORS)
-def test_layouts(name, rng, numpy_backend):
-    x, y = (rng.standard_normal((300, 900)).astype(np.float32) for _ in range(2))
-    wide = rng.standard_normal((300, 1800)).astype(np.float32)
-    for a, b in ((x, wide[:, ::2]), (x.T, y.T), (x[::-1], y[:, ::-1]), (x, np.broadcast_to(y[:1], x.shape))):
-        np.testing.assert_array_equal(_rule(name).forward(numpy_backend, a, b)[0], OPERATORS[name](a, b))
-
-
-@pytest.mark.parametrize("value", [2.5, 0.0, -0.0, np.nan, np.inf], ids=str)
-def test_the_gradient_of_a_sum_is_one_number(value, rng, numpy_backend):
-    x, y = (rng.standard_normal((300, 900)).astype(np.float32) for _ in range(2))
-    x[0, :7], y[0, 3] = [0, -0.0, np.nan, np.inf, -np.inf, 1e-40, 3e38], np.inf
-    gout = np.broadcast_to(np.float32(value), x.shape)
-    rule = _rule("multiply")
-    d_x, d_y = rule.vjp(numpy_backend, rule.forward(numpy_backend, x, y)[1], gout, (True, True))
-    for gradient, second in ((d_x, y), (d_y, x)):
-        with np.errstate(invalid="ignore", over="ignore"):
-            expected = second * gout
-        np.testing.assert_array_equal(gradient, expected)
+@pytest.mark.parametrize("shape", [(1,), (65536,), (3, 5, 9001), (2049, 1025)], ids=str)  # the last one has streaming stores
+@pytest.mark.parametrize("name", EXACT)
+def test_bits_are_those_of_numpy(name, shape, dtype, rng, numpy_backend):
+    given = _arguments(name, rng, shape, dtype, _special if math.prod(shape) > 9 else lambda rng, shape, dtype: np.ones(shape, dtype))
+    with np.errstate(all="ignore"):
+        expected = EXACT[name](*given)
+    out, _ = _rule(name).forward(numpy_backend, *given)
+    assert out.dtype == expected.dtype and out.shape == shape
+    np.testing.assert_array_equal(out, expected)
+    if out.dtype != bool:
         numbers = ~np.isnan(expected)
-        np.testing.assert_array_equal(np.signbit(gradient[numbers]), np.signbit(expected[numbers]))
-
-
-@pytest.mark.parametrize("name", OPERATORS)
-def test_what_is_left_to_numpy(name, rng, numpy_backend):
-    x, supports = rng.standard_normal((512, 512)).astype(np.float32), _rule(name).supports
-    integers = np.ones((512, 512), np.int32)
-    for y in (x[:1], 2.0, x.astype(np.float64), integers):
-        assert "no arrays of one shape and dtype" in supports(numpy_backend, x, y)
-    assert supports(numpy_backend, integers, integers) == "it is for float32 and float64"
-    assert "at least" in supports(numpy_backend, x[:9], x[:9])
-
-
-@pytest.fixture
-def rule(numpy_backend):
-    return _rule("where")
-
-
-def _arrays(rng, shape, dtype):
-    x, y = (rng.standard_normal(shape).astype(dtype) for _ in range(2))
-    x.flat[::7], y.flat[::5], x.flat[3] = np.nan, np.inf, -0.0
-    return rng.random(shape) < 0.6, x, y
+        assert (np.signbit(out) == np.signbit(expected))[numbers].all()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("shape", [(4096,), (4097,), (3, 5, 1001), (67, 1023), (2049, 1025)], ids=str)  # the last one has streaming stores
-def test_where_is_that_of_numpy(shape, dtype, rule, rng, numpy_backend):
-    condition, x, y = _arrays(rng, shape, dtype)
-    gout = rng.standard_normal(shape).astype(dtype)
-    for a, b in ((x, y), (x, 2.5), (-np.inf, y), (x, 0.0), (-0.0, y)):
-        assert rule.supports(numpy_backend, condition, a, b) is None
-        out, saved = rule.forward(numpy_backend, condition, a, b)
-        expected = np.where(condition, a, b)
-        assert out.dtype == expected.dtype and out.shape == shape and out.tobytes() == expected.tobytes()
-        none, d_x, d_y = rule.vjp(numpy_backend, saved, gout, (False, True, True))
-        assert none is None
-        np.testing.assert_array_equal(d_x, np.where(condition, gout, 0))
-        np.testing.assert_array_equal(d_y, np.where(condition, 0, gout))
-    assert rule.vjp(numpy_backend, saved, gout, (False, False, False)) == (None, None, None)
+@pytest.mark.parametrize("second", [(70,), (50, 1), (3, 1, 1), (1, 50, 70), (), 0.5], ids=str)
+@pytest.mark.parametrize("name", TWO)
+def test_broadcasting(name, second, dtype, rng):
+    x = rng.standard_normal((3, 50, 70)).astype(dtype)
+    other = second if isinstance(second, float) else duoln.tensor(rng.standard_normal(second).astype(dtype), "numpy")
+    weight = duoln.tensor(rng.standard_normal(x.shape).astype(dtype), "numpy")
+    op = OPERATORS[name]
+
+    def results(first, last):
+        def loss(given):
+            one, two = (given if len(given) == 2 else (given[0], other))
+            y = op(two, one) if last else op(one, two)
+            return ops.sum(y * weight), y
+        if FORMULAS[name].is_test:
+            return [op(first, other)]
+        given = [first] if isinstance(other, float) else [first, other]
+        (_, y), gradients = duoln.value_and_grad(loss, has_aux=True)(given)
+        return [y, *gradients]
+
+    for last in (False, True):
+        first = duoln.tensor(x, "numpy")
+        mine = results(first, last)
+        with composed_only():
+            theirs = results(first, last)
+        for a, b in zip(mine, theirs, strict=True):
+            assert a.shape == b.shape and a.dtype == b.dtype
+            np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e4 * np.finfo(dtype).eps, atol=1e4 * np.finfo(dtype).eps)
 
 
-def test_layouts_of_where(rule, rng, numpy_backend):
-    condition, x, y = _arrays(rng, (70, 90), "float32")
-    wide = rng.standard_normal((70, 180)).astype(np.float32)
-    for a, b, c in ((condition, x, wide[:, ::2]), (condition.T, x.T, y.T), (condition[::-1], x, y[:, ::-1])):
-        np.testing.assert_array_equal(rule.forward(numpy_backend, a, b, c)[0], np.where(a, b, c))
+def test_what_is_left_to_the_composed_rule(rng, numpy_backend):
+    supports = _rule("add").supports
+    x = rng.standard_normal((300, 300)).astype(np.float32)
+    assert supports(numpy_backend, x, x[:1]) is None and supports(numpy_backend, 2.0, x) is None
+    assert "float32 and float64" in supports(numpy_backend, x.astype(np.int32), 1)
+    assert "no values" in supports(numpy_backend, x[:0], x[:0])
+    small = duoln.tensor(x[:7], "numpy")
+    assert ops.add.explain(small, small)[0] == ("compiled", f"it is for at least {LEAST_VALUES} values")
+    assert ops.gelu.explain(small)[0] == ("compiled", "runs")
+    large = duoln.tensor(x, "numpy")
+    assert ops.add.explain(small[:1], large)[0] == ("compiled", "runs")
 
 
-def test_what_where_leaves_to_the_composed_rule(rule, rng, numpy_backend):
-    condition, x, y = _arrays(rng, (64, 64), "float32")
-    assert "the shape (64, 64)" in rule.supports(numpy_backend, condition, x, y[:1])
-    assert "the shape (64, 1)" in rule.supports(numpy_backend, condition[:, :1], x, y)
-    assert "float32 and float64" in rule.supports(numpy_backend, condition, np.ones((64, 64), np.int32), 1)
-    assert "at least" in rule.supports(numpy_backend, condition[:60], x[:60], 0.0)
+def test_the_gradient_of_a_sum_is_one_number(rng, numpy_backend):
+    x, y = (rng.standard_normal((300, 900)).astype(np.float32) for _ in range(2))
+    rule = _rule("multiply")
+    saved = rule.forward(numpy_backend, x, y)[1]
+    for value in (2.5, -0.0, np.nan, np.inf):
+        gout = np.broadcast_to(np.float32(value), x.shape)
+        for gradient, second in zip(rule.vjp(numpy_backend, saved, gout, (True, True)), (y, x), strict=True):
+            np.testing.assert_array_equal(gradient, second * gout)
 
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+def test_bits_do_not_depend_on_the_number_of_threads(threads, rng, numpy_backend, monkeypatch):
+    x, y = (rng.standard_normal((700, 1025)).astype(np.float32) for _ in range(2))
+
+    def results():
+        gradients = _rule("multiply").vjp(numpy_backend, _rule("multiply").forward(numpy_backend, x, y[0])[1], y, (True, True))
+        return [*gradients, *(_rule(name).forward(numpy_backend, x, axis=axis, keepdims=False)[0]
+                              for name in REDUCTIONS for axis in ((0,), (1,), (0, 1))),
+                _rule("gelu").forward(numpy_backend, x, approximate="none")[0],
+                _rule("cumulative_sum").forward(numpy_backend, x.reshape(1, -1), axis=1)[0]]
+
+    expected = results()
+    monkeypatch.setattr(host, "workers", lambda: threads)
+    for a, b in zip(results(), expected, strict=True):
+        assert a.tobytes() == b.tobytes()
+
+
+# Reductions -----------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("shape", [(65536,), (65537,), (3, 5, 9001), (2049, 1025)], ids=str)
-def test_the_sum_of_all_values(shape, dtype, rng, numpy_backend):
-    x, rule, axes = rng.standard_normal(shape).astype(dtype), _rule("sum"), tuple(range(len(shape)))
-    exact, error = math.fsum(x.ravel().tolist()), 4 * np.finfo(dtype).eps * np.abs(x).max() * 1024
-    for keepdims in (False, True):
-        assert rule.supports(numpy_backend, x, axes, keepdims) is None
-        out, saved = rule.forward(numpy_backend, x, axes, keepdims)
-        assert out.dtype == x.dtype and out.shape == ((1,) * len(shape) if keepdims else ())
-        assert abs(float(out.item()) - exact) < error
-        (d_x,) = rule.vjp(numpy_backend, saved, np.full(out.shape, 2.5, dtype), (True,))
-        assert d_x.shape == shape and d_x.dtype == x.dtype and (d_x == 2.5).all()
+@pytest.mark.parametrize(("shape", "axis"), [
+    ((65536,), (0,)), ((3, 5, 9001), (2,)), ((3, 5, 9001), (1, 2)), ((9001, 3, 5), (0,)), ((9001, 3, 5), (0, 1)), ((9, 2001, 7), (1,)),
+    ((40, 1500), (0,)), ((40000, 1), (1,)), ((1, 40000), (0,)), ((2, 1, 9001, 1), (0, 2)), ((2049, 1025), (0, 1))], ids=str)
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_reductions(name, shape, axis, dtype, rng, numpy_backend):
+    rule = _rule(name)
+    for x in (rng.standard_normal(shape).astype(dtype), np.asfortranarray(rng.integers(0, 3, shape).astype(dtype))):
+        assert rule.supports(numpy_backend, x, axis, False) is None
+        for keepdims in (False, True):
+            out, saved = rule.forward(numpy_backend, x, axis=axis, keepdims=keepdims)
+            expected = REDUCTIONS[name](x.astype(np.float64), axis=axis, keepdims=keepdims)
+            assert out.dtype == x.dtype and out.shape == expected.shape
+            size = np.abs(x).astype(np.float64).sum(axis=axis, keepdims=keepdims)
+            assert (np.abs(out - expected) <= (16 * np.finfo(dtype).eps * size if name == "sum" else 0)).all()
+            gout = rng.standard_normal(expected.shape).astype(dtype)
+            composed = getattr(ops, name).rules("numpy")[-1]
+            theirs = composed.vjp(numpy_backend, composed.forward(numpy_backend, x, axis=axis, keepdims=keepdims)[1], gout, (True,))[0]
+            np.testing.assert_allclose(rule.vjp(numpy_backend, saved, gout, (True,))[0], theirs, rtol=4 * np.finfo(dtype).eps)
 
 
-def test_a_sum_has_the_same_bits_for_any_number_of_threads(rng, numpy_backend, monkeypatch):
-    x, bits = rng.standard_normal((70, 1025)).astype(np.float32), set()
-    for threads in (1, 2, 3, 8):
-        monkeypatch.setattr(native, "threads_for", lambda count, threads=threads: threads)
-        bits.add(_rule("sum").forward(numpy_backend, x, (0, 1), False)[0].tobytes())
-    assert len(bits) == 1
-
-
-@pytest.mark.parametrize(("values", "expected"), [([np.nan], np.nan), ([np.inf], np.inf), ([-np.inf], -np.inf),
-                                                  ([np.inf, -np.inf], np.nan), ([3e38, 3e38], np.inf)], ids=str)
-@pytest.mark.parametrize("place", [0, 70000])
-def test_a_sum_of_what_is_no_finite_number(values, expected, place, numpy_backend):
+@pytest.mark.parametrize("place", [0, 3000, 70001])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=str)
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_reductions_of_what_is_no_finite_number(name, value, place, numpy_backend):
     x = np.zeros(70002, np.float32)
-    x[place:place + len(values)] = values
-    with np.errstate(invalid="ignore", over="ignore"):
-        np.testing.assert_array_equal(_rule("sum").forward(numpy_backend, x, (0,), False)[0], np.float32(expected))
+    x[place] = value
+    for given, axis in ((x, (0,)), (x.reshape(-1, 2), (0,)), (x.reshape(-1, 6), (1,)), (x.reshape(2, -1), (1,))):
+        np.testing.assert_array_equal(_rule(name).forward(numpy_backend, given, axis=axis, keepdims=False)[0],
+                                      REDUCTIONS[name](given, axis=axis))
 
 
-def test_what_a_sum_leaves_to_numpy(rng, numpy_backend):
-    x, supports = rng.standard_normal((512, 512)).astype(np.float32), _rule("sum").supports
-    for given, axis in ((x, (0,)), (x, (1,)), (x, ()), (x.T, (0, 1)), (x[:, ::2], (0, 1)), (x[::-1], (0, 1))):
-        assert "all values" in supports(numpy_backend, given, axis, False)
-    assert "at least" in supports(numpy_backend, x[:9], (0, 1), False)
-    for dtype in (np.int32, bool):
-        assert supports(numpy_backend, np.ones((512, 2048), dtype), (0, 1), False) == "it is for float32 and float64"
+def test_the_sum_of_many_values_keeps_its_digits(rng, numpy_backend):
+    x = rng.random(1 << 22).astype(np.float32)
+    exact = math.fsum(x.tolist())
+    for given, axis in ((x, (0,)), (x.reshape(-1, 1, 1), (0, 1, 2))):
+        assert abs(float(_rule("sum").forward(numpy_backend, given, axis=axis, keepdims=False)[0]) - exact) < 1e-6 * exact
+    columns = _rule("sum").forward(numpy_backend, x.reshape(-1, 2), axis=(0,), keepdims=False)[0]
+    assert abs(float(columns.sum(dtype=np.float64)) - exact) < 1e-6 * exact
+    running = _rule("cumulative_sum").forward(numpy_backend, x, axis=0)[0]
+    np.testing.assert_allclose(running, np.cumsum(x, dtype=np.float64), rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(LEAST_VALUES,), (3, 9001), (40000, 1), (70, 1023)], ids=str)
+def test_running_sums(shape, rng, numpy_backend):
+    x, rule = rng.standard_normal(shape).astype(np.float32), _rule("cumulative_sum")
+    axis = len(shape) - 1
+    assert rule.supports(numpy_backend, x, axis) is None and "last axis" in rule.supports(numpy_backend, x[None], 0)
+    y, saved = rule.forward(numpy_backend, x, axis=axis)
+    np.testing.assert_allclose(y, np.cumsum(x, axis=axis, dtype=np.float64), rtol=1e-5, atol=1e-4)
+    gradient, = rule.vjp(numpy_backend, saved, x, (True,))
+    np.testing.assert_allclose(gradient, np.cumsum(x[..., ::-1], axis=axis, dtype=np.float64)[..., ::-1], rtol=1e-5, atol=1e-4)
+
+
+# Chains ---------------------------------------------------------------------------------------------
+
+def _program(compiled):
+    """The program that a compiled step repeats."""
+    [of_form] = compiled._of_forms["numpy"].values()
+    [repeated] = of_form._native._proved.values()
+    run = next((cell.cell_contents for cell in repeated.__closure__ or () if hasattr(cell.cell_contents, "__self__")), repeated)
+    return run.__self__
+
+
+def _chains(compiled):
+    return [one for one in _program(compiled).instructions if isinstance(one, Fused)]
+
+
+def _same(compiled, step, *given):
+    """The bits of a compiled step after its records are those of the step itself."""
+    for _ in range(4):
+        out = compiled(*given)
+    for a, b in zip(duoln.tree.leaves(out), duoln.tree.leaves(step(*given)), strict=True):
+        assert a.shape == b.shape and a.dtype == b.dtype and a.numpy().tobytes() == b.numpy().tobytes()
+
+
+def _tensors(rng, dtype, *shapes):
+    return [duoln.tensor(rng.standard_normal(shape).astype(dtype), "numpy") for shape in shapes]
+
+
+def _large_step(p, x, y):
+    def loss(p):
+        h = ops.tanh(x * p["a"] + x) * ops.sigmoid(y)
+        h = ops.gelu(h, approximate="tanh") + ops.elu(y, 0.5) * 2.0
+        h = ops.where(h > 0.1, h, ops.square(h)) + p["b"]
+        return ops.sum(h * h) + ops.mean(ops.huber_loss(h, y, delta=0.3))
+
+    return *duoln.value_and_grad(loss)(p), 1.0 - x * 2.0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_step_of_chains_has_the_bits_of_the_step(dtype, rng):
+    a, b, x, y = _tensors(rng, dtype, (150, 201), (201,), (150, 201), (150, 201))
+    compiled = duoln.compile(_large_step)
+    _same(compiled, _large_step, {"a": a, "b": b}, x, y)
+    assert sum(len(one.chain.steps) for one in _chains(compiled)) > 20
+
+
+def test_values_between_the_formulas_are_not_written(rng):
+    x, y = _tensors(rng, "float32", (200, 100), (200, 100))
+    step = lambda x, y: ops.tanh(x * y + x) * ops.sigmoid(y)  # noqa: E731
+    compiled = duoln.compile(step)
+    _same(compiled, step, x, y)
+    [chain] = _chains(compiled)
+    assert len(chain.chain.steps) == 5 and len(chain.outputs) == 1 and len(_program(compiled).instructions) == 1
+
+
+def test_a_chain_ends_before_another_rule_reads_its_values_or_overwrites_its_inputs(rng):
+    x, y, w = _tensors(rng, "float32", (160, 160), (160, 160), (160, 160))
+
+    def step(x, y, w):
+        before = ops.exp(x) * y
+        product = (before + 1.0) @ w
+        return product * y - before, ops.sum(before)
+
+    _same(duoln.compile(step), step, x, y, w)
+
+
+def test_a_chain_reads_its_inputs_before_an_update_overwrites_them(rng):
+    def step(p, m, v, g):
+        rate, eps = (duoln.tensor(np.float32(value), "numpy") for value in (0.1, 1e-8))
+        chain = ops.exp(p) * g + p
+        p, m, v, _ = ops.adam_update(rate, eps, None, None, p, g, m, v, beta1=0.9, beta2=0.99, donate=True)
+        return p, m, v, chain
+
+    def given():
+        return [duoln.tensor(np.abs(rng.standard_normal((200, 200))).astype(np.float32), "numpy") for _ in range(4)]
+
+    compiled = duoln.compile(step)
+    for _ in range(4):
+        arrays = given()
+        expected = step(*[duoln.tensor(x.numpy().copy(), "numpy") for x in arrays])
+        for a, b in zip(compiled(*arrays), expected, strict=True):
+            assert a.numpy().tobytes() == b.numpy().tobytes()
+    assert _chains(compiled)
+
+
+def test_a_long_chain_is_cut(rng):
+    x, = _tensors(rng, "float32", (150, 150))
+
+    def step(x):
+        for _ in range(2 * MOST_STEPS):
+            x = x * 0.5 + 0.25
+        return x
+
+    compiled = duoln.compile(step)
+    _same(compiled, step, x)
+    assert [len(one.chain.steps) for one in _chains(compiled)] == [MOST_STEPS] * 4
+
+
+def test_a_value_that_is_read_inside_and_outside_is_written(rng):
+    x, = _tensors(rng, "float32", (150, 150))
+
+    def step(x):
+        y = ops.exp(x)
+        z = y * y
+        return y, z, ops.sum(z, axis=0), z > y
+
+    compiled = duoln.compile(step)
+    _same(compiled, step, x)
+
+
+def test_a_slot_is_used_again_only_after_its_last_reader(rng):
+    x = rng.standard_normal(5000)
+    steps = [("exp", (0,)), ("square", (1,)), ("add", (1, 2)), ("negative", (3,)), ("multiply", (4, 1)), ("subtract", (5, 2))]
+    out, kept = Chain(1, steps, [6, 3])(x)
+    e = np.exp(x)
+    np.testing.assert_allclose(kept, e + e * e, rtol=1e-12)
+    np.testing.assert_allclose(out, -(e + e * e) * e - e * e, rtol=1e-12)

@@ -30,7 +30,7 @@ def test_most_operators_have_a_fused_rule():
 def test_no_layout_changes_a_fused_rule(op, numpy_backend):
     tally = Tally()
     tally.run(_of(op), numpy_backend)
-    assert tally.cases[op] >= 15 and tally.fused[op] >= 3
+    assert tally.cases[op] >= 9 and tally.fused[op] >= 3
     assert [why for why in tally.refusals if "contiguous" not in why] == []
 
 
