@@ -39,7 +39,7 @@ OWNERS = {
     "safetensors": r"duoln/runs/tensor_file\.py",
     "matplotlib": r"duoln/pictures/\w+\.py",
     "sklearn|scipy": r"plugins/skip_thoughts/(classify|table)\.py",
-    "torch|liger_kernel": r"plugins/\w+/peer_torch\.py|duoln/bridge/torch/\w+\.py|duoln/bench/(recurrent|operators|attention|eager|language_model|wide)_torch\.py",
+    "torch|liger_kernel": r"plugins/\w+/peer_torch\.py|duoln/bridge/torch/\w+\.py|duoln/bench/(recurrent|operators|attention|language_model|wide)_torch\.py",
     "jax": r"duoln/bench/wide_jax\.py",
     "tensorboardX": r"duoln/runs/tensorboard\.py",
     "soundfile": r"plugins/las/audio\.py",

@@ -22,7 +22,6 @@ import numpy as np
 from duoln import tree
 from duoln.bench import clock, machine, peak
 from duoln.bench.attention import prepare as prepare_attention
-from duoln.bench.eager import prepare as prepare_eager
 from duoln.bench.language_model import prepare as prepare_language_model
 from duoln.bench.records import Work
 from duoln.bench.recurrent import prepare as prepare_recurrent
@@ -68,8 +67,7 @@ def _answer() -> None:
 def _begin(asked: dict[str, Any]) -> tuple[Work, clock.DeviceSeconds | None]:
     """Prepare the work, and print its facts."""
     prepare = {"rnn": prepare_recurrent, "attention": prepare_attention, "train": prepare_training,
-               "step": prepare_step, "language-model": prepare_language_model, "eager": prepare_eager,
-               "wide": prepare_wide}[asked["kind"]]
+               "step": prepare_step, "language-model": prepare_language_model, "wide": prepare_wide}[asked["kind"]]
     work = prepare(asked)
     device_seconds, no_graph = clock.captured(work.capture)
     side = asked["peer"] or "duoln"

@@ -1,96 +1,43 @@
 """`duoln bench wide`: each part that a user meets beside the same in PyTorch or JAX.
 
-A row is a formula of arrays, said once for all libraries. A run makes its `calls`, and waits once.
+A run makes the `calls` of its row, and waits once. Steps update by AdamW, and ours are compiled, as guides write them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 import duoln
-from duoln import Tensor, ops
+from duoln import Tensor, ops, optim
 from duoln.backends.protocol import Backend
-from duoln.bench import machine
+from duoln.bench import machine, peak
 from duoln.bench.records import Work
 from duoln.bench.turns import KEEP_MEMORY, Entry
-from duoln.errors import UsageError
+from duoln.bench.wide_rows import ROWS, Functions, Row, classes
 from duoln.randomness import Stream
 
 PEERS = ("torch", "torch-compile", "jax")
 Call = Callable[[], Sequence[Any]]
-"""Computes the results of a row."""
-Formula = Callable[..., Any]
-"""A function of a library's `Functions` and of the arrays."""
+"""Computes the results of a row: values, or a loss and the gradients or new parameters."""
+RATE, WEIGHT_DECAY, CLIP = 1e-3, 0.01, 1.0
+"""Of AdamW, and the largest norm of given gradients."""
 
 
-class Row(NamedTuple):
-    """What is timed, for every library."""
-
-    group: str
-    shapes: Mapping[str, tuple[int, ...]]
-    formula: Formula
-    wanted: int = 0
-    """The gradients of the first so many arrays are computed, too; the formula gives a number then."""
-    compiled: bool = False
-    """True if ours is timed by `duoln.compile`."""
-    calls: int = 1
+def _causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return ops.scaled_dot_product_attention(query, key, value, causal=True)
 
 
-class Functions:
-    """The functions of a library by duoln's names: those that are given, else of that name in one of its modules."""
-
-    def __init__(self, *modules: Any, **given: Callable[..., Any]) -> None:
-        self._modules = modules
-        self.__dict__.update(given)
-
-    def __getattr__(self, name: str) -> Any:
-        function = next((getattr(module, name) for module in self._modules if hasattr(module, name)), None)
-        if function is None:
-            raise UsageError(f"[bench] {self._modules[0].__name__} has no {name}")
-        setattr(self, name, function)
-        return function
+def _mean(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return lambda *arrays: ops.mean(loss(*arrays))
 
 
-OURS = Functions(
-    ops, huber_loss=lambda x, y: ops.mean(ops.huber_loss(x, y)), mse_loss=lambda x, y: ops.mean(ops.mse_loss(x, y)),
-    bce_with_logits=lambda x, y: ops.mean(ops.bce_with_logits(x, y)))
-
-_LARGE = {"x": (10_000, 1_000)}
-_HALVES = {"x": (10_000, 500), "y": (10_000, 500)}
-_MIDDLE = {"x": (1_000, 1_000)}
-_PAIR = {"x": (1_000, 1_000), "y": (1_000, 1_000)}
-
-
-def _chain(of: Any, x: Any, y: Any) -> Any:
-    return of.tanh(x * y + x) * of.sigmoid(y)
-
-
-ROWS = {
-    **{name: Row("elementwise", _LARGE, formula) for name, formula in {
-        "gelu": lambda of, x: of.gelu(x), "erf": lambda of, x: of.erf(x), "exp": lambda of, x: of.exp(x),
-        "tanh": lambda of, x: of.tanh(x), "sigmoid": lambda of, x: of.sigmoid(x),
-        "softmax": lambda of, x: of.softmax(x, -1), "log-softmax": lambda of, x: of.log_softmax(x, -1),
-        "sum": lambda of, x: of.sum(x, -1), "max": lambda of, x: of.max(x, -1), "square": lambda of, x: of.square(x),
-        "cumsum": lambda of, x: of.cumulative_sum(x, axis=-1)}.items()},
-    "row-add": Row("elementwise", {**_LARGE, "y": (1_000,)}, lambda of, x, y: x + y),
-    "concat": Row("elementwise", _HALVES, lambda of, x, y: of.concat([x, y], axis=-1)),
-    **{f"{name}-gradient": Row("activations", _MIDDLE, formula, wanted=1) for name, formula in {
-        "gelu": lambda of, x: of.mean(of.gelu(x)), "gelu-tanh": lambda of, x: of.mean(of.gelu(x, approximate="tanh")),
-        "silu": lambda of, x: of.mean(of.silu(x)), "sigmoid": lambda of, x: of.mean(of.sigmoid(x)),
-        "tanh": lambda of, x: of.mean(of.tanh(x)), "softmax": lambda of, x: of.mean(of.square(of.softmax(x, -1))),
-        "log-softmax": lambda of, x: of.mean(of.square(of.log_softmax(x, -1)))}.items()},
-    "huber": Row("losses", _PAIR, lambda of, x, y: of.huber_loss(x, y), wanted=1),
-    "bce": Row("losses", _PAIR, lambda of, x, y: of.bce_with_logits(x, of.sigmoid(y)), wanted=1),
-    "mse": Row("losses", _PAIR, lambda of, x, y: of.mse_loss(x, y), wanted=1),
-    "softplus": Row("losses", _MIDDLE, lambda of, x: of.mean(of.softplus(x)), wanted=1),
-    "chain": Row("chain", _PAIR, _chain, compiled=True),
-    "chain-gradient": Row("chain", _PAIR, lambda of, x, y: of.mean(_chain(of, x, y)), wanted=2, compiled=True),
-}
-GROUPS = tuple(dict.fromkeys(row.group for row in ROWS.values()))
+OURS = Functions(ops, causal_attention=_causal_attention, **{
+    loss.__name__: _mean(loss) for loss in (ops.huber_loss, ops.mse_loss, ops.bce_with_logits,
+                                            ops.softmax_cross_entropy, ops.linear_cross_entropy)})
 
 
 def chosen(names: Sequence[str]) -> list[str]:
@@ -100,8 +47,15 @@ def chosen(names: Sequence[str]) -> list[str]:
 
 def arrays(name: str) -> dict[str, np.ndarray]:
     """The arrays of a row, the same on every side."""
-    stream = Stream(0, "wide").child(name)
-    return {key: stream.child(key).gaussian(shape).astype(np.float32) for key, shape in ROWS[name].shapes.items()}
+    row, stream = ROWS[name], Stream(0, "wide").child(name)
+    made = {}
+    for key, shape in row.shapes.items():
+        if key == "labels":
+            made[key] = stream.child(key).integers(classes(row), shape).astype(np.int32)
+        else:
+            scale = np.prod(shape[:-1]) ** -0.5 if key.startswith("w") else 1.0
+            made[key] = (scale * stream.child(key).gaussian(shape)).astype(np.float32)
+    return made
 
 
 def figures(results: Iterable[np.ndarray]) -> list[float]:
@@ -121,45 +75,72 @@ def prepare(asked: dict[str, Any]) -> Work:
     from duoln import runtime
 
     name, peer = asked["row"], asked["peer"]
-    backend = runtime.choose(asked["backend"])[0]
-    if peer is None:
-        return work(_call(ROWS[name], arrays(name), backend), ROWS[name].calls, lambda t: t.numpy(),
-                    lambda results: backend.wait([t.data for t in results]),
-                    {"backend": machine.backend_facts(backend)})
-    side = import_module(f"duoln.bench.wide_{peer.partition('-')[0]}")
-    made: Work = side.prepare(ROWS[name], arrays(name), peer, backend.name)
-    return made
+    row, made, backend = ROWS[name], arrays(name), runtime.choose(asked["backend"])[0]
+    if peer is not None:
+        side = import_module(f"duoln.bench.wide_{peer.partition('-')[0]}")
+        theirs: Work = side.prepare(row, made, peer, backend.name)
+        return theirs
+    peak.begin()
+    return work(_call(row, made, backend), row.calls, lambda results: [t.numpy() for t in results],
+                lambda results: backend.wait([t.data for t in results]), {"backend": machine.backend_facts(backend)})
 
 
-def work(call: Call, calls: int, to_numpy: Callable[[Any], np.ndarray], wait: Callable[[Sequence[Any]], None],
-         facts: dict[str, Any]) -> Work:
+def work(call: Call, calls: int, host: Callable[[Sequence[Any]], list[np.ndarray]],
+         wait: Callable[[Sequence[Any]], Any], facts: dict[str, Any]) -> Work:
     """The work whose run makes so many calls and waits for the last one."""
     def run(k: int) -> None:
         for _ in range(calls):
             results = call()
         wait(results)
 
-    checks = figures(to_numpy(result) for result in call())
+    checks = figures(host(call()))
     run(0)
     return Work(run, checks, facts, warmups=1)
 
 
 def _call(row: Row, made: Mapping[str, np.ndarray], backend: Backend) -> Call:
     tensors = [duoln.tensor(array, backend) for array in made.values()]
+    params, others = tensors[:row.params], tensors[row.params:]
 
-    def function(first: list[Tensor], *others: Tensor) -> Tensor:
-        result: Tensor = row.formula(OURS, *first, *others)
-        return result
+    def function(params: list[Tensor], *others: Tensor) -> Any:
+        return row.formula(OURS, *params, *others)
 
-    if not row.wanted:
+    if row.passes == "forward":
         forward = duoln.compile(function) if row.compiled else function
-        return lambda: [forward(tensors)]
-    gradient = duoln.value_and_grad(function)
-    gradient = duoln.compile(gradient) if row.compiled else gradient
+        return lambda: _as_list(forward(params, *others))
+    if row.passes == "gradient":
+        gradient = duoln.value_and_grad(function)
+        gradient = duoln.compile(gradient) if row.compiled else gradient
+
+        def of_gradient() -> list[Tensor]:
+            value, gradients = gradient(params, *others)
+            return [value, *gradients]
+
+        return of_gradient
+    return _step(row, function, params, others)
+
+
+def _as_list(results: Any) -> list[Any]:
+    return results if isinstance(results, list) else [results]
+
+
+def _step(row: Row, loss: Callable[..., Tensor], params: list[Tensor], others: list[Tensor]) -> Call:
+    given = row.passes == "update"
+    optimizer = optim.AdamW(RATE, weight_decay=WEIGHT_DECAY, clip=optim.clip_global_norm(CLIP) if given else None)
+
+    @duoln.compile
+    def train_step(params: list[Tensor], slots: Any, rate: Tensor, *others: Tensor) -> Any:
+        value, gradients = (rate, others[0]) if given else duoln.value_and_grad(loss)(params, *others)
+        params, slots = optimizer.update(params, gradients, slots, rate)
+        return params, slots, value
+
+    slots, rate = optimizer.init(params), duoln.tensor(np.float32(RATE), params[0].backend)
+    inputs = [[2.0 * param for param in params]] if given else others
 
     def call() -> list[Tensor]:
-        value, gradients = gradient(tensors[:row.wanted], *tensors[row.wanted:])
-        return [value, *gradients]
+        nonlocal params, slots
+        params, slots, value = train_step(params, slots, rate, *inputs)
+        return [value, *params]
 
     return call
 
@@ -173,5 +154,6 @@ def entries(name: str, backend: str | None, peers: Sequence[str]) -> list[Entry]
 def case_of(name: str, of_side: Mapping[str, Any]) -> dict[str, Any]:
     """The entries of a case in a record, from those of `records.of_row`."""
     row = ROWS[name]
-    return {"op": f"wide {name}", "passes": "forward+backward" if row.wanted else "forward",
-            "shape": next(iter(row.shapes.values())), "settings": {"calls": row.calls}, **of_side}
+    passes = {"gradient": "forward+backward", "update": "step"}.get(row.passes, row.passes)
+    return {"op": f"wide {name}", "passes": passes, "shape": next(iter(row.shapes.values())),
+            "settings": {"calls": row.calls}, **of_side}
