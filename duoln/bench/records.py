@@ -1,7 +1,7 @@
 """A record of measurements, as `--json FILE` writes it: schema `duoln-bench/1`, one JSON object.
 
     schema        "duoln-bench/1"
-    kind          "ops", "rnn", "attention", "train" or "language-model": which benchmark
+    kind          "ops", "rnn", "attention", "train", "language-model" or "wide": which benchmark
     label         a name for the machine, from `--label`
     duoln         version of duoln
     git           {"sha", "dirty"} where duoln runs from a checkout, else null
@@ -87,8 +87,13 @@ def spread(samples: Sequence[float]) -> dict[str, float]:
 
 def ratio(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> float:
     """The median over rounds of our time over theirs in the same round."""
-    number: float = statistics.median(a / b for a, b in zip(ours["samples"], theirs["samples"], strict=True))
+    number: float = statistics.median(ratios(ours, theirs))
     return number
+
+
+def ratios(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[float]:
+    """Our time over theirs in each round, from the least."""
+    return sorted(a / b for a, b in zip(ours["samples"], theirs["samples"], strict=True))
 
 
 def source_hash(root: Path, folders: Iterable[str]) -> str:

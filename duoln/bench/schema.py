@@ -13,7 +13,7 @@ from duoln.data.text import read_lines
 from duoln.errors import RecordError, UsageError
 
 SCHEMA = "duoln-bench/1"
-KINDS = ("ops", "rnn", "attention", "train", "language-model")
+KINDS = ("ops", "rnn", "attention", "train", "language-model", "wide")
 PASSES = ("forward", "forward+backward", "step")
 CLOCKS = ("wall_slope", "wall_run")
 CACHES = ("cold", "warm", "running")

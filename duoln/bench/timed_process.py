@@ -3,8 +3,9 @@
     python -m duoln.bench.timed_process '{"kind": "train", "peer": null, ...}'
 
 prints a line when its libraries are loaded, and a line of facts when it can begin. For each line `N` on stdin it then
-makes N runs and prints as JSON their seconds, and the device's own seconds of a run in a graph, or null. If an error
-ends it, the last line is {"error": its class, "message": its words}.
+makes N runs and prints as JSON their seconds, and the device's own seconds of a run in a graph, or null. For a line
+like the argument it prepares that work, and prints its facts. If an error ends it, the last line is {"error": its
+class, "message": its words}.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ import numpy as np
 from duoln import tree
 from duoln.bench import clock, machine, peak
 from duoln.bench.attention import prepare as prepare_attention
-from duoln.bench.eager import prepare as prepare_eager
 from duoln.bench.language_model import prepare as prepare_language_model
 from duoln.bench.records import Work
 from duoln.bench.recurrent import prepare as prepare_recurrent
+from duoln.bench.wide import prepare as prepare_wide
 from duoln.errors import words_of
 from duoln.tasks.task import Task
 from duoln.tasks.values import Splits
@@ -43,21 +44,19 @@ def main() -> None:
 
 def _answer() -> None:
     asked: dict[str, Any] = json.loads(sys.argv[1])
-    prepare = {"rnn": prepare_recurrent, "attention": prepare_attention, "train": prepare_training,
-               "step": prepare_step, "language-model": prepare_language_model, "eager": prepare_eager}[asked["kind"]]
     _load_libraries(asked)
     print(json.dumps("imported"), flush=True)
-    work = prepare(asked)
-    device_seconds, no_graph = clock.captured(work.capture)
-    side = asked["peer"] or "duoln"
-    facts = {"side": side, **work.facts, **machine.side(), "warmups": work.warmups, "checks": work.checks,
-             "checked_updates": asked["kind"] not in ("rnn", "attention"), "peak_bytes": peak.above(),
-             "no_graph": no_graph}
-    print(json.dumps(facts), flush=True)
+    work, device_seconds = _begin(asked)
     k = work.first
     for line in sys.stdin:
+        request = json.loads(line)
+        if isinstance(request, dict):
+            del work, device_seconds  # their memory
+            work, device_seconds = _begin(request)
+            k = work.first
+            continue
         seconds = []
-        for _ in range(int(line)):
+        for _ in range(request):
             started = time.perf_counter()
             work.run(k)
             seconds.append(time.perf_counter() - started)
@@ -65,12 +64,27 @@ def _answer() -> None:
         print(json.dumps([seconds, device_seconds and device_seconds()]), flush=True)
 
 
+def _begin(asked: dict[str, Any]) -> tuple[Work, clock.DeviceSeconds | None]:
+    """Prepare the work, and print its facts."""
+    prepare = {"rnn": prepare_recurrent, "attention": prepare_attention, "train": prepare_training,
+               "step": prepare_step, "language-model": prepare_language_model, "wide": prepare_wide}[asked["kind"]]
+    work = prepare(asked)
+    device_seconds, no_graph = clock.captured(work.capture)
+    side = asked["peer"] or "duoln"
+    facts = {"side": side, **work.facts, **machine.side(), "warmups": work.warmups, "checks": work.checks,
+             "checked_updates": asked["kind"] not in ("rnn", "attention", "wide"), "peak_bytes": peak.above(),
+             "no_graph": no_graph}
+    print(json.dumps(facts), flush=True)
+    return work, device_seconds
+
+
 def _load_libraries(asked: dict[str, Any]) -> None:
     """Load what takes seconds, PyTorch for its sides and the arrays' library with its device for ours."""
     from duoln import runtime
 
-    if (asked["peer"] or "").startswith("torch"):
-        import_module("torch")
+    library = (asked["peer"] or "").partition("-")[0]
+    if library in ("torch", "jax"):
+        import_module(library)
     else:
         runtime.choose(asked["backend"])
 

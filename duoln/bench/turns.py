@@ -54,6 +54,10 @@ class Side:
         self.device_samples: list[float] = []
         self._imported = False
 
+    def ask(self, asked: Mapping[str, Any]) -> None:
+        """Let the process prepare other work; `ready` waits for it."""
+        self._send(dict(asked))
+
     def imported(self, seconds: float | None = None) -> None:
         """Wait until the process has loaded its libraries, which takes the longer the more processes do so.
 
@@ -76,9 +80,7 @@ class Side:
 
     def runs(self, count: int, seconds: float) -> list[float]:
         """The seconds of each of `count` runs, which together may take `seconds`; errors as those of `imported`."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{count}\n")
-        self._process.stdin.flush()
+        self._send(count)
         taken: list[float]
         taken, device_seconds = self._answer(seconds)
         if device_seconds is not None:
@@ -94,6 +96,11 @@ class Side:
         """End the process."""
         self._process.kill()
         self._process.communicate()
+
+    def _send(self, request: dict[str, Any] | int) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{json.dumps(request)}\n")
+        self._process.stdin.flush()
 
     def _answer(self, seconds: float | None) -> Any:
         """The next line of the process. At least one second is left to a process that has said it already."""
@@ -136,21 +143,35 @@ class Side:
         return DuolnError(f"[bench] {self.name} stopped: {name}: {message}")
 
 
+class Kept(dict[str, Side]):
+    """Sides by their names. Their processes stay for the next comparison, because it takes seconds to start one."""
+
+    def __enter__(self) -> Kept:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for side in self.values():
+            side.close()
+
+    def time(self, entries: Sequence[Entry], rounds: int, runs: int) -> list[dict[str, Any]]:
+        """Time the entries as `time_in_turns` does. The sides of a name have one environment."""
+        for entry in entries:
+            if entry.name in self and not self[entry.name].ended:
+                self[entry.name].ask(entry.asked)
+            else:
+                self[entry.name] = Side(entry)
+            self[entry.name].ready()
+        return take_turns([self[entry.name] for entry in entries], rounds, runs)
+
+
 def time_in_turns(entries: Sequence[Entry], rounds: int, runs: int) -> list[dict[str, Any]]:
     """Time the entries in turns. Each gives a row with every sample, and the ratio of the first row's time to its own.
 
     Raises:
         DuolnError: a side cannot run, or does not agree with the first one.
     """
-    sides: list[Side] = []
-    try:
-        for entry in entries:
-            sides.append(Side(entry))
-            sides[-1].ready()
-        return take_turns(sides, rounds, runs)
-    finally:
-        for side in sides:
-            side.close()
+    with Kept() as sides:
+        return sides.time(entries, rounds, runs)
 
 
 def take_turns(sides: Sequence[Side], rounds: int, runs: int, seconds: float = _LONGEST_TURN) -> list[dict[str, Any]]:

@@ -94,9 +94,11 @@ def test_a_case_that_fails_loses_no_earlier_one(tmp_path, capsys):
     (("train", "--batch-size", "0"), "--batch-size: expected at least 1, found 0"),
     (("train", "--set", "batch_size=4"), "expected --batch-size"),
     (("rnn", "--peer", "torch"), "--peer needs PyTorch, which is not installed"),
-    (("train", "--peer", "torch-fused"), "--peer needs PyTorch, which is not installed")])
+    (("train", "--peer", "torch-fused"), "--peer needs PyTorch, which is not installed"),
+    (("wide", "--peer", "jax"), "--peer jax needs JAX, which is not installed")])
 def test_a_wrong_option_is_told_before_anything_is_timed(words, message, monkeypatch, capsys):
-    monkeypatch.setattr("duoln.bench.operators_torch.find_spec", lambda name: None)
+    for module in ("duoln.bench.operators_torch", "duoln.cli.bench.options"):
+        monkeypatch.setattr(f"{module}.find_spec", lambda name: None)
     monkeypatch.setattr(turns, "Side", None)
     assert main(["bench", *words, "--backend", "numpy"]) == 2 and message in capsys.readouterr().err
 

@@ -11,11 +11,11 @@ from duoln.system.paths import path_argument
 
 def add_command(commands: Any) -> None:
     """Add `bench` to the command line."""
-    from duoln.cli.bench import attention, eager, language_model, operators, rnn, survey, train
+    from duoln.cli.bench import attention, language_model, operators, rnn, survey, train, wide
 
     bench = commands.add_parser("bench", help="time duoln, beside a peer in the same run")
     kinds = bench.add_subparsers(dest="kind", metavar="KIND", required=True)
-    for kind in (operators, eager, train, rnn, attention, language_model, survey):
+    for kind in (operators, wide, train, rnn, attention, language_model, survey):
         kind.add_kind(kinds)
     machines = kinds.add_parser("machines", help="what has been measured on which machine; measures nothing")
     machines.add_argument("files", nargs="*", type=path_argument, metavar="FILE.jsonl",

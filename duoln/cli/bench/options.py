@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,8 @@ def _check(args: argparse.Namespace) -> None:
             check_target(target)
     if any(peer == "liger" or peer.startswith("torch") for peer in args.peer):
         operators_torch.check_installed()
+    if "jax" in args.peer and find_spec("jax") is None:
+        raise UsageError("[bench] --peer jax needs JAX, which is not installed; pip install jax")
     remark = machine.busy()
     if remark:
         console.say(remark, style="yellow")

@@ -1,0 +1,159 @@
+"""`duoln bench wide`: each part that a user meets beside the same in PyTorch or JAX.
+
+A run makes the `calls` of its row, and waits once. Steps update by AdamW, and ours are compiled, as guides write them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+import duoln
+from duoln import Tensor, ops, optim
+from duoln.backends.protocol import Backend
+from duoln.bench import machine, peak
+from duoln.bench.records import Work
+from duoln.bench.turns import KEEP_MEMORY, Entry
+from duoln.bench.wide_rows import ROWS, Functions, Row, classes
+from duoln.randomness import Stream
+
+PEERS = ("torch", "torch-compile", "jax")
+Call = Callable[[], Sequence[Any]]
+"""Computes the results of a row: values, or a loss and the gradients or new parameters."""
+RATE, WEIGHT_DECAY, CLIP = 1e-3, 0.01, 1.0
+"""Of AdamW, and the largest norm of given gradients."""
+
+
+def _causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return ops.scaled_dot_product_attention(query, key, value, causal=True)
+
+
+def _mean(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return lambda *arrays: ops.mean(loss(*arrays))
+
+
+OURS = Functions(ops, causal_attention=_causal_attention, **{
+    loss.__name__: _mean(loss) for loss in (ops.huber_loss, ops.mse_loss, ops.bce_with_logits,
+                                            ops.softmax_cross_entropy, ops.linear_cross_entropy)})
+
+
+def chosen(names: Sequence[str]) -> list[str]:
+    """The rows of these names or groups, in order; all if there are none."""
+    return [name for name, row in ROWS.items() if not names or name in names or row.group in names]
+
+
+def arrays(name: str) -> dict[str, np.ndarray]:
+    """The arrays of a row, the same on every side."""
+    row, stream = ROWS[name], Stream(0, "wide").child(name)
+    made = {}
+    for key, shape in row.shapes.items():
+        if key == "labels":
+            made[key] = stream.child(key).integers(classes(row), shape).astype(np.int32)
+        else:
+            scale = np.prod(shape[:-1]) ** -0.5 if key.startswith("w") else 1.0
+            made[key] = (scale * stream.child(key).gaussian(shape)).astype(np.float32)
+    return made
+
+
+def figures(results: Iterable[np.ndarray]) -> list[float]:
+    """Figures on which all sides must agree: norms of each array, of what is positive in it, and of its values
+    weighted by their place, because a norm alone knows neither sign nor order.
+    """
+    made: list[float] = []
+    for result in results:
+        flat = result.ravel().astype(np.float64)
+        made += [float(np.linalg.norm(part)) for part in
+                 (flat, np.maximum(flat, 0.0), flat * np.linspace(0.5, 1.0, flat.size))]
+    return made
+
+
+def prepare(asked: dict[str, Any]) -> Work:
+    """The work of one side."""
+    from duoln import runtime
+
+    name, peer = asked["row"], asked["peer"]
+    row, made, backend = ROWS[name], arrays(name), runtime.choose(asked["backend"])[0]
+    if peer is not None:
+        side = import_module(f"duoln.bench.wide_{peer.partition('-')[0]}")
+        theirs: Work = side.prepare(row, made, peer, backend.name)
+        return theirs
+    peak.begin()
+    return work(_call(row, made, backend), row.calls, lambda results: [t.numpy() for t in results],
+                lambda results: backend.wait([t.data for t in results]), {"backend": machine.backend_facts(backend)})
+
+
+def work(call: Call, calls: int, host: Callable[[Sequence[Any]], list[np.ndarray]],
+         wait: Callable[[Sequence[Any]], Any], facts: dict[str, Any]) -> Work:
+    """The work whose run makes so many calls and waits for the last one."""
+    def run(k: int) -> None:
+        for _ in range(calls):
+            results = call()
+        wait(results)
+
+    checks = figures(host(call()))
+    run(0)
+    return Work(run, checks, facts, warmups=1)
+
+
+def _call(row: Row, made: Mapping[str, np.ndarray], backend: Backend) -> Call:
+    tensors = [duoln.tensor(array, backend) for array in made.values()]
+    params, others = tensors[:row.params], tensors[row.params:]
+
+    def function(params: list[Tensor], *others: Tensor) -> Any:
+        return row.formula(OURS, *params, *others)
+
+    if row.passes == "forward":
+        forward = duoln.compile(function) if row.compiled else function
+        return lambda: _as_list(forward(params, *others))
+    if row.passes == "gradient":
+        gradient = duoln.value_and_grad(function)
+        gradient = duoln.compile(gradient) if row.compiled else gradient
+
+        def of_gradient() -> list[Tensor]:
+            value, gradients = gradient(params, *others)
+            return [value, *gradients]
+
+        return of_gradient
+    return _step(row, function, params, others)
+
+
+def _as_list(results: Any) -> list[Any]:
+    return results if isinstance(results, list) else [results]
+
+
+def _step(row: Row, loss: Callable[..., Tensor], params: list[Tensor], others: list[Tensor]) -> Call:
+    given = row.passes == "update"
+    optimizer = optim.AdamW(RATE, weight_decay=WEIGHT_DECAY, clip=optim.clip_global_norm(CLIP) if given else None)
+
+    @duoln.compile
+    def train_step(params: list[Tensor], slots: Any, rate: Tensor, *others: Tensor) -> Any:
+        value, gradients = (rate, others[0]) if given else duoln.value_and_grad(loss)(params, *others)
+        params, slots = optimizer.update(params, gradients, slots, rate)
+        return params, slots, value
+
+    slots, rate = optimizer.init(params), duoln.tensor(np.float32(RATE), params[0].backend)
+    inputs = [[2.0 * param for param in params]] if given else others
+
+    def call() -> list[Tensor]:
+        nonlocal params, slots
+        params, slots, value = train_step(params, slots, rate, *inputs)
+        return [value, *params]
+
+    return call
+
+
+def entries(name: str, backend: str | None, peers: Sequence[str]) -> list[Entry]:
+    """The sides of a row."""
+    asked = {"kind": "wide", "row": name, "backend": backend, "peer": None}
+    return [Entry("duoln", asked), *(Entry(peer, {**asked, "peer": peer}, KEEP_MEMORY) for peer in peers)]
+
+
+def case_of(name: str, of_side: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of a case in a record, from those of `records.of_row`."""
+    row = ROWS[name]
+    passes = {"gradient": "forward+backward", "update": "step"}.get(row.passes, row.passes)
+    return {"op": f"wide {name}", "passes": passes, "shape": next(iter(row.shapes.values())),
+            "settings": {"calls": row.calls}, **of_side}
