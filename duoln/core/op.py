@@ -273,8 +273,7 @@ class Op(Generic[P, R]):
                 continue
             native = arg.data
             natives.append(native)
-            if native.size > size:
-                size = native.size
+            size = max(size, native.size)
             if backend is None:
                 backend, dtype = arg.backend, native.dtype
             elif arg.backend is not backend:

@@ -46,7 +46,7 @@ def cases() -> Iterator[Case]:
 
 def _attributes(known: Sequence[Attribute]) -> list[Mapping[str, Any]]:
     """A number for each attribute that is one, and each choice of one that is a choice."""
-    attrs: dict[str, Any] = {each.name: 0.7 for each in known if not type(each.kind) is tuple}
+    attrs: dict[str, Any] = {each.name: 0.7 for each in known if type(each.kind) is not tuple}
     choice = next((each for each in known if type(each.kind) is tuple), None)
     return [attrs | {choice.name: value} for value in cast(tuple[str, ...], choice.kind)] if choice else [attrs]
 

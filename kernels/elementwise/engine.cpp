@@ -11,7 +11,7 @@ enum Kind { REAL = 0, BOOL = 1 };
 // The numbers that `engine.py` writes. A slot holds the block of a value; all axes are those of the broadcast arrays, as few as
 // there can be.
 struct Plan {
-    int64_t size, rank, inputs, numbers, steps, outputs, slots;
+    int64_t size, rank, inputs, numbers, steps, outputs, slots, value;  // the slot of what is put together
 };
 struct Input {
     int64_t kind, slot, is_contiguous;  // then a stride for each axis, in values
@@ -94,7 +94,7 @@ class Pass {
         for (index_t k = 0; k < plan_.numbers; ++k) std::fill_n(own(number_slots_[k]), BLOCK, T(numbers[k]));
     }
 
-    // Computes the values from `from` on; returns those of the last step, or of the only input.
+    // Computes the values from `from` on; returns those that are put together.
     const T* block(index_t from, index_t count) {
         for (index_t k = 0; k < plan_.inputs; ++k) {
             const int64_t* strides = inputs_ + k * input_length();
@@ -115,7 +115,7 @@ class Pass {
         for (index_t k = 0; k < plan_.outputs; ++k) {
             if (outputs_[k].kind == BOOL) store_bools(at_[outputs_[k].slot], count, static_cast<uint8_t*>(result(k)) + from);
         }
-        return plan_.steps ? at_[steps_[plan_.steps - 1].slot] : at_[0];
+        return at_[plan_.value];
     }
 
     ~Pass() {

@@ -1,6 +1,6 @@
-"""Passes over NumPy's arrays: formulas of `formulas.cpp` one after the other, block by block, in any layout of the arrays.
+"""Passes over NumPy's arrays in any layout: formulas of `formulas.cpp` one after the other, block by block.
 
-    chain = Chain(2, [("multiply", (0, 1)), ("tanh", (2,))], [3])
+    chain = Chain(2, [("multiply", (0, 1)), ("tanh", (2,))], outputs=[3])
     y, = chain(x, 0.5)
 """
 
@@ -26,7 +26,6 @@ SUM, GREATEST, LEAST = range(3)
 """How values of a row or of a column are put together; see `put_together` in engine.cpp."""
 MOST_STEPS = 24
 """Formulas of one pass, whose blocks stay in L1 and L2."""
-_TOGETHER = (np.add.reduce, np.maximum.reduce, np.minimum.reduce)
 _BLOCK = 1024
 _MOST_ARGUMENTS, _MOST_AXES, _MOST_PLANS = 4, 32, 512
 _LINES = 1 << 16
@@ -109,6 +108,7 @@ class _Plan(NamedTuple):
     address: int
     pointers: Any
     numbers: Any
+    real: np.dtype[Any]
     results: tuple[np.dtype[Any], ...]
     empty: Any
     shape: tuple[int, ...]
@@ -122,7 +122,8 @@ def of_one(formula: str) -> Callable[..., np.ndarray]:
     Arrays of one shape, contiguous and too small for several threads, need no plan.
     """
     known = FORMULAS[formula]
-    chain = Chain(len(known.arguments), [(formula, tuple(range(len(known.arguments))))])
+    count = len(known.arguments)
+    chain = Chain(count, [(formula, tuple(range(count)))], [count])
     names = [f"{name}_" for name in known.arguments]  # an argument may be called as a function
     lead, *others = names
     found: dict[str, Any] = {}
@@ -155,64 +156,59 @@ class Chain:
     Args:
         inputs: the number of arrays and numbers that a call gets.
         steps: formulas with the places of their arguments; input k has place k, and step k the place `inputs + k`.
-        outputs: the places of the results, each that of a step. None gives those of the last step.
+        outputs: the places of the results, each that of a step.
+        value: the place of the values that `of_rows` and `of_columns` put together. None is the last one.
     """
 
-    def __init__(self, inputs: int, steps: Sequence[tuple[str, tuple[int, ...]]],
-                 outputs: Sequence[int] | None = None) -> None:
-        self.inputs, self.steps = inputs, tuple(steps)
-        self.outputs = tuple(outputs) if outputs is not None else (inputs + len(self.steps) - 1,)
+    def __init__(self, inputs: int, steps: Sequence[tuple[str, tuple[int, ...]]], outputs: Sequence[int],
+                 value: int | None = None) -> None:
+        self.inputs, self.steps, self.outputs = inputs, tuple(steps), tuple(outputs)
+        self._value = inputs + len(self.steps) - 1 if value is None else value
         self._plans: dict[Any, _Plan] = {}
+
+    @classmethod
+    def of(cls, formula: str) -> Chain:
+        """The chain of one formula, whose values are put together."""
+        count = len(FORMULAS[formula].arguments)
+        return cls(count, [(formula, tuple(range(count)))], ())
 
     def __call__(self, *given: Array | float) -> list[Array]:
         """The results, in C order. Arrays are bools, and floats of one dtype; one at least is an array of floats."""
-        arrays, numbers, plan = self._planned(given)
-        results = [plan.empty(plan.shape, dtype) for dtype in plan.results]
-        pointers = plan.pointers(*[host.address(x) for x in arrays], *[host.address(x) for x in results])
-        plan.library.run(plan.address, pointers, plan.numbers(*numbers) if numbers else None,
-                         host.workers() if plan.threads else 1)
+        plan, pointers, numbers, results = self._planned(given)
+        plan.library.run(plan.address, pointers, numbers, host.workers() if plan.threads else 1)
         if plan.library.failures.value:
             plan.library.check()
         return results
 
-    def of_rows(self, how: int, width: int, *given: Array | float) -> np.ndarray:
-        """One value for each row of the last values: the sum, the greatest or the least. Shape (rows,).
+    def of_rows(self, how: int, width: int, *given: Array | float) -> tuple[np.ndarray, list[Array]]:
+        """One value for each row of `width` values, shape (rows,), and the results.
 
-        Args:
-            how: SUM, GREATEST or LEAST.
-            width: how many values a row has; at least 1.
+        `how` is SUM, GREATEST or LEAST.
         """
-        arrays, numbers, plan = self._planned(given, has_results=False)
-        rows, dtype = prod(plan.shape) // width, plan.results[0]
-        blocks = -(-width // _BLOCK)
-        out = np.empty(rows if blocks == 1 else 0, dtype)
+        plan, pointers, numbers, results = self._planned(given)
+        rows, blocks = prod(plan.shape) // width, -(-width // _BLOCK)
+        out = np.empty(rows if blocks == 1 else 0, plan.real)
         parts = np.empty((rows, blocks) if blocks > 1 else 0)
-        plan.library.rows(plan.address, plan.pointers(*[host.address(x) for x in arrays]),
-                          plan.numbers(*numbers) if numbers else None, host.address(out), host.address(parts), rows,
-                          width, how, host.workers() if plan.threads else 1)
+        plan.library.rows(plan.address, pointers, numbers, host.address(out), host.address(parts), rows, width, how,
+                          host.workers() if plan.threads else 1)
         if plan.library.failures.value:
             plan.library.check()
-        if blocks == 1:
-            return out
-        return np.asarray(_TOGETHER[how](parts, axis=1, dtype=np.float64).astype(dtype))
+        return out if blocks == 1 else _together(how, parts, plan.real), results
 
-    def of_columns(self, how: int, outer: int, length: int, *given: Array | float) -> np.ndarray:
-        """One value for each column of `outer` matrices of `length` rows. Shape (outer, columns)."""
-        arrays, numbers, plan = self._planned(given, has_results=False)
+    def of_columns(self, how: int, outer: int, length: int, *given: Array | float) -> tuple[np.ndarray, list[Array]]:
+        """One value for each column of `outer` matrices of `length` rows, shape (outer, columns), and the results."""
+        plan, pointers, numbers, results = self._planned(given)
         inner = prod(plan.shape) // (outer * length)
         at_once = max(_PART_ROWS, _PART_BLOCKS * _BLOCK // inner, -(-length // _MOST_PARTS))
-        parts = np.empty((outer, -(-length // at_once), inner), plan.results[0])
-        plan.library.columns(plan.address, plan.pointers(*[host.address(x) for x in arrays]),
-                             plan.numbers(*numbers) if numbers else None, host.address(parts), outer, length, inner,
-                             at_once, how, host.workers() if plan.threads else 1)
+        parts = np.empty((outer, -(-length // at_once), inner), plan.real)
+        plan.library.columns(plan.address, pointers, numbers, host.address(parts), outer, length, inner, at_once, how,
+                             host.workers() if plan.threads else 1)
         if plan.library.failures.value:
             plan.library.check()
-        if parts.shape[1] == 1:
-            return parts[:, 0]
-        return np.asarray(_TOGETHER[how](parts, axis=1, dtype=np.float64).astype(parts.dtype))
+        return parts[:, 0] if parts.shape[1] == 1 else _together(how, parts, plan.real), results
 
-    def _planned(self, given: Sequence[Array | float], has_results: bool = True,
-                 ) -> tuple[list[np.ndarray], list[float], _Plan]:
+    def _planned(self, given: Sequence[Array | float]) -> tuple[_Plan, Any, Any, list[Array]]:
+        """The plan for some arrays and numbers, the addresses of the arrays and results, the numbers, the results."""
         arrays, numbers, key = [], [], []
         for x in given:
             if isinstance(x, np.ndarray):
@@ -224,62 +220,73 @@ class Chain:
             else:
                 numbers.append(x)
                 key.append(None)
-        known = (has_results, *key)
+        known = tuple(key)
         if known not in self._plans:
             if len(self._plans) >= _MOST_PLANS:
                 self._plans.clear()
-            self._plans[known] = self._plan(given, has_results)
-        return arrays, numbers, self._plans[known]
+            self._plans[known] = self._plan(given)
+        plan = self._plans[known]
+        results = [plan.empty(plan.shape, dtype) for dtype in plan.results]
+        return (plan, plan.pointers(*[host.address(x) for x in arrays], *[host.address(x) for x in results]),
+                plan.numbers(*numbers) if numbers else None, results)
 
-    def _plan(self, given: Sequence[Array | float], has_results: bool) -> _Plan:
-        arrays = [np.asarray(x) for x in given if isinstance(x, np.ndarray | np.generic)]
+    def _plan(self, given: Sequence[Array | float]) -> _Plan:
         places = [k for k, x in enumerate(given) if isinstance(x, np.ndarray | np.generic)]
+        arrays = [np.asarray(given[k]) for k in places]
         real = next(x.dtype for x in arrays if x.dtype.char in NAMES)
         shape = np.broadcast_shapes(*[x.shape for x in arrays])
         axes, strides = _merged(shape, [np.broadcast_to(x, shape).strides for x in arrays])
-        plain = [prod(axes[k + 1:]) for k in range(len(axes))]
-        outputs = self.outputs if has_results else ()
-        slots, count = self._slots(outputs)
-        words = [prod(shape), len(axes), len(arrays), len(given) - len(arrays), len(self.steps), len(outputs), count,
-                 *axes]
+        contiguous = [prod(axes[k + 1:]) for k in range(len(axes))]
+        slots, count = self._slots()
+        words = [prod(shape), len(axes), len(arrays), len(given) - len(arrays), len(self.steps), len(self.outputs),
+                 count, slots[self._value], *axes]
         for k, x, steps in zip(places, arrays, strides, strict=True):
             values = [step // x.itemsize for step in steps]
-            words += [int(x.dtype == np.bool_), slots[k], int(values == plain), *values]
+            words += [int(x.dtype == np.bool_), slots[k], int(values == contiguous), *values]
         words += [slots[k] for k in range(len(given)) if k not in places]
         loaded = _library(real)
         for k, (name, taken) in enumerate(self.steps):
-            words += [ctypes.cast(loaded.function(name), ctypes.c_void_p).value or 0, slots[self.inputs + k], *[slots[each] for each in taken],
+            function = ctypes.cast(loaded.function(name), ctypes.c_void_p).value or 0
+            words += [function, slots[self.inputs + k], *[slots[each] for each in taken],
                       *[slots[taken[0]]] * (_MOST_ARGUMENTS - len(taken))]
-        read = {place for _, taken in self.steps for place in taken}
+        read = {self._value, *[place for _, taken in self.steps for place in taken]}
         tests = [self._is_test(place) for place in self.outputs]
-        for place in outputs:
-            words += [int(self._is_test(place)), slots[place], int(place in read)]
+        for place, test in zip(self.outputs, tests, strict=True):
+            words += [int(test), slots[place], int(place in read)]
         packed = np.array(words, np.int64)
         size = prod(shape) * real.itemsize
-        return _Plan(loaded, packed, host.address(packed), ctypes.c_void_p * (len(arrays) + len(outputs)),
-                     ctypes.c_double * (len(given) - len(arrays)), tuple(np.dtype(bool) if t else real for t in tests),
+        return _Plan(loaded, packed, host.address(packed), ctypes.c_void_p * (len(arrays) + len(self.outputs)),
+                     ctypes.c_double * (len(given) - len(arrays)), real,
+                     tuple([np.dtype(bool) if test else real for test in tests]),
                      host.empty if size >= _LINES else np.empty, shape, size >= host.PARALLEL_BYTES)
 
     def _is_test(self, place: int) -> bool:
         return place >= self.inputs and FORMULAS[self.steps[place - self.inputs][0]].is_test
 
-    def _slots(self, outputs: Sequence[int]) -> tuple[list[int], int]:
+    def _slots(self) -> tuple[list[int], int]:
         """A slot for the block of each value, and how many there are. One is used again after its last reader.
 
         Those of inputs and outputs are their own, because they may stand for the arrays.
         """
+        kept = {*self.outputs, self._value}
         last = {place: k for k, (_, taken) in enumerate(self.steps) for place in taken}
         slots, free, count = list(range(self.inputs)), list[int](), self.inputs
         for k, (_, taken) in enumerate(self.steps):
             place = self.inputs + k
-            if free and place not in outputs:
+            if free and place not in kept:
                 slots.append(free.pop())
             else:
                 slots.append(count)
                 count += 1
             free += {slots[each] for each in taken
-                     if each >= self.inputs and last[each] == k and each not in outputs}
+                     if each >= self.inputs and last[each] == k and each not in kept}
         return slots, count
+
+
+def _together(how: int, parts: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    """What is put together along axis 1 of the parts; sums in float64."""
+    reduce = (np.add.reduce, np.maximum.reduce, np.minimum.reduce)[how]
+    return np.asarray(reduce(parts, axis=1, dtype=np.float64).astype(dtype))
 
 
 def _merged(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 from duoln.backends.protocol import Backend
 from duoln.core import Rule
 from duoln.core.program import Backward, Call, Forward, Instruction, Place, Program, Values
-from duoln.kernels.elementwise.engine import FORMULAS, MOST_STEPS, Chain
-from duoln.kernels.elementwise.passes import OneFormula, Passes, Saved
+from duoln.kernels.elementwise.engine import MOST_STEPS, SUM, Chain
+from duoln.kernels.elementwise.passes import OneFormula, Passes, Saved, put_together
+from duoln.kernels.elementwise.reductions import SUM_RULE
 from duoln.kernels.native.loading import NAMES
 
 Key = tuple[tuple[int, ...], str]
@@ -26,11 +27,11 @@ class Link(NamedTuple):
     one: Instruction
     key: Key
     steps: list[tuple[str, list[Place], Place]]
-    """For each formula its name, the places of its arguments, and that of its result."""
+    """For each formula its name, the places of its arguments, and that of its result; none of a sum."""
 
     def reads(self) -> set[Place]:
-        """The values that the formulas take."""
-        return {place for _, taken, _ in self.steps for place in taken}
+        """The values that it takes."""
+        return {place for _, taken, _ in self.steps for place in taken} if self.steps else set(self.one.reads())
 
 
 class _Save(NamedTuple):
@@ -42,6 +43,18 @@ class _Save(NamedTuple):
     shapes: tuple[tuple[int, ...] | None, ...]
 
 
+class _Sum(NamedTuple):
+    """The sum in which a chain ends."""
+
+    place: Place
+    saved: Place
+    shape: tuple[int, ...]
+    """The shape of what is summed."""
+    axes: tuple[int, ...]
+    summed: tuple[int, ...]
+    """The shape of the sum."""
+
+
 class Fused(NamedTuple):
     """A chain in the place of some instructions."""
 
@@ -50,10 +63,18 @@ class Fused(NamedTuple):
     outputs: tuple[Place, ...]
     saves: tuple[_Save, ...]
     """For instructions that are in no chain."""
+    sum: _Sum | None
 
     def run(self, backend: Backend, values: Values) -> None:
         """Compute the results."""
-        for place, value in zip(self.outputs, self.chain(*[values[k] for k in self.inputs]), strict=True):
+        given = [values[k] for k in self.inputs]
+        if self.sum:
+            place, saved, shape, axes, summed = self.sum
+            sums, results = put_together(SUM, self.chain, shape, axes, *given)
+            values[place], values[saved] = sums.reshape(summed), (shape, axes)
+        else:
+            results = self.chain(*given)
+        for place, value in zip(self.outputs, results, strict=True):
             values[place] = value
         for place, of, names, shapes in self.saves:
             values[place] = Saved(of, {name: values[k] for name, k in names.items()}, shapes)
@@ -64,7 +85,8 @@ class Fused(NamedTuple):
 
     def writes(self) -> tuple[Place, ...]:
         """The places that it writes."""
-        return (*self.outputs, *[save.place for save in self.saves])
+        sums = self.sum[:2] if self.sum else ()
+        return (*self.outputs, *sums, *[save.place for save in self.saves])
 
 
 def fuse(program: Program, rules: Mapping[Rule, Passes]) -> Program:
@@ -101,6 +123,9 @@ class _Links:
             return Link(one, (form[0], dtype), [(of.name, list(self._names(one).values())[:-1], one.outputs[0])])
         if isinstance(one, Backward) and one.rule in self._rules:
             return self._gradients(one, self._forwards[one.saved])
+        if isinstance(one, Forward) and one.rule is SUM_RULE:
+            form = self._forms[one.inputs[0]]
+            return Link(one, form, []) if form else None
         return None
 
     def _gradients(self, one: Backward, forward: Forward) -> Link | None:
@@ -134,7 +159,8 @@ class _Links:
         """
         steps = [step for link in links for step in link.steps]
         made = {place: k for k, (_, _, place) in enumerate(steps)}
-        saves = [self._save(link.one) for link in links if isinstance(link.one, Forward) and link.one.saved in reads]
+        saves = [self._save(link.one) for link in links
+                 if link.steps and isinstance(link.one, Forward) and link.one.saved in reads]
         inputs = tuple(dict.fromkeys(k for _, taken, _ in steps for k in taken if k not in made))
         at = {place: k for k, place in enumerate((*inputs, *made))}
         outside = {*self._results, *[k for save in saves for k in save.names.values()]}
@@ -142,9 +168,16 @@ class _Links:
             if item is not links:
                 outside.update(*[link.reads() for link in item] if isinstance(item, list) else [item.reads()])
         outputs = tuple([place for place in made if place in outside])
+        last = links[-1].one
+        is_sum = isinstance(last, Forward) and last.rule is SUM_RULE
         chain = Chain(len(inputs), [(name, tuple([at[k] for k in taken])) for name, taken, _ in steps],
-                      [at[place] for place in outputs])
-        return Fused(chain, inputs, outputs, tuple(saves))
+                      [at[place] for place in outputs], at[last.inputs[0]] if is_sum else None)
+        return Fused(chain, inputs, outputs, tuple(saves), self._sum(last) if is_sum else None)
+
+    def _sum(self, one: Forward) -> _Sum:
+        of, after = self._forms[one.inputs[0]], self._forms[one.outputs[0]]
+        assert of and after
+        return _Sum(one.outputs[0], one.saved, of[0], one.attrs["axis"], after[0])
 
     def _save(self, one: Forward) -> _Save:
         of, names = self._rules[one.rule].of(one.attrs), self._names(one)
@@ -170,11 +203,14 @@ def _grouped(program: Program, links: _Links) -> Iterator[Instruction | list[Lin
         for key in [key for key in groups if not link or key != link.key]:
             if overwrites or not reads.isdisjoint(k for each in groups[key] for k in each.one.writes()):
                 yield closed(key)
-        if not link:
+        is_sum = link and not link.steps
+        if not link or (is_sum and reads.isdisjoint(k for each in groups.get(link.key, ()) for k in each.one.writes())):
             yield one
             continue
         if sum(len(each.steps) for each in groups.get(link.key, ())) + len(link.steps) > MOST_STEPS:
             yield closed(link.key)
         groups.setdefault(link.key, []).append(link)
+        if is_sum:
+            yield closed(link.key)
     for key in list(groups):
         yield closed(key)

@@ -149,13 +149,9 @@ of_slope = cache(of_one)
 """The function of a gradient's formula."""
 
 
-@cache
-def _one(formula: str | None) -> Chain:
-    """The chain of one formula, or of none."""
-    if formula is None:
-        return Chain(1, [])
-    count = len(FORMULAS[formula].arguments)
-    return Chain(count, [(formula, tuple(range(count)))])
+_chain_of = cache(Chain.of)
+PLAIN = Chain(1, [], ())
+"""The chain of no formula."""
 
 
 def reduced(be: Backend, shape: tuple[int, ...], formula: str | None, *given: Array | float) -> Array:
@@ -170,21 +166,23 @@ def reduced(be: Backend, shape: tuple[int, ...], formula: str | None, *given: Ar
     over = [k for k, (mine, all_of) in enumerate(zip(padded, whole, strict=True)) if mine != all_of]
     if not over:
         return np.reshape(given[0] if formula is None else of_slope(formula)(*given), shape)
-    sums = put_together(SUM, _one(formula), whole, over, *given)
-    if sums is None:
+    if not are_neighbours(whole, over):
         return unbroadcast(be, given[0] if formula is None else of_slope(formula)(*given), shape)
-    return sums.reshape(shape)
+    chain = PLAIN if formula is None else _chain_of(formula)
+    return put_together(SUM, chain, whole, over, *given)[0].reshape(shape)
+
+
+def are_neighbours(shape: Sequence[int], axes: Sequence[int]) -> bool:
+    """True if no other axis with several values is between these axes."""
+    return all(shape[k] == 1 for k in range(axes[0], axes[-1]) if k not in axes)
 
 
 def put_together(how: int, chain: Chain, shape: Sequence[int], axes: Sequence[int],
-                 *given: Array | float) -> np.ndarray | None:
-    """The sums, or greatest or least, of a chain's values over some axes of their shape, in C order; None if these axes
-    are no neighbours.
+                 *given: Array | float) -> tuple[np.ndarray, list[Array]]:
+    """The sums, or greatest or least, of a chain's values over neighbouring axes of their shape, in C order, and the
+    chain's results.
     """
-    first, last = axes[0], axes[-1] + 1
-    if any(shape[k] != 1 for k in range(first, last) if k not in axes):
-        return None
-    outer, length = prod(shape[:first]), prod(shape[first:last])
+    outer, length = prod(shape[:axes[0]]), prod(shape[axes[0]:axes[-1] + 1])
     if outer * length == prod(shape):
         return chain.of_rows(how, length, *given)
     return chain.of_columns(how, outer, length, *given)

@@ -9,31 +9,29 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import native
 from duoln.kernels.elementwise.engine import ENGINE, GREATEST, LEAST, SUM, TEXT, Chain, of_one
-from duoln.kernels.elementwise.passes import LEAST_VALUES, put_together
+from duoln.kernels.elementwise.passes import LEAST_VALUES, PLAIN, are_neighbours, put_together
 from duoln.kernels.launch import cpp
 from duoln.ops import cumulative_sum, max, min, sum
 from duoln.ops.reduce import sum_vjp
 
 _SCAN = "elementwise/scan.cpp"
-_PLAIN = Chain(1, [])
-_IS_EXTREME = Chain(2, [("is_extreme", (0, 1))])
+_IS_EXTREME = Chain.of("is_extreme")
 _running = cpp.launch(_SCAN, "cumulative_sum", "x: real[*rows, width] -> y: like x")
 
 
 def _supports(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> str | None:
     if not x.size or not axis:
         return "there are no values or no axes"
-    if any(x.shape[k] != 1 for k in range(axis[0], axis[-1]) if k not in axis):
+    if not are_neighbours(x.shape, axis):
         return "it is for axes beside each other"
     return native.refusal(ENGINE, x.dtype) or native.refusal(TEXT, x.dtype)
 
 
 def _reduced(how: int, chain: Chain, axis: Sequence[int], *given: Array) -> Array:
     """What is put together, with axes of length 1 in the place of those that went."""
-    x = given[0]
-    values = put_together(how, chain, x.shape, axis, *given)
-    assert values is not None
-    return values.reshape([1 if k in axis else n for k, n in enumerate(x.shape)])
+    shape = given[0].shape
+    values, _ = put_together(how, chain, shape, axis, *given)
+    return values.reshape([1 if k in axis else n for k, n in enumerate(shape)])
 
 
 def _dropped(kept: Array, axis: Sequence[int], keepdims: bool) -> Array:
@@ -41,14 +39,14 @@ def _dropped(kept: Array, axis: Sequence[int], keepdims: bool) -> Array:
 
 
 def _sum_forward(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> tuple[Array, Any]:
-    return _dropped(_reduced(SUM, _PLAIN, axis, x), axis, keepdims), (x.shape, axis)
+    return _dropped(_reduced(SUM, PLAIN, axis, x), axis, keepdims), (x.shape, axis)
 
 
 def _extreme(how: int) -> Rule:
     """The rule of `max` or `min`, which is one pass, and whose gradient is two."""
 
     def forward(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> tuple[Array, Any]:
-        kept = _reduced(how, _PLAIN, axis, x)
+        kept = _reduced(how, PLAIN, axis, x)
         return _dropped(kept, axis, keepdims), (x, kept, axis)
 
     def vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
@@ -72,9 +70,12 @@ def _running_vjp(be: Backend, axis: int, gout: Array, needs: Sequence[bool]) -> 
     return (be.flip(_running(be.flip(gout, axis)), axis),)
 
 
+SUM_RULE = Rule("compiled", _sum_forward, sum_vjp, _supports, least=LEAST_VALUES)
+
+
 def attach() -> None:
     """Add the rules."""
-    sum.add(Rule("compiled", _sum_forward, sum_vjp, _supports, least=LEAST_VALUES), backend="numpy")
+    sum.add(SUM_RULE, backend="numpy")
     max.add(_extreme(GREATEST), backend="numpy")
     min.add(_extreme(LEAST), backend="numpy")
     cumulative_sum.add(Rule("compiled", _running_forward, _running_vjp, _running_supports, least=LEAST_VALUES),

@@ -261,6 +261,23 @@ def test_a_chain_ends_before_another_rule_reads_its_values_or_overwrites_its_inp
     _same(duoln.compile(step), step, x, y, w)
 
 
+@pytest.mark.parametrize("axis", [None, 0, 1, (0, 1)], ids=str)
+def test_a_sum_ends_a_chain(axis, rng):
+    x, y = _tensors(rng, "float32", (130, 201), (130, 201))
+
+    def loss(x, y):
+        return ops.sum(ops.square(ops.sum(ops.square(x - y) * x, axis=axis)))
+
+    def step(x, y):
+        return duoln.value_and_grad(lambda x: loss(x, y))(x)
+
+    compiled = duoln.compile(step)
+    _same(compiled, step, x, y)
+    compiled = duoln.compile(loss)
+    _same(compiled, loss, x, y)
+    assert next(one for one in _chains(compiled) if one.sum).outputs == ()
+
+
 def test_a_chain_reads_its_inputs_before_an_update_overwrites_them(rng):
     def step(p, m, v, g):
         rate, eps = (duoln.tensor(np.float32(value), "numpy") for value in (0.1, 1e-8))
@@ -308,7 +325,7 @@ def test_a_value_that_is_read_inside_and_outside_is_written(rng):
 def test_a_slot_is_used_again_only_after_its_last_reader(rng):
     x = rng.standard_normal(5000)
     steps = [("exp", (0,)), ("square", (1,)), ("add", (1, 2)), ("negative", (3,)), ("multiply", (4, 1)), ("subtract", (5, 2))]
-    out, kept = Chain(1, steps, [6, 3])(x)
+    out, kept = Chain(1, steps, outputs=[6, 3])(x)
     e = np.exp(x)
     np.testing.assert_allclose(kept, e + e * e, rtol=1e-12)
     np.testing.assert_allclose(out, -(e + e * e) * e - e * e, rtol=1e-12)
