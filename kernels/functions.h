@@ -17,8 +17,8 @@ struct Coefficients<float> {
     static constexpr float ERROR[] = {1.2837917e-01f, -3.7612605e-01f, 1.12831146e-01f, -2.6819853e-02f, 5.0821463e-03f, -6.510208e-04f};
     // (t + 2) e^(t^2/2) Phi(-t) = P((t - 2) / (t + 2)) for t of 0 to 14.6 (3e-08).
     static constexpr float MILLS[] = {
-        6.72408e-01f, -3.3140448e-01f, 2.8797982e-02f, 3.6719505e-02f, -4.7500903e-04f, -6.7361128e-03f, -1.9327746e-03f, 8.319355e-04f,
-        8.067053e-04f, 1.1580504e-04f, -1.3167494e-04f, -5.3442833e-05f};
+        6.72408e-01f, -3.3140454e-01f, 2.8798638e-02f, 3.6721073e-02f, -4.8509147e-04f, -6.748802e-03f, -1.8845885e-03f, 8.7875413e-04f,
+        7.1543164e-04f, 3.4353605e-05f, -7.1551294e-05f};
     static constexpr float MILLS_MIDDLE = 2;
     static constexpr float ERROR_LIMIT = 4.0f, GAUSSIAN_LIMIT = 14.6f, EXPONENTIAL_LIMIT = 110.0f;
     static constexpr uint32_t SQRT_HALF = 0x3F3504F3, LEADING_HALF = 0xFFFFF000;
@@ -37,13 +37,13 @@ struct Coefficients<double> {
         0.1283791670955126, -0.37612638903183915, 0.11283791670961392, -0.026866170646246103, 0.005223977636426813,
         -0.0008548327680878757, 0.00012055357997609056, -1.4926262999518052e-05, 1.6471541612932508e-06, -1.6448945269386455e-07,
         1.5095316036303014e-08, -1.1239294036452804e-09};
-    // with 3 for 2, for t of 0 to 38.7 (5e-17).
+    // with 3 for 2, for t of 0 to 38.7 (6e-17).
     static constexpr double MILLS[] = {
-        0.729083690133373, -0.5093319819174894, 0.2300177199745958, -0.04726302514297707, -0.010462867022933796, 0.006972621240633724,
-        0.001027592251142625, -0.0010458286252853293, -0.0002565752553363644, 0.00015439448622274945, 7.881204739537727e-05,
-        -1.3246143942366852e-05, -2.0686411426265728e-05, -3.5173115760074935e-06, 3.6322482632703585e-06, 2.25520573038406e-06,
-        2.2722550596863864e-08, -5.895818875309833e-07, -2.9156689106523753e-07, 3.61560989098336e-08, 1.0978372522568699e-07,
-        3.2183384572885355e-08, -2.015857061324446e-08, -1.1729451756341707e-08, 1.454417495693987e-09, 1.380844463749541e-09};
+        0.729083690133373, -0.5093319819174895, 0.23001771997459877, -0.04726302514296638, -0.010462867023151523, 0.006972621240304922,
+        0.0010275922567097343, -0.0010458286202280488, -0.0002565753264777153, 0.00015439443888261702, 7.881257692549409e-05,
+        -1.3245846969313006e-05, -2.0688897550756763e-05, -3.5186101125874384e-06, 3.639922526009372e-06, 2.2591899210228247e-06,
+        6.906292567971528e-09, -5.980589158747969e-07, -2.6999320949026536e-07, 4.832603182824285e-08, 9.10721892062959e-08,
+        2.098680894146468e-08, -1.080747404889982e-08, -5.7870427053081e-09, -5.965263718590797e-10};
     static constexpr double MILLS_MIDDLE = 3;
     static constexpr double ERROR_LIMIT = 6.0, GAUSSIAN_LIMIT = 38.7, EXPONENTIAL_LIMIT = 752.0;
     static constexpr uint64_t SQRT_HALF = 0x3FE6A09E667F3BCD, LEADING_HALF = 0xFFFFFFFFF8000000;
@@ -171,12 +171,17 @@ static inline R gaussian_density(R x) {
     return scaled(power.q * peak + peak, power.n);
 }
 
-// e^(t^2/2) Phi(-t) for a t of 0 to GAUSSIAN_LIMIT.
+// e^(t^2/2) Phi(-t) for a t of 0 to GAUSSIAN_LIMIT, and that times t.
 template <class R>
-static inline R mills_ratio(R t) {
+struct Mills {
+    R ratio, times_t;
+};
+template <class R>
+static inline Mills<R> mills(R t) {
     using C = CoefficientsOf<R>;
-    const R reciprocal = quotient(R{} + 1, t + C::MILLS_MIDDLE);
-    return polynomial((t - C::MILLS_MIDDLE) * reciprocal, C::MILLS) * reciprocal;
+    const R reciprocal = quotient(R{} + 1, t + C::MILLS_MIDDLE), part = t * reciprocal;
+    const R series = polynomial(part * 2 - 1, C::MILLS);
+    return {series * reciprocal, series * part};
 }
 
 // The error function: beyond 0.8 it is 1 - 2 Phi(-sqrt(2) |x|), where errors are small beside 1. It is 1 for all x above 4 (6).
@@ -186,9 +191,8 @@ static inline R error_function(R x) {
     const R size = at_most(absolute(x), R{} + C::ERROR_LIMIT), t = size * limit<R>(1.41421356237309505f, 1.41421356237309505);
     const R small = polynomial(size * size, C::ERROR) * size + size;
     const Power<R> power = natural_power(t * t * element<R>(-0.5));
-    const R ratio = mills_ratio(t) * two_to(power.n);
-    const R half_of_one_less = power.q * ratio + ratio;
-    return with_sign(size < limit<R>(0.8f, 0.8) ? small : 1 - 2 * half_of_one_less, x);
+    const R ratio = mills(t).ratio * two_to(power.n), half_of_rest = power.q * ratio + ratio;
+    return with_sign(size < limit<R>(0.8f, 0.8) ? small : 1 - 2 * half_of_rest, x);
 }
 
 // Phi(x), the share of a normal distribution that is below x.
@@ -196,7 +200,7 @@ template <class R>
 static inline R gaussian_distribution(R x) {
     const R t = at_most(absolute(x), R{} + CoefficientsOf<R>::GAUSSIAN_LIMIT);
     const Power<R> power = gaussian_power(t);
-    const R ratio = mills_ratio(t), tail = scaled(power.q * ratio + ratio, power.n);
+    const R ratio = mills(t).ratio, tail = scaled(power.q * ratio + ratio, power.n);
     return x < R{} ? tail : 1 - tail;
 }
 
@@ -205,8 +209,8 @@ template <class R>
 static inline R gelu(R x) {
     const R t = at_most(absolute(x), R{} + CoefficientsOf<R>::GAUSSIAN_LIMIT);
     const Power<R> power = gaussian_power(t);
-    const R ratio = mills_ratio(t);
-    const R factor = x < R{} ? -(ratio * t) : ratio, tail = scaled(power.q * factor + factor, power.n);
+    const Mills<R> m = mills(t);
+    const R factor = x < R{} ? -m.times_t : m.ratio, tail = scaled(power.q * factor + factor, power.n);
     return x < R{} ? tail : x * (1 - tail);
 }
 template <class R>
@@ -214,6 +218,65 @@ static inline R gelu_slope(R x) {
     const R t = at_most(absolute(x), R{} + CoefficientsOf<R>::GAUSSIAN_LIMIT);
     const Power<R> power = gaussian_power(t);
     const R peak = limit<R>(0.398942280401432677940f, 0.398942280401432677940);
-    const R factor = mills_ratio(t) - peak * t, below = scaled(power.q * factor + factor, power.n);
+    const R factor = mills(t).ratio - peak * t, below = scaled(power.q * factor + factor, power.n);
     return x < R{} ? below : 1 - below;
+}
+
+// e^-t = 2^n (1 + q) for a t of at least 0.
+template <class R>
+struct Decay {
+    R n, q, value;
+    R one_more() const { return value + 1; }
+    R square_of_one_more() const { return value * (value + 2) + 1; }  // rounded once
+    R times(R factor) const { return scaled(q * factor + factor, n); }
+};
+template <class R>
+static inline Decay<R> decay(R t) {
+    const Power<R> power = natural_power(-at_most(t, R{} + CoefficientsOf<R>::EXPONENTIAL_LIMIT));
+    return {power.n, power.q, scaled(power.q + 1, power.n)};
+}
+
+// The slope of the sigmoid, e^-|x| / (1 + e^-|x|)^2: a sigmoid y near 1 has lost the digits of 1 - y.
+template <class R>
+static inline R sigmoid_slope(R x) {
+    const Decay<R> e = decay(absolute(x));
+    return e.times(quotient(R{} + 1, e.square_of_one_more()));
+}
+
+// The slope of the hyperbolic tangent, 4 e^-2|x| / (1 + e^-2|x|)^2.
+template <class R>
+static inline R hyperbolic_tangent_slope(R x) {
+    const Decay<R> e = decay(absolute(x + x));
+    return e.times(quotient(R{} + 4, e.square_of_one_more()));
+}
+
+// x sigmoid(x), and its slope, of which slope(x) + slope(-x) = 1.
+template <class R>
+static inline R silu(R x) {
+    const Decay<R> e = decay(absolute(x));
+    const R part = quotient(x < R{} ? e.q + 1 : R{} + 1, e.one_more());
+    const R below = scaled(at_least(x, R{} - CoefficientsOf<R>::EXPONENTIAL_LIMIT) * part, e.n);
+    return x < R{} ? below : x * part;
+}
+template <class R>
+static inline R silu_slope(R x) {
+    const R t = at_most(absolute(x), R{} + CoefficientsOf<R>::EXPONENTIAL_LIMIT);
+    const Decay<R> e = decay(t);
+    const R below = e.times(quotient(e.one_more() - t, e.square_of_one_more()));
+    return x < R{} ? below : 1 - below;
+}
+
+// The square root; for vectors a single instruction, which compilers do not find.
+template <class R>
+static inline R square_root(R x) {
+    if constexpr (std::is_same_v<element<R>, R>) return std::sqrt(x);
+    else {
+#if defined(__AVX__)
+        if constexpr (std::is_same_v<R, floats>) asm("vsqrtps %1, %0" : "=v"(x) : "v"(x));
+        else asm("vsqrtpd %1, %0" : "=v"(x) : "v"(x));
+#else
+        for (index_t k = 0; k < Vector<element<R>>::lanes; ++k) x[k] = std::sqrt(x[k]);
+#endif
+        return x;
+    }
 }

@@ -14,6 +14,13 @@ CLAIMS = {
     "exponential": Claim("exponential(x)", "exp(x)", 2),
     "hyperbolic_tangent": Claim("hyperbolic_tangent(x)", "tanh(x)", 3),
     "sigmoid": Claim("sigmoid(x)", "1 / (1 + exp(-x))", 3),
+    "sigmoid_slope": Claim("sigmoid_slope(x)", "1 / (2 + exp(x) + exp(-x))"),
+    "hyperbolic_tangent_slope": Claim("hyperbolic_tangent_slope(x)", "1 / pow(cosh(x), 2)"),
+    "silu": Claim("silu(x)", "(x < -1000 ? W(0) : x / (1 + exp(-x)))"),
+    "silu_slope": Claim("silu_slope(x)", "(x < -1000 ? W(0) : (1 + (isinf(x) ? W(0) : x / (1 + exp(x)))) / (1 + exp(-x)))",
+                        scale="fmax(1, fabs(x) / (1 + exp(x))) / (1 + exp(-x))"),
+    "square_root": Claim("square_root(x)", "sqrt(x)", 0.5),
+    "absolute": Claim("absolute(x)", "fabs(x)", 0),
     "exponential_less_one": Claim("exponential_less_one(x)", "expm1(x)"),
     "logarithm": Claim("logarithm(x)", "log(x)"),
     "logarithm_of_one_plus": Claim("logarithm_of_one_plus(x)", "log1p(x)"),
@@ -22,7 +29,7 @@ CLAIMS = {
     "gaussian_density": Claim("gaussian_density(x)", DENSITY),
     "gaussian_distribution": Claim("gaussian_distribution(x)", PHI, 4.5),
     "gelu": Claim("gelu(x)", f"(x < -100 ? W(0) : x * {PHI})", 5),
-    "gelu_slope": Claim("gelu_slope(x)", f"{PHI} + (fabs(x) > 100 ? W(0) : x * {DENSITY})", 5, scale=f"fmax({PHI}, fabs(x) * {DENSITY})"),
+    "gelu_slope": Claim("gelu_slope(x)", f"{PHI} + (isinf(x) ? W(0) : x * {DENSITY})", 5, scale=f"fmax({PHI}, fabs(x) * {DENSITY})"),
 }
 
 
