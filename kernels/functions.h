@@ -149,21 +149,20 @@ static inline R softplus(R x) {
     return at_least(x, R{}) + logarithm_to_2(exponential(-absolute(x)));
 }
 
-// e^(-t^2/2) for a t of at least 0. The square is in two parts, because it has twice as many digits as t: the square of the leading half
+// e^(-times t^2) for a t of at least 0; `times` is 1 or 1/2. The square is in two parts, because it has twice as many digits as t: the square of the leading half
 // of t's digits, which is exact, and the rest.
 template <class R>
-static inline Power<R> gaussian_power(R t) {
+static inline Power<R> gaussian_power(R t, element<R> times = 0.5) {
     using bits = typename Whole<R>::bits;
     using Real = FormatOf<R>;
-    const element<R> HALF = 0.5;
     const R leading = same_bits<R>(same_bits<bits>(t) & CoefficientsOf<R>::LEADING_HALF);
-    const R n = (Real::TO_WHOLE - t * t * (HALF * Real::LOG2_E)) - Real::TO_WHOLE;
-    const R high = leading * leading * HALF, low = (t - leading) * (t + leading) * HALF;
+    const R n = (Real::TO_WHOLE - t * t * (times * Real::LOG2_E)) - Real::TO_WHOLE;
+    const R high = leading * leading * times, low = (t - leading) * (t + leading) * times;
     const R r = -(high + n * Real::LN2_HIGH) - n * Real::LN2_LOW;
     return {n, small_exponential_less_one(r - low)};
 }
 
-// times * e^(-x^2/2) / sqrt(2 pi), rounded once where that is below the least normal number.
+// e^(-x^2/2) / sqrt(2 pi), rounded once where that is below the least normal number.
 template <class R>
 static inline R gaussian_density(R x) {
     const Power<R> power = gaussian_power(at_most(absolute(x), R{} + CoefficientsOf<R>::GAUSSIAN_LIMIT));
@@ -193,6 +192,14 @@ static inline R error_function(R x) {
     const Power<R> power = natural_power(t * t * element<R>(-0.5));
     const R ratio = mills(t).ratio * two_to(power.n), half_of_rest = power.q * ratio + ratio;
     return with_sign(size < limit<R>(0.8f, 0.8) ? small : 1 - 2 * half_of_rest, x);
+}
+
+// 2 e^(-x^2) / sqrt(pi).
+template <class R>
+static inline R error_function_slope(R x) {
+    const Power<R> power = gaussian_power(at_most(absolute(x), limit<R>(10.4f, 27.4)), 1);
+    const R peak = limit<R>(1.12837916709551257f, 1.12837916709551257);
+    return scaled(power.q * peak + peak, power.n);
 }
 
 // Phi(x), the share of a normal distribution that is below x.

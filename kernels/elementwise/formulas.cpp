@@ -4,32 +4,23 @@
 #include "formula.h"
 
 // Parts of formulas.
-static const T HALF = T(0.5), ROOT_2 = T(1.41421356237309504880);
-static const R ZERO_BELOW = R{} + T(-1e4);  // where a distribution function is 0: the product of an infinite x and 0 would be NaN
+static const T HALF = T(0.5);
 
-// e^x / (1 + e^x), which keeps its digits where it is small, and its slope e^-|x| / (1 + e^-|x|)^2.
-static inline R logistic(R x) {
-    const R power = exponential(at_most(x, R{} + T(REAL_BITS == 32 ? 88 : 709)));
-    return power / (power + 1);
-}
-static inline R logistic_slope(R x) {
-    const R power = exponential(-absolute(x)), whole = power + 1;
-    return power / (whole * whole);
-}
 // The gradient -g x / y^2. The square of y would overflow, and so would g / y or g (x / y) beside the other factor: a small x / y is the
 // first factor, a large one the last.
 static inline R slope_of_divisor(R ratio, R y, R g) {
-    const R small = absolute(ratio) < 1 ? ratio : R{} + 1, large = absolute(ratio) < 1 ? R{} + 1 : ratio;
-    return -(g * small / y * large);
+    const R one = R{} + 1;
+    return -(g * (absolute(ratio) < 1 ? ratio : one) / y * (absolute(ratio) < 1 ? one : ratio));
 }
 static inline R signed_by(R x, R g) { return x > 0 ? g : x < 0 ? -g : g * x; }
-// (1 + tanh(u)) / 2 is the sigmoid of 2 u.
+// (1 + tanh(u)) / 2 is the sigmoid of 2 u. Beyond 10^4 the product of an infinite x and 0 would be NaN.
 static const T SCALE = T(1.59576912160573071176), CUBIC = T(0.044715);
+static const R FAR = R{} + T(1e4);
 static inline R cubic(R x) { return SCALE * (x + CUBIC * (x * x * x)); }
-static inline R gelu_tanh_slope(R x) { return logistic(cubic(x)) + x * logistic_slope(cubic(x)) * (SCALE + 3 * SCALE * CUBIC * (x * x)); }
+static inline R gelu_tanh_slope(R x) { return sigmoid(cubic(x)) + x * sigmoid_slope(cubic(x)) * (SCALE + 3 * SCALE * CUBIC * (x * x)); }
 // |x| share + log(1 + e^-|x|): of an infinite logit that the target agrees with, 0 is left.
 static inline R bce(R x, R share) {
-    return (share == 0 ? R{} : absolute(x) * share) + logarithm_of_one_plus(exponential(-absolute(x)));
+    return (share == 0 ? R{} : absolute(x) * share) + logarithm_to_2(exponential(-absolute(x)));
 }
 static inline R huber(R size, R delta) {
     const R near = at_most(size, delta);
@@ -95,27 +86,27 @@ FORMULA2(log_x, x, g, g / x)
 FORMULA1(log1p, x, logarithm_of_one_plus(x))
 FORMULA2(log1p_x, x, g, g / (1 + x))
 FORMULA1(softplus, x, softplus(x))
-FORMULA2(softplus_x, x, g, g * logistic(x))
-FORMULA1(sigmoid, x, logistic(x))
-FORMULA2(sigmoid_x, x, g, g * logistic_slope(x))
+FORMULA2(softplus_x, x, g, g * sigmoid(x))
+FORMULA1(sigmoid, x, sigmoid(x))
+FORMULA2(sigmoid_x, x, g, g * sigmoid_slope(x))
 FORMULA1(tanh, x, hyperbolic_tangent(x))
-FORMULA2(tanh_x, x, g, g * (4 * logistic_slope(x + x)))
+FORMULA2(tanh_x, x, g, g * hyperbolic_tangent_slope(x))
 
 // Activations.
 FORMULA1(erf, x, error_function(x))
-FORMULA2(erf_x, x, g, g * (2 * ROOT_2 * gaussian_density(x * ROOT_2)))
-FORMULA1(gelu, x, at_least(x, ZERO_BELOW) * gaussian_distribution(x))
-FORMULA2(gelu_x, x, g, g * (gaussian_distribution(x) + at_most(at_least(x, ZERO_BELOW), -ZERO_BELOW) * gaussian_density(x)))
-FORMULA1(gelu_tanh, x, at_least(x, ZERO_BELOW) * logistic(cubic(x)))
-FORMULA2(gelu_tanh_x, x, g, g * gelu_tanh_slope(at_most(at_least(x, ZERO_BELOW), -ZERO_BELOW)))
-FORMULA1(silu, x, at_least(x, ZERO_BELOW) * logistic(x))
-FORMULA2(silu_x, x, g, g * (logistic(x) + at_most(at_least(x, ZERO_BELOW), -ZERO_BELOW) * logistic_slope(x)))
+FORMULA2(erf_x, x, g, g * error_function_slope(x))
+FORMULA1(gelu, x, gelu(x))
+FORMULA2(gelu_x, x, g, g * gelu_slope(x))
+FORMULA1(gelu_tanh, x, at_least(x, -FAR) * sigmoid(cubic(x)))
+FORMULA2(gelu_tanh_x, x, g, g * gelu_tanh_slope(at_most(at_least(x, -FAR), FAR)))
+FORMULA1(silu, x, silu(x))
+FORMULA2(silu_x, x, g, g * silu_slope(x))
 FORMULA2(elu, x, alpha, x > 0 ? x : alpha * exponential_less_one(x))
 FORMULA3(elu_x, x, alpha, g, x > 0 ? g : g * (alpha * exponential(x)))
 
 // Losses.
 FORMULA2(bce_with_logits, logits, targets, bce(logits, logits > 0 ? 1 - targets : targets))
-FORMULA3(bce_with_logits_logits, logits, targets, g, g * (logistic(logits) - targets))
+FORMULA3(bce_with_logits_logits, logits, targets, g, g * (sigmoid(logits) - targets))
 FORMULA2(bce_with_logits_targets, logits, g, -g * logits)
 FORMULA2(mse_loss, predictions, targets, (predictions - targets) * (predictions - targets))
 FORMULA3(mse_loss_predictions, predictions, targets, g, (g + g) * (predictions - targets))

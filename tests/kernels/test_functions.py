@@ -26,6 +26,7 @@ CLAIMS = {
     "logarithm_of_one_plus": Claim("logarithm_of_one_plus(x)", "log1p(x)"),
     "softplus": Claim("softplus(x)", "fmax(x, W(0)) + log1p(exp(-fabs(x)))"),
     "error_function": Claim("error_function(x)", "erf(x)"),
+    "error_function_slope": Claim("error_function_slope(x)", "2 * exp(-x * x) / sqrt(acos(W(-1)))"),
     "gaussian_density": Claim("gaussian_density(x)", DENSITY),
     "gaussian_distribution": Claim("gaussian_distribution(x)", PHI, 4.5),
     "gelu": Claim("gelu(x)", f"(x < -100 ? W(0) : x * {PHI})", 5),
