@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -81,9 +82,10 @@ class Replay:
             program = keep_factors(program)
             if self._backend.lazy:  # MLX cannot trace an array that is an argument and a constant
                 array = type(natives[0])
-                program.constants = [self._view(x) if isinstance(x, array) else x for x in program.constants]
-                self._backend.wait([x for x in program.constants if isinstance(x, array)])
-            self._proved[layout] = self._backend.repeat(program.run, program.unchanged)
+                constants = [self._view(x) if isinstance(x, array) else x for x in program.constants]
+                self._backend.wait([x for x in constants if isinstance(x, array)])
+                program = replace(program, constants=constants)
+            self._proved[layout] = self._backend.repeat(program.function(), program.unchanged)
         return results
 
     def _layout(self, natives: Sequence[Array]) -> Any:
