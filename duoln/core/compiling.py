@@ -7,16 +7,18 @@ import inspect
 import warnings
 from collections.abc import Callable
 from types import MethodType
-from typing import Any, Never
+from typing import Any, NamedTuple, Never
 
 from duoln import tree
 from duoln.backends.protocol import Array, Backend
 from duoln.core.arguments import check_function, described, how_to_wrap
 from duoln.core.donation import arrays_of_step, in_compiled_step, is_spent, spend
 from duoln.core.gradient import is_recording
+from duoln.core.op import is_composed_only, is_watched
 from duoln.core.pytorch_names import hinted
+from duoln.core.repeated import recordings
 from duoln.core.replay import Replay
-from duoln.core.step_contract import MAX_INPUT_FORMS, form
+from duoln.core.step_contract import MAX_INPUT_FORMS, builder, form, reader
 from duoln.core.tensor import Tensor
 from duoln.errors import CompileError, CompileWarning, MixedBackendError
 
@@ -49,6 +51,8 @@ def compile(step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _SELF = "argument 'self'"
+_MOST_RECENT = 2
+"""Forms that a call tries before it looks among all: the one of training, and that of a last batch or of evaluation."""
 
 
 class Compiled:
@@ -58,9 +62,16 @@ class Compiled:
         functools.update_wrapper(self, step)  # its name, its signature and its text
         self._step = step
         self._of_forms: dict[str, dict[Any, _OfForm]] = {}
+        self._recent: tuple[_Proved, ...] = ()
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         step = self._step
+        repeats = not (named or is_recording() or recordings or is_watched())
+        if repeats:
+            for proved in self._recent:
+                read = proved.read(args) if proved.is_composed == is_composed_only() else None
+                if read is not None:
+                    return proved.of_form.repeat(proved.run, read)
         if named:
             raise CompileError(f"[compile] expected arguments by position, found {', '.join(named)} by name: a step "
                                "takes trees of tensors in one order")
@@ -75,7 +86,12 @@ class Compiled:
                 warnings.warn(_MANY_FORMS, CompileWarning, stacklevel=2)
                 return step(*args)
             of_forms[given] = _OfForm(step, args, backend)
-        return of_forms[given](leaves)
+        of_form = of_forms[given]
+        latest = of_form.proved(args, leaves) if repeats else None
+        if latest is None:
+            return of_form.repeat(of_form.replay, leaves)
+        self._recent = (latest, *[proved for proved in self._recent if proved is not latest][:_MOST_RECENT - 1])
+        return of_form.repeat(latest.run, leaves)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         return self if instance is None else MethodType(self, instance)  # as a function in a class
@@ -88,26 +104,47 @@ class Compiled:
                            "compile it where it is loaded")
 
 
+class _Proved(NamedTuple):
+    """A step for arguments of one form and layout, for which it repeats its operators."""
+
+    read: Callable[[Any], list[Tensor] | None]
+    """The arguments' leaves; None for arguments of another form or layout, see `step_contract.reader`."""
+    is_composed: bool
+    """True if it repeats composed rules only."""
+    run: Callable[..., list[Array]]
+    of_form: _OfForm
+
+
 class _OfForm:
     """A step for arguments of one form."""
 
     def __init__(self, step: Callable[..., Any], args: Any, backend: Backend) -> None:
         self._step, self._backend = step, backend
         self._arguments = tree.map(lambda _: None, args)
-        self._result: Any = None
-        """The tree of the result, without its arrays."""
         self._form: Any = None
-        self._native = Replay(self._run, backend)
+        self._build: Any = None
+        """The function that makes the tree of the result; known after the first call, as `_form`."""
+        self.replay = Replay(self._run, backend)
         self._donated: list[int] = []
         """The numbers of the leaves that the step donates to an optimiser; known after the first call."""
+        self._proved: dict[Any, _Proved] = {}
+        """By the layout of the arguments."""
 
-    def __call__(self, leaves: list[Tensor]) -> Any:
-        results = self._native(*arrays_of_step(leaves, self._donated))
-        spend([leaves[k] for k in self._donated])
-        backend = self._backend
-        if backend.lazy:  # as `value_and_grad`
-            backend.begin(results)
-        return tree.unflatten(self._result, [Tensor(x, backend) for x in results])
+    def repeat(self, run: Callable[..., list[Array]], leaves: list[Tensor]) -> Any:
+        """The step's result, from a function that computes it on native arrays."""
+        results = run(*arrays_of_step(leaves, self._donated))
+        if self._donated:
+            spend([leaves[k] for k in self._donated])
+        if self._backend.lazy:  # as `value_and_grad`
+            self._backend.begin(results)
+        return self._build(results)
+
+    def proved(self, args: Any, leaves: list[Tensor]) -> _Proved | None:
+        """What repeats the step for such arguments; None before two calls have been recorded."""
+        layout = self.replay.layout([x.data for x in leaves])
+        if layout not in self._proved and (run := self.replay.proved.get(layout)) is not None:
+            self._proved[layout] = _Proved(reader(args, self._backend), is_composed_only(), run, self)
+        return self._proved.get(layout)
 
     def _run(self, *natives: Array) -> list[Array]:
         backend = self._backend
@@ -128,7 +165,7 @@ class _OfForm:
                 raise CompileError(f"[compile] result '{_path(result, leaf)}': expected a value of this step alone, "
                                    "found one of a gradient that is still being computed in another thread")
         if self._form is None:
-            self._form, self._result = actual, tree.map(lambda _: None, result)
+            self._form, self._build = actual, builder(tree.map(lambda _: None, result), backend)
         elif actual != self._form:
             raise CompileError(f"[compile] the step's result changed form: expected {self._form}, found {actual}")
         return [leaf.data for leaf in leaves]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -38,7 +39,7 @@ def keep_factors(program: Program) -> Program:
         factored = ([k for k in one.rule.factors if one.outputs[k] in taken]
                     if isinstance(one, Backward) and not one.is_tuple else [])
         kept += _split(one, factored, program.backend) if isinstance(one, Backward) and factored else [one]
-    return Program(program.backend, program.constants, kept, program.results, program.made, program.forms)
+    return replace(program, instructions=kept)
 
 
 def _split(one: Backward, factored: Sequence[int], backend: Backend) -> Iterator[Instruction]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,13 @@ from duoln.core.rule import Rule
 Place = int
 """The index of a value of a program: an array, or what a rule saved."""
 Values = list[Any]
+Keep = Callable[[Any], str]
+"""A function that gives an object a name in a program's text, and returns that name."""
+
+
+def names(places: Iterable[Place]) -> str:
+    """The values at some places in a program's text, with a comma behind each."""
+    return "".join([f"v{place}, " for place in places])
 
 
 class Forward(NamedTuple):
@@ -25,13 +33,10 @@ class Forward(NamedTuple):
     is_tuple: bool
     saved: Place
 
-    def run(self, backend: Backend, values: Values) -> None:
-        out, values[self.saved] = self.rule.forward(backend, *[values[k] for k in self.inputs], **self.attrs)
-        if self.is_tuple:
-            for place, value in zip(self.outputs, out, strict=True):
-                values[place] = value
-        else:
-            values[self.outputs[0]] = out
+    def text(self, keep: Keep) -> str:
+        given = names(self.inputs) + ", ".join([f"{name}={keep(value)}" for name, value in self.attrs.items()])
+        out = f"[{names(self.outputs)}]" if self.is_tuple else f"v{self.outputs[0]}"
+        return f"{out}, v{self.saved} = {keep(self.rule.forward)}(backend, {given})"
 
     def reads(self) -> tuple[Place, ...]:
         return self.inputs
@@ -50,12 +55,9 @@ class Backward(NamedTuple):
     needs: tuple[bool, ...]
     outputs: tuple[Place, ...]
 
-    def run(self, backend: Backend, values: Values) -> None:
-        gout = tuple([values[k] for k in self.gouts]) if self.is_tuple else values[self.gouts[0]]
-        assert self.rule.vjp is not None
-        for place, gradient in zip(self.outputs, self.rule.vjp(backend, values[self.saved], gout, self.needs),
-                                   strict=True):
-            values[place] = gradient
+    def text(self, keep: Keep) -> str:
+        given = f"v{self.saved}, {_gout(self.gouts, self.is_tuple)}, {self.needs}"
+        return f"[{names(self.outputs)}] = {keep(self.rule.vjp)}(backend, {given})"
 
     def reads(self) -> tuple[Place, ...]:
         return (self.saved, *self.gouts)
@@ -73,10 +75,9 @@ class Pooled(NamedTuple):
     """For each call: the place of what it saved, those of its outputs' gradients, and True if these are a tuple."""
     output: Place
 
-    def run(self, backend: Backend, values: Values) -> None:
-        uses = [(values[saved], tuple([values[k] for k in gouts]) if is_tuple else values[gouts[0]])
-                for saved, gouts, is_tuple in self.uses]
-        values[self.output] = self.rule.pooled[self.argument](backend, uses)
+    def text(self, keep: Keep) -> str:
+        uses = ", ".join([f"(v{saved}, {_gout(gouts, is_tuple)})" for saved, gouts, is_tuple in self.uses])
+        return f"v{self.output} = {keep(self.rule.pooled[self.argument])}(backend, [{uses}])"
 
     def reads(self) -> tuple[Place, ...]:
         return tuple([place for saved, gouts, _ in self.uses for place in (saved, *gouts)])
@@ -92,8 +93,8 @@ class Call(NamedTuple):
     inputs: tuple[Place, ...]
     output: Place
 
-    def run(self, backend: Backend, values: Values) -> None:
-        values[self.output] = self.function(*[values[k] for k in self.inputs])
+    def text(self, keep: Keep) -> str:
+        return f"v{self.output} = {keep(self.function)}({names(self.inputs)})"
 
     def reads(self) -> tuple[Place, ...]:
         return self.inputs
@@ -102,35 +103,39 @@ class Call(NamedTuple):
         return (self.output,)
 
 
+def _gout(gouts: tuple[Place, ...], is_tuple: bool) -> str:
+    return f"({names(gouts)})" if is_tuple else f"v{gouts[0]}"
+
+
 Instruction = Forward | Backward | Pooled | Call
+"""Each has a `text`, the statement that computes its values, and the places that this `reads` and `writes`."""
 
 
 Form = tuple[tuple[int, ...], str] | None
 """The shape of an array and the character of its dtype; None for another value."""
 
 
+@dataclass(frozen=True)
 class Program:
     """The instructions of a step, for inputs of one form.
 
-    Args:
+    Attributes:
         backend: the backend that computes.
-        constants: values by their place; those of the inputs come first and are None.
+        inputs: the number of inputs, whose places come first.
+        constants: values by their place; None for the other places.
         instructions: what is run, in order.
         results: the places of the results.
         made: the places of the constants that the step makes itself, from no tensor.
-        forms: the form of each value, on NumPy.
+        forms: the form of each value, on NumPy; of the first places.
     """
 
-    def __init__(self, backend: Backend, constants: Values, instructions: Sequence[Instruction],
-                 results: tuple[Place, ...], made: Set[Place] = frozenset(), forms: Sequence[Form] = ()) -> None:
-        self.backend, self.constants, self.results, self.made = backend, constants, results, made
-        self.instructions, self.forms = instructions, forms
-        last_use = {place: k for k, one in enumerate(instructions) for place in (*one.writes(), *one.reads())}
-        freed: list[list[Place]] = [[] for _ in instructions]
-        for place, k in last_use.items():
-            if place not in results and constants[place] is None:
-                freed[k].append(place)
-        self._steps = [(one.run, tuple(places)) for one, places in zip(instructions, freed, strict=True)]
+    backend: Backend
+    inputs: int
+    constants: Values
+    instructions: Sequence[Instruction]
+    results: tuple[Place, ...]
+    made: Set[Place]
+    forms: Sequence[Form]
 
     @property
     def unchanged(self) -> set[Place]:
@@ -138,15 +143,31 @@ class Program:
         written = {place for one in self.instructions for place in one.writes()}
         return set(self.results) - written
 
-    def run(self, *natives: Array) -> list[Array]:
-        """The results of the step. A value is dropped after its last use, so that memory does not grow."""
-        values = self.constants.copy()
-        values[:len(natives)] = natives
-        for run, freed in self._steps:
-            run(self.backend, values)
-            for place in freed:
-                values[place] = None
-        return [values[place] for place in self.results]
+    def function(self) -> Callable[..., list[Array]]:
+        """The function from the inputs to the results: straight-line Python, a statement for each instruction.
+
+        A value is dropped after its last use, so that memory does not grow.
+        """
+        known: dict[str, Any] = {f"v{place}": x for place, x in enumerate(self.constants)}
+        known["backend"] = self.backend
+
+        def keep(x: Any) -> str:
+            name = f"kept{len(known)}"
+            known[name] = x
+            return name
+
+        last_use = {place: k for k, one in enumerate(self.instructions) for place in (*one.writes(), *one.reads())}
+        freed: list[list[Place]] = [[] for _ in self.instructions]
+        written = {place for one in self.instructions for place in one.writes()}
+        for place in written.difference(self.results):
+            freed[last_use[place]].append(place)
+        lines = [f"def run({names(range(self.inputs))}):"]
+        for one, places in zip(self.instructions, freed, strict=True):
+            lines += [one.text(keep), f"del {names(places)}" if places else ""]
+        text = "\n    ".join([*filter(None, lines), f"return [{names(self.results)}]"])
+        exec(compile(text, "<compiled step>", "exec"), known)
+        run: Callable[..., list[Array]] = known.pop("run")  # the function keeps `known`, which need not keep it too
+        return run
 
     def difference(self, second: Program) -> str | None:
         """The difference of another record of the step; None if both run the same rules on the same values.

@@ -29,7 +29,7 @@ class Recording:
 
     def __init__(self, backend: Backend, natives: Sequence[Array]) -> None:
         self.obstacle: str | None = None
-        self._backend = backend
+        self._backend, self._inputs = backend, len(natives)
         self._thread = threading.get_ident()
         self._constants: Values = []
         self._forms: list[Form] = []
@@ -61,7 +61,8 @@ class Recording:
             return None
         if not self._backend.lazy and any(self._constants[place] is not None for place in places):
             return None  # the caller may overwrite a result, so it cannot be a constant
-        return Program(self._backend, self._constants, self._instructions, places, self._made, self._forms)
+        return Program(self._backend, self._inputs, self._constants, self._instructions, places, self._made,
+                       self._forms)
 
     # What is computed outside of rules --------------------------------------------------------------
     def call(self, function: Callable[..., Any], natives: Sequence[Any]) -> Any:

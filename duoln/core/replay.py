@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,7 @@ class Replay:
         self._step: Callable[..., list[Array]] = step if backend.lazy else backend.compile(step)
         self._recorded: dict[Any, tuple[Program, int]] = {}
         """The last program of each layout, and how many calls differed from the one before."""
-        self._proved: dict[Any, Callable[..., list[Array]]] = {}
+        self.proved: dict[Any, Callable[..., list[Array]]] = {}
         """The function that runs from the third call on, by the layout of the arrays."""
 
     def __call__(self, *natives: Array) -> list[Array]:
@@ -52,15 +53,15 @@ class Replay:
             used_elsewhere(natives)
         if is_watched():  # also while another step is recorded
             return self._step(*natives)
-        layout = self._layout(natives)
-        if layout in self._proved:
-            return self._proved[layout](*natives)
-        known = self._proved.keys() | self._recorded
+        layout = self.layout(natives)
+        if layout in self.proved:
+            return self.proved[layout](*natives)
+        known = self.proved.keys() | self._recorded
         if layout not in known and len(known) >= _MAX_LAYOUTS:
             natives = tuple([x.copy() for x in natives])  # there is one contiguous layout
-            layout = self._layout(natives)
-        if layout in self._proved:
-            return self._proved[layout](*natives)
+            layout = self.layout(natives)
+        if layout in self.proved:
+            return self.proved[layout](*natives)
         natives = tuple([self._view(x) for x in natives])
         record = Recording(self._backend, natives)
         with record.recording():
@@ -74,7 +75,7 @@ class Replay:
         if obstacle:
             warnings.warn(f"a compiled step runs as it is: {obstacle}", CompileWarning, stacklevel=_CALLER)
         if program is None or obstacle:
-            self._proved[layout] = self._step
+            self.proved[layout] = self._step
         elif first is None:
             self._recorded[layout] = program, differed
         else:
@@ -83,12 +84,14 @@ class Replay:
                 program = rewrites[self._backend.name](program)
             if self._backend.lazy:  # MLX cannot trace an array that is an argument and a constant
                 array = type(natives[0])
-                program.constants = [self._view(x) if isinstance(x, array) else x for x in program.constants]
-                self._backend.wait([x for x in program.constants if isinstance(x, array)])
-            self._proved[layout] = self._backend.repeat(program.run, program.unchanged)
+                constants = [self._view(x) if isinstance(x, array) else x for x in program.constants]
+                self._backend.wait([x for x in constants if isinstance(x, array)])
+                program = replace(program, constants=constants)
+            self.proved[layout] = self._backend.repeat(program.function(), program.unchanged)
         return results
 
-    def _layout(self, natives: Sequence[Array]) -> Any:
+    def layout(self, natives: Sequence[Array]) -> Any:
+        """The arrays' layout in memory and the rules that run: calls that are alike in both repeat one program."""
         return (is_composed_only(), *(() if self._backend.lazy else [x.strides for x in natives]))
 
     def _view(self, x: Array) -> Array:

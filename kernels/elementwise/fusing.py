@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from duoln.backends.protocol import Backend
+from duoln.backends.protocol import Array
 from duoln.core import Rule
-from duoln.core.program import Backward, Call, Forward, Instruction, Place, Program, Values
+from duoln.core.program import Backward, Call, Forward, Instruction, Keep, Place, Program, names
 from duoln.kernels.elementwise.engine import MOST_STEPS, SUM, Chain
 from duoln.kernels.elementwise.passes import OneFormula, Passes, Saved, put_together
 from duoln.kernels.elementwise.reductions import SUM_RULE
@@ -65,19 +66,22 @@ class Fused(NamedTuple):
     """For instructions that are in no chain."""
     sum: _Sum | None
 
-    def run(self, backend: Backend, values: Values) -> None:
-        """Compute the results."""
-        given = [values[k] for k in self.inputs]
+    def text(self, keep: Keep) -> str:
+        """The statements that compute the results."""
+        given, results = names(self.inputs), f"[{names(self.outputs)}]"
+        lines = [f"{results} = {keep(self.chain)}({given})"]
         if self.sum:
-            place, saved, shape, axes, summed = self.sum
-            sums, results = put_together(SUM, self.chain, shape, axes, *given)
-            values[place], values[saved] = sums.reshape(summed), (shape, axes)
-        else:
-            results = self.chain(*given)
-        for place, value in zip(self.outputs, results, strict=True):
-            values[place] = value
-        for place, of, names, shapes in self.saves:
-            values[place] = Saved(of, {name: values[k] for name, k in names.items()}, shapes)
+            lines = [f"v{self.sum.place}, v{self.sum.saved}, {results} = {keep(self._summed)}({given})"]
+        for place, of, read, shapes in self.saves:
+            values = ", ".join([f"{name!r}: v{k}" for name, k in read.items()])
+            lines.append(f"v{place} = {keep(Saved)}({keep(of)}, {{{values}}}, {shapes})")
+        return "; ".join(lines)
+
+    def _summed(self, *given: Array | float) -> tuple[Array, Any, list[Array]]:
+        assert self.sum
+        _, _, shape, axes, summed = self.sum
+        sums, results = put_together(SUM, self.chain, shape, axes, *given)
+        return sums.reshape(summed), (shape, axes), results
 
     def reads(self) -> tuple[Place, ...]:
         """The places that it reads."""
@@ -97,7 +101,7 @@ def fuse(program: Program, rules: Mapping[Rule, Passes]) -> Program:
     for item in items:
         reads.update(*[link.reads() for link in item] if isinstance(item, list) else [item.reads()])
     fused = [links.chain(item, items, reads) if isinstance(item, list) else item for item in items]
-    return Program(program.backend, links.constants, fused, program.results, program.made, program.forms)
+    return replace(program, constants=links.constants, instructions=fused)
 
 
 class _Links:
@@ -130,24 +134,24 @@ class _Links:
 
     def _gradients(self, one: Backward, forward: Forward) -> Link | None:
         form = self._forms[one.gouts[0]]
-        names = self._names(forward) | {"g": one.gouts[0]}
+        known = self._names(forward) | {"g": one.gouts[0]}
         steps = []
         for k, slope in enumerate(self._rules[one.rule].of(forward.attrs).slopes):
             if one.needs[k] and slope:
                 mine = self._forms[forward.inputs[k]]
                 if form is None or mine is None or mine[0] != form[0]:
                     return None
-                steps.append((slope.name, [names[name] for name in slope.arguments], one.outputs[k]))
+                steps.append((slope.name, [known[name] for name in slope.arguments], one.outputs[k]))
         return Link(one, form, steps) if form and steps else None
 
     def _names(self, one: Forward) -> dict[str, Place]:
         """The places of the values that formulas name: arguments, attributes, and last the result."""
         of = self._rules[one.rule].of(one.attrs)
-        names = dict(zip(of.arguments, one.inputs, strict=False))
+        known = dict(zip(of.arguments, one.inputs, strict=False))
         for name in of.attributes:
-            names[name] = len(self.constants)
+            known[name] = len(self.constants)
             self.constants.append(one.attrs[name])
-        return names | {"r": one.outputs[0]}
+        return known | {"r": one.outputs[0]}
 
     def chain(self, links: list[Link], items: list[Any], reads: set[Place]) -> Fused:
         """The chain of some instructions.
@@ -180,10 +184,10 @@ class _Links:
         return _Sum(one.outputs[0], one.saved, of[0], one.attrs["axis"], after[0])
 
     def _save(self, one: Forward) -> _Save:
-        of, names = self._rules[one.rule].of(one.attrs), self._names(one)
+        of, known = self._rules[one.rule].of(one.attrs), self._names(one)
         forms = [self._forms[k] for k in one.inputs]
         read = {name for reads, form in zip(of.reads, forms, strict=True) if form for name in reads}
-        return _Save(one.saved, of, {name: names[name] for name in read}, tuple([form and form[0] for form in forms]))
+        return _Save(one.saved, of, {name: known[name] for name in read}, tuple([form and form[0] for form in forms]))
 
 
 def _grouped(program: Program, links: _Links) -> Iterator[Instruction | list[Link]]:

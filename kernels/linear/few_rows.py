@@ -17,11 +17,13 @@ LEAST_WIDTH = 128
 """The narrowest matrix that is used unpacked. Narrower ones are faster packed, except for a single row."""
 FILE = "linear/linear.cpp"
 
+_NAMES = ("x", "weight", "bias", "y", "rows", "n_in", "n_out", "threads")
 _multiply = native.Function(FILE, "linear_forward", "x: real[2], weight: real[2], bias: real[1]?, y: real[2], "
-                                                    "rows: int64, n_in: int64, n_out: int64, threads: int32")
+                                                    "rows: int64, n_in: int64, n_out: int64, "
+                                                    "threads: int32").unchecked(_NAMES)
 _multiply_transposed = native.Function(FILE, "linear_transposed", "x: real[2], weight: real[2], y: real[2], "
                                                                   "rows: int64, n_in: int64, n_out: int64, "
-                                                                  "threads: int32")
+                                                                  "threads: int32").unchecked(_NAMES)
 
 
 def fits(rows: int, weight: Array) -> bool:
@@ -36,13 +38,17 @@ def fits(rows: int, weight: Array) -> bool:
 def multiply_few_rows(x: Array, weight: Array, bias: Array | None, y: Array, threads: int) -> None:
     """`y = x @ weight + bias`, where the weight is contiguous or lies transposed, and y is contiguous.
 
+    All have one dtype, which nothing here checks.
+
     Shape:
-        x (rows, n_in), weight (n_in, n_out), bias (n_out,) or None, y (rows, n_out).
+        x (*rows, n_in), weight (n_in, n_out), bias (n_out,) or None, y (*rows, n_out).
     """
+    n_in, n_out = weight.shape
     x = np.ascontiguousarray(x)
     if weight.flags.c_contiguous:
-        _multiply(x, weight, None if bias is None else np.ascontiguousarray(bias), y, len(x), *weight.shape, threads)
+        bias = None if bias is None else np.ascontiguousarray(bias)
+        _multiply(x.dtype, (x, weight, bias, y, y.size // n_out, n_in, n_out, threads))
         return
-    _multiply_transposed(x, weight.T, y, len(x), *weight.T.shape, threads)
+    _multiply_transposed(x.dtype, (x, weight, None, y, y.size // n_out, n_out, n_in, threads))
     if bias is not None:
         y += bias

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import host, native
@@ -22,9 +24,10 @@ from duoln.ops import linear, matmul
 LEAST_WEIGHTS = 1 << 16
 """A smaller weight costs less than a call of its own saves."""
 
-_differentiate = native.Function(FILE, "linear_backward", "x: real[2], weight: real[2], dy: real[2], dx: real[2]?, "
-                                                           "d_weight: real[2]?, rows: int64, n_in: int64, "
-                                                           "n_out: int64, threads: int32")
+_differentiate = native.Function(
+    FILE, "linear_backward", "x: real[2], weight: real[2], dy: real[2], dx: real[2]?, d_weight: real[2]?, rows: int64, "
+    "n_in: int64, n_out: int64, threads: int32").unchecked(
+        ("x", "weight", "dy", "dx", "d_weight", "rows", "n_in", "n_out", "threads"))
 
 
 def supports(be: Backend, x: Array, weight: Array, bias: Array | None = None) -> str | None:
@@ -41,10 +44,9 @@ def supports(be: Backend, x: Array, weight: Array, bias: Array | None = None) ->
 
 
 def _forward(be: Backend, x: Array, weight: Array, bias: Array | None) -> tuple[Array, Any]:
-    rows = host.as_rows(x)
-    y = host.empty((len(rows), weight.shape[1]), x.dtype)
-    multiply_few_rows(rows, weight, bias, y, native.threads_for(weight.nbytes))
-    return y.reshape(*x.shape[:-1], weight.shape[1]), (x, weight)
+    y = np.empty((*x.shape[:-1], weight.shape[1]), x.dtype)
+    multiply_few_rows(x, weight, bias, y, native.threads_for(weight.nbytes))
+    return y, (x, weight)
 
 
 def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
@@ -54,7 +56,8 @@ def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[A
     dx = host.empty_like(rows) if needs[0] else None
     d_weight = host.empty_like(weight) if needs[1] else None
     if needs[0] or needs[1]:
-        _differentiate(rows, weight, dy, dx, d_weight, len(rows), n_in, n_out, native.threads_for(weight.nbytes))
+        _differentiate(x.dtype, (rows, weight, dy, dx, d_weight, len(rows), n_in, n_out,
+                                 native.threads_for(weight.nbytes)))
     return (None if dx is None else dx.reshape(x.shape), d_weight,
             bias_gradient(be, [(saved, dy)]) if needs[2] else None)
 

@@ -65,7 +65,10 @@ def test_one_backend(rng, numpy_backend):
     from conftest import get_backend
 
     a, b = (duoln.tensor([1.0], x) for x in (numpy_backend, get_backend("mlx")))
-    check_error(MixedBackendError, lambda: duoln.compile(lambda x, y: x)(a, b), "numpy", "mlx")
+    compiled = duoln.compile(lambda x, y: x + y)
+    for _ in range(4):
+        check_error(MixedBackendError, lambda: compiled(a, b), "numpy", "mlx")
+        assert [compiled(x, x).backend for x in (a, b)] == [a.backend, b.backend]
 
 
 def test_numpy_refuses_results_that_change_form(numpy_backend):
@@ -389,4 +392,4 @@ def test_programs_do_not_grow_with_layouts(numpy_backend):
         for _ in range(3):
             np.testing.assert_array_equal(compiled(x).numpy(), x.data * 2)
     [of_form] = compiled._of_forms["numpy"].values()
-    assert len(of_form._native._proved) <= 17 and not of_form._native._recorded
+    assert len(of_form.replay.proved) <= 17 and not of_form.replay._recorded

@@ -174,4 +174,4 @@ def test_factors_of_a_rule_whose_gradient_takes_attributes(numpy_backend):
     program = record.program([expected])
     kept = keep_factors(program)
     assert [one.needs for one in kept.instructions if isinstance(one, Backward)][-1] == (False, False)
-    np.testing.assert_array_equal(kept.run(x, w)[0], expected)
+    np.testing.assert_array_equal(kept.function()(x, w)[0], expected)

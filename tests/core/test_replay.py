@@ -1,7 +1,12 @@
 """Compiled steps that are replayed: the bits of the step itself, and what must not be frozen is not."""
 
+import itertools
+import math
+import threading
 import tracemalloc
 import warnings
+from collections import OrderedDict
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -214,6 +219,64 @@ def test_every_layout_has_its_rules(numpy_backend, rng):
     for k in range(8):
         weight = Tensor(w.data.T, numpy_backend) if k > 3 else w
         np.testing.assert_array_equal(compiled(weight).numpy(), (x @ weight).numpy())
+
+    @duoln.core.op
+    def is_contiguous(x):
+        return is_contiguous.apply(x)
+
+    is_contiguous.add(Rule("composed", lambda be, x: (np.zeros(1, np.float32), None)))
+    is_contiguous.add(Rule("contiguous", lambda be, x: (np.ones(1, np.float32), None), None,
+                           lambda be, x: None if x.flags.c_contiguous else "it is not contiguous"), "numpy")
+    compiled = duoln.compile(lambda w: is_contiguous(w))
+    assert [compiled(Tensor(w.data.T, numpy_backend) if k > 3 else w).item() for k in range(8)] == [1] * 4 + [0] * 4
+
+
+class _Pair(NamedTuple):
+    a: Tensor
+    b: Tensor
+
+
+def test_forms_in_turn(be):
+    """Each call is like the one before it in all but one respect."""
+    count = itertools.count()
+
+    def x(shape=(2, 3), dtype="float32"):
+        return duoln.tensor(np.arange(math.prod(shape)).reshape(shape) + 10 * next(count), be, dtype)
+
+    forms = [{"a": x(), "b": x()}, {"b": x(), "a": x()}, {"a": x(), "c": x()}, {"a": x((1, 3)), "b": x()},
+             {"a": x(), "b": x(dtype="int32")}, {"a": x((3, 2)).T, "b": x()}, {"a": [x()], "b": x()}, {"a": x()},
+             [x(), x()], (x(), x()), [x()], [], _Pair(x(), x()), OrderedDict(a=x(), b=x()), {"a": (), "b": x()}, x()]
+
+    def step(tree, y):
+        return {"sum": [ops.sum(leaf.astype("float32") * y) for leaf in duoln.tree.leaves(tree)], "tree": tree, "y": (y, y + 1.0)}
+
+    compiled = duoln.compile(step)
+    for order in ("abcdabcd", "aaaabbbb", "abbaabba"):
+        for first, second in itertools.pairwise(forms):
+            by_letter = {"a": first, "b": second, "c": forms[0], "d": forms[-1]}
+            for k, letter in enumerate(order):
+                y = duoln.tensor(np.float32(k), be)
+                expected, actual = step(by_letter[letter], y), compiled(by_letter[letter], y)
+                assert type(actual["tree"]) is type(expected["tree"])
+                pairs = zip(tree.items(expected), tree.items(actual), strict=True)
+                assert all(name == path and a.dtype == b.dtype and np.array_equal(a.numpy(), b.numpy())
+                           for (name, a), (path, b) in pairs), (letter, k)
+
+
+def test_a_gradient_of_another_thread_still_needs_an_argument(numpy_backend):
+    """A step that repeats its operators records nothing, so here it runs as it is."""
+    compiled, seen = duoln.compile(lambda x: x * 3.0), []
+    for k in range(4):
+        compiled(_x(numpy_backend, k))
+
+    def loss(x):
+        thread = threading.Thread(target=lambda: seen.append(compiled(x)))  # without the context of the gradient
+        thread.start()
+        thread.join()
+        return ops.sum(seen[-1])
+
+    _, gradient = duoln.value_and_grad(loss)(_x(numpy_backend, 2.0))
+    assert gradient.tolist() == [3.0]
 
 
 def test_what_a_rule_runs_itself_is_not_repeated_beside_it(numpy_backend):
