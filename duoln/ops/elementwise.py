@@ -260,7 +260,10 @@ def pow(x: Operand, exponent: Operand) -> Tensor:
         exponent = check_number("pow", "exponent", exponent, FINITE)
     if not isinstance(x, Tensor):
         x = check_number("pow", "base", x, ABOVE_0)
-    return pow.apply(*operands("pow", x, exponent))
+    x, exponent = operands("pow", x, exponent)
+    if type(exponent) is float and exponent == 2.0:
+        return square.apply(x)
+    return pow.apply(x, exponent)
 
 
 def _slope_of_base(be: Backend, x: Array, y: Array | float, g: Array) -> Array:
