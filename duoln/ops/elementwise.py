@@ -101,7 +101,7 @@ relu = _unary("relu", "max(x, 0); the gradient at 0 and at NaN is 0.", lambda be
 round = _unary("round", "The nearest integer, the even one at a tie; the gradient is 0.", lambda be, x: be.round(x),
                "", _zero)
 rsqrt = _unary("rsqrt", "1 / sqrt(x).", lambda be, x: 1.0 / be.sqrt(x),
-               "xy", lambda be, xy, g: -0.5 * (g / xy[0] * xy[1]))  # the cube of the root would overflow
+               "xy", lambda be, xy, g: -0.5 * g / xy[0] * xy[1])  # the cube of the root would overflow
 sign = _unary("sign", "-1, 0 or 1; the gradient is 0.", lambda be, x: be.sign(x), "", _zero)
 sin = _unary("sin", "Sine.", lambda be, x: be.sin(x), "x", lambda be, x, g: g * be.cos(x))
 softplus = _unary("softplus", "log(1 + exp(x)), finite for every x.", _softplus,

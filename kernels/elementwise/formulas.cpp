@@ -48,7 +48,7 @@ FORMULA2(square_x, x, g, (g + g) * x)
 FORMULA1(sqrt, x, square_root(x))
 FORMULA2(sqrt_x, r, g, g / (r + r))
 FORMULA1(rsqrt, x, 1 / square_root(x))
-FORMULA3(rsqrt_x, x, r, g, -HALF * (g / x * r))
+FORMULA3(rsqrt_x, x, r, g, -HALF * g / x * r)
 
 // Choices. NaN stays NaN.
 FORMULA2(maximum, x, y, (x > y) | (x != x) ? x : y)

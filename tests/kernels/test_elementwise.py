@@ -15,6 +15,7 @@ from duoln.kernels.elementwise import operators
 from duoln.kernels.elementwise.engine import FORMULAS, MOST_STEPS, Chain
 from duoln.kernels.elementwise.fusing import Fused
 from duoln.kernels.elementwise.passes import LEAST_VALUES, Passes
+from tests.tools.accuracy import samples
 
 pytestmark = pytest.mark.skipif(native.machine_refusal() is not None, reason="nothing is compiled here")
 OPERATORS = {op.name: op for op in operators()}
@@ -70,6 +71,30 @@ def test_bits_are_those_of_numpy(name, shape, dtype, rng, numpy_backend):
     if out.dtype != bool:
         numbers = ~np.isnan(expected)
         assert (np.signbit(out) == np.signbit(expected))[numbers].all()
+
+
+OF_ONE = [name for name, op in OPERATORS.items() if list(inspect.signature(op.function).parameters) == ["x"] and not FORMULAS[name].is_test]
+
+
+@pytest.mark.parametrize("name", [*OF_ONE, "gelu"])
+def test_values_and_slopes_of_every_exponent_are_those_of_float64_to_four_units(name, numpy_backend):
+    rule, attrs = _rule(name), {"approximate": "none"} if name == "gelu" else {}
+    x = samples(np.float32, (88.7, 104, 0.5, 1e-4))
+    of = {}
+    with np.errstate(invalid="ignore"):  # a signalling NaN
+        of_dtype = {np.float32: x, np.float64: x.astype(np.float64)}
+    for dtype, given in of_dtype.items():
+        y, saved = rule.forward(numpy_backend, given, **attrs)
+        of[dtype] = y, *rule.vjp(numpy_backend, saved, np.ones(x.shape, dtype), (True,))
+    for k, (mine, exact) in enumerate(zip(of[np.float32], of[np.float64], strict=True)):
+        with np.errstate(over="ignore"):
+            rounded = exact.astype(np.float32)
+        numbers = np.isfinite(rounded) & np.isfinite(mine)
+        np.testing.assert_array_equal(mine[~numbers], rounded[~numbers])
+        size = np.abs(rounded) if k == 0 or name not in ("gelu", "silu") else np.maximum(np.abs(rounded), 1)  # a slope of 0
+        with np.errstate(over="ignore"):  # after the greatest number
+            units = np.abs(mine[numbers] - exact[numbers]) / np.spacing(size[numbers])
+        assert units.max() <= 5, (x[numbers][units.argmax()], units.max())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
