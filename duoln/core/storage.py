@@ -140,7 +140,8 @@ def _make(rule: Rule, name: str, inputs: Dtypes, outputs: Dtypes | None) -> Rule
     forward.__module__ = rule.forward.__module__
     forward.__signature__ = inspect.signature(rule.forward)  # type: ignore[attr-defined]  # what checks and errors show
     vjp.__wrapped__ = rule.vjp  # type: ignore[attr-defined]
-    return Rule(name, forward, None if rule.vjp is None else vjp, rule.supports, {k: pooled(k) for k in rule.pooled})
+    return Rule(name, forward, None if rule.vjp is None else vjp, rule.supports, {k: pooled(k) for k in rule.pooled},
+                least=rule.least)
 
 
 def _rounded(be: Backend, x: Array, dtype: str | None) -> Array:
