@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from duoln import ops
 from duoln.core import Op
@@ -13,7 +14,7 @@ from duoln.kernels.elementwise.fusing import fuse
 from duoln.kernels.elementwise.passes import Passes
 
 
-def operators() -> list[Op]:
+def operators() -> list[Op[..., Any]]:
     """The operators that have formulas."""
     return [op for name in FORMULAS if isinstance(op := getattr(ops, name, None), Op) and op.has_rules]
 

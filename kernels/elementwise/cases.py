@@ -34,13 +34,13 @@ def cases() -> Iterator[Case]:
     for shape in ((65536,), (5, 7, 2003), (257, 263), (2, 129, 67)):
         for axis in sorted({(0,), (len(shape) - 1,), tuple(range(len(shape))), tuple(range(len(shape)))[1:] or (0,)}):
             attrs = {"axis": axis, "keepdims": False}
-            for op in ("sum", "max", "min"):
-                yield Case(op, f"{shape} over {axis}", drawn(shape, seed=shape), attrs, prod(shape[k] for k in axis),
+            for name in ("sum", "max", "min"):
+                yield Case(name, f"{shape} over {axis}", drawn(shape, seed=shape), attrs, prod(shape[k] for k in axis),
                            layouts=shape == (2, 129, 67))
         yield Case("cumulative_sum", f"{shape}", drawn(shape, seed=shape), {"axis": len(shape) - 1}, shape[-1],
                    layouts=shape == (2, 129, 67))
-    for shape, sizes, axis in (((2, 6), (2, 2, 2), 1), ((3, 4), (1, 2), 0), ((2, 3, 4), (1, 0, 3), 2), ((5,), (5,), 0)):
-        yield Case("split", f"{shape} into {sizes}", drawn(shape, seed=shape), {"sizes": sizes, "axis": axis}, 1,
+    for shape, sizes, along in (((2, 6), (2, 2, 2), 1), ((3, 4), (1, 2), 0), ((2, 3, 4), (1, 0, 3), 2), ((5,), (5,), 0)):
+        yield Case("split", f"{shape} into {sizes}", drawn(shape, seed=shape), {"sizes": sizes, "axis": along}, 1,
                    layouts=True)
 
 

@@ -133,7 +133,7 @@ def of_one(formula: str) -> Callable[..., np.ndarray]:
         return found[dtype.char]
 
     def whole(*given: Array | float) -> np.ndarray:
-        y, = chain(*given)
+        y: np.ndarray = chain(*given)[0]
         return y
 
     conditions = [f"type({lead}) is ndarray and {lead}.dtype.char in reals and {lead}.flags.c_contiguous",
@@ -209,7 +209,8 @@ class Chain:
 
     def _planned(self, given: Sequence[Array | float]) -> tuple[_Plan, Any, Any, list[Array]]:
         """The plan for some arrays and numbers, the addresses of the arrays and results, the numbers, the results."""
-        arrays, numbers, key = [], [], []
+        arrays, numbers = list[np.ndarray](), list[float]()
+        key: list[Any] = []
         for x in given:
             if isinstance(x, np.ndarray):
                 arrays.append(x)

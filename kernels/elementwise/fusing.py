@@ -100,7 +100,7 @@ def fuse(program: Program, rules: Mapping[Rule, Passes]) -> Program:
     reads = set(program.results)
     for item in items:
         reads.update(*[link.reads() for link in item] if isinstance(item, list) else [item.reads()])
-    fused = [links.chain(item, items, reads) if isinstance(item, list) else item for item in items]
+    fused: list[Any] = [links.chain(item, items, reads) if isinstance(item, list) else item for item in items]
     return replace(program, constants=links.constants, instructions=fused)
 
 
@@ -173,10 +173,10 @@ class _Links:
                 outside.update(*[link.reads() for link in item] if isinstance(item, list) else [item.reads()])
         outputs = tuple([place for place in made if place in outside])
         last = links[-1].one
-        is_sum = isinstance(last, Forward) and last.rule is SUM_RULE
+        summed = last if isinstance(last, Forward) and last.rule is SUM_RULE else None
         chain = Chain(len(inputs), [(name, tuple([at[k] for k in taken])) for name, taken, _ in steps],
-                      [at[place] for place in outputs], at[last.inputs[0]] if is_sum else None)
-        return Fused(chain, inputs, outputs, tuple(saves), self._sum(last) if is_sum else None)
+                      [at[place] for place in outputs], at[summed.inputs[0]] if summed else None)
+        return Fused(chain, inputs, outputs, tuple(saves), self._sum(summed) if summed else None)
 
     def _sum(self, one: Forward) -> _Sum:
         of, after = self._forms[one.inputs[0]], self._forms[one.outputs[0]]

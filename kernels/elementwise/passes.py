@@ -54,6 +54,12 @@ class OneFormula:
         self.kept = [(k, name, places[name]) for k, reads in enumerate(self.reads) for name in sorted(reads)]
         """For each array argument what its gradient reads: a name and its place among the arguments; -1 for r."""
 
+    def gradient(self, place: int, values: dict[str, Array | float], gout: Array) -> Array:
+        """The gradient of an argument that was not broadcast."""
+        slope = self.slopes[place]
+        assert slope
+        return of_slope(slope.name)(*[gout if name == "g" else values[name] for name in slope.arguments])
+
     def chain(self, places: Sequence[int]) -> tuple[Chain, list[str]]:
         """The gradients of some arguments in one pass, and the names of the values that it takes before g."""
         names = sorted(set().union(*[self.reads[k] for k in places]))
@@ -119,8 +125,8 @@ class Passes:
     def _vjp(self, be: Backend, saved: Saved, gout: Array, needs: Sequence[bool]) -> list[Array | None]:
         """Each gradient is summed over the axes along which its argument was broadcast."""
         of, values, shapes = saved
-        if len(needs) == 1 and (slope := of.slopes[0]) and slope.value != "g":
-            return [of_slope(slope.name)(*[gout if name == "g" else values[name] for name in slope.arguments])]
+        if len(needs) == 1 and of.slopes[0] and of.slopes[0].value != "g":
+            return [of.gradient(0, values, gout)]
         gradients: list[Array | None] = [None] * len(needs)
         whole = []
         for k, (slope, shape, need) in enumerate(zip(of.slopes, shapes, needs, strict=True)):
@@ -134,8 +140,7 @@ class Passes:
                 gradients[k] = reduced(be, shape, slope.name,
                                        *[gout if name == "g" else values[name] for name in slope.arguments])
         if len(whole) == 1:
-            slope = of.slopes[whole[0]]
-            gradients[whole[0]] = of_slope(slope.name)(*[gout if n == "g" else values[n] for n in slope.arguments])
+            gradients[whole[0]] = of.gradient(whole[0], values, gout)
         elif whole:
             if (of, *whole) not in self._chains:
                 self._chains[of, *whole] = of.chain(whole)
