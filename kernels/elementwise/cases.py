@@ -48,7 +48,7 @@ def _attributes(known: Sequence[Attribute]) -> list[Mapping[str, Any]]:
     """A number for each attribute that is one, and each choice of one that is a choice."""
     attrs: dict[str, Any] = {each.name: 0.7 for each in known if type(each.kind) is not tuple}
     choice = next((each for each in known if type(each.kind) is tuple), None)
-    return [attrs | {choice.name: value} for value in cast(tuple[str, ...], choice.kind)] if choice else [attrs]
+    return [attrs | {choice.name: value} for value in cast(Any, choice.kind)] if choice else [attrs]
 
 
 def _of(op: Op[..., Any], passes: Passes, shapes: Sequence[Sequence[int]], attrs: Mapping[str, Any]) -> Case:

@@ -201,21 +201,21 @@ static void reduce_rows(const int64_t* plan, void* const* arrays, const double* 
     });
 }
 
-// What is put together of each of `inner` columns over `length` rows, for each of `outer` such matrices: a part for each `at_once` rows.
+// What is put together of each column over `length` rows, for each of the matrices: a part for each `at_once` rows.
 template <class T, class Together>
-static void reduce_columns(const int64_t* plan, void* const* arrays, const double* numbers, T* parts, index_t outer, index_t length,
-                           index_t inner, index_t at_once, int threads, const Together& together) {
-    const index_t chunk = std::min(inner, BLOCK), chunks = (inner + BLOCK - 1) / BLOCK, of_length = (length + at_once - 1) / at_once;
+static void reduce_columns(const int64_t* plan, void* const* arrays, const double* numbers, T* parts, index_t matrices, index_t length,
+                           index_t columns, index_t at_once, int threads, const Together& together) {
+    const index_t chunk = std::min(columns, BLOCK), chunks = (columns + BLOCK - 1) / BLOCK, of_length = (length + at_once - 1) / at_once;
     const index_t lines = std::max<index_t>(BLOCK / chunk, 1);  // rows of a block, which are put together side by side
-    in_parts(outer * of_length * chunks, threads, [=](index_t first, index_t last) {
+    in_parts(matrices * of_length * chunks, threads, [=](index_t first, index_t last) {
         Pass<T> pass(plan, arrays, numbers);
         for (index_t k = first; k < last; ++k) {
             const index_t matrix = k / (of_length * chunks), part = k / chunks % of_length, column = k % chunks * BLOCK;
-            const index_t count = std::min(chunk, inner - column), begin = part * at_once, end = std::min(begin + at_once, length);
-            T line[BLOCK], *out = parts + (matrix * of_length + part) * inner + column;
+            const index_t count = std::min(chunk, columns - column), begin = part * at_once, end = std::min(begin + at_once, length);
+            T line[BLOCK], *out = parts + (matrix * of_length + part) * columns + column;
             for (index_t row = begin; row < end; row += lines) {
                 const index_t values = std::min(lines, end - row) * count;
-                const T* x = pass.block((matrix * length + row) * inner + column, values);
+                const T* x = pass.block((matrix * length + row) * columns + column, values);
                 if (row == begin) std::copy_n(x, values, line);
                 else
                     each_vector<T>(values, [&](index_t n, const auto& lanes, auto) {
@@ -244,11 +244,11 @@ static void reduce_columns(const int64_t* plan, void* const* arrays, const doubl
         guarded([=] { reduce_rows(plan, arrays, numbers, out, parts, rows, width, how, threads); });                  \
     }                                                                                                                 \
     extern "C" void reduce_columns_##NAME(const int64_t* plan, void* const* arrays, const double* numbers, T* parts,  \
-                                          int64_t outer, int64_t length, int64_t inner, int64_t at_once, int64_t how, \
+                                          int64_t matrices, int64_t length, int64_t columns, int64_t at_once, int64_t how, \
                                           int32_t threads) {                                                          \
         guarded([=] {                                                                                                 \
             const auto reduce = [=](auto together) {                                                                  \
-                reduce_columns(plan, arrays, numbers, parts, outer, length, inner, at_once, threads, together);       \
+                reduce_columns(plan, arrays, numbers, parts, matrices, length, columns, at_once, threads, together);       \
             };                                                                                                        \
             how == OF_SUM ? reduce(Sum()) : how == OF_GREATEST ? reduce(Greater()) : reduce(Less());                  \
         });                                                                                                           \

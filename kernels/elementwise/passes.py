@@ -187,7 +187,7 @@ def put_together(how: int, chain: Chain, shape: Sequence[int], axes: Sequence[in
     """The sums, or greatest or least, of a chain's values over neighbouring axes of their shape, in C order, and the
     chain's results.
     """
-    outer, length = prod(shape[:axes[0]]), prod(shape[axes[0]:axes[-1] + 1])
-    if outer * length == prod(shape):
+    matrices, length = prod(shape[:axes[0]]), prod(shape[axes[0]:axes[-1] + 1])
+    if matrices * length == prod(shape):
         return chain.of_rows(how, length, *given)
-    return chain.of_columns(how, outer, length, *given)
+    return chain.of_columns(how, matrices, length, *given)

@@ -1,4 +1,4 @@
-"""The compiled rules over channels, batch norm and a bias, against the composed ones: odd sizes, views, single outputs."""
+"""The compiled rule of batch norm against the composed ones: odd sizes, views, single outputs."""
 
 import numpy as np
 import pytest
@@ -10,14 +10,6 @@ from duoln.testing import check_rule
 pytestmark = pytest.mark.skipif(native.machine_refusal() is not None, reason="nothing is compiled here")
 
 SHAPES = [(2, 1), (5, 3), (4, 1, 1, 7), (3, 5, 6, 2), (2, 9, 33), (50, 8, 8, 16), (200, 17), (20, 400), (4000, 1)]
-
-
-def _bias_rule():
-    return next(rule for rule in ops.add.rules("numpy") if rule.name == "compiled bias")
-
-
-def _rule():
-    return runtime.backend("numpy") and ops.batch_norm.rules("numpy")[0]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -48,24 +40,6 @@ def test_a_view_and_an_empty_batch(rng, numpy_backend):
     x = rng.standard_normal((6, 8, 4)).astype(np.float32)[::2, ::-1]
     check_rule(ops.batch_norm, _rule(), [x, None, None], numpy_backend, {"eps": 1e-5, "unbiased": False}, length=100)
     assert "no values" in _rule().supports(numpy_backend, x[:0], None, None)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 3, 5), (3, 4, 5, 2), (20, 8, 8, 16)], ids=str)
-def test_a_bias_of_images(shape, dtype, rng, numpy_backend):
-    rule = _bias_rule()
-    x, bias = (rng.standard_normal(s).astype(dtype) for s in (shape, shape[-1:]))
-    check_rule(ops.add, rule, [x, bias], numpy_backend, length=x.size // shape[-1])
-    check_rule(ops.add, rule, [x[::-1], bias], numpy_backend, length=x.size // shape[-1])
-
-
-def test_other_sums_are_left_to_the_composed_rule(rng, numpy_backend):
-    supports = _bias_rule().supports
-    x, row = np.ones((2, 3, 4), np.float32), np.ones(4, np.float32)
-    assert supports(numpy_backend, x, row) is None
-    for a, b in ((row, x), (x, x), (x[0], row), (x, 1.0), (1.0, x), (x, np.ones(1, np.float32)), (x, np.ones((1, 4), np.float32))):
-        assert "no bias" in supports(numpy_backend, a, b)
-    assert "no values" in supports(numpy_backend, x[:0], row)
 
 
 def test_a_large_mean_costs_batch_norm_no_bits(rng, numpy_backend):

@@ -146,8 +146,7 @@ def test_what_a_killed_process_left_is_removed(cache, tmp_path):
     ("norm/norm.cpp", ["adam"]), ("recurrent/lstm/lstm.cpp", ["adam", "norm"]),
     ("attention/attention.cpp", ["adam", "linear_cross_entropy", "norm"]), ("recurrent/lstm/cell.cpp", ["adam", "norm"]),
     ("batch_norm/batch_norm.cpp", ["adam", "norm"]),
-    ("conv/conv.cpp", ["adam", "add", "batch_norm", "max_pool", "norm"]),
-    ("add/add.cpp", ["adam", "norm"]),
+    ("conv/conv.cpp", ["adam", "batch_norm", "max_pool", "norm"]),
     ("/plugin/a.cpp", ["adam", "norm", "/plugin/b.cpp"])])
 def test_what_a_task_needs_is_compiled_together(file, company, tmp_path, monkeypatch):
     asked = []
@@ -156,7 +155,7 @@ def test_what_a_task_needs_is_compiled_together(file, company, tmp_path, monkeyp
         asked.append(files)
         return {each: "no room on this ship" for each in files}
 
-    names = ("adam", "add", "attention", "batch_norm", "conv", "gru", "linear_cross_entropy", "lstm", "max_pool", "norm")
+    names = ("adam", "attention", "batch_norm", "conv", "gru", "linear_cross_entropy", "lstm", "max_pool", "norm")
     others = ["recurrent/lstm/cell.cpp", "/plugin/a.cpp", "/plugin/b.cpp", "/other/c.cpp"]
     monkeypatch.setattr(loading, "_state", loading._State())
     monkeypatch.setattr(storage, "sources", lambda: [*(f"{name}/{name}.cpp" for name in names), *others])
