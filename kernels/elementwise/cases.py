@@ -39,7 +39,8 @@ def cases() -> Iterator[Case]:
                            layouts=shape == (2, 129, 67))
         yield Case("cumulative_sum", f"{shape}", drawn(shape, seed=shape), {"axis": len(shape) - 1}, shape[-1],
                    layouts=shape == (2, 129, 67))
-    for shape, sizes, along in (((2, 6), (2, 2, 2), 1), ((3, 4), (1, 2), 0), ((2, 3, 4), (1, 0, 3), 2), ((5,), (5,), 0)):
+    for shape, sizes, along in (((2, 6), (2, 2, 2), 1), ((3, 4), (1, 2), 0), ((2, 3, 4), (1, 0, 3), 2),
+                                ((5,), (5,), 0)):
         yield Case("split", f"{shape} into {sizes}", drawn(shape, seed=shape), {"sizes": sizes, "axis": along}, 1,
                    layouts=True)
 

@@ -195,14 +195,15 @@ class Chain:
             plan.library.check()
         return out if blocks == 1 else _together(how, parts, plan.real), results
 
-    def of_columns(self, how: int, matrices: int, length: int, *given: Array | float) -> tuple[np.ndarray, list[Array]]:
-        """One value for each column of `matrices` matrices of `length` rows, shape (matrices, columns), and the results."""
+    def of_columns(self, how: int, matrices: int, length: int,
+                   *given: Array | float) -> tuple[np.ndarray, list[Array]]:
+        """One value for each column of matrices of `length` rows, shape (matrices, columns), and the results."""
         plan, pointers, numbers, results = self._planned(given)
         columns = prod(plan.shape) // (matrices * length)
         at_once = max(_PART_ROWS, _PART_BLOCKS * _BLOCK // columns, -(-length // _MOST_PARTS))
         parts = np.empty((matrices, -(-length // at_once), columns), plan.real)
-        plan.library.columns(plan.address, pointers, numbers, host.address(parts), matrices, length, columns, at_once, how,
-                             host.workers() if plan.threads else 1)
+        plan.library.columns(plan.address, pointers, numbers, host.address(parts), matrices, length, columns, at_once,
+                             how, host.workers() if plan.threads else 1)
         if plan.library.failures.value:
             plan.library.check()
         return parts[:, 0] if parts.shape[1] == 1 else _together(how, parts, plan.real), results
