@@ -85,7 +85,7 @@ class _Library:
         return function
 
     def check(self) -> None:
-        """Raises MemoryError if a call of this thread found too little memory."""
+        """Raises MemoryError if a call of this thread entries too little memory."""
         if self._take_failures():
             raise MemoryError("[elementwise] no memory left for the blocks of a pass")
 
@@ -126,11 +126,11 @@ def of_one(formula: str) -> Callable[..., np.ndarray]:
     chain = Chain(count, [(formula, tuple(range(count)))], [count])
     names = [f"{name}_" for name in known.arguments]  # an argument may be called as a function
     lead, *others = names
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
 
     def find(dtype: np.dtype[Any]) -> Any:
-        found[dtype.char] = _library(dtype).function(formula)
-        return found[dtype.char]
+        entries[dtype.char] = _library(dtype).function(formula)
+        return entries[dtype.char]
 
     def whole(*given: Array | float) -> np.ndarray:
         y: np.ndarray = chain(*given)[0]
@@ -142,11 +142,11 @@ def of_one(formula: str) -> Callable[..., np.ndarray]:
     text = [f"def {formula}({', '.join(names)}):", *([] if known.is_test else [
             f"if {' and '.join(conditions)}:", f"    dtype = {lead}.dtype",
             f"    out = (host_empty if {lead}.nbytes >= LINES else empty)({lead}.shape, dtype)",
-            f"    (found.get(dtype.char) or find(dtype))(pointers({', '.join(f'address({x})' for x in names)}), "
+            f"    (entries.get(dtype.char) or find(dtype))(pointers({', '.join(f'address({x})' for x in names)}), "
             f"address(out), {lead}.size, 0)", "    return out"]), f"return whole({', '.join(names)})"]
     return compiled("\n    ".join(text) + "\n", formula, f"<elementwise {formula}>", {
         "ndarray": np.ndarray, "reals": NAMES, "empty": np.empty, "host_empty": host.empty, "address": host.address,
-        "pointers": ctypes.c_void_p * len(names), "found": found, "find": find, "whole": whole,
+        "pointers": ctypes.c_void_p * len(names), "entries": entries, "find": find, "whole": whole,
         "PARALLEL": host.PARALLEL_BYTES, "LINES": _LINES})
 
 

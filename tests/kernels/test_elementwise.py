@@ -102,18 +102,18 @@ def test_values_and_slopes_of_every_exponent_are_those_of_float64_to_four_units(
 @pytest.mark.parametrize("name", TWO)
 def test_broadcasting(name, second, dtype, rng):
     x = rng.standard_normal((3, 50, 70)).astype(dtype)
-    other = second if isinstance(second, float) else duoln.tensor(rng.standard_normal(second).astype(dtype), "numpy")
+    given_second = second if isinstance(second, float) else duoln.tensor(rng.standard_normal(second).astype(dtype), "numpy")
     weight = duoln.tensor(rng.standard_normal(x.shape).astype(dtype), "numpy")
     op = OPERATORS[name]
 
     def results(first, last):
         def loss(given):
-            one, two = (given if len(given) == 2 else (given[0], other))
+            one, two = (given if len(given) == 2 else (given[0], given_second))
             y = op(two, one) if last else op(one, two)
             return ops.sum(y * weight), y
         if FORMULAS[name].is_test:
-            return [op(first, other)]
-        given = [first] if isinstance(other, float) else [first, other]
+            return [op(first, given_second)]
+        given = [first] if isinstance(given_second, float) else [first, given_second]
         (_, y), gradients = duoln.value_and_grad(loss, has_aux=True)(given)
         return [y, *gradients]
 
