@@ -156,6 +156,7 @@ static inline Power<R> gaussian_power(R t) {
     using bits = typename Whole<R>::bits;
     using Real = FormatOf<R>;
     const element<R> HALF = 0.5;
+    t = at_least(t, R{} + element<R>(1e-9));  // the power is 1 there, and its square is far from the slow numbers near 0
     const R leading = same_bits<R>(same_bits<bits>(t) & CoefficientsOf<R>::LEADING_HALF);
     const R n = (Real::TO_WHOLE - t * t * (HALF * Real::LOG2_E)) - Real::TO_WHOLE;
     const R high = leading * leading * HALF, low = (t - leading) * (t + leading) * HALF;
@@ -189,8 +190,9 @@ template <class R>
 static inline R error_function(R x) {
     using C = CoefficientsOf<R>;
     const R size = at_most(absolute(x), R{} + C::ERROR_LIMIT), t = size * limit<R>(1.41421356237309505f, 1.41421356237309505);
-    const R small = polynomial(size * size, C::ERROR) * size + size;
-    const Power<R> power = natural_power(t * t * element<R>(-0.5));
+    const R not_slow = at_least(size, R{} + element<R>(1e-9));  // a square near the least number takes many times as long
+    const R small = polynomial(not_slow * not_slow, C::ERROR) * size + size;
+    const Power<R> power = natural_power(not_slow * not_slow * element<R>(-1));
     const R ratio = mills(t).ratio * two_to(power.n), half_of_rest = power.q * ratio + ratio;
     return with_sign(size < limit<R>(0.8f, 0.8) ? small : 1 - 2 * half_of_rest, x);
 }
