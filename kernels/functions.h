@@ -212,8 +212,8 @@ static inline R gelu(R x) {
     const R t = at_most(absolute(x), R{} + CoefficientsOf<R>::GAUSSIAN_LIMIT);
     const Power<R> power = gaussian_power(t);
     const Mills<R> m = mills(t);
-    const R factor = x < R{} ? -m.times_t : m.ratio, tail = scaled(power.q * factor + factor, power.n);
-    return x < R{} ? tail : x * (1 - tail);
+    const R factor = x < R{} ? m.times_t : m.ratio, tail = scaled(power.q * factor + factor, power.n);
+    return x < R{} ? -tail : x * (1 - tail);
 }
 template <class R>
 static inline R gelu_slope(R x) {
