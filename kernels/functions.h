@@ -212,7 +212,7 @@ static inline R gelu(R x) {
     const R t = at_most(absolute(x), R{} + CoefficientsOf<R>::GAUSSIAN_LIMIT);
     const Power<R> power = gaussian_power(t);
     const Mills<R> m = mills(t);
-    const R factor = x < R{} ? m.times_t : m.ratio, tail = scaled(power.q * factor + factor, power.n);
+    const R scale = x < R{} ? m.times_t : m.ratio, tail = scaled(power.q * scale + scale, power.n);
     return x < R{} ? -tail : x * (1 - tail);
 }
 template <class R>
@@ -220,7 +220,7 @@ static inline R gelu_slope(R x) {
     const R t = at_most(absolute(x), R{} + CoefficientsOf<R>::GAUSSIAN_LIMIT);
     const Power<R> power = gaussian_power(t);
     const R peak = limit<R>(0.398942280401432677940f, 0.398942280401432677940);
-    const R factor = mills(t).ratio - peak * t, below = scaled(power.q * factor + factor, power.n);
+    const R scale = mills(t).ratio - peak * t, below = scaled(power.q * scale + scale, power.n);
     return x < R{} ? below : 1 - below;
 }
 
@@ -230,7 +230,7 @@ struct Decay {
     R n, q, value;
     R one_more() const { return value + 1; }
     R square_of_one_more() const { return value * (value + 2) + 1; }  // rounded once
-    R times(R factor) const { return scaled(q * factor + factor, n); }
+    R times(R scale) const { return scaled(q * scale + scale, n); }
 };
 template <class R>
 static inline Decay<R> decay(R t) {

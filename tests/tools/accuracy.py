@@ -31,7 +31,7 @@ class Claim(NamedTuple):
 
 
 class Worst(ctypes.Structure):
-    """What a check found."""
+    """The result of a check."""
 
     _fields_ = (("units", ctypes.c_double), ("x", ctypes.c_double), ("wrong", ctypes.c_double), ("wrong_x", ctypes.c_double),
                 ("differing", ctypes.c_double), ("differing_x", ctypes.c_double))
@@ -120,12 +120,12 @@ class Checks:
             return self.check(name, np.resize(bits, -(-len(bits) // 16) * 16).view(np.float32))
 
         with ThreadPoolExecutor(threads) as pool:
-            found = list(pool.map(part, range(0, 1 << 32, BLOCK * step)))
-        worst = max(found, key=lambda w: w.units)
+            worsts = list(pool.map(part, range(0, 1 << 32, BLOCK * step)))
+        worst = max(worsts, key=lambda w: w.units)
         for kind in ("wrong", "differing"):
-            counts = [getattr(w, kind) for w in found]
+            counts = [getattr(w, kind) for w in worsts]
             setattr(worst, kind, sum(counts))
-            setattr(worst, f"{kind}_x", getattr(found[int(np.argmax(counts))], f"{kind}_x"))
+            setattr(worst, f"{kind}_x", getattr(worsts[int(np.argmax(counts))], f"{kind}_x"))
         return worst
 
 
