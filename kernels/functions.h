@@ -164,7 +164,7 @@ static inline Power<R> gaussian_power(R t) {
     return {n, small_exponential_less_one(r - low)};
 }
 
-// times * e^(-x^2/2) / sqrt(2 pi), rounded once where that is below the least normal number.
+// The density of the normal distribution, e^(-x^2/2) / sqrt(2 pi).
 template <class R>
 static inline R gaussian_density(R x) {
     const Power<R> power = gaussian_power(at_most(absolute(x), R{} + CoefficientsOf<R>::GAUSSIAN_LIMIT));
@@ -191,8 +191,8 @@ static inline R error_function(R x) {
     using C = CoefficientsOf<R>;
     const R size = at_most(absolute(x), R{} + C::ERROR_LIMIT), t = size * limit<R>(1.41421356237309505f, 1.41421356237309505);
     const R not_slow = at_least(size, R{} + element<R>(1e-9));  // a square near the least number takes many times as long
-    const R small = polynomial(not_slow * not_slow, C::ERROR) * size + size;
-    const Power<R> power = natural_power(not_slow * not_slow * element<R>(-1));
+    const R square = not_slow * not_slow, small = polynomial(square, C::ERROR) * size + size;
+    const Power<R> power = natural_power(-square);
     const R ratio = mills(t).ratio * two_to(power.n), half_of_rest = power.q * ratio + ratio;
     return with_sign(size < limit<R>(0.8f, 0.8) ? small : 1 - 2 * half_of_rest, x);
 }
