@@ -149,12 +149,13 @@ static inline R softplus(R x) {
     return at_least(x, R{}) + logarithm_to_2(exponential(-absolute(x)));
 }
 
-// e^(-times t^2) for a t of at least 0; `times` is 1 or 1/2. The square is in two parts, because it has twice as many digits as t: the square of the leading half
-// of t's digits, which is exact, and the rest.
+// e^(-times t^2) for a t of at least 0; `times` is 1 or 1/2. The square is in two parts, because it has twice as many digits as t: the
+// square of the leading half of t's digits, which is exact, and the rest.
 template <class R>
 static inline Power<R> gaussian_power(R t, element<R> times = 0.5) {
     using bits = typename Whole<R>::bits;
     using Real = FormatOf<R>;
+    t = at_least(t, R{} + element<R>(1e-9));  // the power is 1 there, and its square is far from the slow numbers near 0
     const R leading = same_bits<R>(same_bits<bits>(t) & CoefficientsOf<R>::LEADING_HALF);
     const R n = (Real::TO_WHOLE - t * t * (times * Real::LOG2_E)) - Real::TO_WHOLE;
     const R high = leading * leading * times, low = (t - leading) * (t + leading) * times;
@@ -162,7 +163,7 @@ static inline Power<R> gaussian_power(R t, element<R> times = 0.5) {
     return {n, small_exponential_less_one(r - low)};
 }
 
-// e^(-x^2/2) / sqrt(2 pi), rounded once where that is below the least normal number.
+// The density of the normal distribution, e^(-x^2/2) / sqrt(2 pi).
 template <class R>
 static inline R gaussian_density(R x) {
     const Power<R> power = gaussian_power(at_most(absolute(x), R{} + CoefficientsOf<R>::GAUSSIAN_LIMIT));
@@ -188,8 +189,9 @@ template <class R>
 static inline R error_function(R x) {
     using C = CoefficientsOf<R>;
     const R size = at_most(absolute(x), R{} + C::ERROR_LIMIT), t = size * limit<R>(1.41421356237309505f, 1.41421356237309505);
-    const R small = polynomial(size * size, C::ERROR) * size + size;
-    const Power<R> power = natural_power(t * t * element<R>(-0.5));
+    const R not_slow = at_least(size, R{} + element<R>(1e-9));  // a square near the least number takes many times as long
+    const R square = not_slow * not_slow, small = polynomial(square, C::ERROR) * size + size;
+    const Power<R> power = natural_power(-square);
     const R ratio = mills(t).ratio * two_to(power.n), half_of_rest = power.q * ratio + ratio;
     return with_sign(size < limit<R>(0.8f, 0.8) ? small : 1 - 2 * half_of_rest, x);
 }
@@ -217,15 +219,15 @@ static inline R gelu(R x) {
     const R t = at_most(absolute(x), R{} + CoefficientsOf<R>::GAUSSIAN_LIMIT);
     const Power<R> power = gaussian_power(t);
     const Mills<R> m = mills(t);
-    const R factor = x < R{} ? -m.times_t : m.ratio, tail = scaled(power.q * factor + factor, power.n);
-    return x < R{} ? tail : x * (1 - tail);
+    const R scale = x < R{} ? m.times_t : m.ratio, tail = scaled(power.q * scale + scale, power.n);
+    return x < R{} ? -tail : x * (1 - tail);
 }
 template <class R>
 static inline R gelu_slope(R x) {
     const R t = at_most(absolute(x), R{} + CoefficientsOf<R>::GAUSSIAN_LIMIT);
     const Power<R> power = gaussian_power(t);
     const R peak = limit<R>(0.398942280401432677940f, 0.398942280401432677940);
-    const R factor = mills(t).ratio - peak * t, below = scaled(power.q * factor + factor, power.n);
+    const R scale = mills(t).ratio - peak * t, below = scaled(power.q * scale + scale, power.n);
     return x < R{} ? below : 1 - below;
 }
 
@@ -235,7 +237,7 @@ struct Decay {
     R n, q, value;
     R one_more() const { return value + 1; }
     R square_of_one_more() const { return value * (value + 2) + 1; }  // rounded once
-    R times(R factor) const { return scaled(q * factor + factor, n); }
+    R times(R scale) const { return scaled(q * scale + scale, n); }
 };
 template <class R>
 static inline Decay<R> decay(R t) {
