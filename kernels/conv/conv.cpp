@@ -62,6 +62,66 @@ struct Shape {
     index_t first_input(index_t block, index_t channel) const { return lanewise ? channel : block * inputs; }
 };
 
+// The places of a vector's values in another one: whole numbers of the size of a value.
+template <class T>
+using Places = decltype(typename Vector<T>::type{} < typename Vector<T>::type{});
+
+// values[places[k]] in each lane k. As an instruction where there is one.
+template <class T>
+static inline typename Vector<T>::type permuted(typename Vector<T>::type values, Places<T> places) {
+#if VECTOR_BYTES == 64 || defined(__AVX2__)
+    if constexpr (sizeof(T) == 4) {
+        asm("vpermps %1, %2, %0" : "=v"(values) : "v"(values), "v"(places));
+        return values;
+    }
+#endif
+#if VECTOR_BYTES == 64
+    if constexpr (sizeof(T) == 8) {
+        asm("vpermpd %1, %2, %0" : "=v"(values) : "v"(values), "v"(places));
+        return values;
+    }
+#endif
+    typename Vector<T>::type moved;
+    for (index_t k = 0; k < Vector<T>::lanes; ++k) moved[k] = values[places[k]];
+    return moved;
+}
+
+// A lanewise pixel from one of the image. The values of each vector are one vector of the image, permuted, unless groups are so
+// wide, or pixels so narrow, that they do not lie in one.
+template <class T>
+class Arrangement {
+public:
+    explicit Arrangement(const Shape<T>& s) : sources_(s.rearranged ? s.pixel : 0) {
+        for (index_t k = 0; k < index_t(sources_.size()); ++k)
+            if (const index_t channel = k % s.input_step; channel < s.channels)
+                sources_[k] = channel / s.outputs * s.inputs + k / s.input_step;
+            else sources_[k] = sources_[k - 1];
+        in_vectors_ = s.depth >= LANES;
+        for (index_t k = 0; k < index_t(sources_.size()); k += LANES) {
+            const index_t start = std::min(sources_[k], s.depth - LANES);
+            Places<T> places{};
+            for (index_t lane = 0; lane < LANES; ++lane) places[lane] = sources_[k + lane] - start;
+            if (places[LANES - 1] >= LANES) in_vectors_ = false;
+            starts_.push_back(start);
+            places_.push_back(places);
+        }
+    }
+    void copy(const T* pixel, T* out) const {
+        if (!in_vectors_) {
+            for (const index_t source : sources_) *out++ = pixel[source];
+            return;
+        }
+        for (std::size_t k = 0; k < starts_.size(); ++k)
+            store(out + k * LANES, permuted<T>(load(pixel + starts_[k]), places_[k]));
+    }
+
+private:
+    static constexpr index_t LANES = Vector<T>::lanes;
+    std::vector<index_t> sources_, starts_;
+    std::vector<Places<T>> places_;
+    bool in_vectors_;
+};
+
 // Rows of an output image, and the pixels that they read.
 template <class T>
 struct Band {
@@ -70,41 +130,34 @@ struct Band {
 };
 
 template <class T>
-static void copy_pixels(const T* source, index_t count, T* out, const Shape<T>& s) {
-    if (!s.rearranged) {
-        std::copy_n(source, count * s.depth, out);
-        return;
-    }
-    for (index_t k = 0; k < count; ++k, source += s.depth)
-        for (index_t input = 0; input < s.inputs; ++input, out += s.input_step) {
-            T* to = out;
-            for (const T* from = source + input; from < source + s.depth; from += s.inputs)
-                for (index_t output = 0; output < s.outputs; ++output) *to++ = *from;
-            std::fill(to, out + s.input_step, T(0));
-        }
+static void copy_pixels(const T* source, index_t count, T* out, const Shape<T>& s, const Arrangement<T>& arrangement) {
+    if (!s.rearranged) std::copy_n(source, count * s.depth, out);
+    else
+        for (index_t k = 0; k < count; ++k) arrangement.copy(source + k * s.depth, out + k * s.pixel);
 }
 
 template <class T>
-static void copy_row(const T* source, T* out, const Shape<T>& s) {
+static void copy_row(const T* source, T* out, const Shape<T>& s, const Arrangement<T>& arrangement) {
     const index_t columns = s.copied_columns;
     if (s.spacing.columns == 1) {
         const index_t before = std::clamp<index_t>(s.border.columns, 0, columns);
         const index_t skipped = std::max<index_t>(-s.border.columns, 0);
         const index_t count = std::clamp<index_t>(s.width - skipped, 0, columns - before);
         std::fill_n(out, before * s.pixel, T(0));
-        copy_pixels(source + skipped * s.depth, count, out + before * s.pixel, s);
+        copy_pixels(source + skipped * s.depth, count, out + before * s.pixel, s, arrangement);
         std::fill_n(out + (before + count) * s.pixel, (columns - before - count) * s.pixel, T(0));
         return;
     }
     std::fill_n(out, columns * s.pixel, T(0));
     for (index_t k = 0; k < s.width; ++k) {
         const index_t place = k * s.spacing.columns + s.border.columns;
-        if (place >= 0 && place < columns) copy_pixels(source + k * s.depth, 1, out + place * s.pixel, s);
+        if (place >= 0 && place < columns) copy_pixels(source + k * s.depth, 1, out + place * s.pixel, s,
+                                                       arrangement);
     }
 }
 
 template <class T>
-static Band<T> band_of(const T* x, index_t number, const Shape<T>& s, T* buffer) {
+static Band<T> band_of(const T* x, index_t number, const Shape<T>& s, const Arrangement<T>& arrangement, T* buffer) {
     const index_t image = number / s.bands_per_image, first = number % s.bands_per_image * s.band_rows;
     const index_t rows = std::min(s.band_rows, s.rows - first), row_values = s.width * s.depth;
     const T* source = x + image * s.height * row_values;
@@ -113,9 +166,19 @@ static Band<T> band_of(const T* x, index_t number, const Shape<T>& s, T* buffer)
         const index_t place = first * s.stride.rows + k - s.border.rows, row = place / s.spacing.rows;
         T* out = buffer + k * s.row_step;
         if (place < 0 || place % s.spacing.rows || row >= s.height) std::fill_n(out, s.row_step, T(0));
-        else copy_row(source + row * row_values, out, s);
+        else copy_row(source + row * row_values, out, s, arrangement);
     }
     return {image, first, rows, buffer};
+}
+
+// Copies the first values of a vector, fewer than twice MOST. The sizes are constants, so that each copy is an instruction.
+template <int MOST, class T>
+static inline void copy_first(const T* from, T* to, int count) {
+    if constexpr (MOST > 0) {
+        const int copied = count & MOST;
+        if (copied) std::memcpy(to, from, MOST * sizeof(T));
+        copy_first<MOST / 2>(from + copied, to + copied, count);
+    }
 }
 
 // The places of the values of a sum from each start: pieces of several values in equal steps.
@@ -158,8 +221,11 @@ static void multiply_vectors(const T* const (&starts)[ROWS], const Walk& walk, c
     }
     T values[ROWS][VECTORS * LANES];
     std::memcpy(values, sums, sizeof(values));
-    for (int r = 0; r < rows; ++r, out += out_step)
-        for (int c = 0; c < columns; ++c) out[c] = adds ? out[c] + values[r][c] : values[r][c];
+    for (int r = 0; r < rows; ++r, out += out_step) {
+        if (adds)
+            for (int c = 0; c < columns; ++c) values[r][c] += out[c];
+        copy_first<VECTORS * LANES / 2>(values[r], out, columns);
+    }
 }
 
 // The same. The second vector of a panel with few columns has only zeros, so it is left out.
@@ -217,12 +283,13 @@ static void convolve(const T* x, const T* panels, T* y, const Shape<T>& s, int t
     constexpr index_t PANEL = PANEL_OF<T>;
     const index_t deepest = WEIGHT_BYTES / index_t(PANEL * sizeof(T)), runs = s.patch / s.run;
     const index_t group = std::max<index_t>(deepest / s.run, 1), piece = std::min(s.run, deepest);
+    const Arrangement<T> arrangement(s);
     std::vector<index_t> starts(runs);
     for (index_t k = 0; k < runs; ++k) starts[k] = s.run_start(k);
     in_parts(s.bands, threads, [&](index_t first, index_t last) {
         Aligned<T> buffer(s.copied_size);
         for (index_t number = first; number < last; ++number) {
-            const Band<T> band = band_of(x, number, s, buffer.data());
+            const Band<T> band = band_of(x, number, s, arrangement, buffer.data());
             T* out = y + (band.image * s.rows + band.first) * s.columns * s.channels;
             for (index_t block = 0; block < s.blocks; ++block)
                 for (index_t channel = 0; channel < s.block_channels; channel += PANEL) {
@@ -243,14 +310,14 @@ static void convolve(const T* x, const T* panels, T* y, const Shape<T>& s, int t
 
 // The shares of some bands in some rows of the weights' gradient, which begin at `first` * ROWS.
 template <class T>
-static void add_bands(const T* x, const T* dy, T* d_weight, const Shape<T>& s, index_t first_band, index_t last_band,
-                      index_t first, index_t last) {
+static void add_bands(const T* x, const T* dy, T* d_weight, const Shape<T>& s, const Arrangement<T>& arrangement,
+                      index_t first_band, index_t last_band, index_t first, index_t last) {
     constexpr index_t PANEL = PANEL_OF<T>;
     Aligned<T> buffer(s.copied_size), packed(s.band_rows * s.columns * s.panels * PANEL);
     std::vector<index_t> output_rows(s.band_rows);
     for (index_t k = 0; k < s.band_rows; ++k) output_rows[k] = k * s.stride.rows * s.row_step;
     for (index_t number = first_band; number < last_band; ++number) {
-        const Band<T> band = band_of(x, number, s, buffer.data());
+        const Band<T> band = band_of(x, number, s, arrangement, buffer.data());
         const index_t positions = band.rows * s.columns;
         const Walk walk{output_rows.data(), band.rows, s.columns, s.stride.columns * s.pixel};
         for (index_t block = 0; block < s.blocks; ++block) {
@@ -287,10 +354,11 @@ static void weight_gradient(const T* x, const T* dy, T* d_weight, const Shape<T>
     const index_t slices = SHARES / groups;
     Aligned<T> others((groups - 1) * size);  // the first group's sum is where the total will be
     T* more = others.data();
+    const Arrangement<T> arrangement(s);
     in_parts(groups * slices, threads, [&](index_t first, index_t last) {
         for (index_t group = first / slices; group * slices < last; ++group) {
             const index_t from = std::max(first - group * slices, index_t(0)), to = std::min(last - group * slices, slices);
-            add_bands(x, dy, group ? more + (group - 1) * size : d_weight, s, s.bands * group / groups,
+            add_bands(x, dy, group ? more + (group - 1) * size : d_weight, s, arrangement, s.bands * group / groups,
                       s.bands * (group + 1) / groups, tiles * from / slices, tiles * to / slices);
         }
     });
