@@ -3,14 +3,14 @@
 #include "../channels.h"
 #include "../squares.h"
 
-// One example, with what is known of its groups along a line. Each step but `centre`, `scale` and `differentiate` is for a block.
+// One example. Each step but `centre`, `scale`, `read` and `differentiate` is for a block of its rows.
 template <class T>
 class Example {
 public:
     Example(const Lines& lines, index_t groups)
-        : lines_(lines), groups_(groups), share_(lines.channels / groups), size_(T(lines.rows * share_)),
-          first_parts_(lines.blocks() * lines.channels), second_parts_(first_parts_.size()), stats_(groups),
-          means_(lines.width()), rests_(means_), scales_(means_), shifts_(means_), directions_(means_) {}
+        : lines_(lines), share_(lines.channels / groups), size_(double(lines.rows * share_)),
+          sums_(lines.blocks() * lines.channels), second_sums_(sums_.size()), groups_(groups), means_(lines.width()),
+          rests_(means_), scales_(means_), shifts_(means_), directions_(means_) {}
 
     void add_up(const T* x, index_t block) {
         std::vector<T> sums(lines_.width(), T(0));
@@ -20,13 +20,16 @@ public:
 #pragma omp simd
             for (index_t k = 0; k < count; ++k) sum[k] += in[k];
         });
-        fold(sums, first_parts_, block);
+        fold(sums, sums_, block);
     }
 
-    // The mean is rounded; the next sums give its rest, without which a large mean would lose digits.
+    // The means are rounded; the next sums give their rests, without which a large mean would lose digits.
     void centre() {
-        for (index_t group = 0; group < groups_; ++group) stats_[group] = {T(total(first_parts_, group) / size_), 0, 0};
-        along(means_, [&](index_t channel) { return of(channel).mean; });
+        join(sums_);
+        for (Group& group : groups_) group.sum = 0;
+        each_channel([&](Group& group, index_t channel) { group.sum += sums_[channel]; });
+        for (Group& group : groups_) group.mean = T(group.sum / size_);
+        along(means_, [](const Group& group, index_t) { return group.mean; });
     }
 
     void square(const T* x, index_t block) {
@@ -41,25 +44,23 @@ public:
                 square[k] += distance * distance;
             }
         });
-        fold(sums, first_parts_, block);
-        fold(squares, second_parts_, block);
+        fold(sums, sums_, block);
+        fold(squares, second_sums_, block);
     }
 
     void scale(const T* x, const T* gain, const T* bias, T eps, T* stats) {
-        for (index_t group = 0; group < groups_; ++group) {
-            Stats& own = stats_[group];
-            const double rest = total(first_parts_, group) / size_;
-            const T variance = T(total(second_parts_, group) / size_ - rest * rest);
-            own.rest = T(rest);
-            if (holds_squares(variance, least_sum(T(1), eps))) own.rstd = 1 / std::sqrt((variance > 0 ? variance : T(0)) + eps);
-            else own.rstd = T(1 / std::sqrt(sum_of_squares(lines_.rows * share_, [&](index_t k) {
-                                      return x[k / share_ * lines_.channels + group * share_ + k % share_] - own.mean - own.rest;
-                                  }) / size_ + eps));
-            std::memcpy(stats + group * 3, &own, sizeof(own));
+        add_up_groups([](index_t) { return 1.0; });
+        for (Group& group : groups_) {
+            const double rest = group.sum / size_;
+            const T variance = T(group.second_sum / size_ - rest * rest);
+            group.rest = T(rest);
+            if (holds_squares(variance, least_sum(T(1), eps))) group.rstd = 1 / std::sqrt((variance > 0 ? variance : T(0)) + eps);
+            else group.rstd = T(1 / std::sqrt(squares_of(x + (&group - groups_.data()) * share_, group) / size_ + eps));
+            *stats++ = group.mean, *stats++ = group.rest, *stats++ = group.rstd;
         }
-        along(rests_, [&](index_t channel) { return of(channel).rest; });
-        along(scales_, [&](index_t channel) { return of(channel).rstd * (gain ? gain[channel] : T(1)); });
-        along(shifts_, [&](index_t channel) { return bias ? bias[channel] : T(0); });
+        along(rests_, [](const Group& group, index_t) { return group.rest; });
+        along(scales_, [=](const Group& group, index_t channel) { return gain ? group.rstd * gain[channel] : group.rstd; });
+        along(shifts_, [=](const Group&, index_t channel) { return bias ? bias[channel] : T(0); });
     }
 
     void normalise(const T* x, T* y, index_t block) const {
@@ -73,12 +74,12 @@ public:
     }
 
     void read(const T* stats) {
-        std::memcpy(stats_.data(), stats, stats_.size() * sizeof(Stats));
-        along(means_, [&](index_t channel) { return of(channel).mean; });
-        along(rests_, [&](index_t channel) { return of(channel).rest; });
+        for (Group& group : groups_) group.mean = *stats++, group.rest = *stats++, group.rstd = *stats++;
+        along(means_, [](const Group& group, index_t) { return group.mean; });
+        along(rests_, [](const Group& group, index_t) { return group.rest; });
     }
 
-    // The sums of dy and of dy * (x - mean) for each channel.
+    // The sums of dy and of dy * (x - mean).
     void add_up_gradients(const T* x, const T* dy, index_t block) {
         std::vector<T> sums(lines_.width(), T(0)), alongs(sums);
         lines_.each(block, block + 1, [&](index_t start, index_t count) {
@@ -90,31 +91,26 @@ public:
                 along[k] += g[k] * (in[k] - mean[k] - rest[k]);
             }
         });
-        fold(sums, first_parts_, block);
-        fold(alongs, second_parts_, block);
+        fold(sums, sums_, block);
+        fold(alongs, second_sums_, block);
     }
 
-    // Adds to the gradients of gain and bias; dx = rstd * (dxhat - mean(dxhat) - xhat * mean(dxhat * xhat)).
+    // Adds the shares of the example to the gradients of gain and bias.
     void differentiate(const T* gain, T* d_gain, T* d_bias) {
-        along(scales_, [&](index_t channel) { return of(channel).rstd * (gain ? gain[channel] : T(1)); });
-        for (index_t group = 0; group < groups_; ++group) {
-            const double rstd = stats_[group].rstd;
-            double d_xhat = 0, d_along = 0;
-            for (index_t channel = group * share_; channel < (group + 1) * share_; ++channel) {
-                const double sum = of_channel(first_parts_, channel), xhats = of_channel(second_parts_, channel) * rstd;
-                const double factor = gain ? gain[channel] : T(1);
-                d_bias[channel] += T(sum);
-                d_gain[channel] += T(xhats);
-                d_xhat += sum * factor;
-                d_along += xhats * factor;
-            }
-            for (index_t channel = group * share_; channel < (group + 1) * share_; ++channel) {
-                shifts_[channel] = T(-rstd * d_xhat / size_);
-                directions_[channel] = T(-rstd * rstd * d_along / size_);
-            }
+        add_up_groups([=](index_t channel) { return gain ? double(gain[channel]) : 1.0; });
+        each_channel([&](Group& group, index_t channel) {
+            d_bias[channel] += T(sums_[channel]);
+            d_gain[channel] += T(second_sums_[channel] * group.rstd);
+        });
+        // dx = rstd * (dy * gain - mean(dy * gain) - xhat * mean(dy * gain * xhat))
+        for (Group& group : groups_) {
+            const double rstd = group.rstd;
+            group.sum *= -rstd / size_;
+            group.second_sum *= -rstd * rstd * rstd / size_;
         }
-        along(shifts_, [&](index_t channel) { return shifts_[channel]; });
-        along(directions_, [&](index_t channel) { return directions_[channel]; });
+        along(scales_, [=](const Group& group, index_t channel) { return gain ? group.rstd * gain[channel] : group.rstd; });
+        along(shifts_, [](const Group& group, index_t) { return T(group.sum); });
+        along(directions_, [](const Group& group, index_t) { return T(group.second_sum); });
     }
 
     void input_gradient(const T* x, const T* dy, T* dx, index_t block) const {
@@ -129,40 +125,65 @@ public:
     }
 
 private:
-    struct Stats {
+    struct Group {
         T mean, rest, rstd;
+        double sum, second_sum;
     };
-    const Stats& of(index_t channel) const { return stats_[channel / share_]; }
+
+    // Calls work(group, channel) for the channels of all groups.
+    template <class Work>
+    void each_channel(const Work& work) {
+        index_t channel = 0;
+        for (Group& group : groups_)
+            for (const index_t end = channel + share_; channel < end; ++channel) work(group, channel);
+    }
 
     // A value for each channel, repeated along a line.
     template <class Value>
-    void along(std::vector<T>& line, const Value& value) const {
-        for (index_t channel = 0; channel < lines_.channels; ++channel) line[channel] = value(channel);
-        for (index_t k = lines_.channels; k < lines_.width(); ++k) line[k] = line[k - lines_.channels];
-    }
-    void fold(const std::vector<T>& sums, std::vector<double>& parts, index_t block) const {
-        double* own = parts.data() + block * lines_.channels;
-        std::copy_n(sums.data(), lines_.channels, own);
+    void along(std::vector<T>& line, const Value& value) {
+        each_channel([&](const Group& group, index_t channel) { line[channel] = value(group, channel); });
         for (index_t k = lines_.channels; k < lines_.width(); k += lines_.channels)
-            for (index_t channel = 0; channel < lines_.channels; ++channel) own[channel] += sums[k + channel];
+            std::copy_n(line.data(), lines_.channels, line.data() + k);
     }
-    double of_channel(const std::vector<double>& parts, index_t channel) const {
-        double sum = 0;
-        for (index_t k = channel; k < index_t(parts.size()); k += lines_.channels) sum += parts[k];
-        return sum;
+
+    // The sums of the channels over a block.
+    void fold(const std::vector<T>& line, std::vector<double>& sums, index_t block) const {
+        double* own = sums.data() + block * lines_.channels;
+        std::copy_n(line.data(), lines_.channels, own);
+        for (index_t k = lines_.channels; k < lines_.width(); k += lines_.channels)
+            for (index_t channel = 0; channel < lines_.channels; ++channel) own[channel] += line[k + channel];
     }
-    double total(const std::vector<double>& parts, index_t group) const {
-        double sum = 0;
-        for (index_t channel = group * share_; channel < (group + 1) * share_; ++channel) sum += of_channel(parts, channel);
-        return sum;
+
+    // The sums over all blocks, where those of the first one were.
+    void join(std::vector<double>& sums) const {
+        for (std::size_t k = lines_.channels; k < sums.size(); k += lines_.channels)
+            for (index_t channel = 0; channel < lines_.channels; ++channel) sums[channel] += sums[k + channel];
+    }
+
+    // The sums of groups from those of their channels times factor(channel).
+    template <class Factor>
+    void add_up_groups(const Factor& factor) {
+        join(sums_);
+        join(second_sums_);
+        for (Group& group : groups_) group.sum = group.second_sum = 0;
+        each_channel([&](Group& group, index_t channel) {
+            group.sum += sums_[channel] * factor(channel);
+            group.second_sum += second_sums_[channel] * factor(channel);
+        });
+    }
+
+    long double squares_of(const T* first, const Group& group) const {
+        return sum_of_squares(lines_.rows * share_, [&](index_t k) {
+            return first[k / share_ * lines_.channels + k % share_] - group.mean - group.rest;
+        });
     }
 
     Lines lines_;
-    index_t groups_, share_;
+    index_t share_;
     double size_;
-    std::vector<double> first_parts_, second_parts_;
-    std::vector<Stats> stats_;
-    std::vector<T> means_, rests_, scales_, shifts_, directions_;
+    std::vector<double> sums_, second_sums_;  // of each block and channel
+    std::vector<Group> groups_;
+    std::vector<T> means_, rests_, scales_, shifts_, directions_;  // along a line
 };
 
 // Parts of the gain's and bias's gradients, which `__init__.py` counts too.
