@@ -1,6 +1,7 @@
 // Group norm of examples of rows of channels (Wu and He 2018), forward and backward. A thread works on an example while that is
 // in cache; of few examples the threads share the blocks of rows. Sums over a block are folded to channels, and those to groups.
 #include "../channels.h"
+#include "../rows.h"
 #include "../squares.h"
 
 // One example. Each step but `centre`, `scale`, `read` and `differentiate` is for a block of its rows.
@@ -63,11 +64,10 @@ public:
         along(shifts_, [=](const Group&, index_t channel) { return bias ? bias[channel] : T(0); });
     }
 
-    void normalise(const T* x, T* y, index_t block) const {
-        lines_.each(block, block + 1, [&](index_t start, index_t count) {
+    void normalise(const T* x, T* y, index_t block, bool past_caches) const {
+        write(y, block, past_caches, [&](index_t start, index_t count, T* out) {
             const T *in = x + start, *mean = means_.data(), *rest = rests_.data(), *scale = scales_.data();
             const T* shift = shifts_.data();
-            T* out = y + start;
 #pragma omp simd
             for (index_t k = 0; k < count; ++k) out[k] = (in[k] - mean[k] - rest[k]) * scale[k] + shift[k];
         });
@@ -113,11 +113,10 @@ public:
         along(directions_, [](const Group& group, index_t) { return T(group.second_sum); });
     }
 
-    void input_gradient(const T* x, const T* dy, T* dx, index_t block) const {
-        lines_.each(block, block + 1, [&](index_t start, index_t count) {
+    void input_gradient(const T* x, const T* dy, T* dx, index_t block, bool past_caches) const {
+        write(dx, block, past_caches, [&](index_t start, index_t count, T* out) {
             const T *in = x + start, *g = dy + start, *mean = means_.data(), *rest = rests_.data();
             const T *scale = scales_.data(), *shift = shifts_.data(), *direction = directions_.data();
-            T* out = dx + start;
 #pragma omp simd
             for (index_t k = 0; k < count; ++k)
                 out[k] = g[k] * scale[k] + ((in[k] - mean[k] - rest[k]) * direction[k] + shift[k]);
@@ -144,6 +143,17 @@ private:
         each_channel([&](const Group& group, index_t channel) { line[channel] = value(group, channel); });
         for (index_t k = lines_.channels; k < lines_.width(); k += lines_.channels)
             std::copy_n(line.data(), lines_.channels, line.data() + k);
+    }
+
+    // Calls work(start, count, out) for the lines of a block of results.
+    template <class Work>
+    void write(T* to, index_t block, bool past_caches, const Work& work) const {
+        std::vector<T> kept(past_caches ? lines_.width() : 0);
+        lines_.each(block, block + 1, [&](index_t start, index_t count) {
+            work(start, count, past_caches ? kept.data() : to + start);
+            if (past_caches) copy_past_caches(kept.data(), to + start, count);
+        });
+        if (past_caches) end_past_caches();
     }
 
     // The sums of the channels over a block.
@@ -219,13 +229,14 @@ static void by_example(const Lines& lines, index_t groups, index_t count, index_
                                               int32_t threads) {                                                       \
         guarded([&] {                                                                                                  \
             const Lines lines{positions, channels};                                                                    \
+            const bool past_caches = go_past_caches<T>(count * positions * channels);                                  \
             const auto work = [=](const auto& each, Example<T>& example, index_t k, index_t) {                         \
                 const T* in = x + k * positions * channels;                                                            \
                 each([&](index_t block) { example.add_up(in, block); });                                               \
                 example.centre();                                                                                      \
                 each([&](index_t block) { example.square(in, block); });                                               \
                 example.scale(in, gain, bias, T(eps), stats + k * groups * 3);                                         \
-                each([&](index_t block) { example.normalise(in, y + (in - x), block); });                              \
+                each([&](index_t block) { example.normalise(in, y + (in - x), block, past_caches); });                              \
             };                                                                                                         \
             by_example<T>(lines, groups, count, std::min<index_t>(count, PARTS), threads, work);                       \
         });                                                                                                            \
@@ -235,6 +246,7 @@ static void by_example(const Lines& lines, index_t groups, index_t count, index_
                                                int64_t channels, int64_t groups, int32_t threads) {                    \
         guarded([&] {                                                                                                  \
             const Lines lines{positions, channels};                                                                    \
+            const bool past_caches = go_past_caches<T>(count * positions * channels);                                  \
             const index_t parts = std::min<index_t>(count, PARTS);                                                     \
             std::fill_n(d_gain, parts* channels, T(0));                                                                \
             std::fill_n(d_bias, parts* channels, T(0));                                                                \
@@ -243,7 +255,7 @@ static void by_example(const Lines& lines, index_t groups, index_t count, index_
                 example.read(stats + k * groups * 3);                                                                  \
                 each([&](index_t block) { example.add_up_gradients(in, g, block); });                                  \
                 example.differentiate(gain, d_gain + part * channels, d_bias + part * channels);                       \
-                if (dx) each([&](index_t block) { example.input_gradient(in, g, dx + (in - x), block); });             \
+                if (dx) each([&](index_t block) { example.input_gradient(in, g, dx + (in - x), block, past_caches); });             \
             };                                                                                                         \
             by_example<T>(lines, groups, count, parts, threads, work);                                                 \
         });                                                                                                            \
