@@ -11,10 +11,11 @@ public:
     Example(const Lines& lines, index_t groups)
         : lines_(lines), share_(lines.channels / groups), size_(double(lines.rows * share_)),
           sums_(lines.blocks() * lines.channels), second_sums_(sums_.size()), groups_(groups), means_(lines.width()),
-          rests_(means_), scales_(means_), shifts_(means_), directions_(means_) {}
+          factors_(lines.width()), scales_(lines.width()), shifts_(lines.width()) {}
 
     void add_up(const T* x, index_t block) {
-        std::vector<T> sums(lines_.width(), T(0));
+        const Aligned<T> sums(lines_.width());
+        std::fill_n(sums.data(), lines_.width(), T(0));
         lines_.each(block, block + 1, [&](index_t start, index_t count) {
             const T* in = x + start;
             T* sum = sums.data();
@@ -34,7 +35,9 @@ public:
     }
 
     void square(const T* x, index_t block) {
-        std::vector<T> sums(lines_.width(), T(0)), squares(sums);
+        const Aligned<T> sums(lines_.width()), squares(lines_.width());
+        std::fill_n(sums.data(), lines_.width(), T(0));
+        std::fill_n(squares.data(), lines_.width(), T(0));
         lines_.each(block, block + 1, [&](index_t start, index_t count) {
             const T *in = x + start, *mean = means_.data();
             T *sum = sums.data(), *square = squares.data();
@@ -50,6 +53,8 @@ public:
     }
 
     void scale(const T* x, const T* gain, const T* bias, T eps, T* stats) {
+        join(sums_);
+        join(second_sums_);
         add_up_groups([](index_t) { return 1.0; });
         for (Group& group : groups_) {
             const double rest = group.sum / size_;
@@ -59,36 +64,37 @@ public:
             else group.rstd = T(1 / std::sqrt(squares_of(x + (&group - groups_.data()) * share_, group) / size_ + eps));
             *stats++ = group.mean, *stats++ = group.rest, *stats++ = group.rstd;
         }
-        along(rests_, [](const Group& group, index_t) { return group.rest; });
         along(scales_, [=](const Group& group, index_t channel) { return gain ? group.rstd * gain[channel] : group.rstd; });
-        along(shifts_, [=](const Group&, index_t channel) { return bias ? bias[channel] : T(0); });
+        along(shifts_, [&](const Group& group, index_t channel) {
+            return (bias ? bias[channel] : T(0)) - group.rest * scales_.data()[channel];
+        });
     }
 
     void normalise(const T* x, T* y, index_t block, bool past_caches) const {
         write(y, block, past_caches, [&](index_t start, index_t count, T* out) {
-            const T *in = x + start, *mean = means_.data(), *rest = rests_.data(), *scale = scales_.data();
-            const T* shift = shifts_.data();
+            const T *in = x + start, *mean = means_.data(), *scale = scales_.data(), *shift = shifts_.data();
 #pragma omp simd
-            for (index_t k = 0; k < count; ++k) out[k] = (in[k] - mean[k] - rest[k]) * scale[k] + shift[k];
+            for (index_t k = 0; k < count; ++k) out[k] = (in[k] - mean[k]) * scale[k] + shift[k];
         });
     }
 
     void read(const T* stats) {
         for (Group& group : groups_) group.mean = *stats++, group.rest = *stats++, group.rstd = *stats++;
         along(means_, [](const Group& group, index_t) { return group.mean; });
-        along(rests_, [](const Group& group, index_t) { return group.rest; });
     }
 
-    // The sums of dy and of dy * (x - mean).
+    // The sums of dy and of dy * (x - mean), with the rounded mean.
     void add_up_gradients(const T* x, const T* dy, index_t block) {
-        std::vector<T> sums(lines_.width(), T(0)), alongs(sums);
+        const Aligned<T> sums(lines_.width()), alongs(lines_.width());
+        std::fill_n(sums.data(), lines_.width(), T(0));
+        std::fill_n(alongs.data(), lines_.width(), T(0));
         lines_.each(block, block + 1, [&](index_t start, index_t count) {
-            const T *in = x + start, *g = dy + start, *mean = means_.data(), *rest = rests_.data();
+            const T *in = x + start, *g = dy + start, *mean = means_.data();
             T *sum = sums.data(), *along = alongs.data();
 #pragma omp simd
             for (index_t k = 0; k < count; ++k) {
                 sum[k] += g[k];
-                along[k] += g[k] * (in[k] - mean[k] - rest[k]);
+                along[k] += g[k] * (in[k] - mean[k]);
             }
         });
         fold(sums, sums_, block);
@@ -97,29 +103,31 @@ public:
 
     // Adds the shares of the example to the gradients of gain and bias.
     void differentiate(const T* gain, T* d_gain, T* d_bias) {
-        add_up_groups([=](index_t channel) { return gain ? double(gain[channel]) : 1.0; });
+        join(sums_);
+        join(second_sums_);
         each_channel([&](Group& group, index_t channel) {
+            second_sums_[channel] -= sums_[channel] * group.rest;
             d_bias[channel] += T(sums_[channel]);
             d_gain[channel] += T(second_sums_[channel] * group.rstd);
         });
+        add_up_groups([=](index_t channel) { return gain ? double(gain[channel]) : 1.0; });
         // dx = rstd * (dy * gain - mean(dy * gain) - xhat * mean(dy * gain * xhat))
         for (Group& group : groups_) {
             const double rstd = group.rstd;
-            group.sum *= -rstd / size_;
             group.second_sum *= -rstd * rstd * rstd / size_;
+            group.sum = -rstd / size_ * group.sum - group.second_sum * group.rest;
         }
-        along(scales_, [=](const Group& group, index_t channel) { return gain ? group.rstd * gain[channel] : group.rstd; });
+        along(factors_, [=](const Group& group, index_t channel) { return gain ? group.rstd * gain[channel] : group.rstd; });
+        along(scales_, [](const Group& group, index_t) { return T(group.second_sum); });
         along(shifts_, [](const Group& group, index_t) { return T(group.sum); });
-        along(directions_, [](const Group& group, index_t) { return T(group.second_sum); });
     }
 
     void input_gradient(const T* x, const T* dy, T* dx, index_t block, bool past_caches) const {
         write(dx, block, past_caches, [&](index_t start, index_t count, T* out) {
-            const T *in = x + start, *g = dy + start, *mean = means_.data(), *rest = rests_.data();
-            const T *scale = scales_.data(), *shift = shifts_.data(), *direction = directions_.data();
+            const T *in = x + start, *g = dy + start, *mean = means_.data(), *factor = factors_.data();
+            const T *scale = scales_.data(), *shift = shifts_.data();
 #pragma omp simd
-            for (index_t k = 0; k < count; ++k)
-                out[k] = g[k] * scale[k] + ((in[k] - mean[k] - rest[k]) * direction[k] + shift[k]);
+            for (index_t k = 0; k < count; ++k) out[k] = g[k] * factor[k] + ((in[k] - mean[k]) * scale[k] + shift[k]);
         });
     }
 
@@ -139,8 +147,8 @@ private:
 
     // A value for each channel, repeated along a line.
     template <class Value>
-    void along(std::vector<T>& line, const Value& value) {
-        each_channel([&](const Group& group, index_t channel) { line[channel] = value(group, channel); });
+    void along(const Aligned<T>& line, const Value& value) {
+        each_channel([&](const Group& group, index_t channel) { line.data()[channel] = value(group, channel); });
         for (index_t k = lines_.channels; k < lines_.width(); k += lines_.channels)
             std::copy_n(line.data(), lines_.channels, line.data() + k);
     }
@@ -148,7 +156,7 @@ private:
     // Calls work(start, count, out) for the lines of a block of results.
     template <class Work>
     void write(T* to, index_t block, bool past_caches, const Work& work) const {
-        std::vector<T> kept(past_caches ? lines_.width() : 0);
+        const Aligned<T> kept(past_caches ? lines_.width() : 0);
         lines_.each(block, block + 1, [&](index_t start, index_t count) {
             work(start, count, past_caches ? kept.data() : to + start);
             if (past_caches) copy_past_caches(kept.data(), to + start, count);
@@ -157,11 +165,11 @@ private:
     }
 
     // The sums of the channels over a block.
-    void fold(const std::vector<T>& line, std::vector<double>& sums, index_t block) const {
+    void fold(const Aligned<T>& line, std::vector<double>& sums, index_t block) const {
         double* own = sums.data() + block * lines_.channels;
         std::copy_n(line.data(), lines_.channels, own);
         for (index_t k = lines_.channels; k < lines_.width(); k += lines_.channels)
-            for (index_t channel = 0; channel < lines_.channels; ++channel) own[channel] += line[k + channel];
+            for (index_t channel = 0; channel < lines_.channels; ++channel) own[channel] += line.data()[k + channel];
     }
 
     // The sums over all blocks, where those of the first one were.
@@ -173,8 +181,6 @@ private:
     // The sums of groups from those of their channels times factor(channel).
     template <class Factor>
     void add_up_groups(const Factor& factor) {
-        join(sums_);
-        join(second_sums_);
         for (Group& group : groups_) group.sum = group.second_sum = 0;
         each_channel([&](Group& group, index_t channel) {
             group.sum += sums_[channel] * factor(channel);
@@ -193,7 +199,7 @@ private:
     double size_;
     std::vector<double> sums_, second_sums_;  // of each block and channel
     std::vector<Group> groups_;
-    std::vector<T> means_, rests_, scales_, shifts_, directions_;  // along a line
+    Aligned<T> means_, factors_, scales_, shifts_;  // along a line
 };
 
 // Parts of the gain's and bias's gradients, which `__init__.py` counts too.
