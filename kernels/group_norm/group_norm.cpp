@@ -11,7 +11,7 @@ public:
     Example(const Lines& lines, index_t groups)
         : lines_(lines), share_(lines.channels / groups), size_(double(lines.rows * share_)),
           sums_(lines.blocks() * lines.channels), second_sums_(sums_.size()), groups_(groups), means_(lines.width()),
-          factors_(lines.width()), scales_(lines.width()), shifts_(lines.width()) {}
+          scales_(lines.width()), shifts_(lines.width()), factors_(lines.width()), directions_(lines.width()) {}
 
     void add_up(const T* x, index_t block) {
         const Aligned<T> sums(lines_.width());
@@ -111,23 +111,28 @@ public:
             d_gain[channel] += T(second_sums_[channel] * group.rstd);
         });
         add_up_groups([=](index_t channel) { return gain ? double(gain[channel]) : 1.0; });
-        // dx = rstd * (dy * gain - mean(dy * gain) - xhat * mean(dy * gain * xhat))
+        // dx = rstd * (dy * gain - mean(dy * gain) - xhat * mean(dy * gain * xhat)), which is 0 of one value alone.
+        const T varies = size_ > 1 ? T(1) : T(0);
         for (Group& group : groups_) {
-            const double rstd = group.rstd;
-            group.second_sum *= -rstd * rstd * rstd / size_;
-            group.sum = -rstd / size_ * group.sum - group.second_sum * group.rest;
+            const double rstd = double(group.rstd) * varies;
+            group.second_sum *= -rstd * group.rstd / size_;
+            group.sum = -rstd / size_ * group.sum - group.second_sum * (double(group.rest) * group.rstd);
         }
-        along(factors_, [=](const Group& group, index_t channel) { return gain ? group.rstd * gain[channel] : group.rstd; });
-        along(scales_, [](const Group& group, index_t) { return T(group.second_sum); });
+        along(factors_, [=](const Group& group, index_t channel) {
+            return (gain ? group.rstd * gain[channel] : group.rstd) * varies;
+        });
+        along(scales_, [](const Group& group, index_t) { return group.rstd; });
+        along(directions_, [](const Group& group, index_t) { return T(group.second_sum); });
         along(shifts_, [](const Group& group, index_t) { return T(group.sum); });
     }
 
     void input_gradient(const T* x, const T* dy, T* dx, index_t block, bool past_caches) const {
         write(dx, block, past_caches, [&](index_t start, index_t count, T* out) {
             const T *in = x + start, *g = dy + start, *mean = means_.data(), *factor = factors_.data();
-            const T *scale = scales_.data(), *shift = shifts_.data();
+            const T *scale = scales_.data(), *direction = directions_.data(), *shift = shifts_.data();
 #pragma omp simd
-            for (index_t k = 0; k < count; ++k) out[k] = g[k] * factor[k] + ((in[k] - mean[k]) * scale[k] + shift[k]);
+            for (index_t k = 0; k < count; ++k)
+                out[k] = g[k] * factor[k] + ((in[k] - mean[k]) * scale[k] * direction[k] + shift[k]);
         });
     }
 
@@ -199,7 +204,7 @@ private:
     double size_;
     std::vector<double> sums_, second_sums_;  // of each block and channel
     std::vector<Group> groups_;
-    Aligned<T> means_, factors_, scales_, shifts_;  // along a line
+    Aligned<T> means_, scales_, shifts_, factors_, directions_;  // along a line
 };
 
 // Parts of the gain's and bias's gradients, which `__init__.py` counts too.
