@@ -1,5 +1,6 @@
-// Group norm of examples of rows of channels (Wu and He 2018), forward and backward. A thread works on an example while that is
-// in cache; of few examples the threads share the blocks of rows. Sums over a block are folded to channels, and those to groups.
+// Group norm of examples of rows of channels (Wu and He 2018), forward and backward. A thread works on an example while
+// that is in cache; of few examples the threads share the blocks of rows. Sums over a block are folded to channels, and
+// those to groups.
 #include "../channels.h"
 #include "../rows.h"
 #include "../squares.h"
@@ -11,7 +12,7 @@ public:
     Example(const Lines& lines, index_t groups)
         : lines_(lines), share_(lines.channels / groups), size_(double(lines.rows * share_)),
           sums_(lines.blocks() * lines.channels), second_sums_(sums_.size()), groups_(groups), means_(lines.width()),
-          scales_(lines.width()), shifts_(lines.width()), factors_(lines.width()), directions_(lines.width()) {}
+          scales_(lines.width()), shifts_(lines.width()), dy_scales_(lines.width()), directions_(lines.width()) {}
 
     void add_up(const T* x, index_t block) {
         const Aligned<T> sums(lines_.width());
@@ -60,7 +61,8 @@ public:
             const double rest = group.sum / size_;
             const T variance = T(group.second_sum / size_ - rest * rest);
             group.rest = T(rest);
-            if (holds_squares(variance, least_sum(T(1), eps))) group.rstd = 1 / std::sqrt((variance > 0 ? variance : T(0)) + eps);
+            if (holds_squares(variance, least_sum(T(1), eps)))
+                group.rstd = 1 / std::sqrt((variance > 0 ? variance : T(0)) + eps);
             else group.rstd = T(1 / std::sqrt(squares_of(x + (&group - groups_.data()) * share_, group) / size_ + eps));
             *stats++ = group.mean, *stats++ = group.rest, *stats++ = group.rstd;
         }
@@ -118,7 +120,7 @@ public:
             group.second_sum *= -rstd * group.rstd / size_;
             group.sum = -rstd / size_ * group.sum - group.second_sum * (double(group.rest) * group.rstd);
         }
-        along(factors_, [=](const Group& group, index_t channel) {
+        along(dy_scales_, [=](const Group& group, index_t channel) {
             return (gain ? group.rstd * gain[channel] : group.rstd) * varies;
         });
         along(scales_, [](const Group& group, index_t) { return group.rstd; });
@@ -128,11 +130,11 @@ public:
 
     void input_gradient(const T* x, const T* dy, T* dx, index_t block, bool past_caches) const {
         write(dx, block, past_caches, [&](index_t start, index_t count, T* out) {
-            const T *in = x + start, *g = dy + start, *mean = means_.data(), *factor = factors_.data();
+            const T *in = x + start, *g = dy + start, *mean = means_.data(), *dy_scale = dy_scales_.data();
             const T *scale = scales_.data(), *direction = directions_.data(), *shift = shifts_.data();
 #pragma omp simd
             for (index_t k = 0; k < count; ++k)
-                out[k] = g[k] * factor[k] + ((in[k] - mean[k]) * scale[k] * direction[k] + shift[k]);
+                out[k] = g[k] * dy_scale[k] + ((in[k] - mean[k]) * scale[k] * direction[k] + shift[k]);
         });
     }
 
@@ -183,13 +185,13 @@ private:
             for (index_t channel = 0; channel < lines_.channels; ++channel) sums[channel] += sums[k + channel];
     }
 
-    // The sums of groups from those of their channels times factor(channel).
-    template <class Factor>
-    void add_up_groups(const Factor& factor) {
+    // The sums of groups from those of their channels times gain_of(channel).
+    template <class Gain>
+    void add_up_groups(const Gain& gain_of) {
         for (Group& group : groups_) group.sum = group.second_sum = 0;
         each_channel([&](Group& group, index_t channel) {
-            group.sum += sums_[channel] * factor(channel);
-            group.second_sum += second_sums_[channel] * factor(channel);
+            group.sum += sums_[channel] * gain_of(channel);
+            group.second_sum += second_sums_[channel] * gain_of(channel);
         });
     }
 
@@ -204,14 +206,14 @@ private:
     double size_;
     std::vector<double> sums_, second_sums_;  // of each block and channel
     std::vector<Group> groups_;
-    Aligned<T> means_, scales_, shifts_, factors_, directions_;  // along a line
+    Aligned<T> means_, scales_, shifts_, dy_scales_, directions_;  // along a line
 };
 
 // Parts of the gain's and bias's gradients, which `__init__.py` counts too.
 static const index_t PARTS = 64;
 
 // Calls work(each, example, k, part) for the k-th of all examples; each(step) is step(block) for each block. The threads share
-// the examples of `parts` parts. There are too few of them: then they share the blocks, one step after the other.
+// the parts, of examples that follow each other. Where there are too few, they share the blocks of each example.
 template <class T, class Work>
 static void by_example(const Lines& lines, index_t groups, index_t count, index_t parts, int threads, const Work& work) {
     if (threads > 1 && count < 2 * threads && count == parts) {
@@ -234,41 +236,52 @@ static void by_example(const Lines& lines, index_t groups, index_t count, index_
     });
 }
 
-#define GROUP_NORM(T, NAME)                                                                                            \
-    extern "C" void group_norm_forward_##NAME(const T* x, const T* gain, const T* bias, T* y, T* stats, int64_t count, \
-                                              int64_t positions, int64_t channels, int64_t groups, double eps,         \
-                                              int32_t threads) {                                                       \
-        guarded([&] {                                                                                                  \
-            const Lines lines{positions, channels};                                                                    \
-            const bool past_caches = go_past_caches<T>(count * positions * channels);                                  \
-            const auto work = [=](const auto& each, Example<T>& example, index_t k, index_t) {                         \
-                const T* in = x + k * positions * channels;                                                            \
-                each([&](index_t block) { example.add_up(in, block); });                                               \
-                example.centre();                                                                                      \
-                each([&](index_t block) { example.square(in, block); });                                               \
-                example.scale(in, gain, bias, T(eps), stats + k * groups * 3);                                         \
-                each([&](index_t block) { example.normalise(in, y + (in - x), block, past_caches); });                              \
-            };                                                                                                         \
-            by_example<T>(lines, groups, count, std::min<index_t>(count, PARTS), threads, work);                       \
-        });                                                                                                            \
-    }                                                                                                                  \
-    extern "C" void group_norm_backward_##NAME(const T* x, const T* dy, const T* stats, const T* gain, T* dx,          \
-                                               T* d_gain, T* d_bias, int64_t count, int64_t positions,                 \
-                                               int64_t channels, int64_t groups, int32_t threads) {                    \
-        guarded([&] {                                                                                                  \
-            const Lines lines{positions, channels};                                                                    \
-            const bool past_caches = go_past_caches<T>(count * positions * channels);                                  \
-            const index_t parts = std::min<index_t>(count, PARTS);                                                     \
-            std::fill_n(d_gain, parts* channels, T(0));                                                                \
-            std::fill_n(d_bias, parts* channels, T(0));                                                                \
-            const auto work = [=](const auto& each, Example<T>& example, index_t k, index_t part) {                    \
-                const T *in = x + k * positions * channels, *g = dy + (in - x);                                        \
-                example.read(stats + k * groups * 3);                                                                  \
-                each([&](index_t block) { example.add_up_gradients(in, g, block); });                                  \
-                example.differentiate(gain, d_gain + part * channels, d_bias + part * channels);                       \
-                if (dx) each([&](index_t block) { example.input_gradient(in, g, dx + (in - x), block, past_caches); });             \
-            };                                                                                                         \
-            by_example<T>(lines, groups, count, parts, threads, work);                                                 \
-        });                                                                                                            \
+template <class T>
+static void forward(const T* x, const T* gain, const T* bias, T* y, T* stats, index_t count, const Lines& lines, index_t groups,
+                    T eps, int threads) {
+    const index_t size = lines.rows * lines.channels;
+    const bool past_caches = go_past_caches<T>(count * size);
+    by_example<T>(lines, groups, count, std::min(count, PARTS), threads,
+                  [=](const auto& each, Example<T>& example, index_t k, index_t) {
+                      const T* in = x + k * size;
+                      each([&](index_t block) { example.add_up(in, block); });
+                      example.centre();
+                      each([&](index_t block) { example.square(in, block); });
+                      example.scale(in, gain, bias, eps, stats + k * groups * 3);
+                      each([&](index_t block) { example.normalise(in, y + k * size, block, past_caches); });
+                  });
+}
+
+template <class T>
+static void backward(const T* x, const T* dy, const T* stats, const T* gain, T* dx, T* d_gain, T* d_bias, index_t count,
+                     const Lines& lines, index_t groups, int threads) {
+    const index_t size = lines.rows * lines.channels, channels = lines.channels, parts = std::min(count, PARTS);
+    const bool past_caches = go_past_caches<T>(count * size);
+    std::fill_n(d_gain, parts * channels, T(0));
+    std::fill_n(d_bias, parts * channels, T(0));
+    by_example<T>(lines, groups, count, parts, threads,
+                  [=](const auto& each, Example<T>& example, index_t k, index_t part) {
+                      const T *in = x + k * size, *g = dy + k * size;
+                      example.read(stats + k * groups * 3);
+                      each([&](index_t block) { example.add_up_gradients(in, g, block); });
+                      example.differentiate(gain, d_gain + part * channels, d_bias + part * channels);
+                      if (dx) each([&](index_t block) { example.input_gradient(in, g, dx + k * size, block, past_caches); });
+                  });
+}
+
+#define GROUP_NORM(T, NAME)                                                                                           \
+    extern "C" void group_norm_forward_##NAME(const T* x, const T* gain, const T* bias, T* y, T* stats,               \
+                                              int64_t count, int64_t positions, int64_t channels, int64_t groups,     \
+                                              double eps, int32_t threads) {                                          \
+        guarded([&] {                                                                                                 \
+            forward<T>(x, gain, bias, y, stats, count, {positions, channels}, groups, T(eps), threads);               \
+        });                                                                                                           \
+    }                                                                                                                 \
+    extern "C" void group_norm_backward_##NAME(const T* x, const T* dy, const T* stats, const T* gain, T* dx,         \
+                                               T* d_gain, T* d_bias, int64_t count, int64_t positions,                \
+                                               int64_t channels, int64_t groups, int32_t threads) {                   \
+        guarded([&] {                                                                                                 \
+            backward<T>(x, dy, stats, gain, dx, d_gain, d_bias, count, {positions, channels}, groups, threads);       \
+        });                                                                                                           \
     }
 ENTRIES(GROUP_NORM)
