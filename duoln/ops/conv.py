@@ -205,8 +205,8 @@ def _conv_forward(be: Backend, x: Array, weight: Array, stride: Sizes, padding: 
 
 
 def _conv_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, Array | None]:
-    padded, weight, stride, padding, dilation, groups = saved
-    dx = image_gradient(be, padded.shape, *saved[1:], gout) if needs[0] else None
+    padded, weight, stride, _, dilation, groups = saved
+    dx = image_gradient(be, padded.shape, gout, *saved[1:]) if needs[0] else None
     gw = None
     if needs[1]:
         g = _by_group(be, be.reshape(gout, (prod(gout.shape[:3]), gout.shape[3])), groups)
@@ -216,9 +216,9 @@ def _conv_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tu
     return dx, gw
 
 
-def image_gradient(be: Backend, padded: Shape, weight: Array, stride: Sizes, padding: Sizes, dilation: Sizes,
-                   groups: int, gout: Array) -> Array:
-    """The gradient of images, by the shape that they have with their border: products of weights that an output used."""
+def image_gradient(be: Backend, padded: Shape, gout: Array, weight: Array, stride: Sizes, padding: Sizes,
+                   dilation: Sizes, groups: int) -> Array:
+    """The gradient of images, whose shape with their border is `padded`. Each product is of a weight that was used."""
     g = _by_group(be, be.reshape(gout, (prod(gout.shape[:3]), gout.shape[3])), groups)
     dx = be.zeros(padded, be.dtype(gout))
     for k, window in enumerate(_windows(padded, weight.shape[:2], both(stride), both(dilation))):

@@ -75,7 +75,7 @@ def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> tupl
             x, *others = saved
             rows, columns = both(saved.padding)
             padded = x.shape[0], x.shape[1] + 2 * rows, x.shape[2] + 2 * columns, x.shape[3]
-            dx = image_gradient(be, padded, *others, dy)
+            dx = image_gradient(be, padded, dy, *others)
     if needs[1]:
         d_weight = host.empty_like(saved.weight)
         _weight_gradient(saved.x, dy, d_weight, *sizes)
