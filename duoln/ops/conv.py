@@ -46,19 +46,20 @@ def _joint(pair: Pair) -> Sizes:
     return pair[0] if pair[0] == pair[1] else pair
 
 
-def _both(value: Sizes) -> Pair:
+def both(value: Sizes) -> Pair:
+    """The numbers for height and width."""
     return value if isinstance(value, tuple) else (value, value)
 
 
-def _out_size(shape: Shape, kernel: Pair, stride: Pair, dilation: Pair = (1, 1)) -> Pair:
-    height, width = ((n - d * (k - 1) - 1) // s + 1
-                     for n, k, s, d in zip(shape[1:3], kernel, stride, dilation, strict=True))
+def out_size(sizes: Sequence[int], kernel: Sequence[int], stride: Pair, dilation: Pair = (1, 1)) -> Pair:
+    """The output positions along the height and the width of an image with these sizes."""
+    height, width = ((n - d * (k - 1) - 1) // s + 1 for n, k, s, d in zip(sizes, kernel, stride, dilation, strict=True))
     return height, width
 
 
 def _windows(shape: Shape, kernel: Pair, stride: Pair, dilation: Pair = (1, 1)) -> Iterator[tuple[slice, ...]]:
     """For each entry of the kernel, the slice of the image that it multiplies over all output positions."""
-    height, width = _out_size(shape, kernel, stride, dilation)
+    height, width = out_size(shape[1:3], kernel, stride, dilation)
     for i in range(0, kernel[0] * dilation[0], dilation[0]):
         for j in range(0, kernel[1] * dilation[1], dilation[1]):
             yield (slice(None), slice(i, i + stride[0] * (height - 1) + 1, stride[0]),
@@ -67,14 +68,14 @@ def _windows(shape: Shape, kernel: Pair, stride: Pair, dilation: Pair = (1, 1)) 
 
 def _check_image(name: str, x: Tensor, kernel: Pair, padding: Sequence[int] = (0, 0), dilation: Pair = (1, 1),
                  axes: str = "height, width") -> None:
-    """Check that an image, with all its padding, holds the kernel. A sequence has `axes` "time" and a height of 1."""
+    """Check that an image, with all its padding, holds the kernel. A sequence has `axes` "time" and a width of 1."""
     if min(kernel) < 1:
         raise ShapeError(f"[{name}] expected a kernel of at least 1, found {kernel}")
     least = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)]
     if any(n + p < k for n, p, k in zip(x.shape[1:3], padding, least, strict=True)):
-        first = 1 if axes == "time" else 0
-        raise ShapeError(f"[{name}] expected {axes} of at least {tuple(least[first:])}, found {x.shape[1 + first:3]} "
-                         f"with padding {tuple(padding[first:])} in all")
+        count = 1 if axes == "time" else 2
+        raise ShapeError(f"[{name}] expected {axes} of at least {tuple(least[:count])}, found {x.shape[1:1 + count]} "
+                         f"with padding {tuple(padding[:count])} in all")
 
 
 @op("x: real[batch, height, width, channels], weight: real[kh, kw, group, out] -> like x")
@@ -117,11 +118,21 @@ def conv1d(x: Tensor, weight: Tensor, *, stride: AtLeast1 = 1, padding: int | Li
     conv1d.check(x, weight)
     if not isinstance(padding, str):
         padding = check_integer("conv1d", "padding", padding, 0)
-    # Along the height of 1 nothing moves, so that any stride and dilation serve.
-    image, rows = reshape(x, shape=(x.shape[0], 1, *x.shape[1:])), reshape(weight, shape=(1, *weight.shape))
-    y = _convolution("conv1d", image, rows, (stride, stride), padding if isinstance(padding, str) else (0, padding),
-                     (dilation, dilation), groups)
-    return reshape(y, shape=(y.shape[0], *y.shape[2:]))
+    # The time is the height, of which rules take some rows at a time. Along the width of 1 nothing moves, so that any
+    # stride and dilation serve.
+    kernel = reshape(weight, shape=(weight.shape[0], 1, *weight.shape[1:]))
+    y = _convolution("conv1d", _as_image(x), kernel, (stride, stride),
+                     padding if isinstance(padding, str) else (padding, 0), (dilation, dilation), groups)
+    return _as_sequence(y)
+
+
+def _as_image(x: Tensor) -> Tensor:
+    """A sequence as images of width 1."""
+    return reshape(x, shape=(*x.shape[:2], 1, x.shape[2]))
+
+
+def _as_sequence(image: Tensor) -> Tensor:
+    return reshape(image, shape=(*image.shape[:2], image.shape[3]))
 
 
 def _convolution(name: str, x: Tensor, weight: Tensor, stride: Pair, padding: Padding, dilation: Pair, groups: int,
@@ -139,10 +150,10 @@ def _convolution(name: str, x: Tensor, weight: Tensor, stride: Pair, padding: Pa
                          f"{groups} groups, which divide {weight.shape[3]} outputs, found x {x.shape}")
     padded = (n + sum(border) for n, border in zip(x.shape[1:3], borders, strict=True))
     check_room(name, x.backend, (x.shape[0], *padded, x.shape[3]))
-    border = borders[0][0]
-    if any(sides != (border, border) for sides in borders):
-        x, border = pad(x, widths=((0, 0), *borders, (0, 0))), 0
-    return conv2d.apply(x, weight, stride=_joint(stride), padding=border, dilation=_joint(dilation), groups=groups)
+    if any(before != behind for before, behind in borders):
+        x, borders = pad(x, widths=((0, 0), *borders, (0, 0))), [(0, 0), (0, 0)]
+    return conv2d.apply(x, weight, stride=_joint(stride), padding=_joint((borders[0][0], borders[1][0])),
+                        dilation=_joint(dilation), groups=groups)
 
 
 def _same(size: int, kernel: int, stride: int, dilation: int) -> Pair:
@@ -178,38 +189,44 @@ def _patches(be: Backend, x: Array, windows: Sequence[tuple[slice, ...]], groups
     return parts[0] if len(parts) == 1 else be.concat(parts, axis=2)
 
 
-def _conv_forward(be: Backend, x: Array, weight: Array, stride: Sizes, padding: int, dilation: Sizes = 1,
+def _bordered(be: Backend, x: Array, padding: Sizes) -> Array:
+    return be.pad(x, ((0, 0), *((n, n) for n in both(padding)), (0, 0))) if padding else x
+
+
+def _conv_forward(be: Backend, x: Array, weight: Array, stride: Sizes, padding: Sizes, dilation: Sizes = 1,
                   groups: int = 1) -> tuple[Array, Any]:
-    padded, steps = _bordered(be, x, padding), (_both(stride), _both(dilation))
+    padded, steps = _bordered(be, x, padding), (both(stride), both(dilation))
     kernel = weight.shape[:2]
     flat = be.reshape(weight, (prod(weight.shape[:3]), weight.shape[3]))
     windows = list(_windows(padded.shape, kernel, *steps))
     y = _joined(be, be.matmul(_patches(be, padded, windows, groups), _by_group(be, flat, groups)))
-    return be.reshape(y, (x.shape[0], *_out_size(padded.shape, kernel, *steps), weight.shape[3])), (
-        padded, weight, windows, padding, groups)
-
-
-def _bordered(be: Backend, x: Array, padding: int) -> Array:
-    return be.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0))) if padding else x
+    return be.reshape(y, (x.shape[0], *out_size(padded.shape[1:3], kernel, *steps), weight.shape[3])), (
+        padded, weight, stride, padding, dilation, groups)
 
 
 def _conv_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, Array | None]:
-    padded, weight, windows, padding, groups = saved
-    columns = weight.shape[1]
-    g = _by_group(be, be.reshape(gout, (prod(gout.shape[:3]), gout.shape[3])), groups)
-    dx = gw = None
-    if needs[0]:
-        dx = be.zeros(padded.shape, be.dtype(padded))
-        for k, window in enumerate(windows):
-            plane = _by_group(be, weight[k // columns, k % columns], groups)
-            part = _joined(be, be.matmul(g, transposed(be, plane)))
-            dx = be.slice_add(dx, window, be.reshape(part, (*gout.shape[:3], padded.shape[3])))
-        if padding:
-            dx = dx[:, padding:-padding, padding:-padding]
+    padded, weight, stride, _, dilation, groups = saved
+    dx = image_gradient(be, padded.shape, gout, *saved[1:]) if needs[0] else None
+    gw = None
     if needs[1]:
+        g = _by_group(be, be.reshape(gout, (prod(gout.shape[:3]), gout.shape[3])), groups)
+        windows = list(_windows(padded.shape, weight.shape[:2], both(stride), both(dilation)))
         patches = _patches(be, padded, windows, groups)
         gw = be.reshape(_joined(be, be.matmul(transposed(be, patches), g)), weight.shape)
     return dx, gw
+
+
+def image_gradient(be: Backend, padded: Shape, gout: Array, weight: Array, stride: Sizes, padding: Sizes,
+                   dilation: Sizes, groups: int) -> Array:
+    """The gradient of images, whose shape with their border is `padded`. Each product is of a weight that was used."""
+    g = _by_group(be, be.reshape(gout, (prod(gout.shape[:3]), gout.shape[3])), groups)
+    dx = be.zeros(padded, be.dtype(gout))
+    for k, window in enumerate(_windows(padded, weight.shape[:2], both(stride), both(dilation))):
+        plane = _by_group(be, weight[k // weight.shape[1], k % weight.shape[1]], groups)
+        part = _joined(be, be.matmul(g, transposed(be, plane)))
+        dx = be.slice_add(dx, window, be.reshape(part, (*gout.shape[:3], padded[3])))
+    rows, columns = both(padding)
+    return dx[:, rows:padded[1] - rows, columns:padded[2] - columns] if padding else dx
 
 
 conv2d.add(Rule("composed", _conv_forward, _conv_vjp))
@@ -246,7 +263,7 @@ def max_pool2d(x: Tensor, *, size: Sizes, stride: Sizes | None = None, padding: 
 
 
 def _max_pool_forward(be: Backend, x: Array, size: Sizes, stride: Sizes, border: Pair = (0, 0)) -> tuple[Array, Any]:
-    y, windows = None, list(_windows(x.shape, _both(size), _both(stride)))
+    y, windows = None, list(_windows(x.shape, both(size), both(stride)))
     for window in windows:
         y = x[window] if y is None else be.maximum(y, x[window])
     return y, (x, y, windows, border)
@@ -286,7 +303,7 @@ def avg_pool2d(x: Tensor, *, size: Sizes, stride: Sizes | None = None, padding: 
 
 
 def _avg_pool_forward(be: Backend, x: Array, size: Sizes, stride: Sizes) -> tuple[Array, Any]:
-    y, windows = 0.0, list(_windows(x.shape, _both(size), _both(stride)))
+    y, windows = 0.0, list(_windows(x.shape, both(size), both(stride)))
     for window in windows:
         y = y + x[window]
     return y / len(windows), (x.shape, windows)
@@ -312,26 +329,24 @@ def max_pool1d(x: Tensor, *, size: AtLeast1, stride: AtLeast1 | None = None, pad
         x (B, T, C) -> (B, (T + 2 padding - size) // stride + 1, C); stride is size if None.
     """
     max_pool1d.check(x)
-    image, sizes = _as_image("max_pool1d", x, size, stride, padding)
-    image = _with_border(image, (0, sizes[2]), -inf)
-    y = max_pool2d.apply(image, size=_joint((1, sizes[0])), stride=_joint((1, sizes[1])), border=(0, sizes[2]))
-    return reshape(y, shape=(y.shape[0], *y.shape[2:]))
+    image, attrs = _windows_in_time("max_pool1d", x, size, stride, padding, -inf)
+    return _as_sequence(max_pool2d.apply(image, border=(padding, 0), **attrs))
 
 
 @op("x: real[batch, time, channels]")
 def avg_pool1d(x: Tensor, *, size: AtLeast1, stride: AtLeast1 | None = None, padding: Width = 0) -> Tensor:
     """Mean of each window along the time, in which the zeros of the border count. Shapes as for `max_pool1d`."""
     avg_pool1d.check(x)
-    image, sizes = _as_image("avg_pool1d", x, size, stride, padding)
-    image = _with_border(image, (0, sizes[2]), 0.0)
-    y = avg_pool2d.apply(image, size=_joint((1, sizes[0])), stride=_joint((1, sizes[1])))
-    return reshape(y, shape=(y.shape[0], *y.shape[2:]))
+    image, attrs = _windows_in_time("avg_pool1d", x, size, stride, padding, 0.0)
+    return _as_sequence(avg_pool2d.apply(image, **attrs))
 
 
-def _as_image(name: str, x: Tensor, size: int, stride: int | None, padding: int) -> tuple[Tensor, tuple[int, int, int]]:
-    """A sequence as images of height 1; size, stride and padding along the time."""
-    image = reshape(x, shape=(x.shape[0], 1, *x.shape[1:]))
+def _windows_in_time(name: str, x: Tensor, size: int, stride: int | None, padding: int, border: float,
+                     ) -> tuple[Tensor, dict[str, Sizes]]:
+    """A sequence as images of width 1 with their border, and the windows along the height."""
+    image = _as_image(x)
     if 2 * padding > size:
         raise ShapeError(f"[{name}] padding: expected at most half of size {size}, found {padding}")
-    _check_image(name, image, (1, size), (0, 2 * padding), axes="time")
-    return image, (size, size if stride is None else stride, padding)
+    _check_image(name, image, (size, 1), (2 * padding, 0), axes="time")
+    return _with_border(image, (padding, 0), border), {
+        "size": _joint((size, 1)), "stride": _joint((size if stride is None else stride, 1))}

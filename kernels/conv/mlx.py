@@ -66,15 +66,15 @@ class _Saved(NamedTuple):
     x: Array
     weight: Array
     stride: Sizes
-    padding: int
+    padding: Sizes
     dilation: Sizes
 
 
-def _convolve(x: Array, weight: Array, stride: Sizes, padding: int, dilation: Sizes = 1) -> Array:
+def _convolve(x: Array, weight: Array, stride: Sizes, padding: Sizes, dilation: Sizes = 1) -> Array:
     return mx.conv2d(x, mx.transpose(weight, (3, 0, 1, 2)), stride, padding, dilation)
 
 
-def _forward(be: Backend, x: Array, weight: Array, stride: Sizes, padding: int, dilation: Sizes = 1, groups: int = 1,
+def _forward(be: Backend, x: Array, weight: Array, stride: Sizes, padding: Sizes, dilation: Sizes = 1, groups: int = 1,
              ) -> tuple[Array, _Saved]:
     return _convolve(x, weight, stride, padding, dilation), _Saved(x, weight, stride, padding, dilation)
 
@@ -89,7 +89,7 @@ def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> list
     return [dx, d_weight]
 
 
-def _supports(be: Backend, x: Array, weight: Array, stride: Sizes = 1, padding: int = 0, dilation: Sizes = 1,
+def _supports(be: Backend, x: Array, weight: Array, stride: Sizes = 1, padding: Sizes = 0, dilation: Sizes = 1,
               groups: int = 1) -> str | None:
     if groups != 1:
         return "its gradients of groups are not measured"

@@ -1,10 +1,10 @@
-"""The compiled rule of batch norm against the composed ones: odd sizes, views, single outputs."""
+"""The compiled rules over channels, batch and group norm, against the composed ones: odd sizes, views, single outputs."""
 
 import numpy as np
 import pytest
 
 from duoln import ops, runtime
-from duoln.kernels import channels, native
+from duoln.kernels import channels, host, native
 from duoln.testing import check_rule
 
 pytestmark = pytest.mark.skipif(native.machine_refusal() is not None, reason="nothing is compiled here")
@@ -44,6 +44,53 @@ def test_a_view_and_an_empty_batch(rng, numpy_backend):
     x = rng.standard_normal((6, 8, 4)).astype(np.float32)[::2, ::-1]
     check_rule(ops.batch_norm, _rule(), [x, None, None], numpy_backend, {"eps": 1e-5, "unbiased": False}, length=100)
     assert "no values" in _rule().supports(numpy_backend, x[:0], None, None)
+
+
+EXAMPLES = [((1, 1, 1), 1), ((3, 6), 2), ((5, 7), 7), ((2, 3, 4, 6), 3), ((2, 40, 40, 64), 32), ((3, 50, 50, 8), 1), ((1, 300, 100, 12), 4),
+            ((200, 256), 32), ((70, 5, 3), 3), ((2, 9, 700), 7), ((33, 2, 2, 30), 5)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("parts", [("gain", "bias"), ("gain",), ("bias",), ()], ids=str)
+@pytest.mark.parametrize(("shape", "groups"), EXAMPLES, ids=str)
+def test_group_norm(shape, groups, parts, dtype, rng, numpy_backend):
+    x, gain, bias = (rng.standard_normal(s).astype(dtype) for s in (shape, shape[-1:], shape[-1:]))
+    size = x[0].size // groups
+    check_rule(ops.group_norm, ops.group_norm.rules("numpy")[0], [x, gain if "gain" in parts else None, bias if "bias" in parts else None],
+               numpy_backend, {"groups": groups, "eps": 1e-5 if size > 2 else 1.0}, length=4 * max(size, x.size // shape[-1]))
+
+
+def test_group_norm_has_the_same_bits_for_any_number_of_threads(rng, numpy_backend, monkeypatch):
+    """Of many examples each thread takes some; of few they share the blocks of rows."""
+    rule = ops.group_norm.rules("numpy")[0]
+    calls = [[rng.standard_normal(s).astype(np.float32) for s in (shape, shape[-1:], shape[-1:], shape)]
+             for shape in ((1, 90, 90, 12), (5, 70, 70, 6), (150, 3, 12))]
+    monkeypatch.setattr(host, "PARALLEL_BYTES", 0)
+    runs = []
+    for threads in (1, 2, 3, 8, 8):
+        monkeypatch.setattr(host, "workers", lambda threads=threads: threads)
+        results = []
+        for x, gain, bias, gout in calls:
+            y, saved = rule.forward(numpy_backend, x, gain, bias, groups=3, eps=1e-5)
+            results += [y, *rule.vjp(numpy_backend, saved, gout, (True, True, True))]
+        runs.append([a.tobytes() for a in results])
+    assert all(run == runs[0] for run in runs)
+
+
+def test_group_norm_of_what_is_not_a_number(rng, numpy_backend):
+    """It stays in its example and its group."""
+    x = rng.standard_normal((3, 20, 6)).astype(np.float32)
+    x[1, 3, 2] = np.nan
+    y = ops.group_norm.rules("numpy")[0].forward(numpy_backend, x, None, None, groups=3, eps=1e-5)[0]
+    assert np.isnan(y[1, :, 2:4]).all() and np.isfinite(np.delete(y, 1, 0)).all() and np.isfinite(y[1][:, [0, 1, 4, 5]]).all()
+
+
+def test_large_results_of_group_norm(rng, numpy_backend):
+    """They are written with streaming stores, in lines of which none begins where a vector does."""
+    x, gain = rng.standard_normal((3, 15_003, 47)).astype(np.float32), rng.standard_normal(47).astype(np.float32)
+    assert x.nbytes > 8 << 20
+    check_rule(ops.instance_norm, ops.instance_norm.rules("numpy")[0], [x, gain, gain], numpy_backend, {"groups": 47, "eps": 1e-5},
+               length=4 * x.size // 47)
 
 
 def test_a_large_mean_costs_batch_norm_no_bits(rng, numpy_backend):

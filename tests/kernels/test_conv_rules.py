@@ -36,6 +36,51 @@ def test_conv2d(x, weight, padding, stride, dtype, rng, numpy_backend):
                length=max(int(np.prod(weight[:3])), x[0] * x[1] * x[2]))
 
 
+# Channels of a group: each alone, fewer than a vector has lanes, many. Pixels of a part of a vector, of one, of several.
+GROUPS = [(groups, n_in, n_out) for groups, n_in, n_out in (
+    (2, 1, 1), (5, 1, 1), (16, 1, 1), (33, 1, 1), (64, 1, 1), (3, 1, 2), (4, 2, 3), (4, 4, 4), (8, 8, 8), (2, 16, 16),
+    (2, 17, 33), (3, 5, 1), (2, 1, 40), (7, 3, 9), (16, 2, 1), (2, 20, 3))]
+SETTINGS = [((3, 3), {"padding": 1}), ((2, 3), {"padding": (2, 0), "dilation": 2}), ((3, 1), {"stride": 2, "padding": 1}),
+            ((1, 5), {"stride": (2, 3), "padding": (0, 2), "dilation": (3, 1)}), ((3, 3), {"stride": 3, "dilation": 2, "padding": 4}),
+            ((1, 1), {})]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("kernel", "settings"), SETTINGS, ids=str)
+@pytest.mark.parametrize(("groups", "n_in", "n_out"), GROUPS)
+@NEEDS_COMPILER
+def test_conv2d_in_groups(groups, n_in, n_out, kernel, settings, dtype, rng, numpy_backend):
+    arrays = [rng.standard_normal(shape).astype(dtype) for shape in ((2, 9, 11, groups * n_in), (*kernel, n_in, groups * n_out))]
+    check_rule(ops.conv2d, _rule(), arrays, numpy_backend, {"stride": 1, "padding": 0, "dilation": 1, "groups": groups, **settings},
+               length=200)
+
+
+@pytest.mark.parametrize(("x", "weight", "settings"), [
+    ((3, 40, 40, 64), (3, 3, 1, 64), {"padding": 1, "groups": 64}), ((40, 12, 12, 32), (3, 3, 4, 32), {"padding": 1, "groups": 8}),
+    ((20, 300, 1, 24), (9, 1, 1, 24), {"padding": (4, 0), "groups": 24}), ((2, 19, 32, 40), (3, 3, 40, 37), {"padding": 2, "dilation": 2})],
+    ids=str)
+@NEEDS_COMPILER
+def test_conv2d_of_groups_in_bands(x, weight, settings, rng, numpy_backend):
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in (x, weight)]
+    check_rule(ops.conv2d, _rule(), arrays, numpy_backend, {"stride": 1, **settings}, length=6000)
+
+
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+@pytest.mark.parametrize(("groups", "n_in", "n_out"), [(6, 1, 1), (4, 4, 4), (2, 20, 3), (2, 3, 17)])
+@NEEDS_COMPILER
+def test_what_is_not_finite_stays_in_its_group(groups, n_in, n_out, bad, rng, numpy_backend):
+    x, weight = (rng.standard_normal(s).astype(np.float32) for s in ((2, 6, 7, groups * n_in), (3, 2, n_in, groups * n_out)))
+    x[1, 2, 3, n_in - 1], gout = bad, rng.standard_normal((2, 6, 8, groups * n_out)).astype(np.float32)
+    results = []
+    for rule in (_rule(), ops.conv2d.rules("numpy")[-1]):
+        with np.errstate(invalid="ignore"):
+            y, saved = rule.forward(numpy_backend, x, weight, stride=1, padding=1, groups=groups)
+            results.append((y, *rule.vjp(numpy_backend, saved, gout, (True, True))))
+    for mine, expected in zip(*results, strict=True):
+        np.testing.assert_allclose(mine, expected, rtol=1e-4, atol=1e-4)
+    assert np.isfinite(results[0][0][..., n_out:]).all() and not np.isfinite(results[0][0]).all()
+
+
 @pytest.mark.parametrize(("x", "weight", "padding"), LARGE, ids=str)
 @NEEDS_COMPILER
 def test_conv2d_in_bands_and_panels(x, weight, padding, rng, numpy_backend):
@@ -58,14 +103,16 @@ def test_conv2d_is_as_exact_as_a_sum_in_float32(rng, numpy_backend):
 
 
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
-@pytest.mark.parametrize(("stride", "padding"), [(1, 0), (1, 1), (2, 1), (3, 2)])
+@pytest.mark.parametrize("settings", [{"stride": 1, "padding": 0}, {"stride": 1, "padding": 1}, {"stride": 2, "padding": 1},
+                                      {"stride": 3, "padding": 2}, {"stride": (1, 2), "padding": (1, 2), "dilation": 2, "groups": 2}], ids=str)
 @NEEDS_COMPILER
-def test_a_weight_that_is_not_finite_reaches_the_pixels_that_met_it(stride, padding, bad, rng, numpy_backend):
-    x, weight = (rng.standard_normal(shape).astype(np.float32) for shape in ((2, 7, 8, 3), (3, 3, 3, 4)))
+def test_a_weight_that_is_not_finite_reaches_the_pixels_that_met_it(settings, bad, rng, numpy_backend):
+    n_in = 6 // settings.get("groups", 1)
+    x, weight = (rng.standard_normal(shape).astype(np.float32) for shape in ((2, 7, 8, 6), (3, 3, n_in, 4)))
     weight[0, 1, 2, 3] = bad
 
     def gradients(rule):
-        y, saved = rule.forward(numpy_backend, x, weight, stride=stride, padding=padding)
+        y, saved = rule.forward(numpy_backend, x, weight, **settings)
         return rule.vjp(numpy_backend, saved, np.ones_like(y), (True, True))
 
     with np.errstate(all="ignore"):

@@ -92,6 +92,8 @@ def test_the_same_bits_for_any_number_of_threads(rng, numpy_backend, monkeypatch
     gain, bias = (rng.standard_normal(21).astype(np.float32) for _ in range(2))
     many = rng.standard_normal((37, 6, 5, 21)).astype(np.float32)  # of so many the gradient is added up in groups
     calls = [(ops.conv2d, (many, weight), {"stride": 1, "padding": 1}),
+             (ops.conv2d, (many, weight[:, :, :1, :21]), {"stride": 1, "padding": 1, "groups": 21}),
+             (ops.conv2d, (x, weight), {"stride": 1, "padding": 2, "dilation": 2}),
              (ops.conv2d, (x, weight), {"stride": 1, "padding": 1}), (ops.conv2d, (x, weight), {"stride": 2, "padding": 0}),
              (ops.max_pool2d, (x,), {"size": 2, "stride": 2}), (ops.max_pool2d, (x,), {"size": 3, "stride": 2}),
              (ops.leaky_relu, (x,), {"slope": 0.1}), (ops.batch_norm, (x, gain, bias), {"eps": 1e-5, "unbiased": True}),

@@ -15,7 +15,7 @@ def _windows(x, kernel, stride):
 
 
 def _supports(be, x, weight, stride, padding, dilation=1, groups=1):
-    return None if isinstance(stride, int) and dilation == groups == 1 and x.size and weight.size else "it has one stride"
+    return None if isinstance(stride, int) and isinstance(padding, int) and dilation == groups == 1 and x.size and weight.size else "it has one stride"
 
 
 def _forward(be, x, weight, stride, padding, dilation=1, groups=1):
