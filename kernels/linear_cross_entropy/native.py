@@ -14,18 +14,19 @@ import numpy as np
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import host, native
-from duoln.kernels.product.multiply import multiply
+from duoln.kernels.product.multiply import column_sums, multiply, multiply_and_sum
 from duoln.ops import linear_cross_entropy
 
-BLOCK = 1 << 20
-"""The number of logits of a block: they stay in L3 between the product and the loss."""
+BLOCK = 1 << 19
+"""The number of logits of a block, which stay in L2 between the product and the loss."""
+_LEAST_WIDTH = 1 << 9
 KEEP_BYTES = 1 << 28
 
 _FILE = "linear_cross_entropy/linear_cross_entropy.cpp"
 
 _gather = native.Function(_FILE, "linear_cross_entropy_gather",
-                          "logits: real[2], bias: real[1], labels: int32[1], largest: real[1], total: real[1], "
-                          "picked: real[1], rows: int64, width: int64, start: int64, threads: int32")
+                          "logits: real[2], labels: int32[1], largest: real[1], total: real[1], picked: real[1], "
+                          "rows: int64, width: int64, start: int64, threads: int32")
 _differentiate = native.Function(_FILE, "linear_cross_entropy_backward",
                                  "logits: real[2], labels: int32[1], largest: real[1], total: real[1], "
                                  "d_loss: real[1], d_logits: real[2], rows: int64, width: int64, start: int64, "
@@ -56,7 +57,8 @@ class _Saved(NamedTuple):
 
 
 def _blocks(rows: int, classes: int) -> Iterator[slice]:
-    step = max(BLOCK // max(rows, 1), 1)
+    """Blocks of an odd number of half panels' pairs."""
+    step = max(BLOCK // max(rows, 1), _LEAST_WIDTH) // 64 * 64 - 32
     for start in range(0, classes, step):
         yield slice(start, min(start + step, classes))
 
@@ -74,8 +76,8 @@ def _forward(be: Backend, x: Array, weight: Array, bias: Array, labels: Array) -
     picked = np.empty(count, x.dtype)
     kept: list[Array] | None = [] if count * weight.shape[1] * x.itemsize <= KEEP_BYTES else None
     for block in _blocks(count, weight.shape[1]):
-        logits = multiply(rows.x, weight[:, block])
-        _gather(logits, bias[block], rows.label, rows.largest, rows.total, picked, *logits.shape, block.start,
+        logits = multiply(rows.x, weight[:, block], added=bias[block])
+        _gather(logits, rows.label, rows.largest, rows.total, picked, *logits.shape, block.start,
                 native.threads_for(logits.nbytes))
         if kept is not None:
             kept.append(logits)
@@ -87,28 +89,25 @@ def _forward(be: Backend, x: Array, weight: Array, bias: Array, labels: Array) -
 def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> list[Array | None]:
     rows, weight, bias = saved.rows, saved.weight, saved.bias
     d_loss = np.reshape(gout, -1)[rows.number]
-    share = np.zeros_like(rows.x)
+    share = np.zeros_like(rows.x) if needs[0] else None
     d_weight = host.empty_like(weight) if needs[1] else None
     d_bias = np.empty_like(bias) if needs[2] else None
-    ones = np.ones((1, len(rows.x)), rows.x.dtype)
     for k, block in enumerate(_blocks(len(rows.x), weight.shape[1])):
-        if saved.kept is None:
-            logits = multiply(rows.x, weight[:, block])
-            logits += bias[block]  # after the whole product, as forward: the largest logit has those roundings
-            d_logits = logits
-        else:
-            logits = saved.kept[k]
-            d_logits = np.empty_like(logits)
+        logits = saved.kept[k] if saved.kept else multiply(rows.x, weight[:, block], added=bias[block])
+        d_logits = host.empty_like(logits) if saved.kept else logits
         _differentiate(logits, rows.label, rows.largest, rows.total, d_loss, d_logits, *logits.shape, block.start,
                        native.threads_for(logits.nbytes))
-        if needs[0]:
-            share += multiply(d_logits, weight[:, block].T)
-        if d_weight is not None:
+        if share is not None:
+            multiply(d_logits, weight[:, block].T, share, added=share)
+        if d_weight is not None and d_bias is not None:
+            d_bias[block] = multiply_and_sum(rows.x.T, d_logits, d_weight[:, block])[1]
+        elif d_weight is not None:
             multiply(rows.x.T, d_logits, d_weight[:, block])
-        if d_bias is not None:
-            d_bias[block] = multiply(ones, d_logits)[0]
+        elif d_bias is not None:
+            d_bias[block] = column_sums(d_logits)
+        del logits, d_logits  # the next block's have the same memory, which is in cache
     dx = None
-    if needs[0]:
+    if share is not None:
         dx = np.zeros((gout.size, weight.shape[0]), weight.dtype)
         dx[rows.number] = share
         dx = dx.reshape(saved.shape)

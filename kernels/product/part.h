@@ -121,9 +121,10 @@ class Part {
 
     // The destination of the sums of a strip.
     Sums<T> sums(index_t s) const {
-        T* out = of.out + (at.row + s * R) * of.out_distance + panel * W;
+        const index_t row = at.row + s * R;
+        T* out = of.out + row * of.out_distance + panel * W;
         if (at.k > 0) return {out, of.out_distance, out, of.out_distance};
-        return {out, of.out_distance, of.bias ? of.bias + panel * W : nullptr, 0};
+        return {out, of.out_distance, of.added ? of.added_at(row, panel * W) : nullptr, of.added_distance};
     }
 
     // Columns that are no whole tile are computed beside the result, and copied.
