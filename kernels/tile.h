@@ -164,20 +164,18 @@ __attribute__((always_inline)) static inline void tile(const First& first, const
     for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 16
         for (int n = 0; n < N; ++n) sums[r][n] = vector{};
-    // The lines of the sums are prefetched for writing, one row after another, as far as the depth allows.
+    // The lines of the sums are prefetched for writing, one after another, as far as the depth allows.
     const T* claimed = to.out;
-    index_t left = ROWS;
-    const auto claim_row = [&] {
-#pragma GCC unroll 4
-        for (int p = 0; p < PANELS; ++p) __builtin_prefetch(claimed + p * Panel<T>::width, 1);
-        claimed += to.out_distance;
-        --left;
+    index_t left = ROWS * PANELS;
+    const auto claim = [&] {
+        __builtin_prefetch(claimed, 1);
+        claimed += --left % PANELS == 0 ? to.out_distance - (PANELS - 1) * Panel<T>::width : Panel<T>::width;
     };
-    while (left > depth / STEP) claim_row();
+    while (left > depth / STEP) claim();
     index_t k = 0;
     for (; k + STEP <= depth; k += STEP) {
         ahead.ask();
-        if (left > 0) claim_row();
+        if (left > 0) claim();
 #pragma GCC unroll 4
         for (index_t j = 0; j < STEP; ++j) add_products<T, ROWS, N>(first, second, k + j, sums);
     }
