@@ -15,7 +15,7 @@ from duoln.kernels import host, native
 from duoln.kernels.activation import NUMBERS
 from duoln.kernels.linear import few_rows
 
-LEAST = 1 << 18
+LEAST = (1 << 18) + 1
 """Multiplications below which BLAS uses one thread too; its call costs less."""
 LEAST_OF_VECTOR = 1 << 13
 """The same for a product with one row or column, which BLAS divides between threads from about 9,200 on: the number of
