@@ -167,8 +167,8 @@ __attribute__((always_inline)) static inline void tile(const First& first, const
 #pragma GCC unroll 16
         for (int n = 0; n < N; ++n) sums[r][n] = vector{};
     // The lines of the sums are prefetched for writing, one after another, as far as the depth allows: the CPU has few misses under
-    // way at once.
-    const T* claimed = to.out;
+    // way at once. A line is prefetched by its last value: a row may begin within a line that the tile to the left has written.
+    const T* claimed = to.out + Panel<T>::width - 1;
     index_t left = to.past_caches ? 0 : ROWS * PANELS;
     const auto claim = [&] {
         __builtin_prefetch(claimed, 1);
