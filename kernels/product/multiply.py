@@ -28,10 +28,11 @@ _WORTH_THREADS_BYTES = 1 << 22
 
 FILE = "product/product.cpp"
 
-_product = native.Function(FILE, "product", "a: real[2+], b: real[2+], added: real[2+]?, out: real[2+], sums: real[1]?, "
-                                             "rows: int64, depth: int64, columns: int64, a_distance: int64, "
-                                             "b_distance: int64, added_distance: int64, out_distance: int64, "
-                                             "a_turned: int32, b_turned: int32, activation: int32, threads: int32")
+_product = native.Function(FILE, "product", "a: real[2+], b: real[2+], added: real[2+]?, out: real[2+], "
+                                             "sums: real[1]?, rows: int64, depth: int64, columns: int64, "
+                                             "a_distance: int64, b_distance: int64, added_distance: int64, "
+                                             "out_distance: int64, a_turned: int32, b_turned: int32, "
+                                             "activation: int32, threads: int32")
 
 _product_of_pieces = native.Function(FILE, "product_of_pieces",
                                      "a: real[2+], addresses: int64[1], distances: int64[1], ends: int64[1], "
