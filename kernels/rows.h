@@ -73,6 +73,21 @@ struct RowSum {
     }
 };
 
+// The largest value of a row. A NaN is none, unless it is the first value; the row's sum of powers is NaN with it.
+template <class T>
+static inline T row_largest(const T* row, index_t width) {
+    using vector = typename Vector<T>::type;
+    vector parts[SUMS];
+    std::fill_n(parts, SUMS, vector{} + row[0]);
+    each_vector<T>(width, [&](index_t k, auto lanes, auto number) {
+        const vector values = lanes.load(row + k, row[0]);
+        parts[number] = values > parts[number] ? values : parts[number];
+    });
+    T largest = row[0];
+    for (const vector& part : parts) largest = std::max(largest, greatest<T>(part));
+    return largest;
+}
+
 template <class T>
 static inline T row_mean(const T* row, index_t width) {
     RowSum<T> sum;

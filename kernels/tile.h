@@ -6,7 +6,7 @@
 // then. Each value is one sum over the tile's depth, in order, whatever rows and columns are computed with it: so its bits do not
 // depend on the division of the work.
 #pragma once
-#include "native.h"
+#include "rows.h"
 
 #if VECTOR_BYTES == 64
 static const int TALL_ROWS = 8, TALL_PANELS = 2, FLAT_ROWS = 4, FLAT_PANELS = 4;
@@ -126,13 +126,15 @@ struct MatrixToPanels {
     }
 };
 
-// The destination of a tile's sums, and the values added to them, unless null.
+// The destination of a tile's sums, and the values added to them, unless null. With `past_caches` they are written with streaming
+// stores; whole lines are.
 template <class T>
 struct Sums {
     T* out;
     index_t out_distance;
     const T* added;
     index_t added_distance;
+    bool past_caches = false;
 };
 
 // Adds the products at one k to the sums of a tile.
@@ -164,20 +166,19 @@ __attribute__((always_inline)) static inline void tile(const First& first, const
     for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 16
         for (int n = 0; n < N; ++n) sums[r][n] = vector{};
-    // The lines of the sums are prefetched for writing, one row after another, as far as the depth allows.
-    const T* claimed = to.out;
-    index_t left = ROWS;
-    const auto claim_row = [&] {
-#pragma GCC unroll 4
-        for (int p = 0; p < PANELS; ++p) __builtin_prefetch(claimed + p * Panel<T>::width, 1);
-        claimed += to.out_distance;
-        --left;
+    // The lines of the sums are prefetched for writing, one after another, as far as the depth allows: the CPU has few misses under
+    // way at once. A line is prefetched by its last value: a row may begin within a line that the tile to the left has written.
+    const T* claimed = to.out + Panel<T>::width - 1;
+    index_t left = to.past_caches ? 0 : ROWS * PANELS;
+    const auto claim = [&] {
+        __builtin_prefetch(claimed, 1);
+        claimed += --left % PANELS == 0 ? to.out_distance - (PANELS - 1) * Panel<T>::width : Panel<T>::width;
     };
-    while (left > depth / STEP) claim_row();
+    while (left > depth / STEP) claim();
     index_t k = 0;
     for (; k + STEP <= depth; k += STEP) {
         ahead.ask();
-        if (left > 0) claim_row();
+        if (left > 0) claim();
 #pragma GCC unroll 4
         for (index_t j = 0; j < STEP; ++j) add_products<T, ROWS, N>(first, second, k + j, sums);
     }
@@ -187,7 +188,9 @@ __attribute__((always_inline)) static inline void tile(const First& first, const
 #pragma GCC unroll 16
         for (int n = 0; n < N; ++n) {
             T* out = to.out + r * to.out_distance + n * L;
-            store(out, to.added ? load(to.added + r * to.added_distance + n * L) + sums[r][n] : sums[r][n]);
+            const vector sum = to.added ? load(to.added + r * to.added_distance + n * L) + sums[r][n] : sums[r][n];
+            if (to.past_caches) store_past_caches(out, sum);
+            else store(out, sum);
         }
 }
 

@@ -1,22 +1,21 @@
 // Softmax cross-entropy over blocks of classes: what a row's logits of one block add to its loss, and their gradient.
 #include "../softmax_cross_entropy/gradient.h"
 
-// Adds the bias to the logits, and their exponentials to each row's sum, which is relative to the row's largest so far.
+// Adds the exponentials of the logits to each row's sum, which is relative to the row's largest so far.
 template <class T>
-static void gather(T* logits, const T* bias, const int32_t* labels, T* largest, T* total, T* picked, index_t first,
-                   index_t last, index_t width, index_t start) {
+static void gather(const T* logits, const int32_t* labels, T* largest, T* total, T* picked, index_t first, index_t last,
+                   index_t width, index_t start) {
+    using vector = typename Vector<T>::type;
     for (index_t row = first; row < last; ++row) {
-        T *values = logits + row * width, top = largest[row], sum = 0;
-#pragma omp simd reduction(max : top)
-        for (index_t k = 0; k < width; ++k) {
-            values[k] += bias[k];
-            top = values[k] > top ? values[k] : top;
-        }
+        const T *values = logits + row * width, top = std::max(largest[row], row_largest(values, width));
         // While all are minus infinity, minus infinity is not taken from itself.
         const T base = top == -std::numeric_limits<T>::infinity() ? T(0) : top;
-#pragma omp simd reduction(+ : sum)
-        for (index_t k = 0; k < width; ++k) sum += exponential(values[k] - base);
-        total[row] = total[row] * exponential(largest[row] - base) + sum;
+        const vector shift = vector{} + base;
+        RowSum<T> sums;
+        each_vector<T>(width, [&](index_t k, auto lanes, auto number) {
+            sums.add(lanes.or_zero(exponential(lanes.load(values + k) - shift)), number);
+        });
+        total[row] = total[row] * exponential(largest[row] - base) + sums.sum();
         largest[row] = top;
         const index_t label = labels[row] - start;
         if (label >= 0 && label < width) picked[row] = values[label];
@@ -24,11 +23,11 @@ static void gather(T* logits, const T* bias, const int32_t* labels, T* largest, 
 }
 
 #define LINEAR_CROSS_ENTROPY(T, NAME)                                                                                \
-    extern "C" void linear_cross_entropy_gather_##NAME(T* logits, const T* bias, const int32_t* labels, T* largest,   \
-                                                       T* total, T* picked, int64_t rows, int64_t width,              \
-                                                       int64_t start, int32_t threads) {                              \
+    extern "C" void linear_cross_entropy_gather_##NAME(const T* logits, const int32_t* labels, T* largest, T* total,  \
+                                                       T* picked, int64_t rows, int64_t width, int64_t start,         \
+                                                       int32_t threads) {                                             \
         in_parts(rows, threads, [=](index_t first, index_t last) {                                                    \
-            gather(logits, bias, labels, largest, total, picked, first, last, width, start);                          \
+            gather(logits, labels, largest, total, picked, first, last, width, start);                                \
         });                                                                                                           \
     }                                                                                                                 \
     extern "C" void linear_cross_entropy_backward_##NAME(const T* logits, const int32_t* labels, const T* largest,    \

@@ -14,18 +14,23 @@ import numpy as np
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import host, native
-from duoln.kernels.product.multiply import multiply
+from duoln.kernels.product.multiply import column_sums, multiply, multiply_and_sum
 from duoln.ops import linear_cross_entropy
 
-BLOCK = 1 << 20
-"""The number of logits of a block: they stay in L3 between the product and the loss."""
+BLOCK = 1 << 19
+"""The largest number of logits of a block: they stay in L2 between the product and the loss."""
 KEEP_BYTES = 1 << 28
+_UNIT = 64
+"""A block has an odd multiple of this number of classes: its rows begin on cache lines, its halves are whole tiles, and
+its row stride is no large power of two, at which all rows would share a few sets of the caches.
+"""
+_LEAST_UNITS = 7
 
 _FILE = "linear_cross_entropy/linear_cross_entropy.cpp"
 
 _gather = native.Function(_FILE, "linear_cross_entropy_gather",
-                          "logits: real[2], bias: real[1], labels: int32[1], largest: real[1], total: real[1], "
-                          "picked: real[1], rows: int64, width: int64, start: int64, threads: int32")
+                          "logits: real[2], labels: int32[1], largest: real[1], total: real[1], picked: real[1], "
+                          "rows: int64, width: int64, start: int64, threads: int32")
 _differentiate = native.Function(_FILE, "linear_cross_entropy_backward",
                                  "logits: real[2], labels: int32[1], largest: real[1], total: real[1], "
                                  "d_loss: real[1], d_logits: real[2], rows: int64, width: int64, start: int64, "
@@ -51,14 +56,18 @@ class _Saved(NamedTuple):
     rows: _Row
     weight: Array
     bias: Array
-    kept: list[Array] | None
-    """The logits of each block, if they are kept."""
+    kept: Array | None
+    """The logits of one block after another, if they are kept."""
 
 
 def _blocks(rows: int, classes: int) -> Iterator[slice]:
-    step = max(BLOCK // max(rows, 1), 1)
-    for start in range(0, classes, step):
-        yield slice(start, min(start + step, classes))
+    units = max((BLOCK // (max(rows, 1) * _UNIT) - 1) | 1, _LEAST_UNITS)
+    for start in range(0, classes, units * _UNIT):
+        yield slice(start, min(start + units * _UNIT, classes))
+
+
+def _of_block(logits: Array, rows: int, block: slice) -> Array:
+    return logits[rows * block.start:rows * block.stop].reshape(rows, block.stop - block.start)
 
 
 def _supports(be: Backend, x: Array, weight: Array, bias: Array, labels: Array) -> str | None:
@@ -72,13 +81,13 @@ def _forward(be: Backend, x: Array, weight: Array, bias: Array, labels: Array) -
     rows = _Row(number, np.reshape(x, (-1, x.shape[-1]))[number], flat_labels[number],
                 np.full(count, -np.inf, x.dtype), np.zeros(count, x.dtype))
     picked = np.empty(count, x.dtype)
-    kept: list[Array] | None = [] if count * weight.shape[1] * x.itemsize <= KEEP_BYTES else None
+    size = count * weight.shape[1]
+    kept = host.empty((size,), x.dtype) if size * x.itemsize <= KEEP_BYTES else None
     for block in _blocks(count, weight.shape[1]):
-        logits = multiply(rows.x, weight[:, block])
-        _gather(logits, bias[block], rows.label, rows.largest, rows.total, picked, *logits.shape, block.start,
+        out = None if kept is None else _of_block(kept, count, block)
+        logits = multiply(rows.x, weight[:, block], out, added=bias[block])
+        _gather(logits, rows.label, rows.largest, rows.total, picked, *logits.shape, block.start,
                 native.threads_for(logits.nbytes))
-        if kept is not None:
-            kept.append(logits)
     loss = np.zeros(labels.shape, x.dtype)
     loss.reshape(-1)[number] = np.log(rows.total) + (rows.largest - picked)
     return loss, _Saved(x.shape, rows, weight, bias, kept)
@@ -87,28 +96,28 @@ def _forward(be: Backend, x: Array, weight: Array, bias: Array, labels: Array) -
 def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> list[Array | None]:
     rows, weight, bias = saved.rows, saved.weight, saved.bias
     d_loss = np.reshape(gout, -1)[rows.number]
-    share = np.zeros_like(rows.x)
+    share = np.zeros_like(rows.x) if needs[0] else None
     d_weight = host.empty_like(weight) if needs[1] else None
     d_bias = np.empty_like(bias) if needs[2] else None
-    ones = np.ones((1, len(rows.x)), rows.x.dtype)
-    for k, block in enumerate(_blocks(len(rows.x), weight.shape[1])):
+    for block in _blocks(len(rows.x), weight.shape[1]):
         if saved.kept is None:
-            logits = multiply(rows.x, weight[:, block])
-            logits += bias[block]  # after the whole product, as forward: the largest logit has those roundings
-            d_logits = logits
+            logits = d_logits = multiply(rows.x, weight[:, block], added=bias[block])
         else:
-            logits = saved.kept[k]
-            d_logits = np.empty_like(logits)
+            logits = _of_block(saved.kept, len(rows.x), block)
+            d_logits = host.empty_like(logits)
         _differentiate(logits, rows.label, rows.largest, rows.total, d_loss, d_logits, *logits.shape, block.start,
                        native.threads_for(logits.nbytes))
-        if needs[0]:
-            share += multiply(d_logits, weight[:, block].T)
-        if d_weight is not None:
+        if share is not None:
+            multiply(d_logits, weight[:, block].T, share, added=share)
+        if d_weight is not None and d_bias is not None:
+            d_bias[block] = multiply_and_sum(rows.x.T, d_logits, d_weight[:, block])[1]
+        elif d_weight is not None:
             multiply(rows.x.T, d_logits, d_weight[:, block])
-        if d_bias is not None:
-            d_bias[block] = multiply(ones, d_logits)[0]
+        elif d_bias is not None:
+            d_bias[block] = column_sums(d_logits)
+        del logits, d_logits  # the next block's get the same memory, which is in cache
     dx = None
-    if needs[0]:
+    if share is not None:
         dx = np.zeros((gout.size, weight.shape[0]), weight.dtype)
         dx[rows.number] = share
         dx = dx.reshape(saved.shape)

@@ -15,7 +15,7 @@ from duoln.kernels import host, native
 from duoln.kernels.activation import NUMBERS
 from duoln.kernels.linear import few_rows
 
-LEAST = 1 << 18
+LEAST = (1 << 18) + 1
 """Multiplications below which BLAS uses one thread too; its call costs less."""
 LEAST_OF_VECTOR = 1 << 13
 """The same for a product with one row or column, which BLAS divides between threads from about 9,200 on: the number of
@@ -28,10 +28,11 @@ _WORTH_THREADS_BYTES = 1 << 22
 
 FILE = "product/product.cpp"
 
-_product = native.Function(FILE, "product", "a: real[2+], b: real[2+], bias: real[1]?, out: real[2+], sums: real[1]?, "
-                                             "rows: int64, depth: int64, columns: int64, a_distance: int64, "
-                                             "b_distance: int64, out_distance: int64, a_turned: int32, "
-                                             "b_turned: int32, activation: int32, threads: int32")
+_product = native.Function(FILE, "product", "a: real[2+], b: real[2+], added: real[2+]?, out: real[2+], "
+                                             "sums: real[1]?, rows: int64, depth: int64, columns: int64, "
+                                             "a_distance: int64, b_distance: int64, added_distance: int64, "
+                                             "out_distance: int64, a_turned: int32, b_turned: int32, "
+                                             "activation: int32, threads: int32")
 
 _product_of_pieces = native.Function(FILE, "product_of_pieces",
                                      "a: real[2+], addresses: int64[1], distances: int64[1], ends: int64[1], "
@@ -39,37 +40,36 @@ _product_of_pieces = native.Function(FILE, "product_of_pieces",
                                      "a_distance: int64, a_turned: int32, threads: int32")
 
 
-def multiply(a: Array, b: Array, out: Array | None = None, bias: Array | None = None) -> Array:
-    """`a @ b + bias`, by BLAS where that is small, or where there is no library.
+def multiply(a: Array, b: Array, out: Array | None = None, added: Array | None = None) -> Array:
+    """`a @ b + added`, by BLAS where that is small, or where there is no library.
 
     Where `a` has few rows, or `b` has few columns, the other matrix is read once, unpacked.
 
     Shape:
-        a (rows, depth), b (depth, columns), bias (columns,) or None -> (rows, columns).
+        a (rows, depth), b (depth, columns), added (columns,), (rows, columns) or None -> (rows, columns).
 
     Either matrix may be transposed in memory. `out` gets the result; its rows are contiguous, and it overlaps neither
-    matrix.
+    matrix, but `added` may be `out`.
     """
     rows, columns = len(a), b.shape[1]
     if out is None:
         out = host.empty((rows, columns), a.dtype)
     if refusal(rows, b):
-        np.matmul(a, b, out=out)
-        return out if bias is None else np.add(out, bias, out=out)
-    if out.flags.c_contiguous and few_rows.fits(rows, b):
-        few_rows.multiply_few_rows(a, b, bias, out, host.threads_for(b.nbytes, _WORTH_THREADS_BYTES))
+        return np.matmul(a, b, out=out) if added is None else np.add(a @ b, added, out=out)
+    if out.flags.c_contiguous and few_rows.fits(rows, b) and (added is None or added.ndim == 1):
+        few_rows.multiply_few_rows(a, b, added, out, host.threads_for(b.nbytes, _WORTH_THREADS_BYTES))
     elif few_rows.fits(columns, a.T):
-        out[...] = _few_columns(a, b, bias).T
+        out[...] = _few_columns(a, b, added).T
     else:
-        _pack_and_multiply(a, b, out, bias=None if bias is None else np.ascontiguousarray(bias))
+        _pack_and_multiply(a, b, out, added)
     return out
 
 
-def _few_columns(a: Array, b: Array, bias: Array | None) -> Array:
+def _few_columns(a: Array, b: Array, added: Array | None) -> Array:
     """The product transposed: one of few rows with the transpose of `a`."""
     transposed = host.empty((b.shape[1], len(a)), a.dtype)
     few_rows.multiply_few_rows(b.T, a.T, None, transposed, host.threads_for(a.nbytes, _WORTH_THREADS_BYTES))
-    return transposed if bias is None else np.add(transposed, bias[:, None], out=transposed)
+    return transposed if added is None else np.add(transposed, np.atleast_2d(added).T, out=transposed)
 
 
 def multiply_and_activate(a: Array, b: Array, bias: Array | None, activation: str) -> Array:
@@ -82,17 +82,20 @@ def multiply_and_activate(a: Array, b: Array, bias: Array | None, activation: st
     if _packs_nothing(a, b):
         multiply(a, b, out, bias)
         return np.maximum(out, 0, out=out) if activation == "relu" else np.tanh(out, out=out)
-    _pack_and_multiply(a, b, out, None if bias is None else np.ascontiguousarray(bias), activation=NUMBERS[activation])
+    _pack_and_multiply(a, b, out, bias, activation=NUMBERS[activation])
     return out
 
 
-def multiply_and_sum(a: Array, b: Array) -> tuple[Array, Array]:
+def multiply_and_sum(a: Array, b: Array, out: Array | None = None) -> tuple[Array, Array]:
     """`a @ b`, and the sums of b's columns, which are added up where b is packed.
 
     Shape:
         a (rows, depth), b (depth, columns) -> (rows, columns), (columns,).
+
+    `out` gets the product, as in `multiply`.
     """
-    out = host.empty((len(a), b.shape[1]), a.dtype)
+    if out is None:
+        out = host.empty((len(a), b.shape[1]), a.dtype)
     if refusal(len(a), b) or _packs_nothing(a, b):
         return multiply(a, b, out), column_sums(b)
     sums = np.empty(b.shape[1], a.dtype)
@@ -105,13 +108,19 @@ def column_sums(x: Array) -> Array:
     return multiply(np.ones((1, len(x)), x.dtype), x)[0]
 
 
-def _pack_and_multiply(a: Array, b: Array, out: Array, bias: Array | None = None, sums: Array | None = None,
+def _pack_and_multiply(a: Array, b: Array, out: Array, added: Array | None = None, sums: Array | None = None,
                        activation: int = 0) -> None:
     rows, (depth, columns) = len(a), b.shape
     first, of_first, transposed = _row_contiguous(a)
     second, of_second, second_transposed = _row_contiguous(b)
-    _product(first, second, bias, out, sums, rows, depth, columns, of_first, of_second, _distance(out), transposed,
-             second_transposed, activation, host.threads_for(rows * depth * columns, _WORTH_THREADS))
+    of_added = 0
+    if added is not None:
+        added = np.atleast_2d(added)
+        if not _distance(added):
+            added = np.ascontiguousarray(added)
+        of_added = _distance(added) if len(added) > 1 else 0
+    _product(first, second, added, out, sums, rows, depth, columns, of_first, of_second, of_added, _distance(out),
+             transposed, second_transposed, activation, host.threads_for(rows * depth * columns, _WORTH_THREADS))
 
 
 def multiply_pieces(a: Array, pieces: Sequence[Array]) -> Array:

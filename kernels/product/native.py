@@ -34,7 +34,7 @@ def _supports(be: Backend, x: Array, weight: Array, bias: Array | None = None) -
 
 
 def _forward(be: Backend, x: Array, weight: Array, bias: Array | None) -> tuple[Array, Any]:
-    y = multiply(merged(x), weight, bias=bias)
+    y = multiply(merged(x), weight, added=bias)
     return y.reshape(*x.shape[:-1], weight.shape[1]), (x, weight)
 
 

@@ -11,6 +11,7 @@
 static const index_t ROWS_AT_ONCE = 8 * TALL_ROWS;  // of a part with many rows: they and their sums stay in L2
 static const index_t FEW_ROWS = 2 * ROWS_AT_ONCE;
 static const index_t CACHED_PANELS = 1 << 19;  // bytes of a group of panels
+static const index_t WRITING_DEPTH = 64;  // with a greater one, writing the result is hidden behind the products
 
 // A range of k, some rows, and a group of panels.
 struct Place {
@@ -36,6 +37,7 @@ class Part {
                 if (of.activation && at.k + at.depth == of.depth) activate();
             }
         }
+        if (past_caches) end_past_caches();
     }
 
   private:
@@ -47,6 +49,9 @@ class Part {
     Place at, next;            // the current one and the next; a depth of 0 is the end
     index_t panel = 0;
     Prefetch next_rows, next_panels;
+    // The time of a small depth is that of writing the result.
+    const bool past_caches = of.depth <= WRITING_DEPTH && !of.activation && go_past_caches<T>(of.rows * of.columns)
+        && reinterpret_cast<uintptr_t>(of.out) % CACHE_LINE == 0 && of.out_distance % LINE == 0;
     bool by_two = false;  // true if tiles prefetch two lines at a time
 
     static index_t strips_of(index_t rows) { return (rows + R - 1) / R; }
@@ -121,9 +126,10 @@ class Part {
 
     // The destination of the sums of a strip.
     Sums<T> sums(index_t s) const {
-        T* out = of.out + (at.row + s * R) * of.out_distance + panel * W;
+        const index_t row = at.row + s * R;
+        T* out = of.out + row * of.out_distance + panel * W;
         if (at.k > 0) return {out, of.out_distance, out, of.out_distance};
-        return {out, of.out_distance, of.bias ? of.bias + panel * W : nullptr, 0};
+        return {out, of.out_distance, of.added ? of.added_at(row, panel * W) : nullptr, of.added_distance, past_caches};
     }
 
     // Columns that are no whole tile are computed beside the result, and copied.

@@ -65,12 +65,13 @@ static void activation_backward(const T* y, const T* dy, T* dx, index_t size, in
 }
 
 #define PRODUCT(T, NAME)                                                                                                \
-    extern "C" void product_##NAME(const T* a, const T* b, const T* bias, T* out, T* sums, int64_t rows, int64_t depth, \
-                                   int64_t columns, int64_t a_distance, int64_t b_distance, int64_t out_distance,       \
-                                   int32_t a_turned, int32_t b_turned, int32_t activation, int32_t threads) {           \
+    extern "C" void product_##NAME(const T* a, const T* b, const T* added, T* out, T* sums, int64_t rows,               \
+                                   int64_t depth, int64_t columns, int64_t a_distance, int64_t b_distance,              \
+                                   int64_t added_distance, int64_t out_distance, int32_t a_turned, int32_t b_turned,    \
+                                   int32_t activation, int32_t threads) {                                               \
         guarded([&] {                                                                                                   \
-            multiply<T>({a, bias, {{b, b_distance, depth}}, out, rows, depth, columns, a_distance, out_distance,        \
-                         a_turned != 0, b_turned != 0, nullptr, activation}, sums, threads);                            \
+            multiply<T>({a, added, {{b, b_distance, depth}}, out, rows, depth, columns, a_distance, added_distance,     \
+                         out_distance, a_turned != 0, b_turned != 0, nullptr, activation}, sums, threads);              \
         });                                                                                                             \
     }                                                                                                                   \
     extern "C" void activation_backward_##NAME(const T* y, const T* dy, T* dx, int64_t size, int32_t activation,        \
@@ -86,8 +87,8 @@ static void activation_backward(const T* y, const T* dy, T* dx, index_t size, in
             std::vector<Piece<T>> b;                                                                                    \
             for (index_t p = 0; p < pieces; ++p)                                                                        \
                 b.push_back({reinterpret_cast<const T*>(addresses[p]), distances[p], ends[p]});                         \
-            multiply<T>({a, nullptr, std::move(b), out, rows, depth, columns, a_distance, columns, a_turned != 0, false}, \
-                        nullptr, threads);                                                                              \
+            multiply<T>({a, nullptr, std::move(b), out, rows, depth, columns, a_distance, 0, columns, a_turned != 0,    \
+                         false}, nullptr, threads);                                                                     \
         });                                                                                                             \
     }
 ENTRIES(PRODUCT)

@@ -29,8 +29,8 @@ static void shallow_rows(const Operands<T>& of, index_t row, T* room) {
             const vector b = lanes.load(of.b_at(k, c));
             for (int r = 0; r < ROWS; ++r) sums[r] += x[k][r] * b;
         }
-        if (of.bias)
-            for (int r = 0; r < ROWS; ++r) sums[r] += lanes.load(of.bias + c);
+        if (of.added)
+            for (int r = 0; r < ROWS; ++r) sums[r] += lanes.load(of.added_at(row + r, c));
         for (int r = 0; r < ROWS; ++r) lanes.store(out + r * distance + c, activated(sums[r], of.activation));
     });
     for (int r = 0; room && r < ROWS; ++r) copy_past_caches(room + r * distance, of.out + (row + r) * of.out_distance, of.columns);

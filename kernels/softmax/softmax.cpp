@@ -1,22 +1,6 @@
 // Softmax of rows and its logarithm, forward and backward. A row's largest value is subtracted first, so that no power overflows.
 #include "../rows.h"
 
-// The largest value of a row. A NaN is none, and makes the sum of powers NaN.
-template <class T>
-static T largest_of(const T* in, index_t width) {
-    using vector = typename Vector<T>::type;
-    vector parts[SUMS];
-    std::fill_n(parts, SUMS, vector{} + in[0]);
-    each_vector<T>(width, [&](index_t k, auto lanes, auto n) {
-        vector& part = parts[n];
-        const vector values = lanes.load(in + k, in[0]);
-        part = values > part ? values : part;
-    });
-    T top = in[0];
-    for (const vector& part : parts) top = std::max(top, greatest<T>(part));
-    return top;
-}
-
 // e^(x - largest) / sum, or its logarithm.
 template <class T>
 static void of_rows(const T* x, T* y, index_t first, index_t last, index_t width, bool logarithm) {
@@ -24,7 +8,7 @@ static void of_rows(const T* x, T* y, index_t first, index_t last, index_t width
     for (index_t row = first; row < last; ++row) {
         const T* in = x + row * width;
         T* out = y + row * width;
-        const vector shift = vector{} + largest_of(in, width);
+        const vector shift = vector{} + row_largest(in, width);
         RowSum<T> sums;
         each_vector<T>(width, [&](index_t k, auto lanes, auto n) {
             const vector shifted = lanes.load(in + k) - shift, power = lanes.or_zero(exponential(shifted));

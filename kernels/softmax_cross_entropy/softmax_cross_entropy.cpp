@@ -7,17 +7,7 @@ static void losses(const T* logits, const int32_t* labels, T* loss, T* largest, 
                    index_t classes) {
     using vector = typename Vector<T>::type;
     for (index_t row = first; row < last; ++row) {
-        const T* in = logits + row * classes;
-        vector largest_parts[SUMS];
-        std::fill_n(largest_parts, SUMS, vector{} + in[0]);
-        each_vector<T>(classes, [&](index_t k, auto lanes, auto n) {
-            vector& part = largest_parts[n];
-            const vector values = lanes.load(in + k, in[0]);
-            part = values > part ? values : part;
-        });
-        T top = in[0];
-        for (const vector& part : largest_parts)
-            top = std::max(top, greatest<T>(part));
+        const T *in = logits + row * classes, top = row_largest(in, classes);
         RowSum<T> sums;
         const vector shift = vector{} + top;
         each_vector<T>(classes, [&](index_t k, auto lanes, auto n) {

@@ -44,9 +44,10 @@ def test_layer_norm(dtype, offset, threads, rng, numpy_backend):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_product_of_a_small_depth(dtype, threads, rng):
-    a, b, bias = (rng.standard_normal(shape).astype(dtype) for shape in ((ROWS + 3, 3), (3, WIDTH), WIDTH))
-    whole = multiply(a, b, bias=bias)
+@pytest.mark.parametrize(("depth", "width"), [(3, WIDTH), (32, 1008), (64, 1024), (33, WIDTH)], ids=str)
+def test_product_of_a_small_depth(depth, width, dtype, threads, rng):
+    a, b, bias = (rng.standard_normal(shape).astype(dtype) for shape in ((ROWS + 3, depth), (depth, width), width))
+    whole = multiply(a, b, added=bias)
     few = 2 * FEW  # enough for a compiled product
     for first in (*range(0, len(a) - few, few * 20), len(a) - few):
-        assert np.array_equal(whole[first:first + few], multiply(a[first:first + few], b, bias=bias))
+        assert np.array_equal(whole[first:first + few], multiply(a[first:first + few], b, added=bias))

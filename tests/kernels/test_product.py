@@ -61,8 +61,20 @@ def test_values_in_every_layout(sizes, layout, dtype, threads, rng):
         product = multiply(_laid_out(first, a.astype(dtype)), _laid_out(second, b.astype(dtype)), out[:, 1:-1], bias.astype(dtype))
         assert (np.abs(product - exact) <= bound).all()
         assert (out[:, [0, -1]] == 7).all()
-        product = multiply(_laid_out(first, a.astype(dtype)), _laid_out(second, b.astype(dtype)), bias=bias.astype(dtype))
+        product = multiply(_laid_out(first, a.astype(dtype)), _laid_out(second, b.astype(dtype)), added=bias.astype(dtype))
         assert product.dtype == dtype and (np.abs(product - exact) <= bound).all()
+
+
+@pytest.mark.parametrize("layout", ["as it is", "transposed", "in a wider one", "strided", "from its end"])
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_a_matrix_is_added_which_may_be_the_result(sizes, layout, threads, rng):
+    rows, depth, columns = sizes
+    a, b, added = (rng.standard_normal(shape, np.float32) for shape in ((rows, depth), (depth, columns), (rows, columns)))
+    exact, bound = a.astype(float) @ b + added, 8 * np.finfo(np.float32).eps * (np.abs(a) @ np.abs(b) + np.abs(added))
+    for first, second in ((a, b), (_laid_out("transposed", a), b), (a, _laid_out("transposed", b))):
+        assert (np.abs(multiply(first, second, added=_laid_out(layout, added)) - exact) <= bound).all()
+        for out in (added.copy(), _laid_out("in a wider one", added)):
+            assert multiply(first, second, out, added=out) is out and (np.abs(out - exact) <= bound).all()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -75,6 +87,9 @@ def test_the_sums_of_columns_beside_a_product(sizes, layout, dtype, threads, rng
     for first in ("as it is", "transposed"):
         product, sums = multiply_and_sum(_laid_out(first, a), _laid_out(layout, b))
         assert np.array_equal(product, multiply(_laid_out(first, a), _laid_out(layout, b)))
+        wide = np.empty((rows, columns + 3), dtype)[:, 1:-2]
+        same, _ = multiply_and_sum(_laid_out(first, a), _laid_out(layout, b), wide)
+        assert same is wide and np.allclose(same, product, rtol=1e-4, atol=1e-4)
         assert sums.dtype == dtype and sums.shape == (columns,) and (np.abs(sums - exact) <= bound).all()
 
 
@@ -209,7 +224,7 @@ def test_small_products_and_those_of_few_rows_have_other_rules(monkeypatch, nump
     [rule] = [r for r in ops.linear.rules("numpy") if r.name == "compiled product"]
     assert rule.supports(numpy_backend, x, weight, None) is None
     assert "at least" in rule.supports(numpy_backend, x[:3], weight[:, :9], None)
-    assert "few rows" in rule.supports(numpy_backend, x[:4], weight, None)
+    assert "few rows" in rule.supports(numpy_backend, x[:5], weight, None)
 
 
 @pytest.mark.few
