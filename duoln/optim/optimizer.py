@@ -26,8 +26,9 @@ Schedule = Callable[[int], float]
 class Optimizer:
     """The base class: it has a learning rate, which is a number or a function of the step, and may clip gradients.
 
-    With `donate`, `update` may overwrite its parameters and slots, which saves memory. Who reads one of these tensors
-    later gets a UsageError: go on with what `update` returned. `copy.deepcopy(params)` before it keeps the old values.
+    With `donate`, `update` may overwrite its parameters and slots, which saves time and memory. This is safe in a loop
+    that goes on with what `update` returned. Who reads one of the old tensors gets a UsageError;
+    `copy.deepcopy(params)` before the update keeps their values.
     A slice of a parameter keeps its values by itself, and so does any other array that shares memory with one; on CuPy
     it holds those after the update.
 
