@@ -10,6 +10,7 @@ import pytest
 
 import duoln
 from duoln import ops, optim, tree
+from duoln.core.footprint import sole_owner
 from duoln.errors import UsageError
 from duoln.kernels import native
 from duoln.testing import check_error
@@ -224,3 +225,12 @@ def test_a_loop_makes_no_copies(compiled, numpy_backend):
         params, slots = step(params, slots)
         memory.append([x.data.ctypes.data for x in tree.leaves((params, slots["m"], slots["v"]))])
     assert memory[2] == memory[3] == memory[4] == memory[5]
+
+
+def test_a_view_is_the_sole_one_while_no_other_array_shares_its_memory():
+    view = np.zeros(4)[1:]
+    assert sole_owner(view) is view.base and sole_owner(view.base) is view.base
+    second = view[1:]
+    assert sole_owner(view) is None and sole_owner(second) is None
+    del view
+    assert sole_owner(second) is second.base

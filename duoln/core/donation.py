@@ -14,7 +14,6 @@ from typing import Never, cast
 import numpy as np
 
 from duoln.backends.protocol import Array, Backend
-from duoln.core.footprint import owner
 from duoln.core.tensor import Tensor
 from duoln.errors import UsageError
 
@@ -54,13 +53,13 @@ _ALONE = _holders(Tensor(np.zeros(1), cast(Backend, object())))
 
 
 def own_array(x: Tensor, references: int = 0) -> Array:
-    """The tensor's array, or a copy if something else, such as a slice, holds that memory too.
+    """The tensor's array, or a copy if something else holds it too.
 
     `references` is how many the caller has, beside that of the tensor.
     """
-    if x.backend.lazy or x.backend.queues or _holders(x) <= _ALONE + references or owner(x.data) is not x.data:
-        return x.data  # lazy arrays and views are not overwritten; a CUDA graph holds the arrays that it overwrites
-    return x.data.copy()
+    if x.backend.lazy or x.backend.queues:
+        return x.data  # a lazy array is not overwritten; a CUDA graph holds the arrays that it overwrites
+    return x.data if _holders(x) <= _ALONE + references else x.data.copy()
 
 
 def own(x: Tensor) -> Tensor:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
+
+import numpy as np
 
 from duoln import tree
 from duoln.core.gradient import pullback, tensors_of
@@ -42,3 +45,18 @@ def owner(array: Any) -> Any:
     while base is not None and hasattr(base, "nbytes"):
         array, base = base, getattr(base, "base", None)
     return array
+
+
+def sole_owner(array: Any) -> Any:
+    """The owner of this array's memory: itself, or the array of which it is the only view; None if there are others."""
+    whole, holders = _owner_and_holders(array)
+    return whole if whole is array or holders == _ONE_VIEW else None
+
+
+def _owner_and_holders(array: Any) -> tuple[Any, int]:
+    whole = owner(array)
+    return whole, sys.getrefcount(whole)
+
+
+_ONE_VIEW = _owner_and_holders(np.zeros(1)[:])[1]
+"""The reference count of an array that one view of it alone holds."""

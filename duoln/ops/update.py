@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import LARGEST, AtLeast0, Below1, check_choice
-from duoln.core.footprint import owner
+from duoln.core.footprint import owner, sole_owner
 from duoln.core.spec import check_float
 from duoln.errors import ShapeError, UsageError
 from duoln.ops.common import check_wide, greatest_size, scale_of
@@ -175,10 +175,10 @@ def adam_update(rate: Tensor, eps: Tensor, scale: Tensor | None, keep: Tensor | 
 
 
 def are_apart(kept: Sequence[Array], gradients: Sequence[Array]) -> bool:
-    """True if each of the arrays that are kept from update to update owns its memory, and shares it with no other one
-    and no gradient: only then may a rule overwrite them.
+    """True if each of the arrays that are kept from update to update shares its memory with no other one and with no
+    gradient: only then may a rule overwrite them.
     """
-    owners = {id(a) for a in kept if owner(a) is a}
+    owners = {id(whole) for a in kept if (whole := sole_owner(a)) is not None}
     return len(owners) == len(kept) and owners.isdisjoint([id(owner(g)) for g in gradients])
 
 

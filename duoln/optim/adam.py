@@ -11,7 +11,6 @@ from duoln import ops, tree
 from duoln.core import Tensor
 from duoln.core.arguments import AT_LEAST_0, BELOW_1, EPSILON, check_function, check_number
 from duoln.core.donation import in_compiled_step, own
-from duoln.core.pytorch_names import hinted
 from duoln.nn.population import is_statistic
 from duoln.ops.update import check_correction
 from duoln.optim.clipping import Params, ScaleByNorm, global_norm
@@ -68,20 +67,15 @@ class Adam(Optimizer):
                 ) -> tuple[Params, dict[str, Any]]:
         return self._scaled_update(params, gradients, slots, rate, None)[:2]
 
-    @hinted
-    def update_with_norm(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor | float,
-                         ) -> tuple[Params, dict[str, Any], Tensor]:
-        if self.clip is not None and not isinstance(self.clip, ScaleByNorm):
-            return super().update_with_norm(params, gradients, slots, rate)
-        checked = self._checked(params, gradients, slots, rate)
-        if checked is None:
-            return params, slots, global_norm(gradients)
+    def _clipped_update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
+                        needs_norm: bool = False) -> tuple[Params, dict[str, Any], Any]:
         if self.clip is None:
             # The pass over the gradients that updates the parameters adds up their squares too.
-            return self._given_up(params, slots, self._scaled_update(params, gradients, slots, checked, None))
+            return self._scaled_update(params, gradients, slots, rate, None)
+        if not isinstance(self.clip, ScaleByNorm):
+            return super()._clipped_update(params, gradients, slots, rate, needs_norm)
         norm = global_norm(gradients)
-        scale = self.clip.scale_of(norm)
-        return self._given_up(params, slots, (*self._scaled_update(params, gradients, slots, checked, scale)[:2], norm))
+        return (*self._scaled_update(params, gradients, slots, rate, self.clip.scale_of(norm))[:2], norm)
 
     def _scaled_update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
                        scale: Tensor | None) -> tuple[Params, dict[str, Any], Tensor]:

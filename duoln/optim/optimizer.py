@@ -26,8 +26,9 @@ Schedule = Callable[[int], float]
 class Optimizer:
     """The base class: it has a learning rate, which is a number or a function of the step, and may clip gradients.
 
-    With `donate`, `update` may overwrite its parameters and slots, which saves memory. Who reads one of these tensors
-    later gets a UsageError: go on with what `update` returned. `copy.deepcopy(params)` before it keeps the old values.
+    With `donate`, `update` may overwrite its parameters and slots, which saves time and memory. This is safe in a loop
+    that goes on with what `update` returned. Who reads one of the old tensors gets a UsageError;
+    `copy.deepcopy(params)` before the update keeps their values.
     A slice of a parameter keeps its values by itself, and so does any other array that shares memory with one; on CuPy
     it holds those after the update.
 
@@ -103,8 +104,7 @@ class Optimizer:
         checked = self._checked(params, gradients, slots, rate)
         if checked is None:
             return params, slots
-        return self._given_up(params, slots,
-                              self._update(params, self.clip(gradients) if self.clip else gradients, slots, checked))
+        return self._given_up(params, slots, self._clipped_update(params, gradients, slots, checked)[:2])
 
     @hinted
     def update_with_norm(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor | float,
@@ -114,8 +114,10 @@ class Optimizer:
         Raises:
             UsageError: there are no gradients. The rest as `update`.
         """
-        norm = global_norm(gradients)  # before the update, because that may overwrite its arguments
-        return (*self.update(params, gradients, slots, rate), norm)
+        checked = self._checked(params, gradients, slots, rate)
+        if checked is None:
+            return params, slots, global_norm(gradients)
+        return self._given_up(params, slots, self._clipped_update(params, gradients, slots, checked, True))
 
     def _checked(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor | float,
                  ) -> Tensor | None:
@@ -157,6 +159,12 @@ class Optimizer:
             returned = {id(x) for x in tree.leaves(result)}
             spend([x for x in tree.leaves((params, slots)) if id(x) not in returned])
         return result
+
+    def _clipped_update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
+                        needs_norm: bool = False) -> tuple[Params, dict[str, Any], Any]:
+        """New parameters and slots from gradients that are not clipped yet, and their norm if it is needed."""
+        norm = global_norm(gradients) if needs_norm else None  # before the update, which may overwrite its arguments
+        return (*self._update(params, self.clip(gradients) if self.clip else gradients, slots, rate), norm)
 
     def _update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
                 ) -> tuple[Params, dict[str, Any]]:

@@ -1,4 +1,7 @@
 // Adam (Kingma and Ba 2015, algorithm 1), with decoupled weight decay, over all tensors of a model in one call, with the norm of all gradients.
+#include <numeric>
+
+#include "../functions.h"
 #include "../global_norm/blocks.h"
 #include "../rows.h"
 
@@ -7,20 +10,26 @@ enum Role { P, G, M, V, NEW_P, NEW_M, NEW_V, ROLES };
 
 // Gives the sum of the gradient's squares.
 template <class T>
-static Wide<T> update(T* const at[ROLES], index_t count, T rate, T eps, T scale, T keep, T beta1, T beta2) {
-    const T *p = at[P], *g = at[G], *m = at[M], *v = at[V];
-    T *new_p = at[NEW_P], *new_m = at[NEW_M], *new_v = at[NEW_V];
-    T squares = 0;
-#pragma omp simd reduction(+ : squares)
-    for (index_t k = 0; k < count; ++k) {
-        const T gradient = g[k], scaled = gradient * scale;
-        squares += gradient * gradient;
-        const T moment = beta1 * m[k] + scaled, square = beta2 * v[k] + scaled * scaled;
-        new_m[k] = moment;
-        new_v[k] = square;
-        new_p[k] = keep * p[k] - rate * moment / (std::sqrt(square) + eps);
-    }
-    return sum_of_squares(g, count, squares);
+static Wide<T> update(T* const at[ROLES], index_t count, bool past_caches, T rate, T eps, T scale, T keep, T beta1, T beta2) {
+    RowSum<T> squares;
+    each_vector<T>(count, [&](index_t k, auto lanes, auto number) {
+        const auto write = [&](Role role, auto values) {
+            if constexpr (std::is_same_v<decltype(lanes), WholeVector<T>>) {
+                if (past_caches) return store_past_caches(at[role] + k, values);
+            }
+            lanes.store(at[role] + k, values);
+        };
+        const auto gradient = lanes.load(at[G] + k), scaled = gradient * scale;
+        squares.add(gradient * gradient, number);
+        const auto moment = beta1 * lanes.load(at[M] + k) + scaled;
+        const auto square = beta2 * lanes.load(at[V] + k) + scaled * scaled;
+        const auto parameter = keep * lanes.load(at[P] + k) - rate * moment / (square_root(square) + eps);
+        write(NEW_M, moment);
+        write(NEW_V, square);
+        write(NEW_P, parameter);
+    });
+    if (past_caches) end_past_caches();
+    return sum_of_squares(at[G], count, squares.sum());
 }
 
 // The gradient of a matrix is an array, or a product of two arrays of few rows: left (rows, n) and right (rows, width). An array has
@@ -64,22 +73,31 @@ static void multiply_out(const T* left, const Right& by, index_t size, index_t f
     }
 }
 
+// True if a block is written with streaming stores, where many values go into other arrays than those that are read.
+template <class T>
+static bool goes_past_caches(T* const at[ROLES], index_t values) {
+    const auto place = [&](Role role) { return reinterpret_cast<uintptr_t>(at[role]); };
+    return at[NEW_P] != at[P] && go_past_caches<T>((ROLES - NEW_P) * values) &&
+           (place(NEW_P) | place(NEW_M) | place(NEW_V)) % VECTOR_BYTES == 0;
+}
+
 #define ADAM(T, NAME)                                                                                                      \
-    extern "C" void adam_##NAME(const int64_t* addresses, const int64_t* sizes, const Right* rights, const T* rate,        \
+    extern "C" void adam_##NAME(T* const* const* places, const int64_t* sizes, const Right* rights, const T* rate,         \
                                 const T* eps, const T* scale, const T* keep, T* norm, int64_t tensors, double beta1,       \
                                 double beta2, int32_t threads) {                                                           \
+        const index_t values = std::accumulate(sizes, sizes + tensors, index_t(0));                                        \
         guarded([&] {                                                                                                      \
-            *norm = T(root_of_sums<T>(sizes, tensors, threads, [=](index_t tensor, index_t first, index_t last) {             \
+            *norm = T(root_of_sums<T>(sizes, tensors, threads, [=](index_t tensor, index_t first, index_t last) {          \
                 T *at[ROLES], gradient[BLOCK];                                                                             \
                 const bool factored = rights && rights[tensor].width;                                                      \
                 for (int role = 0; role < ROLES; ++role)                                                                   \
-                    at[role] = reinterpret_cast<T*>(addresses[role * tensors + tensor]) + (factored && role == G ? 0 : first); \
+                    at[role] = *places[role * tensors + tensor] + (factored && role == G ? 0 : first);                     \
                 if (factored) {                                                                                            \
                     multiply_out(at[G], rights[tensor], sizes[tensor], first, last - first, gradient);                     \
                     at[G] = gradient;                                                                                      \
                 }                                                                                                          \
-                return update<T>(at, last - first, *rate, *eps, scale ? *scale : T(1), keep ? *keep : T(1), T(beta1),      \
-                                 T(beta2));                                                                                \
+                return update<T>(at, last - first, goes_past_caches(at, values), *rate, *eps, scale ? *scale : T(1),       \
+                                 keep ? *keep : T(1), T(beta1), T(beta2));                                                 \
             }));                                                                                                           \
         });                                                                                                                \
     }

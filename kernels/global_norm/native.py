@@ -12,27 +12,27 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.core.arguments import described
 from duoln.errors import DtypeError
-from duoln.kernels import native
+from duoln.kernels import host, native
 from duoln.ops import global_norm
 from duoln.ops.update import norm_vjp
 
 _FILE = "global_norm/global_norm.cpp"
 
-_norm = native.Function(_FILE, "global_norm", "addresses: int64[2], sizes: int64[1], norm: real[0], tensors: int64, "
+_norm = native.Function(_FILE, "global_norm", "places: int64[2], sizes: int64[1], norm: real[0], tensors: int64, "
                                               "threads: int32")
 
 
 def table(*roles: Sequence[Array]) -> tuple[Array, Array]:
-    """The addresses of the arrays of each role, (roles, tensors), and the number of values of each tensor.
+    """The places (`host.places`) of the arrays of each role, (roles, tensors), and the number of values of each tensor.
 
     Raises:
         DtypeError: one is not an array; the scalars of NumPy have no address that lasts.
     """
-    for a in chain(*roles):
+    arrays = list(chain(*roles))
+    for a in arrays:
         if not isinstance(a, np.ndarray):
             raise DtypeError(f"[table] expected arrays, found {described(a)}")
-    addresses = np.array([[native.address(a) for a in arrays] for arrays in roles], np.int64)
-    return addresses, np.array([a.size for a in roles[0]], np.int64)
+    return host.places(arrays).reshape(len(roles), -1), np.array([a.size for a in roles[0]], np.int64)
 
 
 def _supports(be: Backend, *arrays: Array) -> str | None:
@@ -41,9 +41,9 @@ def _supports(be: Backend, *arrays: Array) -> str | None:
 
 def _forward(be: Backend, *arrays: Array) -> tuple[Array, Any]:
     whole = [np.ascontiguousarray(a) for a in arrays]
-    addresses, sizes = table(whole)
+    places, sizes = table(whole)
     norm = np.empty((), arrays[0].dtype)
-    _norm(addresses, sizes, norm, len(whole), native.threads_for(sum(a.nbytes for a in whole)))
+    _norm(places, sizes, norm, len(whole), native.threads_for(sum(a.nbytes for a in whole)))
     return norm, (arrays, norm)
 
 

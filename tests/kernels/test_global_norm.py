@@ -1,5 +1,6 @@
 """The norm of many tensors, and that of Adam's gradients: compiled, the same bits for any number of threads."""
 
+import ctypes
 from itertools import chain
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import duoln
 from duoln import ops, optim, runtime
 from duoln.errors import DtypeError
-from duoln.kernels import native
+from duoln.kernels import host, native
 from duoln.kernels.global_norm.native import table
 from duoln.testing import check_error
 
@@ -71,3 +72,12 @@ def test_scaling_within_the_update_equals_scaling_before_it(be, rng):
 
 def test_a_scalar_of_numpy_is_never_given_by_its_address():
     check_error(DtypeError, lambda: table([np.zeros(3, np.float32), np.float32(2)]), "array", "float32")
+
+
+@pytest.mark.parametrize("address", [host.address, host._by_interface], ids=["this Python", "any Python"])
+def test_places_are_of_words_that_hold_addresses(address, monkeypatch, rng):
+    monkeypatch.setattr(host, "address", address)
+    arrays = [rng.standard_normal(5), np.zeros((2, 3), np.float32)[1:], np.zeros(0)]
+    places = host.places(arrays)
+    words = [ctypes.c_int64.from_address(int(place)).value for place in places]
+    assert words == [a.__array_interface__["data"][0] for a in arrays]

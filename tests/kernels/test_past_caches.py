@@ -1,5 +1,5 @@
-"""Norms, and products of a small depth, of more rows than the caches hold, whose results are written past them: the same bits as those
-of few rows.
+"""Norms, products of a small depth and updates of more values than the caches hold, whose results are written past them: the same bits
+as those of few values.
 """
 
 import numpy as np
@@ -51,3 +51,20 @@ def test_product_of_a_small_depth(depth, width, dtype, threads, rng):
     few = 2 * FEW  # enough for a compiled product
     for first in (*range(0, len(a) - few, few * 20), len(a) - few):
         assert np.array_equal(whole[first:first + few], multiply(a[first:first + few], b, added=bias))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_adam(dtype, threads, rng, numpy_backend):
+    size, few = 900_001, 5000  # three results of 3.4 MiB in float32
+    arrays = [rng.standard_normal(size).astype(dtype) for _ in range(4)]
+    arrays[3] = np.abs(arrays[3])
+    rate, eps, scale, keep = (np.array(x, dtype) for x in (0.1, 1e-3, 0.7, 0.9))
+
+    def updated(first, last):
+        parts = [a[first:last] for a in arrays]
+        return _rule(ops.adam_update).forward(numpy_backend, rate, eps, scale, keep, *parts, beta1=0.9, beta2=0.99, donate=False)[0][:3]
+
+    whole = updated(0, size)
+    for first in (*range(0, size - few, 100_000), size - few):
+        for all_of, some in zip(whole, updated(first, first + few), strict=True):
+            assert np.array_equal(all_of[first:first + few], some)
