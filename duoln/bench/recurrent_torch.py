@@ -120,10 +120,10 @@ def _loop(torch: Any, cell: str, norm: str, form: str, p: Mapping[str, Any]) -> 
     def normed(a: Any, side: str, part: slice = slice(None)) -> Any:
         if norm == "none":
             return a[..., part]
-        gain, bias = p[f"gain_{side}"][part], p.get(f"bias_{side}")
+        gain = p[f"gain_{side}"][part]
         if norm == "batch":
-            return torch.nn.functional.batch_norm(a, None, None, gain, bias, training=True)
-        return layer_norm(a[..., part], gain.shape, gain, bias[part])
+            return torch.nn.functional.batch_norm(a, None, None, gain, p.get(f"bias_{side}"), training=True)
+        return layer_norm(a[..., part], gain.shape, gain, p[f"bias_{side}"][part])
 
     def lstm_side(x: Any) -> Any:
         if norm == "layer-per-gate":

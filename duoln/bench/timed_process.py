@@ -73,8 +73,8 @@ def _begin(asked: dict[str, Any]) -> tuple[Work, clock.DeviceSeconds | None]:
     work = prepare(asked)
     device_seconds, no_graph = clock.captured(work.capture)
     side = asked["peer"] or "duoln"
-    facts = {"side": side, **work.facts, **machine.side(), "warmups": work.warmups, "checks": work.checks,
-             "checked_updates": asked["kind"] not in ("rnn", "attention", "wide"), "peak_bytes": peak.above(),
+    facts = {"side": side, "peak_bytes": peak.above(), **work.facts, **machine.side(), "warmups": work.warmups,
+             "checks": work.checks, "checked_updates": asked["kind"] not in ("rnn", "attention", "wide"),
              "no_graph": no_graph}
     print(json.dumps(facts), flush=True)
     return work, device_seconds

@@ -253,4 +253,4 @@ GROUPS = tuple(dict.fromkeys(row.group for row in EVERY.values()))
 
 def classes(row: Row) -> int:
     """The number of classes: the size of the last bias."""
-    return next((shape[0] for name, shape in reversed(row.shapes.items()) if name.startswith("b")), 0)
+    return next(shape[0] for name, shape in reversed(list(row.shapes.items())) if name.startswith("b"))

@@ -43,7 +43,8 @@ def _wide(args: argparse.Namespace) -> int:
                     continue
                 timed += [wide.case_of(name, of_row(row)) for row in rows]
                 measured[name] = rows
-            _show(group, measured, args)
+            if measured:
+                _show(group, measured, args)
     return 1 if failed else 0
 
 
