@@ -55,6 +55,8 @@ def arrays(name: str) -> dict[str, np.ndarray]:
     for key, shape in row.shapes.items():
         if key == "labels":
             made[key] = stream.child(key).integers(classes(row), shape).astype(np.int32)
+        elif key == "y_share":
+            made[key] = stream.child(key).uniform(shape).astype(np.float32)
         else:
             scale = np.prod(shape[:-1]) ** -0.5 if key.startswith("w") else 1.0
             made[key] = (scale * stream.child(key).gaussian(shape)).astype(np.float32)

@@ -1,7 +1,7 @@
 """The rows of `duoln bench wide`: a formula each, said once for all libraries, or a layer that `bench rnn` times.
 
 A formula takes a library's `Functions` and the arrays. Names say what an array is: "w" begins a weight (in, out) or
-(height, width, in, out), "b" a bias, "image" values (batch, height, width, channels); "labels" are classes.
+(height, width, in, out), "b" a bias, "image" values (batch, height, width, channels); "labels" are classes, and "y_share" is in [0, 1).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _OF_ROWS: dict[str, Formula] = {
     "cumsum": lambda of, x: of.cumulative_sum(x, axis=-1)}
 _LOSSES: dict[str, Formula] = {
     "huber": lambda of, x, y: of.huber_loss(x, y), "mse": lambda of, x, y: of.mse_loss(x, y),
-    "bce": lambda of, x, y: of.bce_with_logits(x, of.sigmoid(y)), "softplus": lambda of, x, y: of.mean(of.softplus(x))}
+    "bce": lambda of, x, y: of.bce_with_logits(x, y), "softplus": lambda of, x, y: of.mean(of.softplus(x))}
 
 
 def _mean_of(formula: Formula, square: bool) -> Formula:
@@ -97,7 +97,8 @@ OPERATORS = {
     **{f"{name}-gradient": Row("activations", {"x": _MIDDLE}, _mean_of({**_FUNCTIONS, **_OF_ROWS}[name], "max" in name),
                                "gradient", 1)
        for name in ("gelu", "gelu-tanh", "silu", "sigmoid", "tanh", "softmax", "log-softmax")},
-    **{name: Row("losses", {"x": _MIDDLE, "y": _MIDDLE}, formula, "gradient", 1) for name, formula in _LOSSES.items()},
+    **{name: Row("losses", {"x": _MIDDLE, "y_share": _MIDDLE}, formula, "gradient", 1)
+       for name, formula in _LOSSES.items()},
     "chain": Row("chain", {"x": _MIDDLE, "y": _MIDDLE}, _chain, compiled=True),
     "chain-gradient": Row("chain", {"x": _MIDDLE, "y": _MIDDLE}, lambda of, x, y: of.mean(_chain(of, x, y)), "gradient",
                           2, compiled=True),
