@@ -1,7 +1,8 @@
 """The rows of `duoln bench wide`: a formula each, said once for all libraries, or a layer that `bench rnn` times.
 
 A formula takes a library's `Functions` and the arrays. Names say what an array is: "w" begins a weight (in, out) or
-(height, width, in, out), "b" a bias, "image" values (batch, height, width, channels); "labels" are classes, and "y_share" is in [0, 1).
+(height, width, in, out), "b" a bias, "image" values (batch, height, width, channels); "labels" are classes, and
+"y_share" is in [0, 1).
 """
 
 from __future__ import annotations
