@@ -163,19 +163,17 @@ def prepare_start(asked: dict[str, Any]) -> Work:
 
 
 def entries(name: str, backend: str | None, peers: Sequence[str]) -> list[Entry]:
-    """The sides of a row: ours, the peers that it has, and ours in another variant, which computes something else."""
+    """The sides of a row: ours, the peers that it has, and others under names of their own, which are not checked,
+    because they compute something else.
+    """
     others: Mapping[str, Mapping[str, Any]] = {peer: {"peer": peer} for peer in peers}
     asked: dict[str, Any] = {"kind": "wide", "row": name}
     if name in OTHERS:
         asked, others = dict(OTHERS[name].ours), OTHERS[name].others
     asked |= {"backend": backend, "peer": None}
-    sides = [Entry("duoln", asked)]
-    for side, more in others.items():
-        if "peer" not in more:
-            sides.append(Entry(side, {**asked, **more}, checked=False))
-        elif side in peers:
-            sides.append(Entry(side, {**asked, **more}, KEEP_MEMORY))
-    return sides
+    wanted = {side: more for side, more in others.items() if more.get("peer") in (None, *peers)}
+    return [Entry("duoln", asked), *(Entry(side, {**asked, **more}, KEEP_MEMORY if "peer" in more else {}, side in peers)
+                                     for side, more in wanted.items())]
 
 
 def turns(name: str, rounds: int, runs: int) -> tuple[int, int]:

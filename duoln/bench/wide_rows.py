@@ -45,7 +45,7 @@ class Sides(NamedTuple):
     ours: Mapping[str, Any]
     """The request to the process of our side, see `duoln.bench.timed_process`."""
     others: Mapping[str, Mapping[str, Any]]
-    """In which the request of each other side differs; ours in another variant computes something else."""
+    """In which the request of each other side differs, by the name of a peer, or of a side that is not checked."""
     calls: int = 1
     rounds: int | None = None
     """The most turns, of one run each, where a run takes seconds."""
@@ -224,7 +224,7 @@ OVERHEAD = {
 
 # Rows of other kinds ----------------------------------------------------------------------------------
 
-_LAYER, _MODEL = (50, 32, 256, 256), Sizes()
+_LAYER, _MODEL = (50, 32, 256, 256), Sizes(width=256)
 
 
 def _layer(cell: str, norm: str, others: Mapping[str, Mapping[str, Any]]) -> Sides:
@@ -235,7 +235,7 @@ def _layer(cell: str, norm: str, others: Mapping[str, Mapping[str, Any]]) -> Sid
 def _token(form: str) -> Sides:
     return Sides("sampling", _MODEL, "forward", {
         "kind": "language-model", "subject": "token", "sizes": _MODEL, "form": form},
-        {"torch": {"peer": "torch", "form": "cells"}}, TOKENS)
+        {"torch": {"peer": "torch", "form": "cells"}, "nn.LSTM": {"peer": "torch", "form": "plain"}}, TOKENS)
 
 
 _LOOP = {"layer": {"norm": "layer"}, "torch": {"peer": "torch", "form": "loop"}}

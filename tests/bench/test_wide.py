@@ -34,6 +34,14 @@ def test_ratios_are_of_rounds():
     assert ratios({"samples": [1.0, 4.0, 9.0]}, {"samples": [2.0, 4.0, 3.0]}) == [0.5, 1.0, 3.0]
 
 
+def test_sides_that_compute_something_else_are_not_checked():
+    sides = {name: {entry.name: entry.checked for entry in wide.entries(name, "numpy", peers)} for name, peers in
+             (("lstm-batch", ["torch"]), ("lstm-layer-per-gate", ["jax"]), ("sample-lstm", ["torch"]), ("gelu", ["jax"]))}
+    assert sides == {"lstm-batch": {"duoln": True, "layer": False, "torch": True}, "gelu": {"duoln": True, "jax": True},
+                     "lstm-layer-per-gate": {"duoln": True, "layer": False},
+                     "sample-lstm": {"duoln": True, "torch": True, "nn.LSTM": False}}
+
+
 def test_rows_are_chosen_by_their_names_and_by_groups():
     assert wide.chosen(["losses", "gelu"]) == ["gelu", "huber", "mse", "bce", "softplus"]
     assert wide.chosen([]) == list(EVERY)
@@ -50,8 +58,8 @@ def test_every_row_runs(name, monkeypatch):
 @pytest.mark.peers
 @pytest.mark.parametrize("name", [name for name, row in OTHERS.items() if "torch" in row.others and row.ours["kind"] != "start"])
 def test_every_layer_agrees_with_torch(name):
-    ours, *_, theirs = (_prepared({**entry.asked, **SMALL.get(entry.asked["kind"], {})})
-                        for entry in wide.entries(name, "numpy", ["torch"]))
+    ours, theirs = (_prepared({**entry.asked, **SMALL[entry.asked["kind"]]})
+                    for entry in wide.entries(name, "numpy", ["torch"]) if entry.checked)
     theirs.run(0)
     assert theirs.checks == pytest.approx(ours.checks, rel=1e-4) and theirs.facts["library"].startswith("torch ")
 
