@@ -171,9 +171,9 @@ def entries(name: str, backend: str | None, peers: Sequence[str]) -> list[Entry]
     if name in OTHERS:
         asked, others = dict(OTHERS[name].ours), OTHERS[name].others
     asked |= {"backend": backend, "peer": None}
-    wanted = {side: more for side, more in others.items() if more.get("peer") in (None, *peers)}
-    return [Entry("duoln", asked), *(Entry(side, {**asked, **more}, KEEP_MEMORY if "peer" in more else {}, side in peers)
-                                     for side, more in wanted.items())]
+    return [Entry("duoln", asked), *(
+        Entry(side, {**asked, **more}, KEEP_MEMORY if "peer" in more else {}, checked=side in peers)
+        for side, more in others.items() if more.get("peer") in (None, *peers))]
 
 
 def turns(name: str, rounds: int, runs: int) -> tuple[int, int]:
