@@ -50,13 +50,25 @@ class LanguageModel(nn.Module):
         return self.out(params["out"], h), states
 
 
+class OfCells(LanguageModel):
+    """The same model by calls of its cells, for a single time step."""
+
+    def __call__(self, params: nn.Params, ids: Tensor, states: Any = None) -> tuple[Tensor, Any]:
+        """Logits (batch, symbols) and the states, of ids (1, batch)."""
+        h, after = self.table(params["table"], ids[0]), []
+        for (name, cell), state in zip(self.lstm.cells.items(), states, strict=True):
+            after.append(cell(params["lstm"][name], h, state))
+            h = after[-1][0]
+        return self.out(params["out"], h), after
+
+
 def text_of(sizes: Sizes) -> np.ndarray:
     """Characters (steps + 1, batch) that every side reads."""
     return Stream(0, "language-model").integers(sizes.symbols, (sizes.steps + 1, sizes.batch)).astype(np.int32)
 
 
 def prepare(asked: dict[str, Any]) -> Work:
-    """The work of one side: ours as `form` says, "eager" or "compiled"; or PyTorch's."""
+    """The work of one side: ours as `form` says, "eager", "compiled", or a token by compiled "cells"; or PyTorch's."""
     from duoln import runtime
 
     sizes = Sizes(*asked["sizes"])
@@ -104,15 +116,16 @@ def _update(sizes: Sizes, params: nn.Params, form: str) -> Work:
 
 def _token(sizes: Sizes, params: nn.Params, form: str) -> Work:
     backend = tree.leaves(params)[0].backend
-    model, rng = LanguageModel(sizes.symbols, sizes.width), Stream(0, "sample")
-    step = duoln.compile(model) if form == "compiled" else model
+    kind = OfCells if form == "cells" else LanguageModel
+    model, rng = kind(sizes.symbols, sizes.width), Stream(0, "sample")
+    step = model if form == "eager" else duoln.compile(model)
     first = model.lstm.first_states(params["lstm"], 1)
 
     def run(k: int) -> None:
         states, last = first, np.zeros((1, 1), np.int64)
         for _ in range(TOKENS):
             logits, states = step(params, duoln.tensor(last, backend, dtype="int32"), states)
-            last = rng.categorical(logits=logits)
+            last = rng.categorical(logits=logits).reshape(1, 1)
 
     states, norms = first, []
     for character in text_of(sizes)[:CHECKED, :1]:

@@ -172,6 +172,10 @@ def entries(cell: str, norm: str, shape: Shape, backward: bool, backend: str | N
     asked = {"kind": "rnn", "cell": cell, "norm": norm, "shape": list(shape), "backward": backward,
              "backend": backend, "peer": None}
     rows = [Entry("duoln", asked), Entry("our products alone", {**asked, "peer": PRODUCTS}, checked=False)]
+    if "torch" in peers and norm == "recurrent-bias":
+        rows += with_allocators("torch.nn.GRU", {**asked, "peer": "torch", "form": "plain"})
+    if "torch" in peers and cell == "lstm" and norm in ("layer-per-gate", "batch"):
+        rows += with_allocators("torch loop", {**asked, "peer": "torch", "form": "loop"})
     if "torch" in peers and norm in ("layer", "none"):
         if cell == "lstm":
             rows.append(with_allocators("duoln in torch", {**asked, "peer": "torch", "form": "bridge"})[0])

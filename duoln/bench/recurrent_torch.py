@@ -22,7 +22,8 @@ def build(cell: str, norm: str, form: str, arrays: Mapping[str, np.ndarray], bac
 
     Args:
         cell: "lstm" or "gru".
-        norm: "layer" or "none".
+        norm: "layer" or "none"; an LSTM's loop has "layer-per-gate" and "batch" too, and the plain GRU is
+            "recurrent-bias".
         form: "loop", "hoisted", "compiled" (the loop around a time step by `torch.compile`), "plain" (PyTorch's own,
             without norms) or "bridge" (the LSTM of `duoln.bridge.torch`).
         arrays: x, h, c, w_x, w_h, bias and norms, as duoln has them.
@@ -33,11 +34,16 @@ def build(cell: str, norm: str, form: str, arrays: Mapping[str, np.ndarray], bac
 
     # Both libraries of a comparison compute in float32: by default cuDNN's layers would round products to TF32.
     torch.backends.cudnn.allow_tf32 = False
+    if norm == "recurrent-bias":
+        queue, out, gradients, described = weighted(partial(_gru, torch), arrays, backward, device)
+        if backward:  # of bias_hh, whose other parts duoln has once
+            gradients["bias_n"] = gradients["bias_n"][-arrays["bias_n"].size:]
+        return queue, out, gradients, described
     forms = {"plain": partial(_plain, torch, cell), "bridge": partial(_bridge, norm)}
     return weighted(forms.get(form, partial(_loop, torch, cell, norm, form)), arrays, backward, device)
 
 
-def weighted(make: Callable[[Mapping[str, Any]], Callable[[], Any]], arrays: Mapping[str, np.ndarray], backward: bool,
+def weighted(make: Callable[[dict[str, Any]], Callable[[], Any]], arrays: Mapping[str, np.ndarray], backward: bool,
              device: str) -> Built:
     """The parts that `build` returns, for the function `make(tensors)`.
 
@@ -71,6 +77,22 @@ def _plain(torch: Any, cell: str, p: Mapping[str, Any]) -> Callable[[], Any]:
     return lambda: module(p["x"], states)[0]
 
 
+def _gru(torch: Any, p: dict[str, Any]) -> Callable[[], Any]:
+    """nn.GRU, whose parameters take the place of these tensors. Its gates are r, z, n, and its z keeps the state."""
+    n_in, hidden = p["w_x"].shape[0], p["w_h"].shape[0]
+    module = torch.nn.GRU(n_in, hidden, device=p["x"].device)
+    own = {"w_x": module.weight_ih_l0, "w_h": module.weight_hh_l0, "bias": module.bias_ih_l0,
+           "bias_n": module.bias_hh_l0}
+    with torch.no_grad():
+        for name in ("w_x", "w_h", "bias"):
+            z, r, n = p[name].chunk(3, dim=-1)
+            own[name].copy_(torch.cat((r, -z, n), dim=-1).t())
+        module.bias_hh_l0[:2 * hidden] = 0
+        module.bias_hh_l0[2 * hidden:] = p["bias_n"]
+    p |= own
+    return lambda: module(p["x"], p["h"][None])[0]
+
+
 def _bridge(norm: str, p: Mapping[str, Any]) -> Callable[[], Any]:
     """The layer of the bridge, whose weights are views of these tensors."""
     from duoln.bridge.torch import LSTM
@@ -98,11 +120,21 @@ def _loop(torch: Any, cell: str, norm: str, form: str, p: Mapping[str, Any]) -> 
     def normed(a: Any, side: str, part: slice = slice(None)) -> Any:
         if norm == "none":
             return a[..., part]
-        gain, bias = p[f"gain_{side}"][part], p[f"bias_{side}"][part]
-        return layer_norm(a[..., part], gain.shape, gain, bias)
+        gain = p[f"gain_{side}"][part]
+        if norm == "batch":
+            return torch.nn.functional.batch_norm(a, None, None, gain, p.get(f"bias_{side}"), training=True)
+        return layer_norm(a[..., part], gain.shape, gain, p[f"bias_{side}"][part])
 
     def lstm_side(x: Any) -> Any:
+        if norm == "layer-per-gate":
+            return x @ p["w_x"]
         return normed(x @ p["w_x"], "x") + p["bias"]
+
+    def per_gate_step(side: Any, h: Any, c: Any) -> tuple[Any, Any]:
+        gates = layer_norm((side + h @ p["w_h"]).unflatten(-1, (4, hidden)), (hidden,))
+        i, f, g, o = (gates * p["gain_h"].view(4, hidden) + p["bias_h"].view(4, hidden)).unbind(-2)
+        c = normed(torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g), "c")
+        return torch.sigmoid(o) * torch.tanh(c), c
 
     def lstm_step(side: Any, h: Any, c: Any) -> tuple[Any, Any]:
         i, f, g, o = (side + normed(h @ p["w_h"], "h")).chunk(4, dim=-1)
@@ -120,7 +152,8 @@ def _loop(torch: Any, cell: str, norm: str, form: str, p: Mapping[str, Any]) -> 
         return (1 - z) * h + z * new
 
     make: Callable[..., Any] = lstm_side if cell == "lstm" else gru_side
-    step: Callable[..., Any] = lstm_step if cell == "lstm" else gru_step
+    lstm: Callable[..., Any] = per_gate_step if norm == "layer-per-gate" else lstm_step
+    step: Callable[..., Any] = lstm if cell == "lstm" else gru_step
     if form == "compiled":
         step = compiled(step)
 

@@ -26,6 +26,7 @@ from duoln.bench.language_model import prepare as prepare_language_model
 from duoln.bench.records import Work
 from duoln.bench.recurrent import prepare as prepare_recurrent
 from duoln.bench.wide import prepare as prepare_wide
+from duoln.bench.wide import prepare_start
 from duoln.errors import words_of
 from duoln.tasks.task import Task
 from duoln.tasks.values import Splits
@@ -67,12 +68,13 @@ def _answer() -> None:
 def _begin(asked: dict[str, Any]) -> tuple[Work, clock.DeviceSeconds | None]:
     """Prepare the work, and print its facts."""
     prepare = {"rnn": prepare_recurrent, "attention": prepare_attention, "train": prepare_training,
-               "step": prepare_step, "language-model": prepare_language_model, "wide": prepare_wide}[asked["kind"]]
+               "step": prepare_step, "language-model": prepare_language_model, "wide": prepare_wide,
+               "start": prepare_start}[asked["kind"]]
     work = prepare(asked)
     device_seconds, no_graph = clock.captured(work.capture)
     side = asked["peer"] or "duoln"
-    facts = {"side": side, **work.facts, **machine.side(), "warmups": work.warmups, "checks": work.checks,
-             "checked_updates": asked["kind"] not in ("rnn", "attention", "wide"), "peak_bytes": peak.above(),
+    facts = {"side": side, "peak_bytes": peak.above(), **work.facts, **machine.side(), "warmups": work.warmups,
+             "checks": work.checks, "checked_updates": asked["kind"] not in ("rnn", "attention", "wide"),
              "no_graph": no_graph}
     print(json.dumps(facts), flush=True)
     return work, device_seconds

@@ -5,8 +5,11 @@ A run makes the `calls` of its row, and waits once. Steps update by AdamW, and o
 
 from __future__ import annotations
 
+import json
+import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -17,10 +20,10 @@ from duoln.backends.protocol import Backend
 from duoln.bench import machine, peak
 from duoln.bench.records import Work
 from duoln.bench.turns import KEEP_MEMORY, Entry
-from duoln.bench.wide_rows import ROWS, Functions, Row, classes
+from duoln.bench.wide_rows import EVERY, FIRST, OTHERS, ROWS, Functions, Row, Sides, classes
 from duoln.randomness import Stream
+from duoln.system import processes
 
-PEERS = ("torch", "torch-compile", "jax")
 Call = Callable[[], Sequence[Any]]
 """Computes the results of a row: values, or a loss and the gradients or new parameters."""
 RATE, WEIGHT_DECAY, CLIP = 1e-3, 0.01, 1.0
@@ -42,7 +45,7 @@ OURS = Functions(ops, causal_attention=_causal_attention, **{
 
 def chosen(names: Sequence[str]) -> list[str]:
     """The rows of these names or groups, in order; all if there are none."""
-    return [name for name, row in ROWS.items() if not names or name in names or row.group in names]
+    return [name for name, row in EVERY.items() if not names or name in names or row.group in names]
 
 
 def arrays(name: str) -> dict[str, np.ndarray]:
@@ -52,6 +55,8 @@ def arrays(name: str) -> dict[str, np.ndarray]:
     for key, shape in row.shapes.items():
         if key == "labels":
             made[key] = stream.child(key).integers(classes(row), shape).astype(np.int32)
+        elif key == "y_share":
+            made[key] = stream.child(key).uniform(shape).astype(np.float32)
         else:
             scale = np.prod(shape[:-1]) ** -0.5 if key.startswith("w") else 1.0
             made[key] = (scale * stream.child(key).gaussian(shape)).astype(np.float32)
@@ -87,15 +92,15 @@ def prepare(asked: dict[str, Any]) -> Work:
 
 def work(call: Call, calls: int, host: Callable[[Sequence[Any]], list[np.ndarray]],
          wait: Callable[[Sequence[Any]], Any], facts: dict[str, Any]) -> Work:
-    """The work whose run makes so many calls and waits for the last one."""
+    """The work whose run makes so many calls and waits for the last one. A later call than the first is checked."""
     def run(k: int) -> None:
         for _ in range(calls):
             results = call()
         wait(results)
 
-    checks = figures(host(call()))
     run(0)
-    return Work(run, checks, facts, warmups=1)
+    facts = {**facts, "peak_bytes": peak.above()}  # without the figures
+    return Work(run, figures(host(call())), facts, warmups=1)
 
 
 def _call(row: Row, made: Mapping[str, np.ndarray], backend: Backend) -> Call:
@@ -145,15 +150,42 @@ def _step(row: Row, loss: Callable[..., Tensor], params: list[Tensor], others: l
     return call
 
 
+def prepare_start(asked: dict[str, Any]) -> Work:
+    """The work of one side that starts a process, which makes a first step. Ours finds no compiled kernel."""
+    words = json.dumps({**asked, "kind": "wide", "row": FIRST})
+
+    def run(k: int) -> None:
+        with TemporaryDirectory() as folder:
+            subprocess.run(processes.command("duoln.bench.timed_process", words), stdin=subprocess.DEVNULL,
+                           stdout=subprocess.DEVNULL, check=True, env=processes.environment({"DUOLN_KERNELS": folder}))
+
+    return Work(run, [], {})
+
+
 def entries(name: str, backend: str | None, peers: Sequence[str]) -> list[Entry]:
-    """The sides of a row."""
-    asked = {"kind": "wide", "row": name, "backend": backend, "peer": None}
-    return [Entry("duoln", asked), *(Entry(peer, {**asked, "peer": peer}, KEEP_MEMORY) for peer in peers)]
+    """The sides of a row: ours, the peers that it has, and others under names of their own, which are not checked,
+    because they compute something else.
+    """
+    others: Mapping[str, Mapping[str, Any]] = {peer: {"peer": peer} for peer in peers}
+    asked: dict[str, Any] = {"kind": "wide", "row": name}
+    if name in OTHERS:
+        asked, others = dict(OTHERS[name].ours), OTHERS[name].others
+    asked |= {"backend": backend, "peer": None}
+    return [Entry("duoln", asked), *(
+        Entry(side, {**asked, **more}, KEEP_MEMORY if "peer" in more else {}, checked=side in peers)
+        for side, more in others.items() if more.get("peer") in (None, *peers))]
+
+
+def turns(name: str, rounds: int, runs: int) -> tuple[int, int]:
+    """Turns and runs of a row, of those that are asked for."""
+    row = EVERY[name]
+    most = row.rounds if isinstance(row, Sides) else None
+    return (rounds, runs) if most is None else (min(rounds, most), 1)
 
 
 def case_of(name: str, of_side: Mapping[str, Any]) -> dict[str, Any]:
     """The entries of a case in a record, from those of `records.of_row`."""
-    row = ROWS[name]
+    row = EVERY[name]
     passes = {"gradient": "forward+backward", "update": "step"}.get(row.passes, row.passes)
-    return {"op": f"wide {name}", "passes": passes, "shape": next(iter(row.shapes.values())),
-            "settings": {"calls": row.calls}, **of_side}
+    shape = row.shape if isinstance(row, Sides) else next(iter(row.shapes.values()))
+    return {"op": f"wide {name}", "passes": passes, "shape": shape, "settings": {"calls": row.calls}, **of_side}

@@ -1,7 +1,8 @@
 """The rows of `duoln bench wide`: a formula each, said once for all libraries, or a layer that `bench rnn` times.
 
 A formula takes a library's `Functions` and the arrays. Names say what an array is: "w" begins a weight (in, out) or
-(height, width, in, out), "b" a bias, "image" values (batch, height, width, channels); "labels" are classes.
+(height, width, in, out), "b" a bias, "image" values (batch, height, width, channels); "labels" are classes, and
+"y_share" is in [0, 1).
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
+from duoln.bench.language_model import TOKENS, Sizes
 from duoln.errors import UsageError
 
+PEERS = ("torch", "torch-compile", "jax")
 Formula = Callable[..., Any]
-Sizes = tuple[int, ...]
+Shape = tuple[int, ...]
 Passes = Literal["forward", "gradient", "step", "update"]
 """The formula; its gradient, too; and an update by AdamW; or only that, of gradients that are given, with a clip."""
 
@@ -22,7 +25,7 @@ class Row(NamedTuple):
     """What is timed, for every library."""
 
     group: str
-    shapes: Mapping[str, Sizes]
+    shapes: Mapping[str, Shape]
     formula: Formula
     passes: Passes = "forward"
     params: int = 0
@@ -31,6 +34,21 @@ class Row(NamedTuple):
     """True if ours is timed by `duoln.compile`; steps always are."""
     calls: int = 1
     """Calls of a run."""
+
+
+class Sides(NamedTuple):
+    """A row that other kinds of `duoln bench` time."""
+
+    group: str
+    shape: Shape
+    passes: Passes
+    ours: Mapping[str, Any]
+    """The request to the process of our side, see `duoln.bench.timed_process`."""
+    others: Mapping[str, Mapping[str, Any]]
+    """In which the request of each other side differs, by the name of a peer, or of a side that is not checked."""
+    calls: int = 1
+    rounds: int | None = None
+    """The most turns, of one run each, where a run takes seconds."""
 
 
 class Functions:
@@ -61,7 +79,7 @@ _OF_ROWS: dict[str, Formula] = {
     "cumsum": lambda of, x: of.cumulative_sum(x, axis=-1)}
 _LOSSES: dict[str, Formula] = {
     "huber": lambda of, x, y: of.huber_loss(x, y), "mse": lambda of, x, y: of.mse_loss(x, y),
-    "bce": lambda of, x, y: of.bce_with_logits(x, of.sigmoid(y)), "softplus": lambda of, x, y: of.mean(of.softplus(x))}
+    "bce": lambda of, x, y: of.bce_with_logits(x, y), "softplus": lambda of, x, y: of.mean(of.softplus(x))}
 
 
 def _mean_of(formula: Formula, square: bool) -> Formula:
@@ -80,7 +98,8 @@ OPERATORS = {
     **{f"{name}-gradient": Row("activations", {"x": _MIDDLE}, _mean_of({**_FUNCTIONS, **_OF_ROWS}[name], "max" in name),
                                "gradient", 1)
        for name in ("gelu", "gelu-tanh", "silu", "sigmoid", "tanh", "softmax", "log-softmax")},
-    **{name: Row("losses", {"x": _MIDDLE, "y": _MIDDLE}, formula, "gradient", 1) for name, formula in _LOSSES.items()},
+    **{name: Row("losses", {"x": _MIDDLE, "y_share": _MIDDLE}, formula, "gradient", 1)
+       for name, formula in _LOSSES.items()},
     "chain": Row("chain", {"x": _MIDDLE, "y": _MIDDLE}, _chain, compiled=True),
     "chain-gradient": Row("chain", {"x": _MIDDLE, "y": _MIDDLE}, lambda of, x, y: of.mean(_chain(of, x, y)), "gradient",
                           2, compiled=True),
@@ -107,7 +126,7 @@ LAYERS = {
 _WIDTHS = (784, 512, 512, 10)
 
 
-def _layers(widths: Sizes) -> dict[str, Sizes]:
+def _layers(widths: Shape) -> dict[str, Shape]:
     """Weights and biases of dense layers."""
     return {name: shape for k, (n_in, n_out) in enumerate(pairwise(widths))
             for name, shape in ((f"w{k}", (n_in, n_out)), (f"b{k}", (n_out,)))}
@@ -139,6 +158,14 @@ def _relu(of: Any, x: Any) -> Any:
     return of.relu(x)
 
 
+def _normed_classes(of: Any, w0: Any, b0: Any, gain: Any, bias: Any, w1: Any, b1: Any, x: Any, labels: Any) -> Any:
+    """The loss of the network with a layer norm that README trains."""
+    h = of.tanh(of.layer_norm(of.linear(x, w0, b0), gain, bias))
+    return of.softmax_cross_entropy(of.linear(h, w1, b1), labels)
+
+
+_NORMED = {"w0": (784, 512), "b0": (512,), "gain": (512,), "bias": (512,), "w1": (512, 10), "b1": (10,),
+           "x": (128, 784), "labels": (128,)}
 _BLOCK = {"gain0": (256,), "bias0": (256,), "w_qkv": (256, 768), "b_qkv": (768,), "w_out": (256, 256), "b_out": (256,),
           "gain1": (256,), "bias1": (256,), "w_up": (256, 1024), "b_up": (1024,), "w_down": (1024, 256),
           "b_down": (256,), "x": (8, 64, 256), "y": (8, 64, 256)}
@@ -163,6 +190,7 @@ _WORDS = {"x": (640, 256), "w": (256, 30_000), "b": (30_000,), "labels": (640,)}
 NETWORKS = {
     "transformer": Row("networks", _BLOCK, _block, "step", 12),
     **{f"mlp-{name}": _mlp(128, _FUNCTIONS[name]) for name in ("gelu", "gelu-tanh", "silu", "sigmoid")},
+    "mlp-layer-norm": Row("networks", _NORMED, _normed_classes, "step", 6),
     **{f"mlp-{batch}": _mlp(batch, _relu, calls) for batch, calls in ((4, 5), (32, 3), (128, 1), (1024, 1))},
     **{f"words-{passes}": Row("words", _WORDS, lambda of, x, w, b, labels: of.linear_cross_entropy(x, w, b, labels),
                               passes, 3, compiled=True) for passes in ("gradient", "step")},
@@ -193,10 +221,38 @@ OVERHEAD = {
     "small-mlp-gradient": Row("small", {**_layers((64, 64, 64, 10)), "x": (8, 64), "labels": (8,)}, _classes(_relu),
                               "gradient", 6, calls=50),
 }
+
+# Rows of other kinds ----------------------------------------------------------------------------------
+
+_LAYER, _MODEL = (50, 32, 256, 256), Sizes(width=256)
+
+
+def _layer(cell: str, norm: str, others: Mapping[str, Mapping[str, Any]]) -> Sides:
+    return Sides("recurrent", _LAYER, "gradient", {
+        "kind": "rnn", "cell": cell, "norm": norm, "shape": _LAYER, "backward": True}, others)
+
+
+def _token(form: str) -> Sides:
+    return Sides("sampling", _MODEL, "forward", {
+        "kind": "language-model", "subject": "token", "sizes": _MODEL, "form": form},
+        {"torch": {"peer": "torch", "form": "cells"}, "nn.LSTM": {"peer": "torch", "form": "plain"}}, TOKENS)
+
+
+_LOOP = {"layer": {"norm": "layer"}, "torch": {"peer": "torch", "form": "loop"}}
+OTHERS = {
+    "gru-recurrent-bias": _layer("gru", "recurrent-bias", {"torch": {"peer": "torch", "form": "plain"}}),
+    **{f"lstm-{norm}": _layer("lstm", norm, _LOOP) for norm in ("layer-per-gate", "batch")},
+    "sample-lstm": _token("compiled"), "sample-cells": _token("cells"),
+    "first-step": Sides("start", (128,), "step", {"kind": "start"},
+                        {peer: {"peer": peer} for peer in PEERS}, rounds=2),
+}
+FIRST = "mlp-layer-norm"
+"""The row whose first step is timed from the start of a process."""
 ROWS = {**OPERATORS, **LAYERS, **NETWORKS, **OVERHEAD}
-GROUPS = tuple(dict.fromkeys(row.group for row in ROWS.values()))
+EVERY: dict[str, Row | Sides] = {**ROWS, **OTHERS}
+GROUPS = tuple(dict.fromkeys(row.group for row in EVERY.values()))
 
 
 def classes(row: Row) -> int:
     """The number of classes: the size of the last bias."""
-    return next((shape[0] for name, shape in reversed(row.shapes.items()) if name.startswith("b")), 0)
+    return next(shape[0] for name, shape in reversed(list(row.shapes.items())) if name.startswith("b"))

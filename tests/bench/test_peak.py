@@ -3,6 +3,7 @@
 import mmap
 import sys
 
+import numpy as np
 import pytest
 
 from duoln.bench import operators, peak
@@ -18,6 +19,16 @@ def test_the_peak_counts_what_was_freed_and_not_what_was_there_before():
     assert 0.9 * size < peak.above() < 2 * size
     peak.begin()
     assert peak.above() < 0.1 * size
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc is Linux's")
+def test_memory_that_the_allocator_kept_counts_again(numpy_backend):
+    size = 96 << 20
+    kept = np.ones(size, np.uint8)
+    del kept
+    peak.begin()
+    again = np.ones(size, np.uint8)
+    assert peak.above() > 0.9 * again.nbytes
 
 
 def test_no_figure_where_the_system_does_not_say(monkeypatch, tmp_path):

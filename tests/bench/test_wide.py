@@ -5,20 +5,23 @@ import json
 import numpy as np
 import pytest
 
-from duoln.bench import turns, wide
+from duoln.bench import language_model, recurrent, turns, wide
 from duoln.bench.records import ratios
 from duoln.bench.schema import check_record
+from duoln.bench.wide_rows import EVERY, OTHERS, ROWS
 from duoln.cli import main
 from duoln.errors import DuolnError
 
-NAMES = [pytest.param(name, marks=[pytest.mark.long] * (name == "adam-3000")) for name in wide.ROWS]
+NAMES = [pytest.param(name, marks=[pytest.mark.long] * (name == "adam-3000")) for name in ROWS]
+
+SMALL = {"rnn": {"shape": [3, 4, 5, 6]}, "language-model": {"sizes": [4, 1, 8, 11]}}
 
 
 def _small(monkeypatch):
     """Every row with axes below 1000."""
-    for name, row in wide.ROWS.items():
+    for name, row in ROWS.items():
         shapes = {key: tuple(size if size < 1000 else size % 7 + 3 for size in shape) for key, shape in row.shapes.items()}
-        monkeypatch.setitem(wide.ROWS, name, row._replace(shapes=shapes, calls=min(row.calls, 2)))
+        monkeypatch.setitem(ROWS, name, row._replace(shapes=shapes, calls=min(row.calls, 2)))
 
 
 def test_figures_know_order_and_sign():
@@ -31,9 +34,17 @@ def test_ratios_are_of_rounds():
     assert ratios({"samples": [1.0, 4.0, 9.0]}, {"samples": [2.0, 4.0, 3.0]}) == [0.5, 1.0, 3.0]
 
 
+def test_sides_that_compute_something_else_are_not_checked():
+    sides = {name: {entry.name: entry.checked for entry in wide.entries(name, "numpy", peers)} for name, peers in
+             (("lstm-batch", ["torch"]), ("lstm-layer-per-gate", ["jax"]), ("sample-lstm", ["torch"]), ("gelu", ["jax"]))}
+    assert sides == {"lstm-batch": {"duoln": True, "layer": False, "torch": True}, "gelu": {"duoln": True, "jax": True},
+                     "lstm-layer-per-gate": {"duoln": True, "layer": False},
+                     "sample-lstm": {"duoln": True, "torch": True, "nn.LSTM": False}}
+
+
 def test_rows_are_chosen_by_their_names_and_by_groups():
     assert wide.chosen(["losses", "gelu"]) == ["gelu", "huber", "mse", "bce", "softplus"]
-    assert wide.chosen([]) == list(wide.ROWS)
+    assert wide.chosen([]) == list(EVERY)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -42,6 +53,19 @@ def test_every_row_runs(name, monkeypatch):
     work = wide.prepare({"row": name, "backend": "numpy", "peer": None})
     work.run(0)
     assert work.checks and np.all(np.isfinite(work.checks)) and work.checks[0] > 0
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("name", [name for name, row in OTHERS.items() if "torch" in row.others and row.ours["kind"] != "start"])
+def test_every_layer_agrees_with_torch(name):
+    ours, theirs = (_prepared({**entry.asked, **SMALL[entry.asked["kind"]]})
+                    for entry in wide.entries(name, "numpy", ["torch"]) if entry.checked)
+    theirs.run(0)
+    assert theirs.checks == pytest.approx(ours.checks, rel=1e-4) and theirs.facts["library"].startswith("torch ")
+
+
+def _prepared(asked):
+    return (recurrent if asked["kind"] == "rnn" else language_model).prepare(asked)
 
 
 @pytest.mark.peers
