@@ -91,7 +91,8 @@ def _forward_sequence(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h
                       *norm_arrays: Array, norm: str, eps: float, **unused: Any) -> tuple[tuple[Array, ...], Any]:
     """A sequence of one time step; the step's norms subtract the means that a walk takes out of the weights."""
     rows = x[0]
-    (h_new, c_new), step = _forward(be, multiply(rows, w_x), multiply(h, w_h), c, bias, *norm_arrays, norm=norm, eps=eps)
+    x_proj, h_proj = multiply(rows, w_x), multiply(h, w_h)
+    (h_new, c_new), step = _forward(be, x_proj, h_proj, c, bias, *norm_arrays, norm=norm, eps=eps)
     return (h_new[None], h_new, c_new), _SavedSequence(step, rows, h, w_x, w_h)
 
 
