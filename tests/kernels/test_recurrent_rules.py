@@ -74,9 +74,9 @@ def test_one_time_step_of_many_rows_packs_no_weight_of_its_own(norm, rng, numpy_
         attrs = attributes("lstm", norm, reverse)
         assert ops.lstm.select(numpy_backend, arguments, attrs).name == "compiled step"
         _check("compiled step", "lstm", arguments, attrs, numpy_backend)
-    for other in ({"gradient_limit": 0.5}, {"mask": np.arange(rows)[None] > 2}, {"rows": MOST_ROWS}):
-        arguments = make_arguments("lstm", norm, rng, (1, other.get("rows", rows), 3, 4), "float32", other.get("mask"))
-        attrs = attributes("lstm", norm, gradient_limit=other.get("gradient_limit"))
+    for case in ({"gradient_limit": 0.5}, {"mask": np.arange(rows)[None] > 2}, {"rows": MOST_ROWS}):
+        arguments = make_arguments("lstm", norm, rng, (1, case.get("rows", rows), 3, 4), "float32", case.get("mask"))
+        attrs = attributes("lstm", norm, gradient_limit=case.get("gradient_limit"))
         assert ops.lstm.select(numpy_backend, arguments, attrs).name == COMPILED
 
 
