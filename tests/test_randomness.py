@@ -172,7 +172,7 @@ def test_classes_that_are_drawn_never_change():
 
 @pytest.mark.parametrize(("u", "expected"), [(0.0, 1), (0.25 - 2 ** -53, 1), (0.25, 3), (1 - 2 ** -53, 3)])
 def test_the_class_is_the_first_whose_sum_is_above_the_number(u, expected, monkeypatch):
-    monkeypatch.setattr(Stream, "uniform", lambda self, shape: np.full(shape, u))
+    monkeypatch.setattr(Stream, "_fill", lambda self, out: out.fill(u))
     for scale in (1.0, 1 - 2 ** -9, 1 + 2 ** -9):  # what 16 bits round
         assert Stream(0, "c").categorical(probabilities=np.array([0, 0.25, 0, 0.75, 0]) * scale) == expected
     with np.errstate(divide="ignore"):

@@ -39,6 +39,8 @@ def host_array(x: Any, backend: Backend, dtype: str | None) -> tuple[np.ndarray,
     wanted = dtype or _own_dtype(x, values, backend)
     if wanted != "bfloat16" and values.dtype == wanted:
         return values, wanted
+    if wanted == "int32" and values.dtype.kind in "iu" and ((whole := values.astype(np.int32)) == values).all():
+        return whole, wanted
     _check_values("[tensor]", values, wanted)
     if wanted in STORAGE:
         return values if values.dtype.kind == "f" else values.astype(np.float64), wanted

@@ -230,14 +230,20 @@ def check_params(name: str, params: Any) -> None:
 
 def parameter(name: str, params: Params, key: str) -> Tensor:
     """`params[key]`, an array. The error for a missing entry names the layer and the entry."""
-    y: Tensor = parameters(name, params, (key,))[0]
-    return y
+    try:
+        y: Tensor = params[key]
+        return y
+    except (KeyError, TypeError, IndexError):
+        raise _missing(name, params, (key,)) from None
 
 
 def branch(name: str, params: Params, key: str) -> Params:
     """`params[key]`, the parameters of a child. The error for a missing entry names the layer and the entry."""
-    entry: Params = parameters(name, params, (key,))[0]
-    return entry
+    try:
+        entry: Params = params[key]
+        return entry
+    except (KeyError, TypeError, IndexError):
+        raise _missing(name, params, (key,)) from None
 
 
 def branch_at(name: str, params: Params, path: str) -> Params:
@@ -257,10 +263,13 @@ def parameters(name: str, params: Params, keys: Sequence[str]) -> list[Any]:
     try:
         return [params[key] for key in keys]
     except (KeyError, TypeError, IndexError):
-        has = ", ".join(sorted(map(str, params))) if isinstance(params, dict) else described(params)
-        missing = next((key for key in keys if not isinstance(params, dict) or key not in params), keys[0])
-        raise ShapeError(f"[{name}] expected parameters with '{missing}', found {has or 'none'}"
-                         f"{_advice(params)}") from None
+        raise _missing(name, params, keys) from None
+
+
+def _missing(name: str, params: Any, keys: Sequence[str]) -> ShapeError:
+    has = ", ".join(sorted(map(str, params))) if isinstance(params, dict) else described(params)
+    missing = next((key for key in keys if not isinstance(params, dict) or key not in params), keys[0])
+    return ShapeError(f"[{name}] expected parameters with '{missing}', found {has or 'none'}{_advice(params)}")
 
 
 def _advice(params: Any) -> str:

@@ -50,6 +50,8 @@ def cases() -> Iterator[Case]:
             yield step(norm, batch, hidden)._replace(net=(norm, hidden) == ("layer", 600))
         yield step(norm, 1, 4)
         yield step(norm, 2, 3)._replace(layouts=True)
+        yield recurrent("lstm", norm, (1, 9, 20, 16), reverse=True)._replace(layouts=norm == "layer-theano")
+        yield recurrent("lstm", norm, (1, 33, 3, 21))
     yield from _walks()
     yield from _in_16_bits()
     yield from _steps_on_gpus()

@@ -234,9 +234,9 @@ def _supports(cell: str) -> Supports:
 
 
 def attach() -> None:
-    """Add the rules to `rnn`, `lstm`, `gru` and `lstm_cell`."""
+    """Add the rules to `rnn`, `lstm` and `gru`, and those of single steps."""
     for operator in (ops.rnn, ops.lstm, ops.gru):
         cell = operator.name
         variants = {norm: _Walk.of(cell, norm) for norm in fused_norms(cell)}
         operator.add(Rule("compiled walk", partial(_forward, variants), _vjp, _supports(cell)), backend="numpy")
-    ops.lstm_cell.add(native_cell.rule(), backend="numpy")
+    native_cell.attach()

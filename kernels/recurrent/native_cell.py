@@ -7,12 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from duoln import ops
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import native
-from duoln.kernels.product.multiply import column_sums
+from duoln.kernels.linear.few_rows import MOST_ROWS
+from duoln.kernels.product.multiply import column_sums, multiply
 from duoln.kernels.recurrent import positions as walks
-from duoln.kernels.recurrent.cells import Norms, supports
+from duoln.kernels.recurrent.cells import Norms, Supports, supports
 from duoln.kernels.recurrent.positions import Parameters, Units
 from duoln.ops.recurrent.variants import CELLS
 
@@ -77,11 +79,55 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, Array | None],
     return [d_x_proj, d_h_proj, d_c_before, d_bias, *d_norms]
 
 
-def rule() -> Rule:
-    """The compiled rule of `lstm_cell`."""
+class _SavedSequence(NamedTuple):
+    step: _Saved
+    x: Array
+    h: Array
+    w_x: Array
+    w_h: Array
+
+
+def _forward_sequence(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, bias: Array, mask: None,
+                      *norm_arrays: Array, norm: str, eps: float, **unused: Any) -> tuple[tuple[Array, ...], Any]:
+    """A sequence of one time step; the step's norms subtract the means that a walk takes out of the weights."""
+    rows = x[0]
+    x_proj, h_proj = multiply(rows, w_x), multiply(h, w_h)
+    (h_new, c_new), step = _forward(be, x_proj, h_proj, c, bias, *norm_arrays, norm=norm, eps=eps)
+    return (h_new[None], h_new, c_new), _SavedSequence(step, rows, h, w_x, w_h)
+
+
+def _vjp_of_sequence(be: Backend, saved: _SavedSequence, gouts: Sequence[Array | None],
+                     needs: Sequence[bool]) -> list[Array | None]:
+    d_hidden, d_h, d_c = gouts
+    if d_hidden is not None:
+        d_h = d_hidden[0] if d_h is None else d_hidden[0] + d_h
+    d_x_proj, d_h_proj, d_c_before, *d_parameters = _vjp(be, saved.step, (d_h, d_c), needs)
+    return [multiply(d_x_proj, saved.w_x.T)[None] if needs[0] else None,
+            multiply(d_h_proj, saved.w_h.T) if needs[1] else None, d_c_before,
+            multiply(saved.x.T, d_x_proj) if needs[3] else None, multiply(saved.h.T, d_h_proj) if needs[4] else None,
+            d_parameters[0], None, *d_parameters[1:]]
+
+
+def _refusal(of_step: Supports) -> Supports:
+    """The reason why a sequence is not one compiled step."""
+
+    def refusal(be: Backend, x: Array, h: Array, c: Array, w_x: Array, w_h: Array, bias: Array | None,
+                mask: Array | None, *norms: Array, gradient_limit: float | None = None, **attrs: Any) -> str | None:
+        if x.shape[0] != 1 or x.shape[1] <= MOST_ROWS:
+            return f"it is for one time step of more than {MOST_ROWS} rows"
+        if mask is not None or gradient_limit is not None:
+            return "it has no mask, and no bound on gradients"
+        return of_step(be, x, h, **attrs)
+
+    return refusal
+
+
+def attach() -> None:
+    """Add the rules to `lstm_cell`, and to `lstm` for one time step of many rows, which packs no weight of its own."""
     fused = supports("lstm")
 
     def refusal(be: Backend, x_proj: Array, *arrays: Array, **attrs: Any) -> str | None:
         return fused(be, x_proj, *arrays, **attrs) or native.refusal(_FILE, x_proj.dtype)
 
-    return Rule("compiled step", _forward, _vjp, refusal)
+    ops.lstm_cell.add(Rule("compiled step", _forward, _vjp, refusal), backend="numpy")
+    ops.lstm.add(Rule("compiled step", _forward_sequence, _vjp_of_sequence, _refusal(refusal)), backend="numpy")

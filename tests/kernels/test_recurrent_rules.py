@@ -208,3 +208,18 @@ def test_an_infinite_gradient_that_is_limited_stays_finite(cell, hidden, rng, nu
             expected = duoln.value_and_grad(loss)(x)[1].numpy()
     assert np.isfinite(expected[:2]).all() or cell != "rnn"  # in other cells infinity times a slope of 0 is NaN
     np.testing.assert_allclose(gradient[:2], expected[:2], rtol=1e-4, atol=1e-6)
+
+
+@NEEDS_COMPILER
+@pytest.mark.parametrize("norm", [norm for cell, norm in FUSED if cell == "lstm"])
+def test_one_time_step_of_many_rows_packs_no_weight_of_its_own(norm, rng, numpy_backend):
+    for (rows, inputs, hidden), reverse, dtype in every_second(
+            ((MOST_ROWS + 1, 20, 16), (33, 3, 21), (70, 130, 1)), BOTH, DTYPES):
+        arguments = make_arguments("lstm", norm, rng, (1, rows, inputs, hidden), dtype)
+        attrs = attributes("lstm", norm, reverse)
+        assert ops.lstm.select(numpy_backend, arguments, attrs).name == "compiled step"
+        _check("compiled step", "lstm", arguments, attrs, numpy_backend)
+    for case in ({"gradient_limit": 0.5}, {"mask": np.arange(rows)[None] > 2}, {"rows": MOST_ROWS}):
+        arguments = make_arguments("lstm", norm, rng, (1, case.get("rows", rows), 3, 4), "float32", case.get("mask"))
+        attrs = attributes("lstm", norm, gradient_limit=case.get("gradient_limit"))
+        assert ops.lstm.select(numpy_backend, arguments, attrs).name == COMPILED
