@@ -1,12 +1,17 @@
-// A GRU over a whole sequence (Ba, Kiros, Hinton 2016, eq. 26-28), forward and backward.
+// A GRU over a whole sequence (Ba, Kiros, Hinton 2016, eq. 26-28), forward and backward. The file of a variant says its norms, OVER,
+// and the gates whose product with the state has a bias, H_BIASES: none, n alone or all; it includes this one.
 //
 // The input's product x_proj for all positions is an argument, the gradients of both products are results; large products are
-// not made here. With norms both weights are used without the means of their rows, those of the columns of z and r and those
-// of n, so that no norm need subtract one: the input's was before its product, the recurrent one is when it is packed.
+// not made here. With norms over a row both weights are used without the means of their rows, those of the columns of z and r and
+// those of n, so that no norm need subtract one: the input's was before its product, the recurrent one is when it is packed.
+#pragma once
+#include "../norms.h"
 #include "../one_step.h"
 #include "gru.h"
 
 static const index_t GATES = 3;
+static constexpr bool NORMED = OVER != Over::NOTHING, OF_BATCH = OVER == Over::BATCH;
+static constexpr index_t PARTS = parts_of(OVER, GATES, 2);
 
 template <class T>
 struct Gru {
@@ -14,9 +19,18 @@ struct Gru {
     T eps;
     T* x_proj;  // (positions, 3 * stride); without norms it gets the state's products for z and r, too
     T* h_proj;  // (positions, 3 * stride); without norms (positions, stride), for n alone
-    const T *gain_x, *bias_x, *gain_h, *bias_h;  // (3 * stride); without norms bias_x alone
+    const T *gain_x, *bias_x, *gain_h, *bias_h;  // (3 * stride), or null; a bias of n alone (stride)
     T* hidden;  // (steps + 1, batch, stride)
-    T* norms;  // (positions, 4): rstd of x_proj's z and r, of its n, and those of h_proj
+    T* norms;  // (positions, 4): rstd of x_proj's z and r, of its n, and those of h_proj; over the batch (steps, 12 * stride)
+    const index_t* masked;  // (steps, batch), -1 where a mask takes out a row of a norm over the batch; or null
+
+    // Norms over the batch: of a product, which is 0 for x and 1 for h, at a time step.
+    OfColumns<T> batch_norm(index_t t, index_t which) const { return columns(norms + t * 4 * GATES * sizes.stride, which); }
+    // Two numbers of each column of a product, among those of both.
+    OfColumns<T> columns(T* numbers, index_t which) const {
+        T* const first = numbers + which * 2 * GATES * sizes.stride;
+        return {first, first + GATES * sizes.stride};
+    }
 };
 
 template <class T>
@@ -24,44 +38,50 @@ struct GruGradients {
     const T* d_hidden;  // (steps, batch, hidden), or null
     T* dh;  // (batch, stride)
     T *d_x_proj, *d_h_proj;  // (positions, 3 * stride)
-    T *d_gain_x, *d_bias_x, *d_gain_h, *d_bias_h;  // (blocks of rows, 3 * stride); without norms d_bias_x alone
+    T *d_gain_x, *d_bias_x, *d_gain_h, *d_bias_h;  // (blocks of rows, 3 * stride) or null, as the parameters
     T limit;  // of the gradient that a time step hands to the one before; 0 for none
 };
 
 // The products of one row, with the parameters that make gates of them. The norms of z and r come before that of n.
-template <class T, bool NORMED>
+template <class T>
 struct Products {
     using vector = typename Vector<T>::type;
     const index_t S;
     const T *const gain_x, *const bias_x, *const gain_h, *const bias_h;  // a store could change those of a Gru
-    const T *x, *h;
-    T rstd_x[2] = {0, 0}, rstd_h[2] = {0, 0};
+    Product<T, OVER, GATES, PARTS> x, h;
 
     Products(const Gru<T>& g, index_t slot)
-        : S(g.sizes.stride), gain_x(g.gain_x), bias_x(g.bias_x), gain_h(g.gain_h), bias_h(g.bias_h) {
-        x = g.x_proj + slot * GATES * S;
-        h = g.h_proj + slot * (NORMED ? GATES : 1) * S;
+        : S(g.sizes.stride), gain_x(g.gain_x), bias_x(g.bias_x), gain_h(g.gain_h), bias_h(g.bias_h), x{}, h{} {
+        x.values = g.x_proj + slot * GATES * S;
+        h.values = g.h_proj + slot * (NORMED ? GATES : 1) * S;
+        if constexpr (OF_BATCH) {
+            x.norm = g.batch_norm(slot / g.sizes.batch, 0);
+            h.norm = g.batch_norm(slot / g.sizes.batch, 1);
+        }
     }
     // With the norms that the walk forward has kept.
     static Products kept(const Gru<T>& g, index_t slot) {
         Products products(g, slot);
-        for (int k = 0; NORMED && k < 2; ++k) {
-            products.rstd_x[k] = g.norms[slot * 4 + k];
-            products.rstd_h[k] = g.norms[slot * 4 + 2 + k];
-        }
+        for (index_t k = 0; k < PARTS; ++k)
+            if constexpr (PARTS > 0) {
+                products.x.rstd[k] = g.norms[slot * 4 + k];
+                products.h.rstd[k] = g.norms[slot * 4 + 2 + k];
+            }
         return products;
     }
-    vector xhat_x(index_t gate, index_t k) const { return load(x + k) * rstd_x[gate == 2]; }
-    vector xhat_h(index_t gate, index_t k) const { return load(h + k) * rstd_h[gate == 2]; }
     vector of_x(index_t gate, index_t unit) const {
         const index_t k = gate * S + unit;
-        if constexpr (NORMED) return xhat_x(gate, k) * load(gain_x + k) + load(bias_x + k);
-        else return load(x + k) + load(bias_x + k);
+        if constexpr (NORMED) return x.xhat(gate, k) * load(gain_x + k) + load(bias_x + k);
+        else return load(x.values + k) + load(bias_x + k);
     }
     vector of_h(index_t gate, index_t unit) const {
         const index_t k = gate * S + unit;
-        if constexpr (NORMED) return xhat_h(gate, k) * load(gain_h + k) + load(bias_h + k);
-        else return gate == 2 ? load(h + unit) : vector{};
+        vector value{};
+        if constexpr (NORMED) value = h.xhat(gate, k) * load(gain_h + k);
+        else if (gate == 2) value = load(h.values + unit);
+        if constexpr (H_BIASES == GATES) value += load(bias_h + k);
+        else if (H_BIASES == 1 && gate == 2) value += load(bias_h + unit);
+        return value;
     }
     GruGates<vector> gates(index_t unit) const {
         return gru_gates(of_x(0, unit), of_x(1, unit), of_x(2, unit), of_h(0, unit), of_h(1, unit), of_h(2, unit));
@@ -73,7 +93,7 @@ static inline index_t norm_width(int norm, index_t hidden) { return norm == 0 ? 
 
 // The common part of the phases of a time step. `panel_sums` has four sums of each row and panel: of the products of x over z and
 // r and over n, and of those of h.
-template <class T, bool NORMED>
+template <class T>
 struct Step {
     using vector = typename Vector<T>::type;
     static constexpr index_t L = Vector<T>::lanes, W = Panel<T>::width;
@@ -115,14 +135,14 @@ struct Step {
 
     // The new state.
     void open_gates(index_t row, index_t slot, const T* h_before, T* h_new) const {
-        Products<T, NORMED> products(g, slot);
-        if constexpr (NORMED)
-            for (int k = 0; k < 2; ++k) {
-                products.rstd_x[k] = T(1) / std::sqrt(mean_of_products(sums_of(row) + k, k) + g.eps);
-                products.rstd_h[k] = T(1) / std::sqrt(mean_of_products(sums_of(row) + 2 + k, k) + g.eps);
+        Products<T> products(g, slot);
+        if constexpr (PARTS > 0)
+            for (int k = 0; k < PARTS; ++k) {
+                products.x.rstd[k] = T(1) / std::sqrt(mean_of_products(sums_of(row) + k, k) + g.eps);
+                products.h.rstd[k] = T(1) / std::sqrt(mean_of_products(sums_of(row) + 2 + k, k) + g.eps);
                 if (s.first_panel == 0) {
-                    g.norms[slot * 4 + k] = products.rstd_x[k];
-                    g.norms[slot * 4 + 2 + k] = products.rstd_h[k];
+                    g.norms[slot * 4 + k] = products.x.rstd[k];
+                    g.norms[slot * 4 + 2 + k] = products.h.rstd[k];
                 }
             }
         for (index_t j = s.first_panel * W; j < s.last_panel * W; j += L) {
@@ -131,25 +151,49 @@ struct Step {
             store(h_new + j, gru_state(products.gates(j), load(h_before + j)));
         }
     }
+
+    // All phases of some panels, if the norms are over the batch.
+    void walk_columns(index_t t) const {
+        const Sizes& sizes = g.sizes;
+        const BatchColumns<T> columns{sizes, s.first_panel, s.last_panel};
+        columns.normalise(g.x_proj + t * sizes.batch * wide(), GATES, g.eps, g.batch_norm(t, 0));
+        columns.normalise(g.h_proj + t * sizes.batch * wide(), GATES, g.eps, g.batch_norm(t, 1));
+        for (index_t r = 0; r < sizes.batch; ++r)
+            open_gates(r, t * sizes.batch + r, sizes.state(g.hidden, sizes.before(t), r), sizes.state(g.hidden, sizes.after(t), r));
+    }
 };
 
-template <class T, bool NORMED>
+// The products of the states before a time step.
+template <class T>
+static void multiply(const Gru<T>& g, const T* packed, const Rows& rows, const Share& s, index_t t) {
+    const Sizes& sizes = g.sizes;
+    const index_t P = sizes.panels, S = sizes.stride;
+    const T* states = g.hidden + sizes.before(t) * sizes.batch * S;
+    for (index_t gate = 0; packed && gate < GATES; ++gate)
+        if (!NORMED && gate == 2)  // its product stands alone: the reset gate comes before the sum
+            multiply_states(rows, states, S, packed + gate * P * sizes.hidden * Panel<T>::width, s.first_panel, s.last_panel,
+                            sizes.hidden, g.h_proj, S, false);
+        else
+            multiply_states(rows, states, S, packed, gate * P + s.first_panel, gate * P + s.last_panel, sizes.hidden,
+                            NORMED ? g.h_proj : g.x_proj, GATES * S, !NORMED);
+}
+
+template <class T>
 static void walk(const Gru<T>& g, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
     const Sizes& sizes = g.sizes;
-    const index_t P = sizes.panels, S = sizes.stride, wide = GATES * S;
-    const Step<T, NORMED> step{g, panel_sums, s, positions_ahead(sizes, barrier, false) * wide};
+    const index_t ahead = positions_ahead(sizes, barrier, false) * GATES * sizes.stride;
+    if constexpr (OF_BATCH) {
+        walk_columns<T>(sizes, s, barrier, g.masked, {g.hidden},
+                        [&](const Rows& rows, index_t t) { multiply(g, packed, rows, s, t); },
+                        [&](index_t t, const Share& share) { Step<T>{g, panel_sums, share, ahead}.walk_columns(t); });
+        return;
+    }
+    const Step<T> step{g, panel_sums, s, ahead};
     Rows rows;
     for (index_t position = 0; position < sizes.steps; ++position) {
         const index_t t = sizes.time(position);
         begin_step(rows, sizes, s, t, {g.hidden});
-        const T* states = g.hidden + sizes.before(t) * sizes.batch * S;
-        for (index_t gate = 0; packed && gate < GATES; ++gate)
-            if (!NORMED && gate == 2)  // its product stands alone: the reset gate comes before the sum
-                multiply_states(rows, states, S, packed + gate * P * sizes.hidden * Panel<T>::width, s.first_panel, s.last_panel,
-                                sizes.hidden, g.h_proj, S, false);
-            else
-                multiply_states(rows, states, S, packed, gate * P + s.first_panel, gate * P + s.last_panel, sizes.hidden,
-                                NORMED ? g.h_proj : g.x_proj, wide, !NORMED);
+        multiply(g, packed, rows, s, t);
         const index_t together = barrier.together(rows.count());
         for (index_t first = 0; first < rows.count(); first += together) {
             const index_t last = first + together;
@@ -166,16 +210,16 @@ static void walk(const Gru<T>& g, const T* packed, T* panel_sums, const Share& s
 }
 
 // The same phases backward.
-template <class T, bool NORMED>
-struct StepBack : Step<T, NORMED> {
-    using Forward = Step<T, NORMED>;
+template <class T>
+struct StepBack : Step<T> {
+    using Forward = Step<T>;
     using typename Forward::vector;
     using Forward::L, Forward::W, Forward::g, Forward::s, Forward::sums_of, Forward::wide, Forward::ahead;
 
     const GruGradients<T> d;
 
     // The results of gru_gates, in loops of their own.
-    static void store_gates(const Products<T, NORMED>& products, index_t first, index_t last, T* to) {
+    static void store_gates(const Products<T>& products, index_t first, index_t last, T* to) {
         const index_t S = products.S;
         for (index_t j = first * W; j < last * W; j += L) {
             store(to + j, sigmoid(products.of_x(0, j) + products.of_h(0, j)));
@@ -187,11 +231,12 @@ struct StepBack : Step<T, NORMED> {
 
     // Through the new state and the gates. Until its gradient is known, a gate is where that will be.
     void through_gates(index_t row, index_t slot, const T* h_before) const {
-        const index_t S = g.sizes.stride, block = row / ROW_BLOCK * wide(), ahead = this->ahead;
-        const auto products = Products<T, NORMED>::kept(g, slot);
+        const index_t S = g.sizes.stride, block = OF_BATCH ? 0 : row / ROW_BLOCK, ahead = this->ahead;
+        const auto products = Products<T>::kept(g, slot);
         T *d_x = d.d_x_proj + slot * wide(), *d_h = d.d_h_proj + slot * wide(), *dh = d.dh + row * S;
-        T *d_bias_x = d.d_bias_x + block, *d_bias_h = NORMED ? d.d_bias_h + block : nullptr;
-        T *d_gain_x = NORMED ? d.d_gain_x + block : nullptr, *d_gain_h = NORMED ? d.d_gain_h + block : nullptr;
+        T *d_bias_x = d.d_bias_x + block * wide();
+        T *d_bias_h = NORMED ? d.d_bias_h + block * wide() : H_BIASES ? d.d_bias_h + block * S : nullptr;
+        T *d_gain_x = NORMED ? d.d_gain_x + block * wide() : nullptr, *d_gain_h = NORMED ? d.d_gain_h + block * wide() : nullptr;
         each_panels(s, [=](index_t first, index_t last) {
             store_gates(products, first, last, d_h);
             for (index_t p = first; p < last; ++p) {
@@ -205,61 +250,96 @@ struct StepBack : Step<T, NORMED> {
                     store(dh + j, d_new - d_new * gates.z);
                     const auto through_gate = [&](index_t gate, vector of_x, vector of_h) {
                         const index_t k = gate * S + j;
-                        fetch_ahead(products.x + k, ahead);
+                        fetch_ahead(products.x.values + k, ahead);
                         claim_ahead(d_x + k, ahead);
                         claim_ahead(d_h + k, ahead);
                         store(d_x + k, of_x);
                         store(d_h + k, of_h);
                         add_to(d_bias_x + k, of_x);
                         if constexpr (NORMED) {
-                            fetch_ahead(products.h + k, ahead);
+                            fetch_ahead(products.h.values + k, ahead);
                             add_to(d_bias_h + k, of_h);
-                            const vector of_gain_x = of_x * products.xhat_x(gate, k);
-                            const vector of_gain_h = of_h * products.xhat_h(gate, k);
+                            const vector of_gain_x = of_x * products.x.xhat(gate, k);
+                            const vector of_gain_h = of_h * products.h.xhat(gate, k);
                             add_to(d_gain_x + k, of_gain_x);
                             add_to(d_gain_h + k, of_gain_h);
                             along_x[gate == 2] += of_gain_x * load(products.gain_x + k);
                             along_h[gate == 2] += of_gain_h * load(products.gain_h + k);
+                        } else if (H_BIASES == 1 && gate == 2) {
+                            add_to(d_bias_h + j, of_h);
                         }
                     };
                     through_gate(0, of.z, of.z);
                     through_gate(1, of.r, of.r);
                     through_gate(2, of.n, of.n * gates.r);
                 }
-                if constexpr (NORMED) this->keep_sums(row, p, along_x, along_h);
+                if constexpr (PARTS > 0) this->keep_sums(row, p, along_x, along_h);
             }
         });
     }
 
-    // Through the norms of both products.
-    void through_norms(index_t row, index_t slot) const {
-        const auto products = Products<T, NORMED>::kept(g, slot);
+    // Through the norms of both products, whose gradients less the gains' are where they will be.
+    using Means = typename Product<T, OVER, GATES, PARTS>::Means;
+    void through_norms(index_t slot, const Means& means_x, const Means& means_h) const {
+        const auto products = Products<T>::kept(g, slot);
         T *d_x = d.d_x_proj + slot * wide(), *d_h = d.d_h_proj + slot * wide();
         for (index_t gate = 0; gate < GATES; ++gate) {
-            const int norm = gate == 2;
-            const T rstd_x = products.rstd_x[norm], rstd_h = products.rstd_h[norm];
-            const T along_x = this->mean_of_products(sums_of(row) + norm, norm);
-            const T along_h = this->mean_of_products(sums_of(row) + 2 + norm, norm);
             const index_t first = gate * g.sizes.stride + s.first_panel * W, last = gate * g.sizes.stride + s.last_panel * W;
             for (index_t k = first; k < last; k += L) {
-                store(d_x + k, (load(d_x + k) * load(g.gain_x + k) - products.xhat_x(gate, k) * along_x) * rstd_x);
-                store(d_h + k, (load(d_h + k) * load(g.gain_h + k) - products.xhat_h(gate, k) * along_h) * rstd_h);
+                store(d_x + k, products.x.before(gate, k, load(d_x + k) * load(g.gain_x + k), means_x));
+                store(d_h + k, products.h.before(gate, k, load(d_h + k) * load(g.gain_h + k), means_h));
             }
         }
     }
+
+    // The same of a row's norms.
+    void through_row_norms(index_t row, index_t slot) const {
+        Means of_x, of_h;
+        for (int k = 0; k < PARTS; ++k) {
+            of_x[k] = this->mean_of_products(sums_of(row) + k, k);
+            of_h[k] = this->mean_of_products(sums_of(row) + 2 + k, k);
+        }
+        through_norms(slot, of_x, of_h);
+    }
+
+    // All phases of some panels, if the norms are over the batch; the gradients of the parameters are those of the time step. `means`
+    // gets the numbers that the gradients through the norms subtract.
+    void walk_columns(index_t t, T* means) const {
+        const Sizes& sizes = g.sizes;
+        const BatchColumns<T> columns{sizes, s.first_panel, s.last_panel};
+        const OfColumns<T> of_x = g.columns(means, 0), of_h = g.columns(means, 1);
+        for (index_t r = 0; r < sizes.batch; ++r)
+            through_gates(r, t * sizes.batch + r, sizes.state(g.hidden, sizes.before(t), r));
+        columns.gradient_means(d.d_bias_x, d.d_gain_x, g.gain_x, GATES, of_x);
+        columns.gradient_means(d.d_bias_h, d.d_gain_h, g.gain_h, GATES, of_h);
+        for (index_t r = 0; r < sizes.batch; ++r) through_norms(t * sizes.batch + r, of_x, of_h);
+    }
 };
 
-template <class T, bool NORMED>
+template <class T>
 static void walk_back(const Gru<T>& g, GruGradients<T> d, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
     const Sizes& sizes = g.sizes;
-    const index_t wide = GATES * sizes.stride;
+    const index_t wide = GATES * sizes.stride, ahead = positions_ahead(sizes, barrier, true) * wide;
+    const Aligned<T> unused(OF_BATCH ? wide : 0);  // the sums of the gradients of a bias of h, which is none
+    if (OF_BATCH) std::fill_n(d.d_bias_h = unused.data(), wide, T(0));
     const OwnSums<T> of_gain_x(sizes, s, barrier, GATES, d.d_gain_x), of_bias_x(sizes, s, barrier, GATES, d.d_bias_x),
-        of_gain_h(sizes, s, barrier, GATES, d.d_gain_h), of_bias_h(sizes, s, barrier, GATES, d.d_bias_h);
+        of_gain_h(sizes, s, barrier, GATES, d.d_gain_h), of_bias_h(sizes, s, barrier, NORMED ? GATES : 1, OF_BATCH ? nullptr : d.d_bias_h);
     d.d_gain_x = of_gain_x.data();
     d.d_bias_x = of_bias_x.data();
     d.d_gain_h = of_gain_h.data();
-    d.d_bias_h = of_bias_h.data();
-    const StepBack<T, NORMED> step{{g, panel_sums, s, positions_ahead(sizes, barrier, true) * wide}, d};
+    if (!OF_BATCH) d.d_bias_h = of_bias_h.data();
+    if constexpr (OF_BATCH) {
+        const Aligned<T> means(4 * wide);
+        const StepSums<T> of_step(sizes.stride, {{&d.d_gain_x, GATES}, {&d.d_bias_x, GATES}, {&d.d_gain_h, GATES}, {&d.d_bias_h, GATES}});
+        walk_columns_back<T>(sizes, s, barrier, g.masked, d.d_hidden, {d.dh}, d.limit,
+                             [&](const Rows& rows) { multiply_products(rows, d.d_h_proj, wide, packed, s, sizes, d.dh, true); },
+                             [&](index_t t, const Share& share) {
+            StepBack<T>{{g, panel_sums, share, ahead}, d}.walk_columns(t, means.data());
+            of_step.add({sizes, share.first_panel, share.last_panel});
+        });
+        return;
+    }
+    const StepBack<T> step{{g, panel_sums, s, ahead}, d};
     Rows rows;
     for (index_t position = sizes.steps - 1; position >= 0; --position) {
         const index_t t = sizes.time(position);
@@ -269,9 +349,9 @@ static void walk_back(const Gru<T>& g, GruGradients<T> d, const T* packed, T* pa
             const index_t last = first + together;
             for (index_t r = first; r < last; ++r)
                 step.through_gates(rows.row[r], rows.slot[r], sizes.state(g.hidden, sizes.before(t), rows.row[r]));
-            if constexpr (NORMED) {
+            if constexpr (PARTS > 0) {
                 barrier.wait();
-                for (index_t r = first; r < last; ++r) step.through_norms(rows.row[r], rows.slot[r]);
+                for (index_t r = first; r < last; ++r) step.through_row_norms(rows.row[r], rows.slot[r]);
             }
         }
         barrier.wait();
@@ -280,11 +360,11 @@ static void walk_back(const Gru<T>& g, GruGradients<T> d, const T* packed, T* pa
     }
 }
 
-template <class T, bool NORMED>
+template <class T>
 static void forward(const Gru<T>& g, const OneStep<T>& one, const T* w_h, int threads, bool by_units) {
-    const Weights<T> weights{w_h, g.sizes.hidden, GATES, NORMED ? 2 : 0, threads};
+    const Weights<T> weights{w_h, g.sizes.hidden, GATES, PARTS, threads};
     const auto by = [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
-        walk<T, NORMED>(g, packed, panel_sums, share, barrier);
+        walk<T>(g, packed, panel_sums, share, barrier);
     };
     if (!one.x) return walk_forward(weights, g.sizes, 4, by_units, by);
     const index_t S = g.sizes.stride, wide = GATES * S, of_h = NORMED ? wide : S;
@@ -296,11 +376,11 @@ static void forward(const Gru<T>& g, const OneStep<T>& one, const T* w_h, int th
     }, by);
 }
 
-template <class T, bool NORMED>
+template <class T>
 static void backward(const Gru<T>& g, const GruGradients<T>& d, const T* w_h, int threads, bool by_units) {
-    const Weights<T> weights{w_h, g.sizes.hidden, GATES, NORMED ? 2 : 0, threads};
+    const Weights<T> weights{w_h, g.sizes.hidden, GATES, PARTS, threads};
     walk_backward(weights, g.sizes, 4, by_units, [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
-        walk_back<T, NORMED>(g, d, packed, panel_sums, share, barrier);
+        walk_back<T>(g, d, packed, panel_sums, share, barrier);
     });
 }
 
@@ -308,19 +388,17 @@ static void backward(const Gru<T>& g, const GruGradients<T>& d, const T* w_h, in
 #define SHARED_PARAMETERS(T)                                                                                          \
     const T *w_h, T *x_proj, T *h_proj, const T *gain_x, const T *bias_x, const T *gain_h, const T *bias_h,           \
         T *hidden, T *norms, const int64_t *slots, int64_t steps, int64_t batch, int64_t units, double eps,           \
-        int32_t normed, int32_t reverse, int32_t threads, int32_t by_units
+        int32_t reverse, int32_t threads, int32_t by_units
 #define SHARED_VALUES                                                                                                 \
-    const Gru<T> g{sizes_of<T>(steps, batch, units, reverse != 0, slots), T(eps), x_proj, h_proj, gain_x, bias_x,     \
-                   gain_h, bias_h, hidden, norms};
+    const Gru<T> g{sizes_of<T>(steps, batch, units, reverse != 0, OF_BATCH ? nullptr : slots), T(eps), x_proj, h_proj, \
+                   gain_x, bias_x, gain_h, bias_h, hidden, norms, OF_BATCH ? slots : nullptr};
 
 #define GRU(TYPE, NAME)                                                                                               \
     extern "C" void gru_forward_##NAME(SHARED_PARAMETERS(TYPE), const TYPE* x, const TYPE* w_x, int64_t inputs) {     \
         guarded([&] {                                                                                                 \
             using T = TYPE;                                                                                           \
             SHARED_VALUES                                                                                             \
-            const OneStep<T> one{x, w_x, inputs};                                                                     \
-            if (normed) forward<T, true>(g, one, w_h, threads, by_units != 0);                                        \
-            else forward<T, false>(g, one, w_h, threads, by_units != 0);                                              \
+            forward<T>(g, {x, w_x, inputs}, w_h, threads, by_units != 0);                                             \
         });                                                                                                           \
     }                                                                                                                 \
     extern "C" void gru_backward_##NAME(SHARED_PARAMETERS(TYPE), const TYPE* d_hidden, TYPE* dh, TYPE* d_x_proj,      \
@@ -329,9 +407,8 @@ static void backward(const Gru<T>& g, const GruGradients<T>& d, const T* w_h, in
         guarded([&] {                                                                                                 \
             using T = TYPE;                                                                                           \
             SHARED_VALUES                                                                                             \
-            const GruGradients<T> d{d_hidden, dh, d_x_proj, d_h_proj, d_gain_x, d_bias_x, d_gain_h, d_bias_h, T(limit)}; \
-            if (normed) backward<T, true>(g, d, w_h, threads, by_units != 0);                                         \
-            else backward<T, false>(g, d, w_h, threads, by_units != 0);                                               \
+            backward<T>(g, {d_hidden, dh, d_x_proj, d_h_proj, d_gain_x, d_bias_x, d_gain_h, d_bias_h, T(limit)}, w_h, \
+                        threads, by_units != 0);                                                                      \
         });                                                                                                           \
     }
 ENTRIES(GRU)
