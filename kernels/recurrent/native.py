@@ -140,7 +140,8 @@ class _Saved(NamedTuple):
     cells: Array | None
     """An LSTM's cells, like `walked.hidden`."""
     raw_cells: Array | None
-    """The cells before their norm, (positions, stride), if `cells` are after it."""
+    """The cells before their norm, (positions, stride), if `cells` are not: they are after it, or a mask has kept some.
+    """
     norms: Array | None
     products: list[tuple[Array | None, Array | None]]
     """`_walk_forward`'s, or nothing after a gradient has taken them, because its walk overwrites them."""
@@ -167,10 +168,11 @@ def _forward(variants: dict[str, _Walk], be: Backend, x: Array, *arrays: Any, no
     positions = Positions.of(x.shape[0], x.shape[1], mask, reverse, walk.is_of_batch)
     walked = walks.Walked.of(units, positions, x, h, w_x, w_h, walk.centre)
     filled = walk.parameters.filled(units, (bias, *arrays[walk.states + 4:]))
+    has_raw_cells = walk.is_carried or (walk.states == 2 and walk.is_of_batch and positions.slots is not None)
     saved = _Saved(walk, walked, filled,
                    None if walk.without_mean is None else units.filled(walk.without_mean(bias)),
                    walks.states(units, positions, arrays[1]) if walk.states == 2 else None,
-                   host.empty((len(walked.x), units.stride), x.dtype) if walk.is_carried else None,
+                   host.empty((len(walked.x), units.stride), x.dtype) if has_raw_cells else None,
                    _room_of_norms(walk, walked), [],
                    walk.has_few_inputs and walked.x.shape[1] <= walks.FEW_INPUTS and not walked.is_one_step, eps,
                    gradient_limit or 0.0)

@@ -35,7 +35,7 @@ struct Lstm {
     const T *gain_x, *gain_h, *bias;  // (4 * stride)
     const T *gain_c, *bias_c;  // (stride)
     T *hidden, *cells;  // (steps + 1, batch, stride)
-    T* raw_cells;  // (positions, stride): before their norm, if `cells` are after it
+    T* raw_cells;  // (positions, stride): the cells before their norm, if `cells` are not: they are after it, or a mask has kept some
     T* norms;  // (positions, ROW_SUMS): rstd of the products, mean and rstd of the cell; over the batch (steps, OF_STEP * stride)
     const index_t* masked;  // (steps, batch), -1 where a mask takes out a row of a norm over the batch; or null
 
@@ -123,7 +123,10 @@ struct Step {
     index_t wide() const { return GATES * l.sizes.stride; }
     T* sums_of(index_t row) const { return panel_sums + row * l.sizes.panels * ROW_SUMS; }
     T* state(T* states, index_t block, index_t row) const { return l.sizes.state(states, block, row); }
-    T* new_cell(index_t row, index_t slot) const { return CARRIED ? l.raw_cells + slot * l.sizes.stride : state(l.cells, after, row); }
+    bool has_raw_cells() const { return CARRIED || (OF_BATCH && l.raw_cells); }
+    T* new_cell(index_t row, index_t slot) const {
+        return has_raw_cells() ? l.raw_cells + slot * l.sizes.stride : state(l.cells, after, row);
+    }
     T mean_of_units(index_t row, index_t which) const { return row_sum(sums_of(row) + which, l.sizes.panels, ROW_SUMS) / T(l.sizes.hidden); }
     T mean_of_part(index_t row, index_t which) const { return mean_of_units(row, which) / T(APART ? GATES : 1); }
 
@@ -196,7 +199,7 @@ struct Step {
             fetch_ahead(norm.values + j, l.sizes.stride);
             claim_ahead(h + j, l.sizes.stride);
             const vector after_norm = norm.after(j);
-            if constexpr (CARRIED) store(c + j, after_norm);
+            if (has_raw_cells()) store(c + j, CARRIED ? after_norm : load(norm.values + j));
             store(h + j, load(h + j) * hyperbolic_tangent(after_norm));
         }
     }
@@ -208,7 +211,7 @@ struct Step {
         columns.normalise(l.x_proj + t * B * wide(), GATES, l.eps, l.batch_norm(t, Of::X));
         columns.normalise(l.h_proj + t * B * wide(), GATES, l.eps, l.batch_norm(t, Of::H));
         for (index_t r = 0; r < B; ++r) open_gates(r, r, t * B + r);
-        columns.normalise(state(l.cells, after, 0), 1, l.eps, l.batch_norm(t, Of::CELL));
+        columns.normalise(new_cell(0, t * B), 1, l.eps, l.batch_norm(t, Of::CELL));
         for (index_t r = 0; r < B; ++r) normalise_cell(kept_cell_norm(r, t * B + r), r);
     }
 };
