@@ -1,6 +1,6 @@
 """The cells' variants that have fused rules, one row each, and the conditions that these rules share.
 
-The CPU has a compiled walk for every variant (`COMPILED`), all devices have rules for the variants of `FUSED`.
+The variants of `COMPILED_WALKS` have a compiled walk on the CPU, those of `FUSED` have rules on every device.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Supports = Callable[..., str | None]
 """A function of a rule's arguments: it returns None, or the reason why the rule cannot run."""
 
 
-class Compiled(NamedTuple):
+class CompiledWalk(NamedTuple):
     """The compiled walk of a variant."""
 
     text: str
@@ -26,23 +26,23 @@ class Compiled(NamedTuple):
     keeps 6. Norms over the batch keep some for each time step, too."""
 
 
-COMPILED = {
-    ("rnn", "none"): Compiled("none", 2),
-    ("rnn", "layer"): Compiled("layer", 2),
-    ("rnn", "layer-theano"): Compiled("layer_theano", 3),
-    ("rnn", "layer-per-gate"): Compiled("layer", 2),
-    ("rnn", "batch"): Compiled("batch", 3),
-    ("lstm", "none"): Compiled("none", 6),
-    ("lstm", "layer"): Compiled("layer", 10),
-    ("lstm", "layer-cell"): Compiled("layer_cell", 6),
-    ("lstm", "layer-theano"): Compiled("layer", 10),
-    ("lstm", "layer-per-gate"): Compiled("layer_per_gate", 7),
-    ("lstm", "batch"): Compiled("batch", 10),
-    ("gru", "none"): Compiled("none", 5),
-    ("gru", "recurrent-bias"): Compiled("recurrent_bias", 5),
-    ("gru", "layer"): Compiled("layer", 7),
-    ("gru", "layer-theano"): Compiled("layer", 7),
-    ("gru", "batch"): Compiled("batch", 7),
+COMPILED_WALKS = {
+    ("rnn", "none"): CompiledWalk("none", 2),
+    ("rnn", "layer"): CompiledWalk("layer", 2),
+    ("rnn", "layer-theano"): CompiledWalk("layer_theano", 3),
+    ("rnn", "layer-per-gate"): CompiledWalk("layer", 2),
+    ("rnn", "batch"): CompiledWalk("batch", 3),
+    ("lstm", "none"): CompiledWalk("none", 6),
+    ("lstm", "layer"): CompiledWalk("layer", 10),
+    ("lstm", "layer-cell"): CompiledWalk("layer_cell", 6),
+    ("lstm", "layer-theano"): CompiledWalk("layer", 10),
+    ("lstm", "layer-per-gate"): CompiledWalk("layer_per_gate", 7),
+    ("lstm", "batch"): CompiledWalk("batch", 10),
+    ("gru", "none"): CompiledWalk("none", 5),
+    ("gru", "recurrent-bias"): CompiledWalk("recurrent_bias", 5),
+    ("gru", "layer"): CompiledWalk("layer", 7),
+    ("gru", "layer-theano"): CompiledWalk("layer", 7),
+    ("gru", "batch"): CompiledWalk("batch", 7),
 }
 """By cell and norm."""
 

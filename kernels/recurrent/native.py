@@ -1,6 +1,6 @@
 """The recurrent operators on the CPU, compiled: the whole sequence in one call, with its weights packed once.
 
-Kept for the gradient, per position (`Compiled.kept`): the states, and the products before their norms, 4 H each of an
+Kept for the gradient, per position (`CompiledWalk.kept`): the states, and the products before their norms, 4 H each of an
 LSTM. For few inputs of `layer` its walks multiply these themselves, and x_proj is not kept. Each variant has a text of
 its own, so that its first use compiles no other.
 """
@@ -21,7 +21,7 @@ from duoln.kernels.product.centred import centred
 from duoln.kernels.product.multiply import column_sums
 from duoln.kernels.recurrent import native_cell
 from duoln.kernels.recurrent import positions as walks
-from duoln.kernels.recurrent.cells import COMPILED, Supports
+from duoln.kernels.recurrent.cells import COMPILED_WALKS, Supports
 from duoln.kernels.recurrent.positions import Parameters, Positions, Units
 from duoln.ops.recurrent.variants import CELLS
 
@@ -57,7 +57,7 @@ _SIGNATURES = {
 
 
 def _file(cell: str, norm: str) -> str:
-    return f"recurrent/{cell}/{cell}_{COMPILED[cell, norm].text}.cpp"
+    return f"recurrent/{cell}/{cell}_{COMPILED_WALKS[cell, norm].text}.cpp"
 
 
 class _Walk(NamedTuple):
@@ -246,7 +246,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
 
 def _supports(cell: str) -> Supports:
     def refusal(be: Backend, x: Array, h: Array, *arrays: Array, norm: str, **unused: Any) -> str | None:
-        if (cell, norm) not in COMPILED:
+        if (cell, norm) not in COMPILED_WALKS:
             return f"norm '{norm}' has no compiled walk"
         if CELLS[cell].variants[norm].over == "batch" and x.shape[1] == 1:
             return "the statistics of one row are none"
@@ -259,6 +259,6 @@ def attach() -> None:
     """Add the rules to `rnn`, `lstm`, `gru` and `lstm_cell`."""
     for operator in (ops.rnn, ops.lstm, ops.gru):
         cell = operator.name
-        variants = {norm: _Walk.of(cell, norm) for of_cell, norm in COMPILED if of_cell == cell}
+        variants = {norm: _Walk.of(cell, norm) for of_cell, norm in COMPILED_WALKS if of_cell == cell}
         operator.add(Rule("compiled walk", partial(_forward, variants), _vjp, _supports(cell)), backend="numpy")
     ops.lstm_cell.add(native_cell.rule(), backend="numpy")

@@ -17,8 +17,7 @@ from duoln.testing import check_error, check_op, references
 
 VARIANTS = [(cell, norm) for cell in recurrent.CELLS for norm in recurrent.NORMS
             if norm not in ("layer-cell", "recurrent-bias") or (cell, norm) in (("lstm", "layer-cell"), ("gru", "recurrent-bias"))]
-FUSED = [(cell, norm) for cell, norm in VARIANTS if norm in ("none", "layer", "layer-cell")] + [
-    ("lstm", "layer-theano"), ("gru", "layer-theano")]
+FUSED = [variant for variant in VARIANTS if variant != ("gru", "layer-per-gate")]
 """The variants that have a rule beside the composed one."""
 
 
