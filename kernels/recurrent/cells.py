@@ -1,6 +1,6 @@
 """The cells' variants that have fused rules, one row each, and the conditions that these rules share.
 
-The variants of `COMPILED_WALKS` have a compiled walk on the CPU, those of `FUSED` have rules on every device.
+Each variant has a compiled walk on the CPU (`COMPILED_WALKS`), those of `FUSED` have rules on every device.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ COMPILED_WALKS = {
     ("gru", "recurrent-bias"): CompiledWalk("recurrent_bias", 5),
     ("gru", "layer"): CompiledWalk("layer", 7),
     ("gru", "layer-theano"): CompiledWalk("layer", 7),
+    ("gru", "layer-per-gate"): CompiledWalk("layer_per_gate", 5),
     ("gru", "batch"): CompiledWalk("batch", 7),
 }
 """By cell and norm."""

@@ -30,7 +30,7 @@ _WORK = "reverse: int32, threads: int32, by_units: int32"
 _ONE_STEP = ", x: real[2]?, w_x: real[2]?, inputs: int64"
 _RNN = ("w_h: real[2], x_proj: real[2], h_proj: real[2]?, gain_x: real[1]?, gain_h: real[1]?, bias_x: real[1], "
         "hidden: real[3], norms: real[2]?, " + _SIZES + "units: int64, eps: float64, " + _WORK)
-_GRU = ("w_h: real[2], x_proj: real[2], h_proj: real[2], gain_x: real[1]?, bias_x: real[1], gain_h: real[1]?, "
+_GRU = ("w_h: real[2], x_proj: real[2], h_proj: real[2], gain_x: real[1]?, bias_x: real[1]?, gain_h: real[1]?, "
         "bias_h: real[1]?, hidden: real[3], norms: real[2]?, " + _SIZES + "units: int64, eps: float64, " + _WORK)
 _LSTM = ("w_h: real[2], x: real[2]?, w_x: real[2]?, x_proj: real[2]?, h_proj: real[2]?, gain_x: real[1]?, "
          "gain_h: real[1]?, bias_x: real[1], gain_c: real[1]?, bias_c: real[1]?, hidden: real[3], cells: real[3], "
@@ -48,7 +48,7 @@ _SIGNATURES = {
     "rnn": (_RNN + _ONE_STEP, _RNN + ", d_hidden: real[3]?, dh: real[2], d_x_proj: real[2], d_h_proj: real[2]?, "
             "d_gain_x: real[2]?, d_gain_h: real[2]?, d_bias_x: real[2], limit: float64"),
     "gru": (_GRU + _ONE_STEP, _GRU + ", d_hidden: real[3]?, dh: real[2], d_x_proj: real[2], d_h_proj: real[2], "
-            "d_gain_x: real[2]?, d_bias_x: real[2], d_gain_h: real[2]?, d_bias_h: real[2]?, limit: float64"),
+            "d_gain_x: real[2]?, d_bias_x: real[2]?, d_gain_h: real[2]?, d_bias_h: real[2]?, limit: float64"),
     "lstm": (_LSTM, _LSTM + ", d_hidden: real[3]?, dh: real[2], dc: real[2], d_x: real[2]?, d_w_x: real[3]?, "
              "d_bias_x: real[2], d_gain_x: real[2]?, d_gain_h: real[2]?, d_gain_c: real[2]?, d_bias_c: real[2]?, "
              "limit: float64"),
@@ -94,7 +94,8 @@ class _Walk(NamedTuple):
         """The walks of a cell's variant."""
         of_cell, variant = CELLS[cell], CELLS[cell].variants[norm]
         gates, over, is_lstm = of_cell.gates, variant.over if variant.is_normed else "", cell == "lstm"
-        parts = {"row": of_cell.parts, "gate": (1,) * gates}.get(over if "gain_h" in variant.norms else "")
+        parts = {"row": of_cell.parts, "gate": None if of_cell.apart else (1,) * gates}.get(
+            over if "gain_h" in variant.norms else "")  # the norm of a GRU's n alone comes after r
         centre = None if parts is None else partial(_centred_parts, parts)
         h_gates = gates if "gain_x" in variant.norms else int(of_cell.apart)  # apart: a GRU's n
         forward, backward = (
@@ -115,7 +116,7 @@ def _kept_norms(cell: str, over: str, h_gates: int) -> int:
         return 2 * (2 * CELLS[cell].gates + int(cell == "lstm"))
     if cell == "rnn":
         return 1 + h_gates if over else 0
-    return {"lstm": {"row": 4, "gate": 6}, "gru": {"row": 4}}[cell].get(over, 0)
+    return {"lstm": {"row": 4, "gate": 6}, "gru": {"row": 4, "gate": 6}}[cell].get(over, 0)
 
 
 def _centred_parts(parts: tuple[int, ...], weight: Array, out: Array | None = None) -> Array:
@@ -246,8 +247,6 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
 
 def _supports(cell: str) -> Supports:
     def refusal(be: Backend, x: Array, h: Array, *arrays: Array, norm: str, **unused: Any) -> str | None:
-        if (cell, norm) not in COMPILED_WALKS:
-            return f"norm '{norm}' has no compiled walk"
         if CELLS[cell].variants[norm].over == "batch" and x.shape[1] == 1:
             return "the statistics of one row are none"
         return native.refusal(_file(cell, norm), x.dtype) if x.size and h.size else "there are no values"

@@ -17,8 +17,6 @@ from duoln.testing import check_error, check_op, references
 
 VARIANTS = [(cell, norm) for cell in recurrent.CELLS for norm in recurrent.NORMS
             if norm not in ("layer-cell", "recurrent-bias") or (cell, norm) in (("lstm", "layer-cell"), ("gru", "recurrent-bias"))]
-FUSED = [variant for variant in VARIANTS if variant != ("gru", "layer-per-gate")]
-"""The variants that have a rule beside the composed one."""
 
 
 class Problem:
@@ -86,9 +84,8 @@ class TestSequences:
         """By the chosen rule, and by the composed one where it is another."""
         problem = self._problem(cell, norm, rng, shape)
         self._check_float64(problem, numpy_backend)
-        if (cell, norm) in FUSED:
-            with composed_only():
-                self._check_float64(problem, numpy_backend)
+        with composed_only():
+            self._check_float64(problem, numpy_backend)
 
     def _check_float64(self, p, numpy_backend):
         outs = p.op(*(duoln.tensor(a, numpy_backend) for a in p.arrays))

@@ -5,42 +5,8 @@
 // not made here. With norms over a row both weights are used without the means of their rows, those of the columns of z and r and
 // those of n, so that no norm need subtract one: the input's was before its product, the recurrent one is when it is packed.
 #pragma once
-#include "../norms.h"
 #include "../one_step.h"
-#include "gru.h"
-
-static const index_t GATES = 3;
-static constexpr bool NORMED = OVER != Over::NOTHING, OF_BATCH = OVER == Over::BATCH;
-static constexpr index_t PARTS = parts_of(OVER, GATES, 2);
-
-template <class T>
-struct Gru {
-    Sizes sizes;
-    T eps;
-    T* x_proj;  // (positions, 3 * stride); without norms it gets the state's products for z and r, too
-    T* h_proj;  // (positions, 3 * stride); without norms (positions, stride), for n alone
-    const T *gain_x, *bias_x, *gain_h, *bias_h;  // (3 * stride), or null; a bias of n alone (stride)
-    T* hidden;  // (steps + 1, batch, stride)
-    T* norms;  // (positions, 4): rstd of x_proj's z and r, of its n, and those of h_proj; over the batch (steps, 12 * stride)
-    const index_t* masked;  // (steps, batch), -1 where a mask takes out a row of a norm over the batch; or null
-
-    // Norms over the batch: of a product, which is 0 for x and 1 for h, at a time step.
-    OfColumns<T> batch_norm(index_t t, index_t which) const { return columns(norms + t * 4 * GATES * sizes.stride, which); }
-    // Two numbers of each column of a product, among those of both.
-    OfColumns<T> columns(T* numbers, index_t which) const {
-        T* const first = numbers + which * 2 * GATES * sizes.stride;
-        return {first, first + GATES * sizes.stride};
-    }
-};
-
-template <class T>
-struct GruGradients {
-    const T* d_hidden;  // (steps, batch, hidden), or null
-    T* dh;  // (batch, stride)
-    T *d_x_proj, *d_h_proj;  // (positions, 3 * stride)
-    T *d_gain_x, *d_bias_x, *d_gain_h, *d_bias_h;  // (blocks of rows, 3 * stride) or null, as the parameters
-    T limit;  // of the gradient that a time step hands to the one before; 0 for none
-};
+#include "gates_alone.h"
 
 // The products of one row, with the parameters that make gates of them. The norms of z and r come before that of n.
 template <class T>
@@ -53,7 +19,7 @@ struct Products {
     Products(const Gru<T>& g, index_t slot)
         : S(g.sizes.stride), gain_x(g.gain_x), bias_x(g.bias_x), gain_h(g.gain_h), bias_h(g.bias_h), x{}, h{} {
         x.values = g.x_proj + slot * GATES * S;
-        h.values = g.h_proj + slot * (NORMED ? GATES : 1) * S;
+        h.values = g.h_proj + slot * (APART ? GATES : 1) * S;
         if constexpr (OF_BATCH) {
             x.norm = g.batch_norm(slot / g.sizes.batch, 0);
             h.norm = g.batch_norm(slot / g.sizes.batch, 1);
@@ -71,13 +37,13 @@ struct Products {
     }
     vector of_x(index_t gate, index_t unit) const {
         const index_t k = gate * S + unit;
-        if constexpr (NORMED) return x.xhat(gate, k) * load(gain_x + k) + load(bias_x + k);
+        if constexpr (APART) return x.xhat(gate, k) * load(gain_x + k) + load(bias_x + k);
         else return load(x.values + k) + load(bias_x + k);
     }
     vector of_h(index_t gate, index_t unit) const {
         const index_t k = gate * S + unit;
         vector value{};
-        if constexpr (NORMED) value = h.xhat(gate, k) * load(gain_h + k);
+        if constexpr (APART) value = h.xhat(gate, k) * load(gain_h + k);
         else if (gate == 2) value = load(h.values + unit);
         if constexpr (H_BIASES == GATES) value += load(bias_h + k);
         else if (H_BIASES == 1 && gate == 2) value += load(bias_h + unit);
@@ -134,7 +100,9 @@ struct Step {
     }
 
     // The new state.
-    void open_gates(index_t row, index_t slot, const T* h_before, T* h_new) const {
+    void open_gates(index_t t, index_t row, index_t slot) const {
+        const T* h_before = g.sizes.state(g.hidden, g.sizes.before(t), row);
+        T* h_new = g.sizes.state(g.hidden, g.sizes.after(t), row);
         Products<T> products(g, slot);
         if constexpr (PARTS > 0)
             for (int k = 0; k < PARTS; ++k) {
@@ -158,55 +126,26 @@ struct Step {
         const BatchColumns<T> columns{sizes, s.first_panel, s.last_panel};
         columns.normalise(g.x_proj + t * sizes.batch * wide(), GATES, g.eps, g.batch_norm(t, 0));
         columns.normalise(g.h_proj + t * sizes.batch * wide(), GATES, g.eps, g.batch_norm(t, 1));
-        for (index_t r = 0; r < sizes.batch; ++r)
-            open_gates(r, t * sizes.batch + r, sizes.state(g.hidden, sizes.before(t), r), sizes.state(g.hidden, sizes.after(t), r));
+        for (index_t r = 0; r < sizes.batch; ++r) open_gates(t, r, t * sizes.batch + r);
     }
 };
 
-// The products of the states before a time step.
-template <class T>
-static void multiply(const Gru<T>& g, const T* packed, const Rows& rows, const Share& s, index_t t) {
-    const Sizes& sizes = g.sizes;
-    const index_t P = sizes.panels, S = sizes.stride;
-    const T* states = g.hidden + sizes.before(t) * sizes.batch * S;
-    for (index_t gate = 0; packed && gate < GATES; ++gate)
-        if (!NORMED && gate == 2)  // its product stands alone: the reset gate comes before the sum
-            multiply_states(rows, states, S, packed + gate * P * sizes.hidden * Panel<T>::width, s.first_panel, s.last_panel,
-                            sizes.hidden, g.h_proj, S, false);
-        else
-            multiply_states(rows, states, S, packed, gate * P + s.first_panel, gate * P + s.last_panel, sizes.hidden,
-                            NORMED ? g.h_proj : g.x_proj, GATES * S, !NORMED);
-}
-
 template <class T>
 static void walk(const Gru<T>& g, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
-    const Sizes& sizes = g.sizes;
-    const index_t ahead = positions_ahead(sizes, barrier, false) * GATES * sizes.stride;
+    const index_t ahead = positions_ahead(g.sizes, barrier, false) * GATES * g.sizes.stride;
+    const Step<T> step{g, panel_sums, s, ahead};
+    const auto open = [&](index_t t, index_t row, index_t slot) { step.open_gates(t, row, slot); };
     if constexpr (OF_BATCH) {
-        walk_columns<T>(sizes, s, barrier, g.masked, {g.hidden},
+        walk_columns<T>(g.sizes, s, barrier, g.masked, {g.hidden},
                         [&](const Rows& rows, index_t t) { multiply(g, packed, rows, s, t); },
                         [&](index_t t, const Share& share) { Step<T>{g, panel_sums, share, ahead}.walk_columns(t); });
-        return;
-    }
-    const Step<T> step{g, panel_sums, s, ahead};
-    Rows rows;
-    for (index_t position = 0; position < sizes.steps; ++position) {
-        const index_t t = sizes.time(position);
-        begin_step(rows, sizes, s, t, {g.hidden});
-        multiply(g, packed, rows, s, t);
-        const index_t together = barrier.together(rows.count());
-        for (index_t first = 0; first < rows.count(); first += together) {
-            const index_t last = first + together;
-            if constexpr (NORMED) {
-                for (index_t r = first; r < last; ++r) step.add_squares(rows.row[r], rows.slot[r]);
-                barrier.wait();
-            }
-            for (index_t r = first; r < last; ++r)
-                step.open_gates(rows.row[r], rows.slot[r], sizes.state(g.hidden, sizes.before(t), rows.row[r]),
-                                sizes.state(g.hidden, sizes.after(t), rows.row[r]));
-        }
-        barrier.wait();
-    }
+    } else if constexpr (GATES_ALONE) {
+        const GatesAlone<T> alone{g, panel_sums, s};
+        walk_rows(g, packed, s, barrier, [&](auto... of) { alone.spread_z_r(of...); }, [&](auto... of) { alone.open_z_r(of...); },
+                  [&](auto... of) { alone.open_n(of...); });
+    } else if constexpr (APART) {
+        walk_rows(g, packed, s, barrier, [&](index_t, index_t row, index_t slot) { step.add_squares(row, slot); }, open);
+    } else walk_rows(g, packed, s, barrier, open);
 }
 
 // The same phases backward.
@@ -230,13 +169,14 @@ struct StepBack : Step<T> {
     }
 
     // Through the new state and the gates. Until its gradient is known, a gate is where that will be.
-    void through_gates(index_t row, index_t slot, const T* h_before) const {
+    void through_gates(index_t t, index_t row, index_t slot) const {
+        const T* h_before = g.sizes.state(g.hidden, g.sizes.before(t), row);
         const index_t S = g.sizes.stride, block = OF_BATCH ? 0 : row / ROW_BLOCK, ahead = this->ahead;
         const auto products = Products<T>::kept(g, slot);
         T *d_x = d.d_x_proj + slot * wide(), *d_h = d.d_h_proj + slot * wide(), *dh = d.dh + row * S;
         T *d_bias_x = d.d_bias_x + block * wide();
-        T *d_bias_h = NORMED ? d.d_bias_h + block * wide() : H_BIASES ? d.d_bias_h + block * S : nullptr;
-        T *d_gain_x = NORMED ? d.d_gain_x + block * wide() : nullptr, *d_gain_h = NORMED ? d.d_gain_h + block * wide() : nullptr;
+        T *d_bias_h = APART ? d.d_bias_h + block * wide() : H_BIASES ? d.d_bias_h + block * S : nullptr;
+        T *d_gain_x = APART ? d.d_gain_x + block * wide() : nullptr, *d_gain_h = APART ? d.d_gain_h + block * wide() : nullptr;
         each_panels(s, [=](index_t first, index_t last) {
             store_gates(products, first, last, d_h);
             for (index_t p = first; p < last; ++p) {
@@ -256,7 +196,7 @@ struct StepBack : Step<T> {
                         store(d_x + k, of_x);
                         store(d_h + k, of_h);
                         add_to(d_bias_x + k, of_x);
-                        if constexpr (NORMED) {
+                        if constexpr (APART) {
                             fetch_ahead(products.h.values + k, ahead);
                             add_to(d_bias_h + k, of_h);
                             const vector of_gain_x = of_x * products.x.xhat(gate, k);
@@ -308,8 +248,7 @@ struct StepBack : Step<T> {
         const Sizes& sizes = g.sizes;
         const BatchColumns<T> columns{sizes, s.first_panel, s.last_panel};
         const OfColumns<T> of_x = g.columns(means, 0), of_h = g.columns(means, 1);
-        for (index_t r = 0; r < sizes.batch; ++r)
-            through_gates(r, t * sizes.batch + r, sizes.state(g.hidden, sizes.before(t), r));
+        for (index_t r = 0; r < sizes.batch; ++r) through_gates(t, r, t * sizes.batch + r);
         columns.gradient_means(d.d_bias_x, d.d_gain_x, g.gain_x, GATES, of_x);
         columns.gradient_means(d.d_bias_h, d.d_gain_h, g.gain_h, GATES, of_h);
         for (index_t r = 0; r < sizes.batch; ++r) through_norms(t * sizes.batch + r, of_x, of_h);
@@ -317,47 +256,40 @@ struct StepBack : Step<T> {
 };
 
 template <class T>
+static void walk_batch_back(const Gru<T>& g, GruGradients<T> d, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
+    const index_t wide = GATES * g.sizes.stride, ahead = positions_ahead(g.sizes, barrier, true) * wide;
+    const Aligned<T> means(4 * wide), unused(wide);  // there is no bias of h, but the norm needs the sums of its gradients
+    std::fill_n(d.d_bias_h = unused.data(), wide, T(0));
+    const StepSums<T> of_step(g.sizes.stride, {{&d.d_gain_x, GATES}, {&d.d_bias_x, GATES}, {&d.d_gain_h, GATES}, {&d.d_bias_h, GATES}});
+    walk_columns_back<T>(g.sizes, s, barrier, g.masked, d.d_hidden, {d.dh}, d.limit,
+                         [&](const Rows& rows) { multiply_products(rows, d.d_h_proj, wide, packed, s, g.sizes, d.dh, true); },
+                         [&](index_t t, const Share& share) {
+        StepBack<T>{{g, panel_sums, share, ahead}, d}.walk_columns(t, means.data());
+        of_step.add({g.sizes, share.first_panel, share.last_panel});
+    });
+}
+
+template <class T>
 static void walk_back(const Gru<T>& g, GruGradients<T> d, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
     const Sizes& sizes = g.sizes;
-    const index_t wide = GATES * sizes.stride, ahead = positions_ahead(sizes, barrier, true) * wide;
-    const Aligned<T> unused(OF_BATCH ? wide : 0);  // the sums of the gradients of a bias of h, which is none
-    if (OF_BATCH) std::fill_n(d.d_bias_h = unused.data(), wide, T(0));
     const OwnSums<T> of_gain_x(sizes, s, barrier, GATES, d.d_gain_x), of_bias_x(sizes, s, barrier, GATES, d.d_bias_x),
-        of_gain_h(sizes, s, barrier, GATES, d.d_gain_h), of_bias_h(sizes, s, barrier, NORMED ? GATES : 1, OF_BATCH ? nullptr : d.d_bias_h);
+        of_gain_h(sizes, s, barrier, GATES, d.d_gain_h), of_bias_h(sizes, s, barrier, H_BIASES, d.d_bias_h);
     d.d_gain_x = of_gain_x.data();
     d.d_bias_x = of_bias_x.data();
     d.d_gain_h = of_gain_h.data();
-    if (!OF_BATCH) d.d_bias_h = of_bias_h.data();
+    d.d_bias_h = of_bias_h.data();
+    const StepBack<T> step{{g, panel_sums, s, positions_ahead(sizes, barrier, true) * GATES * sizes.stride}, d};
+    const auto through_gates = [&](index_t t, index_t row, index_t slot) { step.through_gates(t, row, slot); };
     if constexpr (OF_BATCH) {
-        const Aligned<T> means(4 * wide);
-        const StepSums<T> of_step(sizes.stride, {{&d.d_gain_x, GATES}, {&d.d_bias_x, GATES}, {&d.d_gain_h, GATES}, {&d.d_bias_h, GATES}});
-        walk_columns_back<T>(sizes, s, barrier, g.masked, d.d_hidden, {d.dh}, d.limit,
-                             [&](const Rows& rows) { multiply_products(rows, d.d_h_proj, wide, packed, s, sizes, d.dh, true); },
-                             [&](index_t t, const Share& share) {
-            StepBack<T>{{g, panel_sums, share, ahead}, d}.walk_columns(t, means.data());
-            of_step.add({sizes, share.first_panel, share.last_panel});
-        });
-        return;
-    }
-    const StepBack<T> step{{g, panel_sums, s, ahead}, d};
-    Rows rows;
-    for (index_t position = sizes.steps - 1; position >= 0; --position) {
-        const index_t t = sizes.time(position);
-        begin_step_back(rows, sizes, s, t, d.d_hidden, d.dh);
-        const index_t together = barrier.together(rows.count());
-        for (index_t first = 0; first < rows.count(); first += together) {
-            const index_t last = first + together;
-            for (index_t r = first; r < last; ++r)
-                step.through_gates(rows.row[r], rows.slot[r], sizes.state(g.hidden, sizes.before(t), rows.row[r]));
-            if constexpr (PARTS > 0) {
-                barrier.wait();
-                for (index_t r = first; r < last; ++r) step.through_row_norms(rows.row[r], rows.slot[r]);
-            }
-        }
-        barrier.wait();
-        multiply_products(rows, d.d_h_proj, wide, packed, s, sizes, d.dh, true);
-        bound(d.dh, rows, sizes, s, d.limit);
-    }
+        walk_batch_back(g, d, packed, panel_sums, s, barrier);
+    } else if constexpr (GATES_ALONE) {
+        const GatesAloneBack<T> alone{{g, panel_sums, s}, d};
+        walk_rows_back(g, d, packed, s, barrier, [&](auto... of) { alone.through_z_n(of...); },
+                       [&](auto... of) { alone.through_r(of...); }, [&](auto... of) { alone.through_norm_of_r(of...); });
+    } else if constexpr (APART) {
+        walk_rows_back(g, d, packed, s, barrier, through_gates,
+                       [&](index_t, index_t row, index_t slot) { step.through_row_norms(row, slot); });
+    } else walk_rows_back(g, d, packed, s, barrier, through_gates);
 }
 
 template <class T>
@@ -366,12 +298,12 @@ static void forward(const Gru<T>& g, const OneStep<T>& one, const T* w_h, int th
     const auto by = [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
         walk<T>(g, packed, panel_sums, share, barrier);
     };
-    if (!one.x) return walk_forward(weights, g.sizes, 4, by_units, by);
-    const index_t S = g.sizes.stride, wide = GATES * S, of_h = NORMED ? wide : S;
+    if (!one.x) return walk_forward(weights, g.sizes, SUMS_OF_ROW, by_units, by);
+    const index_t S = g.sizes.stride, wide = GATES * S, of_h = APART ? wide : S;
     std::fill_n(g.h_proj, g.sizes.batch * of_h, T(0));
     const auto x_gate = [=](index_t row, index_t gate) { return g.x_proj + row * wide + gate * S; };
-    walk_one_step(one, g.hidden, weights, g.sizes, 4, x_gate, [=](index_t row, index_t gate) {
-        if (NORMED) return g.h_proj + row * of_h + gate * S;
+    walk_one_step(one, g.hidden, weights, g.sizes, SUMS_OF_ROW, x_gate, [=](index_t row, index_t gate) {
+        if (APART) return g.h_proj + row * of_h + gate * S;
         return gate == 2 ? g.h_proj + row * of_h : x_gate(row, gate);
     }, by);
 }
@@ -379,7 +311,7 @@ static void forward(const Gru<T>& g, const OneStep<T>& one, const T* w_h, int th
 template <class T>
 static void backward(const Gru<T>& g, const GruGradients<T>& d, const T* w_h, int threads, bool by_units) {
     const Weights<T> weights{w_h, g.sizes.hidden, GATES, PARTS, threads};
-    walk_backward(weights, g.sizes, 4, by_units, [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
+    walk_backward(weights, g.sizes, SUMS_OF_ROW, by_units, [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
         walk_back<T>(g, d, packed, panel_sums, share, barrier);
     });
 }
