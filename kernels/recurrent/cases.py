@@ -86,7 +86,8 @@ def recurrent(cell: str, norm: str, sizes: Sequence[int], masked: bool = False, 
         norms = [floats(rng, *shape) for shape in norm_shapes(cell, norm, hidden).values()]
         return floats(rng, steps, batch, n_in), *first, *weights, bias, mask, *norms
 
-    attrs = {"norm": norm, "eps": epsilon(batch if norm == "batch" else min(n_in, hidden) + 1), "reverse": reverse, "gradient_limit": gradient_limit}
+    attrs = {"norm": norm, "eps": epsilon(batch if norm == "batch" else min(n_in, hidden) + 1), "reverse": reverse,
+             "gradient_limit": gradient_limit}
     kinds = ("masked" if masked else "", "padded" if lengths else "", "reverse" if reverse else "",
              "" if gradient_limit is None else f"gradients within {gradient_limit}")
     label = f"{norm} T{steps} B{batch} in{n_in} H{hidden} {', '.join(filter(None, kinds))}".rstrip()

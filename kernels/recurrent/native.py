@@ -1,8 +1,8 @@
 """The recurrent operators on the CPU, compiled: the whole sequence in one call, with its weights packed once.
 
-Kept for the gradient, per position (`CompiledWalk.kept`): the states, and the products before their norms, 4 H each of an
-LSTM. For few inputs of `layer` its walks multiply these themselves, and x_proj is not kept. Each variant has a text of
-its own, so that its first use compiles no other.
+Kept for the gradient, per position (`CompiledWalk.kept`): the states, and the products before their norms, 4 H each of
+an LSTM. For few inputs of `layer` its walks multiply these themselves, and x_proj is not kept. Each variant has a text
+of its own, so that its first use compiles no other.
 """
 
 from __future__ import annotations

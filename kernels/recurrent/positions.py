@@ -198,7 +198,7 @@ class Parameters(NamedTuple):
         for slot, (name, of) in enumerate(names.items()):
             terms = tuple(places[term] for term in of if term in places)
             if terms:
-                of_one_gate = name.endswith("_c") or "bias_n" in places and name == "bias_h"
+                of_one_gate = name.endswith("_c") or ("bias_n" in places and name == "bias_h")
                 read.append(Parameter(slot, terms, 1 if of_one_gate else of_cell.gates))
         return cls(tuple(read), 1 + len(variant.norms))
 

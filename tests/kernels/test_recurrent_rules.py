@@ -27,7 +27,6 @@ from recurrent_cases import (
 import duoln
 from duoln import ops
 from duoln.core import composed_only
-from duoln.kernels import native
 from duoln.kernels.linear.few_rows import MOST_ROWS
 from duoln.kernels.recurrent.cells import COMPILED_WALKS, FUSED
 from duoln.kernels.recurrent.positions import FEW_INPUTS

@@ -21,7 +21,7 @@ from recurrent_cases import (
     wide,
 )
 
-from duoln.kernels import host, native, source
+from duoln.kernels import host, source
 from duoln.kernels.recurrent import positions
 from duoln.ops.recurrent.variants import CELLS
 from duoln.testing.closeness import check_close, tolerance
@@ -37,8 +37,8 @@ EPS = 0.1
 @pytest.mark.parametrize("sizes", [WIDTHS, BATCHES], ids=["widths", "rows"])
 @pytest.mark.parametrize(("name", "cell", "norm"), RULES)
 def test_every_size_equals_the_composed_rule_in_float64(name, cell, norm, sizes, rng, numpy_backend):
-    for size in sizes[::5] if name == PLAIN else sizes:  # the plain rule has no blocks
-        size = enough_rows(norm, size)
+    for given_size in sizes[::5] if name == PLAIN else sizes:  # the plain rule has no blocks
+        size = enough_rows(norm, given_size)
         mask = None if sum(size) % 2 else rng.random(size[:2]) < 0.8
         arguments = make_arguments(cell, norm, rng, size, "float32", mask)
         gouts = gouts_of(cell, size, rng, "float32")
