@@ -106,7 +106,7 @@ class _Walk(NamedTuple):
                    is_apart=h_gates > 0 and not is_lstm, overwrites=is_lstm,
                    has_few_inputs=(cell, norm) == ("lstm", "layer"), is_of_batch=over == "batch",
                    is_carried=is_lstm and over == "gate", centre=centre,
-                   without_mean=partial(_without_means, centre) if variant.inner_bias else None,
+                   without_mean=partial(_without_means, centre) if centre is not None and variant.inner_bias else None,
                    parameters=Parameters.of(cell, norm))
 
 
