@@ -27,11 +27,12 @@ from recurrent_cases import (
 import duoln
 from duoln import ops
 from duoln.core import composed_only
+from duoln.errors import ShapeError
 from duoln.kernels.linear.few_rows import MOST_ROWS
 from duoln.kernels.recurrent.cells import COMPILED_WALKS, FUSED
 from duoln.kernels.recurrent.positions import FEW_INPUTS
 from duoln.ops.recurrent.variants import CELLS
-from duoln.testing import check_rule
+from duoln.testing import check_error, check_rule
 
 BOTH, DTYPES = (False, True), ("float32", "float64")
 NAMES = [pytest.param(COMPILED, marks=NEEDS_COMPILER), PLAIN]
@@ -185,6 +186,14 @@ def test_memory_of_the_compiled_rules_for_the_gradient(cell, norm, n_in, kept, r
 def test_the_remaining_variants_are_left_to_the_composed_rule(name, cell, norm, rng, numpy_backend):
     rule, arguments = rule_of(cell, name), arguments_of(Problem(cell, norm, rng), "float32")
     assert norm in rule.supports(numpy_backend, *arguments, **attributes(cell, norm))
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_statistics_of_one_row_are_left_to_the_composed_rule_which_refuses_them(cell, rng, numpy_backend):
+    problem = Problem(cell, "batch", rng, batch=1)
+    refusal = rule_of(cell, COMPILED).supports(numpy_backend, *arguments_of(problem, "float32"), **attributes(cell, "batch"))
+    assert "one row" in refusal
+    check_error(ShapeError, lambda: problem.op(*(duoln.tensor(a, numpy_backend) for a in problem.arrays)), "at least 2 rows")
 
 
 @pytest.mark.parametrize("hidden", [15, 16, 33])
