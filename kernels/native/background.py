@@ -77,19 +77,19 @@ class _Work:
         self._thread.join()
 
 
-_work: _Work | None = None
-
-
-def begin(units: Sequence[Unit], chosen: Compiler) -> None:
-    """Begin to compile units, and do not wait; what an earlier call has begun goes on first."""
-    global _work
-    if _work is None or _work.is_over:
-        _work = _Work(units, chosen)
+_works = list[_Work]()
+"""The work that was begun last; empty before."""
 
 
 def is_at_work() -> bool:
     """True while units are compiled."""
-    return _work is not None and not _work.is_over
+    return any(not work.is_over for work in _works)
+
+
+def begin(units: Sequence[Unit], chosen: Compiler) -> None:
+    """Begin to compile units, and do not wait; while there is other work, nothing is begun."""
+    if not is_at_work():
+        _works[:] = [_Work(units, chosen)]
 
 
 def log_of(unit: Unit, company: Sequence[Unit], chosen: Compiler) -> str | None:
@@ -99,11 +99,10 @@ def log_of(unit: Unit, company: Sequence[Unit], chosen: Compiler) -> str | None:
         OSError: the folder cannot be written.
     """
     while True:
-        begin([unit, *company], chosen)
-        assert _work is not None
-        work = _work
-        work.ask(unit)
         with deferred() as request:
+            begin([unit, *company], chosen)
+            [work] = _works
+            work.ask(unit)
             if work.wait_for(unit, request):
                 return work.logs.get(unit)
             if request.number is not None:
@@ -113,16 +112,10 @@ def log_of(unit: Unit, company: Sequence[Unit], chosen: Compiler) -> str | None:
 
 
 def _stop() -> None:
-    if _work is not None:
-        _work.stop()
-
-
-def _forget_in_child() -> None:
-    """A forked child has no thread of its parent."""
-    global _work
-    _work = None
+    for work in _works:
+        work.stop()
 
 
 atexit.register(_stop)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_in_child)
+    os.register_at_fork(after_in_child=_works.clear)  # it has no thread of its parent

@@ -51,8 +51,8 @@ class _Search:
             if (file := _attributes(thing).get("cpp_file")) is not None:
                 yield file
             elif isinstance(thing, Op):
-                fused = thing.rules(self._backend)[:-1] if thing.has_rules else []
-                self.reach(*(fused or [thing.function, *(thing.rules(self._backend) if thing.has_rules else [])]))
+                rules = thing.rules(self._backend) if thing.has_rules else []
+                self.reach(*rules[:-1] or (thing.function, *rules))
             elif isinstance(thing, Rule):
                 self.reach(thing.forward, thing.vjp, *thing.pooled.values(), *thing.factors.values())
             elif isinstance(thing, FunctionType):
@@ -68,7 +68,7 @@ class _Search:
                 self.reach(thing.fget)
             elif isinstance(thing, staticmethod | classmethod):
                 self.reach(thing.__func__)
-            elif not isinstance(thing, ModuleType) and not _is_of_others(thing if isinstance(thing, type) else type(thing)):
+            elif not isinstance(thing, ModuleType):
                 self._take_apart(thing)
 
     def _follow(self, function: FunctionType) -> None:
@@ -89,7 +89,9 @@ class _Search:
     def _take_apart(self, thing: Any) -> None:
         """Those attributes and methods of an object that code names; a class stands for the objects made of it."""
         kind = thing if isinstance(thing, type) else type(thing)
-        own = [] if isinstance(thing, type) else [_attributes(thing)]
+        if _is_of_others(kind):
+            return
+        own: list[Mapping[str, Any]] = [] if isinstance(thing, type) else [_attributes(thing)]
         if kind not in self._types:
             self._types.add(kind)
             own += [vars(base) for base in kind.__mro__ if not _is_of_others(base)]

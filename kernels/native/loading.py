@@ -172,8 +172,9 @@ def _compiled(unit: Unit) -> Stored | str:
     """The library of a unit after it was compiled. Those that the function around will ask for are begun with it."""
     chosen, function = toolchain.compiler(), running_function()
     assert chosen is not None, "only a compiler is asked to compile"
-    is_first = function is not None and not background.is_at_work()
-    company = [each for each in _missing(function, unit.real, chosen) if each != unit] if is_first else []
+    company = []
+    if function is not None and not background.is_at_work():
+        company = [each for each in _missing(function, unit.real, chosen) if each != unit]
     try:
         log = background.log_of(unit, company, chosen)
     except OSError as error:
