@@ -13,6 +13,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -32,7 +33,7 @@ class _Search:
         self._backend = backend
         self._waiting = deque[Any]()
         self._seen = dict[int, Any]()
-        """What was reached, by `id`; it is held here, so that no other object gets the number."""
+        """What was reached, by `id`; it stays here, so that no other object gets the number."""
         self._names = dict[str, None]()
         self._types = set[type]()
         self._attributes = list[Mapping[str, Any]]()
@@ -61,9 +62,8 @@ class _Search:
                 self.reach(thing.__func__, thing.__self__)
             elif isinstance(thing, partial):
                 self.reach(thing.func, thing.args, thing.keywords)
-            elif isinstance(thing, list | tuple | set | frozenset | dict):
-                entries = list(thing.values() if isinstance(thing, dict) else thing)
-                self.reach(*entries[:_MOST_ENTRIES])
+            elif (entries := _entries(thing)) is not None:
+                self.reach(*entries)
             elif isinstance(thing, property):
                 self.reach(thing.fget)
             elif isinstance(thing, staticmethod | classmethod):
@@ -73,13 +73,13 @@ class _Search:
 
     def _follow(self, function: FunctionType) -> None:
         """What a function's code names. Other packages' functions, and the core's, come to ours by their closures."""
-        held = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]  # that one is empty
-        self.reach(*held, getattr(function, "__wrapped__", None))
+        captured = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]  # an empty one
+        self.reach(*captured, getattr(function, "__wrapped__", None))
         if _is_of_others(function):
             return
         names, known = _names_in(function.__code__), function.__globals__
         values = [known[name] for name in names if name in known]
-        self.reach(*(vars(value)[name] for value in [*held, *values] if isinstance(value, ModuleType)
+        self.reach(*(vars(value)[name] for value in [*captured, *values] if isinstance(value, ModuleType)
                      for name in names if name in vars(value)), *values)
         fresh = [name for name in names if name not in self._names]
         self._names |= dict.fromkeys(fresh)
@@ -90,6 +90,7 @@ class _Search:
         """Those attributes and methods of an object that code names; a class stands for the objects made of it."""
         kind = thing if isinstance(thing, type) else type(thing)
         if _is_of_others(kind):
+            self.reach(_attributes(thing).get("__wrapped__"))  # a compiled step, or a function with a cache
             return
         own: list[Mapping[str, Any]] = [] if isinstance(thing, type) else [_attributes(thing)]
         if kind not in self._types:
@@ -108,6 +109,14 @@ def files_of(function: Callable[..., Any]) -> list[str]:
     search = _Search("numpy")
     search.reach(function)
     return list(dict.fromkeys(search.files()))
+
+
+def _entries(thing: Any) -> list[Any] | None:
+    """The first entries of a container, without a call of its own code; None of another object."""
+    if isinstance(thing, dict):
+        return list(islice(dict.values(thing), _MOST_ENTRIES))
+    kinds: tuple[Any, ...] = (list, tuple, set, frozenset)
+    return next((list(islice(kind.__iter__(thing), _MOST_ENTRIES)) for kind in kinds if isinstance(thing, kind)), None)
 
 
 def _attributes(thing: Any) -> dict[str, Any]:

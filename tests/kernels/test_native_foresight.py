@@ -1,5 +1,7 @@
 """The kernels that a function will need are found in its code: none that it asks for is overlooked, few are too many."""
 
+from functools import cache, partial
+
 import numpy as np
 import pytest
 
@@ -72,16 +74,46 @@ def test_all_that_a_step_asks_for_is_foreseen(name, loaded, numpy_backend, rng):
     ("transformer", "pre", {"attention/attention.cpp", "norm/norm.cpp", "take/take.cpp"},
      {"recurrent/lstm/lstm.cpp", "conv/conv.cpp"})])
 def test_the_kernels_of_a_task(task, variant, wanted, others, numpy_backend):
-    found = find_task(task)
-    cfg = found.config(**found.variants[variant])
-    files = set(foresight.files_of(make_step(found, found.model(cfg), found.optimizer(cfg))))
+    example = find_task(task)
+    cfg = example.config(**example.variants[variant])
+    files = set(foresight.files_of(make_step(example, example.model(cfg), example.optimizer(cfg))))
     assert wanted <= files and not others & files
 
 
-def test_what_has_code_of_its_own_for_attributes_is_not_asked(numpy_backend):
-    class Hostile:
+def _relu(x):
+    return ops.relu(x)
+
+
+class _WithMethods:
+    def __init__(self):
+        self.layer = _relu
+
+    def method(self, x):
+        return self.layer(x)
+
+    @property
+    def relu(self):
+        return _relu
+
+
+HERE = _WithMethods()
+
+
+@pytest.mark.parametrize("way", [
+    _relu, partial(_relu), cache(_relu), duoln.compile(_relu), HERE.method, lambda x: HERE.method(x), lambda x: HERE.relu(x),
+    lambda x: [each(x) for each in (_relu,)], duoln.value_and_grad(lambda x: ops.sum(_relu(x))),
+    lambda x: _WithMethods().method(x)])
+def test_the_ways_to_call_an_operator(way, numpy_backend):
+    assert "relu/relu.cpp" in foresight.files_of(way)
+
+
+def test_what_has_code_of_its_own_is_not_asked(numpy_backend):
+    class Hostile(dict):
         def __getattr__(self, name):
             raise RuntimeError(name)
+
+        def values(self):
+            raise RuntimeError
 
     hostile = Hostile()
     assert foresight.files_of(lambda x: (hostile.name, ops.relu(x))) == ["relu/relu.cpp"]
