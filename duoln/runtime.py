@@ -268,6 +268,12 @@ def native_facts() -> dict[str, Any]:
     return native.facts()
 
 
+def foresee(where: Backend, function: Callable[..., Any]) -> None:
+    """Begin to compile the kernels of the NumPy backend that a function will need, beside the program."""
+    if where.name == "numpy":
+        native.foresee(function)
+
+
 def compile_kernels(march: str, out: Path | None = None) -> dict[str, Any]:
     """Compile the kernels of the NumPy backend ahead, for a machine that need not have a compiler.
 

@@ -168,6 +168,7 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
     from duoln.training.loop import follow
     from duoln.training.norm_stats import Watch
     from duoln.training.train import train_in_folder
+    from duoln.training.train_step import make_step
     from duoln.training.trainer import Trainer
 
     loggers = _loggers(args.log_to, console.say)
@@ -197,6 +198,7 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
     trainer: Trainer | None = None
     for job, cfg in plan.configs.items():
         trainer = splits = None  # the data of the run before need not be there beside its own
+        runtime.foresee(backend, make_step(task, task.model(cfg), task.optimizer(cfg)))
         splits = task.data(cfg)
         if told != (splits.dataset, splits.remarks):
             told = splits.dataset, splits.remarks

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Never
 from duoln import tree
 from duoln.backends.protocol import Array, Backend
 from duoln.core.arguments import check_function, described, how_to_wrap
-from duoln.core.donation import arrays_of_step, in_compiled_step, is_spent, spend
-from duoln.core.gradient import is_recording
+from duoln.core.donation import arrays_of_step, compiled_step, is_spent, spend
+from duoln.core.gradient import is_recording, recorded_function
 from duoln.core.op import is_composed_only, is_watched
 from duoln.core.pytorch_names import hinted
 from duoln.core.repeated import recordings
@@ -149,11 +149,11 @@ class _OfForm:
     def _run(self, *natives: Array) -> list[Array]:
         backend = self._backend
         given = [Tensor(x, backend) for x in natives]
-        token = in_compiled_step.set(True)
+        token = compiled_step.set(self._step)
         try:
             result = self._step(*tree.unflatten(self._arguments, given))
         finally:
-            in_compiled_step.reset(token)
+            compiled_step.reset(token)
         self._donated = [k for k, x in enumerate(given) if is_spent(x)]
         leaves: list[Any] = []
         actual = form(result, leaves)
@@ -169,6 +169,12 @@ class _OfForm:
         elif actual != self._form:
             raise CompileError(f"[compile] the step's result changed form: expected {self._form}, found {actual}")
         return [leaf.data for leaf in leaves]
+
+
+def running_function() -> Callable[..., Any] | None:
+    """The function of the compiled step, or else of the gradient, that this thread computes; None outside of both."""
+    step = compiled_step.get()
+    return recorded_function() if step is None else step
 
 
 def _backend_of(leaves: list[Any], args: Any, step: Callable[..., Any]) -> Backend:

@@ -7,9 +7,9 @@ not. Another tensor or array that shares the memory, such as a slice, keeps its 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
-from typing import Never, cast
+from typing import Any, Never, cast
 
 import numpy as np
 
@@ -17,8 +17,8 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core.tensor import Tensor
 from duoln.errors import UsageError
 
-in_compiled_step: ContextVar[bool] = ContextVar("in_compiled_step", default=False)
-"""True within a compiled step, which looks at its arguments itself."""
+compiled_step: ContextVar[Callable[..., Any] | None] = ContextVar("compiled_step", default=None)
+"""The function of the compiled step around, which looks at its arguments itself; None outside of one."""
 
 
 class _Spent:
@@ -71,7 +71,7 @@ def own(x: Tensor) -> Tensor:
 def arrays_of_step(leaves: Sequence[Tensor], donated: Sequence[int]) -> list[Array]:
     """The arrays of a compiled step's arguments. Those that it donates, by their numbers, are no other argument too."""
     natives = [x.data for x in leaves]
-    if not donated or leaves[0].backend.lazy or in_compiled_step.get():
+    if not donated or leaves[0].backend.lazy or compiled_step.get() is not None:
         return natives
     is_any_twice = len(set(map(id, natives))) < len(natives)
     for k in donated:

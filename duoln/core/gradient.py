@@ -21,11 +21,16 @@ from duoln.core.tape import Tape
 from duoln.core.tensor import Tensor
 from duoln.errors import CallError, DtypeError, GradientError, ShapeError
 
-_recording: ContextVar[bool] = ContextVar("duoln_recording", default=False)
+_recording: ContextVar[Callable[..., Any] | None] = ContextVar("duoln_recording", default=None)
 
 
 def is_recording() -> bool:
     """True if this thread is inside a function whose gradient is being computed."""
+    return _recording.get() is not None
+
+
+def recorded_function() -> Callable[..., Any] | None:
+    """That function; None outside of one."""
     return _recording.get()
 
 
@@ -47,7 +52,7 @@ def pullback(fn: Callable[..., Any], params: Any, *args: Any) -> tuple[Any, Call
             raise _no_parameter([path for path, _ in tree.items(params)][place], leaf)
         leaves.append(Tensor(leaf.data, leaf.backend, tape.new_place()))
     tracked = tree.unflatten(params, leaves)
-    token = _recording.set(True)
+    token = _recording.set(fn)
     try:
         result = fn(tracked, *args)
     except BaseException:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from duoln import ops, tree
 from duoln.core import Tensor
 from duoln.core.arguments import AT_LEAST_0, BELOW_1, EPSILON, check_function, check_number
-from duoln.core.donation import in_compiled_step, own
+from duoln.core.donation import compiled_step, own
 from duoln.nn.population import is_statistic
 from duoln.ops.update import check_correction
 from duoln.optim.clipping import Params, ScaleByNorm, global_norm
@@ -83,7 +83,7 @@ class Adam(Optimizer):
         scaled, eps, step = ops.adam_rates(rate, slot(kind, slots, "step"), beta1=self.beta1, beta2=self.beta2,
                                            eps=self.eps, bias_correction=self.bias_correction)
         rows = tree.zipped(params, gradients, slot(kind, slots, "m"), slot(kind, slots, "v"))
-        if self.donate and not in_compiled_step.get():
+        if self.donate and compiled_step.get() is None:
             rows = [(own(p), g, own(m), own(v)) for p, g, m, v in rows]
         updated: dict[int, tuple[Tensor, ...]] = {}
         norms = []

@@ -144,10 +144,12 @@ def of_one(formula: str) -> Callable[..., np.ndarray]:
             f"    out = (host_empty if {lead}.nbytes >= LINES else empty)({lead}.shape, dtype)",
             f"    (entries.get(dtype.char) or find(dtype))(pointers({', '.join(f'address({x})' for x in names)}), "
             f"address(out), {lead}.size, 0)", "    return out"]), f"return whole({', '.join(names)})"]
-    return compiled("\n    ".join(text) + "\n", formula, f"<elementwise {formula}>", {
+    function = compiled("\n    ".join(text) + "\n", formula, f"<elementwise {formula}>", {
         "ndarray": np.ndarray, "reals": NAMES, "empty": np.empty, "host_empty": host.empty, "address": host.address,
         "pointers": ctypes.c_void_p * len(names), "entries": entries, "find": find, "whole": whole,
         "PARALLEL": host.PARALLEL_BYTES, "LINES": _LINES})
+    function.cpp_file = TEXT  # type: ignore[attr-defined]  # see native.foresight
+    return function
 
 
 class Chain:
@@ -165,6 +167,8 @@ class Chain:
         self.inputs, self.steps, self.outputs = inputs, tuple(steps), tuple(outputs)
         self._value = inputs + len(self.steps) - 1 if value is None else value
         self._plans: dict[Any, _Plan] = {}
+        self.cpp_file = ENGINE
+        """See native.foresight."""
 
     @classmethod
     def of(cls, formula: str) -> Chain:

@@ -55,8 +55,9 @@ class Launch(dict[str, Callable[..., Any]]):
         self.file, self.entry, self.declaration = file, entry, declaration
         self.spec = Spec.of(declaration)
         self._plan, self._block = plan, block
-        if self.runs_on("numpy"):
-            storage.count_in(file + _SUFFIXES["numpy"])
+        self.cpp_file = file + _SUFFIXES["numpy"] if self.runs_on("numpy") else None
+        if self.cpp_file is not None:
+            storage.count_in(self.cpp_file)
         Launch.every.append(self)
 
     def __missing__(self, backend: str) -> Callable[..., Any]:

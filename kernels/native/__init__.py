@@ -10,16 +10,19 @@ from and of what the CPU must have. A library of another text, or for a CPU that
 `duoln compile` makes all of them ahead, also for other CPUs. Where there is neither a library nor a compiler, or
 DUOLN_NATIVE=0 is set, `machine_refusal()` says so and NumPy's rules run.
 
-The order to read in: `toolchain` (the compiler), `processor` (the CPU), `storage` (the folder), `building`, `loading`,
-`function`; `remarks` writes what is said.
+The first kernel that is missing is compiled together with those that the function around it will need, see `foresight`;
+the program goes on as soon as the one is there that it asked for.
+
+The order to read in: `toolchain` (the compiler), `processor` (the CPU), `storage` (the folder), `building`,
+`background`, `foresight`, `loading`, `function`; `remarks` writes what is said.
 """
 
 from duoln.kernels.host import address, threads_for
 from duoln.kernels.native.building import compile_ahead
 from duoln.kernels.native.function import Function
-from duoln.kernels.native.loading import facts, library, machine_refusal, refusal, summary
+from duoln.kernels.native.loading import facts, foresee, library, machine_refusal, refusal, summary
 from duoln.kernels.native.storage import sources
 from duoln.kernels.native.toolchain import compiler
 
-__all__ = ["Function", "address", "compile_ahead", "compiler", "facts", "library", "machine_refusal", "refusal",
-           "sources", "summary", "threads_for"]
+__all__ = ["Function", "address", "compile_ahead", "compiler", "facts", "foresee", "library", "machine_refusal",
+           "refusal", "sources", "summary", "threads_for"]

@@ -13,8 +13,8 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT, Popen, TimeoutExpired
@@ -27,7 +27,7 @@ from duoln.kernels.native.remarks import say
 from duoln.kernels.native.storage import REALS, Record, Unit
 from duoln.kernels.native.toolchain import Compiler
 from duoln.system.filesystem import missing_folders
-from duoln.system.stopping import StopRequest, deferred
+from duoln.system.stopping import deferred
 
 _SECONDS = 300.0
 _SLOW_SECONDS = 5.0
@@ -43,6 +43,11 @@ extern "C" int duoln_trial(int n) {
 """
 """Needs an assembler, a linker and the library of C++. Its function is called as those of kernels are."""
 _ANSWER = 31
+
+Ended = Callable[[Unit, str | None], None]
+"""A function that gets a unit that is in place, or the log of one that does not compile."""
+Stopped = Callable[[], bool]
+"""A function that says whether no more is wanted."""
 
 
 class Plan(NamedTuple):
@@ -88,13 +93,20 @@ class Running(NamedTuple):
     deadline: float
 
 
-def build(units: Sequence[Unit], chosen: Compiler) -> dict[Unit, str]:
+def build(units: list[Unit], chosen: Compiler, ended: Ended | None = None, stopped: Stopped = lambda: False,
+          ) -> dict[Unit, str]:
     """Compile units for this machine's CPU, those that are missing; the logs of those that do not compile.
+
+    Args:
+        units: those that wait, the first to be started first. The list is emptied, and more may come while it is.
+        chosen: the compiler.
+        ended: `ended(unit, log)` is called as soon as a unit is in place, with None, or as soon as it does not compile.
+        stopped: true once no more is wanted; the compilers are ended then.
 
     Raises:
         OSError: the folder cannot be written.
     """
-    return _build(units, Plan(chosen, toolchain.NATIVE, storage.folder(), _PRIVATE))
+    return _build(units, Plan(chosen, toolchain.NATIVE, storage.folder(), _PRIVATE), ended, stopped)
 
 
 def compile_ahead(march: str, out: Path | None = None) -> dict[str, Any]:
@@ -121,7 +133,7 @@ def compile_ahead(march: str, out: Path | None = None) -> dict[str, Any]:
             _make_for_all(out)
         storage.check_writable(plan.folder)
         kept = [unit for unit in storage.units() if storage.is_whole(_path(unit, plan))]
-        logs = _build(storage.units(), plan)
+        logs = _build(longest_first(storage.units()), plan)
     except OSError as error:
         raise KernelError(f"[compile] expected a folder for the libraries, found that {plan.folder} cannot be written: "
                           f"{error.strerror or error}") from error
@@ -188,28 +200,60 @@ def _with_room(aside: Path) -> dict[str, str]:
     return {**os.environ, "TMPDIR": str(aside)}
 
 
-def _build(units: Sequence[Unit], plan: Plan) -> dict[Unit, str]:
-    logs = {}
-    with _alone(plan.folder):
+def _build(units: list[Unit], plan: Plan, ended: Ended | None = None, stopped: Stopped = lambda: False,
+           ) -> dict[Unit, str]:
+    logs = dict[Unit, str]()
+
+    def note(unit: Unit, log: str | None) -> None:
+        if log is not None:
+            logs[unit] = log
+        if ended is not None:
+            ended(unit, log)
+
+    with _alone(plan.folder, stopped):
         for left in plan.folder.glob(f"{_ASIDE}*"):  # by a process that was killed; nobody else is at work here now
             shutil.rmtree(left)
-        missing = [unit for unit in units if not storage.is_whole(_path(unit, plan))]
-        if missing:
-            names = ", ".join(dict.fromkeys(Path(unit.file).stem for unit in missing))
-            reals = " and ".join(dict.fromkeys(unit.real for unit in missing))
-            say(f"compiling {names} in {reals} for {'this CPU' if plan.march == toolchain.NATIVE else plan.march} with "
-                f"{plan.compiler.version}; this is done once")
-            with deferred() as request, tempfile.TemporaryDirectory(dir=plan.folder, prefix=_ASIDE) as aside:
-                logs = dict(_compiled(missing, plan, Path(aside), request))
+        announce([unit for unit in list(units) if not storage.is_whole(_path(unit, plan))], plan.compiler, plan.march)
+        aside = Path(tempfile.mkdtemp(dir=plan.folder, prefix=_ASIDE))
+        try:
+            with deferred() as request:
+                _compile(units, plan, aside, note, lambda: stopped() or request.number is not None)
+        finally:
+            shutil.rmtree(aside)  # no finalizer does so, which a child that was forked meanwhile would run, too
     return logs
+
+
+def announce(units: Sequence[Unit], chosen: Compiler, march: str = toolchain.NATIVE) -> None:
+    """Say that units are compiled, if there are any."""
+    if units:
+        names = ", ".join(dict.fromkeys(Path(unit.file).stem for unit in units))
+        reals = " and ".join(dict.fromkeys(unit.real for unit in units))
+        say(f"compiling {names} in {reals} for {'this CPU' if march == toolchain.NATIVE else march} with "
+            f"{chosen.version}; this is done once")
 
 
 def _path(unit: Unit, plan: Plan) -> Path:
     return storage.library_path(unit, plan.compiler, plan.march, plan.folder)
 
 
+def _wait_for(lock: int, stopped: Stopped) -> None:
+    """Wait until a process lets the lock go, as it does when it ends or is killed; or until nobody wants it."""
+    from duoln.system import locks
+
+    while not stopped():
+        with suppress(BlockingIOError):
+            locks.lock(lock)
+            return
+        time.sleep(_POLL_SECONDS)
+
+
+def longest_first(units: Iterable[Unit]) -> list[Unit]:
+    """The order in which no core waits at the end for a long text that began late."""
+    return sorted(units, key=lambda unit: len(source.text(unit.file)), reverse=True)
+
+
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _alone(folder: Path, stopped: Stopped = lambda: False) -> Iterator[None]:
     """While no other process compiles into the folder: it would compile the same."""
     from duoln.system import locks  # no Windows has them, and no kernel is compiled there
 
@@ -220,7 +264,7 @@ def _alone(folder: Path) -> Iterator[None]:
             locks.lock(lock)
         except BlockingIOError:
             say(f"waiting for a process that compiles into {folder}")
-            locks.lock(lock, wait=True)  # a process that ends, or is killed, lets it go
+            _wait_for(lock, stopped)
         yield
     finally:
         if lock in _held:  # a forked child has closed it
@@ -229,38 +273,43 @@ def _alone(folder: Path) -> Iterator[None]:
             os.close(lock)
 
 
-def _compiled(units: Sequence[Unit], plan: Plan, aside: Path, request: StopRequest) -> Iterator[tuple[Unit, str]]:
-    """Compile as many side by side as there are cores; pairs of each unit that does not compile, and the log. A signal
-    ends it: raised at once, it could come between the start of a compiler and the note of it.
-
-    Long texts come first, so that no core waits at the end for one that began late.
+def _compile(waiting: list[Unit], plan: Plan, aside: Path, ended: Ended, stopped: Stopped) -> None:
+    """Compile as many side by side as there are cores. A signal ends it by `stopped`: raised at once, it could come
+    between the start of a compiler and the note of it.
     """
-    waiting = sorted(units, key=lambda unit: len(source.text(unit.file)), reverse=True)
-    running = list[Running]()
+    running, number = list[Running](), 0
     try:
-        while (waiting or running) and request.number is None:
+        while (waiting or running) and not stopped():
             while waiting and len(running) < host.workers():
-                unit = waiting.pop(0)
-                try:
-                    running.append(_started(unit, plan, aside / f"{len(waiting)}-{unit.name()}"))
-                except _NotStartedError as error:
-                    yield unit, str(error)
-            ended = next((each for each in running if _has_ended(each)), None)
-            if ended is None:
-                time.sleep(_POLL_SECONDS)
-                continue
-            running.remove(ended)
-            try:
-                if ended.process.returncode == 0 and ended.built.is_file():
-                    _keep(ended, plan)
+                unit, number = waiting.pop(0), number + 1
+                if storage.is_whole(_path(unit, plan)):
+                    ended(unit, None)
                     continue
-                problem = ended.log.read_text(encoding="utf-8", errors="replace")
-            except _UnusableError as error:
-                problem = str(error)
-            yield ended.unit, f"{_line_to_type(ended.unit, plan)}\n{problem}"
+                try:
+                    running.append(_started(unit, plan, aside / f"{number}-{unit.name()}"))
+                except _NotStartedError as error:
+                    ended(unit, str(error))
+            done = next((each for each in running if _has_ended(each)), None)
+            if done is None:
+                time.sleep(_POLL_SECONDS if running else 0)
+                continue
+            running.remove(done)
+            ended(done.unit, _kept(done, plan))
     finally:  # after a signal or a full disk no compiler stays behind
         for each in running:
             _end(each.process)
+
+
+def _kept(done: Running, plan: Plan) -> str | None:
+    """None once a library is in place; else the reason why there is none, with the line to type."""
+    try:
+        if done.process.returncode == 0 and done.built.is_file():
+            _keep(done, plan)
+            return None
+        problem = done.log.read_text(encoding="utf-8", errors="replace")
+    except _UnusableError as error:
+        problem = str(error)
+    return f"{_line_to_type(done.unit, plan)}\n{problem}"
 
 
 def _started(unit: Unit, plan: Plan, aside: Path) -> Running:
@@ -327,10 +376,9 @@ def _keep(running: Running, plan: Plan) -> None:
     running.built.replace(path)
 
 
-def tell(logs: Mapping[Unit, str]) -> None:
-    """Say which kernels do not compile, each with its command and the beginning of the compiler's words."""
-    for unit, log in logs.items():
-        say(f"{unit} does not compile, NumPy's rule runs instead\n  {_beginning(log)}")
+def tell(unit: Unit, log: str) -> None:
+    """Say that a kernel does not compile, with its command and the beginning of the compiler's words."""
+    say(f"{unit} does not compile, NumPy's rule runs instead\n  {_beginning(log)}")
 
 
 def _beginning(log: str) -> str:

@@ -35,6 +35,7 @@ class Function:
 
     def __init__(self, file: str, entry: str, signature: str) -> None:
         self.file, self.entry = file, entry
+        self.cpp_file = file
         self._parameters = parameters(signature)
         for each in self._parameters:
             dtypes = NUMBERS if each.rank is None else (*_DTYPES, "real")

@@ -6,24 +6,20 @@ import ctypes
 import os
 import sys
 import threading
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from duoln.core.compiling import running_function
 from duoln.errors import DuolnError, words_of
-from duoln.kernels.native import building, storage, toolchain
+from duoln.kernels.native import background, building, foresight, storage, toolchain
 from duoln.kernels.native.remarks import say
 from duoln.kernels.native.storage import REALS, Stored, Unit
 from duoln.kernels.native.toolchain import NATIVE, Compiler
 
 NAMES = {np.dtype(real).char: real for real in REALS}
 """The dtypes of compiled kernels by their characters: every call of an operator asks, and `dtype.name` takes 3 us."""
-COMMON = ("norm", "softmax_cross_entropy", "adam", "global_norm", "linear", "product", "elementwise")
-"""Folders of the kernels that nearly every task needs: the first use of any kernel compiles them side by side."""
-BESIDE = {**dict.fromkeys(("conv", "max_pool"), ("conv", "batch_norm", "max_pool")),
-          "attention": ("linear_cross_entropy",)}
-"""By the folder of a kernel, those of the kernels that its networks need: the first use compiles them all."""
 
 
 class Obstacle(NamedTuple):
@@ -173,36 +169,39 @@ def _load(unit: Unit) -> None:
 
 
 def _compiled(unit: Unit) -> Stored | str:
-    """The library of a unit after it was compiled, with those that a task which needs it needs too."""
-    chosen = toolchain.compiler()
+    """The library of a unit after it was compiled. Those that the function around will ask for are begun with it."""
+    chosen, function = toolchain.compiler(), running_function()
     assert chosen is not None, "only a compiler is asked to compile"
-    units = [unit, *(each for each in _company(unit) if isinstance(_choice(each, chosen), str))]
+    company = []
+    if function is not None and not background.is_at_work():
+        company = [each for each in _missing(function, unit.real, chosen) if each != unit]
     try:
-        logs = building.build(units, chosen)
+        log = background.log_of(unit, company, chosen)
     except OSError as error:
-        for each in units:  # none of them is tried again in this process
+        for each in (unit, *company):  # none of them is tried again in this process
             if isinstance(_choice(each, chosen), str):
                 _fail(each, f"no library of it can be kept in {storage.folder()}: {error}")
         raise
-    building.tell(logs)
-    _state.failures |= {each: f"{each} does not compile" for each in logs}
-    return _state.failures[unit] if unit in logs else _choice(unit, chosen)
+    if log is None:
+        return _choice(unit, chosen)
+    building.tell(unit, log)
+    return f"{unit} does not compile"
 
 
-def _company(unit: Unit) -> list[Unit]:
-    """The units of the same dtype that are compiled with one, as far as this process has not tried them.
-
-    All kernels of a plug-in are compiled together.
-    """
-    folder = _folder(unit)
-    folders = {*COMMON, *((folder,) if Path(folder).is_absolute() else BESIDE.get(folder, ()))}
-    tried = {unit, *_state.libraries, *_state.failures}
-    return [each for each in storage.units()
-            if each.real == unit.real and _folder(each) in folders and each not in tried]
+def foresee(function: Callable[..., Any]) -> None:
+    """Begin to compile the kernels that a function will need for float32, and do not wait for them."""
+    chosen = toolchain.compiler()
+    if chosen is not None and obstacle() is None and _obstacle_to_compiling(chosen) is None:
+        missing = _missing(function, "float32", chosen)
+        if missing:
+            background.begin(missing, chosen)
 
 
-def _folder(unit: Unit) -> str:
-    return str(Path(unit.file).parent)
+def _missing(function: Callable[..., Any], real: str, chosen: Compiler) -> list[Unit]:
+    """The units that a function will need and this process has not tried, those that take long first."""
+    units = {Unit(file, real) for file in foresight.files_of(function)}.intersection(storage.units())
+    untried = units.difference(_state.libraries, _state.failures)
+    return [each for each in building.longest_first(untried) if isinstance(_choice(each, chosen), str)]
 
 
 def _choice(unit: Unit, chosen: Compiler | None) -> Stored | str:

@@ -142,34 +142,6 @@ def test_what_a_killed_process_left_is_removed(cache, tmp_path):
     assert COMPILED in run(tmp_path).stdout and not left.exists()
 
 
-@pytest.mark.parametrize(("file", "company"), [
-    ("norm/norm.cpp", ["adam"]), ("recurrent/lstm/lstm_layer.cpp", ["adam", "norm"]),
-    ("attention/attention.cpp", ["adam", "linear_cross_entropy", "norm"]), ("recurrent/lstm/cell.cpp", ["adam", "norm"]),
-    ("batch_norm/batch_norm.cpp", ["adam", "norm"]),
-    ("conv/conv.cpp", ["adam", "batch_norm", "max_pool", "norm"]),
-    ("/plugin/a.cpp", ["adam", "norm", "/plugin/b.cpp"])])
-def test_what_a_task_needs_is_compiled_together(file, company, tmp_path, monkeypatch):
-    asked = []
-
-    def build(files, chosen):
-        asked.append(files)
-        return {each: "no room on this ship" for each in files}
-
-    names = ("adam", "attention", "batch_norm", "conv", "gru", "linear_cross_entropy", "lstm", "max_pool", "norm")
-    others = ["recurrent/lstm/cell.cpp", "/plugin/a.cpp", "/plugin/b.cpp", "/other/c.cpp"]
-    monkeypatch.setattr(loading, "_state", loading._State())
-    monkeypatch.setattr(storage, "sources", lambda: [*(f"{name}/{name}.cpp" for name in names), *others])
-    monkeypatch.setattr(storage, "stored", lambda file, chosen: "it is not there")
-    monkeypatch.setattr(loading.building, "build", build)
-    monkeypatch.setenv("DUOLN_KERNELS", str(tmp_path))
-    assert native.refusal(file, FLOAT32) == f"{file} for float32 does not compile"
-    assert asked == [[Unit(each, "float32") for each in (file, *(name if "/" in name else f"{name}/{name}.cpp" for name in company))]]
-    last = asked[0][-1]
-    assert native.refusal(last.file, FLOAT32) == f"{last} does not compile" and len(asked) == 1
-    assert native.refusal(file, np.dtype(np.float64)) == f"{file} for float64 does not compile"
-    assert asked[1] == [each._replace(real="float64") for each in asked[0]]
-
-
 def test_no_core_waits_while_another_compiler_works(tmp_path, monkeypatch):
     """Three kernels, two cores, one compiler that waits for the two others: in order, it would wait for ever."""
     (tmp_path / "c++").write_text(f"""#!/bin/sh
@@ -185,7 +157,7 @@ exit 1
     monkeypatch.setattr(building.source, "text", lambda file: "long" * 9 if "long" in file else "short")
     monkeypatch.setattr(storage, "folder", lambda: tmp_path)
     units = [Unit(file, "float32") for file in ("a/a.cpp", "b/b.cpp", "c/long.cpp")]
-    assert sorted(building.build(units, toolchain.Compiler((str(tmp_path / "c++"),), "1.0"))) == units
+    assert sorted(building.build(building.longest_first(units), toolchain.Compiler((str(tmp_path / "c++"),), "1.0"))) == units
 
 
 def test_a_compiler_that_hangs_is_ended(tmp_path, monkeypatch):
@@ -274,7 +246,6 @@ os._exit(0)
 
 def test_another_folder_in_the_same_process_is_made_too(tmp_path, monkeypatch):
     monkeypatch.setattr(loading, "_state", loading._State())
-    monkeypatch.setattr(loading, "COMMON", ())
     monkeypatch.setattr(toolchain, "compiler", remembering_compiler)
     monkeypatch.setattr(toolchain, "FLAGS", tuple("-O0" if flag == "-O3" else flag for flag in toolchain.FLAGS))
     for name in ("a", "b"):

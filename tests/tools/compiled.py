@@ -20,9 +20,8 @@ from duoln.kernels import native
 from duoln.kernels.native import toolchain
 
 FEW = """
-from duoln.kernels.native import loading, storage, toolchain
+from duoln.kernels.native import storage, toolchain
 toolchain.FLAGS = tuple("-O0" if flag == "-O3" else flag for flag in toolchain.FLAGS)
-loading.COMMON = ()
 storage.units = lambda: [storage.Unit("norm/norm.cpp", "float32")]
 """
 PROGRAM = """
