@@ -144,12 +144,10 @@ def of_one(formula: str) -> Callable[..., np.ndarray]:
             f"    out = (host_empty if {lead}.nbytes >= LINES else empty)({lead}.shape, dtype)",
             f"    (entries.get(dtype.char) or find(dtype))(pointers({', '.join(f'address({x})' for x in names)}), "
             f"address(out), {lead}.size, 0)", "    return out"]), f"return whole({', '.join(names)})"]
-    function = compiled("\n    ".join(text) + "\n", formula, f"<elementwise {formula}>", {
+    return compiled("\n    ".join(text) + "\n", formula, f"<elementwise {formula}>", {
         "ndarray": np.ndarray, "reals": NAMES, "empty": np.empty, "host_empty": host.empty, "address": host.address,
         "pointers": ctypes.c_void_p * len(names), "entries": entries, "find": find, "whole": whole,
         "PARALLEL": host.PARALLEL_BYTES, "LINES": _LINES})
-    function.cpp_file = TEXT  # type: ignore[attr-defined]  # see native.foresight
-    return function
 
 
 class Chain:

@@ -82,6 +82,8 @@ class Passes:
         self.arguments = [name for name in inspect.signature(op.function).parameters if name not in given]
         self._choice = next((each.name for each in self.attributes if type(each.kind) is tuple), None)
         self._name = op.name
+        self.cpp_file = TEXT
+        """See native.foresight."""
         self._of: dict[str | None, OneFormula] = {}
         self._only = None if self._choice else self.of({})
         self._chains: dict[Any, tuple[Chain, list[str]]] = {}

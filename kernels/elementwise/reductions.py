@@ -10,13 +10,13 @@ from duoln.core import Rule
 from duoln.kernels import native
 from duoln.kernels.elementwise.engine import ENGINE, GREATEST, LEAST, SUM, TEXT, Chain, of_one
 from duoln.kernels.elementwise.passes import LEAST_VALUES, PLAIN, are_neighbours, put_together
-from duoln.kernels.launch import cpp
+from duoln.kernels.launch import Launch
 from duoln.ops import cumulative_sum, max, min, sum
 from duoln.ops.reduce import sum_vjp
 
-_SCAN = "elementwise/scan.cpp"
+_SCAN = "elementwise/scan"
 _IS_EXTREME = Chain.of("is_extreme")
-_running = cpp.launch(_SCAN, "cumulative_sum", "x: real[*rows, width] -> y: like x")
+_running = Launch(_SCAN, "cumulative_sum", "x: real[*rows, width] -> y: like x")
 
 
 def _supports(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> str | None:
@@ -59,15 +59,15 @@ def _extreme(how: int) -> Rule:
 def _running_supports(be: Backend, x: Array, axis: int) -> str | None:
     if not x.size or axis != x.ndim - 1:
         return "it is for values along the last axis"
-    return native.refusal(_SCAN, x.dtype)
+    return native.refusal(f"{_SCAN}.cpp", x.dtype)
 
 
 def _running_forward(be: Backend, x: Array, axis: int) -> tuple[Array, int]:
-    return _running(x), axis
+    return _running[be.name](x), axis
 
 
 def _running_vjp(be: Backend, axis: int, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
-    return (be.flip(_running(be.flip(gout, axis)), axis),)
+    return (be.flip(_running[be.name](be.flip(gout, axis)), axis),)
 
 
 SUM_RULE = Rule("compiled", _sum_forward, sum_vjp, _supports, least=LEAST_VALUES)
