@@ -216,20 +216,13 @@ static const index_t PARTS = 64;
 // the parts, of examples that follow each other. Where there are too few, they share the blocks of each example.
 template <class T, class Work>
 static void by_example(const Lines& lines, index_t groups, index_t count, index_t parts, int threads, const Work& work) {
-    if (threads > 1 && count < 2 * threads && count == parts) {
-        Example<T> example(lines, groups);
-        const auto each = [&](const auto& step) {
-            in_parts(lines.blocks(), threads, [&](index_t first, index_t last) {
-                for (index_t block = first; block < last; ++block) step(block);
-            });
-        };
-        for (index_t k = 0; k < count; ++k) work(each, example, k, k);
-        return;
-    }
+    const bool few = count == parts && count < 2 * threads;
     const auto each = [&](const auto& step) {
-        for (index_t block = 0; block < lines.blocks(); ++block) step(block);
+        in_parts(lines.blocks(), few ? threads : 1, [&](index_t first, index_t last) {
+            for (index_t block = first; block < last; ++block) step(block);
+        });
     };
-    in_parts(parts, threads, [&](index_t first, index_t last) {
+    in_parts(parts, few ? 1 : threads, [&](index_t first, index_t last) {
         Example<T> example(lines, groups);
         for (index_t part = first; part < last; ++part)
             for (index_t k = count * part / parts; k < count * (part + 1) / parts; ++k) work(each, example, k, part);
