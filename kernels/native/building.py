@@ -237,7 +237,11 @@ def _path(unit: Unit, plan: Plan) -> Path:
 
 
 def _wait_for(lock: int, stopped: Stopped) -> None:
-    """Wait until a process lets the lock go, as it does when it ends or is killed; or until nobody wants it."""
+    """Wait until a process lets the lock go, as it does when it ends or is killed.
+
+    Raises:
+        InterruptedError: no more is wanted.
+    """
     from duoln.system import locks
 
     while not stopped():
@@ -245,6 +249,7 @@ def _wait_for(lock: int, stopped: Stopped) -> None:
             locks.lock(lock)
             return
         time.sleep(_POLL_SECONDS)
+    raise InterruptedError("stopped while another process compiles")
 
 
 def longest_first(units: Iterable[Unit]) -> list[Unit]:

@@ -304,3 +304,12 @@ def test_a_process_that_waits_for_one_that_compiles_says_so(tmp_path, capsys):
     waiting.join(PATIENCE)
     assert f"duoln: waiting for a process that compiles into {tmp_path}\n" == output and not waiting.is_alive()
     assert stat.S_IMODE((tmp_path / "lock").stat().st_mode) == 0o600
+
+
+def test_who_is_stopped_while_another_process_compiles_leaves_its_files(tmp_path):
+    with building._alone(tmp_path):
+        (tmp_path / "building-by-another").mkdir()
+        plan = building.Plan(remembering_compiler(), "native", tmp_path, 0o600)
+        with pytest.raises(InterruptedError):
+            building._build([Unit("adam/adam.cpp", "float32")], plan, stopped=lambda: True)
+    assert (tmp_path / "building-by-another").is_dir() and not list(tmp_path.glob("*.so"))
