@@ -179,7 +179,8 @@ struct Mills {
 template <class R>
 static inline Mills<R> mills(R t) {
     using C = CoefficientsOf<R>;
-    const R reciprocal = quotient(R{} + 1, t + C::MILLS_MIDDLE), part = t * reciprocal;
+    const R near = quotient(R{} + 1, t + C::MILLS_MIDDLE);
+    const R reciprocal = near + ((1 - near * C::MILLS_MIDDLE) - near * t) * near, part = t * reciprocal;  // the sum was rounded
     const R series = polynomial(part * 2 - 1, C::MILLS);
     return {series * reciprocal, series * part};
 }
