@@ -48,6 +48,8 @@ class Case(NamedTuple):
     """The most roundings to `stored` that follow each other; the tolerance grows with it, too."""
     gpu: bool = False
     """True for sizes and runs that a CPU does not need, and for 16 bits."""
+    cpu: bool = False
+    """True for what GPUs leave to the composed rule."""
     net: bool = False
     """True for the few that prove a GPU's rule before a user's first call of it."""
     runs: int = 2

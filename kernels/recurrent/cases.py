@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from duoln.kernels.norm.cases import epsilon
-from duoln.kernels.recurrent.cells import FUSED, fused_norms
+from duoln.kernels.recurrent.cells import COMPILED_WALKS, FUSED, fused_norms
 from duoln.kernels.registry import STORED, Arrays, Case, floats
 from duoln.ops.recurrent.variants import CELLS, has_bias, norm_shapes
 
@@ -39,12 +39,10 @@ _LONG_WALKS = (("lstm", "layer", 8, 400), ("lstm", "layer", 64, 256), ("lstm", "
 
 def cases() -> Iterator[Case]:
     """Sequences and single steps; then what a GPU adds."""
-    for cell, norm in FUSED:
-        for sizes in _SIZES:
-            for masked, reverse in ((False, False), (True, True)):
-                yield recurrent(cell, norm, sizes, masked, reverse)
-        yield recurrent(cell, norm, (4, 3, 2, 33), reverse=True, gradient_limit=0.05)
-        yield from _small(cell, norm)
+    for cell, norm in COMPILED_WALKS:
+        for case in (*_of_every_plan(cell, norm), *_small(cell, norm)):
+            if norm != "batch" or case.sizes[1] > 1:
+                yield case._replace(cpu=(cell, norm) not in FUSED)
     for norm in fused_norms("lstm"):
         for batch, hidden in ((1, 1), (3, 9), (2, 33), (5, 70), (2, 600)):
             yield step(norm, batch, hidden)._replace(net=(norm, hidden) == ("layer", 600))
@@ -53,6 +51,13 @@ def cases() -> Iterator[Case]:
     yield from _walks()
     yield from _in_16_bits()
     yield from _steps_on_gpus()
+
+
+def _of_every_plan(cell: str, norm: str) -> Iterator[Case]:
+    for sizes in _SIZES:
+        for masked, reverse in ((False, False), (True, True)):
+            yield recurrent(cell, norm, sizes, masked, reverse)
+    yield recurrent(cell, norm, (4, 3, 2, 33), reverse=True, gradient_limit=0.05)
 
 
 def _small(cell: str, norm: str) -> Iterator[Case]:
@@ -81,7 +86,8 @@ def recurrent(cell: str, norm: str, sizes: Sequence[int], masked: bool = False, 
         norms = [floats(rng, *shape) for shape in norm_shapes(cell, norm, hidden).values()]
         return floats(rng, steps, batch, n_in), *first, *weights, bias, mask, *norms
 
-    attrs = {"norm": norm, "eps": epsilon(min(n_in, hidden) + 1), "reverse": reverse, "gradient_limit": gradient_limit}
+    attrs = {"norm": norm, "eps": epsilon(batch if norm == "batch" else min(n_in, hidden) + 1), "reverse": reverse,
+             "gradient_limit": gradient_limit}
     kinds = ("masked" if masked else "", "padded" if lengths else "", "reverse" if reverse else "",
              "" if gradient_limit is None else f"gradients within {gradient_limit}")
     label = f"{norm} T{steps} B{batch} in{n_in} H{hidden} {', '.join(filter(None, kinds))}".rstrip()

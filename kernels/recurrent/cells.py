@@ -1,4 +1,7 @@
-"""The cells' variants that have fused rules, one row each, and the conditions that these rules share."""
+"""The cells' variants that have fused rules, one row each, and the conditions that these rules share.
+
+Each variant has a compiled walk on the CPU (`COMPILED_WALKS`), those of `FUSED` have rules on every device.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,41 @@ Supports = Callable[..., str | None]
 """A function of a rule's arguments: it returns None, or the reason why the rule cannot run."""
 
 
-class Fused(NamedTuple):
-    """The numbers that the rules of one variant need, beside what `ops.recurrent.variants` says of it."""
+class CompiledWalk(NamedTuple):
+    """The compiled walk of a variant."""
 
+    text: str
+    """The end of its file's name: variants that differ in their biases alone share a text."""
     kept: int
-    """Floats that the compiled rule keeps for the gradient per time step, row and hidden unit; with few inputs the LSTM
-    of `layer` keeps 6."""
+    """Floats that it keeps for the gradient per time step, row and hidden unit; with few inputs the LSTM of `layer`
+    keeps 6. Norms over the batch keep some for each time step, too."""
+
+
+COMPILED_WALKS = {
+    ("rnn", "none"): CompiledWalk("none", 2),
+    ("rnn", "layer"): CompiledWalk("layer", 2),
+    ("rnn", "layer-theano"): CompiledWalk("layer_theano", 3),
+    ("rnn", "layer-per-gate"): CompiledWalk("layer", 2),
+    ("rnn", "batch"): CompiledWalk("batch", 3),
+    ("lstm", "none"): CompiledWalk("none", 6),
+    ("lstm", "layer"): CompiledWalk("layer", 10),
+    ("lstm", "layer-cell"): CompiledWalk("layer_cell", 6),
+    ("lstm", "layer-theano"): CompiledWalk("layer", 10),
+    ("lstm", "layer-per-gate"): CompiledWalk("layer_per_gate", 7),
+    ("lstm", "batch"): CompiledWalk("batch", 10),
+    ("gru", "none"): CompiledWalk("none", 5),
+    ("gru", "recurrent-bias"): CompiledWalk("recurrent_bias", 5),
+    ("gru", "layer"): CompiledWalk("layer", 7),
+    ("gru", "layer-theano"): CompiledWalk("layer", 7),
+    ("gru", "layer-per-gate"): CompiledWalk("layer_per_gate", 5),
+    ("gru", "batch"): CompiledWalk("batch", 7),
+}
+"""By cell and norm."""
+
+
+class Fused(NamedTuple):
+    """The numbers that the walks of GPUs need of one variant, beside what `ops.recurrent.variants` says of it."""
+
     exchanged: tuple[int, ...] = ()
     """Values of a row that the blocks of a cluster exchange in a time step forward, an entry for each exchange."""
     exchanged_back: tuple[int, ...] = ()
@@ -28,15 +60,15 @@ class Fused(NamedTuple):
 
 
 FUSED = {
-    ("rnn", "none"): Fused(2),
-    ("rnn", "layer"): Fused(2, (1,), (2,)),
-    ("lstm", "none"): Fused(6),
-    ("lstm", "layer"): Fused(10, (1, 4), (2, 4)),
-    ("lstm", "layer-cell"): Fused(6, (4,), (2,)),
-    ("lstm", "layer-theano"): Fused(10, (1, 4), (2, 4)),
-    ("gru", "none"): Fused(5),
-    ("gru", "layer"): Fused(7, (2,), (8,), 36),
-    ("gru", "layer-theano"): Fused(7, (2,), (8,), 36),
+    ("rnn", "none"): Fused(),
+    ("rnn", "layer"): Fused((1,), (2,)),
+    ("lstm", "none"): Fused(),
+    ("lstm", "layer"): Fused((1, 4), (2, 4)),
+    ("lstm", "layer-cell"): Fused((4,), (2,)),
+    ("lstm", "layer-theano"): Fused((1, 4), (2, 4)),
+    ("gru", "none"): Fused(),
+    ("gru", "layer"): Fused((2,), (8,), 36),
+    ("gru", "layer-theano"): Fused((2,), (8,), 36),
 }
 """By cell and norm."""
 

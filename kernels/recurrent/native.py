@@ -1,7 +1,8 @@
 """The recurrent operators on the CPU, compiled: the whole sequence in one call, with its weights packed once.
 
-Kept for the gradient, per position (`Fused.kept`): the states, and the products before their norms, 4 H each of an
-LSTM. For few inputs of `layer` its walks multiply these themselves, and x_proj is not kept.
+Kept for the gradient, per position (`CompiledWalk.kept`): the states, and the products before their norms, 4 H each of
+an LSTM. For few inputs of `layer` its walks multiply these themselves, and x_proj is not kept. Each variant has a text
+of its own, so that its first use compiles no other.
 """
 
 from __future__ import annotations
@@ -20,23 +21,22 @@ from duoln.kernels.product.centred import centred
 from duoln.kernels.product.multiply import column_sums
 from duoln.kernels.recurrent import native_cell
 from duoln.kernels.recurrent import positions as walks
-from duoln.kernels.recurrent.cells import Norms, Supports, fused_norms, supports
+from duoln.kernels.recurrent.cells import COMPILED_WALKS, Supports
 from duoln.kernels.recurrent.positions import Parameters, Positions, Units
 from duoln.ops.recurrent.variants import CELLS
 
 _SIZES = "slots: int64[2]?, steps: int64, batch: int64, "
 _WORK = "reverse: int32, threads: int32, by_units: int32"
 _ONE_STEP = ", x: real[2]?, w_x: real[2]?, inputs: int64"
-_RNN = ("w_h: real[2], x_proj: real[2], gain_h: real[1]?, bias_x: real[1], hidden: real[3], norms: real[1]?, "
-        + _SIZES + "units: int64, eps: float64, " + _WORK)
-_GRU = ("w_h: real[2], x_proj: real[2], h_proj: real[2], gain_x: real[1]?, bias_x: real[1], gain_h: real[1]?, "
-        "bias_h: real[1]?, hidden: real[3], norms: real[2]?, " + _SIZES + "units: int64, eps: float64, "
-        "gates_normed: int32, " + _WORK)
+_RNN = ("w_h: real[2], x_proj: real[2], h_proj: real[2]?, gain_x: real[1]?, gain_h: real[1]?, bias_x: real[1], "
+        "hidden: real[3], norms: real[2]?, " + _SIZES + "units: int64, eps: float64, " + _WORK)
+_GRU = ("w_h: real[2], x_proj: real[2], h_proj: real[2], gain_x: real[1]?, bias_x: real[1]?, gain_h: real[1]?, "
+        "bias_h: real[1]?, hidden: real[3], norms: real[2]?, " + _SIZES + "units: int64, eps: float64, " + _WORK)
 _LSTM = ("w_h: real[2], x: real[2]?, w_x: real[2]?, x_proj: real[2]?, h_proj: real[2]?, gain_x: real[1]?, "
          "gain_h: real[1]?, bias_x: real[1], gain_c: real[1]?, bias_c: real[1]?, hidden: real[3], cells: real[3], "
-         "norms: real[2]?, " + _SIZES + "inputs: int64, units: int64, eps: float64, variant: int32, " + _WORK)
-_SHARED = ("w_h", "x", "w_x", "x_proj", "h_proj", *walks.PARAMETERS, "hidden", "cells", "norms", "slots", "steps",
-           "batch", "inputs", "units", "eps", "gates_normed", "variant", "reverse", "threads", "by_units")
+         "raw_cells: real[2]?, norms: real[2]?, " + _SIZES + "inputs: int64, units: int64, eps: float64, " + _WORK)
+_SHARED = ("w_h", "x", "w_x", "x_proj", "h_proj", *walks.PARAMETERS, "hidden", "cells", "raw_cells", "norms", "slots",
+           "steps", "batch", "inputs", "units", "eps", "reverse", "threads", "by_units")
 _BACKWARD = (*_SHARED, "d_hidden", "dh", "dc", "d_x", "d_w_x", "d_x_proj", "d_h_proj",
              *(f"d_{name}" for name in walks.PARAMETERS), "limit")
 
@@ -44,24 +44,20 @@ _Kernel = Callable[[np.dtype, tuple[Any, ...]], None]
 """A compiled walk, called with values as `_SHARED` or `_BACKWARD` names them."""
 
 
-def _kernel(cell: str, direction: str, signature: str, names: tuple[str, ...]) -> _Kernel:
-    return native.Function(f"recurrent/{cell}/{cell}.cpp", f"{cell}_{direction}", signature).unchecked(names)
-
-
-_KERNELS = {
-    "rnn": (_kernel("rnn", "forward", _RNN + _ONE_STEP, _SHARED),
-            _kernel("rnn", "backward", _RNN + ", d_hidden: real[3]?, dh: real[2], d_x_proj: real[2], "
-                    "d_gain_h: real[2]?, d_bias_x: real[2], limit: float64", _BACKWARD)),
-    "gru": (_kernel("gru", "forward", _GRU + _ONE_STEP, _SHARED),
-            _kernel("gru", "backward", _GRU + ", d_hidden: real[3]?, dh: real[2], d_x_proj: real[2], "
-                    "d_h_proj: real[2], d_gain_x: real[2]?, d_bias_x: real[2], d_gain_h: real[2]?, "
-                    "d_bias_h: real[2]?, limit: float64", _BACKWARD)),
-    "lstm": (_kernel("lstm", "forward", _LSTM, _SHARED),
-             _kernel("lstm", "backward", _LSTM + ", d_hidden: real[3]?, dh: real[2], dc: real[2], d_x: real[2]?, "
-                     "d_w_x: real[3]?, d_bias_x: real[2], d_gain_x: real[2]?, d_gain_h: real[2]?, "
-                     "d_gain_c: real[2]?, d_bias_c: real[2]?, limit: float64", _BACKWARD)),
+_SIGNATURES = {
+    "rnn": (_RNN + _ONE_STEP, _RNN + ", d_hidden: real[3]?, dh: real[2], d_x_proj: real[2], d_h_proj: real[2]?, "
+            "d_gain_x: real[2]?, d_gain_h: real[2]?, d_bias_x: real[2], limit: float64"),
+    "gru": (_GRU + _ONE_STEP, _GRU + ", d_hidden: real[3]?, dh: real[2], d_x_proj: real[2], d_h_proj: real[2], "
+            "d_gain_x: real[2]?, d_bias_x: real[2]?, d_gain_h: real[2]?, d_bias_h: real[2]?, limit: float64"),
+    "lstm": (_LSTM, _LSTM + ", d_hidden: real[3]?, dh: real[2], dc: real[2], d_x: real[2]?, d_w_x: real[3]?, "
+             "d_bias_x: real[2], d_gain_x: real[2]?, d_gain_h: real[2]?, d_gain_c: real[2]?, d_bias_c: real[2]?, "
+             "limit: float64"),
 }
-"""Forward and backward of each cell."""
+"""The parameters of forward and backward of each cell's walks."""
+
+
+def _file(cell: str, norm: str) -> str:
+    return f"recurrent/{cell}/{cell}_{COMPILED_WALKS[cell, norm].text}.cpp"
 
 
 class _Walk(NamedTuple):
@@ -71,8 +67,8 @@ class _Walk(NamedTuple):
     backward: _Kernel
     gates: int
     states: int
-    kept_norms: tuple[int, ...] | None
-    """The numbers of a position that norms keep; None without norms."""
+    kept_norms: int
+    """The numbers of a position that norms keep; over the batch those of a time step and unit. 0 without norms."""
     h_gates: int
     """The gates whose product with the state is kept beside that with the input."""
     is_apart: bool
@@ -81,12 +77,13 @@ class _Walk(NamedTuple):
     """True if the backward walk writes the products' gradients over the products."""
     has_few_inputs: bool
     """True if the walks can multiply few inputs."""
-    gates_normed: bool
-    number: int
-    """The number in variant.h."""
-    centre: Callable[..., Array]
-    """A function that takes the means out of a matrix' rows, one for each part of the gates that shares a norm; without
-    norms of the gates the identity.
+    is_of_batch: bool
+    """True if norms are over the batch: its masked rows count in the statistics."""
+    is_carried: bool
+    """True if an LSTM's cells are carried after their norm; those before it are kept beside them."""
+    centre: Callable[..., Array] | None
+    """A function that takes the means out of a matrix' rows, one for each part of the gates that shares a norm; None
+    without norms of a row's gates.
     """
     without_mean: Callable[..., Array] | None
     """The same of the bias inside the norm, and another vector added to it; None without such a bias."""
@@ -95,28 +92,38 @@ class _Walk(NamedTuple):
     @classmethod
     def of(cls, cell: str, norm: str) -> _Walk:
         """The walks of a cell's variant."""
-        of_cell, normed, variant = CELLS[cell], Norms.of(cell, norm), CELLS[cell].variants[norm]
-        kept = () if cell == "rnn" else (4,)
-        h_gates = of_cell.gates if "gain_x" in variant.norms else int(of_cell.apart)  # apart: a GRU's n
-        is_one_part = len(of_cell.parts) == 1
-        centre = _as_it_is if not normed.gates else centred if is_one_part else partial(_centred_parts, of_cell.parts)
-        without_mean = _without_mean if is_one_part else partial(_without_means, centre)
-        return cls(*_KERNELS[cell], of_cell.gates, len(of_cell.states), kept if variant.norms else None, h_gates,
-                   is_apart=of_cell.apart, overwrites=cell == "lstm", has_few_inputs=(cell, norm) == ("lstm", "layer"),
-                   gates_normed=normed.gates, number=normed.number, centre=centre,
-                   without_mean=without_mean if variant.inner_bias else None, parameters=Parameters.of(cell, norm))
+        of_cell, variant = CELLS[cell], CELLS[cell].variants[norm]
+        gates, over, is_lstm = of_cell.gates, variant.over if variant.is_normed else "", cell == "lstm"
+        parts = {"row": of_cell.parts, "gate": None if of_cell.apart else (1,) * gates}.get(
+            over if "gain_h" in variant.norms else "")  # the norm of a GRU's n alone comes after r
+        centre = None if parts is None else partial(_centred_parts, parts)
+        h_gates = gates if "gain_x" in variant.norms else int(of_cell.apart)  # apart: a GRU's n
+        forward, backward = (
+            native.Function(_file(cell, norm), f"{cell}_{direction}", signature).unchecked(names)
+            for direction, signature, names in zip(("forward", "backward"), _SIGNATURES[cell], (_SHARED, _BACKWARD),
+                                                   strict=True))
+        return cls(forward, backward, gates, len(of_cell.states), _kept_norms(cell, over, h_gates), h_gates,
+                   is_apart=h_gates > 0 and not is_lstm, overwrites=is_lstm,
+                   has_few_inputs=(cell, norm) == ("lstm", "layer"), is_of_batch=over == "batch",
+                   is_carried=is_lstm and over == "gate", centre=centre,
+                   without_mean=partial(_without_means, centre) if centre is not None and variant.inner_bias else None,
+                   parameters=Parameters.of(cell, norm))
 
 
-def _as_it_is(weight: Array, out: Array | None = None) -> Array:
-    return weight
+def _kept_norms(cell: str, over: str, h_gates: int) -> int:
+    """The numbers that norms keep, see `_Walk.kept_norms`: the mean and rstd of an LSTM's cell, rstd of the rest."""
+    if over == "batch":
+        return 2 * (2 * CELLS[cell].gates + int(cell == "lstm"))
+    if cell == "rnn":
+        return 1 + h_gates if over else 0
+    return {"lstm": {"row": 4, "gate": 6}, "gru": {"row": 4, "gate": 6}}[cell].get(over, 0)
 
 
 def _centred_parts(parts: tuple[int, ...], weight: Array, out: Array | None = None) -> Array:
-    return centred(weight, weight.shape[1] * parts[0] // sum(parts), out)
-
-
-def _without_mean(bias: Array, added: Array | None = None) -> Array:
-    return (bias if added is None else added + bias) - bias.mean()
+    if len(parts) <= 2:
+        return centred(weight, weight.shape[1] * parts[0] // sum(parts), out)
+    gates = (-1, weight.shape[1] // len(parts))
+    return centred(weight.reshape(gates), out=None if out is None else out.reshape(gates)).reshape(weight.shape)
 
 
 def _without_means(centre: Callable[..., Array], bias: Array, added: Array | None = None) -> Array:
@@ -133,6 +140,9 @@ class _Saved(NamedTuple):
     """The bias inside the input's norm, without the means of its parts."""
     cells: Array | None
     """An LSTM's cells, like `walked.hidden`."""
+    raw_cells: Array | None
+    """The cells before their norm, (positions, stride), if `cells` are not: they are after it, or a mask has kept some.
+    """
     norms: Array | None
     products: list[tuple[Array | None, Array | None]]
     """`_walk_forward`'s, or nothing after a gradient has taken them, because its walk overwrites them."""
@@ -146,9 +156,9 @@ class _Saved(NamedTuple):
         """The arguments that both walks share, as `_SHARED`; `multiplies` is true if the walk multiplies the inputs."""
         walk, walked, positions = self.walk, self.walked, self.walked.positions
         x, w_x = (walked.x, walked.w_x) if multiplies else (None, None)
-        return (walked.w_h, x, w_x, x_proj, h_proj, *self.parameters, walked.hidden, self.cells, self.norms,
-                positions.slots, positions.steps, positions.batch, walked.x.shape[1], walked.units.hidden, self.eps,
-                walk.gates_normed, walk.number, positions.reverse, *walks.threads(positions, walked.w_h))
+        return (walked.w_h, x, w_x, x_proj, h_proj, *self.parameters, walked.hidden, self.cells, self.raw_cells,
+                self.norms, positions.slots, positions.steps, positions.batch, walked.x.shape[1], walked.units.hidden,
+                self.eps, positions.reverse, *walks.threads(positions, walked.w_h, walk.is_of_batch))
 
 
 def _forward(variants: dict[str, _Walk], be: Backend, x: Array, *arrays: Any, norm: str, eps: float, reverse: bool,
@@ -156,17 +166,28 @@ def _forward(variants: dict[str, _Walk], be: Backend, x: Array, *arrays: Any, no
     walk = variants[norm]
     h, w_x, w_h, bias, mask = arrays[0], *arrays[walk.states:walk.states + 4]
     units = Units.of(walk.gates, h.shape[1], x.dtype)
-    positions = Positions.of(x.shape[0], x.shape[1], mask, reverse)
+    positions = Positions.of(x.shape[0], x.shape[1], mask, reverse, walk.is_of_batch)
     walked = walks.Walked.of(units, positions, x, h, w_x, w_h, walk.centre)
     filled = walk.parameters.filled(units, (bias, *arrays[walk.states + 4:]))
+    has_raw_cells = walk.is_carried or (walk.states == 2 and walk.is_of_batch and positions.slots is not None)
     saved = _Saved(walk, walked, filled,
                    None if walk.without_mean is None else units.filled(walk.without_mean(bias)),
                    walks.states(units, positions, arrays[1]) if walk.states == 2 else None,
-                   None if walk.kept_norms is None else np.empty((len(walked.x), *walk.kept_norms), x.dtype), [],
+                   host.empty((len(walked.x), units.stride), x.dtype) if has_raw_cells else None,
+                   _room_of_norms(walk, walked), [],
                    walk.has_few_inputs and walked.x.shape[1] <= walks.FEW_INPUTS and not walked.is_one_step, eps,
                    gradient_limit or 0.0)
     saved.products.append(_walk_forward(saved))
     return walked.outputs(*([walked.hidden] if saved.cells is None else [walked.hidden, saved.cells])), saved
+
+
+def _room_of_norms(walk: _Walk, walked: walks.Walked) -> Array | None:
+    if not walk.kept_norms:
+        return None
+    shape = (len(walked.x), walk.kept_norms)
+    if walk.is_of_batch:
+        shape = (walked.positions.steps, walk.kept_norms * walked.units.stride)
+    return np.empty(shape, walked.x.dtype)
 
 
 def _walk_forward(saved: _Saved) -> tuple[Array | None, Array | None]:
@@ -191,8 +212,8 @@ def _products_for_gradient(saved: _Saved) -> tuple[Array | None, Array | None]:
         return saved.products.pop()
     except IndexError:  # a gradient has taken them; a second walk gives the same bits
         walked = saved.walked._replace(hidden=saved.walked.hidden.copy())
-        cells, norms = (None if a is None else a.copy() for a in (saved.cells, saved.norms))
-        return _walk_forward(saved._replace(walked=walked, cells=cells, norms=norms))
+        cells, raw, norms = (None if a is None else a.copy() for a in (saved.cells, saved.raw_cells, saved.norms))
+        return _walk_forward(saved._replace(walked=walked, cells=cells, raw_cells=raw, norms=norms))
 
 
 def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Sequence[bool]) -> list[Array | None]:
@@ -216,7 +237,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
         d_x = None if d_rows is None else positions.spread(d_rows)
         d_w_x = units.cut(host.added_up(d_weights))
     d_w_h = walked.state_gradient(d_x_proj if d_h_proj is None else d_h_proj)
-    if walk.gates_normed:  # remove the means that `centre` removed from the weights
+    if walk.centre is not None:  # remove the means that `centre` removed from the weights
         d_w_x, d_w_h = walk.centre(d_w_x, out=d_w_x), walk.centre(d_w_h, out=d_w_h)
     d_bias, *d_norms = walk.parameters.gradients(units, parts)
     if walk.without_mean is not None:
@@ -225,10 +246,10 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
 
 
 def _supports(cell: str) -> Supports:
-    fused = supports(cell)
-
-    def refusal(be: Backend, x: Array, *arrays: Array, **attrs: Any) -> str | None:
-        return fused(be, x, *arrays, **attrs) or native.refusal(f"recurrent/{cell}/{cell}.cpp", x.dtype)
+    def refusal(be: Backend, x: Array, h: Array, *arrays: Array, norm: str, **unused: Any) -> str | None:
+        if CELLS[cell].variants[norm].over == "batch" and x.shape[1] == 1:
+            return "the statistics of one row are none"
+        return native.refusal(_file(cell, norm), x.dtype) if x.size and h.size else "there are no values"
 
     return refusal
 
@@ -237,6 +258,6 @@ def attach() -> None:
     """Add the rules to `rnn`, `lstm`, `gru` and `lstm_cell`."""
     for operator in (ops.rnn, ops.lstm, ops.gru):
         cell = operator.name
-        variants = {norm: _Walk.of(cell, norm) for norm in fused_norms(cell)}
+        variants = {norm: _Walk.of(cell, norm) for of_cell, norm in COMPILED_WALKS if of_cell == cell}
         operator.add(Rule("compiled walk", partial(_forward, variants), _vjp, _supports(cell)), backend="numpy")
     ops.lstm_cell.add(native_cell.rule(), backend="numpy")

@@ -82,13 +82,15 @@ class Positions(NamedTuple):
     places: Array | None
     """The index of each position among all (time step, row); None for all of them."""
     slots: Array | None
-    """The place of each (time step, row) among the positions, or -1: int64 (T, B); None as for `places`."""
+    """The place of each (time step, row) among the positions, or -1: int64 (T, B); None without masked rows."""
 
     @classmethod
-    def of(cls, steps: int, batch: int, mask: Array | None, reverse: bool) -> Positions:
-        """The positions of a sequence of this shape."""
+    def of(cls, steps: int, batch: int, mask: Array | None, reverse: bool, with_masked: bool = False) -> Positions:
+        """The positions of a sequence of this shape; `with_masked` has masked rows among them."""
         if mask is None or mask.all():
             return cls(steps, batch, reverse, None, None)
+        if with_masked:
+            return cls(steps, batch, reverse, None, np.where(mask, np.int64(0), np.int64(-1)))
         places = np.flatnonzero(mask)
         slots = np.full(mask.shape, -1, np.int64)
         slots.ravel()[places] = np.arange(places.size)
@@ -138,10 +140,10 @@ def given(units: Units, d_state: Array | None, like: Array) -> Array:
     return filled
 
 
-def threads(positions: Positions, w_h: Array) -> tuple[int, int]:
-    """The number of threads of a walk, and 1 if they share units instead of rows, else 0."""
+def threads(positions: Positions, w_h: Array, by_units: bool) -> tuple[int, int]:
+    """The number of threads of a walk, and 1 if they share units instead of rows, as they must with `by_units`."""
     count = host.threads_for(positions.batch * w_h.size, _WORTH_THREADS)
-    return count, int(positions.batch < BY_UNITS_BELOW or w_h.nbytes >= WEIGHTS_READ_ONCE)
+    return count, int(by_units or positions.batch < BY_UNITS_BELOW or w_h.nbytes >= WEIGHTS_READ_ONCE)
 
 
 def product(rows: Array, weight: Array, units: Units, bias: Array | None = None) -> Array:
@@ -172,7 +174,7 @@ class Parameter(NamedTuple):
     terms: tuple[int, ...]
     """The operator's parameters whose sum it is, as places in (bias, *norms); each of them has its gradient."""
     gates: int
-    """One for the norm of an LSTM's cell, else all gates of the cell."""
+    """One for the norm of an LSTM's cell and a bias of a GRU's recurrent n alone, else all gates of the cell."""
 
 
 class Parameters(NamedTuple):
@@ -190,13 +192,14 @@ class Parameters(NamedTuple):
         variant = of_cell.variants[norm]
         places = {name: place for place, name in enumerate(("bias", *variant.norms)) if place or variant.outer_bias}
         names = {name: [name] for name in PARAMETERS}
-        names["bias_x"], names["bias_h"] = (["bias_x", "bias"], ["bias_h"]) if of_cell.apart else (
+        names["bias_x"], names["bias_h"] = (["bias_x", "bias"], ["bias_h", "bias_n"]) if of_cell.apart else (
             ["bias_x", "bias_h", "bias"], [])
         read = []
         for slot, (name, of) in enumerate(names.items()):
             terms = tuple(places[term] for term in of if term in places)
             if terms:
-                read.append(Parameter(slot, terms, 1 if name.endswith("_c") else of_cell.gates))
+                of_one_gate = name.endswith("_c") or ("bias_n" in places and name == "bias_h")
+                read.append(Parameter(slot, terms, 1 if of_one_gate else of_cell.gates))
         return cls(tuple(read), 1 + len(variant.norms))
 
     def filled(self, units: Units, given: Sequence[Any]) -> list[Array | None]:
@@ -239,17 +242,17 @@ class Walked(NamedTuple):
     """The states, (T + 1, B, stride)."""
     units: Units
     positions: Positions
-    centre: Callable[..., Array]
-    """The function that subtracts the means of a weight's rows, as norms of its product do; or the identity."""
+    centre: Callable[..., Array] | None
+    """The function that subtracts the means of a weight's rows, as norms of its product do; None without norms."""
     is_one_step: bool
     """True if the forward walk multiplies the inputs and the states of one time step with unpacked weights."""
 
     @classmethod
     def of(cls, units: Units, positions: Positions, x: Array, h: Array, w_x: Array, w_h: Array,
-           centre: Callable[..., Array]) -> Walked:
+           centre: Callable[..., Array] | None) -> Walked:
         """The kept arrays, from an operator's; the states after the first one are allocated, and not yet computed."""
         is_one_step = positions.steps == 1 and positions.slots is None and 0 < positions.batch <= MOST_ROWS
-        w_x = np.ascontiguousarray(w_x) if is_one_step else units.filled(centre(w_x))
+        w_x = np.ascontiguousarray(w_x) if is_one_step else units.filled(centre(w_x) if centre else w_x)
         return cls(positions.rows(x), w_x, np.ascontiguousarray(w_h), states(units, positions, h), units, positions,
                    centre, is_one_step)
 
@@ -272,7 +275,9 @@ class Walked(NamedTuple):
 
     def input_gradients(self, d_x_proj: Array, need_x: bool) -> tuple[Array | None, Array]:
         """The gradients of x (if needed) and w_x from that of their product; each costs one product."""
-        w_x = self.units.filled(self.centre(self.w_x)) if self.is_one_step and need_x else self.w_x
+        w_x = self.w_x
+        if self.is_one_step and need_x:
+            w_x = self.units.filled(self.centre(w_x) if self.centre else w_x)
         d_x = self.positions.spread(multiply(d_x_proj, w_x.T)) if need_x else None
         return d_x, self.units.cut(multiply(self.x.T, d_x_proj))
 

@@ -6,12 +6,27 @@ from ops.test_rnn import Problem
 
 from duoln import ops
 from duoln.kernels import native
-from duoln.kernels.recurrent.cells import FUSED
+from duoln.kernels.recurrent.cells import COMPILED_WALKS, FUSED
 
-WALKS = [*FUSED, pytest.param("lstm", "layer", marks=pytest.mark.inputs_before_the_walk,
-                              id="lstm-layer, inputs before the walk")]
-"""The same, and once more the LSTM of `layer`, with the product of few inputs made before its walk."""
 COMPILED, PLAIN = "compiled walk", "fused steps"
+NEEDS_COMPILER = pytest.mark.skipif(native.machine_refusal() is not None, reason="nothing is compiled here")
+
+
+def _rules(variants, before_the_walk=("lstm", "layer")):
+    """The fused rules of variants: (name, cell, norm)."""
+    return [*(pytest.param(COMPILED, *variant, marks=NEEDS_COMPILER) for variant in variants),
+            pytest.param(COMPILED, *before_the_walk, marks=[NEEDS_COMPILER, pytest.mark.inputs_before_the_walk],
+                         id=f"{COMPILED}-lstm-layer, inputs before the walk"),
+            *((PLAIN, *variant) for variant in variants if variant in FUSED)]
+
+
+RULES = _rules(COMPILED_WALKS)
+"""All, and once more the LSTM of `layer`, with the product of few inputs made before its walk."""
+ROW_RULES = _rules([variant for variant in COMPILED_WALKS if variant[1] != "batch"])
+"""Those whose rows do not know of each other."""
+WALKS = [pytest.param(*rule.values[1:], marks=rule.marks, id=rule.id and rule.id.removeprefix(f"{COMPILED}-"))
+         for rule in RULES if not isinstance(rule, tuple)]
+"""The compiled ones: (cell, norm)."""
 
 
 def arguments_of(problem, dtype):
@@ -40,9 +55,10 @@ def rule_of(cell, name):
     return next(rule for rule in getattr(ops, cell).rules("numpy") if rule.name == name)
 
 
-def fused_names():
-    """The names of the fused rules that can run here."""
-    return [PLAIN] if native.machine_refusal() else [COMPILED, PLAIN]
+def enough_rows(norm, sizes):
+    """Sizes with so many rows that statistics over them are well-conditioned, where there are such."""
+    steps, rows, *rest = sizes
+    return (steps, max(rows, 6) if norm == "batch" else rows, *rest)
 
 
 def results(rule, backend, arguments, attrs, gouts):

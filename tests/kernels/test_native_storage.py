@@ -143,7 +143,7 @@ def test_what_a_killed_process_left_is_removed(cache, tmp_path):
 
 
 @pytest.mark.parametrize(("file", "company"), [
-    ("norm/norm.cpp", ["adam"]), ("recurrent/lstm/lstm.cpp", ["adam", "norm"]),
+    ("norm/norm.cpp", ["adam"]), ("recurrent/lstm/lstm_layer.cpp", ["adam", "norm"]),
     ("attention/attention.cpp", ["adam", "linear_cross_entropy", "norm"]), ("recurrent/lstm/cell.cpp", ["adam", "norm"]),
     ("batch_norm/batch_norm.cpp", ["adam", "norm"]),
     ("conv/conv.cpp", ["adam", "add", "batch_norm", "max_pool", "norm"]),

@@ -10,10 +10,14 @@ from conftest import every_second
 from ops.test_rnn import Problem
 from recurrent_cases import (
     COMPILED,
+    NEEDS_COMPILER,
     PLAIN,
+    ROW_RULES,
+    RULES,
     WALKS,
     arguments_of,
     attributes,
+    enough_rows,
     gouts_of,
     make_arguments,
     results,
@@ -23,15 +27,14 @@ from recurrent_cases import (
 import duoln
 from duoln import ops
 from duoln.core import composed_only
-from duoln.kernels import native
+from duoln.errors import ShapeError
 from duoln.kernels.linear.few_rows import MOST_ROWS
-from duoln.kernels.recurrent.cells import FUSED
+from duoln.kernels.recurrent.cells import COMPILED_WALKS, FUSED
 from duoln.kernels.recurrent.positions import FEW_INPUTS
 from duoln.ops.recurrent.variants import CELLS
-from duoln.testing import check_rule
+from duoln.testing import check_error, check_rule
 
 BOTH, DTYPES = (False, True), ("float32", "float64")
-NEEDS_COMPILER = pytest.mark.skipif(native.machine_refusal() is not None, reason="nothing is compiled here")
 NAMES = [pytest.param(COMPILED, marks=NEEDS_COMPILER), PLAIN]
 SIZES = {"": (6, 5, 7, 9), "one row": (4, 1, 3, 5), "one unit": (4, 3, 2, 1), "one time step": (1, 3, 2, 4)}
 
@@ -41,9 +44,9 @@ def _check(name, cell, arguments, attrs, backend):
 
 
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
-@pytest.mark.parametrize(("cell", "norm"), WALKS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "cell", "norm"), RULES)
 def test_rule(name, cell, norm, sizes, rng, numpy_backend):
+    sizes = enough_rows(norm, sizes)
     eps = 1e-5 if sizes[3] > 2 else 1.0  # a norm turns two values into +1 and -1: a small eps leaves no gradient
     for masked, reverse, dtype in every_second(BOTH, BOTH, DTYPES):
         mask = rng.random(sizes[:2]) < 0.7 if masked else None
@@ -57,17 +60,17 @@ def test_one_time_step_of_few_rows_or_more(cell, norm, rng, numpy_backend):
     """With few rows the weights are read unpacked; a unit that fills its vectors, or not; few inputs, and more."""
     for (rows, inputs, hidden), reverse, dtype in every_second(
             ((1, 20, 16), (MOST_ROWS, 2, 5), (3, 20, 21), (MOST_ROWS + 1, 20, 16)), BOTH, DTYPES):
-        arguments = make_arguments(cell, norm, rng, (1, rows, inputs, hidden), dtype)
+        arguments = make_arguments(cell, norm, rng, enough_rows(norm, (1, rows, inputs, hidden)), dtype)
         attrs = attributes(cell, norm, reverse)
         _check(COMPILED, cell, arguments, attrs, numpy_backend)
         _, saved = rule_of(cell, COMPILED).forward(numpy_backend, *arguments, **attrs)
         w_x = arguments[3 if cell == "lstm" else 2]
-        assert np.shares_memory(saved.walked.w_x, w_x) == (rows <= MOST_ROWS) or norm in ("none", "layer-cell")
+        assert np.shares_memory(saved.walked.w_x, w_x) == (rows <= MOST_ROWS) or (
+            norm in ("none", "layer-cell", "recurrent-bias", "batch") or (cell, norm) == ("gru", "layer-per-gate"))
 
 
 @pytest.mark.few
-@pytest.mark.parametrize(("cell", "norm"), WALKS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "cell", "norm"), RULES)
 def test_bounded_gradients_between_time_steps(name, cell, norm, rng, numpy_backend):
     for limit, sizes, masked, dtype in every_second((0.02, 0.3), ((6, 5, 7, 9), (3, 20, 2, 17)), BOTH, DTYPES):
         mask = rng.random(sizes[:2]) < 0.7 if masked else None
@@ -86,16 +89,14 @@ def _padding(name):
 
 
 @pytest.mark.few
-@pytest.mark.parametrize(("cell", "norm"), WALKS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "cell", "norm"), RULES)
 def test_padded_sequences(name, cell, norm, rng, numpy_backend):
     for lengths, reverse in itertools.product(LENGTHS, BOTH):
         arguments = make_arguments(cell, norm, rng, (9, len(LENGTHS[lengths]), 4, 6), "float64", _padding(lengths))
         _check(name, cell, arguments, attributes(cell, norm, reverse), numpy_backend)
 
 
-@pytest.mark.parametrize(("cell", "norm"), WALKS)
-@pytest.mark.parametrize("name", [*NAMES, "composed"])
+@pytest.mark.parametrize(("name", "cell", "norm"), [*ROW_RULES, *(("composed", *variant) for variant in FUSED)])
 def test_a_rule_takes_out_padding_itself(name, cell, norm, rng, numpy_backend):
     mask, gouts = _padding("any"), gouts_of(cell, (9, 7, 4, 6), rng, "float32")
     clean = make_arguments(cell, norm, rng, (9, 7, 4, 6), "float32", mask)
@@ -105,8 +106,7 @@ def test_a_rule_takes_out_padding_itself(name, cell, norm, rng, numpy_backend):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize(("cell", "norm"), WALKS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "cell", "norm"), ROW_RULES)
 def test_rows_and_time_steps_that_are_all_masked(name, cell, norm, rng, numpy_backend):
     mask = rng.random((7, 5)) < 0.6
     mask[:, 2] = mask[3] = False
@@ -125,8 +125,7 @@ def test_rows_and_time_steps_that_are_all_masked(name, cell, norm, rng, numpy_ba
         np.testing.assert_array_equal(d[2], gout[2])
 
 
-@pytest.mark.parametrize(("cell", "norm"), WALKS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "cell", "norm"), ROW_RULES)
 def test_nothing_depends_on_padding(name, cell, norm, rng, numpy_backend):
     sizes, mask = (9, 7, 4, 6), _padding("any")
     arguments = make_arguments(cell, norm, rng, sizes, "float32", mask)
@@ -171,22 +170,31 @@ def _floats(saved, skip):
 
 @NEEDS_COMPILER
 @pytest.mark.parametrize(("cell", "norm", "n_in", "kept"), [
-    *((cell, norm, 20, row.kept) for (cell, norm), row in FUSED.items()),
+    *((cell, norm, 20, row.kept) for (cell, norm), row in COMPILED_WALKS.items()),
     ("lstm", "layer", FEW_INPUTS, 6)])
 def test_memory_of_the_compiled_rules_for_the_gradient(cell, norm, n_in, kept, rng, numpy_backend):
     steps, batch, hidden = 40, 30, 16
     arguments = arguments_of(Problem(cell, norm, rng, steps=steps, batch=batch, n_in=n_in, hidden=hidden), "float32")
     _, saved = rule_of(cell, COMPILED).forward(numpy_backend, *arguments, **attributes(cell, norm))
     per_step_and_row = _floats(saved, arguments) / (steps * batch)
-    assert kept * hidden <= per_step_and_row <= kept * hidden + 8  # and four numbers of norms, and the weights once
+    of_batch = 18 * hidden / batch if norm == "batch" else 0  # for each time step: the mean and rstd of each column
+    assert kept * hidden <= per_step_and_row <= kept * hidden + 8 + of_batch  # and numbers of norms, and the weights once
 
 
-@pytest.mark.parametrize(("cell", "norm"), [("lstm", "batch"), ("lstm", "layer-per-gate"), ("gru", "batch"), ("gru", "recurrent-bias"),
-                                            ("rnn", "layer-theano")])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "cell", "norm"), [
+    (PLAIN, *variant) for variant in COMPILED_WALKS if variant not in FUSED])
 def test_the_remaining_variants_are_left_to_the_composed_rule(name, cell, norm, rng, numpy_backend):
     rule, arguments = rule_of(cell, name), arguments_of(Problem(cell, norm, rng), "float32")
     assert norm in rule.supports(numpy_backend, *arguments, **attributes(cell, norm))
+
+
+@NEEDS_COMPILER
+@pytest.mark.parametrize("cell", CELLS)
+def test_statistics_of_one_row_are_left_to_the_composed_rule_which_refuses_them(cell, rng, numpy_backend):
+    problem = Problem(cell, "batch", rng, batch=1)
+    refusal = rule_of(cell, COMPILED).supports(numpy_backend, *arguments_of(problem, "float32"), **attributes(cell, "batch"))
+    assert "one row" in refusal
+    check_error(ShapeError, lambda: problem.op(*(duoln.tensor(a, numpy_backend) for a in problem.arrays)), "at least 2 rows")
 
 
 @pytest.mark.parametrize("hidden", [15, 16, 33])

@@ -7,9 +7,13 @@ import numpy as np
 import pytest
 from recurrent_cases import (
     COMPILED,
+    NEEDS_COMPILER,
+    PLAIN,
+    ROW_RULES,
+    RULES,
     WALKS,
     attributes,
-    fused_names,
+    enough_rows,
     gouts_of,
     make_arguments,
     results,
@@ -17,12 +21,11 @@ from recurrent_cases import (
     wide,
 )
 
-from duoln.kernels import host, native, source
+from duoln.kernels import host, source
 from duoln.kernels.recurrent import positions
 from duoln.ops.recurrent.variants import CELLS
 from duoln.testing.closeness import check_close, tolerance
 
-NEEDS_COMPILER = pytest.mark.skipif(native.machine_refusal() is not None, reason="nothing is compiled here")
 WIDTHS = [(3, 3, 2, hidden) for hidden in range(1, 68)]
 """Time steps, rows, inputs, hidden units: every width through four panels of 16."""
 BATCHES = [(3, batch, 2, hidden) for batch in range(1, 34) for hidden in (5, 17)]
@@ -32,20 +35,20 @@ EPS = 0.1
 
 @pytest.mark.few
 @pytest.mark.parametrize("sizes", [WIDTHS, BATCHES], ids=["widths", "rows"])
-@pytest.mark.parametrize(("cell", "norm"), WALKS)
-def test_every_size_equals_the_composed_rule_in_float64(cell, norm, sizes, rng, numpy_backend):
-    for number, size in enumerate(sizes):
+@pytest.mark.parametrize(("name", "cell", "norm"), RULES)
+def test_every_size_equals_the_composed_rule_in_float64(name, cell, norm, sizes, rng, numpy_backend):
+    for given_size in sizes[::5] if name == PLAIN else sizes:  # the plain rule has no blocks
+        size = enough_rows(norm, given_size)
         mask = None if sum(size) % 2 else rng.random(size[:2]) < 0.8
         arguments = make_arguments(cell, norm, rng, size, "float32", mask)
         gouts = gouts_of(cell, size, rng, "float32")
         attrs = attributes(cell, norm, reverse=size[3] % 3 == 0, eps=EPS)
         expected = results(rule_of(cell, "composed"), numpy_backend, wide(arguments), attrs, wide(gouts))
-        for name in fused_names() if number % 5 == 0 else fused_names()[:1]:  # the plain rule has no blocks
-            for dtype, given, d_given in (("float32", arguments, gouts), ("float64", wide(arguments), wide(gouts))):
-                computed = results(rule_of(cell, name), numpy_backend, given, attrs, d_given)
-                for k, (a, b) in enumerate(zip(computed, expected, strict=True)):
-                    assert a.dtype == dtype
-                    check_close(a, b, 8 * tolerance(dtype, 2000), f"{name} {dtype} {size} result {k}")
+        for dtype, given, d_given in (("float32", arguments, gouts), ("float64", wide(arguments), wide(gouts))):
+            computed = results(rule_of(cell, name), numpy_backend, given, attrs, d_given)
+            for k, (a, b) in enumerate(zip(computed, expected, strict=True)):
+                assert a.dtype == dtype
+                check_close(a, b, 8 * tolerance(dtype, 2000), f"{name} {dtype} {size} result {k}")
 
 
 # Threads ---------------------------------------------------------------------------------------------------
@@ -131,40 +134,38 @@ def test_rows_of_a_sequence_that_the_caches_do_not_hold(cell, dtype, n_in, threa
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("size", [(4, 5, 3, 7), (4, 21, 3, 18)], ids=["few rows", "many rows"])
-@pytest.mark.parametrize(("cell", "norm"), WALKS)
-def test_values_that_are_not_finite_stay_in_their_row(cell, norm, size, bad, rng, numpy_backend):
+@pytest.mark.parametrize(("name", "cell", "norm"), ROW_RULES)
+def test_values_that_are_not_finite_stay_in_their_row(name, cell, norm, size, bad, rng, numpy_backend):
     arguments = make_arguments(cell, norm, rng, size, "float32")
     with_bad = [arguments[0].copy(), *arguments[1:]]
     with_bad[0][1, 3] = bad
     others = np.arange(size[1]) != 3
     gouts, n_states = gouts_of(cell, size, rng, "float32"), 2 if cell == "lstm" else 1
-    for name in fused_names():
-        with np.errstate(all="ignore"):
-            good, ill = (results(rule_of(cell, name), numpy_backend, own, attributes(cell, norm), gouts)
-                               for own in (arguments, with_bad))
-        of_rows = 2 * (n_states + 1)  # the outputs, and the gradients of x and the states
-        for a, b in zip(good[:of_rows], ill[:of_rows], strict=True):
-            np.testing.assert_array_equal(a[..., others, :], b[..., others, :])
-        if np.isnan(bad):
-            assert np.isnan(ill[0][1:, 3]).all()
+    with np.errstate(all="ignore"):
+        good, ill = (results(rule_of(cell, name), numpy_backend, own, attributes(cell, norm), gouts)
+                     for own in (arguments, with_bad))
+    of_rows = 2 * (n_states + 1)  # the outputs, and the gradients of x and the states
+    for a, b in zip(good[:of_rows], ill[:of_rows], strict=True):
+        np.testing.assert_array_equal(a[..., others, :], b[..., others, :])
+    if np.isnan(bad):
+        assert np.isnan(ill[0][1:, 3]).all()
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", [0, 1], ids=["x", "first state"])
 @pytest.mark.parametrize("size", [(4, 5, 3, 7), (3, 9, 3, 17), (4, 21, 3, 16)], ids=str)
-@pytest.mark.parametrize(("cell", "norm"), WALKS)
-def test_what_is_not_finite_goes_where_the_composed_rule_sends_it(cell, norm, size, place, bad, rng, numpy_backend):
+@pytest.mark.parametrize(("name", "cell", "norm"), RULES)
+def test_what_is_not_finite_goes_where_the_composed_rule_sends_it(name, cell, norm, size, place, bad, rng, numpy_backend):
     """The columns that fill up a gate in the arrays of a walk get products of zeros with such a value."""
     arguments = list(make_arguments(cell, norm, rng, size, "float32"))
     arguments[place] = arguments[place].copy()
     arguments[place][(1, 3, 0) if place == 0 else (3, 0)] = bad
     gouts = gouts_of(cell, size, rng, "float32")
     with np.errstate(all="ignore"):
-        expected, *computed = (results(rule_of(cell, name), numpy_backend, arguments, attributes(cell, norm), gouts)
-                               for name in ("composed", *fused_names()))
-    for fused in computed:
-        for k, (a, b) in enumerate(zip(fused, expected, strict=True)):
-            np.testing.assert_array_equal(np.isfinite(a), np.isfinite(b), err_msg=f"result {k}")
+        computed, expected = (results(rule_of(cell, each), numpy_backend, arguments, attributes(cell, norm), gouts)
+                              for each in (name, "composed"))
+    for k, (a, b) in enumerate(zip(computed, expected, strict=True)):
+        np.testing.assert_array_equal(np.isfinite(a), np.isfinite(b), err_msg=f"result {k}")
 
 
 # Python calls ----------------------------------------------------------------------------------------------

@@ -17,9 +17,6 @@ from duoln.testing import check_error, check_op, references
 
 VARIANTS = [(cell, norm) for cell in recurrent.CELLS for norm in recurrent.NORMS
             if norm not in ("layer-cell", "recurrent-bias") or (cell, norm) in (("lstm", "layer-cell"), ("gru", "recurrent-bias"))]
-FUSED = [(cell, norm) for cell, norm in VARIANTS if norm in ("none", "layer", "layer-cell")] + [
-    ("lstm", "layer-theano"), ("gru", "layer-theano")]
-"""The variants that have a rule beside the composed one."""
 
 
 class Problem:
@@ -87,9 +84,8 @@ class TestSequences:
         """By the chosen rule, and by the composed one where it is another."""
         problem = self._problem(cell, norm, rng, shape)
         self._check_float64(problem, numpy_backend)
-        if (cell, norm) in FUSED:
-            with composed_only():
-                self._check_float64(problem, numpy_backend)
+        with composed_only():
+            self._check_float64(problem, numpy_backend)
 
     def _check_float64(self, p, numpy_backend):
         outs = p.op(*(duoln.tensor(a, numpy_backend) for a in p.arrays))

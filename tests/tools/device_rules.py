@@ -16,7 +16,7 @@ def rules(device):
 def cases(device):
     """The cases of the operators that have a rule of "cuda" or "metal"."""
     names = {name for name, _ in rules(device)}
-    return [case for case in every_case() if case.op in names]
+    return [case for case in every_case() if case.op in names and not case.cpu]
 
 
 def stored(op, backend):

@@ -26,6 +26,7 @@ from duoln.errors import UsageError
 
 CellName = Literal["rnn", "lstm", "gru"]
 Norm = Literal["none", "recurrent-bias", "layer", "layer-cell", "layer-theano", "layer-per-gate", "batch"]
+Over = Literal["row", "gate", "batch"]
 NORMS: tuple[Norm, ...] = get_args(Norm)
 
 
@@ -38,10 +39,18 @@ class Variant(NamedTuple):
     x is the norm of x W_x, h that of h W_h (or of the sum of both, if there is no x), c that of the LSTM's cell; n is
     the GRU's recurrent n.
     """
+    over: Over = "row"
+    """The values that share statistics: those of a row (a GRU's z and r, and its n alone), each gate of a row, or each
+    column of the batch at a time step."""
     inner_bias: bool = False
     """True if the bias is added to x W_x before its norm."""
     outer_bias: bool = True
     """True if the bias is added to the gates after their norms."""
+
+    @property
+    def is_normed(self) -> bool:
+        """True if it has a norm."""
+        return any(name.startswith("gain") for name in self.norms)
 
 
 class Cell(NamedTuple):
@@ -66,22 +75,22 @@ CELLS: Mapping[str, Cell] = {
         "none": Variant(),
         "layer": Variant(_OF_H, outer_bias=False),
         "layer-theano": Variant(_X_AND_H, inner_bias=True),
-        "layer-per-gate": Variant(_OF_H, outer_bias=False),
-        "batch": Variant(("gain_x", "gain_h"))}),
+        "layer-per-gate": Variant(_OF_H, "gate", outer_bias=False),
+        "batch": Variant(("gain_x", "gain_h"), "batch")}),
     "lstm": Cell(4, ("h", "c"), "c", False, (4,), {
         "none": Variant(),
         "layer": Variant((*_X_AND_H, *_OF_C)),
         "layer-cell": Variant(_OF_C),
         "layer-theano": Variant((*_X_AND_H, *_OF_C), inner_bias=True),
-        "layer-per-gate": Variant((*_OF_H, *_OF_C), outer_bias=False),
-        "batch": Variant(("gain_x", "gain_h", *_OF_C))}),
+        "layer-per-gate": Variant((*_OF_H, *_OF_C), "gate", outer_bias=False),
+        "batch": Variant(("gain_x", "gain_h", *_OF_C), "batch")}),
     "gru": Cell(3, ("h",), "h", True, (2, 1), {
         "none": Variant(),
         "recurrent-bias": Variant(("bias_n",)),
         "layer": Variant(_X_AND_H, outer_bias=False),
         "layer-theano": Variant(_X_AND_H, inner_bias=True, outer_bias=False),
-        "layer-per-gate": Variant(_OF_H, outer_bias=False),
-        "batch": Variant(("gain_x", "gain_h"))}),
+        "layer-per-gate": Variant(_OF_H, "gate", outer_bias=False),
+        "batch": Variant(("gain_x", "gain_h"), "batch")}),
 }
 
 

@@ -1,0 +1,6 @@
+// The GRU with batch norm of each product, by the statistics of a time step (Cooijmans et al. 2017).
+#include "../norms.h"
+
+static constexpr Over OVER = Over::BATCH;
+static constexpr int H_BIASES = 0;
+#include "sequence.h"

@@ -1,0 +1,346 @@
+// A GRU over a whole sequence (Ba, Kiros, Hinton 2016, eq. 26-28), forward and backward. The file of a variant says its norms, OVER,
+// and the gates whose product with the state has a bias, H_BIASES: none, n alone or all; it includes this one.
+//
+// The input's product x_proj for all positions is an argument, the gradients of both products are results; large products are
+// not made here. With norms over a row both weights are used without the means of their rows, those of the columns of z and r and
+// those of n, so that no norm need subtract one: the input's was before its product, the recurrent one is when it is packed.
+#pragma once
+#include "../one_step.h"
+#include "gates_alone.h"
+
+// The products of one row, with the parameters that make gates of them. The norms of z and r come before that of n.
+template <class T>
+struct Products {
+    using vector = typename Vector<T>::type;
+    const index_t S;
+    const T *const gain_x, *const bias_x, *const gain_h, *const bias_h;  // a store could change those of a Gru
+    Product<T, OVER, GATES, PARTS> x, h;
+
+    Products(const Gru<T>& g, index_t slot)
+        : S(g.sizes.stride), gain_x(g.gain_x), bias_x(g.bias_x), gain_h(g.gain_h), bias_h(g.bias_h), x{}, h{} {
+        x.values = g.x_proj + slot * GATES * S;
+        h.values = g.h_proj + slot * (APART ? GATES : 1) * S;
+        if constexpr (OF_BATCH) {
+            x.norm = g.batch_norm(slot / g.sizes.batch, 0);
+            h.norm = g.batch_norm(slot / g.sizes.batch, 1);
+        }
+    }
+    // With the norms that the walk forward has kept.
+    static Products kept(const Gru<T>& g, index_t slot) {
+        Products products(g, slot);
+        for (index_t k = 0; k < PARTS; ++k)
+            if constexpr (PARTS > 0) {
+                products.x.rstd[k] = g.norms[slot * 4 + k];
+                products.h.rstd[k] = g.norms[slot * 4 + 2 + k];
+            }
+        return products;
+    }
+    vector of_x(index_t gate, index_t unit) const {
+        const index_t k = gate * S + unit;
+        if constexpr (APART) return x.xhat(gate, k) * load(gain_x + k) + load(bias_x + k);
+        else return load(x.values + k) + load(bias_x + k);
+    }
+    vector of_h(index_t gate, index_t unit) const {
+        const index_t k = gate * S + unit;
+        vector value{};
+        if constexpr (APART) value = h.xhat(gate, k) * load(gain_h + k);
+        else if (gate == 2) value = load(h.values + unit);
+        if constexpr (H_BIASES == GATES) value += load(bias_h + k);
+        else if (H_BIASES == 1 && gate == 2) value += load(bias_h + unit);
+        return value;
+    }
+    GruGates<vector> gates(index_t unit) const {
+        return gru_gates(of_x(0, unit), of_x(1, unit), of_x(2, unit), of_h(0, unit), of_h(1, unit), of_h(2, unit));
+    }
+};
+
+// The number of values of a norm.
+static inline index_t norm_width(int norm, index_t hidden) { return norm == 0 ? 2 * hidden : hidden; }
+
+// The common part of the phases of a time step. `panel_sums` has four sums of each row and panel: of the products of x over z and
+// r and over n, and of those of h.
+template <class T>
+struct Step {
+    using vector = typename Vector<T>::type;
+    static constexpr index_t L = Vector<T>::lanes, W = Panel<T>::width;
+
+    const Gru<T> g;
+    T* panel_sums;
+    const Share s;
+    index_t ahead;  // the distance of prefetches of products in values
+
+    index_t wide() const { return GATES * g.sizes.stride; }
+    T* sums_of(index_t row) const { return panel_sums + row * g.sizes.panels * 4; }
+    T mean_of_products(const T* sums, int norm) const {
+        return row_sum(sums, g.sizes.panels, 4) / T(norm_width(norm, g.sizes.hidden));
+    }
+    void keep_sums(index_t row, index_t p, const vector* of_x, const vector* of_h) const {
+        T* sums = sums_of(row) + p * 4;
+        for (int k = 0; k < 2; ++k) {
+            sums[k] = total<T>(of_x[k]);
+            sums[2 + k] = total<T>(of_h[k]);
+        }
+    }
+
+    // The sums of squares of both products.
+    void add_squares(index_t row, index_t slot) const {
+        const index_t S = g.sizes.stride;
+        const T *x = g.x_proj + slot * wide(), *h = g.h_proj + slot * wide();
+        for (index_t p = s.first_panel; p < s.last_panel; ++p) {
+            vector of_x[2] = {}, of_h[2] = {};
+            for (index_t gate = 0; gate < GATES; ++gate)
+                for (index_t k = gate * S + p * W; k < gate * S + (p + 1) * W; k += L) {
+                    fetch_ahead(x + k, ahead);
+                    fetch_ahead(h + k, ahead);
+                    of_x[gate == 2] += load(x + k) * load(x + k);
+                    of_h[gate == 2] += load(h + k) * load(h + k);
+                }
+            keep_sums(row, p, of_x, of_h);
+        }
+    }
+
+    // The new state.
+    void open_gates(index_t t, index_t row, index_t slot) const {
+        const T* h_before = g.sizes.state(g.hidden, g.sizes.before(t), row);
+        T* h_new = g.sizes.state(g.hidden, g.sizes.after(t), row);
+        Products<T> products(g, slot);
+        if constexpr (PARTS > 0)
+            for (int k = 0; k < PARTS; ++k) {
+                products.x.rstd[k] = T(1) / std::sqrt(mean_of_products(sums_of(row) + k, k) + g.eps);
+                products.h.rstd[k] = T(1) / std::sqrt(mean_of_products(sums_of(row) + 2 + k, k) + g.eps);
+                if (s.first_panel == 0) {
+                    g.norms[slot * 4 + k] = products.x.rstd[k];
+                    g.norms[slot * 4 + 2 + k] = products.h.rstd[k];
+                }
+            }
+        for (index_t j = s.first_panel * W; j < s.last_panel * W; j += L) {
+            fetch_ahead(h_before + j, g.sizes.stride);
+            claim_ahead(h_new + j, g.sizes.stride);
+            store(h_new + j, gru_state(products.gates(j), load(h_before + j)));
+        }
+    }
+
+    // All phases of some panels, if the norms are over the batch.
+    void walk_columns(index_t t) const {
+        const Sizes& sizes = g.sizes;
+        const BatchColumns<T> columns{sizes, s.first_panel, s.last_panel};
+        columns.normalise(g.x_proj + t * sizes.batch * wide(), GATES, g.eps, g.batch_norm(t, 0));
+        columns.normalise(g.h_proj + t * sizes.batch * wide(), GATES, g.eps, g.batch_norm(t, 1));
+        for (index_t r = 0; r < sizes.batch; ++r) open_gates(t, r, t * sizes.batch + r);
+    }
+};
+
+template <class T>
+static void walk(const Gru<T>& g, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
+    const index_t ahead = positions_ahead(g.sizes, barrier, false) * GATES * g.sizes.stride;
+    const Step<T> step{g, panel_sums, s, ahead};
+    const auto open = [&](index_t t, index_t row, index_t slot) { step.open_gates(t, row, slot); };
+    if constexpr (OF_BATCH) {
+        walk_columns<T>(g.sizes, s, barrier, g.masked, {g.hidden},
+                        [&](const Rows& rows, index_t t) { multiply(g, packed, rows, s, t); },
+                        [&](index_t t, const Share& share) { Step<T>{g, panel_sums, share, ahead}.walk_columns(t); });
+    } else if constexpr (GATES_ALONE) {
+        const GatesAlone<T> alone{g, panel_sums, s};
+        walk_rows(g, packed, s, barrier, [&](auto... of) { alone.spread_z_r(of...); }, [&](auto... of) { alone.open_z_r(of...); },
+                  [&](auto... of) { alone.open_n(of...); });
+    } else if constexpr (APART) {
+        walk_rows(g, packed, s, barrier, [&](index_t, index_t row, index_t slot) { step.add_squares(row, slot); }, open);
+    } else walk_rows(g, packed, s, barrier, open);
+}
+
+// The same phases backward.
+template <class T>
+struct StepBack : Step<T> {
+    using Forward = Step<T>;
+    using typename Forward::vector;
+    using Forward::L, Forward::W, Forward::g, Forward::s, Forward::sums_of, Forward::wide, Forward::ahead;
+
+    const GruGradients<T> d;
+
+    // The results of gru_gates, in loops of their own.
+    static void store_gates(const Products<T>& products, index_t first, index_t last, T* to) {
+        const index_t S = products.S;
+        for (index_t j = first * W; j < last * W; j += L) {
+            store(to + j, sigmoid(products.of_x(0, j) + products.of_h(0, j)));
+            store(to + S + j, sigmoid(products.of_x(1, j) + products.of_h(1, j)));
+        }
+        for (index_t j = first * W; j < last * W; j += L)
+            store(to + 2 * S + j, hyperbolic_tangent(products.of_x(2, j) + load(to + S + j) * products.of_h(2, j)));
+    }
+
+    // Through the new state and the gates. Until its gradient is known, a gate is where that will be.
+    void through_gates(index_t t, index_t row, index_t slot) const {
+        const T* h_before = g.sizes.state(g.hidden, g.sizes.before(t), row);
+        const index_t S = g.sizes.stride, block = OF_BATCH ? 0 : row / ROW_BLOCK, ahead = this->ahead;
+        const auto products = Products<T>::kept(g, slot);
+        T *d_x = d.d_x_proj + slot * wide(), *d_h = d.d_h_proj + slot * wide(), *dh = d.dh + row * S;
+        T *d_bias_x = d.d_bias_x + block * wide();
+        T *d_bias_h = APART ? d.d_bias_h + block * wide() : H_BIASES ? d.d_bias_h + block * S : nullptr;
+        T *d_gain_x = APART ? d.d_gain_x + block * wide() : nullptr, *d_gain_h = APART ? d.d_gain_h + block * wide() : nullptr;
+        each_panels(s, [=](index_t first, index_t last) {
+            store_gates(products, first, last, d_h);
+            for (index_t p = first; p < last; ++p) {
+                vector along_x[2] = {}, along_h[2] = {};
+                for (index_t j = p * W; j < (p + 1) * W; j += L) {
+                    const GruGates<vector> gates{load(d_h + j), load(d_h + S + j), load(d_h + 2 * S + j)};
+                    fetch_ahead(h_before + j, S);
+                    claim_ahead(dh + j, S);
+                    const vector d_new = load(dh + j);
+                    const GruGates<vector> of = gru_gradient(gates, load(h_before + j), products.of_h(2, j), d_new);
+                    store(dh + j, d_new - d_new * gates.z);
+                    const auto through_gate = [&](index_t gate, vector of_x, vector of_h) {
+                        const index_t k = gate * S + j;
+                        fetch_ahead(products.x.values + k, ahead);
+                        claim_ahead(d_x + k, ahead);
+                        claim_ahead(d_h + k, ahead);
+                        store(d_x + k, of_x);
+                        store(d_h + k, of_h);
+                        add_to(d_bias_x + k, of_x);
+                        if constexpr (APART) {
+                            fetch_ahead(products.h.values + k, ahead);
+                            add_to(d_bias_h + k, of_h);
+                            const vector of_gain_x = of_x * products.x.xhat(gate, k);
+                            const vector of_gain_h = of_h * products.h.xhat(gate, k);
+                            add_to(d_gain_x + k, of_gain_x);
+                            add_to(d_gain_h + k, of_gain_h);
+                            along_x[gate == 2] += of_gain_x * load(products.gain_x + k);
+                            along_h[gate == 2] += of_gain_h * load(products.gain_h + k);
+                        } else if (H_BIASES == 1 && gate == 2) {
+                            add_to(d_bias_h + j, of_h);
+                        }
+                    };
+                    through_gate(0, of.z, of.z);
+                    through_gate(1, of.r, of.r);
+                    through_gate(2, of.n, of.n * gates.r);
+                }
+                if constexpr (PARTS > 0) this->keep_sums(row, p, along_x, along_h);
+            }
+        });
+    }
+
+    // Through the norms of both products, whose gradients less the gains' are where they will be.
+    using Means = typename Product<T, OVER, GATES, PARTS>::Means;
+    void through_norms(index_t slot, const Means& means_x, const Means& means_h) const {
+        const auto products = Products<T>::kept(g, slot);
+        T *d_x = d.d_x_proj + slot * wide(), *d_h = d.d_h_proj + slot * wide();
+        for (index_t gate = 0; gate < GATES; ++gate) {
+            const index_t first = gate * g.sizes.stride + s.first_panel * W, last = gate * g.sizes.stride + s.last_panel * W;
+            for (index_t k = first; k < last; k += L) {
+                store(d_x + k, products.x.before(gate, k, load(d_x + k) * load(g.gain_x + k), means_x));
+                store(d_h + k, products.h.before(gate, k, load(d_h + k) * load(g.gain_h + k), means_h));
+            }
+        }
+    }
+
+    // The same of a row's norms.
+    void through_row_norms(index_t row, index_t slot) const {
+        Means of_x, of_h;
+        for (int k = 0; k < PARTS; ++k) {
+            of_x[k] = this->mean_of_products(sums_of(row) + k, k);
+            of_h[k] = this->mean_of_products(sums_of(row) + 2 + k, k);
+        }
+        through_norms(slot, of_x, of_h);
+    }
+
+    // All phases of some panels, if the norms are over the batch; the gradients of the parameters are those of the time step. `means`
+    // gets the numbers that the gradients through the norms subtract.
+    void walk_columns(index_t t, T* means) const {
+        const Sizes& sizes = g.sizes;
+        const BatchColumns<T> columns{sizes, s.first_panel, s.last_panel};
+        const OfColumns<T> of_x = g.columns(means, 0), of_h = g.columns(means, 1);
+        for (index_t r = 0; r < sizes.batch; ++r) through_gates(t, r, t * sizes.batch + r);
+        columns.gradient_means(d.d_bias_x, d.d_gain_x, g.gain_x, GATES, of_x);
+        columns.gradient_means(d.d_bias_h, d.d_gain_h, g.gain_h, GATES, of_h);
+        for (index_t r = 0; r < sizes.batch; ++r) through_norms(t * sizes.batch + r, of_x, of_h);
+    }
+};
+
+template <class T>
+static void walk_batch_back(const Gru<T>& g, GruGradients<T> d, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
+    const index_t wide = GATES * g.sizes.stride, ahead = positions_ahead(g.sizes, barrier, true) * wide;
+    const Aligned<T> means(4 * wide), unused(wide);  // there is no bias of h, but the norm needs the sums of its gradients
+    std::fill_n(d.d_bias_h = unused.data(), wide, T(0));
+    const StepSums<T> of_step(g.sizes.stride, {{&d.d_gain_x, GATES}, {&d.d_bias_x, GATES}, {&d.d_gain_h, GATES}, {&d.d_bias_h, GATES}});
+    walk_columns_back<T>(g.sizes, s, barrier, g.masked, d.d_hidden, {d.dh}, d.limit,
+                         [&](const Rows& rows) { multiply_products(rows, d.d_h_proj, wide, packed, s, g.sizes, d.dh, true); },
+                         [&](index_t t, const Share& share) {
+        StepBack<T>{{g, panel_sums, share, ahead}, d}.walk_columns(t, means.data());
+        of_step.add({g.sizes, share.first_panel, share.last_panel});
+    });
+}
+
+template <class T>
+static void walk_back(const Gru<T>& g, GruGradients<T> d, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
+    const Sizes& sizes = g.sizes;
+    const OwnSums<T> of_gain_x(sizes, s, barrier, GATES, d.d_gain_x), of_bias_x(sizes, s, barrier, GATES, d.d_bias_x),
+        of_gain_h(sizes, s, barrier, GATES, d.d_gain_h), of_bias_h(sizes, s, barrier, H_BIASES, d.d_bias_h);
+    d.d_gain_x = of_gain_x.data();
+    d.d_bias_x = of_bias_x.data();
+    d.d_gain_h = of_gain_h.data();
+    d.d_bias_h = of_bias_h.data();
+    const StepBack<T> step{{g, panel_sums, s, positions_ahead(sizes, barrier, true) * GATES * sizes.stride}, d};
+    const auto through_gates = [&](index_t t, index_t row, index_t slot) { step.through_gates(t, row, slot); };
+    if constexpr (OF_BATCH) {
+        walk_batch_back(g, d, packed, panel_sums, s, barrier);
+    } else if constexpr (GATES_ALONE) {
+        const GatesAloneBack<T> alone{{g, panel_sums, s}, d};
+        walk_rows_back(g, d, packed, s, barrier, [&](auto... of) { alone.through_z_n(of...); },
+                       [&](auto... of) { alone.through_r(of...); }, [&](auto... of) { alone.through_norm_of_r(of...); });
+    } else if constexpr (APART) {
+        walk_rows_back(g, d, packed, s, barrier, through_gates,
+                       [&](index_t, index_t row, index_t slot) { step.through_row_norms(row, slot); });
+    } else walk_rows_back(g, d, packed, s, barrier, through_gates);
+}
+
+template <class T>
+static void forward(const Gru<T>& g, const OneStep<T>& one, const T* w_h, int threads, bool by_units) {
+    const Weights<T> weights{w_h, g.sizes.hidden, GATES, PARTS, threads};
+    const auto by = [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
+        walk<T>(g, packed, panel_sums, share, barrier);
+    };
+    if (!one.x) return walk_forward(weights, g.sizes, SUMS_OF_ROW, by_units, by);
+    const index_t S = g.sizes.stride, wide = GATES * S, of_h = APART ? wide : S;
+    std::fill_n(g.h_proj, g.sizes.batch * of_h, T(0));
+    const auto x_gate = [=](index_t row, index_t gate) { return g.x_proj + row * wide + gate * S; };
+    walk_one_step(one, g.hidden, weights, g.sizes, SUMS_OF_ROW, x_gate, [=](index_t row, index_t gate) {
+        if (APART) return g.h_proj + row * of_h + gate * S;
+        return gate == 2 ? g.h_proj + row * of_h : x_gate(row, gate);
+    }, by);
+}
+
+template <class T>
+static void backward(const Gru<T>& g, const GruGradients<T>& d, const T* w_h, int threads, bool by_units) {
+    const Weights<T> weights{w_h, g.sizes.hidden, GATES, PARTS, threads};
+    walk_backward(weights, g.sizes, SUMS_OF_ROW, by_units, [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
+        walk_back<T>(g, d, packed, panel_sums, share, barrier);
+    });
+}
+
+// The arguments that forward and backward share, and the objects made of them.
+#define SHARED_PARAMETERS(T)                                                                                          \
+    const T *w_h, T *x_proj, T *h_proj, const T *gain_x, const T *bias_x, const T *gain_h, const T *bias_h,           \
+        T *hidden, T *norms, const int64_t *slots, int64_t steps, int64_t batch, int64_t units, double eps,           \
+        int32_t reverse, int32_t threads, int32_t by_units
+#define SHARED_VALUES                                                                                                 \
+    const Gru<T> g{sizes_of<T>(steps, batch, units, reverse != 0, OF_BATCH ? nullptr : slots), T(eps), x_proj, h_proj, \
+                   gain_x, bias_x, gain_h, bias_h, hidden, norms, OF_BATCH ? slots : nullptr};
+
+#define GRU(TYPE, NAME)                                                                                               \
+    extern "C" void gru_forward_##NAME(SHARED_PARAMETERS(TYPE), const TYPE* x, const TYPE* w_x, int64_t inputs) {     \
+        guarded([&] {                                                                                                 \
+            using T = TYPE;                                                                                           \
+            SHARED_VALUES                                                                                             \
+            forward<T>(g, {x, w_x, inputs}, w_h, threads, by_units != 0);                                             \
+        });                                                                                                           \
+    }                                                                                                                 \
+    extern "C" void gru_backward_##NAME(SHARED_PARAMETERS(TYPE), const TYPE* d_hidden, TYPE* dh, TYPE* d_x_proj,      \
+                                        TYPE* d_h_proj, TYPE* d_gain_x, TYPE* d_bias_x, TYPE* d_gain_h,               \
+                                        TYPE* d_bias_h, double limit) {                                               \
+        guarded([&] {                                                                                                 \
+            using T = TYPE;                                                                                           \
+            SHARED_VALUES                                                                                             \
+            backward<T>(g, {d_hidden, dh, d_x_proj, d_h_proj, d_gain_x, d_bias_x, d_gain_h, d_bias_h, T(limit)}, w_h, \
+                        threads, by_units != 0);                                                                      \
+        });                                                                                                           \
+    }
+ENTRIES(GRU)

@@ -1,0 +1,252 @@
+// An LSTM's walk forward: the arrays, and the phases of a time step (sequence.h).
+#pragma once
+#include "../inputs.h"
+#include "../norms.h"
+#include "lstm.h"
+
+static const index_t GATES = 4;
+static constexpr bool NORMED = OVER != Over::NOTHING, OF_BATCH = OVER == Over::BATCH;
+static constexpr bool APART = OVER == Over::ROW || OF_BATCH;  // each product has its norm; else there is only the sum of both
+static constexpr bool CARRIED = OVER == Over::GATE;  // the next time step reads the cell after its norm
+static constexpr index_t PARTS = parts_of(OVER, GATES, 1);
+// The sums of a row and panel: of x and h, or of each part of both products' sum; then two of the cell.
+static constexpr index_t OF_CELL = CARRIED ? PARTS : 2, ROW_SUMS = OF_CELL + 2;
+
+// Norms over the batch: of x, of h and of the cell, two numbers of each column.
+enum class Of { X, H, CELL };
+static constexpr index_t OF_STEP = 2 * (2 * GATES + 1);
+
+template <class T>
+struct Lstm {
+    Sizes sizes;
+    T eps;
+    Inputs<T> inputs;  // few only with norms
+    T* x_proj;  // (positions, 4 * stride); the sum of both products if they are not apart; for few inputs that of rows that go together
+    T* h_proj;  // (positions, 4 * stride), or null if they are not
+    const T *gain_x, *gain_h, *bias;  // (4 * stride)
+    const T *gain_c, *bias_c;  // (stride)
+    T *hidden, *cells;  // (steps + 1, batch, stride)
+    T* raw_cells;  // (positions, stride): the cells before their norm, if `cells` are not: they are after it, or a mask has kept some
+    T* norms;  // (positions, ROW_SUMS): rstd of the products, mean and rstd of the cell; over the batch (steps, OF_STEP * stride)
+    const index_t* masked;  // (steps, batch), -1 where a mask takes out a row of a norm over the batch; or null
+
+    T* state_products() const { return h_proj ? h_proj : x_proj; }
+    // The sums of the row with this index among those that go together.
+    T* x_of(index_t place, index_t slot) const { return x_proj + (inputs.are_few() ? place : slot) * GATES * sizes.stride; }
+    OfColumns<T> batch_norm(index_t t, Of which) const { return columns(norms + t * OF_STEP * sizes.stride, which); }
+    // The two numbers of each column of a product or of the cell, among those (OF_STEP * stride) of all.
+    OfColumns<T> columns(T* numbers, Of which) const {
+        T* const first = numbers + 2 * GATES * index_t(which) * sizes.stride;
+        return {first, first + (which == Of::CELL ? 1 : GATES) * sizes.stride};
+    }
+};
+
+// The products of one row, with the parameters that make gates of them. If there is only their sum, it is h.
+template <class T>
+struct Products {
+    using vector = typename Vector<T>::type;
+    const index_t S;
+    const T *const gain_x, *const gain_h, *const bias;  // here, because a store could change those of an Lstm
+    Product<T, OVER, GATES, PARTS> x, h;
+
+    Products(const Lstm<T>& l, index_t place, index_t slot)
+        : S(l.sizes.stride), gain_x(l.gain_x), gain_h(l.gain_h), bias(l.bias), x{}, h{} {
+        x.values = l.x_of(place, slot);
+        h.values = l.state_products() + slot * GATES * S;
+        if constexpr (OF_BATCH) {
+            x.norm = l.batch_norm(slot / l.sizes.batch, Of::X);
+            h.norm = l.batch_norm(slot / l.sizes.batch, Of::H);
+        }
+    }
+    // With the norms that the walk forward has kept.
+    static Products kept(const Lstm<T>& l, index_t place, index_t slot) {
+        Products products(l, place, slot);
+        if constexpr (PARTS > 0) products.set_rstd([&](index_t k) { return l.norms[slot * ROW_SUMS + k]; });
+        return products;
+    }
+    template <class Of>
+    void set_rstd(const Of& of) {
+        if constexpr (APART) x.rstd[0] = of(0);
+        for (index_t k = 0; k < PARTS; ++k) h.rstd[k] = of(APART + k);
+    }
+    // A gate before its non-linearity.
+    vector sum(index_t gate, index_t unit) const {
+        const index_t k = gate * S + unit;
+        if constexpr (APART) return x.xhat(gate, k) * load(gain_x + k) + h.xhat(gate, k) * load(gain_h + k) + load(bias + k);
+        else if constexpr (NORMED) return h.xhat(gate, k) * load(gain_h + k) + load(bias + k);
+        else return load(h.values + k) + load(bias + k);
+    }
+    LstmGates<vector> gates(index_t unit) const { return lstm_gates(sum(0, unit), sum(1, unit), sum(2, unit), sum(3, unit)); }
+};
+
+template <class T>
+using CellNumbers = std::conditional_t<OF_BATCH, OfColumns<T>, OfRow<T>>;
+
+// The norm of one row's cell.
+template <class T>
+struct CellNorm : Centred<T, CellNumbers<T>> {
+    const T *gain, *bias;
+    typename Vector<T>::type after(index_t unit) const { return this->xhat(unit) * load(gain + unit) + load(bias + unit); }
+};
+
+// The common part of the phases of a time step. Some rows go through them together; `place` is the index of a row among these.
+// `panel_sums` has ROW_SUMS sums of each row and panel. While a phase computes a row, it prefetches the values of the next one.
+template <class T>
+struct Step {
+    using vector = typename Vector<T>::type;
+    static constexpr index_t L = Vector<T>::lanes, W = Panel<T>::width;
+
+    const Lstm<T> l;
+    T* panel_sums;
+    const Share s;
+    index_t before, after, ahead;  // blocks of states, and the distance of prefetches of products in values
+
+    index_t wide() const { return GATES * l.sizes.stride; }
+    T* sums_of(index_t row) const { return panel_sums + row * l.sizes.panels * ROW_SUMS; }
+    T* state(T* states, index_t block, index_t row) const { return l.sizes.state(states, block, row); }
+    bool has_raw_cells() const { return CARRIED || (OF_BATCH && l.raw_cells); }
+    T* new_cell(index_t row, index_t slot) const {
+        return has_raw_cells() ? l.raw_cells + slot * l.sizes.stride : state(l.cells, after, row);
+    }
+    T mean_of_units(index_t row, index_t which) const { return row_sum(sums_of(row) + which, l.sizes.panels, ROW_SUMS) / T(l.sizes.hidden); }
+    T mean_of_part(index_t row, index_t which) const { return mean_of_units(row, which) / T(APART ? GATES : 1); }
+
+    // The cell's norm that the walk forward has kept.
+    CellNorm<T> kept_cell_norm(index_t row, index_t slot) const {
+        CellNorm<T> norm{{new_cell(row, slot), {}}, l.gain_c, l.bias_c};
+        if constexpr (OF_BATCH) norm.norm = l.batch_norm(slot / l.sizes.batch, Of::CELL);
+        else if (CELL) norm.norm = {l.norms[slot * ROW_SUMS + OF_CELL], l.norms[slot * ROW_SUMS + OF_CELL + 1]};
+        return norm;
+    }
+
+    // The sums of squares of the products' parts.
+    void add_squares(index_t place, index_t row, index_t slot) const {
+        const index_t S = l.sizes.stride;
+        const T *x = l.x_of(place, slot), *h = l.state_products() + slot * wide();
+        const bool from_memory = !l.inputs.are_few();
+        for (index_t p = s.first_panel; p < s.last_panel; ++p) {
+            vector of[OF_CELL] = {};
+            for (index_t gate = 0; gate < GATES; ++gate)
+                for (index_t k = gate * S + p * W; k < gate * S + (p + 1) * W; k += L) {
+                    if (APART && from_memory) fetch_ahead(x + k, ahead);
+                    fetch_ahead(h + k, ahead);
+                    if (APART) of[0] += load(x + k) * load(x + k);
+                    of[APART ? 1 : gate] += load(h + k) * load(h + k);
+                }
+            for (index_t k = 0; k < OF_CELL; ++k) sums_of(row)[p * ROW_SUMS + k] = total<T>(of[k]);
+        }
+    }
+
+    // The new cell, and the hidden state; with a norm of the cell the output gate is where the hidden state will be.
+    void open_gates(index_t place, index_t row, index_t slot) const {
+        const index_t H = l.sizes.hidden, S = l.sizes.stride;
+        Products<T> products(l, place, slot);
+        if constexpr (PARTS > 0)
+            products.set_rstd([&](index_t k) {
+                const T rstd = T(1) / std::sqrt(mean_of_part(row, k) + l.eps);
+                if (s.first_panel == 0) l.norms[slot * ROW_SUMS + k] = rstd;
+                return rstd;
+            });
+        const T* c = state(l.cells, before, row);
+        T *c_new = new_cell(row, slot), *h_new = state(l.hidden, after, row);
+        for (index_t j = s.first_panel * W; j < s.last_panel * W; j += L) {
+            fetch_ahead(c + j, S);
+            claim_ahead(c_new + j, S);
+            claim_ahead(h_new + j, S);
+            const LstmGates<vector> gates = products.gates(j);
+            const vector cell = lstm_cell(gates, load(c + j));
+            store(c_new + j, cell);
+            store(h_new + j, CELL ? gates.o : gates.o * hyperbolic_tangent(cell));
+        }
+        if constexpr (CELL && !OF_BATCH)
+            for (index_t p = s.first_panel; p < s.last_panel; ++p)
+                panel_spread(c_new + p * W, H - p * W < W ? H - p * W : W, sums_of(row) + p * ROW_SUMS + OF_CELL);
+    }
+
+    // The norm of a row's cell.
+    void spread_of_cell(index_t row, index_t slot) const {
+        const Spread<T> spread = merged(sums_of(row) + OF_CELL, ROW_SUMS, l.sizes.hidden, l.eps);
+        if (s.first_panel == 0) {
+            l.norms[slot * ROW_SUMS + OF_CELL] = spread.mean;
+            l.norms[slot * ROW_SUMS + OF_CELL + 1] = spread.rstd;
+        }
+        normalise_cell({{new_cell(row, slot), {spread.mean, spread.rstd}}, l.gain_c, l.bias_c}, row);
+    }
+
+    // The hidden state, from the norm of the cell.
+    void normalise_cell(const CellNorm<T> norm, index_t row) const {
+        T *h = state(l.hidden, after, row), *c = state(l.cells, after, row);
+        for (index_t j = s.first_panel * W; j < s.last_panel * W; j += L) {
+            fetch_ahead(norm.values + j, l.sizes.stride);
+            claim_ahead(h + j, l.sizes.stride);
+            const vector after_norm = norm.after(j);
+            if (has_raw_cells()) store(c + j, CARRIED ? after_norm : load(norm.values + j));
+            store(h + j, load(h + j) * hyperbolic_tangent(after_norm));
+        }
+    }
+
+    // All phases of some panels, if the norms are over the batch.
+    void walk_columns(index_t t) const {
+        const BatchColumns<T> columns{l.sizes, s.first_panel, s.last_panel};
+        const index_t B = l.sizes.batch;
+        columns.normalise(l.x_proj + t * B * wide(), GATES, l.eps, l.batch_norm(t, Of::X));
+        columns.normalise(l.h_proj + t * B * wide(), GATES, l.eps, l.batch_norm(t, Of::H));
+        for (index_t r = 0; r < B; ++r) open_gates(r, r, t * B + r);
+        columns.normalise(new_cell(0, t * B), 1, l.eps, l.batch_norm(t, Of::CELL));
+        for (index_t r = 0; r < B; ++r) normalise_cell(kept_cell_norm(r, t * B + r), r);
+    }
+};
+
+// The products of the states before a time step.
+template <class T>
+static void multiply(const Lstm<T>& l, const T* packed, const Rows& rows, const Share& s, index_t t) {
+    const Sizes& sizes = l.sizes;
+    for (index_t gate = 0; packed && gate < GATES; ++gate)
+        multiply_states(rows, l.hidden + sizes.before(t) * sizes.batch * sizes.stride, sizes.stride, packed,
+                        gate * sizes.panels + s.first_panel, gate * sizes.panels + s.last_panel, sizes.hidden, l.state_products(),
+                        GATES * sizes.stride, !APART);
+}
+
+template <class T, class StepOf>
+static void walk_rows(Lstm<T> l, const T* packed, const Share& s, const Barrier& barrier, const StepOf& step_of) {
+    const Sizes& sizes = l.sizes;
+    const index_t wide = GATES * sizes.stride;
+    const index_t together = barrier.together(sizes.batch, l.inputs.rows_together());
+    const Aligned<T> few_x_proj(l.inputs.are_few() ? together * wide : 0);
+    if (l.inputs.are_few()) l.x_proj = few_x_proj.data();
+    Rows rows;
+    for (index_t position = 0; position < sizes.steps; ++position) {
+        const index_t t = sizes.time(position);
+        begin_step(rows, sizes, s, t, {l.hidden, l.cells});
+        multiply(l, packed, rows, s, t);
+        const Step<T> step = step_of(l, t, s);
+        for (index_t first = 0; first < rows.count(); first += together) {
+            const index_t last = std::min(first + together, rows.count());
+            if constexpr (NORMED) {
+                if (l.inputs.are_few()) l.inputs.multiply(rows, first, last, s, sizes, GATES, l.x_proj);
+                for (index_t r = first; r < last; ++r) step.add_squares(r - first, rows.row[r], rows.slot[r]);
+                barrier.wait();
+            }
+            for (index_t r = first; r < last; ++r) step.open_gates(r - first, rows.row[r], rows.slot[r]);
+            if constexpr (CELL) {
+                barrier.wait();
+                for (index_t r = first; r < last; ++r) step.spread_of_cell(rows.row[r], rows.slot[r]);
+            }
+        }
+        barrier.wait();
+    }
+}
+
+template <class T>
+static void walk(const Lstm<T>& l, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
+    const Sizes& sizes = l.sizes;
+    const index_t ahead = positions_ahead(sizes, barrier, false) * GATES * sizes.stride;
+    const auto step_of = [&](const Lstm<T>& of, index_t t, const Share& share) {
+        return Step<T>{of, panel_sums, share, sizes.before(t), sizes.after(t), ahead};
+    };
+    if constexpr (OF_BATCH)
+        walk_columns<T>(sizes, s, barrier, l.masked, {l.hidden, l.cells},
+                        [&](const Rows& rows, index_t t) { multiply(l, packed, rows, s, t); },
+                        [&](index_t t, const Share& share) { step_of(l, t, share).walk_columns(t); });
+    else walk_rows(l, packed, s, barrier, step_of);
+}

@@ -1,0 +1,65 @@
+// An LSTM over a whole sequence (Ba, Kiros, Hinton 2016, eq. 20-22 and 29-31), forward and backward. The file of a variant says its
+// norms, OVER and CELL, and includes this one.
+//
+// The input's product x_proj for all positions comes in; large products are not made here. Few inputs of `layer` are multiplied in
+// the walk, and then x_proj is only that of a few rows; inputs beside an x_proj are those of one time step (one_step.h). The walk
+// backward leaves the gradients of both products in their places: other arrays would be claimed from memory, and written to it. With
+// norms over a row's gates both weights are used without the means of their rows, so that no norm need subtract one: the input's was
+// before its product, the recurrent one is when it is packed.
+#pragma once
+#include "../one_step.h"
+#include "backward.h"
+
+template <class T>
+static void forward(const Lstm<T>& l, const OneStep<T>& one, const T* w_h, int threads, bool by_units) {
+    const Weights<T> weights{w_h, l.sizes.hidden, GATES, PARTS, threads};
+    const auto by = [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
+        walk<T>(l, packed, panel_sums, share, barrier);
+    };
+    if (!one.x) return walk_forward(weights, l.sizes, ROW_SUMS, by_units, by);
+    const index_t S = l.sizes.stride, wide = GATES * S;
+    if (APART) std::fill_n(l.h_proj, l.sizes.batch * wide, T(0));
+    walk_one_step(one, l.hidden, weights, l.sizes, ROW_SUMS, [=](index_t row, index_t gate) { return l.x_proj + row * wide + gate * S; },
+                  [=](index_t row, index_t gate) { return l.state_products() + row * wide + gate * S; }, by);
+}
+
+template <class T>
+static void backward(const Lstm<T>& l, const LstmGradients<T>& d, const T* w_h, int threads, bool by_units) {
+    const Weights<T> weights{w_h, l.sizes.hidden, GATES, PARTS, threads};
+    const Aligned<T> of_inputs(d.d_x ? l.sizes.batch * l.inputs.count * l.sizes.panels : 0);
+    walk_backward(weights, l.sizes, ROW_SUMS, by_units, [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
+        walk_back<T>(l, d, packed, panel_sums, d.d_x ? of_inputs.data() : nullptr, share, barrier);
+    });
+}
+
+// The arguments that forward and backward share, and the objects made of them.
+#define SHARED_PARAMETERS(T)                                                                                          \
+    const T *w_h, const T *x, const T *w_x, T *x_proj, T *h_proj, const T *gain_x, const T *gain_h,                   \
+        const T *bias, const T *gain_c, const T *bias_c, T *hidden, T *cells, T *raw_cells, T *norms,                 \
+        const int64_t *slots, int64_t steps, int64_t batch, int64_t inputs, int64_t units, double eps,                \
+        int32_t reverse, int32_t threads, int32_t by_units
+#define SHARED_VALUES                                                                                                 \
+    const Lstm<T> l{sizes_of<T>(steps, batch, units, reverse != 0, OF_BATCH ? nullptr : slots), T(eps),               \
+                    {x_proj ? nullptr : x, w_x, inputs}, x_proj, h_proj, gain_x, gain_h, bias, gain_c, bias_c,        \
+                    hidden, cells, raw_cells, norms, OF_BATCH ? slots : nullptr};
+
+#define LSTM(TYPE, NAME)                                                                                              \
+    extern "C" void lstm_forward_##NAME(SHARED_PARAMETERS(TYPE)) {                                                    \
+        guarded([&] {                                                                                                 \
+            using T = TYPE;                                                                                           \
+            SHARED_VALUES                                                                                             \
+            forward<T>(l, {x_proj ? x : nullptr, w_x, inputs}, w_h, threads, by_units != 0);                          \
+        });                                                                                                           \
+    }                                                                                                                 \
+    extern "C" void lstm_backward_##NAME(SHARED_PARAMETERS(TYPE), const TYPE* d_hidden, TYPE* dh, TYPE* dc,           \
+                                         TYPE* d_x, TYPE* d_w_x, TYPE* d_bias, TYPE* d_gain_x, TYPE* d_gain_h,        \
+                                         TYPE* d_gain_c, TYPE* d_bias_c, double limit) {                              \
+        guarded([&] {                                                                                                 \
+            using T = TYPE;                                                                                           \
+            SHARED_VALUES                                                                                             \
+            const LstmGradients<T> d{d_hidden, dh, dc, d_x, d_w_x, d_bias, d_gain_x, d_gain_h, d_gain_c, d_bias_c,    \
+                                     T(limit)};                                                                       \
+            backward<T>(l, d, w_h, threads, by_units != 0);                                                           \
+        });                                                                                                           \
+    }
+ENTRIES(LSTM)

@@ -1,0 +1,324 @@
+// A tanh RNN over a whole sequence (Ba, Kiros, Hinton 2016, eq. 4), forward and backward. The file of a variant says its norms, OVER,
+// and if each product has its own, APART; it includes this one.
+//
+// The input's product for all positions is an argument, to which that of the state is added unless they are apart; the gradients are
+// results; large products are not made here. With norms over a row both weights are used without the means of their rows, so that no
+// norm need subtract one: the input's was before its product, the recurrent one is when it is packed.
+#pragma once
+#include "../norms.h"
+#include "../one_step.h"
+
+static constexpr bool NORMED = OVER != Over::NOTHING, OF_BATCH = OVER == Over::BATCH;
+static constexpr index_t PARTS = parts_of(OVER, 1, 1), PRODUCTS = APART ? 2 : 1;
+
+template <class T>
+struct Rnn {
+    Sizes sizes;
+    T eps;
+    T *x_proj, *h_proj;  // (positions, stride); x_proj is the sum of both, and h_proj null, if they are not apart
+    const T *gain_x, *gain_h, *bias;  // (stride); a sum's gain is gain_h
+    T* hidden;  // (steps + 1, batch, stride)
+    T* norms;  // (positions, PRODUCTS): rstd of x_proj and h_proj, or of their sum; over the batch (steps, 4 * stride)
+    const index_t* masked;  // (steps, batch), -1 where a mask takes out a row of a norm over the batch; or null
+
+    T* state_products() const { return APART ? h_proj : x_proj; }
+    // Norms over the batch: of a product, which is 0 for x and 1 for h, at a time step.
+    OfColumns<T> batch_norm(index_t t, index_t which) const { return columns(norms + t * 4 * sizes.stride, which); }
+    // Two numbers of each column of a product, among those of both.
+    OfColumns<T> columns(T* numbers, index_t which) const {
+        T* const first = numbers + which * 2 * sizes.stride;
+        return {first, first + sizes.stride};
+    }
+};
+
+template <class T>
+struct RnnGradients {
+    const T* d_hidden;  // (steps, batch, hidden), or null
+    T* dh;  // (batch, stride)
+    T *d_x_proj, *d_h_proj;  // (positions, stride), as the products
+    T *d_gain_x, *d_gain_h, *d_bias;  // (blocks of rows, stride)
+    T limit;  // of the gradient that a time step hands to the one before; 0 for none
+
+    T* state_products() const { return APART ? d_h_proj : d_x_proj; }
+};
+
+// The products of one row. If there is only their sum, it is h.
+template <class T>
+struct Products {
+    using vector = typename Vector<T>::type;
+    const T *const gain_x, *const gain_h, *const bias;  // here, because a store could change those of an Rnn
+    Product<T, OVER, 1, PARTS> x, h;
+
+    Products(const Rnn<T>& n, index_t slot) : gain_x(n.gain_x), gain_h(n.gain_h), bias(n.bias), x{}, h{} {
+        x.values = n.x_proj + slot * n.sizes.stride;
+        h.values = n.state_products() + slot * n.sizes.stride;
+        if constexpr (OF_BATCH) {
+            x.norm = n.batch_norm(slot / n.sizes.batch, 0);
+            h.norm = n.batch_norm(slot / n.sizes.batch, 1);
+        }
+    }
+    // With the norms that the walk forward has kept.
+    static Products kept(const Rnn<T>& n, index_t slot) {
+        Products products(n, slot);
+        if constexpr (PARTS > 0) products.set_rstd([&](index_t k) { return n.norms[slot * PRODUCTS + k]; });
+        return products;
+    }
+    template <class Of>
+    void set_rstd(const Of& of) {
+        if constexpr (APART) x.rstd[0] = of(0);
+        h.rstd[0] = of(PRODUCTS - 1);
+    }
+    // The values before tanh.
+    vector sum(index_t k) const {
+        if constexpr (APART) return x.xhat(0, k) * load(gain_x + k) + h.xhat(0, k) * load(gain_h + k) + load(bias + k);
+        else if constexpr (NORMED) return h.xhat(0, k) * load(gain_h + k) + load(bias + k);
+        else return load(h.values + k) + load(bias + k);
+    }
+};
+
+// The phases of a time step. `panel_sums` has PRODUCTS sums of each row and panel.
+template <class T>
+struct Step {
+    using vector = typename Vector<T>::type;
+    static constexpr index_t L = Vector<T>::lanes, W = Panel<T>::width;
+
+    const Rnn<T> n;
+    T* panel_sums;
+    const Share s;
+
+    T* sums_of(index_t row) const { return panel_sums + row * n.sizes.panels * PRODUCTS; }
+    T mean_of_product(index_t row, index_t which) const {
+        return row_sum(sums_of(row) + which, n.sizes.panels, PRODUCTS) / T(n.sizes.hidden);
+    }
+
+    // The sums of squares of the products.
+    void add_squares(index_t row, index_t slot) const {
+        const Products<T> products(n, slot);
+        for (index_t p = s.first_panel; p < s.last_panel; ++p) {
+            vector of_x{}, of_h{};
+            for (index_t k = p * W; k < (p + 1) * W; k += L) {
+                if constexpr (APART) of_x += load(products.x.values + k) * load(products.x.values + k);
+                of_h += load(products.h.values + k) * load(products.h.values + k);
+            }
+            if constexpr (APART) sums_of(row)[p * PRODUCTS] = total<T>(of_x);
+            sums_of(row)[p * PRODUCTS + PRODUCTS - 1] = total<T>(of_h);
+        }
+    }
+
+    // The new state.
+    void open(index_t t, index_t row, index_t slot) const {
+        Products<T> products(n, slot);
+        if constexpr (PARTS > 0)
+            products.set_rstd([&](index_t k) {
+                const T rstd = T(1) / std::sqrt(mean_of_product(row, k) + n.eps);
+                if (s.first_panel == 0) n.norms[slot * PRODUCTS + k] = rstd;
+                return rstd;
+            });
+        T* h_new = n.sizes.state(n.hidden, n.sizes.after(t), row);
+        for (index_t j = s.first_panel * W; j < s.last_panel * W; j += L) store(h_new + j, hyperbolic_tangent(products.sum(j)));
+    }
+
+    // All phases of some panels, if the norms are over the batch.
+    void walk_columns(index_t t) const {
+        const index_t B = n.sizes.batch;
+        const BatchColumns<T> columns{n.sizes, s.first_panel, s.last_panel};
+        columns.normalise(n.x_proj + t * B * n.sizes.stride, 1, n.eps, n.batch_norm(t, 0));
+        columns.normalise(n.h_proj + t * B * n.sizes.stride, 1, n.eps, n.batch_norm(t, 1));
+        for (index_t r = 0; r < B; ++r) open(t, r, t * B + r);
+    }
+};
+
+// The products of the states before a time step.
+template <class T>
+static void multiply(const Rnn<T>& n, const T* packed, const Rows& rows, const Share& s, index_t t) {
+    const Sizes& sizes = n.sizes;
+    if (packed)
+        multiply_states(rows, n.hidden + sizes.before(t) * sizes.batch * sizes.stride, sizes.stride, packed, s.first_panel,
+                        s.last_panel, sizes.hidden, n.state_products(), sizes.stride, !APART);
+}
+
+template <class T>
+static void walk_rows(const Rnn<T>& n, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
+    const Sizes& sizes = n.sizes;
+    const Step<T> step{n, panel_sums, s};
+    Rows rows;
+    for (index_t position = 0; position < sizes.steps; ++position) {
+        const index_t t = sizes.time(position);
+        begin_step(rows, sizes, s, t, {n.hidden});
+        multiply(n, packed, rows, s, t);
+        if constexpr (NORMED) {
+            for (index_t r = 0; r < rows.count(); ++r) step.add_squares(rows.row[r], rows.slot[r]);
+            barrier.wait();
+        }
+        for (index_t r = 0; r < rows.count(); ++r) step.open(t, rows.row[r], rows.slot[r]);
+        barrier.wait();
+    }
+}
+
+template <class T>
+static void walk(const Rnn<T>& n, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
+    if constexpr (OF_BATCH)
+        walk_columns<T>(n.sizes, s, barrier, n.masked, {n.hidden},
+                        [&](const Rows& rows, index_t t) { multiply(n, packed, rows, s, t); },
+                        [&](index_t t, const Share& share) { Step<T>{n, panel_sums, share}.walk_columns(t); });
+    else walk_rows(n, packed, panel_sums, s, barrier);
+}
+
+// The same phases backward.
+template <class T>
+struct StepBack : Step<T> {
+    using typename Step<T>::vector;
+    using Step<T>::L, Step<T>::W, Step<T>::n, Step<T>::s, Step<T>::sums_of;
+    using Means = typename Product<T, OVER, 1, PARTS>::Means;
+
+    const RnnGradients<T> d;
+
+    // Through tanh. The gradient of the sum is where that of the state's product will be.
+    void through_tanh(index_t t, index_t row, index_t slot) const {
+        const index_t S = n.sizes.stride, block = OF_BATCH ? 0 : row / ROW_BLOCK * S;
+        const auto products = Products<T>::kept(n, slot);
+        const T *h = n.sizes.state(n.hidden, n.sizes.after(t), row), *dh = d.dh + row * S;
+        T* d_sums = d.state_products() + slot * S;
+        for (index_t p = s.first_panel; p < s.last_panel; ++p) {
+            vector along_x{}, along_h{};
+            for (index_t j = p * W; j < (p + 1) * W; j += L) {
+                const vector tanh_j = load(h + j), value = load(dh + j) * (1 - tanh_j * tanh_j);
+                add_to(d.d_bias + block + j, value);
+                store(d_sums + j, value);
+                if constexpr (APART) {
+                    const vector of_gain = value * products.x.xhat(0, j);
+                    add_to(d.d_gain_x + block + j, of_gain);
+                    along_x += of_gain * load(products.gain_x + j);
+                }
+                if constexpr (NORMED) {
+                    const vector of_gain = value * products.h.xhat(0, j);
+                    add_to(d.d_gain_h + block + j, of_gain);
+                    along_h += of_gain * load(products.gain_h + j);
+                }
+            }
+            if constexpr (PARTS > 0) {
+                if (APART) sums_of(row)[p * PRODUCTS] = total<T>(along_x);
+                sums_of(row)[p * PRODUCTS + PRODUCTS - 1] = total<T>(along_h);
+            }
+        }
+    }
+
+    // Through the norms of the products.
+    void through_norms(index_t slot, const Means& means_x, const Means& means_h) const {
+        const index_t S = n.sizes.stride;
+        const auto products = Products<T>::kept(n, slot);
+        T *d_x = d.d_x_proj + slot * S, *d_h = d.state_products() + slot * S;
+        for (index_t j = s.first_panel * W; j < s.last_panel * W; j += L) {
+            const vector value = load(d_h + j);
+            if constexpr (APART) store(d_x + j, products.x.before(0, j, value * load(products.gain_x + j), means_x));
+            store(d_h + j, products.h.before(0, j, value * load(products.gain_h + j), means_h));
+        }
+    }
+
+    // The same of a row's norms.
+    void through_row_norms(index_t row, index_t slot) const {
+        through_norms(slot, {this->mean_of_product(row, 0)}, {this->mean_of_product(row, PRODUCTS - 1)});
+    }
+
+    // All phases of some panels, if the norms are over the batch; the gradients of the parameters are those of the time step. `means`
+    // gets the numbers that the gradients through the norms subtract.
+    void walk_columns(index_t t, T* means) const {
+        const index_t B = n.sizes.batch;
+        const BatchColumns<T> columns{n.sizes, s.first_panel, s.last_panel};
+        const OfColumns<T> of_x = n.columns(means, 0), of_h = n.columns(means, 1);
+        for (index_t r = 0; r < B; ++r) through_tanh(t, r, t * B + r);
+        columns.gradient_means(d.d_bias, d.d_gain_x, n.gain_x, 1, of_x);
+        columns.gradient_means(d.d_bias, d.d_gain_h, n.gain_h, 1, of_h);
+        for (index_t r = 0; r < B; ++r) through_norms(t * B + r, of_x, of_h);
+    }
+};
+
+template <class T>
+static void walk_rows_back(const Rnn<T>& n, const RnnGradients<T>& d, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
+    const Sizes& sizes = n.sizes;
+    const StepBack<T> step{{n, panel_sums, s}, d};
+    Rows rows;
+    for (index_t position = sizes.steps - 1; position >= 0; --position) {
+        const index_t t = sizes.time(position);
+        begin_step_back(rows, sizes, s, t, d.d_hidden, d.dh);
+        for (index_t r = 0; r < rows.count(); ++r) step.through_tanh(t, rows.row[r], rows.slot[r]);
+        barrier.wait();
+        if constexpr (NORMED) {
+            for (index_t r = 0; r < rows.count(); ++r) step.through_row_norms(rows.row[r], rows.slot[r]);
+            barrier.wait();
+        }
+        multiply_products(rows, d.state_products(), sizes.stride, packed, s, sizes, d.dh, false);
+        bound(d.dh, rows, sizes, s, d.limit);
+    }
+}
+
+template <class T>
+static void walk_back(const Rnn<T>& n, RnnGradients<T> d, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
+    const Sizes& sizes = n.sizes;
+    const OwnSums<T> of_gain_x(sizes, s, barrier, 1, d.d_gain_x), of_gain_h(sizes, s, barrier, 1, d.d_gain_h),
+        of_bias(sizes, s, barrier, 1, d.d_bias);
+    d.d_gain_x = of_gain_x.data();
+    d.d_gain_h = of_gain_h.data();
+    d.d_bias = of_bias.data();
+    if constexpr (OF_BATCH) {
+        const Aligned<T> means(4 * sizes.stride);
+        const StepSums<T> of_step(sizes.stride, {{&d.d_gain_x, 1}, {&d.d_gain_h, 1}, {&d.d_bias, 1}});
+        const auto multiply_back = [&](const Rows& rows) {
+            multiply_products(rows, d.d_h_proj, sizes.stride, packed, s, sizes, d.dh, false);
+        };
+        walk_columns_back<T>(sizes, s, barrier, n.masked, d.d_hidden, {d.dh}, d.limit, multiply_back,
+                             [&](index_t t, const Share& share) {
+            StepBack<T>{{n, panel_sums, share}, d}.walk_columns(t, means.data());
+            of_step.add({sizes, share.first_panel, share.last_panel});
+        });
+    } else walk_rows_back(n, d, packed, panel_sums, s, barrier);
+}
+
+template <class T>
+static void forward(const Rnn<T>& n, const OneStep<T>& one, const T* w_h, int threads, bool by_units) {
+    const Weights<T> weights{w_h, n.sizes.hidden, 1, PARTS, threads};
+    const auto by = [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
+        walk<T>(n, packed, panel_sums, share, barrier);
+    };
+    if (!one.x) return walk_forward(weights, n.sizes, PRODUCTS, by_units, by);
+    const index_t S = n.sizes.stride;
+    if (APART) std::fill_n(n.h_proj, n.sizes.batch * S, T(0));
+    walk_one_step(one, n.hidden, weights, n.sizes, PRODUCTS, [=](index_t row, index_t) { return n.x_proj + row * S; },
+                  [=](index_t row, index_t) { return n.state_products() + row * S; }, by);
+}
+
+template <class T>
+static void backward(const Rnn<T>& n, const RnnGradients<T>& d, const T* w_h, int threads, bool by_units) {
+    const Weights<T> weights{w_h, n.sizes.hidden, 1, PARTS, threads};
+    walk_backward(weights, n.sizes, PRODUCTS, by_units, [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
+        walk_back<T>(n, d, packed, panel_sums, share, barrier);
+    });
+}
+
+// The arguments that forward and backward share, and the objects made of them.
+#define SHARED_PARAMETERS(T)                                                                                          \
+    const T *w_h, T *x_proj, T *h_proj, const T *gain_x, const T *gain_h, const T *bias, T *hidden, T *norms,         \
+        const int64_t *slots, int64_t steps, int64_t batch, int64_t units, double eps, int32_t reverse,               \
+        int32_t threads, int32_t by_units
+#define SHARED_VALUES                                                                                                 \
+    const Rnn<T> n{sizes_of<T>(steps, batch, units, reverse != 0, OF_BATCH ? nullptr : slots), T(eps), x_proj,        \
+                   h_proj, gain_x, gain_h, bias, hidden, norms, OF_BATCH ? slots : nullptr};
+
+#define RNN(TYPE, NAME)                                                                                               \
+    extern "C" void rnn_forward_##NAME(SHARED_PARAMETERS(TYPE), const TYPE* x, const TYPE* w_x, int64_t inputs) {     \
+        guarded([&] {                                                                                                 \
+            using T = TYPE;                                                                                           \
+            SHARED_VALUES                                                                                             \
+            forward<T>(n, {x, w_x, inputs}, w_h, threads, by_units != 0);                                             \
+        });                                                                                                           \
+    }                                                                                                                 \
+    extern "C" void rnn_backward_##NAME(SHARED_PARAMETERS(TYPE), const TYPE* d_hidden, TYPE* dh, TYPE* d_x_proj,      \
+                                        TYPE* d_h_proj, TYPE* d_gain_x, TYPE* d_gain_h, TYPE* d_bias, double limit) { \
+        guarded([&] {                                                                                                 \
+            using T = TYPE;                                                                                           \
+            SHARED_VALUES                                                                                             \
+            backward<T>(n, {d_hidden, dh, d_x_proj, d_h_proj, d_gain_x, d_gain_h, d_bias, T(limit)}, w_h, threads,    \
+                        by_units != 0);                                                                               \
+        });                                                                                                           \
+    }
+ENTRIES(RNN)
