@@ -188,6 +188,7 @@ def test_the_remaining_variants_are_left_to_the_composed_rule(name, cell, norm, 
     assert norm in rule.supports(numpy_backend, *arguments, **attributes(cell, norm))
 
 
+@NEEDS_COMPILER
 @pytest.mark.parametrize("cell", CELLS)
 def test_statistics_of_one_row_are_left_to_the_composed_rule_which_refuses_them(cell, rng, numpy_backend):
     problem = Problem(cell, "batch", rng, batch=1)
