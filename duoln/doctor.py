@@ -69,12 +69,17 @@ def _cache_folder() -> str:
 
 
 def rules_table(names: Sequence[str]) -> str:
-    """The fused rules of duoln's own operators on these backends, in the order of trial, as Markdown."""
-    lines = [["operator", *names], ["---"] * (1 + len(names))]
+    """The fused rules of duoln's own operators on these backends, in the order of trial, as Markdown.
+
+    Operators with the same rules share a line.
+    """
+    alike: dict[tuple[str, ...], list[str]] = {}
     for op in sorted(every_op(), key=lambda op: op.name):
-        cells = [" > ".join(map(_described, op.rules(name)[:-1])) for name in names]
-        if any(cells):
-            lines.append([f"`{op.name}`", *(cell or "-" for cell in cells)])
+        cells = tuple([" > ".join(map(_described, op.rules(name)[:-1])) or "-" for name in names])
+        alike.setdefault(cells, []).append(f"`{op.name}`")
+    alike.pop(("-",) * len(names), None)
+    lines = [("operator", *names), ("---",) * (1 + len(names))]
+    lines += [(", ".join(operators), *cells) for cells, operators in alike.items()]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

@@ -11,6 +11,7 @@ from duoln import ops, tree
 from duoln.core import Tensor
 from duoln.core.arguments import AT_LEAST_0, BELOW_1, EPSILON, check_function, check_number
 from duoln.core.donation import compiled_step, own
+from duoln.core.pytorch_names import hinted
 from duoln.nn.population import is_statistic
 from duoln.ops.update import check_correction
 from duoln.optim.clipping import Params, ScaleByNorm, global_norm
@@ -67,13 +68,23 @@ class Adam(Optimizer):
                 ) -> tuple[Params, dict[str, Any]]:
         return self._scaled_update(params, gradients, slots, rate, None)[:2]
 
+    @hinted
+    def update_with_norm(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor | float,
+                         ) -> tuple[Params, dict[str, Any], Tensor]:
+        if self.clip is not None and not isinstance(self.clip, ScaleByNorm):
+            return super().update_with_norm(params, gradients, slots, rate)
+        checked = self._checked(params, gradients, slots, rate)
+        if checked is None:
+            return params, slots, global_norm(gradients)
+        return self._given_up(params, slots, self._clipped_update(params, gradients, slots, checked))
+
     def _clipped_update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
-                        needs_norm: bool = False) -> tuple[Params, dict[str, Any], Any]:
+                        ) -> tuple[Params, dict[str, Any], Any]:
         if self.clip is None:
             # The pass over the gradients that updates the parameters adds up their squares too.
             return self._scaled_update(params, gradients, slots, rate, None)
         if not isinstance(self.clip, ScaleByNorm):
-            return super()._clipped_update(params, gradients, slots, rate, needs_norm)
+            return super()._clipped_update(params, gradients, slots, rate)
         norm = global_norm(gradients)
         return (*self._scaled_update(params, gradients, slots, rate, self.clip.scale_of(norm))[:2], norm)
 

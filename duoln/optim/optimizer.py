@@ -114,10 +114,8 @@ class Optimizer:
         Raises:
             UsageError: there are no gradients. The rest as `update`.
         """
-        checked = self._checked(params, gradients, slots, rate)
-        if checked is None:
-            return params, slots, global_norm(gradients)
-        return self._given_up(params, slots, self._clipped_update(params, gradients, slots, checked, True))
+        norm = global_norm(gradients)  # before the update, because that may overwrite its arguments
+        return (*self.update(params, gradients, slots, rate), norm)
 
     def _checked(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor | float,
                  ) -> Tensor | None:
@@ -161,10 +159,9 @@ class Optimizer:
         return result
 
     def _clipped_update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
-                        needs_norm: bool = False) -> tuple[Params, dict[str, Any], Any]:
-        """New parameters and slots from gradients that are not clipped yet, and their norm if it is needed."""
-        norm = global_norm(gradients) if needs_norm else None  # before the update, which may overwrite its arguments
-        return (*self._update(params, self.clip(gradients) if self.clip else gradients, slots, rate), norm)
+                        ) -> tuple[Params, dict[str, Any], Tensor | None]:
+        """New parameters and slots from gradients that are not clipped yet, and their norm where it was computed."""
+        return (*self._update(params, self.clip(gradients) if self.clip else gradients, slots, rate), None)
 
     def _update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
                 ) -> tuple[Params, dict[str, Any]]:
