@@ -27,7 +27,7 @@ from duoln.system import processes
 Call = Callable[[], Sequence[Any]]
 """Computes the results of a row: values, or a loss and the gradients or new parameters."""
 RATE, WEIGHT_DECAY, CLIP = 1e-3, 0.01, 1.0
-"""Of AdamW, and the largest norm of given gradients."""
+"""The settings of AdamW, and the largest norm of given gradients."""
 
 
 def _causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

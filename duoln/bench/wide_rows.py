@@ -22,7 +22,7 @@ Passes = Literal["forward", "gradient", "step", "update"]
 
 
 class Row(NamedTuple):
-    """What is timed, for every library."""
+    """A part that is timed, for every library."""
 
     group: str
     shapes: Mapping[str, Shape]

@@ -140,7 +140,7 @@ class _OfForm:
         return self._build(results)
 
     def proved(self, args: Any, leaves: list[Tensor]) -> _Proved | None:
-        """What repeats the step for such arguments; None before two calls have been recorded."""
+        """The program for such arguments; None before two calls have been recorded."""
         layout = self.replay.layout([x.data for x in leaves])
         if layout not in self._proved and (run := self.replay.proved.get(layout)) is not None:
             self._proved[layout] = _Proved(reader(args, self._backend), is_composed_only(), run, self)

@@ -181,7 +181,9 @@ class Op(Generic[P, R]):
     def select(self, backend: Backend, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> Rule:
         """The rule that runs on these native arrays."""
         is_narrow = any(getattr(x, "dtype", None) in backend.narrow for x in arrays)
-        return self._of_narrow(backend, arrays, attrs) if is_narrow else self._of_wide(backend, arrays, attrs)
+        if is_narrow:
+            return self._of_narrow(backend, arrays, attrs)
+        return self._of_wide(backend, arrays, attrs, _size(arrays))
 
     def _of_narrow(self, backend: Backend, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> Rule:
         """The rule that runs on these arrays, of which some have 16 bits."""
@@ -189,10 +191,9 @@ class Op(Generic[P, R]):
         return next(rule for rule, given in candidates(self.name, backend, rules, self.like, arrays)
                     if self._refusal(rule, backend, given, attrs) is None)
 
-    def _of_wide(self, backend: Backend, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> Rule:
-        """The rule that runs on these arrays, none of which has 16 bits."""
+    def _of_wide(self, backend: Backend, arrays: Sequence[Any], attrs: Mapping[str, Any], size: int) -> Rule:
+        """The rule that runs on these arrays, none of which has 16 bits, and the largest of which has `size` values."""
         if not _composed_only.get():
-            size = _size(arrays)
             for rule in self._rules.get(backend.name, ()):
                 if rule.least > size:
                     continue
@@ -298,7 +299,7 @@ class Op(Generic[P, R]):
         elif size < self._least.get(backend.name, inf) and self._composed is not None:
             rule = self._composed
         else:
-            rule = self._of_wide(backend, natives, attrs)
+            rule = self._of_wide(backend, natives, attrs, size)
         if backend.lazy:
             backend.join()
         watch = _watch.get()

@@ -23,7 +23,7 @@ from duoln.kernels.native.loading import NAMES, library, refusal
 
 ENGINE, TEXT = "elementwise/engine.cpp", "elementwise/formulas.cpp"
 SUM, GREATEST, LEAST = range(3)
-"""How values of a row or of a column are put together; see `put_together` in engine.cpp."""
+"""The ways to put the values of a row or of a column together; see `put_together` in engine.cpp."""
 MOST_STEPS = 24
 """Formulas of one pass, whose blocks stay in L1 and L2."""
 _BLOCK = 1024
@@ -288,7 +288,7 @@ class Chain:
 
 
 def _together(how: int, parts: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
-    """What is put together along axis 1 of the parts; sums in float64."""
+    """The sums, in float64, or the greatest or least, of the parts along axis 1."""
     reduce = (np.add.reduce, np.maximum.reduce, np.minimum.reduce)[how]
     return np.asarray(reduce(parts, axis=1, dtype=np.float64).astype(dtype))
 

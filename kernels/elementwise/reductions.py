@@ -28,7 +28,7 @@ def _supports(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> s
 
 
 def _reduced(how: int, chain: Chain, axis: Sequence[int], *given: Array) -> Array:
-    """What is put together, with axes of length 1 in the place of those that went."""
+    """The sums, or greatest or least, with axes of length 1 in the place of those that went."""
     shape = given[0].shape
     values, _ = put_together(how, chain, shape, axis, *given)
     return values.reshape([1 if k in axis else n for k, n in enumerate(shape)])

@@ -27,13 +27,13 @@ _MOST_ENTRIES = 100
 
 
 class _Search:
-    """What has been reached from a function, nearest first."""
+    """The objects that have been reached from a function, nearest first."""
 
     def __init__(self, backend: str) -> None:
         self._backend = backend
         self._waiting = deque[Any]()
         self._seen = dict[int, Any]()
-        """What was reached, by `id`; it stays here, so that no other object gets the number."""
+        """The objects by `id`; they stay here, so that no other object gets the number."""
         self._names = dict[str, None]()
         self._types = set[type]()
         self._attributes = list[Mapping[str, Any]]()
@@ -72,7 +72,7 @@ class _Search:
                 self._take_apart(thing)
 
     def _follow(self, function: FunctionType) -> None:
-        """What a function's code names. Other packages' functions, and the core's, come to ours by their closures."""
+        """Reach what a function's code names. Functions of other packages, and the core's, come to ours by closures."""
         captured = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]  # an empty one
         self.reach(*captured, getattr(function, "__wrapped__", None))
         if _is_of_others(function):
@@ -120,7 +120,7 @@ def _entries(thing: Any) -> list[Any] | None:
 
 
 def _attributes(thing: Any) -> dict[str, Any]:
-    """What an object has by name, without a call of its own code."""
+    """The attributes of an object by name, without a call of its own code."""
     try:
         attributes: dict[str, Any] = object.__getattribute__(thing, "__dict__")
     except AttributeError:  # it has slots, or nothing
