@@ -24,7 +24,8 @@ class CopyFinder:
                                                       submodule_search_locations=[str(folder)])
 
 
-sys.meta_path.insert(0, CopyFinder)
+# The finder of an editable install would give the parts of these packages from elsewhere.
+sys.meta_path[:] = [CopyFinder, *(f for f in sys.meta_path if not getattr(f, "__module__", "").startswith("__editable__"))]
 
 if "MUTATIONS_RECORD" in os.environ:
     import traced
