@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import ctypes
+import pkgutil
 import re
 from collections.abc import Callable, Sequence
 from math import prod
@@ -17,7 +18,7 @@ import numpy as np
 from duoln.backends.protocol import Array
 from duoln.core.call import compiled
 from duoln.errors import KernelError
-from duoln.kernels import host, source
+from duoln.kernels import host
 from duoln.kernels.native.function import failures_of
 from duoln.kernels.native.loading import NAMES, library, refusal
 
@@ -46,7 +47,9 @@ class Formula(NamedTuple):
 
 def _formulas() -> dict[str, Formula]:
     known = {}
-    for kind, count, inside in _FORMULA.findall((source.FOLDER / TEXT).read_text(encoding="utf-8")):
+    text = pkgutil.get_data("duoln.kernels", TEXT)  # also from a wheel that is not unpacked
+    assert text is not None
+    for kind, count, inside in _FORMULA.findall(text.decode()):
         name, *arguments, value = inside.split(", ", int(count) + 1)
         known[name] = Formula(name, tuple(arguments), kind == "TEST", value)
     return known

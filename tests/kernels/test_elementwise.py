@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from accuracy import samples
 
 import duoln
 from duoln import ops, runtime
@@ -15,7 +16,6 @@ from duoln.kernels.elementwise import operators
 from duoln.kernels.elementwise.engine import FORMULAS, MOST_STEPS, Chain
 from duoln.kernels.elementwise.fusing import Fused
 from duoln.kernels.elementwise.passes import LEAST_VALUES, Passes
-from tests.tools.accuracy import samples
 
 pytestmark = pytest.mark.skipif(native.machine_refusal() is not None, reason="nothing is compiled here")
 OPERATORS = {op.name: op for op in operators()}

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from accuracy import Claim, compiled, samples
 
 from duoln.kernels import native
 from duoln.kernels.native import processor, toolchain
-from tests.tools.accuracy import Claim, compiled, samples
 
 pytestmark = pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler")
 

@@ -39,7 +39,7 @@ def test_the_trap_works(trapped, tmp_path):
 def test_a_child_does_not_execute_files_of_the_working_folder(trapped, tmp_path):
     done = subprocess.run(processes.command("duoln.bench.timed_process", "{}"), env=processes.environment(), check=False,
                           capture_output=True, text=True)
-    assert _marks(tmp_path) == "" and "KeyError: 'kind'" in done.stderr  # our module ran, as far as it can
+    assert _marks(tmp_path) == "" and "KeyError: 'peer'" in done.stderr  # our module ran, as far as it can
 
 
 @pytest.mark.minutes
