@@ -31,10 +31,12 @@ static inline void each_value(T* out, int64_t count, int32_t past_caches, const 
     extern "C" void NAMED(NAME)(const T* const* in, T* out, int64_t count, int32_t past_caches) {                     \
         each_value(out, count, past_caches, [=](int64_t k, const auto& lanes) -> R { TAKEN return __VA_ARGS__; });    \
     }
-#define TAKEN1(A) const R A = lanes.load(in[0] + k);
-#define TAKEN2(A, B) TAKEN1(A) const R B = lanes.load(in[1] + k);
-#define TAKEN3(A, B, C) TAKEN2(A, B) const R C = lanes.load(in[2] + k);
-#define TAKEN4(A, B, C, D) TAKEN3(A, B, C) const R D = lanes.load(in[3] + k);
+// A block ahead is prefetched, because the hardware's own prefetch begins anew at each page.
+#define TAKEN(N) (fetch_ahead(in[N] + k, 1024), lanes.load(in[N] + k));
+#define TAKEN1(A) const R A = TAKEN(0)
+#define TAKEN2(A, B) TAKEN1(A) const R B = TAKEN(1)
+#define TAKEN3(A, B, C) TAKEN2(A, B) const R C = TAKEN(2)
+#define TAKEN4(A, B, C, D) TAKEN3(A, B, C) const R D = TAKEN(3)
 #define FORMULA1(NAME, A, ...) DEFINED(NAME, TAKEN1(A), __VA_ARGS__)
 #define FORMULA2(NAME, A, B, ...) DEFINED(NAME, TAKEN2(A, B), __VA_ARGS__)
 #define FORMULA3(NAME, A, B, C, ...) DEFINED(NAME, TAKEN3(A, B, C), __VA_ARGS__)
