@@ -175,10 +175,20 @@ static double extreme_of(const T* values, index_t count, const Chosen& chosen) {
 
 enum How { OF_SUM = 0, OF_GREATEST = 1, OF_LEAST = 2 };
 
+// Of few values one after the other: of more, four vectors at a time.
+template <class T, class Together>
+static double of_few(const T* values, index_t count, const Together& together) {
+    T result = values[0];
+    for (index_t k = 1; k < count; ++k) result = together(result, values[k]);
+    return double(result);
+}
+
 template <class T>
 static double put_together(int64_t how, const T* values, index_t count) {
-    if (how == OF_SUM) return sum_of(values, count);
-    return how == OF_GREATEST ? extreme_of(values, count, Greater()) : extreme_of(values, count, Less());
+    const bool few = count <= 32;
+    if (how == OF_SUM) return few ? of_few(values, count, Sum()) : sum_of(values, count);
+    if (how == OF_GREATEST) return few ? of_few(values, count, Greater()) : extreme_of(values, count, Greater());
+    return few ? of_few(values, count, Less()) : extreme_of(values, count, Less());
 }
 
 // What is put together of each row of `width` values: in `out`, or of rows longer than a block in `parts`, one for each block.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import prod
 from typing import Any, NamedTuple
 
 from duoln.backends.protocol import Array
@@ -18,6 +19,8 @@ from duoln.kernels.elementwise.passes import OneFormula, Passes, Saved, put_toge
 from duoln.kernels.elementwise.reductions import SUM_RULE
 from duoln.kernels.native.loading import NAMES
 
+_LEAST = 1 << 12
+"""Values below which a chain takes no less time than its instructions."""
 Key = tuple[tuple[int, ...], str]
 """The shape of the values of a chain, and the character of their dtype."""
 
@@ -202,6 +205,8 @@ def _grouped(program: Program, links: _Links) -> Iterator[Instruction | list[Lin
 
     for one in program.instructions:
         link = links.of(one)
+        if link and prod(link.key[0]) < _LEAST:
+            link = None
         reads = {*one.reads(), *(link.reads() if link else ())}
         overwrites = isinstance(one, Forward) and one.attrs.get("donate")
         for key in [key for key in groups if not link or key != link.key]:

@@ -20,7 +20,7 @@ from duoln.ops.common import unbroadcast
 
 LEAST_VALUES = 1 << 14
 """Values below which a function of NumPy takes less time than a pass."""
-_SMALL = 1 << 5
+_SMALL = 1 << 8
 """Values below which an operator of several functions of NumPy takes less time."""
 
 
