@@ -3,15 +3,16 @@
 
 // A function of formula.h.
 template <class T>
-using Formula = void (*)(const T* const* in, T* out, int64_t count, int32_t past_caches);
+using Formula = void (*)(const T* const* in, const int64_t* masks, T* out, int64_t count, int32_t past_caches);
 
 static constexpr index_t BLOCK = 1024, MOST_ARGUMENTS = 4;
+static const int64_t OF_ARRAYS[MOST_ARGUMENTS] = {-1, -1, -1, -1};
 enum Kind { REAL = 0, BOOL = 1 };
 
 // The numbers that `engine.py` writes. A slot holds the block of a value; all axes are those of the broadcast arrays, as few as
 // there can be.
 struct Plan {
-    int64_t size, rank, inputs, numbers, steps, outputs, slots, value;  // the slot of what is put together
+    int64_t size, rank, inputs, numbers, steps, outputs, slots, value, block;  // the slot of what is put together; values at once
 };
 struct Input {
     int64_t kind, slot, is_contiguous;  // then a stride for each axis, in values
@@ -110,7 +111,7 @@ class Pass {
             const Step& step = steps_[k];
             const T* in[MOST_ARGUMENTS];
             for (index_t n = 0; n < MOST_ARGUMENTS; ++n) in[n] = at_[step.arguments[n]];
-            reinterpret_cast<Formula<T>>(step.formula)(in, at_[step.slot], count, past_caches(step.slot));
+            reinterpret_cast<Formula<T>>(step.formula)(in, OF_ARRAYS, at_[step.slot], count, past_caches(step.slot));
         }
         for (index_t k = 0; k < plan_.outputs; ++k) {
             if (outputs_[k].kind == BOOL) store_bools(at_[outputs_[k].slot], count, static_cast<uint8_t*>(result(k)) + from);
@@ -242,10 +243,10 @@ static void reduce_columns(const int64_t* plan, void* const* arrays, const doubl
 #define ENGINE(T, NAME)                                                                                               \
     extern "C" void elementwise_##NAME(const int64_t* plan, void* const* arrays, const double* numbers, int32_t threads) { \
         guarded([=] {                                                                                                 \
-            const index_t size = plan[0];                                                                             \
-            in_parts((size + BLOCK - 1) / BLOCK, threads, [=](index_t first, index_t last) {                          \
+            const index_t size = reinterpret_cast<const Plan*>(plan)->size, block = reinterpret_cast<const Plan*>(plan)->block; \
+            in_parts((size + block - 1) / block, threads, [=](index_t first, index_t last) {                          \
                 Pass<T> pass(plan, arrays, numbers);                                                                  \
-                for (index_t k = first; k < last; ++k) pass.block(k * BLOCK, std::min(BLOCK, size - k * BLOCK));      \
+                for (index_t k = first; k < last; ++k) pass.block(k * block, std::min(block, size - k * block));      \
             });                                                                                                       \
         });                                                                                                           \
     }                                                                                                                 \

@@ -9,7 +9,8 @@ from __future__ import annotations
 import ctypes
 import pkgutil
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -27,10 +28,12 @@ SUM, GREATEST, LEAST = range(3)
 """The ways to put the values of a row or of a column together; see `put_together` in engine.cpp."""
 MOST_STEPS = 24
 """Formulas of one pass, whose blocks stay in L1 and L2."""
-_BLOCK = 1024
+_BLOCK, _LARGE_BLOCK = 1024, 8192
 _MOST_ARGUMENTS, _MOST_AXES, _MOST_PLANS = 4, 32, 512
 _LINES = 1 << 16
 """Bytes from which a result begins on a cache line."""
+_VECTOR = 64
+"""Values of the longest vector, and more."""
 _PART_ROWS, _PART_BLOCKS, _MOST_PARTS = 128, 8, 512
 _FORMULA = re.compile(r"^(FORMULA|TEST)(\d)\((.+)\)$", re.M)
 
@@ -81,10 +84,10 @@ class _Library:
         return entry
 
     def function(self, formula: str) -> Any:
-        """The function of a formula: of the addresses of its arrays, that of its result, the number of values, 0."""
+        """The function of a formula: of the arrays' addresses, their masks, the result, the number of values, and 0."""
         function = getattr(self._formulas, f"{formula}_{self._name}")
         function.restype = None
-        function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32]
+        function.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64, ctypes.c_int32]
         return function
 
     def check(self) -> None:
@@ -119,16 +122,20 @@ class _Plan(NamedTuple):
     """True if there is work for several threads."""
 
 
-def of_one(formula: str) -> Callable[..., np.ndarray]:
+def of_one(formula: str, numbers: Container[str] = ()) -> Callable[..., np.ndarray]:
     """The function that computes one formula of arrays and numbers that broadcast.
 
-    Arrays of one shape, contiguous and too small for several threads, need no plan.
+    Arrays of one shape, contiguous and too small for several threads, need no plan. `numbers` are the names of
+    arguments that are numbers in all calls.
     """
     known = FORMULAS[formula]
     count = len(known.arguments)
     chain = Chain(count, [(formula, tuple(range(count)))], [count])
     names = [f"{name}_" for name in known.arguments]  # an argument may be called as a function
-    lead, *others = names
+    lead, *others = [name for name in names if name[:-1] not in numbers]
+    masks = (ctypes.c_int64 * _MOST_ARGUMENTS)(*[0 if name in numbers else -1 for name in known.arguments])
+    vectors = [f"    {name} = vector({name}, dtype.char)" for name in names if name[:-1] in numbers]
+    given = ", ".join([f"address({name})" for name in names])
     entries: dict[str, Any] = {}
 
     def find(dtype: np.dtype[Any]) -> Any:
@@ -143,14 +150,20 @@ def of_one(formula: str) -> Callable[..., np.ndarray]:
                   *[f"type({x}) is ndarray and {x}.shape == {lead}.shape and {x}.dtype == {lead}.dtype "
                     f"and {x}.flags.c_contiguous" for x in others], f"{lead}.nbytes < PARALLEL"]
     text = [f"def {formula}({', '.join(names)}):", *([] if known.is_test else [
-            f"if {' and '.join(conditions)}:", f"    dtype = {lead}.dtype",
+            f"if {' and '.join(conditions)}:", f"    dtype = {lead}.dtype", *vectors,
             f"    out = (host_empty if {lead}.nbytes >= LINES else empty)({lead}.shape, dtype)",
-            f"    (entries.get(dtype.char) or find(dtype))(pointers({', '.join(f'address({x})' for x in names)}), "
-            f"address(out), {lead}.size, 0)", "    return out"]), f"return whole({', '.join(names)})"]
+            f"    (entries.get(dtype.char) or find(dtype))(pointers({given}), masks, address(out), "
+            f"{lead}.size, 0)", "    return out"]), f"return whole({', '.join(names)})"]
     return compiled("\n    ".join(text) + "\n", formula, f"<elementwise {formula}>", {
         "ndarray": np.ndarray, "reals": NAMES, "empty": np.empty, "host_empty": host.empty, "address": host.address,
-        "pointers": ctypes.c_void_p * len(names), "entries": entries, "find": find, "whole": whole,
-        "PARALLEL": host.PARALLEL_BYTES, "LINES": _LINES})
+        "pointers": ctypes.c_void_p * len(names), "masks": masks, "vector": _vector, "entries": entries, "find": find,
+        "whole": whole, "PARALLEL": host.PARALLEL_BYTES, "LINES": _LINES})
+
+
+@lru_cache(_MOST_PLANS)
+def _vector(number: float, char: str) -> np.ndarray:
+    """A vector of the number."""
+    return np.full(_VECTOR, number, char)
 
 
 class Chain:
@@ -246,7 +259,7 @@ class Chain:
         contiguous = [prod(axes[k + 1:]) for k in range(len(axes))]
         slots, count = self._slots()
         words = [prod(shape), len(axes), len(arrays), len(given) - len(arrays), len(self.steps), len(self.outputs),
-                 count, slots[self._value], *axes]
+                 count, slots[self._value], _BLOCK, *axes]
         for k, x, steps in zip(places, arrays, strides, strict=True):
             values = [step // x.itemsize for step in steps]
             words += [int(x.dtype == np.bool_), slots[k], int(values == contiguous), *values]
@@ -260,6 +273,9 @@ class Chain:
         tests = [self._is_test(place) for place in self.outputs]
         for place, test in zip(self.outputs, tests, strict=True):
             words += [int(test), slots[place], int(place in read)]
+        if len(arrays) == len(given) and count == len(given) + len(self.outputs) and not any(tests) \
+                and all(x.dtype == real and x.shape == shape and x.flags.c_contiguous for x in arrays):
+            words[8] = _LARGE_BLOCK  # no value needs a block of its own
         packed = np.array(words, np.int64)
         size = prod(shape) * real.itemsize
         return _Plan(loaded, packed, host.address(packed), ctypes.c_void_p * (len(arrays) + len(self.outputs)),

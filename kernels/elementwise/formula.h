@@ -28,11 +28,12 @@ static inline void each_value(T* out, int64_t count, int32_t past_caches, const 
 }
 
 #define DEFINED(NAME, TAKEN, ...)                                                                                     \
-    extern "C" void NAMED(NAME)(const T* const* in, T* out, int64_t count, int32_t past_caches) {                     \
+    extern "C" void NAMED(NAME)(const T* const* in, const int64_t* masks, T* out, int64_t count, int32_t past_caches) { \
         each_value(out, count, past_caches, [=](int64_t k, const auto& lanes) -> R { TAKEN return __VA_ARGS__; });    \
     }
-// A block ahead is prefetched, because the hardware's own prefetch begins anew at each page.
-#define TAKEN(N) (fetch_ahead(in[N] + k, 1024), lanes.load(in[N] + k));
+// The mask of a number is 0: all its vectors are one. A block ahead is prefetched, because the hardware's own prefetch begins anew
+// at each page.
+#define TAKEN(N) (fetch_ahead(in[N] + k, 1024), lanes.load(in[N] + (k & masks[N])));
 #define TAKEN1(A) const R A = TAKEN(0)
 #define TAKEN2(A, B) TAKEN1(A) const R B = TAKEN(1)
 #define TAKEN3(A, B, C) TAKEN2(A, B) const R C = TAKEN(2)

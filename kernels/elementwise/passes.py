@@ -43,9 +43,9 @@ class OneFormula:
     """
 
     def __init__(self, name: str, arguments: Sequence[str]) -> None:
-        self.name, self.value = name, of_one(name)
         formula = FORMULAS[name]
-        self.attributes = formula.arguments[len(arguments):]
+        self.name, self.attributes = name, formula.arguments[len(arguments):]
+        self.value = of_one(name, self.attributes)
         self.is_test = formula.is_test
         self.slopes = [FORMULAS.get(f"{name}_{argument}") for argument in arguments]
         self.reads = [set(slope.arguments) - {"g"} if slope else set[str]() for slope in self.slopes]
@@ -58,7 +58,8 @@ class OneFormula:
         """The gradient of an argument that was not broadcast."""
         slope = self.slopes[place]
         assert slope
-        return of_slope(slope.name)(*[gout if name == "g" else values[name] for name in slope.arguments])
+        function = of_slope(slope.name, self.attributes)
+        return function(*[gout if name == "g" else values[name] for name in slope.arguments])
 
     def chain(self, places: Sequence[int]) -> tuple[Chain, list[str]]:
         """The gradients of some arguments in one pass, and the names of the values that it takes before g."""
