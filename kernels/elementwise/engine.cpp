@@ -6,7 +6,6 @@ template <class T>
 using Formula = void (*)(const T* const* in, const int64_t* masks, T* out, int64_t count, int32_t past_caches);
 
 static constexpr index_t BLOCK = 1024, MOST_ARGUMENTS = 4;
-static const int64_t OF_ARRAYS[MOST_ARGUMENTS] = {-1, -1, -1, -1};
 enum Kind { REAL = 0, BOOL = 1 };
 
 // The numbers that `engine.py` writes. A slot holds the block of a value; all axes are those of the broadcast arrays, as few as
@@ -90,9 +89,12 @@ class Pass {
         : plan_(*reinterpret_cast<const Plan*>(plan)), shape_(plan + sizeof(Plan) / sizeof(int64_t)), arrays_(arrays),
           inputs_(shape_ + plan_.rank), number_slots_(inputs_ + plan_.inputs * input_length()),
           steps_(reinterpret_cast<const Step*>(number_slots_ + plan_.numbers)),
-          outputs_(reinterpret_cast<const Output*>(steps_ + plan_.steps)), memory_(plan_.slots * BLOCK), at_(plan_.slots) {
+          outputs_(reinterpret_cast<const Output*>(steps_ + plan_.steps)), memory_(plan_.slots * BLOCK), at_(plan_.slots), masks_(plan_.slots, -1) {
         for (index_t k = 0; k < plan_.slots; ++k) at_[k] = own(k);
-        for (index_t k = 0; k < plan_.numbers; ++k) std::fill_n(own(number_slots_[k]), BLOCK, T(numbers[k]));
+        for (index_t k = 0; k < plan_.numbers; ++k) {
+            std::fill_n(own(number_slots_[k]), Vector<T>::lanes, T(numbers[k]));
+            masks_[number_slots_[k]] = 0;
+        }
     }
 
     // Computes the values from `from` on; returns those that are put together.
@@ -110,8 +112,9 @@ class Pass {
         for (index_t k = 0; k < plan_.steps; ++k) {
             const Step& step = steps_[k];
             const T* in[MOST_ARGUMENTS];
-            for (index_t n = 0; n < MOST_ARGUMENTS; ++n) in[n] = at_[step.arguments[n]];
-            reinterpret_cast<Formula<T>>(step.formula)(in, OF_ARRAYS, at_[step.slot], count, past_caches(step.slot));
+            int64_t masks[MOST_ARGUMENTS];
+            for (index_t n = 0; n < MOST_ARGUMENTS; ++n) in[n] = at_[step.arguments[n]], masks[n] = masks_[step.arguments[n]];
+            reinterpret_cast<Formula<T>>(step.formula)(in, masks, at_[step.slot], count, past_caches(step.slot));
         }
         for (index_t k = 0; k < plan_.outputs; ++k) {
             if (outputs_[k].kind == BOOL) store_bools(at_[outputs_[k].slot], count, static_cast<uint8_t*>(result(k)) + from);
@@ -142,6 +145,7 @@ class Pass {
     const Output* outputs_;
     Aligned<T> memory_;
     std::vector<T*> at_;
+    std::vector<int64_t> masks_;  // see formula.h
 };
 
 template <class T>

@@ -273,8 +273,8 @@ class Chain:
         tests = [self._is_test(place) for place in self.outputs]
         for place, test in zip(self.outputs, tests, strict=True):
             words += [int(test), slots[place], int(place in read)]
-        if len(arrays) == len(given) and count == len(given) + len(self.outputs) and not any(tests) \
-                and all(x.dtype == real and x.shape == shape and x.flags.c_contiguous for x in arrays):
+        if count == len(given) + len(self.outputs) and not any(tests) and all(
+                x.dtype == real and x.shape == shape and x.flags.c_contiguous for x in arrays):
             words[8] = _LARGE_BLOCK  # no value needs a block of its own
         packed = np.array(words, np.int64)
         size = prod(shape) * real.itemsize

@@ -113,6 +113,8 @@ class Passes:
                     return f"it is for {' and '.join(NAMES.values())}, not {x.dtype}"
         if real is None:
             return "there is no array of floats"
+        if attrs.get("slope", 0.0) < 0:  # the result, which the next operator keeps as well, has the sign of x
+            return "it is for slopes of at least 0"
         return native.refusal(TEXT, real) or native.refusal(ENGINE, real)
 
     def _forward(self, be: Backend, *arrays: Array | float, **attrs: Any) -> tuple[Array, Saved | None]:
