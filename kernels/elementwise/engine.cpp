@@ -244,6 +244,20 @@ static void reduce_columns(const int64_t* plan, void* const* arrays, const doubl
     });
 }
 
+// One formula of contiguous arrays and numbers, on several threads.
+template <class T>
+static void run_one(int64_t formula, const T* const* in, const int64_t* masks, index_t arguments, T* out, index_t size, int threads) {
+    static constexpr index_t AT_ONCE = 8 * BLOCK;
+    const bool past_caches = go_past_caches<T>(size);
+    in_parts((size + AT_ONCE - 1) / AT_ONCE, threads, [=](index_t first, index_t last) {
+        const index_t begin = first * AT_ONCE, end = std::min(last * AT_ONCE, size);
+        const T* own[MOST_ARGUMENTS];
+        for (index_t n = 0; n < arguments; ++n) own[n] = in[n] + (begin & masks[n]);
+        reinterpret_cast<Formula<T>>(formula)(own, masks, out + begin, end - begin, past_caches);
+        if (past_caches) end_past_caches();
+    });
+}
+
 #define ENGINE(T, NAME)                                                                                               \
     extern "C" void elementwise_##NAME(const int64_t* plan, void* const* arrays, const double* numbers, int32_t threads) { \
         guarded([=] {                                                                                                 \
@@ -253,6 +267,10 @@ static void reduce_columns(const int64_t* plan, void* const* arrays, const doubl
                 for (index_t k = first; k < last; ++k) pass.block(k * block, std::min(block, size - k * block));      \
             });                                                                                                       \
         });                                                                                                           \
+    }                                                                                                                 \
+    extern "C" void run_one_##NAME(int64_t formula, const T* const* in, const int64_t* masks, int64_t arguments, T* out, \
+                                   int64_t size, int32_t threads) {                                                   \
+        run_one(formula, in, masks, arguments, out, size, threads);                                                   \
     }                                                                                                                 \
     extern "C" void reduce_rows_##NAME(const int64_t* plan, void* const* arrays, const double* numbers, T* out,       \
                                        double* parts, int64_t rows, int64_t width, int64_t how, int32_t threads) {    \

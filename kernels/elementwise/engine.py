@@ -74,6 +74,7 @@ class _Library:
         self._name = NAMES[dtype.char]
         pointer, size, threads = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
         self.run = self._entry(engine, "elementwise", [pointer] * 3 + [threads])
+        self.one = self._entry(engine, "run_one", [size, pointer, pointer, size, pointer, size, threads])
         self.rows = self._entry(engine, "reduce_rows", [pointer] * 5 + [size] * 3 + [threads])
         self.columns = self._entry(engine, "reduce_columns", [pointer] * 4 + [size] * 5 + [threads])
         self.failures, self._take_failures = failures_of(engine)
@@ -125,7 +126,7 @@ class _Plan(NamedTuple):
 def of_one(formula: str, numbers: Container[str] = ()) -> Callable[..., np.ndarray]:
     """The function that computes one formula of arrays and numbers that broadcast.
 
-    Arrays of one shape, contiguous and too small for several threads, need no plan. `numbers` are the names of
+    Contiguous arrays of one shape need no plan. `numbers` are the names of
     arguments that are numbers in all calls.
     """
     known = FORMULAS[formula]
@@ -139,7 +140,9 @@ def of_one(formula: str, numbers: Container[str] = ()) -> Callable[..., np.ndarr
     entries: dict[str, Any] = {}
 
     def find(dtype: np.dtype[Any]) -> Any:
-        entries[dtype.char] = _library(dtype).function(formula)
+        loaded = _library(dtype)
+        run = loaded.function(formula)
+        entries[dtype.char] = run, loaded.one, ctypes.cast(run, ctypes.c_void_p).value
         return entries[dtype.char]
 
     def whole(*given: Array | float) -> np.ndarray:
@@ -148,16 +151,18 @@ def of_one(formula: str, numbers: Container[str] = ()) -> Callable[..., np.ndarr
 
     conditions = [f"type({lead}) is ndarray and {lead}.dtype.char in reals and {lead}.flags.c_contiguous",
                   *[f"type({x}) is ndarray and {x}.shape == {lead}.shape and {x}.dtype == {lead}.dtype "
-                    f"and {x}.flags.c_contiguous" for x in others], f"{lead}.nbytes < PARALLEL"]
+                    f"and {x}.flags.c_contiguous" for x in others]]
     text = [f"def {formula}({', '.join(names)}):", *([] if known.is_test else [
             f"if {' and '.join(conditions)}:", f"    dtype = {lead}.dtype", *vectors,
             f"    out = (host_empty if {lead}.nbytes >= LINES else empty)({lead}.shape, dtype)",
-            f"    (entries.get(dtype.char) or find(dtype))(pointers({given}), masks, address(out), "
-            f"{lead}.size, 0)", "    return out"]), f"return whole({', '.join(names)})"]
+            "    run, in_parts, place = entries.get(dtype.char) or find(dtype)", f"    if {lead}.nbytes < PARALLEL:",
+            f"        run(pointers({given}), masks, address(out), {lead}.size, 0)", "    else:",
+            f"        in_parts(place, pointers({given}), masks, {count}, address(out), {lead}.size, host.workers())",
+            "    return out"]), f"return whole({', '.join(names)})"]
     return compiled("\n    ".join(text) + "\n", formula, f"<elementwise {formula}>", {
         "ndarray": np.ndarray, "reals": NAMES, "empty": np.empty, "host_empty": host.empty, "address": host.address,
         "pointers": ctypes.c_void_p * len(names), "masks": masks, "vector": _vector, "entries": entries, "find": find,
-        "whole": whole, "PARALLEL": host.PARALLEL_BYTES, "LINES": _LINES})
+        "whole": whole, "host": host, "PARALLEL": host.PARALLEL_BYTES, "LINES": _LINES})
 
 
 @lru_cache(_MOST_PLANS)
