@@ -35,7 +35,7 @@ static inline void copy_run(const From* from, index_t step, index_t count, To* t
 // Copies `count` values of a strided array, those from the place `from` in the order of its axes.
 template <class To, class From>
 static void gather(const From* values, const int64_t* shape, const int64_t* strides, index_t rank, index_t from, index_t count, To* to) {
-    index_t place[32];
+    index_t place[64];  // NumPy's arrays have no more axes
     for (index_t axis = rank; axis-- > 0; from /= shape[axis]) {
         place[axis] = from % shape[axis];
         values += place[axis] * strides[axis];

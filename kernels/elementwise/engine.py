@@ -29,7 +29,7 @@ SUM, GREATEST, LEAST = range(3)
 MOST_STEPS = 24
 """Formulas of one pass, whose blocks stay in L1 and L2."""
 _BLOCK, _LARGE_BLOCK = 1024, 8192
-_MOST_ARGUMENTS, _MOST_AXES, _MOST_PLANS = 4, 32, 512
+_MOST_ARGUMENTS, _MOST_PLANS = 4, 512
 _LINES = 1 << 16
 """Bytes from which a result begins on a cache line."""
 _VECTOR = 64
@@ -246,11 +246,11 @@ class Chain:
                 numbers.append(x)
                 key.append(None)
         known = tuple(key)
-        if known not in self._plans:
+        plan = self._plans.get(known)
+        if plan is None:
             if len(self._plans) >= _MOST_PLANS:
                 self._plans.clear()
-            self._plans[known] = self._plan(given)
-        plan = self._plans[known]
+            plan = self._plans[known] = self._plan(given)
         results = [plan.empty(plan.shape, dtype) for dtype in plan.results]
         return (plan, plan.pointers(*[host.address(x) for x in arrays], *[host.address(x) for x in results]),
                 plan.numbers(*numbers) if numbers else None, results)

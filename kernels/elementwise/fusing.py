@@ -6,6 +6,7 @@ The values between them are not written, unless something else reads them.
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import prod
@@ -100,10 +101,10 @@ def fuse(program: Program, rules: Mapping[Rule, Passes]) -> Program:
     """The program, in which instructions of the rules that have formulas are chains."""
     links = _Links(program, rules)
     items = list(_grouped(program, links))
-    reads = set(program.results)
+    readers = Counter(set(program.results))
     for item in items:
-        reads.update(*[link.reads() for link in item] if isinstance(item, list) else [item.reads()])
-    fused: list[Any] = [links.chain(item, items, reads) if isinstance(item, list) else item for item in items]
+        readers.update(set().union(*[link.reads() for link in item]) if isinstance(item, list) else set(item.reads()))
+    fused: list[Any] = [links.chain(item, readers) if isinstance(item, list) else item for item in items]
     return replace(program, constants=links.constants, instructions=fused)
 
 
@@ -112,7 +113,7 @@ class _Links:
 
     def __init__(self, program: Program, rules: Mapping[Rule, Passes]) -> None:
         self.constants = program.constants.copy()
-        self._rules, self._forms, self._results = rules, program.forms, program.results
+        self._rules, self._forms = rules, program.forms
         self._forwards = {one.saved: one for one in program.instructions if isinstance(one, Forward)}
 
     def of(self, one: Instruction) -> Link | None:
@@ -156,25 +157,22 @@ class _Links:
             self.constants.append(one.attrs[name])
         return known | {"r": one.outputs[0]}
 
-    def chain(self, links: list[Link], items: list[Any], reads: set[Place]) -> Fused:
+    def chain(self, links: list[Link], readers: Mapping[Place, int]) -> Fused:
         """The chain of some instructions.
 
         Args:
             links: the instructions.
-            items: all instructions and groups of the program.
-            reads: the values that any of them reads, or that are results.
+            readers: for each value, the number of groups and other instructions that read it; a result has one more.
         """
         steps = [step for link in links for step in link.steps]
         made = {place: k for k, (_, _, place) in enumerate(steps)}
         saves = [self._save(link.one) for link in links
-                 if link.steps and isinstance(link.one, Forward) and link.one.saved in reads]
+                 if link.steps and isinstance(link.one, Forward) and readers[link.one.saved]]
         inputs = tuple(dict.fromkeys(k for _, taken, _ in steps for k in taken if k not in made))
         at = {place: k for k, place in enumerate((*inputs, *made))}
-        outside = {*self._results, *[k for save in saves for k in save.names.values()]}
-        for item in items:
-            if item is not links:
-                outside.update(*[link.reads() for link in item] if isinstance(item, list) else [item.reads()])
-        outputs = tuple([place for place in made if place in outside])
+        own = set().union(*[link.reads() for link in links])
+        saved = {k for save in saves for k in save.names.values()}
+        outputs = tuple([place for place in made if place in saved or readers[place] > (place in own)])
         last = links[-1].one
         summed = last if isinstance(last, Forward) and last.rule is SUM_RULE else None
         chain = Chain(len(inputs), [(name, tuple([at[k] for k in taken])) for name, taken, _ in steps],
