@@ -83,9 +83,11 @@ def test_values_and_slopes_of_every_exponent_are_those_of_float64_to_four_units(
     of = {}
     with np.errstate(invalid="ignore"):  # a signalling NaN
         of_dtype = {np.float32: x, np.float64: x.astype(np.float64)}
+    rules = {np.float32: rule, np.float64: getattr(ops, name).rules("numpy")[-1]}
     for dtype, given in of_dtype.items():
-        y, saved = rule.forward(numpy_backend, given, **attrs)
-        of[dtype] = y, *rule.vjp(numpy_backend, saved, np.ones(x.shape, dtype), (True,))
+        with np.errstate(all="ignore"):
+            y, saved = rules[dtype].forward(numpy_backend, given, **attrs)
+            of[dtype] = y, *rules[dtype].vjp(numpy_backend, saved, np.ones(x.shape, dtype), (True,))
     for k, (mine, exact) in enumerate(zip(of[np.float32], of[np.float64], strict=True)):
         with np.errstate(over="ignore"):
             rounded = exact.astype(np.float32)
