@@ -25,7 +25,7 @@ WHY_NOT = ("reason", "failure", "obstacle", "missing", "unfit", "misfit", "probl
 """The names that functions which return a text why something cannot be have had; two are to stay."""
 FIRST_WORDS = ("What", "Where", "How", "Whether", "Of")
 NUMBERS = {
-    "lines of the product": 77318,
+    "lines of the product": 77316,
     "lines of duoln/core": 4000,
     "lines of duoln/ops": 5094,
     "lines of duoln/nn": 2576,
@@ -41,10 +41,10 @@ NUMBERS = {
     "lines of duoln/testing": 1834,
     "lines of duoln/bridge": 1173,
     "lines of duoln/cli": 3875,
-    "lines of kernels": 21013,
+    "lines of kernels": 21011,
     "lines of plugins": 15641,
     "lines of examples": 1352,
-    "lines of tests": 59042,
+    "lines of tests": 59044,
     "Python files": 522,
     "small Python files": 69,
     "names for why not": 2,
