@@ -223,8 +223,8 @@ static void multiply_vectors(const T* const (&starts)[ROWS], const Walk& walk, c
     std::memcpy(values, sums, sizeof(values));
     for (int r = 0; r < rows; ++r, out += out_step) {
         if (adds)
-            for (int c = 0; c < columns; ++c) values[r][c] += out[c];
-        copy_first<VECTORS * LANES / 2>(values[r], out, columns);
+            for (int c = 0; c < columns; ++c) out[c] += values[r][c];
+        else copy_first<VECTORS * LANES / 2>(values[r], out, columns);
     }
 }
 
@@ -247,8 +247,8 @@ static void pack(const T* values, index_t rows, index_t channels, index_t row_st
     for (index_t start = 0; start < channels; start += PANEL) {
         const index_t count = std::min(PANEL, channels - start);
         for (index_t k = 0; k < rows; ++k, panels += PANEL) {
-            std::copy_n(values + k * row_step + start, count, panels);
-            std::fill_n(panels + count, PANEL - count, T(0));
+            std::fill_n(panels, PANEL, T(0));
+            copy_first<PANEL>(values + k * row_step + start, panels, int(count));
         }
     }
 }

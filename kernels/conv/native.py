@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -43,14 +45,21 @@ def _supports(be: Backend, x: Array, weight: Array, stride: Sizes = 1, padding: 
 
 def _sizes(saved: _Saved) -> tuple[int, ...]:
     """The numbers that an entry takes after its arrays."""
-    x, weight, stride, padding, dilation, groups = saved
-    batch, height, width, n_in = x.shape
-    kernel, n_out = weight.shape[:2], weight.shape[3]
+    x, weight, *how = saved
+    numbers, flops = _numbers(x.shape, weight.shape, *how)
+    return (*numbers, native.threads_for(max(flops // _FLOPS_PER_BYTE, x.nbytes)))
+
+
+@lru_cache
+def _numbers(images: tuple[int, ...], weight: tuple[int, ...], stride: Sizes, padding: Sizes, dilation: Sizes,
+             groups: int) -> tuple[tuple[int, ...], int]:
+    """These numbers without that of threads, and the floating-point operations."""
+    batch, height, width, n_in = images
+    kernel, n_out = weight[:2], weight[3]
     bordered = [n + 2 * p for n, p in zip((height, width), both(padding), strict=True)]
     rows, columns = out_size(bordered, kernel, both(stride), both(dilation))
-    work = max(2 * batch * rows * columns * weight.size // _FLOPS_PER_BYTE, x.nbytes)
-    return (batch, height, width, n_in, *kernel, n_out, rows, columns, groups, *both(stride), *both(dilation),
-            *both(padding), native.threads_for(work))
+    return ((batch, height, width, n_in, *kernel, n_out, rows, columns, groups, *both(stride), *both(dilation),
+             *both(padding)), 2 * batch * rows * columns * prod(weight))
 
 
 def _forward(be: Backend, x: Array, weight: Array, stride: Sizes, padding: Sizes, dilation: Sizes = 1, groups: int = 1,
