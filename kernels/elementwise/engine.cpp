@@ -216,6 +216,14 @@ static void reduce_rows(const int64_t* plan, void* const* arrays, const double* 
     });
 }
 
+// Puts each of some values together with another one.
+template <class T, class Together>
+static inline void put_beside(T* values, const T* others, index_t count, const Together& together) {
+    each_vector<T>(count, [&](index_t k, const auto& lanes, auto) {
+        lanes.store(values + k, together(lanes.load(values + k), lanes.load(others + k)));
+    });
+}
+
 // What is put together of each column over `length` rows, for each of the matrices: a part for each `at_once` rows.
 template <class T, class Together>
 static void reduce_columns(const int64_t* plan, void* const* arrays, const double* numbers, T* parts, index_t matrices, index_t length,
@@ -232,14 +240,14 @@ static void reduce_columns(const int64_t* plan, void* const* arrays, const doubl
                 const index_t values = std::min(lines, end - row) * count;
                 const T* x = pass.block((matrix * length + row) * columns + column, values);
                 if (row == begin) std::copy_n(x, values, line);
-                else
-                    each_vector<T>(values, [&](index_t n, const auto& lanes, auto) {
-                        lanes.store(line + n, together(lanes.load(line + n), lanes.load(x + n)));
-                    });
+                else put_beside(line, x, values, together);
+            }
+            for (index_t rows = std::min(lines, end - begin); rows > 1;) {
+                const index_t kept = (rows + 1) / 2;
+                put_beside(line, line + kept * count, (rows - kept) * count, together);
+                rows = kept;
             }
             std::copy_n(line, count, out);
-            for (index_t row = 1; row < std::min(lines, end - begin); ++row)
-                for (index_t n = 0; n < count; ++n) out[n] = together(out[n], line[row * count + n]);
         }
     });
 }
@@ -247,10 +255,9 @@ static void reduce_columns(const int64_t* plan, void* const* arrays, const doubl
 // One formula of contiguous arrays and numbers, on several threads.
 template <class T>
 static void run_one(int64_t formula, const T* const* in, const int64_t* masks, index_t arguments, T* out, index_t size, int threads) {
-    static constexpr index_t AT_ONCE = 8 * BLOCK;
     const bool past_caches = go_past_caches<T>(size);
-    in_parts((size + AT_ONCE - 1) / AT_ONCE, threads, [=](index_t first, index_t last) {
-        const index_t begin = first * AT_ONCE, end = std::min(last * AT_ONCE, size);
+    in_parts((size + BLOCK - 1) / BLOCK, threads, [=](index_t first, index_t last) {
+        const index_t begin = first * BLOCK, end = std::min(last * BLOCK, size);
         const T* own[MOST_ARGUMENTS];
         for (index_t n = 0; n < arguments; ++n) own[n] = in[n] + (begin & masks[n]);
         reinterpret_cast<Formula<T>>(formula)(own, masks, out + begin, end - begin, past_caches);

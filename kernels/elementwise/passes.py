@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ import numpy as np
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Op, Rule
 from duoln.core.call import attributes
-from duoln.kernels import native
+from duoln.kernels import host, native
 from duoln.kernels.elementwise.engine import ENGINE, FORMULAS, SUM, TEXT, Chain, of_one
 from duoln.kernels.native.loading import NAMES
 from duoln.ops.common import unbroadcast
@@ -138,14 +138,15 @@ class Passes:
             if not need or slope is None or shape is None:
                 continue
             if slope.value == "g":
-                gradients[k] = reduced(be, shape, None, gout)
+                gradients[k] = gout if shape == gout.shape else reduced(be, shape, gout.shape, None, gout)
             elif shape == gout.shape:
                 whole.append(k)
             else:
-                gradients[k] = reduced(be, shape, slope.name,
+                gradients[k] = reduced(be, shape, gout.shape, slope.name,
                                        *[gout if name == "g" else values[name] for name in slope.arguments])
-        if len(whole) == 1:
-            gradients[whole[0]] = of.gradient(whole[0], values, gout)
+        if len(whole) == 1 or gout.nbytes < host.PARALLEL_BYTES:  # what both gradients read is in cache
+            for k in whole:
+                gradients[k] = of.gradient(k, values, gout)
         elif whole:
             if (of, *whole) not in self._chains:
                 self._chains[of, *whole] = of.chain(whole)
@@ -164,22 +165,25 @@ PLAIN = Chain(1, [], ())
 """The chain of no formula."""
 
 
-def reduced(be: Backend, shape: tuple[int, ...], formula: str | None, *given: Array | float) -> Array:
-    """The values of a formula, or of one array, summed over the axes along which an argument of `shape` was broadcast.
+def reduced(be: Backend, shape: tuple[int, ...], whole: tuple[int, ...], formula: str | None,
+            *given: Array | float) -> Array:
+    """The values, of shape `whole`, of a formula or one array, summed over the axes along which `shape` was broadcast.
 
     The values themselves are not written where the axes are neighbours.
     """
-    whole = np.broadcast_shapes(*[np.shape(x) for x in given])
-    if shape == whole and formula is None:
-        return given[0]
-    padded = (1,) * (len(whole) - len(shape)) + shape
-    over = [k for k, (mine, all_of) in enumerate(zip(padded, whole, strict=True)) if mine != all_of]
-    if not over:
-        return np.reshape(given[0] if formula is None else of_slope(formula)(*given), shape)
-    if not are_neighbours(whole, over):
+    over = _broadcast_axes(shape, whole)
+    if over is None:
         return unbroadcast(be, given[0] if formula is None else of_slope(formula)(*given), shape)
     chain = PLAIN if formula is None else _chain_of(formula)
     return put_together(SUM, chain, whole, over, *given)[0].reshape(shape)
+
+
+@lru_cache
+def _broadcast_axes(shape: tuple[int, ...], whole: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The axes along which `shape` is broadcast, if there are any, and they are neighbours."""
+    padded = (1,) * (len(whole) - len(shape)) + shape
+    over = tuple([k for k, (mine, all_of) in enumerate(zip(padded, whole, strict=True)) if mine != all_of])
+    return over if over and are_neighbours(whole, over) else None
 
 
 def are_neighbours(shape: Sequence[int], axes: Sequence[int]) -> bool:
