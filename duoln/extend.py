@@ -71,8 +71,8 @@ Contents:
 * shapes: `broadcast_shape`, and `unbroadcast` for its gradient;
 * `host`: arrays that start on a cache line, and the number of threads, for rules on NumPy arrays;
 * `native`: a `Function` calls C++ text that is compiled at its first use. Give the file's whole path. The text includes
-  `native.h`, whose `ENTRIES` makes an entry `NAME_float32` or `NAME_float64` for each dtype, whose `in_parts` divides
-  work among threads, and whose `guarded` turns a lack of memory into a MemoryError. `failure` says why there is none
+  `native.h`, whose `T` is float or double and whose `NAMED(f)` is `f_float32` or `f_float64`, an entry of each dtype,
+  whose `in_parts` divides work among threads, and whose `guarded` turns a lack of memory into a MemoryError. `failure` says why there is none
   for a dtype, for `supports`; `threads_for` how many threads to use;
 * `Case`: one call of an operator, by which its rules are proved. A plug-in's hook `duoln_cases` gives them;
 * loaded on first use: `cuda` and `metal`, each with a `Kernel` that compiles a file (give its whole path) and checks

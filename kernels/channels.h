@@ -17,7 +17,6 @@ struct Lines {
     index_t blocks() const { return (rows + block_rows() - 1) / block_rows(); }
 
     // A value for each channel, repeated along a line; without values, zeros.
-    template <class T>
     std::vector<T> along(const T* values) const {
         std::vector<T> line(width());
         if (values)
@@ -33,7 +32,6 @@ struct Lines {
     }
 
     // The sum of each channel over a line of sums.
-    template <class T>
     void fold(const std::vector<T>& line, T* sums) const {
         std::copy_n(line.data(), channels, sums);
         for (index_t k = channels; k < width(); ++k) sums[k % channels] += line[k];

@@ -7,15 +7,21 @@
 #include "team.h"
 #include "vector.h"
 
-// ENTRIES(M) expands M for the type of the library and its name, such as `extern "C" void f_float32(...)`: a library for each
-// type, because few programs need both and the compiler takes twice as long.
+// T is the type of the library's values: a library for each type, because few programs need both and the compiler takes twice as
+// long. An entry is `extern "C" void NAMED(f)(...)`, which is f_float32 or f_float64.
 #if REAL_BITS == 32
+using T = float;
+#define NAMED(NAME) NAME##_float32
 #define ENTRIES(M) M(float, float32)
 #elif REAL_BITS == 64
+using T = double;
+#define NAMED(NAME) NAME##_float64
 #define ENTRIES(M) M(double, float64)
 #else
 #error "expected -DREAL_BITS=32 or 64"
 #endif
+using vector = Vector<T>::type;
+static constexpr index_t LANES = Vector<T>::lanes;  // the values of a vector
 
 // Failed allocations. `duoln_failures` counts those of all threads; the launcher reads it after each call. If there are any, the
 // launcher takes the count of its own thread, because other threads call kernels at the same time.

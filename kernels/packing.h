@@ -5,17 +5,15 @@
 #include "packed_product.h"
 
 // One row of a panel.
-template <class T>
 static inline void copy_row(const T* from, T* to) {
-    for (int n = 0; n < Panel<T>::vectors; ++n) store(to + n * Vector<T>::lanes, load(from + n * Vector<T>::lanes));
+    for (int n = 0; n < PANEL_VECTORS; ++n) store(to + n * LANES, load(from + n * LANES));
 }
 
 // The panels [first, last) of a matrix (depth, columns) with row stride `distance`; the last panel is padded with zeros. A panel
 // begins `between` values after the one before.
-template <class T>
 static void pack_panels(const T* matrix, index_t distance, index_t depth, index_t columns, index_t first, index_t last,
                         T* packed, index_t between) {
-    constexpr index_t W = Panel<T>::width, AHEAD = 8;
+    constexpr index_t AHEAD = 8;
     const index_t whole = std::max(std::min(last, columns / W), first);
     for (index_t k = 0; k < depth; ++k) {
         const T* from = matrix + k * distance + first * W;
@@ -43,44 +41,37 @@ static inline V interleaved_ends(V a, V b, std::index_sequence<LANE...>) {
 }
 
 // The transpose of a square of values, one vector wide: to[k][r] = from[r][k]. The row strides are `from_step` and `to_step`.
-template <class T>
 static inline void turn_square(const T* from, index_t from_step, T* to, index_t to_step) {
-    using vector = typename Vector<T>::type;
-    constexpr int L = Vector<T>::lanes;
-    const auto lanes = std::make_index_sequence<L>();
-    vector rows[L], turned[L];
+    const auto lanes = std::make_index_sequence<LANES>();
+    vector rows[LANES], turned[LANES];
 #pragma GCC unroll 16
-    for (int r = 0; r < L; ++r) rows[r] = load(from + r * from_step);
+    for (int r = 0; r < LANES; ++r) rows[r] = load(from + r * from_step);
 #pragma GCC unroll 4
-    for (int step = 1; step < L; step *= 2) {
+    for (int step = 1; step < LANES; step *= 2) {
 #pragma GCC unroll 8
-        for (int r = 0; r < L / 2; ++r) {
-            turned[2 * r] = interleaved(rows[r], rows[r + L / 2], lanes);
-            turned[2 * r + 1] = interleaved_ends(rows[r], rows[r + L / 2], lanes);
+        for (int r = 0; r < LANES / 2; ++r) {
+            turned[2 * r] = interleaved(rows[r], rows[r + LANES / 2], lanes);
+            turned[2 * r + 1] = interleaved_ends(rows[r], rows[r + LANES / 2], lanes);
         }
 #pragma GCC unroll 16
-        for (int r = 0; r < L; ++r) rows[r] = turned[r];
+        for (int r = 0; r < LANES; ++r) rows[r] = turned[r];
     }
 #pragma GCC unroll 16
-    for (int r = 0; r < L; ++r) store(to + r * to_step, rows[r]);
+    for (int r = 0; r < LANES; ++r) store(to + r * to_step, rows[r]);
 }
 
 // to[k][r] = from[r][k] for a matrix (rows, columns); the row strides are `from_step` and `to_step`.
-template <class T>
 static void turn(const T* from, index_t rows, index_t columns, index_t from_step, T* to, index_t to_step) {
-    constexpr index_t L = Vector<T>::lanes;
-    const index_t whole_rows = rows / L * L, whole = columns / L * L;
-    for (index_t r = 0; r < whole_rows; r += L)
-        for (index_t k = 0; k < whole; k += L) turn_square(from + r * from_step + k, from_step, to + k * to_step + r, to_step);
+    const index_t whole_rows = rows / LANES * LANES, whole = columns / LANES * LANES;
+    for (index_t r = 0; r < whole_rows; r += LANES)
+        for (index_t k = 0; k < whole; k += LANES) turn_square(from + r * from_step + k, from_step, to + k * to_step + r, to_step);
     for (index_t r = 0; r < rows; ++r)
         for (index_t k = r < whole_rows ? whole : 0; k < columns; ++k) to[k * to_step + r] = from[r * from_step + k];
 }
 
 // The panels [first, last) of the transpose of a matrix with row stride `distance`.
-template <class T>
 static void pack_transposed(const T* matrix, index_t distance, index_t depth, index_t columns, index_t first,
                             index_t last, T* packed) {
-    constexpr index_t W = Panel<T>::width;
     for (index_t p = first; p < last; ++p, packed += depth * W) {
         const index_t width = std::min(W, columns - p * W);
         if (width < W) std::fill(packed, packed + depth * W, T(0));
@@ -89,10 +80,9 @@ static void pack_transposed(const T* matrix, index_t distance, index_t depth, in
 }
 
 // The panels [0, last) of a product (packed_product.h), where the last panel can be wider than `out`.
-template <class T, class First>
+template <class First>
 static void product_into(const First& a, index_t rows, const T* packed, index_t between, index_t depth, index_t last, index_t columns,
                          T* out, index_t distance, bool add) {
-    constexpr index_t W = Panel<T>::width;
     const index_t whole = std::min(last, columns / W);
     product(a, rows, packed, between, 0, whole, depth, out, distance, add);
     if (whole == last) return;

@@ -3,11 +3,9 @@
 #include "native.h"
 
 // The least sum of `count` squares that T holds with all its digits, if eps is added to their mean; there is none if eps hides them.
-template <class T>
 static inline T least_sum(T count, T eps) {
     return (std::numeric_limits<T>::min() / std::numeric_limits<T>::epsilon() - eps) * count;
 }
-template <class T>
 static inline bool holds_squares(T sum, T least) { return sum > least && sum <= std::numeric_limits<T>::max(); }
 
 // The sum of the squares of value(0), value(1) ..., in a wider type.

@@ -21,12 +21,9 @@ static const index_t PANEL_BYTES = 64;
 static const index_t STEP = 4;  // values of k that a tile takes at once
 static const index_t DEPTH_BLOCK = 256;  // rows of a tall tile's panels that stay in L1
 
-template <class T>
-struct Panel {
-    static constexpr index_t width = PANEL_BYTES / sizeof(T);
-    static constexpr int vectors = PANEL_BYTES / VECTOR_BYTES;
-    static index_t count(index_t columns) { return (columns + width - 1) / width; }
-};
+static constexpr index_t W = PANEL_BYTES / sizeof(T);  // the columns of a panel
+static constexpr int PANEL_VECTORS = PANEL_BYTES / VECTOR_BYTES;
+static inline index_t panels_of(index_t columns) { return (columns + W - 1) / W; }
 
 // The cache lines that tiles prefetch while they multiply: one at each STEP values of k, or two that are `beside` bytes apart,
 // `count` times in all. From one to the next it is `pace` bytes, and after `run` of them `jump` bytes more. Addresses are numbers,
@@ -54,7 +51,6 @@ struct Prefetch {
 
 // The values of a tile in the first matrix, whose row stride is `distance`. `go_on` goes to the next strip, and `from` to another
 // row and k.
-template <class T>
 struct FromRows {
     const T* first;
     index_t distance;
@@ -65,7 +61,6 @@ struct FromRows {
 };
 
 // The same of a transposed matrix: the stride of its columns is `distance`.
-template <class T>
 struct FromColumns {
     const T* first;
     index_t distance;
@@ -76,7 +71,6 @@ struct FromColumns {
 };
 
 // The same where strips are packed.
-template <class T>
 struct FromStrips {
     const T* strip;
     void pack(index_t) const {}
@@ -85,7 +79,6 @@ struct FromStrips {
 };
 
 // As FromColumns, and strips are packed on the way.
-template <class T>
 struct ColumnsToStrips {
     const T* columns;
     index_t distance;
@@ -99,36 +92,31 @@ struct ColumnsToStrips {
 };
 
 // The vectors of a tile's panels in the second matrix; a panel begins `between` values after the one before.
-template <class T>
 struct FromPanels {
-    using vector = typename Vector<T>::type;
     const T* first;
     index_t between;
     vector at(index_t k, int n) const {
-        constexpr int V = Panel<T>::vectors;
-        return load(first + n / V * between + k * Panel<T>::width + n % V * Vector<T>::lanes);
+        constexpr int V = PANEL_VECTORS;
+        return load(first + n / V * between + k * W + n % V * LANES);
     }
 };
 
 // The same of a matrix with row stride `distance`; its rows are packed on the way.
-template <class T>
 struct MatrixToPanels {
-    using vector = typename Vector<T>::type;
     const T* matrix;
     index_t distance;
     T* packed;
     index_t between;
     vector at(index_t k, int n) const {
-        constexpr int V = Panel<T>::vectors;
-        const vector values = load(matrix + k * distance + n * Vector<T>::lanes);
-        store(packed + n / V * between + k * Panel<T>::width + n % V * Vector<T>::lanes, values);
+        constexpr int V = PANEL_VECTORS;
+        const vector values = load(matrix + k * distance + n * LANES);
+        store(packed + n / V * between + k * W + n % V * LANES, values);
         return values;
     }
 };
 
 // The destination of a tile's sums, and the values added to them, unless null. With `past_caches` they are written with streaming
 // stores; whole lines are.
-template <class T>
 struct Sums {
     T* out;
     index_t out_distance;
@@ -138,10 +126,9 @@ struct Sums {
 };
 
 // Adds the products at one k to the sums of a tile.
-template <class T, int ROWS, int N, class First, class Second>
+template <int ROWS, int N, class First, class Second>
 __attribute__((always_inline)) static inline void add_products(const First& first, const Second& second, index_t k,
-                                                               typename Vector<T>::type (&sums)[ROWS][N]) {
-    using vector = typename Vector<T>::type;
+                                                               vector (&sums)[ROWS][N]) {
     first.pack(k);
     vector b[N];
 #pragma GCC unroll 16
@@ -155,12 +142,10 @@ __attribute__((always_inline)) static inline void add_products(const First& firs
 }
 
 // The product over `depth` of ROWS rows and PANELS panels.
-template <class T, int ROWS, int PANELS, class First, class Second>
+template <int ROWS, int PANELS, class First, class Second>
 __attribute__((always_inline)) static inline void tile(const First& first, const Second& second, index_t depth,
-                                                       const Sums<T>& to, Prefetch& ahead) {
-    using vector = typename Vector<T>::type;
-    constexpr int N = PANELS * Panel<T>::vectors;
-    constexpr index_t L = Vector<T>::lanes;
+                                                       const Sums& to, Prefetch& ahead) {
+    constexpr int N = PANELS * PANEL_VECTORS;
     vector sums[ROWS][N];
 #pragma GCC unroll 8
     for (int r = 0; r < ROWS; ++r)
@@ -168,11 +153,11 @@ __attribute__((always_inline)) static inline void tile(const First& first, const
         for (int n = 0; n < N; ++n) sums[r][n] = vector{};
     // The lines of the sums are prefetched for writing, one after another, as far as the depth allows: the CPU has few misses under
     // way at once. A line is prefetched by its last value: a row may begin within a line that the tile to the left has written.
-    const T* claimed = to.out + Panel<T>::width - 1;
+    const T* claimed = to.out + W - 1;
     index_t left = to.past_caches ? 0 : ROWS * PANELS;
     const auto claim = [&] {
         __builtin_prefetch(claimed, 1);
-        claimed += --left % PANELS == 0 ? to.out_distance - (PANELS - 1) * Panel<T>::width : Panel<T>::width;
+        claimed += --left % PANELS == 0 ? to.out_distance - (PANELS - 1) * W : W;
     };
     while (left > depth / STEP) claim();
     index_t k = 0;
@@ -180,26 +165,26 @@ __attribute__((always_inline)) static inline void tile(const First& first, const
         ahead.ask();
         if (left > 0) claim();
 #pragma GCC unroll 4
-        for (index_t j = 0; j < STEP; ++j) add_products<T, ROWS, N>(first, second, k + j, sums);
+        for (index_t j = 0; j < STEP; ++j) add_products<ROWS, N>(first, second, k + j, sums);
     }
-    for (; k < depth; ++k) add_products<T, ROWS, N>(first, second, k, sums);
+    for (; k < depth; ++k) add_products<ROWS, N>(first, second, k, sums);
 #pragma GCC unroll 8
     for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 16
         for (int n = 0; n < N; ++n) {
-            T* out = to.out + r * to.out_distance + n * L;
-            const vector sum = to.added ? load(to.added + r * to.added_distance + n * L) + sums[r][n] : sums[r][n];
+            T* out = to.out + r * to.out_distance + n * LANES;
+            const vector sum = to.added ? load(to.added + r * to.added_distance + n * LANES) + sums[r][n] : sums[r][n];
             if (to.past_caches) store_past_caches(out, sum);
             else store(out, sum);
         }
 }
 
 // The same for `count` strips; `first` and `to` are those of the first one.
-template <class T, int PANELS, class First, class Second>
-__attribute__((noinline)) static Prefetch multiply_each(index_t count, First first, const Second second, index_t depth, Sums<T> to,
+template <int PANELS, class First, class Second>
+__attribute__((noinline)) static Prefetch multiply_each(index_t count, First first, const Second second, index_t depth, Sums to,
                                                  Prefetch ahead) {
     for (; count > 0; --count) {
-        tile<T, TALL_ROWS, PANELS>(first, second, depth, to, ahead);
+        tile<TALL_ROWS, PANELS>(first, second, depth, to, ahead);
         first.go_on(depth);
         to.out += TALL_ROWS * to.out_distance;
         if (to.added) to.added += TALL_ROWS * to.added_distance;
@@ -208,11 +193,11 @@ __attribute__((noinline)) static Prefetch multiply_each(index_t count, First fir
 }
 
 // The same for fewer rows than a strip has.
-template <class T, int PANELS, int ROWS = TALL_ROWS - 1, class First, class Second>
-static void multiply_few(index_t rows, const First& first, const Second& second, index_t depth, const Sums<T>& to) {
+template <int PANELS, int ROWS = TALL_ROWS - 1, class First, class Second>
+static void multiply_few(index_t rows, const First& first, const Second& second, index_t depth, const Sums& to) {
     if constexpr (ROWS > 0) {
         Prefetch none;
-        if (rows == ROWS) tile<T, ROWS, PANELS>(first, second, depth, to, none);
-        else multiply_few<T, PANELS, ROWS - 1>(rows, first, second, depth, to);
+        if (rows == ROWS) tile<ROWS, PANELS>(first, second, depth, to, none);
+        else multiply_few<PANELS, ROWS - 1>(rows, first, second, depth, to);
     }
 }

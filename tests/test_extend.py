@@ -83,8 +83,8 @@ def test_an_author_compiles_a_file_of_their_own(tmp_path, monkeypatch):
     (tmp_path / "factor.h").write_text("static const int FACTOR = 2;\n")
     file = tmp_path / "twice.cpp"
     file.write_text('#include "factor.h"\n#include "native.h"\n'
-                    "#define TWICE(T, NAME) extern \"C\" void twice_##NAME(const T* x, T* y, int64_t size) {\\\n"
-                    "    for (index_t k = 0; k < size; ++k) y[k] = FACTOR * x[k]; }\nENTRIES(TWICE)\n")
+                    "extern \"C\" void NAMED(twice)(const T* x, T* y, int64_t size) {\n"
+                    "    for (index_t k = 0; k < size; ++k) y[k] = FACTOR * x[k];\n}\n")
     twice = extend.native.Function(str(file), "twice", "x: real[1], y: real[1], size: int64")
     assert extend.native.sources()[-1] == str(file)
     assert extend.native.refusal(str(file), np.dtype(np.float16)) == "it is for float32 and float64"

@@ -9,8 +9,7 @@
 enum Role { P, G, M, V, NEW_P, NEW_M, NEW_V, ROLES };
 
 // Gives the sum of the gradient's squares.
-template <class T>
-static Wide<T> update(T* const at[ROLES], index_t count, bool past_caches, T rate, T eps, T scale, T keep, T beta1, T beta2) {
+static Wide update(T* const at[ROLES], index_t count, bool past_caches, T rate, T eps, T scale, T keep, T beta1, T beta2) {
     RowSum<T> squares;
     each_vector<T>(count, [&](index_t k, auto lanes, auto number) {
         const auto write = [&](Role role, auto values) {
@@ -41,9 +40,8 @@ struct Right {
 static const int GROUP = 4;  // rows whose products are added up in one pass
 
 // sums[j] += the products of R values of left, `n` apart, and R rows of right: the bits that `linear` gives.
-template <int R, class T>
+template <int R>
 static void add_products(const T* left, index_t n, const T* right, index_t width, index_t count, T* sums) {
-    using vector = typename Vector<T>::type;
     vector factors[R];
     for (int row = 0; row < R; ++row) factors[row] = left[row * n] - vector{};
     each_vector<T>(count, [&](index_t j, auto lanes, auto) {
@@ -54,7 +52,6 @@ static void add_products(const T* left, index_t n, const T* right, index_t width
 }
 
 // Values [first, first + count) of the gradient of a matrix of `size` values: row by row of the matrix, as far as it goes.
-template <class T>
 static void multiply_out(const T* left, const Right& by, index_t size, index_t first, index_t count, T* gradient) {
     const index_t width = by.width, n = size / width;
     std::fill(gradient, gradient + count, T(0));
@@ -74,31 +71,28 @@ static void multiply_out(const T* left, const Right& by, index_t size, index_t f
 }
 
 // True if a block is written with streaming stores, where many values go into other arrays than those that are read.
-template <class T>
 static bool goes_past_caches(T* const at[ROLES], index_t values) {
     const auto place = [&](Role role) { return reinterpret_cast<uintptr_t>(at[role]); };
     return at[NEW_P] != at[P] && go_past_caches<T>((ROLES - NEW_P) * values) &&
            (place(NEW_P) | place(NEW_M) | place(NEW_V)) % VECTOR_BYTES == 0;
 }
 
-#define ADAM(T, NAME)                                                                                                      \
-    extern "C" void adam_##NAME(T* const* const* places, const int64_t* sizes, const Right* rights, const T* rate,         \
-                                const T* eps, const T* scale, const T* keep, T* norm, int64_t tensors, double beta1,       \
-                                double beta2, int32_t threads) {                                                           \
-        const index_t values = std::accumulate(sizes, sizes + tensors, index_t(0));                                        \
-        guarded([&] {                                                                                                      \
-            *norm = T(root_of_sums<T>(sizes, tensors, threads, [=](index_t tensor, index_t first, index_t last) {          \
-                T *at[ROLES], gradient[BLOCK];                                                                             \
-                const bool factored = rights && rights[tensor].width;                                                      \
-                for (int role = 0; role < ROLES; ++role)                                                                   \
-                    at[role] = *places[role * tensors + tensor] + (factored && role == G ? 0 : first);                     \
-                if (factored) {                                                                                            \
-                    multiply_out(at[G], rights[tensor], sizes[tensor], first, last - first, gradient);                     \
-                    at[G] = gradient;                                                                                      \
-                }                                                                                                          \
-                return update<T>(at, last - first, goes_past_caches(at, values), *rate, *eps, scale ? *scale : T(1),       \
-                                 keep ? *keep : T(1), T(beta1), T(beta2));                                                 \
-            }));                                                                                                           \
-        });                                                                                                                \
-    }
-ENTRIES(ADAM)
+extern "C" void NAMED(adam)(T* const* const* places, const int64_t* sizes, const Right* rights, const T* rate,
+                            const T* eps, const T* scale, const T* keep, T* norm, int64_t tensors, double beta1,
+                            double beta2, int32_t threads) {
+    const index_t values = std::accumulate(sizes, sizes + tensors, index_t(0));
+    guarded([&] {
+        *norm = T(root_of_sums(sizes, tensors, threads, [=](index_t tensor, index_t first, index_t last) {
+            T *at[ROLES], gradient[BLOCK];
+            const bool factored = rights && rights[tensor].width;
+            for (int role = 0; role < ROLES; ++role)
+                at[role] = *places[role * tensors + tensor] + (factored && role == G ? 0 : first);
+            if (factored) {
+                multiply_out(at[G], rights[tensor], sizes[tensor], first, last - first, gradient);
+                at[G] = gradient;
+            }
+            return update(at, last - first, goes_past_caches(at, values), *rate, *eps, scale ? *scale : T(1),
+                             keep ? *keep : T(1), T(beta1), T(beta2));
+        }));
+    });
+}

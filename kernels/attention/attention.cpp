@@ -14,20 +14,20 @@ static const index_t GROUP = 16;                             // queries or keys 
 static const float NEVER = -1e30f;                           // the score of a key that a query does not see
 
 // The time steps of one head: `values` is that of its first one, rows are `distance` values apart.
-template <class T>
+template <class Value>
 struct Head {
-    T* values;
+    Value* values;
     index_t distance, steps, width;
-    T* at(index_t step) const { return values + step * distance; }
+    Value* at(index_t step) const { return values + step * distance; }
 };
 
 // An array (batch, heads, steps, width), with its strides in values along the first three axes.
-template <class T>
+template <class Value>
 struct Heads {
-    T* values;
+    Value* values;
     const int64_t* to_next;
     index_t steps, width;
-    Head<T> head(index_t b, index_t h) const {
+    Head<Value> head(index_t b, index_t h) const {
         return {values + b * to_next[0] + h * to_next[1], to_next[2], steps, width};
     }
 };
@@ -41,7 +41,6 @@ struct Mask {
     }
 };
 
-template <class T>
 struct Attention {
     Heads<const T> query, key, value;
     Mask mask;
@@ -62,8 +61,8 @@ struct Attention {
 };
 
 // Calls work(first, last, seen) for groups of the queries [first, last); `seen` is the largest number of keys that a group sees.
-template <class T, class Work>
-static void each_group(const Attention<T>& of, index_t first, index_t last, index_t first_key, index_t keys,
+template <class Work>
+static void each_group(const Attention& of, index_t first, index_t last, index_t first_key, index_t keys,
                        const Work& work) {
     const index_t each = of.seen(first, first_key, keys) < keys ? GROUP : last - first;
     for (index_t begin = first; begin < last; begin += each) {
@@ -74,9 +73,8 @@ static void each_group(const Attention<T>& of, index_t first, index_t last, inde
 
 // Sets values that are not finite to 0; returns true if there are any. They would give NaN with the weight 0 of a key that a query
 // does not see.
-template <class T>
 static bool make_finite(T* values, index_t count) {
-    typename Vector<T>::type zeros[SUMS] = {};
+    vector zeros[SUMS] = {};
     each_vector<T>(count, [&](index_t k, auto lanes, auto n) { zeros[n] += lanes.load(values + k) * T(0); });
     const T zero = total<T>((zeros[0] + zeros[1]) + (zeros[2] + zeros[3]));
     if (zero == 0) return false;
@@ -85,10 +83,9 @@ static bool make_finite(T* values, index_t count) {
 }
 
 // Some rows of a head as the right side of products over these rows.
-template <class T>
 class OverRows {
   public:
-    OverRows(index_t most, index_t width) : panels_(Panel<T>::count(width)), packed_(most * panels_ * W) {}
+    OverRows(index_t most, index_t width) : panels_(panels_of(width)), packed_(most * panels_ * W) {}
     void pack(const Head<const T>& of, index_t first, index_t count) {
         count_ = count, width_ = of.width;
         pack_panels(of.at(first), of.distance, count, of.width, 0, panels_, packed_.data(), count * W);
@@ -101,18 +98,16 @@ class OverRows {
     }
 
   private:
-    static constexpr index_t W = Panel<T>::width;
     index_t panels_, count_ = 0, width_ = 0;
     Aligned<T> packed_;
 };
 
 // Some keys, or values, of a head, transposed, as the right side of products whose results have a column for each of them.
-template <class T>
 class ForKeys {
   public:
-    ForKeys(index_t most, index_t width) : width_(width), packed_(Panel<T>::count(most) * W * width) {}
+    ForKeys(index_t most, index_t width) : width_(width), packed_(panels_of(most) * W * width) {}
     void pack(const Head<const T>& of, index_t first, index_t count) {
-        panels_ = Panel<T>::count(count);
+        panels_ = panels_of(count);
         pack_transposed(of.at(first), of.distance, width_, count, 0, panels_, packed_.data());
     }
     bool make_finite() { return ::make_finite(packed_.data(), panels_ * W * width_); }
@@ -121,19 +116,18 @@ class ForKeys {
         for (index_t k = 0; k < width_; ++k) packed_.data()[(row / W * width_ + k) * W + row % W] = std::numeric_limits<T>::quiet_NaN();
     }
     // out[r] = rows[r] * matrix, for the first `end` keys and the rest of their last panel.
-    void product(const FromRows<T>& rows, index_t count, index_t end, T* out, index_t distance) const {
-        ::product(rows, count, packed_.data(), 0, Panel<T>::count(end), width_, out, distance, false);
+    void product(const FromRows& rows, index_t count, index_t end, T* out, index_t distance) const {
+        ::product(rows, count, packed_.data(), 0, panels_of(end), width_, out, distance, false);
     }
 
   private:
-    static constexpr index_t W = Panel<T>::width;
     index_t width_, panels_ = 0;
     Aligned<T> packed_;
 };
 
 // Makes packed values finite. The scores of a key whose value was not finite become NaN, for the queries that see it.
-template <class T, class Values>
-static void make_values_finite(Values& values, const Head<const T>& from, index_t first, index_t count, ForKeys<T>& keys) {
+template <class Values>
+static void make_values_finite(Values& values, const Head<const T>& from, index_t first, index_t count, ForKeys& keys) {
     if (!values.make_finite()) return;
     for (index_t row = 0; row < count; ++row)
         if (std::any_of(from.at(first + row), from.at(first + row) + from.width, [](T x) { return !std::isfinite(x); }))
@@ -141,29 +135,26 @@ static void make_values_finite(Values& values, const Head<const T>& from, index_
 }
 
 // The scores of some queries, with room for whole panels.
-template <class T>
 struct Scores {
     index_t distance;
     Aligned<T> values;
     Scores(index_t queries, index_t keys)
-        : distance(Panel<T>::count(keys) * Panel<T>::width), values(queries * distance) {}
+        : distance(panels_of(keys) * W), values(queries * distance) {}
     T* row(index_t query) const { return values.data() + query * distance; }
 };
 
 // Scores times the scale where a mask lets a query see a key, else NEVER.
-template <class T>
 static void hide(T* scores, index_t seen, const uint8_t* mask, T scale) {
     for (index_t k = 0; k < seen; ++k) scores[k] = mask[k] ? scores[k] * scale : T(NEVER);
 }
 
 // Calls work(k, in) for the vectors of a row's scores before `end`, where whole panels end: `in` chooses the first `seen` scores.
 // So all rows of a group take the same branches, which the CPU predicts.
-template <class T, class Work>
+template <class Work>
 static void each_score(index_t seen, index_t end, const Work& work) {
-    using vector = typename Vector<T>::type;
     vector places{};
-    for (index_t k = 0; k < Vector<T>::lanes; ++k) places[k] = T(k);
-    for (index_t k = 0; k < end; k += Vector<T>::lanes) work(k, places < vector{} + T(seen - k));
+    for (index_t k = 0; k < LANES; ++k) places[k] = T(k);
+    for (index_t k = 0; k < end; k += LANES) work(k, places < vector{} + T(seen - k));
 }
 
 // e^x of the scores that count, where x is the score minus the largest one; 0 for the others, and for masked ones.
@@ -177,20 +168,18 @@ static inline V power(V x, const Chosen& in) {
 // The powers of a row's scores, and 0 for other keys before `end`. A query that sees no key gets powers of 0, whose sum counts
 // as 1. The largest score leaves NaN out, the sum does not. It is taken off before the scale: a product that is rounded once as the
 // largest and not where it is taken off would leave a rest, which is large where scores are.
-template <class T>
 static T powers_of(T* scores, index_t seen, index_t end, const uint8_t* mask, T scale, T* top) {
-    using vector = typename Vector<T>::type;
     const vector least = vector{} - std::numeric_limits<T>::infinity();
     if (mask) hide(scores, seen, mask, scale);
     const T multiplier = mask ? T(1) : scale;
     vector most = least;
-    each_score<T>(seen, end, [&](index_t k, auto in) {
+    each_score(seen, end, [&](index_t k, auto in) {
         const vector x = in ? load(scores + k) : least;
         most = x > most ? x : most;
     });
     const T largest = *top = greatest<T>(most);
     vector sum{};
-    each_score<T>(seen, end, [&](index_t k, auto in) {
+    each_score(seen, end, [&](index_t k, auto in) {
         const vector weight = power((load(scores + k) - largest) * multiplier, in);
         store(scores + k, weight);
         sum += weight;
@@ -203,10 +192,8 @@ static T powers_of(T* scores, index_t seen, index_t end, const uint8_t* mask, T 
 
 // The weights of a row's keys, from its scores, and the gradients of the scores, from those of the weights; 0 for other keys
 // before `end`. `share` is 1 / the sum of the powers; `along` is subtracted, as the gradient of a softmax requires.
-template <class T>
 static void through_row(T* weights, T* gradients, index_t seen, index_t end, const uint8_t* mask, T scale, T top, T share,
                         T along) {
-    using vector = typename Vector<T>::type;
     if (share != share) {  // then all weights are NaN, but for the keys that a mask hides
         for (index_t k = 0; k < end; ++k) {
             weights[k] = k < seen && (!mask || mask[k]) ? share : T(0);
@@ -216,24 +203,23 @@ static void through_row(T* weights, T* gradients, index_t seen, index_t end, con
     }
     if (mask) hide(weights, seen, mask, scale);
     const T multiplier = mask ? T(1) : scale;
-    each_score<T>(seen, end, [&](index_t k, auto in) {
+    each_score(seen, end, [&](index_t k, auto in) {
         const vector weight = power((load(weights + k) - top) * multiplier, in) * share;
         store(weights + k, weight);
         store(gradients + k, in ? weight * (load(gradients + k) - along) * scale : vector{});
     });
 }
 
-template <class T>
-static void attend_block(const Attention<T>& of, index_t b, index_t h, index_t first, index_t last, const ForKeys<T>& keys,
-                         const OverRows<T>& values, Scores<T>& scores, const Head<T>& out, T* tops, T* totals) {
+static void attend_block(const Attention& of, index_t b, index_t h, index_t first, index_t last, const ForKeys& keys,
+                         const OverRows& values, Scores& scores, const Head<T>& out, T* tops, T* totals) {
     const Head<const T> query = of.query.head(b, h);
     each_group(of, first, last, 0, of.key.steps, [&](index_t begin, index_t end, index_t seen) {
-        const index_t count = end - begin, whole = Panel<T>::count(seen) * Panel<T>::width;
+        const index_t count = end - begin, whole = panels_of(seen) * W;
         keys.product({query.at(begin), query.distance}, count, seen, scores.row(0), scores.distance);
         for (index_t step = begin; step < end; ++step)
             totals[step] = powers_of(scores.row(step - begin), of.seen(step, 0, seen), whole, of.mask.row(b, h, step),
                                      of.scale, tops + step);
-        values.product(FromRows<T>{scores.row(0), scores.distance}, count, 0, seen, out.at(begin), out.distance, false);
+        values.product(FromRows{scores.row(0), scores.distance}, count, 0, seen, out.at(begin), out.distance, false);
         for (index_t r = 0; r < count; ++r) {
             const T share = T(1) / totals[begin + r];
             T* to = out.at(begin + r);
@@ -242,13 +228,12 @@ static void attend_block(const Attention<T>& of, index_t b, index_t h, index_t f
     });
 }
 
-template <class T>
-static void attend(const Attention<T>& of, const Heads<T>& out, T* tops, T* totals, int threads) {
+static void attend(const Attention& of, const Heads<T>& out, T* tops, T* totals, int threads) {
     const index_t steps = of.query.steps, size = of.size(), blocks = (steps + size - 1) / size;
     in_parts(of.batch * of.heads * blocks, threads, [&](index_t begin, index_t end) {
-        Scores<T> scores(size, of.key.steps);
-        ForKeys<T> keys(of.key.steps, of.key.width);
-        OverRows<T> values(of.key.steps, of.value.width);
+        Scores scores(size, of.key.steps);
+        ForKeys keys(of.key.steps, of.key.width);
+        OverRows values(of.key.steps, of.value.width);
         for (index_t part = begin; part < end; ++part) {
             const index_t n = part / blocks, first = part % blocks * size, b = n / of.heads, h = n % of.heads;
             if (part == begin || first == 0) {
@@ -262,7 +247,6 @@ static void attend(const Attention<T>& of, const Heads<T>& out, T* tops, T* tota
     });
 }
 
-template <class T>
 static T dot(const T* a, const T* b, index_t width) {
     RowSum<T> sums;
     each_vector<T>(width, [&](index_t k, auto lanes, auto n) { sums.add(lanes.load(a + k) * lanes.load(b + k), n); });
@@ -270,14 +254,13 @@ static T dot(const T* a, const T* b, index_t width) {
 }
 
 // The arrays of the backward for some queries and some keys.
-template <class T>
 struct Room {
     const index_t most_keys, most_queries;
-    ForKeys<T> keys, values;
-    OverRows<T> over_keys, queries, slopes;
-    Scores<T> weights, d_scores;
+    ForKeys keys, values;
+    OverRows over_keys, queries, slopes;
+    Scores weights, d_scores;
     Aligned<T> along;
-    Room(const Attention<T>& of)
+    Room(const Attention& of)
         : most_keys(std::min(KEYS_AT_ONCE, of.key.steps)), most_queries(std::min(MOST_QUERIES, of.query.steps)),
           keys(most_keys, of.key.width), values(most_keys, of.value.width), over_keys(most_keys, of.key.width),
           queries(most_queries, of.query.width), slopes(most_queries, of.value.width), weights(most_queries, most_keys),
@@ -285,11 +268,9 @@ struct Room {
 };
 
 // The backward of one head; `g` is the gradient of `out`.
-template <class T>
 struct Backward {
-    static constexpr index_t W = Panel<T>::width;
-    const Attention<T>& of;
-    Room<T>& room;
+    const Attention& of;
+    Room& room;
     const index_t b, h;
     const T *tops, *totals;
     const Head<const T> query, key, value, out, g;
@@ -333,7 +314,7 @@ struct Backward {
     // The weights and the gradients of the scores of the queries [begin, end), with zeros in the rest of the last panel, and the
     // contributions of these keys to the gradients of the queries. The rows of scores begin with the query `first`.
     void through_scores(index_t begin, index_t end, index_t first, index_t seen) {
-        const index_t count = end - begin, whole = Panel<T>::count(seen) * W;
+        const index_t count = end - begin, whole = panels_of(seen) * W;
         T *weights = room.weights.row(begin - first), *d_scores = room.d_scores.row(begin - first);
         const index_t distance = room.weights.distance;
         room.keys.product({query.at(begin), query.distance}, count, seen, weights, distance);
@@ -345,12 +326,12 @@ struct Backward {
             through_row(weights + r * distance, d_scores + r * distance, see(step), whole, mask ? mask + first_key : nullptr,
                         of.scale, tops[step], blind ? T(0) : T(1) / totals[step], room.along.data()[step]);
         }
-        room.over_keys.product(FromRows<T>{d_scores, distance}, count, 0, seen, d_query.at(begin), d_query.distance, first_key > 0);
+        room.over_keys.product(FromRows{d_scores, distance}, count, 0, seen, d_query.at(begin), d_query.distance, first_key > 0);
     }
 
     // to[key] = the sum over the queries [first, last) of scores[query][key] * their rows, for the first `seen` of the keys;
     // it is added to the gradients of the first `summed`.
-    void over_queries(const Scores<T>& scores, const OverRows<T>& rows, index_t first, index_t last, index_t seen,
+    void over_queries(const Scores& scores, const OverRows& rows, index_t first, index_t last, index_t seen,
                       index_t summed, const Head<T>& to) {
         // No query skips a key, and all sums begin here or all go on.
         const bool all_alike = see(first) == keys && (summed == 0 || summed == seen);
@@ -358,7 +339,7 @@ struct Backward {
         for (index_t k = 0; k < seen; k += each) {
             const index_t n = std::min(each, seen - k);
             const index_t start = of.causal ? std::max(first_key + k - first, index_t(0)) : 0;  // the first query that sees k
-            rows.product(FromColumns<T>{scores.row(start) + k, scores.distance}, n, start, last - first, to.at(first_key + k),
+            rows.product(FromColumns{scores.row(start) + k, scores.distance}, n, start, last - first, to.at(first_key + k),
                          to.distance, k < summed);
         }
     }
@@ -366,39 +347,38 @@ struct Backward {
 
 // `to_next` has three numbers for each of: query, key, value, mask, out, and for the backward the gradients of out, query, key
 // and value.
-#define ATTENTION(T, NAME)                                                                                                 \
-    extern "C" void attention_forward_##NAME(const T* query, const T* key, const T* value, const uint8_t* mask, T* out,    \
-                                             T* tops, T* totals, const int64_t* to_next, int64_t batch, int64_t heads,     \
-                                             int64_t queries, int64_t keys, int64_t width, int64_t n_values,               \
-                                             int32_t causal, double scale, int32_t threads) {                              \
-        guarded([&] {                                                                                                      \
-            const Attention<T> of{{query, to_next, queries, width}, {key, to_next + 3, keys, width},                       \
-                                  {value, to_next + 6, keys, n_values}, {mask, to_next + 9},                               \
-                                  batch, heads, causal != 0, T(scale)};                                                    \
-            attend<T>(of, {out, to_next + 12, queries, n_values}, tops, totals, threads);                                  \
-        });                                                                                                                \
-    }                                                                                                                      \
-    extern "C" void attention_backward_##NAME(const T* query, const T* key, const T* value, const uint8_t* mask,           \
-                                              const T* out, const T* tops, const T* totals, const T* g, T* d_query,        \
-                                              T* d_key, T* d_value, const int64_t* to_next, int64_t batch,                 \
-                                              int64_t heads, int64_t queries, int64_t keys, int64_t width,                 \
-                                              int64_t n_values, int32_t causal, double scale, int32_t threads) {           \
-        guarded([&] {                                                                                                      \
-            const Attention<T> of{{query, to_next, queries, width}, {key, to_next + 3, keys, width},                       \
-                                  {value, to_next + 6, keys, n_values}, {mask, to_next + 9},                               \
-                                  batch, heads, causal != 0, T(scale)};                                                    \
-            const Heads<const T> outs{out, to_next + 12, queries, n_values}, gs{g, to_next + 15, queries, n_values};       \
-            const Heads<T> d_queries{d_query, to_next + 18, queries, width}, d_keys{d_key, to_next + 21, keys, width},     \
-                d_values{d_value, to_next + 24, keys, n_values};                                                           \
-            in_parts(batch * heads, threads, [&](index_t first, index_t last) {                                            \
-                Room<T> room(of);                                                                                          \
-                for (index_t n = first; n < last; ++n) {                                                                   \
-                    const index_t b = n / heads, h = n % heads;                                                            \
-                    Backward<T>{of, room, b, h, tops + n * queries, totals + n * queries, of.query.head(b, h),             \
-                                of.key.head(b, h), of.value.head(b, h), outs.head(b, h), gs.head(b, h), d_queries.head(b, h), \
-                                d_keys.head(b, h), d_values.head(b, h)}.run();                                             \
-                }                                                                                                          \
-            });                                                                                                            \
-        });                                                                                                                \
-    }
-ENTRIES(ATTENTION)
+extern "C" void NAMED(attention_forward)(const T* query, const T* key, const T* value, const uint8_t* mask, T* out,
+                                         T* tops, T* totals, const int64_t* to_next, int64_t batch, int64_t heads,
+                                         int64_t queries, int64_t keys, int64_t width, int64_t n_values,
+                                         int32_t causal, double scale, int32_t threads) {
+    guarded([&] {
+        const Attention of{{query, to_next, queries, width}, {key, to_next + 3, keys, width},
+                              {value, to_next + 6, keys, n_values}, {mask, to_next + 9},
+                              batch, heads, causal != 0, T(scale)};
+        attend(of, {out, to_next + 12, queries, n_values}, tops, totals, threads);
+    });
+}
+
+extern "C" void NAMED(attention_backward)(const T* query, const T* key, const T* value, const uint8_t* mask,
+                                          const T* out, const T* tops, const T* totals, const T* g, T* d_query,
+                                          T* d_key, T* d_value, const int64_t* to_next, int64_t batch,
+                                          int64_t heads, int64_t queries, int64_t keys, int64_t width,
+                                          int64_t n_values, int32_t causal, double scale, int32_t threads) {
+    guarded([&] {
+        const Attention of{{query, to_next, queries, width}, {key, to_next + 3, keys, width},
+                              {value, to_next + 6, keys, n_values}, {mask, to_next + 9},
+                              batch, heads, causal != 0, T(scale)};
+        const Heads<const T> outs{out, to_next + 12, queries, n_values}, gs{g, to_next + 15, queries, n_values};
+        const Heads<T> d_queries{d_query, to_next + 18, queries, width}, d_keys{d_key, to_next + 21, keys, width},
+            d_values{d_value, to_next + 24, keys, n_values};
+        in_parts(batch * heads, threads, [&](index_t first, index_t last) {
+            Room room(of);
+            for (index_t n = first; n < last; ++n) {
+                const index_t b = n / heads, h = n % heads;
+                Backward{of, room, b, h, tops + n * queries, totals + n * queries, of.query.head(b, h),
+                            of.key.head(b, h), of.value.head(b, h), outs.head(b, h), gs.head(b, h), d_queries.head(b, h),
+                            d_keys.head(b, h), d_values.head(b, h)}.run();
+            }
+        });
+    });
+}

@@ -4,7 +4,6 @@
 
 // The mean of each channel and the sum of its squared distances from it, for each block of rows. A block is centred in
 // two steps while it is in cache, by its first line and by the mean of the residual, so that a large mean costs no bits.
-template <class T>
 static void moments(const T* x, double* means, double* squares, T eps, const Lines& lines, index_t first, index_t last) {
     std::vector<T> offsets(lines.width()), rests(lines.width()), sums(lines.width());
     T *offset = offsets.data(), *rest = rests.data(), *sum = sums.data();
@@ -51,7 +50,6 @@ static void moments(const T* x, double* means, double* squares, T eps, const Lin
 }
 
 // y = (x - mean) * scale + bias. The mean is the sum of two numbers.
-template <class T>
 static void normalise(const T* x, const T* mean, const T* mean_rest, const T* scale, const T* bias, T* y,
                       const Lines& lines, index_t first, index_t last) {
     const std::vector<T> means = lines.along(mean), rests = lines.along(mean_rest), scales = lines.along(scale),
@@ -65,7 +63,6 @@ static void normalise(const T* x, const T* mean, const T* mean_rest, const T* sc
 }
 
 // The sums of dy and of dy * (x - mean) for each channel and block of rows.
-template <class T>
 static void gradient_sums(const T* x, const T* dy, const T* mean, const T* mean_rest, T* dy_parts, T* along_parts,
                           const Lines& lines, index_t first, index_t last) {
     const std::vector<T> means = lines.along(mean), rests = lines.along(mean_rest);
@@ -86,7 +83,6 @@ static void gradient_sums(const T* x, const T* dy, const T* mean, const T* mean_
 }
 
 // dx = dy * scale + (x - mean) * rstd * direction + constant.
-template <class T>
 static void image_gradient(const T* x, const T* dy, const T* mean, const T* mean_rest, const T* rstd,
                            const T* scale, const T* direction, const T* constant, T* dx, const Lines& lines,
                            index_t first, index_t last) {
@@ -105,33 +101,34 @@ static void image_gradient(const T* x, const T* dy, const T* mean, const T* mean
     const Lines lines{rows, channels};                                                                                \
     in_parts(lines.blocks(), threads, [=](index_t first, index_t last) { CALL; })
 
-#define BATCH_NORM(T, NAME)                                                                                           \
-    extern "C" void batch_moments_##NAME(const T* x, double* means, double* squares, int64_t rows, int64_t channels,  \
-                                         int64_t, double eps, int32_t threads) {                                      \
-        guarded([&] {                                                                                                 \
-            OVER_BLOCKS(moments(x, means, squares, T(eps), lines, first, last));                                      \
-        });                                                                                                           \
-    }                                                                                                                 \
-    extern "C" void batch_normalise_##NAME(const T* x, const T* mean, const T* mean_rest, const T* scale,             \
-                                           const T* bias, T* y, int64_t rows, int64_t channels, int32_t threads) {    \
-        guarded([&] {                                                                                                 \
-            OVER_BLOCKS(normalise(x, mean, mean_rest, scale, bias, y, lines, first, last));                           \
-        });                                                                                                           \
-    }                                                                                                                 \
-    extern "C" void batch_gradient_sums_##NAME(const T* x, const T* dy, const T* mean, const T* mean_rest,            \
-                                               T* dy_parts, T* along_parts, int64_t rows, int64_t channels,           \
-                                               int32_t threads) {                                                     \
-        guarded([&] {                                                                                                 \
-            OVER_BLOCKS(gradient_sums(x, dy, mean, mean_rest, dy_parts, along_parts, lines, first, last));            \
-        });                                                                                                           \
-    }                                                                                                                 \
-    extern "C" void batch_image_gradient_##NAME(const T* x, const T* dy, const T* mean, const T* mean_rest,           \
-                                                const T* rstd, const T* scale, const T* direction,                    \
-                                                const T* constant, T* dx, int64_t rows, int64_t channels,             \
-                                                int32_t threads) {                                                    \
-        guarded([&] {                                                                                                 \
-            OVER_BLOCKS(image_gradient(x, dy, mean, mean_rest, rstd, scale, direction, constant, dx, lines, first,    \
-                                       last));                                                                        \
-        });                                                                                                           \
-    }
-ENTRIES(BATCH_NORM)
+extern "C" void NAMED(batch_moments)(const T* x, double* means, double* squares, int64_t rows, int64_t channels,
+                                     int64_t, double eps, int32_t threads) {
+    guarded([&] {
+        OVER_BLOCKS(moments(x, means, squares, T(eps), lines, first, last));
+    });
+}
+
+extern "C" void NAMED(batch_normalise)(const T* x, const T* mean, const T* mean_rest, const T* scale,
+                                       const T* bias, T* y, int64_t rows, int64_t channels, int32_t threads) {
+    guarded([&] {
+        OVER_BLOCKS(normalise(x, mean, mean_rest, scale, bias, y, lines, first, last));
+    });
+}
+
+extern "C" void NAMED(batch_gradient_sums)(const T* x, const T* dy, const T* mean, const T* mean_rest,
+                                           T* dy_parts, T* along_parts, int64_t rows, int64_t channels,
+                                           int32_t threads) {
+    guarded([&] {
+        OVER_BLOCKS(gradient_sums(x, dy, mean, mean_rest, dy_parts, along_parts, lines, first, last));
+    });
+}
+
+extern "C" void NAMED(batch_image_gradient)(const T* x, const T* dy, const T* mean, const T* mean_rest,
+                                            const T* rstd, const T* scale, const T* direction,
+                                            const T* constant, T* dx, int64_t rows, int64_t channels,
+                                            int32_t threads) {
+    guarded([&] {
+        OVER_BLOCKS(image_gradient(x, dy, mean, mean_rest, rstd, scale, direction, constant, dx, lines, first,
+                                   last));
+    });
+}

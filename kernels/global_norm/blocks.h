@@ -6,27 +6,25 @@
 static const index_t BLOCK = 8192;
 
 // The type that holds the squares of all values of T.
-template <class T>
 using Wide = std::conditional_t<std::is_same_v<T, double>, long double, double>;
 
 // The sum of the squares of `count` values, which their own type added up to `sum`: again in the wider one where that may have
 // lost some.
-template <class T>
-static Wide<T> sum_of_squares(const T* x, index_t count, T sum) {
+static Wide sum_of_squares(const T* x, index_t count, T sum) {
     using limits = std::numeric_limits<T>;
     if (sum > limits::min() / limits::epsilon() * T(1e6) && sum < limits::max() / T(30)) return sum;
-    Wide<T> wide = 0;
+    Wide wide = 0;
 #pragma omp simd reduction(+ : wide)
-    for (index_t k = 0; k < count; ++k) wide += Wide<T>(x[k]) * Wide<T>(x[k]);
+    for (index_t k = 0; k < count; ++k) wide += Wide(x[k]) * Wide(x[k]);
     return wide;
 }
 
 // The root of the sum of work(tensor, first, last) over all blocks; `first` and `last` are values of one tensor.
-template <class T, class Work>
-static Wide<T> root_of_sums(const index_t* sizes, index_t tensors, int threads, const Work& work) {
+template <class Work>
+static Wide root_of_sums(const index_t* sizes, index_t tensors, int threads, const Work& work) {
     std::vector<index_t> ends(tensors + 1, 0);
     for (index_t k = 0; k < tensors; ++k) ends[k + 1] = ends[k] + (sizes[k] + BLOCK - 1) / BLOCK;
-    std::vector<Wide<T>> sums(ends[tensors]);
+    std::vector<Wide> sums(ends[tensors]);
     in_parts(ends[tensors], threads, [&](index_t begin, index_t end) {
         index_t tensor = 0;
         for (index_t block = begin; block < end; ++block) {
@@ -35,7 +33,7 @@ static Wide<T> root_of_sums(const index_t* sizes, index_t tensors, int threads, 
             sums[block] = work(tensor, first, std::min(first + BLOCK, sizes[tensor]));
         }
     });
-    Wide<T> total = 0;
-    for (const Wide<T> sum : sums) total += sum;
+    Wide total = 0;
+    for (const Wide sum : sums) total += sum;
     return std::sqrt(total);
 }

@@ -2,8 +2,7 @@
 #include "blocks.h"
 #include "../rows.h"
 
-template <class T>
-static Wide<T> squares(const T* x, index_t count) {
+static Wide squares(const T* x, index_t count) {
     RowSum<T> sum;
     each_vector<T>(count, [&](index_t k, auto lanes, auto number) {
         const auto values = lanes.load(x + k);
@@ -12,13 +11,11 @@ static Wide<T> squares(const T* x, index_t count) {
     return sum_of_squares(x, count, sum.sum());
 }
 
-#define GLOBAL_NORM(T, NAME)                                                                                          \
-    extern "C" void global_norm_##NAME(const T* const* const* places, const int64_t* sizes, T* norm, int64_t tensors, \
-                                       int32_t threads) {                                                             \
-        guarded([&] {                                                                                                 \
-            *norm = T(root_of_sums<T>(sizes, tensors, threads, [=](index_t tensor, index_t first, index_t last) {     \
-                return squares(*places[tensor] + first, last - first);                                                \
-            }));                                                                                                      \
-        });                                                                                                           \
-    }
-ENTRIES(GLOBAL_NORM)
+extern "C" void NAMED(global_norm)(const T* const* const* places, const int64_t* sizes, T* norm, int64_t tensors,
+                                   int32_t threads) {
+    guarded([&] {
+        *norm = T(root_of_sums(sizes, tensors, threads, [=](index_t tensor, index_t first, index_t last) {
+            return squares(*places[tensor] + first, last - first);
+        }));
+    });
+}

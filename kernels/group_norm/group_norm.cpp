@@ -6,7 +6,6 @@
 #include "../squares.h"
 
 // One example. Each step but `centre`, `scale`, `read` and `differentiate` is for a block of its rows.
-template <class T>
 class Example {
 public:
     Example(const Lines& lines, index_t groups)
@@ -214,7 +213,7 @@ static const index_t PARTS = 64;
 
 // Calls work(each, example, k, part) for the k-th of all examples; each(step) is step(block) for each block. The threads share
 // the parts, of examples that follow each other. Where there are too few, they share the blocks of each example.
-template <class T, class Work>
+template <class Work>
 static void by_example(const Lines& lines, index_t groups, index_t count, index_t parts, int threads, const Work& work) {
     const bool few = count == parts && count < 2 * threads;
     const auto each = [&](const auto& step) {
@@ -223,19 +222,18 @@ static void by_example(const Lines& lines, index_t groups, index_t count, index_
         });
     };
     in_parts(parts, few ? 1 : threads, [&](index_t first, index_t last) {
-        Example<T> example(lines, groups);
+        Example example(lines, groups);
         for (index_t part = first; part < last; ++part)
             for (index_t k = count * part / parts; k < count * (part + 1) / parts; ++k) work(each, example, k, part);
     });
 }
 
-template <class T>
 static void forward(const T* x, const T* gain, const T* bias, T* y, T* stats, index_t count, const Lines& lines, index_t groups,
                     T eps, int threads) {
     const index_t size = lines.rows * lines.channels;
     const bool past_caches = go_past_caches<T>(count * size);
-    by_example<T>(lines, groups, count, std::min(count, PARTS), threads,
-                  [=](const auto& each, Example<T>& example, index_t k, index_t) {
+    by_example(lines, groups, count, std::min(count, PARTS), threads,
+                  [=](const auto& each, Example& example, index_t k, index_t) {
                       const T* in = x + k * size;
                       each([&](index_t block) { example.add_up(in, block); });
                       example.centre();
@@ -245,15 +243,14 @@ static void forward(const T* x, const T* gain, const T* bias, T* y, T* stats, in
                   });
 }
 
-template <class T>
 static void backward(const T* x, const T* dy, const T* stats, const T* gain, T* dx, T* d_gain, T* d_bias, index_t count,
                      const Lines& lines, index_t groups, int threads) {
     const index_t size = lines.rows * lines.channels, channels = lines.channels, parts = std::min(count, PARTS);
     const bool past_caches = go_past_caches<T>(count * size);
     std::fill_n(d_gain, parts * channels, T(0));
     std::fill_n(d_bias, parts * channels, T(0));
-    by_example<T>(lines, groups, count, parts, threads,
-                  [=](const auto& each, Example<T>& example, index_t k, index_t part) {
+    by_example(lines, groups, count, parts, threads,
+                  [=](const auto& each, Example& example, index_t k, index_t part) {
                       const T *in = x + k * size, *g = dy + k * size;
                       example.read(stats + k * groups * 3);
                       each([&](index_t block) { example.add_up_gradients(in, g, block); });
@@ -262,19 +259,18 @@ static void backward(const T* x, const T* dy, const T* stats, const T* gain, T* 
                   });
 }
 
-#define GROUP_NORM(T, NAME)                                                                                           \
-    extern "C" void group_norm_forward_##NAME(const T* x, const T* gain, const T* bias, T* y, T* stats,               \
-                                              int64_t count, int64_t positions, int64_t channels, int64_t groups,     \
-                                              double eps, int32_t threads) {                                          \
-        guarded([&] {                                                                                                 \
-            forward<T>(x, gain, bias, y, stats, count, {positions, channels}, groups, T(eps), threads);               \
-        });                                                                                                           \
-    }                                                                                                                 \
-    extern "C" void group_norm_backward_##NAME(const T* x, const T* dy, const T* stats, const T* gain, T* dx,         \
-                                               T* d_gain, T* d_bias, int64_t count, int64_t positions,                \
-                                               int64_t channels, int64_t groups, int32_t threads) {                   \
-        guarded([&] {                                                                                                 \
-            backward<T>(x, dy, stats, gain, dx, d_gain, d_bias, count, {positions, channels}, groups, threads);       \
-        });                                                                                                           \
-    }
-ENTRIES(GROUP_NORM)
+extern "C" void NAMED(group_norm_forward)(const T* x, const T* gain, const T* bias, T* y, T* stats,
+                                          int64_t count, int64_t positions, int64_t channels, int64_t groups,
+                                          double eps, int32_t threads) {
+    guarded([&] {
+        forward(x, gain, bias, y, stats, count, {positions, channels}, groups, T(eps), threads);
+    });
+}
+
+extern "C" void NAMED(group_norm_backward)(const T* x, const T* dy, const T* stats, const T* gain, T* dx,
+                                           T* d_gain, T* d_bias, int64_t count, int64_t positions,
+                                           int64_t channels, int64_t groups, int32_t threads) {
+    guarded([&] {
+        backward(x, dy, stats, gain, dx, d_gain, d_bias, count, {positions, channels}, groups, threads);
+    });
+}

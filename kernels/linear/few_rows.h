@@ -22,10 +22,8 @@ static const int SIDE_BY_SIDE = 8;   // vectors that are added up side by side; 
 static const index_t BLOCK = 128;  // rows of the matrix whose products are added up together, whatever the threads
 
 // y += x[r, 0 .. K) w[0 .. K, :] for R rows.
-template <int R, int K, class T>
+template <int R, int K>
 static void add_panel(const T* x, const T* w, T* y, index_t in, index_t out) {
-    using vector = typename Vector<T>::type;
-    constexpr index_t LANES = Vector<T>::lanes;
     constexpr int STRIP = SIDE_BY_SIDE / R;
     const index_t step = STRIP * LANES, whole = out / step * step;
     for (index_t c = 0; c < whole; c += step) {
@@ -63,7 +61,7 @@ static void add_panel(const T* x, const T* w, T* y, index_t in, index_t out) {
 #define BY_ROWS(R, CALL) \
     switch (R) { case 1: CALL(1); break; case 2: CALL(2); break; case 3: CALL(3); break; default: CALL(4); }
 
-template <int K, class T>
+template <int K>
 static void add_rows(const T* x, const T* w, T* y, index_t rows, index_t in, index_t out) {
     for (index_t row = 0; row < rows; row += GROUP) {
 #define ADD_PANEL(R) add_panel<R, K>(x + row * in, w, y + row * out, in, out)
@@ -72,7 +70,6 @@ static void add_rows(const T* x, const T* w, T* y, index_t rows, index_t in, ind
 }
 
 // The threads share rows of the matrix, not columns: the hardware prefetches contiguous memory.
-template <class T>
 static void multiply(const T* x, const T* w, const T* bias, T* y, index_t rows, index_t in, index_t out, int threads) {
     const index_t blocks = (in + BLOCK - 1) / BLOCK, size = rows * out;
     std::vector<T> parts(blocks * size);

@@ -8,10 +8,8 @@ static const index_t COLUMNS_AT_ONCE = 1 << 12;  // of a sum over columns: the r
 
 // dx[r, k .. k + K) = or += the products of g's rows with K rows of w, over the first `count` columns. The rows of w are read in
 // turns, which the hardware does not prefetch, so the loop prefetches the next ones.
-template <int R, int K, class T>
+template <int R, int K>
 static void some_dots(const T* g, const T* w, T* dx, index_t in, index_t out, index_t count, bool add) {
-    using vector = typename Vector<T>::type;
-    constexpr index_t LANES = Vector<T>::lanes;
     vector sums[R][K] = {};
     const index_t whole = count / LANES * LANES;
     for (index_t c = 0; c < whole; c += LANES) {
@@ -34,7 +32,7 @@ static void some_dots(const T* g, const T* w, T* dx, index_t in, index_t out, in
 }
 
 // dx[r, k .. k + K) = the products of g's rows with K rows of w.
-template <int R, int K, class T>
+template <int R, int K>
 static void dots(const T* g, const T* w, T* dx, index_t in, index_t out) {
     if constexpr (R * K > SIDE_BY_SIDE) {
         dots<R, K / 2>(g, w, dx, in, out);
@@ -48,10 +46,8 @@ static void dots(const T* g, const T* w, T* dx, index_t in, index_t out) {
 }
 
 // dw[k, :] = or += the sum of x[r, k] g[r, :] over R rows, for K values of k.
-template <int R, int K, class T>
+template <int R, int K>
 static void outer_product(const T* x, const T* g, T* dw, index_t in, index_t out, bool add) {
-    using vector = typename Vector<T>::type;
-    constexpr index_t LANES = Vector<T>::lanes;
     const index_t whole = out / LANES * LANES;
     vector factors[R][K];
     for (int r = 0; r < R; ++r)
@@ -69,7 +65,7 @@ static void outer_product(const T* x, const T* g, T* dw, index_t in, index_t out
     if (whole < out) add_up(whole, PartOfVector<T>{out - whole});
 }
 
-template <int K, class T>
+template <int K>
 static void differentiate(const T* x, const T* w, const T* g, T* dx, T* dw, index_t rows, index_t in, index_t out,
                           index_t k) {
     for (index_t row = 0; row < rows; row += GROUP) {
@@ -82,7 +78,6 @@ static void differentiate(const T* x, const T* w, const T* g, T* dx, T* dw, inde
 }
 
 // The gradients of x and of w; a null one is not computed.
-template <class T>
 static void backward(const T* x, const T* w, const T* g, T* dx, T* dw, index_t rows, index_t in, index_t out, int threads) {
     const index_t blocks = (in + ROWS_OF_W - 1) / ROWS_OF_W;
     in_parts(blocks, threads, [=](index_t first, index_t last) {
@@ -94,24 +89,24 @@ static void backward(const T* x, const T* w, const T* g, T* dx, T* dw, index_t r
     });
 }
 
-#define LINEAR(T, NAME)                                                                                                \
-    extern "C" void linear_forward_##NAME(const T* x, const T* w, const T* bias, T* y, int64_t rows, int64_t in,       \
-                                          int64_t out, int32_t threads) {                                              \
-        guarded([&] {                                                                                                  \
-            multiply(x, w, bias, y, rows, in, out, threads);                                                           \
-        });                                                                                                            \
-    }                                                                                                                  \
-    extern "C" void linear_backward_##NAME(const T* x, const T* w, const T* g, T* dx, T* dw, int64_t rows, int64_t in, \
-                                           int64_t out, int32_t threads) {                                             \
-        guarded([&] {                                                                                                  \
-            backward(x, w, g, dx, dw, rows, in, out, threads);                                                         \
-        });                                                                                                            \
-    }                                                                                                                  \
-    /* y = x w^T, as the gradient of a product's input. */                                                             \
-    extern "C" void linear_transposed_##NAME(const T* x, const T* w, T* y, int64_t rows, int64_t in, int64_t out,      \
-                                             int32_t threads) {                                                        \
-        guarded([&] {                                                                                                  \
-            backward<T>(nullptr, w, x, y, nullptr, rows, in, out, threads);                                            \
-        });                                                                                                            \
-    }
-ENTRIES(LINEAR)
+extern "C" void NAMED(linear_forward)(const T* x, const T* w, const T* bias, T* y, int64_t rows, int64_t in,
+                                      int64_t out, int32_t threads) {
+    guarded([&] {
+        multiply(x, w, bias, y, rows, in, out, threads);
+    });
+}
+
+extern "C" void NAMED(linear_backward)(const T* x, const T* w, const T* g, T* dx, T* dw, int64_t rows, int64_t in,
+                                       int64_t out, int32_t threads) {
+    guarded([&] {
+        backward(x, w, g, dx, dw, rows, in, out, threads);
+    });
+}
+
+// y = x w^T, as the gradient of a product's input.
+extern "C" void NAMED(linear_transposed)(const T* x, const T* w, T* y, int64_t rows, int64_t in, int64_t out,
+                                         int32_t threads) {
+    guarded([&] {
+        backward(nullptr, w, x, y, nullptr, rows, in, out, threads);
+    });
+}

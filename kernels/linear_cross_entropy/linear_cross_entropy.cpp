@@ -2,10 +2,8 @@
 #include "../softmax_cross_entropy/gradient.h"
 
 // Adds the exponentials of the logits to each row's sum, which is relative to the row's largest so far.
-template <class T>
 static void gather(const T* logits, const int32_t* labels, T* largest, T* total, T* picked, index_t first, index_t last,
                    index_t width, index_t start) {
-    using vector = typename Vector<T>::type;
     for (index_t row = first; row < last; ++row) {
         const T *values = logits + row * width, top = std::max(largest[row], row_largest(values, width));
         // While all are minus infinity, minus infinity is not taken from itself.
@@ -22,19 +20,18 @@ static void gather(const T* logits, const int32_t* labels, T* largest, T* total,
     }
 }
 
-#define LINEAR_CROSS_ENTROPY(T, NAME)                                                                                \
-    extern "C" void linear_cross_entropy_gather_##NAME(const T* logits, const int32_t* labels, T* largest, T* total,  \
-                                                       T* picked, int64_t rows, int64_t width, int64_t start,         \
-                                                       int32_t threads) {                                             \
-        in_parts(rows, threads, [=](index_t first, index_t last) {                                                    \
-            gather(logits, labels, largest, total, picked, first, last, width, start);                                \
-        });                                                                                                           \
-    }                                                                                                                 \
-    extern "C" void linear_cross_entropy_backward_##NAME(const T* logits, const int32_t* labels, const T* largest,    \
-                                                         const T* total, const T* d_loss, T* d_logits, int64_t rows,  \
-                                                         int64_t width, int64_t start, int32_t threads) {             \
-        in_parts(rows, threads, [=](index_t first, index_t last) {                                                    \
-            differentiate(logits, labels, largest, total, d_loss, d_logits, first, last, width, start);               \
-        });                                                                                                           \
-    }
-ENTRIES(LINEAR_CROSS_ENTROPY)
+extern "C" void NAMED(linear_cross_entropy_gather)(const T* logits, const int32_t* labels, T* largest, T* total,
+                                                   T* picked, int64_t rows, int64_t width, int64_t start,
+                                                   int32_t threads) {
+    in_parts(rows, threads, [=](index_t first, index_t last) {
+        gather(logits, labels, largest, total, picked, first, last, width, start);
+    });
+}
+
+extern "C" void NAMED(linear_cross_entropy_backward)(const T* logits, const int32_t* labels, const T* largest,
+                                                     const T* total, const T* d_loss, T* d_logits, int64_t rows,
+                                                     int64_t width, int64_t start, int32_t threads) {
+    in_parts(rows, threads, [=](index_t first, index_t last) {
+        differentiate(logits, labels, largest, total, d_loss, d_logits, first, last, width, start);
+    });
+}

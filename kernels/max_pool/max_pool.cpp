@@ -12,7 +12,7 @@ struct Windows {
 };
 
 // SIZE is the window's size where it is known to the compiler, else 0.
-template <int SIZE, class T>
+template <int SIZE>
 static void pool_row(const T* x, T* y, const Windows& w, index_t row) {
     const index_t size = SIZE ? SIZE : w.size;
     for (index_t column = 0; column < w.columns; ++column, y += w.channels) {
@@ -31,10 +31,9 @@ static void pool_row(const T* x, T* y, const Windows& w, index_t row) {
 }
 
 // Nothing is less or greater than NaN, so that all values of its window share the gradient.
-template <class T>
 static bool is_greatest(T value, T greatest) { return !std::islessgreater(value, greatest); }
 
-template <int SIZE, class T>
+template <int SIZE>
 static void spread_row(const T* x, const T* y, const T* dy, T* dx, const Windows& w, index_t row) {
     const index_t size = SIZE ? SIZE : w.size;
     for (index_t column = 0; column < w.columns; ++column, y += w.channels, dy += w.channels) {
@@ -55,7 +54,7 @@ static void spread_row(const T* x, const T* y, const T* dy, T* dx, const Windows
     }
 }
 
-template <int SIZE, class T>
+template <int SIZE>
 static void spread(const T* x, const T* y, const T* dy, T* dx, const Windows& w, index_t first, index_t last) {
     const index_t pooled = w.rows * w.columns * w.channels, row_values = w.width * w.channels;
     for (index_t image = first; image < last; ++image) {
@@ -83,13 +82,12 @@ static void spread(const T* x, const T* y, const T* dy, T* dx, const Windows& w,
     int64_t batch, int64_t height, int64_t width, int64_t channels, int64_t rows, int64_t columns, int64_t size,      \
         int64_t stride, int32_t threads
 
-#define MAX_POOL(T, NAME)                                                                                             \
-    extern "C" void max_pool2d_forward_##NAME(const T* x, T* y, SIZES) {                                              \
-        const Windows w{height, width, channels, rows, columns, size, stride};                                        \
-        in_parts(batch * rows, threads, [=](index_t first, index_t last) { BY_SIZE(POOL) });                          \
-    }                                                                                                                 \
-    extern "C" void max_pool2d_backward_##NAME(const T* x, const T* y, const T* dy, T* dx, SIZES) {                   \
-        const Windows w{height, width, channels, rows, columns, size, stride};                                        \
-        in_parts(batch, threads, [=](index_t first, index_t last) { BY_SIZE(SPREAD) });                               \
-    }
-ENTRIES(MAX_POOL)
+extern "C" void NAMED(max_pool2d_forward)(const T* x, T* y, SIZES) {
+    const Windows w{height, width, channels, rows, columns, size, stride};
+    in_parts(batch * rows, threads, [=](index_t first, index_t last) { BY_SIZE(POOL) });
+}
+
+extern "C" void NAMED(max_pool2d_backward)(const T* x, const T* y, const T* dy, T* dx, SIZES) {
+    const Windows w{height, width, channels, rows, columns, size, stride};
+    in_parts(batch, threads, [=](index_t first, index_t last) { BY_SIZE(SPREAD) });
+}

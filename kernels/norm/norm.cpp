@@ -10,7 +10,6 @@ static const index_t BLOCK = 64;
 
 // The mean of a row in two numbers: the rounded mean, and the mean of the row after subtracting it. One number would lose the last
 // digits of a large mean.
-template <class T>
 struct Mean {
     T rounded, rest;
 };
@@ -21,17 +20,16 @@ static constexpr index_t KEPT = CENTRED ? 3 : 1;
 
 // The map from the values of a row to the normalised ones. CENTRED tells the norms apart, here and below: a layer norm subtracts
 // the mean, an RMS norm does not.
-template <bool CENTRED, class T>
+template <bool CENTRED>
 struct RowNorm {
-    using vector = typename Vector<T>::type;
     vector mean, rest, rstd;
-    RowNorm(Mean<T> mean, T rstd) : mean(vector{} + mean.rounded), rest(vector{} + mean.rest), rstd(vector{} + rstd) {}
+    RowNorm(Mean mean, T rstd) : mean(vector{} + mean.rounded), rest(vector{} + mean.rest), rstd(vector{} + rstd) {}
     vector xhat(vector value) const { return (CENTRED ? value - mean - rest : value) * rstd; }
 };
 
 // One over the deviation of a row. It stands apart because the compiler makes slower loops of a longer function.
-template <bool CENTRED, class T>
-__attribute__((noinline)) static T rstd_of(T variance, T eps, const T* values, index_t width, Mean<T> mean) {
+template <bool CENTRED>
+__attribute__((noinline)) static T rstd_of(T variance, T eps, const T* values, index_t width, Mean mean) {
     if (holds_squares(variance, least_sum(T(1), eps))) return T(1) / std::sqrt((variance > 0 ? variance : T(0)) + eps);
     const auto value = [=](index_t k) { return CENTRED ? values[k] - mean.rounded - mean.rest : values[k]; };
     return T(1 / std::sqrt(sum_of_squares(width, value) / width + eps));
@@ -40,10 +38,9 @@ __attribute__((noinline)) static T rstd_of(T variance, T eps, const T* values, i
 // With a residual a row is the sum of x and residual: the walk that reads them writes it to `total`, where the next walks
 // find it in cache. The first walk prefetches the results for writing, unless they are written with streaming stores, and the last
 // one prefetches the next row: otherwise memory would be idle while a row is in cache.
-template <bool CENTRED, int32_t ACTIVATION, class T>
+template <bool CENTRED, int32_t ACTIVATION>
 static void normalise(const T* x, const T* residual, const T* gain, const T* bias, T* total, T* y, T* stats, index_t first,
                       index_t last, index_t width, T eps, bool past_caches) {
-    using vector = typename Vector<T>::type;
     const Aligned<T> kept(past_caches ? width : 0);
     for (index_t row = first; row < last; ++row) {
         const T *in = x + row * width, *added = residual ? residual + row * width : nullptr;
@@ -64,7 +61,7 @@ static void normalise(const T* x, const T* residual, const T* gain, const T* bia
             if (CENTRED) sums.add(value, n);
             else squares.add(value * value, n);
         });
-        Mean<T> mean{};
+        Mean mean{};
         T* stat = stats + row * KEPT<CENTRED>;
         if (CENTRED) {
             mean.rounded = sums.sum() / T(width);
@@ -80,7 +77,7 @@ static void normalise(const T* x, const T* residual, const T* gain, const T* bia
         const T variance = squares.sum() / T(width) - mean.rest * mean.rest;
         const T scale = rstd_of<CENTRED>(variance, eps, values, width, mean);
         stat[KEPT<CENTRED> - 1] = scale;
-        const RowNorm<CENTRED, T> norm(mean, scale);
+        const RowNorm<CENTRED> norm(mean, scale);
         each_vector<T>(width, [&](index_t k, auto lanes, auto) {
             vector value = norm.xhat(lanes.load(values + k));
             if (gain) value *= lanes.load(gain + k);
@@ -94,11 +91,10 @@ static void normalise(const T* x, const T* residual, const T* gain, const T* bia
 }
 
 // For the norm of a sum, `x` is the sum, and d_total its gradient from elsewhere, which is added to dx.
-template <bool CENTRED, int32_t ACTIVATION, class T>
+template <bool CENTRED, int32_t ACTIVATION>
 static void differentiate(const T* x, const T* stats, const T* gain, const T* bias, const T* dy, const T* d_total, T* dx,
                           T* gain_parts, T* bias_parts, index_t first, index_t last, index_t rows, index_t width,
                           bool past_caches) {
-    using vector = typename Vector<T>::type;
     const Aligned<T> kept(width);
     T* dxhat = kept.data();  // and then dx, if that is written with streaming stores
     for (index_t block = first; block < last; ++block) {
@@ -110,7 +106,7 @@ static void differentiate(const T* x, const T* stats, const T* gain, const T* bi
         for (index_t row = block * BLOCK; row < end; ++row) {
             const T *in = x + row * width, *g = dy + row * width;
             const T* stat = stats + row * KEPT<CENTRED>;
-            const RowNorm<CENTRED, T> norm(CENTRED ? Mean<T>{stat[0], stat[1]} : Mean<T>{}, stat[KEPT<CENTRED> - 1]);
+            const RowNorm<CENTRED> norm(CENTRED ? Mean{stat[0], stat[1]} : Mean{}, stat[KEPT<CENTRED> - 1]);
             RowSum<T> sums, alongs;
             each_vector<T>(width, [&](index_t k, auto lanes, auto n) {
                 fetch_ahead(in, width + k);
@@ -158,10 +154,10 @@ static void by_activation(int32_t activation, const Work& work) {
     work(Number<NONE>());
 }
 
-// The entries of one norm and one dtype. As on CUDA, the gradient takes a residual and columns of wider rows; the CPU's rules
+// The entries of one norm. As on CUDA, the gradient takes a residual and columns of wider rows; the CPU's rules
 // keep the sum instead, and normalise whole rows.
-#define NORM(NORM_NAME, CENTRED, T, NAME)                                                                             \
-    extern "C" void NORM_NAME##_forward_##NAME(const T* x, const T* residual, const T* gain, const T* bias, T* total, \
+#define NORM(NORM_NAME, CENTRED)                                                                                      \
+    extern "C" void NAMED(NORM_NAME##_forward)(const T* x, const T* residual, const T* gain, const T* bias, T* total, \
                                                T* y, T* stats, int64_t rows, int64_t width, double eps,               \
                                                int32_t activation, int32_t threads) {                                 \
         guarded([&] {                                                                                                 \
@@ -174,7 +170,7 @@ static void by_activation(int32_t activation, const Work& work) {
             });                                                                                                       \
         });                                                                                                           \
     }                                                                                                                 \
-    extern "C" void NORM_NAME##_backward_##NAME(                                                                      \
+    extern "C" void NAMED(NORM_NAME##_backward)(                                                                      \
         const T* x, const T*, const T* stats, const T* gain, const T* bias, const T* dy, const T* d_total, T* dx,     \
         T* d_gain, T* d_bias, int64_t rows, int64_t width, int32_t, int32_t, int32_t activation, int32_t threads) {   \
         guarded([&] {                                                                                                 \
@@ -188,7 +184,5 @@ static void by_activation(int32_t activation, const Work& work) {
             });                                                                                                       \
         });                                                                                                           \
     }
-#define LAYER_NORM(T, NAME) NORM(layer_norm, true, T, NAME)
-#define RMS_NORM(T, NAME) NORM(rms_norm, false, T, NAME)
-ENTRIES(LAYER_NORM)
-ENTRIES(RMS_NORM)
+NORM(layer_norm, true)
+NORM(rms_norm, false)

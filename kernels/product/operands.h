@@ -3,7 +3,6 @@
 #include "../native.h"
 
 // Rows of the second matrix with one row stride, `distance`; `end` is the row after them.
-template <class T>
 struct Piece {
     const T* rows;
     index_t distance, end;
@@ -12,10 +11,9 @@ struct Piece {
 // The arguments of a product: a (rows, depth), or its transpose (depth, rows) if `a_turned`, and b (depth, columns), of pieces one
 // below the other, or its transpose (columns, depth), of one piece, if `b_turned`. `added`, unless null, is added to the product: a
 // matrix, which may be the result's own memory, or one row for all, if its row stride is 0.
-template <class T>
 struct Operands {
     const T *a, *added;
-    std::vector<Piece<T>> b;
+    std::vector<Piece> b;
     T* out;
     index_t rows, depth, columns, a_distance, added_distance, out_distance;
     bool a_turned, b_turned;

@@ -18,10 +18,9 @@ struct Place {
     index_t k = 0, depth = 0, row = 0, rows = 0, first_panel = 0, last_panel = 0;
 };
 
-template <class T>
 class Part {
   public:
-    Part(const Operands<T>& of, index_t first_row, index_t last_row, index_t first_panel, index_t last_panel)
+    Part(const Operands& of, index_t first_row, index_t last_row, index_t first_panel, index_t last_panel)
         : of(of), first_row(first_row), last_row(last_row), first_panel(first_panel), last_panel(last_panel),
           blocks(last_row - first_row <= FEW_ROWS ? 1 : (last_row - first_row + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE),
           depths((of.depth + DEPTH_BLOCK - 1) / DEPTH_BLOCK),
@@ -41,8 +40,8 @@ class Part {
     }
 
   private:
-    static constexpr index_t W = Panel<T>::width, R = TALL_ROWS, P = TALL_PANELS, LINE = CACHE_LINE / sizeof(T);
-    const Operands<T>& of;
+    static constexpr index_t R = TALL_ROWS, P = TALL_PANELS, LINE = CACHE_LINE / sizeof(T);
+    const Operands& of;
     const index_t first_row, last_row, first_panel, last_panel, blocks, depths;  // blocks of rows, and of the depth
     const Aligned<T> strips, panels;
     index_t n = 0, block = 0;  // the current blocks
@@ -81,7 +80,7 @@ class Part {
     T* strip(index_t s) const { return strips.data() + ((keeps_strips() ? at.row - first_row : 0) + s * R) * at.depth; }
     // Panels are kept for the blocks of rows that follow.
     T* packed() const { return panels.data() + (blocks > 1 ? (panel - at.first_panel) * at.depth * W : 0); }
-    FromPanels<T> from_panels() const { return {packed(), at.depth * W}; }
+    FromPanels from_panels() const { return {packed(), at.depth * W}; }
     bool packs_first() const { return of.a_turned && panel == first_panel; }
     bool packs_second() const { return at.row == first_row; }
 
@@ -104,7 +103,7 @@ class Part {
         if (by_two) ahead = ahead.by_two();
         const index_t asking = std::min(by_tile + (STEP * ahead.count + at.depth - 1) / at.depth, count);  // for all lines
         if (by_tile) {
-            const MatrixToPanels<T> second{of.b_at(at.k, panel * W), of.b[0].distance, packed(), at.depth * W};
+            const MatrixToPanels second{of.b_at(at.k, panel * W), of.b[0].distance, packed(), at.depth * W};
             ahead = multiply_strips<P>(0, 1, second, sums(0), ahead);
         }
         multiply_strips<P>(by_tile, asking, from_panels(), sums(by_tile), ahead);
@@ -119,13 +118,13 @@ class Part {
         for (index_t r = at.row; r < at.row + at.rows; ++r) {
             T* out = of.out + r * of.out_distance + panel * W;
             index_t c = 0;
-            for (; c + Vector<T>::lanes <= columns; c += Vector<T>::lanes) store(out + c, activated(load(out + c), of.activation));
+            for (; c + LANES <= columns; c += LANES) store(out + c, activated(load(out + c), of.activation));
             for (; c < columns; ++c) out[c] = activated(out[c], of.activation);
         }
     }
 
     // The destination of the sums of a strip.
-    Sums<T> sums(index_t s) const {
+    Sums sums(index_t s) const {
         const index_t row = at.row + s * R;
         T* out = of.out + row * of.out_distance + panel * W;
         if (at.k > 0) return {out, of.out_distance, out, of.out_distance};
@@ -135,13 +134,13 @@ class Part {
     // Columns that are no whole tile are computed beside the result, and copied.
     void multiply_beside(index_t count) {
         T room[R][P * W];
-        const Sums<T> to{room[0], P * W, nullptr, 0};
+        const Sums to{room[0], P * W, nullptr, 0};
         const index_t columns = std::min(count * W, of.columns - panel * W);
         for (index_t s = 0; s < strips_of(at.rows); ++s) {
             const index_t count_rows = std::min(R, at.rows - s * R);
             if (count == P) multiply_strip<P>(s, count_rows, to);
             else multiply_strip<1>(s, count_rows, to);
-            const Sums<T> sum = sums(s);
+            const Sums sum = sums(s);
             for (index_t r = 0; r < count_rows; ++r)
                 for (index_t c = 0; c < columns; ++c)
                     sum.out[r * sum.out_distance + c] = room[r][c] + (sum.added ? sum.added[r * sum.added_distance + c] : T(0));
@@ -149,37 +148,37 @@ class Part {
     }
 
     template <int PANELS>
-    void multiply_strip(index_t s, index_t count_rows, const Sums<T>& to) {
+    void multiply_strip(index_t s, index_t count_rows, const Sums& to) {
         if (count_rows == R) multiply_strips<PANELS>(s, s + 1, from_panels(), to, Prefetch());
         else multiply_rows<PANELS>(s, count_rows, to);
     }
 
     // Whole strips.
     template <int PANELS, class Second>
-    Prefetch multiply_strips(index_t first, index_t last, const Second& second, const Sums<T>& to, const Prefetch& next) {
+    Prefetch multiply_strips(index_t first, index_t last, const Second& second, const Sums& to, const Prefetch& next) {
         const T* from = of.a_at(at.row + first * R, at.k);
         const index_t count = last - first, distance = of.a_distance;
-        if (!of.a_turned) return multiply_each<T, PANELS>(count, FromRows<T>{from, distance}, second, at.depth, to, next);
-        if (!packs_first()) return multiply_each<T, PANELS>(count, FromStrips<T>{strip(first)}, second, at.depth, to, next);
-        return multiply_each<T, PANELS>(count, ColumnsToStrips<T>{from, distance, strip(first)}, second, at.depth, to, next);
+        if (!of.a_turned) return multiply_each<PANELS>(count, FromRows{from, distance}, second, at.depth, to, next);
+        if (!packs_first()) return multiply_each<PANELS>(count, FromStrips{strip(first)}, second, at.depth, to, next);
+        return multiply_each<PANELS>(count, ColumnsToStrips{from, distance, strip(first)}, second, at.depth, to, next);
     }
 
     // The rows after the last whole strip. If the first matrix is transposed, they are packed as rows.
     template <int PANELS>
-    void multiply_rows(index_t s, index_t count, const Sums<T>& to) {
+    void multiply_rows(index_t s, index_t count, const Sums& to) {
         const T* from = of.a_at(at.row + s * R, at.k);
         if (packs_first())
             for (index_t j = 0; j < at.depth; ++j)
                 for (index_t r = 0; r < count; ++r) strip(s)[r * at.depth + j] = from[j * of.a_distance + r];
-        const FromRows<T> first = of.a_turned ? FromRows<T>{strip(s), at.depth} : FromRows<T>{from, of.a_distance};
-        multiply_few<T, PANELS>(count, first, from_panels(), at.depth, to);
+        const FromRows first = of.a_turned ? FromRows{strip(s), at.depth} : FromRows{from, of.a_distance};
+        multiply_few<PANELS>(count, first, from_panels(), at.depth, to);
     }
 
     void pack_second(index_t count) const {
         if (of.b_turned)
             return pack_transposed(of.b[0].rows + at.k, of.b[0].distance, at.depth, of.columns, panel, panel + count, packed());
         index_t begin = 0;
-        for (const Piece<T>& piece : of.b) {
+        for (const Piece& piece : of.b) {
             const index_t from = std::max(begin, at.k), until = std::min(piece.end, at.k + at.depth);
             if (from < until)
                 pack_panels(piece.rows + (from - begin) * piece.distance, piece.distance, until - from, of.columns, panel,
@@ -223,8 +222,7 @@ class Part {
 
     // Adds up the rows of a panel. There are four sums, because an addition waits for the one before it.
     void add_sum(const T* values, T* sum) const {
-        using vector = typename Vector<T>::type;
-        for (index_t j = 0; j < W; j += Vector<T>::lanes) {
+        for (index_t j = 0; j < W; j += LANES) {
             vector parts[4] = {};
             for (index_t r = 0; r < at.depth; ++r) parts[r % 4] += load(values + r * W + j);
             store(sum + j, load(sum + j) + ((parts[0] + parts[1]) + (parts[2] + parts[3])));

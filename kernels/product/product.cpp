@@ -20,8 +20,7 @@ struct Grid {
 
 // The grid of enough parts that packs least: each part packs its columns, and its rows if the first matrix is transposed; packing
 // a column takes about twice as long.
-template <class T>
-static Grid grid_of(const Operands<T>& of, index_t strips, index_t groups, int threads) {
+static Grid grid_of(const Operands& of, index_t strips, index_t groups, int threads) {
     if (threads <= 1) return {1, 1};
     const index_t parts = std::min<index_t>(threads * parts_each(of.a_turned), of.rows * of.columns * of.depth / LEAST_PART);
     const index_t wanted = std::min(std::max<index_t>(parts, threads), strips * groups);
@@ -35,9 +34,8 @@ static Grid grid_of(const Operands<T>& of, index_t strips, index_t groups, int t
 }
 
 // `sums` gets the sums of b's columns, unless it is null.
-template <class T>
-static void multiply(Operands<T> of, T* sums, int threads) {
-    const index_t panels = Panel<T>::count(of.columns), W = Panel<T>::width, R = TALL_ROWS, P = TALL_PANELS;
+static void multiply(Operands of, T* sums, int threads) {
+    const index_t panels = panels_of(of.columns), R = TALL_ROWS, P = TALL_PANELS;
     const Aligned<T> room(sums ? panels * W : 0);
     if (is_shallow(of) && !sums) return multiply_shallow(of, threads);
     if (sums) {
@@ -49,14 +47,13 @@ static void multiply(Operands<T> of, T* sums, int threads) {
     in_parts(grid.of_rows * grid.of_panels, threads, [&](index_t first, index_t last) {
         for (index_t part = first; part < last; ++part) {
             const index_t r = part / grid.of_panels, p = part % grid.of_panels;
-            Part<T>(of, strips * r / grid.of_rows * R, std::min(strips * (r + 1) / grid.of_rows * R, of.rows),
+            Part(of, strips * r / grid.of_rows * R, std::min(strips * (r + 1) / grid.of_rows * R, of.rows),
                     groups * p / grid.of_panels * P, std::min(groups * (p + 1) / grid.of_panels * P, panels)).multiply();
         }
     });
     if (sums) std::copy_n(room.data(), of.columns, sums);
 }
 
-template <class T>
 static void activation_backward(const T* y, const T* dy, T* dx, index_t size, int activation, int threads) {
     in_parts(size, threads, [=](index_t first, index_t last) {
 #pragma omp simd
@@ -64,31 +61,31 @@ static void activation_backward(const T* y, const T* dy, T* dx, index_t size, in
     });
 }
 
-#define PRODUCT(T, NAME)                                                                                                \
-    extern "C" void product_##NAME(const T* a, const T* b, const T* added, T* out, T* sums, int64_t rows,               \
-                                   int64_t depth, int64_t columns, int64_t a_distance, int64_t b_distance,              \
-                                   int64_t added_distance, int64_t out_distance, int32_t a_turned, int32_t b_turned,    \
-                                   int32_t activation, int32_t threads) {                                               \
-        guarded([&] {                                                                                                   \
-            multiply<T>({a, added, {{b, b_distance, depth}}, out, rows, depth, columns, a_distance, added_distance,     \
-                         out_distance, a_turned != 0, b_turned != 0, nullptr, activation}, sums, threads);              \
-        });                                                                                                             \
-    }                                                                                                                   \
-    extern "C" void activation_backward_##NAME(const T* y, const T* dy, T* dx, int64_t size, int32_t activation,        \
-                                               int32_t threads) {                                                       \
-        guarded([&] {                                                                                                   \
-            activation_backward(y, dy, dx, size, activation, threads);                                                  \
-        });                                                                                                             \
-    }                                                                                                                   \
-    extern "C" void product_of_pieces_##NAME(const T* a, const int64_t* addresses, const int64_t* distances,            \
-                                             const int64_t* ends, T* out, int64_t pieces, int64_t rows, int64_t depth,  \
-                                             int64_t columns, int64_t a_distance, int32_t a_turned, int32_t threads) {  \
-        guarded([&] {                                                                                                   \
-            std::vector<Piece<T>> b;                                                                                    \
-            for (index_t p = 0; p < pieces; ++p)                                                                        \
-                b.push_back({reinterpret_cast<const T*>(addresses[p]), distances[p], ends[p]});                         \
-            multiply<T>({a, nullptr, std::move(b), out, rows, depth, columns, a_distance, 0, columns, a_turned != 0,    \
-                         false}, nullptr, threads);                                                                     \
-        });                                                                                                             \
-    }
-ENTRIES(PRODUCT)
+extern "C" void NAMED(product)(const T* a, const T* b, const T* added, T* out, T* sums, int64_t rows,
+                               int64_t depth, int64_t columns, int64_t a_distance, int64_t b_distance,
+                               int64_t added_distance, int64_t out_distance, int32_t a_turned, int32_t b_turned,
+                               int32_t activation, int32_t threads) {
+    guarded([&] {
+        multiply({a, added, {{b, b_distance, depth}}, out, rows, depth, columns, a_distance, added_distance,
+                     out_distance, a_turned != 0, b_turned != 0, nullptr, activation}, sums, threads);
+    });
+}
+
+extern "C" void NAMED(activation_backward)(const T* y, const T* dy, T* dx, int64_t size, int32_t activation,
+                                           int32_t threads) {
+    guarded([&] {
+        activation_backward(y, dy, dx, size, activation, threads);
+    });
+}
+
+extern "C" void NAMED(product_of_pieces)(const T* a, const int64_t* addresses, const int64_t* distances,
+                                         const int64_t* ends, T* out, int64_t pieces, int64_t rows, int64_t depth,
+                                         int64_t columns, int64_t a_distance, int32_t a_turned, int32_t threads) {
+    guarded([&] {
+        std::vector<Piece> b;
+        for (index_t p = 0; p < pieces; ++p)
+            b.push_back({reinterpret_cast<const T*>(addresses[p]), distances[p], ends[p]});
+        multiply({a, nullptr, std::move(b), out, rows, depth, columns, a_distance, 0, columns, a_turned != 0,
+                     false}, nullptr, threads);
+    });
+}

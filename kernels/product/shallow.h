@@ -8,16 +8,14 @@
 static const index_t SHALLOW = 8;  // the greatest depth
 static const index_t LEAST_COLUMNS = 128;  // with fewer, the begin and the end of a row take longer than a tile
 
-template <class T>
-static bool is_shallow(const Operands<T>& of) {
+static bool is_shallow(const Operands& of) {
     return of.depth <= SHALLOW && of.columns >= LEAST_COLUMNS && !of.b_turned && of.b_in_one_piece();
 }
 
 // ROWS rows from `row` on, which share loads of the second matrix. With `room` they are computed there, and copied with streaming
 // stores.
-template <int ROWS, class T>
-static void shallow_rows(const Operands<T>& of, index_t row, T* room) {
-    using vector = typename Vector<T>::type;
+template <int ROWS>
+static void shallow_rows(const Operands& of, index_t row, T* room) {
     T* const out = room ? room : of.out + row * of.out_distance;
     const index_t distance = room ? of.columns : of.out_distance;
     T x[SHALLOW][ROWS];
@@ -36,8 +34,7 @@ static void shallow_rows(const Operands<T>& of, index_t row, T* room) {
     for (int r = 0; room && r < ROWS; ++r) copy_past_caches(room + r * distance, of.out + (row + r) * of.out_distance, of.columns);
 }
 
-template <class T>
-static void multiply_shallow(const Operands<T>& of, int threads) {
+static void multiply_shallow(const Operands& of, int threads) {
     static constexpr index_t ROWS = 4;
     const bool past_caches = go_past_caches<T>(of.rows * of.columns);
     in_parts((of.rows + ROWS - 1) / ROWS, threads, [&](index_t first, index_t last) {

@@ -3,7 +3,6 @@
 #include "walk.h"
 
 // A product for all positions would take longer to write and to read than those of some rows take to compute, which stay in cache.
-template <class T>
 struct Inputs {
     const T* x;  // (positions, count); null if the product of all positions is given
     const T* weights;  // (count, gates * stride)
@@ -57,8 +56,6 @@ struct Inputs {
     template <int ROWS>
     void differentiate_rows(const Rows& rows, index_t first, const Share& s, const Sizes& sizes, index_t gates,
                             const T* d_products, T* d_weights, T* of_panels) const {
-        using vector = typename Vector<T>::type;
-        static constexpr index_t W = Panel<T>::width, L = Vector<T>::lanes;
         const index_t S = sizes.stride, wide = gates * S;
         const T *in[ROWS], *of[ROWS];
         for (int r = 0; r < ROWS; ++r) {
@@ -69,7 +66,7 @@ struct Inputs {
             for (index_t i = 0; i < count; ++i) {
                 vector along[ROWS] = {};
                 for (index_t gate = 0; gate < gates; ++gate)
-                    for (index_t k = gate * S + p * W; k < gate * S + (p + 1) * W; k += L) {
+                    for (index_t k = gate * S + p * W; k < gate * S + (p + 1) * W; k += LANES) {
                         const vector weight = load(weights + i * wide + k);
                         vector d_weight = load(d_weights + i * wide + k);
                         for (int r = 0; r < ROWS; ++r) {
@@ -86,8 +83,6 @@ struct Inputs {
 
     template <int ROWS>
     void multiply_rows(const Rows& rows, index_t first, const Share& s, const Sizes& sizes, index_t gates, T* products) const {
-        using vector = typename Vector<T>::type;
-        static constexpr index_t W = Panel<T>::width, L = Vector<T>::lanes;
         const index_t S = sizes.stride, wide = gates * S;
         const T* in[ROWS];
         T* out[ROWS];
@@ -96,7 +91,7 @@ struct Inputs {
             out[r] = products + r * wide;
         }
         for (index_t gate = 0; gate < gates; ++gate)
-            for (index_t k = gate * S + s.first_panel * W; k < gate * S + s.last_panel * W; k += L) {
+            for (index_t k = gate * S + s.first_panel * W; k < gate * S + s.last_panel * W; k += LANES) {
                 vector sums[ROWS] = {};
                 for (index_t i = 0; i < count; ++i) {
                     const vector weight = load(weights + i * wide + k);

@@ -24,14 +24,13 @@ struct OfRow {
 template <class T>
 struct OfColumns {
     T *first, *second;
-    typename Vector<T>::type first_at(index_t k) const { return load(first + k); }
-    typename Vector<T>::type second_at(index_t k) const { return load(second + k); }
+    vector first_at(index_t k) const { return load(first + k); }
+    vector second_at(index_t k) const { return load(second + k); }
 };
 
 // Values that have a mean, and their norm, before gain and bias. `before` is the gradient before the norm, from that after it.
 template <class T, class Numbers>
 struct Centred {
-    using vector = typename Vector<T>::type;
     const T* values;
     Numbers norm;
 
@@ -45,7 +44,6 @@ struct Centred {
 // of the gradient's products with xhat for each part of the gates.
 template <class T, Over OVER, index_t GATES, index_t PARTS>
 struct Product {
-    using vector = typename Vector<T>::type;
     using Means = std::array<T, PARTS ? PARTS : 1>;
     const T* values;
     Means rstd;
@@ -59,7 +57,6 @@ struct Product {
 
 template <class T, index_t GATES, index_t PARTS>
 struct Product<T, Over::BATCH, GATES, PARTS> : Centred<T, OfColumns<T>> {
-    using vector = typename Vector<T>::type;
     using Means = OfColumns<T>;
     vector xhat(index_t, index_t k) const { return Centred<T, Means>::xhat(k); }
     vector before(index_t, index_t k, vector d_xhat, const Means& means) const { return Centred<T, Means>::before(k, d_xhat, means); }
@@ -68,8 +65,6 @@ struct Product<T, Over::BATCH, GATES, PARTS> : Centred<T, OfColumns<T>> {
 // The columns of some panels of each gate, for norms over the batch: a thread has all rows of its columns, and waits for none.
 template <class T>
 struct BatchColumns {
-    using vector = typename Vector<T>::type;
-    static constexpr index_t L = Vector<T>::lanes, W = Panel<T>::width;
     const Sizes& sizes;
     index_t first_panel, last_panel;
 
@@ -77,7 +72,7 @@ struct BatchColumns {
     template <class Work>
     void each(index_t gates, const Work& work) const {
         for (index_t gate = 0; gate < gates; ++gate)
-            for (index_t k = gate * sizes.stride + first_panel * W; k < gate * sizes.stride + last_panel * W; k += L) work(k);
+            for (index_t k = gate * sizes.stride + first_panel * W; k < gate * sizes.stride + last_panel * W; k += LANES) work(k);
     }
 
     // The mean and rstd of the columns of `rows` (batch, gates * stride). That of padding is 0.
@@ -133,7 +128,7 @@ class StepSums {
         for (const Sum& each : sums_)
             columns.each(each.gates, [=](index_t k) {
                 add_to(each.total + k, load(each.room + k));
-                store(each.room + k, typename Vector<T>::type{});
+                store(each.room + k, vector{});
             });
     }
 
@@ -192,8 +187,8 @@ class MaskedRows {
     const Share& s_;
     const Aligned<T> aside_;
 
-    index_t first() const { return s_.first_panel * Panel<T>::width; }
-    index_t last() const { return s_.last_panel * Panel<T>::width; }
+    index_t first() const { return s_.first_panel * W; }
+    index_t last() const { return s_.last_panel * W; }
     void move(const T* from, T* to) const { std::copy(from + first(), from + last(), to + first()); }
     template <class Work>
     void each(index_t t, const Work& work) const {

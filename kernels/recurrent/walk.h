@@ -94,14 +94,12 @@ struct Sizes {
     index_t before(index_t t) const { return reverse ? t + 1 : t; }
     index_t after(index_t t) const { return reverse ? t : t + 1; }
     index_t time(index_t position) const { return reverse ? steps - 1 - position : position; }
-    template <class T>
     T* state(T* states, index_t block, index_t row) const { return states + (block * batch + row) * stride; }
 };
 
-template <class T>
 static Sizes sizes_of(index_t steps, index_t batch, index_t hidden, bool reverse, const index_t* slots) {
-    const index_t panels = Panel<T>::count(hidden);
-    return {steps, batch, hidden, panels, panels * Panel<T>::width, reverse, slots};
+    const index_t panels = panels_of(hidden);
+    return {steps, batch, hidden, panels, panels * W, reverse, slots};
 }
 
 // The distance of a thread's prefetches in positions: to the next row, or, if a few rows go together, to the same row at the next
@@ -160,7 +158,7 @@ static void as_team(const Sizes& sizes, int threads, bool by_units, const Work& 
 }
 
 // The sum of of(0) .. of(count - 1) in a fixed order: four sums side by side, because each addition waits for the one before.
-template <class T, class Of>
+template <class Of>
 static T sum_of(index_t count, const Of& of) {
     T sums[4] = {};
     index_t k = 0;
@@ -171,43 +169,37 @@ static T sum_of(index_t count, const Of& of) {
 }
 
 // Sums over the values of a row: each panel's own sum, then those of the panels.
-template <class T>
 static T row_sum(const T* of_panels, index_t panels, index_t between) {
-    return sum_of<T>(panels, [=](index_t p) { return of_panels[p * between]; });
+    return sum_of(panels, [=](index_t p) { return of_panels[p * between]; });
 }
 
 // The same for mean and squares of values with a mean: each panel's mean and squares around it, merged.
-template <class T>
 struct Spread {
     T mean, rstd;
 };
 
-template <class T>
-static Spread<T> merged(const T* of_panels, index_t between, index_t hidden, T eps) {
-    const index_t full = Panel<T>::count(hidden) - 1;  // panels before the last one
-    const T in_full = Panel<T>::width, in_last = T(hidden - full * Panel<T>::width);
+static Spread merged(const T* of_panels, index_t between, index_t hidden, T eps) {
+    const index_t full = panels_of(hidden) - 1;  // panels before the last one
+    const T in_full = W, in_last = T(hidden - full * W);
     const T* const last = of_panels + full * between;
     const T mean = (row_sum(of_panels, full, between) * in_full + last[0] * in_last) / T(hidden);
     const auto squares_of = [=](const T* panel, T count) { return panel[1] + (panel[0] - mean) * (panel[0] - mean) * count; };
-    const T squares = sum_of<T>(full, [=](index_t p) { return squares_of(of_panels + p * between, in_full); });
+    const T squares = sum_of(full, [=](index_t p) { return squares_of(of_panels + p * between, in_full); });
     return {mean, T(1) / std::sqrt((squares + squares_of(last, in_last)) / T(hidden) + eps)};
 }
 
 // The mean of a panel's first `count` values, and the squares around it.
-template <class T>
 static void panel_spread(const T* values, index_t count, T* mean_and_squares) {
-    using vector = typename Vector<T>::type;
-    static constexpr index_t W = Panel<T>::width, L = Vector<T>::lanes;
     T mean, squares;
     if (count == W) {
         vector sum{}, of_lanes{};
-        for (index_t j = 0; j < W; j += L) sum += load(values + j);
+        for (index_t j = 0; j < W; j += LANES) sum += load(values + j);
         mean = total<T>(sum) * (T(1) / T(W));
-        for (index_t j = 0; j < W; j += L) of_lanes += (load(values + j) - mean) * (load(values + j) - mean);
+        for (index_t j = 0; j < W; j += LANES) of_lanes += (load(values + j) - mean) * (load(values + j) - mean);
         squares = total<T>(of_lanes);
     } else {
         mean = row_mean(values, count);
-        squares = sum_of<T>(count, [=](index_t k) { return (values[k] - mean) * (values[k] - mean); });
+        squares = sum_of(count, [=](index_t k) { return (values[k] - mean) * (values[k] - mean); });
     }
     mean_and_squares[0] = mean;
     mean_and_squares[1] = squares;
@@ -229,32 +221,29 @@ struct Rows {
 
 // The panels [first, last) of the products of rows' states (batch, stride) with packed weights. `products` (positions, wide)
 // get them, or they are added. The padding of a gate's last panel stays zero: the product of an infinite state would not be.
-template <class T>
 static void multiply_states(const Rows& rows, const T* states, index_t stride, const T* packed, index_t first, index_t last,
                             index_t depth, T* products, index_t wide, bool add) {
     if (rows.count() == 0) return;
     T* out = products + rows.slot[0] * wide;
     if (rows.side_by_side()) {
-        product(FromRows<T>{states + rows.row[0] * stride, stride}, rows.count(), packed, first, last, depth, out, wide, add);
+        product(FromRows{states + rows.row[0] * stride, stride}, rows.count(), packed, first, last, depth, out, wide, add);
     } else {
         const Aligned<T> room(rows.count() * depth);
         for (index_t r = 0; r < rows.count(); ++r) std::copy_n(states + rows.row[r] * stride, depth, room.data() + r * depth);
-        product(FromRows<T>{room.data(), depth}, rows.count(), packed, first, last, depth, out, wide, add);
+        product(FromRows{room.data(), depth}, rows.count(), packed, first, last, depth, out, wide, add);
     }
-    const index_t filling = stride - depth, panels = Panel<T>::count(depth);
+    const index_t filling = stride - depth, panels = panels_of(depth);
     for (index_t end = (first / panels + 1) * panels; filling > 0 && end <= last; end += panels)
-        for (index_t r = 0; r < rows.count(); ++r) std::fill_n(out + r * wide + end * Panel<T>::width - filling, filling, T(0));
+        for (index_t r = 0; r < rows.count(); ++r) std::fill_n(out + r * wide + end * W - filling, filling, T(0));
 }
 
 // The same back: the rows of `states` (batch, stride) get the products of the rows of `products` (positions, wide), or they are added.
 // The padding of the last panel stays zero. Meanwhile the lines `wanted` are prefetched.
-template <class T>
 static void multiply_products(const Rows& rows, const T* products, index_t wide, const T* packed, const Share& s, const Sizes& sizes,
                               T* states, bool add, const Prefetch& wanted = Prefetch()) {
-    static constexpr index_t W = Panel<T>::width;
     if (rows.count() == 0) return;
     const index_t stride = sizes.stride, first = s.first_panel, last = s.last_panel, begin = first * W, count = (last - first) * W;
-    const FromRows<T> a{products + rows.slot[0] * wide, wide};
+    const FromRows a{products + rows.slot[0] * wide, wide};
     if (rows.side_by_side()) {
         product(a, rows.count(), packed, first, last, wide, states + rows.row[0] * stride, stride, add, wanted);
     } else {
@@ -270,9 +259,8 @@ static void multiply_products(const Rows& rows, const T* products, index_t wide,
 }
 
 // Finds the rows that take part in a time step; the others of the share keep their states.
-template <class T>
 static void begin_step(Rows& rows, const Sizes& sizes, const Share& s, index_t t, std::initializer_list<T*> states) {
-    const index_t first = s.first_panel * Panel<T>::width, last = s.last_panel * Panel<T>::width;
+    const index_t first = s.first_panel * W, last = s.last_panel * W;
     rows.clear();
     for (index_t row = s.first_row; row < s.last_row; ++row) {
         const index_t slot = sizes.slot(t, row);
@@ -288,10 +276,9 @@ static void begin_step(Rows& rows, const Sizes& sizes, const Share& s, index_t t
 }
 
 // The same for the gradient: adds that of the time step's output to dh.
-template <class T>
 static void begin_step_back(Rows& rows, const Sizes& sizes, const Share& s, index_t t, const T* d_hidden, T* dh) {
-    const index_t first = s.first_panel * Panel<T>::width;
-    const index_t last = std::min(s.last_panel * Panel<T>::width, sizes.hidden);
+    const index_t first = s.first_panel * W;
+    const index_t last = std::min(s.last_panel * W, sizes.hidden);
     rows.clear();
     for (index_t row = s.first_row; row < s.last_row; ++row) {
         if (d_hidden) {
@@ -305,7 +292,6 @@ static void begin_step_back(Rows& rows, const Sizes& sizes, const Share& s, inde
 }
 
 // The lines of the products (positions, wide) of a share's rows at a time step: of `x`, and of `h` unless it is null.
-template <class T>
 static Prefetch lines_of_products(const Sizes& sizes, const Share& s, index_t t, const T* x, const T* h, index_t wide) {
     static constexpr index_t VALUES = CACHE_LINE / sizeof(T);
     index_t row = s.first_row, rows = 0;
@@ -320,19 +306,17 @@ static Prefetch lines_of_products(const Sizes& sizes, const Share& s, index_t t,
 
 // Keeps a share's entries of the gradient of a state (batch, stride) within -limit .. limit, for the rows that take part in
 // a time step. NaN stays NaN. A limit of 0 is none.
-template <class T>
 static void bound(T* gradient, const Rows& rows, const Sizes& sizes, const Share& s, T limit) {
     if (limit <= 0) return;
     for (const index_t row : rows.row) {
         T* own = gradient + row * sizes.stride;
-        for (index_t j = s.first_panel * Panel<T>::width; j < s.last_panel * Panel<T>::width; ++j)
+        for (index_t j = s.first_panel * W; j < s.last_panel * W; ++j)
             own[j] = own[j] > limit ? limit : own[j] < -limit ? -limit : own[j];
     }
 }
 
 // A thread's part of sums (blocks of rows, gates * stride) that grow at each time step. Threads that share rows add to separate
 // buffers and copy them in the end. This avoids false sharing at the edge of a thread's columns.
-template <class T>
 class OwnSums {
   public:
     OwnSums(const Sizes& sizes, const Share& s, const Barrier& barrier, index_t gates, T* sums)
@@ -343,7 +327,7 @@ class OwnSums {
     OwnSums(const OwnSums&) = delete;
     OwnSums& operator=(const OwnSums&) = delete;
     ~OwnSums() {
-        const index_t first = s_.first_panel * Panel<T>::width, count = s_.last_panel * Panel<T>::width - first;
+        const index_t first = s_.first_panel * W, count = s_.last_panel * W - first;
         for (index_t k = first; apart_ && k < size(); k += sizes_.stride) std::copy_n(own_.data() + k, count, sums_ + k);
     }
     T* data() const { return apart_ ? own_.data() : sums_; }
@@ -359,15 +343,14 @@ class OwnSums {
     index_t size() const { return (sizes_.batch + ROW_BLOCK - 1) / ROW_BLOCK * gates_ * sizes_.stride; }
 };
 
-template <class T>
-static inline void add_to(T* values, typename Vector<T>::type vector) {
-    store(values, load(values) + vector);
+static inline void add_to(T* values, vector more) {
+    store(values, load(values) + more);
 }
 
 // Packs the recurrent weights, and lets a team walk with them: walk(packed, panel_sums, share, barrier). `panel_sums` has `sums`
 // numbers of each row and panel.
-template <class T, class Walk>
-static void walk_forward(const Weights<T>& weights, const Sizes& sizes, index_t sums, bool by_units, const Walk& walk) {
+template <class Walk>
+static void walk_forward(const Weights& weights, const Sizes& sizes, index_t sums, bool by_units, const Walk& walk) {
     const Aligned<T> packed(weights.gates * sizes.stride * sizes.hidden), panel_sums(sizes.batch * sizes.panels * sums);
     weights.pack(packed.data());
     as_team(sizes, weights.threads, by_units, [&](const Share& share, const Barrier& barrier) {
@@ -376,8 +359,8 @@ static void walk_forward(const Weights<T>& weights, const Sizes& sizes, index_t 
 }
 
 // The same for the gradient, which multiplies with the transposed weights.
-template <class T, class Walk>
-static void walk_backward(const Weights<T>& weights, const Sizes& sizes, index_t sums, bool by_units, const Walk& walk) {
+template <class Walk>
+static void walk_backward(const Weights& weights, const Sizes& sizes, index_t sums, bool by_units, const Walk& walk) {
     const Aligned<T> packed(weights.gates * sizes.stride * sizes.stride), panel_sums(sizes.batch * sizes.panels * sums);
     weights.pack_transposed(packed.data());
     as_team(sizes, weights.threads, by_units, [&](const Share& share, const Barrier& barrier) {

@@ -5,14 +5,12 @@
 
 // Recurrent weights (hidden, gates * hidden) to be packed. With norms their rows lose their means, so that the product has none: a
 // row has a mean for each of `parts` parts of its gates, as many as there are norms. With 0 parts it stays as it is.
-template <class T>
 struct Weights {
-    static constexpr index_t W = Panel<T>::width, L = Vector<T>::lanes;
     const T* w;
     index_t hidden, gates, parts;
     int threads;
 
-    index_t panels() const { return Panel<T>::count(hidden); }
+    index_t panels() const { return panels_of(hidden); }
     const T* row(index_t k, index_t gate) const { return w + (k * gates + gate) * hidden; }
     index_t part_of(index_t gate) const { return gate * parts / gates; }
     // The mean of a row's part, of which this is the first gate.
@@ -42,7 +40,7 @@ struct Weights {
                     for (index_t k = 0; begins_part(gate) && k < std::min(W, hidden - p * W); ++k) means[k] = mean(p * W + k, gate);
                     ::pack_transposed(row(0, gate), gates * hidden, hidden, hidden, p, p + 1, panel);
                     for (index_t k = 0; parts && k < hidden * W; k += W)
-                        for (index_t c = 0; c < W; c += L) store(panel + k + c, load(panel + k + c) - load(means + c));
+                        for (index_t c = 0; c < W; c += LANES) store(panel + k + c, load(panel + k + c) - load(means + c));
                     std::fill(panel + hidden * W, panel + stride * W, T(0));
                 }
             }
@@ -66,7 +64,7 @@ struct Weights {
     // One row of a panel, of `columns` values less their mean; zeros fill it up.
     static void pack_row(const T* from, index_t columns, T mean, T* to) {
         if (columns == W)
-            for (index_t c = 0; c < W; c += L) store(to + c, load(from + c) - mean);
+            for (index_t c = 0; c < W; c += LANES) store(to + c, load(from + c) - mean);
         else
             for (index_t c = 0; c < W; ++c) to[c] = c < columns ? from[c] - mean : T(0);
     }

@@ -2,9 +2,7 @@
 #include "../rows.h"
 
 // e^(x - largest) / sum, or its logarithm.
-template <class T>
 static void of_rows(const T* x, T* y, index_t first, index_t last, index_t width, bool logarithm) {
-    using vector = typename Vector<T>::type;
     for (index_t row = first; row < last; ++row) {
         const T* in = x + row * width;
         T* out = y + row * width;
@@ -25,9 +23,7 @@ static void of_rows(const T* x, T* y, index_t first, index_t last, index_t width
 }
 
 // y (dy - sum(dy y)), or dy - e^y sum(dy).
-template <class T>
 static void gradients(const T* y, const T* dy, T* dx, index_t first, index_t last, index_t width, bool logarithm) {
-    using vector = typename Vector<T>::type;
     for (index_t row = first; row < last; ++row) {
         const T *value = y + row * width, *g = dy + row * width;
         T* out = dx + row * width;
@@ -44,17 +40,16 @@ static void gradients(const T* y, const T* dy, T* dx, index_t first, index_t las
     }
 }
 
-#define SOFTMAX(T, NAME)                                                                                              \
-    extern "C" void softmax_forward_##NAME(const T* x, T* y, int64_t rows, int64_t width, int32_t logarithm,          \
-                                           int32_t threads) {                                                         \
-        in_parts(rows, threads, [=](index_t first, index_t last) {                                                    \
-            of_rows(x, y, first, last, width, logarithm != 0);                                                        \
-        });                                                                                                           \
-    }                                                                                                                 \
-    extern "C" void softmax_backward_##NAME(const T* y, const T* dy, T* dx, int64_t rows, int64_t width,              \
-                                            int32_t logarithm, int32_t threads) {                                     \
-        in_parts(rows, threads, [=](index_t first, index_t last) {                                                    \
-            gradients(y, dy, dx, first, last, width, logarithm != 0);                                                 \
-        });                                                                                                           \
-    }
-ENTRIES(SOFTMAX)
+extern "C" void NAMED(softmax_forward)(const T* x, T* y, int64_t rows, int64_t width, int32_t logarithm,
+                                       int32_t threads) {
+    in_parts(rows, threads, [=](index_t first, index_t last) {
+        of_rows(x, y, first, last, width, logarithm != 0);
+    });
+}
+
+extern "C" void NAMED(softmax_backward)(const T* y, const T* dy, T* dx, int64_t rows, int64_t width,
+                                        int32_t logarithm, int32_t threads) {
+    in_parts(rows, threads, [=](index_t first, index_t last) {
+        gradients(y, dy, dx, first, last, width, logarithm != 0);
+    });
+}

@@ -2,10 +2,8 @@
 // what a logit is above that: their sum in one number would lose the digits of logits far from zero.
 #include "gradient.h"
 
-template <class T>
 static void losses(const T* logits, const int32_t* labels, T* loss, T* largest, T* total, index_t first, index_t last,
                    index_t classes) {
-    using vector = typename Vector<T>::type;
     for (index_t row = first; row < last; ++row) {
         const T *in = logits + row * classes, top = row_largest(in, classes);
         RowSum<T> sums;
@@ -20,18 +18,17 @@ static void losses(const T* logits, const int32_t* labels, T* loss, T* largest, 
     }
 }
 
-#define CROSS_ENTROPY(T, NAME)                                                                                        \
-    extern "C" void cross_entropy_forward_##NAME(const T* logits, const int32_t* labels, T* loss, T* largest,          \
-                                                 T* total, int64_t rows, int64_t classes, int32_t threads) {           \
-        in_parts(rows, threads, [=](index_t first, index_t last) {                                                     \
-            losses(logits, labels, loss, largest, total, first, last, classes);                                        \
-        });                                                                                                            \
-    }                                                                                                                  \
-    extern "C" void cross_entropy_backward_##NAME(const T* logits, const int32_t* labels, const T* largest,            \
-                                                  const T* total, const T* d_loss, T* d_logits, int64_t rows,          \
-                                                  int64_t classes, int64_t d_loss_step, int32_t threads) {             \
-        in_parts(rows, threads, [=](index_t first, index_t last) {                                                     \
-            differentiate(logits, labels, largest, total, d_loss, d_logits, first, last, classes, 0, d_loss_step);     \
-        });                                                                                                            \
-    }
-ENTRIES(CROSS_ENTROPY)
+extern "C" void NAMED(cross_entropy_forward)(const T* logits, const int32_t* labels, T* loss, T* largest,
+                                             T* total, int64_t rows, int64_t classes, int32_t threads) {
+    in_parts(rows, threads, [=](index_t first, index_t last) {
+        losses(logits, labels, loss, largest, total, first, last, classes);
+    });
+}
+
+extern "C" void NAMED(cross_entropy_backward)(const T* logits, const int32_t* labels, const T* largest,
+                                              const T* total, const T* d_loss, T* d_logits, int64_t rows,
+                                              int64_t classes, int64_t d_loss_step, int32_t threads) {
+    in_parts(rows, threads, [=](index_t first, index_t last) {
+        differentiate(logits, labels, largest, total, d_loss, d_logits, first, last, classes, 0, d_loss_step);
+    });
+}

@@ -6,7 +6,6 @@
 static const index_t RUN = 64;  // copies whose gradients are added one after another: a long chain of additions loses digits
 
 // sum += the rows of dy at `count` places.
-template <class T>
 static void add_rows_at(const int64_t* places, index_t count, const T* dy, index_t width, T* sum) {
     for (index_t place = 0; place < count; ++place) {
         const T* row = dy + places[place] * width;
@@ -23,7 +22,6 @@ static inline index_t halvings(index_t count) {
 }
 
 // The same half by half. `room` has a row for each time that the copies are divided.
-template <class T>
 static void add_halves_at(const int64_t* places, index_t count, const T* dy, index_t width, T* sum, T* room) {
     if (count <= RUN) return add_rows_at(places, count, dy, width, sum);
     std::fill_n(room, width, T(0));
@@ -34,7 +32,6 @@ static void add_halves_at(const int64_t* places, index_t count, const T* dy, ind
 }
 
 // `order` sorts the places in the result by word; word w has the places bounds[w] .. bounds[w + 1). With `add` there are sums.
-template <class T>
 static void add_rows(const T* dy, const int64_t* order, const int64_t* bounds, T* d_table, index_t first, index_t last,
                      index_t width, bool add) {
     std::vector<T> room;
@@ -47,13 +44,11 @@ static void add_rows(const T* dy, const int64_t* order, const int64_t* bounds, T
     }
 }
 
-#define TAKE(T, NAME)                                                                                                \
-    extern "C" void take_backward_##NAME(const T* dy, const int64_t* order, const int64_t* bounds, T* d_table,        \
-                                         int64_t words, int64_t width, int32_t add, int32_t threads) {                \
-        guarded([&] {                                                                                                 \
-            in_parts(words, threads, [=](index_t first, index_t last) {                                               \
-                add_rows(dy, order, bounds, d_table, first, last, width, add != 0);                                   \
-            });                                                                                                       \
-        });                                                                                                           \
-    }
-ENTRIES(TAKE)
+extern "C" void NAMED(take_backward)(const T* dy, const int64_t* order, const int64_t* bounds, T* d_table,
+                                     int64_t words, int64_t width, int32_t add, int32_t threads) {
+    guarded([&] {
+        in_parts(words, threads, [=](index_t first, index_t last) {
+            add_rows(dy, order, bounds, d_table, first, last, width, add != 0);
+        });
+    });
+}

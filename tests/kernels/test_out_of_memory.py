@@ -28,7 +28,7 @@ extern "C" void parts_float32(float* done, int64_t count, int64_t failing, int32
 // Members of a walk meet at each time step; the one with the first unit finds no memory at the step `failing`.
 extern "C" void walk_float32(float* done, int64_t steps, int64_t failing, int32_t threads, int32_t by_units) {
     guarded([&] {
-        const Sizes sizes = sizes_of<float>(steps, 64, 64, false, nullptr);
+        const Sizes sizes = sizes_of(steps, 64, 64, false, nullptr);
         as_team(sizes, threads, by_units != 0, [&](const Share& share, const Barrier& barrier) {
             const bool first = share.first_panel == 0 && share.first_row == 0;
             for (index_t t = 0; t < steps; ++t) {

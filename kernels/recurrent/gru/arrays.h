@@ -47,7 +47,7 @@ static void multiply(const Gru<T>& g, const T* packed, const Rows& rows, const S
     const T* states = g.hidden + sizes.before(t) * sizes.batch * S;
     for (index_t gate = 0; packed && gate < GATES; ++gate)
         if (!APART && gate == 2)  // its product stands alone: the reset gate comes before the sum
-            multiply_states(rows, states, S, packed + gate * P * sizes.hidden * Panel<T>::width, s.first_panel, s.last_panel,
+            multiply_states(rows, states, S, packed + gate * P * sizes.hidden * W, s.first_panel, s.last_panel,
                             sizes.hidden, g.h_proj, S, false);
         else
             multiply_states(rows, states, S, packed, gate * P + s.first_panel, gate * P + s.last_panel, sizes.hidden,

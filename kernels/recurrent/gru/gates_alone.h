@@ -6,15 +6,12 @@
 template <class T>
 struct Gate : Centred<T, OfRow<T>> {
     const T *gain, *bias;
-    typename Vector<T>::type after(index_t unit) const { return this->xhat(unit) * load(gain + unit) + load(bias + unit); }
+    vector after(index_t unit) const { return this->xhat(unit) * load(gain + unit) + load(bias + unit); }
 };
 
 // `panel_sums` has two sums of each gate, row and panel. The sum of n's products with r replaces its x_proj.
 template <class T>
 struct GatesAlone {
-    using vector = typename Vector<T>::type;
-    static constexpr index_t L = Vector<T>::lanes, W = Panel<T>::width;
-
     const Gru<T> g;
     T* panel_sums;
     const Share s;
@@ -31,7 +28,7 @@ struct GatesAlone {
     // Calls work(j) for the first unit of each vector of a panel.
     template <class Work>
     void each_unit(index_t p, const Work& work) const {
-        for (index_t j = p * W; j < (p + 1) * W; j += L) work(j);
+        for (index_t j = p * W; j < (p + 1) * W; j += LANES) work(j);
     }
 
     // A panel's share of the norm of a gate.
@@ -40,7 +37,7 @@ struct GatesAlone {
     }
     // The gate with its norm, from those shares.
     Gate<T> normed(index_t row, index_t slot, index_t gate) const {
-        const Spread<T> of = merged(sums_of(row) + 2 * gate, SUMS_OF_ROW, g.sizes.hidden, g.eps);
+        const Spread of = merged(sums_of(row) + 2 * gate, SUMS_OF_ROW, g.sizes.hidden, g.eps);
         if (s.first_panel == 0) {
             T* norm = g.norms + slot * SUMS_OF_ROW + 2 * gate;
             norm[0] = of.mean;
@@ -82,7 +79,6 @@ struct GatesAlone {
 // where its own gradient will be.
 template <class T>
 struct GatesAloneBack : GatesAlone<T> {
-    using typename GatesAlone<T>::vector;
     using GatesAlone<T>::g, GatesAlone<T>::s, GatesAlone<T>::sums_of, GatesAlone<T>::kept;
 
     const GruGradients<T> d;

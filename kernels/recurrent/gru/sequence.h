@@ -11,7 +11,6 @@
 // The products of one row, with the parameters that make gates of them. The norms of z and r come before that of n.
 template <class T>
 struct Products {
-    using vector = typename Vector<T>::type;
     const index_t S;
     const T *const gain_x, *const bias_x, *const gain_h, *const bias_h;  // a store could change those of a Gru
     Product<T, OVER, GATES, PARTS> x, h;
@@ -61,9 +60,6 @@ static inline index_t norm_width(int norm, index_t hidden) { return norm == 0 ? 
 // r and over n, and of those of h.
 template <class T>
 struct Step {
-    using vector = typename Vector<T>::type;
-    static constexpr index_t L = Vector<T>::lanes, W = Panel<T>::width;
-
     const Gru<T> g;
     T* panel_sums;
     const Share s;
@@ -89,7 +85,7 @@ struct Step {
         for (index_t p = s.first_panel; p < s.last_panel; ++p) {
             vector of_x[2] = {}, of_h[2] = {};
             for (index_t gate = 0; gate < GATES; ++gate)
-                for (index_t k = gate * S + p * W; k < gate * S + (p + 1) * W; k += L) {
+                for (index_t k = gate * S + p * W; k < gate * S + (p + 1) * W; k += LANES) {
                     fetch_ahead(x + k, ahead);
                     fetch_ahead(h + k, ahead);
                     of_x[gate == 2] += load(x + k) * load(x + k);
@@ -113,7 +109,7 @@ struct Step {
                     g.norms[slot * 4 + 2 + k] = products.h.rstd[k];
                 }
             }
-        for (index_t j = s.first_panel * W; j < s.last_panel * W; j += L) {
+        for (index_t j = s.first_panel * W; j < s.last_panel * W; j += LANES) {
             fetch_ahead(h_before + j, g.sizes.stride);
             claim_ahead(h_new + j, g.sizes.stride);
             store(h_new + j, gru_state(products.gates(j), load(h_before + j)));
@@ -152,19 +148,18 @@ static void walk(const Gru<T>& g, const T* packed, T* panel_sums, const Share& s
 template <class T>
 struct StepBack : Step<T> {
     using Forward = Step<T>;
-    using typename Forward::vector;
-    using Forward::L, Forward::W, Forward::g, Forward::s, Forward::sums_of, Forward::wide, Forward::ahead;
+    using Forward::g, Forward::s, Forward::sums_of, Forward::wide, Forward::ahead;
 
     const GruGradients<T> d;
 
     // The results of gru_gates, in loops of their own.
     static void store_gates(const Products<T>& products, index_t first, index_t last, T* to) {
         const index_t S = products.S;
-        for (index_t j = first * W; j < last * W; j += L) {
+        for (index_t j = first * W; j < last * W; j += LANES) {
             store(to + j, sigmoid(products.of_x(0, j) + products.of_h(0, j)));
             store(to + S + j, sigmoid(products.of_x(1, j) + products.of_h(1, j)));
         }
-        for (index_t j = first * W; j < last * W; j += L)
+        for (index_t j = first * W; j < last * W; j += LANES)
             store(to + 2 * S + j, hyperbolic_tangent(products.of_x(2, j) + load(to + S + j) * products.of_h(2, j)));
     }
 
@@ -181,7 +176,7 @@ struct StepBack : Step<T> {
             store_gates(products, first, last, d_h);
             for (index_t p = first; p < last; ++p) {
                 vector along_x[2] = {}, along_h[2] = {};
-                for (index_t j = p * W; j < (p + 1) * W; j += L) {
+                for (index_t j = p * W; j < (p + 1) * W; j += LANES) {
                     const GruGates<vector> gates{load(d_h + j), load(d_h + S + j), load(d_h + 2 * S + j)};
                     fetch_ahead(h_before + j, S);
                     claim_ahead(dh + j, S);
@@ -225,7 +220,7 @@ struct StepBack : Step<T> {
         T *d_x = d.d_x_proj + slot * wide(), *d_h = d.d_h_proj + slot * wide();
         for (index_t gate = 0; gate < GATES; ++gate) {
             const index_t first = gate * g.sizes.stride + s.first_panel * W, last = gate * g.sizes.stride + s.last_panel * W;
-            for (index_t k = first; k < last; k += L) {
+            for (index_t k = first; k < last; k += LANES) {
                 store(d_x + k, products.x.before(gate, k, load(d_x + k) * load(g.gain_x + k), means_x));
                 store(d_h + k, products.h.before(gate, k, load(d_h + k) * load(g.gain_h + k), means_h));
             }
@@ -272,7 +267,7 @@ static void walk_batch_back(const Gru<T>& g, GruGradients<T> d, const T* packed,
 template <class T>
 static void walk_back(const Gru<T>& g, GruGradients<T> d, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
     const Sizes& sizes = g.sizes;
-    const OwnSums<T> of_gain_x(sizes, s, barrier, GATES, d.d_gain_x), of_bias_x(sizes, s, barrier, GATES, d.d_bias_x),
+    const OwnSums of_gain_x(sizes, s, barrier, GATES, d.d_gain_x), of_bias_x(sizes, s, barrier, GATES, d.d_bias_x),
         of_gain_h(sizes, s, barrier, GATES, d.d_gain_h), of_bias_h(sizes, s, barrier, H_BIASES, d.d_bias_h);
     d.d_gain_x = of_gain_x.data();
     d.d_bias_x = of_bias_x.data();
@@ -293,8 +288,8 @@ static void walk_back(const Gru<T>& g, GruGradients<T> d, const T* packed, T* pa
 }
 
 template <class T>
-static void forward(const Gru<T>& g, const OneStep<T>& one, const T* w_h, int threads, bool by_units) {
-    const Weights<T> weights{w_h, g.sizes.hidden, GATES, PARTS, threads};
+static void forward(const Gru<T>& g, const OneStep& one, const T* w_h, int threads, bool by_units) {
+    const Weights weights{w_h, g.sizes.hidden, GATES, PARTS, threads};
     const auto by = [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
         walk<T>(g, packed, panel_sums, share, barrier);
     };
@@ -310,37 +305,34 @@ static void forward(const Gru<T>& g, const OneStep<T>& one, const T* w_h, int th
 
 template <class T>
 static void backward(const Gru<T>& g, const GruGradients<T>& d, const T* w_h, int threads, bool by_units) {
-    const Weights<T> weights{w_h, g.sizes.hidden, GATES, PARTS, threads};
+    const Weights weights{w_h, g.sizes.hidden, GATES, PARTS, threads};
     walk_backward(weights, g.sizes, SUMS_OF_ROW, by_units, [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
         walk_back<T>(g, d, packed, panel_sums, share, barrier);
     });
 }
 
 // The arguments that forward and backward share, and the objects made of them.
-#define SHARED_PARAMETERS(T)                                                                                          \
+#define SHARED_PARAMETERS                                                                                             \
     const T *w_h, T *x_proj, T *h_proj, const T *gain_x, const T *bias_x, const T *gain_h, const T *bias_h,           \
         T *hidden, T *norms, const int64_t *slots, int64_t steps, int64_t batch, int64_t units, double eps,           \
         int32_t reverse, int32_t threads, int32_t by_units
 #define SHARED_VALUES                                                                                                 \
-    const Gru<T> g{sizes_of<T>(steps, batch, units, reverse != 0, OF_BATCH ? nullptr : slots), T(eps), x_proj, h_proj, \
+    const Gru<T> g{sizes_of(steps, batch, units, reverse != 0, OF_BATCH ? nullptr : slots), T(eps), x_proj, h_proj, \
                    gain_x, bias_x, gain_h, bias_h, hidden, norms, OF_BATCH ? slots : nullptr};
 
-#define GRU(TYPE, NAME)                                                                                               \
-    extern "C" void gru_forward_##NAME(SHARED_PARAMETERS(TYPE), const TYPE* x, const TYPE* w_x, int64_t inputs) {     \
-        guarded([&] {                                                                                                 \
-            using T = TYPE;                                                                                           \
-            SHARED_VALUES                                                                                             \
-            forward<T>(g, {x, w_x, inputs}, w_h, threads, by_units != 0);                                             \
-        });                                                                                                           \
-    }                                                                                                                 \
-    extern "C" void gru_backward_##NAME(SHARED_PARAMETERS(TYPE), const TYPE* d_hidden, TYPE* dh, TYPE* d_x_proj,      \
-                                        TYPE* d_h_proj, TYPE* d_gain_x, TYPE* d_bias_x, TYPE* d_gain_h,               \
-                                        TYPE* d_bias_h, double limit) {                                               \
-        guarded([&] {                                                                                                 \
-            using T = TYPE;                                                                                           \
-            SHARED_VALUES                                                                                             \
-            backward<T>(g, {d_hidden, dh, d_x_proj, d_h_proj, d_gain_x, d_bias_x, d_gain_h, d_bias_h, T(limit)}, w_h, \
-                        threads, by_units != 0);                                                                      \
-        });                                                                                                           \
-    }
-ENTRIES(GRU)
+extern "C" void NAMED(gru_forward)(SHARED_PARAMETERS, const T* x, const T* w_x, int64_t inputs) {
+    guarded([&] {
+        SHARED_VALUES
+        forward<T>(g, {x, w_x, inputs}, w_h, threads, by_units != 0);
+    });
+}
+
+extern "C" void NAMED(gru_backward)(SHARED_PARAMETERS, const T* d_hidden, T* dh, T* d_x_proj,
+                                    T* d_h_proj, T* d_gain_x, T* d_bias_x, T* d_gain_h,
+                                    T* d_bias_h, double limit) {
+    guarded([&] {
+        SHARED_VALUES
+        backward<T>(g, {d_hidden, dh, d_x_proj, d_h_proj, d_gain_x, d_bias_x, d_gain_h, d_bias_h, T(limit)}, w_h,
+                    threads, by_units != 0);
+    });
+}

@@ -26,8 +26,7 @@ struct ProductMeans {
 template <class T>
 struct StepBack : Step<T> {
     using Forward = Step<T>;
-    using typename Forward::vector;
-    using Forward::L, Forward::W, Forward::l, Forward::s, Forward::sums_of, Forward::wide, Forward::ahead;
+    using Forward::l, Forward::s, Forward::sums_of, Forward::wide, Forward::ahead;
 
     static constexpr index_t CELL_VALUES = 3;
 
@@ -49,7 +48,7 @@ struct StepBack : Step<T> {
         const T *dh = d.dh + row * S, *dc = d.dc + row * S;
         T *kept = kept_of(place), *sums = sums_of(row), *d_gain = d.d_gain_c + block, *d_bias = d.d_bias_c + block;
         each_panels(s, [=](index_t first, index_t last) {
-            for (index_t j = first * W; j < last * W; j += L) {
+            for (index_t j = first * W; j < last * W; j += LANES) {
                 fetch_ahead(norm.values + j, S);
                 fetch_ahead(dh + j, S);
                 for (index_t each = 0; each < CELL_VALUES; ++each) claim_ahead(kept + each * S + j, CELL_VALUES * S);
@@ -60,7 +59,7 @@ struct StepBack : Step<T> {
             }
             for (index_t p = first; p < last; ++p) {
                 vector sum{}, along{};
-                for (index_t j = p * W; j < (p + 1) * W; j += L) {
+                for (index_t j = p * W; j < (p + 1) * W; j += LANES) {
                     const vector xhat = norm.xhat(j), tanh_c = load(kept + S + j), o = load(kept + 2 * S + j);
                     vector d_after = load(dh + j) * o * (1 - tanh_c * tanh_c);
                     if constexpr (CARRIED) d_after += load(dc + j);
@@ -81,7 +80,7 @@ struct StepBack : Step<T> {
 
     // The gates but the output gate if there is a norm of the cell, which has computed it.
     static void store_gates(const Products<T>& products, index_t first, index_t last, T* gates) {
-        for (index_t j = first * W; j < last * W; j += L) {
+        for (index_t j = first * W; j < last * W; j += LANES) {
             store(gates + j, sigmoid(products.sum(0, j)));
             store(gates + products.S + j, sigmoid(products.sum(1, j)));
             store(gates + 2 * products.S + j, hyperbolic_tangent(products.sum(2, j)));
@@ -114,7 +113,7 @@ struct StepBack : Step<T> {
         store_gates(products, first, last, d_gates);
         for (index_t p = first; p < last; ++p) {
             vector of_parts[OF_CELL] = {};
-            for (index_t j = p * W; j < (p + 1) * W; j += L) {
+            for (index_t j = p * W; j < (p + 1) * W; j += LANES) {
                 const T* o = CELL ? kept + 2 * S : d_gates + 3 * S;
                 const LstmGates<vector> gates{load(d_gates + j), load(d_gates + S + j), load(d_gates + 2 * S + j), load(o + j)};
                 fetch_ahead(c_before + j, S);
@@ -177,7 +176,7 @@ struct StepBack : Step<T> {
         const T* d_sums = d_sums_of(place, slot);
         T *x = l.x_of(place, slot), *h = l.state_products() + slot * wide();
         for (index_t gate = 0; gate < GATES; ++gate)
-            for (index_t k = gate * S + first * W; k < gate * S + last * W; k += L) {
+            for (index_t k = gate * S + first * W; k < gate * S + last * W; k += LANES) {
                 const vector value = load(d_sums + k);
                 if constexpr (APART) store(x + k, products.x.before(gate, k, value * load(products.gain_x + k), means.x));
                 store(h + k, products.h.before(gate, k, value * load(products.gain_h + k), means.h));
@@ -264,7 +263,7 @@ template <class T>
 static void walk_back(const Lstm<T>& l, LstmGradients<T> d, const T* packed, T* panel_sums, T* of_inputs, const Share& s,
                       const Barrier& barrier) {
     const Sizes& sizes = l.sizes;
-    const OwnSums<T> of_bias(sizes, s, barrier, GATES, d.d_bias), of_gain_x(sizes, s, barrier, GATES, d.d_gain_x),
+    const OwnSums of_bias(sizes, s, barrier, GATES, d.d_bias), of_gain_x(sizes, s, barrier, GATES, d.d_gain_x),
         of_gain_h(sizes, s, barrier, GATES, d.d_gain_h), of_gain_c(sizes, s, barrier, 1, d.d_gain_c),
         of_bias_c(sizes, s, barrier, 1, d.d_bias_c), of_w_x(sizes, s, barrier, l.inputs.count * GATES, d.d_w_x);
     d.d_bias = of_bias.data();

@@ -20,7 +20,7 @@ template <class T>
 struct Lstm {
     Sizes sizes;
     T eps;
-    Inputs<T> inputs;  // few only with norms
+    Inputs inputs;  // few only with norms
     T* x_proj;  // (positions, 4 * stride); the sum of both products if they are not apart; for few inputs that of rows that go together
     T* h_proj;  // (positions, 4 * stride), or null if they are not
     const T *gain_x, *gain_h, *bias;  // (4 * stride)
@@ -44,7 +44,6 @@ struct Lstm {
 // The products of one row, with the parameters that make gates of them. If there is only their sum, it is h.
 template <class T>
 struct Products {
-    using vector = typename Vector<T>::type;
     const index_t S;
     const T *const gain_x, *const gain_h, *const bias;  // here, because a store could change those of an Lstm
     Product<T, OVER, GATES, PARTS> x, h;
@@ -86,16 +85,13 @@ using CellNumbers = std::conditional_t<OF_BATCH, OfColumns<T>, OfRow<T>>;
 template <class T>
 struct CellNorm : Centred<T, CellNumbers<T>> {
     const T *gain, *bias;
-    typename Vector<T>::type after(index_t unit) const { return this->xhat(unit) * load(gain + unit) + load(bias + unit); }
+    vector after(index_t unit) const { return this->xhat(unit) * load(gain + unit) + load(bias + unit); }
 };
 
 // The common part of the phases of a time step. Some rows go through them together; `place` is the index of a row among these.
 // `panel_sums` has ROW_SUMS sums of each row and panel. While a phase computes a row, it prefetches the values of the next one.
 template <class T>
 struct Step {
-    using vector = typename Vector<T>::type;
-    static constexpr index_t L = Vector<T>::lanes, W = Panel<T>::width;
-
     const Lstm<T> l;
     T* panel_sums;
     const Share s;
@@ -127,7 +123,7 @@ struct Step {
         for (index_t p = s.first_panel; p < s.last_panel; ++p) {
             vector of[OF_CELL] = {};
             for (index_t gate = 0; gate < GATES; ++gate)
-                for (index_t k = gate * S + p * W; k < gate * S + (p + 1) * W; k += L) {
+                for (index_t k = gate * S + p * W; k < gate * S + (p + 1) * W; k += LANES) {
                     if (APART && from_memory) fetch_ahead(x + k, ahead);
                     fetch_ahead(h + k, ahead);
                     if (APART) of[0] += load(x + k) * load(x + k);
@@ -149,7 +145,7 @@ struct Step {
             });
         const T* c = state(l.cells, before, row);
         T *c_new = new_cell(row, slot), *h_new = state(l.hidden, after, row);
-        for (index_t j = s.first_panel * W; j < s.last_panel * W; j += L) {
+        for (index_t j = s.first_panel * W; j < s.last_panel * W; j += LANES) {
             fetch_ahead(c + j, S);
             claim_ahead(c_new + j, S);
             claim_ahead(h_new + j, S);
@@ -165,7 +161,7 @@ struct Step {
 
     // The norm of a row's cell.
     void spread_of_cell(index_t row, index_t slot) const {
-        const Spread<T> spread = merged(sums_of(row) + OF_CELL, ROW_SUMS, l.sizes.hidden, l.eps);
+        const Spread spread = merged(sums_of(row) + OF_CELL, ROW_SUMS, l.sizes.hidden, l.eps);
         if (s.first_panel == 0) {
             l.norms[slot * ROW_SUMS + OF_CELL] = spread.mean;
             l.norms[slot * ROW_SUMS + OF_CELL + 1] = spread.rstd;
@@ -176,7 +172,7 @@ struct Step {
     // The hidden state, from the norm of the cell.
     void normalise_cell(const CellNorm<T> norm, index_t row) const {
         T *h = state(l.hidden, after, row), *c = state(l.cells, after, row);
-        for (index_t j = s.first_panel * W; j < s.last_panel * W; j += L) {
+        for (index_t j = s.first_panel * W; j < s.last_panel * W; j += LANES) {
             fetch_ahead(norm.values + j, l.sizes.stride);
             claim_ahead(h + j, l.sizes.stride);
             const vector after_norm = norm.after(j);

@@ -11,8 +11,8 @@
 #include "backward.h"
 
 template <class T>
-static void forward(const Lstm<T>& l, const OneStep<T>& one, const T* w_h, int threads, bool by_units) {
-    const Weights<T> weights{w_h, l.sizes.hidden, GATES, PARTS, threads};
+static void forward(const Lstm<T>& l, const OneStep& one, const T* w_h, int threads, bool by_units) {
+    const Weights weights{w_h, l.sizes.hidden, GATES, PARTS, threads};
     const auto by = [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
         walk<T>(l, packed, panel_sums, share, barrier);
     };
@@ -25,7 +25,7 @@ static void forward(const Lstm<T>& l, const OneStep<T>& one, const T* w_h, int t
 
 template <class T>
 static void backward(const Lstm<T>& l, const LstmGradients<T>& d, const T* w_h, int threads, bool by_units) {
-    const Weights<T> weights{w_h, l.sizes.hidden, GATES, PARTS, threads};
+    const Weights weights{w_h, l.sizes.hidden, GATES, PARTS, threads};
     const Aligned<T> of_inputs(d.d_x ? l.sizes.batch * l.inputs.count * l.sizes.panels : 0);
     walk_backward(weights, l.sizes, ROW_SUMS, by_units, [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
         walk_back<T>(l, d, packed, panel_sums, d.d_x ? of_inputs.data() : nullptr, share, barrier);
@@ -33,33 +33,30 @@ static void backward(const Lstm<T>& l, const LstmGradients<T>& d, const T* w_h, 
 }
 
 // The arguments that forward and backward share, and the objects made of them.
-#define SHARED_PARAMETERS(T)                                                                                          \
+#define SHARED_PARAMETERS                                                                                             \
     const T *w_h, const T *x, const T *w_x, T *x_proj, T *h_proj, const T *gain_x, const T *gain_h,                   \
         const T *bias, const T *gain_c, const T *bias_c, T *hidden, T *cells, T *raw_cells, T *norms,                 \
         const int64_t *slots, int64_t steps, int64_t batch, int64_t inputs, int64_t units, double eps,                \
         int32_t reverse, int32_t threads, int32_t by_units
 #define SHARED_VALUES                                                                                                 \
-    const Lstm<T> l{sizes_of<T>(steps, batch, units, reverse != 0, OF_BATCH ? nullptr : slots), T(eps),               \
+    const Lstm<T> l{sizes_of(steps, batch, units, reverse != 0, OF_BATCH ? nullptr : slots), T(eps),               \
                     {x_proj ? nullptr : x, w_x, inputs}, x_proj, h_proj, gain_x, gain_h, bias, gain_c, bias_c,        \
                     hidden, cells, raw_cells, norms, OF_BATCH ? slots : nullptr};
 
-#define LSTM(TYPE, NAME)                                                                                              \
-    extern "C" void lstm_forward_##NAME(SHARED_PARAMETERS(TYPE)) {                                                    \
-        guarded([&] {                                                                                                 \
-            using T = TYPE;                                                                                           \
-            SHARED_VALUES                                                                                             \
-            forward<T>(l, {x_proj ? x : nullptr, w_x, inputs}, w_h, threads, by_units != 0);                          \
-        });                                                                                                           \
-    }                                                                                                                 \
-    extern "C" void lstm_backward_##NAME(SHARED_PARAMETERS(TYPE), const TYPE* d_hidden, TYPE* dh, TYPE* dc,           \
-                                         TYPE* d_x, TYPE* d_w_x, TYPE* d_bias, TYPE* d_gain_x, TYPE* d_gain_h,        \
-                                         TYPE* d_gain_c, TYPE* d_bias_c, double limit) {                              \
-        guarded([&] {                                                                                                 \
-            using T = TYPE;                                                                                           \
-            SHARED_VALUES                                                                                             \
-            const LstmGradients<T> d{d_hidden, dh, dc, d_x, d_w_x, d_bias, d_gain_x, d_gain_h, d_gain_c, d_bias_c,    \
-                                     T(limit)};                                                                       \
-            backward<T>(l, d, w_h, threads, by_units != 0);                                                           \
-        });                                                                                                           \
-    }
-ENTRIES(LSTM)
+extern "C" void NAMED(lstm_forward)(SHARED_PARAMETERS) {
+    guarded([&] {
+        SHARED_VALUES
+        forward<T>(l, {x_proj ? x : nullptr, w_x, inputs}, w_h, threads, by_units != 0);
+    });
+}
+
+extern "C" void NAMED(lstm_backward)(SHARED_PARAMETERS, const T* d_hidden, T* dh, T* dc,
+                                     T* d_x, T* d_w_x, T* d_bias, T* d_gain_x, T* d_gain_h,
+                                     T* d_gain_c, T* d_bias_c, double limit) {
+    guarded([&] {
+        SHARED_VALUES
+        const LstmGradients<T> d{d_hidden, dh, dc, d_x, d_w_x, d_bias, d_gain_x, d_gain_h, d_gain_c, d_bias_c,
+                                 T(limit)};
+        backward<T>(l, d, w_h, threads, by_units != 0);
+    });
+}

@@ -4,10 +4,10 @@
 
 enum Variant : int32_t { NONE = 0, CELL_ONLY = 1, GATES_AND_CELL = 2 };
 
-// Calls FUNCTION<T, NORMED, CELL>(...) for `variant`.
+// Calls FUNCTION<NORMED, CELL>(...) for `variant`.
 #define CALL(FUNCTION, ...)                                                       \
     switch (variant) {                                                            \
-        case GATES_AND_CELL: FUNCTION<T, true, true>(__VA_ARGS__); break;         \
-        case CELL_ONLY: FUNCTION<T, false, true>(__VA_ARGS__); break;             \
-        default: FUNCTION<T, false, false>(__VA_ARGS__);                          \
+        case GATES_AND_CELL: FUNCTION<true, true>(__VA_ARGS__); break;         \
+        case CELL_ONLY: FUNCTION<false, true>(__VA_ARGS__); break;             \
+        default: FUNCTION<false, false>(__VA_ARGS__);                          \
     }

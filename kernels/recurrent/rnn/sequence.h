@@ -45,7 +45,6 @@ struct RnnGradients {
 // The products of one row. If there is only their sum, it is h.
 template <class T>
 struct Products {
-    using vector = typename Vector<T>::type;
     const T *const gain_x, *const gain_h, *const bias;  // here, because a store could change those of an Rnn
     Product<T, OVER, 1, PARTS> x, h;
 
@@ -79,9 +78,6 @@ struct Products {
 // The phases of a time step. `panel_sums` has PRODUCTS sums of each row and panel.
 template <class T>
 struct Step {
-    using vector = typename Vector<T>::type;
-    static constexpr index_t L = Vector<T>::lanes, W = Panel<T>::width;
-
     const Rnn<T> n;
     T* panel_sums;
     const Share s;
@@ -96,7 +92,7 @@ struct Step {
         const Products<T> products(n, slot);
         for (index_t p = s.first_panel; p < s.last_panel; ++p) {
             vector of_x{}, of_h{};
-            for (index_t k = p * W; k < (p + 1) * W; k += L) {
+            for (index_t k = p * W; k < (p + 1) * W; k += LANES) {
                 if constexpr (APART) of_x += load(products.x.values + k) * load(products.x.values + k);
                 of_h += load(products.h.values + k) * load(products.h.values + k);
             }
@@ -115,7 +111,7 @@ struct Step {
                 return rstd;
             });
         T* h_new = n.sizes.state(n.hidden, n.sizes.after(t), row);
-        for (index_t j = s.first_panel * W; j < s.last_panel * W; j += L) store(h_new + j, hyperbolic_tangent(products.sum(j)));
+        for (index_t j = s.first_panel * W; j < s.last_panel * W; j += LANES) store(h_new + j, hyperbolic_tangent(products.sum(j)));
     }
 
     // All phases of some panels, if the norms are over the batch.
@@ -167,8 +163,7 @@ static void walk(const Rnn<T>& n, const T* packed, T* panel_sums, const Share& s
 // The same phases backward.
 template <class T>
 struct StepBack : Step<T> {
-    using typename Step<T>::vector;
-    using Step<T>::L, Step<T>::W, Step<T>::n, Step<T>::s, Step<T>::sums_of;
+    using Step<T>::n, Step<T>::s, Step<T>::sums_of;
     using Means = typename Product<T, OVER, 1, PARTS>::Means;
 
     const RnnGradients<T> d;
@@ -181,7 +176,7 @@ struct StepBack : Step<T> {
         T* d_sums = d.state_products() + slot * S;
         for (index_t p = s.first_panel; p < s.last_panel; ++p) {
             vector along_x{}, along_h{};
-            for (index_t j = p * W; j < (p + 1) * W; j += L) {
+            for (index_t j = p * W; j < (p + 1) * W; j += LANES) {
                 const vector tanh_j = load(h + j), value = load(dh + j) * (1 - tanh_j * tanh_j);
                 add_to(d.d_bias + block + j, value);
                 store(d_sums + j, value);
@@ -208,7 +203,7 @@ struct StepBack : Step<T> {
         const index_t S = n.sizes.stride;
         const auto products = Products<T>::kept(n, slot);
         T *d_x = d.d_x_proj + slot * S, *d_h = d.state_products() + slot * S;
-        for (index_t j = s.first_panel * W; j < s.last_panel * W; j += L) {
+        for (index_t j = s.first_panel * W; j < s.last_panel * W; j += LANES) {
             const vector value = load(d_h + j);
             if constexpr (APART) store(d_x + j, products.x.before(0, j, value * load(products.gain_x + j), means_x));
             store(d_h + j, products.h.before(0, j, value * load(products.gain_h + j), means_h));
@@ -255,7 +250,7 @@ static void walk_rows_back(const Rnn<T>& n, const RnnGradients<T>& d, const T* p
 template <class T>
 static void walk_back(const Rnn<T>& n, RnnGradients<T> d, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
     const Sizes& sizes = n.sizes;
-    const OwnSums<T> of_gain_x(sizes, s, barrier, 1, d.d_gain_x), of_gain_h(sizes, s, barrier, 1, d.d_gain_h),
+    const OwnSums of_gain_x(sizes, s, barrier, 1, d.d_gain_x), of_gain_h(sizes, s, barrier, 1, d.d_gain_h),
         of_bias(sizes, s, barrier, 1, d.d_bias);
     d.d_gain_x = of_gain_x.data();
     d.d_gain_h = of_gain_h.data();
@@ -275,8 +270,8 @@ static void walk_back(const Rnn<T>& n, RnnGradients<T> d, const T* packed, T* pa
 }
 
 template <class T>
-static void forward(const Rnn<T>& n, const OneStep<T>& one, const T* w_h, int threads, bool by_units) {
-    const Weights<T> weights{w_h, n.sizes.hidden, 1, PARTS, threads};
+static void forward(const Rnn<T>& n, const OneStep& one, const T* w_h, int threads, bool by_units) {
+    const Weights weights{w_h, n.sizes.hidden, 1, PARTS, threads};
     const auto by = [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
         walk<T>(n, packed, panel_sums, share, barrier);
     };
@@ -289,36 +284,33 @@ static void forward(const Rnn<T>& n, const OneStep<T>& one, const T* w_h, int th
 
 template <class T>
 static void backward(const Rnn<T>& n, const RnnGradients<T>& d, const T* w_h, int threads, bool by_units) {
-    const Weights<T> weights{w_h, n.sizes.hidden, 1, PARTS, threads};
+    const Weights weights{w_h, n.sizes.hidden, 1, PARTS, threads};
     walk_backward(weights, n.sizes, PRODUCTS, by_units, [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
         walk_back<T>(n, d, packed, panel_sums, share, barrier);
     });
 }
 
 // The arguments that forward and backward share, and the objects made of them.
-#define SHARED_PARAMETERS(T)                                                                                          \
+#define SHARED_PARAMETERS                                                                                             \
     const T *w_h, T *x_proj, T *h_proj, const T *gain_x, const T *gain_h, const T *bias, T *hidden, T *norms,         \
         const int64_t *slots, int64_t steps, int64_t batch, int64_t units, double eps, int32_t reverse,               \
         int32_t threads, int32_t by_units
 #define SHARED_VALUES                                                                                                 \
-    const Rnn<T> n{sizes_of<T>(steps, batch, units, reverse != 0, OF_BATCH ? nullptr : slots), T(eps), x_proj,        \
+    const Rnn<T> n{sizes_of(steps, batch, units, reverse != 0, OF_BATCH ? nullptr : slots), T(eps), x_proj,        \
                    h_proj, gain_x, gain_h, bias, hidden, norms, OF_BATCH ? slots : nullptr};
 
-#define RNN(TYPE, NAME)                                                                                               \
-    extern "C" void rnn_forward_##NAME(SHARED_PARAMETERS(TYPE), const TYPE* x, const TYPE* w_x, int64_t inputs) {     \
-        guarded([&] {                                                                                                 \
-            using T = TYPE;                                                                                           \
-            SHARED_VALUES                                                                                             \
-            forward<T>(n, {x, w_x, inputs}, w_h, threads, by_units != 0);                                             \
-        });                                                                                                           \
-    }                                                                                                                 \
-    extern "C" void rnn_backward_##NAME(SHARED_PARAMETERS(TYPE), const TYPE* d_hidden, TYPE* dh, TYPE* d_x_proj,      \
-                                        TYPE* d_h_proj, TYPE* d_gain_x, TYPE* d_gain_h, TYPE* d_bias, double limit) { \
-        guarded([&] {                                                                                                 \
-            using T = TYPE;                                                                                           \
-            SHARED_VALUES                                                                                             \
-            backward<T>(n, {d_hidden, dh, d_x_proj, d_h_proj, d_gain_x, d_gain_h, d_bias, T(limit)}, w_h, threads,    \
-                        by_units != 0);                                                                               \
-        });                                                                                                           \
-    }
-ENTRIES(RNN)
+extern "C" void NAMED(rnn_forward)(SHARED_PARAMETERS, const T* x, const T* w_x, int64_t inputs) {
+    guarded([&] {
+        SHARED_VALUES
+        forward<T>(n, {x, w_x, inputs}, w_h, threads, by_units != 0);
+    });
+}
+
+extern "C" void NAMED(rnn_backward)(SHARED_PARAMETERS, const T* d_hidden, T* dh, T* d_x_proj,
+                                    T* d_h_proj, T* d_gain_x, T* d_gain_h, T* d_bias, double limit) {
+    guarded([&] {
+        SHARED_VALUES
+        backward<T>(n, {d_hidden, dh, d_x_proj, d_h_proj, d_gain_x, d_gain_h, d_bias, T(limit)}, w_h, threads,
+                    by_units != 0);
+    });
+}

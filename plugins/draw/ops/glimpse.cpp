@@ -210,39 +210,38 @@ static inline T* row(T* array, index_t b, index_t size) {
     return array ? array + b * size : nullptr;
 }
 
-#define GLIMPSE(T, NAME)                                                                                               \
-    extern "C" void glimpse_forward_##NAME(const T* canvas, const T* image, const T* looked, T* drawn, T* seen,        \
-                                           T* chances, T* filters, T* seen_rows, int64_t batch, int64_t pixels,        \
-                                           int64_t line, int64_t read, int64_t write, double half, double limit,       \
-                                           double epsilon, int32_t threads) {                                          \
-        guarded([&] {                                                                                                  \
-            const Sizes s{pixels, line, read, write, half, limit, epsilon};                                            \
-            const index_t size = pixels * pixels;                                                                      \
-            in_parts(batch, threads, [=](index_t first, index_t last) {                                                \
-                DenormalsAreZero here;                                                                                 \
-                for (index_t b = first; b < last; ++b)                                                                 \
-                    look(canvas + b * size, image + b * size, looked + b * s.looked(), drawn + b * size,               \
-                         seen + b * 2 * read * read, chances + b * pixels * line, filters + b * 2 * s.points() * line, \
-                         seen_rows + b * 2 * read * line, s);                                                          \
-            });                                                                                                        \
-        });                                                                                                            \
-    }                                                                                                                  \
-    extern "C" void glimpse_backward_##NAME(const T* image, const T* looked, const T* chances, const T* filters,       \
-                                            const T* seen_rows, const T* d_drawn, const T* d_seen, T* d_canvas,        \
-                                            T* d_image, T* d_looked, int64_t batch, int64_t pixels, int64_t line,      \
-                                            int64_t read, int64_t write, double half, double limit, double epsilon,    \
-                                            int32_t threads) {                                                         \
-        guarded([&] {                                                                                                  \
-            const Sizes s{pixels, line, read, write, half, limit, epsilon};                                            \
-            const index_t size = pixels * pixels;                                                                      \
-            in_parts(batch, threads, [=](index_t first, index_t last) {                                                \
-                DenormalsAreZero here;                                                                                 \
-                for (index_t b = first; b < last; ++b)                                                                 \
-                    look_back(image + b * size, looked + b * s.looked(), chances + b * pixels * line,                  \
-                              filters + b * 2 * s.points() * line, seen_rows + b * 2 * read * line,                    \
-                              row(d_drawn, b, size), row(d_seen, b, 2 * read * read), d_canvas + b * size,             \
-                              row(d_image, b, size), row(d_looked, b, s.looked()), s);                                 \
-            });                                                                                                        \
-        });                                                                                                            \
-    }
-ENTRIES(GLIMPSE)
+extern "C" void NAMED(glimpse_forward)(const T* canvas, const T* image, const T* looked, T* drawn, T* seen,
+                                       T* chances, T* filters, T* seen_rows, int64_t batch, int64_t pixels,
+                                       int64_t line, int64_t read, int64_t write, double half, double limit,
+                                       double epsilon, int32_t threads) {
+    guarded([&] {
+        const Sizes s{pixels, line, read, write, half, limit, epsilon};
+        const index_t size = pixels * pixels;
+        in_parts(batch, threads, [=](index_t first, index_t last) {
+            DenormalsAreZero here;
+            for (index_t b = first; b < last; ++b)
+                look(canvas + b * size, image + b * size, looked + b * s.looked(), drawn + b * size,
+                     seen + b * 2 * read * read, chances + b * pixels * line, filters + b * 2 * s.points() * line,
+                     seen_rows + b * 2 * read * line, s);
+        });
+    });
+}
+
+extern "C" void NAMED(glimpse_backward)(const T* image, const T* looked, const T* chances, const T* filters,
+                                        const T* seen_rows, const T* d_drawn, const T* d_seen, T* d_canvas,
+                                        T* d_image, T* d_looked, int64_t batch, int64_t pixels, int64_t line,
+                                        int64_t read, int64_t write, double half, double limit, double epsilon,
+                                        int32_t threads) {
+    guarded([&] {
+        const Sizes s{pixels, line, read, write, half, limit, epsilon};
+        const index_t size = pixels * pixels;
+        in_parts(batch, threads, [=](index_t first, index_t last) {
+            DenormalsAreZero here;
+            for (index_t b = first; b < last; ++b)
+                look_back(image + b * size, looked + b * s.looked(), chances + b * pixels * line,
+                          filters + b * 2 * s.points() * line, seen_rows + b * 2 * read * line,
+                          row(d_drawn, b, size), row(d_seen, b, 2 * read * read), d_canvas + b * size,
+                          row(d_image, b, size), row(d_looked, b, s.looked()), s);
+        });
+    });
+}

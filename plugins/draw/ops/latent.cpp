@@ -29,22 +29,21 @@ static void differentiate(const T* statistics, const T* noise, const T* d_sample
     });
 }
 
-#define LATENT(T, NAME)                                                                                              \
-    extern "C" void latent_forward_##NAME(const T* statistics, const T* noise, T* sample, T* divergence,             \
-                                          int64_t rows, int64_t width, int32_t threads) {                            \
-        in_parts(rows, threads, [=](index_t first, index_t last) {                                                   \
-            for (index_t r = first; r < last; ++r)                                                                   \
-                draw(statistics + 2 * r * width, noise + r * width, sample + r * width, divergence + r, width);      \
-        });                                                                                                          \
-    }                                                                                                                \
-    extern "C" void latent_backward_##NAME(const T* statistics, const T* noise, const T* d_sample,                   \
-                                           const T* d_divergence, T* d_statistics, T* d_noise, int64_t rows,         \
-                                           int64_t width, int32_t threads) {                                         \
-        in_parts(rows, threads, [=](index_t first, index_t last) {                                                   \
-            for (index_t r = first; r < last; ++r)                                                                   \
-                differentiate(statistics + 2 * r * width, noise + r * width,                                         \
-                              d_sample ? d_sample + r * width : nullptr, d_divergence ? d_divergence[r] : T(0),      \
-                              d_statistics + 2 * r * width, d_noise ? d_noise + r * width : nullptr, width);         \
-        });                                                                                                          \
-    }
-ENTRIES(LATENT)
+extern "C" void NAMED(latent_forward)(const T* statistics, const T* noise, T* sample, T* divergence,
+                                      int64_t rows, int64_t width, int32_t threads) {
+    in_parts(rows, threads, [=](index_t first, index_t last) {
+        for (index_t r = first; r < last; ++r)
+            draw(statistics + 2 * r * width, noise + r * width, sample + r * width, divergence + r, width);
+    });
+}
+
+extern "C" void NAMED(latent_backward)(const T* statistics, const T* noise, const T* d_sample,
+                                       const T* d_divergence, T* d_statistics, T* d_noise, int64_t rows,
+                                       int64_t width, int32_t threads) {
+    in_parts(rows, threads, [=](index_t first, index_t last) {
+        for (index_t r = first; r < last; ++r)
+            differentiate(statistics + 2 * r * width, noise + r * width,
+                          d_sample ? d_sample + r * width : nullptr, d_divergence ? d_divergence[r] : T(0),
+                          d_statistics + 2 * r * width, d_noise ? d_noise + r * width : nullptr, width);
+    });
+}

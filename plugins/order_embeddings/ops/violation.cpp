@@ -90,29 +90,28 @@ static void differentiate(const T* own, const T* others, const T* g, index_t cou
     for (int k = 0; k < n; ++k) add_differences<1, OF_CAPTION>(gradient, own, waiting + k, weights + k, width);
 }
 
-#define VIOLATION(T, NAME)                                                                                             \
-    extern "C" void violation_forward_##NAME(const T* captions, const T* images, T* errors, int64_t rows,              \
-                                             int64_t columns, int64_t width, int32_t threads) {                        \
-        /* In groups, so that the threads decide nothing about the order of a sum. */                                  \
-        in_parts((columns + GROUP - 1) / GROUP, threads, [=](index_t first, index_t last) {                            \
-            violations(captions, images, errors, rows, columns, width, first * GROUP,                                  \
-                       std::min<index_t>(last * GROUP, columns));                                                      \
-        });                                                                                                            \
-    }                                                                                                                  \
-    extern "C" void violation_backward_##NAME(const T* captions, const T* images, const T* g, T* d_captions,           \
-                                              T* d_images, int64_t rows, int64_t columns, int64_t width,               \
-                                              int32_t threads) {                                                       \
-        if (d_captions)                                                                                                \
-            in_parts(rows, threads, [=](index_t first, index_t last) {                                                 \
-                for (index_t i = first; i < last; ++i)                                                                 \
-                    differentiate<true>(captions + i * width, images, g + i * columns, columns, 1,                     \
-                                        d_captions + i * width, width);                                                \
-            });                                                                                                        \
-        if (d_images)                                                                                                  \
-            in_parts(columns, threads, [=](index_t first, index_t last) {                                              \
-                for (index_t j = first; j < last; ++j)                                                                 \
-                    differentiate<false>(images + j * width, captions, g + j, rows, columns, d_images + j * width,     \
-                                         width);                                                                       \
-            });                                                                                                        \
-    }
-ENTRIES(VIOLATION)
+extern "C" void NAMED(violation_forward)(const T* captions, const T* images, T* errors, int64_t rows,
+                                         int64_t columns, int64_t width, int32_t threads) {
+    // In groups, so that the threads decide nothing about the order of a sum.
+    in_parts((columns + GROUP - 1) / GROUP, threads, [=](index_t first, index_t last) {
+        violations(captions, images, errors, rows, columns, width, first * GROUP,
+                   std::min<index_t>(last * GROUP, columns));
+    });
+}
+
+extern "C" void NAMED(violation_backward)(const T* captions, const T* images, const T* g, T* d_captions,
+                                          T* d_images, int64_t rows, int64_t columns, int64_t width,
+                                          int32_t threads) {
+    if (d_captions)
+        in_parts(rows, threads, [=](index_t first, index_t last) {
+            for (index_t i = first; i < last; ++i)
+                differentiate<true>(captions + i * width, images, g + i * columns, columns, 1,
+                                    d_captions + i * width, width);
+        });
+    if (d_images)
+        in_parts(columns, threads, [=](index_t first, index_t last) {
+            for (index_t j = first; j < last; ++j)
+                differentiate<false>(images + j * width, captions, g + j, rows, columns, d_images + j * width,
+                                     width);
+        });
+}
