@@ -8,15 +8,13 @@
 #include "vector.h"
 
 // T is the type of the library's values: a library for each type, because few programs need both and the compiler takes twice as
-// long. An entry is `extern "C" void NAMED(f)(...)`, which is f_float32 or f_float64.
+// long. NAMED(f) is the name of an entry, f_float32 or f_float64.
 #if REAL_BITS == 32
 using T = float;
 #define NAMED(NAME) NAME##_float32
-#define ENTRIES(M) M(float, float32)
 #elif REAL_BITS == 64
 using T = double;
 #define NAMED(NAME) NAME##_float64
-#define ENTRIES(M) M(double, float64)
 #else
 #error "expected -DREAL_BITS=32 or 64"
 #endif

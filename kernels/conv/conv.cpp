@@ -394,33 +394,33 @@ static void packed_convolve(const T* x, const T* weight, T* y, const Shape<T>& s
     int64_t batch, int64_t height, int64_t width, int64_t n_in, int64_t kernel_rows, int64_t kernel_columns,          \
         int64_t n_out, int64_t rows, int64_t columns, int64_t groups, int64_t row_stride, int64_t column_stride,      \
         int64_t row_dilation, int64_t column_dilation, int64_t row_padding, int64_t column_padding, int32_t threads
-#define FORWARD_SHAPE(T)                                                                                              \
+#define FORWARD_SHAPE                                                                                                 \
     Shape<T> {                                                                                                        \
         batch, height, width, n_in, kernel_rows, kernel_columns, n_out, rows, columns, groups,                        \
             {row_stride, column_stride}, {row_dilation, column_dilation}, {row_padding, column_padding}, {1, 1}       \
     }
 
-#define CONV(T, NAME)                                                                                                  \
-    extern "C" void conv2d_forward_##NAME(const T* x, const T* weight, T* y, SIZES) {                                  \
-        guarded([&] {                                                                                                  \
-            packed_convolve<T>(x, weight, y, FORWARD_SHAPE(T), threads);                                               \
-        });                                                                                                            \
-    }                                                                                                                  \
-    extern "C" void conv2d_weight_gradient_##NAME(const T* x, const T* dy, T* d_weight, SIZES) {                       \
-        guarded([&] {                                                                                                  \
-            weight_gradient<T>(x, dy, d_weight, FORWARD_SHAPE(T), threads);                                            \
-        });                                                                                                            \
-    }                                                                                                                  \
-    extern "C" void conv2d_image_gradient_##NAME(const T* dy, const T* weight, T* dx, SIZES) {                         \
-        guarded([&] {                                                                                                  \
-            Aligned<T> turned(kernel_rows * kernel_columns * n_in * (n_out / groups));                                 \
-            turn(weight, turned.data(), kernel_rows * kernel_columns, n_in, n_out, groups);                            \
-            const Pair border{row_dilation * (kernel_rows - 1) - row_padding,                                          \
-                              column_dilation * (kernel_columns - 1) - column_padding};                                \
-            const Shape<T> shape{batch, rows, columns, n_out, kernel_rows, kernel_columns, n_in, height, width,        \
-                                 groups, {1, 1}, {row_dilation, column_dilation}, border,                              \
-                                 {row_stride, column_stride}};                                                         \
-            packed_convolve<T>(dy, turned.data(), dx, shape, threads);                                                 \
-        });                                                                                                            \
-    }
-ENTRIES(CONV)
+extern "C" void NAMED(conv2d_forward)(const T* x, const T* weight, T* y, SIZES) {
+    guarded([&] {
+        packed_convolve<T>(x, weight, y, FORWARD_SHAPE, threads);
+    });
+}
+
+extern "C" void NAMED(conv2d_weight_gradient)(const T* x, const T* dy, T* d_weight, SIZES) {
+    guarded([&] {
+        weight_gradient<T>(x, dy, d_weight, FORWARD_SHAPE, threads);
+    });
+}
+
+extern "C" void NAMED(conv2d_image_gradient)(const T* dy, const T* weight, T* dx, SIZES) {
+    guarded([&] {
+        Aligned<T> turned(kernel_rows * kernel_columns * n_in * (n_out / groups));
+        turn(weight, turned.data(), kernel_rows * kernel_columns, n_in, n_out, groups);
+        const Pair border{row_dilation * (kernel_rows - 1) - row_padding,
+                          column_dilation * (kernel_columns - 1) - column_padding};
+        const Shape<T> shape{batch, rows, columns, n_out, kernel_rows, kernel_columns, n_in, height, width,
+                             groups, {1, 1}, {row_dilation, column_dilation}, border,
+                             {row_stride, column_stride}};
+        packed_convolve<T>(dy, turned.data(), dx, shape, threads);
+    });
+}

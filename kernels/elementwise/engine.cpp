@@ -265,32 +265,33 @@ static void run_one(int64_t formula, const T* const* in, const int64_t* masks, i
     });
 }
 
-#define ENGINE(T, NAME)                                                                                               \
-    extern "C" void elementwise_##NAME(const int64_t* plan, void* const* arrays, const double* numbers, int32_t threads) { \
-        guarded([=] {                                                                                                 \
-            const index_t size = reinterpret_cast<const Plan*>(plan)->size, block = reinterpret_cast<const Plan*>(plan)->block; \
-            in_parts((size + block - 1) / block, threads, [=](index_t first, index_t last) {                          \
-                Pass<T> pass(plan, arrays, numbers);                                                                  \
-                for (index_t k = first; k < last; ++k) pass.block(k * block, std::min(block, size - k * block));      \
-            });                                                                                                       \
-        });                                                                                                           \
-    }                                                                                                                 \
-    extern "C" void run_one_##NAME(int64_t formula, const T* const* in, const int64_t* masks, int64_t arguments, T* out, \
-                                   int64_t size, int32_t threads) {                                                   \
-        run_one(formula, in, masks, arguments, out, size, threads);                                                   \
-    }                                                                                                                 \
-    extern "C" void reduce_rows_##NAME(const int64_t* plan, void* const* arrays, const double* numbers, T* out,       \
-                                       double* parts, int64_t rows, int64_t width, int64_t how, int32_t threads) {    \
-        guarded([=] { reduce_rows(plan, arrays, numbers, out, parts, rows, width, how, threads); });                  \
-    }                                                                                                                 \
-    extern "C" void reduce_columns_##NAME(const int64_t* plan, void* const* arrays, const double* numbers, T* parts,  \
-                                          int64_t matrices, int64_t length, int64_t columns, int64_t at_once, int64_t how, \
-                                          int32_t threads) {                                                          \
-        guarded([=] {                                                                                                 \
-            const auto reduce = [=](auto together) {                                                                  \
-                reduce_columns(plan, arrays, numbers, parts, matrices, length, columns, at_once, threads, together);       \
-            };                                                                                                        \
-            how == OF_SUM ? reduce(Sum()) : how == OF_GREATEST ? reduce(Greater()) : reduce(Less());                  \
-        });                                                                                                           \
-    }
-ENTRIES(ENGINE)
+extern "C" void NAMED(elementwise)(const int64_t* plan, void* const* arrays, const double* numbers, int32_t threads) {
+    guarded([=] {
+        const index_t size = reinterpret_cast<const Plan*>(plan)->size, block = reinterpret_cast<const Plan*>(plan)->block;
+        in_parts((size + block - 1) / block, threads, [=](index_t first, index_t last) {
+            Pass<T> pass(plan, arrays, numbers);
+            for (index_t k = first; k < last; ++k) pass.block(k * block, std::min(block, size - k * block));
+        });
+    });
+}
+
+extern "C" void NAMED(run_one)(int64_t formula, const T* const* in, const int64_t* masks, int64_t arguments, T* out,
+                               int64_t size, int32_t threads) {
+    run_one(formula, in, masks, arguments, out, size, threads);
+}
+
+extern "C" void NAMED(reduce_rows)(const int64_t* plan, void* const* arrays, const double* numbers, T* out,
+                                   double* parts, int64_t rows, int64_t width, int64_t how, int32_t threads) {
+    guarded([=] { reduce_rows(plan, arrays, numbers, out, parts, rows, width, how, threads); });
+}
+
+extern "C" void NAMED(reduce_columns)(const int64_t* plan, void* const* arrays, const double* numbers, T* parts,
+                                      int64_t matrices, int64_t length, int64_t columns, int64_t at_once, int64_t how,
+                                      int32_t threads) {
+    guarded([=] {
+        const auto reduce = [=](auto together) {
+            reduce_columns(plan, arrays, numbers, parts, matrices, length, columns, at_once, threads, together);
+        };
+        how == OF_SUM ? reduce(Sum()) : how == OF_GREATEST ? reduce(Greater()) : reduce(Less());
+    });
+}

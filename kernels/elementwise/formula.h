@@ -1,18 +1,11 @@
 // Formulas of elementwise operators: FORMULAn(name, n arguments, value) is a function of n arrays that writes one. TESTn gives 1 or 0.
 //
-// The arguments and the value are vectors R of T.
+// The arguments and the value are vectors R.
 #pragma once
 #include "../functions.h"
 #include "../rows.h"
 
-#if REAL_BITS == 32
-using T = float;
-#define NAMED(NAME) NAME##_float32
-#else
-using T = double;
-#define NAMED(NAME) NAME##_float64
-#endif
-using R = Vector<T>::type;
+using R = vector;
 
 // Results that are `past_caches` begin on a cache line.
 template <class Value>

@@ -51,8 +51,6 @@ static void cumulative_sum(const T* x, T* y, index_t rows, index_t width, int th
     });
 }
 
-#define SCAN(T, NAME)                                                                                                 \
-    extern "C" void cumulative_sum_##NAME(const T* x, T* y, int64_t rows, int64_t width, int32_t threads) {           \
-        guarded([=] { cumulative_sum(x, y, rows, width, threads); });                                                 \
-    }
-ENTRIES(SCAN)
+extern "C" void NAMED(cumulative_sum)(const T* x, T* y, int64_t rows, int64_t width, int32_t threads) {
+    guarded([=] { cumulative_sum(x, y, rows, width, threads); });
+}

@@ -26,7 +26,7 @@ from duoln.system.paths import cache_folder, in_home
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 REALS = {"float32": "-DREAL_BITS=32", "float64": "-DREAL_BITS=64"}
 """The dtypes that kernels are compiled for, and what tells the compiler, see `NAMED` in native.h."""
-_ENTRY = re.compile(r'extern "C" void (?:NAMED\()?([a-z]\w*)(?:\)|_##NAME)\(')
+_ENTRY = re.compile(r'extern "C" void NAMED\(([a-z]\w*)\)\(')
 _OF_HEADER = "duoln_take_failures"
 """A function that native.h defines."""
 
