@@ -25,7 +25,7 @@ DATA = ("kernels/README.md", "kernels/common.cuh", "kernels/adam/probe.cu", "ker
 """Files of the kinds that packages carry; those that are not there yet are made up in the copies."""
 
 PROBE = """
-import duoln.kernels.adam.native, duoln.plugins.mnist, duoln.examples.mnist
+import duoln.kernels.adam, duoln.plugins.mnist, duoln.examples.mnist
 import importlib.util, json, sys
 names = json.loads(sys.argv[1])
 missing = [name for name in names if importlib.util.find_spec(name) is None]

@@ -9,13 +9,25 @@ from typing import NamedTuple
 import numpy as np
 
 from duoln.backends.protocol import Array, Backend
-from duoln.kernels import channels
 from duoln.kernels.launch import Launch, fused
 from duoln.ops import batch_norm
 
 _TEXT = "batch_norm/batch_norm"
 _IMAGES = "x: real[*rows, channels]"
 _MEAN = "mean: real[channels], mean_rest: real[channels]"
+_LINE_VALUES, _BLOCK_VALUES, _LEAST_LINES = 256, 16_384, 16
+
+
+def block_rows(channels: int) -> int:
+    """The number of rows of a block over which channels.h adds up each channel."""
+    repeats = max(_LINE_VALUES // channels, 1)
+    return repeats * max(_BLOCK_VALUES // (repeats * channels), _LEAST_LINES)
+
+
+def blocks(rows: int, channels: int) -> int:
+    """The number of blocks of so many rows."""
+    return -(-rows // block_rows(channels))
+
 
 _moments = Launch(_TEXT, "batch_moments", f"{_IMAGES}, blocks: int64, eps: float64 "
                                           "-> means: float64[blocks, channels], squares: float64[blocks, channels]")
@@ -23,7 +35,7 @@ _normalise = Launch(_TEXT, "batch_normalise",
                     f"{_IMAGES}, {_MEAN}, scale: real[channels], bias: real[channels]? -> y: like x")
 _gradient_sums = Launch(_TEXT, "batch_gradient_sums",
                         f"{_IMAGES}, dy: like x, {_MEAN} -> d_bias: sum[channels], along: sum[channels]",
-                        block=channels.blocks)
+                        block=blocks)
 _image_gradient = Launch(_TEXT, "batch_image_gradient",
                          f"{_IMAGES}, dy: like x, {_MEAN}, rstd: real[channels], scale: real[channels], "
                          "direction: real[channels], constant: real[channels] -> dx: like x")
@@ -42,8 +54,8 @@ class _Saved(NamedTuple):
 def _statistics(x: Array, rows: int, divisor: int, eps: float) -> tuple[Array, Array]:
     """Mean and variance of each channel in float64, from those of the blocks."""
     width = x.shape[-1]
-    means, squares = _moments["numpy"](x, channels.blocks(rows, width), eps)
-    counts = np.full(len(means), channels.block_rows(width), np.float64)
+    means, squares = _moments["numpy"](x, blocks(rows, width), eps)
+    counts = np.full(len(means), block_rows(width), np.float64)
     counts[-1] = rows - counts[:-1].sum()
     mean = counts @ means / rows
     return mean, (squares.sum(axis=0) + counts @ (means - mean) ** 2) / divisor

@@ -1,1 +1,53 @@
-"""The common norm of many tensors."""
+"""The common norm of many tensors on the CPU, compiled: one call, one pass over memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from duoln.backends.protocol import Array, Backend
+from duoln.core import Rule
+from duoln.core.arguments import described
+from duoln.errors import DtypeError
+from duoln.kernels import host, native
+from duoln.ops import global_norm
+from duoln.ops.update import norm_vjp
+
+_FILE = "global_norm/global_norm.cpp"
+
+_norm = native.Function(_FILE, "global_norm", "places: int64[2], sizes: int64[1], norm: real[0], tensors: int64, "
+                                              "threads: int32")
+
+
+def table(*roles: Sequence[Array]) -> tuple[Array, Array]:
+    """The places (`host.places`) of the arrays of each role, (roles, tensors), and the number of values of each tensor.
+
+    Raises:
+        DtypeError: one is not an array; the scalars of NumPy have no address that lasts.
+    """
+    arrays = list(chain(*roles))
+    for a in arrays:
+        if not isinstance(a, np.ndarray):
+            raise DtypeError(f"[table] expected arrays, found {described(a)}")
+    return host.places(arrays).reshape(len(roles), -1), np.array([a.size for a in roles[0]], np.int64)
+
+
+def _supports(be: Backend, *arrays: Array) -> str | None:
+    return native.refusal(_FILE, arrays[0].dtype)
+
+
+def _forward(be: Backend, *arrays: Array) -> tuple[Array, Any]:
+    whole = [np.ascontiguousarray(a) for a in arrays]
+    places, sizes = table(whole)
+    norm = np.empty((), arrays[0].dtype)
+    _norm(places, sizes, norm, len(whole), native.threads_for(sum(a.nbytes for a in whole)))
+    return norm, (arrays, norm)
+
+
+def attach(backend: str) -> None:
+    """Add the rule to `global_norm` of NumPy's arrays; those of the other libraries are in files of their own."""
+    if backend == "numpy":
+        global_norm.add(Rule("compiled", _forward, norm_vjp, _supports), backend="numpy")

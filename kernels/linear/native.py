@@ -17,8 +17,7 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import host, native
 from duoln.kernels.linear.few_rows import FILE, MOST_ROWS, multiply_few_rows
-from duoln.kernels.product.matmul import without_bias
-from duoln.kernels.product.uses import bias_gradient, weight_gradient
+from duoln.kernels.product.uses import bias_gradient, weight_gradient, without_bias
 from duoln.ops import linear, matmul
 
 LEAST_WEIGHTS = 1 << 16

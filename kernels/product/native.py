@@ -13,9 +13,8 @@ from duoln.core import Rule
 from duoln.kernels import host, native
 from duoln.kernels.activation import NUMBERS
 from duoln.kernels.linear.native import supports as few_rows_supports
-from duoln.kernels.product.matmul import without_bias
 from duoln.kernels.product.multiply import FILE, LEAST_OF_VECTOR, multiply, multiply_and_activate, refusal
-from duoln.kernels.product.uses import bias_gradient, both_gradients, merged, weight_gradient
+from duoln.kernels.product.uses import bias_gradient, both_gradients, merged, weight_gradient, without_bias
 from duoln.ops import activated_linear, linear, matmul
 
 _through_activation = native.Function(FILE, "activation_backward", "y: real[1], dy: real[1], dx: real[1], size: int64, "

@@ -1,4 +1,7 @@
-"""The gradients of a weight and of a bias: one product over the rows of all uses."""
+"""The common part of the rules of `linear` and `matmul`.
+
+The gradients of a weight and of a bias are one product over the rows of all uses.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,11 @@ from typing import Any
 import numpy as np
 
 from duoln.backends.protocol import Array, Backend
+from duoln.core import Rule
 from duoln.kernels.product.multiply import multiply_and_sum, multiply_pieces
+
+_BIAS = 2
+"""The number of the bias among the arguments of `linear`."""
 
 
 def weight_gradient(be: Backend, uses: Sequence[tuple[Any, Array]]) -> Array:
@@ -33,3 +40,18 @@ def both_gradients(saved: Any, gout: Array) -> tuple[Array, Array]:
 def merged(x: Array) -> Array:
     """All axes but the last as one."""
     return x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
+
+
+def without_bias(linear: Rule) -> Rule:
+    """A rule of `linear` as one of `matmul`, which it supports where the right side is a matrix."""
+    forward, vjp = linear.forward, linear.vjp
+    assert vjp is not None
+
+    def matmul_forward(be: Backend, x: Array, y: Array) -> tuple[Array, Any]:
+        return forward(be, x, y, None)
+
+    def matmul_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> Sequence[Array | None]:
+        return vjp(be, saved, gout, (*needs, False))[:_BIAS]
+
+    return Rule(linear.name, matmul_forward, matmul_vjp, linear.supports,
+                {k: function for k, function in linear.pooled.items() if k != _BIAS}, factors=linear.factors)

@@ -17,7 +17,6 @@ from duoln import ops
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import host, native
-from duoln.kernels.product.centred import centred
 from duoln.kernels.product.multiply import column_sums
 from duoln.kernels.recurrent import native_cell
 from duoln.kernels.recurrent import positions as walks
@@ -54,6 +53,12 @@ _SIGNATURES = {
              "limit: float64"),
 }
 """The parameters of forward and backward of each cell's walks."""
+
+_CENTRED = "recurrent/centred.cpp"
+_CENTRED_IN_PARALLEL = 1 << 18
+"""Values of a weight below which a second thread costs more than it saves."""
+_centre = native.Function(_CENTRED, "centred", "x: real[2], out: real[2], rows: int64, width: int64, cut: int64, "
+                                               "threads: int32")
 
 
 def _file(cell: str, norm: str) -> str:
@@ -117,6 +122,26 @@ def _kept_norms(cell: str, over: str, h_gates: int) -> int:
     if cell == "rnn":
         return 1 + h_gates if over else 0
     return {"lstm": {"row": 4, "gate": 6}, "gru": {"row": 4, "gate": 6}}[cell].get(over, 0)
+
+
+def centred(weight: Array, cut: int | None = None, out: Array | None = None) -> Array:
+    """A weight without its rows' means; with `cut`, the columns before and after it each without their own.
+
+    Layer norm of its product is the same, and the product has no mean. It is the gradient of itself, too. `out` is
+    where the result goes; it may be `weight` itself.
+    """
+    rows, width = weight.shape
+    cut = width if cut is None else cut
+    if out is None:
+        out = host.empty((rows, width), weight.dtype)
+    if native.refusal(_CENTRED, weight.dtype):
+        for first, last in ((0, cut), (cut, width)):
+            if first < last:
+                out[:, first:last] = weight[:, first:last] - weight[:, first:last].mean(axis=1, keepdims=True)
+    else:
+        _centre(np.ascontiguousarray(weight), out, rows, width, cut,
+                 host.threads_for(weight.size, _CENTRED_IN_PARALLEL))
+    return out
 
 
 def _centred_parts(parts: tuple[int, ...], weight: Array, out: Array | None = None) -> Array:

@@ -1,10 +1,18 @@
-"""Softmax cross-entropy on the CPU and on CUDA: the logits stay, and two numbers a row are kept beside them."""
+"""Softmax cross-entropy on the CPU and on CUDA: the logits stay, and two numbers a row are kept beside them.
+
+Where there is no compiler, the probabilities are kept instead.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
 
 from duoln.backends.protocol import Array, Backend
+from duoln.core import Rule
 from duoln.kernels.launch import Launch, fused
 from duoln.kernels.launch.declared import Layout
 from duoln.ops import softmax_cross_entropy
@@ -36,4 +44,46 @@ def _vjp(be: Backend, saved: tuple[Array, ...], gout: Array, needs: Sequence[boo
     return _gradient[be.name](*saved, gout) if needs[0] else None, None
 
 
-attach = fused(softmax_cross_entropy, _forward, _vjp, _losses, names={"cupy": "cuda row"})
+class _Probabilities(NamedTuple):
+    """What the rule without a compiler keeps."""
+
+    probability: Array
+    target: Array
+    shape: tuple[int, ...]
+
+
+def _interpreted_supports(be: Backend, logits: Array, labels: Array) -> str | None:
+    return None if logits.size else "there are no logits"
+
+
+def _interpreted_forward(be: Backend, logits: Array, labels: Array) -> tuple[Array, _Probabilities]:
+    rows, classes = prod(logits.shape[:-1]), logits.shape[-1]
+    target = np.reshape(labels, rows)
+    probability = np.reshape(logits, (rows, classes))
+    probability = probability - probability.max(axis=1, keepdims=True)
+    picked = probability[np.arange(rows), target]
+    np.exp(probability, out=probability)
+    total = probability @ np.ones((classes, 1), probability.dtype)
+    probability /= total
+    return (np.log(total[:, 0]) - picked).reshape(labels.shape), _Probabilities(probability, target, logits.shape)
+
+
+def _interpreted_vjp(be: Backend, saved: _Probabilities, gout: Array,
+                     needs: Sequence[bool]) -> tuple[Array | None, None]:
+    if not needs[0]:
+        return None, None
+    d_loss = np.reshape(gout, -1)
+    d_logits = saved.probability * d_loss[:, None]
+    d_logits[np.arange(len(d_loss)), saved.target] -= d_loss
+    return d_logits.reshape(saved.shape), None
+
+
+_attach = fused(softmax_cross_entropy, _forward, _vjp, _losses, names={"cupy": "cuda row"})
+
+
+def attach(backend: str) -> None:
+    """Add the rules to `softmax_cross_entropy`; the last one is tried first."""
+    if backend == "numpy":
+        softmax_cross_entropy.add(Rule("interpreted", _interpreted_forward, _interpreted_vjp, _interpreted_supports),
+                                  backend="numpy")
+    _attach(backend)

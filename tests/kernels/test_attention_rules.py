@@ -90,7 +90,7 @@ def test_any_number_of_threads_gives_the_same_bits(rng, monkeypatch):
     arrays = _arrays(rng, (3, 5), 130, 97, 33, 20)
     results = []
     for threads in (1, 2, 3, 8):
-        monkeypatch.setattr("duoln.kernels.attention.native._threads", lambda *sizes, n=threads: n)
+        monkeypatch.setattr("duoln.kernels.attention._threads", lambda *sizes, n=threads: n)
         values = [duoln.tensor(a, "numpy") for a in arrays]
         y, gradients = duoln.value_and_grad(lambda p: ops.sum(ops.tanh(attention(*p, causal=True))))(values)
         results.append([np.asarray(y.numpy()).tobytes(), *(g.numpy().tobytes() for g in gradients)])

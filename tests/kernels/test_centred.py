@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from duoln.kernels import host
-from duoln.kernels.product import centred as module
-from duoln.kernels.product.centred import centred
+from duoln.kernels.recurrent import native as module
+from duoln.kernels.recurrent.native import centred
 
 pytestmark = pytest.mark.numerical
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.numerical
 @pytest.mark.parametrize("rows", [0, 1, 17, 33])
 @pytest.mark.parametrize("width", [1, 3, 16, 31, 64, 67, 1600])
 def test_each_part_of_each_row_loses_its_mean(rows, width, dtype, rng, monkeypatch):
-    monkeypatch.setattr(module, "_WORTH_THREADS", 1)
+    monkeypatch.setattr(module, "_CENTRED_IN_PARALLEL", 1)
     weight = (rng.standard_normal((rows, width)) + 3).astype(dtype)
     exact = weight.astype(np.longdouble)
     for cut in {width, 1, 2 * width // 3}:
@@ -30,7 +30,7 @@ def test_each_part_of_each_row_loses_its_mean(rows, width, dtype, rng, monkeypat
 
 
 def test_the_same_bits_for_any_number_of_threads(rng, monkeypatch):
-    monkeypatch.setattr(module, "_WORTH_THREADS", 1)
+    monkeypatch.setattr(module, "_CENTRED_IN_PARALLEL", 1)
     weight, runs = rng.standard_normal((130, 1003), np.float32), []
     for count in (1, 2, 3, 8):
         monkeypatch.setattr(host, "workers", lambda count=count: count)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from duoln import ops, runtime
-from duoln.kernels import channels, host, native
+from duoln.kernels import batch_norm, host, native
 from duoln.testing import check_rule
 
 pytestmark = pytest.mark.skipif(native.machine_refusal() is not None, reason="nothing is compiled here")
@@ -105,5 +105,5 @@ def test_a_large_mean_costs_batch_norm_no_bits(rng, numpy_backend):
 
 def test_blocks_cover_all_rows():
     for width in (1, 3, 16, 255, 256, 257, 5000):
-        block = channels.block_rows(width)
-        assert [channels.blocks(rows, width) for rows in (1, block, block + 1, 3 * block)] == [1, 1, 2, 3]
+        block = batch_norm.block_rows(width)
+        assert [batch_norm.blocks(rows, width) for rows in (1, block, block + 1, 3 * block)] == [1, 1, 2, 3]
