@@ -13,7 +13,6 @@ static constexpr index_t parts_of(Over over, index_t gates, index_t of_row) {
 }
 
 // Two numbers: the mean and rstd of a norm, or the means that the gradient through it subtracts.
-template <class T>
 struct OfRow {
     T first, second;
     T first_at(index_t) const { return first; }
@@ -21,7 +20,6 @@ struct OfRow {
 };
 
 // The same of each column.
-template <class T>
 struct OfColumns {
     T *first, *second;
     vector first_at(index_t k) const { return load(first + k); }
@@ -29,41 +27,41 @@ struct OfColumns {
 };
 
 // Values that have a mean, and their norm, before gain and bias. `before` is the gradient before the norm, from that after it.
-template <class T, class Numbers>
+template <class Numbers>
 struct Centred {
     const T* values;
     Numbers norm;
 
     vector xhat(index_t k) const { return (load(values + k) - norm.first_at(k)) * norm.second_at(k); }
-    vector before(index_t k, vector d_xhat, const Numbers& means) const {
+    template <class Means>
+    vector before(index_t k, vector d_xhat, const Means& means) const {
         return (d_xhat - means.first_at(k) - xhat(k) * means.second_at(k)) * norm.second_at(k);
     }
 };
 
-// One row of a product and its norm. Over a row no mean is subtracted, because the weights have lost theirs (weights.h): there is one
-// of the gradient's products with xhat for each part of the gates.
-template <class T, Over OVER, index_t GATES, index_t PARTS>
+// One row of a product and its norm, over the batch or over the row. There no mean is subtracted, because the weights have lost theirs
+// (weights.h): there is one of the gradient's products with xhat for each part of the gates.
+template <Over OVER, index_t GATES, index_t PARTS>
 struct Product {
-    using Means = std::array<T, PARTS ? PARTS : 1>;
+    using OfParts = std::array<T, PARTS ? PARTS : 1>;
     const T* values;
-    Means rstd;
+    OfParts rstd;  // over the row
+    OfColumns norm;  // over the batch
 
     static constexpr index_t part(index_t gate) { return gate * PARTS / GATES; }
-    vector xhat(index_t gate, index_t k) const { return load(values + k) * rstd[part(gate)]; }
-    vector before(index_t gate, index_t k, vector d_xhat, const Means& means) const {
+    vector xhat(index_t gate, index_t k) const {
+        if constexpr (OVER == Over::BATCH) return Centred<OfColumns>{values, norm}.xhat(k);
+        else return load(values + k) * rstd[part(gate)];
+    }
+    vector before(index_t gate, index_t k, vector d_xhat, const OfParts& means) const {
         return (d_xhat - xhat(gate, k) * means[part(gate)]) * rstd[part(gate)];
+    }
+    vector before(index_t, index_t k, vector d_xhat, const OfColumns& means) const {
+        return Centred<OfColumns>{values, norm}.before(k, d_xhat, means);
     }
 };
 
-template <class T, index_t GATES, index_t PARTS>
-struct Product<T, Over::BATCH, GATES, PARTS> : Centred<T, OfColumns<T>> {
-    using Means = OfColumns<T>;
-    vector xhat(index_t, index_t k) const { return Centred<T, Means>::xhat(k); }
-    vector before(index_t, index_t k, vector d_xhat, const Means& means) const { return Centred<T, Means>::before(k, d_xhat, means); }
-};
-
 // The columns of some panels of each gate, for norms over the batch: a thread has all rows of its columns, and waits for none.
-template <class T>
 struct BatchColumns {
     const Sizes& sizes;
     index_t first_panel, last_panel;
@@ -76,7 +74,7 @@ struct BatchColumns {
     }
 
     // The mean and rstd of the columns of `rows` (batch, gates * stride). That of padding is 0.
-    void normalise(const T* rows, index_t gates, T eps, OfColumns<T> norm) const {
+    void normalise(const T* rows, index_t gates, T eps, OfColumns norm) const {
         const index_t wide = gates * sizes.stride;
         const T count = T(sizes.batch);
         each(gates, [=](index_t k) { store(norm.first + k, vector{}), store(norm.second + k, vector{}); });
@@ -97,7 +95,7 @@ struct BatchColumns {
 
     // The means that the gradient through a norm subtracts, of d_xhat and of its product with xhat, from the sums over the rows of the
     // gradient after gain and bias, and of its product with xhat.
-    void gradient_means(const T* d_bias, const T* d_gain, const T* gain, index_t gates, OfColumns<T> means) const {
+    void gradient_means(const T* d_bias, const T* d_gain, const T* gain, index_t gates, OfColumns means) const {
         const T count = T(sizes.batch);
         each(gates, [=](index_t k) {
             store(means.first + k, load(d_bias + k) * load(gain + k) / count);
@@ -108,7 +106,6 @@ struct BatchColumns {
 
 // Norms over the batch need the sums of the parameters' gradients over the rows of a time step alone. They grow in the place of those
 // over all time steps, `of` (gates * stride) each, to which `add` adds those of some columns; then they begin again at 0.
-template <class T>
 class StepSums {
   public:
     struct Of {
@@ -124,7 +121,7 @@ class StepSums {
             room += each.gates * stride;
         }
     }
-    void add(const BatchColumns<T>& columns) const {
+    void add(const BatchColumns& columns) const {
         for (const Sum& each : sums_)
             columns.each(each.gates, [=](index_t k) {
                 add_to(each.total + k, load(each.room + k));
@@ -148,7 +145,6 @@ class StepSums {
 };
 
 // The rows that a mask takes out where a norm is over the batch: they count in its statistics, and keep their states.
-template <class T>
 class MaskedRows {
   public:
     MaskedRows(const index_t* slots, const Sizes& sizes, const Share& s, index_t states)
@@ -199,10 +195,10 @@ class MaskedRows {
 
 // A walk whose norms are over the batch. Threads share the units: at each time step multiply(rows, t) makes the products of the states,
 // and then columns(t, share) goes through all phases of a few panels.
-template <class T, class Multiply, class Work>
+template <class Multiply, class Work>
 static void walk_columns(const Sizes& sizes, const Share& s, const Barrier& barrier, const index_t* masked,
                          std::initializer_list<T*> states, const Multiply& multiply, const Work& columns) {
-    const MaskedRows<T> of_mask(masked, sizes, s, 0);
+    const MaskedRows of_mask(masked, sizes, s, 0);
     Rows rows;
     for (index_t position = 0; position < sizes.steps; ++position) {
         const index_t t = sizes.time(position);
@@ -215,10 +211,10 @@ static void walk_columns(const Sizes& sizes, const Share& s, const Barrier& barr
 }
 
 // The same backward, where multiply(rows) makes the first of the states' gradients (batch, stride).
-template <class T, class Multiply, class Work>
+template <class Multiply, class Work>
 static void walk_columns_back(const Sizes& sizes, const Share& s, const Barrier& barrier, const index_t* masked, const T* d_hidden,
                               std::initializer_list<T*> d_states, T limit, const Multiply& multiply, const Work& columns) {
-    const MaskedRows<T> of_mask(masked, sizes, s, index_t(d_states.size()));
+    const MaskedRows of_mask(masked, sizes, s, index_t(d_states.size()));
     Rows rows;
     for (index_t position = sizes.steps - 1; position >= 0; --position) {
         const index_t t = sizes.time(position);

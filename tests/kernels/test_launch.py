@@ -49,7 +49,7 @@ def test_the_parameters_of_the_other_cuda_launches_are_those_of_their_declaratio
 @pytest.mark.parametrize("launch", [each for each in EVERY if each.runs_on("numpy")], ids=lambda each: each.entry)
 def test_the_parameters_of_a_cpp_text_are_those_of_its_declaration(launch):
     """As many, of the same types; the text of the norms pastes its names together."""
-    text = re.sub(r"\s*\\?\n\s*", " ", (source.FOLDER / f"{launch.file}.cpp").read_text(encoding="utf-8"))
+    text = re.sub(r"\s*\\\n\s*", " ", (source.FOLDER / f"{launch.file}.cpp").read_text(encoding="utf-8"))
     way = launch.entry.rpartition("_")[2]
     [listed] = re.findall(rf"NAMED\((?:{launch.entry}|NORM_NAME##_{way})\)\(([^)]*)\)", text)
     if "SIZES" in listed:

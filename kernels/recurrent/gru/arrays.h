@@ -9,7 +9,6 @@ static constexpr bool GATES_ALONE = OVER == Over::GATE;  // the weights keep the
 static constexpr index_t PARTS = GATES_ALONE ? 0 : parts_of(OVER, GATES, 2);
 static constexpr index_t SUMS_OF_ROW = GATES_ALONE ? 6 : 4;  // numbers of each row and panel
 
-template <class T>
 struct Gru {
     Sizes sizes;
     T eps;
@@ -22,15 +21,14 @@ struct Gru {
     const index_t* masked;  // (steps, batch), -1 where a mask takes out a row of a norm over the batch; or null
 
     // Norms over the batch: of a product, which is 0 for x and 1 for h, at a time step.
-    OfColumns<T> batch_norm(index_t t, index_t which) const { return columns(norms + t * 4 * GATES * sizes.stride, which); }
+    OfColumns batch_norm(index_t t, index_t which) const { return columns(norms + t * 4 * GATES * sizes.stride, which); }
     // Two numbers of each column of a product, among those of both.
-    OfColumns<T> columns(T* numbers, index_t which) const {
+    OfColumns columns(T* numbers, index_t which) const {
         T* const first = numbers + which * 2 * GATES * sizes.stride;
         return {first, first + GATES * sizes.stride};
     }
 };
 
-template <class T>
 struct GruGradients {
     const T* d_hidden;  // (steps, batch, hidden), or null
     T* dh;  // (batch, stride)
@@ -40,8 +38,7 @@ struct GruGradients {
 };
 
 // The products of the states before a time step.
-template <class T>
-static void multiply(const Gru<T>& g, const T* packed, const Rows& rows, const Share& s, index_t t) {
+static void multiply(const Gru& g, const T* packed, const Rows& rows, const Share& s, index_t t) {
     const Sizes& sizes = g.sizes;
     const index_t P = sizes.panels, S = sizes.stride;
     const T* states = g.hidden + sizes.before(t) * sizes.batch * S;
@@ -69,8 +66,8 @@ static void each_phase(const Rows& rows, const Barrier& barrier, index_t t, cons
     }
 }
 
-template <class T, class... Phases>
-static void walk_rows(const Gru<T>& g, const T* packed, const Share& s, const Barrier& barrier, const Phases&... phases) {
+template <class... Phases>
+static void walk_rows(const Gru& g, const T* packed, const Share& s, const Barrier& barrier, const Phases&... phases) {
     Rows rows;
     for (index_t position = 0; position < g.sizes.steps; ++position) {
         const index_t t = g.sizes.time(position);
@@ -81,8 +78,8 @@ static void walk_rows(const Gru<T>& g, const T* packed, const Share& s, const Ba
     }
 }
 
-template <class T, class... Phases>
-static void walk_rows_back(const Gru<T>& g, const GruGradients<T>& d, const T* packed, const Share& s, const Barrier& barrier,
+template <class... Phases>
+static void walk_rows_back(const Gru& g, const GruGradients& d, const T* packed, const Share& s, const Barrier& barrier,
                            const Phases&... phases) {
     Rows rows;
     for (index_t position = g.sizes.steps - 1; position >= 0; --position) {

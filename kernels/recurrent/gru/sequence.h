@@ -9,13 +9,12 @@
 #include "gates_alone.h"
 
 // The products of one row, with the parameters that make gates of them. The norms of z and r come before that of n.
-template <class T>
 struct Products {
     const index_t S;
     const T *const gain_x, *const bias_x, *const gain_h, *const bias_h;  // a store could change those of a Gru
-    Product<T, OVER, GATES, PARTS> x, h;
+    Product<OVER, GATES, PARTS> x, h;
 
-    Products(const Gru<T>& g, index_t slot)
+    Products(const Gru& g, index_t slot)
         : S(g.sizes.stride), gain_x(g.gain_x), bias_x(g.bias_x), gain_h(g.gain_h), bias_h(g.bias_h), x{}, h{} {
         x.values = g.x_proj + slot * GATES * S;
         h.values = g.h_proj + slot * (APART ? GATES : 1) * S;
@@ -25,7 +24,7 @@ struct Products {
         }
     }
     // With the norms that the walk forward has kept.
-    static Products kept(const Gru<T>& g, index_t slot) {
+    static Products kept(const Gru& g, index_t slot) {
         Products products(g, slot);
         for (index_t k = 0; k < PARTS; ++k)
             if constexpr (PARTS > 0) {
@@ -58,9 +57,8 @@ static inline index_t norm_width(int norm, index_t hidden) { return norm == 0 ? 
 
 // The common part of the phases of a time step. `panel_sums` has four sums of each row and panel: of the products of x over z and
 // r and over n, and of those of h.
-template <class T>
 struct Step {
-    const Gru<T> g;
+    const Gru g;
     T* panel_sums;
     const Share s;
     index_t ahead;  // the distance of prefetches of products in values
@@ -99,7 +97,7 @@ struct Step {
     void open_gates(index_t t, index_t row, index_t slot) const {
         const T* h_before = g.sizes.state(g.hidden, g.sizes.before(t), row);
         T* h_new = g.sizes.state(g.hidden, g.sizes.after(t), row);
-        Products<T> products(g, slot);
+        Products products(g, slot);
         if constexpr (PARTS > 0)
             for (int k = 0; k < PARTS; ++k) {
                 products.x.rstd[k] = T(1) / std::sqrt(mean_of_products(sums_of(row) + k, k) + g.eps);
@@ -119,24 +117,23 @@ struct Step {
     // All phases of some panels, if the norms are over the batch.
     void walk_columns(index_t t) const {
         const Sizes& sizes = g.sizes;
-        const BatchColumns<T> columns{sizes, s.first_panel, s.last_panel};
+        const BatchColumns columns{sizes, s.first_panel, s.last_panel};
         columns.normalise(g.x_proj + t * sizes.batch * wide(), GATES, g.eps, g.batch_norm(t, 0));
         columns.normalise(g.h_proj + t * sizes.batch * wide(), GATES, g.eps, g.batch_norm(t, 1));
         for (index_t r = 0; r < sizes.batch; ++r) open_gates(t, r, t * sizes.batch + r);
     }
 };
 
-template <class T>
-static void walk(const Gru<T>& g, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
+static void walk(const Gru& g, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
     const index_t ahead = positions_ahead(g.sizes, barrier, false) * GATES * g.sizes.stride;
-    const Step<T> step{g, panel_sums, s, ahead};
+    const Step step{g, panel_sums, s, ahead};
     const auto open = [&](index_t t, index_t row, index_t slot) { step.open_gates(t, row, slot); };
     if constexpr (OF_BATCH) {
-        walk_columns<T>(g.sizes, s, barrier, g.masked, {g.hidden},
+        walk_columns(g.sizes, s, barrier, g.masked, {g.hidden},
                         [&](const Rows& rows, index_t t) { multiply(g, packed, rows, s, t); },
-                        [&](index_t t, const Share& share) { Step<T>{g, panel_sums, share, ahead}.walk_columns(t); });
+                        [&](index_t t, const Share& share) { Step{g, panel_sums, share, ahead}.walk_columns(t); });
     } else if constexpr (GATES_ALONE) {
-        const GatesAlone<T> alone{g, panel_sums, s};
+        const GatesAlone alone{g, panel_sums, s};
         walk_rows(g, packed, s, barrier, [&](auto... of) { alone.spread_z_r(of...); }, [&](auto... of) { alone.open_z_r(of...); },
                   [&](auto... of) { alone.open_n(of...); });
     } else if constexpr (APART) {
@@ -145,15 +142,11 @@ static void walk(const Gru<T>& g, const T* packed, T* panel_sums, const Share& s
 }
 
 // The same phases backward.
-template <class T>
-struct StepBack : Step<T> {
-    using Forward = Step<T>;
-    using Forward::g, Forward::s, Forward::sums_of, Forward::wide, Forward::ahead;
-
-    const GruGradients<T> d;
+struct StepBack : Step {
+    const GruGradients d;
 
     // The results of gru_gates, in loops of their own.
-    static void store_gates(const Products<T>& products, index_t first, index_t last, T* to) {
+    static void store_gates(const Products& products, index_t first, index_t last, T* to) {
         const index_t S = products.S;
         for (index_t j = first * W; j < last * W; j += LANES) {
             store(to + j, sigmoid(products.of_x(0, j) + products.of_h(0, j)));
@@ -167,7 +160,7 @@ struct StepBack : Step<T> {
     void through_gates(index_t t, index_t row, index_t slot) const {
         const T* h_before = g.sizes.state(g.hidden, g.sizes.before(t), row);
         const index_t S = g.sizes.stride, block = OF_BATCH ? 0 : row / ROW_BLOCK, ahead = this->ahead;
-        const auto products = Products<T>::kept(g, slot);
+        const auto products = Products::kept(g, slot);
         T *d_x = d.d_x_proj + slot * wide(), *d_h = d.d_h_proj + slot * wide(), *dh = d.dh + row * S;
         T *d_bias_x = d.d_bias_x + block * wide();
         T *d_bias_h = APART ? d.d_bias_h + block * wide() : H_BIASES ? d.d_bias_h + block * S : nullptr;
@@ -208,15 +201,15 @@ struct StepBack : Step<T> {
                     through_gate(1, of.r, of.r);
                     through_gate(2, of.n, of.n * gates.r);
                 }
-                if constexpr (PARTS > 0) this->keep_sums(row, p, along_x, along_h);
+                if constexpr (PARTS > 0) keep_sums(row, p, along_x, along_h);
             }
         });
     }
 
     // Through the norms of both products, whose gradients less the gains' are where they will be.
-    using Means = typename Product<T, OVER, GATES, PARTS>::Means;
+    template <class Means>
     void through_norms(index_t slot, const Means& means_x, const Means& means_h) const {
-        const auto products = Products<T>::kept(g, slot);
+        const auto products = Products::kept(g, slot);
         T *d_x = d.d_x_proj + slot * wide(), *d_h = d.d_h_proj + slot * wide();
         for (index_t gate = 0; gate < GATES; ++gate) {
             const index_t first = gate * g.sizes.stride + s.first_panel * W, last = gate * g.sizes.stride + s.last_panel * W;
@@ -229,10 +222,10 @@ struct StepBack : Step<T> {
 
     // The same of a row's norms.
     void through_row_norms(index_t row, index_t slot) const {
-        Means of_x, of_h;
+        Product<OVER, GATES, PARTS>::OfParts of_x, of_h;
         for (int k = 0; k < PARTS; ++k) {
-            of_x[k] = this->mean_of_products(sums_of(row) + k, k);
-            of_h[k] = this->mean_of_products(sums_of(row) + 2 + k, k);
+            of_x[k] = mean_of_products(sums_of(row) + k, k);
+            of_h[k] = mean_of_products(sums_of(row) + 2 + k, k);
         }
         through_norms(slot, of_x, of_h);
     }
@@ -241,8 +234,8 @@ struct StepBack : Step<T> {
     // gets the numbers that the gradients through the norms subtract.
     void walk_columns(index_t t, T* means) const {
         const Sizes& sizes = g.sizes;
-        const BatchColumns<T> columns{sizes, s.first_panel, s.last_panel};
-        const OfColumns<T> of_x = g.columns(means, 0), of_h = g.columns(means, 1);
+        const BatchColumns columns{sizes, s.first_panel, s.last_panel};
+        const OfColumns of_x = g.columns(means, 0), of_h = g.columns(means, 1);
         for (index_t r = 0; r < sizes.batch; ++r) through_gates(t, r, t * sizes.batch + r);
         columns.gradient_means(d.d_bias_x, d.d_gain_x, g.gain_x, GATES, of_x);
         columns.gradient_means(d.d_bias_h, d.d_gain_h, g.gain_h, GATES, of_h);
@@ -250,22 +243,20 @@ struct StepBack : Step<T> {
     }
 };
 
-template <class T>
-static void walk_batch_back(const Gru<T>& g, GruGradients<T> d, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
+static void walk_batch_back(const Gru& g, GruGradients d, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
     const index_t wide = GATES * g.sizes.stride, ahead = positions_ahead(g.sizes, barrier, true) * wide;
     const Aligned<T> means(4 * wide), unused(wide);  // there is no bias of h, but the norm needs the sums of its gradients
     std::fill_n(d.d_bias_h = unused.data(), wide, T(0));
-    const StepSums<T> of_step(g.sizes.stride, {{&d.d_gain_x, GATES}, {&d.d_bias_x, GATES}, {&d.d_gain_h, GATES}, {&d.d_bias_h, GATES}});
-    walk_columns_back<T>(g.sizes, s, barrier, g.masked, d.d_hidden, {d.dh}, d.limit,
+    const StepSums of_step(g.sizes.stride, {{&d.d_gain_x, GATES}, {&d.d_bias_x, GATES}, {&d.d_gain_h, GATES}, {&d.d_bias_h, GATES}});
+    walk_columns_back(g.sizes, s, barrier, g.masked, d.d_hidden, {d.dh}, d.limit,
                          [&](const Rows& rows) { multiply_products(rows, d.d_h_proj, wide, packed, s, g.sizes, d.dh, true); },
                          [&](index_t t, const Share& share) {
-        StepBack<T>{{g, panel_sums, share, ahead}, d}.walk_columns(t, means.data());
+        StepBack{{g, panel_sums, share, ahead}, d}.walk_columns(t, means.data());
         of_step.add({g.sizes, share.first_panel, share.last_panel});
     });
 }
 
-template <class T>
-static void walk_back(const Gru<T>& g, GruGradients<T> d, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
+static void walk_back(const Gru& g, GruGradients d, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
     const Sizes& sizes = g.sizes;
     const OwnSums of_gain_x(sizes, s, barrier, GATES, d.d_gain_x), of_bias_x(sizes, s, barrier, GATES, d.d_bias_x),
         of_gain_h(sizes, s, barrier, GATES, d.d_gain_h), of_bias_h(sizes, s, barrier, H_BIASES, d.d_bias_h);
@@ -273,12 +264,12 @@ static void walk_back(const Gru<T>& g, GruGradients<T> d, const T* packed, T* pa
     d.d_bias_x = of_bias_x.data();
     d.d_gain_h = of_gain_h.data();
     d.d_bias_h = of_bias_h.data();
-    const StepBack<T> step{{g, panel_sums, s, positions_ahead(sizes, barrier, true) * GATES * sizes.stride}, d};
+    const StepBack step{{g, panel_sums, s, positions_ahead(sizes, barrier, true) * GATES * sizes.stride}, d};
     const auto through_gates = [&](index_t t, index_t row, index_t slot) { step.through_gates(t, row, slot); };
     if constexpr (OF_BATCH) {
         walk_batch_back(g, d, packed, panel_sums, s, barrier);
     } else if constexpr (GATES_ALONE) {
-        const GatesAloneBack<T> alone{{g, panel_sums, s}, d};
+        const GatesAloneBack alone{{g, panel_sums, s}, d};
         walk_rows_back(g, d, packed, s, barrier, [&](auto... of) { alone.through_z_n(of...); },
                        [&](auto... of) { alone.through_r(of...); }, [&](auto... of) { alone.through_norm_of_r(of...); });
     } else if constexpr (APART) {
@@ -287,11 +278,10 @@ static void walk_back(const Gru<T>& g, GruGradients<T> d, const T* packed, T* pa
     } else walk_rows_back(g, d, packed, s, barrier, through_gates);
 }
 
-template <class T>
-static void forward(const Gru<T>& g, const OneStep& one, const T* w_h, int threads, bool by_units) {
+static void forward(const Gru& g, const OneStep& one, const T* w_h, int threads, bool by_units) {
     const Weights weights{w_h, g.sizes.hidden, GATES, PARTS, threads};
     const auto by = [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
-        walk<T>(g, packed, panel_sums, share, barrier);
+        walk(g, packed, panel_sums, share, barrier);
     };
     if (!one.x) return walk_forward(weights, g.sizes, SUMS_OF_ROW, by_units, by);
     const index_t S = g.sizes.stride, wide = GATES * S, of_h = APART ? wide : S;
@@ -303,11 +293,10 @@ static void forward(const Gru<T>& g, const OneStep& one, const T* w_h, int threa
     }, by);
 }
 
-template <class T>
-static void backward(const Gru<T>& g, const GruGradients<T>& d, const T* w_h, int threads, bool by_units) {
+static void backward(const Gru& g, const GruGradients& d, const T* w_h, int threads, bool by_units) {
     const Weights weights{w_h, g.sizes.hidden, GATES, PARTS, threads};
     walk_backward(weights, g.sizes, SUMS_OF_ROW, by_units, [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
-        walk_back<T>(g, d, packed, panel_sums, share, barrier);
+        walk_back(g, d, packed, panel_sums, share, barrier);
     });
 }
 
@@ -317,13 +306,13 @@ static void backward(const Gru<T>& g, const GruGradients<T>& d, const T* w_h, in
         T *hidden, T *norms, const int64_t *slots, int64_t steps, int64_t batch, int64_t units, double eps,           \
         int32_t reverse, int32_t threads, int32_t by_units
 #define SHARED_VALUES                                                                                                 \
-    const Gru<T> g{sizes_of(steps, batch, units, reverse != 0, OF_BATCH ? nullptr : slots), T(eps), x_proj, h_proj, \
+    const Gru g{sizes_of(steps, batch, units, reverse != 0, OF_BATCH ? nullptr : slots), T(eps), x_proj, h_proj, \
                    gain_x, bias_x, gain_h, bias_h, hidden, norms, OF_BATCH ? slots : nullptr};
 
 extern "C" void NAMED(gru_forward)(SHARED_PARAMETERS, const T* x, const T* w_x, int64_t inputs) {
     guarded([&] {
         SHARED_VALUES
-        forward<T>(g, {x, w_x, inputs}, w_h, threads, by_units != 0);
+        forward(g, {x, w_x, inputs}, w_h, threads, by_units != 0);
     });
 }
 
@@ -332,7 +321,7 @@ extern "C" void NAMED(gru_backward)(SHARED_PARAMETERS, const T* d_hidden, T* dh,
                                     T* d_bias_h, double limit) {
     guarded([&] {
         SHARED_VALUES
-        backward<T>(g, {d_hidden, dh, d_x_proj, d_h_proj, d_gain_x, d_bias_x, d_gain_h, d_bias_h, T(limit)}, w_h,
+        backward(g, {d_hidden, dh, d_x_proj, d_h_proj, d_gain_x, d_bias_x, d_gain_h, d_bias_h, T(limit)}, w_h,
                     threads, by_units != 0);
     });
 }

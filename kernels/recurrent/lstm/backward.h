@@ -4,7 +4,6 @@
 
 static const index_t MOST_TOGETHER = 16;  // rows that go through the backward phases together: their values stay in L2
 
-template <class T>
 struct LstmGradients {
     const T* d_hidden;  // (steps, batch, hidden), or null
     T *dh, *dc;  // (batch, stride)
@@ -15,22 +14,18 @@ struct LstmGradients {
 };
 
 // The means that the gradient through the norms of both products subtracts.
-template <class T>
+template <class Means>
 struct ProductMeans {
-    typename Product<T, OVER, GATES, PARTS>::Means x, h;
+    Means x, h;
 };
 
 // The same phases backward. `of_cell` keeps three vectors of each row for the second phase: the gradient of the normalised cell, its
 // tanh, and the output gate. `of_sums` keeps the gradients of the gates' sums for the third. The second and the third phase take a
 // few panels of all rows that go together, and then the next panels: so the sums of the parameters' gradients stay in L1.
-template <class T>
-struct StepBack : Step<T> {
-    using Forward = Step<T>;
-    using Forward::l, Forward::s, Forward::sums_of, Forward::wide, Forward::ahead;
-
+struct StepBack : Step {
     static constexpr index_t CELL_VALUES = 3;
 
-    const LstmGradients<T> d;
+    const LstmGradients d;
     T *of_cell, *of_sums;
 
     T* kept_of(index_t place) const { return of_cell + place * CELL_VALUES * l.sizes.stride; }
@@ -43,8 +38,8 @@ struct StepBack : Step<T> {
     void through_cell_norm(index_t place, index_t row, index_t slot) const {
         const index_t S = l.sizes.stride, block = block_of(row) * S, ahead = this->ahead;
         const bool from_memory = !l.inputs.are_few();
-        const auto products = Products<T>::kept(l, place, slot);
-        const CellNorm<T> norm = this->kept_cell_norm(row, slot);
+        const auto products = Products::kept(l, place, slot);
+        const auto norm = kept_cell_norm(row, slot);
         const T *dh = d.dh + row * S, *dc = d.dc + row * S;
         T *kept = kept_of(place), *sums = sums_of(row), *d_gain = d.d_gain_c + block, *d_bias = d.d_bias_c + block;
         each_panels(s, [=](index_t first, index_t last) {
@@ -79,7 +74,7 @@ struct StepBack : Step<T> {
     }
 
     // The gates but the output gate if there is a norm of the cell, which has computed it.
-    static void store_gates(const Products<T>& products, index_t first, index_t last, T* gates) {
+    static void store_gates(const Products& products, index_t first, index_t last, T* gates) {
         for (index_t j = first * W; j < last * W; j += LANES) {
             store(gates + j, sigmoid(products.sum(0, j)));
             store(gates + products.S + j, sigmoid(products.sum(1, j)));
@@ -90,9 +85,9 @@ struct StepBack : Step<T> {
 
     // Through the cell and the gates of some rows.
     void through_gates(const Rows& rows, index_t first_row, index_t last_row) const {
-        OfRow<T> means[MOST_TOGETHER] = {};
+        OfRow means[MOST_TOGETHER] = {};
         for (index_t r = first_row; CELL && r < last_row; ++r)
-            means[r - first_row] = {this->mean_of_units(rows.row[r], OF_CELL), this->mean_of_units(rows.row[r], OF_CELL + 1)};
+            means[r - first_row] = {mean_of_units(rows.row[r], OF_CELL), mean_of_units(rows.row[r], OF_CELL + 1)};
         each_panels(s, [&](index_t first, index_t last) {
             for (index_t r = first_row; r < last_row; ++r)
                 through_gates_of(r - first_row, rows.row[r], rows.slot[r], means[r - first_row], first, last);
@@ -101,15 +96,16 @@ struct StepBack : Step<T> {
 
     // The same for some panels of one row, with the means that the gradient through the cell's norm subtracts. Until its gradient is
     // known, a gate is where that will be.
-    void through_gates_of(index_t place, index_t row, index_t slot, const CellNumbers<T> means, index_t first, index_t last) const {
+    template <class Means>
+    void through_gates_of(index_t place, index_t row, index_t slot, const Means means, index_t first, index_t last) const {
         const index_t S = l.sizes.stride, block = block_of(row) * wide(), ahead = this->ahead;
         const bool from_memory = !l.inputs.are_few();
-        const auto products = Products<T>::kept(l, place, slot);
-        const T *c_before = this->state(l.cells, this->before, row), *kept = kept_of(place), *dh = d.dh + row * S;
+        const auto products = Products::kept(l, place, slot);
+        const T *c_before = state(l.cells, before, row), *kept = kept_of(place), *dh = d.dh + row * S;
         T *dc = d.dc + row * S, *d_gates = d_sums_of(place, slot), *sums = sums_of(row);
         T* d_bias = d.d_bias + block;
         T *d_gain_x = APART ? d.d_gain_x + block : nullptr, *d_gain_h = NORMED ? d.d_gain_h + block : nullptr;
-        const CellNorm<T> norm = this->kept_cell_norm(row, slot);
+        const auto norm = kept_cell_norm(row, slot);
         store_gates(products, first, last, d_gates);
         for (index_t p = first; p < last; ++p) {
             vector of_parts[OF_CELL] = {};
@@ -158,10 +154,10 @@ struct StepBack : Step<T> {
 
     // Through the norms of both products of some rows. The products' gradients replace them.
     void through_norms(const Rows& rows, index_t first_row, index_t last_row) const {
-        ProductMeans<T> means[MOST_TOGETHER];
+        ProductMeans<Product<OVER, GATES, PARTS>::OfParts> means[MOST_TOGETHER];
         for (index_t r = first_row; r < last_row; ++r) {
-            if (APART) means[r - first_row].x[0] = this->mean_of_part(rows.row[r], 0);
-            for (index_t k = 0; k < PARTS; ++k) means[r - first_row].h[k] = this->mean_of_part(rows.row[r], APART + k);
+            if (APART) means[r - first_row].x[0] = mean_of_part(rows.row[r], 0);
+            for (index_t k = 0; k < PARTS; ++k) means[r - first_row].h[k] = mean_of_part(rows.row[r], APART + k);
         }
         each_panels(s, [&](index_t first, index_t last) {
             for (index_t r = first_row; r < last_row; ++r)
@@ -170,9 +166,10 @@ struct StepBack : Step<T> {
     }
 
     // The same for some panels of one row.
-    void through_norms_of(index_t place, index_t slot, const ProductMeans<T> means, index_t first, index_t last) const {
+    template <class Means>
+    void through_norms_of(index_t place, index_t slot, const ProductMeans<Means> means, index_t first, index_t last) const {
         const index_t S = l.sizes.stride;
-        const auto products = Products<T>::kept(l, place, slot);
+        const auto products = Products::kept(l, place, slot);
         const T* d_sums = d_sums_of(place, slot);
         T *x = l.x_of(place, slot), *h = l.state_products() + slot * wide();
         for (index_t gate = 0; gate < GATES; ++gate)
@@ -186,34 +183,33 @@ struct StepBack : Step<T> {
     // All phases of some panels, if the norms are over the batch; the gradients of the parameters are those of the time step. `means`
     // gets the numbers that the gradients through the norms subtract.
     void walk_columns(index_t t, T* means) const {
-        const BatchColumns<T> columns{l.sizes, s.first_panel, s.last_panel};
+        const BatchColumns columns{l.sizes, s.first_panel, s.last_panel};
         const index_t B = l.sizes.batch;
-        const OfColumns<T> of_x = l.columns(means, Of::X), of_h = l.columns(means, Of::H), of_c = l.columns(means, Of::CELL);
+        const OfColumns of_x = l.columns(means, Of::X), of_h = l.columns(means, Of::H), of_c = l.columns(means, Of::CELL);
         for (index_t r = 0; r < B; ++r) through_cell_norm(r, r, t * B + r);
         columns.gradient_means(d.d_bias_c, d.d_gain_c, l.gain_c, 1, of_c);
         for (index_t r = 0; r < B; ++r) through_gates_of(r, r, t * B + r, of_c, s.first_panel, s.last_panel);
         columns.gradient_means(d.d_bias, d.d_gain_x, l.gain_x, GATES, of_x);
         columns.gradient_means(d.d_bias, d.d_gain_h, l.gain_h, GATES, of_h);
-        for (index_t r = 0; r < B; ++r) through_norms_of(r, t * B + r, {of_x, of_h}, s.first_panel, s.last_panel);
+        for (index_t r = 0; r < B; ++r) through_norms_of(r, t * B + r, ProductMeans<OfColumns>{of_x, of_h}, s.first_panel, s.last_panel);
     }
 };
 
 // The walk backward whose norms are over the rows, if there are norms; `of_inputs` as in inputs.h.
-template <class T>
-static void walk_rows_back(Lstm<T> l, const LstmGradients<T>& d, const T* packed, T* panel_sums, T* of_inputs, const Share& s,
+static void walk_rows_back(Lstm l, const LstmGradients& d, const T* packed, T* panel_sums, T* of_inputs, const Share& s,
                            const Barrier& barrier) {
     const Sizes& sizes = l.sizes;
     const index_t S = sizes.stride, wide = GATES * S, ahead = positions_ahead(sizes, barrier, true) * wide;
     const index_t together = std::min(barrier.together(sizes.batch, l.inputs.rows_together()), MOST_TOGETHER);
     const bool few_inputs = NORMED && l.inputs.are_few();
-    const Aligned<T> of_cell(CELL ? together * StepBack<T>::CELL_VALUES * S : 0), of_sums(NORMED ? together * wide : 0),
+    const Aligned<T> of_cell(CELL ? together * StepBack::CELL_VALUES * S : 0), of_sums(NORMED ? together * wide : 0),
         few_x_proj(few_inputs ? together * wide : 0);
     if (few_inputs) l.x_proj = few_x_proj.data();
     Rows rows;
     for (index_t position = sizes.steps - 1; position >= 0; --position) {
         const index_t t = sizes.time(position);
         begin_step_back(rows, sizes, s, t, d.d_hidden, d.dh);
-        const StepBack<T> step{{l, panel_sums, s, sizes.before(t), sizes.after(t), ahead}, d, of_cell.data(), of_sums.data()};
+        const StepBack step{{l, panel_sums, s, sizes.before(t), sizes.after(t), ahead}, d, of_cell.data(), of_sums.data()};
         for (index_t first = 0; first < rows.count(); first += together) {
             const index_t last = std::min(first + together, rows.count());
             if (few_inputs) l.inputs.multiply(rows, first, last, s, sizes, GATES, l.x_proj);
@@ -241,26 +237,24 @@ static void walk_rows_back(Lstm<T> l, const LstmGradients<T>& d, const T* packed
 }
 
 // The same whose norms are over the batch.
-template <class T>
-static void walk_batch_back(const Lstm<T>& l, LstmGradients<T> d, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
+static void walk_batch_back(const Lstm& l, LstmGradients d, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
     const Sizes& sizes = l.sizes;
     const index_t S = sizes.stride, wide = GATES * S, ahead = positions_ahead(sizes, barrier, true) * wide;
-    const Aligned<T> of_cell(sizes.batch * StepBack<T>::CELL_VALUES * S), of_sums(sizes.batch * wide), means(OF_STEP * S);
-    const StepSums<T> of_step(S, {{&d.d_bias, GATES}, {&d.d_gain_x, GATES}, {&d.d_gain_h, GATES}, {&d.d_gain_c, 1},
+    const Aligned<T> of_cell(sizes.batch * StepBack::CELL_VALUES * S), of_sums(sizes.batch * wide), means(OF_STEP * S);
+    const StepSums of_step(S, {{&d.d_bias, GATES}, {&d.d_gain_x, GATES}, {&d.d_gain_h, GATES}, {&d.d_gain_c, 1},
                                   {&d.d_bias_c, 1}});
     const auto multiply_back = [&](const Rows& rows) {
         multiply_products(rows, l.state_products(), wide, packed, s, sizes, d.dh, false);
     };
-    walk_columns_back<T>(sizes, s, barrier, l.masked, d.d_hidden, {d.dh, d.dc}, d.limit, multiply_back,
+    walk_columns_back(sizes, s, barrier, l.masked, d.d_hidden, {d.dh, d.dc}, d.limit, multiply_back,
                          [&](index_t t, const Share& share) {
-        const Step<T> step{l, panel_sums, share, sizes.before(t), sizes.after(t), ahead};
-        StepBack<T>{step, d, of_cell.data(), of_sums.data()}.walk_columns(t, means.data());
+        const Step step{l, panel_sums, share, sizes.before(t), sizes.after(t), ahead};
+        StepBack{step, d, of_cell.data(), of_sums.data()}.walk_columns(t, means.data());
         of_step.add({sizes, share.first_panel, share.last_panel});
     });
 }
 
-template <class T>
-static void walk_back(const Lstm<T>& l, LstmGradients<T> d, const T* packed, T* panel_sums, T* of_inputs, const Share& s,
+static void walk_back(const Lstm& l, LstmGradients d, const T* packed, T* panel_sums, T* of_inputs, const Share& s,
                       const Barrier& barrier) {
     const Sizes& sizes = l.sizes;
     const OwnSums of_bias(sizes, s, barrier, GATES, d.d_bias), of_gain_x(sizes, s, barrier, GATES, d.d_gain_x),

@@ -16,7 +16,6 @@ static constexpr index_t OF_CELL = CARRIED ? PARTS : 2, ROW_SUMS = OF_CELL + 2;
 enum class Of { X, H, CELL };
 static constexpr index_t OF_STEP = 2 * (2 * GATES + 1);
 
-template <class T>
 struct Lstm {
     Sizes sizes;
     T eps;
@@ -33,22 +32,21 @@ struct Lstm {
     T* state_products() const { return h_proj ? h_proj : x_proj; }
     // The sums of the row with this index among those that go together.
     T* x_of(index_t place, index_t slot) const { return x_proj + (inputs.are_few() ? place : slot) * GATES * sizes.stride; }
-    OfColumns<T> batch_norm(index_t t, Of which) const { return columns(norms + t * OF_STEP * sizes.stride, which); }
+    OfColumns batch_norm(index_t t, Of which) const { return columns(norms + t * OF_STEP * sizes.stride, which); }
     // The two numbers of each column of a product or of the cell, among those (OF_STEP * stride) of all.
-    OfColumns<T> columns(T* numbers, Of which) const {
+    OfColumns columns(T* numbers, Of which) const {
         T* const first = numbers + 2 * GATES * index_t(which) * sizes.stride;
         return {first, first + (which == Of::CELL ? 1 : GATES) * sizes.stride};
     }
 };
 
 // The products of one row, with the parameters that make gates of them. If there is only their sum, it is h.
-template <class T>
 struct Products {
     const index_t S;
     const T *const gain_x, *const gain_h, *const bias;  // here, because a store could change those of an Lstm
-    Product<T, OVER, GATES, PARTS> x, h;
+    Product<OVER, GATES, PARTS> x, h;
 
-    Products(const Lstm<T>& l, index_t place, index_t slot)
+    Products(const Lstm& l, index_t place, index_t slot)
         : S(l.sizes.stride), gain_x(l.gain_x), gain_h(l.gain_h), bias(l.bias), x{}, h{} {
         x.values = l.x_of(place, slot);
         h.values = l.state_products() + slot * GATES * S;
@@ -58,7 +56,7 @@ struct Products {
         }
     }
     // With the norms that the walk forward has kept.
-    static Products kept(const Lstm<T>& l, index_t place, index_t slot) {
+    static Products kept(const Lstm& l, index_t place, index_t slot) {
         Products products(l, place, slot);
         if constexpr (PARTS > 0) products.set_rstd([&](index_t k) { return l.norms[slot * ROW_SUMS + k]; });
         return products;
@@ -78,21 +76,17 @@ struct Products {
     LstmGates<vector> gates(index_t unit) const { return lstm_gates(sum(0, unit), sum(1, unit), sum(2, unit), sum(3, unit)); }
 };
 
-template <class T>
-using CellNumbers = std::conditional_t<OF_BATCH, OfColumns<T>, OfRow<T>>;
-
 // The norm of one row's cell.
-template <class T>
-struct CellNorm : Centred<T, CellNumbers<T>> {
+template <class Numbers>
+struct CellNorm : Centred<Numbers> {
     const T *gain, *bias;
     vector after(index_t unit) const { return this->xhat(unit) * load(gain + unit) + load(bias + unit); }
 };
 
 // The common part of the phases of a time step. Some rows go through them together; `place` is the index of a row among these.
 // `panel_sums` has ROW_SUMS sums of each row and panel. While a phase computes a row, it prefetches the values of the next one.
-template <class T>
 struct Step {
-    const Lstm<T> l;
+    const Lstm l;
     T* panel_sums;
     const Share s;
     index_t before, after, ahead;  // blocks of states, and the distance of prefetches of products in values
@@ -108,11 +102,14 @@ struct Step {
     T mean_of_part(index_t row, index_t which) const { return mean_of_units(row, which) / T(APART ? GATES : 1); }
 
     // The cell's norm that the walk forward has kept.
-    CellNorm<T> kept_cell_norm(index_t row, index_t slot) const {
-        CellNorm<T> norm{{new_cell(row, slot), {}}, l.gain_c, l.bias_c};
-        if constexpr (OF_BATCH) norm.norm = l.batch_norm(slot / l.sizes.batch, Of::CELL);
-        else if (CELL) norm.norm = {l.norms[slot * ROW_SUMS + OF_CELL], l.norms[slot * ROW_SUMS + OF_CELL + 1]};
-        return norm;
+    auto kept_cell_norm(index_t row, index_t slot) const {
+        if constexpr (OF_BATCH) return cell_norm(row, slot, l.batch_norm(slot / l.sizes.batch, Of::CELL));
+        else if constexpr (!CELL) return cell_norm(row, slot, OfRow{});
+        else return cell_norm(row, slot, OfRow{l.norms[slot * ROW_SUMS + OF_CELL], l.norms[slot * ROW_SUMS + OF_CELL + 1]});
+    }
+    template <class Numbers>
+    CellNorm<Numbers> cell_norm(index_t row, index_t slot, Numbers numbers) const {
+        return {{new_cell(row, slot), numbers}, l.gain_c, l.bias_c};
     }
 
     // The sums of squares of the products' parts.
@@ -136,7 +133,7 @@ struct Step {
     // The new cell, and the hidden state; with a norm of the cell the output gate is where the hidden state will be.
     void open_gates(index_t place, index_t row, index_t slot) const {
         const index_t H = l.sizes.hidden, S = l.sizes.stride;
-        Products<T> products(l, place, slot);
+        Products products(l, place, slot);
         if constexpr (PARTS > 0)
             products.set_rstd([&](index_t k) {
                 const T rstd = T(1) / std::sqrt(mean_of_part(row, k) + l.eps);
@@ -166,11 +163,12 @@ struct Step {
             l.norms[slot * ROW_SUMS + OF_CELL] = spread.mean;
             l.norms[slot * ROW_SUMS + OF_CELL + 1] = spread.rstd;
         }
-        normalise_cell({{new_cell(row, slot), {spread.mean, spread.rstd}}, l.gain_c, l.bias_c}, row);
+        normalise_cell(cell_norm(row, slot, OfRow{spread.mean, spread.rstd}), row);
     }
 
     // The hidden state, from the norm of the cell.
-    void normalise_cell(const CellNorm<T> norm, index_t row) const {
+    template <class Norm>
+    void normalise_cell(const Norm norm, index_t row) const {
         T *h = state(l.hidden, after, row), *c = state(l.cells, after, row);
         for (index_t j = s.first_panel * W; j < s.last_panel * W; j += LANES) {
             fetch_ahead(norm.values + j, l.sizes.stride);
@@ -183,7 +181,7 @@ struct Step {
 
     // All phases of some panels, if the norms are over the batch.
     void walk_columns(index_t t) const {
-        const BatchColumns<T> columns{l.sizes, s.first_panel, s.last_panel};
+        const BatchColumns columns{l.sizes, s.first_panel, s.last_panel};
         const index_t B = l.sizes.batch;
         columns.normalise(l.x_proj + t * B * wide(), GATES, l.eps, l.batch_norm(t, Of::X));
         columns.normalise(l.h_proj + t * B * wide(), GATES, l.eps, l.batch_norm(t, Of::H));
@@ -194,8 +192,7 @@ struct Step {
 };
 
 // The products of the states before a time step.
-template <class T>
-static void multiply(const Lstm<T>& l, const T* packed, const Rows& rows, const Share& s, index_t t) {
+static void multiply(const Lstm& l, const T* packed, const Rows& rows, const Share& s, index_t t) {
     const Sizes& sizes = l.sizes;
     for (index_t gate = 0; packed && gate < GATES; ++gate)
         multiply_states(rows, l.hidden + sizes.before(t) * sizes.batch * sizes.stride, sizes.stride, packed,
@@ -203,8 +200,8 @@ static void multiply(const Lstm<T>& l, const T* packed, const Rows& rows, const 
                         GATES * sizes.stride, !APART);
 }
 
-template <class T, class StepOf>
-static void walk_rows(Lstm<T> l, const T* packed, const Share& s, const Barrier& barrier, const StepOf& step_of) {
+template <class StepOf>
+static void walk_rows(Lstm l, const T* packed, const Share& s, const Barrier& barrier, const StepOf& step_of) {
     const Sizes& sizes = l.sizes;
     const index_t wide = GATES * sizes.stride;
     const index_t together = barrier.together(sizes.batch, l.inputs.rows_together());
@@ -215,7 +212,7 @@ static void walk_rows(Lstm<T> l, const T* packed, const Share& s, const Barrier&
         const index_t t = sizes.time(position);
         begin_step(rows, sizes, s, t, {l.hidden, l.cells});
         multiply(l, packed, rows, s, t);
-        const Step<T> step = step_of(l, t, s);
+        const Step step = step_of(l, t, s);
         for (index_t first = 0; first < rows.count(); first += together) {
             const index_t last = std::min(first + together, rows.count());
             if constexpr (NORMED) {
@@ -233,15 +230,14 @@ static void walk_rows(Lstm<T> l, const T* packed, const Share& s, const Barrier&
     }
 }
 
-template <class T>
-static void walk(const Lstm<T>& l, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
+static void walk(const Lstm& l, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
     const Sizes& sizes = l.sizes;
     const index_t ahead = positions_ahead(sizes, barrier, false) * GATES * sizes.stride;
-    const auto step_of = [&](const Lstm<T>& of, index_t t, const Share& share) {
-        return Step<T>{of, panel_sums, share, sizes.before(t), sizes.after(t), ahead};
+    const auto step_of = [&](const Lstm& of, index_t t, const Share& share) {
+        return Step{of, panel_sums, share, sizes.before(t), sizes.after(t), ahead};
     };
     if constexpr (OF_BATCH)
-        walk_columns<T>(sizes, s, barrier, l.masked, {l.hidden, l.cells},
+        walk_columns(sizes, s, barrier, l.masked, {l.hidden, l.cells},
                         [&](const Rows& rows, index_t t) { multiply(l, packed, rows, s, t); },
                         [&](index_t t, const Share& share) { step_of(l, t, share).walk_columns(t); });
     else walk_rows(l, packed, s, barrier, step_of);

@@ -10,11 +10,10 @@
 #include "../one_step.h"
 #include "backward.h"
 
-template <class T>
-static void forward(const Lstm<T>& l, const OneStep& one, const T* w_h, int threads, bool by_units) {
+static void forward(const Lstm& l, const OneStep& one, const T* w_h, int threads, bool by_units) {
     const Weights weights{w_h, l.sizes.hidden, GATES, PARTS, threads};
     const auto by = [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
-        walk<T>(l, packed, panel_sums, share, barrier);
+        walk(l, packed, panel_sums, share, barrier);
     };
     if (!one.x) return walk_forward(weights, l.sizes, ROW_SUMS, by_units, by);
     const index_t S = l.sizes.stride, wide = GATES * S;
@@ -23,12 +22,11 @@ static void forward(const Lstm<T>& l, const OneStep& one, const T* w_h, int thre
                   [=](index_t row, index_t gate) { return l.state_products() + row * wide + gate * S; }, by);
 }
 
-template <class T>
-static void backward(const Lstm<T>& l, const LstmGradients<T>& d, const T* w_h, int threads, bool by_units) {
+static void backward(const Lstm& l, const LstmGradients& d, const T* w_h, int threads, bool by_units) {
     const Weights weights{w_h, l.sizes.hidden, GATES, PARTS, threads};
     const Aligned<T> of_inputs(d.d_x ? l.sizes.batch * l.inputs.count * l.sizes.panels : 0);
     walk_backward(weights, l.sizes, ROW_SUMS, by_units, [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
-        walk_back<T>(l, d, packed, panel_sums, d.d_x ? of_inputs.data() : nullptr, share, barrier);
+        walk_back(l, d, packed, panel_sums, d.d_x ? of_inputs.data() : nullptr, share, barrier);
     });
 }
 
@@ -39,14 +37,14 @@ static void backward(const Lstm<T>& l, const LstmGradients<T>& d, const T* w_h, 
         const int64_t *slots, int64_t steps, int64_t batch, int64_t inputs, int64_t units, double eps,                \
         int32_t reverse, int32_t threads, int32_t by_units
 #define SHARED_VALUES                                                                                                 \
-    const Lstm<T> l{sizes_of(steps, batch, units, reverse != 0, OF_BATCH ? nullptr : slots), T(eps),               \
+    const Lstm l{sizes_of(steps, batch, units, reverse != 0, OF_BATCH ? nullptr : slots), T(eps),               \
                     {x_proj ? nullptr : x, w_x, inputs}, x_proj, h_proj, gain_x, gain_h, bias, gain_c, bias_c,        \
                     hidden, cells, raw_cells, norms, OF_BATCH ? slots : nullptr};
 
 extern "C" void NAMED(lstm_forward)(SHARED_PARAMETERS) {
     guarded([&] {
         SHARED_VALUES
-        forward<T>(l, {x_proj ? x : nullptr, w_x, inputs}, w_h, threads, by_units != 0);
+        forward(l, {x_proj ? x : nullptr, w_x, inputs}, w_h, threads, by_units != 0);
     });
 }
 
@@ -55,8 +53,8 @@ extern "C" void NAMED(lstm_backward)(SHARED_PARAMETERS, const T* d_hidden, T* dh
                                      T* d_gain_c, T* d_bias_c, double limit) {
     guarded([&] {
         SHARED_VALUES
-        const LstmGradients<T> d{d_hidden, dh, dc, d_x, d_w_x, d_bias, d_gain_x, d_gain_h, d_gain_c, d_bias_c,
+        const LstmGradients d{d_hidden, dh, dc, d_x, d_w_x, d_bias, d_gain_x, d_gain_h, d_gain_c, d_bias_c,
                                  T(limit)};
-        backward<T>(l, d, w_h, threads, by_units != 0);
+        backward(l, d, w_h, threads, by_units != 0);
     });
 }

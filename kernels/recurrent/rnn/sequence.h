@@ -11,7 +11,6 @@
 static constexpr bool NORMED = OVER != Over::NOTHING, OF_BATCH = OVER == Over::BATCH;
 static constexpr index_t PARTS = parts_of(OVER, 1, 1), PRODUCTS = APART ? 2 : 1;
 
-template <class T>
 struct Rnn {
     Sizes sizes;
     T eps;
@@ -23,15 +22,14 @@ struct Rnn {
 
     T* state_products() const { return APART ? h_proj : x_proj; }
     // Norms over the batch: of a product, which is 0 for x and 1 for h, at a time step.
-    OfColumns<T> batch_norm(index_t t, index_t which) const { return columns(norms + t * 4 * sizes.stride, which); }
+    OfColumns batch_norm(index_t t, index_t which) const { return columns(norms + t * 4 * sizes.stride, which); }
     // Two numbers of each column of a product, among those of both.
-    OfColumns<T> columns(T* numbers, index_t which) const {
+    OfColumns columns(T* numbers, index_t which) const {
         T* const first = numbers + which * 2 * sizes.stride;
         return {first, first + sizes.stride};
     }
 };
 
-template <class T>
 struct RnnGradients {
     const T* d_hidden;  // (steps, batch, hidden), or null
     T* dh;  // (batch, stride)
@@ -43,12 +41,11 @@ struct RnnGradients {
 };
 
 // The products of one row. If there is only their sum, it is h.
-template <class T>
 struct Products {
     const T *const gain_x, *const gain_h, *const bias;  // here, because a store could change those of an Rnn
-    Product<T, OVER, 1, PARTS> x, h;
+    Product<OVER, 1, PARTS> x, h;
 
-    Products(const Rnn<T>& n, index_t slot) : gain_x(n.gain_x), gain_h(n.gain_h), bias(n.bias), x{}, h{} {
+    Products(const Rnn& n, index_t slot) : gain_x(n.gain_x), gain_h(n.gain_h), bias(n.bias), x{}, h{} {
         x.values = n.x_proj + slot * n.sizes.stride;
         h.values = n.state_products() + slot * n.sizes.stride;
         if constexpr (OF_BATCH) {
@@ -57,7 +54,7 @@ struct Products {
         }
     }
     // With the norms that the walk forward has kept.
-    static Products kept(const Rnn<T>& n, index_t slot) {
+    static Products kept(const Rnn& n, index_t slot) {
         Products products(n, slot);
         if constexpr (PARTS > 0) products.set_rstd([&](index_t k) { return n.norms[slot * PRODUCTS + k]; });
         return products;
@@ -76,9 +73,8 @@ struct Products {
 };
 
 // The phases of a time step. `panel_sums` has PRODUCTS sums of each row and panel.
-template <class T>
 struct Step {
-    const Rnn<T> n;
+    const Rnn n;
     T* panel_sums;
     const Share s;
 
@@ -89,7 +85,7 @@ struct Step {
 
     // The sums of squares of the products.
     void add_squares(index_t row, index_t slot) const {
-        const Products<T> products(n, slot);
+        const Products products(n, slot);
         for (index_t p = s.first_panel; p < s.last_panel; ++p) {
             vector of_x{}, of_h{};
             for (index_t k = p * W; k < (p + 1) * W; k += LANES) {
@@ -103,7 +99,7 @@ struct Step {
 
     // The new state.
     void open(index_t t, index_t row, index_t slot) const {
-        Products<T> products(n, slot);
+        Products products(n, slot);
         if constexpr (PARTS > 0)
             products.set_rstd([&](index_t k) {
                 const T rstd = T(1) / std::sqrt(mean_of_product(row, k) + n.eps);
@@ -117,7 +113,7 @@ struct Step {
     // All phases of some panels, if the norms are over the batch.
     void walk_columns(index_t t) const {
         const index_t B = n.sizes.batch;
-        const BatchColumns<T> columns{n.sizes, s.first_panel, s.last_panel};
+        const BatchColumns columns{n.sizes, s.first_panel, s.last_panel};
         columns.normalise(n.x_proj + t * B * n.sizes.stride, 1, n.eps, n.batch_norm(t, 0));
         columns.normalise(n.h_proj + t * B * n.sizes.stride, 1, n.eps, n.batch_norm(t, 1));
         for (index_t r = 0; r < B; ++r) open(t, r, t * B + r);
@@ -125,18 +121,16 @@ struct Step {
 };
 
 // The products of the states before a time step.
-template <class T>
-static void multiply(const Rnn<T>& n, const T* packed, const Rows& rows, const Share& s, index_t t) {
+static void multiply(const Rnn& n, const T* packed, const Rows& rows, const Share& s, index_t t) {
     const Sizes& sizes = n.sizes;
     if (packed)
         multiply_states(rows, n.hidden + sizes.before(t) * sizes.batch * sizes.stride, sizes.stride, packed, s.first_panel,
                         s.last_panel, sizes.hidden, n.state_products(), sizes.stride, !APART);
 }
 
-template <class T>
-static void walk_rows(const Rnn<T>& n, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
+static void walk_rows(const Rnn& n, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
     const Sizes& sizes = n.sizes;
-    const Step<T> step{n, panel_sums, s};
+    const Step step{n, panel_sums, s};
     Rows rows;
     for (index_t position = 0; position < sizes.steps; ++position) {
         const index_t t = sizes.time(position);
@@ -151,27 +145,22 @@ static void walk_rows(const Rnn<T>& n, const T* packed, T* panel_sums, const Sha
     }
 }
 
-template <class T>
-static void walk(const Rnn<T>& n, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
+static void walk(const Rnn& n, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
     if constexpr (OF_BATCH)
-        walk_columns<T>(n.sizes, s, barrier, n.masked, {n.hidden},
+        walk_columns(n.sizes, s, barrier, n.masked, {n.hidden},
                         [&](const Rows& rows, index_t t) { multiply(n, packed, rows, s, t); },
-                        [&](index_t t, const Share& share) { Step<T>{n, panel_sums, share}.walk_columns(t); });
+                        [&](index_t t, const Share& share) { Step{n, panel_sums, share}.walk_columns(t); });
     else walk_rows(n, packed, panel_sums, s, barrier);
 }
 
 // The same phases backward.
-template <class T>
-struct StepBack : Step<T> {
-    using Step<T>::n, Step<T>::s, Step<T>::sums_of;
-    using Means = typename Product<T, OVER, 1, PARTS>::Means;
-
-    const RnnGradients<T> d;
+struct StepBack : Step {
+    const RnnGradients d;
 
     // Through tanh. The gradient of the sum is where that of the state's product will be.
     void through_tanh(index_t t, index_t row, index_t slot) const {
         const index_t S = n.sizes.stride, block = OF_BATCH ? 0 : row / ROW_BLOCK * S;
-        const auto products = Products<T>::kept(n, slot);
+        const auto products = Products::kept(n, slot);
         const T *h = n.sizes.state(n.hidden, n.sizes.after(t), row), *dh = d.dh + row * S;
         T* d_sums = d.state_products() + slot * S;
         for (index_t p = s.first_panel; p < s.last_panel; ++p) {
@@ -199,9 +188,10 @@ struct StepBack : Step<T> {
     }
 
     // Through the norms of the products.
+    template <class Means>
     void through_norms(index_t slot, const Means& means_x, const Means& means_h) const {
         const index_t S = n.sizes.stride;
-        const auto products = Products<T>::kept(n, slot);
+        const auto products = Products::kept(n, slot);
         T *d_x = d.d_x_proj + slot * S, *d_h = d.state_products() + slot * S;
         for (index_t j = s.first_panel * W; j < s.last_panel * W; j += LANES) {
             const vector value = load(d_h + j);
@@ -212,15 +202,15 @@ struct StepBack : Step<T> {
 
     // The same of a row's norms.
     void through_row_norms(index_t row, index_t slot) const {
-        through_norms(slot, {this->mean_of_product(row, 0)}, {this->mean_of_product(row, PRODUCTS - 1)});
+        through_norms(slot, std::array<T, 1>{mean_of_product(row, 0)}, std::array<T, 1>{mean_of_product(row, PRODUCTS - 1)});
     }
 
     // All phases of some panels, if the norms are over the batch; the gradients of the parameters are those of the time step. `means`
     // gets the numbers that the gradients through the norms subtract.
     void walk_columns(index_t t, T* means) const {
         const index_t B = n.sizes.batch;
-        const BatchColumns<T> columns{n.sizes, s.first_panel, s.last_panel};
-        const OfColumns<T> of_x = n.columns(means, 0), of_h = n.columns(means, 1);
+        const BatchColumns columns{n.sizes, s.first_panel, s.last_panel};
+        const OfColumns of_x = n.columns(means, 0), of_h = n.columns(means, 1);
         for (index_t r = 0; r < B; ++r) through_tanh(t, r, t * B + r);
         columns.gradient_means(d.d_bias, d.d_gain_x, n.gain_x, 1, of_x);
         columns.gradient_means(d.d_bias, d.d_gain_h, n.gain_h, 1, of_h);
@@ -228,10 +218,9 @@ struct StepBack : Step<T> {
     }
 };
 
-template <class T>
-static void walk_rows_back(const Rnn<T>& n, const RnnGradients<T>& d, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
+static void walk_rows_back(const Rnn& n, const RnnGradients& d, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
     const Sizes& sizes = n.sizes;
-    const StepBack<T> step{{n, panel_sums, s}, d};
+    const StepBack step{{n, panel_sums, s}, d};
     Rows rows;
     for (index_t position = sizes.steps - 1; position >= 0; --position) {
         const index_t t = sizes.time(position);
@@ -247,8 +236,7 @@ static void walk_rows_back(const Rnn<T>& n, const RnnGradients<T>& d, const T* p
     }
 }
 
-template <class T>
-static void walk_back(const Rnn<T>& n, RnnGradients<T> d, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
+static void walk_back(const Rnn& n, RnnGradients d, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
     const Sizes& sizes = n.sizes;
     const OwnSums of_gain_x(sizes, s, barrier, 1, d.d_gain_x), of_gain_h(sizes, s, barrier, 1, d.d_gain_h),
         of_bias(sizes, s, barrier, 1, d.d_bias);
@@ -257,23 +245,22 @@ static void walk_back(const Rnn<T>& n, RnnGradients<T> d, const T* packed, T* pa
     d.d_bias = of_bias.data();
     if constexpr (OF_BATCH) {
         const Aligned<T> means(4 * sizes.stride);
-        const StepSums<T> of_step(sizes.stride, {{&d.d_gain_x, 1}, {&d.d_gain_h, 1}, {&d.d_bias, 1}});
+        const StepSums of_step(sizes.stride, {{&d.d_gain_x, 1}, {&d.d_gain_h, 1}, {&d.d_bias, 1}});
         const auto multiply_back = [&](const Rows& rows) {
             multiply_products(rows, d.d_h_proj, sizes.stride, packed, s, sizes, d.dh, false);
         };
-        walk_columns_back<T>(sizes, s, barrier, n.masked, d.d_hidden, {d.dh}, d.limit, multiply_back,
+        walk_columns_back(sizes, s, barrier, n.masked, d.d_hidden, {d.dh}, d.limit, multiply_back,
                              [&](index_t t, const Share& share) {
-            StepBack<T>{{n, panel_sums, share}, d}.walk_columns(t, means.data());
+            StepBack{{n, panel_sums, share}, d}.walk_columns(t, means.data());
             of_step.add({sizes, share.first_panel, share.last_panel});
         });
     } else walk_rows_back(n, d, packed, panel_sums, s, barrier);
 }
 
-template <class T>
-static void forward(const Rnn<T>& n, const OneStep& one, const T* w_h, int threads, bool by_units) {
+static void forward(const Rnn& n, const OneStep& one, const T* w_h, int threads, bool by_units) {
     const Weights weights{w_h, n.sizes.hidden, 1, PARTS, threads};
     const auto by = [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
-        walk<T>(n, packed, panel_sums, share, barrier);
+        walk(n, packed, panel_sums, share, barrier);
     };
     if (!one.x) return walk_forward(weights, n.sizes, PRODUCTS, by_units, by);
     const index_t S = n.sizes.stride;
@@ -282,11 +269,10 @@ static void forward(const Rnn<T>& n, const OneStep& one, const T* w_h, int threa
                   [=](index_t row, index_t) { return n.state_products() + row * S; }, by);
 }
 
-template <class T>
-static void backward(const Rnn<T>& n, const RnnGradients<T>& d, const T* w_h, int threads, bool by_units) {
+static void backward(const Rnn& n, const RnnGradients& d, const T* w_h, int threads, bool by_units) {
     const Weights weights{w_h, n.sizes.hidden, 1, PARTS, threads};
     walk_backward(weights, n.sizes, PRODUCTS, by_units, [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
-        walk_back<T>(n, d, packed, panel_sums, share, barrier);
+        walk_back(n, d, packed, panel_sums, share, barrier);
     });
 }
 
@@ -296,13 +282,13 @@ static void backward(const Rnn<T>& n, const RnnGradients<T>& d, const T* w_h, in
         const int64_t *slots, int64_t steps, int64_t batch, int64_t units, double eps, int32_t reverse,               \
         int32_t threads, int32_t by_units
 #define SHARED_VALUES                                                                                                 \
-    const Rnn<T> n{sizes_of(steps, batch, units, reverse != 0, OF_BATCH ? nullptr : slots), T(eps), x_proj,        \
+    const Rnn n{sizes_of(steps, batch, units, reverse != 0, OF_BATCH ? nullptr : slots), T(eps), x_proj,        \
                    h_proj, gain_x, gain_h, bias, hidden, norms, OF_BATCH ? slots : nullptr};
 
 extern "C" void NAMED(rnn_forward)(SHARED_PARAMETERS, const T* x, const T* w_x, int64_t inputs) {
     guarded([&] {
         SHARED_VALUES
-        forward<T>(n, {x, w_x, inputs}, w_h, threads, by_units != 0);
+        forward(n, {x, w_x, inputs}, w_h, threads, by_units != 0);
     });
 }
 
@@ -310,7 +296,7 @@ extern "C" void NAMED(rnn_backward)(SHARED_PARAMETERS, const T* d_hidden, T* dh,
                                     T* d_h_proj, T* d_gain_x, T* d_gain_h, T* d_bias, double limit) {
     guarded([&] {
         SHARED_VALUES
-        backward<T>(n, {d_hidden, dh, d_x_proj, d_h_proj, d_gain_x, d_gain_h, d_bias, T(limit)}, w_h, threads,
+        backward(n, {d_hidden, dh, d_x_proj, d_h_proj, d_gain_x, d_gain_h, d_bias, T(limit)}, w_h, threads,
                     by_units != 0);
     });
 }
