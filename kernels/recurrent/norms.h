@@ -6,10 +6,11 @@
 // NOTHING: there is no norm. ROW: the gates of a row that share a norm, all of an LSTM's, or a GRU's z and r and its n alone. GATE: each
 // gate of a row alone, of the sum of both products. BATCH: each column, over the rows of the batch at a time step.
 enum class Over { NOTHING, ROW, GATE, BATCH };
+static constexpr Over OVER = Over::NORMS;  // the file of a variant says its NORMS
 
 // The parts of a product's row that a norm of their own has, of `of_row` if norms are over the gates of a row.
-static constexpr index_t parts_of(Over over, index_t gates, index_t of_row) {
-    return over == Over::ROW ? of_row : over == Over::GATE ? gates : 0;
+static constexpr index_t parts_of(index_t gates, index_t of_row) {
+    return OVER == Over::ROW ? of_row : OVER == Over::GATE ? gates : 0;
 }
 
 // Two numbers: the mean and rstd of a norm, or the means that the gradient through it subtracts.
@@ -41,7 +42,7 @@ struct Centred {
 
 // One row of a product and its norm, over the batch or over the row. There no mean is subtracted, because the weights have lost theirs
 // (weights.h): there is one of the gradient's products with xhat for each part of the gates.
-template <Over OVER, index_t GATES, index_t PARTS>
+template <index_t GATES, index_t PARTS>
 struct Product {
     using OfParts = std::array<T, PARTS ? PARTS : 1>;
     const T* values;
@@ -58,6 +59,29 @@ struct Product {
     }
     vector before(index_t, index_t k, vector d_xhat, const OfColumns& means) const {
         return Centred<OfColumns>{values, norm}.before(k, d_xhat, means);
+    }
+};
+
+// Norms over the batch: of x, of h and of an LSTM's cell.
+enum class Of { X, H, CELL };
+
+// The arrays of every cell's walk. Norms over the batch keep NUMBERS of each time step and unit.
+template <index_t GATES, index_t NUMBERS>
+struct Arrays {
+    Sizes sizes;
+    T eps;
+    T *x_proj, *h_proj;  // (positions, GATES * stride); if they are not apart, x_proj is the sum of both, and h_proj is null
+    const T *gain_x, *gain_h, *bias;  // (GATES * stride), or null; a sum's gain is gain_h
+    T* hidden;  // (steps + 1, batch, stride)
+    T* norms;  // (positions, numbers of a row): those that the walk forward keeps; over the batch (steps, NUMBERS * stride)
+    const index_t* masked;  // (steps, batch), -1 where a mask takes out a row of a norm over the batch; or null
+
+    T* state_products() const { return h_proj ? h_proj : x_proj; }
+    OfColumns batch_norm(index_t t, Of which) const { return columns(norms + t * NUMBERS * sizes.stride, which); }
+    // The two numbers of each column of a product or of the cell, among those of all.
+    OfColumns columns(T* numbers, Of which) const {
+        T* const first = numbers + 2 * GATES * index_t(which) * sizes.stride;
+        return {first, first + (which == Of::CELL ? 1 : GATES) * sizes.stride};
     }
 };
 

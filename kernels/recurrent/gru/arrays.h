@@ -6,27 +6,13 @@
 static const index_t GATES = 3;
 static constexpr bool APART = OVER == Over::ROW || OVER == Over::BATCH, OF_BATCH = OVER == Over::BATCH;
 static constexpr bool GATES_ALONE = OVER == Over::GATE;  // the weights keep their means: n's norm comes after r
-static constexpr index_t PARTS = GATES_ALONE ? 0 : parts_of(OVER, GATES, 2);
+static constexpr index_t PARTS = GATES_ALONE ? 0 : parts_of(GATES, 2);
 static constexpr index_t SUMS_OF_ROW = GATES_ALONE ? 6 : 4;  // numbers of each row and panel
 
-struct Gru {
-    Sizes sizes;
-    T eps;
-    T* x_proj;  // (positions, 3 * stride); if the products are not apart it gets the state's for z and r, too
-    T* h_proj;  // (positions, 3 * stride); if the products are not apart (positions, stride), for n alone
-    const T *gain_x, *bias_x, *gain_h, *bias_h;  // (3 * stride), or null; a bias of n alone (stride)
-    T* hidden;  // (steps + 1, batch, stride)
-    T* norms;  // (positions, SUMS_OF_ROW): rstd of x_proj's z and r, of its n, and those of h_proj; mean and rstd of each gate alone;
-               // over the batch (steps, 12 * stride)
-    const index_t* masked;  // (steps, batch), -1 where a mask takes out a row of a norm over the batch; or null
-
-    // Norms over the batch: of a product, which is 0 for x and 1 for h, at a time step.
-    OfColumns batch_norm(index_t t, index_t which) const { return columns(norms + t * 4 * GATES * sizes.stride, which); }
-    // Two numbers of each column of a product, among those of both.
-    OfColumns columns(T* numbers, index_t which) const {
-        T* const first = numbers + which * 2 * GATES * sizes.stride;
-        return {first, first + GATES * sizes.stride};
-    }
+// If the products are not apart, x_proj gets the state's for z and r, too, and h_proj (positions, stride) is that of n alone. Norms of
+// rows keep SUMS_OF_ROW: rstd of x_proj's z and r, of its n, and those of h_proj; mean and rstd of each gate alone.
+struct Gru : Arrays<GATES, 4 * GATES> {
+    const T* bias_h;  // (3 * stride), or null; a bias of n alone (stride)
 };
 
 struct GruGradients {

@@ -1,6 +1,4 @@
 // The GRU with layer norm of each product: eq. 26-28.
-#include "../norms.h"
-
-static constexpr Over OVER = Over::ROW;
+#define NORMS ROW
 static constexpr int H_BIASES = 3;
 #include "sequence.h"

@@ -1,6 +1,4 @@
 // The plain GRU over a sequence.
-#include "../norms.h"
-
-static constexpr Over OVER = Over::NOTHING;
+#define NORMS NOTHING
 static constexpr int H_BIASES = 0;
 #include "sequence.h"

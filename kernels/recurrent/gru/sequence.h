@@ -1,4 +1,4 @@
-// A GRU over a whole sequence (Ba, Kiros, Hinton 2016, eq. 26-28), forward and backward. The file of a variant says its norms, OVER,
+// A GRU over a whole sequence (Ba, Kiros, Hinton 2016, eq. 26-28), forward and backward. The file of a variant says its NORMS,
 // and the gates whose product with the state has a bias, H_BIASES: none, n alone or all; it includes this one.
 //
 // The input's product x_proj for all positions is an argument, the gradients of both products are results; large products are
@@ -12,15 +12,15 @@
 struct Products {
     const index_t S;
     const T *const gain_x, *const bias_x, *const gain_h, *const bias_h;  // a store could change those of a Gru
-    Product<OVER, GATES, PARTS> x, h;
+    Product<GATES, PARTS> x, h;
 
     Products(const Gru& g, index_t slot)
-        : S(g.sizes.stride), gain_x(g.gain_x), bias_x(g.bias_x), gain_h(g.gain_h), bias_h(g.bias_h), x{}, h{} {
+        : S(g.sizes.stride), gain_x(g.gain_x), bias_x(g.bias), gain_h(g.gain_h), bias_h(g.bias_h), x{}, h{} {
         x.values = g.x_proj + slot * GATES * S;
         h.values = g.h_proj + slot * (APART ? GATES : 1) * S;
         if constexpr (OF_BATCH) {
-            x.norm = g.batch_norm(slot / g.sizes.batch, 0);
-            h.norm = g.batch_norm(slot / g.sizes.batch, 1);
+            x.norm = g.batch_norm(slot / g.sizes.batch, Of::X);
+            h.norm = g.batch_norm(slot / g.sizes.batch, Of::H);
         }
     }
     // With the norms that the walk forward has kept.
@@ -118,8 +118,8 @@ struct Step {
     void walk_columns(index_t t) const {
         const Sizes& sizes = g.sizes;
         const BatchColumns columns{sizes, s.first_panel, s.last_panel};
-        columns.normalise(g.x_proj + t * sizes.batch * wide(), GATES, g.eps, g.batch_norm(t, 0));
-        columns.normalise(g.h_proj + t * sizes.batch * wide(), GATES, g.eps, g.batch_norm(t, 1));
+        columns.normalise(g.x_proj + t * sizes.batch * wide(), GATES, g.eps, g.batch_norm(t, Of::X));
+        columns.normalise(g.h_proj + t * sizes.batch * wide(), GATES, g.eps, g.batch_norm(t, Of::H));
         for (index_t r = 0; r < sizes.batch; ++r) open_gates(t, r, t * sizes.batch + r);
     }
 };
@@ -222,7 +222,7 @@ struct StepBack : Step {
 
     // The same of a row's norms.
     void through_row_norms(index_t row, index_t slot) const {
-        Product<OVER, GATES, PARTS>::OfParts of_x, of_h;
+        Product<GATES, PARTS>::OfParts of_x, of_h;
         for (int k = 0; k < PARTS; ++k) {
             of_x[k] = mean_of_products(sums_of(row) + k, k);
             of_h[k] = mean_of_products(sums_of(row) + 2 + k, k);
@@ -235,7 +235,7 @@ struct StepBack : Step {
     void walk_columns(index_t t, T* means) const {
         const Sizes& sizes = g.sizes;
         const BatchColumns columns{sizes, s.first_panel, s.last_panel};
-        const OfColumns of_x = g.columns(means, 0), of_h = g.columns(means, 1);
+        const OfColumns of_x = g.columns(means, Of::X), of_h = g.columns(means, Of::H);
         for (index_t r = 0; r < sizes.batch; ++r) through_gates(t, r, t * sizes.batch + r);
         columns.gradient_means(d.d_bias_x, d.d_gain_x, g.gain_x, GATES, of_x);
         columns.gradient_means(d.d_bias_h, d.d_gain_h, g.gain_h, GATES, of_h);
@@ -306,8 +306,8 @@ static void backward(const Gru& g, const GruGradients& d, const T* w_h, int thre
         T *hidden, T *norms, const int64_t *slots, int64_t steps, int64_t batch, int64_t units, double eps,           \
         int32_t reverse, int32_t threads, int32_t by_units
 #define SHARED_VALUES                                                                                                 \
-    const Gru g{sizes_of(steps, batch, units, reverse != 0, OF_BATCH ? nullptr : slots), T(eps), x_proj, h_proj, \
-                   gain_x, bias_x, gain_h, bias_h, hidden, norms, OF_BATCH ? slots : nullptr};
+    const Gru g{{sizes_of(steps, batch, units, reverse != 0, OF_BATCH ? nullptr : slots), T(eps), x_proj, h_proj,     \
+                 gain_x, gain_h, bias_x, hidden, norms, OF_BATCH ? slots : nullptr}, bias_h};
 
 extern "C" void NAMED(gru_forward)(SHARED_PARAMETERS, const T* x, const T* w_x, int64_t inputs) {
     guarded([&] {

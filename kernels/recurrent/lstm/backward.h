@@ -38,7 +38,7 @@ struct StepBack : Step {
     void through_cell_norm(index_t place, index_t row, index_t slot) const {
         const index_t S = l.sizes.stride, block = block_of(row) * S, ahead = this->ahead;
         const bool from_memory = !l.inputs.are_few();
-        const auto products = Products::kept(l, place, slot);
+        const auto products = Products::kept(l, l.x_place(place, slot), slot);
         const auto norm = kept_cell_norm(row, slot);
         const T *dh = d.dh + row * S, *dc = d.dc + row * S;
         T *kept = kept_of(place), *sums = sums_of(row), *d_gain = d.d_gain_c + block, *d_bias = d.d_bias_c + block;
@@ -100,7 +100,7 @@ struct StepBack : Step {
     void through_gates_of(index_t place, index_t row, index_t slot, const Means means, index_t first, index_t last) const {
         const index_t S = l.sizes.stride, block = block_of(row) * wide(), ahead = this->ahead;
         const bool from_memory = !l.inputs.are_few();
-        const auto products = Products::kept(l, place, slot);
+        const auto products = Products::kept(l, l.x_place(place, slot), slot);
         const T *c_before = state(l.cells, before, row), *kept = kept_of(place), *dh = d.dh + row * S;
         T *dc = d.dc + row * S, *d_gates = d_sums_of(place, slot), *sums = sums_of(row);
         T* d_bias = d.d_bias + block;
@@ -154,7 +154,7 @@ struct StepBack : Step {
 
     // Through the norms of both products of some rows. The products' gradients replace them.
     void through_norms(const Rows& rows, index_t first_row, index_t last_row) const {
-        ProductMeans<Product<OVER, GATES, PARTS>::OfParts> means[MOST_TOGETHER];
+        ProductMeans<Product<GATES, PARTS>::OfParts> means[MOST_TOGETHER];
         for (index_t r = first_row; r < last_row; ++r) {
             if (APART) means[r - first_row].x[0] = mean_of_part(rows.row[r], 0);
             for (index_t k = 0; k < PARTS; ++k) means[r - first_row].h[k] = mean_of_part(rows.row[r], APART + k);
@@ -169,7 +169,7 @@ struct StepBack : Step {
     template <class Means>
     void through_norms_of(index_t place, index_t slot, const ProductMeans<Means> means, index_t first, index_t last) const {
         const index_t S = l.sizes.stride;
-        const auto products = Products::kept(l, place, slot);
+        const auto products = Products::kept(l, l.x_place(place, slot), slot);
         const T* d_sums = d_sums_of(place, slot);
         T *x = l.x_of(place, slot), *h = l.state_products() + slot * wide();
         for (index_t gate = 0; gate < GATES; ++gate)

@@ -5,75 +5,23 @@
 #include "lstm.h"
 
 static const index_t GATES = 4;
-static constexpr bool NORMED = OVER != Over::NOTHING, OF_BATCH = OVER == Over::BATCH;
-static constexpr bool APART = OVER == Over::ROW || OF_BATCH;  // each product has its norm; else there is only the sum of both
+static constexpr bool APART = OVER == Over::ROW || OVER == Over::BATCH;  // each product has its norm; else there is only the sum of both
 static constexpr bool CARRIED = OVER == Over::GATE;  // the next time step reads the cell after its norm
-static constexpr index_t PARTS = parts_of(OVER, GATES, 1);
-// The sums of a row and panel: of x and h, or of each part of both products' sum; then two of the cell.
-static constexpr index_t OF_CELL = CARRIED ? PARTS : 2, ROW_SUMS = OF_CELL + 2;
+// The sums of a row and panel: of x and h, or of each gate of both products' sum; then two of the cell.
+static constexpr index_t OF_CELL = CARRIED ? GATES : 2, ROW_SUMS = OF_CELL + 2;
+static constexpr index_t OF_STEP = 2 * (2 * GATES + 1);  // numbers of norms over the batch, of a unit
+#include "../products.h"
 
-// Norms over the batch: of x, of h and of the cell, two numbers of each column.
-enum class Of { X, H, CELL };
-static constexpr index_t OF_STEP = 2 * (2 * GATES + 1);
-
-struct Lstm {
-    Sizes sizes;
-    T eps;
+// Norms of rows keep rstd of the products, mean and rstd of the cell. For few inputs x_proj is that of the rows that go together.
+struct Lstm : Arrays<GATES, OF_STEP> {
     Inputs inputs;  // few only with norms
-    T* x_proj;  // (positions, 4 * stride); the sum of both products if they are not apart; for few inputs that of rows that go together
-    T* h_proj;  // (positions, 4 * stride), or null if they are not
-    const T *gain_x, *gain_h, *bias;  // (4 * stride)
     const T *gain_c, *bias_c;  // (stride)
-    T *hidden, *cells;  // (steps + 1, batch, stride)
+    T* cells;  // (steps + 1, batch, stride)
     T* raw_cells;  // (positions, stride): the cells before their norm, if `cells` are not: they are after it, or a mask has kept some
-    T* norms;  // (positions, ROW_SUMS): rstd of the products, mean and rstd of the cell; over the batch (steps, OF_STEP * stride)
-    const index_t* masked;  // (steps, batch), -1 where a mask takes out a row of a norm over the batch; or null
 
-    T* state_products() const { return h_proj ? h_proj : x_proj; }
-    // The sums of the row with this index among those that go together.
-    T* x_of(index_t place, index_t slot) const { return x_proj + (inputs.are_few() ? place : slot) * GATES * sizes.stride; }
-    OfColumns batch_norm(index_t t, Of which) const { return columns(norms + t * OF_STEP * sizes.stride, which); }
-    // The two numbers of each column of a product or of the cell, among those (OF_STEP * stride) of all.
-    OfColumns columns(T* numbers, Of which) const {
-        T* const first = numbers + 2 * GATES * index_t(which) * sizes.stride;
-        return {first, first + (which == Of::CELL ? 1 : GATES) * sizes.stride};
-    }
-};
-
-// The products of one row, with the parameters that make gates of them. If there is only their sum, it is h.
-struct Products {
-    const index_t S;
-    const T *const gain_x, *const gain_h, *const bias;  // here, because a store could change those of an Lstm
-    Product<OVER, GATES, PARTS> x, h;
-
-    Products(const Lstm& l, index_t place, index_t slot)
-        : S(l.sizes.stride), gain_x(l.gain_x), gain_h(l.gain_h), bias(l.bias), x{}, h{} {
-        x.values = l.x_of(place, slot);
-        h.values = l.state_products() + slot * GATES * S;
-        if constexpr (OF_BATCH) {
-            x.norm = l.batch_norm(slot / l.sizes.batch, Of::X);
-            h.norm = l.batch_norm(slot / l.sizes.batch, Of::H);
-        }
-    }
-    // With the norms that the walk forward has kept.
-    static Products kept(const Lstm& l, index_t place, index_t slot) {
-        Products products(l, place, slot);
-        if constexpr (PARTS > 0) products.set_rstd([&](index_t k) { return l.norms[slot * ROW_SUMS + k]; });
-        return products;
-    }
-    template <class Of>
-    void set_rstd(const Of& of) {
-        if constexpr (APART) x.rstd[0] = of(0);
-        for (index_t k = 0; k < PARTS; ++k) h.rstd[k] = of(APART + k);
-    }
-    // A gate before its non-linearity.
-    vector sum(index_t gate, index_t unit) const {
-        const index_t k = gate * S + unit;
-        if constexpr (APART) return x.xhat(gate, k) * load(gain_x + k) + h.xhat(gate, k) * load(gain_h + k) + load(bias + k);
-        else if constexpr (NORMED) return h.xhat(gate, k) * load(gain_h + k) + load(bias + k);
-        else return load(h.values + k) + load(bias + k);
-    }
-    LstmGates<vector> gates(index_t unit) const { return lstm_gates(sum(0, unit), sum(1, unit), sum(2, unit), sum(3, unit)); }
+    // The index of the sums of a row, which has the index `place` among those that go together.
+    index_t x_place(index_t place, index_t slot) const { return inputs.are_few() ? place : slot; }
+    T* x_of(index_t place, index_t slot) const { return x_proj + x_place(place, slot) * GATES * sizes.stride; }
 };
 
 // The norm of one row's cell.
@@ -133,7 +81,7 @@ struct Step {
     // The new cell, and the hidden state; with a norm of the cell the output gate is where the hidden state will be.
     void open_gates(index_t place, index_t row, index_t slot) const {
         const index_t H = l.sizes.hidden, S = l.sizes.stride;
-        Products products(l, place, slot);
+        Products products(l, l.x_place(place, slot), slot);
         if constexpr (PARTS > 0)
             products.set_rstd([&](index_t k) {
                 const T rstd = T(1) / std::sqrt(mean_of_part(row, k) + l.eps);
@@ -146,7 +94,7 @@ struct Step {
             fetch_ahead(c + j, S);
             claim_ahead(c_new + j, S);
             claim_ahead(h_new + j, S);
-            const LstmGates<vector> gates = products.gates(j);
+            const LstmGates<vector> gates = lstm_gates(products.sum(0, j), products.sum(1, j), products.sum(2, j), products.sum(3, j));
             const vector cell = lstm_cell(gates, load(c + j));
             store(c_new + j, cell);
             store(h_new + j, CELL ? gates.o : gates.o * hyperbolic_tangent(cell));
@@ -190,15 +138,6 @@ struct Step {
         for (index_t r = 0; r < B; ++r) normalise_cell(kept_cell_norm(r, t * B + r), r);
     }
 };
-
-// The products of the states before a time step.
-static void multiply(const Lstm& l, const T* packed, const Rows& rows, const Share& s, index_t t) {
-    const Sizes& sizes = l.sizes;
-    for (index_t gate = 0; packed && gate < GATES; ++gate)
-        multiply_states(rows, l.hidden + sizes.before(t) * sizes.batch * sizes.stride, sizes.stride, packed,
-                        gate * sizes.panels + s.first_panel, gate * sizes.panels + s.last_panel, sizes.hidden, l.state_products(),
-                        GATES * sizes.stride, !APART);
-}
 
 template <class StepOf>
 static void walk_rows(Lstm l, const T* packed, const Share& s, const Barrier& barrier, const StepOf& step_of) {

@@ -1,6 +1,4 @@
 // The plain LSTM over a sequence.
-#include "../norms.h"
-
-static constexpr Over OVER = Over::NOTHING;
+#define NORMS NOTHING
 static constexpr bool CELL = false;
 #include "sequence.h"

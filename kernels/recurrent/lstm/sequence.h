@@ -1,5 +1,5 @@
 // An LSTM over a whole sequence (Ba, Kiros, Hinton 2016, eq. 20-22 and 29-31), forward and backward. The file of a variant says its
-// norms, OVER and CELL, and includes this one.
+// NORMS and CELL, and includes this one.
 //
 // The input's product x_proj for all positions comes in; large products are not made here. Few inputs of `layer` are multiplied in
 // the walk, and then x_proj is only that of a few rows; inputs beside an x_proj are those of one time step (one_step.h). The walk
@@ -7,20 +7,7 @@
 // norms over a row's gates both weights are used without the means of their rows, so that no norm need subtract one: the input's was
 // before its product, the recurrent one is when it is packed.
 #pragma once
-#include "../one_step.h"
 #include "backward.h"
-
-static void forward(const Lstm& l, const OneStep& one, const T* w_h, int threads, bool by_units) {
-    const Weights weights{w_h, l.sizes.hidden, GATES, PARTS, threads};
-    const auto by = [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
-        walk(l, packed, panel_sums, share, barrier);
-    };
-    if (!one.x) return walk_forward(weights, l.sizes, ROW_SUMS, by_units, by);
-    const index_t S = l.sizes.stride, wide = GATES * S;
-    if (APART) std::fill_n(l.h_proj, l.sizes.batch * wide, T(0));
-    walk_one_step(one, l.hidden, weights, l.sizes, ROW_SUMS, [=](index_t row, index_t gate) { return l.x_proj + row * wide + gate * S; },
-                  [=](index_t row, index_t gate) { return l.state_products() + row * wide + gate * S; }, by);
-}
 
 static void backward(const Lstm& l, const LstmGradients& d, const T* w_h, int threads, bool by_units) {
     const Weights weights{w_h, l.sizes.hidden, GATES, PARTS, threads};
@@ -37,14 +24,14 @@ static void backward(const Lstm& l, const LstmGradients& d, const T* w_h, int th
         const int64_t *slots, int64_t steps, int64_t batch, int64_t inputs, int64_t units, double eps,                \
         int32_t reverse, int32_t threads, int32_t by_units
 #define SHARED_VALUES                                                                                                 \
-    const Lstm l{sizes_of(steps, batch, units, reverse != 0, OF_BATCH ? nullptr : slots), T(eps),               \
-                    {x_proj ? nullptr : x, w_x, inputs}, x_proj, h_proj, gain_x, gain_h, bias, gain_c, bias_c,        \
-                    hidden, cells, raw_cells, norms, OF_BATCH ? slots : nullptr};
+    const Lstm l{{sizes_of(steps, batch, units, reverse != 0, OF_BATCH ? nullptr : slots), T(eps), x_proj, h_proj,    \
+                  gain_x, gain_h, bias, hidden, norms, OF_BATCH ? slots : nullptr},                                   \
+                 {x_proj ? nullptr : x, w_x, inputs}, gain_c, bias_c, cells, raw_cells};
 
 extern "C" void NAMED(lstm_forward)(SHARED_PARAMETERS) {
     guarded([&] {
         SHARED_VALUES
-        forward(l, {x_proj ? x : nullptr, w_x, inputs}, w_h, threads, by_units != 0);
+        forward(l, {x_proj ? x : nullptr, w_x, inputs}, w_h, threads, by_units != 0, walk);
     });
 }
 
@@ -54,7 +41,7 @@ extern "C" void NAMED(lstm_backward)(SHARED_PARAMETERS, const T* d_hidden, T* dh
     guarded([&] {
         SHARED_VALUES
         const LstmGradients d{d_hidden, dh, dc, d_x, d_w_x, d_bias, d_gain_x, d_gain_h, d_gain_c, d_bias_c,
-                                 T(limit)};
+                              T(limit)};
         backward(l, d, w_h, threads, by_units != 0);
     });
 }

@@ -1,6 +1,4 @@
 // The tanh RNN with layer norm of both products' sum: eq. 4.
-#include "../norms.h"
-
-static constexpr Over OVER = Over::ROW;
+#define NORMS ROW
 static constexpr bool APART = false;
 #include "sequence.h"

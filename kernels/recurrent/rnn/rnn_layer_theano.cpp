@@ -1,6 +1,4 @@
 // The tanh RNN with layer norm of each product, as the authors' Theano cells have it.
-#include "../norms.h"
-
-static constexpr Over OVER = Over::ROW;
+#define NORMS ROW
 static constexpr bool APART = true;
 #include "sequence.h"

@@ -1,6 +1,4 @@
 // The plain tanh RNN over a sequence.
-#include "../norms.h"
-
-static constexpr Over OVER = Over::NOTHING;
+#define NORMS NOTHING
 static constexpr bool APART = false;
 #include "sequence.h"

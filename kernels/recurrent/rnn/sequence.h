@@ -1,4 +1,4 @@
-// A tanh RNN over a whole sequence (Ba, Kiros, Hinton 2016, eq. 4), forward and backward. The file of a variant says its norms, OVER,
+// A tanh RNN over a whole sequence (Ba, Kiros, Hinton 2016, eq. 4), forward and backward. The file of a variant says its NORMS,
 // and if each product has its own, APART; it includes this one.
 //
 // The input's product for all positions is an argument, to which that of the state is added unless they are apart; the gradients are
@@ -6,29 +6,11 @@
 // norm need subtract one: the input's was before its product, the recurrent one is when it is packed.
 #pragma once
 #include "../norms.h"
-#include "../one_step.h"
 
-static constexpr bool NORMED = OVER != Over::NOTHING, OF_BATCH = OVER == Over::BATCH;
-static constexpr index_t PARTS = parts_of(OVER, 1, 1), PRODUCTS = APART ? 2 : 1;
+static const index_t GATES = 1, ROW_SUMS = APART ? 2 : 1;
+#include "../products.h"
 
-struct Rnn {
-    Sizes sizes;
-    T eps;
-    T *x_proj, *h_proj;  // (positions, stride); x_proj is the sum of both, and h_proj null, if they are not apart
-    const T *gain_x, *gain_h, *bias;  // (stride); a sum's gain is gain_h
-    T* hidden;  // (steps + 1, batch, stride)
-    T* norms;  // (positions, PRODUCTS): rstd of x_proj and h_proj, or of their sum; over the batch (steps, 4 * stride)
-    const index_t* masked;  // (steps, batch), -1 where a mask takes out a row of a norm over the batch; or null
-
-    T* state_products() const { return APART ? h_proj : x_proj; }
-    // Norms over the batch: of a product, which is 0 for x and 1 for h, at a time step.
-    OfColumns batch_norm(index_t t, index_t which) const { return columns(norms + t * 4 * sizes.stride, which); }
-    // Two numbers of each column of a product, among those of both.
-    OfColumns columns(T* numbers, index_t which) const {
-        T* const first = numbers + which * 2 * sizes.stride;
-        return {first, first + sizes.stride};
-    }
-};
+using Rnn = Arrays<GATES, 4>;  // norms of rows keep rstd of x_proj and h_proj, or of their sum
 
 struct RnnGradients {
     const T* d_hidden;  // (steps, batch, hidden), or null
@@ -40,93 +22,53 @@ struct RnnGradients {
     T* state_products() const { return APART ? d_h_proj : d_x_proj; }
 };
 
-// The products of one row. If there is only their sum, it is h.
-struct Products {
-    const T *const gain_x, *const gain_h, *const bias;  // here, because a store could change those of an Rnn
-    Product<OVER, 1, PARTS> x, h;
-
-    Products(const Rnn& n, index_t slot) : gain_x(n.gain_x), gain_h(n.gain_h), bias(n.bias), x{}, h{} {
-        x.values = n.x_proj + slot * n.sizes.stride;
-        h.values = n.state_products() + slot * n.sizes.stride;
-        if constexpr (OF_BATCH) {
-            x.norm = n.batch_norm(slot / n.sizes.batch, 0);
-            h.norm = n.batch_norm(slot / n.sizes.batch, 1);
-        }
-    }
-    // With the norms that the walk forward has kept.
-    static Products kept(const Rnn& n, index_t slot) {
-        Products products(n, slot);
-        if constexpr (PARTS > 0) products.set_rstd([&](index_t k) { return n.norms[slot * PRODUCTS + k]; });
-        return products;
-    }
-    template <class Of>
-    void set_rstd(const Of& of) {
-        if constexpr (APART) x.rstd[0] = of(0);
-        h.rstd[0] = of(PRODUCTS - 1);
-    }
-    // The values before tanh.
-    vector sum(index_t k) const {
-        if constexpr (APART) return x.xhat(0, k) * load(gain_x + k) + h.xhat(0, k) * load(gain_h + k) + load(bias + k);
-        else if constexpr (NORMED) return h.xhat(0, k) * load(gain_h + k) + load(bias + k);
-        else return load(h.values + k) + load(bias + k);
-    }
-};
-
-// The phases of a time step. `panel_sums` has PRODUCTS sums of each row and panel.
+// The phases of a time step. `panel_sums` has ROW_SUMS sums of each row and panel.
 struct Step {
     const Rnn n;
     T* panel_sums;
     const Share s;
 
-    T* sums_of(index_t row) const { return panel_sums + row * n.sizes.panels * PRODUCTS; }
+    T* sums_of(index_t row) const { return panel_sums + row * n.sizes.panels * ROW_SUMS; }
     T mean_of_product(index_t row, index_t which) const {
-        return row_sum(sums_of(row) + which, n.sizes.panels, PRODUCTS) / T(n.sizes.hidden);
+        return row_sum(sums_of(row) + which, n.sizes.panels, ROW_SUMS) / T(n.sizes.hidden);
     }
 
     // The sums of squares of the products.
     void add_squares(index_t row, index_t slot) const {
-        const Products products(n, slot);
+        const Products products(n, slot, slot);
         for (index_t p = s.first_panel; p < s.last_panel; ++p) {
             vector of_x{}, of_h{};
             for (index_t k = p * W; k < (p + 1) * W; k += LANES) {
                 if constexpr (APART) of_x += load(products.x.values + k) * load(products.x.values + k);
                 of_h += load(products.h.values + k) * load(products.h.values + k);
             }
-            if constexpr (APART) sums_of(row)[p * PRODUCTS] = total<T>(of_x);
-            sums_of(row)[p * PRODUCTS + PRODUCTS - 1] = total<T>(of_h);
+            if constexpr (APART) sums_of(row)[p * ROW_SUMS] = total<T>(of_x);
+            sums_of(row)[p * ROW_SUMS + ROW_SUMS - 1] = total<T>(of_h);
         }
     }
 
     // The new state.
     void open(index_t t, index_t row, index_t slot) const {
-        Products products(n, slot);
+        Products products(n, slot, slot);
         if constexpr (PARTS > 0)
             products.set_rstd([&](index_t k) {
                 const T rstd = T(1) / std::sqrt(mean_of_product(row, k) + n.eps);
-                if (s.first_panel == 0) n.norms[slot * PRODUCTS + k] = rstd;
+                if (s.first_panel == 0) n.norms[slot * ROW_SUMS + k] = rstd;
                 return rstd;
             });
         T* h_new = n.sizes.state(n.hidden, n.sizes.after(t), row);
-        for (index_t j = s.first_panel * W; j < s.last_panel * W; j += LANES) store(h_new + j, hyperbolic_tangent(products.sum(j)));
+        for (index_t j = s.first_panel * W; j < s.last_panel * W; j += LANES) store(h_new + j, hyperbolic_tangent(products.sum(0, j)));
     }
 
     // All phases of some panels, if the norms are over the batch.
     void walk_columns(index_t t) const {
         const index_t B = n.sizes.batch;
         const BatchColumns columns{n.sizes, s.first_panel, s.last_panel};
-        columns.normalise(n.x_proj + t * B * n.sizes.stride, 1, n.eps, n.batch_norm(t, 0));
-        columns.normalise(n.h_proj + t * B * n.sizes.stride, 1, n.eps, n.batch_norm(t, 1));
+        columns.normalise(n.x_proj + t * B * n.sizes.stride, 1, n.eps, n.batch_norm(t, Of::X));
+        columns.normalise(n.h_proj + t * B * n.sizes.stride, 1, n.eps, n.batch_norm(t, Of::H));
         for (index_t r = 0; r < B; ++r) open(t, r, t * B + r);
     }
 };
-
-// The products of the states before a time step.
-static void multiply(const Rnn& n, const T* packed, const Rows& rows, const Share& s, index_t t) {
-    const Sizes& sizes = n.sizes;
-    if (packed)
-        multiply_states(rows, n.hidden + sizes.before(t) * sizes.batch * sizes.stride, sizes.stride, packed, s.first_panel,
-                        s.last_panel, sizes.hidden, n.state_products(), sizes.stride, !APART);
-}
 
 static void walk_rows(const Rnn& n, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
     const Sizes& sizes = n.sizes;
@@ -160,7 +102,7 @@ struct StepBack : Step {
     // Through tanh. The gradient of the sum is where that of the state's product will be.
     void through_tanh(index_t t, index_t row, index_t slot) const {
         const index_t S = n.sizes.stride, block = OF_BATCH ? 0 : row / ROW_BLOCK * S;
-        const auto products = Products::kept(n, slot);
+        const auto products = Products::kept(n, slot, slot);
         const T *h = n.sizes.state(n.hidden, n.sizes.after(t), row), *dh = d.dh + row * S;
         T* d_sums = d.state_products() + slot * S;
         for (index_t p = s.first_panel; p < s.last_panel; ++p) {
@@ -181,8 +123,8 @@ struct StepBack : Step {
                 }
             }
             if constexpr (PARTS > 0) {
-                if (APART) sums_of(row)[p * PRODUCTS] = total<T>(along_x);
-                sums_of(row)[p * PRODUCTS + PRODUCTS - 1] = total<T>(along_h);
+                if (APART) sums_of(row)[p * ROW_SUMS] = total<T>(along_x);
+                sums_of(row)[p * ROW_SUMS + ROW_SUMS - 1] = total<T>(along_h);
             }
         }
     }
@@ -191,7 +133,7 @@ struct StepBack : Step {
     template <class Means>
     void through_norms(index_t slot, const Means& means_x, const Means& means_h) const {
         const index_t S = n.sizes.stride;
-        const auto products = Products::kept(n, slot);
+        const auto products = Products::kept(n, slot, slot);
         T *d_x = d.d_x_proj + slot * S, *d_h = d.state_products() + slot * S;
         for (index_t j = s.first_panel * W; j < s.last_panel * W; j += LANES) {
             const vector value = load(d_h + j);
@@ -202,7 +144,7 @@ struct StepBack : Step {
 
     // The same of a row's norms.
     void through_row_norms(index_t row, index_t slot) const {
-        through_norms(slot, std::array<T, 1>{mean_of_product(row, 0)}, std::array<T, 1>{mean_of_product(row, PRODUCTS - 1)});
+        through_norms(slot, std::array<T, 1>{mean_of_product(row, 0)}, std::array<T, 1>{mean_of_product(row, ROW_SUMS - 1)});
     }
 
     // All phases of some panels, if the norms are over the batch; the gradients of the parameters are those of the time step. `means`
@@ -210,7 +152,7 @@ struct StepBack : Step {
     void walk_columns(index_t t, T* means) const {
         const index_t B = n.sizes.batch;
         const BatchColumns columns{n.sizes, s.first_panel, s.last_panel};
-        const OfColumns of_x = n.columns(means, 0), of_h = n.columns(means, 1);
+        const OfColumns of_x = n.columns(means, Of::X), of_h = n.columns(means, Of::H);
         for (index_t r = 0; r < B; ++r) through_tanh(t, r, t * B + r);
         columns.gradient_means(d.d_bias, d.d_gain_x, n.gain_x, 1, of_x);
         columns.gradient_means(d.d_bias, d.d_gain_h, n.gain_h, 1, of_h);
@@ -257,21 +199,9 @@ static void walk_back(const Rnn& n, RnnGradients d, const T* packed, T* panel_su
     } else walk_rows_back(n, d, packed, panel_sums, s, barrier);
 }
 
-static void forward(const Rnn& n, const OneStep& one, const T* w_h, int threads, bool by_units) {
-    const Weights weights{w_h, n.sizes.hidden, 1, PARTS, threads};
-    const auto by = [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
-        walk(n, packed, panel_sums, share, barrier);
-    };
-    if (!one.x) return walk_forward(weights, n.sizes, PRODUCTS, by_units, by);
-    const index_t S = n.sizes.stride;
-    if (APART) std::fill_n(n.h_proj, n.sizes.batch * S, T(0));
-    walk_one_step(one, n.hidden, weights, n.sizes, PRODUCTS, [=](index_t row, index_t) { return n.x_proj + row * S; },
-                  [=](index_t row, index_t) { return n.state_products() + row * S; }, by);
-}
-
 static void backward(const Rnn& n, const RnnGradients& d, const T* w_h, int threads, bool by_units) {
-    const Weights weights{w_h, n.sizes.hidden, 1, PARTS, threads};
-    walk_backward(weights, n.sizes, PRODUCTS, by_units, [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
+    const Weights weights{w_h, n.sizes.hidden, GATES, PARTS, threads};
+    walk_backward(weights, n.sizes, ROW_SUMS, by_units, [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
         walk_back(n, d, packed, panel_sums, share, barrier);
     });
 }
@@ -282,13 +212,13 @@ static void backward(const Rnn& n, const RnnGradients& d, const T* w_h, int thre
         const int64_t *slots, int64_t steps, int64_t batch, int64_t units, double eps, int32_t reverse,               \
         int32_t threads, int32_t by_units
 #define SHARED_VALUES                                                                                                 \
-    const Rnn n{sizes_of(steps, batch, units, reverse != 0, OF_BATCH ? nullptr : slots), T(eps), x_proj,        \
-                   h_proj, gain_x, gain_h, bias, hidden, norms, OF_BATCH ? slots : nullptr};
+    const Rnn n{sizes_of(steps, batch, units, reverse != 0, OF_BATCH ? nullptr : slots), T(eps), x_proj, h_proj,      \
+                gain_x, gain_h, bias, hidden, norms, OF_BATCH ? slots : nullptr};
 
 extern "C" void NAMED(rnn_forward)(SHARED_PARAMETERS, const T* x, const T* w_x, int64_t inputs) {
     guarded([&] {
         SHARED_VALUES
-        forward(n, {x, w_x, inputs}, w_h, threads, by_units != 0);
+        forward(n, {x, w_x, inputs}, w_h, threads, by_units != 0, walk);
     });
 }
 
