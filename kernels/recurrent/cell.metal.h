@@ -26,6 +26,11 @@ struct State {  // a cell by itself
 
 #define STATS 3  // of each norm and row: mean, residual and rstd, as in norm.cu
 #define SHARED (4 * THREADS / SIMD)  // two sums of two norms
+#if HAS_MASK
+#define MASKED(row) (!mask[row])  // such a row keeps its state
+#else
+#define MASKED(row) false
+#endif
 #define EACH_UNIT(u) for (int u = 0; u < UNITS; ++u) if (u * THREADS + t < hidden)
 
 template <class Cell, class Floats>

@@ -88,7 +88,7 @@ class Norms(NamedTuple):
 
     @property
     def number(self) -> int:
-        """The number in variant.h: 0 without norms, 1 with a norm of the cell, 2 with norms of the gates (and cell)."""
+        """The number in cell.cpp: 0 without norms, 1 with a norm of the cell, 2 with norms of the gates (and cell)."""
         return 2 if self.gates else int(self.cell)
 
     @classmethod

@@ -8,11 +8,7 @@
 
 const int batch = h_shape[0], hidden = h_shape[1];
 const int row = threadgroup_position_in_grid.x, t = thread_position_in_threadgroup.x;
-#if HAS_MASK
-const bool masked = !mask[row];
-#else
-const bool masked = false;
-#endif
+const bool masked = MASKED(row);
 threadgroup float shared[SHARED];
 
 float v[3][UNITS], d_v[3][UNITS], stat[2][STATS];

@@ -26,9 +26,5 @@ EACH_UNIT(u) {
         h_gates[gate] = v[gate][u] * gain_h[place] + bias_h[place];
     }
     const float next = gru_state(gru_gates(x[0], x[1], x[2], h_gates[0], h_gates[1], h_gates[2]), h[state]);
-#if HAS_MASK
-    next_h[state] = mask[row] ? next : h[state];
-#else
-    next_h[state] = next;
-#endif
+    next_h[state] = MASKED(row) ? h[state] : next;
 }

@@ -2,9 +2,17 @@
 // whose next input depends on the last output.
 #include "../walk.h"
 #include "lstm.h"
-#include "variant.h"
 
 static const index_t GATES = 4;
+enum Variant : int32_t { NONE = 0, CELL_ONLY = 1, GATES_AND_CELL = 2 };  // what is normalised
+
+// Calls FUNCTION<NORMED, CELL>(...) for `variant`.
+#define CALL(FUNCTION, ...)                                                       \
+    switch (variant) {                                                            \
+        case GATES_AND_CELL: FUNCTION<true, true>(__VA_ARGS__); break;            \
+        case CELL_ONLY: FUNCTION<false, true>(__VA_ARGS__); break;                \
+        default: FUNCTION<false, false>(__VA_ARGS__);                             \
+    }
 
 // The numbers that a norm subtracts and multiplies by. `rest` is the rounding error of the mean, which is large for values far
 // from zero.

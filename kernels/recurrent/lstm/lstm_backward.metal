@@ -10,11 +10,7 @@
 
 const int batch = c_shape[0], hidden = c_shape[1];
 const int row = threadgroup_position_in_grid.x, t = thread_position_in_threadgroup.x;
-#if HAS_MASK
-const bool masked = !mask[row];
-#else
-const bool masked = false;
-#endif
+const bool masked = MASKED(row);
 threadgroup float shared[SHARED];
 
 float v[4][UNITS], d_v[4][UNITS], c_new[1][UNITS], dc_new[1][UNITS], d_o[UNITS], stat[1][STATS], c_stat[1][STATS];

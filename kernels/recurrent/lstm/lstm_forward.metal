@@ -32,11 +32,7 @@ EACH_UNIT(u) {
     const LstmGates s = lstm_gates(sum[0], sum[1], sum[2], sum[3]);
     c_new[0][u] = lstm_cell(s, c[state]);
     o[u] = s.o;
-#if HAS_MASK
-    next_c[state] = mask[row] ? c_new[0][u] : c[state];
-#else
-    next_c[state] = c_new[0][u];
-#endif
+    next_c[state] = MASKED(row) ? c[state] : c_new[0][u];
 }
 standardise<State>(c_new, stat, hidden, eps, shared, t);
 if (t == 0)
