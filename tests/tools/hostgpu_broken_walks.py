@@ -163,7 +163,7 @@ WALKS = [
         "too few bytes are expected"),
     _of("bytes are expected by every thread", "if (threadIdx.x == 0) expect_at(signal", "expect_at(signal",
         "expected twice"),
-    _of("parts of the product are read at once", "        product<Lstm>(weights, states, partial, t);\n        __syncthreads();",
+    _of("parts of the product are read at once", "        product<Cell>(weights, states, partial, t);\n        __syncthreads();",
         "        product<Lstm>(weights, states, partial, t);", "'partial'.*no barrier"),
     _of("the gradient of the gates is multiplied at once", "        __syncthreads();\n        distribute", "        distribute",
         "'d_states'.*no barrier", backward=True)]

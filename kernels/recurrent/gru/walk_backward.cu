@@ -1,6 +1,6 @@
 // The gradient of all time steps of a GRU in one launch: see walk.cu.
 #include "gates.cuh"
-#include "../cluster_walk.cuh"
+#include "../walk.cuh"
 
 // dh (B, H) is the gradient of the last state and becomes that of the first. With norms, d_parameters (B, 12, H) are the sums
 // over time of the gradients of gain_x, bias_x, gain_h and bias_h, three gates each; else it is null.
@@ -12,82 +12,60 @@ gru_walk_backward(const float* __restrict__ x_proj, const float* __restrict__ h_
                   float* __restrict__ dh, float* __restrict__ d_x_proj, float* __restrict__ d_h_proj,
                   float* __restrict__ d_parameters, int time_steps, int batch, float limit) {
     extern __shared__ __align__(16) float rest[];
-    __shared__ Gradients<Gru> d_states;
     const Place p = place(batch);
-    const size_t rows = size_t(time_steps) * batch;
-    Backward<Gru> weights;
-    weights.load(rest, [&](int column, int state) { return weight_at<Gru>(w_h, w_stats, state, column, p.rank); });
-    make<Gru>(d_states);
 #if NORM_GATES
     __shared__ Told<8> gate_sums;
     make(gate_sums);
     Values<Gru> d_gain_x = {}, d_bias_x = {}, d_gain_h = {}, d_bias_h = {};
 #endif
-    Values<State> dh_now, carry = {};
-    load_units<State>(dh_now, dh, p.b, p);
-    cluster_barrier();
-
-    for (int use = 0; use < time_steps; ++use) {
-        const size_t row = size_t(time_steps - 1 - use) * batch + p.b;
-        if (p.works) {
-            Values<Gru> v[2], d_v[2] = {};
-            Values<State> h_before, d_out = {};
-            load_units<Gru>(v[0], x_proj, row, p);
-            load_units<Gru>(v[1], h_proj, row, p);
-            load_units<State>(h_before, h, row, p);
-            if (d_hs) load_units<State>(d_out, d_hs, row, p);
-            const bool masked = p.inside && mask && !mask[row];
+    walk_backward<Gru>(rest, w_h, w_stats, mask, d_hs, dh, time_steps, batch, limit, p,
+                       [&](int use, size_t row, size_t rows, bool masked, const Values<State>& d_out, const Receiver<Gru>& received,
+                           const Values<State>& dh_now, Values<State>& carry, Values<Gru> (&d_v)[2]) {
+        Values<Gru> v[2];
+        Values<State> h_before;
+        load_units<Gru>(v[0], x_proj, row, p);
+        load_units<Gru>(v[1], h_proj, row, p);
+        load_units<State>(h_before, h, row, p);
 #if NORM_GATES
-            Statistics<Gru> of_x, of_h;
-            of_x.load(stats, row, rows, p);
-            of_h.load(stats + 2 * rows * 3, row, rows, p);
-            of_x.standardise(v[0]);
-            of_h.standardise(v[1]);
+        Statistics<Gru> of_x, of_h;
+        of_x.load(stats, row, rows, p);
+        of_h.load(stats + 2 * rows * 3, row, rows, p);
+        of_x.standardise(v[0]);
+        of_h.standardise(v[1]);
 #endif
-            if (use > 0) {
-                receive<Gru>(d_states, use - 1, p, dh_now[0]);
-                each_unit(p, [&](int u, int) { dh_now[0][u] = within(dh_now[0][u] + carry[0][u], limit); });
-            }
-            each_unit(p, [&](int u, int unit) {
-                const GatesOfUnit now = gates([&](int source, int gate) { return v[source][gate][u]; }, unit, gain_x,
-                                              bias_x, gain_h, bias_h, HIDDEN);
-                const float upstream = dh_now[0][u] + d_out[0][u], d = masked ? 0 : upstream;
-                const GruGates d_s = gru_gradient(now.s, h_before[0][u], now.h_n, d);
-                const float d_sum[3] = {d_s.z, d_s.r, d_s.n};
-                carry[0][u] = masked ? upstream : d * (1 - now.s.z);
+        received.before(use);
+        each_unit(p, [&](int u, int unit) {
+            const GatesOfUnit now = gates([&](int source, int gate) { return v[source][gate][u]; }, unit, gain_x, bias_x,
+                                          gain_h, bias_h, HIDDEN);
+            const float upstream = dh_now[0][u] + d_out[0][u], d = masked ? 0 : upstream;
+            const GruGates d_s = gru_gradient(now.s, h_before[0][u], now.h_n, d);
+            const float d_sum[3] = {d_s.z, d_s.r, d_s.n};
+            carry[0][u] = masked ? upstream : d * (1 - now.s.z);
 #pragma unroll
-                for (int gate = 0; gate < 3; ++gate) {
-                    const int at = gate * HIDDEN + unit;
-                    const float d_h_sum = gate == 2 ? d_sum[gate] * now.s.r : d_sum[gate];
-                    d_v[0][gate][u] = gain_x ? d_sum[gate] * gain_x[at] : d_sum[gate];
-                    d_v[1][gate][u] = gain_h ? d_h_sum * gain_h[at] : d_h_sum;
+            for (int gate = 0; gate < 3; ++gate) {
+                const int at = gate * HIDDEN + unit;
+                const float d_h_sum = gate == 2 ? d_sum[gate] * now.s.r : d_sum[gate];
+                d_v[0][gate][u] = gain_x ? d_sum[gate] * gain_x[at] : d_sum[gate];
+                d_v[1][gate][u] = gain_h ? d_h_sum * gain_h[at] : d_h_sum;
 #if NORM_GATES
-                    d_gain_x[gate][u] += d_sum[gate] * v[0][gate][u];
-                    d_bias_x[gate][u] += d_sum[gate];
-                    d_gain_h[gate][u] += d_h_sum * v[1][gate][u];
-                    d_bias_h[gate][u] += d_h_sum;
+                d_gain_x[gate][u] += d_sum[gate] * v[0][gate][u];
+                d_bias_x[gate][u] += d_sum[gate];
+                d_gain_h[gate][u] += d_h_sum * v[1][gate][u];
+                d_bias_h[gate][u] += d_h_sum;
 #endif
-                }
-            });
+            }
+        });
 #if NORM_GATES
-            float gate_sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-            add_norm_sums<Gru>(p, d_v[0], v[0], gate_sum);
-            add_norm_sums<Gru>(p, d_v[1], v[1], gate_sum + 4);
-            cluster_sum(gate_sums, use, p, gate_sum);
-            through_norms<Gru>(p, d_v[0], v[0], gate_sum, of_x.rstd);
-            through_norms<Gru>(p, d_v[1], v[1], gate_sum + 4, of_h.rstd);
+        float gate_sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+        add_norm_sums<Gru>(p, d_v[0], v[0], gate_sum);
+        add_norm_sums<Gru>(p, d_v[1], v[1], gate_sum + 4);
+        cluster_sum(gate_sums, use, p, gate_sum);
+        through_norms<Gru>(p, d_v[0], v[0], gate_sum, of_x.rstd);
+        through_norms<Gru>(p, d_v[1], v[1], gate_sum + 4, of_h.rstd);
 #endif
-            keep<Gru>(d_states, use, p, d_v[1]);
-            store_units<Gru>(d_v[0], d_x_proj, row, p);
-            store_units<Gru>(d_v[1], d_h_proj, row, p);
-        }
-        __syncthreads();
-        distribute<Gru>(weights, d_states, use, p);
-    }
-    if (!p.works) return;
-    receive<Gru>(d_states, time_steps - 1, p, dh_now[0]);
-    each_unit(p, [&](int u, int) { dh_now[0][u] = within(dh_now[0][u] + carry[0][u], limit); });
-    store_units<State>(dh_now, dh, p.b, p);
+        store_units<Gru>(d_v[0], d_x_proj, row, p);
+        store_units<Gru>(d_v[1], d_h_proj, row, p);
+    });
 #if NORM_GATES
     store_sums<Gru>(d_gain_x, d_parameters, 0, 12, p);
     store_sums<Gru>(d_bias_x, d_parameters, 3, 12, p);
