@@ -130,41 +130,15 @@ struct BatchColumns {
 
 // Norms over the batch need the sums of the parameters' gradients over the rows of a time step alone. They grow in the place of those
 // over all time steps, `of` (gates * stride) each, to which `add` adds those of some columns; then they begin again at 0.
-class StepSums {
+class StepSums : OwnRoom {
   public:
-    struct Of {
-        T** of;
-        index_t gates;
-    };
-    StepSums(index_t stride, std::initializer_list<Of> gradients) : room_(count(gradients) * stride) {
-        T* room = room_.data();
-        std::fill_n(room, count(gradients) * stride, T(0));
-        for (const Of& each : gradients) {
-            sums_.push_back({room, *each.of, each.gates});
-            *each.of = room;
-            room += each.gates * stride;
-        }
-    }
+    StepSums(index_t stride, std::initializer_list<Gradient> gradients) : OwnRoom(gradients, stride) {}
     void add(const BatchColumns& columns) const {
         for (const Sum& each : sums_)
             columns.each(each.gates, [=](index_t k) {
                 add_to(each.total + k, load(each.room + k));
                 store(each.room + k, vector{});
             });
-    }
-
-  private:
-    struct Sum {
-        T *room, *total;
-        index_t gates;
-    };
-    const Aligned<T> room_;
-    std::vector<Sum> sums_;
-
-    static index_t count(std::initializer_list<Of> gradients) {
-        index_t gates = 0;
-        for (const Of& each : gradients) gates += each.gates;
-        return gates;
     }
 };
 

@@ -315,32 +315,62 @@ static void bound(T* gradient, const Rows& rows, const Sizes& sizes, const Share
     }
 }
 
+// Where the sums of a parameter's gradient grow, of so many gates.
+struct Gradient {
+    T** of;
+    index_t gates;
+};
+
+// Gradients whose sums grow in memory of their own, from 0 on: `of` points there.
+class OwnRoom {
+  protected:
+    struct Sum {
+        T *room, *total;
+        index_t gates;
+    };
+    std::vector<Sum> sums_;
+
+    OwnRoom(std::initializer_list<Gradient> gradients, index_t of_gate) : room_(gates_of(gradients) * of_gate) {
+        T* room = room_.data();
+        for (const Gradient& each : gradients) {
+            if (!*each.of) continue;
+            sums_.push_back({room, *each.of, each.gates});
+            *each.of = room;
+            room = std::fill_n(room, each.gates * of_gate, T(0));
+        }
+    }
+
+  private:
+    const Aligned<T> room_;
+
+    static index_t gates_of(std::initializer_list<Gradient> gradients) {
+        index_t gates = 0;
+        for (const Gradient& each : gradients) gates += each.gates;
+        return gates;
+    }
+};
+
 // A thread's part of sums (blocks of rows, gates * stride) that grow at each time step. Threads that share rows add to separate
 // buffers and copy them in the end. This avoids false sharing at the edge of a thread's columns.
-class OwnSums {
+class OwnSums : OwnRoom {
   public:
-    OwnSums(const Sizes& sizes, const Share& s, const Barrier& barrier, index_t gates, T* sums)
-        : sizes_(sizes), s_(s), gates_(gates), sums_(sums), own_(sums && barrier.members > 1 ? size() : 0),
-          apart_(sums && barrier.members > 1) {
-        if (apart_) std::fill_n(own_.data(), size(), T(0));
-    }
+    OwnSums(const Sizes& sizes, const Share& s, const Barrier& barrier, std::initializer_list<Gradient> gradients)
+        : OwnRoom(barrier.members > 1 ? gradients : std::initializer_list<Gradient>{}, blocks(sizes) * sizes.stride),
+          sizes_(sizes), s_(s) {}
     OwnSums(const OwnSums&) = delete;
     OwnSums& operator=(const OwnSums&) = delete;
     ~OwnSums() {
         const index_t first = s_.first_panel * W, count = s_.last_panel * W - first;
-        for (index_t k = first; apart_ && k < size(); k += sizes_.stride) std::copy_n(own_.data() + k, count, sums_ + k);
+        for (const Sum& each : sums_)
+            for (index_t k = 0; k < blocks(sizes_) * each.gates; ++k)
+                std::copy_n(each.room + k * sizes_.stride + first, count, each.total + k * sizes_.stride + first);
     }
-    T* data() const { return apart_ ? own_.data() : sums_; }
 
   private:
     const Sizes& sizes_;
     const Share& s_;
-    const index_t gates_;
-    T* const sums_;
-    const Aligned<T> own_;
-    const bool apart_;
 
-    index_t size() const { return (sizes_.batch + ROW_BLOCK - 1) / ROW_BLOCK * gates_ * sizes_.stride; }
+    static index_t blocks(const Sizes& sizes) { return (sizes.batch + ROW_BLOCK - 1) / ROW_BLOCK; }
 };
 
 static inline void add_to(T* values, vector more) {

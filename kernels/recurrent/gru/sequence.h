@@ -258,12 +258,7 @@ static void walk_batch_back(const Gru& g, GruGradients d, const T* packed, T* pa
 
 static void walk_back(const Gru& g, GruGradients d, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
     const Sizes& sizes = g.sizes;
-    const OwnSums of_gain_x(sizes, s, barrier, GATES, d.d_gain_x), of_bias_x(sizes, s, barrier, GATES, d.d_bias_x),
-        of_gain_h(sizes, s, barrier, GATES, d.d_gain_h), of_bias_h(sizes, s, barrier, H_BIASES, d.d_bias_h);
-    d.d_gain_x = of_gain_x.data();
-    d.d_bias_x = of_bias_x.data();
-    d.d_gain_h = of_gain_h.data();
-    d.d_bias_h = of_bias_h.data();
+    const OwnSums own(sizes, s, barrier, {{&d.d_gain_x, GATES}, {&d.d_bias_x, GATES}, {&d.d_gain_h, GATES}, {&d.d_bias_h, H_BIASES}});
     const StepBack step{{g, panel_sums, s, positions_ahead(sizes, barrier, true) * GATES * sizes.stride}, d};
     const auto through_gates = [&](index_t t, index_t row, index_t slot) { step.through_gates(t, row, slot); };
     if constexpr (OF_BATCH) {

@@ -257,15 +257,8 @@ static void walk_batch_back(const Lstm& l, LstmGradients d, const T* packed, T* 
 static void walk_back(const Lstm& l, LstmGradients d, const T* packed, T* panel_sums, T* of_inputs, const Share& s,
                       const Barrier& barrier) {
     const Sizes& sizes = l.sizes;
-    const OwnSums of_bias(sizes, s, barrier, GATES, d.d_bias), of_gain_x(sizes, s, barrier, GATES, d.d_gain_x),
-        of_gain_h(sizes, s, barrier, GATES, d.d_gain_h), of_gain_c(sizes, s, barrier, 1, d.d_gain_c),
-        of_bias_c(sizes, s, barrier, 1, d.d_bias_c), of_w_x(sizes, s, barrier, l.inputs.count * GATES, d.d_w_x);
-    d.d_bias = of_bias.data();
-    d.d_gain_x = of_gain_x.data();
-    d.d_gain_h = of_gain_h.data();
-    d.d_gain_c = of_gain_c.data();
-    d.d_bias_c = of_bias_c.data();
-    d.d_w_x = of_w_x.data();
+    const OwnSums own(sizes, s, barrier, {{&d.d_bias, GATES}, {&d.d_gain_x, GATES}, {&d.d_gain_h, GATES}, {&d.d_gain_c, 1},
+                                          {&d.d_bias_c, 1}, {&d.d_w_x, l.inputs.count * GATES}});
     if constexpr (OF_BATCH) walk_batch_back(l, d, packed, panel_sums, s, barrier);
     else walk_rows_back(l, d, packed, panel_sums, of_inputs, s, barrier);
 }

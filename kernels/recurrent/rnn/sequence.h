@@ -180,11 +180,7 @@ static void walk_rows_back(const Rnn& n, const RnnGradients& d, const T* packed,
 
 static void walk_back(const Rnn& n, RnnGradients d, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
     const Sizes& sizes = n.sizes;
-    const OwnSums of_gain_x(sizes, s, barrier, 1, d.d_gain_x), of_gain_h(sizes, s, barrier, 1, d.d_gain_h),
-        of_bias(sizes, s, barrier, 1, d.d_bias);
-    d.d_gain_x = of_gain_x.data();
-    d.d_gain_h = of_gain_h.data();
-    d.d_bias = of_bias.data();
+    const OwnSums own(sizes, s, barrier, {{&d.d_gain_x, 1}, {&d.d_gain_h, 1}, {&d.d_bias, 1}});
     if constexpr (OF_BATCH) {
         const Aligned<T> means(4 * sizes.stride);
         const StepSums of_step(sizes.stride, {{&d.d_gain_x, 1}, {&d.d_gain_h, 1}, {&d.d_bias, 1}});
