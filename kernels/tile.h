@@ -182,7 +182,7 @@ __attribute__((always_inline)) static inline void tile(const First& first, const
 // The same for `count` strips; `first` and `to` are those of the first one.
 template <int PANELS, class First, class Second>
 __attribute__((noinline)) static Prefetch multiply_each(index_t count, First first, const Second second, index_t depth, Sums to,
-                                                 Prefetch ahead) {
+                                                        Prefetch ahead) {
     for (; count > 0; --count) {
         tile<TALL_ROWS, PANELS>(first, second, depth, to, ahead);
         first.go_on(depth);

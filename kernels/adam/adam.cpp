@@ -92,7 +92,7 @@ extern "C" void NAMED(adam)(T* const* const* places, const int64_t* sizes, const
                 at[G] = gradient;
             }
             return update(at, last - first, goes_past_caches(at, values), *rate, *eps, scale ? *scale : T(1),
-                             keep ? *keep : T(1), T(beta1), T(beta2));
+                          keep ? *keep : T(1), T(beta1), T(beta2));
         }));
     });
 }

@@ -353,8 +353,8 @@ extern "C" void NAMED(attention_forward)(const T* query, const T* key, const T* 
                                          int32_t causal, double scale, int32_t threads) {
     guarded([&] {
         const Attention of{{query, to_next, queries, width}, {key, to_next + 3, keys, width},
-                              {value, to_next + 6, keys, n_values}, {mask, to_next + 9},
-                              batch, heads, causal != 0, T(scale)};
+                           {value, to_next + 6, keys, n_values}, {mask, to_next + 9},
+                           batch, heads, causal != 0, T(scale)};
         attend(of, {out, to_next + 12, queries, n_values}, tops, totals, threads);
     });
 }
@@ -366,8 +366,8 @@ extern "C" void NAMED(attention_backward)(const T* query, const T* key, const T*
                                           int64_t n_values, int32_t causal, double scale, int32_t threads) {
     guarded([&] {
         const Attention of{{query, to_next, queries, width}, {key, to_next + 3, keys, width},
-                              {value, to_next + 6, keys, n_values}, {mask, to_next + 9},
-                              batch, heads, causal != 0, T(scale)};
+                           {value, to_next + 6, keys, n_values}, {mask, to_next + 9},
+                           batch, heads, causal != 0, T(scale)};
         const Heads<const T> outs{out, to_next + 12, queries, n_values}, gs{g, to_next + 15, queries, n_values};
         const Heads<T> d_queries{d_query, to_next + 18, queries, width}, d_keys{d_key, to_next + 21, keys, width},
             d_values{d_value, to_next + 24, keys, n_values};
@@ -376,8 +376,8 @@ extern "C" void NAMED(attention_backward)(const T* query, const T* key, const T*
             for (index_t n = first; n < last; ++n) {
                 const index_t b = n / heads, h = n % heads;
                 Backward{of, room, b, h, tops + n * queries, totals + n * queries, of.query.head(b, h),
-                            of.key.head(b, h), of.value.head(b, h), outs.head(b, h), gs.head(b, h), d_queries.head(b, h),
-                            d_keys.head(b, h), d_values.head(b, h)}.run();
+                         of.key.head(b, h), of.value.head(b, h), outs.head(b, h), gs.head(b, h), d_queries.head(b, h),
+                         d_keys.head(b, h), d_values.head(b, h)}.run();
             }
         });
     });

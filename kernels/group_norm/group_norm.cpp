@@ -233,7 +233,7 @@ static void forward(const T* x, const T* gain, const T* bias, T* y, T* stats, in
     const index_t size = lines.rows * lines.channels;
     const bool past_caches = go_past_caches<T>(count * size);
     by_example(lines, groups, count, std::min(count, PARTS), threads,
-                  [=](const auto& each, Example& example, index_t k, index_t) {
+               [=](const auto& each, Example& example, index_t k, index_t) {
                       const T* in = x + k * size;
                       each([&](index_t block) { example.add_up(in, block); });
                       example.centre();
@@ -250,7 +250,7 @@ static void backward(const T* x, const T* dy, const T* stats, const T* gain, T* 
     std::fill_n(d_gain, parts * channels, T(0));
     std::fill_n(d_bias, parts * channels, T(0));
     by_example(lines, groups, count, parts, threads,
-                  [=](const auto& each, Example& example, index_t k, index_t part) {
+               [=](const auto& each, Example& example, index_t k, index_t part) {
                       const T *in = x + k * size, *g = dy + k * size;
                       example.read(stats + k * groups * 3);
                       each([&](index_t block) { example.add_up_gradients(in, g, block); });

@@ -67,7 +67,7 @@ extern "C" void NAMED(product)(const T* a, const T* b, const T* added, T* out, T
                                int32_t activation, int32_t threads) {
     guarded([&] {
         multiply({a, added, {{b, b_distance, depth}}, out, rows, depth, columns, a_distance, added_distance,
-                     out_distance, a_turned != 0, b_turned != 0, nullptr, activation}, sums, threads);
+                  out_distance, a_turned != 0, b_turned != 0, nullptr, activation}, sums, threads);
     });
 }
 
@@ -86,6 +86,6 @@ extern "C" void NAMED(product_of_pieces)(const T* a, const int64_t* addresses, c
         for (index_t p = 0; p < pieces; ++p)
             b.push_back({reinterpret_cast<const T*>(addresses[p]), distances[p], ends[p]});
         multiply({a, nullptr, std::move(b), out, rows, depth, columns, a_distance, 0, columns, a_turned != 0,
-                     false}, nullptr, threads);
+                  false}, nullptr, threads);
     });
 }

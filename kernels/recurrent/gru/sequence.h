@@ -130,8 +130,8 @@ static void walk(const Gru& g, const T* packed, T* panel_sums, const Share& s, c
     const auto open = [&](index_t t, index_t row, index_t slot) { step.open_gates(t, row, slot); };
     if constexpr (OF_BATCH) {
         walk_columns(g.sizes, s, barrier, g.masked, {g.hidden},
-                        [&](const Rows& rows, index_t t) { multiply(g, packed, rows, s, t); },
-                        [&](index_t t, const Share& share) { Step{g, panel_sums, share, ahead}.walk_columns(t); });
+                     [&](const Rows& rows, index_t t) { multiply(g, packed, rows, s, t); },
+                     [&](index_t t, const Share& share) { Step{g, panel_sums, share, ahead}.walk_columns(t); });
     } else if constexpr (GATES_ALONE) {
         const GatesAlone alone{g, panel_sums, s};
         walk_rows(g, packed, s, barrier, [&](auto... of) { alone.spread_z_r(of...); }, [&](auto... of) { alone.open_z_r(of...); },
@@ -249,8 +249,8 @@ static void walk_batch_back(const Gru& g, GruGradients d, const T* packed, T* pa
     std::fill_n(d.d_bias_h = unused.data(), wide, T(0));
     const StepSums of_step(g.sizes.stride, {{&d.d_gain_x, GATES}, {&d.d_bias_x, GATES}, {&d.d_gain_h, GATES}, {&d.d_bias_h, GATES}});
     walk_columns_back(g.sizes, s, barrier, g.masked, d.d_hidden, {d.dh}, d.limit,
-                         [&](const Rows& rows) { multiply_products(rows, d.d_h_proj, wide, packed, s, g.sizes, d.dh, true); },
-                         [&](index_t t, const Share& share) {
+                      [&](const Rows& rows) { multiply_products(rows, d.d_h_proj, wide, packed, s, g.sizes, d.dh, true); },
+                      [&](index_t t, const Share& share) {
         StepBack{{g, panel_sums, share, ahead}, d}.walk_columns(t, means.data());
         of_step.add({g.sizes, share.first_panel, share.last_panel});
     });
@@ -317,6 +317,6 @@ extern "C" void NAMED(gru_backward)(SHARED_PARAMETERS, const T* d_hidden, T* dh,
     guarded([&] {
         SHARED_VALUES
         backward(g, {d_hidden, dh, d_x_proj, d_h_proj, d_gain_x, d_bias_x, d_gain_h, d_bias_h, T(limit)}, w_h,
-                    threads, by_units != 0);
+                 threads, by_units != 0);
     });
 }

@@ -242,12 +242,12 @@ static void walk_batch_back(const Lstm& l, LstmGradients d, const T* packed, T* 
     const index_t S = sizes.stride, wide = GATES * S, ahead = positions_ahead(sizes, barrier, true) * wide;
     const Aligned<T> of_cell(sizes.batch * StepBack::CELL_VALUES * S), of_sums(sizes.batch * wide), means(OF_STEP * S);
     const StepSums of_step(S, {{&d.d_bias, GATES}, {&d.d_gain_x, GATES}, {&d.d_gain_h, GATES}, {&d.d_gain_c, 1},
-                                  {&d.d_bias_c, 1}});
+                               {&d.d_bias_c, 1}});
     const auto multiply_back = [&](const Rows& rows) {
         multiply_products(rows, l.state_products(), wide, packed, s, sizes, d.dh, false);
     };
     walk_columns_back(sizes, s, barrier, l.masked, d.d_hidden, {d.dh, d.dc}, d.limit, multiply_back,
-                         [&](index_t t, const Share& share) {
+                      [&](index_t t, const Share& share) {
         const Step step{l, panel_sums, share, sizes.before(t), sizes.after(t), ahead};
         StepBack{step, d, of_cell.data(), of_sums.data()}.walk_columns(t, means.data());
         of_step.add({sizes, share.first_panel, share.last_panel});

@@ -236,7 +236,7 @@ static void step_back(const Cell& cell, const CellGradients& d, index_t first_bl
         const T *gain_c, const T *bias_c, const T *inner_bias, T *c_new, T *norms, int64_t batch, int64_t hidden,     \
         double eps, int32_t variant, int32_t threads
 #define SHARED_VALUES                                                                                                 \
-    const Cell cell{batch, hidden, panels_of(hidden) * W, T(eps), x_proj, h_proj, c, gain_x,   \
+    const Cell cell{batch, hidden, panels_of(hidden) * W, T(eps), x_proj, h_proj, c, gain_x,                          \
                        gain_h, bias, gain_c, bias_c, inner_bias, c_new, reinterpret_cast<Norm*>(norms)};
 
 extern "C" void NAMED(lstm_cell_forward)(SHARED_PARAMETERS, T* h_new) {
@@ -252,7 +252,7 @@ extern "C" void NAMED(lstm_cell_backward)(SHARED_PARAMETERS, const T* d_h, const
     guarded([&] {
         SHARED_VALUES
         const CellGradients d{d_h, d_c, d_x_proj, d_h_proj, d_c_before, d_bias, d_gain_x, d_gain_h, d_gain_c,
-                                 d_bias_c};
+                              d_bias_c};
         in_parts((batch + ROW_BLOCK - 1) / ROW_BLOCK, threads,
                  [=](index_t first, index_t last) { CALL(step_back, cell, d, first, last) });
     });

@@ -177,7 +177,7 @@ static void walk(const Lstm& l, const T* packed, T* panel_sums, const Share& s, 
     };
     if constexpr (OF_BATCH)
         walk_columns(sizes, s, barrier, l.masked, {l.hidden, l.cells},
-                        [&](const Rows& rows, index_t t) { multiply(l, packed, rows, s, t); },
-                        [&](index_t t, const Share& share) { step_of(l, t, share).walk_columns(t); });
+                     [&](const Rows& rows, index_t t) { multiply(l, packed, rows, s, t); },
+                     [&](index_t t, const Share& share) { step_of(l, t, share).walk_columns(t); });
     else walk_rows(l, packed, s, barrier, step_of);
 }

@@ -90,8 +90,8 @@ static void walk_rows(const Rnn& n, const T* packed, T* panel_sums, const Share&
 static void walk(const Rnn& n, const T* packed, T* panel_sums, const Share& s, const Barrier& barrier) {
     if constexpr (OF_BATCH)
         walk_columns(n.sizes, s, barrier, n.masked, {n.hidden},
-                        [&](const Rows& rows, index_t t) { multiply(n, packed, rows, s, t); },
-                        [&](index_t t, const Share& share) { Step{n, panel_sums, share}.walk_columns(t); });
+                     [&](const Rows& rows, index_t t) { multiply(n, packed, rows, s, t); },
+                     [&](index_t t, const Share& share) { Step{n, panel_sums, share}.walk_columns(t); });
     else walk_rows(n, packed, panel_sums, s, barrier);
 }
 
@@ -188,7 +188,7 @@ static void walk_back(const Rnn& n, RnnGradients d, const T* packed, T* panel_su
             multiply_products(rows, d.d_h_proj, sizes.stride, packed, s, sizes, d.dh, false);
         };
         walk_columns_back(sizes, s, barrier, n.masked, d.d_hidden, {d.dh}, d.limit, multiply_back,
-                             [&](index_t t, const Share& share) {
+                          [&](index_t t, const Share& share) {
             StepBack{{n, panel_sums, share}, d}.walk_columns(t, means.data());
             of_step.add({sizes, share.first_panel, share.last_panel});
         });
@@ -223,6 +223,6 @@ extern "C" void NAMED(rnn_backward)(SHARED_PARAMETERS, const T* d_hidden, T* dh,
     guarded([&] {
         SHARED_VALUES
         backward(n, {d_hidden, dh, d_x_proj, d_h_proj, d_gain_x, d_gain_h, d_bias, T(limit)}, w_h, threads,
-                    by_units != 0);
+                 by_units != 0);
     });
 }
