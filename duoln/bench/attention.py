@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from duoln.bench import machine, peak
+from duoln.bench import machine
 from duoln.bench.records import Work, source_hash
 from duoln.bench.recurrent import checks
 from duoln.bench.turns import Entry, with_allocators
@@ -41,13 +41,13 @@ def prepare(asked: dict[str, Any]) -> Work:
     backend = choose(asked["backend"])[0]
     arrays = arrays_for(shape)
     if asked["peer"] is None:
-        peak.begin()
+        machine.begin_peak()
         return _ours(backend.name, arrays, causal, backward)
     import_module(asked["peer"])  # its libraries are no part of the peak
     from duoln.bench import attention_torch
     from duoln.bench.operators_torch import device_for, wait_after
 
-    peak.begin()
+    machine.begin_peak()
     device = device_for(backend.name)
     queue, out, gradients, facts = attention_torch.build(asked["form"], arrays, causal, backward, device)
     return Work(lambda k: wait_after(queue, device), checks(out, gradients), facts, warmups=2)

@@ -17,7 +17,7 @@ import numpy as np
 import duoln
 from duoln import Tensor, ops, optim
 from duoln.backends.protocol import Backend
-from duoln.bench import machine, peak
+from duoln.bench import machine
 from duoln.bench.records import Work
 from duoln.bench.turns import KEEP_MEMORY, Entry
 from duoln.bench.wide_rows import EVERY, FIRST, OTHERS, ROWS, Functions, Row, Sides, classes
@@ -85,7 +85,7 @@ def prepare(asked: dict[str, Any]) -> Work:
         side = import_module(f"duoln.bench.wide_{peer.partition('-')[0]}")
         theirs: Work = side.prepare(row, made, peer, backend.name)
         return theirs
-    peak.begin()
+    machine.begin_peak()
     return work(_call(row, made, backend), row.calls, lambda results: [t.numpy() for t in results],
                 lambda results: backend.wait([t.data for t in results]), {"backend": machine.backend_facts(backend)})
 
@@ -99,7 +99,7 @@ def work(call: Call, calls: int, host: Callable[[Sequence[Any]], list[np.ndarray
         wait(results)
 
     run(0)
-    facts = {**facts, "peak_bytes": peak.above()}  # without the figures
+    facts = {**facts, "peak_bytes": machine.peak()}  # without the figures
     return Work(run, figures(host(call())), facts, warmups=1)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from duoln.bench import peak
+from duoln.bench import machine
 from duoln.bench.records import Work
 from duoln.bench.wide import CLIP, RATE, WEIGHT_DECAY, Call, work
 from duoln.bench.wide_rows import Functions, Row
@@ -19,7 +19,7 @@ def prepare(row: Row, arrays: Mapping[str, np.ndarray], peer: str, backend: str)
     """The work of a row on JAX's own device."""
     import jax
 
-    peak.begin()
+    machine.begin_peak()
     values = [jax.numpy.asarray(array) for array in arrays.values()]
     facts = {"library": f"jax {jax.__version__}", "device": str(jax.devices()[0])}
     return work(_call(jax, row, values), row.calls, lambda results: [np.asarray(result) for result in results],

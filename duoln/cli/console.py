@@ -20,7 +20,7 @@ from rich.text import Text
 
 from duoln.cli import streams
 from duoln.cli.rows_table import RowsTable
-from duoln.data import strictjson
+from duoln.data import json_text
 from duoln.runs.series import Range
 from duoln.system.visible import visible
 from duoln.tasks.events import Evaluation, Listener, RunStart, Step
@@ -111,7 +111,7 @@ def put_json(value: Any) -> None:
     Raises:
         OutputError: the result cannot be written.
     """
-    streams.Results().write(f"{strictjson.dumps(value)}\n")
+    streams.Results().write(f"{json_text.dumps(value)}\n")
 
 
 def show(table: RenderableType, data: bool = False) -> None:
