@@ -64,7 +64,7 @@ def _functions(torch: Any) -> Functions:
         linear_cross_entropy=lambda x, w, b, labels: of.cross_entropy(of.linear(x, w, b), labels),
         group_norm=lambda x, gain, bias, groups: of.group_norm(x, groups, gain, bias),
         instance_norm=lambda x, gain, bias: of.instance_norm(x, weight=gain, bias=bias),
-        causal_attention=lambda q, k, v: of.scaled_dot_product_attention(q, k, v, is_causal=True))
+        attention=lambda q, k, v, causal: of.scaled_dot_product_attention(q, k, v, is_causal=causal))
 
 
 def _call(torch: Any, row: Row, tensors: list[Any], by_compiler: bool) -> Call:
