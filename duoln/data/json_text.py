@@ -1,8 +1,8 @@
 """JSON. What is read may be hostile: depth and number of values are limited. What is written every reader takes.
 
-The format knows no NaN, no infinity and no half of a character. A number that is not finite becomes null, and its object
-says why: `{"loss": NaN}` is written as `{"loss": null, "not_finite": {"loss": "nan"}}`; `revive` makes it again. A byte
-of a command line that is no UTF-8 is half a character in Python; it becomes its escape in letters.
+The format knows no NaN, no infinity and no half of a character. A number that is not finite becomes null, and its
+object says why: `{"loss": NaN}` is written as `{"loss": null, "not_finite": {"loss": "nan"}}`; `revive` makes it again.
+A byte of a command line that is no UTF-8 is half a character in Python; it becomes its escape in letters.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Series, each drawn and printed as one: a run, or the runs of one setting with several seeds; their names and table."""
+"""Series, each drawn and printed as one: a run, or the runs of one setting with several seeds; names; a table."""
 
 from __future__ import annotations
 
