@@ -9,9 +9,7 @@ from typing import Any, Never, cast
 
 from duoln.core.pytorch_names import OF_OPS, of_standard, unknown_name, without_modules
 from duoln.core.tensor import OPERATOR_NAMES, OPERATORS
-from duoln.ops.activated_linear import activated_linear
 from duoln.ops.activation import elu, erf, gelu, silu
-from duoln.ops.add_norm import add_layer_norm, add_rms_norm
 from duoln.ops.attention import additive_attention
 from duoln.ops.conv import avg_pool1d, avg_pool2d, conv1d, conv2d, max_pool1d, max_pool2d
 from duoln.ops.creation import arange, eye, full, full_like, linspace, ones, ones_like, zeros, zeros_like
@@ -23,6 +21,7 @@ from duoln.ops.elementwise import (
     astype,
     ceil,
     clip,
+    clip_gradient,
     cos,
     divide,
     equal,
@@ -61,10 +60,9 @@ from duoln.ops.elementwise import (
     tanh,
     where,
 )
-from duoln.ops.gradient import clip_gradient
 from duoln.ops.group_norm import group_norm, instance_norm
 from duoln.ops.index import embedding, getitem, one_hot, take, take_along_axis
-from duoln.ops.linalg import linear, matmul, outer, tensordot, vecdot
+from duoln.ops.linalg import activated_linear, linear, matmul, outer, tensordot, vecdot
 from duoln.ops.linear_loss import linear_cross_entropy
 from duoln.ops.loss import (
     bce_with_logits,
@@ -75,7 +73,7 @@ from duoln.ops.loss import (
     soft_cross_entropy,
     softmax_cross_entropy,
 )
-from duoln.ops.norm import batch_norm, layer_norm, rms_norm, weight_norm
+from duoln.ops.norm import add_layer_norm, add_rms_norm, batch_norm, layer_norm, rms_norm, weight_norm
 from duoln.ops.product import prod
 from duoln.ops.recurrent import gru, gru_step, lstm, lstm_cell, lstm_step, rnn, rnn_step
 from duoln.ops.reduce import (

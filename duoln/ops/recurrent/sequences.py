@@ -23,8 +23,7 @@ from duoln.core.arguments import ABOVE_0, AT_LEAST_0, check_flag, check_number, 
 from duoln.core.spec import check_beside, check_float
 from duoln.errors import DtypeError, ShapeError
 from duoln.ops.creation import zeros
-from duoln.ops.elementwise import stored_as, where, widened
-from duoln.ops.gradient import clip_gradient
+from duoln.ops.elementwise import clip_gradient, stored_as, where, widened
 from duoln.ops.linalg import linear, matmul
 from duoln.ops.recurrent import formulas
 from duoln.ops.recurrent.formulas import Settings
