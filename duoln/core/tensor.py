@@ -36,11 +36,11 @@ OPERATOR_NAMES: set[str] = set()
 
 def _operator(name: str) -> tuple[Callable[[Any, Operand], Tensor], Callable[[Any, Operand], Tensor]]:
     """The methods by which Python computes an operator with a tensor on its left, and with one on its right alone."""
-    def of_left(self: Tensor, other: Operand) -> Tensor:
-        return OPERATORS[name](self, other)
+    def of_left(x: Tensor, y: Operand) -> Tensor:
+        return OPERATORS[name](x, y)
 
-    def of_right(self: Tensor, other: Operand) -> Tensor:
-        return OPERATORS[name](other, self)
+    def of_right(x: Tensor, y: Operand) -> Tensor:
+        return OPERATORS[name](y, x)
 
     return of_left, of_right
 
