@@ -73,6 +73,18 @@ def pullback(fn: Callable[..., Any], params: Any, *args: Any) -> tuple[Any, Call
     return result, back, tape
 
 
+def pullback_at(places: Sequence[int], fn: Callable[..., Any], args: Sequence[Any],
+                ) -> tuple[Any, Callable[..., Any], Tape]:
+    """As `pullback`, of `fn(*args)` by the arguments at these places; the others are constants."""
+    def of_chosen(chosen: Sequence[Tensor]) -> Any:
+        whole = list(args)
+        for k, x in zip(places, chosen, strict=True):
+            whole[k] = x
+        return fn(*whole)
+
+    return pullback(of_chosen, [args[k] for k in places])
+
+
 def _no_parameter(path: str, leaf: Any) -> DtypeError:
     role = f"parameter '{path}'" if path else "params"
     where = f"[value_and_grad] {role}: expected"
@@ -228,14 +240,7 @@ def vjp(fn: Callable[..., Any], *args: Any) -> tuple[Any, Callable[[Any], tuple[
     check_function("vjp", "fn", fn)
     leaves = tree.leaves(args)
     floats = [k for k, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.dtype in REALS]
-
-    def of_floats(tracked: list[Tensor]) -> Any:
-        whole = list(leaves)
-        for k, leaf in zip(floats, tracked, strict=True):
-            whole[k] = leaf
-        return fn(*tree.unflatten(args, whole))
-
-    result, pull, tape = pullback(of_floats, [leaves[k] for k in floats])
+    result, pull, tape = pullback_at(floats, lambda *whole: fn(*tree.unflatten(args, whole)), leaves)
     tape.closed = True  # the records stay for `back`, but nothing is added to them
     result = tree.map(lambda x: Tensor(x.data, x.backend) if isinstance(x, Tensor) else x, result)
 
