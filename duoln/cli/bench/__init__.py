@@ -12,11 +12,11 @@ from duoln.system.paths import path_argument
 
 def add_command(commands: Any) -> None:
     """Add `bench` and `compare` to the command line."""
-    from duoln.cli.bench import attention, language_model, operators, rnn, survey, train, wide
+    from duoln.cli.bench import language_model, layers, operators, survey, train, wide
 
     bench = commands.add_parser("bench", help="time duoln, beside a peer in the same run")
     kinds = bench.add_subparsers(dest="kind", metavar="KIND", required=True)
-    for kind in (operators, wide, train, rnn, attention, language_model, survey):
+    for kind in (operators, wide, train, layers, language_model, survey):
         kind.add_kind(kinds)
     machines = kinds.add_parser("machines", help="what has been measured on which machine; measures nothing")
     machines.add_argument("files", nargs="*", type=path_argument, metavar="FILE.jsonl",
