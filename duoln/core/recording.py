@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from duoln.backends.protocol import Array, Backend
-from duoln.core.op import Op, each_rule, held, only_rule
+from duoln.core.op import Op, bound, each_rule, only_rule
 from duoln.core.program import Backward, Call, Form, Forward, Instruction, Place, Pooled, Program, Values
 from duoln.core.repeated import recorder, recordings
 from duoln.core.rule import Rule
@@ -199,5 +199,5 @@ def _own(x: Any) -> Any:
 @contextlib.contextmanager
 def _not_recording() -> Iterator[None]:
     """Within this context, which is inside a rule, nothing is recorded: the rule itself is."""
-    with held(recorder, None), only_rule(lambda op, rule: rule):
+    with bound(recorder, None), only_rule(lambda op, rule: rule):
         yield

@@ -16,7 +16,7 @@ from duoln.backends.protocol import Backend
 from duoln.core import Tensor
 from duoln.core.arguments import BELOW_1, check_flag, check_integer, check_number, described
 from duoln.core.gradient import is_recording
-from duoln.core.op import held
+from duoln.core.op import bound
 from duoln.core.pytorch_names import hinted
 from duoln.core.spec import check_float
 from duoln.errors import DtypeError, GradientWarning, ShapeError, UsageError
@@ -94,7 +94,7 @@ class _Seen(NamedTuple):
 @hinted
 def without_masks() -> AbstractContextManager[None]:
     """Within this context no gradient needs masks, so `Dropout` layers without masks give no warning."""
-    return held(_without_masks, True)
+    return bound(_without_masks, True)
 
 
 class DropoutMasks:
