@@ -29,9 +29,7 @@ _OF_UFUNCS = {**{name: name for name in ("add", "subtract", "multiply", "divide"
 """The operators of the ufuncs that Python's operators on a NumPy value call."""
 
 OPERATORS: dict[str, Callable[..., Tensor]] = {}
-"""The functions behind the methods below, by name. `duoln.ops` fills it; core does not know the operators."""
-OPERATOR_NAMES: set[str] = set()
-"""The names of all operators, for advice; filled as OPERATORS is."""
+"""All operators by name, for the methods below and for advice. `duoln.ops` fills it; core does not know them."""
 
 
 def _operator(name: str) -> tuple[Callable[[Any, Operand], Tensor], Callable[[Any, Operand], Tensor]]:
@@ -270,7 +268,7 @@ class Tensor:
             return OPERATORS[_OF_UFUNCS[name]](left, *others)
         called = name if method == "__call__" else f"{name}.{method}"
         operator = _OF_UFUNCS.get(name, name)
-        ours = f"ops.{operator}, or " if method == "__call__" and operator in OPERATOR_NAMES else ""
+        ours = f"ops.{operator}, or " if method == "__call__" and operator in OPERATORS else ""
         raise DtypeError(f"[{name}] expected NumPy arrays for np.{called}, found a duoln.Tensor; use {ours}"
                          f"np.{called}(x.numpy()) for values on the host")
 
