@@ -23,7 +23,7 @@ from typing import Any
 import pdoc.doc
 import pdoc.render
 
-from duoln.cli.help_search import MODULES, public_names
+from duoln.cli.help import MODULES, public_names
 from duoln.core import Op
 from duoln.core.pytorch_names import is_missing
 

@@ -11,7 +11,7 @@ import pytest
 
 import duoln
 from duoln import nn, ops, optim
-from duoln.cli.help_search import MODULES, public_names
+from duoln.cli.help import MODULES, public_names
 from duoln.nn import cells
 
 NAMES = {"duoln": duoln, "np": np, "nn": nn, "ops": ops, "optim": optim}

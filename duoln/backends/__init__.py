@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
 
 from duoln.backends.protocol import NAMES
@@ -12,7 +13,7 @@ from duoln.errors import UsageError
 if TYPE_CHECKING:
     from duoln.backends.protocol import Backend
 
-__all__ = ["NAMES", "OnePerProcess", "load"]
+__all__ = ["NAMES", "OfLibrary", "load"]
 
 _loaded: dict[str, Backend] = {}
 
@@ -33,10 +34,25 @@ def load(name: str) -> Backend:
     return _loaded[name]
 
 
-class OnePerProcess:
-    """The base of the backends: a copy is the object itself, and a pickle loads as the object of this process."""
+_FUNCTIONS = ("abs", "exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tanh", "sign", "floor", "isfinite",
+              "maximum", "minimum", "where", "logical_and", "logical_or", "logical_not", "expand_dims", "squeeze",
+              "broadcast_to", "flip", "take", "take_along_axis", "max", "min", "all", "any")
+"""The primitives that have the same name in all libraries."""
+
+
+class OfLibrary:
+    """The base of the backends. A primitive for which a backend has no method is the library's own function: it takes
+    what the Protocol names before a star by position. A copy is the object itself, and a pickle loads as the object of
+    this process.
+    """
 
     name: str
+
+    def __init__(self, library: ModuleType, **others: str) -> None:
+        """The functions of a library; `others` are its names of primitives that it calls otherwise."""
+        for primitive, function in {**dict(zip(_FUNCTIONS, _FUNCTIONS, strict=True)), **others}.items():
+            if not hasattr(type(self), primitive):
+                setattr(self, primitive, getattr(library, function))
 
     def __copy__(self) -> Self:
         return self

@@ -14,7 +14,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from duoln.backends import OnePerProcess, storage
+from duoln.backends import OfLibrary, storage
 from duoln.backends.long_sums import sum_over
 from duoln.backends.protocol import DTYPES, READS_ON_HOST, STORAGE, Array, Axis, Proofs, Shape
 from duoln.errors import BackendError, CompileError, DtypeError
@@ -32,7 +32,7 @@ _REST_OF_E = 5.3182e-17
 """e / math.e - 1."""
 
 
-class MlxBackend(OnePerProcess):
+class MlxBackend(OfLibrary):
     """Arrays are mlx.core.array. They are lazy: they are computed at `wait` or when they are read."""
 
     name = "mlx"
@@ -44,6 +44,7 @@ class MlxBackend(OnePerProcess):
     wide = frozenset([mx.float32, mx.float64])
 
     def __init__(self) -> None:
+        super().__init__(mx, round="round", reshape="reshape", permute_dims="transpose")
         self.on_gpu = mx.default_device() == mx.Device(mx.gpu)
         # Metal has no float64. The CPU stream has it, and gradient checks use it.
         self.dtypes = tuple(name for name in DTYPES if name != "float64" or not self.on_gpu)
@@ -199,23 +200,8 @@ class MlxBackend(OnePerProcess):
         return mx.clip(wide, -1 << 31, (1 << 31) - 1).astype(mx.int32)
 
     # Elementwise
-    def abs(self, x: Array) -> Array:
-        return mx.abs(x)
-
     def exp(self, x: Array) -> Array:
         return mx.exp(x) if x.dtype != mx.float64 else _exp_of_float64(x)
-
-    def expm1(self, x: Array) -> Array:
-        return mx.expm1(x)
-
-    def log(self, x: Array) -> Array:
-        return mx.log(x)
-
-    def log1p(self, x: Array) -> Array:
-        return mx.log1p(x)
-
-    def sqrt(self, x: Array) -> Array:
-        return mx.sqrt(x)
 
     def sin(self, x: Array) -> Array:
         sine = mx.sin(x) if x.dtype != mx.float64 else _sine_and_cosine_of_float64(x)[0]
@@ -224,49 +210,20 @@ class MlxBackend(OnePerProcess):
     def cos(self, x: Array) -> Array:
         return mx.cos(x) if x.dtype != mx.float64 else _sine_and_cosine_of_float64(x)[1]
 
-    def tanh(self, x: Array) -> Array:
-        return mx.tanh(x)
-
     def sign(self, x: Array) -> Array:
         return mx.where(mx.isnan(x), x, mx.sign(x))  # MLX's sign of NaN is 0
 
-    def floor(self, x: Array) -> Array:
-        return mx.floor(x)
-
-    def round(self, x: Array) -> Array:
-        return mx.round(x)
-
-    def isfinite(self, x: Array) -> Array:
-        return mx.isfinite(x)
-
-    def maximum(self, x: Array, y: Array | float) -> Array:
-        return mx.maximum(x, y)
-
-    def minimum(self, x: Array, y: Array | float) -> Array:
-        return mx.minimum(x, y)
-
-    def where(self, condition: Array, x: Array | float, y: Array | float) -> Array:
-        return mx.where(condition, x, y)
-
-    def logical_and(self, x: Array, y: Array) -> Array:
-        return mx.logical_and(x, y)
-
-    def logical_or(self, x: Array, y: Array) -> Array:
-        return mx.logical_or(x, y)
-
-    def logical_not(self, x: Array) -> Array:
-        return mx.logical_not(x)
-
     # Reductions
-    def sum(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
+    def sum(self, x: Array, *, axis: Axis = None, keepdims: bool = False) -> Array:
         if not x.size:
             x = _of_none(x, axis, 0)
         axes = self._axes_of_a_long_chain(x, axis)
         return sum_over(mx, x, axes, keepdims, _LONG) if axes else mx.sum(x, axis=axis, keepdims=keepdims)
 
-    def mean(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
+    def mean(self, x: Array, *, axis: Axis = None, keepdims: bool = False) -> Array:
         # MLX's mean multiplies by the rounded reciprocal of the count, so that of ones need not be 1.
-        return self.sum(x, axis, keepdims) / prod(n for a, n in enumerate(x.shape) if _is_reduced(a, axis, x.ndim))
+        count = prod(n for a, n in enumerate(x.shape) if _is_reduced(a, axis, x.ndim))
+        return self.sum(x, axis=axis, keepdims=keepdims) / count
 
     def _axes_of_a_long_chain(self, x: Array, axis: Axis) -> tuple[int, ...]:
         """The axes of a sum if MLX would add many values one after another, as it does on a CPU; else none."""
@@ -275,16 +232,10 @@ class MlxBackend(OnePerProcess):
         axes = tuple(a for a in range(x.ndim) if _is_reduced(a, axis, x.ndim))
         return axes if prod(x.shape[a] for a in axes) >= _LONG else ()
 
-    def max(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
-        return mx.max(x, axis=axis, keepdims=keepdims)
-
-    def min(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
-        return mx.min(x, axis=axis, keepdims=keepdims)
-
-    def all(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
+    def all(self, x: Array, *, axis: Axis = None, keepdims: bool = False) -> Array:
         return mx.all(x if x.size else _of_none(x, axis, True), axis=axis, keepdims=keepdims)
 
-    def any(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
+    def any(self, x: Array, *, axis: Axis = None, keepdims: bool = False) -> Array:
         return mx.any(x if x.size else _of_none(x, axis, False), axis=axis, keepdims=keepdims)
 
     def argmax(self, x: Array, axis: int = -1) -> Array:
@@ -302,26 +253,8 @@ class MlxBackend(OnePerProcess):
         return run(*(a.astype(mx.float64) for a in arrays)).astype(dtype)
 
     # Shape
-    def reshape(self, x: Array, shape: Shape) -> Array:
-        return mx.reshape(x, shape)
-
-    def permute_dims(self, x: Array, axes: tuple[int, ...]) -> Array:
-        return mx.transpose(x, axes)
-
-    def expand_dims(self, x: Array, axis: int) -> Array:
-        return mx.expand_dims(x, axis)
-
-    def squeeze(self, x: Array, axis: int) -> Array:
-        return mx.squeeze(x, axis)
-
-    def broadcast_to(self, x: Array, shape: Shape) -> Array:
-        return mx.broadcast_to(x, shape)
-
     def concat(self, arrays: Sequence[Array], axis: int = 0) -> Array:
         return mx.concatenate(list(arrays), axis=axis)
-
-    def flip(self, x: Array, axis: int) -> Array:
-        return mx.flip(x, axis)
 
     def pad(self, x: Array, widths: tuple[tuple[int, int], ...], value: float = 0.0) -> Array:
         return mx.pad(x, list(widths), constant_values=mx.array(value, x.dtype))

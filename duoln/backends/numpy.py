@@ -74,7 +74,7 @@ class NumpyBackend(NumpyLikeBackend):
                 and x.dtype in _BITS and isinstance(y, float) and y == 0 and math.copysign(1, y) == 1:
             bits: Array = x.view(_BITS[x.dtype])
             return (bits * condition).view(x.dtype)  # NumPy's where takes 16 times as long
-        return super().where(condition, x, y)
+        return np.where(condition, x, y)
 
     def _whole(self, x: Array) -> Array:
         # With NaN both are NaN, and so is in no interval.
@@ -91,7 +91,7 @@ class NumpyBackend(NumpyLikeBackend):
                              f"{most if most > INT32.max else least}; convert to a float dtype with astype")
         return wide
 
-    def sum(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
+    def sum(self, x: Array, *, axis: Axis = None, keepdims: bool = False) -> Array:
         is_whole = isinstance(axis, tuple) and len(axis) == x.ndim
         axes = _axes_of_a_long_chain(x, axis) if x.size >= _LONG and not is_whole else ()
         if axes:
@@ -100,10 +100,10 @@ class NumpyBackend(NumpyLikeBackend):
         total: Array = np.add.reduce(x, axis, dtype, keepdims=keepdims)  # type: ignore[call-overload]
         return total
 
-    def mean(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
+    def mean(self, x: Array, *, axis: Axis = None, keepdims: bool = False) -> Array:
         axes = _axes_of_a_long_chain(x, axis) if x.size >= _LONG else ()
         if not axes:
-            return super().mean(x, axis, keepdims)
+            return super().mean(x, axis=axis, keepdims=keepdims)
         return sum_over(np, x, axes, keepdims, _LONG) / math.prod(x.shape[a] for a in axes)
 
     def cumulative_sum(self, x: Array, axis: int) -> Array:

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from duoln.backends import OnePerProcess, storage
+from duoln.backends import OfLibrary, storage
 from duoln.backends.protocol import DTYPES, STORAGE, Array, Axis, Proofs, Shape
 from duoln.errors import DtypeError
 
 INT32 = np.iinfo(np.int32)
 
 
-class NumpyLikeBackend(OnePerProcess):
+class NumpyLikeBackend(OfLibrary):
     """All primitives except those that exchange data with the host; they use the module `xp`."""
 
     lazy = False
@@ -27,6 +27,7 @@ class NumpyLikeBackend(OnePerProcess):
     wide = frozenset([np.dtype(np.float32), np.dtype(np.float64)])
 
     def __init__(self, xp: ModuleType) -> None:
+        super().__init__(xp, round="rint", concat="concatenate")
         self.xp = xp
         self.natives = {name: storage.BITS if name == "bfloat16" else np.dtype(name) for name in self.dtypes}
         self._name_of = {dtype: name for name, dtype in self.natives.items()}
@@ -96,83 +97,13 @@ class NumpyLikeBackend(OnePerProcess):
     def _narrowed(self, name: str, wide: Array) -> Array:
         return self.xp.minimum(self.xp.maximum(wide, INT32.min), INT32.max)
 
-    # Elementwise
-    def abs(self, x: Array) -> Array:
-        return self.xp.abs(x)
-
-    def exp(self, x: Array) -> Array:
-        return self.xp.exp(x)
-
-    def expm1(self, x: Array) -> Array:
-        return self.xp.expm1(x)
-
-    def log(self, x: Array) -> Array:
-        return self.xp.log(x)
-
-    def log1p(self, x: Array) -> Array:
-        return self.xp.log1p(x)
-
-    def sqrt(self, x: Array) -> Array:
-        return self.xp.sqrt(x)
-
-    def sin(self, x: Array) -> Array:
-        return self.xp.sin(x)
-
-    def cos(self, x: Array) -> Array:
-        return self.xp.cos(x)
-
-    def tanh(self, x: Array) -> Array:
-        return self.xp.tanh(x)
-
-    def sign(self, x: Array) -> Array:
-        return self.xp.sign(x)
-
-    def floor(self, x: Array) -> Array:
-        return self.xp.floor(x)
-
-    def round(self, x: Array) -> Array:
-        return self.xp.rint(x)
-
-    def isfinite(self, x: Array) -> Array:
-        return self.xp.isfinite(x)
-
-    def maximum(self, x: Array, y: Array | float) -> Array:
-        return self.xp.maximum(x, y)
-
-    def minimum(self, x: Array, y: Array | float) -> Array:
-        return self.xp.minimum(x, y)
-
-    def where(self, condition: Array, x: Array | float, y: Array | float) -> Array:
-        return self.xp.where(condition, x, y)
-
-    def logical_and(self, x: Array, y: Array) -> Array:
-        return self.xp.logical_and(x, y)
-
-    def logical_or(self, x: Array, y: Array) -> Array:
-        return self.xp.logical_or(x, y)
-
-    def logical_not(self, x: Array) -> Array:
-        return self.xp.logical_not(x)
-
     # Reductions
-    def sum(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
+    def sum(self, x: Array, *, axis: Axis = None, keepdims: bool = False) -> Array:
         dtype = np.int32 if x.dtype == np.bool_ else x.dtype
         return self.xp.sum(x, axis=axis, keepdims=keepdims, dtype=dtype)
 
-    def mean(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
+    def mean(self, x: Array, *, axis: Axis = None, keepdims: bool = False) -> Array:
         return self.xp.mean(x, axis=axis, keepdims=keepdims, dtype=x.dtype)
-
-    def max(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
-        return self.xp.max(x, axis=axis, keepdims=keepdims)
-
-    def min(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
-        return self.xp.min(x, axis=axis, keepdims=keepdims)
-
-    def all(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
-        return self.xp.all(x, axis=axis, keepdims=keepdims)
-
-    def any(self, x: Array, axis: Axis = None, keepdims: bool = False) -> Array:
-        return self.xp.any(x, axis=axis, keepdims=keepdims)
 
     def argmax(self, x: Array, axis: int = -1) -> Array:
         return self.xp.argmax(x, axis=axis).astype(np.int32)
@@ -187,21 +118,6 @@ class NumpyLikeBackend(OnePerProcess):
     def permute_dims(self, x: Array, axes: tuple[int, ...]) -> Array:
         return x.transpose(axes)
 
-    def expand_dims(self, x: Array, axis: int) -> Array:
-        return self.xp.expand_dims(x, axis)
-
-    def squeeze(self, x: Array, axis: int) -> Array:
-        return self.xp.squeeze(x, axis)
-
-    def broadcast_to(self, x: Array, shape: Shape) -> Array:
-        return self.xp.broadcast_to(x, shape)
-
-    def concat(self, arrays: Sequence[Array], axis: int = 0) -> Array:
-        return self.xp.concatenate(arrays, axis=axis)
-
-    def flip(self, x: Array, axis: int) -> Array:
-        return self.xp.flip(x, axis)
-
     def pad(self, x: Array, widths: tuple[tuple[int, int], ...], value: float = 0.0) -> Array:
         shape = tuple(before + n + after for n, (before, after) in zip(x.shape, widths, strict=True))
         out = self.full(shape, value, self.dtype(x))
@@ -209,12 +125,6 @@ class NumpyLikeBackend(OnePerProcess):
         return out
 
     # Indexing
-    def take(self, x: Array, indices: Array, axis: int) -> Array:
-        return self.xp.take(x, indices, axis=axis)
-
-    def take_along_axis(self, x: Array, indices: Array, axis: int) -> Array:
-        return self.xp.take_along_axis(x, indices, axis=axis)
-
     def index_add(self, x: Array, indices: Array, values: Array) -> Array:
         # Rows are sorted, and runs of equal rows are added. In NumPy this is as fast as `add.at`. On a GPU it gives
         # the same bits in every run, which float atomics do not.

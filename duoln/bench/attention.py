@@ -5,16 +5,15 @@ A run is forward, or forward and the gradients of queries, keys and values, in f
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from duoln.bench import machine, peak
 from duoln.bench.records import Work, source_hash
-from duoln.bench.recurrent import checks
 from duoln.bench.turns import Entry, with_allocators
+from duoln.bench.wide import work_of
+from duoln.bench.wide_rows import Row
 from duoln.kernels.attention import cases
 from duoln.kernels.attention.cases import Shape
 
@@ -22,59 +21,47 @@ PEERS = ("torch",)
 NAMES = ("query", "key", "value")
 
 
-def arrays_for(shape: Shape) -> dict[str, np.ndarray]:
-    """The same inputs for every side: queries, keys, values, and the weights of the results in the loss."""
-    rng = np.random.default_rng(0)
-    return {name: rng.standard_normal(shape_of(shape)).astype(np.float32) for name in (*NAMES, "weights")}
-
-
-def shape_of(shape: Shape) -> tuple[int, int, int, int]:
-    """(batch, heads, steps, width)."""
-    return shape.batch, shape.heads, shape.steps, shape.width
-
-
 def prepare(asked: dict[str, Any]) -> Work:
     """The work of one side: our operator, PyTorch's, or softmax(q @ k^T) @ v in PyTorch, with the whole scores."""
-    shape, backward, causal = Shape(*asked["shape"]), asked["backward"], asked["causal"]
     from duoln.runtime import choose
 
-    backend = choose(asked["backend"])[0]
-    arrays = arrays_for(shape)
-    if asked["peer"] is None:
-        peak.begin()
-        return _ours(backend.name, arrays, causal, backward)
-    import_module(asked["peer"])  # its libraries are no part of the peak
-    from duoln.bench import attention_torch
-    from duoln.bench.operators_torch import device_for, wait_after
-
-    peak.begin()
-    device = device_for(backend.name)
-    queue, out, gradients, facts = attention_torch.build(asked["form"], arrays, causal, backward, device)
-    return Work(lambda k: wait_after(queue, device), checks(out, gradients), facts, warmups=2)
+    shape, causal, backend = Shape(*asked["shape"]), asked["causal"], choose(asked["backend"])[0]
+    row, arrays = row_of(shape, causal, asked["backward"], asked.get("form") == "written out"), arrays_for(shape)
+    work = work_of(row, arrays, asked["peer"], backend)
+    return work if asked["peer"] else work._replace(facts={**work.facts, "rule": _rule(arrays, causal, backend)})
 
 
-def _ours(backend_name: str, arrays: dict[str, np.ndarray], causal: bool, backward: bool) -> Work:
+def arrays_for(shape: Shape) -> dict[str, np.ndarray]:
+    """The same inputs for every side: queries, keys, values, what each result counts in the loss, and the keys of the
+    future.
+    """
+    rng, sizes = np.random.default_rng(0), (shape.batch, shape.heads, shape.steps, shape.width)
+    return {**{name: rng.standard_normal(sizes).astype(np.float32) for name in (*NAMES, "share")},
+            "future": np.triu(np.ones((shape.steps, shape.steps), bool), 1)}
+
+
+def row_of(shape: Shape, causal: bool, backward: bool, written_out: bool) -> Row:
+    """Attention as a row that `duoln.bench.wide` prepares, by the operator of a library or in PyTorch's words."""
+    def attention(of: Any, query: Any, key: Any, value: Any, future: Any) -> Any:
+        if not written_out:
+            return of.attention(query, key, value, causal=causal)
+        scores = query @ key.transpose(-1, -2) * shape.width ** -0.5
+        return of.softmax(scores.masked_fill(future, float("-inf")) if causal else scores, -1) @ value
+
+    def loss(of: Any, query: Any, key: Any, value: Any, share: Any, future: Any) -> Any:
+        out = attention(of, query, key, value, future)
+        return of.sum(out * share) if backward else out
+
+    return Row("attention", {}, loss, "gradient" if backward else "forward", 3 if backward else 0)
+
+
+def _rule(arrays: dict[str, np.ndarray], causal: bool, backend: Any) -> str:
+    """The name of the rule that runs our operator."""
     import duoln
-    from duoln import ops, tree
 
-    backend = duoln.backend(backend_name)
-    weights = duoln.tensor(arrays["weights"], backend)
     given = [duoln.tensor(arrays[name], backend) for name in NAMES]
-
-    def forward(p: list[Any]) -> Any:
-        query, key, value = p
-        return ops.scaled_dot_product_attention(query, key, value, causal=causal)
-
-    gradient = duoln.value_and_grad(lambda p: ops.sum(forward(p) * weights))
-
-    def run(k: int) -> None:
-        backend.wait([t.data for t in tree.leaves(gradient(given) if backward else forward(given))])
-
-    gradients = dict(zip(NAMES, (g.numpy() for g in gradient(given)[1]), strict=True)) if backward else {}
-    (query, key, value), scale = given, arrays["query"].shape[-1] ** -0.5
-    verdicts = ops.scaled_dot_product_attention.explain(query, key, value, causal=causal, scale=scale)
-    facts = {"backend": machine.backend_facts(backend), "rule": verdicts[-1][0]}
-    return Work(run, checks(forward(given).numpy(), gradients), facts, warmups=2)
+    scale = arrays["query"].shape[-1] ** -0.5
+    return duoln.ops.scaled_dot_product_attention.explain(*given, causal=causal, scale=scale)[-1][0]
 
 
 def source_of(rule: str | None) -> str | None:

@@ -13,7 +13,7 @@ import numpy as np
 
 import duoln
 from duoln import Tensor, nn, ops, optim, tree
-from duoln.bench import machine, peak
+from duoln.bench import machine
 from duoln.bench.records import Work
 from duoln.bench.turns import KEEP_MEMORY, Entry
 from duoln.randomness import Stream
@@ -75,14 +75,14 @@ def prepare(asked: dict[str, Any]) -> Work:
     backend = runtime.choose(asked["backend"])[0]
     start = LanguageModel(sizes.symbols, sizes.width).init(0)
     if asked["peer"] is None:
-        peak.begin()
+        machine.begin_peak()
         work = _update if asked["subject"] == "update" else _token
         return work(sizes, duoln.to_tensors(start, backend), asked["form"])
     import_module(asked["peer"])
     from duoln.bench import language_model_torch
     from duoln.bench.operators_torch import device_for
 
-    peak.begin()
+    machine.begin_peak()
     device = device_for(backend.name)
     return language_model_torch.work(asked["subject"], asked["form"], sizes, start, text_of(sizes), device)
 

@@ -1,7 +1,8 @@
-"""Facts that a measurement depends on besides the program: the host, the variables that are set, the commit."""
+"""Facts about a measurement besides its times: the host, the variables that are set, the commit, the peak memory."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import subprocess
@@ -112,4 +113,42 @@ def _ram() -> int | None:
     """Bytes of memory, where the system says."""
     if hasattr(os, "sysconf") and {"SC_PHYS_PAGES", "SC_PAGE_SIZE"} <= os.sysconf_names.keys():
         return int(os.sysconf("SC_PHYS_PAGES")) * int(os.sysconf("SC_PAGE_SIZE"))
+    return None
+
+
+# Memory ---------------------------------------------------------------------------------------------------
+
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_RESET_PEAK = "5"
+
+
+class _State:
+    """The memory of the process at the beginning, in bytes; None before it, and where the system does not say."""
+
+    before: int | None = None
+
+
+def begin_peak() -> None:
+    """Count from now on, and give the system back what the allocator keeps of earlier work."""
+    if _CLEAR.exists() and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):  # glibc has it
+        libc.malloc_trim(0)
+    try:
+        _CLEAR.write_text(_RESET_PEAK)
+    except OSError:  # another system than Linux: there is no figure then
+        return
+    _State.before = _field("VmRSS")
+
+
+def peak() -> int | None:
+    """The peak since `begin_peak` above what the process had then, libraries and data, in bytes. Linux alone says it
+    (`VmHWM` of /proc/self/status, which `clear_refs` resets); elsewhere it is None.
+    """
+    most = None if _State.before is None else _field("VmHWM")
+    return None if most is None or _State.before is None else max(most - _State.before, 0)
+
+
+def _field(name: str) -> int | None:
+    for line in _STATUS.read_text().splitlines():
+        if line.startswith(name + ":"):
+            return int(line.split()[1]) * 1024
     return None

@@ -56,7 +56,7 @@ import duoln
 from duoln.backends.protocol import Backend
 from duoln.bench import clock, machine
 from duoln.bench.schema import SCHEMA, check_record
-from duoln.data import strictjson
+from duoln.data import json_text
 from duoln.errors import CheckpointError, UsageError
 from duoln.system.filesystem import write_atomically
 
@@ -154,7 +154,7 @@ def make_record(kind: str, backend: Backend, label: str | None, copy_gbps: float
 
 def as_json(record: Mapping[str, Any]) -> str:
     """A record as the text of a file."""
-    return strictjson.dumps(record, indent=1)
+    return json_text.dumps(record, indent=1)
 
 
 def check_target(path: Path) -> None:
@@ -185,7 +185,7 @@ def append_timings(record: Mapping[str, Any], path: Path) -> int:
     Raises:
         CheckpointError: it cannot be written.
     """
-    lines = [f"{strictjson.dumps(line)}\n".encode() for line in timings(record)]
+    lines = [f"{json_text.dumps(line)}\n".encode() for line in timings(record)]
     try:
         before = path.read_bytes() if path.is_file() else b""  # a device or a named pipe may have no end
     except OSError as error:

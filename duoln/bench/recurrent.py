@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from duoln.bench import machine, peak
+from duoln.bench import machine
 from duoln.bench.clock import DeviceSeconds
 from duoln.bench.records import Work, of_row, source_hash
 from duoln.bench.turns import Entry, with_allocators
@@ -57,7 +57,7 @@ def prepare(asked: dict[str, Any]) -> Work:
     backend = choose(asked["backend"])[0]
     if asked["peer"] not in (None, PRODUCTS):
         import_module(asked["peer"])
-    peak.begin()
+    machine.begin_peak()
     if asked["peer"] == PRODUCTS:
         return _products(asked["backend"], arrays, backward)
     if asked["peer"] is None:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from duoln.bench import machine, text
-from duoln.data import strictjson
+from duoln.data import json_text
 from duoln.errors import CheckpointError, RecordError, UsageError
 from duoln.system import processes
 from duoln.system.filesystem import write_atomically
@@ -134,7 +134,7 @@ def options(module: str, what: str, json_required: bool = True) -> argparse.Argu
 
 def save(content: Mapping[str, Any], file: Path) -> None:
     """Write what there is so far; a part that is stopped at its limit keeps what it has measured."""
-    write_atomically(file, f"{strictjson.dumps(content, indent=1)}\n".encode())
+    write_atomically(file, f"{json_text.dumps(content, indent=1)}\n".encode())
 
 
 # The folder -------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from duoln import tree
-from duoln.bench import clock, machine, peak
+from duoln.bench import clock, machine
 from duoln.bench.attention import prepare as prepare_attention
 from duoln.bench.language_model import prepare as prepare_language_model
 from duoln.bench.records import Work
@@ -83,7 +83,7 @@ def _begin(asked: dict[str, Any]) -> tuple[Work, clock.DeviceSeconds | None]:
     work = prepare(asked)
     device_seconds, no_graph = clock.captured(work.capture)
     side = asked["peer"] or "duoln"
-    facts = {"side": side, "peak_bytes": peak.above(), **work.facts, **machine.side(), "warmups": work.warmups,
+    facts = {"side": side, "peak_bytes": machine.peak(), **work.facts, **machine.side(), "warmups": work.warmups,
              "checks": work.checks, "checked_updates": asked["kind"] not in ("rnn", "attention", "wide"),
              "no_graph": no_graph}
     print(json.dumps(facts), flush=True)
@@ -110,7 +110,7 @@ def prepare_training(asked: dict[str, Any]) -> Work:
         return prepare_peer(asked)
     task, cfg, splits = of_task(asked)
     backend = runtime.backend(asked["backend"])
-    peak.begin()
+    machine.begin_peak()
     trainer = Trainer(task, asked["variant"], cfg, splits, backend)
     losses = [trainer.advance() for _ in range(CHECKED_STEPS)]
     return Work(lambda k: trainer.advance(), losses, {"backend": machine.backend_facts(backend)}, warmups=CHECKED_STEPS)
@@ -128,7 +128,7 @@ def prepare_step(asked: dict[str, Any]) -> Work:
         return prepare_peer(asked)
     task, cfg, splits = of_task(asked)
     backend = runtime.backend(asked["backend"])
-    peak.begin()
+    machine.begin_peak()
     model, optimizer = task.model(cfg), task.optimizer(cfg)
     step = make_step(task, model, optimizer)
     step = core.compile(step) if asked["form"] == "compiled" else step
@@ -158,7 +158,7 @@ def prepare_peer(asked: dict[str, Any]) -> Work:
     if of_torch:  # its libraries are not what a step needs
         ours = asked["backend"] or runtime.choose(None)[0].name
         place = operators_torch.default_device(operators_torch.device_for(ours))
-    peak.begin()
+    machine.begin_peak()
     with place:
         train_step, facts = make(cfg, task.model(cfg).init(Stream(cfg.seed, "init")))
     if of_torch and asked.get("form") == "compiled":

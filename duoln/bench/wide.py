@@ -17,7 +17,7 @@ import numpy as np
 import duoln
 from duoln import Tensor, ops, optim
 from duoln.backends.protocol import Backend
-from duoln.bench import machine, peak
+from duoln.bench import machine
 from duoln.bench.records import Work
 from duoln.bench.turns import KEEP_MEMORY, Entry
 from duoln.bench.wide_rows import EVERY, FIRST, OTHERS, ROWS, Functions, Row, Sides, classes
@@ -30,15 +30,11 @@ RATE, WEIGHT_DECAY, CLIP = 1e-3, 0.01, 1.0
 """The settings of AdamW, and the largest norm of given gradients."""
 
 
-def _causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    return ops.scaled_dot_product_attention(query, key, value, causal=True)
-
-
 def _mean(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return lambda *arrays: ops.mean(loss(*arrays))
 
 
-OURS = Functions(ops, causal_attention=_causal_attention, **{
+OURS = Functions(ops, attention=ops.scaled_dot_product_attention, **{
     loss.__name__: _mean(loss) for loss in (ops.huber_loss, ops.mse_loss, ops.bce_with_logits,
                                             ops.softmax_cross_entropy, ops.linear_cross_entropy)})
 
@@ -79,14 +75,21 @@ def prepare(asked: dict[str, Any]) -> Work:
     """The work of one side."""
     from duoln import runtime
 
-    name, peer = asked["row"], asked["peer"]
-    row, made, backend = ROWS[name], arrays(name), runtime.choose(asked["backend"])[0]
+    name = asked["row"]
+    return work_of(ROWS[name], arrays(name), asked["peer"], runtime.choose(asked["backend"])[0])
+
+
+def work_of(row: Row, made: Mapping[str, np.ndarray], peer: str | None, backend: Backend) -> Work:
+    """The work of a row with these arrays, ours or that of a peer beside this backend."""
     if peer is not None:
         side = import_module(f"duoln.bench.wide_{peer.partition('-')[0]}")
         theirs: Work = side.prepare(row, made, peer, backend.name)
         return theirs
-    peak.begin()
-    return work(_call(row, made, backend), row.calls, lambda results: [t.numpy() for t in results],
+    machine.begin_peak()
+    compiled = duoln.compile if row.compiled else lambda function: function
+    call = call_of(row, OURS, [duoln.tensor(array, backend) for array in made.values()], duoln.value_and_grad, compiled,
+                   _step)
+    return work(call, row.calls, lambda results: [t.numpy() for t in results],
                 lambda results: backend.wait([t.data for t in results]), {"backend": machine.backend_facts(backend)})
 
 
@@ -99,34 +102,32 @@ def work(call: Call, calls: int, host: Callable[[Sequence[Any]], list[np.ndarray
         wait(results)
 
     run(0)
-    facts = {**facts, "peak_bytes": peak.above()}  # without the figures
+    facts = {**facts, "peak_bytes": machine.peak()}  # without the figures
     return Work(run, figures(host(call())), facts, warmups=1)
 
 
-def _call(row: Row, made: Mapping[str, np.ndarray], backend: Backend) -> Call:
-    tensors = [duoln.tensor(array, backend) for array in made.values()]
-    params, others = tensors[:row.params], tensors[row.params:]
+def call_of(row: Row, functions: Functions, values: list[Any], value_and_grad: Callable[..., Any],
+            compiled: Callable[..., Any], step: Callable[..., Call]) -> Call:
+    """A call of a row in a library whose `value_and_grad` and compiler take pure functions, as ours and JAX's do.
 
-    def function(params: list[Tensor], *others: Tensor) -> Any:
-        return row.formula(OURS, *params, *others)
+    `step(row, loss, params, others)` makes the call of a row that updates parameters.
+    """
+    params, others = values[:row.params], values[row.params:]
 
-    if row.passes == "forward":
-        forward = duoln.compile(function) if row.compiled else function
-        return lambda: _as_list(forward(params, *others))
-    if row.passes == "gradient":
-        gradient = duoln.value_and_grad(function)
-        gradient = duoln.compile(gradient) if row.compiled else gradient
+    def function(params: list[Any], *others: Any) -> Any:
+        return row.formula(functions, *params, *others)
 
-        def of_gradient() -> list[Tensor]:
-            value, gradients = gradient(params, *others)
-            return [value, *gradients]
+    if row.passes in ("step", "update"):
+        return step(row, function, params, others)
+    run = compiled(function if row.passes == "forward" else value_and_grad(function))
 
-        return of_gradient
-    return _step(row, function, params, others)
+    def call() -> list[Any]:
+        results = run(params, *others)
+        if row.passes == "gradient":
+            return [results[0], *results[1]]
+        return results if isinstance(results, list) else [results]
 
-
-def _as_list(results: Any) -> list[Any]:
-    return results if isinstance(results, list) else [results]
+    return call
 
 
 def _step(row: Row, loss: Callable[..., Tensor], params: list[Tensor], others: list[Tensor]) -> Call:

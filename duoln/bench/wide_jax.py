@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from duoln.bench import peak
+from duoln.bench import machine
 from duoln.bench.records import Work
-from duoln.bench.wide import CLIP, RATE, WEIGHT_DECAY, Call, work
+from duoln.bench.wide import CLIP, RATE, WEIGHT_DECAY, Call, call_of, work
 from duoln.bench.wide_rows import Functions, Row
 
 _BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8
@@ -19,37 +20,12 @@ def prepare(row: Row, arrays: Mapping[str, np.ndarray], peer: str, backend: str)
     """The work of a row on JAX's own device."""
     import jax
 
-    peak.begin()
+    machine.begin_peak()
     values = [jax.numpy.asarray(array) for array in arrays.values()]
+    call = call_of(row, _functions(jax), values, jax.value_and_grad, jax.jit, partial(_step, jax))
     facts = {"library": f"jax {jax.__version__}", "device": str(jax.devices()[0])}
-    return work(_call(jax, row, values), row.calls, lambda results: [np.asarray(result) for result in results],
+    return work(call, row.calls, lambda results: [np.asarray(result) for result in results],
                 jax.block_until_ready, facts)
-
-
-def _call(jax: Any, row: Row, values: list[Any]) -> Call:
-    functions = _functions(jax)
-    params, others = values[:row.params], values[row.params:]
-
-    def function(params: list[Any], *others: Any) -> Any:
-        return row.formula(functions, *params, *others)
-
-    if row.passes == "forward":
-        forward = jax.jit(function)
-
-        def of_forward() -> list[Any]:
-            results = forward(params, *others)
-            return results if isinstance(results, list) else [results]
-
-        return of_forward
-    if row.passes == "gradient":
-        gradient = jax.jit(jax.value_and_grad(function))
-
-        def of_gradient() -> list[Any]:
-            value, gradients = gradient(params, *others)
-            return [value, *gradients]
-
-        return of_gradient
-    return _step(jax, row, function, params, others)
 
 
 def _step(jax: Any, row: Row, loss: Any, params: list[Any], others: list[Any]) -> Call:
@@ -117,14 +93,14 @@ def _functions(jax: Any) -> Functions:
     def softmax_cross_entropy(logits: Any, labels: Any) -> Any:
         return -of.mean(of.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], -1))
 
-    def causal_attention(*heads: Any) -> Any:
+    def attention(*heads: Any, causal: bool) -> Any:
         """JAX's own has the time before the heads."""
         q, k, v = (of.swapaxes(each, 1, 2) for each in heads)
-        return of.swapaxes(jax.nn.dot_product_attention(q, k, v, is_causal=True), 1, 2)
+        return of.swapaxes(jax.nn.dot_product_attention(q, k, v, is_causal=causal), 1, 2)
 
     return Functions(
         of, jax.nn, jax.scipy.special, gelu=gelu, huber_loss=huber_loss, bce_with_logits=bce_with_logits,
         mse_loss=lambda x, y: of.mean(of.square(x - y)), layer_norm=layer_norm, add_layer_norm=add_layer_norm,
         group_norm=group_norm, instance_norm=lambda x, gain, bias: gain * normed(x, (1, 2)) + bias, conv2d=conv2d,
-        linear=linear, softmax_cross_entropy=softmax_cross_entropy, causal_attention=causal_attention,
+        linear=linear, softmax_cross_entropy=softmax_cross_entropy, attention=attention,
         linear_cross_entropy=lambda x, w, b, labels: softmax_cross_entropy(linear(x, w, b), labels))

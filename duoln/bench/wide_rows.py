@@ -179,7 +179,7 @@ def _block(of: Any, gain0: Any, bias0: Any, w_qkv: Any, b_qkv: Any, w_out: Any, 
     qkv = of.split(of.linear(of.layer_norm(x, gain0, bias0), w_qkv, b_qkv), 3, axis=-1)
     query, key, value = (of.permute_dims(each.reshape((batch, time, _HEADS, width // _HEADS)), (0, 2, 1, 3))
                          for each in qkv)
-    heads = of.permute_dims(of.causal_attention(query, key, value), (0, 2, 1, 3))
+    heads = of.permute_dims(of.attention(query, key, value, causal=True), (0, 2, 1, 3))
     attended = of.linear(heads.reshape((batch, time, width)), w_out, b_out)
     normed, x = of.add_layer_norm(attended, x, gain1, bias1)
     return of.mse_loss(x + of.linear(of.gelu(of.linear(normed, w_up, b_up)), w_down, b_down), y)

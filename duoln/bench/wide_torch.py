@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from duoln.bench import peak
+from duoln.bench import machine
 from duoln.bench.operators_torch import compiled, device_for, facts
 from duoln.bench.records import Work
 from duoln.bench.wide import CLIP, RATE, WEIGHT_DECAY, Call, work
@@ -29,7 +29,7 @@ def prepare(row: Row, arrays: Mapping[str, np.ndarray], peer: str, backend: str)
         if device == "cuda":
             torch.cuda.synchronize()
 
-    peak.begin()
+    machine.begin_peak()
     tensors = [torch.tensor(_turned(name, array), device=device) for name, array in arrays.items()]
     return work(_call(torch, row, tensors, peer == "torch-compile"), row.calls, host, wait, facts(device))
 
@@ -64,7 +64,7 @@ def _functions(torch: Any) -> Functions:
         linear_cross_entropy=lambda x, w, b, labels: of.cross_entropy(of.linear(x, w, b), labels),
         group_norm=lambda x, gain, bias, groups: of.group_norm(x, groups, gain, bias),
         instance_norm=lambda x, gain, bias: of.instance_norm(x, weight=gain, bias=bias),
-        causal_attention=lambda q, k, v: of.scaled_dot_product_attention(q, k, v, is_causal=True))
+        attention=lambda q, k, v, causal: of.scaled_dot_product_attention(q, k, v, is_causal=causal))
 
 
 def _call(torch: Any, row: Row, tensors: list[Any], by_compiler: bool) -> Call:

@@ -20,7 +20,7 @@ from duoln import ops
 from duoln.bridge.functions import NORMS, check_norm, over_trees, sequence
 from duoln.core import Tensor
 from duoln.core.arguments import described, name_of
-from duoln.core.gradient import pullback
+from duoln.core.gradient import pullback_at
 from duoln.errors import DtypeError, GradientError, ShapeError, UsageError
 from duoln.ops.recurrent.variants import CELLS, CellName, has_bias, norm_shapes
 from duoln.runtime import backend
@@ -58,14 +58,7 @@ def apply(fn: Callable[..., Sequence[Tensor]], arrays: Sequence[mx.array]) -> li
     floats = [k for k, x in enumerate(arrays) if x.dtype in _FLOATS]
 
     def forward(*arrays: mx.array) -> list[mx.array]:
-        whole = [Tensor(x, be) for x in arrays]
-
-        def of_floats(tracked: list[Tensor]) -> Sequence[Tensor]:
-            for k, x in zip(floats, tracked, strict=True):
-                whole[k] = x
-            return fn(*whole)
-
-        outputs, pull, tape = pullback(of_floats, [whole[k] for k in floats])
+        outputs, pull, tape = pullback_at(floats, fn, [Tensor(x, be) for x in arrays])
         tape.closed = True  # the gradient reads it, and nothing is added to it
         pulls[:] = [pull]
         results = [y.data for y in outputs]

@@ -63,11 +63,9 @@ def build_parser(word: str | None = None) -> argparse.ArgumentParser:
 
     from duoln.cli import (
         bench,
-        compare,
         facts,
         find_rate,
         help,
-        kernels,
         listing,
         new_task,
         one_task,
@@ -78,7 +76,7 @@ def build_parser(word: str | None = None) -> argparse.ArgumentParser:
 
     for part in (listing, facts, trained):
         part.add_commands(commands)
-    for part in (run, report, one_task, find_rate, new_task, bench, compare, kernels, help):
+    for part in (run, report, one_task, find_rate, new_task, bench, help):
         part.add_command(commands)
     if word not in (*commands.choices, "--version"):
         add_commands_of_plugins(commands, word)

@@ -15,12 +15,11 @@ from typing import Any, Literal
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
-from rich.table import Table
 from rich.text import Text
 
 from duoln.cli import streams
 from duoln.cli.rows_table import RowsTable
-from duoln.data import strictjson
+from duoln.data import json_text
 from duoln.runs.series import Range
 from duoln.system.visible import visible
 from duoln.tasks.events import Evaluation, Listener, RunStart, Step
@@ -28,14 +27,8 @@ from duoln.tasks.task import Task, claims_of
 from duoln.tasks.values import Column, Dataset, split_columns
 from duoln.training.memory import size
 
-_Cells = tuple[str, str, list[str]]
-"""A column: heading, justification, cells."""
 _PLAIN_SECONDS = 5.0
 _BAR_SECONDS = 0.1
-_CLAIM = 30
-"""If the terminal has fewer columns, the references are printed below the table of results, not in it."""
-_AROUND_CELL = 3
-
 _LEAST_WIDTH, _LARGEST_WIDTH = 20, 10_000
 
 
@@ -111,7 +104,7 @@ def put_json(value: Any) -> None:
     Raises:
         OutputError: the result cannot be written.
     """
-    streams.Results().write(f"{strictjson.dumps(value)}\n")
+    streams.Results().write(f"{json_text.dumps(value)}\n")
 
 
 def show(table: RenderableType, data: bool = False) -> None:
@@ -239,8 +232,7 @@ def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, An
                  told_apart: Mapping[str, Sequence[str]] | None = None, data: bool = True) -> None:
     """The measured figures beside the task's references; every row names data that are not the original.
 
-    Properties that all runs share are printed below the table. On a narrow terminal the references are printed there
-    too, and a table that would be too wide has a column for each variant instead of a row, or is lines.
+    Properties that all runs share are printed below the table.
 
     Args:
         task, dataset, results: of the runs.
@@ -250,51 +242,33 @@ def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, An
     Raises:
         OutputError: the table is the result and cannot be written.
     """
-    room_for_all = _channel(data).width
     claimed = claims_of(task, dataset)
     metrics, levels = split_columns(task.columns)
     length, unit = ("steps", "update") if task.x_axis == "step" else ("epochs", "epoch")
     same = {key: len({r[key] for r in results}) == 1 for key in ("batch_size", length)}
-    columns: list[_Cells] = [("variant", "left", [r["variant"] for r in results])]
-    columns += [(heading, "left", list(cells)) for heading, cells in (told_apart or {}).items()]
+    texts = {"variant": [r["variant"] for r in results], **(told_apart or {})}
     if dataset.provenance != "original":
-        columns.append(("data", "left", [dataset.provenance] * len(results)))
-    columns += [(heading, "right", [count(r[key]) for r in results])
-                for key, heading in (("batch_size", "batch"), (length, f"{unit}s")) if not same[key]]
-    columns += [(c.heading, "right", [number(r.get(c.key), c.form) for r in results]) for c in metrics]
-    columns.append(("ms/update", "right", [f"{1e3 * r['seconds_per_update']:.1f}" for r in results])
+        texts["data"] = [dataset.provenance] * len(results)
+    figures = [(heading, [count(r[key]) for r in results])
+               for key, heading in (("batch_size", "batch"), (length, f"{unit}s")) if not same[key]]
+    figures += [(c.heading, [number(r.get(c.key), c.form) for r in results]) for c in metrics]
+    figures.append(("ms/update", [f"{1e3 * r['seconds_per_update']:.1f}" for r in results])
                    if task.x_axis == "step" else
-                   ("s/epoch", "right", [f"{r['seconds_per_epoch']:.2f}" for r in results]))
-    room = room_for_all - _width(columns)
-    beside = bool(claimed) and room >= _CLAIM
+                   ("s/epoch", [f"{r['seconds_per_epoch']:.2f}" for r in results]))
+    claims = [("the paper's claim" if task.paper else "reference", [claimed.get(r["variant"], "-") for r in results])]
+    columns = [*texts.items(), *figures, *(claims if claimed else [])]
     of = "" if claimed or not task.references else "; synthetic data: not comparable with the paper"
     title = f"{task.title} ({task.paper}{of})" if task.paper else task.title
-    lines = RowsTable(title, [heading for heading, _, _ in columns],
-                      list(zip(*(cells for _, _, cells in columns), strict=True)))
-    if room < 0:
-        upright = [(_in_lines(heading), justify, cells) for heading, justify, cells in columns]
-        columns = min(upright, _on_its_side(columns), key=lambda turned: max(_width(turned), room_for_all))
-    claims = [claimed.get(r["variant"], "-") for r in results]
-    table = Table(title=title, title_justify="left")
-    for heading, justify, _ in columns:
-        table.add_column(heading, justify="right" if justify == "right" else "left", no_wrap=True)
-    if beside:
-        table.add_column("the paper's claim" if task.paper else "reference")
-    for i in range(len(columns[0][2])):
-        table.add_row(*(cells[i] for _, _, cells in columns), *([claims[i]] if beside else []))
-    show(table if _width(columns) <= room_for_all else lines, data)
+    places = range(len(texts), len(texts) + len(figures))
+    show(RowsTable(title, [heading for heading, _ in columns], list(zip(*(cells for _, cells in columns), strict=True)),
+                   whole=range(places.stop), right=places), data)
     common = [f"data: {dataset.label}"]
     if results and same["batch_size"]:
         common.append(f"batch {results[0]['batch_size']}")
     if results and same[length]:
         common.append(f"{count(results[0][length])} {unit}{'' if results[0][length] == 1 else 's'}")
     common += [f"{c.heading} {number(results[0].get(c.key), c.form)}" for c in levels if results]
-    below = [", ".join(common)]
-    if claimed and not beside:
-        below += [f"{'the paper' if task.paper else 'reference'} on {variant}: {claim}"
-                  for variant, claim in dict(zip((r["variant"] for r in results), claims, strict=True)).items()]
-    below += changes_in(results)
-    tell("\n".join(below), data)
+    tell("\n".join([", ".join(common), *changes_in(results)]), data)
 
 
 def changes_in(results: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -307,21 +281,3 @@ def count(value: float | Range) -> str:
     if isinstance(value, Range):
         return f"{count(value.median)}\n{count(value.low)}-{count(value.high)}"
     return f"{value}" if isinstance(value, int) else f"{round(value, 3):g}"
-
-
-def _width(columns: Sequence[_Cells]) -> int:
-    """The width of a table, whose headings and cells may have several lines."""
-    return 1 + sum(_AROUND_CELL + max(len(line) for text in (heading, *cells) for line in (text.splitlines() or [""]))
-                   for heading, _, cells in columns)
-
-
-def _in_lines(heading: str) -> str:
-    """A heading with its words below each other."""
-    return heading.replace("_", "_\n").replace(" ", "\n")
-
-
-def _on_its_side(columns: Sequence[_Cells]) -> list[_Cells]:
-    """The transposed table, whose headings are the first column."""
-    (first, _, names), *others = columns
-    return [(first, "left", [heading for heading, _, _ in others]),
-            *((name, "right", [cells[i] for _, _, cells in others]) for i, name in enumerate(names))]

@@ -65,8 +65,8 @@ def runs_by_task(paths: Sequence[Path], plugins: Sequence[str] | None) -> list[t
 def write_curves(task: Task, series: Sequence[Series], out: Path, by: By = "run") -> list[Path]:
     """Write `CURVES`, the picture only where matplotlib is installed."""
     from duoln.pictures import drawing
-    from duoln.runs.curves_csv import write_csv
     from duoln.runs.curves_picture import draw
+    from duoln.runs.series import write_csv
 
     written = [write_csv(series, out / CURVES[0], by)]
     if drawing.can_draw():
@@ -80,8 +80,7 @@ def write_layers(task: Task, curves: Sequence[Curve], out: Path) -> list[Path]:
     Runs that do not fit beside each other are in further pictures, such as `norm_stats-2.png`.
     """
     from duoln.pictures import drawing
-    from duoln.runs.norm_stats import write_table
-    from duoln.runs.norm_stats_picture import draw
+    from duoln.runs import norm_stats
     from duoln.runs.series import short_names
 
     order = {variant: k for k, variant in enumerate(task.variants)}
@@ -89,10 +88,10 @@ def write_layers(task: Task, curves: Sequence[Curve], out: Path) -> list[Path]:
     named = {name: c for name, c in zip(short_names([c.path for c in ordered]), ordered, strict=True) if c.layers}
     if not named:
         return []
-    written = [write_table({name: (c.variant, c.layers) for name, c in named.items()}, out / LAYERS[0])]
+    written = [norm_stats.write_table({name: (c.variant, c.layers) for name, c in named.items()}, out / LAYERS[0])]
     names = list(named) if drawing.can_draw() else []
     for first in range(0, len(names), _BESIDE):
         picture = out / (LAYERS[1] if not first else f"norm_stats-{first // _BESIDE + 1}.png")
         group = {name: named[name].layers for name in names[first:first + _BESIDE]}
-        written.append(draw(f"{task.title}: statistics of the layers", group, picture))
+        written.append(norm_stats.draw(f"{task.title}: statistics of the layers", group, picture))
     return written

@@ -90,11 +90,11 @@ def _show(title: str, test: RateTest, own: float, asked: int) -> None:
 def _write(title: str, test: RateTest, own: float, out: Path) -> None:
     from duoln.cli import console
     from duoln.pictures import drawing
-    from duoln.training import rate_picture
+    from duoln.training.rate_test import draw, write_table
 
     make_folder(out)
-    written = [rate_picture.write_table(test, out / _FILES[0])]
+    written = [write_table(test, out / _FILES[0])]
     if drawing.can_draw():
-        written.append(rate_picture.draw(title, test, own, out / _FILES[1]))
+        written.append(draw(title, test, own, out / _FILES[1]))
     for path in written:
         console.say(f"wrote {path}")

@@ -6,18 +6,20 @@ No name is cut or broken, because names are typed: where the terminal is narrow,
 from __future__ import annotations
 
 import argparse
+import statistics
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from duoln.cli import facts
 from duoln.cli.trained import options_of
-from duoln.errors import DataMissingError
+from duoln.errors import DataMissingError, UsageError
 from duoln.system.paths import path_argument
 
 if TYPE_CHECKING:
     from duoln.tasks.settings import Setting
     from duoln.tasks.task import Task
+
 
 _INDENT = "    "
 
@@ -49,7 +51,6 @@ def add_commands(commands: Any) -> None:
 def _list(args: argparse.Namespace) -> int:
     from duoln.cli import console
     from duoln.cli.rows_table import RowsTable
-    from duoln.cli.task_facts import seconds_of_small, states_of_data
     from duoln.tasks.registry import Registry
 
     registry = Registry(asked=args.plugins)
@@ -162,3 +163,56 @@ def _prepare(args: argparse.Namespace) -> int:
     for path in task.prepare(args.source, target):
         console.say(f"wrote {path}")
     return 0
+
+
+PRESET = "small"
+
+
+def states_of_data(task: Task) -> dict[str, str]:
+    """For each corpus of a task "here", "not here", or "incomplete" where some of its files are missing."""
+    return {name: _state(corpus) for name, corpus in task.corpora.items()}
+
+
+def _state(corpus: Sequence[Sequence[str]]) -> str:
+    from duoln.data import locate
+    from duoln.errors import DataError
+
+    state = "not here"
+    for files in corpus:
+        try:
+            if locate(files) is not None:
+                return "here"
+        except DataError:
+            state = "incomplete"
+    return state
+
+
+def seconds_of_small(task: Task) -> tuple[float | None, set[str]]:
+    """The median training time of one variant by the preset "small", of the runs that are kept, and on which devices.
+
+    It is None where no run of these settings is kept.
+    """
+    results = list(_results_of_small(task))
+    devices = {start["backend"]["device"] for result in results for start in result["starts"]}
+    times = [result["epochs"] * result["seconds_per_epoch"] for result in results]
+    return (statistics.median(times) if times else None), devices
+
+
+def _results_of_small(task: Task) -> Iterator[dict[str, Any]]:
+    from duoln.runs import kept
+    from duoln.runs.folder import read_json
+    from duoln.runs.places import CONFIG, RESULT
+    from duoln.tasks import make_config
+    from duoln.tasks.settings import through_json
+
+    if PRESET not in task.presets:
+        return
+    try:
+        wanted = {name: through_json(make_config(task, name, PRESET, {"seed": 0})) for name in task.variants}
+    except UsageError:  # `duoln run` tells what is wrong with the preset
+        return
+    for path in sorted(kept.home(task).glob(f"*/*/{CONFIG}")):
+        run = read_json(path)
+        settings = wanted.get(run["variant"], {})  # a kept run may have settings that are constants today
+        if settings and all({**run["config"], "seed": 0}.get(key) == value for key, value in settings.items()):
+            yield read_json(path.parent / RESULT)

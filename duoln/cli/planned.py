@@ -256,15 +256,15 @@ def plan_of_first(task: Task, ranks: Ranks, own: Plan, asked: str | None) -> Pla
     Raises:
         UsageError: the command line of another process has other settings.
     """
-    from duoln.data import strictjson
+    from duoln.data import json_text
     from duoln.runs.settings import Job, config_of
 
-    text = strictjson.dumps([[*job, dataclasses.asdict(cfg), own.precisions.get(job)]
+    text = json_text.dumps([[*job, dataclasses.asdict(cfg), own.precisions.get(job)]
                              for job, cfg in own.configs.items()])
-    shared = strictjson.revive(json.loads(ranks.texts(text)[0]))
+    shared = json_text.revive(json.loads(ranks.texts(text)[0]))
     first = {Job(variant, seed): config_of(task, settings, "[ranks] rank 0") for variant, seed, settings, _ in shared}
     chosen = {Job(variant, seed): precision for variant, seed, _, precision in shared}
-    ranks.check_same({f"{job.name} {key}": strictjson.dumps(value) for job, cfg in (own.configs or first).items()
+    ranks.check_same({f"{job.name} {key}": json_text.dumps(value) for job, cfg in (own.configs or first).items()
                       for key, value in {**vars(cfg), "precision": asked or chosen.get(job)}.items()})
     return own._replace(configs=first, precisions=chosen)
 

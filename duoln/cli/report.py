@@ -5,21 +5,26 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from duoln.cli import facts
+from duoln.cli import console, facts
 from duoln.cli.curves import CURVES, runs_by_task, write_curves, write_layers
+from duoln.core.arguments import did_you_mean
 from duoln.errors import UsageError
+from duoln.runs.series import Point, Range, Series, metric
 from duoln.system.filesystem import check_regular, make_folder
 from duoln.system.paths import path_argument
+from duoln.system.visible import visible
+from duoln.tasks.values import Column, split_columns
 
 if TYPE_CHECKING:
     from duoln.runs.page import Part
-    from duoln.runs.series import By, Series
+    from duoln.runs.series import By
     from duoln.tasks.task import Task
+
 
 _PAGES = (".html", ".htm")
 
@@ -43,7 +48,6 @@ def add_command(commands: Any) -> None:
 
 
 def _report(args: argparse.Namespace) -> int:
-    from duoln.cli import console
     from duoln.runs.page import Part
     from duoln.runs.series import series_of
 
@@ -72,8 +76,6 @@ def _report(args: argparse.Namespace) -> int:
 
 def _show(part: Part, args: argparse.Namespace, alone: bool) -> None:
     """The tables of a task: one for each data set, because figures on different data are never beside each other."""
-    from duoln.cli import console, markdown
-
     task = part.task
     if args.markdown and not alone:
         console.put(f"**{task.title}**\n")
@@ -81,8 +83,8 @@ def _show(part: Part, args: argparse.Namespace, alone: bool) -> None:
         of_dataset = _differing([s for s in part.series if s.runs[0].dataset == dataset], task)
         rows = [result_row(task, s) for s in of_dataset]
         if args.markdown:
-            console.put(markdown.results(task, rows, told_apart(of_dataset, args.by)) if args.over is None else
-                        markdown.over_time(task, of_dataset, args.over))
+            console.put(results_in_markdown(task, rows, told_apart(of_dataset, args.by)) if args.over is None else
+                        over_time(task, of_dataset, args.over))
         else:
             console.show_results(task, dataset, rows, told_apart(of_dataset, args.by), data=not args.json)
 
@@ -97,7 +99,6 @@ def _differing(series: Sequence[Series], task: Task) -> list[Series]:
 
 def _write(parts: Sequence[Part], args: argparse.Namespace) -> None:
     """The files that the command line asks for; those of several tasks are in a folder for each."""
-    from duoln.cli import console
     from duoln.runs.page import Part, write_page
 
     if args.html is not None:
@@ -147,7 +148,6 @@ def result_row(task: Task, series: Series) -> dict[str, Any]:
 def _pictures(task: Task, series: Sequence[Series], out: Path) -> list[Path]:
     """The pictures that a task draws from its runs' models; most tasks draw none, and then no model is read."""
     from duoln import runtime, tasks
-    from duoln.cli import console
     from duoln.pictures import drawing
     from duoln.runs import kept
     from duoln.runs.trained import load_trained
@@ -165,3 +165,71 @@ def _pictures(task: Task, series: Sequence[Series], out: Path) -> list[Path]:
             label = s.label() if len(s.runs) == 1 else f"{s.label()}, seed {c.config.get('seed')}"
             models[label] = load_trained(task, c.path, backend)
     return task.pictures(models, out)
+
+
+# Markdown ---------------------------------------------------------------------------------------------
+
+COLUMNS = 8
+"""The most updates of a table over time."""
+
+
+def results_in_markdown(task: Task, rows: Sequence[Mapping[str, Any]], told_apart: Mapping[str, Sequence[str]]) -> str:
+    """A line for each row: the variant, what tells it apart, its length, and its metrics.
+
+    Several seeds are their median, and in brackets the least and the greatest value and the number of those with NaN.
+    """
+    length, unit = ("steps", "updates") if task.x_axis == "step" else ("epochs", "epochs")
+    metrics, _ = split_columns(task.columns)
+    header = ["variant", *told_apart, "batch", unit, *(c.heading for c in metrics)]
+    lines = [header, ["---"] * len(header)]
+    for k, row in enumerate(rows):
+        lines.append([f"`{row['variant']}`", *(cells[k] for cells in told_apart.values()), str(row["batch_size"]),
+                      _in_one_line(console.count(row[length])), *(_cell(row.get(c.key), c.form) for c in metrics)])
+    changes = console.changes_in(rows)
+    return "\n".join([_table(lines), *(["", *changes] if changes else [])])
+
+
+def over_time(task: Task, series: Sequence[Series], key: str) -> str:
+    """A line for each series: one metric at up to COLUMNS of its evaluations, evenly chosen, the last one too.
+
+    Raises:
+        UsageError: no evaluation has such a metric.
+    """
+    points = {s.label(): s.points(metric(key, "step")) for s in series}
+    steps = sorted({int(p.x) for of_series in points.values() for p in of_series})
+    if not steps:
+        known = sorted({k for s in series for c in s.runs for p in c.points for k in p} - {"event", "step"})
+        raise UsageError(f"[report] --over: expected a metric of {', '.join(known)}; "
+                         f"found {key!r}{did_you_mean(key, known)}")
+    chosen = steps if len(steps) <= COLUMNS else [steps[len(steps) * (k + 1) // COLUMNS - 1] for k in range(COLUMNS)]
+    column = next((c for c in task.columns if c.key == key), Column(key, key, ".4g"))
+    lines = [[f"{column.heading}, after updates", *map(str, chosen)], ["---"] * (1 + len(chosen))]
+    for label, of_series in points.items():
+        at = {int(p.x): p for p in of_series}
+        code = label.replace("`", "'")
+        lines.append([f"`{code}`", *(_cell(_value(at.get(step)), column.form) for step in chosen)])
+    return _table(lines)
+
+
+def _value(point: Point | None) -> Any:
+    if point is None or (point.low == point.high and not point.nan):
+        return point and point.y
+    return Range(*point[1:])
+
+
+def _table(lines: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(map(_escaped, line))} |" for line in lines)
+
+
+def _escaped(cell: str) -> str:
+    """A cell in one line, whose bars end no cell; a code span keeps its backslash before a bar to itself."""
+    return " ".join(visible(cell).split()).replace("|", "\\|")
+
+
+def _cell(value: Any, form: str) -> str:
+    return _in_one_line(console.number(value, form))
+
+
+def _in_one_line(text: str) -> str:
+    median, *spread = text.split("\n")
+    return f"{median} ({', '.join(spread)})" if spread else median

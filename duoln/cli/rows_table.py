@@ -24,12 +24,13 @@ class RowsTable:
         bad: the numbers of the rows that are red.
         whole: the numbers of the columns that are never broken into lines.
         ruled: whether a line is drawn between rows.
+        right: the numbers of the columns that stand to the right, such as those of figures.
     """
 
     def __init__(self, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], bad: Sequence[int] = (),
-                 whole: Sequence[int] = (), ruled: bool = False) -> None:
+                 whole: Sequence[int] = (), ruled: bool = False, right: Sequence[int] = ()) -> None:
         self.title, self.headings, self.rows, self.ruled = title, headings, rows, ruled
-        self.bad, self.whole = bad, whole
+        self.bad, self.whole, self.right = bad, whole, right
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         widths = self._widths(options.max_width)
@@ -40,8 +41,8 @@ class RowsTable:
 
     def _table(self, widths: Sequence[int]) -> Table:
         table = Table(title=self.title, title_justify="left", show_lines=self.ruled)
-        for heading, width in zip(self.headings, widths, strict=True):
-            table.add_column(heading, width=width)
+        for i, (heading, width) in enumerate(zip(self.headings, widths, strict=True)):
+            table.add_column(heading, width=width, justify="right" if i in self.right else "left")
         for i, row in enumerate(self.rows):
             table.add_row(*row, style="red" if i in self.bad else None)
         return table

@@ -6,6 +6,7 @@ like any other. A gradient inside a gradient is therefore refused.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -14,7 +15,6 @@ from typing import Any
 from duoln import tree
 from duoln.backends.protocol import REALS, Array
 from duoln.core.arguments import check_flag, check_function, check_integer, described, how_to_wrap, name_of
-from duoln.core.made import Made
 from duoln.core.pytorch_names import hinted
 from duoln.core.repeated import constant
 from duoln.core.tape import Tape
@@ -73,6 +73,18 @@ def pullback(fn: Callable[..., Any], params: Any, *args: Any) -> tuple[Any, Call
     return result, back, tape
 
 
+def pullback_at(places: Sequence[int], fn: Callable[..., Any], args: Sequence[Any],
+                ) -> tuple[Any, Callable[..., Any], Tape]:
+    """As `pullback`, of `fn(*args)` by the arguments at these places; the others are constants."""
+    def of_chosen(chosen: Sequence[Tensor]) -> Any:
+        whole = list(args)
+        for k, x in zip(places, chosen, strict=True):
+            whole[k] = x
+        return fn(*whole)
+
+    return pullback(of_chosen, [args[k] for k in places])
+
+
 def _no_parameter(path: str, leaf: Any) -> DtypeError:
     role = f"parameter '{path}'" if path else "params"
     where = f"[value_and_grad] {role}: expected"
@@ -92,6 +104,37 @@ def _advice(value: Any) -> str:
 def tensors_of(result: Any) -> list[Tensor]:
     """The tensors in a tree, in order."""
     return [leaf for leaf in tree.leaves(result) if isinstance(leaf, Tensor)]
+
+
+class Made:
+    """A function, and the call `maker(*args)` that made it, of another function first.
+
+    It pickles and copies as this call; Python's closures do not.
+    """
+
+    def __init__(self, function: Callable[..., Any], maker: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        functools.update_wrapper(self, function)
+        self._function, self._made_by = function, (maker, args)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        """The value of an attribute of a class: a function made of a method is made anew of the bound method."""
+        maker, (method, *options) = self._made_by
+        bound = method.__get__(instance, owner) if hasattr(type(method), "__get__") else method
+        if bound is method:
+            return self
+        made = maker(bound, *options)
+        if hasattr(method, "__name__"):  # as Python pickles methods
+            made._made_by = getattr, (owner if instance is None else instance, method.__name__)
+        return made
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return self._made_by
+
+    def __repr__(self) -> str:
+        return f"<function {self._function.__name__}>"
 
 
 @hinted
@@ -197,14 +240,7 @@ def vjp(fn: Callable[..., Any], *args: Any) -> tuple[Any, Callable[[Any], tuple[
     check_function("vjp", "fn", fn)
     leaves = tree.leaves(args)
     floats = [k for k, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.dtype in REALS]
-
-    def of_floats(tracked: list[Tensor]) -> Any:
-        whole = list(leaves)
-        for k, leaf in zip(floats, tracked, strict=True):
-            whole[k] = leaf
-        return fn(*tree.unflatten(args, whole))
-
-    result, pull, tape = pullback(of_floats, [leaves[k] for k in floats])
+    result, pull, tape = pullback_at(floats, lambda *whole: fn(*tree.unflatten(args, whole)), leaves)
     tape.closed = True  # the records stay for `back`, but nothing is added to them
     result = tree.map(lambda x: Tensor(x.data, x.backend) if isinstance(x, Tensor) else x, result)
 

@@ -55,7 +55,7 @@ _watch: ContextVar[Callable[[Op[..., Any], Rule], Rule] | None] = ContextVar("wa
 
 def composed_only() -> contextlib.AbstractContextManager[None]:
     """Within this context every op of this thread runs its composed rule, as under DUOLN_RULES=composed."""
-    return _held(_composed_only, True)
+    return bound(_composed_only, True)
 
 
 def each_rule(through: Callable[[Op[..., Any], Rule], Rule]) -> contextlib.AbstractContextManager[None]:
@@ -69,7 +69,7 @@ def each_rule(through: Callable[[Op[..., Any], Rule], Rule]) -> contextlib.Abstr
 
 def only_rule(through: Callable[[Op[..., Any], Rule], Rule]) -> contextlib.AbstractContextManager[None]:
     """As `each_rule`, but contexts around it are not asked."""
-    return _held(_watch, through)
+    return bound(_watch, through)
 
 
 def is_composed_only() -> bool:
@@ -83,7 +83,8 @@ def is_watched() -> bool:
 
 
 @contextlib.contextmanager
-def _held(variable: ContextVar[Any], value: Any) -> Iterator[None]:
+def bound(variable: ContextVar[Any], value: Any) -> Iterator[None]:
+    """Within this context the variable has this value."""
     token = variable.set(value)
     try:
         yield

@@ -23,6 +23,27 @@ def names(places: Iterable[Place]) -> str:
     return "".join([f"v{place}, " for place in places])
 
 
+class Text:
+    """A function of straight-line Python, whose lines are added one by one; `known` are names in it."""
+
+    def __init__(self, known: dict[str, Any]) -> None:
+        self.lines: list[str] = []
+        self._known = known
+
+    def keep(self, x: Any) -> str:
+        """A name for an object."""
+        name = f"kept{len(self._known)}"
+        self._known[name] = x
+        return name
+
+    def function(self, arguments: str, result: str, file: str) -> Callable[..., Any]:
+        """The function, from its arguments to an expression; `file` stands in tracebacks."""
+        text = "\n    ".join([f"def function({arguments}):", *self.lines, f"return {result}"])
+        exec(compile(text, file, "exec"), self._known)
+        function: Callable[..., Any] = self._known.pop("function")  # it keeps what is known, which need not keep it too
+        return function
+
+
 class Forward(NamedTuple):
     """A rule computes its value."""
 
@@ -148,26 +169,15 @@ class Program:
 
         A value is dropped after its last use, so that memory does not grow.
         """
-        known: dict[str, Any] = {f"v{place}": x for place, x in enumerate(self.constants)}
-        known["backend"] = self.backend
-
-        def keep(x: Any) -> str:
-            name = f"kept{len(known)}"
-            known[name] = x
-            return name
-
+        text = Text({"backend": self.backend, **{f"v{place}": x for place, x in enumerate(self.constants)}})
         last_use = {place: k for k, one in enumerate(self.instructions) for place in (*one.writes(), *one.reads())}
         freed: list[list[Place]] = [[] for _ in self.instructions]
         written = {place for one in self.instructions for place in one.writes()}
         for place in written.difference(self.results):
             freed[last_use[place]].append(place)
-        lines = [f"def run({names(range(self.inputs))}):"]
         for one, places in zip(self.instructions, freed, strict=True):
-            lines += [one.text(keep), f"del {names(places)}" if places else ""]
-        text = "\n    ".join([*filter(None, lines), f"return [{names(self.results)}]"])
-        exec(compile(text, "<compiled step>", "exec"), known)
-        run: Callable[..., list[Array]] = known.pop("run")  # the function keeps `known`, which need not keep it too
-        return run
+            text.lines += [one.text(text.keep), *([f"del {names(places)}"] if places else [])]
+        return text.function(names(range(self.inputs)), f"[{names(self.results)}]", "<compiled step>")
 
     def difference(self, second: Program) -> str | None:
         """The difference of another record of the step; None if both run the same rules on the same values.

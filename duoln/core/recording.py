@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from duoln.backends.protocol import Array, Backend
-from duoln.core.op import Op, each_rule, only_rule
+from duoln.core.op import Op, bound, each_rule, only_rule
 from duoln.core.program import Backward, Call, Form, Forward, Instruction, Place, Pooled, Program, Values
 from duoln.core.repeated import recorder, recordings
 from duoln.core.rule import Rule
@@ -199,9 +199,5 @@ def _own(x: Any) -> Any:
 @contextlib.contextmanager
 def _not_recording() -> Iterator[None]:
     """Within this context, which is inside a rule, nothing is recorded: the rule itself is."""
-    token = recorder.set(None)
-    try:
-        with only_rule(lambda op, rule: rule):
-            yield
-    finally:
-        recorder.reset(token)
+    with bound(recorder, None), only_rule(lambda op, rule: rule):
+        yield

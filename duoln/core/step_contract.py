@@ -12,9 +12,11 @@ from typing import Any
 
 from duoln import tree as trees
 from duoln.backends.protocol import Array, Backend
+from duoln.core.program import Text
 from duoln.core.tensor import Tensor
 from duoln.errors import CompileError
 
+_FILE = "<tree of a compiled step>"
 _SEQUENCES = list, tuple  # a union would be made anew at every leaf
 _BRANCHES = dict, list, tuple
 """The classes of branches that straight-line Python reads and makes."""
@@ -53,27 +55,13 @@ def _check_attributes(tree: Any) -> None:
                            f"the attribute {next(iter(attributes))!r}, which would be a constant of the compiled step")
 
 
-class _Text:
-    """A function of straight-line Python that walks through a tree."""
+class _Walk(Text):
+    """A function that walks through a tree."""
 
     def __init__(self, backend: Backend) -> None:
-        self.lines: list[str] = []
+        super().__init__({"Tensor": Tensor, "new": object.__new__, "backend": backend})
         self.leaves: list[str] = []
         """The names of the leaves."""
-        self._known: dict[str, Any] = {"Tensor": Tensor, "new": object.__new__, "backend": backend}
-
-    def keep(self, x: Any) -> str:
-        """A name for an object."""
-        name = f"kept{len(self._known)}"
-        self._known[name] = x
-        return name
-
-    def function(self, argument: str, result: str) -> Callable[[Any], Any]:
-        """The function, from its argument to an expression."""
-        text = "\n    ".join([f"def function({argument}):", *self.lines, f"return {result}"])
-        exec(compile(text, "<tree of a compiled step>", "exec"), self._known)
-        function: Callable[[Any], Any] = self._known.pop("function")
-        return function
 
 
 def reader(args: Any, backend: Backend) -> Callable[[Any], list[Tensor] | None]:
@@ -82,12 +70,12 @@ def reader(args: Any, backend: Backend) -> Callable[[Any], list[Tensor] | None]:
     It returns None for others, and if a gradient that is still being computed needs one of them. It always does where
     the tree has branches of other classes than dict, list and tuple.
     """
-    text = _Text(backend)
+    text = _Walk(backend)
     is_read = _read(text, args, "args", backend)
-    return text.function("args", f"[{', '.join(text.leaves)}]") if is_read else lambda args: None
+    return text.function("args", f"[{', '.join(text.leaves)}]", _FILE) if is_read else lambda args: None
 
 
-def _read(text: _Text, tree: Any, name: str, backend: Backend) -> bool:
+def _read(text: _Walk, tree: Any, name: str, backend: Backend) -> bool:
     """Add the lines that read a tree; False for a branch of another class."""
     kind = type(tree)
     if kind is Tensor:
@@ -113,15 +101,15 @@ def _read(text: _Text, tree: Any, name: str, backend: Backend) -> bool:
 
 def builder(result: Any, backend: Backend) -> Callable[[Sequence[Array]], Any]:
     """A function from native arrays to a tree of tensors of this form."""
-    text = _Text(backend)
+    text = _Walk(backend)
     made = _built(text, result)
     if made is None:
         return lambda natives: trees.unflatten(result, [Tensor(x, backend) for x in natives])
     text.lines.insert(0, f"[{', '.join(text.leaves)}] = natives")
-    return text.function("natives", made)
+    return text.function("natives", made, _FILE)
 
 
-def _built(text: _Text, tree: Any) -> str | None:
+def _built(text: _Walk, tree: Any) -> str | None:
     """The expression that makes a tree of tensors; None for a branch of another class."""
     kind: Any = type(tree)
     if not isinstance(tree, (dict, *_SEQUENCES)):

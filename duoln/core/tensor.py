@@ -29,9 +29,18 @@ _OF_UFUNCS = {**{name: name for name in ("add", "subtract", "multiply", "divide"
 """The operators of the ufuncs that Python's operators on a NumPy value call."""
 
 OPERATORS: dict[str, Callable[..., Tensor]] = {}
-"""The functions behind the methods below, by name. `duoln.ops` fills it; core does not know the operators."""
-OPERATOR_NAMES: set[str] = set()
-"""The names of all operators, for advice; filled as OPERATORS is."""
+"""All operators by name, for the methods below and for advice. `duoln.ops` fills it; core does not know them."""
+
+
+def _operator(name: str) -> tuple[Callable[[Any, Operand], Tensor], Callable[[Any, Operand], Tensor]]:
+    """The methods by which Python computes an operator with a tensor on its left, and with one on its right alone."""
+    def of_left(x: Tensor, y: Operand) -> Tensor:
+        return OPERATORS[name](x, y)
+
+    def of_right(x: Tensor, y: Operand) -> Tensor:
+        return OPERATORS[name](y, x)
+
+    return of_left, of_right
 
 
 class _Size(int):
@@ -259,7 +268,7 @@ class Tensor:
             return OPERATORS[_OF_UFUNCS[name]](left, *others)
         called = name if method == "__call__" else f"{name}.{method}"
         operator = _OF_UFUNCS.get(name, name)
-        ours = f"ops.{operator}, or " if method == "__call__" and operator in OPERATOR_NAMES else ""
+        ours = f"ops.{operator}, or " if method == "__call__" and operator in OPERATORS else ""
         raise DtypeError(f"[{name}] expected NumPy arrays for np.{called}, found a duoln.Tensor; use {ours}"
                          f"np.{called}(x.numpy()) for values on the host")
 
@@ -314,35 +323,18 @@ class Tensor:
             return f"Tensor({form})"
         return f"Tensor({np.array2string(values, separator=', ', prefix='Tensor(', threshold=_MOST_SHOWN)}, {form})"
 
-    def __add__(self, other: Operand) -> Tensor:
-        return OPERATORS["add"](self, other)
-
-    def __radd__(self, other: Operand) -> Tensor:
-        return OPERATORS["add"](other, self)
-
-    def __sub__(self, other: Operand) -> Tensor:
-        return OPERATORS["subtract"](self, other)
-
-    def __rsub__(self, other: Operand) -> Tensor:
-        return OPERATORS["subtract"](other, self)
-
-    def __mul__(self, other: Operand) -> Tensor:
-        return OPERATORS["multiply"](self, other)
-
-    def __rmul__(self, other: Operand) -> Tensor:
-        return OPERATORS["multiply"](other, self)
-
-    def __truediv__(self, other: Operand) -> Tensor:
-        return OPERATORS["divide"](self, other)
-
-    def __rtruediv__(self, other: Operand) -> Tensor:
-        return OPERATORS["divide"](other, self)
-
-    def __pow__(self, exponent: float) -> Tensor:
-        return OPERATORS["pow"](self, exponent)
-
-    def __rpow__(self, base: object) -> Tensor:
-        return OPERATORS["pow"](base, self)
+    __add__, __radd__ = _operator("add")
+    __sub__, __rsub__ = _operator("subtract")
+    __mul__, __rmul__ = _operator("multiply")
+    __truediv__, __rtruediv__ = _operator("divide")
+    __pow__, __rpow__ = _operator("pow")
+    __matmul__, __rmatmul__ = _operator("matmul")
+    __and__, __rand__ = _operator("logical_and")
+    __or__, __ror__ = _operator("logical_or")
+    __lt__, __gt__ = _operator("less")[0], _operator("greater")[0]
+    __le__, __ge__ = _operator("less_equal")[0], _operator("greater_equal")[0]
+    __eq__, __ne__ = _operator("equal")[0], _operator("not_equal")[0]  # type: ignore[assignment]
+    __hash__ = object.__hash__
 
     def __neg__(self) -> Tensor:
         return OPERATORS["negative"](self)
@@ -353,46 +345,8 @@ class Tensor:
     def __abs__(self) -> Tensor:
         return OPERATORS["abs"](self)
 
-    def __and__(self, other: Operand) -> Tensor:
-        return OPERATORS["logical_and"](self, other)
-
-    def __rand__(self, other: Operand) -> Tensor:
-        return OPERATORS["logical_and"](other, self)
-
-    def __or__(self, other: Operand) -> Tensor:
-        return OPERATORS["logical_or"](self, other)
-
-    def __ror__(self, other: Operand) -> Tensor:
-        return OPERATORS["logical_or"](other, self)
-
     def __invert__(self) -> Tensor:
         return OPERATORS["logical_not"](self)
-
-    def __matmul__(self, other: Tensor) -> Tensor:
-        return OPERATORS["matmul"](self, other)
-
-    def __rmatmul__(self, other: object) -> Tensor:
-        return OPERATORS["matmul"](other, self)
-
-    def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
-        return OPERATORS["equal"](self, other)
-
-    def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
-        return OPERATORS["not_equal"](self, other)
-
-    __hash__ = object.__hash__
-
-    def __lt__(self, other: Operand) -> Tensor:
-        return OPERATORS["less"](self, other)
-
-    def __le__(self, other: Operand) -> Tensor:
-        return OPERATORS["less_equal"](self, other)
-
-    def __gt__(self, other: Operand) -> Tensor:
-        return OPERATORS["greater"](self, other)
-
-    def __ge__(self, other: Operand) -> Tensor:
-        return OPERATORS["greater_equal"](self, other)
 
     def __getitem__(self, key: Any) -> Tensor:
         return OPERATORS["getitem"](self, key=key)

@@ -1,10 +1,16 @@
-"""Reads texts of the user's own, whole or line by line. A mark of the byte order is never part of a text."""
+"""Reads texts of the user's own, whole or line by line, and writes tables as CSV.
+
+A mark of the byte order is never part of a text that is read.
+"""
 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator, Mapping
+import csv
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from duoln.data.bounded import Unpacked, opened
 from duoln.errors import DataError, DataFormatError, DtypeError, UsageError
@@ -131,3 +137,14 @@ def _decoded(where: object, content: bytes, encoding: str, first: bool = True) -
         offset = mark + len(text[:zero].encode(encoding))
         raise DataFormatError(where, offset, f"a text in {encoding}", "a zero byte, which no text has")
     return text.removeprefix("\ufeff") if first else text
+
+
+def csv_text(rows: Iterable[Sequence[Any]]) -> str:
+    r"""The rows as CSV. Readers take a carriage return for the end of a row, so a text with one stands in quotes.
+
+    Python quotes the characters of the writer's own line end alone: rows are made with "\r\n", and end with "\n". Half
+    of a character (a lone surrogate), which UTF-8 does not have, is written as its number.
+    """
+    lines: list[str] = []
+    csv.writer(SimpleNamespace(write=lines.append), lineterminator="\r\n").writerows(rows)
+    return "".join(line.removesuffix("\r\n") + "\n" for line in lines).encode(errors="backslashreplace").decode()

@@ -3,7 +3,7 @@
 from typing import Never
 
 from duoln.core.pytorch_names import OF_NN, unknown_name
-from duoln.core.tensor import OPERATOR_NAMES
+from duoln.core.tensor import OPERATORS
 from duoln.nn import init
 from duoln.nn.activations import (
     ELU,
@@ -41,7 +41,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Never:
-    raise unknown_name("duoln.nn", name, {**{f: f"duoln.ops.{f}" for f in OPERATOR_NAMES}, **OF_NN}, __all__)
+    raise unknown_name("duoln.nn", name, {**{f: f"duoln.ops.{f}" for f in OPERATORS}, **OF_NN}, __all__)
 
 
 def __dir__() -> list[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from duoln.backends.protocol import Backend
 from duoln.core import Tensor
 from duoln.core.arguments import BELOW_1, check_flag, check_integer, check_number, described
 from duoln.core.gradient import is_recording
+from duoln.core.op import bound
 from duoln.core.pytorch_names import hinted
 from duoln.core.spec import check_float
 from duoln.errors import DtypeError, GradientWarning, ShapeError, UsageError
@@ -93,16 +94,7 @@ class _Seen(NamedTuple):
 @hinted
 def without_masks() -> AbstractContextManager[None]:
     """Within this context no gradient needs masks, so `Dropout` layers without masks give no warning."""
-    return _wanting_none()
-
-
-@contextmanager
-def _wanting_none() -> Iterator[None]:
-    token = _without_masks.set(True)
-    try:
-        yield
-    finally:
-        _without_masks.reset(token)
+    return bound(_without_masks, True)
 
 
 class DropoutMasks:

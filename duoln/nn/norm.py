@@ -38,7 +38,7 @@ def check_gain(name: str, gain: float, affine: bool) -> None:
 
 
 class _Affine(Module):
-    """The common base of the normalising layers without statistics of their own: a gain and a bias, or none.
+    """The common base of the normalising layers: a gain and a bias, or none.
 
     Attributes:
         shape: the shape of the gain and of the bias.
@@ -48,7 +48,8 @@ class _Affine(Module):
     shape: tuple[int, ...]
     names: tuple[str, ...] = ("gain", "bias")
 
-    def __init__(self, gain: float, affine: bool) -> None:
+    def __init__(self, eps: float, gain: float, affine: bool) -> None:
+        self.eps = check_number(type(self).__name__, "eps", eps, AT_LEAST_0)
         check_gain(type(self).__name__, gain, affine)
         self.gain, self.affine = gain, affine
 
@@ -96,10 +97,9 @@ class LayerNorm(_Affine):
     def __init__(self, width: int | tuple[int, ...], eps: float = 1e-5, gain: float = 1.0,
                  activation: Activation | None = None, *, affine: bool = True) -> None:
         self.shape = check_width("LayerNorm", width)
-        check_number("LayerNorm", "eps", eps, AT_LEAST_0)
-        super().__init__(gain, affine)
+        super().__init__(eps, gain, affine)
         check_choice("LayerNorm", "activation", activation, ACTIVATIONS)
-        self.width, self.eps = width, eps
+        self.width = width
         self.activation: Activation | None = activation
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
@@ -129,9 +129,8 @@ class RMSNorm(_Affine):
     def __init__(self, width: int | tuple[int, ...], eps: float = 1e-5, *, gain: float = 1.0,
                  affine: bool = True) -> None:
         self.shape = check_width("RMSNorm", width)
-        check_number("RMSNorm", "eps", eps, AT_LEAST_0)
-        super().__init__(gain, affine)
-        self.width, self.eps = width, eps
+        super().__init__(eps, gain, affine)
+        self.width = width
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
         return ops.rms_norm(x, *self._given(params, x), axis=self._axis, eps=self.eps)
@@ -157,10 +156,8 @@ class GroupNorm(_Affine):
         check_sizes("GroupNorm", groups=groups, width=width)
         if width % groups:
             raise ShapeError(f"[GroupNorm] groups: expected a divisor of width, found {groups} for {width}")
-        check_number("GroupNorm", "eps", eps, AT_LEAST_0)
-        super().__init__(gain, affine)
-        self.shape = (width,)
-        self.groups, self.width, self.eps = groups, width, eps
+        super().__init__(eps, gain, affine)
+        self.groups, self.width, self.shape = groups, width, (width,)
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
         gain, bias = self._given(params, x)
@@ -178,17 +175,15 @@ class InstanceNorm(_Affine):
 
     def __init__(self, width: int, eps: float = 1e-5, *, gain: float = 1.0, affine: bool = True) -> None:
         check_sizes("InstanceNorm", width=width)
-        check_number("InstanceNorm", "eps", eps, AT_LEAST_0)
-        super().__init__(gain, affine)
-        self.shape = (width,)
-        self.width, self.eps = width, eps
+        super().__init__(eps, gain, affine)
+        self.width, self.shape = width, (width,)
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
         gain, bias = self._given(params, x)
         return ops.instance_norm(x, gain, bias, eps=self.eps)
 
 
-class BatchNorm(Module):
+class BatchNorm(_Affine):
     """Batch normalisation over all axes but the last.
 
     It uses the statistics of the batch, unless the parameters hold those of a population: see `with_population`.
@@ -210,16 +205,11 @@ class BatchNorm(Module):
 
     def __init__(self, width: int, eps: float = 1e-5, *, unbiased: bool = False, gain: float = 1.0) -> None:
         check_sizes("BatchNorm", width=width)
-        check_number("BatchNorm", "eps", eps, AT_LEAST_0)
-        check_number("BatchNorm", "gain", gain)
-        check_flag("BatchNorm", "unbiased", unbiased)
-        self.width, self.eps, self.unbiased, self.gain = width, eps, unbiased, gain
-
-    def weights(self, rng: Stream) -> Params:
-        return {"gain": init.constant(self.gain)(rng, (self.width,)), "bias": init.zeros(rng, (self.width,))}
+        super().__init__(eps, gain, True)
+        self.width, self.shape, self.unbiased = width, (width,), check_flag("BatchNorm", "unbiased", unbiased)
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
-        gain, bias = parameter("BatchNorm", params, "gain"), parameter("BatchNorm", params, "bias")
+        gain, bias = parameters("BatchNorm", params, self.names)
         gathers = reports.is_asked(params)
         if "mean" in params and not gathers:
             variance = parameter("BatchNorm", params, "variance")

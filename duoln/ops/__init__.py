@@ -5,13 +5,11 @@ of Adam; `duoln help operators` lists them and says what differs from the array 
 backends live in `duoln.kernels` and are attached by `duoln.runtime`.
 """
 
-from typing import Any, Never, cast
+from typing import Never
 
 from duoln.core.pytorch_names import OF_OPS, of_standard, unknown_name, without_modules
-from duoln.core.tensor import OPERATOR_NAMES, OPERATORS
-from duoln.ops.activated_linear import activated_linear
+from duoln.core.tensor import OPERATORS
 from duoln.ops.activation import elu, erf, gelu, silu
-from duoln.ops.add_norm import add_layer_norm, add_rms_norm
 from duoln.ops.attention import additive_attention
 from duoln.ops.conv import avg_pool1d, avg_pool2d, conv1d, conv2d, max_pool1d, max_pool2d
 from duoln.ops.creation import arange, eye, full, full_like, linspace, ones, ones_like, zeros, zeros_like
@@ -23,6 +21,7 @@ from duoln.ops.elementwise import (
     astype,
     ceil,
     clip,
+    clip_gradient,
     cos,
     divide,
     equal,
@@ -61,10 +60,9 @@ from duoln.ops.elementwise import (
     tanh,
     where,
 )
-from duoln.ops.gradient import clip_gradient
 from duoln.ops.group_norm import group_norm, instance_norm
 from duoln.ops.index import embedding, getitem, one_hot, take, take_along_axis
-from duoln.ops.linalg import linear, matmul, outer, tensordot, vecdot
+from duoln.ops.linalg import activated_linear, linear, matmul, outer, tensordot, vecdot
 from duoln.ops.linear_loss import linear_cross_entropy
 from duoln.ops.loss import (
     bce_with_logits,
@@ -75,7 +73,7 @@ from duoln.ops.loss import (
     soft_cross_entropy,
     softmax_cross_entropy,
 )
-from duoln.ops.norm import batch_norm, layer_norm, rms_norm, weight_norm
+from duoln.ops.norm import add_layer_norm, add_rms_norm, batch_norm, layer_norm, rms_norm, weight_norm
 from duoln.ops.product import prod
 from duoln.ops.recurrent import gru, gru_step, lstm, lstm_cell, lstm_step, rnn, rnn_step
 from duoln.ops.reduce import (
@@ -118,14 +116,6 @@ from duoln.ops.shape import (
 )
 from duoln.ops.update import adam_rates, adam_update, global_norm
 
-OPERATORS.update(
-    abs=abs, logical_and=logical_and, logical_or=logical_or, logical_not=logical_not,
-    add=add, subtract=subtract, multiply=multiply, divide=divide, pow=pow, negative=negative, matmul=matmul,
-    equal=equal, not_equal=not_equal, less=less, less_equal=less_equal, greater=greater,
-    greater_equal=greater_equal, getitem=getitem, unstack=cast(Any, unstack), sum=sum, mean=mean, max=max,
-    min=min, reshape=reshape, permute_dims=permute_dims, astype=astype,
-)
-
 __all__ = [
     "abs", "activated_linear", "adam_rates", "adam_update", "add", "add_layer_norm", "add_rms_norm",
     "additive_attention", "all", "any", "arange", "argmax", "argmin", "astype", "avg_pool1d", "avg_pool2d",
@@ -144,7 +134,7 @@ __all__ = [
     "take", "take_along_axis", "tanh", "tensordot", "tile", "tril", "triu", "unstack", "var", "vecdot", "vector_norm",
     "weight_norm", "where", "zeros", "zeros_like",
 ]
-OPERATOR_NAMES.update(__all__)
+OPERATORS.update((name, globals()[name]) for name in __all__)
 without_modules(globals(), OF_OPS)
 
 

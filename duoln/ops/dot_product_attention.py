@@ -10,6 +10,7 @@ from duoln.backends.protocol import Array, Backend, Shape
 from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import Above0
 from duoln.errors import ShapeError
+from duoln.ops.linalg import transposed
 from duoln.ops.shape import reshape
 
 _NEVER = -3e38
@@ -64,12 +65,6 @@ def blocks_of(shape: Shape, keys: int) -> Iterator[tuple[int, int]]:
         yield first, min(first + size, queries)
 
 
-def _turned(be: Backend, x: Array) -> Array:
-    """The last two axes the other way round."""
-    axes = tuple(range(len(x.shape)))
-    return be.permute_dims(x, (*axes[:-2], axes[-1], axes[-2]))
-
-
 def _seen(be: Backend, mask: Array | None, causal: bool, first: int, last: int, keys: int) -> Array | None:
     """Which of the first `keys` keys the queries [first, last) see; None for all of them."""
     seen = None
@@ -103,7 +98,7 @@ def _scores(be: Backend, queries: Array, keys: Array, seen: Array | None) -> Arr
 def _forward(be: Backend, query: Array, key: Array, value: Array, mask: Array | None, causal: bool,
              scale: float) -> tuple[Array, Any]:
     scored, _, values = _summed(be, key, value, mask, causal)
-    keys = _turned(be, scored)
+    keys = transposed(be, scored)
     outs, tops, totals = [], [], []
     for first, last in blocks_of(query.shape, key.shape[-2]):
         end = min(last, key.shape[-2]) if causal else key.shape[-2]
@@ -133,7 +128,7 @@ def _joined(be: Backend, blocks: list[Array]) -> Array:
 def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
     query, key, value, mask, causal, scale, out, top, total = saved
     scored, summed, value = _summed(be, key, value, mask, causal)
-    keys, values = _turned(be, scored), _turned(be, value)
+    keys, values = transposed(be, scored), transposed(be, value)
     along = be.sum(gout * out, axis=-1, keepdims=True)
     if mask is not None or causal:  # the weights of a query with a NaN are NaN themselves, but for those of hidden keys
         along = be.where(be.isfinite(along), along, 0.0)
@@ -149,14 +144,14 @@ def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[A
         if seen is not None:
             weights = be.where(seen, weights, 0.0)
         if d_value is not None:
-            d_value = _plus(be, d_value, end, be.matmul(_turned(be, weights), g))
+            d_value = _plus(be, d_value, end, be.matmul(transposed(be, weights), g))
         if not (needs[0] or needs[1]):
             continue
         d_scores = weights * (be.matmul(g, values[..., :end]) - along[..., first:last, :])
         if needs[0]:
             d_query.append(be.matmul(d_scores, summed[..., :end, :]) * scale)
         if d_key is not None:
-            d_key = _plus(be, d_key, end, be.matmul(_turned(be, d_scores), queries))
+            d_key = _plus(be, d_key, end, be.matmul(transposed(be, d_scores), queries))
     if needs[0] and not d_query:
         d_query = [be.zeros(query.shape, be.dtype(query))]
     return _joined(be, d_query) if needs[0] else None, d_key, d_value, None

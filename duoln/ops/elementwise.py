@@ -14,7 +14,7 @@ import numpy as np
 
 from duoln.backends.protocol import REALS, Array, Backend
 from duoln.core import Op, Rule, Tensor, op
-from duoln.core.arguments import ABOVE_0, FINITE, NOT_NAN, Finite, check_number
+from duoln.core.arguments import ABOVE_0, FINITE, NOT_NAN, Above0, Finite, check_number
 from duoln.core.pytorch_names import hinted
 from duoln.core.repeated import repeated
 from duoln.core.spec import check_beside, check_float, check_tensors
@@ -121,17 +121,12 @@ def sigmoid(x: Tensor) -> Tensor:
     """1 / (1 + exp(-x)), finite for every x. Small values and slopes have all their digits."""
 
 
-def _sigmoid_vjp(be: Backend, saved: tuple[Array, Array], gout: Array, needs: Sequence[bool]) -> tuple[Array]:
-    y, whole = saved
-    return (gout * (y / whole),)
-
-
 def _sigmoid_forward(be: Backend, x: Array) -> tuple[Array, tuple[Array, Array]]:
     y, whole = logistic(be, x)
     return y, (y, whole)
 
 
-sigmoid.add(Rule("composed", _sigmoid_forward, _sigmoid_vjp))
+sigmoid.add(Rule("composed", _sigmoid_forward, lambda be, kept, gout, needs: (gout * (kept[0] / kept[1]),)))
 
 
 @op("x: real[*shape] -> like x")
@@ -139,16 +134,8 @@ def leaky_relu(x: Tensor, slope: Finite) -> Tensor:
     """The value x where it is positive, slope * x elsewhere."""
 
 
-def _leaky_relu_forward(be: Backend, x: Array, slope: float) -> tuple[Array, Any]:
-    return be.where(x > 0, x, slope * x), (x, slope)
-
-
-def _leaky_relu_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
-    x, slope = saved
-    return (be.where(x > 0, gout, slope * gout),)
-
-
-leaky_relu.add(Rule("composed", _leaky_relu_forward, _leaky_relu_vjp))
+leaky_relu.add(Rule("composed", lambda be, x, slope: (be.where(x > 0, x, slope * x), (x, slope)),
+                    lambda be, kept, gout, needs: (be.where(kept[0] > 0, gout, kept[1] * gout),)))
 
 
 def _binary(name: str, doc: str, value: Callable[[Backend, Any, Any], Array],
@@ -408,3 +395,23 @@ def stored_as(x: Tensor, like: Tensor) -> Tensor:
 
 astype.add(Rule("composed", lambda be, x, dtype: (be.astype(x, dtype), be.dtype(x)),
                 lambda be, before, gout, needs: (be.astype(gout, before),), stored=(0,)))
+
+
+@op("x: real[*shape] -> like x")
+def clip_gradient(x: Tensor, *, limit: Above0) -> Tensor:
+    """`x` itself, with each entry of its gradient kept within -limit .. limit.
+
+    Between the time steps of a recurrent network it bounds the gradient that flows back in time, as in Graves (2013,
+    section 2.1). It differs from the clipping of weight gradients after the pullback (see `duoln.optim`). Where the
+    limit is reached, the result is not the derivative of a function.
+
+    Shape:
+        x (...) -> the same.
+
+    Raises:
+        UsageError: the limit is not a finite number above 0.
+    """
+
+
+clip_gradient.add(Rule("composed", lambda be, x, limit: (x, limit),
+                       lambda be, limit, gout, needs: (be.minimum(be.maximum(gout, -limit), limit),)))

@@ -7,7 +7,7 @@ The range of indices is checked on NumPy only, because a device would have to wa
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -172,19 +172,22 @@ def _counts_rows(be: Backend) -> str | None:
             "one CUDA graph") if be.queues else None
 
 
-def _take_forward(be: Backend, x: Array, indices: Array, axis: int) -> tuple[Array, Any]:
-    return be.take(x, indices, axis), (x.shape, indices, axis)
+def _selection(method: str, added: Callable[..., Array]) -> Rule:
+    """The composed rule of a method of backends that selects entries along an axis.
 
+    `added(be, gout, shape, indices, axis)` are the sums of the gradients of equal indices, at their places in x.
+    """
 
-def _take_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, None]:
-    if not needs[0]:
-        return None, None
-    shape, indices, axis = saved
-    return in_float32(be, gout, lambda g: _added_rows(be, g, shape, indices, axis)), None
+    def forward(be: Backend, x: Array, indices: Array, axis: int) -> tuple[Array, Any]:
+        return getattr(be, method)(x, indices, axis), (x.shape, indices, axis)
+
+    def vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array, None]:
+        return in_float32(be, gout, lambda g: added(be, g, *saved)), None
+
+    return Rule("composed", forward, vjp, stored=(0,), remark=_counts_rows)
 
 
 def _added_rows(be: Backend, gout: Array, shape: Shape, indices: Array, axis: int) -> Array:
-    """The sums of the gradients of equal indices, at their places along the axis."""
     flat = from_front(be, be.reshape(indices, (prod(indices.shape),)), shape[axis])
     before, after = shape[:axis], shape[axis + 1:]
     k = flat.shape[0]
@@ -195,7 +198,7 @@ def _added_rows(be: Backend, gout: Array, shape: Shape, indices: Array, axis: in
     return be.reshape(added, shape)
 
 
-take.add(Rule("composed", _take_forward, _take_vjp, stored=(0,), remark=_counts_rows))
+take.add(_selection("take", _added_rows))
 
 
 @op("table: any[words, width], ids: int32")
@@ -235,19 +238,7 @@ def take_along_axis(x: Tensor, indices: Tensor, axis: int = -1) -> Tensor:
     return take_along_axis.apply(x, indices, axis=axis)
 
 
-def _take_along_forward(be: Backend, x: Array, indices: Array, axis: int) -> tuple[Array, Any]:
-    return be.take_along_axis(x, indices, axis), (x.shape, indices, axis)
-
-
-def _take_along_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, None]:
-    if not needs[0]:
-        return None, None
-    shape, indices, axis = saved
-    return in_float32(be, gout, lambda g: _added_entries(be, g, shape, indices, axis)), None
-
-
 def _added_entries(be: Backend, gout: Array, shape: Shape, indices: Array, axis: int) -> Array:
-    """The sums of the gradients of equal positions, at those positions."""
     # The position of each value's source in the flattened tensor.
     stride = prod(shape[axis + 1:])
     source = from_front(be, indices, shape[axis]) * stride
@@ -261,7 +252,7 @@ def _added_entries(be: Backend, gout: Array, shape: Shape, indices: Array, axis:
     return be.reshape(added, shape)
 
 
-take_along_axis.add(Rule("composed", _take_along_forward, _take_along_vjp, stored=(0,), remark=_counts_rows))
+take_along_axis.add(_selection("take_along_axis", _added_entries))
 
 
 @op("ids: int32[*rows]")

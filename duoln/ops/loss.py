@@ -116,9 +116,7 @@ def _cross_entropy_forward(be: Backend, logits: Array, labels: Array) -> tuple[A
     return -be.squeeze(picked, -1), (log_probability, labels)
 
 
-def _cross_entropy_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, None]:
-    if not needs[0]:
-        return None, None
+def _cross_entropy_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array, None]:
     log_probability, labels = saved
     chosen = be.expand_dims(labels, -1) == be.arange(log_probability.shape[-1])
     difference = be.exp(log_probability) - be.astype(chosen, be.dtype(log_probability))

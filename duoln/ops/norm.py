@@ -1,8 +1,15 @@
 """The three normalisations that the paper compares, layer, batch and weight, and RMS norm.
 
+What stands between two blocks of a residual network, a sum and its layer or RMS norm, is one operator too. It returns
+the normalised sum and the sum itself, which the next block adds to; a fused rule reads and writes each value once.
+
+The composed rules subtract a mean twice, and multiply values by a power of two before they square them. It changes no
+bit of the usual results; without it the squares of 1e20 are infinite and those of 1e-25 are 0.
+
 Source: Ba, Kiros, Hinton 2016, "Layer Normalization", eq. 3 and table 1; Ioffe, Szegedy 2015; Salimans,
-Kingma 2016; Zhang, Sennrich 2019. The paper has no epsilon; these operators add theirs, by default 1e-5, to the
-variance inside the root. Group and instance norm are in `group_norm.py`.
+Kingma 2016; Zhang, Sennrich 2019; of the sum He, Zhang, Ren and Sun 2016, "Deep Residual Learning for Image
+Recognition", eq. 1. The paper has no epsilon; these operators add theirs, by default 1e-5, to the variance inside the
+root. Group and instance norm are in `group_norm.py`.
 """
 
 from __future__ import annotations
@@ -19,14 +26,22 @@ from duoln.core.tensor import stop_gradient
 from duoln.errors import ShapeError
 from duoln.ops.common import check_given, length_over, normal_axes
 from duoln.ops.elementwise import sqrt, stored_as, widened
-from duoln.ops.moments import centred, mean_square
 from duoln.ops.shape import permute_dims, reshape
 
 Activation = Literal["relu", "tanh"]
 """The activations that a layer norm, or a product with a weight, may compute in the same pass over memory."""
-
-
 ACTIVATIONS = (*get_args(Activation), None)
+
+LEAST_EPS = 1e-12
+"""From this epsilon on, the squares of small values do not count beside it."""
+SCALE = {"float32": 2.0**-40, "float64": 2.0**-300}
+"""The factor of values before they are squared, with such an epsilon: the sum of n squares is finite for
+values below 1e31 / sqrt(n), in float64 below 1e244 / sqrt(n).
+"""
+_FAR = {"float32": (2.0**30, 2.0**80), "float64": (2.0**240, 2.0**500)}
+"""With a smaller epsilon, mean sizes above the first number are divided by the second one, and those below its
+reciprocal are multiplied by it.
+"""
 
 
 def check_values(name: str, x: Tensor, shape: Shape) -> None:
@@ -66,6 +81,48 @@ def over_axes(name: str, x: Tensor, axis: int | Sequence[int], params: dict[str,
 
 def _row_axes(x: Array) -> tuple[int, ...]:
     return tuple(range(len(x.shape) - 1))
+
+
+def centred(be: Backend, x: Array, axes: Sequence[int], eps: float) -> tuple[Array, Array]:
+    """The differences from the mean along some axes, which stay, and the mean.
+
+    Without an `eps`, those of equal values are exactly 0: what rounding leaves would be normalised.
+    """
+    axes = tuple(axes)
+    mean = be.mean(x, axis=axes, keepdims=True)
+    first = x - mean
+    # The rounding of a large mean leaves an offset, which a second subtraction of the mean removes.
+    rest = be.mean(first, axis=axes, keepdims=True)
+    differences = first - rest
+    if not eps:
+        low, high = be.min(x, axis=axes, keepdims=True), be.max(x, axis=axes, keepdims=True)
+        differences = be.where(low == high, 0.0, differences)
+    return differences, mean + rest
+
+
+def mean_square(be: Backend, x: Array, axes: Sequence[int], eps: float, divisor: int | None = None,
+                ) -> tuple[Array, Array | float]:
+    """The mean of the squares of `scale` * x along some axes, which stay, and `scale`, a power of two for each mean.
+
+    Args:
+        be: the backend.
+        x: of any shape.
+        axes: where the values of one mean are.
+        eps: what is added to the mean square without the scale.
+        divisor: what the sum is divided by; the number of values by default.
+    """
+    axes = tuple(axes)
+    dtype = be.dtype(x)
+    scale: Array | float = SCALE[dtype]
+    if eps < LEAST_EPS:
+        far, unit = _FAR[dtype]
+        size = be.mean(be.abs(x), axis=axes, keepdims=True)
+        one = be.ones(size.shape, dtype)
+        scale = be.where(size > far, one / unit, be.where(size < 1 / far, one * unit, one))
+    scaled = x * scale
+    if divisor is None:
+        return be.mean(scaled * scaled, axis=axes, keepdims=True), scale
+    return be.sum(scaled * scaled, axis=axes, keepdims=True) / divisor, scale
 
 
 @op("x: real[*rows, width+], gain: real[width]?, bias: real[width]? -> like x")
@@ -159,6 +216,65 @@ def rms_norm_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) ->
 
 
 rms_norm.add(Rule("composed", rms_norm_forward, rms_norm_vjp))
+
+
+@op("x: real[*rows, width+], residual: real[*rows, width], gain: real[width]?, bias: real[width]? "
+    "-> y: like x, total: like residual")
+def add_layer_norm(x: Tensor, residual: Tensor, gain: Tensor | None = None, bias: Tensor | None = None, *,
+                   eps: AtLeast0 = 1e-5) -> tuple[Tensor, Tensor]:
+    """The sum of `x` and `residual`, and its layer norm over the last axis: `layer_norm(x + residual, gain, bias)`.
+
+    total = x + residual; y = gain * (total - mean) / sqrt(var + eps) + bias. If `residual` is float32 and `x` has 16
+    bits, the sum stays float32 and y has 16 bits; y is computed from the sum before that is rounded.
+
+    Shape:
+        x (..., width), residual like x, gain and bias (width,) or None -> (y like x, total like residual).
+
+    Raises:
+        ShapeError: `[add_layer_norm] last axis is 5, gain has 4`; `residual` has another shape than `x`; the last axis
+            has no values. UsageError: `eps` is below 0.
+    """
+
+
+@op("x: real[*rows, width+], residual: real[*rows, width], gain: real[width]? -> y: like x, total: like residual")
+def add_rms_norm(x: Tensor, residual: Tensor, gain: Tensor | None = None, *,
+                 eps: AtLeast0 = 1e-5) -> tuple[Tensor, Tensor]:
+    """The sum of `x` and `residual`, and its RMS norm over the last axis: `rms_norm(x + residual, gain)`.
+
+    total = x + residual; y = gain * total / sqrt(mean(total ** 2) + eps). Dtypes are those of `add_layer_norm`.
+
+    Shape:
+        x (..., width), residual like x, gain (width,) or None -> (y like x, total like residual).
+
+    Raises:
+        ShapeError: `[add_rms_norm] last axis is 5, gain has 4`; `residual` has another shape than `x`; the last axis
+            has no values. UsageError: `eps` is below 0.
+    """
+
+
+def _of_sum(forward: Callable[..., tuple[Array, Any]], vjp: Callable[..., tuple[Array | None, ...]]) -> Rule:
+    """The composed rule of a sum and its norm, from the two functions of the norm's own."""
+
+    def of_sum(be: Backend, x: Array, residual: Array, *params: Array | None,
+               eps: float) -> tuple[tuple[Array, Array], Any]:
+        total = x + residual
+        y, saved = forward(be, total, *params, eps)
+        return (y, total), saved
+
+    def through_sum(be: Backend, saved: Any, gouts: tuple[Array | None, Array | None],
+                    needs: Sequence[bool]) -> tuple[Array | None, ...]:
+        dy, d_sum = gouts
+        params: list[Array | None] = [None] * len(needs[2:])
+        if dy is not None:
+            through, *params = vjp(be, saved, dy, (needs[0] or needs[1], *needs[2:]))
+            d_sum = through if d_sum is None or through is None else through + d_sum
+        return (d_sum if needs[0] else None, d_sum if needs[1] else None, *params)
+
+    return Rule("composed", of_sum, through_sum)
+
+
+add_layer_norm.add(_of_sum(layer_norm_forward, layer_norm_vjp))
+add_rms_norm.add(_of_sum(rms_norm_forward, rms_norm_vjp))
 
 
 @op("x: real[*rows, width], gain: real[width]?, bias: real[width]? "

@@ -201,13 +201,8 @@ def min(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     return min.apply(x, axis=_filled_axes("min", x, axis), keepdims=keepdims)
 
 
-def _max_forward(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> tuple[Array, Any]:
-    kept = be.max(x, axis=axis, keepdims=True) if axis else x
-    return _drop(be, kept, axis, keepdims), (x, kept, axis)
-
-
-def _min_forward(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> tuple[Array, Any]:
-    kept = be.min(x, axis=axis, keepdims=True) if axis else x
+def _extreme_forward(method: str, be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> tuple[Array, Any]:
+    kept = getattr(be, method)(x, axis=axis, keepdims=True) if axis else x
     return _drop(be, kept, axis, keepdims), (x, kept, axis)
 
 
@@ -226,8 +221,8 @@ def _extreme_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) ->
     return (be.where(chosen, share, 0.0),)
 
 
-max.add(Rule("composed", _max_forward, _extreme_vjp))
-min.add(Rule("composed", _min_forward, _extreme_vjp))
+max.add(Rule("composed", partial(_extreme_forward, "max"), _extreme_vjp))
+min.add(Rule("composed", partial(_extreme_forward, "min"), _extreme_vjp))
 
 
 @op("x: bool")

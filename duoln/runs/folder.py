@@ -21,7 +21,7 @@ import numpy as np
 
 import duoln
 from duoln.backends.protocol import Backend
-from duoln.data import json_text, strictjson
+from duoln.data import json_text
 from duoln.errors import CheckpointError, DataError, DataFormatError
 from duoln.runs import checkpoint
 from duoln.runs.log import NAME as LOG
@@ -176,7 +176,7 @@ def rewrite_config(folder: Path, config: Config) -> None:
     """
     before = read_json(folder / CONFIG)
     now = {**before, "config": dataclasses.asdict(config)}
-    if strictjson.dumps(now) != strictjson.dumps(before):
+    if json_text.dumps(now) != json_text.dumps(before):
         write_json(folder / CONFIG, now)
 
 
@@ -224,7 +224,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     Raises:
         CheckpointError: it cannot be written.
     """
-    write_own(path, (strictjson.dumps(content, indent=2) + "\n").encode())
+    write_own(path, (json_text.dumps(content, indent=2) + "\n").encode())
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -235,7 +235,7 @@ def read_json(path: Path) -> dict[str, Any]:
         DataFormatError: it is not a JSON object.
     """
     try:
-        content = strictjson.revive(json_text.read_json(path, _MAX_JSON, "JSON object"))
+        content = json_text.revive(json_text.read_json(path, _MAX_JSON, "JSON object"))
     except DataFormatError:
         raise
     except DataError as error:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from duoln.data.bounded import opened
-from duoln.data.csv_text import csv_text
+from duoln.data.text import csv_text
 from duoln.errors import CheckpointError, DataError, DataFormatError
 from duoln.runs.curve import Curve, check_entry, read_dataset, read_header
 from duoln.runs.folder import read_json, write_json

@@ -12,9 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from duoln.data import strictjson
+from duoln.data import json_text
 from duoln.data.bounded import opened
-from duoln.data.json_text import parse_json
 from duoln.errors import CheckpointError, DataError, DataFormatError
 from duoln.system.filesystem import open_to_append, sync, write_all
 from duoln.system.locks import lock
@@ -64,7 +63,7 @@ class RunLog:
         """
         if self._descriptor is None:
             return
-        line, end = (strictjson.dumps(entry) + "\n").encode(), None
+        line, end = (json_text.dumps(entry) + "\n").encode(), None
         try:
             end = os.fstat(self._descriptor).st_size
             write_all(self._descriptor, line)
@@ -128,7 +127,7 @@ def _entries(path: Path) -> Iterator[tuple[int, Any]]:
             if len(line) > _LONGEST_LINE:
                 raise DataFormatError(path, offset, f"a line of at most {_LONGEST_LINE} bytes", "a longer one")
             try:
-                entry = strictjson.revive(parse_json(line.removesuffix(b"\n")))
+                entry = json_text.revive(json_text.parse_json(line.removesuffix(b"\n")))
             except ValueError as error:
                 bad = DataFormatError(path, offset, "a JSON object a line", repr(line[:40]))
                 bad.__cause__ = error

@@ -1,17 +1,19 @@
-"""Series, each drawn and printed as one: a run, or the runs of one setting with several seeds; and their names."""
+"""Series, each drawn and printed as one: a run, or the runs of one setting with several seeds; names; a table."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from duoln.data.text import csv_text
 from duoln.runs.curve import Curve
 from duoln.runs.folder import folder_name
 from duoln.runs.precision import FLOAT32
+from duoln.system.filesystem import write_own
 from duoln.tasks.task import Task
 
 By = Literal["run", "seed"]
@@ -213,3 +215,51 @@ def short_names(paths: Sequence[Path]) -> list[str]:
         if len(set(ends)) == len(set(whole)):
             return ["/".join(parts) for parts in ends]
     return [str(path) for path in paths]
+
+
+# The table ----------------------------------------------------------------------------------------------
+
+_NAMES = ("run", "variant", "batch_size", "dataset", "provenance")
+
+
+def write_csv(series: Sequence[Series], target: Path, by: By = "run") -> Path:
+    """Write a line for each evaluation.
+
+    `run` names the run, as the table and the picture do; a column follows for each setting in which the runs differ,
+    `setting KEY` where another column has the name of the setting.
+    By seed, a line is for all runs of a setting: `seeds` is the number of their seeds at that update, each metric is a
+    median, `METRIC_low` and `METRIC_high` are the least and the greatest value, and `METRIC_nan` is the number of runs
+    in which it is NaN, which the three leave out.
+    """
+    settings = list(dict.fromkeys(key for s in series for key in s.differences if key != "batch_size"))
+    metrics = sorted({key for s in series for c in s.runs for p in c.points for key in p} - {"event"})
+    of_metrics = metrics if by == "run" else ["seeds", *(f"{key}{end}" for key in metrics for end in _ends(key))]
+    others = {*_NAMES, *of_metrics}
+    rows: list[Sequence[Any]] = [[*_NAMES, *(f"setting {key}" if key in others else key for key in settings),
+                                  *of_metrics]]
+    for s in series:
+        first = s.runs[0]
+        named = [s.name if by == "run" else s.label(), s.variant, first.config["batch_size"], *first.dataset,
+                 *(s.differences.get(key, "") for key in settings)]
+        of_runs = ([point.get(key, "") for key in metrics] for curve in s.runs for point in curve.points)
+        for row in of_runs if by == "run" else _seeds(s, metrics):
+            rows.append([*named, *row])
+    write_own(target, csv_text(rows).encode())
+    return target
+
+
+def _ends(metric: str) -> tuple[str, ...]:
+    return ("",) if metric == "step" else ("", "_low", "_high", "_nan")
+
+
+def _seeds(series: Series, metrics: Sequence[str]) -> Iterator[list[Any]]:
+    ranges = {key: {p.x: p for p in series.points(metric(key, "step"))} for key in metrics}
+    for step in sorted({p["step"] for c in series.runs for p in c.points}):
+        row: list[Any] = [len({c.config.get("seed") for c in series.runs if any(p["step"] == step for p in c.points)})]
+        for key in metrics:
+            point = ranges[key].get(step)
+            if key == "step":
+                row.append(step)
+            else:
+                row += ["", "", "", ""] if point is None else point[1:]
+        yield row

@@ -22,9 +22,8 @@ from duoln import tree
 from duoln.core import Tensor
 from duoln.core.arguments import described
 from duoln.core.entering import refuse_masked
-from duoln.data import strictjson
+from duoln.data import json_text
 from duoln.data.bounded import CONTENT_ERRORS, opened
-from duoln.data.json_text import parse_json
 from duoln.errors import CheckpointError, DataError, DtypeError, MemoryExhaustedError, ShapeError, UsageError
 from duoln.runtime import backend, tensor
 from duoln.system.paths import in_home
@@ -100,9 +99,9 @@ def in_bytes(name: str, arrays: Mapping[str, Array], notes: Mapping[str, Any]) -
     Raises:
         ShapeError: a reader would refuse the notes. The rest as `in_foreign_bytes`.
     """
-    text = strictjson.dumps(dict(notes))
+    text = json_text.dumps(dict(notes))
     try:
-        parse_json(text.encode())
+        json_text.parse_json(text.encode())
     except ValueError as error:
         raise ShapeError(f"[{name}] expected a tree that can be read again, found one that is {error}") from error
     on_host = {key: tensor(x, "numpy") if isinstance(x, Tensor) and x.dtype == "bfloat16" else _on_host(x, False)
@@ -217,7 +216,7 @@ class TensorFile:
         """
         written, _, text = self._sealed
         self._check("notes", written, _sum(text))
-        return strictjson.revive(parse_json(text.encode()))
+        return json_text.revive(json_text.parse_json(text.encode()))
 
     def arrays(self) -> dict[str, Array]:
         """All arrays by name.
@@ -250,7 +249,7 @@ class TensorFile:
         """The offset at which the data begins, and the header."""
         with open(self._path, "rb") as file:
             size = int.from_bytes(file.read(8), "little")
-            return 8 + size, parse_json(file.read(size))
+            return 8 + size, json_text.parse_json(file.read(size))
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,11 +26,12 @@ import pluggy
 from duoln import errors
 from duoln.errors import DuolnError, PluginError, TaskError, words_of
 from duoln.tasks.contract import RESULTS, ContractError, as_it_is, check_attributes, checked_batch
-from duoln.tasks.events import Evaluation, Listener, RunStart, Step
+from duoln.tasks.events import Listener
 from duoln.tasks.task import Task
 
-METHODS = tuple(name for name, value in vars(Task).items() if inspect.isfunction(value) and not name.startswith("_"))
-"""All methods of the contract that duoln calls."""
+METHODS, EVENTS = (tuple(name for name, value in vars(kind).items()
+                         if inspect.isfunction(value) and not name.startswith("_")) for kind in (Task, Listener))
+"""All methods of the contract that duoln calls, and all of a listener."""
 
 _OF_RESULTS = {"model": ("init",), "optimizer": ("rate_at", "init", "update")}
 """For a method that gives an object of the author's: the methods of the object that duoln calls."""
@@ -201,11 +202,15 @@ class Apart(Listener):
     def __init__(self, listener: Listener, source: str = "", say: Callable[[str], object] | None = None) -> None:
         self._listener, self._source, self._say = listener, source, say
         self._failed = False
+        for event in EVENTS:  # in the place of the methods of Listener
+            vars(self)[event] = partial(self._tell, event)
 
     def _tell(self, event: str, *values: Any) -> None:
         """Raises PluginError under DUOLN_STRICT_PLUGINS=1, where the listener of a plug-in fails."""
         if self._failed:
             return
+        if event != "on_step":  # whose values are numbers alone
+            values = copy.deepcopy(values)
         try:
             with staying():
                 getattr(self._listener, event)(*values)
@@ -219,18 +224,3 @@ class Apart(Listener):
             if os.environ.get("DUOLN_STRICT_PLUGINS") == "1":
                 raise PluginError(problem) from error
             self._say(f"{problem}; it is told of nothing more")
-
-    def on_start(self, event: RunStart) -> None:
-        self._tell("on_start", copy.deepcopy(event))
-
-    def on_memory(self, step_bytes: int) -> None:
-        self._tell("on_memory", step_bytes)
-
-    def on_step(self, event: Step) -> None:
-        self._tell("on_step", event)  # numbers alone
-
-    def on_evaluation(self, event: Evaluation) -> None:
-        self._tell("on_evaluation", copy.deepcopy(event))
-
-    def on_end(self, status: str, result: Mapping[str, Any]) -> None:
-        self._tell("on_end", status, copy.deepcopy(dict(result)))

@@ -16,7 +16,7 @@ import numpy as np
 
 from duoln import tree
 from duoln.core import Tensor
-from duoln.data import strictjson
+from duoln.data import json_text
 from duoln.errors import PluginError, words_of
 from duoln.nn import Module
 from duoln.optim import Optimizer
@@ -258,7 +258,7 @@ def _layer_inputs(value: Any) -> dict[str, np.ndarray]:
 def _findings(value: Any) -> Any:
     _expect(isinstance(value, Findings), "Findings", value)
     _check_table(value.headings, value.rows, [value.title, *value.remarks], "a table of findings")
-    strictjson.dumps(value.figures)
+    json_text.dumps(value.figures)
     return value
 
 

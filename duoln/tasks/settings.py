@@ -29,8 +29,7 @@ import numpy as np
 
 from duoln.core.arguments import did_you_mean
 from duoln.core.pytorch_names import how_to_name
-from duoln.data import strictjson
-from duoln.data.json_text import parse_json
+from duoln.data import json_text
 from duoln.errors import DuolnError, TaskError, UsageError, words_of
 from duoln.randomness import LARGEST_SEED
 from duoln.tasks.task import Config, Task
@@ -122,7 +121,7 @@ def _config_of(task: Task) -> str:
 
 def through_json(cfg: Config) -> dict[str, Any]:
     """The settings as a run's folder gives them back: a tuple is a list."""
-    content: dict[str, Any] = strictjson.revive(parse_json(strictjson.dumps(dataclasses.asdict(cfg)).encode()))
+    content: dict[str, Any] = json_text.revive(json_text.parse_json(json_text.dumps(dataclasses.asdict(cfg)).encode()))
     return content
 
 
@@ -307,7 +306,7 @@ def _from_text(text: str, kind: Any) -> Any:
         if not text.startswith("["):
             return _parts(text.split(",") if text else (), kind, _from_text)
         try:
-            return _from_value(parse_json(text.encode()), kind)
+            return _from_value(json_text.parse_json(text.encode()), kind)
         except ValueError:
             raise _MisfitError from None
     if kind in (int, float):

@@ -8,10 +8,9 @@
 """
 
 from duoln.testing.closeness import check_close, check_error, tolerance
-from duoln.testing.corpora import check_corpus
 from duoln.testing.gradients import gradcheck
 from duoln.testing.operators import check_op, check_rule
-from duoln.testing.tasks import check_task
+from duoln.testing.tasks import check_corpus, check_task
 
 __all__ = ["check_close", "check_corpus", "check_error", "check_op", "check_rule", "check_task", "gradcheck",
            "tolerance"]

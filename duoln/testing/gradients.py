@@ -10,7 +10,7 @@ import numpy as np
 from duoln import tree
 from duoln.backends.protocol import REALS, Array
 from duoln.core.arguments import check_function
-from duoln.core.gradient import pullback, tensors_of
+from duoln.core.gradient import pullback_at, tensors_of
 from duoln.core.tensor import Tensor
 from duoln.errors import DtypeError, GradientError
 from duoln.nn.dropout import without_masks
@@ -23,14 +23,8 @@ def projected_gradients(fn: Callable[..., Any], args: Sequence[Any], places: Seq
     Returns:
         The gradients, and the weights w: standard normal for each float output, and None for another one.
     """
-    def call(params: list[Tensor]) -> Any:
-        full = list(args)
-        for i, p in zip(places, params, strict=True):
-            full[i] = p
-        return fn(*full)
-
     first = args[places[0]]
-    outputs, back, tape = pullback(call, [args[i] for i in places])
+    outputs, back, tape = pullback_at(places, fn, args)
     outs = tensors_of(outputs)
     weights = [rng.standard_normal(o.shape) if o.dtype in REALS else None for o in outs]
     try:

@@ -24,7 +24,7 @@ from duoln.kernels.launch import metal as metal_kernels
 from duoln.kernels.norm import OPERATORS, metal, rule
 from duoln.kernels.norm.plan import Norm
 from duoln.ops import layer_norm, rms_norm
-from duoln.ops.moments import LEAST_EPS, SCALE
+from duoln.ops.norm import LEAST_EPS, SCALE
 from duoln.randomness import Stream
 
 _SCALE = SCALE["float32"]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from duoln.data.csv_text import csv_text
+from duoln.data.text import csv_text
 from duoln.pictures import style
 from duoln.pictures.drawing import figure
 from duoln.plugins.theory.trained import Training, draw_legend, draw_seeds

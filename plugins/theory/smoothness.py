@@ -18,7 +18,7 @@ import numpy as np
 
 from duoln import tree
 from duoln.core import compile
-from duoln.data.csv_text import csv_text
+from duoln.data.text import csv_text
 from duoln.errors import DivergedError
 from duoln.pictures import style
 from duoln.pictures.drawing import figure

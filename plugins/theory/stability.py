@@ -17,7 +17,7 @@ import numpy as np
 from duoln import nn, ops
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor, value_and_grad
-from duoln.data.csv_text import csv_text
+from duoln.data.text import csv_text
 from duoln.errors import UsageError
 from duoln.nn.cells import RecurrentCell
 from duoln.ops.recurrent.variants import CellName

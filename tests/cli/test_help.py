@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 import duoln
-from duoln.cli import console, help, help_search, main
-from duoln.cli.help_search import MODULES, public_names
+from duoln.cli import console, help, main
+from duoln.cli.help import MODULES, public_names
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_words_that_are_nowhere_are_an_error(told):
 
 
 def test_lines_that_are_found_end_at_the_terminal():
-    lines = list(help_search.search("layer", 80))
+    lines = list(help.search("layer", 80))
     assert max(map(len, lines)) <= 80 and any(line.endswith(" ...") for line in lines)
 
 

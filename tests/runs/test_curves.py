@@ -7,8 +7,7 @@ import pytest
 from duoln.errors import DataFormatError
 from duoln.runs.curve import read_dataset
 from duoln.runs.curves import read_curves
-from duoln.runs.curves_csv import write_csv
-from duoln.runs.series import series_of
+from duoln.runs.series import series_of, write_csv
 from duoln.tasks import Task
 from duoln.tasks.values import Dataset
 from duoln.testing.closeness import check_error

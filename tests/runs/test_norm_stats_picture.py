@@ -9,7 +9,7 @@ import pytest
 from runs.reading import Reading, made_curve
 
 from duoln.cli.curves import write_layers
-from duoln.runs import norm_stats_picture
+from duoln.runs import norm_stats
 from duoln.runs.norm_stats import LayerStats, write_table
 
 RUNS = {"a/none": {0: {"": LayerStats(0.5, 2.0, None), "linear": LayerStats(-1.0, 0.1, 3.0)},
@@ -40,10 +40,10 @@ def drawn(monkeypatch, tmp_path):
         kept.append((whole, axes))
         yield whole, axes
 
-    monkeypatch.setattr(norm_stats_picture, "figure", keeping)
+    monkeypatch.setattr(norm_stats, "figure", keeping)
 
     def draw(runs):
-        norm_stats_picture.draw("a title", runs, tmp_path / "a.png")
+        norm_stats.draw("a title", runs, tmp_path / "a.png")
         return kept.pop()
 
     yield draw
@@ -80,7 +80,7 @@ def test_scales(drawn):
 @pytest.mark.parametrize(("layers", "updates"), [(1, 1), (30, 2), (3, 500)])
 def test_it_is_written_for_any_number_of_layers(tmp_path, layers, updates):
     stats = {k: {f"$layer_{n}": LayerStats(n, n + k, 10.0 ** (n - k % 3)) for n in range(layers)} for k in range(updates)}
-    assert norm_stats_picture.draw("a $title", {"a": stats}, tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
+    assert norm_stats.draw("a $title", {"a": stats}, tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
 
 
 @pytest.mark.long

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from runs.reading import Reading, made_curve
 
-from duoln.cli import console, markdown
-from duoln.cli.report import result_row, told_apart
-from duoln.runs.curves_csv import write_csv
-from duoln.runs.series import Range, series_of, short_names
+from duoln.cli import console
+from duoln.cli.report import over_time, result_row, results_in_markdown, told_apart
+from duoln.runs.series import Range, series_of, short_names, write_csv
 
 
 def _labels(runs, by="run"):
@@ -79,10 +78,10 @@ def test_the_csv_tells_runs_apart(tmp_path):
 def test_a_text_stays_in_its_cell_of_a_markdown_table(text, cell, tmp_path):
     runs = [made_curve(tmp_path / str(k) / "ln", "ln", note=note, run=k) for k, note in enumerate((text, "another"))]
     series = series_of(Reading(), runs)
-    header, _, first, last = markdown.results(Reading(), [result_row(Reading(), s) for s in series], told_apart(series)).split("\n")
+    header, _, first, last = results_in_markdown(Reading(), [result_row(Reading(), s) for s in series], told_apart(series)).split("\n")
     assert f"| {cell} |" in first and "| another |" in last and "| run | note | setting run |" in header
     assert len({line.replace(r"\|", "").count("|") for line in (header, first, last)}) == 1
-    over = markdown.over_time(Reading(), series, "test_error").split("\n")
+    over = over_time(Reading(), series, "test_error").split("\n")
     assert len(over) == 4 and len({line.replace(r"\|", "").count("|") for line in over}) == 1 and over[2].count("`") == 2
 
 
@@ -124,9 +123,9 @@ def test_nan_is_left_out_and_counted_in_whatever_order_runs_stand(order, tmp_pat
     assert s.figure("valid_error") == Range(0.1, 0.05, 0.15, 1)
     assert [p[1:] for p in s.points(lambda c: [(p["step"], p["valid_error"]) for p in c.points])] == [(0.2, 0.1, 0.3, 1), (0.1, 0.05, 0.15, 1)]
     assert console.number(s.figure("valid_error"), ".2f") == "0.10\n0.05-0.15\n1 NaN"
-    table = markdown.results(Reading(), [result_row(Reading(), s)], told_apart([s], "seed"))
+    table = results_in_markdown(Reading(), [result_row(Reading(), s)], told_apart([s], "seed"))
     assert "| 10.00% (5.00%-15.00%, 1 NaN) |" in table
-    assert "| 0.4000 (0.2000-0.6000, 1 NaN) | 0.2000 (0.1000-0.3000, 1 NaN) |" in markdown.over_time(Reading(), [s], "test_error")
+    assert "| 0.4000 (0.2000-0.6000, 1 NaN) | 0.2000 (0.1000-0.3000, 1 NaN) |" in over_time(Reading(), [s], "test_error")
     [row, _] = _rows([s], tmp_path / "c.csv", "seed")
     assert [row[f"valid_error{end}"] for end in ("", "_low", "_high", "_nan")] == ["0.2", "0.1", "0.3", "1"]
 

@@ -11,7 +11,7 @@ import duoln
 from duoln.errors import DivergedError, DtypeError, ShapeError, UsageError
 from duoln.tasks import make_config
 from duoln.testing import check_error
-from duoln.training import rate_picture
+from duoln.training import rate_test
 from duoln.training.rate_test import smooth, task_rates
 
 
@@ -159,7 +159,7 @@ def test_wrong_calls(error, call, words):
 
 def test_the_table_has_every_update(tmp_path):
     test = duoln.find_rate(descent(), 1e-3, 1.0, 20)
-    rows = list(csv.DictReader(rate_picture.write_table(test, tmp_path / "rates.csv").read_text().splitlines()))
+    rows = list(csv.DictReader(rate_test.write_table(test, tmp_path / "rates.csv").read_text().splitlines()))
     assert len(rows) == len(test.rates)
     for name in ("rates", "losses", "smoothed"):
         key = {"rates": "rate", "losses": "loss"}.get(name, name)
@@ -169,5 +169,5 @@ def test_the_table_has_every_update(tmp_path):
 @pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is not installed")
 @pytest.mark.parametrize("losses", [descent(), lambda rate: 2.0, lambda rate: -1.0 - rate, descent(floor=-30, noise=1.0)])
 def test_the_picture_is_drawn_whatever_the_losses(tmp_path, losses):
-    target = rate_picture.draw("a $title", duoln.find_rate(losses, 1e-3, 1e3, 50), 0.1, tmp_path / "rates.png")
+    target = rate_test.draw("a $title", duoln.find_rate(losses, 1e-3, 1e3, 50), 0.1, tmp_path / "rates.png")
     assert target.read_bytes()[:4] == b"\x89PNG"

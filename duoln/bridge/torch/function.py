@@ -19,7 +19,7 @@ from duoln.bridge.functions import over_trees
 from duoln.bridge.torch.arrays import apart, backend_for, native_of, on_device, tensor_of
 from duoln.core import Tensor
 from duoln.core.arguments import described
-from duoln.core.gradient import pullback
+from duoln.core.gradient import pullback_at
 from duoln.errors import DtypeError, GradientError, UsageError
 
 NOT_EXPORTED = ("expected a model of PyTorch's own operators, found a layer or function of duoln; export the model "
@@ -125,14 +125,7 @@ def forward(fn: Callable[..., Sequence[Tensor]], tensors: Sequence[torch.Tensor]
         arguments = [Tensor(native_of(f"argument {k}", x, be), be) for k, x in enumerate(tensors)]
         if not places:
             return _tensors(fn(*arguments), be), lambda gradients: []
-
-        def of_needed(tracked: list[Tensor]) -> Sequence[Tensor]:
-            whole = list(arguments)
-            for k, x in zip(places, tracked, strict=True):
-                whole[k] = x
-            return fn(*whole)
-
-        outputs, pull, tape = pullback(of_needed, [arguments[k] for k in places])
+        outputs, pull, tape = pullback_at(places, fn, arguments)
         tape.closed = True  # it is read by `back`, and nothing is added to it
         results = _tensors(outputs, be)
 

@@ -19,13 +19,16 @@ class _Norm:
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         own: Any = self  # with the attributes of torch.nn's class
-        self._shape, settings = tuple(own.normalized_shape), {"eps": own.eps}
-        if self.operator.startswith("add_"):
-            if len(self._shape) != 1:
-                raise ShapeError(f"[{type(self).__name__}] normalized_shape: expected one axis, found {self._shape}")
-        else:
-            settings["axis"] = list(range(-len(self._shape), 0))
+        self._shape = tuple(own.normalized_shape)
+        settings = {"eps": own.eps, **self._axes()}
         self._key = json.dumps([self.operator, settings])  # once: `torch.compile` cannot write numbers into a text
+
+    def _axes(self) -> dict[str, list[int]]:
+        return {"axis": list(range(-len(self._shape), 0))}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The normalised values."""
+        return self._call(x)[0]
 
     def _call(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         own: Any = self
@@ -35,6 +38,20 @@ class _Norm:
                                  f"{tuple(x.shape)}")
         parameters = [p for p in (own.weight, getattr(own, "bias", None)) if p is not None]
         return call(self._key, (*tensors, *parameters), keeps_results=len(tensors) > 1)
+
+
+class _NormOfSum(_Norm):
+    """The part of a norm of a sum that calls duoln."""
+
+    def _axes(self) -> dict[str, list[int]]:
+        if len(self._shape) != 1:
+            raise ShapeError(f"[{type(self).__name__}] normalized_shape: expected one axis, found {self._shape}")
+        return {}
+
+    def forward(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+        """The normalised sum, and the sum."""
+        y, total = self._call(x, residual)
+        return y, total
 
 
 class LayerNorm(_Norm, torch.nn.LayerNorm):
@@ -49,10 +66,6 @@ class LayerNorm(_Norm, torch.nn.LayerNorm):
 
     operator = "layer_norm"
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The normalised values."""
-        return self._call(x)[0]
-
 
 class RMSNorm(_Norm, torch.nn.RMSNorm):
     """`torch.nn.RMSNorm` on duoln's kernels (Zhang, Sennrich 2019, eq. 4).
@@ -62,12 +75,8 @@ class RMSNorm(_Norm, torch.nn.RMSNorm):
 
     operator = "rms_norm"
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The normalised values."""
-        return self._call(x)[0]
 
-
-class AddLayerNorm(_Norm, torch.nn.LayerNorm):
+class AddLayerNorm(_NormOfSum, torch.nn.LayerNorm):
     """The layer norm of a sum and the sum itself, in one pass over memory: `norm(x + residual), x + residual`.
 
     Shape:
@@ -79,18 +88,8 @@ class AddLayerNorm(_Norm, torch.nn.LayerNorm):
 
     operator = "add_layer_norm"
 
-    def forward(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
-        """The normalised sum, and the sum."""
-        y, total = self._call(x, residual)
-        return y, total
 
-
-class AddRMSNorm(_Norm, torch.nn.RMSNorm):
+class AddRMSNorm(_NormOfSum, torch.nn.RMSNorm):
     """The RMS norm of a sum and the sum itself, in one pass over memory; see `AddLayerNorm`."""
 
     operator = "add_rms_norm"
-
-    def forward(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
-        """The normalised sum, and the sum."""
-        y, total = self._call(x, residual)
-        return y, total

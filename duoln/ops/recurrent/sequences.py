@@ -15,16 +15,15 @@ within -limit .. limit (Graves 2013, section 2.1; see `clip_gradient`). A masked
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from duoln.core import Tensor, derived, op
+from duoln.core import Rule, Tensor, derived, op
 from duoln.core.arguments import ABOVE_0, AT_LEAST_0, check_flag, check_number, described
 from duoln.core.spec import check_beside, check_float
 from duoln.errors import DtypeError, ShapeError
 from duoln.ops.creation import zeros
-from duoln.ops.elementwise import stored_as, where, widened
-from duoln.ops.gradient import clip_gradient
+from duoln.ops.elementwise import clip_gradient, stored_as, where, widened
 from duoln.ops.linalg import linear, matmul
 from duoln.ops.recurrent import formulas
 from duoln.ops.recurrent.formulas import Settings
@@ -141,25 +140,18 @@ def walk(cell: str, x: Tensor, states: tuple[Tensor, ...], w_x: Tensor, w_h: Ten
     return stored_as(_together(hidden, states[0]), given[0]), *map(stored_as, states, given[1])
 
 
-def _walk(cell: str, x: Tensor, states: tuple[Tensor, ...], w_x: Tensor, w_h: Tensor, bias: Tensor | None,
-          mask: Tensor | None, *norm_arrays: Tensor, norm: str, eps: float, reverse: bool,
-          gradient_limit: float | None) -> tuple[Tensor, ...]:
-    """The composed rule; as every rule, it takes out the padding's values itself."""
-    norms = named(cell, norm, norm_arrays)
-    return walk(cell, _without_padding(x, mask, norm), states, w_x, w_h, bias, mask, lambda k: norms,
-                Settings(norm, eps), reverse, gradient_limit)
+def _composed(cell: str) -> Rule:
+    """The composed rule of a cell; as every rule, it takes out the padding's values itself."""
+    count = len(CELLS[cell].states)
 
+    def run(x: Tensor, *arrays: Any, norm: str, eps: float, reverse: bool,
+            gradient_limit: float | None) -> tuple[Tensor, ...]:
+        states, (w_x, w_h, bias, mask, *norm_arrays) = arrays[:count], arrays[count:]
+        norms = named(cell, norm, norm_arrays)
+        return walk(cell, _without_padding(x, mask, norm), states, w_x, w_h, bias, mask, lambda k: norms,
+                    Settings(norm, eps), reverse, gradient_limit)
 
-def _lstm(x: Tensor, h: Tensor, c: Tensor, *rest: Tensor, **attrs: Any) -> tuple[Tensor, ...]:
-    return _walk("lstm", x, (h, c), *rest, **attrs)
-
-
-def _gru(x: Tensor, h: Tensor, *rest: Tensor, **attrs: Any) -> tuple[Tensor, ...]:
-    return _walk("gru", x, (h,), *rest, **attrs)
-
-
-def _rnn(x: Tensor, h: Tensor, *rest: Tensor, **attrs: Any) -> tuple[Tensor, ...]:
-    return _walk("rnn", x, (h,), *rest, **attrs)
+    return derived(run)
 
 
 def _checked(cell: str, norm: str, x: Tensor, states: tuple[Tensor, ...], w_x: Tensor, w_h: Tensor, bias: Tensor | None,
@@ -174,7 +166,7 @@ def _checked(cell: str, norm: str, x: Tensor, states: tuple[Tensor, ...], w_x: T
     return norms, attrs
 
 
-def named(cell: str, norm: str, arrays: tuple[Tensor, ...]) -> NormParameters:
+def named(cell: str, norm: str, arrays: Sequence[Tensor]) -> NormParameters:
     """The norms' parameters by name, from the operators' order."""
     return dict(zip(norm_shapes(cell, norm, 1), arrays, strict=True))
 
@@ -228,6 +220,6 @@ def rnn(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = No
     return rnn.apply(x, h, w_x, w_h, bias, mask, *norms.values(), **attrs)
 
 
-lstm.add(derived(_lstm))
-gru.add(derived(_gru))
-rnn.add(derived(_rnn))
+lstm.add(_composed("lstm"))
+gru.add(_composed("gru"))
+rnn.add(_composed("rnn"))
