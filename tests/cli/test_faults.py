@@ -11,13 +11,16 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 
 import numpy as np
 import pytest
 from conftest import TOOLS
 from small_runs import Line, fit_into, line_trainer, state_bits
 
-from duoln.errors import CheckpointError
+from duoln import doctor, runtime
+from duoln.cli.guard import guarded
+from duoln.errors import CheckpointError, CompileWarning, GradientWarning
 from duoln.runs import checkpoint
 from duoln.runs.folder import RunFolder
 from duoln.runs.log import read_log
@@ -222,3 +225,31 @@ def test_the_best_of_a_run_is_kept(tmp_path, numpy_backend):
     best = min(errors, key=lambda step: (errors[step], step))
     saved = checkpoint.load_best(checkpoint.newest(tmp_path / "checkpoints")[0])
     assert saved.step == best and saved.notes["best"] == errors[best]
+
+
+# Warnings ---------------------------------------------------------------------------------------------
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("category", [CompileWarning, GradientWarning])
+def test_a_warning_of_duoln_is_one_line(category, capsys):
+    assert guarded(lambda: (warnings.warn("a reason", category, stacklevel=1), 0)[1]) == 0
+    assert capsys.readouterr().err == "warning: a reason\n"
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_warning_of_another_library_is_left_to_python(monkeypatch):
+    seen = []
+    monkeypatch.setattr(warnings, "showwarning", lambda message, *place, **named: seen.append(str(message)))
+    before = warnings.showwarning
+    assert guarded(lambda: (warnings.warn("old", DeprecationWarning, stacklevel=1), 0)[1]) == 0
+    assert seen == ["old"] and warnings.showwarning is before
+
+
+def test_doctor_names_what_no_graph_repeats(gpu, monkeypatch):
+    probe = runtime.probe
+    monkeypatch.setattr(runtime, "probe", lambda name: probe(name)._replace(backend=gpu, reason="") if name == "cupy" else probe(name))
+    facts = doctor.examine(with_ops=True, asked=[])
+    assert [r.partition(":")[0] for r in facts["remarks"] if "graph" in r] == [
+        "take on cupy, rule 'composed'", "take_along_axis on cupy, rule 'composed'"]
+    [cupy] = [b for b in facts["backends"] if b["name"] == "cupy"]
+    assert cupy["info"]["compiled_steps"] == "one CUDA graph"

@@ -5,11 +5,15 @@ import signal
 
 import numpy as np
 import pytest
+from groups import together
+from small_runs import VALUES, Told
 
 from duoln import nn, ops
 from duoln.data import Batches
+from duoln.distributed.ranks import Ranks
 from duoln.runs import checkpoint
 from duoln.runs.folder import RunFolder
+from duoln.runs.log import read_log
 from duoln.system.stopping import Interrupted
 from duoln.tasks import Config, Dataset, Splits, Task, make_config
 from duoln.training.loop import fit, follow
@@ -110,3 +114,22 @@ def test_another_rank_ends_well_where_rank_0_stops(numpy_backend):
     ranks = Beside(1, stops_at=4)
     follow(trainer(numpy_backend, ranks))
     assert len(ranks.flags) == 4
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_every_rank_stops_where_the_patience_of_the_first_ends(size, tmp_path):
+    """Its metrics end a run of 30 steps at step 20."""
+    def work(g, be):
+        task = Told()
+        cfg = make_config(task, "plain", None, {"epochs": 6, "patience": 2})
+        trainer = Trainer(task, "plain", cfg, task.data(cfg), be, ranks=Ranks(g, be))
+        task.metrics = lambda predict, split: {"mse": VALUES[trainer.step]}
+        if g.rank:
+            follow(trainer)
+            return trainer.step
+        folder = RunFolder(tmp_path, be)
+        fit(trainer, folder)
+        folder.close()
+        return max(e["step"] for e in read_log(tmp_path) if e["event"] == "step")
+
+    assert together(size, work) == [20] * size

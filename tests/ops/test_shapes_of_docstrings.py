@@ -1,12 +1,16 @@
 """The `Shape:` of an operator's docstring has the arguments and the axes that its declaration has."""
 
 import importlib
+import inspect
 import re
 
 import pytest
 
+import duoln
 from duoln import ops
 from duoln.core.op import Op
+from duoln.errors import MixedBackendError
+from duoln.testing import check_error
 
 MODULES = [ops, *(importlib.import_module(f"duoln.plugins.{name}.ops") for name in ("draw", "handwriting", "order_embeddings"))]
 OPERATORS = {name: op for module in MODULES for name, op in vars(module).items()
@@ -44,3 +48,25 @@ def test_operators_of_several_arrays_say_their_shapes():
     several = {name for module in MODULES for name, op in vars(module).items()
                if isinstance(op, Op) and op.spec and sum(each.axes is not None for each in op.spec.inputs) > 1}
     assert several - OPERATORS.keys() == {"rnn", "lstm", "gru"}  # their module says them for all
+
+
+@pytest.mark.parametrize("name", ops.__all__)
+def test_signatures_name_every_argument(name):
+    function = getattr(ops, name)
+    signature = inspect.signature(function)
+    assert not any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values()), signature
+    assert all(p.annotation is not p.empty for p in signature.parameters.values()) and function.__name__ == name
+    assert signature.return_annotation is not signature.empty and inspect.getdoc(function)
+
+
+@pytest.mark.parametrize("name", ["logical_and", "logical_or"])
+def test_logical_operators_take_one_backend(name, numpy_backend):
+    from conftest import get_backend
+
+    x, y = (duoln.tensor([True, False], be) for be in (numpy_backend, get_backend("mlx")))
+    check_error(MixedBackendError, lambda: getattr(ops, name)(x, y), f"[{name}]", "numpy", "mlx")
+
+
+def test_an_unknown_operator_is_named_with_the_nearest():
+    with pytest.raises(AttributeError, match="'layernorm'; did you mean 'layer_norm'"):
+        _ = ops.layernorm

@@ -1,10 +1,12 @@
 """A corpus is read whole or not at all: made data stand in only where nothing of it is there, and a run says why."""
 
+import os
+
 import numpy as np
 import pytest
 
-from duoln import tree
-from duoln.cli import one_task
+from duoln import doctor, tree
+from duoln.cli import main, one_task
 from duoln.errors import DataError, DataMissingError
 from duoln.tasks import make_config
 from duoln.tasks.registry import find_task
@@ -96,3 +98,14 @@ def test_the_words_of_an_original_are_read_unpacked(tmp_path):
     for name in ("skip_thoughts", "transformer"):
         task, cfg = _auto(name, "smoke", **({"judge": "none"} if name == "skip_thoughts" else {}))
         assert task.data(cfg, tmp_path).dataset.name.startswith("novels, ")
+
+
+def test_a_folder_of_the_user_that_is_not_there_is_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("DUOLN_DATA", os.pathsep.join([str(tmp_path), str(tmp_path / "typo")]))
+    line = f"DUOLN_DATA: {tmp_path / 'typo'} does not exist"
+    one_task.say_absent()
+    assert capsys.readouterr().err.splitlines() == [line]
+    assert line in doctor.examine(asked=["mnist"])["advice"]
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "mnist", "--preset", "smoke", "--variant", "ln", "--epochs", "0", "--out", "r"]) == 0
+    assert capsys.readouterr().err.splitlines().count(line) == 1

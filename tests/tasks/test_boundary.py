@@ -10,8 +10,10 @@ from duoln import runtime
 from duoln.cli import main
 from duoln.errors import DataMissingError, MemoryExhaustedError, TaskError
 from duoln.examples.own_task import Spirals
-from duoln.tasks import make_config
+from duoln.tasks import ReferenceTable, make_config
 from duoln.tasks.boundary import named
+from duoln.tasks.contract import RESULTS
+from duoln.tasks.registry import Registry
 from duoln.testing import check_error, check_task
 from duoln.training.trainer import Trainer
 
@@ -216,3 +218,26 @@ def test_report_takes_plug_ins_by_name(install, tmp_path):
 def test_what_layers_get_is_checked(result, words):
     wrong = type("Wrong", (Spirals,), {"layer_inputs": lambda self, model, params, batch: result})()
     check_error(TaskError, lambda: named(wrong, "here").layer_inputs(None, {}, {}), "layer_inputs", words)
+
+
+# Tables of the paper ----------------------------------------------------------------------------------
+
+TABLE = ReferenceTable("table 2", ("", "R@1"), [("plain", "46.6")])
+
+
+def test_a_good_table_is_passed_on():
+    assert RESULTS["reference_tables"]((TABLE,)) == [TABLE]
+
+
+@pytest.mark.parametrize(("tables", "words"), [
+    (TABLE._replace(rows=[("plain",)]), "rows of 2 cells"), (TABLE._replace(rows=[("plain", 46.6)]), "texts in a table of the paper"),
+    (TABLE._replace(where=2), "texts in a table of the paper"), (("table 2",), "a list of ReferenceTable")])
+def test_a_bad_table_is_told(tables, words):
+    with pytest.raises(TypeError, match=words):
+        RESULTS["reference_tables"]([tables] if isinstance(tables, ReferenceTable) else tables)
+
+
+def test_a_task_has_none_unless_it_says_so():
+    tables = {name: entry.task.reference_tables() for name, entry in Registry().tasks.items()}
+    assert {name for name, of_task in tables.items() if of_task} == {"order_embeddings", "skip_thoughts"}
+    assert [table.where for name in ("order_embeddings", "skip_thoughts") for table in tables[name]] == ["table 2", "table 3"]
