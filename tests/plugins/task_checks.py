@@ -1,7 +1,6 @@
-"""What tests of several experiments share: peers, one start everywhere, an untrained model, the paper's LSTM."""
+"""What tests of several experiments share: peers, an untrained model, the paper's LSTM."""
 
 import numpy as np
-from conftest import get_backend
 
 from duoln import runtime, tree
 from duoln.randomness import Stream
@@ -24,22 +23,6 @@ def check_peer(task, variant, cfg, steps, rtol, peer="torch"):
     theirs = [step(splits.train(k)) for k in range(steps)]
     np.testing.assert_allclose([trainer.advance() for _ in range(steps)], theirs, rtol=rtol)
     assert facts["library"].startswith("torch")
-
-
-def check_one_start(task, settings, steps, rtol):
-    """On NumPy and MLX the start and the batches of every variant are equal to the bit, and the losses nearly."""
-    for variant in task.variants:
-        runs = []
-        for name in ("numpy", "mlx"):
-            cfg = make_config(task, variant, "smoke", settings)
-            splits = task.data(cfg)
-            trainer = Trainer(task, variant, cfg, splits, get_backend(name))
-            start = [t.numpy() for t in tree.leaves(trainer.state["params"])]
-            exact = [*start, *(splits.train(k)["x"] for k in range(steps))]
-            runs.append((exact, [trainer.advance() for _ in range(steps)]))
-        (exact_a, a), (exact_b, b) = runs
-        assert all(np.array_equal(x, y) for x, y in zip(exact_a, exact_b, strict=True)), variant
-        np.testing.assert_allclose(a, b, rtol=rtol)
 
 
 def untrained(task, variant):

@@ -313,18 +313,6 @@ def test_the_curves_of_figure_2():
 
 # Elsewhere ----------------------------------------------------------------------------------------------
 
-@pytest.mark.long
-@pytest.mark.parametrize("variant", ["none", "bn-everywhere", "ln"])
-def test_equal_training_on_numpy_and_mlx(variant):
-    runs = {}
-    for name in ("numpy", "mlx"):
-        cfg = make_config(TASK, variant, "smoke", TINY)
-        trainer = Trainer(TASK, variant, cfg, TASK.data(cfg), get_backend(name))
-        runs[name] = [trainer.advance() for _ in range(3)], trainer.evaluate()["test_nll"]
-    np.testing.assert_allclose(runs["numpy"][0], runs["mlx"][0], rtol=1e-4)
-    assert runs["numpy"][1] == pytest.approx(runs["mlx"][1], rel=1e-3)
-
-
 @pytest.mark.few
 @pytest.mark.peers
 @pytest.mark.parametrize(("variant", "options"), [

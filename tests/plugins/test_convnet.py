@@ -3,7 +3,7 @@
 
 import numpy as np
 import pytest
-from conftest import ON_NUMPY, get_backend
+from conftest import ON_NUMPY
 from task_checks import check_peer, check_task_on
 
 from duoln import nn, tree
@@ -241,18 +241,6 @@ def test_the_smallest_image(numpy_backend):
 
 
 # Elsewhere ----------------------------------------------------------------------------------------------
-
-@pytest.mark.long
-@pytest.mark.parametrize("variant", ["bn", "ln"])
-def test_equal_training_on_numpy_and_mlx(variant):
-    runs = {}
-    for name in ("numpy", "mlx"):
-        cfg = _config(variant, dataset="mnist")
-        trainer = Trainer(TASK, variant, cfg, TASK.data(cfg), get_backend(name))
-        runs[name] = [trainer.advance() for _ in range(3)], trainer.evaluate()["test_nll"]
-    np.testing.assert_allclose(runs["numpy"][0], runs["mlx"][0], rtol=1e-4)
-    assert runs["numpy"][1] == pytest.approx(runs["mlx"][1], rel=1e-3)
-
 
 def test_batch_norm_is_evaluated_by_the_statistics_of_undisturbed_images(numpy_backend):
     """Neither noise, nor masks, nor the other images of a batch change the result of an evaluation."""

@@ -3,7 +3,7 @@
 
 import numpy as np
 import pytest
-from conftest import ON_NUMPY, get_backend
+from conftest import ON_NUMPY
 from task_checks import check_peer, check_task_on, lstm_reference
 
 from duoln import nn, tree
@@ -16,7 +16,6 @@ from duoln.runtime import to_tensors
 from duoln.tasks import make_config
 from duoln.testing import check_close, check_error, gradcheck
 from duoln.testing.references import sigmoid
-from duoln.training.trainer import Trainer
 
 TASK = DrawTask()
 TINY = {"glimpses": 2, "hidden": 5, "latent": 3}
@@ -220,18 +219,6 @@ def test_settings_that_do_not_fit(numpy_backend):
 
 
 # Elsewhere ----------------------------------------------------------------------------------------------
-
-@pytest.mark.long
-@pytest.mark.parametrize("variant", ["none", "wn", "ln"])
-def test_equal_training_on_numpy_and_mlx(variant):
-    runs = {}
-    for name in ("numpy", "mlx"):
-        cfg = _tiny_config(variant, hidden=12)
-        trainer = Trainer(TASK, variant, cfg, TASK.data(cfg), get_backend(name))
-        runs[name] = [trainer.advance() for _ in range(4)], trainer.evaluate()["test_bound"]
-    np.testing.assert_allclose(runs["numpy"][0], runs["mlx"][0], rtol=1e-5)
-    assert runs["numpy"][1] == pytest.approx(runs["mlx"][1], rel=1e-4)
-
 
 @pytest.mark.few
 @pytest.mark.peers

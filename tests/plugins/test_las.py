@@ -4,7 +4,6 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from conftest import get_backend
 from ops.cases import layer_norm_reference
 from task_checks import check_peer, lstm_reference
 
@@ -244,18 +243,6 @@ def test_frames_must_fit_the_pyramid(numpy_backend):
 
 
 # Elsewhere ----------------------------------------------------------------------------------------------
-
-@pytest.mark.long
-@pytest.mark.parametrize("variant", ["both", "encoder-over-time"])
-def test_equal_training_on_numpy_and_mlx(variant):
-    runs = {}
-    for name in ("numpy", "mlx"):
-        cfg = _tiny(variant, buckets=1, pyramids=0 if variant == "both" else 1, utterances=6)
-        trainer = Trainer(TASK, variant, cfg, TASK.data(cfg), get_backend(name))
-        runs[name] = [trainer.advance() for _ in range(2)], trainer.evaluate()
-    np.testing.assert_allclose(runs["numpy"][0], runs["mlx"][0], rtol=1e-5)
-    assert runs["numpy"][1] == pytest.approx(runs["mlx"][1], rel=1e-4)
-
 
 @pytest.mark.few
 @pytest.mark.peers

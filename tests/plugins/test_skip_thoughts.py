@@ -4,7 +4,6 @@ import dataclasses
 
 import numpy as np
 import pytest
-from conftest import get_backend
 from task_checks import check_peer
 
 from duoln import runtime, tree
@@ -140,17 +139,6 @@ def test_missing_rows_change_nothing(numpy_backend):
 
 
 # Elsewhere ----------------------------------------------------------------------------------------------
-
-@pytest.mark.minutes
-def test_equal_training_on_numpy_and_mlx():
-    """The kit compares the losses of two batches; here whole compiled steps, which MLX traces for a minute."""
-    losses = {}
-    for name in ("numpy", "mlx"):
-        cfg = make_config(TASK, "ln", "smoke", {**TINY, "longest": 6, "hidden": 6, "batch_size": 8})
-        trainer = Trainer(TASK, "ln", cfg, TASK.data(cfg), get_backend(name))
-        losses[name] = [trainer.advance() for _ in range(3)]
-    assert losses["numpy"] == pytest.approx(losses["mlx"], rel=1e-4)
-
 
 @pytest.mark.few
 @pytest.mark.peers
