@@ -1,12 +1,17 @@
-"""What tests of several experiments share: peers, an untrained model, the paper's LSTM."""
+"""What tests of several experiments share: peers, models, runs, data of the user, the paper's LSTM."""
+
+import os
+from pathlib import Path
 
 import numpy as np
 
 from duoln import runtime, tree
 from duoln.randomness import Stream
+from duoln.runs.folder import RunFolder
 from duoln.tasks import Trained, make_config
 from duoln.testing import check_task
 from duoln.testing.references import STEPS
+from duoln.training.loop import fit
 from duoln.training.trainer import Trainer
 
 
@@ -30,6 +35,18 @@ def untrained(task, variant):
     cfg = make_config(task, variant, "smoke")
     model = task.model(cfg)
     return Trained(cfg, variant, 1, model, runtime.to_tensors(model.init(Stream(0, "init")), "numpy"))
+
+
+def short_run(task, variant, folder, **settings):
+    """A run of a few updates in a folder; its result."""
+    cfg, backend = make_config(task, variant, "smoke", settings), runtime.backend("numpy")
+    return fit(Trainer(task, variant, cfg, task.data(cfg), backend), RunFolder(folder, backend))
+
+
+def root_with(*places):
+    """The folder of `DUOLN_DATA` that has all of these; None if none has. For tests of the true data."""
+    roots = [Path(root) for root in os.environ.get("DUOLN_DATA", "").split(os.pathsep) if root]
+    return next((root for root in roots if all((root / place).exists() for place in places)), None)
 
 
 def lstm_reference(p, x, h, c):

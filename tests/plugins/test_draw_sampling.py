@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from task_checks import short_run
 
 from duoln import cli, runtime
 from duoln.pictures import drawing
@@ -11,7 +12,6 @@ from duoln.runs.folder import RunFolder
 from duoln.runs.trained import load_trained
 from duoln.tasks import make_config
 from duoln.testing import check_close
-from duoln.training.loop import fit
 from duoln.training.trainer import Trainer
 
 TASK = DrawTask()
@@ -20,11 +20,9 @@ TASK = DrawTask()
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A run of two updates."""
-    folder = tmp_path_factory.mktemp("draw")
-    cfg = make_config(TASK, "ln", "smoke", {"rows": 40, "hidden": 8, "evaluate_images": 10})
-    backend = runtime.backend("numpy")
-    fit(Trainer(TASK, "ln", cfg, TASK.data(cfg), backend), RunFolder(folder / "run", backend))
-    return folder / "run"
+    folder = tmp_path_factory.mktemp("draw") / "run"
+    short_run(TASK, "ln", folder, rows=40, hidden=8, evaluate_images=10)
+    return folder
 
 
 def _sample(run, out, *options):

@@ -1,12 +1,12 @@
 """Handwriting's files: the prepared form, the corpus as it is distributed, and what is wrong with damaged ones."""
 
 import io
-import os
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from task_checks import root_with
 
 from duoln import cli
 from duoln.errors import DataError, DataFormatError, DataMissingError, UsageError
@@ -18,8 +18,7 @@ from duoln.tasks import make_config
 from duoln.testing import check_error
 
 TASK = Handwriting()
-REAL = next((Path(p) for p in os.environ.get("DUOLN_DATA", "").split(os.pathsep)
-             if p and path_of(Path(p), "train").is_file()), None)
+REAL = root_with(path_of(Path(), "train"))
 
 XML = """<?xml version="1.0" encoding="ISO-8859-1"?>
 <WhiteboardCaptureSession>

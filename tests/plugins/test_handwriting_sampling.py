@@ -4,7 +4,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from task_checks import untrained
+from task_checks import short_run, untrained
 
 from duoln import cli, runtime, tree
 from duoln.errors import DataError, DivergedError, UsageError
@@ -13,11 +13,7 @@ from duoln.plugins.handwriting.alphabet import encode
 from duoln.plugins.handwriting.sampling import Options, draw_point, sample, write
 from duoln.plugins.handwriting.task import Handwriting
 from duoln.randomness import Stream
-from duoln.runs.folder import RunFolder
-from duoln.tasks import make_config
 from duoln.testing import check_error
-from duoln.training.loop import fit
-from duoln.training.trainer import Trainer
 
 TASK = Handwriting()
 
@@ -25,10 +21,8 @@ TASK = Handwriting()
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A run of a few updates."""
-    cfg = make_config(TASK, "ln", "smoke", {"lines": 16})
-    backend = runtime.backend("numpy")
     folder = tmp_path_factory.mktemp("run") / "ln"
-    fit(Trainer(TASK, "ln", cfg, TASK.data(cfg), backend), RunFolder(folder, backend))
+    short_run(TASK, "ln", folder, lines=16)
     return folder
 
 

@@ -2,14 +2,12 @@
 
 import gzip
 import hashlib
-import os
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import ON_NUMPY
-from task_checks import check_peer, check_task_on
+from task_checks import check_peer, check_task_on, root_with
 
 from duoln import nn, tree
 from duoln.data import write_idx
@@ -23,7 +21,7 @@ from duoln.tasks import make_config
 from duoln.testing import check_error
 
 TASK = Mnist()
-REAL = next((Path(p) for p in os.environ.get("DUOLN_DATA", "").split(os.pathsep) if p and (Path(p) / "mnist").is_dir()), None)
+REAL = root_with("mnist")
 
 
 @ON_NUMPY

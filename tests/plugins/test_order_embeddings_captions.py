@@ -1,10 +1,10 @@
 """Captions in the place of image features: what is read, what is refused, batches and ranks with three captions each."""
 
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from task_checks import root_with
 
 from duoln.errors import DataFormatError, DataMissingError
 from duoln.plugins.order_embeddings import caption_features, data, retrieval
@@ -13,8 +13,7 @@ from duoln.tasks import Dataset, make_config
 from duoln.testing import check_error
 
 TASK = OrderEmbeddings()
-REAL = next((Path(p) for p in os.environ.get("DUOLN_DATA", "").split(os.pathsep)
-             if p and caption_features.path_in(Path(p)).is_file()), None)
+REAL = root_with(caption_features.path_in(Path()))
 WORDS = ["the", "cat", "sat", "on", "a", "mat"]
 SPLITS = ["train"] * 7 + ["dev"] * 3 + ["test"] * 4
 

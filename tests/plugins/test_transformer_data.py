@@ -1,12 +1,12 @@
 """The Transformer's data: the alphabet, books parted for training, validation and test, and windows of them."""
 
 import gzip
-import os
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+from task_checks import root_with
 
 from duoln.errors import DataError, DataFormatError, DataMissingError, UsageError
 from duoln.plugins.transformer import books, corpus, data
@@ -16,8 +16,7 @@ from duoln.tasks import make_config
 from duoln.testing import check_error, check_task
 
 TASK = TransformerTask()
-REAL = next((Path(p) / corpus.PLACES["novels"][0] for p in os.environ.get("DUOLN_DATA", "").split(os.pathsep)
-             if p and (Path(p) / corpus.PLACES["novels"][0]).is_file()), None)
+REAL = root_with(corpus.PLACES["novels"][0])
 
 
 def _book(name, words):
@@ -178,7 +177,7 @@ def test_the_splits_of_a_task():
 @pytest.mark.skipif(REAL is None, reason="DUOLN_DATA has no novels")
 def test_the_real_novels():
     """Needs the file: eleven novels, of which The Warden and Jane Eyre are left out of training."""
-    dataset, parts = corpus.load("novels", None, REAL.parents[1])[0]
+    dataset, parts = corpus.load("novels", None, REAL)[0]
     assert dataset.provenance == "substitute" and [len(part) > 300_000 for part in parts] == [True] * 3
     texts = [decode(np.minimum(part, OTHER - 1)) for part in parts]
     assert [[name in text for name in ("Dickon", "Barchester", "Thornfield")] for text in texts] == np.eye(3).tolist()
