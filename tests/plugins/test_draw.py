@@ -185,8 +185,6 @@ def test_a_capped_split_is_spread_over_the_file():
 
 def test_the_network_of_the_paper():
     cfg = make_config(TASK, "ln", "paper")
-    assert (cfg.glimpses, cfg.hidden, cfg.latent, cfg.read, cfg.write, cfg.batch_size) == (64, 256, 100, 2, 5, 128)
-    assert (cfg.learning_rate, cfg.epochs, cfg.norm) == (1e-3, 200, "layer-cell")
     start = TASK.model(cfg).init(Stream(0, "init"))
     assert start["encoder"]["w_x"].shape == (8 + 256, 1024) and start["decoder"]["w_x"].shape == (100, 1024)
     assert start["posterior"]["weight"].shape == (256, 200) and start["look"]["weight"].shape == (256, 5 + 5 + 25)

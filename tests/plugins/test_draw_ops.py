@@ -111,22 +111,6 @@ def test_a_compiled_glimpse_has_no_denormal_numbers_and_its_caller_has(numpy_bac
 
 
 @compiles
-@pytest.mark.parametrize("given", [(True, False), (False, True)])
-def test_a_compiled_glimpse_of_which_one_result_is_used(given, numpy_backend):
-    rng = np.random.default_rng(0)
-    inputs = [rng.standard_normal(shape) for shape in ((2, 6, 6), (2, 6, 6), (2, 19))]
-    rules, attributes = (write_then_read_compiled, write_then_read.rules("numpy")[-1]), {"read": 2, "write": 3, "centre": "edge"}
-    gradients = []
-    for rule in rules:
-        out, saved = rule.forward(numpy_backend, *inputs, **attributes)
-        gouts = tuple(o if use else None for o, use in zip(out, given, strict=True))
-        full = rule.vjp(numpy_backend, saved, gouts, (True,) * 3)
-        gradients.append([np.zeros(a.shape) if g is None else g for g, a in zip(full, inputs, strict=True)])
-    for ours, theirs in zip(*gradients, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
-
-
-@compiles
 @pytest.mark.parametrize("where", [0, 1, 2])
 def test_what_is_not_a_number_stays_in_its_row(where, numpy_backend):
     inputs = [np.full(shape, 0.5, np.float32) for shape in ((3, 9, 9), (3, 9, 9), (3, 14))]
@@ -150,12 +134,15 @@ def test_the_compiled_latent_variables(batch, width, dtype, numpy_backend):
 
 @compiles
 @pytest.mark.parametrize("given", [(True, False), (False, True)])
-def test_compiled_latent_variables_of_which_one_result_is_used(given, numpy_backend):
-    rng = np.random.default_rng(0)
-    inputs, gradients = [rng.standard_normal((3, 14)), rng.standard_normal((3, 7))], []
-    for rule in (latent_compiled, gaussian_latent.rules("numpy")[-1]):
-        out, saved = rule.forward(numpy_backend, *inputs)
-        gradients.append(rule.vjp(numpy_backend, saved, tuple(o if use else None for o, use in zip(out, given, strict=True)), (True, True)))
+@pytest.mark.parametrize(("op", "rule", "shapes", "attributes"), [
+    (write_then_read, write_then_read_compiled, ((2, 6, 6), (2, 6, 6), (2, 19)), {"read": 2, "write": 3, "centre": "edge"}),
+    (gaussian_latent, latent_compiled, ((3, 14), (3, 7)), {})], ids=["glimpse", "latent"])
+def test_a_compiled_rule_of_which_one_result_is_used(op, rule, shapes, attributes, given, rng, numpy_backend):
+    inputs, gradients = [rng.standard_normal(shape) for shape in shapes], []
+    for each in (rule, op.rules("numpy")[-1]):
+        out, saved = each.forward(numpy_backend, *inputs, **attributes)
+        full = each.vjp(numpy_backend, saved, tuple(o if use else None for o, use in zip(out, given, strict=True)), (True,) * len(inputs))
+        gradients.append([np.zeros(a.shape) if g is None else g for g, a in zip(full, inputs, strict=True)])
     for ours, theirs in zip(*gradients, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
 

@@ -45,15 +45,6 @@ def test_the_network_of_the_paper():
     assert sizes == {"none": plain, "ln": plain + 4 * 3 * 1024, "sym": plain}
 
 
-def test_the_settings_of_the_paper():
-    for variant, margin, score in (("none", 0.05, "order"), ("ln", 0.05, "order"), ("sym", 0.2, "cosine")):
-        cfg = make_config(TASK, variant, "paper")
-        assert (cfg.margin, cfg.score, cfg.batch_size, cfg.learning_rate, cfg.epochs) == (margin, score, 128, 1e-3, 100)
-        assert (cfg.evaluate_every, cfg.bias_correction) == (300, "kiros2015")
-        assert (cfg.joint_size, cfg.word_size, cfg.image_size) == (1024, 300, 4096)
-    assert make_config(TASK, "ln", "paper").norm == "layer-theano"
-
-
 def test_where_weights_start():
     params = TASK.model(make_config(TASK, "ln", "smoke", {"word_size": 32})).init(Stream(0, "init"))
     cell = params["sentence"]

@@ -31,10 +31,6 @@ def test_the_network_of_the_paper():
         sizes[variant] = sum(a.size for a in tree.leaves(TASK.model(cfg).init(Stream(0, "init"))))
     gru = 6 * 72 + 24 * 72 + 72
     assert sizes == {"none": 200 * 6 + 3 * gru + 24 * 200 + 200, "ln": 200 * 6 + 3 * (gru + 4 * 72) + 24 * 200 + 200}
-    paper = make_config(TASK, "ln", "paper")
-    assert (paper.hidden, paper.width, paper.words, paper.longest, paper.batch_size) == (2400, 620, 20_000, 30, 64)
-    assert (paper.learning_rate, paper.bias_correction) == (2e-4, "kiros2015")
-    assert (paper.filtering, paper.judge, paper.sick_round, paper.lower_case) == ("batch", "nested", "keras0", False)
 
 
 def test_matrices_start_orthogonal_if_square_else_uniform():
