@@ -9,8 +9,7 @@ from task_checks import check_peer, check_task_on
 from duoln import nn, tree
 from duoln.errors import ShapeError, UsageError
 from duoln.plugins.convnet import data
-from duoln.plugins.convnet.model import STARTS, ConvNet, mask_shapes
-from duoln.plugins.convnet.schedule import linear_decay
+from duoln.plugins.convnet.model import STARTS, ConvNet, linear_decay, mask_shapes
 from duoln.plugins.convnet.task import ConvNetTask
 from duoln.randomness import Stream
 from duoln.runtime import to_tensors

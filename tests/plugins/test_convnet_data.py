@@ -11,7 +11,8 @@ from task_checks import root_with
 from duoln import cli
 from duoln.data import mnist, write_idx
 from duoln.errors import DataError, DataFormatError, DataMissingError
-from duoln.plugins.convnet import corpus, data, schedule, whitening
+from duoln.plugins.convnet import corpus, data, whitening
+from duoln.plugins.convnet.model import rate_remark
 from duoln.plugins.convnet.task import ConvNetTask
 from duoln.tasks import make_config
 from duoln.testing import check_error
@@ -301,7 +302,7 @@ def test_the_command_line_says_which_file(folder, tmp_path, monkeypatch, capsys)
     (100_000, ()), (40_000, ()), (200_000, ("0 for the last 100,000 of 200,000 updates", "decay_to")),
     (75_000, ("ends at 50% of its first value", "75,000 updates"))])
 def test_a_schedule_that_does_not_fit_the_run(updates, words):
-    remark = schedule.remark(updates, 50_000, 100_000)
+    remark = rate_remark(updates, 50_000, 100_000)
     assert bool(remark) == bool(words) and all(word in remark for word in words)
 
 

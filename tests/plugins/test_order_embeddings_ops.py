@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from duoln.extend import native
-from duoln.plugins.order_embeddings.ops import order_violation, order_violation_of_captions
-from duoln.plugins.order_embeddings.ops.native import order_violation_compiled
+from duoln.plugins.order_embeddings.ops import order_violation, order_violation_compiled, order_violation_of_captions
 from duoln.testing import check_rule
 
 compiles = pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler")

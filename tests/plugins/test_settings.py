@@ -22,7 +22,7 @@ CONSTANTS = {
     "attentive_reader.model": {"LIMIT": 10.0}, "draw.model": {"LARGEST_NORM": 10.0},
     "handwriting.model": {"CLIP_OUTPUT": 100.0, "CLIP_STEPS": 10.0, "CLIP_WEIGHTS": 10.0, "ADAM_EPS": 1e-6},
     "las.model": {"CLIP": 1.0, "FORGET_BIAS": 1.0}, "order_embeddings.model": {"CLIP_EACH": 2.0},
-    "skip_thoughts.model": {"FLOOR": 1e-8, "LARGEST_NORM": 5.0}, "transformer.schedule": {"BETA2": 0.98}}
+    "skip_thoughts.model": {"FLOOR": 1e-8, "LARGEST_NORM": 5.0}, "transformer.model": {"BETA2": 0.98}}
 """Of each protocol what no run varies."""
 SAMPLING = {
     "draw": {"count": 64, "seed": 0},

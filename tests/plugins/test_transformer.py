@@ -9,8 +9,7 @@ from task_checks import check_peer, check_task_on
 
 from duoln import runtime, tree
 from duoln.plugins.transformer.alphabet import CLASSES
-from duoln.plugins.transformer.model import CharacterTransformer
-from duoln.plugins.transformer.schedule import inverse_root
+from duoln.plugins.transformer.model import CharacterTransformer, inverse_root
 from duoln.plugins.transformer.task import TransformerTask
 from duoln.randomness import Stream
 from duoln.runtime import to_tensors
