@@ -7,7 +7,7 @@ import pytest
 from task_checks import root_with
 
 from duoln.errors import DataFormatError, DataMissingError
-from duoln.plugins.order_embeddings import caption_features, data, retrieval
+from duoln.plugins.order_embeddings import caption_features, data
 from duoln.plugins.order_embeddings.task import OrderEmbeddings
 from duoln.tasks import Dataset, make_config
 from duoln.testing import check_error
@@ -103,16 +103,6 @@ def test_folds_hold_three_captions_a_picture(tmp_path, monkeypatch):
     assert [(len(sentences), len(features)) for sentences, features in folds] == [(6, 2), (6, 2)]
     np.testing.assert_array_equal(np.concatenate([features for _, features in folds]), split["features"])
     assert np.array_equal(np.concatenate([sentences.flat for sentences, _ in folds]), split["flat"])
-
-
-@pytest.mark.parametrize("each", [1, 3, 5])
-def test_ranks_with_other_numbers_of_captions(each, rng):
-    errors = rng.integers(0, 9, (each * 11, 11)).astype(np.float32)
-    ranked = retrieval.ranks(errors)
-    of_images = [list(np.argsort(row, kind="stable")).index(i // each) for i, row in enumerate(errors)]
-    of_captions = [next(p for p, i in enumerate(np.argsort(column, kind="stable")) if i // each == j)
-                   for j, column in enumerate(errors.T)]
-    assert ranked.of_images.tolist() == of_images and ranked.of_captions.tolist() == of_captions
 
 
 @pytest.mark.skipif(REAL is None, reason="DUOLN_DATA has no features made of captions")

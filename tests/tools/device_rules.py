@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from conftest import GPU, get_backend
 
-from duoln import ops
+from duoln import nn, ops, optim, runtime, value_and_grad
 from duoln.kernels.registry import every_case, every_rule
+from duoln.randomness import Stream
 
 _BACKENDS = {"cuda": GPU, "metal": "mlx"}
 
@@ -48,3 +49,20 @@ def beside_float32(case, natives, dtype, be):
         made.append([*outs, *rule.vjp(be, saved, given if count == 2 else given[0], needs)])
         rules.append(rule)
     return rules[0], [(mine, own, k < 2 * count) for k, (mine, own) in enumerate(zip(*made, strict=True)) if own is not None]
+
+
+def recurrent_losses(cell, norm, device):
+    """The losses of five updates of a masked recurrent layer on a device, and on NumPy."""
+    rng, model = np.random.default_rng(0), getattr(nn, cell)(5, 12, norm=norm)
+    start, losses = model.init(Stream(3, "init")), []
+    x, mask = rng.standard_normal((6, 4, 5)).astype(np.float32), np.arange(6)[:, None] < np.array([6, 3, 5, 1])
+    for be in (device, runtime.backend("numpy")):
+        params, adam, rate = runtime.to_tensors(start, be), optim.Adam(0.02), runtime.tensor(0.02, be)
+        state, inputs, kept = adam.init(params), runtime.tensor(x, be), runtime.tensor(mask, be)
+        step, told = value_and_grad(lambda p, i=inputs, k=kept: ops.mean(model(p, i, mask=k)[0] ** 2)), []
+        for _ in range(5):
+            loss, gradient = step(params)
+            params, state = adam.update(params, gradient, state, rate)
+            told.append(float(loss.numpy()))
+        losses.append(told)
+    return losses
