@@ -285,7 +285,6 @@ def test_settings_that_do_not_fit(tmp_path):
                             ({"batch_size": 100, "last_batch": "dropped"}, ["valid", "last_batch=kept"])):
         check_error(UsageError, lambda s=settings: TASK.data(_config(**s)), *words)
     check_error(DataError, lambda: TASK.data(_config(table=100)), "made questions", "table")
-    check_error(DataMissingError, lambda: TASK.data(_config(source="cnn")), "cloze/cnn.tgz", "--set corpus=PATH")
 
 
 def test_where_corpora_are_looked_for(tmp_path, monkeypatch):

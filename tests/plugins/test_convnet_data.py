@@ -10,7 +10,7 @@ from task_checks import root_with
 
 from duoln import cli
 from duoln.data import mnist, write_idx
-from duoln.errors import DataError, DataFormatError, DataMissingError
+from duoln.errors import DataError, DataFormatError
 from duoln.plugins.convnet import corpus, data, whitening
 from duoln.plugins.convnet.model import rate_remark
 from duoln.plugins.convnet.task import ConvNetTask
@@ -139,16 +139,6 @@ def test_mnist(tmp_path, monkeypatch):
     check_error(DataError, lambda: mnist.read_mnist(tmp_path), "t10k-labels", "0 .. 9", "found 10")
 
 
-@pytest.mark.parametrize(("name", "shape"), [("cifar10", (32, 32, 3)), ("mnist", (28, 28, 1))])
-def test_without_files_images_are_made_and_labelled(name, shape, monkeypatch):
-    monkeypatch.setattr(data, "MADE", {"train": 60, "test": 20})
-    splits = TASK.data(make_config(TASK, "ln", "small", {"dataset": name}))
-    assert splits.dataset.provenance == "synthetic" and "made digits" in splits.dataset.name
-    assert splits.evaluation["train"]["x"].shape == (60, *shape)
-    check_error(DataMissingError, lambda: TASK.data(make_config(TASK, "ln", "small", {"dataset": name, "source": "real"})),
-                "DUOLN_OFFLINE", "sha256")
-
-
 def test_made_images_are_digits_in_two_colours():
     from duoln.plugins.convnet.data import make_coloured, make_grey
 
@@ -235,13 +225,6 @@ def test_a_file_that_is_not_as_it_should_be(change, words, folder, tmp_path):
     packed = tmp_path / "packed.tar.gz"
     packed.write_bytes(_archive(_inside(whole)))
     check_error(DataFormatError, lambda: corpus.read_archive(packed), "packed.tar.gz", "data_batch_3.bin", *words)
-
-
-def test_a_missing_file_is_an_error_and_not_a_fallback(folder, tmp_path):
-    (folder / "data_batch_5.bin").unlink()
-    check_error(DataError, lambda: TASK.data(make_config(TASK, "ln", "small"), tmp_path), "data_batch_5.bin: missing", "test_batch.bin")
-    (folder / "data_batch_5.bin").mkdir()
-    check_error(DataError, lambda: corpus.read_folder(folder), "data_batch_5.bin")
 
 
 def test_a_damaged_archive(archive):

@@ -167,6 +167,11 @@ def test_metrics_are_means_over_a_whole_split_with_noise_of_its_own():
     assert not np.array_equal(c_norm[0]["noise"][:, :200], c_norm[1]["noise"][:, :200])
 
 
+def test_made_digits_are_binary_and_mostly_ground():
+    x = TASK.data(_tiny_config("ln")).train(0)["x"]
+    assert set(np.unique(x)) == {0.0, 1.0} and 0.05 < x.mean() < 0.25
+
+
 def test_rows_are_the_images_that_it_trains_on():
     whole, few = (TASK.data(_tiny_config("ln", rows=rows, evaluate_images=None)) for rows in (None, 37))
     assert np.array_equal(few.evaluation["train"]["x"], data._made()[1]["train"][:37])

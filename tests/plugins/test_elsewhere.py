@@ -1,4 +1,4 @@
-"""Every experiment on NumPy and on MLX: the same start and batches to the bit, and nearly the same losses and metrics."""
+"""Every experiment trains alike on NumPy and on MLX; `tests/test_promises.py` is about their start and batches."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from conftest import get_backend
 
-from duoln import tree
 from duoln.tasks import make_config
 from duoln.tasks.registry import find_task
 from duoln.training.trainer import Trainer
@@ -40,16 +39,13 @@ SMALL = {
 
 
 @pytest.mark.parametrize(("name", "variant"), [pytest.param(name, variant, marks=small.marks) for name, small in SMALL.items() for variant in small.variants])
-def test_one_start_and_equal_training_on_numpy_and_mlx(name, variant, monkeypatch):
+def test_equal_training_on_numpy_and_mlx(name, variant, monkeypatch):
     monkeypatch.setattr("duoln.plugins.convnet.data.MADE", {"train": 60, "test": 20})
-    task, small, exact, near = find_task(name), SMALL[name], [], []
+    task, small, near = find_task(name), SMALL[name], []
     for backend in ("numpy", "mlx"):
         cfg = make_config(task, variant, "smoke", small.settings)
-        splits = task.data(cfg)
-        trainer = Trainer(task, variant, cfg, splits, get_backend(backend))
-        exact.append([*(t.numpy() for t in tree.leaves(trainer.state["params"])), *(a for k in range(small.steps) for a in tree.leaves(splits.train(k)))])
+        trainer = Trainer(task, variant, cfg, task.data(cfg), get_backend(backend))
         losses = [trainer.advance() for _ in range(small.steps)]
         near.append((losses, [trainer.evaluate()[small.metric]] if small.metric else []))
-    assert all(np.array_equal(a, b) for a, b in zip(*exact, strict=True))
     np.testing.assert_allclose(near[1][0], near[0][0], rtol=small.rtol)
     np.testing.assert_allclose(near[1][1], near[0][1], rtol=10 * small.rtol)

@@ -7,7 +7,7 @@ from task_checks import check_peer, check_task_on, lstm_reference
 
 from duoln import ops, tree
 from duoln.data import examples
-from duoln.errors import DataMissingError, UsageError
+from duoln.errors import UsageError
 from duoln.plugins.handwriting import peer_torch, task
 from duoln.plugins.handwriting.alphabet import CLASSES, PADDING
 from duoln.plugins.handwriting.data import BATCH_AXES
@@ -190,5 +190,3 @@ def test_settings_that_do_not_fit():
                             ({"batch_size": 65}, ["batch_size", "65"]), ({"length": 0}, ["length", "found 0"]),
                             ({"evaluate_lines": 0}, ["evaluate_lines", "found 0"])):
         check_error(UsageError, lambda s=settings: TASK.data(make_config(TASK, "ln", "smoke", s)), *words)
-    check_error(DataMissingError, lambda: TASK.data(make_config(TASK, "ln", "smoke", {"source": "iam"})),
-                "duoln data prepare handwriting")

@@ -1,6 +1,8 @@
 """A corpus is read whole or not at all: made data stand in only where nothing of it is there, and a run says why."""
 
 import os
+from pathlib import Path
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -64,6 +66,19 @@ def test_made_data_say_why_and_where_files_belong(tmp_path, monkeypatch, capsys,
     assert "(no such folder)" in output or "DUOLN_OFFLINE=1" in output
     requested = task.data(make_config(task, next(iter(task.variants)), "smoke"))
     assert requested.remarks[0] == "synthetic data were requested (source=made)"
+
+
+SOURCES = [(name, source) for name in TASKS for source in get_args(get_type_hints(find_task(name).config)["source"]) if source not in ("auto", "made")]
+
+
+@pytest.mark.parametrize(("name", "source"), SOURCES)
+def test_a_corpus_that_is_asked_for_is_never_replaced(name, source):
+    """The error names a file of the corpus."""
+    task = find_task(name)
+    places = task.corpora.get(source) or next(iter(task.corpora.values()))
+    with pytest.raises(DataMissingError, match="DUOLN_") as error:
+        task.data(make_config(task, next(iter(task.variants)), "smoke", {"source": source}))
+    assert any(Path(file).stem in str(error.value) for files in places for file in files)
 
 
 @pytest.mark.parametrize(("name", "preset", "settings"), [

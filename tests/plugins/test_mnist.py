@@ -109,11 +109,6 @@ class TestData:
         assert x.dtype == np.float32 and x.min() == 0 and 0.9 < x.max() <= 1
         assert splits.evaluation["train"]["label"].dtype == np.int32
 
-    def test_without_files_digits_are_made_and_labelled(self):
-        cfg = make_config(TASK, "ln", "small", {"rows": 200})
-        assert TASK.data(cfg).dataset.label == "made digits, synthetic"
-        check_error(DataMissingError, lambda: data.splits("mnist", 10, 0, None, None), "DUOLN_OFFLINE", "sha256")
-
     def test_a_damaged_file_is_an_error_and_not_a_fallback(self, small, monkeypatch):
         image_file = small / "mnist" / "train-images-idx3-ubyte.gz"
         whole = image_file.read_bytes()

@@ -10,7 +10,7 @@ from ops.cases import layer_norm_reference
 from task_checks import check_peer
 
 from duoln import nn, tree, value_and_grad
-from duoln.errors import DataMissingError, DivergedError, UsageError
+from duoln.errors import DivergedError, UsageError
 from duoln.plugins.order_embeddings import data, peer_torch, retrieval, task
 from duoln.plugins.order_embeddings.corpus import CAPTIONS, Sentences
 from duoln.plugins.order_embeddings.model import OrderEmbedding, clip_each_array, contrastive_loss
@@ -311,5 +311,3 @@ def test_settings_that_do_not_fit():
                              ({"vocabulary": 10}, ["10 rows", "--set vocabulary=20"]),
                              ({"image_size": 256}, ["image_size", "found 256"]), ({"image_size": 301}, ["found 301"])):
         check_error(UsageError, lambda s=settings_: TASK.data(make_config(TASK, "ln", "smoke", s)), *words)
-    for source in ("coco", "flickr8k", "flickr8k-captions"):
-        check_error(DataMissingError, lambda s=source: TASK.data(make_config(TASK, "ln", "smoke", {"source": s})), "README")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from task_checks import root_with
 
-from duoln.errors import DataError, DataFormatError, DataMissingError, UsageError
+from duoln.errors import DataError, DataFormatError, UsageError
 from duoln.plugins.transformer import books, corpus, data
 from duoln.plugins.transformer.alphabet import CHARACTERS, CLASSES, OTHER, decode, encode, encode_strictly
 from duoln.plugins.transformer.task import TransformerTask
@@ -112,16 +112,6 @@ def test_which_corpus_is_read(tmp_path):
     assert load("novels", str(mine))[0].name.startswith("mine, ") and load("made", str(mine))[0] == ("made books", "synthetic")
     (tmp_path / "books" / Path(corpus.PLACES["novels100"][1]).name).unlink()
     check_error(DataError, lambda: load("novels100"), Path(corpus.PLACES["novels100"][1]).name)
-
-
-def test_without_books_they_are_made(monkeypatch, tmp_path):
-    monkeypatch.delenv("DUOLN_DATA", raising=False)
-    monkeypatch.setenv("DUOLN_CACHE", str(tmp_path))
-    dataset, parts = corpus.load("auto", None)[0]
-    assert dataset.label == "made books, synthetic" and OTHER not in np.concatenate(parts)
-    again = corpus.load("made", None)[0][1]
-    assert all(np.array_equal(a, b) for a, b in zip(parts, again, strict=True))
-    check_error(DataMissingError, lambda: corpus.load("novels", None), "books/novels.txt.gz", "--set corpus=FILE")
 
 
 @pytest.mark.long
