@@ -21,10 +21,11 @@ namespace duoln {
 
 static const int64_t MICROSECOND = 1000;  // times are in nanoseconds
 // A thread without work spins for SPIN, yields its core until PATIENCE is over, and sleeps. If the caller lost its core, or
-// waited for the last part, for longer than LOST, threads sleep right after SPIN for the next CROWDED. A long part looks like a
-// lost core; beside such parts a wake costs little.
+// waited for the last part, for longer than LOST, the machine may be crowded: threads sleep right after SPIN for the next
+// SHORT_CROWD, and for four times as long whenever that happens again within SOON. A long part looks like a lost core; beside
+// such parts a wake costs little.
 static const int64_t SPIN = 20 * MICROSECOND, PATIENCE = 300 * MICROSECOND, LOST = 2000 * MICROSECOND;
-static const int64_t CROWDED = 1000000 * MICROSECOND;
+static const int64_t SHORT_CROWD = 10000 * MICROSECOND, LONG_CROWD = 1000000 * MICROSECOND, SOON = 100000 * MICROSECOND;
 
 static inline int64_t now(clockid_t clock = CLOCK_MONOTONIC) {
     timespec time;
@@ -50,9 +51,13 @@ static bool spin_until(const Ready& ready, int64_t most = SPIN) {
 
 // The time until which the machine counts as crowded. Beside another process, a thread that stays awake makes the system take the
 // core of one that works.
-inline std::atomic<int64_t> crowded_until{0};
+inline std::atomic<int64_t> crowded_until{0}, crowded_for{0};
 
-inline void note_crowd() { crowded_until = now() + CROWDED; }
+inline void note_crowd() {
+    const int64_t time = now(), before = crowded_for;
+    crowded_for = time < crowded_until + SOON ? std::min(4 * before, LONG_CROWD) : SHORT_CROWD;
+    crowded_until = time + crowded_for;
+}
 
 // True if `ready` came true before it is time to sleep.
 template <class Ready>
@@ -96,7 +101,8 @@ private:
 };
 
 // Threads that take the parts of one job at a time. A part belongs to whoever takes it first, the caller too: a thread
-// that wakes late, because another process has its core, takes nothing, and nobody waits for it.
+// that wakes late, because another process has its core, takes nothing, and nobody waits for it. The caller takes the first parts
+// and the others the last ones, so that a core finds in its own L2 what it read in the call before.
 class Team {
 public:
     using Call = void (*)(const void* work, index_t first, index_t last);
@@ -112,10 +118,12 @@ public:
         parts_ = parts;
         unfinished_ = parts;
         places_ = threads - 1;
+        front_ = 0;
+        back_ = parts;
         left_ = parts;  // from here on the team takes parts
         idle_.wake(threads - 1);
         const int64_t begin = now(), ran = now(CLOCK_THREAD_CPUTIME_ID);
-        take_parts();
+        take_parts([this] { return front_++; });
         const int64_t end = now(), away = end - begin - (now(CLOCK_THREAD_CPUTIME_ID) - ran);
         const auto finished = [this] { return unfinished_ == 0; };
         if (!awake_until(finished)) caller_.sleep_until(finished);
@@ -147,9 +155,10 @@ private:
     }
 
     // The description of the job is read after a part of it was taken: until that part is finished, the job is not over.
-    void take_parts() {
-        while (const int left = std::max(take_one(left_), 0)) {
-            const index_t part = parts_ - left;
+    template <class Next>
+    void take_parts(const Next& next) {
+        while (take_one(left_) > 0) {
+            const index_t part = next();
             call_(work_, count_ * part / parts_, count_ * (part + 1) / parts_);
             if (unfinished_.fetch_sub(1) == 1) caller_.wake(1);
         }
@@ -160,13 +169,13 @@ private:
         const auto wanted = [&] { return team.left_ > 0 && team.places_ > 0; };
         for (;;) {
             if (!awake_until(wanted)) team.idle_.sleep_until(wanted);
-            if (take_one(team.places_) > 0) team.take_parts();
+            if (take_one(team.places_) > 0) team.take_parts([&] { return --team.back_; });
         }
     }
 
     Sleepers idle_, caller_;
     std::atomic<bool> busy_{false};
-    std::atomic<int> left_{0}, places_{0}, unfinished_{0};
+    std::atomic<int> left_{0}, places_{0}, unfinished_{0}, front_{0}, back_{0};
     int started_ = 0;  // this and the job belong to the caller that set busy_
     Call call_ = nullptr;
     const void* work_ = nullptr;

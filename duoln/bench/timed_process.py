@@ -3,9 +3,10 @@
     python -m duoln.bench.timed_process '{"kind": "train", "peer": null, ...}'
 
 prints a line when its libraries are loaded, and a line of facts when it can begin. For each line `N` on stdin it then
-makes N runs and prints as JSON their seconds, and the device's own seconds of a run in a graph, or null. For a line
-like the argument it prepares that work, and prints its facts. If an error ends it, the last line is {"error": its
-class, "message": its words}.
+pauses, and makes runs that are not timed, so that threads and caches are as in a loop. Then it makes N runs and prints
+as JSON their seconds, and the device's own seconds of a run in a graph, or null. For a line like the argument it
+prepares that work, and prints its facts. If an error ends it, the last line is {"error": its class, "message": its
+words}.
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ from duoln.tasks.task import Task
 from duoln.tasks.values import Splits
 
 CHECKED_STEPS = 5
+_PAUSE = 0.02
+"""Threads of the other side may spin for so many seconds after its last run, on cores that this one needs."""
+_WARM, _LONG = 0.02, 1.0
+"""Seconds of the runs that are not timed, and of a run that needs none before it."""
 
 
 def main() -> None:
@@ -48,14 +53,19 @@ def _answer() -> None:
     _load_libraries(asked)
     print(json.dumps("imported"), flush=True)
     work, device_seconds = _begin(asked)
-    k = work.first
+    k, seconds = work.first, list[float]()
     for line in sys.stdin:
         request = json.loads(line)
         if isinstance(request, dict):
             del work, device_seconds  # their memory
             work, device_seconds = _begin(request)
-            k = work.first
+            k, seconds = work.first, []
             continue
+        time.sleep(_PAUSE)
+        started = time.perf_counter()
+        while max(seconds, default=0.0) < _LONG and time.perf_counter() - started < _WARM:
+            work.run(k)
+            k += 1
         seconds = []
         for _ in range(request):
             started = time.perf_counter()

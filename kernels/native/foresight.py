@@ -4,7 +4,8 @@ A network uses a few kernels of many, and asks for one after the other. So the f
 beside those that the function around will ask for. They are found as a compiler finds the functions that a program may
 call, by rapid type analysis (Bacon, Sweeney 1996): a name in code that is reached stands for what has it in the code's
 module, and for the method of each kind of object that is reached. From an operator the way leads to its fused rules,
-and from these to their kernels. What is found too much is compiled last, and what is overlooked when it is asked for.
+and from these to their kernels. Of a table of records by words, such as those of a cell's norms, the entries count
+whose word a reached object has. What is found too much is compiled last, and what is overlooked when it is asked for.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class _Search:
     def __init__(self, backend: str) -> None:
         self._backend = backend
         self._waiting = deque[Any]()
+        self._tables, self._words = deque[dict[str, Any]](), set[str]()
         self._seen = dict[int, Any]()
         """The objects by `id`; they stay here, so that no other object gets the number."""
         self._names = dict[str, None]()
@@ -47,7 +49,11 @@ class _Search:
 
     def files(self) -> Iterator[str]:
         """The kernels' files, each perhaps often."""
-        while self._waiting:
+        while self._waiting or self._tables:
+            if not self._waiting:
+                table = self._tables.popleft()
+                self.reach(*([each for word, each in table.items() if word in self._words] or table.values()))
+                continue
             thing = self._waiting.popleft()
             if (file := _attributes(thing).get("cpp_file")) is not None:
                 yield file
@@ -62,6 +68,8 @@ class _Search:
                 self.reach(thing.__func__, thing.__self__)
             elif isinstance(thing, partial):
                 self.reach(thing.func, thing.args, thing.keywords)
+            elif _is_table(thing):
+                self._tables.append(thing)
             elif (entries := _entries(thing)) is not None:
                 self.reach(*entries)
             elif isinstance(thing, property):
@@ -93,6 +101,7 @@ class _Search:
             self.reach(_attributes(thing).get("__wrapped__"))  # a compiled step, or a function with a cache
             return
         own: list[Mapping[str, Any]] = [] if isinstance(thing, type) else [_attributes(thing)]
+        self._words.update(word for attributes in own for word in attributes.values() if type(word) is str)
         if kind not in self._types:
             self._types.add(kind)
             own += [vars(base) for base in kind.__mro__ if not _is_of_others(base)]
@@ -109,6 +118,11 @@ def files_of(function: Callable[..., Any]) -> list[str]:
     search = _Search("numpy")
     search.reach(function)
     return list(dict.fromkeys(search.files()))
+
+
+def _is_table(thing: Any) -> bool:
+    return type(thing) is dict and bool(thing) and all(
+        type(word) is str and isinstance(each, tuple) for word, each in islice(thing.items(), _MOST_ENTRIES))
 
 
 def _entries(thing: Any) -> list[Any] | None:

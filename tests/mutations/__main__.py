@@ -80,7 +80,7 @@ def attempt(server, calls, tests):
         return ""
     failed = [line.removeprefix("FAILED ").removeprefix("ERROR ") for line in output.splitlines()
               if line.startswith(("FAILED ", "ERROR "))]
-    if code in (1, 2) or "ImportError while loading conftest" in output or "Error" in output.partition("conftest")[2]:
+    if failed or code in (1, 2) or "ImportError while loading conftest" in output or "Error" in output.partition("conftest")[2]:
         return failed[0][:200] if failed else "breaks"
     raise RuntimeError(f"pytest ended with {code}: {output[-2000:]}")
 
