@@ -259,17 +259,6 @@ def test_an_npz_of_other_arrays(changed, words, subset, tmp_path):
     check_error(DataFormatError, lambda: corpus.find_images(tmp_path)(), "cifar10_subset.npz", *words)
 
 
-def test_an_npz_that_lacks_an_array_or_is_none(subset):
-    arrays = _arrays()
-    del arrays["test_labels"]
-    np.savez(subset, **arrays)
-    check_error(DataFormatError, lambda: corpus.read_subset(subset), "cifar10_subset.npz", "test_labels")
-    subset.write_bytes(b"no archive")
-    check_error(DataFormatError, lambda: corpus.read_subset(subset), "cifar10_subset.npz", "archive")
-    np.savez(subset, **_arrays(train_labels=np.array([{"a": 1}] * 7, object)))
-    check_error(DataFormatError, lambda: corpus.read_subset(subset), "train_labels")
-
-
 def test_the_command_line_says_which_file(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("DUOLN_DATA", str(tmp_path))
     (folder / "test_batch.bin").write_bytes(b"\x0b" + CONTENTS["test_batch.bin"][1:])
