@@ -49,52 +49,11 @@ def test_shape_errors_begin_with_the_op_and_name_both_sides(be):
     check_error(ShapeError, lambda: ops.layer_norm(a, b), "[layer_norm] last axis is 4, gain has 5")
     check_error(ShapeError, lambda: ops.batch_norm(a[:0]), "[batch_norm]", "at least 2 rows")
     check_error(ShapeError, lambda: ops.batch_norm(a[:1], unbiased=True), "at least 2 rows")
-    check_error(ShapeError, lambda: ops.weight_norm(b, b), "[weight_norm]", "2 axes")
-    check_error(ShapeError, lambda: ops.reshape(a, shape=(5, -1)), "[reshape]", "12 values")
-    check_error(ShapeError, lambda: ops.permute_dims(a, axes=(0, 0)), "[permute_dims]")
     check_error(ShapeError, lambda: ops.squeeze(a, axis=0), "[squeeze]", "size 1")
-    check_error(ShapeError, lambda: ops.broadcast_to(a, shape=(4, 4)), "[broadcast_to]", "(3, 4)")
     check_error(ShapeError, lambda: ops.concat(a, a[:, :2]), "[concat]", "(3, 2)")
     check_error(ShapeError, lambda: ops.concat(), "[concat]", "none")
-    check_error(ShapeError, lambda: ops.split(a, 3), "[split]", "divisible by 3")
-    check_error(ShapeError, lambda: ops.sum(a, axis=2), "[sum]", "axis", "2")
-    check_error(ShapeError, lambda: ops.sum(a, axis=(0, -2)), "[sum]", "different axes")
     check_error(ShapeError, lambda: ops.mean(a[:0]), "[mean]", "at least one")
     check_error(ShapeError, lambda: ops.max(a[:0], axis=0), "[max]", "at least one")
-    check_error(ShapeError, lambda: ops.pad(a, widths=((1, 1),)), "[pad]", "2 pairs")
-    check_error(ShapeError, lambda: a[3], "[getitem]", "below 3")
-    check_error(ShapeError, lambda: a[0, 0, 0], "[getitem]", "at most 2")
-    check_error(ShapeError, lambda: ops.conv2d(a, a), "[conv2d]", "(batch, height, width, channels)", "(3, 4)")
-    check_error(ShapeError, lambda: ops.max_pool2d(a, size=2), "[max_pool2d]", "batch, height")
-
-
-def test_index_errors(be):
-    x, i = duoln.tensor(np.ones((3, 4), np.float32), be), duoln.tensor([0, 1], be)
-    check_error(DtypeError, lambda: x[np.array([0])], "[getitem]", "ndarray", "take")
-    check_error(DtypeError, lambda: x[x > 0], "[getitem]", "mask", "where")
-    check_error(DtypeError, lambda: x[True], "[getitem]", "bool")
-    check_error(DtypeError, lambda: ops.take(x, x, axis=0), "[take]", "int32", "float32")
-    check_error(ShapeError, lambda: ops.embedding(x[0], i), "[embedding]", "2 axes (words, width)", "(4,)")
-    check_error(ShapeError, lambda: ops.embedding(x[None], i), "[embedding]", "2 axes (words, width)", "(1, 3, 4)")
-    check_error(ShapeError, lambda: ops.take_along_axis(x, i), "[take_along_axis]", "(3, 4)")
-    check_error(DtypeError, lambda: ops.where(x, x, x), "[where]", "bool")
-
-
-def test_logical_operators_want_bools_in_every_place(be):
-    yes = duoln.tensor([True, False], be)
-    for wrong, dtype in [(duoln.tensor([1.0, 0.0], be), "float32"), (duoln.tensor([1, 0], be), "int32"),
-                         (np.array([True, False]), "numpy.ndarray"), (1.0, "float")]:
-        for name, arguments in [("logical_not", (wrong,)), ("logical_and", (wrong, yes)), ("logical_and", (yes, wrong)),
-                                ("logical_or", (wrong, yes)), ("logical_or", (yes, wrong))]:
-            check_error(DtypeError, lambda name=name, arguments=arguments: getattr(ops, name)(*arguments),
-                        f"[{name}]", "expected a bool tensor", dtype)
-
-
-def test_loss_errors(be):
-    x, labels = duoln.tensor(np.ones((3, 4), np.float32), be), duoln.tensor([0, 1], be)
-    check_error(ShapeError, lambda: ops.softmax_cross_entropy(x, labels), "(3, 4)", "(2,)")
-    check_error(DtypeError, lambda: ops.softmax_cross_entropy(x, x), "labels", "int32")
-    check_error(ShapeError, lambda: ops.bce_with_logits(x, x[:2]), "(3, 4)", "(2, 4)")
 
 
 def test_losses_are_finite_for_extreme_logits(be):

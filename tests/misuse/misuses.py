@@ -126,8 +126,11 @@ def of_tensors(call: Call, be: Any, elsewhere: Any) -> Iterator[Misuse]:
 
 def of_attributes(call: Call, be: Any) -> Iterator[Misuse]:
     """Each attribute is replaced by values of all wrong kinds, among them a tensor."""
-    for key, (_, kind) in call.attrs.items():
+    for key, (right, kind) in call.attrs.items():
         bad = {**BAD[kind], "tensor": as_tensor(floats(2), be)}
+        if kind == "norms":
+            bad |= {f"{word} {name}": {**right, name: wrong} for name, value in right.items() for word, wrong in (
+                ("integers as", value.astype(np.int32)), ("a size more of", np.append(value, value[:1])), ("None as", None))}
         for label, value in bad.items():
             yield f"{key}: {label}", lambda key=key, value=value: run(call, be, **{key: value})
 

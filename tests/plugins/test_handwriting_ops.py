@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from duoln import ops, runtime, tensor, value_and_grad
-from duoln.errors import DtypeError, ShapeError
+from duoln.errors import ShapeError
 from duoln.plugins.handwriting.ops import mixture_density, soft_window
 from duoln.testing import check_error
 
@@ -49,12 +49,3 @@ def test_what_does_not_fit():
     one = tensor(np.ones((2, 7), np.float32), numpy)
     check_error(ShapeError, lambda: mixture_density(one, one), "[mixture_density]", "(2, 7)")
     check_error(ShapeError, lambda: soft_window(one, one, one), "[soft_window]", "(2, 7)")
-
-
-@pytest.mark.parametrize(("operator", "shapes"), [
-    (soft_window, [(2, 9), (2, 3), (2, 4, 5)]), (mixture_density, [(2, 121), (2, 3)])])
-def test_integers_are_refused_in_every_place(operator, shapes, numpy_backend):
-    for place in range(len(shapes)):
-        arrays = [tensor(np.ones(s, np.int32 if k == place else np.float32), numpy_backend) for k, s in enumerate(shapes)]
-        check_error(DtypeError, lambda arrays=arrays: operator(*arrays),
-                    f"[{operator.name}] expected a float dtype, found int32")
