@@ -17,7 +17,7 @@ from duoln.plugins.attentive_reader.task import FIGURE, AttentiveReader, clip_as
 from duoln.randomness import Stream
 from duoln.runtime import to_tensors
 from duoln.tasks import make_config
-from duoln.testing import check_close, check_error, check_task, gradcheck
+from duoln.testing import check_close, check_error, check_task
 from duoln.testing.references import batch_norm, layer_norm, lstm_states
 from duoln.training.trainer import Trainer
 
@@ -161,15 +161,6 @@ def test_both_likelihoods(numpy_backend):
         assert p.min() < 1e-9 and p.max() > 0.1
         expected = -np.log(p + 1e-8) if likelihood == "paper" else -np.log(p)
         check_close(model.loss(t["p"], t["b"]).numpy(), expected, 1e-8, likelihood)
-
-
-@pytest.mark.few
-@pytest.mark.parametrize("variant", NORMS)
-@pytest.mark.parametrize("likelihood", ["paper", "exact"])
-def test_gradient_of_the_whole_model(variant, likelihood, numpy_backend):
-    model, params, batch = _case(variant, dropped=True, likelihood=likelihood)
-    t = to_tensors({"p": params, "b": batch}, numpy_backend)
-    gradcheck(lambda *leaves: TASK.loss(model, tree.unflatten(params, list(leaves)), t["b"]), *tree.leaves(t["p"]))
 
 
 def test_padding_changes_nothing_but_batch_norm(numpy_backend):

@@ -14,7 +14,7 @@ from duoln.plugins.convnet.task import ConvNetTask
 from duoln.randomness import Stream
 from duoln.runtime import to_tensors
 from duoln.tasks import make_config
-from duoln.testing import check_close, check_error, gradcheck
+from duoln.testing import check_close, check_error
 from duoln.training.trainer import Trainer
 
 TASK = ConvNetTask()
@@ -100,19 +100,6 @@ def test_the_network_against_plain_numpy(norm, gains, be):
         check_close(logits, expected, 1e-11 if dtype == "float64" and be.name == "numpy" else 5e-5, f"{norm} on {be.name}")
 
 
-@pytest.mark.parametrize(("norm", "gains"), [("none", "unit"), ("batch", "unit"), ("layer", "unit"),
-                                             ("layer", "channel"), ("weight", "unit")])
-def test_gradient_of_the_whole_model(norm, gains, numpy_backend):
-    model, params, batch = _start(norm, gains)
-    tensors = to_tensors({"params": params, "batch": batch}, numpy_backend)
-
-    def loss(*leaves):
-        return TASK.loss(model, tree.unflatten(params, list(leaves)), tensors["batch"])
-
-    # The step is small because there is a kink wherever a rectifier is at 0 or two pixels of a window are equal.
-    gradcheck(loss, *tree.leaves(tensors["params"]), step=1e-8, rtol=1e-5)
-
-
 def test_an_evaluation_sees_the_images_as_they_are(numpy_backend):
     model, params, batch = _start("layer")
     plain = {"x": batch["x"]}
@@ -184,13 +171,10 @@ def test_the_rate_goes_down_along_a_line():
 
 def test_noise_and_masks_belong_to_the_step():
     splits = TASK.data(_config("ln"))
-    first, again, next_step = splits.train(3), splits.train(3), splits.train(4)
+    first, next_step = splits.train(3), splits.train(4)
     assert first.keys() == {"x", "label", "noise", "first", "second"}
-    assert all(np.array_equal(first[k], again[k]) for k in first)
     assert all(not np.array_equal(first[k], next_step[k]) for k in ("x", "noise", "first", "second"))
     assert first["first"].shape == (6, 16, 16, 2) and first["second"].shape == (6, 8, 8, 4)
-    reseeded = TASK.data(_config("ln", seed=1)).train(3)
-    assert not np.array_equal(first["first"], reseeded["first"])
 
 
 @pytest.mark.parametrize(("dropout", "values"), [(0.5, {0.0, 2.0}), (0.75, {0.0, 4.0}), (0.0, {1.0})])

@@ -14,7 +14,7 @@ from duoln.plugins.las.task import Las
 from duoln.randomness import Stream
 from duoln.runtime import to_tensors
 from duoln.tasks import make_config
-from duoln.testing import check_close, check_error, check_task, gradcheck
+from duoln.testing import check_close, check_error, check_task
 from duoln.training.trainer import Trainer
 
 TASK = Las()
@@ -198,19 +198,6 @@ def test_without_layers_above_the_pyramid(numpy_backend):
     cfg, params, batch = _start("both", layers=0)
     t = to_tensors({"p": params, "b": batch}, numpy_backend)
     check_close(TASK.model(cfg).misses(t["p"], t["b"]).numpy(), _reference(cfg, params, batch), 1e-11, "misses")
-
-
-@pytest.mark.long
-@pytest.mark.few
-@pytest.mark.parametrize("variant", ["both", "decoder-swapped-state", "encoder-over-time"])
-def test_gradient_of_the_whole_model(variant, numpy_backend):
-    cfg, params, batch = _start(variant, listener_hidden=2, speller_hidden=2, attention=2, mels=1)
-    rows = slice(0, 2)  # of 4 utterances, so that central differences of every weight stay quick
-    small = {k: a[:, rows] for k, a in batch.items()}
-    t = to_tensors({"p": params, "b": small}, numpy_backend)
-    model = TASK.model(cfg)
-    # The step is small because a norm of two units bends sharply.
-    gradcheck(lambda *leaves: TASK.loss(model, tree.unflatten(params, list(leaves)), t["b"]), *tree.leaves(t["p"]), step=2e-7)
 
 
 def test_a_norm_over_time_is_not_one_over_features(numpy_backend):
