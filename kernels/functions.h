@@ -149,18 +149,32 @@ static inline R softplus(R x) {
     return at_least(x, R{}) + logarithm_to_2(exponential(-absolute(x)));
 }
 
-// e^(-times t^2) for a t of at least 0; `times` is 1 or 1/2. The square is in two parts, because it has twice as many digits as t: the
-// square of the leading half of t's digits, which is exact, and the rest.
+// t^2 and the digits that it lost. Without fused multiply-adds they come from the square of the leading half of t's digits.
+template <class R>
+struct Square {
+    R high, low;
+};
+template <class R>
+static inline Square<R> exact_square(R t) {
+#if defined(__FMA__) || defined(__aarch64__)
+    const R high = t * t;
+    return {high, opaque(t) * t - high};
+#else
+    using bits = typename Whole<R>::bits;
+    const R leading = same_bits<R>(same_bits<bits>(t) & CoefficientsOf<R>::LEADING_HALF);
+    return {leading * leading, (t - leading) * (t + leading)};
+#endif
+}
+
+// e^(-times t^2) for a t of at least 0; `times` is 1 or 1/2.
 template <class R>
 static inline Power<R> gaussian_power(R t, element<R> times = 0.5) {
-    using bits = typename Whole<R>::bits;
     using Real = FormatOf<R>;
     t = at_least(t, R{} + element<R>(1e-9));  // the power is 1 there, and its square is far from the slow numbers near 0
-    const R leading = same_bits<R>(same_bits<bits>(t) & CoefficientsOf<R>::LEADING_HALF);
+    const Square<R> square = exact_square(t);
     const R n = (Real::TO_WHOLE - t * t * (times * Real::LOG2_E)) - Real::TO_WHOLE;
-    const R high = leading * leading * times, low = (t - leading) * (t + leading) * times;
-    const R r = -(high + n * Real::LN2_HIGH) - n * Real::LN2_LOW;
-    return {n, small_exponential_less_one(r - low)};
+    const R r = -(square.high * times + n * Real::LN2_HIGH) - n * Real::LN2_LOW;
+    return {n, small_exponential_less_one(r - square.low * times)};
 }
 
 // The density of the normal distribution, e^(-x^2/2) / sqrt(2 pi).
@@ -179,8 +193,8 @@ struct Mills {
 template <class R>
 static inline Mills<R> mills(R t) {
     using C = CoefficientsOf<R>;
-    const R near = quotient(R{} + 1, t + C::MILLS_MIDDLE);
-    const R reciprocal = near + ((1 - near * C::MILLS_MIDDLE) - near * t) * near, part = t * reciprocal;  // the sum was rounded
+    const R near = near_reciprocal(t + C::MILLS_MIDDLE);  // of a sum that was rounded
+    const R reciprocal = near + ((1 - near * C::MILLS_MIDDLE) - near * t) * near, part = t * reciprocal;
     const R series = polynomial(part * 2 - 1, C::MILLS);
     return {series * reciprocal, series * part};
 }
@@ -193,8 +207,8 @@ static inline R error_function(R x) {
     const R not_slow = at_least(size, R{} + element<R>(1e-9));  // a square near the least number takes many times as long
     const R square = not_slow * not_slow, small = polynomial(square, C::ERROR) * size + size;
     const Power<R> power = natural_power(-square);
-    const R ratio = mills(t).ratio * two_to(power.n), half_of_rest = power.q * ratio + ratio;
-    return with_sign(size < limit<R>(0.8f, 0.8) ? small : 1 - 2 * half_of_rest, x);
+    const R ratio = mills(t).ratio;
+    return with_sign(size < limit<R>(0.8f, 0.8) ? small : 1 - scaled(power.q * ratio + ratio, power.n + 1), x);
 }
 
 // 2 e^(-x^2) / sqrt(pi).
@@ -214,14 +228,13 @@ static inline R gaussian_distribution(R x) {
     return x < R{} ? tail : 1 - tail;
 }
 
-// x Phi(x), and its slope Phi(x) + x phi(x), of which slope(x) + slope(-x) = 1.
+// x Phi(x) = max(x, 0) - |x| Phi(-|x|), and its slope Phi(x) + x phi(x), of which slope(x) + slope(-x) = 1.
 template <class R>
 static inline R gelu(R x) {
     const R t = at_most(absolute(x), R{} + CoefficientsOf<R>::GAUSSIAN_LIMIT);
     const Power<R> power = gaussian_power(t);
-    const Mills<R> m = mills(t);
-    const R scale = x < R{} ? m.times_t : m.ratio, tail = scaled(power.q * scale + scale, power.n);
-    return x < R{} ? -tail : x * (1 - tail);
+    const R scale = mills(t).times_t;
+    return at_least(x, -R{}) - scaled(power.q * scale + scale, power.n);  // -0 for what is too near 0
 }
 template <class R>
 static inline R gelu_slope(R x) {

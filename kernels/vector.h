@@ -172,6 +172,17 @@ static inline doubles scaled(doubles value, doubles n) {
 }
 #endif
 
+// The same value, which the compiler takes for another one.
+template <class R>
+static inline R opaque(R x) {
+#if defined(__x86_64__)
+    asm("" : "+v"(x));
+#elif defined(__aarch64__)
+    asm("" : "+w"(x));
+#endif
+    return x;
+}
+
 // n / d of floats for a d of 1 to 2^126. Where a division of 64 bytes takes as long as many multiplications, it is by the reciprocal to
 // 14 bits and one step that doubles them. AMD's CPUs divide beside other operations; an older GCC takes the newer ones for znver3.
 #if VECTOR_BYTES == 64 && !defined(__znver3__) && !defined(__znver4__) && !defined(__znver5__)
@@ -183,6 +194,8 @@ static inline float near_reciprocal(float d) {
     asm("vrcp14ss %1, %1, %0" : "=v"(d) : "v"(d));
     return d;
 }
+static inline double near_reciprocal(double d) { return 1 / d; }
+static inline doubles near_reciprocal(doubles d) { return 1 / d; }
 static inline double quotient(double n, double d) { return n / d; }
 static inline doubles quotient(doubles n, doubles d) { return n / d; }
 template <class R>
@@ -191,6 +204,8 @@ static inline R quotient(R n, R d) {
     return q + (n - d * q) * near;
 }
 #else
+template <class R>
+static inline R near_reciprocal(R d) { return 1 / d; }
 template <class R>
 static inline R quotient(R n, R d) { return n / d; }
 #endif

@@ -5,17 +5,6 @@
 
 namespace few_rows {
 
-// Keeps a vector in a register: g++ would read it from memory again for each product.
-template <class V>
-static inline V kept(V v) {
-#if defined(__x86_64__)
-    asm("" : "+x"(v));
-#elif defined(__aarch64__)
-    asm("" : "+w"(v));
-#endif
-    return v;
-}
-
 static const int GROUP = 4;  // rows of x that share a load of the matrix
 static const int PANEL = 8;  // rows of the matrix that share a load and a store of y; the next panel is prefetched
 static const int SIDE_BY_SIDE = 8;   // vectors that are added up side by side; fewer would wait for each other
@@ -35,7 +24,7 @@ static void add_panel(const T* x, const T* w, T* y, index_t in, index_t out) {
         for (int k = 0; k < K; ++k)
             for (int s = 0; s < STRIP; ++s) {
                 fetch_ahead(w + k * out + c + s * LANES, PANEL * out);
-                const vector weights = kept(load(w + k * out + c + s * LANES));
+                const vector weights = opaque(load(w + k * out + c + s * LANES));
                 for (int r = 0; r < R; ++r) sums[r][s] += weights * x[r * in + k];
             }
         for (int r = 0; r < R; ++r)
@@ -46,7 +35,7 @@ static void add_panel(const T* x, const T* w, T* y, index_t in, index_t out) {
         vector sums[R];
         for (int r = 0; r < R; ++r) sums[r] = load(y + r * out + c);
         for (int k = 0; k < K; ++k) {
-            const vector weights = kept(load(w + k * out + c));
+            const vector weights = opaque(load(w + k * out + c));
             for (int r = 0; r < R; ++r) sums[r] += weights * x[r * in + k];
         }
         for (int r = 0; r < R; ++r) store(y + r * out + c, sums[r]);

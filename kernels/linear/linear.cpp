@@ -18,10 +18,10 @@ static void some_dots(const T* g, const T* w, T* dx, index_t in, index_t out, in
         vector weights[K];
         for (int k = 0; k < K; ++k) {
             fetch_ahead(w + k * out + c, ROWS_OF_W * out);
-            weights[k] = kept(load(w + k * out + c));
+            weights[k] = opaque(load(w + k * out + c));
         }
         for (int r = 0; r < R; ++r) {
-            const vector gradient = kept(load(g + r * out + c));
+            const vector gradient = opaque(load(g + r * out + c));
             for (int k = 0; k < K; ++k) sums[r][k] += gradient * weights[k];
         }
     }
@@ -60,7 +60,7 @@ static void outer_product(const T* x, const T* g, T* dw, index_t in, index_t out
         vector sums[K];
         for (int k = 0; k < K; ++k) sums[k] = add ? lanes.load(dw + k * out + c) : vector{};
         for (int r = 0; r < R; ++r) {
-            const vector gradient = kept(lanes.load(g + r * out + c));
+            const vector gradient = opaque(lanes.load(g + r * out + c));
             for (int k = 0; k < K; ++k) sums[k] += gradient * factors[r][k];
         }
         for (int k = 0; k < K; ++k) lanes.store(dw + k * out + c, sums[k]);
