@@ -41,7 +41,7 @@ import pytest
 import stand_in_cupy
 
 from duoln import runtime
-from duoln.kernels import host
+from duoln.kernels import host, native
 from duoln.kernels.recurrent import positions
 
 if os.environ.get("DUOLN_NATIVE") == "0":  # tests of an operator's first rule are then of NumPy's
@@ -135,6 +135,22 @@ def threads(request, monkeypatch):
     monkeypatch.setattr(host, "workers", lambda: request.param)
     monkeypatch.setattr(host, "PARALLEL_BYTES", 1)
     return request.param
+
+
+@pytest.fixture
+def same_bits(monkeypatch):
+    """Checks that the arrays that `run` returns have the same bits with any number of threads, which any amount of data gets; returns them."""
+    def check(run):
+        monkeypatch.setattr(host, "PARALLEL_BYTES", 0)
+        runs = []
+        for threads in (1, 2, 3, 8, 8):
+            for place, name in ((host, "workers"), (host, "threads_for"), (native, "threads_for")):
+                monkeypatch.setattr(place, name, lambda *amounts, threads=threads: threads)
+            arrays = [a for a in run() if a is not None]
+            runs.append([a.tobytes() for a in arrays])
+        assert all(again == runs[0] for again in runs)
+        return arrays
+    return check
 
 
 @pytest.fixture(autouse=True)

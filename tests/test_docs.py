@@ -4,9 +4,14 @@ import re
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import duoln
+from duoln import errors, tree
 from duoln.cli import build_parser, help
+from duoln.runtime import native_facts
+from duoln.system import stopping
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "duoln" / "docs"
@@ -22,10 +27,10 @@ def text_of(file):
     return (ROOT / file).read_text(encoding="utf-8")
 
 
-def run_python_of(file):
-    """Run a file's blocks of Python in order, in one namespace, and give it."""
+def run_python_of(file, text=None, language="python"):
+    """Run a file's blocks of Python in order, in one namespace, and give it; `text` is in the place of the file's own."""
     namespace = {"__name__": "readme"}
-    for block in re.findall(r"```python\n(.*?)```", text_of(file), re.DOTALL):
+    for block in re.findall(rf"```{language}\n(.*?)```", text or text_of(file), re.DOTALL):
         exec(compile(block, file, "exec"), namespace)
     return namespace
 
@@ -113,3 +118,56 @@ def test_the_readme_is_read_in_five_minutes():
 def test_code_fits_a_page(file):
     lines = [line for _, block in _FENCE.findall(text_of(file)) for line in block.splitlines()]
     assert [line for line in lines if len(line) > 92] == []
+
+
+# Pages ------------------------------------------------------------------------------------------------
+
+LANGUAGE_MODEL = {
+    "UPDATES, HALF = 240": "UPDATES, HALF = 12", "% 60 == 0": "% 4 == 0", "len(symbols), 128)": "len(symbols), 16)",
+    '"text-model", 150)': '"text-model", 6)', "linear_warmup(50": "linear_warmup(5", "UPDATES - 50": "UPDATES - 5", "write(200)": "write(20)"}
+"""The lines of the page that decide how long it trains, and shorter ones."""
+
+
+def test_a_killed_training_goes_on_to_the_same_bits_and_the_best_is_kept(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DUOLN_BACKEND", "numpy")
+    text = text_of("duoln/docs/language_model.md")
+    for long, short in LANGUAGE_MODEL.items():
+        assert text.count(long) == 1, long
+        text = text.replace(long, short)
+    page = run_python_of("duoln/docs/language_model.md", text)
+    told = re.findall(r"^update (\d+): [0-9.]+ nats", capsys.readouterr().out, re.MULTILINE)
+    assert told == ["4", "8", "12"], "the second call begins after update 4"
+    killed, whole = page["train"]("text-model", 12), page["train"]("whole", 12)
+    for a, b in zip(tree.leaves(killed), tree.leaves(whole), strict=True):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
+    best = duoln.to_tensors(duoln.load("whole/best.safetensors"), page["backend"])
+    assert page["validate"](best) == duoln.load_state("whole/states", page["backend"])["best"].item()
+    assert len(page["write"](20)) == 22
+
+
+def test_the_page_of_debugging_prints_what_stands_below_its_code(capsys):
+    text = text_of("duoln/docs/debugging.md")
+    run_python_of("duoln/docs/debugging.md")
+    *summary, kept, first_nan, rates = capsys.readouterr().out.rstrip("\n").split("\n")
+    assert "```\n" + "\n".join(summary) + "\n" in text
+    assert f"\n{kept}\n```\n" in text or native_facts()["rules"] != "compiled", "NumPy's rules keep different values"
+    told = re.search(r"print\(error\)  # (.*) \.\.\.\n", text)[1]
+    assert first_nan.startswith(told)
+    assert f"# {rates}\n" in text
+
+
+def test_the_exit_codes_of_the_page_of_runs_are_those_of_errors_and_signals():
+    told = [int(code) for row in re.findall(r"^\| (\d[\d, ]*) \|", text_of("duoln/docs/runs.md"), re.MULTILINE) for code in row.split(",")]
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.DuolnError)]
+    signals = {stopping.exit_code(number) for number in stopping.STOPPING}
+    assert set(told) == {0} | {kind.exit_code for kind in kinds} | signals and len(told) == len(set(told))
+
+
+@pytest.mark.peers
+def test_the_pytorch_of_the_page_about_it_runs_in_order(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = text_of("duoln/docs/inside_pytorch.md")
+    assert 'LSTM(400, 400, norm="layer")' in re.search(r"```py\n(.*?)```", text, re.DOTALL)[1]
+    page = run_python_of("duoln/docs/inside_pytorch.md", text.replace("```py\n", "```diff\n", 1), "py")
+    assert page["loss"].isfinite() and (tmp_path / "model.pt").exists()

@@ -109,27 +109,6 @@ def test_gradients_of_16_bits_do_not_stop_growing(be, dtype):
 
 # Elementwise and reductions ---------------------------------------------------------------------------
 
-_SLOPES = {
-    "relu": (ops.relu, 0, 1), "sigmoid": (ops.sigmoid, 0, 0), "tanh": (ops.tanh, 0, 0), "erf": (ops.erf, 0, 0),
-    "softplus": (ops.softplus, 0, 1), "silu": (ops.silu, 0, 1), "gelu": (ops.gelu, 0, 1), "elu": (ops.elu, 0, 1),
-    "gelu, tanh": (lambda x: ops.gelu(x, approximate="tanh"), 0, 1),
-}
-
-
-@pytest.mark.parametrize("name", _SLOPES)
-def test_slopes_far_out(be, name):
-    fn, left, right = _SLOPES[name]
-    far = np.array([200, 1e13, 1e20, 3e38, INF], np.float32)
-    _same(_gradients(fn, _tensor(-far, be))[0], np.full(5, left))
-    _same(_gradients(fn, _tensor(far, be))[0], np.full(5, right))
-
-
-def test_activations_at_infinity(be):
-    x = _tensor([-INF, INF], be)
-    for fn in (ops.silu, ops.gelu, _SLOPES["gelu, tanh"][0], ops.softplus, ops.relu):
-        _same(fn(x), [0, INF])
-
-
 @pytest.mark.parametrize("count", [1, 7, 16, 33])
 def test_no_place_of_an_array_has_another_gradient(be, count):
     for fn in (ops.elu, ops.silu, ops.gelu, ops.relu, ops.tanh, lambda x: ops.clip(x, -1.0, 1.0), lambda x: x ** 2.5,
@@ -218,15 +197,6 @@ def test_axes_of_length_0(be):
         ops.max(_tensor(np.ones((0, 3)), be), axis=0)
 
 
-@pytest.mark.parametrize("expression", ["iij->ij", "iij->i", "iij->", "iij,j->ij", "iij,jk->ik"])
-def test_a_letter_twice_in_einsum(be, expression):
-    x, second = np.arange(18.0).reshape(3, 3, 2), {"iij,j->ij": np.array([1.0, 2.0]), "iij,jk->ik": np.ones((2, 4))}
-    arrays = [x, *([second[expression]] if expression in second else [])]
-    _same(ops.einsum(expression, *[_tensor(a, be) for a in arrays]), np.einsum(expression, *arrays))
-    dx = _gradients(lambda *a: ops.einsum(expression, *a), *[_tensor(a, be) for a in arrays])[0]
-    assert (dx[~np.eye(3, dtype=bool)] == 0).all() and (dx[np.eye(3, dtype=bool)] != 0).all()
-
-
 @pytest.mark.parametrize("layer", [nn.RNN, nn.LSTM, nn.GRU])
 @pytest.mark.parametrize("norm", ["none", "layer"])
 @pytest.mark.parametrize("shape", [(0, 3, 4), (5, 0, 4), (0, 0, 4)])
@@ -248,23 +218,6 @@ def test_images_of_no_example(be):
         ops.conv2d(_tensor(np.ones((1, 5, 5, 2)), be), weight, dilation=3)
 
 
-@pytest.mark.parametrize("groups, stride, dilation, padding", [(4, 2, 1, 1), (2, 3, 2, 2), (4, 1, 2, 0)])
-def test_groups_with_strides(be, groups, stride, dilation, padding):
-    rng = np.random.default_rng(0)
-    x, weight = rng.standard_normal((2, 9, 8, 4)), rng.standard_normal((3, 3, 4 // groups, 8))
-    settings = {"stride": stride, "dilation": dilation, "padding": padding}
-    joined = ops.conv2d(_tensor(x, be), _tensor(weight, be), groups=groups, **settings)
-    of_joined = _gradients(lambda x, w: ops.conv2d(x, w, groups=groups, **settings) ** 2.0, _tensor(x, be),
-                           _tensor(weight, be))
-    each = [(x[..., k * 4 // groups:(k + 1) * 4 // groups], weight[..., k * 8 // groups:(k + 1) * 8 // groups])
-            for k in range(groups)]
-    apart = [[_tensor(a, be) for a in pair] for pair in each]
-    _same(joined, np.concatenate([ops.conv2d(*pair, **settings).numpy() for pair in apart], 3), 1e-4, 1e-4)
-    gradients = [_gradients(lambda x, w: ops.conv2d(x, w, **settings) ** 2.0, *pair) for pair in apart]
-    for k in range(2):
-        _same(of_joined[k], np.concatenate([pair[k] for pair in gradients], 3), 1e-4, 1e-3)
-
-
 # Losses and layers --------------------------------------------------------------------------------------
 
 def test_all_labels_ignored(be):
@@ -273,12 +226,6 @@ def test_all_labels_ignored(be):
         value, dx = duoln.value_and_grad(lambda x, share=share: ops.softmax_cross_entropy(
             x, labels, -1, label_smoothing=share).mean())(x)
         assert float(value) == 0 and not dx.numpy().any()
-
-
-def test_a_class_of_weight_0_that_is_impossible(be):
-    x = _tensor([[0, 1, -INF], [0, 0, 0]], be)
-    losses = ops.softmax_cross_entropy(x, _tensor([2, 0], be, np.int32), weight=_tensor([1, 1, 0], be))
-    _same(losses, [0, math.log(3)])
 
 
 def test_smoothing_beside_weights_and_ignored_labels(be):
@@ -409,15 +356,10 @@ def test_the_number_of_updates_does_not_wrap_round(be, count):
     assert int(slots["step"]) == min(count + 1, 2**31 - 1) and _finite(params)
 
 
-def test_clips_of_nothing_and_of_infinity(be):
-    zeros, wild = {"a": _tensor([0, 0], be)}, {"a": _tensor([NAN, 1], be), "b": _tensor([1], be)}
+def test_clips_of_nan_and_of_infinity(be):
     for clip in (optim.clip_global_norm(1.0), optim.clip_each_norm(1.0), optim.clip_value(1.0)):
-        _same(clip(zeros)["a"], [0, 0])
-        assert np.isnan(clip(wild)["a"].numpy()[0])
+        assert np.isnan(clip({"a": _tensor([NAN, 1], be), "b": _tensor([1], be)})["a"].numpy()[0])
     _same(optim.clip_value(1.0)({"a": _tensor([INF, 2], be)})["a"], [1, 1])
-    for limit in (-1.0, 0.0, NAN):
-        with pytest.raises(UsageError):
-            optim.clip_global_norm(limit)
 
 
 @pytest.mark.parametrize("size", [1e20, 3e-25, 3e38])
@@ -427,14 +369,3 @@ def test_the_norm_beside_an_update(be, size, clip):
     for optimizer in (optim.Adam(0.1, clip=clip), optim.SGD(0.1, clip=clip)):
         norm = optimizer.update_with_norm(params, gradients, optimizer.init(params), 0.1)[2]
         _same(norm, size, atol=0)
-
-
-def test_nesterov_from_the_first_update(be):
-    optimizer, params = optim.SGD(0.1, momentum=0.9, nesterov=True), {"a": _tensor([1, -2], be)}
-    slots, p, velocity = optimizer.init(params), np.array([1.0, -2.0]), np.zeros(2)
-    for _ in range(3):
-        _, gradients = duoln.value_and_grad(lambda q: (q["a"] ** 2.0).sum())(params)
-        params, slots = optimizer.update(params, gradients, slots, 0.1)
-        velocity = 0.9 * velocity + 2 * p
-        p = p - 0.1 * (0.9 * velocity + 2 * p)
-    _same(params["a"], p)

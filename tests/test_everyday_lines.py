@@ -1,7 +1,6 @@
 """Lines that people type by habit from NumPy, PyTorch and MLX, and what each gives here, on every backend."""
 
 import copy
-import pickle
 
 import numpy as np
 import pytest
@@ -31,7 +30,7 @@ LINES = {
     "x @ x.T": X @ X.T, "x - x.mean()": X - X.mean(), "x - x.max(1, keepdims=True)": X - X.max(1, keepdims=True), "np.float32(2) * x": 2 * X,
     "np.int64(2) + i": np.array([3, 4, 5], np.int32), "sum([x, x, x])": 3 * X, "sum(x)": X[0] + X[1],
     # Comparisons
-    "x > 2": X > 2, "x == 2.0": X == 2, "x != x": X != X, "(x >= 1).sum().item()": 5, "bool((x == x).numpy().all())": True, "x is x": True,
+    "x > 2": X > 2, "x < 2": X < 2, "x <= 1": X <= 1, "x == 2.0": X == 2, "x != x": X != X, "(x >= 1).sum().item()": 5, "bool((x == x).numpy().all())": True, "x is x": True,
     "hash(x) == hash(x)": True, "len({x: 1, s: 2})": 2, "ops.all(x == x).item()": True,
     # Methods
     "x.sum()": 15.0, "x.sum(0)": X.sum(0), "x.sum(axis=1)": X.sum(1), "x.sum((0, 1)).item()": 15.0, "x.mean(-1)": X.mean(-1), "x.max().item()": 5.0,
@@ -76,15 +75,6 @@ def test_a_line_gives_what_one_expects(line, be):
         np.testing.assert_array_equal(result, expected)
     else:
         assert result == expected and isinstance(result, type(expected) | np.float32 | np.bool_)
-
-
-def test_there_are_enough_lines():
-    assert len(LINES) >= 60
-
-
-def test_pickles(numpy_backend):
-    x = duoln.tensor(X, numpy_backend)
-    np.testing.assert_array_equal(pickle.loads(pickle.dumps({"w": x}))["w"].numpy(), X)
 
 
 def test_in_place_operators_make_new_tensors(be):

@@ -82,13 +82,6 @@ def test_schedules():
     check_error(UsageError, lambda: optim.SGD(-1.0).rate_at(0), "-1.0")
 
 
-def test_bad_settings():
-    check_error(UsageError, lambda: optim.Adam(0.1, beta1=1.0), "beta1", "1.0")
-    check_error(UsageError, lambda: optim.Adam(0.1, bias_correction="none"), "kiros2015", "none")
-    for clip in (optim.clip_global_norm, optim.clip_each_norm, optim.clip_value):
-        check_error(UsageError, lambda c=clip: c(0.0), "above 0")
-
-
 def test_gradients_of_another_form_are_refused(be):
     params = duoln.to_tensors({"w": [1.0, 2.0]}, be)
     optimizer = optim.Adam(0.1)
@@ -102,14 +95,6 @@ class TestClipping:
 
     def _values(self, tree_):
         return np.concatenate([t.numpy().ravel() for t in tree_.values()])
-
-    def test_global_norm(self, be):
-        np.testing.assert_allclose(optim.global_norm(self._g(be)).item(), 5.0)
-        np.testing.assert_allclose(self._values(optim.clip_global_norm(1.0)(self._g(be))), [0.6, 0, 0.8], rtol=1e-6)
-        np.testing.assert_allclose(self._values(optim.clip_global_norm(9.0)(self._g(be))), [3, 0, 4])
-
-    def test_each_norm(self, be):
-        np.testing.assert_allclose(self._values(optim.clip_each_norm(3.5)(self._g(be))), [3, 0, 3.5], rtol=1e-6)
 
     def test_value(self, be):
         np.testing.assert_allclose(self._values(optim.clip_value(3.5)(self._g(be))), [3, 0, 3.5])

@@ -12,9 +12,9 @@ import numpy as np
 from duoln.data import DATA_SEED, Batch, Batches, find_mnist, original_or_made, read_found, suited_to
 from duoln.data.digits import make_digits
 from duoln.errors import UsageError
-from duoln.plugins.convnet import corpus, schedule, whitening
+from duoln.plugins.convnet import corpus, whitening
 from duoln.plugins.convnet.corpus import Images
-from duoln.plugins.convnet.model import mask_shapes
+from duoln.plugins.convnet.model import mask_shapes, rate_remark
 from duoln.randomness import Stream
 from duoln.tasks import Dataset, Splits
 
@@ -59,7 +59,7 @@ def splits(cfg: Any, root: Path | None) -> Splits:
     return Splits(dataset, train, order.steps_per_epoch,
                   {split: {k: a[:cfg.evaluate_images] for k, a in part.items()} for split, part in arrays.items()},
                   (why, whitening.remark(arrays["train"]["x"], arrays["test"]["x"]),
-                   schedule.remark(cfg.epochs * order.steps_per_epoch, cfg.decay_from, cfg.decay_to)))
+                   rate_remark(cfg.epochs * order.steps_per_epoch, cfg.decay_from, cfg.decay_to)))
 
 
 def _check(cfg: Any) -> None:

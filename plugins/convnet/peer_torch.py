@@ -8,8 +8,7 @@ import numpy as np
 
 from duoln.nn import Params
 from duoln.plugins.convnet.data import SHAPES
-from duoln.plugins.convnet.model import SLOPE
-from duoln.plugins.convnet.schedule import linear_decay
+from duoln.plugins.convnet.model import SLOPE, linear_decay
 from duoln.tasks.task import Peer
 from duoln.tasks.torch_peer import adam, parameter, training_step
 

@@ -12,8 +12,7 @@ from duoln import Tensor, ops, optim
 from duoln.data import Batch, mnist
 from duoln.nn import Module, Params
 from duoln.plugins.convnet import corpus, data
-from duoln.plugins.convnet.model import ConvNet, Gains, Norm, Start
-from duoln.plugins.convnet.schedule import linear_decay
+from duoln.plugins.convnet.model import ConvNet, Gains, Norm, Start, linear_decay
 from duoln.plugins.convnet.whitening import Whitening
 from duoln.tasks import Column, Config, Splits, Task
 from duoln.tasks.task import Predict

@@ -13,9 +13,18 @@ import numpy as np
 from duoln import Tensor, ops, optim
 from duoln.data import Batch
 from duoln.nn import Module, Params
-from duoln.plugins.las import data, inputs, pictures, scoring, search, spoken
+from duoln.plugins.las import data, pictures, scoring, search, spoken
 from duoln.plugins.las.features import width
-from duoln.plugins.las.model import CLIP, LasModel, Listener, ListenerNorm, Speller, SpellerNorm, SpellerState
+from duoln.plugins.las.model import (
+    CLIP,
+    LasModel,
+    Listener,
+    ListenerNorm,
+    Speller,
+    SpellerNorm,
+    SpellerState,
+    layer_inputs,
+)
 from duoln.tasks import Column, Config, Splits, Task, Trained
 from duoln.tasks.task import Predict
 
@@ -175,7 +184,7 @@ class Las(Task):
         return {"nll": missed / len(labels), **error_rates}
 
     def layer_inputs(self, model: LasModel, params: Params, batch: dict[str, Tensor]) -> dict[str, np.ndarray]:
-        return inputs.layer_inputs(model, params, batch)
+        return layer_inputs(model, params, batch)
 
     def optimizer(self, cfg: LasConfig) -> optim.Optimizer:
         rate = cfg.learning_rate

@@ -3,8 +3,11 @@
 from typing import Any
 
 from duoln.extend import Op, Rule
-from duoln.plugins.order_embeddings.ops import order_violation, order_violation_of_captions
-from duoln.plugins.order_embeddings.ops.native import order_violation_compiled
+from duoln.plugins.order_embeddings.ops import (
+    order_violation,
+    order_violation_compiled,
+    order_violation_of_captions,
+)
 from duoln.plugins.order_embeddings.task import OrderEmbeddings
 from duoln.tasks import Task, hookimpl
 

@@ -6,7 +6,7 @@ from math import sqrt
 from typing import Any
 
 from duoln.nn import Params
-from duoln.plugins.transformer.schedule import BETA2, inverse_root
+from duoln.plugins.transformer.model import BETA2, inverse_root
 from duoln.tasks.task import Peer
 from duoln.tasks.torch_peer import adam, embedding, linear, parameter, training_step
 

@@ -17,9 +17,8 @@ from duoln.nn.attention import NormKind, NormPlace
 from duoln.plugins.transformer import corpus, data, gradients
 from duoln.plugins.transformer.alphabet import CLASSES
 from duoln.plugins.transformer.corpus import Source
-from duoln.plugins.transformer.model import CharacterTransformer
+from duoln.plugins.transformer.model import BETA2, CharacterTransformer, inverse_root, rate_remark
 from duoln.plugins.transformer.sampling import Options, sample
-from duoln.plugins.transformer.schedule import BETA2, inverse_root, remark
 from duoln.tasks import Column, Config, Findings, Splits, Task, Trained
 from duoln.tasks.task import Predict
 
@@ -104,7 +103,7 @@ class TransformerTask(Task):
     def data(self, cfg: TransformerConfig, root: Path | None = None) -> Splits:
         splits = data.splits(cfg.source, cfg.corpus, cfg.length, cfg.batch_size, cfg.updates, cfg.windows, cfg.seed,
                              root)
-        rate = remark(cfg.epochs * splits.steps_per_epoch, cfg.warmup, cfg.warm)
+        rate = rate_remark(cfg.epochs * splits.steps_per_epoch, cfg.warmup, cfg.warm)
         return replace(splits, remarks=(*splits.remarks, rate))
 
     def model(self, cfg: TransformerConfig) -> Module:

@@ -6,18 +6,20 @@
 import errno
 import os
 import random
-import resource
 import signal
 import subprocess
 import sys
 import time
+import warnings
 
 import numpy as np
 import pytest
 from conftest import TOOLS
 from small_runs import Line, fit_into, line_trainer, state_bits
 
-from duoln.errors import CheckpointError
+from duoln import doctor, runtime
+from duoln.cli.guard import guarded
+from duoln.errors import CheckpointError, CompileWarning, GradientWarning
 from duoln.runs import checkpoint
 from duoln.runs.folder import RunFolder
 from duoln.runs.log import read_log
@@ -138,35 +140,6 @@ def test_every_single_write_may_fail(tmp_path, numpy_backend, monkeypatch):
     assert len(failed) > 30 and set(failed) == set(CALLS)
 
 
-def test_a_full_disk_keeps_what_was_there(tmp_path, numpy_backend):
-    """A file-size limit in the place of a full disk: the next checkpoint does not fit."""
-    trainer = line_trainer(numpy_backend, evaluate_every=5)
-    fit_into(trainer, tmp_path / "run", numpy_backend)
-    small = (tmp_path / "run" / "checkpoints" / "step-000000015.safetensors").stat().st_size // 2
-    code = f"""
-import resource, signal
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, ({small}, {small}))
-from pathlib import Path
-from duoln import runtime
-from small_runs import line_trainer
-from duoln.errors import CheckpointError
-trainer = line_trainer(runtime.backend("numpy"))
-for _ in range(16):
-    trainer.advance()
-try:
-    trainer.save(Path({str(tmp_path / 'run' / 'checkpoints')!r}))
-except CheckpointError as error:
-    print(error)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
-                          cwd=TOOLS)
-    assert "File too large" in done.stdout and "step-000000016" in done.stdout
-    saved, refused = checkpoint.newest(tmp_path / "run" / "checkpoints")
-    assert saved.step == 15 and refused == [] and not list((tmp_path / "run").rglob("*.part"))
-    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
-
-
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_that_may_not_be_written(tmp_path, numpy_backend):
     tmp_path.chmod(0o500)
@@ -222,3 +195,31 @@ def test_the_best_of_a_run_is_kept(tmp_path, numpy_backend):
     best = min(errors, key=lambda step: (errors[step], step))
     saved = checkpoint.load_best(checkpoint.newest(tmp_path / "checkpoints")[0])
     assert saved.step == best and saved.notes["best"] == errors[best]
+
+
+# Warnings ---------------------------------------------------------------------------------------------
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("category", [CompileWarning, GradientWarning])
+def test_a_warning_of_duoln_is_one_line(category, capsys):
+    assert guarded(lambda: (warnings.warn("a reason", category, stacklevel=1), 0)[1]) == 0
+    assert capsys.readouterr().err == "warning: a reason\n"
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_warning_of_another_library_is_left_to_python(monkeypatch):
+    seen = []
+    monkeypatch.setattr(warnings, "showwarning", lambda message, *place, **named: seen.append(str(message)))
+    before = warnings.showwarning
+    assert guarded(lambda: (warnings.warn("old", DeprecationWarning, stacklevel=1), 0)[1]) == 0
+    assert seen == ["old"] and warnings.showwarning is before
+
+
+def test_doctor_names_what_no_graph_repeats(gpu, monkeypatch):
+    probe = runtime.probe
+    monkeypatch.setattr(runtime, "probe", lambda name: probe(name)._replace(backend=gpu, reason="") if name == "cupy" else probe(name))
+    facts = doctor.examine(with_ops=True, asked=[])
+    assert [r.partition(":")[0] for r in facts["remarks"] if "graph" in r] == [
+        "take on cupy, rule 'composed'", "take_along_axis on cupy, rule 'composed'"]
+    [cupy] = [b for b in facts["backends"] if b["name"] == "cupy"]
+    assert cupy["info"]["compiled_steps"] == "one CUDA graph"

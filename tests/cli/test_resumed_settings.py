@@ -79,12 +79,6 @@ def test_a_finished_run_says_that_it_is(begun, capsys):
     assert "ln: is finished, after step 3" in told and "goes on" not in told.replace("--epochs goes on", "")
 
 
-def test_a_damaged_command_is_named(begun, capsys):
-    (begun.out / "ln" / "command.json").write_text('{"task": 3}')
-    assert begun.run() == 4
-    assert "command.json" in capsys.readouterr().err
-
-
 def test_a_programs_usual_preset_contradicts_nothing(tmp_path):
     line = ["--backend", "numpy", "--out", str(tmp_path)]
     assert run_task(Line, [*line, "--batch-size", "4", "--epochs", "2"], preset="smoke") == 0

@@ -1,10 +1,10 @@
-"""A text of the user's own: encoding, ends of lines, size."""
+"""A text of the user's own: encoding, ends of lines, size; JSON, whose depth, size and characters are checked before its values are made."""
 
 import gzip
 
 import pytest
 
-from duoln.data import describe_unknown, read_lines, read_text
+from duoln.data import describe_unknown, json_text, read_json, read_lines, read_text
 from duoln.errors import DataError, DataFormatError, DataMissingError, DtypeError, UsageError
 from duoln.testing import check_error
 
@@ -76,3 +76,29 @@ def test_unknown_words_are_described_and_most_of_them_refused():
     assert describe_unknown("v.txt", {"train": 0.0}) == ""
     assert describe_unknown("v.txt", {"train": 0.021, "test": 0.0}) == "words that are not in the vocabulary: train 2.1%"
     check_error(DataError, lambda: describe_unknown("v.txt", {"train": 0.1, "test": 0.51}), "v.txt", "most words of test", "51.0%")
+
+
+# JSON -------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("content", "words"), [
+    (b"[" * 65 + b"]" * 65, ["nested too deeply"]), (b'{"a":' * 65 + b"1" + b"}" * 65, ["nested too deeply"]),
+    (b"[" * 990 + b"]" * 990, ["nested too deeply"]), (b"[" * 10**5, ["nested too deeply"]),
+    (b'["\\ud800"]', ["surrogates"]), (b'{"\\uDC00": 1}', ["surrogates"]), (b'["a\xff"]', ["UTF-8", "at byte 3", "0xff"]),
+    (b"[1,\n 2", ["at byte 6", "the end of the file", "line 2"]), (b"[1, x]", ["at byte 4", "Expecting value"]),
+    (b"9" * 5000, ["digits"])])
+def test_json_that_is_refused(file, content, words):
+    check_error(DataFormatError, lambda: read_json(file(content), 10**6, "JSON list"), "own.txt", "JSON", *words)
+
+
+def test_json_that_is_read(file):
+    value = read_json(file(b"[" * 64 + b'"\\ud83d\\ude00 \\u00e9"' + b"]" * 64), 10**6)
+    for _ in range(64):
+        [value] = value
+    assert value == "\N{GRINNING FACE} é"
+
+
+def test_too_many_values_are_not_parsed(file, monkeypatch):
+    monkeypatch.setattr(json_text, "_MOST_VALUES", 5)
+    path = file(b"[1, 2, 3, [], {}]")
+    check_error(DataFormatError, lambda: read_json(path, 99), "more than 5 values")
+    check_error(DataFormatError, lambda: read_json(path, 9), "at most 9 bytes", "17")

@@ -4,6 +4,7 @@ import threading
 import types
 
 from conftest import PATIENCE
+from meetings import in_threads
 
 import duoln.backends.numpy
 
@@ -27,17 +28,5 @@ class Together:
 
 def together(size, work):
     """`work(group, backend)` in `size` threads, each with a NumPy backend of its own; their results by rank."""
-    meeting, results = Together(size), [None] * size
-
-    def run(rank):
-        try:
-            results[rank] = work(meeting.member(rank), duoln.backends.numpy.create())
-        except Exception as error:
-            results[rank] = error
-
-    threads = [threading.Thread(target=run, args=(k,)) for k in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return results
+    meeting = Together(size)
+    return in_threads(*(lambda rank=rank: work(meeting.member(rank), duoln.backends.numpy.create()) for rank in range(size)))

@@ -3,6 +3,8 @@
 import socket
 import threading
 
+from conftest import PATIENCE
+
 from duoln.distributed.meeting import Meeting, meet
 from duoln.distributed.rank_info import RankInfo
 
@@ -42,7 +44,7 @@ def in_threads(*works):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE)
     return results
 
 

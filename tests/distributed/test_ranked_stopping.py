@@ -3,35 +3,18 @@
 import os
 import signal
 
-import numpy as np
 import pytest
+from groups import together
+from small_runs import VALUES, Line, Told, fit_into
 
-from duoln import nn, ops
-from duoln.data import Batches
+from duoln.distributed.ranks import Ranks
 from duoln.runs import checkpoint
 from duoln.runs.folder import RunFolder
+from duoln.runs.log import read_log
 from duoln.system.stopping import Interrupted
-from duoln.tasks import Config, Dataset, Splits, Task, make_config
+from duoln.tasks import make_config
 from duoln.training.loop import fit, follow
 from duoln.training.trainer import Trainer
-
-
-class Line(Task):
-    name, title, paper, config, presets, variants = "line", "A line", "nowhere", Config, {"smoke": {}}, {"plain": {}}
-
-    def data(self, cfg, root=None):
-        x = np.linspace(-1, 1, 40, dtype=np.float32)[:, None]
-        batches = Batches({"x": x}, cfg.batch_size, cfg.seed)
-        return Splits(Dataset("a line", "synthetic"), batches, batches.steps_per_epoch, {})
-
-    def model(self, cfg):
-        return nn.Linear(1, 1)
-
-    def loss(self, model, params, batch):
-        return ops.mean(ops.square(model(params, batch["x"])))
-
-    def metrics(self, predict, split):
-        return {}
 
 
 @pytest.fixture(autouse=True)
@@ -69,29 +52,21 @@ class Beside:
         return flag or len(self.flags) == self.stops_at
 
 
-def fit_in(path, backend, ranks):
-    folder = RunFolder(path, backend)
-    try:
-        return fit(trainer(backend, ranks), folder)
-    finally:
-        folder.close()
-
-
 def trainer(backend, ranks):
     task = Line()
-    cfg = make_config(task, "plain", "smoke", {"epochs": 3, "batch_size": 8})
+    cfg = make_config(task, "plain", "smoke")
     return Trainer(task, "plain", cfg, task.data(cfg), backend, ranks=ranks)
 
 
 def test_rank_0_stops_where_another_rank_was_asked_to(numpy_backend, tmp_path):
     with pytest.raises(Interrupted, match="stopped after step 4"):
-        fit_in(tmp_path, numpy_backend, Beside(0, stops_at=4))
+        fit_into(trainer(numpy_backend, Beside(0, stops_at=4)), tmp_path, numpy_backend)
     assert checkpoint.list_steps(tmp_path / "checkpoints")[-1].stem == "step-000000004"
 
 
 def test_rank_0_that_has_finished_was_not_interrupted(numpy_backend, tmp_path):
     ranks = Beside(0, stops_at=15)
-    assert fit_in(tmp_path, numpy_backend, ranks)["steps"] == 15
+    assert fit_into(trainer(numpy_backend, ranks), tmp_path, numpy_backend)["steps"] == 15
     assert ranks.flags == [False] * 14 + [True]
 
 
@@ -110,3 +85,22 @@ def test_another_rank_ends_well_where_rank_0_stops(numpy_backend):
     ranks = Beside(1, stops_at=4)
     follow(trainer(numpy_backend, ranks))
     assert len(ranks.flags) == 4
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_every_rank_stops_where_the_patience_of_the_first_ends(size, tmp_path):
+    """Its metrics end a run of 30 steps at step 20."""
+    def work(g, be):
+        task = Told()
+        cfg = make_config(task, "plain", None, {"epochs": 6, "patience": 2})
+        trainer = Trainer(task, "plain", cfg, task.data(cfg), be, ranks=Ranks(g, be))
+        task.metrics = lambda predict, split: {"mse": VALUES[trainer.step]}
+        if g.rank:
+            follow(trainer)
+            return trainer.step
+        folder = RunFolder(tmp_path, be)
+        fit(trainer, folder)
+        folder.close()
+        return max(e["step"] for e in read_log(tmp_path) if e["event"] == "step")
+
+    assert together(size, work) == [20] * size

@@ -1,10 +1,12 @@
-"""CUDA kernels whose text is broken on purpose, as the stand-in for a GPU compiles them."""
+"""Kernels whose text is broken on purpose, as the stand-ins for a GPU compile them."""
+
+from types import SimpleNamespace
 
 from duoln.kernels import source
 
 
 def break_text(monkeypatch, old, new):
-    """From now on every kernel is compiled with `new` in the place of `old`. Returns the list of whether each text had it."""
+    """From now on every CUDA kernel is compiled with `new` in the place of `old`. Returns the list of whether each text had it."""
     from duoln.kernels.launch import cuda as launch
 
     in_text = []
@@ -18,4 +20,19 @@ def break_text(monkeypatch, old, new):
     monkeypatch.setattr(launch.Kernel, "compiled", compiled)
     for layouts in launch.Layouts.every:
         monkeypatch.setattr(layouts, "known", {})
+    return in_text
+
+
+def break_metal(monkeypatch, old, new):
+    """The same for Metal's kernels."""
+    from duoln.kernels.launch import metal
+
+    in_text = []
+
+    def broken(file):
+        parts = source.metal(file)
+        in_text.append(any(old in part for part in parts))
+        return tuple(part.replace(old, new) for part in parts)
+
+    monkeypatch.setattr(metal, "source", SimpleNamespace(metal=broken))
     return in_text

@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 
 _TESTS = Path(__file__).parents[1]
-sys.path[:0] = [str(_TESTS / "tools"), str(_TESTS / "plugins")]
+sys.path[:0] = [str(_TESTS / "tools"), str(_TESTS / "plugins"), str(_TESTS)]
 
 import guard_pages
-import operator_layouts
+import operator_cases
 import windowed_conv
 from layout_table import Placing, Subject, layout_cases, long_layout_cases
 from layouts import FAR, PLAIN, Layout
@@ -92,7 +92,7 @@ def main(side: guard_pages.Side, which: str) -> int:
     subjects = [Subject(rule_case, backend) for rule_case in rule_cases]  # before the guards: these run the composed rules
     if which not in BROKEN:
         Registry(PLUGINS)  # it attaches their rules
-        subjects += [Subject(rule_case, backend, module) for rule_case, module in operator_layouts.layout_cases()]
+        subjects += [Subject(rule_case, backend, module) for rule_case, module in operator_cases.layout_cases()]
     # The rules' own buffers lie between the guards without what they add for cache lines.
     host.empty = lambda shape, dtype: np.empty(shape, dtype)
     guarded = guard_pages.install(side)

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from duoln.kernels import host
 from duoln.kernels.recurrent import native as module
 from duoln.kernels.recurrent.native import centred
 
@@ -29,13 +28,9 @@ def test_each_part_of_each_row_loses_its_mean(rows, width, dtype, rng, monkeypat
     assert centred(weight, 1, out=weight) is weight and np.array_equal(weight, expected)
 
 
-def test_the_same_bits_for_any_number_of_threads(rng, monkeypatch):
-    monkeypatch.setattr(module, "_CENTRED_IN_PARALLEL", 1)
-    weight, runs = rng.standard_normal((130, 1003), np.float32), []
-    for count in (1, 2, 3, 8):
-        monkeypatch.setattr(host, "workers", lambda count=count: count)
-        runs.append(centred(weight, 600).tobytes())
-    assert all(run == runs[0] for run in runs)
+def test_the_same_bits_for_any_number_of_threads(rng, same_bits):
+    weight = rng.standard_normal((130, 1003), np.float32)
+    same_bits(lambda: [centred(weight, 600)])
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

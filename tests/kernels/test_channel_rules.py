@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from duoln import ops, runtime
-from duoln.kernels import batch_norm, host, native
+from duoln.kernels import batch_norm, native
 from duoln.testing import check_rule
 
 pytestmark = pytest.mark.skipif(native.machine_refusal() is not None, reason="nothing is compiled here")
@@ -60,21 +60,18 @@ def test_group_norm(shape, groups, parts, dtype, rng, numpy_backend):
                numpy_backend, {"groups": groups, "eps": 1e-5 if size > 2 else 1.0}, length=4 * max(size, x.size // shape[-1]))
 
 
-def test_group_norm_has_the_same_bits_for_any_number_of_threads(rng, numpy_backend, monkeypatch):
+def test_group_norm_has_the_same_bits_for_any_number_of_threads(rng, numpy_backend, same_bits):
     """Of many examples each thread takes some; of few they share the blocks of rows."""
     rule = ops.group_norm.rules("numpy")[0]
     calls = [[rng.standard_normal(s).astype(np.float32) for s in (shape, shape[-1:], shape[-1:], shape)]
              for shape in ((1, 90, 90, 12), (5, 70, 70, 6), (150, 3, 12))]
-    monkeypatch.setattr(host, "PARALLEL_BYTES", 0)
-    runs = []
-    for threads in (1, 2, 3, 8, 8):
-        monkeypatch.setattr(host, "workers", lambda threads=threads: threads)
-        results = []
+
+    def run():
         for x, gain, bias, gout in calls:
             y, saved = rule.forward(numpy_backend, x, gain, bias, groups=3, eps=1e-5)
-            results += [y, *rule.vjp(numpy_backend, saved, gout, (True, True, True))]
-        runs.append([a.tobytes() for a in results])
-    assert all(run == runs[0] for run in runs)
+            yield from (y, *rule.vjp(numpy_backend, saved, gout, (True, True, True)))
+
+    same_bits(run)
 
 
 def test_group_norm_of_what_is_not_a_number(rng, numpy_backend):

@@ -5,6 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from broken_text import break_metal
 from conftest import get_backend
 from device_rules import cases, rules
 
@@ -88,17 +89,7 @@ BROKEN = [
 @pytest.mark.parametrize(("what", "case", "old", "new"), BROKEN, ids=[b[0] for b in BROKEN])
 def test_a_broken_kernel_fails_its_proof(what, case, old, new, mlx, monkeypatch):
     """A mutation of the text, at a few seeds of the scheduler: a case that the broken kernel passes tests nothing."""
-    in_text = []
-
-    def broken(file):
-        header, body = source.metal(file)
-        in_text.append(old in header or old in body)
-        return header.replace(old, new), body.replace(old, new)
-
-    class Source:
-        metal = staticmethod(broken)
-
-    monkeypatch.setattr(metal, "source", Source)
+    in_text = break_metal(monkeypatch, old, new)
     outcomes = list(selftest.run(mlx, [case] * 4))
     assert any(in_text), "the text to break is not there any more"
     assert not all(o.passed for o in outcomes)

@@ -4,8 +4,9 @@ import sys
 
 import numpy as np
 import pytest
+from broken_text import break_metal
 from conftest import get_backend
-from device_rules import cases, stored
+from device_rules import beside_float32, cases, in_16_bits, stored
 
 from duoln import ops
 from duoln.testing import check_rule
@@ -16,8 +17,6 @@ if sys.platform != "linux":
 
 import stand_in_metal
 
-from duoln.kernels import source
-from duoln.kernels.launch import metal
 from duoln.kernels.norm.cases import NORMS
 from duoln.kernels.norm.metal import MOST_COLUMNS
 
@@ -36,46 +35,24 @@ def mlx(monkeypatch):
     return get_backend("mlx")
 
 
-def _pairs():
-    for case in CASES:
-        for dtype in DTYPES:
-            name = f"{case.op} {dtype} {case.label}"
-            yield pytest.param(case, dtype, id=name, marks=[] if name in ORDINARY else pytest.mark.minutes)
-
-
 def _natives(be, case, dtype):
     count = stored(case.op, "mlx")
     return [*(be.asarray(a, dtype) for a in case.inputs[:count]), *(None if a is None else be.asarray(a) for a in case.inputs[count:])]
 
 
 def _differences(case, dtype, be, numpy):
-    """Names of the results whose bits are not those of float32, rounded as NumPy's backend rounds."""
-    op, count = getattr(ops, case.op), stored(case.op, "mlx")
-    natives = _natives(be, case, dtype)
-    rule = op.select(be, natives, case.attrs)
-    assert rule.name == "metal gradient"
-    wide = [*(be.astype(a, "float32") for a in natives[:count]), *natives[count:]]
-    plain = op.select(be, wide, case.attrs)
-    (out, saved), (expected, kept) = rule.forward(be, *natives, **case.attrs), plain.forward(be, *wide, **case.attrs)
-    outs, references = (v if isinstance(v, tuple) else (v,) for v in (out, expected))
-    rng = np.random.default_rng(1)
-    gouts = tuple(be.asarray(rng.standard_normal(o.shape).astype(np.float32), dtype) for o in outs)
-    widened = tuple(be.astype(g, "float32") for g in gouts)
-    needs = tuple(a is not None for a in natives)
+    """The places of the results whose bits are not those of float32, rounded as NumPy's backend rounds."""
     before = len(stand_in_metal.launches)
-    mine = rule.vjp(be, saved, gouts if count == 2 else gouts[0], needs)
-    own = plain.vjp(be, kept, widened if count == 2 else widened[0], needs)
+    rule, results = beside_float32(case, _natives(be, case, dtype), dtype, be)
+    assert rule.name == "metal gradient"
     assert [("storage" in name) for name in stand_in_metal.launches[before:]] == [True, False]
-    assert [be.dtype(a) for a in (*outs, *mine) if a is not None] == [*[dtype] * (2 * count), *["float32"] * (sum(needs) - count)]
-    rounded = [(numpy.to_numpy(numpy.asarray(be.to_numpy(a), dtype)), be.to_numpy(b))
-               for a, b in zip((*references, *own[:count]), (*outs, *mine[:count]), strict=True)]
-    pairs = [*rounded, *((be.to_numpy(a), be.to_numpy(b)) for a, b in zip(own[count:], mine[count:], strict=True) if a is not None)]
-    names = [*("y", "total")[:count], *("dx", "d_residual")[:count], "d_gain", "d_bias"]
-    return [name for name, (a, b) in zip(names, pairs, strict=False) if not np.array_equal(a, b)]
+    assert [be.dtype(mine) for mine, _, is_stored in results] == [dtype if is_stored else "float32" for _, _, is_stored in results]
+    right = [numpy.to_numpy(numpy.asarray(be.to_numpy(own), dtype)) if is_stored else be.to_numpy(own) for _, own, is_stored in results]
+    return [k for k, (mine, _, _) in enumerate(results) if not np.array_equal(be.to_numpy(mine), right[k])]
 
 
 @pytest.mark.few
-@pytest.mark.parametrize(("case", "dtype"), list(_pairs()))
+@pytest.mark.parametrize(("case", "dtype"), list(in_16_bits(CASES, ORDINARY)))
 def test_the_bits_of_float32_rounded_once(case, dtype, mlx, numpy_backend):
     assert _differences(case, dtype, mlx, numpy_backend) == []
 
@@ -97,16 +74,7 @@ def test_the_kit_for_rules(dtype, op, mlx):
      "through = float(storage_t(through)) + float(d_total[start + column]);"),
     ("the sums are stored", "gain_sums[u] += d[u] * xhat[u];", "gain_sums[u] = float(storage_t(gain_sums[u] + d[u] * xhat[u]));")])
 def test_a_broken_kernel_is_noticed(what, old, new, mlx, numpy_backend, monkeypatch):
-    case, in_text = next(c for c in CASES if c.op == "add_layer_norm" and c.label == "70 x 129"), []
-
-    def broken(file):
-        header, body = source.metal(file)
-        in_text.append(old in body)
-        return header, body.replace(old, new) if len(in_text) == 1 else body  # the text for 16 bits, which comes first
-
-    class Source:
-        metal = staticmethod(broken)
-
-    monkeypatch.setattr(metal, "source", Source)
+    case = next(c for c in CASES if c.op == "add_layer_norm" and c.label == "70 x 129")
+    in_text = break_metal(monkeypatch, old, new)
     assert _differences(case, "bfloat16", mlx, numpy_backend) != []
     assert any(in_text), "the text to break is not there any more"

@@ -5,7 +5,7 @@ import pytest
 
 from duoln import ops
 from duoln.errors import DtypeError, KernelError, ShapeError
-from duoln.kernels import host, native
+from duoln.kernels import native
 from duoln.testing import check_error
 
 pytestmark = pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler")
@@ -20,28 +20,22 @@ def _of_rule(op, arrays, be, gout):
     return (*outs, *rule.vjp(be, saved, (gout,) * len(outs) if isinstance(out, tuple) else gout, (True,) * len(arrays)))
 
 
-def test_the_same_bits_for_any_number_of_threads(numpy_backend, monkeypatch, rng):
+def test_the_same_bits_for_any_number_of_threads(numpy_backend, same_bits, rng):
     x, gout = (rng.standard_normal((1000, 300)).astype(np.float32) for _ in range(2))
     labels = rng.integers(0, 300, 1000).astype(np.int32)
     d_loss = rng.standard_normal(1000).astype(np.float32)
     gain, bias = (rng.standard_normal(300).astype(np.float32) for _ in range(2))
     beside = [(ops.rms_norm, (x, gain)), (ops.add_layer_norm, (x, gout, gain, bias)), (ops.add_rms_norm, (x, gout, gain))]
 
-    def bits():
+    def run():
         norm, loss = (op.rules("numpy")[0] for op in (ops.layer_norm, ops.softmax_cross_entropy))
         assert norm.name == loss.name == "compiled"
         y, saved = norm.forward(numpy_backend, x, gain, bias, eps=1e-5, activation="tanh")
         each, kept = loss.forward(numpy_backend, x, labels)
-        arrays = (y, each, *norm.vjp(numpy_backend, saved, gout, (True,) * 3), loss.vjp(numpy_backend, kept, d_loss, (True, False))[0],
-                  *(a for op, given in beside for a in _of_rule(op, given, numpy_backend, gout)))
-        return [a.tobytes() for a in arrays]
+        return (y, each, *norm.vjp(numpy_backend, saved, gout, (True,) * 3), loss.vjp(numpy_backend, kept, d_loss, (True, False))[0],
+                *(a for op, given in beside for a in _of_rule(op, given, numpy_backend, gout)))
 
-    runs = []
-    for threads in (1, 2, 3, 8, 8):
-        monkeypatch.setattr(host, "PARALLEL_BYTES", 0)
-        monkeypatch.setattr(host, "workers", lambda threads=threads: threads)
-        runs.append(bits())
-    assert all(run == runs[0] for run in runs)
+    same_bits(run)
 
 
 _FUNCTION = native.Function("norm/norm.cpp", "layer_norm_forward",

@@ -9,7 +9,7 @@ import pytest
 
 import duoln
 from duoln import ops
-from duoln.kernels import host, native
+from duoln.kernels import native
 from duoln.kernels.linear.few_rows import MOST_ROWS, MOST_ROWS_TRANSPOSED
 from duoln.kernels.product import multiply as module
 from duoln.kernels.product.multiply import multiply, multiply_and_sum, multiply_pieces
@@ -191,14 +191,10 @@ def test_an_activation_after_a_product(n_out, shape, dtype, activation, threads,
 
 @pytest.mark.parametrize("sizes", [(300, 70, 33), (30, 2100, 70), (3, 2100, 70), (300, 40, 530), (300, 700, 3),
                                    (303, 5, 700)], ids=str)
-def test_the_same_bits_for_any_number_of_threads_and_any_repeat(sizes, monkeypatch, rng):
+def test_the_same_bits_for_any_number_of_threads_and_any_repeat(sizes, same_bits, rng):
     rows, depth, columns = sizes
     a, b = rng.standard_normal((rows, depth), np.float32), rng.standard_normal((depth, columns), np.float32)
-    runs = []
-    for count in (1, 2, 3, 8, 8, 8):
-        monkeypatch.setattr(host, "workers", lambda count=count: count)
-        runs.append(multiply(a, b).tobytes() + multiply(b.T, a.T).tobytes() + multiply_and_sum(a, b)[1].tobytes())
-    assert all(run == runs[0] for run in runs)
+    same_bits(lambda: [multiply(a, b), multiply(b.T, a.T), multiply_and_sum(a, b)[1]])
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

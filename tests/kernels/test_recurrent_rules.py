@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from conftest import every_second
+from conftest import every_second, get_backend
 from ops.test_rnn import Problem
 from recurrent_cases import (
     COMPILED,
@@ -32,7 +32,7 @@ from duoln.kernels.linear.few_rows import MOST_ROWS
 from duoln.kernels.recurrent.cells import COMPILED_WALKS, FUSED
 from duoln.kernels.recurrent.positions import FEW_INPUTS
 from duoln.ops.recurrent.variants import CELLS
-from duoln.testing import check_error, check_rule
+from duoln.testing import check_error, check_op, check_rule
 
 BOTH, DTYPES = (False, True), ("float32", "float64")
 NAMES = [pytest.param(COMPILED, marks=NEEDS_COMPILER), PLAIN]
@@ -231,3 +231,24 @@ def test_one_time_step_of_many_rows_packs_no_weight_of_its_own(norm, rng, numpy_
         arguments = make_arguments("lstm", norm, rng, (1, case.get("rows", rows), 3, 4), "float32", case.get("mask"))
         attrs = attributes("lstm", norm, gradient_limit=case.get("gradient_limit"))
         assert ops.lstm.select(numpy_backend, arguments, attrs).name == COMPILED
+
+
+# On MLX -----------------------------------------------------------------------------------------------
+
+@pytest.mark.usefixtures("differences_taken")
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_compiled_steps_of_mlx(cell, monkeypatch, rng):
+    be = get_backend("mlx")
+    monkeypatch.setattr(be, "on_gpu", True)  # compile, as on a GPU
+    p = Problem(cell, "layer", rng, masked=True)
+    check_op(p.op, p.arrays, p.reference, be, length=400)
+
+
+@pytest.mark.parametrize("cell", ["rnn", "lstm", "gru"])
+def test_one_rule_of_mlx_for_all_variants(cell):
+    be, rules = get_backend("mlx"), getattr(ops, cell).rules("mlx")
+    x, h = be.zeros((2, 3, 4)), be.zeros((3, 5))
+    rule = next(r for r in rules if r.name == "steps without products")
+    assert {rule.supports(be, x, h, norm=norm) for norm in ("none", "layer", "batch")} == {None}
+    assert "no values" in rule.supports(be, x[:0], h, norm="layer")
+    assert cell == "rnn" or "no Metal device" in rules[0].supports(be, x, h, norm="layer")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from broken_text import break_text
 from conftest import GPU, STAND_IN
-from device_rules import cases, rules, stored
+from device_rules import beside_float32, cases, in_16_bits, rules, stored
 
 from duoln import ops, runtime
 from duoln.kernels import source
@@ -36,14 +36,6 @@ ORDINARY = (*(f"layer_norm {name}" for name in _LAYER), "rms_norm float16 70 x 3
             "add_layer_norm bfloat16 70 x 33", "add_layer_norm float16 3 x 1000", "add_layer_norm bfloat16 2 x 2 x 500, mean 10, alone, misaligned",
             "add_layer_norm bfloat16 3 x 8193", "add_rms_norm bfloat16 3 x 512", "add_rms_norm float16 2 x 2 x 128, mean 10, alone, misaligned", "add_rms_norm float16 3 x 8193")
 """Each compiles its kernel, which takes a second or more."""
-
-
-def _pairs():
-    """Every case in both dtypes; the ordinary suite runs a few of them."""
-    for case in CASES:
-        for dtype in NUMBERS:
-            name = f"{case.op} {dtype} {case.label}"
-            yield pytest.param(case, dtype, id=name, marks=[] if name in ORDINARY else pytest.mark.minutes)
 
 
 def _edges():
@@ -112,33 +104,21 @@ def _near(be, result, reference, dtype):
 
 
 @pytest.mark.few
-@pytest.mark.parametrize(("case", "dtype"), list(_pairs()))
+@pytest.mark.parametrize(("case", "dtype"), list(in_16_bits(CASES, ORDINARY)))
 def test_norms_take_values_as_they_are_stored(case, dtype, gpu):
     """Within a unit in the last place of what the kernel for float32 gives on the same values."""
     _check_stored(case, dtype, gpu)
 
 
 def _check_stored(case, dtype, gpu):
-    op, count = getattr(ops, case.op), stored(case.op, "cupy")
-    natives = _stored(gpu, case, dtype)
-    rule = op.select(gpu, natives, case.attrs)
+    rule, results = beside_float32(case, _stored(gpu, case, dtype), dtype, gpu)
     assert rule.name == "cuda row"
-    wide = [*(gpu.astype(a, "float32") for a in natives[:count]), *natives[count:]]
-    plain = op.select(gpu, wide, case.attrs)
-    (out, saved), (expected, kept) = rule.forward(gpu, *natives, **case.attrs), plain.forward(gpu, *wide, **case.attrs)
-    outs, references = (v if isinstance(v, tuple) else (v,) for v in (out, expected))
-    rng = np.random.default_rng(1)
-    gouts = tuple(gpu.asarray(rng.standard_normal(o.shape).astype(np.float32), dtype) for o in outs)
-    widened = tuple(gpu.astype(g, "float32") for g in gouts)
-    needs = tuple(a is not None for a in natives)
-    mine = rule.vjp(gpu, saved, gouts if count == 2 else gouts[0], needs)
-    own = plain.vjp(gpu, kept, widened if count == 2 else widened[0], needs)
-    for result, reference in zip((*outs, *mine[:count]), (*references, *own[:count]), strict=True):
-        assert _near(gpu, result, reference, dtype)
-    for result, reference in zip(mine[count:], own[count:], strict=True):
-        if reference is not None:
-            assert gpu.dtype(result) == "float32"
-            a, b = gpu.to_numpy(result), gpu.to_numpy(reference)
+    for mine, own, is_stored in results:
+        if is_stored:
+            assert _near(gpu, mine, own, dtype)
+        else:
+            assert gpu.dtype(mine) == "float32"
+            a, b = gpu.to_numpy(mine), gpu.to_numpy(own)
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5 * np.abs(b).max())
 
 

@@ -15,15 +15,6 @@ def _rule(op):
     return runtime.backend("numpy") and op.rules("numpy")[0]
 
 
-def _with_threads(monkeypatch, run):
-    """The bytes of what `run` returns, for several numbers of threads."""
-    runs = []
-    for threads in (1, 2, 3, 8, 8):
-        monkeypatch.setattr(native, "threads_for", lambda count_bytes, threads=threads: threads)
-        runs.append([a.tobytes() for a in run() if a is not None])
-    return runs
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("words", "width", "taken"), [(1, 1, (1,)), (7, 3, (20,)), (50, 300, (4, 9)), (9, 33, (2, 2, 2)), (5, 4, ())], ids=str)
 def test_the_gradient_of_an_embedding(words, width, taken, dtype, threads, rng, numpy_backend):
@@ -32,15 +23,14 @@ def test_the_gradient_of_an_embedding(words, width, taken, dtype, threads, rng, 
     check_rule(ops.take, _rule(ops.take), [table, indices], numpy_backend, {"axis": 0}, length=20)
 
 
-def test_an_embedding_adds_in_one_order(rng, numpy_backend, monkeypatch):
+def test_an_embedding_adds_in_one_order(rng, numpy_backend, same_bits):
     table, indices = rng.standard_normal((40, 30)).astype(np.float32), rng.integers(0, 7, 5000).astype(np.int32)
     dy = rng.standard_normal((5000, 30)).astype(np.float32)
     _, saved = _rule(ops.take).forward(numpy_backend, table, indices, 0)
-    runs = _with_threads(monkeypatch, lambda: _rule(ops.take).vjp(numpy_backend, saved, dy, (True, False)))
+    [gradient] = same_bits(lambda: _rule(ops.take).vjp(numpy_backend, saved, dy, (True, False)))
     expected = np.zeros((40, 30))
     np.add.at(expected, indices, dy.astype(np.float64))
-    np.testing.assert_allclose(np.frombuffer(runs[0][0], np.float32).reshape(40, 30), expected, rtol=1e-4, atol=1e-4)
-    assert all(run == runs[0] for run in runs)
+    np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("copies", "width"), [*((copies, width) for copies in (64, 65) for width in (3, 256, 300)), (200_000, 3), *(
@@ -84,7 +74,7 @@ def layer(rng, monkeypatch):
 
 
 @pytest.mark.parametrize("kept", [0, 1 << 20])
-def test_the_last_layer_has_the_same_bits_for_any_number_of_threads(kept, layer, numpy_backend, monkeypatch):
+def test_the_last_layer_has_the_same_bits_for_any_number_of_threads(kept, layer, numpy_backend, monkeypatch, same_bits):
     monkeypatch.setattr(last_layer, "KEEP_BYTES", kept)
     rule = _rule(ops.linear_cross_entropy)
 
@@ -92,8 +82,7 @@ def test_the_last_layer_has_the_same_bits_for_any_number_of_threads(kept, layer,
         loss, saved = rule.forward(numpy_backend, *layer)
         return loss, *rule.vjp(numpy_backend, saved, np.ones(20, np.float32), (True, True, True, False))
 
-    runs = _with_threads(monkeypatch, run)
-    assert all(one == runs[0] for one in runs)
+    same_bits(run)
 
 
 @pytest.mark.parametrize("kept", [0, 1 << 28])

@@ -32,7 +32,7 @@ class Call:
     module: Any = ops
     """Where the operator is."""
     axes: tuple[tuple[str, ...], ...] = ()
-    """The names of each tensor's axes, for a call that is drawn from a declaration."""
+    """The names of each tensor's axes, `4 hidden` for four times as many."""
 
     def __str__(self) -> str:
         return self.name
@@ -125,8 +125,11 @@ def _recurrent(name: str) -> Call:
     if sequence:
         attrs |= {"reverse": (False, "flag"), "gradient_limit": (1.0, "optional positive")}
     mask = ((np.ones((2, 2), bool), "optional bool"),) if sequence else ()
+    time, gate = ("T",) if sequence else (), f"{gates} hidden"
+    axes = ((*time, "B", "in"), *(("B", "hidden"),) * len(states), ("in", gate), ("hidden", gate), () if bias is None else (gate,), (*time, "B"))
     return Call(name, ((floats(*((2,) if sequence else ()), 2, 4), "fixed"), *states, (floats(4, gates * hidden), "fixed"),
-                       (floats(hidden, gates * hidden), "fixed"), (bias, "absent" if bias is None else "fixed"), *mask), attrs)
+                       (floats(hidden, gates * hidden), "fixed"), (bias, "absent" if bias is None else "fixed"), *mask),
+                attrs, axes=axes if sequence else axes[:-1])
 
 
 _IDS = np.array([[0, 2], [1, 0]], np.int32)
@@ -166,7 +169,7 @@ BY_HAND: list[Call] = [
     *(_recurrent(name) for name in ("rnn", "rnn_step", "lstm", "lstm_step", "gru", "gru_step")),
     Call("lstm_cell", ((floats(2, 12), "fixed"), (floats(2, 12), "fixed"), (floats(2, 3), "fixed"), (floats(12), "fixed")),
          {"norms": ({k: floats(*s) for k, s in norm_shapes("lstm", "layer", 3).items()}, "norms"), "norm": ("layer", "choice"),
-          "eps": (1e-5, "positive")}),
+          "eps": (1e-5, "positive")}, axes=(("B", "4 H"), ("B", "4 H"), ("B", "H"), ("4 H",))),
 ]
 """Those that take numbers in the place of tensors, or any number of tensors, and those that other operators compute."""
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from misuse.calls import Call, as_tensor, floats, run
 
+from duoln.core import Tensor
 from duoln.errors import DuolnError
 
 HUGE = 2 ** 60
@@ -125,22 +126,25 @@ def of_tensors(call: Call, be: Any, elsewhere: Any) -> Iterator[Misuse]:
 
 def of_attributes(call: Call, be: Any) -> Iterator[Misuse]:
     """Each attribute is replaced by values of all wrong kinds, among them a tensor."""
-    for key, (_, kind) in call.attrs.items():
+    for key, (right, kind) in call.attrs.items():
         bad = {**BAD[kind], "tensor": as_tensor(floats(2), be)}
+        if kind == "norms":
+            bad |= {f"{word} {name}": {**right, name: wrong} for name, value in right.items() for word, wrong in (
+                ("integers as", value.astype(np.int32)), ("a size more of", np.append(value, value[:1])), ("None as", None))}
         for label, value in bad.items():
             yield f"{key}: {label}", lambda key=key, value=value: run(call, be, **{key: value})
 
 
-def outcome(name: str, call: Callable[[], Any], read: Callable[[Any], Any]) -> str:
-    """"" for an error of duoln that begins with the name and says what it expected and found; else what happened."""
+def outcome(name: str, call: Callable[[], Any], kind: type[DuolnError] | None = None) -> str:
+    """"" for an error, of this kind if one is given, that begins with the name and says what it expected and found; else what happened."""
     try:
         read(call())
     except DuolnError as error:
         text = str(error)
-        if not text.startswith(f"[{name}]"):
-            return f"an error of another name: {text}"
-        if " found " not in text and " has " not in text:
-            return f"an error that does not say what was found: {text}"
+        if not text.startswith(f"[{name}]") or kind not in (None, type(error)):
+            return f"another error: {type(error).__name__}: {text}"
+        if not ("expected" in text and "found" in text) and " has " not in text:
+            return f"an error that does not say what was expected and found: {text}"
         return ""
     except BaseException as error:  # this test looks for errors without a name
         return f"{type(error).__name__} from inside: {error!s:.100}"
@@ -150,11 +154,21 @@ def outcome(name: str, call: Callable[[], Any], read: Callable[[Any], Any]) -> s
 def read(result: Any) -> None:
     """Wait for the values of a result."""
     for tensor in result if isinstance(result, tuple) else (result,):
-        tensor.numpy()
+        if isinstance(tensor, Tensor):
+            tensor.numpy()
 
 
 def unnamed_misuses(call: Call, be: Any, elsewhere: Any) -> dict[str, str]:
     """What each wrong form of a call gave where it was no error that names the operator."""
     wrong = [*of_tensors(call, be, elsewhere), *of_attributes(call, be)]
     assert len(wrong) >= len(call.tensors) * 5
-    return {label: text for label, misuse in wrong if (text := outcome(call.name, misuse, read))}
+    return {label: text for label, misuse in wrong if (text := outcome(call.name, misuse))}
+
+
+Row = tuple[str, type[DuolnError], Callable[[], Any]]
+"""A wrong call that is written by hand, with the name and the kind of its error."""
+
+
+def unnamed(rows: list[Row]) -> dict[str, str]:
+    """What each of these calls gave where it was no such error."""
+    return {f"row {k}, [{name}]": text for k, (name, kind, call) in enumerate(rows) if (text := outcome(name, call, kind))}

@@ -4,7 +4,7 @@ import contextlib
 
 import numpy as np
 import pytest
-from misuse.named import unnamed
+from misuse.misuses import unnamed
 
 import duoln
 from duoln import ops
@@ -29,7 +29,7 @@ def test_batches():
              ("Batches", UsageError, lambda: Batches(ARRAYS, 2, 0, within={"labels": (0, 9)}))]
     rows += [("Batches", DtypeError, lambda w=w: Batches(ARRAYS, 2, 0, within=w)) for w in (10, "label", [("label", 10)], {"label": 10}, {"label": (0, 9.5)})]
     rows += [("Batches", ShapeError, lambda w=w: Batches(ARRAYS, 2, 0, within={"label": w})) for w in ((10,), (0, 5, 10))]
-    assert unnamed(rows) == []
+    assert unnamed(rows) == {}
     assert len(Batches(ARRAYS, np.int64(5), 0, within={"label": (0, 10)})(np.int64(1))["label"]) == 5
 
 
@@ -39,7 +39,7 @@ def test_ranges():
     rows += [("label", DataError, lambda v=v: check_range("label", np.array([v]), 3)) for v in (-1, 3, 2 ** 40, -2 ** 40)]
     rows += [("batch_axes", DtypeError, lambda b=b: count_examples(b, {})) for b in (None, [], ARRAYS["x"])]
     rows += [("batch_axes", DtypeError, lambda: count_examples(ARRAYS, None)), ("batch_axes", ShapeError, lambda: count_examples({}, {}))]
-    assert unnamed(rows) == []
+    assert unnamed(rows) == {}
     assert check_range("label", np.array([-1, 2]), 3, low=-1).tolist() == [-1, 2]
 
 
@@ -49,11 +49,11 @@ def test_indices_out_of_range_are_named_where_they_can_be_read(stray, numpy_back
     for indices in ([0, stray], [[3, 0], [stray, 1]]):
         ids = duoln.tensor(indices, numpy_backend)
         rows = [("take", ShapeError, lambda ids=ids: ops.take(table, ids, axis=0)), ("embedding", ShapeError, lambda ids=ids: ops.embedding(table, ids))]
-        assert unnamed(rows) == []
+        assert unnamed(rows) == {}
     single = duoln.tensor(stray, numpy_backend)
     along = duoln.tensor([[stray, 0, 0]], numpy_backend)
     rows = [("take", ShapeError, lambda: ops.take(table, single, axis=0)), ("take_along_axis", ShapeError, lambda: ops.take_along_axis(table, along, axis=0))]
-    assert unnamed(rows) == []
+    assert unnamed(rows) == {}
     with pytest.raises(ShapeError, match=f"found {stray}$"):
         ops.take(table, single, axis=0)
 
@@ -66,4 +66,4 @@ def test_labels_above_the_classes_are_named_where_they_can_be_read(stray, rules,
     rows = [("softmax_cross_entropy", ShapeError, lambda: ops.softmax_cross_entropy(logits, labels)),
             ("linear_cross_entropy", ShapeError, lambda: ops.linear_cross_entropy(logits, weight, bias, labels))]
     with rules():
-        assert unnamed(rows) == []
+        assert unnamed(rows) == {}

@@ -1,7 +1,7 @@
 """Layers, initialisers and optimisers, made and called wrongly."""
 
 import numpy as np
-from misuse.named import unnamed
+from misuse.misuses import unnamed
 
 import duoln
 from duoln import nn, optim
@@ -69,7 +69,7 @@ def test_settings_of_layers():
     rows += [(kind.__name__, DtypeError, lambda kind=kind, v=v: kind(3, 2, bias=v)) for kind in (nn.RNN, nn.LSTM, nn.GRUCell) for v in (None, 2, ["one"])]
     rows += [("LSTM", UsageError, lambda n=n: nn.LSTM(3, 2, norm=n)) for n in (None, "group", 1, ["layer"], {})]
     assert len(rows) > 300
-    assert unnamed(rows) == []
+    assert unnamed(rows) == {}
 
 
 def test_initialisers():
@@ -77,7 +77,7 @@ def test_initialisers():
             for kind, values in ((DtypeError, NO_NUMBERS), (UsageError, (float("nan"), float("inf")))) for v in values]
     rows += [(name, UsageError, lambda f=getattr(nn.init, name): f(-1.0)) for name in ("uniform", "gaussian")]
     rows += [("init", ShapeError, lambda f=f: f(Stream(0, "w"), (3,))) for f in (nn.init.glorot, nn.init.he, nn.init.orthogonal)]
-    assert unnamed(rows) == []
+    assert unnamed(rows) == {}
 
 
 def test_layers_called_wrongly(be):
@@ -107,7 +107,7 @@ def test_layers_called_wrongly(be):
              ("lstm", DtypeError, lambda: lstm(of_lstm, steps, mask=steps)), ("LSTMCell", ShapeError, lambda: cell(of_cell, steps)),
              ("LSTMCell", ShapeError, lambda: cell(of_cell, x, x)), ("LSTMCell", ShapeError, lambda: cell({"w_h": of_cell["w_h"]}, x)),
              ("LSTMCell", DtypeError, lambda: cell(of_cell, None)), ("lstm_step", DtypeError, lambda: cell(of_cell, x, (None, None)))]
-    assert unnamed(rows) == []
+    assert unnamed(rows) == {}
 
 
 OPTIMISERS = {"SGD": (optim.SGD, ("momentum",), (), ("nesterov", "donate")), "RMSProp": (optim.RMSProp, ("decay",), ("eps",), ("donate",)),
@@ -134,7 +134,7 @@ def test_settings_of_optimisers():
         rows += [(name, UsageError, lambda f=getattr(optim, name), v=v: f(v)) for v in (0.0, -1.0, float("nan"), float("inf"))]
     rows += [("Adam", UsageError, lambda: optim.Adam(0.1, bias_correction="none")), ("Adam", DtypeError, lambda: optim.Adam(0.1, bias_correction=None)),
              ("scale_by_norm", DtypeError, lambda: optim.scale_by_norm(2.0))]
-    assert unnamed(rows) == []
+    assert unnamed(rows) == {}
 
 
 def test_updates_called_wrongly(be):
@@ -155,4 +155,4 @@ def test_updates_called_wrongly(be):
     rows += [("adam_update", ShapeError, lambda: optim.Adam(0.1).update(params, short, optim.Adam(0.1).init(params), rate)),
              ("global_norm", UsageError, lambda: optim.global_norm({})),
              ("global_norm", DtypeError, lambda: optim.global_norm({"w": None})), ("global_norm", DtypeError, lambda: optim.global_norm([1.0]))]
-    assert unnamed(rows) == []
+    assert unnamed(rows) == {}

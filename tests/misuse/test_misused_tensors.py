@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from misuse.named import unnamed
+from misuse.misuses import unnamed
 
 import duoln
 from duoln import ops
@@ -21,7 +21,7 @@ def test_values_that_are_no_numbers_or_do_not_fit(be):
         (2.5, "int32"), (float("nan"), "int32"), (float("inf"), "int32"), (3e9, "int32"), (2 ** 31, "int32"), (2, "bool"), (0.5, "bool"),
         (1e300, "float32"), (np.array([1e39]), "float32"), ("a", "float32"), (1j, "float32"), (None, "float32"), (1, "int64"), (1, "half"),
         (1, np.longdouble), (1e5, "float16"), (3.4e38, "bfloat16"), (1, "bf16"), (1, 32), (1, ["float32"])]]
-    assert unnamed(rows) == []
+    assert unnamed(rows) == {}
 
 
 def test_other_arguments_of_tensor(be):
@@ -32,7 +32,7 @@ def test_other_arguments_of_tensor(be):
     rows += [("tensor", DtypeError, lambda w=w: duoln.tensor([0, 4], be, within=w)) for w in (4, "a", (0.0, 5), (None, 5))]
     rows += [("tensor", ShapeError, lambda w=w: duoln.tensor([0, 4], be, within=w)) for w in ((), (0,), (0, 1, 2))]
     rows += [("tensor", DtypeError, lambda: duoln.tensor([0.5], be, within=(0, 4)))]
-    assert unnamed(rows) == []
+    assert unnamed(rows) == {}
     assert duoln.tensor([0, 4, -1], be, within=(-1, 5)).numpy().tolist() == [0, 4, -1]
 
 
@@ -73,7 +73,7 @@ def test_methods(be):
         ("multiply", lambda o=operand: x * o), ("multiply", lambda o=operand: o * x), ("divide", lambda o=operand: x / o), ("divide", lambda o=operand: o / x),
         ("less", lambda o=operand: x < o), ("less_equal", lambda o=operand: x <= o), ("greater", lambda o=operand: x > o),
         ("greater_equal", lambda o=operand: x >= o), ("equal", lambda o=operand: x == o), ("not_equal", lambda o=operand: x != o)]]
-    assert unnamed(rows) == []
+    assert unnamed(rows) == {}
 
 
 def test_slices_of_any_length_and_integers_of_any_library(be):
@@ -92,7 +92,7 @@ def test_sequences_where_tensors_are_wanted(be):
              ("stack", DtypeError, lambda: ops.stack(x, large)), ("concat", DtypeError, lambda: ops.concat(x, large)),
              ("clip", UsageError, lambda: ops.clip(x, 2.0, 1.0)), ("clip", DtypeError, lambda: ops.clip(x, [0.0], 1.0)), ("clip", ShapeError, lambda: ops.clip(x, ops.stack(x, x))),
              ("pad", DtypeError, lambda: ops.pad(duoln.tensor([1], be), widths=((1, 1),), value=0.5))]
-    assert unnamed(rows) == []
+    assert unnamed(rows) == {}
 
 
 def test_gradients_and_steps(be):
@@ -110,4 +110,4 @@ def test_gradients_and_steps(be):
     rows += [("compile", CompileError, lambda a=a: duoln.compile(lambda *args: args)(*a)) for a in ((), (1.0,), (x, 1.0), (x, None), (x, np.ones(2)))]
     rows += [("compile", CompileError, lambda: duoln.compile(lambda v: 1.0)(x)), ("gradcheck", DtypeError, lambda: duoln.gradcheck(None, x)),
              ("gradcheck", DtypeError, lambda: duoln.gradcheck(ops.sum, x)), ("gradcheck", DtypeError, lambda: duoln.gradcheck(ops.sum, 1.0))]
-    assert unnamed(rows) == []
+    assert unnamed(rows) == {}

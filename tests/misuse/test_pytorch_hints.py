@@ -12,6 +12,7 @@ import duoln
 from duoln import nn, ops, optim
 from duoln.core import pytorch_names
 from duoln.randomness import Stream
+from duoln.testing import check_error
 
 TABLES = {"duoln": pytorch_names.OF_DUOLN, "nn": pytorch_names.OF_NN, "ops": pytorch_names.OF_OPS, "optim": pytorch_names.OF_OPTIM,
           "tensor": pytorch_names.OF_TENSORS, "module": pytorch_names.OF_MODULES, "optimizer": pytorch_names.OF_OPTIMIZERS,
@@ -19,6 +20,9 @@ TABLES = {"duoln": pytorch_names.OF_DUOLN, "nn": pytorch_names.OF_NN, "ops": pyt
           "recurrent": pytorch_names.OF_RECURRENT, "argument": pytorch_names.NO_KEYWORDS,
           "python": {name: remedy for name, (_, remedy) in pytorch_names.OF_PYTHON.items()}}
 HINTS = {f"{table}.{name}": remedy for table, remedies in TABLES.items() for name, remedy in remedies.items()}
+OWNERS = {"duoln": duoln, "nn": nn, "ops": ops, "optim": optim, "data": duoln.data, "init": nn.init, "stream": Stream(0, "noise"),
+          "tensor": duoln.tensor([1.0], "numpy"), "module": nn.Sequential(nn.Linear(2, 3)), "optimizer": optim.Adam(1e-3)}
+"""What has none of the names of a table."""
 WITHOUT_CODE = {"nn.DataParallel", "duoln.pmap", "module.flatten_parameters", "nn.ConvTranspose2d", "nn.Conv3d", "nn.CTCLoss", "ops.conv_transpose2d", "ops.interpolate", "ops.ctc_loss",
                 "ops.unique", "ops.masked_select", "duoln.checkpoint", "optim.GradScaler", *(f"argument.{name}" for name in (
     "amsgrad", "foreach", "fused", "inplace", "out", "shuffle", "drop_last", "num_workers", "pin_memory", "affine", "padding_mode", "max_norm"))}
@@ -317,6 +321,13 @@ def compare(ours, theirs):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
     else:
         np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("name", [name for name in HINTS if name.partition(".")[0] in OWNERS])
+def test_a_name_that_duoln_has_not_is_an_error_with_its_hint(name):
+    table, _, attribute = name.partition(".")
+    check_error(AttributeError, lambda: getattr(OWNERS[table], attribute), f"has no attribute '{attribute}'", HINTS[name])
+    assert not hasattr(OWNERS[table], attribute) and (table == "stream" or attribute not in dir(OWNERS[table]))
 
 
 def test_every_hint_has_code():

@@ -1,11 +1,16 @@
 """Words and values of PyTorch in calls: the error names the word of duoln, or says what does the same."""
 
+import inspect
+import pydoc
+
 import numpy as np
 import pytest
 
 import duoln
-from duoln import nn, ops, optim
+import duoln.tasks
+from duoln import nn, ops, optim, testing
 from duoln.core import pytorch_names
+from duoln.data import Batches
 from duoln.errors import CallError, CompileError, DtypeError, ShapeError, UsageError
 from duoln.testing import check_error
 
@@ -14,6 +19,18 @@ LSTM = nn.LSTM(3, 5)
 PARAMS = duoln.to_tensors(LSTM.init(0), "numpy")
 ADAM = optim.Adam(1e-3)
 H = duoln.tensor(np.ones((2, 5), np.float32), "numpy")
+
+ROWS = {"x": np.ones((6, 2), np.float32)}
+
+
+def _double(x):
+    return 2 * x
+
+
+class Own(nn.Module):
+    def __init__(self, width, activation=ops.relu, scale=_double):
+        self.width = width
+
 
 LINES = {
     "x.size()": (CallError, lambda: X.size(), "[size] expected x.size, a number", "in duoln: `x.shape`"),
@@ -73,6 +90,17 @@ LINES = {
     "tree.map(f, params, {})": (ShapeError, lambda: duoln.tree.map(ops.add, {"w": X}, {}), "expected keys w, found an empty dict"),
     "tree.map(f, {}, params)": (ShapeError, lambda: duoln.tree.map(ops.add, {}, {"w": X}), "expected an empty dict, found keys w"),
     "tree.map(f, {0: x}, {1: x})": (ShapeError, lambda: duoln.tree.map(ops.add, {0: X}, {1: X}), "expected keys 0, found keys 1"),
+    "x.sum(dim=0)": (TypeError, lambda: X.sum(dim=0), "Tensor.sum() got an unexpected keyword argument 'dim'; did you mean 'axis'?"),
+    "x.mean(keepdim=True)": (TypeError, lambda: X.mean(keepdim=True), "did you mean 'keepdims'?"),
+    "tensor(requires_grad=True)": (TypeError, lambda: duoln.tensor([1.0], requires_grad=True), "'requires_grad'; in duoln: "),
+    "Own(widht=3)": (TypeError, lambda: Own(widht=3), "did you mean 'width'?"),
+    "Batches(shuffle=True)": (TypeError, lambda: Batches(ROWS, 2, 0, shuffle=True), "'shuffle'", "a new random order each epoch"),
+    "Tensor([1.0])": (CallError, lambda: duoln.Tensor([1.0]), "[Tensor]", "duoln.tensor(x) makes a tensor"),
+    "value_and_grad(loss)()": (CallError, lambda: duoln.value_and_grad(ops.sum)(), "[value_and_grad] expected argument 0 of sum, for its gradient",
+                               "found 0 arguments by position and none by name"),
+    "for batch in batches": (CallError, lambda: list(Batches(ROWS, 2, 0)), "[Batches] expected a call, batches(step)", "found iteration"),
+    "len(batches)": (CallError, lambda: len(Batches(ROWS, 2, 0)), "[Batches]", "found len(batches)", "steps_per_epoch"),
+    "batches[0]": (CallError, lambda: Batches(ROWS, 2, 0)[0], "[Batches] expected a call, batches(step)", "found batches[...]"),
 }
 
 
@@ -93,3 +121,32 @@ def test_a_size_is_an_integer():
 def test_what_bool_advises_does_what_it_says():
     assert bool(ops.any(X > 0)) and bool(ops.all(X > 0))
     check_error(ShapeError, lambda: bool(X > 0), "[bool] expected one value", "ops.any", "ops.all")
+
+
+def test_errors_inside_a_function_stay_what_they_are():
+    def loss(params):
+        return len(3)
+
+    with pytest.raises(TypeError, match="has no len") as caught:
+        duoln.value_and_grad(loss)({"w": X})
+    assert type(caught.value) is TypeError
+
+
+def test_batches_are_still_true():
+    assert Batches(ROWS, 2, 0)
+
+
+FUNCTIONS = [(module.__name__, name, getattr(module, name)) for module in (duoln, duoln.data, duoln.tasks, ops, nn, nn.init, optim, testing)
+             for name in sorted(getattr(module, "__all__", None) or dir(module))
+             if not name.startswith("_") and inspect.isroutine(getattr(module, name))
+             and getattr(module, name).__module__.startswith(module.__name__) and name != "hookspec"]
+
+
+@pytest.mark.parametrize("place", range(len(FUNCTIONS)), ids=lambda k: f"{FUNCTIONS[k][0]}.{FUNCTIONS[k][1]}")
+def test_no_address_of_memory_is_in_a_signature(place):
+    assert " at 0x" not in str(inspect.signature(FUNCTIONS[place][2]))
+
+
+@pytest.mark.parametrize("layer", [getattr(nn, name) for name in nn.__all__ if inspect.isclass(getattr(nn, name))])
+def test_no_address_of_memory_is_in_the_help_of_a_layer(layer):
+    assert " at 0x" not in pydoc.plain(pydoc.render_doc(layer))

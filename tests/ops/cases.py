@@ -264,7 +264,8 @@ for _text, *_shapes in [("ij,jk->ik", (3, 4), (4, 5)), ("ij,jk", (3, 4), (4, 5))
                         ("iji->j", (3, 2, 3)), ("ij->ji", (3, 4)), ("ijk->j", (2, 3, 4)), ("i,j->ij", (3,), (4,)), ("i,i->", (5,), (5,)), (",i->i", (), (3,)),
                         ("...i,...i->...", (2, 3, 4), (4,)), ("...ij,...jk", (2, 3, 4), (4, 5)), ("b...,b->...", (2, 3, 4), (2,)), ("ij,ij->ij", (3, 4), (3, 4)),
                         ("bqhd,bkhd->bhqk", (2, 3, 2, 4), (2, 5, 2, 4)), ("ij,jk,kl->il", (3, 4), (4, 5), (5, 2)), ("ab,cd,bd,a->c", (2, 3), (4, 5), (3, 5), (2,)),
-                        ("i,i,i->i", (4,), (4,), (4,)), ("ij,jk->ik", (0, 4), (4, 2)), ("ij,jk->ik", (2, 0), (0, 3)), ("i->", (4,)), ("iiii->i", (2, 2, 2, 2))]:
+                        ("i,i,i->i", (4,), (4,), (4,)), ("ij,jk->ik", (0, 4), (4, 2)), ("ij,jk->ik", (2, 0), (0, 3)), ("i->", (4,)), ("iiii->i", (2, 2, 2, 2)),
+                        ("iij->ij", (3, 3, 2)), ("iij->", (3, 3, 2)), ("iij,j->ij", (3, 3, 2), (2,)), ("iij,jk->ik", (3, 3, 2), (2, 4))]:
     case(f"einsum {_text}{_shapes}", partial(ops.einsum, _text), gaussians(*_shapes), partial(np.einsum, _text), 60)
 case("linear", ops.linear, gaussians((6, 4), (4, 3), (3,)), lambda x, w, b: x @ w + b, 6)
 case("linear 3d", ops.linear, gaussians((2, 6, 4), (4, 3), (3,)), lambda x, w, b: x @ w + b, 12)
@@ -337,6 +338,8 @@ for x, w, given, plain in [
         ((1, 6, 7, 2), (3, 2, 2, 2), {"padding": (2, 1)}, {"padding": ((2, 2), (1, 1))}),
         ((1, 8, 9, 2), (3, 2, 2, 3), {"dilation": (2, 3), "padding": 1}, {"dilation": (2, 3), "padding": ((1, 1), (1, 1))}),
         ((2, 5, 6, 4), (3, 3, 2, 6), {"groups": 2, "padding": 1, "stride": 2}, {"groups": 2, "padding": ((1, 1), (1, 1)), "stride": (2, 2)}),
+        ((2, 9, 8, 4), (3, 3, 2, 8), {"groups": 2, "stride": 3, "dilation": 2, "padding": 2},
+         {"groups": 2, "stride": (3, 3), "dilation": (2, 2), "padding": ((2, 2), (2, 2))}),
         ((2, 4, 4, 3), (2, 2, 1, 6), {"groups": 3, "dilation": 2}, {"groups": 3, "dilation": (2, 2)}), ((1, 3, 3, 4), (1, 1, 1, 4), {"groups": 4}, {"groups": 4}),
         ((1, 5, 6, 2), (3, 3, 2, 2), {"padding": "same"}, {"padding": ((1, 1), (1, 1))}), ((0, 4, 4, 2), (3, 3, 1, 2), {"groups": 2}, {"groups": 2}),
         ((1, 5, 6, 2), (2, 4, 2, 2), {"padding": "same"}, {"padding": ((0, 1), (1, 2))}),

@@ -69,6 +69,8 @@ def test_the_slope_of_a_divisor(be, x, y, g, right):
     np.testing.assert_allclose(dy.numpy(), [right, -1.0], rtol=1e-5)
 
 
+# Gradients that are clipped or end --------------------------------------------------------------------
+
 def test_gradients_are_clipped_entry_by_entry(be):
     x = tensor(np.array([1.0, -2.0, 3.0], np.float32), be)
     weights = tensor(np.array([0.5, -30.0, 30.0], np.float32), be)

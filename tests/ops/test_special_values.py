@@ -145,6 +145,7 @@ def test_a_class_of_no_probability_that_is_no_target_adds_nothing(be):
 def test_a_class_of_weight_0_takes_out_its_infinity(be):
     labels, weight = tensor([1, 0], be, np.int32), tensor([1, 0, 0], be)
     logits = tensor([[0, -INF, 1], [0, -INF, 1]], be)
+    np.testing.assert_allclose(ops.softmax_cross_entropy(logits, labels, weight=weight).numpy(), [0, np.log(1 + np.e)], rtol=1e-6)
     losses = ops.softmax_cross_entropy(logits, labels, weight=weight, label_smoothing=0.25).numpy()
     assert np.isfinite(losses).all()
     soft = ops.soft_cross_entropy(logits, tensor([[0, 1, 0], [1, 0, 0]], be), weight=weight).numpy()
@@ -184,6 +185,9 @@ ACTIVATIONS = {"elu": (ops.elu, INF, -1, 1, 0), "erf": (ops.erf, 1, -1, 0, 0), "
 def test_activations_and_slopes_of_infinity(name, be):
     function, above, below, slope_above, slope_below = ACTIVATIONS[name]
     np.testing.assert_array_equal(value(function, be, [INF, -INF, NAN]), [above, below, NAN])
+    far = np.float32([200, 1e13, 1e20, 3e38, INF])
+    for x, slope in ((far, slope_above), (-far, slope_below)):
+        np.testing.assert_allclose(gradients(function, be, x)[0], np.full(5, slope), atol=1e-6)
     np.testing.assert_allclose(gradients(function, be, [INF, -INF])[0], [slope_above, slope_below], atol=1e-37)
 
 

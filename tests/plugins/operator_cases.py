@@ -7,7 +7,9 @@ from functools import partial
 import numpy as np
 from ops.cases import Case, gaussians
 
+from duoln.extend import Case as RuleCase
 from duoln.plugins.draw import ops as draw_ops
+from duoln.plugins.draw.ops.cases import glimpse, latent
 from duoln.plugins.handwriting import ops as handwriting_ops
 from duoln.plugins.order_embeddings import ops as order_ops
 
@@ -121,3 +123,16 @@ def order_violation_reference(captions, images):
 
 for n, m, d in [(1, 1, 1), (0, 3, 4), (3, 0, 4), (3, 4, 0), (5, 3, 7), (2, 9, 33), (33, 17, 5)]:
     case(f"order_violation{n}{m}{d}", order_ops.order_violation, gaussians((n, d), (m, d)), order_violation_reference, max(n, m, d))
+
+
+LEAST = {"gaussian_latent": 20, "order_violation": 170, "write_then_read": 150}
+"""The operators with a fused rule, and how many layouts there are of each one's cases at least."""
+
+
+def layout_cases():
+    """Every case for the table of layouts, at sizes that take no time, with the module that has its operator."""
+    rng = np.random.default_rng(1)
+    violations = [RuleCase("order_violation", f"{captions} {images} {width}", partial(list, [rng.standard_normal((n, width), np.float32) for n in (captions, images)]),
+                           {}, 20) for captions, images, width in ((4, 3, 5), (1, 3, 2), (3, 1, 4), (2, 3, 1))]
+    drawn = [glimpse(3, 6, 2, 3), glimpse(1, 7, 3, 2), latent(3, 5), latent(1, 4), latent(4, 1)]
+    return [*((case, draw_ops) for case in drawn), *((case, order_ops) for case in violations)]

@@ -1,13 +1,17 @@
-"""What tests of several experiments share: peers, one start everywhere, an untrained model, the paper's LSTM."""
+"""What tests of several experiments share: peers, models, runs, data of the user, the paper's LSTM."""
+
+import os
+from pathlib import Path
 
 import numpy as np
-from conftest import get_backend
 
 from duoln import runtime, tree
 from duoln.randomness import Stream
+from duoln.runs.folder import RunFolder
 from duoln.tasks import Trained, make_config
 from duoln.testing import check_task
 from duoln.testing.references import STEPS
+from duoln.training.loop import fit
 from duoln.training.trainer import Trainer
 
 
@@ -26,27 +30,23 @@ def check_peer(task, variant, cfg, steps, rtol, peer="torch"):
     assert facts["library"].startswith("torch")
 
 
-def check_one_start(task, settings, steps, rtol):
-    """On NumPy and MLX the start and the batches of every variant are equal to the bit, and the losses nearly."""
-    for variant in task.variants:
-        runs = []
-        for name in ("numpy", "mlx"):
-            cfg = make_config(task, variant, "smoke", settings)
-            splits = task.data(cfg)
-            trainer = Trainer(task, variant, cfg, splits, get_backend(name))
-            start = [t.numpy() for t in tree.leaves(trainer.state["params"])]
-            exact = [*start, *(splits.train(k)["x"] for k in range(steps))]
-            runs.append((exact, [trainer.advance() for _ in range(steps)]))
-        (exact_a, a), (exact_b, b) = runs
-        assert all(np.array_equal(x, y) for x, y in zip(exact_a, exact_b, strict=True)), variant
-        np.testing.assert_allclose(a, b, rtol=rtol)
-
-
 def untrained(task, variant):
     """The model at its start, as `Task.sample` is given one."""
     cfg = make_config(task, variant, "smoke")
     model = task.model(cfg)
     return Trained(cfg, variant, 1, model, runtime.to_tensors(model.init(Stream(0, "init")), "numpy"))
+
+
+def short_run(task, variant, folder, **settings):
+    """A run of a few updates in a folder; its result."""
+    cfg, backend = make_config(task, variant, "smoke", settings), runtime.backend("numpy")
+    return fit(Trainer(task, variant, cfg, task.data(cfg), backend), RunFolder(folder, backend))
+
+
+def root_with(*places):
+    """The folder of `DUOLN_DATA` that has all of these; None if none has. For tests of the true data."""
+    roots = [Path(root) for root in os.environ.get("DUOLN_DATA", "").split(os.pathsep) if root]
+    return next((root for root in roots if all((root / place).exists() for place in places)), None)
 
 
 def lstm_reference(p, x, h, c):

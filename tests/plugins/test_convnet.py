@@ -3,23 +3,21 @@
 
 import numpy as np
 import pytest
-from conftest import ON_NUMPY, get_backend
+from conftest import ON_NUMPY
 from task_checks import check_peer, check_task_on
 
 from duoln import nn, tree
 from duoln.errors import ShapeError, UsageError
 from duoln.plugins.convnet import data
-from duoln.plugins.convnet.model import STARTS, ConvNet, mask_shapes
-from duoln.plugins.convnet.schedule import linear_decay
+from duoln.plugins.convnet.model import STARTS, ConvNet, linear_decay, mask_shapes
 from duoln.plugins.convnet.task import ConvNetTask
 from duoln.randomness import Stream
 from duoln.runtime import to_tensors
 from duoln.tasks import make_config
-from duoln.testing import check_close, check_error, gradcheck
+from duoln.testing import check_close, check_error
 from duoln.training.trainer import Trainer
 
 TASK = ConvNetTask()
-VARIANTS = tuple(TASK.variants)
 
 
 @pytest.fixture(autouse=True)
@@ -102,19 +100,6 @@ def test_the_network_against_plain_numpy(norm, gains, be):
         check_close(logits, expected, 1e-11 if dtype == "float64" and be.name == "numpy" else 5e-5, f"{norm} on {be.name}")
 
 
-@pytest.mark.parametrize(("norm", "gains"), [("none", "unit"), ("batch", "unit"), ("layer", "unit"),
-                                             ("layer", "channel"), ("weight", "unit")])
-def test_gradient_of_the_whole_model(norm, gains, numpy_backend):
-    model, params, batch = _start(norm, gains)
-    tensors = to_tensors({"params": params, "batch": batch}, numpy_backend)
-
-    def loss(*leaves):
-        return TASK.loss(model, tree.unflatten(params, list(leaves)), tensors["batch"])
-
-    # The step is small because there is a kink wherever a rectifier is at 0 or two pixels of a window are equal.
-    gradcheck(loss, *tree.leaves(tensors["params"]), step=1e-8, rtol=1e-5)
-
-
 def test_an_evaluation_sees_the_images_as_they_are(numpy_backend):
     model, params, batch = _start("layer")
     plain = {"x": batch["x"]}
@@ -148,10 +133,7 @@ def test_weight_norm_starts_as_the_function_it_replaces(numpy_backend):
 # The protocol -------------------------------------------------------------------------------------------
 
 def test_the_network_of_the_protocol():
-    cfg = make_config(TASK, "ln", "paper")
-    assert (cfg.channels, cfg.batch_size, cfg.learning_rate, cfg.epochs) == (96, 100, 1e-3, 200)
-    assert (cfg.noise, cfg.dropout, cfg.whitening, cfg.zca_epsilon) == (0.15, 0.5, "zca", 1e-5)
-    for variant in VARIANTS:
+    for variant in TASK.variants:
         start = TASK.model(make_config(TASK, variant, "paper")).init(Stream(0, "init"))
         name = "direction" if variant == "wn" else "weight"
         shapes = [start[stage][f"block{k}"]["conv"][name].shape for stage in ("first", "second", "third") for k in (1, 2, 3)]
@@ -189,13 +171,10 @@ def test_the_rate_goes_down_along_a_line():
 
 def test_noise_and_masks_belong_to_the_step():
     splits = TASK.data(_config("ln"))
-    first, again, next_step = splits.train(3), splits.train(3), splits.train(4)
+    first, next_step = splits.train(3), splits.train(4)
     assert first.keys() == {"x", "label", "noise", "first", "second"}
-    assert all(np.array_equal(first[k], again[k]) for k in first)
     assert all(not np.array_equal(first[k], next_step[k]) for k in ("x", "noise", "first", "second"))
     assert first["first"].shape == (6, 16, 16, 2) and first["second"].shape == (6, 8, 8, 4)
-    reseeded = TASK.data(_config("ln", seed=1)).train(3)
-    assert not np.array_equal(first["first"], reseeded["first"])
 
 
 @pytest.mark.parametrize(("dropout", "values"), [(0.5, {0.0, 2.0}), (0.75, {0.0, 4.0}), (0.0, {1.0})])
@@ -241,18 +220,6 @@ def test_the_smallest_image(numpy_backend):
 
 
 # Elsewhere ----------------------------------------------------------------------------------------------
-
-@pytest.mark.long
-@pytest.mark.parametrize("variant", ["bn", "ln"])
-def test_equal_training_on_numpy_and_mlx(variant):
-    runs = {}
-    for name in ("numpy", "mlx"):
-        cfg = _config(variant, dataset="mnist")
-        trainer = Trainer(TASK, variant, cfg, TASK.data(cfg), get_backend(name))
-        runs[name] = [trainer.advance() for _ in range(3)], trainer.evaluate()["test_nll"]
-    np.testing.assert_allclose(runs["numpy"][0], runs["mlx"][0], rtol=1e-4)
-    assert runs["numpy"][1] == pytest.approx(runs["mlx"][1], rel=1e-3)
-
 
 def test_batch_norm_is_evaluated_by_the_statistics_of_undisturbed_images(numpy_backend):
     """Neither noise, nor masks, nor the other images of a batch change the result of an evaluation."""

@@ -6,7 +6,7 @@ import pytest
 
 from duoln import cli
 from duoln.errors import DataError, DataFormatError, DataMissingError
-from duoln.plugins.draw import corpus, data
+from duoln.plugins.draw import corpus
 from duoln.plugins.draw.task import DrawTask
 from duoln.tasks import make_config
 from duoln.testing import check_error
@@ -66,18 +66,6 @@ def test_the_known_bits_are_the_original(packed, images, tmp_path, monkeypatch):
     assert corpus.find_images(tmp_path)()[0] == ("binarised MNIST", "original")
 
 
-def test_without_files_digits_are_made_and_labelled(monkeypatch, tmp_path):
-    monkeypatch.delenv("DUOLN_DATA", raising=False)
-    monkeypatch.setenv("DUOLN_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(data, "MADE", {"train": 300, "valid": 20, "test": 20})
-    splits = TASK.data(make_config(TASK, "ln", "small"))
-    assert splits.dataset.label == "made digits, binarised, synthetic"
-    x = splits.train(0)["x"]
-    assert set(np.unique(x)) == {0.0, 1.0} and 0.05 < x.mean() < 0.25
-    check_error(DataMissingError, lambda: TASK.data(make_config(TASK, "ln", "small", {"source": "binarized_mnist"})),
-                corpus.PACKED, "binarized_mnist_train.amat", "DUOLN_DATA")
-
-
 # What is refused ----------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("shape", [(2, 784), (0, 98), (2, 97)])
@@ -87,21 +75,12 @@ def test_the_packed_rows_are_of_98_bytes(shape, tmp_path):
     check_error(DataFormatError, lambda: corpus.read_packed(path), "packed.npz: valid", "(images, 98)", str(shape))
 
 
-def test_any_damage_is_an_error_and_not_a_fallback(packed, tmp_path):
+def test_a_file_that_is_cut_off_is_an_error_and_not_a_fallback(packed, tmp_path):
+    """`tests/data` damages it in other ways."""
     whole, cfg = packed.read_bytes(), make_config(TASK, "ln", "small")
     for keep in (len(whole) // 2, len(whole) - 10):
         packed.write_bytes(whole[:keep])
         check_error(DataFormatError, lambda: TASK.data(cfg, tmp_path), "packed.npz")
-    rng, refused = np.random.default_rng(0), 0
-    for at in rng.integers(0, len(whole), 150):
-        broken = bytearray(whole)
-        broken[at] ^= 0x5A
-        packed.write_bytes(bytes(broken))
-        try:
-            corpus.read_packed(packed)
-        except DataError:
-            refused += 1
-    assert refused > 100  # the others fell on fields that say nothing about the content, such as dates
 
 
 @pytest.mark.parametrize(("text", "words"), [

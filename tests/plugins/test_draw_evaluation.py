@@ -4,15 +4,12 @@ import json
 
 import numpy as np
 import pytest
+from task_checks import short_run
 
 from duoln import cli, runtime
 from duoln.plugins.draw import data, evaluation
 from duoln.plugins.draw.task import DrawTask
-from duoln.runs.folder import RunFolder
 from duoln.runs.trained import load_trained
-from duoln.tasks import make_config
-from duoln.training.loop import fit
-from duoln.training.trainer import Trainer
 
 TASK = DrawTask()
 IMAGES = 30
@@ -22,10 +19,7 @@ IMAGES = 30
 def run(tmp_path_factory):
     """A run of two updates on made digits, and its result."""
     folder = tmp_path_factory.mktemp("draw") / "run"
-    cfg = make_config(TASK, "ln", "smoke", {"rows": 40, "hidden": 8, "evaluate_images": None})
-    backend = runtime.backend("numpy")
-    result = fit(Trainer(TASK, "ln", cfg, TASK.data(cfg), backend), RunFolder(folder, backend))
-    return folder, result
+    return folder, short_run(TASK, "ln", folder, rows=40, hidden=8, evaluate_images=None)
 
 
 @pytest.fixture(scope="module", autouse=True)

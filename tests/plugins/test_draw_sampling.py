@@ -2,17 +2,15 @@
 
 import numpy as np
 import pytest
+from task_checks import short_run, untrained
 
 from duoln import cli, runtime
+from duoln.errors import UsageError
 from duoln.pictures import drawing
 from duoln.plugins.draw import sampling
 from duoln.plugins.draw.task import DrawTask
-from duoln.runs.folder import RunFolder
 from duoln.runs.trained import load_trained
-from duoln.tasks import make_config
-from duoln.testing import check_close
-from duoln.training.loop import fit
-from duoln.training.trainer import Trainer
+from duoln.testing import check_close, check_error
 
 TASK = DrawTask()
 
@@ -20,11 +18,9 @@ TASK = DrawTask()
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A run of two updates."""
-    folder = tmp_path_factory.mktemp("draw")
-    cfg = make_config(TASK, "ln", "smoke", {"rows": 40, "hidden": 8, "evaluate_images": 10})
-    backend = runtime.backend("numpy")
-    fit(Trainer(TASK, "ln", cfg, TASK.data(cfg), backend), RunFolder(folder / "run", backend))
-    return folder / "run"
+    folder = tmp_path_factory.mktemp("draw") / "run"
+    short_run(TASK, "ln", folder, rows=40, hidden=8, evaluate_images=10)
+    return folder
 
 
 def _sample(run, out, *options):
@@ -67,22 +63,5 @@ def test_what_is_refused_before_anything_is_computed(run, tmp_path, capsys, monk
         assert all(word in told for word in words), told
 
 
-def test_runs_that_cannot_be_sampled(run, tmp_path, capsys):
-    cfg = make_config(TASK, "ln", "smoke", {"rows": 40, "evaluate_images": 10})
-    backend = runtime.backend("numpy")
-    untrained = RunFolder(tmp_path / "untrained", backend)
-    untrained.write_config(TASK.name, "ln", cfg)
-    trainer = Trainer(TASK, "ln", cfg, TASK.data(cfg), backend)
-    untrained.on_end("done", {})
-    trainer.save(untrained.checkpoints)
-    assert _sample(tmp_path / "untrained", tmp_path / "d.png") == 2
-    assert "expected a trained model" in capsys.readouterr().err
-    # The checkpoint of a smaller model in the folder of this one.
-    small = Trainer(TASK, "ln", make_config(TASK, "ln", "smoke", {"hidden": 8}), TASK.data(cfg), backend)
-    small.step = 5
-    small.save(untrained.checkpoints)
-    assert _sample(tmp_path / "untrained", tmp_path / "d.png") == 1
-    told = capsys.readouterr().err
-    assert "expected" in told and "found" in told and "params." in told
-    assert _sample(tmp_path / "nowhere", tmp_path / "d.png") == 1
-    assert "found nothing" in capsys.readouterr().err
+def test_a_model_that_was_not_trained(tmp_path):
+    check_error(UsageError, lambda: TASK.sample(untrained(TASK, "ln")._replace(step=0), sampling.Options(), tmp_path / "d.png"), "expected a trained model")

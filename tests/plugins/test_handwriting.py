@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 from operator_cases import mixture_reference, window_reference
-from task_checks import check_one_start, check_peer, check_task_on, lstm_reference
+from task_checks import check_peer, check_task_on, lstm_reference
 
 from duoln import ops, tree
 from duoln.data import examples
-from duoln.errors import DataMissingError, UsageError
+from duoln.errors import UsageError
 from duoln.plugins.handwriting import peer_torch, task
 from duoln.plugins.handwriting.alphabet import CLASSES, PADDING
 from duoln.plugins.handwriting.data import BATCH_AXES
@@ -16,7 +16,7 @@ from duoln.plugins.handwriting.task import Handwriting
 from duoln.randomness import Stream
 from duoln.runtime import to_tensors
 from duoln.tasks import make_config
-from duoln.testing import check_error, check_task, gradcheck
+from duoln.testing import check_error, check_task
 
 TASK = Handwriting()
 
@@ -101,14 +101,6 @@ def test_outputs_and_loss_are_those_of_plain_numpy(norm, numpy_backend):
     assert TASK.metrics(predict, split)["nll"] == pytest.approx(nats / 2, rel=1e-9)
 
 
-@pytest.mark.parametrize("norm", ["none", "layer"])
-def test_the_gradient_of_the_whole_model(norm, numpy_backend):
-    model, params, batch = _tiny(norm)
-    tensors = to_tensors(batch, numpy_backend)
-    leaves = tree.leaves(to_tensors(params, numpy_backend))
-    gradcheck(lambda *moved: TASK.loss(model, tree.unflatten(params, list(moved)), tensors), *leaves)
-
-
 def _outputs_step_by_step(model, params, x, text):
     """The network by its steps, as sampling runs it."""
     characters = ops.one_hot(text, size=CLASSES, dtype=x.dtype)
@@ -153,13 +145,6 @@ def test_the_window_stands_still_on_padding(numpy_backend):
     np.testing.assert_allclose(together[:, 1:], alone, rtol=1e-9)
 
 
-# One start everywhere -----------------------------------------------------------------------------------
-
-@pytest.mark.long
-def test_equal_start_and_batches_on_numpy_and_mlx():
-    check_one_start(TASK, {"length": 12}, 3, rtol=1e-4)
-
-
 @pytest.mark.few
 @pytest.mark.peers
 @pytest.mark.parametrize("variant", ["none", "ln"])
@@ -197,5 +182,3 @@ def test_settings_that_do_not_fit():
                             ({"batch_size": 65}, ["batch_size", "65"]), ({"length": 0}, ["length", "found 0"]),
                             ({"evaluate_lines": 0}, ["evaluate_lines", "found 0"])):
         check_error(UsageError, lambda s=settings: TASK.data(make_config(TASK, "ln", "smoke", s)), *words)
-    check_error(DataMissingError, lambda: TASK.data(make_config(TASK, "ln", "smoke", {"source": "iam"})),
-                "duoln data prepare handwriting")

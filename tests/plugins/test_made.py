@@ -5,6 +5,7 @@ import hashlib
 import numpy as np
 import pytest
 
+from duoln.data.digits import make_digits
 from duoln.plugins.attentive_reader import made as reader
 from duoln.plugins.convnet.data import make_coloured
 from duoln.plugins.handwriting.made import make_lines
@@ -29,10 +30,12 @@ def _texts():
 
 def _arrays():
     lines = make_lines(40, 0, "train")
+    digits, _ = make_digits(200, 0, "train")
     return {
         "strokes": np.concatenate([line.offsets for line in lines]), "ends": np.concatenate([line[3] for line in lines]),
         "sounds": np.concatenate([u.read() for u in make_sounds().sets["train"][:20]]),
-        "pictures": make_pictures(20, 0, "train").images, "digits": make_coloured(20, 0, "train").images,
+        "pictures": make_pictures(20, 0, "train").images, "coloured digits": make_coloured(20, 0, "train").images,
+        "upper halves of digits": digits[:, 7:14], "lower halves of digits": digits[:, 14:21],
         "scores": np.array([p.score for p in make_pairs(0, "train")])}
 
 
@@ -61,7 +64,9 @@ ARRAYS = {
     "ends": [4434, 0.1535859, 0.3605514, 0.3070156],
     "sounds": [25709, 0.09367342, 0.1335053, 0.08635564],
     "pictures": [61440, 119.0621, 86.98919, 76.39109],
-    "digits": [61440, 126.5269, 76.1603, 80.81997],
+    "upper halves of digits": [39200, 46.35276, 87.67942, 24.01561],
+    "lower halves of digits": [39200, 45.89255, 87.33718, 23.62851],
+    "coloured digits": [61440, 126.5269, 76.1603, 80.81997],
     "scores": [24, 3.141052, 1.248085, 1.63195],
 }
 

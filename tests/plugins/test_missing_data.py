@@ -1,10 +1,14 @@
 """A corpus is read whole or not at all: made data stand in only where nothing of it is there, and a run says why."""
 
+import os
+from pathlib import Path
+from typing import get_args, get_type_hints
+
 import numpy as np
 import pytest
 
-from duoln import tree
-from duoln.cli import one_task
+from duoln import doctor, tree
+from duoln.cli import main, one_task
 from duoln.errors import DataError, DataMissingError
 from duoln.tasks import make_config
 from duoln.tasks.registry import find_task
@@ -64,6 +68,19 @@ def test_made_data_say_why_and_where_files_belong(tmp_path, monkeypatch, capsys,
     assert requested.remarks[0] == "synthetic data were requested (source=made)"
 
 
+SOURCES = [(name, source) for name in TASKS for source in get_args(get_type_hints(find_task(name).config)["source"]) if source not in ("auto", "made")]
+
+
+@pytest.mark.parametrize(("name", "source"), SOURCES)
+def test_a_corpus_that_is_asked_for_is_never_replaced(name, source):
+    """The error names a file of the corpus."""
+    task = find_task(name)
+    places = task.corpora.get(source) or next(iter(task.corpora.values()))
+    with pytest.raises(DataMissingError, match="DUOLN_") as error:
+        task.data(make_config(task, next(iter(task.variants)), "smoke", {"source": source}))
+    assert any(Path(file).stem in str(error.value) for files in places for file in files)
+
+
 @pytest.mark.parametrize(("name", "preset", "settings"), [
     ("order_embeddings", "paper", {"image_size": 260}), ("handwriting", "small", {"batch_size": 200}), ("mnist", "small", {"rows": 50_000}),
     ("draw", "small", {"batch_size": 5_000}), ("las", "small", {"batch_size": 100}), ("attentive_reader", "small", {"questions": 900}),
@@ -96,3 +113,14 @@ def test_the_words_of_an_original_are_read_unpacked(tmp_path):
     for name in ("skip_thoughts", "transformer"):
         task, cfg = _auto(name, "smoke", **({"judge": "none"} if name == "skip_thoughts" else {}))
         assert task.data(cfg, tmp_path).dataset.name.startswith("novels, ")
+
+
+def test_a_folder_of_the_user_that_is_not_there_is_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("DUOLN_DATA", os.pathsep.join([str(tmp_path), str(tmp_path / "typo")]))
+    line = f"DUOLN_DATA: {tmp_path / 'typo'} does not exist"
+    one_task.say_absent()
+    assert capsys.readouterr().err.splitlines() == [line]
+    assert line in doctor.examine(asked=["mnist"])["advice"]
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "mnist", "--preset", "smoke", "--variant", "ln", "--epochs", "0", "--out", "r"]) == 0
+    assert capsys.readouterr().err.splitlines().count(line) == 1

@@ -2,14 +2,14 @@
 
 import gzip
 import json
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from task_checks import root_with
 
-from duoln import cli, runtime
-from duoln.errors import DataError, DataFormatError, DataMissingError, UsageError
+from duoln import runtime
+from duoln.errors import DataFormatError, DataMissingError, UsageError
 from duoln.plugins.order_embeddings import coco, data, extractor, flickr8k
 from duoln.plugins.order_embeddings.corpus import (
     SPLITS,
@@ -28,8 +28,7 @@ from duoln.testing import check_error
 from duoln.training.trainer import Trainer
 
 TASK = OrderEmbeddings()
-REAL = next((Path(p) for p in os.environ.get("DUOLN_DATA", "").split(os.pathsep)
-             if p and flickr8k.path_in(Path(p)).is_file() and (Path(p) / flickr8k.FOLDER / flickr8k.PHOTOGRAPH_FILE).is_file()), None)
+REAL = root_with(flickr8k.path_in(Path()), Path(flickr8k.FOLDER) / flickr8k.PHOTOGRAPH_FILE)
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "near", "two", "red", "dogs"]
 
 
@@ -239,17 +238,6 @@ def test_damaged_photographs(tmp_path):
                           ({"images": images.astype(float), "name": names}, ["uint8"]), ({"name": names}, ["'images'"])):
         np.savez(path, **arrays)
         check_error(DataFormatError, lambda: flickr8k.read_photographs(path, captions), path.name, *words)
-
-
-def test_the_command_names_the_file_and_the_line(tmp_path, monkeypatch, capsys):
-    folder = make_flickr8k(tmp_path)
-    lines = _lines(folder / flickr8k.CAPTION_FILE)
-    _gz(folder / flickr8k.CAPTION_FILE, [*lines[:4], "broken", *lines[5:]])
-    monkeypatch.setenv("DUOLN_DATA", str(tmp_path))
-    code = cli.main(["run", "order_embeddings", "--preset", "smoke", "--set", "source=auto", "--out", str(tmp_path / "run")])
-    assert code == DataError.exit_code
-    error = capsys.readouterr().err
-    assert f"{flickr8k.CAPTION_FILE}: line 5" in error and "Traceback" not in error
 
 
 def test_a_run_on_flickr8k_says_what_it_is(tmp_path):

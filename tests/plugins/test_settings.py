@@ -14,15 +14,15 @@ import pytest
 from duoln.tasks import registry
 
 SETTINGS = {
-    "attentive_reader": "36b55610b1e2", "convnet": "6e3a279cd966", "draw": "48bca6c65e94",
-    "handwriting": "536f989a6612", "las": "e5b5497c8d9f", "mnist": "6c1a37e3c204", "order_embeddings": "b5984d6bcab0",
-    "skip_thoughts": "1322ce7f63e9", "transformer": "d14d2c2cf4ff"}
-"""The beginning of a hash of each task's defaults and presets. A new one says that the protocol was changed on purpose."""
+    "attentive_reader": "7ed2b40f1c8c", "convnet": "1fcfc14b929d", "draw": "b2e64ac6883a", "handwriting": "927458225967",
+    "las": "5a9133f1e70c", "mnist": "616b51decdfd", "order_embeddings": "44d4a836076a", "skip_thoughts": "6d51dc924e1c",
+    "transformer": "26c7520f9fac"}
+"""The beginning of a hash of each task's defaults, presets and variants. A new one says that the protocol was changed on purpose."""
 CONSTANTS = {
     "attentive_reader.model": {"LIMIT": 10.0}, "draw.model": {"LARGEST_NORM": 10.0},
     "handwriting.model": {"CLIP_OUTPUT": 100.0, "CLIP_STEPS": 10.0, "CLIP_WEIGHTS": 10.0, "ADAM_EPS": 1e-6},
     "las.model": {"CLIP": 1.0, "FORGET_BIAS": 1.0}, "order_embeddings.model": {"CLIP_EACH": 2.0},
-    "skip_thoughts.model": {"FLOOR": 1e-8, "LARGEST_NORM": 5.0}, "transformer.schedule": {"BETA2": 0.98}}
+    "skip_thoughts.model": {"FLOOR": 1e-8, "LARGEST_NORM": 5.0}, "transformer.model": {"BETA2": 0.98}}
 """Of each protocol what no run varies."""
 SAMPLING = {
     "draw": {"count": 64, "seed": 0},
@@ -35,7 +35,7 @@ SAMPLING = {
 @pytest.mark.parametrize("name", SETTINGS)
 def test_the_settings_are_the_protocol(name):
     task = registry.find_task(name)
-    text = json.dumps({"defaults": dataclasses.asdict(task.config()), **task.presets}, sort_keys=True)
+    text = json.dumps({"defaults": dataclasses.asdict(task.config()), **task.presets, "variants": task.variants}, sort_keys=True)
     assert hashlib.sha256(text.encode()).hexdigest().startswith(SETTINGS[name]), text
 
 

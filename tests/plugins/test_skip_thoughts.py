@@ -4,7 +4,6 @@ import dataclasses
 
 import numpy as np
 import pytest
-from conftest import get_backend
 from task_checks import check_peer
 
 from duoln import runtime, tree
@@ -13,7 +12,7 @@ from duoln.plugins.skip_thoughts.task import SkipThoughtsTask
 from duoln.randomness import Stream
 from duoln.runtime import to_tensors
 from duoln.tasks import make_config
-from duoln.testing import check_task, gradcheck
+from duoln.testing import check_task
 from duoln.testing.references import STEPS
 from duoln.training.trainer import Trainer
 
@@ -32,10 +31,6 @@ def test_the_network_of_the_paper():
         sizes[variant] = sum(a.size for a in tree.leaves(TASK.model(cfg).init(Stream(0, "init"))))
     gru = 6 * 72 + 24 * 72 + 72
     assert sizes == {"none": 200 * 6 + 3 * gru + 24 * 200 + 200, "ln": 200 * 6 + 3 * (gru + 4 * 72) + 24 * 200 + 200}
-    paper = make_config(TASK, "ln", "paper")
-    assert (paper.hidden, paper.width, paper.words, paper.longest, paper.batch_size) == (2400, 620, 20_000, 30, 64)
-    assert (paper.learning_rate, paper.bias_correction) == (2e-4, "kiros2015")
-    assert (paper.filtering, paper.judge, paper.sick_round, paper.lower_case) == ("batch", "nested", "keras0", False)
 
 
 def test_matrices_start_orthogonal_if_square_else_uniform():
@@ -119,13 +114,6 @@ def test_loss_and_code_are_those_of_plain_numpy(norm, floor, numpy_backend):
     assert not predicted[2].any()
 
 
-@pytest.mark.parametrize("norm", ["none", "layer-theano"])
-def test_the_gradient_of_the_whole_model(norm, numpy_backend):
-    model, params, batch = _tiny(norm, 1e-2)
-    tensors, leaves = to_tensors(batch, numpy_backend), tree.leaves(to_tensors(params, numpy_backend))
-    gradcheck(lambda *moved: TASK.loss(model, tree.unflatten(params, list(moved)), tensors), *leaves)
-
-
 def test_missing_rows_change_nothing(numpy_backend):
     from duoln import value_and_grad
 
@@ -140,17 +128,6 @@ def test_missing_rows_change_nothing(numpy_backend):
 
 
 # Elsewhere ----------------------------------------------------------------------------------------------
-
-@pytest.mark.minutes
-def test_equal_training_on_numpy_and_mlx():
-    """The kit compares the losses of two batches; here whole compiled steps, which MLX traces for a minute."""
-    losses = {}
-    for name in ("numpy", "mlx"):
-        cfg = make_config(TASK, "ln", "smoke", {**TINY, "longest": 6, "hidden": 6, "batch_size": 8})
-        trainer = Trainer(TASK, "ln", cfg, TASK.data(cfg), get_backend(name))
-        losses[name] = [trainer.advance() for _ in range(3)]
-    assert losses["numpy"] == pytest.approx(losses["mlx"], rel=1e-4)
-
 
 @pytest.mark.few
 @pytest.mark.peers

@@ -1,11 +1,11 @@
 """Skip-thoughts' books: which corpus is read, whole books held out for validation, and counts a block at a time."""
 
 import gzip
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from task_checks import root_with
 
 from duoln.errors import DataError, DataFormatError, DataMissingError
 from duoln.plugins.skip_thoughts import data
@@ -17,8 +17,7 @@ from duoln.testing import check_error
 
 TASK = SkipThoughtsTask()
 HELD_OUT = Path(data.PLACES["novels100"][1]).name
-REAL = next((Path(p) / "books" / HELD_OUT for p in os.environ.get("DUOLN_DATA", "").split(os.pathsep)
-             if p and (Path(p) / "books" / HELD_OUT).is_file()), None)
+REAL = root_with(Path("books") / HELD_OUT)
 
 
 def _book(name, sentences):
@@ -109,5 +108,5 @@ def test_words_are_counted_alike_in_blocks_of_any_size(monkeypatch):
 @pytest.mark.skipif(REAL is None, reason="DUOLN_DATA has no held-out novels")
 def test_the_real_held_out_books():
     """Needs the file: five novels, 14,821 paragraphs."""
-    books = [sum(1 for _ in book) for book in read_books(REAL)]
+    books = [sum(1 for _ in book) for book in read_books(REAL / "books" / HELD_OUT)]
     assert len([count for count in books if count]) == 5 and sum(books) == 14_821

@@ -4,8 +4,15 @@ import json
 
 import pytest
 
+import duoln
+from duoln import nn
 from duoln.cli import main
+from duoln.errors import BackendError
+from duoln.plugins.paper.findings import KEPT, read_finding
+from duoln.plugins.theory import equations as module
 from duoln.plugins.theory import invariance, magnitude, statements
+from duoln.plugins.theory.equations import equations
+from duoln.testing.references import STEPS
 
 NUMPY = ["--backend", "numpy"]
 
@@ -141,3 +148,67 @@ def test_an_equation_that_a_cell_does_not_follow_is_an_error(capsys, monkeypatch
     assert main(["analyze", "equations", "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert document["agrees"] is False and [s["where"] for s in document["statements"] if not s["agrees"]] == ["eq. 2"]
+
+
+# Equations --------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_layer_and_cell_is_its_equation(seed, numpy_backend):
+    checked = equations(numpy_backend, seed)
+    assert [s.where for s in checked] == ["eq. 2", "eq. 3, 15", "eq. 4", "eq. 17-19", "eq. 20-22", "eq. 23-25", "eq. 26-28",
+                                          "eq. 29-31"]
+    assert all(s.agrees for s in checked)
+
+
+@pytest.mark.parametrize(("printed", "cell", "norm"), [
+    ("none", nn.LSTMCell, "layer"), ("layer-cell", nn.LSTMCell, "layer"), ("layer", nn.LSTMCell, "layer-theano"),
+    ("layer", nn.GRUCell, "layer-theano"), ("layer", nn.RNNCell, "layer-theano")])
+def test_another_variant_of_a_cell_is_found_out(printed, cell, norm, numpy_backend):
+    made = cell(module.INPUTS, module.HIDDEN, norm, eps=0.0)
+    assert module._of_cell(made, STEPS[made.cell, printed], 0, numpy_backend) > 0.01
+
+
+def test_an_epsilon_is_found_out(numpy_backend):
+    made = nn.LSTMCell(module.INPUTS, module.HIDDEN, "layer", eps=1e-5)
+    assert module._of_cell(made, STEPS["lstm", "layer"], 0, numpy_backend) > 1e-7
+
+
+def test_a_backend_without_float64_is_refused(numpy_backend):
+    class Single:
+        name, device, dtypes = "single", "none", ("float32",)
+
+    with pytest.raises(BackendError, match=r"\[equations\] expected a backend with float64, found single"):
+        equations(Single())
+
+
+# Kept findings ----------------------------------------------------------------------------------------
+
+SMALL = {"invariance": ["--draws", "2"], "geometry": ["--cases", "40"], "stability": ["--steps", "2"], "equations": [], "magnitude": ["--cases", "40"]}
+for _kind in ("shift", "smoothness"):
+    SMALL[_kind] = ["--preset", "smoke", "--updates", "5", "--set", "utterances=12", "--set", "batch_size=4", "--set", "buckets=2", "--set", "mels=3"]
+NAMES = ("where", "text", "holds", "limit", "norm", "transformation", "expected", "cell", "scaled", "scale")
+"""What tells the members of a list apart; everything else is measured."""
+
+
+def _shape(value):
+    """The keys of an object, and of a list of objects the names of each; a measured value is its kind alone."""
+    if isinstance(value, dict):
+        return {key: value[key] if key in NAMES else _shape(value[key]) for key in value}
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return [_shape(item) for item in value]
+    return isinstance(value, list)
+
+
+@pytest.mark.few
+@pytest.mark.parametrize("kind", SMALL)
+def test_a_kept_finding_is_of_the_present_analysis(kind, capsys):
+    assert main(["analyze", kind, "--backend", "numpy", "--json", *SMALL[kind]]) == 0
+    present = json.loads(capsys.readouterr().out)
+    kept = read_finding(KEPT / f"{kind}.json")
+    facts = {key: value for key, value in kept.content.items() if key != "backend"}
+    assert _shape(facts) == _shape({key: value for key, value in present.items() if key != "backend"})
+    assert kept.content["agrees"] is present["agrees"] and kept.summary and duoln.__version__
+
+
+def test_every_analysis_is_kept():
+    assert sorted(path.stem for path in KEPT.iterdir()) == sorted(SMALL)

@@ -1,14 +1,14 @@
 """The Transformer's data: the alphabet, books parted for training, validation and test, and windows of them."""
 
 import gzip
-import os
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+from task_checks import root_with
 
-from duoln.errors import DataError, DataFormatError, DataMissingError, UsageError
+from duoln.errors import DataError, DataFormatError, UsageError
 from duoln.plugins.transformer import books, corpus, data
 from duoln.plugins.transformer.alphabet import CHARACTERS, CLASSES, OTHER, decode, encode, encode_strictly
 from duoln.plugins.transformer.task import TransformerTask
@@ -16,8 +16,7 @@ from duoln.tasks import make_config
 from duoln.testing import check_error, check_task
 
 TASK = TransformerTask()
-REAL = next((Path(p) / corpus.PLACES["novels"][0] for p in os.environ.get("DUOLN_DATA", "").split(os.pathsep)
-             if p and (Path(p) / corpus.PLACES["novels"][0]).is_file()), None)
+REAL = root_with(corpus.PLACES["novels"][0])
 
 
 def _book(name, words):
@@ -115,16 +114,6 @@ def test_which_corpus_is_read(tmp_path):
     check_error(DataError, lambda: load("novels100"), Path(corpus.PLACES["novels100"][1]).name)
 
 
-def test_without_books_they_are_made(monkeypatch, tmp_path):
-    monkeypatch.delenv("DUOLN_DATA", raising=False)
-    monkeypatch.setenv("DUOLN_CACHE", str(tmp_path))
-    dataset, parts = corpus.load("auto", None)[0]
-    assert dataset.label == "made books, synthetic" and OTHER not in np.concatenate(parts)
-    again = corpus.load("made", None)[0][1]
-    assert all(np.array_equal(a, b) for a, b in zip(parts, again, strict=True))
-    check_error(DataMissingError, lambda: corpus.load("novels", None), "books/novels.txt.gz", "--set corpus=FILE")
-
-
 @pytest.mark.long
 def test_damaged_books_are_refused_by_name(tmp_path):
     root = tmp_path / "corpus"
@@ -178,7 +167,7 @@ def test_the_splits_of_a_task():
 @pytest.mark.skipif(REAL is None, reason="DUOLN_DATA has no novels")
 def test_the_real_novels():
     """Needs the file: eleven novels, of which The Warden and Jane Eyre are left out of training."""
-    dataset, parts = corpus.load("novels", None, REAL.parents[1])[0]
+    dataset, parts = corpus.load("novels", None, REAL)[0]
     assert dataset.provenance == "substitute" and [len(part) > 300_000 for part in parts] == [True] * 3
     texts = [decode(np.minimum(part, OTHER - 1)) for part in parts]
     assert [[name in text for name in ("Dickon", "Barchester", "Thornfield")] for text in texts] == np.eye(3).tolist()

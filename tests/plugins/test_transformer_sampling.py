@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from task_checks import untrained
+from task_checks import short_run, untrained
 
 from duoln import cli, runtime, tree
 from duoln.errors import DataError, DivergedError, UsageError
@@ -12,10 +12,8 @@ from duoln.plugins.transformer import gradients
 from duoln.plugins.transformer.alphabet import CHARACTERS, OTHER, encode
 from duoln.plugins.transformer.sampling import Options, sample, write
 from duoln.plugins.transformer.task import TransformerTask
-from duoln.runs.folder import RunFolder
 from duoln.tasks import make_config
 from duoln.testing import check_error
-from duoln.training.loop import fit
 from duoln.training.trainer import Trainer
 
 TASK = TransformerTask()
@@ -24,10 +22,8 @@ TASK = TransformerTask()
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A run of a few updates."""
-    cfg = make_config(TASK, "pre", "smoke", {"updates": 4})
-    backend = runtime.backend("numpy")
     folder = tmp_path_factory.mktemp("run") / "pre"
-    fit(Trainer(TASK, "pre", cfg, TASK.data(cfg), backend), RunFolder(folder, backend))
+    short_run(TASK, "pre", folder, updates=4)
     return folder
 
 

@@ -57,14 +57,14 @@ class Ours(nn.Module):
         return [values[k] for k in self.outputs]
 
 
-def fill(module, seed):
-    """Give a module parameters and statistics of which every value counts."""
+def fill(module, seed=0):
+    """A module with parameters and statistics of which every value counts, as it is after training."""
     torch.manual_seed(seed)
     with torch.no_grad():
         for value in module.state_dict().values():
             if value.is_floating_point():
                 value.copy_(torch.rand_like(value) - 0.4 if value.ndim > 1 else torch.rand_like(value) + 0.1)
-    module.eval()
+    return module.eval()
 
 
 def by_channels(width, channels):
@@ -259,7 +259,8 @@ class Generated:
         if kind == 5:
             return self.by_steps(x)
         if kind == 0:
-            return self.layer(x, lambda: T.LSTM(width, 4, batch_first=True, bidirectional=True), nn.LSTM(width, 4, bidirectional=True), (steps, 8),
+            layers = 1 + self.draw(2)
+            return self.layer(x, lambda: T.LSTM(width, 4, layers, batch_first=True, bidirectional=True), nn.LSTM(width, 4, layers=layers, bidirectional=True), (steps, 8),
                               around=(lambda f, x: f(x)[0], lambda f, x: ops.permute_dims(f(ops.permute_dims(x, (1, 0, 2)))[0], (1, 0, 2))))
         if kind == 1 and width % 2 == 0:
             return self.layer(x, lambda: T.TransformerEncoderLayer(width, 2, 6, dropout=0.0, batch_first=True, norm_first=True), nn.TransformerBlock(width, 2, 6),

@@ -1,4 +1,6 @@
-"""A made task with levels and curves of the paper, and runs of it."""
+"""A made task with levels and curves of the paper, runs of it, and the axes of pictures that are drawn."""
+
+from contextlib import contextmanager
 
 from duoln.runs.curve import Curve
 from duoln.tasks import Column, Dataset, ReferenceCurve, Task
@@ -24,3 +26,19 @@ def made_curve(path, variant, scale=1.0, **settings):
               for k in (10, 20)]
     config = {"seed": 0, "batch_size": 8, "norm": Reading.variants[variant]["norm"], **settings}
     return Curve(path, "reading", variant, config, Dataset("made", "synthetic"), points, [(k, 1.0 / k) for k in range(1, 21)], {}, [])
+
+
+def kept_figures(monkeypatch, module):
+    """A list of the figures that a module draws from now on, and of their axes; nothing is written."""
+    from matplotlib import pyplot
+
+    kept = []
+
+    @contextmanager
+    def keeping(target, rows, columns, size, bottom=None, **grid):
+        whole, axes = pyplot.subplots(rows, columns, squeeze=False, figsize=size, **grid)
+        kept.append((whole, axes))
+        yield whole, axes
+
+    monkeypatch.setattr(module, "figure", keeping)
+    return kept

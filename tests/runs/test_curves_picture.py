@@ -1,12 +1,11 @@
 """The picture of curves: every run, levels that need no training, the paper's curves beside ours."""
 
 import math
-from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import pairwise
 
 import pytest
-from runs.reading import Reading, made_curve
+from runs.reading import Reading, kept_figures, made_curve
 
 from duoln.pictures import style
 from duoln.runs import curves_picture
@@ -26,19 +25,11 @@ def drawn(monkeypatch, tmp_path):
     """Draws some runs, and returns the axes."""
     from matplotlib import pyplot
 
-    kept = []
-
-    @contextmanager
-    def keeping(target, rows, columns, size, **grid):
-        whole, axes = pyplot.subplots(rows, columns, squeeze=False, figsize=size, **grid)
-        kept.append(axes)
-        yield whole, axes
-
-    monkeypatch.setattr(curves_picture, "figure", keeping)
+    kept = kept_figures(monkeypatch, curves_picture)
 
     def draw(runs, by="run"):
         curves_picture.draw(Reading(), series_of(Reading(), runs, by), tmp_path / "a.png")
-        return kept.pop()
+        return kept.pop()[1]
 
     yield draw
     pyplot.close("all")

@@ -2,11 +2,10 @@
 
 import csv
 import math
-from contextlib import contextmanager
 from importlib.util import find_spec
 
 import pytest
-from runs.reading import Reading, made_curve
+from runs.reading import Reading, kept_figures, made_curve
 
 from duoln.cli.curves import write_layers
 from duoln.runs import norm_stats
@@ -32,15 +31,7 @@ def drawn(monkeypatch, tmp_path):
     """Draws some statistics, and returns the figure and the axes."""
     from matplotlib import pyplot
 
-    kept = []
-
-    @contextmanager
-    def keeping(target, rows, columns, size, bottom, **grid):
-        whole, axes = pyplot.subplots(rows, columns, squeeze=False, figsize=size, **grid)
-        kept.append((whole, axes))
-        yield whole, axes
-
-    monkeypatch.setattr(norm_stats, "figure", keeping)
+    kept = kept_figures(monkeypatch, norm_stats)
 
     def draw(runs):
         norm_stats.draw("a title", runs, tmp_path / "a.png")

@@ -5,12 +5,14 @@ import pytest
 import safetensors.numpy
 
 import duoln
-from duoln import nn, ops, tree
+from duoln import nn, tree
 from duoln.errors import CheckpointError, DtypeError, ShapeError, UsageError
 from duoln.testing import check_error
 
 torch = pytest.importorskip("torch")
 tensors = pytest.importorskip("safetensors.torch")
+from pytorch_models import fill
+
 pytestmark = pytest.mark.peers
 
 
@@ -23,23 +25,10 @@ def write(tmp_path):
     return written
 
 
-def outputs(module, x, channels_first=False):
-    x = torch.from_numpy(np.moveaxis(x, -1, 1).copy() if channels_first else x)
+def outputs(module, x):
     with torch.no_grad():
-        y = module(x)
-    y = (y[0] if isinstance(y, tuple) else y).numpy()
-    return np.moveaxis(y, 1, -1) if channels_first and y.ndim == x.ndim else y
-
-
-def random_module(*layers):
-    """Their layers in a Sequential, or one alone, with parameters and statistics of which every value counts."""
-    torch.manual_seed(0)
-    module = layers[0] if len(layers) == 1 else torch.nn.Sequential(*layers)
-    with torch.no_grad():
-        for value in module.state_dict().values():
-            if value.is_floating_point():
-                value.copy_(torch.rand_like(value) - 0.3 if value.ndim > 1 else torch.rand_like(value) + 0.1)
-    return module.eval()
+        y = module(torch.from_numpy(x))
+    return (y[0] if isinstance(y, tuple) else y).numpy()
 
 
 def x_of(*shape):
@@ -68,7 +57,7 @@ LACKING = {
 @pytest.mark.parametrize("name", LACKING)
 def test_what_a_layer_lacks_there(name, be, write, tmp_path):
     make, model, x = LACKING[name]
-    theirs = random_module(make())
+    theirs = fill(make())
     params = duoln.load_pytorch(write(theirs), model)
     np.testing.assert_allclose(our_outputs(model, params, x, be), outputs(theirs, x), atol=2e-6)
     duoln.save_pytorch(tmp_path / "ours", model, duoln.to_tensors(params, be))
@@ -98,7 +87,7 @@ def test_statistics_that_training_gathered_are_the_running_ones(be, tmp_path):
 
 
 def test_a_prefix_and_what_is_left_out(write, tmp_path):
-    theirs, model, x = random_module(T.Linear(4, 3), T.LayerNorm(3)), nn.Sequential(nn.Linear(4, 3)), x_of(2, 4)
+    theirs, model, x = fill(T.Sequential(T.Linear(4, 3), T.LayerNorm(3))), nn.Sequential(nn.Linear(4, 3)), x_of(2, 4)
     path = write(theirs, "module.")
     check_error(CheckpointError, lambda: duoln.load_pytorch(path, model), "'0.weight'", "prefix='module.'")
     check_error(CheckpointError, lambda: duoln.load_pytorch(path, model, prefix="module."), "'module.1.bias'", "of a layer that it has not", "strict=False")
@@ -115,13 +104,7 @@ def test_keys_of_another_width_are_named(write):
     check_error(CheckpointError, lambda: duoln.load_pytorch(write(T.MultiheadAttention(8, 2, kdim=4)), nn.MultiHeadAttention(8, 2)), "kdim")
 
 
-def their_images():
-    return T.Conv2d(2, 3, 3), T.BatchNorm2d(3), T.ReLU(), T.MaxPool2d(2), T.Flatten()
-
-
-def our_images():
-    return nn.Conv2d(2, 3, 3), nn.BatchNorm(3), ops.relu, lambda x: ops.max_pool2d(x, size=2), nn.flatten
-
+# Flattened images -----------------------------------------------------------------------------------------
 
 class Own(nn.Module):
     """Flattens in its own code."""
@@ -132,70 +115,6 @@ class Own(nn.Module):
     def __call__(self, params, x):
         y = nn.flatten(self.features(params["features"], x))
         return self.second(params["second"], self.first(params["first"], y))
-
-
-class Columns(nn.Module):
-    """Reads the columns of an image one after another, both ways."""
-
-    def __init__(self):
-        self.features, self.read = nn.Sequential(nn.Conv2d(2, 3, 3)), nn.LSTM(9, 4, layers=2, bidirectional=True)
-
-    def __call__(self, params, x):
-        y = ops.permute_dims(self.features(params["features"], x), axes=(2, 0, 1, 3))
-        return self.read(params["read"], y.reshape(y.shape[0], y.shape[1], 9))
-
-
-class TheirColumns(T.Module):
-    def __init__(self):
-        super().__init__()
-        self.features, self.read = T.Sequential(T.Conv2d(2, 3, 3)), T.LSTM(9, 4, num_layers=2, bidirectional=True)
-
-    def forward(self, x):
-        return self.read(self.features(x).permute(3, 0, 1, 2).flatten(2))
-
-
-def test_columns_of_an_image_are_put_in_order(be, write, tmp_path):
-    theirs, model, x = random_module(TheirColumns()), Columns(), x_of(2, 5, 6, 2)
-    path = write(theirs)
-    given = {"shapes": x.shape, "flattened": {"read": 3}}
-    check_error(UsageError, lambda: duoln.load_pytorch(path, model), "features.0: ", "shapes=")
-    check_error(UsageError, lambda: duoln.load_pytorch(path, model, shapes=x.shape), "read: ", "flattened={'read': 3}")
-    params = duoln.load_pytorch(path, model, **given)
-    with torch.no_grad():
-        y = theirs(torch.from_numpy(np.moveaxis(x, -1, 1).copy()))[0].numpy()
-    np.testing.assert_allclose(our_outputs(model, params, x, be), y, atol=2e-6)
-    duoln.save_pytorch(tmp_path / "ours", model, params, **given)
-    again = tensors.load_file(tmp_path / "ours")
-    assert all(torch.equal(again[key], value) for key, value in theirs.state_dict().items() if "read.bias" not in key)
-
-
-FLATTENED = {
-    "a Sequential": (lambda: (*their_images(), T.Linear(18, 12), T.Linear(12, 5)), nn.Sequential(*our_images(), nn.Linear(18, 12), nn.Linear(12, 5)), x_of(2, 6, 8, 2), None),
-    "as many out as in": (lambda: (*their_images(), T.Linear(18, 18)), nn.Sequential(*our_images(), nn.Linear(18, 18)), x_of(2, 6, 8, 2), None),
-    "norms before the layer": (lambda: (*their_images(), T.LayerNorm(18), T.BatchNorm1d(18), T.Linear(18, 5)),
-                               nn.Sequential(*our_images(), nn.LayerNorm(18), nn.BatchNorm(18), nn.Linear(18, 5)), x_of(2, 6, 8, 2), None),
-    "in a Sequential of its own": (lambda: (T.Sequential(*their_images()), T.Linear(18, 5)), nn.Sequential(nn.Sequential(*our_images()), nn.Linear(18, 5)), x_of(2, 6, 8, 2), None),
-    "one row": (lambda: (T.Conv1d(2, 3, 2), T.Flatten(), T.Linear(12, 5)), nn.Sequential(nn.Conv1d(2, 3, 2), nn.flatten, nn.Linear(12, 5)), x_of(2, 5, 2), None),
-    "a module": (lambda: (T.Conv1d(2, 3, 2), T.Flatten(), T.Linear(12, 5)), nn.Sequential(nn.Conv1d(2, 3, 2), nn.Flatten(), nn.Linear(12, 5)), x_of(2, 5, 2), None),
-    "one position": (lambda: (T.Conv2d(2, 3, 4), T.Flatten(), T.Linear(3, 5)), nn.Sequential(nn.Conv2d(2, 3, 4), nn.flatten, nn.Linear(3, 5)), x_of(2, 4, 4, 2), None),
-    "a model's own code": (lambda: (T.Sequential(T.Conv2d(2, 3, 3)), T.Flatten(), T.Linear(36, 12), T.Linear(12, 5)), Own(), x_of(2, 5, 6, 2), {"first": 3}),
-}
-
-
-@pytest.mark.parametrize("name", FLATTENED)
-def test_a_flattened_image_is_put_in_order(name, be, tmp_path):
-    make, model, x, flattened = FLATTENED[name]
-    theirs = random_module(*make())
-    names = {"0": "features", "2": "first", "3": "second"} if name == "a model's own code" else {}
-    state = {".".join([names.get(key.partition(".")[0], key.partition(".")[0]), key.partition(".")[2]]): value for key, value in theirs.state_dict().items()}
-    tensors.save_file(state, tmp_path / "theirs")
-    given = {"shapes": x.shape, "flattened": flattened} if flattened else {}
-    params = duoln.load_pytorch(tmp_path / "theirs", model, **given)
-    y = outputs(theirs, x, channels_first=True)
-    np.testing.assert_allclose(our_outputs(model, params, x, be), y, atol=1e-5 * np.abs(y).max())
-    duoln.save_pytorch(tmp_path / "ours", model, params, **given)
-    again = tensors.load_file(tmp_path / "ours")
-    assert all(torch.equal(again[key], value) for key, value in state.items() if "num_batches" not in key)
 
 
 def test_the_order_behind_a_models_own_code_is_asked_for_with_the_line_to_write(tmp_path):

@@ -12,6 +12,8 @@ from duoln.testing import check_error
 
 torch = pytest.importorskip("torch")
 tensors = pytest.importorskip("safetensors.torch")
+from pytorch_models import fill
+
 pytestmark = pytest.mark.peers
 
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}
@@ -85,17 +87,9 @@ class Theirs(torch.nn.Module):
         return (1 - z) * n.tanh() + z * h, c
 
 
-def random(module):
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for value in module.parameters():
-            value.copy_(torch.rand_like(value) - 0.4)
-    return module
-
-
 @pytest.mark.parametrize(("cell", "norm"), VARIANTS)
 def test_layers_have_their_outputs_both_ways(cell, norm, numpy_backend, tmp_path):
-    theirs, ours = random(Theirs(cell, norm, 3, 5)), KINDS[cell](3, 5, norm)
+    theirs, ours = fill(Theirs(cell, norm, 3, 5)), KINDS[cell](3, 5, norm)
     x = np.random.default_rng(0).standard_normal((6, 2, 3)).astype(np.float32)
     tensors.save_file(theirs.state_dict(), tmp_path / "theirs")
     params = duoln.load_pytorch(tmp_path / "theirs", ours)
@@ -111,7 +105,7 @@ def test_layers_have_their_outputs_both_ways(cell, norm, numpy_backend, tmp_path
 
 @pytest.mark.parametrize(("cell", "norm"), VARIANTS)
 def test_cells(cell, norm, numpy_backend, tmp_path):
-    theirs, ours = random(Theirs(cell, norm, 3, 5, ending="")), CELLS[cell](3, 5, norm)
+    theirs, ours = fill(Theirs(cell, norm, 3, 5, ending="")), CELLS[cell](3, 5, norm)
     x = np.random.default_rng(0).standard_normal((1, 2, 3)).astype(np.float32)
     tensors.save_file(theirs.state_dict(), tmp_path / "theirs")
     params = duoln.to_tensors(duoln.load_pytorch(tmp_path / "theirs", ours), numpy_backend)
@@ -120,7 +114,7 @@ def test_cells(cell, norm, numpy_backend, tmp_path):
 
 @pytest.mark.parametrize(("cell", "norm"), [("lstm", "layer"), ("lstm", "layer-cell"), ("rnn", "layer-theano"), ("gru", "layer-theano")])
 def test_50_updates_of_adam_are_those_of_a_loop_in_pytorch_with_two_biases(cell, norm, tmp_path):
-    pair = Pair(random(Theirs(cell, norm, 3, 5)), KINDS[cell](3, 5, norm, bias="pytorch"), tmp_path)
+    pair = Pair(fill(Theirs(cell, norm, 3, 5)), KINDS[cell](3, 5, norm, bias="pytorch"), tmp_path)
     assert pair.difference() == 0
     pair.train()
     assert pair.difference() < 1e-5
@@ -136,7 +130,7 @@ def test_several_layers_and_directions(tmp_path):
 
 
 def test_biases_may_be_missing_but_not_those_of_norms(tmp_path):
-    state = random(Theirs("lstm", "layer", 3, 5)).state_dict()
+    state = fill(Theirs("lstm", "layer", 3, 5)).state_dict()
     tensors.save_file({name: array for name, array in state.items() if not name.startswith("bias")}, tmp_path / "a")
     assert not duoln.load_pytorch(tmp_path / "a", nn.LSTM(3, 5, "layer"))["forward0"]["bias"].any()
     tensors.save_file({name: array for name, array in state.items() if name != "layernorm_i_l0.bias"}, tmp_path / "b")

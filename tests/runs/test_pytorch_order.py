@@ -10,6 +10,8 @@ from duoln.testing import check_error
 
 torch = pytest.importorskip("torch")
 tensors = pytest.importorskip("safetensors.torch")
+from pytorch_models import fill
+
 pytestmark = pytest.mark.peers
 T = torch.nn
 
@@ -76,15 +78,6 @@ def x_of(*shape):
     return np.random.default_rng(1).standard_normal(shape).astype(np.float32)
 
 
-def random(module):
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for value in module.state_dict().values():
-            if value.is_floating_point():
-                value.copy_(torch.rand_like(value) - 0.4 if value.ndim > 1 else torch.rand_like(value) + 0.1)
-    return module.eval()
-
-
 IMAGE = x_of(2, 6, 6, 1)
 CASES = {
     "two heads": (
@@ -93,20 +86,6 @@ CASES = {
         lambda: Ours(lambda f, x: ops.concat(f("policy", nn.flatten(ops.relu(f("conv", x)))), f("value", nn.flatten(ops.relu(f("conv", x)))), axis=1),
                      conv=nn.Conv2d(1, 2, 3), policy=nn.Linear(32, 3), value=nn.Linear(32, 1)),
         [IMAGE], {"flattened": {"policy": 2, "value": 2}}),
-    "the Linear is declared first": (
-        lambda: Theirs(lambda m, x: m.out(m.conv(x).flatten(1)), out=T.Linear(32, 3), conv=T.Conv2d(1, 2, 3)),
-        lambda: Ours(lambda f, x: f("out", nn.flatten(f("conv", x))), out=nn.Linear(32, 3), conv=nn.Conv2d(1, 2, 3)),
-        [IMAGE], {"flattened": {"out": 2}}),
-    "channels last there, too": (
-        lambda: Theirs(lambda m, x: m.out(m.conv(x).permute(0, 2, 3, 1).flatten(1)), conv=T.Conv2d(1, 2, 3), out=T.Linear(32, 3)),
-        lambda: Ours(lambda f, x: f("out", nn.flatten(f("conv", x))), conv=nn.Conv2d(1, 2, 3), out=nn.Linear(32, 3)),
-        [IMAGE], {"flattened": {"out": 1}}),
-    "columns into a block": (
-        lambda: Theirs(lambda m, x: m.out(m.block(m.conv(x).permute(0, 3, 1, 2).flatten(2))).mean(1), conv=T.Conv2d(1, 2, 3, padding=1),
-                       block=T.TransformerEncoderLayer(12, 2, 16, batch_first=True, norm_first=True), out=T.Linear(12, 3)),
-        lambda: Ours(lambda f, x: ops.mean(f("out", f("block", ops.permute_dims(f("conv", x), (0, 2, 1, 3)).reshape(2, 6, 12))), axis=1),
-                     conv=nn.Conv2d(1, 2, 3, padding=1), block=nn.TransformerBlock(12, 2, 16), out=nn.Linear(12, 3)),
-        [IMAGE], {"flattened": {"block": 2, "out": 2}}),
     "columns with embedded places": (
         lambda: Theirs(lambda m, x: m.out(m.conv(x).permute(0, 3, 1, 2).flatten(2) + m.places.weight).mean(1), conv=T.Conv2d(1, 2, 3),
                        places=T.Embedding(4, 8), out=T.Linear(8, 3)),
@@ -118,31 +97,6 @@ CASES = {
         lambda: T.Sequential(T.Conv2d(1, 2, 3), TheirGate(), T.Flatten(), T.Linear(32, 3)),
         lambda: nn.Sequential(nn.Conv2d(1, 2, 3), Gate(), nn.Flatten(), nn.Linear(32, 3)),
         [IMAGE], {"flattened": {"3": 2}}),
-    "beside numbers": (
-        lambda: Theirs(lambda m, x, n: m.out(torch.cat([torch.relu(m.conv(x)).flatten(1), n], 1)), conv=T.Conv2d(1, 2, 3), out=T.Linear(37, 3)),
-        lambda: Ours(lambda f, x, n: f("out", ops.concat(nn.flatten(ops.relu(f("conv", x))), n, axis=1)), conv=nn.Conv2d(1, 2, 3), out=nn.Linear(37, 3)),
-        [IMAGE, x_of(2, 5)], {"flattened": {"out": 2}}),
-    "two images beside each other": (
-        lambda: Theirs(lambda m, x: m.out(torch.cat([m.conv(x).flatten(1), m.wide(x).flatten(1)], 1)), conv=T.Conv2d(1, 2, 3), wide=T.Conv2d(1, 3, 4),
-                       out=T.Linear(32 + 27, 3)),
-        lambda: Ours(lambda f, x: f("out", ops.concat(nn.flatten(f("conv", x)), nn.flatten(f("wide", x)), axis=1)), conv=nn.Conv2d(1, 2, 3),
-                     wide=nn.Conv2d(1, 3, 4), out=nn.Linear(32 + 27, 3)),
-        [IMAGE], {"flattened": {"out": [*np.arange(32).reshape(2, 16).T.reshape(-1), *(32 + np.arange(27).reshape(3, 9).T.reshape(-1))]}}),
-    "a norm behind the image": (
-        lambda: Theirs(lambda m, x: m.out(m.norm(m.conv(x).flatten(1))), conv=T.Conv2d(1, 2, 3), norm=T.BatchNorm1d(32), out=T.Linear(32, 3)),
-        lambda: Ours(lambda f, x: f("out", f("norm", nn.flatten(f("conv", x)))), conv=nn.Conv2d(1, 2, 3), norm=nn.BatchNorm(32), out=nn.Linear(32, 3)),
-        [IMAGE], {"flattened": {"norm": 2, "out": 2}}),
-    "a Linear beside the image": (
-        lambda: Theirs(lambda m, x: m.out(m.conv(x).flatten(1) + m.more(m.conv(x).flatten(1))), conv=T.Conv2d(1, 2, 3), more=T.Linear(32, 32), out=T.Linear(32, 3)),
-        lambda: Ours(lambda f, x: f("out", nn.flatten(f("conv", x)) + f("more", nn.flatten(f("conv", x)))), conv=nn.Conv2d(1, 2, 3), more=nn.Linear(32, 32),
-                     out=nn.Linear(32, 3)),
-        [IMAGE], {"flattened": {"more": 2, "out": 2}, "unflattened": {"more": 2}}),
-    "a decoder": (
-        lambda: Theirs(lambda m, x: m.conv(torch.relu(m.norm(m.wide(x))).reshape(2, 3, 4, 4)).flatten(1), wide=T.Linear(5, 48), norm=T.BatchNorm1d(48),
-                       conv=T.Conv2d(3, 1, 3)),
-        lambda: Ours(lambda f, x: nn.flatten(f("conv", ops.relu(f("norm", f("wide", x))).reshape(2, 4, 4, 3))), wide=nn.Linear(5, 48), norm=nn.BatchNorm(48),
-                     conv=nn.Conv2d(3, 1, 3)),
-        [x_of(2, 5)], {"unflattened": {"wide": 3, "norm": 3}}),
     "a layer of the user's own class": (
         lambda: T.Sequential(T.Conv2d(1, 2, 3), TheirFlattening(32, 3)), lambda: nn.Sequential(nn.Conv2d(1, 2, 3), Flattening(32, 3)),
         [IMAGE], {"flattened": {"1": 2}}),
@@ -156,7 +110,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_not_known_is_asked_for_and_read_right(name, tmp_path):
     make, make_ours, inputs, words = CASES[name]
-    theirs, ours = random(make()), make_ours()
+    theirs, ours = fill(make()), make_ours()
     path, shapes = tmp_path / "theirs", inputs[0].shape if len(inputs) == 1 else inputs
     tensors.save_file(theirs.state_dict(), path)
     for role, entries in words.items():  # without any one of the words the model is refused
@@ -178,7 +132,7 @@ def test_what_is_not_known_is_asked_for_and_read_right(name, tmp_path):
 
 def test_without_shapes_the_words_alone_are_enough_and_each_is_asked_for(tmp_path):
     make, make_ours, inputs, words = CASES["two heads"]
-    theirs, ours = random(make()), make_ours()
+    theirs, ours = fill(make()), make_ours()
     tensors.save_file(theirs.state_dict(), tmp_path / "theirs")
     check_error(UsageError, lambda: duoln.load_pytorch(tmp_path / "theirs", ours), "] policy: ", "shapes=")
     check_error(UsageError, lambda: duoln.load_pytorch(tmp_path / "theirs", ours, flattened={"policy": 2}), "] value: ", "shapes=")
@@ -194,21 +148,21 @@ def both(theirs, ours, tmp_path):
 
 def test_what_cannot_be_read_in_another_order_is_refused(tmp_path):
     def of(*layers):
-        return both(random(T.Sequential(T.Conv2d(1, 4, 3), T.Flatten(), *(a for a, _ in layers))), nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), *(b for _, b in layers)),
+        return both(fill(T.Sequential(T.Conv2d(1, 4, 3), T.Flatten(), *(a for a, _ in layers))), nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), *(b for _, b in layers)),
                     tmp_path)
 
     check_error(UsageError, of((T.GroupNorm(2, 64), nn.GroupNorm(2, 64))), "2: ", "other groups")
     assert of((T.GroupNorm(1, 64), nn.GroupNorm(1, 64)))()["2"]["gain"].shape == (64,)
-    areas = both(random(T.Sequential(T.Conv2d(1, 4, 3), T.LayerNorm([4, 4, 4]))), nn.Sequential(nn.Conv2d(1, 4, 3), nn.LayerNorm((4, 4, 4))), tmp_path)
+    areas = both(fill(T.Sequential(T.Conv2d(1, 4, 3), T.LayerNorm([4, 4, 4]))), nn.Sequential(nn.Conv2d(1, 4, 3), nn.LayerNorm((4, 4, 4))), tmp_path)
     check_error(UsageError, areas, "1: ", "last axis", "flattened={'1': 1}")
-    alone = both(random(Theirs(None, conv=T.Conv2d(1, 2, 3), out=T.Linear(32, 3))),
+    alone = both(fill(Theirs(None, conv=T.Conv2d(1, 2, 3), out=T.Linear(32, 3))),
                  Ours(lambda f, x: ops.linear(nn.flatten(f("conv", x)), duoln.tensor(np.ones((32, 3), np.float32), x.backend)), conv=nn.Conv2d(1, 2, 3), out=nn.Linear(32, 3)),
                  tmp_path)
     check_error(UsageError, lambda: alone(shapes=(2, 6, 6, 1)), "linear", "outside of a layer")
 
 
 def test_values_that_leave_the_model_and_come_back_are_asked_for(tmp_path):
-    theirs = random(Theirs(lambda m, x: m.out(m.norm(m.conv(x).flatten(1))), conv=T.Conv2d(1, 2, 3), norm=T.BatchNorm1d(32), out=T.Linear(32, 3)))
+    theirs = fill(Theirs(lambda m, x: m.out(m.norm(m.conv(x).flatten(1))), conv=T.Conv2d(1, 2, 3), norm=T.BatchNorm1d(32), out=T.Linear(32, 3)))
     ours = Ours(lambda f, x: f("out", f("norm", duoln.tensor(nn.flatten(f("conv", x)).numpy(), x.backend))), conv=nn.Conv2d(1, 2, 3), norm=nn.BatchNorm(32), out=nn.Linear(32, 3))
     load = both(theirs, ours, tmp_path)
     check_error(UsageError, lambda: load(shapes=(1, 6, 6, 1)), "norm: ", "not followed", "flattened={'norm': 1}")
@@ -233,14 +187,14 @@ def test_shuffled_pixels(tmp_path):
     cases = ((lambda m, x: m.conv(torch.nn.functional.pixel_unshuffle(x, 2)), T.Conv2d(8, 3, 1), apart, nn.Conv2d(8, 3, 1), {"flattened": {"conv": 2}}),
              (lambda m, x: torch.nn.functional.pixel_shuffle(m.conv(x), 2), conv, joined, nn.Conv2d(2, 12, 1), {"unflattened": {"conv": 3}}))
     for of_theirs, their_layer, of_ours, layer, words in cases:
-        theirs, ours = random(Theirs(of_theirs, conv=their_layer)), Ours(of_ours, conv=layer)
+        theirs, ours = fill(Theirs(of_theirs, conv=their_layer)), Ours(of_ours, conv=layer)
         load = both(theirs, ours, tmp_path)
         check_error(UsageError, lambda load=load: load(shapes=x.shape), "conv: ", str(next(iter(words.values()))))
         params = load(shapes=x.shape, **words)
         with torch.no_grad():
             right = np.moveaxis(theirs(torch.from_numpy(np.moveaxis(x, -1, 1).copy())).numpy(), 1, -1)
         np.testing.assert_allclose(ours(duoln.to_tensors(params, "numpy"), duoln.tensor(x, "numpy")).numpy(), right, atol=1e-5)
-    grouped = both(random(Theirs(None, conv=T.Conv2d(2, 12, 1, groups=2))), Ours(joined, conv=nn.Conv2d(2, 12, 1, groups=2)), tmp_path)
+    grouped = both(fill(Theirs(None, conv=T.Conv2d(2, 12, 1, groups=2))), Ours(joined, conv=nn.Conv2d(2, 12, 1, groups=2)), tmp_path)
     check_error(UsageError, lambda: grouped(shapes=x.shape, unflattened={"conv": 3}), "conv: ", "other groups")
 
 
@@ -276,7 +230,7 @@ def test_a_model_without_images_needs_nothing_new(tmp_path):
         y = ops.permute_dims(f("read", x)[0], (1, 0, 2))
         return f("out", f("norm", nn.flatten(y)))
 
-    theirs = random(Theirs(lambda m, x: m.out(m.norm(m.read(x)[0].transpose(0, 1).flatten(1))), read=T.LSTM(4, 3), norm=T.BatchNorm1d(18), out=T.Linear(18, 2)))
+    theirs = fill(Theirs(lambda m, x: m.out(m.norm(m.read(x)[0].transpose(0, 1).flatten(1))), read=T.LSTM(4, 3), norm=T.BatchNorm1d(18), out=T.Linear(18, 2)))
     ours, x = Ours(read, read=nn.LSTM(4, 3), norm=nn.BatchNorm(18), out=nn.Linear(18, 2)), x_of(6, 2, 4)
     params = both(theirs, ours, tmp_path)()
     with torch.no_grad():
@@ -294,7 +248,7 @@ LOST = {
 @pytest.mark.parametrize("strict", [True, False])
 def test_numbers_of_a_layer_are_never_left_out(name, strict, tmp_path):
     make, layer, words = LOST[name]
-    call = both(random(T.Sequential(T.Conv2d(1, 4, 3), make())), nn.Sequential(nn.Conv2d(1, 4, 3), layer), tmp_path)
+    call = both(fill(T.Sequential(T.Conv2d(1, 4, 3), make())), nn.Sequential(nn.Conv2d(1, 4, 3), layer), tmp_path)
     with pytest.raises(CheckpointError) as caught:
         call(strict=strict)
     assert all(word in str(caught.value) for word in words) and "strict=False" not in str(caught.value)

@@ -1,81 +1,43 @@
 """A task that fails in its own code gives one message with its name and exit code 1; everything else continues."""
 
-import json
-from textwrap import dedent
 
 import numpy as np
 import pytest
+from hostile_plugins import task as module_of
 
 from duoln import runtime
 from duoln.cli import main
 from duoln.errors import DataMissingError, MemoryExhaustedError, TaskError
 from duoln.examples.own_task import Spirals
-from duoln.tasks import make_config
+from duoln.tasks import ReferenceTable, make_config
 from duoln.tasks.boundary import named
+from duoln.tasks.contract import RESULTS
+from duoln.tasks.registry import Registry
 from duoln.testing import check_error, check_task
 from duoln.training.trainer import Trainer
 
 ARGS = ["run", "frail", "--preset", "smoke", "--variant", "ln", "--backend", "numpy", "--out"]
 
 
-def _source(where):
-    """A plug-in whose task raises in one of its methods; "batch" is data that fails once it is asked for a batch.
-
-    A population is asked for where there is batch norm.
-    """
-    body = {"batch": """
-        def data(self, cfg, root=None):
-            splits = super().data(cfg, root)
-            def train(step):
-                raise ValueError("what went wrong\\nand more")
-            return type(splits)(splits.dataset, train, splits.steps_per_epoch, splits.evaluation)
-        """, "population": """
-        def model(self, cfg):
-            from duoln import nn
-            return nn.Sequential(nn.BatchNorm(2), super().model(cfg))
-
-        def population(self, *args):
-            raise ValueError("what went wrong\\nand more")
-        """}.get(where, f"""
-        def {where}(self, *args):
-            raise ValueError("what went wrong\\nand more")
-        """)
-    return (dedent("""
-        from duoln.examples.own_task import Spirals
-        from duoln.tasks import hookimpl
-
-        class Frail(Spirals):
-            name = "frail"
-        """) + "\n".join(f"    {line}" for line in dedent(body).strip().splitlines())
-        + "\n\n@hookimpl\ndef duoln_tasks():\n    return [Frail()]\n")
+def _frail(*methods, fields="", before=""):
+    """A plug-in whose task raises in these methods."""
+    return module_of("\n".join(["name = 'frail'", fields, *(f"def {method}(self, *args):\n    raise ValueError('what went wrong\\nand more')" for method in methods)]), before)
 
 
-@pytest.mark.parametrize("where", ["data", "model", "optimizer", "loss", "predict", "metrics", "batch"])
+@pytest.mark.parametrize("where", ["data", "loss"])
 def test_one_message_names_task_distribution_method_and_line(install, tmp_path, capsys, where):
-    install("frail", _source(where))
+    """`test_hostile_plugins.py` has the other methods, and what the log says."""
+    install("frail", _frail(where))
     assert main([*ARGS, str(tmp_path / "r")]) == 1
     captured = capsys.readouterr()
     words = " ".join(captured.err.split())
-    method = "data" if where == "batch" else where
-    assert f"duoln: task 'frail' of frail-dist: {method} raised ValueError: what went wrong (" in words
+    assert f"duoln: task 'frail' of frail-dist: {where} raised ValueError: what went wrong (" in words
     assert "frail_module.py:" in words.replace(" ", "") and "Traceback" not in captured.err and "and more" not in captured.err
     assert captured.out == ""
 
 
-@pytest.mark.parametrize("where", ["batch", "loss", "predict", "metrics"])
-def test_the_log_says_failed(install, tmp_path, where):
-    install("frail", _source(where))
-    assert main([*ARGS, str(tmp_path / "r")]) == 1
-    lines = (tmp_path / "r" / "ln" / "log.jsonl").read_text().splitlines()
-    if where == "batch":  # the fingerprint of the data has read it before the log begins
-        assert lines == []
-        return
-    last = json.loads(lines[-1])
-    assert (last["event"], last["status"]) == ("end", "failed")
-
-
 def test_the_traceback_is_shown_if_asked_for(install, tmp_path, capsys, monkeypatch):
-    install("frail", _source("loss"))
+    install("frail", _frail("loss"))
     monkeypatch.setenv("DUOLN_TRACEBACK", "1")
     assert main([*ARGS, str(tmp_path / "r")]) == 1
     stderr = capsys.readouterr().err
@@ -83,7 +45,7 @@ def test_the_traceback_is_shown_if_asked_for(install, tmp_path, capsys, monkeypa
 
 
 def test_other_tasks_go_on(install, tmp_path, capsys):
-    install("frail", _source("data"))
+    install("frail", _frail("data"))
     assert main(["list"]) == 0 and main(["doctor"]) == 0
     assert main(["run", "mnist", *ARGS[2:], str(tmp_path / "r")]) == 0
 
@@ -148,33 +110,7 @@ def test_errors_that_say_what_to_do_pass_as_they_are():
 
 # Beside training ---------------------------------------------------------------------------------------
 
-_SAMPLES = """
-from dataclasses import dataclass
-from pathlib import Path
-from duoln.examples.own_task import Spirals
-from duoln.tasks import hookimpl
-
-@dataclass(frozen=True)
-class Options:
-    pass
-
-class Frail(Spirals):
-    name = "frail"
-    sampling = Options
-
-    def sample(self, trained, options, out):
-        raise ValueError("what went wrong")
-
-    def prepare(self, source, target):
-        raise ValueError("what went wrong")
-
-    def peer(self, name):
-        raise ValueError("what went wrong")
-
-@hookimpl
-def duoln_tasks():
-    return [Frail()]
-"""
+_SAMPLES = _frail("sample", "prepare", "peer", fields="sampling = Options", before="@dataclass(frozen=True)\nclass Options:\n    pass")
 
 
 @pytest.mark.parametrize(("words", "method"), [
@@ -216,3 +152,26 @@ def test_report_takes_plug_ins_by_name(install, tmp_path):
 def test_what_layers_get_is_checked(result, words):
     wrong = type("Wrong", (Spirals,), {"layer_inputs": lambda self, model, params, batch: result})()
     check_error(TaskError, lambda: named(wrong, "here").layer_inputs(None, {}, {}), "layer_inputs", words)
+
+
+# Tables of the paper ----------------------------------------------------------------------------------
+
+TABLE = ReferenceTable("table 2", ("", "R@1"), [("plain", "46.6")])
+
+
+def test_a_good_table_is_passed_on():
+    assert RESULTS["reference_tables"]((TABLE,)) == [TABLE]
+
+
+@pytest.mark.parametrize(("tables", "words"), [
+    (TABLE._replace(rows=[("plain",)]), "rows of 2 cells"), (TABLE._replace(rows=[("plain", 46.6)]), "texts in a table of the paper"),
+    (TABLE._replace(where=2), "texts in a table of the paper"), (("table 2",), "a list of ReferenceTable")])
+def test_a_bad_table_is_told(tables, words):
+    with pytest.raises(TypeError, match=words):
+        RESULTS["reference_tables"]([tables] if isinstance(tables, ReferenceTable) else tables)
+
+
+def test_a_task_has_none_unless_it_says_so():
+    tables = {name: entry.task.reference_tables() for name, entry in Registry().tasks.items()}
+    assert {name for name, of_task in tables.items() if of_task} == {"order_embeddings", "skip_thoughts"}
+    assert [table.where for name in ("order_embeddings", "skip_thoughts") for table in tables[name]] == ["table 2", "table 3"]

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from duoln import ops, runtime, tensor
-from duoln.cli import main
+from duoln.cli import build_parser, main
 from duoln.errors import PluginError, UsageError
 from duoln.plugins.mnist import Mnist
 from duoln.tasks.events import Listener
@@ -52,7 +52,7 @@ GREETING = """
 
     @hookimpl
     def duoln_commands():
-        return [Command("greet", "say hello", options, run)]
+        return [Command("greet", "say hello, 50 % louder", options, run)]
 """
 
 
@@ -143,12 +143,6 @@ def test_rules_are_tried_first_and_added_once(install, monkeypatch):
     assert ops.negative(tensor(np.float32(1), runtime.backend("numpy"))).numpy() == 8
 
 
-def test_a_command_of_an_outside_plugin(install):
-    install("greeting", GREETING)
-    command, distribution = Registry().commands["greet"]
-    assert (command.help, distribution) == ("say hello", "greeting-dist")
-
-
 def test_the_second_command_of_a_name_is_refused(install):
     install("greeting", GREETING)
     install("paper2", GREETING.replace('"greet"', '"paper"'))
@@ -214,7 +208,7 @@ BROKEN = {
                                  "    return [(relu, Rule('mine', abs), 'numpy')]", "expected an operator with a name of its own, found a second 'relu'"),
     "no command": (HOOK + "def duoln_commands():\n    return ['greet']", "PluginError: duoln_commands: expected Command objects, found 'greet'"),
     "command of two words": (dedent(GREETING).replace('"greet"', '"say hello"'), "whose name is one word and whose help is a text, found 'say hello'"),
-    "command without help": (dedent(GREETING).replace('"say hello"', "None"), "whose help is a text, found 'greet' and None"),
+    "command without help": (dedent(GREETING).replace('"say hello, 50 % louder"', "None"), "whose help is a text, found 'greet' and None"),
     "options that raise": (dedent(GREETING).replace('"name")', '"-n", "n")'), "ValueError: "),
     "help that raises": (dedent(GREETING).replace('"name")', '"name", help="50 %!")'), "ValueError: "),
     "good task, bad rules": (dedent(GOOD) + "\n@hookimpl\ndef duoln_rules():\n    return 1\n", "TypeError"),
@@ -420,3 +414,45 @@ def test_the_line_that_fails_is_the_plugins_own_also_where_it_calls_a_library(in
     install("worse", "x = (1,\n  2\ny = 3")
     reasons = {broken.name: broken.reason for broken in Registry().broken}
     assert reasons["bad"].endswith("helper_of_bad.py:2)") and re.search(r"worse_module\.py:\d\)$", reasons["worse"])
+
+
+def test_a_command_of_an_outside_plugin_runs(install, capsys):
+    install("greeting", GREETING)
+    assert main(["greet", "Ada"]) == 7
+    assert capsys.readouterr().out == "hello Ada\n"
+    assert main(["greet"]) == 2
+    assert "duoln greet: error: the following arguments are required: name" in capsys.readouterr().err
+
+
+def test_help_lists_it(install, capsys):
+    install("greeting", GREETING)
+    for words in (["--help"], []):
+        assert main(words) == 0
+        out = capsys.readouterr().out
+        assert "greet     say hello, 50 % louder" in out and "    paper     every figure" in out
+
+
+def test_a_command_of_duoln_stays_and_the_other_is_left_out(install, capsys):
+    install("greeting", GREETING.replace('"greet"', '"list"'))
+    assert main(["--help"]) == 0
+    captured = capsys.readouterr()
+    assert "left out: command 'list' of greeting-dist, because duoln has one of that name" in captured.err
+    assert "50 % louder" not in captured.out
+    assert main(["list"]) == 0
+
+
+def test_who_asks_for_a_command_of_a_broken_plugin_is_told(install, capsys):
+    install("greeting", "import no_such_module_at_all")
+    assert main(["greet", "Ada"]) == 2
+    captured = capsys.readouterr()
+    assert "plug-in 'greeting' of greeting-dist is broken: ModuleNotFoundError" in captured.err
+    assert "invalid choice: 'greet'" in captured.err
+    assert main(["paper", "--section", "6.5"]) == 0
+    assert "is broken" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", ["run", "list", "bench", "--version"])
+def test_no_plugin_is_loaded_for_a_command_of_duoln(word, install):
+    install("slow", "raise SystemExit('loaded')")
+    [commands] = [action for action in build_parser(word)._actions if action.dest == "command"]
+    assert "paper" not in commands.choices and (word in commands.choices) is (word != "--version")

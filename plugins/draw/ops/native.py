@@ -1,4 +1,4 @@
-"""A glimpse of DRAW on the CPU, compiled: a row stays in L1 from its filters to the glimpse."""
+"""DRAW on the CPU, compiled: a row of a glimpse stays in L1 from its filters on; latents are one pass each way."""
 
 from __future__ import annotations
 
@@ -71,3 +71,46 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, Array | None],
 
 
 write_then_read_compiled = Rule("compiled", _forward, _vjp, _supports)
+
+
+# The latent variables: one pass each way in the place of ten ------------------------------------------------------
+
+_LATENT = str(Path(__file__).with_name("latent.cpp"))
+_LATENT_SIZES = "rows: int64, width: int64, threads: int32"
+
+_draw = native.Function(_LATENT, "latent_forward",
+                        f"statistics: real[2], noise: real[2], sample: real[2], divergence: real[1], {_LATENT_SIZES}")
+_differentiate = native.Function(_LATENT, "latent_backward",
+                                 "statistics: real[2], noise: real[2], d_sample: real[2]?, d_divergence: real[1]?, "
+                                 f"d_statistics: real[2], d_noise: real[2]?, {_LATENT_SIZES}")
+
+
+class _SavedLatent(NamedTuple):
+    statistics: Array
+    noise: Array
+
+    def sizes(self) -> tuple[int, int, int]:
+        return *self.noise.shape, native.threads_for(self.statistics.nbytes)
+
+
+def _supports_latent(be: Backend, statistics: Array, noise: Array) -> str | None:
+    return native.refusal(_LATENT, noise.dtype) if noise.size else "there are no values"
+
+
+def _forward_latent(be: Backend, statistics: Array, noise: Array) -> tuple[tuple[Array, Array], _SavedLatent]:
+    saved = _SavedLatent(np.ascontiguousarray(statistics), np.ascontiguousarray(noise))
+    sample, divergence = np.empty_like(saved.noise), np.empty(len(noise), noise.dtype)
+    _draw(*saved, sample, divergence, *saved.sizes())
+    return (sample, divergence), saved
+
+
+def _vjp_latent(be: Backend, saved: _SavedLatent, gouts: tuple[Array | None, Array | None],
+         needs: Sequence[bool]) -> tuple[Array | None, Array | None]:
+    d_sample, d_divergence = (None if g is None else np.ascontiguousarray(g) for g in gouts)
+    d_statistics = np.empty_like(saved.statistics)
+    d_noise = np.empty_like(saved.noise) if needs[1] else None
+    _differentiate(*saved, d_sample, d_divergence, d_statistics, d_noise, *saved.sizes())
+    return d_statistics if needs[0] else None, d_noise
+
+
+latent_compiled = Rule("compiled", _forward_latent, _vjp_latent, _supports_latent)

@@ -1,0 +1,138 @@
+"""What is measured in training: how far the inputs of layers move, and Lipschitz constants along the gradient.
+
+Measures by hand, of functions whose constants are known, and of a task whose trainer makes the same states.
+"""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import duoln
+from duoln import ops, runtime
+from duoln.errors import DivergedError, UsageError
+from duoln.plugins.las.task import Las
+from duoln.plugins.theory import shift, smoothness
+from duoln.plugins.theory.shift import Distribution
+from duoln.plugins.theory.smoothness import constants_at
+from duoln.plugins.theory.trained import Training
+from duoln.tasks import make_config
+from duoln.testing import check_error
+from duoln.training.train_step import make_gradients
+from duoln.training.trainer import Trainer
+
+TINY = {"utterances": 12, "batch_size": 4, "listener_hidden": 3, "speller_hidden": 4, "attention": 3, "mels": 3, "buckets": 2,
+        "evaluate_utterances": 3, "beam": 2, "longest": 2}
+
+
+def _measure(what, variants=("none",), updates=4, every=2, seeds=(0,), **settings):
+    return what.measure(Training(Las(), variants, "smoke", {**TINY, **settings}, runtime.backend("numpy"), seeds, updates, every))
+
+
+@pytest.mark.parametrize("what", [shift, smoothness])
+@pytest.mark.parametrize(("updates", "every"), [(0, 1), (3, 4), (3, 0)])
+def test_an_interval_must_fit(what, updates, every):
+    check_error(UsageError, lambda: _measure(what, updates=updates, every=every), f"[{what.__name__.rpartition('.')[2]}]", str(every))
+
+
+# Movements ------------------------------------------------------------------------------------------------
+
+def test_movements_are_by_the_deviation_before():
+    before = Distribution(np.array([0.0, 1.0, 5.0]), np.array([2.0, 0.5, 0.0]))
+    after = Distribution(np.array([1.0, 0.0, 9.0]), np.array([1.0, 0.6, 3.0]))
+    assert shift.movement_of(before, after) == pytest.approx(((0.5 + 2.0) / 2, (0.5 + 0.2) / 2))  # the third was constant
+    assert shift.movement_of(before, before) == (0.0, 0.0)
+    assert all(np.isnan(shift.movement_of(before._replace(deviation=np.zeros(3)), after)))
+
+
+def test_a_scale_of_all_inputs_changes_no_movement():
+    rng = np.random.default_rng(0)
+    before, after = (Distribution(rng.standard_normal(5), 0.5 + rng.random(5)) for _ in range(2))
+    scaled = [Distribution(100 * one.mean, 100 * one.deviation) for one in (before, after)]
+    assert shift.movement_of(*scaled) == pytest.approx(shift.movement_of(before, after))
+
+
+def test_nothing_moves_without_learning_and_everything_with_it():
+    still, moving = (_measure(shift, learning_rate=rate) for rate in (0.0, 1e-2))
+    assert all(value == 0 for m in still.movements for value in (*m.means, *m.deviations))
+    assert all(value > 0 for m in moving.movements for value in (*m.means, *m.deviations))
+
+
+def test_intervals_and_layers_of_each_variant():
+    measured = _measure(shift, ("none", "both"), updates=5, every=2)
+    assert measured.layers() == ["listener 1, gates", "listener 2", "listener 2, gates", "attention", "softmax"]
+    assert [(m.variant, m.layer) for m in measured.movements] == [(v, layer) for v in ("none", "both") for layer in measured.layers()]
+    assert all(m.updates == [2, 4] for m in measured.movements) and list(measured.losses) == ["none", "both"]
+    assert measured.dataset == "made sounds, synthetic" and [m.layer for m in measured.of("both", "softmax")] == ["softmax"]
+
+
+def test_each_seed_is_a_training_of_its_own():
+    several, alone = _measure(shift, seeds=(0, 3)), _measure(shift, seeds=(3,))
+    assert [(m.layer, m.seed) for m in several.movements] == [(layer, seed) for seed in (0, 3) for layer in alone.layers()]
+    assert several.seeds == [0, 3] and several.losses["none"][1:] == alone.losses["none"] != several.losses["none"][:1]
+    assert [m for m in several.movements if m.seed == 3] == alone.movements
+
+
+def test_the_movement_is_that_of_the_trainers_own_states():
+    task, backend = Las(), runtime.backend("numpy")
+    measured = _measure(shift, updates=2, every=1)
+    cfg = make_config(task, "none", "smoke", TINY)
+    splits = task.data(cfg)
+    trainer = Trainer(task, "none", cfg, splits, backend)
+    probe = runtime.to_tensors(splits.train(2), backend)
+    rows = []
+    for _ in range(3):
+        rows.append(task.layer_inputs(trainer.model, trainer.state["params"], probe)["softmax"].astype(np.float64))
+        trainer.advance()
+    moved = [np.mean(np.abs(b.mean(0) - a.mean(0)) / a.std(0)) for a, b in itertools.pairwise(rows)]
+    [softmax] = measured.of("none", "softmax")
+    np.testing.assert_allclose(softmax.means, moved, rtol=1e-6)
+
+
+# Smoothness -----------------------------------------------------------------------------------------------
+
+def _tree(*values):
+    return {str(k): duoln.tensor(np.array(value), "numpy") for k, value in enumerate(values)}
+
+
+def test_of_a_linear_function_the_loss_has_the_slope_and_the_gradient_nothing():
+    slopes = _tree([3.0, 0.0], [4.0])
+    loss = duoln.value_and_grad(lambda p: ops.sum(p["0"] * slopes["0"]) + ops.sum(p["1"] * slopes["1"]))
+    assert constants_at(loss, _tree([1.0, 2.0], [-1.0])) == pytest.approx((5.0, 0.0))
+
+
+def test_of_a_parabola_the_gradient_has_twice_its_factor_and_the_loss_its_steepest_chord():
+    """L = a x^2 at x = 2: |L(x) - L(x - d)| / d = a (2 x - d), the greatest at the least d."""
+    parabola = duoln.value_and_grad(lambda p: ops.sum(p["0"] ** 2) * 3.0)
+    loss, gradient = constants_at(parabola, _tree([2.0]), (0.5, 1.0))
+    assert loss == pytest.approx(3 * (2 * 2 - 0.5)) and gradient == pytest.approx(2 * 3)
+
+
+def test_distances_are_of_all_parameters_together():
+    """L = x^2 + y^2 at (3, 4) falls straight towards 0: at a distance of 5 it is 0 there."""
+    bowl = duoln.value_and_grad(lambda p: ops.sum(p["0"] ** 2) + ops.sum(p["1"] ** 2))
+    assert constants_at(bowl, _tree([3.0], [4.0]), (5.0,)) == pytest.approx((25 / 5, 10 / 5))
+
+
+def test_without_a_slope_or_a_finite_loss_there_are_no_constants():
+    flat = duoln.value_and_grad(lambda p: ops.sum(p["0"] * 0.0))
+    check_error(DivergedError, lambda: constants_at(flat, _tree([1.0])), "not zero", "0.0")
+    check_error(DivergedError, lambda: constants_at(flat, _tree([np.nan])), "finite loss", "nan")
+
+
+def test_looks_are_before_every_few_updates_of_the_trainer_on_the_batch_that_comes_next():
+    task, backend = Las(), runtime.backend("numpy")
+    measured = _measure(smoothness, ("none", "both"), updates=5, every=2, seeds=(0, 3))
+    assert [(c.variant, c.seed) for c in measured.constants] == [("none", 0), ("none", 3), ("both", 0), ("both", 3)]
+    assert all(c.updates == [0, 2, 4] and len(c.loss) == len(c.gradient) == 3 for c in measured.constants)
+    assert measured.dataset == "made sounds, synthetic" and measured.seeds == [0, 3]
+    cfg = make_config(task, "none", "smoke", {**TINY, "seed": 3})
+    splits = task.data(cfg)
+    trainer = Trainer(task, "none", cfg, splits, backend)
+    for _ in range(2):
+        trainer.advance()
+    gradients = make_gradients(task, trainer.model)
+    batch = runtime.to_tensors(splits.train(2), backend)
+    expected = constants_at(lambda params: gradients(params, batch), trainer.state["params"])
+    own = measured.of("none")[1]
+    assert (own.loss[1], own.gradient[1]) == pytest.approx(expected, rel=1e-4)
