@@ -72,8 +72,8 @@ Contents:
 * `host`: arrays that start on a cache line, and the number of threads, for rules on NumPy arrays;
 * `native`: a `Function` calls C++ text that is compiled at its first use. Give the file's whole path. The text includes
   `native.h`, whose `T` is float or double and whose `NAMED(f)` is `f_float32` or `f_float64`, an entry of each dtype,
-  whose `in_parts` divides work among threads, and whose `guarded` turns a lack of memory into a MemoryError. `failure` says why there is none
-  for a dtype, for `supports`; `threads_for` how many threads to use;
+  whose `in_parts` divides work among threads, and whose `guarded` turns a lack of memory into a MemoryError. `failure`
+  says why there is none for a dtype, for `supports`; `threads_for` how many threads to use;
 * `Case`: one call of an operator, by which its rules are proved. A plug-in's hook `duoln_cases` gives them;
 * loaded on first use: `cuda` and `metal`, each with a `Kernel` that compiles a file (give its whole path) and checks
   its launches; and `check_op`, `check_rule`, `gradcheck`, `check_close` and `check_error` of
