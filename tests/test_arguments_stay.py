@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from conftest import get_backend
 from misuse.calls import CALLS, run
-from misuse.test_wrong_arguments import FUNCTIONS
+from misuse.test_pytorch_words import FUNCTIONS
 from ops.cases import CASES
 
 import duoln
