@@ -73,7 +73,7 @@ def function_of(operator: Op[..., Any]) -> Callable[..., Any]:
 
 
 def gaps(page: pdoc.doc.Module, names: list[str], operators: list[Op[..., Any]]) -> list[str]:
-    """What the page of a module lacks: names, docstrings, and signatures of functions and operators."""
+    """The faults of a module's page: names, docstrings and signatures that it lacks."""
     lacking = [f"{name} is not shown" for name in names if name not in page.members]
     for name, member in page.members.items():
         if isinstance(member, pdoc.doc.Function | pdoc.doc.Class) and not member.docstring.strip():

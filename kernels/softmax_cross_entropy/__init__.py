@@ -45,7 +45,7 @@ def _vjp(be: Backend, saved: tuple[Array, ...], gout: Array, needs: Sequence[boo
 
 
 class _Probabilities(NamedTuple):
-    """What the rule without a compiler keeps."""
+    """The values that the rule without a compiler keeps."""
 
     probability: Array
     target: Array
