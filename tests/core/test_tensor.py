@@ -8,7 +8,7 @@ import pytest
 
 import duoln
 from duoln import nn, ops, optim, tree
-from duoln.errors import GradientError, GradientWarning, ShapeError
+from duoln.errors import DtypeError, GradientError, GradientWarning, ShapeError
 from duoln.randomness import Stream
 from duoln.testing import check_error
 
@@ -18,6 +18,11 @@ def test_numbers_and_lists_become_float32_and_int32(be):
     assert duoln.tensor([1, 2], be).dtype == "int32"
     assert duoln.tensor([True], be).dtype == "bool"
     assert duoln.tensor(np.ones(2, np.float32), be).dtype == "float32"
+
+
+def test_numbers_beyond_float64_are_refused_and_so_is_none_where_it_says_nothing(be):
+    check_error(DtypeError, lambda: duoln.tensor([10**400], be), "[tensor]", "beyond")
+    check_error(DtypeError, lambda: ops.leaky_relu(duoln.tensor(1.0, be), slope=None), "[leaky_relu] slope", "None")
 
 
 def test_the_text_of_a_tensor(be):

@@ -91,16 +91,18 @@ class _WithMethods:
     def method(self, x):
         return self.layer(x)
 
+
+class _WithProperty:
     @property
     def relu(self):
         return _relu
 
 
-HERE = _WithMethods()
+HERE, THERE = _WithMethods(), _WithProperty()
 
 
 @pytest.mark.parametrize("way", [
-    _relu, partial(_relu), cache(_relu), duoln.compile(_relu), HERE.method, lambda x: HERE.method(x), lambda x: HERE.relu(x),
+    _relu, partial(_relu), cache(_relu), duoln.compile(_relu), HERE.method, lambda x: HERE.method(x), lambda x: THERE.relu(x),
     lambda x: [each(x) for each in (_relu,)], duoln.value_and_grad(lambda x: ops.sum(_relu(x))),
     lambda x: _WithMethods().method(x)])
 def test_the_ways_to_call_an_operator(way, numpy_backend):

@@ -270,3 +270,10 @@ def test_statistics_are_not_trained(be, make):
              if not np.array_equal(a.numpy(), b.numpy())}
     statistics = {path for path, _ in tree.items(params) if path.split(".")[-1].split("_")[0] in ("mean", "variance")}
     assert statistics and moved == {path for path, _ in tree.items(params)} - statistics
+
+
+def test_a_population_is_of_several_batches(numpy_backend):
+    layer, x = nn.BatchNorm(3), duoln.tensor(np.ones((5, 3), np.float32), "numpy")
+    params = duoln.to_tensors(layer.init(0), "numpy")
+    for batches, words in ((x, "found a Tensor"), ({"x": x}, "found a dict")):
+        check_error(DtypeError, lambda batches=batches: nn.with_population(layer, params, batches), "a list of inputs", words.split()[-1])
