@@ -275,5 +275,5 @@ def test_statistics_are_not_trained(be, make):
 def test_a_population_is_of_several_batches(numpy_backend):
     layer, x = nn.BatchNorm(3), duoln.tensor(np.ones((5, 3), np.float32), "numpy")
     params = duoln.to_tensors(layer.init(0), "numpy")
-    for batches, words in ((x, "found a Tensor"), ({"x": x}, "found a dict")):
-        check_error(DtypeError, lambda batches=batches: nn.with_population(layer, params, batches), "a list of inputs", words.split()[-1])
+    for batches, kind in ((x, "Tensor"), ({"x": x}, "dict")):
+        check_error(DtypeError, lambda batches=batches: nn.with_population(layer, params, batches), "a list of inputs", kind)
