@@ -29,7 +29,7 @@ CLAIMS = {
     "error_function_slope": Claim("error_function_slope(x)", "2 * exp(-x * x) / sqrt(acos(W(-1)))"),
     "gaussian_density": Claim("gaussian_density(x)", DENSITY),
     "gaussian_distribution": Claim("gaussian_distribution(x)", PHI),
-    "gelu": Claim("gelu(x)", f"(x < -100 ? W(0) : x * {PHI})", 5),
+    "gelu": Claim("gelu(x)", f"(x < -100 ? W(0) : x * {PHI})"),
     "gelu_slope": Claim("gelu_slope(x)", f"{PHI} + (isinf(x) ? W(0) : x * {DENSITY})", scale=f"fmax({PHI}, fabs(x) * {DENSITY})"),
 }
 BORDERS = (0.8, -0.8, 4, -4, 6, -6, 14.6, -14.6, 38.7, -38.7, 88.72284, 709.782712893384, -103.97, -745.13, -87.336, -708.396, 0.70710678,
