@@ -3,6 +3,7 @@
 import gc
 import sys
 import threading
+import weakref
 
 import pytest
 
@@ -118,10 +119,54 @@ def test_a_graph_is_read_twice_only_if_it_is_kept():
         y.backward()
 
 
-def test_a_second_gradient_is_a_named_error():
-    x = _doubles(4, 3)
-    [g] = torch.autograd.grad(affine(x, _doubles(3, 5), _doubles(5)).square().sum(), x, create_graph=True)
-    check_error(GradientError, lambda: g.sum().backward(), "[differentiable]", "first order")
+SECOND = {"LSTM": lambda: bridge.LSTM(6, 6, norm="layer"), "GRU": lambda: bridge.GRU(6, 6), "RNN": lambda: bridge.RNN(6, 6),
+          "LayerNorm": lambda: bridge.LayerNorm(6), "RMSNorm": lambda: bridge.RMSNorm(6), "function": lambda: bridge.differentiable(ops.tanh)}
+
+
+@pytest.mark.parametrize("way", ["of x", "behind a layer", "of weights", "frozen", "backward"])
+@pytest.mark.parametrize("name", SECOND)
+@pytest.mark.filterwarnings("ignore:Using backward.* with create_graph=True")
+def test_a_second_gradient_is_a_named_error(name, way):
+    """Also where nothing that comes into the backward pass needs a gradient: a gradient penalty."""
+    layer, x, before = SECOND[name](), torch.randn(4, 3, 6, requires_grad=way != "of weights"), torch.nn.Linear(6, 6)
+    if way == "frozen" and isinstance(layer, torch.nn.Module):
+        layer.requires_grad_(False)
+    y = layer(before(x) if way in ("behind a layer", "of weights") else x)
+    y = y if isinstance(y, torch.Tensor) else y[0]
+    if way == "backward":
+        y.sum().backward(create_graph=True)
+        g = x.grad
+    else:
+        [g] = torch.autograd.grad(y.sum(), before.weight if way == "of weights" else x, create_graph=True)
+    check_error(GradientError, lambda: (y.mean() + g.square().sum()).backward(), "[differentiable]", "first order", "PyTorch's own")
+    x.grad = None
+
+
+HOOKS = {"save_on_cpu": torch.autograd.graph.save_on_cpu,
+         "copies": lambda: torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda x: x),
+         "rounds": lambda: torch.autograd.graph.saved_tensors_hooks(torch.zeros_like, lambda x: x),
+         "keeps bytes": lambda: torch.autograd.graph.saved_tensors_hooks(lambda x: x.detach().numpy().copy(), torch.from_numpy)}
+
+
+@pytest.mark.parametrize("hooks", HOOKS.values(), ids=HOOKS)
+def test_hooks_on_saved_tensors_change_nothing(hooks):
+    """A call keeps what its own gradient needs; other calls of the same kind do not get into its place."""
+    layers, x = [bridge.LSTM(3, 4, norm="layer"), bridge.LayerNorm(4), bridge.LayerNorm(4)], torch.randn(5, 2, 3, requires_grad=True)
+    torch.nn.init.normal_(layers[1].weight)
+
+    def run():
+        y = layers[2](layers[1](layers[0](x)[0]))
+        return torch.autograd.grad(y, [x, *layers[0].parameters(), *layers[1].parameters()], torch.linspace(-1, 2, 40).view(5, 2, 4))
+
+    expected = run()
+    with hooks():
+        results = run()
+        y = layers[0](x)[0]
+        y.mul_(2)
+        with pytest.raises((RuntimeError, GradientError), match="modified by an inplace operation"):
+            y.sum().backward()
+    for a, b in zip(results, expected, strict=True):
+        assert torch.equal(a, b)
 
 
 WRONG = {"int64": (lambda: bridge.differentiable(ops.square)(torch.ones(2, dtype=torch.int64)), DtypeError, "torch.int64", "x.int()"),
@@ -199,10 +244,12 @@ def test_10000_calls_leave_nothing():
 
 
 def test_what_is_kept_goes_with_the_backward_pass():
-    y = affine(_doubles(4, 3), _doubles(3, 5), _doubles(5)).sum()
-    assert len(function._tickets) == 1
-    y.backward()
-    assert not len(function._tickets) and y.grad_fn is not None
+    y = affine(x := _doubles(4, 3), _doubles(3, 5), _doubles(5))
+    kept = weakref.ref(y.grad_fn.back)
+    y.sum().backward(retain_graph=True)
+    assert kept() is not None
+    y.sum().backward()
+    assert kept() is None and x.grad is not None
 
 
 def test_threads():

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -77,20 +77,28 @@ class _Call(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, fn: Callable[..., Sequence[Tensor]], keeps_results: bool,  # type: ignore[override]
                 *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        results, back = forward(fn, tensors, ctx.needs_input_grad[2:])
+        results, ctx.back = forward(fn, tensors, ctx.needs_input_grad[2:])
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(y for y in results if not y.is_floating_point()))
-        # PyTorch frees what is saved, and checks that it was not changed, as for its own functions.
-        ctx.save_for_backward(ticket_for(back), *tensors, *(results if keeps_results else ()))
+        # The gradient reads the memory of these, not what hooks on saved tensors make of them. PyTorch checks that what is
+        # saved was not changed and that the graph was not freed, but changes not where a hook has saved a copy.
+        saved = [*tensors, *(results if keeps_results else ())]
+        ctx.save_for_backward(*saved)
+        ctx.versions = [(x.detach(), x._version) for x in saved]
         return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:  # type: ignore[override]
-        back = of_ticket(ctx.saved_tensors[0])
+        saved = ctx.saved_tensors
+        if any(x._version != version for x, version in ctx.versions):
+            raise GradientError("[bridge] a tensor that the gradient needs was modified by an inplace operation; change "
+                                "a copy, x.clone(). Hooks on saved tensors do not keep one for a layer of duoln")
         with torch.no_grad():
-            results = back(gradients)
+            results = ctx.back(gradients)
+        if not torch._C._autograd._get_current_graph_task_keep_graph():  # PyTorch frees what is saved, too
+            del ctx.back, ctx.versions
         if torch.is_grad_enabled():
-            given = [g for g in gradients if g is not None]
+            given = [x for x in (*gradients, *saved) if x is not None and x.is_floating_point()]
             places = [k for k, g in enumerate(results) if g is not None]
             for k, g in zip(places, _FirstOrder.apply(len(given), *given, *(results[k] for k in places)), strict=True):
                 results[k] = g
@@ -98,7 +106,7 @@ class _Call(torch.autograd.Function):
 
 
 class _FirstOrder(torch.autograd.Function):
-    """Gradients that depend on others, but have no gradient themselves."""
+    """Gradients that depend on others and on what the call was given, but have no gradient themselves."""
 
     @staticmethod
     def forward(ctx: Any, given: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
@@ -107,7 +115,7 @@ class _FirstOrder(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:  # type: ignore[override]
         raise GradientError("[differentiable] a gradient of a gradient is not supported: duoln is first order only. "
-                            "A layer of PyTorch's own in this place has one")
+                            "Where one is needed, use a layer of PyTorch's own, or a loop of its operators")
 
 
 def forward(fn: Callable[..., Sequence[Tensor]], tensors: Sequence[torch.Tensor], needs: Sequence[bool],
@@ -169,24 +177,31 @@ def _pause() -> Callable[[int], int] | None:
 
 
 class _Ticket(np.ndarray):
-    """A number that stands for a backward function among the tensors that PyTorch saves, and holds it."""
+    """Random bits that stand for a backward function in a compiled graph, whose operators pass tensors alone."""
 
     back: Back
 
 
-_numbers = itertools.count()
-_tickets: WeakValueDictionary[int, _Ticket] = WeakValueDictionary()
+_tickets: WeakValueDictionary[bytes, _Ticket] = WeakValueDictionary()
 
 
 def ticket_for(back: Back) -> torch.Tensor:
     """A tensor that keeps `back` as long as its memory lives."""
-    number = next(_numbers)
-    ticket = np.array(number).view(_Ticket)
+    bits = uuid4().bytes
+    ticket = np.frombuffer(bytearray(bits), np.int64).view(_Ticket)
     ticket.back = back
-    _tickets[number] = ticket
+    _tickets[bits] = ticket
     return torch.from_numpy(ticket)
 
 
 def of_ticket(ticket: torch.Tensor) -> Back:
-    """The function that a ticket stands for."""
-    return _tickets[int(ticket)].back
+    """The function that a ticket stands for.
+
+    Raises:
+        GradientError: a hook on saved tensors has saved a copy of it, or another number.
+    """
+    try:
+        return _tickets[ticket.numpy().tobytes()].back
+    except KeyError:
+        raise GradientError("[bridge] expected what a layer of duoln has saved in a graph of torch.compile, found a copy "
+                            "of it; hooks on saved tensors may copy it outside of torch.compile only") from None

@@ -32,7 +32,9 @@ def function_of(key: str) -> Callable[..., Sequence[Tensor]]:
 def _norm(operator: str, **settings: Any) -> Callable[..., Sequence[Tensor]]:
     """A norm of x, or of a sum, with its parameters."""
     def norm(x: Tensor, *rest: Tensor) -> Sequence[Tensor]:
-        eps = torch.finfo(getattr(torch, x.dtype)).eps if settings["eps"] is None else settings["eps"]
+        eps = settings["eps"]
+        if eps is None:  # as torch.nn.RMSNorm: the step of the dtype that is computed in, float32 for 16 bits
+            eps = torch.finfo(torch.float64 if x.dtype == "float64" else torch.float32).eps
         y = getattr(ops, operator)(x, *rest, **{**settings, "eps": eps})
         return y if isinstance(y, tuple) else (y,)
 
@@ -64,7 +66,7 @@ def _(key: str, tensors: list[torch.Tensor], needs: list[bool]) -> list[torch.Te
     be = backend("numpy")
     zeros = [Tensor(be.zeros(tuple(map(int, x.shape)), str(x.dtype).removeprefix("torch.")), be) for x in tensors]
     results = [tensors[0].new_empty(y.shape, dtype=getattr(torch, y.dtype)) for y in function_of(key)(*zeros)]
-    return [*results, torch.empty((), dtype=torch.int64)]
+    return [*results, torch.empty(2, dtype=torch.int64)]
 
 
 @torch.library.custom_op("duoln::gradient", mutates_args=(),

@@ -70,7 +70,8 @@ class LayerNorm(_Norm, torch.nn.LayerNorm):
 class RMSNorm(_Norm, torch.nn.RMSNorm):
     """`torch.nn.RMSNorm` on duoln's kernels (Zhang, Sennrich 2019, eq. 4).
 
-    An `eps` of None is the smallest step from 1 in the dtype of x, as there. Shape and errors are those of `LayerNorm`.
+    An `eps` of None is the smallest step from 1 in the dtype of the computation, as there: float32 for 16 bits. Shape
+    and errors are those of `LayerNorm`.
     """
 
     operator = "rms_norm"
