@@ -82,6 +82,11 @@ def is_watched() -> bool:
     return _watch.get() is not None
 
 
+def is_plain() -> bool:
+    """True if nothing in this thread watches operators, records them or chooses other rules for them."""
+    return not (_composed_only.get() or _watch.get() is not None or recordings)
+
+
 @contextlib.contextmanager
 def bound(variable: ContextVar[Any], value: Any) -> Iterator[None]:
     """Within this context the variable has this value."""
@@ -185,6 +190,14 @@ class Op(Generic[P, R]):
         if is_narrow:
             return self._of_narrow(backend, arrays, attrs)
         return self._of_wide(backend, arrays, attrs, _size(arrays))
+
+    def bind(self, backend: Backend, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> Callable[..., None] | None:
+        """The function that the rule for checked native arrays gives for calls by address, see `Rule.bind`; or None.
+
+        It stands for calls while `is_plain()`.
+        """
+        rule = self.select(backend, arrays, attrs)
+        return None if rule.bind is None else rule.bind(backend, *arrays, **attrs)
 
     def _of_narrow(self, backend: Backend, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> Rule:
         """The rule that runs on these arrays, of which some have 16 bits."""

@@ -35,6 +35,8 @@ class Rule:
         factors: for argument i, a matrix, `factors[i](backend, saved, gout) -> (left, right)`: its gradient is
             `left.T @ right`, and a compiled step need not write it out; see `core.factors`.
         takes_factors: whether `forward` takes `Factors` in the place of an array.
+        bind: `bind(backend, *arrays, **attrs)`: a function that computes what `forward` would, of the addresses of the
+            arrays that change between calls; or None. A rule says which these are.
         least: the number of values of the largest array below which another rule takes less time.
 
     A rule never writes into its inputs or `gout`. A second gradient from the same `saved` has the same bits as the
@@ -51,6 +53,7 @@ class Rule:
     factors: Mapping[int, Callable[..., tuple[Array, Array]]] = field(default_factory=dict)
     takes_factors: bool = False
     least: int = 0
+    bind: Callable[..., Callable[..., None] | None] | None = None
     fitted: dict[Any, Rule] = field(default_factory=dict, init=False, repr=False)
     """This rule for arrays of 16 bits, by their dtypes; see `storage`."""
 

@@ -80,4 +80,67 @@ static void multiply(const T* x, const T* w, const T* bias, T* y, index_t rows, 
     }
 }
 
+static const int ROWS_OF_W = 4;  // rows of the matrix, or of its gradient, that share a load of g
+static const index_t COLUMNS_AT_ONCE = 1 << 12;  // of a sum over columns: the rounding of a longer one would grow with it
+
+// dx[r, k .. k + K) = or += the products of g's rows with K rows of w, over the first `count` columns. The rows of w are read in
+// turns, which the hardware does not prefetch, so the loop prefetches the next ones.
+template <int R, int K>
+static void some_dots(const T* g, const T* w, T* dx, index_t in, index_t out, index_t count, bool add) {
+    vector sums[R][K] = {};
+    const index_t whole = count / LANES * LANES;
+    for (index_t c = 0; c < whole; c += LANES) {
+        vector weights[K];
+        for (int k = 0; k < K; ++k) {
+            fetch_ahead(w + k * out + c, ROWS_OF_W * out);
+            weights[k] = opaque(load(w + k * out + c));
+        }
+        for (int r = 0; r < R; ++r) {
+            const vector gradient = opaque(load(g + r * out + c));
+            for (int k = 0; k < K; ++k) sums[r][k] += gradient * weights[k];
+        }
+    }
+    for (int r = 0; r < R; ++r)
+        for (int k = 0; k < K; ++k) {
+            T sum = total<T>(sums[r][k]);
+            for (index_t c = whole; c < count; ++c) sum += g[r * out + c] * w[k * out + c];
+            dx[r * in + k] = add ? dx[r * in + k] + sum : sum;
+        }
+}
+
+// dx[r, k .. k + K) = the products of g's rows with K rows of w.
+template <int R, int K>
+static void dots(const T* g, const T* w, T* dx, index_t in, index_t out) {
+    if constexpr (R * K > SIDE_BY_SIDE) {
+        dots<R, K / 2>(g, w, dx, in, out);
+        return dots<R, K - K / 2>(g, w + K / 2 * out, dx + K / 2, in, out);
+    }
+    index_t c = 0;
+    do {
+        some_dots<R, K>(g + c, w + c, dx, in, out, std::min(COLUMNS_AT_ONCE, out - c), c > 0);
+        c += COLUMNS_AT_ONCE;
+    } while (c < out);
+}
+
+// Calls work(k, count) for some rows of the matrix at a time, from k on; `count` is a constant.
+template <class Work>
+static void each_rows_of_w(index_t in, int threads, const Work& work) {
+    in_parts((in + ROWS_OF_W - 1) / ROWS_OF_W, threads, [&](index_t first, index_t last) {
+        for (index_t k = first * ROWS_OF_W; k < std::min(last * ROWS_OF_W, in);) {
+            if (k + ROWS_OF_W <= in) work(k, Number<ROWS_OF_W>()), k += ROWS_OF_W;
+            else work(k++, Number<1>());
+        }
+    });
+}
+
+// y (rows, in) = x (rows, out) times the transpose of w (in, out).
+static void multiply_transposed(const T* x, const T* w, T* y, index_t rows, index_t in, index_t out, int threads) {
+    each_rows_of_w(in, threads, [=](index_t k, auto count) {
+        for (index_t row = 0; row < rows; row += GROUP) {
+#define DOTS_OF(R) dots<R, count>(x + row * out, w + k * out, y + row * in + k, in, out)
+            BY_ROWS(std::min<index_t>(GROUP, rows - row), DOTS_OF)
+        }
+    });
+}
+
 }  // namespace few_rows

@@ -101,6 +101,22 @@ class Function:
                  "no_memory": self._no_memory}
         return compiled("\n    ".join(lines) + "\n", self.entry, f"<call of {self.file}: {self.entry}>", known)
 
+    @property
+    def names(self) -> list[str]:
+        """The parameters, in order."""
+        return [parameter.name for parameter in self._parameters]
+
+    def by_address(self, dtype: np.dtype) -> Callable[..., None]:
+        """A function of addresses, None and numbers, which checks nothing; `dtype` is that of `real`."""
+        entry, failures, take_failures = self._entry(NAMES[dtype.char])
+
+        def call(*words: Any) -> None:
+            entry(*words)
+            if failures.value and take_failures():
+                raise self._no_memory()
+
+        return call
+
     def _no_memory(self) -> MemoryError:
         return MemoryError(f"[{self.entry}] no memory left for what the kernel needs beside its arrays")
 

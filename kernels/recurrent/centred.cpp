@@ -16,3 +16,36 @@ extern "C" void NAMED(centred)(const T* x, T* out, int64_t rows, int64_t width, 
         }
     });
 }
+
+// The same of a weight that lies transposed, (gates, from, columns): `hidden` rows of each gate become (gates, to, columns), whose other
+// rows are zero. A column loses its mean in each of `parts` parts of the gates; with 0 parts it is copied. `out` may be x.
+extern "C" void NAMED(centred_columns)(const T* x, T* out, int64_t gates, int64_t hidden, int64_t from, int64_t to, int64_t columns,
+                                       int64_t parts, int32_t threads) {
+    constexpr index_t AT_ONCE = 256, OF_SUM = 64;  // columns of a task, and rows whose sum is added up apart: one of all would lose digits
+    in_parts((columns + AT_ONCE - 1) / AT_ONCE, threads, [=](index_t begin, index_t end) {
+        for (index_t task = begin; task < end; ++task) {
+            const index_t first = task * AT_ONCE, count = std::min(AT_ONCE, columns - first);
+            const auto part_of = [=](index_t gate) { return gate * parts / gates; };
+            T means[AT_ONCE] = {}, some[AT_ONCE];
+            for (index_t gate = 0; gate < gates; ++gate) {
+                if (parts && (gate == 0 || part_of(gate) != part_of(gate - 1))) {
+                    index_t rows = 0;
+                    std::fill_n(means, count, T(0));
+                    for (index_t each = gate; each < gates && part_of(each) == part_of(gate); ++each, rows += hidden)
+                        for (index_t j = 0; j < hidden; j += OF_SUM) {
+                            std::fill_n(some, count, T(0));
+                            for (index_t k = j; k < std::min(j + OF_SUM, hidden); ++k)
+                                for (index_t c = 0; c < count; ++c) some[c] += x[(each * from + k) * columns + first + c];
+                            for (index_t c = 0; c < count; ++c) means[c] += some[c];
+                        }
+                    for (index_t c = 0; c < count; ++c) means[c] /= T(rows);
+                }
+                for (index_t k = 0; k < to; ++k) {
+                    const T* of = x + (gate * from + k) * columns + first;
+                    T* row = out + (gate * to + k) * columns + first;
+                    for (index_t c = 0; c < count; ++c) row[c] = k < hidden ? of[c] - means[c] : T(0);
+                }
+            }
+        }
+    });
+}

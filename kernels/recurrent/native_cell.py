@@ -16,6 +16,7 @@ from duoln.kernels.product.multiply import column_sums, multiply
 from duoln.kernels.recurrent import positions as walks
 from duoln.kernels.recurrent.cells import Norms, Supports, supports
 from duoln.kernels.recurrent.positions import Parameters, Units
+from duoln.kernels.recurrent.weights import is_transposed
 from duoln.ops.recurrent.variants import CELLS
 
 _FILE = "recurrent/lstm/cell.cpp"
@@ -104,8 +105,14 @@ def _vjp_of_sequence(be: Backend, saved: _SavedSequence, gouts: Sequence[Array |
     d_x_proj, d_h_proj, d_c_before, *d_parameters = _vjp(be, saved.step, (d_h, d_c), needs)
     return [multiply(d_x_proj, saved.w_x.T)[None] if needs[0] else None,
             multiply(d_h_proj, saved.w_h.T) if needs[1] else None, d_c_before,
-            multiply(saved.x.T, d_x_proj) if needs[3] else None, multiply(saved.h.T, d_h_proj) if needs[4] else None,
+            _gradient(saved.w_x, saved.x, d_x_proj) if needs[3] else None,
+            _gradient(saved.w_h, saved.h, d_h_proj) if needs[4] else None,
             d_parameters[0], None, *d_parameters[1:]]
+
+
+def _gradient(weight: Array, x: Array, d_product: Array) -> Array:
+    """The gradient of a weight, which lies as the weight, from that of its product with x."""
+    return multiply(d_product.T, x).T if is_transposed(weight) else multiply(x.T, d_product)
 
 
 def _refusal(of_step: Supports) -> Supports:

@@ -1,4 +1,4 @@
-"""Shared parts of the compiled recurrent rules: units in panels, positions without padding, and the large products.
+"""Shared parts of the compiled recurrent rules: units in panels, positions without padding, and parameters.
 
 A compiled walk gets the input's product for all positions and gives the gradients of both products; the large products
 before and after it are made apart. Few inputs can be multiplied within the walk (inputs.h). Its arrays hold
@@ -8,7 +8,7 @@ step, row) that a mask takes out have no row in the products.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -16,8 +16,6 @@ import numpy as np
 
 from duoln.backends.protocol import Array
 from duoln.kernels import host
-from duoln.kernels.linear.few_rows import MOST_ROWS
-from duoln.kernels.product.multiply import multiply
 from duoln.ops.recurrent.variants import CELLS
 
 PANEL_BYTES = 64
@@ -146,17 +144,6 @@ def threads(positions: Positions, w_h: Array, by_units: bool) -> tuple[int, int]
     return count, int(by_units or positions.batch < BY_UNITS_BELOW or w_h.nbytes >= WEIGHTS_READ_ONCE)
 
 
-def product(rows: Array, weight: Array, units: Units, bias: Array | None = None) -> Array:
-    """`rows @ weight + bias` of padded gates, which begins on a cache line.
-
-    The padding is zero; its product with an infinite value would not be.
-    """
-    out = multiply(rows, weight, host.empty((len(rows), weight.shape[1]), rows.dtype), bias)
-    if units.hidden < units.stride:
-        out.reshape(len(out), out.shape[1] // units.stride, units.stride)[..., units.hidden:] = 0
-    return out
-
-
 def row_blocks(batch: int, shape: tuple[int, ...], dtype: np.dtype) -> Array:
     """Zeros for a parameter's gradient, which a kernel adds up for each block of rows."""
     return np.zeros((-(-batch // ROW_BLOCK), *shape), dtype)
@@ -227,60 +214,3 @@ class Parameters(NamedTuple):
             for term in terms:
                 made[term] = d
         return made
-
-
-class Walked(NamedTuple):
-    """The arrays that every compiled cell keeps for its products."""
-
-    x: Array
-    """The inputs of the positions, (positions, in)."""
-    w_x: Array
-    """(in, gates * stride), centred, as it was multiplied; of one step (in, gates * H), as it is."""
-    w_h: Array
-    """(H, gates * H); the walk centres it where it packs it."""
-    hidden: Array
-    """The states, (T + 1, B, stride)."""
-    units: Units
-    positions: Positions
-    centre: Callable[..., Array] | None
-    """The function that subtracts the means of a weight's rows, as norms of its product do; None without norms."""
-    is_one_step: bool
-    """True if the forward walk multiplies the inputs and the states of one time step with unpacked weights."""
-
-    @classmethod
-    def of(cls, units: Units, positions: Positions, x: Array, h: Array, w_x: Array, w_h: Array,
-           centre: Callable[..., Array] | None) -> Walked:
-        """The kept arrays, from an operator's; the states after the first one are allocated, and not yet computed."""
-        is_one_step = positions.steps == 1 and positions.slots is None and 0 < positions.batch <= MOST_ROWS
-        w_x = np.ascontiguousarray(w_x) if is_one_step else units.filled(centre(w_x) if centre else w_x)
-        return cls(positions.rows(x), w_x, np.ascontiguousarray(w_h), states(units, positions, h), units, positions,
-                   centre, is_one_step)
-
-    def x_proj(self, inner_bias: Array | None = None) -> Array:
-        """`x @ w_x + inner_bias` of all positions; of one step the bias alone, to which the walk adds the product."""
-        if not self.is_one_step:
-            return product(self.x, self.w_x, self.units, inner_bias)
-        out = host.empty((len(self.x), self.units.gates * self.units.stride), self.x.dtype)
-        out[...] = 0 if inner_bias is None else inner_bias
-        return out
-
-    def outputs(self, *states: Array) -> tuple[Array, ...]:
-        """The hidden states of all time steps, and the last of each of `states`."""
-        last = [self.positions.last(each)[:, :self.units.hidden].copy() for each in states]
-        return self.units.cut(self.positions.blocks(self.hidden)[1], 1), *last
-
-    def before(self) -> Array:
-        """The hidden states before the positions: (positions, H)."""
-        return self.positions.rows(self.positions.blocks(self.hidden)[0])[:, :self.units.hidden]
-
-    def input_gradients(self, d_x_proj: Array, need_x: bool) -> tuple[Array | None, Array]:
-        """The gradients of x (if needed) and w_x from that of their product; each costs one product."""
-        w_x = self.w_x
-        if self.is_one_step and need_x:
-            w_x = self.units.filled(self.centre(w_x) if self.centre else w_x)
-        d_x = self.positions.spread(multiply(d_x_proj, w_x.T)) if need_x else None
-        return d_x, self.units.cut(multiply(self.x.T, d_x_proj))
-
-    def state_gradient(self, d_h_proj: Array) -> Array:
-        """The gradient of w_h, from that of its product: one product over all positions."""
-        return self.units.cut(multiply(self.before().T, d_h_proj))

@@ -57,9 +57,9 @@ static void multiply(const Cell& cell, const T* packed, const Rows& rows, const 
 
 // Walks forward: walk(cell, packed, panel_sums, share, barrier) on each thread, or for one time step with unpacked weights.
 template <class Cell, class Walk>
-static void forward(const Cell& cell, const OneStep& one, const T* w_h, int threads, bool by_units, const Walk& walk) {
+static void forward(const Cell& cell, const OneStep& one, const T* w_h, bool turned, int threads, bool by_units, const Walk& walk) {
     const Sizes& sizes = cell.sizes;
-    const Weights weights{w_h, sizes.hidden, GATES, PARTS, threads};
+    const Weights weights{w_h, sizes.hidden, GATES, PARTS, threads, turned};
     const auto by = [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
         walk(cell, packed, panel_sums, share, barrier);
     };

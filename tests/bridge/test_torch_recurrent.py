@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import duoln
-from duoln import nn
+from duoln import nn, tree
 from duoln.errors import DtypeError, ShapeError, UsageError
 from duoln.testing import check_error
 
@@ -17,6 +17,7 @@ pytestmark = pytest.mark.peers
 
 from bridge import loops
 from safetensors.torch import save_file
+from torch.nn.utils import prune
 from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence
 
 from duoln.bridge import torch as bridge
@@ -121,36 +122,45 @@ def test_a_state_dict_is_read_by_load_pytorch(kind, norm, tmp_path):
     with torch.no_grad():
         for p in layer.parameters():
             p.add_(torch.randn_like(p) / 4)
-    save_file({name: p.contiguous() for name, p in layer.state_dict().items()}, tmp_path / "model.safetensors")
+    save_file(layer.state_dict(), tmp_path / "model.safetensors")
     own = getattr(nn, kind)(5, 16, "recurrent-bias" if (kind, norm) == ("GRU", "none") else norm, layers=2, bidirectional=True)
     params = duoln.to_tensors(duoln.load_pytorch(tmp_path / "model.safetensors", own), "numpy")
     x = torch.randn(6, 3, 5)
     np.testing.assert_allclose(own(params, duoln.tensor(x.numpy(), "numpy"))[0].numpy(), layer(x)[0].detach().numpy(), atol=2e-6)
 
 
-def test_the_memory_of_a_weight_stays_transposed():
+def test_weights_and_their_gradients_lie_as_pytorchs():
+    """No gradient is copied into another layout when it is kept."""
+    for kind, options in (("LSTM", {"norm": "layer"}), ("LSTM", {}), ("RNN", {"norm": "layer"}), ("GRU", {"norm": "layer"})):
+        layer = getattr(bridge, kind)(40, 33, **options)
+        assert all(p.is_contiguous() for p in layer.parameters())
+        y, _ = layer(torch.randn(3, 2, 40))
+        gradients = torch.autograd.grad(y.sum(), [layer.weight_ih_l0, layer.weight_hh_l0])
+        assert all(g.is_contiguous() for g in gradients)
+
+
+def test_copies_compute_the_same():
     layer = bridge.LSTM(4, 6, norm="layer")
     buffer = io.BytesIO()
     torch.save(layer, buffer)
     buffer.seek(0)
-    copies = [copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), torch.load(buffer, weights_only=False),
-              copy.deepcopy(layer).double().float()]
     x = torch.randn(3, 2, 4)
-    for each in copies:
-        assert each.weight_hh_l0.shape == (24, 6) and each.weight_hh_l0.t().is_contiguous()
+    for each in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), torch.load(buffer, weights_only=False), copy.deepcopy(layer).double().float()):
         torch.testing.assert_close(each(x)[0], layer(x)[0])
-    layer(x)[0].sum().backward()
-    assert layer.weight_hh_l0.grad.stride() == layer.weight_hh_l0.stride()
 
 
-def test_weights_that_were_made_contiguous_serve_too():
-    """Programs that take parameters as flat views need them: LBFGS, `parameters_to_vector`, files of safetensors."""
+def test_what_takes_parameters_as_flat_memory(tmp_path):
+    """LBFGS, `parameters_to_vector`, pruning, files of safetensors, weights that were transposed."""
     layer, x = bridge.LSTM(3, 4, norm="layer"), torch.randn(5, 2, 3)
     expected = layer(x)[0].detach()
-    for p in layer.parameters():
-        p.data = p.data.contiguous()
+    save_file(layer.state_dict(), tmp_path / "model.safetensors")
+    vector = torch.nn.utils.parameters_to_vector(layer.parameters())
+    torch.nn.utils.vector_to_parameters(vector, layer.parameters())
     torch.testing.assert_close(layer(x)[0], expected)
-    assert torch.nn.utils.parameters_to_vector(layer.parameters()).numel() == sum(p.numel() for p in layer.parameters())
+    turned = copy.deepcopy(layer)
+    for p in turned.parameters():
+        p.data = p.data.t().contiguous().t() if p.dim() == 2 else p.data
+    torch.testing.assert_close(turned(x)[0], expected)
     optimizer = torch.optim.LBFGS(layer.parameters(), max_iter=3)
 
     def loss():
@@ -160,6 +170,46 @@ def test_weights_that_were_made_contiguous_serve_too():
         return value
 
     assert optimizer.step(loss) > loss()
+    pruned = prune.l1_unstructured(copy.deepcopy(layer), "weight_hh_l0", amount=0.5)
+    assert (pruned.weight_hh_l0 == 0).sum() == 32 and not torch.equal(pruned(x)[0], layer(x)[0])
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize(("kind", "norm"), [("LSTM", "layer"), ("LSTM", "none"), ("LSTM", "layer-theano"), ("RNN", "layer"), ("GRU", "layer")])
+def test_a_time_step_outside_of_a_gradient(kind, norm, layers):
+    """It has the bits of the same call within one, whatever became of the parameters since the call before."""
+    layer, x = getattr(bridge, kind)(5, 21, layers, norm=norm), torch.randn(1, 3, 5)
+    state = torch.randn(layers, 3, 21)
+    hx = (state, state / 2) if kind == "LSTM" else state
+
+    def compare():
+        expected = layer(x, hx)
+        with torch.no_grad():
+            for _ in range(2):
+                for a, b in zip(_flat(layer(x, hx)[1]), _flat(expected[1]), strict=True):
+                    assert torch.equal(a, b)
+                y, first = layer(x, hx)[0], layer(x[:, :1], tree.map(lambda s: s[:, :1].contiguous(), hx))[0]
+                assert torch.equal(y, expected[0]) and torch.allclose(first, y[:, :1], atol=1e-6)
+        return expected[0]
+
+    before, changes = compare(), [lambda p: p.add_(0.1), lambda p: setattr(p, "data", p.detach() * 1.5),
+                                  lambda p: setattr(p, "data", p.detach().t().contiguous().t() if p.dim() == 2 else p.detach().clone())]
+    for change in changes:
+        with torch.no_grad():
+            for p in layer.parameters():
+                change(p)
+        compare()
+    assert not torch.equal(compare(), before)
+    layer.weight_hh_l0 = torch.nn.Parameter(torch.randn(layer.weight_hh_l0.shape))
+    compare()
+    prune.l1_unstructured(layer, "weight_hh_l0", amount=0.5)
+    compare()
+    copy.deepcopy(layer)(x, hx)
+    layer.double()
+    with torch.no_grad():
+        check_error(DtypeError, lambda: layer(x, hx), f"[{kind}]", "float64")
+        layer.weight_ih_l0.data = torch.zeros(3, 3, dtype=torch.float64)
+        check_error(ShapeError, lambda: layer(x.double(), tree.map(torch.Tensor.double, hx)), "expected")
 
 
 def test_names_and_habits():

@@ -36,6 +36,7 @@ from duoln.testing import check_error, check_op, check_rule
 
 BOTH, DTYPES = (False, True), ("float32", "float64")
 NAMES = [pytest.param(COMPILED, marks=NEEDS_COMPILER), PLAIN]
+FUSED_LSTM, STEP = [norm for cell, norm in FUSED if cell == "lstm"], "compiled time step"
 SIZES = {"": (6, 5, 7, 9), "one row": (4, 1, 3, 5), "one unit": (4, 3, 2, 1), "one time step": (1, 3, 2, 4)}
 
 
@@ -219,7 +220,7 @@ def test_an_infinite_gradient_that_is_limited_stays_finite(cell, hidden, rng, nu
 
 
 @NEEDS_COMPILER
-@pytest.mark.parametrize("norm", [norm for cell, norm in FUSED if cell == "lstm"])
+@pytest.mark.parametrize("norm", FUSED_LSTM)
 def test_one_time_step_of_many_rows_packs_no_weight_of_its_own(norm, rng, numpy_backend):
     for (rows, inputs, hidden), reverse, dtype in every_second(
             ((MOST_ROWS + 1, 20, 16), (33, 3, 21), (70, 130, 1)), BOTH, DTYPES):
@@ -230,7 +231,39 @@ def test_one_time_step_of_many_rows_packs_no_weight_of_its_own(norm, rng, numpy_
     for case in ({"gradient_limit": 0.5}, {"mask": np.arange(rows)[None] > 2}, {"rows": MOST_ROWS}):
         arguments = make_arguments("lstm", norm, rng, (1, case.get("rows", rows), 3, 4), "float32", case.get("mask"))
         attrs = attributes("lstm", norm, gradient_limit=case.get("gradient_limit"))
-        assert ops.lstm.select(numpy_backend, arguments, attrs).name == COMPILED
+        assert ops.lstm.select(numpy_backend, arguments, attrs).name == (STEP if "rows" in case else COMPILED)
+
+
+@NEEDS_COMPILER
+@pytest.mark.parametrize(("cell", "norm"), WALKS)
+def test_a_time_step_outside_of_a_gradient_has_the_bits_of_the_walk(cell, norm, rng, numpy_backend):
+    for (rows, inputs, hidden), dtype in every_second(((1, 20, 16), (MOST_ROWS, 9, 5), (3, 20, 40)), DTYPES):
+        sizes = enough_rows(norm, (1, rows, inputs, hidden))
+        arguments, attrs = make_arguments(cell, norm, rng, sizes, dtype), attributes(cell, norm)
+        assert getattr(ops, cell).select(numpy_backend, arguments, attrs).name == STEP
+        for given in (arguments, [np.asfortranarray(a) if a is not None and a.ndim == 2 else a for a in arguments]):
+            gouts = gouts_of(cell, sizes, rng, dtype)
+            by_step, by_walk = (results(rule_of(cell, name), numpy_backend, given, attrs, gouts) for name in (STEP, COMPILED))
+            assert all(np.array_equal(a, b) for a, b in zip(by_step, by_walk, strict=True))
+
+
+@NEEDS_COMPILER
+@pytest.mark.parametrize("sizes", [(5, 3, 20, 9), (4, 20, 17, 32), (1, 3, 12, 5), (1, 12, 12, 5)], ids=str)
+@pytest.mark.parametrize(("cell", "norm"), WALKS)
+def test_weights_that_lie_transposed(cell, norm, sizes, rng, numpy_backend):
+    """As PyTorch's do; their gradients lie alike."""
+    sizes = enough_rows(norm, sizes)
+    arguments, attrs = make_arguments(cell, norm, rng, sizes, "float64"), attributes(cell, norm)
+    places = [len(CELLS[cell].states) + 1, len(CELLS[cell].states) + 2]
+    turned = [np.asfortranarray(a) if k in places else a for k, a in enumerate(arguments)]
+    names = [COMPILED, "compiled step"] if cell == "lstm" and norm in FUSED_LSTM and sizes[:2] == (1, 12) else [COMPILED]
+    gouts = gouts_of(cell, sizes, rng, "float64")
+    for rule in (rule_of(cell, name) for name in names):
+        expected, found = (results(rule, numpy_backend, each, attrs, gouts) for each in (arguments, turned))
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10)
+        d_w_h = found[len(CELLS[cell].states) + 1 + places[1]]
+        assert d_w_h.shape == arguments[places[1]].shape and d_w_h.flags.f_contiguous
 
 
 # On MLX -----------------------------------------------------------------------------------------------

@@ -60,23 +60,33 @@ def _allocator(cupy: Any, stream: Any) -> Callable[[int], Any]:
     return allocate
 
 
-def native_of(role: str, x: torch.Tensor, be: Backend) -> Array:
-    """The backend's array with the memory of a tensor; bfloat16 as the backend stores it.
+def natives_of(role: str, tensors: Sequence[torch.Tensor | None], be: Backend) -> list[Any]:
+    """The backend's arrays with the memory of tensors; bfloat16 as the backend stores it. None stays None.
 
     Raises:
-        DtypeError: duoln has no such dtype, or the tensor is not dense; the message says what converts it.
+        DtypeError: duoln has no such dtype, or a tensor is not dense; the message says what converts it.
     """
-    if x.dtype not in _DTYPES:
-        whole = x.dtype in (torch.int64, torch.int16, torch.int8, torch.uint8)
-        advice = "int() for indices, x.float() for values" if whole else "float()"
-        raise DtypeError(f"[bridge] {role}: expected one of {', '.join(sorted(str(d) for d in _DTYPES))}, found "
-                         f"{x.dtype}; write x.{advice}")
+    natives: list[Any] = []
+    for k, x in enumerate(tensors):
+        if x is None:
+            natives.append(None)
+            continue
+        if x.dtype not in _DTYPES or x.layout is not torch.strided:
+            raise _foreign(f"{role} {k}", x)
+        y = x.detach() if x.requires_grad else x
+        if y.dtype is torch.bfloat16:
+            y = y.view(torch.uint16)
+        natives.append(y.numpy() if be.name == "numpy" else be.shared(y))
+    return natives
+
+
+def _foreign(role: str, x: torch.Tensor) -> DtypeError:
     if x.layout is not torch.strided:
-        raise DtypeError(f"[bridge] {role}: expected a dense tensor, found {x.layout}; write x.to_dense()")
-    x = x.detach()
-    if x.dtype is torch.bfloat16:
-        x = x.view(torch.uint16)
-    return x.numpy() if be.name == "numpy" else be.shared(x)
+        return DtypeError(f"[bridge] {role}: expected a dense tensor, found {x.layout}; write x.to_dense()")
+    whole = x.dtype in (torch.int64, torch.int16, torch.int8, torch.uint8)
+    advice = "int() for indices, x.float() for values" if whole else "float()"
+    return DtypeError(f"[bridge] {role}: expected one of {', '.join(sorted(str(d) for d in _DTYPES))}, found "
+                      f"{x.dtype}; write x.{advice}")
 
 
 def tensor_of(x: Array, be: Backend, dtype: str) -> torch.Tensor:

@@ -16,7 +16,7 @@ import torch
 from duoln import runtime
 from duoln.backends.protocol import Backend
 from duoln.bridge.functions import over_trees
-from duoln.bridge.torch.arrays import apart, backend_for, native_of, on_device, tensor_of
+from duoln.bridge.torch.arrays import apart, backend_for, natives_of, on_device, tensor_of
 from duoln.core import Tensor
 from duoln.core.arguments import described
 from duoln.core.gradient import pullback_at
@@ -80,8 +80,8 @@ class _Call(torch.autograd.Function):
         results, ctx.back = forward(fn, tensors, ctx.needs_input_grad[2:])
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(y for y in results if not y.is_floating_point()))
-        # The gradient reads the memory of these, not what hooks on saved tensors make of them. PyTorch checks that what is
-        # saved was not changed and that the graph was not freed, but changes not where a hook has saved a copy.
+        # The gradient reads the memory of these, not what hooks on saved tensors make of them. PyTorch checks that the
+        # graph was not freed and that nothing was changed; the latter not where a hook has saved a copy.
         saved = [*tensors, *(results if keeps_results else ())]
         ctx.save_for_backward(*saved)
         ctx.versions = [(x.detach(), x._version) for x in saved]
@@ -91,8 +91,8 @@ class _Call(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:  # type: ignore[override]
         saved = ctx.saved_tensors
         if any(x._version != version for x, version in ctx.versions):
-            raise GradientError("[bridge] a tensor that the gradient needs was modified by an inplace operation; change "
-                                "a copy, x.clone(). Hooks on saved tensors do not keep one for a layer of duoln")
+            raise GradientError("[bridge] a tensor that the gradient needs was modified by an inplace operation; "
+                                "change x.clone(). Hooks on saved tensors keep no copy for a layer of duoln")
         with torch.no_grad():
             results = ctx.back(gradients)
         if not torch._C._autograd._get_current_graph_task_keep_graph():  # PyTorch frees what is saved, too
@@ -126,11 +126,11 @@ def forward(fn: Callable[..., Sequence[Tensor]], tensors: Sequence[torch.Tensor]
         raise DtypeError(f"[bridge] expected tensors on one device, found {device} and "
                          f"{next(x.device for x in tensors if x.device != device)}")
     be, places = backend_for(device.type), [k for k, need in enumerate(needs) if need]
-    pauses = device.type == "cpu" and getattr(fn, "takes_long", False)
+    pauses = device.type == "cpu" and getattr(fn, "takes_long", False) and len(tensors[0]) > 1  # one time step does not
     if pauses:
         pause_threads()
     with on_device(device):
-        arguments = [Tensor(native_of(f"argument {k}", x, be), be) for k, x in enumerate(tensors)]
+        arguments = [Tensor(native, be) for native in natives_of("argument", tensors, be)]
         if not places:
             return _tensors(fn(*arguments), be), lambda gradients: []
         outputs, pull, tape = pullback_at(places, fn, arguments)
@@ -141,7 +141,7 @@ def forward(fn: Callable[..., Sequence[Tensor]], tensors: Sequence[torch.Tensor]
         if pauses:
             pause_threads()
         with on_device(device):
-            natives = [None if g is None else native_of("gradient", g, be) for g in gradients]
+            natives = natives_of("gradient", gradients, be)
             pulled = iter(apart(pull(natives, keep=True), be))
             return [tensor_of(next(pulled), be, arguments[k].dtype) if need else None for k, need in enumerate(needs)]
 
@@ -203,5 +203,5 @@ def of_ticket(ticket: torch.Tensor) -> Back:
     try:
         return _tickets[ticket.numpy().tobytes()].back
     except KeyError:
-        raise GradientError("[bridge] expected what a layer of duoln has saved in a graph of torch.compile, found a copy "
-                            "of it; hooks on saved tensors may copy it outside of torch.compile only") from None
+        raise GradientError("[bridge] expected what a layer of duoln has saved in a graph of torch.compile, found a "
+                            "copy; hooks on saved tensors may copy it outside of torch.compile only") from None

@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from duoln import tree
 from duoln.bridge.functions import NORMS, check_norm
 from duoln.bridge.torch.layers import call
+from duoln.bridge.torch.steps import Steps
 from duoln.core.arguments import AT_LEAST_0, check_choice, check_flag, check_integer, check_number, described
 from duoln.errors import DtypeError, ShapeError, UsageError
 from duoln.ops.recurrent.variants import CELLS, has_bias, norm_shapes
@@ -33,11 +34,7 @@ class _Part(NamedTuple):
 
 
 class _Recurrent(torch.nn.Module):
-    """Layers of one kind of cell.
-
-    A weight has PyTorch's shape (gates * hidden, in). Its memory is that of the transposed matrix, as the kernels read
-    it.
-    """
+    """Layers of one kind of cell, whose weights (gates * hidden, in) lie in memory as those of torch.nn."""
 
     cell: ClassVar[Any]
     states: ClassVar[int]
@@ -68,6 +65,7 @@ class _Recurrent(torch.nn.Module):
             warnings.warn(f"[{name}] dropout is between layers, and there is one layer", stacklevel=2)
         self.norm = norm
         self.init = check_choice(name, "init", init, ("pytorch", "paper"))
+        self._steps = Steps()
         self._add_parameters({"device": device, "dtype": dtype})
         self.reset_parameters()
 
@@ -80,7 +78,7 @@ class _Recurrent(torch.nn.Module):
             self._parts.append(parts)
             for part in parts:
                 for name, rows in zip(part.weights, (n_in, self.hidden_size), strict=True):
-                    self.register_parameter(name, torch.nn.Parameter(torch.empty(rows, wide, **options).t()))
+                    self.register_parameter(name, torch.nn.Parameter(torch.empty(wide, rows, **options)))
                 for name in part.biases:
                     self.register_parameter(name, torch.nn.Parameter(torch.empty(wide, **options)))
                 for name in dict.fromkeys(name for name, _ in part.norms):
@@ -114,17 +112,15 @@ class _Recurrent(torch.nn.Module):
         With `init="paper"` the input's weights are uniform in +-0.1 and the biases 0. Gains are 1, the norms' biases 0.
         """
         for name, p in self.named_parameters(recurse=False):
-            values = torch.empty(p.shape, dtype=p.dtype, device=p.device)  # a transposed one draws in another order
             if self.init == "pytorch":
-                values.uniform_(-1 / math.sqrt(self.hidden_size), 1 / math.sqrt(self.hidden_size))
+                p.uniform_(-1 / math.sqrt(self.hidden_size), 1 / math.sqrt(self.hidden_size))
             elif name.startswith("weight_hh"):
-                for gate in values.chunk(CELLS[self.cell].gates):
+                for gate in p.chunk(CELLS[self.cell].gates):
                     torch.nn.init.orthogonal_(gate)
             elif name.startswith("weight_ih"):
-                values.uniform_(-0.1, 0.1)
+                p.uniform_(-0.1, 0.1)
             else:
-                values.zero_()
-            p.copy_(values)
+                p.zero_()
         for norm in self.children():
             norm.reset_parameters()  # type: ignore[operator]
 
@@ -205,6 +201,10 @@ class _Recurrent(torch.nn.Module):
     def _walk(self, x: torch.Tensor, first: Sequence[torch.Tensor], mask: torch.Tensor | None,
               ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         """All layers and directions, in the order of PyTorch's states."""
+        if len(x) == 1 and mask is None and not torch.compiler.is_compiling() and not (self.dropout and self.training):
+            stepped = self._steps.run(self, x, first)
+            if stepped is not None:
+                return stepped
         last: list[tuple[torch.Tensor, ...]] = []
         for layer in range(self.num_layers):
             if layer and self.dropout:
@@ -217,15 +217,21 @@ class _Recurrent(torch.nn.Module):
                 outputs.append(h)
                 last.append(tuple(states))
             x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
-        return x, tuple(torch.stack(states) for states in zip(*last, strict=True))
+        return x, tuple(states[0].unsqueeze(0) if len(states) == 1 else torch.stack(states)
+                        for states in zip(*last, strict=True))
 
     def _arrays(self, part: _Part) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """The weights and the bias of duoln's cell, and the parameters of its norms."""
-        arrays = [getattr(self, name).t() for name in part.weights]
+        arrays = [self._weight(getattr(self, name)).t() for name in part.weights]
         if has_bias(self.cell, self.norm):
             biases = [getattr(self, name) for name in part.biases]
             arrays.append(sum(biases[1:], biases[0]) if biases else arrays[0].new_zeros(arrays[0].shape[1]))
         return arrays, [getattr(getattr(self, module), name) for module, name in part.norms]
+
+
+    def _weight(self, weight: torch.Tensor) -> torch.Tensor:
+        """A weight (gates * hidden, in) with the gates of duoln's cell."""
+        return weight
 
 
 class LSTM(_Recurrent):
@@ -266,19 +272,22 @@ class GRU(_Recurrent):
         if self._has_recurrent_bias:
             first, second = (getattr(self, name) for name in part.biases)
             of_gates, of_n = second.split((2 * self.hidden_size, self.hidden_size))
-            arrays[2] = first + torch.nn.functional.pad(of_gates, (0, self.hidden_size))
-            return [_with_ours(a, True) for a in arrays], [of_n]
-        return [_with_ours(a, not normed) for a in arrays], [_with_ours(a, normed) for a in norms]
+            bias = first + torch.nn.functional.pad(of_gates, (0, self.hidden_size))
+            return [*arrays[:2], _with_ours(bias, True)], [of_n]
+        return [*arrays[:2], *(_with_ours(a, not normed) for a in arrays[2:])], [_with_ours(a, normed) for a in norms]
+
+    def _weight(self, weight: torch.Tensor) -> torch.Tensor:
+        return _with_ours(weight, self.norm == "none")
 
 
 def _with_ours(x: torch.Tensor, turns: bool) -> torch.Tensor:
-    """The gates r, z, n along the last axis in duoln's order z, r, n.
+    """The gates r, z, n along the first axis in duoln's order z, r, n.
 
     duoln's update gate renews the state that PyTorch's keeps, so it changes its sign once: in the norm's parameters,
     or, without norms, in the weights and the bias (`turns`).
     """
-    r, z, n = x.chunk(3, dim=-1)
-    return torch.cat((-z if turns else z, r, n), dim=-1)
+    r, z, n = x.chunk(3)
+    return torch.cat((-z if turns else z, r, n))
 
 
 class RNN(_Recurrent):

@@ -273,8 +273,8 @@ static void walk_back(const Gru& g, GruGradients d, const T* packed, T* panel_su
     } else walk_rows_back(g, d, packed, s, barrier, through_gates);
 }
 
-static void forward(const Gru& g, const OneStep& one, const T* w_h, int threads, bool by_units) {
-    const Weights weights{w_h, g.sizes.hidden, GATES, PARTS, threads};
+static void forward(const Gru& g, const OneStep& one, const T* w_h, bool turned, int threads, bool by_units) {
+    const Weights weights{w_h, g.sizes.hidden, GATES, PARTS, threads, turned};
     const auto by = [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
         walk(g, packed, panel_sums, share, barrier);
     };
@@ -288,8 +288,8 @@ static void forward(const Gru& g, const OneStep& one, const T* w_h, int threads,
     }, by);
 }
 
-static void backward(const Gru& g, const GruGradients& d, const T* w_h, int threads, bool by_units) {
-    const Weights weights{w_h, g.sizes.hidden, GATES, PARTS, threads};
+static void backward(const Gru& g, const GruGradients& d, const T* w_h, bool turned, int threads, bool by_units) {
+    const Weights weights{w_h, g.sizes.hidden, GATES, PARTS, threads, turned};
     walk_backward(weights, g.sizes, SUMS_OF_ROW, by_units, [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
         walk_back(g, d, packed, panel_sums, share, barrier);
     });
@@ -299,7 +299,7 @@ static void backward(const Gru& g, const GruGradients& d, const T* w_h, int thre
 #define SHARED_PARAMETERS                                                                                             \
     const T *w_h, T *x_proj, T *h_proj, const T *gain_x, const T *bias_x, const T *gain_h, const T *bias_h,           \
         T *hidden, T *norms, const int64_t *slots, int64_t steps, int64_t batch, int64_t units, double eps,           \
-        int32_t reverse, int32_t threads, int32_t by_units
+        int32_t reverse, int32_t threads, int32_t by_units, int32_t turned
 #define SHARED_VALUES                                                                                                 \
     const Gru g{{sizes_of(steps, batch, units, reverse != 0, OF_BATCH ? nullptr : slots), T(eps), x_proj, h_proj,     \
                  gain_x, gain_h, bias_x, hidden, norms, OF_BATCH ? slots : nullptr}, bias_h};
@@ -307,7 +307,23 @@ static void backward(const Gru& g, const GruGradients& d, const T* w_h, int thre
 extern "C" void NAMED(gru_forward)(SHARED_PARAMETERS, const T* x, const T* w_x, int64_t inputs) {
     guarded([&] {
         SHARED_VALUES
-        forward(g, {x, w_x, inputs}, w_h, threads, by_units != 0);
+        forward(g, {x, w_x, inputs}, w_h, turned != 0, threads, by_units != 0);
+    });
+}
+
+// One time step outside of a gradient: nothing is kept, and the caller pads no array.
+extern "C" void NAMED(gru_step)(const T* w_h, const T* x, const T* w_x, const T* gain_x, const T* gain_h, const T* bias,
+                                const T* bias_2, const T* bias_3, const T* bias_h, const T* inner_bias, const T* h, T* h_new,
+                                int64_t batch, int64_t inputs, int64_t units, double eps, int32_t threads, int32_t turned) {
+    guarded([&] {
+        const Sizes sizes = sizes_of(1, batch, units, false, nullptr);
+        const index_t S = sizes.stride, of_norms = OF_BATCH ? 4 * GATES * S : panels_of(batch * SUMS_OF_ROW) * W;
+        Room room((2 * batch + 4) * GATES * S + 2 * batch * S + of_norms);
+        const Gru g{{sizes, T(eps), room.products(inner_bias, GATES, sizes), room.take(batch * (APART ? GATES : 1) * S),
+                     room.padded(gain_x, GATES, sizes), room.padded(gain_h, GATES, sizes),
+                     room.padded_sum(bias, bias_2, bias_3, GATES, sizes), room.states(h, sizes), room.take(of_norms), nullptr}, room.padded(bias_h, H_BIASES ? H_BIASES : 1, sizes)};
+        forward(g, {x, w_x, inputs}, w_h, turned != 0, threads, false);
+        take_out(g.hidden, sizes, h_new);
     });
 }
 
@@ -317,6 +333,6 @@ extern "C" void NAMED(gru_backward)(SHARED_PARAMETERS, const T* d_hidden, T* dh,
     guarded([&] {
         SHARED_VALUES
         backward(g, {d_hidden, dh, d_x_proj, d_h_proj, d_gain_x, d_bias_x, d_gain_h, d_bias_h, T(limit)}, w_h,
-                 threads, by_units != 0);
+                 turned != 0, threads, by_units != 0);
     });
 }

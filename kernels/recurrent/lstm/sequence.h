@@ -9,8 +9,8 @@
 #pragma once
 #include "backward.h"
 
-static void backward(const Lstm& l, const LstmGradients& d, const T* w_h, int threads, bool by_units) {
-    const Weights weights{w_h, l.sizes.hidden, GATES, PARTS, threads};
+static void backward(const Lstm& l, const LstmGradients& d, const T* w_h, bool turned, int threads, bool by_units) {
+    const Weights weights{w_h, l.sizes.hidden, GATES, PARTS, threads, turned};
     const Aligned<T> of_inputs(d.d_x ? l.sizes.batch * l.inputs.count * l.sizes.panels : 0);
     walk_backward(weights, l.sizes, ROW_SUMS, by_units, [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
         walk_back(l, d, packed, panel_sums, d.d_x ? of_inputs.data() : nullptr, share, barrier);
@@ -22,7 +22,7 @@ static void backward(const Lstm& l, const LstmGradients& d, const T* w_h, int th
     const T *w_h, const T *x, const T *w_x, T *x_proj, T *h_proj, const T *gain_x, const T *gain_h,                   \
         const T *bias, const T *gain_c, const T *bias_c, T *hidden, T *cells, T *raw_cells, T *norms,                 \
         const int64_t *slots, int64_t steps, int64_t batch, int64_t inputs, int64_t units, double eps,                \
-        int32_t reverse, int32_t threads, int32_t by_units
+        int32_t reverse, int32_t threads, int32_t by_units, int32_t turned
 #define SHARED_VALUES                                                                                                 \
     const Lstm l{{sizes_of(steps, batch, units, reverse != 0, OF_BATCH ? nullptr : slots), T(eps), x_proj, h_proj,    \
                   gain_x, gain_h, bias, hidden, norms, OF_BATCH ? slots : nullptr},                                   \
@@ -31,7 +31,27 @@ static void backward(const Lstm& l, const LstmGradients& d, const T* w_h, int th
 extern "C" void NAMED(lstm_forward)(SHARED_PARAMETERS) {
     guarded([&] {
         SHARED_VALUES
-        forward(l, {x_proj ? x : nullptr, w_x, inputs}, w_h, threads, by_units != 0, walk);
+        forward(l, {x_proj ? x : nullptr, w_x, inputs}, w_h, turned != 0, threads, by_units != 0, walk);
+    });
+}
+
+// One time step outside of a gradient: nothing is kept, and the caller pads no array.
+extern "C" void NAMED(lstm_step)(const T* w_h, const T* x, const T* w_x, const T* gain_x, const T* gain_h, const T* bias,
+                                 const T* bias_2, const T* bias_3, const T* gain_c, const T* bias_c, const T* inner_bias,
+                                 const T* h, const T* c, T* h_new, T* c_new, int64_t batch, int64_t inputs, int64_t units,
+                                 double eps, int32_t threads, int32_t turned) {
+    guarded([&] {
+        const Sizes sizes = sizes_of(1, batch, units, false, nullptr);
+        const index_t S = sizes.stride, of_norms = OF_BATCH ? OF_STEP * S : panels_of(batch * ROW_SUMS) * W;
+        Room room((2 * batch + 3) * GATES * S + (5 * batch + 2) * S + of_norms);
+        const Lstm l{{sizes, T(eps), room.products(inner_bias, GATES, sizes), APART ? room.take(batch * GATES * S) : nullptr,
+                      room.padded(gain_x, GATES, sizes), room.padded(gain_h, GATES, sizes),
+                      room.padded_sum(bias, bias_2, bias_3, GATES, sizes), room.states(h, sizes), room.take(of_norms), nullptr},
+                     {nullptr, nullptr, 0}, room.padded(gain_c, 1, sizes), room.padded(bias_c, 1, sizes), room.states(c, sizes),
+                     CARRIED ? room.take(batch * S) : nullptr};
+        forward(l, {x, w_x, inputs}, w_h, turned != 0, threads, false, walk);
+        take_out(l.hidden, sizes, h_new);
+        take_out(l.cells, sizes, c_new);
     });
 }
 
@@ -42,6 +62,6 @@ extern "C" void NAMED(lstm_backward)(SHARED_PARAMETERS, const T* d_hidden, T* dh
         SHARED_VALUES
         const LstmGradients d{d_hidden, dh, dc, d_x, d_w_x, d_bias, d_gain_x, d_gain_h, d_gain_c, d_bias_c,
                               T(limit)};
-        backward(l, d, w_h, threads, by_units != 0);
+        backward(l, d, w_h, turned != 0, threads, by_units != 0);
     });
 }
