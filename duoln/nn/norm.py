@@ -170,7 +170,7 @@ class InstanceNorm(_Affine):
     With `affine=False` it has no parameters.
 
     Shape:
-        x (B, ..., width) with at least one axis of positions -> the same; parameters gain and bias (width,).
+        x (B, ..., width) with at least two positions -> the same; parameters gain and bias (width,).
     """
 
     def __init__(self, width: int, eps: float = 1e-5, *, gain: float = 1.0, affine: bool = True) -> None:
