@@ -64,7 +64,7 @@ class Compiled:
         self._of_forms: dict[str, dict[Any, _OfForm]] = {}
         self._recent: tuple[_Proved, ...] = ()
 
-    def __call__(self, *args: Any, **named: Any) -> Any:
+    def __call__(self, /, *args: Any, **named: Any) -> Any:
         step = self._step
         repeats = not (named or is_recording() or recordings or is_watched())
         if repeats:
