@@ -182,12 +182,13 @@ class _Ordering:
         if self._trace is not None and not self._is_made_up:
             return UsageError(
                 f"[{self._name}] {place}: expected to know whether this layer takes a flattened image, found no call "
-                f"of it for these shapes; write flattened={{{place!r}: {channels}}} with the channels of the image, or 1 "
-                "where there is none")
+                f"of it for these shapes; write flattened={{{place!r}: {channels}}} with the channels of the image, or "
+                "1 where there is none")
         return UsageError(
             f"[{self._name}] {place}: expected to know whether this layer takes a flattened image, whose features "
-            "PyTorch has in another order; give the shape of an input, shapes=(1, height, width, channels), or for each "
-            f"layer the channels of that image, such as flattened={{{place!r}: {channels}}}, and 1 where there is none")
+            "PyTorch has in another order; give the shape of an input, shapes=(1, height, width, channels), or for "
+            f"each layer the channels of that image, such as flattened={{{place!r}: {channels}}}, and 1 where "
+            "there is none")
 
     def _from_word(self, role: str, width: int, word: Any) -> np.ndarray:
         """PyTorch's order of so many features of an image with so many channels, or the order itself, checked."""
