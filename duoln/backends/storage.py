@@ -20,7 +20,7 @@ _SIGN, _INFINITY, _QUIET = 0x7FFFFFFF, 0x7F800000, 0x00400000
 
 def converting() -> np.errstate:
     """Within it NumPy tells of no event: rounding to infinity or 0 is no error, nor is a NaN that signals."""
-    return np.errstate(over="ignore", under="ignore", invalid="ignore")
+    return np.errstate(all="ignore")
 
 
 def float32_of(x: Array) -> Array:

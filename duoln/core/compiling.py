@@ -126,7 +126,7 @@ class _OfForm:
         self._form: Any = None
         self._build: Any = None
         """The function that makes the tree of the result; known after the first call, as `_form`."""
-        self.replay = Replay(self._run, backend, partial(_held, step))
+        self.replay = Replay(self._run, backend, partial(_variables, step))
         self._donated: list[int] = []
         """The numbers of the leaves that the step donates to an optimiser; known after the first call."""
         self._proved: dict[Any, _Proved] = {}
@@ -173,11 +173,11 @@ class _OfForm:
         return [leaf.data for leaf in leaves]
 
 
-def _held(step: Callable[..., Any]) -> list[tuple[Array, str]]:
+def _variables(step: Callable[..., Any]) -> list[tuple[Array, str]]:
     """The arrays in variables that a step reads, with their names: in its object, and in those of the functions around
     it and of its module, also where another function of this module reads them.
     """
-    found: list[tuple[Array, str]] = []
+    rows: list[tuple[Array, str]] = []
     functions: list[Any] = [inspect.unwrap(step)]
     for function in functions:
         try:
@@ -191,9 +191,9 @@ def _held(step: Callable[..., Any]) -> list[tuple[Array, str]]:
                       and value.__module__ == functions[0].__module__]
         for name, value in variables.items():
             with contextlib.suppress(DuolnError, RecursionError):  # a value that is no tree
-                found += [(leaf.data, f"{name}.{path}" if path else name) for path, leaf in tree.items(value)
+                rows += [(leaf.data, f"{name}.{path}" if path else name) for path, leaf in tree.items(value)
                           if isinstance(leaf, Tensor)]
-    return found
+    return rows
 
 
 def running_function() -> Callable[..., Any] | None:

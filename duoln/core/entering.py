@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from duoln.backends.protocol import STORAGE, Backend
-from duoln.backends.storage import converting
 from duoln.core.arguments import INT32, MOST_AXES, check_axes, described, did_you_mean, dtype_name, how_to_unpack
 from duoln.core.tensor import Tensor
 from duoln.errors import DtypeError, ShapeError
@@ -46,7 +45,7 @@ def host_array(x: Any, backend: Backend, dtype: str | None) -> tuple[np.ndarray,
     _check_values("[tensor]", values, wanted)
     if wanted in STORAGE:
         return values if values.dtype.kind == "f" else values.astype(np.float64), wanted
-    with converting():
+    with np.errstate(all="ignore"):
         return values.astype(wanted), wanted
 
 
@@ -132,7 +131,7 @@ def _check_values(whose: str, values: np.ndarray, wanted: str) -> None:
         allowed = f"integers in {INT32.min} .. {INT32.max}, which int32 holds; pass dtype='float32' for others"
     else:
         limit = _LARGEST_BFLOAT16 if wanted == "bfloat16" else float(np.finfo(wanted).max)
-        with converting():
+        with np.errstate(all="ignore"):
             bad = np.isfinite(values) & (np.abs(values.astype(np.float64)) > limit)
         allowed = f"numbers up to {limit:.6g}"
     if bad.any():

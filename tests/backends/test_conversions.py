@@ -94,9 +94,9 @@ def test_no_conversion_warns(be):
             if abs(float(values[0])) > {"float16": 65504, "float64": np.inf}.get(name, 3.3e38):
                 continue  # it is refused
             x = duoln.tensor(values, be, name)
-            for other in floats:
-                y = x.astype(other).numpy()
-                assert np.isnan(y).all() == np.isnan(values).all(), (values, name, other)
+            for second in floats:
+                y = x.astype(second).numpy()
+                assert np.isnan(y).all() == np.isnan(values).all(), (values, name, second)
             x.astype("bool")
 
 

@@ -183,7 +183,7 @@ WRONG = {"a projection": (lambda: bridge.LSTM(3, 4, proj_size=2), UsageError, "[
          "a population": (lambda: bridge.GRU(3, 4, norm="batch"), UsageError, "[GRU]", "'batch'"),
          "a variant": (lambda: bridge.GRU(3, 4, norm="leyer"), UsageError, "[GRU] expected a norm of none, layer, layer-theano, layer-per-gate; found 'leyer'",
                        "did you mean 'layer'?"),
-         "duoln's layers": (lambda: bridge.LSTM(3, 4, layers=2), TypeError, "LSTM.__init__() got", "'layers'; did you mean 'num_layers'?"),
+         "duoln's layers": (lambda: bridge.RNN(3, 4, layers=2), TypeError, "RNN.__init__() got", "'layers'; did you mean 'num_layers'?"),
          "duoln's sizes": (lambda: bridge.GRU(n_in=3, n_hidden=4), TypeError, "'n_in'; did you mean 'input_size'?"),
          "duoln's affine": (lambda: bridge.LayerNorm(3, affine=False), TypeError, "LayerNorm.__init__() got", "did you mean 'elementwise_affine'?"),
          "a bias": (lambda: bridge.LSTM(3, 4, bias="two"), UsageError, "[LSTM] bias", "'two'"),

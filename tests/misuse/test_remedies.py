@@ -1,4 +1,4 @@
-"""What an error says to write: each line of code in a message runs, and each name in one is there.
+"""The remedies in messages of errors: each line of code in a message runs, and each name in one is there.
 
 The hints for those who know PyTorch are in `test_pytorch_hints.py`.
 """
