@@ -72,7 +72,7 @@ def _as_array(x: Any) -> np.ndarray:
 
 
 def _depth(x: Any) -> int:
-    """How many lists are in each other, each the first entry of the one around it."""
+    """The number of lists in each other, each the first entry of the one around it."""
     return 1 + _depth(x[0]) if isinstance(x, list | tuple) and x else 0
 
 

@@ -49,7 +49,7 @@ LINES = sorted({line for text in MESSAGES if ";" in text or "write " in text for
 
 @pytest.fixture(scope="module")
 def names(tmp_path_factory):
-    """What a line may name."""
+    """The values of the names in a line."""
     model, layer, cell = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)), nn.Linear(3, 3), nn.LSTMCell(3, 4)
     x, y = duoln.tensor(np.ones((2, 3), np.float32), "numpy"), duoln.tensor(np.zeros((2, 3), np.float32), "numpy")
     params, dropout, optimizer, folder = duoln.to_tensors(model.init(0), "numpy"), nn.DropoutMasks(model, 0), optim.Adam(1e-3), tmp_path_factory.mktemp("remedies")

@@ -146,7 +146,7 @@ def test_without_shapes_the_words_alone_are_enough_and_each_is_asked_for(tmp_pat
 
 @pytest.mark.parametrize("name", CASES)
 def test_an_advice_can_be_followed(name, tmp_path):
-    """What an error says to write is read; each time it is another layer's."""
+    """A model is read after each error has got the word that it asks for; no error asks twice."""
     make, make_ours, *_ = CASES[name]
     theirs, ours, given = fill(make()), make_ours(), {}
     tensors.save_file(theirs.state_dict(), tmp_path / "theirs")
