@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copyreg
+import signal
 from typing import Any
 
 
@@ -89,6 +90,24 @@ class MemoryExhaustedError(DuolnError):
     """The device has no memory left for this step."""
 
     exit_code = 6
+
+
+def exit_code(number: int) -> int:
+    """The exit code of a command that a signal ended, as a shell gives it."""
+    return 128 + number
+
+
+class Interrupted(DuolnError):
+    """The user, or a scheduler, asked to stop; a checkpoint was written.
+
+    Args:
+        message: what was done and how to go on.
+        number: the signal's; the exit code is 128 more: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP.
+    """
+
+    def __init__(self, message: str, number: int = signal.SIGINT) -> None:
+        super().__init__(message)
+        self.number, self.exit_code = number, exit_code(number)
 
 
 class OutputError(DuolnError):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from duoln.core import Tensor
-from duoln.core.arguments import Interval, check_integer, check_integers_in, check_number, described
+from duoln.core.arguments import Interval, check_axes, check_integer, check_integers_in, check_number, described
 from duoln.core.pytorch_names import OF_STREAMS, name_missing
 from duoln.errors import CallError, DtypeError, MemoryExhaustedError, ShapeError, UsageError
 from duoln.system import limits
@@ -267,6 +267,7 @@ def _check_name(function: str, name: Any) -> str:
 def _sizes(function: str, shape: Any) -> Shape:
     sizes = shape if isinstance(shape, tuple | list) else (shape,)
     checked = check_integers_in(function, "shape", sizes, 0, _LARGEST_COUNT)
+    check_axes(function, len(checked))
     count = prod(checked)
     if count > _ROOM_ALWAYS and _BYTES * count > (free := limits.free_memory()):
         raise MemoryExhaustedError(f"[{function}] expected numbers that fit the {free >> 20} MiB that are free, found "

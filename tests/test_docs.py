@@ -160,7 +160,7 @@ def test_the_page_of_debugging_prints_what_stands_below_its_code(capsys):
 def test_the_exit_codes_of_the_page_of_runs_are_those_of_errors_and_signals():
     told = [int(code) for row in re.findall(r"^\| (\d[\d, ]*) \|", text_of("duoln/docs/runs.md"), re.MULTILINE) for code in row.split(",")]
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.DuolnError)]
-    signals = {stopping.exit_code(number) for number in stopping.STOPPING}
+    signals = {errors.exit_code(number) for number in stopping.STOPPING}
     assert set(told) == {0} | {kind.exit_code for kind in kinds} | signals and len(told) == len(set(told))
 
 

@@ -14,7 +14,6 @@ from duoln.core.op import Op
 from duoln.data.batches import Batches
 from duoln.nn import init
 from duoln.randomness import Stream
-from duoln.system import stopping
 from duoln.tasks.registry import Registry, find_task
 from duoln.tasks.settings import make_config
 
@@ -164,7 +163,7 @@ class OfData(errors.DataEntryError):
 
 
 def test_every_error_comes_back_with_its_text_and_attributes():
-    made = [WithNames(epoch=3, loss=0.5), OfData(7), stopping.Interrupted("stopped", 15), errors.OutputError(BrokenPipeError(32, "Broken pipe"))]
+    made = [WithNames(epoch=3, loss=0.5), OfData(7), errors.Interrupted("stopped", 15), errors.OutputError(BrokenPipeError(32, "Broken pipe"))]
     for kind in _classes(errors.DuolnError) - {type(error) for error in made}:
         names = list(inspect.signature(kind.__init__).parameters)[1:] if "__init__" in vars(kind) else ["text"]
         made.append(kind(*(f"the {name}" for name in names)))

@@ -72,10 +72,10 @@ class MlxBackend(OfLibrary):
         values = np.asarray(host)
         # MLX reads neither negative strides nor another byte order.
         plain = np.ascontiguousarray(values, values.dtype.newbyteorder("=")).reshape(values.shape)
-        if dtype == "bfloat16":
-            return mx.array(storage.bits_of(np, plain)).view(mx.bfloat16)
-        if dtype == "float16" and plain.dtype != np.float16:
-            with np.errstate(over="ignore", under="ignore"):  # rounding to infinity or 0 is no error
+        with storage.converting():
+            if dtype == "bfloat16":
+                return mx.array(storage.bits_of(np, plain)).view(mx.bfloat16)
+            if dtype == "float16" and plain.dtype != np.float16:
                 plain = storage.single(np, plain).astype(np.float16)
         return mx.array(plain, dtype=self._native(dtype or values.dtype.name))
 

@@ -78,11 +78,11 @@ class NumpyLikeBackend(OfLibrary):
             return x.astype(native)
         if x.dtype == storage.BITS:
             x = storage.float32_of(x)
-        if dtype not in STORAGE:
-            return self._whole(x) if dtype == "int32" and x.dtype.kind == "f" else x.astype(native)
-        if native == storage.BITS:
-            return storage.bits_of(self.xp, x)
-        with np.errstate(over="ignore", under="ignore"):  # rounding to infinity or 0 is no error
+        with storage.converting():
+            if dtype not in STORAGE:
+                return self._whole(x) if dtype == "int32" and x.dtype.kind == "f" else x.astype(native)
+            if native == storage.BITS:
+                return storage.bits_of(self.xp, x)
             return storage.single(self.xp, x).astype(native)
 
     def exactly(self, *arrays: Array | int, name: str, compute: Callable[..., Array]) -> Array:

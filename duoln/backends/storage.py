@@ -18,6 +18,11 @@ BITS = np.dtype(np.uint16)
 _SIGN, _INFINITY, _QUIET = 0x7FFFFFFF, 0x7F800000, 0x00400000
 
 
+def converting() -> np.errstate:
+    """Within it NumPy tells of no event: rounding to infinity or 0 is no error, nor is a NaN that signals."""
+    return np.errstate(all="ignore")
+
+
 def float32_of(x: Array) -> Array:
     """The float32 values of bfloat16 bits; they are exact."""
     return (x.astype(np.uint32) << 16).view(np.float32)

@@ -52,6 +52,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 import duoln
 from duoln.backends.protocol import Backend
 from duoln.bench import clock, machine
@@ -80,9 +82,16 @@ class Work(NamedTuple):
 
 def spread(samples: Sequence[float]) -> dict[str, float]:
     """Median, 10th and 90th percentile, and median absolute deviation."""
-    ordered = sorted(samples)
-    return {"median": statistics.median(ordered), "p10": ordered[len(ordered) // 10],
-            "p90": ordered[(9 * len(ordered)) // 10], "mad": clock.deviation(ordered)}
+    low, median, high = quantiles(samples, 0.1, 0.5, 0.9)
+    return {"median": median, "p10": low, "p90": high, "mad": clock.deviation(samples)}
+
+
+def quantiles(samples: Sequence[float], *shares: float) -> list[float]:
+    """The values that have these shares of the samples below them: a sample, or the mean of two (Hyndman and Fan 1996,
+    definition 2).
+    """
+    values: list[float] = np.quantile(samples, shares, method="averaged_inverted_cdf").tolist()
+    return values
 
 
 def ratio(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> float:

@@ -8,9 +8,9 @@ from typing import Any
 
 from duoln import ops, tree
 from duoln.core import Tensor
-from duoln.core.arguments import check_function, name_of
+from duoln.core.arguments import check_function, described, did_you_mean, name_of
 from duoln.errors import UsageError
-from duoln.ops.recurrent.variants import CELLS, CellName, check_variant, norm_shapes
+from duoln.ops.recurrent.variants import CELLS, CellName, norm_shapes
 
 Apply = Callable[[Callable[..., Sequence[Tensor]], Sequence[Any]], Iterable[Any]]
 """`apply(function of tensors, arrays)`: the arrays of the function's results."""
@@ -45,12 +45,14 @@ def over_trees(fn: Callable[..., Any], kind: type, apply: Apply) -> Callable[...
 
 
 def check_norm(name: str, cell: CellName, norm: str) -> None:
-    """Raises UsageError for a norm that a layer of another library cannot have."""
-    check_variant(cell, norm, name)
-    if norm == "batch":
-        raise UsageError(f"[{name}] norm: expected one without a population, found 'batch', which duoln.nn has")
-    if norm == "recurrent-bias":
-        raise UsageError(f"[{name}] norm: expected 'none', which has the recurrent bias here, found 'recurrent-bias'")
+    """Raises UsageError for a norm that a layer of another library cannot have; the message lists the others."""
+    reasons = {"batch": "; duoln.nn has it, with a population",
+               "recurrent-bias": "; 'none' has the recurrent bias here"}
+    known = [each for each in CELLS[cell].variants if each not in reasons]
+    if norm not in known:
+        reason = reasons.get(norm) if isinstance(norm, str) else None
+        raise UsageError(f"[{name}] expected a norm of {', '.join(known)}; found {described(norm)}"
+                         f"{reason or did_you_mean(norm, known)}")
 
 
 def sequence(cell: CellName, norm: str, eps: float, reverse: bool = False, bias: bool = True, mask: bool = False,

@@ -21,6 +21,7 @@ from duoln.bridge.functions import NORMS, check_norm, over_trees, sequence
 from duoln.core import Tensor
 from duoln.core.arguments import described, name_of
 from duoln.core.gradient import pullback_at
+from duoln.core.pytorch_names import hinted
 from duoln.errors import DtypeError, GradientError, ShapeError, UsageError
 from duoln.ops.recurrent.variants import CELLS, CellName, has_bias, norm_shapes
 from duoln.runtime import backend
@@ -142,6 +143,7 @@ class LSTM(_Recurrent, mlx.nn.LSTM):
 
     cell = "lstm"
 
+    @hinted
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True, *, norm: str = "none",
                  eps: float = 1e-5) -> None:
         super().__init__(input_size, hidden_size, bias)
@@ -168,6 +170,7 @@ class GRU(_Recurrent, mlx.nn.GRU):
 
     cell = "gru"
 
+    @hinted
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True, *, norm: str = "none",
                  eps: float = 1e-5) -> None:
         super().__init__(input_size, hidden_size, bias)
@@ -198,6 +201,7 @@ class RNN(_Recurrent, mlx.nn.RNN):
 
     cell = "rnn"
 
+    @hinted
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: Any = None, *,
                  norm: str = "none", eps: float = 1e-5) -> None:
         if nonlinearity not in (None, mx.tanh, mlx.nn.tanh):

@@ -20,13 +20,13 @@ from duoln.errors import (
     CompileWarning,
     DuolnError,
     GradientWarning,
+    Interrupted,
     MemoryExhaustedError,
     OutputError,
     words_of,
 )
 from duoln.system.cores import start_thread
 from duoln.system.starting import EXIT_CODE, end_quietly_on_interrupt, raise_on_interrupt
-from duoln.system.stopping import Interrupted
 
 _SIGNALS = 128
 """Exit codes above this one come from signals that asked the command to stop; they are not failures."""

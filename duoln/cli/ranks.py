@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from duoln.cli import streams
 from duoln.cli.planned import BY_LAUNCH, resume_command
-from duoln.errors import RankError, UsageError
+from duoln.errors import RankError, UsageError, exit_code
 
 if TYPE_CHECKING:
     from duoln.distributed.rank_info import RankInfo
@@ -67,7 +67,6 @@ def launch(count: int, args: argparse.Namespace) -> int:
     from duoln.distributed.joining import check_engine
     from duoln.distributed.launching import Children
     from duoln.distributed.rank_info import choose_gpu
-    from duoln.system.stopping import exit_code
 
     if not 1 <= count <= _MOST:
         raise UsageError(f"[ranks] expected --ranks between 1 and {_MOST}, found {count}")

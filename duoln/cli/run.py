@@ -14,7 +14,7 @@ from duoln.cli.guard import as_document, guarded
 from duoln.cli.one_task import say_absent, say_data
 from duoln.cli.parser import Parser
 from duoln.cli.ranks import launch, parse_ranks, take_rank
-from duoln.errors import DivergedError, DuolnError, MemoryExhaustedError, UsageError
+from duoln.errors import DivergedError, DuolnError, Interrupted, MemoryExhaustedError, UsageError
 from duoln.system.paths import path_argument
 
 if TYPE_CHECKING:
@@ -165,7 +165,6 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
     from duoln.cli import console
     from duoln.distributed.joining import join_ranks
     from duoln.runs.precision import FLOAT32
-    from duoln.system.stopping import Interrupted
     from duoln.tasks.registry import Registry
     from duoln.training.loop import follow
     from duoln.training.norm_stats import Watch

@@ -153,6 +153,16 @@ def check_integers_in(name: str, role: str, values: Any, low: int = -LARGEST, hi
     return tuple([check_integer(name, role, value, low, high) for value in values])
 
 
+MOST_AXES = 32
+"""The largest number of axes that NumPy, CuPy and MLX all support. MLX may end the process at more."""
+
+
+def check_axes(name: str, count: int) -> None:
+    """Raises ShapeError for more axes than the array libraries support."""
+    if count > MOST_AXES:
+        raise ShapeError(f"[{name}] expected at most {MOST_AXES} axes, found {count}")
+
+
 def check_number(name: str, role: str, value: Any, among: Interval = FINITE) -> float:
     """A number of any library, as a Python number.
 

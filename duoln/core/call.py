@@ -75,18 +75,18 @@ def called(op: Any) -> Callable[..., Any]:
     function: Callable[..., Any] = op.function
     spec = op.spec
     parameters = list(inspect.signature(function).parameters.values())
-    known = {"Tensor": Tensor, "inf": inf, "op": op, "function": function}
+    known = {"Tensor": Tensor, "inf": inf, "__op": op, "__function": function}  # arguments may be named op, function
     lines = []
     if spec is not None and _is_empty(function):
         lines += _checks(spec)
     for each in attributes(function):
-        known[f"of_{each.name}"] = each
-        lines += [f"if not ({each.test}):", f"    {each.name} = of_{each.name}.check(op.name, {each.name})"]
+        known[f"__of_{each.name}"] = each
+        lines += [f"if not ({each.test}):", f"    {each.name} = __of_{each.name}.check(__op.name, {each.name})"]
     if not lines and not _is_empty(function):
         return function
-    target = "op.apply" if _is_empty(function) else "function"
+    target = "__op.apply" if _is_empty(function) else "__function"
     by_place = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
-    if target == "op.apply":  # what is no array is an attribute
+    if target == "__op.apply":  # what is no array is an attribute
         arrays_of = [each.name for each in spec.inputs] if spec else by_place
         given = [*arrays_of, *(f"{p.name}={p.name}" for p in parameters if p.name not in arrays_of)]
     else:
@@ -96,9 +96,9 @@ def called(op: Any) -> Callable[..., Any]:
     for p in parameters:
         if p.kind is p.KEYWORD_ONLY and "*" not in head and not any(h.startswith("*") for h in head):
             head.append("*")
-        known[f"_{p.name}"] = p.default
+        known[f"__default_{p.name}"] = p.default
         star = "*" if p.kind is p.VAR_POSITIONAL else ""
-        head.append(f"{star}{p.name}" + ("" if p.default is p.empty else f"=_{p.name}"))
+        head.append(f"{star}{p.name}" + ("" if p.default is p.empty else f"=__default_{p.name}"))
     text = "\n    ".join([f"def {op.name}({', '.join(head)}):", *lines, f"return {target}({', '.join(given)})"])
     return compiled(text + "\n", op.name, f"<operator {op.__module__}.{op.name}>", known)
 
@@ -108,12 +108,12 @@ def checked(op: Any) -> Callable[..., None]:
     assert op.spec is not None
     names = ", ".join(each.name for each in op.spec.inputs)
     text = "\n    ".join([f"def check({names}):", *_checks(op.spec)])
-    return compiled(text + "\n", "check", f"<check of {op.__module__}.{op.name}>", {"Tensor": Tensor, "op": op})
+    return compiled(text + "\n", "check", f"<check of {op.__module__}.{op.name}>", {"Tensor": Tensor, "__op": op})
 
 
 def _checks(spec: Spec) -> list[str]:
     names = ", ".join(each.name for each in spec.inputs)
-    return [f"if not ({spec.test()}):", f"    op.spec.check(op.name, {names})"]
+    return [f"if not ({spec.test()}):", f"    __op.spec.check(__op.name, {names})"]
 
 
 def compiled(text: str, name: str, file: str, known: dict[str, Any]) -> Callable[..., Any]:

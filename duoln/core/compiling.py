@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import warnings
 from collections.abc import Callable
+from functools import partial
 from types import MethodType
 from typing import Any, NamedTuple, Never
 
@@ -20,7 +22,7 @@ from duoln.core.repeated import recordings
 from duoln.core.replay import Replay
 from duoln.core.step_contract import MAX_INPUT_FORMS, builder, form, reader
 from duoln.core.tensor import Tensor
-from duoln.errors import CompileError, CompileWarning, MixedBackendError
+from duoln.errors import CompileError, CompileWarning, DuolnError, MixedBackendError
 
 _MANY_FORMS = (f"a compiled step has seen more than {MAX_INPUT_FORMS} different forms of input: it runs as it is for "
                "all others; give it arrays of few different shapes")
@@ -64,7 +66,7 @@ class Compiled:
         self._of_forms: dict[str, dict[Any, _OfForm]] = {}
         self._recent: tuple[_Proved, ...] = ()
 
-    def __call__(self, *args: Any, **named: Any) -> Any:
+    def __call__(self, /, *args: Any, **named: Any) -> Any:
         step = self._step
         repeats = not (named or is_recording() or recordings or is_watched())
         if repeats:
@@ -124,7 +126,7 @@ class _OfForm:
         self._form: Any = None
         self._build: Any = None
         """The function that makes the tree of the result; known after the first call, as `_form`."""
-        self.replay = Replay(self._run, backend)
+        self.replay = Replay(self._run, backend, partial(_variables, step))
         self._donated: list[int] = []
         """The numbers of the leaves that the step donates to an optimiser; known after the first call."""
         self._proved: dict[Any, _Proved] = {}
@@ -169,6 +171,29 @@ class _OfForm:
         elif actual != self._form:
             raise CompileError(f"[compile] the step's result changed form: expected {self._form}, found {actual}")
         return [leaf.data for leaf in leaves]
+
+
+def _variables(step: Callable[..., Any]) -> list[tuple[Array, str]]:
+    """The arrays in variables that a step reads, with their names: in its object, and in those of the functions around
+    it and of its module, also where another function of this module reads them.
+    """
+    rows: list[tuple[Array, str]] = []
+    functions: list[Any] = [inspect.unwrap(step)]
+    for function in functions:
+        try:
+            read = inspect.getclosurevars(function)
+        except (TypeError, ValueError):  # a function written in C, or a variable of the closure without a value
+            continue
+        variables = {**read.globals, **read.nonlocals}
+        if isinstance(function, MethodType):
+            variables |= {f"self.{name}": value for name, value in getattr(function.__self__, "__dict__", {}).items()}
+        functions += [value for value in variables.values() if inspect.isfunction(value) and value not in functions
+                      and value.__module__ == functions[0].__module__]
+        for name, value in variables.items():
+            with contextlib.suppress(DuolnError, RecursionError):  # a value that is no tree
+                rows += [(leaf.data, f"{name}.{path}" if path else name) for path, leaf in tree.items(value)
+                          if isinstance(leaf, Tensor)]
+    return rows
 
 
 def running_function() -> Callable[..., Any] | None:

@@ -26,7 +26,7 @@ def derived(function: Callable[..., Any], name: str = "composed") -> Rule:
     costs one product.
     """
 
-    def forward(be: Backend, *arrays: Array | None, **attrs: Any) -> tuple[Any, _Saved]:
+    def forward(be: Backend, /, *arrays: Array | None, **attrs: Any) -> tuple[Any, _Saved]:
         tape = Tape()
         inputs = [None if a is None else Tensor(a, be, tape.new_place() if be.dtype(a) in REALS else None)
                   for a in arrays]

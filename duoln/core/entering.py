@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from duoln.backends.protocol import STORAGE, Backend
-from duoln.core.arguments import INT32, described, did_you_mean, dtype_name, how_to_unpack
+from duoln.core.arguments import INT32, MOST_AXES, check_axes, described, did_you_mean, dtype_name, how_to_unpack
 from duoln.core.tensor import Tensor
 from duoln.errors import DtypeError, ShapeError
 
@@ -29,10 +29,11 @@ def host_array(x: Any, backend: Backend, dtype: str | None) -> tuple[np.ndarray,
         DtypeError: a value is not a number, the backend lacks the dtype, or the dtype cannot hold a value.
         ShapeError: lists have different lengths.
     """
-    if dtype is None and type(x) is np.ndarray and x.dtype in _EVERYWHERE:
+    if dtype is None and type(x) is np.ndarray and x.dtype in _EVERYWHERE and x.ndim <= MOST_AXES:
         return x, _EVERYWHERE[x.dtype]
     dtype = dtype_name(dtype) or (x.dtype if isinstance(x, Tensor) else None)
     values = x.numpy() if isinstance(x, Tensor) else _as_array(x)
+    check_axes("tensor", values.ndim)
     if dtype is not None and (not isinstance(dtype, str) or dtype not in backend.dtypes):
         raise DtypeError(f"[tensor] dtype: expected one of {', '.join(backend.dtypes)} on {backend.name}, "
                          f"found {dtype!r:.60}{did_you_mean(dtype, backend.dtypes)}")
@@ -44,7 +45,7 @@ def host_array(x: Any, backend: Backend, dtype: str | None) -> tuple[np.ndarray,
     _check_values("[tensor]", values, wanted)
     if wanted in STORAGE:
         return values if values.dtype.kind == "f" else values.astype(np.float64), wanted
-    with np.errstate(under="ignore"):
+    with np.errstate(all="ignore"):
         return values.astype(wanted), wanted
 
 
@@ -59,6 +60,7 @@ def _as_array(x: Any) -> np.ndarray:
         values = np.asarray(x)
     except (TypeError, ValueError, RuntimeError) as error:
         if isinstance(x, list | tuple):
+            check_axes("tensor", _depth(x))
             raise ShapeError("[tensor] expected numbers in lists of equal lengths, found different lengths") from error
         raise DtypeError(f"[tensor] expected what NumPy reads as an array, found {described(x)}: {error}") from error
     if values.dtype == object and all(isinstance(v, int) for v in values.flat):
@@ -67,6 +69,11 @@ def _as_array(x: Any) -> np.ndarray:
         except OverflowError:
             raise DtypeError("[tensor] expected numbers within float64, found an integer beyond it") from None
     return values
+
+
+def _depth(x: Any) -> int:
+    """The number of lists in each other, each the first entry of the one around it."""
+    return 1 + _depth(x[0]) if isinstance(x, list | tuple) and x else 0
 
 
 def _holds(x: Any, kinds: type | tuple[type, ...]) -> bool:
@@ -124,6 +131,8 @@ def _check_values(whose: str, values: np.ndarray, wanted: str) -> None:
         allowed = f"integers in {INT32.min} .. {INT32.max}, which int32 holds; pass dtype='float32' for others"
     else:
         limit = _LARGEST_BFLOAT16 if wanted == "bfloat16" else float(np.finfo(wanted).max)
-        bad, allowed = np.isfinite(values) & (np.abs(values.astype(np.float64)) > limit), f"numbers up to {limit:.6g}"
+        with np.errstate(all="ignore"):
+            bad = np.isfinite(values) & (np.abs(values.astype(np.float64)) > limit)
+        allowed = f"numbers up to {limit:.6g}"
     if bad.any():
         raise DtypeError(f"{whose} expected {allowed}, found {values.reshape(-1)[np.flatnonzero(bad)[0]]}")

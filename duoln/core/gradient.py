@@ -116,7 +116,7 @@ class Made:
         functools.update_wrapper(self, function)
         self._function, self._made_by = function, (maker, args)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self._function(*args, **kwargs)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:

@@ -130,12 +130,12 @@ class Op(Generic[P, R]):
         self.check: Callable[..., None] = self._first_check
         """Checks arrays by the declaration, for a function that changes them first. It raises as `Spec.check`."""
 
-    def _first(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def _first(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """The first call makes the function that runs in all calls: to make those of all operators takes too long."""
         self._run = called(self)
         return self._run(*args, **kwargs)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return self._run(*args, **kwargs)
         except TypeError as error:
@@ -231,7 +231,7 @@ class Op(Generic[P, R]):
             return None
         return backend.proofs.refusal(self.name, rule, arrays, attrs)
 
-    def explain(self, *args: P.args, **kwargs: P.kwargs) -> list[tuple[str, str]]:
+    def explain(self, /, *args: P.args, **kwargs: P.kwargs) -> list[tuple[str, str]]:
         """The rules that a call with these arguments would try: pairs (rule, verdict), in order.
 
         A verdict is "runs" or the reason why the rule cannot run. The arguments are checked, and defaults are filled
@@ -261,13 +261,13 @@ class Op(Generic[P, R]):
 
     def _stopped(self, op: Op[..., Any], rule: Rule) -> Rule:
         """In the place of a rule of this op, one that stops the call and keeps its arguments."""
-        def forward(be: Backend, *natives: Any, **attrs: Any) -> tuple[Any, Any]:
+        def forward(be: Backend, /, *natives: Any, **attrs: Any) -> tuple[Any, Any]:
             raise _Stopped(be, natives, attrs)
 
         return Rule(rule.name, forward, rule.vjp) if op is self else rule
 
     # Application ----------------------------------------------------------------------------------
-    def apply(self, *args: Tensor | float | None, **attrs: Any) -> R:
+    def apply(self, /, *args: Tensor | float | None, **attrs: Any) -> R:
         """Run the op's rule on checked arguments; the public function of each op ends with this call.
 
         Raises:

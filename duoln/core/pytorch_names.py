@@ -257,17 +257,20 @@ KEYWORDS = {
     "hidden_size": "n_hidden", "num_layers": "layers", "num_embeddings": "words", "embedding_dim": "width",
     "normalized_shape": "width", "num_features": "width", "weight": "gain", "target": "labels targets", "other": "y",
     "low": "min", "high": "max", "value": "fill_value", "input": "x predictions", "dims": "axes",
-    "size": "shape", "device": "backend", "max_norm": "limit", "lengths": "mask", "num_groups": "groups",
+    "size": "shape", "device": "backend", "max_norm": "limit", "num_groups": "groups",
     "num_channels": "width", "elementwise_affine": "affine", "alpha": "decay slope", "rho": "decay",
     "negative_slope": "slope", "embed_dim": "width", "d_model": "width", "num_heads": "heads", "nhead": "heads",
     "dim_feedforward": "hidden", "features": "n_out",
 }
 """Arguments of PyTorch, and what they may be called here, each call having one of these."""
+MASK = "duoln.tensor(np.arange(len(x))[:, None] < lengths, x.backend)"
+"""The mask of time-major sequences."""
 _COUNTED = "`ops.sum(losses * counted) / ops.sum(counted)` is the mean of those that a mask of 0 and 1 counts"
 NO_KEYWORDS = {
     "weight_decay": "weight decay is a term of the loss, `0.5 * decay * ops.sum(ops.square(w))` for a weight w; "
                     "`optim.AdamW(1e-3, weight_decay=0.01)` decays apart from the gradient",
     "betas": "each has a name: `optim.Adam(1e-3, beta1=0.9, beta2=0.999)`",
+    "lengths": f"mask= is true at a sequence's own steps, `{MASK}`",
     "amsgrad": _NONE, "maximize": "minimise its negative, `-loss(params, x)`", "foreach": _NONE, "fused": _NONE,
     "params": "the optimiser's methods take them: `slots = optimizer.init(params)`",
     **dict.fromkeys(("reduction", "size_average"), "a loss has a value for each example: `ops.mean(losses)`, "
@@ -342,8 +345,15 @@ def unknown_name(module: str, name: str, remedies: Mapping[str, str], known: Ite
 
 
 def our_word(keyword: str, known: Iterable[str] | None = None) -> str | None:
-    """Our name for an argument of PyTorch, among the arguments `known` of a call; None if there is none."""
-    return next((name for name in KEYWORDS.get(keyword, "").split() if known is None or name in known), None)
+    """Our name for an argument of PyTorch, among the arguments `known` of a call; in a bridge, its name for ours.
+
+    None if there is none.
+    """
+    names = KEYWORDS.get(keyword, "").split()
+    if known is None:
+        return next(iter(names), None)
+    return next((name for name in (*names, *(k for k, ours in KEYWORDS.items() if keyword in ours.split()))
+                 if name in known), None)
 
 
 def how_to_name(keyword: str, parameters: Iterable[str]) -> str:

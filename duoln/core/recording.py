@@ -149,7 +149,7 @@ class Recording:
         """The place of each saved value by its `id`. A saved value lives until its gradient is taken, so the newest
         entry of an `id` is the right one."""
 
-        def forward(be: Backend, *natives: Array | None, **attrs: Any) -> tuple[Any, Any]:
+        def forward(be: Backend, /, *natives: Array | None, **attrs: Any) -> tuple[Any, Any]:
             inputs = tuple([self._place(x) for x in natives])
             with _not_recording():
                 computed: Any = rule.forward(be, *natives, **attrs)

@@ -38,10 +38,12 @@ class Replay:
     Args:
         step: takes arrays of one form and returns a list of arrays.
         backend: the backend of the arrays.
+        variables: gives the arrays in variables that the step reads, with their names, for the warning.
     """
 
-    def __init__(self, step: Callable[..., list[Array]], backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, step: Callable[..., list[Array]], backend: Backend,
+                 variables: Callable[[], Sequence[tuple[Array, str]]] = tuple) -> None:
+        self._backend, self._variables = backend, variables
         self._step: Callable[..., list[Array]] = step if backend.lazy else backend.compile(step)
         self._recorded: dict[Any, tuple[Program, int]] = {}
         """The last program of each layout, and how many calls differed from the one before."""
@@ -63,12 +65,12 @@ class Replay:
         if layout in self.proved:
             return self.proved[layout](*natives)
         natives = tuple([self._view(x) for x in natives])
-        record = Recording(self._backend, natives)
+        record, variables = Recording(self._backend, natives), self._variables() if layout in self._recorded else ()
         with record.recording():
             results = self._step(*natives)
         program, (first, differed) = record.program(results), self._recorded.pop(layout, (None, 0))
         obstacle = record.obstacle
-        if program is not None and first is not None and (difference := program.difference(first)):
+        if program is not None and first is not None and (difference := program.difference(first, variables)):
             differed += 1
             first = None  # the next call is compared with this one
             obstacle = difference if differed == _MOST_DIFFERENT else None

@@ -75,7 +75,7 @@ class Rule:
         forward, vjp, pooled = self.forward, self.vjp, self.pooled
         required = set(names) - set(getattr(vjp, "__kwdefaults__", None) or ())
 
-        def keeping(be: Backend, *arrays: Array | None, **attrs: Any) -> Any:
+        def keeping(be: Backend, /, *arrays: Array | None, **attrs: Any) -> Any:
             absent = sorted(required - attrs.keys())
             if absent:
                 raise GradientError(f"[vjp] rule '{self.name}': expected attributes that the operator's apply gives, "

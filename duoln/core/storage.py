@@ -105,7 +105,7 @@ def _fitted(rule: Rule, name: str, inputs: Dtypes, outputs: Dtypes | None) -> Ru
 
 
 def _make(rule: Rule, name: str, inputs: Dtypes, outputs: Dtypes | None) -> Rule:
-    def forward(be: Backend, *arrays: Any, **attrs: Any) -> Any:
+    def forward(be: Backend, /, *arrays: Any, **attrs: Any) -> Any:
         computed: Any = rule.forward(be, *_widened(be, arrays, inputs), **attrs)
         if outputs is None or not isinstance(computed, tuple) or len(computed) != 2:
             return computed  # the op explains what is no pair

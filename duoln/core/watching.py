@@ -29,7 +29,7 @@ def _watched(op: Op[..., Any], rule: Rule) -> Rule:
     """The same rule, which checks every value."""
     name = f"[{op.name}] rule '{rule.name}'"
 
-    def forward(be: Backend, *arrays: Array | None, **attrs: Any) -> tuple[Any, Any]:
+    def forward(be: Backend, /, *arrays: Array | None, **attrs: Any) -> tuple[Any, Any]:
         _look(be, name, "input", arrays)
         out, saved = rule.forward(be, *arrays, **attrs)
         _look(be, name, "output", out if isinstance(out, tuple) else (out,))

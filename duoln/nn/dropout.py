@@ -143,7 +143,7 @@ class DropoutMasks:
 
     def shapes(self, params: Params, *inputs: Any) -> dict[str, _Seen]:
         """The shape and dtype that each layer gets for such inputs, by path."""
-        key = _form(inputs)
+        key = _form((params, inputs))
         if key not in self._shapes and self.layers:
             self._shapes[key] = self._seen(params, inputs)
         return self._shapes.get(key, {})
@@ -192,7 +192,7 @@ def _made_dropouts(module: Module) -> bool:
 
 
 def _form(value: Any) -> Any:
-    """A key of a pass's inputs: passes with equal keys have equal shapes.
+    """A key of a pass's parameters and inputs: passes with equal keys have equal shapes and dtypes.
 
     Raises:
         DtypeError: a value is no array and no number, text or None.
@@ -205,8 +205,8 @@ def _form(value: Any) -> Any:
         return type(value), tuple([_form(branch) for branch in value])
     if value is None or isinstance(value, bool | int | float | str):
         return type(value), value
-    raise DtypeError(f"[DropoutMasks] expected tensors, numbers, texts and None as inputs, found {described(value)}; "
-                     "forward=lambda params, x: ... may give the rest")
+    raise DtypeError("[DropoutMasks] expected tensors, numbers, texts and None as parameters and inputs, found "
+                     f"{described(value)}; forward=lambda params, x: ... may give the rest")
 
 
 def _backend_of(values: Any) -> Backend:

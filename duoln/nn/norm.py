@@ -8,7 +8,7 @@ import numpy as np
 
 from duoln import ops
 from duoln.core import Tensor, stop_gradient
-from duoln.core.arguments import AT_LEAST_0, check_choice, check_flag, check_integer, check_number
+from duoln.core.arguments import AT_LEAST_0, check_axes, check_choice, check_flag, check_integer, check_number
 from duoln.errors import ShapeError, UsageError
 from duoln.nn import init, reports
 from duoln.nn.convolution import Conv2d
@@ -27,6 +27,7 @@ def check_width(name: str, width: int | tuple[int, ...]) -> tuple[int, ...]:
     sizes = width if isinstance(width, tuple) else (width,)
     if not sizes:
         raise ShapeError(f"[{name}] width: expected at least one size, found ()")
+    check_axes(name, len(sizes))
     return tuple([check_integer(name, "width", size, 1) for size in sizes])
 
 
@@ -170,7 +171,7 @@ class InstanceNorm(_Affine):
     With `affine=False` it has no parameters.
 
     Shape:
-        x (B, ..., width) with at least one axis of positions -> the same; parameters gain and bias (width,).
+        x (B, ..., width) with at least two positions -> the same; parameters gain and bias (width,).
     """
 
     def __init__(self, width: int, eps: float = 1e-5, *, gain: float = 1.0, affine: bool = True) -> None:

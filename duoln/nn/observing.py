@@ -113,7 +113,7 @@ def _put_back(kind: type[Module], name: str, own: Any) -> None:
 def _through(function: Callable[..., Any], paths: dict[int, list[str]], running: list[_Running],
              around: Around) -> Callable[..., Any]:
     @functools.wraps(function)
-    def called(self: Module, *args: Any, **kwargs: Any) -> Any:
+    def called(self: Module, /, *args: Any, **kwargs: Any) -> Any:
         given = [leaf for leaf in tree.leaves([*args[1:], *kwargs.values()]) if isinstance(leaf, Tensor)]
         is_own = running and running[-1].layer is self
         if id(self) not in paths or is_own or not given:

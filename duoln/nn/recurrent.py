@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from duoln import ops
 from duoln.core import Tensor
 from duoln.core.arguments import check_flag
-from duoln.core.pytorch_names import OF_RECURRENT, how_to_name
+from duoln.core.pytorch_names import MASK, OF_RECURRENT, hinted, how_to_name
 from duoln.core.spec import check_tensors
 from duoln.errors import ShapeError, UsageError
 from duoln.nn.cells import OPTIONS, GRUCell, LSTMCell, RecurrentCell, RNNCell, States, described_states
@@ -76,6 +76,7 @@ class Recurrent(Module):
         return [cell.first_states(branch(type(self).__name__, params, name), batch)
                 for name, cell in self.cells.items()]
 
+    @hinted
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN, states: Sequence[States] | None = None,
                  mask: Tensor | None = None) -> tuple[Tensor, list[States]]:
         """Run the layers.
@@ -129,7 +130,7 @@ class Recurrent(Module):
         if states is None or (several and len(states) == count and not any(isinstance(s, Tensor) for s in states)):
             return
         form = next(iter(self.cells.values())).state_form
-        advice = "; a mask goes by mask=" if isinstance(states, Tensor) else ""
+        advice = f"; a mask goes by name, mask={MASK}" if isinstance(states, Tensor) else ""
         raise ShapeError(f"[{type(self).__name__}] states: expected [{', '.join([form] * min(count, 2))}"
                          f"{', ...' if count > 2 else ''}], {form} for each layer and direction, {count} in all, found "
                          f"{described_states(states)}{advice}")

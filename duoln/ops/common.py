@@ -10,7 +10,7 @@ from typing import Any
 
 from duoln.backends.protocol import Array, Backend, Shape
 from duoln.core import Tensor
-from duoln.core.arguments import LARGEST, check_integer, did_you_mean, dtype_name
+from duoln.core.arguments import LARGEST, check_axes, check_integer, did_you_mean, dtype_name
 from duoln.core.repeated import repeated
 from duoln.core.spec import check_beside
 from duoln.errors import DtypeError, MemoryExhaustedError, ShapeError
@@ -120,9 +120,10 @@ def check_room(name: str, backend: Backend, shape: Shape) -> None:
     """Check the shape of a result whose size an argument decides, before memory is allocated.
 
     Raises:
-        ShapeError: an axis is longer than the backends allow.
+        ShapeError: there are more axes than the backends allow, or an axis is longer.
         MemoryExhaustedError: the device has not enough memory for so many values.
     """
+    check_axes(name, len(shape))
     if max(shape, default=0) > LARGEST:
         raise ShapeError(f"[{name}] expected axes of at most {LARGEST}, found shape {shape}")
     count = prod(shape)

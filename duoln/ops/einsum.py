@@ -12,7 +12,7 @@ import numpy as np
 
 from duoln.backends.protocol import Shape
 from duoln.core import Tensor
-from duoln.core.arguments import described
+from duoln.core.arguments import check_axes, described
 from duoln.core.pytorch_names import hinted
 from duoln.core.spec import check_float
 from duoln.errors import DtypeError, ShapeError, UsageError
@@ -84,6 +84,7 @@ def _letters(subscripts: str, shapes: Sequence[Shape]) -> tuple[list[str], str]:
             if sizes.setdefault(letter, n) != n:
                 raise ShapeError(f"[einsum] expected one size for all axes of a letter, found {sizes[letter]} and {n} "
                                  f"in {subscripts!r:.60}")
+    check_axes("einsum", len(sizes))
     if not arrow:
         everything = "".join(inputs)
         output = further + "".join(sorted(a for a in sizes if everything.count(a) == 1 and a not in further))

@@ -23,7 +23,8 @@ def group_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None
     """Group normalisation: over all positions of an example and the channels of a group (Wu and He 2018).
 
     y = gain * (x - mean) / sqrt(var + eps) + bias, with a mean and a variance for each example and each group of
-    neighbouring channels; gain and bias belong to the channels. One group normalises over all but the first axis.
+    neighbouring channels; gain and bias belong to the channels. One group normalises over all but the first axis. A
+    group of one value gives the bias, as in PyTorch and as a layer norm of one value does.
 
     Shape:
         x (B, ..., channels), gain and bias (channels,) or None -> like x.
@@ -43,18 +44,20 @@ def group_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None
 def instance_norm(x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None, *, eps: AtLeast0 = 1e-5) -> Tensor:
     """Instance normalisation: over the positions of an example, each channel alone (Ulyanov et al. 2016).
 
-    y = gain * (x - mean) / sqrt(var + eps) + bias, with a mean and a variance for each example and each channel. Where
-    an example has one position alone, y is the bias.
+    y = gain * (x - mean) / sqrt(var + eps) + bias, with a mean and a variance for each example and each channel. One
+    position alone is refused, as in PyTorch: the result would be the bias, and the gradient 0, whatever the values are.
 
     Shape:
         x (B, position, ..., channels), gain and bias (channels,) or None -> like x.
 
     Raises:
-        ShapeError: `x` has fewer than 3 axes or no positions, or the gain or bias has another size. UsageError: `eps`
-            is below 0.
+        ShapeError: `x` has fewer than 3 axes or 2 positions, or the gain or bias has another size. UsageError: `eps` is
+            below 0.
     """
     instance_norm.check(x, gain, bias)
     check_values("instance_norm", x, x.shape[1:])
+    if prod(x.shape[1:-1]) < 2:
+        raise ShapeError(f"[instance_norm] expected at least 2 positions to normalise over, found shape {x.shape}")
     return instance_norm.apply(x, gain, bias, groups=x.shape[-1], eps=eps)
 
 

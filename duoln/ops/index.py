@@ -13,15 +13,13 @@ from typing import Any
 
 from duoln.backends.protocol import Array, Backend, Shape
 from duoln.core import Rule, Tensor, op
-from duoln.core.arguments import LARGEST, AtLeast1, check_integer, described
+from duoln.core.arguments import LARGEST, AtLeast1, check_axes, check_integer, described
 from duoln.core.storage import in_float32
 from duoln.core.tensor import stop_gradient
 from duoln.errors import AxisIndexError, DtypeError, ShapeError
 from duoln.ops.common import broadcast_shape, check_dtype, check_indices, check_room, normal_axis, only_axis
 from duoln.ops.elementwise import where
 
-MOST_AXES = 32
-"""The largest number of axes that NumPy, CuPy and MLX all support."""
 _PLAIN = 1 << 30
 """The largest bound of a slice with which no library's sums overflow."""
 
@@ -47,8 +45,7 @@ def getitem(x: Tensor, key: Any) -> Tensor:
         raise AxisIndexError(f"[getitem] expected at most {x.ndim} indices for shape {x.shape}, found {len(counted)}")
     if keys.count(Ellipsis) > 1:
         raise ShapeError(f"[getitem] expected ... at most once, found it {keys.count(Ellipsis)} times")
-    if x.ndim - len(counted) + len(keys) > MOST_AXES:
-        raise ShapeError(f"[getitem] expected a result of at most {MOST_AXES} axes, found {len(keys)} indices")
+    check_axes("getitem", x.ndim + keys.count(None) - sum(isinstance(k, int) for k in keys))
     axis = 0
     for position, k in enumerate(keys):
         if k is Ellipsis:
@@ -80,6 +77,7 @@ def _entries(x: Tensor, keys: tuple[Any, ...]) -> Tensor:
             raise AxisIndexError(f"[getitem] expected an index below {x.shape[axis]} at axis {axis}, found {key}")
     broadcast_shape("getitem", *(k.shape for k in keys if isinstance(k, Tensor)))
     if len(keys) < x.ndim:
+        check_axes("getitem", x.ndim - 1 + keys[0].ndim)
         return take.apply(x, keys[0], axis=0)
     return getitem.apply(x, *(k if isinstance(k, Tensor) else operator.index(k) for k in keys), key=None)
 
@@ -158,6 +156,7 @@ def take(x: Tensor, indices: Tensor, axis: int | None = None) -> Tensor:
     take.check(x, indices)
     axis = only_axis("take", axis, x.ndim)
     check_indices("take", "indices", indices, x.shape[axis], x, low=-x.shape[axis])
+    check_axes("take", x.ndim - 1 + indices.ndim)
     return take.apply(x, indices, axis=axis)
 
 
@@ -213,6 +212,7 @@ def embedding(table: Tensor, ids: Tensor, *, padding_idx: int | None = None) -> 
     """
     embedding.check(table, ids)
     check_indices("embedding", "ids", ids, table.shape[0], table)
+    check_axes("embedding", ids.ndim + 1)
     rows = take.apply(table, ids, axis=0)
     if padding_idx is None:
         return rows

@@ -8,7 +8,7 @@ from typing import Any
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
-from duoln.core.arguments import check_integer, check_integers_in
+from duoln.core.arguments import check_axes, check_integer, check_integers_in
 from duoln.core.pytorch_names import hinted
 from duoln.core.spec import check_float
 from duoln.core.storage import converted
@@ -213,6 +213,7 @@ def tensordot(x: Tensor, y: Tensor, axes: int | tuple[Sequence[int], Sequence[in
         raise ShapeError(f"[tensordot] axes: expected different axes of equal sizes, found {of_x} of {x.shape} and "
                          f"{of_y} of {y.shape}")
     rest_x, rest_y = ([a for a in range(t.ndim) if a not in summed] for t, summed in ((x, of_x), (y, of_y)))
+    check_axes("tensordot", len(rest_x) + len(rest_y))
     rows, columns, summed = (prod(t.shape[a] for a in some) for t, some in ((x, rest_x), (y, rest_y), (x, of_x)))
     left = reshape(permute_dims(x, axes=(*rest_x, *of_x)), shape=(rows, summed))
     right = reshape(permute_dims(y, axes=(*of_y, *rest_y)), shape=(summed, columns))

@@ -9,7 +9,16 @@ from typing import Annotated, Any
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Op, Rule, Tensor, op
-from duoln.core.arguments import LARGEST, NOT_NAN, Whole, check_integer, check_integers_in, check_number, described
+from duoln.core.arguments import (
+    LARGEST,
+    NOT_NAN,
+    Whole,
+    check_axes,
+    check_integer,
+    check_integers_in,
+    check_number,
+    described,
+)
 from duoln.core.entering import check_held
 from duoln.core.pytorch_names import hinted
 from duoln.core.spec import check_tensors
@@ -24,7 +33,7 @@ def reshape(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """The same values in another shape; one entry may be -1.
 
     Raises:
-        ShapeError: the number of values differs.
+        ShapeError: the number of values differs, or there are more than 32 axes.
     """
     reshape.check(x)
     shape = check_integers_in("reshape", "shape", shape, high=1 << 62)
@@ -35,6 +44,7 @@ def reshape(x: Tensor, shape: tuple[int, ...]) -> Tensor:
         shape = tuple(x.size // known if n == -1 else n for n in shape)
     if -1 in shape or prod(shape) != x.size:
         raise ShapeError(f"[reshape] expected a shape of {x.size} values, found {shape}")
+    check_axes("reshape", len(shape))
     return reshape.apply(x, shape=tuple(shape))
 
 
@@ -106,6 +116,7 @@ def expand_dims(x: Tensor, axis: int = 0) -> Tensor:
     """A new axis of size 1 at position `axis`."""
     check_tensors("expand_dims", x)
     axis = normal_axis("expand_dims", axis, x.ndim + 1)
+    check_axes("expand_dims", x.ndim + 1)
     return reshape(x, shape=(*x.shape[:axis], 1, *x.shape[axis:]))
 
 
@@ -243,6 +254,7 @@ def stack(*arrays: Tensor | Sequence[Tensor] | int, axis: int = 0) -> Tensor:
     """
     tensors, axis = _several("stack", arrays, axis)
     axis = normal_axis("stack", axis, tensors[0].ndim + 1)
+    check_axes("stack", tensors[0].ndim + 1)
     forms = {(x.shape, x.dtype): x for x in tensors}
     if len(forms) > 1 and (len({shape for shape, _ in forms}) > 1 or {dtype for _, dtype in forms} not in MIXED):
         kind = ShapeError if len({shape for shape, _ in forms}) > 1 else DtypeError

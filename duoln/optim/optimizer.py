@@ -45,7 +45,7 @@ class Optimizer:
     clip: Clip | None = None
     donate: bool = False
 
-    def __new__(cls, *args: Any, **settings: Any) -> Self:
+    def __new__(cls, /, *args: Any, **settings: Any) -> Self:
         for given in (*args[:1], settings.get("learning_rate")):
             if isinstance(given, Module | dict | list | tuple):  # a module is a function, too
                 raise DtypeError(f"[{cls.__name__}] learning_rate: expected a number or a function of the update, "

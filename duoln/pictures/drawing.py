@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
@@ -20,6 +20,8 @@ from duoln.system.visible import visible
 
 FORMS = (".png", ".svg", ".pdf")
 _DPI = 110
+_SHOWN = "\u200b"
+"""Stands before a label that begins with an underscore until the legend is made."""
 
 
 def can_draw() -> bool:
@@ -81,13 +83,31 @@ def figure(target: Path, rows: int = 1, columns: int = 1, size: tuple[float, flo
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         drawn = Figure(figsize=size)  # not one of pyplot, which would choose the backend for the user's own figures
-        yield drawn, drawn.subplots(rows, columns, squeeze=False, **grid)
+        yield drawn, drawn.subplots(rows, columns, squeeze=False, subplot_kw={"axes_class": _axes_class()}, **grid)
         _show_as_they_are(drawn)
         drawn.tight_layout(rect=(0, bottom, 1, top))
         content = io.BytesIO()
         drawn.savefig(content, format=target.suffix[1:].lower(), dpi=_DPI)
     make_folder(target.parent)
     write_own(target, content.getvalue())
+
+
+@cache
+def _axes_class() -> Any:
+    """Axes of matplotlib, whose legend also has the labels that begin with an underscore."""
+    from matplotlib.axes import Axes
+
+    def labelled(add: Callable[..., Any]) -> Callable[..., Any]:
+        def add_labelled(axes: Any, artist: Any, *args: Any, **options: Any) -> Any:
+            label = artist.get_label() or ""
+            if label.startswith("_") and label != "_nolegend_":  # matplotlib's own, of each bar
+                artist.set_label(_SHOWN + label)
+            return add(axes, artist, *args, **options)
+
+        return add_labelled
+
+    methods = ("add_line", "add_patch", "add_collection", "add_container")
+    return type("LabelledAxes", (Axes,), {name: labelled(getattr(Axes, name)) for name in methods})
 
 
 def _show_as_they_are(drawn: Any) -> None:
@@ -109,4 +129,4 @@ def _show_as_they_are(drawn: Any) -> None:
     for text in drawn.findobj(Text):
         if text not in numbers:
             text.set_parse_math(False)
-            text.set_text(visible(text.get_text()))
+            text.set_text(visible(text.get_text().removeprefix(_SHOWN)))

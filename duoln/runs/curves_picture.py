@@ -119,8 +119,8 @@ def _level(axes: Any, column: Column, levels: Sequence[Column], curves: Sequence
     heading = next((level.heading for level in levels if level.key == column.level), "")
     value = next((p[column.level] for c in curves for p in c.points[-1:] if column.level in p), None)
     if value is not None and math.isfinite(value):
-        axes.axhline(value, color="0.4", linestyle=":", label=heading)
-        axes.legend([axes.get_lines()[-1]], [heading], fontsize=style.SMALL)
+        level = axes.axhline(value, color="0.4", linestyle=":", label=heading)
+        axes.legend(handles=[level], fontsize=style.SMALL)
 
 
 def _draw_published(panels: Sequence[Any], task: Task, metrics: Sequence[Column], width: float) -> None:

@@ -163,7 +163,7 @@ class _Ordering:
                 raise UsageError(f"[{self._name}] {place}: expected features in one order in all calls of this layer, "
                                  "found several")
         elif word is None and width > 1:
-            raise self._unknown(place)
+            raise self._unknown(place, width)
         else:
             order = self._from_word(f"flattened[{place!r}]", width, 1 if word is None else word)
         if np.array_equal(order, np.arange(width)):
@@ -177,16 +177,18 @@ class _Ordering:
             raise UsageError(f"[{self._name}] {place}: expected groups of channels, found an image's features, which "
                              f"PyTorch puts into other groups; {type(module).__name__} is not read")
 
-    def _unknown(self, place: str) -> UsageError:
+    def _unknown(self, place: str, width: int) -> UsageError:
+        channels = _some_channels(width)
         if self._trace is not None and not self._is_made_up:
             return UsageError(
                 f"[{self._name}] {place}: expected to know whether this layer takes a flattened image, found no call "
-                f"of it for these shapes; write flattened={{{place!r}: 3}} with the channels of the image, or 1 where "
-                "there is none")
+                f"of it for these shapes; write flattened={{{place!r}: {channels}}} with the channels of the image, or "
+                "1 where there is none")
         return UsageError(
             f"[{self._name}] {place}: expected to know whether this layer takes a flattened image, whose features "
-            f"PyTorch has in another order; give the shape of an input of the model, such as shapes=(1, 28, 28, 1), or "
-            f"for each layer the channels of that image, flattened={{{place!r}: 3}}, and 1 where there is none")
+            "PyTorch has in another order; give the shape of an input, shapes=(1, height, width, channels), or for "
+            f"each layer the channels of that image, such as flattened={{{place!r}: {channels}}}, and 1 where "
+            "there is none")
 
     def _from_word(self, role: str, width: int, word: Any) -> np.ndarray:
         """PyTorch's order of so many features of an image with so many channels, or the order itself, checked."""
@@ -219,7 +221,7 @@ class _Ordering:
         for both in pairs(use.coordinates, -1):
             is_merged |= both
         if size != width and not (self._is_made_up and is_merged.all()):
-            raise self._unknown(place)
+            raise self._unknown(place, width)
         if word is not None and not np.array_equal(word, 1) and not is_merged.any() and size > 1:
             raise UsageError(f"[{self._name}] {role}: expected 1, because this layer takes no flattened image, found "
                              f"{word}")
@@ -227,7 +229,7 @@ class _Ordering:
             return self._from_word(role, width, word)
         if self._is_made_up and is_merged.any() and not any(c.layers for c in line if c.kind == "feature"):
             if word is None:  # an input's channels, which are made up
-                raise self._unknown(place)
+                raise self._unknown(place, width)
             return self._from_word(role, width, word)
         known = np.full(size, -1)
         for own, places in line.items():
@@ -241,7 +243,7 @@ class _Ordering:
             channels = next((c for c in range(1, size + 1) if size % c == 0
                              and np.array_equal(order, self._by_channels(size, c))), 0)
             if not channels or width % channels:
-                raise self._unknown(place)
+                raise self._unknown(place, width)
             order = self._by_channels(width, channels)
         return order
 
@@ -283,7 +285,7 @@ class _Ordering:
                              f"or are added to a flattened one, which {type(module).__name__} cannot have in another "
                              "order")
         if word is None and images:
-            channels = next((each[0] for each in images if each), 3)
+            channels = next((each[0] for each in images if each), _some_channels(width))
             raise UsageError(
                 f"[{self._name}] {place}: expected to know PyTorch's order of the {width} outputs, which become an "
                 f"image or are added to a flattened one; write unflattened={{{place!r}: {channels}}}, the channels of "
@@ -291,8 +293,8 @@ class _Ordering:
         if word is None and is_open:
             raise UsageError(
                 f"[{self._name}] {place}: expected to know whether the outputs become an image, which PyTorch has in "
-                f"another order; give the shape of an input of the model, such as shapes=(1, 28, 28, 1), or the "
-                f"channels of that image, unflattened={{{place!r}: 3}}, and 1 if they become none")
+                f"another order; give the shape of an input, shapes=(1, height, width, channels), or the channels of "
+                f"that image, such as unflattened={{{place!r}: {_some_channels(width)}}}, and 1 if they become none")
         if word is None:
             return None
         is_order = isinstance(word, np.ndarray)
@@ -304,6 +306,11 @@ class _Ordering:
             return None
         self._check_groups(place, module)
         return order
+
+
+def _some_channels(width: int) -> int:
+    """A number of channels that an image of so many features may have, for an advice."""
+    return next((k for k in range(2, width) if width % k == 0), width)
 
 
 def _runs(is_merged: np.ndarray, parts: Sequence[set[int]]) -> list[slice]:

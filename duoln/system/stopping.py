@@ -9,30 +9,9 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from duoln.errors import DuolnError
 from duoln.system.starting import raise_once
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ()))
-_BASE = 128
-"""A shell's exit code after a signal is this number plus the number of the signal."""
-
-
-class Interrupted(DuolnError):
-    """The user, or a scheduler, asked to stop; a checkpoint was written.
-
-    Args:
-        message: what was done and how to go on.
-        number: the signal's; the exit code is 128 more: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP.
-    """
-
-    def __init__(self, message: str, number: int = signal.SIGINT) -> None:
-        super().__init__(message)
-        self.number, self.exit_code = number, exit_code(number)
-
-
-def exit_code(number: int) -> int:
-    """The exit code of a command that a signal ended."""
-    return _BASE + number
 
 
 class StopRequest:

@@ -8,11 +8,11 @@ from contextlib import ExitStack
 from typing import Any
 
 from duoln import tree
-from duoln.errors import CheckpointError, DivergedError
+from duoln.errors import CheckpointError, DivergedError, Interrupted
 from duoln.runs import checkpoint
 from duoln.runs.folder import RunFolder
 from duoln.runs.identity import changes_since, check_unchanged, read_changes
-from duoln.system.stopping import Interrupted, stop_requested
+from duoln.system.stopping import stop_requested
 from duoln.tasks.boundary import Apart
 from duoln.tasks.events import Evaluation, Listener, RunStart
 from duoln.training.norm_stats import Watch, measure

@@ -14,7 +14,7 @@ import numpy as np
 from duoln import runtime
 from duoln.backends.protocol import Backend
 from duoln.core.arguments import check_flag, described, did_you_mean
-from duoln.errors import CheckpointWarning, UsageError
+from duoln.errors import CheckpointWarning, Interrupted, UsageError
 from duoln.nn import Module, Params
 from duoln.runs.curve import Curve
 from duoln.runs.curves import read_curves
@@ -23,7 +23,6 @@ from duoln.runs.norm_stats import LayerStats
 from duoln.runs.precision import FLOAT32, check_precision, resumed_precision
 from duoln.runs.settings import resumed_config
 from duoln.system.paths import in_home
-from duoln.system.stopping import Interrupted
 from duoln.tasks.boundary import named
 from duoln.tasks.events import Listener, RunStart
 from duoln.tasks.registry import find_task

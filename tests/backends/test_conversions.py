@@ -84,6 +84,22 @@ def test_special_values(be, dtype):
     assert np.isnan(be.to_numpy(be.astype(be.asarray(nan), dtype))).all()
 
 
+def test_no_conversion_warns(be):
+    """A NaN that signals, or a value beyond a dtype, is an event of the processor, of which NumPy tells."""
+    signalling = [np.array([bits], whole).view(real) for bits, whole, real in (
+        (0x7C01, np.uint16, np.float16), (0x7F800001, np.uint32, np.float32), (0x7FF0000000000001, np.uint64, np.float64))]
+    floats = [name for name in be.dtypes if name not in ("int32", "bool")]
+    for values in (*signalling, np.array([1e300]), np.array([-1e39]), np.array([7e4], np.float32)):
+        for name in floats:
+            if abs(float(values[0])) > {"float16": 65504, "float64": np.inf}.get(name, 3.3e38):
+                continue  # it is refused
+            x = duoln.tensor(values, be, name)
+            for second in floats:
+                y = x.astype(second).numpy()
+                assert np.isnan(y).all() == np.isnan(values).all(), (values, name, second)
+            x.astype("bool")
+
+
 @pytest.mark.parametrize("shape", [(), (1,), (0,), (2, 0), (3, 2)], ids=str)
 def test_shapes_and_made_arrays(be, dtype, shape):
     x = np.full(shape, 1.00390625, np.float32)  # a tie of bfloat16

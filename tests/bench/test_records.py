@@ -33,6 +33,16 @@ def test_what_is_written_is_read(tmp_path, numpy_backend):
     assert record["host"]["cores"] >= 1 and record["time"].endswith("+00:00")
 
 
+def test_percentiles_have_their_share_of_the_samples_on_either_side():
+    for count in (1, 2, 5, 10, 11, 20, 50, 100, 130):
+        ascending = [float(k) for k in range(1, count + 1)]
+        figures = records.spread(ascending[::-1])
+        low, middle, high = figures["p10"], figures["median"], figures["p90"]
+        assert middle == (count + 1) / 2 and low == count + 1 - high, count  # as far from the least as from the largest
+        for below in (sum(s < low for s in ascending), sum(s > high for s in ascending)):
+            assert below == count // 10 if count % 10 == 0 else below <= count / 10, count
+
+
 def test_a_record_says_how_rules_are_compiled(numpy_backend, monkeypatch):
     if native.compiler() is not None:
         backend = records.make_record("ops", numpy_backend, None, 2.0, [])["backend"]

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 import threading
 import tracemalloc
 import warnings
@@ -86,8 +87,35 @@ def test_a_value_from_outside_that_changes_is_not_frozen(numpy_backend):
         return x + state[0].data[0]
 
     compiled = duoln.compile(step)
-    with pytest.warns(CompileWarning, match=r"array of shape \(1,\) that is no argument and another one at each call"):
+    with pytest.warns(CompileWarning, match=r"array of shape \(1,\), state.0, that is no argument and another one at each call"):
         assert [compiled(_x(numpy_backend, 0.0)).item() for _ in range(4)] == [1.0, 2.0, 3.0, 4.0]
+
+
+class _Scaled:
+    def __init__(self, be):
+        self.scales = {"out": _x(be, 1.0)}
+
+    def step(self, x):
+        return _times(x * self.scales["out"])
+
+
+_FACTOR = []
+
+
+def _times(x):
+    return x * _FACTOR[0]
+
+
+def test_a_warning_names_the_variable_that_holds_the_array(be):
+    """In the step's object, and in what a function that it calls reads."""
+    scaled, x = _Scaled(be), _x(be, 2.0)
+    for holder, change in (("self.scales.out", lambda y: scaled.scales.update(out=y)), ("_FACTOR.0", lambda y: _FACTOR.__setitem__(slice(None), [y]))):
+        _FACTOR[:] = [_x(be, 1.0)]
+        compiled = duoln.compile(scaled.step)
+        with pytest.warns(CompileWarning, match=re.escape(f"array of shape (1,), {holder}, that is no argument")):
+            for k in range(4):
+                change(_x(be, float(k)))
+                compiled(x)
 
 
 def test_one_array_as_two_arguments_is_not_two_arrays_later(be):

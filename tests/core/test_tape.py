@@ -2,14 +2,15 @@
 
 import gc
 import weakref
+from typing import Literal
 
 import numpy as np
 import pytest
 
 import duoln
-from duoln import ops
-from duoln.core import Rule, op
-from duoln.errors import DtypeError, GradientError
+from duoln import nn, ops
+from duoln.core import Rule, derived, op
+from duoln.errors import CompileError, DtypeError, GradientError, UsageError
 from duoln.testing import check_error
 
 
@@ -25,6 +26,35 @@ def test_value_and_gradients_have_the_form_of_the_parameters(be):
     np.testing.assert_array_equal(grads["a"][0].numpy(), [3.0, 3.0])
     assert grads["a"][1].item() == 3.0 and grads["a"][1].shape == ()
     np.testing.assert_array_equal(grads["b"][0].numpy(), [[1.0]])
+
+
+def test_every_name_of_an_argument_is_free(be):
+    """Wrappers take the arguments of the user's function, whose names may be those of the wrappers' own."""
+    w = duoln.tensor([1.0, 2.0], be)
+
+    class Scaled(nn.Module):
+        def __call__(this, params, x, self):
+            return x * self
+
+    def loss(weights, x, params=None, args=None, kwargs=None, fn=None, self=None, has_aux=None):
+        return ops.sum(weights * x * next(e for e in (params, args, kwargs, fn, self, has_aux) if e is not None))
+
+    for name in ("params", "args", "kwargs", "fn", "self", "has_aux"):
+        value, gradient = duoln.value_and_grad(loss)(w, w, **{name: w})
+        assert value.item() == 9.0 and gradient.tolist() == [1.0, 4.0], name
+    check_error(CompileError, lambda: duoln.compile(loss)(w, w, self=w), "found self by name")
+    model, told = Scaled(), []
+    with duoln.observed(model, lambda path, layer, output: told.append(output.tolist())):
+        model({}, w, self=w)
+    assert told == [[1.0, 4.0]]
+
+    @op("self: real[*size] -> like self")
+    def function(self, *, op: Literal["square", "exp"] = "exp", be: bool = False):
+        """An operator."""
+
+    function.add(derived(lambda self, *, op, be: getattr(ops, op)(self)))
+    assert function(self=w, op="square").tolist() == [1.0, 4.0] and function.explain(self=w)
+    check_error(UsageError, lambda: function(w, op="log"), "[function] expected op 'square' or 'exp', found 'log'")
 
 
 def test_unused_parameters_get_zeros(be):

@@ -8,10 +8,10 @@ from groups import together
 from small_runs import VALUES, Line, Told, fit_into
 
 from duoln.distributed.ranks import Ranks
+from duoln.errors import Interrupted
 from duoln.runs import checkpoint
 from duoln.runs.folder import RunFolder
 from duoln.runs.log import read_log
-from duoln.system.stopping import Interrupted
 from duoln.tasks import make_config
 from duoln.training.loop import fit, follow
 from duoln.training.trainer import Trainer

@@ -76,6 +76,26 @@ def test_methods(be):
     assert unnamed(rows) == {}
 
 
+def test_more_axes_than_an_array_library_holds(be):
+    """MLX ends the process at some of them."""
+    most = (1,) * 32
+    x, whole, zero = (duoln.tensor(np.ones(shape, np.float32), be) for shape in ((1,), most, ()))
+    ids, many, deep = duoln.tensor(np.zeros(most, np.int32), be), (1,) * 33, 0.0
+    for _ in range(70):
+        deep = [deep]
+    rows = [("reshape", lambda: ops.reshape(x, many)), ("broadcast_to", lambda: ops.broadcast_to(x, many)), ("tile", lambda: ops.tile(x, many)),
+            ("expand_dims", lambda: ops.expand_dims(whole)), ("stack", lambda: ops.stack(whole, whole)), ("one_hot", lambda: ops.one_hot(ids, 2)),
+            ("take", lambda: ops.take(ops.reshape(x, (1, 1)), ids, axis=0)), ("getitem", lambda: ops.reshape(x, (1, 1))[ids]),
+            ("embedding", lambda: ops.embedding(ops.reshape(x, (1, 1)), ids)), ("tensordot", lambda: ops.tensordot(whole, x, axes=0)),
+            ("einsum", lambda: ops.einsum("...,a->...a", whole, x)), ("zeros", lambda: ops.zeros(many, be)), ("ones", lambda: ops.ones(many, be)),
+            ("full", lambda: ops.full(many, 1.0, be)), ("tensor", lambda: duoln.tensor(np.ones(many, np.float32), be)),
+            ("tensor", lambda: duoln.tensor(np.ones(many, np.float64), be)), ("tensor", lambda: duoln.tensor(deep, be)),
+            ("Stream.gaussian", lambda: duoln.randomness.Stream(0, "x").gaussian(many)), ("LayerNorm", lambda: duoln.nn.LayerNorm(many))]
+    assert unnamed([(name, ShapeError, call) for name, call in rows]) == {}
+    for y in (ops.reshape(x, most), ops.broadcast_to(zero, most), ops.tile(x, most), ops.zeros(most, be) + 1.0, whole[..., None, 0]):
+        assert (y * 1.0).numpy().shape == most
+
+
 def test_slices_of_any_length_and_integers_of_any_library(be):
     plain = np.arange(12, dtype=np.float32).reshape(3, 4)
     x = duoln.tensor(plain, be)

@@ -180,6 +180,7 @@ CHECKS = {
         "bias", "num_layers", "hidden_size", "input_size", "nonlinearity")},
     "recurrent.proj_size": ("of_layer(hint(), states).shape", "torch.Size((5, 2, 4))"),
     "argument.weight_decay": ("w - rate * duoln.value_and_grad(lambda w: ops.sum(w * gradient) + hint(w=w))(w)[1]", "updated(torch.optim.SGD, lr=rate, weight_decay=decay)"),
+    "argument.lengths": ("hint()", "torch.arange(len(tx)).unsqueeze(1) < torch.tensor([2, 1])"),
     "argument.betas": ("by_optimizer(hint())", "updated(torch.optim.Adam, betas=(0.9, 0.999))"),
     "argument.maximize": ("duoln.value_and_grad(lambda params: hint(params=params))(params)[1]['w']", f"-{GRADIENT[1]}"),
     **dict.fromkeys(("argument.reduction", "argument.size_average"), ("hint(), hint(1)", "F.binary_cross_entropy_with_logits(tlogits, tzero_or_one), F.binary_cross_entropy_with_logits(tlogits, tzero_or_one, reduction='sum')")),
@@ -276,7 +277,7 @@ def names(tmp_path_factory):
     return {
         **ours, **their, "torch": torch, "F": torch.nn.functional, "np": np, "math": math, "duoln": duoln, "nn": nn, "ops": ops, "optim": optim,
         "array": given["x"], "values": [[1.0, 2.0]], "width": 6, "heads": 2, "hidden": 8, "keep": 0.5, "rate": 0.1, "decay": 0.01, "update": 0,
-        "updates": 300, "n": 2, "pos_weight": 3.0, "path": folder / "ours.safetensors", "params": params, "gradients": {"w": ours["gradient"]},
+        "updates": 300, "n": 2, "lengths": [2, 1], "pos_weight": 3.0, "path": folder / "ours.safetensors", "params": params, "gradients": {"w": ours["gradient"]},
         "model": model, "optimizer": optimizer, "slots": optimizer.init(params), "self": Bare(), "told": told, "losses": ops.bce_with_logits(logits, ours["zero_or_one"]),
         "tell": lambda path, layer, output: told.append(path), "batches": [x], "batch": {"mask": x}, "step": lambda x, y=None: x * 2.0, 
         "loss": lambda params, x: ops.mean(ops.square(model(params, x))), "layers": [nn.Linear(6, 6), nn.Linear(6, 6)],

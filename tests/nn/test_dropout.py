@@ -156,6 +156,15 @@ def test_inputs_of_another_form_have_masks_of_their_own(numpy_backend):
     check_error(DtypeError, lambda: dropout(0, {"drop": {}}, x, slice(3)), "[DropoutMasks]", "found slice", "forward=")
 
 
+def test_parameters_of_another_dtype_have_masks_of_their_own(be):
+    """Indices have the same dtype, whatever that of the values is."""
+    model, ids = nn.Sequential(nn.Embedding(5, 4), nn.Dropout(0.5)), duoln.tensor([[1, 2, 3]], be)
+    dropout = nn.DropoutMasks(model, 0)
+    assert dropout(0, start(model, be), ids)["1"].dtype == "float32"
+    if "float64" in be.dtypes:
+        assert dropout(0, start(model, be, "float64"), ids)["1"].dtype == "float64"
+
+
 def test_calls_of_one_layer(be, x):
     check_error(UsageError, lambda: nn.DropoutMasks(Steps(nn.Dropout()), 0)(0, {"drop": {}}, x),
                 "[DropoutMasks]", "one call of the Dropout at 'drop'", "found 2", "shared=True")

@@ -87,8 +87,8 @@ KINDS = {
     "instance_norm": Kind(ops.instance_norm, lambda x: np.ascontiguousarray(x.reshape(16, 4, -1).transpose(0, 2, 1)),
                           lambda y, width: y.transpose(0, 2, 1).reshape(64, width)),
 }
-NORMALISED = [(kind, width) for kind in KINDS for width in WIDTHS if (kind, width) != ("batch_norm", 1)]
-"""Which norm of how many values; a batch of one row is refused."""
+NORMALISED = [(kind, width) for kind in KINDS for width in WIDTHS if width > 1 or kind not in ("batch_norm", "instance_norm")]
+"""Which norm of how many values; a batch of one row and an image of one position are refused."""
 
 
 def _formula(x, centres):
@@ -238,6 +238,7 @@ def test_wrong_axes_and_shapes_are_named(be):
     check_error(ShapeError, lambda: ops.rms_norm(x, axis=(1, -2)), "[rms_norm] expected different axes, found (1, -2)")
     check_error(ShapeError, lambda: ops.group_norm(x, groups=3), "[group_norm] groups: expected a divisor of the channels, found 3 for 4")
     check_error(ShapeError, lambda: ops.instance_norm(x[0]), "[instance_norm] expected at least 3 axes, found shape (3, 4)")
+    check_error(ShapeError, lambda: ops.instance_norm(x[:, :1]), "[instance_norm] expected at least 2 positions to normalise over, found shape (2, 1, 4)")
     for name, call in (("rms_norm", lambda: ops.rms_norm(x[:, :, :0])), ("layer_norm", lambda: ops.layer_norm(x[:, :0], axis=(1, 2))),
                        ("layer_norm", lambda: ops.layer_norm(x[:, :, :0])),
                        ("group_norm", lambda: ops.group_norm(x[:, :0], groups=2)), ("instance_norm", lambda: ops.instance_norm(x[:, :, :0]))):

@@ -66,6 +66,21 @@ def test_a_picture_changes_nothing_in_the_users_matplotlib(tmp_path):
         assert matplotlib.rcParams["backend"] == "svg" and matplotlib.rcParams["font.size"] == 31
 
 
+def test_every_label_has_its_line_in_the_legend(tmp_path):
+    """By itself matplotlib leaves out names that begin with an underscore."""
+    with drawing.figure(tmp_path / "p.png") as (whole, [[axes]]):
+        axes.plot([0, 1], [0, 1], label="_line")
+        axes.plot([0, 1], [1, 1])
+        axes.axhline(0.5, label="_level")
+        axes.stairs([1.0, 2.0], label="_stairs")
+        axes.fill_between([0, 1], [0, 1], label="_area")
+        axes.bar([0, 1], [0, 1], label="_bars")
+        of_axes, of_figure = axes.legend(), whole.legend(*axes.get_legend_handles_labels())
+    names = ["_line", "_level", "_stairs", "_area", "_bars"]
+    assert sorted(text.get_text() for text in of_axes.get_texts()) == sorted(names)
+    assert sorted(text.get_text() for text in of_figure.get_texts()) == sorted(names)
+
+
 def test_what_is_wrong_is_said_before_anything_is_computed(tmp_path, monkeypatch):
     drawing.refusal.cache_clear()
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)

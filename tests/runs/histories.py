@@ -16,12 +16,11 @@ import duoln
 from duoln import nn, ops, optim
 from duoln.cli.run import run_task
 from duoln.data import Batches
-from duoln.errors import CheckpointError, DivergedError
+from duoln.errors import CheckpointError, DivergedError, Interrupted
 from duoln.randomness import Stream
 from duoln.runs import checkpoint
 from duoln.runs.curves import read_curves
 from duoln.runs.series import series_of
-from duoln.system.stopping import Interrupted
 from duoln.tasks import Column, Config, Dataset, Splits, Task, make_config
 from duoln.tasks.events import Listener
 

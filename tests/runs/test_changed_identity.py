@@ -14,11 +14,10 @@ from duoln import runtime
 from duoln.cli import main
 from duoln.cli.run import run_task
 from duoln.core.op import composed_only
-from duoln.errors import CheckpointError
+from duoln.errors import CheckpointError, Interrupted
 from duoln.runs import checkpoint, identity
 from duoln.runs.log import read_log
 from duoln.system import openblas
-from duoln.system.stopping import Interrupted
 from duoln.tasks import Dataset
 from duoln.testing import check_error
 

@@ -1,5 +1,8 @@
 """Where features of flattened images go: models whose layers are declared, called and flattened in many ways, against PyTorch's."""
 
+import ast
+import re
+
 import numpy as np
 import pytest
 
@@ -139,6 +142,24 @@ def test_without_shapes_the_words_alone_are_enough_and_each_is_asked_for(tmp_pat
     params = duoln.load_pytorch(tmp_path / "theirs", ours, **words)
     same = duoln.load_pytorch(tmp_path / "theirs", ours, **words, shapes=inputs[0].shape)
     duoln.tree.map(np.testing.assert_array_equal, params, same)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_advice_can_be_followed(name, tmp_path):
+    """A model is read after each error has got the word that it asks for; no error asks twice."""
+    make, make_ours, *_ = CASES[name]
+    theirs, ours, given = fill(make()), make_ours(), {}
+    tensors.save_file(theirs.state_dict(), tmp_path / "theirs")
+    for _ in range(9):
+        try:
+            duoln.load_pytorch(tmp_path / "theirs", ours, **given)
+            return
+        except UsageError as error:
+            role, word = re.search(r"\b((?:un)?flattened)=({[^}]*})", str(error)).groups()
+            (place, channels), = ast.literal_eval(word).items()
+            assert place not in given.get(role, {}), error
+            given.setdefault(role, {})[place] = channels
+    raise AssertionError(given)
 
 
 def both(theirs, ours, tmp_path):

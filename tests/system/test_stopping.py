@@ -10,9 +10,10 @@ from conftest import TOOLS
 from small_runs import At, Line, fit_into, line_trainer, state_bits
 
 from duoln.cli.run import run_task
+from duoln.errors import Interrupted
 from duoln.runs import checkpoint
 from duoln.system import starting
-from duoln.system.stopping import STOPPING, Interrupted
+from duoln.system.stopping import STOPPING
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 

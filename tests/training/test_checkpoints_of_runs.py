@@ -9,10 +9,9 @@ import pytest
 from small_runs import At, Line, fit_into, state_bits
 
 from duoln import nn, optim, tree
-from duoln.errors import DtypeError, ShapeError
+from duoln.errors import DtypeError, Interrupted, ShapeError
 from duoln.runs import tensor_file
 from duoln.runs.trained import load_trained
-from duoln.system.stopping import Interrupted
 from duoln.tasks import make_config
 from duoln.testing import check_error
 from duoln.training.trainer import Trainer

@@ -12,11 +12,10 @@ from small_runs import At, Line, line_trainer, state_bits
 
 import duoln
 from duoln import nn, ops, tree
-from duoln.errors import DataFormatError, DivergedError, DtypeError, ShapeError, UsageError
+from duoln.errors import DataFormatError, DivergedError, DtypeError, Interrupted, ShapeError, UsageError
 from duoln.runs import curves as run_curves
 from duoln.runs.folder import RunFolder
 from duoln.runs.norm_stats import LayerStats, entry_of, read_entry
-from duoln.system.stopping import Interrupted
 from duoln.tasks import make_config
 from duoln.tasks.registry import find_task
 from duoln.testing import check_error

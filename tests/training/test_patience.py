@@ -12,10 +12,10 @@ from conftest import ON_NUMPY
 from small_runs import VALUES, At, Told, fit_into, state_bits
 
 from duoln import cli, tree
+from duoln.errors import Interrupted
 from duoln.runs import checkpoint, curves
 from duoln.runs.log import read_log
 from duoln.runs.trained import load_trained
-from duoln.system.stopping import Interrupted
 from duoln.tasks import make_config
 from duoln.training.trainer import Trainer
 

@@ -10,8 +10,7 @@ from small_runs import At, Line, fit_into, line_trainer, state_bits
 
 import duoln
 from duoln import cli, tree
-from duoln.errors import CheckpointError, UsageError
-from duoln.system.stopping import Interrupted
+from duoln.errors import CheckpointError, Interrupted, UsageError
 from duoln.testing import check_error
 
 

@@ -15,11 +15,10 @@ from small_runs import At, Line, fit_into, line_trainer, state_bits
 import duoln
 from duoln import ops, tree
 from duoln.core import watched
-from duoln.errors import CheckpointError, DivergedError, MemoryExhaustedError, NotFiniteError, TaskError
+from duoln.errors import CheckpointError, DivergedError, Interrupted, MemoryExhaustedError, NotFiniteError, TaskError
 from duoln.runs import checkpoint
 from duoln.runs.folder import RunFolder
 from duoln.runs.log import read_log
-from duoln.system.stopping import Interrupted
 from duoln.testing import check_error, check_task
 from duoln.training.train_step import make_step
 from duoln.training.trainer import Trainer

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from duoln.bridge.torch.layers import call
+from duoln.core.pytorch_names import hinted
 from duoln.errors import ShapeError
 
 
@@ -17,7 +18,7 @@ class _Norm:
     operator: str
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+        hinted(super(_Norm, type(self)).__init__)(self, *args, **options)
         own: Any = self  # with the attributes of torch.nn's class
         self._shape = tuple(own.normalized_shape)
         settings = {"eps": own.eps, **self._axes()}

@@ -16,6 +16,7 @@ from duoln.bridge.functions import NORMS, check_norm
 from duoln.bridge.torch.layers import call
 from duoln.bridge.torch.steps import Steps
 from duoln.core.arguments import AT_LEAST_0, check_choice, check_flag, check_integer, check_number, described
+from duoln.core.pytorch_names import hinted
 from duoln.errors import DtypeError, ShapeError, UsageError
 from duoln.ops.recurrent.variants import CELLS, has_bias, norm_shapes
 
@@ -39,6 +40,7 @@ class _Recurrent(torch.nn.Module):
     cell: ClassVar[Any]
     states: ClassVar[int]
 
+    @hinted
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: Bias = True,
                  batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0,
                  device: Any = None, dtype: Any = None, *, norm: str = "none", eps: float = 1e-5,

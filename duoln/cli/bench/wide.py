@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from duoln.bench import text, wide
-from duoln.bench.records import of_row, ratios
+from duoln.bench.records import of_row, quantiles, ratios
 from duoln.bench.turns import Kept
 from duoln.bench.wide_rows import EVERY, GROUPS, PEERS
 from duoln.cli import console
@@ -64,9 +64,10 @@ def _line(name: str, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> tupl
     """Medians of the times; the median of the ratios and their quartiles; the ratios of the least times, and of the
     peak memories, where these matter.
     """
-    made, calls = ratios(ours, theirs), EVERY[name].calls
+    calls = EVERY[name].calls
+    low, high = quantiles(ratios(ours, theirs), 0.25, 0.75)
     times = [text.duration(side["median"] / calls) for side in (ours, theirs)]
     peaks = [side["facts"].get("peak_bytes") for side in (ours, theirs)]
     of_peaks = f"{peaks[0] / peaks[1]:.2f}" if EVERY[name].passes == "update" and all(peaks) else ""
-    return (name, *times, f"{theirs['ratio']:.2f}", f"{made[len(made) // 4]:.2f}-{made[3 * len(made) // 4]:.2f}",
+    return (name, *times, f"{theirs['ratio']:.2f}", f"{low:.2f}-{high:.2f}",
             f"{min(ours['samples']) / min(theirs['samples']):.2f}", of_peaks)
