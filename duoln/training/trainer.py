@@ -347,8 +347,7 @@ class Trainer:
             "identity": self.identity, "changes": [change._asdict() for change in self.changes]})
 
     def warn_of_schedule(self) -> None:
-        """Warn of a learning rate that is next to 0 for the rest of the run: its schedule was made for fewer updates.
-        """
+        """Warn of a learning rate that is next to 0 for the rest of the run: its schedule is that of fewer updates."""
         steps = range(0, self.last_step, max(-(-self.last_step // _RATES), 1))
         rates = [self.optimizer.rate_at(k) for k in steps]
         least = _STILL * max(rates, default=0.0)

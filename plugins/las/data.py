@@ -64,8 +64,8 @@ def load(cfg: Any, root: Path | None) -> tuple[Corpus, str]:
     source = source if cfg.words == 1 else corpus.joined(source, cfg.words)
     symbols = 1 + max(len(u.symbols) for name in ("dev", "test") for u in source.sets[name])
     if symbols > cfg.longest:
-        raise UsageError(f"[las] longest: expected at least {symbols}, the symbols of the longest text to recognise and "
-                         f"its end, found {cfg.longest}: no search could write that text")
+        raise UsageError(f"[las] longest: expected at least {symbols}, the symbols of the longest text to recognise "
+                         f"and its end, found {cfg.longest}: no search could write that text")
     return source, why
 
 
