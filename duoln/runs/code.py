@@ -46,7 +46,7 @@ def fingerprint_of(kind: type) -> str:
     if noted is None or any(_specification(name) is not spec for name, spec in noted.modules.items()):
         names = [kind.__module__]
         pieces = list(code_of(kind, names))
-        digest = digest_of(pieces) if pieces else f"typed, {secrets.token_hex(_DIGITS // 2)}"
+        digest = digest_of(pieces) if pieces else f"in no file, {secrets.token_hex(_DIGITS // 2)}"
         _noted[kind] = noted = _Noted({name: _specification(name) for name in names}, digest)
     return noted.digest
 

@@ -56,6 +56,16 @@ def test_a_model_of_another_program_beside_the_runs_is_left_out(names, place, tm
                 "config.json", "task")
 
 
+@pytest.mark.parametrize("damage", [{"log.jsonl": "{\n{}\n"}, {"config.json": "x" * (1 << 21)}])
+def test_a_damaged_run_beside_those_of_a_command_is_left_out_and_named(damage, tmp_path, capsys):
+    _made(tmp_path / "old")
+    for name, text in damage.items():
+        (tmp_path / "old" / name).write_text(text)
+    assert run_task(Line, ["--backend", "numpy", "--epochs", "1", "--out", str(tmp_path)], preset="smoke") == 0
+    assert f"left out: {tmp_path}/old/" in capsys.readouterr().err.replace("\n", "") and (tmp_path / "curves.csv").exists()
+    check_error(DataError, lambda: read_curves([tmp_path]), "old")
+
+
 def test_names_with_numbers_are_in_the_order_of_the_numbers(tmp_path):
     runs = [_made(tmp_path / name) for name in ("ln-seed2", "ln-seed9", "ln-seed10", "mnist-1", "mnist-1-2", "mnist-1-12")]
     assert run_folders(tmp_path) == runs
