@@ -99,8 +99,8 @@ def test_the_built_in_tasks():
 def test_the_built_in_tasks_are_there_without_metadata(monkeypatch, tmp_path):
     """As in a copied folder, which nothing has installed."""
     monkeypatch.setattr(registry, "_CHECKOUT", tmp_path / "pyproject.toml")
-    for found in (True, False):
-        if not found:
+    for has_metadata in (True, False):
+        if not has_metadata:
             monkeypatch.setattr(registry.Distribution, "from_name", _not_installed)
         names = {entry.name: entry.value for entry in registry._own_entry_points()}
         assert {*BUILT_IN, "paper", "theory"} == names.keys() and names["las"] == "duoln.plugins.las"
