@@ -160,6 +160,10 @@ class CompileWarning(UserWarning):
     """A compiled step runs in a slower way than its device could; the message has the reason."""
 
 
+class ScheduleWarning(UserWarning):
+    """The learning rate is next to 0 for the rest of a run; its schedule is that of a shorter one."""
+
+
 class CompileError(DuolnError, RuntimeError):
     """A step that breaks the contract of `compile`: pure, no host reads, stable trees and shapes."""
 

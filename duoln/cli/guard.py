@@ -23,6 +23,7 @@ from duoln.errors import (
     Interrupted,
     MemoryExhaustedError,
     OutputError,
+    ScheduleWarning,
     words_of,
 )
 from duoln.system.cores import start_thread
@@ -84,7 +85,7 @@ def _warnings_said(say: Callable[[str], None]) -> Iterator[None]:
         by_python = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *place: Any, **named: Any) -> None:
-            if issubclass(category, CheckpointWarning | CompileWarning | GradientWarning):
+            if issubclass(category, CheckpointWarning | CompileWarning | GradientWarning | ScheduleWarning):
                 say(f"warning: {message}")
             else:
                 by_python(message, category, *place, **named)

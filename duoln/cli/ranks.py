@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from duoln.cli import streams
 from duoln.cli.planned import BY_LAUNCH, resume_command
 from duoln.errors import RankError, UsageError, exit_code
+from duoln.system.filesystem import temporary_folder
 
 if TYPE_CHECKING:
     from duoln.distributed.rank_info import RankInfo
@@ -75,8 +75,8 @@ def launch(count: int, args: argparse.Namespace) -> int:
     if library == "cupy":
         choose_gpu(count - 1, dict(os.environ))
     console.say(f"ranks: {count} on {library}, each with 1/{count} of every batch")
-    with tempfile.TemporaryDirectory() as folder:
-        heard = [Path(folder) / f"rank{k}.txt" for k in range(count)]
+    with temporary_folder() as folder:
+        heard = [folder / f"rank{k}.txt" for k in range(count)]
         with Children() as children, children.receive_signals():
             children.start([*args.words, *BY_LAUNCH], heard, streams.child_stdout())
             dead = children.wait()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +14,7 @@ from duoln.cli.curves import CURVES, runs_by_task, write_curves, write_layers
 from duoln.core.arguments import did_you_mean
 from duoln.errors import UsageError
 from duoln.runs.series import Point, Range, Series, metric
-from duoln.system.filesystem import check_regular, make_folder
+from duoln.system.filesystem import check_regular, make_folder, temporary_folder
 from duoln.system.paths import path_argument
 from duoln.system.visible import visible
 from duoln.tasks.values import Column, split_columns
@@ -106,7 +105,7 @@ def _write(parts: Sequence[Part], args: argparse.Namespace) -> None:
     if args.out is None and args.html is None:
         return
     with ExitStack() as stack:
-        top = Path(stack.enter_context(tempfile.TemporaryDirectory())) if args.out is None else args.out
+        top = stack.enter_context(temporary_folder()) if args.out is None else args.out
         drawn = []
         for task, series, _ in parts:
             folder = top if len(parts) == 1 else top / task.name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,12 +14,21 @@ from duoln.cli.guard import as_document, guarded
 from duoln.cli.one_task import say_absent, say_data
 from duoln.cli.parser import Parser
 from duoln.cli.ranks import launch, parse_ranks, take_rank
-from duoln.errors import DivergedError, DuolnError, Interrupted, MemoryExhaustedError, UsageError
+from duoln.errors import (
+    CheckpointError,
+    DataError,
+    DivergedError,
+    DuolnError,
+    Interrupted,
+    MemoryExhaustedError,
+    UsageError,
+)
 from duoln.system.paths import path_argument
 
 if TYPE_CHECKING:
     from duoln.backends.protocol import Backend
     from duoln.distributed.rank_info import RankInfo
+    from duoln.runs.curve import Curve
     from duoln.runs.series import By
     from duoln.runs.settings import Command, Job
     from duoln.tasks.events import Listener
@@ -289,13 +298,12 @@ def show_ended(task: Task, backend: Backend, ended: Sequence[Ended], top: Path, 
     """
     from duoln.cli import console
     from duoln.pictures import drawing
-    from duoln.runs.curves import read_curves
     from duoln.runs.series import series_of
 
     by: By = "seed" if len({run.figures["seed"] for run in ended}) > 1 else "run"
     written: list[Path] = []
     try:  # the files come first: stdout may be closed
-        curves = read_curves([top])
+        curves = _readable(top, {top / run.job.name for run in ended})
         written += [*write_curves(task, series_of(task, curves, by), top, by), *write_layers(task, curves, top)]
     finally:  # a file or picture that fails does not cost the table
         for dataset in dict.fromkeys(run.dataset for run in ended):
@@ -310,6 +318,23 @@ def show_ended(task: Task, backend: Backend, ended: Sequence[Ended], top: Path, 
             "device": backend.device,
             "results": [{**run.figures, "status": run.status, "dataset": run.dataset._asdict()} for run in ended],
             **({} if error is None else {"error": error})})
+
+
+def _readable(top: Path, own: Container[Path]) -> list[Curve]:
+    """The runs below a folder: those of this command, and of the others those that can be read."""
+    from duoln.cli import console
+    from duoln.runs.curves import read_curves
+    from duoln.runs.places import run_folders
+
+    curves = []
+    for folder in run_folders(top):
+        try:
+            curves += read_curves([folder])
+        except (CheckpointError, DataError) as error:
+            if folder in own:
+                raise
+            console.say(f"left out: {error}", style="yellow")
+    return curves
 
 
 def _show_table(task: Task, dataset: Dataset, ended: Sequence[Ended], top: Path, by: By, data: bool) -> None:

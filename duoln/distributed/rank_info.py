@@ -185,7 +185,7 @@ def _first_node(nodes: str) -> str:
 
 
 def _take_token(environment: MutableMapping[str, str]) -> bytes:
-    token = os.fsencode(environment.pop(TOKEN, ""))
+    token = os.fsencode(environment.pop(TOKEN, "")).strip()
     if not token and TOKEN_FILE in environment:
         token = _read_token(Path(environment[TOKEN_FILE]))
     if len(token) < _SHORTEST_TOKEN:

@@ -10,14 +10,13 @@ import contextlib
 import json
 import os
 import socket
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import mlx.core as mx
 
 from duoln.distributed.meeting import Meeting
 from duoln.errors import RankError
+from duoln.system.filesystem import temporary_folder
 
 
 class Ring:
@@ -45,9 +44,9 @@ class Ring:
 
 def join(meeting: Meeting) -> Ring:
     """The engine of `duoln.distributed.joining.connect`."""
-    with tempfile.TemporaryDirectory() as folder, _reserved_port(meeting.host) as port:
+    with temporary_folder() as folder, _reserved_port(meeting.host) as port:
         addresses = meeting.gather(f"{meeting.host}:{port}")
-        hosts = Path(folder) / "hosts.json"
+        hosts = folder / "hosts.json"
         hosts.write_text(json.dumps([[address] for address in addresses]), encoding="utf-8")
         os.environ["MLX_HOSTFILE"], os.environ["MLX_RANK"] = str(hosts), str(meeting.rank)
         try:

@@ -21,7 +21,7 @@ from duoln.runs.tensor_file import Array, by_path, in_bytes, opened_tensors
 from duoln.system.filesystem import check_folder, check_regular, is_left, make_folder, remove, write_own
 
 FORMAT = 1
-_NAME = re.compile(r"step-(\d+)\.safetensors")
+_NAME = re.compile(r"step-([0-9]{9}|[1-9][0-9]{9,})\.safetensors")
 _OWN_PART = re.compile(r"(step-\d+\.safetensors|(config|result|command)\.json|lock|(curves|norm_stats)\.(csv|png))"
                        r"\.[0-9a-f]{8}\.part")
 _KEPT = 2

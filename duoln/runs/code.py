@@ -12,6 +12,7 @@ import hashlib
 import importlib.util
 import inspect
 import os
+import secrets
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
@@ -38,12 +39,14 @@ _noted: WeakKeyDictionary[type, _Noted] = WeakKeyDictionary()
 
 def fingerprint_of(kind: type) -> str:
     """A hash of the code of a task's class: as it was when it was first asked for, or when a module was loaded again.
-    A change of a file while a command trains belongs to the next command.
+    A change of a file while a command trains belongs to the next command. A class that no file holds is another one in
+    each process, because nothing tells its code from that of a class of the same name.
     """
     noted = _noted.get(kind)
     if noted is None or any(_specification(name) is not spec for name, spec in noted.modules.items()):
         names = [kind.__module__]
-        digest = digest_of(code_of(kind, names))
+        pieces = list(code_of(kind, names))
+        digest = digest_of(pieces) if pieces else f"in no file, {secrets.token_hex(_DIGITS // 2)}"
         _noted[kind] = noted = _Noted({name: _specification(name) for name in names}, digest)
     return noted.digest
 
@@ -71,6 +74,8 @@ def code_of(kind: type, names: list[str]) -> Iterator[bytes]:
     try:
         file = Path(inspect.getfile(kind))
     except (TypeError, OSError):  # made in an interpreter
+        return
+    if not file.is_file():  # such as <stdin>
         return
     package = getattr(sys.modules.get(kind.__module__), "__package__", None) or ""
     if package:
@@ -156,7 +161,7 @@ def _modules(name: str, top: str) -> Iterator[tuple[str, Path]]:
     if whole not in (top, "duoln") and any(map(_is_installed, [file] if file else places or [])):
         return
     while True:
-        if whole != "duoln" and file is not None and file.suffix == ".py":
+        if whole != "duoln" and file is not None and file.suffix == ".py" and file.is_file():
             yield whole if places is None else f"{whole}.__init__", file
         if not rest or places is None:
             return

@@ -27,15 +27,13 @@ from duoln.runs import checkpoint
 from duoln.runs.log import NAME as LOG
 from duoln.runs.log import RunLog
 from duoln.runs.norm_stats import Layers, entry_of
-from duoln.runs.places import CHECKPOINTS, CONFIG, LOCK, RESULT, check_apart
+from duoln.runs.places import CHECKPOINTS, CONFIG, LOCK, MAX_JSON, RESULT, check_apart
 from duoln.system.filesystem import check_regular, make_folder, open_to_append, remove, write_all, write_own
 from duoln.system.locks import lock
 from duoln.tasks.events import Evaluation, Listener, RunStart, Step
 from duoln.tasks.task import Config
 
 _MANY_STEPS = 1000
-_MAX_JSON = 1 << 20
-"""The most bytes of `config.json` or `result.json`; they have some 1,000."""
 
 
 class RunFolder(Listener):
@@ -235,7 +233,7 @@ def read_json(path: Path) -> dict[str, Any]:
         DataFormatError: it is not a JSON object.
     """
     try:
-        content = json_text.revive(json_text.read_json(path, _MAX_JSON, "JSON object"))
+        content = json_text.revive(json_text.read_json(path, MAX_JSON, "JSON object"))
     except DataFormatError:
         raise
     except DataError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ from duoln.pictures import drawing
 from duoln.runs import html
 from duoln.runs.curves_picture import draw
 from duoln.runs.series import Series
+from duoln.system.filesystem import temporary_folder
 from duoln.tasks.task import Task, claims_of
 
 
@@ -96,5 +96,5 @@ def curves(task: Task, series: Sequence[Series]) -> Iterator[str]:
     if drawing.refusal():
         yield f"<p>No curves: {html.text(drawing.refusal())}</p>"
         return
-    with tempfile.TemporaryDirectory() as folder:
-        yield html.picture(draw(task, series, Path(folder) / "curves.png"))
+    with temporary_folder() as folder:
+        yield html.picture(draw(task, series, folder / "curves.png"))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from duoln.errors import UsageError
+from duoln.data import json_text
+from duoln.errors import DataError, UsageError
 from duoln.runs.log import NAME as LOG
 
 CONFIG, RESULT, COMMAND, LOCK, CHECKPOINTS = "config.json", "result.json", "command.json", "lock", "checkpoints"
@@ -14,22 +16,40 @@ CURVES = "curves.csv"
 """The curves of a kept run."""
 
 
+MAX_JSON = 1 << 20
+"""The most bytes of `config.json` or `result.json`; they have some 1,000."""
+
+
+def by_numbers(path: str | Path) -> tuple[list[str | int], str]:
+    """A key by which names are in the order of the numbers in them: `ln-seed9` comes before `ln-seed10`."""
+    parts = re.split("([0-9]+)", str(path))
+    return [int(part) if k % 2 else part for k, part in enumerate(parts)], str(path)
+
+
 def is_run(folder: Path) -> bool:
     """True for the folder of a run or of a kept run. Programs of others have a `config.json` too, so that another
-    file of a run must be beside it.
+    file of a run must be beside it, and that it must name a task, unless it is damaged.
     """
     beside = ((LOG,), (COMMAND,), (LOCK,), (CURVES, RESULT))
     return (folder / CONFIG).is_file() and (
         any(all((folder / name).exists() for name in names) for names in beside)
-        or any((folder / CHECKPOINTS).glob("step-*.safetensors")))
+        or any((folder / CHECKPOINTS).glob("step-*.safetensors"))) and not _is_of_others(folder / CONFIG)
+
+
+def _is_of_others(config: Path) -> bool:
+    try:
+        content = json_text.read_json(config, MAX_JSON)
+    except DataError:
+        return False
+    return isinstance(content, dict) and "task" not in content
 
 
 def run_folders(path: Path) -> list[Path]:
-    """The run folders at a path and at any depth below it, in order. A folder with `config.json` that the caller names
-    is taken for a run, so that its reader can say what it lacks.
+    """The run folders at a path and at any depth below it, in order. A folder with `config.json` and without runs that
+    the caller names is taken for a run, so that its reader can say what it lacks.
     """
     runs = [folder for folder in folders_below(path) if is_run(folder)]
-    return [path, *runs] if (path / CONFIG).is_file() and path not in runs else runs
+    return runs or ([path] if (path / CONFIG).is_file() else [])
 
 
 def folders_below(path: Path) -> Iterator[Path]:
@@ -45,7 +65,8 @@ def folders_below(path: Path) -> Iterator[Path]:
             inside.clear()
             continue
         seen.add(real)
-        inside[:] = sorted(name for name in inside if name != CHECKPOINTS and not name.startswith("."))
+        ours = (name for name in inside if name != CHECKPOINTS and not name.startswith("."))
+        inside[:] = sorted(ours, key=by_numbers)
         yield Path(place)
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from duoln.errors import CheckpointError, DataError, DataFormatError, UsageError
 from duoln.runs.folder import folder_name, read_json, write_json
-from duoln.runs.places import COMMAND, CONFIG, folders_below
+from duoln.runs.places import COMMAND, CONFIG, by_numbers, folders_below
 from duoln.system.filesystem import check_regular, make_folder
 from duoln.tasks.settings import check_config, make_config, restored, value_in_words
 from duoln.tasks.task import Config, Task
@@ -215,4 +215,4 @@ def newest_below(folder: Path, task: str) -> Path | None:
     """
     of_task = {top: asked for top, asked in begun_below(folder).items() if asked.task == task}
     newest = newest_of(of_task.values())
-    return next((top for top in sorted(of_task, reverse=True) if of_task[top] == newest), None)
+    return next((top for top in sorted(of_task, key=by_numbers, reverse=True) if of_task[top] == newest), None)

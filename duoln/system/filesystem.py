@@ -12,8 +12,9 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Callable
-from contextlib import suppress
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from duoln.errors import CheckpointError
@@ -173,6 +174,22 @@ def make_folder(path: Path) -> None:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
     except _REFUSALS as error:
         raise _unwritable(path, error) from error
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A folder for temporary files, which is removed at the end.
+
+    Raises:
+        CheckpointError: it cannot be made.
+    """
+    try:
+        folder = tempfile.TemporaryDirectory()
+    except OSError as error:
+        raise CheckpointError(f"[temporary files] expected a folder that can be written, found none: {error}; set "
+                              "TMPDIR to one") from error
+    with folder as name:
+        yield Path(name)
 
 
 def missing_folders(path: Path) -> list[Path]:

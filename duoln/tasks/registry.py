@@ -8,13 +8,15 @@ user names.
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import re
 import time
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib.metadata import Distribution, EntryPoint, distributions
+from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distributions
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any, NamedTuple
 
 import pluggy
@@ -281,12 +283,18 @@ def _asked(names: Sequence[str]) -> list[tuple[EntryPoint, str]]:
 
 
 def _own_entry_points() -> list[EntryPoint]:
-    """The built-ins: from this checkout's pyproject.toml, else from the installed distribution."""
+    """The built-ins: from this checkout's pyproject.toml, else from the installed distribution; where the package has
+    no metadata, as in a copied folder, its folders.
+    """
     if _CHECKOUT.is_file():
         project = tomllib.loads(_CHECKOUT.read_text(encoding="utf-8")).get("project", {})
         if project.get("name") == "duoln":  # else duoln was installed into another project's folder
             return [EntryPoint(name, value, GROUP) for name, value in project["entry-points"][GROUP].items()]
-    return list(Distribution.from_name("duoln").entry_points.select(group=GROUP))
+    try:
+        return list(Distribution.from_name("duoln").entry_points.select(group=GROUP))
+    except PackageNotFoundError:
+        own = importlib.import_module("duoln.plugins")
+        return [EntryPoint(each.name, f"{own.__name__}.{each.name}", GROUP) for each in iter_modules(own.__path__)]
 
 
 def find_task(name: str, asked: Sequence[str] | None = None) -> Task:

@@ -47,6 +47,7 @@ def fit(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener] = (),
     if not resume and checkpoint.list_steps(folder.checkpoints):
         raise CheckpointError(f"{folder.checkpoints}: already holds checkpoints of a run; go on with --resume auto, "
                               "or choose another --out")
+    trainer.warn_of_schedule()
     trainer.meet()
     folder.write_config(task.name, trainer.variant, trainer.cfg, trainer.precision)
     start = RunStart(task.name, trainer.variant, trainer.cfg, splits.dataset, trainer.backend.name, trainer.step,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -22,6 +21,7 @@ from duoln.runs.folder import RunFolder
 from duoln.runs.norm_stats import LayerStats
 from duoln.runs.precision import FLOAT32, check_precision, resumed_precision
 from duoln.runs.settings import resumed_config
+from duoln.system.filesystem import temporary_folder
 from duoln.system.paths import in_home
 from duoln.tasks.boundary import named
 from duoln.tasks.events import Listener, RunStart
@@ -129,7 +129,7 @@ def train(task: str | Task, variant: str | None = None, *, preset: str | None = 
     splits = chosen.data(cfg, data)
     trainer = Trainer(chosen, name, cfg, splits, where, precision=precision or FLOAT32)
     with ExitStack() as stack:
-        path = Path(stack.enter_context(tempfile.TemporaryDirectory())) if out is None else out
+        path = stack.enter_context(temporary_folder()) if out is None else out
         try:
             figures = train_in_folder(trainer, path, [_Warning(), *listeners], bool(resume), resume != "anyway",
                                       watching)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +19,14 @@ from duoln.core import Tensor, compile, watched
 from duoln.data import Batch
 from duoln.distributed.ranks import Ranks
 from duoln.distributed.sharing import check_sharing
-from duoln.errors import CheckpointError, DivergedError, MemoryExhaustedError, NotFiniteError, TaskError
+from duoln.errors import (
+    CheckpointError,
+    DivergedError,
+    MemoryExhaustedError,
+    NotFiniteError,
+    ScheduleWarning,
+    TaskError,
+)
 from duoln.nn import with_population
 from duoln.runs import checkpoint
 from duoln.runs.identity import Identity, identity_of, rules_of
@@ -38,7 +46,11 @@ from duoln.training.train_step import make_ranked_step, make_step, start_state
 _POPULATION_ROWS = 10_000
 _POPULATION_BATCHES = 1_000
 _RATES = 1_000
-"""The most rates of earlier updates that a resumed run compares."""
+"""The most rates of a run that are read, to compare or to check them."""
+_STILL = 1e-3
+"""A rate of this share of the greatest one of a run trains nothing."""
+_STILL_SHARE = 0.05
+"""The share of a run's updates, the last ones, that may have such a rate without a warning."""
 _OWN_KEYS = frozenset({"event", "step", "epoch", "wall_s", "status", "variant", "batch_size", "epochs", "seed",
                        "precision", "steps", "seconds_per_update", "seconds_per_epoch", "changes", "rules", "loss",
                        "gradient_norm", "dataset", "starts"})
@@ -333,6 +345,19 @@ class Trainer:
             "train_seconds": self.train_seconds, "evaluated": self.evaluated, "best": self.best,
             "best_step": self.best_step, "worse": self.worse, "precision": self.precision,
             "identity": self.identity, "changes": [change._asdict() for change in self.changes]})
+
+    def warn_of_schedule(self) -> None:
+        """Warn of a learning rate that is next to 0 for the rest of the run: its schedule is that of fewer updates."""
+        steps = range(0, self.last_step, max(-(-self.last_step // _RATES), 1))
+        rates = [self.optimizer.rate_at(k) for k in steps]
+        least = _STILL * max(rates, default=0.0)
+        moving = [k for k, rate in zip(steps, rates, strict=True) if rate > least]
+        still = self.last_step - (moving[-1] + steps.step) if moving else 0
+        if still > _STILL_SHARE * self.last_step:
+            warnings.warn(f"[{self.task.name}] learning rate: expected one above {_STILL} of its greatest value, found "
+                          f"less in the last {still:,} of {self.last_step:,} updates, which train nothing; the "
+                          "schedule counts the updates of another data set, batch size or number of epochs",
+                          ScheduleWarning, stacklevel=3)
 
     def schedule_changes(self, saved: checkpoint.Checkpoint) -> list[Change]:
         """The change if the updates before a checkpoint had other rates than this configuration plans for them.

@@ -14,7 +14,7 @@ from duoln.data.digits import make_digits
 from duoln.errors import UsageError
 from duoln.plugins.convnet import corpus, whitening
 from duoln.plugins.convnet.corpus import Images
-from duoln.plugins.convnet.model import mask_shapes, rate_remark
+from duoln.plugins.convnet.model import mask_shapes
 from duoln.randomness import Stream
 from duoln.tasks import Dataset, Splits
 
@@ -25,6 +25,8 @@ SHAPES: dict[Corpus, tuple[int, int, int]] = {"cifar10": (32, 32, 3), "mnist": (
 MADE = {"train": 2_000, "test": 500}
 _VALID = 5_000
 """The last digits of MNIST's training images are left out, as in the paper's section 6.6."""
+ROWS: dict[Corpus, int] = {"cifar10": len(corpus.FILES["train"]) * corpus.RECORDS, "mnist": 60_000 - _VALID}
+"""The training images of each whole corpus; a folder may have fewer."""
 
 
 def splits(cfg: Any, root: Path | None) -> Splits:
@@ -59,7 +61,30 @@ def splits(cfg: Any, root: Path | None) -> Splits:
     return Splits(dataset, train, order.steps_per_epoch,
                   {split: {k: a[:cfg.evaluate_images] for k, a in part.items()} for split, part in arrays.items()},
                   (why, whitening.remark(arrays["train"]["x"], arrays["test"]["x"]),
-                   rate_remark(cfg.epochs * order.steps_per_epoch, cfg.decay_from, cfg.decay_to)))
+                   _schedule_remark(cfg, cfg.epochs * order.steps_per_epoch)))
+
+
+def updates(cfg: Any) -> int:
+    """The updates of a run of these settings, where the whole corpus is there."""
+    rows = MADE["train"] if cfg.source == "made" else ROWS[cfg.dataset]
+    return int(cfg.epochs * (min(rows, cfg.rows or rows) // cfg.batch_size))
+
+
+def schedule(cfg: Any) -> Callable[[int], float]:
+    """The learning rate of each update: constant, and in the last share of them along a line to 0."""
+    return partial(_falling, cfg.learning_rate, round((1 - cfg.decay) * updates(cfg)), updates(cfg))
+
+
+def _falling(rate: float, start: int, stop: int, step: int) -> float:
+    return rate if start >= stop else rate * min(max((stop - step) / (stop - start), 0.0), 1.0)
+
+
+def _schedule_remark(cfg: Any, made: int) -> str:
+    """A sentence about a run whose learning rate is that of more updates than it makes; "" for others."""
+    if not cfg.decay or made == updates(cfg):
+        return ""
+    return (f"the learning rate falls as in the {updates(cfg):,} updates of the whole corpus; this run has {made:,}, "
+            "because another number of images is there")
 
 
 def _check(cfg: Any) -> None:
@@ -67,6 +92,8 @@ def _check(cfg: Any) -> None:
         value = getattr(cfg, name)
         if value is not None and value < 1:
             raise UsageError(f"[convnet] expected {name} of at least 1, found {value}")
+    if not 0 <= cfg.decay <= 1:
+        raise UsageError(f"[convnet] expected a decay in [0, 1], found {cfg.decay}")
     if not 0 <= cfg.dropout < 1:
         raise UsageError(f"[convnet] expected a dropout in [0, 1), found {cfg.dropout}")
     if not 0 <= cfg.noise < np.inf:

@@ -1,9 +1,7 @@
-"""A small convolutional network, normalised before each non-linearity, and the decrease of its learning rate."""
+"""A small convolutional network, normalised before each non-linearity."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from math import prod
 from typing import Literal
 
@@ -126,27 +124,3 @@ def mask_shapes(image: Shape, channels: int) -> dict[str, Shape]:
 
 def _pooled(shape: Shape, channels: int = 0) -> Shape:
     return shape[0] // 2, shape[1] // 2, channels
-
-
-# The learning rate -----------------------------------------------------------------------------------------------
-
-def linear_decay(rate: float, start: int, stop: int) -> Callable[[int], float]:
-    """`rate` up to the update numbered `start`, then along a line to 0 at `stop`, and 0 from there on."""
-    return partial(_decayed, rate, start, stop)
-
-
-def _decayed(rate: float, start: int, stop: int, step: int) -> float:
-    return rate * min(max((stop - step) / max(stop - start, 1), 0.0), 1.0)
-
-
-def rate_remark(updates: int, start: int, stop: int) -> str:
-    """A sentence about a run of so many updates that does not end at `stop`; "" for others, and for a run that ends
-    before the rate falls.
-    """
-    if updates > stop:
-        return (f"the learning rate is 0 for the last {updates - stop:,} of {updates:,} updates: set decay_from and "
-                "decay_to, which are numbers of updates, by the batch size and the epochs")
-    if start < updates < stop:
-        return (f"the learning rate ends at {_decayed(1.0, start, stop, updates):.0%} of its first value: "
-                f"decay_to is {stop:,} and the run has {updates:,} updates")
-    return ""

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from duoln.nn import Params
-from duoln.plugins.convnet.data import SHAPES
-from duoln.plugins.convnet.model import SLOPE, linear_decay
+from duoln.plugins.convnet.data import SHAPES, schedule
+from duoln.plugins.convnet.model import SLOPE
 from duoln.tasks.task import Peer
 from duoln.tasks.torch_peer import adam, parameter, training_step
 
@@ -19,7 +19,7 @@ def build(cfg: Any, start: Params, fused: bool = False) -> Peer:
 
     model = _network(torch, cfg, start)
     optimizer = adam(torch, model, cfg, fused)
-    decay = linear_decay(1.0, cfg.decay_from, cfg.decay_to)
+    rate = schedule(cfg)
     cross_entropy = torch.nn.CrossEntropyLoss()
 
     def images(values: Any) -> Any:
@@ -30,7 +30,7 @@ def build(cfg: Any, start: Params, fused: bool = False) -> Peer:
         return cross_entropy(logits, batch["label"])
 
     def set_rate(done: int) -> None:
-        optimizer.param_groups[0]["lr"] = cfg.learning_rate * decay(done)
+        optimizer.param_groups[0]["lr"] = rate(done)
 
     return training_step(torch, optimizer, loss_of, set_rate)
 

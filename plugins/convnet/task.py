@@ -12,7 +12,7 @@ from duoln import Tensor, ops, optim
 from duoln.data import Batch, mnist
 from duoln.nn import Module, Params
 from duoln.plugins.convnet import corpus, data
-from duoln.plugins.convnet.model import ConvNet, Gains, Norm, Start, linear_decay
+from duoln.plugins.convnet.model import ConvNet, Gains, Norm, Start
 from duoln.plugins.convnet.whitening import Whitening
 from duoln.tasks import Column, Config, Splits, Task
 from duoln.tasks.task import Predict
@@ -44,10 +44,8 @@ class ConvNetConfig(Config):
     """The preparation of images: zca whitens them, mean subtracts the mean image only."""
     zca_epsilon: float = 1e-5
     """The epsilon that is added to the eigenvalues by which ZCA divides."""
-    decay_from: int = 50_000
-    """The update after which the learning rate falls in a straight line."""
-    decay_to: int = 100_000
-    """The update from which the learning rate is 0."""
+    decay: float = 0.5
+    """Share of the updates, the last ones, in which the learning rate falls in a straight line to 0; 0 keeps it."""
     source: data.Source = "auto"
     """The data: real is the original, made is synthetic, auto is the original if available, else made."""
     rows: int | None = None
@@ -66,12 +64,13 @@ class ConvNetTask(Task):
     corpora: ClassVar = {"CIFAR-10": corpus.PLACES, "MNIST": mnist.PLACES}
     presets: ClassVar = {
         "paper": {"epochs": 200},
-        "small": {"epochs": 6, "channels": 16, "start": "he", "batch_size": 50, "whitening": "mean",
+        "small": {"epochs": 6, "channels": 16, "start": "he", "batch_size": 50, "whitening": "mean", "decay": 0.0,
                   "evaluate_images": 1_000},
         "small-mnist": {"dataset": "mnist", "epochs": 3, "channels": 16, "start": "he", "batch_size": 50,
-                        "whitening": "mean", "rows": 5_000, "evaluate_every": 50, "evaluate_images": 1_000},
-        "smoke": {"epochs": 1, "channels": 4, "start": "he", "batch_size": 20, "whitening": "mean", "source": "made",
-                  "rows": 200, "evaluate_images": 100},
+                        "whitening": "mean", "decay": 0.0, "rows": 5_000, "evaluate_every": 50,
+                        "evaluate_images": 1_000},
+        "smoke": {"epochs": 1, "channels": 4, "start": "he", "batch_size": 20, "whitening": "mean", "decay": 0.0,
+                  "source": "made", "rows": 200, "evaluate_images": 100},
     }
     variants: ClassVar = {
         "none": {"norm": "none"}, "bn": {"norm": "batch"}, "ln": {"norm": "layer"}, "wn": {"norm": "weight"}}
@@ -111,4 +110,4 @@ class ConvNetTask(Task):
                 "error": (logits.argmax(axis=1) != label).mean()}
 
     def optimizer(self, cfg: ConvNetConfig) -> optim.Optimizer:
-        return optim.Adam(learning_rate=linear_decay(cfg.learning_rate, cfg.decay_from, cfg.decay_to), donate=True)
+        return optim.Adam(learning_rate=data.schedule(cfg), donate=True)

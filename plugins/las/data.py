@@ -55,12 +55,18 @@ def load(cfg: Any, root: Path | None) -> tuple[Corpus, str]:
 
     Raises:
         DataMissingError: the corpus was requested and is not available; the message says where to put it.
-        DataError: a file is damaged or missing. UsageError: phones are to be joined as words.
+        DataError: a file is damaged or missing.
+        UsageError: phones are to be joined as words, or a text of dev or test is longer than the search may write.
     """
     source, why = original_or_made(cfg.source, partial(_find, cfg.source, root), made)
     if cfg.words > 1 and source.alphabet is not LETTERS:
         raise UsageError(f"[las] words: expected 1 where the symbols are phones, found {cfg.words}")
-    return source if cfg.words == 1 else corpus.joined(source, cfg.words), why
+    source = source if cfg.words == 1 else corpus.joined(source, cfg.words)
+    symbols = 1 + max(len(u.symbols) for name in ("dev", "test") for u in source.sets[name])
+    if symbols > cfg.longest:
+        raise UsageError(f"[las] longest: expected at least {symbols}, the symbols of the longest text to recognise "
+                         f"and its end, found {cfg.longest}: no search could write that text")
+    return source, why
 
 
 def _find(source: Source, root: Path | None) -> Callable[[], Corpus]:
@@ -98,16 +104,7 @@ def splits(cfg: Any, root: Path | None) -> Splits:
     chosen = {"train": spread(training, len(chosen["dev"])), **chosen}
     evaluation = {name: as_split(utterances, source, cfg.mels, 2 ** cfg.pyramids, searched=name != "train")
                   for name, utterances in chosen.items()}
-    return Splits(source.dataset, train, train.steps_per_epoch, evaluation,
-                  (why, "" if cfg.patience else _rate_at_end(cfg.epochs * train.steps_per_epoch, cfg.decay_steps)))
-
-
-def _rate_at_end(updates: int, decay_steps: int) -> str:
-    """A sentence about a learning rate that falls to less than a thousandth; "" about others."""
-    if not decay_steps or updates < 3 * decay_steps:
-        return ""
-    return (f"the learning rate is below a thousandth of its first value from update {3 * decay_steps:,} of "
-            f"{updates:,} on: decay_steps is {decay_steps:,}")
+    return Splits(source.dataset, train, train.steps_per_epoch, evaluation, (why,))
 
 
 def check(cfg: Any) -> None:

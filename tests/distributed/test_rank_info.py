@@ -77,7 +77,8 @@ def without(environment, *names):
     ({**TORCHRUN, "MASTER_PORT": "65535", "TORCHELASTIC_USE_AGENT_STORE": "True"}, "at most 65534 in MASTER_PORT, found 65535"),
     ({**TORCHRUN, "MASTER_PORT": "0"}, "expected a port of at least 1 in MASTER_PORT, found 0"),
     (without(OURS, "DUOLN_RANK_TOKEN"), "expected the same secret of at least 16 characters on every rank"),
-    ({**OURS, "DUOLN_RANK_TOKEN": "short"}, "found 5 characters")])
+    ({**OURS, "DUOLN_RANK_TOKEN": "short"}, "found 5 characters"),
+    ({**OURS, "DUOLN_RANK_TOKEN": " " * 40}, "found 0 characters")])
 def test_what_is_missing_or_contradicts_is_named(environment, message):
     with pytest.raises(UsageError, match=message):
         find_rank("auto", dict(environment))
@@ -107,6 +108,11 @@ def test_what_is_no_host_is_named_on_every_rank(host):
     for rank in "01":
         with pytest.raises(UsageError, match="expected one host name or IPv4 address in MASTER_ADDR, found"):
             find_rank("auto", {**TORCHRUN, "RANK": rank, "MASTER_ADDR": host})
+
+
+def test_a_line_end_after_the_secret_is_no_part_of_it():
+    """As in the file of the other ranks, of which the last line ends."""
+    assert find_rank("auto", {**OURS, "DUOLN_RANK_TOKEN": "a secret of some length\n"}).token == b"a secret of some length"
 
 
 def test_a_secret_that_is_not_utf_8_is_one():

@@ -9,7 +9,7 @@ from task_checks import check_peer, check_task_on
 from duoln import nn, tree
 from duoln.errors import ShapeError, UsageError
 from duoln.plugins.convnet import data
-from duoln.plugins.convnet.model import STARTS, ConvNet, linear_decay, mask_shapes
+from duoln.plugins.convnet.model import STARTS, ConvNet, mask_shapes
 from duoln.plugins.convnet.task import ConvNetTask
 from duoln.randomness import Stream
 from duoln.runtime import to_tensors
@@ -164,7 +164,15 @@ def test_starts():
 def test_the_rate_goes_down_along_a_line():
     rate = TASK.optimizer(make_config(TASK, "ln", "paper")).rate_at
     assert [rate(k) for k in (0, 50_000, 75_000, 90_000, 100_000, 200_000)] == pytest.approx([1e-3, 1e-3, 5e-4, 2e-4, 0, 0])
-    assert linear_decay(2.0, 5, 5)(4) == 2.0 and linear_decay(2.0, 5, 5)(5) == 0.0
+    assert TASK.optimizer(make_config(TASK, "ln", "small")).rate_at(10 ** 6) == 1e-3
+
+
+@pytest.mark.parametrize(("settings", "updates"), [
+    ({"dataset": "mnist"}, 110_000), ({"batch_size": 50}, 200_000), ({"epochs": 400}, 200_000), ({"rows": 1_000}, 2_000)])
+def test_the_rate_goes_down_over_the_updates_that_the_run_has(settings, updates):
+    rate = TASK.optimizer(make_config(TASK, "ln", "paper", settings)).rate_at
+    assert [rate(k * updates // 4) for k in range(5)] == pytest.approx([1e-3, 1e-3, 1e-3, 5e-4, 0])
+    assert rate(updates - 1) > 0
 
 
 # Noise and masks ----------------------------------------------------------------------------------------
@@ -242,5 +250,5 @@ def test_batch_norm_is_evaluated_by_the_statistics_of_undisturbed_images(numpy_b
                                                 ("wn", "unit")])
 @pytest.mark.parametrize("dataset", ["cifar10", "mnist"])
 def test_the_peer_trains_as_we_do(variant, gains, dataset):
-    cfg = _config(variant, gains=gains, dataset=dataset, decay_from=1, decay_to=6, channels=3)
+    cfg = _config(variant, gains=gains, dataset=dataset, decay=0.9, channels=3)
     check_peer(TASK, variant, cfg, 4, rtol=1e-4)

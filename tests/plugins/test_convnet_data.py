@@ -12,7 +12,6 @@ from duoln import cli
 from duoln.data import mnist, write_idx
 from duoln.errors import DataError, DataFormatError
 from duoln.plugins.convnet import corpus, data, whitening
-from duoln.plugins.convnet.model import rate_remark
 from duoln.plugins.convnet.task import ConvNetTask
 from duoln.tasks import make_config
 from duoln.testing import check_error
@@ -270,14 +269,6 @@ def test_the_command_line_says_which_file(folder, tmp_path, monkeypatch, capsys)
 
 # What a run says in its first lines ---------------------------------------------------------------------
 
-@pytest.mark.parametrize(("updates", "words"), [
-    (100_000, ()), (40_000, ()), (200_000, ("0 for the last 100,000 of 200,000 updates", "decay_to")),
-    (75_000, ("ends at 50% of its first value", "75,000 updates"))])
-def test_a_schedule_that_does_not_fit_the_run(updates, words):
-    remark = rate_remark(updates, 50_000, 100_000)
-    assert bool(remark) == bool(words) and all(word in remark for word in words)
-
-
 def test_whitening_by_too_few_images_is_said():
     rng = np.random.default_rng(0)
     turned = np.linalg.qr(rng.standard_normal((48, 48)))[0]
@@ -290,6 +281,10 @@ def test_whitening_by_too_few_images_is_said():
 
 def test_remarks_reach_the_splits(monkeypatch):
     monkeypatch.setattr(whitening, "remark", lambda train, test: f"prepared: {len(train)} and {len(test)}")
-    cfg = make_config(TASK, "ln", "smoke", {"decay_from": 1, "decay_to": 4, "rows": 60})
-    made, prepared, schedule_of = TASK.data(cfg).remarks
-    assert "requested" in made and prepared == "prepared: 60 and 500" and schedule_of.startswith("the learning rate")
+    monkeypatch.setitem(data.MADE, "train", 60)
+    settings = {"decay": 0.5, "rows": None}
+    made, prepared, schedule_of = TASK.data(make_config(TASK, "ln", "smoke", settings)).remarks
+    assert "requested" in made and prepared == "prepared: 60 and 500" and not schedule_of
+    monkeypatch.setattr(data, "updates", lambda cfg: 100_000)
+    schedule_of = TASK.data(make_config(TASK, "ln", "smoke", settings)).remarks[2]
+    assert "as in the 100,000 updates of the whole corpus; this run has 3," in schedule_of

@@ -19,7 +19,7 @@ from duoln.training.trainer import Trainer
 
 TASK = Las()
 TINY = {"utterances": 12, "batch_size": 4, "listener_hidden": 3, "speller_hidden": 4, "attention": 3, "mels": 3,
-        "buckets": 2, "evaluate_utterances": 3, "beam": 2, "longest": 2}
+        "buckets": 2, "evaluate_utterances": 3, "beam": 2, "longest": 4}
 
 
 class Two(Las):

@@ -20,7 +20,7 @@ TASK = Las()
 
 
 def read(source, root):
-    return data.load(make_config(TASK, "none", "smoke", {"source": source}), root)[0]
+    return data.load(make_config(TASK, "none", "smoke", {"source": source, "longest": 100}), root)[0]
 
 
 # TIMIT --------------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ def test_claims_of_the_digits_are_checked(tmp_path, changes, words):
 
 def test_a_clip_shorter_than_a_frame_is_named(tmp_path):
     make_digits(tmp_path, offsets=lambda a: np.where(np.arange(len(a)) == 1, 199, a))
-    cfg = make_config(TASK, "none", "smoke", {"source": "digits", "batch_size": 2})
+    cfg = make_config(TASK, "none", "smoke", {"source": "digits", "batch_size": 2, "longest": 6})
     check_error(DataFormatError, lambda: TASK.data(cfg, tmp_path), "fsdd_train.npz: utterance 0", "25 ms", "199 samples at 8000")
 
 
@@ -207,7 +207,7 @@ def test_read_utterances(tmp_path):
 
 
 def test_recordings_are_joined(tmp_path):
-    cfg = make_config(TASK, "none", "smoke", {"source": "digits", "words": 3})
+    cfg = make_config(TASK, "none", "smoke", {"source": "digits", "words": 3, "longest": 24})
     single, joined = read("digits", make_digits(tmp_path)), data.load(cfg, tmp_path)[0]
     assert joined.dataset == ("spoken digits, spelled, 3 a clip", "substitute")
     assert {name: len(part) for name, part in joined.sets.items()} == {"train": 4, "dev": 4, "test": 2}
@@ -218,7 +218,7 @@ def test_recordings_are_joined(tmp_path):
             first = next(n for n, (_, samples) in known.items() if np.array_equal(clip.read()[:n], samples)
                          and "".join(clip.symbols).startswith("".join(known[n][0]) + " "))
             assert first in known
-    other_seed = data.load(make_config(TASK, "none", "smoke", {"source": "digits", "words": 3, "seed": 1}), tmp_path)[0]
+    other_seed = data.load(make_config(TASK, "none", "smoke", {"source": "digits", "words": 3, "longest": 24, "seed": 1}), tmp_path)[0]
     assert [u.symbols for u in other_seed.sets["test"]] == [u.symbols for u in joined.sets["test"]]
     assert [u.length for u in other_seed.sets["train"]] == [u.length for u in joined.sets["train"]]
     phones = make_config(TASK, "none", "smoke", {"source": "timit", "words": 2})
@@ -339,6 +339,6 @@ def test_losses_are_shown_beside_the_error_rates():
     ({"batch_size": 31}, ["batch_size", "30", "31"]), ({"buckets": 31}, ["at most 30 buckets", "31"]),
     ({"buckets": 0}, ["buckets", "0"]), ({"dropout": 1.0}, ["dropout", "1.0"]), ({"sampling": -0.1}, ["sampling"]),
     ({"noise": -1.0}, ["noise"]), ({"constant": np.inf}, ["constant"]), ({"pyramids": 0, "layers": 0}, ["one layer"]), ({"beam": 0}, ["beam"]),
-    ({"utterances": 0}, ["utterances"]), ({"longest": 0}, ["longest"]), ({"words": 0}, ["words", "0"])])
+    ({"utterances": 0}, ["utterances"]), ({"longest": 0}, ["longest"]), ({"longest": 3}, ["longest", "at least 4", "found 3", "no search"]), ({"words": 0}, ["words", "0"])])
 def test_settings_that_do_not_fit(wrong, words):
     check_error(UsageError, lambda: TASK.data(_cfg(**wrong)), *words)

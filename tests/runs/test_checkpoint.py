@@ -176,6 +176,14 @@ def test_name_and_inside_agree_on_the_step(tmp_path):
     assert saved.step == 8 and "step-000000099.safetensors: expected update 99, as its name says, found 16" in refused
 
 
+def test_a_copy_under_another_name_of_the_same_step_takes_no_ones_place(tmp_path):
+    checkpoint.save(tmp_path, 1, ARRAYS, {})
+    path = checkpoint.save(tmp_path, 2, ARRAYS, {})
+    for name in ("step-2.safetensors", "step-00000000٢.safetensors"):
+        (tmp_path / name).write_bytes(path.read_bytes())
+    assert checkpoint.remove_old(tmp_path) == [] and _steps(tmp_path) == [1, 2]
+
+
 def test_saved_parameters_have_a_checksum_too(tmp_path):
     path = tmp_path / "p.safetensors"
     duoln.save(path, ARRAYS)

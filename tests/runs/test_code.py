@@ -4,6 +4,7 @@ import importlib
 import itertools
 import os
 import sys
+import types
 
 import pytest
 
@@ -104,4 +105,18 @@ def test_a_file_that_changes_during_a_command_counts_when_it_is_loaded(fingerpri
 def test_a_class_without_a_file_has_one_all_the_same(monkeypatch):
     namespace = {"Spirals": Spirals, "__name__": "typed"}
     exec("class Mine(Spirals):\n    pass", namespace)
-    assert fingerprint_of(namespace["Mine"]) == fingerprint_of(namespace["Mine"])
+    first = fingerprint_of(namespace["Mine"])
+    assert fingerprint_of(namespace["Mine"]) == first
+
+
+@pytest.mark.parametrize("file", ["<stdin>", "<string>", "<ipython-input-1>"])
+def test_a_class_that_was_typed_is_no_other_one(file, monkeypatch):
+    """What was typed is kept nowhere, so nobody can say that it is the same in another process or after a change."""
+    typed = []
+    for module in ("__main__", "elsewhere"):
+        monkeypatch.setitem(sys.modules, module, types.SimpleNamespace(__name__=module, __file__=file, __spec__=None))
+        namespace = {"Spirals": Spirals, "__name__": module}
+        exec(compile("class Mine(Spirals):\n    pass", file, "exec"), namespace)
+        typed.append(namespace["Mine"])
+    assert len({fingerprint_of(kind) for kind in typed}) == 2
+    assert all(fingerprint_of(kind) == fingerprint_of(kind) and "in no file" in fingerprint_of(kind) for kind in typed)

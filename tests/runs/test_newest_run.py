@@ -35,6 +35,12 @@ def test_of_one_number_the_later_time_decides(tmp_path):
     assert newest_below(tmp_path, "mnist") == tmp_path / "a"
 
 
+def test_of_twelve_commands_of_one_moment_the_last_name_decides(tmp_path):
+    for name in ("mnist-1", *(f"mnist-1-{k}" for k in range(2, 13))):
+        _begin(tmp_path, name, 1)
+    assert newest_below(tmp_path, "mnist") == tmp_path / "mnist-1-12"
+
+
 def test_the_next_number_does_not_ask_what_else_lies_there(tmp_path):
     assert next_number(tmp_path / "none") == next_number(tmp_path) == 1
     _begin(tmp_path, "a", 6)

@@ -5,7 +5,9 @@ from small_runs import Line, fit_into, line_trainer
 
 import duoln
 from duoln.cli.run import run_task
-from duoln.errors import UsageError
+from duoln.errors import DataError, UsageError
+from duoln.runs.curve import read_header
+from duoln.runs.curves import read_curves
 from duoln.runs.places import is_run, run_folders
 from duoln.runs.trained import load_trained
 from duoln.testing import check_error
@@ -14,7 +16,7 @@ from duoln.testing import check_error
 def _made(folder, *names):
     folder.mkdir(parents=True, exist_ok=True)
     for name in names or ("config.json", "log.jsonl"):
-        (folder / name).write_text("{}")
+        (folder / name).write_text('{"task": "line"}')
     return folder
 
 
@@ -39,6 +41,34 @@ def test_the_config_of_another_program_is_no_run(names, expected, tmp_path):
     assert is_run(tmp_path / "x") is expected
     _made(tmp_path / "x" / "checkpoints", "step-000000001.safetensors")
     assert is_run(tmp_path / "x") is ("config.json" in names)
+
+
+@pytest.mark.parametrize("place", [".", "theirs"])
+@pytest.mark.parametrize("names", [["config.json"], ["config.json", "log.jsonl", "result.json"]])
+def test_a_model_of_another_program_beside_the_runs_is_left_out(names, place, tmp_path):
+    theirs = _made(tmp_path / "project" / place, *names)
+    (theirs / "config.json").write_text('{"model_type": "bert", "hidden_size": 768}')
+    assert run_task(Line, ["--backend", "numpy", "--epochs", "1", "--out", str(tmp_path / "project")], preset="smoke") == 0
+    assert [path.parent.name for path in sorted((tmp_path / "project").glob("*/result.json"))][:2] == ["fast", "plain"]
+    assert (tmp_path / "project" / "curves.csv").exists()
+    assert [curve.variant for curve in read_curves([tmp_path / "project"])] == ["fast", "plain"]
+    check_error(DataError, lambda: read_curves([theirs]) if place == "theirs" else read_header(theirs / "config.json"),
+                "config.json", "task")
+
+
+@pytest.mark.parametrize("damage", [{"log.jsonl": "{\n{}\n"}, {"config.json": "x" * (1 << 21)}])
+def test_a_damaged_run_beside_those_of_a_command_is_left_out_and_named(damage, tmp_path, capsys):
+    _made(tmp_path / "old")
+    for name, text in damage.items():
+        (tmp_path / "old" / name).write_text(text)
+    assert run_task(Line, ["--backend", "numpy", "--epochs", "1", "--out", str(tmp_path)], preset="smoke") == 0
+    assert f"left out: {tmp_path}/old/" in capsys.readouterr().err.replace("\n", "") and (tmp_path / "curves.csv").exists()
+    check_error(DataError, lambda: read_curves([tmp_path]), "old")
+
+
+def test_names_with_numbers_are_in_the_order_of_the_numbers(tmp_path):
+    runs = [_made(tmp_path / name) for name in ("ln-seed2", "ln-seed9", "ln-seed10", "mnist-1", "mnist-1-2", "mnist-1-12")]
+    assert run_folders(tmp_path) == runs
 
 
 def test_hidden_folders_and_checkpoints_are_left_out(tmp_path):

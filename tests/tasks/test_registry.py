@@ -2,6 +2,7 @@
 others.
 """
 
+import importlib.metadata
 import json
 import re
 import signal
@@ -18,6 +19,7 @@ from duoln import ops, runtime, tensor
 from duoln.cli import build_parser, main
 from duoln.errors import PluginError, UsageError
 from duoln.plugins.mnist import Mnist
+from duoln.tasks import registry
 from duoln.tasks.events import Listener
 from duoln.tasks.registry import Registry, find_task
 from duoln.testing import check_error
@@ -92,6 +94,20 @@ def test_the_built_in_tasks():
     assert registry.broken == []
     assert registry.tasks["mnist"].distribution == "duoln"
     assert all(name == entry.task.name for name, entry in registry.tasks.items())
+
+
+def test_the_built_in_tasks_are_there_without_metadata(monkeypatch, tmp_path):
+    """As in a copied folder, which nothing has installed."""
+    monkeypatch.setattr(registry, "_CHECKOUT", tmp_path / "pyproject.toml")
+    for has_metadata in (True, False):
+        if not has_metadata:
+            monkeypatch.setattr(registry.Distribution, "from_name", _not_installed)
+        names = {entry.name: entry.value for entry in registry._own_entry_points()}
+        assert {*BUILT_IN, "paper", "theory"} == names.keys() and names["las"] == "duoln.plugins.las"
+
+
+def _not_installed(name):
+    raise importlib.metadata.PackageNotFoundError(name)
 
 
 def test_an_outside_plugin_is_found_with_its_distribution(install):

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import tempfile
 
 import numpy as np
 import pytest
@@ -59,6 +60,15 @@ def test_a_run_goes_on_in_its_folder(numpy_backend, tmp_path):
     fit_into(whole, tmp_path / "whole", numpy_backend)
     assert [t.numpy().tobytes() for t in tree.leaves(run.params)] == state_bits(whole)[:len(tree.leaves(run.params))]
     np.testing.assert_array_equal(run.losses["step"], np.arange(1, 16))
+
+
+def test_without_a_folder_for_temporary_files_the_error_says_what_to_set(numpy_backend, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    check_error(CheckpointError, lambda: duoln.train(Line(), "plain", backend=numpy_backend, epochs=1), "temporary",
+                "gone", "TMPDIR")
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "gone")])
+    check_error(CheckpointError, lambda: duoln.train(Line(), "plain", backend=numpy_backend, epochs=1), "temporary", "TMPDIR")
 
 
 def test_ctrl_c_without_a_folder_says_that_nothing_is_kept(numpy_backend):

@@ -1,13 +1,14 @@
 """A schedule that ends with the training is another one where a resumed run is longer: every table says so."""
 
 import json
+import warnings
 
 import pytest
 from small_runs import Line, fit_into
 
 import duoln
 from duoln import optim
-from duoln.errors import TaskError
+from duoln.errors import ScheduleWarning, TaskError
 from duoln.tasks import make_config
 from duoln.testing import check_error
 from duoln.training.trainer import Trainer
@@ -34,6 +35,22 @@ def test_a_longer_schedule_is_told(numpy_backend, tmp_path):
     assert _trained(Cosine(), numpy_backend, tmp_path, 4, resume=True)["changes"] == told
     assert _trained(Cosine(), numpy_backend, tmp_path, 4, resume=True)["changes"] == told
     assert json.loads((tmp_path / "result.json").read_text())["changes"] == told
+
+
+class Short(Line):
+    """Its rate falls to 0 in a number of updates that is written down."""
+
+    def optimizer(self, cfg):
+        return optim.Adam(optim.cosine(cfg.learning_rate, 10))
+
+
+def test_a_rate_of_0_for_the_rest_of_a_run_is_warned_of(numpy_backend, tmp_path):
+    with pytest.warns(ScheduleWarning, match=r"\[line\] learning rate: .* in the last 10 of 20 updates"):
+        _trained(Short(), numpy_backend, tmp_path / "long", 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _trained(Short(), numpy_backend, tmp_path / "as planned", 2)
+        assert duoln.train(Line(), "plain", backend=numpy_backend, epochs=1, learning_rate=0.0).figures["steps"] == 5
 
 
 def test_a_rate_that_does_not_depend_on_the_length_is_the_same(numpy_backend, tmp_path):

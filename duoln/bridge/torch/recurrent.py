@@ -104,6 +104,12 @@ class _Recurrent(torch.nn.Module):
         return self.cell == "gru" and self.norm == "none" and self.bias is True
 
     @property
+    def _dtype(self) -> torch.dtype:
+        """The weights' dtype. A weight that is computed from others is not computed for it."""
+        weight = self._parameters.get("weight_hh_l0")
+        return (next(self.parameters()) if weight is None else weight).dtype
+
+    @property
     def _directions(self) -> int:
         return 2 if self.bidirectional else 1
 
@@ -169,7 +175,7 @@ class _Recurrent(torch.nn.Module):
         return x.transpose(0, 1) if axis == 0 else x, states if self.states == 2 else states[0]
 
     def _check_dtype(self, x: Any) -> None:
-        name, dtype = type(self).__name__, self.weight_hh_l0.dtype
+        name, dtype = type(self).__name__, self._dtype
         if not isinstance(x, torch.Tensor):
             raise DtypeError(f"[{name}] expected a torch.Tensor or a PackedSequence, found {described(x)}")
         if x.dtype is not dtype and not (x.is_floating_point() and torch.is_autocast_enabled(x.device.type)):
@@ -191,7 +197,7 @@ class _Recurrent(torch.nn.Module):
         if x.shape[-1] != self.input_size:
             raise ShapeError(f"[{name}] expected input with a last axis of {self.input_size}, found {x.shape[-1]}")
         if hx is None:
-            return (x.new_zeros(shape, dtype=self.weight_hh_l0.dtype),) * self.states
+            return (x.new_zeros(shape, dtype=self._dtype),) * self.states
         states = tuple(hx) if isinstance(hx, tuple | list) else (hx,)
         if len(states) != self.states or any(not isinstance(s, torch.Tensor) or s.shape != shape for s in states):
             form = "a pair (h, c) of shape" if self.states == 2 else "a tensor of shape"
@@ -223,13 +229,18 @@ class _Recurrent(torch.nn.Module):
                         for states in zip(*last, strict=True))
 
     def _arrays(self, part: _Part) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """The weights and the bias of duoln's cell, and the parameters of its norms."""
-        arrays = [self._weight(getattr(self, name)).t() for name in part.weights]
+        """The weights and the bias of duoln's cell, and the parameters of its norms; each is read once."""
+        w_x, w_h = (self._weight(getattr(self, name)).t() for name in part.weights)
+        biases = [getattr(self, name) for name in part.biases]
+        bias, norms = self._vectors(biases, [getattr(getattr(self, module), name) for module, name in part.norms])
         if has_bias(self.cell, self.norm):
-            biases = [getattr(self, name) for name in part.biases]
-            arrays.append(sum(biases[1:], biases[0]) if biases else arrays[0].new_zeros(arrays[0].shape[1]))
-        return arrays, [getattr(getattr(self, module), name) for module, name in part.norms]
+            return [w_x, w_h, w_x.new_zeros(w_x.shape[1]) if bias is None else bias], norms
+        return [w_x, w_h], norms
 
+    def _vectors(self, biases: list[torch.Tensor], norms: list[torch.Tensor],
+                 ) -> tuple[torch.Tensor | None, list[torch.Tensor]]:
+        """The bias of duoln's cell, and the parameters of its norms."""
+        return (sum(biases[1:], biases[0]) if biases else None), norms
 
     def _weight(self, weight: torch.Tensor) -> torch.Tensor:
         """A weight (gates * hidden, in) with the gates of duoln's cell."""
@@ -268,15 +279,14 @@ class GRU(_Recurrent):
 
     cell, states = "gru", 1
 
-    def _arrays(self, part: _Part) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        arrays, norms = super()._arrays(part)
-        normed = self.norm != "none"
+    def _vectors(self, biases: list[torch.Tensor], norms: list[torch.Tensor],
+                 ) -> tuple[torch.Tensor | None, list[torch.Tensor]]:
         if self._has_recurrent_bias:
-            first, second = (getattr(self, name) for name in part.biases)
-            of_gates, of_n = second.split((2 * self.hidden_size, self.hidden_size))
-            bias = first + torch.nn.functional.pad(of_gates, (0, self.hidden_size))
-            return [*arrays[:2], _with_ours(bias, True)], [of_n]
-        return [*arrays[:2], *(_with_ours(a, not normed) for a in arrays[2:])], [_with_ours(a, normed) for a in norms]
+            of_gates, of_n = biases[1].split((2 * self.hidden_size, self.hidden_size))
+            return _with_ours(biases[0] + torch.nn.functional.pad(of_gates, (0, self.hidden_size)), True), [of_n]
+        bias, norms = super()._vectors(biases, norms)
+        normed = self.norm != "none"
+        return None if bias is None else _with_ours(bias, not normed), [_with_ours(a, normed) for a in norms]
 
     def _weight(self, weight: torch.Tensor) -> torch.Tensor:
         return _with_ours(weight, self.norm == "none")
