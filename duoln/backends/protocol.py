@@ -98,8 +98,15 @@ class Backend(Protocol):
         Raises what the libraries raise where they cannot.
         """
 
-    def exported(self, x: Array) -> Array:
-        """The array that other libraries may share by DLPack: read-only where the library has that, and computed."""
+    def exported(self, x: Array, is_old: bool, copy: bool | None) -> Array:
+        """The array that another library takes by DLPack: computed, and read-only where the library has that.
+
+        It is a copy in the place of what libraries refuse or misread: negative strides, of which PyTorch ends the
+        process. A reader that names no version of DLPack, `is_old`, gets contiguous memory that it may write into.
+
+        Raises:
+            BufferError: a copy is needed, and `copy` is False.
+        """
 
     def join(self) -> None:
         """Let this thread compute with arrays of other threads, and they with its arrays."""

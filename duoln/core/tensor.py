@@ -226,14 +226,16 @@ class Tensor:
 
     def __dlpack__(self, *, stream: Any = None, max_version: tuple[int, int] | None = None,
                    dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> Any:
-        """The memory of the values for another library's `from_dlpack`, without a copy unless one is asked for.
+        """The memory of the values for another library's `from_dlpack`, without a copy where that library can take it.
 
+        A copy leaves if `copy` is True, and of values that are reversed, a scalar, or at an address that is not
+        aligned. A library that gives no `max_version`, as JAX, gets a copy of what is read-only or strided.
         NumPy's memory is exported as read-only. PyTorch and CuPy have no such arrays: what they write there changes
         this tensor, and what is computed from it later. On a GPU the consumer's `stream` waits for the work that is
         queued. The arguments and their meaning are those of the array API standard.
 
         Raises:
-            BufferError: the library has no such dtype or device, or does not know read-only arrays.
+            BufferError: the library has no such dtype or device, or `copy` is False where a copy is needed.
             GradientError: as `numpy`. CompileError: inside a compiled step.
         """
         read_on_host(self.data)
@@ -241,12 +243,13 @@ class Tensor:
         if self.dtype == "bfloat16" and self.backend.name != "mlx":
             raise BufferError(f"[dlpack] expected a dtype that {self.backend.name} has, found bfloat16; export "
                               "x.astype('float32')")
-        return self.backend.exported(self.data).__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device,
-                                                           copy=copy)
+        is_old = max_version is None or max_version[0] < 1
+        exported = self.backend.exported(self.data, is_old, copy)
+        return exported.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """The type and the number of the device: (1, 0) is the host, (2, n) a CUDA device, (8, 0) Metal."""
-        device: tuple[int, int] = self.data.__dlpack_device__()
+        device: tuple[int, int] = self.data.__dlpack_device__() if self.backend.name != "numpy" else (1, 0)
         return device
 
     def __array_function__(self, function: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
