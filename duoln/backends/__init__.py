@@ -35,8 +35,8 @@ def load(name: str) -> Backend:
 
 
 _FUNCTIONS = ("abs", "exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tanh", "sign", "floor", "isfinite",
-              "maximum", "minimum", "where", "logical_and", "logical_or", "logical_not", "expand_dims", "squeeze",
-              "broadcast_to", "flip", "take", "take_along_axis", "max", "min", "all", "any")
+              "signbit", "fmod", "maximum", "minimum", "where", "logical_and", "logical_or", "logical_not",
+              "expand_dims", "squeeze", "broadcast_to", "flip", "take", "take_along_axis", "max", "min", "all", "any")
 """The primitives that have the same name in all libraries."""
 
 

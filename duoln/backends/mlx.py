@@ -219,6 +219,13 @@ class MlxBackend(OfLibrary):
     def sign(self, x: Array) -> Array:
         return mx.where(mx.isnan(x), x, mx.sign(x))  # MLX's sign of NaN is 0
 
+    def signbit(self, x: Array) -> Array:
+        return x.view(mx.int64 if x.dtype == mx.float64 else mx.int32) < 0
+
+    def fmod(self, x: Array, y: Array) -> Array:
+        size = mx.remainder(mx.abs(x), mx.abs(y))  # beside another sign, it would be rounded
+        return mx.where(self.signbit(x), -size, size)
+
     # Reductions
     def sum(self, x: Array, *, axis: Axis = None, keepdims: bool = False) -> Array:
         if not x.size:

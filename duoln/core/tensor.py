@@ -24,7 +24,8 @@ _MOST_SHOWN = 1000
 _NUMBERS = {"float": 3, "int": 3, "item": 4}
 """The functions that make a number of a tensor, and how many frames above the warning their caller is."""
 _COMPARISONS = "equal", "not_equal", "less", "less_equal", "greater", "greater_equal"
-_OF_UFUNCS = {**{name: name for name in ("add", "subtract", "multiply", "divide", "matmul", *_COMPARISONS)},
+_SAME = "add", "subtract", "multiply", "divide", "floor_divide", "remainder", "matmul"
+_OF_UFUNCS = {**{name: name for name in (*_SAME, *_COMPARISONS)},
               "power": "pow", "bitwise_and": "logical_and", "bitwise_or": "logical_or"}
 """The operators of the ufuncs that Python's operators on a NumPy value call."""
 
@@ -330,6 +331,8 @@ class Tensor:
     __sub__, __rsub__ = _operator("subtract")
     __mul__, __rmul__ = _operator("multiply")
     __truediv__, __rtruediv__ = _operator("divide")
+    __floordiv__, __rfloordiv__ = _operator("floor_divide")
+    __mod__, __rmod__ = _operator("remainder")
     __pow__, __rpow__ = _operator("pow")
     __matmul__, __rmatmul__ = _operator("matmul")
     __and__, __rand__ = _operator("logical_and")
@@ -338,6 +341,12 @@ class Tensor:
     __le__, __ge__ = _operator("less_equal")[0], _operator("greater_equal")[0]
     __eq__, __ne__ = _operator("equal")[0], _operator("not_equal")[0]  # type: ignore[assignment]
     __hash__ = object.__hash__
+
+    def __divmod__(self, y: Operand) -> tuple[Tensor, Tensor]:
+        return self // y, self % y
+
+    def __rdivmod__(self, x: Operand) -> tuple[Tensor, Tensor]:
+        return x // self, x % self
 
     def __neg__(self) -> Tensor:
         return OPERATORS["negative"](self)

@@ -102,7 +102,7 @@ def apart(arrays: Sequence[Array], be: Backend) -> list[Array]:
 
 
 def _is_foreign(x: Array) -> bool:
-    """True if a result of NumPy has to be copied: it is no array, is read-only or reversed, or a view of an argument."""
+    """True if a result of NumPy has to be copied: no array, read-only, reversed, or a view of an argument."""
     if not isinstance(x, np.ndarray) or not x.flags.writeable or any(step < 0 for step in x.strides):
         return True
     base = x.base
