@@ -79,7 +79,7 @@ def test_a_label_that_is_no_class_is_refused_or_makes_its_row_nan(name, composed
 
         with composed_only() if composed else nullcontext():
             if be.name == "numpy":
-                check_error(ShapeError, lambda: run(given), "labels: expected indices in 0 .. 4", f"found {stray}")
+                check_error(ShapeError, lambda run=run, given=given: run(given), "labels: expected indices in 0 .. 4", f"found {stray}")
                 continue
             for mine, expected in zip(run(given), run(right), strict=True):
                 expected[given == stray] = np.nan
