@@ -10,6 +10,7 @@ from typing import Never
 from duoln.core.pytorch_names import OF_OPS, of_standard, unknown_name, without_modules
 from duoln.core.tensor import OPERATORS
 from duoln.ops.activation import elu, erf, gelu, silu
+from duoln.ops.arithmetic import floor_divide, hypot, logaddexp, remainder
 from duoln.ops.attention import additive_attention
 from duoln.ops.conv import avg_pool1d, avg_pool2d, conv1d, conv2d, max_pool1d, max_pool2d
 from duoln.ops.creation import arange, eye, full, full_like, linspace, ones, ones_like, zeros, zeros_like
@@ -28,10 +29,8 @@ from duoln.ops.elementwise import (
     exp,
     expm1,
     floor,
-    floor_divide,
     greater,
     greater_equal,
-    hypot,
     isfinite,
     isinf,
     isnan,
@@ -40,7 +39,6 @@ from duoln.ops.elementwise import (
     less_equal,
     log,
     log1p,
-    logaddexp,
     logical_and,
     logical_not,
     logical_or,
@@ -51,7 +49,6 @@ from duoln.ops.elementwise import (
     not_equal,
     pow,
     relu,
-    remainder,
     round,
     rsqrt,
     sigmoid,
