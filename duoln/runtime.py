@@ -162,7 +162,7 @@ def tensor(x: Any, backend: Backend | str | None = None, dtype: str | None = Non
         backend: the backend of the tensor; by default the one that `backend()` chooses.
         dtype: a dtype that the backend has.
         within: for indices and labels, `(low, stop)`: every value must be at least `low` and below `stop`. Devices do
-            not check indices, so wrong ones must be detected here.
+            not check indices, so wrong ones are detected here, or give NaN.
 
     Raises:
         DtypeError: the backend does not have the dtype, or the dtype cannot hold a value.

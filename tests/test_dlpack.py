@@ -54,6 +54,66 @@ def test_a_tensor_as_an_array_of_mlx():
     assert duoln.from_dlpack(ours).backend.name == "numpy"
 
 
+VIEWS = {"whole": lambda x: x, "transposed": lambda x: x.T, "strided": lambda x: x[::2, 1:], "reversed": lambda x: x[::-1], "turned": lambda x: x.T[:, ::-1],
+         "flipped": ops.flip, "broadcast": lambda x: ops.broadcast_to(x[:1], (4, 6)), "row, reversed": lambda x: x[:1][::-1], "no row": lambda x: x[:0][::-1],
+         "scalar": lambda x: x[1, 2], "sum": ops.sum, "part": lambda x: ops.split(x, 2, axis=1)[1], "column": lambda x: ops.unstack(x, axis=1)[2],
+         "permuted": lambda x: ops.permute_dims(x.reshape(2, 2, 6), (1, 2, 0)), "new axis": lambda x: x[:, None, ::-2], "int32": lambda x: x.astype("int32")[::-1],
+         "bool": lambda x: (x > 3)[:, ::-2], "float16": lambda x: x.astype("float16")[::-1], "compiled": duoln.compile(lambda x: x[:, ::-1])}
+ROWS = np.arange(24, dtype=np.float32).reshape(4, 6)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_what_a_reader_cannot_take_leaves_as_a_copy(view, be):
+    x = VIEWS[view](duoln.tensor(ROWS, be))
+    is_shared = not _is_reversed(x.data) and not isinstance(x.data, np.generic) and (x.ndim > 0 or be.name != "mlx")
+    assert is_shared or view not in ("whole", "transposed", "strided", "broadcast", "part", "column", "permuted")
+    assert not _is_reversed(be.exported(x.data, False, None))
+    for is_old in (False, True):  # a reader that names no version of DLPack
+        if is_shared and not is_old:
+            assert be.exported(x.data, False, False).shape == x.shape
+        elif not is_shared:
+            check_error(BufferError, lambda old=is_old: be.exported(x.data, old, False), "[dlpack] copy: expected None or True, found False")
+    if be.name == "cupy":
+        return  # its memory is another device's
+    array, old = np.from_dlpack(x), _old_reader(x)
+    assert array.dtype == old.dtype == x.dtype and np.array_equal(array, x.numpy()) and np.array_equal(old, x.numpy()) and old.flags.c_contiguous
+    assert np.array_equal(np.from_dlpack(x, copy=True), x.numpy())
+    if be.name == "numpy" and is_shared and x.size:
+        assert array.ctypes.data == x.data.ctypes.data != old.ctypes.data and np.from_dlpack(x, copy=False).ctypes.data == array.ctypes.data
+
+
+def _is_reversed(native):
+    return any(step < 0 for step in (native.strides if hasattr(native, "strides") else memoryview(native).strides))
+
+
+def _old_reader(x):
+    """An array made as JAX makes one, which names no version of DLPack, and so could not know that memory is read-only."""
+    class Old:
+        def __dlpack__(self, **_):
+            return x.__dlpack__()
+
+        __dlpack_device__ = x.__dlpack_device__
+
+    return np.from_dlpack(Old())
+
+
+def test_memory_that_is_not_aligned_leaves_as_a_copy():
+    bytes_ = np.frombuffer(b"x" + ROWS.tobytes(), np.uint8)[1:]
+    x = duoln.from_dlpack(bytes_.view(np.float32))
+    assert not x.data.flags.aligned and np.from_dlpack(x).flags.aligned and np.from_dlpack(x).tolist() == ROWS.ravel().tolist()
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("name", ["numpy", "mlx"])
+def test_every_view_arrives_at_the_libraries_that_are_there(view, name):
+    x = VIEWS[view](duoln.tensor(ROWS, name))
+    mx = pytest.importorskip("mlx.core")
+    assert np.array_equal(np.array(mx.from_dlpack(x)), x.numpy()) and np.array_equal(np.array(mx.array(x)), x.numpy())
+    assert np.array_equal(duoln.from_dlpack(x).numpy(), x.numpy())
+    jax = pytest.importorskip("jax")
+    assert np.array_equal(np.asarray(jax.numpy.from_dlpack(x)), x.numpy())
+
+
 class _OnCuda:
     """An array that says that it is on a CUDA device."""
 
@@ -72,7 +132,7 @@ def test_refusals(numpy_backend):
     check_error(DtypeError, lambda: duoln.from_dlpack(_OnCuda(), "numpy"), "a CUDA device", "x.cpu()")
     check_error(BackendError, lambda: duoln.from_dlpack(_OnCuda()), "cupy")
     check_error(BufferError, lambda: np.from_dlpack(duoln.tensor([1.0], numpy_backend, "bfloat16")), "bfloat16", "astype")
-    check_error(BufferError, lambda: x.__dlpack__(), "readonly")  # a reader that knows no read-only arrays
+    check_error(BufferError, lambda: x.__dlpack__(copy=False), "read-only memory")  # of a reader that names no version of DLPack
     check_error(GradientError, lambda: duoln.value_and_grad(lambda p: [np.from_dlpack(p * 2.0), p.sum()][1])(x), "[dlpack]")
     check_error(CompileError, lambda: duoln.compile(lambda p: [np.from_dlpack(p), p][1])(x), "host")
 
@@ -92,6 +152,10 @@ def test_pytorch():
     assert x.data.ctypes.data == t.data_ptr() == torch.from_dlpack(x).data_ptr()
     assert torch.tensor(x).tolist() == torch.asarray(x).tolist() == t.tolist()
     assert duoln.from_dlpack(t.t()[::2]).shape == (2, 3)
+    for name in ("numpy", "mlx"):
+        for view in VIEWS.values():
+            y = view(duoln.tensor(ROWS, name))
+            assert np.array_equal(torch.from_dlpack(y).numpy(), y.numpy())
     bits = torch.from_dlpack(duoln.tensor([1.5], "mlx", "bfloat16"))
     assert bits.dtype is torch.bfloat16 and bits.item() == 1.5
     check_error(DtypeError, lambda: duoln.from_dlpack(torch.ones(2, requires_grad=True)), "detach()")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -35,9 +35,23 @@ def load(name: str) -> Backend:
 
 
 _FUNCTIONS = ("abs", "exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tanh", "sign", "floor", "isfinite",
-              "maximum", "minimum", "where", "logical_and", "logical_or", "logical_not", "expand_dims", "squeeze",
-              "broadcast_to", "flip", "take", "take_along_axis", "max", "min", "all", "any")
+              "signbit", "fmod", "maximum", "minimum", "where", "logical_and", "logical_or", "logical_not",
+              "expand_dims", "squeeze", "broadcast_to", "flip", "take", "take_along_axis", "max", "min", "all", "any")
 """The primitives that have the same name in all libraries."""
+
+
+def unshared(strides: Sequence[int], itemsize: int, is_old: bool, is_contiguous: bool) -> str:
+    """The reason why readers of DLPack get a copy in the place of strided memory; empty if they share it."""
+    if any(step < 0 or step % itemsize for step in strides):
+        return f"strides of {tuple(strides)} bytes"
+    return "strided memory, and a reader that names no version of DLPack" if is_old and not is_contiguous else ""
+
+
+def needs_copy(reason: str, copy: bool | None) -> bool:
+    """True if there is a reason to copy. Raises BufferError if the reader asked for no copy."""
+    if reason and copy is False:
+        raise BufferError(f"[dlpack] copy: expected None or True, found False for {reason}")
+    return bool(reason)
 
 
 class OfLibrary:

@@ -10,7 +10,7 @@ from typing import Any
 import cupy
 import numpy as np
 
-from duoln.backends import cublas, cuda_graph, storage
+from duoln.backends import cublas, cuda_graph, needs_copy, storage, unshared
 from duoln.backends.numpy_like import NumpyLikeBackend
 from duoln.backends.protocol import STORAGE, Array
 from duoln.errors import KernelError
@@ -50,8 +50,9 @@ class CupyBackend(NumpyLikeBackend):
         """The array on the current stream, which waits for the work that the exporter has queued."""
         return cupy.from_dlpack(x)
 
-    def exported(self, x: Array) -> Array:
-        return x
+    def exported(self, x: Array, is_old: bool, copy: bool | None) -> Array:
+        reason = unshared(x.strides, x.itemsize, is_old, x.flags.c_contiguous)
+        return cupy.array(x, order="C") if needs_copy(reason, copy) else x
 
     def wait(self, arrays: Sequence[Array]) -> None:
         if len(arrays):

@@ -14,7 +14,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from duoln.backends import OfLibrary, storage
+from duoln.backends import OfLibrary, needs_copy, storage, unshared
 from duoln.backends.long_sums import sum_over
 from duoln.backends.protocol import DTYPES, READS_ON_HOST, STORAGE, Array, Axis, Proofs, Shape
 from duoln.errors import BackendError, CompileError, DtypeError
@@ -94,9 +94,15 @@ class MlxBackend(OfLibrary):
         self.join()
         return mx.from_dlpack(x)
 
-    def exported(self, x: Array) -> Array:
+    def exported(self, x: Array, is_old: bool, copy: bool | None) -> Array:
         self.join()
         self.wait([x])
+        memory = memoryview(x)
+        # PyTorch refuses the byte offset of a scalar within another array, which `contiguous` would keep.
+        reason = unshared(memory.strides, memory.itemsize, is_old, memory.c_contiguous) if x.ndim else "a scalar"
+        if needs_copy(reason, copy):
+            x = mx.contiguous(x) if x.ndim else mx.where(True, x, x)
+            self.wait([x])
         return x
 
     def begin(self, arrays: Sequence[Array]) -> None:
@@ -212,6 +218,13 @@ class MlxBackend(OfLibrary):
 
     def sign(self, x: Array) -> Array:
         return mx.where(mx.isnan(x), x, mx.sign(x))  # MLX's sign of NaN is 0
+
+    def signbit(self, x: Array) -> Array:
+        return x.view(mx.int64 if x.dtype == mx.float64 else mx.int32) < 0
+
+    def fmod(self, x: Array, y: Array) -> Array:
+        size = mx.remainder(mx.abs(x), mx.abs(y))  # beside another sign, it would be rounded
+        return mx.where(self.signbit(x), -size, size)
 
     # Reductions
     def sum(self, x: Array, *, axis: Axis = None, keepdims: bool = False) -> Array:

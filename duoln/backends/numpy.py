@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from duoln.backends import storage
+from duoln.backends import needs_copy, storage, unshared
 from duoln.backends.long_sums import matmul_in_parts, sum_over
 from duoln.backends.numpy_like import INT32, NumpyLikeBackend
 from duoln.backends.protocol import READS_ON_HOST, STORAGE, Array, Axis
@@ -57,12 +57,16 @@ class NumpyBackend(NumpyLikeBackend):
         return np.array(storage.float32_of(x) if x.dtype == storage.BITS else x)
 
     def shared(self, x: Any) -> Array:
-        return self.exported(np.from_dlpack(x))
+        return _read_only(np.from_dlpack(x))
 
-    def exported(self, x: Array) -> Array:
-        view = x.view()
-        view.flags.writeable = False
-        return view
+    def exported(self, x: Array, is_old: bool, copy: bool | None) -> Array:
+        if not isinstance(x, np.ndarray):
+            reason = "a scalar"
+        elif is_old:
+            reason = "read-only memory, and a reader that names no version of DLPack"
+        else:
+            reason = unshared(x.strides, x.itemsize, is_old, True) if x.flags.aligned else "memory that is not aligned"
+        return np.array(x, order="C") if needs_copy(reason, copy) else _read_only(x)
 
     def maximum(self, x: Array, y: Array | float) -> Array:
         if isinstance(y, float) and np.ndim(x):
@@ -160,6 +164,12 @@ class NumpyBackend(NumpyLikeBackend):
             "blas_threads": str(openblas.threads() or "not OpenBLAS"),
             "keeps_freed_memory": "yes" if self._keeps_memory else "no",
         }
+
+
+def _read_only(x: Array) -> Array:
+    view = x.view()
+    view.flags.writeable = False
+    return view
 
 
 def _axes_of_a_long_chain(x: Array, axis: Axis) -> tuple[int, ...]:

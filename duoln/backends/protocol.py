@@ -9,8 +9,8 @@ float16 and bfloat16 are for storage: arithmetic is float32. Only the primitives
 `astype` and `matmul` take arrays of these dtypes. Python's operators on such arrays are not defined: a library
 without bfloat16 has its bits in arrays of uint16.
 
-Devices do *not* check the range of indices (CuPy wraps round, MLX reads other memory). The host checks them when it
-makes a batch, see `duoln.data.check_range`.
+Devices do *not* check the range of indices (CuPy wraps round, MLX reads other memory), so rules give them none that is
+out of range. The host checks them when it makes a batch, see `duoln.data.check_range`.
 """
 
 from __future__ import annotations
@@ -98,8 +98,15 @@ class Backend(Protocol):
         Raises what the libraries raise where they cannot.
         """
 
-    def exported(self, x: Array) -> Array:
-        """The array that other libraries may share by DLPack: read-only where the library has that, and computed."""
+    def exported(self, x: Array, is_old: bool, copy: bool | None) -> Array:
+        """The array that another library takes by DLPack: computed, and read-only where the library has that.
+
+        It is a copy in the place of what libraries refuse or misread: negative strides, of which PyTorch ends the
+        process. A reader that names no version of DLPack, `is_old`, gets contiguous memory that it may write into.
+
+        Raises:
+            BufferError: a copy is needed, and `copy` is False.
+        """
 
     def join(self) -> None:
         """Let this thread compute with arrays of other threads, and they with its arrays."""
@@ -180,6 +187,12 @@ class Backend(Protocol):
         """The nearest integer, the even one at a tie."""
 
     def isfinite(self, x: Array) -> Array: ...
+    def signbit(self, x: Array) -> Array:
+        """True where the sign bit of a float is set, also that of -0 and of NaN."""
+
+    def fmod(self, x: Array, y: Array) -> Array:
+        """The exact remainder of x / y for a quotient that is rounded towards 0; it has the sign of x."""
+
     def maximum(self, x: Array, y: Array | float) -> Array: ...
     def minimum(self, x: Array, y: Array | float) -> Array: ...
     def where(self, condition: Array, x: Array | float, y: Array | float) -> Array: ...

@@ -297,10 +297,8 @@ ABSENT = {"rate": "optimizer.rate_at(update) gives it", "backend": "duoln.backen
 
 
 OF_PYTHON = {
-    "floordiv": ("//", "`ops.floor(x / y)`, of floats"), "mod": ("%", "`x - y * ops.floor(x / y)`, of floats"),
-    "xor": ("^", "`mask != other`, of bools"), "divmod": ("divmod", "`ops.floor(x / y)`, of floats"),
-    "lshift": ("<<", "`indices * 2 ** n`"),
-    "rshift": (">>", "`ops.floor(indices.astype(\"float32\") / 2 ** n).astype(\"int32\")`, of integers below 2^24"),
+    "xor": ("^", "`mask != other`, of bools"), "lshift": ("<<", "`indices * 2 ** n`"),
+    "rshift": (">>", "`indices // 2 ** n`"),
 }
 """Python's operators that tensors have not: their signs, and duoln's way of doing the same."""
 

@@ -24,7 +24,8 @@ _MOST_SHOWN = 1000
 _NUMBERS = {"float": 3, "int": 3, "item": 4}
 """The functions that make a number of a tensor, and how many frames above the warning their caller is."""
 _COMPARISONS = "equal", "not_equal", "less", "less_equal", "greater", "greater_equal"
-_OF_UFUNCS = {**{name: name for name in ("add", "subtract", "multiply", "divide", "matmul", *_COMPARISONS)},
+_SAME = "add", "subtract", "multiply", "divide", "floor_divide", "remainder", "matmul"
+_OF_UFUNCS = {**{name: name for name in (*_SAME, *_COMPARISONS)},
               "power": "pow", "bitwise_and": "logical_and", "bitwise_or": "logical_or"}
 """The operators of the ufuncs that Python's operators on a NumPy value call."""
 
@@ -226,14 +227,16 @@ class Tensor:
 
     def __dlpack__(self, *, stream: Any = None, max_version: tuple[int, int] | None = None,
                    dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> Any:
-        """The memory of the values for another library's `from_dlpack`, without a copy unless one is asked for.
+        """The memory of the values for another library's `from_dlpack`, without a copy where that library can take it.
 
+        A copy leaves if `copy` is True, and of values that are reversed, a scalar, or at an address that is not
+        aligned. A library that gives no `max_version`, as JAX, gets a copy of what is read-only or strided.
         NumPy's memory is exported as read-only. PyTorch and CuPy have no such arrays: what they write there changes
         this tensor, and what is computed from it later. On a GPU the consumer's `stream` waits for the work that is
         queued. The arguments and their meaning are those of the array API standard.
 
         Raises:
-            BufferError: the library has no such dtype or device, or does not know read-only arrays.
+            BufferError: the library has no such dtype or device, or `copy` is False where a copy is needed.
             GradientError: as `numpy`. CompileError: inside a compiled step.
         """
         read_on_host(self.data)
@@ -241,12 +244,13 @@ class Tensor:
         if self.dtype == "bfloat16" and self.backend.name != "mlx":
             raise BufferError(f"[dlpack] expected a dtype that {self.backend.name} has, found bfloat16; export "
                               "x.astype('float32')")
-        return self.backend.exported(self.data).__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device,
-                                                           copy=copy)
+        is_old = max_version is None or max_version[0] < 1
+        exported = self.backend.exported(self.data, is_old, copy)
+        return exported.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """The type and the number of the device: (1, 0) is the host, (2, n) a CUDA device, (8, 0) Metal."""
-        device: tuple[int, int] = self.data.__dlpack_device__()
+        device: tuple[int, int] = self.data.__dlpack_device__() if self.backend.name != "numpy" else (1, 0)
         return device
 
     def __array_function__(self, function: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
@@ -327,6 +331,8 @@ class Tensor:
     __sub__, __rsub__ = _operator("subtract")
     __mul__, __rmul__ = _operator("multiply")
     __truediv__, __rtruediv__ = _operator("divide")
+    __floordiv__, __rfloordiv__ = _operator("floor_divide")
+    __mod__, __rmod__ = _operator("remainder")
     __pow__, __rpow__ = _operator("pow")
     __matmul__, __rmatmul__ = _operator("matmul")
     __and__, __rand__ = _operator("logical_and")
@@ -335,6 +341,12 @@ class Tensor:
     __le__, __ge__ = _operator("less_equal")[0], _operator("greater_equal")[0]
     __eq__, __ne__ = _operator("equal")[0], _operator("not_equal")[0]  # type: ignore[assignment]
     __hash__ = object.__hash__
+
+    def __divmod__(self, y: Operand) -> tuple[Tensor, Tensor]:
+        return self // y, self % y
+
+    def __rdivmod__(self, x: Operand) -> tuple[Tensor, Tensor]:
+        return x // self, x % self
 
     def __neg__(self) -> Tensor:
         return OPERATORS["negative"](self)

@@ -139,7 +139,7 @@ def check_pair(name: str, role: str, bounds: tuple[int, int]) -> tuple[int, int]
 def check_range(name: str, indices: np.ndarray, size: int, low: int = 0) -> np.ndarray:
     """Check that the indices lie in low .. size - 1, and return them as int32.
 
-    Devices do not check: CuPy wraps round and MLX reads stray memory.
+    Devices do not check: an operator gives NaN for an index that lies outside.
 
     Raises:
         DataError: an index lies outside; the message names the first one. DtypeError: the indices are no array of

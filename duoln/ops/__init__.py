@@ -10,6 +10,7 @@ from typing import Never
 from duoln.core.pytorch_names import OF_OPS, of_standard, unknown_name, without_modules
 from duoln.core.tensor import OPERATORS
 from duoln.ops.activation import elu, erf, gelu, silu
+from duoln.ops.arithmetic import floor_divide, hypot, logaddexp, remainder
 from duoln.ops.attention import additive_attention
 from duoln.ops.conv import avg_pool1d, avg_pool2d, conv1d, conv2d, max_pool1d, max_pool2d
 from duoln.ops.creation import arange, eye, full, full_like, linspace, ones, ones_like, zeros, zeros_like
@@ -52,6 +53,7 @@ from duoln.ops.elementwise import (
     rsqrt,
     sigmoid,
     sign,
+    signbit,
     sin,
     softplus,
     sqrt,
@@ -119,20 +121,19 @@ from duoln.ops.update import adam_rates, adam_update, global_norm
 __all__ = [
     "abs", "activated_linear", "adam_rates", "adam_update", "add", "add_layer_norm", "add_rms_norm",
     "additive_attention", "all", "any", "arange", "argmax", "argmin", "astype", "avg_pool1d", "avg_pool2d",
-    "batch_norm", "bce_with_logits",
-    "broadcast_arrays", "broadcast_to", "ceil", "clip", "clip_gradient", "concat", "conv1d", "conv2d", "cos",
-    "cumulative_sum", "divide", "einsum", "elu", "embedding", "equal", "erf", "exp", "expand_dims", "expm1", "eye",
-    "flip", "floor", "full", "full_like", "gelu", "getitem", "global_norm", "greater", "greater_equal", "group_norm",
-    "gru", "gru_step", "huber_loss", "instance_norm", "isfinite", "isinf", "isnan", "kl_div", "l1_loss", "layer_norm",
-    "leaky_relu", "less", "less_equal", "linear", "linear_cross_entropy", "linspace", "log", "log1p", "log_softmax",
-    "logical_and", "logical_not", "logical_or", "logsumexp", "lstm", "lstm_cell", "lstm_step", "matmul",
-    "matrix_transpose", "max", "max_pool1d", "max_pool2d", "maximum", "mean", "min", "minimum", "moveaxis", "mse_loss",
-    "multiply", "negative", "not_equal", "one_hot", "ones", "ones_like", "outer", "pad", "permute_dims", "pow", "prod",
-    "relu", "repeat", "reshape", "rms_norm", "rnn", "rnn_step", "roll", "round", "rsqrt",
-    "scaled_dot_product_attention", "sigmoid", "sign", "silu", "sin", "soft_cross_entropy", "softmax",
-    "softmax_cross_entropy", "softplus", "split", "sqrt", "square", "squeeze", "stack", "std", "subtract", "sum",
-    "take", "take_along_axis", "tanh", "tensordot", "tile", "tril", "triu", "unstack", "var", "vecdot", "vector_norm",
-    "weight_norm", "where", "zeros", "zeros_like",
+    "batch_norm", "bce_with_logits", "broadcast_arrays", "broadcast_to", "ceil", "clip", "clip_gradient", "concat",
+    "conv1d", "conv2d", "cos", "cumulative_sum", "divide", "einsum", "elu", "embedding", "equal", "erf", "exp",
+    "expand_dims", "expm1", "eye", "flip", "floor", "floor_divide", "full", "full_like", "gelu", "getitem",
+    "global_norm", "greater", "greater_equal", "group_norm", "gru", "gru_step", "huber_loss", "hypot", "instance_norm",
+    "isfinite", "isinf", "isnan", "kl_div", "l1_loss", "layer_norm", "leaky_relu", "less", "less_equal", "linear",
+    "linear_cross_entropy", "linspace", "log", "log1p", "log_softmax", "logaddexp", "logical_and", "logical_not",
+    "logical_or", "logsumexp", "lstm", "lstm_cell", "lstm_step", "matmul", "matrix_transpose", "max", "max_pool1d",
+    "max_pool2d", "maximum", "mean", "min", "minimum", "moveaxis", "mse_loss", "multiply", "negative", "not_equal",
+    "one_hot", "ones", "ones_like", "outer", "pad", "permute_dims", "pow", "prod", "relu", "remainder", "repeat",
+    "reshape", "rms_norm", "rnn", "rnn_step", "roll", "round", "rsqrt", "scaled_dot_product_attention", "sigmoid",
+    "sign", "signbit", "silu", "sin", "soft_cross_entropy", "softmax", "softmax_cross_entropy", "softplus", "split",
+    "sqrt", "square", "squeeze", "stack", "std", "subtract", "sum", "take", "take_along_axis", "tanh", "tensordot",
+    "tile", "tril", "triu", "unstack", "var", "vecdot", "vector_norm", "weight_norm", "where", "zeros", "zeros_like",
 ]
 OPERATORS.update((name, globals()[name]) for name in __all__)
 without_modules(globals(), OF_OPS)

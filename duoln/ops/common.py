@@ -5,10 +5,10 @@ The checks of arguments that are not tensors are in `duoln.core.arguments`.
 
 from __future__ import annotations
 
-from math import prod
+from math import nan, prod
 from typing import Any
 
-from duoln.backends.protocol import Array, Backend, Shape
+from duoln.backends.protocol import REALS, Array, Backend, Shape
 from duoln.core import Tensor
 from duoln.core.arguments import LARGEST, check_axes, check_integer, did_you_mean, dtype_name
 from duoln.core.repeated import repeated
@@ -79,6 +79,22 @@ def check_wide(name: str, roles: str, *tensors: Tensor) -> None:
     if narrow:
         raise DtypeError(f"[{name}] expected {roles} of float32, found {narrow}, which loses most steps; keep them "
                          f"in float32 and round a copy for the model: p.astype({narrow!r})")
+
+
+def is_unchecked(backend: Backend) -> bool:
+    """True if the values of indices are on a device: `check_indices` does not read them, and rules give NaN instead."""
+    return backend.lazy or backend.queues
+
+
+def within(backend: Backend, indices: Array, low: int, stop: int) -> Array:
+    """True where an index is in low .. stop - 1."""
+    return backend.logical_and(indices >= low, indices < stop)
+
+
+def nan_outside(backend: Backend, inside: Array, x: Array) -> Array:
+    """Floats where the bools `inside` are True, NaN elsewhere; arrays of other dtypes as they are."""
+    dtype = backend.dtype(x)
+    return backend.where(inside, x, backend.full((), nan, dtype)) if dtype in REALS else x
 
 
 def check_indices(name: str, role: str, x: Tensor, count: int, like: Tensor, low: int = 0) -> None:

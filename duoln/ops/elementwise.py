@@ -114,6 +114,8 @@ isfinite = _unary("isfinite", "True where a value is finite.", lambda be, x: be.
 isinf = _unary("isinf", "True where a value is infinite.", lambda be, x: be.abs(x) == math.inf, spec=_TO_BOOLS)
 isnan = _unary("isnan", "True where a value is NaN.", lambda be, x: be.logical_not(be.abs(x) <= math.inf),
                spec=_TO_BOOLS)
+signbit = _unary("signbit", "True where the sign is minus, also that of -0 and of NaN.", lambda be, x: be.signbit(x),
+                 spec=_TO_BOOLS)
 
 
 @op("x: real[*shape] -> like x")
@@ -138,7 +140,7 @@ leaky_relu.add(Rule("composed", lambda be, x, slope: (be.where(x > 0, x, slope *
                     lambda be, kept, gout, needs: (be.where(kept[0] > 0, gout, kept[1] * gout),)))
 
 
-def _binary(name: str, doc: str, value: Callable[[Backend, Any, Any], Array],
+def binary(name: str, doc: str, value: Callable[[Backend, Any, Any], Array],
             slope_x: Slope | None = None, slope_y: Slope | None = None, reads: tuple[str, str] = ("", ""),
             ) -> Op[[Operand, Operand], Tensor]:
     """An op of two broadcast arguments.
@@ -164,7 +166,7 @@ def _binary(name: str, doc: str, value: Callable[[Backend, Any, Any], Array],
 
 def _broadcast_rule(value: Callable[[Backend, Any, Any], Array], slope_x: Slope | None, slope_y: Slope | None,
                     reads: tuple[str, str]) -> Rule:
-    """The composed rule of two broadcast arguments; the arguments are those of `_binary`."""
+    """The composed rule of two broadcast arguments; the arguments are those of `binary`."""
     for_x, for_y = (tuple([name in read for name in ("x", "y")]) for read in reads)
 
     def forward(be: Backend, x: Array | float, y: Array | float) -> tuple[Array, Any]:
@@ -211,26 +213,26 @@ def _whole(name: str, value: Callable[[Any, Any], Array]) -> Callable[[Backend, 
     return compute
 
 
-add = _binary("add", "x + y.", _whole("add", lambda x, y: x + y), lambda be, x, y, g: g, lambda be, x, y, g: g)
-subtract = _binary("subtract", "x - y.", _whole("subtract", lambda x, y: x - y), lambda be, x, y, g: g,
+add = binary("add", "x + y.", _whole("add", lambda x, y: x + y), lambda be, x, y, g: g, lambda be, x, y, g: g)
+subtract = binary("subtract", "x - y.", _whole("subtract", lambda x, y: x - y), lambda be, x, y, g: g,
                    lambda be, x, y, g: -g)
-multiply = _binary("multiply", "x * y.", _whole("multiply", lambda x, y: x * y), lambda be, x, y, g: g * y,
+multiply = binary("multiply", "x * y.", _whole("multiply", lambda x, y: x * y), lambda be, x, y, g: g * y,
                    lambda be, x, y, g: g * x, ("y", "x"))
-divide = _binary("divide", "x / y.", lambda be, x, y: x / y, lambda be, x, y, g: g / y, _slope_of_divisor, ("y", "xy"))
-maximum = _binary("maximum", "The greater; at a tie each gets half the gradient, beside a NaN all of it.",
+divide = binary("divide", "x / y.", lambda be, x, y: x / y, lambda be, x, y, g: g / y, _slope_of_divisor, ("y", "xy"))
+maximum = binary("maximum", "The greater; at a tie each gets half the gradient, beside a NaN all of it.",
                   lambda be, x, y: be.maximum(x, y) if not isinstance(x, int | float) else be.maximum(y, x),
                   lambda be, x, y, g: _chosen(be, x, y, g, lambda a, b: a > b),
                   lambda be, x, y, g: _chosen(be, y, x, g, lambda a, b: a > b), ("xy", "xy"))
-minimum = _binary("minimum", "The smaller; at a tie each gets half the gradient, beside a NaN all of it.",
+minimum = binary("minimum", "The smaller; at a tie each gets half the gradient, beside a NaN all of it.",
                   lambda be, x, y: be.minimum(x, y) if not isinstance(x, int | float) else be.minimum(y, x),
                   lambda be, x, y, g: _chosen(be, x, y, g, lambda a, b: a < b),
                   lambda be, x, y, g: _chosen(be, y, x, g, lambda a, b: a < b), ("xy", "xy"))
-equal = _binary("equal", "Where the values are equal, as bool.", lambda be, x, y: x == y)
-not_equal = _binary("not_equal", "Where the values differ, as bool.", lambda be, x, y: x != y)
-less = _binary("less", "x < y, as bool.", lambda be, x, y: x < y)
-less_equal = _binary("less_equal", "x <= y, as bool.", lambda be, x, y: x <= y)
-greater = _binary("greater", "x > y, as bool.", lambda be, x, y: x > y)
-greater_equal = _binary("greater_equal", "x >= y, as bool.", lambda be, x, y: x >= y)
+equal = binary("equal", "Where the values are equal, as bool.", lambda be, x, y: x == y)
+not_equal = binary("not_equal", "Where the values differ, as bool.", lambda be, x, y: x != y)
+less = binary("less", "x < y, as bool.", lambda be, x, y: x < y)
+less_equal = binary("less_equal", "x <= y, as bool.", lambda be, x, y: x <= y)
+greater = binary("greater", "x > y, as bool.", lambda be, x, y: x > y)
+greater_equal = binary("greater_equal", "x >= y, as bool.", lambda be, x, y: x >= y)
 
 
 @op

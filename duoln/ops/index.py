@@ -1,6 +1,7 @@
 """Operators that select entries. Shapes never depend on values: use `where` and masks for conditions.
 
-The range of indices is checked on NumPy only, because a device would have to wait. Check them on the host, with
+An index out of range is an error on NumPy. A device would have to wait for it, so there it gives NaN, and no gradient;
+integers and bools, which have no NaN, are then those at index 0. Check indices on the host, with
 `duoln.tensor(x, within=(0, n))`, `duoln.data.Batches(..., within=...)` or `duoln.data.check_range`.
 """
 
@@ -17,7 +18,17 @@ from duoln.core.arguments import LARGEST, AtLeast1, check_axes, check_integer, d
 from duoln.core.storage import in_float32
 from duoln.core.tensor import stop_gradient
 from duoln.errors import AxisIndexError, DtypeError, ShapeError
-from duoln.ops.common import broadcast_shape, check_dtype, check_indices, check_room, normal_axis, only_axis
+from duoln.ops.common import (
+    broadcast_shape,
+    check_dtype,
+    check_indices,
+    check_room,
+    is_unchecked,
+    nan_outside,
+    normal_axis,
+    only_axis,
+    within,
+)
 from duoln.ops.elementwise import where
 
 _PLAIN = 1 << 30
@@ -119,10 +130,16 @@ def _getitem_forward(be: Backend, x: Array, *indices: Array | int, key: Any) -> 
     if not indices:
         return x[key], (x.shape, key, 0)
     flat: Any = 0
+    inside: Any = None
     for axis, index in enumerate(indices):
         n, stride = x.shape[axis], prod(x.shape[axis + 1:])
         flat = flat + (index % n if isinstance(index, int) else from_front(be, index, n)) * stride
-    return be.take(be.reshape(x, (prod(x.shape),)), flat, 0), (x.shape, flat, len(indices))
+        if is_unchecked(be) and not isinstance(index, int):
+            fits = within(be, index, -n, n)
+            inside = fits if inside is None else be.logical_and(inside, fits)
+    if inside is not None:
+        flat = be.where(inside, flat, be.full((), x.size, "int32"))
+    return gathered(be, "take", be.reshape(x, (prod(x.shape),)), flat, 0), (x.shape, flat, len(indices))
 
 
 def _getitem_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
@@ -151,7 +168,8 @@ def take(x: Tensor, indices: Tensor, axis: int | None = None) -> Tensor:
         the end.
 
     Raises:
-        DtypeError: indices are not an int32 tensor. ShapeError: no such axis; on NumPy, an index is out of range.
+        DtypeError: indices are not an int32 tensor. ShapeError: no such axis; on NumPy, an index is out of range,
+            which gives NaN on a device.
     """
     take.check(x, indices)
     axis = only_axis("take", axis, x.ndim)
@@ -161,8 +179,28 @@ def take(x: Tensor, indices: Tensor, axis: int | None = None) -> Tensor:
 
 
 def from_front(be: Backend, indices: Array, size: int) -> Array:
-    """The same indices, counted from the start of the axis: a sum over equal indices needs this form."""
-    return be.where(indices < 0, indices + size, indices)
+    """The same indices, counted from the start of the axis: a sum over equal indices needs this form.
+
+    One that is out of range on a device is `size`.
+    """
+    front = be.where(indices < 0, indices + size, indices)
+    return be.where(within(be, front, 0, size), front, be.full((), size, "int32")) if is_unchecked(be) else front
+
+
+def gathered(be: Backend, method: str, x: Array, indices: Array, axis: int) -> Array:
+    """The result of the backend's `take` or `take_along_axis`; on a device, NaN where an index is out of range."""
+    select, size = getattr(be, method), x.shape[axis]
+    if not is_unchecked(be):
+        return select(x, indices, axis)
+    inside = within(be, indices, -size, size)
+    y = select(x, be.where(inside, indices, be.zeros((), "int32")), axis)
+    after = x.shape[axis + 1:] if method == "take" else ()
+    return nan_outside(be, be.reshape(inside, (*indices.shape, *(1 for _ in after))), y)
+
+
+def _without_last(be: Backend, rows: Array) -> Array:
+    """The sums of a gradient's rows without the one after them, where a device adds what is out of range."""
+    return rows[:-1] if is_unchecked(be) else rows
 
 
 def _counts_rows(be: Backend) -> str | None:
@@ -178,7 +216,7 @@ def _selection(method: str, added: Callable[..., Array]) -> Rule:
     """
 
     def forward(be: Backend, x: Array, indices: Array, axis: int) -> tuple[Array, Any]:
-        return getattr(be, method)(x, indices, axis), (x.shape, indices, axis)
+        return gathered(be, method, x, indices, axis), (x.shape, indices, axis)
 
     def vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array, None]:
         return in_float32(be, gout, lambda g: added(be, g, *saved)), None
@@ -192,7 +230,8 @@ def _added_rows(be: Backend, gout: Array, shape: Shape, indices: Array, axis: in
     k = flat.shape[0]
     rows = be.permute_dims(be.reshape(gout, (prod(before), k, prod(after))), (1, 0, 2))
     rows = be.reshape(rows, (k, prod(before) * prod(after)))
-    added = be.index_add(be.zeros((shape[axis], prod(before) * prod(after)), be.dtype(gout)), flat, rows)
+    zeros = be.zeros((shape[axis] + is_unchecked(be), prod(before) * prod(after)), be.dtype(gout))
+    added = _without_last(be, be.index_add(zeros, flat, rows))
     added = be.permute_dims(be.reshape(added, (shape[axis], prod(before), prod(after))), (1, 0, 2))
     return be.reshape(added, shape)
 
@@ -208,12 +247,16 @@ def embedding(table: Tensor, ids: Tensor, *, padding_idx: int | None = None) -> 
         table (words, width), ids int32 (...) -> (..., width).
 
     Raises:
-        ShapeError: the table is no matrix, or it has no row `padding_idx`; on NumPy, an id is out of range.
+        ShapeError: the table is no matrix, or it has no row `padding_idx`; on NumPy, an id is out of range, which
+            gives a row of NaN on a device.
     """
     embedding.check(table, ids)
     check_indices("embedding", "ids", ids, table.shape[0], table)
     check_axes("embedding", ids.ndim + 1)
-    rows = take.apply(table, ids, axis=0)
+    if is_unchecked(ids.backend):  # `take` would count a negative one from the end
+        rows = take.apply(table, where(ids < 0, table.shape[0], ids), axis=0)
+    else:
+        rows = take.apply(table, ids, axis=0)
     if padding_idx is None:
         return rows
     padding = check_integer("embedding", "padding_idx", padding_idx, 0, table.shape[0] - 1)
@@ -246,10 +289,12 @@ def _added_entries(be: Backend, gout: Array, shape: Shape, indices: Array, axis:
         if i != axis:
             ramp = be.arange(n) * prod(shape[i + 1:])
             source = source + be.reshape(ramp, tuple(n if j == i else 1 for j in range(len(shape))))
+    if is_unchecked(be):
+        source = be.where(within(be, indices, -shape[axis], shape[axis]), source, be.full((), prod(shape), "int32"))
     count = prod(indices.shape)
-    zeros = be.zeros((prod(shape), 1), be.dtype(gout))
+    zeros = be.zeros((prod(shape) + is_unchecked(be), 1), be.dtype(gout))
     added = be.index_add(zeros, be.reshape(source, (count,)), be.reshape(gout, (count, 1)))
-    return be.reshape(added, shape)
+    return be.reshape(_without_last(be, added), shape)
 
 
 take_along_axis.add(_selection("take_along_axis", _added_entries))

@@ -14,6 +14,7 @@ from typing import Any
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import Integer
+from duoln.ops.common import is_unchecked, nan_outside, within
 from duoln.ops.elementwise import where
 from duoln.ops.loss import counted_rows
 
@@ -37,10 +38,13 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor
         -> (...).
 
     Raises:
-        ShapeError: the sizes do not fit together, or there are no classes.
+        ShapeError: the sizes do not fit together, or there are no classes; on NumPy, a label is no class, which makes
+            the loss of its row and the gradients NaN on a device.
     """
     linear_cross_entropy.check(x, weight, bias, labels)
     counted = counted_rows("linear_cross_entropy", labels, x, weight.shape[1], ignore_index)
+    if is_unchecked(labels.backend):  # a label below 0 must not count as ignored
+        labels = where(labels < 0, weight.shape[1], labels)
     if counted is not None:
         labels = where(counted, labels, _IGNORED)
     return linear_cross_entropy.apply(x, weight, bias, labels)
@@ -58,7 +62,9 @@ def _forward(be: Backend, x: Array, weight: Array, bias: Array, labels: Array) -
         logits = be.matmul(flat[part], weight) + bias
         tops.append(be.max(logits, axis=-1, keepdims=True))
         log_sums.append(be.log(be.sum(be.exp(logits - tops[-1]), axis=-1, keepdims=True)))
-        picked.append(be.take_along_axis(logits, be.maximum(target[part], be.zeros((), "int32")), -1))
+        inside = within(be, target[part], 0, classes)
+        values = be.take_along_axis(logits, be.where(inside, target[part], be.zeros((), "int32")), -1)
+        picked.append(nan_outside(be, inside, values))
     if not rows:
         return be.zeros(labels.shape, be.dtype(x)), (x.shape, flat, weight, bias, target, None, None)
     # The two are kept apart: their sum would lose the digits of logits far from zero.
@@ -73,7 +79,7 @@ def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> list[Ar
     rows, classes = x.shape[0], weight.shape[1]
     if not rows:
         return [be.zeros(sizes, be.dtype(x)) for sizes in (shape, weight.shape, bias.shape)] + [None]
-    g = be.where(target >= 0, be.reshape(gout, (rows, 1)), 0.0)
+    g = be.where(target >= 0, nan_outside(be, target < classes, be.reshape(gout, (rows, 1))), 0.0)
     step = max(BLOCK // rows, 1)
     of_x, of_weight, of_bias = None, [], []
     ones = be.ones((1, rows), be.dtype(x))

@@ -10,7 +10,7 @@ from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import Above0, Below1, Integer
 from duoln.core.spec import check_float
 from duoln.errors import DtypeError, ShapeError
-from duoln.ops.common import check_indices
+from duoln.ops.common import check_indices, nan_outside, within
 from duoln.ops.elementwise import isinf, log, logical_and, logistic, not_equal, where
 from duoln.ops.index import take
 from duoln.ops.reduce import log_softmax, mean, sum
@@ -40,7 +40,8 @@ def softmax_cross_entropy(logits: Tensor, labels: Tensor, ignore_index: Integer 
         logits (..., classes), labels int32 (...) in 0 .. classes - 1 or `ignore_index`, weight (classes,) -> (...).
 
     Raises:
-        ShapeError: the labels or weights do not fit the logits, or there are no classes.
+        ShapeError: the labels or weights do not fit the logits, or there are no classes; on NumPy, a label is no class,
+            which makes the loss and the gradient of its row NaN on a device.
         DtypeError: the labels are no integers. UsageError: the share is not in [0, 1).
     """
     name = "softmax_cross_entropy"
@@ -112,15 +113,18 @@ def _cross_entropy_forward(be: Backend, logits: Array, labels: Array) -> tuple[A
     shifted = logits - be.max(logits, axis=-1, keepdims=True)
     total = be.sum(be.exp(shifted), axis=-1, keepdims=True)
     log_probability = shifted - be.log(total)
-    picked = be.take_along_axis(log_probability, be.expand_dims(labels, -1), -1)
-    return -be.squeeze(picked, -1), (log_probability, labels)
+    target = be.expand_dims(labels, -1)
+    inside = within(be, target, 0, logits.shape[-1])
+    picked = be.take_along_axis(log_probability, be.where(inside, target, be.zeros((), "int32")), -1)
+    return -be.squeeze(nan_outside(be, inside, picked), -1), (log_probability, labels)
 
 
 def _cross_entropy_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array, None]:
     log_probability, labels = saved
     chosen = be.expand_dims(labels, -1) == be.arange(log_probability.shape[-1])
     difference = be.exp(log_probability) - be.astype(chosen, be.dtype(log_probability))
-    return difference * be.expand_dims(gout, -1), None
+    inside = within(be, labels, 0, log_probability.shape[-1])
+    return difference * be.expand_dims(nan_outside(be, inside, gout), -1), None
 
 
 softmax_cross_entropy.add(Rule("composed", _cross_entropy_forward, _cross_entropy_vjp))

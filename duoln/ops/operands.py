@@ -3,7 +3,8 @@
 | operators | tensors | result |
 | --- | --- | --- |
 | add, subtract, multiply, maximum, minimum | float32, float64, float16, bfloat16, int32 | that dtype |
-| divide, pow | float32, float64, float16, bfloat16 | that dtype |
+| floor_divide, remainder | float32, float64, float16, bfloat16, int32 | that dtype |
+| divide, pow, hypot, logaddexp | float32, float64, float16, bfloat16 | that dtype |
 | equal, not_equal, less, less_equal, greater, greater_equal | any | bool |
 | where | any | that dtype |
 | logical_and, logical_or | bool | bool |
@@ -20,7 +21,8 @@ a Python number. A NumPy array must be wrapped with `duoln.tensor` first:
 | bool | True or False |
 
 Results of int32 do not wrap round. NumPy refuses one that int32 does not hold, by a DtypeError; a device, which would
-have to wait, gives the nearest number that int32 holds. The same is true of `sum` and `prod`.
+have to wait, gives the nearest number that int32 holds. The same is true of `sum` and `prod`. NumPy refuses a divisor 0
+of int32 in the same way, for which a device gives 0; the number 0 is refused everywhere.
 
 All other combinations raise a DtypeError that names the remedy. Tensors without axes follow the same rules. Among the
 reductions, `sum` keeps float32, float64 and int32, gives float32 for 16 bits, and counts bools in int32; `mean`, `max`,
@@ -43,10 +45,11 @@ from duoln.core.tensor import Operand
 from duoln.errors import DtypeError, MixedBackendError
 from duoln.ops.common import broadcast_shape
 
-_ARITHMETIC = ("add", "subtract", "multiply", "maximum", "minimum")
+_ARITHMETIC = ("add", "subtract", "multiply", "maximum", "minimum", "floor_divide", "remainder")
+_OF_FLOATS = ("divide", "pow", "hypot", "logaddexp")
 _ANY_DTYPE = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "where")
 TENSORS: dict[str, frozenset[str]] = {
-    **dict.fromkeys(_ARITHMETIC, frozenset({*REALS, "int32"})), **dict.fromkeys(("divide", "pow"), frozenset(REALS)),
+    **dict.fromkeys(_ARITHMETIC, frozenset({*REALS, "int32"})), **dict.fromkeys(_OF_FLOATS, frozenset(REALS)),
     **dict.fromkeys(_ANY_DTYPE, frozenset(DTYPES)), **dict.fromkeys(("logical_and", "logical_or"), frozenset({"bool"})),
 }
 """The dtypes of the tensors that an operator takes."""
@@ -113,6 +116,6 @@ def _number(name: str, tensor: Tensor, value: Any) -> float | int | bool:
 
 
 def _unfit(name: str, dtype: str) -> DtypeError:
-    wanted = "float32 or float64" if name in ("divide", "pow") else "float32, float64 or int32"
+    wanted = "float32 or float64" if name in _OF_FLOATS else "float32, float64 or int32"
     remedy = "convert with astype" + (", or use logical_and, logical_or or where" if dtype == "bool" else "")
     return DtypeError(f"[{name}] expected tensors of {wanted}, found {dtype}; {remedy}")

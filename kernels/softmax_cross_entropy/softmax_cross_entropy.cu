@@ -29,12 +29,14 @@ cross_entropy_forward(const storage_t* __restrict__ logits, const int* __restric
     for (int i = threadIdx.x; i < classes; i += THREADS) sum[0] += expf(loaded(x[i]) - top);
     block_sum<THREADS>(sum, for_sum);
     if (!inside || threadIdx.x != 0) return;
-    largest[row] = top;
-    total[row] = sum[0];
-    // A label that is no class gives NaN: on a device nothing else checks it, and it must not read other memory.
+    // Nothing else checks labels on a device. The row of one that is no class has the sum NaN, and so its loss and its
+    // gradient are NaN; the label must not read other memory.
     const int label = labels[row];
-    const float chosen = label >= 0 && label < classes ? loaded(x[label]) : logf(-1.0f);
-    loss[row] = logf(sum[0]) - (chosen - top);
+    const bool is_class = label >= 0 && label < classes;
+    const float all = is_class ? sum[0] : logf(-1.0f);
+    largest[row] = top;
+    total[row] = all;
+    loss[row] = logf(all) - (loaded(x[is_class ? label : 0]) - top);
 }
 
 // The gradient of row r is d_loss[r * d_loss_step]; a step of 0 means one number for all rows, as after a mean.

@@ -1,4 +1,5 @@
-"""The gradient of `take` on CUDA, without atomics on floats and without a count on the host.
+"""`take` on CUDA, with NaN for an index out of range, in one pass; its gradient without atomics on floats and without a
+count on the host.
 
 Along another axis than the first, the entries of each index are brought together in one row, and apart again after it.
 """
@@ -17,7 +18,7 @@ from duoln.core import Rule
 from duoln.kernels.launch import cuda as launch
 from duoln.kernels.launch.declared import Layout
 from duoln.ops import take
-from duoln.ops.index import from_front
+from duoln.ops.index import from_front, gathered
 
 _THREADS, _MOST_GROUPS = 256, 1024
 """The threads of a block, and the largest number of groups of columns."""
@@ -27,6 +28,12 @@ def _plan(width: int, words: int) -> Layout:
     return Layout((words, min(-(-width // _THREADS), _MOST_GROUPS)), (min(_THREADS, -(-width // 32) * 32),))
 
 
+def _plan_of_rows(width: int, taken: int) -> Layout:
+    return _plan(width, taken)
+
+
+_taken_rows = launch.launch("take/take.cu", "take_forward", "table: stored[words, width], indices: int32[taken] "
+                            "-> rows: stored[taken, width]", _plan_of_rows)
 _backward = launch.launch("take/take.cu", "take_backward", "g: stored[taken, width], sorted: int32[taken], "
                           "order: int32[taken], words: int32 -> d_table: stored[words, width]", _plan)
 
@@ -44,7 +51,10 @@ def _supports(be: Backend, x: Array, indices: Array, axis: int) -> str | None:
 
 
 def _forward(be: Backend, x: Array, indices: Array, axis: int) -> tuple[Array, _Saved]:
-    return cupy.take(x, indices, axis=axis), _Saved(x.shape, indices, axis)
+    if axis:
+        return gathered(be, "take", x, indices, axis), _Saved(x.shape, indices, axis)
+    rows = _taken_rows(x.reshape(len(x), -1), indices.reshape(-1))
+    return rows.reshape(*indices.shape, *x.shape[1:]), _Saved(x.shape, indices, axis)
 
 
 def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, Any]:

@@ -1,10 +1,20 @@
-// The gradient of rows taken from a table: each row of the table adds up what was taken from it, in the order in which
-// it was taken. No atomics, so it repeats to the bit.
+// Rows taken from a table, and their gradient: each row of the table adds up what was taken from it, in the order in
+// which it was taken. No atomics, so it repeats to the bit. An index out of range takes a row of NaN, and adds nothing.
 //
 // Macro: STORAGE of `g` and of the table's gradient; the sums are float.
 // `sorted` (taken) has the indices in order and `order` where each stood. Block (r, c) has row r of the table, and of its
 // columns every gridDim.y-th group of blockDim.x, from group c on.
 #include "../storage.cuh"
+
+// Block (k, c) has the row that index k takes, and of its columns those that it has in the gradient.
+extern "C" __global__ void take_forward(const storage_t* __restrict__ table, const int* __restrict__ indices,
+                                        storage_t* __restrict__ rows, int words, int width, int taken) {
+    const int index = indices[blockIdx.x], row = index < 0 ? index + words : index;
+    const bool inside = row >= 0 && row < words;
+    storage_t* to = rows + size_t(blockIdx.x) * width;
+    for (int i = blockIdx.y * blockDim.x + threadIdx.x; i < width; i += gridDim.y * blockDim.x)
+        to[i] = inside ? table[size_t(row) * width + i] : stored(logf(-1.0f));
+}
 
 __device__ __forceinline__ int first_at_least(const int* __restrict__ sorted, int taken, int row) {
     int low = 0, high = taken;

@@ -24,6 +24,8 @@ CALLS = {
     **{name: [([X], {})] for name in ("abs", "exp", "expm1", "sin", "cos", "tanh", "sign", "floor", "round", "isfinite")},
     **{name: [([P], {})] for name in ("log", "log1p", "sqrt")},
     "maximum": [([X, P], {}), ([X], dict(y=0.0)), ([X, X[0]], {}), ([I, I], {})],
+    "signbit": [([np.float32([-0.0, 0.0, -1.5, np.nan, -np.inf])], {})],
+    "fmod": [([np.float32([5.5, -5.5, 1.0, -1e-20]), np.float32([-2.0, 2.0, 0.1, 1.0])], {})],
     "minimum": [([X, P], {}), ([X], dict(y=0.0)), ([I, I], {})],
     "where": [([B, X, P], {}), ([B, X], dict(y=0.0)), ([B], dict(x=X[0], y=X))],
     "logical_and": [([B, ~B], {})], "logical_or": [([B, ~B], {})], "logical_not": [([B], {})],

@@ -39,6 +39,13 @@ def test_a_broadcast_argument():
     torch.testing.assert_close(x.grad, 4 * torch.autograd.grad(affine(x, w, b).square().sum(), x)[0])
 
 
+@pytest.mark.parametrize("reverse", [ops.flip, lambda x: x[:, ::-1], lambda x: ops.split(x[::-1], 2)[1]])
+def test_results_and_gradients_that_are_reversed(reverse):
+    x = _doubles(3, 4)
+    assert torch.autograd.gradcheck(bridge.differentiable(lambda x: reverse(x * x)), (x,))
+    assert torch.autograd.gradcheck(bridge.differentiable(lambda x: ops.square(reverse(reverse(x * 2.0)))), (_doubles(3, 8),))
+
+
 def test_trees_other_values_and_what_needs_no_gradient():
     @bridge.differentiable
     def pick(params, ids, *, power):

@@ -140,7 +140,8 @@ BY_HAND: list[Call] = [
     Call("zeros_like", ((floats(3, 4), "any"),)), Call("ones_like", ((floats(3, 4), "any"),)),
     Call("clip", ((floats(3, 4), "float"),), {"min": (0.1, "optional bound"), "max": (0.9, "optional bound")}),
     *(Call(name, ((floats(3, 4), "paired"), (floats(3, 4), "paired")))
-      for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum", "pow")),
+      for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum", "pow", "floor_divide", "remainder", "hypot",
+                   "logaddexp")),
     *(Call(name, ((floats(3, 4), "compared"), (floats(3, 4), "compared")))
       for name in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")),
     *(Call(name, ((_BOOLS, "paired bool"), (_BOOLS, "paired bool"))) for name in ("logical_and", "logical_or")),

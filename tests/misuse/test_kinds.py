@@ -8,10 +8,12 @@ from duoln.core import Tensor
 from duoln.errors import DtypeError
 
 DTYPES = ("float32", "float64", "int32", "bool")
-ARITHMETIC = ("add", "subtract", "multiply", "divide", "maximum", "minimum")
+ARITHMETIC = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "floor_divide", "remainder", "hypot", "logaddexp")
+FLOATS = ("divide", "hypot", "logaddexp")
 COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
 NUMPY = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide, "maximum": np.maximum,
-         "minimum": np.minimum, "equal": np.equal, "not_equal": np.not_equal, "less": np.less, "less_equal": np.less_equal,
+         "minimum": np.minimum, "floor_divide": lambda x, y: np.floor(x / y), "remainder": np.remainder, "hypot": np.hypot,
+         "logaddexp": np.logaddexp, "equal": np.equal, "not_equal": np.not_equal, "less": np.less, "less_equal": np.less_equal,
          "greater": np.greater, "greater_equal": np.greater_equal}
 SHAPES = {"": (2, 3), " of no dimensions": ()}
 NUMBERS = {  # what stands beside a tensor: the value, and its kind; arrays are none
@@ -28,7 +30,7 @@ BESIDE = {"float32": ("int", "float", "large"), "float64": ("int", "float", "lar
 def taken(name, dtype):
     """The table of `duoln.ops.operands`, written a second time."""
     if name in ARITHMETIC:
-        return dtype in ("float32", "float64") or (dtype == "int32" and name != "divide")
+        return dtype in ("float32", "float64") or (dtype == "int32" and name not in FLOATS)
     return True
 
 
@@ -72,6 +74,7 @@ def test_two_tensors(name, be):
 
 @pytest.mark.parametrize("name", [*ARITHMETIC, *COMPARISONS, "where"])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=str)
+@pytest.mark.filterwarnings("ignore:invalid value encountered")
 def test_a_tensor_and_a_number_on_either_side(name, shape, be):
     call = function(name, be)
     for dtype in DTYPES:

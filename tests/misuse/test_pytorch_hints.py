@@ -186,7 +186,6 @@ CHECKS = {
     **dict.fromkeys(("argument.reduction", "argument.size_average"), ("hint(), hint(1)", "F.binary_cross_entropy_with_logits(tlogits, tzero_or_one), F.binary_cross_entropy_with_logits(tlogits, tzero_or_one, reduction='sum')")),
     "argument.ignore_index": ("hint(losses=ops.softmax_cross_entropy(logits, labels), counted=(labels != 1).astype('float32'))", "F.cross_entropy(tlogits, tlabels, ignore_index=1)"),
     "argument.pos_weight": ("hint(targets=zero_or_one)", "F.binary_cross_entropy_with_logits(tlogits, tzero_or_one, pos_weight=torch.tensor(3.0), reduction='none')"),
-    "python.floordiv": ("hint()", "tx // ty"), "python.divmod": ("hint()", "tx // ty"), "python.mod": ("hint()", "tx % ty"),
     "python.xor": ("hint()", "tmask ^ tother"), "python.lshift": ("hint()", "tindices << 2"), "python.rshift": ("hint()", "tindices >> 2"),
 }
 

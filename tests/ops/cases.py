@@ -89,14 +89,16 @@ case("clip", lambda x: ops.clip(x, -0.5, 0.5), gaussians((9, 5)), lambda x: np.c
 case("clip by tensors", lambda x, low, high: ops.clip(x, low, max=high), lambda rng: [*gaussians((9, 5), (5,))(rng), rng.uniform(0.5, 2, (9, 1))],
      lambda x, low, high: np.minimum(np.maximum(x, low), high))
 case("clip below", lambda x: ops.clip(x, max=0.2), gaussians((9, 5)), lambda x: np.minimum(x, 0.2))
+case("signbit", ops.signbit, lambda rng: [np.array([1.0, -1.0, 0.0, -0.0, -np.inf, np.nan])], np.signbit, differentiable=False)
 for name in ("isinf", "isnan"):
     case(name, getattr(ops, name), lambda rng: [np.array([1.0, np.inf, np.nan, -np.inf, 6e4])], getattr(np, name), differentiable=False)
 case("isfinite", ops.isfinite, lambda rng: [np.array([1.0, np.inf, np.nan])], np.isfinite, differentiable=False)
 
 # Elementwise, two arguments, with broadcasting
 PAIRS = [((3, 5), (3, 5)), ((3, 5), (5,)), ((3, 1), (1, 5)), ((), (4,)), ((0, 3), (3,)), ((2, 3, 4), (3, 1)), ((1,), ())]
-BINARY = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide,
-          "maximum": np.maximum, "minimum": np.minimum}
+BINARY = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide, "maximum": np.maximum, "minimum": np.minimum,
+          "floor_divide": lambda x, y: np.floor(x / y), "remainder": lambda x, y: x - y * np.floor(x / y), "hypot": lambda x, y: np.sqrt(x * x + y * y),
+          "logaddexp": lambda x, y: np.log(np.exp(x) + np.exp(y))}
 for name, reference in BINARY.items():
     for a, b in PAIRS:
         case(f"{name}{a}{b}", getattr(ops, name), positive(a, b), reference, 16)
@@ -104,6 +106,8 @@ for name, reference in BINARY.items():
          lambda x, f=reference: f(x, 1.1), 4)
     case(f"{name} number left", lambda x, f=getattr(ops, name): f(1.1, x), positive((3, 5)),
          lambda x, f=reference: f(1.1, x), 4)
+for name in ("floor_divide", "remainder", "hypot", "logaddexp"):
+    case(f"{name} of both signs", getattr(ops, name), gaussians((9, 5), (5,)), BINARY[name], 16)
 for name in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"):
     case(name, getattr(ops, name), lambda rng: [rng.integers(0, 3, (4, 5)).astype(float) for _ in range(2)],
          getattr(np, name), differentiable=False)

@@ -14,10 +14,8 @@ from duoln.plugins.handwriting.ops import mixture_density, soft_window
 # As the array API standard says, beside NumPy in float64 -----------------------------------------------
 
 V = np.float32([np.nan, np.inf, -np.inf, 0.0, -0.0, 1, -1, 0.5, -0.5, 2, -2, 3, -3, 1.5, -1.5, 2.5, -2.5, 88, -88, 1e20, -1e20, 3e38, -3e38,
-                1e-20, -1e-20, 0.75, -0.25, 7, -8, 2e-38])
+                1e-40, -1e-45, 3.4028235e38, 0.1, -0.3, 1e-20, -1e-20, 0.75, -0.25, 7, -8, 2e-38])
 X, Y = (a.reshape(-1) for a in np.meshgrid(V, V))
-WITH_INF = ("hypot", "logaddexp")
-FINITE = ("floor_divide", "remainder")
 
 
 def check_same(result, expected, *arguments):
@@ -37,15 +35,19 @@ def quiet():
 
 
 def of_numpy(name):
+    """NumPy's function; of infinities the standard takes the floor of the quotient, where NumPy has NaN or -1."""
+    if name == "floor_divide":
+        return lambda x, y: np.where(np.isinf(x) | np.isinf(y), np.floor(x / y), np.floor_divide(x, y))
     return getattr(np, {"pow": "power"}.get(name, name))
 
 
-@pytest.mark.parametrize("name", ["abs", "ceil", "cos", "exp", "expm1", "floor", "isfinite", "isinf", "isnan", "log", "log1p", "negative", "round", "sign", "sin", "sqrt", "square", "tanh"])
+@pytest.mark.parametrize("name", ["abs", "ceil", "cos", "exp", "expm1", "floor", "isfinite", "isinf", "isnan", "log", "log1p", "negative", "round", "sign", "signbit", "sin", "sqrt", "square", "tanh"])
 def test_functions_of_one_tensor(name, be):
     check_same(getattr(ops, name)(duoln.tensor(V, be)).numpy(), of_numpy(name)(V.astype(np.float64)), V)
 
 
-BINARY = ["add", "divide", "equal", "greater", "greater_equal", "less", "less_equal", "multiply", "not_equal", "pow", "subtract"]
+BINARY = ["add", "divide", "equal", "greater", "greater_equal", "less", "less_equal", "multiply", "not_equal", "pow", "subtract",
+          "floor_divide", "remainder", "hypot", "logaddexp"]
 
 
 @pytest.mark.parametrize("name", BINARY)
@@ -64,25 +66,36 @@ def test_functions_of_a_tensor_and_a_number(name, be):
             check_same(of_ours(number, x).numpy(), of_numpy(name)(np.full(V.shape, number), V.astype(np.float64)), V)
 
 
-@pytest.mark.parametrize("name", ["log10", "log2", "positive", "reciprocal", "signbit", "trunc"])
-def test_expressions_of_one_tensor(name, be):
-    values = V[1:] if name == "signbit" else V  # the sign of NaN is not looked at
-    result = eval(EXPRESSIONS[name], {"ops": ops, "math": math, "x": duoln.tensor(values, be)}).numpy()
-    check_same(result, of_numpy(name)(values.astype(np.float64)), values)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_quotients_that_round_up(dtype, be):
+    """The rounded x / y is an integer, and the exact one is below it; the results are those of Python."""
+    x, y = np.float32([[1, 0.3, 2144, 5, -1e-7, 1e-7, 3e4, -3e4, -1, 6], [0.1, 0.1, 358, 0.7, 1, -1, 2e4, 2e4, 0.1, 0.2]])
+    x, y = duoln.tensor(x, be, dtype), duoln.tensor(y, be, dtype)
+    pairs = list(zip(x.numpy().tolist(), y.numpy().tolist(), strict=True))
+    for result, expected in ((x // y, [a // b for a, b in pairs]), (x % y, [a % b for a, b in pairs]), (divmod(x, y)[1], [a % b for a, b in pairs])):
+        assert result.dtype == dtype
+        np.testing.assert_array_equal(result.numpy(), duoln.tensor(expected, be, dtype).numpy())
+    assert (7 // y).tolist() == ops.floor_divide(7, y).tolist() and (np.float32(7) % y).tolist() == divmod(7, y)[1].tolist()
 
 
-@pytest.mark.parametrize("name", WITH_INF)
-def test_expressions_of_two_tensors(name, be):
-    result = eval(EXPRESSIONS[name], {"ops": ops, "math": math, "x": duoln.tensor(X, be), "y": duoln.tensor(Y, be)}).numpy()
-    check_same(result, of_numpy(name)(X.astype(np.float64), Y.astype(np.float64)), X, Y)
+EACH_PLACE = np.float32([[[v, 1], [2, -3]] for v in V] + [[[1, v], [-2, 3]] for v in V] + [[[v, 0], [v, v]] for v in V])
+"""Matrices with a special value on the diagonal, beside it, and at both."""
+OF_MATRICES = {"linalg.diagonal": lambda s: np.diagonal(s, axis1=-2, axis2=-1), "linalg.trace": lambda s: np.trace(s, axis1=-2, axis2=-1),
+               "linalg.matrix_norm": lambda s: np.linalg.norm(s, axis=(-2, -1))}
 
 
-@pytest.mark.parametrize("name", FINITE)
-def test_expressions_of_finite_values(name, be):
-    plain = (np.abs(X) < 100) & (np.abs(Y) < 100) & (np.abs(Y) > 0.1) & ((np.abs(X) > 0.1) | (X == 0))
-    x, y = X[plain], Y[plain]
-    result = eval(EXPRESSIONS[name], {"ops": ops, "math": math, "x": duoln.tensor(x, be), "y": duoln.tensor(y, be)}).numpy()
-    np.testing.assert_array_equal(result, of_numpy(name)(x, y))
+@pytest.mark.parametrize("name", [name for name in EXPRESSIONS if name not in ("asarray", "empty", "empty_like")])  # they compute nothing
+def test_expressions_of_the_page(name, be):
+    """Beside NumPy's functions in float64."""
+    bools = np.array([True, True, False, False]), np.array([True, False, True, False])
+    host = {"x": V, "a": bools[0], "b": bools[1], "s": EACH_PLACE}
+    result = eval(EXPRESSIONS[name], {"ops": ops, "math": math, **{key: duoln.tensor(value, be) for key, value in host.items()}}).numpy()
+    if name in OF_MATRICES:
+        return check_same(result, OF_MATRICES[name](EACH_PLACE.astype(np.float64)), EACH_PLACE)
+    if name == "bitwise_invert":
+        return check_same(result, ~bools[0])
+    given = bools if name.startswith("bitwise") or name == "logical_xor" else (V.astype(np.float64),)
+    return check_same(result, np.asarray(getattr(np, name)(*given)))
 
 
 def test_maximum_and_minimum_of_nan(be):

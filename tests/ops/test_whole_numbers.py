@@ -54,6 +54,33 @@ def test_arithmetic(name, function, be):
             check(be, name, function, exact, x, y)
 
 
+@pytest.mark.parametrize(("name", "function"), [("floor_divide", lambda x, y: x // y), ("remainder", lambda x, y: x % y)])
+def test_division(name, function, be):
+    numbers = [0, 1, -1, 2, -2, 3, -7, 10, 16777217, MOST, LEAST, MOST - 1]
+    x, y = (a.reshape(-1).tolist() for a in np.meshgrid(numbers, [n for n in numbers if n]))
+    for kept in ([n != LEAST for n in x], [n == LEAST for n in x]):  # NumPy refuses LEAST // -1 beside which others stand
+        first, second = ([n for n, keep in zip(side, kept, strict=True) if keep] for side in (x, y))
+        check(be, name, function, [function(a, b) for a, b in zip(first, second, strict=True)], first, second)
+    for a in numbers:
+        for b in [n for n in numbers if n]:
+            check(be, name, lambda x, b=b: function(x, b), [function(a, b)], [a])
+            check(be, name, lambda y, a=a: function(a, y), [function(a, b)], [b])
+
+
+@pytest.mark.parametrize("name", ["floor_divide", "remainder"])
+def test_a_divisor_of_0_is_refused_by_numpy_and_gives_0_on_a_device(name, be):
+    operator = getattr(ops, name)
+    x, y = duoln.tensor([7, -7, 0, LEAST], be), duoln.tensor([0, 2, 0, 0], be)
+    with pytest.raises(DtypeError, match=rf"^\[{name}\] expected divisors of int32 other than 0, found 0; convert to a float"):
+        operator(x, 0)
+    for call in (operator, duoln.compile(operator), lambda x, y: operator(7, y) + operator(x, y) * 0):
+        if be.name == "numpy":
+            with pytest.raises(DtypeError, match=rf"^\[{name}\] expected divisors of int32 other than 0"):
+                call(x, y)
+        else:
+            assert call(x, y).numpy()[[0, 2, 3]].tolist() == [0, 0, 0]
+
+
 def test_a_compiled_step_looks_at_each_call(be):
     step = duoln.compile(lambda x: ops.sum(x * 2))
     for values in ([1, 2], [3, 4], [5, 6]):

@@ -34,7 +34,7 @@ import numpy as np
 import stand_in_capture as capture
 import stand_in_cublas
 
-_FUNCTIONS = ["abs", "exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tanh", "sign", "floor", "isfinite", "isnan", "maximum", "minimum", "where", "logical_and", "logical_or", "logical_not", "sum", "mean", "max", "min", "all", "any", "argmax", "cumsum", "cumprod", "rint", "reshape", "transpose", "expand_dims", "squeeze", "broadcast_to", "concatenate", "flip", "take", "take_along_axis", "matmul", "zeros", "ones", "full", "arange", "array", "argsort", "flatnonzero", "ascontiguousarray", "zeros_like", "stack", "searchsorted"]
+_FUNCTIONS = ["abs", "exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tanh", "sign", "signbit", "fmod", "floor", "isfinite", "isnan", "maximum", "minimum", "where", "logical_and", "logical_or", "logical_not", "sum", "mean", "max", "min", "all", "any", "argmax", "cumsum", "cumprod", "rint", "reshape", "transpose", "expand_dims", "squeeze", "broadcast_to", "concatenate", "flip", "take", "take_along_axis", "matmul", "zeros", "ones", "full", "arange", "array", "argsort", "flatnonzero", "ascontiguousarray", "zeros_like", "stack", "searchsorted"]
 
 launches: list[str] = []
 """The kernels that ran, in order: for tests that ask whether one did. Their number is the seed of the next, which

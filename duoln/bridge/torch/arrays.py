@@ -90,11 +90,13 @@ def _foreign(role: str, x: torch.Tensor) -> DtypeError:
 
 
 def tensor_of(x: Array, be: Backend, dtype: str) -> torch.Tensor:
-    """The tensor with the memory of a native array, or a copy where that memory is a tensor's or not to be written."""
+    """The tensor with the memory of a native array, or a copy where that memory is a tensor's, not to be written or
+    reversed.
+    """
     if be.name == "numpy":
         y = torch.from_numpy(np.array(x) if _is_foreign(x) else x)
     else:
-        y = torch.from_dlpack(x)
+        y = torch.from_dlpack(be.exported(x, is_old=False, copy=None))
     return y.view(torch.bfloat16) if dtype == "bfloat16" else y
 
 
@@ -110,8 +112,8 @@ def apart(arrays: Sequence[Array], be: Backend) -> list[Array]:
 
 
 def _is_foreign(x: Array) -> bool:
-    """True if a result of NumPy has to be copied: it is no array, is read-only, or is a view of an argument."""
-    if not isinstance(x, np.ndarray) or not x.flags.writeable:
+    """True if a result of NumPy has to be copied: no array, read-only, reversed, or a view of an argument."""
+    if not isinstance(x, np.ndarray) or not x.flags.writeable or any(step < 0 for step in x.strides):
         return True
     base = x.base
     while isinstance(base, np.ndarray):
