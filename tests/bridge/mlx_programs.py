@@ -34,7 +34,7 @@ class Program(NamedTuple):
         rng = random.Random(seed)
         kind, norm = rng.choice(KINDS)
         chosen = [name for group in GROUPS for name in [rng.choice(group)] if rng.random() < (0.1 if name in RARE else 0.35)]
-        chosen = [name for name in chosen if name != "states" or norm]
+        chosen = [name for name in chosen if (name != "states" or norm) and (name != "micro-batches" or "compile" not in chosen)]
         if "frozen layer" in chosen and "linear before" not in chosen:
             chosen.append("linear before")  # MLX refuses a model without a parameter to train
         return cls(seed, kind, norm, rng.choice(["SGD", "Adam"]), tuple(chosen))
