@@ -8,6 +8,7 @@ import os
 import pkgutil
 import platform
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,12 +17,12 @@ import duoln.kernels
 from duoln import backends, tree
 from duoln.backends.protocol import DTYPES, Backend
 from duoln.core import Tensor
-from duoln.core.arguments import described, did_you_mean
+from duoln.core.arguments import described, did_you_mean, kind_name
 from duoln.core.entering import host_array
 from duoln.core.pytorch_names import hinted
 from duoln.core.tensor import constant_tensor
 from duoln.data.batches import check_pair, check_range
-from duoln.errors import BackendError, DtypeError, UsageError
+from duoln.errors import BackendError, DtypeError, GradientError, UsageError
 from duoln.kernels import host, native, proofs
 from duoln.nn.module import Module
 from duoln.system import variables
@@ -167,11 +168,13 @@ def tensor(x: Any, backend: Backend | str | None = None, dtype: str | None = Non
     Raises:
         DtypeError: the backend does not have the dtype, or the dtype cannot hold a value.
         ShapeError: lists have different lengths. DataError: a value is not within the range.
+        GradientError: PyTorch or MLX needs a gradient of the array, of which the tensor would be a constant.
     """
     if isinstance(x, Module):
         raise DtypeError(f"[tensor] expected numbers on the host, found {described(x)}; model.init(seed) gives a "
                          "module's parameters, and duoln.to_tensors takes them")
     where = backend_of("tensor", backend)
+    _refuse_traced("tensor", x)
     if not isinstance(x, Tensor) and _device_type(x) == _CUDA:
         shared = from_dlpack(x, where)
         return copy.deepcopy(shared) if dtype in (None, shared.dtype) else shared.astype(dtype)
@@ -197,7 +200,9 @@ def from_dlpack(x: Any, backend: Backend | str | None = None) -> Tensor:
     Raises:
         DtypeError: the array exports nothing, or has a dtype that the backend has not; the message says what copies it.
         BackendError: as `duoln.backend`, for the backend of the array's device.
+        GradientError: PyTorch or MLX needs a gradient of the array.
     """
+    _refuse_traced("from_dlpack", x)
     device = _device_type(x)
     if device not in _ON_DEVICE:
         raise DtypeError(f"[from_dlpack] expected an array on the host, a CUDA device or Metal with __dlpack__, found "
@@ -217,6 +222,37 @@ def from_dlpack(x: Any, backend: Backend | str | None = None) -> Tensor:
         raise DtypeError(f"[from_dlpack] expected one of {', '.join(where.dtypes)} on {where.name}, found {dtype}; "
                          "duoln.tensor(x, dtype=...) converts a copy")
     return constant_tensor(native, where)
+
+
+def _refuse_traced(name: str, x: Any) -> None:
+    """Raises GradientError for an array that PyTorch or MLX traces, also in a list: the tensor would be a constant."""
+    if isinstance(x, list | tuple):
+        if any(library in sys.modules for library in _IS_TRACED):
+            for value in x:
+                _refuse_traced(name, value)
+        return
+    library = type(x).__module__.partition(".")[0]
+    if library in _IS_TRACED and _IS_TRACED[library](x):
+        raise GradientError(f"[{name}] expected constants, found {described(x)} whose gradient would be lost; make it "
+                            f"an argument of the function that duoln.bridge.{library} differentiates. Where a constant "
+                            f"is meant, give {_CONSTANT[library]}")
+
+
+def _is_traced_by_torch(x: Any) -> bool:
+    torch = sys.modules["torch"]
+    return isinstance(x, torch.Tensor) and bool(
+        (x.requires_grad and torch.is_grad_enabled()) or torch._C._functorch.is_functorch_wrapped_tensor(x)
+        or torch.autograd.forward_ad.unpack_dual(x).tangent is not None or kind_name(type(x)) == "torch.FakeTensor")
+
+
+def _is_traced_by_mlx(x: Any) -> bool:
+    from duoln.backends import mlx  # loads MLX, which has made x
+
+    return mlx.is_traced(x)
+
+
+_IS_TRACED = {"torch": _is_traced_by_torch, "mlx": _is_traced_by_mlx}
+_CONSTANT = {"torch": "x.detach()", "mlx": "numpy.array(x)"}
 
 
 _CUDA = 2

@@ -158,6 +158,31 @@ def test_pytorch():
             assert np.array_equal(torch.from_dlpack(y).numpy(), y.numpy())
     bits = torch.from_dlpack(duoln.tensor([1.5], "mlx", "bfloat16"))
     assert bits.dtype is torch.bfloat16 and bits.item() == 1.5
-    check_error(DtypeError, lambda: duoln.from_dlpack(torch.ones(2, requires_grad=True)), "detach()")
     check_error(DtypeError, lambda: duoln.from_dlpack(torch.ones(2, dtype=torch.bfloat16)), "float()")
     check_error(DtypeError, lambda: duoln.from_dlpack(torch.ones(2, device="meta")), "torch.Tensor")
+
+
+@pytest.mark.peers
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_tensor_that_pytorch_traces_becomes_no_constant_without_a_word():
+    torch = pytest.importorskip("torch")
+    from torch._subclasses import FakeTensorMode
+
+    needed = torch.ones(2, requires_grad=True)
+    ways = (lambda x: duoln.tensor(x, "numpy"), lambda x: duoln.tensor([x[0], x[1]], "numpy"), lambda x: duoln.to_tensors([x], "mlx"),
+            duoln.from_dlpack, lambda x: duoln.from_dlpack(x, "mlx"))
+    for way in ways:
+        def run(x, way=way):
+            way(x)
+            return x.sum()
+
+        for x in (needed, needed * 2):
+            check_error(GradientError, lambda x=x, way=way: way(x), "torch.", "whose gradient would be lost", "an argument", "x.detach()")
+        check_error(GradientError, lambda run=run: torch.func.grad(run)(torch.ones(2)), "x.detach()")
+        check_error(GradientError, lambda run=run: torch.func.jvp(run, (torch.ones(2),), (torch.ones(2),)), "x.detach()")
+        check_error(GradientError, lambda run=run: torch.func.vmap(run)(torch.ones(3, 2)), "x.detach()")
+        with FakeTensorMode():
+            check_error(GradientError, lambda run=run: run(torch.ones(2)), "torch.FakeTensor")
+    with torch.no_grad():
+        assert duoln.tensor(needed, "numpy").tolist() == [1, 1]
+    assert duoln.from_dlpack(needed.detach()).tolist() == [1, 1]

@@ -364,3 +364,26 @@ def create() -> MlxBackend:
     if probe[0] != 2.0:
         raise RuntimeError(f"the probe kernel computed {probe[0]} where 2.0 was expected")
     return backend
+
+
+def is_traced(x: Any) -> bool:
+    """True if x depends on what mx.grad, mx.vjp, mx.jvp, mx.vmap or mx.compile traces.
+
+    MLX runs a compiled function anew for such an array, and what it has kept for another one. It compiles nothing after
+    `mx.disable_compile()`, and while it computes a part for `mx.checkpoint` again: then the answer is False.
+    """
+    if not isinstance(x, mx.array):
+        return False
+    runs = 0
+
+    def count(x: Array) -> Array:
+        nonlocal runs
+        runs += 1
+        return x
+
+    compiled = mx.compile(count)
+    compiled(mx.zeros(()))
+    compiled(mx.zeros(()))
+    first = runs
+    compiled(mx.sum(x.reshape(-1)[:0]).astype(mx.float32))
+    return first == 1 and runs == 2

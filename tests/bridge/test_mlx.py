@@ -2,8 +2,10 @@
 
 from functools import partial
 
+import numpy as np
 import pytest
 
+import duoln
 from duoln import ops
 from duoln.errors import GradientError, ShapeError, UsageError
 from duoln.testing import check_error
@@ -101,6 +103,30 @@ def test_a_second_gradient_is_a_named_error():
     square = bridge.differentiable(ops.square)
     twice = mx.grad(lambda x: mx.grad(lambda y: square(y).sum())(x).sum())
     check_error(GradientError, lambda: twice(mx.ones(3)), "[differentiable]", "first order")
+
+
+WAYS = {"tensor": lambda w: duoln.tensor(w, "mlx"), "in a list": lambda w: duoln.tensor([w[0], w[1]], "mlx"), "in a tree": lambda w: duoln.to_tensors({"w": w}, "mlx"),
+        "on the host": lambda w: duoln.tensor(w, "numpy"), "DLPack": duoln.from_dlpack, "DLPack of MLX": lambda w: duoln.from_dlpack(w, "mlx")}
+TRACES = {"grad": mx.grad, "vjp": lambda f: lambda w: mx.vjp(f, [w], [mx.ones(())]), "compile": mx.compile, "compiled grad": lambda f: mx.compile(mx.grad(f)),
+          "vmap": lambda f: lambda w: mx.vmap(f)(w[None]), "checkpoint": lambda f: mx.grad(mx.checkpoint(f)), "jvp": lambda f: lambda w: mx.jvp(f, [w], [w])}
+
+
+@pytest.mark.parametrize("trace", TRACES.values(), ids=TRACES)
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_a_traced_array_becomes_no_constant_without_a_word(way, trace):
+    """As an argument it has its gradient; a tensor made of it would have none."""
+    def caught(w):
+        return bridge.differentiable(lambda x: x * way(w * 1.0))(mx.ones(2)).sum()
+
+    check_error(GradientError, lambda: trace(caught)(mx.ones(2)), "whose gradient would be lost", "an argument", "numpy.array(x)")
+
+    def beside(w):  # arrays that depend on nothing that is traced
+        constants = [duoln.tensor(x, "mlx") for x in (mx.ones(2), mx.arange(2) * 3, np.ones(2))]
+        return bridge.differentiable(lambda w: w * constants[0])(w).sum()
+
+    if trace is not TRACES["checkpoint"]:
+        trace(beside)(mx.ones(2))
+    _close(mx.grad(beside)(mx.ones(2)), mx.ones(2))
 
 
 @pytest.mark.parametrize("kind", ["LayerNorm", "RMSNorm"])

@@ -149,6 +149,19 @@ def test_a_second_gradient_is_a_named_error(name, way):
     x.grad = None
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of PyTorch's own module of forward mode
+@pytest.mark.parametrize("name", SECOND)
+def test_forward_mode_is_a_named_error(name):
+    """Also where no gradient of the reverse mode is needed."""
+    layer, x = SECOND[name](), torch.randn(4, 3, 6)
+    if isinstance(layer, torch.nn.Module):
+        layer.requires_grad_(False)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, x)
+        check_error(GradientError, lambda: layer(dual), "[bridge]", "forward", "PyTorch's own")
+        layer(x)
+
+
 HOOKS = {"save_on_cpu": torch.autograd.graph.save_on_cpu,
          "copies": lambda: torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda x: x),
          "rounds": lambda: torch.autograd.graph.saved_tensors_hooks(torch.zeros_like, lambda x: x),

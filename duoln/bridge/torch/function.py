@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
+from torch.autograd import forward_ad
 
 from duoln import runtime
 from duoln.backends.protocol import Backend
@@ -63,6 +64,9 @@ def apply(fn: Callable[..., Sequence[Tensor]], tensors: Sequence[torch.Tensor], 
         backend_for(x.device.type)  # refuses a device before PyTorch is asked about it
     if torch.jit.is_tracing():
         raise UsageError(f"[bridge] torch.jit: {NOT_EXPORTED}")
+    if any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+        raise GradientError("[bridge] a derivative of forward mode is not supported: duoln has backward passes only. "
+                            "Where one is needed, use a layer of PyTorch's own, or a loop of its operators")
     if tensors and torch.is_autocast_enabled(tensors[0].device.type):
         tensors = [x.float() if x.dtype in (torch.float16, torch.bfloat16) else x for x in tensors]
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
