@@ -189,30 +189,30 @@ if hasattr(_LIBRARY, "mallopt"):
     _LIBRARY.mallopt(-8, 2)  # M_ARENA_MAX: each thread would keep freed memory of its own
 
 
-_MANY = 20
-"""Cases of one test; of more the short run takes some."""
+_MANY = 6
+"""Cases of one test; of more the quick run takes some."""
 
 
-def _some(cases, strength):
-    """Those of a test's cases that together have each word of their names, or each pair of words."""
+def _some(cases, few):
+    """Those of a test's cases that together have each word of their names; if few, each word with which a name begins."""
     kept, seen = set(), set()
     for item in sorted(cases, key=lambda item: zlib.crc32(item.name.encode())):  # neighbours in a table are alike
-        words = set(itertools.combinations(sorted(set(re.findall(r"\w+", item.name))), strength))
-        if not words <= seen:
+        words = re.findall(r"\w+", item.name.partition("[")[2])[:1 if few else None]
+        if not seen.issuperset(words) or not kept:
             kept.add(item)
-            seen |= words
+            seen.update(words)
     return kept
 
 
 def chosen_of(items, share=None):
-    """The tests of every day, and a share of the others: "1/3" is the second of three, "0/1" all of them."""
+    """The tests of the quick run, and a share of the others: "1/3" is the second of three, "0/1" all of them."""
     kept, tests = set(), defaultdict(list)
     for item in items:
         if "long" not in item.keywords and "minutes" not in item.keywords:
             tests[item.path, item.parent.name, getattr(item, "originalname", item.name)].append(item)
     for cases in tests.values():
         few = "few" in cases[0].keywords
-        kept.update(_some(cases, 1 if few else 2) if few or len(cases) > _MANY else cases)
+        kept.update(_some(cases, few) if few or len(cases) > _MANY else cases)
     if share:
         k, shares = map(int, share.split("/"))
         kept.update(item for item in items if zlib.crc32(item.nodeid.encode()) % shares == k

@@ -37,8 +37,9 @@ class Use(NamedTuple):
     """Bytes of spill stores and loads."""
 
 
+@cache
 def every_setting() -> list[tuple[str, Mapping[str, int]]]:
-    """Pairs of a source file, below `kernels/`, and its macros: the library's and the plug-ins'."""
+    """Pairs of a source file, below `kernels/`, and its macros: the library's and the plug-ins'. Each call takes seconds."""
     folder = Path(kernels.__file__).parent
     of_plugins = [(relpath(file, folder), macros) for name in PLUGINS
                   for file, macros in importlib.import_module(f"duoln.plugins.{name}.ops.cuda").every_setting()]
