@@ -167,7 +167,7 @@ def every_second(*axes):
 
 
 def pytest_addoption(parser):
-    parser.addoption("--long", action="store_true", help="run every test: this takes an hour on two cores")
+    parser.addoption("--long", action="store_true", help="run every test: this takes hours on two cores")
     parser.addoption("--share", metavar="K/N", help="of what is left out without --long also one of N shares, the K-th from 0")
 
 
