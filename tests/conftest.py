@@ -183,6 +183,12 @@ Emulated GPUs and MLX are left out: neither multiplies by OpenBLAS, and they tak
 """
 
 
+_VARIANTS = re.compile(r"\[.*(layer-cell|per-gate|theano|recurrent-bias|(lstm|gru|rnn)\W{1,4}batch\b)", re.IGNORECASE)
+"""Names of cases of cells that are neither plain nor layer-normalised as in the paper: each has kernels of its own, which
+take five seconds to compile, for each dtype.
+"""
+
+
 _LEFT_OUT = pytest.StashKey[int]()
 _LIBRARY = ctypes.CDLL(None) if sys.platform == "linux" else None
 if hasattr(_LIBRARY, "mallopt"):
@@ -286,6 +292,8 @@ def _mark(items):
         without_blas = any(part in item.name for part in (STAND_IN, "_cuda", "[mlx", "-mlx"))
         if item.path.relative_to(TESTS).as_posix().startswith(NUMERICAL) and not without_blas:
             item.add_marker("numerical")
+        if _VARIANTS.search(item.name):
+            item.add_marker("long")
         if "peers" in item.keywords and find_spec("torch") is None:
             item.add_marker(pytest.mark.skip(reason="PyTorch is not installed: the extra 'peers' has it"))
 

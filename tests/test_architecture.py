@@ -288,12 +288,14 @@ def _users():
     return users
 
 
+@pytest.mark.long
 def test_no_operator_of_the_library_serves_one_experiment_alone():
     """An operator that one plug-in alone uses lives in its folder, unless NumPy or other frameworks have it."""
     alone = {name for name, used_by in _users().items() if len(used_by) == 1 and min(used_by).startswith("plugins.")}
     assert sorted(name for name in alone - GENERAL if not hasattr(np, name)) == []
 
 
+@pytest.mark.long
 def test_the_users_of_operators_are_seen():
     names = {"exp", "tanh", "concat"}
     source = "from duoln import ops\nfrom duoln.ops.shape import concat\ndef f(x):\n    return ops.exp(x)\n"
@@ -364,6 +366,7 @@ def test_import_loads_nothing_heavy():
     assert "duoln" in loaded and sorted(loaded.intersection(heavy)) == []
 
 
+@pytest.mark.long
 def test_import_of_what_a_plugin_needs_loads_no_device_library():
     loaded = set(_fresh("import duoln.tasks.registry, duoln.testing, sys; print(*sys.modules)"))
     heavy = ("cupy", "mlx", "torch", "rich", "matplotlib")

@@ -4,6 +4,7 @@ import itertools
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import TESTS, chosen_of
@@ -44,6 +45,20 @@ def test_a_few_cases_are_all_in_the_quick_run():
     assert chosen_of([*quick, Case("test_long", "long")]) == quick
 
 
+SHARES_ALONE = {"kernels/test_native_cases.py", "kernels/test_hostgpu_seeds.py"}
+"""Test files of modules that other files test, too."""
+
+
+def test_each_test_file_has_a_test_in_the_quick_run(request):
+    """A module has one test file, by its name. Files that need another library alone are not asked."""
+    config = request.config
+    if [Path(word).resolve() for word in config.args] != [TESTS] or config.option.keyword or config.option.markexpr:
+        pytest.skip("only a run of all files can tell")
+    asked = [path for path in TESTS.rglob("test_*.py") if not re.search(r"^(\w+ = )?pytest\.importorskip", path.read_text(), re.MULTILINE)]
+    quick = {item.path for item in chosen_of(request.session.items)}
+    assert {path.relative_to(TESTS).as_posix() for path in asked if path not in quick} == SHARES_ALONE
+
+
 def test_shares_have_each_other_test_once():
     cases = [*_cases("test_many"), *_cases("test_long", "long")]
     short, shares = set(chosen_of(cases)), [set(chosen_of(cases, f"{k}/3")) for k in range(3)]
@@ -56,6 +71,7 @@ def test_what_takes_minutes_is_in_no_share():
     assert all(chosen_of(cases, f"{k}/3") == cases[:1] for k in range(3)) and chosen_of(cases, "0/1") == cases
 
 
+@pytest.mark.long
 def test_a_marker_that_conftest_sets_can_be_asked_for():
     done = subprocess.run([sys.executable, "-m", "pytest", "-q", "--collect-only", "-n", "0", "-m", "numerical", "tests/test_optim.py"], check=False,
                           cwd=TESTS.parent, capture_output=True, text=True)

@@ -28,6 +28,7 @@ def test_own_task_learns_from_the_command_line(tmp_path, monkeypatch, capsys):
     assert errors["ln"] < 0.15
 
 
+@pytest.mark.long
 def test_the_training_loop_learns_digits():
     """Ten classes: a network that has learnt nothing errs on 90 % of them."""
     assert training_loop.main(updates=60) < 0.5
@@ -74,11 +75,13 @@ def own_text(tmp_path_factory):
         yield folder
 
 
+@pytest.mark.long
 def test_own_text_is_a_task_and_refuses_what_is_no_text(own_text, tmp_path):
     (tmp_path / "text.txt").write_bytes((own_text / "text.txt").read_bytes())
     check_task(OwnText(), corpus=tmp_path, harmless=("cut in half", "without its last byte"))
 
 
+@pytest.mark.long
 def test_own_text_says_its_place_in_updates_and_of_no_paper(own_text, capsys):
     assert cli.main(["report", str(own_text / "runs"), "--out", str(own_text / "report")]) == 0
     stdout = capsys.readouterr().out

@@ -15,6 +15,7 @@ EXAMPLES = Path(mnist.__file__).parent
 TINY = mnist.Settings(hidden=8, digits=1280, digits_in_small_batches=40, evaluated=100, points=5)
 
 
+@pytest.mark.long
 def test_what_is_written_is_what_is_read(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("DUOLN_BACKEND", "numpy")
     monkeypatch.setattr(records, "can_draw", lambda: False)  # another test draws
@@ -46,6 +47,7 @@ def test_the_table_has_the_median_and_the_range():
     assert "one seed" in mnist_record.table(_record(0.3))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not can_draw(), reason="pictures need matplotlib")
 def test_the_picture_has_a_panel_for_each_batch_size(tmp_path):
     assert mnist_record.draw(_record(0.3, 0.1), tmp_path / "mnist.png").stat().st_size > 10_000

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from conftest import ON_NUMPY
 
 import duoln
 from duoln import Tensor, ops, optim, tree
@@ -90,6 +91,7 @@ def test_a_value_from_outside_that_changes_is_not_frozen(numpy_backend):
         assert [compiled(_x(numpy_backend, 0.0)).item() for _ in range(4)] == [1.0, 2.0, 3.0, 4.0]
 
 
+@ON_NUMPY
 def test_one_array_as_two_arguments_is_not_two_arrays_later(be):
     x, y = _x(be, 2.0), _x(be, 5.0)
     compiled = duoln.compile(lambda a, b: a * 10.0 + b)
@@ -102,6 +104,7 @@ def test_one_array_as_two_arguments_is_not_two_arrays_later(be):
     assert compiled(number, ops.sum(y)).item() == 25.0
 
 
+@ON_NUMPY
 def test_an_argument_that_was_a_constant_too_is_not_later(be):
     x, y = _x(be, 2.0), _x(be, 5.0)
     compiled = duoln.compile(lambda a: a * 10.0 + x)
@@ -152,6 +155,7 @@ def test_a_number_of_python_that_changes_is_not_frozen(be, use):
     assert results in ([1.0, 2.0, 3.0, 4.0, 5.0], [100.0, 200.0, 300.0, 400.0, 500.0])
 
 
+@ON_NUMPY
 def test_numbers_and_arrays_that_stay_are_constants(be):
     table, rate, calls = duoln.tensor([3.0], be), 2.0, []
 
@@ -236,6 +240,7 @@ class _Pair(NamedTuple):
     b: Tensor
 
 
+@ON_NUMPY
 def test_forms_in_turn(be):
     """Each call is like the one before it in all but one respect."""
     count = itertools.count()

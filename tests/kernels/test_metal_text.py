@@ -105,6 +105,7 @@ def test_clang_accepts_every_text(kernel):
     assert {name: complaints(text) for name, text in texts_of(kernel).items()} == {name: [] for name in texts_of(kernel)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("old", "new", "word"), [
     ("thread float (&value)[N], threadgroup float* shared", "thread float (&value)[N], device float* shared", "no matching function"),
     ("template <class Cell, class Floats>", "template <class Cell>\nvoid load(thread float (&v)[Cell::GATES][UNITS], const device float* from, int row, int hidden, int t);\ntemplate <class Cell, class Unused>", "Floats"),

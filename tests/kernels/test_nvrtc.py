@@ -29,6 +29,7 @@ def test_every_file_has_settings():
     assert {name for name, macros in every_setting() if "STORAGE" in macros} == set(STORED)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("file", FILES)
 def test_one_setting_of_each_file(file):
     _check(file, [next(macros for name, macros in every_setting() if name == file)], "sm_90")
@@ -46,6 +47,7 @@ ORDINARY += [("norm/norm.cu", {"THREADS": 256, "CHUNKS": 8, "VECTOR": 8, "STORAG
 """The conversions everywhere, and the setting that needs most registers: a compilation takes more than a second."""
 
 
+@pytest.mark.long
 @pytest.mark.few
 @pytest.mark.parametrize(("file", "macros", "architecture"), ORDINARY, ids=str)
 def test_values_of_16_bits(file, macros, architecture):
