@@ -49,7 +49,6 @@ def test_linked_files_exist(file):
     assert [target for target in targets if not ((ROOT / file).parent / target).exists()] == []
 
 
-@pytest.mark.few
 @pytest.mark.parametrize("file", FILES)
 def test_commands_parse(file):
     shell = "".join(re.findall(r"```sh\n(.*?)```", text_of(file), re.DOTALL)).replace("\\\n", " ")

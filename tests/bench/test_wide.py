@@ -47,7 +47,6 @@ def test_rows_are_chosen_by_their_names_and_by_groups():
     assert wide.chosen([]) == list(EVERY)
 
 
-@pytest.mark.few
 @pytest.mark.parametrize("name", NAMES)
 def test_every_row_runs(name, monkeypatch):
     _small(monkeypatch)

@@ -47,7 +47,6 @@ def _nothing_is_drawn(monkeypatch):
     monkeypatch.setattr("duoln.pictures.drawing.refusal", lambda: "pip install matplotlib")
 
 
-@pytest.mark.few
 @pytest.mark.parametrize(("words", "code", "name"), CASES)
 def test_an_error_is_one_document(words, code, name, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)

@@ -323,7 +323,6 @@ def compare(ours, theirs):
         np.testing.assert_array_equal(ours, theirs)
 
 
-@pytest.mark.few
 @pytest.mark.parametrize("name", [name for name in HINTS if name.partition(".")[0] in OWNERS])
 def test_a_name_that_duoln_has_not_is_an_error_with_its_hint(name):
     table, _, attribute = name.partition(".")

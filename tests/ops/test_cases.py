@@ -14,20 +14,17 @@ def _inputs(case):
     return case.inputs(np.random.default_rng(3))
 
 
-@pytest.mark.few
 @pytest.mark.usefixtures("differences_taken")
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_float32_values_and_gradients(case, be):
     check_op(case.fn, _inputs(case), case.reference, be, case.length, case.differentiable)
 
 
-@pytest.mark.few
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_float64_against_central_differences(case, numpy_backend):
     check_op(case.fn, _inputs(case), case.reference, numpy_backend, case.length, case.differentiable, dtype="float64")
 
 
-@pytest.mark.few
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_nothing_is_frozen_when_a_step_is_replayed(case, numpy_backend):
     """The two calls that are recorded see the same values, so that a value that was frozen would not be noticed there."""
