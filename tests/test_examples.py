@@ -28,7 +28,6 @@ def test_own_task_learns_from_the_command_line(tmp_path, monkeypatch, capsys):
     assert errors["ln"] < 0.15
 
 
-@pytest.mark.long
 def test_the_training_loop_learns_digits():
     """Ten classes: a network that has learnt nothing errs on 90 % of them."""
     assert training_loop.main(updates=60) < 0.5

@@ -15,7 +15,6 @@ EXAMPLES = Path(mnist.__file__).parent
 TINY = mnist.Settings(hidden=8, digits=1280, digits_in_small_batches=40, evaluated=100, points=5)
 
 
-@pytest.mark.long
 def test_what_is_written_is_what_is_read(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("DUOLN_BACKEND", "numpy")
     monkeypatch.setattr(records, "can_draw", lambda: False)  # another test draws

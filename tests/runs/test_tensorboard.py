@@ -26,7 +26,6 @@ def _events(folder):
                 yield value.tag, event.step, value.simple_value if value.HasField("simple_value") else str(value.tensor.string_val[0])
 
 
-@pytest.mark.long
 @pytest.mark.skipif(find_spec("tensorboardX") is None, reason="tensorboardX is not installed")
 def test_the_events_are_those_of_the_log(tmp_path):
     assert run_task(Line, [*WORDS, "--seed", "0,1", "--out", str(tmp_path)], preset="smoke") == 0
