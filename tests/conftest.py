@@ -167,7 +167,7 @@ def every_second(*axes):
 
 
 def pytest_addoption(parser):
-    parser.addoption("--long", action="store_true", help="run every test: this takes an hour on two cores")
+    parser.addoption("--long", action="store_true", help="run every test: this takes hours on two cores")
     parser.addoption("--share", metavar="K/N", help="of what is left out without --long also one of N shares, the K-th from 0")
 
 
@@ -183,36 +183,42 @@ Emulated GPUs and MLX are left out: neither multiplies by OpenBLAS, and they tak
 """
 
 
+_VARIANTS = re.compile(r"\[.*(layer-cell|per-gate|theano|recurrent-bias|(lstm|gru|rnn)\W{1,4}batch\b)", re.IGNORECASE)
+"""Names of cases of cells that are neither plain nor layer-normalised as in the paper: each has kernels of its own, which
+take five seconds to compile, for each dtype.
+"""
+
+
 _LEFT_OUT = pytest.StashKey[int]()
 _LIBRARY = ctypes.CDLL(None) if sys.platform == "linux" else None
 if hasattr(_LIBRARY, "mallopt"):
     _LIBRARY.mallopt(-8, 2)  # M_ARENA_MAX: each thread would keep freed memory of its own
 
 
-_MANY = 20
-"""Cases of one test; of more the short run takes some."""
+_MANY = 6
+"""Cases of one test; of more the quick run takes some."""
 
 
-def _some(cases, strength):
-    """Those of a test's cases that together have each word of their names, or each pair of words."""
+def _some(cases, few):
+    """Those of a test's cases that together have each word of their names; if few, each word with which a name begins."""
     kept, seen = set(), set()
     for item in sorted(cases, key=lambda item: zlib.crc32(item.name.encode())):  # neighbours in a table are alike
-        words = set(itertools.combinations(sorted(set(re.findall(r"\w+", item.name))), strength))
-        if not words <= seen:
+        words = re.findall(r"\w+", item.name.partition("[")[2])[:1 if few else None]
+        if not seen.issuperset(words) or not kept:
             kept.add(item)
-            seen |= words
+            seen.update(words)
     return kept
 
 
 def chosen_of(items, share=None):
-    """The tests of every day, and a share of the others: "1/3" is the second of three, "0/1" all of them."""
+    """The tests of the quick run, and a share of the others: "1/3" is the second of three, "0/1" all of them."""
     kept, tests = set(), defaultdict(list)
     for item in items:
         if "long" not in item.keywords and "minutes" not in item.keywords:
             tests[item.path, item.parent.name, getattr(item, "originalname", item.name)].append(item)
     for cases in tests.values():
         few = "few" in cases[0].keywords
-        kept.update(_some(cases, 1 if few else 2) if few or len(cases) > _MANY else cases)
+        kept.update(_some(cases, few) if few or len(cases) > _MANY else cases)
     if share:
         k, shares = map(int, share.split("/"))
         kept.update(item for item in items if zlib.crc32(item.nodeid.encode()) % shares == k
@@ -286,6 +292,8 @@ def _mark(items):
         without_blas = any(part in item.name for part in (STAND_IN, "_cuda", "[mlx", "-mlx"))
         if item.path.relative_to(TESTS).as_posix().startswith(NUMERICAL) and not without_blas:
             item.add_marker("numerical")
+        if _VARIANTS.search(item.name):
+            item.add_marker("long")
         if "peers" in item.keywords and find_spec("torch") is None:
             item.add_marker(pytest.mark.skip(reason="PyTorch is not installed: the extra 'peers' has it"))
 

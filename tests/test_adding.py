@@ -103,6 +103,7 @@ def test_a_run_of_the_record_is_made_again(committed, numpy_backend):
     np.testing.assert_allclose(losses, run.losses[:2], rtol=0.05)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is not installed")
 def test_the_picture_has_a_panel_a_rate_and_both_variants_in_each(committed, tmp_path, monkeypatch):
     drawn = []

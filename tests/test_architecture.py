@@ -93,9 +93,20 @@ def imports_in(file, source):
                     yield Import(file, node.lineno, base, alias.name)
 
 
-ALL = [statement for file in FILES for statement in imports_in(file, (ROOT / file).read_text(encoding="utf-8"))]
-OURS = [i for i in ALL if i.module.split(".")[0] == "duoln"]
-OUTSIDE = [i for i in ALL if i.module.split(".")[0] not in {"duoln", *sys.stdlib_module_names}]
+@functools.cache
+def every_import():
+    """Those of all files. Reading them takes seconds."""
+    return [statement for file in FILES for statement in imports_in(file, (ROOT / file).read_text(encoding="utf-8"))]
+
+
+def ours():
+    """Those of duoln's own modules."""
+    return [i for i in every_import() if i.module.split(".")[0] == "duoln"]
+
+
+def outside():
+    """Those of neither duoln nor Python."""
+    return [i for i in every_import() if i.module.split(".")[0] not in {"duoln", *sys.stdlib_module_names}]
 
 
 def unit_of(module):
@@ -128,7 +139,7 @@ def test_every_layer_has_a_module():
 
 
 def test_every_import_goes_down_or_left():
-    assert _listed(i for i in OURS if out_of_order(i)) == []
+    assert _listed(i for i in ours() if out_of_order(i)) == []
 
 
 @pytest.mark.parametrize(("file", "source"), [
@@ -162,7 +173,7 @@ def test_duoln_itself_imports_only_what_loads_nothing():
 def test_nothing_low_asks_duoln_itself():
     """`import duoln` reaches everything by attribute, so low layers must not have it."""
     high = [unit for layer in LAYERS[4:] for unit in layer]
-    assert _listed(i for i in OURS if i.module == "duoln" and i.name not in ("data", "nn", "ops", "optim")
+    assert _listed(i for i in ours() if i.module == "duoln" and i.name not in ("data", "nn", "ops", "optim")
                    and unit_of(_module_of(i.file)) not in high) == []
 
 
@@ -184,13 +195,13 @@ def test_only_runtime_knows_kernels():
             importer in ("bench", "testing", "cli", "doctor")
             and re.fullmatch(r"duoln\.kernels\.(\w+\.cases|registry|source|device_limits\.cpu)(\.\w+)?", cases))
 
-    assert _listed(i for i in OURS if unit_of(i.module) == "kernels" and not allowed(i)) == []
+    assert _listed(i for i in ours() if unit_of(i.module) == "kernels" and not allowed(i)) == []
 
 
 def test_only_runtime_and_doctor_load_backends():
     """Others may have the protocol, and nothing that loads a library; rules on CuPy's arrays may have its products."""
     harmless = ("duoln.backends.protocol",)
-    assert _listed(i for i in OURS if unit_of(i.module) == "backends" and i.module not in harmless
+    assert _listed(i for i in ours() if unit_of(i.module) == "backends" and i.module not in harmless
                    and not (i.module == "duoln.backends.cublas" and unit_of(_module_of(i.file)) == "kernels")
                    and unit_of(_module_of(i.file)) not in ("backends", "runtime", "doctor")) == []
 
@@ -223,13 +234,13 @@ def _folder_of(file):
 
 
 def test_experiments_import_nothing_below_nn():
-    assert _listed(i for i in ALL if _folder_of(i.file) not in ("", *GUESTS) and not fit_for_a_plugin(i)) == []
+    assert _listed(i for i in every_import() if _folder_of(i.file) not in ("", *GUESTS) and not fit_for_a_plugin(i)) == []
 
 
 def test_guests_import_no_experiment():
     """They are told of tasks by the registry. `paper` knows the analyses of `theory`."""
     allowed = {"paper": GUESTS, "theory": ("theory",)}
-    assert _listed(i for i in OURS if _folder_of(i.file) in GUESTS and unit_of(i.module) == "plugins"
+    assert _listed(i for i in ours() if _folder_of(i.file) in GUESTS and unit_of(i.module) == "plugins"
                    and i.module.split(".")[2] not in allowed[_folder_of(i.file)]) == []
 
 
@@ -277,12 +288,14 @@ def _users():
     return users
 
 
+@pytest.mark.long
 def test_no_operator_of_the_library_serves_one_experiment_alone():
     """An operator that one plug-in alone uses lives in its folder, unless NumPy or other frameworks have it."""
     alone = {name for name, used_by in _users().items() if len(used_by) == 1 and min(used_by).startswith("plugins.")}
     assert sorted(name for name in alone - GENERAL if not hasattr(np, name)) == []
 
 
+@pytest.mark.long
 def test_the_users_of_operators_are_seen():
     names = {"exp", "tanh", "concat"}
     source = "from duoln import ops\nfrom duoln.ops.shape import concat\ndef f(x):\n    return ops.exp(x)\n"
@@ -293,7 +306,7 @@ def test_the_users_of_operators_are_seen():
 
 
 def test_no_plugin_is_imported_but_by_itself_and_by_examples():
-    assert _listed(i for i in OURS if unit_of(i.module) == "plugins"
+    assert _listed(i for i in ours() if unit_of(i.module) == "plugins"
                    and unit_of(_module_of(i.file)) not in ("plugins", "examples")) == []
 
 
@@ -302,7 +315,7 @@ def test_each_outside_library_has_its_place():
         top = statement.module.split(".")[0]
         return any(re.fullmatch(names, top) and re.fullmatch(files, statement.file) for names, files in OWNERS.items())
 
-    assert _listed(i for i in OUTSIDE if not allowed(i)) == []
+    assert _listed(i for i in outside() if not allowed(i)) == []
 
 
 # What is on disk --------------------------------------------------------------------------------------
@@ -353,6 +366,7 @@ def test_import_loads_nothing_heavy():
     assert "duoln" in loaded and sorted(loaded.intersection(heavy)) == []
 
 
+@pytest.mark.long
 def test_import_of_what_a_plugin_needs_loads_no_device_library():
     loaded = set(_fresh("import duoln.tasks.registry, duoln.testing, sys; print(*sys.modules)"))
     heavy = ("cupy", "mlx", "torch", "rich", "matplotlib")

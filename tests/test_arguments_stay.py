@@ -7,7 +7,7 @@ import inspect
 
 import numpy as np
 import pytest
-from conftest import get_backend
+from conftest import ON_NUMPY, get_backend
 from misuse.calls import CALLS, run
 from misuse.test_pytorch_words import FUNCTIONS
 from ops.cases import CASES
@@ -75,6 +75,7 @@ def _call_and_differentiate(function, tensors, what, given, wraps=lambda step: s
     given.check(f"{what}: gradients")
 
 
+@ON_NUMPY
 @pytest.mark.parametrize("rules", ["picked", "composed"])
 def test_operators(rules, be):
     for call in CALLS:
@@ -85,6 +86,7 @@ def test_operators(rules, be):
                                     duoln.compile if be.name == "numpy" else lambda step: step)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rules", ["picked", "composed"])
 def test_operators_with_other_attributes(rules, numpy_backend):
     for case in CASES:

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from conftest import ON_NUMPY
 
 import duoln
 from duoln import nn, ops, optim, tree
@@ -299,6 +300,7 @@ def test_results_of_a_step_stay(be):
     assert not (step(_tensor([1], be)) == step(_tensor([2], be))).numpy()[0]
 
 
+@ON_NUMPY
 def test_what_a_step_returns_beside_donated_parameters(be):
     optimizer = optim.Adam(0.1, donate=True)
 

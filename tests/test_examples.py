@@ -74,11 +74,13 @@ def own_text(tmp_path_factory):
         yield folder
 
 
+@pytest.mark.long
 def test_own_text_is_a_task_and_refuses_what_is_no_text(own_text, tmp_path):
     (tmp_path / "text.txt").write_bytes((own_text / "text.txt").read_bytes())
     check_task(OwnText(), corpus=tmp_path, harmless=("cut in half", "without its last byte"))
 
 
+@pytest.mark.long
 def test_own_text_says_its_place_in_updates_and_of_no_paper(own_text, capsys):
     assert cli.main(["report", str(own_text / "runs"), "--out", str(own_text / "report")]) == 0
     stdout = capsys.readouterr().out

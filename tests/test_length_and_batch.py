@@ -51,6 +51,7 @@ def _lengths_trained(monkeypatch):
     return trained
 
 
+@pytest.mark.long
 def test_a_record_goes_on_where_it_ended(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(records, "can_draw", lambda: False)  # another test draws
     monkeypatch.setattr(length_and_batch, "CHOICE", Cell(5, 3))

@@ -46,6 +46,7 @@ def test_the_table_has_the_median_and_the_range():
     assert "one seed" in mnist_record.table(_record(0.3))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not can_draw(), reason="pictures need matplotlib")
 def test_the_picture_has_a_panel_for_each_batch_size(tmp_path):
     assert mnist_record.draw(_record(0.3, 0.1), tmp_path / "mnist.png").stat().st_size > 10_000

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from conftest import ON_NUMPY
 
 import duoln
 from duoln import nn, optim, tree
@@ -42,6 +43,7 @@ def _rmsprop(p, grads, lr):
     return p
 
 
+@ON_NUMPY
 @pytest.mark.parametrize(("optimizer", "reference"), [
     (optim.SGD(0.1), lambda p, g: _sgd(p, g, 0.1)),
     (optim.SGD(0.1, momentum=0.9), lambda p, g: _sgd(p, g, 0.1, 0.9)),

@@ -156,24 +156,29 @@ def test_nothing_leaks_in(libraries, empty):
 
 # The wheel --------------------------------------------------------------------------------------------
 
+@pytest.mark.long
 def test_wheel_in_an_empty_folder(installed, libraries, empty):
     _check(PLAIN, installed, empty, installed, libraries)
 
 
+@pytest.mark.long
 def test_wheel_in_the_root_of_a_checkout(installed, libraries, checkout):
     """As the script `duoln` runs, which does not see the folder that it is started in."""
     _check([*PLAIN, "-P"], installed, checkout, installed, libraries)
 
 
+@pytest.mark.long
 def test_wheel_in_the_folder_that_holds_a_clone(installed, libraries, checkout):
     """Python would take the clone's folder, which has no `__init__.py`, for an empty package."""
     _check(PLAIN, installed, checkout.parent, installed, libraries)
 
 
+@pytest.mark.long
 def test_checkout_comes_before_the_wheel_for_python_in_its_root(installed, libraries, checkout):
     _check(PLAIN, checkout, checkout, installed, libraries)
 
 
+@pytest.mark.long
 def test_wheel_in_the_folder_of_another_project(installed, libraries, empty):
     """As `pip install --target .` would do: the pyproject.toml beside duoln is not ours."""
     shutil.copytree(installed, empty, dirs_exist_ok=True)
@@ -181,6 +186,7 @@ def test_wheel_in_the_folder_of_another_project(installed, libraries, empty):
     _check(PLAIN, empty, empty, libraries)
 
 
+@pytest.mark.long
 def test_wheel_that_is_not_unpacked(wheel, libraries, empty):
     """A wheel is a zip, as the files of zipapp and PEX are."""
     _check(PLAIN, wheel, empty, wheel, libraries)
@@ -214,10 +220,12 @@ def test_wheel_names_the_command_and_the_plugins(installed):
 
 # The checkout -----------------------------------------------------------------------------------------
 
+@pytest.mark.long
 def test_uninstalled_checkout_from_elsewhere(checkout, libraries, empty):
     _check(PLAIN, checkout, empty, checkout, libraries)
 
 
+@pytest.mark.long
 def test_uninstalled_checkout_in_its_root(checkout, libraries):
     _check(PLAIN, checkout, checkout, libraries)
 

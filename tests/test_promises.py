@@ -51,6 +51,7 @@ def test_every_backend_sees_one_start_and_the_same_hundred_batches(name):
             assert _digest(there_and_back(start)) == _digest(start), variant
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name if name in ("mnist", "transformer") else pytest.param(name, marks=pytest.mark.long) for name in TASKS])
 def test_no_task_opens_a_socket(name, tmp_path, monkeypatch):
     def refuse(*args, **kwargs):
@@ -62,6 +63,7 @@ def test_no_task_opens_a_socket(name, tmp_path, monkeypatch):
     assert main(["run", name, "--preset", "smoke", "--variant", variant, "--backend", "numpy", "--out", str(tmp_path / "run")]) == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TASKS)
 def test_the_examples_of_a_batch_stand_where_the_task_says(name):
     """`duoln run --ranks` shares batches out along `batch_axes`; the estimate of memory takes them apart there."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from conftest import ON_NUMPY
 
 import duoln
 from duoln import ops, optim, tree
@@ -60,6 +61,7 @@ class Record:
     weight: Any
 
 
+@ON_NUMPY
 def test_named_tuples_are_trees(be, tmp_path):
     pair = Pair(np.float32([1, 2]), {"b": np.float32([3])})
     assert list(tree.items(pair)) == [("0", pair.weight), ("1.b", pair.bias["b"])]

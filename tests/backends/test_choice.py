@@ -99,6 +99,7 @@ def test_doctor_has_a_remedy_for_what_is_refused(name):
     assert probed["usable"] or (probed["reason"] and "pip install" in probed["remedy"])
 
 
+@pytest.mark.long
 def test_doctor_names_a_rule_for_every_operator():
     rules = doctor.examine(with_ops=True)["ops"]
     assert rules["layer_norm"]["numpy"] == f"{'' if native.machine_refusal() else 'compiled > '}composed"

@@ -77,6 +77,7 @@ def test_integers_are_rounded_once(be):
         np.testing.assert_array_equal(be.to_numpy(be.astype(be.asarray(integers), "bfloat16")), expected)
 
 
+@pytest.mark.few
 def test_special_values(be, dtype):
     values = np.array([np.inf, -np.inf, 0.0, -0.0, np.nan, -np.nan], np.float32)
     np.testing.assert_array_equal(_bits(be, be.astype(be.asarray(values), dtype)), np.where(np.isnan(values), 1, values.view(np.uint32)))

@@ -91,6 +91,7 @@ def _lstm(gpu, dtype="float32"):
     return step, arguments
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "updates"), [("lstm", 6), *(pytest.param(*case, marks=pytest.mark.long) for case in (("draw", 6), ("mnist", 50), ("lstm", 50), ("draw", 50)))])
 def test_training_has_the_bits_of_eager_steps(name, updates, gpu):
     """`tests/testing/test_checks.py` has every task, each with one batch; here each update has another one."""
@@ -98,6 +99,7 @@ def test_training_has_the_bits_of_eager_steps(name, updates, gpu):
     assert _in_step(step, arguments, updates) == updates - 3
 
 
+@pytest.mark.long
 def test_walks_of_clusters(gpu, monkeypatch):
     from duoln.kernels.recurrent import cuda_walk
     from duoln.kernels.recurrent.cluster_plan import Device

@@ -53,6 +53,7 @@ def _run(body, backend="numpy"):
     return done.stdout.splitlines()
 
 
+@pytest.mark.long
 def test_a_child_of_a_process_whose_pool_was_used():
     lines = _run("""
         print(values(), flush=True)

@@ -30,6 +30,7 @@ def _bench(*args, cwd):
                           capture_output=True, check=False, timeout=PATIENCE, env={**os.environ, "COLUMNS": "100"})
 
 
+@pytest.mark.long
 def test_a_record_holds_samples_and_what_they_depend_on(tmp_path):
     out = _bench("--rounds", "2", "--runs", "3", "--json", "record.json", "--label", "here", cwd=tmp_path)
     assert out.returncode == 0, out.stderr
@@ -64,12 +65,14 @@ def test_losses_of_later_updates_may_differ_by_what_a_network_makes_of_rounding(
         check_error(DuolnError, lambda theirs=theirs: check_agreement(_Side([1.0, 0.5, 0.4], updates=True), _Side(theirs)), figure)
 
 
+@pytest.mark.long
 def test_a_side_that_stops_says_why():
     asked = {"kind": "train", "task": "mnist", "variant": "ln", "preset": None, "settings": {"batch_size": 0},
              "backend": None, "peer": None, "plugins": None}
     check_error(UsageError, lambda: Side(Entry("duoln", asked)).ready(), "duoln: [", "batch_size")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("program", "kind", "words"), [
     ("import numpy as np; np.empty(1 << 50)", MemoryExhaustedError, "no memory left: Unable to allocate"),
     ("import no_such_module", DuolnError, "ours stopped: ModuleNotFoundError: No module named 'no_such_module'"),

@@ -53,6 +53,7 @@ def test_each_operator_has_a_table_of_its_own(capsys):
     assert places == sorted(places)
 
 
+@pytest.mark.long
 def test_two_files_measured_here(folder, capsys):
     assert _compare(folder / "numpy.json", folder / "mlx.json") == 0
     stderr = capsys.readouterr().out
@@ -78,6 +79,7 @@ def test_json(folder, capsys):
         assert first["fraction_of_copy"] == case["fraction_of_copy"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("columns", ["50", "200"])
 def test_through_a_pipe_of_any_width(folder, columns):
     out = subprocess.run([sys.executable, "-m", "duoln", "compare", folder / "numpy.json", folder / "mlx.json"], text=True,

@@ -37,6 +37,7 @@ def ticking(monkeypatch, gpu):
     return at
 
 
+@pytest.mark.few
 @over_stand_in
 @pytest.mark.parametrize(("name", "backward"), [(name, backward) for name in SUBJECTS for backward in (False, True)
                                                 if name != "copy" or not backward])

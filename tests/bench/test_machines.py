@@ -16,6 +16,7 @@ PAGE = Path(machines.__file__).parents[1] / "docs" / "timing.md"
 LINES = [json.loads(line) for line in machines.FILE.read_text().splitlines()]
 
 
+@pytest.mark.long
 def test_every_line_says_what_was_measured_and_how():
     keys = ["label", "command", "machine", "op", "pass", "shape", "settings", "seconds", "ratio"]
     assert len({(line["label"], line["op"], line["pass"], *line["shape"]) for line in LINES}) == len(LINES) > 50

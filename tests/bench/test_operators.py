@@ -121,6 +121,7 @@ def test_the_cases_so_far_estimate_the_rest(seconds, words):
     assert bench_command._remaining(0, 3, 0.0) == "" and bench_command._remaining(2, 3, seconds) == f", {words}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("asked", "small"), [((), True), (("--small",), True), (("--full",), False)])
 def test_a_cpu_takes_the_small_tables_by_itself(asked, small, monkeypatch, capsys):
     """And says beside each case how long the rest will take."""

@@ -197,6 +197,7 @@ def _no_backend(name):
     raise RuntimeError("no such device")
 
 
+@pytest.mark.long
 def test_what_measures_the_device(gpu, monkeypatch):
     from duoln.kernels.launch import cuda as launch
 

@@ -50,6 +50,7 @@ def here(tmp_path, monkeypatch, capsys):
     return run
 
 
+@pytest.mark.long
 def test_runs_that_begin_in_one_second_have_folders_of_their_own(tmp_path, here, monkeypatch):
     class Clock:
         now = staticmethod(lambda zone=None: datetime(2026, 1, 2, 3, 4, 5))
@@ -78,12 +79,14 @@ def test_run_shows_progress_a_table_and_leaves_a_folder(tmp_path, here):
     assert (tmp_path / "r" / "curves.csv").read_text().count("synthetic") == len(results)
 
 
+@pytest.mark.long
 def test_every_line_with_a_number_is_labelled_in_a_narrow_terminal(here):
     out = here("run", "mnist", *SMOKE, "--variant", "ln", "--out", "r", columns="60")
     assert out.returncode == 0 and max(len(line) for line in out.stdout.splitlines() if "│" in line) <= 60
     assert "synthetic" in out.stdout.split("━")[-1]
 
 
+@pytest.mark.long
 def test_tables_of_results_are_on_stdout_and_progress_is_on_stderr(here):
     out = here("run", "mnist", *SMOKE, "--variant", "ln", "--epochs", "1", "--out", "r", "--backend", "numpy")
     assert "the paper" in out.stdout and "data: made digits" in out.stdout and "run folder" not in out.stdout, out.stdout
@@ -96,12 +99,14 @@ def test_tables_of_results_are_on_stdout_and_progress_is_on_stderr(here):
     assert both.returncode == 2 and "--markdown or --json" in both.stderr
 
 
+@pytest.mark.long
 def test_a_task_of_no_paper_says_once_what_its_data_are(tmp_path, capsys):
     assert run_task(Spirals, ["--epochs", "0", "--backend", "numpy", "--out", str(tmp_path / "r")]) == 0
     told = capsys.readouterr().err
     assert [line for line in told.splitlines() if line.startswith("data:")] == ["data: two spirals, synthetic"], told
 
 
+@pytest.mark.long
 def test_the_default_folder_is_named_after_task_and_time(tmp_path, here):
     assert here("run", "mnist", *SMOKE, "--variant", "none").returncode == 0
     assert [p.name.rsplit("-", 2)[0] for p in (tmp_path / "runs").iterdir()] == ["mnist"]
@@ -148,17 +153,20 @@ def test_errors_say_what_was_expected_and_found(here, args, code, words):
         assert word in out.stderr
 
 
+@pytest.mark.long
 def test_what_diverges_is_in_the_table_and_in_the_error(here):
     out = here("run", "mnist", *SMOKE, "--set", "learning_rate=1e30")
     assert out.returncode == 5, out.stderr
     assert "diverged" in out.stdout and "Traceback" not in out.stderr and "the last good checkpoint is" in out.stderr
 
 
+@pytest.mark.long
 def test_a_backend_from_the_environment_that_cannot_be_used(tmp_path):
     out = _run("duoln.examples.mnist", cwd=tmp_path, env={"DUOLN_BACKEND": "cupy"})
     assert out.returncode == 3 and "set by DUOLN_BACKEND" in out.stderr
 
 
+@pytest.mark.long
 def test_a_run_folder_that_is_taken_or_cannot_be_written(tmp_path, here):
     args = ("run", "mnist", *SMOKE, "--variant", "none", "--epochs", "0", "--out")
     assert here(*args, "r").returncode == 0
@@ -171,6 +179,7 @@ def test_a_run_folder_that_is_taken_or_cannot_be_written(tmp_path, here):
     assert out.returncode == 1 and "cannot be written" in out.stderr and "Traceback" not in out.stderr
 
 
+@pytest.mark.long
 def test_ctrl_c_leaves_a_checkpoint_and_resume_goes_on(tmp_path, here):
     words = ["run", "mnist", *SMOKE, "--variant", "ln", "--set", "rows=300", "--batch-size", "20", "--out", "r"]
     process = subprocess.Popen([sys.executable, "-m", "duoln", *words, "--epochs", "100000"], cwd=tmp_path, text=True,
@@ -188,6 +197,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_resume_goes_on(tmp_path, here):
     assert again.returncode == 0 and "is finished, after step" in again.stderr
 
 
+@pytest.mark.long
 def test_list_doctor_and_report(tmp_path, here):
     listed = json.loads(here("list", "--json").stdout)
     assert "mnist" in [t["name"] for t in listed["tasks"]] and listed["broken"] == []
@@ -214,6 +224,7 @@ def test_list_doctor_and_report(tmp_path, here):
     assert (tmp_path / "both" / "curves.png").exists()
 
 
+@pytest.mark.long
 def test_runs_of_several_tasks_have_a_table_each(tmp_path, here, monkeypatch):
     monkeypatch.setattr("duoln.pictures.drawing.refusal", lambda: "pip install matplotlib")
     for task in ("mnist", "transformer"):
@@ -229,12 +240,14 @@ def test_runs_of_several_tasks_have_a_table_each(tmp_path, here, monkeypatch):
     assert here("keep", "runs", "--as", "x").returncode == 2
 
 
+@pytest.mark.long
 def test_a_reader_that_goes_away_is_no_error(tmp_path):
     out = subprocess.run(f"{sys.executable} -m duoln doctor --ops | head -1", shell=True, cwd=tmp_path, check=False,
                          capture_output=True, text=True)
     assert "Traceback" not in out.stderr
 
 
+@pytest.mark.long
 def test_version_and_help(tmp_path, here):
     assert _run("duoln", "--version", cwd=tmp_path).stdout.startswith("duoln 0.")
     assert "duoln run mnist" in here("--help").stdout
@@ -276,6 +289,7 @@ def test_every_path_of_a_command_line_knows_the_home_folder(monkeypatch, tmp_pat
     assert not [a for a in _options(build_parser()) if re.match(r"DIR|FILE|RUN$", a.metavar or "") and a.type is None]
 
 
+@pytest.mark.long
 def test_a_run_folder_in_the_home_folder(monkeypatch, tmp_path, capsys):
     """A shell leaves "~" after "=" as it is."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

@@ -55,6 +55,7 @@ def test_its_document(here):
     assert document["training_bytes"] == 12 * document["parameters"] and document["activation_bytes"] > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["draw", "handwriting", "las", "attentive_reader", "order_embeddings", "skip_thoughts", "convnet"])
 def test_every_task_has_a_summary(here, name):
     code, out, _ = here("summary", name, "--preset", "smoke", "--variant", next(iter(find_task(name).variants)), "--json")
@@ -73,6 +74,7 @@ def test_wrong_command_lines(here, command, words, message):
 
 # find-rate -----------------------------------------------------------------------------------------------
 
+@pytest.mark.long
 def test_the_range_test_of_a_task(here, tmp_path):
     code, out, err = here("find-rate", *MNIST, "--variant", "ln", "--backend", "numpy", "--out", "rates")
     assert code == 0 and "falls fastest" in out and "least" in out and "suggestions to start a search from, no more" in out

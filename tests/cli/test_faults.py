@@ -78,6 +78,7 @@ def _finish_and_compare(folder, be):
     assert not list(folder.rglob("*.part"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["numpy", "mlx"])
 def test_a_kill_at_any_moment_loses_no_checkpoint(backend, tmp_path):
     from conftest import get_backend
@@ -151,6 +152,7 @@ def test_a_folder_that_is_a_file(tmp_path, numpy_backend):
     check_error(CheckpointError, lambda: RunFolder(tmp_path / "run", numpy_backend), "run", "cannot be written")
 
 
+@pytest.mark.long
 def test_two_processes_in_one_folder(tmp_path, numpy_backend):
     run = _start(tmp_path / "run")
     run.send_signal(signal.SIGSTOP)
@@ -215,6 +217,7 @@ def test_a_warning_of_another_library_is_left_to_python(monkeypatch):
     assert seen == ["old"] and warnings.showwarning is before
 
 
+@pytest.mark.long
 def test_doctor_names_what_no_graph_repeats(gpu, monkeypatch):
     probe = runtime.probe
     monkeypatch.setattr(runtime, "probe", lambda name: probe(name)._replace(backend=gpu, reason="") if name == "cupy" else probe(name))

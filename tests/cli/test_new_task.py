@@ -55,6 +55,7 @@ def installed(made, tmp_path_factory):
     return target
 
 
+@pytest.mark.long
 def test_what_is_written_and_said(made):
     folder, done = made
     assert [p.name for p in folder.iterdir()] == [NAME]  # no other file remains in the folder

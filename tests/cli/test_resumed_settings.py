@@ -32,6 +32,7 @@ def begun(tmp_path, original):
                            config=lambda variant="ln": json.loads((out / variant / "config.json").read_text())["config"])
 
 
+@pytest.mark.long
 def test_without_settings_a_run_goes_on_with_its_own(begun, capsys):
     before = begun.config()
     assert before["hidden"] == 8 and before["epochs"] == 1
@@ -53,16 +54,19 @@ def test_a_setting_that_contradicts_is_refused_with_both_values(begun, capsys, w
     assert begun.config() == before
 
 
+@pytest.mark.long
 def test_settings_that_agree_pass(begun):
     assert begun.run("--preset", "smoke", "--set", "hidden=8", "--set", "rows=400", "--variant", "ln") == 0
 
 
+@pytest.mark.long
 def test_a_variant_that_was_not_begun_gets_the_commands_settings(begun):
     assert begun.run("--variant", "none") == 0
     assert begun.config("none") == {**begun.config(), "norm": "none"}
     assert json.loads((begun.out / "none" / "command.json").read_text())["settings"] == {"rows": "400", "hidden": "8"}
 
 
+@pytest.mark.long
 def test_a_later_command_leaves_what_an_earlier_one_asked_for(begun):
     before = (begun.out / "ln" / "command.json").read_text()
     (begun.out / "ln" / "config.json").unlink()  # as if it had not begun
@@ -73,12 +77,14 @@ def test_a_later_command_leaves_what_an_earlier_one_asked_for(begun):
     assert begun.config()["epochs"] == 1 and begun.config("none")["epochs"] == 2
 
 
+@pytest.mark.long
 def test_a_finished_run_says_that_it_is(begun, capsys):
     assert begun.run() == 0
     told = capsys.readouterr().err
     assert "ln: is finished, after step 3" in told and "goes on" not in told.replace("--epochs goes on", "")
 
 
+@pytest.mark.long
 def test_a_programs_usual_preset_contradicts_nothing(tmp_path):
     line = ["--backend", "numpy", "--out", str(tmp_path)]
     assert run_task(Line, [*line, "--batch-size", "4", "--epochs", "2"], preset="smoke") == 0

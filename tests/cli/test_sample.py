@@ -193,6 +193,7 @@ def test_a_corpus_is_prepared(task, tmp_path, capsys, monkeypatch):
     assert cli.main([*argv, str(tmp_path), "--out", "o"]) == 0 and "o/ready.npz" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_pictures_are_written_whole_or_not_at_all(tmp_path, monkeypatch):
     def draw(target):
         with drawing.figure(target, 1, 2) as (whole, axes):
@@ -209,6 +210,7 @@ def test_pictures_are_written_whole_or_not_at_all(tmp_path, monkeypatch):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.svg", "deep"]
 
 
+@pytest.mark.long
 def test_the_kit_for_tasks_samples_too(numpy_backend):
     class Silent(Generative):
         def sample(self, trained, options, out):

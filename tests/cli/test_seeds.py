@@ -29,6 +29,7 @@ def line(tmp_path, capsys):
 ALL = {f"{variant}-seed{seed}": seed for variant in Line.variants for seed in (0, 3)}
 
 
+@pytest.mark.long
 def test_each_seed_has_its_folder_and_the_table_its_median_and_range(line, tmp_path):
     made = line("--seed", "3,0", "--json")
     assert made.code == 0 and made.seeds == ALL, made.err
@@ -47,6 +48,7 @@ def test_one_seed_is_a_setting_and_names_no_folder(line):
     assert line("--seed", "3").seeds == {"plain": 3, "fast": 3}
 
 
+@pytest.mark.long
 def test_a_resume_goes_on_with_all_seeds_or_with_those_named_and_may_add_some(line):
     assert line("--seed", "0,3").code == 0
     again = line("--resume", "auto", "--epochs", "4")
@@ -58,6 +60,7 @@ def test_a_resume_goes_on_with_all_seeds_or_with_those_named_and_may_add_some(li
     assert line("--resume", "auto").err.count("is finished") == 6
 
 
+@pytest.mark.long
 def test_an_interrupted_command_begins_the_seeds_that_are_left(line):
     signals = [signal.SIGINT]
 

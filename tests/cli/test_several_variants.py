@@ -67,6 +67,7 @@ class OneName(Crops):
     name, label = "onename", "a part"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("task", [Crops, OneName])
 @pytest.mark.parametrize("seeds", [[], ["--seed", "0,1"]])
 def test_each_variant_trains_and_is_judged_on_its_own_data(task, seeds, command, tmp_path):
@@ -81,6 +82,7 @@ def test_each_variant_trains_and_is_judged_on_its_own_data(task, seeds, command,
     assert (result["dataset"] is None) == (task is Crops)
 
 
+@pytest.mark.long
 def test_figures_on_different_data_are_in_different_tables(command):
     made = command(Crops)
     assert "data: 16 points, synthetic" in made.out and "data: 40 points, synthetic" in made.out
@@ -96,6 +98,7 @@ class Wild(Line):
     variants: ClassVar = {"wild": {"poison": 7}, "plain": {}, "fast": {"learning_rate": 0.1}}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seeds", [[], ["--seed", "0,1"]])
 def test_a_variant_that_diverges_takes_no_other_with_it(seeds, command):
     ends = ["-seed0", "-seed1"] if seeds else [""]
@@ -109,6 +112,7 @@ def test_a_variant_that_diverges_takes_no_other_with_it(seeds, command):
     assert "diverged" in command(Wild, "--json", *seeds, "--resume", "auto").out
 
 
+@pytest.mark.long
 def test_a_report_tells_which_run_diverged(command, monkeypatch, capsys):
     monkeypatch.setattr("duoln.tasks.registry.find_task", lambda name, plugins=None: Wild())
     command(Wild)
@@ -118,6 +122,7 @@ def test_a_report_tells_which_run_diverged(command, monkeypatch, capsys):
         assert "| ended |" in header and "| diverged |" in row and "diverged" not in "".join(others)
 
 
+@pytest.mark.long
 def test_json_has_the_state_of_each_run_and_the_error(command):
     result = json.loads(command(Wild, "--json").out)
     assert [(r["variant"], r["status"]) for r in result["results"]] == [("wild", "diverged"), ("plain", "done"), ("fast", "done")]
@@ -138,6 +143,7 @@ def test_a_variant_for_which_the_memory_is_too_small_takes_no_other_with_it(comm
     assert "plain: line plain takes too much" in made.err.splitlines()[-1]
 
 
+@pytest.mark.long
 def test_the_only_run_of_a_command_ends_it_with_its_own_message(command):
     class Alone(Wild):
         variants: ClassVar = {"wild": {"poison": 7}}
@@ -165,6 +171,7 @@ def _configs(tmp_path):
     return {path.parent.name: json.loads(path.read_text())["config"]["epochs"] for path in tmp_path.rglob("config.json")}
 
 
+@pytest.mark.long
 def test_what_the_last_command_asked_for_holds_for_runs_that_it_did_not_reach(command, tmp_path):
     Stopped.stops[:] = [signal.SIGTERM]
     assert command(Stopped, "--seed", "0,1,2", "--epochs", "2").code == 143
@@ -173,6 +180,7 @@ def test_what_the_last_command_asked_for_holds_for_runs_that_it_did_not_reach(co
     assert command(Stopped, "--resume", "auto").done == {f"runs/r/plain-seed{seed}": 4 for seed in range(3)}
 
 
+@pytest.mark.long
 def test_also_for_runs_that_an_earlier_command_had_ended(command, tmp_path):
     assert command(Stopped, "--seed", "0,1", "--epochs", "1").code == 0
     Stopped.stops[:] = [signal.SIGTERM]
@@ -181,6 +189,7 @@ def test_also_for_runs_that_an_earlier_command_had_ended(command, tmp_path):
     assert set(command(Stopped, "--resume", "auto").done.values()) == {2}
 
 
+@pytest.mark.long
 def test_the_precision_too(command, tmp_path):
     Stopped.stops[:] = [signal.SIGTERM]
     assert command(Stopped, "--seed", "0,1", "--precision", "bf16").code == 143
@@ -190,6 +199,7 @@ def test_the_precision_too(command, tmp_path):
     assert config["precision"] == "bf16"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("out", ["runs", "runs/study/b", "runs/a/b/c"])
 def test_the_newest_run_goes_on_wherever_it_is_below_runs(out, command):
     assert command(Line, "--epochs", "1", out="runs/old").code == 0

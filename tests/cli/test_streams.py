@@ -106,6 +106,7 @@ def test_an_error_whose_document_cannot_be_written_keeps_its_code(words, tmp_pat
     assert done.returncode == 2 and ("nothing" in done.stderr or "required" in done.stderr)
 
 
+@pytest.mark.long
 def test_what_could_not_be_written_is_said(tmp_path):
     done = _shell(CONDITIONS["stdout full"], ["list", "--plugin", "mnist"], tmp_path)
     assert done.returncode == LOST
@@ -149,6 +150,7 @@ print("after")
 """
 
 
+@pytest.mark.long
 def test_stdout_has_results_alone():
     done = subprocess.run([sys.executable, "-c", NOISE], env=processes.environment(), capture_output=True, text=True,
                           check=True)

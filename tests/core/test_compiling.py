@@ -193,12 +193,14 @@ def test_a_thread_in_a_gradient_may_not_close_over_a_parameter(numpy_backend):
 
 # What only seems to be a constant ---------------------------------------------------------------------
 
+@ON_NUMPY
 def test_a_deep_copy_is_made_at_every_call(be):
     compiled = duoln.compile(lambda x: copy.deepcopy({"x": x * 1.0})["x"] * 2.0 + copy.deepcopy(x) - copy.copy(x))
     for value in (1.0, 1.0, 1.0, 5.0, 7.0):
         assert compiled(_x(be, value, value + 1)).numpy().tolist() == [2 * value, 2 * value + 2]
 
 
+@ON_NUMPY
 def test_an_average_of_copies_moves(be):
     def step(params, average):
         new = {"w": params["w"] * 2.0}
@@ -234,6 +236,7 @@ def test_a_flag_that_duoln_made_is_a_constant(be):
         assert compiled(_x(be, *x)).numpy().tolist() == [3 * v for v in x]
 
 
+@ON_NUMPY
 def test_what_a_step_makes_of_no_tensor_stays(be):
     def step(x):
         mask = duoln.tensor(np.tril(np.ones((2, 2), np.float32)), x.backend)

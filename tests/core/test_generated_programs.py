@@ -215,7 +215,7 @@ def _compare(be, seeds):
     assert equal >= 2 * refused, (equal, refused)
 
 
-EVERY_DAY = pytest.mark.parametrize("part", [part if part < 4 else pytest.param(part, marks=pytest.mark.long) for part in range(PARTS)])
+EVERY_DAY = pytest.mark.parametrize("part", [part if part < 1 else pytest.param(part, marks=pytest.mark.long) for part in range(PARTS)])
 
 
 @EVERY_DAY
@@ -223,6 +223,7 @@ def test_compiled_and_not_are_equal_or_refused(numpy_backend, part):
     _compare(numpy_backend, SEEDS[part::PARTS])
 
 
+@pytest.mark.long
 @EVERY_DAY
 def test_compiled_and_not_are_equal_or_refused_on_mlx(request, part):
     _compare(duoln.backend("mlx"), (SEEDS if request.config.getoption("--long") else OF_MLX)[part::PARTS])

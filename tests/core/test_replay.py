@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from conftest import ON_NUMPY
 
 import duoln
 from duoln import Tensor, ops, optim, tree
@@ -118,6 +119,7 @@ def test_a_warning_names_the_variable_that_holds_the_array(be):
                 compiled(x)
 
 
+@ON_NUMPY
 def test_one_array_as_two_arguments_is_not_two_arrays_later(be):
     x, y = _x(be, 2.0), _x(be, 5.0)
     compiled = duoln.compile(lambda a, b: a * 10.0 + b)
@@ -130,6 +132,7 @@ def test_one_array_as_two_arguments_is_not_two_arrays_later(be):
     assert compiled(number, ops.sum(y)).item() == 25.0
 
 
+@ON_NUMPY
 def test_an_argument_that_was_a_constant_too_is_not_later(be):
     x, y = _x(be, 2.0), _x(be, 5.0)
     compiled = duoln.compile(lambda a: a * 10.0 + x)
@@ -180,6 +183,7 @@ def test_a_number_of_python_that_changes_is_not_frozen(be, use):
     assert results in ([1.0, 2.0, 3.0, 4.0, 5.0], [100.0, 200.0, 300.0, 400.0, 500.0])
 
 
+@ON_NUMPY
 def test_numbers_and_arrays_that_stay_are_constants(be):
     table, rate, calls = duoln.tensor([3.0], be), 2.0, []
 
@@ -264,6 +268,7 @@ class _Pair(NamedTuple):
     b: Tensor
 
 
+@ON_NUMPY
 def test_forms_in_turn(be):
     """Each call is like the one before it in all but one respect."""
     count = itertools.count()

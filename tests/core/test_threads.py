@@ -56,6 +56,7 @@ def _training(be, kind, steps):
     return losses, [leaf.numpy() for leaf in tree.leaves(params)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("steps", [125, pytest.param(1000, marks=pytest.mark.minutes)])
 def test_two_models_in_eight_threads_train_as_alone(numpy_backend, steps):
     alone = [_training(numpy_backend, kind, steps) for kind in (0, 1)]

@@ -43,6 +43,7 @@ def outcomes(request, tmp_path_factory):
     return {row.pop("reader"): row for row in map(json.loads, done.stdout.splitlines())}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", hostile_readers.READERS)
 def test_a_damaged_file_is_refused_or_read(outcomes, name):
     outcome = outcomes[name]
@@ -190,6 +191,7 @@ PARTS = 8
 """Processes, each of which reads every eighth bomb."""
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of the peak of a process's memory")
 @pytest.mark.parametrize("part", [0, *(pytest.param(k, marks=pytest.mark.long) for k in range(1, PARTS))])
 def test_bombs_are_refused_or_read_within_the_bound(part, tmp_path):

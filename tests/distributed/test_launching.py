@@ -97,6 +97,7 @@ def test_a_signal_reaches_rank_0_and_all_end(number, launcher):
     assert process.communicate(timeout=PATIENCE)[0] == "first to end: 0\n" and wait_until_gone(ranks)
 
 
+@pytest.mark.long
 def test_a_launcher_that_is_killed_leaves_no_rank(launcher):
     process, ranks = launcher
     process.kill()

@@ -26,6 +26,7 @@ def _arrays(rng, before, queries, keys, width, n_values, dtype="float32"):
     return [rng.standard_normal((*before, *shape)).astype(dtype) for shape in ((queries, width), (keys, width), (keys, n_values))]
 
 
+@pytest.mark.long
 @compiled
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("causal", [False, True])

@@ -60,6 +60,7 @@ def test_group_norm(shape, groups, parts, dtype, rng, numpy_backend):
                numpy_backend, {"groups": groups, "eps": 1e-5 if size > 2 else 1.0}, length=4 * max(size, x.size // shape[-1]))
 
 
+@pytest.mark.long
 def test_group_norm_has_the_same_bits_for_any_number_of_threads(rng, numpy_backend, same_bits):
     """Of many examples each thread takes some; of few they share the blocks of rows."""
     rule = ops.group_norm.rules("numpy")[0]
@@ -82,6 +83,7 @@ def test_group_norm_of_what_is_not_a_number(rng, numpy_backend):
     assert np.isnan(y[1, :, 2:4]).all() and np.isfinite(np.delete(y, 1, 0)).all() and np.isfinite(y[1][:, [0, 1, 4, 5]]).all()
 
 
+@pytest.mark.long
 def test_large_results_of_group_norm(rng, numpy_backend):
     """They are written with streaming stores, in lines of which none begins where a vector does."""
     x, gain = rng.standard_normal((3, 15_003, 47)).astype(np.float32), rng.standard_normal(47).astype(np.float32)

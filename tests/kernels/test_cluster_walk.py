@@ -54,6 +54,7 @@ LARGEST = _cases([((2, 2, 2, 48), 16)])[4:6]
 """Two of them by the largest cluster."""
 
 
+@pytest.mark.long
 @pytest.mark.few
 @pytest.mark.parametrize(("case", "cluster"), [*_cases(SHAPES), *LARGEST])
 def test_walk(case, cluster, on_clusters):
@@ -81,6 +82,7 @@ def test_sizes_of_the_paper(cell, norm, hidden, on_clusters):
     assert outcome.rule == "cuda walk" and outcome.passed, outcome
 
 
+@pytest.mark.long
 def test_a_large_mean_of_the_cell(on_clusters):
     """A cell that float32 holds exactly, with a mean of 10,000: all that rounds is its norm, whose parts the blocks merge."""
     case = recurrent("lstm", "layer-cell", (1, 2, 2, 33), masked=False, reverse=False)
@@ -94,6 +96,7 @@ def test_a_large_mean_of_the_cell(on_clusters):
 
 # Launches ---------------------------------------------------------------------------------------------------------
 
+@pytest.mark.long
 @pytest.mark.parametrize(("cell", "norm"), FUSED)
 def test_launches_of_a_sequence(cell, norm, on_clusters, monkeypatch):
     from duoln.backends import cublas

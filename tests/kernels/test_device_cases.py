@@ -114,6 +114,7 @@ def test_each_block_takes_several_rows():
     assert all(entries - loops[op] <= {(16, 1), (32, 1)} for op in NORMS), {op: entries - loops[op] for op in NORMS}
 
 
+@pytest.mark.long
 def test_every_setting_runs():
     """The tests compile each of them, and the cases launch each."""
     ran = set()
@@ -162,6 +163,7 @@ def _on_this_device():
             yield pytest.param(case, id=str(case), marks=pytest.mark.minutes)
 
 
+@pytest.mark.long
 @pytest.mark.few
 @pytest.mark.skipif(GPU == STAND_IN and sys.platform != "linux", reason="kernels run on the CPU under Linux only")
 @pytest.mark.parametrize("case", list(_on_this_device()))

@@ -199,6 +199,7 @@ def test_reductions_of_what_is_no_finite_number(name, value, place, numpy_backen
                                       REDUCTIONS[name](given, axis=axis))
 
 
+@pytest.mark.long
 def test_the_sum_of_many_values_keeps_its_digits(rng, numpy_backend):
     x = rng.random(1 << 22).astype(np.float32)
     exact = math.fsum(x.tolist())

@@ -26,12 +26,14 @@ def test_every_class_has_one_that_is_ours():
     assert {b.kind for b in BROKEN if b.ours} == {b.kind for b in BROKEN}
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("broken", KINDS, ids=str)
 def test_the_sound_text_passes(broken):
     for seed in SEEDS:
         assert broken.outcome(seed, broken=False) == ""
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("broken", KINDS, ids=str)
 def test_the_broken_text_is_found(broken):
     for seed in SEEDS:

@@ -50,6 +50,7 @@ def _fails(body, message, **options):
             _launch(body, seed, **options)
 
 
+@pytest.mark.long
 def test_blocks_tell_each_other():
     first = sum(range(1, CLUSTER + 1))
     for seed in SEEDS:

@@ -89,6 +89,7 @@ def test_sizes_that_no_device_has(grid, block):
 MISALIGNED = next(c for c in every_case() if "5 x 128, mean 10, no bias, misaligned" in str(c))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(GPU != STAND_IN, reason="a kernel that reads at a wrong address could take a real device with it")
 def test_a_rule_that_ignores_addresses_fails(gpu, monkeypatch):
     from duoln.kernels import norm

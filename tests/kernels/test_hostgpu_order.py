@@ -20,6 +20,7 @@ def _launch(body, arrays, grid, block, seed, **options):
     program.launch("f", (grid,), (block,), list(arrays.values()), seed=seed, **options)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("entry", ["exchange_by_counter", "exchange_by_flags"])
 def test_blocks_wait_for_each_other_by_flags(entry, seed):
@@ -46,6 +47,7 @@ def test_blocks_that_are_not_there_at_once_cannot_wait_for_each_other():
         _launch(body, {"count": np.zeros(1, np.uint32)}, 16, 32, seed, cooperative=True)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("body", [
     "y[0] += 1;", "y[0] = 1;", "if (blockIdx.x == 0) y[0] = 1; else y[1 + blockIdx.x] = y[0];",
@@ -57,6 +59,7 @@ def test_two_blocks_at_one_address(body, seed):
         _launch(f"if (threadIdx.x == 0) {{ {body} }}", {"y": np.zeros(16, np.float32)}, 8, 32, seed)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("body", ["atomicAdd(y, 1.0f);", "*(volatile float*)y = 1;", "y[blockIdx.x] = 1;",
                                   "reinterpret_cast<unsigned char*>(y)[blockIdx.x] = 1;"])
@@ -64,6 +67,7 @@ def test_what_is_no_race_between_blocks(body, seed):
     _launch(f"if (threadIdx.x == 0) {{ {body} }}", {"y": np.zeros(16, np.float32)}, 8, 32, seed)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("between", "ordered"), [("__syncthreads();", True), ("__syncwarp();", True), ("", False),
                                                   ("__shfl_xor_sync(0xffffffffu, 1, 1);", False)])

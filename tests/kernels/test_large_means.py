@@ -33,6 +33,7 @@ def _run(be, x, composed):
     return ops.layer_norm(tensor).numpy()
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("composed", [False, True], ids=["chosen rule", "composed rule"])
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("mean", MEANS)
@@ -52,6 +53,7 @@ def test_constant_rows_are_finite_and_small(be, width, composed):
     assert np.isfinite(y).all() and np.abs(y).max() <= allowed
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("composed", [False, True], ids=["chosen rule", "composed rule"])
 @pytest.mark.parametrize("width", WIDTHS[1:])
 def test_one_huge_value(be, width, composed, rng):

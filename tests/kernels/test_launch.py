@@ -24,6 +24,7 @@ def of_text(file, entry):
             for parameter in listed.split(",") if (name := parameter.split()[-1])]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("launch", [each for each in EVERY if each.runs_on("cupy")], ids=lambda each: each.entry)
 def test_the_parameters_of_a_cuda_text_are_those_of_its_declaration(launch):
     spec = launch.spec

@@ -26,7 +26,7 @@ def test_most_operators_have_a_fused_rule():
 
 
 @pytest.mark.skipif(native.machine_refusal() is not None, reason="there is no C++ compiler")
-@pytest.mark.parametrize("op", FUSED)
+@pytest.mark.parametrize("op", [pytest.param(op, marks=pytest.mark.long) if op in ("lstm", "gru", "rnn") else op for op in FUSED])
 def test_no_layout_changes_a_fused_rule(op, numpy_backend):
     tally = Tally()
     tally.run(_of(op), numpy_backend)

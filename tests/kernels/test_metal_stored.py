@@ -57,6 +57,7 @@ def test_the_bits_of_float32_rounded_once(case, dtype, mlx, numpy_backend):
     assert _differences(case, dtype, mlx, numpy_backend) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("op", NORMS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_kit_for_rules(dtype, op, mlx):
@@ -65,6 +66,7 @@ def test_the_kit_for_rules(dtype, op, mlx):
     check_rule(getattr(ops, op), rule, case.inputs, mlx, case.attrs, case.length, dtype=dtype)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("what", "old", "new"), [
     ("a gradient is rounded before the norm", "through_norm(d[u], xhat[u]", "through_norm(float(storage_t(d[u])), xhat[u]"),
     ("what is centred is rounded", "xhat[u] -= sum[0] / width;", "xhat[u] = float(storage_t(xhat[u] - sum[0] / width));"),

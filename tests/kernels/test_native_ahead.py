@@ -53,6 +53,7 @@ def _copy(folder, to, **changes):
     return to
 
 
+@pytest.mark.long
 def test_the_command_names_what_it_made(tmp_path, capfd, monkeypatch):
     assert main(["compile", "--march", HERE, "--out", str(tmp_path / "out"), "--json"]) == 0
     stdout, stderr = capfd.readouterr()
@@ -88,6 +89,7 @@ def test_folders_above_it_let_other_users_in(tmp_path):
     assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("a", "a/b")] == [0o755, 0o755]
 
 
+@pytest.mark.long
 def test_it_serves_where_there_is_no_compiler(ahead, tmp_path):
     folder, made = ahead
     done = run(tmp_path, DUOLN_KERNELS=folder, **NO_COMPILER)
@@ -96,17 +98,20 @@ def test_it_serves_where_there_is_no_compiler(ahead, tmp_path):
     assert "rules compiled by " in summary and "for vectors of 128 bits" in summary
 
 
+@pytest.mark.long
 def test_it_serves_where_there_is_a_compiler_too(ahead, tmp_path):
     done = run(tmp_path, DUOLN_KERNELS=ahead[0])
     assert COMPILED in done.stdout and done.stderr == "" and len(list(ahead[0].glob("*.so"))) == 1
 
 
+@pytest.mark.long
 def test_the_cache_itself_serves_after_the_compiler_has_gone(tmp_path):
     first = run(tmp_path)
     again = run(tmp_path, **NO_COMPILER)
     assert COMPILED in again.stdout and values(again) == values(first)
 
 
+@pytest.mark.long
 def test_the_widest_vectors_are_taken(ahead, tmp_path):
     folder = _copy(ahead[0], tmp_path / "two")
     [library] = folder.glob("*.so")
@@ -134,6 +139,7 @@ def test_what_does_not_fit_is_refused_with_the_reason(ahead, changes, words, tmp
     assert "no C++ compiler of" in rule and "install" in summary
 
 
+@pytest.mark.long
 @X86
 def test_code_for_another_cpu_is_refused_and_never_run(tmp_path):
     """No CPU has both sets of instructions, so at least one of the names is a CPU that this machine is not."""
@@ -180,6 +186,7 @@ def test_a_kernel_that_does_not_compile_is_an_error_with_the_log(tmp_path, monke
     assert not list(tmp_path.glob("*.so"))
 
 
+@pytest.mark.long
 def test_the_line_of_a_failure_can_be_typed(tmp_path, monkeypatch):
     """It compiles the files of the source, and fails with the same words; without the cause it makes a library."""
     cause = "-include no-such-header.h"

@@ -51,6 +51,7 @@ def test_a_program_goes_on_beside_a_compiler_which_ends_with_it(tmp_path):
     assert len(libraries(tmp_path / "cache")) == 1 and done.stderr.count("compiling") == 1
 
 
+@pytest.mark.long
 def test_a_child_that_is_forked_meanwhile_compiles_for_itself_and_ends_nothing(tmp_path):
     done = _run(tmp_path, ASKS + """
 sys.stdout.flush()
@@ -64,6 +65,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), background.is_at_work(
     assert _is_gone(tmp_path)
 
 
+@pytest.mark.long
 def test_a_program_that_asks_for_no_kernel_compiles_nothing(tmp_path):
     done = run(tmp_path, FLAGS + """
 import duoln

@@ -28,6 +28,7 @@ def compiled_values(tmp_path_factory):
     return values(run(tmp_path_factory.mktemp("cache")))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("variables", "words", "line"), [
     ({"DUOLN_NATIVE": 0}, "DUOLN_NATIVE=0 is set", "unset DUOLN_NATIVE"),
     ({"PATH": "/nowhere"}, "no C++ compiler of c++, g++, clang++", "install"),
@@ -45,6 +46,7 @@ def test_numpys_rules_run_and_the_reason_is_told(compiled_values, variables, wor
     assert not (tmp_path / "native").exists() or not libraries(tmp_path)
 
 
+@pytest.mark.long
 def test_a_compiler_that_fails_is_told_once_with_its_log(tmp_path):
     compiler = make_compiler(tmp_path / "c++", tmp_path / "log", "echo 'no room on this ship'; seq 1000; exit 1")
     done = run(tmp_path / "cache", DUOLN_CXX=compiler)
@@ -70,6 +72,7 @@ def full(*args, **options):
     assert done.stderr.count("No space left on device; NumPy's rule runs instead") == 1
 
 
+@pytest.mark.long
 def test_a_full_folder_is_tried_once(tmp_path):
     """What was to be compiled beside the first kernel is not tried again when it is needed."""
     done = run(tmp_path, PROGRAM + """
@@ -97,6 +100,7 @@ def test_a_library_that_the_system_does_not_load_is_told_once(tmp_path):
     assert done.stderr.count("failed to map segment from shared object; NumPy's rule runs instead") == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("right", "words"), [("W_OK", "cannot be written"), ("R_OK", "cannot be read")])
 def test_a_folder_without_permission(right, words, tmp_path):
     """Root may write everywhere, so the answer of the system is replaced."""
@@ -106,6 +110,7 @@ def test_a_folder_without_permission(right, words, tmp_path):
     assert "for faster ones: export DUOLN_KERNELS=FOLDER" in summary and not libraries(tmp_path)
 
 
+@pytest.mark.long
 def test_the_choice_of_a_backend_and_doctor_say_compiler_and_vectors(tmp_path):
     done = run(tmp_path, PROGRAM + "\nfrom duoln import runtime\nprint(runtime.choose('numpy')[1])\nfrom duoln.cli import main\n"
                "main(['doctor', '--plugin', 'mnist'])")
@@ -123,6 +128,7 @@ def test_libraries_that_no_longer_load(tmp_path):
     assert all("failed to map segment" in text for text in done.stdout.split("|")[2:]) and "interpreted" in done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stream", ["open('/dev/full', 'w')", "None"])
 def test_a_line_that_cannot_be_written_decides_nothing(stream, tmp_path):
     done = run(tmp_path, PROGRAM + "sys.stdout.flush()\nos._exit(0)", f"import os, sys\nsys.stderr = {stream}\n")
@@ -138,6 +144,7 @@ def test_what_a_compiler_says_does_not_control_the_terminal(tmp_path):
     assert COMPILED in done.stdout and "with a \\x1b[31mcompiler \ufffd; this is done once" in done.stderr
 
 
+@pytest.mark.long
 def test_a_folder_is_where_it_was_when_it_was_first_asked_for(tmp_path):
     (tmp_path / "a").mkdir()
     done = run(tmp_path, PROGRAM, "import os\nos.chdir(os.environ['START'])\nfrom duoln.kernels.native import storage\n"

@@ -55,6 +55,7 @@ def _copy(folder, to):
     return libraries(to)
 
 
+@pytest.mark.long
 def test_a_kernel_is_compiled_once_for_the_user_alone(cache):
     folder, first = cache
     before = {path: path.stat().st_mtime_ns for path in libraries(folder)}
@@ -66,6 +67,7 @@ def test_a_kernel_is_compiled_once_for_the_user_alone(cache):
     assert not list((folder / "native").glob("building-*"))
 
 
+@pytest.mark.long
 def test_one_line_on_stderr_says_so_once(cache):
     _, first = cache
     [line] = first.stderr.splitlines()
@@ -96,6 +98,7 @@ def test_a_damaged_library_is_not_whole(cache, damage, tmp_path):
     assert not storage.is_whole(copied)
 
 
+@pytest.mark.long
 def test_a_damaged_library_is_made_again(cache, tmp_path):
     folder, first = cache
     [copied] = _copy(folder, tmp_path)
@@ -105,6 +108,7 @@ def test_a_damaged_library_is_made_again(cache, tmp_path):
     assert "compiling norm" in done.stderr and run(tmp_path).stderr == ""
 
 
+@pytest.mark.long
 def test_a_folder_that_others_can_write_is_refused(tmp_path):
     (tmp_path / "native").mkdir()
     (tmp_path / "native").chmod(0o777)
@@ -113,6 +117,7 @@ def test_a_folder_that_others_can_write_is_refused(tmp_path):
     assert f"'remedy': 'chmod go-w {tmp_path / 'native'}'" in done.stdout and not libraries(tmp_path)
 
 
+@pytest.mark.long
 def test_a_planted_link_is_not_loaded(cache, tmp_path):
     folder, first = cache
     (tmp_path / "native").mkdir(mode=0o700)
@@ -133,6 +138,7 @@ def test_root_may_own_a_library_and_another_user_may_not(cache, monkeypatch):
     assert not storage.is_whole(path)
 
 
+@pytest.mark.long
 def test_what_a_killed_process_left_is_removed(cache, tmp_path):
     [copied] = _copy(cache[0], tmp_path)
     left = tmp_path / "native" / "building-left"
@@ -168,6 +174,7 @@ def test_a_compiler_that_hangs_is_ended(tmp_path, monkeypatch):
     assert "stopped after 0 s" in log and not list(tmp_path.glob("building-*"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cause", ["its time is over", "Ctrl-C"])
 def test_no_program_of_a_compiler_stays_behind(cause, tmp_path, monkeypatch):
     make_compiler(tmp_path / "c++", tmp_path / "log", f"sleep 100000 & echo $! > {tmp_path}/part; touch $TMPDIR/left; wait")
@@ -244,6 +251,7 @@ os._exit(0)
         os.kill(int(done.stdout), signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_another_folder_in_the_same_process_is_made_too(tmp_path, monkeypatch):
     monkeypatch.setattr(loading, "_state", loading._State())
     monkeypatch.setattr(toolchain, "compiler", remembering_compiler)
@@ -271,6 +279,7 @@ def test_a_signal_during_a_build_ends_the_compilers(number, tmp_path):
     assert not list((tmp_path / "cache" / "native").glob("building-*"))
 
 
+@pytest.mark.long
 def test_a_kernel_with_a_long_path(tmp_path, monkeypatch):
     """A plug-in may lie deep; the compiler's files do not get their names from its path."""
     monkeypatch.setattr(storage, "folder", lambda: tmp_path)

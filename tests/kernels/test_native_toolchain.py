@@ -47,6 +47,7 @@ def test_a_program_whose_name_has_a_space(tmp_path):
     assert COMPILED in run(tmp_path / "cache", DUOLN_CXX=program).stdout
 
 
+@pytest.mark.long
 @pytest.mark.few
 @pytest.mark.parametrize("nothing", [" ", "no-such-compiler c++", "'"])
 def test_words_that_are_no_compiler(nothing, tmp_path):
@@ -54,6 +55,7 @@ def test_words_that_are_no_compiler(nothing, tmp_path):
     assert f"DUOLN_CXX={nothing} is no compiler that answers" in done.stdout and not libraries(tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("words", "reason"), [
     ("cat", "invalid option"), ("true", "it compiles for unknown unknown")])
 def test_programs_that_answer_and_cannot_compile_for_this_machine(words, reason, tmp_path):
@@ -91,6 +93,7 @@ def test_a_compiler_names_its_own_cpu_as_it_can(refused, flag, tmp_path):
     assert f"{flag}'" in done.stdout.split("|")[2]
 
 
+@pytest.mark.long
 def test_a_compiler_of_the_path_that_cannot_compile_costs_the_speed_and_nothing_else(tmp_path):
     """As a `c++` whose parts are not all installed."""
     done = run(tmp_path / "cache", PATH=refusing(tmp_path / "path", "-std"), DUOLN_CXX="")
@@ -142,6 +145,7 @@ def test_a_trial_writes_nothing_where_the_system_keeps_such_files(tmp_path, monk
     assert str(tmp_path / "kernels" / "building-") in (tmp_path / "places").read_text().splitlines()[-1]
 
 
+@pytest.mark.long
 def test_a_compiler_of_c_alone(tmp_path):
     gcc = shutil.which("gcc")
     if gcc is None:
@@ -150,6 +154,7 @@ def test_a_compiler_of_c_alone(tmp_path):
     assert "undefined symbol" in done.stdout.split("|")[2] and not libraries(tmp_path)
 
 
+@pytest.mark.long
 def test_a_program_that_is_silent_when_it_should_compile(tmp_path):
     program = tmp_path / "c++"
     program.write_text('#!/bin/sh\n[ "$1" = --version ] && echo 1 || exit 1\n')
@@ -157,11 +162,13 @@ def test_a_program_that_is_silent_when_it_should_compile(tmp_path):
     assert "for this machine: it says nothing" in run(tmp_path / "cache", DUOLN_CXX=program).stdout
 
 
+@pytest.mark.long
 def test_the_package_compiles_where_the_path_has_no_compiler(package, tmp_path):
     done = run(tmp_path / "cache", PATH="/nowhere", PYTHONPATH=python_path(package), DUOLN_CXX="")
     assert COMPILED in done.stdout and "clang version 22.0" in done.stdout and libraries(tmp_path / "cache"), done.stderr
 
 
+@pytest.mark.long
 def test_a_compiler_of_the_path_comes_before_the_package(package, tmp_path):
     done = run(tmp_path / "cache", PYTHONPATH=python_path(package), DUOLN_CXX="")
     assert COMPILED in done.stdout and "clang version 22.0" not in done.stdout

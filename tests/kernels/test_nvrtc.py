@@ -6,6 +6,7 @@ compiler's logs are kept from one run of the tests to the next, as compiled kern
 """
 
 from concurrent.futures import ThreadPoolExecutor
+from os.path import relpath
 
 import nvrtc_logs
 import pytest
@@ -17,10 +18,18 @@ from duoln.kernels.settings import ARCHITECTURES, WALK_DEVICES, walks
 
 pytestmark = pytest.mark.skipif(nvrtc_logs.version() is None, reason="no NVRTC for this platform")
 
-FILES = sorted({file for file, _ in every_setting()})
+FILES = [relpath(path, source.FOLDER) for path in nvrtc_logs.files()]
+STORED = [relpath(path, source.FOLDER) for path in nvrtc_logs.files() if "storage_t" in path.read_text()]
+"""Those that take 16 bits."""
 SMALL = {"THREADS": 32, "UNITS": 1, "NORM_GATES": 1, "NORM_CELL": 1}
 
 
+def test_every_file_has_settings():
+    assert {name for name, _ in every_setting()} == set(FILES)
+    assert {name for name, macros in every_setting() if "STORAGE" in macros} == set(STORED)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("file", FILES)
 def test_one_setting_of_each_file(file):
     _check(file, [next(macros for name, macros in every_setting() if name == file)], "sm_90")
@@ -38,17 +47,19 @@ ORDINARY += [("norm/norm.cu", {"THREADS": 256, "CHUNKS": 8, "VECTOR": 8, "STORAG
 """The conversions everywhere, and the setting that needs most registers: a compilation takes more than a second."""
 
 
-def _stored():
-    for architecture in ARCHITECTURES:
-        for file, macros in every_setting():
-            if "STORAGE" in macros:
-                marks = [] if (file, macros, architecture) in ORDINARY else pytest.mark.minutes
-                yield pytest.param(file, macros, architecture, marks=marks, id=f"{file} {macros} {architecture}")
-
-
-@pytest.mark.parametrize(("file", "macros", "architecture"), list(_stored()))
+@pytest.mark.long
+@pytest.mark.few
+@pytest.mark.parametrize(("file", "macros", "architecture"), ORDINARY, ids=str)
 def test_values_of_16_bits(file, macros, architecture):
+    assert (file, macros) in every_setting()
     _check(file, [macros], architecture)
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("file", STORED)
+def test_every_setting_with_values_of_16_bits(file, architecture):
+    _check(file, [macros for name, macros in every_setting() if name == file and "STORAGE" in macros], architecture)
 
 
 @pytest.mark.long

@@ -23,6 +23,7 @@ def _rule(op):
     return rule
 
 
+@pytest.mark.long
 @pytest.mark.few
 @pytest.mark.parametrize("offset", [0, 3], ids=["rows of an array", "rows that begin anywhere"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

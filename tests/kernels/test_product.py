@@ -47,6 +47,7 @@ def _laid_out(layout, matrix):
     return matrix[::-1].copy()[::-1] if layout == "from its end" else matrix
 
 
+@pytest.mark.long
 @pytest.mark.few
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("layout", ["as it is", "transposed", "in a wider one", "strided", "from its end"])
@@ -65,6 +66,7 @@ def test_values_in_every_layout(sizes, layout, dtype, threads, rng):
         assert product.dtype == dtype and (np.abs(product - exact) <= bound).all()
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("layout", ["as it is", "transposed", "in a wider one", "strided", "from its end"])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_a_matrix_is_added_which_may_be_the_result(sizes, layout, threads, rng):
@@ -223,6 +225,7 @@ def test_small_products_and_those_of_few_rows_have_other_rules(monkeypatch, nump
     assert "few rows" in rule.supports(numpy_backend, x[:5], weight, None)
 
 
+@pytest.mark.long
 @pytest.mark.few
 @pytest.mark.parametrize("sizes", [(1, 12_000, 1), (9, 12_000, 1), (1, 30_000, 3), (12_000, 1, 1)], ids=str)
 def test_products_of_a_vector_have_the_same_bits_for_any_number_of_threads(sizes):

@@ -200,6 +200,7 @@ def _norms(cell):
     return stored_cells.named(cell, "layer", case.inputs[7 if cell == "lstm" else 6:])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("norm", ["none", pytest.param("layer", marks=pytest.mark.minutes), "layer-cell", pytest.param("layer-theano", marks=pytest.mark.minutes)])
 @pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.minutes)])
 def test_gradients_that_many_calls_of_a_cell_share(norm, dtype, gpu):

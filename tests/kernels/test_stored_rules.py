@@ -49,6 +49,7 @@ def _edges():
     return whole.astype(np.float32)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", NUMBERS)
 def test_conversions(dtype, numpy_backend):
     """They give the bits of the NumPy backend, whose own are tested one by one."""
@@ -144,6 +145,7 @@ OTHERS = [case for case in EVERY if case.op in _STORED and case.op not in NORMS 
 KIT = ["softmax_cross_entropy 5 x 10", "softmax_cross_entropy 3 x 1025", "take 20 of 7 x 3", "take 200 of 3 x 5"]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("dtype", NUMBERS)
 @pytest.mark.parametrize("case", [*(next(c for c in CASES if c.op == op and c.label == "3 x 33") for op in NORMS), *(
     c if str(c) in KIT else pytest.param(c, marks=pytest.mark.minutes) for c in OTHERS)], ids=str)

@@ -40,6 +40,7 @@ def _run(program):
                           timeout=PATIENCE, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
 
 
+@pytest.mark.long
 @ON_LINUX
 @pytest.mark.skipif(not (native.compiler() and "clang" not in native.compiler().version), reason="only g++ makes variables one")
 def test_all_libraries_share_one_team():
@@ -47,6 +48,7 @@ def test_all_libraries_share_one_team():
     assert done.stdout.split() == ["0", "2", "2"] and done.stderr == "", done.stderr
 
 
+@pytest.mark.long
 @ON_LINUX
 def test_the_team_sleeps_between_calls():
     done = _run(f"""
@@ -61,6 +63,7 @@ print([state(thread) for thread in others()])
     assert done.stdout.strip() == "['S', 'S']" and done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 @ON_LINUX
 def test_signals_are_left_to_python():
     done = _run("""
@@ -71,6 +74,7 @@ print(all(int(mask, 16) >> 1 & 1 for mask in masks), len(masks))  # SIGINT is nu
     assert done.stdout.split() == ["True", "2"], done.stderr
 
 
+@pytest.mark.long
 @ON_LINUX
 def test_a_fault_of_a_worker_is_told():
     """The handlers of Python's faulthandler run on the thread that made the fault."""
@@ -105,6 +109,7 @@ for generation in range(3):  # a child of a child too
     assert done.returncode == 0 and done.stdout.count("True 0") == 3, done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_an_interpreter_that_ends_during_calls_ends():
     done = _run("""
 import threading

@@ -51,6 +51,7 @@ def test_dir_lists_what_is_public(module):
     assert sorted({*dir(module)} - {"__version__"}) == sorted(module.__all__) and all(hasattr(module, name) for name in dir(module))
 
 
+@pytest.mark.long
 def test_what_a_hint_names_is_there_after_one_import():
     """`import duoln` alone, in a fresh process."""
     code = "import duoln; print(*(getattr(duoln, name).__name__ for name in ('tree', 'randomness', 'errors', 'tasks', 'optim')))"

@@ -146,6 +146,7 @@ def test_arrays_that_do_not_fit(be, rng):
     check_error(DtypeError, lambda: layer(p, x, duoln.tensor(np.ones((B, T), np.float32), be)), "mask", "bool")
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("layer", [nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH, activation="relu"), nn.LayerNorm((T, WIDTH)),
                                    nn.LayerNorm(WIDTH, affine=False), nn.RMSNorm(WIDTH), nn.RMSNorm((T, WIDTH)), nn.RMSNorm(WIDTH, affine=False)], ids=repr)
 def test_the_norm_of_a_sum_is_that_of_the_sum(layer, be, rng):

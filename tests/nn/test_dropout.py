@@ -260,6 +260,7 @@ def test_masks_are_made_outside_a_compiled_step(numpy_backend):
             step(params, x)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 def test_training_with_dropout_is_the_plain_loop(compiled, be, rng):
     """Masks, AdamW and a schedule against the same arithmetic in NumPy, float64, for some updates."""

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from conftest import ON_NUMPY
 
 import duoln
 from duoln import nn, ops
@@ -34,6 +35,7 @@ def test_embedding(be):
     np.testing.assert_array_equal(layer(params, ids).numpy(), params["table"].numpy()[[[1, 9], [0, 1]]])
 
 
+@ON_NUMPY
 def test_conv(be, rng):
     layer = nn.Conv2d(2, 3, 3, stride=2, padding=1)
     assert layer(_start(layer, be), _x(be, rng, 2, 7, 7, 2)).shape == (2, 4, 4, 3)
@@ -219,6 +221,7 @@ def test_a_padding_row_starts_at_0_and_stays(be):
     np.testing.assert_array_equal(gradients["table"].numpy(), expected)
 
 
+@ON_NUMPY
 def test_a_padding_row_of_ids_that_change_in_a_compiled_step(be):
     layer = nn.Embedding(5, 3, padding_idx=2)
     params = duoln.to_tensors(layer.init(0), be)

@@ -80,6 +80,7 @@ def _tensors(arrays, be):
     return [duoln.tensor(a, be) for a in arrays]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("cell", CELLS)

@@ -22,6 +22,7 @@ def _x(be, rng, *shape):
     return duoln.tensor(rng.standard_normal(shape).astype(np.float32), be)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("cell", LAYERS)
 def test_no_state_is_zero_states(cell, be, rng):
     layer = LAYERS[cell](4, 5)

@@ -38,6 +38,7 @@ STARTS = {
 }
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("name", STARTS)
 def test_moments_signs_and_independence(name):
     """The mean, square and sign of every entry, and the products of every two, over 2,000 draws."""

@@ -76,6 +76,7 @@ def test_linear_cross_entropy_in_blocks(be, monkeypatch):
             check_op(case.fn, _inputs(case), case.reference, be, 100, dtype=dtype)
 
 
+@pytest.mark.long
 def test_no_layout_changes_a_composed_rule():
     assert check_layouts([case for case in CASES if is_small(case)]) >= 10500
 

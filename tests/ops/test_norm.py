@@ -111,6 +111,7 @@ def _check(kind, be, x, extra):
         assert np.abs(rows(y, x.shape[1]) - exact).max() <= 2 * error + extra, f"float32 in NumPy has {error:.2e}"
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("mean", MEANS)
 @pytest.mark.parametrize(("kind", "width"), NORMALISED)
 def test_large_means(kind, mean, width, be, rng):
@@ -186,6 +187,7 @@ def test_values_whose_squares_float32_does_not_hold(kind, eps, be, rng):
             assert np.abs(gradient - exact[1]).max() <= 1e-4 * np.abs(exact[1]).max(), size
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("width", WIDTHS[1:])
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_huge_value(kind, width, be, rng):

@@ -147,6 +147,7 @@ LONG = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("values", VALUES)
 @pytest.mark.parametrize("name", LONG)

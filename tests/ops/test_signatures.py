@@ -66,6 +66,7 @@ def test_shape_has_the_arguments_and_axes_of_the_declaration(name):
     assert len(set(names)) == len(names), f"two axes, one name: {words}"
 
 
+@pytest.mark.long
 def test_operators_of_several_arrays_say_their_shapes():
     several = {name for module in MODULES for name, op in vars(module).items()
                if isinstance(op, Op) and op.spec and sum(each.axes is not None for each in op.spec.inputs) > 1}

@@ -30,6 +30,7 @@ CONDITIONS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name if k in (0, 3) else pytest.param(name, marks=pytest.mark.long) for k, name in enumerate(CONDITIONS)])
 def test_a_run_has_its_table(name, tmp_path):
     variables, files, is_drawn = CONDITIONS[name]

@@ -270,6 +270,7 @@ def test_an_answer_that_the_table_does_not_have_is_never_found():
     assert metrics["error"] == metrics["most_frequent_error"] == 1.0
 
 
+@pytest.mark.long
 def test_the_evaluation_knows_no_dropout_and_no_permutation():
     splits = TASK.data(make_config(TASK, "ln", "smoke"))
     first, second = (list(evaluation_batches(splits.evaluation["valid"])) for _ in range(2))
@@ -278,6 +279,7 @@ def test_the_evaluation_knows_no_dropout_and_no_permutation():
     assert {len(b["answer"]) for b in first} == {16}
 
 
+@pytest.mark.long
 def test_it_learns_to_answer(numpy_backend):
     """Far better on made questions than the most frequent entity, or than any word that does not look at the passage."""
     cfg = make_config(TASK, "ln", "smoke", {"epochs": 6})

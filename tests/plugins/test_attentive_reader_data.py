@@ -233,6 +233,7 @@ def test_a_batch_is_its_questions_with_entities_permuted(tmp_path):
     assert len(seen) == 2  # both bijections of two entities
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("order", ["sequential", "shuffled", "by-length"])
 def test_orders(order):
     settings = {"order": order, "dropout": "none", "sentences": None, "batch_size": 6}
@@ -257,6 +258,7 @@ def _made(sentences):
     return questions, vocabulary.count_words(questions, "made", 600, 2)
 
 
+@pytest.mark.long
 def test_lengths_come_from_a_small_set_and_masks_of_dropout_ride_along():
     splits = TASK.data(_config(keep=0.7, batch_size=16))
     for step in range(20):
@@ -269,6 +271,7 @@ def test_lengths_come_from_a_small_set_and_masks_of_dropout_ride_along():
     assert "keep_joint" not in TASK.data(_config(dropout="none")).train(0)
 
 
+@pytest.mark.long
 def test_evaluated_splits_hold_every_question_or_whole_batches():
     kept = TASK.data(_config(batch_size=7, last_batch="kept", evaluate_questions=20)).evaluation
     dropped = TASK.data(_config(batch_size=7, last_batch="dropped", evaluate_questions=20)).evaluation
@@ -278,6 +281,7 @@ def test_evaluated_splits_hold_every_question_or_whole_batches():
     assert sizes == [7] * 9 + [1]
 
 
+@pytest.mark.long
 def test_settings_that_do_not_fit(tmp_path):
     for settings, words in (({"batch_size": 10 ** 6}, ["batch_size", "320"]), ({"questions": 10 ** 6}, ["questions", "320"]),
                             ({"sentences": 0}, ["sentences", "at least 1"]), ({"window": -1}, ["window", "at least 0"]),
@@ -287,6 +291,7 @@ def test_settings_that_do_not_fit(tmp_path):
     check_error(DataError, lambda: TASK.data(_config(table=100)), "made questions", "table")
 
 
+@pytest.mark.long
 def test_where_corpora_are_looked_for(tmp_path, monkeypatch):
     (tmp_path / "cloze").mkdir()
     cfg = _config(source="auto", batch_size=2)

@@ -279,6 +279,7 @@ def test_whitening_by_too_few_images_is_said():
     assert whitening.remark(many(images[:900]), many(images[900:])) == "" == whitening.remark(few(images[:40]) * 0, few(images))
 
 
+@pytest.mark.long
 def test_remarks_reach_the_splits(monkeypatch):
     monkeypatch.setattr(whitening, "remark", lambda train, test: f"prepared: {len(train)} and {len(test)}")
     monkeypatch.setitem(data.MADE, "train", 60)

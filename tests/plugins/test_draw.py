@@ -74,6 +74,7 @@ def _start(norm, scale=1.0, read=2, write=5):
     return model, params, x, rng.standard_normal((2, 4, 3))
 
 
+@ON_NUMPY
 @pytest.mark.parametrize("norm", ["none", "layer-cell"])
 def test_the_network_against_plain_numpy(norm, be):
     model, params, x, noise = _start(norm)

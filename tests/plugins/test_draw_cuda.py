@@ -47,6 +47,7 @@ def compare(case, ours, exact):
             check_close(mine, expected, limit if k < 2 else 4 * limit, f"{case}: {k}")
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_values_and_gradients(case, gpu):
     compare(case, *run(case, gpu))
@@ -131,6 +132,7 @@ BARRIERS = [pytest.param(file, case, k, marks=pytest.mark.minutes if k % 5 else 
             for k in range(source.text(file).count(BARRIER) - OF_COMMON)]
 
 
+@pytest.mark.few
 @pytest.mark.skipif(GPU != STAND_IN, reason="a broken kernel could take a real device with it")
 @pytest.mark.parametrize(("file", "case", "which"), BARRIERS, ids=lambda value: value if isinstance(value, int) else Path(str(value)).stem)
 def test_no_barrier_can_be_left_out(file, case, which, gpu, monkeypatch):

@@ -27,6 +27,7 @@ def _sample(run, out, *options):
     return cli.main(["sample", str(run), "--out", str(out), "--backend", "numpy", *options])
 
 
+@pytest.mark.long
 def test_generated_digits_are_those_of_the_decoder(run):
     trained = load_trained(TASK, run, runtime.backend("numpy"))
     chances, squares = sampling.generate(trained, 6, 1)
@@ -43,6 +44,7 @@ def test_squares_are_where_the_grids_are():
                                                   [0.5, 0.5, 27.5, 27.5]]), 1e-12, "squares")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not drawing.can_draw(), reason="matplotlib is not installed")
 def test_pictures_from_the_command_line(run, tmp_path, capsys):
     assert _sample(run, tmp_path / "digits.png", "--count", "5", "--seed", "3") == 0

@@ -38,6 +38,7 @@ SMALL = {
     "transformer": Small(("pre", "post", "rms", "none"), {"blocks": 1, "width": 8, "batch_size": 4}, 4)}
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("name", "variant"), [pytest.param(name, variant, marks=small.marks) for name, small in SMALL.items() for variant in small.variants])
 def test_equal_training_on_numpy_and_mlx(name, variant, monkeypatch):
     monkeypatch.setattr("duoln.plugins.convnet.data.MADE", {"train": 60, "test": 20})

@@ -84,6 +84,7 @@ def _tiny(norm, seed=0, **settings):
     return model, params, batch
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("norm", ["none", "layer"])
 def test_outputs_and_loss_are_those_of_plain_numpy(norm, numpy_backend):
     model, params, batch = _tiny(norm)
@@ -158,6 +159,7 @@ def test_pytorch_gives_the_same_losses(variant, monkeypatch):
 
 # Batches ------------------------------------------------------------------------------------------------
 
+@pytest.mark.long
 def test_batches_go_through_the_lines_and_wrap_round():
     cfg = make_config(TASK, "ln", "smoke", {"lines": 20})
     splits = TASK.data(cfg)
@@ -177,6 +179,7 @@ def test_a_batch_holds_points_and_those_after_them():
     assert part["x"].shape == (24, 3, 3) and part["text"].shape == (3, 12)
 
 
+@pytest.mark.long
 def test_settings_that_do_not_fit():
     for settings, words in (({"lines": 0}, ["lines", "found 0"]), ({"lines": 9999}, ["lines", "9999"]),
                             ({"batch_size": 65}, ["batch_size", "65"]), ({"length": 0}, ["length", "found 0"]),

@@ -31,6 +31,7 @@ def trained():
     return untrained(TASK, "ln")
 
 
+@pytest.mark.long
 def test_points_are_drawn_from_the_mixture():
     """Means, deviations, correlation and the pen's bit of 20,000 draws from two components far apart."""
     end, p, m, s, r = -0.5, [1.0, 0.0], [[0.0, 50.0], [1.0, 60.0]], [[0.5, 0.0], [-0.5, 0.0]], [1.0, 0.0]
@@ -74,6 +75,7 @@ def test_both_backends_write_the_same(trained):
     np.testing.assert_allclose(a.offsets, b.offsets, rtol=1e-3, atol=1e-2)
 
 
+@pytest.mark.long
 def test_from_the_command_line(run, tmp_path, capsys):
     out, picture = tmp_path / "deep" / "out.svg", tmp_path / "attention.png"
     argv = ["sample", str(run), "--backend", "numpy", "--out"]

@@ -208,6 +208,7 @@ def test_a_norm_over_time_is_not_one_over_features(numpy_backend):
     np.testing.assert_allclose(normalised.std(0), np.tile(gain, (2, 1)), rtol=1e-4)
 
 
+@pytest.mark.long
 def test_padding_changes_nothing(numpy_backend):
     """But with the norm over time, which sees it: that is the accident."""
     for variant in TASK.variants:
@@ -241,6 +242,7 @@ def test_the_peer_trains_as_we_do(variant, peer, settings):
     check_peer(TASK, variant, cfg, 3, 3e-5, peer)
 
 
+@pytest.mark.long
 def test_the_smoke_preset_learns():
     cfg = make_config(TASK, "both", "smoke")
     trainer = Trainer(TASK, "both", cfg, TASK.data(cfg), runtime.backend("numpy"))

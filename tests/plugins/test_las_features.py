@@ -164,6 +164,7 @@ def _distances(text, strings):
     return distances
 
 
+@pytest.mark.long
 def test_edit_distance_against_brute_force():
     """All pairs of the 121 strings of at most 4 of three letters."""
     strings = {"".join(s) for n in range(5) for s in itertools.product("abc", repeat=n)}

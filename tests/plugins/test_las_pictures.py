@@ -32,6 +32,7 @@ def trained():
     return untrained(TASK, "none")
 
 
+@pytest.mark.long
 def test_sample_from_the_command_line(runs, tmp_path, capsys):
     argv = ["sample", str(runs / "both"), "--out", str(tmp_path / "a.png")]
     assert cli.main([*argv, "--count", "2", "--set", "dev"]) == 0

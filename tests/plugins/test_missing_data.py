@@ -55,6 +55,7 @@ def test_a_part_of_a_corpus_is_an_error_that_names_it(tmp_path, monkeypatch, nam
     assert not isinstance(caught.value, DataMissingError) and str(tmp_path) in str(caught.value)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TASKS)
 def test_made_data_say_why_and_where_files_belong(tmp_path, monkeypatch, capsys, name):
     monkeypatch.setenv("DUOLN_DATA", str(tmp_path / "mistyped"))
@@ -97,6 +98,7 @@ def test_the_preset_small_needs_no_data(name):
     assert task.data(cfg).dataset.provenance == "synthetic"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "settings"), [*((name, {}) for name in TASKS), ("las", {"words": 3})])
 def test_what_is_held_out_is_the_same_for_every_seed(name, settings):
     first, second = ((task := find_task(name)).data(make_config(task, next(iter(task.variants)), "smoke", {**settings, "seed": seed}))
@@ -115,6 +117,7 @@ def test_the_words_of_an_original_are_read_unpacked(tmp_path):
         assert task.data(cfg, tmp_path).dataset.name.startswith("novels, ")
 
 
+@pytest.mark.long
 def test_a_folder_of_the_user_that_is_not_there_is_told(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("DUOLN_DATA", os.pathsep.join([str(tmp_path), str(tmp_path / "typo")]))
     line = f"DUOLN_DATA: {tmp_path / 'typo'} does not exist"

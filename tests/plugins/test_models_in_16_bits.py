@@ -18,6 +18,7 @@ def _observed(model, call, be):
         return dtypes, call(params)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("gains", ["unit", "channel"])
 def test_layer_norm_of_an_image(be, gains, rng):
     layer, x = ImageLayerNorm((3, 3, 2), gains), duoln.tensor(rng.standard_normal((4, 3, 3, 2)).astype(np.float32), be)
@@ -39,6 +40,7 @@ def test_the_decoders_of_skip_thoughts(be, rng):
     assert {"previous", "next", "encoder", "embedding"} <= set(dtypes) and set(dtypes.values()) == {"bfloat16"}
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("norm, everywhere", [("none", False), ("batch", True)])
 def test_the_question_of_the_attentive_reader(be, rng, norm, everywhere):
     model = Reader(11, 4, 5, norm, everywhere)

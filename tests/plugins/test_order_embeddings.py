@@ -222,6 +222,7 @@ def test_errors_that_are_not_finite_have_no_ranks(bad):
     check_error(DivergedError, lambda: retrieval.ranks(errors), "no longer finite")
 
 
+@pytest.mark.long
 def test_test_figures_are_means_over_folds(monkeypatch, numpy_backend):
     monkeypatch.setattr(data, "_FOLD_IMAGES", 10)
     cfg = make_config(TASK, "none", "smoke")

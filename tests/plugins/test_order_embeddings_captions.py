@@ -73,6 +73,7 @@ def test_features_without_a_direction(tmp_path):
     check_error(DataFormatError, lambda: TASK.data(_config(), tmp_path), caption_features.FILE, "features of dev", "row 1", "nan")
 
 
+@pytest.mark.long
 def test_it_is_used_only_where_it_is_asked_for(tmp_path):
     check_error(DataMissingError, lambda: TASK.data(_config(), tmp_path), caption_features.FILE, "README")
     _write(tmp_path)
@@ -105,6 +106,7 @@ def test_folds_hold_three_captions_a_picture(tmp_path, monkeypatch):
     assert np.array_equal(np.concatenate([sentences.flat for sentences, _ in folds]), split["flat"])
 
 
+@pytest.mark.long
 @pytest.mark.skipif(REAL is None, reason="DUOLN_DATA has no features made of captions")
 def test_the_real_file():
     """Needs the file: 8,000 pictures of the official lists, three captions each."""

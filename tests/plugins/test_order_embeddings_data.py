@@ -247,6 +247,7 @@ def test_a_run_on_flickr8k_says_what_it_is(tmp_path):
     assert splits.steps_per_epoch == 1 and splits.train(0)["features"].shape == (4, 288)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(REAL is None, reason="DUOLN_DATA has no Flickr8k")
 def test_the_real_captions():
     """Needs the corpus: 40,460 captions, 8,093 names of images, 991 photographs in the three lists."""
@@ -291,6 +292,7 @@ def test_sentences():
 
 # Features -----------------------------------------------------------------------------------------------
 
+@pytest.mark.long
 def test_features_are_the_same_again_and_tell_pictures_apart():
     train, dev = (make_pictures(count, 0, split).images for count, split in ((40, "train"), (10, "dev")))
     first, second = extractor.extract(train, [dev], 320, 0), extractor.extract(train, [dev], 320, 0)

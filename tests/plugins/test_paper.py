@@ -22,6 +22,7 @@ def document(capsys):
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.long
 def test_in_a_pipe_every_figure_has_its_data_beside_it(capsys):
     assert main(["paper", "--plugin", "mnist"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -33,6 +34,7 @@ def test_in_a_pipe_every_figure_has_its_data_beside_it(capsys):
     assert lines[-1].startswith("holds: ")
 
 
+@pytest.mark.long
 def test_every_row_has_a_verdict_and_what_it_is_from(document):
     assert sum(document["verdicts"].values()) == len(document["paper"]) and document["refused"] == []
     for row in document["paper"]:
@@ -54,6 +56,7 @@ def test_it_begins_with_an_index_of_the_claims(capsys, monkeypatch):
     assert list(dict.fromkeys(filter(None, places))) == [f"{entry.where} ({entry.section})" for entry in ENTRIES]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("words", "kept"), [
     (["--section", "5.2"], lambda row: row["section"] in ("5.2.1", "5.2.2")),
     (["--section", "6.6"], lambda row: row["section"] == "6.6"),
@@ -71,12 +74,14 @@ def test_there_is_no_such_part(capsys, words, told):
     assert main(["paper", "--plugin", "mnist", *words]) == 2 and told in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_the_papers_tables_have_the_rows_that_are_no_variant(document):
     tables = {table["where"]: [row[0] for row in table["rows"]] for table in document["tables"]}
     assert tables["table 3"] == ["Original", "Ours", "Ours + LN", "Ours + LN †"]
     assert tables["table 2"][:2] == ["Sym (Vendrov et al.)", "OE (Vendrov et al.)"]
 
 
+@pytest.mark.long
 def test_the_narrowest_table_keeps_the_first_column_whole(capsys, monkeypatch):
     for columns, is_table in ((140, True), (139, False)):
         monkeypatch.setattr("duoln.cli.console.width", lambda columns=columns: columns)
@@ -138,6 +143,7 @@ def page(tmp_path_factory):
     return parser
 
 
+@pytest.mark.long
 def test_the_page_is_well_formed_and_loads_nothing(page):
     assert page.open == []
     assert all(attrs.get("src", "data:").startswith("data:") for _, attrs, _ in page.elements)
@@ -145,12 +151,14 @@ def test_the_page_is_well_formed_and_loads_nothing(page):
     assert policy.startswith("default-src 'none'")
 
 
+@pytest.mark.long
 def test_the_page_has_every_entry_and_claim(page):
     assert [text for text in page.texts("h2") if "(" in text] == [f"{entry.where} ({entry.section})" for entry in ENTRIES]
     cells = set(page.texts("td"))
     assert all(claim.text in cells for entry in ENTRIES for claim in entry.claims)
 
 
+@pytest.mark.long
 def test_the_page_begins_with_an_index_whose_links_lead_to_the_entries(page):
     heads = {attrs["id"]: text for tag, attrs, text in page.elements if tag == "h2" and attrs}
     links = [(attrs["href"], text) for tag, attrs, text in page.elements if tag == "a"]
@@ -159,6 +167,7 @@ def test_the_page_begins_with_an_index_whose_links_lead_to_the_entries(page):
     assert all(href.startswith("#") and heads[href[1:]] == text for href, text in links)
 
 
+@pytest.mark.long
 def test_settings_that_are_not_the_papers_are_listed(page, document):
     cells = page.texts("td")
     triples = set(zip(cells, cells[1:], cells[2:], strict=False))
@@ -166,6 +175,7 @@ def test_settings_that_are_not_the_papers_are_listed(page, document):
     assert differing and triples >= set(differing)
 
 
+@pytest.mark.long
 def test_every_figure_has_curves(page):
     pytest.importorskip("matplotlib")
     pictures = [attrs["alt"] for tag, attrs, _ in page.elements if tag == "img"]

@@ -60,6 +60,7 @@ def test_a_claim_that_runs_decide_has_task_variants_settings_and_length(entry, c
         assert config.items() >= dict(role.settings).items()
 
 
+@pytest.mark.few
 @_named(OF_RUNS)
 def test_its_figures_are_those_of_kept_runs(entry, claim):
     """Of some runs of its variants, whatever their settings."""
@@ -78,6 +79,7 @@ def test_the_length_is_that_of_the_preset(task, updates, batch):
     assert {claim.length.updates for entry, claim in OF_RUNS if entry.task == task} == {config.epochs * updates}
 
 
+@pytest.mark.long
 def test_its_command_parses():
     rows = standings(REGISTRY, [])[0]
     assert len(rows) == len(CLAIMS)
@@ -87,6 +89,7 @@ def test_its_command_parses():
             build_parser().parse_args(command.split()[1:])
 
 
+@pytest.mark.long
 def test_each_claim_is_measured_by_what_is_kept_or_says_why_not():
     homes = [kept.home(registered.task) for registered in REGISTRY.tasks.values()]
     rows, refused = standings(REGISTRY, [*(home for home in homes if home.is_dir()), KEPT])

@@ -61,6 +61,7 @@ def test_a_broken_plugin_gives_its_reason():
     assert _faster(registry=broken)[0].open[0] == "plug-in mnist is broken: ImportError: no such thing"
 
 
+@pytest.mark.long
 def test_a_run_is_shown_with_data_length_seeds_and_settings(runs):
     row, refused = _faster(runs)
     assert refused == [] and row.verdict == "too short to tell" and row.so_far.startswith("so far: it ")
@@ -132,6 +133,7 @@ def test_a_folder_that_is_not_there(tmp_path):
 
 # What is kept beside the code -------------------------------------------------------------------------------
 
+@pytest.mark.long
 def test_a_fresh_clone_has_evidence_for_each_experiment():
     registry = Registry()
     rows, refused = standings(registry, [*(kept.home(entry.task) for entry in registry.tasks.values()), KEPT])

@@ -75,6 +75,7 @@ def test_the_hook_attaches_each_fused_rule_once(attached):
     assert all(names == ["composed"] for names in rules.values())
 
 
+@pytest.mark.long
 def test_doctor_shows_the_rules_that_the_hook_brings(attached):
     rules = doctor.examine(with_ops=True)["ops"]
     assert rules["write_then_read"]["numpy"] == "compiled > one pass > composed" and rules["layer_norm"]["numpy"].endswith("composed")
@@ -94,5 +95,6 @@ def test_no_layout_changes_a_fused_rule(op, attached, numpy_backend):
     assert tally.fused[op] >= 0.98 * tally.cases[op]
 
 
+@pytest.mark.long
 def test_no_layout_changes_a_composed_rule():
     assert check_layouts(CASES) >= 200

@@ -317,6 +317,7 @@ def test_bad_vectors(tmp_path, name, content, words):
     check_error(DataFormatError, lambda: vectors.read_vectors(tmp_path / name, ["cat", "dog"]), *words)
 
 
+@pytest.mark.long
 def test_expansion_is_least_squares_with_an_intercept():
     rng = np.random.default_rng(0)
     known = ["<end>", "<unknown>", *(f"w{k}" for k in range(30)), "only here"]

@@ -15,6 +15,7 @@ from duoln.testing import check_error
 TASK = SkipThoughtsTask()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [2, 3, 7, 1000])
 @pytest.mark.parametrize("kind", ["real", "ties", "tiny", "shifted"])
 def test_correlations_are_scipys(count, kind):
@@ -139,6 +140,7 @@ def test_folds_are_scikit_learns(count):
         np.testing.assert_array_equal(fold, test)
 
 
+@pytest.mark.long
 def test_nested_folds_are_those_of_plain_loops():
     """With another solver, cold starts, and scikit-learn's own folds."""
     from sklearn.linear_model import LogisticRegression
@@ -218,6 +220,7 @@ def run(tmp_path_factory):
     return out
 
 
+@pytest.mark.long
 def test_evaluate_prints_table_3_with_our_rows(run, capsys, monkeypatch):
     monkeypatch.setattr(classify, "GRID", (1.0,))
     asked = ["evaluate", str(run), "--backend", "numpy", "--sets", "sick,mr", "--sick-round", "keras1"]
@@ -232,6 +235,7 @@ def test_evaluate_prints_table_3_with_our_rows(run, capsys, monkeypatch):
     assert printed["results"]["ln, 27 updates"].keys() == {"sick_r", "sick_rho", "sick_mse", "mr_accuracy"}
 
 
+@pytest.mark.long
 def test_evaluate_with_vectors_for_unknown_words(run, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(classify, "GRID", (1.0,))
     rng = np.random.default_rng(0)

@@ -42,6 +42,7 @@ def test_json_on_stdout_and_in_a_folder(capsys, tmp_path):
     assert "invariance.json" in captured.err
 
 
+@pytest.mark.long
 def test_geometry_says_where_the_paper_and_the_exact_numbers_differ(capsys):
     assert main(["analyze", "geometry", "--cases", "60"]) == 0
     captured = capsys.readouterr()
@@ -49,12 +50,14 @@ def test_geometry_says_where_the_paper_and_the_exact_numbers_differ(capsys):
     assert "exact for batch norm" in captured.out.splitlines()[-1]
 
 
+@pytest.mark.long
 def test_geometry_that_is_not_as_known_is_an_error(capsys, monkeypatch):
     monkeypatch.setattr(statements, "WRONG", 0.9)
     assert main(["analyze", "geometry", "--cases", "40"]) == 1
     assert "UNEXPECTED" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_geometry_as_json(capsys):
     assert main(["analyze", "geometry", "--cases", "40", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -105,6 +108,7 @@ def test_smoothness_has_a_row_for_each_variant(capsys, tmp_path):
     assert len((tmp_path / "smoothness.csv").read_text().splitlines()) == 1 + 2 * 2 * 2
 
 
+@pytest.mark.long
 def test_stability_leaves_a_picture_and_a_table(capsys, tmp_path):
     args = ["analyze", "stability", *NUMPY, "--steps", "3", "--scales", "1,4", "--out", str(tmp_path)]
     assert main(args) == 0
@@ -199,6 +203,7 @@ def _shape(value):
     return isinstance(value, list)
 
 
+@pytest.mark.long
 @pytest.mark.few
 @pytest.mark.parametrize("kind", SMALL)
 def test_a_kept_finding_is_of_the_present_analysis(kind, capsys):

@@ -102,6 +102,7 @@ def measured():
     return geometry.examine(runtime.backend("numpy"), cases=200)
 
 
+@pytest.mark.long
 def test_what_is_exact_and_what_is_not(measured):
     layer = [b for b in measured.blocks if b.norm == "layer"]
     others = [b for b in measured.blocks if b.norm != "layer"]
@@ -116,6 +117,7 @@ def test_every_statement_is_as_it_is_known_to_be(measured):
     assert {(s.where, s.holds) for s in checked} >= {("eq. 13", False), ("eq. 13", True), ("eq. 32", False), ("eq. 35", False)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_whatever_the_seed(seed, numpy_backend):
     assert all(s.agrees for s in statements(geometry.examine(numpy_backend, seed, 40)))

@@ -42,6 +42,7 @@ def test_batch_norms_is_one_constant_and_layer_norms_sums_to_one(numpy_backend):
     assert layer.sum() == pytest.approx(3 * 2.0, rel=1e-9) and np.ptp(layer) > 0.1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("change", "ratio"), [("inputs x 4", 16), ("inputs x 0.25", 1 / 16), ("weights x 4", 1)])
 def test_a_scale_of_the_inputs_is_squared_in_plain_models_and_weight_norm(change, ratio, measured):
     for norm in NORMS:

@@ -43,6 +43,7 @@ def test_what_does_not_see_the_scale(be):
         assert change < 1e-3 if stays else change > 0.1, (cell, norm, scaled, change)
 
 
+@pytest.mark.long
 def test_plain_gradients_vanish_and_explode(numpy_backend):
     measured = walks(numpy_backend, steps=40)
     spread = {}
@@ -56,6 +57,7 @@ def test_plain_gradients_vanish_and_explode(numpy_backend):
     assert spread["rnn", "layer"] < spread["rnn", "none"] / 2
 
 
+@pytest.mark.long
 def test_picture_and_csv(tmp_path, numpy_backend):
     measured = walks(numpy_backend, steps=3, scales=(1.0, 8.0))
     assert stability.draw(measured, tmp_path / "stability.png").read_bytes()[:4] == b"\x89PNG"
@@ -65,6 +67,7 @@ def test_picture_and_csv(tmp_path, numpy_backend):
                        "state_rms": f"{measured.walks[0].state[0]:.6g}", "gradient_norm": f"{measured.walks[0].gradient[0]:.6g}"}
 
 
+@pytest.mark.long
 def test_a_gradient_that_is_gone_or_not_finite_can_be_drawn(tmp_path, numpy_backend):
     measured = walks(numpy_backend, steps=3, scales=(1.0,))
     odd = measured._replace(walks=[w._replace(gradient=[float("inf"), 0.0, 1.0]) for w in measured.walks])

@@ -120,6 +120,7 @@ def test_without_a_slope_or_a_finite_loss_there_are_no_constants():
     check_error(DivergedError, lambda: constants_at(flat, _tree([np.nan])), "finite loss", "nan")
 
 
+@pytest.mark.long
 def test_looks_are_before_every_few_updates_of_the_trainer_on_the_batch_that_comes_next():
     task, backend = Las(), runtime.backend("numpy")
     measured = _measure(smoothness, ("none", "both"), updates=5, every=2, seeds=(0, 3))

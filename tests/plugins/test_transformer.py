@@ -37,6 +37,7 @@ def test_it_is_a_task_on_cuda(gpu):
     check_task_on(gpu, Few(), steps=2, settings=TINY)
 
 
+@pytest.mark.long
 def test_sizes_of_the_source():
     block = 512 * 1536 + 1536 + 512 * 512 + 512 + 2 * 512 * 1024 + 1024 + 512
     rest = CLASSES * 512 + 256 * 512 + 512 * CLASSES + CLASSES
@@ -116,6 +117,7 @@ def _tiny(norm, kind, length=5):
     return model, params, {"x": windows[:, :-1].copy(), "y": windows[:, 1:].copy()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("length", [1, 3, 5])
 @pytest.mark.parametrize(("norm", "kind"), NORMS)
 def test_the_network_is_that_of_plain_numpy(norm, kind, length, numpy_backend):

@@ -164,6 +164,7 @@ def test_the_splits_of_a_task():
     assert splits.evaluation["valid"]["counts"].sum() == len(corpus.load("made", None)[0][1].train)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(REAL is None, reason="DUOLN_DATA has no novels")
 def test_the_real_novels():
     """Needs the file: eleven novels, of which The Warden and Jane Eyre are left out of training."""

@@ -39,6 +39,7 @@ def _with_bias(trained, bias):
     return {**trained.params, "output": {"weight": output["weight"] * 0.0, "bias": like}}
 
 
+@pytest.mark.long
 def test_characters_are_drawn_from_the_model(trained):
     """1,500 draws at two temperatures; the class of all other characters is never drawn, likely as it may be."""
     bias = np.full(OTHER + 1, -50.0)
@@ -66,6 +67,7 @@ def test_the_seed_decides(trained):
     assert a == b != c
 
 
+@pytest.mark.long
 def test_from_the_command_line(run, tmp_path, capsys):
     out = tmp_path / "deep" / "out.txt"
     argv = ["sample", str(run), "--backend", "numpy", "--out", str(out), "--characters", "30"]

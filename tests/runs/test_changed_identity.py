@@ -76,6 +76,7 @@ def _with_data(monkeypatch, change):
     monkeypatch.setattr(Line, "data", lambda self, cfg, root=None: change(data(self, cfg, root)))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_difference_is_refused_and_anyway_is_told(name, stopped, machine, numpy_backend, monkeypatch):
     key, change, words = CHANGES[name]
@@ -133,6 +134,7 @@ def test_from_python(stopped, machine):
     assert run.figures["changes"] == ["blas_threads was 2 up to update 7, and is 1 since"]
 
 
+@pytest.mark.long
 def test_a_resume_takes_the_backend_of_its_folder(tmp_path, capsys):
     words = ["--out", str(tmp_path / "r"), "--epochs"]
     assert run_task(Line, [*words, "1", "--backend", "mlx"], preset="smoke", variants=["plain"]) == 0
@@ -151,6 +153,7 @@ def test_another_library_is_not_mended_by_variables_of_its_blas(stopped, machine
     assert "OPENBLAS" not in str(caught.value)
 
 
+@pytest.mark.long
 def test_every_table_tells(machine, tmp_path, capsys):
     words, line = ["--out", str(tmp_path / "r"), "--epochs"], "plain: not the bits of one run: blas_threads was 2 up to update 5"
     assert run_task(Line, [*words, "1"], preset="smoke", variants=["plain"]) == 0

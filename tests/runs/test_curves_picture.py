@@ -39,6 +39,7 @@ def _look(line):
     return line.get_color(), line.get_linestyle(), line.get_marker()
 
 
+@pytest.mark.long
 def test_the_title_of_the_papers_panel_is_not_cut_off_beside_names_at_the_ends_of_lines(drawn, tmp_path, monkeypatch):
     from matplotlib import pyplot
 
@@ -119,6 +120,7 @@ def test_seeds_on_two_datasets_are_two_lines(drawn, tmp_path):
     assert [list(line.get_ydata()) for line in axes[2][0].get_lines()] == [[0.2, 0.1], [0.6, 0.3]]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_run_that_ends_in_what_is_no_number_costs_no_picture(bad, drawn, tmp_path):
     runs = [made_curve(tmp_path / str(k) / "ln", "ln", seed=k) for k in range(5)]

@@ -17,12 +17,12 @@ def _history(seed, folder, monkeypatch):
             raise AssertionError(f"history {seed}: {error}; it was " + "; ".join(world.told)) from error
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(1))
 def test_a_history(seed, tmp_path, monkeypatch):
     _history(seed, tmp_path, monkeypatch)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(8, 300))
+@pytest.mark.parametrize("seed", range(1, 300))
 def test_many_histories(seed, tmp_path, monkeypatch):
     _history(seed, tmp_path, monkeypatch)

@@ -25,6 +25,7 @@ def made(tmp_path_factory):
     return folder
 
 
+@pytest.mark.long
 def test_a_kept_run_is_read_as_the_run_was(made, tmp_path):
     [run] = read_curves([made / "0" / "ln"])
     paths = kept.keep(run, tmp_path / "ln")
@@ -148,6 +149,7 @@ def test_results_are_made_beside_code_that_is_edited(made, tmp_path, monkeypatch
     assert _folders(tmp_path / "results") == ["ln"]
 
 
+@pytest.mark.long
 def test_a_task_that_draws_its_models_draws_none_of_kept_runs(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     assert main(["run", "las", "--preset", "smoke", "--variant", "none", "--epochs", "1", "--backend", "numpy",

@@ -41,12 +41,14 @@ def runs(tmp_path):
     return [made_curve(tmp_path / "a" / "ln", "ln", rate=0.1), made_curve(tmp_path / "b" / "ln", "ln", 4.0, rate=0.2)]
 
 
+@pytest.mark.long
 def test_runs_settings_and_figures_are_in_it(tmp_path, runs):
     _, parser = _page(tmp_path, runs)
     for words in ("ln, rate 0.1 (a)", "* rate", "made, synthetic", "figure 2", "valid error", "5.00%"):
         assert words in parser.text, words
 
 
+@pytest.mark.long
 def test_the_curves_are_a_picture_in_it(tmp_path, runs):
     pytest.importorskip("matplotlib")
     _, parser = _page(tmp_path, runs)
@@ -61,11 +63,13 @@ def test_without_matplotlib_it_says_what_draws_the_curves(tmp_path, runs, monkey
     assert "<img" not in text and "No curves: pip install matplotlib" in parser.text
 
 
+@pytest.mark.long
 def test_a_run_that_is_left_out_is_named(tmp_path, runs):
     _, parser = _page(tmp_path, [runs[0], runs[0]._replace(path=tmp_path / "newer" / "ln")], "seed")
     assert f"{runs[0].path} is left out: a newer run has seed 0 of ln" in parser.text
 
 
+@pytest.mark.long
 def test_numbers_stand_to_the_right_and_a_column_has_the_time(tmp_path, runs):
     text, _ = _page(tmp_path, runs)
     [head] = re.findall(r"<h2>Results</h2>.*?<tr>(.*?)</tr>", text, re.DOTALL)
@@ -81,6 +85,7 @@ def test_what_is_a_column_of_numbers(cells, right):
     assert ("figures" in row) == right
 
 
+@pytest.mark.long
 def test_it_loads_nothing_and_runs_no_script(tmp_path, runs):
     text, parser = _page(tmp_path, runs)
     assert not re.search(r"(?:src|href)\s*=(?!\"data:image/png;base64,)|url\(|@import|https?://|<script", text)
@@ -88,6 +93,7 @@ def test_it_loads_nothing_and_runs_no_script(tmp_path, runs):
     assert policy.startswith("default-src 'none'") and "script-src" not in policy
 
 
+@pytest.mark.long
 def test_hostile_names_stay_text(tmp_path, runs):
     hostile = runs[0]._replace(variant=HOSTILE, config={**runs[0].config, HOSTILE: HOSTILE},
                                dataset=runs[0].dataset._replace(name=HOSTILE))

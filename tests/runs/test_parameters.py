@@ -134,6 +134,7 @@ def test_pytorch_reads_bfloat16(tmp_path):
     assert torch.equal(read["w"], torch.tensor([[1.0, 0.1]]).bfloat16()) and torch.equal(read["x"], torch.tensor([2.0]))
 
 
+@pytest.mark.long
 def test_many_arrays_and_one_too_many(tmp_path, monkeypatch):
     params = {f"layer {k} of a model with names of some length": np.full(2, k, np.float32) for k in range(10_000)}
     duoln.save(tmp_path / "a", params)

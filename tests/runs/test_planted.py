@@ -54,6 +54,7 @@ def test_what_is_no_file_is_refused(name, kind, tmp_path, victim, capsys):
     assert victim.read_bytes() == CONTENT and not absent.exists()
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("name", PARTS)
 @pytest.mark.parametrize("kind", ["link", "named pipe", "hard link"])
 def test_what_is_at_the_name_of_an_unfinished_file_is_removed_and_not_written_to(name, kind, tmp_path, victim):

@@ -72,6 +72,7 @@ def test_equal_lengths_have_no_range(seeds, capsys):
     assert " | 2 | 32 | 240 | " in capsys.readouterr().out.splitlines()[2]
 
 
+@pytest.mark.long
 def test_a_page_has_them(seeds, capsys):
     assert main(["report", str(seeds), "--by", "seed", "--html", str(seeds / "page.html")]) == 0
     assert "240-360" in (seeds / "page.html").read_text()

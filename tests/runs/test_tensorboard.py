@@ -39,6 +39,7 @@ def test_the_events_are_those_of_the_log(tmp_path):
         assert "learning_rate: " in settings and f"seed: {name[-1]}" in settings and "a line, synthetic" in settings
 
 
+@pytest.mark.long
 @pytest.mark.skipif(find_spec("tensorboardX") is None, reason="tensorboardX is not installed")
 def test_a_resume_in_the_same_second_replaces_no_file(tmp_path, monkeypatch):
     monkeypatch.setattr("time.time", lambda: 1.5e9)
@@ -57,6 +58,7 @@ def test_a_missing_package_is_told_before_anything_is_trained(tmp_path, monkeypa
     assert "pip install tensorboardX" in capsys.readouterr().err and not (tmp_path / "r").exists()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(find_spec("tensorboardX") is None, reason="tensorboardX is not installed")
 def test_a_listener_that_fails_costs_no_run(tmp_path, monkeypatch, capsys):
     from duoln.runs.tensorboard import TensorBoard

@@ -190,6 +190,7 @@ def test_a_folder_whose_disk_fails_is_told(tmp_path, monkeypatch):
     check_error(CheckpointError, lambda: write_atomically(tmp_path / "file", b"words"), "Input/output error")
 
 
+@pytest.mark.long
 def test_folders_deeper_than_python_recurses(tmp_path):
     deep = tmp_path.joinpath(*["a"] * 1500)
     assert len(str(deep)) < 4000  # the longest name that the system takes has 4096
@@ -203,6 +204,7 @@ def test_folders_deeper_than_python_recurses(tmp_path):
         folder.rmdir()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("call", [
     lambda path: write_atomically(path, b""), lambda path: write_own(path, b""), make_folder, lambda path: make_folder(path / "x"), remove,
     check_regular, lambda path: duoln.save(path, {"w": np.ones(1)}), duoln.load, lambda path: duoln.train("mnist", "ln", preset="smoke", out=path)])

@@ -36,6 +36,7 @@ def test_the_trap_works(trapped, tmp_path):
     assert _marks(tmp_path) in ("duoln", "numpy")  # an editable duoln is found before the one of the folder
 
 
+@pytest.mark.long
 def test_a_child_does_not_execute_files_of_the_working_folder(trapped, tmp_path):
     done = subprocess.run(processes.command("duoln.bench.timed_process", "{}"), env=processes.environment(), check=False,
                           capture_output=True, text=True)
@@ -75,6 +76,7 @@ def test_what_is_asked_for_is_in_the_environment(monkeypatch):
     assert (made["KEPT"], made["ADDED"]) == ("1", "2") and "ADDED" not in os.environ
 
 
+@pytest.mark.long
 def test_every_python_of_ours_is_started_here():
     users = []
     for top in ("duoln", "kernels", "plugins", "examples"):

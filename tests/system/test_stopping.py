@@ -47,6 +47,7 @@ def test_the_exit_code_of_a_command(number, tmp_path, capsys):
     assert "stopped after step 5; checkpoint " in err and f"--backend numpy --resume auto --out {tmp_path / 'r'}" in err
 
 
+@pytest.mark.long
 def test_a_folder_with_a_space_is_quoted_and_the_default_one_is_named(tmp_path, capsys, monkeypatch):
     class Stopping(Line):
         def metrics(self, predict, split):
@@ -125,6 +126,7 @@ command()
 """
 
 
+@pytest.mark.long
 @pytest.mark.few
 @pytest.mark.parametrize(("place", "code"), [("the report", 130), ("the end", 130), ("the end of Python", 0)])
 def test_ctrl_c_while_a_command_ends(place, code, tmp_path):

@@ -44,6 +44,7 @@ def test_the_traceback_is_shown_if_asked_for(install, tmp_path, capsys, monkeypa
     assert "Traceback" in stderr and "and more" in stderr and stderr.index("Traceback") < stderr.index("duoln: task")
 
 
+@pytest.mark.long
 def test_other_tasks_go_on(install, tmp_path, capsys):
     install("frail", _frail("data"))
     assert main(["list"]) == 0 and main(["doctor"]) == 0

@@ -35,6 +35,7 @@ def _documents(text):
     return json.loads(text, parse_constant=pytest.fail)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("source", "words"), LOADED.values(), ids=LOADED)
 def test_what_cannot_be_offered_is_a_row_of_its_own(install, capsys, source, words):
     install("hostile", source)
@@ -46,6 +47,7 @@ def test_what_cannot_be_offered_is_a_row_of_its_own(install, capsys, source, wor
     check_error(PluginError, lambda: find_task("hostile"), "plug-in 'hostile' of hostile-dist is broken: ", words)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("source", "method", "words"), METHODS.values(), ids=METHODS)
 def test_what_fails_in_use_is_an_error_of_that_task(install, capsys, tmp_path, source, method, words):
     install("hostile", source)
@@ -62,6 +64,7 @@ def test_what_fails_in_use_is_an_error_of_that_task(install, capsys, tmp_path, s
         assert json.loads(log.read_text().splitlines()[-1])["status"] == "failed"
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("source", "words"), [
     pytest.param(*case, id=name, marks=() if k % 4 == 0 else pytest.mark.minutes) for k, (name, case) in enumerate(BESIDE.items())])
 def test_another_task_runs_on(install, capsys, tmp_path, source, words):
@@ -140,6 +143,7 @@ def _process(words, **more):
                           text=True, check=False, timeout=PATIENCE)
 
 
+@pytest.mark.long
 def test_a_plug_in_that_writes_past_python(install):
     install("hostile", module("import os, sys; os.write(1, b'noise'); sys.__stdout__.write('noise')"))
     done = _process(["list", "--json"])

@@ -95,6 +95,7 @@ def typed(values):
     return (type(values), [typed(v) for v in values]) if isinstance(values, list | tuple) else (type(values), values)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("words", "options"), [([], []), (SET, GIVEN)], ids=["defaults", "set"])
 def test_every_command_reads_what_a_run_has_written(words, options, duoln_with, tmp_path, capsys):
     expected = {key: kind.value if words else kind.default for key, kind in KINDS.items()} | ({} if words else {"real": 1.0})

@@ -78,6 +78,7 @@ def test_a_task_that_is_written_and_not_installed(tmp_path, monkeypatch, capsys)
     assert main(["run", "speech"]) == 2 and "pip install -e ." in capsys.readouterr().err
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("text", ["", "[project", "[project]\nname = 'a'", "[project]\nentry-points = 3", "[project.entry-points]\nduoln = 'speech'", "\x00"])
 def test_a_task_of_nowhere(text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -350,6 +351,7 @@ def test_only_the_plugins_that_are_named_are_loaded(install, capsys, monkeypatch
     assert "bad_module" not in sys.modules
 
 
+@pytest.mark.long
 def test_run_with_a_plugin_loads_no_other(install, capsys, tmp_path):
     install("bad", "raise AssertionError('imported')")
     args = ["--preset", "smoke", "--variant", "none", "--epochs", "0", "--backend", "numpy", "--out", str(tmp_path / "r")]
@@ -457,6 +459,7 @@ def test_a_command_of_duoln_stays_and_the_other_is_left_out(install, capsys):
     assert main(["list"]) == 0
 
 
+@pytest.mark.long
 def test_who_asks_for_a_command_of_a_broken_plugin_is_told(install, capsys):
     install("greeting", "import no_such_module_at_all")
     assert main(["greet", "Ada"]) == 2

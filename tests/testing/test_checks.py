@@ -40,6 +40,7 @@ def test_bits_that_differ_are_named(numpy_backend, monkeypatch):
     assert "loss, from update 4 on" in lines
 
 
+@pytest.mark.long
 @pytest.mark.skipif(GPU != STAND_IN, reason="the stand-in refuses to capture")
 def test_a_step_that_cannot_be_captured_says_why(gpu, monkeypatch):
     def refuse(self):

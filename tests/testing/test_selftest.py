@@ -17,6 +17,7 @@ from duoln.testing import selftest, tolerance
 _one_of_each = functools.cache(lambda backend: selftest.largest_of_each(every_case(), backend))
 
 
+@pytest.mark.long
 @ON_NUMPY
 def test_every_rule_of_every_backend(be):
     reports = selftest.by_rule(selftest.run(be, _one_of_each(be)))
@@ -167,6 +168,7 @@ def few(monkeypatch, numpy_backend):
     monkeypatch.setattr(selftest, "cases", lambda one_of_each: chosen if one_of_each else [])
 
 
+@pytest.mark.long
 def test_the_command(capsys, few):
     assert cli.main(["selftest", "--backend", "numpy", "--one-of-each", "--repeats", "3"]) == 0
     out = capsys.readouterr().out
@@ -176,6 +178,7 @@ def test_the_command(capsys, few):
     assert document["backend"]["name"] == "numpy" and all(r["failures"] == [] for r in document["rules"])
 
 
+@pytest.mark.long
 def test_the_command_fails_where_a_rule_does(broken, capsys, few):
     put, good = broken
     put(forward=lambda be, *a, **k: (good.forward(be, *a, **k)[0] + np.float32(1), good.forward(be, *a, **k)[1]))

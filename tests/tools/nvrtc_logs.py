@@ -37,8 +37,16 @@ class Use(NamedTuple):
     """Bytes of spill stores and loads."""
 
 
+def files() -> list[Path]:
+    """Every CUDA text but those of walks, whose settings depend on the device."""
+    folders = [Path(kernels.__file__).parent,
+               *(Path(str(importlib.import_module(f"duoln.plugins.{name}").__file__)).parent for name in PLUGINS)]
+    return sorted(path for folder in folders for path in folder.rglob("*.cu") if not path.name.startswith("walk"))
+
+
+@cache
 def every_setting() -> list[tuple[str, Mapping[str, int]]]:
-    """Pairs of a source file, below `kernels/`, and its macros: the library's and the plug-ins'."""
+    """Pairs of a source file, below `kernels/`, and its macros: the library's and the plug-ins'. Each call takes seconds."""
     folder = Path(kernels.__file__).parent
     of_plugins = [(relpath(file, folder), macros) for name in PLUGINS
                   for file, macros in importlib.import_module(f"duoln.plugins.{name}.ops.cuda").every_setting()]

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from conftest import NAMES, STAND_IN
+from conftest import NAMES, ON_NUMPY, STAND_IN
 
 import duoln
 from duoln import nn, ops
@@ -26,6 +26,7 @@ def trainer(be, **changes):
     return Trainer(task, "ln", cfg, task.data(cfg), be)
 
 
+@ON_NUMPY
 def test_updates_have_masks_and_evaluations_have_none(be):
     """An update by hand, with the masks that the seed gives, is that of the trainer."""
     made, by_hand = trainer(be), trainer(be)
@@ -61,6 +62,7 @@ def test_a_resumed_run_has_the_same_bits(be, tmp_path):
         np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 @pytest.mark.parametrize("backend", [name for name in NAMES if name != STAND_IN])
 def test_runs_from_the_command_line(precision, backend, tmp_path, capsys):

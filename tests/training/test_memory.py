@@ -75,6 +75,7 @@ def trainer_of(name, variant, settings, backend, **options):
     return Trainer(task, variant, cfg, task.data(cfg), backend, **options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "variant", "settings"), SIZES)
 def test_the_estimate_is_near_the_peak_of_a_step(name, variant, settings, numpy_backend):
     trainer = trainer_of(name, variant, settings, numpy_backend)

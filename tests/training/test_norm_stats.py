@@ -98,6 +98,7 @@ def test_when(numpy_backend, tmp_path, every, settings, steps):
     assert sorted(watched_run(numpy_backend, tmp_path, every, **settings)[1]) == steps
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("stop", [5, 7])
 def test_stopped_and_resumed_is_as_not_stopped(be, tmp_path, stop):
     whole, stats = watched_run(be, tmp_path / "whole", every=2)
@@ -123,6 +124,7 @@ def test_a_run_that_diverges_keeps_what_was_measured(numpy_backend, tmp_path):
     assert math.isnan(stats[4]["0"].gradient_norm)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "variant"), [
     ("draw", "ln"), ("las", "both"), ("attentive_reader", "ln"), ("skip_thoughts", "ln"), ("handwriting", "ln"), ("mnist", "bn"),
     ("convnet", "ln"), ("order_embeddings", "ln")])

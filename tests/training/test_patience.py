@@ -32,6 +32,7 @@ def _steps(path):
     return [e["step"] for e in read_log(path) if e["event"] == "evaluation"]
 
 
+@ON_NUMPY
 def test_a_run_ends_after_so_many_evaluations_that_were_not_better_with_the_best(be, tmp_path):
     trainer = told_trainer(be)
     result = fit_into(trainer, tmp_path / "run", be)
@@ -53,6 +54,7 @@ def test_how_long_a_run_is(numpy_backend, tmp_path, settings, evaluated, ended):
     assert _steps(tmp_path) == evaluated and result["steps"] == ended and result["valid_mse"] == VALUES[ended]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("stop", [3, 10, 12, 15, 18, 20])
 @ON_NUMPY
 def test_a_run_that_is_cut_ends_the_same(be, tmp_path, stop):

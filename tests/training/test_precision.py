@@ -138,6 +138,7 @@ def test_unknown_precisions(numpy_backend, capsys):
     assert "bf16" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_the_command_line(tmp_path, capsys):
     line = ["--backend", "numpy", "--epochs", "1"]
     for name, words in (("a", ["--precision", "bf16"]), ("b", [])):
@@ -162,6 +163,7 @@ def test_a_report_shows_it_where_it_differs(numpy_backend, tmp_path):
     assert all(not s.differences for s in series_of(task, read_curves([tmp_path / "a", tmp_path / "c"])))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["mnist", *(pytest.param(task, marks=pytest.mark.minutes) for task in (
     "attentive_reader", "convnet", "draw", "handwriting", "las", "order_embeddings", "skip_thoughts", "transformer"))])
 def test_every_experiment_trains(name, numpy_backend):

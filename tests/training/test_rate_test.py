@@ -166,6 +166,7 @@ def test_the_table_has_every_update(tmp_path):
         assert [float(row[key]) for row in rows] == getattr(test, name).tolist()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is not installed")
 @pytest.mark.parametrize("losses", [descent(), lambda rate: 2.0, lambda rate: -1.0 - rate, descent(floor=-30, noise=1.0)])
 def test_the_picture_is_drawn_whatever_the_losses(tmp_path, losses):

@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+from conftest import ON_NUMPY
 from small_runs import At, Line, fit_into, line_trainer, state_bits
 
 import duoln
@@ -24,6 +25,7 @@ from duoln.training.train_step import make_step
 from duoln.training.trainer import Trainer
 
 
+@ON_NUMPY
 def test_it_is_a_task(be):
     check_task(Line(), backend=be)
 
@@ -55,6 +57,7 @@ def test_ctrl_c_at_the_last_step_is_heard(numpy_backend, tmp_path):
     assert fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend, resume=True)["steps"] == 15
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("stop", [5, 7, 14])
 def test_ctrl_c_then_resume_equals_not_stopping(be, tmp_path, stop):
     whole = line_trainer(be)
@@ -113,6 +116,7 @@ def test_resume_may_go_on_for_longer(numpy_backend, tmp_path):
     assert state_bits(more) == state_bits(whole)
 
 
+@pytest.mark.long
 def test_a_checkpoint_goes_on_on_another_backend(tmp_path):
     from conftest import get_backend
 
