@@ -171,12 +171,13 @@ static Band<T> band_of(const T* x, index_t number, const Shape<T>& s, const Arra
     return {image, first, rows, buffer};
 }
 
-// Copies the first values of a vector, fewer than twice MOST. The sizes are constants, so that each copy is an instruction.
+// Copies the first values of a vector, fewer than twice MOST. The sizes are constants, so that each copy is a few instructions.
+// Values are copied one by one: of a memcpy of 16 bytes from rows 24 bytes apart GCC 12 makes aligned loads, for Zen 3 at least.
 template <int MOST, class T>
 static inline void copy_first(const T* from, T* to, int count) {
     if constexpr (MOST > 0) {
         const int copied = count & MOST;
-        if (copied) std::memcpy(to, from, MOST * sizeof(T));
+        for (int k = 0; copied && k < MOST; ++k) to[k] = from[k];
         copy_first<MOST / 2>(from + copied, to + copied, count);
     }
 }
