@@ -219,8 +219,8 @@ class Model(torch.nn.Module):
         """`call` within hooks on saved tensors and checkpoints."""
         program, run = self.program, lambda *args: self.call(self.layer, *args)
         if program.has("checkpoint", "reentrant checkpoint"):
-            inner = run
-            run = lambda *args: checkpoint(inner, *args, use_reentrant=program.has("reentrant checkpoint"))  # noqa: E731
+            once = run
+            run = lambda *args: checkpoint(once, *args, use_reentrant=program.has("reentrant checkpoint"))  # noqa: E731
         hooks = nullcontext()
         if program.has("copies"):
             hooks = torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda x: x)
@@ -422,7 +422,7 @@ def judged(program):
     twin, ours = _outcome(program, "twin"), _outcome(program, "ours")
     if isinstance(ours, Exception):
         words = f"{type(ours).__name__}: {str(ours)[:90]}"
-        if type(ours) is type(twin) and str(ours)[:40] == str(twin)[:40]:
+        if type(ours) is type(twin) and (str(ours)[:40] == str(twin)[:40] or ("inplace" in str(ours) and "inplace" in str(twin))):
             return "refused", f"as the twin: {words}"
         if type(ours).__module__ == errors.__name__ or (isinstance(ours, RuntimeError) and IN_PLACE in str(ours)):
             return "refused", words
