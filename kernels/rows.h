@@ -54,7 +54,7 @@ static inline void each_vector(index_t width, const Work& work) {
 template <class T>
 struct RowSum {
     using vector = typename Vector<T>::type;
-    static constexpr int AT_ONCE = 256;  // vectors of each part
+    static constexpr int AT_ONCE = 4 * VECTOR_BYTES;  // vectors of each part; the chains of narrow ones are longer
     vector parts[SUMS] = {}, before{};
     int count = 0;
     template <int number>
