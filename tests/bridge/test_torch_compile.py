@@ -8,6 +8,8 @@ from duoln.errors import UsageError
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.peers
 
+from torch._dynamo.testing import CompileCounterWithBackend
+
 from duoln.bridge import torch as bridge
 from duoln.bridge.torch import function
 
@@ -93,6 +95,23 @@ def test_the_operators_keep_pytorchs_rules():
 def test_export_is_refused_in_words(model):
     with pytest.raises(UsageError, match=r"torch\.export.*state_dict"):
         torch.export.export(model, (torch.randint(20, (7, 3)),))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit.script itself
+@pytest.mark.parametrize("make", [Model, lambda: bridge.LSTM(3, 4), lambda: torch.nn.Sequential(bridge.RMSNorm(3))], ids=["model", "LSTM", "norm"])
+def test_script_is_refused_in_words(make):
+    with pytest.raises(UsageError, match=r"torch\.jit\.script.*state_dict"):
+        torch.jit.script(make())
+
+
+def test_lengths_share_a_graph(model):
+    """One with the numbers of the first call, one with symbols in their place, one for a single time step."""
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(model, fullgraph=True, backend=counter)
+    for k, length in enumerate((7, 9, 12, 5, 30, 8, 1, 11, 13, 21, 2, 40)):
+        ids = torch.randint(20, (length, 3 + k % 3))
+        torch.testing.assert_close(compiled(ids), model(ids))
+    assert counter.frame_count <= 3
 
 
 @pytest.mark.minutes

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from duoln.bridge.torch.layers import call
+from duoln.bridge.torch.layers import Layer, call
 from duoln.core.pytorch_names import hinted
 from duoln.errors import ShapeError
 
 
-class _Norm:
+class _Norm(Layer):
     """The part of a norm that calls duoln: mixed into the class of torch.nn that has its parameters."""
 
     operator: str

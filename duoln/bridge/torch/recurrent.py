@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from duoln import tree
 from duoln.bridge.functions import NORMS, check_norm
-from duoln.bridge.torch.layers import call
+from duoln.bridge.torch.layers import Layer, call
 from duoln.bridge.torch.steps import Steps
 from duoln.core.arguments import AT_LEAST_0, check_choice, check_flag, check_integer, check_number, described
 from duoln.core.pytorch_names import hinted
@@ -34,7 +34,7 @@ class _Part(NamedTuple):
     """The keys of the computation without a mask and with one; see `layers`."""
 
 
-class _Recurrent(torch.nn.Module):
+class _Recurrent(Layer, torch.nn.Module):
     """Layers of one kind of cell, whose weights (gates * hidden, in) lie in memory as those of torch.nn."""
 
     cell: ClassVar[Any]
@@ -209,7 +209,7 @@ class _Recurrent(torch.nn.Module):
     def _walk(self, x: torch.Tensor, first: Sequence[torch.Tensor], mask: torch.Tensor | None,
               ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         """All layers and directions, in the order of PyTorch's states."""
-        if len(x) == 1 and mask is None and not torch.compiler.is_compiling() and not (self.dropout and self.training):
+        if not torch.compiler.is_compiling() and len(x) == 1 and mask is None and not (self.dropout and self.training):
             stepped = self._steps.run(self, x, first)
             if stepped is not None:
                 return stepped
