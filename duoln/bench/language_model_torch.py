@@ -28,17 +28,10 @@ def work(subject: str, form: str, sizes: Sizes, start: Mapping[str, Any], text: 
     """
     import torch
 
-    model = model_of(form, sizes, start).to(device)
+    model = {"cells": _cells, "bridge": _bridge, "plain": _plain}[form](torch, sizes, start).to(device)
     ids = torch.tensor(text.astype(np.int64), device=device)
     run, checks = (_update if subject == "update" else _token)(torch, model, sizes, ids)
     return Work(run, checks, facts(device), len(checks), len(checks))
-
-
-def model_of(form: str, sizes: Sizes, start: Mapping[str, Any]) -> Any:
-    """The model of a form, see `work`."""
-    import torch
-
-    return {"cells": _cells, "bridge": _bridge, "plain": _plain}[form](torch, sizes, start)
 
 
 def _update(torch: Any, model: Any, sizes: Sizes, ids: Any) -> tuple[Callable[[int], float], list[float]]:

@@ -112,3 +112,6 @@ logaddexp = binary(
     "logaddexp", "log(exp(x) + exp(y)), without overflow of the powers.",
     _of_arrays(_log_of_sum), _of_arrays(_share_of_sum), _of_arrays(lambda be, x, y, g: _share_of_sum(be, y, x, g)),
     ("xy", "xy"))
+
+for each in (floor_divide, remainder, hypot, logaddexp):  # so that they pickle by their name here
+    each.__module__ = __name__

@@ -18,10 +18,11 @@ static Wide update(T* const at[ROLES], index_t count, bool past_caches, T rate, 
             }
             lanes.store(at[role] + k, values);
         };
-        const auto gradient = lanes.load(at[G] + k), scaled = gradient * scale;
+        // Of a sum of two products the compiler may round either one alone, and does so in whole vectors otherwise than in parts.
+        const auto gradient = lanes.load(at[G] + k), scaled = opaque(gradient * scale), squared = opaque(scaled * scaled);
         squares.add(gradient * gradient, number);
         const auto moment = beta1 * lanes.load(at[M] + k) + scaled;
-        const auto square = beta2 * lanes.load(at[V] + k) + scaled * scaled;
+        const auto square = beta2 * lanes.load(at[V] + k) + squared;
         const auto parameter = keep * lanes.load(at[P] + k) - rate * moment / (square_root(square) + eps);
         write(NEW_M, moment);
         write(NEW_V, square);

@@ -12,7 +12,8 @@ static void outer_product(const T* x, const T* g, T* dw, index_t in, index_t out
         for (int k = 0; k < K; ++k) factors[r][k] = x[r * in + k] - vector{};
     const auto add_up = [&](index_t c, auto lanes) {
         vector sums[K];
-        for (int k = 0; k < K; ++k) sums[k] = add ? lanes.load(dw + k * out + c) : vector{};
+        // A zero that the compiler knows would let it choose which of two products is rounded alone.
+        for (int k = 0; k < K; ++k) sums[k] = add ? lanes.load(dw + k * out + c) : opaque(vector{});
         for (int r = 0; r < R; ++r) {
             const vector gradient = opaque(lanes.load(g + r * out + c));
             for (int k = 0; k < K; ++k) sums[k] += gradient * factors[r][k];

@@ -21,7 +21,6 @@ from duoln.kernels.product.multiply import column_sums
 from duoln.kernels.recurrent import positions as walks
 from duoln.kernels.recurrent.cells import COMPILED_WALKS, Supports
 from duoln.kernels.recurrent.positions import Parameters, Positions, Units
-from duoln.kernels.recurrent.weights import FILE as WEIGHTS
 from duoln.kernels.recurrent.weights import Means, Walked
 from duoln.ops.recurrent.variants import CELLS
 
@@ -235,7 +234,7 @@ def _supports(cell: str) -> Supports:
             return "the statistics of one row are none"
         if not x.size or not h.size:
             return "there are no values"
-        return native.refusal(file_of(cell, norm), x.dtype) or native.refusal(WEIGHTS, x.dtype)
+        return native.refusal(file_of(cell, norm), x.dtype)
 
     return refusal
 

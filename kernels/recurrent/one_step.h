@@ -61,7 +61,7 @@ static void walk_one_step(const OneStep& one, const T* states, const Weights& w_
     walk(static_cast<const T*>(nullptr), panel_sums.data(), Share{0, sizes.batch, 0, sizes.panels}, Barrier{nullptr, 1});
 }
 
-// Room for the arrays of a step whose caller has none, in one piece of memory.
+// Room for the arrays of a step whose caller has none: one allocation.
 class Room {
   public:
     explicit Room(index_t size) : memory_(size), next_(memory_.data()) {}

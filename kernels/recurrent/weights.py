@@ -1,11 +1,12 @@
 """The weights of a compiled walk and their large products: padded, and without the means that norms take out.
 
-A weight is (n, gates * H). It lies so in memory, or transposed, as PyTorch's do; it is read as it lies, and its
-gradient lies alike.
+A weight is (n, gates * H). It lies so in memory, or transposed, as PyTorch's do; it is read in its own layout, which
+its gradient gets, too.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -38,7 +39,8 @@ def laid_out(weight: Array, transposed: bool) -> Array:
     return np.ascontiguousarray(weight.T).T if transposed else np.ascontiguousarray(weight)
 
 
-class Means(NamedTuple):
+@dataclass(frozen=True)
+class Means:
     """The means of a weight's rows: one for each part of the gates that shares a norm.
 
     Layer norm of the product is the same without them, and the product has no mean. To take them out is the gradient of

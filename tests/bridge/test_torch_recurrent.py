@@ -161,15 +161,20 @@ def test_what_takes_parameters_as_flat_memory(tmp_path):
     for p in turned.parameters():
         p.data = p.data.t().contiguous().t() if p.dim() == 2 else p.data
     torch.testing.assert_close(turned(x)[0], expected)
-    optimizer = torch.optim.LBFGS(layer.parameters(), max_iter=3)
+    in_one_memory, apart = layer, copy.deepcopy(layer)
+    for each in (in_one_memory, apart):
+        optimizer = torch.optim.LBFGS(each.parameters(), max_iter=3)
 
-    def loss():
-        optimizer.zero_grad()
-        value = layer(x)[0].square().mean()
-        value.backward()
-        return value
+        def loss(each=each, optimizer=optimizer):
+            optimizer.zero_grad()
+            value = each(x)[0].square().mean()
+            value.backward()
+            return value
 
-    assert optimizer.step(loss) > loss()
+        optimizer.step(loss)
+    for p, q in zip(in_one_memory.parameters(), apart.parameters(), strict=True):
+        torch.testing.assert_close(p, q)
+    assert not torch.equal(layer(x)[0], expected)
     pruned = prune.l1_unstructured(copy.deepcopy(layer), "weight_hh_l0", amount=0.5)
     assert (pruned.weight_hh_l0 == 0).sum() == 32 and not torch.equal(pruned(x)[0], layer(x)[0])
 

@@ -259,10 +259,10 @@ def test_weights_that_lie_transposed(cell, norm, sizes, rng, numpy_backend):
     names = [COMPILED, "compiled step"] if cell == "lstm" and norm in FUSED_LSTM and sizes[:2] == (1, 12) else [COMPILED]
     gouts = gouts_of(cell, sizes, rng, "float64")
     for rule in (rule_of(cell, name) for name in names):
-        expected, found = (results(rule, numpy_backend, each, attrs, gouts) for each in (arguments, turned))
-        for a, b in zip(found, expected, strict=True):
+        expected, actual = (results(rule, numpy_backend, each, attrs, gouts) for each in (arguments, turned))
+        for a, b in zip(actual, expected, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10)
-        d_w_h = found[len(CELLS[cell].states) + 1 + places[1]]
+        d_w_h = actual[len(CELLS[cell].states) + 1 + places[1]]
         assert d_w_h.shape == arguments[places[1]].shape and d_w_h.flags.f_contiguous
 
 

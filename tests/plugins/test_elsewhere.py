@@ -24,7 +24,7 @@ class Small(NamedTuple):
 
 
 _READER = {"width": 5, "hidden": 4, "batch_size": 6, "questions": 24, "evaluate_questions": 12, "table": 500, "pad_multiple": 16, "tied": False, "dropout": "paper"}
-_LAS = {"utterances": 6, "batch_size": 4, "listener_hidden": 3, "speller_hidden": 4, "attention": 3, "mels": 3, "buckets": 1, "evaluate_utterances": 3, "beam": 2, "longest": 2}
+_LAS = {"utterances": 6, "batch_size": 4, "listener_hidden": 3, "speller_hidden": 4, "attention": 3, "mels": 3, "buckets": 1, "evaluate_utterances": 3, "beam": 2, "longest": 4}
 SMALL = {
     "attentive_reader": Small(("none", "bn-everywhere", "ln"), _READER, metric="test_nll"),
     "convnet": Small(("bn", "ln"), {"channels": 2, "batch_size": 6, "dataset": "mnist"}, metric="test_nll"),

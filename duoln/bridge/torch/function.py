@@ -96,7 +96,7 @@ class _Call(torch.autograd.Function):
         saved = ctx.saved_tensors
         if any(x._version != version for x, version in ctx.versions):
             raise GradientError("[bridge] a tensor that the gradient needs was modified by an inplace operation; "
-                                "change x.clone(). Hooks on saved tensors keep no copy for a layer of duoln")
+                                "change a clone of it. Hooks on saved tensors keep no copy for a layer of duoln")
         with torch.no_grad():
             results = ctx.back(gradients)
         if not torch._C._autograd._get_current_graph_task_keep_graph():  # PyTorch frees what is saved, too
