@@ -107,7 +107,9 @@ class _Recurrent(Layer, torch.nn.Module):
     def _dtype(self) -> torch.dtype:
         """The weights' dtype. A weight that is computed from others is not computed for it."""
         weight = self._parameters.get("weight_hh_l0")
-        return (next(self.parameters()) if weight is None else weight).dtype
+        if weight is None:
+            weight = next(self.parameters(), None)
+        return (self.weight_hh_l0 if weight is None else weight).dtype
 
     @property
     def _directions(self) -> int:
