@@ -99,7 +99,7 @@ class MlxBackend(OfLibrary):
         self.wait([x])
         memory = memoryview(x)
         # PyTorch refuses the byte offset of a scalar within another array, which `contiguous` would keep.
-        reason = unshared(memory.strides, memory.itemsize, is_old, memory.c_contiguous) if x.ndim else "a scalar"
+        reason = unshared(memory.strides or (), memory.itemsize, is_old, memory.c_contiguous) if x.ndim else "a scalar"
         if needs_copy(reason, copy):
             x = mx.contiguous(x) if x.ndim else mx.where(True, x, x)
             self.wait([x])

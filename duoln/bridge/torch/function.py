@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -26,6 +27,8 @@ from duoln.errors import DtypeError, GradientError, UsageError
 NOT_EXPORTED = ("expected a model of PyTorch's own operators, found a layer or function of duoln; export the model "
                 "with torch.nn's layers, or save its state_dict")
 Back = Callable[[Sequence[torch.Tensor | None]], list[torch.Tensor | None]]
+_PROCESS = os.getpid()
+"""The process that has loaded PyTorch; another one was forked from it."""
 _SOFT = 1
 """omp_pause_soft of OpenMP 5.0, section 3.2.44: the threads may be started again."""
 
@@ -164,7 +167,7 @@ def pause_threads() -> None:
     kernel of duoln.
     """
     pause = _pause()
-    if pause is not None:
+    if pause is not None and os.getpid() == _PROCESS:  # a forked process has none of the threads, and would wait for them
         pause(_SOFT)
 
 
