@@ -167,7 +167,7 @@ def pause_threads() -> None:
     kernel of duoln.
     """
     pause = _pause()
-    if pause is not None and os.getpid() == _PROCESS:  # a forked process has none of the threads, and would wait for them
+    if pause is not None and os.getpid() == _PROCESS:  # a forked process would wait for threads that it has not
         pause(_SOFT)
 
 
