@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from duoln.backends.protocol import Array, Backend
+from duoln.core import Op, Tensor
+from duoln.core.tensor import Operand
 from duoln.errors import DtypeError
 from duoln.ops.common import scale_of
 from duoln.ops.elementwise import binary, logistic
@@ -113,5 +115,6 @@ logaddexp = binary(
     _of_arrays(_log_of_sum), _of_arrays(_share_of_sum), _of_arrays(lambda be, x, y, g: _share_of_sum(be, y, x, g)),
     ("xy", "xy"))
 
-for each in (floor_divide, remainder, hypot, logaddexp):  # so that they pickle by their name here
+_MADE_HERE: tuple[Op[[Operand, Operand], Tensor], ...] = (floor_divide, remainder, hypot, logaddexp)
+for each in _MADE_HERE:  # so that they pickle by their name here
     each.__module__ = __name__
