@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
+from duoln.kernels import native
 from duoln.kernels.recurrent import weights as module
 from duoln.kernels.recurrent.positions import Units
 from duoln.kernels.recurrent.weights import Means
 
-pytestmark = pytest.mark.numerical
+pytestmark = [pytest.mark.numerical, pytest.mark.skipif(native.machine_refusal() is not None, reason="nothing is compiled here")]
 
 def _exact(weight, parts):
     """Each part of each row without its mean; the parts are numbers of columns, or each column's share."""
