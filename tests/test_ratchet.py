@@ -25,7 +25,7 @@ WHY_NOT = ("reason", "failure", "obstacle", "missing", "unfit", "misfit", "probl
 """The names that functions which return a text why something cannot be have had; two are to stay."""
 FIRST_WORDS = ("What", "Where", "How", "Whether", "Of")
 NUMBERS = {
-    "lines of the product": 77531,
+    "lines of the product": 77532,
     "lines of duoln/core": 4035,
     "lines of duoln/ops": 5187,
     "lines of duoln/nn": 2560,
@@ -39,12 +39,12 @@ NUMBERS = {
     "lines of duoln/runs": 4477,
     "lines of duoln/bench": 4526,
     "lines of duoln/testing": 1818,
-    "lines of duoln/bridge": 1353,
+    "lines of duoln/bridge": 1354,
     "lines of duoln/cli": 3775,
     "lines of kernels": 21114,
     "lines of plugins": 15600,
     "lines of examples": 1352,
-    "lines of tests": 59646,
+    "lines of tests": 59650,
     "Python files": 489,
     "small Python files": 50,
     "names for why not": 2,

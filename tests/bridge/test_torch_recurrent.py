@@ -9,7 +9,7 @@ import pytest
 
 import duoln
 from duoln import nn, tree
-from duoln.errors import DtypeError, ShapeError, UsageError
+from duoln.errors import DtypeError, GradientError, ShapeError, UsageError
 from duoln.testing import check_error
 
 torch = pytest.importorskip("torch")
@@ -17,6 +17,7 @@ pytestmark = pytest.mark.peers
 
 from bridge import loops
 from safetensors.torch import save_file
+from torch.autograd import forward_ad
 from torch.nn.utils import prune
 from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence
 
@@ -179,6 +180,7 @@ def test_what_takes_parameters_as_flat_memory(tmp_path):
     assert (pruned.weight_hh_l0 == 0).sum() == 32 and not torch.equal(pruned(x)[0], layer(x)[0])
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit.script, which forward mode uses
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize(("kind", "norm"), [("LSTM", "layer"), ("LSTM", "none"), ("LSTM", "layer-theano"), ("RNN", "layer"), ("GRU", "layer")])
 def test_a_time_step_outside_of_a_gradient(kind, norm, layers):
@@ -205,6 +207,8 @@ def test_a_time_step_outside_of_a_gradient(kind, norm, layers):
                 change(p)
         compare()
     assert not torch.equal(compare(), before)
+    with torch.no_grad(), forward_ad.dual_level():  # a tangent is not dropped
+        check_error(GradientError, lambda: layer(forward_ad.make_dual(x, torch.ones_like(x)), hx), "forward mode")
     layer.weight_hh_l0 = torch.nn.Parameter(torch.randn(layer.weight_hh_l0.shape))
     compare()
     prune.l1_unstructured(layer, "weight_hh_l0", amount=0.5)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.autograd import forward_ad
 
 from duoln import ops
 from duoln.bridge.torch.arrays import backend_for, natives_of
@@ -76,7 +77,7 @@ class Steps:
         """
         dtype = x.dtype
         if torch.is_grad_enabled() or dtype not in _DTYPES or not is_plain() or is_recording() \
-                or torch.jit.is_tracing() or torch.is_autocast_enabled("cpu"):
+                or torch.jit.is_tracing() or torch.is_autocast_enabled("cpu") or forward_ad._current_level >= 0:
             return None
         for tensor in (x, *first):
             if type(tensor) is not torch.Tensor or tensor.dtype is not dtype or not tensor.is_contiguous() \
