@@ -56,9 +56,9 @@ def probe(name: str) -> Probe:
     """
     try:
         loaded = backends.load(name)
-    except UsageError:
+    except (UsageError, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:  # SystemExit, and what extensions in other languages raise
         text = str(error).strip().splitlines()
         return Probe(name, None, f"{type(error).__name__}: {text[0] if text else 'no message'}")
     _attach(loaded)
@@ -127,21 +127,19 @@ def _choose(name: str | None) -> tuple[Backend, str]:
     if name not in CHOICES:
         advice = f"; a dtype goes by name, dtype={name!r}" if name in DTYPES else did_you_mean(name, CHOICES)
         raise UsageError(f"[backend] expected one of {', '.join(CHOICES)}; found {name!r}{advice}")
-    if name != "auto":
-        tried = probe(name)
-        if tried.backend is None:
-            raise BackendError(f"[backend] {name} ({asked_by}) cannot be used here: {tried.reason}\n"
-                               f"  try: {REMEDIES[name]}")
-        return tried.backend, f"{name} on {tried.backend.device}: {asked_by}"
-    refused = []
-    for name_tried in ("cupy", "mlx"):
-        tried = probe(name_tried)
-        if tried.backend is not None and not tried.reason:
-            return tried.backend, f"{name_tried} on {tried.backend.device}: it ran a kernel"
-        refused.append(f"no {name_tried} ({tried.reason})")
-    chosen = probe("numpy")
-    assert chosen.backend is not None
-    return chosen.backend, f"numpy on {chosen.backend.device}: {'; '.join(refused)}"
+    if name == "auto":
+        refused = []
+        for name_tried in ("cupy", "mlx"):
+            tried = probe(name_tried)
+            if tried.backend is not None and not tried.reason:
+                return tried.backend, f"{name_tried} on {tried.backend.device}: it ran a kernel"
+            refused.append(f"no {name_tried} ({tried.reason})")
+        name, asked_by = "numpy", "; ".join(refused)
+    tried = probe(name)
+    if tried.backend is None:
+        raise BackendError(f"[backend] {name} ({asked_by}) cannot be used here: {tried.reason}\n"
+                           f"  try: {REMEDIES[name]}")
+    return tried.backend, f"{name} on {tried.backend.device}: {asked_by}"
 
 
 @hinted

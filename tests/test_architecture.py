@@ -39,7 +39,7 @@ OWNERS = {
     "safetensors": r"duoln/runs/tensor_file\.py",
     "matplotlib": r"duoln/pictures/\w+\.py",
     "sklearn|scipy": r"plugins/skip_thoughts/(classify|table)\.py",
-    "torch|liger_kernel": r"plugins/\w+/peer_torch\.py|duoln/bridge/torch/\w+\.py|duoln/bench/(recurrent|operators|attention|language_model|wide)_torch\.py",
+    "torch|liger_kernel": r"plugins/\w+/peer_torch\.py|duoln/bridge/torch/\w+\.py|duoln/bench/(recurrent|operators|attention|language_model|wide)_torch\.py|examples/inside_pytorch\.py",
     "jax": r"duoln/bench/wide_jax\.py",
     "tensorboardX": r"duoln/runs/tensorboard\.py",
     "soundfile": r"plugins/las/audio\.py",
@@ -375,6 +375,6 @@ def test_import_of_what_a_plugin_needs_loads_no_device_library():
 
 def test_import_loads_a_few_small_modules():
     """Of duoln what chooses the CPU's kernels and what hears Ctrl-C, and else nothing that Python does not bring: so it is quick."""
-    loaded = set(_fresh("import sys; before = set(sys.modules); import duoln; print(*set(sys.modules) - before)"))
+    loaded = set(_fresh("import sys; before = set(sys.modules); import duoln; print(*{n for n in sys.modules if sys.modules[n]} - before)"))
     own = {name for name in loaded if name.partition(".")[0] not in sys.stdlib_module_names}
     assert own == {"duoln", "duoln.system", "duoln.system.openblas", "duoln.system.starting", "duoln.system.variables"}

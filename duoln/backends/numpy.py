@@ -203,7 +203,7 @@ def keep_freed_memory() -> bool:
 
 def _processor() -> str:
     if os.path.exists("/proc/cpuinfo"):
-        with open("/proc/cpuinfo") as lines:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
             for line in lines:
                 if line.startswith("model name"):
                     return line.partition(":")[2].strip()

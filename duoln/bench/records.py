@@ -153,7 +153,7 @@ def make_record(kind: str, backend: Backend, label: str | None, copy_gbps: float
     """A whole record, checked against its schema."""
     record = {
         "schema": SCHEMA, "kind": kind, "label": label or machine.default_label(backend), "duoln": duoln.__version__,
-        "git": machine.git(), "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "git": machine.git(), "time": datetime.now(UTC).isoformat(timespec="microseconds"),
         "backend": machine.backend_facts(backend), "host": machine.host(), "flags": machine.flags(),
         "copy_gbps": copy_gbps, "cases": [dict(c) for c in cases],
     }
@@ -168,9 +168,11 @@ def as_json(record: Mapping[str, Any]) -> str:
 
 def check_target(path: Path) -> None:
     """Raises UsageError if a file cannot be written there. This is checked before the timing, which takes minutes."""
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise UsageError(f"[bench] {path}: expected a file in a folder that exists, found "
-                         f"{'a folder' if path.is_dir() else f'no folder {path.absolute().parent}'}")
+    folder = path.absolute().parent
+    obstacle = "a folder" if path.is_dir() else "a link to nothing" if path.is_symlink() and not path.exists() else \
+        "" if folder.is_dir() else f"no folder {folder}"
+    if obstacle:
+        raise UsageError(f"[bench] {path}: expected a file in a folder that exists, found {obstacle}")
 
 
 def write(record: Mapping[str, Any], path: Path) -> None:

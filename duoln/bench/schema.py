@@ -50,7 +50,8 @@ _TEXT = _Want("a text that is not empty", lambda v: isinstance(v, str) and v != 
 _OBJECT = _Want("an object", lambda v: isinstance(v, dict))
 _FLAG = _Want("true or false", lambda v: isinstance(v, bool))
 _COUNT = _Want("a whole number of at least 0", _is_count)
-_POSITIVE = _Want("a number above 0", lambda v: _is_number(v) and v > 0)
+_POSITIVE = _Want("a number from 1e-100 to 1e100", lambda v: _is_number(v) and 1e-100 <= v <= 1e100)
+"""Ratios of two of them, and their products, are finite and above 0."""
 _NUMBER = _Want("a finite number of at least 0", lambda v: _is_number(v) and v >= 0)
 _SAMPLES = _Want("a list of numbers above 0, at least one",
                  lambda v: isinstance(v, list) and len(v) > 0 and all(_is_number(s) and s > 0 for s in v))
@@ -127,6 +128,11 @@ def check_record(content: Any, file: object) -> None:
     _check_keys(content, {"label": _TEXT, "cases": _Want("a list", lambda v: isinstance(v, list))}, "", file)
     for i, case in enumerate(content["cases"]):
         _check_keys(case, _CASE, f"cases[{i}].", file)
+    first: dict[str, int] = {}
+    for i, case in enumerate(content["cases"]):
+        earlier = first.setdefault(identity(case), i)
+        if earlier != i:
+            raise RecordError(file, f"cases[{i}]", "a case that the record has once", f"the case of cases[{earlier}]")
 
 
 def _check_header(content: Mapping[str, Any], prefix: str, file: object) -> None:

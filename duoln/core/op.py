@@ -191,13 +191,14 @@ class Op(Generic[P, R]):
             return self._of_narrow(backend, arrays, attrs)
         return self._of_wide(backend, arrays, attrs, _size(arrays))
 
-    def bind(self, backend: Backend, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> Callable[..., None] | None:
+    def bind(self, backend: Backend, arrays: Sequence[Any], attrs: Mapping[str, Any], **options: Any,
+             ) -> Callable[..., None] | None:
         """The function that the rule for checked native arrays gives for calls by address, see `Rule.bind`; or None.
 
-        It stands for calls while `is_plain()`.
+        It stands for calls while `is_plain()`. The options are the rule's own.
         """
         rule = self.select(backend, arrays, attrs)
-        return None if rule.bind is None else rule.bind(backend, *arrays, **attrs)
+        return None if rule.bind is None else rule.bind(backend, *arrays, **attrs, **options)
 
     def _of_narrow(self, backend: Backend, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> Rule:
         """The rule that runs on these arrays, of which some have 16 bits."""

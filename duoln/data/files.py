@@ -52,8 +52,9 @@ def data_folders() -> list[Path]:
 
 
 def absent_folders() -> list[str]:
-    """A line for each folder of DUOLN_DATA that does not exist."""
-    return [f"DUOLN_DATA: {folder} does not exist" for folder in data_folders() if not os.path.exists(folder)]
+    """A line for each part of DUOLN_DATA that is no folder."""
+    return [f"DUOLN_DATA: {folder} {'is no folder' if os.path.exists(folder) else 'does not exist'}"
+            for folder in data_folders() if not os.path.isdir(folder)]
 
 
 def search_folders(root: Path | None = None) -> list[Path]:

@@ -23,17 +23,25 @@ _MOST_VALUES = 1 << 24
 2."""
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(n for n in names if names.count(n) > 1)!r} twice in one object")
+    return result
+
+
 def parse_json(content: bytes) -> Any:
     """The value of a JSON text; every failure of the parser is a ValueError.
 
     Raises:
-        ValueError: it is no JSON in UTF-8, nested more deeply than `DEEPEST`, of too many values, or with half a
-            character (a lone surrogate).
+        ValueError: it is no JSON in UTF-8, nested more deeply than `DEEPEST`, of too many values, with a key
+            twice in one object, or with half a character (a lone surrogate).
     """
     if sum(map(content.count, (b",", b"[", b"{"))) > _MOST_VALUES:
         raise ValueError(f"more than {_MOST_VALUES} values")
     try:
-        value = json.loads(content.decode("utf-8"))
+        value = json.loads(content.decode("utf-8"), object_pairs_hook=_object)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     level = [value] if isinstance(value, dict | list) else []
@@ -67,7 +75,7 @@ def json_of(where: object, content: bytes, kind: str = "JSON text") -> Any:
         what = "the end of the file" if error.pos >= len(error.doc.rstrip()) else error.msg
         raise DataFormatError(where, offset, f"a {kind}", f"{what} (line {error.lineno}, column {error.colno})"
                               ) from error
-    except ValueError as error:  # too deep, too many, half a character, or a number of thousands of digits
+    except ValueError as error:  # too deep, too many, a key twice, half a character, or a number of thousands of digits
         raise DataFormatError(where, 0, f"a {kind}", str(error)) from error
 
 

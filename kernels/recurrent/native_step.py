@@ -22,13 +22,15 @@ _WORTH_THREADS_BYTES = 1 << 21
 """Bytes of the weights below which a second thread costs more than it saves."""
 _PARAMETERS = ("gain_x", "gain_h", "bias", "bias_2", "bias_3", "gain_c", "bias_c", "bias_h")
 _NAMES = ("w_h", "x", "w_x", *_PARAMETERS, "inner_bias", "h", "c", "h_new", "c_new", "batch", "inputs", "units", "eps",
-          "threads", "transposed")
+          "threads", "transposed", "theirs")
 _SIGNATURE = ("w_h: real[2], x: real[2], w_x: real[2], gain_x: real[1]?, gain_h: real[1]?, bias: real[1]?, "
               "bias_2: real[1]?, bias_3: real[1]?, {}inner_bias: real[1]?, {}batch: int64, inputs: int64, "
-              "units: int64, eps: float64, threads: int32, transposed: int32")
-_OWN = {"rnn": ("", "h: real[2], h_new: real[2], "), "gru": ("bias_h: real[1]?, ", "h: real[2], h_new: real[2], "),
-        "lstm": ("gain_c: real[1]?, bias_c: real[1]?, ", "h: real[2], c: real[2], h_new: real[2], c_new: real[2], ")}
-"""The parameters and the states of each cell."""
+              "units: int64, eps: float64, threads: int32, transposed: int32{}")
+_OWN = {"rnn": ("", "h: real[2], h_new: real[2], ", ""),
+        "gru": ("bias_h: real[1]?, ", "h: real[2], h_new: real[2], ", ", theirs: int32"),
+        "lstm": ("gain_c: real[1]?, bias_c: real[1]?, ",
+                 "h: real[2], c: real[2], h_new: real[2], c_new: real[2], ", "")}
+"""The parameters, the states and the last argument of each cell."""
 
 
 class _Step(NamedTuple):
@@ -65,7 +67,7 @@ def rule(cell: str, of_walk: Rule) -> Rule:
                            *[None if k is None else np.ascontiguousarray(given[k]) for k in step.given],
                            np.ascontiguousarray(step.means.without_of_bias(bias)) if step.has_inner_bias else None,
                            before[0], before[-1], after[0], after[-1], *_sizes(x, w_x), w_h.shape[0], eps,
-                           _threads(w_x, w_h), transposed))
+                           _threads(w_x, w_h), transposed, False))
         return (after[0].reshape(1, *after[0].shape), *after), ((x, *arrays), {"norm": norm, "eps": eps, **attrs})
 
     def vjp(be: Backend, saved: Any, gouts: Any, needs: Sequence[bool]) -> Any:
@@ -73,14 +75,15 @@ def rule(cell: str, of_walk: Rule) -> Rule:
         assert of_walk.vjp is not None
         return of_walk.vjp(be, of_walk.forward(be, *arrays, **attrs)[1], gouts, needs)
 
-    def bind(be: Backend, x: Array, *arrays: Any, norm: str, eps: float, **attrs: Any) -> Callable[..., None] | None:
+    def bind(be: Backend, x: Array, *arrays: Any, norm: str, eps: float, theirs: bool = False, **attrs: Any,
+             ) -> Callable[..., None] | None:
         step, (w_x, w_h, _, _, *norms) = steps[norm], arrays[count:]
         transposed = is_transposed(w_h)
         lie = laid_out(w_h, transposed) is w_h and laid_out(w_x, transposed) is w_x
         if step.has_inner_bias or not lie or not all(a.flags.c_contiguous for a in norms):
             return None
-        numbers = *_sizes(x, w_x), w_h.shape[0], eps, _threads(w_x, w_h), transposed
-        values: dict[str, Any] = dict(zip(_NAMES[-6:], numbers, strict=True))
+        numbers = *_sizes(x, w_x), w_h.shape[0], eps, _threads(w_x, w_h), transposed, theirs
+        values: dict[str, Any] = dict(zip(_NAMES[-7:], numbers, strict=True))
         values |= {name: host.address(norms[k - 1]) for name, k in zip(_PARAMETERS, step.given, strict=True) if k}
         values |= {"w_h": host.address(w_h), "w_x": host.address(w_x)}
         names = step.function.names

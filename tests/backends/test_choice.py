@@ -50,6 +50,14 @@ def test_auto_never_takes_mlx_on_a_cpu(monkeypatch):
     assert "no cupy (ImportError: no cupy here)" in why and "no Metal GPU" in why
 
 
+def test_a_library_that_ends_the_program_is_no_choice(monkeypatch):
+    def load(name):
+        raise SystemExit(f"no {name}")
+
+    monkeypatch.setattr(backends, "load", load)
+    check_error(BackendError, runtime.choose, "numpy (no cupy (SystemExit: no cupy)", "pip install numpy")
+
+
 def test_the_environment_chooses_before_auto(monkeypatch):
     monkeypatch.setenv("DUOLN_BACKEND", "numpy")
     assert "set by DUOLN_BACKEND; rules " in runtime.choice_in_full()

@@ -71,7 +71,7 @@ def test_the_documented_keys_are_the_checked_ones():
     ("backend", {"name": 1}, ["backend", "texts"]),
     ("host", {"cpu": "x"}, ["host.cores"]),
     ("flags", {"A": 1}, ["flags"]),
-    ("copy_gbps", 0, ["copy_gbps", "above 0"]),
+    ("copy_gbps", 0, ["copy_gbps", "a number from"]),
     ("copy_gbps", math.nan, ["copy_gbps", "nan"]),
     ("cases", {}, ["cases", "a list"]),
     ("cases", [3], ["cases[0]", "an object", "3"]),
@@ -83,6 +83,8 @@ def test_the_documented_keys_are_the_checked_ones():
     ("cases.0.samples", [1.0, -1.0], ["cases[0].samples", "above 0"]),
     ("cases.0.median", 10**400, ["cases[0].median"]),
     ("cases.0.max_error", math.nan, ["cases[0].max_error", "nan"]),
+    ("cases.0.median", 5e-324, ["cases[0].median", "a number from 1e-100"]),
+    ("cases", [made.CASE, {**made.CASE, "median": 2.0}], ["cases[1]", "once", "cases[0]"]),
     ("cases.0.bytes", 1.5, ["cases[0].bytes", "whole number"]),
 ])
 def test_errors_name_file_and_key(tmp_path, path, value, words):
@@ -104,6 +106,7 @@ def test_errors_name_file_and_key(tmp_path, path, value, words):
     (b'{"a": "\xff"}', DataFormatError, ["byte 7", "UTF-8"]),
     (b"[" * 100000, DataFormatError, ["JSON"]),
     (b"1" * 5000, DataFormatError, ["JSON"]),
+    (b'{"a": 1, "b": {"c": 1, "c": 2}}', DataFormatError, ["'c' twice"]),
     (b"[1, 2]", RecordError, ["an object", "[1, 2]"]),
     (b'{"name": "another program\'s"}', RecordError, ["schema", "no such key"]),
     (b'{"schema": "duoln-bench/0"}', UsageError, ["duoln-bench/1", "'duoln-bench/0'"]),
@@ -133,6 +136,8 @@ def test_a_record_with_nan_is_not_written(numpy_backend):
 def test_a_target_that_cannot_be_written(tmp_path):
     check_error(UsageError, lambda: records.check_target(tmp_path), "a folder")
     check_error(UsageError, lambda: records.check_target(tmp_path / "none" / "a.json"), "none")
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    check_error(UsageError, lambda: records.check_target(tmp_path / "link"), "a link to nothing")
     check_error(CheckpointError, lambda: records.write(made.record(), tmp_path / "none" / "a.json"), "cannot be written")
 
 

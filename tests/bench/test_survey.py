@@ -36,6 +36,7 @@ def _writing(folder, name, content, after=""):
     return _python(name, f"open({str(folder / f'{name}.json')!r}, 'w').write({json.dumps(content)!r}); {after}")
 
 
+@pytest.mark.long
 def test_a_part_that_fails_hangs_or_talks_nonsense(tmp_path):
     folder, output = Folder(tmp_path / "new", "numpy"), []
     wanted = [_python("breaks", "import sys; sys.exit('no such device')"), _python("hangs", "import time; time.sleep(3600)", 1),
@@ -119,6 +120,7 @@ def test_outcomes_that_are_good():
     assert [Outcome("p", "", state).good for state in states] == [True] * 4 + [False] * 3
 
 
+@pytest.mark.long
 def test_what_is_left_of_the_seconds_shortens_parts_or_leaves_them_out(tmp_path):
     folder = Folder(tmp_path / "new", "numpy")
     wanted = [_writing(folder.path, "quick", {"figures": {"of quick": 1}}),

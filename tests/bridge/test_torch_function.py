@@ -1,6 +1,7 @@
 """Pure functions and norms of duoln inside PyTorch: gradients, PyTorch's rules for what is saved, memory, threads, processes."""
 
 import gc
+import os
 import sys
 import threading
 import weakref
@@ -13,6 +14,8 @@ from duoln.testing import check_error
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.peers
+
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from duoln.bridge import torch as bridge
 from duoln.bridge.torch import function
@@ -194,7 +197,9 @@ WRONG = {"int64": (lambda: bridge.differentiable(ops.square)(torch.ones(2, dtype
          "sparse": (lambda: bridge.differentiable(ops.square)(torch.eye(2).to_sparse()), DtypeError, "x.to_dense()"),
          "meta": (lambda: bridge.LayerNorm(2)(torch.ones(2, device="meta")), DtypeError, "meta", "cpu or cuda"),
          "NumPy's": (lambda: bridge.LayerNorm(2)(torch.ones(3, 2).numpy()), DtypeError, "torch.Tensor", "ndarray"),
-         "traced": (lambda: torch.jit.trace(bridge.LayerNorm(2), torch.ones(3, 2)), UsageError, "torch.jit", "state_dict"),
+         "traced": (lambda: torch.jit.trace(bridge.LayerNorm(2), torch.ones(3, 2)), UsageError, "tracing", "state_dict"),
+         "traced by fx": (lambda: make_fx(bridge.LSTM(2, 3))(torch.ones(4, 1, 2)), UsageError, "tracing", "state_dict"),
+         "scripted": (lambda: torch.jit.script(bridge.differentiable(ops.tanh)), UsageError, "torch.jit.script"),
          "a width": (lambda: bridge.LayerNorm(4)(torch.ones(2, 5)), ShapeError, "[LayerNorm]", "(4,)", "(2, 5)"),
          "axes": (lambda: bridge.AddLayerNorm((2, 3))(torch.ones(2, 3), torch.ones(2, 3)), ShapeError, "one axis", "(2, 3)")}
 
@@ -322,7 +327,9 @@ def _ranked(rank, folder, queue):
     x = torch.arange(48.0, dtype=torch.float64).view(4, 4, 3).sin()
     model(x[:, 2 * rank:2 * rank + 2])[0].square().mean().backward()
     queue.put((rank, layer.weight_hh_l0.grad.tolist()))
-    torch.distributed.destroy_process_group()
+    queue.close()
+    queue.join_thread()
+    os._exit(0)  # the end of a process group waits with Python's lock for a thread of gloo's that may need it
 
 
 def test_data_parallel_by_gloo(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 
 from duoln import doctor, tree
 from duoln.cli import main, one_task
+from duoln.data import files
 from duoln.errors import DataError, DataMissingError
 from duoln.tasks import make_config
 from duoln.tasks.registry import find_task
@@ -119,6 +120,9 @@ def test_the_words_of_an_original_are_read_unpacked(tmp_path):
 
 @pytest.mark.long
 def test_a_folder_of_the_user_that_is_not_there_is_told(tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("DUOLN_DATA", str(tmp_path / "file"))
+    assert files.absent_folders() == [f"DUOLN_DATA: {tmp_path / 'file'} is no folder"]
     monkeypatch.setenv("DUOLN_DATA", os.pathsep.join([str(tmp_path), str(tmp_path / "typo")]))
     line = f"DUOLN_DATA: {tmp_path / 'typo'} does not exist"
     one_task.say_absent()

@@ -25,6 +25,7 @@ def _drive(plans, folder):
     return lines
 
 
+@pytest.mark.long
 def test_some_points(tmp_path):
     [with_patience, without] = _drive([{"patience": 3, "evaluate_every": 2, "points": 16, "seed": 1},
                                        {"patience": 0, "evaluate_every": 2, "points": 8, "seed": 2}], tmp_path / "runs")

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Never, cast
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
@@ -50,8 +50,14 @@ def differentiable(fn: Callable[..., Any]) -> Callable[..., Any]:
         DtypeError: a tensor has a dtype or a device that duoln has not, or tensors lie on several devices.
         GradientError: by the backward pass, for a gradient of a gradient.
     """
-    run: Callable[..., Any] = torch.compiler.disable(over_trees(fn, torch.Tensor, apply))
-    return run
+    run: Any = torch.compiler.disable(over_trees(fn, torch.Tensor, apply))
+    run.__prepare_scriptable__ = refuse_script
+    return cast("Callable[..., Any]", run)
+
+
+def refuse_script() -> Never:
+    """The answer to `torch.jit.script`, which would read the text of a function."""
+    raise UsageError(f"[bridge] torch.jit.script: {NOT_EXPORTED}")
 
 
 def apply(fn: Callable[..., Sequence[Tensor]], tensors: Sequence[torch.Tensor], keeps_results: bool = True,
@@ -65,8 +71,8 @@ def apply(fn: Callable[..., Sequence[Tensor]], tensors: Sequence[torch.Tensor], 
             raise DtypeError(f"[bridge] argument {k}: expected a torch.Tensor, found {described(x)}")
     for x in tensors[:1]:
         backend_for(x.device.type)  # refuses a device before PyTorch is asked about it
-    if torch.jit.is_tracing():
-        raise UsageError(f"[bridge] torch.jit: {NOT_EXPORTED}")
+    if torch.jit.is_tracing() or torch.compiler.is_exporting() or _is_traced_by_fx():
+        raise UsageError(f"[bridge] tracing: {NOT_EXPORTED}")
     if any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
         raise GradientError("[bridge] a derivative of forward mode is not supported: duoln has backward passes only. "
                             "Where one is needed, use a layer of PyTorch's own, or a loop of its operators")
@@ -76,6 +82,11 @@ def apply(fn: Callable[..., Sequence[Tensor]], tensors: Sequence[torch.Tensor], 
         results: tuple[torch.Tensor, ...] = _Call.apply(fn, keeps_results, *tensors)
         return results
     return tuple(forward(fn, tensors, ())[0])
+
+
+def _is_traced_by_fx() -> bool:
+    """True within `make_fx`, which would keep the results of the traced values as constants."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
 
 
 class _Call(torch.autograd.Function):

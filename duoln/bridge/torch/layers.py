@@ -15,17 +15,16 @@ import torch
 
 from duoln import ops
 from duoln.bridge.functions import sequence
-from duoln.bridge.torch.function import NOT_EXPORTED, apply, forward, of_ticket, ticket_for
+from duoln.bridge.torch.function import NOT_EXPORTED, apply, forward, of_ticket, refuse_script, ticket_for
 from duoln.core import Tensor
 from duoln.errors import UsageError
 from duoln.ops.recurrent.variants import CELLS
 
 
 class Layer:
-    """The part of a layer that answers `torch.jit.script`: it would read the text of `forward`."""
+    """The part of a layer that answers `torch.jit.script`."""
 
-    def __prepare_scriptable__(self) -> Any:  # PyTorch asks every module within the one that is to be scripted
-        raise UsageError(f"[{type(self).__name__}] torch.jit.script: {NOT_EXPORTED}")
+    __prepare_scriptable__ = staticmethod(refuse_script)  # PyTorch asks every module within the one that is scripted
 
 
 @lru_cache

@@ -103,17 +103,22 @@ def _bind(layer: Any, k: int, x: torch.Tensor, first: Sequence[torch.Tensor]) ->
     part, wide, hidden = layer._parts[k][0], CELLS[layer.cell].gates * layer.hidden_size, layer.hidden_size
     named = [(layer, name) for name in part.weights]
     named += [(getattr(layer, module), name) for module, name in part.norms]
+    of_biases = [(layer, name) for name in part.biases]
+    shapes = [(wide, x.shape[2]), (wide, hidden), *norm_shapes(layer.cell, layer.norm, hidden).values()]
+    if layer._has_recurrent_bias:
+        named.append(of_biases.pop())
+        shapes.append((wide,))
     parameters, biases = ([p for p in map(_Parameter.of, *zip(*names, strict=True)) if p is not None] if names else []
-                          for names in (named, [(layer, name) for name in part.biases]))
-    shapes = [(wide, x.shape[2]), (wide, hidden), *norm_shapes(layer.cell, layer.norm, hidden).values(),
-              *([(wide,)] * len(part.biases))]
+                          for names in (named, of_biases))
+    shapes += [(wide,)] * len(biases)
     fit = [tuple(p.tensor.shape) for p in (*parameters, *biases)] == shapes and all(
         p.tensor.dtype is x.dtype and p.tensor.device.type == "cpu" for p in (*parameters, *biases))
-    if not fit or len(layer._parts[k]) > 1 or layer.cell == "gru":  # a GRU's gates come in another order
+    if not fit or len(layer._parts[k]) > 1:
         return _Bound(None, parameters, biases, None)
     zeros = torch.zeros(wide, dtype=x.dtype) if has_bias(layer.cell, layer.norm) else None
     (w_x, w_h), norms = [p.tensor.t() for p in parameters[:2]], [p.tensor for p in parameters[2:]]
     be = backend_for("cpu")
     arrays = natives_of("argument", [x, *(s[k] for s in first), w_x, w_h, zeros, None, *norms], be)
-    attrs = {"norm": layer.norm, "eps": layer.eps, "reverse": False, "gradient_limit": None}
-    return _Bound(getattr(ops, layer.cell).bind(be, arrays, attrs), parameters, biases, zeros)
+    norm = "recurrent-bias" if layer._has_recurrent_bias else layer.norm
+    attrs = {"norm": norm, "eps": layer.eps, "reverse": False, "gradient_limit": None}
+    return _Bound(getattr(ops, layer.cell).bind(be, arrays, attrs, theirs=True), parameters, biases, zeros)

@@ -75,6 +75,8 @@ def _check(args: argparse.Namespace) -> None:
     for target in (None if args.json == "-" else args.json, args.append):
         if target is not None:
             check_target(target)
+    if isinstance(args.json, Path) and args.append is not None and args.json.resolve() == args.append.resolve():
+        raise UsageError(f"[bench] expected two files for --json and --append, found {args.append} for both")
     if any(peer == "liger" or peer.startswith("torch") for peer in args.peer):
         operators_torch.check_installed()
     if "jax" in args.peer and find_spec("jax") is None:

@@ -273,17 +273,24 @@ static void walk_back(const Gru& g, GruGradients d, const T* packed, T* panel_su
     } else walk_rows_back(g, d, packed, s, barrier, through_gates);
 }
 
-static void forward(const Gru& g, const OneStep& one, const T* w_h, bool turned, int threads, bool by_units) {
+// PyTorch's gates are r, z, n, and its z keeps the state that ours renews: before the sigmoid it is the negative of ours.
+static index_t place_of(index_t gate, bool theirs) { return theirs && gate < 2 ? 1 - gate : gate; }
+static void negate_z(T* gates, const Sizes& sizes) {
+    for (index_t j = 0; j < sizes.hidden; ++j) gates[j] = -gates[j];
+}
+
+static void forward(const Gru& g, const OneStep& one, const T* w_h, bool turned, int threads, bool by_units, bool theirs = false) {
     const Weights weights{w_h, g.sizes.hidden, GATES, PARTS, threads, turned};
     const auto by = [&](const T* packed, T* panel_sums, const Share& share, const Barrier& barrier) {
+        for (index_t row = 0; theirs && !APART && row < g.sizes.batch; ++row) negate_z(g.x_proj + row * GATES * g.sizes.stride, g.sizes);
         walk(g, packed, panel_sums, share, barrier);
     };
     if (!one.x) return walk_forward(weights, g.sizes, SUMS_OF_ROW, by_units, by);
     const index_t S = g.sizes.stride, wide = GATES * S, of_h = APART ? wide : S;
     std::fill_n(g.h_proj, g.sizes.batch * of_h, T(0));
-    const auto x_gate = [=](index_t row, index_t gate) { return g.x_proj + row * wide + gate * S; };
+    const auto x_gate = [=](index_t row, index_t gate) { return g.x_proj + row * wide + place_of(gate, theirs) * S; };
     walk_one_step(one, g.hidden, weights, g.sizes, SUMS_OF_ROW, x_gate, [=](index_t row, index_t gate) {
-        if (APART) return g.h_proj + row * of_h + gate * S;
+        if (APART) return g.h_proj + row * of_h + place_of(gate, theirs) * S;
         return gate == 2 ? g.h_proj + row * of_h : x_gate(row, gate);
     }, by);
 }
@@ -311,18 +318,32 @@ extern "C" void NAMED(gru_forward)(SHARED_PARAMETERS, const T* x, const T* w_x, 
     });
 }
 
-// One time step outside of a gradient: nothing is kept, and the caller pads no array.
+// One time step outside of a gradient: nothing is kept, and the caller pads no array. With `theirs` all parameters are PyTorch's, and
+// where n alone has a bias, `bias_h` is that of all gates.
 extern "C" void NAMED(gru_step)(const T* w_h, const T* x, const T* w_x, const T* gain_x, const T* gain_h, const T* bias,
                                 const T* bias_2, const T* bias_3, const T* bias_h, const T* inner_bias, const T* h, T* h_new,
-                                int64_t batch, int64_t inputs, int64_t units, double eps, int32_t threads, int32_t turned) {
+                                int64_t batch, int64_t inputs, int64_t units, double eps, int32_t threads, int32_t turned,
+                                int32_t theirs) {
     guarded([&] {
         const Sizes sizes = sizes_of(1, batch, units, false, nullptr);
         const index_t S = sizes.stride, of_norms = OF_BATCH ? 4 * GATES * S : panels_of(batch * SUMS_OF_ROW) * W;
         Room room((2 * batch + 4) * GATES * S + 2 * batch * S + of_norms);
+        const auto ours = [&](T* gates, bool turns) {
+            if (gates && theirs) std::swap_ranges(gates, gates + S, gates + S);
+            if (gates && theirs && turns) negate_z(gates, sizes);
+            return gates;
+        };
+        T *of_x = room.padded_sum(bias, bias_2, bias_3, GATES, sizes), *of_h = nullptr;
+        if (theirs && H_BIASES == 1) {
+            of_h = room.padded(bias_h, GATES, sizes);
+            for (index_t k = 0; k < 2 * S; ++k) of_x[k] += of_h[k];
+            of_h += 2 * S;
+        } else of_h = room.padded(bias_h, H_BIASES ? H_BIASES : 1, sizes);
+        if (H_BIASES == GATES) ours(of_h, true);
         const Gru g{{sizes, T(eps), room.products(inner_bias, GATES, sizes), room.take(batch * (APART ? GATES : 1) * S),
-                     room.padded(gain_x, GATES, sizes), room.padded(gain_h, GATES, sizes),
-                     room.padded_sum(bias, bias_2, bias_3, GATES, sizes), room.states(h, sizes), room.take(of_norms), nullptr}, room.padded(bias_h, H_BIASES ? H_BIASES : 1, sizes)};
-        forward(g, {x, w_x, inputs}, w_h, turned != 0, threads, false);
+                     ours(room.padded(gain_x, GATES, sizes), APART), ours(room.padded(gain_h, GATES, sizes), APART), ours(of_x, true),
+                     room.states(h, sizes), room.take(of_norms), nullptr}, of_h};
+        forward(g, {x, w_x, inputs}, w_h, turned != 0, threads, false, theirs != 0);
         take_out(g.hidden, sizes, h_new);
     });
 }
