@@ -292,7 +292,7 @@ def _mark(items):
         without_blas = any(part in item.name for part in (STAND_IN, "_cuda", "[mlx", "-mlx"))
         if item.path.relative_to(TESTS).as_posix().startswith(NUMERICAL) and not without_blas:
             item.add_marker("numerical")
-        if _VARIANTS.search(item.name):
+        if _VARIANTS.search(item.name) or ("mlx" in item.name and "compiled" in item.name):  # MLX compiles C++ at each
             item.add_marker("long")
         if "peers" in item.keywords and find_spec("torch") is None:
             item.add_marker(pytest.mark.skip(reason="PyTorch is not installed: the extra 'peers' has it"))

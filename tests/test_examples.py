@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from conftest import ON_NUMPY
 
 import duoln
 from duoln import cli, extend
@@ -15,6 +16,7 @@ from duoln.examples.own_text import OwnText
 from duoln.testing import check_task
 
 
+@ON_NUMPY
 def test_own_task_is_a_task(be):
     check_task(Spirals(), backend=be)
 

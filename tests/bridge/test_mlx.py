@@ -67,6 +67,7 @@ def test_layer_norm_by_the_equations():
     _close(layer(x)[0][:, -1], h)
 
 
+@pytest.mark.long
 def test_a_compiled_training_step():
     mx.random.seed(0)
     layer, x, optimizer = bridge.LSTM(5, 8, norm="layer"), mx.random.normal((3, 7, 5)), optimizers.Adam(1e-2)

@@ -69,6 +69,7 @@ def test_ranks_that_cannot_be_are_usage_errors(words, message, tmp_path, capsys,
 LONG = ("--epochs", "100000")
 
 
+@pytest.mark.long
 @needs_ring
 def test_a_rank_that_dies_ends_the_others_and_the_run_goes_on_from_its_checkpoint(tmp_path):
     started = Started(tmp_path, *LONG)

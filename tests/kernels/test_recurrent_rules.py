@@ -268,6 +268,7 @@ def test_weights_that_lie_transposed(cell, norm, sizes, rng, numpy_backend):
 
 # On MLX -----------------------------------------------------------------------------------------------
 
+@pytest.mark.long
 @pytest.mark.usefixtures("differences_taken")
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 def test_compiled_steps_of_mlx(cell, monkeypatch, rng):

@@ -48,6 +48,7 @@ def test_updates_have_masks_and_evaluations_have_none(be):
     assert without.advance() != pytest.approx(first, rel=1e-3)
 
 
+@ON_NUMPY
 def test_a_resumed_run_has_the_same_bits(be, tmp_path):
     whole, first = trainer(be), trainer(be)
     for _ in range(9):

@@ -30,6 +30,7 @@ def test_it_is_a_task(be):
     check_task(Line(), backend=be)
 
 
+@ON_NUMPY
 def test_a_run_leaves_log_result_config_and_checkpoints(be, tmp_path):
     result = fit_into(line_trainer(be), tmp_path, be)
     assert result["steps"] == 15 and result["epochs"] == 3 and math.isfinite(result["valid_mse"])
