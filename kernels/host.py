@@ -6,13 +6,16 @@ import ctypes
 import sys
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from duoln.core.footprint import owner
+from duoln.core.step.symbol import NotBound, Symbol, is_traced, is_tracing, trace, tracing
 from duoln.system.cores import workers
 
-__all__ = ["PARALLEL_BYTES", "added_up", "address", "as_rows", "empty", "empty_like", "places", "side_by_side",
+__all__ = ["PARALLEL_BYTES", "added_up", "address", "as_array", "as_rows", "contiguous", "empty",
+           "empty_like", "ones", "places", "row", "side_by_side",
            "threads_for", "workers"]
 
 PARALLEL_BYTES = 1 << 18
@@ -38,6 +41,8 @@ def _by_interface(array: np.ndarray) -> int:
 
 def _by_layout(array: np.ndarray) -> int:
     """NumPy's C interface promises that the address follows the object's head."""
+    if tracing and type(array) is Symbol:
+        raise NotBound("the address of an array")
     return ctypes.c_void_p.from_address(id(array) + object.__basicsize__).value or 0
 
 
@@ -52,6 +57,8 @@ def places(arrays: Sequence[np.ndarray]) -> np.ndarray:
 
     They hold as long as the result and the arrays live.
     """
+    if tracing and Symbol in map(type, arrays):
+        raise NotBound("the places of arrays")
     if address is _by_layout:
         return np.fromiter(map(id, arrays), np.int64, len(arrays)) + object.__basicsize__
     words = np.array([np.arange(len(arrays)), [address(array) for array in arrays]], np.int64)
@@ -63,14 +70,32 @@ def places(arrays: Sequence[np.ndarray]) -> np.ndarray:
 def empty(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
     """`np.empty` that starts on a cache line, unless it is small: a vector that lies in two lines takes two loads.
 
-    NumPy's own arrays start anywhere.
+    NumPy's own arrays start anywhere. While a step is bound, it is memory of that step.
     """
+    if tracing and is_tracing():
+        return trace().empty(shape, dtype)
     count = prod(shape)
     if count * dtype.itemsize < _ALIGNED_BYTES:
         return np.empty(shape, dtype)
     raw = np.empty(count + _LINE_BYTES // dtype.itemsize, dtype)
     first = -address(raw) % _LINE_BYTES // dtype.itemsize
     return raw[first:first + count].reshape(shape)
+
+
+def zeros(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    """`np.zeros`; while a step is bound, memory of that step."""
+    if tracing and is_tracing():
+        made = trace().empty(shape, dtype)
+        made[...] = 0
+        return made
+    return np.zeros(shape, dtype)
+
+
+def ones(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    """`np.ones` that nobody writes to, so that it may be a constant of a step that is bound."""
+    made = np.ones(shape, dtype)
+    made.flags.writeable = False
+    return made
 
 
 def empty_like(values: np.ndarray) -> np.ndarray:
@@ -105,6 +130,25 @@ def added_up(parts: np.ndarray) -> np.ndarray:
     return total
 
 
+def as_array(x: Any) -> np.ndarray:
+    """The array, or one of a scalar: NumPy's arithmetic makes scalars of arrays without axes."""
+    return x if isinstance(x, np.ndarray) else np.asarray(x)
+
+
+def row(words: Sequence[Any]) -> Any:
+    """Numbers and the addresses of arrays, one after another; while a step is bound, its words."""
+    if tracing and is_traced(words):
+        return tuple(words)
+    return np.array([address(x) if isinstance(x, np.ndarray) else x for x in words], np.int64)
+
+
+def contiguous(x: np.ndarray) -> np.ndarray:
+    """The array, or a copy in C order."""
+    if x.flags.c_contiguous:
+        return x
+    return trace().contiguous(x) if tracing and type(x) is Symbol else np.ascontiguousarray(x)
+
+
 def as_rows(x: np.ndarray) -> np.ndarray:
     """All axes but the last as one, side by side in memory: (..., n) to (rows, n)."""
-    return np.ascontiguousarray(x).reshape(prod(x.shape[:-1]), x.shape[-1])
+    return contiguous(x).reshape(prod(x.shape[:-1]), x.shape[-1])

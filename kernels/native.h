@@ -1,6 +1,8 @@
 // The common part of the C++ kernels: vectors and their functions (vector.h), threads over rows (team.h), an entry for each dtype.
 #pragma once
+#include <cstring>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #define CPU_KERNEL  // see portable.h
@@ -44,6 +46,28 @@ static void guarded(const Work& work) {
         ++duoln_failures;
     }
 }
+
+// An entry once more, with its arguments in a row of words, as the lines of a compiled step have them: addresses, whole numbers, and
+// the bits of a double.
+template <class A>
+static inline A of_word(int64_t word) {
+    if constexpr (std::is_pointer_v<A>) return reinterpret_cast<A>(word);
+    else if constexpr (std::is_floating_point_v<A>) {
+        double number;
+        std::memcpy(&number, &word, sizeof number);
+        return A(number);
+    } else return A(word);
+}
+template <class... A, size_t... K>
+static inline void by_words_at(void (*entry)(A...), const int64_t* words, std::index_sequence<K...>) {
+    entry(of_word<A>(words[K])...);
+}
+template <class... A>
+static inline void by_words(void (*entry)(A...), const int64_t* words) {
+    by_words_at(entry, words, std::index_sequence_for<A...>());
+}
+#define BY_WORDS(ENTRY) \
+    extern "C" void NAMED(ENTRY##_words)(const int64_t* words) { by_words(NAMED(ENTRY), words); }
 
 static const index_t CACHE_LINE = 64;  // bytes
 

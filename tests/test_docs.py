@@ -89,11 +89,11 @@ def words(files):
 
 
 def test_all_of_it_is_short():
-    assert words(FILES) <= 26_500
+    assert words(FILES) <= 26_700
 
 
 def test_the_pages_are_read_in_fifty_minutes():
-    assert words(PAGES) <= 11_700
+    assert words(PAGES) <= 11_800
 
 
 def most_lines(file):

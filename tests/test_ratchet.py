@@ -25,9 +25,9 @@ WHY_NOT = ("reason", "failure", "obstacle", "missing", "unfit", "misfit", "probl
 """The names that functions which return a text why something cannot be have had; two are to stay."""
 FIRST_WORDS = ("What", "Where", "How", "Whether", "Of")
 NUMBERS = {
-    "lines of the product": 77799,
-    "lines of duoln/core": 4036,
-    "lines of duoln/ops": 5187,
+    "lines of the product": 79252,
+    "lines of duoln/core": 4627,
+    "lines of duoln/ops": 5190,
     "lines of duoln/nn": 2560,
     "lines of duoln/optim": 811,
     "lines of duoln/backends": 1824,
@@ -41,19 +41,19 @@ NUMBERS = {
     "lines of duoln/testing": 1818,
     "lines of duoln/bridge": 1369,
     "lines of duoln/cli": 3740,
-    "lines of kernels": 21138,
-    "lines of plugins": 15600,
+    "lines of kernels": 21988,
+    "lines of plugins": 15609,
     "lines of examples": 1598,
-    "lines of tests": 59725,
-    "Python files": 490,
-    "small Python files": 51,
+    "lines of tests": 59906,
+    "Python files": 499,
+    "small Python files": 53,
     "names for why not": 2,
     "docstrings that begin with What, Where, How, Whether, Of": 0,
     "lists that name rms_norm": 35,
     "calls of add": 8,
     "calls of LayerNorm": 17,
     "calls of softmax": 11,
-    "calls of LSTM": 105,
+    "calls of LSTM": 109,
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import statistics
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -20,9 +21,10 @@ from duoln.core.op import is_composed_only, is_watched
 from duoln.core.pytorch_names import hinted
 from duoln.core.repeated import recordings
 from duoln.core.replay import Replay
+from duoln.core.step.telling import Profile, Table, explained
 from duoln.core.step_contract import MAX_INPUT_FORMS, builder, form, reader
 from duoln.core.tensor import Tensor
-from duoln.errors import CompileError, CompileWarning, DuolnError, MixedBackendError
+from duoln.errors import CompileError, CompileWarning, DuolnError, MixedBackendError, UsageError
 
 _MANY_FORMS = (f"a compiled step has seen more than {MAX_INPUT_FORMS} different forms of input: it runs as it is for "
                "all others; give it arrays of few different shapes")
@@ -94,6 +96,39 @@ class Compiled:
             return of_form.repeat(of_form.replay, leaves)
         self._recent = (latest, *[proved for proved in self._recent if proved is not latest][:_MOST_RECENT - 1])
         return of_form.repeat(latest.run, leaves)
+
+    def explain(self) -> str:
+        """The lines that the latest form of the step runs: kernels, NumPy's functions, and rules that Python runs.
+
+        Raises:
+            UsageError: the step has not been called three times with arguments of one form, or is not bound: on NumPy
+                alone steps are, where kernels are compiled.
+        """
+        return explained(self._table().rows)
+
+    def profile(self, /, *args: Any, calls: int = 5) -> Profile:
+        """The time of each line, the median of some calls with copies of these arguments; print it, or `save` it.
+
+        Raises:
+            UsageError: as `explain`, or the arguments have another form.
+        """
+        table, proved = self._table(), self._recent[0]
+        read = proved.read(args)
+        if read is None:
+            raise UsageError("[compile] profile: expected arguments of the form that the step was called with last")
+        natives = [x.data for x in read]
+        timed = [table.profile(natives) for _ in range(calls)]
+        return Profile(table.rows, [statistics.median(of_row) for of_row in zip(*timed, strict=True)])
+
+    def _table(self) -> Table:
+        proved = self._recent[0] if self._recent else None
+        tables = proved.of_form.replay.tables if proved else {}
+        table: Table | None = next((each for layout, each in tables.items()
+                                    if proved and proved.of_form.replay.proved[layout] is proved.run), None)
+        if table is None:
+            raise UsageError("[compile] expected a step that has been called three times with arguments of one form, "
+                             "on NumPy with compiled kernels; found one that is not bound")
+        return table
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         return self if instance is None else MethodType(self, instance)  # as a function in a class

@@ -49,5 +49,10 @@ def _split(one: Backward, factored: Sequence[int], backend: Backend) -> Iterator
         yield Call(partial(_factors, one.rule.factors[k], backend), (one.saved, *one.gouts), one.outputs[k])
 
 
+def is_factored(one: Instruction) -> bool:
+    """True if an instruction gives factors in the place of an array."""
+    return isinstance(one, Call) and isinstance(one.function, partial) and one.function.func is _factors
+
+
 def _factors(of_rule: Callable[..., tuple[Array, Array]], backend: Backend, saved: Any, gout: Array) -> Factors:
     return Factors(*of_rule(backend, saved, gout))

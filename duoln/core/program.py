@@ -132,8 +132,13 @@ Instruction = Forward | Backward | Pooled | Call
 """Each has a `text`, the statement that computes its values, and the places that this `reads` and `writes`."""
 
 
-Form = tuple[tuple[int, ...], str] | None
-"""The shape of an array and the character of its dtype; None for another value."""
+class Form(NamedTuple):
+    """An array, but for its values."""
+
+    shape: tuple[int, ...]
+    char: str
+    """The character of its dtype."""
+    strides: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -147,7 +152,7 @@ class Program:
         instructions: what is run, in order.
         results: the places of the results.
         made: the places of the constants that the step makes itself, from no tensor.
-        forms: the form of each value, on NumPy; of the first places.
+        forms: the form of each value, on NumPy; None for one that is no array.
     """
 
     backend: Backend
@@ -156,7 +161,7 @@ class Program:
     instructions: Sequence[Instruction]
     results: tuple[Place, ...]
     made: Set[Place]
-    forms: Sequence[Form]
+    forms: Sequence[Form | None]
 
     @property
     def unchanged(self) -> set[Place]:
@@ -200,6 +205,11 @@ class Program:
 
 rewrites: dict[str, Callable[[Program], Program]] = {}
 """By backend, the function that makes a program with the same results that takes less time."""
+
+
+binders: dict[str, Callable[[Program, Sequence[Array], Callable[..., list[Array]]], Any]] = {}
+"""By backend, the function that binds a program to memory, for arrays like some, with a function that runs it as it is.
+The result is called as that function, or None; see `kernels.step`."""
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -32,7 +32,7 @@ class Recording:
         self._backend, self._inputs = backend, len(natives)
         self._thread = threading.get_ident()
         self._constants: Values = []
-        self._forms: list[Form] = []
+        self._forms: list[Form | None] = []
         self._made: set[Place] = set()
         """The places of the constants that the step makes itself."""
         self._places: dict[int, Place] = {}
@@ -106,7 +106,7 @@ class Recording:
         """A place for the value `x`, which may be a constant."""
         self._constants.append(constant)
         is_array = isinstance(x, np.ndarray | np.generic)
-        self._forms.append((x.shape, x.dtype.char) if is_array else None)
+        self._forms.append(Form(x.shape, x.dtype.char, x.strides) if is_array else None)
         return len(self._constants) - 1
 
     def _know(self, x: Any, place: Place) -> None:

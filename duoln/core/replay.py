@@ -19,7 +19,7 @@ import numpy as np
 from duoln.backends.protocol import Array, Backend
 from duoln.core.factors import keep_factors
 from duoln.core.op import is_composed_only, is_watched
-from duoln.core.program import Program, rewrites
+from duoln.core.program import Program, binders, rewrites
 from duoln.core.recording import Recording
 from duoln.core.repeated import recordings, used_elsewhere
 from duoln.errors import CompileWarning
@@ -49,6 +49,8 @@ class Replay:
         """The last program of each layout, and how many calls differed from the one before."""
         self.proved: dict[Any, Callable[..., list[Array]]] = {}
         """The function that runs from the third call on, by the layout of the arrays."""
+        self.tables: dict[Any, Any] = {}
+        """The tables among these functions, see `program.binders`."""
 
     def __call__(self, *natives: Array) -> list[Array]:
         if recordings:
@@ -89,7 +91,11 @@ class Replay:
                 constants = [self._view(x) if isinstance(x, array) else x for x in program.constants]
                 self._backend.wait([x for x in constants if isinstance(x, array)])
                 program = replace(program, constants=constants)
-            self.proved[layout] = self._backend.repeat(program.function(), program.unchanged)
+            run = self._backend.repeat(program.function(), program.unchanged)
+            if self._backend.name in binders and (table := binders[self._backend.name](program, natives, run)):
+                self.tables[layout] = table
+                run = self._backend.compile(table)
+            self.proved[layout] = run
         return results
 
     def layout(self, natives: Sequence[Array]) -> Any:

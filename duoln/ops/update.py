@@ -12,6 +12,7 @@ from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import LARGEST, AtLeast0, Below1, check_choice
 from duoln.core.footprint import owner, sole_owner
 from duoln.core.spec import check_float
+from duoln.core.step.symbol import is_traced, trace, tracing
 from duoln.errors import ShapeError, UsageError
 from duoln.ops.common import check_wide, greatest_size, scale_of
 
@@ -178,6 +179,8 @@ def are_apart(kept: Sequence[Array], gradients: Sequence[Array]) -> bool:
     """True if each of the arrays that are kept from update to update shares its memory with no other one and with no
     gradient: only then may a rule overwrite them.
     """
+    if tracing and is_traced(kept):
+        return trace().overwrites(kept, gradients)
     owners = {id(whole) for a in kept if (whole := sole_owner(a)) is not None}
     return len(owners) == len(kept) and owners.isdisjoint([id(owner(g)) for g in gradients])
 

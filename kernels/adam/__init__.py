@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Factors, Rule
 from duoln.kernels import native
 from duoln.kernels.global_norm import table
-from duoln.kernels.host import empty_like
+from duoln.kernels.host import as_array, contiguous, empty, empty_like, row
 from duoln.ops import adam_update
 from duoln.ops.update import are_apart
 
@@ -22,10 +20,7 @@ _PASSES = 7
 _ALIGNED_BYTES = 1 << 14
 """New arrays of so many bytes begin on a cache line, for streaming stores. For smaller ones that takes too long."""
 
-_IN_PLACE = [0, 1, 2, 3, 0, 2, 3]
-"""The roles of the arrays that are read and written: parameters, gradients, both moments, and the three results."""
-
-_update = native.Function(_FILE, "adam", "places: int64[2], sizes: int64[1], rights: int64[2]?, rate: real[0], "
+_update = native.Function(_FILE, "adam", "places: int64[2], sizes: int64[1], rights: int64[1]?, rate: real[0], "
                                          "eps: real[0], scale: real[0]?, keep: real[0]?, norm: real[0], "
                                          "tensors: int64, beta1: float64, beta2: float64, threads: int32")
 
@@ -41,29 +36,27 @@ def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, keep: Ar
              *arrays: Array, beta1: float, beta2: float, donate: bool) -> tuple[tuple[Array, ...], None]:
     n = len(arrays) // 4
     gradients = [_in_one_piece(g) if isinstance(g, Factors) else g for g in arrays[n:2 * n]]
-    read = [g.left if isinstance(g, Factors) else np.asarray(g) for g in gradients]  # a gradient may be a scalar
+    read = [g.left if isinstance(g, Factors) else as_array(g) for g in gradients]
     rights = [g.right for g in gradients if isinstance(g, Factors)]
-    old = [np.asarray(a) for a in (*arrays[:n], *arrays[2 * n:])]
+    old = [as_array(a) for a in (*arrays[:n], *arrays[2 * n:])]
     in_place = donate and all(a.flags.writeable for a in old) and are_apart(old, [*read, *rights])
-    new = old if in_place else [(empty_like if a.nbytes >= _ALIGNED_BYTES else np.empty_like)(a) for a in old]
-    places, sizes = table(old[:n], read, old[n:2 * n], old[2 * n:],
-                          *(() if in_place else (new[k * n:(k + 1) * n] for k in range(3))))
-    norm = np.empty((), rate.dtype)
+    new = old if in_place else [empty_like(a) for a in old]
+    places, sizes = table(old[:n], read, old[n:2 * n], old[2 * n:], *(new[k * n:(k + 1) * n] for k in range(3)))
+    norm = empty((), rate.dtype)
     threads = native.threads_for(_PASSES * sum(a.nbytes for a in old[:n]))
-    _update(places[_IN_PLACE] if in_place else places, sizes, _rights(gradients) if rights else None,
-            np.asarray(rate), np.asarray(eps), *(None if x is None else np.asarray(x) for x in (scale, keep)), norm, n,
-            beta1, beta2, threads)
+    _update(places, sizes, _rights(gradients) if rights else None, as_array(rate), as_array(eps),
+            *(None if x is None else as_array(x) for x in (scale, keep)), norm, n, beta1, beta2, threads)
     return (*new, norm), None
 
 
 def _in_one_piece(factors: Factors) -> Factors:
-    return Factors(np.ascontiguousarray(factors.left), np.ascontiguousarray(factors.right))
+    return Factors(contiguous(factors.left), contiguous(factors.right))
 
 
-def _rights(gradients: Sequence[Array | Factors]) -> Array:
+def _rights(gradients: Sequence[Array | Factors]) -> Any:
     """The address of the right factor of each gradient, its rows and its columns, (n, 3); zeros for an array."""
-    return np.array([(native.address(g.right), *g.right.shape) if isinstance(g, Factors) else (0, 0, 0)
-                     for g in gradients], np.int64)
+    return row([word for g in gradients
+                for word in ((g.right, *g.right.shape) if isinstance(g, Factors) else (0, 0, 0))])
 
 
 def attach(backend: str) -> None:

@@ -97,3 +97,4 @@ extern "C" void NAMED(adam)(T* const* const* places, const int64_t* sizes, const
         }));
     });
 }
+BY_WORDS(adam)

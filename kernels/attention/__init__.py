@@ -48,7 +48,7 @@ def _supports(be: Backend, query: Array, key: Array, value: Array, mask: Array |
 def _by_heads(x: Array) -> Array:
     """(..., T, D) as (batch, heads, T, D) with contiguous rows."""
     x = x.reshape(prod(x.shape[:-3]), *((1,) * (3 - x.ndim)), *x.shape[-3:])
-    return x if x.strides[-1] == x.itemsize and min(x.strides) >= 0 else np.ascontiguousarray(x)
+    return x if x.strides[-1] == x.itemsize and min(x.strides) >= 0 else host.contiguous(x)
 
 
 def _result(like: Array, width: int) -> Array:
@@ -74,7 +74,7 @@ def _whole_mask(mask: Array | None, scores: Shape) -> Array | None:
     shape = (*(1,) * (len(scores) - mask.ndim), *mask.shape)
     before = scores[:-3] if max(shape[:-3], default=1) > 1 else shape[:-3]
     whole = np.broadcast_to(mask, (*before, *shape[-3:-1], scores[-1]))
-    return _by_heads(np.ascontiguousarray(whole))
+    return _by_heads(host.contiguous(whole))
 
 
 def _to_next(*arrays: Array | None) -> Array:
@@ -96,7 +96,7 @@ def _forward(be: Backend, query: Array, key: Array, value: Array, mask: Array | 
     q, k, v = _by_heads(query), _by_heads(key), _by_heads(value)
     whole = _whole_mask(mask, (*query.shape[:-1], key.shape[-2]))
     out = _result(q, v.shape[3])
-    tops, totals = (np.empty(prod(q.shape[:3]), q.dtype) for _ in range(2))
+    tops, totals = (host.empty((prod(q.shape[:3]),), q.dtype) for _ in range(2))
     _attend(q, k, v, whole, out, tops, totals, _to_next(q, k, v, whole, out), *_sizes(q, k, v), causal, scale,
             _threads(q, k))
     saved = _Saved((q, k, v), whole, (out, tops, totals), (query.shape, key.shape, value.shape), causal, scale)

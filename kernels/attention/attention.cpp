@@ -382,3 +382,6 @@ extern "C" void NAMED(attention_backward)(const T* query, const T* key, const T*
         });
     });
 }
+
+BY_WORDS(attention_forward)
+BY_WORDS(attention_backward)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from duoln.backends.protocol import Array, Backend
+from duoln.kernels import host
 from duoln.kernels.launch import Launch, fused
 from duoln.ops import batch_norm
 
@@ -65,7 +66,7 @@ def _forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, eps:
              unbiased: bool) -> tuple[tuple[Array, Array, Array], _Saved]:
     rows = prod(x.shape[:-1])
     divisor = rows - unbiased
-    x = np.ascontiguousarray(x)
+    x = host.contiguous(x)
     exact_mean, variance = _statistics(x, rows, divisor, eps)
     mean = exact_mean.astype(x.dtype)
     mean_rest, rstd = (exact_mean - mean).astype(x.dtype), (1 / np.sqrt(variance + eps)).astype(x.dtype)
@@ -77,7 +78,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     x, mean, mean_rest, rstd, gain, divisor = saved
     gout, d_mean, d_variance = gouts
     rows = prod(x.shape[:-1])
-    dy = np.zeros_like(x) if gout is None else np.ascontiguousarray(gout)
+    dy = host.zeros(x.shape, x.dtype) if gout is None else host.contiguous(gout)
     d_bias, along = _gradient_sums["numpy"](x, dy, mean, mean_rest)
     d_gain = along * rstd
     dx = None

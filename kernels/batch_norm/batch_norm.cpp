@@ -132,3 +132,8 @@ extern "C" void NAMED(batch_image_gradient)(const T* x, const T* dy, const T* me
                                    last));
     });
 }
+
+BY_WORDS(batch_moments)
+BY_WORDS(batch_normalise)
+BY_WORDS(batch_gradient_sums)
+BY_WORDS(batch_image_gradient)

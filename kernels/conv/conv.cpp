@@ -425,3 +425,7 @@ extern "C" void NAMED(conv2d_image_gradient)(const T* dy, const T* weight, T* dx
         packed_convolve<T>(dy, turned.data(), dx, shape, threads);
     });
 }
+
+BY_WORDS(conv2d_forward)
+BY_WORDS(conv2d_weight_gradient)
+BY_WORDS(conv2d_image_gradient)

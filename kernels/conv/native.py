@@ -64,7 +64,7 @@ def _numbers(images: tuple[int, ...], weight: tuple[int, ...], stride: Sizes, pa
 
 def _forward(be: Backend, x: Array, weight: Array, stride: Sizes, padding: Sizes, dilation: Sizes = 1, groups: int = 1,
              ) -> tuple[Array, _Saved]:
-    saved = _Saved(np.ascontiguousarray(x), np.ascontiguousarray(weight), stride, padding, dilation, groups)
+    saved = _Saved(host.contiguous(x), host.contiguous(weight), stride, padding, dilation, groups)
     sizes = _sizes(saved)
     y = host.empty((sizes[0], *sizes[7:9], sizes[6]), x.dtype)
     _convolve(saved.x, saved.weight, y, *sizes)
@@ -72,7 +72,7 @@ def _forward(be: Backend, x: Array, weight: Array, stride: Sizes, padding: Sizes
 
 
 def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, Array | None]:
-    dy = np.ascontiguousarray(gout)
+    dy = host.contiguous(gout)
     sizes = _sizes(saved)
     dx = d_weight = None
     if needs[0]:

@@ -295,3 +295,7 @@ extern "C" void NAMED(reduce_columns)(const int64_t* plan, void* const* arrays, 
         how == OF_SUM ? reduce(Sum()) : how == OF_GREATEST ? reduce(Greater()) : reduce(Less());
     });
 }
+BY_WORDS(elementwise)
+BY_WORDS(run_one)
+BY_WORDS(reduce_rows)
+BY_WORDS(reduce_columns)

@@ -18,9 +18,10 @@ import numpy as np
 
 from duoln.backends.protocol import Array
 from duoln.core.call import compiled
+from duoln.core.step.symbol import Symbol, is_traced, trace, tracing
 from duoln.errors import KernelError
 from duoln.kernels import host
-from duoln.kernels.native.function import failures_of
+from duoln.kernels.native.function import by_words, failures_of
 from duoln.kernels.native.loading import NAMES, library, refusal
 
 ENGINE, TEXT = "elementwise/engine.cpp", "elementwise/formulas.cpp"
@@ -30,6 +31,7 @@ MOST_STEPS = 24
 """Formulas of one pass, whose blocks stay in L1 and L2."""
 _BLOCK, _LARGE_BLOCK = 1024, 8192
 _MOST_ARGUMENTS, _MOST_PLANS = 4, 512
+_WIDE = np.dtype(np.float64)
 _LINES = 1 << 16
 """Bytes from which a result begins on a cache line."""
 _VECTOR = 64
@@ -73,10 +75,10 @@ class _Library:
         assert engine is not None
         self._name = NAMES[dtype.char]
         pointer, size, threads = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
-        self.run = self._entry(engine, "elementwise", [pointer] * 3 + [threads])
         self.one = self._entry(engine, "run_one", [size, pointer, pointer, size, pointer, size, threads])
-        self.rows = self._entry(engine, "reduce_rows", [pointer] * 5 + [size] * 3 + [threads])
-        self.columns = self._entry(engine, "reduce_columns", [pointer] * 4 + [size] * 5 + [threads])
+        self.passes = {"elementwise": self._entry(engine, "elementwise", [pointer] * 3 + [threads]),
+                       "reduce_rows": self._entry(engine, "reduce_rows", [pointer] * 5 + [size] * 3 + [threads]),
+                       "reduce_columns": self._entry(engine, "reduce_columns", [pointer] * 4 + [size] * 5 + [threads])}
         self.failures, self._take_failures = failures_of(engine)
 
     def _entry(self, engine: ctypes.CDLL, name: str, types: list[Any]) -> Any:
@@ -122,6 +124,17 @@ class _Plan(NamedTuple):
     threads: bool
     """True if there is work for several threads."""
 
+    def call(self, entry: str, pointers: Any, numbers: Any, *rest: Any) -> None:
+        """A pass: of the plan, the addresses, the numbers, and arrays or sizes that the entry takes beside them."""
+        threads = host.workers() if self.threads else 1
+        if type(pointers) is tuple:
+            row = (self.words, pointers, None if numbers is None else (*numbers,), *rest, threads)
+            return trace().launch(by_words(ENGINE, entry, self.real), row)
+        addresses = [host.address(x) if isinstance(x, np.ndarray) else x for x in rest]
+        self.library.passes[entry](self.address, pointers, numbers, *addresses, threads)
+        if self.library.failures.value:
+            self.library.check()
+
 
 def of_one(formula: str, numbers: Container[str] = ()) -> Callable[..., np.ndarray]:
     """The function that computes one formula of arrays and numbers that broadcast.
@@ -149,10 +162,28 @@ def of_one(formula: str, numbers: Container[str] = ()) -> Callable[..., np.ndarr
         y: np.ndarray = chain(*given)[0]
         return y
 
+    def bound(*given: Any) -> Any:
+        """A call with symbols: of arrays of one form, `run_one`."""
+        arrays = [x for name, x in zip(known.arguments, given, strict=True) if name not in numbers]
+        form = arrays[0]
+        if known.is_test or not all(isinstance(x, np.ndarray) and (x.shape, x.dtype) == (form.shape, form.dtype)
+                                    and x.flags.c_contiguous for x in arrays) or form.dtype.char not in NAMES:
+            return whole(*given)
+        row = tuple([_vector(x, form.dtype.char) if name in numbers else x
+                     for name, x in zip(known.arguments, given, strict=True)])
+        out = host.empty(form.shape, form.dtype)
+        place = find(form.dtype)[2]
+        is_large = form.nbytes >= host.PARALLEL_BYTES
+        trace().launch(by_words(ENGINE, "run_one", form.dtype),
+                       (place, row, np.array(masks, np.int64), count, out, form.size,
+                        host.workers() if is_large else 1))
+        return out
+
     conditions = [f"type({lead}) is ndarray and {lead}.dtype.char in reals and {lead}.flags.c_contiguous",
                   *[f"type({x}) is ndarray and {x}.shape == {lead}.shape and {x}.dtype == {lead}.dtype "
                     f"and {x}.flags.c_contiguous" for x in others]]
-    text = [f"def {formula}({', '.join(names)}):", *([] if known.is_test else [
+    text = [f"def {formula}({', '.join(names)}):", f"if tracing and is_traced(({', '.join(names)}, )):",
+            f"    return bound({', '.join(names)})", *([] if known.is_test else [
             f"if {' and '.join(conditions)}:", f"    dtype = {lead}.dtype", *vectors,
             f"    out = (host_empty if {lead}.nbytes >= LINES else empty)({lead}.shape, dtype)",
             "    run, in_parts, place = entries.get(dtype.char) or find(dtype)", f"    if {lead}.nbytes < PARALLEL:",
@@ -162,13 +193,16 @@ def of_one(formula: str, numbers: Container[str] = ()) -> Callable[..., np.ndarr
     return compiled("\n    ".join(text) + "\n", formula, f"<elementwise {formula}>", {
         "ndarray": np.ndarray, "reals": NAMES, "empty": np.empty, "host_empty": host.empty, "address": host.address,
         "pointers": ctypes.c_void_p * len(names), "masks": masks, "vector": _vector, "entries": entries, "find": find,
-        "whole": whole, "host": host, "PARALLEL": host.PARALLEL_BYTES, "LINES": _LINES})
+        "whole": whole, "bound": bound, "tracing": tracing, "is_traced": is_traced, "host": host,
+        "PARALLEL": host.PARALLEL_BYTES, "LINES": _LINES})
 
 
 @lru_cache(_MOST_PLANS)
 def _vector(number: float, char: str) -> np.ndarray:
     """A vector of the number."""
-    return np.full(_VECTOR, number, char)
+    vector = np.full(_VECTOR, number, char)
+    vector.flags.writeable = False
+    return vector
 
 
 class Chain:
@@ -198,9 +232,7 @@ class Chain:
     def __call__(self, *given: Array | float) -> list[Array]:
         """The results, in C order. Arrays are bools, and floats of one dtype; one at least is an array of floats."""
         plan, pointers, numbers, results = self._planned(given)
-        plan.library.run(plan.address, pointers, numbers, host.workers() if plan.threads else 1)
-        if plan.library.failures.value:
-            plan.library.check()
+        plan.call("elementwise", pointers, numbers)
         return results
 
     def of_rows(self, how: int, width: int, *given: Array | float) -> tuple[np.ndarray, list[Array]]:
@@ -210,12 +242,9 @@ class Chain:
         """
         plan, pointers, numbers, results = self._planned(given)
         rows, blocks = prod(plan.shape) // width, -(-width // _BLOCK)
-        out = np.empty(rows if blocks == 1 else 0, plan.real)
-        parts = np.empty((rows, blocks) if blocks > 1 else 0)
-        plan.library.rows(plan.address, pointers, numbers, host.address(out), host.address(parts), rows, width, how,
-                          host.workers() if plan.threads else 1)
-        if plan.library.failures.value:
-            plan.library.check()
+        out = host.empty((rows,) if blocks == 1 else (0,), plan.real)
+        parts = host.empty((rows, blocks) if blocks > 1 else (0,), _WIDE)
+        plan.call("reduce_rows", pointers, numbers, out, parts, rows, width, how)
         return out if blocks == 1 else _together(how, parts, plan.real), results
 
     def of_columns(self, how: int, matrices: int, length: int,
@@ -224,11 +253,8 @@ class Chain:
         plan, pointers, numbers, results = self._planned(given)
         columns = prod(plan.shape) // (matrices * length)
         at_once = max(_PART_ROWS, _PART_BLOCKS * _BLOCK // columns, -(-length // _MOST_PARTS))
-        parts = np.empty((matrices, -(-length // at_once), columns), plan.real)
-        plan.library.columns(plan.address, pointers, numbers, host.address(parts), matrices, length, columns, at_once,
-                             how, host.workers() if plan.threads else 1)
-        if plan.library.failures.value:
-            plan.library.check()
+        parts = host.empty((matrices, -(-length // at_once), columns), plan.real)
+        plan.call("reduce_columns", pointers, numbers, parts, matrices, length, columns, at_once, how)
         return parts[:, 0] if parts.shape[1] == 1 else _together(how, parts, plan.real), results
 
     def _planned(self, given: Sequence[Array | float]) -> tuple[_Plan, Any, Any, list[Array]]:
@@ -251,13 +277,16 @@ class Chain:
             if len(self._plans) >= _MOST_PLANS:
                 self._plans.clear()
             plan = self._plans[known] = self._plan(given)
+        if tracing and is_traced(given):
+            results = [host.empty(plan.shape, dtype) for dtype in plan.results]
+            return plan, (*arrays, *results), tuple(numbers) or None, results
         results = [plan.empty(plan.shape, dtype) for dtype in plan.results]
         return (plan, plan.pointers(*[host.address(x) for x in arrays], *[host.address(x) for x in results]),
                 plan.numbers(*numbers) if numbers else None, results)
 
     def _plan(self, given: Sequence[Array | float]) -> _Plan:
         places = [k for k, x in enumerate(given) if isinstance(x, np.ndarray | np.generic)]
-        arrays = [np.asarray(given[k]) for k in places]
+        arrays = [given[k].form if type(given[k]) is Symbol else np.asarray(given[k]) for k in places]
         real = next(x.dtype for x in arrays if x.dtype.char in NAMES)
         shape = np.broadcast_shapes(*[x.shape for x in arrays])
         axes, strides = _merged(shape, [np.broadcast_to(x, shape).strides for x in arrays])
@@ -314,7 +343,8 @@ class Chain:
 def _together(how: int, parts: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
     """The sums, in float64, or the greatest or least, of the parts along axis 1."""
     reduce = (np.add.reduce, np.maximum.reduce, np.minimum.reduce)[how]
-    return np.asarray(reduce(parts, axis=1, dtype=np.float64).astype(dtype))
+    together: np.ndarray = reduce(parts, axis=1, dtype=np.float64).astype(dtype)
+    return together
 
 
 def _merged(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any, NamedTuple
@@ -81,6 +81,19 @@ class Fused(NamedTuple):
             lines.append(f"v{place} = {keep(Saved)}({keep(of)}, {{{values}}}, {shapes})")
         return "; ".join(lines)
 
+    def computed(self, given: Sequence[Any]) -> dict[Place, Any]:
+        """The values that the statements compute, by their places, of those that it reads."""
+        values = dict(zip(self.reads(), given, strict=True))
+        own = given[:len(self.inputs)]
+        if self.sum:
+            values[self.sum.place], values[self.sum.saved], results = self._summed(*own)
+        else:
+            results = self.chain(*own)
+        values |= dict(zip(self.outputs, results, strict=True))
+        for place, of, read, shapes in self.saves:
+            values[place] = Saved(of, {name: values[k] for name, k in read.items()}, shapes)
+        return {place: values[place] for place in self.writes()}
+
     def _summed(self, *given: Array | float) -> tuple[Array, Any, list[Array]]:
         assert self.sum
         _, _, shape, axes, summed = self.sum
@@ -121,7 +134,7 @@ class _Links:
         if isinstance(one, Call):
             form = self._forms[one.output]
             is_sum = one.function is operator.add and form is not None and form[1] in NAMES
-            return Link(one, form, [("add", list(one.inputs), one.output)]) if is_sum and form else None
+            return Link(one, form[:2], [("add", list(one.inputs), one.output)]) if is_sum and form else None
         if isinstance(one, Forward) and one.rule in self._rules:
             form = self._forms[one.outputs[0]]
             dtype = next((f[1] for f in (self._forms[k] for k in one.inputs) if f and f[1] in NAMES), None)
@@ -133,7 +146,7 @@ class _Links:
             return self._gradients(one, self._forwards[one.saved])
         if isinstance(one, Forward) and one.rule is SUM_RULE:
             form = self._forms[one.inputs[0]]
-            return Link(one, form, []) if form else None
+            return Link(one, form[:2], []) if form else None
         return None
 
     def _gradients(self, one: Backward, forward: Forward) -> Link | None:
@@ -146,7 +159,7 @@ class _Links:
                 if form is None or mine is None or mine[0] != form[0]:
                     return None
                 steps.append((slope.name, [known[name] for name in slope.arguments], one.outputs[k]))
-        return Link(one, form, steps) if form and steps else None
+        return Link(one, form[:2], steps) if form and steps else None
 
     def _names(self, one: Forward) -> dict[str, Place]:
         """The places of the values that formulas name: arguments, attributes, and last the result."""

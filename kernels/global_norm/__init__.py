@@ -11,6 +11,7 @@ import numpy as np
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.core.arguments import described
+from duoln.core.step.symbol import is_traced, tracing
 from duoln.errors import DtypeError
 from duoln.kernels import host, native
 from duoln.ops import global_norm
@@ -22,7 +23,7 @@ _norm = native.Function(_FILE, "global_norm", "places: int64[2], sizes: int64[1]
                                               "threads: int32")
 
 
-def table(*roles: Sequence[Array]) -> tuple[Array, Array]:
+def table(*roles: Sequence[Array]) -> tuple[Any, Array]:
     """The places (`host.places`) of the arrays of each role, (roles, tensors), and the number of values of each tensor.
 
     Raises:
@@ -32,7 +33,10 @@ def table(*roles: Sequence[Array]) -> tuple[Array, Array]:
     for a in arrays:
         if not isinstance(a, np.ndarray):
             raise DtypeError(f"[table] expected arrays, found {described(a)}")
-    return host.places(arrays).reshape(len(roles), -1), np.array([a.size for a in roles[0]], np.int64)
+    sizes = np.array([a.size for a in roles[0]], np.int64)
+    if tracing and is_traced(arrays):
+        return tuple([(a,) for a in arrays]), sizes
+    return host.places(arrays).reshape(len(roles), -1), sizes
 
 
 def _supports(be: Backend, *arrays: Array) -> str | None:
@@ -40,9 +44,9 @@ def _supports(be: Backend, *arrays: Array) -> str | None:
 
 
 def _forward(be: Backend, *arrays: Array) -> tuple[Array, Any]:
-    whole = [np.ascontiguousarray(a) for a in arrays]
+    whole = [host.contiguous(host.as_array(a)) for a in arrays]
     places, sizes = table(whole)
-    norm = np.empty((), arrays[0].dtype)
+    norm = host.empty((), arrays[0].dtype)
     _norm(places, sizes, norm, len(whole), native.threads_for(sum(a.nbytes for a in whole)))
     return norm, (arrays, norm)
 

@@ -19,3 +19,4 @@ extern "C" void NAMED(global_norm)(const T* const* const* places, const int64_t*
         }));
     });
 }
+BY_WORDS(global_norm)

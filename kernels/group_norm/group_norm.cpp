@@ -274,3 +274,6 @@ extern "C" void NAMED(group_norm_backward)(const T* x, const T* dy, const T* sta
         backward(x, dy, stats, gain, dx, d_gain, d_bias, count, {positions, channels}, groups, threads);
     });
 }
+
+BY_WORDS(group_norm_forward)
+BY_WORDS(group_norm_backward)

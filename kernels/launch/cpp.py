@@ -17,11 +17,13 @@ from typing import Any
 import numpy as np
 
 from duoln.core.spec import Array, Spec
+from duoln.core.step.symbol import is_traced, trace, tracing
+from duoln.core.step.trace import Entry
 from duoln.errors import KernelError
 from duoln.kernels import host
 from duoln.kernels.launch import declared
 from duoln.kernels.native import storage
-from duoln.kernels.native.function import NUMBERS, failures_of
+from duoln.kernels.native.function import NUMBERS, by_words, failures_of
 from duoln.kernels.native.loading import NAMES, library, refusal
 
 _LINES = 1 << 16
@@ -67,11 +69,24 @@ def launch(file: str, entry: str, declaration: str, block: int | Callable[[int, 
              for each in (*arrays, *spec.outputs)]
     given += [*map(declared.size_of, axes), *declared.steps_of(spec), *(n.name for n in declared.numbers_of(spec)),
               f"host.workers() if {large.name}.nbytes >= host.PARALLEL_BYTES else 1"]
-    lines += ["call, failures, check = entries.get(dtype.char) or find(dtype)", f"call({', '.join(given)})",
-              "if failures.value:", "    check()"]
+    call = ["call, failures, check = entries.get(dtype.char) or find(dtype)", f"call({', '.join(given)})",
+            "if failures.value:", "    check()"]
     back = [f"None if {each.name} is None else host.added_up({each.name})" if each.kind == "sum" and each.optional else
             f"host.added_up({each.name})" if each.kind == "sum" else each.name for each in spec.outputs]
-    return declared.function(file, entry, spec, [*lines, f"return {', '.join(back)}"], known)
+    names = [each.name for each in (*arrays, *spec.outputs)]
+    words = [*names, *given[len(names):]]
+    for place, number in enumerate(declared.numbers_of(spec), len(words) - 1 - len(declared.numbers_of(spec))):
+        words[place] = f"{'float' if number.kind[0] == 'f' else 'int'}({number.name})"
+    back_line = f"return {', '.join(back)}"
+    arguments = f"({''.join(f'{each.name}, ' for each in spec.inputs)})"
+    bound = declared.function(
+        file, entry, spec, [*lines, f"trace().launch(entry_of(dtype), ({', '.join(words)}))", back_line],
+        {**known, "empty": host.empty, "ascontiguousarray": host.contiguous, "asarray": lambda x: x, "trace": trace,
+         "entry_of": entries.bound})
+    flags = "".join(f", {each.name}" for each in spec.outputs if each.optional)
+    return declared.function(file, entry, spec, [
+        f"if tracing and is_traced({arguments}):", f"    return bound(*{arguments}{flags})", *lines, *call, back_line],
+        {**known, "tracing": tracing, "is_traced": is_traced, "bound": bound})
 
 
 def _made(array: Array, axes: list[str], lead: str) -> str:
@@ -119,3 +134,7 @@ class _Entries:
 
         self.known[dtype.char] = function, failures, check
         return self.known[dtype.char]
+
+    def bound(self, dtype: np.dtype) -> Entry:
+        """The entry that takes words, see `native.function.by_words`."""
+        return by_words(self._file, self._entry, dtype)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from duoln.backends.protocol import Array
-from duoln.kernels import native
+from duoln.kernels import host, native
 
 MOST_ROWS = 8
 """With more, packing the matrix pays: (8 x 400)(400 x 1600) takes 144 us here, 213 packed and 182 by OpenBLAS."""
@@ -44,9 +42,9 @@ def multiply_few_rows(x: Array, weight: Array, bias: Array | None, y: Array, thr
         x (*rows, n_in), weight (n_in, n_out), bias (n_out,) or None, y (*rows, n_out).
     """
     n_in, n_out = weight.shape
-    x = np.ascontiguousarray(x)
+    x = host.contiguous(x)
     if weight.flags.c_contiguous:
-        bias = None if bias is None else np.ascontiguousarray(bias)
+        bias = None if bias is None else host.contiguous(bias)
         _multiply(x.dtype, (x, weight, bias, y, y.size // n_out, n_in, n_out, threads))
         return
     _multiply_transposed(x.dtype, (x, weight, None, y, y.size // n_out, n_out, n_in, threads))

@@ -62,3 +62,7 @@ extern "C" void NAMED(linear_transposed)(const T* x, const T* w, T* y, int64_t r
         multiply_transposed(x, w, y, rows, in, out, threads);
     });
 }
+
+BY_WORDS(linear_forward)
+BY_WORDS(linear_backward)
+BY_WORDS(linear_transposed)

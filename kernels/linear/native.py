@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import host, native
@@ -43,7 +41,7 @@ def supports(be: Backend, x: Array, weight: Array, bias: Array | None = None) ->
 
 
 def _forward(be: Backend, x: Array, weight: Array, bias: Array | None) -> tuple[Array, Any]:
-    y = np.empty((*x.shape[:-1], weight.shape[1]), x.dtype)
+    y = host.empty((*x.shape[:-1], weight.shape[1]), x.dtype)
     multiply_few_rows(x, weight, bias, y, native.threads_for(weight.nbytes))
     return y, (x, weight)
 

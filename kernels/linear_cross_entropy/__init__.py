@@ -75,12 +75,12 @@ def _supports(be: Backend, x: Array, weight: Array, bias: Array, labels: Array) 
 
 
 def _forward(be: Backend, x: Array, weight: Array, bias: Array, labels: Array) -> tuple[Array, _Saved]:
-    flat_labels, bias = np.reshape(labels, -1), np.ascontiguousarray(bias)
+    flat_labels, bias = np.reshape(labels, -1), host.contiguous(bias)
     number = np.flatnonzero(flat_labels >= 0)
     count = len(number)
     rows = _Row(number, np.reshape(x, (-1, x.shape[-1]))[number], flat_labels[number],
                 np.full(count, -np.inf, x.dtype), np.zeros(count, x.dtype))
-    picked = np.empty(count, x.dtype)
+    picked = host.empty((count,), x.dtype)
     size = count * weight.shape[1]
     kept = host.empty((size,), x.dtype) if size * x.itemsize <= KEEP_BYTES else None
     for block in _blocks(count, weight.shape[1]):
@@ -98,7 +98,7 @@ def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> list
     d_loss = np.reshape(gout, -1)[rows.number]
     share = np.zeros_like(rows.x) if needs[0] else None
     d_weight = host.empty_like(weight) if needs[1] else None
-    d_bias = np.empty_like(bias) if needs[2] else None
+    d_bias = host.empty_like(bias) if needs[2] else None
     for block in _blocks(len(rows.x), weight.shape[1]):
         if saved.kept is None:
             logits = d_logits = multiply(rows.x, weight[:, block], added=bias[block])

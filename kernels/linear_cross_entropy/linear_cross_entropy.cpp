@@ -35,3 +35,6 @@ extern "C" void NAMED(linear_cross_entropy_backward)(const T* logits, const int3
         differentiate(logits, labels, largest, total, d_loss, d_logits, first, last, width, start);
     });
 }
+
+BY_WORDS(linear_cross_entropy_gather)
+BY_WORDS(linear_cross_entropy_backward)

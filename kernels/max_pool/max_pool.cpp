@@ -91,3 +91,6 @@ extern "C" void NAMED(max_pool2d_backward)(const T* x, const T* y, const T* dy, 
     const Windows w{height, width, channels, rows, columns, size, stride};
     in_parts(batch, threads, [=](index_t first, index_t last) { BY_SIZE(SPREAD) });
 }
+
+BY_WORDS(max_pool2d_forward)
+BY_WORDS(max_pool2d_backward)

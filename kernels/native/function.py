@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from duoln.core.call import compiled
+from duoln.core.step.symbol import NotBound, is_traced, trace, tracing
+from duoln.core.step.trace import Entry
 from duoln.errors import DtypeError, KernelError, ShapeError
 from duoln.kernels.host import address
 from duoln.kernels.native import storage
@@ -17,6 +19,7 @@ from duoln.kernels.signature import Parameter, parameters
 
 NUMBERS: dict[str, Any] = {"int32": ctypes.c_int32, "int64": ctypes.c_int64, "float32": ctypes.c_float,
                             "float64": ctypes.c_double}
+_NUMBER_TYPES = {name: float if name[0] == "f" else int for name in NUMBERS}
 _DTYPES = {name: np.dtype(name) for name in (*NUMBERS, "bool", "uint8")}
 
 
@@ -56,6 +59,8 @@ class Function:
         """
         if len(arguments) != len(self._parameters):
             raise KernelError(f"[{self.entry}] expected {len(self._parameters)} arguments, found {len(arguments)}")
+        if tracing and is_traced(arguments):
+            return self._bind(arguments)
         real = ""
         passed = list(arguments)
         for place, parameter in self._arrays:
@@ -88,7 +93,9 @@ class Function:
         for name, _, rank, _, optional in self._parameters:
             pointer = f"word(id({name}) + HEAD).value"
             given.append(name if rank is None else f"None if {name} is None else {pointer}" if optional else pointer)
-        lines = [f"def {self.entry}(dtype, values):", f"{', '.join(names)} = values",
+        lines = [f"def {self.entry}(dtype, values):", "if tracing and is_traced(values):",
+                 f"    return bind(({''.join(f'values[{names.index(n)}], ' for n in self.names)}))",
+                 f"{', '.join(names)} = values",
                  "entry, failures, take_failures = entries.get(dtype.char) or find(dtype)",
                  f"entry({', '.join(given)})", "if failures.value and take_failures():", "    raise no_memory()"]
         entries: dict[str, tuple[Any, ctypes.c_int32, Any]] = {}
@@ -98,8 +105,16 @@ class Function:
             return entries[dtype.char]
 
         known = {"word": ctypes.c_void_p.from_address, "HEAD": object.__basicsize__, "entries": entries, "find": find,
-                 "no_memory": self._no_memory}
+                 "no_memory": self._no_memory, "tracing": tracing, "is_traced": is_traced, "bind": self._bind}
         return compiled("\n    ".join(lines) + "\n", self.entry, f"<call of {self.file}: {self.entry}>", known)
+
+    def _bind(self, arguments: Sequence[Any]) -> None:
+        """Note a call with symbols; a tuple stands for a row of words."""
+        real = next(x.dtype for x, p in zip(arguments, self._parameters, strict=True)
+                    if p.dtype == "real" and x is not None)
+        words = [x if p.rank is not None else _NUMBER_TYPES[p.dtype](x)
+                 for x, p in zip(arguments, self._parameters, strict=True)]
+        trace().launch(by_words(self.file, self.entry, real), words)
 
     @property
     def names(self) -> list[str]:
@@ -155,6 +170,21 @@ class Function:
             function.argtypes = [ctypes.c_void_p if p.rank is not None else NUMBERS[p.dtype] for p in self._parameters]
             self._entries[real] = function, *failures_of(loaded)
         return self._entries[real]
+
+
+def by_words(file: str, entry: str, dtype: np.dtype) -> Entry:
+    """The entry that takes its arguments as a row of words. Raises NotBound where the text has none."""
+    loaded = library(file, dtype)
+    function = getattr(loaded, f"{entry}_words_{NAMES[dtype.char]}", None)
+    if loaded is None or function is None:
+        raise NotBound(f"{entry} in {file}, which has no BY_WORDS({entry})")
+    failures, take = failures_of(loaded)
+    counted = () if take is int else (ctypes.addressof(failures), _place_of(take))
+    return Entry(entry, _place_of(function), counted or (0, 0))
+
+
+def _place_of(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 def failures_of(loaded: ctypes.CDLL) -> tuple[ctypes.c_int32, Any]:

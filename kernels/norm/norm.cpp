@@ -183,6 +183,8 @@ static void by_activation(int32_t activation, const Work& work) {
                 });                                                                                                   \
             });                                                                                                       \
         });                                                                                                           \
-    }
+    }                                                                                                                 \
+    BY_WORDS(NORM_NAME##_forward)                                                                                     \
+    BY_WORDS(NORM_NAME##_backward)
 NORM(layer_norm, true)
 NORM(rms_norm, false)

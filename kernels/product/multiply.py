@@ -98,14 +98,14 @@ def multiply_and_sum(a: Array, b: Array, out: Array | None = None) -> tuple[Arra
         out = host.empty((len(a), b.shape[1]), a.dtype)
     if refusal(len(a), b) or _packs_nothing(a, b):
         return multiply(a, b, out), column_sums(b)
-    sums = np.empty(b.shape[1], a.dtype)
+    sums = host.empty((b.shape[1],), a.dtype)
     _pack_and_multiply(a, b, out, sums=sums)
     return out, sums
 
 
 def column_sums(x: Array) -> Array:
     """The sums of the columns of a matrix, as a product."""
-    return multiply(np.ones((1, len(x)), x.dtype), x)[0]
+    return multiply(host.ones((1, len(x)), x.dtype), x)[0]
 
 
 def _pack_and_multiply(a: Array, b: Array, out: Array, added: Array | None = None, sums: Array | None = None,
@@ -117,7 +117,7 @@ def _pack_and_multiply(a: Array, b: Array, out: Array, added: Array | None = Non
     if added is not None:
         added = np.atleast_2d(added)
         if not _distance(added):
-            added = np.ascontiguousarray(added)
+            added = host.contiguous(added)
         of_added = _distance(added) if len(added) > 1 else 0
     _product(first, second, added, out, sums, rows, depth, columns, of_first, of_second, of_added, _distance(out),
              transposed, second_transposed, activation, host.threads_for(rows * depth * columns, _WORTH_THREADS))
@@ -135,12 +135,12 @@ def multiply_pieces(a: Array, pieces: Sequence[Array]) -> Array:
     if len(pieces) == 1 or products < LEAST or native.refusal(FILE, a.dtype):
         return multiply(a, pieces[0] if len(pieces) == 1 else np.concatenate(pieces))
     first, of_first, transposed = _row_contiguous(a)
-    whole = [piece if _distance(piece) and piece.dtype == a.dtype else np.ascontiguousarray(piece, a.dtype)
-             for piece in pieces]
+    whole = [piece if _distance(piece) and piece.dtype == a.dtype else
+             host.contiguous(piece.astype(a.dtype, copy=False)) for piece in pieces]
     out = host.empty((rows, columns), a.dtype)
-    addresses, distances = ([of(piece) for piece in whole] for of in (native.address, _distance))
+    distances = np.array([_distance(piece) for piece in whole], np.int64)
     ends = np.cumsum([len(piece) for piece in whole], dtype=np.int64)
-    _product_of_pieces(first, np.array(addresses, np.int64), np.array(distances, np.int64), ends, out, len(whole), rows,
+    _product_of_pieces(first, host.row(whole), distances, ends, out, len(whole), rows,
                        depth, columns, of_first, transposed, host.threads_for(products, _WORTH_THREADS))
     return out
 
@@ -156,7 +156,7 @@ def _row_contiguous(matrix: Array) -> tuple[Array, int, bool]:
         return matrix, distance, False
     if (distance := _distance(matrix.T)) > 0:
         return matrix.T, distance, True
-    return np.ascontiguousarray(matrix), matrix.shape[1], False
+    return host.contiguous(matrix), matrix.shape[1], False
 
 
 def _distance(matrix: Array) -> int:

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import host, native
@@ -66,7 +64,7 @@ def _activated_forward(be: Backend, x: Array, weight: Array, bias: Array | None,
 
 def _activated_vjp(be: Backend, saved: _Activated, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
     before = host.empty_like(saved.y)
-    y, dy, dx = (np.ascontiguousarray(a).reshape(-1) for a in (saved.y, gout, before))
+    y, dy, dx = (host.contiguous(a).reshape(-1) for a in (saved.y, gout, before))
     _through_activation(y, dy, dx, dx.size, NUMBERS[saved.activation], native.threads_for(dx.nbytes))
     return _vjp(be, (saved.x, saved.weight), before, needs)
 

@@ -89,3 +89,7 @@ extern "C" void NAMED(product_of_pieces)(const T* a, const int64_t* addresses, c
                   false}, nullptr, threads);
     });
 }
+
+BY_WORDS(product)
+BY_WORDS(activation_backward)
+BY_WORDS(product_of_pieces)

@@ -12,6 +12,7 @@ import numpy as np
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
+from duoln.kernels import host
 from duoln.kernels.product.multiply import multiply_and_sum, multiply_pieces
 
 _BIAS = 2
@@ -28,7 +29,7 @@ def weight_gradient(be: Backend, uses: Sequence[tuple[Any, Array]]) -> Array:
 def bias_gradient(be: Backend, uses: Sequence[tuple[Any, Array]]) -> Array:
     """The gradient of a vector that was added to the outputs."""
     gouts = [merged(gout) for _, gout in uses]
-    ones = np.ones((1, sum(len(gout) for gout in gouts)), gouts[0].dtype)
+    ones = host.ones((1, sum(len(gout) for gout in gouts)), gouts[0].dtype)
     return multiply_pieces(ones, gouts)[0]
 
 

@@ -49,3 +49,6 @@ extern "C" void NAMED(centred_columns)(const T* x, T* out, int64_t gates, int64_
         }
     });
 }
+
+BY_WORDS(centred)
+BY_WORDS(centred_columns)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from duoln import ops
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
-from duoln.kernels import native
+from duoln.kernels import host, native
 from duoln.kernels.linear.few_rows import MOST_ROWS
 from duoln.kernels.product.multiply import column_sums, multiply
 from duoln.kernels.recurrent import positions as walks
@@ -57,11 +55,11 @@ def _forward(be: Backend, x_proj: Array, h_proj: Array, c: Array, bias: Array, *
              eps: float) -> tuple[tuple[Array, Array], _Saved]:
     units = Units.of(CELLS["lstm"].gates, c.shape[1], c.dtype)
     is_inner = CELLS["lstm"].variants[norm].inner_bias
-    saved = _Saved(np.ascontiguousarray(x_proj), np.ascontiguousarray(h_proj), np.ascontiguousarray(c),
+    saved = _Saved(host.contiguous(x_proj), host.contiguous(h_proj), host.contiguous(c),
                    Parameters.of("lstm", norm).filled(units, (bias, *norm_arrays)),
-                   units.filled(bias - bias.mean()) if is_inner else None, np.empty(c.shape, c.dtype),
-                   np.empty((len(c), 9), c.dtype), units, norm, eps)
-    h_new = np.empty(c.shape, c.dtype)
+                   units.filled(bias - bias.mean()) if is_inner else None, host.empty(c.shape, c.dtype),
+                   host.empty((len(c), 9), c.dtype), units, norm, eps)
+    h_new = host.empty(c.shape, c.dtype)
     _step(c.dtype, (*saved.arguments(), h_new))
     return (h_new, saved.c_new), saved
 
@@ -69,10 +67,10 @@ def _forward(be: Backend, x_proj: Array, h_proj: Array, c: Array, bias: Array, *
 def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, Array | None],
          needs: Sequence[bool]) -> list[Array | None]:
     dtype = saved.c.dtype
-    d_x_proj, d_c_before = np.empty_like(saved.x_proj), np.empty_like(saved.c)
-    d_h_proj = np.empty_like(saved.x_proj) if Norms.of("lstm", saved.norm).gates else d_x_proj
+    d_x_proj, d_c_before = host.empty_like(saved.x_proj), host.empty_like(saved.c)
+    d_h_proj = host.empty_like(saved.x_proj) if Norms.of("lstm", saved.norm).gates else d_x_proj
     parts = Parameters.of("lstm", saved.norm).room(saved.units, len(saved.c), dtype)
-    d_h, d_c = [None if d is None else np.ascontiguousarray(d, dtype) for d in gouts]
+    d_h, d_c = [None if d is None else host.contiguous(d.astype(dtype, copy=False)) for d in gouts]
     _step_back(dtype, (*saved.arguments(), d_h, d_c, d_x_proj, d_h_proj, d_c_before, *parts))
     d_bias, *d_norms = Parameters.of("lstm", saved.norm).gradients(saved.units, parts)
     if saved.inner_bias is not None:

@@ -60,12 +60,12 @@ def rule(cell: str, of_walk: Rule) -> Rule:
     def forward(be: Backend, x: Array, *arrays: Any, norm: str, eps: float, **attrs: Any) -> tuple[Any, Any]:
         step = steps[norm]
         states, (w_x, w_h, bias, _, *norms) = arrays[:count], arrays[count:]
-        before = [np.ascontiguousarray(state) for state in states]
-        after = [np.empty_like(state) for state in before]
+        before = [host.contiguous(state) for state in states]
+        after = [host.empty_like(state) for state in before]
         transposed, given = is_transposed(w_h), (bias, *norms)
-        step.run(x.dtype, (laid_out(w_h, transposed), np.ascontiguousarray(x[0]), laid_out(w_x, transposed),
-                           *[None if k is None else np.ascontiguousarray(given[k]) for k in step.given],
-                           np.ascontiguousarray(step.means.without_of_bias(bias)) if step.has_inner_bias else None,
+        step.run(x.dtype, (laid_out(w_h, transposed), host.contiguous(x[0]), laid_out(w_x, transposed),
+                           *[None if k is None else host.contiguous(given[k]) for k in step.given],
+                           host.contiguous(step.means.without_of_bias(bias)) if step.has_inner_bias else None,
                            before[0], before[-1], after[0], after[-1], *_sizes(x, w_x), w_h.shape[0], eps,
                            _threads(w_x, w_h), transposed, False))
         return (after[0].reshape(1, *after[0].shape), *after), ((x, *arrays), {"norm": norm, "eps": eps, **attrs})

@@ -150,7 +150,7 @@ def _forward(variants: dict[str, _Walk], be: Backend, x: Array, *arrays: Any, no
     units = Units.of(walk.gates, h.shape[1], x.dtype)
     positions = Positions.of(x.shape[0], x.shape[1], mask, reverse, walk.is_of_batch)
     if walk.has_few_inputs and x.shape[2] <= walks.FEW_INPUTS:
-        w_x = np.ascontiguousarray(w_x)
+        w_x = host.contiguous(w_x)
     walked = Walked.of(units, positions, x, h, w_x, w_h, walk.means)
     filled = walk.parameters.filled(units, (bias, *arrays[walk.states + 4:]))
     has_raw_cells = walk.is_carried or (walk.states == 2 and walk.is_of_batch and positions.slots is not None)
@@ -171,7 +171,7 @@ def _room_of_norms(walk: _Walk, walked: Walked) -> Array | None:
     shape = (len(walked.x), walk.kept_norms)
     if walk.is_of_batch:
         shape = (walked.positions.steps, walk.kept_norms * walked.units.stride)
-    return np.empty(shape, walked.x.dtype)
+    return host.empty(shape, walked.x.dtype)
 
 
 def _walk_forward(saved: _Saved) -> tuple[Array | None, Array | None]:
@@ -212,7 +212,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
         d_x_proj = host.empty_like(x_proj)
         d_h_proj = host.empty_like(x_proj) if walk.is_apart else None
     parts = walk.parameters.room(units, positions.batch, dtype)
-    d_hidden = None if gouts[0] is None else np.ascontiguousarray(gouts[0], dtype)
+    d_hidden = None if gouts[0] is None else host.contiguous(gouts[0].astype(dtype, copy=False))
     walk.backward(dtype, (*saved.arguments(x_proj, h_proj, few), d_hidden, d_states[0], d_states[-1], d_rows, d_weights,
                           d_x_proj, d_h_proj, *parts, saved.limit))
     if d_weights is None:

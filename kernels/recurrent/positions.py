@@ -51,12 +51,12 @@ class Units(NamedTuple):
         """Columns of gates (or of so many) with zeros up to the stride: (..., gates * H) to (..., gates * stride)."""
         count = self.gates if gates is None else gates
         if self.hidden == self.stride:
-            return np.ascontiguousarray(x)
+            return host.contiguous(x)
         if count == 1:
-            padded = np.zeros((*x.shape[:-1], self.stride), x.dtype)
+            padded = host.zeros((*x.shape[:-1], self.stride), x.dtype)
             padded[..., :self.hidden] = x
             return padded
-        wide = np.zeros((*x.shape[:-1], count, self.stride), x.dtype)
+        wide = host.zeros((*x.shape[:-1], count, self.stride), x.dtype)
         wide[..., :self.hidden] = x.reshape(*x.shape[:-1], count, self.hidden)
         return wide.reshape(*x.shape[:-1], count * self.stride)
 
@@ -66,8 +66,8 @@ class Units(NamedTuple):
         if self.hidden == self.stride:
             return x
         if count == 1:
-            return np.ascontiguousarray(x[..., :self.hidden])
-        return np.ascontiguousarray(x.reshape(*x.shape[:-1], count, self.stride)[..., :self.hidden]).reshape(
+            return host.contiguous(x[..., :self.hidden])
+        return host.contiguous(x.reshape(*x.shape[:-1], count, self.stride)[..., :self.hidden]).reshape(
             *x.shape[:-1], count * self.hidden)
 
 
@@ -96,14 +96,14 @@ class Positions(NamedTuple):
 
     def rows(self, x: Array) -> Array:
         """Values of the positions: (T, B, n) to (positions, n)."""
-        flat = np.ascontiguousarray(x).reshape(-1, x.shape[2])
+        flat = host.contiguous(x).reshape(-1, x.shape[2])
         return flat if self.places is None else flat[self.places]
 
     def spread(self, rows: Array) -> Array:
         """The opposite of `rows`, with zeros elsewhere."""
         if self.places is None:
             return rows.reshape(self.steps, self.batch, -1)
-        flat = np.zeros((self.steps * self.batch, rows.shape[1]), rows.dtype)
+        flat = host.zeros((self.steps * self.batch, rows.shape[1]), rows.dtype)
         flat[self.places] = rows
         return flat.reshape(self.steps, self.batch, -1)
 
@@ -132,7 +132,7 @@ def states(units: Units, positions: Positions, first: Array) -> Array:
 
 def given(units: Units, d_state: Array | None, like: Array) -> Array:
     """The gradient of a last state as (B, stride), in new memory; zeros for None."""
-    filled = np.zeros((like.shape[1], units.stride), like.dtype)
+    filled = host.zeros((like.shape[1], units.stride), like.dtype)
     if d_state is not None:
         filled[:, :units.hidden] = d_state
     return filled
@@ -146,7 +146,7 @@ def threads(positions: Positions, w_h: Array, by_units: bool) -> tuple[int, int]
 
 def row_blocks(batch: int, shape: tuple[int, ...], dtype: np.dtype) -> Array:
     """Zeros for a parameter's gradient, which a kernel adds up for each block of rows."""
-    return np.zeros((-(-batch // ROW_BLOCK), *shape), dtype)
+    return host.zeros((-(-batch // ROW_BLOCK), *shape), dtype)
 
 
 PARAMETERS = ("gain_x", "gain_h", "bias_x", "gain_c", "bias_c", "bias_h")

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
 from duoln.backends.protocol import Array
 from duoln.kernels import host, native
 from duoln.kernels.linear.few_rows import MOST_ROWS
@@ -36,7 +34,7 @@ def laid_out(weight: Array, transposed: bool) -> Array:
     """A weight that is contiguous, or whose transpose is; a copy if it lies in another way."""
     if weight.flags.f_contiguous if transposed else weight.flags.c_contiguous:
         return weight
-    return np.ascontiguousarray(weight.T).T if transposed else np.ascontiguousarray(weight)
+    return host.contiguous(weight.T).T if transposed else host.contiguous(weight)
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ class Means:
             return weight
         if len(self.parts) > 2:  # each gate has a norm
             gates = (-1, weight.shape[1] // len(self.parts))
-            rows = np.ascontiguousarray(weight).reshape(gates)
+            rows = host.contiguous(weight).reshape(gates)
             return self._centred(rows, gates[1], None if out is None else out.reshape(gates)).reshape(weight.shape)
         return self._centred(weight, weight.shape[1] * self.parts[0] // sum(self.parts), out)
 
@@ -64,7 +62,7 @@ class Means:
     def _centred(rows: Array, cut: int, out: Array | None) -> Array:
         """Rows without their mean, or without the means before and after the column `cut`."""
         out = host.empty(rows.shape, rows.dtype) if out is None else out
-        _centre(np.ascontiguousarray(rows), out, *rows.shape, cut, host.threads_for(rows.size, _IN_PARALLEL))
+        _centre(host.contiguous(rows), out, *rows.shape, cut, host.threads_for(rows.size, _IN_PARALLEL))
         return out
 
     def without_of_bias(self, bias: Array, added: Array | None = None) -> Array:

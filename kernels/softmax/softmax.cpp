@@ -53,3 +53,6 @@ extern "C" void NAMED(softmax_backward)(const T* y, const T* dy, T* dx, int64_t 
         gradients(y, dy, dx, first, last, width, logarithm != 0);
     });
 }
+
+BY_WORDS(softmax_forward)
+BY_WORDS(softmax_backward)

@@ -24,6 +24,7 @@ extern "C" void NAMED(cross_entropy_forward)(const T* logits, const int32_t* lab
         losses(logits, labels, loss, largest, total, first, last, classes);
     });
 }
+BY_WORDS(cross_entropy_forward)
 
 extern "C" void NAMED(cross_entropy_backward)(const T* logits, const int32_t* labels, const T* largest,
                                               const T* total, const T* d_loss, T* d_logits, int64_t rows,
@@ -32,3 +33,4 @@ extern "C" void NAMED(cross_entropy_backward)(const T* logits, const int32_t* la
         differentiate(logits, labels, largest, total, d_loss, d_logits, first, last, classes, 0, d_loss_step);
     });
 }
+BY_WORDS(cross_entropy_backward)

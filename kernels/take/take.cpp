@@ -52,3 +52,5 @@ extern "C" void NAMED(take_backward)(const T* dy, const int64_t* order, const in
         });
     });
 }
+
+BY_WORDS(take_backward)

@@ -115,3 +115,6 @@ extern "C" void NAMED(violation_backward)(const T* captions, const T* images, co
                                      width);
         });
 }
+
+BY_WORDS(violation_forward)
+BY_WORDS(violation_backward)

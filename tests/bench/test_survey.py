@@ -88,9 +88,9 @@ def test_parts_that_run_alone_join_those_of_before(tmp_path):
 
 def test_a_record_of_before_does_not_pass_for_this_ones(tmp_path):
     folder = Folder(tmp_path, "numpy")
-    _survey([_writing(tmp_path, "one", {"figures": {"of_before": 1}})], folder)
+    _survey([_writing(tmp_path, "one", {"figures": {"seconds_of_old": 1}})], folder)
     _survey([_python("one", "pass")], folder)
-    assert folder.outcomes[0].state == "FAILED" and "of_before" not in (tmp_path / "summary.md").read_text()
+    assert folder.outcomes[0].state == "FAILED" and "seconds_of_old" not in (tmp_path / "summary.md").read_text()
 
 
 def test_an_interrupt_leaves_a_valid_folder(tmp_path):

@@ -323,12 +323,14 @@ def test_what_a_rule_runs_itself_is_not_repeated_beside_it(numpy_backend):
     def twice(x):
         return twice.apply(x)
 
-    counted.add(Rule("composed", lambda be, x: (ran.append(1) or x + x, None), lambda be, saved, g, needs: (g + g,)))
+    counted.add(Rule("composed", lambda be, x: (ran.append(1) or np.asarray(x) + x, None), lambda be, saved, g, needs: (g + g,)))
     twice.add(derived(lambda x: counted(counted(x))))
     compiled = duoln.compile(duoln.value_and_grad(lambda x: ops.sum(twice(x))))
     for k in range(5):
+        before = len(ran)
         value, gradient = compiled(_x(numpy_backend, k, 1.0))
-        assert (value.item(), gradient.numpy().tolist(), len(ran)) == (4 * k + 4, [4.0, 4.0], 2 * k + 2)
+        tried = k == 1  # the rule runs with a symbol, too, when the step is bound
+        assert (value.item(), gradient.numpy().tolist(), len(ran) - before) == (4 * k + 4, [4.0, 4.0], 2 + tried)
 
 
 def test_contexts_are_respected(numpy_backend):

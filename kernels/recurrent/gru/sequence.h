@@ -357,3 +357,7 @@ extern "C" void NAMED(gru_backward)(SHARED_PARAMETERS, const T* d_hidden, T* dh,
                  turned != 0, threads, by_units != 0);
     });
 }
+
+BY_WORDS(gru_forward)
+BY_WORDS(gru_step)
+BY_WORDS(gru_backward)

@@ -257,3 +257,6 @@ extern "C" void NAMED(lstm_cell_backward)(SHARED_PARAMETERS, const T* d_h, const
                  [=](index_t first, index_t last) { CALL(step_back, cell, d, first, last) });
     });
 }
+
+BY_WORDS(lstm_cell_forward)
+BY_WORDS(lstm_cell_backward)

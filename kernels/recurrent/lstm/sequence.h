@@ -65,3 +65,7 @@ extern "C" void NAMED(lstm_backward)(SHARED_PARAMETERS, const T* d_hidden, T* dh
         backward(l, d, w_h, turned != 0, threads, by_units != 0);
     });
 }
+
+BY_WORDS(lstm_forward)
+BY_WORDS(lstm_step)
+BY_WORDS(lstm_backward)

@@ -242,3 +242,7 @@ extern "C" void NAMED(rnn_backward)(SHARED_PARAMETERS, const T* d_hidden, T* dh,
                  by_units != 0);
     });
 }
+
+BY_WORDS(rnn_forward)
+BY_WORDS(rnn_step)
+BY_WORDS(rnn_backward)

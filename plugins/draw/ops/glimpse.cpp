@@ -245,3 +245,6 @@ extern "C" void NAMED(glimpse_backward)(const T* image, const T* looked, const T
         });
     });
 }
+
+BY_WORDS(glimpse_forward)
+BY_WORDS(glimpse_backward)

@@ -47,3 +47,6 @@ extern "C" void NAMED(latent_backward)(const T* statistics, const T* noise, cons
                           d_statistics + 2 * r * width, d_noise ? d_noise + r * width : nullptr, width);
     });
 }
+
+BY_WORDS(latent_forward)
+BY_WORDS(latent_backward)
