@@ -34,11 +34,11 @@ from duoln.pictures.drawing import figure
 class Loop(LSTM):
     """The same layers with the same parameters, as a loop over time steps (Ba, Kiros, Hinton 2016, eq. 20-22)."""
 
-    def forward(self, x: torch.Tensor, states: Any) -> Any:
-        """Outputs and last states of x (time, batch, in) and the first states, two of (layers, batch, hidden)."""
-        p, width, last = dict(self.named_parameters()), self.hidden_size, []
+    def forward(self, input: Any, hx: Any = None) -> tuple[Any, Any]:
+        """Outputs and last states of input (time, batch, in) and the first states, two of (layers, batch, hidden)."""
+        p, width, last, x = dict(self.named_parameters()), self.hidden_size, [], input
         for k in range(self.num_layers):
-            h, c = (state[k] for state in states)
+            h, c = (state[k] for state in hx)
 
             def normed(a: torch.Tensor, which: str, k: int = k) -> torch.Tensor:
                 name = f"layernorm_{which}_l{k}"

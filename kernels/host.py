@@ -6,12 +6,12 @@ import ctypes
 import sys
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from duoln.core.footprint import owner
-from duoln.core.step.symbol import NotBound, Symbol, is_traced, is_tracing, trace, tracing
+from duoln.core.step.symbol import NotBound, is_symbol, is_traced, is_tracing, trace, tracing
 from duoln.system.cores import workers
 
 __all__ = ["PARALLEL_BYTES", "added_up", "address", "as_array", "as_rows", "contiguous", "empty",
@@ -41,7 +41,7 @@ def _by_interface(array: np.ndarray) -> int:
 
 def _by_layout(array: np.ndarray) -> int:
     """NumPy's C interface promises that the address follows the object's head."""
-    if tracing and type(array) is Symbol:
+    if tracing and is_symbol(array):
         raise NotBound("the address of an array")
     return ctypes.c_void_p.from_address(id(array) + object.__basicsize__).value or 0
 
@@ -57,7 +57,7 @@ def places(arrays: Sequence[np.ndarray]) -> np.ndarray:
 
     They hold as long as the result and the arrays live.
     """
-    if tracing and Symbol in map(type, arrays):
+    if tracing and is_traced(arrays):
         raise NotBound("the places of arrays")
     if address is _by_layout:
         return np.fromiter(map(id, arrays), np.int64, len(arrays)) + object.__basicsize__
@@ -73,7 +73,7 @@ def empty(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
     NumPy's own arrays start anywhere. While a step is bound, it is memory of that step.
     """
     if tracing and is_tracing():
-        return trace().empty(shape, dtype)
+        return cast(np.ndarray, trace().empty(shape, dtype))
     count = prod(shape)
     if count * dtype.itemsize < _ALIGNED_BYTES:
         return np.empty(shape, dtype)
@@ -85,9 +85,9 @@ def empty(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
 def zeros(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
     """`np.zeros`; while a step is bound, memory of that step."""
     if tracing and is_tracing():
-        made = trace().empty(shape, dtype)
+        made: Any = trace().empty(shape, dtype)
         made[...] = 0
-        return made
+        return cast(np.ndarray, made)
     return np.zeros(shape, dtype)
 
 
@@ -146,7 +146,7 @@ def contiguous(x: np.ndarray) -> np.ndarray:
     """The array, or a copy in C order."""
     if x.flags.c_contiguous:
         return x
-    return trace().contiguous(x) if tracing and type(x) is Symbol else np.ascontiguousarray(x)
+    return cast(np.ndarray, trace().contiguous(cast(Any, x))) if tracing and is_symbol(x) else np.ascontiguousarray(x)
 
 
 def as_rows(x: np.ndarray) -> np.ndarray:

@@ -286,7 +286,7 @@ class Chain:
 
     def _plan(self, given: Sequence[Array | float]) -> _Plan:
         places = [k for k, x in enumerate(given) if isinstance(x, np.ndarray | np.generic)]
-        arrays = [given[k].form if type(given[k]) is Symbol else np.asarray(given[k]) for k in places]
+        arrays: list[np.ndarray] = [x.form if type(x) is Symbol else np.asarray(x) for x in [given[k] for k in places]]
         real = next(x.dtype for x in arrays if x.dtype.char in NAMES)
         shape = np.broadcast_shapes(*[x.shape for x in arrays])
         axes, strides = _merged(shape, [np.broadcast_to(x, shape).strides for x in arrays])

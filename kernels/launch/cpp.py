@@ -79,14 +79,14 @@ def launch(file: str, entry: str, declaration: str, block: int | Callable[[int, 
         words[place] = f"{'float' if number.kind[0] == 'f' else 'int'}({number.name})"
     back_line = f"return {', '.join(back)}"
     arguments = f"({''.join(f'{each.name}, ' for each in spec.inputs)})"
-    bound = declared.function(
+    symbolic = declared.function(
         file, entry, spec, [*lines, f"trace().launch(entry_of(dtype), ({', '.join(words)}))", back_line],
         {**known, "empty": host.empty, "ascontiguousarray": host.contiguous, "asarray": lambda x: x, "trace": trace,
          "entry_of": entries.bound})
     flags = "".join(f", {each.name}" for each in spec.outputs if each.optional)
     return declared.function(file, entry, spec, [
         f"if tracing and is_traced({arguments}):", f"    return bound(*{arguments}{flags})", *lines, *call, back_line],
-        {**known, "tracing": tracing, "is_traced": is_traced, "bound": bound})
+        {**known, "tracing": tracing, "is_traced": is_traced, "bound": symbolic})
 
 
 def _made(array: Array, axes: list[str], lead: str) -> str:

@@ -65,7 +65,7 @@ class Table:
     def profile(self, natives: Sequence[Array]) -> list[float]:
         """The seconds of each row, of one call with copies of these inputs, line by line."""
         writer = Writer(*self._traced, times=True)
-        memory = np.empty(writer.size, np.uint8)
+        memory = writer.known["M"] = np.empty(writer.size, np.uint8)
         for name, (offset, form) in writer.views.items():
             writer.known[name] = np.ndarray(form.shape, form.dtype, memory, offset, form.strides)
         writer.sources[0] = host.address(memory)
@@ -77,12 +77,12 @@ class Table:
 
     def leave(self) -> None:
         """Give up the places in the arena."""
-        self._known.update(dict.fromkeys(self._views))
+        self._known.update(dict.fromkeys((*self._views, "M")))
         self._has_place = False
 
     def _move_in(self) -> None:
         arena.reserve(self._size)
-        memory = arena.memory
+        memory = self._known["M"] = arena.memory
         self._sources[0] = host.address(memory)
         for name, (offset, shape, dtype, strides) in self._views.items():
             self._known[name] = np.ndarray(shape, dtype, memory, offset, strides)

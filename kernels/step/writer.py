@@ -33,7 +33,7 @@ class Writer(Text):
         self._program, self._values, self._trace = program, values, trace
         self.known = self._known
         self.known |= {"backend": program.backend, "view": np.ndarray, "address": host.address, "empty": np.empty,
-                       "fitted": _fitted, "apart": _apart_from_arena, "copyto": np.copyto, "places": host.places}
+                       "fitted": _fitted, "apart": _apart, "copyto": np.copyto, "places": host.places}
         self.views: dict[str, tuple[int, np.ndarray]] = {}
         """The arrays in the arena by their names, with their places and forms."""
         self._times = times
@@ -199,7 +199,7 @@ class Writer(Text):
                     self._hold(x.buffer, f"v{place}")
         self.lines.append(one.text(self.keep))
         for place in one.writes():
-            x = self._values.get(place)
+            x = self._values[place]
             self._hold(x.buffer, f"v{place}")
             if type(x) is Symbol:
                 self.lines.append(f"v{place} = fitted(v{place}, {x.shape}, {x.strides}, {self.keep(x.dtype)})")
@@ -218,7 +218,9 @@ class Writer(Text):
             if type(x) is not Symbol:
                 raise NotBound("a result that is a constant")
             name = self._operand(x)
-            given.append(f"apart({name})" if x.buffer.kind in ("constant", "returned") else name)
+            kind = x.buffer.kind
+            given.append(f"{name}.copy()" if kind == "constant" else
+                         f"apart({name}, M)" if kind == "returned" else name)
         return f"[{', '.join(given)}]"
 
 
@@ -229,22 +231,22 @@ def _failed(entry: str) -> Never:
 
 def _fitted(x: Any, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
     """A result of a rule that was not bound: an array in the layout that it had when the step was recorded."""
-    if type(x) is not np.ndarray:
-        x = np.asarray(x)
+    x = np.asarray(x)
     if x.shape != shape or x.dtype != dtype:
         raise CompileError(f"[compile] expected a rule's result of {dtype} and shape {shape}, found {x.dtype} and "
                            f"shape {x.shape}")
-    if x.strides != strides and x.size:
+    if x.strides != strides and x.size and min(strides) >= 0:
         whole = np.empty(1 + sum(step * (n - 1) for step, n in zip(strides, shape, strict=True)) // x.itemsize, dtype)
-        out = np.lib.stride_tricks.as_strided(whole, shape, strides)
+        out: np.ndarray = np.lib.stride_tricks.as_strided(whole, shape, strides)
         out[...] = x
         return out
-    return x
+    result: np.ndarray = x
+    return result
 
 
-def _apart_from_arena(x: np.ndarray) -> np.ndarray:
+def _apart(x: np.ndarray, memory: np.ndarray) -> np.ndarray:
     """A result, or a copy where it lies in memory that the next call uses."""
-    return x.copy()
+    return x.copy() if np.may_share_memory(x, memory) else x
 
 
 class _Runner:

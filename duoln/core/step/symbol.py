@@ -133,7 +133,7 @@ class Symbol(NDArrayOperatorsMixin):
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = (), **options: Any) -> Any:
         target = out[0] if out else None
         if method == "reduce":
-            return self.trace.reduce(ufunc, *inputs, out=target, **options)
+            return self.trace.reduce(ufunc, inputs[0], out=target, **options)
         if method != "__call__" or options:
             raise NotBound(f"{ufunc.__name__}.{method}")
         return self.trace.compute(ufunc, inputs, target)
@@ -209,6 +209,11 @@ def form_of(shape: Any, dtype: Any, strides: Any = None) -> np.ndarray:
 def _first(form: np.ndarray) -> int:
     address: int = form.__array_interface__["data"][0]
     return address
+
+
+def is_symbol(x: Any) -> bool:
+    """True for a symbol, which `isinstance` takes for an array."""
+    return type(x) is Symbol
 
 
 def is_traced(values: Any) -> bool:
