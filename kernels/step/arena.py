@@ -27,13 +27,21 @@ class Arena:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.tables: weakref.WeakSet[Tenant] = weakref.WeakSet()
+        self._tables: weakref.WeakSet[Tenant] = weakref.WeakSet()
+        self._of_tables = threading.Lock()
         self.memory = np.empty(0, np.uint8)
+
+    def enter(self, table: Tenant) -> None:
+        """Let a table be told when its places end."""
+        with self._of_tables:
+            self._tables.add(table)
 
     def reserve(self, size: int) -> None:
         """Make it at least so large. Tables that have their places in it get new ones."""
         if self.memory.nbytes < size:
-            for table in self.tables:
+            with self._of_tables:
+                tables = list(self._tables)
+            for table in tables:
                 table.leave()
             raw = np.empty(size + _LINE, np.uint8)
             first = -raw.__array_interface__["data"][0] % _LINE

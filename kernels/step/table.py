@@ -39,7 +39,8 @@ class Table:
     def __init__(self, program: Program, natives: Sequence[Array], plain: Callable[..., list[Array]]) -> None:
         if not all(x.flags.c_contiguous for x in natives):
             raise NotBound("an input that is not contiguous")
-        trace, values = trace_of(program, natives)
+        with np.errstate(all="ignore"):
+            trace, values = trace_of(program, natives)
         self._plain, self._threads, self._apart = plain, host.workers(), trace.apart
         for k, line in enumerate(trace.lines):
             for buffer in buffers_of(line, program, values):
@@ -60,7 +61,7 @@ class Table:
         self._run: Callable[..., list[Array]] = writer.function(
             ", ".join(f"v{place}" for place in range(program.inputs)), writer.results(), "<table of a compiled step>")
         self._has_place = False
-        arena.tables.add(self)
+        arena.enter(self)
 
     def profile(self, natives: Sequence[Array]) -> list[float]:
         """The seconds of each row, of one call with copies of these inputs, line by line."""
@@ -90,6 +91,8 @@ class Table:
 
     def __call__(self, *natives: Array) -> list[Array]:
         """The results; the inputs have the layouts for which the table was made."""
+        if not all([type(x) is np.ndarray for x in natives]):  # a scalar of NumPy has no memory of its own
+            natives = tuple([np.asarray(x) for x in natives])
         if not arena.lock.acquire(blocking=False):  # another thread's step has the arena
             return self._plain(*natives)
         try:

@@ -1,5 +1,6 @@
 """The table of a compiled step: the bits of the program that it stands for, whatever memory the call has."""
 
+import json
 import threading
 
 import numpy as np
@@ -8,7 +9,9 @@ import pytest
 import duoln
 from duoln import nn, ops, optim, tree
 from duoln.core import Rule
+from duoln.errors import UsageError
 from duoln.kernels import host, native, step
+from duoln.testing import check_error
 
 pytestmark = pytest.mark.skipif(native.machine_refusal() is not None, reason="there is no C++ compiler")
 
@@ -161,6 +164,52 @@ def test_memory_that_a_rule_makes_itself_is_no_constant(tables, numpy_backend):
     xs = [duoln.tensor(np.full(5, k, np.float32), numpy_backend) for k in range(5)]
     results = [compiled(x) for x in xs]
     assert [y.tolist() for y in results] == [[2.0 * k] * 5 for k in range(5)]
+
+
+def test_a_constant_of_a_rule_has_the_values_that_it_had(tables, numpy_backend):
+    def forward(be, x):
+        added = np.zeros(x.shape, x.dtype)
+        first = x + added
+        added += 1
+        return first * (x + added), None
+
+    @duoln.core.op
+    def twice(x):
+        return twice.apply(x)
+
+    twice.add(Rule("composed", forward))
+    compiled = duoln.compile(twice)
+    for k in range(5):
+        assert compiled(duoln.tensor([float(k)], numpy_backend)).tolist() == [k * (k + 1)]
+    assert tables[0].ran == 3
+
+
+def test_a_scalar_of_numpy_is_an_input(tables, numpy_backend):
+    compiled = duoln.compile(lambda x, y: ops.exp(x * 0.0) + y)
+    y = duoln.tensor(0.0, numpy_backend)
+    for k in range(6):
+        y = compiled(duoln.tensor(np.float32(k), numpy_backend), y)
+        y.data = y.data[()]  # as NumPy's arithmetic gives it
+        assert y.item() == k + 1
+
+
+def test_lines_are_told_and_timed(tmp_path):
+    net = Net()
+    net.train(net.compiled, 4)
+    text = net.compiled.explain()
+    assert "layer_norm_forward" in text and "matmul" in text and "_check_range" in text
+    state = net.start()
+    before = [leaf.numpy().copy() for leaf in tree.leaves(state)]
+    profile = net.compiled.profile(*state, *net.batch(0), duoln.tensor(np.float32(1e-2), "numpy"))
+    assert len(profile.rows) == len(profile.seconds) == len(text.splitlines()) - 1 and min(profile.seconds) > 0
+    assert "us in all" in str(profile) and "kernel adam" in str(profile)
+    for leaf, values in zip(tree.leaves(state), before, strict=True):
+        np.testing.assert_array_equal(leaf.numpy(), values)
+    profile.save(tmp_path / "step.json")
+    events = json.loads((tmp_path / "step.json").read_text())["traceEvents"]
+    assert [event["name"] for event in events] == [row.name for row in profile.rows]
+    check_error(UsageError, lambda: net.compiled.profile(*state), "arguments of the form")
+    check_error(UsageError, duoln.compile(lambda x: x).explain, "three times")
 
 
 def test_steps_of_any_size_share_the_arena(tables, numpy_backend):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -93,7 +92,7 @@ class Trace:
     def launch(self, entry: Entry, words: Sequence[Any]) -> None:
         """Note a call of an entry. Raises NotBound for memory that the rule has made itself: it would be a constant."""
         _check_constants(words)
-        self.lines.append(Launched(self.instruction, entry, words))
+        self.lines.append(Launched(self.instruction, entry, _kept(words)))
 
     def compute(self, ufunc: np.ufunc, inputs: tuple[Any, ...], out: Symbol | None) -> Symbol:
         """Note a call of a ufunc; the result has the shape, the dtype and the layout that NumPy gives it."""
@@ -116,8 +115,11 @@ class Trace:
             out = self.empty(shape, dtype)
         elif type(out) is not Symbol or out.shape != shape or out.dtype != dtype:
             raise NotBound(f"another result of {ufunc.__name__}")
-        self.lines.append(Computed(self.instruction, ufunc, inputs, out))
+        self._compute(ufunc, inputs, out)
         return out
+
+    def _compute(self, function: Callable[..., Any], inputs: tuple[Any, ...], out: Symbol, *options: Any) -> None:
+        self.lines.append(Computed(self.instruction, function, _kept(inputs), out, *options))
 
     def reduce(self, ufunc: np.ufunc, x: Any, axis: Any = 0, dtype: Any = None, out: Any = None,
                keepdims: bool = False, **options: Any) -> Symbol:
@@ -130,7 +132,7 @@ class Trace:
             raise NotBound("a sum of integers")
         shape = [1 if k in axes else n for k, n in enumerate(x.shape) if keepdims or k not in axes]
         result = self.empty(shape, kind)
-        self.lines.append(Computed(self.instruction, ufunc.reduce, (x,), result, (axes, kind, keepdims)))
+        self._compute(ufunc.reduce, (x,), result, (axes, kind, keepdims))
         return result
 
     def concatenate(self, arrays: Sequence[Any], axis: int = 0) -> Symbol:
@@ -142,7 +144,7 @@ class Trace:
         sizes = [form.shape[axis] for form in forms if form is not None]
         shape = tuple([sum(sizes) if k == axis % first.ndim else n for k, n in enumerate(first.shape)])
         result = self.empty(shape, np.result_type(*[form.dtype for form in forms if form is not None]))
-        self.lines.append(Computed(self.instruction, partial(_concatenate, axis=axis), tuple(arrays), result))
+        self._compute(partial(_concatenate, axis=axis), tuple(arrays), result)
         return result
 
     def take(self, x: Any, indices: Any, axis: int | None = None) -> Symbol:
@@ -152,7 +154,7 @@ class Trace:
             raise NotBound("the layout of what is taken")
         axis %= form.ndim
         result = self.empty((*form.shape[:axis], *of.shape, *form.shape[axis + 1:]), form.dtype)
-        self.lines.append(Computed(self.instruction, partial(np.take, axis=axis), (x, indices), result))
+        self._compute(partial(np.take, axis=axis), (x, indices), result)
         return result
 
     def where(self, condition: Any, x: Any, y: Any) -> Symbol:
@@ -163,7 +165,7 @@ class Trace:
             raise NotBound("a choice")
         kinds = [value if form is None else form.dtype for value, form in zip((x, y), forms[1:], strict=True)]
         result = self.empty(np.broadcast_shapes(*[form.shape for form in arrays]), np.result_type(*kinds))
-        self.lines.append(Computed(self.instruction, _where, (condition, x, y), result))
+        self._compute(_where, (condition, x, y), result)
         return result
 
     def copied(self, x: Symbol, dtype: np.dtype[Any]) -> Symbol:
@@ -171,21 +173,21 @@ class Trace:
         if not is_c_like(x.form):
             raise NotBound("the layout of a copy")
         result = self.empty(x.shape, dtype)
-        self.lines.append(Computed(self.instruction, copied_into, (x,), result))
+        self._compute(copied_into, (x,), result)
         return result
 
     def copy_into(self, value: Any, out: Symbol) -> None:
         """Note that values, or a number, are written into an array."""
         if not (type(value) in (Symbol, int, float, bool) or isinstance(value, np.generic)):
             raise NotBound(f"values of {type(value).__name__}")
-        self.lines.append(Computed(self.instruction, copied_into, (value,), out))
+        self._compute(copied_into, (value,), out)
 
     def contiguous(self, x: Symbol) -> Symbol:
         """The array, or a copy in C order."""
         if x.flags.c_contiguous:
             return x
         result = self.empty(x.shape, x.dtype)
-        self.lines.append(Computed(self.instruction, copied_into, (x,), result))
+        self._compute(copied_into, (x,), result)
         return result
 
 
@@ -196,6 +198,12 @@ def _concatenate(*arrays: Any, axis: int, out: Any) -> None:
 def _where(condition: Any, x: Any, y: Any, out: Any) -> None:
     np.copyto(out, y, "unsafe")
     np.copyto(out, x, "unsafe", where=condition)
+
+
+def _kept(values: Sequence[Any]) -> tuple[Any, ...]:
+    """The values; an array that the rule may still write to is copied."""
+    return tuple([x.copy() if type(x) is np.ndarray and x.flags.writeable else
+                  _kept(x) if type(x) is tuple else x for x in values])
 
 
 def _check_constants(words: Sequence[Any]) -> None:
@@ -225,8 +233,3 @@ def is_c_like(form: np.ndarray) -> bool:
     """True if the axes along which values are apart have decreasing strides: what NumPy computes is in C order then."""
     steps = [step for step, n in zip(form.strides, form.shape, strict=True) if n > 1 and step]
     return all(step > 0 for step in steps) and steps == sorted(steps, reverse=True)
-
-
-def size_of(x: Symbol | np.ndarray) -> int:
-    """The number of values of an array."""
-    return math.prod(x.shape)
