@@ -218,8 +218,8 @@ OVERHEAD = {
     **{f"call-{count}": Row("calls", {f"x{k}": (8, 64) for k in range(count)}, _twice, compiled=True, calls=100)
        for count in (1, 20)},
     **{f"small-{name}": Row("small", _SMALL, formula, calls=200) for name, formula in _SMALL_CALLS.items()},
-    "small-mlp-gradient": Row("small", {**_layers((64, 64, 64, 10)), "x": (8, 64), "labels": (8,)}, _classes(_relu),
-                              "gradient", 6, calls=50),
+    **{f"small-mlp-{passes}": Row("small", {**_layers((64, 64, 64, 10)), "x": (8, 64), "labels": (8,)},
+                                  _classes(_relu), passes, 6, calls=50) for passes in ("gradient", "step")},
 }
 
 # Rows of other kinds ----------------------------------------------------------------------------------
