@@ -23,7 +23,6 @@ __version__ = "0.1.0"
 _ROOT = Path(__file__).resolve().parent.parent
 if (_ROOT / "pyproject.toml").is_file() and (_ROOT / "kernels").is_dir():
     __path__.append(str(_ROOT))
-    sys.modules["duoln.duoln"] = None  # type: ignore[assignment]  # the root has this package too: not a second time
 
 # float32 means float32: both libraries can silently use TF32. `--tf32` opts in before they load.
 os.environ.setdefault("MLX_ENABLE_TF32", "0")

@@ -375,6 +375,6 @@ def test_import_of_what_a_plugin_needs_loads_no_device_library():
 
 def test_import_loads_a_few_small_modules():
     """Of duoln what chooses the CPU's kernels and what hears Ctrl-C, and else nothing that Python does not bring: so it is quick."""
-    loaded = set(_fresh("import sys; before = set(sys.modules); import duoln; print(*{n for n in sys.modules if sys.modules[n]} - before)"))
+    loaded = set(_fresh("import sys; before = set(sys.modules); import duoln; print(*set(sys.modules) - before)"))
     own = {name for name in loaded if name.partition(".")[0] not in sys.stdlib_module_names}
     assert own == {"duoln", "duoln.system", "duoln.system.openblas", "duoln.system.starting", "duoln.system.variables"}

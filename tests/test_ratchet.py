@@ -25,7 +25,7 @@ WHY_NOT = ("reason", "failure", "obstacle", "missing", "unfit", "misfit", "probl
 """The names that functions which return a text why something cannot be have had; two are to stay."""
 FIRST_WORDS = ("What", "Where", "How", "Whether", "Of")
 NUMBERS = {
-    "lines of the product": 79273,
+    "lines of the product": 79272,
     "lines of duoln/core": 4635,
     "lines of duoln/ops": 5190,
     "lines of duoln/nn": 2560,
@@ -44,7 +44,7 @@ NUMBERS = {
     "lines of kernels": 22001,
     "lines of plugins": 15609,
     "lines of examples": 1598,
-    "lines of tests": 59955,
+    "lines of tests": 59956,
     "Python files": 499,
     "small Python files": 53,
     "names for why not": 2,
