@@ -25,7 +25,7 @@ WHY_NOT = ("reason", "failure", "obstacle", "missing", "unfit", "misfit", "probl
 """The names that functions which return a text why something cannot be have had; two are to stay."""
 FIRST_WORDS = ("What", "Where", "How", "Whether", "Of")
 NUMBERS = {
-    "lines of the product": 79272,
+    "lines of the product": 79278,
     "lines of duoln/core": 4635,
     "lines of duoln/ops": 5190,
     "lines of duoln/nn": 2560,
@@ -36,7 +36,7 @@ NUMBERS = {
     "lines of duoln/tasks": 1893,
     "lines of duoln/training": 1547,
     "lines of duoln/distributed": 1176,
-    "lines of duoln/runs": 4477,
+    "lines of duoln/runs": 4483,
     "lines of duoln/bench": 4534,
     "lines of duoln/testing": 1818,
     "lines of duoln/bridge": 1369,

@@ -15,6 +15,7 @@ import os
 import secrets
 import sys
 import sysconfig
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -127,10 +128,15 @@ def _imported(own: dict[Path, str], top: str) -> dict[str, Path]:
     return files
 
 
+_parsing = threading.Lock()
+"""Python 3.11 counts the depth of its parser for all threads together: SystemError where two parse at once."""
+
+
 def _imports(path: Path, module: str) -> Iterator[str]:
     """The names that a file imports, each of which may be a module or something in one."""
     try:
-        nodes = list(ast.walk(ast.parse(path.read_bytes())))
+        with _parsing:
+            nodes = list(ast.walk(ast.parse(path.read_bytes())))
     except (SyntaxError, ValueError, OSError):  # a template, or a file that went
         return
     parents = module.split(".")
