@@ -25,8 +25,8 @@ WHY_NOT = ("reason", "failure", "obstacle", "missing", "unfit", "misfit", "probl
 """The names that functions which return a text why something cannot be have had; two are to stay."""
 FIRST_WORDS = ("What", "Where", "How", "Whether", "Of")
 NUMBERS = {
-    "lines of the product": 79278,
-    "lines of duoln/core": 4635,
+    "lines of the product": 79265,
+    "lines of duoln/core": 4628,
     "lines of duoln/ops": 5190,
     "lines of duoln/nn": 2560,
     "lines of duoln/optim": 811,
@@ -41,7 +41,7 @@ NUMBERS = {
     "lines of duoln/testing": 1818,
     "lines of duoln/bridge": 1369,
     "lines of duoln/cli": 3740,
-    "lines of kernels": 22001,
+    "lines of kernels": 21995,
     "lines of plugins": 15609,
     "lines of examples": 1598,
     "lines of tests": 59956,

@@ -17,9 +17,6 @@ _FILE = "adam/adam.cpp"
 _PASSES = 7
 """Arrays that a value passes through."""
 
-_ALIGNED_BYTES = 1 << 14
-"""New arrays of so many bytes begin on a cache line, for streaming stores. For smaller ones that takes too long."""
-
 _update = native.Function(_FILE, "adam", "places: int64[2], sizes: int64[1], rights: int64[1]?, rate: real[0], "
                                          "eps: real[0], scale: real[0]?, keep: real[0]?, norm: real[0], "
                                          "tensors: int64, beta1: float64, beta2: float64, threads: int32")

@@ -23,8 +23,6 @@ class _Again(Exception):
         self.instructions, self.why = instructions, why
 
 
-# Tracing ------------------------------------------------------------------------------------------------
-
 def trace_of(program: Program, natives: Sequence[Array]) -> tuple[Trace, dict[Place, Any]]:
     """The lines of a program, and its values as symbols."""
     called: dict[int, str] = {}

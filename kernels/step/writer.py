@@ -224,7 +224,6 @@ class Writer(Text):
         return f"[{', '.join(given)}]"
 
 
-
 def _failed(entry: str) -> Never:
     raise MemoryError(f"[{entry}] no memory left for what the kernel needs beside its arrays")
 

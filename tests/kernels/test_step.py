@@ -201,7 +201,7 @@ def test_lines_are_told_and_timed(tmp_path):
     state = net.start()
     before = [leaf.numpy().copy() for leaf in tree.leaves(state)]
     profile = net.compiled.profile(*state, *net.batch(0), duoln.tensor(np.float32(1e-2), "numpy"))
-    assert len(profile.rows) == len(profile.seconds) == len(text.splitlines()) - 1 and min(profile.seconds) > 0
+    assert len(profile.rows) == len(profile.seconds) == len(text.splitlines()) - 1 and min(profile.seconds) >= 0
     assert "us in all" in str(profile) and "kernel adam" in str(profile)
     for leaf, values in zip(tree.leaves(state), before, strict=True):
         np.testing.assert_array_equal(leaf.numpy(), values)

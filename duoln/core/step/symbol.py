@@ -72,7 +72,6 @@ class Symbol(NDArrayOperatorsMixin):
 
     __slots__ = ("buffer", "form", "offset", "trace")
     __class__: ClassVar[Any] = property(lambda self: np.ndarray)  # so that rules take the way of arrays
-    __array_priority__ = 1000
 
     def __init__(self, trace: Trace, buffer: Buffer, form: np.ndarray, offset: int = 0) -> None:
         self.trace, self.buffer, self.form, self.offset = trace, buffer, form, offset
@@ -219,9 +218,3 @@ def is_symbol(x: Any) -> bool:
 def is_traced(values: Any) -> bool:
     """True if a symbol is among these values, or in the tuples and lists among them."""
     return any(type(x) is Symbol or (type(x) in (tuple, list) and is_traced(x)) for x in values)
-
-
-def refuse(*values: Any) -> None:
-    """Raises NotBound for a symbol, in a function that needs an array's memory."""
-    if is_traced(values):
-        raise NotBound("the memory of an array")
