@@ -322,7 +322,7 @@ def compile_kernels(march: str, out: Path | None = None) -> dict[str, Any]:
     return native.compile_ahead(march, out)
 
 
-_MODULES = {"numpy": ("numpy", "native")}
+_MODULES = {"numpy": ("numpy", "cpu")}
 """The names of modules with rules, for a backend that has several; the rules of later ones are tried first."""
 
 

@@ -1,6 +1,7 @@
 """The text of a kernel, into which the headers of this folder are inserted.
 
-A file is named by its path below this folder, or by its whole path where a plug-in brings it.
+A file is named by its path below this folder, or by its whole path where a plug-in brings it. Its entries are written
+`ENTRY(layer_norm_forward) {`: the prototype is printed from the declaration (`kernels.launch`) at the top of the text.
 
 CuPy's disk cache identifies a kernel by its text and options, but not by the headers that it includes. A header that is
 included by name could therefore change without a new compilation.
@@ -9,25 +10,83 @@ included by name could therefore change without a new compilation.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import re
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
+from duoln.errors import KernelError
+
 FOLDER = Path(__file__).parent
+_prototypes: dict[str, dict[str, str]] = {}
+"""By file and entry."""
+_variants: dict[str, str] = {}
+"""The texts of files that are none: a few lines before an #include, made from a table."""
 _ENTRY = re.compile(r'extern "C" __global__ void (?:[A-Z_]+\s+|__\w+__\([^)]*\)\s+)?(\w+)\(')
+_WANTED = re.compile(r"^ *ENTRY\(([\w#]+)\)", re.M)
 _OURS = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[ \t]*$', re.M)
 
 
-@cache
+def declare(file: str, entry: str, prototype: str) -> None:
+    """Let the text of a file have this prototype where it writes `ENTRY(entry)`."""
+    _prototypes.setdefault(file, {})[entry] = prototype
+
+
+def make_variant(file: str, lines: str) -> None:
+    """Let a file that is none, below this folder, have these lines."""
+    _variants[file] = lines
+
+
+def variants() -> list[str]:
+    """The files that `make_variant` was given."""
+    for folder in FOLDER.iterdir():
+        _import_declarations(folder.name)
+    return list(_variants)
+
+
+def is_there(file: str) -> bool:
+    """True if there is such a text."""
+    return file in _variants or (FOLDER / file).is_file()
+
+
 def text(file: str) -> str:
-    """The source of `kernels/<file>`; each header is inserted where it is first included.
+    """The source of `kernels/<file>`: its prototypes, and its text, in which each header stands where it is first
+    included.
 
     A header is looked for beside the file that includes it, then in `kernels/`.
 
     Raises:
         FileNotFoundError: the file or a header that it includes does not exist.
+        KernelError: an entry has no declaration.
     """
-    return _pasted(FOLDER / file, set())
+    _import_declarations(file.partition("/")[0])
+    own, declared = _text(file), _prototypes.get(file, {})
+    for name in _WANTED.findall(own):
+        if "#" not in name and name not in declared:
+            raise KernelError(f"[source] {file}: expected a declaration of {name}, found "
+                              f"{', '.join(declared) or 'none'}")
+    if not declared:
+        return own
+    head = [f"#define ENTRY_{name} {prototype}\n" for name, prototype in sorted(declared.items())]
+    by_words = [f"BY_WORDS({name})\n" for name in sorted(declared)] if "#define BY_WORDS" in own else []
+    return "".join(("#define ENTRY(NAME) ENTRY_##NAME\n", *head, own, *by_words))
+
+
+@cache
+def _import_declarations(folder: str) -> None:
+    """Import the modules of a folder of kernels where the declarations of its texts stand."""
+    package = f"duoln.kernels.{folder}"
+    if folder.isidentifier() and find_spec(package) is not None:
+        for module in (package, f"{package}.cpu"):
+            if find_spec(module) is not None:
+                importlib.import_module(module)
+
+
+@cache
+def _text(file: str) -> str:
+    seen = {FOLDER / file}
+    return _inserted(_variants[file], FOLDER / file, seen) if file in _variants else _pasted(FOLDER / file, seen)
 
 
 def metal(file: str) -> tuple[str, str]:
@@ -61,7 +120,10 @@ def entries(file: str) -> list[str]:
 
 def _pasted(path: Path, seen: set[Path]) -> str:
     seen.add(path)
-    own = path.read_text(encoding="utf-8")
+    return _inserted(path.read_text(encoding="utf-8"), path, seen)
+
+
+def _inserted(own: str, path: Path, seen: set[Path]) -> str:
     pieces, last = [f'#line 1 "{path.name}"\n'], 0
     for include in _OURS.finditer(own):
         pieces.append(own[last:include.start()])

@@ -83,17 +83,15 @@ def test_an_author_compiles_a_file_of_their_own(tmp_path, monkeypatch):
     (tmp_path / "factor.h").write_text("static const int FACTOR = 2;\n")
     file = tmp_path / "twice.cpp"
     file.write_text('#include "factor.h"\n#include "native.h"\n'
-                    "extern \"C\" void NAMED(twice)(const T* x, T* y, int64_t size) {\n"
+                    "ENTRY(twice) {\n"
                     "    for (index_t k = 0; k < size; ++k) y[k] = FACTOR * x[k];\n}\n")
-    twice = extend.native.Function(str(file), "twice", "x: real[1], y: real[1], size: int64")
+    twice = extend.Launch(str(file.with_suffix("")), "twice", "x: real[*size] -> y: like x")
     assert extend.native.sources()[-1] == str(file)
     assert extend.native.refusal(str(file), np.dtype(np.float16)) == "it is for float32 and float64"
     for dtype in (np.float32, np.float64):
         assert extend.native.refusal(str(file), np.dtype(dtype)) is None
         x = np.arange(5, dtype=dtype)
-        y = np.empty_like(x)
-        twice(x, y, 5)
-        assert y.tolist() == [0, 2, 4, 6, 8]
+        assert twice["numpy"](x).tolist() == [0, 2, 4, 6, 8]
 
 
 def test_help_does_without_the_libraries_of_devices(monkeypatch):

@@ -21,7 +21,7 @@ from duoln.bench.records import make_case
 from duoln.bench.subjects import COPY, STREAMING, Subject
 from duoln.core import Tensor
 from duoln.errors import UsageError
-from duoln.kernels.device_limits import cpu
+from duoln.kernels.device_limits import memory
 from duoln.kernels.registry import Shape
 
 PEERS = operators_torch.PEERS
@@ -149,7 +149,7 @@ def copy_words(gbps: float, rule: str, backend: Backend) -> str:
         return f"a streaming copy, {gbps:.1f} GB/s"
     if on_cpu(backend):
         return f"NumPy's copy, {gbps:.1f} GB/s (no limit: it reads what it overwrites; nothing is compiled, because " \
-               f"{cpu.refusal()})"
+               f"{memory.refusal()})"
     return f"a copy, {gbps:.1f} GB/s"
 
 

@@ -15,7 +15,7 @@ from duoln.bench.records import source_hash
 from duoln.core import Op, Tensor
 from duoln.core.gradient import pullback
 from duoln.kernels import source
-from duoln.kernels.device_limits import cpu
+from duoln.kernels.device_limits import memory
 from duoln.kernels.registry import Case, Shape, Timed, drawn, timed
 
 KERNELS = source.FOLDER
@@ -103,7 +103,7 @@ def _given(tensors: Mapping[str, Tensor]) -> list[Tensor]:
 
 
 def _streams(backend: Backend) -> bool:
-    return backend.name == "numpy" and cpu.refusal() is None
+    return backend.name == "numpy" and memory.refusal() is None
 
 
 def _copy(backend: Backend, x: Array) -> Array:
@@ -111,7 +111,7 @@ def _copy(backend: Backend, x: Array) -> Array:
     its argument.
     """
     if _streams(backend):
-        return cpu.copy(x)
+        return memory.copy(x)
     half = (x.shape[0] + 1) // 2
     return backend.concat([x[:half], x[half:]])
 

@@ -8,7 +8,9 @@ name, which stands for one size in the whole call, or a number; `2 width` is twi
 one value, and `*rows` stands for any number of axes. Without brackets an array has any shape; `*arrays: real` takes
 any number of them. `?` lets an argument be None. An array is `like` an argument, or a `sum` of parts that the driver
 of a launch adds in a fixed order. A launch also takes numbers, `eps: float64`, which may be sizes of a result's axes;
-`or one` lets an argument of a launch be one number that is broadcast. Where a condition is needed, Python is written.
+`or one` lets an argument of a launch be one number that is broadcast. `own` is memory of the launch's caller, in a
+layout that only the text knows: it is not checked, never copied, and the text may write into it; `own int64[*rows]`
+and `own`, which is `own real`. Where a condition is needed, Python is written.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from duoln.errors import DtypeError, MixedBackendError, ShapeError, UsageError
 NUMBERS = ("int32", "int64", "float32", "float64")
 OF_OPERATORS = ("real", "int32", "bool", "any")
 KINDS = ("real", "stored", "bool", "any", "sum", *NUMBERS)
-_ARRAY = re.compile(r"(?:(\*?\w+): )?(?:like (\w+)|(\w+)(?:\[([^\]]*)\])?)(\?)?( or one)?$")
+_ARRAY = re.compile(r"(?:(\*?\w+): )?(own\b ?)?(?:like (\w+)|(\w+)?(?:\[([^\]]*)\])?)(\?)?( or one)?$")
 _AXIS = re.compile(r"(\*[a-zA-Z_]\w*|\d+|(\d+ )?[a-zA-Z_]\w*\+?)$")
 
 
@@ -46,11 +48,13 @@ class Array(NamedTuple):
     """The axes that have at least one value."""
     or_one: bool = False
     """True if a launch also takes one number that is broadcast."""
+    own: bool = False
+    """True for memory of the caller's own, which is not checked."""
 
     @property
     def is_number(self) -> bool:
         """True for a number that a launch takes."""
-        return self.axes is None and self.kind in NUMBERS
+        return self.axes is None and self.kind in NUMBERS and not self.own
 
 
 class Spec(NamedTuple):
@@ -98,9 +102,9 @@ class Spec(NamedTuple):
             if each.name.lstrip("*") not in taken:
                 raise UsageError(f"[{name}] declaration: expected arguments of the function, {', '.join(taken)}; found "
                                  f"{each.name!r} in {text!r}")
-            if each.kind not in OF_OPERATORS or each.or_one:
+            if each.kind not in OF_OPERATORS or each.or_one or each.own:
                 raise UsageError(f"[{name}] declaration: expected a kind of {', '.join(OF_OPERATORS)}, found "
-                                 f"{each.kind + ' or one' * each.or_one!r} in {text!r}")
+                                 f"{'own ' * each.own + each.kind + ' or one' * each.or_one!r} in {text!r}")
         return spec
 
     @property
@@ -243,7 +247,8 @@ def _array(piece: str) -> Array:
     match = _ARRAY.match(" ".join(piece.split()))
     if not match:
         raise ValueError(f"expected 'name: kind', 'name: kind[axes]' or 'like name', found {piece!r}")
-    name, like, kind, axes, optional, or_one = match.groups()
+    name, own, like, kind, axes, optional, or_one = match.groups()
+    kind = kind or ("real" if own else kind)
     if like is None and kind not in KINDS:
         raise ValueError(f"expected a kind of {', '.join(KINDS)}, found {kind!r} in {piece!r}")
     words = [axis.strip() for axis in (axes or "").split(",") if axis.strip()]
@@ -252,7 +257,7 @@ def _array(piece: str) -> Array:
         raise ValueError(f"expected axes such as width, 4, 2 width, width+, and at most one *rows, found {piece!r}")
     named = None if axes is None else tuple([word.rstrip("+") for word in words])
     filled = tuple([word[:-1] for word in words if word.endswith("+")])
-    return Array(name or "y", kind or "like", named, bool(optional), like, filled, bool(or_one))
+    return Array(name or "y", kind or "like", named, bool(optional), like, filled, bool(or_one), bool(own))
 
 
 def check_tensors(name: str, *tensors: Any) -> None:

@@ -10,6 +10,7 @@ from duoln.core import Factors, Rule
 from duoln.kernels import native
 from duoln.kernels.global_norm import table
 from duoln.kernels.host import as_array, contiguous, empty, empty_like, row
+from duoln.kernels.launch import Launch
 from duoln.ops import adam_update
 from duoln.ops.update import are_apart
 
@@ -17,9 +18,9 @@ _FILE = "adam/adam.cpp"
 _PASSES = 7
 """Arrays that a value passes through."""
 
-_update = native.Function(_FILE, "adam", "places: int64[2], sizes: int64[1], rights: int64[1]?, rate: real[0], "
-                                         "eps: real[0], scale: real[0]?, keep: real[0]?, norm: real[0], "
-                                         "tensors: int64, beta1: float64, beta2: float64, threads: int32")
+_update = Launch("adam/adam", "adam", "places: own int64, sizes: own int64, rights: own int64?, rate: own, eps: own, "
+                                      "scale: own?, keep: own?, norm: own, tensors: int64, beta1: float64, "
+                                      "beta2: float64, threads: int32")
 
 
 def _supports(be: Backend, rate: Array, eps: Array, scale: Array | None, keep: Array | None,
@@ -41,8 +42,8 @@ def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, keep: Ar
     places, sizes = table(old[:n], read, old[n:2 * n], old[2 * n:], *(new[k * n:(k + 1) * n] for k in range(3)))
     norm = empty((), rate.dtype)
     threads = native.threads_for(_PASSES * sum(a.nbytes for a in old[:n]))
-    _update(places, sizes, _rights(gradients) if rights else None, as_array(rate), as_array(eps),
-            *(None if x is None else as_array(x) for x in (scale, keep)), norm, n, beta1, beta2, threads)
+    _update[be.name](places, sizes, _rights(gradients) if rights else None, as_array(rate), as_array(eps),
+                     *(None if x is None else as_array(x) for x in (scale, keep)), norm, n, beta1, beta2, threads)
     return (*new, norm), None
 
 

@@ -78,18 +78,18 @@ static bool goes_past_caches(T* const at[ROLES], index_t values) {
            (place(NEW_P) | place(NEW_M) | place(NEW_V)) % VECTOR_BYTES == 0;
 }
 
-extern "C" void NAMED(adam)(T* const* const* places, const int64_t* sizes, const Right* rights, const T* rate,
-                            const T* eps, const T* scale, const T* keep, T* norm, int64_t tensors, double beta1,
-                            double beta2, int32_t threads) {
+ENTRY(adam) {
+    const auto found = reinterpret_cast<T* const* const*>(places);
+    const auto factors = reinterpret_cast<const Right*>(rights);
     const index_t values = std::accumulate(sizes, sizes + tensors, index_t(0));
     guarded([&] {
         *norm = T(root_of_sums(sizes, tensors, threads, [=](index_t tensor, index_t first, index_t last) {
             T *at[ROLES], gradient[BLOCK];
-            const bool factored = rights && rights[tensor].width;
+            const bool factored = factors && factors[tensor].width;
             for (int role = 0; role < ROLES; ++role)
-                at[role] = *places[role * tensors + tensor] + (factored && role == G ? 0 : first);
+                at[role] = *found[role * tensors + tensor] + (factored && role == G ? 0 : first);
             if (factored) {
-                multiply_out(at[G], rights[tensor], sizes[tensor], first, last - first, gradient);
+                multiply_out(at[G], factors[tensor], sizes[tensor], first, last - first, gradient);
                 at[G] = gradient;
             }
             return update(at, last - first, goes_past_caches(at, values), *rate, *eps, scale ? *scale : T(1),
@@ -97,4 +97,3 @@ extern "C" void NAMED(adam)(T* const* const* places, const int64_t* sizes, const
         }));
     });
 }
-BY_WORDS(adam)

@@ -16,16 +16,17 @@ import numpy as np
 from duoln.backends.protocol import Array, Backend, Shape
 from duoln.core import Rule
 from duoln.kernels import host, native
+from duoln.kernels.launch import Launch
 from duoln.ops import scaled_dot_product_attention
 
 _FILE = "attention/attention.cpp"
-_OPERANDS = ("query: real[4+], key: real[4+], value: real[4+], mask: bool[4]?, out: real[4+], tops: real[1], "
-             "totals: real[1]")
-_SIZES = ("to_next: int64[2], batch: int64, heads: int64, queries: int64, keys: int64, width: int64, n_values: int64, "
-          "causal: int32, scale: float64, threads: int32")
-_attend = native.Function(_FILE, "attention_forward", f"{_OPERANDS}, {_SIZES}")
-_differentiate = native.Function(_FILE, "attention_backward", f"{_OPERANDS}, g: real[4+], d_query: real[4+], "
-                                                              f"d_key: real[4+], d_value: real[4+], {_SIZES}")
+_TEXT = _FILE.removesuffix(".cpp")
+_OPERANDS = ("query: own[batch, heads, queries, width], key: own[batch, heads, keys, width], "
+             "value: own[batch, heads, keys, n_values], mask: own bool?, out: own, tops: own, totals: own")
+_HOW = "to_next: own int64, causal: int32, scale: float64, threads: int32"
+_attend = Launch(_TEXT, "attention_forward", f"{_OPERANDS}, {_HOW}")
+_differentiate = Launch(_TEXT, "attention_backward", f"{_OPERANDS}, g: own, d_query: own, d_key: own, "
+                                                     f"d_value: own, {_HOW}")
 
 
 class _Saved(NamedTuple):
@@ -83,10 +84,6 @@ def _to_next(*arrays: Array | None) -> Array:
                                                   zip(x.shape[:3], x.strides, strict=False)] for x in arrays], np.int64)
 
 
-def _sizes(query: Array, key: Array, value: Array) -> tuple[int, ...]:
-    return *query.shape[:3], key.shape[2], query.shape[3], value.shape[3]
-
-
 def _threads(query: Array, key: Array) -> int:
     return native.threads_for(query.itemsize * prod(query.shape[:3]) * key.shape[2])
 
@@ -97,8 +94,7 @@ def _forward(be: Backend, query: Array, key: Array, value: Array, mask: Array | 
     whole = _whole_mask(mask, (*query.shape[:-1], key.shape[-2]))
     out = _result(q, v.shape[3])
     tops, totals = (host.empty((prod(q.shape[:3]),), q.dtype) for _ in range(2))
-    _attend(q, k, v, whole, out, tops, totals, _to_next(q, k, v, whole, out), *_sizes(q, k, v), causal, scale,
-            _threads(q, k))
+    _attend[be.name](q, k, v, whole, out, tops, totals, _to_next(q, k, v, whole, out), causal, scale, _threads(q, k))
     saved = _Saved((q, k, v), whole, (out, tops, totals), (query.shape, key.shape, value.shape), causal, scale)
     return out.reshape(*query.shape[:-1], value.shape[-1]), saved
 
@@ -107,9 +103,9 @@ def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> tupl
     q, k, v = saved.operands
     g = _by_heads(gout)
     gradients = _gradients(q, k, v)
-    _differentiate(q, k, v, saved.mask, *saved.results, g, *gradients,
-                   _to_next(q, k, v, saved.mask, saved.results[0], g, *gradients), *_sizes(q, k, v), saved.causal,
-                   saved.scale, _threads(q, k))
+    _differentiate[be.name](q, k, v, saved.mask, *saved.results, g, *gradients,
+                            _to_next(q, k, v, saved.mask, saved.results[0], g, *gradients), saved.causal, saved.scale,
+                            _threads(q, k))
     return *(x.reshape(shape) if need else None
              for x, shape, need in zip(gradients, saved.shapes, needs[:3], strict=True)), None
 

@@ -347,10 +347,7 @@ struct Backward {
 
 // `to_next` has three numbers for each of: query, key, value, mask, out, and for the backward the gradients of out, query, key
 // and value.
-extern "C" void NAMED(attention_forward)(const T* query, const T* key, const T* value, const uint8_t* mask, T* out,
-                                         T* tops, T* totals, const int64_t* to_next, int64_t batch, int64_t heads,
-                                         int64_t queries, int64_t keys, int64_t width, int64_t n_values,
-                                         int32_t causal, double scale, int32_t threads) {
+ENTRY(attention_forward) {
     guarded([&] {
         const Attention of{{query, to_next, queries, width}, {key, to_next + 3, keys, width},
                            {value, to_next + 6, keys, n_values}, {mask, to_next + 9},
@@ -359,11 +356,7 @@ extern "C" void NAMED(attention_forward)(const T* query, const T* key, const T* 
     });
 }
 
-extern "C" void NAMED(attention_backward)(const T* query, const T* key, const T* value, const uint8_t* mask,
-                                          const T* out, const T* tops, const T* totals, const T* g, T* d_query,
-                                          T* d_key, T* d_value, const int64_t* to_next, int64_t batch,
-                                          int64_t heads, int64_t queries, int64_t keys, int64_t width,
-                                          int64_t n_values, int32_t causal, double scale, int32_t threads) {
+ENTRY(attention_backward) {
     guarded([&] {
         const Attention of{{query, to_next, queries, width}, {key, to_next + 3, keys, width},
                            {value, to_next + 6, keys, n_values}, {mask, to_next + 9},
@@ -382,6 +375,3 @@ extern "C" void NAMED(attention_backward)(const T* query, const T* key, const T*
         });
     });
 }
-
-BY_WORDS(attention_forward)
-BY_WORDS(attention_backward)

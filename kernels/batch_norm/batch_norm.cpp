@@ -101,39 +101,27 @@ static void image_gradient(const T* x, const T* dy, const T* mean, const T* mean
     const Lines lines{rows, channels};                                                                                \
     in_parts(lines.blocks(), threads, [=](index_t first, index_t last) { CALL; })
 
-extern "C" void NAMED(batch_moments)(const T* x, double* means, double* squares, int64_t rows, int64_t channels,
-                                     int64_t, double eps, int32_t threads) {
+ENTRY(batch_moments) {
     guarded([&] {
         OVER_BLOCKS(moments(x, means, squares, T(eps), lines, first, last));
     });
 }
 
-extern "C" void NAMED(batch_normalise)(const T* x, const T* mean, const T* mean_rest, const T* scale,
-                                       const T* bias, T* y, int64_t rows, int64_t channels, int32_t threads) {
+ENTRY(batch_normalise) {
     guarded([&] {
         OVER_BLOCKS(normalise(x, mean, mean_rest, scale, bias, y, lines, first, last));
     });
 }
 
-extern "C" void NAMED(batch_gradient_sums)(const T* x, const T* dy, const T* mean, const T* mean_rest,
-                                           T* dy_parts, T* along_parts, int64_t rows, int64_t channels,
-                                           int32_t threads) {
+ENTRY(batch_gradient_sums) {
     guarded([&] {
-        OVER_BLOCKS(gradient_sums(x, dy, mean, mean_rest, dy_parts, along_parts, lines, first, last));
+        OVER_BLOCKS(gradient_sums(x, dy, mean, mean_rest, d_bias, along, lines, first, last));
     });
 }
 
-extern "C" void NAMED(batch_image_gradient)(const T* x, const T* dy, const T* mean, const T* mean_rest,
-                                            const T* rstd, const T* scale, const T* direction,
-                                            const T* constant, T* dx, int64_t rows, int64_t channels,
-                                            int32_t threads) {
+ENTRY(batch_image_gradient) {
     guarded([&] {
         OVER_BLOCKS(image_gradient(x, dy, mean, mean_rest, rstd, scale, direction, constant, dx, lines, first,
                                    last));
     });
 }
-
-BY_WORDS(batch_moments)
-BY_WORDS(batch_normalise)
-BY_WORDS(batch_gradient_sums)
-BY_WORDS(batch_image_gradient)

@@ -391,29 +391,25 @@ static void packed_convolve(const T* x, const T* weight, T* y, const Shape<T>& s
     convolve(x, panels.data(), y, s, threads);
 }
 
-#define SIZES                                                                                                         \
-    int64_t batch, int64_t height, int64_t width, int64_t n_in, int64_t kernel_rows, int64_t kernel_columns,          \
-        int64_t n_out, int64_t rows, int64_t columns, int64_t groups, int64_t row_stride, int64_t column_stride,      \
-        int64_t row_dilation, int64_t column_dilation, int64_t row_padding, int64_t column_padding, int32_t threads
 #define FORWARD_SHAPE                                                                                                 \
     Shape<T> {                                                                                                        \
         batch, height, width, n_in, kernel_rows, kernel_columns, n_out, rows, columns, groups,                        \
             {row_stride, column_stride}, {row_dilation, column_dilation}, {row_padding, column_padding}, {1, 1}       \
     }
 
-extern "C" void NAMED(conv2d_forward)(const T* x, const T* weight, T* y, SIZES) {
+ENTRY(conv2d_forward) {
     guarded([&] {
         packed_convolve<T>(x, weight, y, FORWARD_SHAPE, threads);
     });
 }
 
-extern "C" void NAMED(conv2d_weight_gradient)(const T* x, const T* dy, T* d_weight, SIZES) {
+ENTRY(conv2d_weight_gradient) {
     guarded([&] {
         weight_gradient<T>(x, dy, d_weight, FORWARD_SHAPE, threads);
     });
 }
 
-extern "C" void NAMED(conv2d_image_gradient)(const T* dy, const T* weight, T* dx, SIZES) {
+ENTRY(conv2d_image_gradient) {
     guarded([&] {
         Aligned<T> turned(kernel_rows * kernel_columns * n_in * (n_out / groups));
         turn(weight, turned.data(), kernel_rows * kernel_columns, n_in, n_out, groups);
@@ -425,7 +421,3 @@ extern "C" void NAMED(conv2d_image_gradient)(const T* dy, const T* weight, T* dx
         packed_convolve<T>(dy, turned.data(), dx, shape, threads);
     });
 }
-
-BY_WORDS(conv2d_forward)
-BY_WORDS(conv2d_weight_gradient)
-BY_WORDS(conv2d_image_gradient)

@@ -21,7 +21,7 @@ from duoln.core.call import compiled
 from duoln.core.step.symbol import Symbol, is_traced, trace, tracing
 from duoln.errors import KernelError
 from duoln.kernels import host
-from duoln.kernels.native.function import by_words, failures_of
+from duoln.kernels.native.entries import by_words, failures_of
 from duoln.kernels.native.loading import NAMES, library, refusal
 
 ENGINE, TEXT = "elementwise/engine.cpp", "elementwise/formulas.cpp"

@@ -51,8 +51,6 @@ static void cumulative_sum(const T* x, T* y, index_t rows, index_t width, int th
     });
 }
 
-extern "C" void NAMED(cumulative_sum)(const T* x, T* y, int64_t rows, int64_t width, int32_t threads) {
+ENTRY(cumulative_sum) {
     guarded([=] { cumulative_sum(x, y, rows, width, threads); });
 }
-
-BY_WORDS(cumulative_sum)

@@ -14,13 +14,14 @@ from duoln.core.arguments import described
 from duoln.core.step.symbol import is_traced, tracing
 from duoln.errors import DtypeError
 from duoln.kernels import host, native
+from duoln.kernels.launch import Launch
 from duoln.ops import global_norm
 from duoln.ops.update import norm_vjp
 
 _FILE = "global_norm/global_norm.cpp"
 
-_norm = native.Function(_FILE, "global_norm", "places: int64[2], sizes: int64[1], norm: real[0], tensors: int64, "
-                                              "threads: int32")
+_norm = Launch("global_norm/global_norm", "global_norm", "places: own int64, sizes: own int64, norm: own, "
+                                                         "tensors: int64, threads: int32")
 
 
 def table(*roles: Sequence[Array]) -> tuple[Any, Array]:
@@ -47,7 +48,7 @@ def _forward(be: Backend, *arrays: Array) -> tuple[Array, Any]:
     whole = [host.contiguous(host.as_array(a)) for a in arrays]
     places, sizes = table(whole)
     norm = host.empty((), arrays[0].dtype)
-    _norm(places, sizes, norm, len(whole), native.threads_for(sum(a.nbytes for a in whole)))
+    _norm[be.name](places, sizes, norm, len(whole), native.threads_for(sum(a.nbytes for a in whole)))
     return norm, (arrays, norm)
 
 

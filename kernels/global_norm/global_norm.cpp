@@ -11,12 +11,11 @@ static Wide squares(const T* x, index_t count) {
     return sum_of_squares(x, count, sum.sum());
 }
 
-extern "C" void NAMED(global_norm)(const T* const* const* places, const int64_t* sizes, T* norm, int64_t tensors,
-                                   int32_t threads) {
+ENTRY(global_norm) {
     guarded([&] {
+        const auto at = reinterpret_cast<const T* const* const*>(places);
         *norm = T(root_of_sums(sizes, tensors, threads, [=](index_t tensor, index_t first, index_t last) {
-            return squares(*places[tensor] + first, last - first);
+            return squares(*at[tensor] + first, last - first);
         }));
     });
 }
-BY_WORDS(global_norm)

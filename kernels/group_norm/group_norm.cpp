@@ -259,21 +259,14 @@ static void backward(const T* x, const T* dy, const T* stats, const T* gain, T* 
                   });
 }
 
-extern "C" void NAMED(group_norm_forward)(const T* x, const T* gain, const T* bias, T* y, T* stats,
-                                          int64_t count, int64_t positions, int64_t channels, int64_t groups,
-                                          double eps, int32_t threads) {
+ENTRY(group_norm_forward) {
     guarded([&] {
-        forward(x, gain, bias, y, stats, count, {positions, channels}, groups, T(eps), threads);
+        forward(x, gain, bias, y, stats, n, {positions, channels}, groups, T(eps), threads);
     });
 }
 
-extern "C" void NAMED(group_norm_backward)(const T* x, const T* dy, const T* stats, const T* gain, T* dx,
-                                           T* d_gain, T* d_bias, int64_t count, int64_t positions,
-                                           int64_t channels, int64_t groups, int32_t threads) {
+ENTRY(group_norm_backward) {
     guarded([&] {
-        backward(x, dy, stats, gain, dx, d_gain, d_bias, count, {positions, channels}, groups, threads);
+        backward(x, dy, stats, gain, dx, d_gain, d_bias, n, {positions, channels}, groups, threads);
     });
 }
-
-BY_WORDS(group_norm_forward)
-BY_WORDS(group_norm_backward)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
+from operator import itemgetter
 from typing import Any
 
 from duoln.backends.protocol import STORAGE, Array, Backend
@@ -27,7 +28,6 @@ from duoln.core.spec import Spec
 from duoln.kernels import native, source
 from duoln.kernels.launch import cpp, declared
 from duoln.kernels.launch.declared import Layout
-from duoln.kernels.native import storage
 
 _SUFFIXES = {"numpy": ".cpp", "cupy": ".cu", "mlx": ".metal"}
 _MODULES = {"cupy": "duoln.kernels.launch.cuda", "mlx": "duoln.kernels.launch.metal"}
@@ -55,15 +55,18 @@ class Launch(dict[str, Callable[..., Any]]):
         self.file, self.entry, self.declaration = file, entry, declaration
         self.spec = Spec.of(declaration)
         self._plan, self._block = plan, block
+        self._named = itemgetter(*(each.name for each in self.spec.inputs))
         self.cpp_file = file + _SUFFIXES["numpy"] if self.runs_on("numpy") else None
+        """See native.foresight."""
         if self.cpp_file is not None:
-            storage.count_in(self.cpp_file)
+            self.entries = cpp.entries_of(self.cpp_file, entry, self.spec)
+            """That of the C++ text."""
         Launch.every.append(self)
 
     def __missing__(self, backend: str) -> Callable[..., Any]:
         text = self.file + _SUFFIXES[backend]
         if backend == "numpy":
-            made = cpp.launch(text, self.entry, self.declaration, self._block)
+            made = cpp.launch(self.entries, self.spec, self._block)
         else:
             driver = importlib.import_module(_MODULES[backend])
             made = driver.launch(text, self.entry, self.declaration, self._plan)
@@ -72,7 +75,11 @@ class Launch(dict[str, Callable[..., Any]]):
 
     def runs_on(self, backend: str) -> bool:
         """True if there is a text for that backend's device."""
-        return (source.FOLDER / (self.file + _SUFFIXES[backend])).is_file()
+        return source.is_there(self.file + _SUFFIXES[backend])
+
+    def by_name(self, backend: str, values: Mapping[str, Any]) -> Any:
+        """Launch with those of some values that the declaration names."""
+        return self[backend](*self._named(values))
 
     def layouts(self) -> list[Layout]:
         """Each layout on CUDA, over all sizes and conditions."""

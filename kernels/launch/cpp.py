@@ -3,8 +3,8 @@
     softmax = launch("softmax/softmax.cpp", "softmax_forward", "x: real[*rows, width], logarithm: int32 -> y: like x")
     y = softmax(x, 0)
 
-An entry also takes the number of threads, last. It writes one part of a sum for each block of rows; the parts are added
-in float64.
+An entry also takes the number of threads, last, unless the declaration has a number of that name. It writes one part of
+a sum for each block of rows; the parts are added in float64.
 """
 
 from __future__ import annotations
@@ -18,71 +18,96 @@ import numpy as np
 
 from duoln.core.spec import Array, Spec
 from duoln.core.step.symbol import is_traced, trace, tracing
-from duoln.core.step.trace import Entry
-from duoln.errors import KernelError
-from duoln.kernels import host
+from duoln.kernels import host, source
 from duoln.kernels.launch import declared
 from duoln.kernels.native import storage
-from duoln.kernels.native.function import NUMBERS, by_words, failures_of
-from duoln.kernels.native.loading import NAMES, library, refusal
+from duoln.kernels.native.entries import Entries
 
 _LINES = 1 << 16
 """Bytes from which a result begins on a cache line, because a vector that lies in two lines takes two loads."""
 
 
-def launch(file: str, entry: str, declaration: str, block: int | Callable[[int, int], int] = 1) -> Callable[..., Any]:
+_TYPES = {"real": "T", "stored": "T", "sum": "T", "bool": "uint8_t", "int32": "int32_t", "int64": "int64_t",
+          "float32": "float", "float64": "double"}
+
+
+def parameters(spec: Spec) -> list[tuple[str, str]]:
+    """The names and kinds of an entry's parameters; the kind of an array's address is ""."""
+    kinds = {each.name: each.kind for each in declared.numbers_of(spec)}
+    arrays = {each.name for each in (*declared.arrays_of(spec), *spec.outputs)}
+    names = declared.parameters(spec) + ([] if "threads" in kinds else ["threads"])
+    return [(name, "" if name in arrays else kinds.get(name, "int32" if name == "threads" else "int64"))
+            for name in names]
+
+
+def entries_of(file: str, entry: str, spec: Spec) -> Entries:
+    """The entry of a text, whose prototype is printed where the text has `ENTRY(NAME)`."""
+    storage.count_in(file)
+    arrays = {each.name: each for each in (*declared.arrays_of(spec), *spec.outputs)}
+    written = {each.name for each in spec.outputs}
+    listed, every = [], parameters(spec)
+    for name, kind in every:
+        if kind:
+            listed.append(f"{_TYPES[kind]} {name}")
+            continue
+        array = arrays[name]
+        of = _TYPES[next(each for each in spec.inputs if each.name == array.like).kind if array.like else array.kind]
+        listed.append(f"{'' if array.own or name in written else 'const '}{of}* {name}")
+    source.declare(file, entry, f'extern "C" void NAMED({entry})({", ".join(listed)})')
+    return Entries(file, entry, every)
+
+
+def launch(entries: Entries, spec: Spec, block: int | Callable[[int, int], int] = 1) -> Callable[..., Any]:
     """The function that a declaration describes.
 
     Args:
-        file: the C++ text, below `kernels/`, or the whole path of a plug-in's.
-        entry: its name without the dtype's ending.
-        declaration: arguments and results.
+        entries: the entry.
+        spec: arguments and results.
         block: rows of a part of a sum, or how many parts there are of some rows and columns.
-
-    Raises:
-        ValueError: the declaration is none.
     """
-    spec = Spec.of(declaration)
-    storage.count_in(file)
+    file, entry = entries.cpp_file, entries.name
     arrays, axes = declared.arrays_of(spec), declared.axes_of(spec)
-    entries = _Entries(file, entry, spec)
     known = {"asarray": np.asarray, "ascontiguousarray": np.ascontiguousarray, "empty": np.empty, "host": host,
-             "prod": prod, "find": entries.find, "entries": entries.known, "LINES": _LINES, "misfit": declared.misfit,
+             "prod": prod, "find": entries.find, "entries": entries.known,
+             "WrongArgument": ctypes.ArgumentError, "misfit_of": entries.misfit, "LINES": _LINES,
+             "misfit": declared.misfit,
              "word": ctypes.c_void_p.from_address, "HEAD": object.__basicsize__,
              "parts_of": block if callable(block) else lambda rows, columns: -(-rows // block)}
     lead = arrays[0]
-    reals = [each for each in arrays if each.kind in ("real", "stored")]
+    reals = sorted([each for each in arrays if each.kind in ("real", "stored")], key=lambda each: each.optional)
     lines = [f"dtype = {reals[0].name}.dtype"]
-    if reals[0].optional:
-        lines = [f"dtype = ({reals[1].name} if {reals[0].name} is None else {reals[0].name}).dtype"]
     bound = {each.name for each in declared.numbers_of(spec)}
     for each in arrays:
         wanted = "dtype" if each.kind in ("real", "stored") else each.kind.upper()
         lines += declared.taken(each, None if each is reals[0] else wanted, bound)
-        if each.axes and len(each.axes) == 1 and each.axes[0][0] == "*":
+        if each.axes and len(each.axes) == 1 and each.axes[0][0] == "*" and not each.own:
             # Where an array has no axes, NumPy's arithmetic gives a scalar, which has no pointer to its value.
             is_there = f" and {each.name} is not None" if each.optional else ""
             lines += [f"if not {each.axes[0][1:]}{is_there}:", f"    {each.name} = asarray({each.name})"]
     lines += [_made(each, axes, reals[0].name) for each in spec.outputs]
-    large = lead if lead is reals[0] else spec.outputs[0]
+    large = lead if lead is reals[0] or not spec.outputs else spec.outputs[0]
+    has_threads = any(each.name == "threads" for each in spec.inputs)
     given = [f"{f'None if {each.name} is None else ' if each.optional else ''}word(id({each.name}) + HEAD).value"
              for each in (*arrays, *spec.outputs)]
-    given += [*map(declared.size_of, axes), *declared.steps_of(spec), *(n.name for n in declared.numbers_of(spec)),
-              f"host.workers() if {large.name}.nbytes >= host.PARALLEL_BYTES else 1"]
-    call = ["call, failures, check = entries.get(dtype.char) or find(dtype)", f"call({', '.join(given)})",
+    numbers = declared.numbers_of(spec)
+    sizes = [*map(declared.size_of, axes), *declared.steps_of(spec)]
+    more = [] if has_threads else [f"host.workers() if {large.name}.nbytes >= host.PARALLEL_BYTES else 1"]
+    names = [each.name for each in (*arrays, *spec.outputs)]
+    words = ", ".join([*given, *sizes, *(n.name for n in numbers), *more])
+    call = ["call, failures, check = entries.get(dtype.char) or find(dtype)", "try:", f"    call({words})",
+            "except WrongArgument as error:",
+            f"    raise misfit_of(error, {', '.join([*names, *sizes, *(n.name for n in numbers), *more])}) from error",
             "if failures.value:", "    check()"]
     back = [f"None if {each.name} is None else host.added_up({each.name})" if each.kind == "sum" and each.optional else
             f"host.added_up({each.name})" if each.kind == "sum" else each.name for each in spec.outputs]
-    names = [each.name for each in (*arrays, *spec.outputs)]
-    words = [*names, *given[len(names):]]
-    for place, number in enumerate(declared.numbers_of(spec), len(words) - 1 - len(declared.numbers_of(spec))):
-        words[place] = f"{'float' if number.kind[0] == 'f' else 'int'}({number.name})"
+    plain = [f"{'float' if n.kind[0] == 'f' else 'int'}({n.name})" for n in numbers]
+    bound = ", ".join([*names, *sizes, *plain, *more])
     back_line = f"return {', '.join(back)}"
     arguments = f"({''.join(f'{each.name}, ' for each in spec.inputs)})"
     symbolic = declared.function(
-        file, entry, spec, [*lines, f"trace().launch(entry_of(dtype), ({', '.join(words)}))", back_line],
+        file, entry, spec, [*lines, f"trace().launch(entry_of(dtype), ({bound},))", back_line],
         {**known, "empty": host.empty, "ascontiguousarray": host.contiguous, "asarray": lambda x: x, "trace": trace,
-         "entry_of": entries.bound})
+         "entry_of": entries.by_words})
     flags = "".join(f", {each.name}" for each in spec.outputs if each.optional)
     return declared.function(file, entry, spec, [
         f"if tracing and is_traced({arguments}):", f"    return bound(*{arguments}{flags})", *lines, *call, back_line],
@@ -103,38 +128,3 @@ def _made(array: Array, axes: list[str], lead: str) -> str:
     shape = array.axes or ()
     empty = f"(host.empty if {lead}.nbytes >= LINES else empty)" if len(shape) > 2 else "empty"
     return declared.made(array, declared.shape_of(shape), kind, empty)
-
-
-class _Entries:
-    """The entry point of each dtype, looked up at its first call."""
-
-    def __init__(self, file: str, entry: str, spec: Spec) -> None:
-        self._file, self._entry = file, entry
-        arrays, numbers = declared.arrays_of(spec), declared.numbers_of(spec)
-        sizes = len(declared.axes_of(spec)) + len(declared.steps_of(spec))
-        self._types = [*[ctypes.c_void_p] * (len(arrays) + len(spec.outputs)), *[ctypes.c_int64] * sizes,
-                       *(NUMBERS[each.kind] for each in numbers), ctypes.c_int32]
-        self.known: dict[str, tuple[Any, ctypes.c_int32, Callable[[], None]]] = {}
-
-    def find(self, dtype: np.dtype) -> tuple[Any, ctypes.c_int32, Callable[[], None]]:
-        """The entry for a dtype. Raises KernelError where there is no library for it, or no such entry in it."""
-        loaded = library(self._file, dtype)
-        if loaded is None:
-            raise KernelError(f"[{self._entry}] {refusal(self._file, dtype)}")
-        function = getattr(loaded, f"{self._entry}_{NAMES[dtype.char]}", None)
-        if function is None:
-            raise KernelError(f"[{self._entry}] expected the entry {self._entry}_{NAMES[dtype.char]} in {self._file}, "
-                              "found none")
-        function.restype, function.argtypes = None, self._types
-        failures, take = failures_of(loaded)
-
-        def check() -> None:
-            if take():
-                raise MemoryError(f"[{self._entry}] no memory left for what the kernel needs beside its arrays")
-
-        self.known[dtype.char] = function, failures, check
-        return self.known[dtype.char]
-
-    def bound(self, dtype: np.dtype) -> Entry:
-        """The entry that takes words, see `native.function.by_words`."""
-        return by_words(self._file, self._entry, dtype)

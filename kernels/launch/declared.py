@@ -8,10 +8,11 @@ The language is that of `core.spec`. A launch takes the arguments of the declara
 results, one alone or a tuple. It makes arguments contiguous and checks their shapes and dtypes; it owns what it
 allocates. Its function is straight-line Python, made once, whose lines tracebacks show.
 
-The entry of the text, for C++ and CUDA alike, has all arrays as parameters, those of the arguments first; then the size
-of each axis, in the order in which the axes appear, `*rows` being the product of its sizes; then the step, 0 or 1, of
-each array that may be one number, `NAME_step`; then the numbers. Of an optional result, `dx: like x?`, the launch takes
-`dx=False`, and returns None. Of a sum, `d_gain: sum[width]`, the entry writes parts, which the launch adds up.
+The entry of the text has all arrays as parameters, those of the arguments first; then the size of each axis, in the
+order in which the axes appear, `*rows` being the product of its sizes; then the step, 0 or 1, of each array that may be
+one number, `NAME_step`; then the numbers. Of an optional result, `dx: like x?`, the launch takes `dx=False`, and
+returns None. Of a sum, `d_gain: sum[width]`, the entry writes parts, which the launch adds up. The driver prints the
+prototype, and a text writes `ENTRY(layer_norm_forward) {` in its place.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ def taken(array: Array, dtype: str | None, bound: set[str], copies: bool = True)
         copies: whether the device needs arguments that are contiguous.
     """
     x, axes = array.name, array.axes or ()
-    binds = []
+    binds: list[str] = []
     for place, axis in enumerate(axes):
         if axis in bound or axis.isdigit():
             continue
@@ -140,6 +141,10 @@ def taken(array: Array, dtype: str | None, bound: set[str], copies: bool = True)
         binds.append(f"{axis[1:]} = {x}.shape[:{from_end or ''}]" if axis[0] == "*" else
                      f"{axis} = {x}.shape[{from_end - 1}]")
         bound.add(axis)
+    if array.own:
+        if not array.optional or not binds:
+            return binds
+        raise ValueError(f"expected axes of arguments that are never None, found those of {x}")
     wanted = shape_of(axes)
     tests = [] if dtype is None else [f"{x}.dtype != {dtype}"]
     if len(binds) < len(axes) or array.axes == ():

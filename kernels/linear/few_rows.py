@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from duoln.backends.protocol import Array
-from duoln.kernels import host, native
+from duoln.kernels import native
+from duoln.kernels.launch import Launch
 
 MOST_ROWS = 8
 """With more, packing the matrix pays: (8 x 400)(400 x 1600) takes 144 us here, 213 packed and 182 by OpenBLAS."""
@@ -14,14 +15,16 @@ MOST_ROWS_TRANSPOSED = 4
 LEAST_WIDTH = 128
 """The narrowest matrix that is used unpacked. Narrower ones are faster packed, except for a single row."""
 FILE = "linear/linear.cpp"
+_TEXT = FILE.removesuffix(".cpp")
 
-_NAMES = ("x", "weight", "bias", "y", "rows", "n_in", "n_out", "threads")
-_multiply = native.Function(FILE, "linear_forward", "x: real[2], weight: real[2], bias: real[1]?, y: real[2], "
-                                                    "rows: int64, n_in: int64, n_out: int64, "
-                                                    "threads: int32").unchecked(_NAMES)
-_multiply_transposed = native.Function(FILE, "linear_transposed", "x: real[2], weight: real[2], y: real[2], "
-                                                                  "rows: int64, n_in: int64, n_out: int64, "
-                                                                  "threads: int32").unchecked(_NAMES)
+_multiply = Launch(_TEXT, "linear_forward", "x: real[*rows, n_in], weight: own[n_in, n_out], bias: real[n_out]?, "
+                                            "y: own, threads: int32")["numpy"]
+_multiply_transposed = Launch(_TEXT, "linear_transposed", "x: real[*rows, n_out], weight: own[n_in, n_out], y: own, "
+                                                          "threads: int32")["numpy"]
+differentiate = Launch(_TEXT, "linear_backward", "x: real[*rows, n_in], weight: own[n_in, n_out], "
+                                                 "dy: real[*rows, n_out], threads: int32 "
+                                                 "-> dx: like x?, d_weight: like weight?")["numpy"]
+"""The gradients of x and of a weight that is contiguous."""
 
 
 def fits(rows: int, weight: Array) -> bool:
@@ -36,17 +39,12 @@ def fits(rows: int, weight: Array) -> bool:
 def multiply_few_rows(x: Array, weight: Array, bias: Array | None, y: Array, threads: int) -> None:
     """`y = x @ weight + bias`, where the weight is contiguous or lies transposed, and y is contiguous.
 
-    All have one dtype, which nothing here checks.
-
     Shape:
         x (*rows, n_in), weight (n_in, n_out), bias (n_out,) or None, y (*rows, n_out).
     """
-    n_in, n_out = weight.shape
-    x = host.contiguous(x)
     if weight.flags.c_contiguous:
-        bias = None if bias is None else host.contiguous(bias)
-        _multiply(x.dtype, (x, weight, bias, y, y.size // n_out, n_in, n_out, threads))
+        _multiply(x, weight, bias, y, threads)
         return
-    _multiply_transposed(x.dtype, (x, weight, None, y, y.size // n_out, n_out, n_in, threads))
+    _multiply_transposed(x, weight.T, y, threads)
     if bias is not None:
         y += bias

@@ -41,28 +41,21 @@ static void backward(const T* x, const T* w, const T* g, T* dx, T* dw, index_t r
     each_rows_of_w(in, threads, [=](index_t k, auto count) { differentiate<count>(x, w, g, dx, dw, rows, in, out, k); });
 }
 
-extern "C" void NAMED(linear_forward)(const T* x, const T* w, const T* bias, T* y, int64_t rows, int64_t in,
-                                      int64_t out, int32_t threads) {
+ENTRY(linear_forward) {
     guarded([&] {
-        multiply(x, w, bias, y, rows, in, out, threads);
+        multiply(x, weight, bias, y, rows, n_in, n_out, threads);
     });
 }
 
-extern "C" void NAMED(linear_backward)(const T* x, const T* w, const T* g, T* dx, T* dw, int64_t rows, int64_t in,
-                                       int64_t out, int32_t threads) {
+ENTRY(linear_backward) {
     guarded([&] {
-        backward(x, w, g, dx, dw, rows, in, out, threads);
+        backward(x, weight, dy, dx, d_weight, rows, n_in, n_out, threads);
     });
 }
 
 // y = x w^T, as the gradient of a product's input.
-extern "C" void NAMED(linear_transposed)(const T* x, const T* w, T* y, int64_t rows, int64_t in, int64_t out,
-                                         int32_t threads) {
+ENTRY(linear_transposed) {
     guarded([&] {
-        multiply_transposed(x, w, y, rows, in, out, threads);
+        multiply_transposed(x, weight, y, rows, n_in, n_out, threads);
     });
 }
-
-BY_WORDS(linear_forward)
-BY_WORDS(linear_backward)
-BY_WORDS(linear_transposed)

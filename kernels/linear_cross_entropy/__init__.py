@@ -14,6 +14,7 @@ import numpy as np
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import host, native
+from duoln.kernels.launch import Launch
 from duoln.kernels.product.multiply import column_sums, multiply, multiply_and_sum
 from duoln.ops import linear_cross_entropy
 
@@ -28,13 +29,11 @@ _LEAST_UNITS = 7
 
 _FILE = "linear_cross_entropy/linear_cross_entropy.cpp"
 
-_gather = native.Function(_FILE, "linear_cross_entropy_gather",
-                          "logits: real[2], labels: int32[1], largest: real[1], total: real[1], picked: real[1], "
-                          "rows: int64, width: int64, start: int64, threads: int32")
-_differentiate = native.Function(_FILE, "linear_cross_entropy_backward",
-                                 "logits: real[2], labels: int32[1], largest: real[1], total: real[1], "
-                                 "d_loss: real[1], d_logits: real[2], rows: int64, width: int64, start: int64, "
-                                 "threads: int32")
+_TEXT = _FILE.removesuffix(".cpp")
+_ROWS = "logits: own[rows, width], labels: int32[rows], largest: own, total: own"
+_gather = Launch(_TEXT, "linear_cross_entropy_gather", f"{_ROWS}, picked: own, start: int64, threads: int32")
+_differentiate = Launch(_TEXT, "linear_cross_entropy_backward", f"{_ROWS}, d_loss: real[rows], d_logits: own, "
+                                                                "start: int64, threads: int32")
 
 
 class _Row(NamedTuple):
@@ -86,8 +85,8 @@ def _forward(be: Backend, x: Array, weight: Array, bias: Array, labels: Array) -
     for block in _blocks(count, weight.shape[1]):
         out = None if kept is None else _of_block(kept, count, block)
         logits = multiply(rows.x, weight[:, block], out, added=bias[block])
-        _gather(logits, rows.label, rows.largest, rows.total, picked, *logits.shape, block.start,
-                native.threads_for(logits.nbytes))
+        _gather[be.name](logits, rows.label, rows.largest, rows.total, picked, block.start,
+                         native.threads_for(logits.nbytes))
     loss = np.zeros(labels.shape, x.dtype)
     loss.reshape(-1)[number] = np.log(rows.total) + (rows.largest - picked)
     return loss, _Saved(x.shape, rows, weight, bias, kept)
@@ -105,8 +104,8 @@ def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> list
         else:
             logits = _of_block(saved.kept, len(rows.x), block)
             d_logits = host.empty_like(logits)
-        _differentiate(logits, rows.label, rows.largest, rows.total, d_loss, d_logits, *logits.shape, block.start,
-                       native.threads_for(logits.nbytes))
+        _differentiate[be.name](logits, rows.label, rows.largest, rows.total, d_loss, d_logits, block.start,
+                                native.threads_for(logits.nbytes))
         if share is not None:
             multiply(d_logits, weight[:, block].T, share, added=share)
         if d_weight is not None and d_bias is not None:

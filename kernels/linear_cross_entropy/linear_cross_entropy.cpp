@@ -20,21 +20,14 @@ static void gather(const T* logits, const int32_t* labels, T* largest, T* total,
     }
 }
 
-extern "C" void NAMED(linear_cross_entropy_gather)(const T* logits, const int32_t* labels, T* largest, T* total,
-                                                   T* picked, int64_t rows, int64_t width, int64_t start,
-                                                   int32_t threads) {
+ENTRY(linear_cross_entropy_gather) {
     in_parts(rows, threads, [=](index_t first, index_t last) {
         gather(logits, labels, largest, total, picked, first, last, width, start);
     });
 }
 
-extern "C" void NAMED(linear_cross_entropy_backward)(const T* logits, const int32_t* labels, const T* largest,
-                                                     const T* total, const T* d_loss, T* d_logits, int64_t rows,
-                                                     int64_t width, int64_t start, int32_t threads) {
+ENTRY(linear_cross_entropy_backward) {
     in_parts(rows, threads, [=](index_t first, index_t last) {
         differentiate(logits, labels, largest, total, d_loss, d_logits, first, last, width, start);
     });
 }
-
-BY_WORDS(linear_cross_entropy_gather)
-BY_WORDS(linear_cross_entropy_backward)

@@ -78,19 +78,12 @@ static void spread(const T* x, const T* y, const T* dy, T* dx, const Windows& w,
         pool_row<SIZE>(x + k / rows * w.image(), y + k * columns * channels, w, k % rows)
 #define SPREAD(SIZE) spread<SIZE>(x, y, dy, dx, w, first, last)
 
-#define SIZES                                                                                                         \
-    int64_t batch, int64_t height, int64_t width, int64_t channels, int64_t rows, int64_t columns, int64_t size,      \
-        int64_t stride, int32_t threads
-
-extern "C" void NAMED(max_pool2d_forward)(const T* x, T* y, SIZES) {
+ENTRY(max_pool2d_forward) {
     const Windows w{height, width, channels, rows, columns, size, stride};
     in_parts(batch * rows, threads, [=](index_t first, index_t last) { BY_SIZE(POOL) });
 }
 
-extern "C" void NAMED(max_pool2d_backward)(const T* x, const T* y, const T* dy, T* dx, SIZES) {
+ENTRY(max_pool2d_backward) {
     const Windows w{height, width, channels, rows, columns, size, stride};
     in_parts(batch, threads, [=](index_t first, index_t last) { BY_SIZE(SPREAD) });
 }
-
-BY_WORDS(max_pool2d_forward)
-BY_WORDS(max_pool2d_backward)

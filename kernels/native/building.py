@@ -320,8 +320,7 @@ def _kept(done: Running, plan: Plan) -> str | None:
 def _started(unit: Unit, plan: Plan, aside: Path) -> Running:
     """Start the compiler, whose files begin with the name of `aside`."""
     text, built, log = (aside.with_name(f"{aside.name}{ending}") for ending in (".cpp", ".so", ".log"))
-    # Headers are pasted in, each once, and a compiler warns of the pragma outside of a header.
-    text.write_text(source.text(unit.file).replace("#pragma once\n", "\n"), encoding="utf-8")
+    _write_text(unit, text)
     command = [*_command(unit, plan), str(text), "-o", str(built)]
     with log.open("w", encoding="utf-8") as output:
         try:
@@ -332,14 +331,20 @@ def _started(unit: Unit, plan: Plan, aside: Path) -> Running:
     return Running(unit, built, log, process, time.monotonic() + _SECONDS)
 
 
+def _write_text(unit: Unit, path: Path) -> None:
+    """Headers are pasted in, each once, and a compiler warns of the pragma outside of a header."""
+    path.write_text(source.text(unit.file).replace("#pragma once\n", "\n"), encoding="utf-8")
+
+
 def _command(unit: Unit, plan: Plan) -> list[str]:
     return [*plan.compiler.command, *toolchain.flags_for(plan.compiler, plan.march), REALS[unit.real]]
 
 
 def _line_to_type(unit: Unit, plan: Plan) -> str:
-    """A line for a terminal that does the same from the files of the source; the text that was compiled is gone."""
-    return shlex.join([*_command(unit, plan), "-I", str(source.FOLDER), str(source.FOLDER / unit.file), "-o",
-                       f"{unit.name()}.so"])
+    """A line for a terminal that does the same; the text is left beside the libraries for it."""
+    text = plan.folder / f"{unit.name()}.cpp"
+    _write_text(unit, text)
+    return shlex.join([*_command(unit, plan), str(text), "-o", f"{unit.name()}.so"])
 
 
 def _has_ended(running: Running) -> bool:

@@ -26,7 +26,7 @@ from duoln.system.paths import cache_folder, in_home
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 REALS = {"float32": "-DREAL_BITS=32", "float64": "-DREAL_BITS=64"}
 """The dtypes that kernels are compiled for, and what tells the compiler, see `NAMED` in native.h."""
-_ENTRY = re.compile(r'extern "C" void NAMED\(([a-z]\w*)\)\(')
+_ENTRY = re.compile(r'extern "C" \w+ NAMED\(([a-z]\w*)\)\(')
 _OF_HEADER = "duoln_take_failures"
 """A function that native.h defines."""
 
@@ -82,8 +82,8 @@ def count_in(file: str) -> None:
 
 def sources() -> list[str]:
     """The C++ files of all kernels, relative to `kernels/`, then those of the plug-ins that are loaded, whole paths."""
-    own = sorted(path.relative_to(source.FOLDER).as_posix() for path in source.FOLDER.rglob("*.cpp"))
-    return [*own, *sorted(_outside)]
+    own = [path.relative_to(source.FOLDER).as_posix() for path in source.FOLDER.rglob("*.cpp")]
+    return [*sorted([*own, *source.variants()]), *sorted(_outside)]
 
 
 def units() -> list[Unit]:

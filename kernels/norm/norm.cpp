@@ -157,9 +157,7 @@ static void by_activation(int32_t activation, const Work& work) {
 // The entries of one norm. As on CUDA, the gradient takes a residual and columns of wider rows; the CPU's rules
 // keep the sum instead, and normalise whole rows.
 #define NORM(NORM_NAME, CENTRED)                                                                                      \
-    extern "C" void NAMED(NORM_NAME##_forward)(const T* x, const T* residual, const T* gain, const T* bias, T* total, \
-                                               T* y, T* stats, int64_t rows, int64_t width, double eps,               \
-                                               int32_t activation, int32_t threads) {                                 \
+    ENTRY(NORM_NAME##_forward) {                                                                                      \
         guarded([&] {                                                                                                 \
             const bool past_caches = go_past_caches<T>(rows * width);                                                 \
             in_parts(rows, threads, [=](index_t first, index_t last) {                                                \
@@ -170,9 +168,7 @@ static void by_activation(int32_t activation, const Work& work) {
             });                                                                                                       \
         });                                                                                                           \
     }                                                                                                                 \
-    extern "C" void NAMED(NORM_NAME##_backward)(                                                                      \
-        const T* x, const T*, const T* stats, const T* gain, const T* bias, const T* dy, const T* d_total, T* dx,     \
-        T* d_gain, T* d_bias, int64_t rows, int64_t width, int32_t, int32_t, int32_t activation, int32_t threads) {   \
+    ENTRY(NORM_NAME##_backward) {                                                                                     \
         guarded([&] {                                                                                                 \
             const bool past_caches = dx && go_past_caches<T>(rows * width);                                           \
             in_parts((rows + BLOCK - 1) / BLOCK, threads, [=](index_t first, index_t last) {                          \
@@ -183,8 +179,6 @@ static void by_activation(int32_t activation, const Work& work) {
                 });                                                                                                   \
             });                                                                                                       \
         });                                                                                                           \
-    }                                                                                                                 \
-    BY_WORDS(NORM_NAME##_forward)                                                                                     \
-    BY_WORDS(NORM_NAME##_backward)
+    }
 NORM(layer_norm, true)
 NORM(rms_norm, false)

@@ -13,6 +13,7 @@ import numpy as np
 from duoln.backends.protocol import Array
 from duoln.kernels import host, native
 from duoln.kernels.activation import NUMBERS
+from duoln.kernels.launch import Launch
 from duoln.kernels.linear import few_rows
 
 LEAST = (1 << 18) + 1
@@ -27,17 +28,19 @@ _WORTH_THREADS_BYTES = 1 << 22
 """The same for few rows, in bytes of the second matrix: they wait for its memory."""
 
 FILE = "product/product.cpp"
+_TEXT = FILE.removesuffix(".cpp")
 
-_product = native.Function(FILE, "product", "a: real[2+], b: real[2+], added: real[2+]?, out: real[2+], "
-                                             "sums: real[1]?, rows: int64, depth: int64, columns: int64, "
-                                             "a_distance: int64, b_distance: int64, added_distance: int64, "
-                                             "out_distance: int64, a_turned: int32, b_turned: int32, "
-                                             "activation: int32, threads: int32")
-
-_product_of_pieces = native.Function(FILE, "product_of_pieces",
-                                     "a: real[2+], addresses: int64[1], distances: int64[1], ends: int64[1], "
-                                     "out: real[2], pieces: int64, rows: int64, depth: int64, columns: int64, "
-                                     "a_distance: int64, a_turned: int32, threads: int32")
+_product = Launch(_TEXT, "product", "a: own, b: own, added: own?, out: own, sums: own?, rows: int64, depth: int64, "
+                                    "columns: int64, a_distance: int64, b_distance: int64, added_distance: int64, "
+                                    "out_distance: int64, a_turned: int32, b_turned: int32, activation: int32, "
+                                    "threads: int32")["numpy"]
+_product_of_pieces = Launch(_TEXT, "product_of_pieces", "a: own, addresses: own int64, distances: own int64, "
+                                                        "ends: own int64, out: own, pieces: int64, rows: int64, "
+                                                        "depth: int64, columns: int64, a_distance: int64, "
+                                                        "a_turned: int32, threads: int32")["numpy"]
+through_activation = Launch(_TEXT, "activation_backward", "y: real[*size], dy: real[*size], activation: int32 "
+                                                          "-> dx: like y")["numpy"]
+"""The gradient before an activation, from its value and the gradient after it."""
 
 
 def multiply(a: Array, b: Array, out: Array | None = None, added: Array | None = None) -> Array:

@@ -61,26 +61,20 @@ static void activation_backward(const T* y, const T* dy, T* dx, index_t size, in
     });
 }
 
-extern "C" void NAMED(product)(const T* a, const T* b, const T* added, T* out, T* sums, int64_t rows,
-                               int64_t depth, int64_t columns, int64_t a_distance, int64_t b_distance,
-                               int64_t added_distance, int64_t out_distance, int32_t a_turned, int32_t b_turned,
-                               int32_t activation, int32_t threads) {
+ENTRY(product) {
     guarded([&] {
         multiply({a, added, {{b, b_distance, depth}}, out, rows, depth, columns, a_distance, added_distance,
                   out_distance, a_turned != 0, b_turned != 0, nullptr, activation}, sums, threads);
     });
 }
 
-extern "C" void NAMED(activation_backward)(const T* y, const T* dy, T* dx, int64_t size, int32_t activation,
-                                           int32_t threads) {
+ENTRY(activation_backward) {
     guarded([&] {
         activation_backward(y, dy, dx, size, activation, threads);
     });
 }
 
-extern "C" void NAMED(product_of_pieces)(const T* a, const int64_t* addresses, const int64_t* distances,
-                                         const int64_t* ends, T* out, int64_t pieces, int64_t rows, int64_t depth,
-                                         int64_t columns, int64_t a_distance, int32_t a_turned, int32_t threads) {
+ENTRY(product_of_pieces) {
     guarded([&] {
         std::vector<Piece> b;
         for (index_t p = 0; p < pieces; ++p)
@@ -89,7 +83,3 @@ extern "C" void NAMED(product_of_pieces)(const T* a, const int64_t* addresses, c
                   false}, nullptr, threads);
     });
 }
-
-BY_WORDS(product)
-BY_WORDS(activation_backward)
-BY_WORDS(product_of_pieces)

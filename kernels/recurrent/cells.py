@@ -20,30 +20,34 @@ class CompiledWalk(NamedTuple):
     """The compiled walk of a variant."""
 
     text: str
-    """The end of its file's name: variants that differ in their biases alone share a text."""
+    """The end of its text's name: variants that differ in their biases alone share a text."""
+    norms: str
+    """Over what its norms are, a word of norms.h."""
+    constant: str
+    """The other constant of the text, see the cell's sequence.h."""
     kept: int
     """Floats that it keeps for the gradient per time step, row and hidden unit; with few inputs the LSTM of `layer`
     keeps 6. Norms over the batch keep some for each time step, too."""
 
 
 COMPILED_WALKS = {
-    ("rnn", "none"): CompiledWalk("none", 2),
-    ("rnn", "layer"): CompiledWalk("layer", 2),
-    ("rnn", "layer-theano"): CompiledWalk("layer_theano", 3),
-    ("rnn", "layer-per-gate"): CompiledWalk("layer", 2),
-    ("rnn", "batch"): CompiledWalk("batch", 3),
-    ("lstm", "none"): CompiledWalk("none", 6),
-    ("lstm", "layer"): CompiledWalk("layer", 10),
-    ("lstm", "layer-cell"): CompiledWalk("layer_cell", 6),
-    ("lstm", "layer-theano"): CompiledWalk("layer", 10),
-    ("lstm", "layer-per-gate"): CompiledWalk("layer_per_gate", 7),
-    ("lstm", "batch"): CompiledWalk("batch", 10),
-    ("gru", "none"): CompiledWalk("none", 5),
-    ("gru", "recurrent-bias"): CompiledWalk("recurrent_bias", 5),
-    ("gru", "layer"): CompiledWalk("layer", 7),
-    ("gru", "layer-theano"): CompiledWalk("layer", 7),
-    ("gru", "layer-per-gate"): CompiledWalk("layer_per_gate", 5),
-    ("gru", "batch"): CompiledWalk("batch", 7),
+    ("rnn", "none"): CompiledWalk("none", "NOTHING", "bool APART = false", 2),
+    ("rnn", "layer"): CompiledWalk("layer", "ROW", "bool APART = false", 2),
+    ("rnn", "layer-theano"): CompiledWalk("layer_theano", "ROW", "bool APART = true", 3),
+    ("rnn", "layer-per-gate"): CompiledWalk("layer", "ROW", "bool APART = false", 2),
+    ("rnn", "batch"): CompiledWalk("batch", "BATCH", "bool APART = true", 3),
+    ("lstm", "none"): CompiledWalk("none", "NOTHING", "bool CELL = false", 6),
+    ("lstm", "layer"): CompiledWalk("layer", "ROW", "bool CELL = true", 10),
+    ("lstm", "layer-cell"): CompiledWalk("layer_cell", "NOTHING", "bool CELL = true", 6),
+    ("lstm", "layer-theano"): CompiledWalk("layer", "ROW", "bool CELL = true", 10),
+    ("lstm", "layer-per-gate"): CompiledWalk("layer_per_gate", "GATE", "bool CELL = true", 7),
+    ("lstm", "batch"): CompiledWalk("batch", "BATCH", "bool CELL = true", 10),
+    ("gru", "none"): CompiledWalk("none", "NOTHING", "int H_BIASES = 0", 5),
+    ("gru", "recurrent-bias"): CompiledWalk("recurrent_bias", "NOTHING", "int H_BIASES = 1", 5),
+    ("gru", "layer"): CompiledWalk("layer", "ROW", "int H_BIASES = 3", 7),
+    ("gru", "layer-theano"): CompiledWalk("layer", "ROW", "int H_BIASES = 3", 7),
+    ("gru", "layer-per-gate"): CompiledWalk("layer_per_gate", "GATE", "int H_BIASES = 3", 5),
+    ("gru", "batch"): CompiledWalk("batch", "BATCH", "int H_BIASES = 0", 7),
 }
 """By cell and norm."""
 

@@ -8,7 +8,7 @@ static void centre(const T* x, index_t width, T* out) {
     each_vector<T>(width, [&](index_t k, auto lanes, auto) { lanes.store(out + k, lanes.load(x + k) - mean); });
 }
 
-extern "C" void NAMED(centred)(const T* x, T* out, int64_t rows, int64_t width, int64_t cut, int32_t threads) {
+ENTRY(centred) {
     in_parts((rows + ROWS_OF_PART - 1) / ROWS_OF_PART, threads, [=](index_t first, index_t last) {
         for (index_t r = first * ROWS_OF_PART; r < std::min(last * ROWS_OF_PART, rows); ++r) {
             centre(x + r * width, cut, out + r * width);
@@ -17,10 +17,9 @@ extern "C" void NAMED(centred)(const T* x, T* out, int64_t rows, int64_t width, 
     });
 }
 
-// The same of a weight that lies transposed, (gates, from, columns): `hidden` rows of each gate become (gates, to, columns), whose other
+// The same of a weight that lies transposed, (gates, stride, columns): `hidden` rows of each gate become (gates, out_stride, columns), whose other
 // rows are zero. A column loses its mean in each of `parts` parts of the gates; with 0 parts it is copied. `out` may be x.
-extern "C" void NAMED(centred_columns)(const T* x, T* out, int64_t gates, int64_t hidden, int64_t from, int64_t to, int64_t columns,
-                                       int64_t parts, int32_t threads) {
+ENTRY(centred_columns) {
     constexpr index_t AT_ONCE = 256, OF_SUM = 64;  // columns of a task, and rows whose sum is added up apart: one of all would lose digits
     in_parts((columns + AT_ONCE - 1) / AT_ONCE, threads, [=](index_t begin, index_t end) {
         for (index_t task = begin; task < end; ++task) {
@@ -35,20 +34,17 @@ extern "C" void NAMED(centred_columns)(const T* x, T* out, int64_t gates, int64_
                         for (index_t j = 0; j < hidden; j += OF_SUM) {
                             std::fill_n(some, count, T(0));
                             for (index_t k = j; k < std::min(j + OF_SUM, hidden); ++k)
-                                for (index_t c = 0; c < count; ++c) some[c] += x[(each * from + k) * columns + first + c];
+                                for (index_t c = 0; c < count; ++c) some[c] += x[(each * stride + k) * columns + first + c];
                             for (index_t c = 0; c < count; ++c) means[c] += some[c];
                         }
                     for (index_t c = 0; c < count; ++c) means[c] /= T(rows);
                 }
-                for (index_t k = 0; k < to; ++k) {
-                    const T* of = x + (gate * from + k) * columns + first;
-                    T* row = out + (gate * to + k) * columns + first;
+                for (index_t k = 0; k < out_stride; ++k) {
+                    const T* of = x + (gate * stride + k) * columns + first;
+                    T* row = out + (gate * out_stride + k) * columns + first;
                     for (index_t c = 0; c < count; ++c) row[c] = k < hidden ? of[c] - means[c] : T(0);
                 }
             }
         }
     });
 }
-
-BY_WORDS(centred)
-BY_WORDS(centred_columns)

@@ -8,7 +8,7 @@ step, row) that a mask takes out have no row in the products.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -156,8 +156,8 @@ PARAMETERS = ("gain_x", "gain_h", "bias_x", "gain_c", "bias_c", "bias_h")
 class Parameter(NamedTuple):
     """A parameter of a compiled kernel."""
 
-    slot: int
-    """Its place in `PARAMETERS`."""
+    name: str
+    """One of `PARAMETERS`."""
     terms: tuple[int, ...]
     """The operator's parameters whose sum it is, as places in (bias, *norms); each of them has its gradient."""
     gates: int
@@ -182,35 +182,35 @@ class Parameters(NamedTuple):
         names["bias_x"], names["bias_h"] = (["bias_x", "bias"], ["bias_h", "bias_n"]) if of_cell.apart else (
             ["bias_x", "bias_h", "bias"], [])
         read = []
-        for slot, (name, of) in enumerate(names.items()):
+        for name, of in names.items():
             terms = tuple(places[term] for term in of if term in places)
             if terms:
                 of_one_gate = name.endswith("_c") or ("bias_n" in places and name == "bias_h")
-                read.append(Parameter(slot, terms, 1 if of_one_gate else of_cell.gates))
+                read.append(Parameter(name, terms, 1 if of_one_gate else of_cell.gates))
         return cls(tuple(read), 1 + len(variant.norms))
 
-    def filled(self, units: Units, given: Sequence[Any]) -> list[Array | None]:
+    def filled(self, units: Units, given: Sequence[Any]) -> dict[str, Array | None]:
         """The parameters as a kernel reads them, padded to the stride; None for one that is not there."""
-        made: list[Array | None] = [None] * len(PARAMETERS)
-        for slot, terms, gates in self.read:
+        made: dict[str, Array | None] = dict.fromkeys(PARAMETERS)
+        for name, terms, gates in self.read:
             total = given[terms[0]]
             for term in terms[1:]:
                 total = total + given[term]
-            made[slot] = units.filled(total, gates)
+            made[name] = units.filled(total, gates)
         return made
 
-    def room(self, units: Units, batch: int, dtype: np.dtype) -> list[Array | None]:
-        """Zeros for the parameters' gradients, which a kernel adds up for each block of rows."""
-        made: list[Array | None] = [None] * len(PARAMETERS)
-        for slot, _, gates in self.read:
-            made[slot] = row_blocks(batch, (gates * units.stride,), dtype)
+    def room(self, units: Units, batch: int, dtype: np.dtype) -> dict[str, Array | None]:
+        """Zeros for the parameters' gradients by name, `d_bias_x`, which a kernel adds up for each block of rows."""
+        made: dict[str, Array | None] = {f"d_{name}": None for name in PARAMETERS}
+        for name, _, gates in self.read:
+            made[f"d_{name}"] = row_blocks(batch, (gates * units.stride,), dtype)
         return made
 
-    def gradients(self, units: Units, parts: Sequence[Any]) -> list[Array | None]:
+    def gradients(self, units: Units, parts: Mapping[str, Any]) -> list[Array | None]:
         """The gradients of (bias, *norms), from the parts that a kernel gives of each parameter."""
         made: list[Array | None] = [None] * self.given
-        for slot, terms, gates in self.read:
-            d = units.cut(host.added_up(parts[slot]), gates)
+        for name, terms, gates in self.read:
+            d = units.cut(host.added_up(parts[f"d_{name}"]), gates)
             for term in terms:
                 made[term] = d
         return made

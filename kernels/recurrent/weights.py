@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from duoln.backends.protocol import Array
-from duoln.kernels import host, native
+from duoln.kernels import host
+from duoln.kernels.launch import Launch
 from duoln.kernels.linear.few_rows import MOST_ROWS
 from duoln.kernels.product.multiply import multiply
 from duoln.kernels.recurrent.positions import Positions, Units, states
@@ -18,11 +19,9 @@ from duoln.kernels.recurrent.positions import Positions, Units, states
 FILE = "recurrent/centred.cpp"
 _IN_PARALLEL = 1 << 18
 """Values of a weight below which a second thread costs more than it saves."""
-_centre = native.Function(FILE, "centred", "x: real[2], out: real[2], rows: int64, width: int64, cut: int64, "
-                                           "threads: int32")
-_centre_columns = native.Function(FILE, "centred_columns", "x: real[2], out: real[2], gates: int64, hidden: int64, "
-                                                           "stride: int64, out_stride: int64, columns: int64, "
-                                                           "parts: int64, threads: int32")
+_centre = Launch("recurrent/centred", "centred", "x: real[rows, width], out: own, cut: int64, threads: int32")["numpy"]
+_centre_columns = Launch("recurrent/centred", "centred_columns", "x: own[rows, columns], out: own, gates: int64, "
+                         "hidden: int64, stride: int64, out_stride: int64, parts: int64, threads: int32")["numpy"]
 
 
 def is_transposed(weight: Array) -> bool:
@@ -62,7 +61,7 @@ class Means:
     def _centred(rows: Array, cut: int, out: Array | None) -> Array:
         """Rows without their mean, or without the means before and after the column `cut`."""
         out = host.empty(rows.shape, rows.dtype) if out is None else out
-        _centre(host.contiguous(rows), out, *rows.shape, cut, host.threads_for(rows.size, _IN_PARALLEL))
+        _centre(rows, out, cut, host.threads_for(rows.size, _IN_PARALLEL))
         return out
 
     def without_of_bias(self, bias: Array, added: Array | None = None) -> Array:
@@ -73,7 +72,7 @@ class Means:
     def without_of_transposed(self, units: Units, weight: Array, stride: int, out_stride: int) -> Array:
         """A weight whose transpose is contiguous, (gates * stride, n), without them, as (gates * out_stride, n)."""
         out = host.empty((units.gates * out_stride, weight.shape[1]), weight.dtype)
-        _centre_columns(weight, out, units.gates, units.hidden, stride, out_stride, weight.shape[1], len(self.parts),
+        _centre_columns(weight, out, units.gates, units.hidden, stride, out_stride, len(self.parts),
                         host.threads_for(weight.size, _IN_PARALLEL))
         return out
 

@@ -40,19 +40,14 @@ static void gradients(const T* y, const T* dy, T* dx, index_t first, index_t las
     }
 }
 
-extern "C" void NAMED(softmax_forward)(const T* x, T* y, int64_t rows, int64_t width, int32_t logarithm,
-                                       int32_t threads) {
+ENTRY(softmax_forward) {
     in_parts(rows, threads, [=](index_t first, index_t last) {
         of_rows(x, y, first, last, width, logarithm != 0);
     });
 }
 
-extern "C" void NAMED(softmax_backward)(const T* y, const T* dy, T* dx, int64_t rows, int64_t width,
-                                        int32_t logarithm, int32_t threads) {
+ENTRY(softmax_backward) {
     in_parts(rows, threads, [=](index_t first, index_t last) {
         gradients(y, dy, dx, first, last, width, logarithm != 0);
     });
 }
-
-BY_WORDS(softmax_forward)
-BY_WORDS(softmax_backward)

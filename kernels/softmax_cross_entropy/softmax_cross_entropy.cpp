@@ -18,19 +18,14 @@ static void losses(const T* logits, const int32_t* labels, T* loss, T* largest, 
     }
 }
 
-extern "C" void NAMED(cross_entropy_forward)(const T* logits, const int32_t* labels, T* loss, T* largest,
-                                             T* total, int64_t rows, int64_t classes, int32_t threads) {
+ENTRY(cross_entropy_forward) {
     in_parts(rows, threads, [=](index_t first, index_t last) {
         losses(logits, labels, loss, largest, total, first, last, classes);
     });
 }
-BY_WORDS(cross_entropy_forward)
 
-extern "C" void NAMED(cross_entropy_backward)(const T* logits, const int32_t* labels, const T* largest,
-                                              const T* total, const T* d_loss, T* d_logits, int64_t rows,
-                                              int64_t classes, int64_t d_loss_step, int32_t threads) {
+ENTRY(cross_entropy_backward) {
     in_parts(rows, threads, [=](index_t first, index_t last) {
         differentiate(logits, labels, largest, total, d_loss, d_logits, first, last, classes, 0, d_loss_step);
     });
 }
-BY_WORDS(cross_entropy_backward)

@@ -10,13 +10,14 @@ import numpy as np
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import host, native
+from duoln.kernels.launch import Launch
 from duoln.ops import take
 from duoln.ops.index import from_front
 
 _FILE = "take/take.cpp"
 
-_add_rows = native.Function(_FILE, "take_backward", "dy: real[2], order: int64[1], bounds: int64[1], d_table: real[2], "
-                                                    "words: int64, width: int64, add: int32, threads: int32")
+_add_rows = Launch("take/take", "take_backward", "dy: own, order: own int64, bounds: own int64, "
+                                                 "d_table: own[words, width], add: int32, threads: int32")
 
 
 class _Saved(NamedTuple):
@@ -46,8 +47,8 @@ def _gradient(be: Backend, uses: Sequence[tuple[_Saved, Array]]) -> Array:
         bounds = np.zeros(saved.words + 1, np.int64)
         np.cumsum(np.bincount(flat, minlength=saved.words), out=bounds[1:])
         dy = np.ascontiguousarray(gout).reshape(flat.size, gout.shape[-1])
-        _add_rows(dy, np.argsort(flat, kind="stable"), bounds, d_table, *d_table.shape, number > 0,
-                  native.threads_for(dy.nbytes + d_table.nbytes))
+        _add_rows["numpy"](dy, np.argsort(flat, kind="stable"), bounds, d_table, number > 0,
+                           native.threads_for(dy.nbytes + d_table.nbytes))
     return d_table
 
 

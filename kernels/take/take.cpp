@@ -44,13 +44,10 @@ static void add_rows(const T* dy, const int64_t* order, const int64_t* bounds, T
     }
 }
 
-extern "C" void NAMED(take_backward)(const T* dy, const int64_t* order, const int64_t* bounds, T* d_table,
-                                     int64_t words, int64_t width, int32_t add, int32_t threads) {
+ENTRY(take_backward) {
     guarded([&] {
         in_parts(words, threads, [=](index_t first, index_t last) {
             add_rows(dy, order, bounds, d_table, first, last, width, add != 0);
         });
     });
 }
-
-BY_WORDS(take_backward)

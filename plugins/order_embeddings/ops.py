@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from duoln.extend import Array, Backend, Rule, Tensor, native, op
+from duoln.extend import Array, Backend, Launch, Rule, Tensor, native, op
 
 _BLOCK_VALUES = 1 << 22
 """The most differences that exist at a time. All pairs of a batch of 128 in 1024 dimensions have four times as many."""
@@ -94,34 +94,27 @@ order_violation_of_captions = Rule("caption by caption", _forward_by_caption, _v
 
 # Compiled: four images share a load of a caption, and differences stay in registers ------------------------------
 
-_FILE = str(Path(__file__).with_name("violation.cpp"))
-_SIZES = "rows: int64, columns: int64, width: int64, threads: int32"
-
-_compare = native.Function(_FILE, "violation_forward", f"captions: real[2], images: real[2], errors: real[2], {_SIZES}")
-_differentiate = native.Function(_FILE, "violation_backward", "captions: real[2], images: real[2], g: real[2], "
-                                                              f"d_captions: real[2]?, d_images: real[2]?, {_SIZES}")
+_TEXT = str(Path(__file__).with_name("violation"))
+_POINTS = "captions: real[rows, width], images: real[columns, width]"
+_compare = Launch(_TEXT, "violation_forward", f"{_POINTS}, threads: int32 -> errors: real[rows, columns]")
+_differentiate = Launch(_TEXT, "violation_backward", f"{_POINTS}, g: real[rows, columns], threads: int32 "
+                                                     "-> d_captions: like captions?, d_images: like images?")
 
 
 def _refusal(be: Backend, captions: Array, images: Array) -> str | None:
-    return native.refusal(_FILE, captions.dtype) if captions.size and images.size else "there are no values"
+    return native.refusal(f"{_TEXT}.cpp", captions.dtype) if captions.size and images.size else "there are no values"
 
 
-def _sizes(captions: Array, images: Array) -> tuple[int, int, int, int]:
-    return (len(captions), *images.shape, native.threads_for(captions.size * len(images) * captions.itemsize))
+def _threads(captions: Array, images: Array) -> int:
+    return native.threads_for(captions.size * len(images) * captions.itemsize)
 
 
 def _forward_compiled(be: Backend, captions: Array, images: Array) -> tuple[Array, tuple[Array, Array]]:
-    captions, images = np.ascontiguousarray(captions), np.ascontiguousarray(images)
-    errors = np.empty((len(captions), len(images)), captions.dtype)
-    _compare(captions, images, errors, *_sizes(captions, images))
-    return errors, (captions, images)
+    return _compare[be.name](captions, images, _threads(captions, images)), (captions, images)
 
 
 def _vjp_compiled(be: Backend, saved: tuple[Array, Array], gout: Array, needs: Sequence[bool]) -> list[Array | None]:
-    captions, images = saved
-    d_captions, d_images = (np.empty_like(a) if need else None for a, need in zip(saved, needs, strict=True))
-    _differentiate(captions, images, np.ascontiguousarray(gout), d_captions, d_images, *_sizes(captions, images))
-    return [d_captions, d_images]
+    return list(_differentiate[be.name](*saved, gout, _threads(*saved), *needs))
 
 
 order_violation_compiled = Rule("compiled", _forward_compiled, _vjp_compiled, _refusal)

@@ -90,8 +90,7 @@ static void differentiate(const T* own, const T* others, const T* g, index_t cou
     for (int k = 0; k < n; ++k) add_differences<1, OF_CAPTION>(gradient, own, waiting + k, weights + k, width);
 }
 
-extern "C" void NAMED(violation_forward)(const T* captions, const T* images, T* errors, int64_t rows,
-                                         int64_t columns, int64_t width, int32_t threads) {
+ENTRY(violation_forward) {
     // In groups, so that the threads decide nothing about the order of a sum.
     in_parts((columns + GROUP - 1) / GROUP, threads, [=](index_t first, index_t last) {
         violations(captions, images, errors, rows, columns, width, first * GROUP,
@@ -99,9 +98,7 @@ extern "C" void NAMED(violation_forward)(const T* captions, const T* images, T* 
     });
 }
 
-extern "C" void NAMED(violation_backward)(const T* captions, const T* images, const T* g, T* d_captions,
-                                          T* d_images, int64_t rows, int64_t columns, int64_t width,
-                                          int32_t threads) {
+ENTRY(violation_backward) {
     if (d_captions)
         in_parts(rows, threads, [=](index_t first, index_t last) {
             for (index_t i = first; i < last; ++i)
@@ -115,6 +112,3 @@ extern "C" void NAMED(violation_backward)(const T* captions, const T* images, co
                                      width);
         });
 }
-
-BY_WORDS(violation_forward)
-BY_WORDS(violation_backward)

@@ -19,7 +19,7 @@ from duoln.cli.bench import operators as bench_command
 from duoln.core import Rule, composed_only
 from duoln.errors import DuolnError, UsageError
 from duoln.kernels import native
-from duoln.kernels.device_limits import cpu
+from duoln.kernels.device_limits import memory
 from duoln.testing import check_error
 
 LAYER_NORM, CROSS_ENTROPY = SUBJECTS["layer_norm"], SUBJECTS["softmax_cross_entropy"]
@@ -104,7 +104,7 @@ def test_the_yardstick_of_a_cpu_writes_past_the_caches(be, monkeypatch):
         assert (case["rule"], words) == ("the library's", "a copy, 20.0 GB/s")
     elif native.machine_refusal() is None:
         assert (case["rule"], words) == ("streaming", "a streaming copy, 20.0 GB/s")
-    monkeypatch.setattr(cpu, "refusal", lambda: "DUOLN_NATIVE=0 is set")
+    monkeypatch.setattr(memory, "refusal", lambda: "DUOLN_NATIVE=0 is set")
     if operators.on_cpu(be):
         assert operators.Yardstick(be).rule == "the library's"
         assert operators.copy_words(20.0, "the library's", be).endswith("because DUOLN_NATIVE=0 is set)")
@@ -153,7 +153,7 @@ def test_the_copy_is_one(be):
 def test_a_streaming_copy_has_every_value(size):
     """The last size is written with streaming stores."""
     x = np.arange(size, dtype=np.float32)
-    assert np.array_equal(cpu.copy(x), x)
+    assert np.array_equal(memory.copy(x), x)
 
 
 def test_cold_inputs_and_results_rotate_and_go_on(numpy_backend):

@@ -11,7 +11,7 @@ from duoln.core.program import Backward
 from duoln.core.recording import Recording
 from duoln.core.rule import Rule
 from duoln.kernels import native
-from duoln.kernels.linear import native as linear
+from duoln.kernels.linear import cpu as linear
 
 ADAM = optim.Adam(0.01, donate=True)
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from duoln.core.spec import Spec
-from duoln.errors import DtypeError, ShapeError
-from duoln.kernels import native, registry, source
-from duoln.kernels.launch import Launch, cpp, declared
+from duoln.errors import DtypeError, KernelError, ShapeError
+from duoln.kernels import native, registry, softmax, source
+from duoln.kernels.launch import Launch, declared
 from duoln.kernels.launch.declared import Layout
 from duoln.testing import check_error
 
@@ -47,21 +47,57 @@ def test_the_parameters_of_the_other_cuda_launches_are_those_of_their_declaratio
         assert [name for _, name in of_text(each.file, each.entry)] == declared.parameters(each.spec)
 
 
-@pytest.mark.parametrize("launch", [each for each in EVERY if each.runs_on("numpy")], ids=lambda each: each.entry)
-def test_the_parameters_of_a_cpp_text_are_those_of_its_declaration(launch):
-    """As many, of the same types; the text of the norms pastes its names together."""
-    text = re.sub(r"\s*\\\n\s*", " ", (source.FOLDER / f"{launch.file}.cpp").read_text(encoding="utf-8"))
-    way = launch.entry.rpartition("_")[2]
-    [listed] = re.findall(rf"NAMED\((?:{launch.entry}|NORM_NAME##_{way})\)\(([^)]*)\)", text)
-    if "SIZES" in listed:
-        listed = listed.replace("SIZES", re.findall(r"#define SIZES (.*)", text)[0])
-    types = [parameter.replace("const ", "").split()[0] for parameter in listed.split(",")]
-    spec = launch.spec
-    of_c = {"real": "T*", "stored": "T*", "sum": "T*", "like": "T*", "bool": "bool*", "int32": "int32_t*", "float64": "double*"}
-    wanted = [of_c[each.kind] for each in (*declared.arrays_of(spec), *spec.outputs)]
-    wanted += ["int64_t"] * (len(declared.axes_of(spec)) + len(declared.steps_of(spec)))
-    wanted += [{"float64": "double"}.get(each.kind, f"{each.kind}_t") for each in declared.numbers_of(spec)]
-    assert types == [*wanted, "int32_t"]
+@pytest.mark.parametrize("file", sorted({launch.cpp_file for launch in EVERY if launch.runs_on("numpy")}))
+def test_the_entries_of_a_cpp_text_are_those_that_are_declared(file):
+    """The text of the norms pastes its names together."""
+    wanted = re.findall(r"^ *ENTRY\(([\w#]+)\)", source.text(file), re.MULTILINE)
+    declared_ones = sorted(launch.entry for launch in EVERY if launch.cpp_file == file)
+    pasted = [f"{norm}_{way}" for norm in ("layer_norm", "rms_norm") for way in ("forward", "backward")]
+    assert sorted(pasted if "#" in wanted[0] else wanted) == declared_ones
+
+
+def test_no_prototype_is_typed_by_hand():
+    """But those of the engine, which takes a plan, of the runner of steps and of the library's own functions."""
+    typed = {path.relative_to(source.FOLDER).as_posix(): re.findall(r'extern "C" \w+ NAMED\((\w+)\)', path.read_text(encoding="utf-8"))
+             for path in source.FOLDER.rglob("*") if path.suffix in (".cpp", ".h")}
+    assert {file: names for file, names in typed.items() if names} == {
+        "elementwise/engine.cpp": ["elementwise", "run_one", "reduce_rows", "reduce_columns"],
+        "elementwise/formula.h": ["NAME"], "step/run.cpp": ["run_lines", "take_addresses"]}
+
+
+def test_an_entry_without_a_declaration(tmp_path):
+    (tmp_path / "a.cpp").write_text("ENTRY(f) {}\n")
+    check_error(KernelError, lambda: source.text(str(tmp_path / "a.cpp")), "a.cpp: expected a declaration of f, found none")
+
+
+@pytest.fixture(scope="module")
+def mix(tmp_path_factory):
+    if native.machine_refusal() is not None:
+        pytest.skip("there is no C++ compiler")
+    file = tmp_path_factory.mktemp("own") / "mix.cpp"
+    file.write_text('#include "native.h"\nENTRY(mix) {\n'
+                    "    for (index_t k = 0; k < n; ++k) out[2 * k] = x[k] * T(by) + (more ? more[k] : 0) + T(places[1]) + T(threads);\n}\n")
+    return Launch(str(file.with_suffix("")), "mix", "out: own, x: real[n], more: own?, places: own int64, by: float64, threads: int32")
+
+
+def test_own_memory_is_written_as_it_lies(mix):
+    out = np.zeros(8, np.float32)
+    given = np.arange(8, dtype=np.float32)[::2], np.ones(4, np.float32), np.array([0, 7], np.int64)
+    mix["numpy"](out[1::1], *given, 0.5, 3)
+    assert out.tolist() == [0, 11, 0, 12, 0, 13, 0, 14]
+
+
+def test_values_by_name(mix):
+    out = np.zeros(2, np.float64)
+    mix.by_name("numpy", {"unused": "", "threads": 1, "by": 2, "places": np.zeros(2, np.int64), "more": None, "x": np.ones(1), "out": out})
+    assert out.tolist() == [3, 0]
+
+
+@pytest.mark.parametrize(("by", "threads", "words"), [("a", 1, "by: expected float64, found str 'a'"), (1.0, 2.0, "threads: expected int32, found float 2.0")])
+
+def test_a_number_of_another_kind(by, threads, words, mix):
+    x = np.ones(1, np.float32)
+    check_error(DtypeError, lambda: mix["numpy"](x, x, None, np.zeros(2, np.int64), by, threads), "[mix]", words)
 
 
 SPEC = "x: stored[*rows, width], gain: real[width]?, labels: int32[*rows], g: real[*rows] or one, n: int32 " \
@@ -151,7 +187,7 @@ def test_a_launch_that_the_driver_refuses(scale, gpu, tmp_path):
 
 @pytest.mark.skipif(native.machine_refusal() is not None, reason="there is no C++ compiler")
 def test_an_argument_that_does_not_fit_in_cpp():
-    run = cpp.launch("softmax/softmax.cpp", "softmax_backward", "y: real[*rows, width], dy: like y, logarithm: int32 -> dx: like y")
+    run = softmax._gradient["numpy"]
     x = np.ones((2, 3), np.float32)
     check_error(DtypeError, lambda: run(x, np.ones((2, 3)), 0), "[softmax_backward] dy: expected float32, found float64")
     check_error(ShapeError, lambda: run(x, x[:1], 0), "[softmax_backward] dy: expected shape (2, 3), found (1, 3)")

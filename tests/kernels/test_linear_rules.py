@@ -6,7 +6,7 @@ from conftest import every_second
 
 from duoln import ops, runtime
 from duoln.kernels import native
-from duoln.kernels.linear import native as linear
+from duoln.kernels.linear import cpu as linear
 from duoln.testing import check_rule
 
 DTYPES, THREADS = ["float32", "float64"], [1, 2, 3]

@@ -6,6 +6,8 @@ import pytest
 from duoln import ops
 from duoln.errors import DtypeError, KernelError, ShapeError
 from duoln.kernels import native
+from duoln.kernels.native.entries import Entries
+from duoln.kernels.product.multiply import through_activation
 from duoln.testing import check_error
 
 pytestmark = pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler")
@@ -38,49 +40,19 @@ def test_the_same_bits_for_any_number_of_threads(numpy_backend, same_bits, rng):
     same_bits(run)
 
 
-_FUNCTION = native.Function("norm/norm.cpp", "layer_norm_forward",
-                            "x: real[2], residual: real[2]?, gain: real[1]?, bias: real[1]?, total: real[2]?, y: real[2], "
-                            "stats: real[2], rows: int64, width: int64, eps: float64, activation: int32, threads: int32")
-
-
 @pytest.mark.parametrize(("place", "value", "kind", "words"), [
-    (0, np.ones((2, 3)), DtypeError, "y: expected a contiguous float64 array of 2 dimensions, found float32"),
-    (5, np.ones((2, 3), np.int32), DtypeError, "int32"), (0, None, DtypeError, "x: expected"), (0, [[1.0]], DtypeError, "list"),
-    (0, np.ones((2, 6), np.float32)[:, ::2], ShapeError, "x: expected a contiguous float32 array of 2 dimensions, found a strided"),
-    (0, np.ones(6, np.float32), ShapeError, "shape (6,)"), (6, np.ones((2, 3)), DtypeError, "stats"), (2, np.ones((3, 1), np.float32), ShapeError, "gain"),
-    (1, np.ones(3, np.float32), ShapeError, "residual"), (4, np.ones((2, 3)), DtypeError, "total"),
-    (7, 2.0, DtypeError, "rows: expected int64, found float 2.0"), (9, "a", DtypeError, "eps: expected float64, found str 'a'")])
+    (0, np.ones((2, 3)), DtypeError, "y: expected float64, found float32"), (1, np.ones((2, 3), np.int32), DtypeError, "y: expected float32, found int32"),
+    (1, np.ones((3, 2), np.float32), ShapeError, "y: expected shape (2, 3), found (3, 2)"), (2, "a", DtypeError, "activation: expected int32, found str 'a'")])
 def test_arguments_are_checked(place, value, kind, words):
-    arguments = [np.ones((2, 3), np.float32), None, None, None, None, np.empty((2, 3), np.float32), np.empty((2, 3), np.float32),
-                 2, 3, 1e-5, 0, 1]
-    _FUNCTION(*arguments)
+    arguments = [np.ones((2, 3), np.float32), np.ones((2, 3), np.float32), 1]
+    through_activation(*arguments)
     arguments[place] = value
-    check_error(kind, lambda: _FUNCTION(*arguments), "[layer_norm_forward]", words)
-    check_error(KernelError, lambda: _FUNCTION(*arguments[1:]), "expected 12 arguments, found 11")
-
-
-def test_an_unchecked_call_takes_what_it_names():
-    """Values in any order, among others; those that are not there are None."""
-    x, results = np.arange(6, dtype=np.float32).reshape(2, 3), [np.empty(shape, np.float32) for shape in ((2, 3), (2, 3))]
-    call = _FUNCTION.unchecked(("eps", "unused", "x", "gain", "bias", "residual", "total", "stats", "y", "width", "rows",
-                                "activation", "threads"))
-    y, stats = results
-    call(x.dtype, (1e-5, "", x, None, None, None, None, stats, y, 3, 2, 0, 1))
-    expected = [np.empty_like(each) for each in results]
-    _FUNCTION(x, None, None, None, None, *expected, 2, 3, 1e-5, 0, 1)
-    assert all(a.tobytes() == b.tobytes() for a, b in zip(results, expected, strict=True))
-    wrong = native.Function("norm/norm.cpp", "no_such_entry", "x: real[1]").unchecked(("x",))
-    check_error(KernelError, lambda: wrong(x.dtype, (x,)), "expected the entry no_such_entry_float32")
-
-
-@pytest.mark.parametrize("signature", ["x: foo[1]", "x: real[1], n: uint8", "x: real"])
-def test_a_dtype_that_does_not_exist(signature):
-    check_error(KernelError, lambda: native.Function("norm/norm.cpp", "f", signature), "[f]", "expected a dtype of")
+    check_error(kind, lambda: through_activation(*arguments), "[activation_backward]", words.replace("y:", "dy:"))
 
 
 def test_an_entry_that_is_not_in_the_file():
-    wrong = native.Function("norm/norm.cpp", "no_such_entry", "x: real[1]")
-    check_error(KernelError, lambda: wrong(np.ones(3, np.float32)), "expected the entry no_such_entry_float32 in norm/norm.cpp")
+    wrong = Entries("norm/norm.cpp", "no_such_entry", [("x", "")])
+    check_error(KernelError, lambda: wrong.find(np.dtype(np.float32)), "expected the entry no_such_entry_float32 in norm/norm.cpp")
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -7,6 +7,7 @@ import pytest
 
 from duoln.errors import MemoryExhaustedError
 from duoln.kernels import native
+from duoln.kernels.launch import Launch
 
 pytestmark = pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler")
 
@@ -14,7 +15,7 @@ TEXT = """
 #include "recurrent/walk.h"
 
 // Parts whose number is `failing` find no memory.
-extern "C" void parts_float32(float* done, int64_t count, int64_t failing, int32_t threads) {
+ENTRY(parts) {
     guarded([&] {
         in_parts(count, threads, [&](index_t first, index_t last) {
             for (index_t k = first; k < last; ++k) {
@@ -26,7 +27,7 @@ extern "C" void parts_float32(float* done, int64_t count, int64_t failing, int32
 }
 
 // Members of a walk meet at each time step; the one with the first unit finds no memory at the step `failing`.
-extern "C" void walk_float32(float* done, int64_t steps, int64_t failing, int32_t threads, int32_t by_units) {
+ENTRY(walk) {
     guarded([&] {
         const Sizes sizes = sizes_of(steps, 64, 64, false, nullptr);
         as_team(sizes, threads, by_units != 0, [&](const Share& share, const Barrier& barrier) {
@@ -46,8 +47,9 @@ extern "C" void walk_float32(float* done, int64_t steps, int64_t failing, int32_
 def functions(tmp_path_factory):
     path = tmp_path_factory.mktemp("kernel") / "failing.cpp"
     path.write_text(TEXT)
-    return (native.Function(str(path), "parts", "done: real[1], count: int64, failing: int64, threads: int32"),
-            native.Function(str(path), "walk", "done: real[1], steps: int64, failing: int64, threads: int32, by_units: int32"))
+    text = str(path.with_suffix(""))
+    return (Launch(text, "parts", "done: own[count], failing: int64, threads: int32")["numpy"],
+            Launch(text, "walk", "done: own[steps], failing: int64, threads: int32, by_units: int32")["numpy"])
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
@@ -55,9 +57,9 @@ def test_a_part_that_fails(threads, functions):
     for failing in (0, 3, 99):
         done = np.zeros(100, np.float32)
         with pytest.raises(MemoryError, match=r"\[parts\] no memory left for what the kernel needs"):
-            functions[0](done, 100, failing, threads)
+            functions[0](done, failing, threads)
         assert not done[failing]
-        functions[0](done, 100, -1, threads)
+        functions[0](done, -1, threads)
         assert done.all()
 
 
@@ -65,15 +67,12 @@ def test_a_part_that_fails(threads, functions):
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_a_member_of_a_walk_that_fails(threads, by_units, functions):
     """The others wait for it at a barrier."""
-    unchecked = functions[1].unchecked(("done", "steps", "failing", "threads", "by_units"))
     for failing in (0, 7, 199):
         done = np.zeros(200, np.float32)
         with pytest.raises(MemoryError, match=r"\[walk\] no memory left"):
-            functions[1](done, 200, failing, threads, by_units)
+            functions[1](done, failing, threads, by_units)
         assert not done[failing:].any()
-        with pytest.raises(MemoryError, match=r"\[walk\] no memory left"):
-            unchecked(done.dtype, (done, 200, failing, threads, by_units))
-        functions[1](done, 200, -1, threads, by_units)
+        functions[1](done, -1, threads, by_units)
         assert done.all()
 
 
@@ -85,7 +84,7 @@ def test_the_thread_whose_call_fails_is_told(functions):
         errors, values = 0, np.zeros(4, np.float32)
         for _ in range(count):
             try:
-                functions[0](values, 4, failing, 1)
+                functions[0](values, failing, 1)
             except MemoryError:
                 errors += 1
         done[failing] = errors

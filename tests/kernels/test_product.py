@@ -139,7 +139,7 @@ def test_a_product_of_few_rows_with_pieces(rows, threads, rng):
 @pytest.mark.parametrize("batch", [3, 20])
 def test_the_gradient_of_a_weight_that_is_used_many_times(op, batch, threads, rng, monkeypatch):
     """By one product, whose second matrix is that of the gradients where they lie."""
-    monkeypatch.setattr("duoln.kernels.linear.native.LEAST_WEIGHTS", 1)
+    monkeypatch.setattr("duoln.kernels.linear.cpu.LEAST_WEIGHTS", 1)
     x, weight = rng.standard_normal((5, batch, 70)).astype(np.float32), rng.standard_normal((70, 33)).astype(np.float32)
     scale = rng.standard_normal((5, batch, 33)).astype(np.float32)
     xs, scales = ([duoln.tensor(each, "numpy") for each in whole] for whole in (x, scale))

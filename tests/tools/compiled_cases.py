@@ -25,6 +25,7 @@ import numpy as np
 from duoln import ops, runtime
 from duoln.core import Factors, Rule
 from duoln.kernels import host, native, source
+from duoln.kernels.launch import Launch
 from duoln.kernels.native import loading, storage, toolchain
 from duoln.kernels.registry import Case, every_case
 from duoln.testing import check_rule, selftest
@@ -40,7 +41,7 @@ BROKEN = {
     "too-early": "for (long i = -1; i < n; ++i) y[0] += x[i];",
     "overflow": "int big = 2147483647; for (long i = 0; i < n; ++i) y[0] += float(big += int(x[i]));",
 }
-_TEMPLATE = 'extern "C" void broken_float32(const float* x, float* y, long n) {{ {} }}\n'
+_TEMPLATE = "#include <cstdint>\n#define NAMED(NAME) NAME##_float32\nusing T = float;\nENTRY(broken) {{ {} }}\n"
 
 
 def set_flags(sanitize: bool, compiler: str) -> None:
@@ -70,7 +71,7 @@ def write_broken(kind: str, folder: Path) -> None:
 def run_broken() -> None:
     """Call the kernel that is wrong on purpose."""
     x, y = np.ones(1000, np.float32), np.zeros(1, np.float32)
-    native.Function("broken/broken.cpp", "broken", "x: real[1], y: real[1], n: int64")(x, y, x.size)
+    Launch("broken/broken", "broken", "x: real[n], y: own")["numpy"](x, y)
     print(f"a broken kernel gave {y[0]}")
 
 

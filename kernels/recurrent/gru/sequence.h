@@ -302,28 +302,21 @@ static void backward(const Gru& g, const GruGradients& d, const T* w_h, bool tur
     });
 }
 
-// The arguments that forward and backward share, and the objects made of them.
-#define SHARED_PARAMETERS                                                                                             \
-    const T *w_h, T *x_proj, T *h_proj, const T *gain_x, const T *bias_x, const T *gain_h, const T *bias_h,           \
-        T *hidden, T *norms, const int64_t *slots, int64_t steps, int64_t batch, int64_t units, double eps,           \
-        int32_t reverse, int32_t threads, int32_t by_units, int32_t turned
+// The objects made of the arguments that forward and backward share.
 #define SHARED_VALUES                                                                                                 \
     const Gru g{{sizes_of(steps, batch, units, reverse != 0, OF_BATCH ? nullptr : slots), T(eps), x_proj, h_proj,     \
                  gain_x, gain_h, bias_x, hidden, norms, OF_BATCH ? slots : nullptr}, bias_h};
 
-extern "C" void NAMED(gru_forward)(SHARED_PARAMETERS, const T* x, const T* w_x, int64_t inputs) {
+ENTRY(gru_forward) {
     guarded([&] {
         SHARED_VALUES
-        forward(g, {x, w_x, inputs}, w_h, turned != 0, threads, by_units != 0);
+        forward(g, {x, w_x, inputs}, w_h, transposed != 0, threads, by_units != 0);
     });
 }
 
 // One time step outside of a gradient: nothing is kept, and the caller pads no array. With `theirs` all parameters are PyTorch's, and
 // where n alone has a bias, `bias_h` is that of all gates.
-extern "C" void NAMED(gru_step)(const T* w_h, const T* x, const T* w_x, const T* gain_x, const T* gain_h, const T* bias,
-                                const T* bias_2, const T* bias_3, const T* bias_h, const T* inner_bias, const T* h, T* h_new,
-                                int64_t batch, int64_t inputs, int64_t units, double eps, int32_t threads, int32_t turned,
-                                int32_t theirs) {
+ENTRY(gru_step) {
     guarded([&] {
         const Sizes sizes = sizes_of(1, batch, units, false, nullptr);
         const index_t S = sizes.stride, of_norms = OF_BATCH ? 4 * GATES * S : panels_of(batch * SUMS_OF_ROW) * W;
@@ -343,21 +336,15 @@ extern "C" void NAMED(gru_step)(const T* w_h, const T* x, const T* w_x, const T*
         const Gru g{{sizes, T(eps), room.products(inner_bias, GATES, sizes), room.take(batch * (APART ? GATES : 1) * S),
                      ours(room.padded(gain_x, GATES, sizes), APART), ours(room.padded(gain_h, GATES, sizes), APART), ours(of_x, true),
                      room.states(h, sizes), room.take(of_norms), nullptr}, of_h};
-        forward(g, {x, w_x, inputs}, w_h, turned != 0, threads, false, theirs != 0);
+        forward(g, {x, w_x, inputs}, w_h, transposed != 0, threads, false, theirs != 0);
         take_out(g.hidden, sizes, h_new);
     });
 }
 
-extern "C" void NAMED(gru_backward)(SHARED_PARAMETERS, const T* d_hidden, T* dh, T* d_x_proj,
-                                    T* d_h_proj, T* d_gain_x, T* d_bias_x, T* d_gain_h,
-                                    T* d_bias_h, double limit) {
+ENTRY(gru_backward) {
     guarded([&] {
         SHARED_VALUES
         backward(g, {d_hidden, dh, d_x_proj, d_h_proj, d_gain_x, d_bias_x, d_gain_h, d_bias_h, T(limit)}, w_h,
-                 turned != 0, threads, by_units != 0);
+                 transposed != 0, threads, by_units != 0);
     });
 }
-
-BY_WORDS(gru_forward)
-BY_WORDS(gru_step)
-BY_WORDS(gru_backward)

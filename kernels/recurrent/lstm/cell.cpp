@@ -230,33 +230,24 @@ static void step_back(const Cell& cell, const CellGradients& d, index_t first_bl
     }
 }
 
-// The arguments that forward and backward share, and the objects made of them.
-#define SHARED_PARAMETERS                                                                                             \
-    const T *x_proj, const T *h_proj, const T *c, const T *gain_x, const T *gain_h, const T *bias,                    \
-        const T *gain_c, const T *bias_c, const T *inner_bias, T *c_new, T *norms, int64_t batch, int64_t hidden,     \
-        double eps, int32_t variant, int32_t threads
+// The objects made of the arguments that forward and backward share.
 #define SHARED_VALUES                                                                                                 \
     const Cell cell{batch, hidden, panels_of(hidden) * W, T(eps), x_proj, h_proj, c, gain_x,                          \
-                       gain_h, bias, gain_c, bias_c, inner_bias, c_new, reinterpret_cast<Norm*>(norms)};
+                       gain_h, bias_x, gain_c, bias_c, inner_bias, c_new, reinterpret_cast<Norm*>(norms)};
 
-extern "C" void NAMED(lstm_cell_forward)(SHARED_PARAMETERS, T* h_new) {
+ENTRY(lstm_cell_forward) {
     guarded([&] {
         SHARED_VALUES
         in_parts(batch, threads, [=](index_t first, index_t last) { CALL(step, cell, h_new, first, last) });
     });
 }
 
-extern "C" void NAMED(lstm_cell_backward)(SHARED_PARAMETERS, const T* d_h, const T* d_c,
-                                          T* d_x_proj, T* d_h_proj, T* d_c_before, T* d_bias,
-                                          T* d_gain_x, T* d_gain_h, T* d_gain_c, T* d_bias_c) {
+ENTRY(lstm_cell_backward) {
     guarded([&] {
         SHARED_VALUES
-        const CellGradients d{d_h, d_c, d_x_proj, d_h_proj, d_c_before, d_bias, d_gain_x, d_gain_h, d_gain_c,
+        const CellGradients d{d_h, d_c, d_x_proj, d_h_proj, d_c_before, d_bias_x, d_gain_x, d_gain_h, d_gain_c,
                               d_bias_c};
         in_parts((batch + ROW_BLOCK - 1) / ROW_BLOCK, threads,
                  [=](index_t first, index_t last) { CALL(step_back, cell, d, first, last) });
     });
 }
-
-BY_WORDS(lstm_cell_forward)
-BY_WORDS(lstm_cell_backward)

@@ -17,29 +17,21 @@ static void backward(const Lstm& l, const LstmGradients& d, const T* w_h, bool t
     });
 }
 
-// The arguments that forward and backward share, and the objects made of them.
-#define SHARED_PARAMETERS                                                                                             \
-    const T *w_h, const T *x, const T *w_x, T *x_proj, T *h_proj, const T *gain_x, const T *gain_h,                   \
-        const T *bias, const T *gain_c, const T *bias_c, T *hidden, T *cells, T *raw_cells, T *norms,                 \
-        const int64_t *slots, int64_t steps, int64_t batch, int64_t inputs, int64_t units, double eps,                \
-        int32_t reverse, int32_t threads, int32_t by_units, int32_t turned
+// The objects made of the arguments that forward and backward share.
 #define SHARED_VALUES                                                                                                 \
     const Lstm l{{sizes_of(steps, batch, units, reverse != 0, OF_BATCH ? nullptr : slots), T(eps), x_proj, h_proj,    \
-                  gain_x, gain_h, bias, hidden, norms, OF_BATCH ? slots : nullptr},                                   \
+                  gain_x, gain_h, bias_x, hidden, norms, OF_BATCH ? slots : nullptr},                                   \
                  {x_proj ? nullptr : x, w_x, inputs}, gain_c, bias_c, cells, raw_cells};
 
-extern "C" void NAMED(lstm_forward)(SHARED_PARAMETERS) {
+ENTRY(lstm_forward) {
     guarded([&] {
         SHARED_VALUES
-        forward(l, {x_proj ? x : nullptr, w_x, inputs}, w_h, turned != 0, threads, by_units != 0, walk);
+        forward(l, {x_proj ? x : nullptr, w_x, inputs}, w_h, transposed != 0, threads, by_units != 0, walk);
     });
 }
 
 // One time step outside of a gradient: nothing is kept, and the caller pads no array.
-extern "C" void NAMED(lstm_step)(const T* w_h, const T* x, const T* w_x, const T* gain_x, const T* gain_h, const T* bias,
-                                 const T* bias_2, const T* bias_3, const T* gain_c, const T* bias_c, const T* inner_bias,
-                                 const T* h, const T* c, T* h_new, T* c_new, int64_t batch, int64_t inputs, int64_t units,
-                                 double eps, int32_t threads, int32_t turned) {
+ENTRY(lstm_step) {
     guarded([&] {
         const Sizes sizes = sizes_of(1, batch, units, false, nullptr);
         const index_t S = sizes.stride, of_norms = OF_BATCH ? OF_STEP * S : panels_of(batch * ROW_SUMS) * W;
@@ -49,23 +41,17 @@ extern "C" void NAMED(lstm_step)(const T* w_h, const T* x, const T* w_x, const T
                       room.padded_sum(bias, bias_2, bias_3, GATES, sizes), room.states(h, sizes), room.take(of_norms), nullptr},
                      {nullptr, nullptr, 0}, room.padded(gain_c, 1, sizes), room.padded(bias_c, 1, sizes), room.states(c, sizes),
                      CARRIED ? room.take(batch * S) : nullptr};
-        forward(l, {x, w_x, inputs}, w_h, turned != 0, threads, false, walk);
+        forward(l, {x, w_x, inputs}, w_h, transposed != 0, threads, false, walk);
         take_out(l.hidden, sizes, h_new);
         take_out(l.cells, sizes, c_new);
     });
 }
 
-extern "C" void NAMED(lstm_backward)(SHARED_PARAMETERS, const T* d_hidden, T* dh, T* dc,
-                                     T* d_x, T* d_w_x, T* d_bias, T* d_gain_x, T* d_gain_h,
-                                     T* d_gain_c, T* d_bias_c, double limit) {
+ENTRY(lstm_backward) {
     guarded([&] {
         SHARED_VALUES
-        const LstmGradients d{d_hidden, dh, dc, d_x, d_w_x, d_bias, d_gain_x, d_gain_h, d_gain_c, d_bias_c,
+        const LstmGradients d{d_hidden, dh, dc, d_x, d_w_x, d_bias_x, d_gain_x, d_gain_h, d_gain_c, d_bias_c,
                               T(limit)};
-        backward(l, d, w_h, turned != 0, threads, by_units != 0);
+        backward(l, d, w_h, transposed != 0, threads, by_units != 0);
     });
 }
-
-BY_WORDS(lstm_forward)
-BY_WORDS(lstm_step)
-BY_WORDS(lstm_backward)

@@ -202,26 +202,20 @@ static void backward(const Rnn& n, const RnnGradients& d, const T* w_h, bool tur
     });
 }
 
-// The arguments that forward and backward share, and the objects made of them.
-#define SHARED_PARAMETERS                                                                                             \
-    const T *w_h, T *x_proj, T *h_proj, const T *gain_x, const T *gain_h, const T *bias, T *hidden, T *norms,         \
-        const int64_t *slots, int64_t steps, int64_t batch, int64_t units, double eps, int32_t reverse,               \
-        int32_t threads, int32_t by_units, int32_t turned
+// The objects made of the arguments that forward and backward share.
 #define SHARED_VALUES                                                                                                 \
     const Rnn n{sizes_of(steps, batch, units, reverse != 0, OF_BATCH ? nullptr : slots), T(eps), x_proj, h_proj,      \
-                gain_x, gain_h, bias, hidden, norms, OF_BATCH ? slots : nullptr};
+                gain_x, gain_h, bias_x, hidden, norms, OF_BATCH ? slots : nullptr};
 
-extern "C" void NAMED(rnn_forward)(SHARED_PARAMETERS, const T* x, const T* w_x, int64_t inputs) {
+ENTRY(rnn_forward) {
     guarded([&] {
         SHARED_VALUES
-        forward(n, {x, w_x, inputs}, w_h, turned != 0, threads, by_units != 0, walk);
+        forward(n, {x, w_x, inputs}, w_h, transposed != 0, threads, by_units != 0, walk);
     });
 }
 
 // One time step outside of a gradient: nothing is kept, and the caller pads no array.
-extern "C" void NAMED(rnn_step)(const T* w_h, const T* x, const T* w_x, const T* gain_x, const T* gain_h, const T* bias,
-                                const T* bias_2, const T* bias_3, const T* inner_bias, const T* h, T* h_new, int64_t batch,
-                                int64_t inputs, int64_t units, double eps, int32_t threads, int32_t turned) {
+ENTRY(rnn_step) {
     guarded([&] {
         const Sizes sizes = sizes_of(1, batch, units, false, nullptr);
         const index_t S = sizes.stride, of_norms = OF_BATCH ? 4 * S : panels_of(batch * ROW_SUMS) * W;
@@ -229,20 +223,15 @@ extern "C" void NAMED(rnn_step)(const T* w_h, const T* x, const T* w_x, const T*
         const Rnn n{sizes, T(eps), room.products(inner_bias, GATES, sizes), APART ? room.take(batch * S) : nullptr,
                     room.padded(gain_x, GATES, sizes), room.padded(gain_h, GATES, sizes),
                     room.padded_sum(bias, bias_2, bias_3, GATES, sizes), room.states(h, sizes), room.take(of_norms), nullptr};
-        forward(n, {x, w_x, inputs}, w_h, turned != 0, threads, false, walk);
+        forward(n, {x, w_x, inputs}, w_h, transposed != 0, threads, false, walk);
         take_out(n.hidden, sizes, h_new);
     });
 }
 
-extern "C" void NAMED(rnn_backward)(SHARED_PARAMETERS, const T* d_hidden, T* dh, T* d_x_proj,
-                                    T* d_h_proj, T* d_gain_x, T* d_gain_h, T* d_bias, double limit) {
+ENTRY(rnn_backward) {
     guarded([&] {
         SHARED_VALUES
-        backward(n, {d_hidden, dh, d_x_proj, d_h_proj, d_gain_x, d_gain_h, d_bias, T(limit)}, w_h, turned != 0, threads,
+        backward(n, {d_hidden, dh, d_x_proj, d_h_proj, d_gain_x, d_gain_h, d_bias_x, T(limit)}, w_h, transposed != 0, threads,
                  by_units != 0);
     });
 }
-
-BY_WORDS(rnn_forward)
-BY_WORDS(rnn_step)
-BY_WORDS(rnn_backward)

@@ -210,10 +210,7 @@ static inline T* row(T* array, index_t b, index_t size) {
     return array ? array + b * size : nullptr;
 }
 
-extern "C" void NAMED(glimpse_forward)(const T* canvas, const T* image, const T* looked, T* drawn, T* seen,
-                                       T* chances, T* filters, T* seen_rows, int64_t batch, int64_t pixels,
-                                       int64_t line, int64_t read, int64_t write, double half, double limit,
-                                       double epsilon, int32_t threads) {
+ENTRY(glimpse_forward) {
     guarded([&] {
         const Sizes s{pixels, line, read, write, half, limit, epsilon};
         const index_t size = pixels * pixels;
@@ -227,11 +224,7 @@ extern "C" void NAMED(glimpse_forward)(const T* canvas, const T* image, const T*
     });
 }
 
-extern "C" void NAMED(glimpse_backward)(const T* image, const T* looked, const T* chances, const T* filters,
-                                        const T* seen_rows, const T* d_drawn, const T* d_seen, T* d_canvas,
-                                        T* d_image, T* d_looked, int64_t batch, int64_t pixels, int64_t line,
-                                        int64_t read, int64_t write, double half, double limit, double epsilon,
-                                        int32_t threads) {
+ENTRY(glimpse_backward) {
     guarded([&] {
         const Sizes s{pixels, line, read, write, half, limit, epsilon};
         const index_t size = pixels * pixels;
@@ -245,6 +238,3 @@ extern "C" void NAMED(glimpse_backward)(const T* image, const T* looked, const T
         });
     });
 }
-
-BY_WORDS(glimpse_forward)
-BY_WORDS(glimpse_backward)

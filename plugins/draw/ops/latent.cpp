@@ -29,17 +29,14 @@ static void differentiate(const T* statistics, const T* noise, const T* d_sample
     });
 }
 
-extern "C" void NAMED(latent_forward)(const T* statistics, const T* noise, T* sample, T* divergence,
-                                      int64_t rows, int64_t width, int32_t threads) {
+ENTRY(latent_forward) {
     in_parts(rows, threads, [=](index_t first, index_t last) {
         for (index_t r = first; r < last; ++r)
             draw(statistics + 2 * r * width, noise + r * width, sample + r * width, divergence + r, width);
     });
 }
 
-extern "C" void NAMED(latent_backward)(const T* statistics, const T* noise, const T* d_sample,
-                                       const T* d_divergence, T* d_statistics, T* d_noise, int64_t rows,
-                                       int64_t width, int32_t threads) {
+ENTRY(latent_backward) {
     in_parts(rows, threads, [=](index_t first, index_t last) {
         for (index_t r = first; r < last; ++r)
             differentiate(statistics + 2 * r * width, noise + r * width,
@@ -47,6 +44,3 @@ extern "C" void NAMED(latent_backward)(const T* statistics, const T* noise, cons
                           d_statistics + 2 * r * width, d_noise ? d_noise + r * width : nullptr, width);
     });
 }
-
-BY_WORDS(latent_forward)
-BY_WORDS(latent_backward)

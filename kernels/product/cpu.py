@@ -8,15 +8,17 @@ from typing import Any, NamedTuple
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
-from duoln.kernels import host, native
 from duoln.kernels.activation import NUMBERS
-from duoln.kernels.linear.native import supports as few_rows_supports
-from duoln.kernels.product.multiply import FILE, LEAST_OF_VECTOR, multiply, multiply_and_activate, refusal
+from duoln.kernels.linear.cpu import supports as few_rows_supports
+from duoln.kernels.product.multiply import (
+    LEAST_OF_VECTOR,
+    multiply,
+    multiply_and_activate,
+    refusal,
+    through_activation,
+)
 from duoln.kernels.product.uses import bias_gradient, both_gradients, merged, weight_gradient, without_bias
 from duoln.ops import activated_linear, linear, matmul
-
-_through_activation = native.Function(FILE, "activation_backward", "y: real[1], dy: real[1], dx: real[1], size: int64, "
-                                                                   "activation: int32, threads: int32")
 
 
 def _supports(be: Backend, x: Array, weight: Array, bias: Array | None = None) -> str | None:
@@ -63,9 +65,7 @@ def _activated_forward(be: Backend, x: Array, weight: Array, bias: Array | None,
 
 
 def _activated_vjp(be: Backend, saved: _Activated, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
-    before = host.empty_like(saved.y)
-    y, dy, dx = (host.contiguous(a).reshape(-1) for a in (saved.y, gout, before))
-    _through_activation(y, dy, dx, dx.size, NUMBERS[saved.activation], native.threads_for(dx.nbytes))
+    before = through_activation(saved.y, gout, NUMBERS[saved.activation])
     return _vjp(be, (saved.x, saved.weight), before, needs)
 
 

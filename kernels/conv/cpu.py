@@ -12,21 +12,24 @@ import numpy as np
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import host, native
+from duoln.kernels.launch import Launch
 from duoln.ops import conv2d
 from duoln.ops.conv import Sizes, both, image_gradient, out_size
 
 _FILE = "conv/conv.cpp"
 _FLOPS_PER_BYTE = 8
 """Products in cache take a thread about as long as the transfer of a byte for so many."""
-_SIZES = ("batch: int64, height: int64, width: int64, n_in: int64, kernel_rows: int64, kernel_columns: int64, "
-          "n_out: int64, rows: int64, columns: int64, groups: int64, row_stride: int64, column_stride: int64, "
-          "row_dilation: int64, column_dilation: int64, row_padding: int64, column_padding: int64, threads: int32")
+_TEXT = _FILE.removesuffix(".cpp")
+_IMAGES, _WEIGHT = "[batch, height, width, n_in]", "[kernel_rows, kernel_columns, depth, n_out]"
+_OUT = "[batch, rows, columns, n_out]"
+_HOW = ("groups: int64, row_stride: int64, column_stride: int64, row_dilation: int64, column_dilation: int64, "
+        "row_padding: int64, column_padding: int64, threads: int32")
 
-_convolve = native.Function(_FILE, "conv2d_forward", f"x: real[4], weight: real[4], y: real[4], {_SIZES}")
-_image_gradient = native.Function(_FILE, "conv2d_image_gradient",
-                                  f"dy: real[4], weight: real[4], dx: real[4], {_SIZES}")
-_weight_gradient = native.Function(_FILE, "conv2d_weight_gradient",
-                                   f"x: real[4], dy: real[4], d_weight: real[4], {_SIZES}")
+_convolve = Launch(_TEXT, "conv2d_forward", f"x: real{_IMAGES}, weight: real{_WEIGHT}, y: own{_OUT}, {_HOW}")
+_image_gradient = Launch(_TEXT, "conv2d_image_gradient", f"dy: real{_OUT}, weight: real{_WEIGHT}, dx: own{_IMAGES}, "
+                                                         f"{_HOW}")
+_weight_gradient = Launch(_TEXT, "conv2d_weight_gradient", f"x: real{_IMAGES}, dy: real{_OUT}, d_weight: own{_WEIGHT}, "
+                                                           f"{_HOW}")
 
 
 class _Saved(NamedTuple):
@@ -43,43 +46,39 @@ def _supports(be: Backend, x: Array, weight: Array, stride: Sizes = 1, padding: 
     return native.refusal(_FILE, x.dtype) if x.size and weight.size else "there are no values"
 
 
-def _sizes(saved: _Saved) -> tuple[int, ...]:
+def _how(saved: _Saved) -> tuple[int, ...]:
     """The numbers that an entry takes after its arrays."""
-    x, weight, *how = saved
-    numbers, flops = _numbers(x.shape, weight.shape, *how)
-    return (*numbers, native.threads_for(max(flops // _FLOPS_PER_BYTE, x.nbytes)))
+    x, weight, stride, padding, dilation, groups = saved
+    _, flops = _result(x.shape, weight.shape, stride, padding, dilation)
+    return (groups, *both(stride), *both(dilation), *both(padding),
+            native.threads_for(max(flops // _FLOPS_PER_BYTE, x.nbytes)))
 
 
 @lru_cache
-def _numbers(images: tuple[int, ...], weight: tuple[int, ...], stride: Sizes, padding: Sizes, dilation: Sizes,
-             groups: int) -> tuple[tuple[int, ...], int]:
-    """These numbers without that of threads, and the floating-point operations."""
-    batch, height, width, n_in = images
-    kernel, n_out = weight[:2], weight[3]
-    bordered = [n + 2 * p for n, p in zip((height, width), both(padding), strict=True)]
-    rows, columns = out_size(bordered, kernel, both(stride), both(dilation))
-    return ((batch, height, width, n_in, *kernel, n_out, rows, columns, groups, *both(stride), *both(dilation),
-             *both(padding)), 2 * batch * rows * columns * prod(weight))
+def _result(images: tuple[int, ...], weight: tuple[int, ...], stride: Sizes, padding: Sizes,
+            dilation: Sizes) -> tuple[tuple[int, ...], int]:
+    """The shape of the result, and the floating-point operations."""
+    bordered = [n + 2 * p for n, p in zip(images[1:3], both(padding), strict=True)]
+    shape = images[0], *out_size(bordered, weight[:2], both(stride), both(dilation)), weight[3]
+    return shape, 2 * prod(shape[:3]) * prod(weight)
 
 
 def _forward(be: Backend, x: Array, weight: Array, stride: Sizes, padding: Sizes, dilation: Sizes = 1, groups: int = 1,
              ) -> tuple[Array, _Saved]:
     saved = _Saved(host.contiguous(x), host.contiguous(weight), stride, padding, dilation, groups)
-    sizes = _sizes(saved)
-    y = host.empty((sizes[0], *sizes[7:9], sizes[6]), x.dtype)
-    _convolve(saved.x, saved.weight, y, *sizes)
+    y = host.empty(_result(x.shape, weight.shape, stride, padding, dilation)[0], x.dtype)
+    _convolve[be.name](saved.x, saved.weight, y, *_how(saved))
     return y, saved
 
 
 def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, Array | None]:
-    dy = host.contiguous(gout)
-    sizes = _sizes(saved)
+    dy, how = host.contiguous(gout), _how(saved)
     dx = d_weight = None
     if needs[0]:
         # The compiled loop reads zeros between and around the outputs' gradients, and zero times infinity is NaN.
         if np.isfinite(saved.weight).all():
             dx = host.empty_like(saved.x)
-            _image_gradient(dy, saved.weight, dx, *sizes)
+            _image_gradient[be.name](dy, saved.weight, dx, *how)
         else:
             x, *others = saved
             rows, columns = both(saved.padding)
@@ -87,7 +86,7 @@ def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> tupl
             dx = image_gradient(be, padded, dy, *others)
     if needs[1]:
         d_weight = host.empty_like(saved.weight)
-        _weight_gradient(saved.x, dy, d_weight, *sizes)
+        _weight_gradient[be.name](saved.x, dy, d_weight, *how)
     return dx, d_weight
 
 

@@ -14,17 +14,12 @@ from typing import Any
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import host, native
-from duoln.kernels.linear.few_rows import FILE, MOST_ROWS, multiply_few_rows
+from duoln.kernels.linear.few_rows import FILE, MOST_ROWS, differentiate, multiply_few_rows
 from duoln.kernels.product.uses import bias_gradient, weight_gradient, without_bias
 from duoln.ops import linear, matmul
 
 LEAST_WEIGHTS = 1 << 16
 """A smaller weight costs less than a call of its own saves."""
-
-_differentiate = native.Function(
-    FILE, "linear_backward", "x: real[2], weight: real[2], dy: real[2], dx: real[2]?, d_weight: real[2]?, rows: int64, "
-    "n_in: int64, n_out: int64, threads: int32").unchecked(
-        ("x", "weight", "dy", "dx", "d_weight", "rows", "n_in", "n_out", "threads"))
 
 
 def supports(be: Backend, x: Array, weight: Array, bias: Array | None = None) -> str | None:
@@ -48,15 +43,10 @@ def _forward(be: Backend, x: Array, weight: Array, bias: Array | None) -> tuple[
 
 def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
     x, weight = saved
-    n_in, n_out = weight.shape
-    rows, dy = host.as_rows(x), host.as_rows(gout)
-    dx = host.empty_like(rows) if needs[0] else None
-    d_weight = host.empty_like(weight) if needs[1] else None
+    dx = d_weight = None
     if needs[0] or needs[1]:
-        _differentiate(x.dtype, (rows, weight, dy, dx, d_weight, len(rows), n_in, n_out,
-                                 native.threads_for(weight.nbytes)))
-    return (None if dx is None else dx.reshape(x.shape), d_weight,
-            bias_gradient(be, [(saved, dy)]) if needs[2] else None)
+        dx, d_weight = differentiate(x, weight, gout, native.threads_for(weight.nbytes), needs[0], needs[1])
+    return dx, d_weight, bias_gradient(be, [(saved, gout)]) if needs[2] else None
 
 
 def _factors(be: Backend, saved: Any, gout: Array) -> tuple[Array, Array]:

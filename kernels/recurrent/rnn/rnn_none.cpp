@@ -1,4 +1,0 @@
-// The plain tanh RNN over a sequence.
-#define NORMS NOTHING
-static constexpr bool APART = false;
-#include "sequence.h"
