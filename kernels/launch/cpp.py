@@ -101,11 +101,11 @@ def launch(entries: Entries, spec: Spec, block: int | Callable[[int, int], int] 
     back = [f"None if {each.name} is None else host.added_up({each.name})" if each.kind == "sum" and each.optional else
             f"host.added_up({each.name})" if each.kind == "sum" else each.name for each in spec.outputs]
     plain = [f"{'float' if n.kind[0] == 'f' else 'int'}({n.name})" for n in numbers]
-    bound = ", ".join([*names, *sizes, *plain, *more])
+    symbols = ", ".join([*names, *sizes, *plain, *more])
     back_line = f"return {', '.join(back)}"
     arguments = f"({''.join(f'{each.name}, ' for each in spec.inputs)})"
     symbolic = declared.function(
-        file, entry, spec, [*lines, f"trace().launch(entry_of(dtype), ({bound},))", back_line],
+        file, entry, spec, [*lines, f"trace().launch(entry_of(dtype), ({symbols},))", back_line],
         {**known, "empty": host.empty, "ascontiguousarray": host.contiguous, "asarray": lambda x: x, "trace": trace,
          "entry_of": entries.by_words})
     flags = "".join(f", {each.name}" for each in spec.outputs if each.optional)
