@@ -73,12 +73,13 @@ Contents:
 * `Launch`: a call of a C++ text (also of CUDA's and Metal's beside it), declared in the language of `op`, compiled at
   its first use. Give the text's whole path without its end. The text includes `native.h`, whose `T` is float or double,
   whose `in_parts` divides work among threads, and whose `guarded` turns a lack of memory into a MemoryError; in the
-  place of a prototype it writes `ENTRY(name)`. `fused` makes the rule of an operator of two launches;
+  place of a prototype it writes `ENTRY(name)`. A plan for GPUs gives a `Layout`. `fused` makes the rule of an operator
+  of two launches;
 * `native`: `refusal` says why there is no library of a text for a dtype, for `supports`; `threads_for` how many threads
   to use;
 * `Case`: one call of an operator, by which its rules are proved. A plug-in's hook `duoln_cases` gives them;
-* loaded on first use: `cuda` and `metal`, each with a `Kernel` that compiles a file (give its whole path) and checks
-  its launches; and `check_op`, `check_rule`, `gradcheck`, `check_close` and `check_error` of
+* loaded on first use: `cuda` and `metal`, what launches on these devices share, such as `cuda.sum_columns`; and
+  `check_op`, `check_rule`, `gradcheck`, `check_close` and `check_error` of
   `duoln.testing`.
 """
 
@@ -113,6 +114,7 @@ from duoln.core.arguments import (
 from duoln.core.spec import check_beside, check_float, check_tensors
 from duoln.kernels import host, native
 from duoln.kernels.launch import Launch, fused
+from duoln.kernels.launch.declared import Layout
 from duoln.kernels.registry import Case
 from duoln.ops.common import (
     broadcast_shape,
@@ -133,12 +135,13 @@ _MODULES = {"cuda": "duoln.kernels.launch.cuda", "metal": "duoln.kernels.launch.
 _CHECKS = ("check_close", "check_error", "check_op", "check_rule", "gradcheck")
 
 __all__ = [
-    "ABOVE_0", "AT_LEAST_0", "BELOW_1", "FINITE", "FLOATS", "NOT_NAN", "Above0", "Array", "AtLeast0", "AtLeast1",
-    "Backend", "Below1", "Case", "Finite", "Integer", "Interval", "Launch", "Op", "Rule", "Shape", "Tensor", "Whole",
-    "broadcast_shape", "check_beside", "check_choice", "check_close", "check_dtype", "check_error", "check_flag",
-    "check_float", "check_function", "check_indices", "check_integer", "check_integers_in", "check_number", "check_op",
-    "check_room", "check_rule", "check_tensors", "cuda", "derived", "fused", "gradcheck", "host", "metal", "native",
-    "normal_axes", "normal_axis", "op", "unbroadcast",
+    "ABOVE_0", "AT_LEAST_0", "BELOW_1", "FINITE", "FLOATS", "NOT_NAN", "Above0", "Array", "AtLeast0",
+    "AtLeast1", "Backend", "Below1", "Case", "Finite", "Integer", "Interval", "Launch", "Layout", "Op", "Rule",
+    "Shape", "Tensor", "Whole", "broadcast_shape", "check_beside", "check_choice", "check_close", "check_dtype",
+    "check_error", "check_flag", "check_float", "check_function", "check_indices", "check_integer",
+    "check_integers_in", "check_number", "check_op", "check_room", "check_rule", "check_tensors", "cuda",
+    "derived", "fused", "gradcheck", "host", "metal", "native", "normal_axes", "normal_axis", "op",
+    "unbroadcast",
 ]
 
 

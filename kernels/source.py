@@ -1,7 +1,8 @@
 """The text of a kernel, into which the headers of this folder are inserted.
 
 A file is named by its path below this folder, or by its whole path where a plug-in brings it. Its entries are written
-`ENTRY(layer_norm_forward) {`: the prototype is printed from the declaration (`kernels.launch`) at the top of the text.
+`ENTRY(layer_norm_forward) {`, in CUDA with what stands before the name, `ENTRY(adam_rates, __launch_bounds__(32)) {`:
+the prototype is printed from the declaration (`kernels.launch`).
 
 CuPy's disk cache identifies a kernel by its text and options, but not by the headers that it includes. A header that is
 included by name could therefore change without a new compilation.
@@ -23,8 +24,7 @@ _prototypes: dict[str, dict[str, str]] = {}
 """By file and entry."""
 _variants: dict[str, str] = {}
 """The texts of files that are none: a few lines before an #include, made from a table."""
-_ENTRY = re.compile(r'extern "C" __global__ void (?:[A-Z_]+\s+|__\w+__\([^)]*\)\s+)?(\w+)\(')
-_WANTED = re.compile(r"^ *ENTRY\(([\w#]+)\)", re.M)
+_OPENED = re.compile(r"^ENTRY\((\w+)(?:, (.+))?\)(?= \{)", re.M)
 _OURS = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[ \t]*$', re.M)
 
 
@@ -40,9 +40,14 @@ def make_variant(file: str, lines: str) -> None:
 
 def variants() -> list[str]:
     """The files that `make_variant` was given."""
-    for folder in FOLDER.iterdir():
-        _import_declarations(folder.name)
+    import_all()
     return list(_variants)
+
+
+def import_all() -> None:
+    """Import the modules where the declarations of all texts stand."""
+    for folder in sorted(FOLDER.iterdir()):
+        _import_declarations(folder.name)
 
 
 def is_there(file: str) -> bool:
@@ -51,8 +56,7 @@ def is_there(file: str) -> bool:
 
 
 def text(file: str) -> str:
-    """The source of `kernels/<file>`: its prototypes, and its text, in which each header stands where it is first
-    included.
+    """The source of `kernels/<file>`, with its prototypes; each header stands where it is first included.
 
     A header is looked for beside the file that includes it, then in `kernels/`.
 
@@ -61,16 +65,32 @@ def text(file: str) -> str:
         KernelError: an entry has no declaration.
     """
     _import_declarations(file.partition("/")[0])
-    own, declared = _text(file), _prototypes.get(file, {})
-    for name in _WANTED.findall(own):
-        if "#" not in name and name not in declared:
+    declared = _prototypes.get(file, {})
+
+    def prototype(entry: re.Match[str]) -> str:
+        name, attributes = entry.groups()
+        if name not in declared:
             raise KernelError(f"[source] {file}: expected a declaration of {name}, found "
                               f"{', '.join(declared) or 'none'}")
-    if not declared:
-        return own
-    head = [f"#define ENTRY_{name} {prototype}\n" for name, prototype in sorted(declared.items())]
-    by_words = [f"BY_WORDS({name})\n" for name in sorted(declared)] if "#define BY_WORDS" in own else []
-    return "".join(("#define ENTRY(NAME) ENTRY_##NAME\n", *head, own, *by_words))
+        if file.endswith(".cpp"):
+            return declared[name]
+        return f'extern "C" __global__ void {attributes or ""} {declared[name]}'
+
+    whole = _OPENED.sub(prototype, _text(file))
+    by_words = [f"BY_WORDS({name})\n" for name in entries_in(file)] if "#define BY_WORDS" in whole else []
+    return "".join((whole, *by_words))
+
+
+def entries_in(file: str) -> list[str]:
+    """The entries of a C++ or CUDA text, in their order, without those of headers; those of a variant are in one."""
+    if file in _variants:
+        return [name for name, _ in _OPENED.findall(_text(file))]
+    return _entries_of(FOLDER / file)
+
+
+@cache
+def _entries_of(path: Path) -> list[str]:
+    return [name for name, _ in _OPENED.findall(path.read_text(encoding="utf-8"))]
 
 
 @cache
@@ -78,7 +98,7 @@ def _import_declarations(folder: str) -> None:
     """Import the modules of a folder of kernels where the declarations of its texts stand."""
     package = f"duoln.kernels.{folder}"
     if folder.isidentifier() and find_spec(package) is not None:
-        for module in (package, f"{package}.cpu"):
+        for module in (package, f"{package}.cpu", f"{package}.launches"):
             if find_spec(module) is not None:
                 importlib.import_module(module)
 
@@ -104,18 +124,6 @@ def metal(file: str) -> tuple[str, str]:
 def digest(file: str) -> str:
     """The SHA-256 of that text, in hexadecimal; it identifies the source of a timing."""
     return hashlib.sha256(text(file).encode()).hexdigest()
-
-
-def entries(file: str) -> list[str]:
-    """The names of the kernels of a CUDA source.
-
-    Raises:
-        LookupError: it has none.
-    """
-    names = _ENTRY.findall(text(file))
-    if not names:
-        raise LookupError(f"[source] {file}: expected a kernel, found none")
-    return names
 
 
 def _pasted(path: Path, seen: set[Path]) -> str:

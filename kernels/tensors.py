@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from duoln.kernels.settings import TENSORS
-
+TENSORS = {"CHUNK": 4096, "MOST": 56}
+"""The macros of the texts that take such lists."""
 _MOST, _CHUNK = TENSORS["MOST"], TENSORS["CHUNK"]
 THREADS = 256
 """The threads of a block."""

@@ -54,13 +54,13 @@ def test_its_page_names_all_that_it_lists():
 
 def test_an_author_launches_a_kernel_of_a_file_of_their_own(gpu, tmp_path):
     file = tmp_path / "twice.cu"
-    file.write_text('extern "C" __global__ void twice(const float* x, float* y, int size) {\n'
+    file.write_text('ENTRY(twice) {\n'
                     '    if (threadIdx.x < size) y[threadIdx.x] = 2 * x[threadIdx.x];\n}\n')
-    kernel = extend.cuda.Kernel(str(file), "twice", "x: float32[1], y: float32[1], size: int32")
-    x, y = gpu.asarray(np.arange(5, dtype=np.float32)), gpu.zeros((5,), "float32")
-    kernel(grid=(1,), block=(32,), arguments=(x, y, 5))
-    assert gpu.to_numpy(y).tolist() == [0, 2, 4, 6, 8]
-    check_error(KernelError, lambda: kernel(grid=(1,), block=(32,), arguments=(x, y)), "[twice] expected 3 arguments, found 2")
+    twice = extend.Launch(str(file.with_suffix("")), "twice", "x: real[*size] -> y: like x")
+    x = gpu.asarray(np.arange(5, dtype=np.float32))
+    assert gpu.to_numpy(twice[gpu.name](x)).tolist() == [0, 2, 4, 6, 8]
+    check_error(KernelError, lambda: extend.Launch(str(file.with_suffix("")), "thrice", "x: real[*size] -> y: like x"),
+                "[thrice] expected ENTRY(thrice) in a text")
 
 
 def test_it_loads_no_device_library():

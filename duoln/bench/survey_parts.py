@@ -314,7 +314,7 @@ def checked_kernels(tool: str) -> list[str]:
     files = [str(file) for folder in (source.FOLDER, source.FOLDER.parent / "plugins")
              for file in sorted(folder.rglob("*.cu")) if file.parent.name != "device_limits"]
     return [name for file in files if tool == "memcheck" or "__shared__" in source.text(file)
-            for name in source.entries(file)]
+            for name in source.entries_in(file)]
 
 
 def sanitizer_command(program: str, tool: str, backend: str, record: Path) -> list[str]:

@@ -7,10 +7,12 @@ widened), `stored` (the same, of a launch that takes 16 bits as they are), `int3
 name, which stands for one size in the whole call, or a number; `2 width` is twice that size, `width+` has at least
 one value, and `*rows` stands for any number of axes. Without brackets an array has any shape; `*arrays: real` takes
 any number of them. `?` lets an argument be None. An array is `like` an argument, or a `sum` of parts that the driver
-of a launch adds in a fixed order. A launch also takes numbers, `eps: float64`, which may be sizes of a result's axes;
-`or one` lets an argument of a launch be one number that is broadcast. `own` is memory of the launch's caller, in a
-layout that only the text knows: it is not checked, never copied, and the text may write into it; `own int64[*rows]`
-and `own`, which is `own real`. Where a condition is needed, Python is written.
+of a launch adds in a fixed order. Where a condition is needed, Python is written.
+
+A launch also takes numbers, `eps: float64`, which may be sizes of a result's axes; `or one` lets an argument be one
+number that is broadcast. `own` is memory of the launch's caller, in a layout that only the text knows: it is not
+checked, never copied, and the text may write into it; `own int64[*rows]`, and `own`, which is `own real`. A `struct`
+is a structure that a CUDA text takes by value.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from duoln.errors import DtypeError, MixedBackendError, ShapeError, UsageError
 
 NUMBERS = ("int32", "int64", "float32", "float64")
 OF_OPERATORS = ("real", "int32", "bool", "any")
-KINDS = ("real", "stored", "bool", "any", "sum", *NUMBERS)
+KINDS = ("real", "stored", "bool", "any", "sum", "uint32", "struct", *NUMBERS)
 _ARRAY = re.compile(r"(?:(\*?\w+): )?(own\b ?)?(?:like (\w+)|(\w+)?(?:\[([^\]]*)\])?)(\?)?( or one)?$")
 _AXIS = re.compile(r"(\*[a-zA-Z_]\w*|\d+|(\d+ )?[a-zA-Z_]\w*\+?)$")
 
@@ -54,7 +56,7 @@ class Array(NamedTuple):
     @property
     def is_number(self) -> bool:
         """True for a number that a launch takes."""
-        return self.axes is None and self.kind in NUMBERS and not self.own
+        return self.axes is None and self.kind in (*NUMBERS, "struct") and not self.own
 
 
 class Spec(NamedTuple):

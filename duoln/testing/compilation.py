@@ -39,7 +39,7 @@ def compile_one(setting: tuple[str, Macros]) -> Compiled:
     started = time.perf_counter()
     problem = ""
     try:
-        Kernel(file, source.entries(file)[0], "count: int32").compiled(dict(macros))
+        Kernel(file, source.entries_in(file)[0]).compiled(dict(macros))
     except Exception as error:  # whatever the compiler raises is the outcome of this setting
         problem = f"{type(error).__name__}: {error}"
     return Compiled(file, dict(macros), time.perf_counter() - started, problem)

@@ -11,6 +11,8 @@ from duoln.kernels import native
 from duoln.kernels.global_norm import table
 from duoln.kernels.host import as_array, contiguous, empty, empty_like, row
 from duoln.kernels.launch import Launch
+from duoln.kernels.launch.declared import Layout
+from duoln.kernels.tensors import TENSORS, THREADS
 from duoln.ops import adam_update
 from duoln.ops.update import are_apart
 
@@ -21,6 +23,17 @@ _PASSES = 7
 _update = Launch("adam/adam", "adam", "places: own int64, sizes: own int64, rights: own int64?, rate: own, eps: own, "
                                       "scale: own?, keep: own?, norm: own, tensors: int64, beta1: float64, "
                                       "beta2: float64, threads: int32")
+
+
+ADAM = {**TENSORS, "ROLES": 7}
+"""The macros of the CUDA text."""
+UPDATE = Launch("adam/adam", "adam_update", "rate: real[], eps: real[], scale: real[]?, keep: real[]?, "
+                "squares: own float64, beta1: float32, beta2: float32, blocks: int32, tensors: struct",
+                lambda blocks: Layout((blocks,), (THREADS,), ADAM))
+RATES = Launch("adam/adam", "adam_rates", "rate: real[], updates: int32[], log_beta1: float32, log_beta2: float32, "
+               "rate_by: float32, eps_by: float32, of_eps: int32 "
+               "-> scaled: like rate, corrected: like rate, update: like updates", lambda: Layout((1,), (1,), ADAM))
+"""Those of `adam.cupy`."""
 
 
 def _supports(be: Backend, rate: Array, eps: Array, scale: Array | None, keep: Array | None,

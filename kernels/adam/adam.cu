@@ -6,10 +6,7 @@
 // (blocks) gets the sum of each block's squared gradients, before they are scaled.
 #include "../tensors.cuh"
 
-extern "C" __global__ void __launch_bounds__(CHUNK_THREADS)
-adam_update(const Tensors tensors, const float* __restrict__ rate, const float* __restrict__ eps,
-            const float* __restrict__ scale, const float* __restrict__ keep, double* __restrict__ squares, float beta1,
-            float beta2) {
+ENTRY(adam_update, __launch_bounds__(CHUNK_THREADS)) {
     const Chunk chunk(tensors);
     const float *p = chunk.of(tensors, 0), *g = chunk.of(tensors, 1), *m = chunk.of(tensors, 2), *v = chunk.of(tensors, 3);
     float *new_p = chunk.of(tensors, 4), *new_m = chunk.of(tensors, 5), *new_v = chunk.of(tensors, 6);
@@ -44,9 +41,7 @@ adam_update(const Tensors tensors, const float* __restrict__ rate, const float* 
 
 // `rate` and `eps` of the update above, and the number of the update, from the number of updates before it (see
 // ops.adam_rates). log_beta is minus infinity for a beta of zero. `of_eps` is 1 if eps is corrected as the rate is.
-extern "C" __global__ void adam_rates(const float* __restrict__ rate, const int* __restrict__ updates,
-                                      float* __restrict__ scaled, float* __restrict__ corrected, int* __restrict__ update,
-                                      float log_beta1, float log_beta2, float rate_by, float eps_by, int of_eps) {
+ENTRY(adam_rates) {
     const int t_whole = min(*updates, 2147483646) + 1;  // the greatest int stays
     const float t = float(t_whole), root = sqrtf(-expm1f(t * log_beta2));
     *scaled = *rate * root / -expm1f(t * log_beta1) * rate_by;

@@ -12,22 +12,12 @@ import cupy
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
-from duoln.kernels.global_norm.cupy import partial_sums, refusal, root_of_sum
-from duoln.kernels.launch import cuda as launch
-from duoln.kernels.launch.declared import Layout
-from duoln.kernels.settings import ADAM
-from duoln.kernels.tensors import THREADS, Tensors
+from duoln.kernels.adam import ADAM, RATES, UPDATE
+from duoln.kernels.global_norm import ROOT_OF_SUM
+from duoln.kernels.global_norm.cupy import partial_sums, refusal
+from duoln.kernels.tensors import Tensors
 from duoln.ops import adam_rates, adam_update
 from duoln.ops.update import Correction, are_apart
-
-_FILE = "adam/adam.cu"
-
-_update = launch.Kernel(_FILE, "adam_update", "tensors: struct, rate: float32[0], eps: float32[0], "
-                        "scale: float32[0]?, keep: float32[0]?, squares: float64[1], beta1: float32, beta2: float32")
-_rates = launch.launch(_FILE, "adam_rates", "rate: real[], updates: int32[], log_beta1: float32, log_beta2: float32, "
-                       "rate_by: float32, eps_by: float32, of_eps: int32 "
-                       "-> scaled: like rate, corrected: like rate, update: like updates",
-                       lambda: Layout((1,), (1,), ADAM))
 
 
 def _supports(be: Backend, rate: Array, eps: Array, scale: Array | None, keep: Array | None,
@@ -44,9 +34,8 @@ def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, keep: Ar
     pieces = Tensors.of(*(every[k * n:(k + 1) * n] for k in range(ADAM["ROLES"])))
     squares = partial_sums(pieces)
     for piece in pieces:
-        _update((piece.blocks,), (THREADS,),
-                (piece.by_value, rate, eps, scale, keep, squares[piece.first:], beta1, beta2), ADAM)
-    return (*out, root_of_sum(squares)), None
+        UPDATE[be.name](rate, eps, scale, keep, squares[piece.first:], beta1, beta2, piece.blocks, piece.by_value)
+    return (*out, ROOT_OF_SUM[be.name](squares)), None
 
 
 def _rates_support(be: Backend, rate: Array, updates: Array, **attrs: Any) -> str | None:
@@ -57,7 +46,7 @@ def _rates_support(be: Backend, rate: Array, updates: Array, **attrs: Any) -> st
 
 def _rates_forward(be: Backend, rate: Array, updates: Array, **attrs: Any) -> tuple[tuple[Array, ...], None]:
     by = Correction.of(**attrs)
-    made = _rates(rate, updates, _log(by.beta1), _log(by.beta2), by.rate, by.eps, int(by.corrects_eps))
+    made = RATES[be.name](rate, updates, _log(by.beta1), _log(by.beta2), by.rate, by.eps, int(by.corrects_eps))
     return made, None
 
 

@@ -1,1 +1,43 @@
-"""Small kernels that measure the device itself, not an operator."""
+"""Small kernels that measure the device itself, not an operator; `cuda` runs those of CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from duoln.kernels.launch import Launch
+from duoln.kernels.launch.declared import Layout
+
+THREADS = 256
+EXCHANGING = 128
+"""The number of blocks that exchange, at most one per multiprocessor, so that all run at once; and the threads of each.
+"""
+PUSHES = tuple({"CLUSTER": 16, "THREADS": 256, "WIDTH": width} for width in (4, 8, 16, 1024))
+"""Bytes of a push, in the largest clusters; the last is one copy for each block."""
+
+
+def _of_memory(processors: int) -> Layout:
+    return Layout((processors * 16,), (THREADS,))
+
+
+def _of_blocks(blocks: int) -> Layout:
+    return Layout((blocks,), (EXCHANGING,))
+
+
+_MEMORY, _EXCHANGE = "device_limits/memory", "device_limits/exchange"
+_SIGNALS = "rounds: int32, blocks: int32"
+COPY = Launch(_MEMORY, "device_copy", "x: real[values], y: own, count: int32", _of_memory)
+WRITE = Launch(_MEMORY, "device_write", "y: own, count: int32", _of_memory)
+READ = Launch(_MEMORY, "device_read", "x: real[values], never: own, count: int32", _of_memory)
+NOTHING = Launch(_MEMORY, "device_nothing", "count: int32", lambda: Layout((1,), (32,)))
+BY_COUNTER = Launch(_EXCHANGE, "exchange_by_counter", f"arrived: own uint32, {_SIGNALS}", _of_blocks)
+BY_FLAGS = Launch(_EXCHANGE, "exchange_by_flags", f"flags: own uint32, {_SIGNALS}", _of_blocks)
+IN_CLUSTER = Launch(_EXCHANGE, "exchange_in_cluster", f"heard: own uint32, {_SIGNALS}", _of_blocks)
+TOLD_IN_CLUSTER = Launch(_EXCHANGE, "tell_in_cluster", f"heard: own uint32, {_SIGNALS}", _of_blocks)
+
+
+def _of_push(macros: dict[str, int]) -> Callable[..., Layout]:
+    return lambda: Layout((macros["CLUSTER"],), (macros["THREADS"],), macros, cluster=macros["CLUSTER"])
+
+
+PUSH = {macros["WIDTH"]: Launch("device_limits/push", "push_in_cluster", "heard: own uint32, rounds: int32",
+                                _of_push(macros)) for macros in PUSHES}

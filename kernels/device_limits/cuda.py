@@ -13,25 +13,26 @@ from typing import Any
 
 import cupy
 
+from duoln.kernels.device_limits import (
+    BY_COUNTER,
+    BY_FLAGS,
+    COPY,
+    EXCHANGING,
+    IN_CLUSTER,
+    NOTHING,
+    PUSH,
+    PUSHES,
+    READ,
+    TOLD_IN_CLUSTER,
+    WRITE,
+)
+from duoln.kernels.launch import Launch
 from duoln.kernels.launch import cuda as launch
-from duoln.kernels.settings import PUSHES
 
 MIB = 256
 """Size of each buffer: more than any L2 cache."""
-_THREADS = 256
 _ROUNDS = 1000
 """Exchanges of one launch."""
-_copy = launch.Kernel("device_limits/memory.cu", "device_copy", "x: float32[1], y: float32[1], count: int32")
-_write = launch.Kernel("device_limits/memory.cu", "device_write", "y: float32[1], count: int32")
-_read = launch.Kernel("device_limits/memory.cu", "device_read", "x: float32[1], never: float32[1], count: int32")
-_nothing = launch.Kernel("device_limits/memory.cu", "device_nothing", "count: int32")
-_by_counter = launch.Kernel("device_limits/exchange.cu", "exchange_by_counter", "arrived: uint32[1], rounds: int32")
-_by_flags = launch.Kernel("device_limits/exchange.cu", "exchange_by_flags", "flags: uint32[1], rounds: int32")
-_in_cluster = launch.Kernel("device_limits/exchange.cu", "exchange_in_cluster", "heard: uint32[1], rounds: int32")
-_told_in_cluster = launch.Kernel("device_limits/exchange.cu", "tell_in_cluster", "heard: uint32[1], rounds: int32")
-_push = launch.Kernel("device_limits/push.cu", "push_in_cluster", "heard: uint32[1], rounds: int32")
-_EXCHANGING = 128
-"""The number of blocks, at most one per multiprocessor, so that all run at once; and the threads of each block."""
 _CLUSTER = 8
 
 
@@ -51,19 +52,19 @@ def figures(mib: int = MIB, rounds: int = 9, launches: int = 200) -> Iterator[tu
 def _memory(mib: int, rounds: int, launches: int) -> dict[str, Callable[[], float]]:
     count = mib << 16  # of 16 bytes
     x, y = cupy.ones(4 * count, dtype="float32"), cupy.empty(4 * count, dtype="float32")
-    blocks, moved = (launch.multiprocessors() * 16,), 16 * count / 1e9
+    moved = 16 * count / 1e9
+    given = {"x": x, "y": y, "never": y, "count": count}
     return {
-        "copy GB/s": lambda: 2 * moved / _slope(lambda: _copy(blocks, (_THREADS,), (x, y, count)), launches, rounds),
-        "read GB/s": lambda: moved / _slope(lambda: _read(blocks, (_THREADS,), (x, y, count)), launches, rounds),
-        "write GB/s": lambda: moved / _slope(lambda: _write(blocks, (_THREADS,), (y, count)), launches, rounds)}
+        "copy GB/s": lambda: 2 * moved / _slope(COPY.bind(given), launches, rounds),
+        "read GB/s": lambda: moved / _slope(READ.bind(given), launches, rounds),
+        "write GB/s": lambda: moved / _slope(WRITE.bind(given), launches, rounds)}
 
 
 def _steps(rounds: int, launches: int) -> dict[str, Callable[[], float]]:
     left, right = cupy.ones((64, 256), dtype="float32"), cupy.ones((256, 1024), dtype="float32")
     product = cupy.empty((64, 1024), dtype="float32")
 
-    def nothing() -> None:
-        _nothing((1,), (32,), (1,))
+    nothing = NOTHING.bind({"count": 1})
 
     def matmul() -> None:
         cupy.matmul(left, right, out=product)
@@ -85,23 +86,22 @@ def _steps(rounds: int, launches: int) -> dict[str, Callable[[], float]]:
 
 
 def _exchanges(rounds: int) -> dict[str, Callable[[], float]]:
-    blocks = min(_EXCHANGING, launch.multiprocessors())
+    blocks = min(EXCHANGING, launch.multiprocessors())
 
-    def us(kernel: launch.Kernel, grid: int, slots: int) -> float:
-        return 1e6 * _per_round(lambda signals, n: kernel((grid,), (_EXCHANGING,), (signals, n)), slots, rounds)
+    def us(exchange: Launch, grid: int, slots: int) -> float:
+        return 1e6 * _per_round(lambda signals, n: exchange["cupy"](signals, n, grid), slots, rounds)
 
-    return {f"exchange of {blocks} blocks by a counter, us": lambda: us(_by_counter, blocks, 1),
-            f"exchange of {blocks} blocks by flags, us": lambda: us(_by_flags, blocks, blocks),
-            f"exchange in a cluster of {_CLUSTER}, us": lambda: us(_in_cluster, _CLUSTER, _CLUSTER),
-            f"push and wait in a cluster of {_CLUSTER}, us": lambda: us(_told_in_cluster, _CLUSTER, _CLUSTER)}
+    return {f"exchange of {blocks} blocks by a counter, us": lambda: us(BY_COUNTER, blocks, 1),
+            f"exchange of {blocks} blocks by flags, us": lambda: us(BY_FLAGS, blocks, blocks),
+            f"exchange in a cluster of {_CLUSTER}, us": lambda: us(IN_CLUSTER, _CLUSTER, _CLUSTER),
+            f"push and wait in a cluster of {_CLUSTER}, us": lambda: us(TOLD_IN_CLUSTER, _CLUSTER, _CLUSTER)}
 
 
 def _pushes(rounds: int) -> dict[str, Callable[[], float]]:
     def rate(macros: dict[str, int]) -> float:
         """GB/s out of one block."""
         blocks, threads = macros["CLUSTER"], macros["THREADS"]
-        return blocks * threads * 4 / 1e9 / _per_round(
-            lambda heard, n: _push.bind((blocks,), (threads,), (heard, n), macros, cluster=blocks)(), blocks, rounds)
+        return blocks * threads * 4 / 1e9 / _per_round(PUSH[macros["WIDTH"]]["cupy"], blocks, rounds)
 
     return {f"pushed to {m['CLUSTER']} blocks by {m['WIDTH']} bytes, GB/s a block": partial(rate, m) for m in PUSHES}
 

@@ -5,7 +5,7 @@
 #include "../recurrent/cluster.cuh"
 
 // One counter for all: the last to come lets everybody go. `arrived` begins at 0.
-extern "C" __global__ void exchange_by_counter(unsigned* arrived, int rounds) {
+ENTRY(exchange_by_counter) {
     for (int round = 1; round <= rounds; ++round) {
         __syncthreads();
         if (threadIdx.x == 0) {
@@ -20,7 +20,7 @@ extern "C" __global__ void exchange_by_counter(unsigned* arrived, int rounds) {
 
 // A flag for each block, which is the value itself: thread i waits for block i. `flags` begin at 0; as many threads as
 // blocks, or more.
-extern "C" __global__ void exchange_by_flags(unsigned* flags, int rounds) {
+ENTRY(exchange_by_flags) {
     for (int round = 1; round <= rounds; ++round) {
         __syncthreads();
         if (threadIdx.x == 0) {
@@ -41,7 +41,7 @@ extern "C" __global__ void exchange_by_flags(unsigned* flags, int rounds) {
 #else
 #define OF_EIGHT
 #endif
-extern "C" __global__ void OF_EIGHT exchange_in_cluster(unsigned* heard, int rounds) {
+ENTRY(exchange_in_cluster, OF_EIGHT) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     __shared__ unsigned slot[2];
     cluster_barrier();  // all blocks are there
@@ -57,7 +57,7 @@ extern "C" __global__ void OF_EIGHT exchange_in_cluster(unsigned* heard, int rou
 }
 
 // The exchange of a walk (recurrent/cluster_walk.cuh): each block pushes four bytes to all eight, and waits for theirs.
-extern "C" __global__ void OF_EIGHT tell_in_cluster(unsigned* heard, int rounds) {
+ENTRY(tell_in_cluster, OF_EIGHT) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     __shared__ float told[2][8];
     __shared__ Signal signals[2];

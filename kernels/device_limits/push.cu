@@ -3,7 +3,7 @@
 #include "../recurrent/cluster.cuh"
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-extern "C" __global__ void push_in_cluster(unsigned* heard, int rounds) {}
+ENTRY(push_in_cluster) {}
 #else
 #define CLUSTERED __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
 #if WIDTH == 4
@@ -14,7 +14,7 @@ using Values = float2;
 using Values = float4;
 #endif
 
-extern "C" __global__ void CLUSTERED push_in_cluster(unsigned* heard, int rounds) {
+ENTRY(push_in_cluster, CLUSTERED) {
     __shared__ __align__(16) float own[THREADS];
     __shared__ __align__(16) float told[2][CLUSTER][THREADS];
     __shared__ Signal signals[2];

@@ -15,6 +15,8 @@ from duoln.core.step.symbol import is_traced, tracing
 from duoln.errors import DtypeError
 from duoln.kernels import host, native
 from duoln.kernels.launch import Launch
+from duoln.kernels.launch.declared import Layout
+from duoln.kernels.tensors import TENSORS, THREADS
 from duoln.ops import global_norm
 from duoln.ops.update import norm_vjp
 
@@ -22,6 +24,14 @@ _FILE = "global_norm/global_norm.cpp"
 
 _norm = Launch("global_norm/global_norm", "global_norm", "places: own int64, sizes: own int64, norm: own, "
                                                          "tensors: int64, threads: int32")
+
+
+_NORM = {**TENSORS, "ROLES": 1}
+SUM_SQUARES = Launch("global_norm/global_norm", "sum_squares", "squares: own float64, blocks: int32, tensors: struct",
+                     lambda blocks: Layout((blocks,), (THREADS,), _NORM))
+ROOT_OF_SUM = Launch("global_norm/global_norm", "root_of_sum", "squares: float64[count] -> norm: real[]",
+                     lambda: Layout((1,), (THREADS,), _NORM))
+"""Those of `global_norm.cupy`; the second gives the root of the sum of (n,) numbers, 0-d."""
 
 
 def table(*roles: Sequence[Array]) -> tuple[Any, Array]:

@@ -10,19 +10,11 @@ import numpy as np
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
+from duoln.kernels.global_norm import ROOT_OF_SUM, SUM_SQUARES
 from duoln.kernels.launch import cuda as launch
-from duoln.kernels.launch.declared import Layout
-from duoln.kernels.settings import NORM
-from duoln.kernels.tensors import THREADS, Tensors
+from duoln.kernels.tensors import Tensors
 from duoln.ops import global_norm
 from duoln.ops.update import norm_vjp
-
-_FILE = "global_norm/global_norm.cu"
-
-_sum_squares = launch.Kernel(_FILE, "sum_squares", "tensors: struct, squares: float64[1]")
-root_of_sum = launch.launch(_FILE, "root_of_sum", "squares: float64[count] -> norm: real[]",
-                            lambda: Layout((1,), (THREADS,), NORM))
-"""The root of the sum of (n,) numbers, 0-d."""
 
 
 def refusal(*arrays: Array) -> str | None:
@@ -47,8 +39,8 @@ def _forward(be: Backend, *arrays: Array) -> tuple[Array, Any]:
     pieces = Tensors.of(arrays)
     squares = partial_sums(pieces)
     for piece in pieces:
-        _sum_squares((piece.blocks,), (THREADS,), (piece.by_value, squares[piece.first:]), NORM)
-    norm = root_of_sum(squares)
+        SUM_SQUARES[be.name](squares[piece.first:], piece.blocks, piece.by_value)
+    norm = ROOT_OF_SUM[be.name](squares)
     return norm, (arrays, norm)
 
 

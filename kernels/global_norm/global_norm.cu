@@ -1,8 +1,7 @@
 // The common Euclidean norm of many tensors: sums of squares of their chunks, and then the root of the sum of those.
 #include "../tensors.cuh"
 
-extern "C" __global__ void __launch_bounds__(CHUNK_THREADS)
-sum_squares(const Tensors tensors, double* __restrict__ squares) {
+ENTRY(sum_squares, __launch_bounds__(CHUNK_THREADS)) {
     const Chunk chunk(tensors);
     const float* values = chunk.of(tensors, 0);
     double sum = 0;
@@ -13,8 +12,7 @@ sum_squares(const Tensors tensors, double* __restrict__ squares) {
 }
 
 // One block adds all sums.
-extern "C" __global__ void __launch_bounds__(CHUNK_THREADS)
-root_of_sum(const double* __restrict__ squares, float* __restrict__ norm, int count) {
+ENTRY(root_of_sum, __launch_bounds__(CHUNK_THREADS)) {
     double sum = 0;
     for (int i = int(threadIdx.x); i < count; i += CHUNK_THREADS) sum += squares[i];
     sum = sum_of_block(sum);

@@ -18,16 +18,19 @@ MLX's. `duoln.runtime` calls `attach` with the name of a backend when that is fi
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
 from duoln.backends.protocol import STORAGE, Array, Backend
 from duoln.core import Op, Rule
 from duoln.core.spec import Spec
+from duoln.errors import KernelError
 from duoln.kernels import native, source
-from duoln.kernels.launch import cpp, declared
+from duoln.kernels.launch import cpp, declared, prototypes
 from duoln.kernels.launch.declared import Layout
+from duoln.kernels.native import storage
+from duoln.kernels.native.entries import Entries
 
 _SUFFIXES = {"numpy": ".cpp", "cupy": ".cu", "mlx": ".metal"}
 _MODULES = {"cupy": "duoln.kernels.launch.cuda", "mlx": "duoln.kernels.launch.metal"}
@@ -44,23 +47,39 @@ class Launch(dict[str, Callable[..., Any]]):
         declaration: arguments and results, see `kernels.launch.declared`.
         plan: the layout on GPUs, see `launch.cuda`.
         block: see `launch.cpp`.
+        texts: other CUDA texts, with their entries, that the plan may name.
+
+    Raises:
+        ValueError: the declaration is none.
+        KernelError: no text has the entry.
     """
 
     every: list[Launch] = []  # noqa: RUF012
     """Those of this process."""
 
     def __init__(self, file: str, entry: str, declaration: str, plan: Callable[..., Layout] = declared.a_thread_each,
-                 block: int | Callable[[int, int], int] = 1) -> None:
+                 block: int | Callable[[int, int], int] = 1, texts: Sequence[tuple[str, str]] = ()) -> None:
         super().__init__()
         self.file, self.entry, self.declaration = file, entry, declaration
         self.spec = Spec.of(declaration)
-        self._plan, self._block = plan, block
-        self._named = itemgetter(*(each.name for each in self.spec.inputs))
+        self._plan, self._block, self._texts = plan, block, texts
+        self._binder: Callable[..., Any] | None = None
+        names = [each.name for each in self.spec.inputs]
+        self._named: Callable[[Mapping[str, Any]], Any] = itemgetter(*names)
+        if len(names) == 1:
+            self._named = lambda values: (values[names[0]],)
         self.cpp_file = file + _SUFFIXES["numpy"] if self.runs_on("numpy") else None
         """See native.foresight."""
         if self.cpp_file is not None:
-            self.entries = cpp.entries_of(self.cpp_file, entry, self.spec)
+            storage.count_in(self.cpp_file)
+            source.declare(self.cpp_file, entry, prototypes.cpp(entry, self.spec))
+            self.entries = Entries(self.cpp_file, entry, prototypes.parameters(self.spec))
             """That of the C++ text."""
+        if self.runs_on("cupy"):
+            for text, name in [*texts] if texts else [(file + _SUFFIXES["cupy"], entry)]:
+                source.declare(text, name, prototypes.cuda(name, self.spec))
+        elif self.cpp_file is None and not self.runs_on("mlx"):
+            raise KernelError(f"[{entry}] expected ENTRY({entry}) in a text {file}.cpp or {file}.cu, or {file}.metal")
         Launch.every.append(self)
 
     def __missing__(self, backend: str) -> Callable[..., Any]:
@@ -69,17 +88,33 @@ class Launch(dict[str, Callable[..., Any]]):
             made = cpp.launch(self.entries, self.spec, self._block)
         else:
             driver = importlib.import_module(_MODULES[backend])
-            made = driver.launch(text, self.entry, self.declaration, self._plan)
+            made = driver.launch(text, self.entry, self.spec, self._plan)
         self[backend] = made
         return made
 
     def runs_on(self, backend: str) -> bool:
-        """True if there is a text for that backend's device."""
-        return source.is_there(self.file + _SUFFIXES[backend])
+        """True if a text for that backend's device has the entry."""
+        text = self.file + _SUFFIXES[backend]
+        if not source.is_there(text):
+            return False
+        return backend == "mlx" or self.entry in source.entries_in(text) or (backend == "cupy" and bool(self._texts))
 
-    def by_name(self, backend: str, values: Mapping[str, Any]) -> Any:
-        """Launch with those of some values that the declaration names."""
-        return self[backend](*self._named(values))
+    def by_name(self, backend: str, values: Mapping[str, Any], **wanted: bool) -> Any:
+        """Launch with those of some values that the declaration names; `wanted` says which optional results."""
+        return self[backend](*self._named(values), **wanted)
+
+    def bind(self, values: Mapping[str, Any], varying: str | None = None) -> Callable[..., None]:
+        """On CUDA, the launch of those of some values that the declaration names, as a function of a number.
+
+        Args:
+            values: arguments by name.
+            varying: the number that each call gives; None if none varies.
+        """
+        if self._binder is None:
+            driver = importlib.import_module(_MODULES["cupy"])
+            self._binder = driver.binder(self.file + _SUFFIXES["cupy"], self.entry, self.spec, self._plan)
+        bound: Callable[..., None] = self._binder(*self._named(values), varying=varying)
+        return bound
 
     def layouts(self) -> list[Layout]:
         """Each layout on CUDA, over all sizes and conditions."""

@@ -18,43 +18,12 @@ import numpy as np
 
 from duoln.core.spec import Array, Spec
 from duoln.core.step.symbol import is_traced, trace, tracing
-from duoln.kernels import host, source
+from duoln.kernels import host
 from duoln.kernels.launch import declared
-from duoln.kernels.native import storage
 from duoln.kernels.native.entries import Entries
 
 _LINES = 1 << 16
 """Bytes from which a result begins on a cache line, because a vector that lies in two lines takes two loads."""
-
-
-_TYPES = {"real": "T", "stored": "T", "sum": "T", "bool": "uint8_t", "int32": "int32_t", "int64": "int64_t",
-          "float32": "float", "float64": "double"}
-
-
-def parameters(spec: Spec) -> list[tuple[str, str]]:
-    """The names and kinds of an entry's parameters; the kind of an array's address is ""."""
-    kinds = {each.name: each.kind for each in declared.numbers_of(spec)}
-    arrays = {each.name for each in (*declared.arrays_of(spec), *spec.outputs)}
-    names = declared.parameters(spec) + ([] if "threads" in kinds else ["threads"])
-    return [(name, "" if name in arrays else kinds.get(name, "int32" if name == "threads" else "int64"))
-            for name in names]
-
-
-def entries_of(file: str, entry: str, spec: Spec) -> Entries:
-    """The entry of a text, whose prototype is printed where the text has `ENTRY(NAME)`."""
-    storage.count_in(file)
-    arrays = {each.name: each for each in (*declared.arrays_of(spec), *spec.outputs)}
-    written = {each.name for each in spec.outputs}
-    listed, every = [], parameters(spec)
-    for name, kind in every:
-        if kind:
-            listed.append(f"{_TYPES[kind]} {name}")
-            continue
-        array = arrays[name]
-        of = _TYPES[next(each for each in spec.inputs if each.name == array.like).kind if array.like else array.kind]
-        listed.append(f"{'' if array.own or name in written else 'const '}{of}* {name}")
-    source.declare(file, entry, f'extern "C" void NAMED({entry})({", ".join(listed)})')
-    return Entries(file, entry, every)
 
 
 def launch(entries: Entries, spec: Spec, block: int | Callable[[int, int], int] = 1) -> Callable[..., Any]:

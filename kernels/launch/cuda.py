@@ -1,14 +1,9 @@
-"""Typed launches of CUDA kernels through CuPy.
+"""Declared launches of CUDA kernels through CuPy, see `launch.declared`.
 
 A RawKernel checks nothing: it ignores strides, passes a Python float as a double, and reads any memory to which an
-argument points. `launch` makes a function from a declaration (see `launch.declared`) and a plan of its grid. A
-`Kernel` is for what is no such launch: it declares its parameters, and a call that does not fit them raises an error.
-
-    forward = Kernel("norm/norm.cu", "layer_norm_forward",
-                     "x: float32[2], gain: float32[1]?, y: float32[2], width: int32, eps: float32")
-    forward(grid=(rows,), block=(128,), arguments=(x, None, y, width, 1e-5), macros={"THREADS": 128})
-
-An optional parameter (see `signature`) that is None becomes a null pointer.
+argument points. A launch checks its arguments, finds the layout that its plan gives for their sizes, and runs the
+kernel that is compiled with that layout's macros on the current stream. A time loop binds one, and runs it again with
+another number.
 """
 
 from __future__ import annotations
@@ -25,9 +20,9 @@ import numpy as np
 from duoln.core.spec import Array, Spec
 from duoln.errors import DtypeError, KernelError
 from duoln.kernels import source
+from duoln.kernels.columns import SUM_COLUMNS, groups_of
 from duoln.kernels.launch import declared
 from duoln.kernels.launch.declared import Layout
-from duoln.kernels.signature import STRUCT, Parameter, parameters
 
 _OPTIONS = ("--std=c++17",)
 _PORTABLE_CLUSTER = 8
@@ -38,14 +33,13 @@ _NULL = np.uint64(0)
 """The null pointer that an optional parameter gets."""
 
 
-class Launch:
+class Bound:
     """A launch whose arguments have been checked. A time loop repeats it, with the number of the time step only."""
 
-    def __init__(self, name: str, function: Any, grid: Sequence[int], block: Sequence[int], native: list[Any],
-                 shared: int, place: int | None) -> None:
-        self._name, self._function, self._native, self._shared, self._place = name, function, native, shared, place
-        self._grid, self._block = tuple(grid), tuple(block)
-        self._number: Callable[[int], Any] = np.int32 if place is None else type(native[place])
+    def __init__(self, refused: Callable[..., KernelError], place: int | None, function: Any, grid: Sequence[int],
+                 block: Sequence[int], shared: int, given: Sequence[Any]) -> None:
+        self._refused, self._place = refused, place
+        self._function, self._grid, self._block, self._shared, self._given = function, grid, block, shared, list(given)
 
     def __call__(self, number: int = 0) -> None:
         """Launch on the current stream; `number` is the parameter that varies, if there is one.
@@ -54,54 +48,21 @@ class Launch:
             KernelError: the driver refuses the launch.
         """
         if self._place is not None:
-            self._native[self._place] = self._number(number)
+            self._given[self._place] = np.int32(number)
         try:
-            self._function(self._grid, self._block, tuple(self._native), shared_mem=self._shared)
+            self._function(self._grid, self._block, tuple(self._given), shared_mem=self._shared)
         except Exception as error:
-            raise _refused(self._name, self._grid, self._block, self._shared, error) from error
+            raise self._refused(self._grid, self._block, self._shared, error) from error
 
 
 class Kernel:
-    """One entry point of a source file. The first launch with each set of macros on a device compiles it."""
+    """One entry of a text. The first use with each set of macros on a device compiles it."""
 
-    def __init__(self, file: str, entry: str, signature: str = "") -> None:
-        self.file, self.entry, self.parameters = file, entry, parameters(signature) if signature else []
-        self._dtypes = [np.dtype("V" if p.dtype == STRUCT else p.dtype) for p in self.parameters]
+    def __init__(self, file: str, entry: str) -> None:
+        self.file, self.entry = file, entry
         self._compiled: dict[tuple[Any, ...], Any] = {}
         self._asked: dict[int, int] = {}
         """Bytes of dynamic shared memory, by the identity of a compiled function."""
-
-    def __call__(self, grid: Sequence[int], block: Sequence[int], arguments: Sequence[Any],
-                 macros: Mapping[str, int] | None = None, shared: int = 0) -> None:
-        """Launch on the current stream. Arguments and errors are those of `bind`."""
-        self.bind(grid, block, arguments, macros, shared)()
-
-    def bind(self, grid: Sequence[int], block: Sequence[int], arguments: Sequence[Any],
-             macros: Mapping[str, int] | None = None, shared: int = 0, varying: str | None = None,
-             cluster: int = 1) -> Launch:
-        """The launch for these arguments, which are checked once.
-
-        Args:
-            grid: the number of blocks, one to three numbers.
-            block: the number of threads per block, one to three numbers.
-            arguments: one for each parameter.
-            macros: `-D` settings; each set is compiled separately.
-            shared: bytes of dynamic shared memory.
-            varying: the parameter, a number, whose value each launch gives.
-            cluster: blocks of a cluster, as the source declares them.
-
-        Raises:
-            KernelError: an argument does not fit its declaration; the compiler fails (the message has its log); the
-                driver refuses the launch.
-        """
-        if len(arguments) != len(self.parameters):
-            raise KernelError(f"[{self.entry}] expected {len(self.parameters)} arguments, found {len(arguments)}")
-        device = current_device()
-        native = [self._checked(p, dtype, a, device)
-                  for p, dtype, a in zip(self.parameters, self._dtypes, arguments, strict=True)]
-        function = self.ready(macros or {}, shared, cluster)
-        place = None if varying is None else [p.name for p in self.parameters].index(varying)
-        return Launch(f"[{self.entry}] {self.file}", function, grid, block, native, shared, place)
 
     def ready(self, macros: Mapping[str, int], shared: int, cluster: int) -> Any:
         """CuPy's function, after it has asked for dynamic shared memory (with what the source declares it may be more
@@ -135,52 +96,49 @@ class Kernel:
                                   ) from error
         return self._compiled[key]
 
-    def _checked(self, expected: Parameter, dtype: np.dtype[Any], given: Any, device: int) -> Any:
-        if given is None and expected.optional:
-            return _NULL
-        if expected.dtype == STRUCT:
-            if isinstance(given, np.ndarray) and given.size == 1 and given.dtype.names:
-                return given  # CuPy passes what such an array of the host holds
-            raise KernelError(f"[{self.entry}] {expected.name}: expected {expected}, found {type(given).__name__}")
-        if expected.rank is None:
-            if isinstance(given, int | float | np.number) and not isinstance(given, bool):
-                value = dtype.type(given)
-                if dtype.kind == "f" or value == given:
-                    return value
-            raise KernelError(f"[{self.entry}] {expected.name}: expected {expected}, found {given!r}")
-        if not isinstance(given, cupy.ndarray):
-            raise KernelError(f"[{self.entry}] {expected.name}: expected {expected}, found {type(given).__name__}")
-        if given.dtype != dtype or given.ndim != expected.rank or not given.flags.c_contiguous:
-            layout = "contiguous" if given.flags.c_contiguous else "strided"
-            raise KernelError(f"[{self.entry}] {expected.name}: expected {expected}, found a {layout} "
-                              f"{given.dtype.name} array of {given.ndim} dimensions")
-        if given.data.device_id != device:
-            raise KernelError(f"[{self.entry}] {expected.name}: expected an array on device {device}, found one on "
-                              f"device {given.data.device_id}")
-        return given
-
 
 _MOST_LAYOUTS = 1 << 12
 """Layouts of a launch that are kept, one for each set of sizes."""
 
 
-def launch(file: str, entry: str, declaration: str, plan: Callable[..., Layout] = declared.a_thread_each,
+def launch(file: str, entry: str, spec: Spec, plan: Callable[..., Layout] = declared.a_thread_each,
            ) -> Callable[..., Any]:
     """The function that a declaration describes, on the current stream.
 
     Args:
         file: the CUDA text, below `kernels/`, or the whole path of a plug-in's.
         entry: the name of its kernel.
-        declaration: arguments and results. `stored` is the dtype of the call, with its STORAGE macro; `real` is
-            float32, and so is a number of float64.
+        spec: arguments and results. `stored` is the dtype of the call, with its STORAGE macro; `real` is float32, and
+            so is a number of float64.
         plan: the layout, from what its parameters name: an axis (`rows` of `*rows`); `storage`, the STORAGE number;
             `aligned`, whether all arguments begin at 16 bytes; `has_NAME`, whether an optional array is given; a
             number; and `processors`, the device's multiprocessors.
-
-    Raises:
-        ValueError: the declaration is none.
     """
-    spec = Spec.of(declaration)
+    _, lines, given, known = _prepared(file, entry, spec, plan)
+    lines += ["try:", f"    run(grid, block, ({given}), shared_mem=shared)", "except Exception as error:",
+              "    raise layouts.refused(grid, block, shared, error) from error"]
+    sums = [each.name for each in spec.outputs if each.kind == "sum"]
+    if sums:
+        lines.append(f"{', '.join(sums)}{',' * (len(sums) == 1)} = added_up({', '.join(sums)})")
+    lines.append(f"return {', '.join(each.name for each in spec.outputs)}")
+    return declared.function(file, entry, spec, lines, known)
+
+
+def binder(file: str, entry: str, spec: Spec, plan: Callable[..., Layout]) -> Callable[..., Bound]:
+    """A function of the arguments of a launch without results, and of the name of the number that varies, or None."""
+    layouts, lines, given, known = _prepared(file, entry, spec, plan)
+    lines.append(f"return run, grid, block, shared, ({given})")
+    prepare, names = declared.function(file, entry, spec, lines, known), declared.parameters(spec)
+
+    def bind(*arguments: Any, varying: str | None = None) -> Bound:
+        return Bound(layouts.refused, None if varying is None else names.index(varying), *prepare(*arguments))
+
+    return bind
+
+
+def _prepared(file: str, entry: str, spec: Spec,
+              plan: Callable[..., Layout]) -> tuple[Layouts, list[str], str, dict[str, Any]]:
+    """The layouts of a launch, its lines up to the call of the kernel, the kernel's arguments, the names in them."""
     layouts = Layouts(file, entry, plan, spec)
     arrays = declared.arrays_of(spec)
     kinds = {each.name: _kind(each, spec) for each in (*arrays, *spec.outputs)}
@@ -196,8 +154,9 @@ def launch(file: str, entry: str, declaration: str, plan: Callable[..., Layout] 
     bound = {each.name for each in declared.numbers_of(spec)}
     for each in arrays:
         lines += declared.taken(each, None if each is stored else kinds[each.name], bound)
-        lines += [f"if {f'{each.name} is not None and ' if each.optional else ''}{each.name}.data.device_id != device:",
-                  f"    strange(entry, {each.name!r}, {each.name}, device)"]
+        if not each.own:
+            lines += [f"if {f'{each.name} is not None and ' if each.optional else ''}{each.name}.data.device_id "
+                      "!= device:", f"    strange(entry, {each.name!r}, {each.name}, device)"]
     lines += [f"key = device, {', '.join(layouts.keys())}",
               f"{', '.join(['run', 'grid', 'block', 'shared', 'parts', *layouts.sizes])} = "
               "layouts.known.get(key) or layouts.find(*key)"]
@@ -207,15 +166,10 @@ def launch(file: str, entry: str, declaration: str, plan: Callable[..., Layout] 
         lines.append(declared.made(each, shape, kinds[each.name]))
     given = [f"NULL if {each.name} is None else {each.name}" if each.optional else each.name
              for each in (*arrays, *spec.outputs)]
-    given += [*layouts.sizes, *(f"int32({step})" for step in declared.steps_of(spec)),
-              *(f"{'int' if each.kind[0] == 'i' else 'float'}32({each.name})" for each in declared.numbers_of(spec))]
-    lines += ["try:", f"    run(grid, block, ({', '.join(given)},), shared_mem=shared)", "except Exception as error:",
-              "    raise layouts.refused(grid, block, shared, error) from error"]
-    sums = [each.name for each in spec.outputs if each.kind == "sum"]
-    if sums:
-        lines.append(f"{', '.join(sums)}{',' * (len(sums) == 1)} = added_up({', '.join(sums)})")
-    lines.append(f"return {', '.join(each.name for each in spec.outputs)}")
-    return declared.function(file, entry, spec, lines, known)
+    given += [*layouts.sizes, *(f"int32({step})" for step in declared.steps_of(spec))]
+    given += [each.name if each.kind == "struct" else f"{'float' if each.kind[0] == 'f' else 'int'}32({each.name})"
+              for each in declared.numbers_of(spec)]
+    return layouts, lines, f"{', '.join(given)},", known
 
 
 def _kind(array: Array, spec: Spec) -> str:
@@ -277,7 +231,7 @@ class Layouts:
         text = layout.text or (self.file, self.entry)
         kernel = self._kernels.setdefault(text, Kernel(*text))
         macros = {**layout.macros, "STORAGE": storage} if storage else layout.macros
-        run = kernel.ready(macros, layout.shared, 1)
+        run = kernel.ready(macros, layout.shared, layout.cluster)
         if len(self.known) >= _MOST_LAYOUTS:
             self.known.clear()
         entry = (run, layout.grid, layout.block, layout.shared, layout.parts,
@@ -318,16 +272,6 @@ STORAGES: dict[Any, int] = {np.dtype(np.float32): 0, np.dtype(np.float16): 1, np
 """The STORAGE number of each dtype, see storage.cuh; bfloat16 arrives as uint16."""
 
 
-def storage_macro(x: Any) -> dict[str, int]:
-    """The STORAGE macro for the dtype of `x`; none for float32."""
-    return {"STORAGE": STORAGES[x.dtype]} if STORAGES[x.dtype] else {}
-
-
-def stored_kernels(file: str, entry: str, signature: str) -> dict[Any, Kernel]:
-    """The kernel for each dtype of storage, which stands in the signature as `storage`."""
-    return {dtype: Kernel(file, entry, signature.replace("storage", dtype.name)) for dtype in STORAGES}
-
-
 def multiprocessors() -> int:
     """The number of multiprocessors of the current device."""
     return int(properties()["multiProcessorCount"])
@@ -351,21 +295,6 @@ def too_large(*arrays: Any) -> str | None:
     return f"{largest} values are more than 2^31" if largest >= 1 << 31 else None
 
 
-_sum_columns = stored_kernels("columns.cu", "sum_columns", "x: storage[2], y: storage[2]?, sums: float32[3], "
-                              "rows: int32, width: int32, rows_of_group: int32")
-_COLUMNS, _ROWS_AT_ONCE = 8, 64
-_MOST_ROWS, _ROWS_OF_GROUP = 2048, 1024
-"""With more rows, groups of them are added up first, so that enough blocks work."""
-_MOST_GROUPS = 1 << 14
-"""A grid has at most 65,535 blocks along its second axis; so many keep any device busy."""
-
-
-def groups_of(rows: int) -> tuple[int, int]:
-    """Number of rows that are added up at once, and number of such groups."""
-    group = max(_ROWS_OF_GROUP, -(-rows // _MOST_GROUPS)) if rows > _MOST_ROWS else max(rows, 1)
-    return group, max(-(-rows // group), 1)
-
-
 def sum_columns(x: Any, y: Any = None) -> tuple[Any, Any]:
     """The sum of each column of x (rows, width), and of y of the same shape, in float32, added in a fixed order.
 
@@ -375,9 +304,9 @@ def sum_columns(x: Any, y: Any = None) -> tuple[Any, Any]:
     """
     rows, width = x.shape
     group, groups = groups_of(rows)
-    grid = -(-width // _COLUMNS), groups, 1 if y is None else 2
-    sums = cupy.empty((grid[2], grid[1], width), dtype=np.float32)
-    _sum_columns[x.dtype](grid, (_COLUMNS, _ROWS_AT_ONCE), (x, y, sums, rows, width, group), storage_macro(x))
+    arrays = 1 if y is None else 2
+    sums = cupy.empty((arrays, groups, width), dtype=np.float32)
+    SUM_COLUMNS["cupy"](x, y, sums, group)
     if groups > 1:
         return sum_columns(sums[0], None if y is None else sums[1])
     return sums[0, 0], None if y is None else sums[1, 0]

@@ -45,6 +45,8 @@ class Layout(NamedTuple):
     """The parts of each sum."""
     shared: int = 0
     """Bytes of dynamic shared memory."""
+    cluster: int = 1
+    """The blocks of a cluster, as the text declares them."""
     text: tuple[str, str] | None = None
     """Another file and entry, for these sizes."""
 
@@ -158,7 +160,10 @@ def taken(array: Array, dtype: str | None, bound: set[str], copies: bool = True)
         lines[-2:] = [f"{x}_step = int(any({x}.strides))", f"if not {x}_step:",
                       f"    {x} = {x}[(0,) * {x}.ndim + (None,)]", f"elif not {x}.flags.c_contiguous:",
                       f"    {x} = ascontiguousarray({x})"]
-    return [f"if {x} is not None:", *(f"    {line}" for line in lines)] if array.optional else lines
+    if not array.optional:
+        return lines
+    default = [f"{x}_step = 1"] if array.or_one and copies else []
+    return [*default, f"if {x} is not None:", *(f"    {line}" for line in lines)]
 
 
 def made(array: Array, shape: str, dtype: str, empty: str = "empty") -> str:

@@ -1,22 +1,16 @@
-"""Typed launches of Metal kernels through MLX.
+"""Declared launches of Metal kernels through MLX, see `launch.declared`.
 
-    backward = launch("norm/layer_norm_backward.metal", "layer_norm_backward",
-                      "x: stored[*rows, width], gain: real[width]?, dy: like x, eps: float64 -> dx: like x", plan)
-    dx = backward(x, gain, dy, 1e-5)
-
-`launch` makes a function from a declaration (see `launch.declared`) and a plan; a `Kernel` is for what is no such
-launch. A `.metal` file is the body of a function: MLX writes the signature from the names and the arrays. Macros are
-lines above it, and `HAS_<NAME>` says whether an optional input (see `signature`) is given. A kernel is compiled at its
-first launch for each set of macros, inputs and outputs.
-
-Inputs of dtype `storage` are of float32, float16 or bfloat16, all alike; `STORAGE` says of which (see common.metal.h).
+A `.metal` file is the body of a function: MLX writes the signature from the names and the arrays. Macros are lines
+above it, and `HAS_<NAME>` says whether an optional array is given. A kernel is compiled at its first launch for each
+set of macros, inputs and outputs. What is `stored` is of float32, float16 or bfloat16, all alike; `STORAGE` says of
+which (see common.metal.h).
 """
 
 from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -29,14 +23,11 @@ from duoln.errors import DtypeError, KernelError
 from duoln.kernels import source
 from duoln.kernels.launch import declared
 from duoln.kernels.launch.declared import Layout
-from duoln.kernels.signature import Parameter, parameters
 
 MOST_THREADS = 512
 """The most threads of a threadgroup; a pipeline allows fewer than Metal's 1,024 where a kernel uses many registers."""
 _SURE_THREADS = 256
 """That every pipeline should allow; more are tried (see `Layouts`)."""
-_DTYPES = {"float32": mx.float32, "int32": mx.int32, "bool": mx.bool_}
-_STORED = "storage"
 STORAGES = {mx.float32: 0, mx.float16: 1, mx.bfloat16: 2}
 """The numbers in common.metal.h of what values are stored in."""
 
@@ -44,68 +35,6 @@ STORAGES = {mx.float32: 0, mx.float16: 1, mx.bfloat16: 2}
 def refusal() -> str | None:
     """The reason why no Metal kernel can run here; None if one can."""
     return None if mx.metal.is_available() else "there is no Metal device"
-
-
-FILES: dict[str, str] = {}
-"""The file of each kernel of this process, by its name."""
-
-
-class Kernel:
-    """One `.metal` file; an output is float32, or stored as the inputs are if `stored` has its name."""
-
-    def __init__(self, file: str, inputs: str, stored: Container[str] = ()) -> None:
-        self.file, self.inputs, self.stored = file, parameters(inputs), stored
-        self.name = file.rsplit("/", 1)[-1].removesuffix(".metal")
-        FILES[self.name] = file
-
-    def __call__(self, groups: int, threads: int, inputs: Sequence[Any], outputs: Mapping[str, Shape],
-                 macros: Mapping[str, int]) -> list[Array]:
-        """The outputs, in their order; MLX computes them when they are needed.
-
-        Args:
-            groups: the number of threadgroups.
-            threads: the number of threads in each threadgroup.
-            inputs: one for each parameter.
-            outputs: the shape of each output.
-            macros: the macros with which the source is compiled.
-
-        Raises:
-            KernelError: the inputs do not fit the declaration, or there are too many threads.
-        """
-        if threads > MOST_THREADS:
-            raise KernelError(f"[{self.name}] expected at most {MOST_THREADS} threads, found {threads}")
-        if len(inputs) != len(self.inputs):
-            raise KernelError(f"[{self.name}] expected {len(self.inputs)} inputs, found {len(inputs)}")
-        storage = self._storage(inputs)
-        given = [(p, self._checked(p, value, storage)) for p, value in zip(self.inputs, inputs, strict=True)]
-        present = [(p.name, value) for p, value in given if value is not None]
-        every = {**macros, **{f"HAS_{p.name.upper()}": int(value is not None) for p, value in given if p.optional}}
-        if STORAGES[storage]:
-            every["STORAGE"] = STORAGES[storage]
-        kernel = _compiled(self.file, self.name, every, [name for name, _ in present], list(outputs))
-        return list(kernel(
-            inputs=[value for _, value in present], grid=(groups * threads, 1, 1), threadgroup=(threads, 1, 1),
-            output_shapes=list(outputs.values()),
-            output_dtypes=[storage if name in self.stored else mx.float32 for name in outputs]))
-
-    def _storage(self, inputs: Sequence[Any]) -> Any:
-        """The dtype of the first input that is stored; float32 if there is none, or it has another one."""
-        first = next((value for p, value in zip(self.inputs, inputs, strict=True) if p.dtype == _STORED), None)
-        return first.dtype if isinstance(first, mx.array) and first.dtype in STORAGES else mx.float32
-
-    def _checked(self, expected: Parameter, given: Any, storage: Any) -> Array | None:
-        if given is None and expected.optional:
-            return None
-        if expected.rank is None and isinstance(given, int | float) and not isinstance(given, bool):
-            return mx.array(given, _DTYPES[expected.dtype])
-        if not isinstance(given, mx.array):
-            raise KernelError(f"[{self.name}] {expected.name}: expected {expected}, found {type(given).__name__}")
-        dtype = storage if expected.dtype == _STORED else _DTYPES[expected.dtype]
-        if given.dtype != dtype or given.ndim != expected.rank:
-            wanted = expected._replace(dtype=str(dtype).rpartition(".")[2])
-            raise KernelError(f"[{self.name}] {expected.name}: expected {wanted}, found {given.dtype} of "
-                              f"{given.ndim} dimensions")
-        return given
 
 
 _made: dict[tuple[Any, ...], Any] = {}
@@ -124,7 +53,7 @@ def _compiled(file: str, name: str, macros: Mapping[str, int], inputs: list[str]
     return _made[key]
 
 
-def launch(file: str, entry: str, declaration: str, plan: Callable[..., Layout] = declared.a_thread_each,
+def launch(file: str, entry: str, spec: Spec, plan: Callable[..., Layout] = declared.a_thread_each,
            ) -> Callable[..., Any]:
     """The function that a declaration describes; MLX computes its results when they are needed.
 
@@ -135,15 +64,10 @@ def launch(file: str, entry: str, declaration: str, plan: Callable[..., Layout] 
     Args:
         file: the Metal text, below `kernels/`, or the whole path of a plug-in's.
         entry: the name of the kernel.
-        declaration: arguments and results. `stored` is the dtype of the call, `real` is float32.
+        spec: arguments and results. `stored` is the dtype of the call, `real` is float32.
         plan: the layout, from what its parameters name: an axis, `storage`, `has_NAME`, or a number, which is a macro
             then and no argument of the text.
-
-    Raises:
-        ValueError: the declaration is none.
     """
-    FILES[entry] = file
-    spec = Spec.of(declaration)
     arrays, axes = declared.arrays_of(spec), declared.axes_of(spec)
     wanted = list(inspect.signature(plan).parameters)
     kinds = {each.name: _kind(each, spec) for each in (*arrays, *spec.outputs)}

@@ -91,8 +91,13 @@ def _vector(width: int, aligned: bool) -> int:
     return next(n for n in (8, 4, 1) if width % n == 0) if aligned else 1
 
 
+def _texts(way: str) -> list[tuple[str, str]]:
+    """Those of CUDA, of both norms: for rows that fit in registers, and for wide ones."""
+    return [("norm/norm.cu", f"layer_norm_{way}"), ("norm/wide.cu", f"layer_norm_{way}_wide")]
+
+
 def _text(p: Plan, way: str) -> tuple[str, str]:
-    return ("norm/wide.cu", f"layer_norm_{way}_wide") if p.wide else ("norm/norm.cu", f"layer_norm_{way}")
+    return _texts(way)[p.wide]
 
 
 def _launches(centred: bool, name: str, stats: int) -> tuple[Launch, Launch]:
@@ -101,12 +106,13 @@ def _launches(centred: bool, name: str, stats: int) -> tuple[Launch, Launch]:
                      "x: stored[*rows, width], residual: like x?, gain: real[width]?, bias: real[width]?, "
                      "eps: float64, activation: int32 "
                      f"-> total: like x?, y: like x, stats: real[*rows, {stats}]",
-                     partial(_forward_plan, centred))
+                     partial(_forward_plan, centred), texts=_texts("forward"))
     backward = Launch("norm/norm", f"{name}_backward",
                       f"x: stored[*rows, stride], residual: like x?, stats: real[*rows, {stats}], gain: real[width]?, "
                       "bias: real[width]?, dy: like x, d_total: like x?, width: int32, first: int32, activation: int32 "
                       "-> dx: like x?, d_gain: sum[width]?, d_bias: sum[width]?",
-                      partial(_backward_plan, centred), block=64)  # the rows of a block of the C++ text
+                      partial(_backward_plan, centred), block=64,  # the rows of a block of the C++ text
+                      texts=_texts("backward"))
     return forward, backward
 
 

@@ -15,7 +15,7 @@ import mlx.core as mx
 
 from duoln.backends.protocol import Array
 from duoln.kernels.activation import NUMBERS
-from duoln.kernels.launch import metal
+from duoln.kernels.launch import Launch, metal
 from duoln.kernels.launch.declared import Layout
 
 MOST_COLUMNS = 8192
@@ -34,10 +34,11 @@ def _plan(centred: bool, rows: int, width: int, storage: int, activation: int) -
 
 
 _DTYPES = {number: dtype for dtype, number in metal.STORAGES.items()}
-_BACKWARD = {centred: metal.launch(
-    "norm/layer_norm_backward.metal", "layer_norm_backward",
+_BACKWARD = {centred: Launch(
+    "norm/layer_norm_backward", "layer_norm_backward",
     "x: stored[*rows, width], residual: like x?, gain: real[width]?, bias: real[width]?, dy: like x, d_total: like x?, "
-    "eps: float64, activation: int32 -> dx: like x?, d_gain: sum[width]?, d_bias: sum[width]?", partial(_plan, centred))
+    "eps: float64, activation: int32 -> dx: like x?, d_gain: sum[width]?, d_bias: sum[width]?",
+    partial(_plan, centred))["mlx"]
     for centred in (True, False)}
 
 

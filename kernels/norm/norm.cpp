@@ -154,31 +154,30 @@ static void by_activation(int32_t activation, const Work& work) {
     work(Number<NONE>());
 }
 
-// The entries of one norm. As on CUDA, the gradient takes a residual and columns of wider rows; the CPU's rules
-// keep the sum instead, and normalise whole rows.
-#define NORM(NORM_NAME, CENTRED)                                                                                      \
-    ENTRY(NORM_NAME##_forward) {                                                                                      \
-        guarded([&] {                                                                                                 \
-            const bool past_caches = go_past_caches<T>(rows * width);                                                 \
-            in_parts(rows, threads, [=](index_t first, index_t last) {                                                \
-                by_activation<CENTRED>(activation, [=](auto number) {                                                 \
-                    normalise<CENTRED, decltype(number)::value>(x, residual, gain, bias, total, y, stats, first,      \
-                                                                last, width, T(eps), past_caches);                    \
-                });                                                                                                   \
+// The passes of one norm. As on CUDA, the gradient takes a residual and columns of wider rows; the CPU's rules keep the sum
+// instead, and normalise whole rows.
+#define FORWARD(CENTRED)                                                                                              \
+    guarded([&] {                                                                                                     \
+        const bool past_caches = go_past_caches<T>(rows * width);                                                     \
+        in_parts(rows, threads, [=](index_t first, index_t last) {                                                    \
+            by_activation<CENTRED>(activation, [=](auto number) {                                                     \
+                normalise<CENTRED, decltype(number)::value>(x, residual, gain, bias, total, y, stats, first, last,    \
+                                                            width, T(eps), past_caches);                              \
             });                                                                                                       \
         });                                                                                                           \
-    }                                                                                                                 \
-    ENTRY(NORM_NAME##_backward) {                                                                                     \
-        guarded([&] {                                                                                                 \
-            const bool past_caches = dx && go_past_caches<T>(rows * width);                                           \
-            in_parts((rows + BLOCK - 1) / BLOCK, threads, [=](index_t first, index_t last) {                          \
-                by_activation<CENTRED>(activation, [=](auto number) {                                                 \
-                    differentiate<CENTRED, decltype(number)::value>(                                                  \
-                        x, stats, gain, bias, dy, d_total, dx, d_gain, d_bias, first, last, rows, width,              \
-                        past_caches);                                                                                 \
-                });                                                                                                   \
+    });
+#define BACKWARD(CENTRED)                                                                                             \
+    guarded([&] {                                                                                                     \
+        const bool past_caches = dx && go_past_caches<T>(rows * width);                                               \
+        in_parts((rows + BLOCK - 1) / BLOCK, threads, [=](index_t begin, index_t end) {                               \
+            by_activation<CENTRED>(activation, [=](auto number) {                                                     \
+                differentiate<CENTRED, decltype(number)::value>(x, stats, gain, bias, dy, d_total, dx, d_gain,        \
+                                                                d_bias, begin, end, rows, width, past_caches);        \
             });                                                                                                       \
         });                                                                                                           \
-    }
-NORM(layer_norm, true)
-NORM(rms_norm, false)
+    });
+
+ENTRY(layer_norm_forward) { FORWARD(true) }
+ENTRY(layer_norm_backward) { BACKWARD(true) }
+ENTRY(rms_norm_forward) { FORWARD(false) }
+ENTRY(rms_norm_backward) { BACKWARD(false) }

@@ -13,11 +13,7 @@
 #include "row.cuh"
 #include "variant.h"
 
-extern "C" __global__ void __launch_bounds__(BLOCK, 1)
-layer_norm_forward(const storage_t* __restrict__ x, const storage_t* __restrict__ residual,
-                   const float* __restrict__ gain, const float* __restrict__ bias, storage_t* __restrict__ total,
-                   storage_t* __restrict__ y, float* __restrict__ stats, int rows, int width, float eps,
-                   int activation) {
+ENTRY(layer_norm_forward, __launch_bounds__(BLOCK, 1)) {
     __shared__ float shared[WARP];
     const int row = int(blockIdx.x * blockDim.y + threadIdx.y);
     const bool inside = row < rows;
@@ -75,12 +71,7 @@ layer_norm_forward(const storage_t* __restrict__ x, const storage_t* __restrict_
 // `activation` as in activation.h: the value before it is computed again, so nothing more is kept or read.
 // dx may be null, and so may the two partials. x and dy, and without RESIDUAL alone, may be columns
 // [first, first + width) of wider rows.
-extern "C" __global__ void __launch_bounds__(BLOCK, 1)
-layer_norm_backward(const storage_t* __restrict__ x, const storage_t* __restrict__ residual,
-                    const float* __restrict__ stats, const float* __restrict__ gain, const float* __restrict__ bias,
-                    const storage_t* __restrict__ dy, const storage_t* __restrict__ d_total,
-                    storage_t* __restrict__ dx, float* __restrict__ d_gain, float* __restrict__ d_bias, int rows,
-                    int stride, int width, int first, int activation) {
+ENTRY(layer_norm_backward, __launch_bounds__(BLOCK, 1)) {
     __shared__ float shared[2 * WARP];
     Row gains, gain_sums, bias_sums;
 #pragma unroll

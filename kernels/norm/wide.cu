@@ -15,11 +15,7 @@ __device__ __forceinline__ float sum_of_row(int width, float* shared, F f) {
     return sum[0];
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK, 1)
-layer_norm_forward_wide(const storage_t* __restrict__ x, const storage_t* __restrict__ residual,
-                        const float* __restrict__ gain, const float* __restrict__ bias, storage_t* __restrict__ total,
-                        storage_t* __restrict__ y, float* __restrict__ stats, int rows, int width, float eps,
-                        int activation) {
+ENTRY(layer_norm_forward_wide, __launch_bounds__(BLOCK, 1)) {
     __shared__ float shared[WARP];
     for (int row = int(blockIdx.x); row < rows; row += int(gridDim.x)) {
         const size_t start = size_t(row) * width;
@@ -53,13 +49,7 @@ layer_norm_forward_wide(const storage_t* __restrict__ x, const storage_t* __rest
     }
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK, 1)
-layer_norm_backward_wide(const storage_t* __restrict__ x, const storage_t* __restrict__ residual,
-                         const float* __restrict__ stats, const float* __restrict__ gain,
-                         const float* __restrict__ bias, const storage_t* __restrict__ dy,
-                         const storage_t* __restrict__ d_total, storage_t* __restrict__ dx,
-                         float* __restrict__ d_gain, float* __restrict__ d_bias, int rows, int stride, int width,
-                         int first, int activation) {
+ENTRY(layer_norm_backward_wide, __launch_bounds__(BLOCK, 1)) {
     __shared__ float shared[2 * WARP];
     auto xhat_at = [&](int row, int i) {
         const size_t place = size_t(row) * stride + first + i;

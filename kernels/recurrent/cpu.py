@@ -9,7 +9,6 @@ of its own, so that its first use compiles no other.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,47 +17,19 @@ from duoln import ops
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.core.gradient import is_recording
-from duoln.kernels import host, native, source
+from duoln.kernels import host, native
 from duoln.kernels.launch import Launch
 from duoln.kernels.linear.few_rows import MOST_ROWS
 from duoln.kernels.product.multiply import column_sums, multiply
 from duoln.kernels.recurrent import positions as walks
 from duoln.kernels.recurrent.cells import COMPILED_WALKS, Norms, supports
+from duoln.kernels.recurrent.launches import BIASES, CELL, CELL_BACK, WALKS
 from duoln.kernels.recurrent.positions import PARAMETERS, Parameters, Positions, Units
 from duoln.kernels.recurrent.weights import Means, Walked, is_transposed, laid_out
 from duoln.ops.recurrent.variants import CELLS
 
 _WORTH_THREADS_BYTES = 1 << 21
 """Bytes of the weights below which a second thread costs more than it saves in one time step."""
-
-
-_BIASES = ("bias", "bias_2", "bias_3")
-"""Those that a time step adds up itself."""
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f"{name}: own?" for name in names)
-
-
-_WALK = (f"w_h: own, {_listed(('x', 'w_x', 'x_proj', 'h_proj', *PARAMETERS))}, hidden: own, cells: own?, "
-         "raw_cells: own?, norms: own?, slots: own int64?, steps: int64, batch: int64, inputs: int64, units: int64, "
-         "eps: float64, reverse: int32, threads: int32, by_units: int32, transposed: int32")
-_ENTRIES = {
-    "forward": _WALK,
-    "backward": f"{_WALK}, d_hidden: own?, dh: own, dc: own, d_x: own?, d_w_x: own?, d_x_proj: own?, d_h_proj: own?, "
-                f"{_listed([f'd_{name}' for name in PARAMETERS])}, limit: float64",
-    "step": f"w_h: own, x: own, w_x: own, {_listed((*PARAMETERS, *_BIASES, 'inner_bias'))}, h: own, c: own, "
-            "h_new: own, c_new: own, batch: int64, inputs: int64, units: int64, eps: float64, threads: int32, "
-            "transposed: int32, theirs: int32",
-}
-"""The entries of each variant's text. A cell reads those arguments that it has."""
-
-
-@cache
-def _entries_of(file: str, cell: str, norms: str, constant: str) -> dict[str, Launch]:
-    """The entries of a text, which is those of all variants of the cell with the variant's macros before it."""
-    source.make_variant(f"{file}.cpp", f'#define NORMS {norms}\nstatic constexpr {constant};\n#include "sequence.h"\n')
-    return {name: Launch(file, f"{cell}_{name}", declaration) for name, declaration in _ENTRIES.items()}
 
 
 class _Walk(NamedTuple):
@@ -94,9 +65,7 @@ class _Walk(NamedTuple):
         parts = {"row": of_cell.parts, "gate": () if of_cell.apart else (1,) * gates}.get(
             over if "gain_h" in variant.norms else "", ())  # the norm of a GRU's n alone comes after r
         h_gates = gates if "gain_x" in variant.norms else int(of_cell.apart)  # apart: a GRU's n
-        compiled = COMPILED_WALKS[cell, norm]
-        entries = _entries_of(f"recurrent/{cell}/{cell}_{compiled.text}", cell, compiled.norms, compiled.constant)
-        return cls(entries, gates, len(of_cell.states), _kept_norms(cell, over, h_gates), h_gates,
+        return cls(WALKS[cell, norm], gates, len(of_cell.states), _kept_norms(cell, over, h_gates), h_gates,
                    is_apart=h_gates > 0 and not is_lstm, overwrites=is_lstm,
                    has_few_inputs=(cell, norm) == ("lstm", "layer"), is_of_batch=over == "batch",
                    is_carried=is_lstm and over == "gate", means=Means(parts), has_inner_bias=variant.inner_bias,
@@ -262,7 +231,7 @@ def _rule_of_walks(variants: Mapping[str, _Walk]) -> Rule:
 def _places_of(cell: str, norm: str) -> dict[str, int]:
     """The parameters of a time step with their places in (bias, *norms): it adds the biases up itself."""
     terms = {name: terms for name, terms, _ in Parameters.of(cell, norm).read}
-    biases = dict(zip(_BIASES, terms.pop("bias_x", ()), strict=False))
+    biases = dict(zip(BIASES, terms.pop("bias_x", ()), strict=False))
     return {name: place for name, (place,) in terms.items()} | biases
 
 
@@ -270,7 +239,7 @@ def _rule_of_step(cell: str, variants: Mapping[str, _Walk], of_walk: Rule) -> Ru
     """The rule of a cell. A gradient that was not foreseen is that of the walk, which runs then."""
     places = {norm: _places_of(cell, norm) for norm in variants}
     count = len(CELLS[cell].states)
-    none = dict.fromkeys((*PARAMETERS, *_BIASES, "inner_bias"))
+    none = dict.fromkeys((*PARAMETERS, *BIASES, "inner_bias"))
 
     def forward(be: Backend, x: Array, *arrays: Any, norm: str, eps: float, **attrs: Any) -> tuple[Any, Any]:
         walk = variants[norm]
@@ -338,13 +307,6 @@ def _numbers(x: Array, w_x: Array, w_h: Array, eps: float, theirs: bool = False)
 
 # One time step of an LSTM after its products: each row is read once -----------------------------------------------
 
-_CELL = (f"x_proj: own, h_proj: own, c: own[batch, hidden], {_listed((*PARAMETERS, 'inner_bias'))}, c_new: own, "
-         "norms: own")
-_HOW = "eps: float64, variant: int32, threads: int32"
-_cell = Launch("recurrent/lstm/cell", "lstm_cell_forward", f"{_CELL}, {_HOW} -> h_new: like c")
-_cell_back = Launch("recurrent/lstm/cell", "lstm_cell_backward", f"{_CELL}, d_h: own?, d_c: own?, d_x_proj: own, "
-                    f"d_h_proj: own, {_listed([f'd_{name}' for name in PARAMETERS])}, {_HOW} -> d_c_before: like c")
-
 
 class _CellSaved(NamedTuple):
     x_proj: Array
@@ -376,7 +338,7 @@ def _cell_forward(be: Backend, x_proj: Array, h_proj: Array, c: Array, bias: Arr
                    Parameters.of("lstm", norm).filled(units, (bias, *norm_arrays)),
                    units.filled(bias - bias.mean()) if is_inner else None, host.empty(c.shape, c.dtype),
                    host.empty((len(c), 9), c.dtype), units, norm, eps)
-    return (_cell.by_name("numpy", saved.arguments()), saved.c_new), saved
+    return (CELL.by_name("numpy", saved.arguments()), saved.c_new), saved
 
 
 def _cell_vjp(be: Backend, saved: _CellSaved, gouts: tuple[Array | None, Array | None],
@@ -386,7 +348,7 @@ def _cell_vjp(be: Backend, saved: _CellSaved, gouts: tuple[Array | None, Array |
     d_h_proj = host.empty_like(saved.x_proj) if Norms.of("lstm", saved.norm).gates else d_x_proj
     parts = Parameters.of("lstm", saved.norm).room(saved.units, len(saved.c), dtype)
     d_h, d_c = [None if d is None else host.contiguous(d.astype(dtype, copy=False)) for d in gouts]
-    d_c_before = _cell_back.by_name("numpy", saved.arguments(
+    d_c_before = CELL_BACK.by_name("numpy", saved.arguments(
         d_h=d_h, d_c=d_c, d_x_proj=d_x_proj, d_h_proj=d_h_proj, **parts))
     d_bias, *d_norms = Parameters.of("lstm", saved.norm).gradients(saved.units, parts)
     if saved.inner_bias is not None:

@@ -24,8 +24,7 @@ from duoln.core.storage import converted
 from duoln.kernels.launch import cuda as launch
 from duoln.kernels.norm import parameter_gradients
 from duoln.kernels.recurrent.cells import FUSED, Norms, Supports
-from duoln.kernels.recurrent.plan import MOST_HIDDEN, MOST_KEPT, norm_macros, plan, wide_file
-from duoln.kernels.signature import parameters
+from duoln.kernels.recurrent.plan import MOST_HIDDEN
 from duoln.ops.recurrent.variants import CELLS
 
 _FLOAT32 = np.dtype(np.float32)
@@ -44,27 +43,6 @@ def supports(cell: str) -> Supports:
         return launch.too_large(x) if x.size and h.size else "there are no values"
 
     return refusal
-
-
-class TimeStep:
-    """A cell's kernel. The values of a row stay in registers where they fit; else they are read again."""
-
-    def __init__(self, cell: str, direction: str, signature: str) -> None:
-        self._cell, self._names = cell, [each.name for each in parameters(signature)]
-        self._kept = launch.stored_kernels(f"recurrent/{cell}/{cell}.cu", f"{cell}_{direction}", signature)
-        wide = wide_file(cell)
-        self._wide = self._kept if wide == f"recurrent/{cell}/{cell}.cu" else launch.stored_kernels(
-            wide, f"{cell}_{direction}_wide", signature)
-
-    def bind(self, arguments: Mapping[str, Any], norms: dict[str, int]) -> launch.Launch:
-        """The launch of any time step, for these arguments by name and the macros of the norms.
-
-        An argument that is not there is None.
-        """
-        hidden, x_proj = arguments["hidden"], arguments["x_proj"]
-        p, kernel = plan(hidden, self._cell), (self._wide if hidden > MOST_KEPT else self._kept)[x_proj.dtype]
-        return kernel.bind(*p.launch(arguments["batch"]), [*map(arguments.get, self._names)],
-                           p.macros(**norms, **launch.storage_macro(x_proj)), varying="time_step")
 
 
 class Variant(NamedTuple):
@@ -90,8 +68,6 @@ class Variant(NamedTuple):
     """True if the kernel adds the products up in x_proj, and no gate needs one alone."""
     increases_h: bool
     """True if a time step adds a little to the hidden state, which would be lost in 16 bits."""
-    macros: dict[str, int]
-    """The macros of the norms."""
     row_gradients: dict[str, int]
     """The parameters whose gradients a walk gives for each row, with their gates; one for an LSTM's cell.
 
@@ -112,7 +88,7 @@ class Variant(NamedTuple):
                    norm_count=products * len(of_cell.parts) + normed.cell, products_apart=of_cell.apart,
                    is_apart="gain_x" in variant.norms or of_cell.apart, has_inner_bias=variant.inner_bias,
                    kernel_adds_bias=cell == "lstm", keeps_sum=cell == "rnn",
-                   increases_h=of_cell.increased == "h", macros=norm_macros(cell, norm),
+                   increases_h=of_cell.increased == "h",
                    row_gradients={name: 1 if name.endswith("_c") else of_cell.gates for name in of_rows})
 
 

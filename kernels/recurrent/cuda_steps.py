@@ -17,34 +17,11 @@ from duoln.backends import cublas
 from duoln.backends.protocol import Array, Backend
 from duoln.core.storage import converted
 from duoln.kernels.recurrent import cuda
+from duoln.kernels.recurrent.launches import STEPS
 from duoln.ops.recurrent.variants import CELLS
 
-_GATE_NORMS = "gain_x: float32[1]?, bias_x: float32[1]?, gain_h: float32[1]?, bias_h: float32[1]?, "
-_SIZES = "time_step: int32, time_steps: int32, batch: int32, hidden: int32"
-_LSTM = ("x_proj: storage[3], h_proj: storage[3], " + _GATE_NORMS + "bias: float32[1], gain_c: float32[1]?, "
-         "bias_c: float32[1]?, mask: bool[2]?, ")
-_GRU = "x_proj: storage[3], h_proj: storage[3], " + _GATE_NORMS + "mask: bool[2]?, h: float32[3], "
-_RNN = "gain_h: float32[1]?, bias_h: float32[1]?, mask: bool[2]?, "
-FORWARD = {
-    "lstm": cuda.TimeStep("lstm", "forward", _LSTM + "h: storage[3], c: float32[3], stats: float32[3], " + _SIZES
-                          + ", eps: float32"),
-    "gru": cuda.TimeStep("gru", "forward", _GRU + "h_stored: storage[3]?, stats: float32[3], " + _SIZES
-                         + ", eps: float32"),
-    "rnn": cuda.TimeStep("rnn", "forward", "x_proj: storage[3], h_proj: float32[2], " + _RNN
-                         + "h: storage[3], stats: float32[3], " + _SIZES + ", eps: float32"),
-}
-BACKWARD = {
-    "lstm": cuda.TimeStep(
-        "lstm", "backward", _LSTM + "c: float32[3], stats: float32[3], d_hs: storage[3]?, dh: float32[2], "
-        "carry: float32[2]?, dc: float32[2], d_x_proj: storage[3], d_h_proj: storage[3]?, d_x_gates: storage[3]?, "
-        "d_c_norm: float32[3]?, " + _SIZES),
-    "gru": cuda.TimeStep(
-        "gru", "backward", _GRU + "stats: float32[3], d_hs: storage[3]?, dh: float32[2], carry: float32[2], "
-        "d_x_proj: storage[3], d_h_proj: storage[3], d_x_gates: storage[3]?, d_h_gates: storage[3]?, " + _SIZES),
-    "rnn": cuda.TimeStep(
-        "rnn", "backward", "x_proj: storage[3], " + _RNN + "stats: float32[3], d_hs: storage[3]?, dh: float32[2], "
-        "carry: float32[2]?, d_x_proj: storage[3], d_x_gates: storage[3]?, " + _SIZES),
-}
+_NONE = dict.fromkeys(("gain_x", "bias_x", "gain_h", "bias_h", "gain_c", "bias_c", "d_hs", "carry"))
+"""The arguments that a variant may not have."""
 
 
 class Saved(NamedTuple):
@@ -68,11 +45,10 @@ class Saved(NamedTuple):
 
     def arguments(self, **more: Any) -> dict[str, Any]:
         """The arguments that both directions share, and more."""
-        problem, (time_steps, batch, _) = self.problem, self.x_proj.shape
-        return {**problem.norms, "bias": problem.bias, "w_h": problem.w_h, "w_stats": self.w_stats,
+        problem = self.problem
+        return {**_NONE, **problem.norms, "bias": problem.bias, "w_h": problem.w_h, "w_stats": self.w_stats,
                 "x_proj": self.x_proj, "h_proj": self.h_proj, "mask": problem.walk.mask, "h": self.h, "c": self.c,
-                "stats": self.stats, "time_step": 0, "time_steps": time_steps, "batch": batch,
-                "hidden": self.h.shape[2], **more}
+                "stats": self.stats, "time_step": 0, **more}
 
 
 class Gradients(NamedTuple):
@@ -121,7 +97,8 @@ def forward(problem: cuda.Problem, be: Backend, states: tuple[Array, ...],
     c = cuda.states(cells[0], time_steps) if cells else None
     stats = cupy.empty((variant.norm_count, time_steps * batch, 3), dtype=states[-1].dtype)
     saved = Saved(problem, x_proj, h_proj, hs, h_stored, c, stats)
-    step = FORWARD[variant.cell].bind(saved.arguments(h_stored=h_stored if is_wide else None, eps=eps), variant.macros)
+    step = STEPS[variant.cell, variant.norm, "forward"].bind(
+        saved.arguments(h_stored=h_stored if is_wide else None, eps=eps), varying="time_step")
     multiply = cublas.TimeProducts(h_stored, problem.w_h, h_proj)
     for t in range(time_steps):
         multiply(t)
@@ -139,8 +116,8 @@ def vjp(be: Backend, saved: Saved, gouts: tuple[Array | None, ...], needs: Seque
     has_carry = walk.mask is not None or variant.increases_h
     carry = cupy.zeros_like(dh) if has_carry else None
     gradients = Gradients.room(saved)
-    step = BACKWARD[variant.cell].bind(
-        saved.arguments(**gradients.arguments(), d_hs=d_hs, dh=dh, carry=carry, dc=d_states[-1]), variant.macros)
+    step = STEPS[variant.cell, variant.norm, "backward"].bind(
+        saved.arguments(**gradients.arguments(), d_hs=d_hs, dh=dh, carry=carry, dc=d_states[-1]), varying="time_step")
     multiply = cublas.TimeProducts(gradients.h_proj, problem.w_h.T, dh)
     for t in range(walk.x.shape[0] - 1, -1, -1):
         step(t)

@@ -20,18 +20,13 @@ from duoln.backends.protocol import Array, Backend
 from duoln.kernels.launch import cuda as launch
 from duoln.kernels.recurrent import cuda
 from duoln.kernels.recurrent.cells import Supports
-from duoln.kernels.recurrent.cluster_plan import CLUSTERS, THREADS, ClusterPlan, Device, plan
+from duoln.kernels.recurrent.cluster_plan import CLUSTERS, THREADS, Device, plan
 from duoln.kernels.recurrent.cuda_steps import Saved
-from duoln.kernels.recurrent.plan import plan as plan_of_rows
+from duoln.kernels.recurrent.launches import CLUSTER_WALKS, STATISTICS, SWITCH
 from duoln.system import clusters
 
 _DIRECTIONS = ("forward", "backward")
-_SWITCH = "DUOLN_WALK"
-"""The variable: 0 for no walks; say: a walk that waits in vain prints for what (see cluster.cuh)."""
-_statistics = launch.Kernel(
-    "recurrent/row_statistics.cu", "row_statistics", "x_proj: float32[3], w_h: float32[2], bias: float32[1]?, "
-    "x_stats: float32[3], w_stats: float32[3], rows: int32, hidden: int32, eps: float32")
-_probe = launch.Kernel("device_limits/memory.cu", "device_nothing", "count: int32")
+_probe = launch.Kernel("device_limits/memory.cu", "device_nothing")
 
 
 def device() -> Device:
@@ -62,8 +57,8 @@ def supports(cell: str, of_steps: Supports) -> Supports:
 
     def refusal(be: Backend, x: Array, h: Array, *arrays: Array | None, norm: str = "layer",
                 **attrs: Any) -> str | None:
-        if os.environ.get(_SWITCH) == "0":
-            return f"{_SWITCH} is 0"
+        if os.environ.get(SWITCH) == "0":
+            return f"{SWITCH} is 0"
         refused = of_steps(be, x, h, *arrays, norm=norm, **attrs)
         if refused is not None:
             return refused
@@ -77,54 +72,6 @@ def supports(cell: str, of_steps: Supports) -> Supports:
         return None
 
     return refusal
-
-
-_OF_GATES = "gain_x: float32[1]?, bias_x: float32[1]?, gain_h: float32[1]?, bias_h: float32[1]?, "
-_OF_WEIGHTS = "w_h: float32[2], w_stats: float32[3]?, "
-_LSTM = _OF_WEIGHTS + _OF_GATES + ("bias: float32[1], gain_c: float32[1]?, bias_c: float32[1]?, mask: bool[2]?, ")
-_GRU = _OF_WEIGHTS + _OF_GATES + "mask: bool[2]?, h: float32[3], "
-_RNN = "gain_h: float32[1]?, bias_h: float32[1]?, mask: bool[2]?, "
-_SIZES = "time_steps: int32, batch: int32, "
-_BACK = "stats: float32[3], d_hs: float32[3]?, dh: float32[2], "
-
-
-class ClusterWalk:
-    """A cell's kernel for all time steps in one direction."""
-
-    def __init__(self, cell: str, direction: str, signature: str) -> None:
-        file = "walk.cu" if direction == "forward" else "walk_backward.cu"
-        self._cell, self._direction = cell, direction
-        self._kernel = launch.Kernel(f"recurrent/{cell}/{file}", f"{cell}_walk_{direction}", signature)
-        self._names = [each.name for each in self._kernel.parameters]
-
-    def __call__(self, variant: cuda.Variant, arguments: Mapping[str, Any]) -> None:
-        """Launch with these arguments by name; one that is not there is None."""
-        hidden, batch = arguments["hidden"], arguments["batch"]
-        p = plan(self._cell, variant.norm, self._direction, hidden, batch, device())
-        assert isinstance(p, ClusterPlan), "supports() has asked"
-        macros = p.macros(**variant.macros, **({"SAY_WAITS": 1} if os.environ.get(_SWITCH) == "say" else {}))
-        self._kernel.bind((p.grid(batch),), (THREADS,), [*map(arguments.get, self._names)], macros,
-                          p.shared, cluster=p.cluster)()
-
-
-_FORWARD = {
-    "lstm": ClusterWalk("lstm", "forward", "x_proj: float32[3], " + _LSTM + "h: float32[3], c: float32[3], "
-                        "h_proj: float32[3], stats: float32[3], " + _SIZES + "eps: float32"),
-    "gru": ClusterWalk("gru", "forward", "x_proj: float32[3], " + _GRU + "h_proj: float32[3], stats: float32[3], "
-                       + _SIZES + "eps: float32"),
-    "rnn": ClusterWalk("rnn", "forward", "x_proj: float32[3], " + _OF_WEIGHTS + "x_stats: float32[3], " + _RNN
-                       + "h: float32[3], stats: float32[3], " + _SIZES + "eps: float32"),
-}
-_BACKWARD = {
-    "lstm": ClusterWalk("lstm", "backward", "x_proj: float32[3], h_proj: float32[3], " + _LSTM + "c: float32[3], "
-                        + _BACK + "dc: float32[2], d_x_proj: float32[3], d_h_proj: float32[3]?, "
-                        "d_parameters: float32[3], " + _SIZES + "limit: float32"),
-    "gru": ClusterWalk("gru", "backward", "x_proj: float32[3], h_proj: float32[3], " + _GRU + _BACK
-                       + "d_x_proj: float32[3], d_h_proj: float32[3], d_parameters: float32[3]?, " + _SIZES
-                       + "limit: float32"),
-    "rnn": ClusterWalk("rnn", "backward", "x_proj: float32[3], " + _OF_WEIGHTS + _RNN + _BACK
-                       + "d_x_proj: float32[3], d_parameters: float32[3]?, " + _SIZES + "limit: float32"),
-}
 
 
 def forward(problem: cuda.Problem, be: Backend, states: tuple[Array, ...],
@@ -145,7 +92,7 @@ def forward(problem: cuda.Problem, be: Backend, states: tuple[Array, ...],
     x_stats = cupy.empty((of_x, time_steps * batch, 3), dtype=x_proj.dtype) if variant.keeps_sum else stats[:of_x]
     w_stats = _row_statistics(problem, x_proj, eps, x_stats) if is_normed else None
     saved = Saved(problem, x_proj, h_proj, hs, hs, c, stats, w_stats)
-    _FORWARD[variant.cell](variant, saved.arguments(x_stats=x_stats, eps=eps))
+    CLUSTER_WALKS[variant.cell, variant.norm, "forward"].bind(saved.arguments(x_stats=x_stats, eps=eps))()
     last = [] if c is None else [c[-1].copy()]
     return (walk.in_time(hs[1:]), hs[-1].copy(), *last), saved
 
@@ -160,9 +107,9 @@ def vjp(be: Backend, saved: Saved, gouts: tuple[Array | None, ...], needs: Seque
     d_h_proj = cupy.empty_like(d_x_proj) if variant.is_apart else d_x_proj
     gates = variant.row_gradients
     sums = cupy.empty((batch, sum(gates.values()), hidden), dtype=d_x_proj.dtype) if gates else None
-    _BACKWARD[variant.cell](variant, saved.arguments(
+    CLUSTER_WALKS[variant.cell, variant.norm, "backward"].bind(saved.arguments(
         d_hs=d_hs, dh=d_states[0], dc=d_states[-1], d_x_proj=d_x_proj, d_h_proj=d_h_proj if variant.is_apart else None,
-        d_parameters=sums, limit=inf if walk.limit is None else walk.limit))
+        d_parameters=sums, limit=inf if walk.limit is None else walk.limit))()
     gradients = {} if sums is None else _of_parameters(sums, gates)
     if variant.kernel_adds_bias:
         gradients["bias_x"] = gradients["bias_h"] = gradients["bias"]
@@ -178,12 +125,9 @@ def _row_statistics(problem: cuda.Problem, x_proj: Array, eps: float, x_stats: A
         x_proj (T, B, gates * H), x_stats (norms, T * B, 3) -> the same of the rows of w_h, (norms, H, 3).
     """
     hidden, variant = problem.w_h.shape[0], problem.variant
-    rows, p = x_stats.shape[1], plan_of_rows(hidden)
     w_stats = cupy.empty((variant.parts, hidden, 3), dtype=x_proj.dtype)
-    grid, block = p.launch(rows + hidden)
-    inner_bias = problem.bias if variant.has_inner_bias else None
-    _statistics(grid, block, (x_proj, problem.w_h, inner_bias, x_stats, w_stats, rows, hidden, eps),
-                p.macros(CELL_GATES=variant.gates))
+    STATISTICS[variant.gates]["cupy"](x_proj, problem.w_h, problem.bias if variant.has_inner_bias else None, x_stats,
+                                      w_stats, eps)
     return w_stats
 
 

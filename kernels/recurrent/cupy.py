@@ -17,6 +17,7 @@ from duoln.kernels.launch import cuda as launch
 from duoln.kernels.recurrent import cuda, cuda_steps, cuda_walk
 from duoln.kernels.recurrent.cells import bounds_unmasked
 from duoln.kernels.recurrent.cuda_steps import Gradients, Saved
+from duoln.kernels.recurrent.launches import STEPS
 from duoln.ops.recurrent.variants import CELLS, norm_shapes
 
 _CELL_STORED = (0, 1)
@@ -59,7 +60,7 @@ def _cell_forward(be: Backend, x_proj: Array, h_proj: Array, c: Array, bias: Arr
     hs = cupy.empty(cs.shape, dtype=x_proj.dtype)  # the kernel reads the first state of masked rows only
     stats = cupy.empty((variant.norm_count, len(c), 3), dtype=c.dtype)
     saved = Saved(problem, x_proj, h_proj, hs, hs, cs, stats)
-    cuda_steps.FORWARD["lstm"].bind(saved.arguments(eps=eps), variant.macros)()
+    STEPS["lstm", norm, "forward"].bind(saved.arguments(eps=eps))()
     return (hs[1], cs[1]), saved
 
 
@@ -79,8 +80,8 @@ def _cell_gradient(be: Backend, saved: Saved,
     dh = cupy.zeros(saved.c.shape[1:], dtype=saved.c.dtype) if d_h is None else cupy.ascontiguousarray(d_h)
     dc = cuda.start(gouts[1], dh)
     gradients = Gradients.room(saved)
-    cuda_steps.BACKWARD["lstm"].bind(saved.arguments(**gradients.arguments(), dh=dh, dc=dc),
-                                     saved.problem.variant.macros)()
+    STEPS["lstm", saved.problem.variant.norm, "backward"].bind(
+        saved.arguments(**gradients.arguments(), dh=dh, dc=dc))()
     return gradients, dc
 
 

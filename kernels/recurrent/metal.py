@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from duoln.backends.protocol import Array, Backend
-from duoln.kernels.launch import metal
+from duoln.kernels.launch import Launch, metal
+from duoln.kernels.launch.declared import Layout
 from duoln.kernels.norm import metal as layer_norm
 from duoln.kernels.recurrent.cells import FUSED, Norms, Supports
 from duoln.kernels.recurrent.plan import METAL_LADDER, Plan
@@ -18,15 +19,35 @@ from duoln.ops.recurrent.formulas import Settings
 from duoln.ops.recurrent.variants import CELLS
 
 States = tuple[Array, ...]
-_LSTM = ("x_gates: float32[2], h_proj: float32[2], c: float32[2], gain_h: float32[1]?, bias_h: float32[1]?, "
-         "gain_c: float32[1], bias_c: float32[1], mask: bool[1]?, ")
-_GRU = ("x_gates: float32[2], h_proj: float32[2], h: float32[2], gain_h: float32[1], bias_h: float32[1], "
-        "mask: bool[1]?, ")
-FORWARD = {"lstm": metal.Kernel("recurrent/lstm/lstm_forward.metal", _LSTM + "h: float32[2]?, eps: float32"),
-           "gru": metal.Kernel("recurrent/gru/gru_forward.metal", _GRU + "eps: float32")}
-BACKWARD = {"lstm": metal.Kernel("recurrent/lstm/lstm_backward.metal",
-                                 _LSTM + "stats: float32[3], d_h: float32[2], d_c: float32[2]"),
-            "gru": metal.Kernel("recurrent/gru/gru_backward.metal", _GRU + "stats: float32[3], d_h: float32[2]")}
+_LSTM = ("x_gates: real[batch, wide], h_proj: real[batch, wide], c: real[batch, hidden], gain_h: real[wide]?, "
+         "bias_h: real[wide]?, gain_c: real[hidden], bias_c: real[hidden], mask: bool[batch]?")
+_GRU = ("x_gates: real[batch, wide], h_proj: real[batch, wide], h: real[batch, hidden], gain_h: real[wide], "
+        "bias_h: real[wide], mask: bool[batch]?")
+_STATS = "stats: real[2, batch, 3]"
+
+
+def _plan_of_lstm(batch: int, hidden: int, has_gain_h: bool) -> Layout:
+    fit = Plan(*LAYOUTS["lstm"].plan(hidden, has_gain_h))
+    return Layout((batch,), (fit.threads,), fit.macros(NORM_H=int(has_gain_h)))
+
+
+def _plan_of_gru(batch: int, hidden: int) -> Layout:
+    fit = Plan(*LAYOUTS["gru"].plan(hidden, True))
+    return Layout((batch,), (fit.threads,), fit.macros())
+
+
+FORWARD = {
+    "lstm": Launch("recurrent/lstm/lstm_forward", "lstm_forward", f"{_LSTM}, h: real[batch, hidden]?, eps: float64 "
+                   f"-> next_h: like c, next_c: like c, {_STATS}", _plan_of_lstm),
+    "gru": Launch("recurrent/gru/gru_forward", "gru_forward", f"{_GRU}, eps: float64 -> next_h: like h, {_STATS}",
+                  _plan_of_gru)}
+BACKWARD = {
+    "lstm": Launch("recurrent/lstm/lstm_backward", "lstm_backward", f"{_LSTM}, {_STATS}, d_h: like c, d_c: like c "
+                   "-> d_x_gates: like x_gates, d_c_norm: like c, d_c_before: like c, d_h_proj: like x_gates?, "
+                   "d_h_before: like c?", _plan_of_lstm),
+    "gru": Launch("recurrent/gru/gru_backward", "gru_backward", f"{_GRU}, {_STATS}, d_h: like h "
+                  "-> d_x_gates: like x_gates, d_h_gates: like x_gates, d_h_proj: like x_gates, d_h_before: like h",
+                  _plan_of_gru)}
 
 
 class Gradient(NamedTuple):
@@ -49,9 +70,7 @@ class MetalSteps:
     def __init__(self, be: Backend | None, cell: str, settings: Settings, bias: Array | None,
                  norms: Mapping[str, Array]) -> None:
         self._cell, self._bias, self._norms, self._eps = cell, bias, norms, settings.eps
-        self._read = {**norms, "eps": self._eps}
-        self._forward, self._backward = ((kernels[cell], [each.name for each in kernels[cell].inputs])
-                                         for kernels in (FORWARD, BACKWARD))
+        self._read = {"gain_h": None, "bias_h": None, **norms, "eps": settings.eps}
 
     def forward(self, x_gates: Array, h_proj: Array, states: States, mask: Array | None) -> tuple[States, Any]:
         """The next states, and the arrays that the gradient needs."""
@@ -60,22 +79,17 @@ class MetalSteps:
         given = {**self._read, **kept}
         if self._cell == "lstm" and mask is None:
             given["h"] = None  # the kernel reads the first state of masked rows only
-        outputs = {f"next_{name}": states[0].shape for name in CELLS[self._cell].states}
-        counts = len(CELLS[self._cell].parts) * ("gain_h" in self._norms) + ("gain_c" in self._norms)
-        *new, kept["stats"] = self._run(*self._forward, given, {**outputs, "stats": (counts, len(h_proj), 3)}).values()
+        *new, kept["stats"] = FORWARD[self._cell].by_name("mlx", given)
         return tuple(new), {**kept, "new": new}
 
     def backward(self, kept: Any, gradients: list[Array]) -> Gradient:
         """The gradients of the time step's arguments, from those of the next states."""
-        given = {**self._read, **kept, "d_h": gradients[0], "d_c": gradients[-1]}
-        wide, narrow = kept["x_gates"].shape, kept["h"].shape
-        if self._cell == "lstm":
-            outputs = {"d_x_gates": wide, "d_c_norm": narrow, "d_c_before": narrow,
-                       **({"d_h_proj": wide} if "gain_h" in self._norms else {}),
-                       **({} if kept["mask"] is None else {"d_h_before": narrow})}
-        else:
-            outputs = {"d_x_gates": wide, "d_h_gates": wide, "d_h_proj": wide, "d_h_before": narrow}
-        made = self._run(*self._backward, given, outputs)
+        launch = BACKWARD[self._cell]
+        flags = {"d_h_proj": "gain_h" in self._norms, "d_h_before": kept["mask"] is not None} \
+            if self._cell == "lstm" else {}
+        made = dict(zip([each.name for each in launch.spec.outputs], launch.by_name(
+            "mlx", {**self._read, **kept, "d_h": gradients[0], "d_c": gradients[-1]}, **flags), strict=True))
+        made = {name: d for name, d in made.items() if d is not None}
         d_x_gates = made["d_x_gates"]
         d_states = [made["d_h_before"] if "d_h_before" in made else mx.zeros_like(kept["h"])]
         d_states += [made["d_c_before"]] if self._cell == "lstm" else []
@@ -98,15 +112,6 @@ class MetalSteps:
             gradients["gain_c"], gradients["bias_c"] = self._of_norms(cells, d_cells, (1,))
         d_bias = [] if self._bias is None else [mx.zeros_like(self._bias)]
         return [*d_bias, *(gradients.get(name, mx.zeros_like(a)) for name, a in self._norms.items())]
-
-    def _run(self, kernel: metal.Kernel, names: Sequence[str], given: Mapping[str, Any],
-             outputs: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
-        """The outputs of a kernel by name, from its inputs by name; an input that is not there is None."""
-        norm_h = "gain_h" in self._norms
-        p = Plan(*LAYOUTS[self._cell].plan(given["h_proj"].shape[1] // CELLS[self._cell].gates, norm_h))
-        macros = p.macros(**({"NORM_H": int(norm_h)} if self._cell == "lstm" else {}))
-        return dict(zip(outputs, kernel(len(given["h_proj"]), p.threads, [*map(given.get, names)], outputs, macros),
-                        strict=True))
 
     def _of_norms(self, x: Array, dy: Array, parts: Sequence[int]) -> tuple[Array, Array]:
         """Gradients of gain and bias from all time steps at once, for norms over parts of the columns."""

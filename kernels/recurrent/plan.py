@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
-from duoln.kernels.recurrent.cells import Norms, fused_norms
-from duoln.ops.recurrent.variants import CELLS
+from duoln.kernels.recurrent.cells import Norms
 
 _LADDER = ((32, 1), (128, 1), (128, 2), (128, 4), (256, 4))
 """The threads, and the hidden units of each thread; an entry holds rows up to the product of both."""
@@ -60,32 +58,7 @@ def plan(hidden: int, cell: str = "") -> Plan:
                 _RNN_WIDE if cell == "rnn" else _WIDE)
 
 
-def wide_file(cell: str) -> str:
-    """The source with a cell's kernels for more than MOST_KEPT units."""
-    return "recurrent/rnn/rnn.cu" if cell == "rnn" else f"recurrent/{cell}/wide.cu"
-
-
 def norm_macros(cell: str, norm: str) -> dict[str, int]:
     """The macros of a variant: whether the gates are normalised, and, of an LSTM, the cell."""
     norms = Norms.of(cell, norm)
     return {"NORM_GATES": int(norms.gates), **({"NORM_CELL": int(norms.cell)} if cell == "lstm" else {})}
-
-
-def every_norm(cell: str) -> list[dict[str, int]]:
-    """The macros of a cell's variants, each set once."""
-    every = [norm_macros(cell, norm) for norm in fused_norms(cell)]
-    return [macros for k, macros in enumerate(every) if macros not in every[:k]]
-
-
-def every_plan(norms: Sequence[dict[str, int]]) -> list[dict[str, int]]:
-    """The macros of rows up to MOST_KEPT units, given those of norms."""
-    return [Plan(*entry).macros(**of_norms) for entry in _LADDER for of_norms in norms]
-
-
-def every_setting() -> dict[str, list[dict[str, int]]]:
-    """The cells' sources for time steps, each with all its sets of macros."""
-    sources = {f"recurrent/{cell}/{cell}.cu": every_plan(every_norm(cell)) for cell in CELLS}
-    for cell in CELLS:
-        wide = [plan(MOST_HIDDEN, cell).macros(**norms) for norms in every_norm(cell)]
-        sources[wide_file(cell)] = sources.get(wide_file(cell), []) + wide
-    return sources

@@ -13,9 +13,7 @@ typedef State Cell;
 #endif
 
 // x_stats [part][rows][3], w_stats [part][H][3].
-extern "C" __global__ void __launch_bounds__(BLOCK, 1)
-row_statistics(float* __restrict__ x_proj, const float* __restrict__ w_h, const float* __restrict__ bias,
-               float* __restrict__ x_stats, float* __restrict__ w_stats, int rows, int hidden, float eps) {
+ENTRY(row_statistics, __launch_bounds__(BLOCK, 1)) {
     __shared__ float shared[SHARED];
     const int row = int(blockIdx.x * blockDim.y + threadIdx.y);
     const bool of_x = row < rows, inside = row < rows + hidden;

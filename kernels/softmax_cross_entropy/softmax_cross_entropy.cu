@@ -16,9 +16,7 @@ __device__ __forceinline__ float row_max(float value, float* shared) {
     return value;
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK, 1)
-cross_entropy_forward(const storage_t* __restrict__ logits, const int* __restrict__ labels, float* __restrict__ loss,
-                      float* __restrict__ largest, float* __restrict__ total, int rows, int classes) {
+ENTRY(cross_entropy_forward, __launch_bounds__(BLOCK, 1)) {
     __shared__ float for_max[WARP], for_sum[WARP];
     const int row = int(blockIdx.x * blockDim.y + threadIdx.y);
     const bool inside = row < rows;
@@ -40,11 +38,7 @@ cross_entropy_forward(const storage_t* __restrict__ logits, const int* __restric
 }
 
 // The gradient of row r is d_loss[r * d_loss_step]; a step of 0 means one number for all rows, as after a mean.
-extern "C" __global__ void __launch_bounds__(BLOCK, 1)
-cross_entropy_backward(const storage_t* __restrict__ logits, const int* __restrict__ labels,
-                       const float* __restrict__ largest, const float* __restrict__ total,
-                       const float* __restrict__ d_loss, storage_t* __restrict__ d_logits, int rows, int classes,
-                       int d_loss_step) {
+ENTRY(cross_entropy_backward, __launch_bounds__(BLOCK, 1)) {
     const int row = int(blockIdx.x * blockDim.y + threadIdx.y);
     if (row >= rows) return;
     const size_t start = size_t(row) * classes;

@@ -11,13 +11,29 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import host, native
 from duoln.kernels.launch import Launch
+from duoln.kernels.launch.declared import Layout
 from duoln.ops import take
 from duoln.ops.index import from_front
 
 _FILE = "take/take.cpp"
 
-_add_rows = Launch("take/take", "take_backward", "dy: own, order: own int64, bounds: own int64, "
+_add_rows = Launch("take/take", "take_gradient", "dy: own, order: own int64, bounds: own int64, "
                                                  "d_table: own[words, width], add: int32, threads: int32")
+
+
+_THREADS, _MOST_GROUPS = 256, 1024
+"""On CUDA, the threads of a block, and the largest number of groups of columns."""
+
+
+def _plan(width: int, words: int) -> Layout:
+    return Layout((words, min(-(-width // _THREADS), _MOST_GROUPS)), (min(_THREADS, -(-width // 32) * 32),))
+
+
+TAKEN_ROWS = Launch("take/take", "take_forward", "table: stored[words, width], indices: int32[taken] "
+                    "-> rows: stored[taken, width]", lambda width, taken: _plan(width, words=taken))
+BACKWARD = Launch("take/take", "take_backward", "g: stored[taken, width], sorted: int32[taken], order: int32[taken], "
+                  "words: int32 -> d_table: stored[words, width]", _plan)
+"""Those of `take.cupy`."""
 
 
 class _Saved(NamedTuple):

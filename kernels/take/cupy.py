@@ -16,26 +16,9 @@ import numpy as np
 from duoln.backends.protocol import STORAGE, Array, Backend, Shape
 from duoln.core import Rule
 from duoln.kernels.launch import cuda as launch
-from duoln.kernels.launch.declared import Layout
+from duoln.kernels.take import BACKWARD, TAKEN_ROWS
 from duoln.ops import take
 from duoln.ops.index import from_front, gathered
-
-_THREADS, _MOST_GROUPS = 256, 1024
-"""The threads of a block, and the largest number of groups of columns."""
-
-
-def _plan(width: int, words: int) -> Layout:
-    return Layout((words, min(-(-width // _THREADS), _MOST_GROUPS)), (min(_THREADS, -(-width // 32) * 32),))
-
-
-def _plan_of_rows(width: int, taken: int) -> Layout:
-    return _plan(width, taken)
-
-
-_taken_rows = launch.launch("take/take.cu", "take_forward", "table: stored[words, width], indices: int32[taken] "
-                            "-> rows: stored[taken, width]", _plan_of_rows)
-_backward = launch.launch("take/take.cu", "take_backward", "g: stored[taken, width], sorted: int32[taken], "
-                          "order: int32[taken], words: int32 -> d_table: stored[words, width]", _plan)
 
 
 class _Saved(NamedTuple):
@@ -53,7 +36,7 @@ def _supports(be: Backend, x: Array, indices: Array, axis: int) -> str | None:
 def _forward(be: Backend, x: Array, indices: Array, axis: int) -> tuple[Array, _Saved]:
     if axis:
         return gathered(be, "take", x, indices, axis), _Saved(x.shape, indices, axis)
-    rows = _taken_rows(x.reshape(len(x), -1), indices.reshape(-1))
+    rows = TAKEN_ROWS[be.name](x.reshape(len(x), -1), indices.reshape(-1))
     return rows.reshape(*indices.shape, *x.shape[1:]), _Saved(x.shape, indices, axis)
 
 
@@ -65,7 +48,7 @@ def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> tupl
     flat, width = from_front(be, saved.indices.reshape(-1), words), before * after
     order = cupy.argsort(flat, kind="stable").astype(np.int32)
     g = _first_two_exchanged(gout.reshape(before, flat.size, after)).reshape(flat.size, width)
-    d_table = _backward(g, cupy.take(flat, order), order, words)
+    d_table = BACKWARD[be.name](g, cupy.take(flat, order), order, words)
     return _first_two_exchanged(d_table.reshape(words, before, after)).reshape(shape), None
 
 

@@ -44,7 +44,7 @@ static void add_rows(const T* dy, const int64_t* order, const int64_t* bounds, T
     }
 }
 
-ENTRY(take_backward) {
+ENTRY(take_gradient) {
     guarded([&] {
         in_parts(words, threads, [=](index_t first, index_t last) {
             add_rows(dy, order, bounds, d_table, first, last, width, add != 0);

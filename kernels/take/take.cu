@@ -7,8 +7,7 @@
 #include "../storage.cuh"
 
 // Block (k, c) has the row that index k takes, and of its columns those that it has in the gradient.
-extern "C" __global__ void take_forward(const storage_t* __restrict__ table, const int* __restrict__ indices,
-                                        storage_t* __restrict__ rows, int words, int width, int taken) {
+ENTRY(take_forward) {
     const int index = indices[blockIdx.x], row = index < 0 ? index + words : index;
     const bool inside = row >= 0 && row < words;
     storage_t* to = rows + size_t(blockIdx.x) * width;
@@ -26,9 +25,7 @@ __device__ __forceinline__ int first_at_least(const int* __restrict__ sorted, in
     return low;
 }
 
-extern "C" __global__ void take_backward(const storage_t* __restrict__ g, const int* __restrict__ sorted,
-                                         const int* __restrict__ order, storage_t* __restrict__ d_table, int taken,
-                                         int width, int words) {
+ENTRY(take_backward) {
     const int row = int(blockIdx.x), first = first_at_least(sorted, taken, row);
     for (int i = blockIdx.y * blockDim.x + threadIdx.x; i < width; i += gridDim.y * blockDim.x) {
         float sum = 0;

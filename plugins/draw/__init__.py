@@ -6,8 +6,9 @@ from typing import Any
 from duoln.extend import Case, Op, Rule
 from duoln.plugins.draw.ops import filterbank, gaussian_latent, write_then_read
 from duoln.plugins.draw.ops.cases import cases
-from duoln.plugins.draw.ops.cpu import latent_compiled, write_then_read_compiled
-from duoln.plugins.draw.ops.cuda import filterbank_on_cuda, glimpse_on_cuda, latent_on_cuda
+from duoln.plugins.draw.ops.cpu import write_then_read_compiled
+from duoln.plugins.draw.ops.cuda import filterbank_on_cuda, glimpse_on_cuda
+from duoln.plugins.draw.ops.fused_latent import latent_compiled, latent_on_cuda
 from duoln.plugins.draw.ops.numpy import write_then_read_in_one_pass
 from duoln.plugins.draw.task import DrawTask
 from duoln.tasks import Task, hookimpl

@@ -122,10 +122,10 @@ def test_blocks_of_a_cooperative_launch_are_there_at_once():
     cupy, flags = stand_in_cupy.make(), np.zeros(12, np.uint32).view(stand_in_cupy.ndarray)
     text = source.text("device_limits/exchange.cu")
     cupy.RawModule(code=text, enable_cooperative_groups=True).get_function("exchange_by_flags")(
-        (12,), (32,), (flags, np.int32(2)))
+        (12,), (32,), (flags, np.int32(2), np.int32(12)))
     np.testing.assert_array_equal(flags.view(np.ndarray), [2] * 12)
     with pytest.raises(HostGpuError, match="a block that has not begun cannot"):
-        cupy.RawModule(code=text).get_function("exchange_by_flags")((12,), (32,), (flags, np.int32(4)))
+        cupy.RawModule(code=text).get_function("exchange_by_flags")((12,), (32,), (flags, np.int32(4), np.int32(12)))
 
 
 def test_a_forked_process_launches_by_itself():

@@ -27,7 +27,7 @@ def test_blocks_wait_for_each_other_by_flags(entry, seed):
     """Our own exchanges, of blocks that are there at once."""
     flags, blocks, rounds = np.zeros(6, np.uint32), 6, 4
     program = hostgpu.compile(source.text("device_limits/exchange.cu"))
-    program.launch(entry, (blocks,), (64,), [flags[:1] if "counter" in entry else flags, np.int32(rounds)], seed=seed,
+    program.launch(entry, (blocks,), (64,), [flags[:1] if "counter" in entry else flags, np.int32(rounds), np.int32(blocks)], seed=seed,
                    cooperative=True)
     np.testing.assert_array_equal(flags, [blocks * rounds] + [0] * 5 if "counter" in entry else [rounds] * 6)
 

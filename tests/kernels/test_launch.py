@@ -8,58 +8,36 @@ import pytest
 from duoln.core.spec import Spec
 from duoln.errors import DtypeError, KernelError, ShapeError
 from duoln.kernels import native, registry, softmax, source
-from duoln.kernels.launch import Launch, declared
+from duoln.kernels.launch import Launch, declared, prototypes
 from duoln.kernels.launch.declared import Layout
 from duoln.testing import check_error
 
 registry.modules("cases")  # imports every folder
 EVERY = [launch for launch in Launch.every if (source.FOLDER / f"{launch.file}.cpp").is_relative_to(source.FOLDER)]
-OF_C = {"real": "float", "stored": "storage_t", "sum": "float", "bool": "bool", "int32": "int", "float64": "double"}
-
-
-def of_text(file, entry):
-    """Pairs of type and name of the parameters of a CUDA kernel; the type of an array ends in a star."""
-    [listed] = re.findall(rf"\b{entry}\(([^)]*)\)", source.text(file))
-    return [(re.sub(r"const\b|__restrict__|\s", "", parameter[:-len(name)]), name)
-            for parameter in listed.split(",") if (name := parameter.split()[-1])]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("launch", [each for each in EVERY if each.runs_on("cupy")], ids=lambda each: each.entry)
-def test_the_parameters_of_a_cuda_text_are_those_of_its_declaration(launch):
-    spec = launch.spec
-    kinds = {each.name: each.kind for each in (*declared.arrays_of(spec), *spec.outputs)}
-    kinds |= {each.name: kinds[each.like] for each in spec.outputs if each.like}
-    numbers = {each.name: each.kind for each in declared.numbers_of(spec)}
-    wanted = [(OF_C[kinds[name]] + "*" if name in kinds else "float" if numbers.get(name, "int")[0] == "f" else "int", name)
-              for name in declared.parameters(spec)]
-    texts = {(file, entry) for layout in launch.layouts() for file, entry in [layout.text or (f"{launch.file}.cu", launch.entry)]}
-    assert texts and {text: of_text(*text) for text in texts} == dict.fromkeys(texts, wanted)
-
-
-def test_the_parameters_of_the_other_cuda_launches_are_those_of_their_declarations(gpu):
-    """Of those without a host file for all devices."""
-    from duoln.kernels.launch import cuda
-
-    others = [each for each in cuda.Layouts.every if each.file in ("take/take.cu", "adam/adam.cu", "global_norm/global_norm.cu")]
-    assert len(others) >= 3
-    for each in others:
-        assert [name for _, name in of_text(each.file, each.entry)] == declared.parameters(each.spec)
 
 
 @pytest.mark.parametrize("file", sorted({launch.cpp_file for launch in EVERY if launch.runs_on("numpy")}))
 def test_the_entries_of_a_cpp_text_are_those_that_are_declared(file):
-    """The text of the norms pastes its names together."""
-    wanted = re.findall(r"^ *ENTRY\(([\w#]+)\)", source.text(file), re.MULTILINE)
-    declared_ones = sorted(launch.entry for launch in EVERY if launch.cpp_file == file)
-    pasted = [f"{norm}_{way}" for norm in ("layer_norm", "rms_norm") for way in ("forward", "backward")]
-    assert sorted(pasted if "#" in wanted[0] else wanted) == declared_ones
+    assert sorted(source.entries_in(file)) == sorted({launch.entry for launch in EVERY if launch.cpp_file == file})
+
+
+def test_the_prototypes_of_a_declaration():
+    spec = Spec.of(SPEC)
+    assert prototypes.cpp("f", spec) == (
+        'extern "C" void NAMED(f)(const T* x, const T* gain, const int32_t* labels, const T* g, T* y, T* sums, T* made, '
+        "int64_t rows, int64_t width, int64_t g_step, int32_t n, int32_t threads)")
+    assert prototypes.cuda("f", spec) == (
+        "f(const storage_t* __restrict__ x, const float* __restrict__ gain, const int* __restrict__ labels, "
+        "const float* __restrict__ g, storage_t* __restrict__ y, float* __restrict__ sums, float* __restrict__ made, "
+        "int rows, int width, int g_step, int n)")
+    own = Spec.of("out: own, at: own uint32[n], eps: float64, tensors: struct")
+    assert prototypes.cuda("f", own) == "f(float* __restrict__ out, unsigned* __restrict__ at, int n, float eps, const Tensors tensors)"
 
 
 def test_no_prototype_is_typed_by_hand():
     """But those of the engine, which takes a plan, of the runner of steps and of the library's own functions."""
-    typed = {path.relative_to(source.FOLDER).as_posix(): re.findall(r'extern "C" \w+ NAMED\((\w+)\)', path.read_text(encoding="utf-8"))
-             for path in source.FOLDER.rglob("*") if path.suffix in (".cpp", ".h")}
+    typed = {path.relative_to(source.FOLDER).as_posix(): re.findall(r'extern "C" (?:__global__ )?\w+ NAMED\((\w+)\)', path.read_text(encoding="utf-8"))
+             for path in source.FOLDER.rglob("*") if path.suffix in (".cpp", ".h", ".cu", ".cuh")}
     assert {file: names for file, names in typed.items() if names} == {
         "elementwise/engine.cpp": ["elementwise", "run_one", "reduce_rows", "reduce_columns"],
         "elementwise/formula.h": ["NAME"], "step/run.cpp": ["run_lines", "take_addresses"]}
@@ -116,8 +94,7 @@ def test_a_declaration_that_names_what_is_not_there(text):
 
 
 CUDA = """#include "storage.cuh"
-extern "C" __global__ void scale(const float* x, const float* gain, const float* g, float* y, float* sums, float* made,
-                                 int rows, int width, int g_step, int n) {
+ENTRY(scale) {
     for (int row = threadIdx.x; row < rows; row += blockDim.x)
         for (int k = 0; k < width; ++k) y[row * width + k] = x[row * width + k] * (gain ? gain[k] : 1) * g[row * g_step];
     if (threadIdx.x) return;
@@ -131,8 +108,6 @@ SCALE = "x: real[*rows, width], gain: real[width]?, g: real[*rows] or one, n: in
 
 @pytest.fixture
 def scale(gpu, tmp_path):
-    from duoln.kernels.launch import cuda as launch
-
     (tmp_path / "scale.cu").write_text(CUDA)
     plans = []
 
@@ -140,7 +115,7 @@ def scale(gpu, tmp_path):
         plans.append((rows, width, aligned, has_gain))
         return Layout((1,), (32,), parts=2)
 
-    run = launch.launch(str(tmp_path / "scale.cu"), "scale", SCALE, plan)
+    run = Launch(str(tmp_path / "scale"), "scale", SCALE, plan)["cupy"]
     run.plans = plans
     return run
 
@@ -177,10 +152,7 @@ def test_an_argument_that_does_not_fit(place, value, kind, words, scale, gpu):
 
 
 def test_a_launch_that_the_driver_refuses(scale, gpu, tmp_path):
-    from duoln.errors import KernelError
-    from duoln.kernels.launch import cuda as launch
-
-    large = launch.launch(str(tmp_path / "scale.cu"), "scale", SCALE, lambda rows: Layout((1,), (2048,), parts=1))
+    large = Launch(str(tmp_path / "scale"), "scale", SCALE, lambda rows: Layout((1,), (2048,), parts=1))["cupy"]
     check_error(KernelError, lambda: large(gpu.asarray(np.ones((4, 5), np.float32)), None, gpu.asarray(np.ones(4, np.float32)), 1),
                 "[scale]", "block (2048,)")
 

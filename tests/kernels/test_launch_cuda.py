@@ -1,19 +1,25 @@
-"""The launcher and the source loader: arguments that do not fit a kernel's declaration never reach the GPU."""
+"""Launches of CUDA kernels, and the source loader: arguments that do not fit a declaration never reach the GPU."""
 
 import numpy as np
 import pytest
 
-from duoln.errors import KernelError
-from duoln.kernels import source
+from duoln.errors import DtypeError, KernelError, ShapeError
+from duoln.kernels import columns, source
+from duoln.kernels.launch import Launch
+from duoln.kernels.launch.declared import Layout
 from duoln.testing import check_error
 
-SCALE = "x: float32[2], bias: float32[1]?, n: int32, by: float32"
+SCALE = "x: own[rows, width], bias: real[rows, width]?, by: float32, blocks: int32, threads: int32"
 TEXT = """
-extern "C" __global__ void scale(float* x, const float* bias, int n, float by) {
+ENTRY(scale) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) x[i] = x[i] * by + (bias ? bias[i] : 0);
+    if (i < rows * width) x[i] = x[i] * by + (bias ? bias[i] : 0);
 }
 """
+
+
+def plan(blocks, threads):
+    return Layout((blocks,), (threads,), {"A": threads % 3})
 
 
 @pytest.fixture
@@ -21,82 +27,73 @@ def launch(gpu, tmp_path, monkeypatch):
     """The launcher's module, reading kernels from a folder of this test."""
     from duoln.kernels.launch import cuda as launch
 
-    (tmp_path / "scale.cu").write_text(TEXT)
     monkeypatch.setattr(source, "FOLDER", tmp_path)
-    source.text.cache_clear()
+    source._text.cache_clear()
     yield launch
-    source.text.cache_clear()
+    source._text.cache_clear()
 
 
-def test_a_launch(launch, gpu):
-    kernel = launch.Kernel("scale.cu", "scale", SCALE)
+@pytest.fixture
+def scale(gpu, tmp_path):
+    (tmp_path / "scale.cu").write_text(TEXT)
+    return Launch(str(tmp_path / "scale"), "scale", SCALE, plan)
+
+
+def test_a_launch(scale, gpu):
     x = gpu.asarray(np.arange(6, dtype=np.float32).reshape(2, 3))
-    kernel((1,), (32,), (x, None, 6, 2.0))
-    kernel((1,), (32,), (x, gpu.asarray(np.ones(6, np.float32)), np.int32(6), 1))
+    scale["cupy"](x, None, 2.0, 1, 32)
+    scale.by_name("cupy", {"x": x, "bias": gpu.asarray(np.ones((2, 3), np.float32)), "by": 1, "blocks": 1, "threads": 32, "unused": ""})
     np.testing.assert_array_equal(gpu.to_numpy(x).reshape(-1), 2 * np.arange(6) + 1)
 
 
-@pytest.mark.parametrize(("change", "words"), [
-    ({0: lambda be, x: be.asarray(np.zeros((2, 3)))}, ("x: expected a contiguous float32 array of 2", "float64")),
-    ({0: lambda be, x: be.asarray(np.zeros(6, np.float32))}, ("x: expected", "1 dimensions")),
-    ({0: lambda be, x: x[:, :2]}, ("x: expected", "a strided float32")),
-    ({0: lambda be, x: np.zeros((2, 3), np.float32)}, ("x: expected", "found ndarray")),
-    ({0: lambda be, x: None}, ("x: expected", "NoneType")),
-    ({2: lambda be, x: 6.5}, ("n: expected int32", "6.5")),
-    ({2: lambda be, x: True}, ("n: expected int32", "True")),
-    ({3: lambda be, x: "2"}, ("by: expected float32", "'2'"))])
-def test_an_argument_that_does_not_fit(change, words, launch, gpu):
-    if any(w == "found ndarray" for w in words) and "stand_in" in type(gpu.zeros((1,))).__module__:
-        words = words[:1]  # the stand-in's own arrays are called ndarray, too
-    kernel = launch.Kernel("scale.cu", "scale", SCALE)
-    arguments = [gpu.asarray(np.zeros((2, 3), np.float32)), None, 6, 2.0]
-    for place, make in change.items():
-        arguments[place] = make(gpu, arguments[place])
-    check_error(KernelError, lambda: kernel((1,), (32,), arguments), "[scale]", *words)
+def test_a_bound_launch_is_repeated_with_another_number(scale, gpu):
+    x = gpu.asarray(np.ones((2, 3), np.float32))
+    values = {"x": x, "bias": None, "by": 2.0, "blocks": 0, "threads": 32}
+    again = scale.bind({**values, "blocks": 1})
+    for _ in range(3):
+        again()
+    np.testing.assert_array_equal(gpu.to_numpy(x), 8)
 
 
-def test_a_number_too_large_for_its_parameter(launch, gpu):
-    kernel = launch.Kernel("scale.cu", "scale", SCALE)
+@pytest.mark.parametrize(("bias", "kind", "words"), [(np.zeros((2, 3)), DtypeError, "bias: expected float32, found float64"),
+                                                     (np.zeros((3, 2), np.float32), ShapeError, "bias: expected shape (2, 3), found (3, 2)")])
+def test_an_argument_that_does_not_fit(bias, kind, words, scale, gpu):
+    x = gpu.asarray(np.zeros((2, 3), np.float32))
+    check_error(kind, lambda: scale["cupy"](x, gpu.asarray(bias), 1.0, 1, 32), "[scale]", words)
+
+
+def test_a_number_too_large_for_its_parameter(scale, gpu):
     with pytest.raises((KernelError, OverflowError)):
-        kernel((1,), (32,), (gpu.asarray(np.zeros((2, 3), np.float32)), None, 1 << 40, 2.0))
+        scale["cupy"](gpu.asarray(np.zeros((2, 3), np.float32)), None, 2.0, 1, 1 << 40)
 
 
-def test_the_number_of_arguments(launch, gpu):
-    kernel = launch.Kernel("scale.cu", "scale", SCALE)
-    check_error(KernelError, lambda: kernel((1,), (32,), (1,)), "[scale]", "expected 4 arguments", "found 1")
-
-
-def test_a_kernel_that_does_not_compile_says_which_and_why(launch, gpu, tmp_path):
-    (tmp_path / "bad.cu").write_text('#include "part.cuh"\nextern "C" __global__ void bad() { part(); }\n')
+def test_a_kernel_that_does_not_compile_says_which_and_why(gpu, tmp_path):
+    (tmp_path / "bad.cu").write_text('#include "part.cuh"\nENTRY(bad) { part(); }\n')
     (tmp_path / "part.cuh").write_text("inline void part() {\n    nonsense();\n}\n")
-    check_error(KernelError, lambda: launch.Kernel("bad.cu", "bad", "n: int32")((1,), (1,), (1,), {"SIZE": 3}),
-                "[bad]", "bad.cu", "'SIZE': 3", "part.cuh:2", "nonsense")
+    bad = Launch(str(tmp_path / "bad"), "bad", "n: int32", lambda: Layout((1,), (1,), {"SIZE": 3}))
+    check_error(KernelError, lambda: bad["cupy"](1), "[bad]", "bad.cu", "'SIZE': 3", "part.cuh:2", "nonsense")
 
 
-def test_an_entry_that_is_not_there(launch, gpu):
-    check_error(KernelError, lambda: launch.Kernel("scale.cu", "shrink", "n: int32")((1,), (1,), (1,)), "shrink")
+def test_an_entry_that_is_not_there(scale, gpu, tmp_path):
+    check_error(KernelError, lambda: Launch(str(tmp_path / "scale"), "shrink", SCALE, plan), "[shrink] expected ENTRY(shrink)")
 
 
-def test_a_launch_that_the_driver_refuses(launch, gpu):
-    kernel = launch.Kernel("scale.cu", "scale", SCALE)
-    check_error(KernelError, lambda: kernel((1,), (2048,), (gpu.asarray(np.zeros((2, 3), np.float32)), None, 6, 2.0)),
-                "[scale]", "scale.cu", "block (2048,)")
+def test_a_launch_that_the_driver_refuses(scale, gpu):
+    x = gpu.asarray(np.zeros((2, 3), np.float32))
+    for call in (lambda: scale["cupy"](x, None, 2.0, 1, 2048), scale.bind({"x": x, "bias": None, "by": 2.0, "blocks": 1, "threads": 2048})):
+        check_error(KernelError, call, "[scale]", "scale.cu", "block (2048,)")
 
 
-def test_one_compilation_for_each_set_of_macros(launch, gpu, monkeypatch):
+def test_one_compilation_for_each_set_of_macros(scale, gpu, monkeypatch):
+    from duoln.kernels.launch import cuda as launch
+
     made = []
     real = launch.cupy.RawModule
     monkeypatch.setattr(launch.cupy, "RawModule", lambda **k: (made.append(k["options"]), real(**k))[1])
-    kernel = launch.Kernel("scale.cu", "scale", SCALE)
     x = gpu.asarray(np.zeros((2, 3), np.float32))
-    for macros in ({}, {"A": 1}, {"A": 1}, {"A": 2}, None):
-        kernel((1,), (32,), (x, None, 6, 2.0), macros)
-    assert [[o for o in options if o.startswith("-D")] for options in made] == [[], ["-DA=1"], ["-DA=2"]]
-
-
-def test_a_signature_that_is_not_one(launch):
-    with pytest.raises(ValueError, match="expected 'name: dtype'"):
-        launch.Kernel("scale.cu", "scale", "x float32")
+    for threads in (33, 34, 64, 67, 66):
+        scale["cupy"](x, None, 2.0, 1, threads)
+    assert [[o for o in options if o.startswith("-D")] for options in made] == [["-DA=0"], ["-DA=1"]]
 
 
 def test_headers_are_pasted_once_and_lines_keep_their_numbers(launch, tmp_path):
@@ -117,8 +114,8 @@ def test_a_missing_header(launch, tmp_path):
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2048, 2049, 1 << 24, (1 << 24) + 1, 65_536 << 10, (1 << 31) - 1])
-def test_groups_of_rows_fit_a_grid(launch, rows):
-    group, groups = launch.groups_of(rows)
+def test_groups_of_rows_fit_a_grid(rows):
+    group, groups = columns.groups_of(rows)
     assert 1 <= groups <= 65_535 and group * (groups - 1) <= rows <= group * groups
     assert group == 1024 or rows <= 2048 or rows > 1 << 24
 
@@ -127,7 +124,9 @@ def test_groups_of_rows_fit_a_grid(launch, rows):
 def test_sums_of_so_many_rows_that_groups_grow(gpu, monkeypatch, rng, width):
     from duoln.kernels.launch import cuda as launch
 
-    monkeypatch.setattr(launch, "_MOST_GROUPS", 3)
+    monkeypatch.setattr(columns, "_MOST_GROUPS", 3)
+    columns.SUM_COLUMNS.pop("cupy", None)  # its layouts are kept
     x, y = (rng.integers(-8, 8, (10_001, width)).astype(np.float32) for _ in range(2))  # their sums are exact
     for total, values in zip(launch.sum_columns(gpu.asarray(x), gpu.asarray(y)), (x, y), strict=True):
         np.testing.assert_array_equal(gpu.to_numpy(total), values.sum(axis=0))
+    columns.SUM_COLUMNS.pop("cupy")

@@ -22,7 +22,8 @@ from zeros import zeros
 
 from duoln.errors import KernelError
 from duoln.kernels import source
-from duoln.kernels.launch import metal
+from duoln.kernels.launch import Launch, metal
+from duoln.kernels.launch.declared import Layout
 from duoln.kernels.recurrent.plan import METAL_LADDER
 from duoln.kernels.registry import STORED
 from duoln.testing import selftest
@@ -125,7 +126,7 @@ def test_small_arrays_are_in_constant_memory():
 
 
 def test_no_threadgroup_is_larger_than_any_pipeline_allows():
-    kernel = metal.Kernel("recurrent/gru/gru_forward.metal", "h: float32[2]")
+    large = Launch("recurrent/gru/gru_forward", "gru_forward", "h: real[batch, hidden] -> next_h: like h", lambda batch: Layout((batch,), (1024,)))
     with pytest.raises(KernelError, match=r"\[gru_forward\] expected at most 512 threads, found 1024"):
-        kernel(1, 1024, (None,), {}, {})
+        large["mlx"](mx.zeros((1, 2)))
     assert max(threads for threads, _ in METAL_LADDER) <= metal.MOST_THREADS

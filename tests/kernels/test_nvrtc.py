@@ -6,7 +6,6 @@ compiler's logs are kept from one run of the tests to the next, as compiled kern
 """
 
 from concurrent.futures import ThreadPoolExecutor
-from os.path import relpath
 
 import nvrtc_logs
 import pytest
@@ -18,8 +17,8 @@ from duoln.kernels.settings import ARCHITECTURES, WALK_DEVICES, walks
 
 pytestmark = pytest.mark.skipif(nvrtc_logs.version() is None, reason="no NVRTC for this platform")
 
-FILES = [relpath(path, source.FOLDER) for path in nvrtc_logs.files()]
-STORED = [relpath(path, source.FOLDER) for path in nvrtc_logs.files() if "storage_t" in path.read_text()]
+FILES = [nvrtc_logs.name_of(path) for path in nvrtc_logs.files()]
+STORED = [file for file in FILES if any("storage_t" in text for text in source._prototypes[file].values())]
 """Those that take 16 bits."""
 SMALL = {"THREADS": 32, "UNITS": 1, "NORM_GATES": 1, "NORM_CELL": 1}
 

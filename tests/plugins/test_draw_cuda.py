@@ -12,7 +12,8 @@ from duoln.errors import KernelError
 from duoln.kernels import source
 from duoln.plugins.draw import ops
 from duoln.plugins.draw.ops.cases import bank, cases, glimpse, latent
-from duoln.plugins.draw.ops.cuda import FILTERBANK, GLIMPSE, filterbank_on_cuda, glimpse_on_cuda, latent_on_cuda
+from duoln.plugins.draw.ops.cuda import FILTERBANK, GLIMPSE, filterbank_on_cuda, glimpse_on_cuda
+from duoln.plugins.draw.ops.fused_latent import latent_on_cuda
 from duoln.tasks.registry import Registry
 from duoln.testing import selftest
 from duoln.testing.closeness import check_close, tolerance
@@ -141,6 +142,8 @@ def test_no_barrier_can_be_left_out(file, case, which, gpu, monkeypatch):
     before, after = (source.text(file).split(BARRIER)[part] for part in (slice(None, OF_COMMON + which + 1), slice(OF_COMMON + which + 1, None)))
     broken = BARRIER.join(before) + BARRIER.join(after)
     monkeypatch.setattr(launch.Kernel, "compiled", lambda self, macros: launch.cupy.RawModule(code=broken).get_function(self.entry))
+    for layouts in launch.Layouts.every:
+        monkeypatch.setattr(layouts, "known", {})
     with pytest.raises(KernelError, match="race"):
         for _ in range(5):
             run(case, gpu)

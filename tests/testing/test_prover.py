@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_every_source_names_a_kernel():
-    names = {file: source.entries(file)[0] for file in {file for file, _ in every_setting()}}
+    names = {file: source.entries_in(file)[0] for file in {file for file, _ in every_setting()}}
     assert names["recurrent/lstm/lstm.cu"] == "lstm_forward" and names["device_limits/exchange.cu"] == "exchange_by_counter"
     assert names["take/take.cu"] == "take_forward" and len(set(names.values())) == len(names)
 
@@ -47,7 +47,7 @@ def test_small_cases_are_of_every_operator_variant_and_rule(every_case, gpu, mon
 @pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="kernels run on the CPU under Linux only")
 def test_processes_compile_side_by_side_and_a_failure_is_a_line(tmp_path):
-    output = _compiled(tmp_path, OVER_STAND_IN, [("columns.cu", {}), ("take/take.cu", {}), ("no/such.cu", {"THREADS": 32})])
+    output = _compiled(tmp_path, OVER_STAND_IN, [("columns/columns.cu", {}), ("take/take.cu", {}), ("no/such.cu", {"THREADS": 32})])
     assert (output["settings"], output["processes"]) == (3, 2) and output["processor seconds"] >= output["slowest seconds"] > 0
     [failure] = output["failures"]
     assert failure.startswith("no/such.cu THREADS=32: FileNotFoundError")
@@ -57,9 +57,9 @@ def test_processes_compile_side_by_side_and_a_failure_is_a_line(tmp_path):
 @pytest.mark.skipif(sys.platform != "linux", reason="kernels run on the CPU under Linux only")
 def test_a_compiler_that_ends_its_process_is_a_failure(tmp_path):
     breaks = f"{OVER_STAND_IN}import os\nstand_in_cupy.RawModule.get_function = lambda *given: os._exit(1)\n"
-    output = _compiled(tmp_path, breaks, [("columns.cu", {})])
+    output = _compiled(tmp_path, breaks, [("columns/columns.cu", {})])
     [failure] = output["failures"]
-    assert failure.startswith("columns.cu: BrokenProcessPool") and output["settings"] == 1
+    assert failure.startswith("columns/columns.cu: BrokenProcessPool") and output["settings"] == 1
 
 
 def _compiled(tmp_path, at_start, settings):

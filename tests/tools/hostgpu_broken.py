@@ -135,13 +135,13 @@ def _exchange(program: hostgpu.Program, seed: int) -> Result:
     """Blocks that tell each other a number by flags: three rounds, behind the flags the numbers of each block."""
     blocks, rounds = 4, 3
     flags, heard = np.zeros(2 * blocks, np.uint32), np.full((blocks, blocks), 7, np.uint32)
-    program.launch("exchange_by_flags", (blocks,), (64,), [flags, np.int32(rounds), heard], seed=seed, cooperative=True)
+    program.launch("exchange_by_flags", (blocks,), (64,), [flags, np.int32(rounds), np.int32(blocks), heard], seed=seed, cooperative=True)
     yield heard, np.tile(10 * rounds + np.arange(blocks), (blocks, 1))
 
 
 _EXCHANGE = source.text("device_limits/exchange.cu").replace(
-    "exchange_by_flags(unsigned* flags, int rounds) {",
-    "exchange_by_flags(unsigned* flags, int rounds, unsigned* heard) {").replace(
+    "exchange_by_flags(unsigned* __restrict__ flags, int rounds, int blocks) {",
+    "exchange_by_flags(unsigned* __restrict__ flags, int rounds, int blocks, unsigned* heard) {").replace(
     """round <= rounds; ++round) {
         __syncthreads();
         if (threadIdx.x == 0) {
@@ -186,7 +186,7 @@ _OURS = [
            "'d_(gain|bias)'.*of block", _SHORT_ROW),
     Broken("race in a block", "rows behind the last one write the first sum", _ROWS, "if (inside) r.store(total", "r.store(total",
            _sum_and_norm, "'total'.*race", _SUM),
-    Broken("race between blocks", "columns that belong to two blocks", source.text("columns.cu"),
+    Broken("race between blocks", "columns that belong to two blocks", source.text("columns/columns.cu"),
            "blockIdx.x * COLUMNS", "blockIdx.x * (COLUMNS / 2)", _column_sums, "'sums'.*of block"),
     Broken("stale read", "layer norm in place through the read-only path", _ALIASING,
            "layer_norm_forward(const storage_t* x,", "layer_norm_forward(const storage_t* __restrict__ x,",
@@ -214,7 +214,7 @@ _OURS = [
     Broken("missing barrier", "the sums are overwritten at once", _ROWS,
            "    __syncthreads();  // other threads may still read the last sums\n", "", _layer_norm(3, 1000, 128),
            "'shared'.*no barrier", _WIDE_ROW),
-    Broken("missing barrier", "the columns' warps do not wait", source.text("columns.cu"), "= sum;\n    __syncthreads();",
+    Broken("missing barrier", "the columns' warps do not wait", source.text("columns/columns.cu"), "= sum;\n    __syncthreads();",
            "= sum;", _column_sums, "'shared'.*no barrier"),
     Broken("missing barrier", "a flag before all of the block have stored", _EXCHANGE,
            "blockIdx.x;\n        __syncthreads();", "blockIdx.x;", _exchange, "'flags'.*race"),
@@ -222,7 +222,7 @@ _OURS = [
            _layer_norm(3, 64, 16), "does not name", _SHORT_ROW),
     Broken("mask of a shuffle", "all lanes but the last", _ROWS, "EVERY_LANE = 0xffffffffu", "EVERY_LANE = 0x7fffffffu",
            _layer_norm(3, 1000, 128), "does not name", _WIDE_ROW),
-    Broken("shared memory", "more than 48 KB declared", source.text("columns.cu"), "shared[WARPS][COLUMNS]",
+    Broken("shared memory", "more than 48 KB declared", source.text("columns/columns.cu"), "shared[WARPS][COLUMNS]",
            "shared[100 * WARPS][COLUMNS]", _column_sums, "'shared': expected at most 49152 bytes"),
     Broken("shared memory", "sums of four warps in one place", _ROWS, "__shared__ float shared[WARP];",
            "__shared__ float shared[1];", _layer_norm(3, 1000, 128), "'shared': an access", _WIDE_ROW),

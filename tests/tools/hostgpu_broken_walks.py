@@ -74,6 +74,10 @@ class _Walked(NamedTuple):
     h_proj: np.ndarray
 
 
+_SIZES = [np.int32(n) for n in (TIME_STEPS, BATCH, 4 * HIDDEN, HIDDEN)]
+"""The sizes that both walks take first."""
+
+
 def _walk(program: hostgpu.Program, of: _Sequence, seed: int) -> _Walked:
     norm, rows = bool(of.norms), TIME_STEPS * BATCH
     stats = np.full((3 * norm, rows, 3), np.nan, np.float32)
@@ -87,8 +91,7 @@ def _walk(program: hostgpu.Program, of: _Sequence, seed: int) -> _Walked:
     h[0], c[0] = of.h, of.c
     walked = _Walked(w_stats, stats, h, c, np.full_like(of.x_proj, np.nan))
     program.launch("lstm_walk_forward", (-(-BATCH // ROWS) * CLUSTER,), (_MACROS["THREADS"],), [
-        of.x_proj, of.w_h, w_stats, *of.parameters, None, h, c, walked.h_proj, stats, np.int32(TIME_STEPS), np.int32(BATCH),
-        np.float32(_EPS)], seed=seed)
+        of.x_proj, of.w_h, w_stats, *of.parameters, None, h, c, walked.h_proj, stats, *_SIZES, np.float32(_EPS)], seed=seed)
     return walked
 
 
@@ -125,7 +128,7 @@ def _backward(norm: bool) -> Callable[..., Result]:
         program.launch("lstm_walk_backward", (-(-BATCH // ROWS) * CLUSTER,), (_MACROS["THREADS"],), [
             of.x_proj, walked.h_proj, of.w_h, walked.w_stats, *of.parameters, None, walked.c, walked.stats, d_hs, dh, dc,
             d_x_proj, d_h_proj if norm else None, np.full((BATCH, kinds, HIDDEN), np.nan, np.float32),
-            np.int32(TIME_STEPS), np.int32(BATCH), np.float32(np.inf)], seed=seed)
+            *_SIZES, np.int32(TIME_STEPS + 1), np.float32(np.inf)], seed=seed)
         yield from zip((d_x_proj, dh, dc), wanted[:3], strict=True)
 
     return launch

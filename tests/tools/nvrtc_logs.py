@@ -12,12 +12,12 @@ import re
 import tempfile
 from collections.abc import Mapping
 from functools import cache
-from os.path import relpath
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from duoln import kernels
-from duoln.kernels import settings
+from duoln.kernels import settings, source
+from duoln.kernels.launch import Launch
 
 KEPT = Path(tempfile.gettempdir()) / f"duoln-nvrtc-{getpass.getuser()}"
 PLUGINS = ("draw",)
@@ -44,13 +44,19 @@ def files() -> list[Path]:
     return sorted(path for folder in folders for path in folder.rglob("*.cu") if not path.name.startswith("walk"))
 
 
+def name_of(path: Path) -> str:
+    """Below `kernels/`, or the whole path of a plug-in's."""
+    return path.relative_to(source.FOLDER).as_posix() if path.is_relative_to(source.FOLDER) else str(path)
+
+
 @cache
 def every_setting() -> list[tuple[str, Mapping[str, int]]]:
-    """Pairs of a source file, below `kernels/`, and its macros: the library's and the plug-ins'. Each call takes seconds."""
-    folder = Path(kernels.__file__).parent
-    of_plugins = [(relpath(file, folder), macros) for name in PLUGINS
-                  for file, macros in importlib.import_module(f"duoln.plugins.{name}.ops.cuda").every_setting()]
-    return [*settings.every_setting(), *of_plugins]
+    """Pairs of a source file and its macros: the library's, below `kernels/`, and the plug-ins', whole. Each call takes seconds."""
+    for name in PLUGINS:
+        importlib.import_module(f"duoln.plugins.{name}")
+    of_plugins = {(file, tuple(macros.items())) for launch in Launch.every
+                  if Path(launch.file).is_absolute() and launch.runs_on("cupy") for file, macros in launch.settings()}
+    return [*settings.every_setting(), *((file, dict(macros)) for file, macros in sorted(of_plugins))]
 
 
 @cache

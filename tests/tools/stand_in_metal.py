@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from duoln.kernels import registry
-from duoln.kernels.launch import metal
+from duoln.kernels.launch import Launch, metal
 
 _SMALL = 8
 _ATTRIBUTES = {
@@ -41,7 +41,7 @@ def _parts(kind: type) -> Iterator[Any]:
         yield from (v for v in (value.values() if isinstance(value, dict) else (value,)) if isinstance(v, kind))
 
 
-KERNELS = dict(metal.FILES)
+KERNELS = {launch.entry: f"{launch.file}.metal" for launch in Launch.every if launch.runs_on("mlx")}
 """The file of every Metal kernel of duoln, by name."""
 
 launches: list[str] = []

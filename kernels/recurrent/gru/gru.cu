@@ -7,12 +7,7 @@
 // The state adds up over time, so h is float; h_stored is the same as the products take it, null where that is h.
 #include "gates.cuh"
 
-extern "C" __global__ void __launch_bounds__(BLOCK, 1)
-gru_forward(const storage_t* __restrict__ x_proj, const storage_t* __restrict__ h_proj,
-            const float* __restrict__ gain_x, const float* __restrict__ bias_x, const float* __restrict__ gain_h,
-            const float* __restrict__ bias_h, const bool* __restrict__ mask, float* __restrict__ h,
-            storage_t* __restrict__ h_stored, float* __restrict__ stats, int time_step, int time_steps, int batch,
-            int hidden, float eps) {
+ENTRY(gru_forward, __launch_bounds__(BLOCK, 1)) {
     __shared__ float shared[SHARED];
     const int b = int(blockIdx.x * blockDim.y + threadIdx.y);
     const bool inside = b < batch;
@@ -39,14 +34,7 @@ gru_forward(const storage_t* __restrict__ x_proj, const storage_t* __restrict__ 
 // carry around it, d_hs (T, B, H) from the outputs (null if there is none). The kernel writes carry anew, for the time
 // step before, and d_x_proj and d_h_proj (T, B, 3H), the gradients before the norms; where there are norms also
 // d_x_gates and d_h_gates, the gradients after them.
-extern "C" __global__ void __launch_bounds__(BLOCK, 1)
-gru_backward(const storage_t* __restrict__ x_proj, const storage_t* __restrict__ h_proj,
-             const float* __restrict__ gain_x, const float* __restrict__ bias_x, const float* __restrict__ gain_h,
-             const float* __restrict__ bias_h, const bool* __restrict__ mask, const float* __restrict__ h,
-             const float* __restrict__ stats, const storage_t* __restrict__ d_hs, const float* __restrict__ dh,
-             float* __restrict__ carry, storage_t* __restrict__ d_x_proj, storage_t* __restrict__ d_h_proj,
-             storage_t* __restrict__ d_x_gates, storage_t* __restrict__ d_h_gates, int time_step, int time_steps,
-             int batch, int hidden) {
+ENTRY(gru_backward, __launch_bounds__(BLOCK, 1)) {
     __shared__ float shared[SHARED];
     const int b = int(blockIdx.x * blockDim.y + threadIdx.y);
     const bool inside = b < batch;

@@ -4,13 +4,7 @@
 
 // dh (B, H) is the gradient of the last state and becomes that of the first. With norms, d_parameters (B, 12, H) are the sums
 // over time of the gradients of gain_x, bias_x, gain_h and bias_h, three gates each; else it is null.
-extern "C" __global__ void CLUSTERED
-gru_walk_backward(const float* __restrict__ x_proj, const float* __restrict__ h_proj, const float* __restrict__ w_h,
-                  const float* __restrict__ w_stats, const float* __restrict__ gain_x, const float* __restrict__ bias_x,
-                  const float* __restrict__ gain_h, const float* __restrict__ bias_h, const bool* __restrict__ mask,
-                  const float* __restrict__ h, const float* __restrict__ stats, const float* __restrict__ d_hs,
-                  float* __restrict__ dh, float* __restrict__ d_x_proj, float* __restrict__ d_h_proj,
-                  float* __restrict__ d_parameters, int time_steps, int batch, float limit) {
+ENTRY(gru_walk_backward, CLUSTERED) {
     extern __shared__ __align__(16) float rest[];
     const Place p = place(batch);
 #if NORM_GATES

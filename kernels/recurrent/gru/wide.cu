@@ -2,12 +2,7 @@
 #include "../wide.cuh"
 #include "gates.cuh"
 
-extern "C" __global__ void __launch_bounds__(BLOCK, 1)
-gru_forward_wide(const storage_t* __restrict__ x_proj, const storage_t* __restrict__ h_proj,
-                 const float* __restrict__ gain_x, const float* __restrict__ bias_x, const float* __restrict__ gain_h,
-                 const float* __restrict__ bias_h, const bool* __restrict__ mask, float* __restrict__ h,
-                 storage_t* __restrict__ h_stored, float* __restrict__ stats, int time_step, int time_steps, int batch,
-                 int hidden, float eps) {
+ENTRY(gru_forward_wide, __launch_bounds__(BLOCK, 1)) {
     __shared__ float shared[SHARED];
     const size_t rows = size_t(time_steps) * batch, row = size_t(time_step) * batch + blockIdx.x;
 #if NORM_GATES
@@ -33,14 +28,7 @@ gru_forward_wide(const storage_t* __restrict__ x_proj, const storage_t* __restri
     }
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK, 1)
-gru_backward_wide(const storage_t* __restrict__ x_proj, const storage_t* __restrict__ h_proj,
-                  const float* __restrict__ gain_x, const float* __restrict__ bias_x, const float* __restrict__ gain_h,
-                  const float* __restrict__ bias_h, const bool* __restrict__ mask, const float* __restrict__ h,
-                  const float* __restrict__ stats, const storage_t* __restrict__ d_hs, const float* __restrict__ dh,
-                  float* __restrict__ carry, storage_t* __restrict__ d_x_proj, storage_t* __restrict__ d_h_proj,
-                  storage_t* __restrict__ d_x_gates, storage_t* __restrict__ d_h_gates, int time_step, int time_steps,
-                  int batch, int hidden) {
+ENTRY(gru_backward_wide, __launch_bounds__(BLOCK, 1)) {
     __shared__ float shared[SHARED];
     const size_t rows = size_t(time_steps) * batch, at = blockIdx.x, row = size_t(time_step) * batch + at;
     const bool masked = mask && !mask[row];

@@ -7,13 +7,7 @@
 // stats [norm][T * B][3]: x_proj, h_proj, then the cell. A null mask means that no row is masked.
 #include "gates.cuh"
 
-extern "C" __global__ void __launch_bounds__(BLOCK, 1)
-lstm_forward(const storage_t* __restrict__ x_proj, const storage_t* __restrict__ h_proj,
-             const float* __restrict__ gain_x, const float* __restrict__ bias_x, const float* __restrict__ gain_h,
-             const float* __restrict__ bias_h, const float* __restrict__ bias, const float* __restrict__ gain_c,
-             const float* __restrict__ bias_c, const bool* __restrict__ mask, storage_t* __restrict__ h,
-             float* __restrict__ c, float* __restrict__ stats, int time_step, int time_steps, int batch, int hidden,
-             float eps) {
+ENTRY(lstm_forward, __launch_bounds__(BLOCK, 1)) {
     __shared__ float shared[SHARED];
     const int b = int(blockIdx.x * blockDim.y + threadIdx.y);
     const bool inside = b < batch;
@@ -51,17 +45,9 @@ lstm_forward(const storage_t* __restrict__ x_proj, const storage_t* __restrict__
 // The gradient of the state after the time step has three parts: dh comes through the h_proj of the next time step,
 // carry around it (null without a mask), d_hs (T, B, H) from the outputs (null if there is none). dc is the cell's
 // gradient: the kernel reads that after the time step and writes that before it. It also writes d_x_proj and d_h_proj
-// (T, B, 4H), the gradients before the norms; d_gates (T, B, 4H), after them; d_c_norm (T, B, H), after the norm of the
+// (T, B, 4H), the gradients before the norms; d_x_gates (T, B, 4H), after them; d_c_norm (T, B, H), after the norm of the
 // cell. The gains' gradients are sums over all time steps, so layer_norm_backward computes them later.
-extern "C" __global__ void __launch_bounds__(BLOCK, 1)
-lstm_backward(const storage_t* __restrict__ x_proj, const storage_t* __restrict__ h_proj,
-              const float* __restrict__ gain_x, const float* __restrict__ bias_x, const float* __restrict__ gain_h,
-              const float* __restrict__ bias_h, const float* __restrict__ bias, const float* __restrict__ gain_c,
-              const float* __restrict__ bias_c, const bool* __restrict__ mask, const float* __restrict__ c,
-              const float* __restrict__ stats, const storage_t* __restrict__ d_hs, const float* __restrict__ dh,
-              float* __restrict__ carry, float* __restrict__ dc, storage_t* __restrict__ d_x_proj,
-              storage_t* __restrict__ d_h_proj, storage_t* __restrict__ d_gates, float* __restrict__ d_c_norm,
-              int time_step, int time_steps, int batch, int hidden) {
+ENTRY(lstm_backward, __launch_bounds__(BLOCK, 1)) {
     __shared__ float shared[SHARED];
     const int b = int(blockIdx.x * blockDim.y + threadIdx.y);
     const bool inside = b < batch;
@@ -118,7 +104,7 @@ lstm_backward(const storage_t* __restrict__ x_proj, const storage_t* __restrict_
             const int place = gate * hidden + unit(u);
             d_v[0][gate][u] = gain_x ? d_sum[gate] * gain_x[place] : d_sum[gate];
             d_v[1][gate][u] = gain_h ? d_sum[gate] * gain_h[place] : d_sum[gate];
-            if (d_gates && inside) d_gates[row * 4 * hidden + place] = stored(d_sum[gate]);
+            if (d_x_gates && inside) d_x_gates[row * 4 * hidden + place] = stored(d_sum[gate]);
         }
         if (inside) {
             dc[here] = masked ? dc_after : d * s.f;

@@ -4,13 +4,7 @@
 #include "../walk.cuh"
 
 // h_proj (T, B, 4H) is written for the gradient; with norms it is that of the centred w_h. Of stats, x_proj's are known.
-extern "C" __global__ void CLUSTERED
-lstm_walk_forward(const float* __restrict__ x_proj, const float* __restrict__ w_h, const float* __restrict__ w_stats,
-                  const float* __restrict__ gain_x, const float* __restrict__ bias_x, const float* __restrict__ gain_h,
-                  const float* __restrict__ bias_h, const float* __restrict__ bias, const float* __restrict__ gain_c,
-                  const float* __restrict__ bias_c, const bool* __restrict__ mask, float* __restrict__ h,
-                  float* __restrict__ c, float* __restrict__ h_proj, float* __restrict__ stats, int time_steps, int batch,
-                  float eps) {
+ENTRY(lstm_walk_forward, CLUSTERED) {
     extern __shared__ __align__(16) float rest[];
     const Place p = place(batch);
 #if NORM_GATES

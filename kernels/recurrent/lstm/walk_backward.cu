@@ -5,15 +5,7 @@
 // dh and dc (B, H) are the gradients of the last states and become those of the first. d_parameters (B, kinds, H) are the
 // sums over time of the gradients of gain_x, gain_h and the bias (four gates each), with a norm of the cell also gain_c
 // and bias_c; without norms of the gates only the bias's. Without those, d_x_proj is d_h_proj too, and d_h_proj null.
-extern "C" __global__ void CLUSTERED
-lstm_walk_backward(const float* __restrict__ x_proj, const float* __restrict__ h_proj, const float* __restrict__ w_h,
-                   const float* __restrict__ w_stats, const float* __restrict__ gain_x, const float* __restrict__ bias_x,
-                   const float* __restrict__ gain_h, const float* __restrict__ bias_h, const float* __restrict__ bias,
-                   const float* __restrict__ gain_c, const float* __restrict__ bias_c, const bool* __restrict__ mask,
-                   const float* __restrict__ c, const float* __restrict__ stats, const float* __restrict__ d_hs,
-                   float* __restrict__ dh, float* __restrict__ dc, float* __restrict__ d_x_proj,
-                   float* __restrict__ d_h_proj, float* __restrict__ d_parameters, int time_steps, int batch,
-                   float limit) {
+ENTRY(lstm_walk_backward, CLUSTERED) {
     extern __shared__ __align__(16) float rest[];
     const Place p = place(batch);
 #if NORM_GATES

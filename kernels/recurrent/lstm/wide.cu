@@ -2,13 +2,7 @@
 #include "../wide.cuh"
 #include "gates.cuh"
 
-extern "C" __global__ void __launch_bounds__(BLOCK, 1)
-lstm_forward_wide(const storage_t* __restrict__ x_proj, const storage_t* __restrict__ h_proj,
-                  const float* __restrict__ gain_x, const float* __restrict__ bias_x, const float* __restrict__ gain_h,
-                  const float* __restrict__ bias_h, const float* __restrict__ bias, const float* __restrict__ gain_c,
-                  const float* __restrict__ bias_c, const bool* __restrict__ mask, storage_t* __restrict__ h,
-                  float* __restrict__ c, float* __restrict__ stats, int time_step, int time_steps, int batch,
-                  int hidden, float eps) {
+ENTRY(lstm_forward_wide, __launch_bounds__(BLOCK, 1)) {
     __shared__ float shared[SHARED];
     const size_t rows = size_t(time_steps) * batch, row = size_t(time_step) * batch + blockIdx.x, after = row + batch;
     const bool masked = mask && !mask[row];
@@ -44,15 +38,7 @@ lstm_forward_wide(const storage_t* __restrict__ x_proj, const storage_t* __restr
     }
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK, 1)
-lstm_backward_wide(const storage_t* __restrict__ x_proj, const storage_t* __restrict__ h_proj,
-                   const float* __restrict__ gain_x, const float* __restrict__ bias_x, const float* __restrict__ gain_h,
-                   const float* __restrict__ bias_h, const float* __restrict__ bias, const float* __restrict__ gain_c,
-                   const float* __restrict__ bias_c, const bool* __restrict__ mask, const float* __restrict__ c,
-                   const float* __restrict__ stats, const storage_t* __restrict__ d_hs, const float* __restrict__ dh,
-                   float* __restrict__ carry, float* __restrict__ dc, storage_t* __restrict__ d_x_proj,
-                   storage_t* __restrict__ d_h_proj, storage_t* __restrict__ d_gates, float* __restrict__ d_c_norm,
-                   int time_step, int time_steps, int batch, int hidden) {
+ENTRY(lstm_backward_wide, __launch_bounds__(BLOCK, 1)) {
     __shared__ float shared[SHARED];
     const size_t rows = size_t(time_steps) * batch, at = blockIdx.x, row = size_t(time_step) * batch + at;
     const bool masked = mask && !mask[row];
@@ -104,7 +90,7 @@ lstm_backward_wide(const storage_t* __restrict__ x_proj, const storage_t* __rest
             const int place = gate * hidden + u;
 #if NORM_GATES
             const storage_t kept = stored(d_sum[gate]);  // this value is read again below
-            d_gates[row * 4 * hidden + place] = kept;
+            d_x_gates[row * 4 * hidden + place] = kept;
             const float d_x = loaded(kept) * gain_x[place], d_state_part = loaded(kept) * gain_h[place];
             sums[0] += d_x;
             sums[1] += d_x * normed(0, 0, place);
@@ -125,7 +111,7 @@ lstm_backward_wide(const storage_t* __restrict__ x_proj, const storage_t* __rest
 #pragma unroll
         for (int gate = 0; gate < 4; ++gate) {
             const int place = gate * hidden + u;
-            const float d = loaded(d_gates[row * 4 * hidden + place]);
+            const float d = loaded(d_x_gates[row * 4 * hidden + place]);
             d_x_proj[row * 4 * hidden + place] =
                 stored(through_norm(d * gain_x[place], normed(0, 0, place), normed.stat(0, 0)[2],
                                     sums[0] / (4 * hidden), sums[1] / (4 * hidden)));

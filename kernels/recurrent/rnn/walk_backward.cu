@@ -1,13 +1,9 @@
 // The gradient of all time steps of a tanh RNN in one launch: see walk.cu.
 #include "../walk.cuh"
 
-// dh (B, H) is the gradient of the last state and becomes that of the first; d_sums (T, B, H) is that of x_proj and of h_proj.
-// With a norm, d_parameters (B, 2, H) are the sums over time of the gradients of gain and bias; else it is null.
-extern "C" __global__ void CLUSTERED
-rnn_walk_backward(const float* __restrict__ sums, const float* __restrict__ w_h, const float* __restrict__ w_stats,
-                  const float* __restrict__ gain, const float* __restrict__ bias, const bool* __restrict__ mask,
-                  const float* __restrict__ stats, const float* __restrict__ d_hs, float* __restrict__ dh,
-                  float* __restrict__ d_sums, float* __restrict__ d_parameters, int time_steps, int batch, float limit) {
+// dh (B, H) is the gradient of the last state and becomes that of the first; d_x_proj (T, B, H) is that of x_proj and of h_proj.
+// With a norm, d_parameters (B, 2, H) are the x_proj over time of the gradients of gain_h and bias_h; else it is null.
+ENTRY(rnn_walk_backward, CLUSTERED) {
     extern __shared__ __align__(16) float rest[];
     const Place p = place(batch);
 #if NORM_GATES
@@ -19,7 +15,7 @@ rnn_walk_backward(const float* __restrict__ sums, const float* __restrict__ w_h,
                          [&](int use, size_t row, size_t rows, bool masked, const Values<State>& d_out, const Receiver<State>& received,
                              const Values<State>& dh_now, Values<State>& carry, Values<State> (&d_v)[2]) {
         Values<State> xhat, &d_sum = d_v[1];
-        load_units<State>(xhat, sums, row, p);
+        load_units<State>(xhat, x_proj, row, p);
 #if NORM_GATES
         Statistics<State> of_sum;
         of_sum.load(stats, row, rows, p);
@@ -28,10 +24,10 @@ rnn_walk_backward(const float* __restrict__ sums, const float* __restrict__ w_h,
         received.before(use);
         each_unit(p, [&](int u, int unit) {
             const float upstream = dh_now[0][u] + d_out[0][u];
-            const float h_new = tanhf(affine(xhat[0][u], gain, bias, unit));
+            const float h_new = tanhf(affine(xhat[0][u], gain_h, bias_h, unit));
             const float d = masked ? 0 : upstream * (1 - h_new * h_new);
             carry[0][u] = masked ? upstream : 0;
-            d_sum[0][u] = gain ? d * gain[unit] : d;
+            d_sum[0][u] = gain_h ? d * gain_h[unit] : d;
 #if NORM_GATES
             d_gain[0][u] += d * xhat[0][u];
             d_bias[0][u] += d;
@@ -43,7 +39,7 @@ rnn_walk_backward(const float* __restrict__ sums, const float* __restrict__ w_h,
         cluster_sum(gate_sums, use, p, gate_sum);
         through_norms<State>(p, d_sum, xhat, gate_sum, of_sum.rstd);
 #endif
-        store_units<State>(d_sum, d_sums, row, p);
+        store_units<State>(d_sum, d_x_proj, row, p);
     });
 #if NORM_GATES
     store_sums<State>(d_gain, d_parameters, 0, 2, p);

@@ -1,4 +1,4 @@
-"""DRAW on the CPU, compiled: a row of a glimpse stays in L1 from its filters on; latents are one pass each way."""
+"""DRAW's glimpses on the CPU, compiled: a row of a glimpse stays in L1 from its filters on."""
 
 from __future__ import annotations
 
@@ -66,29 +66,3 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, Array | None],
 
 
 write_then_read_compiled = Rule("compiled", _forward, _vjp, _supports)
-
-
-# The latent variables: one pass each way in the place of ten ------------------------------------------------------
-
-_LATENT = str(Path(__file__).with_name("latent"))
-_READ = "noise: real[rows, width], statistics: real[rows, wide]"
-_draw = Launch(_LATENT, "latent_forward", f"{_READ} -> sample: like noise, divergence: real[rows]")
-_differentiate = Launch(_LATENT, "latent_backward", f"{_READ}, d_sample: real[rows, width]?, d_divergence: real[rows]? "
-                                                    "-> d_statistics: like statistics, d_noise: like noise?")
-
-
-def _supports_latent(be: Backend, statistics: Array, noise: Array) -> str | None:
-    return native.refusal(f"{_LATENT}.cpp", noise.dtype) if noise.size else "there are no values"
-
-
-def _forward_latent(be: Backend, statistics: Array, noise: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    return _draw[be.name](noise, statistics), (noise, statistics)
-
-
-def _vjp_latent(be: Backend, saved: tuple[Array, Array], gouts: tuple[Array | None, Array | None],
-                needs: Sequence[bool]) -> tuple[Array | None, Array | None]:
-    d_statistics, d_noise = _differentiate[be.name](*saved, *gouts, d_noise=needs[1])
-    return d_statistics if needs[0] else None, d_noise
-
-
-latent_compiled = Rule("compiled", _forward_latent, _vjp_latent, _supports_latent)

@@ -13,9 +13,7 @@ __device__ __forceinline__ void fill(Grid* grid, const float* where, int size, i
     __syncthreads();
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
-filterbank_forward(const float* __restrict__ where, float* __restrict__ rows, float* __restrict__ columns, int size,
-                   int pixels, float half, float span, float limit, float epsilon, int inverse) {
+ENTRY(filterbank_forward, __launch_bounds__(BLOCK_THREADS, 1)) {
     extern __shared__ float filters[];
     __shared__ Grid grid[1];
     const size_t first = size_t(blockIdx.x) * size * pixels;
@@ -27,10 +25,7 @@ filterbank_forward(const float* __restrict__ where, float* __restrict__ rows, fl
 }
 
 // d_rows or d_columns may be null: of a result that nothing used.
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
-filterbank_backward(const float* __restrict__ where, const float* __restrict__ d_rows,
-                    const float* __restrict__ d_columns, float* __restrict__ d_where, int size, int pixels, float half,
-                    float span, float limit, float epsilon, int inverse) {
+ENTRY(filterbank_backward, __launch_bounds__(BLOCK_THREADS, 1)) {
     extern __shared__ float filters[];
     __shared__ Grid grid[1];
     LineGradient* lines = reinterpret_cast<LineGradient*>(filters + 2 * size * pixels);

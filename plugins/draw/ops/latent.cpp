@@ -40,7 +40,7 @@ ENTRY(latent_backward) {
     in_parts(rows, threads, [=](index_t first, index_t last) {
         for (index_t r = first; r < last; ++r)
             differentiate(statistics + 2 * r * width, noise + r * width,
-                          d_sample ? d_sample + r * width : nullptr, d_divergence ? d_divergence[r] : T(0),
+                          d_sample ? d_sample + r * width : nullptr, d_divergence ? d_divergence[r * d_divergence_step] : T(0),
                           d_statistics + 2 * r * width, d_noise ? d_noise + r * width : nullptr, width);
     });
 }

@@ -6,39 +6,33 @@
 
 constexpr int ROWS = 4;
 
-extern "C" __global__ void __launch_bounds__(ROWS * WARP, 1)
-latent_forward(const float* __restrict__ statistics, const float* __restrict__ noise, float* __restrict__ sample,
-               float* __restrict__ nats, int rows, int latent) {
+ENTRY(latent_forward, __launch_bounds__(ROWS * WARP, 1)) {
     const int row = int(blockIdx.x * ROWS + threadIdx.y);
     if (row >= rows) return;  // a whole warp
-    const float *mean = statistics + size_t(row) * 2 * latent, *log_sigma = mean + latent;
-    const size_t first = size_t(row) * latent;
+    const float *mean = statistics + size_t(row) * 2 * width, *log_sigma = mean + width;
+    const size_t first = size_t(row) * width;
     float sum[1] = {0};
-    for (int k = int(threadIdx.x); k < latent; k += WARP) {
+    for (int k = int(threadIdx.x); k < width; k += WARP) {
         const float sigma = exponential(log_sigma[k]);
         sample[first + k] = mean[k] + sigma * noise[first + k];
         sum[0] += 0.5f * (mean[k] * mean[k] + sigma * sigma - 1) - log_sigma[k];
     }
     row_sum<WARP>(sum);
-    if (threadIdx.x == 0) nats[row] = sum[0];
+    if (threadIdx.x == 0) divergence[row] = sum[0];
 }
 
-// Null may be: d_sample or d_nats, of a result that nothing used; d_statistics or d_noise, that nobody needs. The gradient
-// at the divergence of row r is d_nats[r * nats_step]; a step of 0 means one number for all rows, as after a mean.
-extern "C" __global__ void __launch_bounds__(ROWS * WARP, 1)
-latent_backward(const float* __restrict__ statistics, const float* __restrict__ noise,
-                const float* __restrict__ d_sample, const float* __restrict__ d_nats, int nats_step,
-                float* __restrict__ d_statistics, float* __restrict__ d_noise, int rows, int latent) {
+// Null may be: d_sample or d_divergence, of a result that nothing used; d_noise, that nobody needs. The gradient
+// at the divergence of row r is d_divergence[r * d_divergence_step]; a step of 0 means one number for all rows, as after a mean.
+ENTRY(latent_backward, __launch_bounds__(ROWS * WARP, 1)) {
     const int row = int(blockIdx.x * ROWS + threadIdx.y);
     if (row >= rows) return;
-    const size_t first = size_t(row) * latent;
-    const float along = d_nats ? d_nats[size_t(row) * nats_step] : 0;
-    for (int k = int(threadIdx.x); k < latent; k += WARP) {
-        const float mean = statistics[2 * first + k], sigma = exponential(statistics[2 * first + latent + k]);
+    const size_t first = size_t(row) * width;
+    const float along = d_divergence ? d_divergence[size_t(row) * d_divergence_step] : 0;
+    for (int k = int(threadIdx.x); k < width; k += WARP) {
+        const float mean = statistics[2 * first + k], sigma = exponential(statistics[2 * first + width + k]);
         const float g = d_sample ? d_sample[first + k] : 0;
         if (d_noise) d_noise[first + k] = g * sigma;
-        if (!d_statistics) continue;
         d_statistics[2 * first + k] = g + along * mean;
-        d_statistics[2 * first + latent + k] = g * sigma * noise[first + k] + along * (sigma * sigma - 1);
+        d_statistics[2 * first + width + k] = g * sigma * noise[first + k] + along * (sigma * sigma - 1);
     }
 }

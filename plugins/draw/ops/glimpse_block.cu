@@ -47,11 +47,7 @@ __device__ __forceinline__ void land(const float* patch, const float* columns, c
     }
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
-glimpse_forward(const float* __restrict__ canvas, const float* __restrict__ image, const float* __restrict__ looked,
-                float* __restrict__ drawn, float* __restrict__ seen, float* __restrict__ chances,
-                float* __restrict__ seen_rows, int pixels, int read, int write, float half, float read_span,
-                float write_span, float limit, float epsilon) {
+ENTRY(glimpse_forward, __launch_bounds__(BLOCK_THREADS, 1)) {
     extern __shared__ float memory[];
     __shared__ Grid grids[2];
     const Glimpse s = {pixels, read, write};
@@ -92,12 +88,7 @@ glimpse_forward(const float* __restrict__ canvas, const float* __restrict__ imag
 }
 
 // Null may be: d_drawn and d_seen, of results that nothing used; d_image and d_looked, that nobody needs.
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
-glimpse_backward(const float* __restrict__ image, const float* __restrict__ looked, const float* __restrict__ chances,
-                 const float* __restrict__ seen_rows, const float* __restrict__ d_drawn,
-                 const float* __restrict__ d_seen, float* __restrict__ d_canvas, float* __restrict__ d_image,
-                 float* __restrict__ d_looked, int pixels, int read, int write, float half, float read_span,
-                 float write_span, float limit, float epsilon) {
+ENTRY(glimpse_backward, __launch_bounds__(BLOCK_THREADS, 1)) {
     extern __shared__ float memory[];
     __shared__ Grid grids[2];
     const Glimpse s = {pixels, read, write};

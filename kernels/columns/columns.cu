@@ -3,14 +3,12 @@
 // Macro: STORAGE of x and y (see storage.cuh); the sums are float.
 // A block has COLUMNS columns, 32 bytes of a row of floats, of array blockIdx.z, and the blockIdx.y-th group of its
 // rows; a warp reads four rows at once. `sums` (arrays, groups, width) gets the sum of each group. `y` is the second array, or null.
-#include "common.cuh"
-#include "storage.cuh"
+#include "../common.cuh"
+#include "../storage.cuh"
 
 constexpr int COLUMNS = 8, SUM_THREADS = 512, WARPS = SUM_THREADS / WARP, ROWS_AT_ONCE = SUM_THREADS / COLUMNS;
 
-extern "C" __global__ void __launch_bounds__(SUM_THREADS)
-sum_columns(const storage_t* __restrict__ x, const storage_t* __restrict__ y, float* __restrict__ sums, int rows,
-            int width, int rows_of_group) {
+ENTRY(sum_columns, __launch_bounds__(SUM_THREADS)) {
     __shared__ float shared[WARPS][COLUMNS];
     const int column = int(blockIdx.x * COLUMNS + threadIdx.x);
     const unsigned first = blockIdx.y * unsigned(rows_of_group), last = min(first + rows_of_group, unsigned(rows));
