@@ -108,20 +108,31 @@ def side_by_side(parts: Sequence[np.ndarray | None], axis: int) -> np.ndarray | 
 
     `axis` is counted from the front.
     """
-    first = parts[0]
+    first: Any = parts[0]
     if first is None or first.size == 0:
         return None
-    memory, begin, length = owner(first), address(first), 0
-    if not (isinstance(memory, np.ndarray) and memory.flags.c_contiguous):
+    (memory, begin), length = _memory_of(first), 0
+    whole = memory if isinstance(memory, np.ndarray) else getattr(memory, "form", None)
+    if whole is None or not whole.flags.c_contiguous:
         return None
     before, after = first.shape[:axis], first.shape[axis + 1:]
     for part in parts:
-        if part is None or owner(part) is not memory or (part.dtype, part.strides) != (first.dtype, first.strides) \
-                or part.shape != (*before, part.shape[axis], *after) \
-                or address(part) != begin + length * first.strides[axis]:
+        if part is None or (part.dtype, part.strides) != (first.dtype, first.strides) \
+                or part.shape != (*before, part.shape[axis], *after):
+            return None
+        of_part, place = _memory_of(part)
+        if of_part is not memory or place != begin + length * first.strides[axis]:
             return None
         length += part.shape[axis]
-    return np.ndarray((*before, length, *after), first.dtype, memory, begin - address(memory), first.strides)
+    shape = (*before, length, *after)
+    if tracing and is_symbol(first):
+        return cast(np.ndarray, first.widened(shape))
+    return np.ndarray(shape, first.dtype, memory, begin - address(memory), first.strides)
+
+
+def _memory_of(x: Any) -> tuple[Any, int]:
+    """What holds an array's memory, and where the array begins: an address, or while a step is bound a distance."""
+    return (x.buffer, x.offset) if tracing and is_symbol(x) else (owner(x), address(x))
 
 
 def added_up(parts: np.ndarray) -> np.ndarray:

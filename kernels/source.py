@@ -20,6 +20,8 @@ from pathlib import Path
 from duoln.errors import KernelError
 
 FOLDER = Path(__file__).parent
+_HEADERS = [FOLDER / "text" / dialect for dialect in ("", "cpp", "cuda", "metal")]
+"""The folders of the headers that many texts share."""
 _prototypes: dict[str, dict[str, str]] = {}
 """By file and entry."""
 _variants: dict[str, str] = {}
@@ -58,7 +60,7 @@ def is_there(file: str) -> bool:
 def text(file: str) -> str:
     """The source of `kernels/<file>`, with its prototypes; each header stands where it is first included.
 
-    A header is looked for beside the file that includes it, then in `kernels/`.
+    A header is looked for beside the file that includes it, then among the shared ones in `kernels/text/`.
 
     Raises:
         FileNotFoundError: the file or a header that it includes does not exist.
@@ -135,8 +137,8 @@ def _inserted(own: str, path: Path, seen: set[Path]) -> str:
     pieces, last = [f'#line 1 "{path.name}"\n'], 0
     for include in _OURS.finditer(own):
         pieces.append(own[last:include.start()])
-        beside = path.parent / include.group(1)
-        header = (beside if beside.is_file() else FOLDER / include.group(1)).resolve()
+        places = [folder / include.group(1) for folder in (path.parent, *_HEADERS, FOLDER)]
+        header = next((each for each in places if each.is_file()), places[-1]).resolve()
         if header not in seen:
             pieces.append(_pasted(header, seen))
         pieces.append(f'\n#line {own.count(chr(10), 0, include.end()) + 2} "{path.name}"')

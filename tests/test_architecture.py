@@ -187,13 +187,13 @@ def test_only_runtime_knows_kernels():
         importer = unit_of(_module_of(i.file))
         cases = f"{i.module}.{i.name}".rstrip(".")
         if importer == "extend":
-            return bool(re.fullmatch(r"duoln\.kernels\.(launch\.(cuda|metal)|(host|native|registry)(\.\w+)?)", cases))
+            return bool(re.fullmatch(r"duoln\.kernels\.(launch(\.\w+){1,2}|(host|native|registry)(\.\w+)?)", cases))
         if re.match(r"duoln/(bench/survey_parts|testing/(checks|compilation))\.py", i.file) and re.fullmatch(
-                r"duoln\.kernels\.(settings|registry|recurrent\.cells|device_limits\.cuda|recurrent\.cuda_walk|launch\.cuda)(\.\w+)?", cases):
+                r"duoln\.kernels\.(settings|registry|recurrent\.cells|device_limits(\.cuda)?|recurrent\.cuda_walk|launch\.cuda)(\.\w+)?", cases):
             return True
         return importer in ("kernels", "runtime") or (
             importer in ("bench", "testing", "cli", "doctor")
-            and re.fullmatch(r"duoln\.kernels\.(\w+\.cases|registry|source|device_limits\.cpu)(\.\w+)?", cases))
+            and re.fullmatch(r"duoln\.kernels\.(\w+\.cases|registry|source|device_limits\.memory)(\.\w+)?", cases))
 
     assert _listed(i for i in ours() if unit_of(i.module) == "kernels" and not allowed(i)) == []
 

@@ -82,7 +82,7 @@ def test_an_author_compiles_a_file_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setattr(storage, "_outside", set())
     (tmp_path / "factor.h").write_text("static const int FACTOR = 2;\n")
     file = tmp_path / "twice.cpp"
-    file.write_text('#include "factor.h"\n#include "native.h"\n'
+    file.write_text('#include "factor.h"\n#include "common.h"\n'
                     "ENTRY(twice) {\n"
                     "    for (index_t k = 0; k < size; ++k) y[k] = FACTOR * x[k];\n}\n")
     twice = extend.Launch(str(file.with_suffix("")), "twice", "x: real[*size] -> y: like x")

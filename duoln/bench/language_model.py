@@ -6,7 +6,6 @@ model's output, and the step that feeds it back; a run draws `TOKENS` of them.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,24 +66,20 @@ def text_of(sizes: Sizes) -> np.ndarray:
     return Stream(0, "language-model").integers(sizes.symbols, (sizes.steps + 1, sizes.batch)).astype(np.int32)
 
 
+def start_of(sizes: Sizes) -> nn.Params:
+    """The first parameters of every side."""
+    return LanguageModel(sizes.symbols, sizes.width).init(0)
+
+
 def prepare(asked: dict[str, Any]) -> Work:
-    """The work of one side: ours as `form` says, "eager", "compiled", or a token by compiled "cells"; or PyTorch's."""
+    """Our side's work as `form` says: "eager", "compiled", or a token by compiled "cells"."""
     from duoln import runtime
 
     sizes = Sizes(*asked["sizes"])
     backend = runtime.choose(asked["backend"])[0]
-    start = LanguageModel(sizes.symbols, sizes.width).init(0)
-    if asked["peer"] is None:
-        machine.begin_peak()
-        work = _update if asked["subject"] == "update" else _token
-        return work(sizes, duoln.to_tensors(start, backend), asked["form"])
-    import_module(asked["peer"])
-    from duoln.bench import language_model_torch
-    from duoln.bench.operators_torch import device_for
-
     machine.begin_peak()
-    device = device_for(backend.name)
-    return language_model_torch.work(asked["subject"], asked["form"], sizes, start, text_of(sizes), device)
+    work = _update if asked["subject"] == "update" else _token
+    return work(sizes, duoln.to_tensors(start_of(sizes), backend), asked["form"])
 
 
 def _update(sizes: Sizes, params: nn.Params, form: str) -> Work:

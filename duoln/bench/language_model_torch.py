@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from duoln.bench.operators_torch import facts
+from duoln.bench import machine
+from duoln.bench.language_model import CHECKED, CLIP, RATE, TOKENS, WEIGHT_DECAY, Sizes, start_of, text_of
+from duoln.bench.operators_torch import device_for, facts
 from duoln.bench.records import Work
 
-if TYPE_CHECKING:
-    from duoln.bench.language_model import Sizes
+
+def prepare(asked: dict[str, Any]) -> Work:
+    """The work of PyTorch's side, see `work`."""
+    from duoln import runtime
+
+    sizes, device = Sizes(*asked["sizes"]), device_for(runtime.choose(asked["backend"])[0].name)
+    machine.begin_peak()
+    return work(asked["subject"], asked["form"], sizes, start_of(sizes), text_of(sizes), device)
 
 
 def work(subject: str, form: str, sizes: Sizes, start: Mapping[str, Any], text: np.ndarray, device: str) -> Work:
@@ -35,8 +43,6 @@ def work(subject: str, form: str, sizes: Sizes, start: Mapping[str, Any], text: 
 
 
 def _update(torch: Any, model: Any, sizes: Sizes, ids: Any) -> tuple[Callable[[int], float], list[float]]:
-    from duoln.bench.language_model import CHECKED, CLIP, RATE, WEIGHT_DECAY
-
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=WEIGHT_DECAY)
     states = model.first(sizes.batch)
 
@@ -55,8 +61,6 @@ def _update(torch: Any, model: Any, sizes: Sizes, ids: Any) -> tuple[Callable[[i
 
 
 def _token(torch: Any, model: Any, sizes: Sizes, ids: Any) -> tuple[Callable[[int], None], list[float]]:
-    from duoln.bench.language_model import CHECKED, TOKENS
-
     def run(k: int) -> None:
         states, last = model.first(1), ids.new_zeros((1, 1))
         with torch.no_grad():

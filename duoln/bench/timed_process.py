@@ -21,9 +21,8 @@ from typing import Any
 import numpy as np
 
 from duoln import tree
-from duoln.bench import clock, machine
+from duoln.bench import clock, language_model, machine
 from duoln.bench.attention import prepare as prepare_attention
-from duoln.bench.language_model import prepare as prepare_language_model
 from duoln.bench.records import Work
 from duoln.bench.recurrent import prepare as prepare_recurrent
 from duoln.bench.wide import prepare as prepare_wide
@@ -88,6 +87,16 @@ def _begin(asked: dict[str, Any]) -> tuple[Work, clock.DeviceSeconds | None]:
              "no_graph": no_graph}
     print(json.dumps(facts), flush=True)
     return work, device_seconds
+
+
+def prepare_language_model(asked: dict[str, Any]) -> Work:
+    """The work of one side of `duoln bench language-model`."""
+    if asked["peer"] is None:
+        return language_model.prepare(asked)
+    import_module(asked["peer"])
+    from duoln.bench import language_model_torch
+
+    return language_model_torch.prepare(asked)
 
 
 def _load_libraries(asked: dict[str, Any]) -> None:

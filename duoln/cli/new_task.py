@@ -24,7 +24,7 @@ version = "0.1.0"
 description = "The task NAME for duoln"
 readme = "README.md"
 requires-python = ">=3.11"
-dependencies = ["duoln", "numpy>=2"]
+dependencies = ["duoln", "numpy>=2.1"]
 
 [project.optional-dependencies]
 test = ["pytest>=8"]

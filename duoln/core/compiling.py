@@ -19,8 +19,8 @@ from duoln.core.donation import arrays_of_step, compiled_step, is_spent, spend
 from duoln.core.gradient import is_recording, recorded_function
 from duoln.core.op import is_composed_only, is_watched
 from duoln.core.pytorch_names import hinted
-from duoln.core.repeated import recordings
-from duoln.core.replay import Replay
+from duoln.core.step.repeated import recordings
+from duoln.core.step.replay import Replay
 from duoln.core.step.telling import Profile, Table, explained
 from duoln.core.step_contract import MAX_INPUT_FORMS, builder, form, reader
 from duoln.core.tensor import Tensor

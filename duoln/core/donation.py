@@ -44,22 +44,19 @@ def is_spent(x: Tensor) -> bool:
     return x.data is _SPENT
 
 
-def _holders(x: Tensor) -> int:
-    return sys.getrefcount(x.data)
+def _holders(tensors: Sequence[Tensor]) -> set[int]:
+    return {sys.getrefcount(x.data) for x in tensors}
 
 
-_ALONE = _holders(Tensor(np.zeros(1), cast(Backend, object())))
-"""The reference count of an array that only its tensor holds."""
+_ALONE = _holders([Tensor(np.zeros(1), cast(Backend, object()))])
+"""The reference count of arrays that only their tensors hold."""
 
 
-def own_array(x: Tensor, references: int = 0) -> Array:
-    """The tensor's array, or a copy if something else holds it too.
-
-    `references` is how many the caller has, beside that of the tensor.
-    """
+def own_array(x: Tensor) -> Array:
+    """The tensor's array, or a copy if something else holds it too."""
     if x.backend.lazy or x.backend.queues:
         return x.data  # a lazy array is not overwritten; a CUDA graph holds the arrays that it overwrites
-    return x.data if _holders(x) <= _ALONE + references else x.data.copy()
+    return x.data if _holders([x]) == _ALONE else x.data.copy()
 
 
 def own(x: Tensor) -> Tensor:
@@ -70,13 +67,11 @@ def own(x: Tensor) -> Tensor:
 
 def arrays_of_step(leaves: Sequence[Tensor], donated: Sequence[int]) -> list[Array]:
     """The arrays of a compiled step's arguments. Those that it donates, by their numbers, are no other argument too."""
-    natives = [x.data for x in leaves]
-    if not donated or leaves[0].backend.lazy or compiled_step.get() is not None:
-        return natives
-    is_any_twice = len(set(map(id, natives))) < len(natives)
-    for k in donated:
-        if is_any_twice and sum(x is natives[k] for x in natives) > 1:
-            natives[k] = natives[k].copy()
-        else:
-            natives[k] = own_array(leaves[k], references=1)
-    return natives
+    if not donated or (be := leaves[0].backend).lazy or compiled_step.get() is not None:
+        return [x.data for x in leaves]
+    names = [id(x.data) for x in leaves]
+    if len(set(names)) == len(names) and (be.queues or _holders([leaves[k] for k in donated]) <= _ALONE):
+        return [x.data for x in leaves]
+    given = set(donated)
+    return [x.data if k not in given else x.data.copy() if names.count(names[k]) > 1 else own_array(x)
+            for k, x in enumerate(leaves)]

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from duoln.backends.protocol import Array, Backend
-from duoln.core.program import Backward, Call, Forward, Instruction, Program
+from duoln.core.step.program import Backward, Call, Forward, Instruction, Program
 
 
 class Factors(NamedTuple):

@@ -16,7 +16,7 @@ from duoln import tree
 from duoln.backends.protocol import REALS, Array
 from duoln.core.arguments import check_flag, check_function, check_integer, described, how_to_wrap, name_of
 from duoln.core.pytorch_names import hinted
-from duoln.core.repeated import constant
+from duoln.core.step.repeated import constant
 from duoln.core.tape import Tape
 from duoln.core.tensor import Tensor
 from duoln.errors import CallError, DtypeError, GradientError, ShapeError

@@ -38,9 +38,9 @@ from duoln.backends.protocol import NAMES, REALS, STORAGE, Backend
 from duoln.core.arguments import check_function, described, how_to_wrap, kind_name, name_of
 from duoln.core.call import called, checked
 from duoln.core.pytorch_names import add_hint
-from duoln.core.repeated import recordings, used_elsewhere
 from duoln.core.rule import Rule
 from duoln.core.spec import Spec
+from duoln.core.step.repeated import recordings, used_elsewhere
 from duoln.core.storage import candidates, common_dtype
 from duoln.core.tape import Record, Tape
 from duoln.core.tensor import Tensor

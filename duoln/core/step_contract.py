@@ -12,7 +12,7 @@ from typing import Any
 
 from duoln import tree as trees
 from duoln.backends.protocol import Array, Backend
-from duoln.core.program import Text
+from duoln.core.step.program import Text
 from duoln.core.tensor import Tensor
 from duoln.errors import CompileError
 

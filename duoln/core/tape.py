@@ -14,8 +14,8 @@ import numpy as np
 
 from duoln.backends.protocol import STORAGE, Array, Backend
 from duoln.core.arguments import described
-from duoln.core.repeated import repeated
 from duoln.core.rule import Rule
+from duoln.core.step.repeated import repeated
 from duoln.errors import GradientError
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from duoln.backends.protocol import Array, Axis, Backend
 from duoln.core.arguments import described
 from duoln.core.pytorch_names import OF_TENSORS, hinted, name_missing, present_names, refuse_operators
-from duoln.core.repeated import constant, read_on_host, repeated
+from duoln.core.step.repeated import constant, read_on_host, repeated
 from duoln.core.tape import Node
 from duoln.errors import CallError, CompileError, DtypeError, GradientError, GradientWarning, ShapeError
 

@@ -11,8 +11,8 @@ from typing import Any
 from duoln.backends.protocol import REALS, Array, Backend, Shape
 from duoln.core import Tensor
 from duoln.core.arguments import LARGEST, check_axes, check_integer, did_you_mean, dtype_name
-from duoln.core.repeated import repeated
 from duoln.core.spec import check_beside
+from duoln.core.step.repeated import repeated
 from duoln.errors import DtypeError, MemoryExhaustedError, ShapeError
 
 _ROOM_ALWAYS = 1 << 28

@@ -16,8 +16,8 @@ from duoln.backends.protocol import REALS, Array, Backend
 from duoln.core import Op, Rule, Tensor, op
 from duoln.core.arguments import ABOVE_0, FINITE, NOT_NAN, Above0, Finite, check_number
 from duoln.core.pytorch_names import hinted
-from duoln.core.repeated import repeated
 from duoln.core.spec import check_beside, check_float, check_tensors
+from duoln.core.step.repeated import repeated
 from duoln.core.tensor import Operand
 from duoln.errors import ShapeError, UsageError
 from duoln.ops.common import broadcast_shape, check_dtype, unbroadcast

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,11 +11,11 @@ from duoln.core import Factors, Rule
 from duoln.kernels import native
 from duoln.kernels.global_norm import table
 from duoln.kernels.host import as_array, contiguous, empty, empty_like, row
-from duoln.kernels.launch import Launch
+from duoln.kernels.launch import Launch, fused
 from duoln.kernels.launch.declared import Layout
 from duoln.kernels.tensors import TENSORS, THREADS
-from duoln.ops import adam_update
-from duoln.ops.update import are_apart
+from duoln.ops import adam_rates, adam_update
+from duoln.ops.update import Correction, are_apart
 
 _FILE = "adam/adam.cpp"
 _PASSES = 7
@@ -30,10 +31,10 @@ ADAM = {**TENSORS, "ROLES": 7}
 UPDATE = Launch("adam/adam", "adam_update", "rate: real[], eps: real[], scale: real[]?, keep: real[]?, "
                 "squares: own float64, beta1: float32, beta2: float32, blocks: int32, tensors: struct",
                 lambda blocks: Layout((blocks,), (THREADS,), ADAM))
-RATES = Launch("adam/adam", "adam_rates", "rate: real[], updates: int32[], log_beta1: float32, log_beta2: float32, "
-               "rate_by: float32, eps_by: float32, of_eps: int32 "
-               "-> scaled: like rate, corrected: like rate, update: like updates", lambda: Layout((1,), (1,), ADAM))
-"""Those of `adam.cupy`."""
+"""That of `adam.cupy`."""
+_rates = Launch("adam/adam", "adam_rates", "rate: real[], updates: int32[], log_beta1: float64, log_beta2: float64, "
+                "rate_by: float64, eps_by: float64, of_eps: int32, threads: int32 "
+                "-> scaled: like rate, corrected: like rate, update: like updates", lambda: Layout((1,), (1,), ADAM))
 
 
 def _supports(be: Backend, rate: Array, eps: Array, scale: Array | None, keep: Array | None,
@@ -70,7 +71,20 @@ def _rights(gradients: Sequence[Array | Factors]) -> Any:
                 for word in ((g.right, *g.right.shape) if isinstance(g, Factors) else (0, 0, 0))])
 
 
+def _rates_forward(be: Backend, rate: Array, updates: Array, **attrs: Any) -> tuple[tuple[Array, ...], None]:
+    by = Correction.of(**attrs)
+    return _rates[be.name](rate, updates, _log(by.beta1), _log(by.beta2), by.rate, by.eps, by.corrects_eps, 1), None
+
+
+def _log(beta: float) -> float:
+    return math.log(beta) if beta else -math.inf
+
+
 def attach(backend: str) -> None:
-    """Add the rule to `adam_update` of NumPy's arrays; those of the other libraries are in files of their own."""
+    """Add the rules to `adam_rates`, and to `adam_update` of NumPy's arrays; the others are in files of their own."""
     if backend == "numpy":
         adam_update.add(Rule("compiled", _forward, supports=_supports, takes_factors=True), backend="numpy")
+    _attach_rates(backend)
+
+
+_attach_rates = fused(adam_rates, _rates_forward, None, _rates)

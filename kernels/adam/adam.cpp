@@ -1,9 +1,9 @@
 // Adam (Kingma and Ba 2015, algorithm 1), with decoupled weight decay, over all tensors of a model in one call, with the norm of all gradients.
 #include <numeric>
 
-#include "../functions.h"
+#include "functions.h"
 #include "../global_norm/blocks.h"
-#include "../rows.h"
+#include "rows.h"
 
 // A tensor's arrays: parameters, gradients, both moments, and where the new ones go, which may be the same places.
 enum Role { P, G, M, V, NEW_P, NEW_M, NEW_V, ROLES };
@@ -79,7 +79,7 @@ static bool goes_past_caches(T* const at[ROLES], index_t values) {
 }
 
 ENTRY(adam) {
-    const auto found = reinterpret_cast<T* const* const*>(places);
+    const auto arrays = reinterpret_cast<T* const* const*>(places);
     const auto factors = reinterpret_cast<const Right*>(rights);
     const index_t values = std::accumulate(sizes, sizes + tensors, index_t(0));
     guarded([&] {
@@ -87,7 +87,7 @@ ENTRY(adam) {
             T *at[ROLES], gradient[BLOCK];
             const bool factored = factors && factors[tensor].width;
             for (int role = 0; role < ROLES; ++role)
-                at[role] = *found[role * tensors + tensor] + (factored && role == G ? 0 : first);
+                at[role] = *arrays[role * tensors + tensor] + (factored && role == G ? 0 : first);
             if (factored) {
                 multiply_out(at[G], factors[tensor], sizes[tensor], first, last - first, gradient);
                 at[G] = gradient;
@@ -96,4 +96,14 @@ ENTRY(adam) {
                           keep ? *keep : T(1), T(beta1), T(beta2));
         }));
     });
+}
+
+// `rate` and `eps` of the update above, and the number of the update, from the number of updates before it (see
+// ops.adam_rates). log_beta is minus infinity for a beta of zero. `of_eps` is 1 if eps is corrected as the rate is.
+ENTRY(adam_rates) {
+    const int32_t count = std::min(*updates, 2147483646) + 1;  // the greatest int32 stays
+    const T t = T(count), root = std::sqrt(-std::expm1(t * T(log_beta2)));
+    *scaled = *rate * root / -std::expm1(t * T(log_beta1)) * T(rate_by);
+    *corrected = (of_eps ? root : *rate * T(0) + T(1)) * T(eps_by);
+    *update = count;
 }

@@ -4,7 +4,7 @@
 // (the same places if the caller gave the old ones away). As in ops.adam_update, the factors 1 - beta and the bias correction
 // are in `rate` and `eps`. Gradients are multiplied by `scale`, and parameters by `keep`, if these are given. `squares`
 // (blocks) gets the sum of each block's squared gradients, before they are scaled.
-#include "../tensors.cuh"
+#include "tensors.cuh"
 
 ENTRY(adam_update, __launch_bounds__(CHUNK_THREADS)) {
     const Chunk chunk(tensors);

@@ -5,19 +5,18 @@ The same pass adds up the squares of the gradients; a second small launch gives 
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import cupy
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
-from duoln.kernels.adam import ADAM, RATES, UPDATE
+from duoln.kernels.adam import ADAM, UPDATE
 from duoln.kernels.global_norm import ROOT_OF_SUM
 from duoln.kernels.global_norm.cupy import partial_sums, refusal
 from duoln.kernels.tensors import Tensors
-from duoln.ops import adam_rates, adam_update
-from duoln.ops.update import Correction, are_apart
+from duoln.ops import adam_update
+from duoln.ops.update import are_apart
 
 
 def _supports(be: Backend, rate: Array, eps: Array, scale: Array | None, keep: Array | None,
@@ -38,23 +37,6 @@ def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, keep: Ar
     return (*out, ROOT_OF_SUM[be.name](squares)), None
 
 
-def _rates_support(be: Backend, rate: Array, updates: Array, **attrs: Any) -> str | None:
-    if be.dtype(rate) != "float32" or be.dtype(updates) != "int32":
-        return f"the kernel is for float32 and int32, not {be.dtype(rate)} and {be.dtype(updates)}"
-    return None
-
-
-def _rates_forward(be: Backend, rate: Array, updates: Array, **attrs: Any) -> tuple[tuple[Array, ...], None]:
-    by = Correction.of(**attrs)
-    made = RATES[be.name](rate, updates, _log(by.beta1), _log(by.beta2), by.rate, by.eps, int(by.corrects_eps))
-    return made, None
-
-
-def _log(beta: float) -> float:
-    return math.log(beta) if beta else -math.inf
-
-
 def attach() -> None:
-    """Add the rules to `adam_update` and `adam_rates`."""
+    """Add the rule to `adam_update`."""
     adam_update.add(Rule("cuda one pass", _forward, None, _supports), backend="cupy")
-    adam_rates.add(Rule("cuda one launch", _rates_forward, None, _rates_support), backend="cupy")

@@ -4,8 +4,8 @@
 // some keys, from two numbers of each query that the forward keeps: its largest score, and the sum of the powers. A block of scores
 // stays in cache. One thread does all of a head's backward, in order, so the gradients have the same bits for any number of
 // threads.
-#include "../packing.h"
-#include "../rows.h"
+#include "packing.h"
+#include "rows.h"
 
 static const index_t MOST_QUERIES = 64, LEAST_QUERIES = 12;  // whose scores are computed at once
 static const index_t SCORES = 1 << 15;                       // the forward's, where that many queries suffice

@@ -1,6 +1,6 @@
 // Batch norm over rows of channels (Ioffe and Szegedy 2015), forward and backward.
-#include "../channels.h"
-#include "../squares.h"
+#include "channels.h"
+#include "squares.h"
 
 // The mean of each channel and the sum of its squared distances from it, for each block of rows. A block is centred in
 // two steps while it is in cache, by its first line and by the mean of the residual, so that a large mean costs no bits.

@@ -3,8 +3,8 @@
 // Macro: STORAGE of x and y (see storage.cuh); the sums are float.
 // A block has COLUMNS columns, 32 bytes of a row of floats, of array blockIdx.z, and the blockIdx.y-th group of its
 // rows; a warp reads four rows at once. `sums` (arrays, groups, width) gets the sum of each group. `y` is the second array, or null.
-#include "../common.cuh"
-#include "../storage.cuh"
+#include "common.cuh"
+#include "storage.cuh"
 
 constexpr int COLUMNS = 8, SUM_THREADS = 512, WARPS = SUM_THREADS / WARP, ROWS_AT_ONCE = SUM_THREADS / COLUMNS;
 

@@ -6,7 +6,7 @@
 // belong to several groups: the band then holds the inputs of each output, so that each lane has its own values.
 #include <algorithm>
 
-#include "../native.h"
+#include "common.h"
 
 constexpr int ROWS = VECTOR_BYTES == 64 ? 12 : 6;  // their sums fit in the registers
 constexpr index_t BAND_POSITIONS = 128;  // output positions of a band: the operands of a tile of their gradients stay in L1

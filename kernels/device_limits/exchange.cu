@@ -1,7 +1,7 @@
 // The time of an exchange between blocks: a kernel that stays on the device for many time steps needs one each.
 //
 // All blocks of a launch must be on the device at once; each kernel does `rounds` exchanges.
-#include "../common.cuh"
+#include "common.cuh"
 #include "../recurrent/cluster.cuh"
 
 // One counter for all: the last to come lets everybody go. `arrived` begins at 0.

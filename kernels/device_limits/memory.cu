@@ -1,5 +1,5 @@
 // Reading, writing and copying memory, and doing nothing: the limits that other kernels are measured against.
-#include "../common.cuh"
+#include "common.cuh"
 
 #define AT(VALUES, I) (reinterpret_cast<float4*>(const_cast<float*>(VALUES))[I])  // four values
 

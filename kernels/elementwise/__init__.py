@@ -7,7 +7,7 @@ from typing import Any
 
 from duoln import ops
 from duoln.core import Op
-from duoln.core.program import rewrites
+from duoln.core.step.program import rewrites
 from duoln.kernels.elementwise import reductions
 from duoln.kernels.elementwise.engine import FORMULAS
 from duoln.kernels.elementwise.fusing import fuse

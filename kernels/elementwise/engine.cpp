@@ -1,5 +1,5 @@
 // One pass over arrays: formulas one after the other on blocks that stay in L1, and sums or greatest values of what they give.
-#include "../rows.h"
+#include "rows.h"
 
 // A function of formula.h.
 template <class T>

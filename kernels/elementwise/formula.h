@@ -2,8 +2,8 @@
 //
 // The arguments and the value are vectors R.
 #pragma once
-#include "../functions.h"
-#include "../rows.h"
+#include "functions.h"
+#include "rows.h"
 
 using R = vector;
 

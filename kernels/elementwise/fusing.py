@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from duoln.backends.protocol import Array
 from duoln.core import Rule
-from duoln.core.program import Backward, Call, Forward, Instruction, Keep, Place, Program, names
+from duoln.core.step.program import Backward, Call, Forward, Instruction, Keep, Place, Program, names
 from duoln.kernels.elementwise.engine import MOST_STEPS, SUM, Chain
 from duoln.kernels.elementwise.passes import OneFormula, Passes, Saved, put_together
 from duoln.kernels.elementwise.reductions import SUM_RULE

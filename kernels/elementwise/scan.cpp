@@ -1,5 +1,5 @@
 // Running sums along rows.
-#include "../rows.h"
+#include "rows.h"
 
 static constexpr index_t BLOCK = 1024;
 

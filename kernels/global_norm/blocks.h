@@ -1,7 +1,7 @@
 // A list of tensors, cut into blocks of BLOCK values that several threads share. A block gives one sum, and the sums are
 // added in order, so that the threads change no bit. The tensors are given by places: the addresses of the words that hold their addresses.
 #pragma once
-#include "../native.h"
+#include "common.h"
 
 static const index_t BLOCK = 8192;
 

@@ -1,6 +1,6 @@
 // The common norm of all tensors of a model in one call.
 #include "blocks.h"
-#include "../rows.h"
+#include "rows.h"
 
 static Wide squares(const T* x, index_t count) {
     RowSum<T> sum;

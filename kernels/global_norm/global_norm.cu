@@ -1,5 +1,5 @@
 // The common Euclidean norm of many tensors: sums of squares of their chunks, and then the root of the sum of those.
-#include "../tensors.cuh"
+#include "tensors.cuh"
 
 ENTRY(sum_squares, __launch_bounds__(CHUNK_THREADS)) {
     const Chunk chunk(tensors);

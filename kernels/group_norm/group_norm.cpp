@@ -1,9 +1,9 @@
 // Group norm of examples of rows of channels (Wu and He 2018), forward and backward. A thread works on an example while
 // that is in cache; of few examples the threads share the blocks of rows. Sums over a block are folded to channels, and
 // those to groups.
-#include "../channels.h"
-#include "../rows.h"
-#include "../squares.h"
+#include "channels.h"
+#include "rows.h"
+#include "squares.h"
 
 // One example. Each step but `centre`, `scale`, `read` and `differentiate` is for a block of its rows.
 class Example {

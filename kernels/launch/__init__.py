@@ -125,7 +125,7 @@ class Launch(dict[str, Callable[..., Any]]):
         return declared.settings(self._plan, self.file + _SUFFIXES["cupy"], self.spec)
 
 
-def fused(op: Op[Any, Any], forward: Callable[..., Any], vjp: Callable[..., Any], first: Launch,
+def fused(op: Op[Any, Any], forward: Callable[..., Any], vjp: Callable[..., Any] | None, first: Launch,
           supports: Callable[..., str | None] | None = None, names: Mapping[str, str] | None = None,
           **options: Any) -> Callable[[str], None]:
     """A function that adds the rule of these passes to the operator, for a backend that has a text.

@@ -53,6 +53,9 @@ def launch(entries: Entries, spec: Spec, block: int | Callable[[int, int], int] 
             # Where an array has no axes, NumPy's arithmetic gives a scalar, which has no pointer to its value.
             is_there = f" and {each.name} is not None" if each.optional else ""
             lines += [f"if not {each.axes[0][1:]}{is_there}:", f"    {each.name} = asarray({each.name})"]
+        elif each.axes == ():
+            is_none = f"None if {each.name} is None else " if each.optional else ""
+            lines.append(f"{each.name} = {is_none}asarray({each.name})")
     lines += [_made(each, axes, reals[0].name) for each in spec.outputs]
     large = lead if lead is reals[0] or not spec.outputs else spec.outputs[0]
     has_threads = any(each.name == "threads" for each in spec.inputs)
@@ -91,7 +94,7 @@ def _made(array: Array, axes: list[str], lead: str) -> str:
         parts = f"parts_of({declared.size_of(rows)}, {array.axes[-1]})"
         return declared.made(array, f"({parts}, {', '.join(array.axes)})", "dtype")
     if array.like is not None:
-        return declared.made(array, f"{array.like}.shape", "dtype",
+        return declared.made(array, f"{array.like}.shape", f"{array.like}.dtype",
                              f"(host.empty if {array.like}.nbytes >= LINES else empty)")
     kind = "dtype" if array.kind in ("real", "stored") else array.kind.upper()
     shape = array.axes or ()

@@ -1,7 +1,7 @@
 // Products of a few rows with a matrix. The matrix is read once, unpacked. Each value of a result is added up in one order, which
 // does not depend on the threads.
 #pragma once
-#include "../rows.h"
+#include "rows.h"
 
 namespace few_rows {
 

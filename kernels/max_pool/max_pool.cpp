@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "../native.h"
+#include "common.h"
 
 struct Windows {
     index_t height, width, channels, rows, columns, size, stride;

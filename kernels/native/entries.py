@@ -100,7 +100,7 @@ def _place_of(function: Any) -> int:
 
 
 def failures_of(loaded: ctypes.CDLL) -> tuple[ctypes.c_int32, Any]:
-    """The library's count of failed allocations, and the function that takes this thread's count (`native.h`)."""
+    """The library's count of failed allocations, and the function that takes this thread's count (`common.h`)."""
     try:
         return ctypes.c_int32.in_dll(loaded, "duoln_failures"), loaded.duoln_take_failures
     except (ValueError, AttributeError):  # a text without that header

@@ -25,10 +25,10 @@ from duoln.system.paths import cache_folder, in_home
 
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 REALS = {"float32": "-DREAL_BITS=32", "float64": "-DREAL_BITS=64"}
-"""The dtypes that kernels are compiled for, and what tells the compiler, see `NAMED` in native.h."""
+"""The dtypes that kernels are compiled for, and what tells the compiler, see `NAMED` in common.h."""
 _ENTRY = re.compile(r'extern "C" \w+ NAMED\(([a-z]\w*)\)\(')
 _OF_HEADER = "duoln_take_failures"
-"""A function that native.h defines."""
+"""A function that common.h defines."""
 
 
 class Unit(NamedTuple):

@@ -1,6 +1,6 @@
 // The arithmetic of a layer norm (Ba, Kiros, Hinton 2016, eq. 3) for one row, and its gradient for one value of it.
 #pragma once
-#include "../portable.h"
+#include "portable.h"
 
 // From d, the gradient after the norm times the gain, to the one before the norm. xhat is the normalised value,
 // mean_d the mean of d over the row, and mean_d_xhat the mean of d * xhat.

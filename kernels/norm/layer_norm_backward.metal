@@ -6,8 +6,8 @@
 // dy, d_total and dx. Inputs: x (rows, width); residual like x, which is added to it; gain and bias (width); dy like x;
 // d_total like x, the gradient of the sum itself; eps. Outputs: dx like x, that of the sum; d_gain and, for layer norm,
 // d_bias (groups, width): the sums of each threadgroup over its share of the rows, in float32 registers.
-#include "../common.metal.h"
-#include "../activation.h"
+#include "common.metal.h"
+#include "activation.h"
 #include "gradient.h"
 #include "variant.h"
 

@@ -1,8 +1,8 @@
 // Norms of rows, forward and backward: layer norm (Ba, Kiros, Hinton 2016, eq. 3) with the activation that follows it, and
 // RMS norm (Zhang, Sennrich 2019, eq. 4), which leaves the mean in. Both also take the sum of two rows.
-#include "../rows.h"
-#include "../squares.h"
-#include "../activation.h"
+#include "rows.h"
+#include "squares.h"
+#include "activation.h"
 #include "gradient.h"
 
 // A block of rows whose shares of the gain's and bias's gradients are added up together.

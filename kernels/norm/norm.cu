@@ -8,7 +8,7 @@
 // rounds by more than the deviation does.
 // Kept for the gradient of layer norm, three floats a row: mean, residue (the mean of the row after subtracting the first)
 // and rstd (one over the deviation); for that of RMS norm rstd alone.
-#include "../activation.h"
+#include "activation.h"
 #include "gradient.h"
 #include "row.cuh"
 #include "variant.h"

@@ -4,8 +4,8 @@
 // with VECTOR 8, for values of 16 bits, two chunks are 8 neighbours, one 16-byte access; with VECTOR 1, for odd widths
 // and addresses, neighbours lie in neighbouring threads. All else is the same.
 #pragma once
-#include "../common.cuh"
-#include "../storage.cuh"
+#include "common.cuh"
+#include "storage.cuh"
 
 struct Row {
     float v[CHUNKS][4];

@@ -1,8 +1,8 @@
 // Layer norm or RMS norm of rows that are too wide for registers: THREADS threads (one block) read a row once for each
 // sum, from cache where the row fits. Arguments, macros, sums and the kept numbers of a row are those of norm.cu.
-#include "../common.cuh"
-#include "../storage.cuh"
-#include "../activation.h"
+#include "common.cuh"
+#include "storage.cuh"
+#include "activation.h"
 #include "gradient.h"
 #include "variant.h"
 

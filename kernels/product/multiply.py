@@ -118,7 +118,7 @@ def _pack_and_multiply(a: Array, b: Array, out: Array, added: Array | None = Non
     second, of_second, second_transposed = _row_contiguous(b)
     of_added = 0
     if added is not None:
-        added = np.atleast_2d(added)
+        added = added[None] if added.ndim == 1 else added
         if not _distance(added):
             added = host.contiguous(added)
         of_added = _distance(added) if len(added) > 1 else 0

@@ -1,6 +1,6 @@
 // The arguments of a product of two matrices.
 #pragma once
-#include "../native.h"
+#include "common.h"
 
 // Rows of the second matrix with one row stride, `distance`; `end` is the row after them.
 struct Piece {

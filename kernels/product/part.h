@@ -4,8 +4,8 @@
 // time. The first matrix is packed by the tiles of the first panels, if it is transposed, and the second one, a pair of panels at a
 // time, by the tile of the first rows (tile.h). Tiles prefetch the operands of the next tiles.
 #pragma once
-#include "../packing.h"
-#include "../activation.h"
+#include "packing.h"
+#include "activation.h"
 #include "operands.h"
 
 static const index_t ROWS_AT_ONCE = 8 * TALL_ROWS;  // of a part with many rows: they and their sums stay in L2

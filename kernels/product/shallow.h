@@ -1,8 +1,8 @@
 // A product of so small a depth that its time is that of writing the result. A tile would write a few columns of many rows; here
 // some rows are written from left to right, which the hardware prefetches.
 #pragma once
-#include "../activation.h"
-#include "../rows.h"
+#include "activation.h"
+#include "rows.h"
 #include "operands.h"
 
 static const index_t SHALLOW = 8;  // the greatest depth

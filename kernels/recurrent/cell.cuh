@@ -11,9 +11,9 @@
 // Values<Cell> is [gate][unit of the thread]: the gates of a row from one source, before its norms or after them.
 // Source 0 is the input (x_proj), source 1 the state (h_proj).
 #pragma once
-#include "../common.cuh"
+#include "common.cuh"
 #include "../norm/gradient.h"
-#include "../storage.cuh"
+#include "storage.cuh"
 #include "sigmoid.h"
 
 // Which gates are normalised together: all of an LSTM's, a GRU's z and r, apart from its n (eq. 26, 27).

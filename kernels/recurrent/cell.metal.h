@@ -4,7 +4,7 @@
 // is u * THREADS + t. x_gates is normalised before, for all time steps at once, so a kernel normalises only what
 // depends on the state. Values of a row are [gate][unit of the thread]; those that do not exist are zero.
 #pragma once
-#include "../common.metal.h"
+#include "common.metal.h"
 #include "../norm/gradient.h"
 
 // Which gates are normalised together: all of an LSTM's, a GRU's z and r, apart from its n (eq. 26, 27).

@@ -1,5 +1,5 @@
 // Matrices without the means of their rows, or without those of two parts of each row.
-#include "../rows.h"
+#include "rows.h"
 
 static const index_t ROWS_OF_PART = 16;
 

@@ -1,5 +1,5 @@
 #pragma once
-#include "../portable.h"
+#include "portable.h"
 
 #ifndef CPU_KERNEL  // vector.h has that of C++
 FUNCTION real sigmoid(real x) { return 1.0f / (1.0f + exponential(-x)); }

@@ -1,7 +1,7 @@
 // Recurrent weights, packed once for all time steps of a sequence.
 #pragma once
-#include "../packing.h"
-#include "../rows.h"
+#include "packing.h"
+#include "rows.h"
 
 // Recurrent weights (hidden, gates * hidden) to be packed, or, if `turned`, their transpose in memory, as PyTorch's lie. With norms
 // their rows lose their means, so that the product has none: a row has a mean for each of `parts` parts of its gates, as many as there

@@ -1,5 +1,5 @@
 // Softmax of rows and its logarithm, forward and backward. A row's largest value is subtracted first, so that no power overflows.
-#include "../rows.h"
+#include "rows.h"
 
 // e^(x - largest) / sum, or its logarithm.
 static void of_rows(const T* x, T* y, index_t first, index_t last, index_t width, bool logarithm) {

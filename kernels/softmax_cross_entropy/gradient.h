@@ -1,6 +1,6 @@
 // The gradient of a softmax cross-entropy, for rows of logits.
 #pragma once
-#include "../rows.h"
+#include "rows.h"
 
 // The logits are those of `width` classes from the class `start` on; `largest` and `total` are a row's largest logit of all classes and
 // its sum of e^x, x being what a logit is above that. The gradient of row r's loss is d_loss[r * d_loss_step]. That of the

@@ -3,8 +3,8 @@
 // Macros: THREADS for a row (a power of two of at least 32); a block has blockDim.y rows if THREADS is 32, else one.
 // STORAGE: in what the logits and their gradient are stored; all else is float.
 // Kept for the gradient, two floats a row: the largest logit, and the sum of e^x, x being what a logit is above that.
-#include "../common.cuh"
-#include "../storage.cuh"
+#include "common.cuh"
+#include "storage.cuh"
 
 template <int PER_ROW>
 __device__ __forceinline__ float row_max(float value, float* shared) {

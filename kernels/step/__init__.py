@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from duoln.backends.protocol import Array
-from duoln.core.program import Program, binders
+from duoln.core.step.program import Program, binders
 from duoln.core.step.symbol import NotBound
 from duoln.kernels.step.table import Table
 

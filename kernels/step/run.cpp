@@ -1,5 +1,5 @@
 // A compiled step's lines: each a function of words, some of which are addresses that change from call to call.
-#include "../native.h"
+#include "common.h"
 
 struct Reference {
     int64_t at, source, offset;  // bytes into the words; the number of the memory; bytes into it
@@ -9,7 +9,7 @@ struct Line {
     char* words;
     const Reference* references;
     int64_t count;
-    const int32_t* failures;  // those of all threads, and the function that takes this thread's; see native.h
+    const int32_t* failures;  // those of all threads, and the function that takes this thread's; see common.h
     int32_t (*take_failures)();
 };
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from duoln.backends.protocol import Array
 from duoln.core.footprint import sole_owner
-from duoln.core.program import Program
+from duoln.core.step.program import Program
 from duoln.core.step.symbol import NotBound
 from duoln.core.step.trace import Called
 from duoln.kernels import host

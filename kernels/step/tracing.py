@@ -9,7 +9,7 @@ import numpy as np
 
 from duoln.backends.protocol import Array
 from duoln.core.factors import is_factored
-from duoln.core.program import Backward, Call, Forward, Place, Pooled, Program
+from duoln.core.step.program import Backward, Call, Forward, Place, Pooled, Program
 from duoln.core.step.symbol import Buffer, NotBound, Symbol, form_of, traced
 from duoln.core.step.telling import Row
 from duoln.core.step.trace import Called, Launched, Trace

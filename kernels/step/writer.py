@@ -10,7 +10,7 @@ from typing import Any, Never
 
 import numpy as np
 
-from duoln.core.program import Place, Program, Text
+from duoln.core.step.program import Place, Program, Text
 from duoln.core.step.symbol import Buffer, NotBound, Symbol
 from duoln.core.step.trace import Called, Computed, Launched, Trace, copied_into
 from duoln.errors import CompileError

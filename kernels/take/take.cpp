@@ -1,7 +1,7 @@
 // The gradient of rows that were taken from a table: each row of the table adds up the gradients of its copies.
 #include <vector>
 
-#include "../native.h"
+#include "common.h"
 
 static const index_t RUN = 64;  // copies whose gradients are added one after another: a long chain of additions loses digits
 

@@ -4,7 +4,7 @@
 // Macro: STORAGE of `g` and of the table's gradient; the sums are float.
 // `sorted` (taken) has the indices in order and `order` where each stood. Block (r, c) has row r of the table, and of its
 // columns every gridDim.y-th group of blockDim.x, from group c on.
-#include "../storage.cuh"
+#include "storage.cuh"
 
 // Block (k, c) has the row that index k takes, and of its columns those that it has in the gradient.
 ENTRY(take_forward) {

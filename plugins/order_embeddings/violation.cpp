@@ -1,7 +1,7 @@
 // The violation of the order by all pairs of captions and images, and its gradient.
 //
 // No array holds the differences of all pairs. A value of a result belongs to one thread and is added up in one order.
-#include "native.h"
+#include "common.h"
 
 static const int GROUP = 4;  // points that share a load of the one that they are compared with
 

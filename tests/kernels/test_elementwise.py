@@ -10,7 +10,7 @@ from accuracy import samples
 import duoln
 from duoln import ops, runtime
 from duoln.core import composed_only
-from duoln.core.program import rewrites
+from duoln.core.step.program import rewrites
 from duoln.kernels import native
 from duoln.kernels.elementwise import operators
 from duoln.kernels.elementwise.engine import FORMULAS, MOST_STEPS, Chain

@@ -53,7 +53,7 @@ def mix(tmp_path_factory):
     if native.machine_refusal() is not None:
         pytest.skip("there is no C++ compiler")
     file = tmp_path_factory.mktemp("own") / "mix.cpp"
-    file.write_text('#include "native.h"\nENTRY(mix) {\n'
+    file.write_text('#include "common.h"\nENTRY(mix) {\n'
                     "    for (index_t k = 0; k < n; ++k) out[2 * k] = x[k] * T(by) + (more ? more[k] : 0) + T(places[1]) + T(threads);\n}\n")
     return Launch(str(file.with_suffix("")), "mix", "out: own, x: real[n], more: own?, places: own int64, by: float64, threads: int32")
 

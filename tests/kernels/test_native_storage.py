@@ -285,7 +285,7 @@ def test_a_kernel_with_a_long_path(tmp_path, monkeypatch):
     monkeypatch.setattr(storage, "folder", lambda: tmp_path)
     deep = tmp_path / "/".join(["a" * 60] * 5) / "sum.cpp"
     deep.parent.mkdir(parents=True)
-    deep.write_text('#include "native.h"\nextern "C" void NAMED(sum)(T* x) { *x += 1; }\n')
+    deep.write_text('#include "common.h"\nextern "C" void NAMED(sum)(T* x) { *x += 1; }\n')
     assert building.build([Unit(str(deep), "float32")], remembering_compiler()) == {} and len(list(tmp_path.glob("*.so"))) == 1
 
 

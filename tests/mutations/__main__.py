@@ -10,8 +10,8 @@ recorded times counts as found: the mutant hangs. A call that was stopped goes o
 With `--limit 60` the map takes about half an hour on two cores, as 90 of the 138 test files took 17 minutes; a mutation
 takes 7 to 14 seconds (median) and a minute at most, so that 200 take another half hour to an hour.
 
-`results.jsonl` in the folder has a line for each mutation. `found_by` is the first test that failed, "hangs", or
-"breaks"; where it is empty the mutant survives, and `tests` says how many tests were tried. The exit code is 1 if one
+`results.jsonl` in the folder has a line for each mutation. `found_by` is the first test that failed, "hangs",
+"ends the process" or "breaks"; where it is empty the mutant survives, and `tests` says how many tests were tried. The exit code is 1 if one
 survives. A survivor is one of three:
 
 * A test finds it that was not tried: one of a file that `--limit` cut off while the map was made, of a program that a
@@ -70,12 +70,14 @@ def choose(calls, file, mutation):
 
 
 def attempt(server, calls, tests):
-    """The outcome of a mutant: the test that found it, "hangs", "breaks" (nothing can be imported), or ""."""
+    """The outcome of a mutant: the test that found it, "hangs", "ends the process", "breaks" (nothing imports), or ""."""
     if not tests:
         return ""
     code, output = server.pytest(*OPTIONS, *tests, limit=HANGS[0] + HANGS[1] * sum(calls.seconds[t] for t in tests))
     if code is None:
         return "hangs"
+    if code < 0:
+        return "ends the process"
     if code == 0:
         return ""
     failed = [line.removeprefix("FAILED ").removeprefix("ERROR ") for line in output.splitlines()

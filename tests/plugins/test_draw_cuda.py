@@ -128,7 +128,7 @@ def test_what_the_kernels_leave_to_the_composed_rule(gpu):
 
 
 BARRIER = "__syncthreads();"
-OF_COMMON = source.text("common.cuh").count(BARRIER)
+OF_COMMON = source.text("text/cuda/common.cuh").count(BARRIER)
 BARRIERS = [pytest.param(file, case, k, marks=pytest.mark.minutes if k % 5 else ()) for file, case in ((GLIMPSE, SMALL[0]), (FILTERBANK, SMALL[1]))
             for k in range(source.text(file).count(BARRIER) - OF_COMMON)]
 

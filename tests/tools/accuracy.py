@@ -135,7 +135,7 @@ def compiled(claims: Mapping[str, Claim], march: str, folder: Path, more: str = 
     assert compiler is not None
     entries = [_ENTRY.format(name=name, T=T, claim=claim) for name, claim in claims.items() for T in ("float", "double")]
     (folder / "checks.cpp").write_text(_TEXT + more + "".join(entries))
-    subprocess.run([*compiler.command, *toolchain.flags_for(compiler, march), f"-I{FOLDER}", "-o", folder / "checks.so",
+    subprocess.run([*compiler.command, *toolchain.flags_for(compiler, march), f"-I{FOLDER}/text", f"-I{FOLDER}/text/cpp", "-o", folder / "checks.so",
                     folder / "checks.cpp"], check=True)
     return Checks(ctypes.CDLL(str(folder / "checks.so")), march)
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 tracing: list[Trace] = []
 """The traces that are being made, of all threads. Whoever takes the address of an array asks this list first."""
+_REDUCTIONS: dict[Any, np.ufunc] = {np.sum: np.add, np.max: np.maximum, np.min: np.minimum}
 _VIEWS = (np.transpose, np.broadcast_to, np.expand_dims, np.squeeze, np.swapaxes, np.moveaxis, np.flip)
 
 
@@ -104,10 +105,18 @@ class Symbol(NDArrayOperatorsMixin):
         return Symbol(self.trace, self.buffer, form, self.offset + _first(form) - _first(self.form))
 
     def reshape(self, *shape: Any) -> Symbol:
-        """See `numpy.ndarray`, as below."""
-        if not self.form.flags.c_contiguous:
-            raise NotBound("another shape of an array that is not contiguous")
-        return self._view(self.form.reshape(*shape))
+        """See `numpy.ndarray`, as below: a view, or one of a copy."""
+        sizes = shape[0] if len(shape) == 1 else shape
+        try:
+            return self._view(np.reshape(self.form, sizes, copy=False))
+        except ValueError:  # there is no such view, or no such shape
+            if self.form.flags.c_contiguous:
+                raise
+            return self.trace.contiguous(self).reshape(*shape)
+
+    def widened(self, shape: Any) -> Symbol:
+        """An array that begins as this one, with its strides, over more of the same memory."""
+        return Symbol(self.trace, self.buffer, form_of(shape, self.dtype, self.strides), self.offset)
 
     def transpose(self, *axes: Any) -> Symbol:
         return self._view(self.form.transpose(*axes))
@@ -146,6 +155,8 @@ class Symbol(NDArrayOperatorsMixin):
             return self.trace.empty(args[0].shape, args[0].dtype)
         if function in (np.ndim, np.shape, np.size) and not kwargs and len(args) == 1:
             return getattr(args[0], function.__name__)
+        if function in _REDUCTIONS and type(args[0]) is Symbol:
+            return self.trace.reduce(_REDUCTIONS[function], *args, **({"axis": None} if len(args) == 1 else {}) | kwargs)
         if function in (np.concatenate, np.take, np.where):
             return getattr(self.trace, function.__name__)(*args, **kwargs)
         raise NotBound(f"numpy.{getattr(function, '__name__', function)}")

@@ -16,7 +16,7 @@ class Entry(NamedTuple):
 
     Attributes:
         name: of the function in its text.
-        address: of the function that takes words, see `BY_WORDS` of native.h.
+        address: of the function that takes words, see `BY_WORDS` of common.h.
         failures: the addresses of the library's count of failed allocations and of the function that takes this
             thread's; 0 where there is none.
     """
@@ -136,10 +136,10 @@ class Trace:
         return result
 
     def concatenate(self, arrays: Sequence[Any], axis: int = 0) -> Symbol:
-        """As NumPy's, of arrays in C order."""
+        """As NumPy's, of arrays whose axes are in C order."""
         forms = [_form(x) for x in arrays]
         first = forms[0]
-        if first is None or not all(form is not None and form.flags.c_contiguous for form in forms):
+        if first is None or not all(form is not None and is_c_like(form) and all(form.strides) for form in forms):
             raise NotBound("the layout of arrays that are joined")
         sizes = [form.shape[axis] for form in forms if form is not None]
         shape = tuple([sum(sizes) if k == axis % first.ndim else n for k, n in enumerate(first.shape)])

@@ -3,7 +3,7 @@
 // A row belongs to one thread. A line of pixels is copied to whole vectors, and so are all lines that are kept: `line`
 // values each, of which those beyond the pixels are 0. Filters fall to nothing within some pixels of their points, so most of
 // their products would be denormal.
-#include "native.h"
+#include "common.h"
 #include "grid.h"
 
 struct Sizes {

@@ -13,9 +13,9 @@ import numpy as np
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core.op import Op, bound, each_rule, only_rule
-from duoln.core.program import Backward, Call, Form, Forward, Instruction, Place, Pooled, Program, Values
-from duoln.core.repeated import recorder, recordings
 from duoln.core.rule import Rule
+from duoln.core.step.program import Backward, Call, Form, Forward, Instruction, Place, Pooled, Program, Values
+from duoln.core.step.repeated import recorder, recordings
 
 _IN_A_THREAD = "another thread computes with its values"
 

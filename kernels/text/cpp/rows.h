@@ -2,7 +2,7 @@
 #pragma once
 #include <type_traits>
 
-#include "native.h"
+#include "common.h"
 
 // Four vectors are under way at once, so that a sum does not wait for the one before. Work gets the number of its
 // vector among them, a constant, for its own part of a sum.

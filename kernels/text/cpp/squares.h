@@ -1,6 +1,6 @@
 // Means of squares that a dtype cannot hold: those of values near 1e20 and, without an epsilon, of values near 1e-25.
 #pragma once
-#include "native.h"
+#include "common.h"
 
 // The least sum of `count` squares that T holds with all its digits, if eps is added to their mean; there is none if eps hides them.
 static inline T least_sum(T count, T eps) {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "native.h"
+#include "common.h"
 
 struct Lines {
     static constexpr index_t LINE_VALUES = 256, BLOCK_VALUES = 16384, LEAST_LINES = 16;

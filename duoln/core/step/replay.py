@@ -19,9 +19,9 @@ import numpy as np
 from duoln.backends.protocol import Array, Backend
 from duoln.core.factors import keep_factors
 from duoln.core.op import is_composed_only, is_watched
-from duoln.core.program import Program, binders, rewrites
-from duoln.core.recording import Recording
-from duoln.core.repeated import recordings, used_elsewhere
+from duoln.core.step.program import Program, binders, rewrites
+from duoln.core.step.recording import Recording
+from duoln.core.step.repeated import recordings, used_elsewhere
 from duoln.errors import CompileWarning
 
 _MAX_LAYOUTS = 16
