@@ -131,7 +131,7 @@ def side_by_side(parts: Sequence[np.ndarray | None], axis: int) -> np.ndarray | 
 
 
 def _memory_of(x: Any) -> tuple[Any, int]:
-    """What holds an array's memory, and where the array begins: an address, or while a step is bound a distance."""
+    """The holder of an array's memory, and where in it the array begins: an address; of a symbol, a distance."""
     return (x.buffer, x.offset) if tracing and is_symbol(x) else (owner(x), address(x))
 
 

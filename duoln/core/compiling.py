@@ -20,7 +20,7 @@ from duoln.core.gradient import is_recording, recorded_function
 from duoln.core.op import is_composed_only, is_watched
 from duoln.core.pytorch_names import hinted
 from duoln.core.step.repeated import recordings
-from duoln.core.step.replay import Replay
+from duoln.core.step.replay import Bindable, Replay
 from duoln.core.step.telling import Profile, Table, explained
 from duoln.core.step_contract import MAX_INPUT_FORMS, builder, form, reader
 from duoln.core.tensor import Tensor
@@ -55,6 +55,10 @@ def compile(step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _SELF = "argument 'self'"
+_BOUND_AT_ONCE, _PATIENCE = 2, 8
+"""Forms that are bound to a table at once, and the calls of a later one before it is: a step over texts has many forms,
+and to bind one takes as long as some of its calls.
+"""
 _MOST_RECENT = 2
 """Forms that a call tries before it looks among all: the one of training, and that of a last batch or of evaluation."""
 
@@ -89,7 +93,7 @@ class Compiled:
             if len(of_forms) >= MAX_INPUT_FORMS:
                 warnings.warn(_MANY_FORMS, CompileWarning, stacklevel=2)
                 return step(*args)
-            of_forms[given] = _OfForm(step, args, backend)
+            of_forms[given] = _OfForm(step, args, backend, _PATIENCE if len(of_forms) >= _BOUND_AT_ONCE else 0)
         of_form = of_forms[given]
         latest = of_form.proved(args, leaves) if repeats else None
         if latest is None:
@@ -121,10 +125,8 @@ class Compiled:
         return Profile(table.rows, [statistics.median(of_row) for of_row in zip(*timed, strict=True)])
 
     def _table(self) -> Table:
-        proved = self._recent[0] if self._recent else None
-        tables = proved.of_form.replay.tables if proved else {}
-        table: Table | None = next((each for layout, each in tables.items()
-                                    if proved and proved.of_form.replay.proved[layout] is proved.run), None)
+        run = self._recent[0].run if self._recent else None
+        table: Table | None = run.table() if isinstance(run, Bindable) else None
         if table is None:
             raise UsageError("[compile] expected a step that has been called three times with arguments of one form, "
                              "on NumPy with compiled kernels; found one that is not bound")
@@ -155,13 +157,13 @@ class _Proved(NamedTuple):
 class _OfForm:
     """A step for arguments of one form."""
 
-    def __init__(self, step: Callable[..., Any], args: Any, backend: Backend) -> None:
+    def __init__(self, step: Callable[..., Any], args: Any, backend: Backend, patience: int) -> None:
         self._step, self._backend = step, backend
         self._arguments = tree.map(lambda _: None, args)
         self._form: Any = None
         self._build: Any = None
         """The function that makes the tree of the result; known after the first call, as `_form`."""
-        self.replay = Replay(self._run, backend, partial(_variables, step))
+        self.replay = Replay(self._run, backend, partial(_variables, step), patience)
         self._donated: list[int] = []
         """The numbers of the leaves that the step donates to an optimiser; known after the first call."""
         self._proved: dict[Any, _Proved] = {}

@@ -65,9 +65,10 @@ class Launch(dict[str, Callable[..., Any]]):
         self._plan, self._block, self._texts = plan, block, texts
         self._binder: Callable[..., Any] | None = None
         names = [each.name for each in self.spec.inputs]
-        self._named: Callable[[Mapping[str, Any]], Any] = itemgetter(*names)
+        self.named: Callable[[Mapping[str, Any]], Any] = itemgetter(*names)
+        """The arguments, in their order, among values by name."""
         if len(names) == 1:
-            self._named = lambda values: (values[names[0]],)
+            self.named = lambda values: (values[names[0]],)
         self.cpp_file = file + _SUFFIXES["numpy"] if self.runs_on("numpy") else None
         """See native.foresight."""
         if self.cpp_file is not None:
@@ -99,10 +100,6 @@ class Launch(dict[str, Callable[..., Any]]):
             return False
         return backend == "mlx" or self.entry in source.entries_in(text) or (backend == "cupy" and bool(self._texts))
 
-    def by_name(self, backend: str, values: Mapping[str, Any], **wanted: bool) -> Any:
-        """Launch with those of some values that the declaration names; `wanted` says which optional results."""
-        return self[backend](*self._named(values), **wanted)
-
     def bind(self, values: Mapping[str, Any], varying: str | None = None) -> Callable[..., None]:
         """On CUDA, the launch of those of some values that the declaration names, as a function of a number.
 
@@ -113,7 +110,7 @@ class Launch(dict[str, Callable[..., Any]]):
         if self._binder is None:
             driver = importlib.import_module(_MODULES["cupy"])
             self._binder = driver.binder(self.file + _SUFFIXES["cupy"], self.entry, self.spec, self._plan)
-        bound: Callable[..., None] = self._binder(*self._named(values), varying=varying)
+        bound: Callable[..., None] = self._binder(*self.named(values), varying=varying)
         return bound
 
     def layouts(self) -> list[Layout]:

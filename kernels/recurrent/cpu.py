@@ -9,6 +9,7 @@ of its own, so that its first use compiles no other.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,10 +72,6 @@ class _Walk(NamedTuple):
                    is_carried=is_lstm and over == "gate", means=Means(parts), has_inner_bias=variant.inner_bias,
                    parameters=Parameters.of(cell, norm))
 
-    def run(self, entry: str, values: Mapping[str, Any]) -> None:
-        """Call an entry of the text with the values that it names."""
-        self.entries[entry].by_name("numpy", values)
-
     def refusal(self, dtype: np.dtype) -> str | None:
         """Why the text has no library for a dtype."""
         return native.refusal(self.entries["forward"].entries.cpp_file, dtype)
@@ -123,8 +120,9 @@ class _Saved(NamedTuple):
                 **self.parameters, **more}
 
 
-def _forward(walk: _Walk, x: Array, *arrays: Any, eps: float, reverse: bool,
+def _forward(variants: Mapping[str, _Walk], be: Backend, x: Array, *arrays: Any, norm: str, eps: float, reverse: bool,
              gradient_limit: float | None) -> tuple[tuple[Array, ...], _Saved]:
+    walk = variants[norm]
     h, w_x, w_h, bias, mask = arrays[0], *arrays[walk.states:walk.states + 4]
     units = Units.of(walk.gates, h.shape[1], x.dtype)
     positions = Positions.of(x.shape[0], x.shape[1], mask, reverse, walk.is_of_batch)
@@ -163,7 +161,8 @@ def _walk_forward(saved: _Saved) -> tuple[Array | None, Array | None]:
     walk, walked = saved.walk, saved.walked
     x_proj = None if saved.has_few_inputs else walked.x_proj(saved.inner_bias)
     h_proj = host.empty((len(walked.x), walk.h_gates * walked.units.stride), walked.x.dtype) if walk.h_gates else None
-    walk.run("forward", saved.arguments(x_proj, h_proj, saved.has_few_inputs or walked.is_one_step))
+    launch = walk.entries["forward"]
+    launch["numpy"](*launch.named(saved.arguments(x_proj, h_proj, saved.has_few_inputs or walked.is_one_step)))
     return x_proj, h_proj
 
 
@@ -192,9 +191,10 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
         d_h_proj = host.empty_like(x_proj) if walk.is_apart else None
     parts = walk.parameters.room(units, positions.batch, dtype)
     d_hidden = None if gouts[0] is None else host.contiguous(gouts[0].astype(dtype, copy=False))
-    walk.run("backward", saved.arguments(
+    launch = walk.entries["backward"]
+    launch["numpy"](*launch.named(saved.arguments(
         x_proj, h_proj, few, d_hidden=d_hidden, dh=d_states[0], dc=d_states[-1], d_x=d_rows, d_w_x=d_weights,
-        d_x_proj=d_x_proj, d_h_proj=d_h_proj, limit=saved.limit, **parts))
+        d_x_proj=d_x_proj, d_h_proj=d_h_proj, limit=saved.limit, **parts)))
     if d_weights is None:
         d_x, d_w_x = walked.input_gradients(d_x_proj, needs[0])
     else:
@@ -212,9 +212,6 @@ _VARIANTS = {cell: {norm: _Walk.of(cell, norm) for of, norm in COMPILED_WALKS if
 
 
 def _rule_of_walks(variants: Mapping[str, _Walk]) -> Rule:
-    def forward(be: Backend, *arrays: Any, norm: str, **attrs: Any) -> Any:
-        return _forward(variants[norm], *arrays, **attrs)
-
     def refusal(be: Backend, x: Array, h: Array, *arrays: Array, norm: str, **unused: Any) -> str | None:
         if variants[norm].is_of_batch and x.shape[1] == 1:
             return "the statistics of one row are none"
@@ -222,7 +219,7 @@ def _rule_of_walks(variants: Mapping[str, _Walk]) -> Rule:
             return "there are no values"
         return variants[norm].refusal(x.dtype)
 
-    return Rule("compiled walk", forward, _vjp, refusal)
+    return Rule("compiled walk", partial(_forward, variants), _vjp, refusal)
 
 
 # One time step of a few rows where no gradient is recorded: one call, which keeps and packs nothing ---------------
@@ -254,7 +251,8 @@ def _rule_of_step(cell: str, variants: Mapping[str, _Walk], of_walk: Rule) -> Ru
             values[name] = None if given[place] is None else host.contiguous(given[place])
         if walk.has_inner_bias:
             values["inner_bias"] = host.contiguous(walk.means.without_of_bias(bias))
-        walk.run("step", values)
+        launch = walk.entries["step"]
+        launch["numpy"](*launch.named(values))
         return (after[0].reshape(1, *after[0].shape), *after), ((x, *arrays), {"norm": norm, "eps": eps, **attrs})
 
     def vjp(be: Backend, saved: Any, gouts: Any, needs: Sequence[bool]) -> Any:
@@ -338,7 +336,7 @@ def _cell_forward(be: Backend, x_proj: Array, h_proj: Array, c: Array, bias: Arr
                    Parameters.of("lstm", norm).filled(units, (bias, *norm_arrays)),
                    units.filled(bias - bias.mean()) if is_inner else None, host.empty(c.shape, c.dtype),
                    host.empty((len(c), 9), c.dtype), units, norm, eps)
-    return (CELL.by_name("numpy", saved.arguments()), saved.c_new), saved
+    return (CELL["numpy"](*CELL.named(saved.arguments())), saved.c_new), saved
 
 
 def _cell_vjp(be: Backend, saved: _CellSaved, gouts: tuple[Array | None, Array | None],
@@ -348,8 +346,8 @@ def _cell_vjp(be: Backend, saved: _CellSaved, gouts: tuple[Array | None, Array |
     d_h_proj = host.empty_like(saved.x_proj) if Norms.of("lstm", saved.norm).gates else d_x_proj
     parts = Parameters.of("lstm", saved.norm).room(saved.units, len(saved.c), dtype)
     d_h, d_c = [None if d is None else host.contiguous(d.astype(dtype, copy=False)) for d in gouts]
-    d_c_before = CELL_BACK.by_name("numpy", saved.arguments(
-        d_h=d_h, d_c=d_c, d_x_proj=d_x_proj, d_h_proj=d_h_proj, **parts))
+    d_c_before = CELL_BACK["numpy"](*CELL_BACK.named(saved.arguments(
+        d_h=d_h, d_c=d_c, d_x_proj=d_x_proj, d_h_proj=d_h_proj, **parts)))
     d_bias, *d_norms = Parameters.of("lstm", saved.norm).gradients(saved.units, parts)
     if saved.inner_bias is not None:
         d_bias = d_bias + column_sums(d_x_proj)

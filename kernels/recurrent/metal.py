@@ -79,7 +79,7 @@ class MetalSteps:
         given = {**self._read, **kept}
         if self._cell == "lstm" and mask is None:
             given["h"] = None  # the kernel reads the first state of masked rows only
-        *new, kept["stats"] = FORWARD[self._cell].by_name("mlx", given)
+        *new, kept["stats"] = FORWARD[self._cell]["mlx"](*FORWARD[self._cell].named(given))
         return tuple(new), {**kept, "new": new}
 
     def backward(self, kept: Any, gradients: list[Array]) -> Gradient:
@@ -87,8 +87,9 @@ class MetalSteps:
         launch = BACKWARD[self._cell]
         flags = {"d_h_proj": "gain_h" in self._norms, "d_h_before": kept["mask"] is not None} \
             if self._cell == "lstm" else {}
-        made = dict(zip([each.name for each in launch.spec.outputs], launch.by_name(
-            "mlx", {**self._read, **kept, "d_h": gradients[0], "d_c": gradients[-1]}, **flags), strict=True))
+        given = {**self._read, **kept, "d_h": gradients[0], "d_c": gradients[-1]}
+        results = launch["mlx"](*launch.named(given), **flags)
+        made = dict(zip([each.name for each in launch.spec.outputs], results, strict=True))
         made = {name: d for name, d in made.items() if d is not None}
         d_x_gates = made["d_x_gates"]
         d_states = [made["d_h_before"] if "d_h_before" in made else mx.zeros_like(kept["h"])]

@@ -52,15 +52,18 @@ arena = Arena()
 
 
 def placed(buffers: Sequence[Buffer]) -> tuple[dict[Buffer, int], int]:
-    """The place of each buffer, so that those that live at one time are apart, and the bytes of all."""
-    places: dict[Buffer, int] = {}
-    for buffer in sorted(buffers, key=lambda b: -b.size):
-        taken = sorted((places[b], places[b] + b.size) for b in places
-                       if b.first <= buffer.last and buffer.first <= b.last)
-        at = 0
-        for begin, end in taken:
-            if at + buffer.size <= begin:
-                break
-            at = max(at, -(-end // _LINE) * _LINE)
-        places[buffer] = at
-    return places, max((at + b.size for b, at in places.items()), default=0)
+    """The place of each buffer, so that those that live at one time are apart, and the bytes of all.
+
+    The largest comes first, and each gets the lowest place that is free while it lives. A step over 150 time steps has
+    5,000 buffers, so the ones that are placed are compared at once.
+    """
+    ordered = sorted(buffers, key=lambda b: -b.size)
+    first, last, begin, end = np.zeros((4, len(ordered)), np.int64)
+    for k, buffer in enumerate(ordered):
+        others = np.flatnonzero((first[:k] <= buffer.last) & (last[:k] >= buffer.first))
+        others = others[np.argsort(begin[others])]
+        free_from = np.maximum.accumulate(np.concatenate(([0], end[others])))
+        fits = np.flatnonzero(begin[others] - free_from[:-1] >= buffer.size)
+        begin[k] = free_from[fits[0] if fits.size else -1]
+        first[k], last[k], end[k] = buffer.first, buffer.last, begin[k] + -(-buffer.size // _LINE) * _LINE
+    return dict(zip(ordered, begin.tolist(), strict=True)), int(end.max(initial=0))

@@ -67,7 +67,7 @@ def test_own_memory_is_written_as_it_lies(mix):
 
 def test_values_by_name(mix):
     out = np.zeros(2, np.float64)
-    mix.by_name("numpy", {"unused": "", "threads": 1, "by": 2, "places": np.zeros(2, np.int64), "more": None, "x": np.ones(1), "out": out})
+    mix["numpy"](*mix.named({"unused": "", "threads": 1, "by": 2, "places": np.zeros(2, np.int64), "more": None, "x": np.ones(1), "out": out}))
     assert out.tolist() == [3, 0]
 
 

@@ -42,7 +42,7 @@ def scale(gpu, tmp_path):
 def test_a_launch(scale, gpu):
     x = gpu.asarray(np.arange(6, dtype=np.float32).reshape(2, 3))
     scale["cupy"](x, None, 2.0, 1, 32)
-    scale.by_name("cupy", {"x": x, "bias": gpu.asarray(np.ones((2, 3), np.float32)), "by": 1, "blocks": 1, "threads": 32, "unused": ""})
+    scale["cupy"](*scale.named({"x": x, "bias": gpu.asarray(np.ones((2, 3), np.float32)), "by": 1, "blocks": 1, "threads": 32, "unused": ""}))
     np.testing.assert_array_equal(gpu.to_numpy(x).reshape(-1), 2 * np.arange(6) + 1)
 
 

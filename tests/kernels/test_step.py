@@ -229,8 +229,29 @@ def test_lines_are_told_and_timed(tmp_path):
 
 def test_steps_of_any_size_share_the_arena(tables, numpy_backend):
     compiled = duoln.compile(lambda x: ops.sum(ops.exp(ops.tanh(x) + 1.0)))
-    for _ in range(4):
+    for _ in range(14):
         for size in (3, 300, 30_000, 30):
             x = duoln.tensor(np.linspace(0, 1, size, dtype=np.float32), numpy_backend)
             np.testing.assert_allclose(compiled(x).item(), np.exp(np.tanh(x.numpy()) + 1).sum(), rtol=1e-5)
     assert len(tables) == 4
+
+
+def test_a_later_form_is_bound_after_some_calls(numpy_backend, monkeypatch):
+    """The first two at once; what is computed is the same before and after."""
+    from duoln.kernels.step import table as tables
+
+    bound = []
+    before = tables.Table.__init__
+    monkeypatch.setattr(tables.Table, "__init__", lambda self, program, natives, plain: (bound.append(natives[0].shape), before(self, program, natives, plain))[1])
+    step = duoln.compile(lambda x: ops.sum(ops.tanh(x) * x))
+    for width in (3, 4, 5):
+        x = duoln.tensor(np.linspace(-1, 1, width, dtype=np.float32), numpy_backend)
+        results = [step(x).numpy() for _ in range(16)]
+        assert len({r.tobytes() for r in results}) == 1
+    assert bound == [(3,), (4,), (5,)]
+    x = duoln.tensor(np.ones(6, np.float32), numpy_backend)
+    for _ in range(4):
+        step(x)
+    assert len(bound) == 3
+    assert "sum" in step.explain() or "reduce" in step.explain()
+    assert len(bound) == 4

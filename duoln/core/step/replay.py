@@ -22,6 +22,7 @@ from duoln.core.op import is_composed_only, is_watched
 from duoln.core.step.program import Program, binders, rewrites
 from duoln.core.step.recording import Recording
 from duoln.core.step.repeated import recordings, used_elsewhere
+from duoln.core.step.symbol import form_of
 from duoln.errors import CompileWarning
 
 _MAX_LAYOUTS = 16
@@ -32,6 +33,37 @@ _CALLER = 4
 """Number of frames from a warning up to the caller of the compiled step."""
 
 
+class Bindable:
+    """A program that runs as it is until it is bound to a table, which takes as long as some of its calls.
+
+    Args:
+        run: the program.
+        bind: makes the table, and gives it with the function that runs it; None where there can be none.
+        calls: after how many calls it is bound.
+    """
+
+    def __init__(self, run: Callable[..., list[Array]],
+                 bind: Callable[[], tuple[Any, Callable[..., list[Array]]] | None], calls: int) -> None:
+        self._run, self._bind, self._left = run, bind, calls
+        self._table: Any = None
+
+    def table(self) -> Any:
+        """The table, see `program.binders`; None if there can be none."""
+        if self._left >= 0:
+            self._left = -1
+            if (bound := self._bind()) is not None:
+                self._table, self._run = bound
+        return self._table
+
+    def __call__(self, *natives: Array) -> list[Array]:
+        """The results."""
+        if self._left > 0:
+            self._left -= 1
+        elif self._left == 0:
+            self.table()
+        return self._run(*natives)
+
+
 class Replay:
     """A step on native arrays that is recorded twice and then replayed.
 
@@ -39,18 +71,17 @@ class Replay:
         step: takes arrays of one form and returns a list of arrays.
         backend: the backend of the arrays.
         variables: gives the arrays in variables that the step reads, with their names, for the warning.
+        patience: calls before a program is bound to a table.
     """
 
     def __init__(self, step: Callable[..., list[Array]], backend: Backend,
-                 variables: Callable[[], Sequence[tuple[Array, str]]] = tuple) -> None:
-        self._backend, self._variables = backend, variables
+                 variables: Callable[[], Sequence[tuple[Array, str]]] = tuple, patience: int = 0) -> None:
+        self._backend, self._variables, self._patience = backend, variables, patience
         self._step: Callable[..., list[Array]] = step if backend.lazy else backend.compile(step)
         self._recorded: dict[Any, tuple[Program, int]] = {}
         """The last program of each layout, and how many calls differed from the one before."""
         self.proved: dict[Any, Callable[..., list[Array]]] = {}
         """The function that runs from the third call on, by the layout of the arrays."""
-        self.tables: dict[Any, Any] = {}
-        """The tables among these functions, see `program.binders`."""
 
     def __call__(self, *natives: Array) -> list[Array]:
         if recordings:
@@ -92,11 +123,20 @@ class Replay:
                 self._backend.wait([x for x in constants if isinstance(x, array)])
                 program = replace(program, constants=constants)
             run = self._backend.repeat(program.function(), program.unchanged)
-            if self._backend.name in binders and (table := binders[self._backend.name](program, natives, run)):
-                self.tables[layout] = table
-                run = self._backend.compile(table)
-            self.proved[layout] = run
+            self.proved[layout] = self._bindable(program, natives, run) if self._backend.name in binders else run
         return results
+
+    def _bindable(self, program: Program, natives: Sequence[Array], run: Callable[..., list[Array]]) -> Bindable:
+        forms = [form_of(x.shape, x.dtype, x.strides) for x in natives]
+
+        def bind() -> tuple[Any, Callable[..., list[Array]]] | None:
+            table = binders[self._backend.name](program, forms, run)
+            return None if table is None else (table, self._backend.compile(table))
+
+        made = Bindable(run, bind, self._patience)
+        if not self._patience:
+            made.table()
+        return made
 
     def layout(self, natives: Sequence[Array]) -> Any:
         """The arrays' layout in memory and the rules that run: calls that are alike in both repeat one program."""

@@ -156,7 +156,8 @@ class Symbol(NDArrayOperatorsMixin):
         if function in (np.ndim, np.shape, np.size) and not kwargs and len(args) == 1:
             return getattr(args[0], function.__name__)
         if function in _REDUCTIONS and type(args[0]) is Symbol:
-            return self.trace.reduce(_REDUCTIONS[function], *args, **({"axis": None} if len(args) == 1 else {}) | kwargs)
+            over_all = {"axis": None} if len(args) == 1 else {}
+            return self.trace.reduce(_REDUCTIONS[function], *args, **over_all | kwargs)
         if function in (np.concatenate, np.take, np.where):
             return getattr(self.trace, function.__name__)(*args, **kwargs)
         raise NotBound(f"numpy.{getattr(function, '__name__', function)}")
