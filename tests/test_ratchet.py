@@ -25,7 +25,7 @@ WHY_NOT = ("reason", "failure", "obstacle", "missing", "unfit", "misfit", "probl
 """The names that functions which return a text why something cannot be have had; two are to stay."""
 FIRST_WORDS = ("What", "Where", "How", "Whether", "Of")
 NUMBERS = {
-    "lines of the product": 78732,
+    "lines of the product": 78734,
     "lines of duoln/core": 4687,
     "lines of duoln/ops": 5190,
     "lines of duoln/nn": 2560,
@@ -39,12 +39,12 @@ NUMBERS = {
     "lines of duoln/runs": 4483,
     "lines of duoln/bench": 4542,
     "lines of duoln/testing": 1818,
-    "lines of duoln/bridge": 1369,
+    "lines of duoln/bridge": 1370,
     "lines of duoln/cli": 3740,
-    "lines of kernels": 21488,
+    "lines of kernels": 21489,
     "lines of plugins": 15510,
     "lines of examples": 1598,
-    "lines of tests": 59998,
+    "lines of tests": 59996,
     "Python files": 499,
     "small Python files": 52,
     "names for why not": 2,

@@ -59,6 +59,7 @@ class Launch(dict[str, Callable[..., Any]]):
 
     def __init__(self, file: str, entry: str, declaration: str, plan: Callable[..., Layout] = declared.a_thread_each,
                  block: int | Callable[[int, int], int] = 1, texts: Sequence[tuple[str, str]] = ()) -> None:
+        """Declare it."""
         super().__init__()
         self.file, self.entry, self.declaration = file, entry, declaration
         self.spec = Spec.of(declaration)

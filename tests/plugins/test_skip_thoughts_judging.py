@@ -140,7 +140,6 @@ def test_folds_are_scikit_learns(count):
         np.testing.assert_array_equal(fold, test)
 
 
-@pytest.mark.long
 def test_nested_folds_are_those_of_plain_loops():
     """With another solver, cold starts, and scikit-learn's own folds."""
     from sklearn.linear_model import LogisticRegression

@@ -44,7 +44,6 @@ def test_small_cases_are_of_every_operator_variant_and_rule(every_case, gpu, mon
     assert all(1 < selftest.size_of(case) <= prover.SMALL_VALUES for case in small)
 
 
-@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="kernels run on the CPU under Linux only")
 def test_processes_compile_side_by_side_and_a_failure_is_a_line(tmp_path):
     output = _compiled(tmp_path, OVER_STAND_IN, [("columns/columns.cu", {}), ("take/take.cu", {}), ("no/such.cu", {"THREADS": 32})])
