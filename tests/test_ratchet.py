@@ -25,11 +25,11 @@ WHY_NOT = ("reason", "failure", "obstacle", "missing", "unfit", "misfit", "probl
 """The names that functions which return a text why something cannot be have had; two are to stay."""
 FIRST_WORDS = ("What", "Where", "How", "Whether", "Of")
 NUMBERS = {
-    "lines of the product": 78734,
+    "lines of the product": 78739,
     "lines of duoln/core": 4687,
     "lines of duoln/ops": 5190,
     "lines of duoln/nn": 2560,
-    "lines of duoln/optim": 811,
+    "lines of duoln/optim": 816,
     "lines of duoln/backends": 1824,
     "lines of duoln/system": 1169,
     "lines of duoln/data": 1521,
@@ -44,7 +44,7 @@ NUMBERS = {
     "lines of kernels": 21489,
     "lines of plugins": 15510,
     "lines of examples": 1598,
-    "lines of tests": 59996,
+    "lines of tests": 60011,
     "Python files": 499,
     "small Python files": 52,
     "names for why not": 2,

@@ -8,7 +8,7 @@ import pytest
 
 import duoln
 from duoln import optim
-from duoln.errors import DtypeError, ShapeError, UsageError
+from duoln.errors import CompileError, DtypeError, ShapeError, UsageError
 from duoln.testing import check_error
 
 
@@ -82,3 +82,18 @@ def test_what_cannot_be_averaged(numpy_backend):
 
 def test_public_names_alone_are_listed():
     assert dir(optim) == sorted(optim.__all__) and {"AdamW", "cosine", "MovingAverage"} <= set(dir(optim))
+
+
+def test_a_rate_is_not_asked_for_within_a_compiled_step(numpy_backend):
+    """Where the first calls agree, as with a schedule of pieces, it would be a constant of all calls."""
+    optimizer = optim.SGD(lambda update: 0.5 if update < 10 else 0.2)
+    made = []
+
+    @duoln.compile
+    def step(x):
+        made.append(None)
+        return x * optimizer.rate_at(len(made))
+
+    x = duoln.tensor(np.ones(2, np.float32), numpy_backend)
+    check_error(CompileError, lambda: step(x), "[rate_at]", "outside of the compiled step", "as an argument")
+    assert optimizer.rate_at(0) == 0.5

@@ -9,10 +9,10 @@ from typing import Any, Self, TypeVar
 from duoln import ops, tree
 from duoln.core import Tensor
 from duoln.core.arguments import AT_LEAST_0, check_flag, check_function, check_integer, check_number, described
-from duoln.core.donation import spend
+from duoln.core.donation import compiled_step, spend
 from duoln.core.pytorch_names import OF_OPTIMIZERS, hinted, how_to_name, name_missing, present_names
 from duoln.core.spec import check_float, check_tensors
-from duoln.errors import DtypeError, ShapeError
+from duoln.errors import CompileError, DtypeError, ShapeError
 from duoln.nn.module import Module
 from duoln.ops.common import check_wide
 from duoln.optim.clipping import Clip, Params, global_norm
@@ -76,7 +76,12 @@ class Optimizer:
         Raises:
             DtypeError: the number is not an integer, or the rate is not a number. ShapeError: the number is below 0.
             UsageError: the rate is below 0.
+            CompileError: within a compiled step, which would keep the rate of its first calls.
         """
+        if compiled_step.get() is not None:
+            raise CompileError("[rate_at] expected a call outside of the compiled step, found one within it, which "
+                               "would keep the rate of its first calls; give the rate as an argument, "
+                               "duoln.tensor(optimizer.rate_at(update), backend)")
         step = check_integer("optim", "step", step, 0)
         rate = self.learning_rate(step) if callable(self.learning_rate) else self.learning_rate
         return float(check_number("optim", f"the learning rate at step {step}", rate, AT_LEAST_0))
