@@ -78,7 +78,7 @@ def text(file: str) -> str:
             return declared[name]
         return f'extern "C" __global__ void {attributes or ""} {declared[name]}'
 
-    whole = _OPENED.sub(prototype, _text(file))
+    whole = _OPENED.sub(prototype, with_headers(file))
     by_words = [f"BY_WORDS({name})\n" for name in entries_in(file)] if "#define BY_WORDS" in whole else []
     return "".join((whole, *by_words))
 
@@ -86,7 +86,7 @@ def text(file: str) -> str:
 def entries_in(file: str) -> list[str]:
     """The entries of a C++ or CUDA text, in their order, without those of headers; those of a variant are in one."""
     if file in _variants:
-        return [name for name, _ in _OPENED.findall(_text(file))]
+        return [name for name, _ in _OPENED.findall(with_headers(file))]
     return _entries_of(FOLDER / file)
 
 
@@ -106,7 +106,8 @@ def _import_declarations(folder: str) -> None:
 
 
 @cache
-def _text(file: str) -> str:
+def with_headers(file: str) -> str:
+    """A text with its headers, and without prototypes."""
     seen = {FOLDER / file}
     return _inserted(_variants[file], FOLDER / file, seen) if file in _variants else _pasted(FOLDER / file, seen)
 

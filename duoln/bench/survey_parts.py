@@ -313,7 +313,7 @@ def checked_kernels(tool: str) -> list[str]:
     """
     files = [str(file) for folder in (source.FOLDER, source.FOLDER.parent / "plugins")
              for file in sorted(folder.rglob("*.cu")) if file.parent.name != "device_limits"]
-    return [name for file in files if tool == "memcheck" or "__shared__" in source.text(file)
+    return [name for file in files if tool == "memcheck" or "__shared__" in source.with_headers(file)
             for name in source.entries_in(file)]
 
 

@@ -28,9 +28,9 @@ def launch(gpu, tmp_path, monkeypatch):
     from duoln.kernels.launch import cuda as launch
 
     monkeypatch.setattr(source, "FOLDER", tmp_path)
-    source._text.cache_clear()
+    source.with_headers.cache_clear()
     yield launch
-    source._text.cache_clear()
+    source.with_headers.cache_clear()
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from duoln import nn, ops, runtime, tree
 from duoln.core.footprint import kept_bytes
 from duoln.distributed.ranks import Ranks
 from duoln.errors import MemoryExhaustedError
+from duoln.kernels.step.arena import arena
 from duoln.randomness import Stream
 from duoln.runs.folder import RunFolder
 from duoln.runs.log import read_log
@@ -77,12 +78,13 @@ def trainer_of(name, variant, settings, backend, **options):
 
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "variant", "settings"), SIZES)
-def test_the_estimate_is_near_the_peak_of_a_step(name, variant, settings, numpy_backend):
+def test_the_estimate_is_near_the_peak_of_a_step(name, variant, settings, numpy_backend, monkeypatch):
     trainer = trainer_of(name, variant, settings, numpy_backend)
     estimated = trainer.estimate_memory()
     state_bytes = sum(t.data.nbytes for t in tree.leaves(trainer.state))
     for _ in range(2):
         trainer.advance()  # what is made once for all updates is not measured: arrays, and the program of the step
+    monkeypatch.setattr(arena, "memory", np.empty(0, np.uint8))  # another step may have left a large one
     tracemalloc.start()
     trainer.advance()
     peak = tracemalloc.get_traced_memory()[1] + state_bytes
