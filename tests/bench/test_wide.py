@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from duoln.bench import language_model, recurrent, turns, wide
+from duoln.bench import recurrent, timed_process, turns, wide
 from duoln.bench.records import ratios
 from duoln.bench.schema import check_record
 from duoln.bench.wide_rows import EVERY, OTHERS, ROWS
@@ -65,7 +65,7 @@ def test_every_layer_agrees_with_torch(name):
 
 
 def _prepared(asked):
-    return (recurrent if asked["kind"] == "rnn" else language_model).prepare(asked)
+    return (recurrent.prepare if asked["kind"] == "rnn" else timed_process.prepare_language_model)(asked)
 
 
 @pytest.mark.peers
