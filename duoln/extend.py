@@ -71,10 +71,10 @@ Contents:
 * shapes: `broadcast_shape`, and `unbroadcast` for its gradient;
 * `host`: arrays that start on a cache line, and the number of threads, for rules on NumPy arrays;
 * `Launch`: a call of a C++ text (also of CUDA's and Metal's beside it), declared in the language of `op`, compiled at
-  its first use. Give the text's whole path without its end. The text includes `common.h`, whose `T` is float or double,
-  whose `in_parts` divides work among threads, and whose `guarded` turns a lack of memory into a MemoryError; in the
-  place of a prototype it writes `ENTRY(name)`. A plan for GPUs gives a `Layout`. `fused` makes the rule of an operator
-  of two launches;
+  its first use. Give the text's whole path without its ending. The text includes `common.h`, whose `T` is float or
+  double, whose `in_parts` divides work among threads, and whose `guarded` turns a lack of memory into a MemoryError; in
+  the place of a prototype it writes `ENTRY(name)`. A plan for GPUs gives a `Layout`. `fused` makes the rule of an
+  operator of two launches;
 * `native`: `refusal` says why there is no library of a text for a dtype, for `supports`; `threads_for` how many threads
   to use;
 * `Case`: one call of an operator, by which its rules are proved. A plug-in's hook `duoln_cases` gives them;

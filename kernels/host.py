@@ -16,7 +16,7 @@ from duoln.system.cores import workers
 
 __all__ = ["PARALLEL_BYTES", "added_up", "address", "as_array", "as_rows", "contiguous", "empty",
            "empty_like", "ones", "places", "row", "side_by_side",
-           "threads_for", "workers"]
+           "threads_for", "workers", "zeros"]
 
 PARALLEL_BYTES = 1 << 18
 """For less data than this, it costs more time to wake a thread than the thread saves."""

@@ -10,7 +10,6 @@ included by name could therefore change without a new compilation.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import re
 from functools import cache
@@ -25,7 +24,7 @@ _HEADERS = [FOLDER / "text" / dialect for dialect in ("", "cpp", "cuda", "metal"
 _prototypes: dict[str, dict[str, str]] = {}
 """By file and entry."""
 _variants: dict[str, str] = {}
-"""The texts of files that are none: a few lines before an #include, made from a table."""
+"""Generated texts by name: a few lines before an #include, made from a table."""
 _OPENED = re.compile(r"^ENTRY\((\w+)(?:, (.+))?\)(?= \{)", re.M)
 _OURS = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[ \t]*$', re.M)
 
@@ -36,12 +35,12 @@ def declare(file: str, entry: str, prototype: str) -> None:
 
 
 def make_variant(file: str, lines: str) -> None:
-    """Let a file that is none, below this folder, have these lines."""
+    """Generate a text of these lines, named as a file below this folder."""
     _variants[file] = lines
 
 
 def variants() -> list[str]:
-    """The files that `make_variant` was given."""
+    """The names of the generated texts."""
     import_all()
     return list(_variants)
 
@@ -53,8 +52,8 @@ def import_all() -> None:
 
 
 def is_there(file: str) -> bool:
-    """True if there is such a text."""
-    return file in _variants or (FOLDER / file).is_file()
+    """True if there is such a text; a wheel that is not unpacked has none."""
+    return (FOLDER / file).is_file() or (file in _variants and FOLDER.is_dir())
 
 
 def text(file: str) -> str:
@@ -122,11 +121,6 @@ def metal(file: str) -> tuple[str, str]:
     whole = text(file)
     body = own[cut:]
     return whole.removesuffix(body), body
-
-
-def digest(file: str) -> str:
-    """The SHA-256 of that text, in hexadecimal; it identifies the source of a timing."""
-    return hashlib.sha256(text(file).encode()).hexdigest()
 
 
 def _pasted(path: Path, seen: set[Path]) -> str:

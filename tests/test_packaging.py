@@ -20,7 +20,8 @@ from conftest import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[1]
 TOPS = ("duoln", "kernels", "plugins", "examples")
-DATA = ("kernels/README.md", "kernels/common.cuh", "kernels/adam/probe.cu", "kernels/adam/probe.metal",
+DATA = ("kernels/README.md", "kernels/text/portable.h", "kernels/text/cuda/common.cuh", "kernels/text/metal/common.metal.h",
+        "kernels/adam/probe.cu", "kernels/adam/probe.metal",
         "kernels/timings.jsonl", "plugins/mnist/README.md")
 """Files of the kinds that packages carry; those that are not there yet are made up in the copies."""
 

@@ -25,8 +25,8 @@ WHY_NOT = ("reason", "failure", "obstacle", "missing", "unfit", "misfit", "probl
 """The names that functions which return a text why something cannot be have had; two are to stay."""
 FIRST_WORDS = ("What", "Where", "How", "Whether", "Of")
 NUMBERS = {
-    "lines of the product": 78740,
-    "lines of duoln/core": 4687,
+    "lines of the product": 78728,
+    "lines of duoln/core": 4685,
     "lines of duoln/ops": 5190,
     "lines of duoln/nn": 2560,
     "lines of duoln/optim": 816,
@@ -41,10 +41,10 @@ NUMBERS = {
     "lines of duoln/testing": 1818,
     "lines of duoln/bridge": 1370,
     "lines of duoln/cli": 3740,
-    "lines of kernels": 21490,
+    "lines of kernels": 21480,
     "lines of plugins": 15510,
     "lines of examples": 1598,
-    "lines of tests": 60013,
+    "lines of tests": 60025,
     "Python files": 499,
     "small Python files": 52,
     "names for why not": 2,

@@ -106,11 +106,11 @@ def ratios(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[float]:
 
 
 def source_hash(root: Path, folders: Iterable[str]) -> str:
-    """sha256 over the names and contents of the source files in some folders below `root`, and of what lies in `root`
-    itself and is pasted into them; cases are no source.
+    """sha256 over the names and contents of the source files in some folders below `root`, and of the headers in its
+    folder `text`, which are pasted into them; cases are no source.
     """
     digest = hashlib.sha256()
-    shared = [p for p in root.iterdir() if p.suffix in _SOURCES and p.suffix != ".py"]
+    shared = [p for p in (root / "text").rglob("*") if p.suffix in _SOURCES]
     for path in sorted(shared + [p for folder in folders for p in (root / folder).iterdir()
                                  if p.suffix in _SOURCES and p.name != "cases.py"]):
         content = path.read_bytes()

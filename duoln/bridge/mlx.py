@@ -39,7 +39,7 @@ def differentiable(fn: Callable[..., Any]) -> Callable[..., Any]:
 
     Arguments and results are trees of dicts, lists and tuples. Every mx.array in the arguments reaches `fn` as a
     duoln.Tensor, everything else as it is. Each tensor of the result is an mx.array. An array that `fn` reads from
-    around it has no gradient: duoln.tensor refuses one that MLX traces, `duoln.Tensor(array, backend)` does not look.
+    around it has no gradient: duoln.tensor refuses one that MLX traces, `duoln.Tensor(array, backend)` does not check.
 
     Raises:
         GradientError: for a gradient of a gradient.

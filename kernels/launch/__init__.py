@@ -47,11 +47,11 @@ class Launch(dict[str, Callable[..., Any]]):
         declaration: arguments and results, see `kernels.launch.declared`.
         plan: the layout on GPUs, see `launch.cuda`.
         block: see `launch.cpp`.
-        texts: other CUDA texts, with their entries, that the plan may name.
+        texts: the CUDA texts, with their entries, of which the plan names one; by default `file` alone.
 
     Raises:
         ValueError: the declaration is none.
-        KernelError: no text has the entry.
+        KernelError: no text has the entry. In a wheel that is not unpacked, which has no texts, there is no error.
     """
 
     every: list[Launch] = []  # noqa: RUF012
@@ -61,7 +61,7 @@ class Launch(dict[str, Callable[..., Any]]):
                  block: int | Callable[[int, int], int] = 1, texts: Sequence[tuple[str, str]] = ()) -> None:
         """Declare it."""
         super().__init__()
-        self.file, self.entry, self.declaration = file, entry, declaration
+        self.file, self.entry = file, entry
         self.spec = Spec.of(declaration)
         self._plan, self._block, self._texts = plan, block, texts
         self._binder: Callable[..., Any] | None = None
@@ -70,17 +70,17 @@ class Launch(dict[str, Callable[..., Any]]):
         """The arguments, in their order, among values by name."""
         if len(names) == 1:
             self.named = lambda values: (values[names[0]],)
+        self.entries = Entries(file + _SUFFIXES["numpy"], entry, prototypes.parameters(self.spec))
+        """That of the C++ text; where there is none, its use raises a KernelError."""
         self.cpp_file = file + _SUFFIXES["numpy"] if self.runs_on("numpy") else None
         """See native.foresight."""
         if self.cpp_file is not None:
             storage.count_in(self.cpp_file)
             source.declare(self.cpp_file, entry, prototypes.cpp(entry, self.spec))
-            self.entries = Entries(self.cpp_file, entry, prototypes.parameters(self.spec))
-            """That of the C++ text."""
         if self.runs_on("cupy"):
-            for text, name in [*texts] if texts else [(file + _SUFFIXES["cupy"], entry)]:
+            for text, name in texts or [(file + _SUFFIXES["cupy"], entry)]:
                 source.declare(text, name, prototypes.cuda(name, self.spec))
-        elif self.cpp_file is None and not self.runs_on("mlx"):
+        elif self.cpp_file is None and not self.runs_on("mlx") and source.FOLDER.is_dir():
             raise KernelError(f"[{entry}] expected ENTRY({entry}) in a text {file}.cpp or {file}.cu, or {file}.metal")
         Launch.every.append(self)
 

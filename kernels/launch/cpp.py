@@ -63,17 +63,17 @@ def launch(entries: Entries, spec: Spec, block: int | Callable[[int, int], int] 
              for each in (*arrays, *spec.outputs)]
     numbers = declared.numbers_of(spec)
     sizes = [*map(declared.size_of, axes), *declared.steps_of(spec)]
-    more = [] if has_threads else [f"host.workers() if {large.name}.nbytes >= host.PARALLEL_BYTES else 1"]
+    threads = [] if has_threads else [f"host.workers() if {large.name}.nbytes >= host.PARALLEL_BYTES else 1"]
     names = [each.name for each in (*arrays, *spec.outputs)]
-    words = ", ".join([*given, *sizes, *(n.name for n in numbers), *more])
-    call = ["call, failures, check = entries.get(dtype.char) or find(dtype)", "try:", f"    call({words})",
-            "except WrongArgument as error:",
-            f"    raise misfit_of(error, {', '.join([*names, *sizes, *(n.name for n in numbers), *more])}) from error",
+    rest = [*sizes, *(each.name for each in numbers), *threads]
+    call = ["call, failures, check = entries.get(dtype.char) or find(dtype)", "try:",
+            f"    call({', '.join([*given, *rest])})", "except WrongArgument as error:",
+            f"    raise misfit_of(error, {', '.join([*names, *rest])}) from error",
             "if failures.value:", "    check()"]
     back = [f"None if {each.name} is None else host.added_up({each.name})" if each.kind == "sum" and each.optional else
             f"host.added_up({each.name})" if each.kind == "sum" else each.name for each in spec.outputs]
     plain = [f"{'float' if n.kind[0] == 'f' else 'int'}({n.name})" for n in numbers]
-    symbols = ", ".join([*names, *sizes, *plain, *more])
+    symbols = ", ".join([*names, *sizes, *plain, *threads])
     back_line = f"return {', '.join(back)}"
     arguments = f"({''.join(f'{each.name}, ' for each in spec.inputs)})"
     symbolic = declared.function(

@@ -146,17 +146,14 @@ def _prepared(file: str, entry: str, spec: Spec,
     known = {"cupy": cupy, "empty": cupy.empty, "ascontiguousarray": cupy.ascontiguousarray, "prod": prod,
              "layouts": layouts, "device_of": cupy.cuda.runtime.getDevice, "misfit": declared.misfit, "NULL": _NULL,
              "int32": np.int32, "float32": np.float32, "STORAGES": STORAGES, "unstored": _unstored,
-             "strange": _strange, "added_up": added_up}
-    lines = ["device = device_of()"]
+             "strange": _strange, "foreign": _foreign, "added_up": added_up}
+    lines = ["device = device_of()", *_lines_of_device(arrays)]
     if stored is not None:
         lines += [f"dtype = {stored.name}.dtype", "storage = STORAGES.get(dtype)", "if storage is None:",
                   f"    unstored(entry, {stored.name!r}, dtype)"]
     bound = {each.name for each in declared.numbers_of(spec)}
     for each in arrays:
         lines += declared.taken(each, None if each is stored else kinds[each.name], bound)
-        if not each.own:
-            lines += [f"if {f'{each.name} is not None and ' if each.optional else ''}{each.name}.data.device_id "
-                      "!= device:", f"    strange(entry, {each.name!r}, {each.name}, device)"]
     lines += [f"key = device, {', '.join(layouts.keys())}",
               f"{', '.join(['run', 'grid', 'block', 'shared', 'parts', *layouts.sizes])} = "
               "layouts.known.get(key) or layouts.find(*key)"]
@@ -172,6 +169,16 @@ def _prepared(file: str, entry: str, spec: Spec,
     return layouts, lines, f"{', '.join(given)},", known
 
 
+def _lines_of_device(arrays: Sequence[Array]) -> list[str]:
+    """The lines that refuse arrays of the host and of another device."""
+    checked = [each for each in arrays if not each.own]
+    tests = [line for each in checked for line in (
+        f"    if {f'{each.name} is not None and ' * each.optional}{each.name}.data.device_id != device:",
+        f"        strange(entry, {each.name!r}, {each.name}, device)")]
+    named = ", ".join([f"{each.name!r}: {each.name}" for each in checked])
+    return ["try:", *tests, "except AttributeError:", f"    foreign(entry, {{{named}}})"] if checked else []
+
+
 def _kind(array: Array, spec: Spec) -> str:
     """The dtype of an array of a launch, as an expression."""
     if array.like is not None:
@@ -183,6 +190,11 @@ def _kind(array: Array, spec: Spec) -> str:
 
 def _unstored(entry: str, name: str, dtype: np.dtype[Any]) -> None:
     raise DtypeError(f"[{entry}] {name}: expected {', '.join(each.name for each in STORAGES)}, found {dtype.name}")
+
+
+def _foreign(entry: str, given: Mapping[str, Any]) -> None:
+    name, array = next((name, x) for name, x in given.items() if x is not None and not isinstance(x, cupy.ndarray))
+    raise KernelError(f"[{entry}] {name}: expected a CuPy array, found {type(array).__module__}.{type(array).__name__}")
 
 
 def _strange(entry: str, name: str, array: Any, device: int) -> None:
@@ -241,11 +253,8 @@ class Layouts:
 
     def refused(self, grid: Sequence[int], block: Sequence[int], shared: int, error: Exception) -> KernelError:
         """The error for a launch that the driver refuses."""
-        return _refused(f"[{self.entry}] {self.file}", grid, block, shared, error)
-
-
-def _refused(name: str, grid: Sequence[int], block: Sequence[int], shared: int, error: Exception) -> KernelError:
-    return KernelError(f"{name}: launch of grid {grid}, block {block}, {shared} bytes shared: {error}")
+        return KernelError(f"[{self.entry}] {self.file}: launch of grid {grid}, block {block}, {shared} bytes shared: "
+                           f"{error}")
 
 
 def current_device() -> int:

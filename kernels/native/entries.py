@@ -91,8 +91,8 @@ def by_words(file: str, entry: str, dtype: np.dtype) -> Entry:
     if loaded is None or function is None:
         raise NotBound(f"{entry} in {file}, which has no BY_WORDS({entry})")
     failures, take = failures_of(loaded)
-    counted = () if take is int else (ctypes.addressof(failures), _place_of(take))
-    return Entry(entry, _place_of(function), counted or (0, 0))
+    counted = (0, 0) if take is int else (ctypes.addressof(failures), _place_of(take))
+    return Entry(entry, _place_of(function), counted)
 
 
 def _place_of(function: Any) -> int:

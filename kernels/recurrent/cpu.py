@@ -329,7 +329,7 @@ class _CellSaved(NamedTuple):
 
 
 def _cell_forward(be: Backend, x_proj: Array, h_proj: Array, c: Array, bias: Array, *norm_arrays: Array, norm: str,
-             eps: float) -> tuple[tuple[Array, Array], _CellSaved]:
+                  eps: float) -> tuple[tuple[Array, Array], _CellSaved]:
     units = Units.of(CELLS["lstm"].gates, c.shape[1], c.dtype)
     is_inner = CELLS["lstm"].variants[norm].inner_bias
     saved = _CellSaved(host.contiguous(x_proj), host.contiguous(h_proj), host.contiguous(c),
@@ -340,7 +340,7 @@ def _cell_forward(be: Backend, x_proj: Array, h_proj: Array, c: Array, bias: Arr
 
 
 def _cell_vjp(be: Backend, saved: _CellSaved, gouts: tuple[Array | None, Array | None],
-         needs: Sequence[bool]) -> list[Array | None]:
+              needs: Sequence[bool]) -> list[Array | None]:
     dtype = saved.c.dtype
     d_x_proj = host.empty_like(saved.x_proj)
     d_h_proj = host.empty_like(saved.x_proj) if Norms.of("lstm", saved.norm).gates else d_x_proj

@@ -89,24 +89,20 @@ _STEPS = {
 }
 
 
-def _plan_of_step(cell: str, norm: str, direction: str) -> Callable[..., Layout]:
+def _step(cell: str, norm: str, direction: str) -> Launch:
     """The values of a row stay in registers where they fit; else another text reads them again."""
-    macros, kept = plan.norm_macros(cell, norm), (f"recurrent/{cell}/{cell}.cu", f"{cell}_{direction}")
+    file, entry, macros = f"recurrent/{cell}/{cell}", f"{cell}_{direction}", plan.norm_macros(cell, norm)
+    texts = [(f"{file}.cu", entry)] + [(f"recurrent/{cell}/wide.cu", f"{entry}_wide")] * (cell != "rnn")
 
     def of_sizes(batch: int, hidden: int) -> Layout:
         fit = plan.plan(min(hidden, plan.MOST_HIDDEN), cell)
-        text = (f"recurrent/{cell}/wide.cu", f"{cell}_{direction}_wide")
-        return Layout(*fit.launch(batch), fit.macros(**macros),
-                      text=text if cell != "rnn" and hidden > plan.MOST_KEPT else kept)
+        return Layout(*fit.launch(batch), fit.macros(**macros), text=texts[-1 if hidden > plan.MOST_KEPT else 0])
 
-    return of_sizes
+    return Launch(file, entry, _STEPS[cell, direction], of_sizes, texts=texts)
 
 
-STEPS = {(cell, norm, direction): Launch(
-    f"recurrent/{cell}/{cell}", f"{cell}_{direction}", _STEPS[cell, direction], _plan_of_step(cell, norm, direction),
-    texts=[(f"recurrent/{cell}/{cell}.cu", f"{cell}_{direction}"),
-           (f"recurrent/{cell}/wide.cu", f"{cell}_{direction}_wide")][:1 + (cell != "rnn")])
-    for cell, norm in FUSED for direction in ("forward", "backward")}
+STEPS = {(cell, norm, direction): _step(cell, norm, direction)
+         for cell, norm in FUSED for direction in ("forward", "backward")}
 """One time step, by cell, norm and direction."""
 
 _WEIGHTS = "w_h: real[hidden, wide], w_stats: own?"

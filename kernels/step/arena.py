@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from duoln.core.step.symbol import Buffer
+from duoln.kernels import host
 
 _LINE = 64
 """Bytes of a cache line, on which each value begins."""
@@ -43,9 +44,7 @@ class Arena:
                 tables = list(self._tables)
             for table in tables:
                 table.leave()
-            raw = np.empty(size + _LINE, np.uint8)
-            first = -raw.__array_interface__["data"][0] % _LINE
-            self.memory = raw[first:first + size]
+            self.memory = host.empty((size,), self.memory.dtype)
 
 
 arena = Arena()

@@ -8,8 +8,9 @@ each call compares: where they do not hold, the program runs as it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -56,8 +57,7 @@ class Table:
         """A row for each line, in order."""
         writer = Writer(program, trace, values)
         self._size, self._known, self._sources = writer.size, writer.known, writer.sources
-        self._views = {name: (offset, form.shape, form.dtype, form.strides)
-                       for name, (offset, form) in writer.views.items()}
+        self._views = writer.views
         self._run: Callable[..., list[Array]] = writer.function(
             ", ".join(f"v{place}" for place in range(program.inputs)), writer.results(), "<table of a compiled step>")
         self._has_place = False
@@ -66,10 +66,7 @@ class Table:
     def profile(self, natives: Sequence[Array]) -> list[float]:
         """The seconds of each row, of one call with copies of these inputs, line by line."""
         writer = Writer(*self._traced, times=True)
-        memory = writer.known["M"] = np.empty(writer.size, np.uint8)
-        for name, (offset, form) in writer.views.items():
-            writer.known[name] = np.ndarray(form.shape, form.dtype, memory, offset, form.strides)
-        writer.sources[0] = host.address(memory)
+        _put(writer.known, writer.sources, writer.views, host.empty((writer.size,), np.dtype(np.uint8)))
         arguments = ", ".join(f"v{place}" for place in range(self._traced[0].inputs))
         run = writer.function(arguments, "ticks", "<profile of a compiled step>")
         with np.errstate(all="ignore"):
@@ -83,10 +80,7 @@ class Table:
 
     def _move_in(self) -> None:
         arena.reserve(self._size)
-        memory = self._known["M"] = arena.memory
-        self._sources[0] = host.address(memory)
-        for name, (offset, shape, dtype, strides) in self._views.items():
-            self._known[name] = np.ndarray(shape, dtype, memory, offset, strides)
+        _put(self._known, self._sources, self._views, arena.memory)
         self._has_place = True
 
     def __call__(self, *natives: Array) -> list[Array]:
@@ -105,3 +99,11 @@ class Table:
             return self._run(*natives)
         finally:
             arena.lock.release()
+
+
+def _put(known: dict[str, Any], sources: np.ndarray, views: Mapping[str, tuple[int, np.ndarray]],
+         memory: np.ndarray) -> None:
+    """Let the names and the launches of a table have their places in this memory."""
+    known["M"], sources[0] = memory, host.address(memory)
+    for name, (offset, form) in views.items():
+        known[name] = np.ndarray(form.shape, form.dtype, memory, offset, form.strides)

@@ -6,6 +6,7 @@ import ctypes
 import struct
 import time
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Never
 
 import numpy as np
@@ -38,14 +39,14 @@ class Writer(Text):
         """The arrays in the arena by their names, with their places and forms."""
         self._times = times
         self._names: dict[Any, str] = {}
-        self._leave()
+        self._renew_results()
         own = {buffer for line in trace.lines for buffer in buffers_of(line, program, values) if buffer.kind == "own"}
         self._at, self.size = placed(list(own))
         self._number_sources()
         self._lay_words()
         self._write()
 
-    def _leave(self) -> None:
+    def _renew_results(self) -> None:
         """Let own arrays that are results be new memory at each call."""
         self._new: list[Buffer] = []
         for place in self._program.results:
@@ -109,9 +110,9 @@ class Writer(Text):
 
     # Statements -------------------------------------------------------------------------------------------
     def _write(self) -> None:
-        run = _runner()
+        run, take = _functions()
         sources = host.address(self.sources)
-        self.known |= {"run": run.run, "take": run.take, "failed": _failed, "S": self.sources}
+        self.known |= {"run": run, "take": take, "failed": _failed, "S": self.sources}
         if self._read:
             given = "".join([f"v{k}, " for k in self._read])
             self.lines += [f"P = places(({given}))", f"take({sources + 8}, address(P), {len(self._read)})"]
@@ -248,24 +249,13 @@ def _apart(x: np.ndarray, memory: np.ndarray) -> np.ndarray:
     return x.copy() if np.may_share_memory(x, memory) else x
 
 
-class _Runner:
-    """The functions of run.cpp."""
-
-    def __init__(self) -> None:
-        loaded = library(_FILE, np.dtype(np.float32))
-        if loaded is None:
-            raise NotBound("no compiled kernels")
-        self.run, self.take = loaded.run_lines_float32, loaded.take_addresses_float32
-        self.run.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p]
-        self.run.restype = ctypes.c_int64
-        self.take.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
-        self.take.restype = None
-
-
-_runners: list[_Runner] = []
-
-
-def _runner() -> _Runner:
-    if not _runners:
-        _runners.append(_Runner())
-    return _runners[0]
+@cache
+def _functions() -> tuple[Any, Any]:
+    """`run_lines` and `take_addresses` of run.cpp. Raises NotBound where nothing is compiled."""
+    loaded = library(_FILE, np.dtype(np.float32))
+    if loaded is None:
+        raise NotBound("no compiled kernels")
+    run, take = loaded.run_lines_float32, loaded.take_addresses_float32
+    run.argtypes, run.restype = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p], ctypes.c_int64
+    take.argtypes, take.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64], None
+    return run, take

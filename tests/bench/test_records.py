@@ -14,7 +14,7 @@ from bench import made
 import duoln
 from duoln.bench import machine, records, schema
 from duoln.errors import CheckpointError, DataError, DataFormatError, DataMissingError, RecordError, UsageError
-from duoln.kernels import native
+from duoln.kernels import native, source
 from duoln.testing import check_error
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -173,7 +173,10 @@ def test_the_hash_is_of_the_sources_alone(tmp_path):
     (folder / "kernel.cu").write_text("")
     assert records.source_hash(tmp_path, ["op"]) != before
     before = records.source_hash(tmp_path, ["op"])
-    (tmp_path / "common.cuh").write_text("// pasted into every kernel")
+    shared = tmp_path / "text" / "cuda" / "common.cuh"
+    assert (source.FOLDER / shared.relative_to(tmp_path)).is_file()
+    shared.parent.mkdir(parents=True)
+    shared.write_text("// pasted into every kernel")
     assert records.source_hash(tmp_path, ["op"]) != before
 
 

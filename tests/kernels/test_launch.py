@@ -72,7 +72,6 @@ def test_values_by_name(mix):
 
 
 @pytest.mark.parametrize(("by", "threads", "words"), [("a", 1, "by: expected float64, found str 'a'"), (1.0, 2.0, "threads: expected int32, found float 2.0")])
-
 def test_a_number_of_another_kind(by, threads, words, mix):
     x = np.ones(1, np.float32)
     check_error(DtypeError, lambda: mix["numpy"](x, x, None, np.zeros(2, np.int64), by, threads), "[mix]", words)

@@ -41,13 +41,13 @@ def test_the_same_bits_for_any_number_of_threads(numpy_backend, same_bits, rng):
 
 
 @pytest.mark.parametrize(("place", "value", "kind", "words"), [
-    (0, np.ones((2, 3)), DtypeError, "y: expected float64, found float32"), (1, np.ones((2, 3), np.int32), DtypeError, "y: expected float32, found int32"),
-    (1, np.ones((3, 2), np.float32), ShapeError, "y: expected shape (2, 3), found (3, 2)"), (2, "a", DtypeError, "activation: expected int32, found str 'a'")])
+    (0, np.ones((2, 3)), DtypeError, "dy: expected float64, found float32"), (1, np.ones((2, 3), np.int32), DtypeError, "dy: expected float32, found int32"),
+    (1, np.ones((3, 2), np.float32), ShapeError, "dy: expected shape (2, 3), found (3, 2)"), (2, "a", DtypeError, "activation: expected int32, found str 'a'")])
 def test_arguments_are_checked(place, value, kind, words):
     arguments = [np.ones((2, 3), np.float32), np.ones((2, 3), np.float32), 1]
     through_activation(*arguments)
     arguments[place] = value
-    check_error(kind, lambda: through_activation(*arguments), "[activation_backward]", words.replace("y:", "dy:"))
+    check_error(kind, lambda: through_activation(*arguments), "[activation_backward]", words)
 
 
 def test_an_entry_that_is_not_in_the_file():

@@ -54,8 +54,9 @@ def every_setting() -> list[tuple[str, Mapping[str, int]]]:
     """Pairs of a source file and its macros: the library's, below `kernels/`, and the plug-ins', whole. Each call takes seconds."""
     for name in PLUGINS:
         importlib.import_module(f"duoln.plugins.{name}")
+    names = set(map(name_of, files()))  # and no texts of other tests
     of_plugins = {(file, tuple(macros.items())) for launch in Launch.every
-                  if Path(launch.file).is_absolute() and launch.runs_on("cupy") for file, macros in launch.settings()}
+                  if Path(launch.file).is_absolute() and f"{launch.file}.cu" in names for file, macros in launch.settings()}
     return [*settings.every_setting(), *((file, dict(macros)) for file, macros in sorted(of_plugins))]
 
 

@@ -183,9 +183,7 @@ class Trace:
         self._compute(copied_into, (value,), out)
 
     def contiguous(self, x: Symbol) -> Symbol:
-        """The array, or a copy in C order."""
-        if x.flags.c_contiguous:
-            return x
+        """Note a copy in C order of an array of any layout."""
         result = self.empty(x.shape, x.dtype)
         self._compute(copied_into, (x,), result)
         return result
