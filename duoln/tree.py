@@ -1,8 +1,9 @@
 """Trees of dicts, lists and tuples, named ones too. Parameters, gradients, slots and batches are such trees.
 
-A leaf is anything that is not a dict, list or tuple. Dicts are walked in insertion order, and a path is
-written with dots: `hidden.0.gain`. Several trees are matched by path, never by order. A new tree has the classes of the
-first one: an OrderedDict, a defaultdict, or another class that makes itself of a dict or list of its entries.
+A leaf is anything that is not a dict, list or tuple. None is an empty branch: it has no leaves. Dicts are walked in
+insertion order, and a path is written with dots: `hidden.0.gain`. Several trees are matched by path, never by order. A
+new tree has the classes of the first one: an OrderedDict, a defaultdict, or another class that makes itself of a dict
+or list of its entries.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ def items(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
     elif isinstance(tree, _SEQUENCES):
         for index, branch in enumerate(tree):
             yield from items(branch, f"{prefix}.{index}" if prefix else str(index))
-    else:
+    elif tree is not None:
         yield prefix, tree
 
 
 def leaves(tree: Tree) -> list[Any]:
     """All leaves, in the order of `items`."""
     if not isinstance(tree, _BRANCHES):
-        return [tree]
+        return [] if tree is None else [tree]
     gathered: list[Any] = []
     _collect(tree, gathered)
     return gathered
@@ -45,7 +46,7 @@ def _collect(tree: Tree, gathered: list[Any]) -> None:
     for branch in tree.values() if isinstance(tree, dict) else tree:
         if isinstance(branch, _BRANCHES):
             _collect(branch, gathered)
-        else:
+        elif branch is not None:
             gathered.append(branch)
 
 
@@ -60,14 +61,15 @@ def map(fn: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
         raise DtypeError(f"[tree] expected tree.map(fn, tree, ...) with a function first, found {type(fn).__name__}")
     if others:
         return _map(fn, (), tree, *others)
-    return _map_one(fn, tree) if isinstance(tree, _BRANCHES) else fn(tree)
+    return _map_one(fn, [tree])[0]
 
 
 def _map_one(fn: Callable[[Any], Any], tree: Tree) -> Tree:
     if isinstance(tree, dict):
-        return _like(tree, {key: _map_one(fn, branch) if isinstance(branch, _BRANCHES) else fn(branch)
-                            for key, branch in tree.items()})
-    return _like(tree, [_map_one(fn, branch) if isinstance(branch, _BRANCHES) else fn(branch) for branch in tree])
+        return _like(tree, {key: _map_one(fn, branch) if isinstance(branch, _BRANCHES) else
+                            None if branch is None else fn(branch) for key, branch in tree.items()})
+    return _like(tree, [_map_one(fn, branch) if isinstance(branch, _BRANCHES) else
+                        None if branch is None else fn(branch) for branch in tree])
 
 
 def _like(tree: Tree, entries: Any) -> Tree:
@@ -113,9 +115,51 @@ def _map(fn: Callable[..., Any], path: tuple[Any, ...], tree: Tree, *others: Tre
                 raise _differs(path, f"{len(tree)} entries", second)
         return _like(tree, [_map(fn, (*path, i), v, *(o[i] for o in others)) for i, v in enumerate(tree)])
     for second in others:
-        if isinstance(second, _BRANCHES):
-            raise _differs(path, "a leaf", second)
-    return fn(tree, *others)
+        if isinstance(second, _BRANCHES) or (second is None) is not (tree is None):
+            raise _differs(path, "None" if tree is None else "a leaf", second)
+    return None if tree is None else fn(tree, *others)
+
+
+def partition(tree: Tree, keep: Callable[[str, Any], Any]) -> tuple[Tree, Tree]:
+    """Two trees of this form: the leaves for which `keep(path, leaf)` is true, and the others; None is in their places.
+
+        head, body = duoln.tree.partition(params, lambda path, p: path.startswith("head."))
+        params = duoln.tree.combine(head, body)
+
+    Raises:
+        DtypeError: `keep` is no function.
+    """
+    if not callable(keep):
+        raise DtypeError(f"[tree] expected tree.partition(tree, keep) with a function, found {type(keep).__name__}")
+    rows = [(leaf, bool(keep(path, leaf))) for path, leaf in items(tree)]
+    kept, others = ([leaf if chosen is wanted else None for leaf, chosen in rows] for wanted in (True, False))
+    return unflatten(tree, kept), unflatten(tree, others)
+
+
+def combine(*trees: Tree) -> Tree:
+    """The leaves of several trees of one form, each of which is in one of them; None, or nothing, is in the others.
+
+    Raises:
+        ShapeError: there are no trees, a leaf is in two of them, or they have another form; the message names the path.
+    """
+    if not trees:
+        raise ShapeError("[tree] expected combine(tree, ...) with the parts of a tree, found none")
+    return _combine((), [tree for tree in trees if tree is not None])
+
+
+def _combine(path: tuple[Any, ...], trees: list[Tree]) -> Tree:
+    if len(trees) < 2:
+        return trees[0] if trees else None
+    tree, *others = trees
+    if not isinstance(tree, _BRANCHES):
+        raise _differs(path, "None beside a leaf", others[0])
+    for second in others:
+        if not (isinstance(second, dict) and second.keys() == tree.keys() if isinstance(tree, dict) else
+                isinstance(second, _SEQUENCES) and len(second) == len(tree)):
+            raise _differs(path, _keys(tree) if isinstance(tree, dict) else f"{len(tree)} entries", second)
+    parts = {key: _combine((*path, key), [branch for each in trees if (branch := each[key]) is not None])
+             for key in (tree if isinstance(tree, dict) else range(len(tree)))}
+    return _like(tree, parts if isinstance(tree, dict) else list(parts.values()))
 
 
 def _differs(path: tuple[Any, ...], expected: str, actual: Tree) -> ShapeError:
@@ -123,6 +167,8 @@ def _differs(path: tuple[Any, ...], expected: str, actual: Tree) -> ShapeError:
         text = _keys(actual)
     elif isinstance(actual, list | tuple):
         text = f"{len(actual)} entries"
+    elif actual is None:
+        text = "None"
     else:
         text = f"a leaf of {type(actual).__name__}"
     return ShapeError(f"[tree] at '{'.'.join(str(p) for p in path) or 'the root'}': expected {expected}, found {text}")

@@ -45,6 +45,51 @@ def test_other_forms_are_refused_with_the_path(second, words):
     check_error(ShapeError, lambda: tree.map(lambda x, y: x, TREE, second), *words)
 
 
+def test_none_is_an_empty_branch(be):
+    part = {"a": [1, None], "b": None}
+    assert tree.leaves(part) == [1] and list(tree.items(part)) == [("a.0", 1)] and tree.leaves(None) == []
+    assert tree.map(lambda x: -x, part) == {"a": [-1, None], "b": None} and tree.map(lambda x: x, None) is None
+    assert tree.map(lambda x, y: x + y, part, part) == {"a": [2, None], "b": None}
+    for other, found in (({"a": [1, 2], "b": None}, "int"), ({"a": [1, None], "b": {}}, "an empty dict")):
+        check_error(ShapeError, lambda o=other: tree.map(lambda x, y: x, part, o), "expected None", found)
+    check_error(ShapeError, lambda: tree.map(lambda x, y: x, {"a": 1}, {"a": None}), "'a'", "found None")
+    x = duoln.tensor([1.0, 2.0], be)
+    value, gradients = duoln.value_and_grad(lambda p: ops.sum(p["x"] ** 2))({"x": x, "none": None})
+    assert value.item() == 5.0 and gradients["none"] is None and gradients["x"].tolist() == [2.0, 4.0]
+    step = duoln.compile(lambda x, states=None: (x * 2.0, states, None))
+    for _ in range(4):
+        assert step(x)[0].tolist() == [2.0, 4.0] and step(x, None)[1:] == (None, None)
+        assert step(x, {"h": x, "c": None})[1]["c"] is None
+    back = duoln.vjp(lambda p: {"y": p["x"] * 2.0, "z": p["x"]}, {"x": x, "none": None})[1]
+    assert back({"y": x, "z": None})[0]["x"].tolist() == [2.0, 4.0]
+    check_error(ShapeError, lambda: back({"y": x}), "keys y, z", "keys y")
+
+
+@pytest.mark.parametrize("optimizer", [optim.Adam(0.1, donate=True), optim.SGD(0.1, momentum=0.5), optim.RMSProp(0.1)])
+def test_a_part_is_trained(be, optimizer):
+    params = duoln.to_tensors({"body": {"w": 3.0}, "head": [2.0, 1.0]}, be)
+    head, body = tree.partition(params, lambda path, p: path.startswith("head"))
+    slots = optimizer.init(head)
+    for _ in range(3):
+        _, gradients = duoln.value_and_grad(lambda head: tree.combine(head, body)["head"][0] * body["body"]["w"])(head)
+        head, slots = optimizer.update(head, gradients, slots)
+    whole = tree.combine(head, body)
+    assert whole["body"]["w"] is params["body"]["w"] and whole["head"][0].item() < 2.0 and whole["head"][1].item() == 1.0
+
+
+def test_partition_and_combine():
+    odd, even = tree.partition(TREE, lambda path, x: x % 2)
+    assert odd == {"a": [1, (None, 3)], "b": {"c": None, "empty": {}}} and even == {"a": [None, (2, None)], "b": {"c": 4, "empty": {}}}
+    assert tree.combine(odd, even) == tree.combine(even, odd) == TREE and tree.combine(None, TREE) == TREE and tree.combine(None) is None
+    below, _ = tree.partition(TREE, lambda path, x: path.startswith("a.1"))
+    assert tree.leaves(below) == [2, 3] and tree.combine({"a": None, "b": 2}, {"a": [1], "b": None}) == {"a": [1], "b": 2}
+    check_error(ShapeError, lambda: tree.combine(TREE, {"a": [1, (None, None)], "b": None}), "'a.0'", "None beside a leaf")
+    check_error(ShapeError, lambda: tree.combine({"a": 1}, {"b": 1}), "keys a", "keys b")
+    check_error(ShapeError, lambda: tree.combine({"a": [1]}, {"a": [None, 2]}), "'a'", "1 entries", "2 entries")
+    check_error(DtypeError, lambda: tree.partition(TREE, "a"), "keep")
+    check_error(ShapeError, tree.combine, "found none")
+
+
 def test_zipped_goes_by_path():
     turned = {"b": {"empty": {}, "c": 40}, "a": [10, (20, 30)]}
     assert tree.zipped(TREE, turned) == [(1, 10), (2, 20), (3, 30), (4, 40)] and tree.zipped({}, {}) == []

@@ -43,6 +43,8 @@ def form(tree: Any, leaves: list[Any]) -> Any:
         if kind not in _SEQUENCES:
             _check_attributes(tree)
         return (kind, *[form(branch, leaves) for branch in tree])
+    if tree is None:
+        return "None"
     leaves.append(tree)
     return None
 
@@ -89,6 +91,9 @@ def _read(text: _Walk, tree: Any, name: str, backend: Backend) -> bool:
                          f"native.strides != {native.strides}")
         text.lines.append(f"if {' or '.join(tests)}: return None")
         return True
+    if tree is None:
+        text.lines.append(f"if {name} is not None: return None")
+        return True
     if kind not in _BRANCHES:
         return False
     names = [f"{name}_{k}" for k in range(len(tree))]
@@ -112,6 +117,8 @@ def builder(result: Any, backend: Backend) -> Callable[[Sequence[Array]], Any]:
 def _built(text: _Walk, tree: Any) -> str | None:
     """The expression that makes a tree of tensors; None for a branch of another class."""
     kind: Any = type(tree)
+    if tree is None:
+        return "None"
     if not isinstance(tree, (dict, *_SEQUENCES)):
         name = f"x{len(text.leaves)}"
         text.leaves.append(name)

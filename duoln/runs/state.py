@@ -89,7 +89,7 @@ def _form(leaf: Any) -> Any:
         return {"array": leaf.dtype.str}
     if isinstance(leaf, Stream):
         return {"stream": [leaf.seed, leaf.name, leaf.epoch, leaf.step, leaf.position]}
-    if leaf is None or isinstance(leaf, bool | int | float | str):
+    if isinstance(leaf, bool | int | float | str):
         return {"value": leaf}
     raise DtypeError("[save_state] expected tensors, arrays, streams, numbers, texts and None, found "
                      f"{described(leaf)}")

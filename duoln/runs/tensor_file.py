@@ -313,6 +313,9 @@ def _other_format(path: Path, head: bytes) -> str:
 
 # The form of a tree, in the notes of a file: its dicts, lists and tuples, and what its author says of each leaf.
 
+_NOTHING = {"value": None}
+
+
 def form_of(name: str, tree: Any, of_leaf: Callable[[Any], Any]) -> Any:
     """The form of a tree, in what JSON can hold; `of_leaf` gives that of a leaf, None or an object of one other name.
 
@@ -326,7 +329,7 @@ def form_of(name: str, tree: Any, of_leaf: Callable[[Any], Any]) -> Any:
         return {"dict": {key: form_of(name, branch, of_leaf) for key, branch in tree.items()}}
     if isinstance(tree, list | tuple):
         return {"list" if isinstance(tree, list) else "tuple": [form_of(name, branch, of_leaf) for branch in tree]}
-    return of_leaf(tree)
+    return _NOTHING if tree is None else of_leaf(tree)
 
 
 def tree_of(form: Any, leaf: Callable[[str, Any], Any], path: str = "") -> Any:
@@ -340,4 +343,4 @@ def tree_of(form: Any, leaf: Callable[[str, Any], Any], path: str = "") -> Any:
             return made if kind == "list" else tuple(made)
         if kind in ("dict", "list", "tuple"):
             raise ValueError(f"expected a dict, list or tuple in the notes, found {form!r:.60}")
-    return leaf(path, form)
+    return None if form == _NOTHING else leaf(path, form)
