@@ -82,7 +82,7 @@ def validations(norm: Variant, rate: float, seed: int, backend: Backend,
     """Train one variant; yields the mean squared error on sequences that were not trained on, every some updates."""
     model = Adder(norm, settings.hidden)
     optimizer = optim.Adam(learning_rate=rate, clip=optim.clip_global_norm(settings.clip))
-    params = duoln.to_tensors(model.init(seed), backend)
+    params = duoln.init(model, seed, backend)
     slots = optimizer.init(params)
 
     def loss(params: nn.Params, batch: dict[str, Tensor]) -> Tensor:
@@ -90,17 +90,16 @@ def validations(norm: Variant, rate: float, seed: int, backend: Backend,
         return (error * error).mean()
 
     @duoln.compile
-    def train_step(params: nn.Params, slots: Any, batch: dict[str, Tensor], rate: Tensor) -> tuple[nn.Params, Any]:
+    def train_step(params: nn.Params, slots: Any, batch: dict[str, Tensor]) -> tuple[nn.Params, Any]:
         _, gradients = duoln.value_and_grad(loss)(params, batch)
-        updated: tuple[nn.Params, Any] = optimizer.update(params, gradients, slots, rate)
+        updated: tuple[nn.Params, Any] = optimizer.update(params, gradients, slots)
         return updated
 
     validation = make_batch(Stream(seed, "adding validation"), settings.validation_rows, settings.length)
     held_out = duoln.to_tensors(validation, backend)
     for update in range(settings.updates):
         batch = make_batch(Stream(seed, "adding", step=update), settings.batch_size, settings.length)
-        params, slots = train_step(params, slots, duoln.to_tensors(batch, backend),
-                                   duoln.tensor(optimizer.rate_at(update), backend))
+        params, slots = train_step(params, slots, duoln.to_tensors(batch, backend))
         if (update + 1) % settings.every == 0:
             yield float(f"{loss(params, held_out).item():.4g}")
 

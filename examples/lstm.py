@@ -46,7 +46,7 @@ def make_batch(update: int, batch: int = 64, longest: int = 30) -> Batch:
 def train(norm: Any, backend: Backend, updates: int) -> float:
     """Train one variant; the share of wrong answers on batches that were not trained on."""
     model, optimizer = Classifier(norm), optim.Adam(learning_rate=3e-3, clip=optim.clip_global_norm(1.0))
-    params = duoln.to_tensors(model.init(0), backend)
+    params = duoln.init(model, 0, backend)
     slots = optimizer.init(params)
 
     def loss(params: Any, batch: dict[str, Tensor]) -> Tensor:
@@ -55,7 +55,7 @@ def train(norm: Any, backend: Backend, updates: int) -> float:
     for number in range(updates):
         batch = duoln.to_tensors(make_batch(number), backend)
         value, gradients = duoln.value_and_grad(loss)(params, batch)
-        params, slots = optimizer.update(params, gradients, slots, optimizer.rate_at(number))
+        params, slots = optimizer.update(params, gradients, slots)
         if number % 50 == 0:
             print(f"norm {norm}, update {number}: loss {value.item():.3f}")
     wrong = []

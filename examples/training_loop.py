@@ -26,11 +26,10 @@ def loss(params: Any, x: Tensor, labels: Tensor) -> Tensor:
     return ops.mean(ops.softmax_cross_entropy(MODEL(params, x), labels))
 
 
-def train_step(params: Any, slots: Any, batch: dict[str, Tensor], rate: Tensor) -> tuple[Any, Any, Tensor]:
+def train_step(params: Any, slots: Any, batch: dict[str, Tensor]) -> tuple[Any, Any, Tensor]:
     """One update: new parameters, new slots of the optimiser, and the loss before the update."""
     value, gradients = duoln.value_and_grad(loss)(params, batch["x"], batch["label"])
-    params, slots = OPTIMIZER.update(params, gradients, slots, rate)
-    return params, slots, value
+    return *OPTIMIZER.update(params, gradients, slots), value
 
 
 def digits(count: int, split: str) -> dict[str, np.ndarray]:
@@ -43,12 +42,11 @@ def main(updates: int = 300) -> float:
     """Train for some updates; the share of wrong answers on digits that were not trained on."""
     backend = duoln.backend()  # the GPU, if there is one
     batches, test = Batches(digits(5000, "train"), 100, seed=0), duoln.to_tensors(digits(1000, "test"), backend)
-    params = duoln.to_tensors(MODEL.init(0), backend)
+    params = duoln.init(MODEL, 0, backend)
     slots = OPTIMIZER.init(params)
     step = duoln.compile(train_step)
     for number in range(updates):
-        rate = duoln.tensor(OPTIMIZER.rate_at(number), backend)
-        params, slots, value = step(params, slots, duoln.to_tensors(batches(number), backend), rate)
+        params, slots, value = step(params, slots, duoln.to_tensors(batches(number), backend))
         if number % 100 == 0:
             print(f"update {number}: loss {value.item():.3f}")
     wrong = ops.argmax(MODEL(params, test["x"]), axis=-1) != test["label"]

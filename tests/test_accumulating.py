@@ -66,7 +66,7 @@ def test_the_mean_is_the_gradient_of_all_batches_as_one(be, rng, compiled):
         params, slots, gradients = update(params, slots, sums, rate)
         for a, b in zip(tree.leaves((gradients, params)), tree.leaves((expected, whole_params)), strict=True):
             np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=2e-4, atol=2e-6)
-        assert slots["step"].item() == k + 1
+        assert slots["update"].item() == k + 1
 
 
 def test_batches_of_one_size_need_no_weights(be):

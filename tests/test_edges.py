@@ -353,9 +353,9 @@ def test_an_epsilon_that_keeps_no_division_from_0(be, kind):
 def test_the_number_of_updates_does_not_wrap_round(be, count):
     optimizer, params = optim.Adam(0.1), {"a": _tensor([1, 2], be)}
     slots = optimizer.init(params)
-    slots["step"] = _tensor(count, be, np.int32)
+    slots["update"] = _tensor(count, be, np.int32)
     params, slots = optimizer.update(params, {"a": _tensor([1, -3], be)}, slots, 0.1)
-    assert int(slots["step"]) == min(count + 1, 2**31 - 1) and _finite(params)
+    assert int(slots["update"]) == min(count + 1, 2**31 - 1) and _finite(params)
 
 
 def test_clips_of_nan_and_of_infinity(be):

@@ -5,7 +5,7 @@ import pytest
 from conftest import ON_NUMPY
 
 import duoln
-from duoln import nn, optim, tree
+from duoln import nn, ops, optim, tree
 from duoln.errors import ShapeError, UsageError
 from duoln.testing import check_error
 
@@ -27,11 +27,12 @@ def _adam(p, grads, lr, b1=0.9, b2=0.999, eps=1e-8, kiros=False):
     return p
 
 
-def _sgd(p, grads, lr, momentum=0.0, nesterov=False):
+def _sgd(p, grads, lr, momentum=0.0, nesterov=False, decay=0.0):
     v = np.zeros_like(p)
     for g in grads:
-        v = momentum * v + g
-        p = p - lr * ((momentum * v + g) if nesterov else v)
+        decayed = g + decay * p
+        v = momentum * v + decayed
+        p = p - lr * ((momentum * v + decayed) if nesterov else v)
     return p
 
 
@@ -43,17 +44,38 @@ def _rmsprop(p, grads, lr):
     return p
 
 
+def _lion(p, grads, lr):
+    m = np.zeros_like(p)
+    for g in grads:
+        p, m = p - lr * np.sign(0.9 * m + 0.1 * g), 0.99 * m + 0.01 * g
+    return p
+
+
+class Lion(optim.Optimizer):
+    """The one of the docstring of `optim.Optimizer`."""
+
+    def start(self, params):
+        return {"m": tree.map(ops.zeros_like, params)}
+
+    def apply(self, params, gradients, slots, rate):
+        step = tree.map(lambda m, g: ops.sign(0.9 * m + 0.1 * g), slots["m"], gradients)
+        m = tree.map(lambda m, g: 0.99 * m + 0.01 * g, slots["m"], gradients)
+        return tree.map(lambda p, s: p - rate * s, params, step), {"m": m}
+
+
 @ON_NUMPY
 @pytest.mark.parametrize(("optimizer", "reference"), [
     (optim.SGD(0.1), lambda p, g: _sgd(p, g, 0.1)),
     (optim.SGD(0.1, momentum=0.9), lambda p, g: _sgd(p, g, 0.1, 0.9)),
     (optim.SGD(0.1, momentum=0.9, nesterov=True), lambda p, g: _sgd(p, g, 0.1, 0.9, True)),
+    (optim.SGD(0.1, momentum=0.9, weight_decay=0.2), lambda p, g: _sgd(p, g, 0.1, 0.9, decay=0.2)),
+    (Lion(0.1), lambda p, g: _lion(p, g, 0.1)),
     (optim.RMSProp(0.01), lambda p, g: _rmsprop(p, g, 0.01)),
     (optim.Adam(0.01), lambda p, g: _adam(p, g, 0.01)),
     (optim.Adam(0.01, donate=True), lambda p, g: _adam(p, g, 0.01)),
     (optim.Adam(0.01, beta1=0.0, beta2=0.5), lambda p, g: _adam(p, g, 0.01, 0.0, 0.5)),
     (optim.Adam(0.01, bias_correction="kiros2015"), lambda p, g: _adam(p, g, 0.01, kiros=True)),
-], ids=["sgd", "momentum", "nesterov", "rmsprop", "adam", "adam donated", "adam betas", "adam kiros2015"])
+], ids=["sgd", "momentum", "nesterov", "sgd decays", "lion", "rmsprop", "adam", "adam donated", "adam betas", "adam kiros2015"])
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 def test_updates_are_the_equations(be, rng, optimizer, reference, compiled):
     start = {"w": rng.standard_normal((4, 3)).astype(np.float32), "b": rng.standard_normal(3).astype(np.float32)}
@@ -80,7 +102,7 @@ def test_early_kiros_steps_are_as_large_as_the_protocol_says():
 def test_schedules():
     optimizer = optim.SGD(lambda step: 0.1 / (1 + step))
     assert [optimizer.rate_at(s) for s in (0, 1, 4)] == [0.1, 0.05, 0.02]
-    check_error(UsageError, lambda: optim.SGD(lambda s: float("nan")).rate_at(3), "nan", "step 3")
+    check_error(UsageError, lambda: optim.SGD(lambda s: float("nan")).rate_at(3), "nan", "update 3")
     check_error(UsageError, lambda: optim.SGD(-1.0).rate_at(0), "-1.0")
 
 
@@ -109,7 +131,7 @@ class TestClipping:
     def test_an_optimizer_clips_before_it_updates(self, be):
         g = self._g(be)
         optimizer = optim.SGD(1.0, clip=optim.clip_global_norm(1.0))
-        new, _ = optimizer.update(g, g, {}, duoln.tensor(1.0, be))
+        new, _ = optimizer.update(g, g, optimizer.init(g))
         np.testing.assert_allclose(self._values(new), [2.4, 0, 3.2], rtol=1e-6)
 
 
@@ -118,7 +140,7 @@ def test_statistics_of_a_population_never_decay(be, rng):
     x = duoln.tensor(rng.standard_normal((4, 5, 2)).astype(np.float32), be)
     params = nn.with_population(model, duoln.to_tensors(model.init(0), be), [x])
     optimizer = optim.AdamW(0.1, weight_decay=0.5)
-    zeros = optim.zeros_like(params)
+    zeros = tree.map(ops.zeros_like, params)
     updated, _ = optimizer.update(params, zeros, optimizer.init(params), 0.1)
     statistics = 0
     for (path, before), after in zip(tree.items(params), tree.leaves(updated), strict=True):
@@ -144,5 +166,5 @@ def test_groups_that_share_memory_are_updated_as_one(be):
 def test_parameters_with_names_like_statistics_decay(numpy_backend):
     params = duoln.to_tensors({"mean_head": np.ones(2, np.float32), "head": np.ones(2, np.float32)}, numpy_backend)
     optimizer = optim.AdamW(0.1, weight_decay=0.5)
-    updated, _ = optimizer.update(params, optim.zeros_like(params), optimizer.init(params), 0.1)
+    updated, _ = optimizer.update(params, tree.map(ops.zeros_like, params), optimizer.init(params))
     assert [p.numpy()[0] for p in updated.values()] == pytest.approx([0.95, 0.95])

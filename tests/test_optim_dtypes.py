@@ -83,7 +83,7 @@ def test_an_average_near_its_end_keeps_its_digits(numpy_backend):
 def test_rmsprop_keeps_a_mean_square_that_stays(be, rng):
     optimizer, g = optim.RMSProp(1e-3, decay=0.999), rng.standard_normal(1000).astype(np.float32)
     params = duoln.to_tensors({"w": g}, be)
-    slots, square = {"square": {"w": duoln.tensor(g * g, be)}}, g * g
+    slots, square = {**optimizer.init(params), "square": {"w": duoln.tensor(g * g, be)}}, g * g
     update = duoln.compile(optimizer.update)
     for _ in range(100):
         _, slots = update(params, {"w": params["w"]}, slots, duoln.tensor(1e-3, be))

@@ -92,17 +92,17 @@ def _update(sizes: Sizes, params: nn.Params, form: str) -> Work:
         logits, states = model(params, ids[:-1], states)
         return ops.softmax_cross_entropy(logits, ids[1:]).mean(), states
 
-    def step(params: nn.Params, slots: Any, states: Any, ids: Tensor, rate: Tensor) -> Any:
+    def step(params: nn.Params, slots: Any, states: Any, ids: Tensor) -> Any:
         (value, states), gradients = duoln.value_and_grad(loss, has_aux=True)(params, states, ids)
-        params, slots = optimizer.update(params, gradients, slots, rate)
+        params, slots = optimizer.update(params, gradients, slots)
         return params, slots, states, value
 
     step = duoln.compile(step) if form == "compiled" else step
-    state, rate = (params, optimizer.init(params), first), duoln.tensor(np.float32(RATE), backend)
+    state = (params, optimizer.init(params), first)
 
     def run(k: int) -> float:
         nonlocal state
-        *state, value = step(*state, ids, rate)
+        *state, value = step(*state, ids)
         backend.wait([t.data for t in tree.leaves(state)])
         return float(value.item())
 

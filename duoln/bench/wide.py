@@ -135,17 +135,17 @@ def _step(row: Row, loss: Callable[..., Tensor], params: list[Tensor], others: l
     optimizer = optim.AdamW(RATE, weight_decay=WEIGHT_DECAY, clip=optim.clip_global_norm(CLIP) if given else None)
 
     @duoln.compile
-    def train_step(params: list[Tensor], slots: Any, rate: Tensor, *others: Tensor) -> Any:
-        value, gradients = (rate, others[0]) if given else duoln.value_and_grad(loss)(params, *others)
-        params, slots = optimizer.update(params, gradients, slots, rate)
+    def train_step(params: list[Tensor], slots: Any, *others: Any) -> Any:
+        value, gradients = (others[0][0], others[0]) if given else duoln.value_and_grad(loss)(params, *others)
+        params, slots = optimizer.update(params, gradients, slots)
         return params, slots, value
 
-    slots, rate = optimizer.init(params), duoln.tensor(np.float32(RATE), params[0].backend)
+    slots = optimizer.init(params)
     inputs = [[2.0 * param for param in params]] if given else others
 
     def call() -> list[Tensor]:
         nonlocal params, slots
-        params, slots, value = train_step(params, slots, rate, *inputs)
+        params, slots, value = train_step(params, slots, *inputs)
         return [value, *params]
 
     return call

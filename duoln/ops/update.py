@@ -62,6 +62,40 @@ def norm_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> lis
 global_norm.add(Rule("composed", _norm_forward, norm_vjp))
 
 
+@op("rates: real[n], update: int32[] -> real[]")
+def listed_rate(rates: Tensor, update: Tensor) -> Tensor:
+    """The rate of an update, by its number from 0: `rates[update]`, the last one of later updates.
+
+    Shape:
+        rates (n,), update int32 () -> ().
+    """
+
+
+def _listed_forward(be: Backend, rates: Array, update: Array) -> tuple[Array, Any]:
+    last = be.minimum(be.reshape(update, (1,)), rates.shape[0] - 1)
+    return be.reshape(be.take(rates, last, 0), ()), None
+
+
+listed_rate.add(Rule("composed", _listed_forward))
+
+
+@op("updates: int32[] -> int32[]")
+def counted(updates: Tensor) -> Tensor:
+    """One update more; the greatest number of int32 stays as it is.
+
+    Shape:
+        updates int32 () -> ().
+    """
+
+
+counted.add(Rule("composed", lambda be, updates: (one_more(be, updates), None)))
+
+
+def one_more(be: Backend, updates: Array) -> Array:
+    """A native number of updates plus 1; the greatest number of int32 stays as it is."""
+    return be.minimum(updates, LARGEST - 1) + 1
+
+
 @op("rate: real[], updates: int32[] -> step: real[], epsilon: real[], updated: int32[]")
 def adam_rates(rate: Tensor, updates: Tensor, *, beta1: Below1, beta2: Below1, eps: AtLeast0,
                bias_correction: Literal["standard", "kiros2015"] = "standard") -> tuple[Tensor, Tensor, Tensor]:
@@ -119,7 +153,7 @@ class Correction(NamedTuple):
 
 
 def _rates_forward(be: Backend, rate: Array, updates: Array, **attrs: Any) -> tuple[tuple[Array, ...], Any]:
-    by, update = Correction.of(**attrs), be.minimum(updates, LARGEST - 1) + 1
+    by, update = Correction.of(**attrs), one_more(be, updates)
     t = be.astype(update, be.dtype(rate))
     root = be.sqrt(_one_minus_power(be, by.beta2, t))
     scaled = rate * root / _one_minus_power(be, by.beta1, t) * by.rate

@@ -1,11 +1,11 @@
-"""Optimisers as pure functions over trees of tensors, with learning-rate schedules, clipping and averaging.
+"""Optimizers as pure functions over trees of tensors, with learning-rate schedules, clipping and averaging.
 
     optimizer = optim.Adam(learning_rate=1e-3)
     slots = optimizer.init(params)
-    params, slots = optimizer.update(params, gradients, slots, rate)
+    params, slots = optimizer.update(params, gradients, slots)
 
-`rate` is a number or a 0-d tensor. A compiled step takes it as a tensor, because a number would become a constant of
-the step. Slots have the form of the parameters.
+The rate is that of the optimizer, a number or a schedule; the slots count the updates. `rate=` gives another one, which
+a compiled step takes as a 0-d tensor, because a number would become a constant of the step.
 """
 
 from typing import Never
@@ -16,21 +16,21 @@ from duoln.optim.adam import Adam, AdamW
 from duoln.optim.averaging import MovingAverage
 from duoln.optim.clipping import (
     Clip,
-    ScaleByNorm,
     clip_each_norm,
     clip_global_norm,
     clip_value,
     global_norm,
     scale_by_norm,
 )
-from duoln.optim.optimizer import Optimizer, Schedule, zeros_like
-from duoln.optim.schedules import cosine, linear_warmup, piecewise
+from duoln.optim.groups import Groups
+from duoln.optim.optimizer import Optimizer
+from duoln.optim.schedules import Schedule, cosine, exponential, linear_warmup, piecewise, schedule, steps
 from duoln.optim.sgd import SGD, RMSProp
 
 __all__ = [
-    "SGD", "Accumulate", "Adam", "AdamW", "Clip", "MovingAverage", "Optimizer", "RMSProp", "ScaleByNorm",
-    "Schedule", "clip_each_norm", "clip_global_norm", "clip_value", "cosine", "global_norm", "linear_warmup",
-    "piecewise", "scale_by_norm", "zeros_like",
+    "SGD", "Accumulate", "Adam", "AdamW", "Clip", "Groups", "MovingAverage", "Optimizer", "RMSProp",
+    "Schedule", "clip_each_norm", "clip_global_norm", "clip_value", "cosine", "exponential", "global_norm",
+    "linear_warmup", "piecewise", "scale_by_norm", "schedule", "steps",
 ]
 without_modules(globals(), OF_OPTIM)
 

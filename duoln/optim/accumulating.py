@@ -31,8 +31,8 @@ class Accumulate:
             return accumulate.add(sums, gradients, ops.sum(batch["label"] != -1)), value
 
         @duoln.compile
-        def update(params, slots, sums, rate):
-            return optimizer.update(params, accumulate.mean(sums), slots, rate)
+        def update(params, slots, sums):
+            return optimizer.update(params, accumulate.mean(sums), slots)
 
         sums = accumulate.init(params)      # before the first of each update's batches
 

@@ -1,9 +1,8 @@
-"""Adam, and Adam with decoupled weight decay, by the operator `ops.adam_update`."""
+"""Adam, and Adam with decoupled weight decay, by the operator `duoln.ops.update.adam_update`."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,13 +11,12 @@ from duoln.core import Tensor
 from duoln.core.arguments import AT_LEAST_0, BELOW_1, EPSILON, check_function, check_number
 from duoln.core.donation import compiled_step, own
 from duoln.core.pytorch_names import hinted
-from duoln.nn.population import is_statistic
-from duoln.ops.update import check_correction
+from duoln.ops.update import adam_rates, adam_update, check_correction
 from duoln.optim.clipping import Params, ScaleByNorm, global_norm
-from duoln.optim.optimizer import Optimizer, slot, zeros_like
+from duoln.optim.optimizer import Decays, Optimizer, decaying, slot
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Adam(Optimizer):
     """Adam (Kingma and Ba 2015, algorithm 1).
 
@@ -26,7 +24,7 @@ class Adam(Optimizer):
         >>> params = {"w": duoln.tensor([1.0])}
         >>> slots = optimizer.init(params)
         >>> gradients = {"w": duoln.tensor([2.0])}
-        >>> params, slots = optimizer.update(params, gradients, slots, 0.1)
+        >>> params, slots = optimizer.update(params, gradients, slots)
         >>> round(params["w"].item(), 3)
         0.9
 
@@ -59,18 +57,16 @@ class Adam(Optimizer):
             check_number(kind, name, beta, BELOW_1)
         check_correction(kind, self.beta1, self.beta2, self.bias_correction)
 
-    def init(self, params: Params) -> dict[str, Any]:
-        leaves = self._checked_leaves(params)
-        moments = {"m": zeros_like(params), "v": zeros_like(params)}
-        return {**moments, "step": ops.zeros((), leaves[0].backend, "int32")} if leaves else moments
+    def start(self, params: Params) -> dict[str, Any]:
+        return {"m": tree.map(ops.zeros_like, params), "v": tree.map(ops.zeros_like, params)}
 
-    def _update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
-                ) -> tuple[Params, dict[str, Any]]:
+    def apply(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
+              ) -> tuple[Params, dict[str, Any]]:
         return self._scaled_update(params, gradients, slots, rate, None)[:2]
 
     @hinted
-    def update_with_norm(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor | float,
-                         ) -> tuple[Params, dict[str, Any], Tensor]:
+    def update_with_norm(self, params: Params, gradients: Params, slots: dict[str, Any],
+                         rate: Tensor | float | None = None) -> tuple[Params, dict[str, Any], Tensor]:
         if self.clip is not None and not isinstance(self.clip, ScaleByNorm):
             return super().update_with_norm(params, gradients, slots, rate)
         checked = self._checked(params, gradients, slots, rate)
@@ -91,8 +87,8 @@ class Adam(Optimizer):
     def _scaled_update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
                        scale: Tensor | None) -> tuple[Params, dict[str, Any], Tensor]:
         kind = type(self).__name__
-        scaled, eps, step = ops.adam_rates(rate, slot(kind, slots, "step"), beta1=self.beta1, beta2=self.beta2,
-                                           eps=self.eps, bias_correction=self.bias_correction)
+        scaled, eps, update = adam_rates(rate, slot(kind, slots, "update"), beta1=self.beta1, beta2=self.beta2,
+                                         eps=self.eps, bias_correction=self.bias_correction)
         rows = tree.zipped(params, gradients, slot(kind, slots, "m"), slot(kind, slots, "v"))
         if self.donate and compiled_step.get() is None:
             rows = [(own(p), g, own(m), own(v)) for p, g, m, v in rows]
@@ -101,7 +97,7 @@ class Adam(Optimizer):
         groups = self._groups(params, rate)
         for keep, group in groups:
             columns = zip(*(rows[k] for k in group), strict=True)
-            *new, norm = ops.adam_update(scaled, eps, scale, keep, *itertools.chain.from_iterable(columns),
+            *new, norm = adam_update(scaled, eps, scale, keep, *itertools.chain.from_iterable(columns),
                                          beta1=self.beta1, beta2=self.beta2,
                                          # An earlier group must not overwrite what a later one may read.
                                          donate=self.donate and group is groups[-1][1])
@@ -110,14 +106,14 @@ class Adam(Optimizer):
             norms.append(norm)
         parts = [tree.unflatten(params, [updated[k][role] for k in range(len(rows))]) for role in range(3)]
         norm = norms[0] if len(norms) == 1 else ops.global_norm(*norms)
-        return parts[0], {"m": parts[1], "v": parts[2], "step": step}, norm
+        return parts[0], {"m": parts[1], "v": parts[2], "update": update}, norm
 
     def _groups(self, params: Params, rate: Tensor) -> list[tuple[Tensor | None, list[int]]]:
         """Groups of parameters that are updated together: a factor of the parameters, None for 1, and their indices."""
         return [(None, list(range(len(tree.leaves(params)))))]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AdamW(Adam):
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2): p <- p - rate weight_decay p first.
 
@@ -131,7 +127,7 @@ class AdamW(Adam):
     """
 
     weight_decay: float = 0.01
-    decays: Callable[[str, Tensor], bool] | None = None
+    decays: Decays | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -140,8 +136,7 @@ class AdamW(Adam):
             check_function("AdamW", "decays", self.decays)
 
     def _groups(self, params: Params, rate: Tensor) -> list[tuple[Tensor | None, list[int]]]:
-        chosen = [not is_statistic(path) and (self.decays is None or bool(self.decays(path, p)))
-                  for path, p in tree.items(params)]
+        chosen = decaying(params, self.decays)
         groups = [(keep, [k for k, decays in enumerate(chosen) if decays is wanted])
                   for keep, wanted in ((None, False), (1.0 - rate * self.weight_decay, True))]
         return [(keep, group) for keep, group in groups if group]

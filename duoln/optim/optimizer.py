@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, Self, TypeVar
 
 from duoln import ops, tree
@@ -14,17 +14,32 @@ from duoln.core.pytorch_names import OF_OPTIMIZERS, hinted, how_to_name, name_mi
 from duoln.core.spec import check_float, check_tensors
 from duoln.errors import CompileError, DtypeError, ShapeError
 from duoln.nn.module import Module
+from duoln.nn.population import is_statistic
 from duoln.ops.common import check_wide
+from duoln.ops.update import counted, listed_rate
 from duoln.optim.clipping import Clip, Params, global_norm
+from duoln.optim.schedules import Schedule, length_of, rates_of
 
 R = TypeVar("R")
-Schedule = Callable[[int], float]
-"""The learning rate of an update, from its number, which begins at 0."""
+Decays = Callable[[str, Tensor], bool]
+"""`decays(path, parameter)` says whether a parameter decays; the path is that of `tree.items`, "hidden.weight"."""
 
 
 @dataclass(frozen=True)
 class Optimizer:
-    """The base class: it has a learning rate, which is a number or a function of the step, and may clip gradients.
+    """The base class: it has a learning rate, which is a number or a function of the update, and may clip gradients.
+
+    An optimizer of one's own overrides `apply`, and `start` if it has slots:
+
+        @dataclass(frozen=True)
+        class Lion(optim.Optimizer):                    # Chen et al. 2023, algorithm 2
+            def start(self, params):
+                return {"m": tree.map(ops.zeros_like, params)}
+
+            def apply(self, params, gradients, slots, rate):
+                step = tree.map(lambda m, g: ops.sign(0.9 * m + 0.1 * g), slots["m"], gradients)
+                m = tree.map(lambda m, g: 0.99 * m + 0.01 * g, slots["m"], gradients)
+                return tree.map(lambda p, s: p - rate * s, params, step), {"m": m}
 
     With `donate`, `update` may overwrite its parameters and slots, which saves time and memory. This is safe in a loop
     that goes on with what `update` returned. Who reads one of the old tensors gets a UsageError;
@@ -42,6 +57,7 @@ class Optimizer:
     """
 
     learning_rate: float | Schedule
+    _: KW_ONLY
     clip: Clip | None = None
     donate: bool = False
 
@@ -70,8 +86,8 @@ class Optimizer:
             check_function(kind, "clip", self.clip)
         check_flag(kind, "donate", self.donate)
 
-    def rate_at(self, step: int) -> float:
-        """The learning rate of the update numbered `step`, from 0.
+    def rate_at(self, update: int) -> float:
+        """The learning rate of an update, by its number, from 0.
 
         Raises:
             DtypeError: the number is not an integer, or the rate is not a number. ShapeError: the number is below 0.
@@ -80,40 +96,57 @@ class Optimizer:
         """
         if compiled_step.get() is not None:
             raise CompileError("[rate_at] expected a call outside of the compiled step, found one within it, which "
-                               "would keep the rate of its first calls; give the rate as an argument, "
-                               "duoln.tensor(optimizer.rate_at(update), backend)")
-        step = check_integer("optim", "step", step, 0)
-        rate = self.learning_rate(step) if callable(self.learning_rate) else self.learning_rate
-        return float(check_number("optim", f"the learning rate at step {step}", rate, AT_LEAST_0))
+                               "would keep the rate of its first calls; update(params, gradients, slots) has the rate "
+                               "of its update")
+        return self._rate_at(check_integer("optim", "update", update, 0))
+
+    def _rate_at(self, update: int) -> float:
+        rate = self.learning_rate(update) if callable(self.learning_rate) else self.learning_rate
+        return float(check_number("optim", f"the learning rate at update {update}", rate, AT_LEAST_0))
 
     @hinted
     def init(self, params: Params) -> dict[str, Any]:
-        """The initial slots.
+        """The initial slots: those of `start`, and "update", the number of updates made.
 
         Raises:
             DtypeError: a leaf is not a tensor, or has 16 bits.
         """
-        self._checked_leaves(params)
+        leaves = self._checked_leaves(params)
+        slots = self.start(params)
+        return {**slots, "update": ops.zeros((), leaves[0].backend, "int32")} if leaves else slots
+
+    def start(self, params: Params) -> dict[str, Any]:
+        """The slots before the first update, such as moments of zeros; by default there are none."""
         return {}
 
+    def apply(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
+              ) -> tuple[Params, dict[str, Any]]:
+        """New parameters and slots, from gradients that are clipped and a rate that is a 0-d tensor."""
+        raise TypeError(f"{type(self).__name__} does not define apply(params, gradients, slots, rate)")
+
     @hinted
-    def update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor | float,
+    def update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor | float | None = None,
                ) -> tuple[Params, dict[str, Any]]:
-        """New parameters and slots.
+        """New parameters and slots, by the learning rate of the update that `slots` count, or by another `rate`.
+
+        A compiled step has the rates of all schedules of `duoln.optim`; of another function, `optim.schedule` makes
+        one of them.
 
         Raises:
             ShapeError: gradients or slots have another form than the parameters, or the rate has axes.
             DtypeError: a leaf is not a tensor or has 16 bits, or the rate is not a number.
             UsageError: the rate is below 0.
+            CompileError: the rate is another function's, and the step is compiled.
         """
         checked = self._checked(params, gradients, slots, rate)
         if checked is None:
             return params, slots
-        return self._given_up(params, slots, self._clipped_update(params, gradients, slots, checked)[:2])
+        new, changed, _ = self._clipped_update(params, gradients, slots, checked)
+        return self._given_up(params, slots, (new, self._counted(slots, changed)))
 
     @hinted
-    def update_with_norm(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor | float,
-                         ) -> tuple[Params, dict[str, Any], Tensor]:
+    def update_with_norm(self, params: Params, gradients: Params, slots: dict[str, Any],
+                         rate: Tensor | float | None = None) -> tuple[Params, dict[str, Any], Tensor]:
         """As `update`, with the common norm of all gradients before they are clipped.
 
         Raises:
@@ -122,7 +155,23 @@ class Optimizer:
         norm = global_norm(gradients)  # before the update, because that may overwrite its arguments
         return (*self.update(params, gradients, slots, rate), norm)
 
-    def _checked(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor | float,
+    def _counted(self, slots: dict[str, Any], changed: dict[str, Any]) -> dict[str, Any]:
+        return changed if "update" in changed else {**changed, "update": counted(slots["update"])}
+
+    def _rate_of(self, slots: dict[str, Any], like: Tensor) -> Tensor:
+        """The learning rate of the update that the slots count."""
+        update = slot(type(self).__name__, slots, "update")
+        if not callable(self.learning_rate):
+            return ops.full((), float(self.learning_rate), like.backend, like.dtype)
+        if length_of(self.learning_rate) is not None:
+            return listed_rate(rates_of(self.learning_rate, like.backend, like.dtype), update)
+        if compiled_step.get() is not None:
+            raise CompileError(f"[{type(self).__name__}] learning_rate: expected a number or a schedule of duoln.optim "
+                               "within a compiled step, found another function, whose first rates the step would keep; "
+                               "optim.schedule(function, updates) makes a schedule of it")
+        return ops.full((), self.rate_at(update.item()), like.backend, like.dtype)
+
+    def _checked(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor | float | None,
                  ) -> Tensor | None:
         """The rate as a tensor, after the checks of `update`; None if there are no parameters."""
         name = type(self).__name__
@@ -130,14 +179,19 @@ class Optimizer:
         of_gradients = tree.leaves(gradients)
         check_tensors(name, *leaves, *of_gradients)
         check_wide(name, "gradients", *of_gradients)
-        if not isinstance(rate, Tensor):
+        if rate is not None and not isinstance(rate, Tensor):
             if callable(rate):
-                raise DtypeError(f"[{name}] rate: expected a number or a 0-d tensor, found {described(rate)}; give "
-                                 "optimizer.rate_at(update)")
+                raise DtypeError(f"[{name}] rate: expected a number or a 0-d tensor, found {described(rate)}; a "
+                                 f"schedule is the optimizer's own: optim.{name}(schedule)")
             check_number(name, "rate", rate, AT_LEAST_0)
         if not leaves:
             tree.zipped(params, gradients)  # refuses gradients of another form
             return None
+        if not isinstance(slots, dict):
+            raise DtypeError(f"[{name}] slots: expected a dict, found {described(slots)}")
+        if rate is None:
+            return self._rate_of(slots, leaves[0])
+        slot(name, slots, "update")
         if not isinstance(rate, Tensor):
             rate = ops.full((), float(rate), leaves[0].backend, leaves[0].dtype)
         check_tensors(name, rate, *leaves)
@@ -145,8 +199,6 @@ class Optimizer:
             raise DtypeError(f"[{name}] rate: expected {leaves[0].dtype}, as the parameters are, found {rate.dtype}")
         if rate.shape != ():
             raise ShapeError(f"[{name}] rate: expected a number or a 0-d tensor, found shape {rate.shape}")
-        if not isinstance(slots, dict):
-            raise DtypeError(f"[{name}] slots: expected a dict, found {described(slots)}")
         return rate
 
     def _checked_leaves(self, params: Params) -> list[Tensor]:
@@ -166,11 +218,7 @@ class Optimizer:
     def _clipped_update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
                         ) -> tuple[Params, dict[str, Any], Tensor | None]:
         """New parameters and slots from gradients that are not clipped yet, and their norm where it was computed."""
-        return (*self._update(params, self.clip(gradients) if self.clip else gradients, slots, rate), None)
-
-    def _update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
-                ) -> tuple[Params, dict[str, Any]]:
-        raise TypeError(f"{type(self).__name__} does not define an update")
+        return (*self.apply(params, self.clip(gradients) if self.clip else gradients, slots, rate), None)
 
 
 name_missing(Optimizer, OF_OPTIMIZERS)
@@ -180,11 +228,10 @@ def slot(name: str, slots: dict[str, Any], key: str) -> Any:
     """A slot. The error for a missing slot names the optimiser and the slot."""
     if key not in slots:
         raise ShapeError(f"[{name}] slots: expected '{key}', found {', '.join(map(str, slots)) or 'none'}; "
-                         "it is update(params, gradients, slots, rate)")
+                         "it is update(params, gradients, slots)")
     return slots[key]
 
 
-def zeros_like(params: Params) -> Params:
-    """Zeros in the form of the parameters. Raises DtypeError for a leaf that is not a tensor."""
-    check_tensors("zeros_like", *tree.leaves(params))
-    return tree.map(ops.zeros_like, params)
+def decaying(params: Params, decays: Decays | None) -> list[bool]:
+    """For each parameter whether its weight decays: a population's statistics never do."""
+    return [not is_statistic(path) and (decays is None or bool(decays(path, p))) for path, p in tree.items(params)]

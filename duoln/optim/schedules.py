@@ -10,13 +10,20 @@ from its own first update.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from duoln.core.arguments import AT_LEAST_0, check_integer, check_number, described
+import numpy as np
+
+from duoln.backends.protocol import Backend
+from duoln.core import Tensor
+from duoln.core.arguments import ABOVE_0, AT_LEAST_0, check_function, check_integer, check_number, described
 from duoln.errors import DtypeError, UsageError
-from duoln.optim.optimizer import Schedule
+
+Schedule = Callable[[int], float]
+"""The learning rate of an update, from its number, which begins at 0."""
 
 
 def cosine(peak: float, updates: int, end: float = 0.0) -> Schedule:
@@ -71,6 +78,52 @@ def piecewise(start: float | Schedule, changes: Mapping[int, float | Schedule]) 
     return _Piecewise(((0, _checked("piecewise", "start", start)), *zip(at, parts, strict=True)))
 
 
+def exponential(start: float, end: float, updates: int) -> Schedule:
+    """From `start` to `end` by one factor for each update, over so many updates; then `end`.
+
+        >>> rate = optim.exponential(0.1, 0.001, updates=4)
+        >>> [round(rate(update), 4) for update in range(6)]
+        [0.1, 0.0316, 0.01, 0.0032, 0.001, 0.001]
+
+    Raises:
+        DtypeError: a rate is no number, or `updates` no integer. UsageError: a rate is not above 0.
+        ShapeError: there are no updates.
+    """
+    return _Exponential(check_number("exponential", "start", start, ABOVE_0),
+                        check_number("exponential", "end", end, ABOVE_0),
+                        check_integer("exponential", "updates", updates, 1))
+
+
+def steps(start: float, factor: float, every: int, times: int) -> Schedule:
+    """A rate that is multiplied by `factor` after each `every` updates, so many times; then it stays.
+
+        >>> rate = optim.steps(0.1, factor=0.5, every=2, times=2)
+        >>> [rate(update) for update in range(6)]
+        [0.1, 0.1, 0.05, 0.05, 0.025, 0.025]
+
+    Raises:
+        DtypeError, UsageError: as `cosine`. ShapeError: `every` or `times` is below 1.
+    """
+    return _Steps(check_number("steps", "start", start, AT_LEAST_0),
+                  check_number("steps", "factor", factor, AT_LEAST_0),
+                  check_integer("steps", "every", every, 1),
+                  check_integer("steps", "times", times, 1))
+
+
+def schedule(function: Callable[[int], float], updates: int) -> Schedule:
+    """A function of the update as a schedule, which a compiled step can follow; after so many updates the rate stays.
+
+        >>> rate = optim.schedule(lambda update: 0.1 / (1 + update), updates=2)
+        >>> [round(rate(update), 3) for update in range(4)]
+        [0.1, 0.05, 0.033, 0.033]
+
+    Raises:
+        DtypeError: it is no function, or `updates` no integer. ShapeError: there are no updates.
+    """
+    check_function("schedule", "function", function)
+    return _OfFunction(function, check_integer("schedule", "updates", updates, 1))
+
+
 def _checked(name: str, role: str, rate: float | Schedule) -> float | Schedule:
     return rate if callable(rate) else check_number(name, role, rate, AT_LEAST_0)
 
@@ -84,11 +137,11 @@ def _of(rate: float | Schedule, update: int) -> float:
 @dataclass(frozen=True)
 class _Cosine:
     peak: float
-    updates: int
+    length: int
     end: float
 
     def __call__(self, update: int) -> float:
-        share = min(update / self.updates, 1.0)
+        share = min(update / self.length, 1.0)
         return self.end + (self.peak - self.end) * (1 + math.cos(math.pi * share)) / 2
 
 
@@ -96,6 +149,10 @@ class _Cosine:
 class _LinearWarmup:
     updates: int
     then: float | Schedule
+
+    @property
+    def length(self) -> int | None:
+        return _later(self.updates, self.then)
 
     def __call__(self, update: int) -> float:
         if update < self.updates:
@@ -107,6 +164,64 @@ class _LinearWarmup:
 class _Piecewise:
     parts: tuple[tuple[int, float | Schedule], ...]
 
+    @property
+    def length(self) -> int | None:
+        return _later(*self.parts[-1])
+
     def __call__(self, update: int) -> float:
         begin, rate = next(part for part in reversed(self.parts) if part[0] <= update)
         return _of(rate, update - begin)
+
+
+@dataclass(frozen=True)
+class _Exponential:
+    start: float
+    end: float
+    length: int
+
+    def __call__(self, update: int) -> float:
+        return self.end if update >= self.length else self.start * (self.end / self.start) ** (update / self.length)
+
+
+@dataclass(frozen=True)
+class _Steps:
+    start: float
+    factor: float
+    every: int
+    times: int
+
+    @property
+    def length(self) -> int:
+        return self.every * self.times
+
+    def __call__(self, update: int) -> float:
+        return self.start * self.factor ** min(update // self.every, self.times)
+
+
+@dataclass(frozen=True)
+class _OfFunction:
+    function: Schedule
+    length: int
+
+    def __call__(self, update: int) -> float:
+        return self.function(min(update, self.length))
+
+
+def length_of(rate: float | Schedule) -> int | None:
+    """The number of the update from which on the rate stays; None where it is not known."""
+    return getattr(rate, "length", None) if callable(rate) else 0
+
+
+def _later(updates: int, then: float | Schedule) -> int | None:
+    length = length_of(then)
+    return None if length is None else updates + length
+
+
+@functools.lru_cache(maxsize=8)
+def rates_of(schedule: Schedule, where: Backend, dtype: str) -> Tensor:
+    """The rates of all updates until the rate stays, as a tensor of one axis."""
+    length = length_of(schedule)
+    assert length is not None
+    rates = [check_number("optim", f"the learning rate at update {k}", schedule(k), AT_LEAST_0)
+             for k in range(length + 1)]
+    return Tensor(where.asarray(np.array(rates, dtype), dtype), where)

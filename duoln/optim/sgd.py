@@ -7,12 +7,12 @@ from typing import Any
 
 from duoln import ops, tree
 from duoln.core import Tensor
-from duoln.core.arguments import BELOW_1, EPSILON, check_flag, check_number
+from duoln.core.arguments import AT_LEAST_0, BELOW_1, EPSILON, check_flag, check_function, check_number
 from duoln.optim.clipping import Params
-from duoln.optim.optimizer import Optimizer, slot, zeros_like
+from duoln.optim.optimizer import Decays, Optimizer, decaying, slot
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SGD(Optimizer):
     """p <- p - rate * velocity, velocity <- momentum * velocity + g (Sutskever et al. 2013, with Nesterov's form).
 
@@ -20,7 +20,7 @@ class SGD(Optimizer):
         >>> params = {"w": duoln.tensor([1.0])}
         >>> slots = optimizer.init(params)
         >>> gradients = {"w": duoln.tensor([2.0])}
-        >>> params, slots = optimizer.update(params, gradients, slots, 0.1)
+        >>> params, slots = optimizer.update(params, gradients, slots)
         >>> round(params["w"].item(), 3)
         0.8
 
@@ -30,22 +30,31 @@ class SGD(Optimizer):
         donate: let `update` overwrite its parameters and slots, see `Optimizer`.
         momentum: the share of the velocity that stays, in [0, 1).
         nesterov: add the gradient once more to the velocity in the step of the parameters.
+        weight_decay: at least 0; weight_decay * p is added to a gradient after it is clipped.
+        decays: `decays(path, parameter)` says which parameters decay, see `AdamW`.
     """
 
     momentum: float = 0.0
     nesterov: bool = False
+    weight_decay: float = 0.0
+    decays: Decays | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_number("SGD", "momentum", self.momentum, BELOW_1)
         check_flag("SGD", "nesterov", self.nesterov)
+        check_number("SGD", "weight_decay", self.weight_decay, AT_LEAST_0)
+        if self.decays is not None:
+            check_function("SGD", "decays", self.decays)
 
-    def init(self, params: Params) -> dict[str, Any]:
-        self._checked_leaves(params)
-        return {"velocity": zeros_like(params)} if self.momentum else {}
+    def start(self, params: Params) -> dict[str, Any]:
+        return {"velocity": tree.map(ops.zeros_like, params)} if self.momentum else {}
 
-    def _update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
-                ) -> tuple[Params, dict[str, Any]]:
+    def apply(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
+              ) -> tuple[Params, dict[str, Any]]:
+        if self.weight_decay:
+            rows = zip(decaying(params, self.decays), tree.zipped(params, gradients), strict=True)
+            gradients = tree.unflatten(gradients, [g + p * self.weight_decay if falls else g for falls, (p, g) in rows])
         if not self.momentum:
             return tree.map(lambda p, g: p - g * rate, params, gradients), {}
         velocity = tree.map(lambda v, g: v * self.momentum + g, slot("SGD", slots, "velocity"), gradients)
@@ -53,7 +62,7 @@ class SGD(Optimizer):
         return tree.map(lambda p, s: p - s * rate, params, step), {"velocity": velocity}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RMSProp(Optimizer):
     """p <- p - rate * g / (sqrt(s) + eps), s <- decay * s + (1 - decay) * g^2 (Tieleman and Hinton 2012).
 
@@ -76,12 +85,11 @@ class RMSProp(Optimizer):
         check_number("RMSProp", "decay", self.decay, BELOW_1)
         check_number("RMSProp", "eps", self.eps, EPSILON)
 
-    def init(self, params: Params) -> dict[str, Any]:
-        self._checked_leaves(params)
-        return {"square": zeros_like(params)}
+    def start(self, params: Params) -> dict[str, Any]:
+        return {"square": tree.map(ops.zeros_like, params)}
 
-    def _update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
-                ) -> tuple[Params, dict[str, Any]]:
+    def apply(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
+              ) -> tuple[Params, dict[str, Any]]:
         before = slot("RMSProp", slots, "square")
         square = tree.map(lambda s, g: s + (g * g - s) * (1 - self.decay), before, gradients)
         new = tree.map(lambda p, g, s: p - g * rate / (ops.sqrt(s) + self.eps), params, gradients, square)

@@ -138,7 +138,7 @@ class Trainer:
         started = time.perf_counter()
         whole = self.dropout(self.step, self.splits.train(self.step))
         batch: Any = whole if self.ranks else to_tensors(whole, self.backend)
-        rate = tensor(np.float32(self.optimizer.rate_at(self.step)), self.backend)
+        rate = to_tensors(tree.map(np.float32, self.optimizer.rate_at(self.step)), self.backend)
         again = (to_tensors(self.state, "numpy"), batch, rate) if self._debug_nans else None
         try:
             state, figures = self._step(self.state, batch, rate)
@@ -349,7 +349,7 @@ class Trainer:
     def warn_of_schedule(self) -> None:
         """Warn of a learning rate that is next to 0 for the rest of the run: its schedule is that of fewer updates."""
         steps = range(0, self.last_step, max(-(-self.last_step // _RATES), 1))
-        rates = [self.optimizer.rate_at(k) for k in steps]
+        rates = [max(tree.leaves(self.optimizer.rate_at(k))) for k in steps]
         least = _STILL * max(rates, default=0.0)
         moving = [k for k, rate in zip(steps, rates, strict=True) if rate > least]
         still = self.last_step - (moving[-1] + steps.step) if moving else 0

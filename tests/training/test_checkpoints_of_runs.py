@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from small_runs import At, Line, fit_into, state_bits
 
-from duoln import nn, optim, tree
+from duoln import nn, ops, optim, tree
 from duoln.errors import DtypeError, Interrupted, ShapeError
 from duoln.runs import tensor_file
 from duoln.runs.trained import load_trained
@@ -45,10 +45,10 @@ class Momentum(optim.Optimizer):
 
     stored: str = "bfloat16"
 
-    def init(self, params):
-        return {"velocity": tree.map(lambda p: p.astype(self.stored), optim.zeros_like(params))}
+    def start(self, params):
+        return {"velocity": tree.map(lambda p: ops.zeros_like(p).astype(self.stored), params)}
 
-    def _update(self, params, gradients, slots, rate):
+    def apply(self, params, gradients, slots, rate):
         velocity = tree.map(lambda v, g: (v * 0.9 + g).astype(self.stored), slots["velocity"], gradients)
         return tree.map(lambda p, v: p - v * rate, params, velocity), {"velocity": velocity}
 
