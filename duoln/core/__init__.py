@@ -1,10 +1,11 @@
 """The autograd core: what a tensor is, what an operator is, and how gradients are taken.
 
-Read in this order: `rule`, `tape`, `tensor`, `op`, `storage`, `gradient`, `derived`, `donation`, `compiling`,
+Read in this order: `rule`, `tape`, `tensor`, `op`, `storage`, `gradient`, `derived`, `custom`, `donation`, `compiling`,
 `replay`, `recording`, `program`, `factors`, `watching`.
 """
 
 from duoln.core.compiling import compile
+from duoln.core.custom import custom_gradient
 from duoln.core.derived import derived
 from duoln.core.factors import Factors
 from duoln.core.gradient import value_and_grad, vjp
@@ -13,5 +14,5 @@ from duoln.core.rule import Rule
 from duoln.core.tensor import Tensor, stop_gradient
 from duoln.core.watching import watched
 
-__all__ = ["Factors", "Op", "Rule", "Tensor", "compile", "composed_only", "derived", "each_rule", "op",
-           "stop_gradient", "value_and_grad", "vjp", "watched"]
+__all__ = ["Factors", "Op", "Rule", "Tensor", "compile", "composed_only", "custom_gradient", "derived", "each_rule",
+           "op", "stop_gradient", "value_and_grad", "vjp", "watched"]

@@ -246,7 +246,7 @@ def vjp(fn: Callable[..., Any], *args: Any) -> tuple[Any, Callable[[Any], tuple[
 
     def back(gradient: Any) -> tuple[Any, ...]:
         gradients = list[Tensor | None]([None] * len(leaves))
-        for k, native in zip(floats, pull(_gradients_like(result, gradient), keep=True), strict=True):
+        for k, native in zip(floats, pull(gradients_like("vjp", result, gradient), keep=True), strict=True):
             gradients[k] = Tensor(native, leaves[k].backend)
         whole: tuple[Any, ...] = tree.unflatten(args, gradients)
         return whole
@@ -254,24 +254,25 @@ def vjp(fn: Callable[..., Any], *args: Any) -> tuple[Any, Callable[[Any], tuple[
     return result, back
 
 
-def _gradients_like(result: Any, gradient: Any) -> list[Array | None]:
-    """The native gradients of the tensors of a result. Raises for a tree that does not fit."""
+def gradients_like(name: str, result: Any, gradient: Any) -> list[Array | None]:
+    """The native gradients of the tensors of a tree. Raises for a tree of them that does not fit."""
     expected, given = dict(tree.items(result)), dict(tree.items(gradient))
-    if expected.keys() != given.keys():
-        forms = (", ".join(path or "one tensor" for path in paths) for paths in (expected, given))
-        raise ShapeError("[vjp] gradient: expected the form of the result, {}; found {}".format(*forms))
-    return [_gradient_of(path, x, given[path]) for path, x in expected.items() if isinstance(x, Tensor)]
+    tree.combine(tree.map(lambda _: None, result), gradient)  # refuses other forms, but for None in a branch's place
+    if not given.keys() <= expected.keys():
+        forms = (", ".join(path or "one tensor" for path in paths) or "nothing" for paths in (expected, given))
+        raise ShapeError("[{}] gradient: expected the form {}; found {}".format(name, *forms))
+    return [_gradient_of(name, path, x, given.get(path)) for path, x in expected.items() if isinstance(x, Tensor)]
 
 
-def _gradient_of(path: str, x: Tensor, gradient: Any) -> Array | None:
-    where = f"[vjp] gradient{f' of {path!r}' if path else ''}: expected"
+def _gradient_of(name: str, path: str, x: Tensor, gradient: Any) -> Array | None:
+    where = f"[{name}] gradient{f' of {path!r}' if path else ''}: expected"
     if gradient is None:
         return None
     if not isinstance(gradient, Tensor):
         raise DtypeError(f"{where} a tensor or None, found {described(gradient)}; {how_to_wrap(gradient)}")
     if gradient.shape != x.shape:
-        raise ShapeError(f"{where} shape {x.shape}, that of the result, found {gradient.shape}")
+        raise ShapeError(f"{where} shape {x.shape}, found {gradient.shape}")
     if (gradient.dtype, gradient.backend.name) != (x.dtype, x.backend.name):
-        raise DtypeError(f"{where} {x.dtype} on {x.backend.name}, as the result, found {gradient.dtype} on "
+        raise DtypeError(f"{where} {x.dtype} on {x.backend.name}, found {gradient.dtype} on "
                          f"{gradient.backend.name}")
     return gradient.data

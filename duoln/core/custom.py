@@ -1,0 +1,99 @@
+"""`custom_gradient`: a function of tensors with a gradient of its own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from duoln import tree
+from duoln.backends.protocol import Array, Backend
+from duoln.core.arguments import check_function, described, name_of
+from duoln.core.gradient import gradients_like
+from duoln.core.op import Op
+from duoln.core.pytorch_names import hinted
+from duoln.core.rule import Rule
+from duoln.core.tensor import Tensor
+from duoln.errors import CallError, DtypeError
+
+
+class _Saved(NamedTuple):
+    back: Callable[..., Any]
+    args: tuple[Any, ...]
+    outputs: tuple[Tensor, ...]
+
+
+@hinted
+def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a function a gradient of its own: it returns its value and the function that computes the gradient.
+
+        >>> @duoln.custom_gradient
+        ... def straight_through(x):
+        ...     return ops.round(x), lambda g: g
+        >>> x = duoln.tensor([0.4, 1.6])
+        >>> y, d_x = duoln.value_and_grad(lambda x: (straight_through(x) * x).sum())(x)
+        >>> y.item(), d_x.tolist()
+        (3.2..., [0.4..., 3.6...])
+
+    `function(*args) -> (y, back)`: the arguments are trees; y is a tensor or a tuple of tensors. `back` gets the
+    gradient of y, a tuple if y is one, and returns that of the argument; of several arguments a tuple, with None for
+    those without one. Each has the form, shapes and dtypes of its argument. The gradient is of first order: nothing
+    within `function` or `back` is recorded. A compiled step takes it in.
+
+    Raises:
+        DtypeError: it is no function, or does not return such a pair, or a gradient has another dtype.
+        CallError: a call without tensors. ShapeError: a gradient has another form or shape than its argument.
+    """
+    check_function("custom_gradient", "function", function)
+    name = name_of(function)
+
+    def forward(be: Backend, /, *arrays: Array, form: Any) -> tuple[Any, _Saved]:
+        args = _filled(form, iter([Tensor(a, be) for a in arrays]))
+        result = function(*args)
+        if not isinstance(result, tuple) or len(result) != 2 or not callable(result[1]):
+            raise DtypeError(f"[custom_gradient] {name}: expected a pair (y, back), found {described(result)}")
+        y, back = result
+        outputs = y if isinstance(y, tuple) else (y,)
+        for each in outputs:
+            if not isinstance(each, Tensor):
+                raise DtypeError(f"[custom_gradient] {name}: expected a tensor or a tuple of tensors as y, found "
+                                 f"{described(each)}")
+        natives = tuple([each.data for each in outputs])
+        return natives if isinstance(y, tuple) else natives[0], _Saved(back, args, outputs)
+
+    def vjp(be: Backend, saved: _Saved, gout: Any, needs: Sequence[bool]) -> list[Array | None]:
+        of_outputs = [Tensor(be.zeros(y.shape, y.dtype) if g is None else g, be)
+                      for y, g in zip(saved.outputs, gout if isinstance(gout, tuple) else (gout,), strict=True)]
+        given = saved.back(tuple(of_outputs) if isinstance(gout, tuple) else of_outputs[0])
+        gradients = given if len(saved.args) > 1 else (given,)
+        if not isinstance(gradients, tuple) or len(gradients) != len(saved.args):
+            raise DtypeError(f"[custom_gradient] {name}: expected a tuple of {len(saved.args)} gradients, one for each "
+                             f"argument, found {described(given)}")
+        found: list[Array | None] = []
+        for arg, gradient in zip(saved.args, gradients, strict=True):
+            tensors = [x for x in tree.leaves(arg) if isinstance(x, Tensor)]
+            found += [None] * len(tensors) if gradient is None else gradients_like("custom_gradient", arg, gradient)
+        return [g if need else None for g, need in zip(found, needs, strict=True)]
+
+    op = Op[Any, Any](forward, name=name if name.isidentifier() else "custom_gradient")
+    op.add(Rule("composed", forward, vjp))
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        tensors = [x for x in tree.leaves(args) if isinstance(x, Tensor)]
+        if not tensors:
+            raise CallError(f"[custom_gradient] {name}: expected tensors among the arguments, found none")
+        return op.apply(*tensors, form=tree.map(lambda x: _PLACE if isinstance(x, Tensor) else x, args))
+
+    return call
+
+
+class _Place:
+    """Stands for a tensor in the form of the arguments."""
+
+
+_PLACE = _Place()
+
+
+def _filled(form: Any, tensors: Any) -> Any:
+    return tree.map(lambda x: next(tensors) if x is _PLACE else x, form)
