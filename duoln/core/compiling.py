@@ -7,7 +7,7 @@ import functools
 import inspect
 import statistics
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import MethodType
 from typing import Any, NamedTuple, Never
@@ -31,8 +31,11 @@ _MANY_FORMS = (f"a compiled step has seen more than {MAX_INPUT_FORMS} different 
 
 
 @hinted
-def compile(step: Callable[..., Any]) -> Callable[..., Any]:
+def compile(step: Callable[..., Any] | None = None, *, static: str | Sequence[str] = ()) -> Callable[..., Any]:
     """The same step, faster: MLX traces and fuses it, NumPy and CuPy replay the operators that it ran.
+
+    Arguments named in `static`, such as flags, are no tensors: each value has a compiled step of its own. Without a
+    step this is a decorator, `@duoln.compile(static="training")`.
 
     `step(*trees) -> trees` must be pure: it reads no values on the host, and the same input shapes give the
     same output shapes. Every leaf that goes in or comes out is a tensor; a learning rate is a 0-d tensor,
@@ -47,11 +50,14 @@ def compile(step: Callable[..., Any]) -> Callable[..., Any]:
 
     Raises:
         DtypeError: `step` is not a function.
-        CompileError: a leaf that is not a tensor, or a step that breaks the contract.
+        CompileError: a leaf that is not a tensor, a static argument that is not hashable or that the step has not, or a
+            step that breaks the contract.
         MixedBackendError: the tensors live on different backends.
     """
+    if step is None:
+        return functools.partial(compile, static=static)
     check_function("compile", "step", step)
-    return Compiled(step)
+    return Compiled(step, (static,) if isinstance(static, str) else tuple(static))
 
 
 _SELF = "argument 'self'"
@@ -66,23 +72,30 @@ _MOST_RECENT = 2
 class Compiled:
     """A compiled step: it is called as the step itself."""
 
-    def __init__(self, step: Callable[..., Any]) -> None:
+    def __init__(self, step: Callable[..., Any], static: tuple[str, ...] = ()) -> None:
         functools.update_wrapper(self, step)  # its name, its signature and its text
-        self._step = step
+        self._step, self._static = step, frozenset(static)
+        self._names = _names(step)
+        for name in self._static.difference(self._names):
+            raise CompileError(f"[compile] static: expected names of the step's arguments, {', '.join(self._names)}; "
+                               f"found {name!r}")
+        self._of_given: dict[Any, Compiled] = {}
+        """Steps for arguments that are static or given by name."""
+        self._latest = self
         self._of_forms: dict[str, dict[Any, _OfForm]] = {}
         self._recent: tuple[_Proved, ...] = ()
 
     def __call__(self, /, *args: Any, **named: Any) -> Any:
+        if named or self._static:
+            step, trees = self._given(args, named)
+            return step(*trees)
         step = self._step
-        repeats = not (named or is_recording() or recordings or is_watched())
+        repeats = not (is_recording() or recordings or is_watched())
         if repeats:
             for proved in self._recent:
                 read = proved.read(args) if proved.is_composed == is_composed_only() else None
                 if read is not None:
                     return proved.of_form.repeat(proved.run, read)
-        if named:
-            raise CompileError(f"[compile] expected arguments by position, found {', '.join(named)} by name: a step "
-                               "takes trees of tensors in one order")
         leaves: list[Any] = []
         given = form(args, leaves)
         backend = _backend_of(leaves, args, step)
@@ -101,6 +114,26 @@ class Compiled:
         self._recent = (latest, *[proved for proved in self._recent if proved is not latest][:_MOST_RECENT - 1])
         return of_form.repeat(latest.run, leaves)
 
+    def _given(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Callable[..., Any], list[Any]]:
+        """The step for these static arguments, compiled, and its other arguments, all by position."""
+        given = [*zip([*self._names, *[None] * len(args)], args), *named.items()]  # noqa: B905  # names may be fewer
+        names = tuple([name for name, _ in given])
+        static = tuple([(name, type(x), x) for name, x in given if name in self._static])
+        trees = [x for name, x in given if name not in self._static]
+        try:
+            step = self._of_given.get((names, static))
+        except TypeError:
+            raise CompileError("[compile] static: expected values that are hashable, found "
+                               f"{', '.join(f'{name}={x!r:.40}' for name, _, x in static)}") from None
+        if step is None:
+            plain = _of_trees(self._step, names, len(args), {name: x for name, _, x in static})
+            if len(self._of_given) >= MAX_INPUT_FORMS:
+                warnings.warn(_MANY_FORMS, CompileWarning, stacklevel=3)
+                return plain, trees
+            step = self._of_given[names, static] = Compiled(plain)
+        self._latest = step
+        return step, trees
+
     def explain(self) -> str:
         """The lines that the latest form of the step runs: kernels, NumPy's functions, and rules that Python runs.
 
@@ -110,14 +143,14 @@ class Compiled:
         """
         return explained(self._table().rows)
 
-    def profile(self, /, *args: Any, calls: int = 5) -> Profile:
+    def profile(self, /, *args: Any, calls: int = 5, **named: Any) -> Profile:
         """The time of each line, the median of some calls with copies of these arguments; print it, or `save` it.
 
         Raises:
             UsageError: as `explain`, or the arguments have another form.
         """
-        table, proved = self._table(), self._recent[0]
-        read = proved.read(args)
+        table, proved = self._table(), self._latest._recent[0]
+        read = proved.read(tuple(self._given(args, named)[1]) if named or self._static else args)
         if read is None:
             raise UsageError("[compile] profile: expected arguments of the form that the step was called with last")
         natives = [x.data for x in read]
@@ -125,7 +158,8 @@ class Compiled:
         return Profile(table.rows, [statistics.median(of_row) for of_row in zip(*timed, strict=True)])
 
     def _table(self) -> Table:
-        run = self._recent[0].run if self._recent else None
+        recent = self._latest._recent
+        run = recent[0].run if recent else None
         table: Table | None = run.table() if isinstance(run, Bindable) else None
         if table is None:
             raise UsageError("[compile] expected a step that has been called three times with arguments of one form, "
@@ -159,7 +193,7 @@ class _OfForm:
 
     def __init__(self, step: Callable[..., Any], args: Any, backend: Backend, patience: int) -> None:
         self._step, self._backend = step, backend
-        self._arguments = tree.map(lambda _: None, args)
+        self._arguments = tree.map(lambda _: 0, args)
         self._form: Any = None
         self._build: Any = None
         """The function that makes the tree of the result; known after the first call, as `_form`."""
@@ -194,20 +228,47 @@ class _OfForm:
         finally:
             compiled_step.reset(token)
         self._donated = [k for k, x in enumerate(given) if is_spent(x)]
+        if result is None:
+            raise CompileError("[compile] expected a tree of tensors as the result, found None; does the step lack a "
+                               "return?")
         leaves: list[Any] = []
         actual = form(result, leaves)
         for leaf in leaves:
             if not isinstance(leaf, Tensor):
-                missing = "; does the step lack a return?" if result is None else ""
-                raise CompileError(f"[compile] result '{_path(result, leaf)}': {_wrong(leaf)}{missing}")
+                raise CompileError(f"[compile] result '{_path(result, leaf)}': {_wrong(leaf)}")
             if leaf._is_recorded():
                 raise CompileError(f"[compile] result '{_path(result, leaf)}': expected a value of this step alone, "
                                    "found one of a gradient that is still being computed in another thread")
         if self._form is None:
-            self._form, self._build = actual, builder(tree.map(lambda _: None, result), backend)
+            self._form, self._build = actual, builder(tree.map(lambda _: 0, result), backend)
         elif actual != self._form:
             raise CompileError(f"[compile] the step's result changed form: expected {self._form}, found {actual}")
         return [leaf.data for leaf in leaves]
+
+
+def _names(step: Callable[..., Any]) -> list[str]:
+    """The names of a function's arguments; none of one written in C."""
+    try:
+        return list(inspect.signature(step).parameters)
+    except (TypeError, ValueError):
+        return []
+
+
+def _of_trees(step: Callable[..., Any], names: tuple[str, ...], by_position: int, static: dict[str, Any],
+              ) -> Callable[..., Any]:
+    """A function of trees of tensors alone, by position: the step with these static arguments, and with the arguments
+    behind the first `by_position` by name.
+    """
+
+    @functools.wraps(step)
+    def of_trees(*trees: Any) -> Any:
+        rest = iter(trees)
+        whole = [static[name] if name in static else next(rest) for name in names]
+        return step(*whole[:by_position], **dict(zip(names[by_position:], whole[by_position:], strict=True)))
+
+    of_trees.__signature__ = inspect.Signature([  # type: ignore[attr-defined]  # what errors name
+        inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names if name not in static])
+    return of_trees
 
 
 def _variables(step: Callable[..., Any]) -> list[tuple[Array, str]]:
@@ -281,9 +342,6 @@ def _remedy(leaf: Any) -> str:
 def _argument(step: Callable[..., Any], path: str) -> str:
     """An argument by its name, with the path inside it: `argument 'params', '0.weight'`."""
     index, _, inside = path.partition(".")
-    try:
-        names = list(inspect.signature(step).parameters)
-    except (TypeError, ValueError):  # a step written in C has no signature
-        names = []
+    names = _names(step)
     name = names[int(index)] if int(index) < len(names) else index
     return f"argument '{name}'{f', {inside!r}' if inside else ''}"

@@ -17,6 +17,7 @@ from duoln import Tensor, nn, ops
 from duoln.core import composed_only, each_rule
 from duoln.core.step_contract import MAX_INPUT_FORMS
 from duoln.errors import CompileError, CompileWarning, GradientError, MixedBackendError, ShapeError
+from duoln.kernels import native
 from duoln.testing import check_error
 
 
@@ -396,3 +397,70 @@ def test_programs_do_not_grow_with_layouts(numpy_backend):
             np.testing.assert_array_equal(compiled(x).numpy(), x.data * 2)
     [of_form] = compiled._of_forms["numpy"].values()
     assert len(of_form.replay.proved) <= 17 and not of_form.replay._recorded
+
+
+# Arguments by name, and static ones ---------------------------------------------------------------------------
+
+@pytest.mark.parametrize("decorate", [lambda f: duoln.compile(f, static="flag"), duoln.compile(static=("flag", "power"))])
+def test_static_arguments_have_a_step_for_each_value(be, decorate):
+    ran = []
+
+    @decorate
+    def step(x, y=None, *, flag=False, power=1.0):
+        ran.append((flag, power))
+        z = x * 2.0 if flag else x
+        return z if y is None else z + y["a"] * power
+
+    x = duoln.tensor([1.0, 2.0], be)
+    for _ in range(4):
+        assert step(x).tolist() == [1.0, 2.0] and step(x, flag=True).tolist() == [2.0, 4.0]
+        assert step(x, {"a": x}, flag=False).tolist() == step(x=x, y={"a": x}).tolist() == [2.0, 4.0]
+        assert step(y={"a": x}, x=x, flag=True).tolist() == [3.0, 6.0]
+    assert len(ran) == 2 * 5  # two calls of each are recorded
+
+
+def test_1_and_true_are_other_static_values(numpy_backend):
+    step, x = duoln.compile(lambda x, by: x * by, static="by"), duoln.tensor([2, 3], numpy_backend)
+    for by in (1, 2, 1, 2, 1, 2, 1, 2):
+        assert step(x, by).tolist() == [2 * by, 3 * by]
+    name = duoln.compile(lambda x, kind: x.astype("float32") if kind is True else x, static="kind")
+    assert [name(x, kind).dtype for kind in (1, True, 1, True, 1, True)] == ["int32", "float32"] * 3
+
+
+def test_a_static_self_is_the_object(be):
+    class Holder:
+        def __init__(self, by):
+            self.by = by
+
+        @duoln.compile(static="self")
+        def step(self, x):
+            return x * self.by
+
+    x = duoln.tensor([1.0], be)
+    two, three = Holder(2.0), Holder(3.0)
+    assert [h.step(x).item() for h in (two, three) * 4] == [2.0, 3.0] * 4
+
+
+def test_wrong_static_arguments_are_told(numpy_backend):
+    x = duoln.tensor([1.0], numpy_backend)
+    step = duoln.compile(lambda x, flag=False: x, static="flag")
+    check_error(CompileError, lambda: step(x, flag=[1]), "static", "hashable", "flag=[1]")
+    check_error(CompileError, lambda: duoln.compile(lambda x: x, static="flag"), "static", "'flag'", "x")
+    check_error(CompileError, lambda: step(x={"a": x, "b": 2.0}), "argument 'x', 'b'", "2.0")
+    with pytest.raises(TypeError, match="other"):
+        step(x, other=x)
+
+
+def test_many_static_values_run_as_they_are(numpy_backend):
+    step, x = duoln.compile(lambda x, by: x * float(by), static="by"), duoln.tensor([1.0], numpy_backend)
+    with pytest.warns(CompileWarning, match="16 different"):
+        assert [step(x, by).item() for by in range(20)] == [float(by) for by in range(20)]
+
+
+def test_a_step_with_names_can_be_explained(numpy_backend):
+    if native.machine_refusal() is not None:
+        pytest.skip("steps are bound where kernels are compiled")
+    step, x = duoln.compile(lambda x, y, twice: x * y * (2.0 if twice else 1.0), static="twice"), duoln.tensor([3.0], numpy_backend)
+    for _ in range(4):
+        assert step(x, y=x, twice=True).item() == 18.0
+    assert "multiply" in step.explain() and len(step.profile(x, y=x, twice=True).rows) == 2
