@@ -42,6 +42,14 @@ class Ring:
         """Nothing to do: the sockets close with the process."""
 
 
+def started() -> Ring | None:
+    """The group of MLX's own launcher, `mlx.launch`; None for a process that it has not started."""
+    if "MLX_RANK" not in os.environ:
+        return None
+    group = mx.distributed.init()
+    return Ring(group) if group.size() > 1 else None
+
+
 def join(meeting: Meeting) -> Ring:
     """The engine of `duoln.distributed.joining.connect`."""
     with temporary_folder() as folder, _reserved_port(meeting.host) as port:
