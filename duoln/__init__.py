@@ -34,23 +34,25 @@ openblas.spin_briefly()
 
 if TYPE_CHECKING:
     from duoln import data, errors, extend, nn, ops, optim, randomness, tasks, testing, tree
-    from duoln.core import Tensor, compile, stop_gradient, value_and_grad, vjp
+    from duoln.core import Tensor, compile, custom_gradient, stop_gradient, value_and_grad, vjp
+    from duoln.distributed.own_loop import average_gradients, ranks
     from duoln.nn.observing import observed
-    from duoln.runs.parameters import load, save
+    from duoln.runs.parameters import load, load_arrays, save
     from duoln.runs.pytorch_file import load_pytorch, save_pytorch
     from duoln.runs.state import load_state, save_state
-    from duoln.runtime import backend, from_dlpack, tensor, to_tensors
+    from duoln.runtime import backend, from_dlpack, init, tensor, to_tensors
     from duoln.testing.gradients import gradcheck
     from duoln.training.rate_test import find_rate
     from duoln.training.summary import summary
     from duoln.training.train import train
 
 _LAZY = {
-    **dict.fromkeys(("Tensor", "compile", "stop_gradient", "value_and_grad", "vjp"), "duoln.core"),
-    **dict.fromkeys(("backend", "from_dlpack", "tensor", "to_tensors"), "duoln.runtime"),
-    **dict.fromkeys(("load", "save"), "duoln.runs.parameters"),
+    **dict.fromkeys(("Tensor", "compile", "custom_gradient", "stop_gradient", "value_and_grad", "vjp"), "duoln.core"),
+    **dict.fromkeys(("backend", "from_dlpack", "init", "tensor", "to_tensors"), "duoln.runtime"),
+    **dict.fromkeys(("load", "load_arrays", "save"), "duoln.runs.parameters"),
     **dict.fromkeys(("load_pytorch", "save_pytorch"), "duoln.runs.pytorch_file"),
     **dict.fromkeys(("load_state", "save_state"), "duoln.runs.state"),
+    **dict.fromkeys(("average_gradients", "ranks"), "duoln.distributed.own_loop"),
     "observed": "duoln.nn.observing",
     "find_rate": "duoln.training.rate_test",
     "gradcheck": "duoln.testing.gradients",
@@ -60,10 +62,10 @@ _LAZY = {
 _MODULES = ("data", "errors", "extend", "nn", "ops", "optim", "randomness", "tasks", "testing", "tree")
 
 __all__ = [
-    "Tensor", "backend", "compile", "data", "errors", "extend", "find_rate", "from_dlpack", "gradcheck", "load",
-    "load_pytorch", "load_state", "nn", "observed", "ops", "optim", "randomness", "save", "save_pytorch",
-    "save_state", "stop_gradient", "summary", "tasks", "tensor", "testing", "to_tensors", "train", "tree",
-    "value_and_grad", "vjp",
+    "Tensor", "average_gradients", "backend", "compile", "custom_gradient", "data", "errors", "extend", "find_rate",
+    "from_dlpack", "gradcheck", "init", "load", "load_arrays", "load_pytorch", "load_state", "nn", "observed", "ops",
+    "optim", "randomness", "ranks", "save", "save_pytorch", "save_state", "stop_gradient", "summary", "tasks",
+    "tensor", "testing", "to_tensors", "train", "tree", "value_and_grad", "vjp",
 ]
 
 

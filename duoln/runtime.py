@@ -25,6 +25,7 @@ from duoln.data.batches import check_pair, check_range
 from duoln.errors import BackendError, DtypeError, GradientError, UsageError
 from duoln.kernels import host, native, proofs
 from duoln.nn.module import Module
+from duoln.randomness import Stream
 from duoln.system import variables
 
 CHOICES = ("auto", *backends.NAMES)
@@ -169,8 +170,8 @@ def tensor(x: Any, backend: Backend | str | None = None, dtype: str | None = Non
         GradientError: PyTorch or MLX needs a gradient of the array, of which the tensor would be a constant.
     """
     if isinstance(x, Module):
-        raise DtypeError(f"[tensor] expected numbers on the host, found {described(x)}; model.init(seed) gives a "
-                         "module's parameters, and duoln.to_tensors takes them")
+        raise DtypeError(f"[tensor] expected numbers on the host, found {described(x)}; duoln.init(model, seed) "
+                         "gives a module's parameters")
     where = backend_of("tensor", backend)
     _refuse_traced("tensor", x)
     if not isinstance(x, Tensor) and _device_type(x) == _CUDA:
@@ -285,6 +286,22 @@ def to_tensors(values: Any, backend: Backend | str | None = None, dtype: str | N
     """`tensor` at every leaf of a tree."""
     where = backend_of("to_tensors", backend)
     return tree.map(lambda x: tensor(x, where, dtype), values)
+
+
+@hinted
+def init(model: Module, seed: int | Stream, backend: Backend | str | None = None, dtype: str | None = None) -> Any:
+    """The initial parameters of a model, as tensors: `model.init(seed)`, which gives NumPy arrays, on a backend.
+
+        >>> params = duoln.init(nn.Linear(4, 3), seed=0)
+        >>> params["weight"].shape
+        (4, 3)
+
+    Raises:
+        DtypeError: it is no module, or the seed is neither an integer nor a stream. The rest as `Module.init`.
+    """
+    if not isinstance(model, Module):
+        raise DtypeError(f"[init] model: expected a module, found {described(model)}")
+    return to_tensors(model.init(seed), backend, dtype)
 
 
 def threads() -> int:

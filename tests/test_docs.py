@@ -141,7 +141,7 @@ def test_a_killed_training_goes_on_to_the_same_bits_and_the_best_is_kept(tmp_pat
     killed, whole = page["train"]("text-model", 12), page["train"]("whole", 12)
     for a, b in zip(tree.leaves(killed), tree.leaves(whole), strict=True):
         np.testing.assert_array_equal(a.numpy(), b.numpy())
-    best = duoln.to_tensors(duoln.load("whole/best.safetensors"), page["backend"])
+    best = duoln.load("whole/best.safetensors", page["backend"])
     assert page["validate"](best) == duoln.load_state("whole/states", page["backend"])["best"].item()
     assert len(page["write"](20)) == 22
 

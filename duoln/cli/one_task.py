@@ -25,13 +25,12 @@ def add_command(commands: Any) -> None:
 def _summary(args: argparse.Namespace) -> int:
     from duoln import runtime
     from duoln.cli import console
-    from duoln.randomness import Stream
     from duoln.training.summary import summary_of
 
     task, variant, cfg, splits = configured(args)
     backend = runtime.backend("numpy")
     model, batch = task.model(cfg), runtime.to_tensors(splits.train(0), backend)
-    params = runtime.to_tensors(model.init(Stream(cfg.seed, "init")), backend)
+    params = runtime.init(model, cfg.seed, backend)
     made = summary_of(model, params, lambda p: task.loss(model, p, batch))
     if args.json:
         console.put_json({"task": task.name, "variant": variant, "dataset": splits.dataset._asdict(),

@@ -104,7 +104,7 @@ def how_to_wrap(value: Any) -> str:
     if value is None:
         return "leave it out, or give a tensor in its place"
     if callable(value) and callable(getattr(value, "init", None)):  # a module
-        return "its parameters are params = duoln.to_tensors(model.init(0))"
+        return "its parameters are params = duoln.init(model, 0)"
     if is_dataclass(value):
         return "a tree is made of dicts, lists and tuples: give vars(x), or a NamedTuple"
     if type(value) is dict:

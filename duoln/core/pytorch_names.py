@@ -24,8 +24,8 @@ R = TypeVar("R")
 _CELL, _QUOTED = re.compile(r"(?<!\\)\|"), re.compile(r"`([^`]+)`")
 
 _GRADIENT = "`value, gradients = duoln.value_and_grad(loss)(params, x)` computes a gradient"
-_UPDATE = "`params, slots = optimizer.update(params, gradients, slots, rate)` makes an update"
-_PARAMS = "a module holds no parameters: `params = duoln.to_tensors(model.init(0))` makes them"
+_UPDATE = "`params, slots = optimizer.update(params, gradients, slots)` makes an update"
+_PARAMS = "a module holds no parameters: `params = duoln.init(model, 0)` makes them"
 _ONE_BACKEND = "a tensor stays where it was made: `duoln.tensor(x, \"cupy\")`, `duoln.to_tensors(params, \"cupy\")`"
 _NO_MODE = ("a module has no mode; `nn.with_population(model, params, batches)` serves batch norm, and "
             "`nn.DropoutMasks(model, seed=0)` makes the masks of dropout for a training batch")
@@ -36,8 +36,8 @@ _OF_LOGS = f"`ops.mean(ops.softmax_cross_entropy(log_probabilities, labels))`, o
 _BINARY = f"`ops.mean(ops.bce_with_logits(logits, targets))`{_MEAN}"
 _SEED = "each stream of random numbers has its own seed: `model.init(0)`, `duoln.randomness.Stream(0, \"noise\")`"
 _DRAWN = "`duoln.tensor(duoln.randomness.Stream(0, \"noise\").{draw}((4, 6)), dtype=\"float32\")`"
-_RATE = ("`optim.Adam(lambda update: 1e-3 * 0.5 ** (update // 100))` has a learning rate for each update, which "
-         "`optimizer.rate_at(update)` gives")
+_RATE = ("`optim.Adam(optim.steps(1e-3, 0.5, every=100, times=5))` has a learning rate for each update; cosine, "
+         "exponential, linear_warmup, piecewise and schedule are others")
 _DROPOUT = "`nn.Dropout(0.5)` is a layer, whose masks `nn.DropoutMasks(model, seed=0)` makes for a batch"
 _OWN = ("`def weights(self, rng): return {\"w\": np.zeros(3, np.float32)}` gives a module arrays of its own, which its "
         "__call__ gets in params")
@@ -168,7 +168,7 @@ OF_OPTIM = {
     **dict.fromkeys(("OneCycleLR", "warmup_cosine_decay_schedule"),
                     "`optim.Adam(optim.linear_warmup(9, optim.cosine(1e-3, updates)))`"),
     "cosine_decay_schedule": "`optim.Adam(optim.cosine(1e-3, updates))`",
-    "ReduceLROnPlateau": "the rate is an argument of each update: `optimizer.update(params, gradients, slots, rate)`",
+    "ReduceLROnPlateau": "another rate can be given to each update: `optimizer.update(params, gradients, slots, rate)`",
     "GradScaler": "bfloat16 has the range of float32, so no loss is scaled",
     **dict.fromkeys(("Adamax", "NAdam", "RAdam", "Adadelta", "Lion", "Lamb", "LAMB"), _STEP_OF_ITS_OWN),
     "lr_scheduler": _RATE, "StepLR": _RATE,

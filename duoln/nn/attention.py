@@ -28,7 +28,7 @@ class MultiHeadAttention(Module):
     matrix: Glorot's for `width` inputs and 3 `width` outputs.
 
         >>> layer = nn.MultiHeadAttention(8, heads=2)
-        >>> layer(duoln.to_tensors(layer.init(0)), duoln.tensor(np.zeros((2, 5, 8), np.float32))).shape
+        >>> layer(duoln.init(layer, 0), duoln.tensor(np.zeros((2, 5, 8), np.float32))).shape
         (2, 5, 8)
 
     Shape:
@@ -111,7 +111,7 @@ class TransformerBlock(Module):
     5.4), by an `nn.Dropout` each; the weights of the attention have none.
 
         >>> block = nn.TransformerBlock(8, heads=2, norm="pre", causal=True)
-        >>> block(duoln.to_tensors(block.init(0)), duoln.tensor(np.zeros((2, 5, 8), np.float32))).shape
+        >>> block(duoln.init(block, 0), duoln.tensor(np.zeros((2, 5, 8), np.float32))).shape
         (2, 5, 8)
 
     Args:

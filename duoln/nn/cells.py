@@ -273,7 +273,7 @@ class LSTMCell(RecurrentCell):
     """An LSTM's cell (eq. 20-22), for one time step or a sequence; the arguments are those of `RecurrentCell`.
 
         >>> cell = nn.LSTMCell(8, 16, norm="layer")
-        >>> params, x = duoln.to_tensors(cell.init(0)), duoln.tensor(np.zeros((3, 8), np.float32))
+        >>> params, x = duoln.init(cell, 0), duoln.tensor(np.zeros((3, 8), np.float32))
         >>> h, c = cell(params, x)                   # from the first states
         >>> h, c = cell(params, x, (h, c))
     """

@@ -54,7 +54,7 @@ class Conv2d(_Convolution):
     `weight_init` starts each group alone: it gets the shape (size, size, n_in / groups, n_out / groups).
 
         >>> layer = nn.Conv2d(3, 8, size=3, padding="same")
-        >>> layer(duoln.to_tensors(layer.init(0)), duoln.tensor(np.zeros((2, 6, 6, 3), np.float32))).shape
+        >>> layer(duoln.init(layer, 0), duoln.tensor(np.zeros((2, 6, 6, 3), np.float32))).shape
         (2, 6, 6, 8)
 
     Shape:

@@ -31,7 +31,7 @@ class Linear(Module):
     """x @ weight + bias, and an activation, "relu" or "tanh", if one is given: the same operator computes it.
 
         >>> layer = nn.Linear(4, 3)
-        >>> params = duoln.to_tensors(layer.init(0))
+        >>> params = duoln.init(layer, 0)
         >>> layer(params, duoln.tensor([[1.0, 2.0, 3.0, 4.0]])).shape
         (1, 3)
 
@@ -74,7 +74,7 @@ class Embedding(Module):
     another program, shrink unless `decays` leaves the table out.
 
         >>> layer = nn.Embedding(100, 8)
-        >>> layer(duoln.to_tensors(layer.init(0)), duoln.tensor([[5, 99]], within=(0, 100))).shape
+        >>> layer(duoln.init(layer, 0), duoln.tensor([[5, 99]], within=(0, 100))).shape
         (1, 2, 8)
 
     Shape:
@@ -120,7 +120,7 @@ class Sequential(Module):
     `ops.relu`, have no parameters. The modules that a subclass has as attributes are children too, but not layers.
 
         >>> model = nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 2))
-        >>> params = duoln.to_tensors(model.init(0))
+        >>> params = duoln.init(model, 0)
         >>> model(params, duoln.tensor([[1.0, 2.0]])).shape
         (1, 2)
         >>> model[0], model["2"], len(model), [type(layer).__name__ for layer in model]

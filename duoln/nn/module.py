@@ -225,7 +225,7 @@ def check_params(name: str, params: Any) -> None:
     """Raises ShapeError for parameters of a layer without arrays that are no dict, such as its input."""
     if not isinstance(params, dict):
         raise ShapeError(f"[{name}] expected parameters, an empty dict, found {described(params)}; call "
-                         "layer(params, x), where params = duoln.to_tensors(layer.init(0)) or a branch of the model's")
+                         "layer(params, x), where params = duoln.init(layer, 0) or a branch of the model's")
 
 
 def parameter(name: str, params: Params, key: str) -> Tensor:
@@ -275,6 +275,6 @@ def _missing(name: str, params: Any, keys: Sequence[str]) -> ShapeError:
 def _advice(params: Any) -> str:
     """The end of an error about parameters that are not those of the module."""
     if isinstance(params, Tensor):
-        return "; call layer(params, x), where params = duoln.to_tensors(layer.init(0)) or a branch of the model's"
+        return "; call layer(params, x), where params = duoln.init(layer, 0) or a branch of the model's"
     branches = [key for key, entry in params.items() if isinstance(entry, dict)] if isinstance(params, dict) else []
     return f"; give a child module its own branch, such as params[{branches[0]!r}]" if branches else ""

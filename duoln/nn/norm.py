@@ -87,7 +87,7 @@ class LayerNorm(_Affine):
     An activation, "relu" or "tanh", is computed by the same operator. With `affine=False` it has no parameters.
 
         >>> layer = nn.LayerNorm(3)
-        >>> layer(duoln.to_tensors(layer.init(0)), duoln.tensor([[1.0, 2.0, 3.0]])).numpy().round(2).tolist()
+        >>> layer(duoln.init(layer, 0), duoln.tensor([[1.0, 2.0, 3.0]])).numpy().round(2).tolist()
         [[-1.22..., 0.0, 1.22...]]
 
     Shape:
@@ -191,7 +191,7 @@ class BatchNorm(_Affine):
     There is no hidden running state and no training flag.
 
         >>> layer = nn.BatchNorm(2)
-        >>> params = duoln.to_tensors(layer.init(0))
+        >>> params = duoln.init(layer, 0)
         >>> x = duoln.tensor([[1.0, 2.0], [3.0, 6.0]])
         >>> y = layer(params, x)                                   # by the statistics of this batch
         >>> fixed = nn.with_population(layer, params, [x])

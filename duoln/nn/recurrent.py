@@ -164,7 +164,7 @@ class LSTM(Recurrent):
     """LSTM layers over sequences (eq. 20-22 of the paper with `norm="layer"`).
 
         >>> layer = nn.LSTM(8, 16, norm="layer", layers=2)
-        >>> params = duoln.to_tensors(layer.init(0))
+        >>> params = duoln.init(layer, 0)
         >>> x = duoln.tensor(np.zeros((5, 3, 8), np.float32))      # time, batch, in
         >>> mask = duoln.tensor(np.arange(5)[:, None] < np.array([5, 2, 4]))
         >>> outputs, states = layer(params, x, mask=mask)
@@ -197,7 +197,7 @@ class GRU(Recurrent):
     """GRU layers over sequences (eq. 26-28 of the paper with `norm="layer"`).
 
         >>> layer = nn.GRU(8, 16, norm="layer", bidirectional=True)
-        >>> outputs, states = layer(duoln.to_tensors(layer.init(0)), duoln.tensor(np.zeros((5, 3, 8), np.float32)))
+        >>> outputs, states = layer(duoln.init(layer, 0), duoln.tensor(np.zeros((5, 3, 8), np.float32)))
         >>> outputs.shape, len(states)
         ((5, 3, 32), 2)
 

@@ -25,7 +25,7 @@ def in_16_bits(params: Params, dtype: str = "bfloat16") -> Params:
     inside a loss, it gives gradients of float32, for an optimiser that keeps float32 parameters.
 
         >>> layer = nn.Linear(2, 3)
-        >>> small = nn.in_16_bits(duoln.to_tensors(layer.init(0)))
+        >>> small = nn.in_16_bits(duoln.init(layer, 0))
         >>> {name: p.dtype for name, p in small.items()}
         {'weight': 'bfloat16', 'bias': 'float32'}
         >>> layer(small, duoln.tensor([[1.0, 2.0]]).astype("bfloat16")).dtype

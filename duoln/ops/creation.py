@@ -1,4 +1,7 @@
-"""Tensors of given values on a backend: constants, through which no gradient flows."""
+"""Tensors of given values: constants, through which no gradient flows.
+
+The backend is given, or the one that `duoln.backend()` chooses.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+import duoln
 from duoln.backends.protocol import REALS, Backend
 from duoln.core import Tensor
 from duoln.core.arguments import LARGEST, NOT_NAN, check_flag, check_integer, check_integers_in, check_number
@@ -16,39 +20,41 @@ from duoln.core.tensor import constant_tensor
 from duoln.errors import DtypeError, ShapeError
 from duoln.ops.common import check_dtype, check_room
 
+Where = Backend | str | None
+
 
 @hinted
-def zeros(shape: int | tuple[int, ...], backend: Backend, dtype: str = "float32") -> Tensor:
+def zeros(shape: int | tuple[int, ...], backend: Where = None, dtype: str = "float32") -> Tensor:
     """All 0.
 
     Raises:
         DtypeError: the backend lacks the dtype, or the shape is not a shape. ShapeError: a size is negative.
         MemoryExhaustedError: the device has not enough memory for the result.
     """
-    sizes, dtype = _checked("zeros", shape, backend, dtype)
-    return constant_tensor(backend.zeros(sizes, dtype), backend)
+    sizes, where, dtype = _checked("zeros", shape, backend, dtype)
+    return constant_tensor(where.zeros(sizes, dtype), where)
 
 
 @hinted
-def ones(shape: int | tuple[int, ...], backend: Backend, dtype: str = "float32") -> Tensor:
+def ones(shape: int | tuple[int, ...], backend: Where = None, dtype: str = "float32") -> Tensor:
     """All 1. Raises as `zeros`."""
-    sizes, dtype = _checked("ones", shape, backend, dtype)
-    return constant_tensor(backend.ones(sizes, dtype), backend)
+    sizes, where, dtype = _checked("ones", shape, backend, dtype)
+    return constant_tensor(where.ones(sizes, dtype), where)
 
 
 @hinted
-def full(shape: int | tuple[int, ...], fill_value: float, backend: Backend, dtype: str = "float32") -> Tensor:
+def full(shape: int | tuple[int, ...], fill_value: float, backend: Where = None, dtype: str = "float32") -> Tensor:
     """All `fill_value`.
 
     Raises:
         DtypeError: the dtype cannot hold the value. The rest as `zeros`.
     """
-    sizes, dtype = _checked("full", shape, backend, dtype)
-    return constant_tensor(backend.full(sizes, _held("full", "fill_value", fill_value, dtype), dtype), backend)
+    sizes, where, dtype = _checked("full", shape, backend, dtype)
+    return constant_tensor(where.full(sizes, _held("full", "fill_value", fill_value, dtype), dtype), where)
 
 
 @hinted
-def arange(start: int, stop: int | None = None, step: int = 1, *, backend: Backend, dtype: str = "int32") -> Tensor:
+def arange(start: int, stop: int | None = None, step: int = 1, backend: Where = None, dtype: str = "int32") -> Tensor:
     """The integers start, start + step, ... before `stop`; with one number, 0, 1, ... before it.
 
     Raises:
@@ -61,11 +67,11 @@ def arange(start: int, stop: int | None = None, step: int = 1, *, backend: Backe
     if not step:
         raise ShapeError("[arange] step: expected an integer other than 0, found 0")
     count = max(-(-(last - first) // step), 0)
-    _, dtype = _checked("arange", count, backend, dtype)
-    ramp = backend.arange(count)
+    _, where, dtype = _checked("arange", count, backend, dtype)
+    ramp = where.arange(count)
     if (first, step) != (0, 1):
         ramp = ramp * step + first
-    return constant_tensor(backend.astype(ramp, dtype) if dtype != "int32" else ramp, backend)
+    return constant_tensor(where.astype(ramp, dtype) if dtype != "int32" else ramp, where)
 
 
 @hinted
@@ -91,7 +97,7 @@ def full_like(x: Tensor, fill_value: float) -> Tensor:
 
 
 @hinted
-def eye(n_rows: int, n_cols: int | None = None, *, k: int = 0, backend: Backend, dtype: str = "float32") -> Tensor:
+def eye(n_rows: int, n_cols: int | None = None, k: int = 0, backend: Where = None, dtype: str = "float32") -> Tensor:
     """1 on the diagonal `k` above the main one of a matrix, which is square without `n_cols`; 0 elsewhere.
 
     Raises as `zeros`.
@@ -99,23 +105,23 @@ def eye(n_rows: int, n_cols: int | None = None, *, k: int = 0, backend: Backend,
     rows = check_integer("eye", "n_rows", n_rows, 0)
     columns = rows if n_cols is None else check_integer("eye", "n_cols", n_cols, 0)
     k = check_integer("eye", "k", k, -LARGEST // 2, LARGEST // 2)
-    _, dtype = _checked("eye", (rows, columns), backend, dtype)
-    row = backend.reshape(backend.arange(rows) + k, (rows, 1))
-    return constant_tensor(backend.astype(row == backend.arange(columns), dtype), backend)
+    _, where, dtype = _checked("eye", (rows, columns), backend, dtype)
+    row = where.reshape(where.arange(rows) + k, (rows, 1))
+    return constant_tensor(where.astype(row == where.arange(columns), dtype), where)
 
 
 @hinted
-def linspace(start: float, stop: float, num: int, *, endpoint: bool = True, backend: Backend,
+def linspace(start: float, stop: float, num: int, endpoint: bool = True, backend: Where = None,
              dtype: str = "float32") -> Tensor:
     """Evenly spaced numbers from `start` on, `stop` among them if `endpoint` is set. Raises as `zeros`."""
     num = check_integer("linspace", "num", num, 0)
     endpoint = check_flag("linspace", "endpoint", endpoint)
-    _, dtype = _checked("linspace", num, backend, dtype)
+    _, where, dtype = _checked("linspace", num, backend, dtype)
     if dtype not in REALS:
         raise DtypeError(f"[linspace] dtype: expected a float dtype, found {dtype}")
     first, last = (check_held("linspace", role, check_number("linspace", role, x), dtype)
                    for role, x in (("start", start), ("stop", stop)))
-    return constant_tensor(backend.asarray(np.linspace(first, last, num, endpoint=endpoint), dtype), backend)
+    return constant_tensor(where.asarray(np.linspace(first, last, num, endpoint=endpoint), dtype), where)
 
 
 def _held(name: str, role: str, value: Any, dtype: str) -> float:
@@ -124,11 +130,13 @@ def _held(name: str, role: str, value: Any, dtype: str) -> float:
     return check_held(name, role, number, dtype)
 
 
-def _checked(name: str, shape: Any, backend: Any, dtype: str) -> tuple[tuple[int, ...], str]:
+def _checked(name: str, shape: Any, backend: Any, dtype: str) -> tuple[tuple[int, ...], Backend, str]:
+    if backend is None or isinstance(backend, str):
+        backend = duoln.backend(backend)
     if not hasattr(backend, "zeros") or isinstance(backend, Tensor):
-        raise DtypeError(f"[{name}] backend: expected a backend, as duoln.backend('numpy') gives it, "
-                         f"found {type(backend).__name__}")
+        raise DtypeError(f"[{name}] backend: expected a backend or its name, found "
+                         f"{type(backend).__name__}")
     dtype = check_dtype(name, dtype, backend)
     sizes = check_integers_in(name, "shape", shape if isinstance(shape, tuple | list) else (shape,), 0, 1 << 62)
     check_room(name, backend, sizes)
-    return sizes, dtype
+    return sizes, backend, dtype

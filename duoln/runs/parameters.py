@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from duoln import tree
+from duoln.backends.protocol import Backend
 from duoln.errors import CheckpointError
 from duoln.runs.tensor_file import (
     by_path,
@@ -20,6 +21,7 @@ from duoln.runs.tensor_file import (
     path_of,
     tree_of,
 )
+from duoln.runtime import backend_of, to_tensors
 from duoln.system.filesystem import write_atomically
 
 _KIND = "a file of duoln.save's parameters"
@@ -30,7 +32,7 @@ def save(path: str | Path, params: Any) -> None:
     """Write parameters, or another tree of arrays, into one file in safetensors; `load` reads it.
 
         duoln.save("model.safetensors", params)
-        params = duoln.to_tensors(duoln.load("model.safetensors"))
+        params = duoln.load("model.safetensors")
 
     The file is written aside and renamed: a kill leaves the old file or the new one.
 
@@ -55,10 +57,20 @@ def save(path: str | Path, params: Any) -> None:
     write_atomically(path, in_bytes("save", arrays, {"format": _FORMAT, "parameters": form}))
 
 
-def load(path: str | Path) -> Any:
-    """The parameters that `save` has written, as NumPy arrays: `duoln.to_tensors` makes tensors of them.
+def load(path: str | Path, backend: Backend | str | None = None) -> Any:
+    """The parameters that `save` has written, as tensors on a backend; integers become int32, as in `duoln.tensor`.
 
-    NumPy has no bfloat16: an array of that dtype is a tensor of the NumPy backend, which `to_tensors` takes too.
+    Raises:
+        DtypeError: the backend lacks a dtype. The rest as `load_arrays` and `duoln.backend`.
+    """
+    where = backend_of("load", backend)
+    return to_tensors(load_arrays(path), where)
+
+
+def load_arrays(path: str | Path) -> Any:
+    """The tree that `save` has written, as NumPy arrays of the dtypes that were saved.
+
+    NumPy has no bfloat16: an array of that dtype is a tensor of the NumPy backend.
 
     Raises:
         CheckpointError: there is no such file, or `save` has not written it, or it is damaged.

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from duoln import nn, tree
-from duoln.backends.protocol import STORAGE, Shape
+from duoln.backends.protocol import STORAGE, Backend, Shape
 from duoln.core import Tensor
 from duoln.core.arguments import check_flag, described
 from duoln.core.entering import refuse_masked
@@ -22,24 +22,24 @@ from duoln.nn.module import Params, branch_at
 from duoln.runs.pytorch_layers import LAYERS, Layer, check_settings
 from duoln.runs.pytorch_order import Words, orders_of, turned
 from duoln.runs.tensor_file import Array, TensorFile, check_name, in_foreign_bytes, opened_foreign, path_of
-from duoln.runtime import tensor
+from duoln.runtime import backend_of, tensor, to_tensors
 from duoln.system.filesystem import write_atomically
 
 _KIND = "a state dict of PyTorch in safetensors"
 _FLOATS = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 
 
-def load_pytorch(path: str | Path, model: nn.Module, *, prefix: str = "", strict: bool = True,
-                 shapes: Any = None, flattened: Words | None = None, unflattened: Words | None = None) -> Params:
-    """The parameters of a model, as NumPy arrays, from a state dict of a PyTorch model with the same names of layers.
+def load_pytorch(path: str | Path, model: nn.Module, backend: Backend | str | None = None, *, prefix: str = "",
+                 strict: bool = True, shapes: Any = None, flattened: Words | None = None,
+                 unflattened: Words | None = None) -> Params:
+    """The parameters of a model, as tensors, from a state dict of a PyTorch model with the same names of layers.
 
         safetensors.torch.save_file(torch_model.state_dict(), "model.safetensors")      # there
-        params = duoln.to_tensors(duoln.load_pytorch("model.safetensors", model))       # here
+        params = duoln.load_pytorch("model.safetensors", model)                         # here
 
     The file has the arrays alone; settings, such as the eps of a norm, are those of `model`. A recurrent layer, norm or
     block whose biases are not in the file (`bias=False` there) gets biases of 0. Batch norm gets the running statistics
-    as those of its population, see `nn.with_population`. Layers in 16 bits stay in 16 bits; NumPy has no bfloat16, so
-    arrays of that dtype are tensors of the NumPy backend.
+    as those of its population, see `nn.with_population`. Layers in 16 bits stay in 16 bits.
 
     PyTorch has no recurrent layer with layer norms. One that is written in it may have the names of `torch.nn.LSTM`,
     weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, and norms named layernorm_i_l0 (of what the input gives the
@@ -48,6 +48,7 @@ def load_pytorch(path: str | Path, model: nn.Module, *, prefix: str = "", strict
     Args:
         path: the file.
         model: the module that the parameters are for; `nn.Sequential` numbers its layers as PyTorch's does.
+        backend: the backend of the tensors; by default the one that `duoln.backend()` chooses.
         prefix: what begins the names of the model's arrays in the file, such as "encoder."; others are not read.
         strict: whether layers that the model has not are an error; else they are not read. An array more in a layer
             that the model has is always an error.
@@ -68,6 +69,7 @@ def load_pytorch(path: str | Path, model: nn.Module, *, prefix: str = "", strict
             known; the message names the argument that says it.
     """
     name = "load_pytorch"
+    where = backend_of(name, backend)
     path = path_of(name, path)
     _check_model(name, model)
     check_flag(name, "strict", strict)
@@ -98,7 +100,7 @@ def load_pytorch(path: str | Path, model: nn.Module, *, prefix: str = "", strict
             _put(params, place, own)
             rest -= {f"{begins}{name}" for name in (*own_shapes, *layer.unused)}
         _check_rest(path, file, rest, prefix, layers, strict)
-    return _whole(model, params)
+    return to_tensors(_whole(model, params), where)
 
 
 def save_pytorch(path: str | Path, model: nn.Module, params: Params, *, prefix: str = "", shapes: Any = None,

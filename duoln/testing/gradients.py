@@ -37,7 +37,7 @@ def projected_gradients(fn: Callable[..., Any], args: Sequence[Any], places: Seq
 def gradcheck(fn: Callable[..., Any], *args: Any, rtol: float = 1e-6, step: float = 1e-6, seed: int = 0) -> float:
     """Check the gradient of `fn(*args)` with respect to every float64 tensor in the arguments, which may be trees.
 
-        params = duoln.to_tensors(model.init(0), "numpy", dtype="float64")
+        params = duoln.init(model, 0, "numpy", dtype="float64")
         duoln.gradcheck(lambda p, x: model(p, x), params, x)
 
     For each such tensor, a random direction d and random weights w over the outputs are drawn. The derivative of

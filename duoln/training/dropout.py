@@ -10,7 +10,7 @@ from duoln.distributed.ranks import Ranks
 from duoln.errors import UsageError
 from duoln.nn import DropoutMasks, Module, Params, with_masks
 from duoln.runs.precision import stored_batch, stored_params
-from duoln.runtime import to_tensors
+from duoln.runtime import init, to_tensors
 from duoln.tasks.task import Task
 
 _BEGINS = "dropout mask of "
@@ -42,7 +42,7 @@ class TaskDropout:
     def __init__(self, task: Task, model: Module, seed: int, ranks: Ranks | None = None) -> None:
         self._task, self._ranks = task, ranks
         self._masks = DropoutMasks(model, seed, lambda params, batch: task.loss(model, params, batch))
-        self._params: Params = to_tensors(model.init(0), "numpy") if self._masks.layers else {}
+        self._params: Params = init(model, 0, "numpy") if self._masks.layers else {}
 
     def __call__(self, update: int, batch: Batch) -> Batch:
         """The batch with its masks, or with those of this rank's share.

@@ -113,7 +113,7 @@ def summary(model: Module, shapes: Any) -> Summary:
     args, kwargs = inputs_of("summary", model, shapes)
     backend = runtime.backend("numpy")
     args, kwargs = runtime.to_tensors(args, backend), runtime.to_tensors(kwargs, backend)
-    params = runtime.to_tensors(model.init(0), backend)
+    params = runtime.init(model, 0, backend)
     return summary_of(model, params, lambda p: model(p, *args, **kwargs))
 
 

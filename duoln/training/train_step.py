@@ -15,9 +15,8 @@ from duoln.distributed.ranks import Ranks
 from duoln.errors import DtypeError
 from duoln.nn import Module
 from duoln.optim import Optimizer
-from duoln.randomness import Stream
 from duoln.runs.precision import FLOAT32
-from duoln.runtime import tensor, to_tensors
+from duoln.runtime import init, tensor, to_tensors
 from duoln.tasks.task import Task
 from duoln.training.dropout import split_batch, training_loss
 
@@ -66,7 +65,7 @@ def start_state(model: Module, optimizer: Optimizer, seed: int, backend: Backend
     Raises:
         DtypeError: a parameter has 16 bits. An update of it would have 32.
     """
-    params = to_tensors(model.init(Stream(seed, "init")), backend)
+    params = init(model, seed, backend)
     for path, leaf in tree.items(params):
         if leaf.dtype in STORAGE:
             raise DtypeError(f"[train] parameter {path!r}: expected weights that start in float32, found {leaf.dtype}; "

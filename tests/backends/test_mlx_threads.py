@@ -27,7 +27,7 @@ def test_a_thread_saves_what_another_computes(be, tmp_path):
         for k in range(5):
             params = tree.map(lambda p: p * 2.0 + 1.0, params)
             pool.submit(duoln.save, tmp_path / f"{k}.safetensors", params).result()
-    saved = duoln.load(tmp_path / "4.safetensors")
+    saved = duoln.load_arrays(tmp_path / "4.safetensors")
     np.testing.assert_array_equal(saved["w"], np.arange(4) * 32.0 + 31.0)
 
 

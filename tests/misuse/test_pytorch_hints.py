@@ -243,7 +243,7 @@ def names(tmp_path_factory):
 
     def read(module, like):
         safetensors.save_file({key: value.contiguous() for key, value in module.state_dict().items()}, folder / "theirs")
-        return duoln.to_tensors(duoln.load_pytorch(folder / "theirs", like), "numpy")
+        return duoln.load_pytorch(folder / "theirs", like, "numpy")
 
     def updated(kind, **settings):
         p = torch.nn.Parameter(their["tw"].detach().clone())

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import duoln
-from duoln import nn, ops, optim
+from duoln import nn, ops, optim, tree
 from duoln.core.arguments import described
 from duoln.errors import DtypeError, UsageError
 from duoln.testing import check_error
@@ -158,3 +158,22 @@ def test_settings_that_pytorch_has_in_another_order_go_by_name():
 @pytest.mark.parametrize("thing", [nn.Linear(2, 2), optim.Adam(1e-3), ones(), duoln, nn, ops, optim], ids=lambda thing: type(thing).__name__)
 def test_dir_names_only_what_is_there(thing):
     assert [name for name in dir(thing) if not hasattr(thing, name)] == []
+
+
+# Parameters as tensors ----------------------------------------------------------------------------------------
+
+def test_init_gives_the_modules_arrays_as_tensors(be):
+    model = nn.Sequential(nn.Linear(2, 3), nn.LSTM(3, 4))
+    for seed in (7, duoln.randomness.Stream(7, "init")):
+        for (path, ours), theirs in zip(tree.items(duoln.init(model, seed, be)), tree.leaves(model.init(7)), strict=True):
+            assert ours.backend is be, path
+            np.testing.assert_array_equal(ours.numpy(), theirs)
+    if "float64" in be.dtypes:
+        assert duoln.init(nn.Linear(2, 3), 0, be, "float64")["weight"].dtype == "float64"
+
+
+def test_wrong_inits_are_told(numpy_backend):
+    check_error(DtypeError, lambda: duoln.init({"w": 1.0}, 0, numpy_backend), "[init] model", "dict")
+    check_error(DtypeError, lambda: duoln.init(nn.Linear(2, 3), None, numpy_backend), "[Linear] rng", "seed")
+    check_error(TypeError, lambda: duoln.init(nn.Linear(2, 3)), "seed")
+    check_error(DtypeError, lambda: duoln.init(nn.Linear(2, 3), 0, 3), "backend", "3")

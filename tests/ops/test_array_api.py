@@ -13,6 +13,8 @@ import duoln
 from duoln import ops
 from duoln.core import Tensor
 from duoln.core.pytorch_names import OF_OPS
+from duoln.errors import DtypeError, UsageError
+from duoln.testing import check_error
 
 PAGE = (Path(duoln.__file__).parent / "docs" / "operators.md").read_text(encoding="utf-8")
 NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -68,7 +70,7 @@ def test_each_function_of_the_standard_stands_once():
 @pytest.mark.parametrize("name", SAME)
 def test_names_arguments_and_defaults_agree(name):
     """Each argument of the standard is one of ours, of the same name, place and default, but for those that the page names."""
-    without, needs = WITHOUT.get(name, ()), ["backend"] if name in MADE_OF_NOTHING else []
+    without = WITHOUT.get(name, ())
     own = list(inspect.signature(getattr(ops, name.rpartition(".")[2])).parameters.values())
     by_name, places = {p.name: p for p in own}, [p for p in own if p.kind is p.POSITIONAL_OR_KEYWORD]
     given = [p for p in parameters(SIGNATURES[name]) if p.name not in without]
@@ -83,7 +85,7 @@ def test_names_arguments_and_defaults_agree(name):
     of_standard = {p.name for p in given}
     unmatched = [p for p in own if p.name not in of_standard and p not in places[:sum(g.kind is g.POSITIONAL_ONLY for g in given)]
                  and p.kind is not p.VAR_POSITIONAL]
-    assert [p.name for p in unmatched if p.default is p.empty] == needs
+    assert [p.name for p in unmatched if p.default is p.empty] == []
     assert all(p.name in by_name or p.name in without for p in parameters(SIGNATURES[name]) if p.kind in NAMED)
     assert not {p.name for p in own if p.name != "dtype"} & set(without)
 
@@ -176,3 +178,14 @@ def test_expressions_give_what_numpy_gives(name, be):
     names = {key: tensors(value, be) for key, value in host.items()}
     result = eval(EXPRESSIONS[name], {"ops": ops, "duoln": duoln, "math": math, "backend": be, **names})
     check_same(result, expected(**host))
+
+
+@pytest.mark.parametrize("name", MADE_OF_NOTHING)
+def test_what_is_made_of_nothing_is_on_the_backend_that_is_chosen(name, be, monkeypatch):
+    monkeypatch.setenv("DUOLN_BACKEND", "mlx")
+    make, args = getattr(ops, name), {"full": ((2, 3), 1.5), "linspace": (0.0, 1.0, 3)}.get(name, (3,))
+    assert make(*args).backend.name == "mlx" and make(*args, backend="numpy").backend.name == "numpy"
+    assert make(*args, backend=be).backend is be
+    assert list(inspect.signature(make).parameters)[-2:] == ["backend", "dtype"]
+    check_error(DtypeError, lambda: make(*args, backend=2.5), f"[{name}] backend", "float")
+    check_error(UsageError, lambda: make(*args, backend="gpu"), "gpu")

@@ -1,4 +1,4 @@
-"""`duoln.save` and `duoln.load`: a tree of parameters in one file, read again as it was, or refused in words."""
+"""`duoln.save`, `duoln.load` and `duoln.load_arrays`: a tree of parameters in one file, read again as it was, or refused in words."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def _same(a, b):
 @pytest.mark.parametrize("name", TREES)
 def test_a_tree_is_read_as_it_was(name, tmp_path):
     duoln.save(tmp_path / "params.safetensors", TREES[name])
-    assert _same(TREES[name], duoln.load(str(tmp_path / "params.safetensors")))
+    assert _same(TREES[name], duoln.load_arrays(str(tmp_path / "params.safetensors")))
     assert [p.name for p in tmp_path.iterdir()] == ["params.safetensors"]
 
 
@@ -46,7 +46,7 @@ def test_tensors_of_every_backend_and_the_model_goes_on(be, tmp_path):
     model = nn.Sequential(nn.Linear(2, 3), nn.LSTM(3, 4))
     params, x = duoln.to_tensors(model.init(0), be), duoln.tensor(np.ones((5, 1, 2), np.float32), be)
     duoln.save(tmp_path / "a", params)
-    again = duoln.to_tensors(duoln.load(tmp_path / "a"), be)
+    again = duoln.load(tmp_path / "a", be)
     assert np.array_equal(model(params, x)[0].numpy(), model(again, x)[0].numpy())
     assert sorted(safetensors.numpy.load_file(tmp_path / "a")) == sorted(path for path, _ in tree.items(params))
 
@@ -82,7 +82,7 @@ def test_a_failure_leaves_the_old_file(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "replace", fail)
     monkeypatch.setattr(os, "rename", fail)
     check_error(CheckpointError, lambda: duoln.save(tmp_path / "a", {"x": np.zeros(1)}), "cannot be written")
-    assert duoln.load(tmp_path / "a")["x"] == [1.0]
+    assert duoln.load_arrays(tmp_path / "a")["x"] == [1.0]
 
 
 def _foreign(form=None, **arrays):
@@ -98,14 +98,14 @@ def _foreign(form=None, **arrays):
     (_foreign(json.loads('{"list": [' * 400 + "]}" * 400)), ["duoln.save"])])
 def test_what_cannot_be_read(content, words, tmp_path):
     (tmp_path / "a").write_bytes(content)
-    check_error(CheckpointError, lambda: duoln.load(tmp_path / "a"), str(tmp_path / "a"), *words)
+    check_error(CheckpointError, lambda: duoln.load_arrays(tmp_path / "a"), str(tmp_path / "a"), *words)
 
 
 def test_other_files(tmp_path):
-    check_error(CheckpointError, lambda: duoln.load(tmp_path / "a"), str(tmp_path / "a"), "nothing there")
-    check_error(CheckpointError, lambda: duoln.load(tmp_path), str(tmp_path), "Is a directory")
+    check_error(CheckpointError, lambda: duoln.load_arrays(tmp_path / "a"), str(tmp_path / "a"), "nothing there")
+    check_error(CheckpointError, lambda: duoln.load_arrays(tmp_path), str(tmp_path), "Is a directory")
     path = checkpoint.save(tmp_path, 1, {"x": np.ones(1)}, {})
-    check_error(CheckpointError, lambda: duoln.load(path), "duoln.save", "a checkpoint of a run")
+    check_error(CheckpointError, lambda: duoln.load_arrays(path), "duoln.save", "a checkpoint of a run")
     duoln.save(path, {"x": np.ones(1)})
     check_error(CheckpointError, lambda: checkpoint.load(path), "not a duoln checkpoint")
 
@@ -115,7 +115,7 @@ def test_16_bits_come_back(dtype, be, tmp_path):
     tensors = {"odd": duoln.tensor([[0.1, -2.5, float("nan")], [float("inf"), -0.0, 1e-7]], be, dtype=dtype), "none": duoln.tensor(np.ones((0, 3)), be, dtype=dtype),
                "number": duoln.tensor(1.5, be, dtype=dtype), "wide": [duoln.tensor([1.0, 0.1], be)], "bits": np.arange(3, dtype=np.uint16)}
     duoln.save(tmp_path / "a", tensors)
-    loaded = duoln.load(tmp_path / "a")
+    loaded = duoln.load_arrays(tmp_path / "a")
     duoln.save(tmp_path / "b", loaded)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes() and loaded["bits"].dtype == np.uint16
     again = duoln.to_tensors({key: loaded[key] for key in tensors if key != "bits"}, be)
@@ -138,15 +138,15 @@ def test_pytorch_reads_bfloat16(tmp_path):
 def test_many_arrays_and_one_too_many(tmp_path, monkeypatch):
     params = {f"layer {k} of a model with names of some length": np.full(2, k, np.float32) for k in range(10_000)}
     duoln.save(tmp_path / "a", params)
-    assert _same(params, duoln.load(tmp_path / "a"))
+    assert _same(params, duoln.load_arrays(tmp_path / "a"))
     path = checkpoint.save(tmp_path, 1, {"params": params}, {})
     assert len(checkpoint.load(path).arrays) == 10_000
     size = int.from_bytes((tmp_path / "a").read_bytes()[:8], "little")
     monkeypatch.setattr(tensor_file, "_MAX_HEADER", size)
-    assert len(duoln.load(tmp_path / "a")) == 10_000
+    assert len(duoln.load_arrays(tmp_path / "a")) == 10_000
     monkeypatch.setattr(tensor_file, "_MAX_HEADER", size - 1)
     check_error(ShapeError, lambda: duoln.save(tmp_path / "b", params), "[save]", "10000 arrays")
-    check_error(CheckpointError, lambda: duoln.load(tmp_path / "a"), f"at most {size - 1} bytes")
+    check_error(CheckpointError, lambda: duoln.load_arrays(tmp_path / "a"), f"at most {size - 1} bytes")
     monkeypatch.setattr(tensor_file, "_MAX_HEADER", size // 2)
     check_error(ShapeError, lambda: checkpoint.save(tmp_path, 2, {"params": params}, {}), "[checkpoint]", "10000 arrays")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", path.name]
@@ -168,7 +168,7 @@ def test_names_that_a_file_cannot_have(name, tmp_path):
 def test_names_that_a_file_can_have(names, tmp_path):
     params = {name: {below: np.ones(1) for below in [*names, "not_finite"]} for name in names}
     duoln.save(tmp_path / "a", params)
-    assert _same(params, duoln.load(tmp_path / "a"))
+    assert _same(params, duoln.load_arrays(tmp_path / "a"))
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".NPY", ".pt", ".pth", ".bin", ".pkl", ".h5"])
@@ -177,17 +177,17 @@ def test_a_name_of_another_format_is_refused(suffix, tmp_path):
     check_error(UsageError, lambda: duoln.save_pytorch(tmp_path / f"p{suffix}", nn.Linear(1, 1), nn.Linear(1, 1).init(0)), "[save_pytorch] path")
     assert list(tmp_path.iterdir()) == []
     duoln.save(tmp_path / "model.v1.2", {"w": np.ones(1)})
-    assert duoln.load(tmp_path / "model.v1.2") == {"w": [1.0]}
+    assert duoln.load_arrays(tmp_path / "model.v1.2") == {"w": [1.0]}
 
 
 def test_files_of_numpy_and_pytorch_are_named(tmp_path):
     np.savez(tmp_path / "p.npz", w=np.ones(1))
-    check_error(CheckpointError, lambda: duoln.load(tmp_path / "p.npz"), "duoln.save('p.safetensors', dict(numpy.load('p.npz')))")
+    check_error(CheckpointError, lambda: duoln.load_arrays(tmp_path / "p.npz"), "duoln.save('p.safetensors', dict(numpy.load('p.npz')))")
     with zipfile.ZipFile(tmp_path / "new", "w") as archive:
         archive.writestr("model/data.pkl", b"\x80\x02}.")
     for content in ((tmp_path / "new").read_bytes(), b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.", b"\x80\x04\x95\x1b" + b"\0" * 7 + b"}."):
         (tmp_path / "p.pt").write_bytes(content)
-        for read in (lambda: duoln.load(tmp_path / "p.pt"), lambda: duoln.load_pytorch(tmp_path / "p.pt", nn.Linear(3, 2)), lambda: checkpoint.load(tmp_path / "p.pt")):
+        for read in (lambda: duoln.load_arrays(tmp_path / "p.pt"), lambda: duoln.load_pytorch(tmp_path / "p.pt", nn.Linear(3, 2)), lambda: checkpoint.load(tmp_path / "p.pt")):
             check_error(CheckpointError, read, "a pickle of torch.save", "safetensors.torch.save_file(torch.load('p.pt', weights_only=True), 'p.safetensors')")
 
 

@@ -223,7 +223,7 @@ def test_16_bits_stay_both_ways(name, dtype, be, tmp_path):
     state, model = torch_module(name).to(getattr(torch, dtype)).state_dict(), MODELS[name]
     state = {key: value * (0 if "bias_hh" in key else 1) for key, value in state.items()}  # two biases become their sum
     save_file(state, tmp_path / "theirs")
-    params = duoln.to_tensors(duoln.load_pytorch(tmp_path / "theirs", model), be)
+    params = duoln.load_pytorch(tmp_path / "theirs", model, be)
     assert {leaf.dtype for leaf in tree.leaves(params)} == {dtype}
     duoln.save_pytorch(tmp_path / "ours", model, params)
     again = load_file(tmp_path / "ours")

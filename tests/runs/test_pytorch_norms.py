@@ -108,7 +108,7 @@ def test_cells(cell, norm, numpy_backend, tmp_path):
     theirs, ours = fill(Theirs(cell, norm, 3, 5, ending="")), CELLS[cell](3, 5, norm)
     x = np.random.default_rng(0).standard_normal((1, 2, 3)).astype(np.float32)
     tensors.save_file(theirs.state_dict(), tmp_path / "theirs")
-    params = duoln.to_tensors(duoln.load_pytorch(tmp_path / "theirs", ours), numpy_backend)
+    params = duoln.load_pytorch(tmp_path / "theirs", ours, numpy_backend)
     np.testing.assert_allclose(ours(params, duoln.tensor(x[0], numpy_backend))[0].numpy(), theirs(torch.from_numpy(x))[0].detach().numpy(), rtol=1e-4, atol=1e-5)
 
 

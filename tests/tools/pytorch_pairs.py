@@ -24,7 +24,7 @@ class Pair:
         self.x = rng.standard_normal((7, 4, ours.n_in))
         self.goal = rng.standard_normal((7, 4, ours.n_hidden * len(ours.directions)))
         save_file(self.theirs.state_dict(), folder / "theirs")
-        self.params = duoln.to_tensors(duoln.load_pytorch(folder / "theirs", ours), "numpy")
+        self.params = duoln.load_pytorch(folder / "theirs", ours, "numpy")
         self.x_there, self.goal_there = torch.from_numpy(self.x), torch.from_numpy(self.goal)
 
     def train(self, make_theirs=None, optimizer=None):
