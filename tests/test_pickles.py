@@ -73,7 +73,7 @@ CLIPS = {"none": None, "global": optim.clip_global_norm(1.5), "each": optim.clip
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("clip", CLIPS)
 def test_an_optimiser_is_equal_and_makes_the_same_update(way, clip, be):
-    for optimizer in (optim.SGD(falling, CLIPS[clip], momentum=0.5), optim.RMSProp(0.1, CLIPS[clip]), optim.Adam(falling, CLIPS[clip])):
+    for optimizer in (optim.SGD(falling, clip=CLIPS[clip], momentum=0.5), optim.RMSProp(0.1, clip=CLIPS[clip]), optim.Adam(falling, clip=CLIPS[clip])):
         again = WAYS[way](optimizer)
         assert again == optimizer and again.rate_at(3) == optimizer.rate_at(3)
         gradients = {"a": duoln.tensor([3.0, -4.0], be), "b": duoln.tensor([[0.1]], be)}

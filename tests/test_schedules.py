@@ -47,7 +47,7 @@ SCHEDULES = [optim.cosine(1e-3, 9), optim.linear_warmup(3, optim.cosine(1e-3, 9)
              optim.steps(0.1, 0.3, 2, 3), optim.schedule(square, 7), optim.piecewise(0.1, {2: optim.linear_warmup(2, optim.steps(0.5, 0.5, 2, 2))})]
 
 
-@pytest.mark.parametrize("rate", SCHEDULES, ids=str)
+@pytest.mark.parametrize("rate", SCHEDULES)
 @pytest.mark.parametrize("kind", [optim.SGD, optim.RMSProp, optim.AdamW])
 def test_updates_have_the_rate_of_their_number(be, rate, kind):
     """By itself, compiled, and by `rate=`: the same bits, also after the schedule has ended."""
@@ -93,7 +93,7 @@ def test_rates_below_0_are_told(numpy_backend):
         check_error(UsageError, lambda o=optimizer: o.update(params, params, o.init(params)), "learning rate at update", "-1")
 
 
-@pytest.mark.parametrize("rate", SCHEDULES, ids=str)
+@pytest.mark.parametrize("rate", SCHEDULES)
 def test_schedules_are_settings_of_an_optimizer(rate):
     optimizer = optim.AdamW(rate)
     again = pickle.loads(pickle.dumps(optimizer))

@@ -30,10 +30,10 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
         >>> @duoln.custom_gradient
         ... def straight_through(x):
         ...     return ops.round(x), lambda g: g
-        >>> x = duoln.tensor([0.4, 1.6])
+        >>> x = duoln.tensor([0.25, 1.75])
         >>> y, d_x = duoln.value_and_grad(lambda x: (straight_through(x) * x).sum())(x)
         >>> y.item(), d_x.tolist()
-        (3.2..., [0.4..., 3.6...])
+        (3.5, [0.25, 3.75])
 
     `function(*args) -> (y, back)`: the arguments are trees; y is a tensor or a tuple of tensors. `back` gets the
     gradient of y, a tuple if y is one, and returns that of the argument; of several arguments a tuple, with None for
@@ -69,11 +69,11 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
         if not isinstance(gradients, tuple) or len(gradients) != len(saved.args):
             raise DtypeError(f"[custom_gradient] {name}: expected a tuple of {len(saved.args)} gradients, one for each "
                              f"argument, found {described(given)}")
-        found: list[Array | None] = []
+        native: list[Array | None] = []
         for arg, gradient in zip(saved.args, gradients, strict=True):
             tensors = [x for x in tree.leaves(arg) if isinstance(x, Tensor)]
-            found += [None] * len(tensors) if gradient is None else gradients_like("custom_gradient", arg, gradient)
-        return [g if need else None for g, need in zip(found, needs, strict=True)]
+            native += [None] * len(tensors) if gradient is None else gradients_like("custom_gradient", arg, gradient)
+        return [g if need else None for g, need in zip(native, needs, strict=True)]
 
     op = Op[Any, Any](forward, name=name if name.isidentifier() else "custom_gradient")
     op.add(Rule("composed", forward, vjp))

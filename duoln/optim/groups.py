@@ -50,7 +50,7 @@ class Groups:
         if self.clip is not None:
             check_function("Groups", "clip", self.clip)
         for name in self.groups:
-            around = next((other for other in self.groups if name.startswith(f"{other}.")), None)
+            around = next((branch for branch in self.groups if name.startswith(f"{branch}.")), None)
             if name == _REST or around:
                 raise UsageError(f"[Groups] expected groups apart from each other and from {_REST!r}, found {name!r}"
                                  f"{f' in {around!r}' if around else ''}")

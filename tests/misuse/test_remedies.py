@@ -24,7 +24,7 @@ CALL = re.compile(r"(?<![\w.{])(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*\((?:[^(){}]|\((?:
 NAME = re.compile(r"(?<![\w.])(duoln(?:\.\w+)+|(?:ops|nn|optim)\.\w+)")
 OF_OTHERS = {"x.cpu()", "x.get()", "x.to_dense()", "x.filled(value)", "x.detach().float()"}
 """Lines of other libraries."""
-SIGNATURES = {"init(params)", "update(params, ...)", "update(params, gradients, slots, rate)", "duoln.tensor(x, dtype=...)", "init(0)"}
+SIGNATURES = {"init(params)", "update(params, ...)", "update(params, gradients, slots)", "update(params, gradients, slots, rate)", "apply(params, gradients, slots, rate)", "duoln.tensor(x, dtype=...)", "init(0)"}
 """Not lines of code, but how a method is called."""
 
 
@@ -57,7 +57,7 @@ def names(tmp_path_factory):
     duoln.save_pytorch(folder / "theirs", model, params)
     of_layer, of_cell = (duoln.to_tensors(each.init(0), "numpy") for each in (layer, cell))
     return {"duoln": duoln, "nn": nn, "ops": ops, "optim": optim, "np": np, "copy": copy, "x": x, "y": y, "mask": x > y, "backend": "numpy", "model": model,
-            "layer": layer, "cell": cell, "params": params, "dropout": dropout, "masks": dropout(0, params, x), "update": 0, "optimizer": optimizer, "seed": 0, "self": SimpleNamespace(step=ops.square), "path": folder / "theirs",
+            "layer": layer, "cell": cell, "params": params, "dropout": dropout, "masks": dropout(0, params, x), "update": 0, "updates": 5, "function": float, "optimizer": optimizer, "seed": 0, "self": SimpleNamespace(step=ops.square), "path": folder / "theirs",
             "loss": ops.square(x), "fn": lambda x: (ops.sum(x), x), "layers": [nn.Linear(3, 3)], "folder": folder, "p": np.ones((2, 3)), "lengths": [2, 1],
             "stop_gradient": stop_gradient, "value_and_grad": value_and_grad, "where": where,
             "in": {"layer(params, x)": {"params": of_layer}, "cell.sequence(params, x)": {"params": of_cell, "x": x[None]},
