@@ -107,7 +107,7 @@ def test_schedules_are_settings_of_an_optimizer(rate):
     (lambda: optim.linear_warmup(3, -0.1), UsageError, ["[linear_warmup] then"]), (lambda: optim.piecewise(0.1, [0.2]), DtypeError, ["[piecewise] changes"]),
     (lambda: optim.piecewise(0.1, {0: 0.2}), ShapeError, ["[piecewise] changes"]), (lambda: optim.piecewise(0.1, {5: 0.2, 3: 0.1}), UsageError, ["rise", "[5, 3]"]),
     (lambda: optim.exponential(0.1, 0.0, 3), UsageError, ["[exponential] end", "above 0"]), (lambda: optim.steps(0.1, 0.5, 0, 3), ShapeError, ["[steps] every"]),
-    (lambda: optim.steps(0.1, -0.5, 2, 3), UsageError, ["[steps] factor"]), (lambda: optim.schedule(0.1, 3), DtypeError, ["[schedule] function"]),
+    (lambda: optim.steps(0.1, -0.5, 2, 3), UsageError, ["[steps] scale"]), (lambda: optim.schedule(0.1, 3), DtypeError, ["[schedule] function"]),
     (lambda: optim.schedule(square, 0), ShapeError, ["[schedule] updates"]),
     (lambda: optim.piecewise(0.1, {5: "slow"}), DtypeError, ["[piecewise] changes"]), (lambda: optim.cosine(1.0, updates=3, eta_min=0.0), TypeError, ["cosine() got", "eta_min"]),
 ])

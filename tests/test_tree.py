@@ -50,8 +50,8 @@ def test_none_is_an_empty_branch(be):
     assert tree.leaves(part) == [1] and list(tree.items(part)) == [("a.0", 1)] and tree.leaves(None) == []
     assert tree.map(lambda x: -x, part) == {"a": [-1, None], "b": None} and tree.map(lambda x: x, None) is None
     assert tree.map(lambda x, y: x + y, part, part) == {"a": [2, None], "b": None}
-    for other, found in (({"a": [1, 2], "b": None}, "int"), ({"a": [1, None], "b": {}}, "an empty dict")):
-        check_error(ShapeError, lambda o=other: tree.map(lambda x, y: x, part, o), "expected None", found)
+    for second, words in (({"a": [1, 2], "b": None}, "int"), ({"a": [1, None], "b": {}}, "an empty dict")):
+        check_error(ShapeError, lambda s=second: tree.map(lambda x, y: x, part, s), "expected None", words)
     check_error(ShapeError, lambda: tree.map(lambda x, y: x, {"a": 1}, {"a": None}), "'a'", "found None")
     x = duoln.tensor([1.0, 2.0], be)
     value, gradients = duoln.value_and_grad(lambda p: ops.sum(p["x"] ** 2))({"x": x, "none": None})

@@ -79,7 +79,7 @@ def piecewise(start: float | Schedule, changes: Mapping[int, float | Schedule]) 
 
 
 def exponential(start: float, end: float, updates: int) -> Schedule:
-    """From `start` to `end` by one factor for each update, over so many updates; then `end`.
+    """From `start` to `end` by one multiplier for each update, over so many updates; then `end`.
 
         >>> rate = optim.exponential(0.1, 0.001, updates=4)
         >>> [round(rate(update), 4) for update in range(6)]
@@ -94,10 +94,10 @@ def exponential(start: float, end: float, updates: int) -> Schedule:
                         check_integer("exponential", "updates", updates, 1))
 
 
-def steps(start: float, factor: float, every: int, times: int) -> Schedule:
-    """A rate that is multiplied by `factor` after each `every` updates, so many times; then it stays.
+def steps(start: float, scale: float, every: int, times: int) -> Schedule:
+    """A rate that is multiplied by `scale` after each `every` updates, so many times; then it stays.
 
-        >>> rate = optim.steps(0.1, factor=0.5, every=2, times=2)
+        >>> rate = optim.steps(0.1, scale=0.5, every=2, times=2)
         >>> [rate(update) for update in range(6)]
         [0.1, 0.1, 0.05, 0.05, 0.025, 0.025]
 
@@ -105,7 +105,7 @@ def steps(start: float, factor: float, every: int, times: int) -> Schedule:
         DtypeError, UsageError: as `cosine`. ShapeError: `every` or `times` is below 1.
     """
     return _Steps(check_number("steps", "start", start, AT_LEAST_0),
-                  check_number("steps", "factor", factor, AT_LEAST_0),
+                  check_number("steps", "scale", scale, AT_LEAST_0),
                   check_integer("steps", "every", every, 1),
                   check_integer("steps", "times", times, 1))
 
@@ -186,7 +186,7 @@ class _Exponential:
 @dataclass(frozen=True)
 class _Steps:
     start: float
-    factor: float
+    scale: float
     every: int
     times: int
 
@@ -195,7 +195,7 @@ class _Steps:
         return self.every * self.times
 
     def __call__(self, update: int) -> float:
-        return self.start * self.factor ** min(update // self.every, self.times)
+        return self.start * self.scale ** min(update // self.every, self.times)
 
 
 @dataclass(frozen=True)

@@ -154,5 +154,5 @@ def test_updates_called_wrongly(be):
         rows += [(name, DtypeError, lambda m=made, p=p: m.init({"w": p})) for p in (1.0, np.ones(2))]
     rows += [("adam_update", ShapeError, lambda: optim.Adam(0.1).update(params, short, optim.Adam(0.1).init(params), rate)),
              ("global_norm", UsageError, lambda: optim.global_norm({})),
-             ("global_norm", DtypeError, lambda: optim.global_norm({"w": None})), ("global_norm", DtypeError, lambda: optim.global_norm([1.0]))]
+             ("global_norm", UsageError, lambda: optim.global_norm({"w": None})), ("global_norm", DtypeError, lambda: optim.global_norm([1.0]))]
     assert unnamed(rows) == {}
