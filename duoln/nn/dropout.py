@@ -21,7 +21,7 @@ from duoln.core.pytorch_names import hinted
 from duoln.core.spec import check_float
 from duoln.errors import DtypeError, GradientWarning, ShapeError, UsageError
 from duoln.nn import reports
-from duoln.nn.module import NOT_GIVEN, Module, Params, branch_at, check_params
+from duoln.nn.module import NOT_GIVEN, Module, Params, branch_at, check_params, path_around
 from duoln.randomness import LARGEST_SEED, Stream
 
 Shape = tuple[int, ...]
@@ -118,14 +118,14 @@ class DropoutMasks:
         forward: a function that is called as `forward(params, ...)`; the model itself if None.
     """
 
-    def __init__(self, model: Module, seed: int, forward: Callable[..., Any] | None = None) -> None:
+    def __init__(self, model: Module, seed: int, *, forward: Callable[..., Any] | None = None) -> None:
         if not isinstance(model, Module):
             raise DtypeError(f"[DropoutMasks] model: expected a Module, found {described(model)}")
         self.seed = check_integer("DropoutMasks", "seed", seed, 0, LARGEST_SEED)
         self._forward: Callable[..., Any] = forward or model
         modules = dict(model.modules())
         self.layers = {path: layer for path, layer in modules.items() if isinstance(layer, Dropout) and layer.p}
-        self._around = {path: modules[path.rpartition(".")[0]] for path in self.layers}
+        self._around = {path: modules[path_around(path, modules)] for path in self.layers}
         self._shapes: dict[Any, dict[str, _Seen]] = {}
 
     def __call__(self, update: int, params: Params, *inputs: Any) -> Masks:

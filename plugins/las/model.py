@@ -92,9 +92,6 @@ class Listener(nn.Module):
                                        eps=eps, input_init=start, recurrent_init=start))
             n_in = 4 * n_hidden if len(self.layers) <= pyramids else 2 * n_hidden
 
-    def children(self) -> dict[str, nn.Module]:
-        return {f"layer{k}": layer for k, layer in enumerate(self.layers)}
-
     def weights(self, rng: Stream) -> Params:
         if self.norm != "over-time":
             return {}
@@ -113,8 +110,8 @@ class Listener(nn.Module):
         if self.constant:
             x = ops.concat(x, ops.full((*x.shape[:2], 1), self.constant, x.backend, x.dtype), axis=2)
         yield x, mask
-        for k, layer in enumerate(self.layers):
-            x, _ = layer(params[f"layer{k}"], x, mask=mask)
+        for k, layer in enumerate(self.bind(params).layers):
+            x, _ = layer(x, mask=mask)
             x = dropped(ops.where(ops.expand_dims(mask, axis=2), x, 0.0), batch, f"keep_listener{k}")
             if k < self.pyramids:
                 x, mask = _pairs(x), mask[::2]
@@ -176,9 +173,6 @@ class Speller(nn.Module):
         self.keys = nn.Linear(n_values, n_attention, bias=False)
         self.output = nn.Linear(n_hidden + n_values, classes)
 
-    def children(self) -> dict[str, nn.Module]:
-        return {**super().children(), **{f"layer{k}": cell for k, cell in enumerate(self.cells)}}
-
     def weights(self, rng: Stream) -> Params:
         # TensorFlow takes the length of a vector for both its fans.
         start = nn.init.uniform(sqrt(3.0 / self.n_attention))
@@ -192,7 +186,7 @@ class Speller(nn.Module):
     def begin(self, params: Params, rows: int) -> Walk:
         """Before the first symbol."""
         like = params["output"]["weight"]
-        states = tuple(cell.first_states(params[f"layer{k}"], rows) for k, cell in enumerate(self.cells))
+        states = tuple(cell.first_states(rows) for cell in self.bind(params).cells)
         return Walk(states, ops.zeros((rows, self.n_values), like.backend, like.dtype))
 
     def step(self, params: Params, heard: Heard, walk: Walk, symbols: Tensor, batch: Batch, number: int,
@@ -209,8 +203,8 @@ class Speller(nn.Module):
         """
         x = ops.concat(ops.one_hot(symbols, size=self.classes, dtype=walk.context.dtype), walk.context, axis=1)
         states: list[States] = []
-        for k, cell in enumerate(self.cells):
-            h, c = cell(params[f"layer{k}"], x, walk.states[k])
+        for k, cell in enumerate(self.bind(params).cells):
+            h, c = cell(x, walk.states[k])
             states.append((c, h) if self.state == "swapped" else (h, c))
             name = f"keep_speller{k}"
             x = h * batch[name][number] if name in batch else h
@@ -278,7 +272,7 @@ def layer_inputs(model: LasModel, params: Params, batch: Batch) -> dict[str, np.
     for k, (x, of_layer) in enumerate(layers):
         if k:
             inputs[f"listener {k + 1}"] = _at_mask(x, of_layer)
-        x_gates = _x_gates(params["listener"][f"layer{k}"]["forward0"], x)
+        x_gates = _x_gates(params["listener"]["layers"][k]["forward0"], x)
         inputs[f"listener {k + 1}, gates"] = _at_mask(x_gates, of_layer)
     inputs["attention"] = _at_mask(values, mask)
     logits, _ = model.speller.follow(params["speller"], model.speller.attend_to(params["speller"], values, mask),

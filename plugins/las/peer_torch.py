@@ -76,11 +76,11 @@ def _network(torch: Any, cfg: Any, start: Params, hoisted: bool) -> Any:
         def __init__(self) -> None:
             super().__init__()
             listener, speller = start["listener"], start["speller"]
-            layers = [listener[f"layer{k}"] for k in range(cfg.pyramids + cfg.layers)]
-            self.layers = nn.ModuleList([(Loop if "gain_c" in own["forward0"] else Packed)(own) for own in layers])
+            self.layers = nn.ModuleList([(Loop if "gain_c" in own["forward0"] else Packed)(own)
+                                         for own in listener["layers"]])
             if cfg.listener_norm == "over-time":
                 self.gain, self.bias = (parameter(torch, listener[name]) for name in ("gain", "bias"))
-            self.cells = nn.ModuleList([lstm_cell(torch, speller[f"layer{k}"]) for k in range(cfg.speller_layers)])
+            self.cells = nn.ModuleList([lstm_cell(torch, own) for own in speller["cells"]])
             self.query, self.keys = (linear(torch, **speller[n]) for n in ("query", "keys"))
             self.score = linear(torch, speller["score"][:, None])
             self.output = linear(torch, **speller["output"])

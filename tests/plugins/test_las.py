@@ -57,13 +57,13 @@ def test_the_network_of_the_recipe():
     """The sizes of nabu: two pyramid layers and one more of 128 a direction, two layers of 128, 123 features, 40 classes."""
     start = {v: TASK.model(make_config(TASK, v, "paper")).init(Stream(0, "init")) for v in TASK.variants}
     shapes = {path: a.shape for path, a in tree.items(start["none"])}
-    assert [shapes[f"listener.layer{k}.backward0.w_x"] for k in range(3)] == [(123, 512), (512, 512), (512, 512)]
-    assert shapes["speller.layer0.w_x"] == (40 + 256, 512) and shapes["speller.layer1.w_x"] == (128, 512)
+    assert [shapes[f"listener.layers.{k}.backward0.w_x"] for k in range(3)] == [(123, 512), (512, 512), (512, 512)]
+    assert shapes["speller.cells.0.w_x"] == (40 + 256, 512) and shapes["speller.cells.1.w_x"] == (128, 512)
     assert shapes["speller.output.weight"] == (128 + 256, 40) and shapes["speller.keys.weight"] == (256, 128)
-    assert (start["none"]["speller"]["layer1"]["bias"] == np.repeat([0, 1, 0], [128, 128, 256])).all()
+    assert (start["none"]["speller"]["cells"][1]["bias"] == np.repeat([0, 1, 0], [128, 128, 256])).all()
     normed = {v: {p.rpartition(".")[0] for p, _ in tree.items(start[v]) if "gain" in p} for v in start}
-    cells = {f"listener.layer{k}.{way}0" for k in range(3) for way in ("forward", "backward")}
-    spelling = {"speller.layer0", "speller.layer1"}
+    cells = {f"listener.layers.{k}.{way}0" for k in range(3) for way in ("forward", "backward")}
+    spelling = {"speller.cells.0", "speller.cells.1"}
     assert normed == {"none": set(), "encoder": cells, "decoder": spelling, "both": cells | spelling,
                       "decoder-swapped-state": spelling, "encoder-over-time": {"listener"}}
     assert start["encoder-over-time"]["listener"]["gain"].shape == (4 * 128,)
@@ -72,10 +72,10 @@ def test_the_network_of_the_recipe():
 def test_how_weights_start():
     """TensorFlow's cells have one matrix, of n_in + n_hidden rows and 4 n_hidden columns, and Glorot's start for it."""
     values = TASK.model(make_config(TASK, "both", "paper")).init(Stream(0, "init"))
-    cell = values["listener"]["layer1"]["forward0"]
+    cell = values["listener"]["layers"][1]["forward0"]
     reach = (6 / (512 + 5 * 128)) ** 0.5
     assert 0.99 * reach < np.abs(cell["w_x"]).max() <= reach
-    gates = np.split(values["speller"]["layer1"]["w_h"], 4, axis=1)
+    gates = np.split(values["speller"]["cells"][1]["w_h"], 4, axis=1)
     reach = (6 / (128 + 5 * 128)) ** 0.5
     assert 0.99 * reach < np.abs(gates).max() <= reach and np.std(gates) == pytest.approx(reach / 3 ** 0.5, rel=0.02)
     score = (3 / 128) ** 0.5
@@ -99,7 +99,7 @@ def _listen(p, x, length, pyramids, masks):
     for k in range(len(masks)):
         outs = []
         for way, order in (("forward0", range(length)), ("backward0", reversed(range(length)))):
-            cell = p[f"layer{k}"][way]
+            cell = p["layers"][k][way]
             h = c = np.zeros(len(cell["w_h"]))
             out = np.zeros((padded, len(h)))
             for t in order:
@@ -117,7 +117,7 @@ def _listen(p, x, length, pyramids, masks):
 
 def _spell(p, memory, labels, coin, gumbel, masks, swapped):
     """The logits of every label, one after another."""
-    layers = [p[f"layer{k}"] for k in range(len(masks))]
+    layers = p["cells"][:len(masks)]
     states = [(np.zeros(len(q["w_h"])),) * 2 for q in layers]
     context, symbol, classes, logits = np.zeros(memory.shape[1]), 0, len(p["output"]["bias"]), []
     for t in range(len(labels)):
@@ -262,12 +262,12 @@ def test_the_inputs_of_every_layer_without_padding_and_dropout(variant, numpy_ba
     inputs = TASK.layer_inputs(TASK.model(cfg), t["p"], t["b"])
     assert list(inputs) == ["listener 1, gates", "listener 2", "listener 2, gates", "listener 3", "listener 3, gates", "attention", "softmax"]
 
-    cell, frames = params["listener"]["layer0"]["forward0"], batch["x"][batch["mask"]]
+    cell, frames = params["listener"]["layers"][0]["forward0"], batch["x"][batch["mask"]]
     gates = frames @ cell["w_x"]
     if "gain_x" in cell:
         gates = layer_norm_reference(gates, cell["gain_x"], cell["bias_x"])
     check_close(inputs["listener 1, gates"], gates + cell["bias"], 1e-11, "gates")
-    np.testing.assert_array_equal(np.shape(inputs["listener 2"])[1], params["listener"]["layer1"]["forward0"]["w_x"].shape[0])
+    np.testing.assert_array_equal(np.shape(inputs["listener 2"])[1], params["listener"]["layers"][1]["forward0"]["w_x"].shape[0])
 
     values = [_listen(params["listener"], batch["x"][:, b], int(batch["mask"][:, b].sum()), cfg.pyramids, [1.0] * 3)
               for b in range(batch["x"].shape[1])]
