@@ -93,7 +93,7 @@ class Reader(nn.Module):
                                        recurrent_init=begin.lstm))
 
         def linear(bias: bool, how: nn.init.Initializer, out: int = hidden) -> nn.Linear:
-            return nn.Linear(hidden, out, bias, how)
+            return nn.Linear(hidden, out, bias=bias, weight_init=how)
 
         self.embedding = nn.Embedding(words, width, table_init=begin.table)
         self.passage, self.question = encoder(), encoder()
@@ -121,7 +121,7 @@ class Reader(nn.Module):
                          + self._term(params, "mean", mean))
         joint = self._dropped(joint, batch.get("keep_joint"))
         if self.tied:
-            return ops.linear(joint, ops.permute_dims(params["embedding"]["table"], axes=(1, 0)), params["bias"])
+            return self.embedding.as_linear(params["embedding"], joint) + params["bias"]
         return self.output(params["output"], joint)
 
     def loss(self, params: Params, batch: Mapping[str, Tensor]) -> Tensor:
