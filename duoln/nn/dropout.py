@@ -21,7 +21,7 @@ from duoln.core.pytorch_names import hinted
 from duoln.core.spec import check_float
 from duoln.errors import DtypeError, GradientWarning, ShapeError, UsageError
 from duoln.nn import reports
-from duoln.nn.module import NOT_GIVEN, Module, Params, branch_at, check_params, path_around
+from duoln.nn.module import NOT_GIVEN, Module, Params, branch_at, check_params
 from duoln.randomness import LARGEST_SEED, Stream
 
 Shape = tuple[int, ...]
@@ -125,7 +125,8 @@ class DropoutMasks:
         self._forward: Callable[..., Any] = forward or model
         modules = dict(model.modules())
         self.layers = {path: layer for path, layer in modules.items() if isinstance(layer, Dropout) and layer.p}
-        self._around = {path: modules[path_around(path, modules)] for path in self.layers}
+        self._around = {path: [m for place, m in modules.items() if not place or path.startswith(f"{place}.")][-1]
+                        for path in self.layers}
         self._shapes: dict[Any, dict[str, _Seen]] = {}
 
     def __call__(self, update: int, params: Params, *inputs: Any) -> Masks:

@@ -100,7 +100,7 @@ class Embedding(Module):
         return ops.embedding(parameter("Embedding", params, "table"), ids, padding_idx=self.padding_idx)
 
     def as_linear(self, params: Params, x: Tensor) -> Tensor:
-        """x @ table.T, such as the logits of a language model whose output has the weights of its input.
+        """The product x @ table.T, such as the logits of a language model whose output has the weights of its input.
 
         The row `padding_idx` has a gradient here, as every word's logit has.
 

@@ -223,11 +223,6 @@ def branch_names(paths: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(path.partition(".")[0] for path in paths))
 
 
-def path_around(path: str, paths: Iterable[str]) -> str:
-    """Of the paths of a model's modules, that of the innermost one in which the module at `path` is."""
-    return max((place for place in paths if not place or path.startswith(f"{place}.")), key=len)
-
-
 def _wrong_with(module: Module, name: str, arrays: Params, children: Mapping[str, Module]) -> str:
     """The fault in the name of an array or a child; empty for a good name."""
     first, dot, _ = str(name).partition(".")
@@ -262,13 +257,13 @@ def _check_attributes(module: Module) -> None:
     children = module.children()
     known = {id(child) for child in children.values()}
     for name, value in vars(module).items():
-        where, kind, parts = f"[{type(module).__name__}] {name}", type(value).__name__, list(_parts_of(value))
+        where, kind = f"[{type(module).__name__}] {name}", type(value).__name__
         is_branch = any(path.startswith(f"{name}.") for path in children)
-        for part in parts:
+        for part in _parts_of(value):
             if isinstance(part, Tensor) or (hasattr(part, "__dlpack__") and not isinstance(part, np.ndarray)):
-                raise UsageError(f"{where}: expected no tensor, because an attribute is never "
-                                 f"trained, found {described(part)}; {OF_MODULES['register_parameter']}. A constant is "
-                                 "a NumPy array, of which __call__ makes a tensor")
+                raise UsageError(f"{where}: expected no tensor, because an attribute is never trained, found "
+                                 f"{described(part)}; {OF_MODULES['register_parameter']}. A constant is a NumPy "
+                                 "array, of which __call__ makes a tensor")
             if isinstance(part, Module) and part is not value and id(part) not in known:
                 raise UsageError(f"{where}: expected a list, tuple or dict of modules, or a `children` that has them, "
                                  f"found a {kind} of modules")
@@ -337,7 +332,7 @@ def parameter(name: str, params: Params, key: str) -> Tensor:
         raise _missing(name, params, (key,)) from None
 
 
-def branch(name: str, params: Params, key: str) -> Params:
+def branch(name: str, params: Any, key: str | int) -> Params:
     """`params[key]`, the parameters of a child. The error for a missing entry names the layer and the entry."""
     try:
         entry: Params = params[key]
@@ -371,10 +366,10 @@ def parameters(name: str, params: Params, keys: Sequence[str]) -> list[Any]:
         raise _missing(name, params, keys) from None
 
 
-def _missing(name: str, params: Any, keys: Sequence[str]) -> ShapeError:
-    own, keys = named(params), [*map(str, keys)]
+def _missing(name: str, params: Any, keys: Sequence[str | int]) -> ShapeError:
+    own, names = named(params), [*map(str, keys)]
     has = ", ".join(sorted(map(str, own))) if isinstance(own, dict) else described(params)
-    missing = next((key for key in keys if not isinstance(own, dict) or key not in own), keys[0])
+    missing = next((key for key in names if not isinstance(own, dict) or key not in own), names[0])
     return ShapeError(f"[{name}] expected parameters with '{missing}', found {has or 'none'}{_advice(params)}")
 
 
@@ -382,6 +377,6 @@ def _advice(params: Any) -> str:
     """The end of an error about parameters that are not those of the module."""
     if isinstance(params, Tensor):
         return "; call layer(params, x), where params = duoln.to_tensors(layer.init(0)) or a branch of the model's"
-    entries = params.items() if isinstance(params, dict) else enumerate(params if isinstance(params, list | tuple) else ())
+    entries = params.items() if isinstance(params, dict) else enumerate(params) if isinstance(params, list) else ()
     branches = [key for key, entry in entries if isinstance(entry, dict | list | tuple)]
     return f"; give a child module its own branch, such as params[{branches[0]!r}]" if branches else ""

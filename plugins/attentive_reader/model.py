@@ -121,7 +121,8 @@ class Reader(nn.Module):
                          + self._term(params, "mean", mean))
         joint = self._dropped(joint, batch.get("keep_joint"))
         if self.tied:
-            return self.embedding.as_linear(params["embedding"], joint) + params["bias"]
+            logits: Tensor = self.embedding.as_linear(params["embedding"], joint) + params["bias"]
+            return logits
         return self.output(params["output"], joint)
 
     def loss(self, params: Params, batch: Mapping[str, Tensor]) -> Tensor:

@@ -67,8 +67,8 @@ def test_it_computes_what_explicit_calls_do(be):
 
     of_bound, of_explicit = gradient(Net(True)), gradient(Net(False))
     for _ in range(2):
-        for mine, other in duoln.tree.zipped(of_bound(params, ids), of_explicit(params, ids)):
-            np.testing.assert_array_equal(mine.numpy(), other.numpy())
+        for mine, second in duoln.tree.zipped(of_bound(params, ids), of_explicit(params, ids)):
+            np.testing.assert_array_equal(mine.numpy(), second.numpy())
 
 
 def test_arrays_come_before_settings_of_the_same_name(numpy_backend):

@@ -53,7 +53,7 @@ def test_parameters_mirror_the_collections():
     params = Net().init(0)
     assert [type(params[key]) for key in ("blocks", "heads")] == [list, dict] and type(params["heads"]["more"]) is tuple
     assert len(params["blocks"]) == 12 and params["heads"]["more"][0]["weight"].shape == (4, 3)
-    assert set(Net().children()) == PATHS and PATHS < {path for path, _ in Net().modules()}
+    assert set(Net().children()) == PATHS and {path for path, _ in Net().modules()} > PATHS
     own = Block(4).init(Stream(0, "init").child("blocks").child("10"))
     assert all((a == b).all() for a, b in tree.zipped(params["blocks"][10], own))
     assert (params["blocks"][0]["hidden"]["weight"] != params["blocks"][1]["hidden"]["weight"]).any()
@@ -92,9 +92,9 @@ def test_it_trains_as_a_chain_does(be):
 
     params = start(be, Listed())
     listed, chained = trained(Listed(), params), trained(chain, {"0": params["layers"][0], "2": params["layers"][1]})
-    for key, other in enumerate(("0", "2")):
+    for key, second in enumerate(("0", "2")):
         for name in ("weight", "bias"):
-            np.testing.assert_array_equal(listed["layers"][key][name].numpy(), chained[other][name].numpy())
+            np.testing.assert_array_equal(listed["layers"][key][name].numpy(), chained[second][name].numpy())
 
 
 def test_files_keep_lists(tmp_path, numpy_backend):

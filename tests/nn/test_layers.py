@@ -152,10 +152,12 @@ class TestNormalisers:
         check_close(y.numpy(), expected(total.numpy()), 1e-5, "norm of the sum")
         whole, zeros = nn.LayerNorm(width, activation=activation), {**params, "bias": ops.zeros_like(params["gain"])}
         for call in (lambda norm, p, x: norm(p, x), lambda norm, p, x: norm.of_sum(p, x, residual)[0]):
-            mine, other = (duoln.value_and_grad(lambda p, norm=norm, call=call: ops.sum(r * call(norm, {k: p[k] for k in own}, p["x"])))({**own, "x": x})[1]
-                           for norm, own in ((layer, params), (whole, zeros)))
+            def gradients(norm, own, call=call):
+                return duoln.value_and_grad(lambda p: ops.sum(r * call(norm, {k: p[k] for k in own}, p["x"])))({**own, "x": x})[1]
+
+            mine, second = gradients(layer, params), gradients(whole, zeros)
             for name in ("gain", "x"):
-                check_close(mine[name].numpy(), other[name].numpy(), 1e-5, name)
+                check_close(mine[name].numpy(), second[name].numpy(), 1e-5, name)
 
     def test_rms_norm_divides_by_the_root_of_the_mean_square(self, be, rng):
         x = _x(be, rng, 3, 4, 6)
