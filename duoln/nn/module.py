@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from types import FunctionType
 from typing import Any, Never
 
 import numpy as np
@@ -155,7 +156,7 @@ class Module:
         """The constructor's arguments that are also attributes, hold numbers or names, and differ from the defaults."""
         for name, argument in inspect.signature(type(self)).parameters.items():
             value = vars(self).get(name)
-            if isinstance(value, int | float | str | tuple) and value != argument.default:
+            if isinstance(value, int | float | str | tuple) and value != argument.default and not _has_modules(value):
                 yield f"{name}={value!r}"
 
 
@@ -165,14 +166,13 @@ name_missing(Module, OF_MODULES)
 
 
 class _Bound(partial[Any]):
-    """A module with its parameters. It is a `partial`, whose call is no function of Python's: a child costs 0.2 us."""
+    """A module with its parameters. It is a `partial`, whose call is no function of Python's: a child costs 0.3 us."""
 
     def __getattribute__(self, name: str) -> Any:
-        module = _module_of(self)
-        try:
-            own = _args_of(self)[0][name]
-        except (KeyError, TypeError, IndexError):
-            return _unbound(module, _args_of(self)[0], name)
+        module, (params,) = _module_of(self), _args_of(self)
+        own = params.get(name, _ABSENT) if isinstance(params, dict) else _ABSENT
+        if own is _ABSENT:
+            return _unbound(module, params, name)
         part = module.__dict__.get(name)
         return _Bound(part, own) if isinstance(part, Module) else _bound_in(type(module).__name__, part, own)
 
@@ -181,13 +181,19 @@ class _Bound(partial[Any]):
 
 
 _module_of, _args_of = (vars(partial)[name].__get__ for name in ("func", "args"))
+_ABSENT = object()
+
+
+def _has_modules(value: Any) -> bool:
+    """True for a collection of modules."""
+    return isinstance(value, dict | list | tuple) and any(isinstance(part, Module) for part in tree.leaves(value))
 
 
 def _bound_in(name: str, part: Any, own: Any) -> Any:
     """The modules of a collection with their branches of `own`; `own` itself for what is no module."""
     if isinstance(part, Module):
         return _Bound(part, own)
-    if not isinstance(part, dict | list | tuple) or not any(isinstance(each, Module) for each in tree.leaves(part)):
+    if not _has_modules(part):
         return own
     if isinstance(part, dict):
         return {key: _bound_in(name, each, branch(name, own, key)) for key, each in part.items()}
@@ -204,7 +210,10 @@ def _unbound(module: Module, params: Params, name: str) -> Any:
         raise
     if isinstance(value, Module):
         raise _missing(type(module).__name__, params, (name,))
-    takes_params = inspect.ismethod(value) and inspect.unwrap(value).__code__.co_varnames[1:2] == ("params",)
+    function: Any = getattr(value, "__func__", None)
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    takes_params = isinstance(function, FunctionType) and function.__code__.co_varnames[1:2] == ("params",)
     return partial(value, params) if takes_params else value
 
 

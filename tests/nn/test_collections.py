@@ -38,6 +38,13 @@ class Net(nn.Module):
         return self.heads["one"](params["heads"]["one"], x) + second(own[1], first(own[0], x))
 
 
+class Given(nn.Module):
+    """A model that is given its layers."""
+
+    def __init__(self, layers):
+        self.layers = layers
+
+
 PATHS = {*(f"blocks.{k}" for k in range(12)), "heads.one", "heads.more.0", "heads.more.1"}
 
 
@@ -126,6 +133,7 @@ def test_seen_from_outside(numpy_backend):
     with duoln.observed(model, lambda path, layer, output: seen.append(path)):
         model(params, x_of(numpy_backend))
     assert seen[:4] == ["blocks.0.norm", "blocks.0.hidden", "blocks.0.drop", "blocks.0"] and seen[-3:-1] == ["heads.more.0", "heads.more.1"]
+    assert repr(Given((nn.Linear(2, 3),))) == "Given(\n  (layers.0): Linear(n_in=2, n_out=3)\n)"
     assert "  (blocks.1): Block(\n    (norm): BatchNorm(width=4)\n" in repr(model) and "  (heads.more.1): Linear(n_in=3, n_out=2)" in repr(model)
     summary = duoln.summary(model, (5, 4))
     assert {row.path: row.parameters for row in summary.rows if row.parameters}["heads.more.0"] == 15 and summary.parameters == sum(a.size for a in tree.leaves(params))
