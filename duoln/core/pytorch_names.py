@@ -96,8 +96,8 @@ OF_NN = {
                     "`nn.InstanceNorm(width, affine=False)`, channels last"),
     **{f"{kind}Pool{n}d": f"`ops.{kind.lower()}_pool{n}d({x}, size=2)`, channels last"
        for n, x in ((1, "sequence"), (2, "images")) for kind in ("Max", "Avg")},
-    "Parameter": _OWN, "ModuleList": "`nn.Sequential(*layers)`, or one attribute for each module",
-    "ModuleDict": "`nn.Sequential(**layers_by_name)`, or one attribute for each module",
+    "Parameter": _OWN, "ModuleList": "`self.layers = layers` for a list of modules",
+    "ModuleDict": "`self.layers = layers_by_name` for a dict of modules",
     "functional": OF_DUOLN["functional"],
     "utils": "`optim.Adam(1e-3, clip=optim.clip_global_norm(5.0))` clips gradients; recurrent layers take mask= for "
              "sequences of different lengths",
@@ -381,6 +381,9 @@ def add_hint(error: TypeError, function: Callable[..., Any], keywords: Iterable[
         for keyword in keywords:
             if keyword not in known and our_word(keyword, names):
                 hint += f"; {keyword!r} is {our_word(keyword, names)!r} in duoln"
+    elif re.search(rf"\b{function.__name__}\(\) takes .* positional arguments?", str(error)):
+        options = [f"{name}=" for name, each in known.items() if each.kind is each.KEYWORD_ONLY]
+        hint = f"; {', '.join(options)} by name" if options else ""
     error.args = (f"{error}{hint}",)
 
 

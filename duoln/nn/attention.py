@@ -43,7 +43,7 @@ class MultiHeadAttention(Module):
         if width % heads:
             raise ShapeError(f"[MultiHeadAttention] heads: expected a divisor of width, found {heads} for {width}")
         self.width, self.heads, self.bias = width, heads, bias
-        self.projection, self.out = Linear(width, 3 * width, bias), Linear(width, width, bias)
+        self.projection, self.out = (Linear(width, n, bias=bias) for n in (3 * width, width))
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN, mask: Tensor | None = None, *,
                  memory: Tensor | None = None, causal: bool = False) -> Tensor:
@@ -152,7 +152,7 @@ class TransformerBlock(Module):
         self.hidden = Linear(width, self.n_hidden, activation="relu" if activation == "relu" else None)
         self.out = Linear(self.n_hidden, width)
         if norm != "none":
-            self.attention_norm, self.hidden_norm = (_NORMS[kind](width, eps) for _ in range(2))
+            self.attention_norm, self.hidden_norm = (_NORMS[kind](width, eps=eps) for _ in range(2))
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN, mask: Tensor | None = None) -> Tensor:
         """Run the block. Raises ShapeError for an array of another shape."""

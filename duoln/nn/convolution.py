@@ -61,8 +61,9 @@ class Conv2d(_Convolution):
         x (B, H, W, n_in) -> (B, H', W', n_out); parameters weight (size, size, n_in / groups, n_out), bias (n_out,).
     """
 
-    def __init__(self, n_in: int, n_out: int, size: Sizes, stride: Sizes = 1, padding: Padding = 0, bias: bool = True,
-                 weight_init: init.Initializer = init.GLOROT, *, dilation: Sizes = 1, groups: int = 1) -> None:
+    def __init__(self, n_in: int, n_out: int, size: Sizes, *, stride: Sizes = 1, padding: Padding = 0,
+                 bias: bool = True, weight_init: init.Initializer = init.GLOROT, dilation: Sizes = 1, groups: int = 1,
+                 ) -> None:
         super().__init__(n_in, n_out, check_pair("Conv2d", "size", size, 1), groups, bias, weight_init)
         check_pair("Conv2d", "stride", stride, 1)
         check_pair("Conv2d", "dilation", dilation, 1)
@@ -86,8 +87,8 @@ class Conv1d(_Convolution):
         x (B, T, n_in) -> (B, T', n_out); parameters weight (size, n_in / groups, n_out), bias (n_out,).
     """
 
-    def __init__(self, n_in: int, n_out: int, size: int, stride: int = 1, padding: int | Literal["same"] = 0,
-                 bias: bool = True, weight_init: init.Initializer = init.GLOROT, *, dilation: int = 1, groups: int = 1,
+    def __init__(self, n_in: int, n_out: int, size: int, *, stride: int = 1, padding: int | Literal["same"] = 0,
+                 bias: bool = True, weight_init: init.Initializer = init.GLOROT, dilation: int = 1, groups: int = 1,
                  ) -> None:
         check_sizes("Conv1d", size=size, stride=stride, dilation=dilation)
         super().__init__(n_in, n_out, (size,), groups, bias, weight_init)

@@ -118,14 +118,15 @@ class DropoutMasks:
         forward: a function that is called as `forward(params, ...)`; the model itself if None.
     """
 
-    def __init__(self, model: Module, seed: int, forward: Callable[..., Any] | None = None) -> None:
+    def __init__(self, model: Module, seed: int, *, forward: Callable[..., Any] | None = None) -> None:
         if not isinstance(model, Module):
             raise DtypeError(f"[DropoutMasks] model: expected a Module, found {described(model)}")
         self.seed = check_integer("DropoutMasks", "seed", seed, 0, LARGEST_SEED)
         self._forward: Callable[..., Any] = forward or model
         modules = dict(model.modules())
         self.layers = {path: layer for path, layer in modules.items() if isinstance(layer, Dropout) and layer.p}
-        self._around = {path: modules[path.rpartition(".")[0]] for path in self.layers}
+        self._around = {path: [m for place, m in modules.items() if not place or path.startswith(f"{place}.")][-1]
+                        for path in self.layers}
         self._shapes: dict[Any, dict[str, _Seen]] = {}
 
     def __call__(self, update: int, params: Params, *inputs: Any) -> Masks:

@@ -45,7 +45,7 @@ class Linear(Module):
         x (..., n_in) -> (..., n_out); parameters weight (n_in, n_out), bias (n_out,).
     """
 
-    def __init__(self, n_in: int, n_out: int, bias: bool = True, weight_init: init.Initializer = init.GLOROT,
+    def __init__(self, n_in: int, n_out: int, *, bias: bool = True, weight_init: init.Initializer = init.GLOROT,
                  activation: Activation | None = None) -> None:
         check_sizes("Linear", n_in=n_in, n_out=n_out)
         check_flag("Linear", "bias", bias)
@@ -81,7 +81,7 @@ class Embedding(Module):
         ids int32 (...) in 0 .. words - 1 -> (..., width); parameter table (words, width).
     """
 
-    def __init__(self, words: int, width: int, padding_idx: int | None = None, *,
+    def __init__(self, words: int, width: int, *, padding_idx: int | None = None,
                  table_init: init.Initializer = init.UNIFORM) -> None:
         check_sizes("Embedding", words=words, width=width)
         check_function("Embedding", "table_init", table_init)
@@ -99,6 +99,16 @@ class Embedding(Module):
     def __call__(self, params: Params, ids: Tensor = NOT_GIVEN) -> Tensor:
         return ops.embedding(parameter("Embedding", params, "table"), ids, padding_idx=self.padding_idx)
 
+    def as_linear(self, params: Params, x: Tensor) -> Tensor:
+        """The product x @ table.T, such as the logits of a language model whose output has the weights of its input.
+
+        The row `padding_idx` has a gradient here, as every word's logit has.
+
+        Shape:
+            x (..., width) -> (..., words).
+        """
+        return ops.linear(x, ops.matrix_transpose(parameter("Embedding", params, "table")))
+
 
 @hinted
 def flatten(x: Tensor) -> Tensor:
@@ -114,10 +124,10 @@ def flatten(x: Tensor) -> Tensor:
 
 
 class Sequential(Module):
-    """Layers and functions one after another.
+    """Layers and functions one after another. The first one takes all inputs, as in `model(params, x, mask)`.
 
-    Positional layers are named "0", "1", ...; keywords name them. Plain functions of one tensor, such as
-    `ops.relu`, have no parameters. The modules that a subclass has as attributes are children too, but not layers.
+    Positional layers are named "0", "1", ...; keywords name them. Plain functions, such as `ops.relu`, have no
+    parameters. The modules that a subclass has as attributes are children too, but not layers.
 
         >>> model = nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 2))
         >>> params = duoln.init(model, 0)
@@ -173,17 +183,15 @@ class Sequential(Module):
             raise IndexError(f"[Sequential] expected a place among {len(names)} layers, found {place}")
         return self.layers[names[place]]
 
-    def __call__(self, params: Params, x: Any = NOT_GIVEN) -> Any:
-        before = None
+    def __call__(self, params: Params, x: Any = NOT_GIVEN, *more: Any) -> Any:
+        given, before = (x, *more), None
         for name, layer in self.layers.items():
-            if type(x) is tuple:
+            if type(given[0]) is tuple:
                 _check_takes_tuple(name, layer, before)
             before = layer
-            if isinstance(layer, Module):
-                x = layer(branch("Sequential", params, name), x)
-            else:
-                x = layer(x)
-        return x
+            own = (branch("Sequential", params, name),) if isinstance(layer, Module) else ()
+            given = (layer(*own, *given),)
+        return given[0]
 
 
 def _how_to_give(layer: Any) -> str:

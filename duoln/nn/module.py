@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from types import FunctionType
 from typing import Any, Never
 
 import numpy as np
@@ -25,15 +27,19 @@ NOT_GIVEN: Any = None
 class Module:
     """A layer or model. It holds no arrays: `init` makes a nested dict of them, and each call takes this dict.
 
-    A subclass assigns child modules to attributes and overrides `__call__`. It also overrides `weights` if it has
-    arrays of its own. The parameters of a child are under the attribute's name.
+    A subclass assigns child modules, or lists, tuples and dicts of them, to attributes and overrides `__call__`. It
+    also overrides `weights` if it has arrays of its own. `params` has a branch of the same form under each name.
 
         class Classifier(nn.Module):
-            def __init__(self, n_in, classes):
-                self.hidden, self.out = nn.Linear(n_in, 100), nn.Linear(100, classes)
+            def __init__(self, n_in, classes, depth):
+                self.hidden = [nn.Linear(n_in if k == 0 else 100, 100) for k in range(depth)]
+                self.out = nn.Linear(100, classes)
 
             def __call__(self, params, x):
-                return self.out(params["out"], ops.relu(self.hidden(params["hidden"], x)))
+                m = self.bind(params)
+                for layer in m.hidden:          # self.hidden[0](params["hidden"][0], x), and so on
+                    x = ops.relu(layer(x))
+                return m.out(x)                 # self.out(params["out"], x)
 
     Attributes:
         gathers: whether the layer normalises by statistics of its batch, which `with_population` is to gather.
@@ -47,9 +53,10 @@ class Module:
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         for name, value in vars(cls).items():
-            if isinstance(value, Module | Tensor):
-                raise UsageError(f"[{cls.__name__}] {name}: expected a module to be made in __init__, found "
-                                 f"{described(value)} of the class, which all its objects would share")
+            for part in _parts_of(value):
+                if isinstance(part, Module | Tensor):
+                    raise UsageError(f"[{cls.__name__}] {name}: expected a module to be made in __init__, found "
+                                     f"{described(part)} of the class, which all its objects would share")
         if "__init__" in vars(cls):
             cls.__init__ = hinted(cls.__init__)  # type: ignore[method-assign]
 
@@ -67,8 +74,21 @@ class Module:
         return {}
 
     def children(self) -> dict[str, Module]:
-        """Child modules by name: by default, the attributes that are modules."""
-        return {name: child for name, child in vars(self).items() if isinstance(child, Module)}
+        """Child modules by their paths in the parameters: by default the attributes that are modules, such as "out",
+        and the modules in lists, tuples and dicts, such as "hidden.0".
+        """
+        return {path: child for name, value in vars(self).items() for path, child in tree.items(value, name)
+                if isinstance(child, Module)}
+
+    def bind(self, params: Params) -> Any:
+        """This module with its parameters, for use within `__call__`: `m = self.bind(params)`.
+
+        `m.out(x)` is `self.out(params["out"], x)`, `m.hidden[0](x)` is `self.hidden[0](params["hidden"][0], x)`, and
+        `m.block.out(x)` is `self.block.out(params["block"]["out"], x)`. `m.scale` is `params["scale"]` for an array of
+        the module's own, and the attribute `self.scale` where there is none. A method that takes `params` first gets
+        them: `m.table.as_linear(x)`.
+        """
+        return _Bound(self, params)
 
     def init(self, rng: Stream | int | None = None) -> Params:
         """The initial parameters, as NumPy arrays. Each array has a random stream with its own name.
@@ -81,8 +101,8 @@ class Module:
         Raises:
             DtypeError: `rng` is neither a stream nor a seed, or is missing: no seed is chosen silently.
             ShapeError: the seed is below 0.
-            UsageError: parameters would be lost or doubled: an attribute is a tensor or a collection of modules, or
-                one module is at two places.
+            UsageError: parameters would be lost or doubled: an attribute is a tensor, or a collection with modules
+                and other things, or one module is at two places.
         """
         if not isinstance(rng, Stream):
             if isinstance(rng, bool) or not isinstance(rng, int | np.integer):
@@ -93,11 +113,10 @@ class Module:
         _check_places(self)
         params, children = self.weights(rng), self.children()
         for name in (*params, *children):
-            if wrong := _wrong_with(self, name, name in params, name in children):
+            if wrong := _wrong_with(self, name, params, children):
                 role = "a child" if name in children else "an array"
                 raise UsageError(f"[{type(self).__name__}] expected another name for {role}, found {name!r}, {wrong}")
-        for name, child in children.items():
-            params[name] = child.init(rng.child(name))
+        params |= mirrored(self, lambda path, child: child.init(rng.child(path)))
         return self.adapted(params, rng)
 
     def adapted(self, params: Params, rng: Stream) -> Params:
@@ -137,7 +156,7 @@ class Module:
         """The constructor's arguments that are also attributes, hold numbers or names, and differ from the defaults."""
         for name, argument in inspect.signature(type(self)).parameters.items():
             value = vars(self).get(name)
-            if isinstance(value, int | float | str | tuple) and value != argument.default:
+            if isinstance(value, int | float | str | tuple) and value != argument.default and not _has_modules(value):
                 yield f"{name}={value!r}"
 
 
@@ -146,13 +165,82 @@ _METHODS = frozenset(name for name, member in vars(Module).items() if not name.s
 name_missing(Module, OF_MODULES)
 
 
-def _wrong_with(module: Module, name: str, is_array: bool, is_child: bool) -> str:
+class _Bound(partial[Any]):
+    """A module with its parameters. It is a `partial`, whose call is no function of Python's: a child costs 0.3 us."""
+
+    def __getattribute__(self, name: str) -> Any:
+        module, (params,) = _module_of(self), _args_of(self)
+        own = params.get(name, _ABSENT) if isinstance(params, dict) else _ABSENT
+        if own is _ABSENT:
+            return _unbound(module, params, name)
+        part = module.__dict__.get(name)
+        return _Bound(part, own) if isinstance(part, Module) else _bound_in(type(module).__name__, part, own)
+
+    def __repr__(self) -> str:
+        return repr(_module_of(self))
+
+
+_module_of, _args_of = (vars(partial)[name].__get__ for name in ("func", "args"))
+_ABSENT = object()
+
+
+def _has_modules(value: Any) -> bool:
+    """True for a collection of modules."""
+    return isinstance(value, dict | list | tuple) and any(isinstance(part, Module) for part in tree.leaves(value))
+
+
+def _bound_in(name: str, part: Any, own: Any) -> Any:
+    """The modules of a collection with their branches of `own`; `own` itself for what is no module."""
+    if isinstance(part, Module):
+        return _Bound(part, own)
+    if not _has_modules(part):
+        return own
+    if isinstance(part, dict):
+        return {key: _bound_in(name, each, branch(name, own, key)) for key, each in part.items()}
+    return [_bound_in(name, each, branch(name, own, k)) for k, each in enumerate(part)]
+
+
+def _unbound(module: Module, params: Params, name: str) -> Any:
+    """An attribute without a branch of the parameters; a method that takes them gets them."""
+    try:
+        value = getattr(module, name)
+    except AttributeError as error:
+        if isinstance(params, dict) and not name.startswith("__"):
+            error.args = (f"{error}; its parameters are {', '.join(map(str, params)) or 'none'}",)
+        raise
+    if isinstance(value, Module):
+        raise _missing(type(module).__name__, params, (name,))
+    function: Any = getattr(value, "__func__", None)
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    takes_params = isinstance(function, FunctionType) and function.__code__.co_varnames[1:2] == ("params",)
+    return partial(value, params) if takes_params else value
+
+
+def mirrored(module: Module, of: Callable[[str, Module], Any]) -> Params:
+    """Parameters of a module's children, `of(path, child)` for each: what stands in a list stands in a list."""
+    children = module.children()
+    result: Params = {}
+    for name in branch_names(children):
+        form = children[name] if name in children else vars(module)[name]
+        result[name] = tree.unflatten(form, [of(path, child) for path, child in tree.items(form, name)])
+    return result
+
+
+def branch_names(paths: Iterable[str]) -> list[str]:
+    """The names of the branches of the parameters in which children with such paths are."""
+    return list(dict.fromkeys(path.partition(".")[0] for path in paths))
+
+
+def _wrong_with(module: Module, name: str, arrays: Params, children: Mapping[str, Module]) -> str:
     """The fault in the name of an array or a child; empty for a good name."""
-    if "." in str(name):
+    first, dot, _ = str(name).partition(".")
+    if dot and (name in arrays or first in children
+                or dict(tree.items(vars(module).get(first), first)).get(name) is not children[name]):
         return "a dot in it"
-    if is_array and is_child:
+    if name in children and first in arrays:
         return "a name of the module's own arrays too"
-    if is_array and name in STATISTICS and not module.gathers:
+    if name in arrays and name in STATISTICS and not module.gathers:
         return "the name of a population's statistic, which no optimiser changes"
     return ""
 
@@ -165,7 +253,7 @@ def with_attributes(module: Module, own: Mapping[str, Module]) -> dict[str, Modu
     """
     known = {id(child) for child in own.values()}
     more = {name: child for name, child in Module.children(module).items() if id(child) not in known}
-    for name in more.keys() & own.keys():
+    for name in {*branch_names(more)} & own.keys():
         raise UsageError(f"[{type(module).__name__}] {name}: expected another name for the attribute, found the name "
                          f"of one of its {len(own)} layers")
     return {**own, **more}
@@ -173,18 +261,34 @@ def with_attributes(module: Module, own: Mapping[str, Module]) -> dict[str, Modu
 
 def _check_attributes(module: Module) -> None:
     """Raises UsageError for a tensor, an array of another library than NumPy, or a module in a collection that is no
-    child: none would be trained.
+    child, none of which would be trained, and for a collection that its parameters cannot mirror.
     """
-    children = {id(child) for child in module.children().values()}
+    children = module.children()
+    known = {id(child) for child in children.values()}
     for name, value in vars(module).items():
+        where, kind = f"[{type(module).__name__}] {name}", type(value).__name__
+        is_branch = any(path.startswith(f"{name}.") for path in children)
         for part in _parts_of(value):
             if isinstance(part, Tensor) or (hasattr(part, "__dlpack__") and not isinstance(part, np.ndarray)):
-                raise UsageError(f"[{type(module).__name__}] {name}: expected no tensor, because an attribute is never "
-                                 f"trained, found {described(part)}; {OF_MODULES['register_parameter']}. A constant is "
-                                 "a NumPy array, of which __call__ makes a tensor")
-            if isinstance(part, Module) and part is not value and id(part) not in children:
-                raise UsageError(f"[{type(module).__name__}] {name}: expected a module, found a {type(value).__name__} "
-                                 "of modules; put them into nn.Sequential, or override `children`")
+                raise UsageError(f"{where}: expected no tensor, because an attribute is never trained, found "
+                                 f"{described(part)}; {OF_MODULES['register_parameter']}. A constant is a NumPy "
+                                 "array, of which __call__ makes a tensor")
+            if isinstance(part, Module) and part is not value and id(part) not in known:
+                raise UsageError(f"{where}: expected a list, tuple or dict of modules, or a `children` that has them, "
+                                 f"found a {kind} of modules")
+            if is_branch and not isinstance(part, Module):
+                raise UsageError(f"{where}: expected modules alone in a {kind} of modules, found {described(part)} too")
+        for key in _keys_of(value) if is_branch else ():
+            if not isinstance(key, str) or "." in key:
+                raise UsageError(f"{where}: expected texts without a dot as names of modules, found {key!r}")
+
+
+def _keys_of(value: Any) -> Iterator[Any]:
+    """The keys of a dict, and of the dicts in a collection."""
+    if isinstance(value, dict | list | tuple):
+        yield from value if isinstance(value, dict) else ()
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _keys_of(part)
 
 
 def _parts_of(value: Any) -> Iterator[Any]:
@@ -237,7 +341,7 @@ def parameter(name: str, params: Params, key: str) -> Tensor:
         raise _missing(name, params, (key,)) from None
 
 
-def branch(name: str, params: Params, key: str) -> Params:
+def branch(name: str, params: Any, key: str | int) -> Params:
     """`params[key]`, the parameters of a child. The error for a missing entry names the layer and the entry."""
     try:
         entry: Params = params[key]
@@ -250,8 +354,13 @@ def branch_at(name: str, params: Params, path: str) -> Params:
     """The branch of the layer at a dotted path. Raises as `branch`."""
     own = params
     for key in path.split(".") if path else ():
-        own = branch(name, own, key)
+        own = branch(name, named(own), key)
     return own
+
+
+def named(params: Any) -> Any:
+    """A list of branches as a dict, with the names that they have in a path; else the branch as it is."""
+    return {str(k): own for k, own in enumerate(params)} if isinstance(params, list | tuple) else params
 
 
 def parameters(name: str, params: Params, keys: Sequence[str]) -> list[Any]:
@@ -266,9 +375,10 @@ def parameters(name: str, params: Params, keys: Sequence[str]) -> list[Any]:
         raise _missing(name, params, keys) from None
 
 
-def _missing(name: str, params: Any, keys: Sequence[str]) -> ShapeError:
-    has = ", ".join(sorted(map(str, params))) if isinstance(params, dict) else described(params)
-    missing = next((key for key in keys if not isinstance(params, dict) or key not in params), keys[0])
+def _missing(name: str, params: Any, keys: Sequence[str | int]) -> ShapeError:
+    own, names = named(params), [*map(str, keys)]
+    has = ", ".join(sorted(map(str, own))) if isinstance(own, dict) else described(params)
+    missing = next((key for key in names if not isinstance(own, dict) or key not in own), names[0])
     return ShapeError(f"[{name}] expected parameters with '{missing}', found {has or 'none'}{_advice(params)}")
 
 
@@ -276,5 +386,6 @@ def _advice(params: Any) -> str:
     """The end of an error about parameters that are not those of the module."""
     if isinstance(params, Tensor):
         return "; call layer(params, x), where params = duoln.init(layer, 0) or a branch of the model's"
-    branches = [key for key, entry in params.items() if isinstance(entry, dict)] if isinstance(params, dict) else []
+    entries = params.items() if isinstance(params, dict) else enumerate(params) if isinstance(params, list) else ()
+    branches = [key for key, entry in entries if isinstance(entry, dict | list | tuple)]
     return f"; give a child module its own branch, such as params[{branches[0]!r}]" if branches else ""

@@ -84,7 +84,8 @@ class _Affine(Module):
 class LayerNorm(_Affine):
     """Layer normalisation over the last axes: `ops.layer_norm` with a gain (initially 1) and a bias (initially 0).
 
-    An activation, "relu" or "tanh", is computed by the same operator. With `affine=False` it has no parameters.
+    An activation, "relu" or "tanh", is computed by the same operator. With `affine=False` it has no parameters, with
+    `bias=False` a gain alone.
 
         >>> layer = nn.LayerNorm(3)
         >>> layer(duoln.init(layer, 0), duoln.tensor([[1.0, 2.0, 3.0]])).numpy().round(2).tolist()
@@ -95,25 +96,25 @@ class LayerNorm(_Affine):
         `LayerNorm((h, w, c))` takes x (..., h, w, c) and has gain and bias (h, w, c).
     """
 
-    def __init__(self, width: int | tuple[int, ...], eps: float = 1e-5, gain: float = 1.0,
-                 activation: Activation | None = None, *, affine: bool = True) -> None:
+    def __init__(self, width: int | tuple[int, ...], *, eps: float = 1e-5, gain: float = 1.0,
+                 activation: Activation | None = None, affine: bool = True, bias: bool = True) -> None:
         self.shape = check_width("LayerNorm", width)
         super().__init__(eps, gain, affine)
         check_choice("LayerNorm", "activation", activation, ACTIVATIONS)
+        self.bias = check_flag("LayerNorm", "bias", bias)
+        self.names = ("gain", "bias") if bias else ("gain",)
         self.width = width
         self.activation: Activation | None = activation
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
-        gain, bias = self._given(params, x)
-        return ops.layer_norm(x, gain, bias, axis=self._axis, eps=self.eps, activation=self.activation)
+        return ops.layer_norm(x, *self._given(params, x), axis=self._axis, eps=self.eps, activation=self.activation)
 
     def of_sum(self, params: Params, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         """The norm of x + residual, and this sum: `ops.add_layer_norm`, where the layer's settings are those it has."""
         if len(self.shape) > 1 or self.activation:
             total = x + residual
             return self(params, total), total
-        gain, bias = self._given(params, x)
-        return ops.add_layer_norm(x, residual, gain, bias, eps=self.eps)
+        return ops.add_layer_norm(x, residual, *self._given(params, x), eps=self.eps)
 
 
 class RMSNorm(_Affine):
@@ -127,7 +128,7 @@ class RMSNorm(_Affine):
 
     names = ("gain",)
 
-    def __init__(self, width: int | tuple[int, ...], eps: float = 1e-5, *, gain: float = 1.0,
+    def __init__(self, width: int | tuple[int, ...], *, eps: float = 1e-5, gain: float = 1.0,
                  affine: bool = True) -> None:
         self.shape = check_width("RMSNorm", width)
         super().__init__(eps, gain, affine)
@@ -153,7 +154,7 @@ class GroupNorm(_Affine):
         x (B, ..., width) -> the same, channels last; parameters gain and bias (width,).
     """
 
-    def __init__(self, groups: int, width: int, eps: float = 1e-5, *, gain: float = 1.0, affine: bool = True) -> None:
+    def __init__(self, groups: int, width: int, *, eps: float = 1e-5, gain: float = 1.0, affine: bool = True) -> None:
         check_sizes("GroupNorm", groups=groups, width=width)
         if width % groups:
             raise ShapeError(f"[GroupNorm] groups: expected a divisor of width, found {groups} for {width}")
@@ -174,7 +175,7 @@ class InstanceNorm(_Affine):
         x (B, ..., width) with at least two positions -> the same; parameters gain and bias (width,).
     """
 
-    def __init__(self, width: int, eps: float = 1e-5, *, gain: float = 1.0, affine: bool = True) -> None:
+    def __init__(self, width: int, *, eps: float = 1e-5, gain: float = 1.0, affine: bool = True) -> None:
         check_sizes("InstanceNorm", width=width)
         super().__init__(eps, gain, affine)
         self.width, self.shape = width, (width,)
@@ -204,7 +205,7 @@ class BatchNorm(_Affine):
 
     gathers = True
 
-    def __init__(self, width: int, eps: float = 1e-5, *, unbiased: bool = False, gain: float = 1.0) -> None:
+    def __init__(self, width: int, *, eps: float = 1e-5, unbiased: bool = False, gain: float = 1.0) -> None:
         check_sizes("BatchNorm", width=width)
         super().__init__(eps, gain, True)
         self.width, self.shape, self.unbiased = width, (width,), check_flag("BatchNorm", "unbiased", unbiased)

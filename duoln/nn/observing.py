@@ -14,7 +14,7 @@ from duoln.core import Tensor
 from duoln.core.arguments import check_function, described
 from duoln.core.pytorch_names import hinted
 from duoln.errors import DtypeError, DuolnError
-from duoln.nn.module import Module, Params
+from duoln.nn.module import Module, Params, branch_at, branch_names, named
 
 Tell = Callable[[str, Module, Tensor], None]
 Around = Callable[[str, Module, list[Tensor], Callable[[], Any]], Any]
@@ -86,10 +86,9 @@ def calls_through(model: Module, around: Around) -> Iterator[None]:
 
 def own_arrays(layer: Module, params: Params, path: str) -> list[Any]:
     """The arrays of the layer at `path`, without those of the layers in it; `params` is the tree of the whole model."""
-    for key in path.split(".") if path else ():
-        params = params[key]
-    children = layer.children()
-    return [leaf for key, entry in params.items() if key not in children for leaf in tree.leaves(entry)]
+    children = branch_names(layer.children())
+    return [leaf for key, entry in branch_at("own_arrays", params, path).items() if key not in children
+            for leaf in tree.leaves(entry)]
 
 
 def _calls_of(kind: type[Module]) -> Iterator[tuple[str, Callable[..., Any]]]:
@@ -145,7 +144,7 @@ def _path_of(paths: list[str], params: Any, running: list[_Running]) -> str:
 
 def _branch(params: Params, path: str) -> Any:
     for key in path.split("."):
-        params = params.get(key, {}) if isinstance(params, dict) else {}
+        params = named(params).get(key, {}) if isinstance(params, dict | list | tuple) else {}
     return params
 
 

@@ -18,7 +18,7 @@ from duoln.core import Tensor
 from duoln.core.arguments import check_flag, described
 from duoln.core.entering import refuse_masked
 from duoln.errors import CheckpointError, DtypeError, ShapeError, UsageError
-from duoln.nn.module import Params, branch_at
+from duoln.nn.module import Params, branch_at, mirrored
 from duoln.runs.pytorch_layers import LAYERS, Layer, check_settings
 from duoln.runs.pytorch_order import Words, orders_of, turned
 from duoln.runs.tensor_file import Array, TensorFile, check_name, in_foreign_bytes, opened_foreign, path_of
@@ -37,7 +37,7 @@ def load_pytorch(path: str | Path, model: nn.Module, backend: Backend | str | No
         safetensors.torch.save_file(torch_model.state_dict(), "model.safetensors")      # there
         params = duoln.load_pytorch("model.safetensors", model)                         # here
 
-    The file has the arrays alone; settings, such as the eps of a norm, are those of `model`. A recurrent layer, norm or
+    The file has the arrays alone; settings, such as the eps of a norm, are those of `model`. A recurrent layer or
     block whose biases are not in the file (`bias=False` there) gets biases of 0. Batch norm gets the running statistics
     as those of its population, see `nn.with_population`. Layers in 16 bits stay in 16 bits.
 
@@ -97,7 +97,7 @@ def load_pytorch(path: str | Path, model: nn.Module, backend: Backend | str | No
                 own = tree.map(partial(_stored, dtypes), layer.ours(module, arrays))
             except (ValueError, DtypeError) as error:  # the sum of two biases may be beyond 16 bits
                 raise CheckpointError(f"{path}: {place or 'model'}: {error}") from error
-            _put(params, place, own)
+            _branch(params, place).update(own)
             rest -= {f"{begins}{name}" for name in (*own_shapes, *layer.unused)}
         _check_rest(path, file, rest, prefix, layers, strict)
     return to_tensors(_whole(model, params), where)
@@ -227,17 +227,17 @@ def _stored(dtypes: set[str], x: np.ndarray) -> Array:
     return stored if dtype == "bfloat16" else stored.numpy()
 
 
-def _put(params: Params, place: str, own: Params) -> None:
+def _branch(params: Params, place: str) -> Params:
+    """The branch at a place, which is made where there is none. What will be a list is a dict yet."""
     for part in place.split(".") if place else ():
         params = params.setdefault(part, {})
-    params.update(own)
+    return params
 
 
 def _whole(module: nn.Module, params: Params) -> Params:
     """The tree with a branch for each child, also for one without arrays, in the order of `init`."""
-    children = module.children()
-    own = {key: value for key, value in params.items() if key not in children}
-    return {**own, **{key: _whole(child, params.get(key, {})) for key, child in children.items()}}
+    branches = mirrored(module, lambda path, child: _whole(child, _branch(params, path)))
+    return {**{key: value for key, value in params.items() if key not in branches}, **branches}
 
 
 def _on_host(kind: str, params: Any, dtypes: set[str]) -> Params:

@@ -41,7 +41,7 @@ class TaskDropout:
 
     def __init__(self, task: Task, model: Module, seed: int, ranks: Ranks | None = None) -> None:
         self._task, self._ranks = task, ranks
-        self._masks = DropoutMasks(model, seed, lambda params, batch: task.loss(model, params, batch))
+        self._masks = DropoutMasks(model, seed, forward=lambda params, batch: task.loss(model, params, batch))
         self._params: Params = init(model, 0, "numpy") if self._masks.layers else {}
 
     def __call__(self, update: int, batch: Batch) -> Batch:

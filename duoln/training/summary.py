@@ -71,7 +71,7 @@ class Summary(NamedTuple):
         tables = (_table(self.rows, headings, gap) for headings, gap in _FORMS)
         lines = next((lines for lines in tables if max(map(len, lines)) <= width), None)
         if lines is None:
-            lines = [line for row in self.rows for line in _paragraph(row, width)]
+            lines = [line for row, name in _named(self.rows) for line in _paragraph(row, name, width)]
         return "\n".join([*lines, "", *(line for text in self._totals() for line in _wrapped(text, width, _INDENT))])
 
     def _totals(self) -> list[str]:
@@ -146,18 +146,26 @@ def _is_missed(row: Row) -> bool:
     return not row.calls and not row.parts
 
 
-def _cells(row: Row) -> tuple[str, ...]:
-    depth = row.path.count(".") + 1 if row.path else 0
-    name = row.path.rpartition(".")[2] or "model"
+def _named(rows: Sequence[Row]) -> Iterator[tuple[Row, str]]:
+    """Each row with the layer's name in the layer around it, behind a space for each of those around."""
+    around: list[str] = []
+    for row in rows:
+        while around and not row.path.startswith(around[-1]):
+            around.pop()
+        yield row, len(around) * _INDENT + (row.path.removeprefix(around[-1]) if around else "model")
+        around.append(f"{row.path}." if row.path else "")
+
+
+def _cells(row: Row, name: str) -> tuple[str, ...]:
     output = str(row.output) if row.output is not None else "not called" if _is_missed(row) else ""
-    return (depth * _INDENT + name, row.layer, output, str(row.calls) if output else "",
+    return (name, row.layer, output, str(row.calls) if output else "",
             f"{row.parameters:,}" if row.parameters else "", size(row.activation_bytes) if row.activation_bytes else "")
 
 
 def _table(rows: Sequence[Row], headings: Sequence[str], gap: int) -> list[str]:
     columns = [[heading] for heading in headings]
-    for row in rows:
-        cells = dict(zip(_HEADINGS, _cells(row), strict=True))
+    for row, name in _named(rows):
+        cells = dict(zip(_HEADINGS, _cells(row, name), strict=True))
         if "calls" not in headings and row.calls > 1:
             cells["output"] += f" x{row.calls}"
         for heading, column in zip(headings, columns, strict=True):
@@ -169,9 +177,9 @@ def _table(rows: Sequence[Row], headings: Sequence[str], gap: int) -> list[str]:
     return [lines[0], "-" * max(map(len, lines)), *lines[1:]]
 
 
-def _paragraph(row: Row, width: int) -> list[str]:
+def _paragraph(row: Row, name: str, width: int) -> list[str]:
     """The lines of one layer in a narrow terminal."""
-    name, layer, output, calls, parameters, activations = _cells(row)
+    name, layer, output, calls, parameters, activations = _cells(row, name)
     indent = name[:len(name) - len(name.lstrip())]
     facts = [output, f"{calls} calls" if row.calls > 1 else "", f"{parameters} parameters" if parameters else "",
              f"activations {activations}" if activations else ""]

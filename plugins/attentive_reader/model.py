@@ -93,7 +93,7 @@ class Reader(nn.Module):
                                        recurrent_init=begin.lstm))
 
         def linear(bias: bool, how: nn.init.Initializer, out: int = hidden) -> nn.Linear:
-            return nn.Linear(hidden, out, bias, how)
+            return nn.Linear(hidden, out, bias=bias, weight_init=how)
 
         self.embedding = nn.Embedding(words, width, table_init=begin.table)
         self.passage, self.question = encoder(), encoder()

@@ -177,7 +177,8 @@ class Speller(nn.Module):
         self.output = nn.Linear(n_hidden + n_values, classes)
 
     def children(self) -> dict[str, nn.Module]:
-        return {**super().children(), **{f"layer{k}": cell for k, cell in enumerate(self.cells)}}
+        own = {name: child for name, child in super().children().items() if "." not in name}
+        return {**own, **{f"layer{k}": cell for k, cell in enumerate(self.cells)}}
 
     def weights(self, rng: Stream) -> Params:
         # TensorFlow takes the length of a vector for both its fans.

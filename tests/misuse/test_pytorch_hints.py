@@ -135,8 +135,8 @@ CHECKS = {
     **{f"nn.{kind}Pool1d": ("hint()", f"last(torch.nn.{kind}Pool1d(2)(first(tsequence)))") for kind in ("Max", "Avg")},
     **{f"nn.{kind}Pool2d": ("hint()", f"last(torch.nn.{kind}Pool2d(2)(first(timages)))") for kind in ("Max", "Avg")},
     **dict.fromkeys(("nn.Parameter", "module.register_parameter"), ("hint()['weights'](None, None)['w']", "torch.nn.Parameter(torch.zeros(3)).data")),
-    "nn.ModuleList": ("len(hint().children())", "len(torch.nn.ModuleList([torch.nn.Linear(6, 6), torch.nn.Linear(6, 6)]))"),
-    "nn.ModuleDict": ("[*hint().children()]", "[*torch.nn.ModuleDict({'one': torch.nn.Linear(6, 6), 'two': torch.nn.Linear(6, 6)})]"),
+    "nn.ModuleList": ("len(hint()['self'].children())", "len(torch.nn.ModuleList([torch.nn.Linear(6, 6), torch.nn.Linear(6, 6)]))"),
+    "nn.ModuleDict": ("[*hint()['self'].init(0)['layers']]", "[*torch.nn.ModuleDict({'one': torch.nn.Linear(6, 6), 'two': torch.nn.Linear(6, 6)})]"),
     "nn.utils": ("hint().clip({'w': w * 100.0})['w']", "clipped(tw * 100)"), "nn.Bilinear": ("hint()", "F.bilinear(tx, ty, tweight, tbias)"),
     "nn.MultiheadAttention": ("hint()(read(theirs.attention, hint()), sequence)", "theirs.attention(tsequence, tsequence, tsequence)[0]"),
     "nn.TransformerEncoderLayer": ("hint()(read(theirs.block, hint()), sequence)", "theirs.block(tsequence)"),
@@ -207,8 +207,8 @@ class Model(nn.Module):
         return x @ params["w"]
 
 
-class Bare:
-    """An object with attributes."""
+class Bare(nn.Module):
+    """A module with the attributes that it gets."""
 
 
 def arrays():

@@ -137,7 +137,7 @@ class Steps(nn.Module):
 def test_a_pass_may_do_anything_with_the_parameters(forward, be, x):
     model = network()
     with without_masks():
-        masks = nn.DropoutMasks(model, 0, lambda p, x: forward(model, p, x))(0, start(model, be), x)
+        masks = nn.DropoutMasks(model, 0, forward=lambda p, x: forward(model, p, x))(0, start(model, be), x)
     assert masks["2"].shape == (64, 8)
 
 
@@ -172,7 +172,7 @@ def test_calls_of_one_layer(be, x):
     masks = nn.DropoutMasks(shared, 0)(0, {"drop": {}}, x)
     np.testing.assert_allclose(shared(nn.with_masks({"drop": {}}, masks), x).item(), 2 * (x.numpy()[:3] * masks["drop"].numpy()).sum(), rtol=1e-4)
     check_error(UsageError, lambda: nn.DropoutMasks(Steps(nn.Dropout(shared=True), (3, 2)), 0)(0, {"drop": {}}, x), "one shape", "(2, 3)", "(3, 3)")
-    check_error(UsageError, lambda: nn.DropoutMasks(Steps(nn.Dropout()), 0, lambda params, x: x)(0, {"drop": {}}, x), "'drop'", "found none")
+    check_error(UsageError, lambda: nn.DropoutMasks(Steps(nn.Dropout()), 0, forward=lambda params, x: x)(0, {"drop": {}}, x), "'drop'", "found none")
 
 
 class Twins(nn.Module):
@@ -218,7 +218,7 @@ def test_masks_of_a_time_step_serve_all_time_steps(be, rng):
     def forward(params, x):
         return x * layer(params, ops.ones((1, *x.shape[1:]), x.backend))
 
-    masks = nn.DropoutMasks(layer, 0, forward)(0, {}, x)
+    masks = nn.DropoutMasks(layer, 0, forward=forward)(0, {}, x)
     y = forward(nn.with_masks({}, masks), x).numpy()
     assert ((y == 0) == (y[:1] == 0)).all() and 0.2 < (y == 0).mean() < 0.8
     np.testing.assert_array_equal(forward({}, x).numpy(), x.numpy())

@@ -5,11 +5,11 @@ import pytest
 from conftest import ON_NUMPY
 
 import duoln
-from duoln import nn, ops
+from duoln import nn, ops, optim
 from duoln.errors import ShapeError, UsageError
 from duoln.kernels import native
 from duoln.randomness import Stream
-from duoln.testing import check_error
+from duoln.testing import check_close, check_error
 
 
 def _start(module, be, seed=0):
@@ -36,6 +36,33 @@ def test_embedding(be):
 
 
 @ON_NUMPY
+def test_an_embedding_as_a_linear_layer(be, rng):
+    layer, x = nn.Embedding(5, 3, padding_idx=0), _x(be, rng, 2, 4, 3)
+    params = _start(layer, be)
+    table, r = params["table"].numpy().astype(np.float64), rng.standard_normal((2, 4, 5)).astype(np.float32)
+    check_close(layer.as_linear(params, x).numpy(), x.numpy() @ table.T, 1e-5, "logits")
+    _, (of_table, of_x) = duoln.value_and_grad(lambda both: ops.sum(layer.as_linear(both[0], both[1]) * duoln.tensor(r, be)))((params, x))
+    check_close(of_table["table"].numpy(), np.einsum("abw,abi->wi", r.astype(np.float64), x.numpy()), 1e-5, "table")
+    check_close(of_x.numpy(), r @ table, 1e-5, "x")
+    check_error(ShapeError, lambda: layer.as_linear({}, x), "[Embedding] expected parameters with 'table'")
+
+
+def test_a_tied_table_learns_from_both_its_uses(be, rng):
+    layer, ids = nn.Embedding(7, 4), duoln.tensor(rng.integers(0, 7, (3, 5)).astype(np.int32), be)
+    targets, params, optimizer = duoln.tensor(rng.integers(0, 7, (3, 5)).astype(np.int32), be), _start(layer, be), optim.SGD(0.5)
+
+    def loss(params, own):
+        return ops.mean(ops.softmax_cross_entropy(layer.as_linear(own, layer(params, ids)), targets))
+
+    _, (as_input, as_output) = duoln.value_and_grad(lambda both: loss(*both))((params, params))
+    step = duoln.compile(lambda params: duoln.value_and_grad(lambda p: loss(p, p))(params))
+    for _ in range(2):
+        before, gradients = step(params)
+        check_close(gradients["table"].numpy(), as_input["table"].numpy() + as_output["table"].numpy(), 1e-5, "the sum of both gradients")
+    moved, _ = optimizer.update(params, gradients, optimizer.init(params), 0.5)
+    assert step(moved)[0].item() < before.item()
+
+
 def test_conv(be, rng):
     layer = nn.Conv2d(2, 3, 3, stride=2, padding=1)
     assert layer(_start(layer, be), _x(be, rng, 2, 7, 7, 2)).shape == (2, 4, 4, 3)
@@ -50,6 +77,23 @@ def test_sequential_names_and_order(be, rng):
     np.testing.assert_allclose(model(params, x).numpy(), expected, rtol=1e-4, atol=1e-6)
     check_error(UsageError, lambda: nn.Sequential(3), "layer 0", "int")
     assert nn.flatten(_x(be, rng, 3, 2, 2)).shape == (3, 4)
+
+
+def test_the_first_layer_takes_all_inputs(be, rng):
+    class Masked(nn.Module):
+        def __call__(self, params, x, mask, bias=None):
+            return ops.where(mask, x, 0.0) if bias is None else ops.where(mask, x, 0.0) + bias
+
+    x, mask = _x(be, rng, 2, 3), duoln.tensor(np.array([[True, False, True]] * 2), be)
+    for first in (Masked(), ops.where):
+        model = nn.Sequential(first, nn.Linear(3, 2))
+        given = (x, mask) if first is not ops.where else (mask, x, duoln.tensor(np.zeros((2, 3), np.float32), be))
+        params = _start(model, be)
+        expected = np.where(mask.numpy(), x.numpy(), 0) @ params["1"]["weight"].numpy() + params["1"]["bias"].numpy()
+        np.testing.assert_allclose(model(params, *given).numpy(), expected, rtol=1e-5, atol=1e-6)
+    model = nn.Sequential(nn.Sequential(Masked()), ops.relu)
+    np.testing.assert_array_equal(model({"0": {"0": {}}}, x, mask, x).numpy(), np.maximum(np.where(mask.numpy(), x.numpy(), 0) + x.numpy(), 0))
+    check_error(TypeError, lambda: nn.Sequential(nn.Linear(3, 2))(_start(nn.Sequential(nn.Linear(3, 2)), be), x, mask), "Linear")
 
 
 def test_a_child_starts_the_same_whatever_stands_beside_it():
@@ -90,6 +134,30 @@ class TestNormalisers:
         assert free.init(0) == {} and repr(free) == "LayerNorm(width=(3, 4, 2), affine=False)"
         np.testing.assert_array_equal(free({}, x).numpy(), y)
         np.testing.assert_allclose(nn.LayerNorm((3, 4, 2), gain=0.5)(_start(nn.LayerNorm((3, 4, 2), gain=0.5), be), x).numpy(), 0.5 * y, rtol=1e-6)
+
+    @pytest.mark.parametrize(("width", "axes", "activation"), [(6, (-1,), None), (6, (-1,), "tanh"), ((4, 6), (-2, -1), "relu")])
+    def test_layer_norm_with_a_gain_alone(self, width, axes, activation, be, rng):
+        layer, x, residual, r = nn.LayerNorm(width, bias=False, activation=activation, gain=1.5), _x(be, rng, 3, 4, 6), _x(be, rng, 3, 4, 6), _x(be, rng, 3, 4, 6)
+        params = _start(layer, be)
+        assert list(params) == ["gain"] and repr(layer).endswith("bias=False)") and nn.LayerNorm(6, bias=False, affine=False).init(0) == {}
+        of_activation = {None: lambda y: y, "tanh": np.tanh, "relu": lambda y: np.maximum(y, 0)}[activation]
+
+        def expected(rows):
+            rows = rows.astype(np.float64)
+            return of_activation(1.5 * (rows - rows.mean(axes, keepdims=True)) / np.sqrt(rows.var(axes, keepdims=True) + 1e-5))
+
+        check_close(layer(params, x).numpy(), expected(x.numpy()), 1e-5, "values")
+        y, total = layer.of_sum(params, x, residual)
+        check_close(total.numpy(), x.numpy() + residual.numpy(), 1e-5, "sum")
+        check_close(y.numpy(), expected(total.numpy()), 1e-5, "norm of the sum")
+        whole, zeros = nn.LayerNorm(width, activation=activation), {**params, "bias": ops.zeros_like(params["gain"])}
+        for call in (lambda norm, p, x: norm(p, x), lambda norm, p, x: norm.of_sum(p, x, residual)[0]):
+            def gradients(norm, own, call=call):
+                return duoln.value_and_grad(lambda p: ops.sum(r * call(norm, {k: p[k] for k in own}, p["x"])))({**own, "x": x})[1]
+
+            mine, second = gradients(layer, params), gradients(whole, zeros)
+            for name in ("gain", "x"):
+                check_close(mine[name].numpy(), second[name].numpy(), 1e-5, name)
 
     def test_rms_norm_divides_by_the_root_of_the_mean_square(self, be, rng):
         x = _x(be, rng, 3, 4, 6)

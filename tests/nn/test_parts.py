@@ -23,8 +23,10 @@ def ones():
 
 
 ARRAYS = {"a tensor": lambda: ones(), "a list": lambda: [3, ones()], "a dict": lambda: {"a": {"b": ones()}}, "a tuple": lambda: ([ones()],)}
-COLLECTIONS = {"a list": lambda: [nn.Linear(2, 2)], "a list of lists": lambda: [[nn.Linear(2, 2)]], "a dict": lambda: {"a": (nn.Linear(2, 2),)},
-               "a set": lambda: {nn.Linear(2, 2)}}
+COLLECTIONS = {"a set": (lambda: {nn.Linear(2, 2)}, "found a set of modules"), "a list with a set": (lambda: [{nn.Linear(2, 2)}], "found a list of modules"),
+               "a list with a number": (lambda: [nn.Linear(2, 2), 3], "modules alone in a list of modules, found 3 (int) too"),
+               "a list with None": (lambda: [None, nn.Linear(2, 2)], "found None too"), "a dict with a function": (lambda: {"a": nn.Linear(2, 2), "b": ops.relu}, "dict of modules"),
+               "an integer name": (lambda: {0: nn.Linear(2, 2)}, "names of modules, found 0"), "a dot": (lambda: [{"a.b": nn.Linear(2, 2)}], "found 'a.b'")}
 
 
 @pytest.mark.parametrize("name", ARRAYS)
@@ -46,8 +48,10 @@ def test_an_array_in_place_of_a_tensor_is_told_from_a_parameter():
 
 
 @pytest.mark.parametrize("name", COLLECTIONS)
-def test_a_collection_of_modules_is_refused(name):
-    check_error(UsageError, lambda: Own(parts=COLLECTIONS[name]()).init(0), "[Own] parts: expected a module", "nn.Sequential")
+def test_a_collection_that_parameters_cannot_mirror_is_refused(name):
+    make, words = COLLECTIONS[name]
+    check_error(UsageError, lambda: Own(parts=make()).init(0), "[Own] parts: expected", words)
+    check_error(UsageError, lambda: nn.Sequential(Own(parts=make())).init(0), "[Own] parts: expected", words)
 
 
 def test_a_constant_is_an_array():
@@ -60,7 +64,9 @@ def test_a_module_at_two_places_is_refused():
     check_error(UsageError, lambda: nn.Sequential(shared, ops.relu, shared).init(0), "[Sequential]", "at '0' and '2'")
     check_error(UsageError, lambda: Own(a=Own(inside=shared), b=nn.Sequential(shared)).init(0), "at 'a.inside' and 'b.0'")
     norm = nn.RMSNorm(2, affine=False)
-    assert Own(a=norm, b=norm, c=nn.Sequential(norm)).init(0) == {"a": {}, "b": {}, "c": {"0": {}}}
+    assert Own(a=norm, b=norm, c=nn.Sequential(norm), d=[norm]).init(0) == {"a": {}, "b": {}, "c": {"0": {}}, "d": [{}]}
+    check_error(UsageError, lambda: Own(a=[shared, shared]).init(0), "[Own]", "the same Linear at 'a.0' and 'a.1'")
+    check_error(UsageError, lambda: Own(a=[shared], b={"c": (shared,)}).init(0), "at 'a.0' and 'b.c.0'")
 
 
 def test_a_module_inside_itself_is_refused():
@@ -69,14 +75,14 @@ def test_a_module_inside_itself_is_refused():
     check_error(UsageError, lambda: parent.init(0), "[Own]", "at 'child.parent' the module that it is in")
 
 
-@pytest.mark.parametrize("name", ["init", "weights", "children", "adapted", "modules", "gathers"])
+@pytest.mark.parametrize("name", ["init", "weights", "children", "adapted", "modules", "bind", "gathers"])
 def test_a_name_of_the_base_is_refused(name):
     check_error(UsageError, lambda: Own(**{name: nn.Linear(2, 2)}), f"[Own] {name}: expected another name", f"{name}_layer")
     assert list(nn.Sequential(**{name: nn.Linear(2, 2)}).init(0)) == [name]
 
 
 def test_a_module_of_the_class_is_refused():
-    for value in (nn.Linear(2, 2), ones()):
+    for value in (nn.Linear(2, 2), ones(), [nn.Linear(2, 2)], {"a": (ones(),)}):
         check_error(UsageError, lambda v=value: type("Shares", (nn.Module,), {"layer": v}), "[Shares] layer", "made in __init__")
 
 
@@ -86,6 +92,7 @@ def test_a_child_with_a_name_that_is_taken_or_has_a_dot_is_refused():
             return {"bias": np.ones(2, np.float32)}
 
     check_error(UsageError, lambda: Both(bias=nn.Linear(2, 2)).init(0), "[Both]", "'bias'", "arrays")
+    check_error(UsageError, lambda: Both(bias=[nn.Linear(2, 2)]).init(0), "[Both]", "'bias.0'", "arrays")
     check_error(UsageError, lambda: nn.Sequential(**{"a.b": nn.Linear(2, 2)}).init(0), "[Sequential]", "'a.b'", "a dot")
 
     class Dotted(Own):
@@ -126,11 +133,11 @@ def test_the_children_of_a_subclass_stand_beside_those_of_its_base(base):
     class WithHead(kind):
         def __init__(self):
             super().__init__(*args)
-            self.head, self.drop = nn.Linear(3, 2), nn.Dropout(0.5)
+            self.head, self.drops = nn.Linear(3, 2), [nn.Dropout(0.5)]
 
     plain, params = kind(*args).init(0), WithHead().init(0)
-    assert params.keys() == plain.keys() | {"head", "drop"} and params["head"]["weight"].shape == (3, 2)
-    assert list(nn.DropoutMasks(WithHead(), 0).layers) == ["drop"] and "(head): Linear" in repr(WithHead())
+    assert params.keys() == plain.keys() | {"head", "drops"} and params["head"]["weight"].shape == (3, 2)
+    assert list(nn.DropoutMasks(WithHead(), 0).layers) == ["drops.0"] and "(head): Linear" in repr(WithHead())
 
 
 def test_an_attribute_that_is_a_layer_already_has_no_second_place():
@@ -142,6 +149,13 @@ def test_an_attribute_that_is_a_layer_already_has_no_second_place():
     assert list(Net().init(0)) == ["0", "1", "head"]
     check_error(UsageError, lambda: Net(head=nn.Linear(3, 3)).init(0), "[Net] head: expected another name", "one of its 3 layers")
 
+    class Listed(nn.Sequential):
+        def __init__(self):
+            self.head = [nn.Linear(3, 2)]
+            super().__init__(head=nn.Linear(3, 3))
+
+    check_error(UsageError, lambda: Listed().init(0), "[Listed] head: expected another name")
+
 
 def test_an_argument_where_a_layer_has_none():
     check_error(TypeError, lambda: nn.ReLU(inplace=True), "inplace")
@@ -149,10 +163,15 @@ def test_an_argument_where_a_layer_has_none():
 
 
 def test_settings_that_pytorch_has_in_another_order_go_by_name():
-    for layer in (lambda: nn.Dropout(0.5, True), lambda: nn.InstanceNorm(8, 1e-5, 0.1), lambda: nn.BatchNorm(8, 1e-5, 0.1),
-                  lambda: nn.RMSNorm(8, 1e-5, True), lambda: nn.GroupNorm(2, 8, 1e-5, True)):
-        check_error(TypeError, layer)
-    assert nn.Embedding(8, 3, 0).padding_idx == 0
+    options = {"shared=": lambda: nn.Dropout(0.5, True), "eps=, unbiased=, gain= by name": lambda: nn.BatchNorm(8, 1e-5), "padding_idx=": lambda: nn.Embedding(8, 3, 0),
+               "bias=, weight_init=, activation=": lambda: nn.Linear(2, 3, False), "stride=, padding=": lambda: nn.Conv2d(2, 3, 2, 1), "stride=": lambda: nn.Conv1d(2, 3, 2, 1)}
+    for names, layer in options.items():
+        check_error(TypeError, layer, "__init__() takes", names)
+    for layer in (lambda: nn.LayerNorm(8, 1e-5), lambda: nn.RMSNorm(8, 1e-5), lambda: nn.GroupNorm(2, 8, 1e-5), lambda: nn.InstanceNorm(8, 1e-5)):
+        check_error(TypeError, layer, "; eps=, gain=", "by name")
+    with pytest.raises(TypeError) as caught:
+        ops.relu(ones(), ones())
+    assert "by name" not in str(caught.value)
 
 
 @pytest.mark.parametrize("thing", [nn.Linear(2, 2), optim.Adam(1e-3), ones(), duoln, nn, ops, optim], ids=lambda thing: type(thing).__name__)

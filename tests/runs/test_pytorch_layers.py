@@ -44,7 +44,7 @@ T = torch.nn
 LACKING = {
     "BatchNorm1d": (lambda: T.BatchNorm1d(4), nn.BatchNorm(4), x_of(6, 4)),
     "BatchNorm1d without statistics": (lambda: T.BatchNorm1d(4, track_running_stats=False), nn.BatchNorm(4), x_of(6, 4)),
-    "LayerNorm": (lambda: T.LayerNorm(4, bias=False), nn.LayerNorm(4), x_of(6, 4)),
+    "LayerNorm": (lambda: T.LayerNorm(4, bias=False), nn.LayerNorm(4, bias=False), x_of(6, 4)),
     "RNN": (lambda: T.RNN(4, 5, bias=False), nn.RNN(4, 5), x_of(3, 2, 4)),
     "LSTM": (lambda: T.LSTM(4, 5, bias=False), nn.LSTM(4, 5), x_of(3, 2, 4)),
     "LSTM of two layers": (lambda: T.LSTM(4, 5, num_layers=2, bidirectional=True, bias=False), nn.LSTM(4, 5, layers=2, bidirectional=True), x_of(3, 2, 4)),
@@ -73,6 +73,8 @@ def test_one_bias_of_two_is_missing(write, tmp_path):
     (tmp_path / "a").write_bytes(safetensors.numpy.save(state))
     check_error(CheckpointError, lambda: duoln.load_pytorch(tmp_path / "a", nn.LSTM(4, 5)), "'bias_hh_l0'", "no such array")
     check_error(CheckpointError, lambda: duoln.load_pytorch(write(T.Linear(4, 5, bias=False)), nn.Linear(4, 5)), "'bias'", "no such array")
+    check_error(CheckpointError, lambda: duoln.load_pytorch(write(T.LayerNorm(4, bias=False)), nn.LayerNorm(4)), "'bias'", "no such array")
+    check_error(CheckpointError, lambda: duoln.load_pytorch(write(T.LayerNorm(4)), nn.LayerNorm(4, bias=False)), "'bias'", "bias=True")
 
 
 def test_statistics_that_training_gathered_are_the_running_ones(be, tmp_path):
