@@ -33,17 +33,16 @@ openblas.limit_threads()
 openblas.spin_briefly()
 
 if TYPE_CHECKING:
-    from duoln import data, errors, extend, nn, ops, optim, randomness, tasks, testing, tree
+    from duoln import data, errors, extend, nn, ops, optim, tasks, testing, tree
     from duoln.core import Tensor, compile, stop_gradient, value_and_grad, vjp
     from duoln.nn.observing import observed
+    from duoln.randomness import Stream
     from duoln.runs.parameters import load, save
     from duoln.runs.pytorch_file import load_pytorch, save_pytorch
     from duoln.runs.state import load_state, save_state
     from duoln.runtime import backend, from_dlpack, tensor, to_tensors
-    from duoln.testing.gradients import gradcheck
     from duoln.training.rate_test import find_rate
     from duoln.training.summary import summary
-    from duoln.training.train import train
 
 _LAZY = {
     **dict.fromkeys(("Tensor", "compile", "stop_gradient", "value_and_grad", "vjp"), "duoln.core"),
@@ -51,19 +50,17 @@ _LAZY = {
     **dict.fromkeys(("load", "save"), "duoln.runs.parameters"),
     **dict.fromkeys(("load_pytorch", "save_pytorch"), "duoln.runs.pytorch_file"),
     **dict.fromkeys(("load_state", "save_state"), "duoln.runs.state"),
+    "Stream": "duoln.randomness",
     "observed": "duoln.nn.observing",
     "find_rate": "duoln.training.rate_test",
-    "gradcheck": "duoln.testing.gradients",
     "summary": "duoln.training.summary",
-    "train": "duoln.training.train",
 }
-_MODULES = ("data", "errors", "extend", "nn", "ops", "optim", "randomness", "tasks", "testing", "tree")
+_MODULES = ("data", "errors", "extend", "nn", "ops", "optim", "tasks", "testing", "tree")
 
 __all__ = [
-    "Tensor", "backend", "compile", "data", "errors", "extend", "find_rate", "from_dlpack", "gradcheck", "load",
-    "load_pytorch", "load_state", "nn", "observed", "ops", "optim", "randomness", "save", "save_pytorch",
-    "save_state", "stop_gradient", "summary", "tasks", "tensor", "testing", "to_tensors", "train", "tree",
-    "value_and_grad", "vjp",
+    "Stream", "Tensor", "backend", "compile", "data", "errors", "extend", "find_rate", "from_dlpack", "load",
+    "load_pytorch", "load_state", "nn", "observed", "ops", "optim", "save", "save_pytorch", "save_state",
+    "stop_gradient", "summary", "tasks", "tensor", "testing", "to_tensors", "tree", "value_and_grad", "vjp",
 ]
 
 
@@ -82,7 +79,7 @@ def __getattr__(name: str) -> Any:
     below = {each: f"duoln.{module}.{each}" for module in ("optim", "data", "nn", "ops")
              for each in importlib.import_module(f"duoln.{module}").__all__}
     remedies = {**names.of_standard(), **names.OF_OPS, **names.OF_DATA, **below, **names.OF_DUOLN}
-    raise names.unknown_name("duoln", name, remedies, __all__)
+    raise importlib.import_module("duoln.core.public_names").unknown_name("duoln", name, remedies, __all__)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""Adam, and Adam with decoupled weight decay, by the operator `ops.adam_update`."""
+"""Adam, and Adam with decoupled weight decay, by the operator `adam_update`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from duoln.core.arguments import AT_LEAST_0, BELOW_1, EPSILON, check_function, c
 from duoln.core.donation import compiled_step, own
 from duoln.core.pytorch_names import hinted
 from duoln.nn.population import is_statistic
-from duoln.ops.update import check_correction
+from duoln.ops.update import adam_rates, adam_update, check_correction
 from duoln.optim.clipping import Params, ScaleByNorm, global_norm
 from duoln.optim.optimizer import Optimizer, slot, zeros_like
 
@@ -91,7 +91,7 @@ class Adam(Optimizer):
     def _scaled_update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
                        scale: Tensor | None) -> tuple[Params, dict[str, Any], Tensor]:
         kind = type(self).__name__
-        scaled, eps, step = ops.adam_rates(rate, slot(kind, slots, "step"), beta1=self.beta1, beta2=self.beta2,
+        scaled, eps, step = adam_rates(rate, slot(kind, slots, "step"), beta1=self.beta1, beta2=self.beta2,
                                            eps=self.eps, bias_correction=self.bias_correction)
         rows = tree.zipped(params, gradients, slot(kind, slots, "m"), slot(kind, slots, "v"))
         if self.donate and compiled_step.get() is None:
@@ -101,7 +101,7 @@ class Adam(Optimizer):
         groups = self._groups(params, rate)
         for keep, group in groups:
             columns = zip(*(rows[k] for k in group), strict=True)
-            *new, norm = ops.adam_update(scaled, eps, scale, keep, *itertools.chain.from_iterable(columns),
+            *new, norm = adam_update(scaled, eps, scale, keep, *itertools.chain.from_iterable(columns),
                                          beta1=self.beta1, beta2=self.beta2,
                                          # An earlier group must not overwrite what a later one may read.
                                          donate=self.donate and group is groups[-1][1])
