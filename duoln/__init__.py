@@ -33,18 +33,17 @@ openblas.limit_threads()
 openblas.spin_briefly()
 
 if TYPE_CHECKING:
-    from duoln import data, errors, extend, nn, ops, optim, randomness, tasks, testing, tree
+    from duoln import data, errors, extend, nn, ops, optim, tasks, testing, tree
     from duoln.core import Tensor, compile, custom_gradient, stop_gradient, value_and_grad, vjp
     from duoln.distributed.own_loop import average_gradients, ranks
     from duoln.nn.observing import observed
+    from duoln.randomness import Stream
     from duoln.runs.parameters import load, load_arrays, save
     from duoln.runs.pytorch_file import load_pytorch, save_pytorch
     from duoln.runs.state import load_state, save_state
     from duoln.runtime import backend, from_dlpack, init, tensor, to_tensors
-    from duoln.testing.gradients import gradcheck
     from duoln.training.rate_test import find_rate
     from duoln.training.summary import summary
-    from duoln.training.train import train
 
 _LAZY = {
     **dict.fromkeys(("Tensor", "compile", "custom_gradient", "stop_gradient", "value_and_grad", "vjp"), "duoln.core"),
@@ -53,19 +52,18 @@ _LAZY = {
     **dict.fromkeys(("load_pytorch", "save_pytorch"), "duoln.runs.pytorch_file"),
     **dict.fromkeys(("load_state", "save_state"), "duoln.runs.state"),
     **dict.fromkeys(("average_gradients", "ranks"), "duoln.distributed.own_loop"),
+    "Stream": "duoln.randomness",
     "observed": "duoln.nn.observing",
     "find_rate": "duoln.training.rate_test",
-    "gradcheck": "duoln.testing.gradients",
     "summary": "duoln.training.summary",
-    "train": "duoln.training.train",
 }
-_MODULES = ("data", "errors", "extend", "nn", "ops", "optim", "randomness", "tasks", "testing", "tree")
+_MODULES = ("data", "errors", "extend", "nn", "ops", "optim", "tasks", "testing", "tree")
 
 __all__ = [
-    "Tensor", "average_gradients", "backend", "compile", "custom_gradient", "data", "errors", "extend", "find_rate",
-    "from_dlpack", "gradcheck", "init", "load", "load_arrays", "load_pytorch", "load_state", "nn", "observed", "ops",
-    "optim", "randomness", "ranks", "save", "save_pytorch", "save_state", "stop_gradient", "summary", "tasks",
-    "tensor", "testing", "to_tensors", "train", "tree", "value_and_grad", "vjp",
+    "Stream", "Tensor", "average_gradients", "backend", "compile", "custom_gradient", "data", "errors", "extend",
+    "find_rate", "from_dlpack", "init", "load", "load_arrays", "load_pytorch", "load_state", "nn", "observed",
+    "ops", "optim", "ranks", "save", "save_pytorch", "save_state", "stop_gradient", "summary", "tasks", "tensor",
+    "testing", "to_tensors", "tree", "value_and_grad", "vjp",
 ]
 
 
@@ -84,7 +82,7 @@ def __getattr__(name: str) -> Any:
     below = {each: f"duoln.{module}.{each}" for module in ("optim", "data", "nn", "ops")
              for each in importlib.import_module(f"duoln.{module}").__all__}
     remedies = {**names.of_standard(), **names.OF_OPS, **names.OF_DATA, **below, **names.OF_DUOLN}
-    raise names.unknown_name("duoln", name, remedies, __all__)
+    raise importlib.import_module("duoln.core.public_names").unknown_name("duoln", name, remedies, __all__)
 
 
 def __dir__() -> list[str]:

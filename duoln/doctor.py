@@ -6,12 +6,13 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from duoln import backends, data, runtime
+from duoln import backends, runtime
 from duoln.core import Rule
-from duoln.data.files import absent_folders
+from duoln.data.files import absent_folders, data_folders
 from duoln.errors import DataMissingError, DuolnError
 from duoln.kernels.registry import every_op
 from duoln.system import openblas
+from duoln.system.paths import cache_folder
 from duoln.tasks.registry import Registry
 
 
@@ -42,7 +43,7 @@ def examine(with_ops: bool = False, asked: Sequence[str] | None = None) -> dict[
         "threads": runtime.threads(),
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "advice": [line for line in (openblas.advice(), *absent_folders()) if line],
-        "data": {"folders": [str(f) for f in data.data_folders()], "cache": _cache_folder()},
+        "data": {"folders": [str(f) for f in data_folders()], "cache": _cache_folder()},
         "plugins": [{"name": f.task.name, "distribution": f.distribution, "reason": ""}
                     for f in registry.tasks.values()] + [b._asdict() for b in registry.broken],
         "slow": [s._asdict() for s in registry.slow],
@@ -63,7 +64,7 @@ def examine(with_ops: bool = False, asked: Sequence[str] | None = None) -> dict[
 
 def _cache_folder() -> str:
     try:
-        return str(data.cache_folder())
+        return str(cache_folder())
     except DataMissingError as error:
         return f"none: {error}"
 

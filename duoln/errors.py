@@ -6,6 +6,14 @@ import copyreg
 import signal
 from typing import Any
 
+__all__ = [
+    "AxisIndexError", "BackendError", "CallError", "CheckpointError", "CheckpointWarning", "CompileError",
+    "CompileWarning", "DataEntryError", "DataError", "DataFormatError", "DataMissingError", "DivergedError",
+    "DtypeError", "DuolnError", "GradientError", "GradientWarning", "Interrupted", "KernelError",
+    "MemoryExhaustedError", "MixedBackendError", "NotFiniteError", "OutputError", "PluginError", "RankError",
+    "RecordError", "ScheduleWarning", "ShapeError", "TaskError", "UsageError",
+]
+
 
 class DuolnError(Exception):
     """Base of every error that duoln raises on purpose."""
@@ -186,3 +194,7 @@ class TaskError(DuolnError):
 
 class KernelError(DuolnError, RuntimeError):
     """A GPU kernel that does not compile, cannot be launched, or was given an argument that it does not take."""
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -61,13 +61,10 @@ bits. `check_op` compares an operator with a NumPy formula and its gradient with
 
 Contents:
 
-* `Op`, `op`, `Rule`, `derived`, `Tensor`; the types `Array`, `Backend`, `Shape`; the dtypes `FLOATS`;
+* `Op`, `op`, `Rule`, `derived`, `Tensor`; the types `Array`, `Backend`; the dtypes `FLOATS`;
 * annotations of attributes: `Finite`, `AtLeast0`, `Above0`, `Below1`, `Integer`, `AtLeast1`, or `Annotated` with an
   `Interval` of numbers or the integers of a `Whole`;
-* checks of tensors: `check_tensors`, `check_float`, `check_beside`, `check_indices`, `check_dtype`, `check_room`;
-* checks of other arguments: `check_integer`, `check_integers_in`, `check_flag`, `check_choice`, `check_function`,
-  `normal_axis`, `normal_axes`, and `check_number` with an `Interval`: `NOT_NAN`, `FINITE`, `AT_LEAST_0`, `ABOVE_0`,
-  `BELOW_1`;
+* for a body, beside `NAME.check`: `check_indices`, `check_room`, `normal_axis`;
 * shapes: `broadcast_shape`, and `unbroadcast` for its gradient;
 * `host`: arrays that start on a cache line, and the number of threads, for rules on NumPy arrays;
 * `Launch`: a call of a C++ text (also of CUDA's and Metal's beside it), declared in the language of `op`, compiled at
@@ -78,89 +75,33 @@ Contents:
 * `native`: `refusal` says why there is no library of a text for a dtype, for `supports`; `threads_for` how many threads
   to use;
 * `Case`: one call of an operator, by which its rules are proved. A plug-in's hook `duoln_cases` gives them;
-* loaded on first use: `cuda` and `metal`, what launches on these devices share, such as `cuda.sum_columns`; and
-  `check_op`, `check_rule`, `gradcheck`, `check_close` and `check_error` of
-  `duoln.testing`.
+* `cuda` and `metal`, loaded on first use: what launches on these devices share, such as `cuda.sum_columns`.
+
+`duoln.testing` has the checks.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from duoln.backends.protocol import FLOATS, Array, Backend, Shape
+from duoln.backends.protocol import FLOATS, Array, Backend
 from duoln.core import Op, Rule, Tensor, derived, op
-from duoln.core.arguments import (
-    ABOVE_0,
-    AT_LEAST_0,
-    BELOW_1,
-    FINITE,
-    NOT_NAN,
-    Above0,
-    AtLeast0,
-    AtLeast1,
-    Below1,
-    Finite,
-    Integer,
-    Interval,
-    Whole,
-    check_choice,
-    check_flag,
-    check_function,
-    check_integer,
-    check_integers_in,
-    check_number,
-)
-from duoln.core.spec import check_beside, check_float, check_tensors
+from duoln.core.arguments import Above0, AtLeast0, AtLeast1, Below1, Finite, Integer, Interval, Whole
+from duoln.core.public_names import only_public
 from duoln.kernels import host, native
 from duoln.kernels.launch import Launch, fused
 from duoln.kernels.launch.declared import Layout
 from duoln.kernels.registry import Case
-from duoln.ops.common import (
-    broadcast_shape,
-    check_dtype,
-    check_indices,
-    check_room,
-    normal_axes,
-    normal_axis,
-    unbroadcast,
-)
+from duoln.ops.common import broadcast_shape, check_indices, check_room, normal_axis, unbroadcast
 
 if TYPE_CHECKING:
-    from duoln.kernels.launch import cuda, metal
-    from duoln.testing import check_close, check_error, check_op, check_rule, gradcheck
-
-_MODULES = {"cuda": "duoln.kernels.launch.cuda", "metal": "duoln.kernels.launch.metal"}
-"""These modules import CuPy and MLX, so they are loaded only when a rule uses them."""
-_CHECKS = ("check_close", "check_error", "check_op", "check_rule", "gradcheck")
+    from duoln.kernels.launch import cuda as cuda  # noqa: PLC0414 (it is offered, and not in __all__)
+    from duoln.kernels.launch import metal as metal  # noqa: PLC0414
 
 __all__ = [
-    "ABOVE_0", "AT_LEAST_0", "BELOW_1", "FINITE", "FLOATS", "NOT_NAN", "Above0", "Array", "AtLeast0",
-    "AtLeast1", "Backend", "Below1", "Case", "Finite", "Integer", "Interval", "Launch", "Layout", "Op", "Rule",
-    "Shape", "Tensor", "Whole", "broadcast_shape", "check_beside", "check_choice", "check_close", "check_dtype",
-    "check_error", "check_flag", "check_float", "check_function", "check_indices", "check_integer",
-    "check_integers_in", "check_number", "check_op", "check_room", "check_rule", "check_tensors", "cuda",
-    "derived", "fused", "gradcheck", "host", "metal", "native", "normal_axes", "normal_axis", "op",
-    "unbroadcast",
+    "FLOATS", "Above0", "Array", "AtLeast0", "AtLeast1", "Backend", "Below1", "Case", "Finite", "Integer", "Interval",
+    "Launch", "Layout", "Op", "Rule", "Tensor", "Whole", "broadcast_shape", "check_indices", "check_room", "derived",
+    "fused", "host", "native", "normal_axis", "op", "unbroadcast",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return importlib.import_module(_MODULES[name])
-    if name in _CHECKS:
-        return getattr(importlib.import_module("duoln.testing"), name)
-    raise AttributeError(f"module 'duoln.extend' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    # `help` reads each name here, and a module whose library is missing cannot be read.
-    return sorted({*globals(), *__all__} - {name for name in _MODULES if not _is_there(name)})
-
-
-def _is_there(name: str) -> bool:
-    try:
-        importlib.import_module(_MODULES[name])
-    except ImportError:
-        return False
-    return True
+# They import CuPy and MLX, so only a rule that uses them loads them, and `dir` is without them.
+only_public(globals(), lazy={name: f"duoln.kernels.launch.{name}:" for name in ("cuda", "metal")})

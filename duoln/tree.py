@@ -14,6 +14,8 @@ from typing import Any
 
 from duoln.errors import DtypeError, ShapeError
 
+__all__ = ["combine", "items", "leaves", "map", "partition", "unflatten", "zipped"]
+
 Tree = Any
 
 _SEQUENCES = list, tuple  # a union would be made anew at every leaf
@@ -199,3 +201,7 @@ def unflatten(tree: Tree, new_leaves: Sequence[Any]) -> Tree:
     if result is None or next(source, None) is not None:
         raise ShapeError(f"[tree] expected {len(leaves(tree))} leaves, found {len(new_leaves)}")
     return result
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -24,12 +24,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 import duoln
-from duoln import Tensor, nn, ops, optim
+from duoln import Stream, Tensor, nn, ops, optim
 from duoln.data import Batch
 from duoln.examples import adding_record, records
 from duoln.examples.adding_record import Record, Run
 from duoln.extend import Backend
-from duoln.randomness import Stream
 from duoln.system.paths import path_argument
 
 Variant = Literal["layer", "none"]

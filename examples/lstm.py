@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 
 import duoln
-from duoln import Tensor, nn, ops, optim
+from duoln import Stream, Tensor, nn, ops, optim
 from duoln.data import Batch
 from duoln.extend import Backend
-from duoln.randomness import Stream
 
 
 class Classifier(nn.Module):

@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None, settings: Settings | None = None) ->
     """Train, print the table, write `mnist.json` and, where matplotlib is installed, `mnist.png`.
 
     Raises:
-        UsageError: there is no seed to train from. The rest as `duoln.train`.
+        UsageError: there is no seed to train from. The rest as `duoln.tasks.train`.
     """
     parser = Parser(prog="python -m duoln.examples.mnist", description=__doc__,
                     formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import duoln
-from duoln import extend
+from duoln import extend, testing
 
 
 @extend.op("x: real[*shape] -> like x")
@@ -45,8 +45,8 @@ def main() -> float:
     """Check the operator and its rule, and find with them where log(cosh(x - 3)) is least."""
     backend, points = duoln.backend("numpy"), np.linspace(-4, 4, 35).reshape(5, 7)
     for dtype in extend.FLOATS:
-        extend.check_op(log_cosh, [points], lambda x: np.log(np.cosh(x)), backend, dtype=dtype)
-    extend.check_rule(log_cosh, FAST, [points.astype(np.float32)], backend)
+        testing.check_op(log_cosh, [points], lambda x: np.log(np.cosh(x)), backend, dtype=dtype)
+    testing.check_rule(log_cosh, FAST, [points.astype(np.float32)], backend)
     x = duoln.tensor([0.0], backend)
     for _ in range(60):
         x = x - 0.5 * duoln.value_and_grad(lambda x: log_cosh(x - 3.0).sum())(x)[1]

@@ -21,12 +21,11 @@ from typing import Any, ClassVar, Literal, cast
 import numpy as np
 
 import duoln
-from duoln import Tensor, nn, ops
-from duoln.data import DATA_SEED, Batch, Batches, in_home, read_text
+from duoln import Stream, Tensor, nn, ops
+from duoln.data import Batch, Batches, read_text
 from duoln.errors import DataError, UsageError
 from duoln.pictures.drawing import figure
-from duoln.randomness import Stream
-from duoln.tasks import Column, Config, Dataset, Findings, Splits, Task, Trained, hookimpl, option
+from duoln.tasks import DATA_SEED, Column, Config, Dataset, Findings, Splits, Task, Trained, hookimpl, in_home, option
 
 BYTES = 256
 

@@ -160,7 +160,7 @@ def timed() -> dict[str, Timed]:
 
 def every_op() -> list[Op[..., Any]]:
     """Duoln's own operators that rules compute."""
-    return [op for name in ops.__all__ if isinstance(op := getattr(ops, name), Op) and op.has_rules]
+    return [op for _, op in sorted(vars(ops).items()) if isinstance(op, Op) and op.has_rules]
 
 
 def every_rule(backend: Backend) -> Iterator[tuple[Op[..., Any], Rule]]:

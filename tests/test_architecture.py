@@ -28,6 +28,8 @@ LAYERS = (
     ("plugins",),
     ("examples", "__main__"),
 )
+FOR_TYPES = ("duoln/tasks/__init__.py", "duoln.training.train")
+"""What type checkers see of `duoln.tasks.train`, which is loaded when it is used."""
 ORDER = [unit for layer in LAYERS for unit in layer]
 
 # Which files may import an outside library.
@@ -119,7 +121,7 @@ def out_of_order(statement):
     importer, imported = unit_of(_module_of(statement.file)), unit_of(statement.module)
     if not importer or not imported:  # duoln itself, whose own imports have a test of their own
         return False
-    if importer == imported:
+    if importer == imported or (statement.file, statement.module) == FOR_TYPES:
         return False
     return ORDER.index(imported) >= ORDER.index(importer)
 
@@ -156,7 +158,7 @@ def test_a_wrong_import_would_be_seen(file, source):
 
 @pytest.mark.parametrize(("file", "source"), [
     ("duoln/ops/norm.py", "from . import common"), ("duoln/ops/__init__.py", "from .common import check_float"),
-    ("kernels/adam/__init__.py", "from duoln.ops import adam_update"), ("duoln/cli/run.py", "from duoln import tensor")])
+    ("kernels/adam/__init__.py", "from duoln.ops.update import adam_update"), ("duoln/cli/run.py", "from duoln import tensor")])
 def test_a_right_import_is_let_through(file, source):
     [statement] = imports_in(file, source)
     assert statement.module in MODULES and not out_of_order(statement), statement
@@ -215,7 +217,7 @@ def test_contributing_shows_these_layers():
 
 GUESTS = ("paper", "theory")
 """Plug-ins that bring commands and measure the library, and train nothing of their own. The layers alone bind them."""
-OF_PLUGINS = ("extend", "nn", "ops", "optim", "data", "tasks", "errors", "randomness", "pictures")
+OF_PLUGINS = ("extend", "nn", "ops", "optim", "data", "tasks", "errors", "pictures")
 """What a plug-in may import, beside names of `duoln` itself, such as `from duoln import Tensor`, and its own folder."""
 
 

@@ -15,7 +15,10 @@ from ops.cases import CASES
 import duoln
 from duoln import nn, ops, optim, testing, tree
 from duoln.core import Tensor, composed_only
-from duoln.data import Batches, check_range, count_examples, examples, write_idx, write_npz
+from duoln.data import Batches
+from duoln.data.batches import check_range, count_examples, examples
+from duoln.data.idx import write_idx
+from duoln.data.npz import write_npz
 from duoln.errors import DtypeError, GradientError
 from duoln.nn.init import Named
 
@@ -179,18 +182,16 @@ HOST = {
     "duoln.save": lambda g, be, tmp: duoln.save(tmp / "a.safetensors", {"a": g.host(_floats(3)), "b": g.tensor(_floats(2))}),
     "duoln.save_pytorch": lambda g, be, tmp: duoln.save_pytorch(tmp / "b.safetensors", nn.LSTM(4, 3), {"forward0": {
         "w_x": g.tensor(_floats(4, 12)), "w_h": g.tensor(_floats(3, 12)), "bias": g.tensor(_floats(12))}}),
-    "duoln.gradcheck": lambda g, be, tmp: duoln.gradcheck(ops.tanh, Tensor(g.host(_floats(3).astype(np.float64)), get_backend("numpy"))),
     "duoln.value_and_grad": lambda g, be, tmp: duoln.value_and_grad(lambda p: ops.sum(p["a"] * p["a"]))({"a": g.tensor(_floats(3))}),
     "duoln.compile": lambda g, be, tmp: [step(g.tensor(_floats(300))) for step in [duoln.compile(lambda x: ops.tanh(x * 2.0) + x)] for _ in range(4)],
     "duoln.average_gradients": lambda g, be, tmp: duoln.average_gradients(g.tensors({"a": _floats(3)}), 2.0),
     "duoln.custom_gradient": lambda g, be, tmp: duoln.value_and_grad(lambda x: ops.sum(duoln.custom_gradient(lambda x: (x * 2.0, lambda d: d * 2.0))(x)))(g.tensor(_floats(3))),
     "duoln.stop_gradient": lambda g, be, tmp: duoln.stop_gradient(g.tensor(_floats(3))),
-    "duoln.data.check_range": lambda g, be, tmp: check_range("test", g.host(np.int32([0, 1])), 2),
-    "duoln.data.count_examples": lambda g, be, tmp: count_examples({"x": g.host(_floats(3, 2))}, {"x": 0}),
-    "duoln.data.examples": lambda g, be, tmp: examples({"x": g.host(_floats(3, 2))}, {"x": 0}, np.array([2, 0])),
-    "duoln.data.write_npz": lambda g, be, tmp: write_npz(tmp / "a.npz", {"x": g.host(np.uint8([[1, 2]]))}),
-    "duoln.data.write_idx": lambda g, be, tmp: write_idx(tmp / "a-idx", g.host(np.uint8([[1, 2]]))),
-    "duoln.nn.flatten": lambda g, be, tmp: nn.flatten(g.tensor(_floats(2, 3, 4))),
+    "check_range": lambda g, be, tmp: check_range("test", g.host(np.int32([0, 1])), 2),
+    "count_examples": lambda g, be, tmp: count_examples({"x": g.host(_floats(3, 2))}, {"x": 0}),
+    "examples": lambda g, be, tmp: examples({"x": g.host(_floats(3, 2))}, {"x": 0}, np.array([2, 0])),
+    "write_npz": lambda g, be, tmp: write_npz(tmp / "a.npz", {"x": g.host(np.uint8([[1, 2]]))}),
+    "write_idx": lambda g, be, tmp: write_idx(tmp / "a-idx", g.host(np.uint8([[1, 2]]))),
     "duoln.nn.with_population": lambda g, be, tmp: nn.with_population(nn.LSTM(4, 3, "batch"), g.tensors(nn.LSTM(4, 3, "batch").init(0)), [g.tensor(_floats(5, 6, 4))]),
     "duoln.nn.in_16_bits": lambda g, be, tmp: nn.in_16_bits(g.tensors({"a": _floats(2, 3), "b": _floats(3)})),
     "duoln.nn.with_masks": lambda g, be, tmp: nn.with_masks(g.tensors({"a": {}, "b": _floats(3)}), g.tensors({"a": _floats(3)})),
@@ -223,7 +224,7 @@ WITHOUT_ARRAYS = {
 
 def test_every_function_is_called_or_takes_no_arrays():
     names = {f"{module}.{name}" for module, name, _ in FUNCTIONS if module not in ("duoln.ops", "duoln.nn.init", "duoln.tasks")}
-    assert names == (HOST.keys() | WITHOUT_ARRAYS) - {"Tensor", "duoln.data.Batches"}
+    assert names == {name for name in HOST if name.startswith("duoln.")} - {"duoln.data.Batches"} | WITHOUT_ARRAYS
 
 
 @pytest.mark.parametrize("name", HOST)

@@ -9,11 +9,11 @@ import pytest
 from conftest import ON_NUMPY
 
 import duoln
-from duoln import cli, extend
+from duoln import cli
 from duoln.examples import lstm, own_operator, own_task, training_loop
 from duoln.examples.own_task import Spirals
 from duoln.examples.own_text import OwnText
-from duoln.testing import check_task
+from duoln.testing import check_op, check_task
 
 
 @ON_NUMPY
@@ -51,7 +51,7 @@ def test_own_operator_checks_itself_and_finds_the_least_value():
 
 def test_own_operator_on_every_backend(be, rng):
     points = np.append(rng.standard_normal(9), (-300.0, 0.0, 300.0))
-    extend.check_op(own_operator.log_cosh, [points], lambda x: np.logaddexp(x, -x) - np.log(2), be)
+    check_op(own_operator.log_cosh, [points], lambda x: np.logaddexp(x, -x) - np.log(2), be)
 
 
 def test_a_number_is_left_to_the_composed_rule(numpy_backend):

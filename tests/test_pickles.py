@@ -42,7 +42,7 @@ def test_every_public_name(way):
 
 class Model(nn.Module):
     def __init__(self):
-        self.layers = nn.Sequential(nn.Linear(3, 4, weight_init=init.orthogonal), ops.relu, nn.LayerNorm(4), nn.flatten)
+        self.layers = nn.Sequential(nn.Linear(3, 4, weight_init=init.orthogonal), ops.relu, nn.LayerNorm(4), nn.Flatten())
         self.read = nn.LSTM(4, 2, norm="layer")
 
     def __call__(self, params, x):

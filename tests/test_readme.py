@@ -21,12 +21,12 @@ def test_the_python_of_the_readme_runs_in_order(capsys):
 
 
 def test_the_task_that_samples_evaluates_and_draws(tmp_path):
-    from duoln import tasks, testing, train
+    from duoln import tasks, testing
     from duoln.pictures.drawing import can_draw
 
     values = run_python_of("duoln/docs/tasks.md")
     task, options = values["Map"](), values["Points"](40)
-    run = train(task, variant="ln", preset="smoke", backend="numpy")
+    run = tasks.train(task, variant="ln", preset="smoke", backend="numpy")
     trained = tasks.Trained(run.config, run.variant, 1, run.model, run.params)
     [sample] = task.sample(trained, options, tmp_path / "map.csv")
     assert len(sample.read_text().splitlines()) == 41

@@ -10,7 +10,7 @@ float16 and bfloat16 are for storage: arithmetic is float32. Only the primitives
 without bfloat16 has its bits in arrays of uint16.
 
 Devices do *not* check the range of indices (CuPy wraps round, MLX reads other memory), so rules give them none that is
-out of range. The host checks them when it makes a batch, see `duoln.data.check_range`.
+out of range. The host checks them when it makes a batch, see `duoln.data.batches.check_range`.
 """
 
 from __future__ import annotations

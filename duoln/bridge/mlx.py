@@ -21,6 +21,7 @@ from duoln.bridge.functions import NORMS, check_norm, over_trees, sequence
 from duoln.core import Tensor
 from duoln.core.arguments import described, name_of
 from duoln.core.gradient import pullback_at
+from duoln.core.public_names import only_public
 from duoln.core.pytorch_names import hinted
 from duoln.errors import DtypeError, GradientError, ShapeError, UsageError
 from duoln.ops.recurrent.variants import CELLS, CellName, has_bias, norm_shapes
@@ -257,3 +258,6 @@ class AddRMSNorm(mlx.nn.RMSNorm):
 
 def _parameters(norm: Any) -> list[mx.array]:
     return [norm[name] for name in ("weight", "bias") if name in norm]
+
+
+only_public(globals())

@@ -55,7 +55,7 @@ def settings_of(task: Task, args: argparse.Namespace) -> dict[str, Any]:
     Raises:
         UsageError: no KEY=VALUE, or the key is no setting of the task but an option of the command.
     """
-    from duoln.tasks import parse_settings
+    from duoln.tasks.settings import parse_settings
 
     settings = parse_settings(args.settings)
     known = {field.name for field in dataclasses.fields(task.config)}

@@ -112,11 +112,9 @@ def _help(args: argparse.Namespace) -> int:
 
 MODULES = ("duoln", "duoln.nn", "duoln.nn.init", "duoln.ops", "duoln.optim", "duoln.data", "duoln.tasks",
            "duoln.extend", "duoln.testing", "duoln.training.train", "duoln.training.summary",
-           "duoln.training.rate_test", "duoln.runtime", "duoln.errors",
-           "duoln.randomness", "duoln.tree")
+           "duoln.training.rate_test", "duoln.runtime", "duoln.errors", "duoln.tree")
 """The modules whose names are public."""
 
-_NEEDS_A_DEVICE = {"duoln.extend.cuda", "duoln.extend.metal"}
 _ISE = re.compile(r"(?<=i)[sz](?=e|ing|ation)", re.IGNORECASE)
 """The letter in which two spellings of English differ: optimiser and optimizer."""
 _LINES = 3
@@ -124,11 +122,10 @@ _LINES = 3
 
 
 def public_names(module: ModuleType) -> list[str]:
-    """The names that a module offers, without other modules, and without those that need the library of a device."""
+    """The names that a module offers, without other modules."""
     own = [name for name, value in vars(module).items()
            if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__]
-    return [name for name in getattr(module, "__all__", own)
-            if f"{module.__name__}.{name}" not in _NEEDS_A_DEVICE and not inspect.ismodule(getattr(module, name))]
+    return [name for name in getattr(module, "__all__", own) if not inspect.ismodule(getattr(module, name))]
 
 
 def search(words: str, width: int) -> Iterator[str]:

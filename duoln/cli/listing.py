@@ -153,7 +153,8 @@ def _wrapped(text: str, indent: str = "") -> str:
 
 def _prepare(args: argparse.Namespace) -> int:
     from duoln.cli import console
-    from duoln.data import cache_folder, data_folders
+    from duoln.data.files import data_folders
+    from duoln.system.paths import cache_folder
     from duoln.tasks.registry import find_task
 
     task = find_task(args.task, args.plugins)
@@ -174,8 +175,8 @@ def states_of_data(task: Task) -> dict[str, str]:
 
 
 def _state(corpus: Sequence[Sequence[str]]) -> str:
-    from duoln.data import locate
     from duoln.errors import DataError
+    from duoln.tasks.originals import locate
 
     state = "not here"
     for files in corpus:

@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, wraps
 from importlib.resources import files
-from types import ModuleType
 from typing import Any, Never, ParamSpec, TypeVar
 
 from duoln.core.arguments import did_you_mean
@@ -34,8 +33,8 @@ _MEAN = "; without ops.mean, a loss for each example"
 _CROSS_ENTROPY = f"`ops.mean(ops.softmax_cross_entropy(logits, labels))`{_MEAN}"
 _OF_LOGS = f"`ops.mean(ops.softmax_cross_entropy(log_probabilities, labels))`, or of logits{_MEAN}"
 _BINARY = f"`ops.mean(ops.bce_with_logits(logits, targets))`{_MEAN}"
-_SEED = "each stream of random numbers has its own seed: `model.init(0)`, `duoln.randomness.Stream(0, \"noise\")`"
-_DRAWN = "`duoln.tensor(duoln.randomness.Stream(0, \"noise\").{draw}((4, 6)), dtype=\"float32\")`"
+_SEED = "each stream of random numbers has its own seed: `model.init(0)`, `duoln.Stream(0, \"noise\")`"
+_DRAWN = "`duoln.tensor(duoln.Stream(0, \"noise\").{draw}((4, 6)), dtype=\"float32\")`"
 _RATE = ("`optim.Adam(optim.steps(1e-3, 0.5, every=100, times=5))` has a learning rate for each update; cosine, "
          "exponential, linear_warmup, piecewise and schedule are others")
 _DROPOUT = "`nn.Dropout(0.5)` is a layer, whose masks `nn.DropoutMasks(model, seed=0)` makes for a batch"
@@ -80,7 +79,7 @@ OF_NN = {
     "Dense": "`nn.Linear(6, 3)`", "ConvTranspose2d": _NONE, "Conv3d": _NONE, "CTCLoss": _NONE,
     "AdaptiveAvgPool2d": "`ops.mean(images, axis=(1, 2))`, channels last, is that of size 1",
     "SmoothL1Loss": f"`ops.mean(ops.huber_loss(predictions, targets))`{_MEAN}",
-    "Unflatten": "`x.reshape(4, 2, 3)`",
+    "Unflatten": "`x.reshape(4, 2, 3)`", "flatten": "`nn.Flatten()` keeps the first axis",
     "ZeroPad2d": "`ops.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))`, channels last",
     "PReLU": "`nn.LeakyReLU(0.25)` has a fixed slope", "value_and_grad": _GRADIENT,
     "CosineSimilarity": "`ops.vecdot(x, y) / (ops.vector_norm(x, axis=-1) * ops.vector_norm(y, axis=-1))`",
@@ -111,7 +110,7 @@ _OF_BOTH = {
     "expand": "`ops.broadcast_to(row, (4, 6))`", "gather": "`ops.take_along_axis(x, indices, axis=1)`",
     "masked_fill": "`ops.where(mask, 0.0, x)`", "norm": "`ops.vector_norm(x)`",
     "permute": "`ops.permute_dims(x, axes=(1, 0))`", "transpose": "`ops.permute_dims(x, axes=(1, 0))`",
-    "flatten": "`x.reshape(-1)`; `nn.flatten(x)` keeps the first axis",
+    "flatten": "`x.reshape(-1)`; `nn.Flatten()` keeps the first axis",
 }
 """Names of functions, and of methods of tensors."""
 OF_OPS = {
@@ -130,11 +129,11 @@ OF_OPS = {
     "bincount": f"{_HOST}`np.bincount(labels)`",
     **dict.fromkeys(("rand", "uniform", "rand_like"), _DRAWN.format(draw="uniform")),
     **dict.fromkeys(("randn", "normal", "randn_like"), _DRAWN.format(draw="gaussian")),
-    "randint": "`duoln.tensor(duoln.randomness.Stream(0, \"noise\").integers(5, (4, 6)))`",
-    "randperm": "`duoln.tensor(duoln.randomness.Stream(0, \"noise\").permutation(5))`",
-    "bernoulli": "`duoln.tensor(duoln.randomness.Stream(0, \"noise\").keep_mask((4, 6), 0.5))`",
+    "randint": "`duoln.tensor(duoln.Stream(0, \"noise\").integers(5, (4, 6)))`",
+    "randperm": "`duoln.tensor(duoln.Stream(0, \"noise\").permutation(5))`",
+    "bernoulli": "`duoln.tensor(duoln.Stream(0, \"noise\").keep_mask((4, 6), 0.5))`",
     **dict.fromkeys(("multinomial", "categorical", "gumbel_softmax"),
-                    "`duoln.tensor(duoln.randomness.Stream(0, \"noise\").categorical(logits=logits))`, a class a row"),
+                    "`duoln.tensor(duoln.Stream(0, \"noise\").categorical(logits=logits))`, a class a row"),
     **dict.fromkeys(("array", "asarray", "as_tensor", "from_numpy"), _ARRAY),
     "concatenate": "`ops.concat(x, y, axis=0)`", "vstack": "`ops.concat(x, y, axis=0)`",
     "hstack": "`ops.concat(x, y, axis=1)`", "swapaxes": "`ops.permute_dims(x, axes=(1, 0))`",
@@ -313,16 +312,6 @@ def refuse_operators(kind: type) -> None:
         setattr(kind, f"__r{name}__", refuse)
 
 
-def without_modules(namespace: dict[str, Any], remedies: Mapping[str, str]) -> None:
-    """Take the submodules out of a package's names that are names of PyTorch's: `ops.norm(x)` gets the answer for it.
-
-    Their import, `from duoln.ops.norm import layer_norm`, stays as it is.
-    """
-    for name in remedies:
-        if isinstance(namespace.get(name), ModuleType):
-            del namespace[name]
-
-
 @cache
 def of_standard() -> dict[str, str]:
     """The answers of the page of operators for names of the array API standard that duoln has not."""
@@ -334,12 +323,6 @@ def of_standard() -> dict[str, str]:
     answers = {name: expression for names, expression in rows[named + 2:absent] for name in _QUOTED.findall(names)}
     answers |= {name: f"{_NONE}: {reason}" for reason, names in rows[absent + 2:] for name in _QUOTED.findall(names)}
     return {name.removesuffix(".*").rpartition(".")[2]: answer for name, answer in answers.items()}
-
-
-def unknown_name(module: str, name: str, remedies: Mapping[str, str], known: Iterable[str]) -> AttributeError:
-    """The error for a name that a module has not: it ends with duoln's way, or with the nearest name."""
-    advice = f"; in duoln: {remedies[name]}" if name in remedies else did_you_mean(name, known)
-    return AttributeError(f"module {module!r} has no attribute {name!r}{advice}", name=name, obj=None)
 
 
 def our_word(keyword: str, known: Iterable[str] | None = None) -> str | None:

@@ -15,7 +15,8 @@ import numpy as np
 from duoln import tree
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Tensor
-from duoln.data import Axes, Batch, count_examples, examples
+from duoln.data import Batch
+from duoln.data.batches import Axes, count_examples, examples
 from duoln.errors import UsageError
 from duoln.tasks.task import Task
 

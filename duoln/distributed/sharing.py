@@ -10,7 +10,8 @@ import numpy as np
 from duoln import tree
 from duoln.backends.protocol import Backend
 from duoln.core import value_and_grad
-from duoln.data import Axes, Batch, examples
+from duoln.data import Batch
+from duoln.data.batches import Axes, examples
 from duoln.distributed.ranks import Ranks, share_size
 from duoln.errors import UsageError
 from duoln.nn import Module, without_masks

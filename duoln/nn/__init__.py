@@ -1,8 +1,7 @@
 """Layers as pure functions of parameter trees. A Module holds hyper-parameters, never arrays."""
 
-from typing import Never
-
-from duoln.core.pytorch_names import OF_NN, unknown_name
+from duoln.core.public_names import only_public
+from duoln.core.pytorch_names import OF_NN
 from duoln.core.tensor import OPERATORS
 from duoln.nn import init
 from duoln.nn.activations import (
@@ -23,7 +22,7 @@ from duoln.nn.attention import MultiHeadAttention, TransformerBlock
 from duoln.nn.cells import GRUCell, LSTMCell, RecurrentCell, RNNCell
 from duoln.nn.convolution import Conv1d, Conv2d
 from duoln.nn.dropout import Dropout, DropoutMasks, with_masks, without_masks
-from duoln.nn.layers import Embedding, Linear, Sequential, flatten
+from duoln.nn.layers import Embedding, Linear, Sequential
 from duoln.nn.module import Module, Params
 from duoln.nn.norm import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm, WeightNorm
 from duoln.nn.population import with_population, without_population
@@ -35,14 +34,7 @@ __all__ = [
     "Flatten", "GRUCell", "GroupNorm", "Identity", "InstanceNorm", "LSTMCell", "LayerNorm", "LeakyReLU", "Linear",
     "LogSoftmax", "Module", "MultiHeadAttention", "Params", "RMSNorm", "RNNCell", "ReLU", "Recurrent",
     "RecurrentCell", "Sequential", "SiLU", "Sigmoid", "Softmax", "Softplus", "Tanh", "TransformerBlock",
-    "WeightNorm", "flatten", "in_16_bits", "init", "with_masks", "with_population", "without_masks",
+    "WeightNorm", "in_16_bits", "init", "with_masks", "with_population", "without_masks",
     "without_population",
 ]
-
-
-def __getattr__(name: str) -> Never:
-    raise unknown_name("duoln.nn", name, {**{f: f"duoln.ops.{f}" for f in OPERATORS}, **OF_NN}, __all__)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+only_public(globals(), {**{f: f"duoln.ops.{f}" for f in OPERATORS}, **OF_NN})

@@ -8,7 +8,7 @@ from duoln import ops
 from duoln.core import Tensor
 from duoln.core.arguments import ABOVE_0, FINITE, check_choice, check_integer, check_number
 from duoln.core.spec import check_tensors
-from duoln.nn.layers import flatten
+from duoln.errors import ShapeError
 from duoln.nn.module import NOT_GIVEN, Module, Params, check_params
 from duoln.ops.activation import GeluForm
 
@@ -107,9 +107,12 @@ class LogSoftmax(_Function):
 
 
 class Flatten(_Function):
-    """`nn.flatten`: all axes after the first become one."""
+    """All axes after the first become one."""
 
-    _of = staticmethod(flatten)
+    def _of(self, x: Tensor) -> Tensor:
+        if not x.ndim:
+            raise ShapeError("[Flatten] expected at least one axis, found shape ()")
+        return ops.reshape(x, shape=(x.shape[0], x.size // max(x.shape[0], 1)))
 
 
 class Identity(_Function):

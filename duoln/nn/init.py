@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from math import prod, sqrt
-from typing import Never
 
 import numpy as np
 
 from duoln.core.arguments import AT_LEAST_0, check_number
-from duoln.core.pytorch_names import OF_INIT, hinted, unknown_name
+from duoln.core.public_names import only_public
+from duoln.core.pytorch_names import OF_INIT, hinted
 from duoln.errors import ShapeError
 from duoln.randomness import Stream
 
@@ -116,5 +116,5 @@ GLOROT, ORTHOGONAL, UNIFORM = Named(glorot), Named(orthogonal), Named(_uniform, 
 """The defaults of layers."""
 
 
-def __getattr__(name: str) -> Never:
-    raise unknown_name("duoln.nn.init", name, OF_INIT, [each for each in globals() if not each.startswith("_")])
+__all__ = ["Initializer", "constant", "gaussian", "glorot", "he", "ones", "orthogonal", "uniform", "zeros"]
+only_public(globals(), OF_INIT)

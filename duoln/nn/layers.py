@@ -10,9 +10,7 @@ import numpy as np
 from duoln import ops
 from duoln.core import Op, Tensor
 from duoln.core.arguments import check_choice, check_flag, check_function, check_integer
-from duoln.core.pytorch_names import hinted
-from duoln.core.spec import check_tensors
-from duoln.errors import DtypeError, ShapeError, UsageError
+from duoln.errors import DtypeError, UsageError
 from duoln.nn import init
 from duoln.nn.module import NOT_GIVEN, Module, Params, branch, parameter, parameters, with_attributes
 from duoln.ops.norm import ACTIVATIONS, Activation
@@ -108,19 +106,6 @@ class Embedding(Module):
             x (..., width) -> (..., words).
         """
         return ops.linear(x, ops.matrix_transpose(parameter("Embedding", params, "table")))
-
-
-@hinted
-def flatten(x: Tensor) -> Tensor:
-    """Merge all axes after the first into one.
-
-    Raises:
-        DtypeError: `x` is not a tensor. ShapeError: the tensor has no axes.
-    """
-    check_tensors("flatten", x)
-    if not x.ndim:
-        raise ShapeError("[flatten] expected at least one axis, found shape ()")
-    return ops.reshape(x, shape=(x.shape[0], x.size // max(x.shape[0], 1)))
 
 
 class Sequential(Module):

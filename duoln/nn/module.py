@@ -107,7 +107,7 @@ class Module:
         if not isinstance(rng, Stream):
             if isinstance(rng, bool) or not isinstance(rng, int | np.integer):
                 raise DtypeError(f"[{type(self).__name__}] rng: expected a seed, as in init(0), or a stream as "
-                                 f"duoln.randomness.Stream(seed, name) makes it, found {described(rng)}")
+                                 f"duoln.Stream(seed, name) makes it, found {described(rng)}")
             rng = Stream(check_integer(type(self).__name__, "rng", rng, 0, LARGEST_SEED), "init")
         _check_attributes(self)
         _check_places(self)

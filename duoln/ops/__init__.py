@@ -7,7 +7,8 @@ backends live in `duoln.kernels` and are attached by `duoln.runtime`.
 
 from typing import Never
 
-from duoln.core.pytorch_names import OF_OPS, of_standard, unknown_name, without_modules
+from duoln.core.public_names import only_public, unknown_name
+from duoln.core.pytorch_names import OF_OPS, of_standard
 from duoln.core.tensor import OPERATORS
 from duoln.ops.activation import elu, erf, gelu, silu
 from duoln.ops.arithmetic import floor_divide, hypot, logaddexp, remainder
@@ -116,10 +117,10 @@ from duoln.ops.shape import (
     triu,
     unstack,
 )
-from duoln.ops.update import adam_rates, adam_update, global_norm
+from duoln.ops.update import adam_rates, adam_update, global_norm  # noqa: F401 (rules are found by their names)
 
 __all__ = [
-    "abs", "activated_linear", "adam_rates", "adam_update", "add", "add_layer_norm", "add_rms_norm",
+    "abs", "activated_linear", "add", "add_layer_norm", "add_rms_norm",
     "additive_attention", "all", "any", "arange", "argmax", "argmin", "astype", "avg_pool1d", "avg_pool2d",
     "batch_norm", "bce_with_logits", "broadcast_arrays", "broadcast_to", "ceil", "clip", "clip_gradient", "concat",
     "conv1d", "conv2d", "cos", "cumulative_sum", "divide", "einsum", "elu", "embedding", "equal", "erf", "exp",
@@ -136,7 +137,6 @@ __all__ = [
     "tile", "tril", "triu", "unstack", "var", "vecdot", "vector_norm", "weight_norm", "where", "zeros", "zeros_like",
 ]
 OPERATORS.update((name, globals()[name]) for name in __all__)
-without_modules(globals(), OF_OPS)
 
 
 def __getattr__(name: str) -> Never:
@@ -144,5 +144,4 @@ def __getattr__(name: str) -> Never:
     raise unknown_name("duoln.ops", name, remedies, __all__)
 
 
-def __dir__() -> list[str]:
-    return sorted(__all__)
+only_public(globals(), OF_OPS)

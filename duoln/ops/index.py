@@ -2,7 +2,7 @@
 
 An index out of range is an error on NumPy. A device would have to wait for it, so there it gives NaN, and no gradient;
 integers and bools, which have no NaN, are then those at index 0. Check indices on the host, with
-`duoln.tensor(x, within=(0, n))`, `duoln.data.Batches(..., within=...)` or `duoln.data.check_range`.
+`duoln.tensor(x, within=(0, n))` or `duoln.data.Batches(..., within=...)`.
 """
 
 from __future__ import annotations

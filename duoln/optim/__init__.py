@@ -8,9 +8,8 @@ The rate is that of the optimizer, a number or a schedule; the slots count the u
 a compiled step takes as a 0-d tensor, because a number would become a constant of the step.
 """
 
-from typing import Never
-
-from duoln.core.pytorch_names import OF_OPTIM, unknown_name, without_modules
+from duoln.core.public_names import only_public
+from duoln.core.pytorch_names import OF_OPTIM
 from duoln.optim.accumulating import Accumulate
 from duoln.optim.adam import Adam, AdamW
 from duoln.optim.averaging import MovingAverage
@@ -32,12 +31,4 @@ __all__ = [
     "Schedule", "clip_each_norm", "clip_global_norm", "clip_value", "cosine", "exponential", "global_norm",
     "linear_warmup", "piecewise", "scale_by_norm", "schedule", "steps",
 ]
-without_modules(globals(), OF_OPTIM)
-
-
-def __getattr__(name: str) -> Never:
-    raise unknown_name("duoln.optim", name, OF_OPTIM, __all__)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+only_public(globals(), OF_OPTIM)

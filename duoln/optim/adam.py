@@ -1,4 +1,4 @@
-"""Adam, and Adam with decoupled weight decay, by the operator `duoln.ops.update.adam_update`."""
+"""Adam, and Adam with decoupled weight decay, by the operator `adam_update`."""
 
 from __future__ import annotations
 

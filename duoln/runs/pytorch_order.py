@@ -90,7 +90,6 @@ class _Ordering:
                        "unflattened": self._checked("unflattened", unflattened)}
         self._has_images = shapes is not None or any(
             isinstance(m, (*OF_IMAGES, nn.Flatten))
-            or (isinstance(m, nn.Sequential) and nn.flatten in m.layers.values())
             for place, m in model.modules() if place or isinstance(m, nn.Sequential))
         self._several = any(m.n_in > 1 if isinstance(m, CONVOLUTIONS) else True for _, m, _ in layers
                             if isinstance(m, OF_IMAGES))

@@ -220,7 +220,7 @@ class Trace:
                    if isinstance(m, nn.Sequential) and id(m) in self._sequential]
         try:
             for module, layers in changed:
-                module.layers = {key: self._flattened if part is nn.flatten or isinstance(part, nn.Flatten) else part
+                module.layers = {key: self._flattened if isinstance(part, nn.Flatten) else part
                                  for key, part in layers.items()}
             yield
         finally:
@@ -228,7 +228,7 @@ class Trace:
                 module.layers = layers
 
     def _flattened(self, x: Tensor) -> Tensor:
-        """`nn.flatten`; the order that PyTorch's has is known of what a layer of images in the same Sequential gave."""
+        """`nn.Flatten`; the order that PyTorch's has is known of what a layer of images in the same Sequential gave."""
         begun = self._born
         for module, born in reversed(self._running):
             if id(module) not in self._sequential:
@@ -236,7 +236,7 @@ class Trace:
             begun = born
         coordinates, last = self._given(x).coordinates, x.ndim - 1
         features = [c for c, a in coordinates.items() if a.shape[last] > 1 and c.kind == "feature"]
-        y = nn.flatten(x)
+        y = nn.Flatten()({}, x)
         is_image = all(c.is_first and c.born >= begun for c in features) and not any(
             c.kind == "unknown" or (c.kind == "feature" and any(n > 1 for n in a.shape[1:last]))
             or (c.kind != "feature" and a.shape[last] > 1) for c, a in coordinates.items())
@@ -337,7 +337,7 @@ def made_up_shape(model: Layer, size: int) -> Shape | None:
             parts = [*part.layers.values(), *parts]
         elif isinstance(part, CONVOLUTIONS):
             return (2, *(size for _ in part.kernel), part.n_in)
-        elif part is nn.flatten or isinstance(part, nn.Flatten):
+        elif isinstance(part, nn.Flatten):
             return (2, size, size, 3)
         elif not isinstance(part, nn.Module) or not _is_ours(type(part)) or (
                 is_known(part) and not isinstance(part, KEEPING)):

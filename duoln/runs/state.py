@@ -31,7 +31,7 @@ def save_state(folder: str | Path, update: int, **state: Any) -> Path:
     Args:
         folder: of the checkpoints of one loop; it is made if it is not there.
         update: how many updates were made.
-        **state: trees of tensors, NumPy arrays, `duoln.randomness.Stream`s, numbers, texts and None.
+        **state: trees of tensors, NumPy arrays, `duoln.Stream`s, numbers, texts and None.
 
     Raises:
         DtypeError: a leaf is none of these, or `update` is no integer. ShapeError: `update` is below 0.

@@ -1,7 +1,7 @@
 """A listener that writes a run for TensorBoard: `duoln run --log-to tensorboard`, then `tensorboard --logdir runs`.
 
-It is a pattern for other services too. From Python: `duoln.train(..., listeners=[TensorBoard("folder")])`; a plug-in
-offers its own by the hook `duoln_listeners`.
+It is a pattern for other services too. From Python: `duoln.tasks.train(..., listeners=[TensorBoard("folder")])`; a
+plug-in offers its own by the hook `duoln_listeners`.
 """
 
 from __future__ import annotations

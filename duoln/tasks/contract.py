@@ -30,7 +30,7 @@ _NAME_WORDS = "1 to 64 letters, digits, '_', and inside also '-' and single '.'"
 
 RESERVED = {
     "config": (("task", "variant", "preset", "backend", "out", "data", "resume", "listeners", "precision", "watch",
-                "watch_every"), "an argument of duoln.train"),
+                "watch_every"), "an argument of duoln.tasks.train"),
     "sampling": (("help", "backend", "out"), "an option of `duoln sample`"),
     "evaluating": (("help", "backend", "json"), "an option of `duoln evaluate`")}
 """For each class of settings the names that its fields cannot have, and what has them."""

@@ -16,7 +16,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from duoln.core import Tensor
-from duoln.data import Batch, count_examples
+from duoln.data import Batch
+from duoln.data.batches import count_examples
 from duoln.errors import UsageError
 from duoln.nn import Module, Params
 from duoln.optim import Adam, Optimizer

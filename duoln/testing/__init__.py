@@ -7,10 +7,11 @@
     check_corpus(task, cfg, folder)        that damaged files of a corpus are refused
 """
 
-from duoln.testing.closeness import check_close, check_error, tolerance
+from duoln.core.public_names import only_public
+from duoln.testing.closeness import check_close, check_error
 from duoln.testing.gradients import gradcheck
 from duoln.testing.operators import check_op, check_rule
 from duoln.testing.tasks import check_corpus, check_task
 
-__all__ = ["check_close", "check_corpus", "check_error", "check_op", "check_rule", "check_task", "gradcheck",
-           "tolerance"]
+__all__ = ["check_close", "check_corpus", "check_error", "check_op", "check_rule", "check_task", "gradcheck"]
+only_public(globals())

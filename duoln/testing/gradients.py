@@ -38,7 +38,7 @@ def gradcheck(fn: Callable[..., Any], *args: Any, rtol: float = 1e-6, step: floa
     """Check the gradient of `fn(*args)` with respect to every float64 tensor in the arguments, which may be trees.
 
         params = duoln.init(model, 0, "numpy", dtype="float64")
-        duoln.gradcheck(lambda p, x: model(p, x), params, x)
+        duoln.testing.gradcheck(lambda p, x: model(p, x), params, x)
 
     For each such tensor, a random direction d and random weights w over the outputs are drawn. The derivative of
     sum(w * fn) along d is compared with its central difference, so the cost does not grow with the size. All other

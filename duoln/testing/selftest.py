@@ -21,7 +21,7 @@ from duoln.backends.protocol import STORAGE, Array, Backend
 from duoln.core import Op, Rule
 from duoln.kernels.registry import Case, every_case
 from duoln.tasks.registry import Registry
-from duoln.testing import tolerance
+from duoln.testing.closeness import tolerance
 
 _GRADIENTS = 4.0
 """A gradient adds up the rounding errors of the forward pass, so its tolerance is larger by this number."""

@@ -16,7 +16,7 @@ import numpy as np
 from duoln import runtime, tree
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor
-from duoln.data import count_examples
+from duoln.data.batches import count_examples
 from duoln.errors import DataError, GradientError, ShapeError, UsageError
 from duoln.nn import without_masks
 from duoln.pictures.drawing import can_draw
@@ -215,7 +215,7 @@ def _check_seeded(task: Task, variant: str, cfg: Config, splits: Splits, steps: 
             if not np.array_equal(a, b, equal_nan=np.asarray(a).dtype.kind == "f"):
                 raise AssertionError(f"data: {where} of '{variant}' differs when data(cfg) is called again, at "
                                      f"'{path}': what is drawn must follow from cfg.seed, as "
-                                     "duoln.randomness.Stream(cfg.seed, name) gives it")
+                                     "duoln.Stream(cfg.seed, name) gives it")
 
 
 def _check_selection(task: Task, cfg: Config) -> None:
@@ -235,7 +235,7 @@ def _check_held_out(task: Task, variant: str, cfg: Config, splits: Splits) -> No
             second = dict(tree.items(again[name])).get(path, np.zeros(0))
             if not np.array_equal(array, second, equal_nan=np.asarray(array).dtype.kind == "f"):
                 raise AssertionError(f"data: split {name!r} of '{variant}' differs for another seed, at '{path}': what "
-                                     "is held out must not depend on cfg.seed; draw it by duoln.data.DATA_SEED")
+                                     "is held out must not depend on cfg.seed; draw it by duoln.tasks.DATA_SEED")
 
 
 def _check_training(task: Task, variant: str, cfg: Config, splits: Splits, backend: Backend, steps: int) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from duoln.core import Tensor
-from duoln.data import Batch, count_examples
+from duoln.data import Batch
+from duoln.data.batches import count_examples
 from duoln.distributed.ranks import Ranks
 from duoln.errors import UsageError
 from duoln.nn import DropoutMasks, Module, Params, with_masks

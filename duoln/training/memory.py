@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from duoln import tree
 from duoln.core.footprint import kept_bytes
-from duoln.data import Batch, count_examples, examples
+from duoln.data import Batch
+from duoln.data.batches import count_examples, examples
 from duoln.nn import Module
 from duoln.runs.precision import FLOAT32
 from duoln.runtime import to_tensors

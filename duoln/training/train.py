@@ -1,4 +1,4 @@
-"""`duoln.train`: one run of a task from Python, and its result."""
+"""`duoln.tasks.train`: one run of a task from Python, and its result."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def train(task: str | Task, variant: str | None = None, *, preset: str | None = 
           watch: str | None = None, watch_every: int | None = None, **settings: Any) -> TrainedRun:
     """Train one variant of a task; nothing is printed.
 
-        run = duoln.train("mnist", variant="ln", epochs=2)
+        run = duoln.tasks.train("mnist", variant="ln", epochs=2)
         run.figures["test_error"], run.curves["epoch"], run.params
 
     Args:

@@ -14,8 +14,7 @@ from duoln.kernels.host import as_array, contiguous, empty, empty_like, row
 from duoln.kernels.launch import Launch, fused
 from duoln.kernels.launch.declared import Layout
 from duoln.kernels.tensors import TENSORS, THREADS
-from duoln.ops import adam_rates, adam_update
-from duoln.ops.update import Correction, are_apart
+from duoln.ops.update import Correction, adam_rates, adam_update, are_apart
 
 _FILE = "adam/adam.cpp"
 _PASSES = 7

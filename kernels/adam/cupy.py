@@ -15,8 +15,7 @@ from duoln.kernels.adam import ADAM, UPDATE
 from duoln.kernels.global_norm import ROOT_OF_SUM
 from duoln.kernels.global_norm.cupy import partial_sums, refusal
 from duoln.kernels.tensors import Tensors
-from duoln.ops import adam_update
-from duoln.ops.update import are_apart
+from duoln.ops.update import adam_update, are_apart
 
 
 def _supports(be: Backend, rate: Array, eps: Array, scale: Array | None, keep: Array | None,

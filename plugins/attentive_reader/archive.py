@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from duoln.data import read_tar, read_whole, visible
+from duoln.data import read_tar
+from duoln.data.bounded import read_whole
+from duoln.data.files import visible
 from duoln.errors import DataFormatError, DataMissingError
 
 SPLITS = {"training": "train", "validation": "valid", "test": "test"}

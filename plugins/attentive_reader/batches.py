@@ -7,11 +7,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from duoln import Stream
 from duoln.data import Batch
 from duoln.errors import UsageError
 from duoln.plugins.attentive_reader.corpus import Ragged, Split
 from duoln.plugins.attentive_reader.vocabulary import NIL
-from duoln.randomness import Stream
 
 Order = Literal["sequential", "shuffled", "by-length"]
 LastBatch = Literal["dropped", "kept"]

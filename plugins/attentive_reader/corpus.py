@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from duoln.data import most_unpacked
+from duoln.data.bounded import most_unpacked
 from duoln.errors import DataFormatError
 from duoln.plugins.attentive_reader import archive
 from duoln.plugins.attentive_reader.questions import (

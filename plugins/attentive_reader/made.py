@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from duoln.data import DATA_SEED
+from duoln import Stream
 from duoln.plugins.attentive_reader.corpus import Collector, Corpus, Cut
 from duoln.plugins.attentive_reader.questions import PLACEHOLDER, Question
-from duoln.randomness import Stream
+from duoln.tasks import DATA_SEED
 
 SIZES = {"train": 320, "valid": 64, "test": 64}
 _ENTITIES, _IN_A_PASSAGE = 20, 5

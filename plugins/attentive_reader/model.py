@@ -7,11 +7,10 @@ from typing import Literal
 
 import numpy as np
 
-from duoln import Tensor, nn, ops
+from duoln import Stream, Tensor, nn, ops
 from duoln.errors import UsageError
 from duoln.nn import Params
 from duoln.plugins.attentive_reader.start import Start, weights
-from duoln.randomness import Stream
 
 Norm = Literal["none", "layer", "layer-theano", "batch"]
 DropoutForm = Literal["paper", "inverted", "none"]

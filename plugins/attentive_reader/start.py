@@ -8,8 +8,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from duoln import Stream
 from duoln.nn import init
-from duoln.randomness import Stream
 
 Start = Literal["paper", "glorot"]
 

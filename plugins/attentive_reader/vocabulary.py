@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from duoln.data import at_line, describe_unknown, read_lines
+from duoln.data import read_lines
+from duoln.data.text import at_line, describe_unknown
 from duoln.errors import DataError, DataFormatError
 from duoln.plugins.attentive_reader.corpus import Corpus, Ragged, Split
 from duoln.plugins.attentive_reader.questions import is_entity

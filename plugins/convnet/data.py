@@ -9,14 +9,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from duoln.data import DATA_SEED, Batch, Batches, find_mnist, original_or_made, read_found, suited_to
+from duoln import Stream
+from duoln.data import Batch, Batches
 from duoln.data.digits import make_digits
+from duoln.data.mnist import find_mnist, read_found
 from duoln.errors import UsageError
 from duoln.plugins.convnet import corpus, whitening
 from duoln.plugins.convnet.corpus import Images
 from duoln.plugins.convnet.model import mask_shapes
-from duoln.randomness import Stream
-from duoln.tasks import Dataset, Splits
+from duoln.tasks import DATA_SEED, Dataset, Splits, original_or_made, suited_to
 
 Corpus = Literal["cifar10", "mnist"]
 Source = Literal["auto", "real", "made"]

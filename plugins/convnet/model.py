@@ -5,11 +5,10 @@ from __future__ import annotations
 from math import prod
 from typing import Literal
 
-from duoln import Tensor, nn, ops
+from duoln import Stream, Tensor, nn, ops
 from duoln.errors import ShapeError
 from duoln.nn import Module, Params
 from duoln.nn.init import Initializer
-from duoln.randomness import Stream
 
 Norm = Literal["none", "batch", "layer", "weight"]
 Gains = Literal["unit", "channel"]

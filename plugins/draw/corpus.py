@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from duoln.data import Expected, absent, locate, read_npz, read_whole, write_npz
+from duoln.data import Expected, read_npz
+from duoln.data.bounded import read_whole
+from duoln.data.npz import write_npz
 from duoln.errors import DataFormatError, DataMissingError
-from duoln.tasks import Dataset
+from duoln.tasks import Dataset, absent, locate
 
 FOLDER = "binarized_mnist"
 PACKED = f"{FOLDER}/binarized_mnist_packed.npz"

@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from duoln.data import DATA_SEED, Batch, Batches, original_or_made, suited_to
+from duoln import Stream
+from duoln.data import Batch, Batches
 from duoln.data.digits import make_digits
 from duoln.errors import UsageError
 from duoln.plugins.draw import corpus
-from duoln.randomness import Stream
-from duoln.tasks import Dataset, Splits
+from duoln.tasks import DATA_SEED, Dataset, Splits, original_or_made, suited_to
 
 Source = Literal["auto", "binarized_mnist", "made"]
 

@@ -6,12 +6,11 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from duoln import Tensor, nn, ops
+from duoln import Stream, Tensor, nn, ops
 from duoln.errors import ShapeError
 from duoln.nn import Params
 from duoln.nn.init import Initializer
 from duoln.plugins.draw.ops import WHERE, gaussian_latent, read_patches, split_look, write_patch, write_then_read
-from duoln.randomness import Stream
 
 Norm = Literal["none", "weight", "layer-cell"]
 Start = Literal["fan-in", "gaussian"]

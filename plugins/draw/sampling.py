@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from duoln import tensor
+from duoln import Stream, tensor
 from duoln.errors import UsageError
 from duoln.pictures import drawing
 from duoln.plugins.draw.model import PIXELS, Draw
 from duoln.plugins.draw.ops import LIMIT
-from duoln.randomness import Stream
 from duoln.tasks import Trained, option
 
 _SEQUENCES, _COLUMNS = 5, 10

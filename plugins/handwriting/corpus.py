@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from duoln.data import Expected, absent, locate, packed_or_not, read_npz, search_folders, write_npz
+from duoln.data import Expected, read_npz
+from duoln.data.files import packed_or_not, search_folders
+from duoln.data.npz import write_npz
 from duoln.errors import DataError, DataFormatError
-from duoln.tasks import Dataset
+from duoln.tasks import Dataset, absent, locate
 
 SPLITS = ("train", "valid", "test")
 WHOLE_CORPUS = 12_000

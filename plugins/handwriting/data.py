@@ -9,13 +9,13 @@ from typing import Literal
 
 import numpy as np
 
-from duoln.data import DATA_SEED, Batch, original_or_made, suited_to
+from duoln import Stream
+from duoln.data import Batch
 from duoln.errors import UsageError
 from duoln.plugins.handwriting import alphabet, corpus
 from duoln.plugins.handwriting.corpus import Line
 from duoln.plugins.handwriting.made import make_lines
-from duoln.randomness import Stream
-from duoln.tasks import Dataset, Splits
+from duoln.tasks import DATA_SEED, Dataset, Splits, original_or_made, suited_to
 
 Source = Literal["auto", "iam", "made"]
 Order = Literal["sequential", "shuffled"]

@@ -8,7 +8,7 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
-from duoln.data import write_whole
+from duoln.data.files import write_whole
 from duoln.errors import UsageError
 from duoln.pictures.drawing import check_picture, figure
 

@@ -10,11 +10,13 @@ from xml.parsers import expat
 
 import numpy as np
 
-from duoln.data import CONTENT_ERRORS, read_text, read_whole, visible, write_whole
+from duoln import Stream
+from duoln.data import read_text
+from duoln.data.bounded import CONTENT_ERRORS, read_whole
+from duoln.data.files import visible, write_whole
 from duoln.errors import DataFormatError, DataMissingError
 from duoln.plugins.handwriting import corpus
 from duoln.plugins.handwriting.corpus import Line
-from duoln.randomness import Stream
 
 _MAX_XML = 1 << 23
 """Bytes of a stroke file; the longest lines have some 100,000."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from duoln import Stream
 from duoln.plugins.handwriting.corpus import Line
-from duoln.randomness import Stream
 
 _ARC = 7
 """Points of a half circle."""

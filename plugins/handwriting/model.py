@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from duoln import Tensor, nn, ops
+from duoln import Stream, Tensor, nn, ops
 from duoln.nn import Params
 from duoln.nn.cells import States
 from duoln.plugins.handwriting.alphabet import CLASSES
 from duoln.plugins.handwriting.ops import soft_window
-from duoln.randomness import Stream
 
 Norm = Literal["none", "layer"]
 CLIP_OUTPUT = 100.0

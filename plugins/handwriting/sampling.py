@@ -9,16 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from duoln import ops, tensor
-from duoln.data import in_home
+from duoln import Stream, ops, tensor
 from duoln.errors import DivergedError, UsageError
 from duoln.nn import Params
 from duoln.plugins.handwriting import drawing
 from duoln.plugins.handwriting.alphabet import CLASSES, PADDING, encode_strictly
 from duoln.plugins.handwriting.data import DEVIATION, MEAN
 from duoln.plugins.handwriting.model import POINT, Synthesis
-from duoln.randomness import Stream
-from duoln.tasks import option
+from duoln.tasks import in_home, option
 from duoln.tasks.values import Trained
 
 _POINTS_A_CHARACTER = 40

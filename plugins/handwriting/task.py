@@ -9,7 +9,8 @@ from typing import ClassVar
 import numpy as np
 
 from duoln import Tensor, ops, optim
-from duoln.data import Batch, examples
+from duoln.data import Batch
+from duoln.data.batches import examples
 from duoln.nn import Module, Params
 from duoln.plugins.handwriting import corpus, data, iam
 from duoln.plugins.handwriting.model import (

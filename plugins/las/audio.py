@@ -11,7 +11,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from duoln.data import CONTENT_ERRORS, opened, read_whole
+from duoln.data.bounded import CONTENT_ERRORS, opened, read_whole
 from duoln.errors import DataFormatError, UsageError
 
 MOST_SAMPLES = 1 << 22

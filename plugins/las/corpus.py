@@ -7,10 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from duoln.data import DATA_SEED
+from duoln import Stream
 from duoln.plugins.las.alphabet import Alphabet
-from duoln.randomness import Stream
-from duoln.tasks import Dataset
+from duoln.tasks import DATA_SEED, Dataset
 
 SETS = ("train", "dev", "test")
 MOST_BYTES = 1 << 20

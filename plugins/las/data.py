@@ -9,15 +9,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from duoln.data import Batch, Batches, absent, locate, original_or_made, suited_to
+from duoln import Stream
+from duoln.data import Batch, Batches
 from duoln.errors import DataFormatError, UsageError
 from duoln.plugins.las import corpus, librispeech, spoken, timit
 from duoln.plugins.las.alphabet import LETTERS, TIMIT, Alphabet
 from duoln.plugins.las.corpus import Corpus, Utterance
 from duoln.plugins.las.features import features, frame_count, width
 from duoln.plugins.las.made import RATE, made
-from duoln.randomness import Stream
-from duoln.tasks import Splits
+from duoln.tasks import Splits, absent, locate, original_or_made, suited_to
 
 Source = Literal["auto", "timit", "librispeech", "digits", "utterances", "made"]
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from duoln.data import at_line, read_lines, visible
+from duoln.data import read_lines
+from duoln.data.files import visible
+from duoln.data.text import at_line
 from duoln.errors import DataMissingError
 from duoln.plugins.las.alphabet import LETTERS
 from duoln.plugins.las.audio import audio_length, read_samples

@@ -6,11 +6,10 @@ from functools import partial
 
 import numpy as np
 
-from duoln.data import DATA_SEED
+from duoln import Stream
 from duoln.plugins.las.alphabet import LETTERS
 from duoln.plugins.las.corpus import SETS, Corpus, Utterance
-from duoln.randomness import Stream
-from duoln.tasks import Dataset
+from duoln.tasks import DATA_SEED, Dataset
 
 RATE = 8000
 """The rate of the spoken digits, in whose place these stand."""

@@ -8,14 +8,13 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from duoln import Tensor, nn, ops
+from duoln import Stream, Tensor, nn, ops
 from duoln.errors import ShapeError
 from duoln.nn import Params
 from duoln.nn.cells import States
 from duoln.nn.init import Initializer
 from duoln.ops.recurrent.variants import Norm
 from duoln.plugins.las.alphabet import Alphabet
-from duoln.randomness import Stream
 
 ListenerNorm = Literal["none", "layer", "upper", "cell", "over-time"]
 SpellerNorm = Literal["none", "layer"]

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from duoln import Tensor, tensor
-from duoln.data import in_home
+from duoln import Stream, Tensor, tensor
 from duoln.errors import DivergedError, UsageError
 from duoln.pictures import drawing, style
 from duoln.plugins.las import data, search
@@ -19,8 +18,7 @@ from duoln.plugins.las.audio import read_audio
 from duoln.plugins.las.corpus import SETS
 from duoln.plugins.las.features import HOP_SECONDS, features
 from duoln.plugins.las.model import LasModel
-from duoln.randomness import Stream
-from duoln.tasks import Trained, option
+from duoln.tasks import Trained, in_home, option
 
 _MOST = 16
 _BINS = 61

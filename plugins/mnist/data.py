@@ -9,10 +9,11 @@ from typing import Literal
 
 import numpy as np
 
-from duoln.data import DATA_SEED, Batch, Batches, find_mnist, original_or_made, read_found, suited_to
+from duoln.data import Batch, Batches
 from duoln.data.digits import make_digits
+from duoln.data.mnist import find_mnist, read_found
 from duoln.errors import UsageError
-from duoln.tasks import Dataset, Splits
+from duoln.tasks import DATA_SEED, Dataset, Splits, original_or_made, suited_to
 
 Source = Literal["auto", "mnist", "made"]
 

@@ -9,7 +9,9 @@ from typing import Literal
 
 import numpy as np
 
-from duoln.data import DATA_SEED, Batch, absent, describe_unknown, locate, original_or_made, suited_to
+from duoln import Stream
+from duoln.data import Batch
+from duoln.data.text import describe_unknown
 from duoln.errors import UsageError
 from duoln.plugins.order_embeddings import caption_features, coco, extractor, flickr8k
 from duoln.plugins.order_embeddings.corpus import (
@@ -24,8 +26,7 @@ from duoln.plugins.order_embeddings.corpus import (
     in_vocabulary,
 )
 from duoln.plugins.order_embeddings.made import make_pictures
-from duoln.randomness import Stream
-from duoln.tasks import Dataset, Splits
+from duoln.tasks import DATA_SEED, Dataset, Splits, absent, locate, original_or_made, suited_to
 
 Source = Literal["auto", "coco", "flickr8k", "flickr8k-captions", "made"]
 

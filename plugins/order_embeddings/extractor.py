@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from duoln import Stream
 from duoln.errors import UsageError
-from duoln.randomness import Stream
 
 NAME = "patch-kmeans"
 PATCH = 6

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from duoln.data import Expected, packed_or_not, read_lines, read_npz
+from duoln.data import Expected, read_lines, read_npz
+from duoln.data.files import packed_or_not
 from duoln.errors import DataEntryError, DataFormatError
 from duoln.plugins.order_embeddings.corpus import CAPTIONS
 

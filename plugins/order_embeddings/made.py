@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from duoln import Stream
 from duoln.plugins.order_embeddings.corpus import CAPTIONS
 from duoln.plugins.order_embeddings.flickr8k import Pictures
-from duoln.randomness import Stream
 
 PIXELS = 32
 COLOURS = {"red": (200, 40, 40), "green": (40, 160, 60), "blue": (40, 70, 200), "yellow": (220, 200, 40),

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from duoln.data import at_line, read_lines
+from duoln.data import read_lines
+from duoln.data.text import at_line
 from duoln.errors import DataError, DataFormatError, UsageError
 from duoln.plugins.skip_thoughts import tokens
 

@@ -10,7 +10,10 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from duoln.data import DATA_SEED, Batch, absent, check_range, describe_unknown, in_home, locate, original_or_made
+from duoln import Stream
+from duoln.data import Batch
+from duoln.data.batches import check_range
+from duoln.data.text import describe_unknown
 from duoln.errors import UsageError
 from duoln.plugins.skip_thoughts import made
 from duoln.plugins.skip_thoughts.corpus import (
@@ -24,8 +27,7 @@ from duoln.plugins.skip_thoughts.corpus import (
     read_books,
     read_vocabulary,
 )
-from duoln.randomness import Stream
-from duoln.tasks import Dataset, Splits
+from duoln.tasks import DATA_SEED, Dataset, Splits, absent, in_home, locate, original_or_made
 
 Source = Literal["auto", "bookcorpus", "novels100", "novels", "made"]
 Filter = Literal["batch", "corpus"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from duoln.randomness import Stream
+from duoln import Stream
 
 _GOOD, _BAD = ("kind", "merry", "bright", "gentle"), ("cruel", "dull", "gloomy", "rude")
 _TOPICS = {

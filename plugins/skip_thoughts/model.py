@@ -6,9 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from duoln import Tensor, nn, ops
+from duoln import Stream, Tensor, nn, ops
 from duoln.nn import Params
-from duoln.randomness import Stream
 
 Norm = Literal["none", "layer", "layer-theano"]
 FLOOR = 1e-8

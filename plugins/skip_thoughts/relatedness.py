@@ -11,9 +11,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from duoln import Stream
 from duoln.nn import init
 from duoln.plugins.skip_thoughts import figures
-from duoln.randomness import Stream
 
 Round = Literal["keras0", "keras1"]
 ROUNDS: dict[Round, tuple[int, int]] = {"keras0": (100, 128), "keras1": (10, 32)}

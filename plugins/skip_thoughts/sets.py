@@ -9,11 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from duoln.data import DATA_SEED, Batch, absent, at_line, locate, read_lines
+from duoln.data import Batch, read_lines
+from duoln.data.text import at_line
 from duoln.errors import DataFormatError
 from duoln.plugins.skip_thoughts import made, tokens
 from duoln.plugins.skip_thoughts.corpus import END, UNKNOWN
 from duoln.plugins.skip_thoughts.made import Pair
+from duoln.tasks import DATA_SEED, absent, locate
 
 LABELLED = {"mr": "rt-polarity.all.gz", "cr": "custrev.all.gz", "subj": "subj.all.gz", "mpqa": "mpqa.all.gz"}
 PAIRS = ("SICK_train.txt.gz", "SICK_trial.txt.gz", "SICK_test_annotated.txt.gz")

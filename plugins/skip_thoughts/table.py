@@ -8,16 +8,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from duoln import tensor, to_tensors
-from duoln.data import DATA_SEED, Batch, in_home
+from duoln import Stream, tensor, to_tensors
+from duoln.data import Batch
 from duoln.errors import UsageError
 from duoln.nn import Params
 from duoln.plugins.skip_thoughts import classify, data, judging, sets, vectors
 from duoln.plugins.skip_thoughts.corpus import check_table
 from duoln.plugins.skip_thoughts.model import SkipThoughts
 from duoln.plugins.skip_thoughts.relatedness import ROUNDS
-from duoln.randomness import Stream
-from duoln.tasks import Findings, ReferenceTable, Trained, option
+from duoln.tasks import DATA_SEED, Findings, ReferenceTable, Trained, in_home, option
 
 COLUMNS = (("sick_r", "r", ".3f"), ("sick_rho", "rho", ".3f"), ("sick_mse", "MSE", ".3f"), ("mr_accuracy", "MR", ".1f"),
            ("cr_accuracy", "CR", ".1f"), ("subj_accuracy", "SUBJ", ".1f"), ("mpqa_accuracy", "MPQA", ".1f"))

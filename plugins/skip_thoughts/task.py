@@ -10,13 +10,13 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from duoln import Tensor, ops, optim
-from duoln.data import DATA_SEED, Batch, suited_to
+from duoln.data import Batch
 from duoln.nn import Module, Params
 from duoln.plugins.skip_thoughts import classify, data, judging, sets, table
 from duoln.plugins.skip_thoughts.corpus import Corpus
 from duoln.plugins.skip_thoughts.model import LARGEST_NORM, Norm, SkipThoughts
 from duoln.plugins.skip_thoughts.relatedness import ROUNDS, Round
-from duoln.tasks import Column, Config, Dataset, Findings, ReferenceTable, Splits, Task
+from duoln.tasks import DATA_SEED, Column, Config, Dataset, Findings, ReferenceTable, Splits, Task, suited_to
 from duoln.tasks.task import Predict
 from duoln.tasks.values import Trained
 

@@ -8,7 +8,9 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
-from duoln.data import Unpacked, at_line, opened, read_lines
+from duoln.data import read_lines
+from duoln.data.bounded import Unpacked, opened
+from duoln.data.text import at_line
 from duoln.errors import DataError, DataFormatError
 from duoln.plugins.skip_thoughts.corpus import FIRST
 

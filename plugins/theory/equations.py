@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from duoln import nn, ops
+from duoln import Stream, nn, ops
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor
 from duoln.errors import BackendError
 from duoln.nn.cells import RecurrentCell
 from duoln.ops.recurrent.variants import Norm
 from duoln.plugins.theory.statements import Statement
-from duoln.randomness import Stream
 from duoln.testing import references
 
 BATCH, INPUTS, HIDDEN, STEPS = 5, 4, 6, 3

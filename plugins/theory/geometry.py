@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from duoln import Stream
 from duoln.backends.protocol import Backend
 from duoln.plugins.theory import growth
 from duoln.plugins.theory.fisher import (
@@ -23,7 +24,6 @@ from duoln.plugins.theory.fisher import (
 )
 from duoln.plugins.theory.glm import FAMILIES, NORMS, Glm, Norm, check_exact, jacobian, predictor, random_glm
 from duoln.plugins.theory.growth import Descent, SameUpdate
-from duoln.randomness import Stream
 
 CORRELATION = 0.5
 """The correlation of the outputs for blocks of two outputs; for independent outputs these blocks are zero."""

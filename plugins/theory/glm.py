@@ -12,12 +12,11 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from duoln import ops
+from duoln import Stream, ops
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor
 from duoln.core.tape import Tape
 from duoln.errors import BackendError, UsageError
-from duoln.randomness import Stream
 
 Norm = Literal["none", "batch", "weight", "layer"]
 NORMS: tuple[Norm, ...] = get_args(Norm)

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from duoln import ops
+from duoln import Stream, ops
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor, value_and_grad
 from duoln.plugins.theory.fisher import divergence
 from duoln.plugins.theory.glm import FAMILIES, Glm, Norm, predict, predictor
-from duoln.randomness import Stream
 
 SCALES = (1.0, 2.0, 4.0, 8.0)
 UPDATES = 200

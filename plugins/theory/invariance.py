@@ -12,11 +12,10 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from duoln import ops
+from duoln import Stream, ops
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor
 from duoln.errors import UsageError
-from duoln.randomness import Stream
 
 Norm = Literal["batch", "weight", "layer"]
 NORMS: tuple[Norm, ...] = get_args(Norm)

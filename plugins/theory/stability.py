@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from duoln import nn, ops
+from duoln import Stream, nn, ops
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor, value_and_grad
 from duoln.data.text import csv_text
@@ -23,7 +23,6 @@ from duoln.nn.cells import RecurrentCell
 from duoln.ops.recurrent.variants import CellName
 from duoln.pictures import style
 from duoln.pictures.drawing import figure
-from duoln.randomness import Stream
 
 Norm = Literal["none", "layer"]
 NORMS: tuple[Norm, ...] = get_args(Norm)

@@ -9,11 +9,10 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from duoln.data import DATA_SEED, absent, in_home, locate, original_or_made
+from duoln import Stream
 from duoln.errors import DataError
 from duoln.plugins.transformer.books import Books, of_texts, read_books
-from duoln.randomness import Stream
-from duoln.tasks import Dataset
+from duoln.tasks import DATA_SEED, Dataset, absent, in_home, locate, original_or_made
 
 Source = Literal["auto", "novels", "novels100", "made"]
 

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from duoln.data import Batch, check_range
+from duoln import Stream
+from duoln.data import Batch
+from duoln.data.batches import check_range
 from duoln.errors import DataError, UsageError
 from duoln.plugins.transformer import corpus
 from duoln.plugins.transformer.alphabet import CLASSES
 from duoln.plugins.transformer.corpus import Source
-from duoln.randomness import Stream
 from duoln.tasks import Splits
 
 

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from duoln import tensor
-from duoln.data import write_whole
+from duoln import Stream, tensor
+from duoln.data.files import write_whole
 from duoln.errors import DivergedError, UsageError
 from duoln.nn import Params
 from duoln.plugins.transformer.alphabet import OTHER, decode, encode_strictly
 from duoln.plugins.transformer.model import CharacterTransformer
-from duoln.randomness import Stream
 from duoln.tasks import option
 from duoln.tasks.values import Trained
 

@@ -96,7 +96,7 @@ def test_topics_are_choices_that_a_shell_can_complete():
     assert tuple(topic.choices) == help.topics()
 
 
-@pytest.mark.parametrize("name", ["nn.LSTM", "ops.layer_norm", "train"])
+@pytest.mark.parametrize("name", ["nn.LSTM", "ops.layer_norm", "tasks.train"])
 def test_pydoc_shows_what_the_search_names(name, told):
     code, out, _ = told(name)
     assert code == 0 and re.search(rf"^  {re.escape(name)} +\S.*[.]", out, re.MULTILINE)

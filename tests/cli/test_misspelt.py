@@ -5,8 +5,8 @@ import pytest
 from duoln.cli import main
 from duoln.cli.parser import Parser
 from duoln.cli.run import run_task
-from duoln.tasks import parse_settings
 from duoln.tasks.registry import find_task
+from duoln.tasks.settings import parse_settings
 
 
 @pytest.mark.parametrize(("words", "meant"), [

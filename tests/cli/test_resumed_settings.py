@@ -94,10 +94,10 @@ def test_a_programs_usual_preset_contradicts_nothing(tmp_path):
 
 
 def test_a_run_from_python(tmp_path, numpy_backend):
-    first = duoln.train(Line(), "plain", backend=numpy_backend, out=tmp_path, batch_size=4)
-    again = duoln.train(Line(), "plain", backend=numpy_backend, out=tmp_path, resume=True, epochs=4)
+    first = duoln.tasks.train(Line(), "plain", backend=numpy_backend, out=tmp_path, batch_size=4)
+    again = duoln.tasks.train(Line(), "plain", backend=numpy_backend, out=tmp_path, resume=True, epochs=4)
     assert again.config.batch_size == 4 and again.figures["steps"] == first.figures["steps"] // 3 * 4
-    check_error(UsageError, lambda: duoln.train(Line(), "plain", backend=numpy_backend, out=tmp_path, resume=True, batch_size=8),
+    check_error(UsageError, lambda: duoln.tasks.train(Line(), "plain", backend=numpy_backend, out=tmp_path, resume=True, batch_size=8),
                 "[line plain]", "batch_size 8 where it has 4")
-    check_error(UsageError, lambda: duoln.train(Line(), "fast", backend=numpy_backend, out=tmp_path, resume=True),
+    check_error(UsageError, lambda: duoln.tasks.train(Line(), "fast", backend=numpy_backend, out=tmp_path, resume=True),
                 "'fast'", "'plain'")

@@ -77,7 +77,7 @@ def test_each_variant_trains_and_is_judged_on_its_own_data(task, seeds, command,
     assert {(r["variant"], r["valid_rows"]) for r in result["results"]} == {("short", 16.0), ("long", 40.0)}
     for r in result["results"]:
         assert r["dataset"]["name"] == task.label.format(Crops.variants[r["variant"]]["crop"])
-        alone = duoln.train(task(), r["variant"], preset="smoke", backend="numpy", seed=r["seed"])
+        alone = duoln.tasks.train(task(), r["variant"], preset="smoke", backend="numpy", seed=r["seed"])
         assert alone.figures["valid_mse"] == r["valid_mse"]
     assert (result["dataset"] is None) == (task is Crops)
 

@@ -9,6 +9,7 @@ import pytest
 import duoln
 from duoln import extend, nn, ops
 from duoln.core import watched
+from duoln.core.spec import check_float
 from duoln.errors import CallError, DtypeError, GradientError, UsageError
 from duoln.testing import check_error, check_op, check_rule
 
@@ -18,7 +19,7 @@ def _leaky(vjp, pooled=None):
     @extend.op
     def leaky(x: extend.Tensor, *, slope: float = 0.25) -> extend.Tensor:
         """x, and slope * x below 0."""
-        extend.check_float("leaky", x)
+        check_float("leaky", x)
         return leaky.apply(x, slope=slope)
 
     leaky.add(extend.Rule("composed", lambda be, x, slope: (be.where(x > 0, x, x * slope), x > 0), vjp, pooled=pooled or {}))

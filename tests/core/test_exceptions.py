@@ -60,7 +60,7 @@ def test_tensors_kept_from_a_derived_rule_that_raised_are_constants_afterwards(b
     np.testing.assert_array_equal(gradient.numpy(), [3.0])
 
 
-_WAYS = {"gradcheck": lambda fn, x: duoln.gradcheck(fn, x), "kept_bytes": lambda fn, x: kept_bytes(fn, x),
+_WAYS = {"gradcheck": lambda fn, x: duoln.testing.gradcheck(fn, x), "kept_bytes": lambda fn, x: kept_bytes(fn, x),
          "value_and_grad": lambda fn, x: duoln.value_and_grad(fn)(x)}
 
 

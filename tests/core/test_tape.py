@@ -182,7 +182,7 @@ class TestManyUses:
             return h
 
         args = [_t(be, rng.standard_normal(s), "float64") for s in [(4, 4), (4,), (2, 3, 4)]]
-        duoln.gradcheck(unrolled, *args)
+        duoln.testing.gradcheck(unrolled, *args)
 
     def test_a_derived_weight_is_pooled_too(self, monkeypatch, numpy_backend, rng):
         be = numpy_backend
@@ -198,7 +198,7 @@ class TestManyUses:
         shapes = self._count(monkeypatch, be)
         duoln.value_and_grad(lambda p: ops.sum(unrolled(*p)))((v, g))
         assert [s for s in shapes if s[0] == (4, 15)] == [((4, 15), (15, 4))]
-        duoln.gradcheck(unrolled, v, g)
+        duoln.testing.gradcheck(unrolled, v, g)
 
 
 class TestRules:

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from duoln.data import Batches, check_range
+from duoln.data import Batches
+from duoln.data.batches import check_range
 from duoln.errors import DataError, DtypeError, ShapeError, UsageError
 from duoln.testing import check_error
 

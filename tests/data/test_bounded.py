@@ -6,7 +6,8 @@ import zipfile
 
 import pytest
 
-from duoln.data import Unpacked, bounded, most_unpacked, opened, read_whole
+from duoln.data import bounded
+from duoln.data.bounded import Unpacked, most_unpacked, opened, read_whole
 from duoln.errors import DataError, DataFormatError, DataMissingError
 from duoln.testing import check_error
 

@@ -15,8 +15,9 @@ from pathlib import Path
 import pooch
 import pytest
 
-from duoln.data import Resource, cache_folder, data_folders, find
+from duoln.data.files import Resource, data_folders, find
 from duoln.errors import DataError, DataMissingError
+from duoln.system.paths import cache_folder
 from duoln.testing import check_error
 
 CONTENT = b"what was asked for" * 100
@@ -274,7 +275,7 @@ def test_pooch_says_nothing_during_a_download_and_what_it_likes_afterwards(cache
 
 def test_looking_in_folders_does_not_load_pooch(cache):
     place = _put(cache)
-    code = ("import sys; from duoln.data import Resource, find; "
+    code = ("import sys; from duoln.data.files import Resource, find; "
             f"print(find(Resource({NAME!r}, {DIGEST!r}, 1)), 'pooch' in sys.modules)")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == [str(place), "False"]

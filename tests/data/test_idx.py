@@ -7,7 +7,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from duoln.data import bounded, idx, read_idx, write_idx
+from duoln.data import bounded, idx, read_idx
+from duoln.data.idx import write_idx
 from duoln.errors import DataError, DataFormatError
 
 ENDINGS = ["idx", "idx.gz"]

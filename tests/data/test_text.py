@@ -4,7 +4,8 @@ import gzip
 
 import pytest
 
-from duoln.data import describe_unknown, json_text, read_json, read_lines, read_text
+from duoln.data import json_text, read_json, read_lines, read_text
+from duoln.data.text import describe_unknown
 from duoln.errors import DataError, DataFormatError, DataMissingError, DtypeError, UsageError
 from duoln.testing import check_error
 

@@ -219,7 +219,7 @@ import json
 import duoln
 from duoln.kernels import proofs
 proofs._START_SECONDS, proofs._CASE_SECONDS = 600, (10, 1)
-run = duoln.train("mnist", "ln", preset="smoke", backend="cupy", epochs=1)
+run = duoln.tasks.train("mnist", "ln", preset="smoke", backend="cupy", epochs=1)
 from duoln import doctor
 print(json.dumps([run.losses["loss"].tolist(), duoln.backend("cupy").proofs.summary(), doctor.examine(with_ops=True)]))
 """

@@ -201,7 +201,7 @@ ATTRS: dict[str, dict[str, tuple[Any, str]]] = {
 
 _HELD = {call.name for call in BY_HAND}
 CALLS = [*BY_HAND, *(drawn(op, sizes=SIZES.get(name), **ATTRS.get(name, {})) for name, op in vars(ops).items()
-                     if name in ops.__all__ and name not in _HELD and isinstance(op, Op) and op.spec)]
+                     if name not in _HELD and isinstance(op, Op) and op.spec)]
 
 
 def run(call: Call, be: Any, tensors: list[Any] | None = None, **attrs: Any) -> Any:

@@ -9,7 +9,8 @@ from misuse.misuses import unnamed
 import duoln
 from duoln import ops
 from duoln.core import composed_only
-from duoln.data import Batches, check_range, count_examples
+from duoln.data import Batches
+from duoln.data.batches import check_range, count_examples
 from duoln.errors import DataError, DtypeError, ShapeError, UsageError
 
 ARRAYS = {"x": np.ones((10, 2), np.float32), "label": np.arange(10, dtype=np.int32)}

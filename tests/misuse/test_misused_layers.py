@@ -91,7 +91,7 @@ def test_layers_called_wrongly(be):
     rows = [("Linear", ShapeError, lambda p=p: linear(p, x)) for p in (None, {}, [], 1, x, {"weight": params["weight"]}, {"bias": params["bias"]})]
     rows += [("linear", DtypeError, lambda v=v: linear(params, v)) for v in (None, 1.0, "a", np.ones((2, 3)), [x])]
     rows += [("linear", ShapeError, lambda: linear(params, x[:, :2])), ("linear", DtypeError, lambda: linear(linear.init(Stream(0, "w")), x)),
-             ("flatten", DtypeError, lambda: nn.flatten(None)), ("flatten", ShapeError, lambda: nn.flatten(x[0, 0]))]
+             ("Flatten", DtypeError, lambda: nn.Flatten()({}, None)), ("Flatten", ShapeError, lambda: nn.Flatten()({}, x[0, 0]))]
     norm, images = nn.LayerNorm((2, 3)), duoln.tensor(np.ones((2, 4, 6), np.float32), be)
     groups, free = nn.GroupNorm(3, 6), [nn.LayerNorm(4, affine=False), nn.RMSNorm(4, affine=False), nn.LayerNorm((3, 3), affine=False)]
     rows += [("layer_norm", ShapeError, lambda v=v: norm(start(norm), v)) for v in (images, x[0], x.T)]

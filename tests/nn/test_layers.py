@@ -76,7 +76,7 @@ def test_sequential_names_and_order(be, rng):
     expected = np.maximum(x.numpy() @ params["0"]["weight"].numpy(), 0) @ params["out"]["weight"].numpy()
     np.testing.assert_allclose(model(params, x).numpy(), expected, rtol=1e-4, atol=1e-6)
     check_error(UsageError, lambda: nn.Sequential(3), "layer 0", "int")
-    assert nn.flatten(_x(be, rng, 3, 2, 2)).shape == (3, 4)
+    assert nn.Flatten()({}, _x(be, rng, 3, 2, 2)).shape == (3, 4)
 
 
 def test_the_first_layer_takes_all_inputs(be, rng):

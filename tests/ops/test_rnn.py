@@ -91,7 +91,7 @@ class TestSequences:
         outs = p.op(*(duoln.tensor(a, numpy_backend) for a in p.arrays))
         for a, b in zip(outs, p.reference(*p.arrays), strict=True):
             np.testing.assert_allclose(a.numpy(), b, rtol=1e-12, atol=1e-12)
-        duoln.gradcheck(p.op, *(duoln.tensor(a, numpy_backend) for a in p.arrays))
+        duoln.testing.gradcheck(p.op, *(duoln.tensor(a, numpy_backend) for a in p.arrays))
 
     @pytest.mark.usefixtures("differences_taken")
     @pytest.mark.parametrize(("variant", "shape", "be"), FLOAT32, ids=str, indirect=["be"])
@@ -109,7 +109,7 @@ def test_steps_equal_the_sequence(cell, norm, rng, numpy_backend):
     tensors = [duoln.tensor(a, numpy_backend) for a in p.arrays]
     for a, b in zip(p.steps(*tensors), p.op(*tensors), strict=True):
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-12, atol=1e-12)
-    duoln.gradcheck(p.steps, *tensors)
+    duoln.testing.gradcheck(p.steps, *tensors)
 
 
 LIMIT = 0.05
@@ -288,5 +288,5 @@ class TestCell:
             own = rest.pop(0) if bias is not None else None
             return ops.lstm_cell(x_proj, h_proj, c, own, dict(zip(names, rest, strict=True)), norm=norm)
 
-        duoln.gradcheck(of_floats, x[0] @ w_x, h @ w_h, c, *parameters)
-        duoln.gradcheck(lambda *a: of_floats(*a)[1], x[0] @ w_x, h @ w_h, c, *parameters)  # the loss does not depend on h
+        duoln.testing.gradcheck(of_floats, x[0] @ w_x, h @ w_h, c, *parameters)
+        duoln.testing.gradcheck(lambda *a: of_floats(*a)[1], x[0] @ w_x, h @ w_h, c, *parameters)  # the loss does not depend on h

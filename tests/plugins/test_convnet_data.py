@@ -9,7 +9,8 @@ import pytest
 from task_checks import root_with
 
 from duoln import cli
-from duoln.data import mnist, write_idx
+from duoln.data import mnist
+from duoln.data.idx import write_idx
 from duoln.errors import DataError, DataFormatError
 from duoln.plugins.convnet import corpus, data, whitening
 from duoln.plugins.convnet.task import ConvNetTask

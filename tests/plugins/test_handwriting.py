@@ -6,7 +6,7 @@ from operator_cases import mixture_reference, window_reference
 from task_checks import check_peer, check_task_on, lstm_reference
 
 from duoln import ops, tree
-from duoln.data import examples
+from duoln.data.batches import examples
 from duoln.errors import UsageError
 from duoln.plugins.handwriting import peer_torch, task
 from duoln.plugins.handwriting.alphabet import CLASSES, PADDING

@@ -10,8 +10,8 @@ from conftest import ON_NUMPY
 from task_checks import check_peer, check_task_on, root_with
 
 from duoln import nn, tree
-from duoln.data import write_idx
 from duoln.data.digits import make_digits
+from duoln.data.idx import write_idx
 from duoln.data.mnist import FILES
 from duoln.errors import DataError, DataFormatError, DataMissingError, UsageError
 from duoln.plugins.mnist import data

@@ -194,7 +194,7 @@ class World:
         except Ended as end:
             expected = end.args[0]
         try:
-            duoln.train(CODES[code](), run.variant, backend="numpy", out=path, seed=run.seed, epochs=before[0],
+            duoln.tasks.train(CODES[code](), run.variant, backend="numpy", out=path, seed=run.seed, epochs=before[0],
                         resume=("anyway" if anyway else True) if resume else False, listeners=[Ending(ending.how, ending.after)])
             actual = 0
         except Interrupted as stop:

@@ -3,13 +3,15 @@
 Each value knows where PyTorch has each of its features, so that the questions of `load_pytorch` have true answers.
 """
 
+from functools import partial
+
 import numpy as np
 import torch
 import torch.nn.functional as F
 
 from duoln import nn, ops
 
-T = torch.nn
+T, flatten = torch.nn, partial(nn.Flatten(), {})
 
 
 class Value:
@@ -192,11 +194,11 @@ class Generated:
             return self.pooled(x)
         if kind == 1 and not self.is_row:  # the mean of the rows
             y, width = x.shape[1:], int(np.prod(x.shape[1:]))
-            return self.step([x], (width,), lambda x: x.mean(2).flatten(1), lambda x: nn.flatten(ops.mean(x, axis=1)),
+            return self.step([x], (width,), lambda x: x.mean(2).flatten(1), lambda x: flatten(ops.mean(x, axis=1)),
                              *in_order(width, y[-1]))
         if kind == 2:
-            return self.step([x], (width,), lambda x: x.movedim(1, -1).flatten(1), nn.flatten, None, 1)
-        ours = nn.flatten if kind == 3 else lambda x: x.reshape(x.shape[0], -1)
+            return self.step([x], (width,), lambda x: x.movedim(1, -1).flatten(1), flatten, None, 1)
+        ours = flatten if kind == 3 else lambda x: x.reshape(x.shape[0], -1)
         return self.step([x], (width,), lambda x: x.flatten(1), ours, *in_order(width, x.shape[-1]))
 
     def sequence(self, x):
@@ -276,7 +278,7 @@ class Generated:
         if self.draw(2):
             return self.step([x], (width,), lambda x: x.mean(1), lambda x: ops.mean(x, axis=1), x.order, x.channels)
         order = (np.arange(steps)[:, None] * width + x.order).reshape(-1)
-        return self.step([x], (steps * width,), lambda x: x.flatten(1), nn.flatten, order, 1 if x.channels in (0, 1) else None)
+        return self.step([x], (steps * width,), lambda x: x.flatten(1), flatten, order, 1 if x.channels in (0, 1) else None)
 
     # Features ---------------------------------------------------------------------------------------
     def linear(self, x, width):

@@ -128,9 +128,9 @@ def test_without_compiled_rules(numpy_backend, monkeypatch):
 
 def test_from_python(stopped, machine):
     machine["blas_threads"] = "1"
-    check_error(CheckpointError, lambda: duoln.train(Line(), "plain", backend="numpy", out=stopped, resume=True),
+    check_error(CheckpointError, lambda: duoln.tasks.train(Line(), "plain", backend="numpy", out=stopped, resume=True),
                 'resume="anyway"')
-    run = duoln.train(Line(), "plain", backend="numpy", out=stopped, resume="anyway")
+    run = duoln.tasks.train(Line(), "plain", backend="numpy", out=stopped, resume="anyway")
     assert run.figures["changes"] == ["blas_threads was 2 up to update 7, and is 1 since"]
 
 

@@ -23,7 +23,7 @@ def test_a_history(seed, tmp_path, monkeypatch):
 
 
 @pytest.mark.long
-@pytest.mark.filterwarnings("ignore::duoln.errors.CheckpointWarning")  # `duoln.train` goes on before a damaged one, and says so
+@pytest.mark.filterwarnings("ignore::duoln.errors.CheckpointWarning")  # `duoln.tasks.train` goes on before a damaged one, and says so
 @pytest.mark.parametrize("seed", range(1, 300))
 def test_many_histories(seed, tmp_path, monkeypatch):
     _history(seed, tmp_path, monkeypatch)

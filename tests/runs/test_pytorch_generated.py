@@ -98,7 +98,7 @@ def sequential(seed):
             shape = (*(n // 2 for n in shape[:-1]), channels)
         else:
             put(T.ReLU(), ops.relu if rng.integers(2) else nn.ReLU())
-    put(T.Flatten(), nn.flatten if rng.integers(2) else nn.Flatten())
+    put(T.Flatten(), nn.Flatten())
     width = int(np.prod(shape))
     for kind in [*rng.integers(0, 4, rng.integers(0, 4)), 0]:
         if kind == 0:

@@ -115,7 +115,7 @@ class Own(nn.Module):
         self.features, self.first, self.second = nn.Sequential(nn.Conv2d(2, 3, 3)), nn.Linear(36, 12), nn.Linear(12, 5)
 
     def __call__(self, params, x):
-        y = nn.flatten(self.features(params["features"], x))
+        y = nn.Flatten()({}, self.features(params["features"], x))
         return self.second(params["second"], self.first(params["first"], y))
 
 

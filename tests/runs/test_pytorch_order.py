@@ -69,7 +69,7 @@ class Flattening(nn.Linear):
     """A layer of PyTorch's that is called in another way."""
 
     def __call__(self, params, x):
-        return super().__call__(params, nn.flatten(x))
+        return super().__call__(params, nn.Flatten()({}, x))
 
 
 class TheirFlattening(T.Linear):
@@ -86,7 +86,7 @@ CASES = {
     "two heads": (
         lambda: Theirs(lambda m, x: torch.cat([m.policy(torch.relu(m.conv(x)).flatten(1)), m.value(torch.relu(m.conv(x)).flatten(1))], 1),
                        conv=T.Conv2d(1, 2, 3), policy=T.Linear(32, 3), value=T.Linear(32, 1)),
-        lambda: Ours(lambda f, x: ops.concat(f("policy", nn.flatten(ops.relu(f("conv", x)))), f("value", nn.flatten(ops.relu(f("conv", x)))), axis=1),
+        lambda: Ours(lambda f, x: ops.concat(f("policy", nn.Flatten()({}, ops.relu(f("conv", x)))), f("value", nn.Flatten()({}, ops.relu(f("conv", x)))), axis=1),
                      conv=nn.Conv2d(1, 2, 3), policy=nn.Linear(32, 3), value=nn.Linear(32, 1)),
         [IMAGE], {"flattened": {"policy": 2, "value": 2}}),
     "columns with embedded places": (
@@ -177,14 +177,14 @@ def test_what_cannot_be_read_in_another_order_is_refused(tmp_path):
     areas = both(fill(T.Sequential(T.Conv2d(1, 4, 3), T.LayerNorm([4, 4, 4]))), nn.Sequential(nn.Conv2d(1, 4, 3), nn.LayerNorm((4, 4, 4))), tmp_path)
     check_error(UsageError, areas, "1: ", "last axis", "flattened={'1': 1}")
     alone = both(fill(Theirs(None, conv=T.Conv2d(1, 2, 3), out=T.Linear(32, 3))),
-                 Ours(lambda f, x: ops.linear(nn.flatten(f("conv", x)), duoln.tensor(np.ones((32, 3), np.float32), x.backend)), conv=nn.Conv2d(1, 2, 3), out=nn.Linear(32, 3)),
+                 Ours(lambda f, x: ops.linear(nn.Flatten()({}, f("conv", x)), duoln.tensor(np.ones((32, 3), np.float32), x.backend)), conv=nn.Conv2d(1, 2, 3), out=nn.Linear(32, 3)),
                  tmp_path)
     check_error(UsageError, lambda: alone(shapes=(2, 6, 6, 1)), "linear", "outside of a layer")
 
 
 def test_values_that_leave_the_model_and_come_back_are_asked_for(tmp_path):
     theirs = fill(Theirs(lambda m, x: m.out(m.norm(m.conv(x).flatten(1))), conv=T.Conv2d(1, 2, 3), norm=T.BatchNorm1d(32), out=T.Linear(32, 3)))
-    ours = Ours(lambda f, x: f("out", f("norm", duoln.tensor(nn.flatten(f("conv", x)).numpy(), x.backend))), conv=nn.Conv2d(1, 2, 3), norm=nn.BatchNorm(32), out=nn.Linear(32, 3))
+    ours = Ours(lambda f, x: f("out", f("norm", duoln.tensor(nn.Flatten()({}, f("conv", x)).numpy(), x.backend))), conv=nn.Conv2d(1, 2, 3), norm=nn.BatchNorm(32), out=nn.Linear(32, 3))
     load = both(theirs, ours, tmp_path)
     check_error(UsageError, lambda: load(shapes=(1, 6, 6, 1)), "norm: ", "not followed", "flattened={'norm': 1}")
     check_error(UsageError, lambda: load(shapes=(1, 6, 6, 1), flattened={"norm": 2}), "out: ", "not followed")
@@ -237,7 +237,7 @@ def test_the_message_about_a_missing_array_says_where_it_may_be(name, tmp_path):
 
 
 def test_a_layer_that_is_called_with_two_orders_is_refused(tmp_path):
-    ours = Ours(lambda f, x: f("out", nn.flatten(f("conv", x))) + f("out", ops.mean(f("wide", x), axis=(1, 2))),
+    ours = Ours(lambda f, x: f("out", nn.Flatten()({}, f("conv", x))) + f("out", ops.mean(f("wide", x), axis=(1, 2))),
                 conv=nn.Conv2d(1, 2, 3), wide=nn.Conv2d(1, 32, 3), out=nn.Linear(32, 3))
     theirs = Theirs(None, conv=T.Conv2d(1, 2, 3), wide=T.Conv2d(1, 32, 3), out=T.Linear(32, 3))
     check_error(UsageError, lambda: both(theirs, ours, tmp_path)(shapes=(2, 6, 6, 1), flattened={"out": 2}), "flattened['out']", "no flattened image")
@@ -249,7 +249,7 @@ def test_a_layer_that_is_called_with_two_orders_is_refused(tmp_path):
 def test_a_model_without_images_needs_nothing_new(tmp_path):
     def read(f, x):
         y = ops.permute_dims(f("read", x)[0], (1, 0, 2))
-        return f("out", f("norm", nn.flatten(y)))
+        return f("out", f("norm", nn.Flatten()({}, y)))
 
     theirs = fill(Theirs(lambda m, x: m.out(m.norm(m.read(x)[0].transpose(0, 1).flatten(1))), read=T.LSTM(4, 3), norm=T.BatchNorm1d(18), out=T.Linear(18, 2)))
     ours, x = Ours(read, read=nn.LSTM(4, 3), norm=nn.BatchNorm(18), out=nn.Linear(18, 2)), x_of(6, 2, 4)

@@ -81,7 +81,7 @@ def test_hidden_folders_and_checkpoints_are_left_out(tmp_path):
 def test_a_run_is_not_made_in_another_one_nor_around_it(numpy_backend, tmp_path):
     fit_into(line_trainer(numpy_backend), tmp_path / "a" / "plain", numpy_backend)
     for out in (tmp_path / "a" / "plain" / "b", tmp_path / "a" / "plain" / "b" / "c", tmp_path / "a", tmp_path):
-        check_error(UsageError, lambda out=out: duoln.train(Line(), "plain", backend=numpy_backend, out=out),
+        check_error(UsageError, lambda out=out: duoln.tasks.train(Line(), "plain", backend=numpy_backend, out=out),
                     str(out), "other runs", "a/plain")
     assert run_folders(tmp_path) == [tmp_path / "a" / "plain"]
     assert [path.name for path in (tmp_path / "a" / "plain").iterdir() if path.is_dir()] == ["checkpoints"]
@@ -105,5 +105,5 @@ def test_a_run_that_has_another_one_in_it_is_read_by_its_name(numpy_backend, tmp
     (tmp_path / "inner").rename(tmp_path / "outer" / "inner")
     assert run_folders(tmp_path) == [tmp_path / "outer", tmp_path / "outer" / "inner"]
     assert load_trained(Line(), tmp_path / "outer", numpy_backend).step == 5
-    assert duoln.train(Line(), "plain", backend=numpy_backend, out=tmp_path / "outer" / "inner", resume=True,
+    assert duoln.tasks.train(Line(), "plain", backend=numpy_backend, out=tmp_path / "outer" / "inner", resume=True,
                        epochs=2).figures["steps"] == 10

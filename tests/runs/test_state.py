@@ -100,7 +100,7 @@ def test_other_paths(tmp_path):
 
 
 def test_checkpoints_of_a_run_are_none_of_a_loop(tmp_path):
-    duoln.train("mnist", variant="ln", preset="smoke", backend="numpy", rows=200, out=tmp_path)
+    duoln.tasks.train("mnist", variant="ln", preset="smoke", backend="numpy", rows=200, out=tmp_path)
     [folder] = tmp_path.rglob("checkpoints")
     check_error(CheckpointError, lambda: duoln.load_state(folder), "a state of duoln.save_state")
 

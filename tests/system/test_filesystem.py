@@ -207,7 +207,7 @@ def test_folders_deeper_than_python_recurses(tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize("call", [
     lambda path: write_atomically(path, b""), lambda path: write_own(path, b""), make_folder, lambda path: make_folder(path / "x"), remove,
-    check_regular, lambda path: duoln.save(path, {"w": np.ones(1)}), duoln.load, lambda path: duoln.train("mnist", "ln", preset="smoke", out=path)])
+    check_regular, lambda path: duoln.save(path, {"w": np.ones(1)}), duoln.load, lambda path: duoln.tasks.train("mnist", "ln", preset="smoke", out=path)])
 def test_a_name_with_a_zero_byte_is_told(call, tmp_path):
     with pytest.raises((CheckpointError, UsageError), match=r"null byte|zero byte"):
         call(tmp_path / "a\0b")

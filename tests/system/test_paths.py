@@ -8,9 +8,11 @@ import pytest
 from small_runs import Line
 
 import duoln
-from duoln.data import in_home, read_idx, write_idx
+from duoln.data import read_idx
+from duoln.data.idx import write_idx
 from duoln.errors import DataMissingError, UsageError
 from duoln.examples.own_text import OwnText
+from duoln.tasks import in_home
 from duoln.testing import check_error
 
 
@@ -41,11 +43,11 @@ def test_a_home_folder_that_is_not_there(home, monkeypatch):
 
 
 def test_a_run_from_python(home):
-    run = duoln.train(Line(), "plain", backend="numpy", out="~/run", epochs=1)
+    run = duoln.tasks.train(Line(), "plain", backend="numpy", out="~/run", epochs=1)
     assert run.folder == home / "run" and (home / "run" / "result.json").is_file()
-    assert duoln.train(Line(), "plain", backend="numpy", out=Path("~/run"), resume=True, epochs=2).config.epochs == 2
-    check_error(UsageError, lambda: duoln.train(Line(), "plain", out=""), "[train] out: expected a path, found ''")
-    check_error(UsageError, lambda: duoln.train(Line(), "plain", data="~/none"), f"expected a folder, found {home / 'none'} where none is")
+    assert duoln.tasks.train(Line(), "plain", backend="numpy", out=Path("~/run"), resume=True, epochs=2).config.epochs == 2
+    check_error(UsageError, lambda: duoln.tasks.train(Line(), "plain", out=""), "[train] out: expected a path, found ''")
+    check_error(UsageError, lambda: duoln.tasks.train(Line(), "plain", data="~/none"), f"expected a folder, found {home / 'none'} where none is")
 
 
 def test_files_of_parameters_and_of_digits(home):

@@ -97,7 +97,7 @@ LOADED = {
     "an axis of its own": (task("x_axis = 'time'"), "x_axis: expected"),
     "batch axes of texts": (task("batch_axes = {'x': 'first'}"), "batch_axes: expected"),
     "a setting that is called data": (task("config = S", "@dataclass(frozen=True)\nclass S(SpiralsConfig):\n    data: str = ''"),
-                                      "config: expected another name than 'data', which is an argument of duoln.train"),
+                                      "config: expected another name than 'data', which is an argument of duoln.tasks.train"),
     "an option that is called out": (task("sampling = S", "@dataclass\nclass S:\n    out: str = ''"),
                                      "sampling: expected another name than 'out', which is an option of `duoln sample`"),
     "an option that is called json": (task("evaluating = S", "@dataclass\nclass S:\n    json: str = ''"),

@@ -36,7 +36,7 @@ def test_the_name_of_a_metric_says_which_values_are_better(metric, which):
 @pytest.mark.parametrize("metric", ["score", "x", "negative_log_likelihood", "accuracy_error", "tokens_per_second", "inaccuracy"])
 def test_a_name_that_does_not_say_it_wants_a_selection(metric, numpy_backend):
     assert selected_by(Told(metric), Line.config()) is None
-    check_error(UsageError, lambda: duoln.train(Told(metric), "plain", backend=numpy_backend, patience=1),
+    check_error(UsageError, lambda: duoln.tasks.train(Told(metric), "plain", backend=numpy_backend, patience=1),
                 "[line] selection", f"'valid_{metric}'", "does not say")
     chosen = Told(metric, selection=(f"valid_{metric}", "highest"))
     assert selected_by(chosen, Line.config(patience=1)) == (f"valid_{metric}", "highest")
@@ -46,7 +46,7 @@ def test_a_name_that_does_not_say_it_wants_a_selection(metric, numpy_backend):
     ("accuracy", [0.1, 0.5, 0.4, 0.3, 0.2], 10, 0.5), ("accuracy", [0.1, 0.2, 0.3, 0.4, 0.5], 25, 0.5),
     ("error", [0.5, 0.1, 0.4, 0.3, 0.2], 10, 0.1)])
 def test_patience_keeps_the_best_model(metric, figures, steps, best, numpy_backend, tmp_path):
-    run = duoln.train(Told(metric, figures), "plain", backend=numpy_backend, epochs=5, patience=2, out=tmp_path)
+    run = duoln.tasks.train(Told(metric, figures), "plain", backend=numpy_backend, epochs=5, patience=2, out=tmp_path)
     assert (run.figures["steps"], run.figures[f"valid_{metric}"]) == (steps, best)
     assert json.loads((tmp_path / "result.json").read_text())["steps"] == steps
 

@@ -8,12 +8,12 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from duoln import nn, ops, runtime, train
+from duoln import nn, ops, runtime
 from duoln.core import stop_gradient
 from duoln.data import Batches, Expected, read_npz, read_text
 from duoln.errors import CompileError, DataError, DataFormatError, GradientError, TaskError, UsageError
 from duoln.examples.own_task import Spirals
-from duoln.tasks import Column, Dataset, make_config
+from duoln.tasks import Column, Dataset, make_config, train
 from duoln.tasks.registry import Registry
 from duoln.tasks.task import selected_by
 from duoln.testing import check_corpus, check_error, check_task

@@ -12,7 +12,8 @@ from conftest import ON_NUMPY
 from duoln import cli, ops
 from duoln.core import Rule
 from duoln.kernels.registry import every_case, every_rule
-from duoln.testing import selftest, tolerance
+from duoln.testing import selftest
+from duoln.testing.closeness import tolerance
 
 _one_of_each = functools.cache(lambda backend: selftest.largest_of_each(every_case(), backend))
 

@@ -57,7 +57,7 @@ class Keeping(Listener):
 @pytest.fixture
 def trained(numpy_backend, tmp_path):
     def train(name, *listeners, **words):
-        run = duoln.train(Told(), "plain", backend=numpy_backend, out=tmp_path / name, patience=2, epochs=6,
+        run = duoln.tasks.train(Told(), "plain", backend=numpy_backend, out=tmp_path / name, patience=2, epochs=6,
                           listeners=listeners, **words)
         log = [json.loads(line) for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
         return SimpleNamespace(figures={key: value for key, value in run.figures.items() if "seconds" not in key},
@@ -94,6 +94,6 @@ def test_a_listener_that_changes_the_folder_leaves_the_run_in_its_own(event, num
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    run = duoln.train(Told(), "plain", backend=numpy_backend, out="r", epochs=2, listeners=[Wandering()])
+    run = duoln.tasks.train(Told(), "plain", backend=numpy_backend, out="r", epochs=2, listeners=[Wandering()])
     assert run.figures["steps"] == 10 and os.getcwd() == str(tmp_path / "here")
     assert (tmp_path / "here" / "r" / "result.json").is_file() and not list((tmp_path / "elsewhere").iterdir())

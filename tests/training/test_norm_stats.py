@@ -191,16 +191,16 @@ def test_merged_moments_are_those_of_all(parts, mean):
 @pytest.mark.long
 def test_from_python(be, tmp_path):
     _, stats = watched_run(be, tmp_path, every=4)
-    run = duoln.train(Line(), variant="plain", backend=be, watch="norm-stats", watch_every=4)
+    run = duoln.tasks.train(Line(), variant="plain", backend=be, watch="norm-stats", watch_every=4)
     assert run.layers == stats and list(run.layers) == [0, 4, 8, 12]
-    assert duoln.train(Line(), variant="plain", backend=be, epochs=1).layers == {}
-    assert list(duoln.train(Line(), variant="plain", backend=be, epochs=1, watch="norm-stats").layers) == [0, 5]
+    assert duoln.tasks.train(Line(), variant="plain", backend=be, epochs=1).layers == {}
+    assert list(duoln.tasks.train(Line(), variant="plain", backend=be, epochs=1, watch="norm-stats").layers) == [0, 5]
 
 
 def test_wrong_watches_from_python(numpy_backend):
     for words, message in (({"watch": "norms"}, "found 'norms'"), ({"watch_every": 3}, "[train] watch_every: expected `watch` too"),
                            ({"watch": "norm-stats", "watch_every": 0}, "at least 1, found 0")):
-        check_error((UsageError, ShapeError), lambda words=words: duoln.train(Line(), variant="plain", backend=numpy_backend, **words), message)
+        check_error((UsageError, ShapeError), lambda words=words: duoln.tasks.train(Line(), variant="plain", backend=numpy_backend, **words), message)
 
 
 @pytest.mark.parametrize(("error", "args", "words"), [

@@ -97,8 +97,8 @@ def test_a_compiled_step_has_the_bits_of_the_plain_one(numpy_backend):
 
 
 def test_every_record_names_the_precision(numpy_backend, tmp_path):
-    duoln.train(Line(), "plain", backend=numpy_backend, out=tmp_path / "a", precision="bf16")
-    duoln.train(Line(), "plain", backend=numpy_backend, out=tmp_path / "b")
+    duoln.tasks.train(Line(), "plain", backend=numpy_backend, out=tmp_path / "a", precision="bf16")
+    duoln.tasks.train(Line(), "plain", backend=numpy_backend, out=tmp_path / "b")
     for name, precision in (("a", "bf16"), ("b", "float32")):
         folder = tmp_path / name
         header = json.loads((folder / "log.jsonl").read_text().splitlines()[0])
@@ -108,30 +108,30 @@ def test_every_record_names_the_precision(numpy_backend, tmp_path):
 
 
 def test_a_resumed_run_keeps_its_precision(numpy_backend, tmp_path):
-    whole = duoln.train(Line(), "plain", backend=numpy_backend, precision="bf16", epochs=2)
-    duoln.train(Line(), "plain", backend=numpy_backend, out=tmp_path, precision="bf16", epochs=1)
-    check_error(UsageError, lambda: duoln.train(Line(), "plain", backend=numpy_backend, out=tmp_path, resume=True, precision="float32"),
+    whole = duoln.tasks.train(Line(), "plain", backend=numpy_backend, precision="bf16", epochs=2)
+    duoln.tasks.train(Line(), "plain", backend=numpy_backend, out=tmp_path, precision="bf16", epochs=1)
+    check_error(UsageError, lambda: duoln.tasks.train(Line(), "plain", backend=numpy_backend, out=tmp_path, resume=True, precision="float32"),
                 "[precision]", "expected bf16", "config.json", "found float32")
     saved = checkpoint.newest(tmp_path / "checkpoints")[0]
     check_error(CheckpointError, lambda: line_trainer(numpy_backend).resume(saved), "expected precision 'float32', found 'bf16'")
-    again = duoln.train(Line(), "plain", backend=numpy_backend, out=tmp_path, resume=True, epochs=2)
+    again = duoln.tasks.train(Line(), "plain", backend=numpy_backend, out=tmp_path, resume=True, epochs=2)
     assert json.loads((tmp_path / "config.json").read_text())["precision"] == "bf16"
     for mine, own in zip(tree.leaves(again.params), tree.leaves(whole.params), strict=True):
         np.testing.assert_array_equal(mine.numpy(), own.numpy())
 
 
 def test_damaged_folders(numpy_backend, tmp_path):
-    duoln.train(Line(), "plain", backend=numpy_backend, out=tmp_path, epochs=1)
+    duoln.tasks.train(Line(), "plain", backend=numpy_backend, out=tmp_path, epochs=1)
     path = tmp_path / "config.json"
     content = json.loads(path.read_text())
     for precision in (None, 16):
         path.write_text(json.dumps({**content, "precision": precision}))
-        check_error(DataFormatError, lambda: duoln.train(Line(), "plain", backend=numpy_backend, out=tmp_path, resume=True),
+        check_error(DataFormatError, lambda: duoln.tasks.train(Line(), "plain", backend=numpy_backend, out=tmp_path, resume=True),
                     "config.json", "float32, bf16 as precision", str(precision))
 
 
 def test_unknown_precisions(numpy_backend, capsys):
-    check_error(UsageError, lambda: duoln.train(Line(), "plain", backend=numpy_backend, precision="bfloat16"),
+    check_error(UsageError, lambda: duoln.tasks.train(Line(), "plain", backend=numpy_backend, precision="bfloat16"),
                 "[train]", "'float32' or 'bf16'", "did you mean 'bf16'")
     check_error(UsageError, lambda: _trainer(numpy_backend, "fp8"), "precision", "'fp8'")
     assert cli.main(["run", "mnist", "--precision", "bf61"]) == 2
@@ -156,7 +156,7 @@ def test_a_report_shows_it_where_it_differs(numpy_backend, tmp_path):
     from duoln.runs.series import series_of
 
     for name, precision in (("a", "bf16"), ("b", "float32"), ("c", "bf16")):
-        duoln.train(Line(), "plain", backend=numpy_backend, out=tmp_path / name, precision=precision, epochs=1)
+        duoln.tasks.train(Line(), "plain", backend=numpy_backend, out=tmp_path / name, precision=precision, epochs=1)
     task = Line()
     both = series_of(task, read_curves([tmp_path]))
     assert [s.differences for s in both] == [{"precision": "bf16"}, {"precision": "float32"}, {"precision": "bf16"}]
@@ -169,7 +169,7 @@ def test_a_report_shows_it_where_it_differs(numpy_backend, tmp_path):
 def test_every_experiment_trains(name, numpy_backend):
     """Losses begin and go on as those in float32."""
     variant = next(v for v in ("ln", "both", "pre") if v in find_task(name).variants)
-    runs = [duoln.train(name, variant, preset="smoke", backend=numpy_backend, precision=precision) for precision in ("float32", "bf16")]
+    runs = [duoln.tasks.train(name, variant, preset="smoke", backend=numpy_backend, precision=precision) for precision in ("float32", "bf16")]
     first, second = (run.losses["loss"] for run in runs)
     assert np.isfinite(second).all()
     np.testing.assert_allclose(second[0], first[0], rtol=0.02)

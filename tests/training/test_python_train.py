@@ -1,4 +1,4 @@
-"""`duoln.train`: a run from Python gives what the command gives, prints nothing, and leaves only what was asked for."""
+"""`duoln.tasks.train`: a run from Python gives what the command gives, prints nothing, and leaves only what was asked for."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from duoln.testing import check_error
 
 
 def test_a_task_object_on_every_backend(be, tmp_path, capfd):
-    run = duoln.train(Line(), backend=be, variant="plain", epochs=2)
+    run = duoln.tasks.train(Line(), backend=be, variant="plain", epochs=2)
     trainer = line_trainer(be, epochs=2)
     figures = fit_into(trainer, tmp_path / "r", be)
     unclocked = {key: value for key, value in figures.items() if not key.startswith("seconds_per_")}
@@ -28,7 +28,7 @@ def test_a_task_object_on_every_backend(be, tmp_path, capfd):
 
 
 def test_curves_are_arrays(numpy_backend):
-    run = duoln.train(Line(), "plain", backend=numpy_backend)
+    run = duoln.tasks.train(Line(), "plain", backend=numpy_backend)
     np.testing.assert_array_equal(run.curves["step"], [5, 10, 15])
     np.testing.assert_array_equal(run.curves["epoch"], [1, 2, 3])
     assert run.curves["valid_mse"][-1] == run.figures["valid_mse"] and (np.diff(run.curves["seconds"]) > 0).all()
@@ -39,7 +39,7 @@ def test_curves_are_arrays(numpy_backend):
 
 
 def test_the_command_gives_the_same(tmp_path, capsys):
-    run = duoln.train("mnist", "ln", preset="smoke", epochs=1, backend="numpy", out=tmp_path / "a")
+    run = duoln.tasks.train("mnist", "ln", preset="smoke", epochs=1, backend="numpy", out=tmp_path / "a")
     assert cli.main(["run", "mnist", "--variant", "ln", "--preset", "smoke", "--epochs", "1", "--backend", "numpy",
                      "--out", str(tmp_path / "b"), "--json"]) == 0
     [result] = json.loads(capsys.readouterr().out)["results"]
@@ -51,11 +51,11 @@ def test_the_command_gives_the_same(tmp_path, capsys):
 
 def test_a_run_goes_on_in_its_folder(numpy_backend, tmp_path):
     with pytest.raises(Interrupted, match="go on with resume=True and this `out`"):
-        duoln.train(Line(), "plain", backend=numpy_backend, out=tmp_path / "run",
+        duoln.tasks.train(Line(), "plain", backend=numpy_backend, out=tmp_path / "run",
                     listeners=[At(7, lambda: os.kill(os.getpid(), signal.SIGINT))])
-    check_error(CheckpointError, lambda: duoln.train(Line(), "plain", backend=numpy_backend, out=tmp_path / "run"),
+    check_error(CheckpointError, lambda: duoln.tasks.train(Line(), "plain", backend=numpy_backend, out=tmp_path / "run"),
                 "already holds")
-    run = duoln.train(Line(), "plain", backend=numpy_backend, out=str(tmp_path / "run"), resume=True)
+    run = duoln.tasks.train(Line(), "plain", backend=numpy_backend, out=str(tmp_path / "run"), resume=True)
     whole = line_trainer(numpy_backend)
     fit_into(whole, tmp_path / "whole", numpy_backend)
     assert [t.numpy().tobytes() for t in tree.leaves(run.params)] == state_bits(whole)[:len(tree.leaves(run.params))]
@@ -64,16 +64,16 @@ def test_a_run_goes_on_in_its_folder(numpy_backend, tmp_path):
 
 def test_without_a_folder_for_temporary_files_the_error_says_what_to_set(numpy_backend, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
-    check_error(CheckpointError, lambda: duoln.train(Line(), "plain", backend=numpy_backend, epochs=1), "temporary",
+    check_error(CheckpointError, lambda: duoln.tasks.train(Line(), "plain", backend=numpy_backend, epochs=1), "temporary",
                 "gone", "TMPDIR")
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "gone")])
-    check_error(CheckpointError, lambda: duoln.train(Line(), "plain", backend=numpy_backend, epochs=1), "temporary", "TMPDIR")
+    check_error(CheckpointError, lambda: duoln.tasks.train(Line(), "plain", backend=numpy_backend, epochs=1), "temporary", "TMPDIR")
 
 
 def test_ctrl_c_without_a_folder_says_that_nothing_is_kept(numpy_backend):
     with pytest.raises(Interrupted, match="nothing is kept") as caught:
-        duoln.train(Line(), "plain", backend=numpy_backend,
+        duoln.tasks.train(Line(), "plain", backend=numpy_backend,
                     listeners=[At(7, lambda: os.kill(os.getpid(), signal.SIGTERM))])
     assert caught.value.exit_code == 128 + signal.SIGTERM
 
@@ -89,4 +89,4 @@ def test_ctrl_c_without_a_folder_says_that_nothing_is_kept(numpy_backend):
     ({"listeners": [print]}, ["[train] listeners", "Listener"]), ({"data": "not-there"}, ["[train] data", "not-there"])])
 def test_wrong_calls_are_named(arguments, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    check_error(UsageError, lambda: duoln.train(**{"task": Line(), "variant": "plain", **arguments}), *words)
+    check_error(UsageError, lambda: duoln.tasks.train(**{"task": Line(), "variant": "plain", **arguments}), *words)

@@ -50,7 +50,7 @@ def test_a_rate_of_0_for_the_rest_of_a_run_is_warned_of(numpy_backend, tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         _trained(Short(), numpy_backend, tmp_path / "as planned", 2)
-        assert duoln.train(Line(), "plain", backend=numpy_backend, epochs=1, learning_rate=0.0).figures["steps"] == 5
+        assert duoln.tasks.train(Line(), "plain", backend=numpy_backend, epochs=1, learning_rate=0.0).figures["steps"] == 5
 
 
 def test_a_rate_that_does_not_depend_on_the_length_is_the_same(numpy_backend, tmp_path):
@@ -63,5 +63,5 @@ def test_patience_by_a_metric_that_is_not_there_is_refused(metric, numpy_backend
     class Misspelt(Line):
         selection = (metric, "lowest")
 
-    check_error(TaskError, lambda: duoln.train(Misspelt(), "plain", backend=numpy_backend, patience=2),
+    check_error(TaskError, lambda: duoln.tasks.train(Misspelt(), "plain", backend=numpy_backend, patience=2),
                 "[line] selection", "valid_mse", f"found '{metric}'")

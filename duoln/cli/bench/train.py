@@ -9,8 +9,8 @@ from duoln.bench.records import of_row
 from duoln.bench.turns import Entry, with_allocators
 from duoln.cli.bench.options import add_common, begin, recorded, time_sides
 from duoln.errors import UsageError
-from duoln.tasks import make_config, parse_settings
 from duoln.tasks.registry import find_task
+from duoln.tasks.settings import make_config, parse_settings
 
 
 def add_kind(kinds: Any) -> None:
