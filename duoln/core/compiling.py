@@ -36,11 +36,10 @@ def compile(step: Callable[..., Any]) -> Callable[..., Any]:
 
     `step(*trees) -> trees` must be pure: it reads no values on the host, and the same input shapes give the
     same output shapes. Every leaf that goes in or comes out is a tensor; a learning rate is a 0-d tensor,
-    because a Python number would become a constant. The step itself runs twice for inputs of one form; later calls
-    repeat its operators only. So what Python does in it, such as `print`, an entry of a list or a variable that changes
-    later, is not seen any more: give tensors as arguments, and return what is to be kept. Numbers and arrays that are
-    others at the second call, such as random ones, are found: a CompileWarning tells of them, and the step runs as it
-    is.
+    because a Python number would become a constant. The step itself runs two or three times for inputs of one form;
+    later calls repeat its operators only. So `print` is not repeated, and what else Python reads is a constant: give
+    tensors as arguments, and return what is to be kept. A CompileWarning names a variable that changes, at the latest
+    when the calls have doubled, and the step then runs as it is; the guide lists what is not seen.
 
     Within a gradient a compiled function runs as it is, because the gradient needs its operators: compile the whole
     step, with the gradient in it.

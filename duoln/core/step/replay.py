@@ -112,8 +112,7 @@ class Replay:
             results = self.step(*natives)
         program, (first, differed) = record.program(results), self._recorded.pop(layout, (None, 0))
         obstacle = record.obstacle
-        if program is not None and first is not None and (
-                difference := _told(changed(before, marks)) or program.difference(first)):
+        if program is not None and first and (difference := changed(before, marks) or program.difference(first)):
             differed += 1
             first = None  # the next call is compared with this one
             obstacle = difference if differed == _MOST_DIFFERENT else None
@@ -152,10 +151,10 @@ class Replay:
         """Look whether the variables still hold what they held; if not, a CompileWarning names one."""
         repeated = [] if self.changed else [layout for layout, run in self.proved.items() if run is not self.step]
         now = self._variables() if repeated else {}
-        if name := next(filter(None, [changed(self._marks[layout], now) for layout in repeated]), None):
+        if change := next(filter(None, [changed(self._marks[layout], now) for layout in repeated]), None):
             self.changed = True
             warnings.warn(f"a compiled step runs as it is from call {call} on; its results since call {call // 2} may "
-                          f"be of an old value: {_told(name)}", CompileWarning, stacklevel=_CALLER)
+                          f"be of an old value: {change}", CompileWarning, stacklevel=_CALLER)
 
     def layout(self, natives: Sequence[Array]) -> Any:
         """The arrays' layout in memory and the rules that run: calls that are alike in both repeat one program."""
@@ -168,7 +167,3 @@ class Replay:
         if self._backend.lazy:
             return type(x)(x)
         return np.asarray(x) if isinstance(x, np.generic) else x.view()
-
-
-def _told(name: str | None) -> str | None:
-    return name and f"it reads the variable {name}, which does not stay the same; give it as an argument"
