@@ -351,12 +351,15 @@ def test_a_clock_is_found(be, read):
 
 @pytest.mark.parametrize("draw", [lambda s: s.uniform(()), lambda s: s.gaussian((1,)), lambda s: s.permutation(3)[0],
                                   lambda s: s.integers(2, (1,)), lambda s: s.keep_mask((1,), 0.5)])
-def test_draws_of_a_stream_are_refused(be, draw):
+def test_draws_of_a_stream_from_outside_are_refused(be, draw):
+    """One that the step makes draws the same numbers at every call, as the proofs of a kernel do at its first use."""
     stream = Stream(0, "x")
     compiled = duoln.compile(lambda x: x * 3.0 if draw(stream) < 0 else x * 2.0)
     for _ in range(2):
         with pytest.raises(CompileError, match="expected draws outside of the compiled step"):
             compiled(ops.ones((2,), be))
+    compiled = duoln.compile(lambda x: x * 3.0 if draw(Stream(0, "x")) < 0 else x * 2.0)
+    assert [compiled(ops.ones((2,), be)).tolist() for _ in range(4)] == [[2.0] * 2 if draw(Stream(0, "x")) >= 0 else [3.0] * 2] * 4
 
 
 # What is not found: the words with which the guide lists it, how it is read, and how it is changed.

@@ -87,7 +87,7 @@ class Replay:
         self._recorded: dict[Any, tuple[Program, int]] = {}
         """The last program of each layout, and how many calls differed from the one before."""
         self._marks: dict[Any, Marks] = {}
-        """What the variables held before the last record of each layout."""
+        """The marks of the variables before the last record of each layout."""
         self.proved: dict[Any, Callable[..., list[Array]]] = {}
         """The function that runs from the third call on, by the layout of the arrays."""
 

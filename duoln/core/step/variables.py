@@ -66,7 +66,7 @@ def _python_of(value: Any) -> Any:
 
 
 def _known(function: Any) -> dict[str, Any]:
-    """What a function's variables hold when it is called, but for globals."""
+    """The values of a function's variables when it is called, but for globals and arguments."""
     code = function.__code__
     known = {name: p.default for name, p in inspect.signature(function).parameters.items() if p.default is not p.empty}
     if isinstance(function, MethodType):
