@@ -14,8 +14,9 @@ import numpy as np
 
 from duoln.core import Tensor
 from duoln.core.arguments import Interval, check_axes, check_integer, check_integers_in, check_number, described
+from duoln.core.donation import compiled_step
 from duoln.core.pytorch_names import OF_STREAMS, name_missing
-from duoln.errors import CallError, DtypeError, MemoryExhaustedError, ShapeError, UsageError
+from duoln.errors import CallError, CompileError, DtypeError, MemoryExhaustedError, ShapeError, UsageError
 from duoln.system import limits
 from duoln.system.cores import in_threads
 
@@ -54,6 +55,7 @@ class Stream:
         DtypeError: the seed, epoch or step is no integer, or the name no text; a shape is no size or tuple of sizes.
         ShapeError: one of these numbers, or a size, is below 0, or the seed above 2^64 - 1.
         MemoryExhaustedError: more numbers are drawn than fit into the memory that this process may have.
+        CompileError: a compiled step draws from a stream that was made outside of it.
     """
 
     def __init__(self, seed: int, name: str, epoch: int = 0, step: int = 0, position: int = 0) -> None:
@@ -65,7 +67,8 @@ class Stream:
         self._bits = np.random.Philox(key=np.frombuffer(digest[:16], dtype="<u8"))
         blocks, rest = divmod(check_integer("Stream", "position", position, 0, _LARGEST_COUNT), _BLOCK)
         self._bits.advance(blocks)
-        self._raw(rest)
+        self._bits.random_raw(rest)
+        self._is_of_step = compiled_step.get() is not None
 
     @property
     def position(self) -> int:
@@ -182,6 +185,7 @@ class Stream:
 
     def _fill(self, out: np.ndarray) -> None:
         """The next numbers of [0, 1), (bits >> 11) * 2^-53. Threads have copies of the counter, each at its place."""
+        self._check_step()
         draw = np.random.Generator(self._bits).random
         if out.size < _WORTH_THREADS:
             draw(out=out)
@@ -200,7 +204,13 @@ class Stream:
 
         in_threads(size, _TOGETHER, fill)
 
+    def _check_step(self) -> None:
+        if compiled_step.get() is not None and not self._is_of_step:
+            raise CompileError("[Stream] expected draws outside of the compiled step, found one within it, which would "
+                               "repeat those of its first calls; give what is drawn as an argument")
+
     def _raw(self, n: int) -> np.ndarray:
+        self._check_step()
         return np.asarray(self._bits.random_raw(n), dtype=np.uint64)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import statistics
@@ -22,9 +21,10 @@ from duoln.core.pytorch_names import hinted
 from duoln.core.step.repeated import recordings
 from duoln.core.step.replay import Bindable, Replay
 from duoln.core.step.telling import Profile, Table, explained
+from duoln.core.step.variables import variables
 from duoln.core.step_contract import MAX_INPUT_FORMS, builder, form, reader
 from duoln.core.tensor import Tensor
-from duoln.errors import CompileError, CompileWarning, DuolnError, MixedBackendError, UsageError
+from duoln.errors import CompileError, CompileWarning, MixedBackendError, UsageError
 
 _MANY_FORMS = (f"a compiled step has seen more than {MAX_INPUT_FORMS} different forms of input: it runs as it is for "
                "all others; give it arrays of few different shapes")
@@ -42,11 +42,10 @@ def compile(step: Callable[..., Any] = NOT_GIVEN, *, static: str | Sequence[str]
 
     `step(*trees) -> trees` must be pure: it reads no values on the host, and the same input shapes give the
     same output shapes. Every leaf that goes in or comes out is a tensor; a learning rate is a 0-d tensor,
-    because a Python number would become a constant. The step itself runs twice for inputs of one form; later calls
-    repeat its operators only. So what Python does in it, such as `print`, an entry of a list or a variable that changes
-    later, is not seen any more: give tensors as arguments, and return what is to be kept. Numbers and arrays that are
-    others at the second call, such as random ones, are found: a CompileWarning tells of them, and the step runs as it
-    is.
+    because a Python number would become a constant. The step itself runs two or three times for inputs of one form;
+    later calls repeat its operators only. So `print` is not repeated, and what else Python reads is a constant: give
+    tensors as arguments, and return what is to be kept. A CompileWarning names a variable that changes, at the latest
+    when the calls have doubled, and the step then runs as it is; the guide lists what is not seen.
 
     Within a gradient a compiled function runs as it is, because the gradient needs its operators: compile the whole
     step, with the gradient in it.
@@ -68,6 +67,8 @@ _BOUND_AT_ONCE, _PATIENCE = 2, 8
 """Forms that are bound to a table at once, and the calls of a later one before it is: a step over texts has many forms,
 and to bind one takes as long as some of its calls.
 """
+_FIRST_LOOK = 4
+"""Calls of a form until its variables are looked at again, and so after twice as many, and so on."""
 _MOST_RECENT = 2
 """Forms that a call tries before it looks among all: the one of training, and that of a last batch or of evaluation."""
 
@@ -200,14 +201,21 @@ class _OfForm:
         self._form: Any = None
         self._build: Any = None
         """The function that makes the tree of the result; known after the first call, as `_form`."""
-        self.replay = Replay(self._run, backend, partial(_variables, step), patience)
+        self.replay = Replay(self._run, backend, partial(variables, step), patience)
         self._donated: list[int] = []
         """The numbers of the leaves that the step donates to an optimiser; known after the first call."""
         self._proved: dict[Any, _Proved] = {}
         """By the layout of the arguments."""
+        self._calls, self._look = 0, _FIRST_LOOK
 
     def repeat(self, run: Callable[..., list[Array]], leaves: list[Tensor]) -> Any:
         """The step's result, from a function that computes it on native arrays."""
+        self._calls += 1
+        if self._calls >= self._look:
+            self._look *= 2
+            self.replay.look(self._calls)
+        if self.replay.changed:
+            run = self.replay.step
         results = run(*arrays_of_step(leaves, self._donated))
         if self._donated:
             spend([leaves[k] for k in self._donated])
@@ -272,29 +280,6 @@ def _of_trees(step: Callable[..., Any], names: tuple[str, ...], by_position: int
     of_trees.__signature__ = inspect.Signature([  # type: ignore[attr-defined]  # what errors name
         inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names if name not in static])
     return of_trees
-
-
-def _variables(step: Callable[..., Any]) -> list[tuple[Array, str]]:
-    """The arrays in variables that a step reads, with their names: in its object, and in those of the functions around
-    it and of its module, also where another function of this module reads them.
-    """
-    rows: list[tuple[Array, str]] = []
-    functions: list[Any] = [inspect.unwrap(step)]
-    for function in functions:
-        try:
-            read = inspect.getclosurevars(function)
-        except (TypeError, ValueError):  # a function written in C, or a variable of the closure without a value
-            continue
-        variables = {**read.globals, **read.nonlocals}
-        if isinstance(function, MethodType):
-            variables |= {f"self.{name}": value for name, value in getattr(function.__self__, "__dict__", {}).items()}
-        functions += [value for value in variables.values() if inspect.isfunction(value) and value not in functions
-                      and value.__module__ == functions[0].__module__]
-        for name, value in variables.items():
-            with contextlib.suppress(DuolnError, RecursionError):  # a value that is no tree
-                rows += [(leaf.data, f"{name}.{path}" if path else name) for path, leaf in tree.items(value)
-                          if isinstance(leaf, Tensor)]
-    return rows
 
 
 def running_function() -> Callable[..., Any] | None:

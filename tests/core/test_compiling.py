@@ -100,9 +100,9 @@ def test_a_step_runs_as_it_is_for_ever_new_shapes(be):
             y = compiled(duoln.tensor(np.ones(99, np.float32), be))
         assert y.numpy().tolist() == [2.0] * 99
     assert runs == [(99,)] * 3
-    compiled(duoln.tensor(np.ones(2, np.float32), be))  # a known one is repeated, without a warning
-    compiled(duoln.tensor(np.ones(2, np.float32), be))
-    assert len(runs) <= 4
+    for _ in range(5):
+        compiled(duoln.tensor(np.ones(2, np.float32), be))  # a known one is repeated, without a warning
+    assert len(runs) <= 5
 
 
 def test_a_warning_about_ever_new_shapes_is_said_once(numpy_backend):

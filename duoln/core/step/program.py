@@ -184,10 +184,8 @@ class Program:
             text.lines += [one.text(text.keep), *([f"del {names(places)}"] if places else [])]
         return text.function(names(range(self.inputs)), f"[{names(self.results)}]", "<compiled step>")
 
-    def difference(self, second: Program, variables: Sequence[tuple[Array, str]] = ()) -> str | None:
+    def difference(self, second: Program) -> str | None:
         """The difference of another record of the step; None if both run the same rules on the same values.
-
-        `variables` are arrays and the names of the variables that had them before this record.
 
         A constant that the step did not make was there before it, so both records have the same object. Equal values
         prove nothing: they may be computed from arguments that were equal.
@@ -197,9 +195,8 @@ class Program:
             return "its calls run different operators"
         for place, (a, b) in enumerate(zip(self.constants, second.constants, strict=True)):
             if not (_equal(self.backend, a, b) if place in self.made else _is_one(a, b)):
-                name = next((f", {name}," for array, name in variables if array is a), "")
-                return (f"it computes with an array of shape {np.shape(a)}{name} that is no argument and another one "
-                        "at each call; give it as an argument")
+                return (f"it computes with an array of shape {np.shape(a)} that is no argument and another one at each "
+                        "call; give it as an argument")
         return None
 
 

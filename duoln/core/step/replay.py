@@ -23,6 +23,7 @@ from duoln.core.step.program import Program, binders, rewrites
 from duoln.core.step.recording import Recording
 from duoln.core.step.repeated import recordings, used_elsewhere
 from duoln.core.step.symbol import form_of
+from duoln.core.step.variables import Marks, changed
 from duoln.errors import CompileWarning
 
 _MAX_LAYOUTS = 16
@@ -70,16 +71,23 @@ class Replay:
     Args:
         step: takes arrays of one form and returns a list of arrays.
         backend: the backend of the arrays.
-        variables: gives the arrays in variables that the step reads, with their names, for the warning.
+        variables: gives what the variables that the step reads hold.
         patience: calls before a program is bound to a table.
+
+    Attributes:
+        step: the step itself, as the backend runs it.
+        changed: True if a variable holds something else than when the step was recorded: every call runs the step.
     """
 
     def __init__(self, step: Callable[..., list[Array]], backend: Backend,
-                 variables: Callable[[], Sequence[tuple[Array, str]]] = tuple, patience: int = 0) -> None:
+                 variables: Callable[[], Marks] = dict, patience: int = 0) -> None:
         self._backend, self._variables, self._patience = backend, variables, patience
-        self._step: Callable[..., list[Array]] = step if backend.lazy else backend.compile(step)
+        self.step: Callable[..., list[Array]] = step if backend.lazy else backend.compile(step)
+        self.changed = False
         self._recorded: dict[Any, tuple[Program, int]] = {}
         """The last program of each layout, and how many calls differed from the one before."""
+        self._marks: dict[Any, Marks] = {}
+        """The marks of the variables before the last record of each layout."""
         self.proved: dict[Any, Callable[..., list[Array]]] = {}
         """The function that runs from the third call on, by the layout of the arrays."""
 
@@ -87,7 +95,7 @@ class Replay:
         if recordings:
             used_elsewhere(natives)
         if is_watched():  # also while another step is recorded
-            return self._step(*natives)
+            return self.step(*natives)
         layout = self.layout(natives)
         if layout in self.proved:
             return self.proved[layout](*natives)
@@ -98,19 +106,20 @@ class Replay:
         if layout in self.proved:
             return self.proved[layout](*natives)
         natives = tuple([self._view(x) for x in natives])
-        record, variables = Recording(self._backend, natives), self._variables() if layout in self._recorded else ()
+        record, before, marks = Recording(self._backend, natives), self._marks.get(layout, {}), self._variables()
+        self._marks[layout] = marks
         with record.recording():
-            results = self._step(*natives)
+            results = self.step(*natives)
         program, (first, differed) = record.program(results), self._recorded.pop(layout, (None, 0))
         obstacle = record.obstacle
-        if program is not None and first is not None and (difference := program.difference(first, variables)):
+        if program is not None and first and (difference := changed(before, marks) or program.difference(first)):
             differed += 1
             first = None  # the next call is compared with this one
             obstacle = difference if differed == _MOST_DIFFERENT else None
         if obstacle:
             warnings.warn(f"a compiled step runs as it is: {obstacle}", CompileWarning, stacklevel=_CALLER)
         if program is None or obstacle:
-            self.proved[layout] = self._step
+            self.proved[layout] = self.step
         elif first is None:
             self._recorded[layout] = program, differed
         else:
@@ -137,6 +146,15 @@ class Replay:
         if not self._patience:
             made.table()
         return made
+
+    def look(self, call: int) -> None:
+        """Look whether the variables still hold what they held; if not, a CompileWarning names one."""
+        repeated = [] if self.changed else [layout for layout, run in self.proved.items() if run is not self.step]
+        now = self._variables() if repeated else {}
+        if change := next(filter(None, [changed(self._marks[layout], now) for layout in repeated]), None):
+            self.changed = True
+            warnings.warn(f"a compiled step runs as it is from call {call} on; its results since call {call // 2} may "
+                          f"be of an old value: {change}", CompileWarning, stacklevel=_CALLER)
 
     def layout(self, natives: Sequence[Array]) -> Any:
         """The arrays' layout in memory and the rules that run: calls that are alike in both repeat one program."""
