@@ -159,7 +159,7 @@ OPTIMIZERS = {"Adam": lambda **k: optim.Adam(1e-2, clip=optim.clip_global_norm(1
 
 @pytest.mark.parametrize("rules", ["picked", "composed"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_optimisers(name, rules, be):
+def test_optimizers(name, rules, be):
     """Even `donate` takes no array of which NumPy says that it is read-only."""
     if name == "Adam, donated" and be.name != "numpy":
         pytest.skip("the caller gives these arrays away")

@@ -1,4 +1,4 @@
-"""The examples in docstrings run, and the docstrings of recurrent layers and optimisers name every argument."""
+"""The examples in docstrings run, and the docstrings of recurrent layers and optimizers name every argument."""
 
 import dataclasses
 import doctest
@@ -44,6 +44,6 @@ def test_a_recurrent_layer_names_its_arguments(layer):
 
 
 @pytest.mark.parametrize("kind", [optim.Optimizer, optim.SGD, optim.RMSProp, optim.Adam, optim.AdamW])
-def test_an_optimiser_names_its_settings(kind):
+def test_an_optimizer_names_its_settings(kind):
     named = re.findall(r"^        (\w[\w, ]*):", kind.__doc__[kind.__doc__.index("Attributes:"):], re.MULTILINE)
     assert [name for names in named for name in names.split(", ")] == [field.name for field in dataclasses.fields(kind)]

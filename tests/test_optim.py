@@ -1,4 +1,4 @@
-"""Optimisers against plain NumPy written from their equations, clipping, and errors."""
+"""Optimizers against plain NumPy written from their equations, clipping, and errors."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The dtypes of optimisers, the rounding of averages, empty trees, and settings that have no update."""
+"""The dtypes of optimizers, the rounding of averages, empty trees, and settings that have no update."""
 
 import numpy as np
 import pytest
@@ -8,12 +8,12 @@ from duoln import nn, ops, optim, tree
 from duoln.errors import DtypeError, ShapeError, UsageError
 from duoln.testing import check_error
 
-OPTIMISERS = [optim.SGD(0.1), optim.SGD(0.1, momentum=0.9, nesterov=True), optim.RMSProp(0.1), optim.Adam(0.1), optim.AdamW(0.1)]
+OPTIMIZERS = [optim.SGD(0.1), optim.SGD(0.1, momentum=0.9, nesterov=True), optim.RMSProp(0.1), optim.Adam(0.1), optim.AdamW(0.1)]
 CLIPS = [optim.clip_global_norm(1.0), optim.clip_each_norm(1.0), optim.clip_value(1.0), optim.scale_by_norm(lambda norm: norm)]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("optimizer", OPTIMISERS, ids=lambda o: type(o).__name__)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: type(o).__name__)
 def test_16_bits_are_refused(be, optimizer, dtype):
     """A step is often below half a unit in their last place; RMSProp divides by an epsilon that is 0 in float16."""
     name, wide = f"[{type(optimizer).__name__}]", {"w": duoln.tensor([1.0, 2.0], be)}
@@ -29,7 +29,7 @@ def test_16_bits_are_refused(be, optimizer, dtype):
     check_error(DtypeError, lambda: optimizer.update(wide, wide, slots, rate.astype(dtype)), name, "rate: expected float32", f"found {dtype}")
 
 
-@pytest.mark.parametrize("optimizer", OPTIMISERS, ids=lambda o: type(o).__name__)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: type(o).__name__)
 def test_a_number_and_a_tensor_are_one_rate(numpy_backend, optimizer):
     """At any size of it, in the dtype of the parameters."""
     for dtype in ("float32", "float64"):
@@ -125,7 +125,7 @@ def test_a_correction_by_0_is_refused(be, name, beta):
     np.testing.assert_allclose(plain.update(params, gradients, plain.init(params), 0.1)[0]["w"].numpy(), [0.9, 1.0], rtol=1e-5)
 
 
-@pytest.mark.parametrize("optimizer", [*OPTIMISERS[:4], optim.AdamW(0.1, decays=lambda path, p: not path.endswith("table"))],
+@pytest.mark.parametrize("optimizer", [*OPTIMIZERS[:4], optim.AdamW(0.1, decays=lambda path, p: not path.endswith("table"))],
                          ids=lambda o: type(o).__name__)
 def test_a_row_of_padding_stays(be, rng, optimizer):
     """Also one that is not 0, under AdamW where its table does not decay."""

@@ -32,7 +32,7 @@ def test_pieces():
 
 
 @pytest.mark.parametrize("rate", [optim.cosine(1e-3, 9), optim.linear_warmup(3, optim.cosine(1e-3, 9)), optim.piecewise(0.1, {5: 0.01})])
-def test_schedules_are_settings_of_an_optimiser(rate):
+def test_schedules_are_settings_of_an_optimizer(rate):
     optimizer = optim.AdamW(rate)
     again = pickle.loads(pickle.dumps(optimizer))
     assert again == optimizer and [again.rate_at(k) for k in range(12)] == [rate(k) for k in range(12)]
@@ -65,7 +65,7 @@ def test_moving_average(be, rng):
 
 
 def test_the_first_average_is_a_copy(be):
-    """An optimiser that was given the parameters may overwrite them."""
+    """An optimizer that was given the parameters may overwrite them."""
     params, gradients = (duoln.to_tensors({"w": np.ones(5000, np.float32)}, be) for _ in range(2))
     average, optimizer = optim.MovingAverage().init(params), optim.Adam(0.1, donate=True)
     optimizer.update(params, gradients, optimizer.init(params), 0.1)

@@ -51,7 +51,7 @@ FINITE = Interval("a finite number", "-inf < {0} < inf")
 AT_LEAST_0 = Interval("a finite number of at least 0", "0 <= {0} < inf")
 ABOVE_0 = Interval("a finite number above 0", "0 < {0} < inf")
 EPSILON = Interval("a finite number of at least 1e-30", "1e-30 <= {0} < inf")
-"""An epsilon that keeps 0 / 0 from being computed, also times an optimiser's factors; in float32 1e-50 is 0."""
+"""An epsilon that keeps 0 / 0 from being computed, also times an optimizer's factors; in float32 1e-50 is 0."""
 BELOW_1 = Interval("a number in [0, 1)", "0 <= {0} < 1")
 
 

@@ -272,7 +272,7 @@ NO_KEYWORDS = {
     "betas": "each has a name: `optim.Adam(1e-3, beta1=0.9, beta2=0.999)`",
     "lengths": f"mask= is true at a sequence's own steps, `{MASK}`",
     "amsgrad": _NONE, "maximize": "minimise its negative, `-loss(params, x)`", "foreach": _NONE, "fused": _NONE,
-    "params": "the optimiser's methods take them: `slots = optimizer.init(params)`",
+    "params": "the optimizer's methods take them: `slots = optimizer.init(params)`",
     **dict.fromkeys(("reduction", "size_average"), "a loss has a value for each example: `ops.mean(losses)`, "
                     "`ops.sum(losses)`"),
     "ignore_index": _COUNTED,

@@ -153,7 +153,7 @@ def _wrong_with(module: Module, name: str, is_array: bool, is_child: bool) -> st
     if is_array and is_child:
         return "a name of the module's own arrays too"
     if is_array and name in STATISTICS and not module.gathers:
-        return "the name of a population's statistic, which no optimiser changes"
+        return "the name of a population's statistic, which no optimizer changes"
     return ""
 
 

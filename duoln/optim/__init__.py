@@ -1,4 +1,4 @@
-"""Optimisers as pure functions over trees of tensors, with learning-rate schedules, clipping and averaging.
+"""Optimizers as pure functions over trees of tensors, with learning-rate schedules, clipping and averaging.
 
     optimizer = optim.Adam(learning_rate=1e-3)
     slots = optimizer.init(params)

@@ -33,7 +33,7 @@ class MovingAverage:
         check_number("MovingAverage", "decay", self.decay, BELOW_1)
 
     def init(self, params: Params) -> Params:
-        """The first average, a copy of the parameters, which an optimiser with `donate` may overwrite.
+        """The first average, a copy of the parameters, which an optimizer with `donate` may overwrite.
 
         Raises:
             DtypeError: a leaf is not a tensor of floats, or has 16 bits, which would lose most of each change.

@@ -1,4 +1,4 @@
-"""Optimisers of a few operators: SGD with momentum, and RMSProp."""
+"""Optimizers of a few operators: SGD with momentum, and RMSProp."""
 
 from __future__ import annotations
 

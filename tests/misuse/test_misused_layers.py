@@ -1,4 +1,4 @@
-"""Layers, initialisers and optimisers, made and called wrongly."""
+"""Layers, initialisers and optimizers, made and called wrongly."""
 
 import numpy as np
 from misuse.misuses import unnamed
@@ -110,13 +110,13 @@ def test_layers_called_wrongly(be):
     assert unnamed(rows) == {}
 
 
-OPTIMISERS = {"SGD": (optim.SGD, ("momentum",), (), ("nesterov", "donate")), "RMSProp": (optim.RMSProp, ("decay",), ("eps",), ("donate",)),
+OPTIMIZERS = {"SGD": (optim.SGD, ("momentum",), (), ("nesterov", "donate")), "RMSProp": (optim.RMSProp, ("decay",), ("eps",), ("donate",)),
               "Adam": (optim.Adam, ("beta1", "beta2"), ("eps",), ("donate",)), "AdamW": (optim.AdamW, ("beta1", "beta2"), ("eps",), ("donate",))}
 
 
-def test_settings_of_optimisers():
+def test_settings_of_optimizers():
     rows = []
-    for name, (kind, shares, epsilons, flags) in OPTIMISERS.items():
+    for name, (kind, shares, epsilons, flags) in OPTIMIZERS.items():
         bad = (-1.0, float("nan"), float("inf"))
         rows += [(name, DtypeError, lambda k=kind, v=v: k(v)) for v in NO_NUMBERS]
         rows += [(name, UsageError, lambda k=kind, v=v: k(v)) for v in bad]
