@@ -124,7 +124,9 @@ CHECKS = {
     **dict.fromkeys(("nn.CrossEntropyLoss", "ops.cross_entropy"), CROSS_ENTROPY), **dict.fromkeys(("nn.NLLLoss", "ops.nll_loss"), OF_LOGS),
     **dict.fromkeys(("nn.BCEWithLogitsLoss", "ops.binary_cross_entropy_with_logits"), ("hint()", "F.binary_cross_entropy_with_logits(tlogits, ttargets)")),
     **dict.fromkeys(("nn.BCELoss", "ops.binary_cross_entropy"), ("hint()", "F.binary_cross_entropy(tlogits.sigmoid(), ttargets)")),
-    **{f"nn.{name}": ("hint()", f"torch.nn.{name}()(tpredictions, ttargets)") for name in ("MSELoss", "L1Loss", "HuberLoss")},
+    **{name: ("hint()", f"F.{function}(tpredictions, ttargets)") for kind, function in (("MSELoss", "mse_loss"), ("L1Loss", "l1_loss"), ("HuberLoss", "huber_loss"))
+       for name in (f"nn.{kind}", f"ops.{function}")},
+    "ops.soft_cross_entropy": ("hint()", "F.cross_entropy(tlogits, tprobabilities)"),
     "nn.KLDivLoss": ("hint()", "F.kl_div(tlog_predictions, ttargets, reduction='none').mean()"),
     **dict.fromkeys(("ops.dropout", *(f"nn.{name}" for name in ("Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout"))), DROPOUT),
     "nn.BatchNorm1d": ("of_layer(hint(), x)", "torch.nn.BatchNorm1d(6)(tx)"),
@@ -219,7 +221,7 @@ def arrays():
         "sequence": (2, 4, 6), "volumes": (2, 2, 2, 2, 6), "features": (5, 2, 8), "row": (1, 6), "gradient": (6, 3),
         "square": (3, 3)}.items()}
     targets = rng.random((4, 3), np.float32)
-    return {**floats, "w": np.full((6, 3), 0.5, np.float32), "positive": np.abs(floats["x"]) + 0.1, "targets": targets / targets.sum(1, keepdims=True),
+    return {**floats, "w": np.full((6, 3), 0.5, np.float32), "positive": np.abs(floats["x"]) + 0.1, **dict.fromkeys(("targets", "probabilities"), targets / targets.sum(1, keepdims=True)),
             "log_predictions": np.log(targets), "zero_or_one": (targets > 0.5).astype(np.float32), "mask": floats["x"] > 0, "other": floats["y"] > 0,
             "indices": rng.integers(-6, 6, (4, 6)) % 6, "labels": np.array([0, 1, 2, 1]), "rows": np.array([2, 0])}
 

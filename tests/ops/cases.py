@@ -505,25 +505,25 @@ def weighted_reference(logits, labels, weight, share):
 
 
 for _share in (0.0, 0.1):
-    case(f"softmax_cross_entropy weight {_share}", lambda x, i, w, s=_share: ops.softmax_cross_entropy(x, i, weight=w, label_smoothing=s),
+    case(f"softmax_cross_entropy weight {_share}", lambda x, i, w, s=_share: ops.softmax_cross_entropy(x, i, class_weights=w, label_smoothing=s),
          lambda rng: [rng.standard_normal((2, 3, 5)), rng.integers(0, 5, (2, 3)).astype(np.int32), rng.uniform(0.1, 2, 5)],
          lambda x, i, w, s=_share: weighted_reference(x, i, w, s), 16)
 case("softmax_cross_entropy smoothed", partial(ops.softmax_cross_entropy, label_smoothing=0.3),
      lambda rng: [rng.standard_normal((4, 5)), rng.integers(0, 5, 4).astype(np.int32)], lambda x, i: weighted_reference(x, i, 1.0, 0.3), 16)
-case("softmax_cross_entropy all of it", lambda x, i, w: ops.softmax_cross_entropy(x, i, ignore_index=-1, weight=w, label_smoothing=0.2),
+case("softmax_cross_entropy all of it", lambda x, i, w: ops.softmax_cross_entropy(x, i, ignore_index=-1, class_weights=w, label_smoothing=0.2),
      lambda rng: [rng.standard_normal((6, 5)), np.array([0, -1, 4, -1, 2, 0], np.int32), rng.uniform(0.1, 2, 5)],
      lambda x, i, w: np.where(i >= 0, weighted_reference(x, np.maximum(i, 0), w, 0.2), 0), 16)
 for shape in [(4, 10), (1, 1), (2, 3, 5), (0, 4)]:
-    case(f"soft_cross_entropy{shape}", ops.soft_cross_entropy, lambda rng, s=shape: [rng.standard_normal(s), rng.random(s)],
+    case(f"probability_cross_entropy{shape}", ops.probability_cross_entropy, lambda rng, s=shape: [rng.standard_normal(s), rng.random(s)],
          lambda x, t: -(t * (x - np.log(np.exp(x).sum(-1, keepdims=True)))).sum(-1), 20)
-case("soft_cross_entropy weight", lambda x, t, w: ops.soft_cross_entropy(x, t, weight=w),
+case("probability_cross_entropy weight", lambda x, t, w: ops.probability_cross_entropy(x, t, class_weights=w),
      lambda rng: [rng.standard_normal((3, 4)), rng.random((3, 4)), rng.random(4)],
      lambda x, t, w: -(w * t * (x - np.log(np.exp(x).sum(-1, keepdims=True)))).sum(-1), 20)
 for shape in [(5, 7), (), (0, 3)]:
-    case(f"mse_loss{shape}", ops.mse_loss, gaussians(shape, shape), lambda x, t: (x - t) ** 2, 4)
-    case(f"l1_loss{shape}", ops.l1_loss, gaussians(shape, shape), lambda x, t: np.abs(x - t), 4)
+    case(f"squared_error{shape}", ops.squared_error, gaussians(shape, shape), lambda x, t: (x - t) ** 2, 4)
+    case(f"absolute_error{shape}", ops.absolute_error, gaussians(shape, shape), lambda x, t: np.abs(x - t), 4)
     for _delta in (1.0, 0.3):
-        case(f"huber_loss{shape}{_delta}", partial(ops.huber_loss, delta=_delta), gaussians(shape, shape), lambda x, t, d=_delta: np.where(
+        case(f"huber{shape}{_delta}", partial(ops.huber, delta=_delta), gaussians(shape, shape), lambda x, t, d=_delta: np.where(
             np.abs(x - t) <= d, 0.5 * (x - t) ** 2, d * (np.abs(x - t) - d / 2)), 4)
     case(f"kl_div{shape}", ops.kl_div, positive(shape, shape), lambda x, t: t * (np.log(t) - x), 8)
 case("kl_div of 0", lambda x, t: ops.kl_div(x, t * 0.0), lambda rng: [np.array([-1.0, -np.inf, 2.0]), np.ones(3)], lambda x, t: np.zeros(3))
