@@ -211,7 +211,7 @@ HOST = {
 }
 WITHOUT_ARRAYS = {
     "duoln.backend", "duoln.find_rate", "duoln.load", "duoln.load_pytorch", "duoln.load_state", "duoln.optim.cosine", "duoln.optim.linear_warmup",
-    "duoln.optim.piecewise", "duoln.nn.without_masks", "duoln.observed", "duoln.summary", "duoln.train",
+    "duoln.optim.piecewise", "duoln.nn.no_dropout", "duoln.observed", "duoln.summary", "duoln.train",
     "duoln.data.absent", "duoln.data.at_line", "duoln.data.data_folders", "duoln.data.describe_unknown", "duoln.data.find",
     "duoln.data.find_mnist", "duoln.data.locate", "duoln.data.original_or_made", "duoln.data.packed_or_not", "duoln.data.read_found",
     "duoln.data.read_lines", "duoln.data.search_folders", "duoln.data.suited_to", "duoln.data.visible", "duoln.data.json_of", "duoln.data.map_npy", "duoln.data.most_unpacked", "duoln.data.opened",

@@ -1,4 +1,4 @@
-"""Names that PyTorch, NumPy or JAX has and duoln has not, with duoln's way of doing the same: the end of errors.
+"""Names of PyTorch, NumPy, JAX or an earlier duoln, with duoln's way of doing the same: the end of errors.
 
 What stands between backticks is a line of code; the tests run each beside PyTorch's. In them `x` and `y` are tensors.
 
@@ -77,10 +77,10 @@ OF_DUOLN = {
     "functional": "functions are in duoln.ops: `ops.relu(x)`",
 }
 OF_NN = {
-    "Dense": "`nn.Linear(6, 3)`", "ConvTranspose2d": _NONE, "Conv3d": _NONE, "CTCLoss": _NONE,
+    "Dense": "`nn.Linear(6, 3)`", "without_masks": "`with nn.no_dropout(): model(params, x)`",
+    "ConvTranspose2d": _NONE, "Conv3d": _NONE, "CTCLoss": _NONE, "Unflatten": "`x.reshape(4, 2, 3)`",
     "AdaptiveAvgPool2d": "`ops.mean(images, axis=(1, 2))`, channels last, is that of size 1",
     "SmoothL1Loss": f"`ops.mean(ops.huber(predictions, targets))`{_MEAN}",
-    "Unflatten": "`x.reshape(4, 2, 3)`",
     "ZeroPad2d": "`ops.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))`, channels last",
     "PReLU": "`nn.LeakyReLU(0.25)` has a fixed slope", "value_and_grad": _GRADIENT,
     "CosineSimilarity": "`ops.vecdot(x, y) / (ops.vector_norm(x, axis=-1) * ops.vector_norm(y, axis=-1))`",

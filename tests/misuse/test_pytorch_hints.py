@@ -61,7 +61,7 @@ CHECKS = {
     **dict.fromkeys(("duoln.device_put", "duoln.devices", "duoln.set_default_device"), SAME), "duoln.is_tensor": ("hint()", "torch.is_tensor(tx)"),
     "duoln.eval": SAME,
     **dict.fromkeys(("duoln.lax", "ops.scan", "ops.fori_loop", "ops.while_loop"), UNROLLED),
-    "nn.Dense": ("hint()(params_of_dense, x)", "tx @ tw"), "nn.AdaptiveAvgPool2d": ("hint()", "F.adaptive_avg_pool2d(first(timages), 1)[:, :, 0, 0]"),
+    "nn.without_masks": ("hint()['x']", "tx"), "nn.Dense": ("hint()(params_of_dense, x)", "tx @ tw"), "nn.AdaptiveAvgPool2d": ("hint()", "F.adaptive_avg_pool2d(first(timages), 1)[:, :, 0, 0]"),
     "ops.adaptive_avg_pool2d": ("hint()", "F.adaptive_avg_pool2d(first(timages), 1)[:, :, 0, 0]"),
     **dict.fromkeys(("nn.SmoothL1Loss", "ops.smooth_l1_loss"), ("hint()", "F.smooth_l1_loss(tpredictions, ttargets)")),
     "nn.Unflatten": ("hint()", "torch.nn.Unflatten(1, (2, 3))(tx)"), "nn.ZeroPad2d": ("hint()", "last(torch.nn.ZeroPad2d(1)(first(timages)))"),

@@ -8,7 +8,6 @@ import pytest
 import duoln
 from duoln import nn, ops, optim
 from duoln.errors import CompileWarning, DtypeError, GradientWarning, ShapeError, UsageError
-from duoln.nn import without_masks
 from duoln.randomness import Stream
 from duoln.testing import check_error
 
@@ -57,7 +56,7 @@ def test_a_forgotten_mask_is_told(be, x):
     params = start(model, be)
     with pytest.warns(GradientWarning, match=r"\[Dropout\] found no mask.*nn.with_masks"):
         duoln.value_and_grad(lambda p: ops.sum(model(p, x)))(params)
-    with without_masks():
+    with nn.no_dropout():
         duoln.value_and_grad(lambda p: ops.sum(model(p, x)))(params)
     none = network(0.0)
     duoln.value_and_grad(lambda p: ops.sum(none(p, x)))(start(none, be))
@@ -136,7 +135,7 @@ class Steps(nn.Module):
     ids=["mapped", "differentiated", "compiled", "in a thread"])
 def test_a_pass_may_do_anything_with_the_parameters(forward, be, x):
     model = network()
-    with without_masks():
+    with nn.no_dropout():
         masks = nn.DropoutMasks(model, 0, lambda p, x: forward(model, p, x))(0, start(model, be), x)
     assert masks["2"].shape == (64, 8)
 
