@@ -214,8 +214,8 @@ class Speller(nn.Module):
             states.append((c, h) if self.state == "swapped" else (h, c))
             name = f"keep_speller{k}"
             x = h * batch[name][number] if name in batch else h
-        context, weights = ops.additive_attention(self.query(params["query"], x), heard.keys, params["score"],
-                                                  heard.values, heard.mask)
+        context, weights = ops.additive_attention(self.query(params["query"], x), heard.keys, heard.values,
+                                                  params["score"], heard.mask)
         logits = self.output(params["output"], ops.concat(x, context, axis=1))
         return Walk(tuple(states), context), logits, weights
 

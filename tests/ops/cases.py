@@ -533,19 +533,19 @@ case("bce_with_logits", ops.bce_with_logits, lambda rng: [3 * rng.standard_norma
 
 
 # Attention
-def additive_attention_reference(query, keys, score_vector, values, mask):
+def additive_attention_reference(query, key, value, score_vector, mask):
     """Bahdanau et al. 2015, one step after another; a row that is masked everywhere gives 0."""
-    (rows, steps, _), weights = keys.shape, np.zeros(mask.shape)
+    (rows, steps, _), weights = key.shape, np.zeros(mask.shape)
     for b in range(rows):
-        powers = [np.exp(score_vector @ np.tanh(query[b] + keys[b, t])) if mask[b, t] else 0.0 for t in range(steps)]
+        powers = [np.exp(score_vector @ np.tanh(query[b] + key[b, t])) if mask[b, t] else 0.0 for t in range(steps)]
         weights[b] = np.array(powers) / (sum(powers) or 1)
-    return np.einsum("bt,btm->bm", weights, values), weights
+    return np.einsum("bt,btm->bm", weights, value), weights
 
 
 for rows, steps, width, n_values, first in [(1, 1, 1, 1, 1), (3, 7, 4, 5, 2), (2, 33, 8, 3, 0), (4, 65, 1, 2, 9), (0, 3, 4, 2, 1)]:
     case(f"additive_attention {rows} {steps}", ops.additive_attention,
          lambda rng, r=rows, t=steps, a=width, m=n_values, n=first: [
-             *(rng.standard_normal(s) for s in ((r, a), (r, t, a), (a,), (r, t, m))),
+             *(rng.standard_normal(s) for s in ((r, a), (r, t, a), (r, t, m), (a,))),
              np.arange(t) < (n + np.arange(r) * 2)[:, None]], additive_attention_reference, 65)
 
 
