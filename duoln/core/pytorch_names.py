@@ -104,7 +104,7 @@ OF_NN = {
     "DataParallel": "duoln run --ranks N trains one model in N processes",
     "Bilinear": "`ops.einsum(\"bi,kij,bj->bk\", x, weight, y) + bias`",
     "MultiheadAttention": "`nn.MultiHeadAttention(width, heads)`, the batch first",
-    "TransformerEncoderLayer": "`nn.TransformerBlock(width, heads, hidden, norm=\"post\")`, the batch first",
+    "TransformerEncoderLayer": "`nn.TransformerBlock(width, heads, hidden, place=\"post\")`, the batch first",
 }
 _OF_BOTH = {
     "unsqueeze": "`ops.expand_dims(x, axis=0)`", "chunk": "`ops.split(x, 2, axis=0)` gives that many equal parts",
@@ -262,7 +262,7 @@ KEYWORDS = {
     "input": "x predictions", "dims": "axes", "size": "shape", "device": "backend", "max_norm": "limit",
     "num_groups": "groups", "num_channels": "width", "elementwise_affine": "affine", "alpha": "decay slope",
     "rho": "decay", "negative_slope": "slope", "embed_dim": "width", "d_model": "width", "num_heads": "heads",
-    "nhead": "heads", "dim_feedforward": "hidden", "features": "n_out",
+    "nhead": "heads", "dim_feedforward": "hidden", "features": "n_out", "kind": "norm",
 }
 """Arguments of PyTorch, and what they may be called here, each call having one of these."""
 MASK = "duoln.tensor(np.arange(len(x))[:, None] < lengths, x.backend)"

@@ -25,8 +25,8 @@ LAYERS = {
     "InstanceNorm": [(nn.InstanceNorm(4), IMAGE)], "LayerNorm": [(nn.LayerNorm(4), ROWS), (nn.LayerNorm((5, 4)), IMAGE)],
     "RMSNorm": [(nn.RMSNorm(4), ROWS), (nn.RMSNorm((5, 4)), IMAGE)], "Dropout": [(nn.Dropout(0.5), ROWS)],
     "MultiHeadAttention": [(nn.MultiHeadAttention(4, 2), STEPS)],
-    "TransformerBlock": [(nn.TransformerBlock(4, 2, norm=norm, kind=kind, activation="gelu", dropout=0.5), STEPS)
-                         for norm in ("pre", "post", "none") for kind in ("layer", "rms")],
+    "TransformerBlock": [(nn.TransformerBlock(4, 2, norm=norm, place=place, activation="gelu", dropout=0.5), STEPS)
+                         for norm in ("layer", "rms", "none") for place in ("pre", "post")],
     # The learned states of all rows are equal, so a population has a variance of 0 there, which magnifies rounding.
     **{name: [(getattr(nn, name)(4, 3, norm, learned_state=learned and norm != "batch", bidirectional=learned), STEPS)
               for norm in ("none", "layer", "layer-per-gate", "batch") for learned in (False, True)]
