@@ -251,7 +251,8 @@ OF_RECURRENT = {
     "bias": "the norm decides whether a cell has a bias; `nn.LSTM(8, 16, bias=\"pytorch\")` has two",
     "num_layers": "`nn.LSTM(8, 16, layers=2)`", "hidden_size": "n_hidden, `nn.LSTM(n_in=8, n_hidden=16)`",
     "input_size": "n_in, `nn.LSTM(n_in=8, n_hidden=16)`", "proj_size": "`nn.Linear(16, 4)` after the layer",
-    "nonlinearity": "`nn.RNN(8, 16)` has tanh",
+    "nonlinearity": "`nn.RNN(8, 16)` has tanh", "forget_bias": "`nn.LSTM(8, 16, forget_bias=1.0)` has one",
+    "update_gate": "`nn.GRU(8, 16, update_gate=\"keeps\")` has one",
 }
 KEYWORDS = {
     "dim": "axis", "keepdim": "keepdims", "lr": "learning_rate rate", "kernel_size": "size", "in_features": "n_in",
@@ -383,6 +384,9 @@ def add_hint(error: TypeError, function: Callable[..., Any], keywords: Iterable[
         for keyword in keywords:
             if keyword not in known and our_word(keyword, names):
                 hint += f"; {keyword!r} is {our_word(keyword, names)!r} in duoln"
+    elif f"{function.__qualname__}() takes " in str(error) and " positional argument" in str(error):
+        named = [name for name, each in known.items() if each.kind is each.KEYWORD_ONLY]
+        hint = f"; {', '.join(named)} go by name" if named else ""
     error.args = (f"{error}{hint}",)
 
 
@@ -393,9 +397,9 @@ def hinted(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except TypeError as error:
+            add_hint(error, function, kwargs)
             if function.__name__ == "__init__":  # of a class that inherits it
                 error.args = (str(error).replace(function.__qualname__, f"{type(args[0]).__qualname__}.__init__"),)
-            add_hint(error, function, kwargs)
             raise
 
     return called

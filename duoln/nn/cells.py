@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterable
+from functools import wraps
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -18,7 +20,7 @@ from duoln.core.arguments import (
     check_number,
     described,
 )
-from duoln.core.pytorch_names import OF_RECURRENT
+from duoln.core.pytorch_names import OF_RECURRENT, how_to_name
 from duoln.core.spec import check_tensors
 from duoln.core.tensor import constant_tensor
 from duoln.errors import ShapeError, UsageError
@@ -36,12 +38,29 @@ Bias = Literal["one", "pytorch"]
 OPTIONS = ("learned_state", "bias", "forget_bias", "eps", "gain", "update_gate", "gradient_limit",
            "input_init", "recurrent_init")
 """The arguments that a layer passes to its cells."""
+_OF_ONE_CELL = {"forget_bias": "lstm", "update_gate": "gru"}
 _TWO_BIASES = "bias_ih", "bias_hh"
 """The names that PyTorch gives its two biases; `bias_x` and `bias_h` are those of norms."""
 
 
 _STREAMS = {"rnn": (0,), "lstm": (1, 0, 3, 2), "gru": (0, 1, 2)}
 """The number in the name of the stream that draws each gate's weights: an LSTM's gates are numbered as in eq. 20."""
+
+
+def limited(init: Callable[..., None], parameters: Iterable[inspect.Parameter]) -> Callable[..., None]:
+    """A constructor that takes these parameters only, and raises UsageError for another one."""
+    own = inspect.Signature(list(parameters))
+    options = ", ".join(name for name, each in own.parameters.items() if each.kind is each.KEYWORD_ONLY)
+
+    @wraps(init)
+    def made(self: Module, *args: Any, **given: Any) -> None:
+        for name in sorted(given.keys() - own.parameters.keys()):
+            advice = f"; in duoln: {OF_RECURRENT[name]}" if name in OF_RECURRENT else how_to_name(name, own.parameters)
+            raise UsageError(f"[{type(self).__name__}] expected options of {options}, found {name!r}{advice}")
+        init(self, *args, **given)
+
+    made.__signature__ = own  # type: ignore[attr-defined]
+    return made
 
 
 class RecurrentCell(Module):
@@ -80,7 +99,14 @@ class RecurrentCell(Module):
     _step: ClassVar[Callable[..., Any]]
     _sequence: ClassVar[Callable[..., Any]]
 
-    def __init__(self, n_in: int, n_hidden: int, norm: Norm = "none", learned_state: bool = False,
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "cell" in vars(cls):
+            whole = inspect.signature(cls.__init__).parameters.values()
+            own = [each for each in whole if _OF_ONE_CELL.get(each.name, cls.cell) == cls.cell]
+            cls.__init__ = limited(cls.__init__, own)  # type: ignore[method-assign]
+
+    def __init__(self, n_in: int, n_hidden: int, *, norm: Norm = "none", learned_state: bool = False,
                  bias: Bias = "one", forget_bias: float = 0.0, eps: float = 1e-5, gain: float | None = None,
                  update_gate: UpdateGate = "renews", gradient_limit: float | None = None,
                  input_init: init.Initializer | None = None, recurrent_init: init.Initializer | None = None,
@@ -104,10 +130,8 @@ class RecurrentCell(Module):
         if bias == "pytorch" and (forget_bias or not has_bias(self.cell, norm)):
             why = f"a forget_bias of {forget_bias}" if forget_bias else f"norm '{norm}', which has no bias of its own"
             raise UsageError(f"[{self._name}] bias: expected 'one' for {why}, found 'pytorch'")
-        if forget_bias and not (self.cell == "lstm" and has_bias(self.cell, norm)):
+        if forget_bias and not has_bias(self.cell, norm):
             raise UsageError(f"[{self._name}] norm '{norm}' has no bias of a forget gate to start at {forget_bias}")
-        if update_gate != "renews" and self.cell != "gru":
-            raise UsageError(f"[{self._name}] expected an update_gate for a GRU only, found {update_gate!r}")
         self.n_in, self.n_hidden, self.norm, self.learned_state = n_in, n_hidden, norm, learned_state
         self.gradient_limit = gradient_limit
         self.forget_bias, self.eps = forget_bias, eps

@@ -22,7 +22,7 @@ LAYERS = {
     "GroupNorm": (lambda **k: nn.GroupNorm(**{"groups": 1, "width": 3} | k), ("groups", "width"), ("eps",), ("gain",), ("affine",), ()),
     "InstanceNorm": (lambda **k: nn.InstanceNorm(**{"width": 3} | k), ("width",), ("eps",), ("gain",), ("affine",), ()),
     "BatchNorm": (lambda **k: nn.BatchNorm(**{"width": 3} | k), ("width",), ("eps",), ("gain",), ("unbiased",), ()),
-    **{name: (lambda kind=kind, **k: kind(**{"n_in": 3, "n_hidden": 2} | k), ("n_in", "n_hidden"), ("eps",), ("forget_bias",),
+    **{name: (lambda kind=kind, **k: kind(**{"n_in": 3, "n_hidden": 2} | k), ("n_in", "n_hidden"), ("eps",), ("forget_bias",) if kind is nn.LSTMCell else (),
               ("learned_state",), ("recurrent_init",))
        for name, kind in (("RNNCell", nn.RNNCell), ("LSTMCell", nn.LSTMCell), ("GRUCell", nn.GRUCell))},
     **{name: (lambda kind=kind, **k: kind(**{"n_in": 3, "n_hidden": 2} | k), ("layers",), (), ("dropout",), ("bidirectional", "return_sequences"), ())

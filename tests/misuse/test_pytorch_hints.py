@@ -179,7 +179,7 @@ CHECKS = {
     **dict.fromkeys(("optimizer.step", "optimizer.add_param_group", "optimizer.apply_updates", "optimizer.apply_gradients", "optimizer.minimize"), UPDATE),
     **dict.fromkeys(("optimizer.state_dict", "optimizer.load_state_dict", "argument.params"), SLOTS),
     **{f"recurrent.{name}": ("of_layer(hint(), features)[0].shape", "torch.nn.LSTM(8, 16)(tfeatures)[0].shape") for name in (
-        "bias", "num_layers", "hidden_size", "input_size", "nonlinearity")},
+        "bias", "num_layers", "hidden_size", "input_size", "nonlinearity", "forget_bias", "update_gate")},
     "recurrent.proj_size": ("of_layer(hint(), states).shape", "torch.Size((5, 2, 4))"),
     "argument.weight_decay": ("w - rate * duoln.value_and_grad(lambda w: ops.sum(w * gradient) + hint(w=w))(w)[1]", "updated(torch.optim.SGD, lr=rate, weight_decay=decay)"),
     "argument.lengths": ("hint()", "torch.arange(len(tx)).unsqueeze(1) < torch.tensor([2, 1])"),

@@ -94,7 +94,7 @@ def test_masks_are_the_same_on_every_backend_and_for_every_object(be, x):
 def test_a_whole_model_has_a_mask_for_each_layer(numpy_backend):
     class Model(nn.Module):
         def __init__(self):
-            self.words, self.rows = nn.Embedding(5, 4), nn.LSTM(4, 4, "layer", layers=3, dropout=0.5)
+            self.words, self.rows = nn.Embedding(5, 4), nn.LSTM(4, 4, norm="layer", layers=3, dropout=0.5)
             self.block, self.last = nn.TransformerBlock(4, 2, dropout=0.5), nn.Dropout(0.5)
 
         def __call__(self, params, ids, scale):

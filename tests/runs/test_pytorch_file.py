@@ -70,7 +70,7 @@ def test_written_and_read_again_to_the_bit(name, tmp_path):
 
 @pytest.mark.parametrize("kind", ["LSTM", "TransformerBlock", "MultiHeadAttention", "LayerNorm", "Linear"])
 def test_what_a_subclass_of_a_layer_has_beside_it_is_written_and_read_too(kind, tmp_path):
-    args = {"LSTM": (4, 4, "none", 2), "TransformerBlock": (4, 2), "MultiHeadAttention": (4, 2), "LayerNorm": (4,), "Linear": (4, 4)}[kind]
+    args = {"LSTM": (4, 4), "TransformerBlock": (4, 2), "MultiHeadAttention": (4, 2), "LayerNorm": (4,), "Linear": (4, 4)}[kind]
 
     class WithHead(getattr(nn, kind)):
         def __init__(self):
