@@ -27,6 +27,8 @@ WORDS = {"ln": "layer", "bn": "batch", "cuda": "cupy", "gpu": "cupy", "mps": "ml
          "half": "float16", "fp16": "float16", "bf16": "bfloat16", "bfloat16": "bf16", "float": "float32",
          "double": "float64", "int": "int32", "long": "int32"}
 """Other libraries' names of norms, backends and dtypes, with ours."""
+_FUNCTIONS = "elu", "gelu", "leaky_relu", "sigmoid", "silu", "softmax", "softplus"
+"""The activations that no other operator computes."""
 
 
 class Interval(NamedTuple):
@@ -199,7 +201,9 @@ def check_choice(name: str, role: str, value: Any, choices: Sequence[str | None]
     quoted = [repr(c) for c in choices]
     text = " or ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)
     if isinstance(value, str):
-        raise UsageError(f"[{name}] expected {role} {text}, found {value!r:.40}{did_you_mean(value, choices)}")
+        follows = None in choices and value in _FUNCTIONS
+        advice = f"; ops.{value} follows the layer" if follows else did_you_mean(value, choices)
+        raise UsageError(f"[{name}] expected {role} {text}, found {value!r:.40}{advice}")
     raise DtypeError(f"[{name}] expected {role} {text}, found {described(value)}")
 
 

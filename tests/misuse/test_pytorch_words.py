@@ -58,6 +58,8 @@ LINES = {
     "update in Optax's order": (ShapeError, lambda: ADAM.update(PARAMS, ADAM.init(PARAMS), PARAMS, 1e-3), "update(params, gradients, slots, rate)"),
     "Adam(lr=)": (TypeError, lambda: optim.Adam(lr=1e-3), "did you mean 'learning_rate'?"),
     "RMSProp(alpha=)": (TypeError, lambda: optim.RMSProp(1e-3, alpha=0.99), "did you mean 'decay'?"),
+    "Linear(activation='gelu')": (UsageError, lambda: nn.Linear(2, 3, activation="gelu"), "[Linear] expected activation 'relu', 'tanh' or None", "ops.gelu follows the layer"),
+    "Linear(activation='rleu')": (UsageError, lambda: nn.Linear(2, 3, activation="rleu"), "did you mean 'relu'?"),
     "leaky_relu(negative_slope=)": (TypeError, lambda: ops.leaky_relu(X, negative_slope=0.1), "did you mean 'slope'?"),
     "leaky_relu(alpha=)": (TypeError, lambda: ops.leaky_relu(X, alpha=0.1), "did you mean 'slope'?"),
     "Adam(betas=)": (TypeError, lambda: optim.Adam(1e-3, betas=(0.9, 0.99)), "optim.Adam(1e-3, beta1=0.9, beta2=0.999)"),

@@ -84,6 +84,7 @@ case("erf far", ops.erf, lambda rng: [np.array([-7.0, -4.5, -0.5001, -1e-30, 0, 
 case("elu 0.3", lambda x: ops.elu(x, alpha=0.3), gaussians((3, 5)), lambda x: np.where(x > 0, x, 0.3 * (np.exp(x) - 1)))
 case("gelu tanh", lambda x: ops.gelu(x, approximate="tanh"), gaussians((3, 5)),
      lambda x: x / (1 + np.exp(-2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3))), 4)
+case("leaky_relu of 0.01", ops.leaky_relu, gaussians((3, 5)), lambda x: np.where(x > 0, x, 0.01 * x))
 case("leaky_relu", lambda x: ops.leaky_relu(x, slope=0.1), gaussians((3, 5)), lambda x: np.where(x > 0, x, 0.1 * x))
 case("clip", lambda x: ops.clip(x, -0.5, 0.5), gaussians((9, 5)), lambda x: np.clip(x, -0.5, 0.5))
 case("clip by tensors", lambda x, low, high: ops.clip(x, low, max=high), lambda rng: [*gaussians((9, 5), (5,))(rng), rng.uniform(0.5, 2, (9, 1))],
