@@ -63,9 +63,9 @@ def test_a_norm_that_the_dtype_does_not_hold_clips(be, clip, dtype):
     np.testing.assert_allclose(clipped.numpy(), np.full(90000, 1 / 300), rtol=5e-3)
 
 
-@pytest.mark.parametrize("decay", [0.9, 0.999, 0.9999])
-def test_the_average_of_weights_that_stay_is_these(be, rng, decay):
-    ema, params = optim.MovingAverage(decay), {"w": duoln.tensor(rng.standard_normal(1000).astype(np.float32), be)}
+@pytest.mark.parametrize("beta", [0.9, 0.999, 0.9999])
+def test_the_average_of_weights_that_stay_is_these(be, rng, beta):
+    ema, params = optim.MovingAverage(beta), {"w": duoln.tensor(rng.standard_normal(1000).astype(np.float32), be)}
     average, update = ema.init(params), duoln.compile(ema.update)
     for _ in range(200):
         average = update(average, params)
@@ -81,7 +81,7 @@ def test_an_average_near_its_end_keeps_its_digits(numpy_backend):
 
 
 def test_rmsprop_keeps_a_mean_square_that_stays(be, rng):
-    optimizer, g = optim.RMSProp(1e-3, decay=0.999), rng.standard_normal(1000).astype(np.float32)
+    optimizer, g = optim.RMSProp(1e-3, beta=0.999), rng.standard_normal(1000).astype(np.float32)
     params = duoln.to_tensors({"w": g}, be)
     slots, square = {"square": {"w": duoln.tensor(g * g, be)}}, g * g
     update = duoln.compile(optimizer.update)

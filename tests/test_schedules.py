@@ -73,7 +73,7 @@ def test_the_first_average_is_a_copy(be):
 
 
 def test_what_cannot_be_averaged(numpy_backend):
-    check_error(UsageError, lambda: optim.MovingAverage(1.0), "[MovingAverage] decay")
+    check_error(UsageError, lambda: optim.MovingAverage(1.0), "[MovingAverage] beta")
     check_error(DtypeError, lambda: optim.MovingAverage().init({"w": np.ones(3)}), "MovingAverage")
     check_error(DtypeError, lambda: optim.MovingAverage().init({"w": duoln.tensor([1.0], numpy_backend, "bfloat16")}), "float32", "bfloat16")
     average = optim.MovingAverage().init({"w": duoln.tensor([1.0], numpy_backend)})

@@ -179,7 +179,7 @@ OF_OPTIM = {
     "CosineAnnealingLR": "`optim.Adam(optim.cosine(1e-3, updates))`, which ends at 0 and stays there",
     "SequentialLR": "`optim.Adam(optim.linear_warmup(9, optim.cosine(1e-3, updates)))`",
     "LBFGS": "there is none; `optim.Adam(1e-3)` is of first order",
-    "RMSprop": "`optim.RMSProp(0.01, decay=0.99)` has PyTorch's defaults",
+    "RMSprop": "`optim.RMSProp(0.01, beta=0.99)` has PyTorch's defaults",
     "Adagrad": "there is none; `optim.RMSProp(0.01)` forgets old gradients, as Adagrad does not",
 }
 OF_DATA = {
@@ -261,9 +261,9 @@ KEYWORDS = {
     "normalized_shape": "width", "num_features": "width", "weight": "gain class_weights",
     "target": "labels targets probabilities", "other": "y", "low": "min", "high": "max", "value": "fill_value",
     "input": "x predictions", "dims": "axes", "size": "shape", "device": "backend", "max_norm": "limit",
-    "num_groups": "groups", "num_channels": "width", "elementwise_affine": "affine", "alpha": "decay slope",
-    "rho": "decay", "negative_slope": "slope", "embed_dim": "width", "d_model": "width", "num_heads": "heads",
-    "nhead": "heads", "dim_feedforward": "hidden", "features": "n_out", "kind": "norm",
+    "num_groups": "groups", "num_channels": "width", "elementwise_affine": "affine", "alpha": "beta slope",
+    "rho": "beta", "decay": "beta", "negative_slope": "slope", "embed_dim": "width", "d_model": "width",
+    "num_heads": "heads", "nhead": "heads", "dim_feedforward": "hidden", "features": "n_out", "kind": "norm",
 }
 """Arguments of PyTorch, and what they may be called here, each call having one of these."""
 MASK = "duoln.tensor(np.arange(len(x))[:, None] < lengths, x.backend)"

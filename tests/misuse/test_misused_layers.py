@@ -110,7 +110,7 @@ def test_layers_called_wrongly(be):
     assert unnamed(rows) == {}
 
 
-OPTIMIZERS = {"SGD": (optim.SGD, ("momentum",), (), ("nesterov", "donate")), "RMSProp": (optim.RMSProp, ("decay",), ("eps",), ("donate",)),
+OPTIMIZERS = {"SGD": (optim.SGD, ("momentum",), (), ("nesterov", "donate")), "RMSProp": (optim.RMSProp, ("beta",), ("eps",), ("donate",)),
               "Adam": (optim.Adam, ("beta1", "beta2"), ("eps",), ("donate",)), "AdamW": (optim.AdamW, ("beta1", "beta2"), ("eps",), ("donate",))}
 
 
