@@ -116,14 +116,14 @@ class RecurrentCell(Module):
         check_variant(self.cell, norm, self._name)
         if isinstance(bias, bool):
             raise UsageError(f"[{self._name}] bias: expected 'one' or 'pytorch', found {bias}; {OF_RECURRENT['bias']}")
-        check_choice(self._name, "bias", bias, get_args(Bias))
+        self.bias = check_choice(self._name, "bias", bias, get_args(Bias))
         if bias == "pytorch" and (self.cell, norm) == ("gru", "none"):
             norm = "recurrent-bias"
-        check_number(self._name, "forget_bias", forget_bias)
-        check_number(self._name, "eps", eps, AT_LEAST_0)
+        self.forget_bias = check_number(self._name, "forget_bias", forget_bias)
+        self.eps = check_number(self._name, "eps", eps, AT_LEAST_0)
         check_number(self._name, "gain", 1.0 if gain is None else gain)
-        check_choice(self._name, "update_gate", update_gate, get_args(UpdateGate))
-        check_flag(self._name, "learned_state", learned_state)
+        self.update_gate = check_choice(self._name, "update_gate", update_gate, get_args(UpdateGate))
+        self.learned_state = check_flag(self._name, "learned_state", learned_state)
         check_number(self._name, "gradient_limit", 1.0 if gradient_limit is None else gradient_limit, ABOVE_0)
         check_function(self._name, "input_init", init.zeros if input_init is None else input_init)
         check_function(self._name, "recurrent_init", init.zeros if recurrent_init is None else recurrent_init)
@@ -132,10 +132,7 @@ class RecurrentCell(Module):
             raise UsageError(f"[{self._name}] bias: expected 'one' for {why}, found 'pytorch'")
         if forget_bias and not has_bias(self.cell, norm):
             raise UsageError(f"[{self._name}] norm '{norm}' has no bias of a forget gate to start at {forget_bias}")
-        self.n_in, self.n_hidden, self.norm, self.learned_state = n_in, n_hidden, norm, learned_state
-        self.gradient_limit = gradient_limit
-        self.forget_bias, self.eps = forget_bias, eps
-        self.gain, self.update_gate, self.bias = gain, update_gate, bias
+        self.n_in, self.n_hidden, self.norm, self.gain, self.gradient_limit = n_in, n_hidden, norm, gain, gradient_limit
         self._uniform = init.uniform(n_hidden ** -0.5)
         starts = (self._uniform, self._uniform) if bias == "pytorch" else (init.UNIFORM, init.ORTHOGONAL)
         self.input_init, self.recurrent_init = input_init or starts[0], recurrent_init or starts[1]

@@ -45,20 +45,18 @@ class Recurrent(Module):
         if drop.p and layers == 1:
             raise UsageError(f"[{kind}] dropout: expected 0 for one layer, because it acts between layers, found "
                              f"{drop.p}; nn.Dropout drops elsewhere")
-        check_flag(kind, "bidirectional", bidirectional)
-        check_flag(kind, "return_sequences", return_sequences)
-        check_flag(kind, "batch_first", batch_first)
-        self.n_in, self.n_hidden, self.layers = n_in, n_hidden, layers
-        self.bidirectional, self.dropout, self.return_sequences = bidirectional, drop.p, return_sequences
-        self.batch_first = batch_first
+        self.bidirectional = check_flag(kind, "bidirectional", bidirectional)
+        self.return_sequences = check_flag(kind, "return_sequences", return_sequences)
+        self.batch_first = check_flag(kind, "batch_first", batch_first)
+        self.n_in, self.n_hidden, self.layers, self.dropout = n_in, n_hidden, layers, drop.p
         self.directions = ("forward", "backward") if bidirectional else ("forward",)
         self.cells: dict[str, RecurrentCell] = {}
         self.dropouts = {f"dropout{k}": copy(drop) for k in range(1, layers if drop.p else 1)}
         for k in range(layers):
             width = n_in if k == 0 else len(self.directions) * n_hidden
             for direction in self.directions:
-                self.cells[f"{direction}{k}"] = self.cell_type(width, n_hidden, norm=norm, name=kind,
-                                                                 **cell_options)
+                cell = self.cell_type(width, n_hidden, norm=norm, name=kind, **cell_options)
+                self.cells[f"{direction}{k}"] = cell
         self.norm = self.cells["forward0"].norm
 
     def children(self) -> dict[str, Module]:
@@ -183,8 +181,7 @@ class LSTM(Recurrent):
             which each place has a copy.
         return_sequences: return the outputs of all time steps (T, B, ...), or of the last one (B, ...).
         batch_first: x, the mask and the outputs of all time steps are (B, T, ...).
-        bias, forget_bias, learned_state, eps, gain, gradient_limit, input_init, recurrent_init: see
-            `RecurrentCell`.
+        bias, forget_bias, learned_state, eps, gain, gradient_limit, input_init, recurrent_init: see `RecurrentCell`.
 
     Shape:
         x (T, B, n_in), mask bool (T, B) or None -> (T, B, directions * n_hidden), and for each layer and direction the
@@ -213,8 +210,7 @@ class GRU(Recurrent):
             which each place has a copy.
         return_sequences: return the outputs of all time steps (T, B, ...), or of the last one (B, ...).
         batch_first: x, the mask and the outputs of all time steps are (B, T, ...).
-        bias, update_gate, learned_state, eps, gain, gradient_limit, input_init, recurrent_init: see
-            `RecurrentCell`.
+        bias, update_gate, learned_state, eps, gain, gradient_limit, input_init, recurrent_init: see `RecurrentCell`.
 
     Shape:
         x (T, B, n_in), mask bool (T, B) or None -> (T, B, directions * n_hidden), and for each layer and direction the
