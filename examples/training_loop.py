@@ -1,4 +1,4 @@
-"""A plain training loop: a layer-normalised network, a loss, an optimiser, and nothing hidden between them.
+"""A plain training loop: a layer-normalised network, a loss, an optimizer, and nothing hidden between them.
 
     python -m duoln.examples.training_loop
 
@@ -27,7 +27,7 @@ def loss(params: Any, x: Tensor, labels: Tensor) -> Tensor:
 
 
 def train_step(params: Any, slots: Any, batch: dict[str, Tensor]) -> tuple[Any, Any, Tensor]:
-    """One update: new parameters, new slots of the optimiser, and the loss before the update."""
+    """One update: new parameters, new slots of the optimizer, and the loss before the update."""
     value, gradients = duoln.value_and_grad(loss)(params, batch["x"], batch["label"])
     return *OPTIMIZER.update(params, gradients, slots), value
 

@@ -52,7 +52,7 @@ LINES = {
     # NumPy's functions give NumPy values
     "np.mean(x).item()": 2.5, "np.sum(x, axis=0)": X.sum(0), "np.max(x).item()": 5.0, "np.concatenate([x, x])": np.concatenate([X, X]),
     "np.stack((x, x)).shape": (2, 2, 3), "np.isclose(x, X).all().item()": True, "np.argmax(x, axis=1)": X.argmax(1), "np.shape(x)": (2, 3),
-    # Layers, optimisers
+    # Layers, optimizers
     "repr(nn.Linear(2, 3))": "Linear(n_in=2, n_out=3)", "repr(nn.LSTM(8, 16))": "LSTM(n_in=8, n_hidden=16)",
     "repr(nn.Sequential(nn.Linear(2, 3), ops.tanh))": "Sequential(\n  (0): Linear(n_in=2, n_out=3)\n  (1): tanh\n)",
     "sorted(nn.Linear(2, 3).init(0))": ["bias", "weight"], "'gain_h' in nn.LSTM(8, 16).init(0)['forward0']": False,

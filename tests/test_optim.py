@@ -1,4 +1,4 @@
-"""Optimisers against plain NumPy written from their equations, clipping, and errors."""
+"""Optimizers against plain NumPy written from their equations, clipping, and errors."""
 
 import numpy as np
 import pytest
@@ -136,7 +136,7 @@ class TestClipping:
 
 
 def test_statistics_of_a_population_never_decay(be, rng):
-    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm(3), nn.LSTM(3, 2, "batch"))
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm(3), nn.LSTM(3, 2, norm="batch"))
     x = duoln.tensor(rng.standard_normal((4, 5, 2)).astype(np.float32), be)
     params = nn.with_population(model, duoln.to_tensors(model.init(0), be), [x])
     optimizer = optim.AdamW(0.1, weight_decay=0.5)

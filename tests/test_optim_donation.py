@@ -1,4 +1,4 @@
-"""An optimiser that donates overwrites its parameters: one tensor under two names is updated as without it. Who reads
+"""An optimizer that donates overwrites its parameters: one tensor under two names is updated as without it. Who reads
 what was donated is told so, and what shares its memory keeps its values.
 """
 

@@ -1,4 +1,4 @@
-"""The dtypes of optimisers, the rounding of averages, empty trees, and settings that have no update."""
+"""The dtypes of optimizers, the rounding of averages, empty trees, and settings that have no update."""
 
 import numpy as np
 import pytest
@@ -8,12 +8,12 @@ from duoln import nn, ops, optim, tree
 from duoln.errors import DtypeError, ShapeError, UsageError
 from duoln.testing import check_error
 
-OPTIMISERS = [optim.SGD(0.1), optim.SGD(0.1, momentum=0.9, nesterov=True), optim.RMSProp(0.1), optim.Adam(0.1), optim.AdamW(0.1)]
+OPTIMIZERS = [optim.SGD(0.1), optim.SGD(0.1, momentum=0.9, nesterov=True), optim.RMSProp(0.1), optim.Adam(0.1), optim.AdamW(0.1)]
 CLIPS = [optim.clip_global_norm(1.0), optim.clip_each_norm(1.0), optim.clip_value(1.0), optim.scale_by_norm(lambda norm: norm)]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("optimizer", OPTIMISERS, ids=lambda o: type(o).__name__)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: type(o).__name__)
 def test_16_bits_are_refused(be, optimizer, dtype):
     """A step is often below half a unit in their last place; RMSProp divides by an epsilon that is 0 in float16."""
     name, wide = f"[{type(optimizer).__name__}]", {"w": duoln.tensor([1.0, 2.0], be)}
@@ -29,7 +29,7 @@ def test_16_bits_are_refused(be, optimizer, dtype):
     check_error(DtypeError, lambda: optimizer.update(wide, wide, slots, rate.astype(dtype)), name, "rate: expected float32", f"found {dtype}")
 
 
-@pytest.mark.parametrize("optimizer", OPTIMISERS, ids=lambda o: type(o).__name__)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: type(o).__name__)
 def test_a_number_and_a_tensor_are_one_rate(numpy_backend, optimizer):
     """At any size of it, in the dtype of the parameters."""
     for dtype in ("float32", "float64"):
@@ -63,9 +63,9 @@ def test_a_norm_that_the_dtype_does_not_hold_clips(be, clip, dtype):
     np.testing.assert_allclose(clipped.numpy(), np.full(90000, 1 / 300), rtol=5e-3)
 
 
-@pytest.mark.parametrize("decay", [0.9, 0.999, 0.9999])
-def test_the_average_of_weights_that_stay_is_these(be, rng, decay):
-    ema, params = optim.MovingAverage(decay), {"w": duoln.tensor(rng.standard_normal(1000).astype(np.float32), be)}
+@pytest.mark.parametrize("beta", [0.9, 0.999, 0.9999])
+def test_the_average_of_weights_that_stay_is_these(be, rng, beta):
+    ema, params = optim.MovingAverage(beta), {"w": duoln.tensor(rng.standard_normal(1000).astype(np.float32), be)}
     average, update = ema.init(params), duoln.compile(ema.update)
     for _ in range(200):
         average = update(average, params)
@@ -81,7 +81,7 @@ def test_an_average_near_its_end_keeps_its_digits(numpy_backend):
 
 
 def test_rmsprop_keeps_a_mean_square_that_stays(be, rng):
-    optimizer, g = optim.RMSProp(1e-3, decay=0.999), rng.standard_normal(1000).astype(np.float32)
+    optimizer, g = optim.RMSProp(1e-3, beta=0.999), rng.standard_normal(1000).astype(np.float32)
     params = duoln.to_tensors({"w": g}, be)
     slots, square = {**optimizer.init(params), "square": {"w": duoln.tensor(g * g, be)}}, g * g
     update = duoln.compile(optimizer.update)
@@ -125,7 +125,7 @@ def test_a_correction_by_0_is_refused(be, name, beta):
     np.testing.assert_allclose(plain.update(params, gradients, plain.init(params), 0.1)[0]["w"].numpy(), [0.9, 1.0], rtol=1e-5)
 
 
-@pytest.mark.parametrize("optimizer", [*OPTIMISERS[:4], optim.AdamW(0.1, decays=lambda path, p: not path.endswith("table"))],
+@pytest.mark.parametrize("optimizer", [*OPTIMIZERS[:4], optim.AdamW(0.1, decays=lambda path, p: not path.endswith("table"))],
                          ids=lambda o: type(o).__name__)
 def test_a_row_of_padding_stays(be, rng, optimizer):
     """Also one that is not 0, under AdamW where its table does not decay."""

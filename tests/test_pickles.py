@@ -72,7 +72,7 @@ CLIPS = {"none": None, "global": optim.clip_global_norm(1.5), "each": optim.clip
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("clip", CLIPS)
-def test_an_optimiser_is_equal_and_makes_the_same_update(way, clip, be):
+def test_an_optimizer_is_equal_and_makes_the_same_update(way, clip, be):
     for optimizer in (optim.SGD(falling, clip=CLIPS[clip], momentum=0.5), optim.RMSProp(0.1, clip=CLIPS[clip]), optim.Adam(falling, clip=CLIPS[clip])):
         again = WAYS[way](optimizer)
         assert again == optimizer and again.rate_at(3) == optimizer.rate_at(3)
@@ -111,7 +111,7 @@ def test_batches_and_backends(way, numpy_backend):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_every_task_its_settings_and_its_optimiser(way):
+def test_every_task_its_settings_and_its_optimizer(way):
     tasks = Registry().tasks
     assert len(tasks) >= 9
     for name, (task, *_) in tasks.items():

@@ -130,7 +130,7 @@ def test_moving_average(be, rng):
 
 
 def test_the_first_average_is_a_copy(be):
-    """An optimiser that was given the parameters may overwrite them."""
+    """An optimizer that was given the parameters may overwrite them."""
     params, gradients = (duoln.to_tensors({"w": np.ones(5000, np.float32)}, be) for _ in range(2))
     average, optimizer = optim.MovingAverage().init(params), optim.Adam(0.1, donate=True)
     optimizer.update(params, gradients, optimizer.init(params), 0.1)
@@ -138,7 +138,7 @@ def test_the_first_average_is_a_copy(be):
 
 
 def test_what_cannot_be_averaged(numpy_backend):
-    check_error(UsageError, lambda: optim.MovingAverage(1.0), "[MovingAverage] decay")
+    check_error(UsageError, lambda: optim.MovingAverage(1.0), "[MovingAverage] beta")
     check_error(DtypeError, lambda: optim.MovingAverage().init({"w": np.ones(3)}), "MovingAverage")
     check_error(DtypeError, lambda: optim.MovingAverage().init({"w": duoln.tensor([1.0], numpy_backend, "bfloat16")}), "float32", "bfloat16")
     average = optim.MovingAverage().init({"w": duoln.tensor([1.0], numpy_backend)})

@@ -55,6 +55,7 @@ PHRASES = {
     "in one piece": "contiguous",
     "place of the depth": "k",
     "asks the memory": "prefetches",
+    "optimiser": "optimizer",
 }
 """Plain words in texts and comments for which the field has a term."""
 FRAGMENT = re.compile(r"\s*(What|Where|How|Whether|Of)\b")

@@ -35,7 +35,7 @@ def _mean(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 OURS = Functions(ops, attention=ops.scaled_dot_product_attention, **{
-    loss.__name__: _mean(loss) for loss in (ops.huber_loss, ops.mse_loss, ops.bce_with_logits,
+    loss.__name__: _mean(loss) for loss in (ops.huber, ops.squared_error, ops.bce_with_logits,
                                             ops.softmax_cross_entropy, ops.linear_cross_entropy)})
 
 

@@ -62,7 +62,7 @@ def _functions(jax: Any) -> Functions:
     def gelu(x: Any, approximate: str = "none") -> Any:
         return jax.nn.gelu(x, approximate=approximate == "tanh")
 
-    def huber_loss(x: Any, y: Any) -> Any:
+    def huber(x: Any, y: Any) -> Any:
         size = of.abs(x - y)
         return of.mean(of.where(size < 1, 0.5 * size * size, size - 0.5))
 
@@ -99,8 +99,8 @@ def _functions(jax: Any) -> Functions:
         return of.swapaxes(jax.nn.dot_product_attention(q, k, v, is_causal=causal), 1, 2)
 
     return Functions(
-        of, jax.nn, jax.scipy.special, gelu=gelu, huber_loss=huber_loss, bce_with_logits=bce_with_logits,
-        mse_loss=lambda x, y: of.mean(of.square(x - y)), layer_norm=layer_norm, add_layer_norm=add_layer_norm,
+        of, jax.nn, jax.scipy.special, gelu=gelu, huber=huber, bce_with_logits=bce_with_logits,
+        squared_error=lambda x, y: of.mean(of.square(x - y)), layer_norm=layer_norm, add_layer_norm=add_layer_norm,
         group_norm=group_norm, instance_norm=lambda x, gain, bias: gain * normed(x, (1, 2)) + bias, conv2d=conv2d,
         linear=linear, softmax_cross_entropy=softmax_cross_entropy, attention=attention,
         linear_cross_entropy=lambda x, w, b, labels: softmax_cross_entropy(linear(x, w, b), labels))

@@ -78,7 +78,7 @@ _OF_ROWS: dict[str, Formula] = {
     "sum": lambda of, x: of.sum(x, -1), "max": lambda of, x: of.max(x, -1),
     "cumsum": lambda of, x: of.cumulative_sum(x, axis=-1)}
 _LOSSES: dict[str, Formula] = {
-    "huber": lambda of, x, y: of.huber_loss(x, y), "mse": lambda of, x, y: of.mse_loss(x, y),
+    "huber": lambda of, x, y: of.huber(x, y), "mse": lambda of, x, y: of.squared_error(x, y),
     "bce": lambda of, x, y: of.bce_with_logits(x, y), "softplus": lambda of, x, y: of.mean(of.softplus(x))}
 
 
@@ -182,7 +182,7 @@ def _block(of: Any, gain0: Any, bias0: Any, w_qkv: Any, b_qkv: Any, w_out: Any, 
     heads = of.permute_dims(of.attention(query, key, value, causal=True), (0, 2, 1, 3))
     attended = of.linear(heads.reshape((batch, time, width)), w_out, b_out)
     normed, x = of.add_layer_norm(attended, x, gain1, bias1)
-    return of.mse_loss(x + of.linear(of.gelu(of.linear(normed, w_up, b_up)), w_down, b_down), y)
+    return of.squared_error(x + of.linear(of.gelu(of.linear(normed, w_up, b_up)), w_down, b_down), y)
 
 
 _WORDS = {"x": (640, 256), "w": (256, 30_000), "b": (30_000,), "labels": (640,)}

@@ -59,10 +59,10 @@ def _functions(torch: Any) -> Functions:
 
     return Functions(
         torch, of, linear=of.linear, conv2d=of.conv2d, max=torch.amax, cumulative_sum=torch.cumsum, split=torch.chunk,
-        permute_dims=torch.permute, layer_norm=layer_norm, add_layer_norm=add_layer_norm,
+        permute_dims=torch.permute, layer_norm=layer_norm, add_layer_norm=add_layer_norm, huber=of.huber_loss,
         softmax_cross_entropy=of.cross_entropy, bce_with_logits=of.binary_cross_entropy_with_logits,
         linear_cross_entropy=lambda x, w, b, labels: of.cross_entropy(of.linear(x, w, b), labels),
-        group_norm=lambda x, gain, bias, groups: of.group_norm(x, groups, gain, bias),
+        group_norm=lambda x, gain, bias, groups: of.group_norm(x, groups, gain, bias), squared_error=of.mse_loss,
         instance_norm=lambda x, gain, bias: of.instance_norm(x, weight=gain, bias=bias),
         attention=lambda q, k, v, causal: of.scaled_dot_product_attention(q, k, v, is_causal=causal))
 

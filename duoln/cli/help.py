@@ -116,7 +116,7 @@ MODULES = ("duoln", "duoln.nn", "duoln.nn.init", "duoln.ops", "duoln.optim", "du
 """The modules whose names are public."""
 
 _ISE = re.compile(r"(?<=i)[sz](?=e|ing|ation)", re.IGNORECASE)
-"""The letter in which two spellings of English differ: optimiser and optimizer."""
+"""The letter in which two spellings of English differ: normalise and normalize."""
 _LINES = 3
 """The most lines of a page."""
 

@@ -27,6 +27,8 @@ WORDS = {"ln": "layer", "bn": "batch", "cuda": "cupy", "gpu": "cupy", "mps": "ml
          "half": "float16", "fp16": "float16", "bf16": "bfloat16", "bfloat16": "bf16", "float": "float32",
          "double": "float64", "int": "int32", "long": "int32"}
 """Other libraries' names of norms, backends and dtypes, with ours."""
+_FUNCTIONS = "elu", "gelu", "leaky_relu", "sigmoid", "silu", "softmax", "softplus"
+"""The activations that no other operator computes."""
 
 
 class Interval(NamedTuple):
@@ -51,7 +53,7 @@ FINITE = Interval("a finite number", "-inf < {0} < inf")
 AT_LEAST_0 = Interval("a finite number of at least 0", "0 <= {0} < inf")
 ABOVE_0 = Interval("a finite number above 0", "0 < {0} < inf")
 EPSILON = Interval("a finite number of at least 1e-30", "1e-30 <= {0} < inf")
-"""An epsilon that keeps 0 / 0 from being computed, also times an optimiser's factors; in float32 1e-50 is 0."""
+"""An epsilon that keeps 0 / 0 from being computed, also times an optimizer's factors; in float32 1e-50 is 0."""
 BELOW_1 = Interval("a number in [0, 1)", "0 <= {0} < 1")
 
 
@@ -199,7 +201,9 @@ def check_choice(name: str, role: str, value: Any, choices: Sequence[str | None]
     quoted = [repr(c) for c in choices]
     text = " or ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)
     if isinstance(value, str):
-        raise UsageError(f"[{name}] expected {role} {text}, found {value!r:.40}{did_you_mean(value, choices)}")
+        follows = None in choices and value in _FUNCTIONS
+        advice = f"; ops.{value} follows the layer" if follows else did_you_mean(value, choices)
+        raise UsageError(f"[{name}] expected {role} {text}, found {value!r:.40}{advice}")
     raise DtypeError(f"[{name}] expected {role} {text}, found {described(value)}")
 
 

@@ -203,7 +203,7 @@ class _OfForm:
         """The function that makes the tree of the result; known after the first call, as `_form`."""
         self.replay = Replay(self._run, backend, partial(variables, step), patience)
         self._donated: list[int] = []
-        """The numbers of the leaves that the step donates to an optimiser; known after the first call."""
+        """The numbers of the leaves that the step donates to an optimizer; known after the first call."""
         self._proved: dict[Any, _Proved] = {}
         """By the layout of the arguments."""
         self._calls, self._look = 0, _FIRST_LOOK

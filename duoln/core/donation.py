@@ -1,4 +1,4 @@
-"""Donation: an optimiser may overwrite the memory of tensors that it is given, and nobody reads them after that.
+"""Donation: an optimizer may overwrite the memory of tensors that it is given, and nobody reads them after that.
 
 A tensor that was given raises an error wherever it is read, on every backend, whether its memory was overwritten or
 not. Another tensor or array that shares the memory, such as a slice, keeps its values: then a copy is overwritten.
@@ -25,7 +25,7 @@ class _Spent:
     """Stands for the array of a tensor that was donated."""
 
     def __getattr__(self, name: str) -> Never:
-        raise UsageError("[Tensor] expected a tensor that was not donated, found one that an optimiser with "
+        raise UsageError("[Tensor] expected a tensor that was not donated, found one that an optimizer with "
                          "donate=True was given; go on with what its update returned. copy.deepcopy(params) before the "
                          "update keeps the old values")
 

@@ -1,4 +1,4 @@
-"""Names that PyTorch, NumPy or JAX has and duoln has not, with duoln's way of doing the same: the end of errors.
+"""Names of PyTorch, NumPy, JAX or an earlier duoln, with duoln's way of doing the same: the end of errors.
 
 What stands between backticks is a line of code; the tests run each beside PyTorch's. In them `x` and `y` are tensors.
 
@@ -76,20 +76,21 @@ OF_DUOLN = {
     "functional": "functions are in duoln.ops: `ops.relu(x)`",
 }
 OF_NN = {
-    "Dense": "`nn.Linear(6, 3)`", "ConvTranspose2d": _NONE, "Conv3d": _NONE, "CTCLoss": _NONE,
+    "Dense": "`nn.Linear(6, 3)`", "without_masks": "`with nn.no_dropout(): model(params, x)`",
+    "ConvTranspose2d": _NONE, "Conv3d": _NONE, "CTCLoss": _NONE, "Unflatten": "`x.reshape(4, 2, 3)`",
     "AdaptiveAvgPool2d": "`ops.mean(images, axis=(1, 2))`, channels last, is that of size 1",
-    "SmoothL1Loss": f"`ops.mean(ops.huber_loss(predictions, targets))`{_MEAN}",
-    "Unflatten": "`x.reshape(4, 2, 3)`", "flatten": "`nn.Flatten()` keeps the first axis",
+    "SmoothL1Loss": f"`ops.mean(ops.huber(predictions, targets))`{_MEAN}",
+    "flatten": "`nn.Flatten()` keeps the first axis",
     "ZeroPad2d": "`ops.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))`, channels last",
     "PReLU": "`nn.LeakyReLU(0.25)` has a fixed slope", "value_and_grad": _GRADIENT,
     "CosineSimilarity": "`ops.vecdot(x, y) / (ops.vector_norm(x, axis=-1) * ops.vector_norm(y, axis=-1))`",
     **dict.fromkeys(("Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout"), "`nn.Dropout(0.5)` drops single values"),
     "CrossEntropyLoss": _CROSS_ENTROPY, "NLLLoss": _OF_LOGS, "BCEWithLogitsLoss": _BINARY,
     "BCELoss": f"{_BINARY}; logits are what went into the sigmoid",
-    "MSELoss": f"`ops.mean(ops.mse_loss(predictions, targets))`{_MEAN}",
-    "L1Loss": f"`ops.mean(ops.l1_loss(predictions, targets))`{_MEAN}",
-    "HuberLoss": f"`ops.mean(ops.huber_loss(predictions, targets))`{_MEAN}",
-    "KLDivLoss": f"`ops.mean(ops.kl_div(log_predictions, targets))`{_MEAN}",
+    "MSELoss": f"`ops.mean(ops.squared_error(predictions, targets))`{_MEAN}",
+    "L1Loss": f"`ops.mean(ops.absolute_error(predictions, targets))`{_MEAN}",
+    "HuberLoss": f"`ops.mean(ops.huber(predictions, targets))`{_MEAN}",
+    "KLDivLoss": f"`ops.mean(ops.kl_div(log_predictions, probabilities))`{_MEAN}",
     "BatchNorm1d": "`nn.BatchNorm(width)`", "BatchNorm2d": "`nn.BatchNorm(width)`, channels last",
     **dict.fromkeys(("InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"),
                     "`nn.InstanceNorm(width, affine=False)`, channels last"),
@@ -103,7 +104,7 @@ OF_NN = {
     "DataParallel": "duoln run --ranks N trains one model in N processes",
     "Bilinear": "`ops.einsum(\"bi,kij,bj->bk\", x, weight, y) + bias`",
     "MultiheadAttention": "`nn.MultiHeadAttention(width, heads)`, the batch first",
-    "TransformerEncoderLayer": "`nn.TransformerBlock(width, heads, hidden, norm=\"post\")`, the batch first",
+    "TransformerEncoderLayer": "`nn.TransformerBlock(width, heads, hidden, place=\"post\")`, the batch first",
 }
 _OF_BOTH = {
     "unsqueeze": "`ops.expand_dims(x, axis=0)`", "chunk": "`ops.split(x, 2, axis=0)` gives that many equal parts",
@@ -146,6 +147,8 @@ OF_OPS = {
     "softsign": "`x / (1.0 + ops.abs(x))`", "glu": "`x[:, :3] * ops.sigmoid(x[:, 3:])`",
     "normalize": "`x / ops.maximum(ops.vector_norm(x, axis=-1, keepdims=True), 1e-12)`",
     "cosine_similarity": OF_NN["CosineSimilarity"], "smooth_l1_loss": OF_NN["SmoothL1Loss"],
+    "mse_loss": OF_NN["MSELoss"], "l1_loss": OF_NN["L1Loss"], "huber_loss": OF_NN["HuberLoss"],
+    "soft_cross_entropy": f"`ops.mean(ops.probability_cross_entropy(logits, probabilities))`{_MEAN}",
     **dict.fromkeys(("sigmoid_cross_entropy", "sigmoid_binary_cross_entropy"), _BINARY),
     **dict.fromkeys(("softmax_cross_entropy_with_integer_labels", "sparse_categorical_crossentropy"), _CROSS_ENTROPY),
     **dict.fromkeys(("scatter", "scatter_add", "index_add", "segment_sum"),
@@ -176,7 +179,7 @@ OF_OPTIM = {
     "CosineAnnealingLR": "`optim.Adam(optim.cosine(1e-3, updates))`, which ends at 0 and stays there",
     "SequentialLR": "`optim.Adam(optim.linear_warmup(9, optim.cosine(1e-3, updates)))`",
     "LBFGS": "there is none; `optim.Adam(1e-3)` is of first order",
-    "RMSprop": "`optim.RMSProp(0.01, decay=0.99)` has PyTorch's defaults",
+    "RMSprop": "`optim.RMSProp(0.01, beta=0.99)` has PyTorch's defaults",
     "Adagrad": "there is none; `optim.RMSProp(0.01)` forgets old gradients, as Adagrad does not",
 }
 OF_DATA = {
@@ -248,18 +251,19 @@ OF_RECURRENT = {
     "bias": "the norm decides whether a cell has a bias; `nn.LSTM(8, 16, bias=\"pytorch\")` has two",
     "num_layers": "`nn.LSTM(8, 16, layers=2)`", "hidden_size": "n_hidden, `nn.LSTM(n_in=8, n_hidden=16)`",
     "input_size": "n_in, `nn.LSTM(n_in=8, n_hidden=16)`", "proj_size": "`nn.Linear(16, 4)` after the layer",
-    "nonlinearity": "`nn.RNN(8, 16)` has tanh",
+    "nonlinearity": "`nn.RNN(8, 16)` has tanh", "forget_bias": "`nn.LSTM(8, 16, forget_bias=1.0)` has one",
+    "update_gate": "`nn.GRU(8, 16, update_gate=\"keeps\")` has one",
 }
 KEYWORDS = {
     "dim": "axis", "keepdim": "keepdims", "lr": "learning_rate rate", "kernel_size": "size", "in_features": "n_in",
     "out_features": "n_out", "in_channels": "n_in", "out_channels": "n_out", "input_size": "n_in shapes",
     "hidden_size": "n_hidden", "num_layers": "layers", "num_embeddings": "words", "embedding_dim": "width",
-    "normalized_shape": "width", "num_features": "width", "weight": "gain", "target": "labels targets", "other": "y",
-    "low": "min", "high": "max", "value": "fill_value", "input": "x predictions", "dims": "axes",
-    "size": "shape", "device": "backend", "max_norm": "limit", "num_groups": "groups",
-    "num_channels": "width", "elementwise_affine": "affine", "alpha": "decay slope", "rho": "decay",
-    "negative_slope": "slope", "embed_dim": "width", "d_model": "width", "num_heads": "heads", "nhead": "heads",
-    "dim_feedforward": "hidden", "features": "n_out",
+    "normalized_shape": "width", "num_features": "width", "weight": "gain class_weights",
+    "target": "labels targets probabilities", "other": "y", "low": "min", "high": "max", "value": "fill_value",
+    "input": "x predictions", "dims": "axes", "size": "shape", "device": "backend", "max_norm": "limit",
+    "num_groups": "groups", "num_channels": "width", "elementwise_affine": "affine", "alpha": "beta slope",
+    "rho": "beta", "decay": "beta", "negative_slope": "slope", "embed_dim": "width", "d_model": "width",
+    "num_heads": "heads", "nhead": "heads", "dim_feedforward": "hidden", "features": "n_out", "kind": "norm",
 }
 """Arguments of PyTorch, and what they may be called here, each call having one of these."""
 MASK = "duoln.tensor(np.arange(len(x))[:, None] < lengths, x.backend)"
@@ -271,7 +275,7 @@ NO_KEYWORDS = {
     "betas": "each has a name: `optim.Adam(1e-3, beta1=0.9, beta2=0.999)`",
     "lengths": f"mask= is true at a sequence's own steps, `{MASK}`",
     "amsgrad": _NONE, "maximize": "minimise its negative, `-loss(params, x)`", "foreach": _NONE, "fused": _NONE,
-    "params": "the optimiser's methods take them: `slots = optimizer.init(params)`",
+    "params": "the optimizer's methods take them: `slots = optimizer.init(params)`",
     **dict.fromkeys(("reduction", "size_average"), "a loss has a value for each example: `ops.mean(losses)`, "
                     "`ops.sum(losses)`"),
     "ignore_index": _COUNTED,
@@ -377,9 +381,9 @@ def hinted(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except TypeError as error:
+            add_hint(error, function, kwargs)
             if function.__name__ == "__init__":  # of a class that inherits it
                 error.args = (str(error).replace(function.__qualname__, f"{type(args[0]).__qualname__}.__init__"),)
-            add_hint(error, function, kwargs)
             raise
 
     return called

@@ -198,7 +198,7 @@ class Tensor:
         return self._on_host("tolist").tolist()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        """A tensor with its own copy of the values, because an optimiser that donates may overwrite the original.
+        """A tensor with its own copy of the values, because an optimizer that donates may overwrite the original.
 
         Raises:
             GradientError: the tensor is part of a gradient that is still being computed.

@@ -14,7 +14,7 @@ from duoln.data import Batch
 from duoln.data.batches import Axes, examples
 from duoln.distributed.ranks import Ranks, share_size
 from duoln.errors import UsageError
-from duoln.nn import Module, without_masks
+from duoln.nn import Module, no_dropout
 from duoln.optim import global_norm
 from duoln.randomness import Stream
 from duoln.runtime import to_tensors
@@ -42,7 +42,7 @@ def check_sharing(ranks: Ranks, task: Task, model: Module, params: Any, batches:
     params = tree.map(lambda p: p + to_tensors(_NOISE * noise.gaussian(p.shape), backend, p.dtype), params)
 
     def gradients(batch: Batch, part: float) -> Any:
-        with without_masks():
+        with no_dropout():
             return value_and_grad(lambda p: task.loss(model, p, to_tensors(batch, backend)) * part)(params)[1]
 
     some = [few_of_each_share(batch, task.batch_axes, ranks.size) for batch in batches]

@@ -21,7 +21,7 @@ from duoln.nn.activations import (
 from duoln.nn.attention import MultiHeadAttention, TransformerBlock
 from duoln.nn.cells import GRUCell, LSTMCell, RecurrentCell, RNNCell
 from duoln.nn.convolution import Conv1d, Conv2d
-from duoln.nn.dropout import Dropout, DropoutMasks, with_masks, without_masks
+from duoln.nn.dropout import Dropout, DropoutMasks, no_dropout, with_masks
 from duoln.nn.layers import Embedding, Linear, Sequential
 from duoln.nn.module import Module, Params
 from duoln.nn.norm import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm, WeightNorm
@@ -34,7 +34,7 @@ __all__ = [
     "Flatten", "GRUCell", "GroupNorm", "Identity", "InstanceNorm", "LSTMCell", "LayerNorm", "LeakyReLU", "Linear",
     "LogSoftmax", "Module", "MultiHeadAttention", "Params", "RMSNorm", "RNNCell", "ReLU", "Recurrent",
     "RecurrentCell", "Sequential", "SiLU", "Sigmoid", "Softmax", "Softplus", "Tanh", "TransformerBlock",
-    "WeightNorm", "in_16_bits", "init", "with_masks", "with_population", "without_masks",
+    "WeightNorm", "in_16_bits", "init", "no_dropout", "with_masks", "with_population",
     "without_population",
 ]
 only_public(globals(), {**{f: f"duoln.ops.{f}" for f in OPERATORS}, **OF_NN})

@@ -15,8 +15,8 @@ from duoln.nn.layers import Linear, check_sizes
 from duoln.nn.module import NOT_GIVEN, Module, Params, branch, parameter
 from duoln.nn.norm import LayerNorm, RMSNorm
 
-NormPlace = Literal["pre", "post", "none"]
-NormKind = Literal["layer", "rms"]
+NormPlace = Literal["pre", "post"]
+NormKind = Literal["layer", "rms", "none"]
 BlockActivation = Literal["relu", "gelu"]
 _NORMS: dict[str, type[LayerNorm] | type[RMSNorm]] = {"layer": LayerNorm, "rms": RMSNorm}
 
@@ -37,7 +37,7 @@ class MultiHeadAttention(Module):
         out.weight (width, width) and .bias (width,).
     """
 
-    def __init__(self, width: int, heads: int, bias: bool = True) -> None:
+    def __init__(self, width: int, heads: int, *, bias: bool = True) -> None:
         check_sizes("MultiHeadAttention", width=width, heads=heads)
         check_flag("MultiHeadAttention", "bias", bias)
         if width % heads:
@@ -103,14 +103,14 @@ class MultiHeadAttention(Module):
 class TransformerBlock(Module):
     """Attention, and two layers with an activation between them, each with a sum around it (section 3.1).
 
-        "post":  x = norm(x + attention(x));  x = norm(x + layers(x))        Vaswani et al. 2017
-        "pre":   x = x + attention(norm(x));  x = x + layers(norm(x))        Xiong et al. 2020, figure 1
-        "none":  x = x + attention(x);        x = x + layers(x)
+        place="post":  x = norm(x + attention(x));  x = norm(x + layers(x))  Vaswani et al. 2017
+        place="pre":   x = x + attention(norm(x));  x = x + layers(norm(x))  Xiong et al. 2020, figure 1
+        norm="none":   x = x + attention(x);        x = x + layers(x)
 
     After the last block of a "pre" model follows a norm of its own. Dropout acts on what is added to `x` (section
     5.4), by an `nn.Dropout` each; the weights of the attention have none.
 
-        >>> block = nn.TransformerBlock(8, heads=2, norm="pre", causal=True)
+        >>> block = nn.TransformerBlock(8, heads=2, place="pre", causal=True)
         >>> block(duoln.init(block, 0), duoln.tensor(np.zeros((2, 5, 8), np.float32))).shape
         (2, 5, 8)
 
@@ -118,8 +118,8 @@ class TransformerBlock(Module):
         width: the size of `x`.
         heads: of the attention, a divisor of `width`.
         hidden: the width between the two layers, 4 * width by default.
-        norm: where the normalisation stands.
-        kind: what it is, layer norm or RMS norm.
+        norm: layer norm, RMS norm or none.
+        place: where it stands.
         activation: between the two layers.
         causal: each time step sees itself and those before it alone.
         dropout: the share of values dropped; or an `nn.Dropout`, of which each place has a copy.
@@ -130,18 +130,18 @@ class TransformerBlock(Module):
         hidden, out, hidden_norm.
     """
 
-    def __init__(self, width: int, heads: int, hidden: int | None = None, *, norm: NormPlace = "pre",
-                 kind: NormKind = "layer", activation: BlockActivation = "relu", causal: bool = False,
+    def __init__(self, width: int, heads: int, hidden: int | None = None, *, norm: NormKind = "layer",
+                 place: NormPlace = "pre", activation: BlockActivation = "relu", causal: bool = False,
                  dropout: float | Dropout = 0.0, eps: float = 1e-5) -> None:
         name = "TransformerBlock"
         check_sizes(name, width=width, heads=heads)
         self.n_hidden = 4 * width if hidden is None else hidden
         check_sizes(name, hidden=self.n_hidden)
-        check_choice(name, "norm", norm, get_args(NormPlace))
-        check_choice(name, "kind", kind, get_args(NormKind))
+        check_choice(name, "norm", norm, get_args(NormKind))
+        check_choice(name, "place", place, get_args(NormPlace))
         check_choice(name, "activation", activation, get_args(BlockActivation))
         check_number(name, "eps", eps, AT_LEAST_0)
-        self.width, self.heads, self.norm, self.kind, self.activation = width, heads, norm, kind, activation
+        self.width, self.heads, self.norm, self.place, self.activation = width, heads, norm, place, activation
         self.causal = check_flag(name, "causal", causal)
         drop = dropout_of(name, dropout)
         self.dropout = drop.p
@@ -152,7 +152,7 @@ class TransformerBlock(Module):
         self.hidden = Linear(width, self.n_hidden, activation="relu" if activation == "relu" else None)
         self.out = Linear(self.n_hidden, width)
         if norm != "none":
-            self.attention_norm, self.hidden_norm = (_NORMS[kind](width, eps=eps) for _ in range(2))
+            self.attention_norm, self.hidden_norm = (_NORMS[norm](width, eps=eps) for _ in range(2))
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN, mask: Tensor | None = None) -> Tensor:
         """Run the block. Raises ShapeError for an array of another shape."""
@@ -160,7 +160,7 @@ class TransformerBlock(Module):
             x = x + self._attend(params, x, mask)
             return x + self._transform(params, x)
         first, second = (branch("TransformerBlock", params, name) for name in ("attention_norm", "hidden_norm"))
-        if self.norm == "post":
+        if self.place == "post":
             x, _ = self.attention_norm.of_sum(first, self._attend(params, x, mask), x)
             return self.hidden_norm.of_sum(second, self._transform(params, x), x)[0]
         attended = self._attend(params, self.attention_norm(first, x), mask)

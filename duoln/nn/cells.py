@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterable
+from functools import wraps
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -18,7 +20,7 @@ from duoln.core.arguments import (
     check_number,
     described,
 )
-from duoln.core.pytorch_names import OF_RECURRENT
+from duoln.core.pytorch_names import OF_RECURRENT, how_to_name
 from duoln.core.spec import check_tensors
 from duoln.core.tensor import constant_tensor
 from duoln.errors import ShapeError, UsageError
@@ -36,12 +38,29 @@ Bias = Literal["one", "pytorch"]
 OPTIONS = ("learned_state", "bias", "forget_bias", "eps", "gain", "update_gate", "gradient_limit",
            "input_init", "recurrent_init")
 """The arguments that a layer passes to its cells."""
+_OF_ONE_CELL = {"forget_bias": "lstm", "update_gate": "gru"}
 _TWO_BIASES = "bias_ih", "bias_hh"
 """The names that PyTorch gives its two biases; `bias_x` and `bias_h` are those of norms."""
 
 
 _STREAMS = {"rnn": (0,), "lstm": (1, 0, 3, 2), "gru": (0, 1, 2)}
 """The number in the name of the stream that draws each gate's weights: an LSTM's gates are numbered as in eq. 20."""
+
+
+def limited(init: Callable[..., None], parameters: Iterable[inspect.Parameter]) -> Callable[..., None]:
+    """A constructor that takes these parameters only, and raises UsageError for another one."""
+    own = inspect.Signature(list(parameters))
+    options = ", ".join(name for name, each in own.parameters.items() if each.kind is each.KEYWORD_ONLY)
+
+    @wraps(init)
+    def made(self: Module, *args: Any, **given: Any) -> None:
+        for name in sorted(given.keys() - own.parameters.keys()):
+            advice = f"; in duoln: {OF_RECURRENT[name]}" if name in OF_RECURRENT else how_to_name(name, own.parameters)
+            raise UsageError(f"[{type(self).__name__}] expected options of {options}, found {name!r}{advice}")
+        init(self, *args, **given)
+
+    made.__signature__ = own  # type: ignore[attr-defined]
+    return made
 
 
 class RecurrentCell(Module):
@@ -80,7 +99,14 @@ class RecurrentCell(Module):
     _step: ClassVar[Callable[..., Any]]
     _sequence: ClassVar[Callable[..., Any]]
 
-    def __init__(self, n_in: int, n_hidden: int, norm: Norm = "none", learned_state: bool = False,
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "cell" in vars(cls):
+            whole = inspect.signature(cls.__init__).parameters.values()
+            own = [each for each in whole if _OF_ONE_CELL.get(each.name, cls.cell) == cls.cell]
+            cls.__init__ = limited(cls.__init__, own)  # type: ignore[method-assign]
+
+    def __init__(self, n_in: int, n_hidden: int, *, norm: Norm = "none", learned_state: bool = False,
                  bias: Bias = "one", forget_bias: float = 0.0, eps: float = 1e-5, gain: float | None = None,
                  update_gate: UpdateGate = "renews", gradient_limit: float | None = None,
                  input_init: init.Initializer | None = None, recurrent_init: init.Initializer | None = None,
@@ -90,28 +116,23 @@ class RecurrentCell(Module):
         check_variant(self.cell, norm, self._name)
         if isinstance(bias, bool):
             raise UsageError(f"[{self._name}] bias: expected 'one' or 'pytorch', found {bias}; {OF_RECURRENT['bias']}")
-        check_choice(self._name, "bias", bias, get_args(Bias))
+        self.bias = check_choice(self._name, "bias", bias, get_args(Bias))
         if bias == "pytorch" and (self.cell, norm) == ("gru", "none"):
             norm = "recurrent-bias"
-        check_number(self._name, "forget_bias", forget_bias)
-        check_number(self._name, "eps", eps, AT_LEAST_0)
+        self.forget_bias = check_number(self._name, "forget_bias", forget_bias)
+        self.eps = check_number(self._name, "eps", eps, AT_LEAST_0)
         check_number(self._name, "gain", 1.0 if gain is None else gain)
-        check_choice(self._name, "update_gate", update_gate, get_args(UpdateGate))
-        check_flag(self._name, "learned_state", learned_state)
+        self.update_gate = check_choice(self._name, "update_gate", update_gate, get_args(UpdateGate))
+        self.learned_state = check_flag(self._name, "learned_state", learned_state)
         check_number(self._name, "gradient_limit", 1.0 if gradient_limit is None else gradient_limit, ABOVE_0)
         check_function(self._name, "input_init", init.zeros if input_init is None else input_init)
         check_function(self._name, "recurrent_init", init.zeros if recurrent_init is None else recurrent_init)
         if bias == "pytorch" and (forget_bias or not has_bias(self.cell, norm)):
             why = f"a forget_bias of {forget_bias}" if forget_bias else f"norm '{norm}', which has no bias of its own"
             raise UsageError(f"[{self._name}] bias: expected 'one' for {why}, found 'pytorch'")
-        if forget_bias and not (self.cell == "lstm" and has_bias(self.cell, norm)):
+        if forget_bias and not has_bias(self.cell, norm):
             raise UsageError(f"[{self._name}] norm '{norm}' has no bias of a forget gate to start at {forget_bias}")
-        if update_gate != "renews" and self.cell != "gru":
-            raise UsageError(f"[{self._name}] expected an update_gate for a GRU only, found {update_gate!r}")
-        self.n_in, self.n_hidden, self.norm, self.learned_state = n_in, n_hidden, norm, learned_state
-        self.gradient_limit = gradient_limit
-        self.forget_bias, self.eps = forget_bias, eps
-        self.gain, self.update_gate, self.bias = gain, update_gate, bias
+        self.n_in, self.n_hidden, self.norm, self.gain, self.gradient_limit = n_in, n_hidden, norm, gain, gradient_limit
         self._uniform = init.uniform(n_hidden ** -0.5)
         starts = (self._uniform, self._uniform) if bias == "pytorch" else (init.UNIFORM, init.ORTHOGONAL)
         self.input_init, self.recurrent_init = input_init or starts[0], recurrent_init or starts[1]

@@ -28,7 +28,7 @@ Shape = tuple[int, ...]
 Masks = dict[str, Any]
 """Masks by the paths of their layers."""
 _MASK = "mask"
-_without_masks: ContextVar[bool] = ContextVar("without_masks", default=False)
+_no_dropout: ContextVar[bool] = ContextVar("no_dropout", default=False)
 
 
 class Dropout(Module):
@@ -66,10 +66,10 @@ class Dropout(Module):
             reports.report(params, _Seen(x.shape, x.dtype))
             return x
         if _MASK not in params:
-            if self.p and is_recording() and not _without_masks.get():
+            if self.p and is_recording() and not _no_dropout.get():
                 warnings.warn("[Dropout] found no mask inside a gradient, so no value is left out; training wants "
                               "model(nn.with_masks(params, masks), x), with masks of nn.DropoutMasks, and any other "
-                              "gradient `with nn.without_masks():`", GradientWarning, stacklevel=3)
+                              "gradient `with nn.no_dropout():`", GradientWarning, stacklevel=3)
             return x
         mask = params[_MASK]
         if mask.shape != x.shape:
@@ -92,9 +92,9 @@ class _Seen(NamedTuple):
 
 
 @hinted
-def without_masks() -> AbstractContextManager[None]:
+def no_dropout() -> AbstractContextManager[None]:
     """Within this context no gradient needs masks, so `Dropout` layers without masks give no warning."""
-    return bound(_without_masks, True)
+    return bound(_no_dropout, True)
 
 
 class DropoutMasks:

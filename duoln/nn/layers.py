@@ -66,7 +66,7 @@ class Linear(Module):
 
 
 class Embedding(Module):
-    """Rows of a table. The row `padding_idx` starts at 0 and has no gradient, so no optimiser moves it.
+    """Rows of a table. The row `padding_idx` starts at 0 and has no gradient, so no optimizer moves it.
 
     The decay of `optim.AdamW` multiplies it with the rest of the table: 0 stays 0, and other values, such as those of
     another program, shrink unless `decays` leaves the table out.

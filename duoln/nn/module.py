@@ -241,7 +241,7 @@ def _wrong_with(module: Module, name: str, arrays: Params, children: Mapping[str
     if name in children and first in arrays:
         return "a name of the module's own arrays too"
     if name in arrays and name in STATISTICS and not module.gathers:
-        return "the name of a population's statistic, which no optimiser changes"
+        return "the name of a population's statistic, which no optimizer changes"
     return ""
 
 

@@ -35,7 +35,7 @@ def with_population(model: Module, params: Params, batches: Iterable[Any],
     Beside parameters of 16 bits the statistics are float32: float16 does not hold a variance of values beyond 256, and
     bfloat16 rounds a mean by up to a 500th of its size.
 
-    The statistics have no gradient, and no optimiser changes them. `without_population` takes them out, such as of the
+    The statistics have no gradient, and no optimizer changes them. `without_population` takes them out, such as of the
     parameters of another library's model, to train on with the statistics of each batch.
 
     Args:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from copy import copy
 from typing import Any, ClassVar
@@ -9,10 +10,10 @@ from typing import Any, ClassVar
 from duoln import ops
 from duoln.core import Tensor
 from duoln.core.arguments import check_flag
-from duoln.core.pytorch_names import MASK, OF_RECURRENT, hinted, how_to_name
+from duoln.core.pytorch_names import MASK, hinted
 from duoln.core.spec import check_tensors
 from duoln.errors import ShapeError, UsageError
-from duoln.nn.cells import OPTIONS, GRUCell, LSTMCell, RecurrentCell, RNNCell, States, described_states
+from duoln.nn.cells import OPTIONS, GRUCell, LSTMCell, RecurrentCell, RNNCell, States, described_states, limited
 from duoln.nn.dropout import Dropout, dropout_of
 from duoln.nn.layers import check_sizes
 from duoln.nn.module import NOT_GIVEN, Module, Params, branch, with_attributes
@@ -28,7 +29,14 @@ class Recurrent(Module):
 
     cell_type: ClassVar[type[RecurrentCell]]
 
-    def __init__(self, n_in: int, n_hidden: int, norm: Norm = "none", layers: int = 1, bidirectional: bool = False,
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "cell_type" in vars(cls) and "__init__" not in vars(cls):
+            own = {**inspect.signature(cls.__init__).parameters, **inspect.signature(cls.cell_type.__init__).parameters}
+            cls.__init__ = limited(  # type: ignore[method-assign]
+                cls.__init__, [each for name, each in own.items() if name not in ("cell_options", "name")])
+
+    def __init__(self, n_in: int, n_hidden: int, *, norm: Norm = "none", layers: int = 1, bidirectional: bool = False,
                  dropout: float | Dropout = 0.0, return_sequences: bool = True, batch_first: bool = False,
                  **cell_options: Any) -> None:
         kind = type(self).__name__
@@ -37,26 +45,18 @@ class Recurrent(Module):
         if drop.p and layers == 1:
             raise UsageError(f"[{kind}] dropout: expected 0 for one layer, because it acts between layers, found "
                              f"{drop.p}; nn.Dropout drops elsewhere")
-        if isinstance(norm, int):
-            raise UsageError(f"[{kind}] norm: expected a name such as 'layer', found {norm}; the number of layers goes "
-                             f"by name, layers={int(norm)}")
-        check_flag(kind, "bidirectional", bidirectional)
-        check_flag(kind, "return_sequences", return_sequences)
-        check_flag(kind, "batch_first", batch_first)
-        for option in sorted(cell_options.keys() - set(OPTIONS)):
-            known = [*OPTIONS, "layers", "bidirectional", "dropout", "batch_first"]
-            advice = f"; in duoln: {OF_RECURRENT[option]}" if option in OF_RECURRENT else how_to_name(option, known)
-            raise UsageError(f"[{kind}] expected options of {', '.join(OPTIONS)}, found {option!r}{advice}")
-        self.n_in, self.n_hidden, self.layers = n_in, n_hidden, layers
-        self.bidirectional, self.dropout, self.return_sequences = bidirectional, drop.p, return_sequences
-        self.batch_first = batch_first
+        self.bidirectional = check_flag(kind, "bidirectional", bidirectional)
+        self.return_sequences = check_flag(kind, "return_sequences", return_sequences)
+        self.batch_first = check_flag(kind, "batch_first", batch_first)
+        self.n_in, self.n_hidden, self.layers, self.dropout = n_in, n_hidden, layers, drop.p
         self.directions = ("forward", "backward") if bidirectional else ("forward",)
         self.cells: dict[str, RecurrentCell] = {}
         self.dropouts = {f"dropout{k}": copy(drop) for k in range(1, layers if drop.p else 1)}
         for k in range(layers):
             width = n_in if k == 0 else len(self.directions) * n_hidden
             for direction in self.directions:
-                self.cells[f"{direction}{k}"] = self.cell_type(width, n_hidden, norm, name=kind, **cell_options)
+                cell = self.cell_type(width, n_hidden, norm=norm, name=kind, **cell_options)
+                self.cells[f"{direction}{k}"] = cell
         self.norm = self.cells["forward0"].norm
 
     def children(self) -> dict[str, Module]:
@@ -149,8 +149,7 @@ class RNN(Recurrent):
             which each place has a copy.
         return_sequences: return the outputs of all time steps (T, B, ...), or of the last one (B, ...).
         batch_first: x, the mask and the outputs of all time steps are (B, T, ...).
-        **cell_options: `bias`, `learned_state`, `eps`, `gain`, `gradient_limit`, `input_init` and `recurrent_init`,
-            see `RecurrentCell`.
+        bias, learned_state, eps, gain, gradient_limit, input_init, recurrent_init: see `RecurrentCell`.
 
     Shape:
         x (T, B, n_in), mask bool (T, B) or None -> (T, B, directions * n_hidden), and for each layer and direction the
@@ -182,8 +181,7 @@ class LSTM(Recurrent):
             which each place has a copy.
         return_sequences: return the outputs of all time steps (T, B, ...), or of the last one (B, ...).
         batch_first: x, the mask and the outputs of all time steps are (B, T, ...).
-        **cell_options: `bias`, `forget_bias`, `learned_state`, `eps`, `gain`, `gradient_limit`, `input_init` and
-            `recurrent_init`, see `RecurrentCell`.
+        bias, forget_bias, learned_state, eps, gain, gradient_limit, input_init, recurrent_init: see `RecurrentCell`.
 
     Shape:
         x (T, B, n_in), mask bool (T, B) or None -> (T, B, directions * n_hidden), and for each layer and direction the
@@ -212,8 +210,7 @@ class GRU(Recurrent):
             which each place has a copy.
         return_sequences: return the outputs of all time steps (T, B, ...), or of the last one (B, ...).
         batch_first: x, the mask and the outputs of all time steps are (B, T, ...).
-        **cell_options: `bias`, `update_gate`, `learned_state`, `eps`, `gain`, `gradient_limit`, `input_init` and
-            `recurrent_init`, see `RecurrentCell`.
+        bias, update_gate, learned_state, eps, gain, gradient_limit, input_init, recurrent_init: see `RecurrentCell`.
 
     Shape:
         x (T, B, n_in), mask bool (T, B) or None -> (T, B, directions * n_hidden), and for each layer and direction the

@@ -22,7 +22,7 @@ def in_16_bits(params: Params, dtype: str = "bfloat16") -> Params:
     """The parameters with which a model computes in 16 bits: each weight of float32 rounded, the rest as it is.
 
     Gains, biases and the statistics of a population stay in float32, and so does what has fewer than two axes. Called
-    inside a loss, it gives gradients of float32, for an optimiser that keeps float32 parameters.
+    inside a loss, it gives gradients of float32, for an optimizer that keeps float32 parameters.
 
         >>> layer = nn.Linear(2, 3)
         >>> small = nn.in_16_bits(duoln.init(layer, 0))

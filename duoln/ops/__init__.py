@@ -68,13 +68,13 @@ from duoln.ops.index import embedding, getitem, one_hot, take, take_along_axis
 from duoln.ops.linalg import activated_linear, linear, matmul, outer, tensordot, vecdot
 from duoln.ops.linear_loss import linear_cross_entropy
 from duoln.ops.loss import (
+    absolute_error,
     bce_with_logits,
-    huber_loss,
+    huber,
     kl_div,
-    l1_loss,
-    mse_loss,
-    soft_cross_entropy,
+    probability_cross_entropy,
     softmax_cross_entropy,
+    squared_error,
 )
 from duoln.ops.norm import add_layer_norm, add_rms_norm, batch_norm, layer_norm, rms_norm, weight_norm
 from duoln.ops.product import prod
@@ -120,21 +120,22 @@ from duoln.ops.shape import (
 from duoln.ops.update import adam_rates, adam_update, global_norm  # noqa: F401 (rules are found by their names)
 
 __all__ = [
-    "abs", "activated_linear", "add", "add_layer_norm", "add_rms_norm",
+    "abs", "absolute_error", "activated_linear", "add", "add_layer_norm", "add_rms_norm",
     "additive_attention", "all", "any", "arange", "argmax", "argmin", "astype", "avg_pool1d", "avg_pool2d",
     "batch_norm", "bce_with_logits", "broadcast_arrays", "broadcast_to", "ceil", "clip", "clip_gradient", "concat",
     "conv1d", "conv2d", "cos", "cumulative_sum", "divide", "einsum", "elu", "embedding", "equal", "erf", "exp",
     "expand_dims", "expm1", "eye", "flip", "floor", "floor_divide", "full", "full_like", "gelu", "getitem",
-    "global_norm", "greater", "greater_equal", "group_norm", "gru", "gru_step", "huber_loss", "hypot", "instance_norm",
-    "isfinite", "isinf", "isnan", "kl_div", "l1_loss", "layer_norm", "leaky_relu", "less", "less_equal", "linear",
+    "global_norm", "greater", "greater_equal", "group_norm", "gru", "gru_step", "huber", "hypot", "instance_norm",
+    "isfinite", "isinf", "isnan", "kl_div", "layer_norm", "leaky_relu", "less", "less_equal", "linear",
     "linear_cross_entropy", "linspace", "log", "log1p", "log_softmax", "logaddexp", "logical_and", "logical_not",
     "logical_or", "logsumexp", "lstm", "lstm_cell", "lstm_step", "matmul", "matrix_transpose", "max", "max_pool1d",
-    "max_pool2d", "maximum", "mean", "min", "minimum", "moveaxis", "mse_loss", "multiply", "negative", "not_equal",
-    "one_hot", "ones", "ones_like", "outer", "pad", "permute_dims", "pow", "prod", "relu", "remainder", "repeat",
-    "reshape", "rms_norm", "rnn", "rnn_step", "roll", "round", "rsqrt", "scaled_dot_product_attention", "sigmoid",
-    "sign", "signbit", "silu", "sin", "soft_cross_entropy", "softmax", "softmax_cross_entropy", "softplus", "split",
-    "sqrt", "square", "squeeze", "stack", "std", "subtract", "sum", "take", "take_along_axis", "tanh", "tensordot",
-    "tile", "tril", "triu", "unstack", "var", "vecdot", "vector_norm", "weight_norm", "where", "zeros", "zeros_like",
+    "max_pool2d", "maximum", "mean", "min", "minimum", "moveaxis", "multiply", "negative", "not_equal", "one_hot",
+    "ones", "ones_like", "outer", "pad", "permute_dims", "pow", "probability_cross_entropy", "prod", "relu",
+    "remainder", "repeat", "reshape", "rms_norm", "rnn", "rnn_step", "roll", "round", "rsqrt",
+    "scaled_dot_product_attention", "sigmoid", "sign", "signbit", "silu", "sin", "softmax", "softmax_cross_entropy",
+    "softplus", "split", "sqrt", "square", "squared_error", "squeeze", "stack", "std", "subtract", "sum", "take",
+    "take_along_axis", "tanh", "tensordot", "tile", "tril", "triu", "unstack", "var", "vecdot", "vector_norm",
+    "weight_norm", "where", "zeros", "zeros_like",
 ]
 OPERATORS.update((name, globals()[name]) for name in __all__)
 

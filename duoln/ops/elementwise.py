@@ -132,7 +132,7 @@ sigmoid.add(Rule("composed", _sigmoid_forward, lambda be, kept, gout, needs: (go
 
 
 @op("x: real[*shape] -> like x")
-def leaky_relu(x: Tensor, slope: Finite) -> Tensor:
+def leaky_relu(x: Tensor, slope: Finite = 0.01) -> Tensor:
     """The value x where it is positive, slope * x elsewhere."""
 
 

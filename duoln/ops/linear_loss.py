@@ -25,7 +25,7 @@ BLOCK = 1 << 22
 
 
 @op("x: real[*rows, n_in], weight: real[n_in, classes+], bias: real[classes], labels: int32[*rows] -> real[*rows]")
-def linear_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor,
+def linear_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, *,
                          ignore_index: Integer | None = None) -> Tensor:
     """Negative log-likelihood of the labels under softmax(x @ weight + bias), in nats.
 

@@ -18,14 +18,14 @@ from duoln.ops.shape import expand_dims
 
 
 @op("logits: real[*rows, classes+], labels: int32[*rows] -> real[*rows]")
-def softmax_cross_entropy(logits: Tensor, labels: Tensor, ignore_index: Integer | None = None, *,
-                          weight: Tensor | None = None, label_smoothing: Below1 = 0.0) -> Tensor:
+def softmax_cross_entropy(logits: Tensor, labels: Tensor, *, ignore_index: Integer | None = None,
+                          class_weights: Tensor | None = None, label_smoothing: Below1 = 0.0) -> Tensor:
     """Negative log-likelihood of the labels under softmax(logits), in nats.
 
     Args:
         logits, labels: see Shape.
         ignore_index: the label of rows that do not count: their loss and gradient are 0, whatever their logits are.
-        weight: the weight of each class, by which the loss of a row is multiplied.
+        class_weights: by which the loss of a row is multiplied, that of its class.
         label_smoothing: the share of each label that is spread evenly over all classes (Szegedy et al. 2016).
 
     The mean over the rows that count is the caller's. It is 0, not NaN, where none does. The last line counts each row
@@ -34,10 +34,11 @@ def softmax_cross_entropy(logits: Tensor, labels: Tensor, ignore_index: Integer 
         kept = (labels != -1).astype("float32")
         losses = ops.softmax_cross_entropy(logits, labels, ignore_index=-1)
         loss = ops.sum(losses) / ops.maximum(ops.sum(kept), 1.0)
-        weighted = ops.sum(kept * ops.take(weight, ops.where(labels == -1, 0, labels), axis=0))
+        weighted = ops.sum(kept * ops.take(class_weights, ops.where(labels == -1, 0, labels), axis=0))
 
     Shape:
-        logits (..., classes), labels int32 (...) in 0 .. classes - 1 or `ignore_index`, weight (classes,) -> (...).
+        logits (..., classes), labels int32 (...) in 0 .. classes - 1 or `ignore_index`, class_weights (classes,)
+        -> (...).
 
     Raises:
         ShapeError: the labels or weights do not fit the logits, or there are no classes; on NumPy, a label is no class,
@@ -46,20 +47,20 @@ def softmax_cross_entropy(logits: Tensor, labels: Tensor, ignore_index: Integer 
     """
     name = "softmax_cross_entropy"
     if isinstance(labels, Tensor) and labels.dtype in REALS:
-        raise DtypeError(f"[{name}] labels: expected an int32 tensor, found {labels.dtype}; soft_cross_entropy takes "
-                         "probabilities, x.astype(\"int32\") makes classes")
+        raise DtypeError(f"[{name}] labels: expected an int32 tensor, found {labels.dtype}; probability_cross_entropy "
+                         "takes probabilities, x.astype(\"int32\") makes classes")
     softmax_cross_entropy.check(logits, labels)
-    _check_weight(name, weight, logits)
+    _check_weights(name, class_weights, logits)
     counted = counted_rows(name, labels, logits, logits.shape[-1], ignore_index)
     if counted is not None:
         # In the gradient, 0 times a value that is not finite would not be 0.
         logits, labels = where(expand_dims(counted, axis=-1), logits, 0.0), where(counted, labels, 0)
     losses = softmax_cross_entropy.apply(logits, labels)
-    if weight is not None:
-        losses = _weighted(take.apply(weight, labels, axis=0), losses)
+    if class_weights is not None:
+        losses = _weighted(take.apply(class_weights, labels, axis=0), losses)
     if label_smoothing:
         of_all = log_softmax.apply(logits, axis=logits.ndim - 1)
-        even = mean(of_all if weight is None else _weighted(weight, of_all), axis=-1)
+        even = mean(of_all if class_weights is None else _weighted(class_weights, of_all), axis=-1)
         losses = (1.0 - label_smoothing) * losses - label_smoothing * even
     return losses if counted is None else where(counted, losses, 0.0)
 
@@ -69,30 +70,31 @@ def _weighted(weight: Tensor, x: Tensor) -> Tensor:
     return weight * where(logical_and(weight == 0.0, isinf(x)), 0.0, x)
 
 
-def _check_weight(name: str, weight: Tensor | None, logits: Tensor) -> None:
-    if weight is None:
+def _check_weights(name: str, class_weights: Tensor | None, logits: Tensor) -> None:
+    if class_weights is None:
         return
-    check_float(name, logits, weight)
-    if weight.shape != logits.shape[-1:]:
-        raise ShapeError(f"[{name}] weight: expected shape {logits.shape[-1:]}, found {weight.shape}")
+    check_float(name, logits, class_weights)
+    if class_weights.shape != logits.shape[-1:]:
+        raise ShapeError(f"[{name}] class_weights: expected shape {logits.shape[-1:]}, found {class_weights.shape}")
 
 
-@op("logits: real[*rows, classes+], targets: real[*rows, classes]")
-def soft_cross_entropy(logits: Tensor, targets: Tensor, *, weight: Tensor | None = None) -> Tensor:
-    """Cross-entropy of distributions over classes under softmax(logits), in nats: -sum(weight * targets * log p).
+@op("logits: real[*rows, classes+], probabilities: real[*rows, classes]")
+def probability_cross_entropy(logits: Tensor, probabilities: Tensor, *, class_weights: Tensor | None = None) -> Tensor:
+    """Cross-entropy of distributions over classes under softmax(logits), in nats.
 
-    A class of target 0 adds 0, also where p is 0.
+    It is -sum(class_weights * probabilities * log p). A class of probability 0 adds 0, also where p is 0.
 
     Shape:
-        logits and targets (..., classes), weight (classes,) -> (...).
+        logits and probabilities (..., classes), class_weights (classes,) -> (...).
 
     Raises:
         ShapeError: the shapes differ, the weights do not fit, or there are no classes.
     """
-    soft_cross_entropy.check(logits, targets)
-    _check_weight("soft_cross_entropy", weight, logits)
+    probability_cross_entropy.check(logits, probabilities)
+    _check_weights("probability_cross_entropy", class_weights, logits)
     of_all = log_softmax.apply(logits, axis=logits.ndim - 1)
-    return -sum(_weighted(targets if weight is None else targets * weight, of_all), axis=-1)
+    weights = probabilities if class_weights is None else probabilities * class_weights
+    return -sum(_weighted(weights, of_all), axis=-1)
 
 
 def counted_rows(name: str, labels: Tensor, like: Tensor, classes: int, ignore_index: int | None) -> Tensor | None:
@@ -159,7 +161,7 @@ bce_with_logits.add(Rule("composed", _bce_forward, _bce_vjp))
 
 
 @op("predictions: real[*shape], targets: real[*shape] -> real[*shape]")
-def mse_loss(predictions: Tensor, targets: Tensor) -> Tensor:
+def squared_error(predictions: Tensor, targets: Tensor) -> Tensor:
     """Squared error of each entry.
 
     Shape:
@@ -171,7 +173,7 @@ def mse_loss(predictions: Tensor, targets: Tensor) -> Tensor:
 
 
 @op("predictions: real[*shape], targets: real[*shape] -> real[*shape]")
-def l1_loss(predictions: Tensor, targets: Tensor) -> Tensor:
+def absolute_error(predictions: Tensor, targets: Tensor) -> Tensor:
     """Absolute error of each entry; its gradient at 0 is 0.
 
     Shape:
@@ -180,7 +182,7 @@ def l1_loss(predictions: Tensor, targets: Tensor) -> Tensor:
 
 
 @op("predictions: real[*shape], targets: real[*shape] -> real[*shape]")
-def huber_loss(predictions: Tensor, targets: Tensor, *, delta: Above0 = 1.0) -> Tensor:
+def huber(predictions: Tensor, targets: Tensor, *, delta: Above0 = 1.0) -> Tensor:
     """Half the squared error of each entry up to `delta`, beyond it the tangent: delta (|error| - delta / 2).
 
     Huber 1964.
@@ -214,24 +216,24 @@ def _huber(be: Backend, error: Array, delta: float) -> Array:
     return 0.5 * (near * near) + delta * (size - near)
 
 
-mse_loss.add(_of_error(lambda be, error: error * error, lambda be, error: 2.0 * error))
-l1_loss.add(_of_error(lambda be, error: be.abs(error), lambda be, error: be.sign(error)))
-huber_loss.add(_of_error(_huber, lambda be, error, delta: be.maximum(be.minimum(error, delta), -delta)))
+squared_error.add(_of_error(lambda be, error: error * error, lambda be, error: 2.0 * error))
+absolute_error.add(_of_error(lambda be, error: be.abs(error), lambda be, error: be.sign(error)))
+huber.add(_of_error(_huber, lambda be, error, delta: be.maximum(be.minimum(error, delta), -delta)))
 
 
-@op("log_predictions: real[*shape], targets: real[*shape]")
-def kl_div(log_predictions: Tensor, targets: Tensor) -> Tensor:
-    """The terms of the divergence of targets from predictions: targets * (log(targets) - log_predictions).
+@op("log_predictions: real[*shape], probabilities: real[*shape]")
+def kl_div(log_predictions: Tensor, probabilities: Tensor) -> Tensor:
+    """The terms of the divergence from predictions: probabilities * (log(probabilities) - log_predictions).
 
-    A target of 0 adds 0 and has no gradient, one below 0 gives NaN. The sum over the classes is the Kullback-Leibler
-    divergence, in nats.
+    A probability of 0 adds 0 and has no gradient, one below 0 gives NaN. The sum over the classes is the
+    Kullback-Leibler divergence, in nats.
 
     Shape:
-        log_predictions and targets (...) -> the same; the first as `log_softmax` gives them.
+        log_predictions and probabilities (...) -> the same; the first as `log_softmax` gives them.
 
     Raises:
         ShapeError: the shapes differ.
     """
-    kl_div.check(log_predictions, targets)
-    is_zero = targets == 0.0
-    return targets * (log(where(is_zero, 1.0, targets)) - where(is_zero, 0.0, log_predictions))
+    kl_div.check(log_predictions, probabilities)
+    is_zero = probabilities == 0.0
+    return probabilities * (log(where(is_zero, 1.0, probabilities)) - where(is_zero, 0.0, log_predictions))

@@ -275,7 +275,7 @@ def _several(name: str, arrays: Sequence[Any], axis: Any) -> tuple[Sequence[Tens
 
 
 @op("x: any")
-def split(x: Tensor, parts: int | tuple[int, ...], axis: int = -1) -> tuple[Tensor, ...]:
+def split(x: Tensor, parts: int | tuple[int, ...], axis: int = 0) -> tuple[Tensor, ...]:
     """Parts along an axis: a number of equal ones, or parts of the sizes that a tuple names.
 
     The parts' gradients are joined in one step.

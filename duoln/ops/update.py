@@ -1,4 +1,4 @@
-"""The arithmetic of optimisers over whole lists of tensors. They are ops, so that a backend can fuse them."""
+"""The arithmetic of optimizers over whole lists of tensors. They are ops, so that a backend can fuse them."""
 
 from __future__ import annotations
 

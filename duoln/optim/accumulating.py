@@ -37,7 +37,7 @@ class Accumulate:
         sums = accumulate.init(params)      # before the first of each update's batches
 
     The masks of dropout are those of a batch, not of an update: `dropout(batch_number, params, x)`. The sums are new
-    tensors, so an optimiser with `donate` may overwrite its parameters. `clip` of an optimiser clips the mean.
+    tensors, so an optimizer with `donate` may overwrite its parameters. `clip` of an optimizer clips the mean.
     """
 
     def init(self, params: Params) -> Sums:

@@ -1,4 +1,4 @@
-"""The exponential moving average of parameters (Polyak and Juditsky 1992; with a decay, Tarvainen and Valpola 2017)."""
+"""The exponential moving average of parameters (Polyak and Juditsky 1992; with a beta, Tarvainen and Valpola 2017)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from duoln.optim.clipping import Params
 
 @dataclass(frozen=True)
 class MovingAverage:
-    """The average <- average + (1 - decay) (parameters - average), after each update.
+    """The average <- average + (1 - beta) (parameters - average), after each update.
 
     In this form the average of parameters that stay is those parameters, to the bit. A change below half a unit in the
-    last place of the average is lost: in float32 the average stops up to 6e-8 / (1 - decay) of its size away from
+    last place of the average is lost: in float32 the average stops up to 6e-8 / (1 - beta) of its size away from
     parameters that hold still, 6e-5 at 0.999.
 
         ema = optim.MovingAverage(0.999)
@@ -24,16 +24,16 @@ class MovingAverage:
         average = ema.update(average, params)       # after each update; evaluate with model(average, x)
 
     Raises:
-        UsageError: the decay is not in [0, 1).
+        UsageError: beta is not in [0, 1).
     """
 
-    decay: float = 0.999
+    beta: float = 0.999
 
     def __post_init__(self) -> None:
-        check_number("MovingAverage", "decay", self.decay, BELOW_1)
+        check_number("MovingAverage", "beta", self.beta, BELOW_1)
 
     def init(self, params: Params) -> Params:
-        """The first average, a copy of the parameters, which an optimiser with `donate` may overwrite.
+        """The first average, a copy of the parameters, which an optimizer with `donate` may overwrite.
 
         Raises:
             DtypeError: a leaf is not a tensor of floats, or has 16 bits, which would lose most of each change.
@@ -48,7 +48,7 @@ class MovingAverage:
             ShapeError: the average has another form than the parameters. DtypeError: as `init`, for the average.
         """
         _check(average)
-        return tree.map(lambda a, p: a + (p - a) * (1 - self.decay), average, params)
+        return tree.map(lambda a, p: a + (p - a) * (1 - self.beta), average, params)
 
 
 def _check(average: Params) -> None:

@@ -1,4 +1,4 @@
-"""Clipping of gradients: functions of a tree of gradients, for an optimiser's `clip`."""
+"""Clipping of gradients: functions of a tree of gradients, for an optimizer's `clip`."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def clip_value(limit: float) -> Clip:
     return _ClipValue(limit)
 
 
-# These are classes, not closures, so that an optimiser can be pickled, and equals its copy.
+# These are classes, not closures, so that an optimizer can be pickled, and equals its copy.
 
 @dataclass(frozen=True)
 class _Shrink:

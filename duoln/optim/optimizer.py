@@ -1,4 +1,4 @@
-"""The base class of the optimisers."""
+"""The base class of the optimizers."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ name_missing(Optimizer, OF_OPTIMIZERS)
 
 
 def slot(name: str, slots: dict[str, Any], key: str) -> Any:
-    """A slot. The error for a missing slot names the optimiser and the slot."""
+    """A slot. The error for a missing slot names the optimizer and the slot."""
     if key not in slots:
         raise ShapeError(f"[{name}] slots: expected '{key}', found {', '.join(map(str, slots)) or 'none'}; "
                          "it is update(params, gradients, slots)")

@@ -1,4 +1,4 @@
-"""Learning rates that change from update to update, for an optimiser's `learning_rate`.
+"""Learning rates that change from update to update, for an optimizer's `learning_rate`.
 
 A schedule is a function of the number of the update, which begins at 0. Where a schedule follows another one, it counts
 from its own first update.
@@ -132,7 +132,7 @@ def _of(rate: float | Schedule, update: int) -> float:
     return rate(update) if callable(rate) else rate
 
 
-# These are classes, not closures, so that an optimiser can be pickled, and equals its copy.
+# These are classes, not closures, so that an optimizer can be pickled, and equals its copy.
 
 @dataclass(frozen=True)
 class _Cosine:

@@ -1,4 +1,4 @@
-"""Optimisers of a few operators: SGD with momentum, and RMSProp."""
+"""Optimizers of a few operators: SGD with momentum, and RMSProp."""
 
 from __future__ import annotations
 
@@ -64,25 +64,25 @@ class SGD(Optimizer):
 
 @dataclass(frozen=True, kw_only=True)
 class RMSProp(Optimizer):
-    """p <- p - rate * g / (sqrt(s) + eps), s <- decay * s + (1 - decay) * g^2 (Tieleman and Hinton 2012).
+    """p <- p - rate * g / (sqrt(s) + eps), s <- beta * s + (1 - beta) * g^2 (Tieleman and Hinton 2012).
 
-    The mean square is computed as s + (1 - decay) (g^2 - s), which does not drift. A gradient beyond 1e19, whose square
+    The mean square is computed as s + (1 - beta) (g^2 - s), which does not drift. A gradient beyond 1e19, whose square
     float32 does not hold, makes its parameter NaN; a clip by the norm prevents that.
 
     Attributes:
         learning_rate: a number, or a function of the update such as `optim.cosine(...)`; `rate_at` gives its values.
         clip: a function applied to the gradients first, such as `optim.clip_global_norm(1.0)`, or None.
         donate: let `update` overwrite its parameters and slots, see `Optimizer`.
-        decay: the share of the mean square that stays, in [0, 1).
+        beta: the share of the mean square that stays, in [0, 1).
         eps: a number added to the root.
     """
 
-    decay: float = 0.9
+    beta: float = 0.9
     eps: float = 1e-8
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number("RMSProp", "decay", self.decay, BELOW_1)
+        check_number("RMSProp", "beta", self.beta, BELOW_1)
         check_number("RMSProp", "eps", self.eps, EPSILON)
 
     def start(self, params: Params) -> dict[str, Any]:
@@ -91,6 +91,6 @@ class RMSProp(Optimizer):
     def apply(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
               ) -> tuple[Params, dict[str, Any]]:
         before = slot("RMSProp", slots, "square")
-        square = tree.map(lambda s, g: s + (g * g - s) * (1 - self.decay), before, gradients)
+        square = tree.map(lambda s, g: s + (g * g - s) * (1 - self.beta), before, gradients)
         new = tree.map(lambda p, g, s: p - g * rate / (ops.sqrt(s) + self.eps), params, gradients, square)
         return new, {"square": square}

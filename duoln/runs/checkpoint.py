@@ -197,7 +197,7 @@ def restore(like: Any, arrays: Mapping[str, Array]) -> Any:
     if expected.keys() != arrays.keys():
         odd = sorted(expected.keys() ^ arrays.keys())[0]
         where = "missing from" if odd in expected else "unexpected in"
-        raise CheckpointError(f"'{odd}' is {where} the checkpoint: it was made by another model or optimiser")
+        raise CheckpointError(f"'{odd}' is {where} the checkpoint: it was made by another model or optimizer")
     for name, leaf in expected.items():
         if arrays[name].shape != leaf.shape or str(arrays[name].dtype) != leaf.dtype:
             raise CheckpointError(f"'{name}': expected {leaf.dtype} of shape {leaf.shape}, "

@@ -1,7 +1,7 @@
 """The precision of a run: in how many bits its training step stores activations and weights.
 
 In bf16 a step stores in 16 bits a rounded copy of each weight, the batch, and so the activations. The parameters
-themselves, the optimiser's slots and the gradients are float32: a step of the optimiser is often smaller than half a
+themselves, the optimizer's slots and the gradients are float32: a step of the optimizer is often smaller than half a
 unit in the last place of bfloat16, and would be lost.
 """
 

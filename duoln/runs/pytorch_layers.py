@@ -61,9 +61,9 @@ class Layer(NamedTuple):
 
 def check_settings(name: str, module: nn.Module, place: str) -> None:
     """Raises UsageError for a recurrent layer or a block that PyTorch has not."""
-    if isinstance(module, nn.TransformerBlock) and (module.norm == "none" or module.kind != "layer"):
+    if isinstance(module, nn.TransformerBlock) and module.norm != "layer":
         raise UsageError(f"[{name}] {place or 'model'}: expected a block that PyTorch has, with layer norms, found "
-                         f"norm '{module.norm}' of kind '{module.kind}'")
+                         f"norm '{module.norm}'")
     for cell in module.cells.values() if isinstance(module, Recurrent) else (module,):
         if isinstance(cell, RecurrentCell) and (cell.learned_state or cell.norm == "batch"):
             has = "a learned state" if cell.learned_state else "batch norm"

@@ -40,7 +40,7 @@ _OF_RESULTS = {"model": ("init",), "optimizer": ("rate_at", "init", "update")}
 def named(task: Task, owner: str) -> Task:
     """A copy of a task whose methods raise a `TaskError` if the task's code fails or its result breaks the contract.
 
-    The same is true of its batches, of the initialisation of its model and of its optimiser. The author's code runs on
+    The same is true of its batches, of the initialisation of its model and of its optimizer. The author's code runs on
     the author's own object. Errors with an exit code of their own, such as missing data, are not changed, because they
     tell the user what to do.
 

@@ -44,7 +44,7 @@ class Config:
     batch_size: int = 128
     """Examples of each update."""
     learning_rate: float = 1e-3
-    """Step size of the optimiser; for a schedule, its first value."""
+    """Step size of the optimizer; for a schedule, its first value."""
     evaluate_every: int = 0
     """Updates between evaluations; 0 is once an epoch."""
     patience: int = 0
@@ -155,7 +155,7 @@ class Task:
         raise UsageError(f"[{self.name}] the task does not tell what its layers get")
 
     def optimizer(self, cfg: Any) -> Optimizer:
-        """The optimiser; Adam by default."""
+        """The optimizer; Adam by default."""
         return Adam(learning_rate=cfg.learning_rate)
 
     def reference_curves(self) -> Sequence[ReferenceCurve]:

@@ -13,7 +13,7 @@ from duoln.core.arguments import check_function
 from duoln.core.gradient import pullback_at, tensors_of
 from duoln.core.tensor import Tensor
 from duoln.errors import DtypeError, GradientError
-from duoln.nn.dropout import without_masks
+from duoln.nn.dropout import no_dropout
 
 
 def projected_gradients(fn: Callable[..., Any], args: Sequence[Any], places: Sequence[int], rng: np.random.Generator,
@@ -61,7 +61,7 @@ def gradcheck(fn: Callable[..., Any], *args: Any, rtol: float = 1e-6, step: floa
     rng = np.random.default_rng(seed)
 
     def flat(*leaves: Any) -> Any:
-        with without_masks():
+        with no_dropout():
             return fn(*tree.unflatten(list(args), leaves))
 
     gradients, weights = projected_gradients(flat, values, checked, rng)

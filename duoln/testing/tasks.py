@@ -18,7 +18,7 @@ from duoln.backends.protocol import Backend
 from duoln.core import Tensor
 from duoln.data.batches import count_examples
 from duoln.errors import DataError, GradientError, ShapeError, UsageError
-from duoln.nn import without_masks
+from duoln.nn import no_dropout
 from duoln.pictures.drawing import can_draw
 from duoln.randomness import Stream
 from duoln.runs.checkpoint import load
@@ -154,7 +154,7 @@ def _check_gradient(task: Task, variant: str, cfg: Config, splits: Splits) -> No
         return task.loss(model, tree.map(lambda p, d: p + way * d, start, direction), batch)
 
     try:
-        with without_masks():
+        with no_dropout():
             gradcheck(along, runtime.tensor(np.float64(0.0), numpy), step=_STEP, rtol=_DERIVATIVE)
     except GradientError as error:
         raise GradientError(f"loss of '{variant}', in float64, along a direction of all parameters: {error}") from error

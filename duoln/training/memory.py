@@ -30,7 +30,7 @@ class StepMemory(NamedTuple):
     """
 
     state: int
-    """Parameters and the optimiser's slots."""
+    """Parameters and the optimizer's slots."""
     gradients: int
     batch_size: int
     fixed: int
@@ -69,7 +69,7 @@ def estimate(task: Task, model: Module, state: State, batch: Batch, donates: boo
         task, model: the task and the model that will be trained.
         state: parameters and slots.
         batch: a batch of the size of the training batches.
-        donates: whether the optimiser overwrites the state instead of making a new one.
+        donates: whether the optimizer overwrites the state instead of making a new one.
         precision: of the step.
     """
     params = tree.leaves(state["params"])

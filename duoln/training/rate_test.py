@@ -108,7 +108,7 @@ def check_range(low: float, high: float, updates: int) -> None:
 
 def task_rates(task: Task, cfg: Config, splits: Splits, backend: Backend, low: float, high: float,
                updates: int) -> RateTest:
-    """`find_rate` for a task, from new parameters: its batches, its loss and its optimiser with its clipping, but not
+    """`find_rate` for a task, from new parameters: its batches, its loss and its optimizer with its clipping, but not
     its schedule.
     """
     model, optimizer = task.model(cfg), task.optimizer(cfg)

@@ -11,7 +11,7 @@ from duoln.core import Tensor
 from duoln.core.arguments import described
 from duoln.core.footprint import kept_bytes
 from duoln.errors import DtypeError
-from duoln.nn import Module, Params, without_masks
+from duoln.nn import Module, Params, no_dropout
 from duoln.nn.example import inputs_of
 from duoln.nn.observing import observed, own_arrays
 from duoln.training.memory import size
@@ -124,7 +124,7 @@ def summary_of(model: Module, params: Params, forward: Callable[[Params], Any]) 
     def tell(path: str, layer: Module, output: Tensor) -> None:
         calls.setdefault(path, []).append(output)
 
-    with observed(model, tell), without_masks():
+    with observed(model, tell), no_dropout():
         kept = kept_bytes(forward, params)
     rows = tuple(_row(path, layer, own_arrays(layer, params, path), calls.get(path, []))
                  for path, layer in model.modules())

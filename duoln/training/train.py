@@ -87,7 +87,7 @@ def train(task: str | Task, variant: str | None = None, *, preset: str | None = 
             the run says so. A newest checkpoint that cannot be read is passed over with a `CheckpointWarning`.
         listeners: objects that receive every update and evaluation.
         precision: "bf16" stores activations and a copy of the weights in 16 bits; all arithmetic, the parameters and
-            the optimiser are float32. By default "float32", or what `out` holds if the run is resumed.
+            the optimizer are float32. By default "float32", or what `out` holds if the run is resumed.
         watch: "norm-stats" measures every layer before the first update and at every evaluation, in a pass beside the
             training, which has the same bits with it; see `layers` of the result.
         watch_every: measure every so many updates instead.

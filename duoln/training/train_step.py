@@ -79,7 +79,7 @@ def make_ranked_step(task: Task, model: Module, optimizer: Optimizer, ranks: Ran
     Masks of dropout in it are those of the share.
 
     The loss is multiplied before its gradient is taken, so that an operator that clips gradients on their way clips
-    those of the whole batch. The gradients are exchanged between two compiled halves, and the optimiser clips after it.
+    those of the whole batch. The gradients are exchanged between two compiled halves, and the optimizer clips after it.
     """
 
     def gradients(params: Any, batch: dict[str, Tensor], part: Tensor) -> tuple[Tensor, Any]:

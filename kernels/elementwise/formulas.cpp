@@ -22,7 +22,7 @@ static inline R gelu_tanh_slope(R x) { return sigmoid(cubic(x)) + x * sigmoid_sl
 static inline R bce(R x, R share) {
     return (share == 0 ? R{} : absolute(x) * share) + logarithm_to_2(exponential(-absolute(x)));
 }
-static inline R huber(R size, R delta) {
+static inline R huber_of(R size, R delta) {
     const R near = at_most(size, delta);
     return HALF * (near * near) + delta * (size - near);
 }
@@ -108,15 +108,15 @@ FORMULA3(elu_x, x, alpha, g, x > 0 ? g : g * (alpha * exponential(x)))
 FORMULA2(bce_with_logits, logits, targets, bce(logits, logits > 0 ? 1 - targets : targets))
 FORMULA3(bce_with_logits_logits, logits, targets, g, g * (sigmoid(logits) - targets))
 FORMULA2(bce_with_logits_targets, logits, g, -g * logits)
-FORMULA2(mse_loss, predictions, targets, (predictions - targets) * (predictions - targets))
-FORMULA3(mse_loss_predictions, predictions, targets, g, (g + g) * (predictions - targets))
-FORMULA3(mse_loss_targets, predictions, targets, g, (g + g) * (targets - predictions))
-FORMULA2(l1_loss, predictions, targets, absolute(predictions - targets))
-FORMULA3(l1_loss_predictions, predictions, targets, g, signed_by(predictions - targets, g))
-FORMULA3(l1_loss_targets, predictions, targets, g, signed_by(targets - predictions, g))
-FORMULA3(huber_loss, predictions, targets, delta, huber(absolute(predictions - targets), delta))
-FORMULA4(huber_loss_predictions, predictions, targets, delta, g, g * at_most(at_least(predictions - targets, -delta), delta))
-FORMULA4(huber_loss_targets, predictions, targets, delta, g, g * at_most(at_least(targets - predictions, -delta), delta))
+FORMULA2(squared_error, predictions, targets, (predictions - targets) * (predictions - targets))
+FORMULA3(squared_error_predictions, predictions, targets, g, (g + g) * (predictions - targets))
+FORMULA3(squared_error_targets, predictions, targets, g, (g + g) * (targets - predictions))
+FORMULA2(absolute_error, predictions, targets, absolute(predictions - targets))
+FORMULA3(absolute_error_predictions, predictions, targets, g, signed_by(predictions - targets, g))
+FORMULA3(absolute_error_targets, predictions, targets, g, signed_by(targets - predictions, g))
+FORMULA3(huber, predictions, targets, delta, huber_of(absolute(predictions - targets), delta))
+FORMULA4(huber_predictions, predictions, targets, delta, g, g * at_most(at_least(predictions - targets, -delta), delta))
+FORMULA4(huber_targets, predictions, targets, delta, g, g * at_most(at_least(targets - predictions, -delta), delta))
 
 // Parts of the gradients of max and min: 1 where a value is the greatest or least one, and its share of a gradient there.
 FORMULA2(is_extreme, x, extreme, (x < extreme) | (x > extreme) ? R{} : R{} + 1)

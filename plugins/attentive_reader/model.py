@@ -88,7 +88,7 @@ class Reader(nn.Module):
         self._score, self.likelihood, self.words, self.tied = begin.score, likelihood, words, tied
 
         def encoder() -> Encoder:
-            return Encoder(nn.LSTMCell(width, hidden, norm, gain=gain, input_init=begin.lstm,
+            return Encoder(nn.LSTMCell(width, hidden, norm=norm, gain=gain, input_init=begin.lstm,
                                        recurrent_init=begin.lstm))
 
         def linear(bias: bool, how: nn.init.Initializer, out: int = hidden) -> nn.Linear:

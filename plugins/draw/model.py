@@ -69,8 +69,8 @@ class Draw(nn.Module):
         self.norm = norm
         init = STARTS[start]
         cell_norm: Any = "layer-cell" if norm == "layer-cell" else "none"
-        self.encoder = nn.LSTMCell(2 * read * read + hidden, hidden, cell_norm, input_init=init, recurrent_init=init)
-        self.decoder = nn.LSTMCell(latent, hidden, cell_norm, input_init=init, recurrent_init=init)
+        self.encoder = nn.LSTMCell(2 * read ** 2 + hidden, hidden, norm=cell_norm, input_init=init, recurrent_init=init)
+        self.decoder = nn.LSTMCell(latent, hidden, norm=cell_norm, input_init=init, recurrent_init=init)
         self.posterior = nn.Linear(hidden, 2 * latent, weight_init=init)
         self.look = nn.Linear(hidden, 2 * WHERE + write * write, weight_init=init)
 

@@ -20,7 +20,7 @@ from duoln.tasks.task import Predict
 
 @dataclass(frozen=True)
 class DrawConfig(Config):
-    """Settings. The paper gives glimpses, units, batch, optimiser and length; the rest is open (see RESULTS.md)."""
+    """Settings. The paper gives glimpses, units, batch, optimizer and length; the rest is open (see RESULTS.md)."""
 
     glimpses: int = 64
     """Steps in which an image is read and drawn."""

@@ -59,7 +59,7 @@ class Synthesis(nn.Module):
         self.clip_steps, self.clip_output = clip_steps, clip_output
 
         def lstm(n_in: int) -> nn.LSTMCell:
-            return nn.LSTMCell(n_in, hidden, norm, input_init=_START, recurrent_init=_START,
+            return nn.LSTMCell(n_in, hidden, norm=norm, input_init=_START, recurrent_init=_START,
                                gradient_limit=clip_steps or None)
 
         self.layer1 = lstm(POINT + CLASSES)

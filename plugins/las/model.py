@@ -87,8 +87,8 @@ class Listener(nn.Module):
         n_in += bool(constant)
         for k in range(pyramids + layers):
             start = of_lstm(n_in, n_hidden)
-            self.layers.append(nn.LSTM(n_in, n_hidden, _cell_norm(norm, k), bidirectional=True, forget_bias=FORGET_BIAS,
-                                       eps=eps, input_init=start, recurrent_init=start))
+            self.layers.append(nn.LSTM(n_in, n_hidden, norm=_cell_norm(norm, k), bidirectional=True,
+                                       forget_bias=FORGET_BIAS, eps=eps, input_init=start, recurrent_init=start))
             n_in = 4 * n_hidden if len(self.layers) <= pyramids else 2 * n_hidden
 
     def children(self) -> dict[str, nn.Module]:
@@ -168,7 +168,7 @@ class Speller(nn.Module):
                  state: SpellerState, eps: float = 1e-5) -> None:
         self.classes, self.n_values, self.n_attention, self.state = classes, n_values, n_attention, state
         widths = [classes + n_values, *[n_hidden] * (layers - 1)]
-        self.cells = [nn.LSTMCell(n_in, n_hidden, norm, forget_bias=FORGET_BIAS, eps=eps,
+        self.cells = [nn.LSTMCell(n_in, n_hidden, norm=norm, forget_bias=FORGET_BIAS, eps=eps,
                                   input_init=of_lstm(n_in, n_hidden), recurrent_init=of_lstm(n_in, n_hidden))
                       for n_in in widths]
         self.query = nn.Linear(n_hidden, n_attention, bias=False)
@@ -214,8 +214,8 @@ class Speller(nn.Module):
             states.append((c, h) if self.state == "swapped" else (h, c))
             name = f"keep_speller{k}"
             x = h * batch[name][number] if name in batch else h
-        context, weights = ops.additive_attention(self.query(params["query"], x), heard.keys, params["score"],
-                                                  heard.values, heard.mask)
+        context, weights = ops.additive_attention(self.query(params["query"], x), heard.keys, heard.values,
+                                                  params["score"], heard.mask)
         logits = self.output(params["output"], ops.concat(x, context, axis=1))
         return Walk(tuple(states), context), logits, weights
 

@@ -32,7 +32,7 @@ class OrderEmbedding(nn.Module):
         # The authors' code starts square matrices orthogonal and others uniform.
         start = nn.init.orthogonal if word_size == joint_size else nn.init.uniform(0.1)
         # In the authors' code an update gate of 1 keeps the state; in eq. 25 it renews it.
-        self.sentence = nn.GRUCell(word_size, joint_size, norm, update_gate="keeps", input_init=start)
+        self.sentence = nn.GRUCell(word_size, joint_size, norm=norm, update_gate="keeps", input_init=start)
         self.image = nn.Linear(image_size, joint_size)
 
     def captions(self, params: Params, ids: Tensor, mask: Tensor) -> Tensor:

@@ -43,7 +43,7 @@ class SkipThoughts(nn.Module):
 
         def gru() -> nn.GRUCell:
             # In the code behind the paper an update gate of 1 keeps the state; in eq. 28 it renews it.
-            return nn.GRUCell(width, hidden, norm, update_gate="keeps", input_init=start_matrix)
+            return nn.GRUCell(width, hidden, norm=norm, update_gate="keeps", input_init=start_matrix)
 
         self.embedding = nn.Embedding(words, width)
         self.encoder, self.previous, self.next = gru(), gru(), gru()

@@ -36,7 +36,7 @@ def equations(backend: Backend, seed: int = 0) -> list[Statement]:
     layer = ops.layer_norm(*(_tensor(a, backend) for a in (summed, gain, bias)), eps=0.0)
     of_batch = _error(batch, references.batch_norm(summed, gain, eps=0.0))
     of_layer = _error(layer, references.layer_norm(summed, gain, bias, eps=0.0))
-    of_cells = [(where, text, cell(INPUTS, HIDDEN, norm, eps=0.0)) for where, text, cell, norm in _CELLS]
+    of_cells = [(where, text, cell(INPUTS, HIDDEN, norm=norm, eps=0.0)) for where, text, cell, norm in _CELLS]
     return [Statement("eq. 2", "batch norm of summed inputs", True, of_batch),
             Statement("eq. 3, 15", "layer norm of summed inputs", True, of_layer),
             *(Statement(where, text, True, _of_cell(cell, references.STEPS[cell.cell, cell.norm], seed, backend))

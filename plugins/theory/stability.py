@@ -107,7 +107,7 @@ def walks(backend: Backend, seed: int = 0, steps: int = 100, scales: Sequence[fl
 def _walk(backend: Backend, dtype: str, cell: CellName, norm: Norm, scaled: Scaled, scale: float, seed: int, steps: int,
           eps: float) -> tuple[np.ndarray, np.ndarray]:
     """Hidden states (steps, batch, hidden) and the norm of the gradient at each time step."""
-    layer = _KINDS[cell](INPUTS, HIDDEN, norm, eps=eps)
+    layer = _KINDS[cell](INPUTS, HIDDEN, norm=norm, eps=eps)
     params = layer.init(Stream(seed, "stability.init"))
     for name in scaled.split(" and "):
         params[name] = params[name] * scale

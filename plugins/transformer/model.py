@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from math import sqrt
+from typing import Literal
 
 from duoln import Tensor, nn, ops
 from duoln.nn import Params
-from duoln.nn.attention import NormKind, NormPlace
+
+Place = Literal["pre", "post", "none"]
+Kind = Literal["layer", "rms"]
 
 
 class CharacterTransformer(nn.Module):
@@ -25,14 +28,15 @@ class CharacterTransformer(nn.Module):
         `logits` -> (B, T, classes).
     """
 
-    def __init__(self, classes: int, length: int, blocks: int, width: int, heads: int, hidden: int, norm: NormPlace,
-                 kind: NormKind = "layer") -> None:
+    def __init__(self, classes: int, length: int, blocks: int, width: int, heads: int, hidden: int, norm: Place,
+                 kind: Kind = "layer") -> None:
         self.classes, self.length, self.width = classes, length, width
         start = nn.init.gaussian(1 / sqrt(width))
         self.characters = nn.Embedding(classes, width, table_init=start)
         self.places = nn.Embedding(length, width, table_init=start)
         self.blocks = nn.Sequential(*(
-            nn.TransformerBlock(width, heads, hidden, norm=norm, kind=kind, activation="relu", causal=True)
+            nn.TransformerBlock(width, heads, hidden, norm="none" if norm == "none" else kind,
+                                place="post" if norm == "post" else "pre", activation="relu", causal=True)
             for _ in range(blocks)))
         if norm == "pre":
             self.last_norm = nn.LayerNorm(width) if kind == "layer" else nn.RMSNorm(width)

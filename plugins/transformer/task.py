@@ -13,11 +13,10 @@ import numpy as np
 from duoln import Tensor, ops, optim
 from duoln.data import Batch
 from duoln.nn import Module, Params
-from duoln.nn.attention import NormKind, NormPlace
 from duoln.plugins.transformer import corpus, data, gradients
 from duoln.plugins.transformer.alphabet import CLASSES
 from duoln.plugins.transformer.corpus import Source
-from duoln.plugins.transformer.model import BETA2, CharacterTransformer, inverse_root, rate_remark
+from duoln.plugins.transformer.model import BETA2, CharacterTransformer, Kind, Place, inverse_root, rate_remark
 from duoln.plugins.transformer.sampling import Options, sample
 from duoln.tasks import Column, Config, Findings, Splits, Task, Trained
 from duoln.tasks.task import Predict
@@ -38,9 +37,9 @@ class TransformerConfig(Config):
     warmup: int = 4000
     """The last update that has the highest rate at most; from there on it falls with the inverse root of the number of
     updates. 0 keeps the rate as it is."""
-    norm: NormPlace = "pre"
+    norm: Place = "pre"
     """Place of the norms of a block: pre is before attention and layers, post is after each sum."""
-    kind: NormKind = "layer"
+    kind: Kind = "layer"
     """Kind of the norms: layer norm or RMS norm."""
     blocks: int = 6
     """Blocks of attention and two layers."""

@@ -52,7 +52,7 @@ def test_python_runs_twice_and_equal_to_eager(name):
         return step(*args)
 
     compiled = duoln.compile(counted)
-    mine, theirs = state, copy.deepcopy(state)  # an optimiser may overwrite what it was given
+    mine, theirs = state, copy.deepcopy(state)  # an optimizer may overwrite what it was given
     for k in range(6):
         rate = duoln.tensor(0.01 / (k + 1), be)  # changes, and must not be frozen into the trace
         mine, figures = compiled(mine, batches[k % 2], rate)

@@ -42,7 +42,7 @@ def test_a_broadcast_argument():
     torch.testing.assert_close(x.grad, 4 * torch.autograd.grad(affine(x, w, b).square().sum(), x)[0])
 
 
-@pytest.mark.parametrize("reverse", [ops.flip, lambda x: x[:, ::-1], lambda x: ops.split(x[::-1], 2)[1]])
+@pytest.mark.parametrize("reverse", [ops.flip, lambda x: x[:, ::-1], lambda x: ops.split(x[::-1], 2, axis=1)[1]])
 def test_results_and_gradients_that_are_reversed(reverse):
     x = _doubles(3, 4)
     assert torch.autograd.gradcheck(bridge.differentiable(lambda x: reverse(x * x)), (x,))

@@ -125,7 +125,7 @@ def test_a_state_dict_is_read_by_load_pytorch(kind, norm, tmp_path):
         for p in layer.parameters():
             p.add_(torch.randn_like(p) / 4)
     save_file(layer.state_dict(), tmp_path / "model.safetensors")
-    own = getattr(nn, kind)(5, 16, "recurrent-bias" if (kind, norm) == ("GRU", "none") else norm, layers=2, bidirectional=True)
+    own = getattr(nn, kind)(5, 16, norm="recurrent-bias" if (kind, norm) == ("GRU", "none") else norm, layers=2, bidirectional=True)
     params = duoln.load_pytorch(tmp_path / "model.safetensors", own, "numpy")
     x = torch.randn(6, 3, 5)
     np.testing.assert_allclose(own(params, duoln.tensor(x.numpy(), "numpy"))[0].numpy(), layer(x)[0].detach().numpy(), atol=2e-6)

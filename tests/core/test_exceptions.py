@@ -113,7 +113,7 @@ def _closing_over(closed_over):
 # The n-th call of a step --------------------------------------------------------------------------------
 
 def _model_step(be):
-    """A training step of a small network with norms, a recurrent layer, a clipped optimiser."""
+    """A training step of a small network with norms, a recurrent layer, a clipped optimizer."""
     start, rng = Stream(0, "init"), np.random.default_rng(0)
     layers = {"lstm": nn.LSTM(3, 4, norm="layer"), "norm": nn.LayerNorm(4), "out": nn.Linear(4, 3)}
     optimizer = optim.Adam(learning_rate=1e-2, clip=optim.clip_global_norm(1.0))

@@ -195,7 +195,7 @@ def test_numbers_and_arrays_that_stay_are_constants(be):
         for k in range(6):
             y, zeros = compiled(_x(be, k))
             assert y.item() == 2.0 * k + 4.0 and zeros.tolist() == [0.0, 0.0]
-    assert len(calls) == 2 or be.name != "mlx"  # elsewhere a result is no constant, because an optimiser may write into it
+    assert len(calls) == 2 or be.name != "mlx"  # elsewhere a result is no constant, because an optimizer may write into it
 
 
 def test_one_object_for_several_values(numpy_backend):
@@ -215,7 +215,7 @@ def test_a_result_that_is_no_operators_is_new_at_each_call(numpy_backend):
     compiled = duoln.compile(lambda x: (x + 1.0, ops.zeros((2,), x.backend)))
     results = [compiled(_x(numpy_backend, 1.0))[1] for _ in range(4)]
     for result in results:
-        result.data[:] += 1  # as an optimiser that donates
+        result.data[:] += 1  # as an optimizer that donates
     assert [r.numpy().tolist() for r in results] == [[1.0, 1.0]] * 4
 
 

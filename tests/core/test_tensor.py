@@ -81,7 +81,7 @@ def test_a_shallow_copy_shares_the_values(be):
 
 
 def test_a_deep_copy_keeps_its_values_when_the_original_is_donated(be):
-    """An optimiser that donates overwrites the parameters that it is given."""
+    """An optimizer that donates overwrites the parameters that it is given."""
     model = nn.Linear(3, 2)
     params = duoln.to_tensors(model.init(Stream(0, "init")), be)
     optimizer = optim.Adam(1e-2, donate=True)

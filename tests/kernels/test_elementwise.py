@@ -253,7 +253,7 @@ def _large_step(p, x, y):
         h = ops.tanh(x * p["a"] + x) * ops.sigmoid(y)
         h = ops.gelu(h, approximate="tanh") + ops.elu(y, 0.5) * 2.0
         h = ops.where(h > 0.1, h, ops.square(h)) + p["b"]
-        return ops.sum(h * h) + ops.mean(ops.huber_loss(h, y, delta=0.3))
+        return ops.sum(h * h) + ops.mean(ops.huber(h, y, delta=0.3))
 
     return *duoln.value_and_grad(loss)(p), 1.0 - x * 2.0
 

@@ -195,7 +195,7 @@ ATTRS: dict[str, dict[str, tuple[Any, str]]] = {
     "conv2d": {**_PAIRS, "groups": (1, "count of groups")}, "max_pool2d": _POOL, "avg_pool2d": _POOL,
     "conv1d": {"padding": (1, "padding of time"), "groups": (2, "count of groups")},
     **{name: {"padding": (1, "pool padding")} for name in ("max_pool1d", "avg_pool1d")},
-    "group_norm": {"groups": (2, "count of groups")}, **{name: {"weight": (None, "optional weight")} for name in ("softmax_cross_entropy", "soft_cross_entropy")},
+    "group_norm": {"groups": (2, "count of groups")}, **{name: {"class_weights": (None, "optional weights")} for name in ("softmax_cross_entropy", "probability_cross_entropy")},
 }
 """The attributes whose annotations do not say all: a right value and a kind."""
 

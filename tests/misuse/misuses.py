@@ -85,7 +85,7 @@ ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 RANKED = ("fixed", "fixed integer", "fixed any", "optional", "optional bool", "fixed bool", "labels")
 """Roles in which a tensor of another rank is wrong."""
 
-BAD["optional weight"] = {**{k: v for k, v in NO_TENSORS.items() if k != "None"}}
+BAD["optional weights"] = {**{k: v for k, v in NO_TENSORS.items() if k != "None"}}
 
 Misuse = tuple[str, Callable[[], Any]]
 

@@ -1,4 +1,4 @@
-"""Layers, initialisers and optimisers, made and called wrongly."""
+"""Layers, initialisers and optimizers, made and called wrongly."""
 
 import numpy as np
 from misuse.misuses import unnamed
@@ -22,7 +22,7 @@ LAYERS = {
     "GroupNorm": (lambda **k: nn.GroupNorm(**{"groups": 1, "width": 3} | k), ("groups", "width"), ("eps",), ("gain",), ("affine",), ()),
     "InstanceNorm": (lambda **k: nn.InstanceNorm(**{"width": 3} | k), ("width",), ("eps",), ("gain",), ("affine",), ()),
     "BatchNorm": (lambda **k: nn.BatchNorm(**{"width": 3} | k), ("width",), ("eps",), ("gain",), ("unbiased",), ()),
-    **{name: (lambda kind=kind, **k: kind(**{"n_in": 3, "n_hidden": 2} | k), ("n_in", "n_hidden"), ("eps",), ("forget_bias",),
+    **{name: (lambda kind=kind, **k: kind(**{"n_in": 3, "n_hidden": 2} | k), ("n_in", "n_hidden"), ("eps",), ("forget_bias",) if kind is nn.LSTMCell else (),
               ("learned_state",), ("recurrent_init",))
        for name, kind in (("RNNCell", nn.RNNCell), ("LSTMCell", nn.LSTMCell), ("GRUCell", nn.GRUCell))},
     **{name: (lambda kind=kind, **k: kind(**{"n_in": 3, "n_hidden": 2} | k), ("layers",), (), ("dropout",), ("bidirectional", "return_sequences"), ())
@@ -110,13 +110,13 @@ def test_layers_called_wrongly(be):
     assert unnamed(rows) == {}
 
 
-OPTIMISERS = {"SGD": (optim.SGD, ("momentum",), (), ("nesterov", "donate")), "RMSProp": (optim.RMSProp, ("decay",), ("eps",), ("donate",)),
+OPTIMIZERS = {"SGD": (optim.SGD, ("momentum",), (), ("nesterov", "donate")), "RMSProp": (optim.RMSProp, ("beta",), ("eps",), ("donate",)),
               "Adam": (optim.Adam, ("beta1", "beta2"), ("eps",), ("donate",)), "AdamW": (optim.AdamW, ("beta1", "beta2"), ("eps",), ("donate",))}
 
 
-def test_settings_of_optimisers():
+def test_settings_of_optimizers():
     rows = []
-    for name, (kind, shares, epsilons, flags) in OPTIMISERS.items():
+    for name, (kind, shares, epsilons, flags) in OPTIMIZERS.items():
         bad = (-1.0, float("nan"), float("inf"))
         rows += [(name, DtypeError, lambda k=kind, v=v: k(v)) for v in NO_NUMBERS]
         rows += [(name, UsageError, lambda k=kind, v=v: k(v)) for v in bad]

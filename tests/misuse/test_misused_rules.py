@@ -107,7 +107,7 @@ def test_the_error_of_a_forward_has_no_hint_for_an_argument_of_the_operator(be):
 
 
 def test_pytorchs_names_of_required_arguments():
-    check_error(TypeError, lambda: nn.LSTM(input_size=8, hidden_size=16), "LSTM.__init__() missing", "'input_size' is 'n_in'", "'hidden_size' is 'n_hidden'")
+    check_error(UsageError, lambda: nn.LSTM(input_size=8, hidden_size=16), "[LSTM]", "'hidden_size'", "nn.LSTM(n_in=8, n_hidden=16)")
     check_error(TypeError, lambda: nn.GRU(8), "GRU.__init__() missing", "'n_hidden'")
 
 

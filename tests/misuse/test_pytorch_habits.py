@@ -237,7 +237,7 @@ def test_a_type_error_inside_an_operator_stays_what_it_is(x):
     assert type(caught.value) is TypeError
 
 
-def test_settings_of_optimisers_by_other_names(model, be):
+def test_settings_of_optimizers_by_other_names(model, be):
     check_error(TypeError, lambda: optim.Adam(lr=1e-3), "did you mean 'learning_rate'")
     check_error(TypeError, lambda: optim.SGD(0.1, momentun=0.9), "did you mean 'momentum'")
     check_error(DtypeError, lambda: optim.Adam(duoln.to_tensors(model.init(0), be)), "[Adam] learning_rate", "found dict", "init(params)")

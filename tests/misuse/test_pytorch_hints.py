@@ -61,7 +61,7 @@ CHECKS = {
     **dict.fromkeys(("duoln.device_put", "duoln.devices", "duoln.set_default_device"), SAME), "duoln.is_tensor": ("hint()", "torch.is_tensor(tx)"),
     "duoln.eval": SAME,
     **dict.fromkeys(("duoln.lax", "ops.scan", "ops.fori_loop", "ops.while_loop"), UNROLLED),
-    "nn.Dense": ("hint()(params_of_dense, x)", "tx @ tw"), "nn.AdaptiveAvgPool2d": ("hint()", "F.adaptive_avg_pool2d(first(timages), 1)[:, :, 0, 0]"),
+    "nn.without_masks": ("hint()['x']", "tx"), "nn.Dense": ("hint()(params_of_dense, x)", "tx @ tw"), "nn.AdaptiveAvgPool2d": ("hint()", "F.adaptive_avg_pool2d(first(timages), 1)[:, :, 0, 0]"),
     "ops.adaptive_avg_pool2d": ("hint()", "F.adaptive_avg_pool2d(first(timages), 1)[:, :, 0, 0]"),
     **dict.fromkeys(("nn.SmoothL1Loss", "ops.smooth_l1_loss"), ("hint()", "F.smooth_l1_loss(tpredictions, ttargets)")),
     "nn.Unflatten": ("hint()", "torch.nn.Unflatten(1, (2, 3))(tx)"), "nn.ZeroPad2d": ("hint()", "last(torch.nn.ZeroPad2d(1)(first(timages)))"),
@@ -124,7 +124,9 @@ CHECKS = {
     **dict.fromkeys(("nn.CrossEntropyLoss", "ops.cross_entropy"), CROSS_ENTROPY), **dict.fromkeys(("nn.NLLLoss", "ops.nll_loss"), OF_LOGS),
     **dict.fromkeys(("nn.BCEWithLogitsLoss", "ops.binary_cross_entropy_with_logits"), ("hint()", "F.binary_cross_entropy_with_logits(tlogits, ttargets)")),
     **dict.fromkeys(("nn.BCELoss", "ops.binary_cross_entropy"), ("hint()", "F.binary_cross_entropy(tlogits.sigmoid(), ttargets)")),
-    **{f"nn.{name}": ("hint()", f"torch.nn.{name}()(tpredictions, ttargets)") for name in ("MSELoss", "L1Loss", "HuberLoss")},
+    **{name: ("hint()", f"F.{function}(tpredictions, ttargets)") for kind, function in (("MSELoss", "mse_loss"), ("L1Loss", "l1_loss"), ("HuberLoss", "huber_loss"))
+       for name in (f"nn.{kind}", f"ops.{function}")},
+    "ops.soft_cross_entropy": ("hint()", "F.cross_entropy(tlogits, tprobabilities)"),
     "nn.KLDivLoss": ("hint()", "F.kl_div(tlog_predictions, ttargets, reduction='none').mean()"),
     **dict.fromkeys(("ops.dropout", *(f"nn.{name}" for name in ("Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout"))), DROPOUT),
     "nn.BatchNorm1d": ("of_layer(hint(), x)", "torch.nn.BatchNorm1d(6)(tx)"),
@@ -177,7 +179,7 @@ CHECKS = {
     **dict.fromkeys(("optimizer.step", "optimizer.add_param_group", "optimizer.apply_updates", "optimizer.apply_gradients", "optimizer.minimize"), UPDATE),
     **dict.fromkeys(("optimizer.state_dict", "optimizer.load_state_dict", "argument.params"), SLOTS),
     **{f"recurrent.{name}": ("of_layer(hint(), features)[0].shape", "torch.nn.LSTM(8, 16)(tfeatures)[0].shape") for name in (
-        "bias", "num_layers", "hidden_size", "input_size", "nonlinearity")},
+        "bias", "num_layers", "hidden_size", "input_size", "nonlinearity", "forget_bias", "update_gate")},
     "recurrent.proj_size": ("of_layer(hint(), states).shape", "torch.Size((5, 2, 4))"),
     "argument.weight_decay": ("w - rate * duoln.value_and_grad(lambda w: ops.sum(w * gradient) + hint(w=w))(w)[1]", "updated(torch.optim.SGD, lr=rate, weight_decay=decay)"),
     "argument.lengths": ("hint()", "torch.arange(len(tx)).unsqueeze(1) < torch.tensor([2, 1])"),
@@ -219,7 +221,7 @@ def arrays():
         "sequence": (2, 4, 6), "volumes": (2, 2, 2, 2, 6), "features": (5, 2, 8), "row": (1, 6), "gradient": (6, 3),
         "square": (3, 3)}.items()}
     targets = rng.random((4, 3), np.float32)
-    return {**floats, "w": np.full((6, 3), 0.5, np.float32), "positive": np.abs(floats["x"]) + 0.1, "targets": targets / targets.sum(1, keepdims=True),
+    return {**floats, "w": np.full((6, 3), 0.5, np.float32), "positive": np.abs(floats["x"]) + 0.1, **dict.fromkeys(("targets", "probabilities"), targets / targets.sum(1, keepdims=True)),
             "log_predictions": np.log(targets), "zero_or_one": (targets > 0.5).astype(np.float32), "mask": floats["x"] > 0, "other": floats["y"] > 0,
             "indices": rng.integers(-6, 6, (4, 6)) % 6, "labels": np.array([0, 1, 2, 1]), "rows": np.array([2, 0])}
 

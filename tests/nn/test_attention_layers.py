@@ -63,17 +63,17 @@ def test_without_biases(be, rng):
     check_close(same.numpy(), layer(p, duoln.tensor(x, be)).numpy(), 1e-6, "memory that is x")
 
 
-@pytest.mark.parametrize("kind", ["layer", "rms"])
-@pytest.mark.parametrize("norm", ["pre", "post", "none"])
-def test_blocks_are_those_of_their_equations(norm, kind, be, rng):
-    block = nn.TransformerBlock(WIDTH, HEADS, 12, norm=norm, kind=kind, activation="gelu", causal=True)
+@pytest.mark.parametrize("norm", ["layer", "rms", "none"])
+@pytest.mark.parametrize("place", ["pre", "post"])
+def test_blocks_are_those_of_their_equations(norm, place, be, rng):
+    block = nn.TransformerBlock(WIDTH, HEADS, 12, norm=norm, place=place, activation="gelu", causal=True)
     p, x = _params(block, be), duoln.tensor(_x(rng), be)
     if norm == "none":
         def normed(name, y):
             return y
     else:
         def normed(name, y):
-            return ops.layer_norm(y, p[name]["gain"], p[name]["bias"]) if kind == "layer" else ops.rms_norm(y, p[name]["gain"])
+            return ops.layer_norm(y, p[name]["gain"], p[name]["bias"]) if norm == "layer" else ops.rms_norm(y, p[name]["gain"])
 
     def layers(y):
         return ops.linear(ops.gelu(ops.linear(y, p["hidden"]["weight"], p["hidden"]["bias"])), p["out"]["weight"], p["out"]["bias"])
@@ -81,7 +81,7 @@ def test_blocks_are_those_of_their_equations(norm, kind, be, rng):
     def attend(y):
         return block.attention(p["attention"], y, causal=True)
 
-    if norm == "post":
+    if place == "post":
         middle = normed("attention_norm", x + attend(x))
         expected = normed("hidden_norm", middle + layers(middle))
     else:
@@ -91,16 +91,16 @@ def test_blocks_are_those_of_their_equations(norm, kind, be, rng):
     assert set(block.init(0)) == {"attention", "hidden", "out"} | ({"attention_norm", "hidden_norm"} if norm != "none" else set())
 
 
-@pytest.mark.parametrize("norm", ["pre", "post", "none"])
-def test_dropout_acts_on_what_is_added(norm, be, rng):
-    block = nn.TransformerBlock(WIDTH, HEADS, norm=norm, dropout=0.25)
+@pytest.mark.parametrize(("norm", "place"), [("layer", "pre"), ("layer", "post"), ("none", "pre")])
+def test_dropout_acts_on_what_is_added(norm, place, be, rng):
+    block = nn.TransformerBlock(WIDTH, HEADS, norm=norm, place=place, dropout=0.25)
     p, x = _params(block, be), duoln.tensor(_x(rng), be)
     masks = nn.DropoutMasks(block, 0)(0, p, x)
     assert {path: m.shape for path, m in masks.items()} == dict.fromkeys(("attention_dropout", "hidden_dropout"), x.shape)
     ones, zeros = (nn.with_masks(p, {path: m * 0.0 + v for path, m in masks.items()}) for v in (1.0, 0.0))
     check_close(block(ones, x).numpy(), block(p, x).numpy(), 1e-6, "nothing dropped")
     nothing = block(zeros, x)
-    if norm == "post":
+    if place == "post":
         kept = block.hidden_norm(p["hidden_norm"], block.attention_norm(p["attention_norm"], x))
         check_close(nothing.numpy(), kept.numpy(), 1e-6, "all dropped")
     else:
@@ -127,7 +127,8 @@ def test_a_block_learns_in_a_compiled_step(be, rng):
 @pytest.mark.parametrize(("kind", "make", "words"), [
     (ShapeError, lambda: nn.MultiHeadAttention(8, 3), "[MultiHeadAttention] heads: expected a divisor of width, found 3 for 8"),
     (ShapeError, lambda: nn.TransformerBlock(8, 3), "found 3 for 8"), (ShapeError, lambda: nn.TransformerBlock(8, 2, 0), "hidden"),
-    (UsageError, lambda: nn.TransformerBlock(8, 2, norm="middle"), "norm"), (UsageError, lambda: nn.TransformerBlock(8, 2, kind="batch"), "kind"),
+    (UsageError, lambda: nn.TransformerBlock(8, 2, norm="pre"), "norm"), (UsageError, lambda: nn.TransformerBlock(8, 2, place="middle"), "place"),
+    (TypeError, lambda: nn.TransformerBlock(8, 2, kind="rms"), "did you mean 'norm'?"),
     (UsageError, lambda: nn.TransformerBlock(8, 2, activation="tanh"), "activation"), (UsageError, lambda: nn.TransformerBlock(8, 2, dropout=1.0), "dropout"),
     (UsageError, lambda: nn.TransformerBlock(8, 2, eps=-1.0), "eps"), (DtypeError, lambda: nn.TransformerBlock(8, 2, causal=1), "causal")])
 def test_settings_that_are_wrong(kind, make, words):

@@ -8,7 +8,6 @@ import pytest
 import duoln
 from duoln import nn, ops, optim
 from duoln.errors import CompileWarning, DtypeError, GradientWarning, ShapeError, UsageError
-from duoln.nn import without_masks
 from duoln.randomness import Stream
 from duoln.testing import check_error
 
@@ -57,7 +56,7 @@ def test_a_forgotten_mask_is_told(be, x):
     params = start(model, be)
     with pytest.warns(GradientWarning, match=r"\[Dropout\] found no mask.*nn.with_masks"):
         duoln.value_and_grad(lambda p: ops.sum(model(p, x)))(params)
-    with without_masks():
+    with nn.no_dropout():
         duoln.value_and_grad(lambda p: ops.sum(model(p, x)))(params)
     none = network(0.0)
     duoln.value_and_grad(lambda p: ops.sum(none(p, x)))(start(none, be))
@@ -95,7 +94,7 @@ def test_masks_are_the_same_on_every_backend_and_for_every_object(be, x):
 def test_a_whole_model_has_a_mask_for_each_layer(numpy_backend):
     class Model(nn.Module):
         def __init__(self):
-            self.words, self.rows = nn.Embedding(5, 4), nn.LSTM(4, 4, "layer", layers=3, dropout=0.5)
+            self.words, self.rows = nn.Embedding(5, 4), nn.LSTM(4, 4, norm="layer", layers=3, dropout=0.5)
             self.block, self.last = nn.TransformerBlock(4, 2, dropout=0.5), nn.Dropout(0.5)
 
         def __call__(self, params, ids, scale):
@@ -136,7 +135,7 @@ class Steps(nn.Module):
     ids=["mapped", "differentiated", "compiled", "in a thread"])
 def test_a_pass_may_do_anything_with_the_parameters(forward, be, x):
     model = network()
-    with without_masks():
+    with no_dropout():
         masks = nn.DropoutMasks(model, 0, forward=lambda p, x: forward(model, p, x))(0, start(model, be), x)
     assert masks["2"].shape == (64, 8)
 

@@ -103,7 +103,7 @@ def test_a_child_with_a_name_that_is_taken_or_has_a_dot_is_refused():
         def weights(self, rng):
             return {"mean": np.ones(2, np.float32)}
 
-    check_error(UsageError, lambda: Gaussian().init(0), "[Gaussian] expected another name for an array, found 'mean'", "no optimiser changes")
+    check_error(UsageError, lambda: Gaussian().init(0), "[Gaussian] expected another name for an array, found 'mean'", "no optimizer changes")
     assert list(Own(mean=nn.Linear(2, 2)).init(0)) == ["mean"]
     check_error(UsageError, lambda: Dotted(a=nn.Linear(2, 2)).init(0), "[Dotted] expected another name for an array, found 'a.weight', a dot")
 

@@ -70,7 +70,7 @@ def _by_means(means):
 
 def _case(cell, be, rng, **options):
     """A layer, its parameters on the host and as tensors, none at 0 or 1, and batches of 3, 5 and 4 time steps."""
-    layer = CELLS[cell](N_IN, HIDDEN, "batch", **options)
+    layer = CELLS[cell](N_IN, HIDDEN, norm="batch", **options)
     params = tree.map(lambda a: np.float32(a + 0.3 * rng.standard_normal(a.shape)), layer.init(0))
     batches = [rng.standard_normal((steps, 6, N_IN)).astype(np.float32) for steps in (3, 5, 4)]
     return layer, params, duoln.to_tensors(params, be), batches
@@ -173,7 +173,7 @@ def test_gradients_and_their_limit(numpy_backend, rng):
     exact = {"forward0": {key: t.astype("float64") + (0.1 if key.startswith("variance") else 0.0)  # the first of h is 0
                           for key, t in evaluated["forward0"].items()}}
     x = duoln.tensor(rng.standard_normal((4, 2, N_IN)), numpy_backend)
-    free = nn.LSTM(N_IN, HIDDEN, "batch")
+    free = nn.LSTM(N_IN, HIDDEN, norm="batch")
     own = exact["forward0"]
     trained = {key: t for key, t in own.items() if not key.startswith(("mean", "variance"))}
     gradcheck(lambda *leaves: free({"forward0": own | dict(zip(trained, leaves, strict=True))}, x)[0], *trained.values())
@@ -183,7 +183,7 @@ def test_gradients_and_their_limit(numpy_backend, rng):
 
 
 def test_a_second_time_replaces_the_first(be, rng):
-    for model in (nn.LSTM(N_IN, HIDDEN, "batch"), nn.Sequential(norm=nn.BatchNorm(N_IN))):
+    for model in (nn.LSTM(N_IN, HIDDEN, norm="batch"), nn.Sequential(norm=nn.BatchNorm(N_IN))):
         params = duoln.to_tensors(model.init(0), be)
         first, second = _tensors([rng.standard_normal((4, 6, N_IN)).astype(np.float32) for _ in range(2)], be)
         twice = nn.with_population(model, nn.with_population(model, params, [first]), [second])
@@ -251,7 +251,7 @@ def test_one_row_is_refused(unbiased, be):
     x = duoln.tensor(np.ones((1, N_IN), np.float32), be)
     check_error(ShapeError, lambda: ops.batch_norm(x, unbiased=unbiased), "[batch_norm] expected at least 2 rows", "(1, 3)")
     for cell in CELLS.values():
-        layer = cell(N_IN, HIDDEN, "batch")
+        layer = cell(N_IN, HIDDEN, norm="batch")
         check_error(ShapeError, lambda layer=layer: layer(duoln.to_tensors(layer.init(0), be), ops.expand_dims(x, axis=0)), "[batch_norm]")
 
 

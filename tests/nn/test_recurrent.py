@@ -1,5 +1,7 @@
 """Recurrent layers: shapes, states, directions, depth, dropout, starts, and errors."""
 
+import inspect
+
 import numpy as np
 import pytest
 
@@ -58,16 +60,16 @@ def test_a_cell_step_by_step_is_the_layer(cell, be, rng):
 
 
 def test_backward_is_forward_on_the_reversed_sequence(numpy_backend, rng):
-    layer = nn.LSTM(4, 5, "layer", bidirectional=True)
+    layer = nn.LSTM(4, 5, norm="layer", bidirectional=True)
     params, x = _start(layer, numpy_backend), _x(numpy_backend, rng, 6, 2, 4)
     both = layer(params, x)[0].numpy()
-    single = nn.LSTM(4, 5, "layer")
+    single = nn.LSTM(4, 5, norm="layer")
     turned = single({"forward0": params["backward0"]}, ops.flip(x, axis=0))[0].numpy()[::-1]
     np.testing.assert_allclose(both[:, :, 5:], turned, rtol=1e-5, atol=1e-6)
 
 
 def test_a_state_carries_a_sequence_on(numpy_backend, rng):
-    layer = nn.GRU(4, 5, "layer", layers=2)
+    layer = nn.GRU(4, 5, norm="layer", layers=2)
     params, x = _start(layer, numpy_backend), _x(numpy_backend, rng, 6, 2, 4)
     whole, _ = layer(params, x)
     first, states = layer(params, x[:4])
@@ -76,7 +78,7 @@ def test_a_state_carries_a_sequence_on(numpy_backend, rng):
 
 
 def test_masks_reach_every_layer_and_direction(numpy_backend, rng):
-    layer = nn.LSTM(4, 5, "layer", layers=2, bidirectional=True, return_sequences=False)
+    layer = nn.LSTM(4, 5, norm="layer", layers=2, bidirectional=True, return_sequences=False)
     params, x = _start(layer, numpy_backend), _x(numpy_backend, rng, 5, 2, 4)
     mask = duoln.tensor(np.arange(5)[:, None] < np.array([[5, 3]]), numpy_backend)
     padded, _ = layer(params, x, mask=mask)
@@ -85,7 +87,7 @@ def test_masks_reach_every_layer_and_direction(numpy_backend, rng):
 
 
 def test_learned_states_get_gradients(numpy_backend, rng):
-    layer = nn.LSTM(4, 5, "layer", learned_state=True)
+    layer = nn.LSTM(4, 5, norm="layer", learned_state=True)
     params, x = _start(layer, numpy_backend), _x(numpy_backend, rng, 3, 2, 4)
     _, grads = duoln.value_and_grad(lambda p: ops.sum(layer(p, x)[0]))(params)
     assert params["forward0"]["h0"].shape == (5,)
@@ -95,21 +97,21 @@ def test_learned_states_get_gradients(numpy_backend, rng):
 
 @pytest.mark.parametrize("batch_first", [False, True])
 def test_dropout_acts_between_layers_and_only_with_masks(batch_first, numpy_backend, rng):
-    layer = nn.GRU(4, 5, "layer", layers=2, dropout=0.5, batch_first=batch_first)
+    layer = nn.GRU(4, 5, norm="layer", layers=2, dropout=0.5, batch_first=batch_first)
     params, x = _start(layer, numpy_backend), _x(numpy_backend, rng, 3, 2, 4)
     [(path, mask)] = nn.DropoutMasks(layer, 0)(0, params, x).items()
     assert path == "dropout1" and mask.shape == ((2, 3, 5) if batch_first else (3, 2, 5))
     plain = layer(params, x)[0].numpy()
     np.testing.assert_array_equal(layer(nn.with_masks(params, {path: mask * 0.0 + 1.0}), x)[0].numpy(), plain)
     zero = mask * 0.0
-    silent = nn.GRU(5, 5, "layer")({"forward0": params["forward1"]}, zero)[0]
+    silent = nn.GRU(5, 5, norm="layer")({"forward0": params["forward1"]}, zero)[0]
     silent = ops.moveaxis(silent, 1, 0) if batch_first else silent
     np.testing.assert_array_equal(layer(nn.with_masks(params, {path: zero}), x)[0].numpy(), silent.numpy())
 
 
 class TestStarts:
     def test_recurrent_weights_are_orthogonal_gate_by_gate(self):
-        params = nn.LSTMCell(4, 6, "layer").init(Stream(0, "init"))
+        params = nn.LSTMCell(4, 6, norm="layer").init(Stream(0, "init"))
         for k in range(4):
             gate = params["w_h"][:, 6 * k:6 * (k + 1)]
             np.testing.assert_allclose(gate.T @ gate, np.eye(6), atol=1e-6)
@@ -117,10 +119,10 @@ class TestStarts:
         assert np.abs(params["w_x"]).max() <= 0.1 and not params["bias"].any()
 
     def test_gains_biases_and_forget_bias(self):
-        assert set(nn.LSTMCell(4, 6, "layer").init(Stream(0, "i"))["gain_h"]) == {1.0}
+        assert set(nn.LSTMCell(4, 6, norm="layer").init(Stream(0, "i"))["gain_h"]) == {1.0}
         assert set(nn.LSTMCell(4, 6, norm="batch").init(Stream(0, "i"))["gain_h"]) == {np.float32(0.1)}
-        assert set(nn.LSTMCell(4, 6, "layer", gain=0.5).init(Stream(0, "i"))["gain_c"]) == {0.5}
-        bias = nn.LSTMCell(4, 6, "layer", forget_bias=1.0).init(Stream(0, "i"))["bias"]
+        assert set(nn.LSTMCell(4, 6, norm="layer", gain=0.5).init(Stream(0, "i"))["gain_c"]) == {0.5}
+        bias = nn.LSTMCell(4, 6, norm="layer", forget_bias=1.0).init(Stream(0, "i"))["bias"]
         assert bias[6:12].tolist() == [1.0] * 6 and not bias[:6].any() and not bias[12:].any()
 
     @pytest.mark.parametrize("norm", ["layer", "layer-theano", "layer-per-gate"])
@@ -128,7 +130,7 @@ class TestStarts:
         """With gates at 0 or 1, the units that one of them keeps are those that the other renews."""
         x, h, kept = np.ones((3, 4)), rng.standard_normal((3, 6)), {}
         for update_gate in ("renews", "keeps"):
-            cell = nn.GRUCell(4, 6, norm, update_gate=update_gate, gain=0.5)
+            cell = nn.GRUCell(4, 6, norm=norm, update_gate=update_gate, gain=0.5)
             params = tree.map(np.float64, cell.init(Stream(0, "init")))
             for name in (k for k in params if k.startswith("gain")):
                 assert set(np.abs(params[name])) == {0.5} and (params[name][6:] == 0.5).all()
@@ -145,11 +147,14 @@ class TestStarts:
 def test_errors(numpy_backend, rng):
     x = _x(numpy_backend, rng, 3, 2, 4)
     check_error(UsageError, lambda: nn.GRU(4, 5, norm="layer-cell"), "GRU", "layer-cell")
-    check_error(UsageError, lambda: nn.GRU(4, 5, "layer", forget_bias=1.0), "forget")
-    check_error(UsageError, lambda: nn.LSTM(4, 5, "layer", dropout=0.5), "[LSTM] dropout", "one layer", "nn.Dropout")
-    check_error(UsageError, lambda: nn.LSTM(4, 5, "layer", update_gate="keeps"), "[LSTM]", "GRU only", "'keeps'")
-    check_error(UsageError, lambda: nn.GRU(4, 5, "layer", update_gate="forgets"), "[GRU]", "update_gate 'renews' or 'keeps'", "'forgets'")
-    layer = nn.LSTM(4, 5, "layer", layers=2)
+    for make in (nn.GRU, nn.RNN, nn.GRUCell, nn.RNNCell):
+        check_error(UsageError, lambda make=make: make(4, 5, forget_bias=0.0), f"[{make.__name__}] expected options of norm, ", "found 'forget_bias'", "nn.LSTM(")
+    check_error(UsageError, lambda: nn.LSTM(4, 5, norm="layer", dropout=0.5), "[LSTM] dropout", "one layer", "nn.Dropout")
+    for make in (nn.LSTM, nn.RNN, nn.LSTMCell, nn.RNNCell):
+        check_error(UsageError, lambda make=make: make(4, 5, update_gate="renews"), f"[{make.__name__}] expected options of norm, ", "found 'update_gate'", "nn.GRU(")
+        assert not {"update_gate", "cell_options"} & inspect.signature(make).parameters.keys()
+    check_error(UsageError, lambda: nn.GRU(4, 5, norm="layer", update_gate="forgets"), "[GRU]", "update_gate 'renews' or 'keeps'", "'forgets'")
+    layer = nn.LSTM(4, 5, norm="layer", layers=2)
     params = _start(layer, numpy_backend)
     check_error(ShapeError, lambda: layer(params, x[0]), "(time, batch, in)", "(2, 4)")
     check_error(ShapeError, lambda: layer(params, x, []), "[(h, c), (h, c)]", "2 in all, found a list of 0")
@@ -202,7 +207,7 @@ def test_a_recurrent_bias_is_a_variant_without_a_kernel_of_gpus(be):
 
 @pytest.mark.parametrize("learned", [False, True])
 def test_first_states_are_those_without_states(learned, be, rng):
-    layer = nn.LSTM(4, 5, "layer", layers=2, bidirectional=True, learned_state=learned)
+    layer = nn.LSTM(4, 5, norm="layer", layers=2, bidirectional=True, learned_state=learned)
     params = duoln.tree.map(lambda p: p + 0.1, _start(layer, be))
     x, first = _x(be, rng, 3, 2, 4), layer.first_states(params, 2)
     assert len(first) == 4 and all(state.shape == (2, 5) for pair in first for state in pair)

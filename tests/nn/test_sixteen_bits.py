@@ -25,13 +25,13 @@ LAYERS = {
     "InstanceNorm": [(nn.InstanceNorm(4), IMAGE)], "LayerNorm": [(nn.LayerNorm(4), ROWS), (nn.LayerNorm((5, 4)), IMAGE)],
     "RMSNorm": [(nn.RMSNorm(4), ROWS), (nn.RMSNorm((5, 4)), IMAGE)], "Dropout": [(nn.Dropout(0.5), ROWS)],
     "MultiHeadAttention": [(nn.MultiHeadAttention(4, 2), STEPS)],
-    "TransformerBlock": [(nn.TransformerBlock(4, 2, norm=norm, kind=kind, activation="gelu", dropout=0.5), STEPS)
-                         for norm in ("pre", "post", "none") for kind in ("layer", "rms")],
+    "TransformerBlock": [(nn.TransformerBlock(4, 2, norm=norm, place=place, activation="gelu", dropout=0.5), STEPS)
+                         for norm in ("layer", "rms", "none") for place in ("pre", "post")],
     # The learned states of all rows are equal, so a population has a variance of 0 there, which magnifies rounding.
-    **{name: [(getattr(nn, name)(4, 3, norm, learned_state=learned and norm != "batch", bidirectional=learned), STEPS)
+    **{name: [(getattr(nn, name)(4, 3, norm=norm, learned_state=learned and norm != "batch", bidirectional=learned), STEPS)
               for norm in ("none", "layer", "layer-per-gate", "batch") for learned in (False, True)]
        + [(getattr(nn, name)(4, 3, layers=2, dropout=0.5, return_sequences=False), STEPS)] for name in ("RNN", "LSTM", "GRU")},
-    **{name: [(getattr(nn, name)(4, 3, norm, learned_state=learned), ROWS) for norm in ("none", "layer") for learned in (False, True)]
+    **{name: [(getattr(nn, name)(4, 3, norm=norm, learned_state=learned), ROWS) for norm in ("none", "layer") for learned in (False, True)]
        for name in ("RNNCell", "LSTMCell", "GRUCell")},
 }
 IN_FLOAT32 = dict.fromkeys(("LogSoftmax", "GRUCell"), "float32")
@@ -73,7 +73,7 @@ def test_activations_keep_their_16_bits(name, k, dtype, be, rng):
 
 
 @pytest.mark.parametrize("dtype", NARROW)
-@pytest.mark.parametrize("make", [lambda: nn.BatchNorm(3), lambda: nn.RNN(3, 2, "batch"), lambda: nn.LSTM(3, 2, "batch"), lambda: nn.GRU(3, 2, "batch")])
+@pytest.mark.parametrize("make", [lambda: nn.BatchNorm(3), lambda: nn.RNN(3, 2, norm="batch"), lambda: nn.LSTM(3, 2, norm="batch"), lambda: nn.GRU(3, 2, norm="batch")])
 def test_statistics_are_float32_whatever_the_parameters_are(make, dtype, be, rng):
     """Of values whose variance float16 does not hold, and whose mean bfloat16 rounds by more than their spread."""
     layer, scale, shift = make(), {"float16": 400.0, "bfloat16": 1.0}[dtype], {"float16": 0.0, "bfloat16": 1003.0}[dtype]
@@ -100,7 +100,7 @@ def test_statistics_are_float32_whatever_the_parameters_are(make, dtype, be, rng
 def test_what_is_rounded(cast, be, rng):
     """Weights alone: no gain, bias or statistic, also of several axes."""
     model = nn.Sequential(nn.Conv2d(3, 3, 2), nn.LayerNorm((4, 3)), nn.RMSNorm((4, 3)), nn.BatchNorm(3), nn.WeightNorm(nn.Linear(3, 3)),
-                          *(lambda x: x[:, 0], nn.LSTM(3, 2, "batch", learned_state=True), lambda pair: pair[0]), nn.Embedding(4, 2))
+                          *(lambda x: x[:, 0], nn.LSTM(3, 2, norm="batch", learned_state=True), lambda pair: pair[0]), nn.Embedding(4, 2))
     x = duoln.tensor(rng.standard_normal((5, 5, 5, 3)).astype(np.float32), be)
     params = nn.with_population(model[:8], duoln.to_tensors(model.init(0), be), [x])
     dtypes = {path: p.dtype for path, p in tree.items(cast(params))}
@@ -141,7 +141,7 @@ def test_states_that_are_added_to_are_float32(kind, learned, dtype, be, rng):
     ("GRU", "layer-per-gate", "bias_h", [-np.log(2.0**10 - 1), 0.0, 30.0], 1 - (1 - 2.0**-10) ** 600)])
 def test_small_steps_of_a_state_are_not_lost(kind, norm, name, gates, right, numpy_backend):
     """What gains 2^-10 a step stays below 1 / 2 in bfloat16 for good: from 1 / 4 on that is half a unit at most."""
-    cell = getattr(nn, f"{kind}Cell")(1, 1, norm)
+    cell = getattr(nn, f"{kind}Cell")(1, 1, norm=norm)
     params = tree.map(np.zeros_like, cell.init(0)) | {name: np.float32(gates)}
     small = nn.in_16_bits(duoln.to_tensors(params, numpy_backend))
     x = duoln.tensor(np.zeros((1, 1), np.float32), numpy_backend).astype("bfloat16")

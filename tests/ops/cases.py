@@ -84,6 +84,7 @@ case("erf far", ops.erf, lambda rng: [np.array([-7.0, -4.5, -0.5001, -1e-30, 0, 
 case("elu 0.3", lambda x: ops.elu(x, alpha=0.3), gaussians((3, 5)), lambda x: np.where(x > 0, x, 0.3 * (np.exp(x) - 1)))
 case("gelu tanh", lambda x: ops.gelu(x, approximate="tanh"), gaussians((3, 5)),
      lambda x: x / (1 + np.exp(-2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3))), 4)
+case("leaky_relu of 0.01", ops.leaky_relu, gaussians((3, 5)), lambda x: np.where(x > 0, x, 0.01 * x))
 case("leaky_relu", lambda x: ops.leaky_relu(x, slope=0.1), gaussians((3, 5)), lambda x: np.where(x > 0, x, 0.1 * x))
 case("clip", lambda x: ops.clip(x, -0.5, 0.5), gaussians((9, 5)), lambda x: np.clip(x, -0.5, 0.5))
 case("clip by tensors", lambda x, low, high: ops.clip(x, low, max=high), lambda rng: [*gaussians((9, 5), (5,))(rng), rng.uniform(0.5, 2, (9, 1))],
@@ -195,7 +196,8 @@ case("broadcast_to", lambda x: ops.broadcast_to(x, shape=(4, 2, 3)), gaussians((
 case("concat", lambda *x: ops.concat(*x, axis=1), gaussians((2, 3), (2, 0), (2, 4)), lambda *x: np.concatenate(x, axis=1))
 case("concat one", lambda x: ops.concat(x), gaussians((2, 3)), lambda x: x)
 case("stack", lambda *x: ops.stack(*x, axis=-1), gaussians((2, 3), (2, 3)), lambda *x: np.stack(x, axis=-1))
-case("split", lambda x: ops.split(x, 3), gaussians((2, 9)), lambda x: tuple(np.split(x, 3, axis=-1)))
+case("split", lambda x: ops.split(x, 3), gaussians((9, 2)), lambda x: tuple(np.split(x, 3)))
+case("split last", lambda x: ops.split(x, 3, axis=-1), gaussians((2, 9)), lambda x: tuple(np.split(x, 3, axis=-1)))
 case("unstack", ops.unstack, gaussians((3, 2, 2)), lambda x: tuple(x))
 case("unstack last", lambda x: ops.unstack(x, axis=-1)[1:], gaussians((2, 3)), lambda x: (x[:, 1], x[:, 2]))
 case("flip", lambda x: ops.flip(x, axis=0), gaussians((4, 3)), lambda x: x[::-1])
@@ -203,7 +205,7 @@ case("flip all", ops.flip, gaussians((4, 3)), lambda x: x[::-1, ::-1])
 case("flip two", lambda x: ops.flip(x, axis=(0, -1)), gaussians((2, 3, 4)), lambda x: x[::-1, :, ::-1])
 case("squeeze two", lambda x: ops.squeeze(x, axis=(0, -2)), gaussians((1, 2, 1, 3)), lambda x: x[0, :, 0])
 case("concat in a row", lambda *x: ops.concat(x, axis=None), gaussians((2, 3), (4,), ()), lambda *x: np.concatenate([a.reshape(-1) for a in x]))
-case("split in sizes", lambda x: ops.split(x, (2, 0, 4, 3)), gaussians((2, 9)), lambda x: (x[:, :2], x[:, 2:2], x[:, 2:6], x[:, 6:]))
+case("split in sizes", lambda x: ops.split(x, (2, 0, 4, 3), axis=1), gaussians((2, 9)), lambda x: (x[:, :2], x[:, 2:2], x[:, 2:6], x[:, 6:]))
 case("broadcast_arrays", ops.broadcast_arrays, gaussians((3, 1), (4,), (2, 3, 4)), lambda *x: tuple(np.broadcast_arrays(*x)), 8)
 case("matrix_transpose", ops.matrix_transpose, gaussians((2, 3, 4)), lambda x: np.swapaxes(x, 1, 2))
 case("moveaxis", lambda x: ops.moveaxis(x, 0, -1), gaussians((2, 3, 4)), lambda x: np.moveaxis(x, 0, -1))
@@ -505,25 +507,25 @@ def weighted_reference(logits, labels, weight, share):
 
 
 for _share in (0.0, 0.1):
-    case(f"softmax_cross_entropy weight {_share}", lambda x, i, w, s=_share: ops.softmax_cross_entropy(x, i, weight=w, label_smoothing=s),
+    case(f"softmax_cross_entropy weight {_share}", lambda x, i, w, s=_share: ops.softmax_cross_entropy(x, i, class_weights=w, label_smoothing=s),
          lambda rng: [rng.standard_normal((2, 3, 5)), rng.integers(0, 5, (2, 3)).astype(np.int32), rng.uniform(0.1, 2, 5)],
          lambda x, i, w, s=_share: weighted_reference(x, i, w, s), 16)
 case("softmax_cross_entropy smoothed", partial(ops.softmax_cross_entropy, label_smoothing=0.3),
      lambda rng: [rng.standard_normal((4, 5)), rng.integers(0, 5, 4).astype(np.int32)], lambda x, i: weighted_reference(x, i, 1.0, 0.3), 16)
-case("softmax_cross_entropy all of it", lambda x, i, w: ops.softmax_cross_entropy(x, i, ignore_index=-1, weight=w, label_smoothing=0.2),
+case("softmax_cross_entropy all of it", lambda x, i, w: ops.softmax_cross_entropy(x, i, ignore_index=-1, class_weights=w, label_smoothing=0.2),
      lambda rng: [rng.standard_normal((6, 5)), np.array([0, -1, 4, -1, 2, 0], np.int32), rng.uniform(0.1, 2, 5)],
      lambda x, i, w: np.where(i >= 0, weighted_reference(x, np.maximum(i, 0), w, 0.2), 0), 16)
 for shape in [(4, 10), (1, 1), (2, 3, 5), (0, 4)]:
-    case(f"soft_cross_entropy{shape}", ops.soft_cross_entropy, lambda rng, s=shape: [rng.standard_normal(s), rng.random(s)],
+    case(f"probability_cross_entropy{shape}", ops.probability_cross_entropy, lambda rng, s=shape: [rng.standard_normal(s), rng.random(s)],
          lambda x, t: -(t * (x - np.log(np.exp(x).sum(-1, keepdims=True)))).sum(-1), 20)
-case("soft_cross_entropy weight", lambda x, t, w: ops.soft_cross_entropy(x, t, weight=w),
+case("probability_cross_entropy weight", lambda x, t, w: ops.probability_cross_entropy(x, t, class_weights=w),
      lambda rng: [rng.standard_normal((3, 4)), rng.random((3, 4)), rng.random(4)],
      lambda x, t, w: -(w * t * (x - np.log(np.exp(x).sum(-1, keepdims=True)))).sum(-1), 20)
 for shape in [(5, 7), (), (0, 3)]:
-    case(f"mse_loss{shape}", ops.mse_loss, gaussians(shape, shape), lambda x, t: (x - t) ** 2, 4)
-    case(f"l1_loss{shape}", ops.l1_loss, gaussians(shape, shape), lambda x, t: np.abs(x - t), 4)
+    case(f"squared_error{shape}", ops.squared_error, gaussians(shape, shape), lambda x, t: (x - t) ** 2, 4)
+    case(f"absolute_error{shape}", ops.absolute_error, gaussians(shape, shape), lambda x, t: np.abs(x - t), 4)
     for _delta in (1.0, 0.3):
-        case(f"huber_loss{shape}{_delta}", partial(ops.huber_loss, delta=_delta), gaussians(shape, shape), lambda x, t, d=_delta: np.where(
+        case(f"huber{shape}{_delta}", partial(ops.huber, delta=_delta), gaussians(shape, shape), lambda x, t, d=_delta: np.where(
             np.abs(x - t) <= d, 0.5 * (x - t) ** 2, d * (np.abs(x - t) - d / 2)), 4)
     case(f"kl_div{shape}", ops.kl_div, positive(shape, shape), lambda x, t: t * (np.log(t) - x), 8)
 case("kl_div of 0", lambda x, t: ops.kl_div(x, t * 0.0), lambda rng: [np.array([-1.0, -np.inf, 2.0]), np.ones(3)], lambda x, t: np.zeros(3))
@@ -532,19 +534,19 @@ case("bce_with_logits", ops.bce_with_logits, lambda rng: [3 * rng.standard_norma
 
 
 # Attention
-def additive_attention_reference(query, keys, score_vector, values, mask):
+def additive_attention_reference(query, key, value, score_vector, mask):
     """Bahdanau et al. 2015, one step after another; a row that is masked everywhere gives 0."""
-    (rows, steps, _), weights = keys.shape, np.zeros(mask.shape)
+    (rows, steps, _), weights = key.shape, np.zeros(mask.shape)
     for b in range(rows):
-        powers = [np.exp(score_vector @ np.tanh(query[b] + keys[b, t])) if mask[b, t] else 0.0 for t in range(steps)]
+        powers = [np.exp(score_vector @ np.tanh(query[b] + key[b, t])) if mask[b, t] else 0.0 for t in range(steps)]
         weights[b] = np.array(powers) / (sum(powers) or 1)
-    return np.einsum("bt,btm->bm", weights, values), weights
+    return np.einsum("bt,btm->bm", weights, value), weights
 
 
 for rows, steps, width, n_values, first in [(1, 1, 1, 1, 1), (3, 7, 4, 5, 2), (2, 33, 8, 3, 0), (4, 65, 1, 2, 9), (0, 3, 4, 2, 1)]:
     case(f"additive_attention {rows} {steps}", ops.additive_attention,
          lambda rng, r=rows, t=steps, a=width, m=n_values, n=first: [
-             *(rng.standard_normal(s) for s in ((r, a), (r, t, a), (a,), (r, t, m))),
+             *(rng.standard_normal(s) for s in ((r, a), (r, t, a), (r, t, m), (a,))),
              np.arange(t) < (n + np.arange(r) * 2)[:, None]], additive_attention_reference, 65)
 
 

@@ -37,13 +37,13 @@ def _joined(y, total):
 SAME = {  # ours and theirs, and the arrays by which both are differentiated
     "cross_entropy": (lambda x: ops.softmax_cross_entropy(x, labels(x.backend)), lambda x: F.cross_entropy(x, torch.tensor(LABELS).long(), reduction="none"), [_CLASSES]),
     "cross_entropy, all of it": (
-        lambda x: ops.softmax_cross_entropy(x, labels(x.backend), 3, weight=duoln.tensor(_WEIGHT, x.backend), label_smoothing=0.1),
+        lambda x: ops.softmax_cross_entropy(x, labels(x.backend), ignore_index=3, class_weights=duoln.tensor(_WEIGHT, x.backend), label_smoothing=0.1),
         lambda x: F.cross_entropy(x, torch.tensor(LABELS).long(), weight=torch.tensor(_WEIGHT), ignore_index=3, label_smoothing=0.1, reduction="none"), [_CLASSES]),
-    "cross_entropy, soft": (lambda x, t: ops.soft_cross_entropy(x, t, weight=duoln.tensor(_WEIGHT, x.backend)),
+    "cross_entropy, soft": (lambda x, t: ops.probability_cross_entropy(x, t, class_weights=duoln.tensor(_WEIGHT, x.backend)),
                             lambda x, t: F.cross_entropy(x, t, weight=torch.tensor(_WEIGHT), reduction="none"), [_CLASSES, _TARGETS]),
-    "mse_loss": (ops.mse_loss, lambda x, t: F.mse_loss(x, t, reduction="none"), [_CLASSES, _TARGETS]),
-    "l1_loss": (ops.l1_loss, lambda x, t: F.l1_loss(x, t, reduction="none"), [_CLASSES, _TARGETS]),
-    "huber_loss": (lambda x, t: ops.huber_loss(x, t, delta=0.7), lambda x, t: F.huber_loss(x, t, delta=0.7, reduction="none"), [_CLASSES, _TARGETS]),
+    "squared_error": (ops.squared_error, lambda x, t: F.mse_loss(x, t, reduction="none"), [_CLASSES, _TARGETS]),
+    "absolute_error": (ops.absolute_error, lambda x, t: F.l1_loss(x, t, reduction="none"), [_CLASSES, _TARGETS]),
+    "huber": (lambda x, t: ops.huber(x, t, delta=0.7), lambda x, t: F.huber_loss(x, t, delta=0.7, reduction="none"), [_CLASSES, _TARGETS]),
     "kl_div": (lambda x, t: ops.kl_div(ops.log_softmax(x), t), lambda x, t: F.kl_div(F.log_softmax(x, -1), t, reduction="none"), [_CLASSES, _TARGETS]),
     "gelu": (ops.gelu, F.gelu, [_CLASSES]), "gelu, tanh": (lambda x: ops.gelu(x, approximate="tanh"), lambda x: F.gelu(x, approximate="tanh"), [_CLASSES]),
     "silu": (ops.silu, F.silu, [_CLASSES]), "elu": (lambda x: ops.elu(x, alpha=0.5), lambda x: F.elu(x, alpha=0.5), [_CLASSES]), "erf": (ops.erf, torch.erf, [_CLASSES]),

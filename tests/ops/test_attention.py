@@ -12,7 +12,7 @@ B, T, A, M = 3, 5, 4, 2
 
 def _arrays(dtype=np.float32):
     rng = np.random.default_rng(0)
-    shapes = {"query": (B, A), "keys": (B, T, A), "score_vector": (A,), "values": (B, T, M)}
+    shapes = {"query": (B, A), "key": (B, T, A), "value": (B, T, M), "score_vector": (A,)}
     return {name: rng.standard_normal(shape).astype(dtype) for name, shape in shapes.items()}, \
         np.arange(T) < np.array([[5], [2], [1]])
 
@@ -21,7 +21,7 @@ def _steps(p, mask, count):
     """Queries that depend on the context before them: the loss of so many."""
     query, total = p["query"], 0.0
     for k in range(count):
-        context, weights = ops.additive_attention(query, p["keys"], p["score_vector"], p["values"], mask)
+        context, weights = ops.additive_attention(query, p["key"], p["value"], p["score_vector"], mask)
         query = ops.concat(context, query[:, :2], axis=1)
         total = total + ops.sum(context * (k + 1.0)) + ops.sum(ops.square(weights))
     return total
@@ -35,10 +35,10 @@ def test_the_gradient_of_many_queries_is_that_of_simple_operators(be, count):
     def plain(p, mask):
         query, total = p["query"], 0.0
         for k in range(count):
-            compared = ops.tanh(p["keys"] + ops.expand_dims(query, axis=1))
+            compared = ops.tanh(p["key"] + ops.expand_dims(query, axis=1))
             scores = ops.sum(compared * p["score_vector"], axis=2)
             weights = ops.softmax(ops.where(mask, scores, -1e30), axis=1)
-            context = ops.sum(ops.expand_dims(weights, axis=2) * p["values"], axis=1)
+            context = ops.sum(ops.expand_dims(weights, axis=2) * p["value"], axis=1)
             query = ops.concat(context, query[:, :2], axis=1)
             total = total + ops.sum(context * (k + 1.0)) + ops.sum(ops.square(weights))
         return total
@@ -63,19 +63,19 @@ def test_scores_may_be_large(be):
 def test_a_masked_step_has_no_weight_and_no_gradient(be):
     arrays, mask = _arrays()
     p, t = to_tensors((arrays, mask), be)
-    weights = ops.additive_attention(p["query"], p["keys"], p["score_vector"], p["values"], t)[1].numpy()
+    weights = ops.additive_attention(p["query"], p["key"], p["value"], p["score_vector"], t)[1].numpy()
     assert (weights[~mask] == 0).all()
     np.testing.assert_allclose(weights.sum(1), 1, rtol=1e-6)
     _, gradients = value_and_grad(lambda p: _steps(p, t, 2))(p)
-    assert not gradients["keys"].numpy()[~mask].any() and not gradients["values"].numpy()[~mask].any()
+    assert not gradients["key"].numpy()[~mask].any() and not gradients["value"].numpy()[~mask].any()
 
 
 @pytest.mark.parametrize(("name", "shape"), [
-    ("query", (B, A + 1)), ("query", (B + 1, A)), ("score_vector", (A, 1)), ("values", (B, T + 1, M)), ("values", (B, T)),
-    ("keys", (B, A)), ("keys", (B, 0, A))])
+    ("query", (B, A + 1)), ("query", (B + 1, A)), ("score_vector", (A, 1)), ("value", (B, T + 1, M)), ("value", (B, T)),
+    ("key", (B, A)), ("key", (B, 0, A))])
 def test_shapes_that_do_not_fit(numpy_backend, name, shape):
     arrays, mask = _arrays()
     p, t = to_tensors(({**arrays, name: np.zeros(shape, np.float32)}, mask), numpy_backend)
-    call = lambda mask: ops.additive_attention(p["query"], p["keys"], p["score_vector"], p["values"], mask)  # noqa: E731
+    call = lambda mask: ops.additive_attention(p["query"], p["key"], p["value"], p["score_vector"], mask)  # noqa: E731
     check_error(ShapeError, lambda: call(t), "additive_attention", name, str(shape))
     check_error(DtypeError, lambda: call(tensor(mask.astype(np.int32), numpy_backend)), "bool", "int32")

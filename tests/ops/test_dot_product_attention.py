@@ -76,16 +76,16 @@ def test_a_key_that_some_queries_see_is_told_to_them_alone(rule, queries, causal
 
 
 @pytest.mark.parametrize("bad", BAD)
-@pytest.mark.parametrize("names", [("keys",), ("values",), ("keys", "values")], ids="+".join)
+@pytest.mark.parametrize("names", [("key",), ("value",), ("key", "value")], ids="+".join)
 def test_masked_steps_of_additive_attention(names, bad, be, rng):
     arrays = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in (
-        ("query", (3, 4)), ("keys", (3, 6, 4)), ("score_vector", (4,)), ("values", (3, 6, 5)))}
+        ("query", (3, 4)), ("key", (3, 6, 4)), ("value", (3, 6, 5)), ("score_vector", (4,)))}
     real = np.arange(6) < np.array([[6], [3], [0]])
     real[1, 0] = False
     mask = duoln.tensor(real, be)
 
     def attend(p):
-        return ops.additive_attention(p["query"], p["keys"], p["score_vector"], p["values"], mask)
+        return ops.additive_attention(p["query"], p["key"], p["value"], p["score_vector"], mask)
 
     clean, spoiled = (_run(be, "chosen rule", attend, a) for a in (arrays, _spoiled(arrays, names, ~real, bad)))
     for y, z in zip(clean[0], spoiled[0], strict=True):

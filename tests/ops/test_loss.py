@@ -55,10 +55,10 @@ def test_the_digits_stay(be, shape, loss, composed, rng):
         np.testing.assert_allclose(gradient, results[0][1], rtol=1e-4, atol=1e-6)
 
 
-LOSSES = {"plain": ops.softmax_cross_entropy, "smooth": lambda x, labels, *a: ops.softmax_cross_entropy(x, labels, *a, label_smoothing=0.1),
-          "weighted": lambda x, labels, *a: ops.softmax_cross_entropy(x, labels, *a, weight=ops.full(5, 2.0, x.backend)),
-          "16 bits": lambda x, labels, *a: ops.softmax_cross_entropy(x.astype("bfloat16"), labels, *a).astype("float32"),
-          "linear": lambda x, labels, *a: ops.linear_cross_entropy(x, ops.eye(5, backend=x.backend), ops.zeros(5, x.backend), labels, *a)}
+LOSSES = {"plain": ops.softmax_cross_entropy, "smooth": lambda x, labels, **a: ops.softmax_cross_entropy(x, labels, **a, label_smoothing=0.1),
+          "weighted": lambda x, labels, **a: ops.softmax_cross_entropy(x, labels, **a, class_weights=ops.full(5, 2.0, x.backend)),
+          "16 bits": lambda x, labels, **a: ops.softmax_cross_entropy(x.astype("bfloat16"), labels, **a).astype("float32"),
+          "linear": lambda x, labels, **a: ops.linear_cross_entropy(x, ops.eye(5, backend=x.backend), ops.zeros(5, x.backend), labels, **a)}
 
 
 @pytest.mark.parametrize("composed", [False, True], ids=["chosen rule", "composed rule"])
@@ -66,13 +66,13 @@ LOSSES = {"plain": ops.softmax_cross_entropy, "smooth": lambda x, labels, *a: op
 def test_a_label_that_is_no_class_is_refused_or_makes_its_row_nan(name, composed, be, rng):
     """Beside it others keep their loss and gradient, and an ignored row stays 0."""
     x, loss = duoln.tensor(rng.standard_normal((6, 5)).astype(np.float32), be), LOSSES[name]
-    for ignored, stray in product(((), (-7,)), (5, -1, -2, 2**31 - 1, -2**31)):
+    for ignored, stray in product(({}, {"ignore_index": -7}), (5, -1, -2, 2**31 - 1, -2**31)):
         given = np.array([0, stray, 4, 1, -7 if ignored else 2, stray], np.int32)
         right = np.where(given == stray, 3, given).astype(np.int32)
 
         def run(labels, ignored=ignored):
             def total(x):
-                losses = loss(x, duoln.tensor(labels, be), *ignored)
+                losses = loss(x, duoln.tensor(labels, be), **ignored)
                 return ops.sum(losses), losses
             (_, losses), gradient = duoln.value_and_grad(total, has_aux=True)(x)
             return losses.numpy(), gradient.numpy()

@@ -107,13 +107,13 @@ def test_labels_that_nothing_tells_to_ignore(rng, numpy_backend):
     for wrong in (-1, -4, 5):
         labels = _t(numpy_backend, np.array([0, wrong, 3], np.int32))
         for ignored in (None, -2, 1):
-            check_error(ShapeError, lambda g=ignored, y=labels: ops.softmax_cross_entropy(logits, y, g),
+            check_error(ShapeError, lambda g=ignored, y=labels: ops.softmax_cross_entropy(logits, y, ignore_index=g),
                         "[softmax_cross_entropy] labels", "0 .. 4", str(wrong))
-            check_error(ShapeError, lambda g=ignored, y=labels: ops.linear_cross_entropy(logits, weight, bias, y, g),
+            check_error(ShapeError, lambda g=ignored, y=labels: ops.linear_cross_entropy(logits, weight, bias, y, ignore_index=g),
                         "[linear_cross_entropy] labels", "0 .. 3", str(wrong))
     for bad in (0.5, "no", True):
         check_error(DtypeError, lambda b=bad: ops.softmax_cross_entropy(logits, labels, ignore_index=b), "ignore_index")
-        check_error(DtypeError, lambda b=bad: ops.linear_cross_entropy(logits, weight, bias, labels, b), "ignore_index")
+        check_error(DtypeError, lambda b=bad: ops.linear_cross_entropy(logits, weight, bias, labels, ignore_index=b), "ignore_index")
 
 
 @pytest.mark.parametrize("ignored", [-1, -100, 3])

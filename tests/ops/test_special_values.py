@@ -146,22 +146,22 @@ def test_a_class_of_no_probability_that_is_no_target_adds_nothing(be):
     logits, targets = [[0, -INF, 1], [2, 0, -INF]], [[1, 0, 0], [0.5, 0.5, 0]]
     p = np.exp(np.float64([[0, -INF, 1], [2, 0, -INF]]))
     p /= p.sum(1, keepdims=True)
-    np.testing.assert_allclose(value(ops.soft_cross_entropy, be, logits, targets),
+    np.testing.assert_allclose(value(ops.probability_cross_entropy, be, logits, targets),
                                [-np.log(p[0, 0]), -0.5 * np.log(p[1, 0] * p[1, 1])], rtol=1e-6)
-    d_logits, d_targets = gradients(ops.soft_cross_entropy, be, logits, targets)
+    d_logits, d_targets = gradients(ops.probability_cross_entropy, be, logits, targets)
     np.testing.assert_allclose(d_logits, p - np.float64(targets), atol=1e-6)
     assert np.isfinite(d_targets).all() and d_targets[0, 2] > 0
-    assert value(ops.soft_cross_entropy, be, logits, [[0.5, 0.5, 0], [0.5, 0.5, 0]])[0] == INF
-    assert np.isnan(value(ops.soft_cross_entropy, be, [[0, NAN]], [[1, 0]])).all()
+    assert value(ops.probability_cross_entropy, be, logits, [[0.5, 0.5, 0], [0.5, 0.5, 0]])[0] == INF
+    assert np.isnan(value(ops.probability_cross_entropy, be, [[0, NAN]], [[1, 0]])).all()
 
 
 def test_a_class_of_weight_0_takes_out_its_infinity(be):
     labels, weight = tensor([1, 0], be, np.int32), tensor([1, 0, 0], be)
     logits = tensor([[0, -INF, 1], [0, -INF, 1]], be)
-    np.testing.assert_allclose(ops.softmax_cross_entropy(logits, labels, weight=weight).numpy(), [0, np.log(1 + np.e)], rtol=1e-6)
-    losses = ops.softmax_cross_entropy(logits, labels, weight=weight, label_smoothing=0.25).numpy()
+    np.testing.assert_allclose(ops.softmax_cross_entropy(logits, labels, class_weights=weight).numpy(), [0, np.log(1 + np.e)], rtol=1e-6)
+    losses = ops.softmax_cross_entropy(logits, labels, class_weights=weight, label_smoothing=0.25).numpy()
     assert np.isfinite(losses).all()
-    soft = ops.soft_cross_entropy(logits, tensor([[0, 1, 0], [1, 0, 0]], be), weight=weight).numpy()
+    soft = ops.probability_cross_entropy(logits, tensor([[0, 1, 0], [1, 0, 0]], be), class_weights=weight).numpy()
     assert soft[0] == 0 and np.isfinite(soft).all()
 
 
@@ -208,7 +208,7 @@ def test_activations_and_slopes_of_infinity(name, be):
     ops.abs, ops.ceil, ops.cos, ops.exp, ops.expm1, ops.floor, ops.log, ops.log1p, ops.negative, ops.round, ops.rsqrt, ops.sign, ops.sin,
     ops.sqrt, ops.square, ops.max, ops.min, ops.mean, ops.prod, ops.std, ops.sum, ops.var, ops.vector_norm, ops.softmax, ops.log_softmax,
     ops.logsumexp, ops.global_norm, lambda x: ops.vector_norm(x, ord=3), lambda x: ops.vector_norm(x, ord=0.5), lambda x: ops.clip(x, 0, 1),
-    lambda x: ops.maximum(x, 0.0), lambda x: ops.minimum(0.0, x), lambda x: ops.huber_loss(x, ops.zeros_like(x)), lambda x: x ** 2.0,
+    lambda x: ops.maximum(x, 0.0), lambda x: ops.minimum(0.0, x), lambda x: ops.huber(x, ops.zeros_like(x)), lambda x: x ** 2.0,
     lambda x: ops.max_pool2d(ops.reshape(x, (1, 2, 2, 1)), size=2)], ids=range(35))
 def test_nan_stays_nan(function, be):
     for x in ([NAN] * 4, [1, NAN, 2, 3], [NAN, 1, 2, 3], [3, 2, 1, NAN]):

@@ -168,12 +168,12 @@ def test_every_layer_and_cell_is_its_equation(seed, numpy_backend):
     ("none", nn.LSTMCell, "layer"), ("layer-cell", nn.LSTMCell, "layer"), ("layer", nn.LSTMCell, "layer-theano"),
     ("layer", nn.GRUCell, "layer-theano"), ("layer", nn.RNNCell, "layer-theano")])
 def test_another_variant_of_a_cell_is_found_out(printed, cell, norm, numpy_backend):
-    made = cell(module.INPUTS, module.HIDDEN, norm, eps=0.0)
+    made = cell(module.INPUTS, module.HIDDEN, norm=norm, eps=0.0)
     assert module._of_cell(made, STEPS[made.cell, printed], 0, numpy_backend) > 0.01
 
 
 def test_an_epsilon_is_found_out(numpy_backend):
-    made = nn.LSTMCell(module.INPUTS, module.HIDDEN, "layer", eps=1e-5)
+    made = nn.LSTMCell(module.INPUTS, module.HIDDEN, norm="layer", eps=1e-5)
     assert module._of_cell(made, STEPS["lstm", "layer"], 0, numpy_backend) > 1e-7
 
 

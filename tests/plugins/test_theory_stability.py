@@ -16,7 +16,7 @@ from duoln.randomness import Stream
 def test_a_plain_rnn_is_walked_as_its_formula_says(numpy_backend):
     steps, scale = 12, 2.0
     [walk] = walks(numpy_backend, 5, steps, [scale]).of("rnn", "none")
-    params = nn.RNNCell(stability.INPUTS, stability.HIDDEN, "none").init(Stream(5, "stability.init"))
+    params = nn.RNNCell(stability.INPUTS, stability.HIDDEN, norm="none").init(Stream(5, "stability.init"))
     rng = Stream(5, "stability")
     x, end = rng.gaussian((steps, stability.BATCH, stability.INPUTS)), rng.gaussian((stability.BATCH, stability.HIDDEN))
     w_x, w_h = params["w_x"].astype(np.float64), scale * params["w_h"].astype(np.float64)

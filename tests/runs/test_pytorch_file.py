@@ -35,7 +35,7 @@ MODELS = {
     "GRU": nn.GRU(4, 5, norm="recurrent-bias"), "GRU of two layers": nn.GRU(4, 5, norm="recurrent-bias", layers=2, bidirectional=True),
     "GRU without the bias": nn.GRU(4, 5), "LSTM with two biases": nn.LSTM(4, 5, layers=2, bias="pytorch"), "GRU with two biases": nn.GRU(4, 5, bidirectional=True, bias="pytorch"), "LSTMCell": nn.LSTMCell(4, 5), "GRUCell": nn.GRUCell(4, 5, norm="recurrent-bias"), "RNNCell": nn.RNNCell(4, 5),
     "MultiHeadAttention": nn.MultiHeadAttention(8, 2), "MultiHeadAttention without bias": nn.MultiHeadAttention(8, 4, bias=False),
-    "TransformerBlock": nn.TransformerBlock(8, 2, norm="post"), "TransformerBlock, causal, norms before": nn.TransformerBlock(8, 4, 12, activation="gelu", causal=True),
+    "TransformerBlock": nn.TransformerBlock(8, 2, place="post"), "TransformerBlock, causal, norms before": nn.TransformerBlock(8, 4, 12, activation="gelu", causal=True),
     "blocks in a Sequential": nn.Sequential(nn.TransformerBlock(8, 1), nn.TransformerBlock(8, 2), nn.LayerNorm(8)),
     "Tagger": Tagger(), "a norm in a Sequential": nn.Sequential(nn.Linear(3, 2), ops.relu, nn.LayerNorm(2)),
 }
@@ -70,7 +70,7 @@ def test_written_and_read_again_to_the_bit(name, tmp_path):
 
 @pytest.mark.parametrize("kind", ["LSTM", "TransformerBlock", "MultiHeadAttention", "LayerNorm", "Linear"])
 def test_what_a_subclass_of_a_layer_has_beside_it_is_written_and_read_too(kind, tmp_path):
-    args = {"LSTM": (4, 4, "none", 2), "TransformerBlock": (4, 2), "MultiHeadAttention": (4, 2), "LayerNorm": (4,), "Linear": (4, 4)}[kind]
+    args = {"LSTM": (4, 4), "TransformerBlock": (4, 2), "MultiHeadAttention": (4, 2), "LayerNorm": (4,), "Linear": (4, 4)}[kind]
 
     class WithHead(getattr(nn, kind)):
         def __init__(self):
@@ -243,7 +243,7 @@ def test_models_and_parameters_that_do_not_fit(tmp_path):
     linear, params = nn.Linear(2, 3), nn.Linear(2, 3).init(0)
     rows = [
         (UsageError, nn.Sequential(nn.LSTM(2, 3, norm="batch")), {}, ["0: expected a recurrent layer", "LSTM with batch norm"]),
-        (UsageError, nn.Sequential(a=nn.TransformerBlock(4, 2, kind="rms")), {}, ["a: expected a block", "kind 'rms'"]),
+        (UsageError, nn.Sequential(a=nn.TransformerBlock(4, 2, norm="rms")), {}, ["a: expected a block", "norm 'rms'"]),
         (UsageError, nn.TransformerBlock(4, 2, norm="none"), {}, ["model: expected a block", "norm 'none'"]),
         (UsageError, nn.GRU(2, 3, learned_state=True), {}, ["model: expected a recurrent layer", "a learned state"]),
         (UsageError, nn.Sequential(a=Own()), {}, ["a: expected a layer of Linear, LayerNorm", "found Own"]),

@@ -50,7 +50,7 @@ LACKING = {
     "LSTM of two layers": (lambda: T.LSTM(4, 5, num_layers=2, bidirectional=True, bias=False), nn.LSTM(4, 5, layers=2, bidirectional=True), x_of(3, 2, 4)),
     "GRU": (lambda: T.GRU(4, 5, bias=False), nn.GRU(4, 5), x_of(3, 2, 4)),
     "GRU with the recurrent bias": (lambda: T.GRU(4, 5, bias=False), nn.GRU(4, 5, norm="recurrent-bias"), x_of(3, 2, 4)),
-    "TransformerBlock": (lambda: T.TransformerEncoderLayer(8, 2, 32, dropout=0.0, batch_first=True, bias=False), nn.TransformerBlock(8, 2, norm="post"), x_of(2, 3, 8)),
+    "TransformerBlock": (lambda: T.TransformerEncoderLayer(8, 2, 32, dropout=0.0, batch_first=True, bias=False), nn.TransformerBlock(8, 2, place="post"), x_of(2, 3, 8)),
 }
 
 

@@ -89,7 +89,7 @@ class Theirs(torch.nn.Module):
 
 @pytest.mark.parametrize(("cell", "norm"), VARIANTS)
 def test_layers_have_their_outputs_both_ways(cell, norm, numpy_backend, tmp_path):
-    theirs, ours = fill(Theirs(cell, norm, 3, 5)), KINDS[cell](3, 5, norm)
+    theirs, ours = fill(Theirs(cell, norm, 3, 5)), KINDS[cell](3, 5, norm=norm)
     x = np.random.default_rng(0).standard_normal((6, 2, 3)).astype(np.float32)
     tensors.save_file(theirs.state_dict(), tmp_path / "theirs")
     params = duoln.load_pytorch(tmp_path / "theirs", ours)
@@ -105,7 +105,7 @@ def test_layers_have_their_outputs_both_ways(cell, norm, numpy_backend, tmp_path
 
 @pytest.mark.parametrize(("cell", "norm"), VARIANTS)
 def test_cells(cell, norm, numpy_backend, tmp_path):
-    theirs, ours = fill(Theirs(cell, norm, 3, 5, ending="")), CELLS[cell](3, 5, norm)
+    theirs, ours = fill(Theirs(cell, norm, 3, 5, ending="")), CELLS[cell](3, 5, norm=norm)
     x = np.random.default_rng(0).standard_normal((1, 2, 3)).astype(np.float32)
     tensors.save_file(theirs.state_dict(), tmp_path / "theirs")
     params = duoln.load_pytorch(tmp_path / "theirs", ours, numpy_backend)
@@ -114,14 +114,14 @@ def test_cells(cell, norm, numpy_backend, tmp_path):
 
 @pytest.mark.parametrize(("cell", "norm"), [("lstm", "layer"), ("lstm", "layer-cell"), ("rnn", "layer-theano"), ("gru", "layer-theano")])
 def test_50_updates_of_adam_are_those_of_a_loop_in_pytorch_with_two_biases(cell, norm, tmp_path):
-    pair = Pair(fill(Theirs(cell, norm, 3, 5)), KINDS[cell](3, 5, norm, bias="pytorch"), tmp_path)
+    pair = Pair(fill(Theirs(cell, norm, 3, 5)), KINDS[cell](3, 5, norm=norm, bias="pytorch"), tmp_path)
     assert pair.difference() == 0
     pair.train()
     assert pair.difference() < 1e-5
 
 
 def test_several_layers_and_directions(tmp_path):
-    model = nn.Sequential(nn.LSTM(3, 4, "layer", layers=2, bidirectional=True))
+    model = nn.Sequential(nn.LSTM(3, 4, norm="layer", layers=2, bidirectional=True))
     params = model.init(0)
     duoln.save_pytorch(tmp_path / "a", model, params)
     names = tensors.load_file(tmp_path / "a").keys()
@@ -132,7 +132,7 @@ def test_several_layers_and_directions(tmp_path):
 def test_biases_may_be_missing_but_not_those_of_norms(tmp_path):
     state = fill(Theirs("lstm", "layer", 3, 5)).state_dict()
     tensors.save_file({name: array for name, array in state.items() if not name.startswith("bias")}, tmp_path / "a")
-    assert not duoln.load_pytorch(tmp_path / "a", nn.LSTM(3, 5, "layer"))["forward0"]["bias"].numpy().any()
+    assert not duoln.load_pytorch(tmp_path / "a", nn.LSTM(3, 5, norm="layer"))["forward0"]["bias"].numpy().any()
     tensors.save_file({name: array for name, array in state.items() if name != "layernorm_i_l0.bias"}, tmp_path / "b")
-    check_error(CheckpointError, lambda: duoln.load_pytorch(tmp_path / "b", nn.LSTM(3, 5, "layer")), "layernorm_i_l0.bias", "no such array")
+    check_error(CheckpointError, lambda: duoln.load_pytorch(tmp_path / "b", nn.LSTM(3, 5, norm="layer")), "layernorm_i_l0.bias", "no such array")
     check_error(CheckpointError, lambda: duoln.load_pytorch(tmp_path / "a", nn.LSTM(3, 5), strict=False), "layernorm", "LSTM does not")

@@ -124,7 +124,7 @@ def test_a_task_from_its_first_parameters(be):
     assert 1e-4 < first.steepest < 1.0 and first.tenth_of_minimum < first.minimum
 
 
-def test_the_optimiser_of_the_task_makes_the_updates(numpy_backend):
+def test_the_optimizer_of_the_task_makes_the_updates(numpy_backend):
     """Against the same updates by hand."""
     task = Line()
     cfg = make_config(task, "plain", None, {})

@@ -1,7 +1,7 @@
 """Replay: a compiled step that runs its rules alone.
 
 Most of the time of a small step goes to Python: checks of arguments, the choice of rules, the tape, the trees of the
-optimiser. For inputs of one form they lead to the same rules in the same order, because a step is pure. So the first
+optimizer. For inputs of one form they lead to the same rules in the same order, because a step is pure. So the first
 two calls are recorded. If both ran the same rules on the same values, the calls that follow run these rules alone, as
 NumPy computes them, CuPy captures them or MLX traces them. If not, a third call is recorded, because the first one may
 have made what later ones find; if that differs too, a CompileWarning says why, and every call runs the step itself.

@@ -54,7 +54,7 @@ def _gates_ln(cell: str, x: Tensor, norms: Norms, name: str, s: Settings) -> Ten
 
 
 def _each_gate(x: Tensor, gates: int, gain: Tensor, bias: Tensor, s: Settings) -> list[Tensor]:
-    pieces = zip(split(x, gates), split(gain, gates), split(bias, gates), strict=True)
+    pieces = zip(*(split(each, gates, axis=-1) for each in (x, gain, bias)), strict=True)
     return [layer_norm(part, g, b, eps=s.eps) for part, g, b in pieces]
 
 
@@ -108,7 +108,7 @@ def lstm_cell(x_gates: Tensor, h_proj: Tensor, c: Tensor, bias: Tensor | None, n
         gates = _bn(x_gates, norms, "x", s) + _bn(h_proj, norms, "h", s) + bias
     else:
         gates = x_gates + h_proj
-    i, f, g, o = split(gates, 4)
+    i, f, g, o = split(gates, 4, axis=-1)
     c = sigmoid(f) * c + sigmoid(i) * tanh(g)
     c_norm = c
     if s.norm in ("layer", "layer-theano", "layer-cell"):
@@ -139,6 +139,6 @@ def gru_cell(x_gates: Tensor, h_proj: Tensor, h: Tensor, bias: Tensor | None, no
     else:
         if s.norm == "recurrent-bias":
             h_n = h_n + norms["bias_n"]
-        z, r = split(sigmoid(x_zr + h_zr), 2)
+        z, r = split(sigmoid(x_zr + h_zr), 2, axis=-1)
         n = tanh(x_n + r * h_n)
     return (1.0 - z) * h + z * n
