@@ -64,8 +64,7 @@ Contents:
 * `Op`, `op`, `Rule`, `derived`, `Tensor`; the types `Array`, `Backend`; the dtypes `FLOATS`;
 * annotations of attributes: `Finite`, `AtLeast0`, `Above0`, `Below1`, `Integer`, `AtLeast1`, or `Annotated` with an
   `Interval` of numbers or the integers of a `Whole`;
-* for a body, beside `NAME.check`: `check_indices`, `check_room`, `normal_axis`;
-* shapes: `broadcast_shape`, and `unbroadcast` for its gradient;
+* for a body, beside `NAME.check`: `check_room`;
 * `host`: arrays that start on a cache line, and the number of threads, for rules on NumPy arrays;
 * `Launch`: a call of a C++ text (also of CUDA's and Metal's beside it), declared in the language of `op`, compiled at
   its first use. Give the text's whole path without its ending. The text includes `common.h`, whose `T` is float or
@@ -92,7 +91,7 @@ from duoln.kernels import host, native
 from duoln.kernels.launch import Launch, fused
 from duoln.kernels.launch.declared import Layout
 from duoln.kernels.registry import Case
-from duoln.ops.common import broadcast_shape, check_indices, check_room, normal_axis, unbroadcast
+from duoln.ops.common import check_room
 
 if TYPE_CHECKING:
     from duoln.kernels.launch import cuda as cuda  # noqa: PLC0414 (it is offered, and not in __all__)
@@ -100,8 +99,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FLOATS", "Above0", "Array", "AtLeast0", "AtLeast1", "Backend", "Below1", "Case", "Finite", "Integer", "Interval",
-    "Launch", "Layout", "Op", "Rule", "Tensor", "Whole", "broadcast_shape", "check_indices", "check_room", "derived",
-    "fused", "host", "native", "normal_axis", "op", "unbroadcast",
+    "Launch", "Layout", "Op", "Rule", "Tensor", "Whole", "check_room", "derived", "fused", "host", "native", "op",
 ]
 # They import CuPy and MLX, so only a rule that uses them loads them, and `dir` is without them.
 only_public(globals(), lazy={name: f"duoln.kernels.launch.{name}:" for name in ("cuda", "metal")})

@@ -18,7 +18,8 @@ import numpy as np
 
 from duoln import Stream, nn, ops
 from duoln.data import Batch, Batches
-from duoln.tasks import DATA_SEED, Column, Config, Dataset, Splits, Task, hookimpl
+from duoln.tasks import Column, Config, Dataset, Splits, Task, hookimpl
+from duoln.tasks.originals import DATA_SEED
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Spirals(Task):
     columns = (Column("test_error", "test error", ".1%"),)
 
     def data(self, cfg: SpiralsConfig, root: Path | None = None) -> Splits:
-        """Synthetic data. A task that reads files finds them by `duoln.tasks.locate(names, root)`."""
+        """Synthetic data. A task that reads files finds them by `duoln.tasks.originals.locate(names, root)`."""
         train, test = _spirals(1024, "train"), _spirals(512, "test")
         batches = Batches(train, cfg.batch_size, cfg.seed)
         return Splits(Dataset("two spirals", "synthetic"), batches, batches.steps_per_epoch, {"test": test})

@@ -25,7 +25,8 @@ from duoln import Stream, Tensor, nn, ops
 from duoln.data import Batch, Batches, read_text
 from duoln.errors import DataError, UsageError
 from duoln.pictures.drawing import figure
-from duoln.tasks import DATA_SEED, Column, Config, Dataset, Findings, Splits, Task, Trained, hookimpl, in_home, option
+from duoln.tasks import Column, Config, Dataset, Findings, Splits, Task, Trained, hookimpl, option
+from duoln.tasks.originals import DATA_SEED, in_home
 
 BYTES = 256
 

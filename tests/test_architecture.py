@@ -280,7 +280,7 @@ def operators_used(file, source, names):
 @functools.cache
 def _users():
     """Who uses each operator: `plugins.NAME`, or another unit. Kernels are left out: they only make one faster."""
-    users = {name: set() for name in duoln.ops.__all__}
+    users = {name: set() for name in (*duoln.ops.__all__, *duoln.ops.WITHIN)}
     for file in FILES:
         if not file.startswith(("kernels/", "duoln/ops/")):
             parts = _module_of(file).split(".")[1:]

@@ -56,7 +56,7 @@ LINES = {
     "repr(nn.Linear(2, 3))": "Linear(n_in=2, n_out=3)", "repr(nn.LSTM(8, 16))": "LSTM(n_in=8, n_hidden=16)",
     "repr(nn.Sequential(nn.Linear(2, 3), ops.tanh))": "Sequential(\n  (0): Linear(n_in=2, n_out=3)\n  (1): tanh\n)",
     "sorted(nn.Linear(2, 3).init(0))": ["bias", "weight"], "'gain_h' in nn.LSTM(8, 16).init(0)['forward0']": False,
-    "optim.SGD(0.1).update({'w': x}, {'w': x}, {}, 0.5)[0]['w']": X / 2, "ops.softmax_cross_entropy(x, i[:2], ignore_index=2).shape": (2,),
+    "optim.SGD(0.1).update({'w': x}, {'w': x}, optim.SGD(0.1).init({'w': x}), 0.5)[0]['w']": X / 2, "ops.softmax_cross_entropy(x, i[:2], ignore_index=2).shape": (2,),
     # Copies
     "copy.copy(x)": X, "copy.deepcopy({'w': [x]})['w'][0]": X, "copy.deepcopy(nn.Linear(2, 3)).init(Stream(0, 'a'))['weight'].shape": (2, 3),
 }

@@ -154,7 +154,7 @@ program("evaluation", 1, "PyTorch", """
 """)
 program("several inputs", 4, "PyTorch", """
     model = nn.Sequential(nn.LSTM(2, 4, return_sequences=False), lambda given: given[0], nn.Linear(4, 2))
-    answers = model(duoln.init(model, seed=0), steps, mask)
+    answers = model(duoln.init(model, seed=0), steps, None, mask)
 """)
 program("lengths that differ", 3, "PyTorch", """
     outputs, states = lstm(of_lstm, steps, mask=mask)

@@ -136,12 +136,12 @@ def _step(row: Row, loss: Callable[..., Tensor], params: list[Tensor], others: l
 
     @duoln.compile
     def train_step(params: list[Tensor], slots: Any, *others: Any) -> Any:
-        value, gradients = (others[0][0], others[0]) if given else duoln.value_and_grad(loss)(params, *others)
+        value, gradients = (others[1], others[0]) if given else duoln.value_and_grad(loss)(params, *others)
         params, slots = optimizer.update(params, gradients, slots)
         return params, slots, value
 
     slots = optimizer.init(params)
-    inputs = [[2.0 * param for param in params]] if given else others
+    inputs = [[2.0 * param for param in params], duoln.tensor(np.float32(RATE), params[0].backend)] if given else others
 
     def call() -> list[Tensor]:
         nonlocal params, slots

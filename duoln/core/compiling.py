@@ -30,11 +30,8 @@ _MANY_FORMS = (f"a compiled step has seen more than {MAX_INPUT_FORMS} different 
                "all others; give it arrays of few different shapes")
 
 
-NOT_GIVEN: Any = object()
-
-
 @hinted
-def compile(step: Callable[..., Any] = NOT_GIVEN, *, static: str | Sequence[str] = ()) -> Callable[..., Any]:
+def compile(step: Callable[..., Any] = ..., *, static: str | Sequence[str] = ()) -> Callable[..., Any]:
     """The same step, faster: MLX traces and fuses it, NumPy and CuPy replay the operators that it ran.
 
     Arguments named in `static`, such as flags, are no tensors: each value has a compiled step of its own. Without a
@@ -56,7 +53,7 @@ def compile(step: Callable[..., Any] = NOT_GIVEN, *, static: str | Sequence[str]
             step that breaks the contract.
         MixedBackendError: the tensors live on different backends.
     """
-    if step is NOT_GIVEN:
+    if step is ...:
         return functools.partial(compile, static=static)
     check_function("compile", "step", step)
     return Compiled(step, (static,) if isinstance(static, str) else tuple(static))

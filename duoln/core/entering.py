@@ -5,6 +5,7 @@ NumPy has no bfloat16: values for a tensor of that dtype stay in the dtype they 
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,12 @@ _EVERYWHERE = {np.dtype(name): name for name in ("float32", "int32", "bool")}
 """The dtypes that every backend has. `dtype.name` takes as long as the rest of what enters a step."""
 _LARGEST_BFLOAT16 = 3.3895313892515355e38
 """(2 - 2^-7) 2^127."""
+
+
+def chosen(name: str | None) -> Backend:
+    """The backend of that name, or the one that `duoln.backend()` chooses. `runtime`, above all layers, knows them."""
+    backend: Backend = importlib.import_module("duoln.runtime").backend(name)
+    return backend
 
 
 def host_array(x: Any, backend: Backend, dtype: str | None) -> tuple[np.ndarray, str]:

@@ -12,12 +12,12 @@ from duoln.core.arguments import did_you_mean
 _EMPTY: Mapping[str, str] = MappingProxyType({})
 MOVED = {f"{old}.{name}": f"{new}.{name}" for old, new, names in (
     ("duoln", "duoln.tasks", "train"), ("duoln", "duoln.testing", "gradcheck"),
-    ("duoln.data", "duoln.tasks", "DATA_SEED absent in_home locate original_or_made suited_to"),
+    ("duoln.data", "duoln.tasks.originals", "DATA_SEED absent in_home locate original_or_made suited_to"),
     ("duoln.data", "duoln.data.batches", "Axes check_range count_examples examples"),
     ("duoln.data", "duoln.data.bounded", "CONTENT_ERRORS Unpacked most_unpacked opened read_whole size_of"),
     ("duoln.data", "duoln.data.files",
      "Resource data_folders find packed_or_not search_folders visible write_whole"),
-    ("duoln.data", "duoln.data.idx", "write_idx"), ("duoln.data", "duoln.data.npz", "map_npy write_npz"),
+    ("duoln.data", "duoln.data.idx", "write_idx"), ("duoln.data", "duoln.data.npz", "Expected map_npy write_npz"),
     ("duoln.data", "duoln.data.json_text", "json_of parse_json"),
     ("duoln.data", "duoln.data.mnist", "Digits find_mnist read_found"),
     ("duoln.data", "duoln.data.text", "at_line describe_unknown"),
@@ -26,7 +26,7 @@ MOVED = {f"{old}.{name}": f"{new}.{name}" for old, new, names in (
     ("duoln.extend", "duoln.core.arguments", "ABOVE_0 AT_LEAST_0 BELOW_1 FINITE NOT_NAN check_choice check_flag "
      "check_function check_integer check_integers_in check_number"),
     ("duoln.extend", "duoln.core.spec", "check_beside check_float check_tensors"),
-    ("duoln.extend", "duoln.ops.common", "check_dtype normal_axes"),
+    ("duoln.extend", "duoln.ops.common", "broadcast_shape check_dtype check_indices normal_axes normal_axis unbroadcast"),
     ("duoln.tasks", "duoln.tasks.settings", "parse_settings"),
     ("duoln.testing", "duoln.testing.closeness", "tolerance")) for name in names.split()}
 """Names that a public module had, and their places."""

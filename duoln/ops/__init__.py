@@ -117,27 +117,28 @@ from duoln.ops.shape import (
     triu,
     unstack,
 )
-from duoln.ops.update import adam_rates, adam_update, global_norm  # noqa: F401 (rules are found by their names)
+from duoln.ops.update import adam_rates, adam_update, counted, global_norm, listed_rate
 
 __all__ = [
-    "abs", "absolute_error", "activated_linear", "add", "add_layer_norm", "add_rms_norm",
-    "additive_attention", "all", "any", "arange", "argmax", "argmin", "astype", "avg_pool1d", "avg_pool2d",
-    "batch_norm", "bce_with_logits", "broadcast_arrays", "broadcast_to", "ceil", "clip", "clip_gradient", "concat",
-    "conv1d", "conv2d", "cos", "cumulative_sum", "divide", "einsum", "elu", "embedding", "equal", "erf", "exp",
-    "expand_dims", "expm1", "eye", "flip", "floor", "floor_divide", "full", "full_like", "gelu", "getitem",
-    "global_norm", "greater", "greater_equal", "group_norm", "gru", "gru_step", "huber", "hypot", "instance_norm",
-    "isfinite", "isinf", "isnan", "kl_div", "layer_norm", "leaky_relu", "less", "less_equal", "linear",
-    "linear_cross_entropy", "linspace", "log", "log1p", "log_softmax", "logaddexp", "logical_and", "logical_not",
-    "logical_or", "logsumexp", "lstm", "lstm_cell", "lstm_step", "matmul", "matrix_transpose", "max", "max_pool1d",
-    "max_pool2d", "maximum", "mean", "min", "minimum", "moveaxis", "multiply", "negative", "not_equal", "one_hot",
-    "ones", "ones_like", "outer", "pad", "permute_dims", "pow", "probability_cross_entropy", "prod", "relu",
-    "remainder", "repeat", "reshape", "rms_norm", "rnn", "rnn_step", "roll", "round", "rsqrt",
-    "scaled_dot_product_attention", "sigmoid", "sign", "signbit", "silu", "sin", "softmax", "softmax_cross_entropy",
-    "softplus", "split", "sqrt", "square", "squared_error", "squeeze", "stack", "std", "subtract", "sum", "take",
-    "take_along_axis", "tanh", "tensordot", "tile", "tril", "triu", "unstack", "var", "vecdot", "vector_norm",
-    "weight_norm", "where", "zeros", "zeros_like",
+    "abs", "absolute_error", "add", "additive_attention", "all", "any", "arange", "argmax", "argmin", "astype",
+    "avg_pool1d", "avg_pool2d", "batch_norm", "bce_with_logits", "broadcast_arrays", "broadcast_to", "ceil", "clip",
+    "clip_gradient", "concat", "conv1d", "conv2d", "cos", "cumulative_sum", "divide", "einsum", "elu", "embedding",
+    "equal", "erf", "exp", "expand_dims", "expm1", "eye", "flip", "floor", "floor_divide", "full", "full_like",
+    "gelu", "greater", "greater_equal", "group_norm", "huber", "hypot", "instance_norm", "isfinite", "isinf", "isnan",
+    "kl_div", "layer_norm", "leaky_relu", "less", "less_equal", "linear", "linear_cross_entropy", "linspace", "log",
+    "log1p", "log_softmax", "logaddexp", "logical_and", "logical_not", "logical_or", "logsumexp", "matmul",
+    "matrix_transpose", "max", "max_pool1d", "max_pool2d", "maximum", "mean", "min", "minimum", "moveaxis",
+    "multiply", "negative", "not_equal", "one_hot", "ones", "ones_like", "outer", "pad", "permute_dims", "pow",
+    "probability_cross_entropy", "prod", "relu", "remainder", "repeat", "reshape", "rms_norm", "roll", "round",
+    "rsqrt", "scaled_dot_product_attention", "sigmoid", "sign", "signbit", "silu", "sin", "softmax",
+    "softmax_cross_entropy", "softplus", "split", "sqrt", "square", "squared_error", "squeeze", "stack", "std",
+    "subtract", "sum", "take", "take_along_axis", "tanh", "tensordot", "tile", "tril", "triu", "unstack", "var",
+    "vecdot", "vector_norm", "weight_norm", "where", "zeros", "zeros_like",
 ]
-OPERATORS.update((name, globals()[name]) for name in __all__)
+WITHIN = ("activated_linear", "adam_rates", "adam_update", "add_layer_norm", "add_rms_norm", "counted", "getitem",
+          "global_norm", "gru", "gru_step", "listed_rate", "lstm", "lstm_cell", "lstm_step", "rnn", "rnn_step")
+"""Operators that layers, optimizers and `x[key]` call: they are here, and not among the public names."""
+OPERATORS.update((name, globals()[name]) for name in (*__all__, *WITHIN))
 
 
 def __getattr__(name: str) -> Never:

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-import duoln
 from duoln.backends.protocol import REALS, Backend
 from duoln.core import Tensor
 from duoln.core.arguments import LARGEST, NOT_NAN, check_flag, check_integer, check_integers_in, check_number
-from duoln.core.entering import check_held
+from duoln.core.entering import check_held, chosen
 from duoln.core.pytorch_names import hinted
 from duoln.core.spec import check_tensors
 from duoln.core.tensor import constant_tensor
@@ -132,7 +131,7 @@ def _held(name: str, role: str, value: Any, dtype: str) -> float:
 
 def _checked(name: str, shape: Any, backend: Any, dtype: str) -> tuple[tuple[int, ...], Backend, str]:
     if backend is None or isinstance(backend, str):
-        backend = duoln.backend(backend)
+        backend = chosen(backend)
     if not hasattr(backend, "zeros") or isinstance(backend, Tensor):
         raise DtypeError(f"[{name}] backend: expected a backend or its name, found "
                          f"{type(backend).__name__}")

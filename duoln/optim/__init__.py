@@ -27,8 +27,8 @@ from duoln.optim.schedules import Schedule, cosine, exponential, linear_warmup, 
 from duoln.optim.sgd import SGD, RMSProp
 
 __all__ = [
-    "SGD", "Accumulate", "Adam", "AdamW", "Clip", "Groups", "MovingAverage", "Optimizer", "RMSProp",
+    "SGD", "Accumulate", "Adam", "AdamW", "Groups", "MovingAverage", "Optimizer", "RMSProp",
     "Schedule", "clip_each_norm", "clip_global_norm", "clip_value", "cosine", "exponential", "global_norm",
-    "linear_warmup", "piecewise", "scale_by_norm", "schedule", "steps",
+    "linear_warmup", "piecewise", "schedule", "steps",
 ]
 only_public(globals(), OF_OPTIM)

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from duoln.data.files import packed_or_not, search_folders
 from duoln.errors import DataError, DataMissingError, UsageError
+from duoln.system.paths import in_home as in_home  # noqa: PLC0414 (for a path that a setting names)
 
 T = TypeVar("T")
 

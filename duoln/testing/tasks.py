@@ -235,7 +235,8 @@ def _check_held_out(task: Task, variant: str, cfg: Config, splits: Splits) -> No
             second = dict(tree.items(again[name])).get(path, np.zeros(0))
             if not np.array_equal(array, second, equal_nan=np.asarray(array).dtype.kind == "f"):
                 raise AssertionError(f"data: split {name!r} of '{variant}' differs for another seed, at '{path}': what "
-                                     "is held out must not depend on cfg.seed; draw it by duoln.tasks.DATA_SEED")
+                                     "is held out must not depend on cfg.seed; draw it by "
+                                     "duoln.tasks.originals.DATA_SEED")
 
 
 def _check_training(task: Task, variant: str, cfg: Config, splits: Splits, backend: Backend, steps: int) -> None:

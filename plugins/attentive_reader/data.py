@@ -11,7 +11,8 @@ from duoln.errors import UsageError
 from duoln.plugins.attentive_reader import corpus, made, vocabulary
 from duoln.plugins.attentive_reader.batches import Dropout, Training, evaluated
 from duoln.plugins.attentive_reader.corpus import Corpus, Cut, Ragged, Split
-from duoln.tasks import Dataset, Splits, absent, in_home, locate, original_or_made, suited_to
+from duoln.tasks import Dataset, Splits
+from duoln.tasks.originals import absent, in_home, locate, original_or_made, suited_to
 
 Source = Literal["auto", "cnn", "novels", "novels-large", "record", "made"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from duoln import Stream
 from duoln.plugins.attentive_reader.corpus import Collector, Corpus, Cut
 from duoln.plugins.attentive_reader.questions import PLACEHOLDER, Question
-from duoln.tasks import DATA_SEED
+from duoln.tasks.originals import DATA_SEED
 
 SIZES = {"train": 320, "valid": 64, "test": 64}
 _ENTITIES, _IN_A_PASSAGE = 20, 5

@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from duoln.data import Expected, read_npz, read_tar
+from duoln.data import read_npz, read_tar
 from duoln.data.bounded import read_whole
 from duoln.data.files import Resource, find, packed_or_not, search_folders
+from duoln.data.npz import Expected
 from duoln.errors import DataError, DataFormatError, DataMissingError
 from duoln.tasks import Dataset
 

@@ -17,7 +17,8 @@ from duoln.errors import UsageError
 from duoln.plugins.convnet import corpus, whitening
 from duoln.plugins.convnet.corpus import Images
 from duoln.plugins.convnet.model import mask_shapes
-from duoln.tasks import DATA_SEED, Dataset, Splits, original_or_made, suited_to
+from duoln.tasks import Dataset, Splits
+from duoln.tasks.originals import DATA_SEED, original_or_made, suited_to
 
 Corpus = Literal["cifar10", "mnist"]
 Source = Literal["auto", "real", "made"]

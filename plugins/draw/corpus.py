@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from duoln.data import Expected, read_npz
+from duoln.data import read_npz
 from duoln.data.bounded import read_whole
-from duoln.data.npz import write_npz
+from duoln.data.npz import Expected, write_npz
 from duoln.errors import DataFormatError, DataMissingError
-from duoln.tasks import Dataset, absent, locate
+from duoln.tasks import Dataset
+from duoln.tasks.originals import absent, locate
 
 FOLDER = "binarized_mnist"
 PACKED = f"{FOLDER}/binarized_mnist_packed.npz"

@@ -14,7 +14,8 @@ from duoln.data import Batch, Batches
 from duoln.data.digits import make_digits
 from duoln.errors import UsageError
 from duoln.plugins.draw import corpus
-from duoln.tasks import DATA_SEED, Dataset, Splits, original_or_made, suited_to
+from duoln.tasks import Dataset, Splits
+from duoln.tasks.originals import DATA_SEED, original_or_made, suited_to
 
 Source = Literal["auto", "binarized_mnist", "made"]
 

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from duoln.data import Expected, read_npz
+from duoln.data import read_npz
 from duoln.data.files import packed_or_not, search_folders
-from duoln.data.npz import write_npz
+from duoln.data.npz import Expected, write_npz
 from duoln.errors import DataError, DataFormatError
-from duoln.tasks import Dataset, absent, locate
+from duoln.tasks import Dataset
+from duoln.tasks.originals import absent, locate
 
 SPLITS = ("train", "valid", "test")
 WHOLE_CORPUS = 12_000

@@ -15,7 +15,8 @@ from duoln.errors import UsageError
 from duoln.plugins.handwriting import alphabet, corpus
 from duoln.plugins.handwriting.corpus import Line
 from duoln.plugins.handwriting.made import make_lines
-from duoln.tasks import DATA_SEED, Dataset, Splits, original_or_made, suited_to
+from duoln.tasks import Dataset, Splits
+from duoln.tasks.originals import DATA_SEED, original_or_made, suited_to
 
 Source = Literal["auto", "iam", "made"]
 Order = Literal["sequential", "shuffled"]

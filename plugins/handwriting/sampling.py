@@ -16,7 +16,8 @@ from duoln.plugins.handwriting import drawing
 from duoln.plugins.handwriting.alphabet import CLASSES, PADDING, encode_strictly
 from duoln.plugins.handwriting.data import DEVIATION, MEAN
 from duoln.plugins.handwriting.model import POINT, Synthesis
-from duoln.tasks import in_home, option
+from duoln.tasks import option
+from duoln.tasks.originals import in_home
 from duoln.tasks.values import Trained
 
 _POINTS_A_CHARACTER = 40

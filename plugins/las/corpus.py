@@ -9,7 +9,8 @@ import numpy as np
 
 from duoln import Stream
 from duoln.plugins.las.alphabet import Alphabet
-from duoln.tasks import DATA_SEED, Dataset
+from duoln.tasks import Dataset
+from duoln.tasks.originals import DATA_SEED
 
 SETS = ("train", "dev", "test")
 MOST_BYTES = 1 << 20

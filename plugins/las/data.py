@@ -17,7 +17,8 @@ from duoln.plugins.las.alphabet import LETTERS, TIMIT, Alphabet
 from duoln.plugins.las.corpus import Corpus, Utterance
 from duoln.plugins.las.features import features, frame_count, width
 from duoln.plugins.las.made import RATE, made
-from duoln.tasks import Splits, absent, locate, original_or_made, suited_to
+from duoln.tasks import Splits
+from duoln.tasks.originals import absent, locate, original_or_made, suited_to
 
 Source = Literal["auto", "timit", "librispeech", "digits", "utterances", "made"]
 

@@ -9,7 +9,8 @@ import numpy as np
 from duoln import Stream
 from duoln.plugins.las.alphabet import LETTERS
 from duoln.plugins.las.corpus import SETS, Corpus, Utterance
-from duoln.tasks import DATA_SEED, Dataset
+from duoln.tasks import Dataset
+from duoln.tasks.originals import DATA_SEED
 
 RATE = 8000
 """The rate of the spoken digits, in whose place these stand."""

@@ -18,7 +18,8 @@ from duoln.plugins.las.audio import read_audio
 from duoln.plugins.las.corpus import SETS
 from duoln.plugins.las.features import HOP_SECONDS, features
 from duoln.plugins.las.model import LasModel
-from duoln.tasks import Trained, in_home, option
+from duoln.tasks import Trained, option
+from duoln.tasks.originals import in_home
 
 _MOST = 16
 _BINS = 61

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from duoln.data import Expected, read_npz
-from duoln.data.npz import write_npz
+from duoln.data import read_npz
+from duoln.data.npz import Expected, write_npz
 from duoln.errors import DataFormatError, DataMissingError
 from duoln.plugins.las.alphabet import LETTERS
 from duoln.plugins.las.audio import MOST_SAMPLES, read_audio

@@ -13,7 +13,8 @@ from duoln.data import Batch, Batches
 from duoln.data.digits import make_digits
 from duoln.data.mnist import find_mnist, read_found
 from duoln.errors import UsageError
-from duoln.tasks import DATA_SEED, Dataset, Splits, original_or_made, suited_to
+from duoln.tasks import Dataset, Splits
+from duoln.tasks.originals import DATA_SEED, original_or_made, suited_to
 
 Source = Literal["auto", "mnist", "made"]
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from duoln.data import Expected, read_npz
+from duoln.data import read_npz
+from duoln.data.npz import Expected
 from duoln.errors import DataEntryError, DataFormatError
 from duoln.plugins.order_embeddings.corpus import SPLITS, Corpus, Features, Part, Sentences, Words
 from duoln.plugins.order_embeddings.flickr8k import FOLDER, words_of

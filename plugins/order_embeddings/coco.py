@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from duoln.data import Expected, read_json
-from duoln.data.npz import map_npy
+from duoln.data import read_json
+from duoln.data.npz import Expected, map_npy
 from duoln.errors import DataEntryError, DataFormatError
 from duoln.plugins.order_embeddings.corpus import CAPTIONS, Corpus, Features, Part, Sentences, Words
 from duoln.tasks import Dataset

@@ -26,7 +26,8 @@ from duoln.plugins.order_embeddings.corpus import (
     in_vocabulary,
 )
 from duoln.plugins.order_embeddings.made import make_pictures
-from duoln.tasks import DATA_SEED, Dataset, Splits, absent, locate, original_or_made, suited_to
+from duoln.tasks import Dataset, Splits
+from duoln.tasks.originals import DATA_SEED, absent, locate, original_or_made, suited_to
 
 Source = Literal["auto", "coco", "flickr8k", "flickr8k-captions", "made"]
 

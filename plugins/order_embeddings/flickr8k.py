@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from duoln.data import Expected, read_lines, read_npz
+from duoln.data import read_lines, read_npz
 from duoln.data.files import packed_or_not
+from duoln.data.npz import Expected
 from duoln.errors import DataEntryError, DataFormatError
 from duoln.plugins.order_embeddings.corpus import CAPTIONS
 

@@ -27,7 +27,8 @@ from duoln.plugins.skip_thoughts.corpus import (
     read_books,
     read_vocabulary,
 )
-from duoln.tasks import DATA_SEED, Dataset, Splits, absent, in_home, locate, original_or_made
+from duoln.tasks import Dataset, Splits
+from duoln.tasks.originals import DATA_SEED, absent, in_home, locate, original_or_made
 
 Source = Literal["auto", "bookcorpus", "novels100", "novels", "made"]
 Filter = Literal["batch", "corpus"]

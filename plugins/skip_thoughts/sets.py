@@ -15,7 +15,7 @@ from duoln.errors import DataFormatError
 from duoln.plugins.skip_thoughts import made, tokens
 from duoln.plugins.skip_thoughts.corpus import END, UNKNOWN
 from duoln.plugins.skip_thoughts.made import Pair
-from duoln.tasks import DATA_SEED, absent, locate
+from duoln.tasks.originals import DATA_SEED, absent, locate
 
 LABELLED = {"mr": "rt-polarity.all.gz", "cr": "custrev.all.gz", "subj": "subj.all.gz", "mpqa": "mpqa.all.gz"}
 PAIRS = ("SICK_train.txt.gz", "SICK_trial.txt.gz", "SICK_test_annotated.txt.gz")

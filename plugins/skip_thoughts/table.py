@@ -16,7 +16,8 @@ from duoln.plugins.skip_thoughts import classify, data, judging, sets, vectors
 from duoln.plugins.skip_thoughts.corpus import check_table
 from duoln.plugins.skip_thoughts.model import SkipThoughts
 from duoln.plugins.skip_thoughts.relatedness import ROUNDS
-from duoln.tasks import DATA_SEED, Findings, ReferenceTable, Trained, in_home, option
+from duoln.tasks import Findings, ReferenceTable, Trained, option
+from duoln.tasks.originals import DATA_SEED, in_home
 
 COLUMNS = (("sick_r", "r", ".3f"), ("sick_rho", "rho", ".3f"), ("sick_mse", "MSE", ".3f"), ("mr_accuracy", "MR", ".1f"),
            ("cr_accuracy", "CR", ".1f"), ("subj_accuracy", "SUBJ", ".1f"), ("mpqa_accuracy", "MPQA", ".1f"))

@@ -16,7 +16,8 @@ from duoln.plugins.skip_thoughts import classify, data, judging, sets, table
 from duoln.plugins.skip_thoughts.corpus import Corpus
 from duoln.plugins.skip_thoughts.model import LARGEST_NORM, Norm, SkipThoughts
 from duoln.plugins.skip_thoughts.relatedness import ROUNDS, Round
-from duoln.tasks import DATA_SEED, Column, Config, Dataset, Findings, ReferenceTable, Splits, Task, suited_to
+from duoln.tasks import Column, Config, Dataset, Findings, ReferenceTable, Splits, Task
+from duoln.tasks.originals import DATA_SEED, suited_to
 from duoln.tasks.task import Predict
 from duoln.tasks.values import Trained
 

@@ -12,7 +12,8 @@ import numpy as np
 from duoln import Stream
 from duoln.errors import DataError
 from duoln.plugins.transformer.books import Books, of_texts, read_books
-from duoln.tasks import DATA_SEED, Dataset, absent, in_home, locate, original_or_made
+from duoln.tasks import Dataset
+from duoln.tasks.originals import DATA_SEED, absent, in_home, locate, original_or_made
 
 Source = Literal["auto", "novels", "novels100", "made"]
 

@@ -175,8 +175,8 @@ def _default():
 
 
 def _environment():
-    os.environ["DUOLN_TEST_SCALE"] = "2.0"
-    return lambda: float(os.environ["DUOLN_TEST_SCALE"]), lambda: os.environ.update(DUOLN_TEST_SCALE="3.0")
+    os.environ["SCALE_OF_A_TEST"] = "2.0"
+    return lambda: float(os.environ["SCALE_OF_A_TEST"]), lambda: os.environ.update(SCALE_OF_A_TEST="3.0")
 
 
 def _scalar_of_numpy():
@@ -385,8 +385,8 @@ def _by_text():
 
 
 def _other_module():
-    os.environ["DUOLN_TEST_SCALE"] = "2.0"
-    return lambda: float(os.getenv("DUOLN_TEST_SCALE")), lambda: os.environ.update(DUOLN_TEST_SCALE="3.0")
+    os.environ["SCALE_OF_A_TEST"] = "2.0"
+    return lambda: float(os.getenv("SCALE_OF_A_TEST")), lambda: os.environ.update(SCALE_OF_A_TEST="3.0")
 
 
 def _object_in_an_entry():

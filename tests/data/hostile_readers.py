@@ -29,8 +29,8 @@ import safetensors.numpy
 
 from duoln import nn
 from duoln.bench import schema
-from duoln.data import Expected, read_idx, read_text
-from duoln.data.npz import map_npy
+from duoln.data import read_idx, read_text
+from duoln.data.npz import Expected, map_npy
 from duoln.errors import CheckpointError, DataError, DataFormatError, RecordError, UsageError
 from duoln.kernels.native import storage
 from duoln.plugins.attentive_reader import corpus as questions

@@ -7,8 +7,8 @@ import zipfile
 import numpy as np
 import pytest
 
-from duoln.data import Expected, npz, read_npz
-from duoln.data.npz import map_npy
+from duoln.data import npz, read_npz
+from duoln.data.npz import Expected, map_npy
 from duoln.errors import DataFormatError, DataMissingError
 from duoln.testing import check_error
 

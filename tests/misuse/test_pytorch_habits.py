@@ -108,7 +108,7 @@ def test_a_rate_that_a_compiled_step_cannot_take(x, rate, words):
 
 
 def test_a_compiled_step_with_names(x):
-    check_error(CompileError, lambda: duoln.compile(lambda w, rate: w * rate)(x, rate=x), "[compile]", "by position", "rate by name")
+    assert duoln.compile(lambda w, rate: w * rate)(x, rate=x).tolist() == (x * x).tolist()
 
 
 def test_a_gradient_takes_names(x):
@@ -123,7 +123,7 @@ def test_a_loss_that_is_no_scalar(x):
 
 def test_a_rate_that_is_a_function(x):
     sgd = optim.SGD(lambda update: 0.1)
-    check_error(DtypeError, lambda: sgd.update([x], [x], {}, sgd.rate_at), "[SGD] rate", "optimizer.rate_at(update)")
+    check_error(DtypeError, lambda: sgd.update([x], [x], {}, sgd.rate_at), "[SGD] rate", "optim.SGD(schedule)")
 
 
 def test_numpy_functions(x):
@@ -156,7 +156,7 @@ def test_init_without_a_seed(model, seed):
     nn.LSTM(2, 3), nn.GRUCell(2, 3)])
 def test_a_layer_called_without_parameters(layer, x):
     check_error(ShapeError, lambda: layer(x), f"[{type(layer).__name__}] expected parameters", "found duoln.Tensor",
-                "layer(params, x)", "duoln.to_tensors(layer.init(0))")
+                "layer(params, x)", "duoln.init(layer, 0)")
 
 
 def test_a_child_with_its_parents_parameters(be, x):

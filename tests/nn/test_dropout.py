@@ -135,7 +135,7 @@ class Steps(nn.Module):
     ids=["mapped", "differentiated", "compiled", "in a thread"])
 def test_a_pass_may_do_anything_with_the_parameters(forward, be, x):
     model = network()
-    with no_dropout():
+    with nn.no_dropout():
         masks = nn.DropoutMasks(model, 0, forward=lambda p, x: forward(model, p, x))(0, start(model, be), x)
     assert masks["2"].shape == (64, 8)
 

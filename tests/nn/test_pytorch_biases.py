@@ -68,7 +68,7 @@ def test_errors(numpy_backend, rng):
     check_error(UsageError, lambda: nn.LSTM(3, 4, bias=False), "[LSTM] bias", "'one' or 'pytorch'", "found False", "whether a cell has a bias")
     check_error(UsageError, lambda: nn.LSTM(3, 4, bias="keras"), "[LSTM]", "bias 'one' or 'pytorch'", "'keras'")
     check_error(UsageError, lambda: nn.LSTM(3, 4, bias="pytorch", forget_bias=1.0), "forget_bias of 1.0")
-    check_error(TypeError, lambda: nn.LSTM(3, 4, 2), "LSTM.__init__() takes 3 positional arguments", "; norm, layers, ", " go by name")
+    check_error(TypeError, lambda: nn.LSTM(3, 4, 2), "LSTM.__init__() takes 3 positional arguments", "; norm=, layers=, ", " by name")
     layer, x = nn.LSTM(3, 4, bias="pytorch"), duoln.tensor(np.zeros((2, 2, 3), np.float32), numpy_backend)
     check_error(ShapeError, lambda: layer(duoln.to_tensors(nn.LSTM(3, 4).init(0), numpy_backend), x), "[LSTM] expected parameters with 'bias_ih'")
     params = duoln.to_tensors(layer.init(0), numpy_backend)

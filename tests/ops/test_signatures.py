@@ -17,7 +17,7 @@ OPERATORS = {name: op for module in MODULES for name, op in vars(module).items()
              if isinstance(op, Op) and op.spec and "Shape:" in op.__doc__}
 
 
-@pytest.mark.parametrize("name", ops.__all__)
+@pytest.mark.parametrize("name", [*ops.__all__, *ops.WITHIN])
 def test_signatures_name_every_argument(name):
     function = getattr(ops, name)
     signature = inspect.signature(function)

@@ -12,7 +12,7 @@ from duoln.data import read_idx
 from duoln.data.idx import write_idx
 from duoln.errors import DataMissingError, UsageError
 from duoln.examples.own_text import OwnText
-from duoln.tasks import in_home
+from duoln.tasks.originals import in_home
 from duoln.testing import check_error
 
 
