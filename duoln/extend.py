@@ -94,8 +94,10 @@ from duoln.kernels.registry import Case
 from duoln.ops.common import check_room
 
 if TYPE_CHECKING:
-    from duoln.kernels.launch import cuda as cuda  # noqa: PLC0414 (it is offered, and not in __all__)
-    from duoln.kernels.launch import metal as metal  # noqa: PLC0414
+    from duoln.kernels.launch import (
+        cuda as cuda,  # noqa: PLC0414 (it is offered, and not in __all__)
+        metal as metal,  # noqa: PLC0414
+    )
 
 __all__ = [
     "FLOATS", "Above0", "Array", "AtLeast0", "AtLeast1", "Backend", "Below1", "Case", "Finite", "Integer", "Interval",

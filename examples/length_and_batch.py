@@ -37,8 +37,7 @@ from pathlib import Path
 
 import duoln
 from duoln.errors import UsageError
-from duoln.examples import adding, records
-from duoln.examples import length_and_batch_record as maps
+from duoln.examples import adding, length_and_batch_record as maps, records
 from duoln.examples.adding import CHOICE_SEED, VARIANTS, Settings
 from duoln.examples.length_and_batch_record import Cell, Record, Run
 from duoln.extend import Backend

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from duoln.errors import DataError, UsageError
-from duoln.examples import adding, length_and_batch, records
-from duoln.examples import length_and_batch_record as maps
+from duoln.examples import adding, length_and_batch, length_and_batch_record as maps, records
 from duoln.examples.length_and_batch_record import Cell, Record, Run
 from duoln.testing import check_error
 

@@ -25,8 +25,7 @@ from duoln.bench import clock, language_model, machine
 from duoln.bench.attention import prepare as prepare_attention
 from duoln.bench.records import Work
 from duoln.bench.recurrent import prepare as prepare_recurrent
-from duoln.bench.wide import prepare as prepare_wide
-from duoln.bench.wide import prepare_start
+from duoln.bench.wide import prepare as prepare_wide, prepare_start
 from duoln.errors import words_of
 from duoln.tasks.task import Task
 from duoln.tasks.values import Splits

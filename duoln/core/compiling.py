@@ -31,7 +31,7 @@ _MANY_FORMS = (f"a compiled step has seen more than {MAX_INPUT_FORMS} different 
 
 
 @hinted
-def compile(step: Callable[..., Any] = ..., *, static: str | Sequence[str] = ()) -> Callable[..., Any]:
+def compile(step: Any = ..., *, static: str | Sequence[str] = ()) -> Callable[..., Any]:
     """The same step, faster: MLX traces and fuses it, NumPy and CuPy replay the operators that it ran.
 
     Arguments named in `static`, such as flags, are no tensors: each value has a compiled step of its own. Without a
@@ -262,7 +262,7 @@ def _names(step: Callable[..., Any]) -> list[str]:
         return []
 
 
-def _of_trees(step: Callable[..., Any], names: tuple[str, ...], by_position: int, static: dict[str, Any],
+def _of_trees(step: Callable[..., Any], names: tuple[Any, ...], by_position: int, static: dict[Any, Any],
               ) -> Callable[..., Any]:
     """A function of trees of tensors alone, by position: the step with these static arguments, and with the arguments
     behind the first `by_position` by name.

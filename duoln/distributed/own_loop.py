@@ -29,15 +29,15 @@ class Place(NamedTuple):
     """The number of this process, from 0, and how many train together."""
 
     rank: int
-    count: int
+    size: int
 
 
 @hinted
 def ranks(backend: Backend | str | None = None) -> Place:
     """This process among those that `mpirun`, Slurm, torchrun or `mlx.launch` has started; (0, 1) for one alone.
 
-        rank, count = duoln.ranks(backend)
-        batch = batches(update * count + rank)              # each rank takes other batches
+        rank, size = duoln.ranks(backend)
+        batch = batches(update * size + rank)               # each rank takes other batches
 
     The first call meets the others, as `duoln help distributed` says.
 

@@ -64,8 +64,8 @@ from duoln.ops.elementwise import (
     where,
 )
 from duoln.ops.group_norm import group_norm, instance_norm
-from duoln.ops.index import embedding, getitem, one_hot, take, take_along_axis
-from duoln.ops.linalg import activated_linear, linear, matmul, outer, tensordot, vecdot
+from duoln.ops.index import embedding, getitem as getitem, one_hot, take, take_along_axis
+from duoln.ops.linalg import activated_linear as activated_linear, linear, matmul, outer, tensordot, vecdot
 from duoln.ops.linear_loss import linear_cross_entropy
 from duoln.ops.loss import (
     absolute_error,
@@ -76,9 +76,24 @@ from duoln.ops.loss import (
     softmax_cross_entropy,
     squared_error,
 )
-from duoln.ops.norm import add_layer_norm, add_rms_norm, batch_norm, layer_norm, rms_norm, weight_norm
+from duoln.ops.norm import (
+    add_layer_norm as add_layer_norm,
+    add_rms_norm as add_rms_norm,
+    batch_norm,
+    layer_norm,
+    rms_norm,
+    weight_norm,
+)
 from duoln.ops.product import prod
-from duoln.ops.recurrent import gru, gru_step, lstm, lstm_cell, lstm_step, rnn, rnn_step
+from duoln.ops.recurrent import (
+    gru as gru,
+    gru_step as gru_step,
+    lstm as lstm,
+    lstm_cell as lstm_cell,
+    lstm_step as lstm_step,
+    rnn as rnn,
+    rnn_step as rnn_step,
+)
 from duoln.ops.reduce import (
     all,
     any,
@@ -117,7 +132,13 @@ from duoln.ops.shape import (
     triu,
     unstack,
 )
-from duoln.ops.update import adam_rates, adam_update, counted, global_norm, listed_rate
+from duoln.ops.update import (
+    adam_rates as adam_rates,
+    adam_update as adam_update,
+    counted as counted,
+    global_norm as global_norm,
+    listed_rate as listed_rate,
+)
 
 __all__ = [
     "abs", "absolute_error", "add", "additive_attention", "all", "any", "arange", "argmax", "argmin", "astype",

@@ -14,12 +14,12 @@ from duoln.optim.accumulating import Accumulate
 from duoln.optim.adam import Adam, AdamW
 from duoln.optim.averaging import MovingAverage
 from duoln.optim.clipping import (
-    Clip,
+    Clip as Clip,
     clip_each_norm,
     clip_global_norm,
     clip_value,
     global_norm,
-    scale_by_norm,
+    scale_by_norm as scale_by_norm,
 )
 from duoln.optim.groups import Groups
 from duoln.optim.optimizer import Optimizer

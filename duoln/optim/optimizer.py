@@ -164,7 +164,8 @@ class Optimizer:
         if not callable(self.learning_rate):
             return ops.full((), float(self.learning_rate), like.backend, like.dtype)
         if length_of(self.learning_rate) is not None:
-            return listed_rate(rates_of(self.learning_rate, like.backend, like.dtype), update)
+            where: Any = like.backend
+            return listed_rate(rates_of(self.learning_rate, where, like.dtype), update)
         if compiled_step.get() is not None:
             raise CompileError(f"[{type(self).__name__}] learning_rate: expected a number or a schedule of duoln.optim "
                                "within a compiled step, found another function, whose first rates the step would keep; "

@@ -14,10 +14,10 @@ import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from duoln.backends.protocol import Backend
 from duoln.core import Tensor
 from duoln.core.arguments import ABOVE_0, AT_LEAST_0, check_function, check_integer, check_number, described
 from duoln.errors import DtypeError, UsageError
@@ -218,8 +218,8 @@ def _later(updates: int, then: float | Schedule) -> int | None:
 
 
 @functools.lru_cache(maxsize=8)
-def rates_of(schedule: Schedule, where: Backend, dtype: str) -> Tensor:
-    """The rates of all updates until the rate stays, as a tensor of one axis."""
+def rates_of(schedule: Schedule, where: Any, dtype: str) -> Tensor:
+    """The rates of all updates until the rate stays, as a tensor of one axis on the backend `where`."""
     length = length_of(schedule)
     assert length is not None
     rates = [check_number("optim", f"the learning rate at update {k}", schedule(k), AT_LEAST_0)

@@ -25,8 +25,7 @@ from duoln.runs.curve import Curve, check_entry, read_dataset, read_header
 from duoln.runs.folder import read_json, write_json
 from duoln.runs.log import NAME as LOG
 from duoln.runs.places import CONFIG, CURVES, RESULT
-from duoln.system.filesystem import make_folder, write_own
-from duoln.system.filesystem import remove as remove_file
+from duoln.system.filesystem import make_folder, remove as remove_file, write_own
 from duoln.tasks.task import Task
 
 _PARTS = 200

@@ -100,7 +100,8 @@ def load_pytorch(path: str | Path, model: nn.Module, backend: Backend | str | No
             _branch(params, place).update(own)
             rest -= {f"{begins}{name}" for name in (*own_shapes, *layer.unused)}
         _check_rest(path, file, rest, prefix, layers, strict)
-    return to_tensors(_whole(model, params), where)
+    loaded: Params = to_tensors(_whole(model, params), where)
+    return loaded
 
 
 def save_pytorch(path: str | Path, model: nn.Module, params: Params, *, prefix: str = "", shapes: Any = None,

@@ -26,8 +26,7 @@ from duoln.kernels.device_limits import (
     TOLD_IN_CLUSTER,
     WRITE,
 )
-from duoln.kernels.launch import Launch
-from duoln.kernels.launch import cuda as launch
+from duoln.kernels.launch import Launch, cuda as launch
 
 MIB = 256
 """Size of each buffer: more than any L2 cache."""

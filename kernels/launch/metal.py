@@ -17,8 +17,7 @@ from typing import Any
 import mlx.core as mx
 
 from duoln.backends.protocol import Array, Shape
-from duoln.core.spec import Array as Declared
-from duoln.core.spec import Spec
+from duoln.core.spec import Array as Declared, Spec
 from duoln.errors import DtypeError, KernelError
 from duoln.kernels import source
 from duoln.kernels.launch import declared

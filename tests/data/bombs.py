@@ -30,8 +30,7 @@ from duoln.errors import CheckpointError, DataError
 from duoln.plugins.attentive_reader import corpus as questions
 from duoln.plugins.las import audio, librispeech
 from duoln.plugins.las.features import features
-from duoln.plugins.order_embeddings import data as images
-from duoln.plugins.order_embeddings import flickr8k
+from duoln.plugins.order_embeddings import data as images, flickr8k
 
 SPACE = 1 << 30
 MIB = 1 << 20

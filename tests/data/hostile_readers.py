@@ -38,13 +38,11 @@ from duoln.plugins.attentive_reader.questions import parse as parse_question
 from duoln.plugins.attentive_reader.vocabulary import read_words
 from duoln.plugins.convnet import corpus as cifar
 from duoln.plugins.draw import corpus as draw
-from duoln.plugins.handwriting import corpus as handwriting
-from duoln.plugins.handwriting import iam
+from duoln.plugins.handwriting import corpus as handwriting, iam
 from duoln.plugins.las import audio, spoken, timit
 from duoln.plugins.order_embeddings import caption_features, coco, flickr8k
 from duoln.plugins.order_embeddings.corpus import Words
-from duoln.plugins.skip_thoughts import corpus as books
-from duoln.plugins.skip_thoughts import sets, vectors
+from duoln.plugins.skip_thoughts import corpus as books, sets, vectors
 from duoln.plugins.transformer.books import read_books as read_characters
 from duoln.runs import checkpoint, curves, folder, identity, log, pytorch_file, tensor_file
 from duoln.runtime import tensor

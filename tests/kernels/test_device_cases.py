@@ -11,8 +11,7 @@ from device_rules import rules
 from h100 import H100, MULTIPROCESSORS, use_h100
 from zeros import zeros
 
-from duoln.kernels.norm import Norm
-from duoln.kernels.norm import plan as of_norms
+from duoln.kernels.norm import Norm, plan as of_norms
 from duoln.kernels.norm.cases import NORMS
 from duoln.kernels.recurrent import plan as of_cells
 from duoln.kernels.recurrent.cases import LONG

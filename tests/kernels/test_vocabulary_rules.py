@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from duoln import ops, runtime
-from duoln.kernels import linear_cross_entropy as last_layer
-from duoln.kernels import native
+from duoln.kernels import linear_cross_entropy as last_layer, native
 from duoln.testing import check_rule
 
 pytestmark = pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler")

@@ -9,8 +9,7 @@ from task_checks import check_peer
 
 from duoln import nn, tree
 from duoln.errors import UsageError
-from duoln.plugins.attentive_reader import peer_torch
-from duoln.plugins.attentive_reader import task as task_module
+from duoln.plugins.attentive_reader import peer_torch, task as task_module
 from duoln.plugins.attentive_reader.batches import evaluation_batches
 from duoln.plugins.attentive_reader.model import Reader
 from duoln.plugins.attentive_reader.task import FIGURE, AttentiveReader, clip_as_published

@@ -4,12 +4,10 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from duoln.errors import DataFormatError
-from duoln.plugins.las import features as f
-from duoln.plugins.las import scoring
+from duoln.plugins.las import features as f, scoring
 from duoln.plugins.las.alphabet import CHARACTERS, FOLDED, LETTERS, PHONES, TIMIT
 from duoln.plugins.las.scoring import Edits, edits, error_rate
 from duoln.testing import check_error

@@ -9,8 +9,7 @@ from duoln import nn
 from duoln.cli import main
 from duoln.errors import BackendError
 from duoln.plugins.paper.findings import KEPT, read_finding
-from duoln.plugins.theory import equations as module
-from duoln.plugins.theory import invariance, magnitude, statements
+from duoln.plugins.theory import equations as module, invariance, magnitude, statements
 from duoln.plugins.theory.equations import equations
 from duoln.testing.references import STEPS
 
