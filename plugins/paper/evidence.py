@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -129,12 +131,22 @@ def _time(run: Curve) -> str:
 def choose(task: Task, rule: RunRule, length: Length, settings: Sequence[Setting]) -> Evidence | None:
     """The runs for a rule: the best data, then the largest share of the paper's length, then the most seeds.
 
-    The settings of all roles are equal, but for what the variants and the rule say, and the seed. None if no settings
-    are.
+    The settings of all roles are equal, but for what the variants and the rule say, and the seed. Where a rule leaves
+    the learning rate free, each role has its best one, by the task's selection. None if no settings are equal.
     """
     candidates = [_evidence(rule, length, chosen) for chosen in _comparable(task, rule, settings)]
     return max((c for c in candidates if c is not None), default=None, key=lambda c: (
-        -PROVENANCES.index(c.dataset.provenance), c.share, len(c.seeds), max(map(_time, c.runs))))
+        -PROVENANCES.index(c.dataset.provenance), c.share, len(c.seeds), _levels(task, c), max(map(_time, c.runs))))
+
+
+def _levels(task: Task, evidence: Evidence) -> list[float]:
+    """The medians over the seeds of the figure by which a task selects, greater is better, the worst role first."""
+    if task.selection is None:
+        return []
+    key, which = task.selection
+    sign = 1.0 if which == "highest" else -1.0
+    return sorted(sign * statistics.median([float(setting.runs[seed].last.get(key, math.nan)) for seed in evidence.seeds])
+                  for setting in evidence.settings)
 
 
 def _comparable(task: Task, rule: RunRule, settings: Sequence[Setting]) -> Iterable[tuple[Setting, ...]]:

@@ -60,8 +60,11 @@ _WHEN: dict[AtWhich, str] = {at_end: "at the end", at_best: "at its best evaluat
 
 
 def better(winner: str, losers: Sequence[str], metrics: Sequence[Metric], figure: AtWhich = at_end,
-           settings: Mapping[str, Any] = _NO_SETTINGS) -> RunRule:
-    """The winner's figure is better than each loser's, in every metric; where both are perfect, that cannot be told."""
+           settings: Mapping[str, Any] = _NO_SETTINGS, free: Sequence[str] = ()) -> RunRule:
+    """The winner's figure is better than each loser's, in every metric; where both are perfect, that cannot be told.
+
+    Settings in `free` may differ between them: each has its best learning rate.
+    """
     variants = (winner, *losers)
 
     def judge(runs: Sequence[Curve]) -> Answer | None:
@@ -77,11 +80,11 @@ def better(winner: str, losers: Sequence[str], metrics: Sequence[Metric], figure
         return Answer(all_hold(answers), figures)
 
     return RunRule(f"{winner} has the better {_listed([m.heading for m in metrics])} {_WHEN[figure]} than "
-                   f"{_listed(losers)}", [Role(variant, settings) for variant in variants], judge)
+                   f"{_listed(losers)}", [Role(variant, settings) for variant in variants], judge, frozenset(free))
 
 
 def sooner(winner: str, loser: str, metrics: Sequence[Metric], share: float = 1.0,
-           settings: Mapping[str, Any] = _NO_SETTINGS) -> RunRule:
+           settings: Mapping[str, Any] = _NO_SETTINGS, free: Sequence[str] = ()) -> RunRule:
     """The winner reaches the loser's best level in at most a share of the loser's updates, and in fewer; every metric.
 
     The loser's updates are those to its best evaluation. Both are counted to the evaluation that shows the level. If
@@ -109,7 +112,7 @@ def sooner(winner: str, loser: str, metrics: Sequence[Metric], share: float = 1.
 
     within = "fewer updates" if share == 1 else f"at most {share:.0%} of its updates"
     return RunRule(f"{winner} reaches {loser}'s best {_listed([m.heading for m in metrics])} in {within}",
-                   [Role(winner, settings), Role(loser, settings)], judge)
+                   [Role(winner, settings), Role(loser, settings)], judge, frozenset(free))
 
 
 def earlier(winner: str, loser: str, settings: Mapping[str, Any] = _NO_SETTINGS) -> RunRule:

@@ -40,6 +40,7 @@ def test_runs_of_several_settings_are_never_mixed():
 
 def test_a_setting_that_one_variant_alone_overrides_is_equal_among_the_others():
     class Task:
+        selection = None
         variants = {"ln": {"norm": "layer"}, "bn": {"norm": "batch"}, "wide": {"norm": "", "hidden": 9}}  # noqa: RUF012
 
     rule = better("wide", ("ln", "bn"), (NLL,))
@@ -47,6 +48,22 @@ def test_a_setting_that_one_variant_alone_overrides_is_equal_among_the_others():
     assert choose(Task, rule, LENGTH, _by_setting(Task, runs)) is None
     runs.append(made("bn", [0.3], hidden=3))
     assert [run.config["hidden"] for run in choose(Task, rule, LENGTH, _by_setting(Task, runs)).runs] == [9, 3, 3]
+
+
+def test_with_a_free_rate_each_variant_has_its_best_one_by_the_selection():
+    class Task:
+        selection, variants = ("dev", "highest"), {"ln": {"norm": "layer"}, "bn": {"norm": "batch"}}
+
+    def run(variant, rate, dev, seed=0):
+        made_run = made(variant, [0.5], learning_rate=rate, seed=seed)
+        made_run.points[-1]["dev"] = dev
+        return made_run
+
+    runs = [run(variant, rate, dev + seed, seed) for variant, levels in (("ln", {0.1: 60.0, 0.2: 80.0, 0.4: 70.0}), ("bn", {0.1: 50.0, 0.2: 40.0, 0.4: 10.0}))
+            for rate, dev in levels.items() for seed in range(3)]
+    free = better("ln", ("bn",), (Metric("dev", "highest", "dev"),), free=("learning_rate",))
+    evidence = choose(Task, free, LENGTH, _by_setting(Task, runs))
+    assert [setting.config["learning_rate"] for setting in evidence.settings] == [0.2, 0.1] and evidence.seeds == [0, 1, 2]
 
 
 def test_the_best_data_count_first_then_the_length_then_the_seeds():

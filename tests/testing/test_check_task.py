@@ -10,7 +10,8 @@ import pytest
 
 from duoln import nn, ops, runtime
 from duoln.core import stop_gradient
-from duoln.data import Batches, Expected, read_npz, read_text
+from duoln.data import Batches, read_npz, read_text
+from duoln.data.npz import Expected
 from duoln.errors import CompileError, DataError, DataFormatError, GradientError, TaskError, UsageError
 from duoln.examples.own_task import Spirals
 from duoln.tasks import Column, Dataset, make_config, train

@@ -1,6 +1,6 @@
 """The shortest programs for everyday tasks: each runs, and none is longer than the shortest one of a peer by more than two lines.
 
-`python tests/test_programs.py` prints their lines and public names, beside those of the peer (without imports and prints).
+`python tests/test_shortest_programs.py` prints their lines and public names, beside those of the peer (without imports and prints).
 """
 
 import re
