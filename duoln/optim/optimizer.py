@@ -31,7 +31,6 @@ class Optimizer:
 
     An optimizer of one's own overrides `apply`, and `start` if it has slots:
 
-        @dataclass(frozen=True)
         class Lion(optim.Optimizer):                    # Chen et al. 2023, algorithm 2
             def start(self, params):
                 return {"m": tree.map(ops.zeros_like, params)}

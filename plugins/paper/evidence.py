@@ -145,8 +145,9 @@ def _levels(task: Task, evidence: Evidence) -> list[float]:
         return []
     key, which = task.selection
     sign = 1.0 if which == "highest" else -1.0
-    return sorted(sign * statistics.median([float(setting.runs[seed].last.get(key, math.nan)) for seed in evidence.seeds])
-                  for setting in evidence.settings)
+    ends = [[float(setting.runs[seed].last.get(key, math.nan)) for seed in evidence.seeds]
+            for setting in evidence.settings]
+    return sorted(sign * statistics.median(of_setting) for of_setting in ends)
 
 
 def _comparable(task: Task, rule: RunRule, settings: Sequence[Setting]) -> Iterable[tuple[Setting, ...]]:
