@@ -21,12 +21,12 @@ from duoln.training.trainer import Trainer
 
 def fit(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener] = (), resume: bool = False,
         same_bits: bool = True, watch: Watch | None = None) -> dict[str, Any]:
-    """Train to the end, evaluating and writing a checkpoint once an epoch (or every `evaluate_every` steps).
+    """Train to the end, evaluating and writing a checkpoint once an epoch (or every `evaluate_every` updates).
 
     With `patience` in the configuration the run may end early, and then the trainer and the result are those of the
     best checkpoint. If a run that has ended is resumed, the result is the same.
 
-    After Ctrl-C, SIGTERM or SIGHUP the current step ends, a checkpoint is written and `Interrupted` is raised.
+    After Ctrl-C, SIGTERM or SIGHUP the current update ends, a checkpoint is written and `Interrupted` is raised.
 
     Args:
         trainer: what to train.
@@ -138,7 +138,7 @@ def _tell_updates(trainer: Trainer, listeners: Sequence[Listener], behind: int) 
 def follow(trainer: Trainer) -> None:
     """Train together with process 0; only process 0 evaluates, logs and writes checkpoints.
 
-    The program that started the ranks may stop any of them, so a signal to one rank stops all after the same step.
+    The program that started the ranks may stop any of them, so a signal to one rank stops all after the same update.
 
     Raises:
         Interrupted: this process was asked to stop; process 0 has written a checkpoint.

@@ -103,7 +103,7 @@ class Trainer:
         self.worse = 0
         """The number of evaluations since the best one."""
         self.gradient_norm = math.nan
-        """The common norm of all gradients of the last step, before they are clipped."""
+        """The common norm of all gradients of the last update, before they are clipped."""
         self._queued: deque[_Queued] = deque()
         self._memory: StepMemory | None = None
         self._debug_nans = debug_nans
@@ -235,7 +235,7 @@ class Trainer:
         return f"try a batch_size of {whole} at most" if whole else "try a smaller model"
 
     def agree_to_stop(self, wanted: bool) -> bool:
-        """True if any of the processes wants to stop after this step; then all processes stop."""
+        """True if any of the processes wants to stop after this update; then all processes stop."""
         return wanted if self.ranks is None else self.ranks.any(wanted)
 
     def _tell_divergence(self, queued: _Queued, loss: float, norm: float) -> None:

@@ -168,7 +168,7 @@ def test_a_flipped_bit_of_a_weight_is_told(tmp_path):
     assert saved is None and len(refused) == 1
 
 
-def test_name_and_inside_agree_on_the_step(tmp_path):
+def test_name_and_inside_agree_on_the_update(tmp_path):
     path = checkpoint.save(tmp_path, 16, ARRAYS, {})
     path.rename(tmp_path / "update-000000099.safetensors")
     checkpoint.save(tmp_path, 8, ARRAYS, {})
@@ -176,12 +176,18 @@ def test_name_and_inside_agree_on_the_step(tmp_path):
     assert saved.update == 8 and "update-000000099.safetensors: expected update 99, as its name says, found 16" in refused
 
 
-def test_a_copy_under_another_name_of_the_same_step_takes_no_ones_place(tmp_path):
+def test_a_copy_under_another_name_of_the_same_update_takes_no_ones_place(tmp_path):
     checkpoint.save(tmp_path, 1, ARRAYS, {})
     path = checkpoint.save(tmp_path, 2, ARRAYS, {})
     for name in ("update-2.safetensors", "update-00000000٢.safetensors"):
         (tmp_path / name).write_bytes(path.read_bytes())
     assert checkpoint.remove_old(tmp_path) == [] and _steps(tmp_path) == [1, 2]
+
+
+def test_a_checkpoint_with_a_name_of_an_earlier_form_is_refused(tmp_path):
+    checkpoint.save(tmp_path, 1, ARRAYS, {}).rename(tmp_path / "step-000000001.safetensors")
+    saved, [refused] = checkpoint.newest(tmp_path)
+    assert saved is None and "step-000000001.safetensors: expected update-NUMBER.safetensors, found step" in refused
 
 
 def test_saved_parameters_have_a_checksum_too(tmp_path):
