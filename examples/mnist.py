@@ -70,11 +70,11 @@ def measure(backend: str | None, seeds: int, settings: Settings) -> Record:
             updates = task.data(MnistConfig(batch_size=batch_size, rows=rows)).steps_per_epoch
             for variant in STYLES:
                 begin = time.perf_counter()
-                display = console.ProgressDisplay(task.columns, "step", f"batch {batch_size}, {variant}")
+                display = console.ProgressDisplay(task.columns, "update", f"batch {batch_size}, {variant}")
                 run = train(task, variant, backend=chosen, listeners=[display], seed=seed, batch_size=batch_size,
                             rows=rows, epochs=1, evaluate_every=-(-updates // settings.points),
                             hidden=settings.hidden, learning_rate=settings.rate)
-                seconds, updates_at = time.perf_counter() - begin, run.curves["step"].tolist()
+                seconds, updates_at = time.perf_counter() - begin, run.curves["update"].tolist()
                 losses, errors = ([float(f"{value:.4g}") for value in run.curves[key]]
                                   for key in ("train_nll", "test_error"))
                 runs.append(Run(variant, batch_size, seed, seconds, updates_at, losses, errors))

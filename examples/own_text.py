@@ -80,7 +80,7 @@ class Network(nn.Module):
 class OwnText(Task):
     """The next byte of a text."""
 
-    name, title, x_axis = "own_text", "The next byte of a text", "step"
+    name, title, x_axis = "own_text", "The next byte of a text", "update"
     config, sampling, evaluating = OwnTextConfig, Sampling, Evaluating
     sample_name = "sample.txt"
     presets: ClassVar = {"small": {}, "smoke": {"epochs": 1, "hidden": 16, "batch_size": 4}}

@@ -22,7 +22,7 @@ from duoln.cli.rows_table import RowsTable
 from duoln.data import json_text
 from duoln.runs.series import Range
 from duoln.system.visible import visible
-from duoln.tasks.events import Evaluation, Listener, RunStart, Step
+from duoln.tasks.events import Evaluation, Listener, RunStart, Update
 from duoln.tasks.task import Task, claims_of
 from duoln.tasks.values import Column, Dataset, split_columns
 from duoln.training.memory import size
@@ -173,9 +173,9 @@ class ProgressDisplay(Listener):
         name: what the run is called, at the start of each line; by default as its variant.
     """
 
-    def __init__(self, columns: Sequence[Column], x_axis: Literal["epoch", "step"] = "epoch", name: str = "") -> None:
+    def __init__(self, columns: Sequence[Column], x_axis: Literal["epoch", "update"] = "epoch", name: str = "") -> None:
         self.columns, self.x_axis, self.name = split_columns(columns)[0], x_axis, name
-        self._last_step = 0
+        self._last_update = 0
         self._bar: Progress | None = None
         self._id: TaskID | None = None
         self._said = 0.0
@@ -183,42 +183,42 @@ class ProgressDisplay(Listener):
 
     def on_start(self, event: RunStart) -> None:
         self.name = self.name or event.variant
-        self._last_step, self._weights = event.last_step, event.parameters
+        self._last_update, self._weights = event.last_update, event.parameters
         for line in event.mended:
             say(f"{self.name}: {line}", style="yellow")
         for line in event.refused:
             say(f"{self.name}: refused {line}", style="yellow")
         if event.is_finished:
-            say(f"{self.name}: is finished, after step {event.first_step}; a larger --epochs goes on")
-        elif event.first_step:
-            say(f"{self.name}: goes on after step {event.first_step}")
+            say(f"{self.name}: is finished, after update {event.first_update}; a larger --epochs goes on")
+        elif event.first_update:
+            say(f"{self.name}: goes on after update {event.first_update}")
         for change in event.changes:
             say(f"{self.name}: {change}", style="yellow")
-        if talk.is_terminal and not talk.is_dumb_terminal and event.first_step < event.last_step:
+        if talk.is_terminal and not talk.is_dumb_terminal and event.first_update < event.last_update:
             self._bar = Progress(TextColumn("{task.description}", markup=False), BarColumn(bar_width=None),
                                  MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("left"), console=talk,
                                  transient=True)
-            self._id = self._bar.add_task(self.name, total=event.last_step, completed=event.first_step)
+            self._id = self._bar.add_task(self.name, total=event.last_update, completed=event.first_update)
             self._bar.start()
         self._said = time.monotonic()
 
     def on_memory(self, step_bytes: int) -> None:
-        say(f"{self.name}: {self._weights:,} weights; a step takes about {size(step_bytes)} of memory")
+        say(f"{self.name}: {self._weights:,} weights; an update takes about {size(step_bytes)} of memory")
 
-    def on_step(self, event: Step) -> None:
+    def on_update(self, event: Update) -> None:
         now = time.monotonic()
         if now - self._said < (_BAR_SECONDS if self._bar else _PLAIN_SECONDS):
             return
         self._said = now
         if self._bar is not None and self._id is not None:
             text = visible(f"{self.name}  loss {event.loss:.4f}")
-            self._bar.update(self._id, completed=event.step, description=text)
+            self._bar.update(self._id, completed=event.update, description=text)
         else:
-            say(f"{self.name}: step {event.step}/{self._last_step}  loss {event.loss:.4f}")
+            say(f"{self.name}: update {event.update}/{self._last_update}  loss {event.loss:.4f}")
 
     def on_evaluation(self, event: Evaluation) -> None:
         figures = "  ".join(f"{c.heading} {number(event.values.get(c.key), c.form)}" for c in self.columns)
-        when = f"epoch {round(event.epoch, 3):g}" if self.x_axis == "epoch" else f"update {event.step}"
+        when = f"epoch {round(event.epoch, 3):g}" if self.x_axis == "epoch" else f"update {event.update}"
         say(f"{self.name}: {when}  {figures}")
         self._said = time.monotonic()
 
@@ -244,7 +244,7 @@ def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, An
     """
     claimed = claims_of(task, dataset)
     metrics, levels = split_columns(task.columns)
-    length, unit = ("steps", "update") if task.x_axis == "step" else ("epochs", "epoch")
+    length, unit = ("updates", "update") if task.x_axis == "update" else ("epochs", "epoch")
     same = {key: len({r[key] for r in results}) == 1 for key in ("batch_size", length)}
     texts = {"variant": [r["variant"] for r in results], **(told_apart or {})}
     if dataset.provenance != "original":
@@ -253,7 +253,7 @@ def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, An
                for key, heading in (("batch_size", "batch"), (length, f"{unit}s")) if not same[key]]
     figures += [(c.heading, [number(r.get(c.key), c.form) for r in results]) for c in metrics]
     figures.append(("ms/update", [f"{1e3 * r['seconds_per_update']:.1f}" for r in results])
-                   if task.x_axis == "step" else
+                   if task.x_axis == "update" else
                    ("s/epoch", [f"{r['seconds_per_epoch']:.2f}" for r in results]))
     claims = [("the paper's claim" if task.paper else "reference", [claimed.get(r["variant"], "-") for r in results])]
     columns = [*texts.items(), *figures, *(claims if claimed else [])]

@@ -139,7 +139,7 @@ def result_row(task: Task, series: Series) -> dict[str, Any]:
     """The results of a series' runs, for the table."""
     return {**{column.key: series.figure(column.key) for column in task.columns}, "variant": series.variant,
             "batch_size": series.runs[0].config["batch_size"], "epochs": series.length("epoch"),
-            "steps": series.length("step"), "changes": series.changes(),
+            "updates": series.length("update"), "changes": series.changes(),
             "seconds_per_update": statistics.median(c.seconds_per_update for c in series.runs),
             "seconds_per_epoch": statistics.median(c.seconds_per_epoch for c in series.runs)}
 
@@ -177,7 +177,7 @@ def results_in_markdown(task: Task, rows: Sequence[Mapping[str, Any]], told_apar
 
     Several seeds are their median, and in brackets the least and the greatest value and the number of those with NaN.
     """
-    length, unit = ("steps", "updates") if task.x_axis == "step" else ("epochs", "epochs")
+    length, unit = ("updates", "updates") if task.x_axis == "update" else ("epochs", "epochs")
     metrics, _ = split_columns(task.columns)
     header = ["variant", *told_apart, "batch", unit, *(c.heading for c in metrics)]
     lines = [header, ["---"] * len(header)]
@@ -194,19 +194,19 @@ def over_time(task: Task, series: Sequence[Series], key: str) -> str:
     Raises:
         UsageError: no evaluation has such a metric.
     """
-    points = {s.label(): s.points(metric(key, "step")) for s in series}
-    steps = sorted({int(p.x) for of_series in points.values() for p in of_series})
-    if not steps:
-        known = sorted({k for s in series for c in s.runs for p in c.points for k in p} - {"event", "step"})
+    points = {s.label(): s.points(metric(key, "update")) for s in series}
+    counts = sorted({int(p.x) for of_series in points.values() for p in of_series})
+    if not counts:
+        known = sorted({k for s in series for c in s.runs for p in c.points for k in p} - {"event", "update"})
         raise UsageError(f"[report] --over: expected a metric of {', '.join(known)}; "
                          f"found {key!r}{did_you_mean(key, known)}")
-    chosen = steps if len(steps) <= COLUMNS else [steps[len(steps) * (k + 1) // COLUMNS - 1] for k in range(COLUMNS)]
+    chosen = counts if len(counts) <= COLUMNS else [counts[len(counts) * (k + 1) // COLUMNS - 1] for k in range(COLUMNS)]
     column = next((c for c in task.columns if c.key == key), Column(key, key, ".4g"))
     lines = [[f"{column.heading}, after updates", *map(str, chosen)], ["---"] * (1 + len(chosen))]
     for label, of_series in points.items():
         at = {int(p.x): p for p in of_series}
         code = label.replace("`", "'")
-        lines.append([f"`{code}`", *(_cell(_value(at.get(step)), column.form) for step in chosen)])
+        lines.append([f"`{code}`", *(_cell(_value(at.get(update)), column.form) for update in chosen)])
     return _table(lines)
 
 

@@ -44,7 +44,7 @@ def _sample(args: argparse.Namespace) -> int:
     parser.add_argument("--out", type=path_argument, default=args.trained / task.sample_name, metavar="FILE",
                         help="what to write (default %(default)s)")
     trained, options, given = _loaded(task, task.sampling, parser, args)
-    if trained.step == 0:
+    if trained.update == 0:
         console.say("  it has not been trained, so its samples are random", style="yellow")
     for path in task.sample(trained, options, given["out"]):
         console.say(f"wrote {path}")
@@ -65,7 +65,7 @@ def _evaluate(args: argparse.Namespace) -> int:
     trained, options, given = _loaded(task, task.evaluating, parser, args)
     findings = task.evaluate(trained, options, console.say)
     if given["json"]:
-        console.put_json({"task": task.name, "variant": trained.variant, "step": trained.step, **findings.figures})
+        console.put_json({"task": task.name, "variant": trained.variant, "update": trained.update, **findings.figures})
         return 0
     console.show(RowsTable(findings.title, findings.headings, findings.rows, whole=[0]), data=True)
     for remark in findings.remarks:
@@ -93,7 +93,7 @@ def _loaded(task: Task, kind: type, parser: argparse.ArgumentParser,
     backend, why = runtime.choose(given["backend"])
     console.say(f"backend: {why}")
     trained = load_trained(task, args.trained, backend)
-    console.say(f"model: {task.name} {trained.variant} after {trained.step} updates")
+    console.say(f"model: {task.name} {trained.variant} after {trained.update} updates")
     return trained, options, given
 
 

@@ -2,7 +2,7 @@
 
 A kill at any moment leaves the previous checkpoint whole: the file is written under another name in the
 same folder, synced to disk, renamed, and the folder synced. The checkpoint is saved at the moment of that rename. All
-that a resumed run needs is in the checkpoint, also the step of the best checkpoint so far; that one is kept as long as
+that a resumed run needs is in the checkpoint, also the number of the best checkpoint so far; it is kept as long as
 a checkpoint names it.
 """
 
@@ -21,8 +21,8 @@ from duoln.runs.tensor_file import Array, by_path, in_bytes, opened_tensors
 from duoln.system.filesystem import check_folder, check_regular, is_left, make_folder, remove, write_own
 
 FORMAT = 1
-_NAME = re.compile(r"step-([0-9]{9}|[1-9][0-9]{9,})\.safetensors")
-_OWN_PART = re.compile(r"(step-\d+\.safetensors|(config|result|command)\.json|lock|(curves|norm_stats)\.(csv|png))"
+_NAME = re.compile(r"update-([0-9]{9}|[1-9][0-9]{9,})\.safetensors")
+_OWN_PART = re.compile(r"(update-\d+\.safetensors|(config|result|command)\.json|lock|(curves|norm_stats)\.(csv|png))"
                        r"\.[0-9a-f]{8}\.part")
 _KEPT = 2
 """The number of newest checkpoints that are kept, in addition to the best one that each of them names."""
@@ -32,14 +32,14 @@ class Checkpoint(NamedTuple):
     """A checkpoint in memory: its arrays by dotted name, and its notes."""
 
     path: Path
-    step: int
+    update: int
     arrays: dict[str, Array]
     notes: dict[str, Any]
 
     @property
-    def best_step(self) -> int | None:
-        """The step of the best checkpoint of the run up to this one; None where no evaluation was any good."""
-        best: int | None = self.notes.get("best_step")
+    def best_update(self) -> int | None:
+        """The update of the best checkpoint of the run up to this one; None where no evaluation was any good."""
+        best: int | None = self.notes.get("best_update")
         return best
 
 
@@ -50,28 +50,28 @@ def check_names(folder: Path) -> None:
         CheckpointError: the message says where.
     """
     check_folder(folder)
-    for path in list_steps(folder):
+    for path in list_paths(folder):
         check_regular(path)
 
 
-def save(folder: Path, step: int, arrays: Any, notes: Mapping[str, Any]) -> Path:
-    """Write the checkpoint of one step, then remove all but the two newest and the best of each.
+def save(folder: Path, update: int, arrays: Any, notes: Mapping[str, Any]) -> Path:
+    """Write the checkpoint after an update, then remove all but the two newest and the best of each.
 
     Args:
         folder: made if it is not there.
-        step: how many updates were made.
+        update: how many updates were made.
         arrays: a tree of NumPy arrays or tensors.
-        notes: anything JSON can hold; `best_step` names the step of the best checkpoint so far, which may be this one.
+        notes: anything JSON can hold; `best_update` is the number of the best checkpoint so far, which may be this one.
 
     Raises:
         CheckpointError: it cannot be written. Nothing older is lost.
         ShapeError, DtypeError: it could not be read again: two arrays have one path, a name is "__metadata__", or there
             are more than some 100,000.
     """
-    content = in_bytes("checkpoint", by_path("checkpoint", arrays), {"format": FORMAT, "step": step, **notes})
+    content = in_bytes("checkpoint", by_path("checkpoint", arrays), {"format": FORMAT, "update": update, **notes})
     make_folder(folder)
     check_folder(folder)
-    path = step_path(folder, step)
+    path = update_path(folder, update)
     write_own(path, content)
     remove_old(folder)
     return path
@@ -87,19 +87,19 @@ def remove_old(folder: Path) -> list[Path]:
         CheckpointError: one cannot be removed.
     """
     kept: set[Path] = set()
-    steps, readable = list_steps(folder), 0
-    for path in reversed(steps):
+    paths, readable = list_paths(folder), 0
+    for path in reversed(paths):
         if readable == _KEPT:
             break
         kept.add(path)
         try:
             with _opened(path) as (_, notes):
-                best = notes.get("best_step")
+                best = notes.get("best_update")
         except CheckpointError:  # a resumed run reports the reason
             continue
-        kept.update([] if best is None else [step_path(folder, best)])
+        kept.update([] if best is None else [update_path(folder, best)])
         readable += 1
-    old = [path for path in steps if path not in kept]
+    old = [path for path in paths if path not in kept]
     for path in old:
         remove(path)
     return old
@@ -111,24 +111,24 @@ def load_best(saved: Checkpoint) -> Checkpoint:
     Raises:
         CheckpointError: the best is not there any more, or cannot be read.
     """
-    best = saved.best_step
-    if best in (None, saved.step):
+    best = saved.best_update
+    if best in (None, saved.update):
         return saved
     try:
-        return load(step_path(saved.path.parent, best))
+        return load(update_path(saved.path.parent, best))
     except CheckpointError as error:
         raise CheckpointError(f"{saved.path}: the best checkpoint before it is lost: {error}; go on without it with "
                               "--set patience=0") from error
 
 
-def step_path(folder: Path, step: int) -> Path:
-    """The path of the checkpoint of a step, which need not exist."""
-    return folder / f"step-{step:09d}.safetensors"
+def update_path(folder: Path, update: int) -> Path:
+    """The path of the checkpoint after an update, which need not exist."""
+    return folder / f"update-{update:09d}.safetensors"
 
 
-def step_of(path: Path) -> int:
-    """The step of the checkpoint at a path, as its name says it."""
-    return int(path.name.removeprefix("step-").removesuffix(".safetensors"))
+def update_of(path: Path) -> int:
+    """The update of the checkpoint at a path, as its name says it."""
+    return int(path.name.removeprefix("update-").removesuffix(".safetensors"))
 
 
 def remove_parts(folder: Path) -> list[Path]:
@@ -143,9 +143,9 @@ def remove_parts(folder: Path) -> list[Path]:
     return parts
 
 
-def list_steps(folder: Path) -> list[Path]:
+def list_paths(folder: Path) -> list[Path]:
     """The checkpoints in a folder, oldest first."""
-    return sorted((p for p in folder.glob("step-*.safetensors") if _NAME.fullmatch(p.name)), key=step_of)
+    return sorted((p for p in folder.glob("update-*.safetensors") if _NAME.fullmatch(p.name)), key=update_of)
 
 
 def load(path: Path) -> Checkpoint:
@@ -155,7 +155,7 @@ def load(path: Path) -> Checkpoint:
         CheckpointError: it is damaged, of another format, or not a duoln checkpoint.
     """
     with _opened(path) as (file, notes):
-        return Checkpoint(path, notes["step"], file.arrays(), notes)
+        return Checkpoint(path, notes["update"], file.arrays(), notes)
 
 
 @contextmanager
@@ -164,15 +164,15 @@ def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
     with opened_tensors(path, "a duoln checkpoint") as (file, notes):
         if notes["format"] != FORMAT:
             raise CheckpointError(f"{path}: expected checkpoint format {FORMAT}, found {notes['format']}")
-        if _NAME.fullmatch(path.name) and step_of(path) != notes["step"]:
-            raise CheckpointError(f"{path}: expected update {step_of(path)}, as its name says, found {notes['step']}")
+        if _NAME.fullmatch(path.name) and (named := update_of(path)) != notes["update"]:
+            raise CheckpointError(f"{path}: expected update {named}, as its name says, found {notes['update']}")
         yield file, notes
 
 
 def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     """The newest checkpoint that can be read, and why each newer one was refused."""
-    refused: list[str] = []
-    for path in reversed(list_steps(folder)):
+    refused = [f"{path}: expected update-NUMBER.safetensors, found step" for path in folder.glob("step-*.safetensors")]
+    for path in reversed(list_paths(folder)):
         try:
             return load(path), refused
         except CheckpointError as error:

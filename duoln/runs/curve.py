@@ -35,8 +35,8 @@ class Curve(NamedTuple):
     @property
     def last(self) -> Mapping[str, Any]:
         """The evaluation that the run's result is from: the last one, or an earlier one if patience chose that."""
-        chosen = (p for p in reversed(self.points) if p["step"] == self.result.get("steps"))
-        return next(chosen, self.points[-1] if self.points else {"step": 0, "epoch": 0.0, "wall_s": 0.0})
+        chosen = (p for p in reversed(self.points) if p["update"] == self.result.get("updates"))
+        return next(chosen, self.points[-1] if self.points else {"update": 0, "epoch": 0.0, "wall_s": 0.0})
 
     @property
     def identity(self) -> Mapping[str, str]:
@@ -61,7 +61,7 @@ class Curve(NamedTuple):
     @property
     def seconds_per_update(self) -> float:
         last = self.last
-        return last["wall_s"] / last["step"] if last["step"] else 0.0
+        return last["wall_s"] / last["update"] if last["update"] else 0.0
 
 
 def read_header(path: Path) -> dict[str, Any]:
@@ -97,24 +97,24 @@ def read_dataset(where: object, value: Any) -> Dataset:
 
 def check_entry(where: str, entry: Mapping[str, Any]) -> None:
     """Raises DataFormatError if an entry of a log lacks a value that curves need."""
-    event, step = entry.get("event"), entry.get("step")
-    if event in ("step", "evaluation"):
-        _check(where, "step", isinstance(step, int) and not isinstance(step, bool), "a whole number", step)
-        for key in ("loss",) if event == "step" else (*({"epoch", "wall_s"} - entry.keys()), *entry):
+    event, update = entry.get("event"), entry.get("update", entry)
+    if event in ("update", "evaluation"):
+        _check(where, "update", isinstance(update, int) and not isinstance(update, bool), "a whole number", update)
+        for key in ("loss",) if event == "update" else (*({"epoch", "wall_s"} - entry.keys()), *entry):
             value = entry.get(key)
             _check(where, key, key == "event" or (isinstance(value, int | float) and not isinstance(value, bool)),
                    "a number", value)
 
 
-def first_step(where: str, entry: Mapping[str, Any]) -> int:
+def first_update(where: str, entry: Mapping[str, Any]) -> int:
     """The update after which a run starts or goes on, by the entry of its log.
 
     Raises:
         DataFormatError: it is no number.
     """
-    step = entry.get("first_step", 0)
-    _check(where, "first_step", isinstance(step, int) and not isinstance(step, bool), "a whole number", step)
-    return int(step)
+    update = entry.get("first_update", 0)
+    _check(where, "first_update", isinstance(update, int) and not isinstance(update, bool), "a whole number", update)
+    return int(update)
 
 
 def _check(file: object, key: str, holds: bool, expected: str, value: object) -> None:

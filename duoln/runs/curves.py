@@ -8,7 +8,7 @@ from typing import Any
 
 from duoln.errors import CheckpointError
 from duoln.runs import kept
-from duoln.runs.curve import Curve, check_entry, first_step, read_dataset, read_header
+from duoln.runs.curve import Curve, check_entry, first_update, read_dataset, read_header
 from duoln.runs.log import read_log
 from duoln.runs.norm_stats import EVENT, LayerStats, read_entry
 from duoln.runs.places import CONFIG, run_folders
@@ -51,19 +51,19 @@ def _read_run(folder: Path) -> Curve:
             dataset = read_dataset(where, entry.get("dataset"))
             starts.append(entry)
             result = {}  # a resumed run has no result until it ends
-            after = first_step(where, entry)
-            for by_step in (points, losses, layers):  # updates that the run has made, and then gone back behind
-                for step in [step for step in by_step if step > after]:
-                    del by_step[step]
+            after = first_update(where, entry)
+            for by_update in (points, losses, layers):  # updates that the run has made, and then gone back behind
+                for update in [update for update in by_update if update > after]:
+                    del by_update[update]
         elif entry.get("event") == "evaluation":
-            points[entry["step"]] = entry
-        elif entry.get("event") == "step":
-            losses[entry["step"]] = entry["loss"]
+            points[entry["update"]] = entry
+        elif entry.get("event") == "update":
+            losses[entry["update"]] = entry["loss"]
         elif entry.get("event") == EVENT:
-            step, layers_then = read_entry(where, entry)
-            layers[step] = layers_then
+            update, layers_then = read_entry(where, entry)
+            layers[update] = layers_then
         elif entry.get("event") == "end":
             result = entry
     settings = config["config"] if precision == FLOAT32 else {**config["config"], "precision": precision}
     return Curve(folder, config["task"], config["variant"], settings, dataset,
-                 [points[step] for step in sorted(points)], sorted(losses.items()), result, starts, layers)
+                 [points[update] for update in sorted(points)], sorted(losses.items()), result, starts, layers)

@@ -66,9 +66,9 @@ def draw(task: Task, series: Sequence[Series], target: Path) -> Path:
     """
     lines = lines_of(task, series)
     sizes = sorted({s.runs[0].config["batch_size"] for s in series}, reverse=True)
-    by_step, published = task.x_axis == "step", task.reference_curves()
+    by_update, published = task.x_axis == "update", task.reference_curves()
     metrics, levels = split_columns(task.columns)
-    count = len(metrics) + by_step
+    count = len(metrics) + by_update
     across = _ACROSS if len(sizes) == 1 and count > _TALL and not published else 1
     rows, columns = -(-count // across), len(sizes) * across + bool(published)
     width = max(style.WIDTH, _COLUMN * columns)
@@ -81,11 +81,11 @@ def draw(task: Task, series: Sequence[Series], target: Path) -> Path:
         for place, size in enumerate(sizes):
             panels = [axes for row in grid for axes in row[place * across:(place + 1) * across]]
             group = {label: pair for label, pair in lines.items() if pair[0].runs[0].config["batch_size"] == size}
-            if by_step:
+            if by_update:
                 of_training = {label: Line(s.points(losses), look) for label, (s, look) in group.items()}
                 _panel(panels[0], Column("", "training loss"), of_training)
                 _name_ends(panels[0], of_training, names)
-            for axes, column in zip(panels[int(by_step):], metrics, strict=False):
+            for axes, column in zip(panels[int(by_update):], metrics, strict=False):
                 of_metric = {label: Line(s.points(metric(column.key, task.x_axis)), look)
                              for label, (s, look) in group.items()}
                 _panel(axes, column, of_metric)
@@ -102,8 +102,8 @@ def draw(task: Task, series: Sequence[Series], target: Path) -> Path:
                 panels[0].legend(fontsize=style.SMALL)
         if published:
             taken = max((style.inches_of(name, style.SMALL) for name in names.values()), default=0.0)  # by all gaps
-            _draw_published([line[-1] for line in grid[int(by_step):]], task, metrics, width / columns - taken)
-            grid[0][-1].set_visible(not by_step)
+            _draw_published([line[-1] for line in grid[int(by_update):]], task, metrics, width / columns - taken)
+            grid[0][-1].set_visible(not by_update)
         whole.suptitle(top, fontsize=style.MIDDLE if numbered else style.LARGE, x=0.01, ha="left")
     return target
 
@@ -144,7 +144,7 @@ def _draw_published(panels: Sequence[Any], task: Task, metrics: Sequence[Column]
 
 def _name_axis(axes: Any, task: Task) -> None:
     """Name the horizontal axis; where it has several epochs, no tick is at a part of one."""
-    axes.set_xlabel("updates" if task.x_axis == "step" else "epoch")
+    axes.set_xlabel("updates" if task.x_axis == "update" else "epoch")
     axes.tick_params(axis="x", labelbottom=True)
     if task.x_axis == "epoch" and axes.get_xlim()[1] > 1:
         axes.locator_params(axis="x", integer=True)

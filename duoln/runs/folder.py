@@ -29,10 +29,10 @@ from duoln.runs.norm_stats import Layers, entry_of
 from duoln.runs.places import CHECKPOINTS, CONFIG, LOCK, MAX_JSON, RESULT, check_apart
 from duoln.system.filesystem import check_regular, make_folder, open_to_append, remove, write_all, write_own
 from duoln.system.locks import lock
-from duoln.tasks.events import Evaluation, Listener, RunStart, Step
+from duoln.tasks.events import Evaluation, Listener, RunStart, Update
 from duoln.tasks.task import Config
 
-_MANY_STEPS = 1000
+_MANY_UPDATES = 1000
 
 
 class RunFolder(Listener):
@@ -54,7 +54,7 @@ class RunFolder(Listener):
         self._log: RunLog | None = None
         self._lock: int | None = None
         self._log_every = 1
-        self._first_step = 0
+        self._first_update = 0
         self.mended: list[str] = []
         """The repairs that were made when the folder was opened, in words; and that it is not locked, if it is not."""
         check_apart(path)
@@ -96,12 +96,12 @@ class RunFolder(Listener):
         write_json(self.path / CONFIG, content)
 
     def on_start(self, event: RunStart) -> None:
-        self._first_step = event.first_step
-        self._log_every = 1 if event.steps_per_epoch <= _MANY_STEPS else 10
+        self._first_update = event.first_update
+        self._log_every = 1 if event.steps_per_epoch <= _MANY_UPDATES else 10
         self._write({
             "event": "start", "time": datetime.now(UTC).isoformat(timespec="microseconds"), "task": event.task,
             "variant": event.variant, "seed": event.config.seed, "precision": event.precision,
-            "dataset": event.dataset._asdict(), "first_step": event.first_step, "last_step": event.last_step,
+            "dataset": event.dataset._asdict(), "first_update": event.first_update, "last_update": event.last_update,
             "steps_per_epoch": event.steps_per_epoch,
             "identity": dict(event.identity), "changes": [change._asdict() for change in event.changes],
             "parameters": event.parameters, "refused": list(event.refused), "mended": list(event.mended),
@@ -114,20 +114,20 @@ class RunFolder(Listener):
     def on_memory(self, step_bytes: int) -> None:
         self._write({"event": "memory", "step_bytes": step_bytes})
 
-    def on_step(self, event: Step) -> None:
-        if event.step == self._first_step + 1:
+    def on_update(self, event: Update) -> None:
+        if event.update == self._first_update + 1:
             remove(self.path / RESULT)  # a resumed run has no result until it ends
-        if event.step % self._log_every == 0:
-            self._write({"event": "step", "step": event.step, "loss": event.loss, "gradient_norm": event.gradient_norm,
-                         "wall_s": round(event.seconds, 6)})
+        if event.update % self._log_every == 0:
+            self._write({"event": "update", "update": event.update, "loss": event.loss,
+                         "gradient_norm": event.gradient_norm, "wall_s": round(event.seconds, 6)})
 
     def on_evaluation(self, event: Evaluation) -> None:
-        self._write({"event": "evaluation", "step": event.step, "epoch": round(event.epoch, 6), **event.values,
+        self._write({"event": "evaluation", "update": event.update, "epoch": round(event.epoch, 6), **event.values,
                      "wall_s": round(event.seconds, 3)})
 
-    def write_layers(self, step: int, layers: Layers) -> None:
+    def write_layers(self, update: int, layers: Layers) -> None:
         """Write the statistics of the layers after an update."""
-        self._write(entry_of(step, layers))
+        self._write(entry_of(update, layers))
 
     def on_end(self, status: str, result: Mapping[str, Any]) -> None:
         entry = {"event": "end", "status": status, **result}

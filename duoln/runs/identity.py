@@ -54,12 +54,12 @@ def identity_of(backend: Backend, task: Task, splits: Splits, ranks: int = 1) ->
             "batches": batches_of(splits), "ranks": str(ranks)}
 
 
-def differences(step: int, was: Mapping[str, str], now: Mapping[str, str]) -> list[Change]:
+def differences(update: int, was: Mapping[str, str], now: Mapping[str, str]) -> list[Change]:
     """The parts in which two identities differ; what one of them lacks is "none" there."""
     differing = [key for key in dict.fromkeys((*was, *now)) if was.get(key) != now.get(key)]
     if "data" in differing:  # other data have other batches
         differing = [key for key in differing if key != "batches"]
-    return [Change(step, key, was.get(key, "none"), now.get(key, "none")) for key in differing]
+    return [Change(update, key, was.get(key, "none"), now.get(key, "none")) for key in differing]
 
 
 def changes_since(saved: Checkpoint, now: Mapping[str, str]) -> list[Change]:
@@ -69,7 +69,7 @@ def changes_since(saved: Checkpoint, now: Mapping[str, str]) -> list[Change]:
         saved: the checkpoint.
         now: the identity of the run that goes on from it.
     """
-    return differences(saved.step, saved.notes.get("identity", {}), now) if saved.step else []
+    return differences(saved.update, saved.notes.get("identity", {}), now) if saved.update else []
 
 
 def check_unchanged(path: Path, changes: Sequence[Change]) -> None:
@@ -104,7 +104,7 @@ def read_changes(where: object, value: Any) -> list[Change]:
     """
     entries = [] if value is None else value
     if not isinstance(entries, list) or not all(
-            isinstance(entry, dict) and entry.keys() == set(Change._fields) and type(entry["step"]) is int
+            isinstance(entry, dict) and entry.keys() == set(Change._fields) and type(entry["update"]) is int
             and all(isinstance(entry[key], str) for key in ("key", "was", "now")) for entry in entries):
         raise DataFormatError(where, 0, f"a list of objects of {', '.join(Change._fields)} as changes",
                               f"{value!r:.60}")
@@ -148,9 +148,9 @@ def fingerprint(splits: Splits) -> str:
 
 def batches_of(splits: Splits) -> str:
     """A hash of some batches of the first epoch and of the split "train", in which the seed may choose."""
-    steps = sorted({splits.steps_per_epoch * k // _BATCHES for k in range(_BATCHES)})
+    updates = sorted({splits.steps_per_epoch * k // _BATCHES for k in range(_BATCHES)})
     train = [(name, arrays) for name, arrays in splits.evaluation.items() if name == "train"]
-    pieces = _pieces([*((f"update {step}", splits.train(step)) for step in steps), *train])
+    pieces = _pieces([*((f"update {update}", splits.train(update)) for update in updates), *train])
     return f"of the training data ({digest_of(pieces)})"
 
 

@@ -31,7 +31,7 @@ from duoln.tasks.task import Task
 _PARTS = 200
 """The most mean losses of a kept run."""
 _MOST_BYTES = 1 << 24
-_OF_START = ("time", "first_step", "duoln", "python", "numpy", "platform", "backend", "identity",
+_OF_START = ("time", "first_update", "duoln", "python", "numpy", "platform", "backend", "identity",
              "changes")
 """The notes of each start that are kept; the command line may name folders of its author."""
 
@@ -56,7 +56,7 @@ def keep(run: Curve, folder: Path) -> list[Path]:
 def check_ended(run: Curve) -> None:
     """Raises CheckpointError for a run that has not ended."""
     if run.result.get("status") != "done":
-        raise CheckpointError(f"{run.path}: expected a run that has ended, found one at update {run.last['step']}; "
+        raise CheckpointError(f"{run.path}: expected a run that has ended, found one at update {run.last['update']}; "
                               "resume it (--resume auto, with --epochs for another end)")
 
 
@@ -96,18 +96,18 @@ def read(folder: Path) -> Curve:
             entry = {"event": "evaluation", **line}
             points.append(entry)
         else:
-            entry = {"event": "step", **line}
-            losses.append((line.get("step", 0), line.get("loss", 0.0)))
+            entry = {"event": "update", **line}
+            losses.append((line.get("update", 0), line.get("loss", 0.0)))
         check_entry(where, entry)
     return Curve(folder, config["task"], config["variant"], config["config"], dataset, points, losses,
                  {"event": "end", "status": "done", **content}, starts)
 
 
 def _table(run: Curve) -> str:
-    metrics = list(dict.fromkeys(key for point in run.points for key in point if key not in ("event", "step")))
-    lines = [(step, [step, f"{loss:.6g}", *("" for _ in metrics)]) for step, loss in _parts(run.losses)]
-    lines += [(point["step"], [point["step"], "", *(point.get(key, "") for key in metrics)]) for point in run.points]
-    return csv_text([["step", "loss", *metrics], *(line for _, line in sorted(lines, key=lambda line: line[0]))])
+    metrics = list(dict.fromkeys(key for point in run.points for key in point if key not in ("event", "update")))
+    lines = [(update, [update, f"{loss:.6g}", *("" for _ in metrics)]) for update, loss in _parts(run.losses)]
+    lines += [(p["update"], [p["update"], "", *(p.get(key, "") for key in metrics)]) for p in run.points]
+    return csv_text([["update", "loss", *metrics], *(line for _, line in sorted(lines, key=lambda line: line[0]))])
 
 
 def _parts(losses: Sequence[tuple[int, float]]) -> Iterator[tuple[int, float]]:

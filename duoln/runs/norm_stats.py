@@ -32,9 +32,9 @@ Layers = Mapping[str, LayerStats]
 """By the path of the layer in the parameters; the path of the model itself is empty."""
 
 
-def entry_of(step: int, layers: Layers) -> dict[str, Any]:
+def entry_of(update: int, layers: Layers) -> dict[str, Any]:
     """The entry of a log."""
-    return {"event": EVENT, "step": step, "layers": {
+    return {"event": EVENT, "update": update, "layers": {
         path: {key: value for key, value in stats._asdict().items() if value is not None}
         for path, stats in layers.items()}}
 
@@ -48,9 +48,9 @@ def read_entry(where: str, entry: Mapping[str, Any]) -> tuple[int, dict[str, Lay
     try:
         layers = {path: LayerStats(*(+stats[key] if key in stats else None for key in LayerStats._fields))
                   for path, stats in entry["layers"].items()}
-        return operator.index(entry["step"]), layers
+        return operator.index(entry["update"]), layers
     except (LookupError, TypeError, AttributeError) as error:
-        raise DataFormatError(where, 0, "a whole number as step, and numbers of layers", f"{dict(entry)!r:.120}"
+        raise DataFormatError(where, 0, "a whole number as update, and numbers of layers", f"{dict(entry)!r:.120}"
                               ) from error
 
 
@@ -69,11 +69,11 @@ def write_table(runs: Mapping[str, tuple[str, Mapping[int, Layers]]], target: Pa
     Raises:
         CheckpointError: it cannot be written.
     """
-    rows: list[Sequence[Any]] = [["run", "variant", "step", "layer", *LayerStats._fields]]
-    for name, (variant, by_step) in runs.items():
-        for step in sorted(by_step):
-            for path, stats in by_step[step].items():
-                rows.append([name, variant, step, name_of(path), *("" if x is None else x for x in stats)])
+    rows: list[Sequence[Any]] = [["run", "variant", "update", "layer", *LayerStats._fields]]
+    for name, (variant, by_update) in runs.items():
+        for update in sorted(by_update):
+            for path, stats in by_update[update].items():
+                rows.append([name, variant, update, name_of(path), *("" if x is None else x for x in stats)])
     write_own(target, csv_text(rows).encode())
     return target
 
@@ -103,7 +103,7 @@ def draw(title: str, runs: Mapping[str, Mapping[int, Layers]], target: Path) -> 
     Raises:
         UsageError, CheckpointError: as `figure`.
     """
-    paths = list(dict.fromkeys(path for by_step in runs.values() for layers in by_step.values() for path in layers))
+    paths = list(dict.fromkeys(path for by_update in runs.values() for layers in by_update.values() for path in layers))
     looks = {path: style.look(k) for k, path in enumerate(paths)}
     width = max(style.WIDTH, _COLUMN * len(runs))
     across = max(min(int(_ACROSS * width / style.WIDTH), len(paths)), 1)
@@ -111,13 +111,13 @@ def draw(title: str, runs: Mapping[str, Mapping[int, Layers]], target: Path) -> 
     height = _ROW * len(_HEADINGS) + 0.3 + below
     with figure(target, len(_HEADINGS), len(runs), (width, height), sharex="col", sharey="row",
                 bottom=below / height) as (whole, grid):
-        for column, (name, by_step) in enumerate(runs.items()):
+        for column, (name, by_update) in enumerate(runs.items()):
             for row, key in enumerate(_HEADINGS):
-                _lines(grid[row][column], key, by_step, looks)
+                _lines(grid[row][column], key, by_update, looks)
             grid[0][column].set_title(style.wrapped(name, width / len(runs) - 0.4), fontsize=style.MIDDLE, loc="left")
             grid[-1][column].set_xlabel("updates")
         for row, (key, heading) in enumerate(_HEADINGS.items()):
-            _scale(grid[row], key, [value for by_step in runs.values() for _, value in _values(by_step, key, paths)])
+            _scale(grid[row], key, [value for run in runs.values() for _, value in _values(run, key, paths)])
             grid[row][0].set_ylabel(heading, fontsize=style.MIDDLE)
         handles = [grid[0][0].plot([], [], label=name_of(path), **look.marked())[0] for path, look in looks.items()]
         whole.legend(handles=handles, loc="lower center", ncol=across, fontsize=style.SMALL, frameon=False)
@@ -125,16 +125,16 @@ def draw(title: str, runs: Mapping[str, Mapping[int, Layers]], target: Path) -> 
     return target
 
 
-def _values(by_step: Mapping[int, Layers], key: str, paths: Sequence[str]) -> list[tuple[int, float]]:
+def _values(by_update: Mapping[int, Layers], key: str, paths: Sequence[str]) -> list[tuple[int, float]]:
     """The finite values of a statistic of some layers, with their updates."""
     at = LayerStats._fields.index(key)
-    values = [(step, by_step[step][path][at]) for step in sorted(by_step) for path in paths if path in by_step[step]]
-    return [(step, value) for step, value in values if value is not None and math.isfinite(value)]
+    values = [(update, then[path][at]) for update, then in sorted(by_update.items()) for path in paths if path in then]
+    return [(update, value) for update, value in values if value is not None and math.isfinite(value)]
 
 
-def _lines(axes: Any, key: str, by_step: Mapping[int, Layers], looks: Mapping[str, style.Look]) -> None:
+def _lines(axes: Any, key: str, by_update: Mapping[int, Layers], looks: Mapping[str, style.Look]) -> None:
     for path, look in looks.items():
-        points = _values(by_step, key, [path])
+        points = _values(by_update, key, [path])
         if points:
             axes.plot(*zip(*points, strict=True), markevery=-(-len(points) // _MARKS), **look.marked())
     axes.tick_params(labelsize=style.SMALL)

@@ -65,7 +65,7 @@ def _results(task: Task, series: Sequence[Series], number: Callable[[Any, str], 
     claims = [claims_of(task, s.runs[0].dataset) for s in series]
     claim = ["the paper's claim" if task.paper else "the reference"] if any(claims) else []
     rows = [[s.variant, s.name, *(s.differences.get(key, "") for key in settings),
-             *(number(s.length(key), ".10g") for key in ("epoch", "step")),
+             *(number(s.length(key), ".10g") for key in ("epoch", "update")),
              *(number(s.figure(c.key), c.form) for c in task.columns), s.time(task.x_axis)[1],
              *(claimed.get(s.variant, "-") for _ in claim)] for s, claimed in zip(series, claims, strict=True)]
     yield "<h2>Results</h2>"

@@ -79,7 +79,7 @@ def load_arrays(path: str | Path) -> Any:
     with opened_tensors(path, _KIND) as (file, notes):
         if "parameters" not in notes:
             has = ("a state of a training loop; duoln.load_state(folder) reads it" if "state" in notes else
-                   "a checkpoint of a run; duoln.runs.trained.load_trained reads its model" if "step" in notes else
+                   "a checkpoint of a run; duoln.runs.trained.load_trained reads its model" if "update" in notes else
                    f"notes of {', '.join(notes)}")
             raise CheckpointError(f"{path}: expected {_KIND}, found {has}")
         if notes["format"] != _FORMAT:

@@ -33,7 +33,7 @@ def is_run(folder: Path) -> bool:
     beside = ((LOG,), (COMMAND,), (LOCK,), (CURVES, RESULT))
     return (folder / CONFIG).is_file() and (
         any(all((folder / name).exists() for name in names) for names in beside)
-        or any((folder / CHECKPOINTS).glob("step-*.safetensors"))) and not _is_of_others(folder / CONFIG)
+        or any((folder / CHECKPOINTS).glob("update-*.safetensors"))) and not _is_of_others(folder / CONFIG)
 
 
 def _is_of_others(config: Path) -> bool:

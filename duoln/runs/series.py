@@ -28,7 +28,7 @@ _ABSENT = object()
 
 
 def metric(key: str, x_axis: str) -> Callable[[Curve], list[tuple[float, float]]]:
-    """A function that gives a run's values of a metric along an axis, "epoch" or "step"."""
+    """A function that gives a run's values of a metric along an axis, "epoch" or "update"."""
     return lambda curve: [(p[x_axis], p[key]) for p in curve.points if key in p]
 
 
@@ -106,14 +106,14 @@ class Series(NamedTuple):
         return range_of(values)
 
     def length(self, key: str) -> float | Range:
-        """The updates ("step") or epochs to the runs' results; a range where the runs differ."""
+        """The updates ("update") or epochs to the runs' results; a range where the runs differ."""
         values = [run.last[key] for run in self.runs]
         of_all = range_of(values)
         return of_all if of_all.low < of_all.high else of_all.low
 
     def time(self, x_axis: str) -> tuple[str, str]:
         """A heading and the median time of the runs: of an update where curves are drawn against these, or an epoch."""
-        if x_axis == "step":
+        if x_axis == "update":
             return "ms/update", f"{1e3 * statistics.median(run.seconds_per_update for run in self.runs):.1f}"
         return "s/epoch", f"{statistics.median(run.seconds_per_epoch for run in self.runs):.2f}"
 
@@ -249,17 +249,17 @@ def write_csv(series: Sequence[Series], target: Path, by: By = "run") -> Path:
 
 
 def _ends(metric: str) -> tuple[str, ...]:
-    return ("",) if metric == "step" else ("", "_low", "_high", "_nan")
+    return ("",) if metric == "update" else ("", "_low", "_high", "_nan")
 
 
 def _seeds(series: Series, metrics: Sequence[str]) -> Iterator[list[Any]]:
-    ranges = {key: {p.x: p for p in series.points(metric(key, "step"))} for key in metrics}
-    for step in sorted({p["step"] for c in series.runs for p in c.points}):
-        row: list[Any] = [len({c.config.get("seed") for c in series.runs if any(p["step"] == step for p in c.points)})]
+    ranges = {key: {p.x: p for p in series.points(metric(key, "update"))} for key in metrics}
+    for at in sorted({p["update"] for c in series.runs for p in c.points}):
+        row: list[Any] = [len({c.config.get("seed") for c in series.runs if any(p["update"] == at for p in c.points)})]
         for key in metrics:
-            point = ranges[key].get(step)
-            if key == "step":
-                row.append(step)
+            point = ranges[key].get(at)
+            if key == "update":
+                row.append(at)
             else:
                 row += ["", "", "", ""] if point is None else point[1:]
         yield row

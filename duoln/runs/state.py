@@ -43,11 +43,11 @@ def save_state(folder: str | Path, update: int, **state: Any) -> Path:
     form = form_of("save_state", state, _form)
     arrays = {path: checked_array("save_state", path, leaf) for path, leaf in by_path("save_state", state).items()
               if isinstance(leaf, Tensor | np.ndarray | np.generic)}
-    steps = checkpoint.list_steps(folder)
-    if steps and update < checkpoint.step_of(steps[-1]):
+    paths = checkpoint.list_paths(folder)
+    if paths and update < checkpoint.update_of(paths[-1]):
         saved, _ = checkpoint.newest(folder)  # one that cannot be read is no reason to stop
-        if saved is not None and update < saved.step:
-            raise CheckpointError(f"{folder}: expected updates after {saved.step}, which is saved there, found "
+        if saved is not None and update < saved.update:
+            raise CheckpointError(f"{folder}: expected updates after {saved.update}, which is saved there, found "
                                   f"{update}; go on from duoln.load_state, or choose another folder")
     path = checkpoint.save(folder, update, arrays, {"state": form})
     checkpoint.remove_parts(folder)  # of writes that a kill ended
@@ -78,7 +78,7 @@ def load_state(folder: str | Path, backend: Backend | str | None = None) -> dict
     except (KeyError, ValueError, TypeError, DtypeError) as error:
         raise CheckpointError(f"{saved.path}: expected a state of duoln.save_state, found {error}") from error
     checkpoint.warn_of(saved, refused)
-    return {**state, "update": saved.step}
+    return {**state, "update": saved.update}
 
 
 def _form(leaf: Any) -> Any:

@@ -77,4 +77,4 @@ def load_trained(task: Task, run: Path, backend: Backend) -> Trained:
         params = checkpoint.restore(start, arrays)["params"]
     except CheckpointError as error:
         raise CheckpointError(f"{saved.path}: {error}") from error
-    return Trained(cfg, variant, saved.step, model, to_tensors(params, backend))
+    return Trained(cfg, variant, saved.update, model, to_tensors(params, backend))

@@ -209,7 +209,7 @@ class Apart(Listener):
         """Raises PluginError under DUOLN_STRICT_PLUGINS=1, where the listener of a plug-in fails."""
         if self._failed:
             return
-        if event != "on_step":  # whose values are numbers alone
+        if event != "on_update":  # whose values are numbers alone
             values = copy.deepcopy(values)
         try:
             with staying():

@@ -164,7 +164,7 @@ def _selection(value: Any) -> None:
 
 
 def _x_axis(value: Any) -> None:
-    _expect(value in ("epoch", "step"), "'epoch' or 'step'", value)
+    _expect(value in ("epoch", "update"), "'epoch' or 'update'", value)
 
 
 def _corpora(value: Any) -> None:
@@ -214,7 +214,7 @@ def _splits(value: Any) -> Splits:
     _expect(isinstance(dataset, Dataset) and type(dataset.name) is str, "a Dataset with a name", dataset)
     _expect(dataset.provenance in get_args(Provenance), f"a provenance of {', '.join(get_args(Provenance))}",
             dataset.provenance)
-    _expect(callable(value.train), "a function from a step to its batch as train", value.train)
+    _expect(callable(value.train), "a function from an update to its batch as train", value.train)
     _expect(isinstance(count, int) and not isinstance(count, bool) and count >= 1, "steps_per_epoch of at least 1",
             count)
     _expect(isinstance(value.evaluation, Mapping), "splits by name as evaluation", value.evaluation)

@@ -12,14 +12,14 @@ from duoln.tasks.values import Dataset
 class Change(NamedTuple):
     """A part of a run's identity that was another one before an update."""
 
-    step: int
+    update: int
     """The last update before the change."""
     key: str
     was: str
     now: str
 
     def __str__(self) -> str:
-        return f"{self.key} was {self.was} up to update {self.step}, and is {self.now} since"
+        return f"{self.key} was {self.was} up to update {self.update}, and is {self.now} since"
 
 
 class RunStart(NamedTuple):
@@ -30,8 +30,8 @@ class RunStart(NamedTuple):
     config: Config
     dataset: Dataset
     backend: str
-    first_step: int
-    last_step: int
+    first_update: int
+    last_update: int
     steps_per_epoch: int
     parameters: int
     refused: tuple[str, ...] = ()
@@ -48,10 +48,10 @@ class RunStart(NamedTuple):
     """The parts of the identity that were others in earlier updates."""
 
 
-class Step(NamedTuple):
-    """One update was made. `step` counts from 1: the number of updates so far."""
+class Update(NamedTuple):
+    """One update was made. `update` counts from 1: the number of updates so far."""
 
-    step: int
+    update: int
     loss: float
     seconds: float
     gradient_norm: float
@@ -59,9 +59,9 @@ class Step(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """The metrics after `step` updates; `values` has keys like "train_nll" and "test_error"."""
+    """The metrics after `update` updates; `values` has keys like "train_nll" and "test_error"."""
 
-    step: int
+    update: int
     epoch: float
     values: Mapping[str, float]
     seconds: float
@@ -80,7 +80,7 @@ class Listener:
     def on_memory(self, step_bytes: int) -> None:
         """The memory of an update has been estimated; the first update follows."""
 
-    def on_step(self, event: Step) -> None:
+    def on_update(self, event: Update) -> None:
         """An update was made."""
 
     def on_evaluation(self, event: Evaluation) -> None:

@@ -72,7 +72,7 @@ class Task:
             figure that should grow, such as accuracy, f1 or recall; the lowest, if one is that of a figure that should
             fall, such as loss, error or nll. With `patience` any other name is refused. No figure of a test set
             selects.
-        x_axis: what curves are drawn against: epochs, or updates ("step") with the training loss beside them.
+        x_axis: what curves are drawn against: epochs, or updates ("update") with the training loss beside them.
         corpora: for each corpus that it can be trained on, by name, the places of its files below a data folder, such
             as "mnist/t10k-labels-idx1-ubyte.gz": one or more sets of files, each of which is the whole corpus. `duoln
             list` says which are there; a task that only makes its data has none.
@@ -99,7 +99,7 @@ class Task:
     references: ClassVar[Mapping[str, str]] = {}
     columns: ClassVar[tuple[Column, ...]] = ()
     selection: ClassVar[tuple[str, Literal["lowest", "highest"]] | None] = None
-    x_axis: ClassVar[Literal["epoch", "step"]] = "epoch"
+    x_axis: ClassVar[Literal["epoch", "update"]] = "epoch"
     corpora: ClassVar[Mapping[str, Sequence[Sequence[str]]]] = {}
     batch_axes: ClassVar[Mapping[str, int | None]] = {}
     sampling: ClassVar[type | None] = None

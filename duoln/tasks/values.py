@@ -90,7 +90,7 @@ class Trained(NamedTuple):
 
     config: Any
     variant: str
-    step: int
+    update: int
     """Updates behind the parameters."""
     model: Module
     params: Params

@@ -21,12 +21,12 @@ from duoln.training.trainer import Trainer
 
 def fit(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener] = (), resume: bool = False,
         same_bits: bool = True, watch: Watch | None = None) -> dict[str, Any]:
-    """Train to the end, evaluating and writing a checkpoint once an epoch (or every `evaluate_every` steps).
+    """Train to the end, evaluating and writing a checkpoint once an epoch (or every `evaluate_every` updates).
 
     With `patience` in the configuration the run may end early, and then the trainer and the result are those of the
     best checkpoint. If a run that has ended is resumed, the result is the same.
 
-    After Ctrl-C, SIGTERM or SIGHUP the current step ends, a checkpoint is written and `Interrupted` is raised.
+    After Ctrl-C, SIGTERM or SIGHUP the current update ends, a checkpoint is written and `Interrupted` is raised.
 
     Args:
         trainer: what to train.
@@ -44,14 +44,14 @@ def fit(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener] = (),
     everyone: list[Listener] = [folder, *(each if isinstance(each, Apart) else Apart(each) for each in listeners)]
     task, splits = trainer.task, trainer.splits
     refused = _take_up(trainer, folder, same_bits) if resume else []
-    if not resume and checkpoint.list_steps(folder.checkpoints):
+    if not resume and checkpoint.list_paths(folder.checkpoints):
         raise CheckpointError(f"{folder.checkpoints}: already holds checkpoints of a run; go on with --resume auto, "
                               "or choose another --out")
     trainer.warn_of_schedule()
     trainer.meet()
     folder.write_config(task.name, trainer.variant, trainer.cfg, trainer.precision)
-    start = RunStart(task.name, trainer.variant, trainer.cfg, splits.dataset, trainer.backend.name, trainer.step,
-                     trainer.last_step, splits.steps_per_epoch,
+    start = RunStart(task.name, trainer.variant, trainer.cfg, splits.dataset, trainer.backend.name, trainer.update,
+                     trainer.last_update, splits.steps_per_epoch,
                      sum(t.size for t in tree.leaves(trainer.state["params"])), tuple(refused), tuple(folder.mended),
                      trainer.precision, trainer.finished, trainer.identity,
                      tuple(trainer.changes))
@@ -62,20 +62,20 @@ def fit(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener] = (),
         step_bytes = trainer.estimate_memory().total
         for listener in everyone:
             listener.on_memory(step_bytes)
-        if trainer.step == 0:
+        if trainer.update == 0:
             trainer.save(folder.checkpoints)
             if watch is not None:
                 folder.write_layers(0, measure(trainer))
         _loop(trainer, folder, everyone, watch)
-        if trainer.cfg.patience and trainer.best_step is not None:
-            trainer.resume(checkpoint.load(checkpoint.step_path(folder.checkpoints, trainer.best_step)))
+        if trainer.cfg.patience and trainer.best_update is not None:
+            trainer.resume(checkpoint.load(checkpoint.update_path(folder.checkpoints, trainer.best_update)))
         status = "done"
     except Interrupted:
         status = "interrupted"
         raise
     except DivergedError as error:
         status = "diverged"
-        kept = checkpoint.list_steps(folder.checkpoints)
+        kept = checkpoint.list_paths(folder.checkpoints)
         raise DivergedError(f"{error}; the last good checkpoint is {kept[-1] if kept else 'none'}") from error
     finally:
         with ExitStack() as told:  # every listener gets the event, even if another one raises
@@ -107,38 +107,38 @@ def _loop(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener], wa
     with stop_requested() as stop:
         while not trainer.finished:
             trainer.queue()
-            evaluates = trainer.step % every == 0 or trainer.step == trainer.last_step
-            watches = watch is not None and watch.is_due(trainer.step, evaluates)
-            _tell_steps(trainer, listeners, 0 if evaluates or watches else trainer.behind)
+            evaluates = trainer.update % every == 0 or trainer.update == trainer.last_update
+            watches = watch is not None and watch.is_due(trainer.update, evaluates)
+            _tell_updates(trainer, listeners, 0 if evaluates or watches else trainer.behind)
             if watches:
-                folder.write_layers(trainer.step, measure(trainer))
+                folder.write_layers(trainer.update, measure(trainer))
             if evaluates:
                 values = trainer.evaluate()
-                epoch = trainer.step / trainer.splits.steps_per_epoch
+                epoch = trainer.update / trainer.splits.steps_per_epoch
                 for listener in listeners:
-                    listener.on_evaluation(Evaluation(trainer.step, epoch, values, trainer.train_seconds))
+                    listener.on_evaluation(Evaluation(trainer.update, epoch, values, trainer.train_seconds))
                 folder.sync()
                 trainer.save(folder.checkpoints, best=trainer.note_best())
             number = stop.number
             agreed = trainer.agree_to_stop(number is not None or trainer.finished)  # only process 0 knows the patience
             if number is not None or (agreed and not trainer.finished):
-                _tell_steps(trainer, listeners, 0)
+                _tell_updates(trainer, listeners, 0)
                 folder.sync()
                 path = trainer.save(folder.checkpoints)
-                raise Interrupted(f"stopped after step {trainer.step}; checkpoint {path}",
+                raise Interrupted(f"stopped after update {trainer.update}; checkpoint {path}",
                                   number or signal.SIGINT)  # another rank was asked
 
 
-def _tell_steps(trainer: Trainer, listeners: Sequence[Listener], behind: int) -> None:
-    for step in trainer.settle(behind):
+def _tell_updates(trainer: Trainer, listeners: Sequence[Listener], behind: int) -> None:
+    for update in trainer.settle(behind):
         for listener in listeners:
-            listener.on_step(step)
+            listener.on_update(update)
 
 
 def follow(trainer: Trainer) -> None:
     """Train together with process 0; only process 0 evaluates, logs and writes checkpoints.
 
-    The program that started the ranks may stop any of them, so a signal to one rank stops all after the same step.
+    The program that started the ranks may stop any of them, so a signal to one rank stops all after the same update.
 
     Raises:
         Interrupted: this process was asked to stop; process 0 has written a checkpoint.
@@ -153,5 +153,5 @@ def follow(trainer: Trainer) -> None:
             number = stop.number
             if trainer.agree_to_stop(number is not None):
                 if number is not None:
-                    raise Interrupted(f"stopped after step {trainer.step}, with the other ranks", number)
+                    raise Interrupted(f"stopped after update {trainer.update}, with the other ranks", number)
                 return

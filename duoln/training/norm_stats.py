@@ -36,9 +36,9 @@ class Watch:
         check_choice("watch", "what is watched as", name, WATCHES)
         self.every = None if every is None else check_integer("watch", "every", every, 1)
 
-    def is_due(self, step: int, evaluates: bool) -> bool:
+    def is_due(self, update: int, evaluates: bool) -> bool:
         """True if a measurement is due after this update."""
-        return evaluates if self.every is None else step % self.every == 0
+        return evaluates if self.every is None else update % self.every == 0
 
 
 def measure(trainer: Trainer) -> dict[str, LayerStats]:
@@ -48,7 +48,7 @@ def measure(trainer: Trainer) -> dict[str, LayerStats]:
     the loss and its gradient as in a training step, operator by operator and not compiled, and without an update.
     A layer is a module that has arrays of its own or no modules in it.
     """
-    update = max(min(trainer.step, trainer.last_step - 1), 0)
+    update = max(min(trainer.update, trainer.last_update - 1), 0)
     batch = trainer.dropout(update, trainer.splits.train(update))
     moments: dict[str, _Moments] = {}
 

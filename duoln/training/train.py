@@ -33,7 +33,7 @@ from duoln.training.loop import fit
 from duoln.training.norm_stats import Watch
 from duoln.training.trainer import Trainer
 
-_NO_METRICS = ("event", "step", "epoch", "wall_s")
+_NO_METRICS = ("event", "update", "epoch", "wall_s")
 """The keys of an evaluation's entry in the log that are not metrics."""
 
 
@@ -47,12 +47,12 @@ class TrainedRun(NamedTuple):
     """The training data; a figure on made data cannot be compared with the paper's."""
     backend: str
     figures: dict[str, Any]
-    """The last evaluation's metrics, such as "test_error", with "steps", "epochs", "seconds_per_update" and
+    """The last evaluation's metrics, such as "test_error", with "updates", "epochs", "seconds_per_update" and
     "seconds_per_epoch"."""
     curves: dict[str, np.ndarray]
-    """An array for each metric and for "step", "epoch" and "seconds": an entry for each evaluation."""
+    """An array for each metric and for "update", "epoch" and "seconds": an entry for each evaluation."""
     losses: dict[str, np.ndarray]
-    """The training loss: "step" and "loss", an entry for each update that the log holds."""
+    """The training loss: "update" and "loss", an entry for each update that the log holds."""
     model: Module
     params: Params
     """The trained parameters, tensors on the backend: `run.model(run.params, x)`."""
@@ -136,10 +136,10 @@ def train(task: str | Task, variant: str | None = None, *, preset: str | None = 
             [curve] = read_curves([path])
         except Interrupted as stop:
             hint = "go on with resume=True and this `out`" if out else "nothing is kept without a run folder `out`"
-            raise Interrupted(f"stopped after update {trainer.step}; {hint}", stop.number) from None
+            raise Interrupted(f"stopped after update {trainer.update}; {hint}", stop.number) from None
     return TrainedRun(chosen.name, name, cfg, splits.dataset, where.name, figures, _evaluations(curve),
                       _losses(curve), trainer.model, trainer.state["params"], None if out is None else path,
-                      {step: dict(layers) for step, layers in sorted(curve.layers.items())})
+                      {update: dict(layers) for update, layers in sorted(curve.layers.items())})
 
 
 class _Warning(Listener):
@@ -147,7 +147,7 @@ class _Warning(Listener):
 
     def on_start(self, event: RunStart) -> None:
         if event.refused:
-            warnings.warn(f"going on after update {event.first_step}, because a newer checkpoint cannot be read: "
+            warnings.warn(f"going on after update {event.first_update}, because a newer checkpoint cannot be read: "
                           f"{'; '.join(event.refused)}", CheckpointWarning, stacklevel=2)
 
 
@@ -179,12 +179,12 @@ def _variant(task: Task, variant: str | None) -> str:
 def _evaluations(curve: Curve) -> dict[str, np.ndarray]:
     """The evaluations of a run as columns; a metric that an evaluation lacks is NaN."""
     metrics = dict.fromkeys(key for point in curve.points for key in point if key not in _NO_METRICS)
-    return {"step": np.array([point["step"] for point in curve.points], np.int64),
+    return {"update": np.array([point["update"] for point in curve.points], np.int64),
             "epoch": np.array([point["epoch"] for point in curve.points], np.float64),
             "seconds": np.array([point["wall_s"] for point in curve.points], np.float64),
             **{key: np.array([point.get(key, np.nan) for point in curve.points], np.float64) for key in metrics}}
 
 
 def _losses(curve: Curve) -> dict[str, np.ndarray]:
-    return {"step": np.array([step for step, _ in curve.losses], np.int64),
+    return {"update": np.array([update for update, _ in curve.losses], np.int64),
             "loss": np.array([loss for _, loss in curve.losses], np.float64)}

@@ -34,7 +34,7 @@ from duoln.runs.precision import FLOAT32, check_precision, stored_batch, stored_
 from duoln.runs.settings import MAY_CHANGE, config_of
 from duoln.runtime import tensor, to_tensors
 from duoln.system import limits
-from duoln.tasks.events import Change, Step
+from duoln.tasks.events import Change, Update
 from duoln.tasks.settings import through_json
 from duoln.tasks.task import Config, Task, selected_by
 from duoln.tasks.values import Splits
@@ -51,8 +51,8 @@ _STILL = 1e-3
 """A rate of this share of the greatest one of a run trains nothing."""
 _STILL_SHARE = 0.05
 """The share of a run's updates, the last ones, that may have such a rate without a warning."""
-_OWN_KEYS = frozenset({"event", "step", "epoch", "wall_s", "status", "variant", "batch_size", "epochs", "seed",
-                       "precision", "steps", "seconds_per_update", "seconds_per_epoch", "changes", "rules", "loss",
+_OWN_KEYS = frozenset({"event", "update", "epoch", "wall_s", "status", "variant", "batch_size", "epochs", "seed",
+                       "precision", "updates", "seconds_per_update", "seconds_per_epoch", "changes", "rules", "loss",
                        "gradient_norm", "dataset", "starts"})
 """The names of a run's figures in logs, results and tables of curves that are no metrics."""
 
@@ -60,7 +60,7 @@ _OWN_KEYS = frozenset({"event", "step", "epoch", "wall_s", "status", "variant", 
 class _Queued(NamedTuple):
     """An update whose figures have not been read."""
 
-    step: int
+    update: int
     read: Callable[[], list[np.ndarray]]
     """Waits for the update and gives its loss and the norm of its gradients."""
     again: tuple[Any, dict[str, Tensor], Tensor] | None
@@ -91,19 +91,19 @@ class Trainer:
         self.dropout = TaskDropout(task, self.model, cfg.seed, ranks)
         self._free_before = self._free()
         self.state = start_state(self.model, self.optimizer, cfg.seed, backend)
-        self.step = 0
-        self.last_step = cfg.epochs * splits.steps_per_epoch
+        self.update = 0
+        self.last_update = cfg.epochs * splits.steps_per_epoch
         self.train_seconds = 0.0
         self.evaluated: dict[str, float] = {}
         self.best: float | None = None
         """The best value so far of the metric that selects a checkpoint."""
-        self.best_step: int | None = None
-        """The step of the checkpoint with that value."""
+        self.best_update: int | None = None
+        """The update of the checkpoint with that value."""
         self._selected = selected_by(task, cfg)
         self.worse = 0
         """The number of evaluations since the best one."""
         self.gradient_norm = math.nan
-        """The common norm of all gradients of the last step, before they are clipped."""
+        """The common norm of all gradients of the last update, before they are clipped."""
         self._queued: deque[_Queued] = deque()
         self._memory: StepMemory | None = None
         self._debug_nans = debug_nans
@@ -136,9 +136,9 @@ class Trainer:
             MemoryExhaustedError: the device is out of memory.
         """
         started = time.perf_counter()
-        whole = self.dropout(self.step, self.splits.train(self.step))
+        whole = self.dropout(self.update, self.splits.train(self.update))
         batch: Any = whole if self.ranks else to_tensors(whole, self.backend)
-        rate = to_tensors(tree.map(np.float32, self.optimizer.rate_at(self.step)), self.backend)
+        rate = to_tensors(tree.map(np.float32, self.optimizer.rate_at(self.update)), self.backend)
         again = (to_tensors(self.state, "numpy"), batch, rate) if self._debug_nans else None
         try:
             state, figures = self._step(self.state, batch, rate)
@@ -146,12 +146,12 @@ class Trainer:
                                          [figures["loss"].data, figures["gradient_norm"].data])
         except MemoryError as error:
             raise self._out_of_memory(error) from error
-        self.step += 1
+        self.update += 1
         self.state = state
-        self._queued.append(_Queued(self.step, read, again))
+        self._queued.append(_Queued(self.update, read, again))
         self.train_seconds += time.perf_counter() - started
 
-    def settle(self, behind: int = 0) -> Iterator[Step]:
+    def settle(self, behind: int = 0) -> Iterator[Update]:
         """Wait for the updates that were queued, but for the last `behind` of them; gives their figures in order.
 
         Raises:
@@ -160,16 +160,16 @@ class Trainer:
         """
         while len(self._queued) > behind:
             started = time.perf_counter()
-            update = self._queued.popleft()
+            queued = self._queued.popleft()
             try:
-                loss, norm = (float(value) for value in update.read())
+                loss, norm = (float(value) for value in queued.read())
             except MemoryError as error:
                 raise self._out_of_memory(error) from error
             if not (math.isfinite(loss) and math.isfinite(norm)):
-                self._tell_divergence(update, loss, norm)
+                self._tell_divergence(queued, loss, norm)
             self.gradient_norm = norm
             self.train_seconds += time.perf_counter() - started
-            yield Step(update.step, loss, self.train_seconds, norm)
+            yield Update(queued.update, loss, self.train_seconds, norm)
 
     @property
     def behind(self) -> int:
@@ -178,14 +178,14 @@ class Trainer:
 
     def _out_of_memory(self, error: MemoryError) -> MemoryExhaustedError:
         about = f" It takes about {self._memory}." if self._memory else ""
-        return MemoryExhaustedError(f"no memory left at step {self.step + 1}: {error}.{about} "
+        return MemoryExhaustedError(f"no memory left at update {self.update + 1}: {error}.{about} "
                                     f"Try a batch_size below {self.cfg.batch_size}")
 
     def _share(self, batch: Batch) -> Batch:
         return batch if self.ranks is None else self.ranks.share(batch, self.task.batch_axes)
 
     def meet(self) -> None:
-        """Take over the step and state of process 0, if there are several processes.
+        """Take over the number of updates and the state of process 0, if there are several processes.
 
         Raises:
             UsageError: the processes differ in data, code or libraries, or the variant's batches cannot be shared out.
@@ -193,13 +193,13 @@ class Trainer:
         if self.ranks is None:
             return
         self.ranks.check_same(self.identity)
-        counts = tensor(np.array([self.step, self.worse], np.int32), self.backend)
+        counts = tensor(np.array([self.update, self.worse], np.int32), self.backend)
         start = self.ranks.of_first({"state": self.state, "counts": counts})
         self.state = start["state"]
-        self.step, self.worse = (int(count) for count in start["counts"].numpy())
+        self.update, self.worse = (int(count) for count in start["counts"].numpy())
         if not self.finished:
             epoch = self.splits.steps_per_epoch
-            ahead = range(self.step, self.step // epoch * epoch + epoch)
+            ahead = range(self.update, self.update // epoch * epoch + epoch)
             batches = [self.splits.train(k) for k in sorted({ahead[0], ahead[len(ahead) // 2], ahead[-1]})]
             check_sharing(self.ranks, self.task, self.model, self.state["params"], batches, self.backend)
 
@@ -210,7 +210,7 @@ class Trainer:
             MemoryExhaustedError: it is more than is free, or a save needs more; some libraries, and some systems, would
                 end the process in such a step or save.
         """
-        batch = self._share(self.splits.train(self.step))
+        batch = self._share(self.splits.train(self.update))
         # The state has its memory already, or some of it: a system gives memory when it is written.
         of_state = memory.state_bytes(self.state)
         free, host = (max(now, min(before, now + of_state))
@@ -235,15 +235,15 @@ class Trainer:
         return f"try a batch_size of {whole} at most" if whole else "try a smaller model"
 
     def agree_to_stop(self, wanted: bool) -> bool:
-        """True if any of the processes wants to stop after this step; then all processes stop."""
+        """True if any of the processes wants to stop after this update; then all processes stop."""
         return wanted if self.ranks is None else self.ranks.any(wanted)
 
-    def _tell_divergence(self, update: _Queued, loss: float, norm: float) -> None:
+    def _tell_divergence(self, queued: _Queued, loss: float, norm: float) -> None:
         """Raise the error of a step that diverged. If the state was kept, the step first runs again."""
-        text = f"the loss is {loss} and the norm of its gradients {norm} at step {update.step}"
-        if update.again is None:
+        text = f"the loss is {loss} and the norm of its gradients {norm} at update {queued.update}"
+        if queued.again is None:
             raise DivergedError(f"{text}; --debug-nans tells which operator made the first such value")
-        before, batch, rate = update.again
+        before, batch, rate = queued.again
         with watched():
             try:
                 step = make_step(self.task, self.model, self.optimizer, self.precision)
@@ -262,7 +262,7 @@ class Trainer:
         def predict(batch: Batch) -> np.ndarray:
             values = self.task.predict(self.model, params, self._stored(batch)).numpy()
             if values.dtype.kind == "f" and np.isnan(values).any():
-                raise DivergedError(f"[{self.task.name}] expected numbers as predictions after update {self.step}, "
+                raise DivergedError(f"[{self.task.name}] expected numbers as predictions after update {self.update}, "
                                     f"found {np.isnan(values).sum():,} NaN of {values.size:,} values")
             return values
 
@@ -303,8 +303,8 @@ class Trainer:
 
     @property
     def finished(self) -> bool:
-        """True after the last step, or if too many evaluations have passed since the best one (`patience`)."""
-        return self.step >= self.last_step or 0 < self.cfg.patience <= self.worse
+        """True after the last update, or if too many evaluations have passed since the best one (`patience`)."""
+        return self.update >= self.last_update or 0 < self.cfg.patience <= self.worse
 
     def _population_forward(self) -> Callable[[Any, Batch], Any]:
         return lambda params, batch: self.task.population(self.model, stored_params(params, self.precision),
@@ -319,11 +319,11 @@ class Trainer:
 
     def result(self) -> dict[str, Any]:
         """The figures of the run so far."""
-        seconds = self.train_seconds / max(self.step, 1)
-        epochs = self.step / self.splits.steps_per_epoch
+        seconds = self.train_seconds / max(self.update, 1)
+        epochs = self.update / self.splits.steps_per_epoch
         return {"variant": self.variant, "batch_size": self.cfg.batch_size,
                 "epochs": int(epochs) if epochs == int(epochs) else round(epochs, 3), "seed": self.cfg.seed,
-                "precision": self.precision, "steps": self.step, **self.evaluated,
+                "precision": self.precision, "updates": self.update, **self.evaluated,
                 **({"changes": [str(change) for change in self.changes]} if self.changes else {}),
                 "seconds_per_update": seconds, "seconds_per_epoch": seconds * self.splits.steps_per_epoch}
 
@@ -337,25 +337,25 @@ class Trainer:
         """
         for name, leaf in tree.items(self.state):
             if not np.isfinite(leaf.numpy()).all():
-                raise DivergedError(f"'{name}' is no longer finite after step {self.step}")
+                raise DivergedError(f"'{name}' is no longer finite after update {self.update}")
         if best:
-            self.best_step = self.step
-        return checkpoint.save(folder, self.step, self.state, {
+            self.best_update = self.update
+        return checkpoint.save(folder, self.update, self.state, {
             "task": self.task.name, "variant": self.variant, "config": dataclasses.asdict(self.cfg),
             "train_seconds": self.train_seconds, "evaluated": self.evaluated, "best": self.best,
-            "best_step": self.best_step, "worse": self.worse, "precision": self.precision,
+            "best_update": self.best_update, "worse": self.worse, "precision": self.precision,
             "identity": self.identity, "changes": [change._asdict() for change in self.changes]})
 
     def warn_of_schedule(self) -> None:
         """Warn of a learning rate that is next to 0 for the rest of the run: its schedule is that of fewer updates."""
-        steps = range(0, self.last_step, max(-(-self.last_step // _RATES), 1))
+        steps = range(0, self.last_update, max(-(-self.last_update // _RATES), 1))
         rates = [max(tree.leaves(self.optimizer.rate_at(k))) for k in steps]
         least = _STILL * max(rates, default=0.0)
         moving = [k for k, rate in zip(steps, rates, strict=True) if rate > least]
-        still = self.last_step - (moving[-1] + steps.step) if moving else 0
-        if still > _STILL_SHARE * self.last_step:
+        still = self.last_update - (moving[-1] + steps.step) if moving else 0
+        if still > _STILL_SHARE * self.last_update:
             warnings.warn(f"[{self.task.name}] learning rate: expected one above {_STILL} of its greatest value, found "
-                          f"less in the last {still:,} of {self.last_step:,} updates, which train nothing; the "
+                          f"less in the last {still:,} of {self.last_update:,} updates, which train nothing; the "
                           "schedule counts the updates of another data set, batch size or number of epochs",
                           ScheduleWarning, stacklevel=3)
 
@@ -365,14 +365,14 @@ class Trainer:
         A schedule that ends with the training is another one if the training becomes longer.
         """
         settings = saved.notes.get("config")
-        if settings is None or not saved.step:
+        if settings is None or not saved.update:
             return []
         before = config_of(self.task, settings, saved.path)
         planned = self.task.optimizer(before)
-        steps = range(0, saved.step, -(-saved.step // _RATES))
-        if all(planned.rate_at(k) == self.optimizer.rate_at(k) for k in (*steps, saved.step - 1)):
+        steps = range(0, saved.update, -(-saved.update // _RATES))
+        if all(planned.rate_at(k) == self.optimizer.rate_at(k) for k in (*steps, saved.update - 1)):
             return []
-        return [Change(saved.step, "learning rate", f"scheduled for {before.epochs} epochs",
+        return [Change(saved.update, "learning rate", f"scheduled for {before.epochs} epochs",
                        f"for {self.cfg.epochs} epochs")]
 
     def resume(self, saved: checkpoint.Checkpoint) -> None:
@@ -389,9 +389,9 @@ class Trainer:
             if key not in MAY_CHANGE and noted.get(key) != mine:
                 raise CheckpointError(f"{saved.path}: expected {key} {mine!r}, found {noted.get(key)!r}")
         self.state = to_tensors(checkpoint.restore(self.state, saved.arrays), self.backend)
-        self.step = saved.step
+        self.update = saved.update
         self.train_seconds = float(saved.notes.get("train_seconds", 0.0))
         self.evaluated = dict(saved.notes.get("evaluated", {}))
         self.best = saved.notes.get("best")
-        self.best_step = saved.best_step
+        self.best_update = saved.best_update
         self.worse = int(saved.notes.get("worse", 0))

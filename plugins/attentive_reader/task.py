@@ -122,7 +122,7 @@ class AttentiveReader(Task):
                Column("test_error", "test error", ".3f", level="test_most_frequent_error"),
                Column("valid_most_frequent_error", "most frequent entity (valid)", ".3f"),
                Column("test_most_frequent_error", "most frequent entity (test)", ".3f"))
-    x_axis = "step"
+    x_axis = "update"
     batch_axes: ClassVar = dict.fromkeys(("passage", "passage_mask", "question", "question_mask", "keep_passage",
                                           "keep_question"), 1)
     peers: ClassVar = {"torch": {}, "torch-fused": {"fused": True}}

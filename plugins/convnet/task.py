@@ -82,7 +82,7 @@ class ConvNetTask(Task):
     }
     columns = (Column("train_nll", "train NLL"), Column("test_nll", "test NLL"),
                Column("test_error", "test error", ".2%"))
-    x_axis = "step"
+    x_axis = "update"
     peers: ClassVar = {"torch": {}, "torch-fused": {"fused": True}}
 
     def data(self, cfg: ConvNetConfig, root: Path | None = None) -> Splits:

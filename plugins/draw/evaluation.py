@@ -43,7 +43,7 @@ def findings(trained: Trained, options: Options, say: Callable[[str], None]) -> 
         figures[f"{name}_error"] = float(by_part["bound"].std(ddof=1) / sqrt(len(nats)))
         rows.append((name, *(f"{figures[f'{name}_{part}']:.2f}" for part in PARTS), f"{figures[f'{name}_error']:.2f}"))
     return Findings("Bound of the negative log-likelihood, nats", ("set", *PARTS, "standard error"), rows,
-                    [f"{splits.dataset.label}; variant {trained.variant} after {trained.step:,} updates; latent "
+                    [f"{splits.dataset.label}; variant {trained.variant} after {trained.update:,} updates; latent "
                      f"variables drawn {options.draws} time{'s' * (options.draws > 1)} for each image"], figures)
 
 

@@ -39,7 +39,7 @@ def draw_pictures(trained: Trained, options: Options, out: Path) -> list[Path]:
     """
     beside = out.with_name(f"{out.stem}-glimpses{out.suffix}")
     drawing.check_picture(out)
-    if trained.step == 0:
+    if trained.update == 0:
         raise UsageError("[draw] expected a trained model, found one before its first update: train it, or name "
                          "another run")
     if not 1 <= options.count <= _MOST:

@@ -68,7 +68,7 @@ class DrawTask(Task):
     }
     columns = (Column("test_bound", "test bound, nats", ".2f"),)
     selection = ("valid_bound", "lowest")
-    x_axis = "step"
+    x_axis = "update"
     batch_axes: ClassVar = {"noise": 1}
     sampling = sampling.Options
     evaluating = evaluation.Options

@@ -61,7 +61,7 @@ def sample(trained: Trained, options: Options, out: Path) -> list[Path]:
     attention = None if options.attention is None else in_home(options.attention)
     if attention is not None:
         drawing.check_picture(attention)
-    if trained.step == 0:
+    if trained.update == 0:
         raise UsageError("[handwriting] expected a trained model, found one after 0 updates")
     model = trained.model
     assert isinstance(model, Synthesis)

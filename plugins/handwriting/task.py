@@ -86,7 +86,7 @@ class Handwriting(Task):
     columns = (Column("train_nll", "train nats", ".1f"), Column("valid_nll", "valid nats", ".1f"),
                Column("test_nll", "test nats", ".1f"))
     selection = ("valid_nll", "lowest")
-    x_axis = "step"
+    x_axis = "update"
     batch_axes: ClassVar = data.BATCH_AXES
     sampling = Options
     peers: ClassVar = {"torch": {}, "torch-fused": {"fused": True}}

@@ -61,7 +61,7 @@ def sample(trained: Trained, options: Options, out: Path) -> list[Path]:
         DivergedError: the model gives no finite numbers.
     """
     drawing.check_picture(out)
-    if trained.step == 0:
+    if trained.update == 0:
         raise UsageError("[las] expected a trained model, found one after 0 updates")
     if options.set not in SETS:
         raise UsageError(f"[las] set: expected one of {', '.join(SETS)}; found {options.set!r}")

@@ -132,7 +132,7 @@ class Las(Task):
                Column("test_wer", "test WER", ".3f"),
                Column("train_nll", "train NLL", ".3f"), Column("dev_nll", "dev NLL", ".3f"))
     selection = ("dev_per", "lowest")
-    x_axis = "step"
+    x_axis = "update"
     batch_axes: ClassVar = data.BATCH_AXES
     sampling = pictures.Options
     peers: ClassVar = {"torch": {}, "torch-hoisted": {"hoisted": True}, "torch-fused": {"fused": True}}

@@ -81,7 +81,7 @@ class OrderEmbeddings(Task):
     }
     columns = tuple(Column(f"dev_image_r{k}", f"dev R@{k}", ".1f") for k in retrieval.RECALLS)
     selection = ("dev_image_sum", "highest")
-    x_axis = "step"
+    x_axis = "update"
     batch_axes: ClassVar = {"ids": 1, "mask": 1}
     peers: ClassVar = {"torch": {}, "torch-fused": {"fused": True}}
 

@@ -74,7 +74,7 @@ class Evidence(NamedTuple):
 
 
 def _share(run: Curve, length: Length) -> float:
-    share: float = run.points[-1]["step"] / length.at(run.config["batch_size"])
+    share: float = run.points[-1]["update"] / length.at(run.config["batch_size"])
     return share
 
 
@@ -112,7 +112,7 @@ def _by_setting(task: Task, runs: Sequence[Curve]) -> list[Setting]:
     A run counts as one of its variant only if its settings are those of the variant.
     """
     groups: dict[str, Setting] = {}
-    for run in sorted(runs, key=lambda run: (run.points[-1]["step"], _time(run))):
+    for run in sorted(runs, key=lambda run: (run.points[-1]["update"], _time(run))):
         if run.variant not in task.variants or any(
                 run.config.get(key) != value for key, value in task.variants[run.variant].items()):
             continue

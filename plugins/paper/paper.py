@@ -185,7 +185,7 @@ def _as_json(row: Standing) -> dict[str, Any]:
 
 def _evidence(evidence: Evidence) -> dict[str, Any]:
     run = evidence.shortest
-    return {"dataset": evidence.dataset._asdict(), "updates": run.points[-1]["step"],
+    return {"dataset": evidence.dataset._asdict(), "updates": run.points[-1]["update"],
             "paper_updates": evidence.length.at(run.config["batch_size"]), "length_source": evidence.length.source,
             "share": evidence.share, "seeds": list(evidence.seeds),
             "holds": [seen.holds for seen in evidence.seen],

@@ -38,7 +38,7 @@ class Metric(NamedTuple):
         return min(numbers) if self.better == "lowest" else max(numbers)
 
 
-def line(run: Curve, metric: Metric, axis: str = "step") -> list[tuple[float, float]]:
+def line(run: Curve, metric: Metric, axis: str = "update") -> list[tuple[float, float]]:
     """The finite values of a metric along an axis."""
     return [(p[axis], p[metric.key]) for p in run.points if math.isfinite(p.get(metric.key, math.nan))]
 
@@ -120,9 +120,9 @@ def earlier(winner: str, loser: str, settings: Mapping[str, Any] = _NO_SETTINGS)
     def judge(runs: Sequence[Curve]) -> Answer | None:
         if not all(run.config.get("patience") for run in runs):  # else the last model is the result
             return None
-        steps = [run.last["step"] for run in runs]
-        return Answer(steps[0] < steps[1], [Figure("updates to the best model", variant, step, ".0f")
-                                            for variant, step in zip((winner, loser), steps, strict=True)])
+        updates = [run.last["update"] for run in runs]
+        return Answer(updates[0] < updates[1], [Figure("updates to the best model", variant, update, ".0f")
+                                            for variant, update in zip((winner, loser), updates, strict=True)])
 
     return RunRule(f"{winner} has its best model after fewer updates than {loser}",
                    [Role(winner, settings), Role(loser, settings)], judge)

@@ -106,7 +106,7 @@ class Standing(NamedTuple):
         if self.evidence is None:
             return ""
         run = self.evidence.shortest
-        return (f"{run.points[-1]['step']:,} of {self.evidence.length.at(run.config['batch_size']):,} updates "
+        return (f"{run.points[-1]['update']:,} of {self.evidence.length.at(run.config['batch_size']):,} updates "
                 f"({_share(self.evidence.share)})")
 
     @property

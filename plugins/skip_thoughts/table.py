@@ -72,7 +72,7 @@ def judge_run(trained: Trained, options: Options, say: Say) -> Findings:
     table = trained.params["embedding"]["table"]
     check_table(corpus.words, table.shape[0])
     words, rows = list(corpus.words), [table.numpy()]
-    remarks = [f"the run: {trained.variant} after {trained.step:,} updates, {model.hidden} units, trained on "
+    remarks = [f"the run: {trained.variant} after {trained.update:,} updates, {model.hidden} units, trained on "
                f"{dataset.label}"]
     if options.vectors is not None:
         say(f"reading {options.vectors}")
@@ -95,7 +95,7 @@ def judge_run(trained: Trained, options: Options, say: Say) -> Findings:
         return figures_by_name
 
     params = {**trained.params, "embedding": {"table": tensor(np.concatenate(rows), table.backend)}}
-    ours = {f"{trained.variant}, {trained.step:,} updates":
+    ours = {f"{trained.variant}, {trained.update:,} updates":
             judge("the run", lambda test: _codes(model, params, test, number))}
     if options.baselines:
         start = to_tensors(model.init(Stream(cfg.seed, "init")), table.backend)

@@ -91,7 +91,7 @@ class SkipThoughtsTask(Task):
                Column("valid_unigram", "unigram", ".3f"),
                *(Column(key, heading, form) for key, heading, form in table.COLUMNS if key != "sick_rho"))
     # Figure 3 has no rho; it is in the log and in curves.csv.
-    x_axis = "step"
+    x_axis = "update"
     batch_axes: ClassVar = {"words": 1, "mask": 1, "given": 2, "targets": 2}
     evaluating = table.Options
     peers: ClassVar = {"torch": {}, "torch-packed": {"packed": True}}

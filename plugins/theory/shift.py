@@ -117,10 +117,10 @@ def _distributions(trainer: Trainer, probe: dict[str, Any]) -> dict[str, Distrib
 
 def as_csv(measured: Shift) -> str:
     """A line for each variant, layer, seed and interval."""
-    rows: list[Sequence[Any]] = [["variant", "layer", "seed", "step", "mean_moved", "deviation_moved"]]
+    rows: list[Sequence[Any]] = [["variant", "layer", "seed", "update", "mean_moved", "deviation_moved"]]
     for movement in measured.movements:
-        for step, mean, deviation in zip(*movement[3:], strict=True):
-            rows.append([*movement[:3], step, f"{mean:.6g}", f"{deviation:.6g}"])
+        for update, mean, deviation in zip(*movement[3:], strict=True):
+            rows.append([*movement[:3], update, f"{mean:.6g}", f"{deviation:.6g}"])
     return csv_text(rows)
 
 

@@ -82,7 +82,7 @@ def measure(training: Training) -> Smoothness:
 
 
 def _look(trainer: Trainer, gradients: Callable[..., tuple[Any, Any]]) -> tuple[float, float]:
-    batch = to_tensors(trainer.splits.train(trainer.step), trainer.backend)
+    batch = to_tensors(trainer.splits.train(trainer.update), trainer.backend)
     return constants_at(lambda params: gradients(params, batch), trainer.state["params"])
 
 
@@ -122,10 +122,10 @@ def _values(result: tuple[Any, Any]) -> tuple[float, list[np.ndarray]]:
 
 def as_csv(measured: Smoothness) -> str:
     """A line for each variant, seed and look."""
-    rows: list[Sequence[Any]] = [["variant", "seed", "step", "loss_constant", "gradient_constant"]]
+    rows: list[Sequence[Any]] = [["variant", "seed", "update", "loss_constant", "gradient_constant"]]
     for constants in measured.constants:
-        for step, loss, gradient in zip(*constants[2:], strict=True):
-            rows.append([*constants[:2], step, f"{loss:.6g}", f"{gradient:.6g}"])
+        for update, loss, gradient in zip(*constants[2:], strict=True):
+            rows.append([*constants[:2], update, f"{loss:.6g}", f"{gradient:.6g}"])
     return csv_text(rows)
 
 

@@ -65,7 +65,7 @@ def findings(trained: Trained, batches: Batches, options: Options) -> Findings:
                   for params in (start_of(trained), trained.params))
     rows = [(f"{k}", f"{a:.4f}", f"{b:.4f}") for k, (a, b) in enumerate(zip(first, now, strict=True), 1)]
     return Findings("Norms of the gradients of each block's second matrix",
-                    ("block", "before the first update", f"after {trained.step} updates"), rows,
+                    ("block", "before the first update", f"after {trained.update} updates"), rows,
                     [f"variant {trained.variant}; mean of {options.batches} training batches; the source's figure 3"],
                     {"start": first.tolist(), "now": now.tolist()})
 

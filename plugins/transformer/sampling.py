@@ -36,7 +36,7 @@ def sample(trained: Trained, options: Options, out: Path) -> list[Path]:
         DivergedError: the model gives no finite numbers. DataError: `out` cannot be written.
     """
     begin = encode_strictly(options.text)
-    if trained.step == 0:
+    if trained.update == 0:
         raise UsageError("[transformer] expected a trained model, found one after 0 updates")
     assert isinstance(trained.model, CharacterTransformer)
     written = write(trained.model, trained.params, begin, options.characters, options.temperature, options.seed)

@@ -94,7 +94,7 @@ class TransformerTask(Task):
     columns = (Column("valid_bits", "valid bits/char", ".3f", level="valid_unigram"),
                Column("valid_unigram", "unigram", ".3f"),
                Column("test_bits", "test bits/char", ".3f"))
-    x_axis = "step"
+    x_axis = "update"
     sampling, sample_name = Options, "sample.txt"
     evaluating = gradients.Options
     peers: ClassVar = {"torch": {}, "torch-fused": {"fused": True}}

@@ -186,7 +186,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_resume_goes_on(tmp_path, here):
                                stderr=subprocess.PIPE, env={**os.environ, "DUOLN_OFFLINE": "1"})
     log = tmp_path / "r" / "ln" / "log.jsonl"
     deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline and not (log.exists() and log.read_text().count('"step"') > 40):
+    while time.monotonic() < deadline and not (log.exists() and log.read_text().count('"update"') > 40):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     _, talk = process.communicate(timeout=PATIENCE)
@@ -194,7 +194,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_resume_goes_on(tmp_path, here):
     [line] = [line for line in talk.splitlines() if "--resume auto" in line]
     assert line.startswith("    duoln run mnist --preset smoke") and line.endswith("--epochs 100000 --resume auto --out r")
     again = here(*words, "--epochs", "1", "--resume", "auto")
-    assert again.returncode == 0 and "is finished, after step" in again.stderr
+    assert again.returncode == 0 and "is finished, after update" in again.stderr
 
 
 @pytest.mark.long

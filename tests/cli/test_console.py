@@ -9,7 +9,7 @@ import pytest
 from duoln.cli import console, one_task
 from duoln.cli.rows_table import RowsTable
 from duoln.tasks import Column, Config, Dataset, Splits, Task
-from duoln.tasks.events import Evaluation, RunStart, Step
+from duoln.tasks.events import Evaluation, RunStart, Update
 
 COLUMNS = (Column("test_nll", "test NLL"), Column("test_error", "test error", ".2%"))
 
@@ -45,20 +45,20 @@ def test_lines_through_a_pipe(clock, monkeypatch):
     out, display = _seen(monkeypatch, terminal=False), console.ProgressDisplay(COLUMNS)
     display.on_start(_start(first=4, refused=("a file: damaged",)))
     display.on_memory(2_000_000)
-    assert _lines(out) == ["ln: refused a file: damaged", "ln: goes on after step 4",
-                           "ln: 12,345 weights; a step takes about 2 MB of memory"]
+    assert _lines(out) == ["ln: refused a file: damaged", "ln: goes on after update 4",
+                           "ln: 12,345 weights; an update takes about 2 MB of memory"]
     clock.now += 4.9
-    display.on_step(Step(5, 0.5, 1.0, 0.1))
+    display.on_update(Update(5, 0.5, 1.0, 0.1))
     assert _lines(out) == []
     clock.now += 0.1
-    display.on_step(Step(6, 0.25, 1.0, 0.1))
-    display.on_step(Step(7, 0.25, 1.0, 0.1))
-    assert _lines(out) == ["ln: step 6/30  loss 0.2500"]
+    display.on_update(Update(6, 0.25, 1.0, 0.1))
+    display.on_update(Update(7, 0.25, 1.0, 0.1))
+    assert _lines(out) == ["ln: update 6/30  loss 0.2500"]
     clock.now += 4.0
     display.on_evaluation(Evaluation(15, 1.0, {"test_nll": 0.00001, "test_error": 0.0123}, 1.0))
     assert _lines(out) == ["ln: epoch 1  test NLL 1.0e-05  test error 1.23%"]
     clock.now += 4.0
-    display.on_step(Step(16, 0.25, 1.0, 0.1))  # the listener has just received an evaluation
+    display.on_update(Update(16, 0.25, 1.0, 0.1))  # the listener has just received an evaluation
     display.on_end("done", {})
     assert _lines(out) == []
 
@@ -76,10 +76,10 @@ def test_a_bar_on_a_terminal(clock, monkeypatch):
     bar = display._bar
     try:
         assert bar.live.is_started and (bar.tasks[0].completed, bar.tasks[0].total) == (4, 30)
-        display.on_step(Step(5, 0.5, 1.0, 0.1))
+        display.on_update(Update(5, 0.5, 1.0, 0.1))
         assert bar.tasks[0].completed == 4  # not more than ten times a second
         clock.now += 0.1001
-        display.on_step(Step(6, 0.25, 1.0, 0.1))
+        display.on_update(Update(6, 0.25, 1.0, 0.1))
         assert bar.tasks[0].completed == 6 and "loss 0.2500" in bar.tasks[0].description
     finally:
         display.on_end("done", {})
@@ -106,7 +106,7 @@ def test_numbers(value, form, text):
 class Own(Task):
     """A task of no paper; its curves are drawn against updates."""
 
-    name, title, x_axis = "own", "My task", "step"
+    name, title, x_axis = "own", "My task", "update"
     variants = {"none": {}, "ln": {}}  # noqa: RUF012
     columns = COLUMNS
 
@@ -122,7 +122,7 @@ class Published(OwnBest):
 def _table(monkeypatch, task, width=100, dataset=Dataset("points", "original"), **changes):
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setattr(sys, "stdout", out := io.StringIO())
-    result = {"variant": "ln", "steps": 100, "epochs": 0.574713, "batch_size": 8, "test_nll": 0.5, "test_error": 0.25, "seconds_per_epoch": 1.0,
+    result = {"variant": "ln", "updates": 100, "epochs": 0.574713, "batch_size": 8, "test_nll": 0.5, "test_error": 0.25, "seconds_per_epoch": 1.0,
               "seconds_per_update": 0.0123}
     console.show_results(task, dataset, [{**result, "variant": "none"}, {**result, **changes}])
     return out.getvalue()
@@ -173,11 +173,11 @@ def test_beside_made_data_no_claim_of_a_paper_stands(monkeypatch):
 def test_where_the_axis_is_updates_they_are_told_and_not_parts_of_an_epoch(monkeypatch):
     seen = _table(monkeypatch, Own())
     assert "data: points, batch 8, 100 updates" in seen and "0.57" not in seen
-    unlike = _table(monkeypatch, Own(), steps=50)
+    unlike = _table(monkeypatch, Own(), updates=50)
     assert " updates ┃" in unlike and "│      50 │" in unlike and "0.57" not in unlike
 
 
-@pytest.mark.parametrize(("x_axis", "when"), [("epoch", "epoch 0.575"), ("step", "update 100")])
+@pytest.mark.parametrize(("x_axis", "when"), [("epoch", "epoch 0.575"), ("update", "update 100")])
 def test_an_evaluation_tells_its_place_on_the_axis(clock, monkeypatch, x_axis, when):
     out, display = _seen(monkeypatch, terminal=False), console.ProgressDisplay((), x_axis)
     display.on_start(_start("original"))

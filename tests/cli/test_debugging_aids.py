@@ -116,7 +116,7 @@ def test_a_watched_run_of_several_variants(here, tmp_path):
     code, _, err = here(*RUN, "--variant", "none,ln", "--watch", "norm-stats", "--watch-every", "5", "--out", "a")
     assert code == 0 and all(name in err for name in ["norm_stats.csv", *PICTURES])
     rows = list(csv.DictReader((tmp_path / "a" / "norm_stats.csv").read_text().splitlines()))
-    assert {(row["variant"], row["step"]) for row in rows} == {(variant, str(step)) for variant in ("none", "ln") for step in (0, 5, 10, 15)}
+    assert {(row["variant"], row["update"]) for row in rows} == {(variant, str(step)) for variant in ("none", "ln") for step in (0, 5, 10, 15)}
     assert {row["layer"] for row in rows if row["variant"] == "ln"} == {"linear1", "norm1", "linear2", "norm2", "linear3"}
     assert all(float(row["variance"]) > 0 and float(row["gradient_norm"]) > 0 for row in rows)
 
@@ -143,14 +143,14 @@ def test_ctrl_c_and_resume(here, tmp_path, monkeypatch):
 
     def interrupted(trainer):
         queue(trainer)
-        if trainer.step == 7:
+        if trainer.update == 7:
             os.kill(os.getpid(), signal.SIGINT)
 
     watch = ["--watch", "norm-stats", "--watch-every", "3"]
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "queue", interrupted)
         assert here(*RUN, "--variant", "none,ln", "--out", "a", *watch)[0] == 130
-    steps = {row["step"] for row in csv.DictReader((tmp_path / "a" / "norm_stats.csv").read_text().splitlines())}
+    steps = {row["update"] for row in csv.DictReader((tmp_path / "a" / "norm_stats.csv").read_text().splitlines())}
     assert steps == {"0", "3", "6"}
     assert here("run", *MNIST[:3], "--backend", "numpy", "--out", "a", "--resume", "auto", *watch)[0] == 0
     assert here(*RUN, "--variant", "none,ln", "--out", "b", *watch)[0] == 0

@@ -59,7 +59,7 @@ def _kill_again_and_again(folder, kills, seed, backend="numpy"):
         done = "done" in run.communicate()[0]
         saved, refused = checkpoint.newest(folder / "checkpoints")
         assert refused == [] and (saved is not None or not (folder / "checkpoints").exists()
-                                  or not checkpoint.list_steps(folder / "checkpoints"))
+                                  or not checkpoint.list_paths(folder / "checkpoints"))
         if done:  # the run ended before the signal came: try again
             for file in sorted(folder.rglob("*"), reverse=True):
                 file.unlink() if file.is_file() else file.rmdir()
@@ -72,7 +72,7 @@ def _kill_again_and_again(folder, kills, seed, backend="numpy"):
 def _finish_and_compare(folder, be):
     resumed, whole = line_trainer(be, evaluate_every=1), line_trainer(be, evaluate_every=1)
     fit_into(resumed, folder, be, resume=True)
-    while whole.step < whole.last_step:
+    while whole.update < whole.last_update:
         whole.advance()
     assert state_bits(resumed) == state_bits(whole)
     assert not list(folder.rglob("*.part"))
@@ -170,33 +170,33 @@ def test_a_clock_that_goes_backwards(tmp_path, numpy_backend, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(time, "time", lambda: float(next(now)))
         fit_into(line_trainer(numpy_backend, evaluate_every=5), tmp_path, numpy_backend)
-    for k, path in enumerate(checkpoint.list_steps(tmp_path / "checkpoints")):
+    for k, path in enumerate(checkpoint.list_paths(tmp_path / "checkpoints")):
         os.utime(path, (1e9 - k, 1e9 - k))
-    assert checkpoint.newest(tmp_path / "checkpoints")[0].step == 15
-    assert [e["step"] for e in read_log(tmp_path) if e["event"] == "step"] == list(range(1, 16))
+    assert checkpoint.newest(tmp_path / "checkpoints")[0].update == 15
+    assert [e["update"] for e in read_log(tmp_path) if e["event"] == "update"] == list(range(1, 16))
 
 
 def test_what_was_refused_is_told(tmp_path, numpy_backend, capsys):
     from duoln.cli.console import ProgressDisplay
 
     fit_into(line_trainer(numpy_backend, evaluate_every=5), tmp_path, numpy_backend)
-    newest = checkpoint.list_steps(tmp_path / "checkpoints")[-1]
+    newest = checkpoint.list_paths(tmp_path / "checkpoints")[-1]
     newest.write_bytes(newest.read_bytes()[:50])
-    (tmp_path / "checkpoints" / "step-000000003.safetensors.01234567.part").write_text("{")
+    (tmp_path / "checkpoints" / "update-000000003.safetensors.01234567.part").write_text("{")
     fit_into(line_trainer(numpy_backend, evaluate_every=5), tmp_path, numpy_backend, [ProgressDisplay(Line.columns)], resume=True)
     told = capsys.readouterr().err.replace("\n", "")
     assert "refused" in told and newest.name in told and "not a duoln checkpoint" in told
     starts = [e for e in read_log(tmp_path) if e["event"] == "start"]
-    assert starts[0]["refused"] == [] and newest.name in starts[1]["refused"][0] and starts[1]["first_step"] == 10
+    assert starts[0]["refused"] == [] and newest.name in starts[1]["refused"][0] and starts[1]["first_update"] == 10
     assert not list(tmp_path.rglob("*.part"))
 
 
 def test_the_best_of_a_run_is_kept(tmp_path, numpy_backend):
     fit_into(line_trainer(numpy_backend, evaluate_every=1, learning_rate=0.3), tmp_path, numpy_backend)
-    errors = {e["step"]: e["valid_mse"] for e in read_log(tmp_path) if e["event"] == "evaluation"}
+    errors = {e["update"]: e["valid_mse"] for e in read_log(tmp_path) if e["event"] == "evaluation"}
     best = min(errors, key=lambda step: (errors[step], step))
     saved = checkpoint.load_best(checkpoint.newest(tmp_path / "checkpoints")[0])
-    assert saved.step == best and saved.notes["best"] == errors[best]
+    assert saved.update == best and saved.notes["best"] == errors[best]
 
 
 # Warnings ---------------------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ def test_an_interrupted_run_gives_its_results_and_the_error(capsys, monkeypatch,
     monkeypatch.setattr(Trainer, "queue", interrupted)
     assert main([*RUN, "--epochs", "1", "--out", str(tmp_path / "r"), "--json"]) == 130
     document = json.loads(capsys.readouterr().out)
-    assert document["results"][0]["steps"] == 1 and document["error"]["class"] == "Interrupted"
+    assert document["results"][0]["updates"] == 1 and document["error"]["class"] == "Interrupted"
     assert document["error"]["exit_code"] == 130
 
 

@@ -81,7 +81,7 @@ def test_a_later_command_leaves_what_an_earlier_one_asked_for(begun):
 def test_a_finished_run_says_that_it_is(begun, capsys):
     assert begun.run() == 0
     told = capsys.readouterr().err
-    assert "ln: is finished, after step 3" in told and "goes on" not in told.replace("--epochs goes on", "")
+    assert "ln: is finished, after update 3" in told and "goes on" not in told.replace("--epochs goes on", "")
 
 
 @pytest.mark.long
@@ -96,7 +96,7 @@ def test_a_programs_usual_preset_contradicts_nothing(tmp_path):
 def test_a_run_from_python(tmp_path, numpy_backend):
     first = duoln.tasks.train(Line(), "plain", backend=numpy_backend, out=tmp_path, batch_size=4)
     again = duoln.tasks.train(Line(), "plain", backend=numpy_backend, out=tmp_path, resume=True, epochs=4)
-    assert again.config.batch_size == 4 and again.figures["steps"] == first.figures["steps"] // 3 * 4
+    assert again.config.batch_size == 4 and again.figures["updates"] == first.figures["updates"] // 3 * 4
     check_error(UsageError, lambda: duoln.tasks.train(Line(), "plain", backend=numpy_backend, out=tmp_path, resume=True, batch_size=8),
                 "[line plain]", "batch_size 8 where it has 4")
     check_error(UsageError, lambda: duoln.tasks.train(Line(), "fast", backend=numpy_backend, out=tmp_path, resume=True),

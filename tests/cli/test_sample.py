@@ -39,7 +39,7 @@ class Generative(Spirals):
 
     def sample(self, trained, options, out):
         total = sum(float(abs(t.numpy()).sum()) for layer in trained.params.values() for t in layer.values())
-        out.write_text(f"{trained.variant} {trained.step} {options.count} {options.scale} {total:.4f}")
+        out.write_text(f"{trained.variant} {trained.update} {options.count} {options.scale} {total:.4f}")
         return [out]
 
     def prepare(self, source, target):
@@ -68,10 +68,10 @@ def test_a_run_read_back_predicts_as_it_did(run, task):
     cfg = tasks.make_config(task, "ln", None, {"epochs": 1})
     backend = runtime.backend("numpy")
     trainer = Trainer(task, "ln", cfg, task.data(cfg), backend)
-    for _ in range(trainer.last_step):
+    for _ in range(trainer.last_update):
         trainer.advance()
     trained = load_trained(task, run, backend)
-    assert (trained.config, trained.variant, trained.step) == (cfg, "ln", trainer.last_step)
+    assert (trained.config, trained.variant, trained.update) == (cfg, "ln", trainer.last_update)
     x = runtime.tensor(Stream(0, "x").gaussian((5, 2)).astype(np.float32), backend)
     assert np.array_equal(trained.model(trained.params, x).numpy(), trainer.model(trainer.state["params"], x).numpy())
 

@@ -52,7 +52,7 @@ def test_one_seed_is_a_setting_and_names_no_folder(line):
 def test_a_resume_goes_on_with_all_seeds_or_with_those_named_and_may_add_some(line):
     assert line("--seed", "0,3").code == 0
     again = line("--resume", "auto", "--epochs", "4")
-    assert again.code == 0 and again.seeds == ALL and again.err.count("goes on after step 15") == 4
+    assert again.code == 0 and again.seeds == ALL and again.err.count("goes on after update 15") == 4
     one = line("--resume", "auto", "--seed", "3")
     assert one.code == 0 and one.seeds == ALL and "seed0" not in one.err
     more = line("--resume", "auto", "--seed", "3,7")

@@ -79,7 +79,7 @@ def _check_complete(run):
     assert {p.name for p in run.iterdir()} == FILES
     entries = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     assert (entries[0]["event"], entries[-1]["event"], entries[-1]["status"]) == ("start", "end", "done")
-    assert json.loads((run / "result.json").read_text())["steps"] == entries[-1]["steps"]
+    assert json.loads((run / "result.json").read_text())["updates"] == entries[-1]["updates"]
     assert {p.name for p in run.parent.iterdir()} >= {"none", "curves.csv"}
 
 

@@ -217,7 +217,7 @@ BOMBS = [
     Bomb("state dict of PyTorch (safetensors)", _sparse(struct.pack("<Q", 99_000_000) + b"{" + b" " * 64, 1 << 27)),
     Bomb("checkpoint (safetensors)", _sparse(
         struct.pack("<Q", 256) + json.dumps({"a": {"dtype": "F32", "shape": [1 << 30], "data_offsets": [0, 1 << 32]},
-                                             "__metadata__": {"duoln": '{"format": 1, "step": 1}'}}).encode().ljust(256),
+                                             "__metadata__": {"duoln": '{"format": 1, "update": 1}'}}).encode().ljust(256),
         (1 << 32) + 264)),
     Bomb("config (JSON)", _sparse(b"{", 1 << 32)),
     Bomb("config (JSON)", _of(lambda: b'{"a": [' + b"[]," * 300_000 + b"[]]}")),

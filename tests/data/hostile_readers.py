@@ -201,7 +201,7 @@ def _captions_alone(path):
 def _checkpoint(step, **notes):
     arrays = {"params.w": np.ones((3, 4), np.float32), "slots.m": np.zeros(5), "n": np.array(3, np.int32)}
     return safetensors.numpy.save(arrays, {"duoln": tensor_file.sealed(json.dumps({
-        "format": 1, "step": step, "task": "t", "config": {"seed": 0, "rate": 0.1}, "evaluated": {"e": 0.5},
+        "format": 1, "update": step, "task": "t", "config": {"seed": 0, "rate": 0.1}, "evaluated": {"e": 0.5},
         "train_seconds": 1.5, "best": None, **notes}), arrays)})
 
 
@@ -219,16 +219,16 @@ def _narrow(dtype):
 _CONFIG = json.dumps({"task": "t", "variant": "ln", "precision": "float32", "config": {"seed": 0, "batch_size": 128}}, indent=2).encode()
 _LOG = b"".join(json.dumps(line).encode() + b"\n" for line in [
     {"event": "start", "task": "t", "variant": "ln", "seed": 0, "dataset": {"name": "made", "provenance": "synthetic"}},
-    *({"event": "step", "step": k, "loss": 1.5, "wall_s": 0.1} for k in range(3)),
-    {"event": "evaluation", "step": 2, "epoch": 1.0, "test_error": 0.5, "wall_s": 0.2},
-    {"event": "end", "status": "done", "step": 3}])
+    *({"event": "update", "update": k, "loss": 1.5, "wall_s": 0.1} for k in range(3)),
+    {"event": "evaluation", "update": 2, "epoch": 1.0, "test_error": 0.5, "wall_s": 0.2},
+    {"event": "end", "status": "done", "update": 3}])
 _LINE = json.loads(_TIMINGS[0])
 _MEASURED = json.dumps({**_LINE["machine"], "label": "here", "cases": [
     {k: v for k, v in json.loads(line).items() if k not in ("label", "machine")} for line in _TIMINGS]}).encode()
 
 DATA, RUN = (DataFormatError,), (DataFormatError, CheckpointError)
 MODEL = (*RUN, UsageError)
-_STEP = "checkpoints/step-000000003.safetensors"
+_STEP = "checkpoints/update-000000003.safetensors"
 RECORD = (DataFormatError, RecordError, UsageError)
 READERS = {
     "IDX": Reader(read_idx, [_idx(3, 4), _idx(2, 5, 6), _idx(7)], DATA),

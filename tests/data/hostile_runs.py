@@ -35,7 +35,7 @@ def saved(step=3, **notes):
     trainer = _trainer()
     arrays = dict(tree.items(tree.map(lambda t: t.numpy(), trainer.state)))
     return safetensors.numpy.save(arrays, {"duoln": sealed(json.dumps({
-        "format": 1, "step": step, "task": "mnist", "variant": "ln", "precision": "float32", "config": dataclasses.asdict(trainer.cfg),
+        "format": 1, "update": step, "task": "mnist", "variant": "ln", "precision": "float32", "config": dataclasses.asdict(trainer.cfg),
         "train_seconds": 1.5, "evaluated": {"test_error": 0.5}, "best": 0.5, "worse": 0, "identity": {"data": "made digits"}, "changes": [],
         **notes}), arrays)})
 

@@ -72,10 +72,10 @@ def test_a_config_that_is_too_deep(tmp_path):
 
 
 @pytest.mark.parametrize(("notes", "words"), [
-    ('{"format": 1, "step": Infinity}', ["step", "inf"]), ('{"format": 1, "step": -1}', ["update 1", "-1"]),
-    (DEEP.decode(), ["nested too deeply"]), ('{"format": 1}', ["KeyError", "step"])])
+    ('{"format": 1, "update": Infinity}', ["update", "inf"]), ('{"format": 1, "update": -1}', ["update 1", "-1"]),
+    (DEEP.decode(), ["nested too deeply"]), ('{"format": 1}', ["KeyError", "update"])])
 def test_notes_of_a_checkpoint(tmp_path, notes, words):
-    path = tmp_path / "step-000000001.safetensors"
+    path = tmp_path / "update-000000001.safetensors"
     path.write_bytes(hostile_readers.safetensors.numpy.save({}, {"duoln": sealed(notes, {})}))
     check_error(CheckpointError, lambda: checkpoint.load(path), str(path), *words)
 
@@ -84,9 +84,9 @@ def test_notes_of_a_checkpoint(tmp_path, notes, words):
     ("config.json", b"{}", ["a text as task", "None"]),
     ("config.json", b'{"task": "t", "variant": "v", "config": {"batch_size": "x"}}', ["batch_size", "'x'"]),
     ("log.jsonl", b'{"event": "start", "dataset": {"name": "a"}}', ["entry 1", "dataset"]),
-    ("log.jsonl", b'{"event": "step", "loss": 1.0}', ["entry 1", "a whole number as step"]),
-    ("log.jsonl", b'{"event": "evaluation", "step": 1, "epoch": 1}', ["entry 1", "a number as wall_s"]),
-    ("log.jsonl", b'{}\n{"event": "step", "step": 1, "loss": "low"}', ["entry 2", "a number as loss", "'low'"])])
+    ("log.jsonl", b'{"event": "update", "loss": 1.0}', ["entry 1", "a whole number as update"]),
+    ("log.jsonl", b'{"event": "evaluation", "update": 1, "epoch": 1}', ["entry 1", "a number as wall_s"]),
+    ("log.jsonl", b'{}\n{"event": "update", "update": 1, "loss": "low"}', ["entry 2", "a number as loss", "'low'"])])
 def test_a_run_that_lacks_what_curves_are_made_of(tmp_path, file, content, words):
     for name, whole in (("config.json", hostile_readers._CONFIG), ("log.jsonl", hostile_readers._LOG)):
         (tmp_path / name).write_bytes(content if name == file else whole)

@@ -36,7 +36,7 @@ def run_here(*words, backend="mlx"):
 
 
 def losses(folder):
-    return [e["loss"] for e in read_log(folder) if e["event"] == "step"]
+    return [e["loss"] for e in read_log(folder) if e["event"] == "update"]
 
 
 def states(folder):
@@ -61,7 +61,7 @@ class Started:
     def wait_for_step(self, step):
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until and self.process.poll() is None:
-            if self.log.exists() and f'"step": {step},' in self.log.read_text():
+            if self.log.exists() and f'"update": {step},' in self.log.read_text():
                 return
             time.sleep(0.02)
         pytest.fail(f"no step {step}: {self.process.communicate()[1]}")

@@ -78,7 +78,7 @@ def test_a_rank_that_dies_ends_the_others_without_a_launcher(tmp_path):
     shared = {"DUOLN_RANK_MEETING": f"127.0.0.1:{free_port()}", "DUOLN_RANK_TOKEN": SECRET, "DUOLN_RANK_COUNT": "2"}
     first, second = (start("--epochs", "400", "--out", str(tmp_path), DUOLN_RANK=str(k), **shared) for k in range(2))
     log = tmp_path / "ln" / "log.jsonl"
-    while first.poll() is None and not (log.exists() and '"step": 3,' in log.read_text()):
+    while first.poll() is None and not (log.exists() and '"update": 3,' in log.read_text()):
         time.sleep(0.02)
     second.send_signal(signal.SIGKILL)
     stderr = first.communicate(timeout=PATIENCE)[1]

@@ -81,12 +81,12 @@ def test_a_rank_that_dies_ends_the_others_and_the_run_goes_on_from_its_checkpoin
     assert "rank 1 was killed by SIGKILL; the other ranks were ended" in stderr and "--resume auto" in stderr
     with pytest.raises(ProcessLookupError):
         os.kill(first, 0)
-    step = states(tmp_path / "ln").step
+    step = states(tmp_path / "ln").update
     assert step >= STEPS
     epochs = step // STEPS + 1
     run(*FEW, "--ranks", "2", "--out", str(tmp_path), "--resume", "auto", "--epochs", str(epochs),
         env=without_pictures())
-    assert states(tmp_path / "ln").step == epochs * STEPS
+    assert states(tmp_path / "ln").update == epochs * STEPS
 
 
 @pytest.mark.long
@@ -97,13 +97,13 @@ def test_ctrl_c_stops_every_rank_at_one_step_and_going_on_equals_not_stopping(tm
     started.process.send_signal(signal.SIGINT)
     stderr = started.process.communicate(timeout=PATIENCE)[1]
     assert started.process.returncode == 130 and "go on with" in stderr and "--resume auto --out" in stderr, stderr
-    stopped = states(tmp_path / "stopped" / "ln").step
+    stopped = states(tmp_path / "stopped" / "ln").update
     epochs = str(stopped // STEPS + 1)
     for folder in ("stopped", "whole"):
         run(*FEW, "--ranks", "2", "--out", str(tmp_path / folder), "--epochs", epochs,
             *(["--resume", "auto"] if folder == "stopped" else []), env=without_pictures())
     mine, whole = (states(tmp_path / folder / "ln") for folder in ("stopped", "whole"))
-    assert mine.step == whole.step > stopped - STEPS
+    assert mine.update == whole.update > stopped - STEPS
     assert main(["run", *FEW, "--preset", "smoke", "--backend", "mlx", "--out", str(tmp_path / "whole"), "--resume", "auto"]) != 0
     assert "expected ranks 2, found 1" in capsys.readouterr().err  # another number of ranks has other bits
     for name, array in whole.arrays.items():

@@ -24,7 +24,7 @@ def of_one_process(monkeypatch):
 
 
 class Beside:
-    """What a rank sees of another one that is in step with it and asks to stop after step `stops_at`."""
+    """What a rank sees of another one that is in step with it and asks to stop after update `stops_at`."""
 
     size = 2
 
@@ -59,14 +59,14 @@ def trainer(backend, ranks):
 
 
 def test_rank_0_stops_where_another_rank_was_asked_to(numpy_backend, tmp_path):
-    with pytest.raises(Interrupted, match="stopped after step 4"):
+    with pytest.raises(Interrupted, match="stopped after update 4"):
         fit_into(trainer(numpy_backend, Beside(0, stops_at=4)), tmp_path, numpy_backend)
-    assert checkpoint.list_steps(tmp_path / "checkpoints")[-1].stem == "step-000000004"
+    assert checkpoint.list_paths(tmp_path / "checkpoints")[-1].stem == "update-000000004"
 
 
 def test_rank_0_that_has_finished_was_not_interrupted(numpy_backend, tmp_path):
     ranks = Beside(0, stops_at=15)
-    assert fit_into(trainer(numpy_backend, ranks), tmp_path, numpy_backend)["steps"] == 15
+    assert fit_into(trainer(numpy_backend, ranks), tmp_path, numpy_backend)["updates"] == 15
     assert ranks.flags == [False] * 14 + [True]
 
 
@@ -76,7 +76,7 @@ def test_another_rank_passes_on_that_it_was_asked_to_stop(numpy_backend):
             os.kill(os.getpid(), signal.SIGINT)
 
     ranks = Beside(1, at_step=interrupt)
-    with pytest.raises(Interrupted, match="stopped after step 4, with the other ranks"):
+    with pytest.raises(Interrupted, match="stopped after update 4, with the other ranks"):
         follow(trainer(numpy_backend, ranks))
     assert ranks.flags == [False] * 3 + [True]
 
@@ -89,18 +89,18 @@ def test_another_rank_ends_well_where_rank_0_stops(numpy_backend):
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_every_rank_stops_where_the_patience_of_the_first_ends(size, tmp_path):
-    """Its metrics end a run of 30 steps at step 20."""
+    """Its metrics end a run of 30 steps at update 20."""
     def work(g, be):
         task = Told()
         cfg = make_config(task, "plain", None, {"epochs": 6, "patience": 2})
         trainer = Trainer(task, "plain", cfg, task.data(cfg), be, ranks=Ranks(g, be))
-        task.metrics = lambda predict, split: {"mse": VALUES[trainer.step]}
+        task.metrics = lambda predict, split: {"mse": VALUES[trainer.update]}
         if g.rank:
             follow(trainer)
-            return trainer.step
+            return trainer.update
         folder = RunFolder(tmp_path, be)
         fit(trainer, folder)
         folder.close()
-        return max(e["step"] for e in read_log(tmp_path) if e["event"] == "step")
+        return max(e["update"] for e in read_log(tmp_path) if e["event"] == "update")
 
     assert together(size, work) == [20] * size

@@ -283,7 +283,7 @@ def test_it_learns_to_answer(numpy_backend):
     """Far better on made questions than the most frequent entity, or than any word that does not look at the passage."""
     cfg = make_config(TASK, "ln", "smoke", {"epochs": 6})
     trainer = Trainer(TASK, "ln", cfg, TASK.data(cfg), numpy_backend)
-    while trainer.step < trainer.last_step:
+    while trainer.update < trainer.last_update:
         trainer.advance()
     metrics = trainer.evaluate()
     assert metrics["valid_error"] < metrics["valid_most_frequent_error"] - 0.4

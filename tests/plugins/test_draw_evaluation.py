@@ -37,7 +37,7 @@ def test_one_draw_is_the_evaluation_of_the_training(run, capsys):
     folder, result = run
     assert _evaluate(folder, "--json") == 0
     figures = json.loads(capsys.readouterr().out)
-    assert figures["step"] == 2
+    assert figures["update"] == 2
     for name in ("valid", "test"):
         assert figures[f"{name}_bound"] == pytest.approx(result[f"{name}_bound"], rel=1e-6)
         assert figures[f"{name}_bound"] == pytest.approx(figures[f"{name}_reconstruction"] + figures[f"{name}_divergence"])

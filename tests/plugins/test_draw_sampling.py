@@ -66,4 +66,4 @@ def test_what_is_refused_before_anything_is_computed(run, tmp_path, capsys, monk
 
 
 def test_a_model_that_was_not_trained(tmp_path):
-    check_error(UsageError, lambda: TASK.sample(untrained(TASK, "ln")._replace(step=0), sampling.Options(), tmp_path / "d.png"), "expected a trained model")
+    check_error(UsageError, lambda: TASK.sample(untrained(TASK, "ln")._replace(update=0), sampling.Options(), tmp_path / "d.png"), "expected a trained model")

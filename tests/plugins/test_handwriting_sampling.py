@@ -96,7 +96,7 @@ def test_from_the_command_line(run, tmp_path, capsys):
 
 
 def test_models_that_cannot_write(trained, tmp_path):
-    check_error(UsageError, lambda: sample(trained._replace(step=0), Options(text="ten"), tmp_path / "a.svg"),
+    check_error(UsageError, lambda: sample(trained._replace(update=0), Options(text="ten"), tmp_path / "a.svg"),
                 "trained", "0 updates")
     broken = tree.map(lambda t: t, trained.params)
     broken["output"] = {**broken["output"], "bias": broken["output"]["bias"] * float("nan")}

@@ -65,7 +65,7 @@ def test_a_picture_of_phones_and_of_nothing_written(tmp_path):
 
 
 def test_models_that_cannot_be_sampled(trained, tmp_path):
-    check_error(UsageError, lambda: sample(trained._replace(step=0), Options(), tmp_path / "a.png"), "trained")
+    check_error(UsageError, lambda: sample(trained._replace(update=0), Options(), tmp_path / "a.png"), "trained")
     check_error(UsageError, lambda: sample(trained, Options(), tmp_path / "a.gif"), "a.gif")
     trained.params["speller"]["query"]["weight"].data[:] = np.nan
     with np.errstate(all="ignore"):

@@ -57,7 +57,7 @@ def test_the_best_evaluation_may_be_an_earlier_one():
 
 
 def test_the_result_of_a_run_that_went_back_to_its_best_model_counts():
-    back = made("ln", [0.2, 0.9], result={"status": "done", "steps": 100, "train_nll": 0.2})
+    back = made("ln", [0.2, 0.9], result={"status": "done", "updates": 100, "train_nll": 0.2})
     assert better("ln", ("none",), (NLL,)).judge([back, made("none", [0.5, 0.4])]).holds
 
 
@@ -115,7 +115,7 @@ def test_higher_figures_are_reached_from_below():
 # The others -------------------------------------------------------------------------------------------------
 
 def test_the_best_model_comes_earlier():
-    early = made("ln", [0.1, 0.5], patience=2, result={"status": "done", "steps": 100})
+    early = made("ln", [0.1, 0.5], patience=2, result={"status": "done", "updates": 100})
     late = made("none", [0.5, 0.4], patience=2)
     assert earlier("ln", "none").judge([early, late]).holds and not earlier("none", "ln").judge([late, early]).holds
     assert earlier("ln", "none").judge([early, made("none", [0.5, 0.4])]) is None  # its last model is its result

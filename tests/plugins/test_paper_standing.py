@@ -101,11 +101,11 @@ def test_a_run_that_goes_on_is_told(runs):
 
 @pytest.mark.parametrize(("file", "content", "words"), [
     ("log.jsonl", '{"event": "start", "dataset": {"name": "made digits", "provenance": "synthetic"}}\n'
-     '{"event": "evaluation", "step": 1, "epoch": 1, "wall_s": 1, "test_error": 1}\n'
-     '{"event": "end", "status": "done", "steps": 1, "epochs": 1, "test_error": "low"}\n', "test_error"),
+     '{"event": "evaluation", "update": 1, "epoch": 1, "wall_s": 1, "test_error": 1}\n'
+     '{"event": "end", "status": "done", "updates": 1, "epochs": 1, "test_error": "low"}\n', "test_error"),
     ("config.json", "{", "config.json"), ("config.json", "[1]", "a JSON object"), ("log.jsonl", "{\n{}\n{}\n", "log.jsonl"),
     ("log.jsonl", '{"event": "start", "dataset": {"name": "x", "provenance": "stolen"}}\n'
-     '{"event": "evaluation", "step": 1, "epoch": 1, "wall_s": 1}\n', "original, substitute, synthetic")])
+     '{"event": "evaluation", "update": 1, "epoch": 1, "wall_s": 1}\n', "original, substitute, synthetic")])
 def test_a_damaged_run_is_told_and_the_others_stay(runs, file, content, words):
     (runs / "a" / "ln" / file).write_text(content)
     row, refused = _faster(runs)

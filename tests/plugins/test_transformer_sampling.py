@@ -84,7 +84,7 @@ def test_from_the_command_line(run, tmp_path, capsys):
 
 
 def test_models_that_cannot_write(trained, tmp_path):
-    check_error(UsageError, lambda: sample(trained._replace(step=0), Options(), tmp_path / "a.txt"), "0 updates")
+    check_error(UsageError, lambda: sample(trained._replace(update=0), Options(), tmp_path / "a.txt"), "0 updates")
     broken = trained._replace(params=_with_bias(trained, np.full(OTHER + 1, np.nan)))
     check_error(DivergedError, lambda: sample(broken, Options(), tmp_path / "a.txt"), "not finite", "character 1")
     assert not (tmp_path / "a.txt").exists()

@@ -122,18 +122,18 @@ def outcome(plan, folder):
     """Everything that a run leaves, without times."""
     backend, results = runtime.backend("numpy"), {}
     for run in sorted(p for p in folder.iterdir() if p.is_dir()):
-        steps = checkpoint.list_steps(run / "checkpoints")
+        steps = checkpoint.list_paths(run / "checkpoints")
         newest, refused = checkpoint.newest(run / "checkpoints")
         model = load_trained(Wavy(plan), run, backend)
         entries = {}
         for entry in read_log(run):
-            if entry["event"] in ("step", "evaluation"):
-                entries[f"{entry['event']} {entry['step']}"] = {k: v for k, v in entry.items() if k != "wall_s"}
+            if entry["event"] in ("update", "evaluation"):
+                entries[f"{entry['event']} {entry['update']}"] = {k: v for k, v in entry.items() if k != "wall_s"}
         ends = [e for e in read_log(run) if e["event"] == "end"]
         results[run.name] = {
             "files": sorted(p.relative_to(run).as_posix() for p in run.rglob("*")), "refused": refused,
-            "steps": [p.name for p in steps], "weights": _digest(newest.arrays), "last": newest.step,
-            "best": model.step, "best weights": _digest(dict(tree.items(tree.map(lambda t: t.numpy(), model.params)))),
+            "updates": [p.name for p in steps], "weights": _digest(newest.arrays), "last": newest.update,
+            "best": model.update, "best weights": _digest(dict(tree.items(tree.map(lambda t: t.numpy(), model.params)))),
             "result": _no_times(json.loads((run / "result.json").read_text())), "end": _no_times(ends[-1]),
             "config": json.loads((run / "config.json").read_text()), "entries": dict(sorted(entries.items()))}
     results["curves"] = (folder / "curves.csv").read_text().splitlines()[0].count(",")

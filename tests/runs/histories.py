@@ -220,10 +220,10 @@ class World:
             return
         path, how = self._choose(*begun), self._choose("checkpoint", "log", "result", "removed")
         self.told.append(f"damage of {path}: {how}")
-        run, files = self.runs[path], checkpoint.list_steps(path / "checkpoints")
+        run, files = self.runs[path], checkpoint.list_paths(path / "checkpoints")
         if how == "log":
             with (path / "log.jsonl").open("ab") as log:
-                log.write(b'{"event": "step", "st')
+                log.write(b'{"event": "update", "up')
         elif how == "result":
             (path / "result.json").unlink(missing_ok=True)
         elif how == "checkpoint":
@@ -310,24 +310,24 @@ class World:
             assert (curve.variant, curve.config["seed"], curve.config["epochs"]) == (run.variant, run.seed, run.epochs), \
                 f"{path}: {curve.config}, not {run}"
             assert curve.dataset.name == f"{curve.config['rows']} rows" and curve.config["rows"] == (8 if run.variant == "b" else 12)
-            assert [point["step"] for point in curve.points] == sorted(run.points), f"{path}: points {curve.points}, not {run.points}"
+            assert [point["update"] for point in curve.points] == sorted(run.points), f"{path}: points {curve.points}, not {run.points}"
             np.testing.assert_allclose([point["test_value"] for point in curve.points], [run.points[k] for k in sorted(run.points)],
                                        rtol=1e-4, atol=1e-5, err_msg=str(path))
             assert [step for step, _ in curve.losses] == sorted(run.losses), f"{path}: losses of {curve.losses}, not {sorted(run.losses)}"
-            assert (curve.result["status"], curve.result["steps"]) == (run.status, run.step), f"{path}: {curve.result}, not {run}"
+            assert (curve.result["status"], curve.result["updates"]) == (run.status, run.step), f"{path}: {curve.result}, not {run}"
             assert len(curve.changes) == len(run.changes) and curve.identity["task"].startswith(run.code), f"{path}: {curve.changes}"
             self._compare_checkpoints(path, run)
         for by in ("run", "seed"):
             self._compare_series(expected, list(curves.values()), by)
 
     def _compare_checkpoints(self, path, run):
-        files = checkpoint.list_steps(path / "checkpoints")
-        assert [checkpoint.step_of(file) for file in files] == [_step(saved) for saved, _ in run.checkpoints], \
+        files = checkpoint.list_paths(path / "checkpoints")
+        assert [checkpoint.update_of(file) for file in files] == [_step(saved) for saved, _ in run.checkpoints], \
             f"{path}: {[file.name for file in files]}, not {run.checkpoints}"
         good = [saved for saved, sound in run.checkpoints if sound]
         saved, refused = checkpoint.newest(path / "checkpoints")
         if good:
-            assert saved is not None and saved.step == good[-1][0] and bool(refused) == (not run.checkpoints[-1][1])
+            assert saved is not None and saved.update == good[-1][0] and bool(refused) == (not run.checkpoints[-1][1])
             actual = np.concatenate([np.ravel(saved.arrays[f"params.{name}"]) for name in ("weight", "bias")])
             np.testing.assert_allclose(actual, good[-1][1], rtol=1e-4, atol=1e-5, err_msg=str(path))
         else:
@@ -371,7 +371,7 @@ class Ending(Listener):
         self._count += 1
         return self.how if self._count == self.after else None
 
-    def on_step(self, event):
+    def on_update(self, event):
         how = self.counted()
         if how == "crash":
             raise KeyboardInterrupt

@@ -13,7 +13,7 @@ class Reading(Task):
     variants = {"none": {"norm": "none"}, "ln": {"norm": "layer"}}  # noqa: RUF012
     columns = (Column("valid_error", "valid error", ".2%", level="chance"), Column("test_error", "test error"),
                Column("chance", "by chance", ".2f"))
-    x_axis = "step"
+    x_axis = "update"
     references = {"none": "slow", "ln": "fast"}  # noqa: RUF012
 
     def reference_curves(self):
@@ -22,7 +22,7 @@ class Reading(Task):
 
 def made_curve(path, variant, scale=1.0, **settings):
     """A run in a folder, whose errors are some values times `scale`."""
-    points = [{"step": k, "epoch": k / 10, "wall_s": 0.1, "valid_error": scale / k, "test_error": 2 * scale / k, "chance": 0.75}
+    points = [{"update": k, "epoch": k / 10, "wall_s": 0.1, "valid_error": scale / k, "test_error": 2 * scale / k, "chance": 0.75}
               for k in (10, 20)]
     config = {"seed": 0, "batch_size": 8, "norm": Reading.variants[variant]["norm"], **settings}
     return Curve(path, "reading", variant, config, Dataset("made", "synthetic"), points, [(k, 1.0 / k) for k in range(1, 21)], {}, [])

@@ -82,8 +82,8 @@ def test_a_difference_is_refused_and_anyway_is_told(name, stopped, machine, nump
     key, change, words = CHANGES[name]
     change(monkeypatch, machine)
     check_error(CheckpointError, lambda: fit_into(line_trainer(numpy_backend), stopped, numpy_backend, resume=True),
-                "step-000000007", f"expected {key} ", *words, "--resume anyway")
-    assert checkpoint.newest(stopped / "checkpoints")[0].step == 7
+                "update-000000007", f"expected {key} ", *words, "--resume anyway")
+    assert checkpoint.newest(stopped / "checkpoints")[0].update == 7
     result = fit_into(line_trainer(numpy_backend), stopped, numpy_backend, resume=True, same_bits=False)
     [told] = result["changes"]
     assert told.startswith(f"{key} was ") and "up to update 7" in told
@@ -172,12 +172,12 @@ def test_every_table_tells(machine, tmp_path, capsys):
 def test_every_report_tells(asked, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     start = {"event": "start", "dataset": {"name": "made digits", "provenance": "synthetic"},
-             "changes": [{"step": 5, "key": "blas_threads", "was": "2", "now": "1"}]}
+             "changes": [{"update": 5, "key": "blas_threads", "was": "2", "now": "1"}]}
     folder = tmp_path / "r" / "ln"
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps({"task": "mnist", "variant": "ln", "precision": "float32",
                                                     "config": {"batch_size": 8, "seed": 0}}))
-    evaluation = {"event": "evaluation", "step": 9, "epoch": 1, "test_nll": 1.0, "wall_s": 1.0}
+    evaluation = {"event": "evaluation", "update": 9, "epoch": 1, "test_nll": 1.0, "wall_s": 1.0}
     (folder / "log.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in (start, evaluation)))
     assert main(["report", "r", *asked]) == 0
     page = (tmp_path / "page.html").read_text() if "--html" in asked else ""

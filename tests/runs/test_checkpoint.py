@@ -20,7 +20,7 @@ ARRAYS = {"params": {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "b": [np
 def test_round_trip(tmp_path):
     path = checkpoint.save(tmp_path / "new", 7, ARRAYS, {"task": "t", "text": "é"})
     loaded = checkpoint.load(path)
-    assert loaded.step == 7 and loaded.notes["task"] == "t" and loaded.notes["text"] == "é"
+    assert loaded.update == 7 and loaded.notes["task"] == "t" and loaded.notes["text"] == "é"
     assert set(loaded.arrays) == {"params.b.0", "params.w", "step"}
     np.testing.assert_array_equal(loaded.arrays["params.w"], ARRAYS["params"]["w"])
     assert loaded.arrays["step"].shape == () and loaded.arrays["step"].dtype == np.int32
@@ -29,22 +29,22 @@ def test_round_trip(tmp_path):
 def test_the_last_two_are_kept(tmp_path):
     for step in (1, 2, 30, 4):
         checkpoint.save(tmp_path, step, ARRAYS, {})
-    assert [p.name for p in checkpoint.list_steps(tmp_path)] == ["step-000000004.safetensors", "step-000000030.safetensors"]
+    assert [p.name for p in checkpoint.list_paths(tmp_path)] == ["update-000000004.safetensors", "update-000000030.safetensors"]
 
 
 def _save(folder, step, best):
-    return checkpoint.save(folder, step, ARRAYS, {"best": 0.5, "best_step": best})
+    return checkpoint.save(folder, step, ARRAYS, {"best": 0.5, "best_update": best})
 
 
 def _steps(folder):
-    return [int(p.stem[-1]) for p in checkpoint.list_steps(folder)]
+    return [int(p.stem[-1]) for p in checkpoint.list_paths(folder)]
 
 
 def test_the_best_is_kept_as_long_as_a_checkpoint_that_names_it(tmp_path):
     for step, best in ((1, None), (2, 2), (3, 2), (4, 2), (5, 2)):
         _save(tmp_path, step, best)
     assert _steps(tmp_path) == [2, 4, 5] and {p.suffix for p in tmp_path.iterdir()} == {".safetensors"}
-    assert checkpoint.load_best(checkpoint.newest(tmp_path)[0]).step == 2
+    assert checkpoint.load_best(checkpoint.newest(tmp_path)[0]).update == 2
     _save(tmp_path, 6, 6)
     assert _steps(tmp_path) == [2, 5, 6]  # if 6 were damaged, 5 would need 2
     _save(tmp_path, 7, 6)
@@ -54,15 +54,15 @@ def test_the_best_is_kept_as_long_as_a_checkpoint_that_names_it(tmp_path):
 def test_a_best_that_is_gone_is_an_error(tmp_path):
     for step in (1, 2, 3):
         _save(tmp_path, step, 1)
-    (tmp_path / "step-000000001.safetensors").unlink()
+    (tmp_path / "update-000000001.safetensors").unlink()
     saved, _ = checkpoint.newest(tmp_path)
-    check_error(CheckpointError, lambda: checkpoint.load_best(saved), "step-000000003", "step-000000001", "--set patience=0")
+    check_error(CheckpointError, lambda: checkpoint.load_best(saved), "update-000000003", "update-000000001", "--set patience=0")
 
 
 def test_a_damaged_checkpoint_takes_no_ones_place(tmp_path):
     for step in (1, 2, 3):
         _save(tmp_path, step, None)
-    (tmp_path / "step-000000004.safetensors").write_bytes(b"junk")
+    (tmp_path / "update-000000004.safetensors").write_bytes(b"junk")
     checkpoint.remove_old(tmp_path)
     assert _steps(tmp_path) == [2, 3, 4]
     _save(tmp_path, 5, None)
@@ -72,8 +72,8 @@ def test_a_damaged_checkpoint_takes_no_ones_place(tmp_path):
 
 
 def test_only_our_own_parts_are_removed(tmp_path):
-    ours = ["step-000000003.safetensors.01234567.part", "config.json.89abcdef.part", "curves.csv.01234567.part"]
-    theirs = ["film.part", "step-3.txt.part", "notes.json.01234567.part", "config.json.part", "config.json.0123456.part"]
+    ours = ["update-000000003.safetensors.01234567.part", "config.json.89abcdef.part", "curves.csv.01234567.part"]
+    theirs = ["film.part", "update-3.txt.part", "notes.json.01234567.part", "config.json.part", "config.json.0123456.part"]
     for name in ours + theirs:
         (tmp_path / name).write_text("x")
     assert sorted(p.name for p in checkpoint.remove_parts(tmp_path)) == sorted(ours)
@@ -83,7 +83,7 @@ def test_only_our_own_parts_are_removed(tmp_path):
 
 def test_the_newest_good_one_is_found(tmp_path):
     old, new = checkpoint.save(tmp_path, 1, ARRAYS, {}), checkpoint.save(tmp_path, 2, ARRAYS, {})
-    assert checkpoint.newest(tmp_path)[0].step == 2
+    assert checkpoint.newest(tmp_path)[0].update == 2
     content = new.read_bytes()
     for damaged in (content[:-5], b"", content[:4], b"\xff" * 100, content + b"x"):
         new.write_bytes(damaged)
@@ -95,11 +95,11 @@ def test_the_newest_good_one_is_found(tmp_path):
 def test_files_that_are_not_ours_are_refused(tmp_path):
     import safetensors.numpy
 
-    path = tmp_path / "step-000000001.safetensors"
+    path = tmp_path / "update-000000001.safetensors"
     safetensors.numpy.save_file({"w": np.zeros(2, np.float32)}, path)
     check_error(CheckpointError, lambda: checkpoint.load(path), "expected a file of duoln")
     w = {"w": np.zeros(2, np.float32)}
-    safetensors.numpy.save_file(w, path, {"duoln": sealed('{"format": 99, "step": 1}', w)})
+    safetensors.numpy.save_file(w, path, {"duoln": sealed('{"format": 99, "update": 1}', w)})
     check_error(CheckpointError, lambda: checkpoint.load(path), "format 1", "99")
     check_error(CheckpointError, lambda: checkpoint.load(tmp_path / "missing"), "missing")
 
@@ -140,7 +140,7 @@ def test_notes_are_json_that_every_reader_takes(tmp_path):
 
 def test_every_flipped_bit_is_seen(tmp_path):
     """Or changes nothing: the header's own padding, and names that a reader does not use."""
-    path = checkpoint.save(tmp_path, 7, ARRAYS, {"task": "t", "best": 0.25, "best_step": 7})
+    path = checkpoint.save(tmp_path, 7, ARRAYS, {"task": "t", "best": 0.25, "best_update": 7})
     good, saved = path.read_bytes(), checkpoint.load(path)
     unseen = []
     for place in range(len(good)):
@@ -162,26 +162,32 @@ def test_a_flipped_bit_of_a_weight_is_told(tmp_path):
     content = bytearray(path.read_bytes())
     content[content.index(ARRAYS["params"]["w"].tobytes())] ^= 1
     path.write_bytes(content)
-    check_error(CheckpointError, lambda: checkpoint.load(path), "step-000000007", "expected the arrays that were written, with checksum",
+    check_error(CheckpointError, lambda: checkpoint.load(path), "update-000000007", "expected the arrays that were written, with checksum",
                 "damaged on the disk")
     saved, refused = checkpoint.newest(tmp_path)
     assert saved is None and len(refused) == 1
 
 
-def test_name_and_inside_agree_on_the_step(tmp_path):
+def test_name_and_inside_agree_on_the_update(tmp_path):
     path = checkpoint.save(tmp_path, 16, ARRAYS, {})
-    path.rename(tmp_path / "step-000000099.safetensors")
+    path.rename(tmp_path / "update-000000099.safetensors")
     checkpoint.save(tmp_path, 8, ARRAYS, {})
     saved, [refused] = checkpoint.newest(tmp_path)
-    assert saved.step == 8 and "step-000000099.safetensors: expected update 99, as its name says, found 16" in refused
+    assert saved.update == 8 and "update-000000099.safetensors: expected update 99, as its name says, found 16" in refused
 
 
-def test_a_copy_under_another_name_of_the_same_step_takes_no_ones_place(tmp_path):
+def test_a_copy_under_another_name_of_the_same_update_takes_no_ones_place(tmp_path):
     checkpoint.save(tmp_path, 1, ARRAYS, {})
     path = checkpoint.save(tmp_path, 2, ARRAYS, {})
-    for name in ("step-2.safetensors", "step-00000000٢.safetensors"):
+    for name in ("update-2.safetensors", "update-00000000٢.safetensors"):
         (tmp_path / name).write_bytes(path.read_bytes())
     assert checkpoint.remove_old(tmp_path) == [] and _steps(tmp_path) == [1, 2]
+
+
+def test_a_checkpoint_with_a_name_of_an_earlier_form_is_refused(tmp_path):
+    checkpoint.save(tmp_path, 1, ARRAYS, {}).rename(tmp_path / "step-000000001.safetensors")
+    saved, [refused] = checkpoint.newest(tmp_path)
+    assert saved is None and "step-000000001.safetensors: expected update-NUMBER.safetensors, found step" in refused
 
 
 def test_saved_parameters_have_a_checksum_too(tmp_path):

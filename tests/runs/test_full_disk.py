@@ -92,12 +92,12 @@ def test_each_kind_of_write(tmp_path, monkeypatch, capsys):
     calls, expected = _calls(tmp_path, monkeypatch)
     kinds = {}
     for n, (name, path) in enumerate(calls, start=1):
-        kinds.setdefault((name, "step" if path.startswith("step-") else path), n)
+        kinds.setdefault((name, "update" if path.startswith("update-") else path), n)
     last = max(n for n, call in enumerate(calls, start=1) if call == ("write", "log.jsonl"))
     assert {path for name, path in kinds if name == "write"} == {
-        "lock", "log.jsonl", "command.json.part", "config.json.part", "result.json.part", "step", "curves.csv.part"}
+        "lock", "log.jsonl", "command.json.part", "config.json.part", "result.json.part", "update", "curves.csv.part"}
     for (name, path), n in kinds.items():
-        if name == "write" or path in ("run", "step", "log.jsonl"):
+        if name == "write" or path in ("run", "update", "log.jsonl"):
             _fill_and_go_on(n, path == "log.jsonl", tmp_path, monkeypatch, capsys, expected)
     _fill_and_go_on(last, True, tmp_path, monkeypatch, capsys, expected)
 
@@ -143,11 +143,11 @@ def test_a_disk_of_every_size(tmp_path, capsys):
 # The log ----------------------------------------------------------------------------------------------------
 
 def _entries(path):
-    return [(e["event"], e.get("step")) for e in read_log(path)]
+    return [(e["event"], e.get("update")) for e in read_log(path)]
 
 
-@pytest.mark.parametrize("tail", [b'{"event": "step", "st', b'{"event": "step", "step": 16}', b"\0" * 100, b"\xff\n",
-                                  b'{"event": "step", "st\n'])
+@pytest.mark.parametrize("tail", [b'{"event": "update", "up', b'{"event": "update", "update": 16}', b"\0" * 100, b"\xff\n",
+                                  b'{"event": "update", "up\n'])
 def test_a_torn_line_is_removed_and_told(tail, numpy_backend, tmp_path, capsys):
     from duoln.cli.console import ProgressDisplay
 
@@ -157,7 +157,7 @@ def test_a_torn_line_is_removed_and_told(tail, numpy_backend, tmp_path, capsys):
         file.write(tail)
     fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend, [ProgressDisplay(())], resume=True)
     assert _entries(tmp_path)[:len(whole)] == whole
-    assert [step for event, step in _entries(tmp_path) if event == "step"] == list(range(1, 16))
+    assert [step for event, step in _entries(tmp_path) if event == "update"] == list(range(1, 16))
     assert f"removed {len(tail)} bytes of a line" in capsys.readouterr().err.replace("\n", "")
     starts = [e for e in read_log(tmp_path) if e["event"] == "start"]
     assert starts[0]["mended"] == [] and "log.jsonl" in starts[1]["mended"][0]
@@ -177,7 +177,7 @@ def test_a_log_cut_anywhere_goes_on(seed, numpy_backend, tmp_path):
 def test_a_log_damaged_in_its_middle_is_refused_before_anything_is_trained(numpy_backend, tmp_path):
     fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend)
     log = tmp_path / "log.jsonl"
-    content = log.read_bytes().replace(b'"step": 3,', b'"step" 3,', 1)
+    content = log.read_bytes().replace(b'"update": 3,', b'"update" 3,', 1)
     log.write_bytes(content)
     check_error(DataFormatError, lambda: RunFolder(tmp_path, numpy_backend), "log.jsonl", "a JSON object a line")
     assert log.read_bytes() == content
@@ -188,7 +188,7 @@ def test_a_log_damaged_in_its_middle_is_refused_before_anything_is_trained(numpy
 def test_a_result_goes_when_the_run_goes_on(numpy_backend, tmp_path):
     fit_into(line_trainer(numpy_backend, epochs=1), tmp_path, numpy_backend)
     fit_into(line_trainer(numpy_backend, epochs=1), tmp_path, numpy_backend, resume=True)
-    assert json.loads((tmp_path / "result.json").read_text())["steps"] == 5
+    assert json.loads((tmp_path / "result.json").read_text())["updates"] == 5
     trainer = line_trainer(numpy_backend, epochs=2)
     trainer.task.metrics = lambda predict, split: 1 / 0
     with pytest.raises(ZeroDivisionError):

@@ -75,5 +75,5 @@ def test_differences_are_told_with_both_values():
     [threads, device] = changes = differences(3, {"blas_threads": "2", "data": "a"}, {"data": "a", "device": "x"})
     assert str(threads) == "blas_threads was 2 up to update 3, and is none since"
     assert (device.was, device.now) == ("none", "x")
-    check_error(CheckpointError, lambda: check_unchanged(Path("step-3"), changes), "step-3: expected blas_threads 2, found none",
+    check_error(CheckpointError, lambda: check_unchanged(Path("update-3"), changes), "update-3: expected blas_threads 2, found none",
                 "expected device none, found x", "Set OPENBLAS_NUM_THREADS=2, or go on with --resume anyway")

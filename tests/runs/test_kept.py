@@ -62,7 +62,8 @@ def test_a_run_that_has_not_ended_is_refused(made, tmp_path):
 
 @pytest.mark.parametrize(("name", "damage", "words"), [
     ("curves.csv", lambda text: text.replace("\n1,", "\none,", 1), "numbers in line 2"),
-    ("curves.csv", lambda text: "step,epoch\n3,1\n", "a number as wall_s"),
+    ("curves.csv", lambda text: "update,epoch\n3,1\n", "a number as wall_s"),
+    ("curves.csv", lambda text: text.replace("update,", "step,", 1), "line 2.*expected a whole number as update.*'step': 1"),
     ("result.json", lambda text: text.replace('"starts"', '"begins"'), "a list of objects as starts"),
     ("result.json", lambda text: text.replace('"dataset"', '"data"'), "as dataset"),
     ("config.json", lambda text: text.replace('"variant"', '"kind"'), "a text as variant")])

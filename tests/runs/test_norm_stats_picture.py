@@ -20,7 +20,7 @@ drawing = pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib
 def test_the_table_has_a_line_for_each_layer_and_update(tmp_path):
     path = write_table({name: (name[2:], stats) for name, stats in RUNS.items()}, tmp_path / "t.csv")
     assert list(csv.reader(path.read_text().splitlines())) == [
-        ["run", "variant", "step", "layer", "mean", "variance", "gradient_norm"],
+        ["run", "variant", "update", "layer", "mean", "variance", "gradient_norm"],
         ["a/none", "none", "0", "(model)", "0.5", "2.0", ""], ["a/none", "none", "0", "linear", "-1.0", "0.1", "3.0"],
         ["a/none", "none", "10", "(model)", "0.25", "30.0", ""], ["a/none", "none", "10", "linear", "1.0", "nan", "0.0"],
         ["a/ln", "ln", "0", "norm.0", "", "", "0.5"]]

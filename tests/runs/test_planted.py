@@ -14,10 +14,10 @@ from duoln.runs.log import read_log
 from duoln.testing import check_error
 
 NAMES = ("plain/lock", "plain/log.jsonl", "plain/config.json", "plain/result.json", "plain/checkpoints",
-         "plain/checkpoints/step-000000005.safetensors",
+         "plain/checkpoints/update-000000005.safetensors",
          "curves.csv", "curves.png", "norm_stats.csv", "norm_stats.png")
-PARTS = ("plain/config.json.0a1b2c3d.part", "plain/result.json.0a1b2c3d.part", "plain/checkpoints/step-000000005.safetensors.0a1b2c3d.part",
-         "plain/checkpoints/step-000000123.safetensors.0a1b2c3d.part", "curves.csv.0a1b2c3d.part")
+PARTS = ("plain/config.json.0a1b2c3d.part", "plain/result.json.0a1b2c3d.part", "plain/checkpoints/update-000000005.safetensors.0a1b2c3d.part",
+         "plain/checkpoints/update-000000123.safetensors.0a1b2c3d.part", "curves.csv.0a1b2c3d.part")
 CONTENT = b"precious\n"
 
 
@@ -72,7 +72,7 @@ def test_a_file_with_another_name_is_not_written_in_place(name, tmp_path, victim
     assert "found 2 hard links to it" in capsys.readouterr().err.replace("\n", "")
 
 
-@pytest.mark.parametrize("name", ["config.json", "result.json", "checkpoints/step-000000005.safetensors"])
+@pytest.mark.parametrize("name", ["config.json", "result.json", "checkpoints/update-000000005.safetensors"])
 def test_a_file_with_another_name_is_replaced(name, tmp_path, victim, numpy_backend):
     fit_into(line_trainer(numpy_backend, epochs=1), tmp_path / "run", numpy_backend)
     (tmp_path / "run" / name).unlink()

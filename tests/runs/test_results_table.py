@@ -10,7 +10,7 @@ from duoln.tasks.events import Evaluation
 
 
 def test_levels_stand_once_below_the_table(capsys):
-    result = {"variant": "ln", "steps": 20, "batch_size": 8, "epochs": 1, "valid_error": 0.5, "test_error": 0.25, "chance": 0.75,
+    result = {"variant": "ln", "updates": 20, "batch_size": 8, "epochs": 1, "valid_error": 0.5, "test_error": 0.25, "chance": 0.75,
               "seconds_per_epoch": 1.0, "seconds_per_update": 0.0123}
     console.show_results(Reading(), Dataset("made", "original"), [result, {**result, "variant": "none"}])
     stdout = capsys.readouterr().out
@@ -19,7 +19,7 @@ def test_levels_stand_once_below_the_table(capsys):
 
 @pytest.mark.parametrize("width", ["40", "25", "12"])
 def test_no_word_is_cut_however_narrow_the_terminal_is(width, capsys, monkeypatch):
-    result = {"steps": 20, "batch_size": 8, "epochs": 1, "valid_error": 0.5, "test_error": 0.25, "chance": 0.75, "seconds_per_epoch": 1.0,
+    result = {"updates": 20, "batch_size": 8, "epochs": 1, "valid_error": 0.5, "test_error": 0.25, "chance": 0.75, "seconds_per_epoch": 1.0,
               "seconds_per_update": 0.0123}
     names = ["none", "bn", "bn-everywhere", "ln", "ln-gain-0.1"]
     monkeypatch.setenv("COLUMNS", width)
@@ -34,7 +34,7 @@ def test_the_figure_of_several_runs_has_its_range():
 
 def test_rows_of_one_variant_are_told_apart(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    result = {"variant": "ln", "steps": 20, "batch_size": 8, "epochs": 1, "valid_error": 0.5, "test_error": 0.25, "chance": 0.75,
+    result = {"variant": "ln", "updates": 20, "batch_size": 8, "epochs": 1, "valid_error": 0.5, "test_error": 0.25, "chance": 0.75,
               "seconds_per_epoch": 1.0, "seconds_per_update": 0.0123}
     console.show_results(Reading(), Dataset("made", "original"), [result, result], {"learning_rate": ["0.001", "0.002"]})
     stdout = capsys.readouterr().out
@@ -45,7 +45,7 @@ def test_a_task_that_is_of_no_paper_claims_nothing(capsys):
     class Own(Reading):
         paper, references = "", {}
 
-    result = {"variant": "ln", "steps": 20, "batch_size": 8, "epochs": 0.574713, "valid_error": 0.5, "test_error": 0.25,
+    result = {"variant": "ln", "updates": 20, "batch_size": 8, "epochs": 0.574713, "valid_error": 0.5, "test_error": 0.25,
               "seconds_per_epoch": 1.0, "seconds_per_update": 0.0123}
     console.show_results(Own(), Dataset("made", "original"), [result])
     stdout = capsys.readouterr().out

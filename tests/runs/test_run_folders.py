@@ -39,7 +39,7 @@ def test_the_config_of_another_program_is_no_run(names, expected, tmp_path):
     assert run_folders(tmp_path) == ([tmp_path / "x"] if expected else [])
     _made(tmp_path / "x" / "checkpoints", "weights.bin")
     assert is_run(tmp_path / "x") is expected
-    _made(tmp_path / "x" / "checkpoints", "step-000000001.safetensors")
+    _made(tmp_path / "x" / "checkpoints", "update-000000001.safetensors")
     assert is_run(tmp_path / "x") is ("config.json" in names)
 
 
@@ -104,6 +104,6 @@ def test_a_run_that_has_another_one_in_it_is_read_by_its_name(numpy_backend, tmp
         fit_into(line_trainer(numpy_backend, epochs=1), tmp_path / name, numpy_backend)
     (tmp_path / "inner").rename(tmp_path / "outer" / "inner")
     assert run_folders(tmp_path) == [tmp_path / "outer", tmp_path / "outer" / "inner"]
-    assert load_trained(Line(), tmp_path / "outer", numpy_backend).step == 5
+    assert load_trained(Line(), tmp_path / "outer", numpy_backend).update == 5
     assert duoln.tasks.train(Line(), "plain", backend=numpy_backend, out=tmp_path / "outer" / "inner", resume=True,
-                       epochs=2).figures["steps"] == 10
+                       epochs=2).figures["updates"] == 10

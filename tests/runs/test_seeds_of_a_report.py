@@ -18,7 +18,7 @@ UPDATES = [360, 240, 240]
 def seeds(tmp_path):
     for k in range(3):
         shutil.copytree(KEPT / f"{VARIANT}-seed{k}", tmp_path / f"{VARIANT}-seed{k}")
-    lengths = [json.loads((tmp_path / f"{VARIANT}-seed{k}" / "result.json").read_text())["steps"] for k in range(3)]
+    lengths = [json.loads((tmp_path / f"{VARIANT}-seed{k}" / "result.json").read_text())["updates"] for k in range(3)]
     assert lengths == UPDATES
     return tmp_path
 

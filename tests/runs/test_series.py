@@ -77,7 +77,7 @@ def _rows(series, path, by="run"):
 def test_the_csv_tells_runs_apart(tmp_path):
     runs = [made_curve(tmp_path / "a" / "ln", "ln", rate=0.1), made_curve(tmp_path / "b" / "ln", "ln", 2.0, rate=0.2)]
     rows = _rows(series_of(Reading(), runs), tmp_path / "c.csv")
-    assert [(r["run"], r["rate"], r["step"], r["valid_error"]) for r in rows] == [
+    assert [(r["run"], r["rate"], r["update"], r["valid_error"]) for r in rows] == [
         ("a/ln", "0.1", "10", "0.1"), ("a/ln", "0.1", "20", "0.05"), ("b/ln", "0.2", "10", "0.2"), ("b/ln", "0.2", "20", "0.1")]
 
 
@@ -102,10 +102,10 @@ def test_a_text_stands_in_the_csv_as_it_is(text, by, tmp_path):
 
 
 def test_a_setting_with_the_name_of_a_column_has_a_column_of_its_own(tmp_path):
-    runs = [made_curve(tmp_path / str(k) / "ln", "ln", run=k, dataset=f"d{k}", step=7 + k) for k in range(2)]
+    runs = [made_curve(tmp_path / str(k) / "ln", "ln", run=k, dataset=f"d{k}", update=7 + k) for k in range(2)]
     first, *_, last = _rows(series_of(Reading(), runs), tmp_path / "c.csv")
-    assert [first[key] for key in ("step", "setting run", "setting dataset", "setting step")] == ["10", "0", "d0", "7"]
-    assert [last[key] for key in ("step", "setting run", "setting dataset", "setting step")] == ["20", "1", "d1", "8"]
+    assert [first[key] for key in ("update", "setting run", "setting dataset", "setting update")] == ["10", "0", "d0", "7"]
+    assert [last[key] for key in ("update", "setting run", "setting dataset", "setting update")] == ["20", "1", "d1", "8"]
     assert first["dataset"] not in ("d0", "d1")
 
 
@@ -113,7 +113,7 @@ def test_the_csv_by_seed_has_median_and_range(tmp_path):
     runs = [made_curve(tmp_path / str(k), "ln", 1.0 + k, seed=k) for k in range(3)]
     runs[2] = runs[2]._replace(points=runs[2].points[:1])
     first, second = _rows(series_of(Reading(), runs, "seed"), tmp_path / "c.csv", "seed")
-    assert [first[key] for key in ("seeds", "step", "valid_error", "valid_error_low", "valid_error_high")] == [
+    assert [first[key] for key in ("seeds", "update", "valid_error", "valid_error_low", "valid_error_high")] == [
         "3", "10", "0.2", "0.1", "0.3"]
     assert second["seeds"] == "2" and second["valid_error_high"] == "0.1" and "seed" not in second
 
@@ -128,7 +128,7 @@ def test_nan_is_left_out_and_counted_in_whatever_order_runs_stand(order, tmp_pat
     runs = [made_curve(tmp_path / str(k) / "ln", "ln", value, seed=k) for k, value in enumerate(order)]
     [s] = series_of(Reading(), runs, "seed")
     assert s.figure("valid_error") == Range(0.1, 0.05, 0.15, 1)
-    assert [p[1:] for p in s.points(lambda c: [(p["step"], p["valid_error"]) for p in c.points])] == [(0.2, 0.1, 0.3, 1), (0.1, 0.05, 0.15, 1)]
+    assert [p[1:] for p in s.points(lambda c: [(p["update"], p["valid_error"]) for p in c.points])] == [(0.2, 0.1, 0.3, 1), (0.1, 0.05, 0.15, 1)]
     assert console.number(s.figure("valid_error"), ".2f") == "0.10\n0.05-0.15\n1 NaN"
     table = results_in_markdown(Reading(), [result_row(Reading(), s)], told_apart([s], "seed"))
     assert "| 10.00% (5.00%-15.00%, 1 NaN) |" in table
@@ -214,7 +214,7 @@ def test_the_table_of_curves_names_the_dataset(tmp_path):
     run.mkdir()
     (run / "config.json").write_text(json.dumps({"task": "t", "variant": "ln", "precision": "float32", "config": {"batch_size": 4}}))
     entries = [{"event": "start", "dataset": {"name": "digits", "provenance": "original"}},
-               {"event": "evaluation", "step": 3, "epoch": 1.0, "wall_s": 0.5, "error": 0.25}]
+               {"event": "evaluation", "update": 3, "epoch": 1.0, "wall_s": 0.5, "error": 0.25}]
     (run / "log.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
     [curve] = read_curves([run])
     assert curve.dataset == Dataset("digits", "original")

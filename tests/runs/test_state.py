@@ -49,7 +49,7 @@ def test_at_the_start_there_is_none(tmp_path):
 def test_the_two_newest_are_kept(tmp_path):
     for update in range(5):
         duoln.save_state(tmp_path, update, x=np.float32([update]))
-    assert [path.name for path in sorted(tmp_path.iterdir())] == ["step-000000003.safetensors", "step-000000004.safetensors"]
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["update-000000003.safetensors", "update-000000004.safetensors"]
     assert duoln.load_state(tmp_path)["x"] == [4]
 
 
@@ -59,13 +59,13 @@ def test_a_damaged_newest_one_is_passed_over_with_a_warning(tmp_path):
     content = bytearray(path.read_bytes())
     content[-50] ^= 1
     path.write_bytes(content)
-    with pytest.warns(CheckpointWarning, match="step-000000006.*checksum"):
+    with pytest.warns(CheckpointWarning, match="update-000000006.*checksum"):
         state = duoln.load_state(tmp_path)
     assert state["update"] == 3
     duoln.save_state(tmp_path, 4, x=np.arange(100))  # the loop goes on from there
-    (tmp_path / "step-000000003.safetensors").write_bytes(b"")
-    (tmp_path / "step-000000004.safetensors").unlink()
-    check_error(CheckpointError, lambda: duoln.load_state(tmp_path), "no checkpoint can be read", "step-000000003", "step-000000006")
+    (tmp_path / "update-000000003.safetensors").write_bytes(b"")
+    (tmp_path / "update-000000004.safetensors").unlink()
+    check_error(CheckpointError, lambda: duoln.load_state(tmp_path), "no checkpoint can be read", "update-000000003", "update-000000006")
 
 
 def test_wrong_calls(tmp_path, numpy_backend):
@@ -84,7 +84,7 @@ def test_wrong_calls(tmp_path, numpy_backend):
 
 
 def test_what_a_kill_left_is_removed(tmp_path):
-    left = tmp_path / "step-000000003.safetensors.0123abcd.part"
+    left = tmp_path / "update-000000003.safetensors.0123abcd.part"
     left.write_bytes(b"half")
     duoln.save_state(tmp_path, 4, x=np.ones(3))
     assert not left.exists()

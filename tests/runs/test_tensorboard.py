@@ -32,8 +32,8 @@ def test_the_events_are_those_of_the_log(tmp_path):
     for name in ("plain-seed0", "fast-seed1"):
         log = [json.loads(line) for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
         events = list(_events(tmp_path / name))
-        for key, event, tag in (("loss", "step", "loss"), ("gradient_norm", "step", "gradient_norm"), ("valid_mse", "evaluation", "valid_mse")):
-            expected = [(entry["step"], pytest.approx(entry[key], rel=1e-6)) for entry in log if entry["event"] == event]
+        for key, event, tag in (("loss", "update", "loss"), ("gradient_norm", "update", "gradient_norm"), ("valid_mse", "evaluation", "valid_mse")):
+            expected = [(entry["update"], pytest.approx(entry[key], rel=1e-6)) for entry in log if entry["event"] == event]
             assert [(step, value) for name_of, step, value in events if name_of == tag] == expected != []
         [settings] = [value for tag, _, value in events if tag.startswith("settings")]
         assert "learning_rate: " in settings and f"seed: {name[-1]}" in settings and "a line, synthetic" in settings
@@ -63,6 +63,6 @@ def test_a_missing_package_is_told_before_anything_is_trained(tmp_path, monkeypa
 def test_a_listener_that_fails_costs_no_run(tmp_path, monkeypatch, capsys):
     from duoln.runs.tensorboard import TensorBoard
 
-    monkeypatch.setattr(TensorBoard, "on_step", lambda self, event: 1 / 0)
+    monkeypatch.setattr(TensorBoard, "on_update", lambda self, event: 1 / 0)
     assert run_task(Line, [*WORDS, "--out", str(tmp_path)], preset="smoke") == 0
-    assert "--log-to tensorboard: the listener's on_step raised ZeroDivisionError" in capsys.readouterr().err
+    assert "--log-to tensorboard: the listener's on_update raised ZeroDivisionError" in capsys.readouterr().err

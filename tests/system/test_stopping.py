@@ -25,10 +25,10 @@ def _send(number):
 @pytest.mark.parametrize("number", STOPPING)
 def test_a_signal_saves_and_stops(number, numpy_backend, tmp_path):
     before = {n: signal.getsignal(n) for n in STOPPING}
-    with pytest.raises(Interrupted, match=r"after step 7; checkpoint .*cut") as caught:
+    with pytest.raises(Interrupted, match=r"after update 7; checkpoint .*cut") as caught:
         fit_into(line_trainer(numpy_backend), tmp_path / "cut", numpy_backend, [At(7, _send(number))])
     assert caught.value.exit_code == CODES[number] and {n: signal.getsignal(n) for n in STOPPING} == before
-    assert checkpoint.newest(tmp_path / "cut" / "checkpoints")[0].step == 7
+    assert checkpoint.newest(tmp_path / "cut" / "checkpoints")[0].update == 7
     resumed, whole = line_trainer(numpy_backend), line_trainer(numpy_backend)
     fit_into(resumed, tmp_path / "cut", numpy_backend, resume=True)
     fit_into(whole, tmp_path / "whole", numpy_backend)
@@ -44,7 +44,7 @@ def test_the_exit_code_of_a_command(number, tmp_path, capsys):
 
     assert run_task(Stopping, ["--out", str(tmp_path / "r"), "--backend", "numpy"], preset="smoke") == CODES[number]
     err = " ".join(capsys.readouterr().err.split())
-    assert "stopped after step 5; checkpoint " in err and f"--backend numpy --resume auto --out {tmp_path / 'r'}" in err
+    assert "stopped after update 5; checkpoint " in err and f"--backend numpy --resume auto --out {tmp_path / 'r'}" in err
 
 
 @pytest.mark.long
@@ -63,7 +63,7 @@ def test_a_folder_with_a_space_is_quoted_and_the_default_one_is_named(tmp_path, 
 def test_an_ignored_hangup_stays_ignored(numpy_backend, tmp_path):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        assert fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend, [At(3, _send(signal.SIGHUP))])["steps"] == 15
+        assert fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend, [At(3, _send(signal.SIGHUP))])["updates"] == 15
     finally:
         signal.signal(signal.SIGHUP, before)
 
@@ -75,10 +75,10 @@ def test_signals_of_several_kinds_are_one_request(numbers, numpy_backend, tmp_pa
         for number in numbers:
             os.kill(os.getpid(), number)
 
-    with pytest.raises(Interrupted, match="after step 7") as caught:
+    with pytest.raises(Interrupted, match="after update 7") as caught:
         fit_into(line_trainer(numpy_backend), tmp_path / "cut", numpy_backend, [At(7, send)])
     assert caught.value.exit_code == CODES[numbers[0]]
-    assert checkpoint.newest(tmp_path / "cut" / "checkpoints")[0].step == 7
+    assert checkpoint.newest(tmp_path / "cut" / "checkpoints")[0].update == 7
 
 
 @pytest.mark.long

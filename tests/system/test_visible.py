@@ -11,7 +11,7 @@ from duoln.cli import console, main
 from duoln.cli.rows_table import RowsTable
 from duoln.pictures import drawing
 from duoln.system.visible import visible
-from duoln.tasks.events import RunStart, Step
+from duoln.tasks.events import RunStart, Update
 from duoln.tasks.task import Config
 from duoln.tasks.values import Dataset
 
@@ -62,7 +62,7 @@ def test_progress(text, capsys, monkeypatch):
         display.on_start(start)
         monkeypatch.setattr(console, "_BAR_SECONDS", 0.0)
         monkeypatch.setattr(console, "_PLAIN_SECONDS", 0.0)
-        display.on_step(Step(1, 0.5, 0.1, 0.2))
+        display.on_update(Update(1, 0.5, 0.1, 0.2))
         display.on_end("done", {})
     stderr = capsys.readouterr().err
     assert "\x1b]" not in stderr and "\x1b[31m" not in stderr and "\u202e" not in stderr and "\x9b" not in stderr

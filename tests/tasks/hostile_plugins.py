@@ -182,7 +182,7 @@ BESIDE = {
     "leaves a daemon running": (module("import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()"), ""),
     "no listeners": (module("@hookimpl\ndef duoln_listeners():\n    return 3"), "plug-in 'hostile' of hostile-dist has no listeners for this run: TypeError"),
     "a listener that is none": (module(LISTENER.format("None")), "expected Listener objects, found None"),
-    "a listener that exits": (module("class L(Listener):\n    def on_step(self, event): raise SystemExit(0)\n" + LISTENER.format("L()")), "plug-in 'hostile' of hostile-dist: the listener's on_step raised SystemExit: 0; it is told of nothing more"),
+    "a listener that exits": (module("class L(Listener):\n    def on_update(self, event): raise SystemExit(0)\n" + LISTENER.format("L()")), "plug-in 'hostile' of hostile-dist: the listener's on_update raised SystemExit: 0; it is told of nothing more"),
     "a listener that fails at the start": (module("class L(Listener):\n    def on_start(self, event): raise Odd\n" + LISTENER.format("L()")), "on_start raised Odd: its message cannot be shown"),
     "a listener that fails at the end": (module("class L(Listener):\n    def on_end(self, status, result): raise ValueError('boom')\n" + LISTENER.format("L()")), "on_end raised ValueError: boom"),
     "a listener with a wrong signature": (module("class L(Listener):\n    def on_evaluation(self): pass\n" + LISTENER.format("L()")), "on_evaluation raised TypeError"),

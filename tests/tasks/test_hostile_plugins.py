@@ -84,7 +84,7 @@ def test_strict_makes_a_failing_listener_an_error(install, capsys, monkeypatch):
     monkeypatch.setenv("DUOLN_STRICT_PLUGINS", "1")
     assert main(["run", "good", "--variant", "ln", *RUN, "r"]) == 1
     error = _documents(capsys.readouterr().out)["error"]
-    assert error["class"] == "PluginError" and "on_step raised SystemExit" in error["message"]
+    assert error["class"] == "PluginError" and "on_update raised SystemExit" in error["message"]
 
 
 def test_all_methods_of_the_contract_are_guarded():

@@ -47,8 +47,8 @@ def test_a_name_that_does_not_say_it_wants_a_selection(metric, numpy_backend):
     ("error", [0.5, 0.1, 0.4, 0.3, 0.2], 10, 0.1)])
 def test_patience_keeps_the_best_model(metric, figures, steps, best, numpy_backend, tmp_path):
     run = duoln.tasks.train(Told(metric, figures), "plain", backend=numpy_backend, epochs=5, patience=2, out=tmp_path)
-    assert (run.figures["steps"], run.figures[f"valid_{metric}"]) == (steps, best)
-    assert json.loads((tmp_path / "result.json").read_text())["steps"] == steps
+    assert (run.figures["updates"], run.figures[f"valid_{metric}"]) == (steps, best)
+    assert json.loads((tmp_path / "result.json").read_text())["updates"] == steps
 
 
 def test_a_check_of_the_task_finds_it():

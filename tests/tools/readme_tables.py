@@ -98,7 +98,7 @@ def _evaluated(match: re.Match[str], folder: Path) -> str:
     runs = [json.loads(path.read_text(encoding="utf-8"))
             for path in sorted((folder / match["results"]).glob("*/evaluation.json"))]
     lines = [["variant", "updates", *asked], ["---"] * (2 + len(asked))]
-    lines += [[f"`{run['variant']}`", f"{run['step']:,}", *(f"{run[key]:.2f}" for key in asked.values())] for run in runs]
+    lines += [[f"`{run['variant']}`", f"{run['update']:,}", *(f"{run[key]:.2f}" for key in asked.values())] for run in runs]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 

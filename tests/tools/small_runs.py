@@ -77,13 +77,13 @@ class At(Listener):
     def __init__(self, step, action):
         self.step, self.action = step, action
 
-    def on_step(self, event):
-        if event.step == self.step:
+    def on_update(self, event):
+        if event.update == self.step:
             self.action()
 
 
 VALUES = {5: 3.0, 10: 1.0, 15: 2.0, 20: 1.0, 25: 1.5, 30: 0.5}
-"""What the metric is after each epoch's step: the best comes at step 10, until step 30."""
+"""What the metric is after each epoch's last update: the best comes at update 10, until update 30."""
 
 
 class Told(Line):

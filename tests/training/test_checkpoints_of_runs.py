@@ -36,7 +36,7 @@ def test_more_arrays_than_a_header_holds(numpy_backend, tmp_path, monkeypatch):
     monkeypatch.setattr(tensor_file, "_MAX_HEADER", 2000)
     trainer = trainer_of(Named(**{f"layer{k}": nn.LayerNorm(1) for k in range(10)}), numpy_backend)
     check_error(ShapeError, lambda: fit_into(trainer, tmp_path, numpy_backend), "[checkpoint]", "2000 bytes")
-    assert trainer.step == 0
+    assert trainer.update == 0
 
 
 @dataclass(frozen=True)

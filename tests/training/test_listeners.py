@@ -29,8 +29,8 @@ class Writing(Listener):
         event.identity["host"] = "mine"
 
     def on_evaluation(self, event):
-        event.values["valid_mse"] = 100.0 - event.step
-        event.values["mine"] = event.step
+        event.values["valid_mse"] = 100.0 - event.update
+        event.values["mine"] = event.update
 
     def on_end(self, status, result):
         result["valid_mse"] = 100.0
@@ -85,7 +85,7 @@ def test_the_events_of_a_command_are_copies_too(tmp_path, monkeypatch):
     assert [values["valid_mse"] for values in kept.values] == [3.0, 1.0] and "mine" not in kept.results[-1]
 
 
-@pytest.mark.parametrize("event", ["on_start", "on_memory", "on_step", "on_evaluation", "on_end"])
+@pytest.mark.parametrize("event", ["on_start", "on_memory", "on_update", "on_evaluation", "on_end"])
 def test_a_listener_that_changes_the_folder_leaves_the_run_in_its_own(event, numpy_backend, tmp_path, monkeypatch):
     class Wandering(Listener):
         pass
@@ -95,5 +95,5 @@ def test_a_listener_that_changes_the_folder_leaves_the_run_in_its_own(event, num
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     run = duoln.tasks.train(Told(), "plain", backend=numpy_backend, out="r", epochs=2, listeners=[Wandering()])
-    assert run.figures["steps"] == 10 and os.getcwd() == str(tmp_path / "here")
+    assert run.figures["updates"] == 10 and os.getcwd() == str(tmp_path / "here")
     assert (tmp_path / "here" / "r" / "result.json").is_file() and not list((tmp_path / "elsewhere").iterdir())

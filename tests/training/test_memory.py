@@ -141,7 +141,7 @@ def test_a_step_that_is_too_large_is_refused_before_it_is_taken(free, advice, nu
     folder = RunFolder(tmp_path / "run", numpy_backend)
     with pytest.raises(MemoryExhaustedError, match=f"(?s)mnist ln takes about .*parameters and slots.*are free.*{advice}") as caught:
         fit(trainer, folder)
-    assert caught.value.exit_code == 6 and trainer.step == 0
+    assert caught.value.exit_code == 6 and trainer.update == 0
     assert [e["event"] for e in read_log(tmp_path / "run")] == ["start", "end"]
 
 
@@ -213,7 +213,7 @@ def test_a_save_that_is_too_large_is_refused_before_the_first_step(numpy_backend
     folder = RunFolder(tmp_path / "run", numpy_backend)
     with pytest.raises(MemoryExhaustedError, match=r"line only takes about .* while a checkpoint is saved.*are free") as caught:
         fit(trainer, folder)
-    assert caught.value.exit_code == 6 and trainer.step == 0 and not (tmp_path / "run" / "checkpoints").exists()
+    assert caught.value.exit_code == 6 and trainer.update == 0 and not (tmp_path / "run" / "checkpoints").exists()
     _free_of_host(monkeypatch, needed)
     assert _wide_trainer(numpy_backend).estimate_memory().total > 0
 

@@ -211,10 +211,10 @@ def test_wrong_watches(error, args, words):
 
 
 @pytest.mark.parametrize("entry", [
-    {"step": "3", "layers": {}}, {"layers": {}}, {"step": 3}, {"step": 3, "layers": [1]}, {"step": 3, "layers": {"a": 1}},
-    {"step": 3, "layers": {"a": {"mean": "x"}}}, {"step": 3, "layers": {"a": {"gradient_norm": None}}}])
+    {"update": "3", "layers": {}}, {"layers": {}}, {"update": 3}, {"update": 3, "layers": [1]}, {"update": 3, "layers": {"a": 1}},
+    {"update": 3, "layers": {"a": {"mean": "x"}}}, {"update": 3, "layers": {"a": {"gradient_norm": None}}}])
 def test_a_damaged_entry_is_named(entry):
-    check_error(DataFormatError, lambda: read_entry("log", entry), "log", "step", str(entry))
+    check_error(DataFormatError, lambda: read_entry("log", entry), "log", "update", str(entry))
 
 
 def test_the_trainers_compiled_step_is_not_entered(numpy_backend):

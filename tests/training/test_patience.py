@@ -24,12 +24,12 @@ def told_trainer(be, **settings):
     task = Told()
     cfg = make_config(task, "plain", None, {"epochs": 6, "patience": 2, **settings})
     trainer = Trainer(task, "plain", cfg, task.data(cfg), be)
-    task.metrics = lambda predict, split: {"mse": VALUES[trainer.step]}
+    task.metrics = lambda predict, split: {"mse": VALUES[trainer.update]}
     return trainer
 
 
 def _steps(path):
-    return [e["step"] for e in read_log(path) if e["event"] == "evaluation"]
+    return [e["update"] for e in read_log(path) if e["event"] == "evaluation"]
 
 
 @ON_NUMPY
@@ -37,7 +37,7 @@ def test_a_run_ends_after_so_many_evaluations_that_were_not_better_with_the_best
     trainer = told_trainer(be)
     result = fit_into(trainer, tmp_path / "run", be)
     assert _steps(tmp_path / "run") == [5, 10, 15, 20]  # as good as the best is not better
-    assert (result["steps"], result["valid_mse"], trainer.step) == (10, 1.0, 10)
+    assert (result["updates"], result["valid_mse"], trainer.update) == (10, 1.0, 10)
     assert json.loads((tmp_path / "run" / "result.json").read_text()) == result
     short = told_trainer(be, epochs=2, patience=0)
     fit_into(short, tmp_path / "short", be)
@@ -51,7 +51,7 @@ def test_a_run_ends_after_so_many_evaluations_that_were_not_better_with_the_best
 def test_how_long_a_run_is(numpy_backend, tmp_path, settings, evaluated, ended):
     """With patience a run ends with its best model, also if the epochs end first; without, with its last model."""
     result = fit_into(told_trainer(numpy_backend, **settings), tmp_path, numpy_backend)
-    assert _steps(tmp_path) == evaluated and result["steps"] == ended and result["valid_mse"] == VALUES[ended]
+    assert _steps(tmp_path) == evaluated and result["updates"] == ended and result["valid_mse"] == VALUES[ended]
 
 
 @pytest.mark.few
@@ -74,8 +74,8 @@ def test_resume_of_a_run_that_has_ended(numpy_backend, tmp_path):
     again = fit_into(told_trainer(numpy_backend), tmp_path, numpy_backend, resume=True)
     assert again == first and _steps(tmp_path) == [5, 10, 15, 20]
     more = fit_into(told_trainer(numpy_backend, patience=5), tmp_path, numpy_backend, resume=True)
-    assert _steps(tmp_path) == [5, 10, 15, 20, 25, 30] and more["steps"] == 30
-    assert checkpoint.newest(tmp_path / "checkpoints")[0].best_step == 30
+    assert _steps(tmp_path) == [5, 10, 15, 20, 25, 30] and more["updates"] == 30
+    assert checkpoint.newest(tmp_path / "checkpoints")[0].best_update == 30
 
 
 def test_an_evaluation_that_is_not_finite_is_not_better(numpy_backend, tmp_path, monkeypatch):
@@ -83,19 +83,19 @@ def test_an_evaluation_that_is_not_finite_is_not_better(numpy_backend, tmp_path,
     monkeypatch.setitem(VALUES, 10, np.nan)
     trainer = told_trainer(numpy_backend)
     result = fit_into(trainer, tmp_path, numpy_backend)
-    assert _steps(tmp_path) == [5, 10] and result["steps"] == 10  # there is no best to end with
+    assert _steps(tmp_path) == [5, 10] and result["updates"] == 10  # there is no best to end with
 
 
 def test_what_is_read_back_and_reported_is_the_best(numpy_backend, tmp_path):
     trainer = told_trainer(numpy_backend)
     fit_into(trainer, tmp_path / "plain", numpy_backend)
     trained = load_trained(Told(), tmp_path / "plain", numpy_backend)
-    assert trained.step == 10
+    assert trained.update == 10
     assert [t.numpy().tobytes() for t in tree.leaves(trained.params)] == [
         t.numpy().tobytes() for t in tree.leaves(trainer.state["params"])]
     [curve] = curves.read_curves([tmp_path / "plain"])
-    assert curve.last["step"] == 10 and curve.last["valid_mse"] == 1.0
-    assert curve._replace(result={}).last["step"] == 20  # a run that has not ended has its last model
+    assert curve.last["update"] == 10 and curve.last["valid_mse"] == 1.0
+    assert curve._replace(result={}).last["update"] == 20  # a run that has not ended has its last model
 
 
 def test_a_resumed_run_has_no_result_until_it_ends(numpy_backend, tmp_path):

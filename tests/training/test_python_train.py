@@ -29,10 +29,10 @@ def test_a_task_object_on_every_backend(be, tmp_path, capfd):
 
 def test_curves_are_arrays(numpy_backend):
     run = duoln.tasks.train(Line(), "plain", backend=numpy_backend)
-    np.testing.assert_array_equal(run.curves["step"], [5, 10, 15])
+    np.testing.assert_array_equal(run.curves["update"], [5, 10, 15])
     np.testing.assert_array_equal(run.curves["epoch"], [1, 2, 3])
     assert run.curves["valid_mse"][-1] == run.figures["valid_mse"] and (np.diff(run.curves["seconds"]) > 0).all()
-    np.testing.assert_array_equal(run.losses["step"], np.arange(1, 16))
+    np.testing.assert_array_equal(run.losses["update"], np.arange(1, 16))
     assert run.losses["loss"].dtype == np.float64 and run.losses["loss"].shape == (15,)
     x = duoln.tensor(np.zeros((2, 1), np.float32), numpy_backend)
     assert run.model(run.params, x).shape == (2, 1) and "a line" in repr(run) and "valid_mse" in repr(run)
@@ -59,7 +59,7 @@ def test_a_run_goes_on_in_its_folder(numpy_backend, tmp_path):
     whole = line_trainer(numpy_backend)
     fit_into(whole, tmp_path / "whole", numpy_backend)
     assert [t.numpy().tobytes() for t in tree.leaves(run.params)] == state_bits(whole)[:len(tree.leaves(run.params))]
-    np.testing.assert_array_equal(run.losses["step"], np.arange(1, 16))
+    np.testing.assert_array_equal(run.losses["update"], np.arange(1, 16))
 
 
 def test_without_a_folder_for_temporary_files_the_error_says_what_to_set(numpy_backend, tmp_path, monkeypatch):

@@ -50,7 +50,7 @@ def test_a_rate_of_0_for_the_rest_of_a_run_is_warned_of(numpy_backend, tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         _trained(Short(), numpy_backend, tmp_path / "as planned", 2)
-        assert duoln.tasks.train(Line(), "plain", backend=numpy_backend, epochs=1, learning_rate=0.0).figures["steps"] == 5
+        assert duoln.tasks.train(Line(), "plain", backend=numpy_backend, epochs=1, learning_rate=0.0).figures["updates"] == 5
 
 
 def test_a_rate_that_does_not_depend_on_the_length_is_the_same(numpy_backend, tmp_path):

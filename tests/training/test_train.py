@@ -33,29 +33,29 @@ def test_it_is_a_task(be):
 @ON_NUMPY
 def test_a_run_leaves_log_result_config_and_checkpoints(be, tmp_path):
     result = fit_into(line_trainer(be), tmp_path, be)
-    assert result["steps"] == 15 and result["epochs"] == 3 and math.isfinite(result["valid_mse"])
+    assert result["updates"] == 15 and result["epochs"] == 3 and math.isfinite(result["valid_mse"])
     assert json.loads((tmp_path / "result.json").read_text()) == result
     assert json.loads((tmp_path / "config.json").read_text())["config"]["batch_size"] == 8
     events = list(read_log(tmp_path))
-    assert [e["event"] for e in events].count("step") == 15
+    assert [e["event"] for e in events].count("update") == 15
     start = events[0]
     assert start["dataset"] == {"name": "a line", "provenance": "synthetic"} and start["backend"]["name"] == be.name
     assert {"duoln", "numpy", "python", "seed", "platform"} <= start.keys()
-    assert [e["step"] for e in events if e["event"] == "evaluation"] == [5, 10, 15]
+    assert [e["update"] for e in events if e["event"] == "evaluation"] == [5, 10, 15]
     assert events[-1]["event"] == "end" and events[-1]["status"] == "done"
-    assert [p.name for p in checkpoint.list_steps(tmp_path / "checkpoints")] == [
-        "step-000000010.safetensors", "step-000000015.safetensors"]
+    assert [p.name for p in checkpoint.list_paths(tmp_path / "checkpoints")] == [
+        "update-000000010.safetensors", "update-000000015.safetensors"]
 
 
 def test_evaluate_every(numpy_backend, tmp_path):
     fit_into(line_trainer(numpy_backend, evaluate_every=4), tmp_path, numpy_backend)
-    assert [e["step"] for e in read_log(tmp_path) if e["event"] == "evaluation"] == [4, 8, 12, 15]
+    assert [e["update"] for e in read_log(tmp_path) if e["event"] == "evaluation"] == [4, 8, 12, 15]
 
 
 def test_ctrl_c_at_the_last_step_is_heard(numpy_backend, tmp_path):
-    with pytest.raises(Interrupted, match="after step 15"):
+    with pytest.raises(Interrupted, match="after update 15"):
         fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend, [At(15, lambda: os.kill(os.getpid(), signal.SIGINT))])
-    assert fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend, resume=True)["steps"] == 15
+    assert fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend, resume=True)["updates"] == 15
 
 
 @pytest.mark.few
@@ -64,14 +64,14 @@ def test_ctrl_c_then_resume_equals_not_stopping(be, tmp_path, stop):
     whole = line_trainer(be)
     fit_into(whole, tmp_path / "whole", be)
     late = be.queues and stop % 5 != 0  # the figures come when the next update is queued, but before an evaluation
-    with pytest.raises(Interrupted, match=f"after step {stop + late}; checkpoint .*cut"):
+    with pytest.raises(Interrupted, match=f"after update {stop + late}; checkpoint .*cut"):
         fit_into(line_trainer(be), tmp_path / "cut", be, [At(stop, lambda: os.kill(os.getpid(), signal.SIGINT))])
     resumed = line_trainer(be)
     fit_into(resumed, tmp_path / "cut", be, resume=True)
-    assert state_bits(resumed) == state_bits(whole) and resumed.step == 15
+    assert state_bits(resumed) == state_bits(whole) and resumed.update == 15
     events = list(read_log(tmp_path / "cut"))
     assert [e["status"] for e in events if e["event"] == "end"] == ["interrupted", "done"]
-    assert [e["step"] for e in events if e["event"] == "step"] == list(range(1, 16))
+    assert [e["update"] for e in events if e["event"] == "update"] == list(range(1, 16))
 
 
 def test_a_second_ctrl_c_is_heard_at_once(numpy_backend, tmp_path):
@@ -84,7 +84,7 @@ def test_a_second_ctrl_c_is_heard_at_once(numpy_backend, tmp_path):
     before, trainer = signal.getsignal(signal.SIGINT), line_trainer(numpy_backend)
     with pytest.raises(KeyboardInterrupt):
         fit_into(trainer, tmp_path, numpy_backend, [At(7, twice)])
-    assert trainer.step == 7 and checkpoint.list_steps(tmp_path / "checkpoints")[-1].name == "step-000000005.safetensors"
+    assert trainer.update == 7 and checkpoint.list_paths(tmp_path / "checkpoints")[-1].name == "update-000000005.safetensors"
     assert signal.getsignal(signal.SIGINT) is before
 
 
@@ -99,13 +99,13 @@ def test_training_works_in_a_thread(numpy_backend, tmp_path):
     thread = threading.Thread(target=lambda: results.append(fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend)))
     thread.start()
     thread.join()
-    assert results and results[0]["steps"] == 15
+    assert results and results[0]["updates"] == 15
 
 
 def test_resume_of_a_finished_run_trains_no_more(numpy_backend, tmp_path):
     first = fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend)
     again = fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend, resume=True)
-    assert again["valid_mse"] == first["valid_mse"] and again["steps"] == 15
+    assert again["valid_mse"] == first["valid_mse"] and again["updates"] == 15
 
 
 def test_resume_may_go_on_for_longer(numpy_backend, tmp_path):
@@ -145,9 +145,9 @@ def test_another_runs_checkpoint_is_refused(numpy_backend, tmp_path):
 
 def test_only_damaged_checkpoints_are_an_error(numpy_backend, tmp_path):
     fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend)
-    for path in checkpoint.list_steps(tmp_path / "checkpoints"):
+    for path in checkpoint.list_paths(tmp_path / "checkpoints"):
         path.write_bytes(b"junk")
-    check_error(CheckpointError, lambda: fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend, resume=True), "step-")
+    check_error(CheckpointError, lambda: fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend, resume=True), "update-")
 
 
 def test_a_gradient_that_is_not_finite_stops_the_run_at_once(be):
@@ -155,7 +155,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run_at_once(be):
     trainer = line_trainer(be)
     trainer.task.loss = lambda model, params, batch: ops.mean(ops.sqrt(0.0 * model(params, batch["x"])))
     trainer._step = duoln.compile(make_step(trainer.task, trainer.model, trainer.optimizer))
-    with pytest.raises(DivergedError, match=r"the loss is 0\.0 and the norm of its gradients (nan|inf) at step 1; "
+    with pytest.raises(DivergedError, match=r"the loss is 0\.0 and the norm of its gradients (nan|inf) at update 1; "
                                             "--debug-nans"), np.errstate(all="ignore"):
         trainer.advance()
 
@@ -166,7 +166,7 @@ def test_debug_nans_names_the_operator(be, poison):
     watching = Trainer(trainer.task, "plain", trainer.cfg, trainer.splits, be, debug_nans=True)
     for _ in range(poison):
         watching.advance()
-    with pytest.raises(DivergedError, match=rf"at step {poison + 1}.*operator by operator: \[linear\] rule '.*': input 0 of "
+    with pytest.raises(DivergedError, match=rf"at update {poison + 1}.*operator by operator: \[linear\] rule '.*': input 0 of "
                                             r"shape \(8, 1\) has nan at \(0, 0\) \(8 of 8"):
         watching.advance()
 
@@ -187,17 +187,17 @@ def test_the_log_has_the_norm_of_the_gradients(numpy_backend, tmp_path):
     _, gradients = duoln.value_and_grad(lambda p: trainer.task.loss(trainer.model, p, batch))(trainer.state["params"])
     exact = np.sqrt(sum((g.numpy().astype(np.float64) ** 2).sum() for g in tree.leaves(gradients)))
     fit_into(trainer, tmp_path, numpy_backend)
-    steps = [e for e in read_log(tmp_path) if e["event"] == "step"]
+    steps = [e for e in read_log(tmp_path) if e["event"] == "update"]
     assert len(steps) == 15 and steps[0]["gradient_norm"] == pytest.approx(exact, rel=1e-5)
 
 
 @pytest.mark.parametrize("poison", [0, 3, 6])
 def test_nan_loss_names_the_step_and_keeps_a_checkpoint_from_before(be, tmp_path, poison):
-    with pytest.raises(DivergedError, match=f"nan at step {poison + 1}.*step-") as caught:
+    with pytest.raises(DivergedError, match=f"nan at update {poison + 1}.*update-") as caught:
         fit_into(line_trainer(be, poison=poison), tmp_path, be)
     assert caught.value.exit_code == 5
     saved, refused = checkpoint.newest(tmp_path / "checkpoints")
-    assert not refused and saved.step == (5 if poison == 6 else 0)
+    assert not refused and saved.update == (5 if poison == 6 else 0)
     assert all(np.isfinite(a).all() for a in saved.arrays.values())
     assert list(read_log(tmp_path))[-1]["status"] == "diverged"
 
@@ -216,7 +216,7 @@ def test_no_memory_says_what_to_change(numpy_backend):
         raise MemoryError("Unable to allocate 9 TiB")
 
     trainer._step = fail
-    check_error(MemoryExhaustedError, trainer.advance, "step 1", "9 TiB", "batch_size below 8")
+    check_error(MemoryExhaustedError, trainer.advance, "update 1", "9 TiB", "batch_size below 8")
 
 
 def test_a_failing_task_ends_the_log(numpy_backend, tmp_path):
@@ -261,7 +261,7 @@ def test_figures_are_read_in_order_and_once(be):
     for _ in range(4):
         queued.queue()
     early, late = list(queued.settle(behind=1)), list(queued.settle())
-    assert [s.step for s in early] == [1, 2, 3] and [s.step for s in late] == [4] and list(queued.settle()) == []
+    assert [s.update for s in early] == [1, 2, 3] and [s.update for s in late] == [4] and list(queued.settle()) == []
     assert [s.loss for s in (*early, *late)] == losses and state_bits(queued) == state_bits(one_by_one)
     assert queued.gradient_norm == one_by_one.gradient_norm
 
