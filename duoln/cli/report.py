@@ -200,7 +200,8 @@ def over_time(task: Task, series: Sequence[Series], key: str) -> str:
         known = sorted({k for s in series for c in s.runs for p in c.points for k in p} - {"event", "update"})
         raise UsageError(f"[report] --over: expected a metric of {', '.join(known)}; "
                          f"found {key!r}{did_you_mean(key, known)}")
-    chosen = counts if len(counts) <= COLUMNS else [counts[len(counts) * (k + 1) // COLUMNS - 1] for k in range(COLUMNS)]
+    chosen = counts if len(counts) <= COLUMNS else [
+        counts[len(counts) * (k + 1) // COLUMNS - 1] for k in range(COLUMNS)]
     column = next((c for c in task.columns if c.key == key), Column(key, key, ".4g"))
     lines = [[f"{column.heading}, after updates", *map(str, chosen)], ["---"] * (1 + len(chosen))]
     for label, of_series in points.items():

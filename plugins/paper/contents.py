@@ -23,7 +23,7 @@ _RECALLS = tuple(Metric(f"dev_image_r{k}", "highest", f"dev image R@{k}", ".1f")
 _RECALL_SUM = Metric("dev_image_sum", "highest", "dev image R@1 + R@5 + R@10", ".1f")
 _OF_PICTURES = Length(88_500, "100 epochs of 885 updates (the authors' code; figure 1 ends at 90,000)")
 _RATE = ("learning_rate",)
-"""What may differ between the variants: each has its best one."""
+"""The setting in which variants may differ: each has its best one."""
 
 _READER_ERROR = Metric("valid_error", "lowest", "valid error", ".3f", limit=0.0)
 _OF_READER = Length(800_000, "figure 2's axis")
