@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from duoln.errors import CheckpointError, DataError, DataFormatError, UsageError
+from duoln.errors import CheckpointError, CheckpointWarning, DataError, DataFormatError, UsageError
 from duoln.runs.folder import folder_name, read_json, write_json
 from duoln.runs.places import COMMAND, CONFIG, by_numbers, folders_below
 from duoln.system.filesystem import check_regular, make_folder
@@ -93,20 +94,30 @@ def read_config(task: Task, folder: Path) -> tuple[str, Config]:
 
 
 def config_of(task: Task, settings: Any, source: object) -> Config:
-    """The settings that a JSON object holds, all of them; `source` begins the errors.
+    """The settings that a JSON object holds; `source` begins the errors.
+
+    A setting that the task has got since then has its default, and a `CheckpointWarning` says so.
 
     Raises:
-        CheckpointError: another version of the task wrote them.
+        CheckpointError: a setting is unknown, or is missing and has no default.
         DataFormatError: it is no object. UsageError: a setting is of another kind.
     """
     if not isinstance(settings, dict):
         raise DataFormatError(source, 0, "an object as config", f"{settings!r:.60}")
-    names = {f.name for f in dataclasses.fields(task.config)}
-    strangers = sorted(names ^ settings.keys())
-    if strangers:
-        raise CheckpointError(f"{source}: setting '{strangers[0]}' is "
-                              f"{'missing' if strangers[0] in names else 'unknown'}: another version wrote it")
-    return restored(f"{source}: ", task, settings)
+    known = {f.name: f for f in dataclasses.fields(task.config)}
+    for key in sorted(settings.keys() - known):
+        raise CheckpointError(f"{source}: setting {key!r} is unknown: another version of {task.name} wrote it")
+    absent = [key for key in known if key not in settings]
+    for key in absent:
+        if known[key].default is known[key].default_factory is dataclasses.MISSING:
+            raise CheckpointError(f"{source}: setting {key!r} is missing: another version of {task.name} wrote it; "
+                                  f"give it a default in {task.config.__name__}, or write its value into this file")
+    config = restored(f"{source}: ", task, settings)
+    if absent:
+        told = ", ".join(f"{key} is {getattr(config, key)!r:.40}" for key in absent)
+        warnings.warn(f"{source}: written before {task.name} had all its settings: {told}, by default",
+                      CheckpointWarning, stacklevel=2)
+    return config
 
 
 def resumed_config(task: Task, variant: str, folder: Path, preset: str | None, settings: Mapping[str, Any]) -> Resumed:
