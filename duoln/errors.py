@@ -10,8 +10,8 @@ __all__ = [
     "AxisIndexError", "BackendError", "CallError", "CheckpointError", "CheckpointWarning", "CompileError",
     "CompileWarning", "DataEntryError", "DataError", "DataFormatError", "DataMissingError", "DivergedError",
     "DtypeError", "DuolnError", "GradientError", "GradientWarning", "Interrupted", "KernelError",
-    "MemoryExhaustedError", "MixedBackendError", "NotFiniteError", "OutputError", "PluginError", "RankError",
-    "RecordError", "ScheduleWarning", "ShapeError", "TaskError", "UsageError",
+    "MemoryExhaustedError", "MixedBackendError", "NotFiniteError", "NotFiniteWarning", "OutputError", "PluginError",
+    "RankError", "RecordError", "ScheduleWarning", "ShapeError", "TaskError", "UsageError",
 ]
 
 
@@ -166,6 +166,10 @@ class CheckpointWarning(UserWarning):
 
 class CompileWarning(UserWarning):
     """A compiled step runs in a slower way than its device could; the message has the reason."""
+
+
+class NotFiniteWarning(UserWarning):
+    """A metric that is no finite number."""
 
 
 class ScheduleWarning(UserWarning):

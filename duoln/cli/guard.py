@@ -22,6 +22,7 @@ from duoln.errors import (
     GradientWarning,
     Interrupted,
     MemoryExhaustedError,
+    NotFiniteWarning,
     OutputError,
     ScheduleWarning,
     words_of,
@@ -85,7 +86,8 @@ def _warnings_said(say: Callable[[str], None]) -> Iterator[None]:
         by_python = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *place: Any, **named: Any) -> None:
-            if issubclass(category, CheckpointWarning | CompileWarning | GradientWarning | ScheduleWarning):
+            if issubclass(category, CheckpointWarning | CompileWarning | GradientWarning | NotFiniteWarning |
+                          ScheduleWarning):
                 say(f"warning: {message}")
             else:
                 by_python(message, category, *place, **named)

@@ -24,6 +24,7 @@ from duoln.errors import (
     DivergedError,
     MemoryExhaustedError,
     NotFiniteError,
+    NotFiniteWarning,
     ScheduleWarning,
     TaskError,
 )
@@ -294,6 +295,10 @@ class Trainer:
             raise TaskError(f"[{self.task.name}] selection: expected a metric of {', '.join(sorted(self.evaluated))}, "
                             f"found {key!r}")
         value = self.evaluated.get(key, math.nan)
+        if key in self.evaluated and math.isnan(value):
+            warnings.warn(f"[{self.task.name}] metrics: expected a number as {key}, by which the best model is chosen, "
+                          f"found {value} at update {self.update}", NotFiniteWarning, stacklevel=2)
+            return False  # it says nothing about the model, so patience does not count it
         better = math.isfinite(value) and (self.best is None
                                            or (value < self.best if which == "lowest" else value > self.best))
         self.worse = 0 if better else self.worse + 1
@@ -382,7 +387,8 @@ class Trainer:
             CheckpointError: the task, the variant, the precision, the model or a setting differs; only settings for
                 the length of the training and the times of evaluations may differ.
         """
-        noted = {**saved.notes, **saved.notes.get("config", {})}
+        settings = saved.notes.get("config")
+        noted = {**saved.notes, **(through_json(config_of(self.task, settings, saved.path)) if settings else {})}
         wanted = {"task": self.task.name, "variant": self.variant, "precision": self.precision,
                   **through_json(self.cfg)}
         for key, mine in wanted.items():

@@ -5,6 +5,7 @@ bit.
 import json
 import os
 import signal
+import warnings
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from conftest import ON_NUMPY
 from small_runs import VALUES, At, Told, fit_into, state_bits
 
 from duoln import cli, tree
-from duoln.errors import Interrupted
+from duoln.errors import Interrupted, NotFiniteWarning
 from duoln.runs import checkpoint, curves
 from duoln.runs.log import read_log
 from duoln.runs.trained import load_trained
@@ -54,6 +55,18 @@ def test_how_long_a_run_is(numpy_backend, tmp_path, settings, evaluated, ended):
     assert _steps(tmp_path) == evaluated and result["updates"] == ended and result["valid_mse"] == VALUES[ended]
 
 
+def test_a_metric_that_is_no_number_is_told_and_is_neither_best_nor_patience(numpy_backend, tmp_path):
+    trainer = told_trainer(numpy_backend, patience=1, epochs=4)
+    values = {5: float("nan"), 10: 3.0, 15: float("nan"), 20: float("inf")}
+    trainer.task.metrics = lambda predict, split: {"mse": values[trainer.update]}
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", NotFiniteWarning)
+        result = fit_into(trainer, tmp_path, numpy_backend)
+    assert _steps(tmp_path) == [5, 10, 15, 20] and trainer.best == 3.0 and result["updates"] == 10
+    assert [str(w.message).partition("expected ")[2] for w in told if w.category is NotFiniteWarning] == [
+        f"a number as valid_mse, by which the best model is chosen, found nan at update {update}" for update in (5, 15)]
+
+
 @pytest.mark.few
 @pytest.mark.parametrize("stop", [3, 10, 12, 15, 18, 20])
 @ON_NUMPY
@@ -80,7 +93,7 @@ def test_resume_of_a_run_that_has_ended(numpy_backend, tmp_path):
 
 def test_an_evaluation_that_is_not_finite_is_not_better(numpy_backend, tmp_path, monkeypatch):
     monkeypatch.setitem(VALUES, 5, np.inf)
-    monkeypatch.setitem(VALUES, 10, np.nan)
+    monkeypatch.setitem(VALUES, 10, np.inf)
     trainer = told_trainer(numpy_backend)
     result = fit_into(trainer, tmp_path, numpy_backend)
     assert _steps(tmp_path) == [5, 10] and result["updates"] == 10  # there is no best to end with
