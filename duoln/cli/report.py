@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from duoln.cli import console, facts
 from duoln.cli.curves import CURVES, runs_by_task, write_curves, write_layers
 from duoln.core.arguments import did_you_mean
-from duoln.errors import UsageError
+from duoln.errors import TaskError, UsageError
 from duoln.runs.series import Point, Range, Series, metric
 from duoln.system.filesystem import check_regular, make_folder, temporary_folder
 from duoln.system.paths import path_argument
@@ -59,7 +59,7 @@ def _report(args: argparse.Namespace) -> int:
     parts = [Part(task, series_of(task, curves, args.by)) for task, curves in runs_by_task(args.runs, args.plugins)]
     for line in (line for part in parts for s in part.series for line in s.remarks()):
         console.say(line, style="yellow")
-    _write(parts, args)  # first: stdout may be closed
+    failed = _write(parts, args)  # first: stdout may be closed
     for part in parts:
         _show(part, args, alone=len(parts) == 1)
     if args.json:
@@ -70,6 +70,8 @@ def _report(args: argparse.Namespace) -> int:
             for part in parts for s in part.series for c in s.runs]})
     elif args.out is None and args.html is None and not args.markdown:
         console.say(f"for {' and '.join(CURVES)}: --out DIR; for one page with table and curves: --html FILE.html")
+    if failed:
+        raise failed[0]  # the table and the curves are there
     return 0
 
 
@@ -96,14 +98,18 @@ def _differing(series: Sequence[Series], task: Task) -> list[Series]:
     return [s._replace(differences={key: s.differences[key] for key in keys if key in s.differences}) for s in series]
 
 
-def _write(parts: Sequence[Part], args: argparse.Namespace) -> None:
-    """The files that the command line asks for; those of several tasks are in a folder for each."""
+def _write(parts: Sequence[Part], args: argparse.Namespace) -> list[TaskError]:
+    """The files that the command line asks for; those of several tasks are in a folder for each.
+
+    Returns the errors of tasks that failed to draw pictures of their models.
+    """
     from duoln.runs.page import Part, write_page
 
     if args.html is not None:
         check_regular(args.html)
+    failed: list[TaskError] = []
     if args.out is None and args.html is None:
-        return
+        return failed
     with ExitStack() as stack:
         top = stack.enter_context(temporary_folder()) if args.out is None else args.out
         drawn = []
@@ -111,7 +117,11 @@ def _write(parts: Sequence[Part], args: argparse.Namespace) -> None:
             folder = top if len(parts) == 1 else top / task.name
             make_folder(folder)
             of_layers = write_layers(task, [c for s in series for c in s.runs], folder)
-            pictures = [*(path for path in of_layers if path.suffix == ".png"), *_pictures(task, series, folder)]
+            pictures = [path for path in of_layers if path.suffix == ".png"]
+            try:
+                pictures += _pictures(task, series, folder)
+            except TaskError as error:
+                failed.append(error)
             drawn.append(Part(task, series, pictures))
             if args.out is not None:
                 written = [*write_curves(task, series, folder, args.by), *of_layers, *pictures]
@@ -119,6 +129,7 @@ def _write(parts: Sequence[Part], args: argparse.Namespace) -> None:
                     console.say(f"wrote {path}")
         if args.html is not None:
             console.say(f"wrote {write_page(drawn, args.html, console.number)}")
+    return failed
 
 
 def told_apart(series: Sequence[Series], by: By = "run") -> dict[str, list[str]]:

@@ -141,6 +141,18 @@ def test_a_command_loads_the_plug_ins_that_it_is_told_to(install, tmp_path, caps
     assert "expected one of mnist; found 'frail'" in capsys.readouterr().err
 
 
+def test_pictures_that_fail_cost_no_table(install, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    install("frail", _frail("pictures"))
+    assert main([*ARGS, str(tmp_path / "r")]) == 0
+    capsys.readouterr()
+    assert main(["report", str(tmp_path / "r"), "--out", str(tmp_path / "out"), "--html", str(tmp_path / "page.html")]) == 1
+    captured = capsys.readouterr()
+    text = " ".join((captured.out + captured.err).split())
+    assert "pictures raised ValueError: what went wrong" in text and "test error" in text
+    assert (tmp_path / "out" / "curves.csv").is_file() and (tmp_path / "page.html").is_file()
+
+
 def test_report_takes_plug_ins_by_name(install, tmp_path):
     install("frail", _SAMPLES)
     assert main([*ARGS, str(tmp_path / "r")]) == 0
