@@ -51,15 +51,15 @@ class Work(NamedTuple):
 
 
 def measured(files: Sequence[Path] = ()) -> dict[str, list[Work]]:
-    """The work of each machine: what is known so far, then what the files of timings add.
+    """The work of each machine, by the files of timings; without files, what is known so far.
 
     Raises:
         DataError: a file cannot be read, or a line of it is no timing.
     """
-    works = [Work(line["label"], _name(line), Range(*line["seconds"]),
-                  {side: Range(*ratio) for side, ratio in line["ratio"].items()})
-             for line in map(parse_json, FILE.read_bytes().splitlines())]
-    works += _of_timings([line for file in files for line in load_timings(file)])
+    works = _of_timings([line for file in files for line in load_timings(file)]) if files else [
+        Work(line["label"], _name(line), Range(*line["seconds"]),
+             {side: Range(*ratio) for side, ratio in line["ratio"].items()})
+        for line in map(parse_json, FILE.read_bytes().splitlines())]
     machines: dict[str, list[Work]] = {}
     for work in works:
         machines.setdefault(work.machine, []).append(work)

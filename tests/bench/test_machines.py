@@ -55,11 +55,11 @@ def _timings(path, *medians, label="mine"):
 def test_a_reader_adds_his_own(tmp_path):
     """Each side is compared with ours of the same record."""
     file = _timings(tmp_path / "mine.jsonl", (2.0, 4.0), (3.0, 10.0), (1.0, 0.5))
-    *_, mine = machines.measured([file]).items()
+    [mine] = machines.measured([file]).items()
     assert mine == ("mine", [Work("mine", "layer_norm fwd 8x16", Range(1.0, 3.0), {"torch": Range(0.3, 2.0)})])
     known = next(iter(machines.measured()))
     joined = machines.measured([_timings(tmp_path / "known.jsonl", (1.0, 2.0), label=known)])
-    assert joined[known][-1].seconds == (1.0, 1.0) and len(joined) == len(machines.measured())
+    assert joined[known][-1].seconds == (1.0, 1.0) and len(joined) == 1
 
 
 def test_ratios_that_took_turns_are_those_of_the_record(tmp_path):

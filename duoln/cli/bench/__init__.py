@@ -20,7 +20,7 @@ def add_command(commands: Any) -> None:
         kind.add_kind(kinds)
     machines = kinds.add_parser("machines", help="what has been measured on which machine; measures nothing")
     machines.add_argument("files", nargs="*", type=path_argument, metavar="FILE.jsonl",
-                          help="lines that `duoln bench ... --append FILE.jsonl` has added")
+                          help="lines that `duoln bench ... --append FILE.jsonl` has added: these alone are shown")
     machines.set_defaults(run=_machines)
 
     versus = commands.add_parser("compare", help="compare files of `duoln bench ... --json FILE` from several machines")
