@@ -274,7 +274,7 @@ READERS = {
                                   [_npz(**_digits(3)), _npz(np.savez, **_digits(4))], (DataError,), mutate=_zip),
     "phones (TIMIT)": Reader(timit.read_phones, [b"0 2260 h#\n2260 4149 sh\n4149 5265 ix\n", b"0 1 q\n1 2 aa\n"], DATA),
     "checkpoint (safetensors)": Reader(checkpoint.load, [_checkpoint(3), _checkpoint(10**9, best=0.5)], (CheckpointError,)),
-    "state dict of PyTorch (safetensors)": Reader(lambda p: pytorch_file.load_pytorch(p, _MODEL), [_STATE, safetensors.numpy.save(
+    "state dict of PyTorch (safetensors)": Reader(lambda p: pytorch_file.load_pytorch(p, _MODEL, "numpy"), [_STATE, safetensors.numpy.save(
         {**safetensors.numpy.load(_STATE), "0.bias": np.full(3, np.nan, np.float16)}), _narrow("float16"), _narrow("bfloat16")], (CheckpointError,)),
     "config (JSON)": Reader(folder.read_json, [_CONFIG, b"{}"], RUN),
     "log (JSONL)": Reader(lambda p: list(log.read_log(p.parent)), [_LOG, _LOG[:200]], RUN, "log.jsonl"),

@@ -75,12 +75,12 @@ BROKEN = [
     ("the sum's own gradient is that of the row before", _case("add_rms_norm 70 x 33"), "d_total[start + column]", "d_total[start + column - (row ? width : 0)]"),
     ("the LSTM's sums do not wait", _case("lstm layer T2 B2 in3 H130"), "value[n];\n    threadgroup_barrier(mem_flags::mem_threadgroup);", "value[n];"),
     ("the LSTM's units behind the last one", _case("lstm layer T2 B3 in2 H33"), "if (u * THREADS + t < hidden)", ""),
-    ("masked cells go on", _case("lstm layer-cell T3 B5", "masked"), "mask[row] ? c_new[0][u] : c[state]", "c_new[0][u]"),
+    ("masked cells go on", _case("lstm layer-cell T3 B5", "masked"), "MASKED(row) ? c[state] : c_new[0][u]", "c_new[0][u]"),
     ("gradients of masked rows are lost", _case("lstm layer T3 B5", "masked"), "d_h_before[state] = masked ? d_h[state] : 0.0f;", "d_h_before[state] = 0.0f;"),
     ("the norm of the cell has no gradient", _case("lstm layer-cell T3 B5"), "standardise_gradient<State>(dc_new, c_new, c_stat, hidden, shared, t);", ""),
     ("the GRU's new gate shares the norm of the two before it", _case("gru layer T3 B5"), "return gate == 2; }", "return 0; }"),
     ("the GRU's sums do not wait", _case("gru layer T2 B2 in3 H130"), "value[n];\n    threadgroup_barrier(mem_flags::mem_threadgroup);", "value[n];"),
-    ("masked rows of the GRU go on", _case("gru layer T3 B5", "masked"), "mask[row] ? next : h[state]", "next")]
+    ("masked rows of the GRU go on", _case("gru layer T3 B5", "masked"), "MASKED(row) ? h[state] : next", "next")]
 
 
 @pytest.mark.long
