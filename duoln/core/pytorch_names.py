@@ -80,7 +80,7 @@ OF_NN = {
     "ConvTranspose2d": _NONE, "Conv3d": _NONE, "CTCLoss": _NONE, "Unflatten": "`x.reshape(4, 2, 3)`",
     "AdaptiveAvgPool2d": "`ops.mean(images, axis=(1, 2))`, channels last, is that of size 1",
     "SmoothL1Loss": f"`ops.mean(ops.huber(predictions, targets))`{_MEAN}",
-    "flatten": "`nn.Flatten()` keeps the first axis",
+    "flatten": "`x.reshape(-1)`; the layer `nn.Flatten()` keeps the first axis",
     "ZeroPad2d": "`ops.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))`, channels last",
     "PReLU": "`nn.LeakyReLU(0.25)` has a fixed slope", "value_and_grad": _GRADIENT,
     "CosineSimilarity": "`ops.vecdot(x, y) / (ops.vector_norm(x, axis=-1) * ops.vector_norm(y, axis=-1))`",
