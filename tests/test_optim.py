@@ -1,5 +1,8 @@
 """Optimizers against plain NumPy written from their equations, clipping, and errors."""
 
+import re
+import textwrap
+
 import numpy as np
 import pytest
 from conftest import ON_NUMPY
@@ -51,16 +54,15 @@ def _lion(p, grads, lr):
     return p
 
 
-class Lion(optim.Optimizer):
-    """The one of the docstring of `optim.Optimizer`."""
+def _of_docstring():
+    """The optimizer that the docstring of `optim.Optimizer` shows."""
+    [text] = re.findall(r"^ {8}class Lion.*?(?=^ {4}\S)", optim.Optimizer.__doc__, re.MULTILINE | re.DOTALL)
+    names = {"optim": optim, "ops": ops, "tree": tree}
+    exec(textwrap.dedent(text), names)
+    return names["Lion"]
 
-    def start(self, params):
-        return {"m": tree.map(ops.zeros_like, params)}
 
-    def apply(self, params, gradients, slots, rate):
-        step = tree.map(lambda m, g: ops.sign(0.9 * m + 0.1 * g), slots["m"], gradients)
-        m = tree.map(lambda m, g: 0.99 * m + 0.01 * g, slots["m"], gradients)
-        return tree.map(lambda p, s: p - rate * s, params, step), {"m": m}
+Lion = _of_docstring()
 
 
 @ON_NUMPY

@@ -25,11 +25,11 @@ WHY_NOT = ("reason", "failure", "obstacle", "missing", "unfit", "misfit", "probl
 """The names that functions which return a text why something cannot be have had; two are to stay."""
 FIRST_WORDS = ("What", "Where", "How", "Whether", "Of")
 NUMBERS = {
-    "lines of the product": 79781,
-    "lines of duoln/core": 5039,
+    "lines of the product": 79793,
+    "lines of duoln/core": 5045,
     "lines of duoln/ops": 5255,
     "lines of duoln/nn": 2679,
-    "lines of duoln/optim": 1097,
+    "lines of duoln/optim": 1102,
     "lines of duoln/backends": 1824,
     "lines of duoln/system": 1169,
     "lines of duoln/data": 1416,
@@ -42,9 +42,9 @@ NUMBERS = {
     "lines of duoln/bridge": 1369,
     "lines of duoln/cli": 3751,
     "lines of kernels": 21476,
-    "lines of plugins": 15560,
+    "lines of plugins": 15561,
     "lines of examples": 1592,
-    "lines of tests": 61702,
+    "lines of tests": 61759,
     "Python files": 504,
     "small Python files": 54,
     "names for why not": 2,

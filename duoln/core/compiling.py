@@ -76,10 +76,11 @@ class Compiled:
     def __init__(self, step: Callable[..., Any], static: tuple[str, ...] = ()) -> None:
         functools.update_wrapper(self, step)  # its name, its signature and its text
         self._step, self._static = step, frozenset(static)
-        self._names = _names(step)
-        for name in self._static.difference(self._names):
-            raise CompileError(f"[compile] static: expected names of the step's arguments, {', '.join(self._names)}; "
-                               f"found {name!r}")
+        self._signature, self._names = _signature(step), _names(step)
+        known = [] if self._signature is None else list(self._signature.parameters)
+        for name in self._static.difference(known):
+            raise CompileError(f"[compile] static: expected names of the step's arguments, {', '.join(known)}; found "
+                               f"{name!r}")
         self._of_given: dict[Any, Compiled] = {}
         """Steps for arguments that are static or given by name."""
         self._latest = self
@@ -117,7 +118,8 @@ class Compiled:
 
     def _given(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Callable[..., Any], list[Any]]:
         """The step for these static arguments, compiled, and its other arguments, all by position."""
-        given = [*zip([*self._names, *[None] * len(args)], args), *named.items()]  # noqa: B905  # names may be fewer
+        more = [f"argument{k}" for k in range(len(self._names), len(args))]
+        given = [*zip([*self._names, *more], args), *named.items()]  # noqa: B905  # of all names, or fewer
         names = tuple([name for name, _ in given])
         static = tuple([(name, type(x), x) for name, x in given if name in self._static])
         trees = [x for name, x in given if name not in self._static]
@@ -127,6 +129,8 @@ class Compiled:
             raise CompileError("[compile] static: expected values that are hashable, found "
                                f"{', '.join(f'{name}={x!r:.40}' for name, _, x in static)}") from None
         if step is None:
+            if self._signature is not None:
+                self._signature.bind(*args, **named)  # Python's own error for a wrong call
             plain = _of_trees(self._step, names, len(args), {name: x for name, _, x in static})
             if len(self._of_given) >= MAX_INPUT_FORMS:
                 warnings.warn(_MANY_FORMS, CompileWarning, stacklevel=3)
@@ -254,15 +258,22 @@ class _OfForm:
         return [leaf.data for leaf in leaves]
 
 
-def _names(step: Callable[..., Any]) -> list[str]:
-    """The names of a function's arguments; none of one written in C."""
+def _signature(step: Callable[..., Any]) -> inspect.Signature | None:
+    """The signature of a function; None of one written in C."""
     try:
-        return list(inspect.signature(step).parameters)
+        return inspect.signature(step)
     except (TypeError, ValueError):
-        return []
+        return None
 
 
-def _of_trees(step: Callable[..., Any], names: tuple[Any, ...], by_position: int, static: dict[Any, Any],
+def _names(step: Callable[..., Any]) -> list[str]:
+    """The names of the arguments that a call may give by position."""
+    signature = _signature(step)
+    return [] if signature is None else [name for name, each in signature.parameters.items()
+                                         if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+
+
+def _of_trees(step: Callable[..., Any], names: tuple[str, ...], by_position: int, static: dict[str, Any],
               ) -> Callable[..., Any]:
     """A function of trees of tensors alone, by position: the step with these static arguments, and with the arguments
     behind the first `by_position` by name.

@@ -23,11 +23,6 @@ MOVED = {f"{old}.{name}": f"{new}.{name}" for old, new, names in (
     ("duoln.data", "duoln.data.text", "at_line describe_unknown"),
     ("duoln.data", "duoln.system.paths", "cache_folder"),
     ("duoln.extend", "duoln.testing", "check_close check_error check_op check_rule gradcheck"),
-    ("duoln.extend", "duoln.core.arguments", "ABOVE_0 AT_LEAST_0 BELOW_1 FINITE NOT_NAN check_choice check_flag "
-     "check_function check_integer check_integers_in check_number"),
-    ("duoln.extend", "duoln.core.spec", "check_beside check_float check_tensors"),
-    ("duoln.extend", "duoln.ops.common",
-     "broadcast_shape check_dtype check_indices normal_axes normal_axis unbroadcast"),
     ("duoln.tasks", "duoln.tasks.settings", "parse_settings"),
     ("duoln.testing", "duoln.testing.closeness", "tolerance")) for name in names.split()}
 """Names that a public module had, and their places."""

@@ -84,7 +84,8 @@ class Groups:
         """New parameters and slots; `rate` has other rates than those of the optimizers, by their names.
 
         Raises:
-            ShapeError: gradients or slots have another form than the parameters. The rest as `Optimizer.update`.
+            ShapeError: gradients or slots have another form than the parameters. UsageError: a rate is of no group.
+            The rest as `Optimizer.update`.
         """
         tree.zipped(params, gradients)  # refuses gradients of another form
         if self.clip:
@@ -93,6 +94,8 @@ class Groups:
         if not isinstance(slots, dict) or slots.keys() != optimizers.keys() or not isinstance(rates, Mapping):
             raise ShapeError(f"[Groups] expected slots, and rates if they are given, of {', '.join(optimizers)}, found "
                              f"{described(slots)} and {described(rate)}")
+        if unknown := sorted(rates.keys() - optimizers.keys()):
+            raise UsageError(f"[Groups] rate: expected names of {', '.join(optimizers)}, found {unknown[0]!r}")
         parts, of_gradients = self._parts(params), self._parts(gradients)
         changed = {}
         for name, each in optimizers.items():

@@ -97,9 +97,7 @@ class Optimizer:
             raise CompileError("[rate_at] expected a call outside of the compiled step, found one within it, which "
                                "would keep the rate of its first calls; update(params, gradients, slots) has the rate "
                                "of its update")
-        return self._rate_at(check_integer("optim", "update", update, 0))
-
-    def _rate_at(self, update: int) -> float:
+        update = check_integer("optim", "update", update, 0)
         rate = self.learning_rate(update) if callable(self.learning_rate) else self.learning_rate
         return float(check_number("optim", f"the learning rate at update {update}", rate, AT_LEAST_0))
 
@@ -141,7 +139,9 @@ class Optimizer:
         if checked is None:
             return params, slots
         new, changed, _ = self._clipped_update(params, gradients, slots, checked)
-        return self._given_up(params, slots, (new, self._counted(slots, changed)))
+        if "update" not in changed:
+            changed = {**changed, "update": counted(slots["update"])}
+        return self._given_up(params, slots, (new, changed))
 
     @hinted
     def update_with_norm(self, params: Params, gradients: Params, slots: dict[str, Any],
@@ -153,9 +153,6 @@ class Optimizer:
         """
         norm = global_norm(gradients)  # before the update, because that may overwrite its arguments
         return (*self.update(params, gradients, slots, rate), norm)
-
-    def _counted(self, slots: dict[str, Any], changed: dict[str, Any]) -> dict[str, Any]:
-        return changed if "update" in changed else {**changed, "update": counted(slots["update"])}
 
     def _rate_of(self, slots: dict[str, Any], like: Tensor) -> Tensor:
         """The learning rate of the update that the slots count."""

@@ -203,13 +203,18 @@ class _OfFunction:
     function: Schedule
     length: int
 
+    def __hash__(self) -> int:
+        return hash(self.length)  # the function need have none
+
     def __call__(self, update: int) -> float:
         return self.function(min(update, self.length))
 
 
 def length_of(rate: float | Schedule) -> int | None:
     """The number of the update from which on the rate stays; None where it is not known."""
-    return getattr(rate, "length", None) if callable(rate) else 0
+    if isinstance(rate, _Cosine | _LinearWarmup | _Piecewise | _Exponential | _Steps | _OfFunction):
+        return rate.length
+    return None if callable(rate) else 0
 
 
 def _later(updates: int, then: float | Schedule) -> int | None:

@@ -39,7 +39,7 @@ def save(path: str | Path, params: Any) -> None:
     Args:
         path: the file; its folder exists.
         params: a tree of dicts, lists and tuples, with tensors or NumPy arrays. Trees of other classes, such as an
-            OrderedDict or a named tuple, are read as dicts, lists and tuples.
+            OrderedDict or a named tuple, are read as dicts, lists and tuples. None is an empty branch.
 
     Raises:
         DtypeError: a leaf is no tensor and no array of numbers, has masked values, or a dict has a name that is no text

@@ -19,7 +19,7 @@ from duoln.core import Tensor
 from duoln.data import json_text
 from duoln.errors import PluginError, words_of
 from duoln.nn import Module
-from duoln.optim import Optimizer
+from duoln.optim import Groups, Optimizer
 from duoln.tasks.settings import is_readable, kind_in_words
 from duoln.tasks.task import Config, Task
 from duoln.tasks.values import Column, Dataset, Findings, Provenance, ReferenceCurve, ReferenceTable, Splits
@@ -285,9 +285,9 @@ def _list_of(kind: type) -> Callable[[Any], list[Any]]:
     return check
 
 
-def _instance(kind: type) -> Callable[[Any], Any]:
+def _instance(kind: type, *more: type) -> Callable[[Any], Any]:
     def check(value: Any) -> Any:
-        _expect(isinstance(value, kind), f"an object of class {kind.__name__}", value)
+        _expect(isinstance(value, (kind, *more)), f"an object of class {kind.__name__}", value)
         return value
 
     return check
@@ -300,7 +300,7 @@ def _function(value: Any) -> Any:
 
 RESULTS: dict[str, Callable[[Any], Any]] = {
     "data": _splits, "model": _instance(Module), "loss": _loss, "layer_inputs": _layer_inputs,
-    "predict": _instance(Tensor), "metrics": _metrics, "optimizer": _instance(Optimizer),
+    "predict": _instance(Tensor), "metrics": _metrics, "optimizer": _instance(Optimizer, Groups),
     "reference_curves": _list_of(ReferenceCurve), "reference_tables": _tables, "sample": _list_of(Path),
     "evaluate": _findings, "pictures": _list_of(Path), "prepare": _list_of(Path), "peer": _function}
 """For each method what checks its result and copies the tables in it that a caller could change. Each raises a

@@ -136,7 +136,8 @@ def choose(task: Task, rule: RunRule, length: Length, settings: Sequence[Setting
     """
     candidates = [_evidence(rule, length, chosen) for chosen in _comparable(task, rule, settings)]
     return max((c for c in candidates if c is not None), default=None, key=lambda c: (
-        -PROVENANCES.index(c.dataset.provenance), c.share, len(c.seeds), _levels(task, c), max(map(_time, c.runs))))
+        -PROVENANCES.index(c.dataset.provenance), c.share, len(c.seeds),
+        _levels(task, c) if "learning_rate" in rule.free else [], max(map(_time, c.runs))))
 
 
 def _levels(task: Task, evidence: Evidence) -> list[float]:
@@ -145,9 +146,9 @@ def _levels(task: Task, evidence: Evidence) -> list[float]:
         return []
     key, which = task.selection
     sign = 1.0 if which == "highest" else -1.0
-    ends = [[float(setting.runs[seed].last.get(key, math.nan)) for seed in evidence.seeds]
+    ends = [[sign * setting.runs[seed].last.get(key, math.nan) for seed in evidence.seeds]
             for setting in evidence.settings]
-    return sorted(sign * statistics.median(of_setting) for of_setting in ends)
+    return sorted(statistics.median([-math.inf if math.isnan(value) else value for value in values]) for values in ends)
 
 
 def _comparable(task: Task, rule: RunRule, settings: Sequence[Setting]) -> Iterable[tuple[Setting, ...]]:

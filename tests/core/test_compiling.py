@@ -451,6 +451,17 @@ def test_wrong_static_arguments_are_told(numpy_backend):
         step(x, third=x)
 
 
+def test_calls_are_those_of_python(numpy_backend):
+    x = duoln.tensor([2.0], numpy_backend)
+    many = duoln.compile(lambda *args, **named: args[0] + args[1] * named["args"] + args[2])
+    assert [many(x, x, x, args=x).item() for _ in range(4)] == [8.0] * 4
+    step = duoln.compile(lambda x, by=1.0: x * by, static="by")
+    for call, words in ((lambda: step(x, 2.0, 3.0), "too many positional"), (lambda: step(x, 2.0, by=3.0), "multiple values"),
+                        (lambda: step(x, x=x), "multiple values"), (lambda: step(by=2.0), "missing a required")):
+        with pytest.raises(TypeError, match=words):
+            call()
+
+
 def test_many_static_values_run_as_they_are(numpy_backend):
     step, x = duoln.compile(lambda x, by: x * float(by), static="by"), duoln.tensor([1.0], numpy_backend)
     with pytest.warns(CompileWarning, match="16 different"):

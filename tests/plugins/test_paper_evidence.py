@@ -64,6 +64,11 @@ def test_with_a_free_rate_each_variant_has_its_best_one_by_the_selection():
     free = better("ln", ("bn",), (Metric("dev", "highest", "dev"),), free=("learning_rate",))
     evidence = choose(Task, free, LENGTH, _by_setting(Task, runs))
     assert [setting.config["learning_rate"] for setting in evidence.settings] == [0.2, 0.1] and evidence.seeds == [0, 1, 2]
+    lost = [run("bn", 0.8, float("nan"), seed) for seed in range(3)]
+    assert choose(Task, free, LENGTH, _by_setting(Task, [*lost, *runs])).settings[1].config["learning_rate"] == 0.1
+    newest = [made(variant, [0.5], learning_rate=0.4, seed=seed, time="2030-01-01") for variant in ("ln", "bn") for seed in range(3)]
+    same = better("ln", ("bn",), (NLL,))
+    assert choose(Task, same, LENGTH, _by_setting(Task, [*(r for r in runs if r.config["learning_rate"] != 0.4), *newest])).settings[0].config["learning_rate"] == 0.4
 
 
 def test_the_best_data_count_first_then_the_length_then_the_seeds():
