@@ -255,10 +255,10 @@ import duoln
 from duoln.errors import CheckpointError, MemoryExhaustedError
 file, values = Path(sys.argv[1]), {"w": np.ones(30_000_000, np.float32)}
 duoln.save(file, values)
-duoln.load(file)
+duoln.load_arrays(file)
 taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (taken + 180_000_000, resource.RLIM_INFINITY))
-for error, call in ((MemoryExhaustedError, lambda: duoln.save(file, values)), (CheckpointError, lambda: duoln.load(file))):
+for error, call in ((MemoryExhaustedError, lambda: duoln.save(file, values)), (CheckpointError, lambda: duoln.load_arrays(file))):
     try:
         call()
     except error as failure:
