@@ -10,7 +10,7 @@ from duoln import backends, runtime
 from duoln.core import Rule
 from duoln.data.files import absent_folders, data_folders
 from duoln.errors import DataMissingError, DuolnError
-from duoln.kernels.registry import every_op
+from duoln.kernels.registry import every_op, registered
 from duoln.system import openblas
 from duoln.system.paths import cache_folder
 from duoln.tasks.registry import Registry
@@ -52,8 +52,7 @@ def examine(with_ops: bool = False, asked: Sequence[str] | None = None) -> dict[
     }
     if with_ops:
         usable = {p.name: p.backend for p in probes if p.backend is not None}
-        every = {op.name: op for op in registry.operators}
-        every |= {op.name: op for op in every_op()}
+        every = {name: known.op for name, known in registered().items()} | {op.name: op for op in every_op()}
         facts["ops"] = {name: {b: " > ".join(_described(rule) for rule in op.rules(b)) for b in usable}
                         for name, op in every.items()}
         facts["remarks"] = [f"{name} on {b}, rule '{rule.name}': {remark}"

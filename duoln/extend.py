@@ -81,16 +81,18 @@ Contents:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
+from duoln import runtime
 from duoln.backends.protocol import FLOATS, Array, Backend
 from duoln.core import Op, Rule, Tensor, derived, op
 from duoln.core.arguments import Above0, AtLeast0, AtLeast1, Below1, Finite, Integer, Interval, Whole
 from duoln.core.public_names import only_public
-from duoln.kernels import host, native
-from duoln.kernels.launch import Launch, fused
+from duoln.kernels import host, launch as _launch, native
+from duoln.kernels.launch import Launch
 from duoln.kernels.launch.declared import Layout
-from duoln.kernels.registry import Case
+from duoln.kernels.registry import Case, Timed, case, register
 from duoln.ops.common import check_room
 
 if TYPE_CHECKING:
@@ -101,7 +103,27 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FLOATS", "Above0", "Array", "AtLeast0", "AtLeast1", "Backend", "Below1", "Case", "Finite", "Integer", "Interval",
-    "Launch", "Layout", "Op", "Rule", "Tensor", "Whole", "check_room", "derived", "fused", "host", "native", "op",
+    "Launch", "Layout", "Op", "Rule", "Tensor", "Timed", "Whole", "case", "check_room", "derived", "fused", "host",
+    "native", "op", "register",
 ]
+
+
+def fused(op: Op[Any, Any], forward: Callable[..., Any], vjp: Callable[..., Any] | None, first: Launch,
+          supports: Callable[..., str | None] | None = None, **options: Any) -> None:
+    """Add the rule of these passes to an operator, on each device that has a text of `first`.
+
+    Args:
+        op: the operator.
+        forward: `forward(be, *arrays, **attrs)`, see `Rule`; `LAUNCH[be.name](...)` launches on the device of the call.
+        vjp: the rule's.
+        first: the launch of the forward pass; its first arguments are those of the operator. Its declaration says
+            which arrays the rule takes in 16 bits: those that are `stored`, on a GPU.
+        supports: None, or the reason why the rule cannot run; by default that there are no values, that the dtype is
+            another, or that no compiler is here.
+        options: of `Rule`.
+    """
+    runtime.when_used(_launch.fused(op, forward, vjp, first, supports, **options))
+
+
 # They import CuPy and MLX, so only a rule that uses them loads them, and `dir` is without them.
 only_public(globals(), lazy={name: f"duoln.kernels.launch.{name}:" for name in ("cuda", "metal")})

@@ -47,6 +47,14 @@ class Probe(NamedTuple):
 
 
 _attached: set[str] = set()
+_of_packages: list[Callable[[str], None]] = []
+
+
+def when_used(attach: Callable[[str], None]) -> None:
+    """Call `attach` with the name of each backend when that is first used, and now for those in use."""
+    _of_packages.append(attach)
+    for name in sorted(_attached):
+        attach(name)
 
 
 def probe(name: str) -> Probe:
@@ -362,3 +370,5 @@ def _attach(loaded: Backend) -> None:
     if loaded.name == "cupy" or getattr(loaded, "on_gpu", False):
         loaded.proofs = proofs.Proofs(loaded)
     _attached.add(loaded.name)
+    for later in _of_packages:
+        later(loaded.name)

@@ -4,13 +4,15 @@ Each folder of kernels may have a module `cases`, found by its name, with:
 
     cases()      the cases that prove the rules of its operators
     TIMED        by operator, the shapes, bytes and operations that `duoln bench ops` times
+
+Other packages bring the same by `register`, beside their operators.
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -21,6 +23,8 @@ import duoln.kernels
 from duoln import ops
 from duoln.backends.protocol import Backend
 from duoln.core import Op, Rule
+from duoln.core.arguments import check_function, described
+from duoln.errors import DtypeError, PluginError, UsageError, words_of
 
 Arrays = Sequence[np.ndarray | None]
 Macros = Mapping[str, int]
@@ -104,6 +108,106 @@ class Timed(NamedTuple):
         return rows * width * sum(self.flops[:2 if backward else 1])
 
 
+class Registered(NamedTuple):
+    """An operator of another package, with what proves and times it."""
+
+    op: Op[..., Any]
+    cases: Callable[[], Iterable[Case]]
+    timed: Timed | None
+
+
+_registered: dict[str, Registered] = {}
+
+
+def register(op: Op[..., Any], cases: Callable[[], Iterable[Case]], timed: Timed | None = None) -> None:
+    """Let `duoln selftest`, `doctor --ops` and `bench ops` know an operator of your package.
+
+        extend.register(squash, lambda: [extend.case(squash, shape) for shape in ((1, 1), (3, 33), (257, 1000))])
+
+    Args:
+        op: the operator, with its composed rule.
+        cases: gives the calls by which each of its rules is compared with the composed one in float64.
+        timed: what is timed; None if nothing is.
+
+    Raises:
+        DtypeError: an argument is of another kind.
+        UsageError: the operator has no composed rule, or another one has its name, by which verdicts are kept.
+    """
+    if not isinstance(op, Op):
+        raise DtypeError(f"[register] op: expected an operator, as @extend.op makes it, found {described(op)}")
+    check_function("register", "cases", cases)
+    if not (timed is None or isinstance(timed, Timed)):
+        raise DtypeError(f"[register] timed: expected extend.Timed or None, found {described(timed)}")
+    if not op.has_rules:
+        raise UsageError(f"[register] expected an operator with a composed rule, found {op.name} without one; "
+                         f"{op.name}.add(extend.Rule('composed', forward, vjp)) adds it")
+    first = _registered[op.name].op if op.name in _registered else getattr(ops, op.name, None)
+    if isinstance(first, Op) and first.__module__ != op.__module__:  # of the same one: it is loaded again
+        raise UsageError(f"[register] expected an operator with a name of its own, found a second '{op.name}' of "
+                         f"{op.__module__}; the first is of {first.__module__}")
+    _registered[op.name] = Registered(op, cases, timed)
+
+
+def registered() -> dict[str, Registered]:
+    """The operators of other packages that this process has imported, by name."""
+    return dict(_registered)
+
+
+def registered_cases() -> list[Case]:
+    """The cases of these operators.
+
+    Raises:
+        PluginError: what a package gives is no case, or one of another operator, or it raises.
+    """
+    made: list[Case] = []
+    for name, known in _registered.items():
+        try:
+            cases = list(known.cases())
+        except Exception as error:
+            raise PluginError(f"the cases of {name}, of {known.op.__module__}: {type(error).__name__}: "
+                              f"{words_of(error)}") from error
+        wrong = next((each for each in cases if not isinstance(each, Case) or each.op != name), None)
+        if wrong is not None:
+            raise PluginError(f"the cases of {name}, of {known.op.__module__}: expected extend.Case objects of {name}, "
+                              f"found {wrong if isinstance(wrong, Case) else described(wrong)}")
+        made += cases
+    return made
+
+
+def operator(name: str) -> Op[..., Any]:
+    """The operator of that name: duoln's, or one that a package has registered.
+
+    Raises:
+        LookupError: there is none.
+    """
+    own = getattr(ops, name, None)
+    if isinstance(own, Op):
+        return own
+    if name not in _registered:
+        raise LookupError(f"expected an operator of duoln or one that a package registers, found '{name}'")
+    return _registered[name].op
+
+
+def case(op: Op[..., Any], *shapes: Sequence[int], length: int | None = None, label: str | None = None,
+         seed: int = 0, **attrs: Any) -> Case:
+    """A case of arrays of normal values.
+
+        extend.case(leaky, (33, 1000), slope=0.2)
+
+    Args:
+        op: the operator.
+        shapes: of its arrays.
+        length: the number of values in its longest sum; by default those of the largest axis.
+        label: the name; by default the shapes and attributes.
+        seed: of the values.
+        attrs: the operator's attributes.
+    """
+    named = ", ".join([*map(by, shapes), *(f"{key} {value}" for key, value in attrs.items())])
+    longest = max((n for shape in shapes for n in shape), default=1)
+    return Case(op.name, label or named, drawn(*shapes, seed=seed), attrs, length or max(longest, 1),
+                tuple(shapes[0]) if shapes else ())
+
+
 @lru_cache(maxsize=2)
 def _made(make: Callable[[], Arrays]) -> Arrays:
     return make()
@@ -155,7 +259,8 @@ def every_case(gpu: bool = False) -> tuple[Case, ...]:
 
 def timed() -> dict[str, Timed]:
     """The operators that `duoln bench ops` times, by name."""
-    return {op: timed for module in modules("cases") for op, timed in getattr(module, "TIMED", {}).items()}
+    own = {op: timed for module in modules("cases") for op, timed in getattr(module, "TIMED", {}).items()}
+    return own | {name: known.timed for name, known in _registered.items() if known.timed is not None}
 
 
 def every_op() -> list[Op[..., Any]]:

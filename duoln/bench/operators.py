@@ -201,8 +201,9 @@ def _our_side(plan: Plan, backend: Backend, inputs: agreement.Values, ours: agre
     rule = plan.subject.rule(tensors)
     if plan.subject.op is not None and rule != "composed":
         agreement.check_rule(f"{plan.name}, rule '{rule}'", plan.subject, backend, inputs, ours, plan.backward)
+    package = {"facts": {"package": plan.subject.package}} if plan.subject.package else {}
     return Side("duoln", DuolnChain(plan.subject, backend, inputs, plan.cache, plan.backward), {
-        "rule": rule, "source": plan.subject.source(rule),
+        **package, "rule": rule, "source": plan.subject.source(rule),
         "max_error": agreement.max_error(plan.subject, backend, inputs, ours, plan.backward)})
 
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
+from functools import cache
 from inspect import signature
 from math import gcd
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from duoln import ops
 from duoln.backends.protocol import Array, Backend
 from duoln.bench.records import source_hash
-from duoln.core import Op, Tensor
+from duoln.core import Op, Tensor, composed_only
 from duoln.core.gradient import pullback
+from duoln.errors import UsageError
 from duoln.kernels import source
 from duoln.kernels.device_limits import memory
-from duoln.kernels.registry import Case, Shape, Timed, drawn, timed
+from duoln.kernels.registry import Case, Shape, Timed, drawn, operator, timed
+from duoln.runtime import tensor
+from duoln.tasks.registry import load_plugins, package_of
 
 KERNELS = source.FOLDER
 
@@ -36,7 +41,9 @@ class Subject(NamedTuple):
     shared: tuple[str, ...] = ()
     """Arguments that all rows share: their gradients are sums over rows."""
     labels: tuple[str, ...] = ()
-    """Arguments with an integer for each row; the operator then returns a number for each row."""
+    """Arguments with an integer for each row."""
+    by_row: bool = False
+    """True if the operator returns a number for each row."""
     residual: bool = False
     """True if the first argument after x is a residual: as large as x, and the operator returns the sum of both too."""
     attributes: Mapping[str, Any] = {}
@@ -55,7 +62,7 @@ class Subject(NamedTuple):
         made = {name: rng.standard_normal(shape, np.float32) for name in self.rows_arguments()}
         made |= {name: 1 + 0.1 * rng.standard_normal(width, np.float32) for name in self.shared}
         made |= {name: rng.integers(0, width, rows).astype(np.int32) for name in self.labels}
-        gout_shape = (0,) if self.op is None else (rows,) if self.labels else shape
+        gout_shape = (0,) if self.op is None else (rows,) if self.by_row else shape
         return {**made, "gout": rng.standard_normal(gout_shape, np.float32)}
 
     def rule(self, tensors: Mapping[str, Tensor]) -> str:
@@ -66,8 +73,18 @@ class Subject(NamedTuple):
 
     def source(self, rule: str) -> str | None:
         """The hash of the rule's source files; None if it has none of its own."""
-        folder = self.timed.case.__module__.split(".")[-2]
-        return None if self.op is None or rule == "composed" else source_hash(KERNELS, [folder])
+        if self.op is None or rule == "composed":
+            return None
+        if self.package:
+            place = Path(inspect.getfile(self.op.function)).parent
+            return source_hash(place.parent, [place.name])
+        return source_hash(KERNELS, [self.timed.case.__module__.split(".")[-2]])
+
+    @property
+    def package(self) -> str:
+        """The package and version of an operator that is not duoln's; empty for one of duoln."""
+        name = "" if self.op is None else self.op.__module__
+        return "" if name.partition(".")[0] in ("", "duoln") else package_of(name)
 
     def rows_arguments(self) -> tuple[str, ...]:
         """The arguments as large as x, and x."""
@@ -117,19 +134,38 @@ def _copy(backend: Backend, x: Array) -> Array:
 
 
 def _subject(op: Op[..., Any], timed: Timed) -> Subject:
-    """The subject of an operator; its arguments are known by their kinds in a case of 2 rows and 3 columns."""
+    """The subject of an operator; its arguments are known by their kinds in a case of 2 rows and 3 columns.
+
+    Raises:
+        UsageError: its first argument, or its result, has other axes.
+    """
     like = timed.case((2, 3))
     kinds = {name: (a.shape, a.dtype.kind) for name, a in zip(signature(op).parameters, like.inputs, strict=False)
              if a is not None}
     rows, shared, labels = ([name for name, kind in kinds.items() if kind == wanted]
                             for wanted in (((2, 3), "f"), ((3,), "f"), ((2,), "i")))
-    return Subject(op.name, op, timed, tuple(shared), tuple(labels), len(rows) > 1, like.attrs)
+    if like.inputs[0] is None or like.inputs[0].shape != (2, 3):
+        raise UsageError(f"[bench] {op.name}: expected a first argument of (rows, width), as Timed.case makes it of "
+                         "the shape (2, 3)")
+    with composed_only():
+        result = op(*(None if a is None else tensor(a, "numpy") for a in like.inputs), **like.attrs)
+    shape = (result[0] if isinstance(result, tuple) else result).shape
+    if shape not in ((2, 3), (2,)):
+        raise UsageError(f"[bench] {op.name}: expected a result of (rows, width) or (rows,), found {shape} of 2 rows "
+                         "and 3 columns")
+    return Subject(op.name, op, timed, tuple(shared), tuple(labels), shape == (2,), len(rows) > 1, like.attrs)
 
 
 _COPIED = ((4096, 4096),)
 COPY = Subject("copy", None, Timed(lambda shape: Case("copy", "", drawn(shape, seed=0), {}, 1), _COPIED, _COPIED,
                                    arrays=(2, 0), flops=(0, 0)))
-SUBJECTS = {**{name: _subject(getattr(ops, name), what) for name, what in timed().items()}, "copy": COPY}
+
+
+@cache
+def every_subject() -> dict[str, Subject]:
+    """Every operator that is timed, by name, those of plug-ins too, and the copy."""
+    load_plugins()
+    return {**{name: _subject(operator(name), what) for name, what in timed().items()}, "copy": COPY}
 
 
 # Buffers ----------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from duoln.backends.protocol import Backend
 from duoln.bench import machine, operators, recurrent
 from duoln.bench.operators import Plan
 from duoln.bench.records import make_case, make_record, of_row
-from duoln.bench.subjects import SUBJECTS, Subject
+from duoln.bench.subjects import Subject, every_subject
 from duoln.bench.survey import NOT_THERE, options, save
 from duoln.bench.turns import Entry, Side, take_turns
 from duoln.errors import DuolnError
@@ -49,7 +49,7 @@ def device(args: argparse.Namespace, backend: Backend) -> int:
 
 def plans_of(backend_name: str, quick: bool) -> list[Plan]:
     """All plans: on an NVIDIA GPU each operator's shapes of a device, the first ones first, those to compile last."""
-    chosen = [(k, subject, shape) for subject in SUBJECTS.values() if subject.op is not None
+    chosen = [(k, subject, shape) for subject in every_subject().values() if subject.op is not None
               for k, shape in enumerate(_shapes(subject, backend_name, quick))]
     chosen.sort(key=lambda one: (is_compiled(one[1], one[2]), one[0]))
     return [plan for _, subject, shape in chosen
@@ -59,7 +59,7 @@ def plans_of(backend_name: str, quick: bool) -> list[Plan]:
 def _shapes(subject: Subject, backend_name: str, quick: bool) -> Sequence[tuple[int, int]]:
     if quick:
         return [(64, 128)]
-    return subject.timed.on_device if backend_name == "cupy" else subject.timed.small[:1]
+    return (subject.timed.on_device or subject.timed.shapes) if backend_name == "cupy" else subject.timed.small[:1]
 
 
 def is_compiled(subject: Subject, shape: tuple[int, int]) -> bool:

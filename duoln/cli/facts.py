@@ -29,6 +29,8 @@ def add_commands(commands: Any) -> None:
     test = commands.add_parser("selftest", help="compare every fused rule of this machine's backend with float64")
     test.add_argument("--backend", help="default: DUOLN_BACKEND, else auto")
     test.add_argument("--repeats", type=_count, default=2, metavar="N", help="runs that must be equal to the bit (2)")
+    test.add_argument("--op", action="append", metavar="NAME", help="only the cases of this operator, one of duoln or "
+                      "one that a plug-in registers; may be repeated")
     test.add_argument("--one-of-each", action="store_true", help="only the largest case of each operator and variant")
     test.add_argument("--json", action="store_true", help="as one JSON object on stdout")
     test.set_defaults(run=_selftest)
@@ -181,17 +183,28 @@ def _selftest(args: argparse.Namespace) -> int:
     from duoln.bench import machine
     from duoln.cli import console
     from duoln.cli.rows_table import RowsTable
+    from duoln.core.arguments import did_you_mean
     from duoln.runtime import choose
+    from duoln.tasks.registry import load_plugins
     from duoln.testing import selftest
 
     backend, why = choose(args.backend)
     console.say(why)
-    chosen = selftest.chosen(backend, args.one_of_each)
+    for broken in load_plugins():
+        console.say(f"plug-in '{broken.name}' of {broken.distribution} is not tried: {broken.reason}", style="red")
+    chosen = list(selftest.chosen(backend, args.one_of_each))
+    for name in args.op or ():
+        if all(case.op != name for case in chosen):
+            raise UsageError(f"[selftest] --op: expected an operator that has cases, found {name!r}"
+                             f"{did_you_mean(name, {case.op for case in chosen})}")
+    if args.op:
+        chosen = [case for case in chosen if case.op in args.op]
     reports = selftest.by_rule(selftest.run(backend, chosen, args.repeats))
     failures = [line for r in reports for line in r.failures]
+    untried = [] if args.op else selftest.untried(backend, reports)
     facts = {"backend": machine.backend_facts(backend), "host": machine.host(), **machine.side()}
     if args.json:
-        console.put_json({**facts, "rules": [r._asdict() for r in reports]})
+        console.put_json({**facts, "rules": [r._asdict() for r in reports], "untried": untried})
         return 1 if failures else 0
     rows = [(r.op, r.rule, str(r.cases), str(len(r.failures)), f"{r.error:.2g}", "yes" if r.repeats else "no")
             for r in reports]
@@ -202,6 +215,8 @@ def _selftest(args: argparse.Namespace) -> int:
         console.put(f"failed: {line}")
     for line in (line for r in reports for line in r.near):
         console.put(f"near: {line}")
+    for line in untried:
+        console.put(f"not tried, because its package registers no case that reaches it: {line}")
     for key, value in {**facts["backend"], **facts["host"], "duoln": facts["duoln"], "flags": facts["flags"]}.items():
         console.put(f"{key}: {value}")
     failing = sum(bool(r.failures) for r in reports)

@@ -50,6 +50,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _composed_only: ContextVar[bool] = ContextVar("composed_only", default=os.environ.get("DUOLN_RULES") == "composed")
+packages: set[str] = set()
+"""The packages other than duoln that have made operators in this process."""
 _watch: ContextVar[Callable[[Op[..., Any], Rule], Rule] | None] = ContextVar("watch", default=None)
 
 
@@ -121,6 +123,8 @@ class Op(Generic[P, R]):
         self._least: dict[str, int] = {}
         """The least number of values for which a backend has a rule other than the composed one."""
         self.__module__ = function.__module__
+        if not self.is_own:
+            packages.add(self.__module__.partition(".")[0])
         self.__doc__ = doc or function.__doc__
         if name is not None:
             function.__name__ = function.__qualname__ = name  # Python's own errors about arguments name it
@@ -171,6 +175,11 @@ class Op(Generic[P, R]):
         else:
             self._rules.setdefault(backend, []).insert(0, rule)
             self._least[backend] = min(self._least.get(backend, rule.least), rule.least)
+
+    @property
+    def is_own(self) -> bool:
+        """True if it is one of duoln's, whose code every run has."""
+        return self.__module__.partition(".")[0] == "duoln"
 
     @property
     def has_rules(self) -> bool:

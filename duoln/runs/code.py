@@ -16,7 +16,7 @@ import secrets
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -35,12 +35,12 @@ class _Noted(NamedTuple):
     digest: str
 
 
-_noted: WeakKeyDictionary[type, _Noted] = WeakKeyDictionary()
+_noted: WeakKeyDictionary[Any, _Noted] = WeakKeyDictionary()
 
 
-def fingerprint_of(kind: type) -> str:
-    """A hash of the code of a task's class: as it was when it was first asked for, or when a module was loaded again.
-    A change of a file while a command trains belongs to the next command. A class that no file holds is another one in
+def fingerprint_of(kind: type | Callable[..., Any]) -> str:
+    """A hash of the code of a task's class, or of a function: as it was when it was first asked for, or when a module
+    was loaded again. A change of a file while a command trains belongs to the next command. A class that no file holds is another one in
     each process, because nothing tells its code from that of a class of the same name.
     """
     noted = _noted.get(kind)
@@ -65,7 +65,7 @@ def digest_of(pieces: Iterable[bytes]) -> str:
     return whole.hexdigest()[:_DIGITS]
 
 
-def code_of(kind: type, names: list[str]) -> Iterator[bytes]:
+def code_of(kind: type | Callable[..., Any], names: list[str]) -> Iterator[bytes]:
     """The names and contents of the files that belong to the class of a task; nothing of one without a file.
 
     Args:

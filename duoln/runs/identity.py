@@ -8,7 +8,7 @@ such as one label in thousands, is not noticed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,14 @@ import numpy as np
 import duoln
 from duoln import runtime, tree
 from duoln.backends.protocol import SET_ASIDE, Backend
-from duoln.core.op import is_composed_only
+from duoln.core import Op, Rule
+from duoln.core.op import each_rule, is_composed_only, packages
 from duoln.errors import CheckpointError, DataFormatError
+from duoln.nn import no_dropout
 from duoln.runs.checkpoint import Checkpoint
 from duoln.runs.code import digest_of, fingerprint_of, texts_below
 from duoln.tasks.events import Change
+from duoln.tasks.registry import package_of
 from duoln.tasks.task import Task
 from duoln.tasks.values import Splits
 
@@ -109,6 +112,26 @@ def read_changes(where: object, value: Any) -> list[Change]:
         raise DataFormatError(where, 0, f"a list of objects of {', '.join(Change._fields)} as changes",
                               f"{value!r:.60}")
     return [Change(**entry) for entry in entries]
+
+
+def rules_of_packages(run: Callable[[], object]) -> Identity:
+    """The rules of other packages' operators that a call uses, each with its package and a hash of its code.
+
+    Args:
+        run: computes the loss of a batch; it is called if another package has made operators.
+    """
+    used: dict[str, str] = {}
+
+    def note(op: Op[..., Any], rule: Rule) -> Rule:
+        if not op.is_own:
+            codes = dict.fromkeys((fingerprint_of(op.function), fingerprint_of(rule.forward)))
+            used[op.name] = f"{op.name} by {rule.name}, of {package_of(op.__module__)} ({', '.join(codes)})"
+        return rule
+
+    if packages:
+        with each_rule(note), no_dropout():
+            run()
+    return {"operators": "; ".join(used[name] for name in sorted(used))} if used else {}
 
 
 def _simd() -> str:

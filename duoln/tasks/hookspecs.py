@@ -9,18 +9,19 @@
     @hookimpl
     def duoln_tasks():
         return [SpeechTask()]
+
+Operators need no hook: to import the module adds their rules and registers their cases (`duoln.extend`).
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pluggy
 
 if TYPE_CHECKING:
-    from duoln.core import Op, Rule
     from duoln.tasks.events import Listener
     from duoln.tasks.task import Task
 
@@ -44,16 +45,6 @@ class Command(NamedTuple):
 @hookspec
 def duoln_tasks() -> Sequence[Task]:  # type: ignore[empty-body]
     """Tasks to offer, as `Task` objects with names of their own."""
-
-
-@hookspec
-def duoln_rules() -> Sequence[tuple[Op[..., Any], Rule, str]]:  # type: ignore[empty-body]
-    """Rules to add, as (op, rule, backend name); they are tried before duoln's own."""
-
-
-@hookspec
-def duoln_cases() -> Sequence[Any]:  # type: ignore[empty-body]
-    """An `extend.Case` for each path of the CUDA and Metal rules among these, to prove them on a device."""
 
 
 @hookspec

@@ -14,6 +14,7 @@ import re
 import time
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distributions
 from pathlib import Path
 from pkgutil import iter_modules
@@ -21,8 +22,6 @@ from typing import Any, NamedTuple
 
 import pluggy
 
-from duoln import ops
-from duoln.core import Op
 from duoln.core.arguments import did_you_mean
 from duoln.errors import PluginError, UsageError
 from duoln.tasks import hookspecs
@@ -35,12 +34,6 @@ from duoln.tasks.task import Task
 GROUP = "duoln"
 SLOW_SECONDS = 1.0
 """A plug-in that takes longer to load gets a remark."""
-_ruled: list[Any] = []
-"""The plug-ins whose rules are attached: once a process, however many registries are made."""
-_operators: list[Op[..., Any]] = []
-"""The operators that these rules belong to."""
-_cases: list[Any] = []
-"""The cases that prove these rules on a device."""
 _CHECKOUT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
 _OF_OTHERS = ("; a task of another package is there once that package is installed, as by pip install -e FOLDER, and "
@@ -136,14 +129,6 @@ class Registry:
             commands = self._ask(plugin, "duoln_commands")
             for command in commands:
                 _check_command(command)
-            if not any(plugin is ruled for ruled in _ruled):
-                for op, rule, backend in self._ask(plugin, "duoln_rules"):
-                    _check_own_name(op)
-                    op.rules(backend)  # it raises where there is no composed rule to fall back on
-                    op.add(rule, backend)
-                    _operators.append(op)
-                _cases.extend(self._ask(plugin, "duoln_cases"))
-                _ruled.append(plugin)
             for task in tasks:
                 if self._is_first("task", task.name, self.tasks, entry.name, distribution):
                     self.tasks[task.name] = Found(task, distribution)
@@ -174,16 +159,6 @@ class Registry:
             raise _StrictError(f"plug-in '{name}' of {distribution}: {reason}") from error
         self.broken.append(Broken(name, distribution, reason))
 
-    @property
-    def operators(self) -> list[Op[..., Any]]:
-        """The operators for which plug-ins have brought rules, in this process."""
-        return list(_operators)
-
-    @property
-    def cases(self) -> list[Any]:
-        """The `extend.Case`s that plug-ins have brought, in this process."""
-        return list(_cases)
-
     def listeners(self, say: Callable[[str], None]) -> list[Listener]:
         """The listeners of plug-ins. None of them can stop a run; one that fails becomes a `Broken` row.
 
@@ -208,11 +183,24 @@ class Registry:
         return made
 
 
-def _check_own_name(op: Op[..., Any]) -> None:
-    """Raises PluginError for an operator that another one has the name of: verdicts on rules are kept by this name."""
-    known = [getattr(ops, op.name, None), *_operators]
-    if any(isinstance(each, Op) and each.name == op.name and each is not op for each in known):
-        raise PluginError(f"duoln_rules: expected an operator with a name of its own, found a second '{op.name}'")
+@cache
+def load_plugins(own: bool = True) -> tuple[Broken, ...]:
+    """Import every plug-in, once in a process, so that what they add to operators is there; those that are broken.
+
+    Args:
+        own: load those of duoln, too.
+    """
+    names = None if own else {entry.name for entry, distribution in plugins() if distribution != "duoln"}
+    return tuple(Registry(names).broken)
+
+
+def package_of(module: str) -> str:
+    """The name and version of the package that has a module, as its plug-in's metadata say; else the module's name."""
+    top = module.partition(".")[0]
+    for entry, distribution in plugins(autoload=True):
+        if entry.module.partition(".")[0] == top:
+            return f"{distribution} {entry.dist.version}" if entry.dist is not None else distribution
+    return top
 
 
 def _check_command(command: Any) -> None:

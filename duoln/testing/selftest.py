@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
 from math import prod, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from duoln import ops, runtime
+from duoln import runtime
 from duoln.backends.protocol import STORAGE, Array, Backend
-from duoln.core import Op, Rule
-from duoln.kernels.registry import Case, every_case
-from duoln.tasks.registry import Registry
+from duoln.core import Rule
+from duoln.kernels.registry import Case, every_case, operator, registered, registered_cases
+from duoln.tasks.registry import load_plugins
 from duoln.testing.closeness import tolerance
 
 _GRADIENTS = 4.0
@@ -128,28 +127,16 @@ def _raised(case: Case, rule: str, error: Exception) -> Outcome:
     return Outcome.of(case, rule, np.inf, "", False, f"{type(error).__name__}: {error}")
 
 
-def operator(case: Case) -> Op[..., Any]:
-    """The operator of a case: one of duoln's, or one for which a plug-in has brought rules.
-
-    Raises:
-        LookupError: there is none of that name.
-    """
-    own: Op[..., Any] | None = getattr(ops, case.op, None)
-    for op in [own] if own is not None else _plugins().operators:
-        if op.name == case.op:
-            return op
-    raise LookupError(f"[selftest] expected an operator of duoln or of a plug-in, found '{case.op}'")
-
-
-@cache
-def _plugins() -> Registry:
-    return Registry()
+def of_plugins() -> list[Case]:
+    """The cases of the operators that plug-ins register."""
+    load_plugins()
+    return registered_cases()
 
 
 def every_device_case() -> list[Case]:
     """The cases that prove rules on a GPU, those of the net first; plug-ins bring some for their own operators."""
     own = [case for case in every_case() if case.net]
-    return sorted([*own, *every_case(gpu=True), *_plugins().cases], key=lambda case: not case.net)
+    return sorted([*own, *every_case(gpu=True), *of_plugins()], key=lambda case: not case.net)
 
 
 def rules(case: Case, backend: Backend) -> list[Rule]:
@@ -157,7 +144,7 @@ def rules(case: Case, backend: Backend) -> list[Rule]:
 
     Of a case in 16 bits those that take its arrays as they are stored; there may be none.
     """
-    *fused, composed = operator(case).rules(backend.name)
+    *fused, composed = operator(case.op).rules(backend.name)
     if case.stored != "float32":
         fused = [rule for rule in fused if rule.stored]
     taken = [rule for rule in fused if rule.supports is None
@@ -178,7 +165,7 @@ def prove(case: Case, backend: Backend, repeats: int = 2, rule: Rule | None = No
     results, gouts = _results(backend, rule, natives, case)
     first = {name: backend.to_numpy(x) for name, x in results.items()}
     where = backend if backend.name == "cupy" and size_of(case) > _MANY else runtime.backend("numpy")
-    composed = operator(case).rules(where.name)[-1]
+    composed = operator(case.op).rules(where.name)[-1]
     seen = [_rounded(a, case.stored) if a is not None and _is_stored(case, rule, k) else a
             for k, a in enumerate(case.inputs)]
     exact = [None if a is None else where.asarray(a.astype(np.float64) if a.dtype.kind == "f" else a) for a in seen]
@@ -261,16 +248,25 @@ def _error(where: Backend, actual: Array, expected: Array) -> float:
 
 
 def cases(one_of_each: Backend | None = None) -> list[Case]:
-    """The cases for any machine; or the largest of each operator, variant and rule of a backend."""
-    return list(every_case()) if one_of_each is None else largest_of_each(every_case(), one_of_each)
+    """The cases for any machine, those of plug-ins too; or the largest of each operator, variant and rule of a
+    backend.
+    """
+    every = [*every_case(), *(case for case in of_plugins() if not case.gpu)]
+    return every if one_of_each is None else largest_of_each(every, one_of_each)
 
 
 def chosen(backend: Backend, one_of_each: bool) -> Iterator[Case]:
     """The cases of `duoln selftest`, for a GPU those of a device too, or one of each."""
     yield from (case for case in cases(backend if one_of_each else None) if not case.cpu or backend.name == "numpy")
     if backend.proofs is not None and not one_of_each:
-        yield from every_case(gpu=True)
-        yield from _plugins().cases
+        yield from (*every_case(gpu=True), *(case for case in of_plugins() if case.gpu))
+
+
+def untried(backend: Backend, reports: Iterable[RuleReport]) -> list[str]:
+    """The rules of operators that plug-ins register of which no case has tried the rule."""
+    tried = {(report.op, report.rule) for report in reports}
+    return [f"{name}, rule '{rule.name}'" for name, known in registered().items()
+            for rule in known.op.rules(backend.name)[:-1] if (name, rule.name) not in tried]
 
 
 def largest_of_each(chosen: Iterable[Case], backend: Backend) -> list[Case]:

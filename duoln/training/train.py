@@ -25,7 +25,7 @@ from duoln.system.filesystem import temporary_folder
 from duoln.system.paths import in_home
 from duoln.tasks.boundary import named
 from duoln.tasks.events import Listener, RunStart
-from duoln.tasks.registry import find_task
+from duoln.tasks.registry import find_task, load_plugins
 from duoln.tasks.settings import check_config, check_preset, make_config
 from duoln.tasks.task import Config, Task
 from duoln.tasks.values import Dataset
@@ -116,6 +116,7 @@ def train(task: str | Task, variant: str | None = None, *, preset: str | None = 
     if watch_every is not None and watch is None:
         raise UsageError("[train] watch_every: expected `watch` too, found none")
     watching = None if watch is None else Watch(watch, watch_every)
+    load_plugins(own=False)  # as every command does: a run has the same rules in Python
     chosen = find_task(task) if isinstance(task, str) else _checked(task)
     check_preset(chosen, preset)
     name = _variant(chosen, variant)

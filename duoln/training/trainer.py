@@ -30,7 +30,7 @@ from duoln.errors import (
 )
 from duoln.nn import with_population
 from duoln.runs import checkpoint
-from duoln.runs.identity import Identity, identity_of, rules_of
+from duoln.runs.identity import Identity, identity_of, rules_of, rules_of_packages
 from duoln.runs.precision import FLOAT32, check_precision, stored_batch, stored_params
 from duoln.runs.settings import MAY_CHANGE, config_of
 from duoln.runtime import tensor, to_tensors
@@ -120,10 +120,15 @@ class Trainer:
         """The facts beside its settings that decide the bits of this run."""
         if not self._identity:
             ranks = 1 if self.ranks is None else self.ranks.size
-            self._identity = identity_of(self.backend, self.task, self.splits, ranks)
+            self._identity = {**identity_of(self.backend, self.task, self.splits, ranks),
+                              **rules_of_packages(self._first_loss)}
         elif self.backend.proofs is not None:  # a rule may have been set aside when it was first used
             self._identity["rules"] = rules_of(self.backend)
         return self._identity
+
+    def _first_loss(self) -> Tensor:
+        params = stored_params(self.state["params"], self.precision)
+        return self.task.loss(self.model, params, self._stored(self._share(self.splits.train(0))))
 
     def advance(self) -> float:
         """Make one update and wait for it; returns the loss before it. Raises as `queue` and `settle`."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from duoln.extend import Array, Backend, Launch, Rule, Tensor, native, op
+from duoln.extend import Array, Backend, Launch, Rule, Tensor, case, native, op, register
 
 _BLOCK_VALUES = 1 << 22
 """The most differences that exist at a time. All pairs of a batch of 128 in 1024 dimensions have four times as many."""
@@ -118,3 +118,9 @@ def _vjp_compiled(be: Backend, saved: tuple[Array, Array], gout: Array, needs: S
 
 
 order_violation_compiled = Rule("compiled", _forward_compiled, _vjp_compiled, _refusal)
+
+
+order_violation.add(order_violation_of_captions, "numpy")
+order_violation.add(order_violation_compiled, "numpy")  # the last one is tried first
+_SIZES = ((1, 1, 1), (5, 3, 7), (2, 9, 33), (128, 128, 256), (33, 17, 1024))
+register(order_violation, lambda: [case(order_violation, (n, d), (m, d)) for n, m, d in _SIZES])

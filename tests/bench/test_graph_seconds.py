@@ -13,7 +13,7 @@ from duoln import runtime
 from duoln.bench import clock, operators, operators_torch, recurrent
 from duoln.bench.launch_chains import DuolnChain
 from duoln.bench.operators import Plan
-from duoln.bench.subjects import SUBJECTS
+from duoln.bench.subjects import every_subject
 from duoln.core import Tensor
 from duoln.errors import KernelError
 from duoln.testing import check_error
@@ -39,10 +39,10 @@ def ticking(monkeypatch, gpu):
 
 @pytest.mark.few
 @over_stand_in
-@pytest.mark.parametrize(("name", "backward"), [(name, backward) for name in SUBJECTS for backward in (False, True)
+@pytest.mark.parametrize(("name", "backward"), [(name, backward) for name in every_subject() for backward in (False, True)
                                                 if name != "copy" or not backward])
 def test_the_devices_time_is_that_of_one_launch_of_the_graph(gpu, ticking, name, backward):
-    subject = SUBJECTS[name]
+    subject = every_subject()[name]
     inputs = subject.inputs(SHAPE)
     chain = DuolnChain(subject, gpu, inputs, "warm", backward)
     chain.launch(1)
@@ -56,7 +56,7 @@ def test_the_devices_time_is_that_of_one_launch_of_the_graph(gpu, ticking, name,
 
 @over_stand_in
 def test_a_graph_computes_what_the_launches_compute(gpu):
-    subject = SUBJECTS["layer_norm"]
+    subject = every_subject()["layer_norm"]
     inputs = subject.inputs(SHAPE)
     tensors = {name: Tensor(gpu.asarray(a), gpu) for name, a in inputs.items()}
     kept = []
@@ -69,7 +69,7 @@ def test_a_graph_computes_what_the_launches_compute(gpu):
 
 @over_stand_in
 def test_what_cannot_be_captured_has_a_reason_and_no_time_of_the_device(gpu, monkeypatch):
-    subject = SUBJECTS["layer_norm"]
+    subject = every_subject()["layer_norm"]
     real = type(subject).run
 
     def run(self, tensors, gout):
@@ -132,7 +132,7 @@ def test_pytorch_captures_a_graph_and_times_its_second_launch(monkeypatch):
 @pytest.mark.parametrize("fails", [False, True])
 def test_no_result_of_pytorch_lives_while_another_stream_captures(monkeypatch, fails):
     """Its gradients would be given on the stream of the first use of their tensors."""
-    chain = operators_torch.TorchChain(SUBJECTS["layer_norm"], SUBJECTS["layer_norm"].inputs(SHAPE), "warm", True, "cpu")
+    chain = operators_torch.TorchChain(every_subject()["layer_norm"], every_subject()["layer_norm"].inputs(SHAPE), "warm", True, "cpu")
     assert chain.capture(2) is None
     chain._on_gpu = True
     chain.launch(1)

@@ -13,7 +13,7 @@ from duoln.bench import agreement, clock, launch_chains, operators, operators_to
 from duoln.bench.launch_chains import DuolnChain, Rotation, cache_for
 from duoln.bench.operators import Plan
 from duoln.bench.schema import check_record
-from duoln.bench.subjects import COPY, SUBJECTS, buffer_count, buffers
+from duoln.bench.subjects import COPY, buffer_count, buffers, every_subject
 from duoln.cli import main
 from duoln.cli.bench import operators as bench_command
 from duoln.core import Rule, composed_only
@@ -22,8 +22,8 @@ from duoln.kernels import native
 from duoln.kernels.device_limits import memory
 from duoln.testing import check_error
 
-LAYER_NORM, CROSS_ENTROPY = SUBJECTS["layer_norm"], SUBJECTS["softmax_cross_entropy"]
-BESIDE = [SUBJECTS[name] for name in ("rms_norm", "add_layer_norm", "add_rms_norm")]
+LAYER_NORM, CROSS_ENTROPY = every_subject()["layer_norm"], every_subject()["softmax_cross_entropy"]
+BESIDE = [every_subject()[name] for name in ("rms_norm", "add_layer_norm", "add_rms_norm")]
 PLANS = [Plan(s, (5, 7), "warm", b) for s in (LAYER_NORM, CROSS_ENTROPY, *BESIDE) for b in (False, True)]
 
 
@@ -135,7 +135,7 @@ def test_a_cpu_takes_the_small_tables_by_itself(asked, small, monkeypatch, capsy
     monkeypatch.setattr(operators, "measure", measure)
     monkeypatch.setattr(bench_command, "_remaining", lambda done, planned, seconds: f", after {done}")
     assert main(["bench", "ops", "--backend", "numpy", "--rounds", "1", "--op", "rms_norm", *asked]) == 0
-    rms_norm = SUBJECTS["rms_norm"].timed
+    rms_norm = every_subject()["rms_norm"].timed
     assert [plan.shape for plan in timed[::2]] == list(rms_norm.small if small else rms_norm.shapes)
     lines = capsys.readouterr().err.splitlines()
     counted = [line.partition(f" of {len(timed)}")[2] for line in lines if line.startswith("rms_norm ")]
@@ -216,8 +216,8 @@ def test_a_backend_may_time_its_device():
 def test_plans():
     plans = operators.make_plans([COPY, LAYER_NORM], [(8, 16), (64, 256), (8, 16)], False, ["cold", "warm"], True)
     assert [(p.shape, p.cache) for p in plans] == [((8, 16), "warm"), ((64, 256), "cold"), ((64, 256), "warm")]
-    both = operators.make_plans(list(SUBJECTS.values()), None, True, ["cold"], False)
-    timed = [subject for name, subject in SUBJECTS.items() if name != "copy"]
+    both = operators.make_plans(list(every_subject().values()), None, True, ["cold"], False)
+    timed = [subject for name, subject in every_subject().items() if name != "copy"]
     assert len(both) == 2 * sum(len(subject.timed.small) for subject in timed)
     for subject in timed:
         assert len(set(subject.timed.shapes)) == len(subject.timed.shapes) > len(subject.timed.small)

@@ -9,7 +9,7 @@ import pytest
 from duoln import runtime
 from duoln.bench import operators, operators_torch, timed_process
 from duoln.bench.operators import Plan
-from duoln.bench.subjects import SUBJECTS
+from duoln.bench.subjects import every_subject
 from duoln.bench.survey_parts import is_compiled, peers_of, plans_of
 from duoln.errors import UsageError
 from duoln.randomness import Stream
@@ -20,7 +20,7 @@ SHAPE = (6, 8)
 
 
 def _plan(name="layer_norm", shape=SHAPE, backward=True):
-    return Plan(SUBJECTS[name], shape, "warm", backward)
+    return Plan(every_subject()[name], shape, "warm", backward)
 
 
 def _liger(monkeypatch, apply):
@@ -35,12 +35,12 @@ def test_liger_is_called_as_its_users_call_it(monkeypatch):
     import torch
 
     _liger(monkeypatch, lambda x, gain, bias, eps: torch.nn.functional.layer_norm(x, gain.shape, gain, bias, eps))
-    inputs = SUBJECTS["layer_norm"].inputs(SHAPE)
-    liger, eager = (operators_torch.compute(SUBJECTS["layer_norm"], inputs, True, "cpu", peer) for peer in ("liger", "torch"))
+    inputs = every_subject()["layer_norm"].inputs(SHAPE)
+    liger, eager = (operators_torch.compute(every_subject()["layer_norm"], inputs, True, "cpu", peer) for peer in ("liger", "torch"))
     assert set(liger) == set(eager) == {"value", "x", "gain", "bias"}
     for name in eager:
         np.testing.assert_allclose(liger[name], eager[name], rtol=1e-6)
-    check_error(UsageError, lambda: operators_torch.caller("liger", SUBJECTS["softmax_cross_entropy"]), "layer_norm")
+    check_error(UsageError, lambda: operators_torch.caller("liger", every_subject()["softmax_cross_entropy"]), "layer_norm")
 
 
 def test_a_peer_that_fails_is_noted_and_ours_is_timed(monkeypatch):
@@ -73,8 +73,8 @@ def test_compiled_peers_go_through_the_compiler(monkeypatch):
         return function
 
     monkeypatch.setattr(torch, "compile", compile_)
-    inputs = SUBJECTS["softmax_cross_entropy"].inputs(SHAPE)
-    both = [operators_torch.compute(SUBJECTS["softmax_cross_entropy"], inputs, True, "cpu", peer)
+    inputs = every_subject()["softmax_cross_entropy"].inputs(SHAPE)
+    both = [operators_torch.compute(every_subject()["softmax_cross_entropy"], inputs, True, "cpu", peer)
             for peer in ("torch", "torch-compile")]
     assert len(compiled) == 1 and all(np.array_equal(both[0][name], both[1][name]) for name in both[0])
     asked = {"kind": "step", "task": "mnist", "variant": "ln", "preset": "smoke", "settings": {"batch_size": 20},

@@ -30,7 +30,6 @@ from numpy.lib.stride_tricks import as_strided, sliding_window_view
 
 from duoln import ops, runtime
 from duoln.kernels import host
-from duoln.tasks.registry import Registry
 
 _TIGHT = replace(PLAIN, name="tight")
 
@@ -77,10 +76,6 @@ BROKEN = {"too-late": _shifted(1), "too-early": _shifted(-1), "unit-steps": _uni
 """Windows of the convolution that lie one value too far on, one too far back, and where no stride leads."""
 
 
-PLUGINS = ("draw", "order_embeddings")
-"""Those that bring fused rules."""
-
-
 def main(side: guard_pages.Side, which: str) -> int:
     """Run the cases; how many there were."""
     backend = runtime.backend("numpy")
@@ -91,7 +86,6 @@ def main(side: guard_pages.Side, which: str) -> int:
         rule_cases = [rule_case for rule_case in rule_cases if rule_case.op == "conv2d"]
     subjects = [Subject(rule_case, backend) for rule_case in rule_cases]  # before the guards: these run the composed rules
     if which not in BROKEN:
-        Registry(PLUGINS)  # it attaches their rules
         subjects += [Subject(rule_case, backend, module) for rule_case, module in operator_cases.layout_cases()]
     # The rules' own buffers lie between the guards without what they add for cache lines.
     host.empty = lambda shape, dtype: np.empty(shape, dtype)

@@ -17,7 +17,7 @@ from duoln.kernels.recurrent import plan as of_cells
 from duoln.kernels.recurrent.cases import LONG
 from duoln.kernels.recurrent.cells import FUSED
 from duoln.kernels.recurrent.cluster_plan import plan
-from duoln.kernels.registry import STORED, every_case
+from duoln.kernels.registry import STORED, every_case, registered
 from duoln.kernels.settings import every_setting
 from duoln.testing import selftest
 
@@ -54,7 +54,7 @@ def test_the_net_is_small(made):
 @pytest.mark.parametrize("backend", ["cupy", "mlx"])
 def test_the_net_has_every_rule_for_gpus(backend, gpu):
     pytest.importorskip("mlx.core") if backend == "mlx" else None
-    of_plugins = [(op.name, rule) for op in selftest._plugins().operators for rule in op.rules(backend)[:-1]]
+    of_plugins = [(name, rule) for name, known in registered().items() for rule in known.op.rules(backend)[:-1]]
     wanted = {(op, stored) for op, rule in (*rules("metal" if backend == "mlx" else "cuda"), *of_plugins)
               for stored in ("float32", *(STORED if rule.stored else ()))}
     assert len(wanted) > 4

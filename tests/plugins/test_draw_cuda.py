@@ -11,14 +11,14 @@ from duoln import runtime
 from duoln.errors import KernelError
 from duoln.kernels import source
 from duoln.plugins.draw import ops
-from duoln.plugins.draw.ops.cases import bank, cases, glimpse, latent
+from duoln.plugins.draw.ops.cases import bank, banks, glimpse, glimpses, latent, latents
 from duoln.plugins.draw.ops.cuda import FILTERBANK, GLIMPSE, filterbank_on_cuda, glimpse_on_cuda
 from duoln.plugins.draw.ops.fused_latent import latent_on_cuda
 from duoln.tasks.registry import Registry
 from duoln.testing import selftest
 from duoln.testing.closeness import check_close, tolerance
 
-CASES = [case for case in cases() if case.sizes[0] < 60]
+CASES = [case for case in (*glimpses(), *banks(), *latents()) if case.sizes[0] < 60]
 RULES = {"write_then_read": glimpse_on_cuda, "filterbank": filterbank_on_cuda, "gaussian_latent": latent_on_cuda}
 
 

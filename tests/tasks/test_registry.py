@@ -12,10 +12,8 @@ import tomllib
 from pathlib import Path
 from textwrap import dedent
 
-import numpy as np
 import pytest
 
-from duoln import ops, runtime, tensor
 from duoln.cli import build_parser, main
 from duoln.errors import PluginError, UsageError
 from duoln.plugins.mnist import Mnist
@@ -143,23 +141,6 @@ def test_a_plugin_need_not_bring_tasks(install):
     check_error(PluginError, lambda: find_task("empty"), "plug-in 'empty' of empty-dist: expected tasks, found none", "@hookimpl")
 
 
-def test_rules_are_tried_first_and_added_once(install, monkeypatch):
-    monkeypatch.setattr(ops.negative, "_rules", {})
-    install("rules", """
-        from duoln import ops
-        from duoln.core import Rule
-        from duoln.tasks import hookimpl
-
-        @hookimpl
-        def duoln_rules():
-            return [(ops.negative, Rule("mine", lambda be, x: (x + 7, None)), "numpy")]
-    """)
-    for _ in range(3):
-        assert Registry().broken == []
-    assert [rule.name for rule in ops.negative.rules("numpy")] == ["mine", "composed"]
-    assert ops.negative(tensor(np.float32(1), runtime.backend("numpy"))).numpy() == 8
-
-
 def test_the_second_command_of_a_name_is_refused(install):
     install("greeting", GREETING)
     install("paper2", GREETING.replace('"greet"', '"paper"'))
@@ -205,6 +186,7 @@ BROKEN = {
     "syntax": ("def f(:", "SyntaxError: invalid syntax"),
     "exit": ("import sys; sys.exit(3)", "SystemExit: 3"),
     "silent exit": ("import sys; sys.exit()", "SystemExit: no message"),
+    "a hook of operators": (HOOK + "def duoln_rules():\n    return []", "unknown hook 'duoln_rules'"),
     "misspelt": (HOOK + "def duoln_taks():\n    return []", "unknown hook 'duoln_taks'"),
     "argument": (HOOK + "def duoln_tasks(config):\n    return []", "'config'"),
     "raises": (HOOK + "def duoln_tasks():\n    raise RuntimeError('first line\\nsecond')", "RuntimeError: first line"),
@@ -215,20 +197,11 @@ BROKEN = {
     "nameless": (HOOK + "def duoln_tasks():\n    return [Task()]", "a task of class Task: name: expected a name of 1 to 64"),
     "no list": (HOOK + "def duoln_tasks():\n    return Task()", "TypeError: 'Task' object is not iterable"),
     "half good": (dedent(GOOD).replace("[Mine()]", "[Mine(), 3]"), "expected Task objects, found 3"),
-    "rules": (HOOK + "def duoln_rules():\n    return [('add', 'rule')]", "ValueError: not enough values to unpack"),
-    "no composed rule": (HOOK + "def duoln_rules():\n    from duoln.extend import Rule, op\n"
-                         "    def mine(x): return x\n"
-                         "    return [(op(mine), Rule('fast', abs), 'numpy')]", "DuolnError: [mine] has no composed rule"),
-    "no operator": (HOOK + "def duoln_rules():\n    return [(1, 2, 3)]", "AttributeError: 'int' object has no"),
-    "name of another operator": (HOOK + "def duoln_rules():\n    from duoln import ops\n    from duoln.extend import Rule, derived, op\n"
-                                 "    @op\n    def relu(x):\n        return relu.apply(x)\n    relu.add(derived(ops.abs))\n"
-                                 "    return [(relu, Rule('mine', abs), 'numpy')]", "expected an operator with a name of its own, found a second 'relu'"),
     "no command": (HOOK + "def duoln_commands():\n    return ['greet']", "PluginError: duoln_commands: expected Command objects, found 'greet'"),
     "command of two words": (dedent(GREETING).replace('"greet"', '"say hello"'), "whose name is one word and whose help is a text, found 'say hello'"),
     "command without help": (dedent(GREETING).replace('"say hello, 50 % louder"', "None"), "whose help is a text, found 'greet' and None"),
     "options that raise": (dedent(GREETING).replace('"name")', '"-n", "n")'), "ValueError: "),
     "help that raises": (dedent(GREETING).replace('"name")', '"name", help="50 %!")'), "ValueError: "),
-    "good task, bad rules": (dedent(GOOD) + "\n@hookimpl\ndef duoln_rules():\n    return 1\n", "TypeError"),
 }
 
 

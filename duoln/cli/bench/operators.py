@@ -9,17 +9,20 @@ from typing import Any
 
 from duoln.bench import operators, text
 from duoln.bench.records import make_record
-from duoln.bench.subjects import SUBJECTS
+from duoln.bench.subjects import Subject, every_subject
 from duoln.cli import console
 from duoln.cli.bench.options import add_common, begin, numbers, tables_are_results, write_record
 from duoln.cli.rows_table import RowsTable
+from duoln.core.arguments import did_you_mean
+from duoln.errors import UsageError
+from duoln.kernels.registry import registered, timed
 
 
 def add_kind(kinds: Any) -> None:
     """Add `ops`."""
     ops = kinds.add_parser("ops", help="operators over rows, beside a plain copy")
-    ops.add_argument("--op", action="append", choices=tuple(SUBJECTS), metavar="NAME",
-                     help=f"{', '.join(SUBJECTS)}; may be repeated (default all)")
+    ops.add_argument("--op", action="append", metavar="NAME",
+                     help=f"{', '.join(timed())}, copy, or one that a plug-in registers; may be repeated (default all)")
     sizes = ops.add_mutually_exclusive_group()
     sizes.add_argument("--shape", action="append", type=_rows_width, metavar="ROWS,WIDTH",
                        help="of every operator, instead of each one's table; may be repeated")
@@ -39,12 +42,12 @@ def _rows_width(text: str) -> tuple[int, int]:
 
 
 def _ops(args: argparse.Namespace) -> int:
+    chosen = _chosen(args.op)
     caches = [name for name, asked in (("cold", args.cold or not args.warm), ("warm", args.warm)) if asked]
     peers = list(dict.fromkeys(args.peer))
     backend = begin(args)
     small = args.small or (operators.on_cpu(backend) and not args.full)
-    plans = operators.make_plans([SUBJECTS[name] for name in args.op or SUBJECTS], args.shape, small, caches,
-                                 args.forward)
+    plans = operators.make_plans(chosen, args.shape, small, caches, args.forward)
     copy = operators.Yardstick(backend)
     copied = copy.gbps(args.rounds)
     console.say(f"100% is {operators.copy_words(copied, copy.rule, backend)}")
@@ -62,6 +65,16 @@ def _ops(args: argparse.Namespace) -> int:
     return 0
 
 
+def _chosen(names: Sequence[str] | None) -> list[Subject]:
+    known = every_subject()
+    for name in names or ():
+        if name not in known:
+            reason = "; it is registered without a timing: register(op, cases, timed)" if name in registered() else \
+                did_you_mean(name, known)
+            raise UsageError(f"[bench] --op: expected one of {', '.join(known)}; found {name!r}{reason}")
+    return [known[name] for name in names or known]
+
+
 def _remaining(done: int, planned: int, seconds: float) -> str:
     """The time that the rest will take, estimated from the mean time of the cases so far."""
     if not done:
@@ -71,7 +84,7 @@ def _remaining(done: int, planned: int, seconds: float) -> str:
 
 
 def _show_operators(cases: Sequence[Mapping[str, Any]], data: bool) -> None:
-    for name in SUBJECTS:
+    for name in every_subject():
         of_one = [case for case in cases if case["op"] == name]
         if of_one:
             title, headings, rows = text.operator_table(of_one)

@@ -51,15 +51,25 @@ def latent(batch: int, size: int, misaligned: bool = False) -> Case:
                 (batch, size), misaligned)
 
 
-def cases() -> list[Case]:
-    """Every case; the first ones of each operator are of the net."""
-    glimpses = [glimpse(3, 28, 5, 2, "draw"), glimpse(2, 16, 2, 3, "edge", misaligned=True),
-                glimpse(2, 33, 2, 3, "draw"), glimpse(1, 28, 2, 5), glimpse(2, 5, 3, 4), glimpse(1, 1, 2, 2),
-                glimpse(1, 64, 4, 3), glimpse(64, 28, 2, 5), glimpse(128, 28, 5, 5), glimpse(301, 28, 2, 5, "draw"),
-                glimpse(133, 60, 12, 12)]
-    banks = [bank(3, 5, 7, "draw", inverse=True), bank(2, 12, 65), bank(1, 2, 28), bank(2, 3, 1), bank(64, 5, 28),
-             bank(301, 12, 60)]
-    latents = [latent(4, 32), latent(5, 33, misaligned=True), latent(9, 100), latent(1, 1), latent(3, 4),
-               latent(128, 100), latent(4099, 33)]
-    return [case._replace(net=k < most) for some, most in ((glimpses, 3), (banks, 2), (latents, 3))
-            for k, case in enumerate(some)]
+def glimpses() -> list[Case]:
+    """The cases of `write_then_read`."""
+    return _first_of_net(3, [
+        glimpse(3, 28, 5, 2, "draw"), glimpse(2, 16, 2, 3, "edge", misaligned=True), glimpse(2, 33, 2, 3, "draw"),
+        glimpse(1, 28, 2, 5), glimpse(2, 5, 3, 4), glimpse(1, 1, 2, 2), glimpse(1, 64, 4, 3), glimpse(64, 28, 2, 5),
+        glimpse(128, 28, 5, 5), glimpse(301, 28, 2, 5, "draw"), glimpse(133, 60, 12, 12)])
+
+
+def banks() -> list[Case]:
+    """The cases of `filterbank`."""
+    return _first_of_net(2, [bank(3, 5, 7, "draw", inverse=True), bank(2, 12, 65), bank(1, 2, 28), bank(2, 3, 1),
+                             bank(64, 5, 28), bank(301, 12, 60)])
+
+
+def latents() -> list[Case]:
+    """The cases of `gaussian_latent`."""
+    return _first_of_net(3, [latent(4, 32), latent(5, 33, misaligned=True), latent(9, 100), latent(1, 1), latent(3, 4),
+                             latent(128, 100), latent(4099, 33)])
+
+
+def _first_of_net(most: int, cases: list[Case]) -> list[Case]:
+    return [case._replace(net=k < most) for k, case in enumerate(cases)]
