@@ -1,7 +1,7 @@
 """Everything that authors of operators and rules need. An operator has a composed rule and may have faster ones.
 
-    from duoln import extend, ops
-    from duoln.tasks import hookimpl
+    from duoln import extend
+    import numpy as np
 
     @extend.op("x: real[*shape] -> like x")
     def softsign(x: extend.Tensor) -> extend.Tensor:
@@ -22,10 +22,10 @@
         return x / size, size
 
     fast = extend.Rule("in place", fast_forward, vjp, lambda be, x: None if x.size else "there are no values")
+    softsign.add(fast, backend="numpy")                     # tried first
 
-    @hookimpl
-    def duoln_rules():                                      # in the module that the plug-in's entry point names
-        return [(softsign, fast, "numpy")]
+An operator with kernels is `duoln.examples.own_operator`, and what `duoln new-task NAME --operator` writes: a `Launch`
+for each entry, of which `fused` makes the rule of each device that has a text, and `register`.
 
 The declaration says what the arrays are: kinds are `real`, `int32`, `bool` and `any`, an axis that two arrays name has
 one size, `*rows` is any number of axes, `?` allows None. `duoln.core.spec` has the whole language. A call checks the
@@ -66,17 +66,20 @@ Contents:
   `Interval` of numbers or the integers of a `Whole`;
 * for a body, beside `NAME.check`: `check_room`;
 * `host`: arrays that start on a cache line, and the number of threads, for rules on NumPy arrays;
-* `Launch`: a call of a C++ text (also of CUDA's and Metal's beside it), declared in the language of `op`, compiled at
-  its first use. Give the text's whole path without its ending. The text includes `common.h`, whose `T` is float or
-  double, whose `in_parts` divides work among threads, and whose `guarded` turns a lack of memory into a MemoryError; in
-  the place of a prototype it writes `ENTRY(name)`. A plan for GPUs gives a `Layout`. `fused` makes the rule of an
-  operator of two launches;
+* `Launch`: a call of an entry of a C++, CUDA or Metal text, declared in the language of `op`; `stored` arrays may have
+  16 bits on a GPU. It is compiled at its first use. Give the text's whole path without its ending. The text writes
+  `ENTRY(name) {`; the prototype is printed from the declaration. A C++ text includes `common.h`, whose `T` is float or
+  double, `index_t` a size, whose `in_parts(count, threads, work)` calls `work(first, last)` on each thread, and whose
+  `guarded` turns a lack of memory into a MemoryError; no other exception may leave it. `rows.h` walks along rows in
+  vectors. `common.cuh` and `common.metal.h` sum over a block. A plan for GPUs gives a `Layout`;
+* `fused`: adds the rule of two launches on each device that has a text;
+* `register`: tells `duoln selftest`, `doctor` and `bench ops` of an operator, its `Case`s, which `case` makes of
+  shapes, and a `Timed`: shapes, what is read and written, and a peer's function;
 * `native`: `refusal` says why there is no library of a text for a dtype, for `supports`; `threads_for` how many threads
   to use;
-* `Case`: one call of an operator, by which its rules are proved. A plug-in's hook `duoln_cases` gives them;
 * `cuda` and `metal`, loaded on first use: what launches on these devices share, such as `cuda.sum_columns`.
 
-`duoln.testing` has the checks.
+`duoln.testing` has the checks: `check_kernel` proves texts without the hardware.
 """
 
 from __future__ import annotations
@@ -89,8 +92,8 @@ from duoln.backends.protocol import FLOATS, Array, Backend
 from duoln.core import Op, Rule, Tensor, derived, op
 from duoln.core.arguments import Above0, AtLeast0, AtLeast1, Below1, Finite, Integer, Interval, Whole
 from duoln.core.public_names import only_public
-from duoln.kernels import host, launch as _launch, native
-from duoln.kernels.launch import Launch
+from duoln.kernels import host, native
+from duoln.kernels.launch import Launch, fused as rule_of_launches
 from duoln.kernels.launch.declared import Layout
 from duoln.kernels.registry import Case, Timed, case, register
 from duoln.ops.common import check_room
@@ -122,7 +125,7 @@ def fused(op: Op[Any, Any], forward: Callable[..., Any], vjp: Callable[..., Any]
             another, or that no compiler is here.
         options: of `Rule`.
     """
-    runtime.when_used(_launch.fused(op, forward, vjp, first, supports, **options))
+    runtime.when_used(rule_of_launches(op, forward, vjp, first, supports, **options))
 
 
 # They import CuPy and MLX, so only a rule that uses them loads them, and `dir` is without them.

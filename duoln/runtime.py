@@ -47,14 +47,23 @@ class Probe(NamedTuple):
 
 
 _attached: set[str] = set()
-_of_packages: list[Callable[[str], None]] = []
+_of_packages: list[tuple[Callable[[str], None], set[str]]] = []
+"""Functions that add rules of other packages, each with the backends for which they have been called."""
 
 
 def when_used(attach: Callable[[str], None]) -> None:
     """Call `attach` with the name of each backend when that is first used, and now for those in use."""
-    _of_packages.append(attach)
+    _of_packages.append((attach, set()))
     for name in sorted(_attached):
-        attach(name)
+        attach_packages(name)
+
+
+def attach_packages(name: str) -> None:
+    """Add the rules of other packages for a backend of this name."""
+    for attach, done in _of_packages:
+        if name not in done:
+            done.add(name)
+            attach(name)
 
 
 def probe(name: str) -> Probe:
@@ -370,5 +379,4 @@ def _attach(loaded: Backend) -> None:
     if loaded.name == "cupy" or getattr(loaded, "on_gpu", False):
         loaded.proofs = proofs.Proofs(loaded)
     _attached.add(loaded.name)
-    for later in _of_packages:
-        later(loaded.name)
+    attach_packages(loaded.name)

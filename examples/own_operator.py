@@ -1,9 +1,14 @@
-"""An operator of one's own, log(cosh(x)): a composed rule with its gradient, and a faster rule for NumPy arrays.
+"""An operator of one's own with kernels in C++, CUDA and Metal: rows divided by their Euclidean norm.
 
     python -m duoln.examples.own_operator
+
+The texts are beside this file: l2_rows.cpp, l2_rows.cu and l2_rows.metal. `duoln new-task NAME --operator` writes them
+into a package of yours.
 """
+
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,46 +17,77 @@ import duoln
 from duoln import extend, testing
 
 
-@extend.op("x: real[*shape] -> like x")
-def log_cosh(x: extend.Tensor) -> extend.Tensor:
-    """log(cosh(x)) of each value: x^2 / 2 near 0, |x| - log(2) far from it."""
+@extend.op("x: real[*rows, width] -> like x")
+def l2_rows(x: extend.Tensor, *, eps: extend.Above0 = 1e-6) -> extend.Tensor:
+    """X / sqrt(sum of x^2 + eps), of each row."""
 
 
-def forward(be: extend.Backend, x: Any) -> tuple[Any, Any]:
-    """The value, and what the gradient needs. cosh(x) would overflow; exp(-2 |x|) cannot."""
-    size = be.abs(x)
-    return size + be.log1p(be.exp(-2.0 * size)) - float(np.log(2.0)), be.tanh(x)
+# The composed rule, of functions that every backend has ------------------------------------------------------
+
+def composed_forward(be: extend.Backend, x: Any, *, eps: float) -> tuple[Any, Any]:
+    """The value, and what the gradient needs."""
+    scale = 1.0 / be.sqrt(be.sum(x * x, axis=-1, keepdims=True) + eps)
+    return x * scale, (x, scale)
 
 
-def vjp(be: extend.Backend, tanh: Any, gout: Any, needs: Any) -> tuple[Any]:
-    """A gradient for each array argument: gout times the derivative, tanh(x)."""
-    return (gout * tanh,)
+def composed_vjp(be: extend.Backend, saved: Any, gout: Any, needs: Any) -> tuple[Any]:
+    """A gradient for each array argument: (g - x scale^2 sum(g x)) scale."""
+    x, scale = saved
+    return ((gout - x * (scale * scale * be.sum(gout * x, axis=-1, keepdims=True))) * scale,)
 
 
-def in_place(be: extend.Backend, x: Any) -> tuple[Any, Any]:
-    """The same on NumPy arrays with fewer temporary ones; a rule writes into its own arrays alone."""
-    size = np.abs(x)
-    value = np.multiply(size, -2.0)
-    np.log1p(np.exp(value, out=value), out=value)
-    return np.add(value, size - float(np.log(2.0)), out=value), np.tanh(x)
+l2_rows.add(extend.Rule("composed", composed_forward, composed_vjp))
 
 
-FAST = extend.Rule("in place", in_place, vjp, lambda be, x: None if x.ndim else "a single value")
-log_cosh.add(extend.Rule("composed", forward, vjp))  # every backend can run it
-log_cosh.add(FAST, backend="numpy")  # tried first; where it gives a reason why not, the composed rule runs
+# The kernels: a text for each device, and one declaration, from which the entries' prototypes are printed -----
+
+def plan(rows: int, width: int) -> extend.Layout:
+    """On a GPU: a block for each row, of 32 to 256 threads."""
+    threads = min(max(32, 1 << (width - 1).bit_length()), 256)
+    return extend.Layout((rows,), (threads,), {"THREADS": threads})
+
+
+_TEXT = str(Path(__file__).with_name("l2_rows"))
+_forward = extend.Launch(_TEXT, "l2_rows_forward",
+                         "x: stored[*rows, width], eps: float64 -> y: like x, scale: real[*rows]", plan)
+_backward = extend.Launch(_TEXT, "l2_rows_backward",
+                          "x: stored[*rows, width], scale: real[*rows], dy: like x -> dx: like x", plan)
+
+
+def forward(be: extend.Backend, x: Any, *, eps: float) -> tuple[Any, Any]:
+    """The launch of the backend's device."""
+    y, scale = _forward[be.name](x, eps)
+    return y, (x, scale)
+
+
+def vjp(be: extend.Backend, saved: Any, gout: Any, needs: Any) -> tuple[Any]:
+    """The gradient, of what forward kept."""
+    return (_backward[be.name](*saved, gout),)
+
+
+extend.fused(l2_rows, forward, vjp, _forward)  # the rules "compiled", "cuda" and "metal"
+_ROWS = (1, 7), (3, 33), (2, 3, 64), (5, 1000), (1000, 100)
+extend.register(
+    l2_rows,
+    lambda: [*(extend.case(l2_rows, shape, eps=1e-6) for shape in _ROWS),
+             *(extend.case(l2_rows, (9, 130), eps=1e-6).on_gpu(dtype) for dtype in ("float16", "bfloat16"))],
+    extend.Timed(lambda shape: extend.case(l2_rows, shape, eps=1e-6), shapes=[(4096, 1024), (65536, 256)],
+                 small=[(1024, 1024)], arrays=(2, 3), flops=(3, 6),  # x and y; then x, dy and dx
+                 peer=lambda torch, x, eps: torch.nn.functional.normalize(x, dim=-1, eps=eps)))
 
 
 def main() -> float:
-    """Check the operator and its rule, and find with them where log(cosh(x - 3)) is least."""
-    backend, points = duoln.backend("numpy"), np.linspace(-4, 4, 35).reshape(5, 7)
+    """Check the operator, its rule on this machine and its kernels; find the direction that has the largest product."""
+    backend, rows = duoln.backend("numpy"), np.random.default_rng(0).standard_normal((5, 7))
     for dtype in extend.FLOATS:
-        testing.check_op(log_cosh, [points], lambda x: np.log(np.cosh(x)), backend, dtype=dtype)
-    testing.check_rule(log_cosh, FAST, [points.astype(np.float32)], backend)
-    x = duoln.tensor([0.0], backend)
-    for _ in range(60):
-        x = x - 0.5 * duoln.value_and_grad(lambda x: log_cosh(x - 3.0).sum())(x)[1]
-    print(f"rules: {log_cosh.explain(x)}; log(cosh(x - 3)) is least at {x.item():.4f}")
-    return x.item()
+        testing.check_op(l2_rows, [rows], lambda x: x / np.sqrt((x * x).sum(-1, keepdims=True) + 1e-6), backend,
+                         dtype=dtype)
+    x, target = duoln.tensor([[1.0, 1.0]], backend), duoln.tensor([[3.0, 4.0]], backend)
+    for _ in range(200):
+        x = x + 0.5 * duoln.value_and_grad(lambda x: (l2_rows(x) * target).sum())(x)[1]
+    y = l2_rows(x).numpy()
+    print(f"rules: {l2_rows.explain(x)}; the largest product is {float((y * target.numpy()).sum()):.4f} at {y}")
+    return float((y * target.numpy()).sum())
 
 
 if __name__ == "__main__":

@@ -183,13 +183,15 @@ def test_nothing_low_asks_duoln_itself():
 
 def test_only_runtime_knows_kernels():
     """And `extend`, of what every rule uses and its cases; bench and selftest, of their cases: shapes, formulas and arrays, and of what a CPU copies; and what
-    tries a device: it compiles all settings, launches and measures.
+    tries a device: it compiles all settings, launches and measures, or runs launches on the CPU.
     """
     def allowed(i):
         importer = unit_of(_module_of(i.file))
         cases = f"{i.module}.{i.name}".rstrip(".")
         if importer == "extend":
             return bool(re.fullmatch(r"duoln\.kernels\.(launch(\.\w+){1,2}|(host|native|registry)(\.\w+)?)", cases))
+        if re.match(r"duoln/testing/(emulation|guarded)\.py", i.file) and re.fullmatch(r"duoln\.kernels\.(launch(\.\w+){0,2}|host)", cases):
+            return True
         if re.match(r"duoln/(bench/survey_parts|testing/(checks|compilation))\.py", i.file) and re.fullmatch(
                 r"duoln\.kernels\.(settings|registry|recurrent\.cells|device_limits(\.cuda)?|recurrent\.cuda_walk|launch\.cuda)(\.\w+)?", cases):
             return True

@@ -123,8 +123,7 @@ def test_an_import_brings_its_rules(tmp_path):
 def test_selftest_tries_it_and_finds_a_broken_gradient(tmp_path):
     right = duoln(package(tmp_path), "selftest", "--backend", "numpy", "--op", "l2_rows", "--json")
     assert right.returncode == 0, right.stderr
-    found = json.loads(right.stdout)
-    assert [r["rule"] for r in found["rules"]] == ["compiled"]
+    assert [r["rule"] for r in json.loads(right.stdout)["rules"]] == ["compiled"]
     text = tmp_path / "rows_package" / "l2_rows.cpp"
     text.write_text(text.read_text().replace("- x[r * width + k] * factor", "+ x[r * width + k] * factor"))
     broken = duoln(tmp_path, "selftest", "--backend", "numpy", "--op", "l2_rows")

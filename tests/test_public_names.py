@@ -38,7 +38,7 @@ def test_public_names_are_few():
     counts = {name: len(names) for name, names in public.items()}
     listed = sum(counts[name] for name in LISTED)
     print(*(f"{name} {count}" for name, count in counts.items()), f"these {listed}, all {sum(counts.values())}", sep="\n")
-    assert listed <= 280
+    assert listed <= 284
 
 
 @pytest.mark.parametrize("name", MOVED)

@@ -1,4 +1,6 @@
-"""`duoln new-task NAME`: it writes a package with a copy of `duoln.examples.own_task`, which its user then changes."""
+"""`duoln new-task NAME`: it writes a package with copies of `duoln.examples.own_task` and, with --operator, of
+`own_operator`, which its user then changes.
+"""
 
 from __future__ import annotations
 
@@ -87,6 +89,43 @@ def test_NAME():
     check_task(TITLETask())
 '''
 
+TEST_OPERATOR = '''\
+"""The operator: values and gradients against the formula, its kernels on the CPU, and its cases on this machine."""
+
+import numpy as np
+import pytest
+from duoln.testing import check_kernel, check_op
+
+from NAME.operator import NAME_rows
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_values_and_gradients(dtype):
+    x = np.random.default_rng(0).standard_normal((5, 7))
+    check_op(NAME_rows, [x], lambda x: x / np.sqrt((x * x).sum(-1, keepdims=True) + 1e-6), "numpy", dtype=dtype)
+
+
+def test_kernels():
+    print(*check_kernel(NAME_rows, twins=[("sum[0] += ", "sum[0] -= ")]), sep="\\n")
+'''
+README_OPERATOR = '''
+`NAME/operator.py` has an operator, `NAME_rows`, with kernels: `NAME_rows.cpp`, `.cu` and `.metal` beside it. To import
+the package brings its rules.
+
+```sh
+duoln selftest --op NAME_rows            # its cases against float64, on this machine's backend
+duoln bench ops --op NAME_rows --json here.json
+duoln doctor --ops                       # which rule runs
+```
+
+The test calls `check_kernel`, which runs all three texts without a GPU. `duoln help operators` explains all of it.
+'''
+PACKAGE_DATA = '''
+# Without these lines an installed package has no texts.
+[tool.setuptools.package-data]
+NAME = ["*.cpp", "*.cu", "*.metal", "*.h", "*.cuh"]
+'''
+
 FILES = {"pyproject.toml": PYPROJECT, "README.md": README, "NAME/__init__.py": '"""The task NAME."""\n',
          "tests/test_NAME.py": TEST}
 """The files beside the task by their paths in the new folder. NAME, TITLE and DIST stand for the new names."""
@@ -98,21 +137,26 @@ def add_command(commands: Any) -> None:
     """Add `new-task` to the command line."""
     new = commands.add_parser("new-task", help="write a package with a task that runs, to start your own from")
     new.add_argument("name", metavar="NAME", help="of the task, its package and its folder, such as my_task")
+    new.add_argument("--operator", action="store_true", help="also an operator of your own, with kernels in C++, CUDA "
+                     "and Metal, its cases and its timing")
     new.set_defaults(run=_new_task)
 
 
 def _new_task(args: argparse.Namespace) -> int:
     from duoln.cli import console
 
-    folder = write_task(args.name, Path())
+    folder = write_task(args.name, Path(), args.operator)
     console.say(f"wrote {folder}; next:")
-    for line in (f"pip install -e ./{folder}", f"duoln run {args.name} --preset smoke", f"pytest ./{folder}"):
+    of_operator = [f"duoln selftest --op {args.name}_rows"] if args.operator else []
+    for line in (f"pip install -e ./{folder}", f"duoln run {args.name} --preset smoke", *of_operator,
+                 f"pytest ./{folder}"):
         console.put(line)
     return 0
 
 
-def write_task(name: str, parent: Path) -> Path:
-    """Write the package of a new task to the folder `name` in `parent`; returns the folder.
+def write_task(name: str, parent: Path, operator: bool = False) -> Path:
+    """Write the package of a new task to the folder `name` in `parent`, with an operator or without; returns the
+    folder.
 
     Raises:
         UsageError: the name cannot name a task and a package, or is not free, or the folder exists.
@@ -126,7 +170,7 @@ def write_task(name: str, parent: Path) -> Path:
     try:
         # The package is written elsewhere and moved as a whole, so that a full disk or a kill leaves no part of it.
         with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=parent) as aside:
-            for path, text in fill(name).items():
+            for path, text in fill(name, operator).items():
                 file = Path(aside) / name / path
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(text, encoding="utf-8")
@@ -136,7 +180,7 @@ def write_task(name: str, parent: Path) -> Path:
     return target
 
 
-def fill(name: str) -> dict[str, str]:
+def fill(name: str, operator: bool = False) -> dict[str, str]:
     """The files of a task of that name."""
     title = "".join(part.capitalize() for part in name.split("_"))
     title = title.removesuffix("Task") or title
@@ -145,7 +189,35 @@ def fill(name: str) -> dict[str, str]:
     def filled(text: str) -> str:
         return re.sub("|".join(words), lambda word: words[word[0]], text)
 
-    return {**{filled(path): filled(text) for path, text in FILES.items()}, f"{name}/task.py": _task(name, title)}
+    made = {filled(path): filled(text) for path, text in FILES.items()}
+    task = _task(name, title)
+    if operator:
+        before = "\n[tool.pytest"
+        made["pyproject.toml"] = made["pyproject.toml"].replace(before, filled(PACKAGE_DATA) + before)
+        made["README.md"] += filled(README_OPERATOR)
+        made["tests/test_operator.py"] = filled(TEST_OPERATOR)
+        made |= _operator(name)
+        last = "return nn.Sequential(*layers, nn.Linear"
+        task = task.replace("\n\n\n@dataclass", f"\n\nfrom {name}.operator import {name}_rows\n\n\n@dataclass", 1)
+        task = task.replace(last, last.replace("*layers", f"*layers, {name}_rows"))
+    return {**made, f"{name}/task.py": task}
+
+
+def _operator(name: str) -> dict[str, str]:
+    """The files of the example's operator, named after the task: no two packages have operators of one name."""
+    folder = files("duoln.examples")
+    program = folder.joinpath("own_operator.py").read_text(encoding="utf-8").partition("\n\ndef main()")[0]
+    first = f'"""The operator {name}_rows, with kernels in C++, CUDA and Metal."""'
+    program = re.sub(r'(?s)^""".*?"""', first, program)
+    for line in ("import numpy as np\n\n", "import duoln\n"):
+        program = program.replace(line, "")
+    program = program.replace("from duoln import extend, testing", "from duoln import extend")
+    made = {f"{name}/operator.py": program.rstrip() + "\n"}
+    for end in (".cpp", ".cu", ".metal"):
+        made[f"{name}/l2_rows{end}"] = folder.joinpath(f"l2_rows{end}").read_text(encoding="utf-8")
+    return {path.replace("l2_rows", f"{name}_rows"):
+            text.replace("l2_rows", f"{name}_rows").replace("L2_ROWS", f"{name}_rows".upper())
+            for path, text in made.items()}
 
 
 def _task(name: str, title: str) -> str:

@@ -51,7 +51,7 @@ R = TypeVar("R")
 
 _composed_only: ContextVar[bool] = ContextVar("composed_only", default=os.environ.get("DUOLN_RULES") == "composed")
 packages: set[str] = set()
-"""The packages other than duoln that have made operators in this process."""
+"""The modules outside of duoln that have made operators in this process."""
 _watch: ContextVar[Callable[[Op[..., Any], Rule], Rule] | None] = ContextVar("watch", default=None)
 
 
@@ -124,7 +124,7 @@ class Op(Generic[P, R]):
         """The least number of values for which a backend has a rule other than the composed one."""
         self.__module__ = function.__module__
         if not self.is_own:
-            packages.add(self.__module__.partition(".")[0])
+            packages.add(function.__module__ or "")
         self.__doc__ = doc or function.__doc__
         if name is not None:
             function.__name__ = function.__qualname__ = name  # Python's own errors about arguments name it
@@ -179,7 +179,7 @@ class Op(Generic[P, R]):
     @property
     def is_own(self) -> bool:
         """True if it is one of duoln's, whose code every run has."""
-        return self.__module__.partition(".")[0] == "duoln"
+        return (self.__module__ or "").partition(".")[0] == "duoln"
 
     @property
     def has_rules(self) -> bool:

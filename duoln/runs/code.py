@@ -40,8 +40,8 @@ _noted: WeakKeyDictionary[Any, _Noted] = WeakKeyDictionary()
 
 def fingerprint_of(kind: type | Callable[..., Any]) -> str:
     """A hash of the code of a task's class, or of a function: as it was when it was first asked for, or when a module
-    was loaded again. A change of a file while a command trains belongs to the next command. A class that no file holds is another one in
-    each process, because nothing tells its code from that of a class of the same name.
+    was loaded again. A change of a file while a command trains belongs to the next command. A class that no file holds
+    is another one in each process, because nothing tells its code from that of a class of the same name.
     """
     noted = _noted.get(kind)
     if noted is None or any(_specification(name) is not spec for name, spec in noted.modules.items()):

@@ -33,9 +33,17 @@ from duoln.kernels.native import storage
 from duoln.kernels.native.entries import Entries
 
 _SUFFIXES = {"numpy": ".cpp", "cupy": ".cu", "mlx": ".metal"}
-_MODULES = {"cupy": "duoln.kernels.launch.cuda", "mlx": "duoln.kernels.launch.metal"}
+MODULES = {"cupy": "duoln.kernels.launch.cuda", "mlx": "duoln.kernels.launch.metal"}
+DRIVERS: dict[str, Any] = {}
+"""What launches in the place of one of these modules, see `testing.emulation`."""
 _RULES = {"numpy": "compiled", "cupy": "cuda", "mlx": "metal"}
 """The names of rules."""
+
+
+def driver_of(backend: str) -> Any:
+    """What launches on a GPU: a module, which loads the device's library."""
+    name = MODULES[backend]
+    return DRIVERS.get(name) or importlib.import_module(name)
 
 
 class Launch(dict[str, Callable[..., Any]]):
@@ -89,7 +97,7 @@ class Launch(dict[str, Callable[..., Any]]):
         if backend == "numpy":
             made = cpp.launch(self.entries, self.spec, self._block)
         else:
-            driver = importlib.import_module(_MODULES[backend])
+            driver = driver_of(backend)
             made = driver.launch(text, self.entry, self.spec, self._plan)
         self[backend] = made
         return made
@@ -109,7 +117,7 @@ class Launch(dict[str, Callable[..., Any]]):
             varying: the number that each call gives; None if none varies.
         """
         if self._binder is None:
-            driver = importlib.import_module(_MODULES["cupy"])
+            driver = driver_of("cupy")
             self._binder = driver.binder(self.file + _SUFFIXES["cupy"], self.entry, self.spec, self._plan)
         bound: Callable[..., None] = self._binder(*self.named(values), varying=varying)
         return bound
@@ -168,7 +176,6 @@ def condition(launch: Launch, backend: str) -> Callable[..., str | None]:
             return f"the kernel is for {'float32 and 16 bits' if len(taken) > 1 else 'float32'}, not {be.dtype(x)}"
         if x.size >= 1 << 31:
             return f"{x.size} values are more than 2^31"
-        return of_device() if of_device else None
+        return driver_of(backend).refusal() if backend == "mlx" else None
 
-    of_device = importlib.import_module(_MODULES[backend]).refusal if backend == "mlx" else None
     return compiled if backend == "numpy" else refusal

@@ -81,6 +81,30 @@ def test_the_class_is_called_a_task_once(name, kind):
     assert f"class {kind}(Task):" in files[f"{name}/task.py"] and f"check_task({kind}())" in files[f"tests/test_{name}.py"]
 
 
+def test_an_operator_has_its_texts_cases_and_timing(tmp_path):
+    package = write_task("odd_waves", tmp_path, operator=True)
+    files = {p.relative_to(package).as_posix() for p in package.rglob("*") if p.is_file()}
+    texts = {f"odd_waves/odd_waves_rows{end}" for end in (".cpp", ".cu", ".metal")}
+    assert files >= {*texts, "odd_waves/operator.py", "tests/test_operator.py"}
+    for path in files:
+        text = (package / path).read_text(encoding="utf-8")
+        assert not [word for word in ("NAME", "TITLE", "DIST", "l2_rows", "L2_ROWS") if word in text.replace("KEY", "")], path
+    if shutil.which("ruff") is not None:
+        assert subprocess.run(["ruff", "check", "--no-cache", "."], cwd=package, check=False).returncode == 0
+    code = ("from odd_waves.operator import odd_waves_rows as op; from duoln import runtime; from duoln.kernels import registry\n"
+            "runtime.backend('numpy'); print(len(registry.registered_cases()), len(op.rules('numpy')) > 1, list(registry.timed())[-1])")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=package,
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join([str(package), str(ROOT)])})
+    assert done.stdout.split() == ["7", "True", "odd_waves_rows"], done.stderr
+
+
+@pytest.mark.long
+def test_the_tests_of_an_operator_pass(tmp_path):
+    package = write_task("odd_waves", tmp_path, operator=True)
+    done = _run("pytest", "-p", "no:cacheprovider", "tests", cwd=package, paths=[package])
+    assert "4 passed" in done.stdout
+
+
 @pytest.mark.long
 def test_it_is_listed_and_runs(installed, tmp_path):
     listed = json.loads(_run("duoln", "list", "--json", cwd=tmp_path, paths=[installed]).stdout)

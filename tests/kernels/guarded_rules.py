@@ -21,7 +21,6 @@ import numpy as np
 _TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(_TESTS / "tools"), str(_TESTS / "plugins"), str(_TESTS)]
 
-import guard_pages
 import operator_cases
 import windowed_conv
 from layout_table import Placing, Subject, layout_cases, long_layout_cases
@@ -30,6 +29,7 @@ from numpy.lib.stride_tricks import as_strided, sliding_window_view
 
 from duoln import ops, runtime
 from duoln.kernels import host
+from duoln.testing import guard_pages
 
 _TIGHT = replace(PLAIN, name="tight")
 

@@ -2,10 +2,11 @@
 
 import sys
 
-import hostgpu
 import numpy as np
 import pytest
-from hostgpu import HostGpuError
+
+from duoln.testing import hostgpu
+from duoln.testing.hostgpu import HostGpuError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kernels run on the CPU under Linux only")
 

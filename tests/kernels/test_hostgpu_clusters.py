@@ -2,12 +2,12 @@
 
 import sys
 
-import hostgpu
 import numpy as np
 import pytest
-from hostgpu import HostGpuError
 
 from duoln.kernels import source
+from duoln.testing import hostgpu
+from duoln.testing.hostgpu import HostGpuError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kernels run on the CPU under Linux only")
 

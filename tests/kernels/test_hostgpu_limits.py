@@ -4,17 +4,16 @@ import os
 import sys
 import warnings
 
-import hostgpu
 import numpy as np
 import pytest
 import stand_in_cupy
 from conftest import GPU, STAND_IN
-from hostgpu import HostGpuError
 
 from duoln.errors import KernelError
 from duoln.kernels import source
 from duoln.kernels.registry import every_case
-from duoln.testing import check_error, selftest
+from duoln.testing import check_error, hostgpu, selftest
+from duoln.testing.hostgpu import HostGpuError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kernels run on the CPU under Linux only")
 

@@ -9,9 +9,10 @@ from functools import cache
 from math import prod
 from pathlib import Path
 
-import hostgpu
 import pytest
 from conftest import get_backend
+
+from duoln.testing import hostgpu
 
 mx = pytest.importorskip("mlx.core", reason="MLX is not for this platform")
 cindex = pytest.importorskip("clang.cindex", reason="libclang is a test dependency on Linux")

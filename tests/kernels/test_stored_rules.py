@@ -2,7 +2,6 @@
 
 import sys
 
-import hostgpu
 import numpy as np
 import pytest
 from broken_text import break_text
@@ -13,7 +12,7 @@ from duoln import ops, runtime
 from duoln.kernels import source
 from duoln.kernels.norm.cases import NORMS
 from duoln.kernels.norm.plan import plan
-from duoln.testing import check_rule
+from duoln.testing import check_rule, hostgpu
 
 pytestmark = pytest.mark.skipif(GPU == STAND_IN and sys.platform != "linux", reason="kernels run on the CPU under Linux only")
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-import hostgpu
 import numpy as np
 
 from duoln.kernels import source
+from duoln.testing import hostgpu
 
 Result = Iterator[tuple[np.ndarray, np.ndarray]]
 """Pairs of what a launch gave and what it should give."""

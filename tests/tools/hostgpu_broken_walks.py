@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-import hostgpu
 import numpy as np
 from hostgpu_broken import Broken, Result
 
@@ -13,6 +12,7 @@ from duoln.core import Rule
 from duoln.kernels import source
 from duoln.ops import lstm
 from duoln.runtime import backend
+from duoln.testing import hostgpu
 
 HIDDEN, CLUSTER, ROWS, TIME_STEPS, BATCH = 12, 4, 2, 5, 3
 _GATES, _EPS = 4 * HIDDEN, 1e-5

@@ -10,27 +10,24 @@ are computed (here at once), and what Metal's compiler accepts (`tests/kernels/t
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
-import hostgpu
 import mlx.core as mx
 import numpy as np
 import pytest
 
 from duoln.kernels import registry
 from duoln.kernels.launch import Launch, metal
+from duoln.testing import hostgpu
+from duoln.testing.hostgpu.metal import Argument, arguments, host_text
 
-_SMALL = 8
 _ATTRIBUTES = {
     "thread_position_in_threadgroup": "uint3", "threadgroup_position_in_grid": "uint3",
     "thread_position_in_grid": "uint3", "threads_per_threadgroup": "uint3", "threadgroups_per_grid": "uint3",
     "thread_index_in_threadgroup": "uint", "thread_index_in_simdgroup": "uint",
     "simdgroup_index_in_threadgroup": "uint", "threads_per_simdgroup": "uint"}
-_TYPES = {"float32": "float", "int32": "int32_t", "bool": "bool", "float16": "float16_t", "uint16": "bfloat16_t"}
-"""Metal's types of NumPy's dtypes; the bits of bfloat16 are uint16."""
-_SHARED = re.compile(r"^(\s*)threadgroup (?=\w+ \w+\[)", re.M)
 
 _MODULES = registry.modules("metal")
 
@@ -41,33 +38,12 @@ def _parts(kind: type) -> Iterator[Any]:
         yield from (v for v in (value.values() if isinstance(value, dict) else (value,)) if isinstance(v, kind))
 
 
-KERNELS = {launch.entry: f"{launch.file}.metal" for launch in Launch.every if launch.runs_on("mlx")}
+KERNELS = {launch.entry: f"{launch.file}.metal" for launch in Launch.every
+           if launch.runs_on("mlx") and not Path(launch.file).is_absolute()}
 """The file of every Metal kernel of duoln, by name."""
 
 launches: list[str] = []
 """The kernels that ran, in order; their number is the seed of the next."""
-
-
-class Argument(NamedTuple):
-    """One argument of a kernel as MLX declares it."""
-
-    declaration: str
-    value: np.ndarray
-    is_output: bool
-
-
-def arguments(inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray], body: str) -> list[Argument]:
-    """What MLX passes, in its order."""
-    parameters = []
-    for name, value in inputs.items():
-        place = "constant" if value.size < _SMALL else "device"
-        mark = "&" if value.ndim == 0 else "*"
-        parameters.append(Argument(f"const {place} {_TYPES[value.dtype.name]}{mark} {name}", value, False))
-        if value.ndim and f"{name}_shape" in body:
-            parameters.append(Argument(f"const constant int* {name}_shape", np.array(value.shape, np.int32), False))
-    for name, value in outputs.items():
-        parameters.append(Argument(f"device {_TYPES[value.dtype.name]}* {name}", value, True))
-    return parameters
 
 
 def signature(name: str, given: Sequence[Argument], body: str, header: str) -> str:
@@ -75,17 +51,6 @@ def signature(name: str, given: Sequence[Argument], body: str, header: str) -> s
     places = [f"{a.declaration} [[buffer({i})]]" for i, a in enumerate(given)]
     places += [f"{kind} {word} [[{word}]]" for word, kind in _ATTRIBUTES.items() if word in body]
     return f"{header}\n[[kernel]] void {name}(\n  " + ",\n  ".join(places) + f") {{\n{body}\n}}\n"
-
-
-def host_text(name: str, given: Sequence[Argument], body: str, header: str) -> str:
-    """The same for the CPU: the thread's position is a word of the prelude, and references become pointers."""
-    places = [re.sub(r"\b(device|constant) ", "", a.declaration.replace("&", "*")) for a in given]
-    numbers = "".join(f"const {_TYPES[a.value.dtype.name]} {a.declaration.split()[-1]} = *number_{i};\n"
-                      for i, a in enumerate(given) if a.declaration.count("&"))
-    places = [re.sub(r"(\w+)$", f"number_{i}", p) if "&" in a.declaration else p
-              for i, (p, a) in enumerate(zip(places, given, strict=True))]
-    marked = _SHARED.sub(r"\1__shared__ ", body)
-    return f'{header}\nextern "C" __global__ void {name}({", ".join(places)}) {{\n{numbers}{marked}\n}}\n'
 
 
 def make(seed: int = 0, allowed: Callable[[str], int] = lambda name: 1024) -> Any:

@@ -9,12 +9,14 @@ from collections.abc import Mapping
 from itertools import count
 from typing import NamedTuple
 
-_KERNEL = re.compile(r'extern\s+"C"\s+__global__\s+void\s+(?:(CLUSTERED)\s+|__launch_bounds__\s*\(([^()]*(?:\([^()]*\)[^()]*)*)\)\s*|OF_EIGHT\s+)?'
+_KERNEL = re.compile(r'extern\s+"C"\s+__global__\s+void\s+(?:(CLUSTERED)\s+|'
+                     r"__launch_bounds__\s*\(([^()]*(?:\([^()]*\)[^()]*)*)\)\s*|OF_EIGHT\s+)?"
                      r"(\w+)\s*\(([^)]*)\)")
 _MOST_THREADS = 1024
 """What a block may have at most, where a kernel does not say."""
 _DYNAMIC = re.compile(r"extern\s+__shared__\s+(?:__align__\(\d+\)\s*)?(\w+)\s+(\w+)\[\s*\]\s*;")
-_SHARED = re.compile(r"__shared__\s+(?:__align__\(\d+\)\s*)?((?:const\s+|volatile\s+|unsigned\s+)*\w+(?:<\w+>)?)\s+([^;=()]+);")
+_SHARED = re.compile(r"__shared__\s+(?:__align__\(\d+\)\s*)?"
+                     r"((?:const\s+|volatile\s+|unsigned\s+)*\w+(?:<\w+>)?)\s+([^;=()]+);")
 _SYSTEM = re.compile(r"^\s*#\s*include\s*<[^>]*>.*$", re.M)
 
 

@@ -37,7 +37,8 @@ class Request(ctypes.Structure):
 
     _fields_ = [("kernel", ctypes.c_void_p), ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3),
                 ("most_threads", ctypes.c_uint), ("shared", ctypes.c_size_t), ("most_shared", ctypes.c_size_t),
-                ("most_static", ctypes.c_size_t), ("most_total", ctypes.c_size_t), ("seed", ctypes.c_uint64), ("cooperative", ctypes.c_int),
+                ("most_static", ctypes.c_size_t), ("most_total", ctypes.c_size_t), ("seed", ctypes.c_uint64),
+                ("cooperative", ctypes.c_int),
                 ("cluster", ctypes.c_uint), ("most_cluster", ctypes.c_uint),
                 ("count", ctypes.c_uint), ("arguments", ctypes.POINTER(Argument)), ("message", ctypes.c_char_p),
                 ("message_size", ctypes.c_size_t)]
@@ -91,7 +92,7 @@ def _library(text: str, key: str, flags: tuple[str, ...], folder: Path, prelude:
 
 @cache
 def _precompiled(prelude: str) -> Path:
-    """The folder of the header, compiled once for all kernels: more than half of a kernel's time is the library's headers."""
+    """The folder of the header, compiled once for all kernels: more than half of a kernel's time is that of headers."""
     folder = CACHE / _hash(_headers(prelude), _KERNEL)
     if not (folder / f"{prelude}.gch").exists():
         folder.mkdir(mode=0o700, exist_ok=True)

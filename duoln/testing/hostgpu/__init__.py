@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from hostgpu import machine, text
-from hostgpu.machine import HERE, HostGpuError
-from hostgpu.text import Entry, Parameter
+from duoln.testing.hostgpu import machine, text
+from duoln.testing.hostgpu.machine import HERE, HostGpuError
+from duoln.testing.hostgpu.text import Entry, Parameter
 
 __all__ = ["HERE", "SHARED_LIMIT", "HostGpuError", "Parameter", "Program", "compile"]
 

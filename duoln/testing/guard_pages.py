@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -46,7 +46,7 @@ class _Guarded:
         self._sizes: dict[int, int] = {}
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._libc.mmap.restype = ctypes.c_void_p
-        self._libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+        self._libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *3 * (ctypes.c_int,), ctypes.c_long)
         self._libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
         self._libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
         self.handler = _Handler(b"guard pages", 1, None, _Malloc(self._malloc), _Calloc(self._calloc),
@@ -93,7 +93,8 @@ def install(side: Side) -> _Guarded:
     pointer, new = ctypes.pythonapi.PyCapsule_GetPointer, ctypes.pythonapi.PyCapsule_New
     pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
     new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-    table = ctypes.cast(pointer(np._core._multiarray_umath._ARRAY_API, None), ctypes.POINTER(ctypes.c_void_p))
+    api: Any = np._core  # type: ignore[attr-defined]
+    table = ctypes.cast(pointer(api._multiarray_umath._ARRAY_API, None), ctypes.POINTER(ctypes.c_void_p))
     set_handler = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(table[_SET_HANDLER])
     set_handler(new(ctypes.addressof(guarded.handler), guarded.name, None))
     return guarded
