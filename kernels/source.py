@@ -23,14 +23,29 @@ _HEADERS = [FOLDER / "text" / dialect for dialect in ("", "cpp", "cuda", "metal"
 """The folders of the headers that many texts share."""
 _prototypes: dict[str, dict[str, str]] = {}
 """By file and entry."""
+_first_texts: dict[str, str] = {}
+"""The texts of other packages, as they were when they were declared."""
 _variants: dict[str, str] = {}
 """Generated texts by name: a few lines before an #include, made from a table."""
 _OPENED = re.compile(r"^ENTRY\((\w+)(?:, (.+))?\)(?= \{)", re.M)
 _OURS = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[ \t]*$', re.M)
 
 
+_HIDDEN = "#pragma GCC visibility push(hidden)", "#pragma GCC visibility pop"
+_SHOWN = '_Pragma("GCC visibility push(default)")', '_Pragma("GCC visibility pop")'
+
+
 def declare(file: str, entry: str, prototype: str) -> None:
-    """Let the text of a file have this prototype where it writes `ENTRY(entry)`."""
+    """Let the text of a file have this prototype where it writes `ENTRY(entry)`.
+
+    Raises:
+        KernelError: the file of another package has another text than when it was first declared in this process.
+    """
+    if Path(file).is_absolute():
+        text = Path(file).read_text(encoding="utf-8")
+        if _first_texts.setdefault(file, text) != text:
+            raise KernelError(f"[{entry}] {file} has changed since this process first read it, and a library that is "
+                              "loaded cannot be replaced; start Python again")
     _prototypes.setdefault(file, {})[entry] = prototype
 
 
@@ -62,7 +77,7 @@ def text(file: str) -> str:
     A header is looked for beside the file that includes it, then among the shared ones in `kernels/text/`.
 
     Raises:
-        FileNotFoundError: the file or a header that it includes does not exist.
+        FileNotFoundError: the file does not exist.
         KernelError: an entry has no declaration.
     """
     _import_declarations(file.partition("/")[0])
@@ -74,12 +89,20 @@ def text(file: str) -> str:
             raise KernelError(f"[source] {file}: expected a declaration of {name}, found "
                               f"{', '.join(declared) or 'none'}")
         if file.endswith(".cpp"):
-            return declared[name]
+            whole = declared[name]
+            return f"{_SHOWN[0]} {whole}; {_SHOWN[1]} {whole}" if _is_outside(file) else whole
         return f'extern "C" __global__ void {attributes or ""} {declared[name]}'
 
     whole = _OPENED.sub(prototype, with_headers(file))
     by_words = [f"BY_WORDS({name})\n" for name in entries_in(file)] if "#define BY_WORDS" in whole else []
     return "".join((whole, *by_words))
+
+
+def _is_outside(file: str) -> bool:
+    """True for the C++ text of another package. What it defines is hidden from other libraries: those of float32 and of
+    float64, and of two packages, would share the statics of inline functions that have one name.
+    """
+    return file.endswith(".cpp") and Path(file).is_absolute()
 
 
 def entries_in(file: str) -> list[str]:
@@ -108,7 +131,10 @@ def _import_declarations(folder: str) -> None:
 def with_headers(file: str) -> str:
     """A text with its headers, and without prototypes."""
     seen = {FOLDER / file}
-    return _inserted(_variants[file], FOLDER / file, seen) if file in _variants else _pasted(FOLDER / file, seen)
+    if file in _variants:
+        return _inserted(_variants[file], FOLDER / file, seen)
+    whole = _pasted(FOLDER / file, seen, _is_outside(file))
+    return f"{_HIDDEN[0]}\n{whole}\n{_HIDDEN[1]}\n" if _is_outside(file) else whole
 
 
 def metal(file: str) -> tuple[str, str]:
@@ -123,19 +149,26 @@ def metal(file: str) -> tuple[str, str]:
     return whole.removesuffix(body), body
 
 
-def _pasted(path: Path, seen: set[Path]) -> str:
+def _pasted(path: Path, seen: set[Path], hides: bool = False) -> str:
     seen.add(path)
-    return _inserted(path.read_text(encoding="utf-8"), path, seen)
+    return _inserted(path.read_text(encoding="utf-8"), path, seen, hides)
 
 
-def _inserted(own: str, path: Path, seen: set[Path]) -> str:
+def _inserted(own: str, path: Path, seen: set[Path], hides: bool = False) -> str:
     pieces, last = [f'#line 1 "{path.name}"\n'], 0
     for include in _OURS.finditer(own):
         pieces.append(own[last:include.start()])
         places = [folder / include.group(1) for folder in (path.parent, *_HEADERS, FOLDER)]
-        header = next((each for each in places if each.is_file()), places[-1]).resolve()
+        header = next((each.resolve() for each in places if each.is_file()), None)
+        if header is None:  # the compiler says it, and other texts are compiled
+            pieces.append(f"#error {include.group(1)} is neither beside {path.name} nor one of duoln's; an installed "
+                          "package has it if its package-data name it\n")
+            last = include.end()
+            continue
         if header not in seen:
-            pieces.append(_pasted(header, seen))
+            shows = hides and header.is_relative_to(FOLDER)  # threads are shared by all libraries
+            pasted = _pasted(header, seen, hides and not shows)
+            pieces.append(f"{_HIDDEN[1]}\n{pasted}\n{_HIDDEN[0]}\n" if shows else pasted)
         pieces.append(f'\n#line {own.count(chr(10), 0, include.end()) + 2} "{path.name}"')
         last = include.end()
     return "".join((*pieces, own[last:]))

@@ -37,6 +37,7 @@ import numpy as np
 from duoln.backends.protocol import NAMES, REALS, STORAGE, Backend
 from duoln.core.arguments import check_function, described, how_to_wrap, kind_name, name_of
 from duoln.core.call import called, checked
+from duoln.core.checked_rule import checked_rule
 from duoln.core.pytorch_names import add_hint
 from duoln.core.rule import Rule
 from duoln.core.spec import Spec
@@ -221,8 +222,12 @@ class Op(Generic[P, R]):
             for rule in self._rules.get(backend.name, ()):
                 if rule.least > size:
                     continue
-                if rule.supports is not None and rule.supports(backend, *arrays, **attrs) is not None:
-                    continue
+                if rule.supports is not None:
+                    reason = rule.supports(backend, *arrays, **attrs)
+                    if reason is not None:
+                        if reason.__class__ is not str:
+                            raise self._no_reason(rule, reason)
+                        continue
                 if backend.proofs is None or backend.proofs.refusal(self.name, rule, arrays, attrs) is None:
                     return rule
         if self._composed is None:
@@ -236,10 +241,16 @@ class Op(Generic[P, R]):
         if rule.supports is not None:
             reason = rule.supports(backend, *arrays, **attrs)
             if reason is not None:
+                if not isinstance(reason, str):
+                    raise self._no_reason(rule, reason)
                 return reason
         if backend.proofs is None or (self._composed is not None and rule.name == self._composed.name):
             return None
         return backend.proofs.refusal(self.name, rule, arrays, attrs)
+
+    def _no_reason(self, rule: Rule, reason: object) -> DtypeError:
+        return DtypeError(f"[{self.name}] rule '{rule.name}': expected of supports None, or a text that says why the "
+                          f"rule cannot run; found {described(reason)}")
 
     def explain(self, /, *args: P.args, **kwargs: P.kwargs) -> list[tuple[str, str]]:
         """The rules that a call with these arguments would try: pairs (rule, verdict), in order.
@@ -342,6 +353,8 @@ class Op(Generic[P, R]):
             raise UsageError(f"[{self.name}] rule '{rule.name}': expected the pair (value, what the gradient needs) of "
                              f"forward, found {described(computed)}")
         out, saved = computed
+        if not self.is_own:
+            rule = checked_rule(self.name, self.like, rule, natives, out)
         if tape is not None:
             if rule.vjp is not None:
                 result: R = _record(tape, rule, args, out, saved, backend)

@@ -8,6 +8,7 @@ such as one label in thousands, is not noticed.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -129,7 +130,7 @@ def rules_of_packages(run: Callable[[], object]) -> Identity:
         return rule
 
     if packages:
-        with each_rule(note), no_dropout():
+        with each_rule(note), no_dropout(), contextlib.suppress(Exception):  # the first update raises it too
             run()
     return {"operators": "; ".join(used[name] for name in sorted(used))} if used else {}
 

@@ -6,6 +6,7 @@ change the run that it hears of nor, if it is a plug-in's, end it.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import copy
 import dataclasses
@@ -138,6 +139,7 @@ def refusal(error: BaseException) -> str:
 def _line_of(error: BaseException) -> str:
     """The line at which a plug-in's code failed: the innermost that is neither duoln's nor of what imports modules."""
     own = (*(str(Path(module.__file__ or "").parent) for module in (errors, importlib, pluggy)), "<")
+    own = (*own, str(Path(argparse.__file__)), str(Path(dataclasses.__file__)))  # which say what is wrong in words
     frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError) and error.filename:
         frames.append((error.filename, error.lineno))

@@ -137,9 +137,21 @@ def _fields(value: Any, attribute: str) -> None:
     """The fields of a dataclass, which a command line and a run's folder can hold."""
     kinds = typing.get_type_hints(value)
     reserved, owner = RESERVED[attribute]
+    fields = {field.name for field in dataclasses.fields(value)}
+    for name in vars(value).get("__annotations__", {}):
+        if name not in fields and typing.get_origin(kinds[name]) is not typing.ClassVar:
+            raise ContractError(f"{name}: expected @dataclass(frozen=True) above {value.__name__}, found none; "
+                                f"{name} would be no setting")
+    of_all = typing.get_type_hints(Config) if attribute == "config" else {}
     for field in dataclasses.fields(value):
         if field.name in reserved:
             raise ContractError(f"expected another name than '{field.name}', which is {owner}")
+        if kinds[field.name] != of_all.get(field.name, kinds[field.name]):
+            raise ContractError(f"{field.name}: expected the type {kind_in_words(of_all[field.name])}, which every "
+                                f"task has; found {kind_in_words(kinds[field.name])}")
+        if isinstance(field.default, np.generic):
+            raise ContractError(f"{field.name}: expected a default of Python's own types, found {field.default!r}; "
+                                ".item() gives one")
         if not is_readable(kinds[field.name]):
             raise ContractError(f"{field.name}: expected a type of int, float, bool, str, None, Literal, and tuples, "
                                "lists and unions of them, such as tuple[int, ...]; found "

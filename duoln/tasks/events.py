@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from duoln.core.arguments import did_you_mean
+from duoln.errors import UsageError
 from duoln.tasks.task import Config
 from duoln.tasks.values import Dataset
 
@@ -73,6 +75,15 @@ class Listener:
     Events are copies: what a listener writes into one reaches neither the run nor other listeners. If it changes the
     working folder, the folder is changed back.
     """
+
+    def __init_subclass__(cls) -> None:
+        """Refuse a method that no event would call."""
+        super().__init_subclass__()
+        events = [name for name in vars(Listener) if name.startswith("on_")]
+        for name in vars(cls):
+            if name.startswith("on_") and name not in events:
+                raise UsageError(f"[Listener] {cls.__name__}: expected one of {', '.join(events)}; found {name!r}"
+                                 f"{did_you_mean(name, events)}")
 
     def on_start(self, event: RunStart) -> None:
         """A run starts or resumes."""

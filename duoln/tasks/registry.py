@@ -32,6 +32,7 @@ from duoln.tasks.hookspecs import Command
 from duoln.tasks.task import Task
 
 GROUP = "duoln"
+HOOKS = tuple(name for name in vars(hookspecs) if name.startswith("duoln_"))
 SLOW_SECONDS = 1.0
 """A plug-in that takes longer to load gets a remark."""
 _CHECKOUT = Path(__file__).resolve().parents[2] / "pyproject.toml"
@@ -121,6 +122,11 @@ class Registry:
             plugin = entry.load()
             self._manager.register(plugin, entry.name)
             self._manager.check_pending()
+            for hook in HOOKS:
+                function = getattr(plugin, hook, None)
+                if callable(function) and not hasattr(function, f"{GROUP}_impl"):
+                    raise PluginError(f"{hook}: expected @hookimpl of duoln.tasks above it, found none, so nothing "
+                                      "would call it")
             tasks = self._ask(plugin, "duoln_tasks")
             for task in tasks:
                 if not isinstance(task, Task):
@@ -144,7 +150,12 @@ class Registry:
 
     def _ask(self, plugin: Any, hook: str) -> Sequence[Any]:
         caller = self._manager.subset_hook_caller(hook, [p for p in self._manager.get_plugins() if p is not plugin])
-        return [item for answer in caller() for item in answer]
+        items: list[Any] = []
+        for answer in caller():
+            if not isinstance(answer, Iterable) or isinstance(answer, str):
+                raise PluginError(f"{hook}: expected a list, found {kind_of(answer)}")
+            items += answer
+        return items
 
     def _is_first(self, kind: str, name: str, known: Mapping[str, Found | FoundCommand], plugin: str,
                   distribution: str) -> bool:
@@ -210,6 +221,10 @@ def _check_command(command: Any) -> None:
     if type(command.name) is not str or not NAME.fullmatch(command.name) or type(command.help) is not str:
         raise PluginError("duoln_commands: expected a command whose name is one word and whose help is a text, found "
                           f"{kind_of(command.name)} and {kind_of(command.help)}")
+    for role, function in (("options", command.options), ("run", command.run)):
+        if not callable(function):
+            raise PluginError(f"duoln_commands: expected a function as {role} of {command.name}, found "
+                              f"{kind_of(function)}")
     trial = argparse.ArgumentParser(command.name)
     command.options(trial)
     trial.format_help()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from duoln import runtime
 from duoln.backends.protocol import REALS, STORAGE, Backend
 from duoln.core import Op, Rule, Tensor
+from duoln.core.op import each_rule
 from duoln.core.storage import candidates
 from duoln.errors import CallError
 from duoln.testing.closeness import check_close, tolerance
@@ -45,6 +47,7 @@ def check_op(fn: Callable[..., Any], inputs: Sequence[np.ndarray], reference: Ca
     wide = [_exact(a, dtype) if a.dtype.kind == "f" else a for a in inputs]
     limit = tolerance(dtype, length)
     tensors = [Tensor(backend.asarray(a, dtype if a.dtype.kind == "f" else None), backend) for a in wide]
+    op = fn
     if attrs:
         fn, reference = partial(fn, **attrs), partial(reference, **attrs)
     outs = fn(*tensors)
@@ -60,10 +63,59 @@ def check_op(fn: Callable[..., Any], inputs: Sequence[np.ndarray], reference: Ca
     exact = [Tensor(numpy.asarray(a), numpy) for a in wide]
     if any(a.dtype in REALS for a in exact):
         gradcheck(fn, *exact)
+    mine_of = _gradients(fn, tensors)  # of another shape or dtype than their arrays they are refused
+    if isinstance(op, Op) and not op.is_own:
+        _check_pure(op, tensors, attrs or {})
     if backend.name == "numpy" and dtype == "float64":
         return
-    for k, (mine, theirs) in enumerate(zip(_gradients(fn, tensors), _gradients(fn, exact), strict=True)):
+    for k, (mine, theirs) in enumerate(zip(mine_of, _gradients(fn, exact), strict=True)):
         check_close(mine, theirs, 4 * limit, f"gradient of float input {k} on {backend.name}")
+
+
+def _check_pure(op: Op[..., Any], tensors: Sequence[Tensor], attrs: Mapping[str, Any]) -> None:
+    """Check that the rule that runs changes neither its inputs nor `gout`, repeats to the bit, and takes any layout.
+
+    Raises:
+        AssertionError: it does not.
+    """
+    called: list[tuple[Rule, tuple[Any, ...], dict[str, Any]]] = []
+
+    def noted(each: Op[..., Any], rule: Rule) -> Rule:
+        def forward(be: Backend, /, *natives: Any, **given: Any) -> Any:
+            called.append((rule, natives, given))
+            return rule.forward(be, *natives, **given)
+
+        return replace(rule, forward=forward) if each is op else rule
+
+    with each_rule(noted):
+        op(*tensors, **attrs)
+    if not called:  # its body made of other operators
+        return
+    (rule, natives, given), backend = called[0], tensors[0].backend
+    before = [backend.to_numpy(a) if hasattr(a, "shape") else None for a in natives]
+    out, saved = rule.forward(backend, *natives, **given)
+    again, _ = rule.forward(backend, *natives, **given)
+    for k, (a, b) in enumerate(zip(_as_tuple(out), _as_tuple(again), strict=True)):
+        _check_bits(backend, a, b, f"[{op.name}] output {k} of a second run")
+    if backend.name == "numpy":
+        turned = [np.asfortranarray(a) if hasattr(a, "shape") else a for a in natives]
+        in_order = _as_tuple(rule.forward(backend, *turned, **given)[0])
+        for k, (a, b) in enumerate(zip(_as_tuple(out), in_order, strict=True)):
+            check_close(backend.to_numpy(b), backend.to_numpy(a), tolerance("float32", 1),
+                        f"[{op.name}] output {k} of arrays in Fortran's order")
+    _check_unchanged(op, rule, backend, natives, before, "input")
+    if rule.vjp is None:
+        return
+    gouts = tuple(backend.ones(o.shape, backend.dtype(o)) for o in _as_tuple(out))
+    needs = tuple(hasattr(a, "shape") and backend.dtype(a) in (*REALS, *STORAGE) for a in natives)
+    first, second = (rule.vjp(backend, saved, gouts if isinstance(out, tuple) else gouts[0], needs) for _ in range(2))
+    for k, (a, b, need) in enumerate(zip(first, second, needs, strict=True)):
+        if need:
+            if a is None:
+                raise AssertionError(f"[{op.name}] rule '{rule.name}': expected gradient {k}, found None")
+            _check_bits(backend, a, b, f"[{op.name}] gradient {k} of a second run")
+    _check_unchanged(op, rule, backend, natives, before, "input")
+    _check_unchanged(op, rule, backend, gouts, [np.ones(g.shape) for g in gouts], "gout")
 
 
 def _exact(a: np.ndarray, dtype: str) -> np.ndarray:
@@ -186,6 +238,8 @@ def _with_defaults(op: Op[Any, Any], rule: Rule, count: int, attrs: Mapping[str,
 
 
 def _check_dtypes(backend: Backend, a: Any, b: Any, what: str) -> None:
+    if a is None:
+        raise AssertionError(f"{what}: expected an array, found None")
     if backend.dtype(a) != backend.dtype(b):
         raise AssertionError(f"{what}: expected dtype {backend.dtype(b)}, found {backend.dtype(a)}")
 

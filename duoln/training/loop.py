@@ -58,30 +58,34 @@ def fit(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener] = (),
     for listener in everyone:
         listener.on_start(start)
     status = "failed"
-    try:
-        step_bytes = trainer.estimate_memory().total
+    with ExitStack() as told:  # every listener gets the event, even if another one raises
         for listener in everyone:
-            listener.on_memory(step_bytes)
-        if trainer.update == 0:
-            trainer.save(folder.checkpoints)
-            if watch is not None:
-                folder.write_layers(0, measure(trainer))
-        _loop(trainer, folder, everyone, watch)
-        if trainer.cfg.patience and trainer.best_update is not None:
-            trainer.resume(checkpoint.load(checkpoint.update_path(folder.checkpoints, trainer.best_update)))
-        status = "done"
-    except Interrupted:
-        status = "interrupted"
-        raise
-    except DivergedError as error:
-        status = "diverged"
-        kept = checkpoint.list_paths(folder.checkpoints)
-        raise DivergedError(f"{error}; the last good checkpoint is {kept[-1] if kept else 'none'}") from error
-    finally:
-        with ExitStack() as told:  # every listener gets the event, even if another one raises
-            for listener in reversed(everyone):
-                told.callback(listener.on_end, status, trainer.result())
+            told.callback(lambda each=listener: each.on_end(status, trainer.result()))
+        try:
+            _run(trainer, folder, everyone, watch)
+            status = "done"
+        except Interrupted:
+            status = "interrupted"
+            raise
+        except DivergedError as error:
+            status = "diverged"
+            kept = checkpoint.list_paths(folder.checkpoints)
+            raise DivergedError(f"{error}; the last good checkpoint is {kept[-1] if kept else 'none'}") from error
     return trainer.result()
+
+
+def _run(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener], watch: Watch | None) -> None:
+    """All updates, after what precedes the first; with `patience` the state is that of the best checkpoint then."""
+    step_bytes = trainer.estimate_memory().total
+    for listener in listeners:
+        listener.on_memory(step_bytes)
+    if trainer.update == 0:
+        trainer.save(folder.checkpoints)
+        if watch is not None:
+            folder.write_layers(0, measure(trainer))
+    _loop(trainer, folder, listeners, watch)
+    if trainer.cfg.patience and trainer.best_update is not None:
+        trainer.resume(checkpoint.load(checkpoint.update_path(folder.checkpoints, trainer.best_update)))
 
 
 def _take_up(trainer: Trainer, folder: RunFolder, same_bits: bool) -> list[str]:

@@ -107,8 +107,10 @@ def train(task: str | Task, variant: str | None = None, *, preset: str | None = 
     out, data = (None if place is None else in_home(place) for place in (out, data))
     if data is not None and not data.is_dir():
         raise UsageError(f"[train] data: expected a folder, found {data} where none is")
-    if not isinstance(listeners, list | tuple) or not all(isinstance(each, Listener) for each in listeners):
-        raise UsageError(f"[train] listeners: expected a list of Listener objects, found {described(listeners)}")
+    wrong = listeners if not isinstance(listeners, list | tuple) else \
+        next((each for each in listeners if not isinstance(each, Listener)), None)
+    if wrong is not None:
+        raise UsageError(f"[train] listeners: expected a list of Listener objects, found {described(wrong)}")
     if resume and out is None:
         raise UsageError("[train] expected the run folder `out` to resume from, found none")
     if precision is not None:

@@ -18,6 +18,7 @@ MLX's. `duoln.runtime` calls `attach` with the name of a backend when that is fi
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
@@ -65,10 +66,12 @@ class Launch(dict[str, Callable[..., Any]]):
     every: list[Launch] = []  # noqa: RUF012
     """Those of this process."""
 
-    def __init__(self, file: str, entry: str, declaration: str, plan: Callable[..., Layout] = declared.a_thread_each,
+    def __init__(self, file: str | os.PathLike[str], entry: str, declaration: str,
+                 plan: Callable[..., Layout] = declared.a_thread_each,
                  block: int | Callable[[int, int], int] = 1, texts: Sequence[tuple[str, str]] = ()) -> None:
         """Declare it."""
         super().__init__()
+        file = os.fspath(file)
         self.file, self.entry = file, entry
         self.spec = Spec.of(declaration)
         self._plan, self._block, self._texts = plan, block, texts

@@ -37,7 +37,7 @@ REFUSED = {
     "pluggy: #89, an argument that the hook has not": (HOOK + "@hookimpl\ndef duoln_tasks(config): return []", None, "duoln_tasks(config)", "Argument(s) {'config'}"),
     "pytest: #6475, an unknown hook": (HOOK + "@hookimpl\ndef duoln_task(): return []", None, "unknown hook 'duoln_task'"),
     "pytest: #855, a text in the place of a plug-in": (HOOK + "@hookimpl\ndef duoln_tasks(): return ['spirals']", None, "duoln_tasks: expected Task objects, found 'spirals'"),
-    "tox-pipenv: #40, the marker of another project": ("import pluggy\n" + HOOK + "@pluggy.HookimplMarker('pytest')\ndef duoln_tasks(): return [Spirals()]", None, "expected tasks, found none; its hook duoln_tasks, a function below @hookimpl, returns them"),
+    "tox-pipenv: #40, the marker of another project": ("import pluggy\n" + HOOK + "@pluggy.HookimplMarker('pytest')\ndef duoln_tasks(): return [Spirals()]", None, "duoln_tasks: expected @hookimpl of duoln.tasks above it, found none"),
     "llm: #833, an entry point without its module": ("", "mine_module.task", "is not a package"),
     "avocado: #3195, an entry point without its object": ("", "mine_module:plugin", "module 'mine_module' has no attribute 'plugin'"),
 }

@@ -195,7 +195,7 @@ BROKEN = {
                 "PluginError: duoln_tasks: expected Task objects, found 'speech'"),
     "class": (HOOK + "def duoln_tasks():\n    return [Task]", "expected Task objects, found type"),
     "nameless": (HOOK + "def duoln_tasks():\n    return [Task()]", "a task of class Task: name: expected a name of 1 to 64"),
-    "no list": (HOOK + "def duoln_tasks():\n    return Task()", "TypeError: 'Task' object is not iterable"),
+    "no list": (HOOK + "def duoln_tasks():\n    return Task()", "PluginError: duoln_tasks: expected a list, found Task"),
     "half good": (dedent(GOOD).replace("[Mine()]", "[Mine(), 3]"), "expected Task objects, found 3"),
     "no command": (HOOK + "def duoln_commands():\n    return ['greet']", "PluginError: duoln_commands: expected Command objects, found 'greet'"),
     "command of two words": (dedent(GREETING).replace('"greet"', '"say hello"'), "whose name is one word and whose help is a text, found 'say hello'"),
