@@ -44,8 +44,9 @@ def examine(with_ops: bool = False, asked: Sequence[str] | None = None) -> dict[
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "advice": [line for line in (openblas.advice(), *absent_folders()) if line],
         "data": {"folders": [str(f) for f in data_folders()], "cache": _cache_folder()},
-        "plugins": [{"name": f.task.name, "distribution": f.distribution, "reason": ""}
-                    for f in registry.tasks.values()] + [b._asdict() for b in registry.broken],
+        "plugins": [{"name": name, "distribution": registry.distributions[name], "brings": brings, "reason": ""}
+                    for name, brings in registry.brings.items()]
+                   + [{**b._asdict(), "brings": []} for b in registry.broken],
         "slow": [s._asdict() for s in registry.slow],
         "proofs": {p.name: p.backend.proofs.kept() for p in probes
                    if p.backend is not None and p.backend.proofs is not None},

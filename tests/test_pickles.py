@@ -119,8 +119,8 @@ def test_every_task_its_settings_and_its_optimizer(way):
         for variant in task.variants:
             cfg = make_config(again, variant, "smoke")
             assert WAYS[way](cfg) == cfg
-        model, optimizer = WAYS[way](again.model(cfg)), WAYS[way](again.optimizer(cfg))
-        assert repr(model) == repr(task.model(cfg)) and optimizer.rate_at(7) == task.optimizer(cfg).rate_at(7), name
+        model, optimizer = WAYS[way](again.model(cfg)), WAYS[way](again.optimizer(cfg, 1000))
+        assert repr(model) == repr(task.model(cfg)) and optimizer.rate_at(7) == task.optimizer(cfg, 1000).rate_at(7), name
         assert type(WAYS[way](task)) is type(task)
 
 

@@ -96,6 +96,8 @@ class Comparison(NamedTuple):
     rows: list[Row]
     warnings: list[str]
     not_comparable: list[Left]
+    variation: list[str]
+    """How far times of files of one machine vary."""
 
     def as_json(self) -> dict[str, Any]:
         """The comparison as plain data, for programs."""
@@ -108,7 +110,7 @@ class Comparison(NamedTuple):
                        for group in groups(self)],
             "rows": [{**{key: row.case[key] for key in (*_WORK, *_MANNER)},
                       "cells": [None if c is None else c._asdict() for c in row.cells]} for row in self.rows],
-            "warnings": self.warnings,
+            "warnings": self.warnings, "variation": self.variation,
             "not_comparable": [{"case": left.case, "why": left.why} for left in self.not_comparable],
         }
 
@@ -132,7 +134,7 @@ def compare(paths: Sequence[Path]) -> Comparison:
         left += reasons
     rows = [Row(case, [_cell(f.cases.get(key), case) for f in files]) for key, case in first.cases.items()
             if any(key in f.cases for f in files[1:])]
-    return Comparison(files, rows, _warnings(files, rows), left)
+    return Comparison(files, rows, _warnings(files, rows), left, _varying(files))
 
 
 def groups(comparison: Comparison) -> list[Group]:
@@ -232,6 +234,27 @@ def _unsteady(file: File) -> list[str]:
     return warnings
 
 
+def _varying(files: Sequence[File]) -> list[str]:
+    """For each file of the first one's machine, how far times differ that no change of duoln could have changed."""
+    first = files[0]
+    lines = []
+    for second in files[1:]:
+        if any(first.record[key] != second.record[key] for key in ("host", "backend")):
+            continue
+        ratios = {text.whole(case): second.cases[key]["median"] / case["median"] for key, case in first.cases.items()
+                  if key in second.cases and (case["op"] == _COPY or case["side"] != "duoln")}
+        if ratios:
+            away = {name: max(ratio, 1 / ratio) - 1 for name, ratio in ratios.items()}
+            most = max(sorted(away), key=away.__getitem__)
+            lines.append(f"{first.name} and {second.name} are of one machine: what no change of duoln changes (copies, "
+                         f"peers; {len(away)} cases) differs by {statistics.median(away.values()):.0%} in the median, "
+                         f"{away[most]:.0%} at most ({most}); smaller differences mean nothing")
+        else:
+            lines.append(f"{first.name} and {second.name} are of one machine, and have no copy and no peer in common "
+                         "that would tell how far times vary; run one of them twice before a difference is believed")
+    return lines
+
+
 def _differing(what: str, files: Sequence[File], values: Sequence[str | None]) -> list[str]:
     """One warning if the values, where there are any, are not all the same."""
     known = [(value, f.name) for value, f in zip(values, files, strict=True) if value is not None]
@@ -287,7 +310,7 @@ def remarks(comparison: Comparison) -> list[str]:
     by_reason: dict[str, list[Left]] = {}
     for left in comparison.not_comparable:
         by_reason.setdefault(left.why, []).append(left)
-    return [*(f"warning: {warning}" for warning in comparison.warnings),
+    return [*comparison.variation, *(f"warning: {warning}" for warning in comparison.warnings),
             *(f"not comparable, {why}: {_counted(cases)}" for why, cases in by_reason.items())]
 
 

@@ -137,7 +137,7 @@ def prepare_step(asked: dict[str, Any]) -> Work:
     task, cfg, splits = of_task(asked)
     backend = runtime.backend(asked["backend"])
     machine.begin_peak()
-    model, optimizer = task.model(cfg), task.optimizer(cfg)
+    model, optimizer = task.model(cfg), task.optimizer(cfg, splits.updates(cfg.epochs))
     step = make_step(task, model, optimizer)
     step = core.compile(step) if asked["form"] == "compiled" else step
     state, dropout = start_state(model, optimizer, cfg.seed, backend), TaskDropout(task, model, cfg.seed)

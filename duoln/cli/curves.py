@@ -37,29 +37,40 @@ def runs_of_one_task(command: str, paths: Sequence[Path], plugins: Sequence[str]
 
 
 def runs_by_task(paths: Sequence[Path], plugins: Sequence[str] | None) -> list[tuple[Task, list[Curve]]]:
-    """The runs in some folders, by task. Those of a task that cannot be used are skipped, with a line for each folder.
+    """The runs in some folders, by task. A task that cannot be used is made of what its runs say, with a remark.
 
     Raises:
-        As `read_curves`; as `find_task`, if no task of them can be used.
+        As `read_curves`.
     """
     from duoln.cli import console
     from duoln.runs.curves import read_curves
     from duoln.tasks.registry import find_task
 
     curves = read_curves(paths)
-    by_task, lacks = [], {}
+    by_task = []
     for name in sorted({c.task for c in curves}):
+        of_task = [c for c in curves if c.task == name]
         try:
-            by_task.append((find_task(name, plugins), [c for c in curves if c.task == name]))
+            task = find_task(name, plugins)
         except (UsageError, PluginError) as error:
-            lacks[name] = error
-    if not by_task:
-        raise next(iter(lacks.values()))
-    for folder, name in dict.fromkeys((c.path if c.path in paths else c.path.parent, c.task) for c in curves):
-        if name in lacks:
-            why = lacks[name] if isinstance(lacks[name], PluginError) else f"task {name!r} is not installed"
-            console.say(f"skipped {folder}: {why}", style="yellow")
+            why = error if isinstance(error, PluginError) else f"task {name!r} is not installed"
+            console.say(f"{why}; the figures are those of its runs, without its titles, references and pictures",
+                        style="yellow")
+            task = absent_task(name, of_task)
+        by_task.append((task, of_task))
     return by_task
+
+
+def absent_task(name: str, curves: Sequence[Curve]) -> Task:
+    """What runs say of a task whose plug-in is not there: its variants, and a column for each metric."""
+    from duoln.runs.curve import NO_METRICS
+    from duoln.tasks import Column, Task
+
+    keys = dict.fromkeys(key for c in curves for point in c.points for key in point if key not in NO_METRICS)
+    task = Task()
+    task.__dict__.update(name=name, title=name, variants={c.variant: {} for c in curves},
+                         columns=tuple(Column(key, key.replace("_", " "), ".4g") for key in keys))
+    return task
 
 
 def write_curves(task: Task, series: Sequence[Series], out: Path, by: By = "run") -> list[Path]:

@@ -151,8 +151,9 @@ def _doctor(args: argparse.Namespace) -> int:
         console.put("16 bits: the rule takes float16 and bfloat16 as they are stored; the others get them in float32")
         for line in facts["remarks"]:
             console.put(line)
-    plugins = [(p["name"], p["distribution"], p["reason"] or "good") for p in facts["plugins"]]
-    console.show(RowsTable("Plug-ins", ("plug-in", "from", "state"), plugins,
+    plugins = [(p["name"], p["distribution"], p["reason"] or ", ".join(p["brings"]) or "nothing")
+               for p in facts["plugins"]]
+    console.show(RowsTable("Plug-ins", ("plug-in", "from", "brings"), plugins,
                            bad=[i for i, p in enumerate(facts["plugins"]) if p["reason"]]), data=True)
     return 0
 

@@ -40,10 +40,7 @@ def add_command(commands: Any) -> None:
     """Add `run` to the command line."""
     run = commands.add_parser("run", help="train a task")
     run.add_argument("task")
-    run.add_argument("--variant", metavar="NAME[,NAME]", help="what to train (default: all, every variant)")
-    run.add_argument("--preset", metavar="NAME", help="paper, small or smoke; see `duoln show TASK`")
-    run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",
-                     help="a setting of the task, see `duoln show TASK`; may be repeated")
+    _add_what_to_train(run)
     run.add_argument("--ranks", type=parse_ranks, default=1, metavar="N",
                      help="train one model in N processes of this machine, each with its share of every batch (MLX; "
                           "CuPy: a GPU each). Or auto, slurm, openmpi, torchrun: be one of the processes that this "
@@ -51,6 +48,13 @@ def add_command(commands: Any) -> None:
     facts.add_plugin_option(run)
     add_run_options(run)
     run.set_defaults(run=_run)
+
+
+def _add_what_to_train(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--variant", metavar="NAME[,NAME]", help="what to train (default: all, every variant)")
+    parser.add_argument("--preset", metavar="NAME", help="paper, small or smoke; see `duoln show TASK`")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",
+                        help="a setting of the task, see `duoln show TASK`; may be repeated")
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -124,14 +128,15 @@ def _run_alone(task: Task, argv: Sequence[str], prog: str | None, description: s
     parser = Parser(prog=prog, description=description,
                     formatter_class=argparse.RawDescriptionHelpFormatter)
     if "paper" in task.presets:
-        parser.add_argument("--paper", action="store_true", help="the paper's protocol")
+        parser.add_argument("--paper", action="store_const", const="paper", dest="preset", help="the paper's protocol")
+    _add_what_to_train(parser)
     add_run_options(parser)
     args = parser.parse_args(argv)
-    args.words = argv
-    asked = "paper" if getattr(args, "paper", False) else None
+    args.words, args.flags = argv, list(parser._option_string_actions)
     # The task may not belong to a plug-in, so its module is used as the name of the distribution.
-    return run_variants(named(task, task.owner or type(task).__module__), args,
-                        Command(list(variants), asked, {}, []), usual=preset)
+    task = named(task, task.owner or type(task).__module__)
+    names = facts.variants_of(task, args.variant) or list(variants)
+    return run_variants(task, args, Command(names, args.preset, facts.settings_of(task, args), []), usual=preset)
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -208,8 +213,8 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
     trainer: Trainer | None = None
     for job, cfg in plan.configs.items():
         trainer = splits = None  # the data of the run before need not be there beside its own
-        runtime.foresee(backend, make_step(task, task.model(cfg), task.optimizer(cfg)))
         splits = task.data(cfg)
+        runtime.foresee(backend, make_step(task, task.model(cfg), task.optimizer(cfg, splits.updates(cfg.epochs))))
         if told != (splits.dataset, splits.remarks):
             told = splits.dataset, splits.remarks
             say_data(splits)
@@ -249,7 +254,7 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
                None if failure is None else as_document(failure, str(failure), failure.exit_code))
     if failure is not None:
         raise failure
-    return 0
+    return int(any(getattr(each, "failed", False) for each in listeners))  # the runs are whole; a line has named it
 
 
 def _together(failures: Mapping[str, DuolnError]) -> DuolnError | None:

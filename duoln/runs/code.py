@@ -16,7 +16,9 @@ import secrets
 import sys
 import sysconfig
 import threading
+import tokenize
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -24,6 +26,7 @@ from weakref import WeakKeyDictionary
 _NO_BITS = frozenset({"bench", "cli", "doctor.py", "examples", "kernels", "paper", "pictures", "plugins", "testing"})
 """Parts of the package that do not take part in training, and the kernels, which a checkout has elsewhere."""
 _DIGITS = 12
+_FILE_DIGITS = 6
 _TEXTS = (".py", ".cpp", ".cu", ".cuh", ".h", ".metal")
 _STDLIB = os.path.realpath(sysconfig.get_path("stdlib")) + os.sep
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
@@ -33,6 +36,8 @@ class _Noted(NamedTuple):
     modules: Mapping[str, Any]
     """The specifications of the modules that were loaded; a module that is loaded again has another one."""
     digest: str
+    files: Mapping[str, str]
+    """A hash of each file by its name."""
 
 
 _noted: WeakKeyDictionary[Any, _Noted] = WeakKeyDictionary()
@@ -43,13 +48,24 @@ def fingerprint_of(kind: type | Callable[..., Any]) -> str:
     was loaded again. A change of a file while a command trains belongs to the next command. A class that no file holds
     is another one in each process, because nothing tells its code from that of a class of the same name.
     """
+    return _noted_of(kind).digest
+
+
+def files_of(kind: type | Callable[..., Any]) -> str:
+    """The files of that code, each with a hash, to tell which one has changed."""
+    return ", ".join(f"{name} {digest}" for name, digest in _noted_of(kind).files.items())
+
+
+def _noted_of(kind: type | Callable[..., Any]) -> _Noted:
     noted = _noted.get(kind)
     if noted is None or any(_specification(name) is not spec for name, spec in noted.modules.items()):
         names = [kind.__module__]
         pieces = list(code_of(kind, names))
         digest = digest_of(pieces) if pieces else f"in no file, {secrets.token_hex(_DIGITS // 2)}"
-        _noted[kind] = noted = _Noted({name: _specification(name) for name in names}, digest)
-    return noted.digest
+        files = {name.decode(): digest_of([content])[:_FILE_DIGITS]
+                 for name, content in zip(pieces[::2], pieces[1::2], strict=True)}
+        _noted[kind] = noted = _Noted({name: _specification(name) for name in names}, digest, files)
+    return noted
 
 
 def _specification(name: str) -> Any:
@@ -80,17 +96,36 @@ def code_of(kind: type | Callable[..., Any], names: list[str]) -> Iterator[bytes
         return
     package = getattr(sys.modules.get(kind.__module__), "__package__", None) or ""
     if package:
-        yield from texts_below(file.parent)
+        texts = list(texts_below(file.parent))
+        for name, content in zip(texts[::2], texts[1::2], strict=True):
+            yield name
+            yield _without_comments(name.decode(), content)
         own = {path: ".".join([package, *path.relative_to(file.parent).with_suffix("").parts])
                for path in sorted(file.parent.rglob("*.py"))}
     else:
-        yield file.read_bytes()
+        yield file.name.encode()
+        yield _without_comments(file.name, file.read_bytes())
         own = {file: ""}
     names += filter(None, own.values())
     for name, path in sorted(_imported(own, package.partition(".")[0]).items()):
         names.append(name)
         yield name.encode()
-        yield path.read_bytes()
+        yield _without_comments(path.name, path.read_bytes())
+
+
+def _without_comments(name: str, content: bytes) -> bytes:
+    """The lines of a file of Python without comments, without those that are empty then; other files as they are."""
+    if not name.endswith(".py"):
+        return content
+    lines = content.splitlines()
+    try:
+        for token in tokenize.tokenize(BytesIO(content).readline):
+            if token.type == tokenize.COMMENT:
+                row, column = token.start
+                lines[row - 1] = lines[row - 1].decode()[:column].encode()
+    except (SyntaxError, ValueError, tokenize.TokenError):  # a template
+        return content
+    return b"\n".join(line.rstrip() for line in lines if line.strip())
 
 
 def texts_below(*folders: Path) -> Iterator[bytes]:

@@ -12,6 +12,9 @@ from duoln.runs.identity import read_changes
 from duoln.runs.norm_stats import Layers
 from duoln.tasks.values import Dataset
 
+NO_METRICS = ("event", "update", "epoch", "wall_s")
+"""The keys of an evaluation that are no metrics."""
+
 
 class Curve(NamedTuple):
     """One run: its folder, its settings, and its metrics and training losses by update."""

@@ -24,7 +24,7 @@ from duoln.core.op import each_rule, is_composed_only, packages
 from duoln.errors import CheckpointError, DataFormatError
 from duoln.nn import no_dropout
 from duoln.runs.checkpoint import Checkpoint
-from duoln.runs.code import digest_of, fingerprint_of, texts_below
+from duoln.runs.code import digest_of, files_of, fingerprint_of, texts_below
 from duoln.tasks.events import Change
 from duoln.tasks.registry import package_of
 from duoln.tasks.task import Task
@@ -36,6 +36,8 @@ _OF_BACKEND = ("library", "blas_core", "blas_threads", "tf32", "compute_capabili
 """Parts of a backend's description of itself. The name of a GPU is among them too."""
 _REMEDIES = {"blas_threads": "OPENBLAS_NUM_THREADS", "blas_core": "OPENBLAS_CORETYPE"}
 """The variables that set a value before duoln starts."""
+_FILES = "files"
+"""The part that tells which files of a task's code have changed; it decides nothing that "task" does not."""
 _BATCHES = 4
 _MOST_VALUES = 1 << 16
 """The most bytes of an array; a larger one is sampled."""
@@ -54,7 +56,8 @@ def identity_of(backend: Backend, task: Task, splits: Splits, ranks: int = 1) ->
     of_numpy = {"simd": _simd()} if backend.name == "numpy" else {"device": backend.device}
     return {"backend": backend.name, **{key: facts[key] for key in _OF_BACKEND if key in facts}, **of_numpy,
             "rules": rules_of(backend), "code": f"{duoln.__version__} ({_code()})",
-            "task": f"{type(task).__qualname__} ({fingerprint_of(type(task))})", "data": fingerprint(splits),
+            "task": f"{type(task).__qualname__} ({fingerprint_of(type(task))})",
+            _FILES: files_of(type(task)), "data": fingerprint(splits),
             "batches": batches_of(splits), "ranks": str(ranks)}
 
 
@@ -63,7 +66,20 @@ def differences(update: int, was: Mapping[str, str], now: Mapping[str, str]) -> 
     differing = [key for key in dict.fromkeys((*was, *now)) if was.get(key) != now.get(key)]
     if "data" in differing:  # other data have other batches
         differing = [key for key in differing if key != "batches"]
-    return [Change(update, key, was.get(key, "none"), now.get(key, "none")) for key in differing]
+    changes = [Change(update, key, was.get(key, "none"), now.get(key, "none")) for key in differing if key != _FILES]
+    files = _changed_files(was.get(_FILES, ""), now.get(_FILES, ""))
+    return [change._replace(now=f"{change.now}: {files}") if change.key == "task" and files else change
+            for change in changes]
+
+
+def _changed_files(was: str, now: str) -> str:
+    """In words, the files of a task's code that differ; empty where they are not known."""
+    if not was or not now:
+        return ""
+    before, after = (dict(entry.rsplit(" ", 1) for entry in text.split(", ")) for text in (was, now))
+    told = [f"{name} {'is gone' if name not in after else 'is new' if name not in before else 'has changed'}"
+            for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
+    return ", ".join(told)
 
 
 def changes_since(saved: Checkpoint, now: Mapping[str, str]) -> list[Change]:

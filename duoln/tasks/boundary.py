@@ -203,13 +203,14 @@ class Apart(Listener):
 
     def __init__(self, listener: Listener, source: str = "", say: Callable[[str], object] | None = None) -> None:
         self._listener, self._source, self._say = listener, source, say
-        self._failed = False
+        self.failed = False
+        """True after an error of a plug-in's listener."""
         for event in EVENTS:  # in the place of the methods of Listener
             vars(self)[event] = partial(self._tell, event)
 
     def _tell(self, event: str, *values: Any) -> None:
         """Raises PluginError under DUOLN_STRICT_PLUGINS=1, where the listener of a plug-in fails."""
-        if self._failed:
+        if self.failed:
             return
         if event != "on_update":  # whose values are numbers alone
             values = copy.deepcopy(values)
@@ -221,7 +222,7 @@ class Apart(Listener):
         except BaseException as error:
             if self._say is None:
                 raise
-            self._failed = True
+            self.failed = True
             problem = f"{self._source}: the listener's {event} raised {refusal(error)}"
             if os.environ.get("DUOLN_STRICT_PLUGINS") == "1":
                 raise PluginError(problem) from error

@@ -233,6 +233,9 @@ def _splits(value: Any) -> Splits:
     evaluation = dict(value.evaluation)
     for name, split in evaluation.items():
         _expect(type(name) is str and isinstance(split, Mapping), "arrays by name as each split", split)
+        arrays = [array for _, array in tree.items(dict(split)) if isinstance(array, np.ndarray)]
+        if arrays and all(array.shape[:1] == (0,) for array in arrays):
+            raise ContractError(f"expected examples in the split '{name}', found none")
     _expect(isinstance(remarks, list | tuple) and all(type(text) is str for text in remarks), "texts as remarks",
             remarks)
     return Splits(dataset, value.train, count, evaluation, tuple(text for text in remarks if text))

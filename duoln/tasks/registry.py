@@ -24,6 +24,7 @@ import pluggy
 
 from duoln.core.arguments import did_you_mean
 from duoln.errors import PluginError, UsageError
+from duoln.kernels.registry import registered
 from duoln.tasks import hookspecs
 from duoln.tasks.boundary import Apart, hearing_interrupts, named, refusal, staying
 from duoln.tasks.contract import NAME, check_attributes, kind_of
@@ -91,6 +92,8 @@ class Registry:
         self.commands: dict[str, FoundCommand] = {}
         self.broken: list[Broken] = []
         self.slow: list[Slow] = []
+        self.brings: dict[str, list[str]] = {}
+        """In words, what each plug-in brings, by the name of its entry point."""
         self.distributions: dict[str, str] = {}
         """The distribution of each plug-in by the name of its entry point."""
         self._manager = pluggy.PluginManager(GROUP)
@@ -141,6 +144,12 @@ class Registry:
             for command in commands:
                 if self._is_first("command", command.name, self.commands, entry.name, distribution):
                     self.commands[command.name] = FoundCommand(command, distribution)
+            top = entry.module.partition(".")[0] if distribution != "duoln" else entry.module
+            self.brings[entry.name] = [
+                *(f"task {task.name}" for task in tasks), *(f"command {command.name}" for command in commands),
+                *(f"operator {name}" for name, known in registered().items()
+                  if f"{known.op.__module__}.".startswith(f"{top}.")),
+                *(["listeners"] if hasattr(plugin, "duoln_listeners") else [])]
         except BaseException as error:  # the import of a plug-in may call sys.exit
             if isinstance(error, _StrictError) or (isinstance(error, KeyboardInterrupt) and heard):
                 raise
@@ -170,13 +179,13 @@ class Registry:
             raise _StrictError(f"plug-in '{name}' of {distribution}: {reason}") from error
         self.broken.append(Broken(name, distribution, reason))
 
-    def listeners(self, say: Callable[[str], None]) -> list[Listener]:
+    def listeners(self, say: Callable[[str], None]) -> list[Apart]:
         """The listeners of plug-ins. None of them can stop a run; one that fails becomes a `Broken` row.
 
         Args:
             say: takes one line about each plug-in or listener that is left out.
         """
-        made: list[Listener] = []
+        made: list[Apart] = []
         for name, plugin in self._manager.list_name_plugin():
             source = f"plug-in '{name}' of {self.distributions[name]}"
             with staying(), hearing_interrupts() as heard:

@@ -84,6 +84,10 @@ class Splits:
     evaluation: Mapping[str, Batch]
     remarks: Sequence[str] = ()
 
+    def updates(self, epochs: int) -> int:
+        """The updates of a run of so many epochs."""
+        return epochs * self.steps_per_epoch
+
 
 class Trained(NamedTuple):
     """The trained model of a run, for `Task.sample` and `Task.evaluate`."""

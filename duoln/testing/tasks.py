@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import difflib
 import inspect
 import shutil
 import tempfile
@@ -24,6 +25,7 @@ from duoln.randomness import Stream
 from duoln.runs.checkpoint import load
 from duoln.runs.folder import RunFolder
 from duoln.runs.trained import load_trained
+from duoln.tasks.boundary import named
 from duoln.tasks.settings import has_source, make_config, settings_of
 from duoln.tasks.task import Config, Task, selected_by
 from duoln.tasks.values import Splits
@@ -71,11 +73,14 @@ def check_task(task: Task, preset: str = "smoke", backend: Backend | str = "nump
         AssertionError: the message says which part of the task is wrong.
         UsageError: `harmless` names a damage that there is not.
         GradientError: the loss's derivative is not that of its values.
+        TaskError: the task's own code fails, as in a run; the message names the method and the line.
         CompileError: a step breaks the contract of `compile`.
     """
     where = runtime.backend_of("check_task", backend)
     _check_names(task, preset)
+    _check_spelling(task)
     _check_meanings(task)
+    task = named(task, task.owner or type(task).__module__)  # errors name the task and the method, as those of a run
     if layering:
         _check_layering(task)
     second = _second(where) if agreement else None
@@ -95,8 +100,19 @@ def check_task(task: Task, preset: str = "smoke", backend: Backend | str = "nump
         if second is not None:
             _check_agreement(task, variant, cfg, splits, (where, second), min(steps, 2))
         _check_training(task, variant, cfg, splits, where, steps)
-        if task.sampling is not None and can_draw():
-            _check_sampling(task, variant, cfg, splits, where)
+        if can_draw():
+            _check_use(task, variant, cfg, splits, where)
+
+
+def _check_spelling(task: Task) -> None:
+    """Raises AssertionError for a member of the class that has nearly the name of one of the contract."""
+    contract = [name for name in dir(Task) if not name.startswith("_")]
+    own = [name for kind in type(task).__mro__ if kind is not Task and issubclass(kind, Task) for name in vars(kind)]
+    for name in own:
+        near = difflib.get_close_matches(name, contract, 1, 0.8)
+        if name not in contract and not name.startswith("_") and near and near[0] not in own:
+            raise AssertionError(f"{type(task).__name__}: expected a member of Task or a name unlike all of them, "
+                                 f"found {name!r}, which nothing calls; did you mean {near[0]!r}?")
 
 
 def _check_meanings(task: Task) -> None:
@@ -264,11 +280,10 @@ def _check_training(task: Task, variant: str, cfg: Config, splits: Splits, backe
             raise AssertionError(f"resume: '{path}' differs from a run that did not stop")
 
 
-def _check_sampling(task: Task, variant: str, cfg: Config, splits: Splits, backend: Backend) -> None:
+def _check_use(task: Task, variant: str, cfg: Config, splits: Splits, backend: Backend) -> None:
     """After one update, the model from the run folder gives samples with the default options, and the same ones
-    again.
+    again; an evaluation; and pictures.
     """
-    assert task.sampling is not None
     with tempfile.TemporaryDirectory() as temporary:
         folder = RunFolder(Path(temporary) / "run", backend)
         try:
@@ -278,15 +293,22 @@ def _check_sampling(task: Task, variant: str, cfg: Config, splits: Splits, backe
             trainer.save(folder.checkpoints)
         finally:
             folder.close()
+        trained, pictures = load_trained(task, folder.path, backend), Path(temporary) / "pictures"
+        if task.evaluating is not None:
+            task.evaluate(trained, task.evaluating(), lambda line: None)
+        pictures.mkdir()
+        for file in task.pictures({"one": trained}, pictures):
+            if not file.is_file():
+                raise AssertionError(f"pictures: expected the files that it names, found no {file}")
         contents = []
-        for name in ("first.png", "second.png"):
+        for name in ("first.png", "second.png") if task.sampling is not None else ():
             files = task.sample(load_trained(task, folder.path, backend), task.sampling(), Path(temporary) / name)
             missing = [str(f) for f in files if not f.is_file()]
             if missing or Path(temporary) / name not in files:
                 raise AssertionError(f"sample: expected the file {name} among those it names, all written; found "
                                      f"{', '.join(map(str, files)) or 'none'}")
             contents.append([f.read_bytes() for f in files])
-        if contents[0] != contents[1]:
+        if contents and contents[0] != contents[1]:
             raise AssertionError("sample: two samples with the same seed differ")
 
 

@@ -111,7 +111,7 @@ def task_rates(task: Task, cfg: Config, splits: Splits, backend: Backend, low: f
     """`find_rate` for a task, from new parameters: its batches, its loss and its optimizer with its clipping, but not
     its schedule.
     """
-    model, optimizer = task.model(cfg), task.optimizer(cfg)
+    model, optimizer = task.model(cfg), task.optimizer(cfg, splits.updates(cfg.epochs))
     state = start_state(model, optimizer, cfg.seed, backend)
     train_step, made, dropout = compile(make_step(task, model, optimizer)), 0, TaskDropout(task, model, cfg.seed)
 

@@ -15,7 +15,7 @@ from duoln.backends.protocol import Backend
 from duoln.core.arguments import check_flag, described, did_you_mean
 from duoln.errors import CheckpointWarning, Interrupted, UsageError
 from duoln.nn import Module, Params
-from duoln.runs.curve import Curve
+from duoln.runs.curve import NO_METRICS, Curve
 from duoln.runs.curves import read_curves
 from duoln.runs.folder import RunFolder
 from duoln.runs.norm_stats import LayerStats
@@ -32,9 +32,6 @@ from duoln.tasks.values import Dataset
 from duoln.training.loop import fit
 from duoln.training.norm_stats import Watch
 from duoln.training.trainer import Trainer
-
-_NO_METRICS = ("event", "update", "epoch", "wall_s")
-"""The keys of an evaluation's entry in the log that are not metrics."""
 
 
 class TrainedRun(NamedTuple):
@@ -181,7 +178,7 @@ def _variant(task: Task, variant: str | None) -> str:
 
 def _evaluations(curve: Curve) -> dict[str, np.ndarray]:
     """The evaluations of a run as columns; a metric that an evaluation lacks is NaN."""
-    metrics = dict.fromkeys(key for point in curve.points for key in point if key not in _NO_METRICS)
+    metrics = dict.fromkeys(key for point in curve.points for key in point if key not in NO_METRICS)
     return {"update": np.array([point["update"] for point in curve.points], np.int64),
             "epoch": np.array([point["epoch"] for point in curve.points], np.float64),
             "seconds": np.array([point["wall_s"] for point in curve.points], np.float64),

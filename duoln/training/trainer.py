@@ -88,12 +88,12 @@ class Trainer:
         self.task, self.variant, self.cfg, self.splits, self.backend = task, variant, cfg, splits, backend
         self.precision = check_precision("Trainer", precision)
         self.model = task.model(cfg)
-        self.optimizer = task.optimizer(cfg)
+        self.last_update = splits.updates(cfg.epochs)
+        self.optimizer = task.optimizer(cfg, self.last_update)
         self.dropout = TaskDropout(task, self.model, cfg.seed, ranks)
         self._free_before = self._free()
         self.state = start_state(self.model, self.optimizer, cfg.seed, backend)
         self.update = 0
-        self.last_update = cfg.epochs * splits.steps_per_epoch
         self.train_seconds = 0.0
         self.evaluated: dict[str, float] = {}
         self.best: float | None = None
@@ -378,7 +378,7 @@ class Trainer:
         if settings is None or not saved.update:
             return []
         before = config_of(self.task, settings, saved.path)
-        planned = self.task.optimizer(before)
+        planned = self.task.optimizer(before, self.splits.updates(before.epochs))
         steps = range(0, saved.update, -(-saved.update // _RATES))
         if all(planned.rate_at(k) == self.optimizer.rate_at(k) for k in (*steps, saved.update - 1)):
             return []

@@ -156,7 +156,7 @@ class AttentiveReader(Task):
         frequent = np.count_nonzero((split["most_frequent"] != split["answer"]) | (split["answer"] == UNKNOWN))
         return {"error": errors / count, "nll": nats / count, "most_frequent_error": frequent / count}
 
-    def optimizer(self, cfg: AttentiveReaderConfig) -> optim.Optimizer:
+    def optimizer(self, cfg: AttentiveReaderConfig, updates: int) -> optim.Optimizer:
         bounds = {"paper": clip_as_published, "norm": optim.clip_global_norm}
         clip = None if cfg.clip == "none" else bounds[cfg.clip](LIMIT)
         return optim.Adam(learning_rate=cfg.learning_rate, clip=clip, donate=True)

@@ -109,5 +109,5 @@ class ConvNetTask(Task):
         return {"nll": -log_probability[np.arange(len(label)), label].mean(),
                 "error": (logits.argmax(axis=1) != label).mean()}
 
-    def optimizer(self, cfg: ConvNetConfig) -> optim.Optimizer:
+    def optimizer(self, cfg: ConvNetConfig, updates: int) -> optim.Optimizer:
         return optim.Adam(learning_rate=data.schedule(cfg), donate=True)

@@ -93,7 +93,7 @@ class DrawTask(Task):
         missed, divergence = nats.mean(axis=0)
         return {"bound": missed + divergence, "reconstruction": missed, "divergence": divergence}
 
-    def optimizer(self, cfg: DrawConfig) -> optim.Optimizer:
+    def optimizer(self, cfg: DrawConfig, updates: int) -> optim.Optimizer:
         return optim.Adam(learning_rate=cfg.learning_rate, donate=True, clip=optim.clip_global_norm(LARGEST_NORM))
 
     def sample(self, trained: Trained, options: Any, out: Path) -> list[Path]:

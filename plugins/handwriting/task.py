@@ -113,7 +113,7 @@ class Handwriting(Task):
                     for i in range(0, count, _LINES))
         return {"nll": total / count}
 
-    def optimizer(self, cfg: HandwritingConfig) -> optim.Optimizer:
+    def optimizer(self, cfg: HandwritingConfig, updates: int) -> optim.Optimizer:
         return optim.Adam(learning_rate=cfg.learning_rate, eps=ADAM_EPS, donate=True,
                           clip=optim.clip_value(CLIP_WEIGHTS))
 

@@ -186,7 +186,7 @@ class Las(Task):
     def layer_inputs(self, model: LasModel, params: Params, batch: dict[str, Tensor]) -> dict[str, np.ndarray]:
         return layer_inputs(model, params, batch)
 
-    def optimizer(self, cfg: LasConfig) -> optim.Optimizer:
+    def optimizer(self, cfg: LasConfig, updates: int) -> optim.Optimizer:
         rate = cfg.learning_rate
         falling = partial(_falling, rate, cfg.decay_steps) if cfg.decay_steps else rate
         return optim.Adam(learning_rate=falling, clip=optim.clip_value(CLIP), donate=True)

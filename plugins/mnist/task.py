@@ -86,5 +86,5 @@ class Mnist(Task):
             wrong += int((logits.argmax(axis=1) != label).sum())
         return {"nll": nll / rows, "error": wrong / rows}
 
-    def optimizer(self, cfg: MnistConfig) -> optim.Optimizer:
+    def optimizer(self, cfg: MnistConfig, updates: int) -> optim.Optimizer:
         return optim.Adam(learning_rate=cfg.learning_rate, donate=True)

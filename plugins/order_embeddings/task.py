@@ -112,7 +112,7 @@ class OrderEmbeddings(Task):
     def reference_tables(self) -> Sequence[ReferenceTable]:
         return [TABLE_2]
 
-    def optimizer(self, cfg: OrderEmbeddingsConfig) -> optim.Optimizer:
+    def optimizer(self, cfg: OrderEmbeddingsConfig, updates: int) -> optim.Optimizer:
         return optim.Adam(learning_rate=cfg.learning_rate, bias_correction=cfg.bias_correction, donate=True,
                           clip=clip_each_array(CLIP_EACH))
 

@@ -139,7 +139,7 @@ class SkipThoughtsTask(Task):
         return judging.figures_of(x, split["answers"], split["parts"], f"{len(x):,} sentences", int(split["seed"]),
                                   (epochs, batch), split["grid"].tolist())
 
-    def optimizer(self, cfg: SkipThoughtsConfig) -> optim.Optimizer:
+    def optimizer(self, cfg: SkipThoughtsConfig, updates: int) -> optim.Optimizer:
         return optim.Adam(learning_rate=cfg.learning_rate, bias_correction=cfg.bias_correction, donate=True,
                           clip=optim.clip_global_norm(LARGEST_NORM))
 

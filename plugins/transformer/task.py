@@ -124,7 +124,7 @@ class TransformerTask(Task):
         shares = (split["counts"] + 1) / (split["counts"] + 1).sum()  # a class that training has not seen costs more
         return {"bits": nats / log(2), "nats": nats, "unigram": float(-np.log2(shares[y]).mean())}
 
-    def optimizer(self, cfg: TransformerConfig) -> optim.Optimizer:
+    def optimizer(self, cfg: TransformerConfig, updates: int) -> optim.Optimizer:
         return optim.Adam(learning_rate=inverse_root(cfg.learning_rate, cfg.warmup, cfg.warm), beta2=BETA2,
                           donate=True)
 

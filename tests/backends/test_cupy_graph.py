@@ -59,7 +59,7 @@ def _in_step(step, arguments, updates):
 def _task(name, gpu, precision="float32"):
     task = find_task(name, [name])
     cfg = make_config(task, "ln", "smoke", {})
-    model, optimizer, splits = task.model(cfg), task.optimizer(cfg), task.data(cfg)
+    model, optimizer, splits = task.model(cfg), task.optimizer(cfg, 1000), task.data(cfg)
 
     def arguments(k):
         if k is None:

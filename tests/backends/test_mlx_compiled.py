@@ -19,7 +19,7 @@ mx = pytest.importorskip("mlx.core", reason="MLX is not for this platform")
 def _mnist():
     task = find_task("mnist")
     cfg = make_config(task, "ln", "smoke", {"hidden": 16, "rows": 256})
-    splits, model, optimizer = task.data(cfg), task.model(cfg), task.optimizer(cfg)
+    splits, model, optimizer = task.data(cfg), task.model(cfg), task.optimizer(cfg, 1000)
     be = get_backend("mlx")
     return (make_step(task, model, optimizer), start_state(model, optimizer, 0, be),
             [duoln.to_tensors(splits.train(k), be) for k in range(2)])

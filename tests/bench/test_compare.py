@@ -137,7 +137,7 @@ def test_what_one_file_alone_has_is_one_line(tmp_path):
     shapes = [{"op": op, "shape": [n, n]} for op in ("layer_norm", "rms_norm") for n in range(2, 15)]
     a = _write(tmp_path / "a.json", made.record({}, *shapes))
     b = _write(tmp_path / "b.json", made.record({}))
-    [line] = compare.remarks(compare.compare([a, b]))
+    [_, line] = compare.remarks(compare.compare([a, b]))
     assert line == "not comparable, in #1, not in #2: 26 cases (layer_norm 13, rms_norm 13); --json names them"
 
 
@@ -222,3 +222,16 @@ def test_a_commit_is_told_by_its_first_ten_digits():
 def test_folders_of_runs_are_for_another_command(tmp_path, capsys):
     assert main(["compare", str(tmp_path)]) == 2
     assert f"for runs: duoln report {tmp_path}" in capsys.readouterr().err
+
+
+def test_files_of_one_machine_say_how_far_times_vary(folder, tmp_path, capsys):
+    again = json.loads((folder / "numpy.json").read_text())
+    for case in again["cases"]:
+        if case["op"] == "copy":
+            case["median"] *= 1.25
+    (tmp_path / "again.json").write_text(json.dumps(again))
+    assert _compare(folder / "numpy.json", tmp_path / "again.json") == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "#1 and #2 are of one machine" in out and "(copies, peers; 1 cases) differs by 25% in the median, 25% at most" in out
+    assert _compare(folder / "numpy.json", folder / "mlx.json") == 0
+    assert "are of one machine" not in capsys.readouterr().out

@@ -51,7 +51,7 @@ def _numbers(calls, step, *inputs):
 def test_a_task_trains_with_the_bits_of_its_step(task, variant, numpy_backend, applied):
     task = TASKS[task]
     cfg = make_config(task, variant, "smoke")
-    splits, model, optimizer = task.data(cfg), task.model(cfg), task.optimizer(cfg)
+    splits, model, optimizer = task.data(cfg), task.model(cfg), task.optimizer(cfg, 1000)
     step = make_step(task, model, optimizer)
     compiled = duoln.compile(step)
     states = [start_state(model, optimizer, 0, numpy_backend) for _ in range(2)]

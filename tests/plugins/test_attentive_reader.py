@@ -219,7 +219,7 @@ def test_the_bound_that_hardly_ever_binds(numpy_backend):
 def test_the_protocol_of_the_paper():
     """`test_settings.py` is about its settings."""
     cfg = make_config(TASK, "ln", "paper")
-    adam = TASK.optimizer(cfg)
+    adam = TASK.optimizer(cfg, 1000)
     assert (adam.beta1, adam.beta2, adam.eps, adam.bias_correction) == (0.9, 0.999, 1e-8, "standard")
     cells = [m for _, m in TASK.model(cfg).modules() if isinstance(m, nn.LSTMCell)]
     assert [(c.norm, c.n_in, c.n_hidden, c.learned_state) for c in cells] == [("layer-theano", 240, 240, False)] * 2

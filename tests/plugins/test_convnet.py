@@ -162,15 +162,15 @@ def test_starts():
 
 
 def test_the_rate_goes_down_along_a_line():
-    rate = TASK.optimizer(make_config(TASK, "ln", "paper")).rate_at
+    rate = TASK.optimizer(make_config(TASK, "ln", "paper"), 1000).rate_at
     assert [rate(k) for k in (0, 50_000, 75_000, 90_000, 100_000, 200_000)] == pytest.approx([1e-3, 1e-3, 5e-4, 2e-4, 0, 0])
-    assert TASK.optimizer(make_config(TASK, "ln", "small")).rate_at(10 ** 6) == 1e-3
+    assert TASK.optimizer(make_config(TASK, "ln", "small"), 1000).rate_at(10 ** 6) == 1e-3
 
 
 @pytest.mark.parametrize(("settings", "updates"), [
     ({"dataset": "mnist"}, 110_000), ({"batch_size": 50}, 200_000), ({"epochs": 400}, 200_000), ({"rows": 1_000}, 2_000)])
 def test_the_rate_goes_down_over_the_updates_that_the_run_has(settings, updates):
-    rate = TASK.optimizer(make_config(TASK, "ln", "paper", settings)).rate_at
+    rate = TASK.optimizer(make_config(TASK, "ln", "paper", settings), 1000).rate_at
     assert [rate(k * updates // 4) for k in range(5)] == pytest.approx([1e-3, 1e-3, 1e-3, 5e-4, 0])
     assert rate(updates - 1) > 0
 

@@ -189,7 +189,7 @@ def test_starts():
 
 
 def test_gradients_have_a_norm_of_10_at_most(numpy_backend):
-    clip = TASK.optimizer(_tiny_config("ln")).clip
+    clip = TASK.optimizer(_tiny_config("ln"), 1000).clip
     for given, expected in (([3.0, -4.0], [3, -4]), ([30.0, -40.0], [6, -8])):
         clipped = clip(to_tensors({"w": np.array(given, np.float32)}, numpy_backend))
         np.testing.assert_allclose(clipped["w"].numpy(), expected, rtol=1e-6)

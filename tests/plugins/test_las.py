@@ -83,9 +83,9 @@ def test_how_weights_start():
 
 
 def test_the_rate_falls_to_a_tenth_over_the_planned_run():
-    rate = TASK.optimizer(make_config(TASK, "none", "paper")).rate_at
+    rate = TASK.optimizer(make_config(TASK, "none", "paper"), 1000).rate_at
     np.testing.assert_allclose([rate(0), rate(4350), rate(8700)], [1e-3, 1e-3 / 10 ** 0.5, 1e-4])
-    assert TASK.optimizer(_tiny("none")).rate_at(500) == 1e-2
+    assert TASK.optimizer(_tiny("none"), 1000).rate_at(500) == 1e-2
 
 
 # Against plain NumPy ------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ class Drift(Task):
     def metrics(self, predict, split):
         return {"value": float(predict(split)[0, 0])}
 
-    def optimizer(self, cfg):
+    def optimizer(self, cfg, updates):
         return optim.SGD(cfg.learning_rate)
 
 

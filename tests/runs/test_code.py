@@ -53,8 +53,8 @@ HELPERS = {
                                                          "a/tasks/mine.py": TASK.format(imports="from ..losses import scale")}),
     "a package of its own": ("a.mine", {"a/__init__.py": "", "a/mine.py": TASK.format(imports=""), "a/kernel.cu": "{}"}),
     "the class above": ("mine", {"mine.py": "from above import Above\nclass Mine(Above):\n    pass\n",
-                                 "above.py": TASK.format(imports="").replace("Mine", "Above") + "# {}"}),
-    "the task": ("mine", {"mine.py": TASK.format(imports="") + "# {}"}),
+                                 "above.py": TASK.format(imports="").replace("Mine", "Above") + "x = {}"}),
+    "the task": ("mine", {"mine.py": TASK.format(imports="") + "x = {}"}),
     "in a circle": ("mine", {"mine.py": TASK.format(imports="import first"), "first.py": "import second\nscale = {}",
                              "second.py": "import first"})}
 
@@ -64,6 +64,12 @@ def test_a_change_of_a_helper_is_seen_and_a_change_back(place, fingerprint):
     module, files = HELPERS[place]
     first, second, again = (fingerprint({name: text.replace("{}", value) for name, text in files.items()}, module) for value in "121")
     assert first == again != second
+
+
+def test_a_comment_alone_changes_nothing(fingerprint):
+    before = fingerprint({"mine.py": TASK.format(imports="")})
+    assert fingerprint({"mine.py": "# why\n\n" + TASK.format(imports="").replace(":\n", ":  # so\n", 1)}) == before
+    assert fingerprint({"mine.py": TASK.format(imports="") + "x = '# no comment'"}) != before
 
 
 def test_what_is_not_imported_changes_nothing(fingerprint):

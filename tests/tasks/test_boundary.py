@@ -128,8 +128,7 @@ def test_every_command_names_the_task_that_failed(install, tmp_path, capsys, wor
     assert f"duoln: task 'frail' of frail-dist: {method} raised ValueError: what went wrong (" in stderr
 
 
-@pytest.mark.parametrize("words", [["report", "RUN"], ["sample", "RUN", "--out", "x"],
-                                   ["data", "prepare", "frail", "--from", "RUN"], ["bench", "train", "--task", "frail"]])
+@pytest.mark.parametrize("words", [["sample", "RUN", "--out", "x"], ["data", "prepare", "frail", "--from", "RUN"], ["bench", "train", "--task", "frail"]])
 def test_a_command_loads_the_plug_ins_that_it_is_told_to(install, tmp_path, capsys, words):
     install("frail", _SAMPLES)
     install("other", "raise SystemExit(7)")

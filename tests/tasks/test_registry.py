@@ -318,7 +318,8 @@ def test_only_the_plugins_that_are_named_are_loaded(install, capsys, monkeypatch
     document = json.loads(capsys.readouterr().out)
     assert [t["name"] for t in document["tasks"]] == ["mine"] and document["broken"] == []
     assert main(["doctor", "--json", "--plugin", "good", "--plugin", "mnist"]) == 0
-    assert [p["name"] for p in json.loads(capsys.readouterr().out)["plugins"]] == ["mnist", "mine"]
+    assert [(p["name"], p["brings"]) for p in json.loads(capsys.readouterr().out)["plugins"]] == [
+        ("mnist", ["task mnist"]), ("good", ["task mine"])]
     assert find_task("mine", ["good"]).name == "mine"
     check_error(UsageError, lambda: find_task("mnist", ["good"]), "expected one of mine; found 'mnist'")
     assert "bad_module" not in sys.modules

@@ -115,6 +115,6 @@ def test_what_a_task_leaves_out_is_named(call):
 
 
 def test_defaults_of_a_task():
-    optimizer = Thing().optimizer(Settings(learning_rate=0.25))
+    optimizer = Thing().optimizer(Settings(learning_rate=0.25), 1000)
     assert isinstance(optimizer, Adam) and optimizer.learning_rate == 0.25
     assert Thing().predict(lambda params, x: x + params, np.float32(1), {"x": np.float32(2)}) == 3

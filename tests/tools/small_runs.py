@@ -49,7 +49,7 @@ class Line(Task):
     def metrics(self, predict, split):
         return {"mse": float(np.mean((predict(split) - split["y"]) ** 2))}
 
-    def optimizer(self, cfg):
+    def optimizer(self, cfg, updates):
         return optim.Adam(cfg.learning_rate, donate=True)
 
 

@@ -57,7 +57,7 @@ class Narrow(Line):
     def __init__(self, stored):
         self.stored = stored
 
-    def optimizer(self, cfg):
+    def optimizer(self, cfg, updates):
         return Momentum(0.01, stored=self.stored)
 
 

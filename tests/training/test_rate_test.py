@@ -128,7 +128,7 @@ def test_the_optimizer_of_the_task_makes_the_updates(numpy_backend):
     """Against the same updates by hand."""
     task = Line()
     cfg = make_config(task, "plain", None, {})
-    splits, model, optimizer = task.data(cfg), task.model(cfg), task.optimizer(cfg)
+    splits, model, optimizer = task.data(cfg), task.model(cfg), task.optimizer(cfg, 1000)
     test = task_rates(task, cfg, splits, numpy_backend, 1e-4, 1e-1, 10)
     params = duoln.to_tensors(model.init(cfg.seed), numpy_backend)
     slots, losses = optimizer.init(params), []

@@ -19,7 +19,7 @@ class Cosine(Line):
 
     name = "cosine"
 
-    def optimizer(self, cfg):
+    def optimizer(self, cfg, updates):
         return optim.Adam(optim.cosine(cfg.learning_rate, 5 * cfg.epochs))
 
 
@@ -40,7 +40,7 @@ def test_a_longer_schedule_is_told(numpy_backend, tmp_path):
 class Short(Line):
     """Its rate falls to 0 in a number of updates that is written down."""
 
-    def optimizer(self, cfg):
+    def optimizer(self, cfg, updates):
         return optim.Adam(optim.cosine(cfg.learning_rate, 10))
 
 
