@@ -97,7 +97,7 @@ class Comparison(NamedTuple):
     warnings: list[str]
     not_comparable: list[Left]
     variation: list[str]
-    """How far times of files of one machine vary."""
+    """The variation between files of one machine, in words."""
 
     def as_json(self) -> dict[str, Any]:
         """The comparison as plain data, for programs."""

@@ -62,7 +62,7 @@ def runs_by_task(paths: Sequence[Path], plugins: Sequence[str] | None) -> list[t
 
 
 def absent_task(name: str, curves: Sequence[Curve]) -> Task:
-    """What runs say of a task whose plug-in is not there: its variants, and a column for each metric."""
+    """A task whose plug-in is not there, as its runs describe it: its variants, and a column for each metric."""
     from duoln.runs.curve import NO_METRICS
     from duoln.tasks import Column, Task
 

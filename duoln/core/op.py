@@ -124,6 +124,8 @@ class Op(Generic[P, R]):
         self._least: dict[str, int] = {}
         """The least number of values for which a backend has a rule other than the composed one."""
         self.__module__ = function.__module__
+        self.is_own = (function.__module__ or "").partition(".")[0] == "duoln"
+        """True if it is one of duoln's, whose code every run has."""
         if not self.is_own:
             packages.add(function.__module__ or "")
         self.__doc__ = doc or function.__doc__
@@ -176,11 +178,6 @@ class Op(Generic[P, R]):
         else:
             self._rules.setdefault(backend, []).insert(0, rule)
             self._least[backend] = min(self._least.get(backend, rule.least), rule.least)
-
-    @property
-    def is_own(self) -> bool:
-        """True if it is one of duoln's, whose code every run has."""
-        return (self.__module__ or "").partition(".")[0] == "duoln"
 
     @property
     def has_rules(self) -> bool:

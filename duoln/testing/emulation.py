@@ -129,7 +129,7 @@ def _kind(array: Array, spec: Spec) -> str:
 
 
 def _counts(shapes: Mapping[str, Any]) -> dict[str, int]:
-    """How many values there are along each axis, along `*rows` in all of them."""
+    """The number of values along each axis, along all of `*rows`."""
     return {name: prod(size) if isinstance(size, tuple) else size for name, size in shapes.items()}
 
 

@@ -19,7 +19,7 @@ import numpy as np
 Side = Literal["start", "end"]
 
 _SET_HANDLER = 304
-"""Where `PyDataMem_SetHandler` is in NumPy's table of functions, whose places never change."""
+"""The place of `PyDataMem_SetHandler` in NumPy's table of functions, whose places never change."""
 _NONE, _READ_WRITE, _PRIVATE_ANONYMOUS = 0, 0x1 | 0x2, 0x2 | 0x20
 _FRESH = 0xFF
 

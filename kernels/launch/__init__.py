@@ -36,13 +36,13 @@ from duoln.kernels.native.entries import Entries
 _SUFFIXES = {"numpy": ".cpp", "cupy": ".cu", "mlx": ".metal"}
 MODULES = {"cupy": "duoln.kernels.launch.cuda", "mlx": "duoln.kernels.launch.metal"}
 DRIVERS: dict[str, Any] = {}
-"""What launches in the place of one of these modules, see `testing.emulation`."""
+"""Replacements of these modules, see `testing.emulation`."""
 _RULES = {"numpy": "compiled", "cupy": "cuda", "mlx": "metal"}
 """The names of rules."""
 
 
 def driver_of(backend: str) -> Any:
-    """What launches on a GPU: a module, which loads the device's library."""
+    """The module that launches on a GPU; it loads the device's library."""
     name = MODULES[backend]
     return DRIVERS.get(name) or importlib.import_module(name)
 

@@ -45,7 +45,7 @@ class Request(ctypes.Structure):
 
 
 ARRAY, CONSTANT, RESTRICT, TABLE, REACHABLE = 1, 2, 4, 8, 16
-"""What an argument is, as `engine/state.h` has it."""
+"""The kinds of an argument, as `engine/state.h` has them."""
 
 
 @cache

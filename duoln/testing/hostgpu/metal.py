@@ -27,7 +27,7 @@ class Argument(NamedTuple):
 
 
 def arguments(inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray], body: str) -> list[Argument]:
-    """What MLX passes, in its order."""
+    """The arguments that MLX passes, in its order."""
     parameters = []
     for name, value in inputs.items():
         place = "constant" if value.size < _SMALL else "device"

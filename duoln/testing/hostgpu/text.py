@@ -1,4 +1,4 @@
-"""What becomes of a kernel's text before the C++ compiler reads it: shared arrays become the machine's, and every entry
+"""Changes a kernel's text before the C++ compiler reads it: shared arrays become the machine's, and every entry
 point can be called with a list of pointers.
 """
 
@@ -13,7 +13,7 @@ _KERNEL = re.compile(r'extern\s+"C"\s+__global__\s+void\s+(?:(CLUSTERED)\s+|'
                      r"__launch_bounds__\s*\(([^()]*(?:\([^()]*\)[^()]*)*)\)\s*|OF_EIGHT\s+)?"
                      r"(\w+)\s*\(([^)]*)\)")
 _MOST_THREADS = 1024
-"""What a block may have at most, where a kernel does not say."""
+"""The most threads of a block, where a kernel does not say."""
 _DYNAMIC = re.compile(r"extern\s+__shared__\s+(?:__align__\(\d+\)\s*)?(\w+)\s+(\w+)\[\s*\]\s*;")
 _SHARED = re.compile(r"__shared__\s+(?:__align__\(\d+\)\s*)?"
                      r"((?:const\s+|volatile\s+|unsigned\s+)*\w+(?:<\w+>)?)\s+([^;=()]+);")
@@ -30,7 +30,7 @@ class Parameter(NamedTuple):
 
     @property
     def constant(self) -> bool:
-        """Whether it points to const."""
+        """True if it points to const."""
         return self.kind.startswith("const ") and self.kind.endswith("*")
 
 
