@@ -16,9 +16,6 @@ from duoln.plugins.mnist.model import Norm, network
 from duoln.tasks import Column, Config, Splits, Task
 from duoln.tasks.task import Predict
 
-_ROWS = 1000
-"""Rows a forward pass of the evaluation: a divisor of 55,000 and 10,000, so that it has one shape."""
-
 
 @dataclass(frozen=True)
 class MnistConfig(Config):
@@ -64,6 +61,8 @@ class Mnist(Task):
     }
     columns = (Column("train_nll", "train NLL"), Column("test_error", "test error", ".2%"))
     peers: ClassVar = {"torch": {}, "torch-fused": {"fused": True}}
+    rows_at_once = 1000
+    """Rows a forward pass of the evaluation: a divisor of 55,000 and 10,000, so that it has one shape."""
 
     def data(self, cfg: MnistConfig, root: Path | None = None) -> Splits:
         return data.splits(cfg.source, cfg.batch_size, cfg.seed, cfg.rows, root)
@@ -77,8 +76,8 @@ class Mnist(Task):
 
     def metrics(self, predict: Predict, split: Batch) -> dict[str, float]:
         nll, wrong, rows = 0.0, 0, len(split["label"])
-        for i in range(0, rows, _ROWS):
-            x, label = split["x"][i:i + _ROWS], split["label"][i:i + _ROWS]
+        for i in range(0, rows, self.rows_at_once):
+            x, label = (split[key][i:i + self.rows_at_once] for key in ("x", "label"))
             logits = predict({"x": x}).astype(np.float64)  # a train NLL of 1e-6 is below float32's noise
             shifted = logits - logits.max(axis=1, keepdims=True)
             log_probability = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
