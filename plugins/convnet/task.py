@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
-
 from duoln import Tensor, ops, optim
 from duoln.data import Batch, mnist
 from duoln.nn import Module, Params
@@ -15,6 +13,7 @@ from duoln.plugins.convnet import corpus, data
 from duoln.plugins.convnet.model import ConvNet, Gains, Norm, Start
 from duoln.plugins.convnet.whitening import Whitening
 from duoln.tasks import Column, Config, Splits, Task
+from duoln.tasks.digits import nll_and_error
 from duoln.tasks.task import Predict
 
 _CHUNK = 100
@@ -101,13 +100,7 @@ class ConvNetTask(Task):
         return self.predict(model, params, {"x": batch["x"]})
 
     def metrics(self, predict: Predict, split: Batch) -> dict[str, float]:
-        label = split["label"]
-        logits = np.concatenate([predict({"x": split["x"][i:i + _CHUNK]}) for i in range(0, len(label), _CHUNK)])
-        logits = logits.astype(np.float64)  # a train NLL of 1e-6 is below float32's noise
-        logits -= logits.max(axis=1, keepdims=True)
-        log_probability = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-        return {"nll": -log_probability[np.arange(len(label)), label].mean(),
-                "error": (logits.argmax(axis=1) != label).mean()}
+        return nll_and_error(predict, split, _CHUNK)
 
     def optimizer(self, cfg: ConvNetConfig, updates: int) -> optim.Optimizer:
         return optim.Adam(learning_rate=data.schedule(cfg), donate=True)

@@ -6,15 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
-
 from duoln import Tensor, ops, optim
 from duoln.data import Batch, mnist
 from duoln.nn import Module, Params
 from duoln.plugins.mnist import data
 from duoln.plugins.mnist.model import Norm, network
 from duoln.tasks import Column, Config, Splits, Task
+from duoln.tasks.digits import Source, nll_and_error
 from duoln.tasks.task import Predict
+
+_ROWS = 1000
+"""Rows a forward pass of the evaluation: a divisor of 55,000 and 10,000, so that it has one shape."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class MnistConfig(Config):
     """Units of each of the two hidden layers."""
     dropout: float = 0.0
     """The share of each hidden layer's activations that an update leaves out; 0 is the paper's."""
-    source: data.Source = "auto"
+    source: Source = "auto"
     """The data: mnist is the original, made is synthetic, auto is the original if available, else made."""
     rows: int | None = None
     """Train on the first so many digits only; none is all."""
@@ -61,8 +63,6 @@ class Mnist(Task):
     }
     columns = (Column("train_nll", "train NLL"), Column("test_error", "test error", ".2%"))
     peers: ClassVar = {"torch": {}, "torch-fused": {"fused": True}}
-    rows_at_once = 1000
-    """Rows a forward pass of the evaluation: a divisor of 55,000 and 10,000, so that it has one shape."""
 
     def data(self, cfg: MnistConfig, root: Path | None = None) -> Splits:
         return data.splits(cfg.source, cfg.batch_size, cfg.seed, cfg.rows, root)
@@ -75,15 +75,7 @@ class Mnist(Task):
         return ops.mean(ops.softmax_cross_entropy(model(params, batch["x"]), batch["label"]))
 
     def metrics(self, predict: Predict, split: Batch) -> dict[str, float]:
-        nll, wrong, rows = 0.0, 0, len(split["label"])
-        for i in range(0, rows, self.rows_at_once):
-            x, label = (split[key][i:i + self.rows_at_once] for key in ("x", "label"))
-            logits = predict({"x": x}).astype(np.float64)  # a train NLL of 1e-6 is below float32's noise
-            shifted = logits - logits.max(axis=1, keepdims=True)
-            log_probability = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-            nll -= log_probability[np.arange(len(label)), label].sum()
-            wrong += int((logits.argmax(axis=1) != label).sum())
-        return {"nll": nll / rows, "error": wrong / rows}
+        return nll_and_error(predict, split, _ROWS)
 
     def optimizer(self, cfg: MnistConfig, updates: int) -> optim.Optimizer:
         return optim.Adam(learning_rate=cfg.learning_rate, donate=True)

@@ -17,7 +17,7 @@ from duoln.errors import DataError, DataFormatError, DataMissingError, UsageErro
 from duoln.plugins.mnist import data
 from duoln.plugins.mnist.model import network
 from duoln.plugins.mnist.task import Mnist
-from duoln.tasks import make_config
+from duoln.tasks import digits, make_config
 from duoln.testing import check_error
 
 TASK = Mnist()
@@ -26,7 +26,7 @@ REAL = root_with("mnist")
 
 @ON_NUMPY
 def test_it_is_a_task(be, monkeypatch):
-    monkeypatch.setattr(data, "MADE_TEST", 500)
+    monkeypatch.setattr(digits, "MADE_TEST", 500)
     check_task_on(be, TASK, settings={"rows": 600})
 
 
@@ -54,23 +54,6 @@ def test_layer_norm_spares_the_logits_and_batch_norm_does_not():
 def test_batch_norm_is_unbiased_at_batch_4(batch, unbiased):
     model = TASK.model(make_config(TASK, "bn", None, {"batch_size": batch}))
     assert {m.unbiased for _, m in model.modules() if isinstance(m, nn.BatchNorm)} == {unbiased}
-
-
-def test_metrics_are_computed_in_float64():
-    split = {"x": np.zeros((2500, 784), np.float32), "label": (np.arange(2500) % 10).astype(np.int32)}
-    logits = np.full((1000, 10), -20.0, np.float32)
-
-    def predict(batch):
-        out = logits[:len(batch["x"])].copy()
-        out[:, 0] = 0.0
-        return out
-
-    metrics = TASK.metrics(predict, split)
-    right, wrong = np.log1p(9 * np.exp(-20.0)), 20 + np.log1p(9 * np.exp(-20.0))
-    assert metrics["error"] == 0.9
-    assert metrics["nll"] == pytest.approx(0.1 * right + 0.9 * wrong, rel=1e-12)
-    perfect = {"x": split["x"][:1000], "label": np.zeros(1000, np.int32)}
-    assert TASK.metrics(predict, perfect)["nll"] == pytest.approx(right, rel=1e-6)  # 1.9e-8: below float32's noise
 
 
 @pytest.mark.peers
@@ -153,7 +136,7 @@ class TestData:
         check_error(DataError, lambda: data.splits("mnist", 10, 0, None, small), "0 .. 9", "found 10", "position 7")
 
     def test_rows(self, monkeypatch):
-        monkeypatch.setattr(data, "MADE_TRAIN", 2000)
+        monkeypatch.setattr(digits, "MADE_TRAIN", 2000)
         assert data.splits("made", 10, 0, 100, None).steps_per_epoch == 10
         check_error(UsageError, lambda: data.splits("made", 10, 0, 99_999, None), "rows", "99999")
 
