@@ -10,7 +10,7 @@ from duoln import ops, tree
 from duoln.core import Tensor
 from duoln.core.arguments import check_function, described, did_you_mean, name_of
 from duoln.errors import UsageError
-from duoln.ops.recurrent.variants import CELLS, CellName, norm_shapes
+from duoln.ops.recurrent.variants import CELLS, COMPARED, CellName, norm_shapes
 
 Apply = Callable[[Callable[..., Sequence[Tensor]], Sequence[Any]], Iterable[Any]]
 """`apply(function of tensors, arrays)`: the arrays of the function's results."""
@@ -47,7 +47,8 @@ def over_trees(fn: Callable[..., Any], kind: type, apply: Apply) -> Callable[...
 def check_norm(name: str, cell: CellName, norm: str) -> None:
     """Raises UsageError for a norm that a layer of another library cannot have; the message lists the others."""
     reasons = {"batch": "; duoln.nn has it, with a population",
-               "recurrent-bias": "; 'none' has the recurrent bias here"}
+               "recurrent-bias": "; 'none' has the recurrent bias here",
+               **dict.fromkeys(COMPARED, "; duoln.nn has it")}
     known = [each for each in CELLS[cell].variants if each not in reasons]
     if norm not in known:
         reason = reasons.get(norm) if isinstance(norm, str) else None

@@ -165,7 +165,8 @@ class RecurrentCell(Module):
         gain = self.gain if self.gain is not None else (0.1 if self.norm == "batch" else 1.0)
         shapes = norm_shapes(self.cell, self.norm, self.n_hidden)
         for name in self.norm_names:
-            params[name] = np.full(shapes[name], gain if name.startswith("gain") else 0.0, np.float32)
+            start = {"gain": gain, "alpha": 0.5}.get(name.partition("_")[0], 0.0)
+            params[name] = np.full(shapes[name], start, np.float32)
             if self.update_gate == "keeps" and name.startswith("gain"):
                 params[name][:self.n_hidden] *= -1  # the update gate comes first
         if self.learned_state:

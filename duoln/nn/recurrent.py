@@ -174,7 +174,8 @@ class LSTM(Recurrent):
         n_in: size of the input.
         n_hidden: size of the state.
         norm: "none" is the plain LSTM; "layer" is the paper's, "layer-cell" its eq. 29-31; "layer-theano",
-            "layer-per-gate" and "batch" are those of published code, see `duoln help recurrent`.
+            "layer-per-gate" and "batch" are those of published code, the others are for comparisons, see `duoln help
+            recurrent`.
         layers: the number of layers; each one takes the outputs of the one before.
         bidirectional: run each layer in both directions; outputs are (..., 2 n_hidden), forward first.
         dropout: the share of values dropped between layers, by the masks of `nn.DropoutMasks`; or an `nn.Dropout`, of

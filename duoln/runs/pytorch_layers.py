@@ -37,7 +37,7 @@ from duoln.backends.protocol import Shape
 from duoln.errors import ShapeError, UsageError
 from duoln.nn import Recurrent, RecurrentCell
 from duoln.nn.module import Params, branch, parameters
-from duoln.ops.recurrent.variants import CELLS, has_bias, norm_shapes
+from duoln.ops.recurrent.variants import CELLS, COMPARED, has_bias, norm_shapes
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -65,8 +65,9 @@ def check_settings(name: str, module: nn.Module, place: str) -> None:
         raise UsageError(f"[{name}] {place or 'model'}: expected a block that PyTorch has, with layer norms, found "
                          f"norm '{module.norm}'")
     for cell in module.cells.values() if isinstance(module, Recurrent) else (module,):
-        if isinstance(cell, RecurrentCell) and (cell.learned_state or cell.norm == "batch"):
-            has = "a learned state" if cell.learned_state else "batch norm"
+        if isinstance(cell, RecurrentCell) and (cell.learned_state or cell.norm in ("batch", *COMPARED)):
+            has = ("a learned state" if cell.learned_state else "batch norm" if cell.norm == "batch" else
+                   f"norm '{cell.norm}'")
             raise UsageError(f"[{name}] {place or 'model'}: expected a recurrent layer without batch norm and learned "
                              f"states, found {type(module).__name__} with {has}")
 

@@ -89,10 +89,29 @@ def _lstm_none(p: Parameters, x: Array, h: Array, c: Array, eps: float = 1e-5) -
     return lstm_states(x @ p["w_x"] + h @ p["w_h"] + p["bias"], c)
 
 
-def _lstm_layer(p: Parameters, x: Array, h: Array, c: Array, eps: float = 1e-5) -> tuple[Array, Array]:
-    """Eq. 20-22."""
-    gates = _normed(p, h @ p["w_h"], "h", eps) + _normed(p, x @ p["w_x"], "x", eps) + p["bias"]
-    return lstm_states(gates, c, lambda c: _normed(p, c, "c", eps))
+def _plain(p: Parameters, x: Array, name: str, eps: float) -> Array:
+    return layer_norm(x, np.ones(()), np.zeros(()), eps)
+
+
+def _rms(p: Parameters, x: Array, name: str, eps: float) -> Array:
+    """Zhang and Sennrich 2019, eq. 4."""
+    y: Array = p[f"gain_{name}"] * x / np.sqrt((x**2).mean(-1, keepdims=True) + eps)
+    return y
+
+
+def _tanh(p: Parameters, x: Array, name: str, eps: float) -> Array:
+    """Zhu et al. 2025, eq. 1."""
+    y: Array = p[f"gain_{name}"] * np.tanh(p[f"alpha_{name}"] * x) + p[f"bias_{name}"]
+    return y
+
+
+def lstm_step(norm: Callable[[Parameters, Array, str, float], Array]) -> Step:
+    """Eq. 20-22 with `norm(p, values, name, eps)` in the place of layer norm."""
+    def step(p: Parameters, x: Array, h: Array, c: Array, eps: float = 1e-5) -> tuple[Array, Array]:
+        gates = norm(p, h @ p["w_h"], "h", eps) + norm(p, x @ p["w_x"], "x", eps) + p["bias"]
+        return lstm_states(gates, c, lambda c: norm(p, c, "c", eps))
+
+    return step
 
 
 def _lstm_layer_cell(p: Parameters, x: Array, h: Array, c: Array, eps: float = 1e-5) -> tuple[Array, Array]:
@@ -164,9 +183,11 @@ def _gru_batch(p: Parameters, x: Array, h: Array, eps: float = 1e-5) -> tuple[Ar
 STEPS: Mapping[tuple[str, str], Step] = {
     ("rnn", "none"): _rnn_none, ("rnn", "layer"): _rnn_layer, ("rnn", "layer-theano"): _rnn_layer_theano,
     ("rnn", "layer-per-gate"): _rnn_layer, ("rnn", "batch"): _rnn_batch,
-    ("lstm", "none"): _lstm_none, ("lstm", "layer"): _lstm_layer, ("lstm", "layer-cell"): _lstm_layer_cell,
+    ("lstm", "none"): _lstm_none, ("lstm", "layer"): lstm_step(_normed), ("lstm", "layer-cell"): _lstm_layer_cell,
     ("lstm", "layer-theano"): _lstm_layer_theano, ("lstm", "layer-per-gate"): _lstm_layer_per_gate,
-    ("lstm", "batch"): _lstm_batch,
+    ("lstm", "batch"): _lstm_batch, ("lstm", "layer-plain"): lstm_step(_plain),
+    ("lstm", "layer-detached"): lstm_step(_normed), ("lstm", "rms"): lstm_step(_rms),
+    ("lstm", "tanh"): lstm_step(_tanh),
     ("gru", "none"): _gru_none, ("gru", "recurrent-bias"): _gru_recurrent_bias, ("gru", "layer"): _gru_layer,
     ("gru", "layer-theano"): _gru_layer_theano, ("gru", "layer-per-gate"): _gru_layer_per_gate,
     ("gru", "batch"): _gru_batch,

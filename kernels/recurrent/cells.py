@@ -1,6 +1,6 @@
 """The cells' variants that have fused rules, one row each, and the conditions that these rules share.
 
-Each variant has a compiled walk on the CPU (`COMPILED_WALKS`), those of `FUSED` have rules on every device.
+Most have a compiled walk on the CPU (`COMPILED_WALKS`), those of `FUSED` have rules on every device.
 """
 
 from __future__ import annotations

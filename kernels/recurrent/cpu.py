@@ -213,6 +213,8 @@ _VARIANTS = {cell: {norm: _Walk.of(cell, norm) for of, norm in COMPILED_WALKS if
 
 def _rule_of_walks(variants: Mapping[str, _Walk]) -> Rule:
     def refusal(be: Backend, x: Array, h: Array, *arrays: Array, norm: str, **unused: Any) -> str | None:
+        if norm not in variants:
+            return f"norm '{norm}' has no compiled walk"
         if variants[norm].is_of_batch and x.shape[1] == 1:
             return "the statistics of one row are none"
         if not x.size or not h.size:

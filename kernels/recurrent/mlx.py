@@ -1,9 +1,9 @@
 """The recurrent operators on MLX: all inputs at once, then one time step after another, then one product per weight.
 
-On Apple GPUs the cells with layer norm have one kernel forward and one backward (`metal`). Every variant, on any
-device, can use the formula of `ops.recurrent` as a function of arrays. The gradient of the formula is `mx.vjp` of that
-function, which computes the time step again, so only x_gates, h_proj and the states are kept. MLX compiles the function
-on a GPU, but not on a CPU, because the compilation takes seconds there.
+On Apple GPUs the cells with layer norm have one kernel forward and one backward (`metal`). Every variant whose gradient
+is that of its values, on any device, can use the formula of `ops.recurrent` as a function of arrays. The gradient of
+the formula is `mx.vjp` of that function, which computes the time step again, so only x_gates, h_proj and the states are
+kept. MLX compiles the function on a GPU, but not on a CPU, because the compilation takes seconds there.
 """
 
 from __future__ import annotations
@@ -163,8 +163,10 @@ def _rule(name: str, cell: str, kind: type[FormulaSteps] | type[MetalSteps], sup
     return Rule(name, forward, vjp, bounds_unmasked(cell, supports))
 
 
-def supports_any(be: Backend, x: Array, *arrays: Array, **attrs: Any) -> str | None:
-    """The formula takes all variants."""
+def supports_any(be: Backend, x: Array, *arrays: Array, norm: str, **attrs: Any) -> str | None:
+    """The formula takes all variants whose gradient is that of their values."""
+    if norm == "layer-detached":
+        return "MLX would differentiate the statistics"
     return None if x.size and arrays[0].size else "there are no values"
 
 

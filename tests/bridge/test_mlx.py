@@ -143,5 +143,6 @@ def test_norms_as_mlx(kind):
 
 def test_wrong_calls():
     check_error(UsageError, lambda: bridge.LSTM(3, 4, norm="batch"), "[LSTM]", "'batch'")
+    check_error(UsageError, lambda: bridge.LSTM(3, 4, norm="rms"), "[LSTM]", "layer-cell", "'rms'", "; duoln.nn has it")
     check_error(UsageError, lambda: bridge.RNN(3, 4, nonlinearity=nn.relu), "[RNN]", "tanh")
     check_error(ShapeError, lambda: bridge.GRU(3, 4)(mx.zeros((2, 5))), "[GRU]", "(2, 5)")

@@ -248,6 +248,7 @@ def test_names_and_habits():
 WRONG = {"a projection": (lambda: bridge.LSTM(3, 4, proj_size=2), UsageError, "[LSTM]", "proj_size", "2"),
          "relu": (lambda: bridge.RNN(3, 4, nonlinearity="relu"), UsageError, "[RNN]", "'relu'"),
          "a population": (lambda: bridge.GRU(3, 4, norm="batch"), UsageError, "[GRU]", "'batch'"),
+         "a norm for comparisons": (lambda: bridge.LSTM(3, 4, norm="tanh"), UsageError, "[LSTM]", "layer-cell", "'tanh'", "; duoln.nn has it"),
          "a variant": (lambda: bridge.GRU(3, 4, norm="leyer"), UsageError, "[GRU] expected a norm of none, layer, layer-theano, layer-per-gate; found 'leyer'",
                        "did you mean 'layer'?"),
          "duoln's layers": (lambda: bridge.RNN(3, 4, layers=2), TypeError, "RNN.__init__() got", "'layers'; did you mean 'num_layers'?"),

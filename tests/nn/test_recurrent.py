@@ -121,6 +121,9 @@ class TestStarts:
     def test_gains_biases_and_forget_bias(self):
         assert set(nn.LSTMCell(4, 6, norm="layer").init(Stream(0, "i"))["gain_h"]) == {1.0}
         assert set(nn.LSTMCell(4, 6, norm="batch").init(Stream(0, "i"))["gain_h"]) == {np.float32(0.1)}
+        with_tanh = nn.LSTMCell(4, 6, norm="tanh", gain=2.0).init(Stream(0, "i"))
+        assert {name: {*map(float, with_tanh[name])} for name in ("alpha_x", "alpha_h", "alpha_c", "gain_c", "bias_c")} == {
+            "alpha_x": {0.5}, "alpha_h": {0.5}, "alpha_c": {0.5}, "gain_c": {2.0}, "bias_c": {0.0}}
         assert set(nn.LSTMCell(4, 6, norm="layer", gain=0.5).init(Stream(0, "i"))["gain_c"]) == {0.5}
         bias = nn.LSTMCell(4, 6, norm="layer", forget_bias=1.0).init(Stream(0, "i"))["bias"]
         assert bias[6:12].tolist() == [1.0] * 6 and not bias[:6].any() and not bias[12:].any()

@@ -7,6 +7,7 @@ import safetensors.numpy
 import duoln
 from duoln import nn, ops, tree
 from duoln.errors import CheckpointError, DtypeError, ShapeError, UsageError
+from duoln.ops.recurrent.variants import COMPARED
 from duoln.testing import check_error
 
 
@@ -243,6 +244,7 @@ def test_models_and_parameters_that_do_not_fit(tmp_path):
     linear, params = nn.Linear(2, 3), nn.Linear(2, 3).init(0)
     rows = [
         (UsageError, nn.Sequential(nn.LSTM(2, 3, norm="batch")), {}, ["0: expected a recurrent layer", "LSTM with batch norm"]),
+        *((UsageError, nn.LSTM(2, 3, norm=norm), {}, ["model: expected a recurrent layer", f"LSTM with norm '{norm}'"]) for norm in COMPARED),
         (UsageError, nn.Sequential(a=nn.TransformerBlock(4, 2, norm="rms")), {}, ["a: expected a block", "norm 'rms'"]),
         (UsageError, nn.TransformerBlock(4, 2, norm="none"), {}, ["model: expected a block", "norm 'none'"]),
         (UsageError, nn.GRU(2, 3, learned_state=True), {}, ["model: expected a recurrent layer", "a learned state"]),

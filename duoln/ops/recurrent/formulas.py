@@ -12,8 +12,9 @@ from typing import NamedTuple
 from duoln.core import Tensor
 from duoln.ops.elementwise import sigmoid, tanh
 from duoln.ops.index import getitem
-from duoln.ops.norm import batch_norm, by_statistics, layer_norm
-from duoln.ops.recurrent.variants import CELLS
+from duoln.ops.norm import batch_norm, by_statistics, layer_norm, rms_norm
+from duoln.ops.recurrent.variants import CELLS, COMPARED
+from duoln.ops.reduce import mean, var
 from duoln.ops.shape import concat, split
 
 
@@ -28,7 +29,16 @@ Norms = Mapping[str, Tensor]
 
 
 def _ln(x: Tensor, norms: Norms, name: str, s: Settings) -> Tensor:
-    return layer_norm(x, norms[f"gain_{name}"], norms[f"bias_{name}"], eps=s.eps)
+    """Layer norm, or what stands in its place."""
+    gain, bias = norms.get(f"gain_{name}"), norms.get(f"bias_{name}")
+    if s.norm == "rms":
+        return rms_norm(x, gain, eps=s.eps)
+    if s.norm == "tanh":
+        return tanh(x * norms[f"alpha_{name}"]) * gain + bias
+    if s.norm == "layer-detached":
+        assert gain is not None
+        return by_statistics(x, gain, bias, mean(x, axis=-1, keepdims=True), var(x, axis=-1, keepdims=True), s.eps)
+    return layer_norm(x, gain, bias, eps=s.eps)
 
 
 def _bn(x: Tensor, norms: Norms, name: str, s: Settings) -> Tensor:
@@ -63,11 +73,12 @@ def input_to_gates(cell: str, x_proj: Tensor, bias: Tensor | None, norms: Norms,
 
     Batch norm's statistics belong to a time step, so `next_states` applies it.
     """
-    if s.norm == "batch" or (bias is None and "bias_x" not in norms):
+    is_normed = "bias_x" in norms or s.norm in COMPARED
+    if s.norm == "batch" or (bias is None and not is_normed):
         return x_proj
     variant = CELLS[cell].variants[s.norm]
     x_gates = x_proj + bias if variant.inner_bias and bias is not None else x_proj
-    if "bias_x" in norms:
+    if is_normed:
         x_gates = _gates_ln(cell, x_gates, norms, "x", s)
     return x_gates + bias if variant.outer_bias and bias is not None else x_gates
 
@@ -101,7 +112,7 @@ def lstm_cell(x_gates: Tensor, h_proj: Tensor, c: Tensor, bias: Tensor | None, n
         i, f, g, o = _each_gate(x_gates + h_proj, 4, norms["gain_h"], norms["bias_h"], s)
         c = _ln(sigmoid(f) * c + sigmoid(i) * tanh(g), norms, "c", s)
         return sigmoid(o) * tanh(c), c
-    if s.norm in ("layer", "layer-theano"):
+    if s.norm in ("layer", "layer-theano", *COMPARED):
         gates = x_gates + _ln(h_proj, norms, "h", s)
     elif s.norm == "batch":
         assert bias is not None
@@ -111,7 +122,7 @@ def lstm_cell(x_gates: Tensor, h_proj: Tensor, c: Tensor, bias: Tensor | None, n
     i, f, g, o = split(gates, 4, axis=-1)
     c = sigmoid(f) * c + sigmoid(i) * tanh(g)
     c_norm = c
-    if s.norm in ("layer", "layer-theano", "layer-cell"):
+    if s.norm in ("layer", "layer-theano", "layer-cell", *COMPARED):
         c_norm = _ln(c, norms, "c", s)  # the cell that the next time step reads is c itself
     elif s.norm == "batch":
         c_norm = _bn(c, norms, "c", s) + norms["bias_c"]

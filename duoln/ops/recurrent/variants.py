@@ -9,6 +9,10 @@
 | `layer-theano` | the authors' Theano cells: the bias inside the input's norm, and again outside in RNN and LSTM |
 | `layer-per-gate` | each gate normalised alone; the LSTM carries the normalised cell (TensorFlow contrib) |
 | `batch` | recurrent batch norm (Cooijmans et al. 2017): statistics of the batch at each time step |
+| `layer-plain` | `layer` without gains and biases of the norms |
+| `layer-detached` | `layer` whose mean and variance are constants to the gradient (Xu et al. 2019, DetachNorm) |
+| `rms` | RMS norm in the place of layer norm: no mean, no bias (Zhang and Sennrich 2019) |
+| `tanh` | gain * tanh(alpha x) + bias in the place of layer norm, with a scalar alpha (Zhu et al. 2025) |
 
 Gates stand in this order along the last axis: an LSTM's i, f, g, o (input, forget, cell and output gate; eq. 20, in the
 order of PyTorch, MLX and Keras), a GRU's z, r, n (update, reset and new gate; eq. 26, 27).
@@ -25,9 +29,13 @@ from duoln.core.arguments import described, did_you_mean
 from duoln.errors import UsageError
 
 CellName = Literal["rnn", "lstm", "gru"]
-Norm = Literal["none", "recurrent-bias", "layer", "layer-cell", "layer-theano", "layer-per-gate", "batch"]
+Norm = Literal["none", "recurrent-bias", "layer", "layer-cell", "layer-theano", "layer-per-gate", "batch",
+               "layer-plain", "layer-detached", "rms", "tanh"]
 Over = Literal["row", "gate", "batch"]
 NORMS: tuple[Norm, ...] = get_args(Norm)
+COMPARED = ("layer-plain", "layer-detached", "rms", "tanh")
+"""Variants for comparisons: the LSTM's `layer` with something else in the place of layer norm. Their rule is the
+composed one, and no other library's layer has them."""
 
 
 class Variant(NamedTuple):
@@ -83,7 +91,11 @@ CELLS: Mapping[str, Cell] = {
         "layer-cell": Variant(_OF_C),
         "layer-theano": Variant((*_X_AND_H, *_OF_C), inner_bias=True),
         "layer-per-gate": Variant((*_OF_H, *_OF_C), "gate", outer_bias=False),
-        "batch": Variant(("gain_x", "gain_h", *_OF_C), "batch")}),
+        "batch": Variant(("gain_x", "gain_h", *_OF_C), "batch"),
+        "layer-plain": Variant(),
+        "layer-detached": Variant((*_X_AND_H, *_OF_C)),
+        "rms": Variant(("gain_x", "gain_h", "gain_c")),
+        "tanh": Variant((*_X_AND_H, *_OF_C, "alpha_x", "alpha_h", "alpha_c"))}),
     "gru": Cell(3, ("h",), "h", True, (2, 1), {
         "none": Variant(),
         "recurrent-bias": Variant(("bias_n",)),
@@ -125,7 +137,8 @@ def norm_shapes(cell: str, norm: str, hidden: int) -> dict[str, tuple[int]]:
 def _norm_shapes(cell: str, norm: str, hidden: int) -> dict[str, tuple[int]]:
     of_cell = CELLS[cell]
     wide = of_cell.gates * hidden
-    return {name: (hidden if name.endswith(("_c", "_n")) else wide,) for name in of_cell.variants[norm].norms}
+    return {name: (1 if name.startswith("alpha") else hidden if name.endswith(("_c", "_n")) else wide,)
+            for name in of_cell.variants[norm].norms}
 
 
 def has_bias(cell: str, norm: str) -> bool:
