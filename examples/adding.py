@@ -1,12 +1,14 @@
-"""The adding problem (Hochreiter and Schmidhuber 1997): an LSTM with layer norm and a plain one, at several rates.
+r"""The adding problem (Hochreiter and Schmidhuber 1997): an LSTM with layer norm and a plain one, at several rates.
 
     python -m duoln.examples.adding                    two learning rates, one seed: about two minutes and a half
     python -m duoln.examples.adding --choose 1e-3 3e-3 1e-2 3e-2 --rates 1e-3 3e-3 1e-2 --seeds 5    adding.json
+    python -m duoln.examples.adding --norms layer none layer-plain layer-detached rms tanh --out runs/norms \
+        --choose 1e-3 3e-3 1e-2 3e-2 --rates --seeds 5    other norms, each at the rate that was chosen for it
 
 Each time step has a value in [0, 1) and a marker. One step of the first half of a sequence is marked and one of the
 second half; the target is the sum of the two marked values. The same answer 1 to every sequence has the loss 1/6.
 
-Both variants have the same number of hidden units, batches and updates, and forget gates without a bias at the start.
+All variants have the same number of hidden units, batches and updates, and forget gates without a bias at the start.
 With `--choose` a rule that was fixed before the runs chooses a learning rate for each: of these rates the one with the
 lowest validation loss after the last update, at a seed that is none of those shown.
 """
@@ -16,10 +18,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 
@@ -29,9 +31,8 @@ from duoln.data import Batch
 from duoln.examples import adding_record, records
 from duoln.examples.adding_record import Record, Run
 from duoln.extend import Backend
+from duoln.ops.recurrent.variants import Norm
 from duoln.system.paths import path_argument
-
-Variant = Literal["layer", "none"]
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Settings:
 class Adder(nn.Module):
     """An LSTM whose last state gives the sum."""
 
-    def __init__(self, norm: Variant, hidden: int) -> None:
+    def __init__(self, norm: Norm, hidden: int) -> None:
         self.lstm = nn.LSTM(2, hidden, norm=norm, return_sequences=False)
         self.out = nn.Linear(hidden, 1)
 
@@ -61,7 +62,7 @@ class Adder(nn.Module):
         return ops.squeeze(self.out(params["out"], last), axis=-1)
 
 
-VARIANTS: tuple[Variant, ...] = get_args(Variant)
+VARIANTS: tuple[Norm, ...] = ("layer", "none")
 CHOICE_SEED = 100
 
 
@@ -76,7 +77,7 @@ def make_batch(stream: Stream, rows: int, length: int) -> Batch:
     return {"x": np.stack((values, markers), axis=-1), "sum": values[first, columns] + values[second, columns]}
 
 
-def validations(norm: Variant, rate: float, seed: int, backend: Backend,
+def validations(norm: Norm, rate: float, seed: int, backend: Backend,
                 settings: Settings) -> Iterator[float]:
     """Train one variant; yields the mean squared error on sequences that were not trained on, every some updates."""
     model = Adder(norm, settings.hidden)
@@ -104,25 +105,33 @@ def validations(norm: Variant, rate: float, seed: int, backend: Backend,
 
 
 def measure(rates: Sequence[float], seeds: int, choose: Sequence[float], backend: Backend,
-            settings: Settings) -> Record:
-    """Train both variants at the rates `choose` from `CHOICE_SEED`, then at `rates` from the seeds 0 to `seeds` - 1."""
-    runs: list[Run] = []
-    for seed, rate in [*((CHOICE_SEED, r) for r in choose), *((seed, r) for seed in range(seeds) for r in rates)]:
-        for norm in VARIANTS:
-            begin = time.perf_counter()
-            losses = list(validations(norm, rate, seed, backend, settings))
-            runs.append(Run(norm, rate, seed, seed == CHOICE_SEED, time.perf_counter() - begin, losses))
-            print(f"norm {norm}, rate {rate:g}, seed {seed}: validation loss {losses[-1]:.5f} after "
-                  f"{settings.updates} updates, {runs[-1].seconds:.0f} s", file=sys.stderr, flush=True)
-    return Record(backend.name, vars(settings), runs)
+            settings: Settings, norms: Sequence[Norm] = VARIANTS, keep: Callable[[Record], Any] = id) -> Record:
+    """Train all variants at the rates `choose` from `CHOICE_SEED`, then at `rates` from the seeds 0 to `seeds` - 1.
+
+    Without `rates` each is trained at the rate that was chosen for it. `keep` gets the record after every run.
+    """
+    record = Record(backend.name, vars(settings), [])
+    first = [(CHOICE_SEED, rate) for rate in choose]
+    for seed, rate in [*first, *((seed, rate) for seed in range(seeds) for rate in rates or (None,))]:
+        for norm in norms:
+            at, begin = record.chosen(norm) if rate is None else rate, time.perf_counter()
+            assert at is not None
+            losses = list(validations(norm, at, seed, backend, settings))
+            record.runs.append(Run(norm, at, seed, seed == CHOICE_SEED, time.perf_counter() - begin, losses))
+            print(f"norm {norm}, rate {at:g}, seed {seed}: validation loss {losses[-1]:.5f} after "
+                  f"{settings.updates} updates, {record.runs[-1].seconds:.0f} s", file=sys.stderr, flush=True)
+            keep(record)
+    return record
 
 
 def main(argv: Sequence[str] | None = None, settings: Settings = Settings()) -> Record:
     """Train, print the table, write `adding.json` and, where matplotlib is installed, `adding.png`."""
     parser = argparse.ArgumentParser(prog="python -m duoln.examples.adding", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rates", type=float, nargs="+", default=[1e-3, 1e-2], metavar="RATE",
-                        help="learning rates (default: 0.001 0.01)")
+    parser.add_argument("--norms", choices=get_args(Norm), nargs="+", default=list(VARIANTS), metavar="NORM",
+                        help="what to compare (default: layer none)")
+    parser.add_argument("--rates", type=float, nargs="*", default=[1e-3, 1e-2], metavar="RATE",
+                        help="learning rates (default: 0.001 0.01); without a number the one chosen for each norm")
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="from the seeds 0 to N - 1 (default 1)")
     parser.add_argument("--choose", type=float, nargs="+", default=[], metavar="RATE",
                         help="first choose one of these for each variant, at a seed of its own")
@@ -130,10 +139,14 @@ def main(argv: Sequence[str] | None = None, settings: Settings = Settings()) -> 
                         help="default: runs/adding")
     parser.add_argument("--record", type=path_argument, metavar="FILE", help="show this adding.json, and train nothing")
     args = parser.parse_args(argv)
+    if not args.rates and not args.choose:
+        parser.error("--rates without a number needs --choose")
+    out = args.out / "adding.json"
     record = (records.read(args.record, Record, Run) if args.record is not None else
-              measure(args.rates, args.seeds, args.choose, duoln.backend(), settings))
+              measure(args.rates, args.seeds, args.choose, duoln.backend(), settings, args.norms,
+                      lambda record: records.write(record, out)))
     print(adding_record.table(record))
-    for path in records.write(record, args.out / "adding.json", adding_record.draw):
+    for path in records.write(record, out, adding_record.draw):
         print(f"wrote {path}", file=sys.stderr)
     return record
 

@@ -11,7 +11,10 @@ from duoln.examples import records
 from duoln.examples.records import spread
 from duoln.pictures.drawing import figure
 
-STYLES = {"layer": ("layer norm", "#0072B2", "-"), "none": ("plain LSTM", "#E69F00", "--")}
+STYLES = {"layer": ("layer norm", "#0072B2", "-"), "none": ("plain LSTM", "#E69F00", "--"),
+          "layer-plain": ("without gain and bias", "#56B4E9", ":"),
+          "layer-detached": ("statistics without gradient", "#D55E00", "-."),
+          "rms": ("RMS norm", "#009E73", (0, (5, 1))), "tanh": ("tanh", "#CC79A7", (0, (1, 1)))}
 """The name in the picture, the colour and the line style of each variant; readers who see no red or no green can tell
 them apart."""
 CONSTANT = 1 / 6
@@ -38,7 +41,7 @@ class Record(NamedTuple):
 
     backend: str
     settings: Mapping[str, Any]
-    runs: Sequence[Run]
+    runs: list[Run]
 
     def rates(self) -> list[float]:
         """The learning rates of the results, in order."""
@@ -64,19 +67,21 @@ class Record(NamedTuple):
 def table(record: Record) -> str:
     """Each variant at each rate: the last validation loss and the updates until it stays solved, over the seeds."""
     settings = record.settings
+    norms = [norm for norm in STYLES if any(run.norm == norm for run in record.runs)]
+    wide = max(6, *map(len, norms))
     third = max(len(record.runs[0].losses) // 3, 1)
     early, last = f"after {third * settings['every']} updates", f"after {settings['updates']} updates"
     lines = [f"The adding problem, {settings['length']} time steps, {settings['hidden']} units: mean squared error on "
              f"sequences that were not trained on,",
              f"median (least to greatest) of the seeds; the same answer to every sequence has {CONSTANT:.3f}.", "",
-             f"{'rate':>6}  {'norm':6} {'seeds':>5}  {early:30}{last:30}updates until it stays below {SOLVED}"]
+             f"{'rate':>6}  {'norm':{wide}} {'seeds':>5}  {early:30}{last:30}updates until it stays below {SOLVED}"]
     for rate in record.rates():
-        for norm in STYLES:
+        for norm in (norm for norm in norms if record.results(norm, rate)):
             runs = record.results(norm, rate)
             mark = "  chosen" if record.chosen(norm) == rate else ""
             solved = spread([record.updates_to_solve(run) for run in runs], ".0f").replace("inf", "never")
-            lines.append(f"{rate:6g}  {norm:6} {len(runs):5}  {spread([r.losses[third - 1] for r in runs], '.5f'):30}"
-                         f"{spread([run.losses[-1] for run in runs], '.5f'):30}{solved}{mark}")
+            losses = "".join(f"{spread([run.losses[k] for run in runs], '.5f'):30}" for k in (third - 1, -1))
+            lines.append(f"{rate:6g}  {norm:{wide}} {len(runs):5}  {losses}{solved}{mark}")
     return "\n".join(lines)
 
 
@@ -97,18 +102,20 @@ def draw(record: Record, target: Path) -> Path:
             panel.set_xlabel("updates")
             panel.tick_params(labelbottom=True)
         title = f"The adding problem, {settings['length']} time steps: validation error of an LSTM"
-        records.add_title(whole, panels[0], title, len(record.results("layer", rates[0])), height)
+        records.add_title(whole, panels[0], title, len({run.seed for run in record.runs if not run.choice}), height)
     return target
 
 
 def _panel(panel: Any, record: Record, rate: float) -> None:
-    for norm, (label, colour, line) in STYLES.items():
+    shown = {norm: style for norm, style in STYLES.items() if record.results(norm, rate)}
+    for norm, (label, colour, line) in shown.items():
         losses = [run.losses for run in record.results(norm, rate)]
         updates = [record.settings["every"] * (k + 1) for k in range(len(losses[0]))]
         records.draw_range(panel, updates, losses, color=colour, linestyle=line, label=label)
     panel.axhline(CONSTANT, color="0.45", linestyle=":", linewidth=1, label="one answer to all")
-    names = [label for norm, (label, _, _) in STYLES.items() if record.chosen(norm) == rate]
-    chosen = f"\nchosen for {'both' if len(names) == len(STYLES) else names[0]}" if names else ""
+    names = [label for norm, (label, _, _) in shown.items() if record.chosen(norm) == rate]
+    both = len(names) == len(shown) == 2
+    chosen = f"\nchosen for {'both' if both else ', '.join(names)}" if names else ""
     panel.set_title(f"learning rate {rate:g}{chosen}", fontsize=10)
     panel.set(yscale="log", xlim=(0, record.settings["updates"]))
     panel.set_ylabel("mean squared error" if panel.get_subplotspec().is_first_col() else "")

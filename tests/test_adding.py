@@ -49,6 +49,30 @@ def test_what_is_written_is_what_is_read(tmp_path, capsys, monkeypatch):
     check_error(DataError, lambda: records.read(tmp_path / "none.json", Record, Run), "none.json")
 
 
+def test_without_rates_each_norm_is_trained_at_the_rate_chosen_for_it(tmp_path, capsys, monkeypatch):
+    """Two of the norms that are for comparisons; the table has a row for each run, the picture a line for each."""
+    monkeypatch.setenv("DUOLN_BACKEND", "numpy")
+    choice = {("rms", 0.01): 0.2, ("rms", 0.1): 0.3, ("layer-detached", 0.01): 0.4, ("layer-detached", 0.1): 0.1}
+    monkeypatch.setattr(adding, "validations", lambda norm, rate, seed, *_: [choice[norm, rate]] * 3)
+    norms = ["layer-detached", "rms"]
+    record = adding.main(["--norms", *norms, "--rates", "--choose", "0.01", "0.1", "--seeds", "2", "--out", str(tmp_path)], TINY)
+    assert [(run.norm, run.rate, run.seed) for run in record.runs if not run.choice] == [
+        (norm, rate, seed) for seed in (0, 1) for norm, rate in (("layer-detached", 0.1), ("rms", 0.01))]
+    rows = capsys.readouterr().out.splitlines()[-2:]
+    assert [row.split()[:3] for row in rows] == [["0.01", "rms", "2"], ["0.1", "layer-detached", "2"]]
+    assert len(records.read(tmp_path / "adding.json", Record, Run).runs) == 8
+    with pytest.raises(SystemExit):
+        adding.main(["--rates"], TINY)
+
+
+def test_what_has_run_is_kept_if_a_later_run_fails(tmp_path, monkeypatch):
+    monkeypatch.setenv("DUOLN_BACKEND", "numpy")
+    monkeypatch.setattr(adding, "validations", lambda norm, *_: [0.5] * 3 if norm == "layer" else 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        adding.main(["--rates", "0.1", "--out", str(tmp_path)], TINY)
+    assert [run.norm for run in records.read(tmp_path / "adding.json", Record, Run).runs] == ["layer"]
+
+
 def _record(*runs, every=10, updates=40):
     return Record("numpy", {"length": 9, "hidden": 3, "every": every, "updates": updates}, [Run(*run[:4], 1.0, run[4]) for run in runs])
 
