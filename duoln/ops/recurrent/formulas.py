@@ -30,13 +30,15 @@ Norms = Mapping[str, Tensor]
 
 def _ln(x: Tensor, norms: Norms, name: str, s: Settings) -> Tensor:
     """Layer norm, or what stands in its place."""
-    gain, bias = norms.get(f"gain_{name}"), norms.get(f"bias_{name}")
+    if s.norm == "layer-plain":
+        return layer_norm(x, eps=s.eps)
+    gain = norms[f"gain_{name}"]
     if s.norm == "rms":
         return rms_norm(x, gain, eps=s.eps)
+    bias = norms[f"bias_{name}"]
     if s.norm == "tanh":
         return tanh(x * norms[f"alpha_{name}"]) * gain + bias
     if s.norm == "layer-detached":
-        assert gain is not None
         return by_statistics(x, gain, bias, mean(x, axis=-1, keepdims=True), var(x, axis=-1, keepdims=True), s.eps)
     return layer_norm(x, gain, bias, eps=s.eps)
 
