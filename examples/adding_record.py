@@ -107,14 +107,14 @@ def draw(record: Record, target: Path) -> Path:
 
 
 def _panel(panel: Any, record: Record, rate: float) -> None:
-    shown = {norm: style for norm, style in STYLES.items() if record.results(norm, rate)}
-    for norm, (label, colour, line) in shown.items():
+    styles = {norm: style for norm, style in STYLES.items() if record.results(norm, rate)}
+    for norm, (label, colour, line) in styles.items():
         losses = [run.losses for run in record.results(norm, rate)]
         updates = [record.settings["every"] * (k + 1) for k in range(len(losses[0]))]
         records.draw_range(panel, updates, losses, color=colour, linestyle=line, label=label)
     panel.axhline(CONSTANT, color="0.45", linestyle=":", linewidth=1, label="one answer to all")
-    names = [label for norm, (label, _, _) in shown.items() if record.chosen(norm) == rate]
-    both = len(names) == len(shown) == 2
+    names = [label for norm, (label, _, _) in styles.items() if record.chosen(norm) == rate]
+    both = len(names) == len(styles) == 2
     chosen = f"\nchosen for {'both' if both else ', '.join(names)}" if names else ""
     panel.set_title(f"learning rate {rate:g}{chosen}", fontsize=10)
     panel.set(yscale="log", xlim=(0, record.settings["updates"]))

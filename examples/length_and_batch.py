@@ -41,6 +41,7 @@ from duoln.examples import adding, length_and_batch_record as maps, records
 from duoln.examples.adding import CHOICE_SEED, VARIANTS, Settings
 from duoln.examples.length_and_batch_record import Cell, Record, Run
 from duoln.extend import Backend
+from duoln.ops.recurrent.variants import Norm
 from duoln.system.paths import path_argument
 
 LENGTHS = (25, 50, 100, 200, 500)
@@ -52,7 +53,7 @@ SETTINGS = Settings(updates=3000, every=50, validation_rows=500)
 """The settings of all runs, but for the length and the batch size."""
 
 
-def train(cell: Cell, norm: adding.Norm, rate: float, seed: int, backend: Backend, settings: Settings) -> Run:
+def train(cell: Cell, norm: Norm, rate: float, seed: int, backend: Backend, settings: Settings) -> Run:
     """One run; it ends once the problem is learnt, unless it serves to choose a rate."""
     of_cell = dataclasses.replace(settings, length=cell.length, batch_size=cell.batch_size)
     choice, begin, losses = seed == CHOICE_SEED, time.perf_counter(), list[float]()
@@ -73,7 +74,7 @@ def planned(lengths: Sequence[int], batches: Sequence[int], seeds: int) -> Itera
 def measure(record: Record, out: Path, backend: Backend, plan: Iterator[tuple[int, Cell]], choose: Sequence[float],
             rate: float | None, settings: Settings) -> Record:
     """Make the runs of a plan that the record has not; it is written to `out` after each."""
-    def run(cell: Cell, norm: adding.Norm, rate: float, seed: int) -> None:
+    def run(cell: Cell, norm: Norm, rate: float, seed: int) -> None:
         nonlocal record
         if record.has(cell, norm, rate, seed):
             return
