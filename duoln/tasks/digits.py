@@ -1,4 +1,4 @@
-"""What tasks on MNIST share: its digits, or synthetic ones in their place, and the figures of a classifier."""
+"""The common part of tasks on MNIST: its digits, or synthetic ones in their place, and the figures of a classifier."""
 
 from __future__ import annotations
 

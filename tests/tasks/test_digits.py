@@ -1,4 +1,4 @@
-"""What tasks on MNIST share. `tests/plugins/test_mnist.py` reads its files, damaged ones too."""
+"""The common part of tasks on MNIST. `tests/plugins/test_mnist.py` reads its files, damaged ones too."""
 
 import numpy as np
 import pytest
