@@ -7,7 +7,7 @@ Where the paper says "faster" without a number, any saving of updates counts; wh
 from __future__ import annotations
 
 from duoln.plugins.paper.claims import Claim, Entry, Length
-from duoln.plugins.paper.findings import robust, stable, stated, unchanged, whole_table
+from duoln.plugins.paper.findings import moves_less, robust, stable, stated, unchanged, whole_table
 from duoln.plugins.paper.rules import Metric, alike, at_best, better, less_sensitive, sooner
 from duoln.plugins.theory.statements import SHORT
 
@@ -65,6 +65,11 @@ CONTENTS: tuple[Entry, ...] = (
     Entry("eq. 3", "3", "the layer norm of a layer's summed inputs",
           "no epsilon is given; ours is 1e-5, inside the root", (
               _equation("eq. 3, 15", "our layer norm is the equation", "layer norm"),), analysis=_EQUATIONS),
+    Entry("text", "3", "covariate shift: how far the distributions of layers' inputs move between updates",
+          "it has no measure of the shift; ours are the speech recogniser's layers",
+          tuple(Claim(f"fixed means and variances of summed inputs reduce it, in {part}", moves_less(variant))
+                for part, variant in (("an encoder", "encoder"), ("a decoder", "decoder"), ("both", "both"))),
+          analysis="shift"),
     Entry("eq. 4", "3.1", "the layer-normalised recurrent network",
           "eq. 4 norms W_h h + W_x x together, so it does see the scale of W_h alone",
           (_equation("eq. 4", "our layer-normalised RNN is the equation", "layer-normalised RNN"),),

@@ -131,18 +131,29 @@ def moves_less(variant: str) -> FindingRule:
                        "with every seed; not if in one layer they move more, with every seed", answer)
 
 
-def smoother(variant: str) -> FindingRule:
-    """The Lipschitz constants of the loss and of its gradient are lower than the plain network's, with every seed."""
-    def answer(content: Content) -> Answer:
-        rows = []
-        for kind in ("loss", "gradient"):
-            ours, plain = ([statistics.geometric_mean(c[kind]) for c in content["constants"] if c["variant"] == name]
-                           for name in (variant, "none"))
-            rows.append(("constant", f"of the {kind}:", ours, plain))
-        return _lower(rows)
+def nothing_moves_less(*variants: str) -> FindingRule:
+    """No variant moves less than the plain network, by `moves_less`."""
+    rules = [moves_less(variant) for variant in variants]
 
-    return FindingRule("the constants of the loss and of its gradient along the gradient, their geometric mean over "
-                       "the training, are lower with every seed; not if one of them is higher with every seed", answer)
+    def answer(content: Content) -> Answer:
+        answers = [rule.answer(content) for rule in rules]
+        opposite = {True: False, False: True, None: None}
+        return Answer(all_hold([opposite[a.holds] for a in answers]), [
+            figure._replace(who=f"{variant}, {figure.who}")
+            for variant, a in zip(variants, answers, strict=True) for figure in a.figures])
+
+    return FindingRule(f"of {', '.join(variants)} none has inputs of layers that all move less between updates", answer)
+
+
+def smoother(variant: str) -> FindingRule:
+    """The Lipschitz constant of the loss is lower than the plain network's, with every seed."""
+    def answer(content: Content) -> Answer:
+        ours, plain = ([statistics.geometric_mean(c["loss"]) for c in content["constants"] if c["variant"] == name]
+                       for name in (variant, "none"))
+        return _lower([("constant of the loss", "", ours, plain)])
+
+    return FindingRule("the loss' constant along the gradient, its geometric mean over the training, is lower with "
+                       "every seed; not if it is higher with every seed", answer)
 
 
 def _lower(rows: Iterable[tuple[str, str, Sequence[float], Sequence[float]]]) -> Answer:

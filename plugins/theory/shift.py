@@ -1,9 +1,10 @@
 """Covariate shift: how far the distributions of layers' inputs move between updates, with and without layer norm.
 
-The chapter on Listen, Attend and Spell says that layer norm reduces it. Here the variants of a task are trained from
-their start, and after every few updates each layer's inputs for a fixed probe batch are taken (`Task.layer_inputs`). Of
-every unit this gives a mean and a standard deviation over the rows. The movement of a layer between two such times is
-the mean over its units of |change of the mean| and of |change of the deviation|, both by the unit's deviation before.
+The paper's section 3 says that fixed means and variances of summed inputs reduce it; the chapter on Listen, Attend and
+Spell says that layer norm has nothing to do with that. The variants of a task are trained from their start. After every
+few updates each layer's inputs for a fixed probe batch are taken (`Task.layer_inputs`). Of every unit this gives a mean
+and a standard deviation over the rows. The movement of a layer between two such times is the mean over its units of
+|change of the mean| and of |change of the deviation|, both by the unit's deviation before.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Smoothness of the training loss: how fast the loss and its gradient change, with and without layer norm.
 
-The chapter on Listen, Attend and Spell says that normalisation lowers the Lipschitz constants of the loss and of its
-gradient; the measure is that of Santurkar et al. 2018 (How does batch normalization help optimization?). Here the
-variants of a task are trained from their start, and before every few updates the parameters w are moved against the
-gradient g of the batch that comes next, by some distances d in turn. The constants at w along g are the greatest
-|L(w) - L(w')| / d and |g(w) - g(w')| / d, where w' = w - d g / |g| and norms are of all parameters together.
+The chapter on Listen, Attend and Spell says that normalisation lowers the Lipschitz constant of the loss. Measured like
+Santurkar et al. 2018 (How does batch normalization help optimization?), who have the gradient's, too: the variants of a
+task are trained from their start, and before every few updates the parameters w are moved against the gradient g of the
+batch that comes next, by some distances d in turn. The constants at w along g are the greatest |L(w) - L(w')| / d and
+|g(w) - g(w')| / d, where w' = w - d g / |g| and norms are of all parameters together.
 """
 
 from __future__ import annotations
