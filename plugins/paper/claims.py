@@ -1,10 +1,11 @@
 """The parts of the list of what the paper contains: entries, their claims, and the rules that decide a claim.
 
-A rule looks at the runs of one seed, or at one finding of `duoln analyze`.
+A rule looks at the runs of all seeds, or at one finding of `duoln analyze`.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,14 +13,19 @@ from duoln.runs.curve import Curve
 
 
 class Figure(NamedTuple):
-    """A number on which an answer is based."""
+    """A number on which an answer is based: one value of an exact computation, or one for each seed."""
 
     what: str
     who: str
-    """The run that has it, or what it is of; empty if that is plain."""
-    value: float | None
-    """None: the run does not reach what was asked for. NaN: its evaluations cannot tell."""
+    """The variant that has it, or what it is of; empty if that is plain."""
+    values: Sequence[float]
     form: str
+
+    def words(self, number: Callable[[Any, str], str]) -> str:
+        """The median, and the range of several seeds."""
+        ordered = sorted(self.values)
+        median, *ends = (number(value, self.form) for value in (statistics.median(ordered), ordered[0], ordered[-1]))
+        return f"{self.who} {median}".strip() + (f" ({' to '.join(ends)})" if len(ordered) > 1 else "")
 
 
 class Answer(NamedTuple):
@@ -41,8 +47,8 @@ class RunRule(NamedTuple):
 
     words: str
     roles: Sequence[Role]
-    judge: Callable[[Sequence[Curve]], Answer | None]
-    """From the runs of one seed, in the order of the roles; None if they lack a figure."""
+    judge: Callable[[Sequence[Sequence[Curve]]], Answer | None]
+    """From the runs of each role, one for each seed; None if they lack a figure."""
     free: frozenset[str] = frozenset()
     """Settings in which the runs may differ."""
     whole: bool = False
@@ -54,6 +60,8 @@ class FindingRule(NamedTuple):
 
     words: str
     answer: Callable[[Mapping[str, Any]], Answer]
+    exact: bool = True
+    """False if networks are trained or drawn: then the figures have a value for each seed."""
 
 
 class Length(NamedTuple):
@@ -104,3 +112,11 @@ class Entry(NamedTuple):
 def all_hold(answers: Sequence[bool | None]) -> bool | None:
     """False if one answer is no; None if none is no and one cannot be told."""
     return False if False in answers else None if None in answers else True
+
+
+def clear(ours: Sequence[float], theirs: Sequence[float]) -> bool | None:
+    """True if each of our values is lower than each of theirs, False if each is greater; else the seeds overlap: None.
+
+    Of two equal laws with five seeds each answer comes with a chance of at most 1/252, whatever the law.
+    """
+    return True if max(ours) < min(theirs) else False if min(ours) > max(theirs) else None

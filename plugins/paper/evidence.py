@@ -39,14 +39,13 @@ class Setting(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """The runs that decide a claim, and the rule's answers."""
+    """The runs that decide a claim, and the rule's answer."""
 
     settings: Sequence[Setting]
     """One for each role of the claim's rule."""
     seeds: Sequence[int]
     """The seeds that all of them have."""
-    seen: Sequence[Answer]
-    """The rule's answer for each seed."""
+    answer: Answer
     length: Length
 
     @property
@@ -181,13 +180,11 @@ def fits(role: Role, setting: Setting) -> bool:
 
 
 def _evidence(rule: RunRule, length: Length, chosen: Sequence[Setting]) -> Evidence | None:
-    """The answers for the seeds that all settings have; None if there are none, or they lack the rule's figures."""
-    seen = {}
-    for seed in sorted(set.intersection(*(set(s.runs) for s in chosen))):
-        of_seed = rule.judge([s.runs[seed] for s in chosen])
-        if of_seed is not None:
-            seen[seed] = of_seed
-    return Evidence(chosen, list(seen), list(seen.values()), length) if seen else None
+    """The answer of the seeds that all settings have; None if there are none, or they lack the rule's figures."""
+    seeds = [seed for seed in sorted(set.intersection(*(set(s.runs) for s in chosen)))
+             if rule.judge([[s.runs[seed]] for s in chosen]) is not None]
+    answer = rule.judge([[s.runs[seed] for seed in seeds] for s in chosen]) if seeds else None
+    return None if answer is None else Evidence(chosen, seeds, answer, length)
 
 
 def differences(task: Task, setting: Setting) -> dict[str, tuple[Any, Any]]:

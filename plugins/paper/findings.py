@@ -5,14 +5,13 @@ The findings of the present analyses are kept beside them.
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from duoln.errors import DataFormatError, DuolnError
-from duoln.plugins.paper.claims import Answer, Figure, FindingRule, all_hold
+from duoln.plugins.paper.claims import Answer, Figure, FindingRule, all_hold, clear
 from duoln.plugins.theory import statements
 from duoln.plugins.theory.statements import EXACT, WRONG
 from duoln.runs.folder import read_json
@@ -50,7 +49,7 @@ def stated(where: str, *begins: str, heading: str = "relative error", form: str 
         for begin in begins:
             [statement] = [s for s in content["statements"] if s["where"] == where and s["text"].startswith(begin)]
             error = float(statement["error"])
-            figures.append(Figure(heading, statement["text"] if len(begins) > 1 else "", error, form))
+            figures.append(Figure(heading, statement["text"] if len(begins) > 1 else "", [error], form))
             answers.append(True if error <= statement["limit"] else False if error >= WRONG else None)
         return Answer(all_hold(answers), figures)
 
@@ -64,8 +63,8 @@ def unchanged(*cells: tuple[str, str]) -> FindingRule:
         by_place = {(c["norm"], c["transformation"]): c for c in content["cells"]}
         chosen = [by_place[cell] for cell in cells]
         return Answer(all_hold([c["measured"] for c in chosen]), [
-            Figure(f"greatest relative change, {c['transformation']}", f"{c['norm']} norm", float(c["greatest"]), ".1e")
-            for c in chosen])
+            Figure(f"greatest relative change, {c['transformation']}", f"{c['norm']} norm", [float(c["greatest"])],
+                   ".1e") for c in chosen])
 
     return FindingRule("the output changes by no more than epsilon and rounding can cause", answer)
 
@@ -75,7 +74,7 @@ def whole_table() -> FindingRule:
     def answer(content: Content) -> Answer:
         agreeing = [c["measured"] is c["expected"] for c in content["cells"]]
         return Answer(None if any(c["measured"] is None for c in content["cells"]) else all(agreeing), [
-            Figure(f"of {len(agreeing)} cells as in the paper", "", sum(agreeing), ".0f")])
+            Figure(f"of {len(agreeing)} cells as in the paper", "", [sum(agreeing)], ".0f")])
 
     return FindingRule("each of the 18 outputs stays or changes as the table has it", answer)
 
@@ -87,7 +86,7 @@ def robust(change: str, *norms: str) -> FindingRule:
         for norm in norms:
             moved = max(abs(float(e[end]) - 1) for e in content["effects"] for end in ("least", "greatest")
                         if (e["change"], e["norm"]) == (change, norm))
-            figures.append(Figure("greatest relative change", f"{norm} norm", moved, ".1e"))
+            figures.append(Figure("greatest relative change", f"{norm} norm", [moved], ".1e"))
             answers.append(True if moved <= EXACT else False if moved >= WRONG else None)
         return Answer(all_hold(answers), figures)
 
@@ -98,26 +97,17 @@ def robust(change: str, *norms: str) -> FindingRule:
 def stable(cell: str) -> FindingRule:
     """The gradient at the first time step spans fewer powers of ten over the scales of W_h with layer norm."""
     def answer(content: Content) -> Answer:
-        layer, none = (_span(w["gradient"][0] for w in content["walks"]
-                             if (w["cell"], w["norm"], w["scaled"]) == (cell, norm, "w_h"))
+        layer, none = ([float(s["span"]) for s in content["spans"] if (s["cell"], s["norm"]) == (cell, norm)]
                        for norm in ("layer", "none"))
         what = "powers of ten that the gradient spans"
-        return Answer(layer < none, [Figure(what, "ln", layer, ".1f"), Figure(what, "none", none, ".1f")])
+        return Answer(clear(layer, none), [Figure(what, "ln", layer, ".1f"), Figure(what, "none", none, ".1f")])
 
     return FindingRule("the gradient that reaches the first time step spans fewer powers of ten, over all scales of "
-                       "the recurrent weights, than in the plain network", answer)
-
-
-def _span(gradients: Iterable[float]) -> float:
-    """The powers of ten between the least and the greatest; infinite for an overflow or a gradient of zero."""
-    values = [float(g) for g in gradients]
-    if not all(math.isfinite(g) and g > 0 for g in values):
-        return math.inf
-    return math.log10(max(values) / min(values))
+                       "the recurrent weights, than in the plain network", answer, exact=False)
 
 
 def moves_less(variant: str) -> FindingRule:
-    """The inputs of every layer move less between updates than in the plain network, with every seed."""
+    """The inputs of every layer move less between updates than in the plain network."""
     def answer(content: Content) -> Answer:
         moved: dict[tuple[str, str, str], list[float]] = {}
         for kind in ("deviations", "means"):
@@ -127,8 +117,8 @@ def moves_less(variant: str) -> FindingRule:
         return _lower([(f"movement of {kind}", f"{layer}:", of_seeds, moved[kind, layer, "none"])
                        for (kind, layer, name), of_seeds in moved.items() if name == variant])
 
-    return FindingRule("in every layer the means and the deviations of the units' inputs move less between updates, "
-                       "with every seed; not if in one layer they move more, with every seed", answer)
+    return FindingRule("in every layer the means and the deviations of the units' inputs move less between updates; "
+                       "not if in one layer they move more", answer, exact=False)
 
 
 def nothing_moves_less(*variants: str) -> FindingRule:
@@ -142,33 +132,30 @@ def nothing_moves_less(*variants: str) -> FindingRule:
             figure._replace(who=f"{variant}, {figure.who}")
             for variant, a in zip(variants, answers, strict=True) for figure in a.figures])
 
-    return FindingRule(f"of {', '.join(variants)} none has inputs of layers that all move less between updates", answer)
+    return FindingRule(f"of {', '.join(variants)} none has inputs of layers that all move less between updates", answer,
+                       exact=False)
 
 
 def smoother(variant: str) -> FindingRule:
-    """The Lipschitz constant of the loss is lower than the plain network's, with every seed."""
+    """The Lipschitz constant of the loss is lower than the plain network's."""
     def answer(content: Content) -> Answer:
         ours, plain = ([statistics.geometric_mean(c["loss"]) for c in content["constants"] if c["variant"] == name]
                        for name in (variant, "none"))
         return _lower([("constant of the loss", "", ours, plain)])
 
-    return FindingRule("the loss' constant along the gradient, its geometric mean over the training, is lower with "
-                       "every seed; not if it is higher with every seed", answer)
+    return FindingRule("the loss' constant along the gradient, its geometric mean over the training, is lower", answer,
+                       exact=False)
 
 
-def _lower(rows: Iterable[tuple[str, str, Sequence[float], Sequence[float]]]) -> Answer:
-    """The figures of each row are lower than the plain network's, with every seed.
+def _lower(rows: Sequence[tuple[str, str, Sequence[float], Sequence[float]]]) -> Answer:
+    """The figures of each row are lower than the plain network's.
 
     Args:
         rows: each what it is, of whom, the figures of each seed, and the plain network's.
     """
-    figures, answers = [], []
-    for what, who, ours, plain in rows:
-        shares = [own / without for own, without in zip(ours, plain, strict=True)]
-        figures.append(Figure(f"{what} by that of none, median of {len(shares)} seeds", who,
-                              statistics.median(shares), ".2f"))
-        answers.append(True if max(shares) < 1 else False if min(shares) > 1 else None)
-    return Answer(all_hold(answers), figures)
+    return Answer(all_hold([clear(ours, plain) for _, _, ours, plain in rows]), [
+        Figure(f"{what} by that of none", who, [own / without for own, without in zip(ours, plain, strict=True)], ".2f")
+        for what, who, ours, plain in rows])
 
 
 # Files ------------------------------------------------------------------------------------------------------

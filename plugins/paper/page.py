@@ -9,7 +9,7 @@ from typing import Any
 from duoln.plugins.paper.claims import Entry
 from duoln.plugins.paper.evidence import PROVENANCES, Setting
 from duoln.plugins.paper.standing import Standing, by_entry, tally
-from duoln.plugins.paper.verdict import METHOD
+from duoln.plugins.paper.verdict import METHOD, VERDICTS
 from duoln.runs import html
 from duoln.runs.page import curves
 from duoln.runs.series import series_of
@@ -31,7 +31,8 @@ def write_page(rows: Sequence[Standing], target: Path, number: Callable[[Any, st
     """
     return html.write(target, TITLE, [
         f"<h1>{html.text(TITLE)}</h1>", *_index(rows),
-        f"<p>{html.text(', '.join(f'{word}: {count}' for word, count in tally(rows).items()))}</p>",
+        "<h2>Verdicts by evidence</h2>", *html.table(("evidence", *VERDICTS), [
+            (kind, *map(str, counts.values())) for kind, counts in tally(rows).items()]),
         "<h2>How a verdict is made</h2>", *(f"<p>{html.text(paragraph)}</p>" for paragraph in METHOD),
         *(part for place, (entry, of_entry) in enumerate(by_entry(rows))
           for part in _section(place, entry, of_entry, number))])

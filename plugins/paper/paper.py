@@ -14,23 +14,24 @@ from duoln.system.paths import path_argument
 from duoln.tasks import Command
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from duoln.plugins.paper.claims import Entry
     from duoln.plugins.paper.evidence import Evidence
     from duoln.plugins.paper.standing import Standing
     from duoln.tasks.registry import Registry
 
 _RUNS = Path("runs")
-_WIDE = 140
-"""On a terminal with at least so many columns the result is a table; on a narrower one and in a pipe it is lines."""
 _PAGES = (".html", ".htm")
 
 
 def _add_options(paper: argparse.ArgumentParser) -> None:
+    paper.add_argument("section", nargs="?", metavar="SECTION",
+                       help="the claims of a section, such as 6 or 6.5 (default: a line for each section)")
     paper.add_argument("--runs", action="append", type=path_argument, metavar="DIR",
                        help="runs to look in, or one run; may be repeated (default: runs, and what is kept beside the "
                             "code)")
-    paper.add_argument("--section", metavar="NUMBER", help="only the claims of this section, such as 6 or 6.5")
-    paper.add_argument("--verdict", metavar="WORDS", help="only the claims with this verdict, such as 'does not hold'")
+    paper.add_argument("--verdict", metavar="WORDS", help="the claims with this verdict, such as 'does not hold'")
     paper.add_argument("--html", type=path_argument, metavar="FILE.html",
                        help="write one page that any browser opens: the paper's figures beside ours")
     facts.add_plugin_option(paper)
@@ -39,8 +40,6 @@ def _add_options(paper: argparse.ArgumentParser) -> None:
 
 def _paper(args: argparse.Namespace) -> int:
     from duoln.cli import console
-    from duoln.cli.rows_table import RowsTable
-    from duoln.plugins.paper.page import TITLE
     from duoln.plugins.paper.standing import by_entry, standings, tally
     from duoln.tasks.registry import Registry
 
@@ -60,33 +59,49 @@ def _paper(args: argparse.Namespace) -> int:
 
         check_regular(args.html)
         console.say(f"wrote {write_page(rows, args.html, console.number)}")
-    counts = tally(rows)
     if args.json:
         tasks = [entry.task for entry in registry.tasks.values()]
-        console.put_json({"paper": [_as_json(row) for row in rows], "verdicts": counts, "refused": refused,
+        console.put_json({"paper": [_as_json(row) for row in rows], "verdicts": tally(rows), "refused": refused,
                           "tables": [table._asdict() for task in tasks for table in task.reference_tables()]})
-    elif args.html is None and not rows:
-        where, which = (f" of section {args.section}" if args.section else "",
-                        f" has the verdict {args.verdict!r}" if args.verdict else "")
-        console.put(f"no claim{where}{which or ' was found'}")
+    elif args.html is None and not (args.section or args.verdict):
+        console.show(_index(rows), data=True)
+        console.say("the claims of a section: duoln paper 6.5; of a verdict: --verdict holds; all, with curves: --html "
+                    "FILE.html")
     elif args.html is None:
-        console.show(RowsTable(TITLE, ("claim", "verdict", "where"), [
-            (row.claim.text, row.verdict, f"{row.entry.where} ({row.entry.section})") for row in rows]), data=True)
-        console.put("")
-        if console.width() >= _WIDE:
-            cells = [row for entry, of_entry in by_entry(rows) for row in _cells(entry, of_entry)]
-            table = RowsTable("What each verdict is from", (
-                "where", "claim, and its command", "verdict", "the paper's", "ours", "data, length, seeds"), cells,
-                whole=(0,), ruled=True)
-            console.show(table, data=True)
-        else:
-            for entry, of_entry in by_entry(rows):
-                for line in _lines(entry, of_entry):
-                    console.put(line)
-        console.put(", ".join(f"{word}: {count}" for word, count in counts.items()))
-        if not (args.section or args.verdict):
-            console.say("for a part: --section 6.5, --verdict holds; a page with links and curves: --html FILE.html")
+        for entry, of_entry in by_entry(rows):
+            for line in _lines(entry, of_entry):
+                console.put(line)
+        if not rows:
+            where = f" of section {args.section}" if args.section else ""
+            console.put(f"no claim{where} has the verdict {args.verdict!r}")
     return 0
+
+
+def _index(rows: Sequence[Standing]) -> RenderableType:
+    """A line for each section and kind of evidence, and below it one for each kind."""
+    from duoln.cli.rows_table import RowsTable
+    from duoln.plugins.paper.page import TITLE
+    from duoln.plugins.paper.verdict import KINDS
+
+    of_section: dict[tuple[str, str], list[Standing]] = {}
+    for row in rows:
+        name = f"{row.entry.section} {row.entry.task}" if row.entry.section[:1] == "6" else row.entry.section
+        of_section.setdefault((name, row.kind or "-"), []).append(row)
+    for of_all in (*KINDS, None):
+        of_section["all", of_all or "-"] = [row for row in rows if row.kind == of_all]
+    cells = []
+    for (name, kind), of_kind in of_section.items():
+        seeds = sorted({row.seeded for row in of_kind} - {0})
+        cells.append((name, _counts(of_kind), kind, "-".join(map(str, dict.fromkeys((*seeds[:1], *seeds[-1:]))))))
+    return RowsTable(TITLE, ("section", "claims", "evidence", "seeds"), cells, whole=(0, 2))
+
+
+def _counts(rows: Sequence[Standing]) -> str:
+    """The number of claims with each verdict."""
+    from duoln.plugins.paper.verdict import VERDICTS
+
+    counts = {word: sum(row.verdict == word for row in rows) for word in VERDICTS}
+    return ", ".join(f"{word} {count}" for word, count in counts.items() if count)
 
 
 def _asked_for(rows: Sequence[Standing], section: str | None, verdict: str | None) -> list[Standing]:
@@ -104,8 +119,8 @@ def _asked_for(rows: Sequence[Standing], section: str | None, verdict: str | Non
     of_section = [row for row in rows if section is None or f"{row.entry.section}.".startswith(f"{section}.")]
     if not of_section:
         known = dict.fromkeys(row.entry.section for row in rows)
-        raise UsageError(f"[paper] --section: expected one of {', '.join(known)}, or what it begins with; "
-                         f"found {section!r}")
+        raise UsageError(f"[paper] expected one of the sections {', '.join(known)}, or what one begins "
+                         f"with; found {section!r}")
     return [row for row in of_section if verdict in (None, row.verdict)]
 
 
@@ -116,19 +131,6 @@ def _kept(registry: Registry) -> list[Path]:
 
     folders = [_RUNS, *(kept.home(entry.task) for entry in registry.tasks.values()), KEPT]
     return [folder for folder in folders if folder.is_dir()]
-
-
-def _cells(entry: Entry, rows: Sequence[Standing]) -> Iterator[tuple[str, ...]]:
-    """A row for each claim; the first one names the entry."""
-    from duoln.cli import console
-
-    for row in rows:
-        first = row is rows[0]
-        claim = "\n".join([row.claim.text, *(f"to decide it: {command}" for command in row.commands),
-                           *([f"open: {entry.open}"] if first and entry.open else [])])
-        yield (f"{entry.where}\n({entry.section})" if first else "", claim,
-               "\n".join(filter(None, [row.verdict, row.so_far])), row.claim.published,
-               row.figures(console.number) or row.missing, "\n".join(filter(None, [row.data, row.length, row.seeds])))
 
 
 def _lines(entry: Entry, rows: Sequence[Standing]) -> Iterator[str]:
@@ -174,10 +176,10 @@ def _as_json(row: Standing) -> dict[str, Any]:
     rule = row.claim.rule
     return {
         "where": row.entry.where, "section": row.entry.section, "shows": row.entry.shows, "claim": row.claim.text,
-        "rule": None if rule is None else rule.words, "verdict": row.verdict,
+        "rule": None if rule is None else rule.words, "verdict": row.verdict, "kind": row.kind,
         "so_far": row.so_far or None, "published": row.claim.published or None, "commands": row.commands,
         "task": row.entry.task or None, "references": dict(row.task.references) if row.task else {},
-        "figures": [measured._asdict() for measured in row.measured],
+        "figures": [figure._asdict() for figure in row.measured],
         "evidence": _evidence(row.evidence) if row.evidence else None, "settings": row.differs, "open": row.open,
         "finding": None if row.finding is None else {
             "path": str(row.finding.path), "time": row.finding.time, "summary": row.finding.summary}}
@@ -188,7 +190,6 @@ def _evidence(evidence: Evidence) -> dict[str, Any]:
     return {"dataset": evidence.dataset._asdict(), "updates": run.points[-1]["update"],
             "paper_updates": evidence.length.at(run.config["batch_size"]), "length_source": evidence.length.source,
             "share": evidence.share, "seeds": list(evidence.seeds),
-            "holds": [seen.holds for seen in evidence.seen],
             "runs": [{"path": str(curve.path), "variant": curve.variant, "seed": curve.config["seed"]}
                      for curve in evidence.runs]}
 

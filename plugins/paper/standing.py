@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -12,34 +10,15 @@ from typing import Any, NamedTuple
 from duoln.errors import CheckpointError
 from duoln.plugins.paper import verdict
 from duoln.plugins.paper.chapter import CHAPTER
-from duoln.plugins.paper.claims import Claim, Entry, Figure, FindingRule, RunRule
+from duoln.plugins.paper.claims import Answer, Claim, Entry, Figure, FindingRule, RunRule
 from duoln.plugins.paper.contents import CONTENTS
 from duoln.plugins.paper.evidence import PROVENANCES, Evidence, Setting, choose, differences, fits, read_runs
 from duoln.plugins.paper.findings import Finding, newest_findings
-from duoln.plugins.paper.verdict import Verdict
+from duoln.plugins.paper.verdict import KINDS, VERDICTS, Kind, Verdict
 from duoln.tasks.registry import Registry
 from duoln.tasks.task import Task
 
 ENTRIES: tuple[Entry, ...] = (*CONTENTS, *CHAPTER)
-
-
-class Measured(NamedTuple):
-    """A number behind a verdict: one value for each seed, or one of an exact computation."""
-
-    what: str
-    who: str
-    form: str
-    values: Sequence[float | None]
-
-    def words(self, number: Callable[[Any, str], str]) -> str:
-        """The median, and the range of several seeds; seeds that cannot tell are left out."""
-        ordered = sorted(math.inf if value is None else value for value in self.values
-                         if value is None or not math.isnan(value))
-        if not ordered:
-            return f"{self.who} cannot be told, the first evaluation comes too late".strip()
-        median, low, high = (number(value, self.form) if math.isfinite(value) else "not reached" for value in (
-            statistics.median(ordered), ordered[0], ordered[-1]))
-        return f"{self.who} {median}".strip() + (f" ({low} to {high})" if len(ordered) > 1 else "")
 
 
 def _share(share: float) -> str:
@@ -59,10 +38,10 @@ class Standing(NamedTuple):
     """The reason why there is no evidence, if there is none."""
     verdict: Verdict = "not measured"
     so_far: str = ""
-    """A remark on seeds that do not agree, or that are no verdict yet."""
+    """A remark on what evidence says that is no verdict yet."""
     evidence: Evidence | None = None
     finding: Finding | None = None
-    measured: Sequence[Measured] = ()
+    measured: Sequence[Figure] = ()
 
     @property
     def commands(self) -> list[str]:
@@ -110,10 +89,24 @@ class Standing(NamedTuple):
                 f"({_share(self.evidence.share)})")
 
     @property
+    def kind(self) -> Kind | None:
+        """The kind of the evidence."""
+        if self.evidence is None:
+            exact = isinstance(self.claim.rule, FindingRule) and self.claim.rule.exact
+            return None if self.finding is None else "exact" if exact else "substitute"
+        if self.evidence.dataset.provenance != PROVENANCES[0]:
+            return "substitute"
+        return "original, full" if self.evidence.share >= 1 else "original, short"
+
+    @property
+    def seeded(self) -> int:
+        """The number of seeds; 0 for an exact computation."""
+        return len(self.measured[-1].values) if self.kind not in (None, "exact") else 0
+
+    @property
     def seeds(self) -> str:
         """The number of seeds, in words."""
-        count = len(self.evidence.seeds) if self.evidence else 0
-        return f"{count} seed{'' if count == 1 else 's'}" if count else ""
+        return f"{self.seeded} seed{'' if self.seeded == 1 else 's'}" if self.seeded else ""
 
     @property
     def data(self) -> str:
@@ -187,9 +180,8 @@ def _by_finding(row: Standing, rule: FindingRule, finding: Finding | None, refus
             refused.append(f"{finding.path}: expected a finding of the present analysis, found another; "
                            f"duoln analyze {analysis} --out makes it")
         else:
-            return row._replace(verdict=verdict.of_seeds([answer.holds], 1.0), finding=finding,
-                                so_far="" if answer.holds is not None else "so far: it is not clear",
-                                measured=_over_seeds([answer.figures]))
+            seeds = verdict.ENOUGH_SEEDS if rule.exact else len(answer.figures[-1].values)
+            return _decided(row._replace(finding=finding), answer, seeds)
     return row._replace(missing=f"no finding kept: duoln analyze {analysis} --out runs/theory")
 
 
@@ -199,11 +191,14 @@ def _by_runs(row: Standing, rule: RunRule) -> Standing:
         evidence = choose(row.task, rule, claim.length, row.settings)
     if evidence is None:
         return row._replace(missing=row.missing or _lacking(rule, row.settings))
-    seeds = [seen.holds for seen in evidence.seen]
-    decided = verdict.of_seeds(seeds, evidence.share, rule.whole)
-    return row._replace(missing="", verdict=decided, evidence=evidence,
-                        so_far="" if decided in verdict.AGREED else verdict.so_far(seeds),
-                        measured=_over_seeds([seen.figures for seen in evidence.seen]))
+    return _decided(row._replace(missing="", evidence=evidence), evidence.answer, len(evidence.seeds),
+                    not rule.whole or evidence.share >= 1)
+
+
+def _decided(row: Standing, answer: Answer, seeds: int, long_enough: bool = True) -> Standing:
+    decided = verdict.of_seeds(answer.holds, seeds, long_enough)
+    return row._replace(verdict=decided, measured=answer.figures,
+                        so_far=verdict.so_far(answer.holds, seeds) if decided == "too short to tell" else "")
 
 
 def _lacking(rule: RunRule, settings: Sequence[Setting]) -> str:
@@ -213,17 +208,12 @@ def _lacking(rule: RunRule, settings: Sequence[Setting]) -> str:
     return f"no run of {', '.join(names)}" if names else "no runs of one setting and seed that have the figures"
 
 
-def _over_seeds(of_seeds: Sequence[Sequence[Figure]]) -> list[Measured]:
-    """The figures of all seeds, which have the same ones in the same order, as rows."""
-    return [Measured(same[0].what, same[0].who, same[0].form, [figure.value for figure in same])
-            for same in zip(*of_seeds, strict=True)]
-
-
 def by_entry(rows: Iterable[Standing]) -> list[tuple[Entry, list[Standing]]]:
     """The claims of each entry."""
     return [(entry, list(of_entry)) for entry, of_entry in groupby(rows, key=lambda row: row.entry)]
 
 
-def tally(rows: Sequence[Standing]) -> dict[Verdict, int]:
-    """The number of claims with each verdict."""
-    return {word: sum(row.verdict == word for row in rows) for word in verdict.VERDICTS}
+def tally(rows: Sequence[Standing]) -> dict[str, dict[Verdict, int]]:
+    """The number of claims with each verdict, by the kind of their evidence."""
+    return {kind or "none": {word: sum((row.verdict, row.kind) == (word, kind) for row in rows) for word in VERDICTS}
+            for kind in (*KINDS, None)}

@@ -2,50 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal, get_args
 
-Verdict = Literal["holds", "does not hold", "depends on the seed", "too short to tell", "not measured"]
+Verdict = Literal["holds", "does not hold", "cannot be told", "too short to tell", "not measured"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
-AGREED: tuple[Verdict, ...] = ("holds", "does not hold")
-"""Verdicts that all seeds share."""
-ENOUGH_SEEDS = 3
+Kind = Literal["exact", "original, full", "original, short", "substitute"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""The kinds of evidence; an exact one is a computation."""
+ENOUGH_SEEDS = 5
 METHOD = (
-    "Runs: each seed says by the claim's rule whether the claim holds. If all seeds say the same, and there are at "
-    f"least {ENOUGH_SEEDS} of them or the runs are at least as long as the paper's, that is the verdict: holds, or "
-    f"does not hold. If at least {ENOUGH_SEEDS} seeds of that length say different things, the claim depends on the "
-    "seed. Otherwise it is too short to tell. What the seeds say stands beside both. Runs of several settings are "
-    "never mixed. A claim about equal ends of training needs runs as long as the paper's.",
+    f"Runs: a claim holds if, of at least {ENOUGH_SEEDS} seeds, each of the variant that should win is better than all "
+    "of the other, and does not hold if each is worse. If they overlap, it cannot be told. The winner must beat a "
+    "trivial answer, where the task has one. Figures of the end need runs as long as the paper's. Fewer seeds and "
+    "shorter runs are too short to tell; what they say is said, too. Runs of several settings are never mixed.",
     "Which runs: those on the best data (original, then substitute, then synthetic), of these the longest, of these "
     "those with the most seeds. The length is that of the shortest run, in updates, by the paper's.",
-    "Findings of duoln analyze are exact computations, so one is enough. A claim without runs or a finding is not "
-    "measured, and the reason stands beside it.")
+    "Findings of duoln analyze: exact computations need no seeds; those that train or draw networks need as many as "
+    "runs. A claim without runs or a finding is not measured, and the reason stands beside it.")
 """The rules of a verdict, in words."""
 _SAYS = {True: "holds", False: "does not hold", None: "cannot be told"}
 
 
-def of_seeds(seeds: Sequence[bool | None], share: float, only_whole: bool = False) -> Verdict:
-    """The verdict of runs.
+def of_seeds(holds: bool | None, seeds: int, long_enough: bool = True) -> Verdict:
+    """The verdict of an answer.
 
     Args:
-        seeds: for each seed, whether the claim holds; None where its runs cannot tell. An exact computation is one
-            seed.
-        share: the length of the shortest run as a share of the paper's; 1 for an exact computation.
-        only_whole: whether several seeds of shorter runs are no verdict.
+        holds: whether the claim holds; None if the seeds overlap.
+        seeds: how many there are; an exact computation counts as enough.
+        long_enough: whether the runs are as long as the claim needs.
     """
-    if not seeds:
-        return "not measured"
-    whole, several = share >= 1, len(seeds) >= ENOUGH_SEEDS
-    if whole and several and set(seeds) == {True, False}:
-        return "depends on the seed"
-    if not (whole or (several and not only_whole)) or len(set(seeds)) != 1 or seeds[0] is None:
+    if seeds < ENOUGH_SEEDS or not long_enough:
         return "too short to tell"
-    return "holds" if seeds[0] else "does not hold"
+    return "cannot be told" if holds is None else "holds" if holds else "does not hold"
 
 
-def so_far(seeds: Sequence[bool | None]) -> str:
-    """A remark on seeds that do not agree or are no verdict yet; at least one seed."""
-    count = f"{len(seeds)} seed{'' if len(seeds) == 1 else 's'}"
-    if len(set(seeds)) > 1:
-        return f"so far: it holds for {seeds.count(True)} of {count}"
-    return f"so far: it {_SAYS[seeds[0]]} ({count})"
+def so_far(holds: bool | None, seeds: int) -> str:
+    """A remark on what evidence says that is no verdict yet."""
+    return f"so far: it {_SAYS[holds]} ({seeds} seed{'' if seeds == 1 else 's'})"

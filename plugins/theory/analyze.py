@@ -144,7 +144,9 @@ def _stability(args: argparse.Namespace) -> int:
         ranges.append(f"{tables.TITLES[norm]} {tables.power(min(first))} to {tables.power(max(first))}")
     summary = f"RNN, gradient over {report.steps} steps at W_h x {min(args.scales):g} to {max(args.scales):g}: " \
               f"{'; '.join(ranges)}"
-    _finish(args, backend, summary, None, {**report._asdict(), "walks": [w._asdict() for w in report.walks]},
+    _finish(args, backend, summary, None, {
+        **report._asdict(), "walks": [w._asdict() for w in report.walks],
+        "spans": [s._asdict() for s in report.spans]},
             lambda: tables.show_stability(report, summary))
     return _write_curves(args, lambda: stability.as_csv(report), lambda target: stability.draw(report, target))
 

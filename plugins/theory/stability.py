@@ -8,6 +8,7 @@ of norm 1 at the last time step is propagated back.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -32,7 +33,7 @@ _VARIANTS: dict[Norm, str] = {"none": "none", "layer": "ln"}
 Scaled = Literal["w_h", "w_h and w_x"]
 SCALED: tuple[Scaled, ...] = get_args(Scaled)
 
-SCALES = (0.5, 1.0, 2.0, 4.0)
+SCALES, DRAWS = (0.5, 1.0, 2.0, 4.0), 5
 BATCH, INPUTS, HIDDEN = 8, 32, 64
 _KINDS: dict[CellName, type[RecurrentCell]] = {"rnn": nn.RNNCell, "lstm": nn.LSTMCell, "gru": nn.GRUCell}
 
@@ -54,10 +55,22 @@ class Walk(NamedTuple):
     moved: float
 
 
+class Span(NamedTuple):
+    """The powers of ten between the least and the greatest gradient at the first step, over all scales of W_h, of one
+    draw of a network; infinite for an overflow or a gradient of zero.
+    """
+
+    cell: CellName
+    norm: Norm
+    seed: int
+    span: float
+
+
 class Stability(NamedTuple):
     """All walks, and what they were made with."""
 
     walks: list[Walk]
+    spans: list[Span]
     steps: int
     eps: float
     dtype: str
@@ -75,7 +88,7 @@ def walks(backend: Backend, seed: int = 0, steps: int = 100, scales: Sequence[fl
 
     Args:
         backend: where the cells run.
-        seed: of weights, inputs and the direction of the last gradient.
+        seed: of weights, inputs and the direction of the last gradient; spans have the four after it, too.
         steps: how many.
         scales: factors of the weights.
         eps: of the norms.
@@ -89,19 +102,26 @@ def walks(backend: Backend, seed: int = 0, steps: int = 100, scales: Sequence[fl
         if not 0 < value < float("inf"):
             raise UsageError(f"[stability] expected a positive {what}, found {value:g}")
     dtype = "float64" if backend.name == "numpy" else "float32"
-    all_walks = []
-    for cell in CELLS:
-        for norm in NORMS:
-            for scaled in SCALED:
-                with np.errstate(over="ignore", invalid="ignore"):  # an overflow is a result here, and not an error
-                    made = {scale: _walk(backend, dtype, cell, norm, scaled, scale, seed, steps, eps)
-                            for scale in dict.fromkeys((1.0, *map(float, scales)))}
-                like = made[1.0][0]
-                for scale in map(float, scales):
-                    hidden, gradient = made[scale]
-                    all_walks.append(Walk(cell, norm, scaled, scale, np.sqrt((hidden**2).mean(axis=(1, 2))).tolist(),
-                                      gradient.tolist(), float(np.linalg.norm(hidden - like) / np.linalg.norm(like))))
-    return Stability(all_walks, steps, eps, dtype)
+    all_walks, spans = list[Walk](), list[Span]()
+    for cell, norm, draw, scaled in itertools.product(CELLS, NORMS, range(seed, seed + DRAWS), SCALED):
+        if draw > seed and scaled != "w_h":
+            continue
+        with np.errstate(over="ignore", invalid="ignore"):  # an overflow is a result here, and not an error
+            made = {scale: _walk(backend, dtype, cell, norm, scaled, scale, draw, steps, eps)
+                    for scale in dict.fromkeys((1.0, *map(float, scales)))}
+        if scaled == "w_h":
+            spans.append(Span(cell, norm, draw, _span([made[float(scale)][1][0] for scale in scales])))
+        for scale in map(float, scales if draw == seed else ()):
+            (like, _), (hidden, gradient) = made[1.0], made[scale]
+            all_walks.append(Walk(cell, norm, scaled, scale, np.sqrt((hidden**2).mean(axis=(1, 2))).tolist(),
+                                  gradient.tolist(), float(np.linalg.norm(hidden - like) / np.linalg.norm(like))))
+    return Stability(all_walks, spans, steps, eps, dtype)
+
+
+def _span(gradients: Sequence[float]) -> float:
+    if not all(0 < gradient < np.inf for gradient in gradients):
+        return float("inf")
+    return float(np.log10(max(gradients) / min(gradients)))
 
 
 def _walk(backend: Backend, dtype: str, cell: CellName, norm: Norm, scaled: Scaled, scale: float, seed: int, steps: int,

@@ -67,7 +67,7 @@ def test_its_figures_are_those_of_kept_runs(entry, claim):
     rows, _ = standings(REGISTRY, [kept.home(REGISTRY.tasks[entry.task].task)])
     settings = next(row.settings for row in rows if row.entry is entry)
     runs = [[run for s in settings if s.variant == role.variant for run in s.runs.values()] for role in claim.rule.roles]
-    assert any(claim.rule.judge(chosen) for chosen in itertools.product(*runs))
+    assert any(claim.rule.judge([[run] for run in chosen]) for chosen in itertools.product(*runs))
 
 
 @pytest.mark.parametrize(("task", "updates", "batch"), [("mnist", 429, 128), ("draw", 390, 128), ("order_embeddings", 885, 128),
