@@ -99,4 +99,5 @@ def _find(cfg: Any, cut: Cut, root: Path | None) -> Callable[[], tuple[Dataset, 
             path, dataset = files[0], DATASETS[name]
             return lambda: (dataset, corpus.read(path, cut, cfg.within_from), path)
     raise absent([place for _, place in places], root,
-                 "put the questions there, or name a folder or tar of them with --set corpus=PATH")
+                 "put the questions there (CNN's: https://cs.nyu.edu/~kcho/DMQA), or name a folder or tar of them with "
+                 "--set corpus=PATH; --preset small does without CNN's")

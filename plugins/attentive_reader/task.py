@@ -97,7 +97,7 @@ class AttentiveReader(Task):
     corpora: ClassVar = {name: [(place,) for place in places] for name, places in data.PLACES.items()}
     presets: ClassVar = {
         # Figure 2 goes to 800,000 updates: 135 passes over CNN's 380,298 questions.
-        "paper": {"epochs": 135, "evaluate_every": 1000},
+        "paper": {"epochs": 135, "evaluate_every": 1000, "source": "cnn"},
         "small": {"epochs": 8, "batch_size": 32, "evaluate_every": 69, "learning_rate": 5e-3, "table": 5_000,
                   "min_count": 10, "width": 64, "hidden": 64, "sentences": None, "window": 1, "within_from": 10,
                   "last_token": "kept", "order": "by-length", "last_batch": "kept", "pad_multiple": 16,

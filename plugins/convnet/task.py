@@ -62,7 +62,7 @@ class ConvNetTask(Task):
     config = ConvNetConfig
     corpora: ClassVar = {"CIFAR-10": corpus.PLACES, "MNIST": mnist.PLACES}
     presets: ClassVar = {
-        "paper": {"epochs": 200},
+        "paper": {"epochs": 200, "source": "real"},
         "small": {"epochs": 6, "channels": 16, "start": "he", "batch_size": 50, "whitening": "mean", "decay": 0.0,
                   "evaluate_images": 1_000},
         "small-mnist": {"dataset": "mnist", "epochs": 3, "channels": 16, "start": "he", "batch_size": 50,

@@ -48,7 +48,8 @@ def find_images(root: Path | None = None) -> Callable[[], tuple[Dataset, dict[st
         return lambda: _described(read_packed(packed[0]))
     texts = locate(PLACES[1], root)
     if texts is None:
-        raise absent([PACKED, *TEXTS.values()], root, f"put the first, or the three texts, in a folder {FOLDER} there")
+        raise absent([PACKED, *TEXTS.values()], root, "put the first, or the three texts of "
+                     f"http://www.cs.toronto.edu/~larocheh/public/datasets/binarized_mnist, in a folder {FOLDER} there")
     return lambda: _described({split: np.packbits(read_text(path), axis=1)
                                for split, path in zip(TEXTS, texts, strict=True)})
 

@@ -53,7 +53,7 @@ class DrawTask(Task):
     config = DrawConfig
     corpora: ClassVar = {"binarised MNIST": corpus.PLACES}
     presets: ClassVar = {
-        "paper": {"epochs": 200},
+        "paper": {"epochs": 200, "source": "binarized_mnist"},
         "small": {"epochs": 5, "glimpses": 8, "hidden": 128, "latent": 32, "read": 5, "learning_rate": 2e-3,
                   "evaluate_every": 130, "evaluate_images": 1000},
         "smoke": {"epochs": 1, "glimpses": 3, "hidden": 16, "latent": 4, "batch_size": 20, "source": "made",

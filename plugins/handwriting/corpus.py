@@ -59,7 +59,8 @@ def find_lines(root: Path | None = None) -> Callable[[], tuple[Dataset, dict[str
         if packed_or_not(folder / "handwriting" / "lineStrokes") is not None:
             raise DataError(f"{folder / 'handwriting'}: IAM-OnDB as it is distributed, which is not read while "
                             f"training; {how}")
-    raise absent([str(path_of(Path(), "train"))], root, f"IAM-OnDB is given out after registration only: {how}")
+    raise absent([str(path_of(Path(), "train"))], root, "IAM-OnDB is given out after registration only, at "
+                 f"https://fki.tic.heia-fr.ch/databases/iam-on-line-handwriting-database: {how}")
 
 
 def _described(files: Sequence[Path]) -> tuple[Dataset, dict[str, list[Line]]]:

@@ -71,7 +71,7 @@ class Handwriting(Task):
     corpora: ClassVar = {"IAM-OnDB": [corpus.FILES]}
     presets: ClassVar = {
         # Figure 5 ends at 200,000 updates: 299 passes over the 5,364 lines of the official training list.
-        "paper": {"epochs": 299, "evaluate_every": 2000},
+        "paper": {"epochs": 299, "evaluate_every": 2000, "source": "iam"},
         "small": {"epochs": 1, "hidden": 128, "gaussians": 6, "mixtures": 8, "length": 150, "lines": 3200,
                   "learning_rate": 5e-4, "window_advance": 0.05, "evaluate_lines": 64,
                   "evaluate_every": 50},

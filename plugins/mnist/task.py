@@ -45,7 +45,7 @@ class Mnist(Task):
     config = MnistConfig
     corpora: ClassVar = {"MNIST": mnist.PLACES}
     presets: ClassVar = {
-        "paper": {"epochs": 60},
+        "paper": {"epochs": 60, "source": "mnist"},
         "small": {"epochs": 2},
         "smoke": {"epochs": 1, "hidden": 64, "source": "made", "rows": 2000},
     }

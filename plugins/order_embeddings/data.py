@@ -139,8 +139,9 @@ def _find(source: Source, image_size: int, root: Path | None) -> Callable[[], Co
         files = locate(PLACES[name], root)
         if files is not None:
             return partial(readers[name], files[0].parents[len(Path(PLACES[name][0]).parts) - 1])
-    raise absent([PLACES[name][0] for name in names], root, "the README of order_embeddings says which files make "
-                 "a corpus")
+    raise absent([PLACES[name][0] for name in names], root, "COCO's captions and features were given out as "
+                 "http://www.cs.toronto.edu/~vendrov/datasets/coco.zip; its README says which files make a corpus; "
+                 "--preset small does without")
 
 
 def _made(image_size: int) -> Corpus:

@@ -65,7 +65,7 @@ class OrderEmbeddings(Task):
     config = OrderEmbeddingsConfig
     corpora: ClassVar = {name: [files] for name, files in data.PLACES.items()}
     presets: ClassVar = {
-        "paper": {"epochs": 100, "evaluate_every": 300},
+        "paper": {"epochs": 100, "evaluate_every": 300, "source": "coco"},
         "small": {"epochs": 40, "batch_size": 64, "joint_size": 128, "word_size": 100, "image_size": 512,
                   "vocabulary": 4000, "margin": 0.2, "evaluate_every": 22},
         "smoke": {"epochs": 4, "batch_size": 16, "joint_size": 32, "word_size": 16, "image_size": 288,

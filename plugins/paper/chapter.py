@@ -69,7 +69,7 @@ CHAPTER: tuple[Entry, ...] = (
           task="las", curves=True),
     Entry("chapter, figures 8-10", "LAS", "attention: baseline, encoder alone, decoder alone", "no values", (
         Claim("attention fails with layer norm in the decoder", None,
-              unmeasured="no numbers; the plug-in's RESULTS.md shows ours, in which it does not fail"),), task="las"),
+              unmeasured="no numbers; the plug-in's RESULTS.md shows ours, where it is spread out"),), task="las"),
     Entry("chapter, 4.3.1", "LAS", "why it helps, read from figures 4-6", "it has no measure of the shift", (
         Claim("layer norm has nothing to do with reducing the covariate shift",
               nothing_moves_less("encoder", "decoder", "both")),), analysis="shift"),

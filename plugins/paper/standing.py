@@ -116,7 +116,8 @@ class Standing(NamedTuple):
         if self.finding is None:
             return ""
         of_training: str = self.finding.content.get("dataset", "")
-        return of_training or f"exact, {self.finding.content.get('dtype', 'float64')}"
+        kind = "exact" if self.kind == "exact" else "random networks"
+        return of_training or f"{kind}, {self.finding.content.get('dtype', 'float64')}"
 
     def figures(self, number: Callable[[Any, str], str]) -> str:
         """Our numbers, with a text for each."""

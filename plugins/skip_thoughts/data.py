@@ -212,7 +212,8 @@ def _find(source: Source, path: str | None, root: Path | None) -> tuple[_Files, 
             if files is not None:
                 return partial(_Files, files[0], files[1] if len(files) > 1 else None)
         raise absent([PLACES[name][0] for name in names], root,
-                     "put the text there, or name any plain text with --set corpus=FILE")
+                     "put the text there (BookCorpus is no longer distributed), or name any plain text with --set "
+                     "corpus=FILE; --preset small does without BookCorpus")
 
     return original_or_made(source, find, partial(_Files, None, None))
 

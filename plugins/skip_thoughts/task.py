@@ -74,7 +74,7 @@ class SkipThoughtsTask(Task):
     corpora: ClassVar = {name: [files] for name, files in data.PLACES.items()}
     presets: ClassVar = {
         # One pass over BookCorpus is about a million updates, as the paper has.
-        "paper": {"epochs": 1, "evaluate_every": 50_000},
+        "paper": {"epochs": 1, "evaluate_every": 50_000, "source": "bookcorpus"},
         "small": {"epochs": 3, "hidden": 200, "width": 120, "words": 4000, "longest": 21, "learning_rate": 1e-3,
                   "filtering": "corpus", "lower_case": True, "valid_triplets": 512, "judge": "fixed",
                   "sick_round": "keras1", "evaluate_every": 336},

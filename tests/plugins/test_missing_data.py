@@ -131,3 +131,19 @@ def test_a_folder_of_the_user_that_is_not_there_is_told(tmp_path, monkeypatch, c
     monkeypatch.chdir(tmp_path)
     assert main(["run", "mnist", "--preset", "smoke", "--variant", "ln", "--epochs", "0", "--out", "r"]) == 0
     assert capsys.readouterr().err.splitlines().count(line) == 1
+
+
+@pytest.mark.parametrize("name", [name for name in TASKS if "paper" in find_task(name).presets])
+def test_the_papers_preset_trains_on_nothing_but_its_corpus(name):
+    task = find_task(name)
+    with pytest.raises(DataMissingError, match="not found"):
+        task.data(make_config(task, next(iter(task.variants)), "paper"))
+
+
+@pytest.mark.parametrize(("name", "address"), [("order_embeddings", "~vendrov/datasets/coco.zip"), ("attentive_reader", "cs.nyu.edu/~kcho/DMQA"),
+                                               ("draw", "~larocheh/public/datasets"), ("handwriting", "fki.tic.heia-fr.ch"), ("las", "LDC")])
+def test_where_the_corpus_is_given_out_is_said(name, address):
+    task = find_task(name)
+    with pytest.raises(DataMissingError, match=address):
+        task.data(make_config(task, next(iter(task.variants)), "paper"))
+    assert name == "las" or address in (Path(__file__).parents[2] / f"plugins/{name}/README.md").read_text(encoding="utf-8")
