@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 from duoln.bench import text
 from duoln.bench.schema import identity, load
 from duoln.errors import UsageError
+from duoln.runs.code import commit_words
 from duoln.runs.series import short_names
 
 SCHEMA = "duoln-compare/1"
 
 _WORK = ("op", "pass", "shape", "settings", "side")
 _MANNER = ("dtype", "cache", "clock")
-_COMMIT_DIGITS = 10
 _SHOWN_REASONS = 3
 _WIDEST_SPREAD = 0.1
 """The largest spread of a case's samples, the median deviation over the median, at which its times may be compared."""
@@ -204,7 +204,7 @@ def _refusal(first: File, second: File, reasons: Sequence[Left]) -> str:
 
 def _warnings(files: Sequence[File], rows: Sequence[Row]) -> list[str]:
     warnings = [*_differing("duoln", files, [f.record["duoln"] for f in files]),
-             *_differing("commit", files, [_commit(f.record["git"]) for f in files])]
+             *_differing("commit", files, [commit_words(f.record["git"]) for f in files])]
     for name in sorted({name for f in files for name in f.record["flags"]}):
         warnings += _differing(name, files, [f.record["flags"].get(name, "not set") for f in files])
     if all("tf32" in f.record["backend"] for f in files):
@@ -261,10 +261,6 @@ def _differing(what: str, files: Sequence[File], values: Sequence[str | None]) -
     if len({value for value, _ in known}) < 2:
         return []
     return [f"{what}: {', '.join(f'{value} in {name}' for value, name in known)}"]
-
-
-def _commit(git: Mapping[str, Any] | None) -> str | None:
-    return None if git is None else git["sha"][:_COMMIT_DIGITS] + (" with changes" if git["dirty"] else "")
 
 
 # Text -------------------------------------------------------------------------------------------------

@@ -1,11 +1,10 @@
-"""Facts about a measurement besides its times: the host, the variables that are set, the commit, the peak memory."""
+"""Facts about a measurement besides its times: the host, the variables that are set, the peak memory."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import platform
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ FLAGS = ("MLX_ENABLE_TF32", "CUPY_TF32", "OPENBLAS_CORETYPE", "OMP_NUM_THREADS",
          "DUOLN_MALLOPT", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
 """Environment variables that change arithmetic or its speed."""
 
-_GIT_SECONDS = 10
 _IDLE_LOAD = 0.5
 
 
@@ -66,38 +64,6 @@ def busy() -> str | None:
     if load < _IDLE_LOAD:
         return None
     return f"load {load:.1f} on {os.cpu_count()} cores: other work is running, or was a moment ago; times will be off"
-
-
-_COMMIT = ".commit"
-"""A file in a copy without `.git`: the output of `git describe --always --dirty --abbrev=40 --exclude '*'`."""
-_DIRTY = "-dirty"
-
-
-def git() -> dict[str, Any] | None:
-    """The commit that duoln runs from, and whether files differ from it; None outside a checkout of duoln.
-
-    A copy of a checkout has it in the file `.commit`.
-    """
-    root = Path(duoln.__file__).resolve().parents[1]
-    if (root / _COMMIT).is_file():
-        commit = (root / _COMMIT).read_text(encoding="utf-8").strip()
-        return {"sha": commit.removesuffix(_DIRTY), "dirty": commit.endswith(_DIRTY)} if commit else None
-    if not (root / ".git").exists():
-        return None
-    sha = _git(root, "rev-parse", "HEAD")
-    changes = _git(root, "--no-optional-locks", "status", "--porcelain")
-    if sha is None or changes is None:
-        return None
-    return {"sha": sha, "dirty": changes != ""}
-
-
-def _git(root: Path, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False,
-                              timeout=_GIT_SECONDS)
-    except (OSError, subprocess.TimeoutExpired):
-        return None  # git is not installed or does not answer, so the commit is unknown
-    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def _cpu() -> str:

@@ -60,6 +60,7 @@ from duoln.bench import clock, machine
 from duoln.bench.schema import SCHEMA, check_record
 from duoln.data import json_text
 from duoln.errors import CheckpointError, UsageError
+from duoln.runs.code import git
 from duoln.system.filesystem import write_atomically
 
 _SOURCES = (".py", ".cpp", ".cu", ".cuh", ".metal", ".h")
@@ -153,7 +154,7 @@ def make_record(kind: str, backend: Backend, label: str | None, copy_gbps: float
     """A whole record, checked against its schema."""
     record = {
         "schema": SCHEMA, "kind": kind, "label": label or machine.default_label(backend), "duoln": duoln.__version__,
-        "git": machine.git(), "time": datetime.now(UTC).isoformat(timespec="microseconds"),
+        "git": git(), "time": datetime.now(UTC).isoformat(timespec="microseconds"),
         "backend": machine.backend_facts(backend), "host": machine.host(), "flags": machine.flags(),
         "copy_gbps": copy_gbps, "cases": [dict(c) for c in cases],
     }

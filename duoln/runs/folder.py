@@ -24,6 +24,7 @@ from duoln.backends.protocol import Backend
 from duoln.data import json_text
 from duoln.errors import CheckpointError, DataError, DataFormatError
 from duoln.runs import checkpoint
+from duoln.runs.code import git
 from duoln.runs.log import NAME as LOG, RunLog
 from duoln.runs.norm_stats import Layers, entry_of
 from duoln.runs.places import CHECKPOINTS, CONFIG, LOCK, MAX_JSON, RESULT, check_apart
@@ -106,7 +107,7 @@ class RunFolder(Listener):
             "identity": dict(event.identity), "changes": [change._asdict() for change in event.changes],
             "parameters": event.parameters, "refused": list(event.refused), "mended": list(event.mended),
             "log_every": self._log_every,
-            "duoln": duoln.__version__, "python": platform.python_version(), "numpy": np.__version__,
+            "duoln": duoln.__version__, "git": git(), "python": platform.python_version(), "numpy": np.__version__,
             "platform": platform.platform(), "argv": sys.argv[1:],
             "backend": {"name": self._backend.name, **self._backend.info()},
         })

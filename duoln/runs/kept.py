@@ -31,7 +31,7 @@ from duoln.tasks.task import Task
 _PARTS = 200
 """The most mean losses of a kept run."""
 _MOST_BYTES = 1 << 24
-_OF_START = ("time", "first_update", "duoln", "python", "numpy", "platform", "backend", "identity",
+_OF_START = ("time", "first_update", "duoln", "git", "python", "numpy", "platform", "backend", "identity",
              "changes")
 """The notes of each start that are kept; the command line may name folders of its author."""
 

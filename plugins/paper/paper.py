@@ -14,11 +14,11 @@ from duoln.system.paths import path_argument
 from duoln.tasks import Command
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
+    from duoln.cli.rows_table import RowsTable
     from duoln.plugins.paper.claims import Entry
     from duoln.plugins.paper.evidence import Evidence
     from duoln.plugins.paper.standing import Standing
+    from duoln.runs.curve import Curve
     from duoln.tasks.registry import Registry
 
 _RUNS = Path("runs")
@@ -77,7 +77,7 @@ def _paper(args: argparse.Namespace) -> int:
     return 0
 
 
-def _index(rows: Sequence[Standing]) -> RenderableType:
+def _index(rows: Sequence[Standing]) -> RowsTable:
     """A line for each section and kind of evidence, and below it one for each kind."""
     from duoln.cli.rows_table import RowsTable
     from duoln.plugins.paper.page import TITLE
@@ -149,6 +149,7 @@ def _lines(entry: Entry, rows: Sequence[Standing]) -> Iterator[str]:
             yield f"    ours: {row.figures(console.number)} ({basis})"
         if row.evidence:
             yield f"    runs: {'; '.join(_folders(row))}"
+            yield f"    made: {_made(row.evidence.runs)}"
         changed = ", ".join(f"{key} {ours} (paper: {theirs})" for key, (ours, theirs) in row.differs.items())
         if changed:
             yield f"    settings: {'as above' if changed == settings else changed}"
@@ -157,6 +158,17 @@ def _lines(entry: Entry, rows: Sequence[Standing]) -> Iterator[str]:
             yield f"    open: {row.missing}"
     if entry.open:
         yield f"  open: {entry.open}"
+
+
+def _made(runs: Sequence[Curve]) -> str:
+    """The machines, the hours and the commits of runs."""
+    from duoln.runs.code import commit_words
+
+    starts = [start for run in runs for start in run.starts]
+    machines = dict.fromkeys(start.get("backend", {}).get("device", "a machine not recorded") for start in starts)
+    commits = dict.fromkeys(commit_words(start.get("git")) or "not recorded" for start in starts)
+    hours = sum(run.points[-1]["wall_s"] for run in runs) / 3600
+    return f"on {', '.join(machines)}, {hours:.2g} hours together, commit {', '.join(commits)}"
 
 
 def _folders(row: Standing) -> Iterator[str]:

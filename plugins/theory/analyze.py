@@ -225,11 +225,12 @@ def _finish(args: argparse.Namespace, backend: Backend, summary: str, agrees: bo
     """Print the finding or write it as JSON, with the backend and the device that computed it; the exit code."""
     from duoln.cli import console
     from duoln.data import json_text
+    from duoln.runs.code import git
 
     document = {
         "analysis": args.kind, "summary": summary, "agrees": agrees,
         "time": datetime.now(UTC).isoformat(timespec="microseconds"), "seed": args.seed,
-        "backend": {"name": backend.name, **backend.info()}, **content}
+        "git": git(), "backend": {"name": backend.name, **backend.info()}, **content}
     if args.out is not None:
         _write(args.out / f"{args.kind}.json", json_text.dumps(document) + "\n")
     if args.json:

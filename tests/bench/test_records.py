@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from bench import made
 
-import duoln
 from duoln.bench import machine, records, schema
 from duoln.errors import CheckpointError, DataError, DataFormatError, DataMissingError, RecordError, UsageError
 from duoln.kernels import native, source
@@ -178,22 +177,6 @@ def test_the_hash_is_of_the_sources_alone(tmp_path):
     shared.parent.mkdir(parents=True)
     shared.write_text("// pasted into every kernel")
     assert records.source_hash(tmp_path, ["op"]) != before
-
-
-def test_git_is_none_outside_a_checkout(tmp_path, monkeypatch):
-    monkeypatch.setattr(duoln, "__file__", str(tmp_path / "site-packages" / "duoln" / "__init__.py"))
-    assert machine.git() is None
-
-
-@pytest.mark.parametrize(("sha", "changes", "told"), [
-    ("0" * 40, "", {"sha": "0" * 40, "dirty": False}), ("0" * 40, " M a.py", {"sha": "0" * 40, "dirty": True}),
-    (None, "", None), ("0" * 40, None, None)])
-def test_the_commit_is_that_of_the_folder_around_the_package(tmp_path, monkeypatch, sha, changes, told):
-    (tmp_path / ".git").mkdir()
-    monkeypatch.setattr(duoln, "__file__", str(tmp_path / "duoln" / "__init__.py"))
-    answers = {(tmp_path, "rev-parse", "HEAD"): sha, (tmp_path, "--no-optional-locks", "status", "--porcelain"): changes}
-    monkeypatch.setattr(machine, "_git", lambda *asked: answers[asked])
-    assert machine.git() == told
 
 
 def test_timings_for_a_terminal(tmp_path):

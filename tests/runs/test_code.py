@@ -8,7 +8,9 @@ import types
 
 import pytest
 
+import duoln
 from duoln.examples.own_task import Spirals
+from duoln.runs import code
 from duoln.runs.code import _imported, fingerprint_of
 
 TASK = "from duoln.tasks import Task\n{imports}\nclass Mine(Task):\n    pass\n"
@@ -126,3 +128,26 @@ def test_a_class_that_was_typed_is_no_other_one(file, monkeypatch):
         typed.append(namespace["Mine"])
     assert len({fingerprint_of(kind) for kind in typed}) == 2
     assert all(fingerprint_of(kind) == fingerprint_of(kind) and "in no file" in fingerprint_of(kind) for kind in typed)
+
+
+# The commit ---------------------------------------------------------------------------------------------
+
+def test_git_is_none_outside_a_checkout(tmp_path, monkeypatch):
+    monkeypatch.setattr(duoln, "__file__", str(tmp_path / "site-packages" / "duoln" / "__init__.py"))
+    assert code.git() is None
+
+
+@pytest.mark.parametrize(("sha", "changes", "told"), [
+    ("0" * 40, "", {"sha": "0" * 40, "dirty": False}), ("0" * 40, " M a.py", {"sha": "0" * 40, "dirty": True}),
+    (None, "", None), ("0" * 40, None, None)])
+def test_the_commit_is_that_of_the_folder_around_the_package(tmp_path, monkeypatch, sha, changes, told):
+    (tmp_path / ".git").mkdir()
+    monkeypatch.setattr(duoln, "__file__", str(tmp_path / "duoln" / "__init__.py"))
+    answers = {(tmp_path, "rev-parse", "HEAD"): sha, (tmp_path, "--no-optional-locks", "status", "--porcelain"): changes}
+    monkeypatch.setattr(code, "_answer", lambda *asked: answers[asked])
+    assert code.git() == told
+
+
+def test_a_commit_in_words():
+    assert code.commit_words(None) is None and code.commit_words({"sha": "0123456789abcdef", "dirty": False}) == "0123456789"
+    assert code.commit_words({"sha": "0" * 40, "dirty": True}) == "0000000000 with changes"

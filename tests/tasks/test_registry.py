@@ -440,7 +440,7 @@ def test_who_asks_for_a_command_of_a_broken_plugin_is_told(install, capsys):
     captured = capsys.readouterr()
     assert "plug-in 'greeting' of greeting-dist is broken: ModuleNotFoundError" in captured.err
     assert "invalid choice: 'greet'" in captured.err
-    assert main(["paper", "--section", "6.5"]) == 0
+    assert main(["paper", "6.5"]) == 0
     assert "is broken" not in capsys.readouterr().err
 
 
