@@ -27,9 +27,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from duoln.bench import machine, text
+from duoln.bench import text
 from duoln.data import json_text
 from duoln.errors import CheckpointError, RecordError, UsageError
+from duoln.runs.code import git
 from duoln.system import processes
 from duoln.system.filesystem import write_atomically
 from duoln.system.paths import path_argument
@@ -179,7 +180,7 @@ class Folder:
                              f"of {earlier}")
         self.about: dict[str, Any] = {
             "schema": _SCHEMA, **asked, "started": datetime.now(UTC).isoformat(timespec="seconds"),
-            "git": machine.git(), "parts": {}, **before}
+            "git": git(), "parts": {}, **before}
 
     @property
     def outcomes(self) -> list[Outcome]:
