@@ -44,7 +44,8 @@ def examine(with_ops: bool = False, asked: Sequence[str] | None = None) -> dict[
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "advice": [line for line in (openblas.advice(), *absent_folders()) if line],
         "data": {"folders": [str(f) for f in data_folders()], "cache": _cache_folder()},
-        "plugins": [{"name": name, "distribution": registry.distributions[name], "brings": brings, "reason": ""}
+        "plugins": [{"name": name, "distribution": registry.distributions[name], "reason": "",
+                     "brings": [*brings, *_operators_of(registry.packages[name])]}
                     for name, brings in registry.brings.items()]
                    + [{**b._asdict(), "brings": []} for b in registry.broken],
         "slow": [s._asdict() for s in registry.slow],
@@ -60,6 +61,11 @@ def examine(with_ops: bool = False, asked: Sequence[str] | None = None) -> dict[
                             for name, op in every.items() for b, backend in usable.items()
                             for rule in op.rules(b) if rule.remark is not None and (remark := rule.remark(backend))]
     return facts
+
+
+def _operators_of(package: str) -> list[str]:
+    return [f"operator {name}" for name, known in registered().items()
+            if f"{known.op.__module__}.".startswith(f"{package}.")]
 
 
 def _cache_folder() -> str:

@@ -24,7 +24,6 @@ import pluggy
 
 from duoln.core.arguments import did_you_mean
 from duoln.errors import PluginError, UsageError
-from duoln.kernels.registry import registered
 from duoln.tasks import hookspecs
 from duoln.tasks.boundary import Apart, hearing_interrupts, named, refusal, staying
 from duoln.tasks.contract import NAME, check_attributes, kind_of
@@ -93,7 +92,9 @@ class Registry:
         self.broken: list[Broken] = []
         self.slow: list[Slow] = []
         self.brings: dict[str, list[str]] = {}
-        """In words, what each plug-in brings, by the name of its entry point."""
+        """In words, what each plug-in brings by hooks, by the name of its entry point."""
+        self.packages: dict[str, str] = {}
+        """The package of each, in which its operators are defined."""
         self.distributions: dict[str, str] = {}
         """The distribution of each plug-in by the name of its entry point."""
         self._manager = pluggy.PluginManager(GROUP)
@@ -144,11 +145,9 @@ class Registry:
             for command in commands:
                 if self._is_first("command", command.name, self.commands, entry.name, distribution):
                     self.commands[command.name] = FoundCommand(command, distribution)
-            top = entry.module.partition(".")[0] if distribution != "duoln" else entry.module
+            self.packages[entry.name] = entry.module if distribution == "duoln" else entry.module.partition(".")[0]
             self.brings[entry.name] = [
                 *(f"task {task.name}" for task in tasks), *(f"command {command.name}" for command in commands),
-                *(f"operator {name}" for name, known in registered().items()
-                  if f"{known.op.__module__}.".startswith(f"{top}.")),
                 *(["listeners"] if hasattr(plugin, "duoln_listeners") else [])]
         except BaseException as error:  # the import of a plug-in may call sys.exit
             if isinstance(error, _StrictError) or (isinstance(error, KeyboardInterrupt) and heard):

@@ -133,7 +133,7 @@ class SequentialMnist(Task):
     def metrics(self, predict: Predict, split: Batch) -> dict[str, float]:
         return nll_and_error(predict, split, _ROWS)
 
-    def optimizer(self, cfg: SequentialMnistConfig) -> optim.Optimizer:
+    def optimizer(self, cfg: SequentialMnistConfig, updates: int) -> optim.Optimizer:
         return optim.RMSProp(learning_rate=cfg.learning_rate, clip=optim.clip_global_norm(1.0), eps=1e-5)
 
 

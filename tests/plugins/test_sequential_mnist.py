@@ -86,7 +86,7 @@ def test_the_published_start(variant, gain):
 
 
 def test_the_published_optimizer():
-    optimizer = TASK.optimizer(make_config(TASK, "bn", "paper"))
+    optimizer = TASK.optimizer(make_config(TASK, "bn", "paper"), 1000)
     assert optimizer == optim.RMSProp(learning_rate=1e-3, beta=0.9, eps=1e-5, clip=optim.clip_global_norm(1.0))
 
 
