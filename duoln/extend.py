@@ -90,8 +90,20 @@ from typing import TYPE_CHECKING, Any
 from duoln import runtime
 from duoln.backends.protocol import FLOATS, Array, Backend
 from duoln.core import Op, Rule, Tensor, derived, op
-from duoln.core.arguments import Above0, AtLeast0, AtLeast1, Below1, Finite, Integer, Interval, Whole
+from duoln.core.arguments import (
+    Above0,
+    AtLeast0,
+    AtLeast1,
+    Below1,
+    Finite,
+    Integer,
+    Interval,
+    Whole,
+    check_function,
+    described,
+)
 from duoln.core.public_names import only_public
+from duoln.errors import DtypeError
 from duoln.kernels import host, native
 from duoln.kernels.launch import Launch, fused as rule_of_launches
 from duoln.kernels.launch.declared import Layout
@@ -124,7 +136,14 @@ def fused(op: Op[Any, Any], forward: Callable[..., Any], vjp: Callable[..., Any]
         supports: None, or the reason why the rule cannot run; by default that there are no values, that the dtype is
             another, or that no compiler is here.
         options: of `Rule`.
+
+    Raises:
+        DtypeError: an argument is of another kind.
     """
+    for role, given, kind in (("op", op, Op), ("first", first, Launch)):
+        if not isinstance(given, kind):
+            raise DtypeError(f"[fused] {role}: expected an extend.{kind.__name__}, found {described(given)}")
+    check_function("fused", "forward", forward)
     runtime.when_used(rule_of_launches(op, forward, vjp, first, supports, **options))
 
 

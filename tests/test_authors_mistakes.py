@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import duoln
-from duoln import extend, ops
+from duoln import extend, ops, optim
+from duoln.bench import subjects
 from duoln.errors import (
     CallError,
     DtypeError,
@@ -20,10 +21,11 @@ from duoln.errors import (
 )
 from duoln.examples.own_task import Spirals, SpiralsConfig
 from duoln.kernels import native
-from duoln.tasks import Config, train
+from duoln.tasks import Column, Config, Dataset, train
 from duoln.tasks.contract import check_attributes
 from duoln.tasks.events import Listener
-from duoln.testing import check_error, check_op, check_rule
+from duoln.testing import check_error, check_op, check_rule, check_task, hostgpu
+from duoln.testing.emulation import emulated
 
 compiles = pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler")
 X = [np.linspace(-2, 2, 6).reshape(2, 3)]
@@ -268,3 +270,94 @@ def test_settings_without_the_decorator():
                 "width: expected @dataclass(frozen=True) above Own, found none")
 
 
+# Tasks ----------------------------------------------------------------------------------------------------------
+
+def with_data(**fields):
+    """A method `data` whose splits have other fields; those that are functions get the number of the update."""
+    return lambda self, cfg, root=None: dataclasses.replace(Spirals.data(self, cfg, root), **fields)
+
+
+BATCH = {"x": np.zeros((64, 2), np.float32), "label": np.zeros(64, np.int32)}
+TASKS = {
+    "a variant with an unknown setting": ({"variants": {"ln": {"nrom": True}}}, "variant 'ln': expected settings of seed, epochs"),
+    "a variant with a value of another type": ({"variants": {"ln": {"norm": "yes"}}}, "norm: expected true or false, found 'yes'"),
+    "a preset with an unknown setting": ({"presets": {"smoke": {"epoch": 1}}}, "preset 'smoke' or variant 'ln': expected settings of seed"),
+    "no variants": ({"variants": {}}, "the task has no variants"),
+    "no name": ({"name": ""}, "the task has no name"),
+    "a name with blanks": ({"name": "my task"}, "expected a name of 1 to 64 letters"),
+    "columns that are a text": ({"columns": "test_error"}, "columns: expected a tuple of Column, found 'test_error'"),
+    "a column of no metric": ({"columns": (Column("test_mistake", "m", ".1%"),)}, "columns: expected some of the metrics test_error, found test_mistake"),
+    "a column without a format": ({"columns": (Column("test_error", "m", "percent"),)}, "columns: ValueError: Invalid format specifier"),
+    "a metric that is a tensor": ({"metrics": lambda self, p, s: {"error": duoln.tensor(0.5, "numpy")}}, "metrics: expected a number as 'error', found Tensor"),
+    "a metric that is an array": ({"metrics": lambda self, p, s: {"error": np.ones(3)}}, "metrics: expected a number as 'error', found an array"),
+    "metrics that are none": ({"metrics": lambda self, p, s: None}, "metrics: expected figures by name, found None"),
+    "metrics that are one number": ({"metrics": lambda self, p, s: 0.5}, "metrics: expected figures by name, found 0.5"),
+    "a metric that is NaN": ({"metrics": lambda self, p, s: {"error": float("nan")}}, "metrics: test_error is nan"),
+    "a loss for each example": ({"loss": lambda self, m, p, b: ops.softmax_cross_entropy(m(p, b["x"]), b["label"])}, "ops.mean(loss) makes one of it"),
+    "a loss of NumPy's": ({"loss": lambda self, m, p, b: np.float32(1)}, "loss: expected a Tensor, found float32; a loss of NumPy's would be a constant"),
+    "a loss that is a number": ({"loss": lambda self, m, p, b: 1.0}, "loss: expected a Tensor, found 1.0"),
+    "predictions of NumPy's": ({"predict": lambda self, m, p, b: m(p, b["x"]).numpy()}, "predict: expected an object of class Tensor"),
+    "data that are a tuple": ({"data": lambda self, cfg, root=None: (1, 2)}, "data: expected Splits, found tuple"),
+    "batches of float64": ({"data": with_data(train=lambda k: {**BATCH, "x": np.zeros((64, 2))})}, "'x': expected a NumPy array of float32, int32 or bool, found float64"),
+    "labels of int64": ({"data": with_data(train=lambda k: {**BATCH, "label": np.zeros(64, np.int64)})}, "'label': expected a NumPy array of float32, int32 or bool, found int64"),
+    "batches of lists": ({"data": with_data(train=lambda k: {"x": [[1.0, 2.0]], "label": [1]})}, "expected an array of numbers as 'x.0.0' of a batch"),
+    "batches that differ each time": ({"data": with_data(train=lambda k: {**BATCH, "x": np.random.default_rng().standard_normal((64, 2)).astype(np.float32)})},
+                                      "train(step) must depend on the step alone"),
+    "labels out of range": ({"data": with_data(train=lambda k: {**BATCH, "label": np.full(64, 7, np.int32)})}, "labels: expected indices in 0 .. 1, found 7"),
+    "no updates": ({"data": with_data(steps_per_epoch=0)}, "data: expected steps_per_epoch of at least 1, found 0"),
+    "splits in a list": ({"data": with_data(evaluation=[1])}, "data: expected splits by name as evaluation, found list"),
+    "a provenance of one's own": ({"data": with_data(dataset=Dataset("mine", "own"))}, "expected a provenance of original, substitute, synthetic"),
+    "a model that is a function": ({"model": lambda self, cfg: ops.tanh}, "model: expected an object of class Module, found Op"),
+    "a model that is its parameters": ({"model": lambda self, cfg: {"w": 1}}, "model: expected an object of class Module, found dict"),
+    "an optimizer without updates": ({"optimizer": lambda self, cfg: optim.Adam(1e-3)}, "optimizer raised TypeError: "),
+    "an optimizer that is a rate": ({"optimizer": lambda self, cfg, updates: 1e-3}, "optimizer: expected an object of class Optimizer, found 0.001"),
+    "a selection of no metric": ({"selection": ("valid_error", "lowest")}, "selection: expected one of the metrics test_error; found 'valid_error'"),
+    "a selection in other words": ({"selection": ("test_error", "smallest")}, "selection: expected None, or a metric and 'lowest' or 'highest'"),
+    "options that are no dataclass": ({"sampling": dict}, "sampling: expected a dataclass or None, found type"),
+    "an axis of one's own": ({"x_axis": "step"}, "x_axis: expected 'epoch' or 'update', found 'step'"),
+    "a reference of no variant": ({"references": {"lm": "x"}}, "references: there is no variant 'lm'"),
+}
+
+
+@pytest.mark.parametrize(("members", "words"), TASKS.values(), ids=TASKS)
+def test_a_task_that_check_task_refuses(members, words):
+    with pytest.raises((AssertionError, DuolnError)) as caught:
+        check_task(type("Mine", (Spirals,), members)(), gradients=False, agreement=False, layering=False, steps=2)
+    assert words in str(caught.value)
+
+
+OF_LAUNCHES = {
+    "an unknown kind": (lambda file: extend.Launch(file, "twice", "x: float[*size] -> y: like x"), "expected a kind of real, stored"),
+    "an axis of no argument": (lambda file: extend.Launch(file, "twice", "x: real[*size] -> y: real[n]"), "expected a result in axes of the arguments"),
+    "a plan of an unknown size": (lambda file: extend.Launch(file, "twice", DECLARED, lambda rows: extend.Layout((1,), (32,))), "[twice] plan: expected parameters of "),
+    "a device in the place of a backend": (lambda file: extend.Launch(file, "twice", DECLARED)["cuda"], "expected the name of a backend, numpy, cupy, mlx; found 'cuda'"),
+    "too few arguments": (lambda file: extend.Launch(file, "twice", DECLARED)["numpy"](), "missing 1 required positional argument: 'x'"),
+    "too many arguments": (lambda file: extend.Launch(file, "twice", DECLARED)["numpy"](np.ones(3, np.float32), 1), "takes 1 positional argument but 2 were given"),
+    "fused of no operator": (lambda file: extend.fused(3, None, None, extend.Launch(file, "twice", DECLARED)), "[fused] op: expected an extend.Op, found 3"),
+    "fused of no launch": (lambda file: extend.fused(operator(), lambda be, x: (x, x), None, "twice"), "[fused] first: expected an extend.Launch"),
+    "a time of no case": (lambda file: subjects._subject(operator(), extend.Timed(lambda shape: 3, [], [], (2, 2), (1, 1))), "expected of Timed.case an extend.Case of it, found 3"),
+    "a time of other axes": (lambda file: subjects._subject(op := operator(), extend.Timed(lambda shape: extend.case(op, (3,)), [], [], (2, 2), (1, 1))),
+                             "expected a first argument of (rows, width)"),
+}
+
+
+@compiles
+@pytest.mark.parametrize(("act", "words"), OF_LAUNCHES.values(), ids=OF_LAUNCHES)
+def test_a_wrong_launch_or_timing(act, words, tmp_path):
+    (tmp_path / "twice.cpp").write_text(TEXT)
+    with pytest.raises((DuolnError, ValueError, TypeError)) as caught:
+        act(tmp_path / "twice")
+    assert words in str(caught.value)
+
+
+def test_what_the_emulated_device_says(tmp_path):
+    (tmp_path / "same.cu").write_text("ENTRY(same) {\n  y[threadIdx.x] = x[threadIdx.x];\n}\n")
+    for plan, x, kind, words in (
+            (lambda size: ((1,), (32,)), np.ones(3, np.float32), KernelError, "plan: expected an extend.Layout, found"),
+            (lambda size: extend.Layout((1,), (2048,)), np.ones(3, np.float32), hostgpu.HostGpuError, "blocks of 1024 threads"),
+            (lambda size: extend.Layout((1,), (3,)), np.ones(3), DtypeError, "x: expected float32, found float64"),
+            (lambda size: extend.Layout((1,), (32,)), np.ones(3, np.float32), hostgpu.HostGpuError, "an access ")):
+        same = extend.Launch(tmp_path / "same", "same", DECLARED, plan)
+        with emulated("cupy"), pytest.raises(kind) as caught:
+            same["cupy"](x)
+        assert words in str(caught.value)

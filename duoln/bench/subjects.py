@@ -15,6 +15,7 @@ import numpy as np
 from duoln.backends.protocol import Array, Backend
 from duoln.bench.records import source_hash
 from duoln.core import Op, Tensor, composed_only
+from duoln.core.arguments import described
 from duoln.core.gradient import pullback
 from duoln.errors import UsageError
 from duoln.kernels import source
@@ -140,6 +141,8 @@ def _subject(op: Op[..., Any], timed: Timed) -> Subject:
         UsageError: its first argument, or its result, has other axes.
     """
     like = timed.case((2, 3))
+    if not isinstance(like, Case) or like.op != op.name:
+        raise UsageError(f"[bench] {op.name}: expected of Timed.case an extend.Case of it, found {described(like)}")
     kinds = {name: (a.shape, a.dtype.kind) for name, a in zip(signature(op).parameters, like.inputs, strict=False)
              if a is not None}
     rows, shared, labels = ([name for name, kind in kinds.items() if kind == wanted]

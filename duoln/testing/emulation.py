@@ -21,7 +21,9 @@ import numpy as np
 
 from duoln import runtime
 from duoln.backends.protocol import Backend
+from duoln.core.arguments import described
 from duoln.core.spec import Array, Spec
+from duoln.errors import KernelError
 from duoln.kernels import launch as launches, source
 from duoln.kernels.launch import Launch, declared
 from duoln.kernels.launch.declared import Layout
@@ -137,7 +139,10 @@ def _planned(plan: Callable[..., Layout], storage: int, sizes: Mapping[str, int]
              arrays: Mapping[str, Any], more: Mapping[str, Any]) -> Layout:
     given = {f"has_{name}": x is not None for name, x in arrays.items()}
     told = {"storage": storage, **sizes, **numbers, **given, **more}
-    return plan(**{name: told[name] for name in inspect.signature(plan).parameters})
+    layout = plan(**{name: told[name] for name in inspect.signature(plan).parameters})
+    if not isinstance(layout, Layout):
+        raise KernelError(f"plan: expected an extend.Layout, found {described(layout)}")
+    return layout
 
 
 def _results(spec: Spec, arrays: Mapping[str, Any], shapes: Mapping[str, Any], flags: Mapping[str, bool], parts: int,

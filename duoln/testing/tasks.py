@@ -262,6 +262,9 @@ def _check_training(task: Task, variant: str, cfg: Config, splits: Splits, backe
     missing = [c.key for c in task.columns if c.key not in metrics]
     if missing:
         raise AssertionError(f"columns: '{missing[0]}' is not among the metrics {', '.join(sorted(metrics))}")
+    if task.selection is not None and task.selection[0] not in metrics:
+        raise AssertionError(f"selection: expected one of the metrics {', '.join(sorted(metrics))}; found "
+                             f"{task.selection[0]!r}")
     bad = [key for key, value in metrics.items() if not np.isfinite(value)]
     if bad:
         raise AssertionError(f"metrics: {bad[0]} is {metrics[bad[0]]}")

@@ -75,6 +75,8 @@ class Launch(dict[str, Callable[..., Any]]):
         self.file, self.entry = file, entry
         self.spec = Spec.of(declaration)
         self._plan, self._block, self._texts = plan, block, texts
+        if plan is not declared.a_thread_each:  # which launches without a GPU's text have, too
+            declared.check_plan(entry, plan, self.spec)
         self._binder: Callable[..., Any] | None = None
         names = [each.name for each in self.spec.inputs]
         self.named: Callable[[Mapping[str, Any]], Any] = itemgetter(*names)
@@ -96,6 +98,9 @@ class Launch(dict[str, Callable[..., Any]]):
         Launch.every.append(self)
 
     def __missing__(self, backend: str) -> Callable[..., Any]:
+        if backend not in _SUFFIXES:
+            raise KernelError(f"[{self.entry}] expected the name of a backend, {', '.join(_SUFFIXES)}; found "
+                              f"{backend!r}")
         text = self.file + _SUFFIXES[backend]
         if backend == "numpy":
             made = cpp.launch(self.entries, self.spec, self._block)

@@ -26,7 +26,7 @@ import numpy as np
 
 from duoln.core.call import compiled
 from duoln.core.spec import Array, Spec
-from duoln.errors import DtypeError, ShapeError
+from duoln.errors import DtypeError, KernelError, ShapeError
 
 DTYPES = {name.upper(): np.dtype(name) for name in ("bool", "int32", "int64", "float32", "float64")}
 """The dtypes that lines name, as INT32."""
@@ -57,6 +57,19 @@ _THREADS = 256
 def a_thread_each(size: int) -> Layout:
     """A thread for each value of `*size`."""
     return Layout((-(-size // _THREADS),), (_THREADS,))
+
+
+_OF_CALLS = ("storage", "aligned", "processors")
+"""What a plan may ask of a call, beside sizes, numbers, and `has_NAME` of an optional array."""
+
+
+def check_plan(entry: str, plan: Callable[..., Layout], spec: Spec) -> None:
+    """Raises KernelError for a plan that asks for what no launch knows."""
+    known = {*(axis.lstrip("*") for axis in axes_of(spec)), *(each.name for each in numbers_of(spec)),
+             *(f"has_{each.name}" for each in (*arrays_of(spec), *spec.outputs) if each.optional), *_OF_CALLS}
+    for name in inspect.signature(plan).parameters:
+        if name not in known:
+            raise KernelError(f"[{entry}] plan: expected parameters of {', '.join(sorted(known))}; found {name!r}")
 
 
 _SIZES = sorted({size + more for size in (1 << k for k in range(18)) for more in (0, 1)})
